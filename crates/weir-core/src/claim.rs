@@ -1,0 +1,28 @@
+//! A claim: the right to make one attempt of a delivery, and all a worker needs for it.
+
+use crate::{
+    event::EventBody,
+    id::{DeliveryId, DestinationId, EventId},
+    time::Timestamp,
+};
+
+/// Proof of a claim. A write that settles or gives back a delivery names it, and changes nothing once the claim is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Claim {
+    pub delivery_id: DeliveryId,
+    pub destination_id: DestinationId,
+    /// Differs for each claim of the same delivery.
+    pub epoch: i64,
+}
+
+/// A delivery claimed for one attempt, with all a worker needs.
+#[derive(Debug, Clone)]
+pub struct ClaimedDelivery {
+    pub claim: Claim,
+    pub event_id: EventId,
+    pub event_created_at: Timestamp,
+    /// Attempts counted so far; this one's number is one more.
+    pub attempts: u32,
+    pub body: EventBody,
+    pub expires_at: Timestamp,
+}

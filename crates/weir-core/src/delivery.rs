@@ -1,0 +1,132 @@
+//! The delivery state machine.
+//!
+//! ```text
+//! pending ──claim──▶ delivering ──2xx──▶ delivered
+//!                      │  ├─ 408, 425, 429, 5xx, timeout, connect or TLS error ──▶ retrying ──due──▶ delivering
+//!                      │  ├─ other 3xx, 4xx ──▶ failed          (410 also pauses the destination)
+//!                      │  └─ attempts or age exhausted ──▶ dead
+//!                      └─ permit not used ──▶ pending / retrying, attempt not counted
+//! pending | retrying ──cancel / destination deleted──▶ cancelled
+//! failed | dead | cancelled ──replay──▶ pending
+//! ```
+
+use crate::{
+    id::{AttemptId, DeliveryId, DestinationId, EventId},
+    time::Timestamp,
+};
+
+/// The state of a delivery.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DeliveryState {
+    Pending,
+    Delivering,
+    Retrying,
+    Delivered,
+    Failed,
+    Dead,
+    Cancelled,
+}
+
+impl DeliveryState {
+    /// Every state, in the order of a delivery's life.
+    pub const ALL: [Self; 7] =
+        [Self::Pending, Self::Delivering, Self::Retrying, Self::Delivered, Self::Failed, Self::Dead, Self::Cancelled];
+
+    /// The name in JSON and in the store.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Delivering => "delivering",
+            Self::Retrying => "retrying",
+            Self::Delivered => "delivered",
+            Self::Failed => "failed",
+            Self::Dead => "dead",
+            Self::Cancelled => "cancelled",
+        }
+    }
+
+    /// The state of that name.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.as_str() == name)
+    }
+
+    /// Whether the delivery waits for a claim.
+    pub const fn is_waiting(self) -> bool {
+        matches!(self, Self::Pending | Self::Retrying)
+    }
+
+    /// Whether nothing more happens by itself.
+    pub const fn is_terminal(self) -> bool {
+        matches!(self, Self::Delivered | Self::Failed | Self::Dead | Self::Cancelled)
+    }
+
+    /// The waiting state of a delivery with this many counted attempts.
+    pub const fn waiting(attempts: u32) -> Self {
+        if attempts == 0 { Self::Pending } else { Self::Retrying }
+    }
+}
+
+/// A delivery as it is shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Delivery {
+    pub id: DeliveryId,
+    pub event_id: EventId,
+    pub event_type: String,
+    pub destination_id: DestinationId,
+    pub state: DeliveryState,
+    /// Attempts counted so far.
+    pub attempts: u32,
+    /// When it is due, while it waits.
+    pub next_attempt_at: Option<Timestamp>,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+}
+
+/// How an attempt ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum AttemptOutcome {
+    /// The destination answered 2xx.
+    Delivered,
+    /// Failed in a way that another try may mend.
+    Retryable,
+    /// Refused for good.
+    Rejected,
+    /// The sender died or lost its claim before it could record what happened. The request may have arrived.
+    Unknown,
+}
+
+impl AttemptOutcome {
+    pub const ALL: [Self; 4] = [Self::Delivered, Self::Retryable, Self::Rejected, Self::Unknown];
+
+    /// The name in JSON and in the store.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Delivered => "delivered",
+            Self::Retryable => "retryable",
+            Self::Rejected => "rejected",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|outcome| outcome.as_str() == name)
+    }
+}
+
+/// One outbound HTTP request of a delivery; append-only.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attempt {
+    pub id: AttemptId,
+    pub delivery_id: DeliveryId,
+    /// 1 for the first.
+    pub number: u32,
+    /// When the request left for the socket; of an unknown outcome, the latest instant it can have left.
+    pub sent_at: Timestamp,
+    pub duration_ms: u32,
+    pub outcome: AttemptOutcome,
+    pub status_code: Option<u16>,
+    /// What went wrong, in words fit for the destination's owner.
+    pub error: Option<String>,
+    /// The answer's body, cut to 16 KiB.
+    pub response_body: Option<String>,
+}

@@ -1,0 +1,92 @@
+//! An event: an immutable fact, ingested once. What is sent is frozen at ingest.
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::{id::EventId, time::Timestamp};
+
+/// The largest event type, in bytes.
+pub const MAX_TYPE_LEN: usize = 128;
+
+/// An event as stored and as sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    pub id: EventId,
+    pub tenant: String,
+    pub event_type: String,
+    pub created_at: Timestamp,
+    pub idempotency_key: Option<String>,
+    pub body: EventBody,
+}
+
+/// The bytes every destination receives: `{"id", "type", "timestamp", "data"}`, with `data` byte for byte as ingested.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EventBody {
+    bytes: Bytes,
+    /// Where `data` begins; it ends one byte before the end.
+    data_offset: u32,
+}
+
+impl EventBody {
+    /// Freezes the body of an event. `data` must be one JSON value; `event_type` must be valid (see [`valid_type`]).
+    pub fn freeze(id: EventId, event_type: &str, created_at: Timestamp, data: &str) -> Self {
+        let head = format!(r#"{{"id":"{id}","type":"{event_type}","timestamp":"{created_at}","data":"#);
+        let mut bytes = BytesMut::with_capacity(head.len() + data.len() + 1);
+        bytes.put_slice(head.as_bytes());
+        bytes.put_slice(data.as_bytes());
+        bytes.put_u8(b'}');
+        Self { bytes: bytes.freeze(), data_offset: head.len() as u32 }
+    }
+
+    /// A body read back from the store.
+    pub fn stored(bytes: Bytes, data_offset: u32) -> Self {
+        Self { bytes, data_offset }
+    }
+
+    /// What is signed and sent.
+    pub fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    pub fn data_offset(&self) -> u32 {
+        self.data_offset
+    }
+
+    /// `data` as ingested.
+    pub fn data(&self) -> Bytes {
+        let end = self.bytes.len().saturating_sub(1);
+        self.bytes.slice((self.data_offset as usize).min(end)..end)
+    }
+}
+
+/// Whether `text` may be an event type: dot-separated words of letters, digits, `_` and `-`, at most [`MAX_TYPE_LEN`] bytes.
+pub fn valid_type(text: &str) -> bool {
+    let word = |word: &str| !word.is_empty() && word.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
+    text.len() <= MAX_TYPE_LEN && text.split('.').all(word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_is_kept_byte_for_byte() {
+        let data = "{\"b\": 1.0e2, \"a\":  [\"\\u00e9\"] }";
+        let id = EventId::new(Timestamp::from_secs(1), 7);
+        let body = EventBody::freeze(id, "video.created", Timestamp::from_secs(1), data);
+        assert_eq!(body.data(), data.as_bytes());
+        let sent: serde_json::Value = serde_json::from_slice(body.bytes()).unwrap();
+        assert_eq!(sent["timestamp"], "1970-01-01T00:00:01.000Z");
+        assert_eq!(sent["id"], id.to_string());
+        assert_eq!(EventBody::stored(body.bytes().clone(), body.data_offset()), body);
+    }
+
+    #[test]
+    fn event_types_are_dotted_words() {
+        for good in ["video.created", "a", "weir.backlog.high", "order_v2.line-item.paid"] {
+            assert!(valid_type(good), "{good}");
+        }
+        for bad in ["", ".", "a.", "video.*", "a b", "a\"b", "é", &"x".repeat(129)] {
+            assert!(!valid_type(bad), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! The domain of Weir, pure: no I/O, no async, no clock reads, no global randomness.
+//!
+//! Time, ids and jitter come in as arguments, so everything here can be tested by tables and properties. The heart is
+//! [`limiter`]: slots and cursors that keep every sliding window of a destination within its limits.
+
+pub mod address;
+pub mod audit;
+pub mod claim;
+pub mod delivery;
+pub mod destination;
+pub mod event;
+pub mod id;
+pub mod limit;
+pub mod limiter;
+pub mod outcome;
+pub mod pattern;
+pub mod plan;
+pub mod retry;
+pub mod signing;
+pub mod time;
+
+pub use delivery::DeliveryState;
+pub use destination::Destination;
+pub use id::{AttemptId, DeliveryId, DestinationId, EventId};
+pub use limit::{Period, RateLimit, RateLimits};
+pub use limiter::{Limiter, Slot};
+pub use time::{Clock, Timestamp};

@@ -1,0 +1,163 @@
+//! Rate limits: R sends per window W with a burst B, at most one limit per period.
+
+use std::{num::NonZeroU32, time::Duration};
+
+/// The largest `limit` (and `burst`) accepted.
+pub const MAX_LIMIT: u32 = 1_000_000;
+/// How many limits a destination may have: one per period.
+pub const MAX_LIMITS: usize = 4;
+
+/// The window of a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Period {
+    Second,
+    Minute,
+    Hour,
+    Day,
+}
+
+impl Period {
+    /// Every period, the shortest first.
+    pub const ALL: [Self; 4] = [Self::Second, Self::Minute, Self::Hour, Self::Day];
+
+    /// The window length W.
+    pub const fn window(self) -> Duration {
+        Duration::from_secs(match self {
+            Self::Second => 1,
+            Self::Minute => 60,
+            Self::Hour => 3_600,
+            Self::Day => 86_400,
+        })
+    }
+
+    /// The slot width J: 1 % of a second's window, 0.17 % of a minute's and less beyond.
+    pub const fn slot_width(self) -> Duration {
+        Duration::from_millis(match self {
+            Self::Second => 10,
+            Self::Minute | Self::Hour | Self::Day => 100,
+        })
+    }
+
+    /// The name in JSON and in the store.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Second => "second",
+            Self::Minute => "minute",
+            Self::Hour => "hour",
+            Self::Day => "day",
+        }
+    }
+
+    /// The period of that name.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|period| period.as_str() == name)
+    }
+}
+
+/// At most `limit` sends in every window of one `period`; `limit + burst − 1` when `burst` is above 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RateLimit {
+    pub limit: NonZeroU32,
+    pub period: Period,
+    pub burst: NonZeroU32,
+}
+
+impl RateLimit {
+    /// A limit without burst. `None` when `limit` is 0 or above [`MAX_LIMIT`].
+    pub fn new(limit: u32, period: Period) -> Option<Self> {
+        Self::with_burst(limit, period, 1)
+    }
+
+    /// A limit with a burst, both 1 to [`MAX_LIMIT`].
+    pub fn with_burst(limit: u32, period: Period, burst: u32) -> Option<Self> {
+        if limit > MAX_LIMIT || burst > MAX_LIMIT {
+            return None;
+        }
+        Some(Self { limit: NonZeroU32::new(limit)?, period, burst: NonZeroU32::new(burst)? })
+    }
+
+    /// The spacing T = (W + J) / R of slot starts, in nanoseconds, rounded up so that R spacings never fall short of W + J.
+    pub fn spacing(&self) -> Duration {
+        let span = (self.period.window() + self.period.slot_width()).as_nanos() as u64;
+        Duration::from_nanos(span.div_ceil(u64::from(self.limit.get())))
+    }
+
+    /// The most sends any sliding window may hold: R + B − 1.
+    pub fn bound(&self) -> u64 {
+        u64::from(self.limit.get()) + u64::from(self.burst.get()) - 1
+    }
+
+    /// The limit as sends per second.
+    pub fn per_second(&self) -> f64 {
+        f64::from(self.limit.get()) / self.period.window().as_secs_f64()
+    }
+}
+
+/// Why a set of limits is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidLimits {
+    #[error("at most {MAX_LIMITS} limits, one per period")]
+    TooMany,
+    #[error("period `{}` appears twice; give each period one limit", .0.as_str())]
+    DuplicatePeriod(Period),
+}
+
+/// The limits of one destination: at most one per period, the shortest period first. Empty means unlimited.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct RateLimits(Vec<RateLimit>);
+
+impl RateLimits {
+    /// No limit at all.
+    pub const UNLIMITED: Self = Self(Vec::new());
+
+    pub fn new(mut limits: Vec<RateLimit>) -> Result<Self, InvalidLimits> {
+        if limits.len() > MAX_LIMITS {
+            return Err(InvalidLimits::TooMany);
+        }
+        limits.sort_by_key(|limit| limit.period);
+        match limits.windows(2).find(|pair| pair[0].period == pair[1].period) {
+            Some(pair) => Err(InvalidLimits::DuplicatePeriod(pair[0].period)),
+            None => Ok(Self(limits)),
+        }
+    }
+
+    pub fn as_slice(&self) -> &[RateLimit] {
+        &self.0
+    }
+
+    pub fn is_unlimited(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The most permits that may wait in the delivery queue: the smallest bound; `None` when unlimited.
+    pub fn max_queued(&self) -> Option<u64> {
+        self.0.iter().map(RateLimit::bound).min()
+    }
+
+    /// The sustained rate in sends per second, by the limit that binds; `None` when unlimited.
+    pub fn per_second(&self) -> Option<f64> {
+        self.0.iter().map(RateLimit::per_second).reduce(f64::min)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spacing_is_window_plus_slot_over_limit() {
+        assert_eq!(RateLimit::new(1, Period::Second).unwrap().spacing(), Duration::from_millis(1_010));
+        assert_eq!(RateLimit::new(1000, Period::Second).unwrap().spacing(), Duration::from_micros(1_010));
+        assert_eq!(RateLimit::new(30, Period::Minute).unwrap().spacing(), Duration::from_nanos(2_003_333_334));
+    }
+
+    #[test]
+    fn limits_of_zero_beyond_range_and_twice_per_period_are_refused() {
+        assert_eq!(RateLimit::new(0, Period::Second), None);
+        assert_eq!(RateLimit::new(MAX_LIMIT + 1, Period::Second), None);
+        assert_eq!(RateLimit::with_burst(1, Period::Second, 0), None);
+        let second = RateLimit::new(1, Period::Second).unwrap();
+        assert_eq!(RateLimits::new(vec![second, second]), Err(InvalidLimits::DuplicatePeriod(Period::Second)));
+        assert_eq!(RateLimits::new(vec![second; 5]), Err(InvalidLimits::TooMany));
+    }
+}

@@ -1,0 +1,182 @@
+//! From what an attempt met to what becomes of its delivery and destination.
+
+use std::time::Duration;
+
+use crate::{
+    delivery::AttemptOutcome,
+    retry::{Next, RetryPolicy},
+    time::Timestamp,
+};
+
+/// The longest hold a destination may ask for with `Retry-After`.
+pub const MAX_HOLD: Duration = Duration::from_secs(3_600);
+
+/// What an attempt met.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Met {
+    /// An answer whose status and headers arrived, and whose body ended (or reached 16 KiB) in time.
+    Answer { status: u16, retry_after: Option<Duration> },
+    /// No usable answer: the kind and, in words, what happened.
+    Failure(Failure),
+}
+
+/// Why there was no usable answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Failure {
+    /// The name has no address.
+    Dns,
+    /// The connection was refused, reset before the request, or could not be made in time.
+    Connect,
+    Tls,
+    /// Headers or body did not arrive within `timeout_ms`.
+    Timeout,
+    /// The connection broke after the request had left.
+    Broken,
+    /// The address lies in a range that is not allowed.
+    Forbidden,
+}
+
+impl Failure {
+    /// The name in metrics and filters.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Dns => "dns",
+            Self::Connect => "connect",
+            Self::Tls => "tls",
+            Self::Timeout => "timeout",
+            Self::Broken => "broken",
+            Self::Forbidden => "forbidden",
+        }
+    }
+}
+
+/// What becomes of the delivery.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    Delivered,
+    Retry { at: Timestamp },
+    /// Refused for good: `failed`.
+    Failed,
+    /// Attempts or age exhausted.
+    Dead,
+}
+
+/// What becomes of the destination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    None,
+    /// No send starts before this instant.
+    HoldUntil(Timestamp),
+    /// The endpoint is gone (410).
+    Pause,
+}
+
+/// What an attempt leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Decision {
+    pub outcome: AttemptOutcome,
+    pub verdict: Verdict,
+    pub effect: Effect,
+}
+
+/// Judges attempt number `attempt` of an event created at `created_at`. `jitter` is uniform in [0, 1).
+pub fn judge(met: &Met, policy: &RetryPolicy, attempt: u32, created_at: Timestamp, now: Timestamp, jitter: f64) -> Decision {
+    let retry = |not_before| match policy.next(attempt, created_at, now, jitter, not_before) {
+        Next::RetryAt(at) => Verdict::Retry { at },
+        Next::Exhausted => Verdict::Dead,
+    };
+    let (outcome, verdict, effect) = match *met {
+        Met::Answer { status: 200..=299, .. } => (AttemptOutcome::Delivered, Verdict::Delivered, Effect::None),
+        Met::Answer { status: 429 | 503, retry_after: Some(delay) } => {
+            let until = now + delay.min(MAX_HOLD);
+            (AttemptOutcome::Retryable, retry(Some(until)), Effect::HoldUntil(until))
+        }
+        Met::Answer { status: 408 | 425 | 429 | 500..=599, .. } | Met::Failure(_) => {
+            (AttemptOutcome::Retryable, retry(None), Effect::None)
+        }
+        Met::Answer { status: 410, .. } => (AttemptOutcome::Rejected, Verdict::Failed, Effect::Pause),
+        Met::Answer { .. } => (AttemptOutcome::Rejected, Verdict::Failed, Effect::None),
+    };
+    Decision { outcome, verdict, effect }
+}
+
+/// Reads a `Retry-After` value: seconds, or an HTTP date compared with the wall clock. Source: RFC 9110, section 10.2.3.
+/// A date in the past asks for no delay; anything else is ignored.
+pub fn retry_after(value: &str, wall: Timestamp) -> Option<Duration> {
+    let value = value.trim();
+    if let Ok(seconds) = value.parse::<u64>() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let date = httpdate::parse_http_date(value).ok()?;
+    let since_epoch = date.duration_since(std::time::UNIX_EPOCH).ok()?;
+    Some(Timestamp::MIN.after(since_epoch).since(wall))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_secs(1_000_000);
+
+    fn judged(met: Met) -> Decision {
+        judge(&met, &RetryPolicy::default(), 1, NOW, NOW, 0.5)
+    }
+
+    fn answer(status: u16) -> Met {
+        Met::Answer { status, retry_after: None }
+    }
+
+    #[test]
+    fn the_retry_table_holds() {
+        let retried = Verdict::Retry { at: NOW + Duration::from_secs(5) };
+        for status in [200, 201, 204, 299] {
+            assert_eq!(judged(answer(status)).verdict, Verdict::Delivered, "{status}");
+        }
+        for status in [408, 425, 429, 500, 502, 503, 504, 599] {
+            assert_eq!(judged(answer(status)).verdict, retried, "{status}");
+        }
+        for status in [100, 300, 301, 302, 304, 307, 400, 401, 403, 404, 409, 410, 422] {
+            assert_eq!(judged(answer(status)).verdict, Verdict::Failed, "{status}");
+        }
+        for failure in [Failure::Dns, Failure::Connect, Failure::Tls, Failure::Timeout, Failure::Broken, Failure::Forbidden] {
+            assert_eq!(judged(Met::Failure(failure)).verdict, retried, "{failure:?}");
+        }
+    }
+
+    #[test]
+    fn gone_pauses_the_destination() {
+        assert_eq!(judged(answer(410)).effect, Effect::Pause);
+        assert_eq!(judged(answer(404)).effect, Effect::None);
+    }
+
+    #[test]
+    fn retry_after_on_429_and_503_holds_the_destination_for_an_hour_at_most() {
+        let asked = |status, secs| judged(Met::Answer { status, retry_after: Some(Duration::from_secs(secs)) });
+        let in_a_minute = NOW + Duration::from_secs(60);
+        for status in [429, 503] {
+            assert_eq!(asked(status, 60).effect, Effect::HoldUntil(in_a_minute));
+            assert_eq!(asked(status, 60).verdict, Verdict::Retry { at: in_a_minute });
+            assert_eq!(asked(status, 1_000_000).effect, Effect::HoldUntil(NOW + MAX_HOLD));
+        }
+        assert_eq!(asked(500, 60).effect, Effect::None);
+    }
+
+    #[test]
+    fn an_exhausted_delivery_is_dead_and_a_hold_still_holds() {
+        let policy = RetryPolicy { max_attempts: 1, ..RetryPolicy::default() };
+        let met = Met::Answer { status: 429, retry_after: Some(Duration::from_secs(1)) };
+        let decision = judge(&met, &policy, 1, NOW, NOW, 0.5);
+        assert_eq!(decision.verdict, Verdict::Dead);
+        assert_eq!(decision.effect, Effect::HoldUntil(NOW + Duration::from_secs(1)));
+    }
+
+    #[test]
+    fn retry_after_is_read_as_seconds_and_as_a_date() {
+        let wall = Timestamp::from_secs(784_111_777 - 30);
+        assert_eq!(retry_after("120", wall), Some(Duration::from_secs(120)));
+        assert_eq!(retry_after("Sun, 06 Nov 1994 08:49:37 GMT", wall), Some(Duration::from_secs(30)));
+        assert_eq!(retry_after("Sun, 06 Nov 1994 08:49:37 GMT", wall + Duration::from_secs(60)), Some(Duration::ZERO));
+        assert_eq!(retry_after("soon", wall), None);
+        assert_eq!(retry_after("-5", wall), None);
+    }
+}

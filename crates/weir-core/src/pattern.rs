@@ -1,0 +1,88 @@
+//! Which event types a destination takes: an exact type, a prefix (`video.*`), or everything (`*`).
+
+use std::{fmt, str::FromStr};
+
+use crate::event::valid_type;
+
+/// The types of Weir's own operational events begin so; only a pattern that names them matches.
+const OPERATIONAL_PREFIX: &str = "weir.";
+
+/// A pattern over event types.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum EventPattern {
+    /// `*`: every type but the operational ones.
+    Any,
+    /// `video.created`
+    Exact(String),
+    /// `video.*`, kept with its dot: matches `video.created` and `video.clip.cut`, not `video`.
+    Prefix(String),
+}
+
+impl EventPattern {
+    pub fn matches(&self, event_type: &str) -> bool {
+        match self {
+            Self::Any => !event_type.starts_with(OPERATIONAL_PREFIX),
+            Self::Exact(exact) => exact == event_type,
+            Self::Prefix(prefix) => event_type.len() > prefix.len() && event_type.starts_with(prefix.as_str()),
+        }
+    }
+}
+
+/// The text is not a pattern.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("must be an event type (`video.created`), a prefix (`video.*`) or `*`")]
+pub struct InvalidPattern;
+
+impl FromStr for EventPattern {
+    type Err = InvalidPattern;
+    fn from_str(text: &str) -> Result<Self, InvalidPattern> {
+        match text.strip_suffix(".*") {
+            _ if text == "*" => Ok(Self::Any),
+            Some(prefix) if valid_type(prefix) => Ok(Self::Prefix(format!("{prefix}."))),
+            None if valid_type(text) => Ok(Self::Exact(text.to_owned())),
+            _ => Err(InvalidPattern),
+        }
+    }
+}
+
+impl fmt::Display for EventPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Any => f.write_str("*"),
+            Self::Exact(exact) => f.write_str(exact),
+            Self::Prefix(prefix) => write!(f, "{prefix}*"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_match_exactly_by_prefix_or_everything() {
+        let table = [
+            ("*", "video.created", true),
+            ("*", "weir.backlog.high", false),
+            ("weir.*", "weir.backlog.high", true),
+            ("video.created", "video.created", true),
+            ("video.created", "video.created.twice", false),
+            ("video.*", "video.created", true),
+            ("video.*", "video.clip.cut", true),
+            ("video.*", "video", false),
+            ("video.*", "videos.created", false),
+        ];
+        for (pattern, event_type, expected) in table {
+            let parsed: EventPattern = pattern.parse().unwrap();
+            assert_eq!(parsed.matches(event_type), expected, "{pattern} on {event_type}");
+            assert_eq!(parsed.to_string(), pattern);
+        }
+    }
+
+    #[test]
+    fn malformed_patterns_are_refused() {
+        for text in ["", "**", ".*", "video.*.x", "vid*", "a b"] {
+            assert_eq!(text.parse::<EventPattern>(), Err(InvalidPattern), "{text}");
+        }
+    }
+}

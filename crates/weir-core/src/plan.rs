@@ -1,0 +1,182 @@
+//! What one run of a job does: how many attempts it may publish, and when the job runs next.
+
+use std::time::Duration;
+
+use crate::{limiter::Limiter, time::Timestamp};
+
+/// The shortest time between two paced runs of one job.
+pub const CADENCE: Duration = Duration::from_millis(50);
+/// How long before its start a slot is published, so that it is in a worker's hands when it opens.
+pub const LEAD: Duration = Duration::from_millis(20);
+/// The most attempts one run publishes, so that no destination holds up the others of its batch.
+pub const MAX_PER_RUN: u32 = 512;
+
+/// What a run knows about its destination.
+#[derive(Debug, Clone, Copy)]
+pub struct Observed<'a> {
+    pub now: Timestamp,
+    /// The cursors up to which permits have been issued.
+    pub issued: &'a Limiter,
+    /// Permits published that no worker has started yet.
+    pub queued: u32,
+    /// Sends started and not yet settled.
+    pub in_flight: u32,
+    pub max_in_flight: u32,
+    /// The smallest R + B − 1 of the limits; `None` when unlimited.
+    pub max_queued: Option<u64>,
+    /// Paused or deleted.
+    pub suspended: bool,
+    /// The workers are behind: the delivery queue is longer than they can empty in time.
+    pub lagging: bool,
+}
+
+/// How many attempts to publish, and what kept it from being more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Allowance {
+    pub allow: u32,
+    pub binding: Binding,
+}
+
+/// What bounds a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Binding {
+    /// The slots that open before the next run, `rate − queued`, or a lagging queue: time brings the next run.
+    Slots,
+    /// `max_in_flight`: a settle brings the next run.
+    InFlight,
+    /// [`MAX_PER_RUN`]: the next run follows at once.
+    Batch,
+    /// Nothing may be sent; an edit brings the next run.
+    Suspended,
+}
+
+/// allow = min(slots that open before the next run, R − queued, max_in_flight − queued − in flight).
+pub fn allowance(observed: &Observed<'_>) -> Allowance {
+    if observed.suspended {
+        return Allowance { allow: 0, binding: Binding::Suspended };
+    }
+    if observed.lagging {
+        return Allowance { allow: 0, binding: Binding::Slots };
+    }
+    let room = observed.max_in_flight.saturating_sub(observed.queued).saturating_sub(observed.in_flight);
+    let unqueued = match observed.max_queued {
+        Some(max) => u32::try_from(max.saturating_sub(u64::from(observed.queued))).unwrap_or(u32::MAX),
+        None => u32::MAX,
+    };
+    let most = room.min(unqueued).min(MAX_PER_RUN);
+    let until = observed.now + CADENCE + LEAD;
+    let slots = observed.issued.slots_before(observed.now, until, most);
+    let binding = if slots < most || most == unqueued {
+        Binding::Slots
+    } else if most == room {
+        Binding::InFlight
+    } else {
+        Binding::Batch
+    };
+    Allowance { allow: slots, binding }
+}
+
+/// When a job runs next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NextRun {
+    /// A backlog waits: when the next slot is about to open, at the cadence at most.
+    Paced,
+    /// A backlog waits for room: at the next settle.
+    OnSettle,
+    /// At once.
+    Now,
+    /// Nothing is due before this instant.
+    At(Timestamp),
+    /// Nothing waits: the job is removed, unless it was woken meanwhile.
+    Stop,
+}
+
+/// What follows a run that was allowed `allowance` and claimed `claimed`; `next_due` is the earliest due time of what
+/// remains, known when the claim came back short.
+pub fn next_run(allowance: Allowance, claimed: u32, next_due: Option<Timestamp>) -> NextRun {
+    match allowance.binding {
+        Binding::Suspended => NextRun::Stop,
+        _ if claimed < allowance.allow => next_due.map_or(NextRun::Stop, NextRun::At),
+        Binding::Slots => NextRun::Paced,
+        Binding::InFlight => NextRun::OnSettle,
+        Binding::Batch => NextRun::Now,
+    }
+}
+
+/// The due time of a paced run at `now`, [`LEAD`] before the next slot opens and a [`CADENCE`] from now at the earliest.
+pub fn paced_due(issued: &Limiter, now: Timestamp) -> Timestamp {
+    (issued.next_start(now) - LEAD).max(now + CADENCE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::{Period, RateLimit, RateLimits};
+
+    fn observed(issued: &Limiter) -> Observed<'_> {
+        Observed { now: Timestamp::from_secs(1_000), issued, queued: 0, in_flight: 0, max_in_flight: 64, max_queued: None, suspended: false, lagging: false }
+    }
+
+    fn per_second(rate: u32) -> Limiter {
+        Limiter::new(&RateLimits::new(vec![RateLimit::new(rate, Period::Second).unwrap()]).unwrap())
+    }
+
+    #[test]
+    fn a_run_publishes_the_slots_that_open_before_the_next_run() {
+        let limiter = per_second(1000);
+        let allowed = allowance(&Observed { max_in_flight: 1000, max_queued: Some(1000), ..observed(&limiter) });
+        assert_eq!(allowed, Allowance { allow: 70, binding: Binding::Slots });
+        assert_eq!(next_run(allowed, 70, None), NextRun::Paced);
+    }
+
+    #[test]
+    fn never_more_than_the_rate_is_queued() {
+        let limiter = per_second(1000);
+        let allowed = allowance(&Observed { queued: 990, max_in_flight: 5000, max_queued: Some(1000), ..observed(&limiter) });
+        assert_eq!(allowed, Allowance { allow: 10, binding: Binding::Slots });
+    }
+
+    #[test]
+    fn a_slow_destination_is_bounded_by_max_in_flight_and_runs_again_on_a_settle() {
+        let limiter = Limiter::new(&RateLimits::UNLIMITED);
+        let allowed = allowance(&Observed { queued: 4, in_flight: 50, ..observed(&limiter) });
+        assert_eq!(allowed, Allowance { allow: 10, binding: Binding::InFlight });
+        assert_eq!(next_run(allowed, 10, None), NextRun::OnSettle);
+        let full = allowance(&Observed { in_flight: 64, ..observed(&limiter) });
+        assert_eq!(next_run(full, 0, None), NextRun::OnSettle);
+    }
+
+    #[test]
+    fn a_short_claim_stops_the_job_or_waits_for_the_next_retry() {
+        let limiter = per_second(10);
+        let allowed = allowance(&Observed { max_queued: Some(10), ..observed(&limiter) });
+        assert_eq!(allowed.allow, 1);
+        assert_eq!(next_run(allowed, 0, None), NextRun::Stop);
+        let retry = Timestamp::from_secs(1_030);
+        assert_eq!(next_run(allowed, 0, Some(retry)), NextRun::At(retry));
+    }
+
+    #[test]
+    fn a_suspended_job_publishes_nothing_and_stops() {
+        let limiter = per_second(10);
+        let allowed = allowance(&Observed { suspended: true, ..observed(&limiter) });
+        assert_eq!((allowed.allow, next_run(allowed, 0, None)), (0, NextRun::Stop));
+    }
+
+    #[test]
+    fn nothing_is_published_while_the_queue_lags() {
+        let limiter = per_second(10);
+        let allowed = allowance(&Observed { lagging: true, ..observed(&limiter) });
+        assert_eq!((allowed.allow, next_run(allowed, 0, None)), (0, NextRun::Paced));
+    }
+
+    #[test]
+    fn a_held_destination_waits_for_the_end_of_its_hold() {
+        let mut limiter = Limiter::new(&RateLimits::UNLIMITED);
+        let until = Timestamp::from_secs(1_030);
+        limiter.hold(until);
+        let allowed = allowance(&observed(&limiter));
+        assert_eq!(allowed, Allowance { allow: 0, binding: Binding::Slots });
+        assert_eq!(paced_due(&limiter, Timestamp::from_secs(1_000)), until - LEAD);
+    }
+}

@@ -1,0 +1,117 @@
+//! When a failed delivery is tried again.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::time::Timestamp;
+
+/// How often, how long and how far apart a delivery is tried.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RetryPolicy {
+    /// 1 to 100.
+    pub max_attempts: u32,
+    /// From the event's creation, 1 s to 30 days.
+    pub max_age_s: u32,
+    pub delays: RetryDelays,
+}
+
+/// The delays between attempts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RetryDelays {
+    /// Full jitter: `uniform(0, min(cap, base·2^(n−1)))` after attempt n.
+    /// Source: "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
+    Backoff { base_ms: u32, cap_ms: u32 },
+    /// After attempt n the n-th of these, the last one repeated; no jitter.
+    Schedule(Vec<u32>),
+}
+
+impl Default for RetryPolicy {
+    fn default() -> Self {
+        Self { max_attempts: 16, max_age_s: 72 * 3_600, delays: RetryDelays::Backoff { base_ms: 10_000, cap_ms: 3_600_000 } }
+    }
+}
+
+/// What follows a failed attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// Try again at this instant.
+    RetryAt(Timestamp),
+    /// Attempts are exhausted, or the next one would come after the greatest age.
+    Exhausted,
+}
+
+impl RetryPolicy {
+    /// What follows attempt number `attempt` (1 for the first), which failed at `now`, of an event created at `created_at`.
+    /// `jitter` is uniform in [0, 1). `not_before` is what the destination asked for (`Retry-After`): the later of the two wins.
+    pub fn next(&self, attempt: u32, created_at: Timestamp, now: Timestamp, jitter: f64, not_before: Option<Timestamp>) -> Next {
+        let at = (now + self.delay(attempt, jitter)).max(not_before.unwrap_or(Timestamp::MIN));
+        if attempt >= self.max_attempts || at > created_at + Duration::from_secs(self.max_age_s.into()) {
+            return Next::Exhausted;
+        }
+        Next::RetryAt(at)
+    }
+
+    fn delay(&self, attempt: u32, jitter: f64) -> Duration {
+        let step = attempt.saturating_sub(1);
+        match &self.delays {
+            RetryDelays::Backoff { base_ms, cap_ms } => {
+                let ceiling = u64::from(*base_ms).checked_shl(step.min(32)).unwrap_or(u64::MAX).min(u64::from(*cap_ms));
+                Duration::from_millis(ceiling).mul_f64(jitter.clamp(0.0, 1.0))
+            }
+            RetryDelays::Schedule(delays_ms) => {
+                let delay_ms = delays_ms.get(step as usize).or(delays_ms.last()).copied().unwrap_or(0);
+                Duration::from_millis(delay_ms.into())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_secs(1_000_000);
+
+    #[test]
+    fn the_last_attempt_exhausts_a_delivery() {
+        let policy = RetryPolicy { max_attempts: 3, ..RetryPolicy::default() };
+        assert!(matches!(policy.next(2, NOW, NOW, 0.5, None), Next::RetryAt(_)));
+        assert_eq!(policy.next(3, NOW, NOW, 0.5, None), Next::Exhausted);
+    }
+
+    #[test]
+    fn a_retry_beyond_the_greatest_age_is_not_made() {
+        let policy = RetryPolicy { max_age_s: 10, ..RetryPolicy::default() };
+        assert_eq!(policy.next(1, NOW, NOW, 0.5, None), Next::RetryAt(NOW + Duration::from_secs(5)));
+        assert_eq!(policy.next(1, NOW, NOW + Duration::from_secs(6), 0.5, None), Next::Exhausted);
+    }
+
+    #[test]
+    fn a_schedule_repeats_its_last_delay() {
+        let policy = RetryPolicy { delays: RetryDelays::Schedule(vec![100, 200]), ..RetryPolicy::default() };
+        let delays = [1, 2, 3, 9].map(|attempt| policy.next(attempt, NOW, NOW, 0.9, None));
+        assert_eq!(delays, [100, 200, 200, 200].map(|ms| Next::RetryAt(NOW + Duration::from_millis(ms))));
+    }
+
+    #[test]
+    fn the_later_of_the_delay_and_retry_after_wins() {
+        let policy = RetryPolicy::default();
+        let asked = NOW + Duration::from_secs(60);
+        assert_eq!(policy.next(1, NOW, NOW, 0.0, Some(asked)), Next::RetryAt(asked));
+        assert_eq!(policy.next(1, NOW, NOW, 0.5, Some(NOW)), Next::RetryAt(NOW + Duration::from_secs(5)));
+    }
+
+    proptest! {
+        #[test]
+        fn full_jitter_stays_within_its_ceiling(attempt in 1u32..15, jitter in 0.0f64..1.0) {
+            let Next::RetryAt(at) = RetryPolicy::default().next(attempt, NOW, NOW, jitter, None) else { panic!("not exhausted") };
+            let ceiling = (10u64 << (attempt - 1)).min(3_600);
+            prop_assert!(at.since(NOW) <= Duration::from_secs(ceiling));
+            prop_assert!(at.since(NOW).abs_diff(Duration::from_secs(ceiling).mul_f64(jitter)) < Duration::from_micros(1));
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Engine time: one monotonic timeline in nanoseconds since the Unix epoch, read only through a [`Clock`].
+//!
+//! Slots, cursors, due times and send starts all live on this timeline. It never goes backwards, whatever the wall clock
+//! does. Nanoseconds in an `i64` reach the year 2262, and keep the spacing of a million sends a second exact to 0.1 %.
+
+use std::{
+    fmt,
+    ops::{Add, Sub},
+    str::FromStr,
+    time::Duration,
+};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+/// An instant of engine time: nanoseconds since the Unix epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Timestamp(i64);
+
+impl Timestamp {
+    /// Before every instant the engine deals with.
+    pub const MIN: Self = Self(0);
+    /// After every instant the engine deals with.
+    pub const MAX: Self = Self(i64::MAX);
+
+    pub const fn from_nanos(nanos: i64) -> Self {
+        Self(nanos)
+    }
+
+    pub const fn from_millis(millis: i64) -> Self {
+        Self(millis.saturating_mul(1_000_000))
+    }
+
+    pub const fn from_secs(secs: i64) -> Self {
+        Self(secs.saturating_mul(1_000_000_000))
+    }
+
+    /// Nanoseconds since the Unix epoch.
+    pub const fn as_nanos(self) -> i64 {
+        self.0
+    }
+
+    /// Whole milliseconds since the Unix epoch.
+    pub const fn as_millis(self) -> i64 {
+        self.0.div_euclid(1_000_000)
+    }
+
+    /// Whole seconds since the Unix epoch.
+    pub const fn as_secs(self) -> i64 {
+        self.0.div_euclid(1_000_000_000)
+    }
+
+    /// The time since `earlier`, zero when `earlier` is later.
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0).max(0).unsigned_abs())
+    }
+
+    /// `self + duration`, held at [`Timestamp::MAX`].
+    pub fn after(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(nanos(duration)))
+    }
+
+    /// `self - duration`, held at the far past.
+    pub fn before(self, duration: Duration) -> Self {
+        Self(self.0.saturating_sub(nanos(duration)))
+    }
+}
+
+fn nanos(duration: Duration) -> i64 {
+    i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
+}
+
+impl Add<Duration> for Timestamp {
+    type Output = Self;
+    fn add(self, duration: Duration) -> Self {
+        self.after(duration)
+    }
+}
+
+impl Sub<Duration> for Timestamp {
+    type Output = Self;
+    fn sub(self, duration: Duration) -> Self {
+        self.before(duration)
+    }
+}
+
+/// RFC 3339 in UTC with milliseconds, as the API shows times.
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let instant = jiff::Timestamp::from_millisecond(self.as_millis()).map_err(|_| fmt::Error)?;
+        write!(f, "{instant:.3}")
+    }
+}
+
+/// The text is not an RFC 3339 time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("must be an RFC 3339 time such as 2026-11-21T07:30:00.000Z")]
+pub struct InvalidTimestamp;
+
+impl FromStr for Timestamp {
+    type Err = InvalidTimestamp;
+    fn from_str(text: &str) -> Result<Self, InvalidTimestamp> {
+        let instant: jiff::Timestamp = text.parse().map_err(|_| InvalidTimestamp)?;
+        i64::try_from(instant.as_nanosecond()).map(Self).map_err(|_| InvalidTimestamp)
+    }
+}
+
+impl Serialize for Timestamp {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Timestamp {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
+}
+
+/// Where the engine reads time from. The owner of the process provides one; tests provide theirs.
+pub trait Clock: Send + Sync + 'static {
+    /// Engine time: monotonic.
+    fn now(&self) -> Timestamp;
+    /// The wall clock, for what other machines compare with their own (signatures). May jump.
+    fn wall(&self) -> Timestamp;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_shown_in_utc_with_milliseconds() {
+        assert_eq!(Timestamp::from_nanos(1_763_710_200_123_456_789).to_string(), "2025-11-21T07:30:00.123Z");
+        assert_eq!(Timestamp::from_secs(1_763_710_200).to_string(), "2025-11-21T07:30:00.000Z");
+    }
+
+    #[test]
+    fn shown_times_are_read_back() {
+        let shown: Timestamp = "2025-11-21T08:30:00.5+01:00".parse().unwrap();
+        assert_eq!(shown.to_string(), "2025-11-21T07:30:00.500Z");
+        assert_eq!("yesterday".parse::<Timestamp>(), Err(InvalidTimestamp));
+    }
+
+    #[test]
+    fn arithmetic_saturates() {
+        assert_eq!(Timestamp::MAX + Duration::from_secs(1), Timestamp::MAX);
+        assert_eq!(Timestamp::from_secs(1).since(Timestamp::from_secs(2)), Duration::ZERO);
+    }
+}

@@ -1,0 +1,171 @@
+//! The schedule, the permits and the delivery queue.
+//!
+//! One job per destination waits in the schedule. A scheduler claims due jobs as leases ([`Schedule::claim_due`]), and
+//! publishes permitted attempts and re-queues the job in one atomic step ([`Schedule::publish`]). Workers take permits
+//! ([`Permits::take`]), ask for a slot when theirs has passed or they had to connect first, and settle. The queue is a
+//! cache of the store: losing it loses no event.
+//!
+//! A permit's life:
+//!
+//! ```text
+//! publish ──▶ queued ──started──▶ in flight ──settle──▶ gone
+//!               │ ▲                   │
+//!               │ └── take_slot ──────┘   the slot was missed at the wire: not sent, another slot
+//!               └──── hand_back ──▶ gone  withdrawn, its claim released: not sent
+//! ```
+//!
+//! Two sets of cursors keep each destination. `issued` paces how fast permits are published; `slots` hands out the
+//! intervals in which sends start. They differ only by permits published without a slot: to a destination that is *cold*
+//! (the worker has no standing connection) a slot would pass while the connection is made, so the worker takes it once the
+//! connection stands. Exactness rests on `slots` alone.
+
+#[cfg(feature = "conformance")]
+pub mod conformance;
+pub mod memory;
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use weir_core::{DestinationId, Limiter, RateLimits, Slot, Timestamp, claim::ClaimedDelivery, plan::NextRun};
+
+/// Both halves of a queue.
+pub trait Queue: Schedule + Permits + Send + Sync + 'static {}
+impl<T: Schedule + Permits + Send + Sync + 'static> Queue for T {}
+
+/// A queue, shared.
+pub type SharedQueue = Arc<dyn Queue>;
+
+/// The queue cannot be reached, or the outcome of the call is unknown.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("the queue is unavailable: {0}")]
+pub struct QueueError(pub String);
+
+pub type QueueResult<T> = Result<T, QueueError>;
+
+/// The destination has deliveries due from this instant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wake {
+    pub destination_id: DestinationId,
+    pub due: Timestamp,
+}
+
+/// A destination was created, edited, paused, resumed or deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Edit {
+    pub destination_id: DestinationId,
+    /// Paused or deleted: permits that have not started are withdrawn.
+    pub suspended: bool,
+}
+
+/// A claimed job: the right to run it once.
+#[derive(Debug, Clone)]
+pub struct Lease {
+    pub destination_id: DestinationId,
+    /// Rises with each claim; a publish with an older one is stale.
+    pub epoch: u64,
+    /// Rises with each wake and edit; a stop that saw an older one re-queues the job instead.
+    pub version: u64,
+    /// When the job was due.
+    pub due: Timestamp,
+    /// Permits published that no worker has started yet.
+    pub queued: u32,
+    /// Sends started and not yet settled.
+    pub in_flight: u32,
+    /// The cursors up to which permits have been issued; `None` when they are not known (a new queue, or a lost one): the
+    /// scheduler recovers them from the store.
+    pub issued: Option<Limiter>,
+}
+
+/// What a claim of due jobs brought.
+#[derive(Debug, Clone, Default)]
+pub struct DueJobs {
+    pub leases: Vec<Lease>,
+    /// Permits in the delivery queue that no worker has taken yet.
+    pub depth: usize,
+}
+
+/// The end of a run: what to publish and when the job runs next.
+#[derive(Debug, Clone)]
+pub struct Publication {
+    pub lease: Lease,
+    /// The limits in force; the cursors are moved to follow them.
+    pub limits: RateLimits,
+    /// The cursors to begin with, where the lease knew none.
+    pub recovered: Option<Limiter>,
+    pub deliveries: Vec<ClaimedDelivery>,
+    pub next: NextRun,
+}
+
+/// What became of a [`Publication`].
+#[derive(Debug, Clone)]
+pub enum Published {
+    Done,
+    /// The lease had expired and the job was claimed again, or its destination was suspended meanwhile. Nothing was
+    /// published; the claims go back to the store.
+    Stale(Vec<ClaimedDelivery>),
+}
+
+/// Names one permit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct PermitId {
+    pub destination_id: DestinationId,
+    pub serial: u64,
+}
+
+/// The right to start one send to a destination inside a slot. Used at most once.
+#[derive(Debug, Clone)]
+pub struct Permit {
+    pub id: PermitId,
+    /// `None`: to be taken with [`Permits::take_slot`] once a connection stands.
+    pub slot: Option<Slot>,
+    pub delivery: ClaimedDelivery,
+}
+
+/// The answer to a worker that asks for a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SlotAnswer {
+    Granted(Slot),
+    /// The destination is suspended or the permit has expired: release the claim, then hand the permit back.
+    Withdrawn,
+}
+
+/// The scheduler's and the producer's half.
+#[async_trait]
+pub trait Schedule {
+    /// Makes sure a job runs at `due` or earlier. Idempotent; pulls a parked job forward, but not below its pace.
+    async fn wake(&self, wakes: &[Wake]) -> QueueResult<()>;
+
+    /// Runs the jobs of edited destinations at once, whatever they wait for.
+    async fn edited(&self, edits: &[Edit]) -> QueueResult<()>;
+
+    /// No slot of the destination starts before `until`; a hold is only ever extended.
+    async fn hold(&self, destination_id: DestinationId, until: Timestamp) -> QueueResult<()>;
+
+    /// Waits until a job is due and claims up to `max` of them, earliest due first, each for `lease_for`. A lease that
+    /// ends without a publish makes its job due again.
+    async fn claim_due(&self, max: usize, lease_for: Duration) -> QueueResult<DueJobs>;
+
+    /// Publishes attempts with their slots and re-queues or removes each job, atomically for each publication.
+    async fn publish(&self, publications: Vec<Publication>) -> QueueResult<Vec<Published>>;
+}
+
+/// The worker's half.
+#[async_trait]
+pub trait Permits {
+    /// Waits for permits and takes up to `max` of them, in the order they were published.
+    async fn take(&self, max: usize) -> QueueResult<Vec<Permit>>;
+
+    /// Another slot for a permit that has none or missed it; not an attempt. `warm`: a standing connection was found,
+    /// so the destination's next permits may be published with their slots. A permit that had a slot and missed it for want
+    /// of a connection says `false`.
+    async fn take_slot(&self, id: PermitId, warm: bool) -> QueueResult<SlotAnswer>;
+
+    /// The send is about to leave: queued → in flight. Must not wait.
+    fn started(&self, id: PermitId);
+
+    /// The attempts of these permits are recorded; room for others.
+    async fn settle(&self, ids: &[PermitId]) -> QueueResult<()>;
+
+    /// These permits were not used and their claims are released.
+    async fn hand_back(&self, ids: &[PermitId]) -> QueueResult<()>;
+}

@@ -1,0 +1,74 @@
+//! Destinations: created, read, edited, deleted, counted.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use weir_core::{Destination, DestinationId, RateLimits, Timestamp, destination::Settings};
+
+use crate::{Page, PageRequest, StoreResult};
+
+/// An edit: the new settings in full, applied only if the destination still has `expected_updated_at`.
+#[derive(Debug, Clone)]
+pub struct DestinationPatch {
+    pub id: DestinationId,
+    pub expected_updated_at: Timestamp,
+    pub settings: Settings,
+    /// When the edit is made: the new `updated_at`, later than the expected one.
+    pub now: Timestamp,
+}
+
+/// The backlog of one destination, by state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DestinationCounts {
+    pub pending: u64,
+    pub retrying: u64,
+    pub delivering: u64,
+    /// When the oldest of them was created.
+    pub oldest_created_at: Option<Timestamp>,
+}
+
+/// Limits that came into force at an instant and stayed until the next change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LimitChange {
+    pub at: Timestamp,
+    pub limits: RateLimits,
+}
+
+#[async_trait]
+pub trait Destinations {
+    /// Stores a new destination and the limits it begins with.
+    async fn create_destination(&self, destination: Destination) -> StoreResult<Arc<Destination>>;
+
+    /// The destination, unless it was never made or was deleted.
+    async fn destination(&self, id: DestinationId) -> StoreResult<Option<Arc<Destination>>>;
+
+    /// The current values of these destinations, in the same order; `None` for a deleted one. Cheap: the scheduler asks
+    /// before each run, so an edit made a moment ago must be seen.
+    async fn destinations(&self, ids: &[DestinationId]) -> StoreResult<Vec<Option<Arc<Destination>>>>;
+
+    /// Newest first, optionally of one tenant.
+    async fn list_destinations(&self, tenant: Option<&str>, page: PageRequest) -> StoreResult<Page<Arc<Destination>>>;
+
+    /// Applies an edit and records changed limits. Resuming a paused destination clears `paused_reason`. `None` when the
+    /// destination is gone or was edited meanwhile.
+    async fn patch_destination(&self, patch: DestinationPatch) -> StoreResult<Option<Arc<Destination>>>;
+
+    /// Pauses a destination on Weir's own account, with the reason. `false` when it is gone or paused already.
+    async fn pause_destination(&self, id: DestinationId, reason: &str, now: Timestamp) -> StoreResult<bool>;
+
+    /// Records that no send may start before `until`; only ever extends a hold. Does not touch `updated_at`.
+    async fn hold_destination(&self, id: DestinationId, until: Timestamp, reason: &str) -> StoreResult<()>;
+
+    /// Deletes a destination: what waits becomes `cancelled`, history stays. `false` when there is none. What is being
+    /// delivered ends by itself; a failure then cancels it instead of retrying.
+    async fn delete_destination(&self, id: DestinationId, now: Timestamp) -> StoreResult<bool>;
+
+    /// How many deliveries of a destination wait or are under way.
+    async fn destination_counts(&self, id: DestinationId) -> StoreResult<DestinationCounts>;
+
+    /// How many attempts of a destination started in the `window` before `now`.
+    async fn recent_sends(&self, id: DestinationId, now: Timestamp, window: Duration) -> StoreResult<u64>;
+
+    /// Every change of a destination's limits, oldest first, the ones it was created with included. Kept after deletion.
+    async fn limit_changes(&self, id: DestinationId) -> StoreResult<Vec<LimitChange>>;
+}

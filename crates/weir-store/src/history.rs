@@ -1,0 +1,86 @@
+//! Reads for people: events, deliveries, attempts, send starts.
+
+use async_trait::async_trait;
+use weir_core::{
+    DeliveryId, DeliveryState, DestinationId, EventId, Timestamp,
+    delivery::{Attempt, Delivery},
+    event::Event,
+};
+
+use crate::StoreResult;
+
+/// Where a page begins and how long it is.
+#[derive(Debug, Clone, Copy)]
+pub struct PageRequest {
+    /// The id bytes of the last row of the page before; rows with smaller ids follow.
+    pub before: Option<[u8; 16]>,
+    /// 1 to 200.
+    pub limit: u32,
+}
+
+/// Rows, newest first.
+#[derive(Debug, Clone)]
+pub struct Page<T> {
+    pub rows: Vec<T>,
+    /// The `before` of the next page; `None` on the last.
+    pub next: Option<[u8; 16]>,
+}
+
+/// Which events to list. Times are of `created_at`, `from` included, `to` excluded.
+#[derive(Debug, Clone, Default)]
+pub struct EventFilter {
+    pub event_type: Option<String>,
+    pub tenant: Option<String>,
+    pub from: Option<Timestamp>,
+    pub to: Option<Timestamp>,
+}
+
+/// Which deliveries to list. Times are of `created_at`, `from` included, `to` excluded.
+#[derive(Debug, Clone, Default)]
+pub struct DeliveryFilter {
+    pub destination_id: Option<DestinationId>,
+    pub event_id: Option<EventId>,
+    pub state: Option<DeliveryState>,
+    pub from: Option<Timestamp>,
+    pub to: Option<Timestamp>,
+}
+
+/// A delivery with its attempts, first to last.
+#[derive(Debug, Clone)]
+pub struct DeliveryDetail {
+    pub delivery: Delivery,
+    pub attempts: Vec<Attempt>,
+}
+
+/// One recorded send start, for the audit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SendRecord {
+    pub sent_at: Timestamp,
+    /// For an attempt that delivered: when its event was created and when the answer was complete.
+    pub delivered: Option<(Timestamp, Timestamp)>,
+}
+
+#[async_trait]
+pub trait History {
+    /// The event, without its deliveries.
+    async fn event(&self, id: EventId) -> StoreResult<Option<Event>>;
+
+    /// Every delivery of an event.
+    async fn event_deliveries(&self, id: EventId) -> StoreResult<Vec<Delivery>>;
+
+    async fn list_events(&self, filter: &EventFilter, page: PageRequest) -> StoreResult<Page<Event>>;
+
+    async fn delivery(&self, id: DeliveryId) -> StoreResult<Option<DeliveryDetail>>;
+
+    async fn list_deliveries(&self, filter: &DeliveryFilter, page: PageRequest) -> StoreResult<Page<Delivery>>;
+
+    /// The recorded send starts of a destination in `[from, to)`, earliest first. Unknown outcomes are left out: their
+    /// instants are not known.
+    async fn sends(&self, id: DestinationId, from: Timestamp, to: Timestamp) -> StoreResult<Vec<SendRecord>>;
+
+    /// Whether any destination, deleted or not, ever had this id.
+    async fn destination_existed(&self, id: DestinationId) -> StoreResult<bool>;
+
+    /// Answers when the store can read and write.
+    async fn check(&self) -> StoreResult<()>;
+}

@@ -1,0 +1,45 @@
+//! Events come in.
+
+use async_trait::async_trait;
+use weir_core::{DestinationId, event::Event};
+
+use crate::StoreResult;
+
+/// An event to store, and where it goes.
+#[derive(Debug, Clone)]
+pub struct NewEvent {
+    pub event: Event,
+    /// The destinations the producer named; `None` for every one of the tenant whose patterns match.
+    pub destinations: Option<Vec<DestinationId>>,
+    /// A fresh random number: delivery ids are made of it and the event's time.
+    pub random: u128,
+}
+
+/// A stored event.
+#[derive(Debug, Clone)]
+pub struct Ingested {
+    /// The event as stored: the first one when `duplicate`.
+    pub event: Event,
+    /// How many destinations it is owed to.
+    pub deliveries: u32,
+    /// Whether an event with the same tenant and idempotency key was there before; then nothing was stored.
+    pub duplicate: bool,
+    /// The destinations to wake; empty for a duplicate.
+    pub wake: Vec<DestinationId>,
+}
+
+/// Why an event was not stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IngestRefusal {
+    /// The `index`-th named destination does not exist in the event's tenant.
+    UnknownDestination { index: usize },
+}
+
+#[async_trait]
+pub trait Ingest {
+    /// Stores events with their deliveries, each event whole or not at all, in one durable commit (group commit with
+    /// other callers). Answers in the same order, after the commit: an answered event survives the death of the machine.
+    /// Two events with the same tenant and idempotency key, also within one call, are one event. A destination named
+    /// twice gets one delivery.
+    async fn ingest(&self, events: Vec<NewEvent>) -> StoreResult<Vec<Result<Ingested, IngestRefusal>>>;
+}

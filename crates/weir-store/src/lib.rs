@@ -1,0 +1,42 @@
+//! The record store: what Weir must never lose.
+//!
+//! The traits are split by who needs them: [`Destinations`] and [`History`] serve the API, [`Ingest`] the producer,
+//! [`Outbox`] the scheduler, [`Results`] the worker. A backend implements all of them ([`Store`]) and proves it with the
+//! [`conformance`] suite. Every write names the state it expects; zero rows changed is an answer, not an error. `now` is
+//! always an argument, never the database's clock.
+
+#[cfg(feature = "conformance")]
+pub mod conformance;
+mod destinations;
+mod history;
+mod ingest;
+mod outbox;
+mod results;
+
+use std::sync::Arc;
+
+pub use destinations::{DestinationCounts, DestinationPatch, Destinations, LimitChange};
+pub use history::{DeliveryDetail, DeliveryFilter, EventFilter, History, Page, PageRequest, SendRecord};
+pub use ingest::{Ingest, IngestRefusal, Ingested, NewEvent};
+pub use outbox::{ClaimRequest, Claims, DueDestination, Outbox, Recovered, SendHistory};
+pub use results::{AttemptResult, DeliveryAction, Results, Settlement};
+
+/// Everything a backend offers.
+pub trait Store: Destinations + Ingest + Outbox + Results + History + Send + Sync + 'static {}
+impl<T: Destinations + Ingest + Outbox + Results + History + Send + Sync + 'static> Store for T {}
+
+/// A store, shared.
+pub type SharedStore = Arc<dyn Store>;
+
+/// Why the store did not do what it was asked.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum StoreError {
+    /// The store cannot be reached or is shutting down. Nothing was changed, or the outcome is unknown; try again.
+    #[error("the store is unavailable: {0}")]
+    Unavailable(String),
+    /// A statement failed for a reason that trying again does not mend.
+    #[error("the store failed: {0}")]
+    Failed(String),
+}
+
+pub type StoreResult<T> = Result<T, StoreError>;

@@ -1,0 +1,83 @@
+//! The scheduler's side: what is due, claimed for sending, given back, or left behind by the dead.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use weir_core::{
+    Destination, DestinationId, Timestamp,
+    claim::{Claim, ClaimedDelivery},
+};
+
+use crate::StoreResult;
+
+/// A claim of up to `limit` due deliveries of one destination, oldest due first.
+#[derive(Debug, Clone)]
+pub struct ClaimRequest {
+    pub destination_id: DestinationId,
+    pub limit: u32,
+    /// When the claim counts as abandoned. No send may start after it minus the destination's timeout.
+    pub expires_at: Timestamp,
+    /// Whether losing this claim to a power failure could break a limit: true when a window is longer than a restart of
+    /// the machine takes. The commit is then durable.
+    pub durable: bool,
+}
+
+/// What one [`ClaimRequest`] brought.
+#[derive(Debug, Clone, Default)]
+pub struct Claims {
+    pub deliveries: Vec<ClaimedDelivery>,
+    /// When fewer came than were asked for: the earliest due time of what remains.
+    pub next_due: Option<Timestamp>,
+}
+
+/// A destination with waiting deliveries, and when the first of them is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DueDestination {
+    pub destination_id: DestinationId,
+    pub due: Timestamp,
+}
+
+/// What the store knows of a destination's last sends, for cursors that were lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SendHistory {
+    /// The latest recorded send start; for unknown outcomes the latest instant it can have been.
+    pub last_sent_at: Option<Timestamp>,
+    /// Whether claims are out whose send starts are not recorded yet.
+    pub unsettled: bool,
+}
+
+/// How many claims a recovery resolved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Recovered {
+    /// Resolved as unknown and due again at once.
+    pub retried: u64,
+    /// Resolved as unknown with attempts exhausted: `dead`.
+    pub dead: u64,
+}
+
+#[async_trait]
+pub trait Outbox {
+    /// Claims due deliveries (`next_attempt_at ≤ now`, states pending and retrying) of several destinations in one
+    /// transaction: `delivering`, with a new epoch. A delivery is in one claim at a time. Answers in the order of the
+    /// requests. The claim survives the death of the process before anything is sent on it.
+    async fn claim(&self, requests: Vec<ClaimRequest>, now: Timestamp) -> StoreResult<Vec<Claims>>;
+
+    /// Gives claims back unsent: `pending` or `retrying` as before, due as before, the attempt not counted. Claims lost
+    /// meanwhile are passed over. Deliveries of a deleted destination become `cancelled`. Answers how many went back.
+    async fn release(&self, claims: Vec<Claim>, now: Timestamp) -> StoreResult<u64>;
+
+    /// Destinations that are neither paused nor deleted and have deliveries due before `before`, at most `limit`,
+    /// beginning after `after` in the order of ids (`None` for the first). What the sweep wakes.
+    async fn due_destinations(&self, before: Timestamp, after: Option<DestinationId>, limit: u32) -> StoreResult<Vec<DueDestination>>;
+
+    /// Resolves claims that expired before `now`, or every claim when `all` (at start, when no other process can hold
+    /// one): an attempt of unknown outcome is recorded and counted, and the delivery is due again, `dead` if that was its
+    /// last attempt, or `cancelled` if its destination is deleted. At most `limit` in one call.
+    async fn recover_claims(&self, now: Timestamp, all: bool, limit: u32) -> StoreResult<Recovered>;
+
+    /// The last sends of these destinations, in the same order.
+    async fn send_history(&self, ids: &[DestinationId]) -> StoreResult<Vec<SendHistory>>;
+
+    /// The destinations that are held or paused, for a queue that starts empty.
+    async fn restrained_destinations(&self, now: Timestamp) -> StoreResult<Vec<Arc<Destination>>>;
+}
