@@ -1,1 +1,136 @@
-fn main() {}
+//! Automation that needs an `if`: `cargo xtask test`, `lint`, `ci`, `bench`.
+//!
+//! Each command is a list of steps, each step one run of cargo. The first that fails ends the list, and its heading says
+//! what was tried. Needs nothing but a Rust toolchain.
+
+mod step;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use step::Step;
+
+/// The workspace's chores.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Every test: first those that keep their own time, then the ones on real sockets and real clocks, one by one.
+    Test,
+    /// Formatting, lints and documentation, without a warning.
+    Lint,
+    /// What a change must pass: lint, then test.
+    Ci,
+    /// Measure this machine: the ceiling of a bare client and receiver, and Weir beside it.
+    Bench {
+        /// Given on to `weir-load-tests bench`; `-- --help` lists them.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+}
+
+fn main() -> ExitCode {
+    let steps = match Cli::parse().command {
+        Command::Test => test_steps(),
+        Command::Lint => lint_steps(),
+        Command::Ci => lint_steps().into_iter().chain(test_steps()).collect(),
+        Command::Bench { arguments } => bench_steps(&arguments),
+    };
+    match step::run_all(&steps) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("\nxtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn test_steps() -> Vec<Step> {
+    vec![
+        Step::new(
+            "Tests of every crate but the binary",
+            &["test", "--workspace", "--exclude", "weir"],
+        ),
+        // The binary's tests send over real sockets in real time: optimised, and one at a time, so that a limit that
+        // slips is Weir's doing and not that of the test beside it.
+        Step::new(
+            "Tests of the whole program, on real sockets and in real time",
+            &[
+                "test",
+                "--release",
+                "--package",
+                "weir",
+                "--tests",
+                "--",
+                "--test-threads=1",
+            ],
+        ),
+    ]
+}
+
+fn lint_steps() -> Vec<Step> {
+    vec![
+        Step::new("Formatting", &["fmt", "--all", "--check"]),
+        Step::new(
+            "Lints",
+            &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"],
+        ),
+        Step::new("Documentation", &["doc", "--workspace", "--no-deps"]).with_env("RUSTDOCFLAGS", "-D warnings"),
+    ]
+}
+
+fn bench_steps(arguments: &[String]) -> Vec<Step> {
+    let measure = Step::new(
+        "Measure",
+        &[
+            "run",
+            "--release",
+            "--quiet",
+            "--package",
+            "weir-load-tests",
+            "--",
+            "bench",
+        ],
+    );
+    vec![
+        Step::new(
+            "Build",
+            &[
+                "build",
+                "--release",
+                "--package",
+                "weir",
+                "--package",
+                "weir-load-tests",
+            ],
+        ),
+        measure.with_arguments(arguments),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn arguments_of_the_bench_are_given_on() {
+        let cli = Cli::try_parse_from(["xtask", "bench", "--json", "out.json"]).unwrap();
+        let Command::Bench { arguments } = cli.command else {
+            panic!("{cli:?}")
+        };
+        let steps = bench_steps(&arguments);
+        assert!(steps[1].to_string().ends_with("bench --json out.json"), "{}", steps[1]);
+    }
+}

@@ -1,1 +1,40 @@
-//! placeholder
+//! The HTTP API: one file per resource, problem+json, OpenAPI.
+//!
+//! A request passes [`observe`] (who asks, how long it took), is read by [`extract`] and [`query`], handled by the file of
+//! its resource, and, when refused, answered by [`problem`]. A refused request changes nothing: everything is validated
+//! before the first write.
+//!
+//! ```text
+//!   routes ──▶ observe ──▶ auth ──▶ destinations · backlog · ingest · events · deliveries · audit · health
+//!                                        │                                   │
+//!                                        ▼                                   ▼
+//!                                  store (truth)                      queue (wakes, edits)
+//! ```
+//!
+//! The store is the truth and is written first; the queue hears of it afterwards. When that fails, the request has still
+//! succeeded: the sweep finds what was not woken, and every run reads the destination anew.
+
+mod audit;
+mod auth;
+mod backlog;
+mod deliveries;
+mod destinations;
+mod docs;
+mod events;
+mod extract;
+mod fields;
+mod health;
+mod ingest;
+mod observe;
+mod openapi;
+mod page;
+mod problem;
+mod query;
+mod routes;
+mod settings;
+mod state;
+mod views;
+
+pub use auth::ApiKeys;
+pub use routes::router;
+pub use state::{ApiState, DEFAULT_MAX_EVENT_BYTES, Readiness};

@@ -37,6 +37,11 @@ pub struct Allowance {
     pub binding: Binding,
 }
 
+impl Allowance {
+    /// The allowance of a destination that may send nothing.
+    pub const NOTHING: Self = Self { allow: 0, binding: Binding::Suspended };
+}
+
 /// What bounds a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Binding {
@@ -53,7 +58,7 @@ pub enum Binding {
 /// allow = min(slots that open before the next run, R − queued, max_in_flight − queued − in flight).
 pub fn allowance(observed: &Observed<'_>) -> Allowance {
     if observed.suspended {
-        return Allowance { allow: 0, binding: Binding::Suspended };
+        return Allowance::NOTHING;
     }
     if observed.lagging {
         return Allowance { allow: 0, binding: Binding::Slots };

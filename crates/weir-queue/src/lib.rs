@@ -8,7 +8,7 @@
 //! A permit's life:
 //!
 //! ```text
-//! publish ──▶ queued ──started──▶ in flight ──settle──▶ gone
+//! publish ──▶ queued ──start────▶ in flight ──settle──▶ gone
 //!               │ ▲                   │
 //!               │ └── take_slot ──────┘   the slot was missed at the wire: not sent, another slot
 //!               └──── hand_back ──▶ gone  withdrawn, its claim released: not sent
@@ -160,8 +160,10 @@ pub trait Permits {
     /// of a connection says `false`.
     async fn take_slot(&self, id: PermitId, warm: bool) -> QueueResult<SlotAnswer>;
 
-    /// The send is about to leave: queued → in flight. Must not wait.
-    fn started(&self, id: PermitId);
+    /// The send is about to leave: queued → in flight. Must not wait. `false` when the permit is known to be no longer good
+    /// (its destination was suspended or held meanwhile, or it expired): then nothing may be sent.
+    #[must_use]
+    fn start(&self, id: PermitId) -> bool;
 
     /// The attempts of these permits are recorded; room for others.
     async fn settle(&self, ids: &[PermitId]) -> QueueResult<()>;

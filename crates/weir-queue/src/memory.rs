@@ -1,1 +1,144 @@
-//! placeholder
+//! The in-process queue: the embedded default.
+//!
+//! All state is one [`JobTable`] behind a mutex that is held for microseconds and never across an await. What must outlive a
+//! restart comes back from the store: jobs by the sweep, cursors from the recorded sends.
+
+mod job;
+mod table;
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+pub use table::JobTable;
+use tokio::sync::Notify;
+use weir_core::{Clock, DestinationId, Timestamp};
+
+use crate::{
+    DueJobs, Edit, Permit, PermitId, Permits, Publication, Published, QueueResult, Schedule, SlotAnswer, Wake,
+};
+
+/// The schedule, permits and delivery queue of one process.
+pub struct MemoryQueue {
+    table: Mutex<JobTable>,
+    clock: Arc<dyn Clock>,
+    /// A job may be due earlier than the scheduler waits for.
+    rescheduled: Notify,
+    /// Permits were published.
+    published: Notify,
+}
+
+impl MemoryQueue {
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        Self { table: Mutex::default(), clock, rescheduled: Notify::new(), published: Notify::new() }
+    }
+
+    // A panic while the lock is held is a bug already reported; the table is still the best state there is.
+    fn table(&self) -> MutexGuard<'_, JobTable> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the table, and tells the scheduler when the earliest due time moved forward.
+    fn change<T>(&self, change: impl FnOnce(&mut JobTable, Timestamp) -> T) -> T {
+        let now = self.clock.now();
+        let mut table = self.table();
+        let before = table.next_due();
+        let answer = change(&mut table, now);
+        let sooner = match (before, table.next_due()) {
+            (_, None) => false,
+            (None, Some(_)) => true,
+            (Some(before), Some(after)) => after < before,
+        };
+        drop(table);
+        if sooner {
+            self.rescheduled.notify_one();
+        }
+        answer
+    }
+
+    /// Whether nothing is queued, in flight, scheduled or leased.
+    pub fn is_idle(&self) -> bool {
+        self.table().is_idle()
+    }
+}
+
+#[async_trait]
+impl Schedule for MemoryQueue {
+    async fn wake(&self, wakes: &[Wake]) -> QueueResult<()> {
+        self.change(|table, _| wakes.iter().for_each(|&wake| table.wake(wake)));
+        Ok(())
+    }
+
+    async fn edited(&self, edits: &[Edit]) -> QueueResult<()> {
+        self.change(|table, now| edits.iter().for_each(|&edit| table.edited(now, edit)));
+        Ok(())
+    }
+
+    async fn hold(&self, destination_id: DestinationId, until: Timestamp) -> QueueResult<()> {
+        self.change(|table, _| table.hold(destination_id, until));
+        Ok(())
+    }
+
+    async fn claim_due(&self, max: usize, lease_for: Duration) -> QueueResult<DueJobs> {
+        loop {
+            let now = self.clock.now();
+            let next_due = {
+                let mut table = self.table();
+                let leases = table.claim_due(now, max, lease_for);
+                if !leases.is_empty() {
+                    return Ok(DueJobs { leases, depth: table.depth() });
+                }
+                table.next_due()
+            };
+            match next_due {
+                Some(due) => {
+                    // Either way the table is looked at again.
+                    let _ = tokio::time::timeout(due.since(now), self.rescheduled.notified()).await;
+                }
+                None => self.rescheduled.notified().await,
+            }
+        }
+    }
+
+    async fn publish(&self, publications: Vec<Publication>) -> QueueResult<Vec<Published>> {
+        let answers =
+            self.change(|table, now| publications.into_iter().map(|publication| table.publish(now, publication)).collect());
+        if self.table().depth() > 0 {
+            self.published.notify_one();
+        }
+        Ok(answers)
+    }
+}
+
+#[async_trait]
+impl Permits for MemoryQueue {
+    async fn take(&self, max: usize) -> QueueResult<Vec<Permit>> {
+        loop {
+            let permits = self.table().take(max);
+            if !permits.is_empty() {
+                return Ok(permits);
+            }
+            self.published.notified().await;
+        }
+    }
+
+    async fn take_slot(&self, id: PermitId, warm: bool) -> QueueResult<SlotAnswer> {
+        Ok(self.change(|table, now| table.take_slot(now, id, warm)))
+    }
+
+    fn start(&self, id: PermitId) -> bool {
+        let now = self.clock.now();
+        self.table().start(now, id)
+    }
+
+    async fn settle(&self, ids: &[PermitId]) -> QueueResult<()> {
+        self.change(|table, now| ids.iter().for_each(|&id| table.settle(now, id)));
+        Ok(())
+    }
+
+    async fn hand_back(&self, ids: &[PermitId]) -> QueueResult<()> {
+        self.settle(ids).await
+    }
+}

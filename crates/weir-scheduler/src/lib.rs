@@ -1,1 +1,12 @@
-//! placeholder
+//! The scheduler: decides how many attempts of each destination may be published, and when to look again.
+//!
+//! [`Scheduler`] runs due jobs in batches: claim leases, read limits, decide ([`weir_core::plan`]), claim deliveries in the
+//! store, publish with slots. [`Sweeper`] makes the store the outbox: whatever a crash left without a job gets one.
+
+mod backoff;
+mod run;
+mod sweep;
+
+pub use backoff::Backoff;
+pub use run::Scheduler;
+pub use sweep::{Sweeper, recover_all};

@@ -1,0 +1,138 @@
+//! How much waits for a destination, how fast it goes, and when it will be done.
+
+use std::time::Duration;
+
+use axum::{Json, extract::State};
+use serde::Serialize;
+use utoipa::ToSchema;
+use weir_core::{Destination, DestinationId, Timestamp};
+use weir_store::DestinationCounts;
+
+use crate::{destinations, extract::PathId, problem::Answer, query::Query, state::Api};
+
+/// The time over which `achieved_per_s` is taken.
+const RECENT: Duration = Duration::from_secs(10);
+
+/// The backlog of a destination.
+#[derive(Debug, PartialEq, Serialize, ToSchema)]
+#[schema(as = Backlog)]
+pub(crate) struct BacklogView {
+    pending: u64,
+    retrying: u64,
+    delivering: u64,
+    /// Since the oldest of them was made; null when there is none.
+    oldest_age_s: Option<f64>,
+    /// By the limit that binds; null when unlimited.
+    configured_per_s: Option<f64>,
+    /// Over the last ten seconds.
+    achieved_per_s: f64,
+    /// Until all that waits now is sent; null when it is not known, or while the destination is paused.
+    drain_eta_s: Option<f64>,
+}
+
+/// Show a destination's backlog
+#[utoipa::path(
+    get, path = "/v1/destinations/{id}/backlog", tag = "destinations",
+    params(("id" = String, Path, description = "`dst_…`")),
+    responses((status = 200, description = "The backlog now", body = BacklogView))
+)]
+pub(crate) async fn show(
+    State(api): State<Api>,
+    PathId(id): PathId<DestinationId>,
+    query: Query,
+) -> Answer<Json<BacklogView>> {
+    query.close()?;
+    let destination = destinations::find(&api, id).await?;
+    let counts = api.store.destination_counts(id).await?;
+    let now = api.clock.now();
+    let sends = api.store.recent_sends(id, now, RECENT).await?;
+    Ok(Json(view(&destination, counts, sends, now)))
+}
+
+fn view(destination: &Destination, counts: DestinationCounts, recent_sends: u64, now: Timestamp) -> BacklogView {
+    let configured_per_s = destination.settings.rate_limits.per_second();
+    let achieved_per_s = recent_sends as f64 / RECENT.as_secs_f64();
+    let waiting = counts.pending + counts.retrying;
+    let rate = configured_per_s.unwrap_or(achieved_per_s);
+    let hold_s = destination.held_until.map_or(0.0, |until| until.since(now).as_secs_f64());
+    let drain_eta_s = match waiting {
+        _ if destination.settings.paused => None,
+        0 => Some(0.0),
+        _ if rate > 0.0 => Some(millis(hold_s + waiting as f64 / rate)),
+        _ => None,
+    };
+    BacklogView {
+        pending: counts.pending,
+        retrying: counts.retrying,
+        delivering: counts.delivering,
+        oldest_age_s: counts.oldest_created_at.map(|at| millis(now.since(at).as_secs_f64())),
+        configured_per_s,
+        achieved_per_s,
+        drain_eta_s,
+    }
+}
+
+/// Seconds, rounded to the millisecond: more digits would only fill the page.
+fn millis(seconds: f64) -> f64 {
+    (seconds * 1_000.0).round() / 1_000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use weir_core::{Period, RateLimit, RateLimits, address::AddressPolicy};
+
+    use super::*;
+    use crate::settings;
+
+    const NOW: Timestamp = Timestamp::from_secs(1_000_000);
+
+    fn destination(per_minute: Option<u32>, paused: bool) -> Destination {
+        let body = serde_json::json!({"url": "https://example.com/", "paused": paused});
+        let mut settings = settings::read(body, &AddressPolicy::default()).unwrap();
+        let limits = per_minute.map(|limit| RateLimit::new(limit, Period::Minute).unwrap());
+        settings.rate_limits = RateLimits::new(limits.into_iter().collect()).unwrap();
+        Destination {
+            id: DestinationId::new(NOW, 1),
+            created_at: NOW,
+            updated_at: NOW,
+            settings,
+            paused_reason: None,
+            held_until: None,
+            held_reason: None,
+        }
+    }
+
+    fn counts(pending: u64) -> DestinationCounts {
+        let oldest = (pending > 0).then(|| NOW - Duration::from_millis(2_500));
+        DestinationCounts { pending, oldest_created_at: oldest, ..DestinationCounts::default() }
+    }
+
+    #[test]
+    fn the_eta_follows_the_configured_rate() {
+        let shown = view(&destination(Some(120), false), counts(30), 0, NOW);
+        assert_eq!((shown.configured_per_s, shown.drain_eta_s, shown.oldest_age_s), (Some(2.0), Some(15.0), Some(2.5)));
+    }
+
+    #[test]
+    fn the_eta_of_an_unlimited_destination_follows_what_it_achieved() {
+        let unlimited = destination(None, false);
+        assert_eq!(view(&unlimited, counts(30), 50, NOW).drain_eta_s, Some(6.0));
+        assert_eq!(view(&unlimited, counts(30), 0, NOW).drain_eta_s, None);
+    }
+
+    #[test]
+    fn a_hold_comes_before_the_drain_and_a_pause_never_ends() {
+        let mut held = destination(Some(60), false);
+        held.held_until = Some(NOW + Duration::from_secs(5));
+        assert_eq!(view(&held, counts(10), 0, NOW).drain_eta_s, Some(15.0));
+        assert_eq!(view(&destination(Some(60), true), counts(10), 0, NOW).drain_eta_s, None);
+    }
+
+    #[test]
+    fn nothing_waiting_is_drained_and_has_no_age() {
+        let shown = view(&destination(None, false), counts(0), 0, NOW);
+        assert_eq!((shown.oldest_age_s, shown.drain_eta_s), (None, Some(0.0)));
+    }
+}

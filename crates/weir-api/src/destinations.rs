@@ -1,0 +1,204 @@
+//! Destinations: made, listed, shown, edited, deleted.
+
+use std::sync::Arc;
+
+use axum::{
+    Json,
+    extract::{Request, State},
+    response::{IntoResponse, Response},
+};
+use http::{HeaderValue, StatusCode, header};
+use serde::Serialize;
+use std::time::Duration;
+use utoipa::ToSchema;
+use weir_core::{Destination, DestinationId, Timestamp, destination::Settings};
+use weir_store::DestinationPatch;
+
+use crate::{
+    extract::{self, PathId},
+    page::Listing,
+    problem::{self, Answer, Problem},
+    query::Query,
+    settings,
+    state::{Api, ApiState},
+    views::{CreatedView, DestinationView, List, SettingsView},
+};
+
+/// How often an edit is tried anew when others edit the same destination meanwhile. Each round, one of them succeeds.
+const EDIT_ROUNDS: usize = 64;
+/// Two versions of a destination must differ in what is shown of `updated_at`.
+const TICK: Duration = Duration::from_millis(1);
+
+/// Make a destination
+///
+/// Only `url` is required. Everything that is wrong is named in `errors`.
+#[utoipa::path(
+    post, path = "/v1/destinations", tag = "destinations", request_body = crate::openapi::DestinationRequest,
+    responses((status = 201, description = "Made; the only answer but `/secret` that shows the secret", body = CreatedView,
+        headers(("location" = String, description = "The path of the destination"))))
+)]
+pub(crate) async fn create(State(api): State<Api>, request: Request) -> Answer<Response> {
+    let body = extract::json(request).await?;
+    let settings = settings::read(body, &api.addresses)?;
+    let now = api.clock.now();
+    let destination = Destination {
+        id: DestinationId::new(now, rand::random()),
+        created_at: now,
+        updated_at: now,
+        settings,
+        paused_reason: None,
+        held_until: None,
+        held_reason: None,
+    };
+    let destination = api.store.create_destination(destination).await?;
+    let mut response = (StatusCode::CREATED, Json(CreatedView::new(&destination, now))).into_response();
+    let location = HeaderValue::try_from(format!("/v1/destinations/{}", destination.id));
+    if let Ok(location) = location {
+        response.headers_mut().insert(header::LOCATION, location);
+    }
+    Ok(unstored(response))
+}
+
+/// List destinations
+#[utoipa::path(
+    get, path = "/v1/destinations", tag = "destinations",
+    params(
+        ("tenant" = Option<String>, Query, description = "Of this tenant only"),
+        crate::openapi::PageParameters,
+    ),
+    responses((status = 200, description = "One page, newest first", body = List<DestinationView>))
+)]
+pub(crate) async fn list(State(api): State<Api>, mut query: Query) -> Answer<Json<List<DestinationView>>> {
+    let tenant = query.tenant();
+    let page = Listing::Destinations.request(&mut query);
+    query.close()?;
+    let now = api.clock.now();
+    let page = api.store.list_destinations(tenant.as_deref(), page).await?;
+    Ok(Listing::Destinations.page(page, |destination| DestinationView::new(&destination, now)))
+}
+
+/// Show a destination
+#[utoipa::path(
+    get, path = "/v1/destinations/{id}", tag = "destinations", params(("id" = String, Path, description = "`dst_…`")),
+    responses((status = 200, description = "The destination", body = DestinationView))
+)]
+pub(crate) async fn show(
+    State(api): State<Api>,
+    PathId(id): PathId<DestinationId>,
+    query: Query,
+) -> Answer<Json<DestinationView>> {
+    query.close()?;
+    let destination = find(&api, id).await?;
+    Ok(Json(DestinationView::new(&destination, api.clock.now())))
+}
+
+/// Show a destination's secret
+#[utoipa::path(
+    get, path = "/v1/destinations/{id}/secret", tag = "destinations",
+    params(("id" = String, Path, description = "`dst_…`")),
+    responses((status = 200, description = "The secret", body = SecretView))
+)]
+pub(crate) async fn secret(
+    State(api): State<Api>,
+    PathId(id): PathId<DestinationId>,
+    query: Query,
+) -> Answer<Response> {
+    query.close()?;
+    let secret = find(&api, id).await?.settings.secret.reveal();
+    Ok(unstored(Json(SecretView { secret }).into_response()))
+}
+
+/// What signs the events that a destination receives.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Secret)]
+pub(crate) struct SecretView {
+    #[schema(example = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")]
+    secret: String,
+}
+
+/// Edit a destination
+///
+/// A JSON merge patch (RFC 7396): only the fields that are named change, and `null` brings back the default. Members of
+/// `retry` and `headers` merge one by one; arrays are replaced whole. New limits and `paused` are in effect within 100 ms,
+/// with no reset of the window.
+#[utoipa::path(
+    patch, path = "/v1/destinations/{id}", tag = "destinations", params(("id" = String, Path, description = "`dst_…`")),
+    request_body = crate::openapi::DestinationPatchRequest,
+    responses(
+        (status = 200, description = "The destination as edited", body = DestinationView),
+        (status = 409, response = inline(crate::openapi::Refused)),
+    )
+)]
+pub(crate) async fn edit(
+    State(api): State<Api>,
+    PathId(id): PathId<DestinationId>,
+    request: Request,
+) -> Answer<Json<DestinationView>> {
+    let patch = extract::json(request).await?;
+    for _ in 0..EDIT_ROUNDS {
+        let current = find(&api, id).await?;
+        let shown = shown(&current.settings)?;
+        let settings = settings::merge(&current.settings, shown, patch.clone(), &api.addresses)?;
+        // An edit that changes nothing is still announced: it may be the second try of one whose announcement was lost.
+        let edited = if settings == current.settings { Some(current) } else { commit(&api, &current, settings).await? };
+        if let Some(destination) = edited {
+            api.announce_edit(id, destination.settings.paused).await;
+            return Ok(Json(DestinationView::new(&destination, api.clock.now())));
+        }
+    }
+    Err(Problem::conflict("others keep editing this destination; try again"))
+}
+
+async fn commit(api: &ApiState, current: &Destination, settings: Settings) -> Answer<Option<Arc<Destination>>> {
+    let patch = DestinationPatch {
+        id: current.id,
+        expected_updated_at: current.updated_at,
+        settings,
+        now: later(current.updated_at, api.clock.now()),
+    };
+    Ok(api.store.patch_destination(patch).await?)
+}
+
+fn later(updated_at: Timestamp, now: Timestamp) -> Timestamp {
+    now.max(updated_at + TICK)
+}
+
+fn shown(settings: &Settings) -> Answer<serde_json::Value> {
+    serde_json::to_value(SettingsView::from(settings))
+        .map_err(|error| problem::internal("could not show a destination's settings", &error))
+}
+
+/// Delete a destination
+///
+/// Cancels what waits and keeps the history.
+#[utoipa::path(
+    delete, path = "/v1/destinations/{id}", tag = "destinations", params(("id" = String, Path, description = "`dst_…`")),
+    responses((status = 204, description = "Deleted"))
+)]
+pub(crate) async fn delete(
+    State(api): State<Api>,
+    PathId(id): PathId<DestinationId>,
+    query: Query,
+) -> Answer<StatusCode> {
+    query.close()?;
+    if !api.store.delete_destination(id, api.clock.now()).await? {
+        return Err(missing(id));
+    }
+    api.announce_edit(id, true).await;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// The destination, or the refusal that says there is none.
+pub(crate) async fn find(api: &ApiState, id: DestinationId) -> Answer<Arc<Destination>> {
+    api.store.destination(id).await?.ok_or_else(|| missing(id))
+}
+
+pub(crate) fn missing(id: DestinationId) -> Problem {
+    Problem::not_found(format!("there is no destination {id}"))
+}
+
+/// Secrets stay out of caches.
+fn unstored(mut response: Response) -> Response {
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}

@@ -1,0 +1,150 @@
+//! Reads requests: bodies within their limit, JSON, ids in paths.
+
+use std::{str::FromStr, time::Duration};
+
+use axum::{
+    body::Body,
+    extract::{FromRequestParts, Path, Request},
+};
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, header, request::Parts};
+use http_body_util::BodyExt;
+use serde_json::{Value, error::Category};
+
+use crate::problem::{Kind, Problem};
+
+/// The largest body of anything but events.
+pub(crate) const MAX_CONFIG_BYTES: usize = 256 * 1024;
+/// How much of a body that is too large is still read and dropped. A server that answers and hangs up while the client
+/// writes often costs the client the answer; this much is read to spare it that.
+const DRAIN_BYTES: usize = 8 * 1024 * 1024;
+/// How long a body may take to arrive, so that a stalled client does not hold its memory for ever.
+const BODY_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The body of a request that must be JSON, not parsed yet.
+pub(crate) async fn json_bytes(request: Request, limit: usize) -> Result<Bytes, Problem> {
+    let (parts, body) = request.into_parts();
+    expect_json(&parts.headers)?;
+    tokio::time::timeout(BODY_TIMEOUT, read(body, declared_length(&parts.headers), limit))
+        .await
+        .unwrap_or_else(|_| Err(Problem::new(Kind::Timeout, "the body did not arrive within a minute")))
+}
+
+/// The body of a request that configures something, as JSON.
+pub(crate) async fn json(request: Request) -> Result<Value, Problem> {
+    let bytes = json_bytes(request, MAX_CONFIG_BYTES).await?;
+    serde_json::from_slice(&bytes).map_err(|error| not_json(&error))
+}
+
+/// The refusal of a body that could not be parsed at all.
+pub(crate) fn not_json(error: &serde_json::Error) -> Problem {
+    match error.classify() {
+        Category::Data => Problem::invalid_field("", error.to_string()),
+        Category::Eof if error.line() <= 1 && error.column() == 0 => {
+            Problem::new(Kind::NotJson, "the body is empty; JSON is expected")
+        }
+        _ => Problem::new(Kind::NotJson, format!("the body is not JSON: {error}")),
+    }
+}
+
+/// The refusal of a body of more than `limit` bytes.
+pub(crate) fn too_large(limit: usize) -> Problem {
+    Problem::new(Kind::TooLarge, format!("the body may have at most {limit} bytes"))
+}
+
+/// A body that says it is something else is refused. One that says nothing is taken for JSON, unless a web page sent it:
+/// a page may post bodies without a type to other sites, a keyless server on loopback included, without asking first.
+fn expect_json(headers: &HeaderMap) -> Result<(), Problem> {
+    let accepted = match headers.get(header::CONTENT_TYPE) {
+        Some(value) => value.to_str().is_ok_and(is_json),
+        None => !headers.contains_key(header::ORIGIN),
+    };
+    accepted
+        .then_some(())
+        .ok_or_else(|| Problem::new(Kind::UnsupportedMediaType, "send `Content-Type: application/json`"))
+}
+
+fn is_json(content_type: &str) -> bool {
+    let essence = content_type.split(';').next().unwrap_or_default().trim();
+    let ends_in_json = |kind: &str| kind.len() > 5 && kind[kind.len() - 5..].eq_ignore_ascii_case("+json");
+    essence.eq_ignore_ascii_case("application/json") || (essence.is_ascii() && ends_in_json(essence))
+}
+
+fn declared_length(headers: &HeaderMap) -> Option<usize> {
+    headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+}
+
+async fn read(mut body: Body, declared: Option<usize>, limit: usize) -> Result<Bytes, Problem> {
+    if declared.is_some_and(|bytes| bytes > limit + DRAIN_BYTES) {
+        return Err(too_large(limit));
+    }
+    // A small body comes in one frame and is not copied.
+    let mut first = Bytes::new();
+    let mut whole = BytesMut::new();
+    let mut length = 0;
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| Problem::new(Kind::NotJson, "the body ended before it was complete"))?;
+        let Ok(data) = frame.into_data() else { continue };
+        length += data.len();
+        if length > limit {
+            whole = BytesMut::new();
+            if length > limit + DRAIN_BYTES {
+                break;
+            }
+        } else if first.is_empty() {
+            first = data;
+        } else {
+            if whole.is_empty() {
+                whole.reserve(declared.unwrap_or(length).min(limit));
+                whole.extend_from_slice(&first);
+            }
+            whole.extend_from_slice(&data);
+        }
+    }
+    match length {
+        _ if length > limit => Err(too_large(limit)),
+        _ if whole.is_empty() => Ok(first),
+        _ => Ok(whole.freeze()),
+    }
+}
+
+/// The id in a path. Anything that is no id of the expected kind names nothing, so it is answered with 404.
+pub(crate) struct PathId<T>(pub(crate) T);
+
+impl<T, S> FromRequestParts<S> for PathId<T>
+where
+    T: FromStr<Err = weir_core::id::InvalidId>,
+    S: Send + Sync,
+{
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let Path(text) = Path::<String>::from_request_parts(parts, state)
+            .await
+            .map_err(|_| Problem::not_found("the path is not valid text"))?;
+        text.parse().map(Self).map_err(|error| Problem::not_found(format!("the id in the path {error}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_is_known_by_its_media_type() {
+        for good in ["application/json", "Application/JSON; charset=utf-8", "application/vnd.acme+json"] {
+            assert!(is_json(good), "{good}");
+        }
+        for bad in ["text/plain", "application/x-www-form-urlencoded", "", "+json", "application/jsonp"] {
+            assert!(!is_json(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_page_of_another_site_cannot_post_a_body_without_a_type() {
+        let mut headers = HeaderMap::new();
+        assert!(expect_json(&headers).is_ok());
+        headers.insert(header::ORIGIN, "https://example.com".parse().unwrap());
+        assert!(expect_json(&headers).is_err());
+    }
+}

@@ -1,0 +1,195 @@
+//! Reads a JSON object field by field and collects everything that is wrong with it, each with its JSON pointer.
+//!
+//! Serde stops at the first mistake; a person who fills in a form wants to hear of all of them. Absent and `null` are the
+//! same here: the default.
+
+use std::ops::RangeInclusive;
+
+use serde_json::{Map, Value};
+
+use crate::problem::FieldError;
+
+/// What is wrong so far.
+#[derive(Debug, Default)]
+pub(crate) struct Errors(Vec<FieldError>);
+
+impl Errors {
+    pub(crate) fn add(&mut self, pointer: impl Into<String>, detail: impl Into<String>) {
+        self.0.push(FieldError { pointer: pointer.into(), detail: detail.into() });
+    }
+
+    pub(crate) fn into_vec(self) -> Vec<FieldError> {
+        self.0
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn extend(&mut self, errors: impl IntoIterator<Item = FieldError>) {
+        self.0.extend(errors);
+    }
+}
+
+/// An object that is being read. Every field is taken once; what is left at [`Object::close`] is unknown.
+pub(crate) struct Object<'e> {
+    fields: Map<String, Value>,
+    pointer: String,
+    errors: &'e mut Errors,
+}
+
+impl<'e> Object<'e> {
+    /// Begins to read `value`, which is at `pointer` (empty for the whole body).
+    pub(crate) fn open(value: Value, pointer: impl Into<String>, errors: &'e mut Errors) -> Option<Self> {
+        let pointer = pointer.into();
+        match value {
+            Value::Object(fields) => Some(Self { fields, pointer, errors }),
+            other => {
+                errors.add(pointer, format!("must be an object, not {}", kind(&other)));
+                None
+            }
+        }
+    }
+
+    pub(crate) fn pointer_to(&self, name: &str) -> String {
+        format!("{}/{}", self.pointer, escape(name))
+    }
+
+    pub(crate) fn refuse(&mut self, name: &str, detail: impl Into<String>) {
+        let pointer = self.pointer_to(name);
+        self.errors.add(pointer, detail);
+    }
+
+    pub(crate) fn errors(&mut self) -> &mut Errors {
+        self.errors
+    }
+
+    /// Whether the field is there and not `null`.
+    pub(crate) fn names(&self, name: &str) -> bool {
+        self.fields.get(name).is_some_and(|value| !value.is_null())
+    }
+
+    pub(crate) fn take(&mut self, name: &str) -> Option<Value> {
+        self.fields.remove(name).filter(|value| !value.is_null())
+    }
+
+    /// A field that must be there and not `null`.
+    pub(crate) fn required_string(&mut self, name: &str) -> Option<String> {
+        if !self.names(name) {
+            self.fields.remove(name);
+            self.refuse(name, "is required");
+            return None;
+        }
+        self.string(name)
+    }
+
+    pub(crate) fn string(&mut self, name: &str) -> Option<String> {
+        match self.take(name)? {
+            Value::String(text) => Some(text),
+            other => {
+                self.refuse(name, format!("must be a string, not {}", kind(&other)));
+                None
+            }
+        }
+    }
+
+    pub(crate) fn boolean(&mut self, name: &str) -> Option<bool> {
+        match self.take(name)? {
+            Value::Bool(value) => Some(value),
+            other => {
+                self.refuse(name, format!("must be true or false, not {}", kind(&other)));
+                None
+            }
+        }
+    }
+
+    pub(crate) fn array(&mut self, name: &str) -> Option<Vec<Value>> {
+        match self.take(name)? {
+            Value::Array(values) => Some(values),
+            other => {
+                self.refuse(name, format!("must be an array, not {}", kind(&other)));
+                None
+            }
+        }
+    }
+
+    pub(crate) fn integer(&mut self, name: &str, range: RangeInclusive<u32>) -> Option<u32> {
+        let value = self.take(name)?;
+        let integer = integer(&value, &range);
+        if integer.is_none() {
+            self.refuse(name, outside(&range));
+        }
+        integer
+    }
+
+    /// Ends the reading: what nobody took is not known here. `read_only` fields are known but not for writing.
+    pub(crate) fn close(mut self, read_only: &[&str]) {
+        for name in std::mem::take(&mut self.fields).keys() {
+            let detail = if read_only.contains(&name.as_str()) { "is read-only" } else { "is not a known field" };
+            self.refuse(name, detail);
+        }
+    }
+}
+
+/// The whole number that `value` is, when it is in the range.
+pub(crate) fn integer(value: &Value, range: &RangeInclusive<u32>) -> Option<u32> {
+    value.as_u64().and_then(|number| u32::try_from(number).ok()).filter(|number| range.contains(number))
+}
+
+/// What to say of a number outside the range.
+pub(crate) fn outside(range: &RangeInclusive<u32>) -> String {
+    format!("must be a whole number from {} to {}", range.start(), range.end())
+}
+
+/// A JSON value's type, in words.
+pub(crate) fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    }
+}
+
+/// A name as a step of a JSON pointer (RFC 6901, section 3).
+pub(crate) fn escape(name: &str) -> String {
+    name.replace('~', "~0").replace('/', "~1")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn every_mistake_is_named_with_its_pointer() {
+        let mut errors = Errors::default();
+        let body = json!({"text": 1, "flag": "x", "list": {}, "number": 7, "whole": 1.5, "a/b": 0, "id": "x", "gone": null});
+        let mut object = Object::open(body, "/inner", &mut errors).unwrap();
+        assert_eq!(object.string("text"), None);
+        assert_eq!(object.boolean("flag"), None);
+        assert_eq!(object.array("list"), None);
+        assert_eq!(object.integer("number", 1..=5), None);
+        assert_eq!(object.integer("whole", 1..=5), None);
+        assert_eq!(object.string("gone"), None);
+        assert_eq!(object.required_string("missing"), None);
+        object.close(&["id"]);
+        let found: Vec<_> = errors.into_vec().into_iter().map(|error| format!("{} {}", error.pointer, error.detail)).collect();
+        assert_eq!(
+            found,
+            [
+                "/inner/text must be a string, not a number",
+                "/inner/flag must be true or false, not a string",
+                "/inner/list must be an array, not an object",
+                "/inner/number must be a whole number from 1 to 5",
+                "/inner/whole must be a whole number from 1 to 5",
+                "/inner/missing is required",
+                "/inner/a~1b is not a known field",
+                "/inner/id is read-only",
+            ]
+        );
+    }
+}

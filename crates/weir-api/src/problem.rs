@@ -1,0 +1,237 @@
+//! The one place where errors become HTTP: RFC 9457 `application/problem+json`.
+//!
+//! Internals never reach a client. What the store says of itself is logged here, once, and answered as 500 or 503.
+
+use std::borrow::Cow;
+
+use axum::response::{IntoResponse, Response};
+use http::{HeaderValue, StatusCode, header};
+use serde::{Serialize, Serializer};
+use utoipa::ToSchema;
+use weir_store::StoreError;
+
+const MEDIA_TYPE: HeaderValue = HeaderValue::from_static("application/problem+json");
+/// When to try again after a 503, in seconds: longer than a restart of the store takes, shorter than patience lasts.
+const RETRY_AFTER_S: &str = "2";
+
+/// The kinds of refusal, one per `type`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    NotJson,
+    Unauthorized,
+    NotFound,
+    MethodNotAllowed,
+    Timeout,
+    Conflict,
+    TooLarge,
+    UnsupportedMediaType,
+    Invalid,
+    Internal,
+    Unavailable,
+}
+
+impl Kind {
+    /// Every kind, for the documentation.
+    pub(crate) const ALL: [Self; 11] = [
+        Self::NotJson,
+        Self::Unauthorized,
+        Self::NotFound,
+        Self::MethodNotAllowed,
+        Self::Timeout,
+        Self::Conflict,
+        Self::TooLarge,
+        Self::UnsupportedMediaType,
+        Self::Invalid,
+        Self::Internal,
+        Self::Unavailable,
+    ];
+
+    pub(crate) const fn status(self) -> StatusCode {
+        match self {
+            Self::NotJson => StatusCode::BAD_REQUEST,
+            Self::Unauthorized => StatusCode::UNAUTHORIZED,
+            Self::NotFound => StatusCode::NOT_FOUND,
+            Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+            Self::Timeout => StatusCode::REQUEST_TIMEOUT,
+            Self::Conflict => StatusCode::CONFLICT,
+            Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Self::Invalid => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+
+    /// The `type`: a reference to the documentation that this server shows.
+    const fn uri(self) -> &'static str {
+        match self {
+            Self::NotJson => "/docs#problem-not-json",
+            Self::Unauthorized => "/docs#problem-unauthorized",
+            Self::NotFound => "/docs#problem-not-found",
+            Self::MethodNotAllowed => "/docs#problem-method-not-allowed",
+            Self::Timeout => "/docs#problem-timeout",
+            Self::Conflict => "/docs#problem-conflict",
+            Self::TooLarge => "/docs#problem-too-large",
+            Self::UnsupportedMediaType => "/docs#problem-unsupported-media-type",
+            Self::Invalid => "/docs#problem-invalid",
+            Self::Internal => "/docs#problem-internal",
+            Self::Unavailable => "/docs#problem-unavailable",
+        }
+    }
+
+    pub(crate) const fn title(self) -> &'static str {
+        match self {
+            Self::NotJson => "The body is not JSON",
+            Self::Unauthorized => "An API key is needed",
+            Self::NotFound => "There is no such thing",
+            Self::MethodNotAllowed => "The method is not allowed here",
+            Self::Timeout => "The body did not arrive in time",
+            Self::Conflict => "The state does not allow this",
+            Self::TooLarge => "The body is too large",
+            Self::UnsupportedMediaType => "The body must be sent as application/json",
+            Self::Invalid => "The request is invalid",
+            Self::Internal => "The server failed",
+            Self::Unavailable => "The server is not available for the moment",
+        }
+    }
+}
+
+/// One thing that is wrong with a request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub(crate) struct FieldError {
+    /// Where, as a JSON pointer into the body; of a query parameter, `/` and its name.
+    #[schema(example = "/rate_limits/0/limit")]
+    pub(crate) pointer: String,
+    /// What is expected there.
+    #[schema(example = "must be a whole number from 1 to 1000000")]
+    pub(crate) detail: String,
+}
+
+/// A refused request.
+#[derive(Debug)]
+pub(crate) struct Problem {
+    kind: Kind,
+    detail: Cow<'static, str>,
+    errors: Vec<FieldError>,
+}
+
+impl Problem {
+    pub(crate) fn new(kind: Kind, detail: impl Into<Cow<'static, str>>) -> Self {
+        Self { kind, detail: detail.into(), errors: Vec::new() }
+    }
+
+    pub(crate) fn not_found(detail: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(Kind::NotFound, detail)
+    }
+
+    pub(crate) fn conflict(detail: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(Kind::Conflict, detail)
+    }
+
+    /// The answer to a body or query with these mistakes. The first is told in `detail` too, for people who read no further.
+    pub(crate) fn invalid(errors: Vec<FieldError>) -> Self {
+        let detail = match errors.as_slice() {
+            [] => Cow::Borrowed("the request is invalid"),
+            [only] => Cow::Owned(describe(only)),
+            [first, rest @ ..] => Cow::Owned(format!("{}; {} more in `errors`", describe(first), rest.len())),
+        };
+        Self { kind: Kind::Invalid, detail, errors }
+    }
+
+    /// The answer to a request with one mistake.
+    pub(crate) fn invalid_field(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self::invalid(vec![FieldError { pointer: pointer.into(), detail: detail.into() }])
+    }
+
+    pub(crate) fn errors(&self) -> &[FieldError] {
+        &self.errors
+    }
+
+    /// The document that clients see.
+    pub(crate) fn document(&self) -> ProblemDocument<'_> {
+        ProblemDocument {
+            kind: self.kind.uri(),
+            title: self.kind.title(),
+            status: self.kind.status().as_u16(),
+            detail: &self.detail,
+            errors: &self.errors,
+        }
+    }
+}
+
+fn describe(error: &FieldError) -> String {
+    if error.pointer.is_empty() { error.detail.clone() } else { format!("{} {}", error.pointer, error.detail) }
+}
+
+/// An RFC 9457 problem.
+#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
+#[schema(as = Problem)]
+pub(crate) struct ProblemDocument<'a> {
+    /// What kind of problem it is; a reference into this server's documentation.
+    #[serde(rename = "type")]
+    #[schema(value_type = String, example = "/docs#problem-invalid")]
+    kind: &'static str,
+    /// The kind in words.
+    #[schema(value_type = String)]
+    title: &'static str,
+    /// The HTTP status.
+    status: u16,
+    /// What happened this time.
+    #[schema(value_type = String)]
+    detail: &'a str,
+    /// Each thing that is wrong, for problems of validation.
+    #[serde(skip_serializing_if = "<[FieldError]>::is_empty")]
+    #[schema(value_type = Vec<FieldError>, required = false)]
+    errors: &'a [FieldError],
+}
+
+impl Serialize for Problem {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.document().serialize(serializer)
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        response(self.kind, &self.document())
+    }
+}
+
+/// A problem response whose document may carry members of its own.
+pub(crate) fn response(kind: Kind, document: &impl Serialize) -> Response {
+    let body = serde_json::to_vec(document).unwrap_or_default();
+    let mut response = (kind.status(), body).into_response();
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, MEDIA_TYPE);
+    match kind {
+        Kind::Unauthorized => {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(r#"Bearer realm="weir""#));
+        }
+        Kind::Unavailable => {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER_S));
+        }
+        _ => {}
+    }
+    response
+}
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Unavailable(reason) => {
+                tracing::warn!(%reason, "the store is unavailable");
+                Self::new(Kind::Unavailable, "the store does not answer for the moment; try again")
+            }
+            StoreError::Failed(reason) => internal("the store failed", &reason),
+        }
+    }
+}
+
+/// Something that should not happen did: told to the operator, not to the client.
+pub(crate) fn internal(what: &'static str, reason: &dyn std::fmt::Display) -> Problem {
+    tracing::error!(%reason, "{what}");
+    Problem::new(Kind::Internal, "the server failed; its log says why")
+}
+
+/// What handlers answer.
+pub(crate) type Answer<T> = Result<T, Problem>;

@@ -1,0 +1,381 @@
+//! What a person may choose of a destination: read from JSON, validated field by field, all mistakes told at once.
+//!
+//! A PATCH is a JSON merge patch (RFC 7396) on the destination as it is shown, read again like a new one. So there is one
+//! set of rules, and an edit cannot make what a creation could not.
+
+use std::collections::HashSet;
+
+use http::{HeaderName, HeaderValue};
+use serde_json::{Map, Value};
+use url::Url;
+use weir_core::{
+    Period, RateLimit, RateLimits,
+    address::AddressPolicy,
+    destination::{DEFAULT_MAX_IN_FLIGHT, DEFAULT_TENANT, DEFAULT_TIMEOUT_MS, MAX_IN_FLIGHT, Settings, TIMEOUT_MS},
+    limit::{InvalidLimits, MAX_LIMIT, MAX_LIMITS},
+    pattern::EventPattern,
+    retry::{RetryDelays, RetryPolicy},
+    signing::Secret,
+};
+
+use crate::{
+    fields::{self, Errors, Object},
+    problem::{FieldError, Problem},
+};
+
+/// What stands for the value of a header wherever a destination is shown. Sent back, it keeps the value.
+pub(crate) const HEADER_MASK: &str = "***";
+/// Fields of a destination that are shown only.
+pub(crate) const READ_ONLY: [&str; 6] = ["id", "created_at", "updated_at", "paused_reason", "held_until", "held_reason"];
+
+const MAX_URL_LEN: usize = 2_048;
+const MAX_NAME_CHARS: usize = 200;
+const MAX_TENANT_LEN: usize = 128;
+const MAX_PATTERNS: usize = 100;
+const MAX_HEADERS: usize = 32;
+const MAX_HEADER_VALUE_LEN: usize = 4_096;
+const MAX_ATTEMPTS: u32 = 100;
+const MAX_AGE_S: u32 = 30 * 86_400;
+const MAX_SCHEDULE: usize = 100;
+const SECRET_BYTES: usize = 32;
+
+/// Headers that Weir sets itself, or that change what the request is to the server or a proxy on the way.
+const RESERVED_HEADERS: [&str; 15] = [
+    "connection", "content-encoding", "content-length", "content-type", "expect", "host", "keep-alive", "proxy-authorization",
+    "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "user-agent", "via",
+];
+const RESERVED_PREFIXES: [&str; 2] = ["webhook-", "weir-"];
+
+/// The settings of a new destination.
+pub(crate) fn read(body: Value, addresses: &AddressPolicy) -> Result<Settings, Problem> {
+    Reader { addresses, current: None }.settings(body)
+}
+
+/// The settings of an edited destination: `patch` merged into `shown`, which is `current` as it is shown.
+pub(crate) fn merge(current: &Settings, shown: Value, patch: Value, addresses: &AddressPolicy) -> Result<Settings, Problem> {
+    let merged = merged(shown, patch).map_err(Problem::invalid)?;
+    Reader { addresses, current: Some(current) }.settings(merged)
+}
+
+/// RFC 7396, and what replaces what: naming a schedule drops the backoff it replaces, and the other way round.
+fn merged(mut shown: Value, patch: Value) -> Result<Value, Vec<FieldError>> {
+    let mut errors = Errors::default();
+    let Value::Object(mut patch) = patch else {
+        errors.add("", format!("must be an object, not {}", fields::kind(&patch)));
+        return Err(errors.into_vec());
+    };
+    if patch.get("secret").is_some_and(Value::is_null) {
+        errors.add("/secret", "cannot be null: leave it out to keep it, or give another");
+        return Err(errors.into_vec());
+    }
+    if let Some(Value::Object(headers)) = patch.get_mut("headers") {
+        *headers = std::mem::take(headers).into_iter().map(|(name, value)| (name.to_ascii_lowercase(), value)).collect();
+    }
+    if let (Some(Value::Object(shown)), Some(Value::Object(retry))) = (shown.get_mut("retry"), patch.get("retry")) {
+        let names = |field: &str| retry.get(field).is_some_and(|value| !value.is_null());
+        if names("schedule_ms") {
+            shown.retain(|field, _| !["base_ms", "cap_ms"].contains(&field.as_str()));
+        } else if names("base_ms") || names("cap_ms") {
+            shown.remove("schedule_ms");
+        }
+    }
+    apply(&mut shown, Value::Object(patch));
+    Ok(shown)
+}
+
+fn apply(target: &mut Value, patch: Value) {
+    match (target, patch) {
+        (Value::Object(target), Value::Object(patch)) => {
+            for (name, value) in patch {
+                match value {
+                    Value::Null => drop(target.remove(&name)),
+                    value => apply(target.entry(name).or_insert(Value::Object(Map::new())), value),
+                }
+            }
+        }
+        (target, patch) => *target = patch,
+    }
+}
+
+struct Reader<'a> {
+    addresses: &'a AddressPolicy,
+    /// What the settings were, when they are edited.
+    current: Option<&'a Settings>,
+}
+
+impl Reader<'_> {
+    fn settings(&self, body: Value) -> Result<Settings, Problem> {
+        let mut errors = Errors::default();
+        let settings = Object::open(body, "", &mut errors).and_then(|body| self.fields(body));
+        match settings {
+            Some(settings) if errors.is_empty() => Ok(settings),
+            _ => Err(Problem::invalid(errors.into_vec())),
+        }
+    }
+
+    /// Reads every field, whatever is wrong with the ones before; only a URL has no default to go on with.
+    fn fields(&self, mut body: Object<'_>) -> Option<Settings> {
+        let url = self.url(&mut body);
+        let name = name(&mut body);
+        let tenant = tenant(&mut body);
+        let event_types = event_types(&mut body);
+        let rate_limits = rate_limits(&mut body);
+        let max_in_flight = body.integer("max_in_flight", 1..=MAX_IN_FLIGHT).unwrap_or(DEFAULT_MAX_IN_FLIGHT);
+        let timeout_ms = body.integer("timeout_ms", TIMEOUT_MS).unwrap_or(DEFAULT_TIMEOUT_MS);
+        let retry = retry(&mut body);
+        let headers = self.headers(&mut body);
+        let secret = self.secret(&mut body);
+        let paused = body.boolean("paused").unwrap_or(false);
+        body.close(&READ_ONLY);
+        Some(Settings {
+            url: url?,
+            name,
+            tenant,
+            event_types,
+            rate_limits,
+            max_in_flight,
+            timeout_ms,
+            retry,
+            headers,
+            secret: secret?,
+            paused,
+        })
+    }
+
+    fn url(&self, body: &mut Object<'_>) -> Option<Url> {
+        let text = body.required_string("url")?;
+        if text.len() > MAX_URL_LEN {
+            body.refuse("url", format!("must be at most {MAX_URL_LEN} bytes long"));
+            return None;
+        }
+        let url = match text.parse::<Url>() {
+            Ok(url) => url,
+            Err(error) => {
+                body.refuse("url", format!("must be an absolute URL: {error}"));
+                return None;
+            }
+        };
+        // An address that was allowed when it was chosen must not stand in the way of pausing the destination.
+        if self.current.is_some_and(|current| current.url == url) {
+            return Some(url);
+        }
+        if url.fragment().is_some() {
+            body.refuse("url", "must have no fragment: it is never sent");
+            return None;
+        }
+        if !url.username().is_empty() || url.password().is_some() {
+            body.refuse("url", "must not hold a user name or password; use `headers`");
+            return None;
+        }
+        match self.addresses.check_url(&url) {
+            Ok(()) => Some(url),
+            Err(refusal) => {
+                body.refuse("url", refusal.to_string());
+                None
+            }
+        }
+    }
+
+    fn headers(&self, body: &mut Object<'_>) -> Vec<(String, String)> {
+        let Some(value) = body.take("headers") else { return Vec::new() };
+        let pointer = body.pointer_to("headers");
+        let errors = body.errors();
+        let Value::Object(given) = value else {
+            errors.add(pointer, format!("must be an object of names and values, not {}", fields::kind(&value)));
+            return Vec::new();
+        };
+        if given.len() > MAX_HEADERS {
+            errors.add(&pointer, format!("must hold at most {MAX_HEADERS} headers"));
+        }
+        let mut headers: Vec<(String, String)> = Vec::with_capacity(given.len());
+        for (name, value) in given {
+            // Null means the default here too: no such header.
+            if value.is_null() {
+                continue;
+            }
+            match self.header(&name, &value) {
+                Ok((name, _)) if headers.iter().any(|(other, _)| *other == name) => {
+                    errors.add(format!("{pointer}/{}", fields::escape(&name)), "is given twice: case makes no difference");
+                }
+                Ok(header) => headers.push(header),
+                Err(detail) => errors.add(format!("{pointer}/{}", fields::escape(&name)), detail),
+            }
+        }
+        headers
+    }
+
+    fn header(&self, name: &str, value: &Value) -> Result<(String, String), String> {
+        let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| "is not a header name".to_owned())?;
+        let name = name.as_str();
+        if RESERVED_HEADERS.contains(&name) || RESERVED_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
+            return Err("is set by Weir and cannot be chosen".to_owned());
+        }
+        let Value::String(value) = value else {
+            return Err(format!("must be a string, not {}", fields::kind(value)));
+        };
+        if value == HEADER_MASK {
+            let known = self.current.and_then(|current| current.headers.iter().find(|(known, _)| known == name));
+            return known.cloned().ok_or_else(|| "must be the header's value: `***` only stands for one that is there".to_owned());
+        }
+        if value.len() > MAX_HEADER_VALUE_LEN {
+            return Err(format!("must be at most {MAX_HEADER_VALUE_LEN} bytes long"));
+        }
+        if !value.is_ascii() || HeaderValue::from_str(value).is_err() {
+            return Err("must be printable ASCII".to_owned());
+        }
+        Ok((name.to_owned(), value.clone()))
+    }
+
+    fn secret(&self, body: &mut Object<'_>) -> Option<Secret> {
+        if let Some(text) = body.string("secret") {
+            let parsed = text.parse();
+            if let Err(error) = &parsed {
+                let detail = weir_core::signing::InvalidSecret::to_string(error);
+                body.refuse("secret", detail);
+            }
+            return parsed.ok();
+        }
+        match self.current {
+            Some(current) => Some(current.secret.clone()),
+            None => Secret::from_bytes(rand::random::<[u8; SECRET_BYTES]>().to_vec()).ok(),
+        }
+    }
+}
+
+fn name(body: &mut Object<'_>) -> String {
+    let name = body.string("name").unwrap_or_default();
+    if name.chars().count() > MAX_NAME_CHARS {
+        body.refuse("name", format!("must be at most {MAX_NAME_CHARS} characters long"));
+    } else if name.chars().any(char::is_control) {
+        body.refuse("name", "must hold no control characters");
+    }
+    name
+}
+
+fn tenant(body: &mut Object<'_>) -> String {
+    let tenant = body.string("tenant").unwrap_or_else(|| DEFAULT_TENANT.to_owned());
+    if let Err(detail) = check_tenant(&tenant) {
+        body.refuse("tenant", detail);
+    }
+    tenant
+}
+
+/// Whether `text` may name a tenant.
+pub(crate) fn check_tenant(text: &str) -> Result<(), &'static str> {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.:".contains(&byte);
+    if (1..=MAX_TENANT_LEN).contains(&text.len()) && text.bytes().all(allowed) {
+        return Ok(());
+    }
+    Err("must be 1 to 128 letters, digits, `_`, `-`, `.` or `:`")
+}
+
+fn event_types(body: &mut Object<'_>) -> Vec<EventPattern> {
+    let Some(values) = body.array("event_types") else { return vec![EventPattern::Any] };
+    if !(1..=MAX_PATTERNS).contains(&values.len()) {
+        body.refuse("event_types", format!("must hold 1 to {MAX_PATTERNS} patterns"));
+    }
+    let pointer = body.pointer_to("event_types");
+    let mut patterns: Vec<EventPattern> = Vec::with_capacity(values.len());
+    for (index, value) in values.iter().enumerate() {
+        match value.as_str().unwrap_or_default().parse::<EventPattern>() {
+            Ok(pattern) if patterns.contains(&pattern) => {}
+            Ok(pattern) => patterns.push(pattern),
+            Err(error) => body.errors().add(format!("{pointer}/{index}"), error.to_string()),
+        }
+    }
+    patterns
+}
+
+fn rate_limits(body: &mut Object<'_>) -> RateLimits {
+    let Some(values) = body.array("rate_limits") else { return RateLimits::UNLIMITED };
+    let pointer = body.pointer_to("rate_limits");
+    if values.len() > MAX_LIMITS {
+        body.refuse("rate_limits", InvalidLimits::TooMany.to_string());
+        return RateLimits::UNLIMITED;
+    }
+    let mut limits = Vec::with_capacity(values.len());
+    let mut periods = HashSet::new();
+    for (index, value) in values.into_iter().enumerate() {
+        let at = format!("{pointer}/{index}");
+        let Some(limit) = rate_limit(value, &at, body.errors()) else { continue };
+        if periods.insert(limit.period) {
+            limits.push(limit);
+        } else {
+            body.errors().add(format!("{at}/period"), InvalidLimits::DuplicatePeriod(limit.period).to_string());
+        }
+    }
+    // Too many and twice are refused above; what is left is a valid set.
+    RateLimits::new(limits).unwrap_or_default()
+}
+
+fn rate_limit(value: Value, pointer: &str, errors: &mut Errors) -> Option<RateLimit> {
+    let mut object = Object::open(value, pointer, errors)?;
+    if !object.names("limit") {
+        object.refuse("limit", "is required");
+    }
+    let limit = object.integer("limit", 1..=MAX_LIMIT);
+    let period = object.required_string("period").and_then(|name| {
+        let period = Period::parse(&name);
+        if period.is_none() {
+            object.refuse("period", "must be `second`, `minute`, `hour` or `day`");
+        }
+        period
+    });
+    let given = object.names("burst");
+    let burst = object.integer("burst", 1..=MAX_LIMIT).or((!given).then_some(1));
+    object.close(&[]);
+    RateLimit::with_burst(limit?, period?, burst?)
+}
+
+fn retry(body: &mut Object<'_>) -> RetryPolicy {
+    let default = RetryPolicy::default();
+    let Some(value) = body.take("retry") else { return default };
+    let pointer = body.pointer_to("retry");
+    let Some(mut object) = Object::open(value, pointer, body.errors()) else { return default };
+    let max_attempts = object.integer("max_attempts", 1..=MAX_ATTEMPTS).unwrap_or(default.max_attempts);
+    let max_age_s = object.integer("max_age_s", 1..=MAX_AGE_S).unwrap_or(default.max_age_s);
+    let delays = if object.names("schedule_ms") { schedule(&mut object) } else { backoff(&mut object, default.delays) };
+    object.close(&[]);
+    RetryPolicy { max_attempts, max_age_s, delays }
+}
+
+fn schedule(retry: &mut Object<'_>) -> RetryDelays {
+    for replaced in ["base_ms", "cap_ms"] {
+        if retry.take(replaced).is_some() {
+            retry.refuse(replaced, "cannot be combined with `schedule_ms`, which replaces it");
+        }
+    }
+    let values = retry.array("schedule_ms").unwrap_or_else(|| vec![Value::from(1)]);
+    if !(1..=MAX_SCHEDULE).contains(&values.len()) {
+        retry.refuse("schedule_ms", format!("must hold 1 to {MAX_SCHEDULE} delays"));
+    }
+    let pointer = retry.pointer_to("schedule_ms");
+    let range = 0..=MAX_AGE_S * 1_000;
+    let mut delays = Vec::with_capacity(values.len());
+    for (index, value) in values.iter().enumerate() {
+        match fields::integer(value, &range) {
+            Some(delay) => delays.push(delay),
+            None => retry.errors().add(format!("{pointer}/{index}"), fields::outside(&range)),
+        }
+    }
+    RetryDelays::Schedule(delays)
+}
+
+/// Base and cap. One of them alone moves the other's default out of its way.
+fn backoff(retry: &mut Object<'_>, default: RetryDelays) -> RetryDelays {
+    let RetryDelays::Backoff { base_ms: default_base, cap_ms: default_cap } = default else { return default };
+    // `null` asks for no schedule, which is what this is.
+    retry.take("schedule_ms");
+    let range = 1..=MAX_AGE_S * 1_000;
+    let base_ms = retry.integer("base_ms", range.clone());
+    let cap_ms = retry.integer("cap_ms", range);
+    if let (Some(base), Some(cap)) = (base_ms, cap_ms)
+        && base > cap
+    {
+        retry.refuse("cap_ms", format!("must not be below `base_ms`, which is {base}"));
+    }
+    RetryDelays::Backoff {
+        base_ms: base_ms.unwrap_or(default_base.min(cap_ms.unwrap_or(default_cap))),
+        cap_ms: cap_ms.unwrap_or(default_cap.max(base_ms.unwrap_or(default_base))),
+    }
+}

@@ -1,0 +1,89 @@
+//! What the API needs from the process that serves it.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU8, Ordering},
+};
+
+use weir_core::{Clock, DestinationId, address::AddressPolicy};
+use weir_queue::{Edit, SharedQueue, Wake};
+use weir_store::SharedStore;
+
+use crate::auth::ApiKeys;
+
+/// The largest event, when nobody configures another size.
+pub const DEFAULT_MAX_EVENT_BYTES: usize = 1024 * 1024;
+
+/// What the API needs from the process that serves it.
+pub struct ApiState {
+    pub store: SharedStore,
+    pub queue: SharedQueue,
+    pub clock: Arc<dyn Clock>,
+    /// Empty: everyone may ask. Such a server listens on loopback only.
+    pub api_keys: ApiKeys,
+    /// Which addresses a destination may have.
+    pub addresses: AddressPolicy,
+    /// The largest request body of one event, in bytes.
+    pub max_event_bytes: usize,
+    pub readiness: Readiness,
+    /// Renders the metrics of this process in Prometheus' text format.
+    pub render_metrics: Arc<dyn Fn() -> String + Send + Sync>,
+}
+
+/// The state as handlers share it.
+pub(crate) type Api = Arc<ApiState>;
+
+impl ApiState {
+    /// Tells the queue that deliveries are due. They are committed by now, so a failure delays them to the next sweep at
+    /// most and is not the caller's business.
+    pub(crate) async fn wake(&self, wakes: &[Wake]) {
+        if wakes.is_empty() {
+            return;
+        }
+        if let Err(error) = self.queue.wake(wakes).await {
+            tracing::warn!(%error, destinations = wakes.len(), "could not wake destinations; the sweep will");
+        }
+    }
+
+    /// Tells the queue that a destination has changed, so that the change is in effect at once. It is committed by now,
+    /// and every run reads it from the store.
+    pub(crate) async fn announce_edit(&self, destination_id: DestinationId, suspended: bool) {
+        if let Err(error) = self.queue.edited(&[Edit { destination_id, suspended }]).await {
+            tracing::warn!(%error, %destination_id, "could not announce an edit; the next run will see it");
+        }
+    }
+}
+
+/// Whether the process takes requests, shared with whoever starts and stops it. A clone is the same flag.
+#[derive(Debug, Clone)]
+pub struct Readiness(Arc<AtomicU8>);
+
+const STARTING: u8 = 0;
+const READY: u8 = 1;
+const STOPPING: u8 = 2;
+
+impl Readiness {
+    /// Not ready yet.
+    pub fn starting() -> Self {
+        Self(Arc::new(AtomicU8::new(STARTING)))
+    }
+
+    /// Everything runs.
+    pub fn set_ready(&self) {
+        self.0.store(READY, Ordering::Release);
+    }
+
+    /// Shutting down: requests are still answered, but load balancers should send them elsewhere.
+    pub fn set_stopping(&self) {
+        self.0.store(STOPPING, Ordering::Release);
+    }
+
+    /// Why the process is not ready; `None` when it is.
+    pub(crate) fn obstacle(&self) -> Option<&'static str> {
+        match self.0.load(Ordering::Acquire) {
+            READY => None,
+            STARTING => Some("the server is starting"),
+            _ => Some("the server is stopping"),
+        }
+    }
+}

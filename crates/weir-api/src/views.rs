@@ -1,0 +1,285 @@
+//! How destinations, events and deliveries are shown.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::{Value, value::RawValue};
+use utoipa::ToSchema;
+use weir_core::{
+    AttemptId, DeliveryId, Destination, DestinationId, EventId, RateLimit, Timestamp,
+    delivery::{Attempt, Delivery},
+    destination::Settings,
+    event::Event,
+    retry::{RetryDelays, RetryPolicy},
+};
+
+use crate::settings::HEADER_MASK;
+
+/// One page of a list, newest first.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct List<T> {
+    pub(crate) data: Vec<T>,
+    /// The `cursor` of the next page; null on the last.
+    pub(crate) next_cursor: Option<String>,
+}
+
+/// A destination.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Destination)]
+pub(crate) struct DestinationView {
+    #[schema(value_type = String, example = "dst_01h2xcejqtf2nbrexx3vqjhp41")]
+    id: DestinationId,
+    #[serde(flatten)]
+    settings: SettingsView,
+    #[schema(value_type = String, format = DateTime)]
+    created_at: Timestamp,
+    /// Rises with every edit.
+    #[schema(value_type = String, format = DateTime)]
+    updated_at: Timestamp,
+    /// Why Weir paused it by itself: the destination answered 410 Gone.
+    paused_reason: Option<String>,
+    /// No send starts before this instant: the destination asked for it with `Retry-After`.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    held_until: Option<Timestamp>,
+    held_reason: Option<String>,
+}
+
+/// A destination that was just made: the only one shown with its secret.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = CreatedDestination)]
+pub(crate) struct CreatedView {
+    #[serde(flatten)]
+    destination: DestinationView,
+    /// Signs what is sent. Shown here and by `GET /v1/destinations/{id}/secret` only.
+    #[schema(example = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")]
+    secret: String,
+}
+
+/// What a person chose of a destination.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = DestinationSettings)]
+pub(crate) struct SettingsView {
+    #[schema(format = Uri, example = "https://example.com/hooks")]
+    url: String,
+    name: String,
+    tenant: String,
+    event_types: Vec<String>,
+    rate_limits: Vec<RateLimitView>,
+    max_in_flight: u32,
+    timeout_ms: u32,
+    retry: RetryView,
+    /// Names with `***` for each value: values are write-only. A PATCH that sends the mask back keeps the value.
+    headers: BTreeMap<String, &'static str>,
+    paused: bool,
+}
+
+/// At most `limit` sends in every window of one `period`.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = RateLimit)]
+struct RateLimitView {
+    #[schema(minimum = 1, maximum = 1_000_000)]
+    limit: u32,
+    #[schema(value_type = String, pattern = "^(second|minute|hour|day)$", example = "second")]
+    period: &'static str,
+    #[schema(minimum = 1, maximum = 1_000_000)]
+    burst: u32,
+}
+
+/// How often, how long and how far apart a delivery is tried: `base_ms` and `cap_ms`, or `schedule_ms`.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Retry)]
+struct RetryView {
+    max_attempts: u32,
+    max_age_s: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    base_ms: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    cap_ms: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    schedule_ms: Option<Vec<u32>>,
+}
+
+impl DestinationView {
+    /// A hold that has passed is not shown.
+    pub(crate) fn new(destination: &Destination, now: Timestamp) -> Self {
+        let held_until = destination.held_until.filter(|until| *until > now);
+        Self {
+            id: destination.id,
+            settings: SettingsView::from(&destination.settings),
+            created_at: destination.created_at,
+            updated_at: destination.updated_at,
+            paused_reason: destination.paused_reason.clone(),
+            held_until,
+            held_reason: held_until.and_then(|_| destination.held_reason.clone()),
+        }
+    }
+}
+
+impl CreatedView {
+    pub(crate) fn new(destination: &Destination, now: Timestamp) -> Self {
+        Self { destination: DestinationView::new(destination, now), secret: destination.settings.secret.reveal() }
+    }
+}
+
+impl From<&Settings> for SettingsView {
+    fn from(settings: &Settings) -> Self {
+        Self {
+            url: settings.url.to_string(),
+            name: settings.name.clone(),
+            tenant: settings.tenant.clone(),
+            event_types: settings.event_types.iter().map(ToString::to_string).collect(),
+            rate_limits: settings.rate_limits.as_slice().iter().map(RateLimitView::from).collect(),
+            max_in_flight: settings.max_in_flight,
+            timeout_ms: settings.timeout_ms,
+            retry: RetryView::from(&settings.retry),
+            headers: settings.headers.iter().map(|(name, _)| (name.clone(), HEADER_MASK)).collect(),
+            paused: settings.paused,
+        }
+    }
+}
+
+impl From<&RateLimit> for RateLimitView {
+    fn from(limit: &RateLimit) -> Self {
+        Self { limit: limit.limit.get(), period: limit.period.as_str(), burst: limit.burst.get() }
+    }
+}
+
+impl From<&RetryPolicy> for RetryView {
+    fn from(policy: &RetryPolicy) -> Self {
+        let (base_ms, cap_ms, schedule_ms) = match &policy.delays {
+            RetryDelays::Backoff { base_ms, cap_ms } => (Some(*base_ms), Some(*cap_ms), None),
+            RetryDelays::Schedule(delays) => (None, None, Some(delays.clone())),
+        };
+        Self { max_attempts: policy.max_attempts, max_age_s: policy.max_age_s, base_ms, cap_ms, schedule_ms }
+    }
+}
+
+/// An event.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Event)]
+pub(crate) struct EventView<'a> {
+    #[schema(value_type = String, example = "evt_01h2xcejqtf2nbrexx3vqjhp41")]
+    id: EventId,
+    #[serde(rename = "type")]
+    #[schema(value_type = String, example = "video.created")]
+    event_type: &'a str,
+    #[schema(value_type = String)]
+    tenant: &'a str,
+    #[schema(value_type = String, format = DateTime)]
+    created_at: Timestamp,
+    #[schema(value_type = Option<String>)]
+    idempotency_key: Option<&'a str>,
+    /// Byte for byte as it was ingested.
+    #[schema(value_type = Value)]
+    data: &'a RawValue,
+}
+
+/// An event with its deliveries.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = EventDetail)]
+pub(crate) struct EventDetailView<'a> {
+    #[serde(flatten)]
+    pub(crate) event: EventView<'a>,
+    pub(crate) deliveries: Vec<DeliveryView>,
+}
+
+impl<'a> EventView<'a> {
+    /// `data` is the event's own, checked to be JSON.
+    pub(crate) fn new(event: &'a Event, data: &'a RawValue) -> Self {
+        Self {
+            id: event.id,
+            event_type: &event.event_type,
+            tenant: &event.tenant,
+            created_at: event.created_at,
+            idempotency_key: event.idempotency_key.as_deref(),
+            data,
+        }
+    }
+}
+
+/// One event owed to one destination.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Delivery)]
+pub(crate) struct DeliveryView {
+    #[schema(value_type = String, example = "dlv_01h2xcejqtf2nbrexx3vqjhp41")]
+    id: DeliveryId,
+    #[schema(value_type = String)]
+    event_id: EventId,
+    event_type: String,
+    #[schema(value_type = String)]
+    destination_id: DestinationId,
+    #[schema(value_type = String, pattern = "^(pending|delivering|retrying|delivered|failed|dead|cancelled)$")]
+    state: &'static str,
+    /// Attempts counted so far.
+    attempt_count: u32,
+    /// When it is due, while it waits.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    next_attempt_at: Option<Timestamp>,
+    #[schema(value_type = String, format = DateTime)]
+    created_at: Timestamp,
+    #[schema(value_type = String, format = DateTime)]
+    updated_at: Timestamp,
+}
+
+/// A delivery with its attempts, first to last.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = DeliveryDetail)]
+pub(crate) struct DeliveryDetailView {
+    #[serde(flatten)]
+    pub(crate) delivery: DeliveryView,
+    pub(crate) attempts: Vec<AttemptView>,
+}
+
+/// One outbound HTTP request.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Attempt)]
+pub(crate) struct AttemptView {
+    #[schema(value_type = String)]
+    id: AttemptId,
+    /// 1 for the first.
+    number: u32,
+    /// When the request left for the socket; of an unknown outcome, the latest instant it can have left.
+    #[schema(value_type = String, format = DateTime)]
+    sent_at: Timestamp,
+    status_code: Option<u16>,
+    duration_ms: u32,
+    error: Option<String>,
+    #[schema(value_type = String, pattern = "^(delivered|retryable|rejected|unknown)$")]
+    outcome: &'static str,
+    /// The answer's body, cut to 16 KiB.
+    response_body: Option<String>,
+}
+
+impl From<Delivery> for DeliveryView {
+    fn from(delivery: Delivery) -> Self {
+        Self {
+            id: delivery.id,
+            event_id: delivery.event_id,
+            event_type: delivery.event_type,
+            destination_id: delivery.destination_id,
+            state: delivery.state.as_str(),
+            attempt_count: delivery.attempts,
+            next_attempt_at: delivery.next_attempt_at,
+            created_at: delivery.created_at,
+            updated_at: delivery.updated_at,
+        }
+    }
+}
+
+impl From<Attempt> for AttemptView {
+    fn from(attempt: Attempt) -> Self {
+        Self {
+            id: attempt.id,
+            number: attempt.number,
+            sent_at: attempt.sent_at,
+            status_code: attempt.status_code,
+            duration_ms: attempt.duration_ms,
+            error: attempt.error,
+            outcome: attempt.outcome.as_str(),
+            response_body: attempt.response_body,
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! One destination's job: where it stands in the schedule, its cursors, and its permits.
+
+use std::{collections::HashMap, time::Duration};
+
+use weir_core::{Limiter, RateLimits, Slot, Timestamp, limiter};
+
+/// How long after a send over a standing connection the next one probably finds one too. Node's default keep-alive is 5 s.
+const WARM_FOR: Duration = Duration::from_secs(4);
+
+/// Where a job stands.
+///
+/// ```text
+/// Idle ──wake, edit──▶ Scheduled ──claim──▶ Leased ──publish──▶ Scheduled | Idle
+///                          ▲                  │
+///                          └──lease expired───┘
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Nothing waits. Cursors and permits remain.
+    Idle,
+    /// Runs at `due`; a wake pulls it forward, but not below `floor`.
+    Scheduled { due: Timestamp, floor: Timestamp, on_settle: bool },
+    /// A scheduler runs it; due again when the lease expires.
+    Leased { expires: Timestamp },
+}
+
+/// What happened while the job was leased.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Meanwhile {
+    /// The earliest due time of the wakes.
+    pub(super) wake: Option<Timestamp>,
+    pub(super) edited: bool,
+    pub(super) settled: bool,
+}
+
+/// The two sets of cursors; see the crate's documentation.
+#[derive(Debug)]
+pub(super) struct Cursors {
+    pub(super) issued: Limiter,
+    pub(super) slots: Limiter,
+}
+
+impl Cursors {
+    pub(super) fn new(limiter: Limiter) -> Self {
+        Self { issued: limiter.clone(), slots: limiter }
+    }
+
+    pub(super) fn follow(&mut self, limits: &RateLimits) {
+        self.issued.reconfigure(limits);
+        self.slots.reconfigure(limits);
+    }
+
+    /// Paces one more permit; a warm one gets its slot, and the pace follows slots that were missed and replaced. A cold
+    /// one takes its slot a connect time later, which must not slow the pace of those behind it.
+    pub(super) fn issue(&mut self, now: Timestamp, warm: bool) -> Option<Slot> {
+        self.issued.take(now);
+        if !warm {
+            return None;
+        }
+        let slot = self.slots.take(now);
+        self.issued.catch_up(&self.slots);
+        Some(slot)
+    }
+
+    pub(super) fn hold(&mut self, until: Timestamp) {
+        self.issued.hold(until);
+        self.slots.hold(until);
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) phase: Phase,
+    pub(super) epoch: u64,
+    pub(super) version: u64,
+    pub(super) meanwhile: Meanwhile,
+    /// Unknown until the first run brings them from the store.
+    pub(super) cursors: Option<Cursors>,
+    /// A hold asked for before the cursors were known.
+    pub(super) held_until: Timestamp,
+    /// A worker is likely to hold a standing connection until then; before the first send, and after one that had to
+    /// connect, it is not.
+    pub(super) warm_until: Timestamp,
+    /// Paused or deleted, as of this version.
+    pub(super) suspended_at: Option<u64>,
+    /// Permits published and not started, with the instants their claims expire.
+    pub(super) queued: HashMap<u64, Timestamp>,
+    /// Sends started and not settled, likewise.
+    pub(super) in_flight: HashMap<u64, Timestamp>,
+}
+
+impl Job {
+    pub(super) fn new() -> Self {
+        Self {
+            phase: Phase::Idle,
+            epoch: 0,
+            version: 0,
+            meanwhile: Meanwhile::default(),
+            cursors: None,
+            held_until: Timestamp::MIN,
+            warm_until: Timestamp::MIN,
+            suspended_at: None,
+            queued: HashMap::new(),
+            in_flight: HashMap::new(),
+        }
+    }
+
+    /// Permits whose claims have expired are nobody's any more; counting them would leak the destination's room.
+    pub(super) fn drop_expired(&mut self, now: Timestamp) {
+        self.queued.retain(|_, expires| *expires > now);
+        self.in_flight.retain(|_, expires| *expires > now);
+    }
+
+    pub(super) fn is_warm(&self, now: Timestamp) -> bool {
+        now < self.warm_until
+    }
+
+    pub(super) fn set_warm(&mut self, now: Timestamp, warm: bool) {
+        self.warm_until = if warm { now + WARM_FOR } else { Timestamp::MIN };
+    }
+
+    pub(super) fn has_permits(&self) -> bool {
+        !self.queued.is_empty() || !self.in_flight.is_empty()
+    }
+
+    /// Whether forgetting the job changes nothing: the store can bring its cursors back.
+    pub(super) fn is_forgettable(&self, now: Timestamp) -> bool {
+        self.phase == Phase::Idle
+            && !self.has_permits()
+            && self.held_until <= now
+            && self.cursors.as_ref().is_none_or(|cursors| {
+                cursors.issued.is_fresh(now) && cursors.slots.is_fresh(now - limiter::UNLIMITED_SLOT_WIDTH)
+            })
+    }
+
+    pub(super) fn hold(&mut self, until: Timestamp) {
+        self.held_until = self.held_until.max(until);
+        if let Some(cursors) = &mut self.cursors {
+            cursors.hold(until);
+        }
+    }
+}

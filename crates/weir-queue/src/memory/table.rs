@@ -1,0 +1,246 @@
+//! The queue as a state machine without threads or clocks: every job, the schedule over them, and the delivery queue.
+//!
+//! Invariants: a job is in `schedule` exactly while it is Scheduled or Leased, at its due time or its lease's end; a permit
+//! is in at most one of `queued` and `in_flight`; slots are handed out by [`Cursors`] only.
+
+use std::{
+    collections::{BTreeSet, HashMap, VecDeque},
+    time::Duration,
+};
+
+use weir_core::{
+    DestinationId, Limiter, Timestamp,
+    plan::{NextRun, paced_due},
+};
+
+use super::job::{Cursors, Job, Meanwhile, Phase};
+use crate::{Edit, Lease, Permit, PermitId, Publication, Published, SlotAnswer, Wake};
+
+/// How long a job that waits for a settle waits at most: a settle that never comes must not stop it for good.
+const SETTLE_FALLBACK: Duration = Duration::from_secs(1);
+/// Idle jobs are kept, so that their next run needs nothing from the store, until there are so many more than busy ones.
+const IDLE_KEPT: usize = 20_000;
+
+/// Every job of the process.
+#[derive(Debug, Default)]
+pub struct JobTable {
+    jobs: HashMap<DestinationId, Job>,
+    schedule: BTreeSet<(Timestamp, DestinationId)>,
+    ready: VecDeque<Permit>,
+    last_serial: u64,
+    /// Prune when there are more jobs than this.
+    prune_above: usize,
+}
+
+impl JobTable {
+    /// When the next job is due or the next lease ends.
+    pub fn next_due(&self) -> Option<Timestamp> {
+        self.schedule.first().map(|&(due, _)| due)
+    }
+
+    /// Permits that no worker has taken.
+    pub fn depth(&self) -> usize {
+        self.ready.len()
+    }
+
+    /// Whether nothing is queued, in flight, scheduled or leased.
+    pub fn is_idle(&self) -> bool {
+        self.schedule.is_empty() && self.ready.is_empty() && !self.jobs.values().any(Job::has_permits)
+    }
+
+    pub fn wake(&mut self, wake: Wake) {
+        let job = self.jobs.entry(wake.destination_id).or_insert_with(Job::new);
+        job.version += 1;
+        match job.phase {
+            Phase::Idle => self.schedule(wake.destination_id, wake.due, Timestamp::MIN, false),
+            Phase::Scheduled { due, floor, on_settle } => {
+                let sooner = wake.due.max(floor);
+                if sooner < due {
+                    self.schedule(wake.destination_id, sooner, floor, on_settle);
+                }
+            }
+            Phase::Leased { .. } => {
+                job.meanwhile.wake = Some(job.meanwhile.wake.map_or(wake.due, |due| due.min(wake.due)));
+            }
+        }
+    }
+
+    pub fn edited(&mut self, now: Timestamp, edit: Edit) {
+        let job = self.jobs.entry(edit.destination_id).or_insert_with(Job::new);
+        job.version += 1;
+        job.suspended_at = edit.suspended.then_some(job.version);
+        match job.phase {
+            Phase::Leased { .. } => job.meanwhile.edited = true,
+            Phase::Idle | Phase::Scheduled { .. } => self.schedule(edit.destination_id, now, Timestamp::MIN, false),
+        }
+    }
+
+    pub fn hold(&mut self, destination_id: DestinationId, until: Timestamp) {
+        self.jobs.entry(destination_id).or_insert_with(Job::new).hold(until);
+    }
+
+    /// Claims due jobs and leases that have ended, earliest first.
+    pub fn claim_due(&mut self, now: Timestamp, max: usize, lease_for: Duration) -> Vec<Lease> {
+        self.prune(now);
+        let mut leases = Vec::new();
+        while leases.len() < max {
+            let Some(&(due, destination_id)) = self.schedule.first() else { break };
+            if due > now {
+                break;
+            }
+            let expires = now + lease_for;
+            self.move_to(destination_id, Phase::Leased { expires });
+            let Some(job) = self.jobs.get_mut(&destination_id) else { continue };
+            job.epoch += 1;
+            job.meanwhile = Meanwhile::default();
+            job.drop_expired(now);
+            leases.push(Lease {
+                destination_id,
+                epoch: job.epoch,
+                version: job.version,
+                due,
+                queued: job.queued.len() as u32,
+                in_flight: job.in_flight.len() as u32,
+                issued: job.cursors.as_ref().map(|cursors| cursors.issued.clone()),
+            });
+        }
+        leases
+    }
+
+    /// Ends a run. A stale epoch publishes nothing.
+    pub fn publish(&mut self, now: Timestamp, publication: Publication) -> Published {
+        let Publication { lease, limits, recovered, deliveries, next } = publication;
+        let destination_id = lease.destination_id;
+        let Some(job) = self.jobs.get_mut(&destination_id) else { return Published::Stale(deliveries) };
+        if job.epoch != lease.epoch || !matches!(job.phase, Phase::Leased { .. }) {
+            return Published::Stale(deliveries);
+        }
+        if job.suspended_at.is_some_and(|at| at > lease.version) {
+            self.schedule(destination_id, now, Timestamp::MIN, false);
+            return Published::Stale(deliveries);
+        }
+        if !deliveries.is_empty() {
+            // The run read the destination after its last edit and found it neither paused nor deleted.
+            job.suspended_at = None;
+        }
+        let held_until = job.held_until;
+        let cursors = job.cursors.get_or_insert_with(|| {
+            let mut cursors = Cursors::new(recovered.unwrap_or_else(|| Limiter::recovered(&limits, Some(now))));
+            cursors.hold(held_until);
+            cursors
+        });
+        cursors.follow(&limits);
+        let warm = now < job.warm_until;
+        for delivery in deliveries {
+            self.last_serial += 1;
+            let id = PermitId { destination_id, serial: self.last_serial };
+            job.queued.insert(id.serial, delivery.expires_at);
+            self.ready.push_back(Permit { id, slot: cursors.issue(now, warm), delivery });
+        }
+        self.requeue(now, &lease, next);
+        Published::Done
+    }
+
+    fn requeue(&mut self, now: Timestamp, lease: &Lease, next: NextRun) {
+        let id = lease.destination_id;
+        let Some(job) = self.jobs.get(&id) else { return };
+        let meanwhile = job.meanwhile;
+        if meanwhile.edited {
+            return self.schedule(id, now, Timestamp::MIN, false);
+        }
+        match (next, meanwhile.wake) {
+            (NextRun::Stop, None) if job.version == lease.version => self.move_to(id, Phase::Idle),
+            (NextRun::Stop, wake) => self.schedule(id, wake.unwrap_or(now), Timestamp::MIN, false),
+            (NextRun::At(due), wake) => {
+                self.schedule(id, wake.map_or(due, |wake| wake.min(due)), Timestamp::MIN, false);
+            }
+            (NextRun::Now, _) => self.schedule(id, now, now, false),
+            (NextRun::Paced, _) => {
+                let due = job.cursors.as_ref().map_or(now, |cursors| paced_due(&cursors.issued, now));
+                self.schedule(id, due, due, false);
+            }
+            // Room may have come since the lease was given.
+            (NextRun::OnSettle, _) if meanwhile.settled || !job.has_permits() => self.schedule(id, now, now, false),
+            (NextRun::OnSettle, _) => {
+                let fallback = now + SETTLE_FALLBACK;
+                self.schedule(id, fallback, fallback, true);
+            }
+        }
+    }
+
+    /// Takes published permits in their order.
+    pub fn take(&mut self, max: usize) -> Vec<Permit> {
+        let count = max.min(self.ready.len());
+        self.ready.drain(..count).collect()
+    }
+
+    pub fn take_slot(&mut self, now: Timestamp, id: PermitId, warm: bool) -> SlotAnswer {
+        let Some(job) = self.jobs.get_mut(&id.destination_id) else { return SlotAnswer::Withdrawn };
+        if let Some(expires) = job.in_flight.remove(&id.serial) {
+            job.queued.insert(id.serial, expires);
+        }
+        if job.suspended_at.is_some() || job.queued.get(&id.serial).is_none_or(|expires| *expires <= now) {
+            return SlotAnswer::Withdrawn;
+        }
+        job.set_warm(now, warm);
+        match &mut job.cursors {
+            Some(cursors) => SlotAnswer::Granted(cursors.slots.take(now)),
+            None => SlotAnswer::Withdrawn,
+        }
+    }
+
+    pub fn start(&mut self, now: Timestamp, id: PermitId) -> bool {
+        let Some(job) = self.jobs.get_mut(&id.destination_id) else { return false };
+        if job.suspended_at.is_some() || job.held_until > now {
+            return false;
+        }
+        if job.is_warm(now) {
+            job.set_warm(now, true);
+        }
+        match job.queued.remove(&id.serial) {
+            Some(expires) if expires > now => job.in_flight.insert(id.serial, expires).is_none(),
+            _ => false,
+        }
+    }
+
+    /// Forgets a permit, used or not; a job that waits for room runs.
+    pub fn settle(&mut self, now: Timestamp, id: PermitId) {
+        let Some(job) = self.jobs.get_mut(&id.destination_id) else { return };
+        if job.in_flight.remove(&id.serial).or_else(|| job.queued.remove(&id.serial)).is_none() {
+            return;
+        }
+        match job.phase {
+            Phase::Scheduled { on_settle: true, .. } => self.schedule(id.destination_id, now, now, false),
+            Phase::Leased { .. } => job.meanwhile.settled = true,
+            Phase::Idle | Phase::Scheduled { .. } => {}
+        }
+    }
+
+    fn schedule(&mut self, id: DestinationId, due: Timestamp, floor: Timestamp, on_settle: bool) {
+        self.move_to(id, Phase::Scheduled { due, floor, on_settle });
+    }
+
+    /// The only place that changes a phase: job and schedule stay in step.
+    fn move_to(&mut self, id: DestinationId, phase: Phase) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let place = |phase| match phase {
+            Phase::Idle => None,
+            Phase::Scheduled { due, .. } => Some((due, id)),
+            Phase::Leased { expires } => Some((expires, id)),
+        };
+        if let Some(place) = place(job.phase) {
+            self.schedule.remove(&place);
+        }
+        if let Some(place) = place(phase) {
+            self.schedule.insert(place);
+        }
+        job.phase = phase;
+    }
+
+    fn prune(&mut self, now: Timestamp) {
+        if self.jobs.len() > self.prune_above.max(IDLE_KEPT) {
+            self.jobs.retain(|_, job| !job.is_forgettable(now));
+            self.prune_above = self.jobs.len() * 2;
+        }
+    }
+}

@@ -1,0 +1,405 @@
+//! The whole limiter in simulated time: plans, permits and slots over hours, with workers that are late, cold, or killed.
+//!
+//! A discrete-event loop stands in for scheduler and workers; the job table and the plans are the real ones. Every send start
+//! is recorded and judged over every sliding window.
+
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, VecDeque},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use weir_core::{
+    DeliveryId, DestinationId, EventId, Limiter, Period, RateLimit, RateLimits, Slot, Timestamp,
+    claim::{Claim, ClaimedDelivery},
+    event::EventBody,
+    plan::{self, Allowance, Observed},
+};
+use weir_queue::{Edit, PermitId, Publication, Published, SlotAnswer, Wake, memory::JobTable};
+
+const START: Timestamp = Timestamp::from_secs(1_000_000_000);
+const LEASE: Duration = Duration::from_secs(10);
+
+/// How the simulated workers behave.
+#[derive(Clone, Copy)]
+struct Weather {
+    /// From a slot's opening to the send, at most.
+    lateness: Duration,
+    /// Time to connect; zero means that connections stand.
+    connect: Duration,
+    /// From send to answer.
+    answer: Duration,
+}
+
+const CALM: Weather =
+    Weather { lateness: Duration::from_millis(2), connect: Duration::ZERO, answer: Duration::from_millis(5) };
+
+#[derive(PartialEq, Eq, PartialOrd, Ord, Clone, Copy)]
+enum Happening {
+    SlotOpens(u64, i64, i64),
+    Connected(u64),
+    Answered(u64),
+}
+
+struct Simulation {
+    table: JobTable,
+    limits: RateLimits,
+    paused: bool,
+    max_in_flight: u32,
+    backlog: u64,
+    weather: Weather,
+    random: u64,
+    now: Timestamp,
+    happenings: BinaryHeap<Reverse<(Timestamp, Happening)>>,
+    sends: Vec<Timestamp>,
+    runs: u64,
+    most_queued: u32,
+}
+
+fn destination() -> DestinationId {
+    DestinationId::from_bytes([7; 16])
+}
+
+fn delivery(now: Timestamp) -> ClaimedDelivery {
+    ClaimedDelivery {
+        claim: Claim { delivery_id: DeliveryId::from_bytes([1; 16]), destination_id: destination(), epoch: 1 },
+        event_id: EventId::from_bytes([2; 16]),
+        event_created_at: now,
+        attempts: 0,
+        body: EventBody::stored(Bytes::new(), 0),
+        expires_at: now + Duration::from_secs(86_400),
+    }
+}
+
+fn limits(of: &[(u32, Period)]) -> RateLimits {
+    RateLimits::new(of.iter().map(|&(limit, period)| RateLimit::new(limit, period).unwrap()).collect()).unwrap()
+}
+
+impl Simulation {
+    fn new(limits: RateLimits, weather: Weather) -> Self {
+        Self {
+            table: JobTable::default(),
+            limits,
+            paused: false,
+            max_in_flight: 10_000,
+            backlog: 0,
+            weather,
+            random: 0x9e37_79b9_7f4a_7c15,
+            now: START,
+            happenings: BinaryHeap::new(),
+            sends: Vec::new(),
+            runs: 0,
+            most_queued: 0,
+        }
+    }
+
+    fn add(&mut self, deliveries: u64) {
+        self.backlog += deliveries;
+        self.table.wake(Wake { destination_id: destination(), due: self.now });
+    }
+
+    fn edit(&mut self, limits: RateLimits) {
+        self.limits = limits;
+        self.table.edited(self.now, Edit { destination_id: destination(), suspended: self.paused });
+    }
+
+    fn pause(&mut self, paused: bool) {
+        self.paused = paused;
+        self.table.edited(self.now, Edit { destination_id: destination(), suspended: paused });
+    }
+
+    /// The process dies: everything in memory is gone; the store knows the last recorded send, or that one may be unknown.
+    fn crash(&mut self) {
+        self.table = JobTable::default();
+        self.happenings.clear();
+        self.table.wake(Wake { destination_id: destination(), due: self.now });
+    }
+
+    fn jitter(&mut self, most: Duration) -> Duration {
+        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        most.mul_f64((self.random >> 33) as f64 / f64::from(1u32 << 31))
+    }
+
+    fn run_for(&mut self, duration: Duration) {
+        let end = self.now + duration;
+        loop {
+            let next = [self.table.next_due(), self.happenings.peek().map(|Reverse((at, _))| *at)];
+            let Some(next) = next.into_iter().flatten().min().filter(|next| *next <= end) else { break };
+            self.now = self.now.max(next);
+            self.run_due_jobs();
+            self.take_permits();
+            while let Some(Reverse((at, happening))) = self.happenings.peek().copied() {
+                if at > self.now {
+                    break;
+                }
+                self.happenings.pop();
+                self.happen(happening);
+            }
+        }
+        self.now = end;
+    }
+
+    fn run_due_jobs(&mut self) {
+        for lease in self.table.claim_due(self.now, 256, LEASE) {
+            self.runs += 1;
+            self.most_queued = self.most_queued.max(lease.queued);
+            let recovered =
+                lease.issued.is_none().then(|| Limiter::recovered(&self.limits, self.sends.last().map(|_| self.now)));
+            let mut issued = lease.issued.clone().or(recovered.clone()).unwrap();
+            issued.reconfigure(&self.limits);
+            let allowance: Allowance = plan::allowance(&Observed {
+                now: self.now,
+                issued: &issued,
+                queued: lease.queued,
+                in_flight: lease.in_flight,
+                max_in_flight: self.max_in_flight,
+                max_queued: self.limits.max_queued(),
+                suspended: self.paused,
+                lagging: false,
+            });
+            let claimed = u64::from(allowance.allow).min(self.backlog);
+            self.backlog -= claimed;
+            let deliveries = (0..claimed).map(|_| delivery(self.now)).collect();
+            let next = plan::next_run(allowance, claimed as u32, None);
+            let publication = Publication { lease, limits: self.limits.clone(), recovered, deliveries, next };
+            if let Published::Stale(back) = self.table.publish(self.now, publication) {
+                self.backlog += back.len() as u64;
+            }
+        }
+    }
+
+    fn take_permits(&mut self) {
+        for permit in self.table.take(usize::MAX) {
+            match permit.slot {
+                Some(slot) => self.wait_for(permit.id, slot),
+                None if self.weather.connect.is_zero() => self.ask_for_slot(permit.id, true),
+                None => {
+                    let stands = self.now + self.weather.connect;
+                    self.happenings.push(Reverse((stands, Happening::Connected(permit.id.serial))));
+                }
+            }
+        }
+    }
+
+    fn ask_for_slot(&mut self, id: PermitId, warm: bool) {
+        match self.table.take_slot(self.now, id, warm) {
+            SlotAnswer::Granted(slot) => self.wait_for(id, slot),
+            SlotAnswer::Withdrawn => {
+                self.table.settle(self.now, id);
+                self.backlog += 1;
+            }
+        }
+    }
+
+    fn wait_for(&mut self, id: PermitId, slot: Slot) {
+        let at = slot.start.max(self.now) + self.jitter(self.weather.lateness);
+        let opens = Happening::SlotOpens(id.serial, slot.start.as_nanos(), slot.end.as_nanos());
+        self.happenings.push(Reverse((at, opens)));
+    }
+
+    fn happen(&mut self, happening: Happening) {
+        let id = |serial| PermitId { destination_id: destination(), serial };
+        match happening {
+            Happening::Connected(serial) => self.ask_for_slot(id(serial), false),
+            Happening::SlotOpens(serial, start, end) => {
+                let slot = Slot { start: Timestamp::from_nanos(start), end: Timestamp::from_nanos(end) };
+                if !slot.contains(self.now) {
+                    return self.ask_for_slot(id(serial), true);
+                }
+                if self.table.start(self.now, id(serial)) {
+                    self.sends.push(self.now);
+                    let answered = self.now + self.weather.answer;
+                    self.happenings.push(Reverse((answered, Happening::Answered(serial))));
+                } else {
+                    self.table.settle(self.now, id(serial));
+                    self.backlog += 1;
+                    self.table.wake(Wake { destination_id: destination(), due: self.now });
+                }
+            }
+            Happening::Answered(serial) => self.table.settle(self.now, id(serial)),
+        }
+    }
+
+    /// No half-open window of `window` holds more than `bound` of the sends.
+    fn assert_cap(&self, window: Duration, bound: u32) {
+        let mut recent = VecDeque::new();
+        for &send in &self.sends {
+            while recent.front().is_some_and(|&first| send.since(first) >= window) {
+                recent.pop_front();
+            }
+            recent.push_back(send);
+            assert!(recent.len() <= bound as usize, "{} sends in a window of {window:?}", recent.len());
+        }
+    }
+
+    fn assert_caps(&self) {
+        for limit in self.limits.as_slice() {
+            self.assert_cap(limit.period.window(), limit.limit.get());
+        }
+    }
+
+    fn utilisation(&self) -> f64 {
+        let span = self.sends.last().unwrap().since(self.sends[0]).as_secs_f64();
+        (self.sends.len() - 1) as f64 / (self.limits.per_second().unwrap() * span)
+    }
+}
+
+const EVERY_LIMIT: [(u32, Period); 9] = [
+    (1, Period::Second),
+    (7, Period::Second),
+    (10, Period::Second),
+    (100, Period::Second),
+    (1000, Period::Second),
+    (2000, Period::Second),
+    (30, Period::Minute),
+    (90, Period::Minute),
+    (500, Period::Hour),
+];
+
+#[test]
+fn every_limit_holds_and_is_used_over_hours_of_backlog() {
+    for limit in EVERY_LIMIT {
+        let hours = if limit.1 == Period::Hour { 24 } else { 3 };
+        let mut simulation = Simulation::new(limits(&[limit]), CALM);
+        simulation.add(u64::MAX / 2);
+        simulation.run_for(Duration::from_secs(hours * 3_600 / if limit.0 >= 1000 { 10 } else { 1 }));
+        simulation.assert_caps();
+        assert!(simulation.utilisation() >= 0.985, "{limit:?}: {}", simulation.utilisation());
+        assert!(simulation.most_queued <= limit.0, "{limit:?}: {} queued", simulation.most_queued);
+    }
+}
+
+#[test]
+fn several_limits_hold_together() {
+    let mut simulation = Simulation::new(limits(&[(10, Period::Second), (300, Period::Minute)]), CALM);
+    simulation.add(1_000_000);
+    simulation.run_for(Duration::from_secs(3_600));
+    simulation.assert_caps();
+    assert!(simulation.utilisation() >= 0.98);
+}
+
+#[test]
+fn workers_late_beyond_the_slot_exceed_nothing() {
+    let late = Weather { lateness: Duration::from_millis(40), ..CALM };
+    for limit in [(10, Period::Second), (1000, Period::Second)] {
+        let mut simulation = Simulation::new(limits(&[limit]), late);
+        simulation.add(1_000_000);
+        simulation.run_for(Duration::from_secs(60));
+        simulation.assert_caps();
+        assert!(simulation.sends.len() > 100, "late workers must not livelock");
+    }
+}
+
+#[test]
+fn a_destination_that_closes_after_each_answer_loses_no_slot() {
+    let cold = Weather { connect: Duration::from_millis(500), ..CALM };
+    for limit in [(10, Period::Second), (200, Period::Second), (5, Period::Minute)] {
+        let mut simulation = Simulation::new(limits(&[limit]), cold);
+        simulation.add(1_000_000);
+        simulation.run_for(Duration::from_secs(600));
+        simulation.assert_caps();
+        assert!(simulation.utilisation() >= 0.98, "{limit:?}: {}", simulation.utilisation());
+    }
+}
+
+#[test]
+fn edits_under_backlog_take_effect_within_100_ms_and_reset_nothing() {
+    let ladder = [(10, Period::Second), (100, Period::Second), (5, Period::Second), (1, Period::Second), (50, Period::Second)];
+    let mut simulation = Simulation::new(limits(&ladder[..1]), CALM);
+    simulation.add(1_000_000);
+    simulation.run_for(Duration::from_secs(10));
+    for pair in ladder.windows(2) {
+        simulation.edit(limits(&pair[1..]));
+        let edited_at = simulation.now;
+        simulation.run_for(Duration::from_secs(10));
+        let larger = pair[0].0.max(pair[1].0);
+        let around: Vec<_> =
+            simulation.sends.iter().copied().filter(|send| *send >= edited_at - Duration::from_secs(1)).collect();
+        for (first, last) in around.iter().zip(around.iter().skip(larger as usize)) {
+            assert!(last.since(*first) >= Duration::from_secs(1), "{pair:?}");
+        }
+        let settled = around.iter().filter(|send| **send >= edited_at + Duration::from_millis(100)).count() as f64;
+        let expected = f64::from(pair[1].0) * 9.9;
+        assert!((settled - expected).abs() <= expected * 0.02 + 1.0, "{pair:?}: {settled} of {expected}");
+    }
+}
+
+#[test]
+fn an_edit_to_none_and_to_another_period_takes_effect() {
+    let mut simulation = Simulation::new(limits(&[(10, Period::Second)]), CALM);
+    simulation.add(100_000);
+    simulation.run_for(Duration::from_secs(5));
+    simulation.edit(limits(&[(30, Period::Minute)]));
+    simulation.sends.clear();
+    simulation.run_for(Duration::from_secs(3_600));
+    simulation.assert_caps();
+    assert!(simulation.utilisation() >= 0.985);
+    simulation.edit(RateLimits::UNLIMITED);
+    simulation.run_for(Duration::from_millis(100));
+    assert!(simulation.sends.len() > 5_000, "unlimited at once: {}", simulation.sends.len());
+}
+
+#[test]
+fn a_stop_and_restart_of_the_job_brings_no_second_burst() {
+    let mut simulation = Simulation::new(limits(&[(10, Period::Second)]), CALM);
+    for _ in 0..2_000 {
+        simulation.add(3);
+        let pause = simulation.jitter(Duration::from_millis(600));
+        simulation.run_for(pause);
+    }
+    simulation.assert_caps();
+    simulation.run_for(Duration::from_secs(1_000));
+    assert_eq!((simulation.sends.len(), simulation.backlog), (6_000, 0));
+    assert!(simulation.table.is_idle());
+}
+
+#[test]
+fn a_pause_holds_everything_and_bunches_nothing_afterwards() {
+    let mut simulation = Simulation::new(limits(&[(100, Period::Second)]), CALM);
+    simulation.add(10_000);
+    simulation.run_for(Duration::from_secs(3));
+    simulation.pause(true);
+    let paused_at = simulation.now;
+    simulation.run_for(Duration::from_secs(60));
+    assert_eq!(simulation.sends.iter().filter(|send| **send > paused_at).count(), 0);
+    simulation.pause(false);
+    simulation.run_for(Duration::from_secs(200));
+    simulation.assert_caps();
+    assert_eq!(simulation.sends.len(), 10_000);
+}
+
+#[test]
+fn a_crash_at_any_instant_keeps_the_cap_across_the_restart() {
+    for limit in [(1, Period::Second), (10, Period::Second), (1000, Period::Second), (30, Period::Minute)] {
+        let mut simulation = Simulation::new(limits(&[limit]), CALM);
+        simulation.add(1_000_000);
+        for _ in 0..200 {
+            let alive = simulation.jitter(Duration::from_secs(3));
+            simulation.run_for(alive);
+            simulation.crash();
+        }
+        simulation.assert_caps();
+    }
+}
+
+#[test]
+fn a_slow_destination_is_bounded_by_max_in_flight_and_does_not_spin() {
+    let slow = Weather { answer: Duration::from_secs(30), ..CALM };
+    let mut simulation = Simulation::new(RateLimits::UNLIMITED, slow);
+    simulation.max_in_flight = 8;
+    simulation.add(100);
+    simulation.run_for(Duration::from_secs(300));
+    assert_eq!(simulation.sends.len(), 80);
+    assert!(simulation.runs < 700, "{} runs", simulation.runs);
+}
+
+#[test]
+fn an_idle_destination_costs_nothing() {
+    let mut simulation = Simulation::new(limits(&[(10, Period::Second)]), CALM);
+    simulation.add(1);
+    simulation.run_for(Duration::from_secs(10));
+    let runs = simulation.runs;
+    simulation.run_for(Duration::from_secs(86_400));
+    assert_eq!(simulation.runs, runs);
+}

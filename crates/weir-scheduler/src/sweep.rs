@@ -1,0 +1,88 @@
+//! The sweep: the store is the outbox, and whatever it holds that no job looks after gets one.
+//!
+//! It mends a crash between the store's commit and the wake, a queue that came back empty, and claims whose holder died. At
+//! start it is how jobs come into being.
+
+use std::{sync::Arc, time::Duration};
+
+use metrics::counter;
+use weir_core::{Clock, Timestamp};
+use weir_queue::{SharedQueue, Wake};
+use weir_store::{Recovered, SharedStore, StoreError};
+
+/// The time between two sweeps.
+const INTERVAL: Duration = Duration::from_secs(5);
+/// Rows handled in one statement.
+const PAGE: u32 = 1_000;
+
+/// Wakes what is due and has no job; recovers claims whose holder died.
+pub struct Sweeper {
+    store: SharedStore,
+    queue: SharedQueue,
+    clock: Arc<dyn Clock>,
+    interval: Duration,
+}
+
+impl Sweeper {
+    pub fn new(store: SharedStore, queue: SharedQueue, clock: Arc<dyn Clock>) -> Self {
+        Self { store, queue, clock, interval: INTERVAL }
+    }
+
+    /// Sweeps at once and then every [`INTERVAL`] until `shutdown` resolves.
+    pub async fn run(&self, shutdown: impl Future<Output = ()>) {
+        tokio::pin!(shutdown);
+        loop {
+            if let Err(error) = self.sweep().await {
+                tracing::warn!(%error, "a sweep failed; the next one tries again");
+            }
+            tokio::select! {
+                () = &mut shutdown => return,
+                () = tokio::time::sleep(self.interval) => {}
+            }
+        }
+    }
+
+    async fn sweep(&self) -> Result<(), StoreError> {
+        let now = self.clock.now();
+        let recovered = recover(&self.store, now, false).await?;
+        if recovered != Recovered::default() {
+            tracing::warn!(retried = recovered.retried, dead = recovered.dead, "recovered claims whose sender was lost");
+        }
+        self.wake_due(now).await
+    }
+
+    /// Wakes every destination with a delivery that falls due before the sweep after the next.
+    async fn wake_due(&self, now: Timestamp) -> Result<(), StoreError> {
+        let before = now + self.interval * 2;
+        let mut after = None;
+        loop {
+            let page = self.store.due_destinations(before, after, PAGE).await?;
+            let Some(last) = page.last() else { return Ok(()) };
+            after = Some(last.destination_id);
+            let wakes: Vec<_> =
+                page.iter().map(|due| Wake { destination_id: due.destination_id, due: due.due }).collect();
+            if let Err(error) = self.queue.wake(&wakes).await {
+                tracing::warn!(%error, "could not wake destinations; the next sweep tries again");
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Resolves every claim as of unknown outcome: at start, when no other process can hold one.
+pub async fn recover_all(store: &SharedStore, now: Timestamp) -> Result<Recovered, StoreError> {
+    recover(store, now, true).await
+}
+
+async fn recover(store: &SharedStore, now: Timestamp, all: bool) -> Result<Recovered, StoreError> {
+    let mut total = Recovered::default();
+    loop {
+        let recovered = store.recover_claims(now, all, PAGE).await?;
+        if recovered == Recovered::default() {
+            counter!("weir_claims_recovered_total").increment(total.retried + total.dead);
+            return Ok(total);
+        }
+        total.retried += recovered.retried;
+        total.dead += recovered.dead;
+    }
+}
