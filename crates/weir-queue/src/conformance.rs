@@ -1,1 +1,400 @@
-//! placeholder
+//! What every queue does alike: one function per behaviour, run on each backend by [`queue_conformance!`].
+//!
+//! Real time, since a queue may keep a clock of its own; waits are for signals, and only absence is waited out.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use weir_core::{
+    Clock, DeliveryId, DestinationId, EventId, Limiter, Period, RateLimit, RateLimits, Slot, Timestamp,
+    claim::{Claim, ClaimedDelivery},
+    event::EventBody,
+    limiter::UNLIMITED_SLOT_WIDTH,
+    plan::NextRun,
+};
+
+use crate::{DueJobs, Edit, Lease, Permit, Publication, Published, SharedQueue, SlotAnswer, Wake};
+
+const LEASE: Duration = Duration::from_secs(10);
+/// Long enough for a job that is due to be claimed.
+const SOON: Duration = Duration::from_secs(5);
+/// Long enough to believe that nothing is due.
+const ABSENCE: Duration = Duration::from_millis(60);
+
+/// A fresh queue and its clock.
+pub struct Subject {
+    pub queue: SharedQueue,
+    pub clock: Arc<dyn Clock>,
+}
+
+fn destination(number: u8) -> DestinationId {
+    DestinationId::from_bytes([number; 16])
+}
+
+fn per_second(limit: u32) -> RateLimits {
+    RateLimits::new(RateLimit::new(limit, Period::Second).into_iter().collect()).unwrap_or_default()
+}
+
+impl Subject {
+    fn delivery(&self, number: u8, expires_in: Duration) -> ClaimedDelivery {
+        let now = self.clock.now();
+        ClaimedDelivery {
+            claim: Claim { delivery_id: DeliveryId::from_bytes([number; 16]), destination_id: destination(1), epoch: 1 },
+            event_id: EventId::from_bytes([number; 16]),
+            event_created_at: now,
+            attempts: 0,
+            body: EventBody::stored(Bytes::from_static(b"{}"), 0),
+            expires_at: now + expires_in,
+        }
+    }
+
+    async fn wake(&self, due: Timestamp) {
+        self.queue.wake(&[Wake { destination_id: destination(1), due }]).await.expect("wake");
+    }
+
+    async fn edit(&self, suspended: bool) {
+        self.queue.edited(&[Edit { destination_id: destination(1), suspended }]).await.expect("edit");
+    }
+
+    async fn claim_for(&self, lease_for: Duration) -> Vec<Lease> {
+        let claimed = tokio::time::timeout(SOON, self.queue.claim_due(16, lease_for)).await;
+        let DueJobs { leases, .. } = claimed.expect("a job is due").expect("claim");
+        leases
+    }
+
+    async fn claim(&self) -> Lease {
+        self.claim_for(LEASE).await.remove(0)
+    }
+
+    async fn assert_nothing_due(&self) {
+        let claimed = tokio::time::timeout(ABSENCE, self.queue.claim_due(16, LEASE)).await;
+        assert!(claimed.is_err(), "nothing should be due: {claimed:?}");
+    }
+
+    async fn publish(&self, lease: Lease, limits: RateLimits, count: u8, next: NextRun) -> Published {
+        let recovered = lease.issued.is_none().then(|| Limiter::new(&limits));
+        let deliveries = (0..count).map(|number| self.delivery(number, SOON)).collect();
+        let publication = Publication { lease, limits, recovered, deliveries, next };
+        self.queue.publish(vec![publication]).await.expect("publish").remove(0)
+    }
+
+    /// Wakes, claims, publishes and takes `count` permits under `limits`.
+    async fn permits(&self, limits: RateLimits, count: u8, next: NextRun) -> Vec<Permit> {
+        self.wake(self.clock.now()).await;
+        let lease = self.claim().await;
+        assert!(matches!(self.publish(lease, limits, count, next).await, Published::Done));
+        self.take(usize::from(count)).await
+    }
+
+    async fn take(&self, count: usize) -> Vec<Permit> {
+        let mut permits = Vec::new();
+        while permits.len() < count {
+            let more = tokio::time::timeout(SOON, self.queue.take(count - permits.len())).await;
+            permits.extend(more.expect("permits are published").expect("take"));
+        }
+        permits
+    }
+
+    async fn slot(&self, permit: &Permit, warm: bool) -> Slot {
+        match self.queue.take_slot(permit.id, warm).await.expect("take a slot") {
+            SlotAnswer::Granted(slot) => slot,
+            SlotAnswer::Withdrawn => panic!("the permit should be good"),
+        }
+    }
+}
+
+pub async fn a_woken_job_is_claimed_once(subject: Subject) {
+    subject.wake(subject.clock.now()).await;
+    subject.wake(subject.clock.now()).await;
+    assert_eq!(subject.claim_for(LEASE).await.len(), 1);
+    subject.assert_nothing_due().await;
+}
+
+pub async fn a_claim_waits_for_a_wake(subject: Subject) {
+    let (claimed, ()) = tokio::join!(subject.claim(), async { subject.wake(subject.clock.now()).await });
+    assert_eq!(claimed.destination_id, destination(1));
+}
+
+pub async fn a_wake_pulls_a_parked_job_forward(subject: Subject) {
+    subject.wake(subject.clock.now() + Duration::from_secs(3_600)).await;
+    subject.assert_nothing_due().await;
+    subject.wake(subject.clock.now()).await;
+    subject.claim().await;
+}
+
+pub async fn a_later_wake_does_not_push_a_job_back(subject: Subject) {
+    subject.wake(subject.clock.now()).await;
+    subject.wake(subject.clock.now() + Duration::from_secs(3_600)).await;
+    subject.claim().await;
+}
+
+pub async fn a_wake_does_not_pull_a_paced_job_below_its_pace(subject: Subject) {
+    subject.permits(per_second(1), 1, NextRun::Paced).await;
+    subject.wake(subject.clock.now()).await;
+    subject.assert_nothing_due().await;
+}
+
+pub async fn a_stop_removes_the_job(subject: Subject) {
+    subject.permits(per_second(10), 1, NextRun::Stop).await;
+    subject.assert_nothing_due().await;
+}
+
+pub async fn a_wake_during_a_run_survives_its_stop(subject: Subject) {
+    subject.wake(subject.clock.now()).await;
+    let lease = subject.claim().await;
+    subject.wake(subject.clock.now()).await;
+    subject.publish(lease, per_second(10), 0, NextRun::Stop).await;
+    subject.claim().await;
+}
+
+pub async fn a_wake_during_a_run_pulls_its_parking_forward(subject: Subject) {
+    subject.wake(subject.clock.now()).await;
+    let lease = subject.claim().await;
+    subject.wake(subject.clock.now()).await;
+    let far = subject.clock.now() + Duration::from_secs(3_600);
+    subject.publish(lease, per_second(10), 0, NextRun::At(far)).await;
+    subject.claim().await;
+}
+
+pub async fn an_ended_lease_is_claimed_again_and_its_stale_epoch_publishes_nothing(subject: Subject) {
+    subject.wake(subject.clock.now()).await;
+    let stale = subject.claim_for(Duration::from_millis(20)).await.remove(0);
+    let fresh = subject.claim().await;
+    assert!(fresh.epoch > stale.epoch);
+    let refused = subject.publish(stale, per_second(10), 3, NextRun::Stop).await;
+    assert!(matches!(refused, Published::Stale(back) if back.len() == 3));
+    assert!(matches!(subject.publish(fresh, per_second(10), 1, NextRun::Stop).await, Published::Done));
+    assert_eq!(subject.take(1).await.len(), 1);
+}
+
+pub async fn a_publish_after_a_publish_of_the_same_lease_is_stale(subject: Subject) {
+    subject.wake(subject.clock.now()).await;
+    let lease = subject.claim().await;
+    assert!(matches!(subject.publish(lease.clone(), per_second(10), 1, NextRun::Stop).await, Published::Done));
+    assert!(matches!(subject.publish(lease, per_second(10), 1, NextRun::Stop).await, Published::Stale(_)));
+}
+
+pub async fn permits_come_in_the_order_they_were_published(subject: Subject) {
+    let permits = subject.permits(per_second(10), 5, NextRun::Stop).await;
+    let order: Vec<_> = permits.iter().map(|permit| permit.delivery.claim.delivery_id.as_bytes()[0]).collect();
+    assert_eq!(order, [0, 1, 2, 3, 4]);
+}
+
+pub async fn a_cold_destination_takes_its_slots_when_connections_stand(subject: Subject) {
+    let permits = subject.permits(per_second(10), 3, NextRun::Stop).await;
+    assert!(permits.iter().all(|permit| permit.slot.is_none()));
+    let asked_at = subject.clock.now();
+    let first = subject.slot(&permits[0], false).await;
+    assert!(first.start >= asked_at && first.start <= subject.clock.now(), "an idle destination's slot starts now");
+    let second = subject.slot(&permits[1], false).await;
+    assert_eq!(second.start, first.start + Duration::from_millis(101));
+    assert_eq!(second.end, second.start + Duration::from_millis(10));
+}
+
+pub async fn a_warm_destination_is_published_with_slots_t_apart(subject: Subject) {
+    let permits = subject.permits(per_second(10), 1, NextRun::Now).await;
+    let first = subject.slot(&permits[0], true).await;
+    let lease = subject.claim().await;
+    subject.publish(lease, per_second(10), 3, NextRun::Stop).await;
+    let starts: Vec<_> = subject.take(3).await.iter().map(|permit| permit.slot.expect("warm").start).collect();
+    let spaced: Vec<_> = (1..=3).map(|n| first.start + Duration::from_millis(101) * n).collect();
+    assert_eq!(starts, spaced);
+}
+
+pub async fn a_missed_slot_is_replaced_by_a_later_one(subject: Subject) {
+    let permits = subject.permits(per_second(10), 2, NextRun::Stop).await;
+    let first = subject.slot(&permits[0], true).await;
+    assert!(subject.queue.start(permits[0].id));
+    let again = subject.slot(&permits[0], true).await;
+    assert_eq!(again.start, first.start + Duration::from_millis(101));
+    assert!(subject.queue.start(permits[0].id), "back in the queue, it may be started again");
+}
+
+pub async fn cursors_survive_a_stop(subject: Subject) {
+    let first = subject.permits(per_second(10), 1, NextRun::Stop).await;
+    let first_slot = subject.slot(&first[0], false).await;
+    let second = subject.permits(per_second(10), 1, NextRun::Stop).await;
+    assert!(subject.slot(&second[0], false).await.start >= first_slot.start + Duration::from_millis(101));
+}
+
+pub async fn unknown_cursors_continue_from_the_recovered_ones(subject: Subject) {
+    subject.wake(subject.clock.now()).await;
+    let lease = subject.claim().await;
+    assert!(lease.issued.is_none());
+    let last_start = subject.clock.now() + Duration::from_secs(2);
+    let recovered = Some(Limiter::recovered(&per_second(10), Some(last_start)));
+    let deliveries = vec![subject.delivery(1, SOON)];
+    let publication = Publication { lease, limits: per_second(10), recovered, deliveries, next: NextRun::Stop };
+    subject.queue.publish(vec![publication]).await.expect("publish");
+    let permit = subject.take(1).await.remove(0);
+    assert_eq!(subject.slot(&permit, false).await.start, last_start + Duration::from_millis(101));
+}
+
+pub async fn new_limits_apply_from_the_next_publish(subject: Subject) {
+    let permits = subject.permits(per_second(1), 1, NextRun::Now).await;
+    let first = subject.slot(&permits[0], true).await;
+    let lease = subject.claim().await;
+    subject.publish(lease, per_second(100), 1, NextRun::Stop).await;
+    let slot = subject.take(1).await[0].slot.expect("warm");
+    assert!(slot.start >= first.start + Duration::from_micros(10_100));
+    assert!(slot.start < first.start + Duration::from_millis(900), "the old spacing no longer holds it");
+}
+
+pub async fn an_unlimited_permit_has_a_slot_that_starts_now(subject: Subject) {
+    let permits = subject.permits(RateLimits::UNLIMITED, 2, NextRun::Stop).await;
+    let slot = subject.slot(&permits[0], true).await;
+    assert!(slot.start <= subject.clock.now());
+    assert_eq!(slot.end, slot.start + UNLIMITED_SLOT_WIDTH);
+}
+
+pub async fn an_edit_runs_a_parked_job_at_once(subject: Subject) {
+    subject.permits(per_second(1), 1, NextRun::Paced).await;
+    subject.edit(false).await;
+    subject.claim().await;
+}
+
+pub async fn an_edit_during_a_run_brings_another_run(subject: Subject) {
+    subject.wake(subject.clock.now()).await;
+    let lease = subject.claim().await;
+    subject.edit(false).await;
+    subject.publish(lease, per_second(1), 1, NextRun::Paced).await;
+    subject.claim().await;
+}
+
+pub async fn a_suspended_destination_withdraws_its_permits(subject: Subject) {
+    let permits = subject.permits(per_second(10), 2, NextRun::Stop).await;
+    subject.slot(&permits[0], true).await;
+    subject.edit(true).await;
+    assert!(!subject.queue.start(permits[0].id));
+    assert_eq!(subject.queue.take_slot(permits[1].id, true).await.expect("ask"), SlotAnswer::Withdrawn);
+}
+
+pub async fn a_suspension_during_a_run_makes_its_publish_stale(subject: Subject) {
+    subject.wake(subject.clock.now()).await;
+    let lease = subject.claim().await;
+    subject.edit(true).await;
+    assert!(matches!(subject.publish(lease, per_second(10), 2, NextRun::Stop).await, Published::Stale(_)));
+    subject.claim().await;
+}
+
+pub async fn a_resumed_destination_publishes_again(subject: Subject) {
+    subject.permits(per_second(10), 1, NextRun::Stop).await;
+    subject.edit(true).await;
+    let lease = subject.claim().await;
+    subject.publish(lease, per_second(10), 0, NextRun::Stop).await;
+    subject.edit(false).await;
+    let lease = subject.claim().await;
+    subject.publish(lease, per_second(10), 1, NextRun::Stop).await;
+    let permit = subject.take(1).await.remove(0);
+    subject.slot(&permit, false).await;
+    assert!(subject.queue.start(permit.id));
+}
+
+pub async fn a_hold_moves_the_next_slot_and_stops_what_is_published(subject: Subject) {
+    let permits = subject.permits(per_second(10), 2, NextRun::Stop).await;
+    subject.slot(&permits[0], true).await;
+    let until = subject.clock.now() + Duration::from_secs(30);
+    subject.queue.hold(destination(1), until).await.expect("hold");
+    assert!(!subject.queue.start(permits[0].id));
+    assert_eq!(subject.slot(&permits[1], true).await.start, until);
+}
+
+pub async fn a_permit_is_started_once(subject: Subject) {
+    let permits = subject.permits(per_second(10), 1, NextRun::Stop).await;
+    subject.slot(&permits[0], true).await;
+    assert!(subject.queue.start(permits[0].id));
+    assert!(!subject.queue.start(permits[0].id));
+}
+
+pub async fn a_lease_counts_what_is_queued_and_in_flight(subject: Subject) {
+    let permits = subject.permits(per_second(10), 3, NextRun::Now).await;
+    subject.slot(&permits[0], true).await;
+    assert!(subject.queue.start(permits[0].id));
+    let lease = subject.claim().await;
+    assert_eq!((lease.queued, lease.in_flight), (2, 1));
+    subject.publish(lease, per_second(10), 0, NextRun::Now).await;
+    subject.queue.settle(&[permits[0].id]).await.expect("settle");
+    subject.queue.hand_back(&[permits[1].id, permits[2].id]).await.expect("hand back");
+    let lease = subject.claim().await;
+    assert_eq!((lease.queued, lease.in_flight), (0, 0));
+}
+
+pub async fn a_settle_runs_a_job_that_waits_for_room(subject: Subject) {
+    let permits = subject.permits(RateLimits::UNLIMITED, 2, NextRun::OnSettle).await;
+    subject.assert_nothing_due().await;
+    subject.queue.settle(&[permits[0].id]).await.expect("settle");
+    subject.claim().await;
+}
+
+pub async fn a_settle_during_a_run_is_not_missed(subject: Subject) {
+    let permits = subject.permits(RateLimits::UNLIMITED, 2, NextRun::Now).await;
+    let lease = subject.claim().await;
+    subject.queue.settle(&[permits[0].id]).await.expect("settle");
+    subject.publish(lease, RateLimits::UNLIMITED, 0, NextRun::OnSettle).await;
+    subject.claim().await;
+}
+
+pub async fn an_expired_permit_is_withdrawn_and_no_longer_counted(subject: Subject) {
+    subject.wake(subject.clock.now()).await;
+    let lease = subject.claim().await;
+    let limits = per_second(10);
+    let deliveries = vec![subject.delivery(1, Duration::ZERO)];
+    let recovered = Some(Limiter::new(&limits));
+    let publication = Publication { lease, limits, recovered, deliveries, next: NextRun::Now };
+    subject.queue.publish(vec![publication]).await.expect("publish");
+    let permit = subject.take(1).await.remove(0);
+    assert_eq!(subject.queue.take_slot(permit.id, true).await.expect("ask"), SlotAnswer::Withdrawn);
+    assert!(!subject.queue.start(permit.id));
+    assert_eq!(subject.claim().await.queued, 0);
+}
+
+pub async fn one_destination_does_not_delay_another(subject: Subject) {
+    subject.permits(per_second(1), 1, NextRun::Paced).await;
+    subject.queue.wake(&[Wake { destination_id: destination(2), due: subject.clock.now() }]).await.expect("wake");
+    assert_eq!(subject.claim().await.destination_id, destination(2));
+}
+
+/// Runs every behaviour as a test of its own on the queue that `$subject`, an async function, makes.
+#[macro_export]
+macro_rules! queue_conformance {
+    ($subject:path) => {
+        $crate::queue_conformance!(@each $subject,
+            a_woken_job_is_claimed_once,
+            a_claim_waits_for_a_wake,
+            a_wake_pulls_a_parked_job_forward,
+            a_later_wake_does_not_push_a_job_back,
+            a_wake_does_not_pull_a_paced_job_below_its_pace,
+            a_stop_removes_the_job,
+            a_wake_during_a_run_survives_its_stop,
+            a_wake_during_a_run_pulls_its_parking_forward,
+            an_ended_lease_is_claimed_again_and_its_stale_epoch_publishes_nothing,
+            a_publish_after_a_publish_of_the_same_lease_is_stale,
+            permits_come_in_the_order_they_were_published,
+            a_cold_destination_takes_its_slots_when_connections_stand,
+            a_warm_destination_is_published_with_slots_t_apart,
+            a_missed_slot_is_replaced_by_a_later_one,
+            cursors_survive_a_stop,
+            unknown_cursors_continue_from_the_recovered_ones,
+            new_limits_apply_from_the_next_publish,
+            an_unlimited_permit_has_a_slot_that_starts_now,
+            an_edit_runs_a_parked_job_at_once,
+            an_edit_during_a_run_brings_another_run,
+            a_suspended_destination_withdraws_its_permits,
+            a_suspension_during_a_run_makes_its_publish_stale,
+            a_resumed_destination_publishes_again,
+            a_hold_moves_the_next_slot_and_stops_what_is_published,
+            a_permit_is_started_once,
+            a_lease_counts_what_is_queued_and_in_flight,
+            a_settle_runs_a_job_that_waits_for_room,
+            a_settle_during_a_run_is_not_missed,
+            an_expired_permit_is_withdrawn_and_no_longer_counted,
+            one_destination_does_not_delay_another,
+        );
+    };
+    (@each $subject:path, $($behaviour:ident),+ $(,)?) => {$(
+        #[tokio::test]
+        async fn $behaviour() {
+            $crate::conformance::$behaviour($subject().await).await;
+        }
+    )+};
+}

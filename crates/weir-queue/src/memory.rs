@@ -12,7 +12,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-pub use table::JobTable;
+pub use table::{Depths, JobTable};
 use tokio::sync::Notify;
 use weir_core::{Clock, DestinationId, Timestamp};
 
@@ -58,9 +58,9 @@ impl MemoryQueue {
         answer
     }
 
-    /// Whether nothing is queued, in flight, scheduled or leased.
-    pub fn is_idle(&self) -> bool {
-        self.table().is_idle()
+    /// How much of everything there is, for gauges.
+    pub fn depths(&self) -> Depths {
+        self.table().depths()
     }
 }
 

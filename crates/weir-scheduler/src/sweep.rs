@@ -79,10 +79,11 @@ async fn recover(store: &SharedStore, now: Timestamp, all: bool) -> Result<Recov
     loop {
         let recovered = store.recover_claims(now, all, PAGE).await?;
         if recovered == Recovered::default() {
-            counter!("weir_claims_recovered_total").increment(total.retried + total.dead);
+            counter!("weir_claims_recovered_total").increment(total.retried + total.dead + total.cancelled);
             return Ok(total);
         }
         total.retried += recovered.retried;
         total.dead += recovered.dead;
+        total.cancelled += recovered.cancelled;
     }
 }

@@ -21,6 +21,19 @@ const SETTLE_FALLBACK: Duration = Duration::from_secs(1);
 /// Idle jobs are kept, so that their next run needs nothing from the store, until there are so many more than busy ones.
 const IDLE_KEPT: usize = 20_000;
 
+/// How much of everything there is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Depths {
+    /// Permits that no worker has taken.
+    pub ready: usize,
+    /// Permits whose sends have not started, taken or not.
+    pub queued: usize,
+    /// Sends started and not settled.
+    pub in_flight: usize,
+    /// Jobs scheduled or leased.
+    pub jobs: usize,
+}
+
 /// Every job of the process.
 #[derive(Debug, Default)]
 pub struct JobTable {
@@ -43,9 +56,15 @@ impl JobTable {
         self.ready.len()
     }
 
-    /// Whether nothing is queued, in flight, scheduled or leased.
-    pub fn is_idle(&self) -> bool {
-        self.schedule.is_empty() && self.ready.is_empty() && !self.jobs.values().any(Job::has_permits)
+    /// Counted over every job: for gauges and tests, not for the hot path.
+    pub fn depths(&self) -> Depths {
+        let count = |of: fn(&Job) -> usize| self.jobs.values().map(of).sum();
+        Depths {
+            ready: self.ready.len(),
+            queued: count(|job| job.queued.len()),
+            in_flight: count(|job| job.in_flight.len()),
+            jobs: self.schedule.len(),
+        }
     }
 
     pub fn wake(&mut self, wake: Wake) {

@@ -1,0 +1,37 @@
+//! The in-process queue passes the conformance suite.
+
+use std::{
+    sync::Arc,
+    time::{Instant, SystemTime, UNIX_EPOCH},
+};
+
+use weir_core::{Clock, Timestamp};
+use weir_queue::{conformance::Subject, memory::MemoryQueue};
+
+struct TestClock {
+    origin: Timestamp,
+    started: Instant,
+}
+
+#[expect(clippy::disallowed_methods, reason = "the suite runs in real time")]
+fn clock() -> Arc<dyn Clock> {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    Arc::new(TestClock { origin: Timestamp::MIN + since_epoch, started: Instant::now() })
+}
+
+impl Clock for TestClock {
+    fn now(&self) -> Timestamp {
+        self.origin + self.started.elapsed()
+    }
+
+    fn wall(&self) -> Timestamp {
+        self.now()
+    }
+}
+
+async fn subject() -> Subject {
+    let clock = clock();
+    Subject { queue: Arc::new(MemoryQueue::new(clock.clone())), clock }
+}
+
+weir_queue::queue_conformance!(subject);
