@@ -15,7 +15,10 @@ pub(crate) struct Errors(Vec<FieldError>);
 
 impl Errors {
     pub(crate) fn add(&mut self, pointer: impl Into<String>, detail: impl Into<String>) {
-        self.0.push(FieldError { pointer: pointer.into(), detail: detail.into() });
+        self.0.push(FieldError {
+            pointer: pointer.into(),
+            detail: detail.into(),
+        });
     }
 
     pub(crate) fn into_vec(self) -> Vec<FieldError> {
@@ -43,7 +46,11 @@ impl<'e> Object<'e> {
     pub(crate) fn open(value: Value, pointer: impl Into<String>, errors: &'e mut Errors) -> Option<Self> {
         let pointer = pointer.into();
         match value {
-            Value::Object(fields) => Some(Self { fields, pointer, errors }),
+            Value::Object(fields) => Some(Self {
+                fields,
+                pointer,
+                errors,
+            }),
             other => {
                 errors.add(pointer, format!("must be an object, not {}", kind(&other)));
                 None
@@ -62,6 +69,11 @@ impl<'e> Object<'e> {
 
     pub(crate) fn errors(&mut self) -> &mut Errors {
         self.errors
+    }
+
+    /// Whether the field is there, `null` or not.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.fields.contains_key(name)
     }
 
     /// Whether the field is there and not `null`.
@@ -125,7 +137,11 @@ impl<'e> Object<'e> {
     /// Ends the reading: what nobody took is not known here. `read_only` fields are known but not for writing.
     pub(crate) fn close(mut self, read_only: &[&str]) {
         for name in std::mem::take(&mut self.fields).keys() {
-            let detail = if read_only.contains(&name.as_str()) { "is read-only" } else { "is not a known field" };
+            let detail = if read_only.contains(&name.as_str()) {
+                "is read-only"
+            } else {
+                "is not a known field"
+            };
             self.refuse(name, detail);
         }
     }
@@ -133,7 +149,10 @@ impl<'e> Object<'e> {
 
 /// The whole number that `value` is, when it is in the range.
 pub(crate) fn integer(value: &Value, range: &RangeInclusive<u32>) -> Option<u32> {
-    value.as_u64().and_then(|number| u32::try_from(number).ok()).filter(|number| range.contains(number))
+    value
+        .as_u64()
+        .and_then(|number| u32::try_from(number).ok())
+        .filter(|number| range.contains(number))
 }
 
 /// What to say of a number outside the range.
@@ -167,7 +186,8 @@ mod tests {
     #[test]
     fn every_mistake_is_named_with_its_pointer() {
         let mut errors = Errors::default();
-        let body = json!({"text": 1, "flag": "x", "list": {}, "number": 7, "whole": 1.5, "a/b": 0, "id": "x", "gone": null});
+        let body =
+            json!({"text": 1, "flag": "x", "list": {}, "number": 7, "whole": 1.5, "a/b": 0, "id": "x", "gone": null});
         let mut object = Object::open(body, "/inner", &mut errors).unwrap();
         assert_eq!(object.string("text"), None);
         assert_eq!(object.boolean("flag"), None);
@@ -177,7 +197,11 @@ mod tests {
         assert_eq!(object.string("gone"), None);
         assert_eq!(object.required_string("missing"), None);
         object.close(&["id"]);
-        let found: Vec<_> = errors.into_vec().into_iter().map(|error| format!("{} {}", error.pointer, error.detail)).collect();
+        let found: Vec<_> = errors
+            .into_vec()
+            .into_iter()
+            .map(|error| format!("{} {}", error.pointer, error.detail))
+            .collect();
         assert_eq!(
             found,
             [

@@ -117,7 +117,11 @@ pub(crate) struct Problem {
 
 impl Problem {
     pub(crate) fn new(kind: Kind, detail: impl Into<Cow<'static, str>>) -> Self {
-        Self { kind, detail: detail.into(), errors: Vec::new() }
+        Self {
+            kind,
+            detail: detail.into(),
+            errors: Vec::new(),
+        }
     }
 
     pub(crate) fn not_found(detail: impl Into<Cow<'static, str>>) -> Self {
@@ -135,12 +139,23 @@ impl Problem {
             [only] => Cow::Owned(describe(only)),
             [first, rest @ ..] => Cow::Owned(format!("{}; {} more in `errors`", describe(first), rest.len())),
         };
-        Self { kind: Kind::Invalid, detail, errors }
+        Self {
+            kind: Kind::Invalid,
+            detail,
+            errors,
+        }
     }
 
     /// The answer to a request with one mistake.
     pub(crate) fn invalid_field(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self::invalid(vec![FieldError { pointer: pointer.into(), detail: detail.into() }])
+        Self::invalid(vec![FieldError {
+            pointer: pointer.into(),
+            detail: detail.into(),
+        }])
+    }
+
+    pub(crate) fn detail(&self) -> &str {
+        &self.detail
     }
 
     pub(crate) fn errors(&self) -> &[FieldError] {
@@ -160,7 +175,11 @@ impl Problem {
 }
 
 fn describe(error: &FieldError) -> String {
-    if error.pointer.is_empty() { error.detail.clone() } else { format!("{} {}", error.pointer, error.detail) }
+    if error.pointer.is_empty() {
+        error.detail.clone()
+    } else {
+        format!("{} {}", error.pointer, error.detail)
+    }
 }
 
 /// An RFC 9457 problem.
@@ -205,7 +224,10 @@ pub(crate) fn response(kind: Kind, document: &impl Serialize) -> Response {
     headers.insert(header::CONTENT_TYPE, MEDIA_TYPE);
     match kind {
         Kind::Unauthorized => {
-            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(r#"Bearer realm="weir""#));
+            headers.insert(
+                header::WWW_AUTHENTICATE,
+                HeaderValue::from_static(r#"Bearer realm="weir""#),
+            );
         }
         Kind::Unavailable => {
             headers.insert(header::RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER_S));

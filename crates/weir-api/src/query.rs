@@ -7,11 +7,7 @@ use http::request::Parts;
 use url::form_urlencoded;
 use weir_core::Timestamp;
 
-use crate::{
-    fields::Errors,
-    problem::Problem,
-    settings::check_tenant,
-};
+use crate::{fields::Errors, problem::Problem, settings::check_tenant};
 
 /// The query of a request. [`Query::close`] says whether all of it was understood.
 pub(crate) struct Query {
@@ -31,11 +27,14 @@ impl<S: Send + Sync> FromRequestParts<S> for Query {
 impl Query {
     fn new(query: &str) -> Self {
         let parameters = form_urlencoded::parse(query.as_bytes()).into_owned().collect();
-        Self { parameters, errors: Errors::default() }
+        Self {
+            parameters,
+            errors: Errors::default(),
+        }
     }
 
     fn refuse(&mut self, name: &str, detail: impl Display) {
-        self.errors.add(format!("/{name}"), format!("(query parameter) {detail}"));
+        self.errors.add(format!("/{name}"), detail.to_string());
     }
 
     fn take(&mut self, name: &str) -> Option<String> {
@@ -87,7 +86,11 @@ impl Query {
             let name = crate::fields::escape(&name);
             self.refuse(&name, "is not known here");
         }
-        if self.errors.is_empty() { Ok(()) } else { Err(Problem::invalid(self.errors.into_vec())) }
+        if self.errors.is_empty() {
+            Ok(())
+        } else {
+            Err(Problem::invalid(self.errors.into_vec()))
+        }
     }
 }
 
@@ -101,24 +104,31 @@ mod tests {
         query.range();
         match query.close() {
             Ok(()) => Vec::new(),
-            Err(problem) => problem.errors().iter().map(|error| format!("{} {}", error.pointer, error.detail)).collect(),
+            Err(problem) => problem
+                .errors()
+                .iter()
+                .map(|error| format!("{} {}", error.pointer, error.detail))
+                .collect(),
         }
     }
 
     #[test]
     fn unknown_repeated_and_malformed_parameters_are_refused_by_name() {
-        assert_eq!(mistakes("tenant=a&from=2026-01-01T00:00:00Z&to=2026-01-02T00:00:00+01:00"), Vec::<String>::new());
+        assert_eq!(
+            mistakes("tenant=a&from=2026-01-01T00:00:00Z&to=2026-01-02T00:00:00+01:00"),
+            Vec::<String>::new()
+        );
         assert_eq!(
             mistakes("tenant=a&tenant=b&colour=red&from=yesterday"),
             [
-                "/tenant (query parameter) must be given once",
-                "/from (query parameter) must be an RFC 3339 time such as 2026-11-21T07:30:00.000Z",
-                "/colour (query parameter) is not known here",
+                "/tenant must be given once",
+                "/from must be an RFC 3339 time such as 2026-11-21T07:30:00.000Z",
+                "/colour is not known here",
             ]
         );
         assert_eq!(
             mistakes("from=2026-01-02T00:00:00Z&to=2026-01-01T00:00:00Z"),
-            ["/to (query parameter) must not be before `from`"]
+            ["/to must not be before `from`"]
         );
     }
 }

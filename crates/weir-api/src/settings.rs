@@ -26,7 +26,14 @@ use crate::{
 /// What stands for the value of a header wherever a destination is shown. Sent back, it keeps the value.
 pub(crate) const HEADER_MASK: &str = "***";
 /// Fields of a destination that are shown only.
-pub(crate) const READ_ONLY: [&str; 6] = ["id", "created_at", "updated_at", "paused_reason", "held_until", "held_reason"];
+pub(crate) const READ_ONLY: [&str; 6] = [
+    "id",
+    "created_at",
+    "updated_at",
+    "paused_reason",
+    "held_until",
+    "held_reason",
+];
 
 const MAX_URL_LEN: usize = 2_048;
 const MAX_NAME_CHARS: usize = 200;
@@ -41,20 +48,46 @@ const SECRET_BYTES: usize = 32;
 
 /// Headers that Weir sets itself, or that change what the request is to the server or a proxy on the way.
 const RESERVED_HEADERS: [&str; 15] = [
-    "connection", "content-encoding", "content-length", "content-type", "expect", "host", "keep-alive", "proxy-authorization",
-    "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "user-agent", "via",
+    "connection",
+    "content-encoding",
+    "content-length",
+    "content-type",
+    "expect",
+    "host",
+    "keep-alive",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "user-agent",
+    "via",
 ];
 const RESERVED_PREFIXES: [&str; 2] = ["webhook-", "weir-"];
 
 /// The settings of a new destination.
 pub(crate) fn read(body: Value, addresses: &AddressPolicy) -> Result<Settings, Problem> {
-    Reader { addresses, current: None }.settings(body)
+    Reader {
+        addresses,
+        current: None,
+    }
+    .settings(body)
 }
 
 /// The settings of an edited destination: `patch` merged into `shown`, which is `current` as it is shown.
-pub(crate) fn merge(current: &Settings, shown: Value, patch: Value, addresses: &AddressPolicy) -> Result<Settings, Problem> {
+pub(crate) fn merge(
+    current: &Settings,
+    shown: Value,
+    patch: Value,
+    addresses: &AddressPolicy,
+) -> Result<Settings, Problem> {
     let merged = merged(shown, patch).map_err(Problem::invalid)?;
-    Reader { addresses, current: Some(current) }.settings(merged)
+    Reader {
+        addresses,
+        current: Some(current),
+    }
+    .settings(merged)
 }
 
 /// RFC 7396, and what replaces what: naming a schedule drops the backoff it replaces, and the other way round.
@@ -69,7 +102,10 @@ fn merged(mut shown: Value, patch: Value) -> Result<Value, Vec<FieldError>> {
         return Err(errors.into_vec());
     }
     if let Some(Value::Object(headers)) = patch.get_mut("headers") {
-        *headers = std::mem::take(headers).into_iter().map(|(name, value)| (name.to_ascii_lowercase(), value)).collect();
+        *headers = std::mem::take(headers)
+            .into_iter()
+            .map(|(name, value)| (name.to_ascii_lowercase(), value))
+            .collect();
     }
     if let (Some(Value::Object(shown)), Some(Value::Object(retry))) = (shown.get_mut("retry"), patch.get("retry")) {
         let names = |field: &str| retry.get(field).is_some_and(|value| !value.is_null());
@@ -120,7 +156,9 @@ impl Reader<'_> {
         let tenant = tenant(&mut body);
         let event_types = event_types(&mut body);
         let rate_limits = rate_limits(&mut body);
-        let max_in_flight = body.integer("max_in_flight", 1..=MAX_IN_FLIGHT).unwrap_or(DEFAULT_MAX_IN_FLIGHT);
+        let max_in_flight = body
+            .integer("max_in_flight", 1..=MAX_IN_FLIGHT)
+            .unwrap_or(DEFAULT_MAX_IN_FLIGHT);
         let timeout_ms = body.integer("timeout_ms", TIMEOUT_MS).unwrap_or(DEFAULT_TIMEOUT_MS);
         let retry = retry(&mut body);
         let headers = self.headers(&mut body);
@@ -163,10 +201,6 @@ impl Reader<'_> {
             body.refuse("url", "must have no fragment: it is never sent");
             return None;
         }
-        if !url.username().is_empty() || url.password().is_some() {
-            body.refuse("url", "must not hold a user name or password; use `headers`");
-            return None;
-        }
         match self.addresses.check_url(&url) {
             Ok(()) => Some(url),
             Err(refusal) => {
@@ -177,11 +211,16 @@ impl Reader<'_> {
     }
 
     fn headers(&self, body: &mut Object<'_>) -> Vec<(String, String)> {
-        let Some(value) = body.take("headers") else { return Vec::new() };
+        let Some(value) = body.take("headers") else {
+            return Vec::new();
+        };
         let pointer = body.pointer_to("headers");
         let errors = body.errors();
         let Value::Object(given) = value else {
-            errors.add(pointer, format!("must be an object of names and values, not {}", fields::kind(&value)));
+            errors.add(
+                pointer,
+                format!("must be an object of names and values, not {}", fields::kind(&value)),
+            );
             return Vec::new();
         };
         if given.len() > MAX_HEADERS {
@@ -195,7 +234,10 @@ impl Reader<'_> {
             }
             match self.header(&name, &value) {
                 Ok((name, _)) if headers.iter().any(|(other, _)| *other == name) => {
-                    errors.add(format!("{pointer}/{}", fields::escape(&name)), "is given twice: case makes no difference");
+                    errors.add(
+                        format!("{pointer}/{}", fields::escape(&name)),
+                        "is given twice: case makes no difference",
+                    );
                 }
                 Ok(header) => headers.push(header),
                 Err(detail) => errors.add(format!("{pointer}/{}", fields::escape(&name)), detail),
@@ -214,8 +256,12 @@ impl Reader<'_> {
             return Err(format!("must be a string, not {}", fields::kind(value)));
         };
         if value == HEADER_MASK {
-            let known = self.current.and_then(|current| current.headers.iter().find(|(known, _)| known == name));
-            return known.cloned().ok_or_else(|| "must be the header's value: `***` only stands for one that is there".to_owned());
+            let known = self
+                .current
+                .and_then(|current| current.headers.iter().find(|(known, _)| known == name));
+            return known
+                .cloned()
+                .ok_or_else(|| "must be the header's value: `***` only stands for one that is there".to_owned());
         }
         if value.len() > MAX_HEADER_VALUE_LEN {
             return Err(format!("must be at most {MAX_HEADER_VALUE_LEN} bytes long"));
@@ -270,7 +316,9 @@ pub(crate) fn check_tenant(text: &str) -> Result<(), &'static str> {
 }
 
 fn event_types(body: &mut Object<'_>) -> Vec<EventPattern> {
-    let Some(values) = body.array("event_types") else { return vec![EventPattern::Any] };
+    let Some(values) = body.array("event_types") else {
+        return vec![EventPattern::Any];
+    };
     if !(1..=MAX_PATTERNS).contains(&values.len()) {
         body.refuse("event_types", format!("must hold 1 to {MAX_PATTERNS} patterns"));
     }
@@ -287,7 +335,9 @@ fn event_types(body: &mut Object<'_>) -> Vec<EventPattern> {
 }
 
 fn rate_limits(body: &mut Object<'_>) -> RateLimits {
-    let Some(values) = body.array("rate_limits") else { return RateLimits::UNLIMITED };
+    let Some(values) = body.array("rate_limits") else {
+        return RateLimits::UNLIMITED;
+    };
     let pointer = body.pointer_to("rate_limits");
     if values.len() > MAX_LIMITS {
         body.refuse("rate_limits", InvalidLimits::TooMany.to_string());
@@ -297,11 +347,16 @@ fn rate_limits(body: &mut Object<'_>) -> RateLimits {
     let mut periods = HashSet::new();
     for (index, value) in values.into_iter().enumerate() {
         let at = format!("{pointer}/{index}");
-        let Some(limit) = rate_limit(value, &at, body.errors()) else { continue };
+        let Some(limit) = rate_limit(value, &at, body.errors()) else {
+            continue;
+        };
         if periods.insert(limit.period) {
             limits.push(limit);
         } else {
-            body.errors().add(format!("{at}/period"), InvalidLimits::DuplicatePeriod(limit.period).to_string());
+            body.errors().add(
+                format!("{at}/period"),
+                InvalidLimits::DuplicatePeriod(limit.period).to_string(),
+            );
         }
     }
     // Too many and twice are refused above; what is left is a valid set.
@@ -329,14 +384,28 @@ fn rate_limit(value: Value, pointer: &str, errors: &mut Errors) -> Option<RateLi
 
 fn retry(body: &mut Object<'_>) -> RetryPolicy {
     let default = RetryPolicy::default();
-    let Some(value) = body.take("retry") else { return default };
+    let Some(value) = body.take("retry") else {
+        return default;
+    };
     let pointer = body.pointer_to("retry");
-    let Some(mut object) = Object::open(value, pointer, body.errors()) else { return default };
-    let max_attempts = object.integer("max_attempts", 1..=MAX_ATTEMPTS).unwrap_or(default.max_attempts);
+    let Some(mut object) = Object::open(value, pointer, body.errors()) else {
+        return default;
+    };
+    let max_attempts = object
+        .integer("max_attempts", 1..=MAX_ATTEMPTS)
+        .unwrap_or(default.max_attempts);
     let max_age_s = object.integer("max_age_s", 1..=MAX_AGE_S).unwrap_or(default.max_age_s);
-    let delays = if object.names("schedule_ms") { schedule(&mut object) } else { backoff(&mut object, default.delays) };
+    let delays = if object.names("schedule_ms") {
+        schedule(&mut object)
+    } else {
+        backoff(&mut object, default.delays)
+    };
     object.close(&[]);
-    RetryPolicy { max_attempts, max_age_s, delays }
+    RetryPolicy {
+        max_attempts,
+        max_age_s,
+        delays,
+    }
 }
 
 fn schedule(retry: &mut Object<'_>) -> RetryDelays {
@@ -355,7 +424,9 @@ fn schedule(retry: &mut Object<'_>) -> RetryDelays {
     for (index, value) in values.iter().enumerate() {
         match fields::integer(value, &range) {
             Some(delay) => delays.push(delay),
-            None => retry.errors().add(format!("{pointer}/{index}"), fields::outside(&range)),
+            None => retry
+                .errors()
+                .add(format!("{pointer}/{index}"), fields::outside(&range)),
         }
     }
     RetryDelays::Schedule(delays)
@@ -363,7 +434,13 @@ fn schedule(retry: &mut Object<'_>) -> RetryDelays {
 
 /// Base and cap. One of them alone moves the other's default out of its way.
 fn backoff(retry: &mut Object<'_>, default: RetryDelays) -> RetryDelays {
-    let RetryDelays::Backoff { base_ms: default_base, cap_ms: default_cap } = default else { return default };
+    let RetryDelays::Backoff {
+        base_ms: default_base,
+        cap_ms: default_cap,
+    } = default
+    else {
+        return default;
+    };
     // `null` asks for no schedule, which is what this is.
     retry.take("schedule_ms");
     let range = 1..=MAX_AGE_S * 1_000;

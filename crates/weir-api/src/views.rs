@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use serde_json::{Value, value::RawValue};
+use serde_json::value::RawValue;
 use utoipa::ToSchema;
 use weir_core::{
     AttemptId, DeliveryId, Destination, DestinationId, EventId, RateLimit, Timestamp,
@@ -59,7 +59,7 @@ pub(crate) struct CreatedView {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = DestinationSettings)]
 pub(crate) struct SettingsView {
-    #[schema(format = Uri, example = "https://example.com/hooks")]
+    #[schema(format = "uri", example = "https://example.com/hooks")]
     url: String,
     name: String,
     tenant: String,
@@ -120,7 +120,10 @@ impl DestinationView {
 
 impl CreatedView {
     pub(crate) fn new(destination: &Destination, now: Timestamp) -> Self {
-        Self { destination: DestinationView::new(destination, now), secret: destination.settings.secret.reveal() }
+        Self {
+            destination: DestinationView::new(destination, now),
+            secret: destination.settings.secret.reveal(),
+        }
     }
 }
 
@@ -131,11 +134,20 @@ impl From<&Settings> for SettingsView {
             name: settings.name.clone(),
             tenant: settings.tenant.clone(),
             event_types: settings.event_types.iter().map(ToString::to_string).collect(),
-            rate_limits: settings.rate_limits.as_slice().iter().map(RateLimitView::from).collect(),
+            rate_limits: settings
+                .rate_limits
+                .as_slice()
+                .iter()
+                .map(RateLimitView::from)
+                .collect(),
             max_in_flight: settings.max_in_flight,
             timeout_ms: settings.timeout_ms,
             retry: RetryView::from(&settings.retry),
-            headers: settings.headers.iter().map(|(name, _)| (name.clone(), HEADER_MASK)).collect(),
+            headers: settings
+                .headers
+                .iter()
+                .map(|(name, _)| (name.clone(), HEADER_MASK))
+                .collect(),
             paused: settings.paused,
         }
     }
@@ -143,7 +155,11 @@ impl From<&Settings> for SettingsView {
 
 impl From<&RateLimit> for RateLimitView {
     fn from(limit: &RateLimit) -> Self {
-        Self { limit: limit.limit.get(), period: limit.period.as_str(), burst: limit.burst.get() }
+        Self {
+            limit: limit.limit.get(),
+            period: limit.period.as_str(),
+            burst: limit.burst.get(),
+        }
     }
 }
 
@@ -153,7 +169,13 @@ impl From<&RetryPolicy> for RetryView {
             RetryDelays::Backoff { base_ms, cap_ms } => (Some(*base_ms), Some(*cap_ms), None),
             RetryDelays::Schedule(delays) => (None, None, Some(delays.clone())),
         };
-        Self { max_attempts: policy.max_attempts, max_age_s: policy.max_age_s, base_ms, cap_ms, schedule_ms }
+        Self {
+            max_attempts: policy.max_attempts,
+            max_age_s: policy.max_age_s,
+            base_ms,
+            cap_ms,
+            schedule_ms,
+        }
     }
 }
 
@@ -173,7 +195,7 @@ pub(crate) struct EventView<'a> {
     #[schema(value_type = Option<String>)]
     idempotency_key: Option<&'a str>,
     /// Byte for byte as it was ingested.
-    #[schema(value_type = Value)]
+    #[schema(value_type = serde_json::Value)]
     data: &'a RawValue,
 }
 
@@ -241,9 +263,10 @@ pub(crate) struct AttemptView {
     id: AttemptId,
     /// 1 for the first.
     number: u32,
-    /// When the request left for the socket; of an unknown outcome, the latest instant it can have left.
-    #[schema(value_type = String, format = DateTime)]
-    sent_at: Timestamp,
+    /// When the request left for the socket; of an unknown outcome, the latest instant it can have left; null when it never
+    /// left.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    sent_at: Option<Timestamp>,
     status_code: Option<u16>,
     duration_ms: u32,
     error: Option<String>,

@@ -1,1 +1,191 @@
-//! placeholder
+//! Which addresses Weir may send to, so that a destination's URL cannot reach into the operator's network.
+//!
+//! [`AddressPolicy::check_url`] judges what a URL alone can tell, when a destination is written; [`AddressPolicy::check`]
+//! judges every address a connection is about to be made to, after DNS. The second is the guard, the first is the early
+//! and friendly answer. An address that carries another one (IPv4-mapped, IPv4-compatible, NAT64) is judged by it.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use url::{Host, Url};
+
+/// What an operator permits beyond https to public addresses.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct AddressPolicy {
+    /// Plain http as well.
+    pub allow_http: bool,
+    /// Networks exempt from the ranges refused otherwise. An IPv4-mapped address belongs to the IPv4 networks.
+    pub allow_networks: Vec<IpNet>,
+}
+
+/// Why a URL or an address is not sent to. The text says what would allow it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AddressRefusal {
+    #[error("must be an https URL; to permit plain http, start Weir with `--allow-http`")]
+    PlainHttp,
+    #[error("must be an https URL, not `{0}:`")]
+    Scheme(String),
+    #[error("must name a host")]
+    NoHost,
+    #[error("must not contain a user name or password; send credentials in one of the destination's `headers`")]
+    UserInfo,
+    #[error("must not name port 0")]
+    PortZero,
+    #[error("`{0}` is this machine; to permit it, start Weir with `--allow-networks 127.0.0.0/8,::1/128`")]
+    Localhost(String),
+    #[error("{address} is refused ({range}); to permit it, start Weir with `--allow-networks {network}`")]
+    Address {
+        address: IpAddr,
+        range: &'static str,
+        network: IpNet,
+    },
+}
+
+impl AddressPolicy {
+    /// Whether a connection to this address may be made.
+    pub fn allows(&self, address: IpAddr) -> bool {
+        self.check(address).is_ok()
+    }
+
+    /// [`AddressPolicy::allows`], with the reason.
+    pub fn check(&self, address: IpAddr) -> Result<(), AddressRefusal> {
+        // What a socket would connect to: `::ffff:10.0.0.1` is `10.0.0.1`.
+        let address = address.to_canonical();
+        if self.allow_networks.iter().any(|network| network.contains(&address)) {
+            return Ok(());
+        }
+        let refused = match address {
+            IpAddr::V4(v4) => v4_range(v4).map(|(network, range)| (IpNet::V4(network), range)),
+            IpAddr::V6(v6) => match embedded_v4(v6) {
+                Some(v4) => return self.check(IpAddr::V4(v4)),
+                None => v6_range(v6).map(|(network, range)| (IpNet::V6(network), range)),
+            },
+        };
+        match refused {
+            Some((network, range)) => Err(AddressRefusal::Address {
+                address,
+                range,
+                network,
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// Judges a destination's URL as far as it can be judged without DNS.
+    pub fn check_url(&self, url: &Url) -> Result<(), AddressRefusal> {
+        match url.scheme() {
+            "https" => {}
+            "http" if self.allow_http => {}
+            "http" => return Err(AddressRefusal::PlainHttp),
+            other => return Err(AddressRefusal::Scheme(other.to_owned())),
+        }
+        let host = url.host().ok_or(AddressRefusal::NoHost)?;
+        if !url.username().is_empty() || url.password().is_some() {
+            return Err(AddressRefusal::UserInfo);
+        }
+        if url.port() == Some(0) {
+            return Err(AddressRefusal::PortZero);
+        }
+        match host {
+            Host::Ipv4(v4) => self.check(IpAddr::V4(v4)),
+            Host::Ipv6(v6) => self.check(IpAddr::V6(v6)),
+            Host::Domain(name) if is_localhost(name) && !self.allows_loopback() => {
+                Err(AddressRefusal::Localhost(name.to_owned()))
+            }
+            Host::Domain(_) => Ok(()),
+        }
+    }
+
+    fn allows_loopback(&self) -> bool {
+        self.allows(IpAddr::V4(Ipv4Addr::LOCALHOST)) || self.allows(IpAddr::V6(Ipv6Addr::LOCALHOST))
+    }
+}
+
+/// `localhost` and every name below it mean this machine. Source: RFC 6761, section 6.3. `Url` has lowered the case.
+fn is_localhost(name: &str) -> bool {
+    let name = name.strip_suffix('.').unwrap_or(name);
+    name == "localhost" || name.ends_with(".localhost")
+}
+
+/// The IPv4 address that traffic to this one ends at: IPv4-compatible (`::/96`), and NAT64's well-known prefix, which
+/// hosts without IPv4 need in order to reach public IPv4 receivers.
+fn embedded_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
+    let embedded = match address.segments() {
+        [0, 0, 0, 0, 0, 0, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] => u32::from(high) << 16 | u32::from(low),
+        _ => return None,
+    };
+    // `::` and `::1` lie in `::/96` too, but embed nothing.
+    (!address.is_unspecified() && !address.is_loopback()).then(|| Ipv4Addr::from_bits(embedded))
+}
+
+fn v4_range(address: Ipv4Addr) -> Option<(Ipv4Net, &'static str)> {
+    REFUSED_V4
+        .iter()
+        .find(|(network, _)| network.contains(&address))
+        .copied()
+}
+
+fn v6_range(address: Ipv6Addr) -> Option<(Ipv6Net, &'static str)> {
+    REFUSED_V6
+        .iter()
+        .find(|(network, _)| network.contains(&address))
+        .copied()
+        .or_else(|| {
+            // IANA has given out global unicast addresses from 2000::/3 only.
+            (address.segments()[0] >> 13 != 0b001).then(|| (Ipv6Net::from(address), "not a public address"))
+        })
+}
+
+const fn v4(a: u8, b: u8, c: u8, d: u8, prefix: u8, range: &'static str) -> (Ipv4Net, &'static str) {
+    (Ipv4Net::new_assert(Ipv4Addr::new(a, b, c, d), prefix), range)
+}
+
+const fn v6(head: [u16; 3], last: u16, prefix: u8, range: &'static str) -> (Ipv6Net, &'static str) {
+    (
+        Ipv6Net::new_assert(Ipv6Addr::new(head[0], head[1], head[2], 0, 0, 0, 0, last), prefix),
+        range,
+    )
+}
+
+/// Sources: the IANA IPv4 special-purpose address registry (RFC 6890); multicast and class E.
+const REFUSED_V4: [(Ipv4Net, &str); 17] = [
+    v4(0, 0, 0, 0, 8, "unspecified"),
+    v4(10, 0, 0, 0, 8, "private"),
+    v4(100, 64, 0, 0, 10, "shared by carrier-grade NAT"),
+    v4(127, 0, 0, 0, 8, "loopback"),
+    // Azure's host agent and metadata, the one such service on a public address.
+    v4(168, 63, 129, 16, 32, "cloud metadata"),
+    v4(169, 254, 0, 0, 16, "link-local, cloud metadata"),
+    v4(172, 16, 0, 0, 12, "private"),
+    v4(192, 0, 0, 0, 24, "protocol assignments"),
+    v4(192, 0, 2, 0, 24, "documentation"),
+    v4(192, 88, 99, 0, 24, "6to4 relay"),
+    v4(192, 168, 0, 0, 16, "private"),
+    v4(198, 18, 0, 0, 15, "benchmarking"),
+    v4(198, 51, 100, 0, 24, "documentation"),
+    v4(203, 0, 113, 0, 24, "documentation"),
+    v4(224, 0, 0, 0, 4, "multicast"),
+    v4(255, 255, 255, 255, 32, "broadcast"),
+    v4(240, 0, 0, 0, 4, "reserved"),
+];
+
+/// Named ranges first; whatever else lies outside 2000::/3 is refused by [`v6_range`]. Tunnels that carry an IPv4 address
+/// (6to4, Teredo, local NAT64) are refused outright: no receiver needs them, and where they lead depends on the network.
+const REFUSED_V6: [(Ipv6Net, &str); 13] = [
+    v6([0, 0, 0], 0, 128, "unspecified"),
+    v6([0, 0, 0], 1, 128, "loopback"),
+    v6([0x64, 0xff9b, 1], 0, 48, "local NAT64"),
+    v6([0x100, 0, 0], 0, 64, "discard"),
+    v6([0x2001, 0, 0], 0, 32, "Teredo"),
+    v6([0x2001, 0xdb8, 0], 0, 32, "documentation"),
+    v6([0x2001, 0, 0], 0, 23, "protocol assignments"),
+    v6([0x2002, 0, 0], 0, 16, "6to4"),
+    v6([0x3fff, 0, 0], 0, 20, "documentation"),
+    v6([0xfc00, 0, 0], 0, 7, "unique local"),
+    v6([0xfe80, 0, 0], 0, 10, "link-local"),
+    v6([0xfec0, 0, 0], 0, 10, "site-local"),
+    v6([0xff00, 0, 0], 0, 8, "multicast"),
+];
+
+#[cfg(test)]
+mod tests;

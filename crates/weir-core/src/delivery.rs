@@ -120,8 +120,9 @@ pub struct Attempt {
     pub delivery_id: DeliveryId,
     /// 1 for the first.
     pub number: u32,
-    /// When the request left for the socket; of an unknown outcome, the latest instant it can have left.
-    pub sent_at: Timestamp,
+    /// When the request left for the socket; `None` when no connection could be made, so that nothing left; of an unknown
+    /// outcome, the latest instant it can have left.
+    pub sent_at: Option<Timestamp>,
     pub duration_ms: u32,
     pub outcome: AttemptOutcome,
     pub status_code: Option<u16>,

@@ -1,1 +1,62 @@
-//! placeholder
+//! The record store on SQLite: one writer with group commit, separate readers.
+//!
+//! ```text
+//!   callers ──operations──▶ writer task ──one transaction per group──▶ connection 1   (writer.rs)
+//!   callers ──reads───────▶ pool of read-only connections                              (history.rs)
+//!   callers ──destinations▶ memory                                                     (cache.rs)
+//! ```
+//!
+//! Invariants:
+//! - A file is open in one engine at a time, held by a lock file beside it. That makes the destinations in memory the
+//!   truth: they change only after the commit that changed the table.
+//! - A write is answered only after its group has committed. What was acknowledged to a producer or a person, and claims
+//!   that ask for it, are synced to disk; other claims and results may lose their last commits in a power failure, which
+//!   recovery resolves as unknown outcomes. The database itself stays whole in either case (WAL).
+//! - Every write of a delivery names the state, and for a claimed one the epoch, that it expects.
+
+mod bodies;
+mod cache;
+mod destinations;
+mod history;
+mod ingest;
+mod open;
+mod outbox;
+mod results;
+mod rows;
+mod schema;
+mod sql;
+mod writer;
+
+use std::sync::Arc;
+
+use sqlx::SqlitePool;
+use tokio::{sync::mpsc, task::JoinHandle};
+use weir_store::StoreError;
+
+pub use open::OpenError;
+
+use cache::DestinationCache;
+use writer::Operation;
+
+/// The store of one engine in one SQLite file.
+#[derive(Debug)]
+pub struct SqliteStore {
+    operations: mpsc::Sender<Operation>,
+    writer: std::sync::Mutex<Option<JoinHandle<()>>>,
+    readers: SqlitePool,
+    destinations: Arc<DestinationCache>,
+}
+
+/// Busy, full and unreadable disks may mend; anything else will fail again.
+fn store_error(error: &sqlx::Error) -> StoreError {
+    let passing = match error {
+        sqlx::Error::Database(database) => {
+            let primary = database.code().and_then(|code| code.parse::<u32>().ok()).map(|code| code & 0xff);
+            // SQLITE_BUSY, LOCKED, READONLY, IOERR, FULL, CANTOPEN.
+            matches!(primary, Some(5 | 6 | 8 | 10 | 13 | 14))
+        }
+        sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::WorkerCrashed => true,
+        _ => false,
+    };
+    if passing { StoreError::Unavailable(error.to_string()) } else { StoreError::Failed(error.to_string()) }
+}

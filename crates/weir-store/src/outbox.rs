@@ -1,10 +1,8 @@
 //! The scheduler's side: what is due, claimed for sending, given back, or left behind by the dead.
 
-use std::sync::Arc;
-
 use async_trait::async_trait;
 use weir_core::{
-    Destination, DestinationId, Timestamp,
+    DestinationId, Timestamp,
     claim::{Claim, ClaimedDelivery},
 };
 
@@ -53,6 +51,8 @@ pub struct Recovered {
     pub retried: u64,
     /// Resolved as unknown with attempts exhausted: `dead`.
     pub dead: u64,
+    /// Resolved as unknown, of a deleted destination: `cancelled`.
+    pub cancelled: u64,
 }
 
 #[async_trait]
@@ -77,7 +77,4 @@ pub trait Outbox {
 
     /// The last sends of these destinations, in the same order.
     async fn send_history(&self, ids: &[DestinationId]) -> StoreResult<Vec<SendHistory>>;
-
-    /// The destinations that are held or paused, for a queue that starts empty.
-    async fn restrained_destinations(&self, now: Timestamp) -> StoreResult<Vec<Arc<Destination>>>;
 }

@@ -1,0 +1,146 @@
+//! Deliveries: looked up, tried again, cancelled.
+
+use axum::{Json, extract::State};
+use http::StatusCode;
+use weir_core::{DeliveryId, DeliveryState};
+use weir_queue::Wake;
+use weir_store::{DeliveryAction, DeliveryDetail, DeliveryFilter};
+
+use crate::{
+    extract::PathId,
+    page::Listing,
+    problem::{Answer, Problem},
+    query::Query,
+    state::{Api, ApiState},
+    views::{AttemptView, DeliveryDetailView, DeliveryView, List},
+};
+
+/// List deliveries
+#[utoipa::path(
+    get, path = "/v1/deliveries", tag = "deliveries",
+    params(
+        ("destination" = Option<String>, Query, description = "To this destination: `dst_…`"),
+        ("event" = Option<String>, Query, description = "Of this event: `evt_…`"),
+        ("state" = Option<String>, Query,
+            description = "`pending`, `delivering`, `retrying`, `delivered`, `failed`, `dead` or `cancelled`"),
+        crate::openapi::RangeParameters,
+        crate::openapi::PageParameters,
+    ),
+    responses((status = 200, description = "One page, newest first", body = List<DeliveryView>))
+)]
+pub(crate) async fn list(State(api): State<Api>, mut query: Query) -> Answer<Json<List<DeliveryView>>> {
+    let destination_id = query.parse("destination", str::parse);
+    let event_id = query.parse("event", str::parse);
+    let state = query.parse("state", |text| DeliveryState::parse(text).ok_or_else(unknown_state));
+    let (from, to) = query.range();
+    let page = Listing::Deliveries.request(&mut query);
+    query.close()?;
+    let filter = DeliveryFilter {
+        destination_id,
+        event_id,
+        state,
+        from,
+        to,
+    };
+    let page = api.store.list_deliveries(&filter, page).await?;
+    Ok(Listing::Deliveries.page(page, DeliveryView::from))
+}
+
+fn unknown_state() -> String {
+    format!(
+        "must be one of {}",
+        DeliveryState::ALL.map(DeliveryState::as_str).join(", ")
+    )
+}
+
+/// Show a delivery with its attempts
+#[utoipa::path(
+    get, path = "/v1/deliveries/{id}", tag = "deliveries", params(("id" = String, Path, description = "`dlv_…`")),
+    responses((status = 200, description = "The delivery", body = DeliveryDetailView))
+)]
+pub(crate) async fn show(
+    State(api): State<Api>,
+    PathId(id): PathId<DeliveryId>,
+    query: Query,
+) -> Answer<Json<DeliveryDetailView>> {
+    query.close()?;
+    find(&api, id).await.map(Json)
+}
+
+/// Try a delivery again
+///
+/// Makes it due at once, under the same limits as everything else. One whose attempts were exhausted gets one more.
+#[utoipa::path(
+    post, path = "/v1/deliveries/{id}/retry", tag = "deliveries", params(("id" = String, Path, description = "`dlv_…`")),
+    responses(
+        (status = 202, description = "Due now", body = DeliveryDetailView),
+        (status = 409, response = inline(crate::openapi::Refused)),
+    )
+)]
+pub(crate) async fn retry(
+    State(api): State<Api>,
+    PathId(id): PathId<DeliveryId>,
+    query: Query,
+) -> Answer<(StatusCode, Json<DeliveryDetailView>)> {
+    query.close()?;
+    let now = api.clock.now();
+    match api.store.retry_delivery(id, now).await? {
+        DeliveryAction::Done { destination_id } => {
+            api.wake(&[Wake {
+                destination_id,
+                due: now,
+            }])
+            .await
+        }
+        other => return Err(refusal(id, other, "tried again")),
+    }
+    Ok((StatusCode::ACCEPTED, Json(find(&api, id).await?)))
+}
+
+/// Cancel a delivery
+///
+/// Only what waits can be cancelled.
+#[utoipa::path(
+    post, path = "/v1/deliveries/{id}/cancel", tag = "deliveries", params(("id" = String, Path, description = "`dlv_…`")),
+    responses(
+        (status = 202, description = "Cancelled", body = DeliveryDetailView),
+        (status = 409, response = inline(crate::openapi::Refused)),
+    )
+)]
+pub(crate) async fn cancel(
+    State(api): State<Api>,
+    PathId(id): PathId<DeliveryId>,
+    query: Query,
+) -> Answer<(StatusCode, Json<DeliveryDetailView>)> {
+    query.close()?;
+    match api.store.cancel_delivery(id, api.clock.now()).await? {
+        DeliveryAction::Done { .. } => Ok((StatusCode::ACCEPTED, Json(find(&api, id).await?))),
+        other => Err(refusal(id, other, "cancelled")),
+    }
+}
+
+/// Why the delivery was not `done`.
+fn refusal(id: DeliveryId, action: DeliveryAction, done: &str) -> Problem {
+    match action {
+        DeliveryAction::Refused(state) => {
+            Problem::conflict(format!("the delivery is {} and cannot be {done}", state.as_str()))
+        }
+        DeliveryAction::DestinationGone => {
+            Problem::conflict(format!("the destination is deleted, so the delivery cannot be {done}"))
+        }
+        DeliveryAction::NotFound | DeliveryAction::Done { .. } => missing(id),
+    }
+}
+
+async fn find(api: &ApiState, id: DeliveryId) -> Answer<DeliveryDetailView> {
+    let DeliveryDetail { delivery, attempts } = api.store.delivery(id).await?.ok_or_else(|| missing(id))?;
+    let attempts = attempts.into_iter().map(AttemptView::from).collect();
+    Ok(DeliveryDetailView {
+        delivery: delivery.into(),
+        attempts,
+    })
+}
+
+fn missing(id: DeliveryId) -> Problem {
+    Problem::not_found(format!("there is no delivery {id}"))
+}

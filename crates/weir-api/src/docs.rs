@@ -1,0 +1,57 @@
+//! The documentation for people: one page without anything from elsewhere, which renders `/openapi.json`.
+
+use std::sync::LazyLock;
+
+use axum::response::{IntoResponse, Response};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use http::header;
+use sha2::{Digest, Sha256};
+
+use crate::openapi::DOCUMENT;
+
+const STYLE: &str = include_str!("docs/page.css");
+const SCRIPT: &str = include_str!("docs/page.js");
+
+static PAGE: LazyLock<String> = LazyLock::new(|| {
+    include_str!("docs/page.html")
+        .replace("{{style}}", STYLE)
+        .replace("{{script}}", SCRIPT)
+});
+
+/// Only the page's own style and script run, and they may ask this server only.
+static POLICY: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "default-src 'none'; style-src 'sha256-{}'; script-src 'sha256-{}'; connect-src 'self'; img-src data:; \
+         base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+        digest(STYLE),
+        digest(SCRIPT)
+    )
+});
+
+fn digest(text: &str) -> String {
+    STANDARD.encode(Sha256::digest(text))
+}
+
+/// The OpenAPI document
+#[utoipa::path(
+    get, path = "/openapi.json", tag = "operation", security(()),
+    responses((status = 200, description = "OpenAPI 3.1", body = Object, content_type = "application/json"))
+)]
+pub(crate) async fn openapi() -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], DOCUMENT.clone()).into_response()
+}
+
+/// This documentation, for people
+#[utoipa::path(
+    get, path = "/docs", tag = "operation", security(()),
+    responses((status = 200, description = "A page", body = String, content_type = "text/html"))
+)]
+pub(crate) async fn page() -> Response {
+    let headers = [
+        (header::CONTENT_TYPE, "text/html; charset=utf-8"),
+        (header::CONTENT_SECURITY_POLICY, POLICY.as_str()),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+    ];
+    (headers, PAGE.as_str()).into_response()
+}

@@ -1,0 +1,97 @@
+//! Events, looked up. How they come in is in [`crate::ingest`].
+
+use axum::Json;
+use axum::{
+    extract::State,
+    response::{IntoResponse, Response},
+};
+use bytes::Bytes;
+use serde_json::value::RawValue;
+use weir_core::{
+    EventId,
+    event::{Event, valid_type},
+};
+use weir_store::EventFilter;
+
+use crate::{
+    extract::PathId,
+    page::Listing,
+    problem::{self, Answer, Problem},
+    query::Query,
+    state::Api,
+    views::{DeliveryView, EventDetailView, EventView, List},
+};
+
+/// List events
+#[utoipa::path(
+    get, path = "/v1/events", tag = "events",
+    params(
+        ("type" = Option<String>, Query, description = "Of exactly this type"),
+        ("tenant" = Option<String>, Query, description = "Of this tenant only"),
+        crate::openapi::RangeParameters,
+        crate::openapi::PageParameters,
+    ),
+    responses((status = 200, description = "One page, newest first", body = List<EventView<'static>>))
+)]
+pub(crate) async fn list(State(api): State<Api>, mut query: Query) -> Answer<Response> {
+    let event_type = query.parse("type", |text| {
+        valid_type(text).then(|| text.to_owned()).ok_or("must be an event type")
+    });
+    let tenant = query.tenant();
+    let (from, to) = query.range();
+    let page = Listing::Events.request(&mut query);
+    query.close()?;
+    let page = api
+        .store
+        .list_events(
+            &EventFilter {
+                event_type,
+                tenant,
+                from,
+                to,
+            },
+            page,
+        )
+        .await?;
+    let next_cursor = Listing::Events.next_cursor(&page);
+    let bodies: Vec<Bytes> = page.rows.iter().map(|event| event.body.data()).collect();
+    let views = page.rows.iter().zip(&bodies).map(|(event, data)| view(event, data));
+    Ok(Json(List {
+        data: views.collect::<Answer<Vec<_>>>()?,
+        next_cursor,
+    })
+    .into_response())
+}
+
+/// Show an event with its deliveries
+#[utoipa::path(
+    get, path = "/v1/events/{id}", tag = "events", params(("id" = String, Path, description = "`evt_…`")),
+    responses((status = 200, description = "The event", body = EventDetailView<'static>))
+)]
+pub(crate) async fn show(State(api): State<Api>, PathId(id): PathId<EventId>, query: Query) -> Answer<Response> {
+    query.close()?;
+    let event = api
+        .store
+        .event(id)
+        .await?
+        .ok_or_else(|| Problem::not_found(format!("there is no event {id}")))?;
+    let deliveries = api
+        .store
+        .event_deliveries(id)
+        .await?
+        .into_iter()
+        .map(DeliveryView::from)
+        .collect();
+    let data = event.body.data();
+    Ok(Json(EventDetailView {
+        event: view(&event, &data)?,
+        deliveries,
+    })
+    .into_response())
+}
+
+fn view<'a>(event: &'a Event, data: &'a Bytes) -> Answer<EventView<'a>> {
+    let data: &RawValue = serde_json::from_slice(data)
+        .map_err(|error| problem::internal("a stored event's data is not JSON", &format!("{}: {error}", event.id)))?;
+    Ok(EventView::new(event, data))
+}

@@ -1,0 +1,398 @@
+//! Events come in: the hot path.
+//!
+//! A body is parsed in one pass that leaves `data` where it is; the only copy of it is the frozen body. A body that does
+//! not parse so is looked at a second time, by [`diagnosis`], for the sake of a good refusal.
+
+mod diagnosis;
+
+use std::{borrow::Cow, collections::HashSet};
+
+use axum::{
+    Json,
+    extract::{Request, State},
+    response::{IntoResponse, Response},
+};
+use http::{HeaderMap, StatusCode};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+use weir_core::{
+    DestinationId, EventId, Timestamp,
+    destination::DEFAULT_TENANT,
+    event::{Event, EventBody, MAX_TYPE_LEN, valid_type},
+};
+use weir_queue::Wake;
+use weir_store::{IngestRefusal, Ingested, NewEvent};
+
+use crate::{
+    extract,
+    fields::Errors,
+    observe,
+    problem::{self, Answer, FieldError, Kind, Problem},
+    settings::check_tenant,
+    state::{Api, ApiState},
+};
+
+/// The most events of one batch.
+const MAX_BATCH: usize = 1_000;
+/// The largest body of a batch. One event may always be as large as the limit of events allows.
+const MAX_BATCH_BYTES: usize = 32 * 1024 * 1024;
+const MAX_KEY_LEN: usize = 255;
+/// The most destinations that one event may name.
+const MAX_NAMED: usize = 1_000;
+const KEY_HEADER: &str = "idempotency-key";
+/// Weir's own events begin so; nobody else may make them.
+const RESERVED_TYPES: &str = "weir.";
+
+/// An event as it comes in.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EventRequest<'a> {
+    #[serde(borrow, rename = "type")]
+    event_type: Cow<'a, str>,
+    #[serde(borrow)]
+    data: &'a RawValue,
+    tenant: Option<String>,
+    idempotency_key: Option<String>,
+    destinations: Option<Vec<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BatchRequest<'a> {
+    #[serde(borrow)]
+    events: Vec<&'a RawValue>,
+}
+
+/// An event that was taken.
+#[derive(Serialize, ToSchema)]
+#[schema(as = AcceptedEvent)]
+pub(crate) struct AcceptedView {
+    #[schema(value_type = String, example = "evt_01h2xcejqtf2nbrexx3vqjhp41")]
+    id: EventId,
+    #[serde(rename = "type")]
+    event_type: String,
+    tenant: String,
+    #[schema(value_type = String, format = DateTime)]
+    created_at: Timestamp,
+    /// How many destinations it is owed to.
+    deliveries: u32,
+    /// Whether an event with this idempotency key was there before; this is the first one then.
+    duplicate: bool,
+}
+
+/// What became of one event of a batch.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+#[schema(as = BatchItem)]
+pub(crate) enum BatchItem {
+    Accepted(AcceptedView),
+    Refused {
+        #[schema(value_type = crate::problem::ProblemDocument<'_>)]
+        error: Problem,
+    },
+}
+
+/// What became of each event of a batch, in the same order.
+#[derive(Serialize, ToSchema)]
+#[schema(as = BatchAnswer)]
+pub(crate) struct BatchView {
+    events: Vec<BatchItem>,
+}
+
+/// Send an event
+///
+/// It goes to the named destinations, or to every destination of the tenant whose `event_types` match. The answer is sent
+/// after the commit: an answered event is not lost.
+#[utoipa::path(
+    post, path = "/v1/events", tag = "events", request_body = crate::openapi::EventRequest,
+    params(("Idempotency-Key" = Option<String>, Header, description = "The same as the field `idempotency_key`")),
+    responses(
+        (status = 202, description = "Stored", body = AcceptedView),
+        (status = 200, description = "The idempotency key was there before; nothing was stored", body = AcceptedView),
+    )
+)]
+pub(crate) async fn post(State(api): State<Api>, request: Request) -> Answer<Response> {
+    let header_key = header_key(request.headers())?;
+    let bytes = extract::json_bytes(request, api.max_event_bytes).await?;
+    let event = read(&bytes, header_key, api.clock.now(), 0)?;
+    let outcome = store(&api, vec![event]).await?.pop();
+    match outcome.ok_or_else(|| problem::internal("the store answered nothing", &"one event went in"))? {
+        Ok(view) => {
+            let status = if view.duplicate {
+                StatusCode::OK
+            } else {
+                StatusCode::ACCEPTED
+            };
+            Ok((status, Json(view)).into_response())
+        }
+        Err(refusal) => Err(refusal),
+    }
+}
+
+/// Send up to 1000 events
+///
+/// Each stands alone: those that are valid are stored, the others are answered with an `error`.
+#[utoipa::path(
+    post, path = "/v1/events/batch", tag = "events", request_body = crate::openapi::BatchRequest,
+    responses(
+        (status = 202, description = "At least one was stored, or was there before", body = BatchView),
+        (status = 422, description = "None was valid", body = crate::openapi::BatchProblem,
+            content_type = "application/problem+json"),
+    )
+)]
+pub(crate) async fn post_batch(State(api): State<Api>, request: Request) -> Answer<Response> {
+    if request.headers().contains_key(KEY_HEADER) {
+        return Err(Problem::invalid_field(
+            "/idempotency_key",
+            "must be given for each event of a batch, not as a header",
+        ));
+    }
+    let bytes = extract::json_bytes(request, MAX_BATCH_BYTES.max(api.max_event_bytes)).await?;
+    let batch: BatchRequest<'_> = serde_json::from_slice(&bytes)
+        .map_err(|error| diagnosis::batch(&bytes).unwrap_or_else(|| extract::not_json(&error)))?;
+    if !(1..=MAX_BATCH).contains(&batch.events.len()) {
+        return Err(Problem::invalid_field(
+            "/events",
+            format!("must hold 1 to {MAX_BATCH} events"),
+        ));
+    }
+    let now = api.clock.now();
+    let mut events = Vec::with_capacity(batch.events.len());
+    let read = batch
+        .events
+        .iter()
+        .enumerate()
+        .map(|(index, raw)| read_member(raw, api.max_event_bytes, now, index));
+    // The refused keep their places; the accepted take theirs once they are stored.
+    let refused: Vec<Option<Problem>> = read.map(|event| event.map(|event| events.push(event)).err()).collect();
+    let mut outcomes = store(&api, events).await?.into_iter();
+    let events: Vec<BatchItem> = refused
+        .into_iter()
+        .filter_map(|refusal| refusal.map(Err).or_else(|| outcomes.next()))
+        .map(|outcome| outcome.map_or_else(|error| BatchItem::Refused { error }, BatchItem::Accepted))
+        .collect();
+    Ok(answer_batch(events))
+}
+
+fn read_member(raw: &RawValue, limit: usize, now: Timestamp, index: usize) -> Answer<NewEvent> {
+    let bytes = raw.get().as_bytes();
+    if bytes.len() > limit {
+        return Err(extract::too_large(limit));
+    }
+    read(bytes, None, now, index)
+}
+
+/// 202 when any was taken. When none was, a problem that names every mistake by its place in the batch, with the usual
+/// answer as a member of its own.
+fn answer_batch(events: Vec<BatchItem>) -> Response {
+    if events.iter().any(|item| matches!(item, BatchItem::Accepted(_))) {
+        return (StatusCode::ACCEPTED, Json(BatchView { events })).into_response();
+    }
+    let mut errors = Errors::default();
+    for (index, item) in events.iter().enumerate() {
+        let BatchItem::Refused { error } = item else { continue };
+        match error.errors() {
+            [] => errors.add(format!("/events/{index}"), error.detail()),
+            some => errors.extend(some.iter().map(|FieldError { pointer, detail }| FieldError {
+                pointer: format!("/events/{index}{pointer}"),
+                detail: detail.clone(),
+            })),
+        }
+    }
+    let problem = Problem::invalid(errors.into_vec());
+    problem::response(
+        Kind::Invalid,
+        &BatchProblemView {
+            problem: problem.document(),
+            events,
+        },
+    )
+}
+
+#[derive(Serialize)]
+struct BatchProblemView<'a> {
+    #[serde(flatten)]
+    problem: problem::ProblemDocument<'a>,
+    events: Vec<BatchItem>,
+}
+
+/// The key of the header, checked like the field.
+fn header_key(headers: &HeaderMap) -> Answer<Option<String>> {
+    let mut values = headers.get_all(KEY_HEADER).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    let key = value.to_str().ok().filter(|key| check_key(key).is_ok());
+    match key {
+        Some(key) if values.all(|other| other == value) => Ok(Some(key.to_owned())),
+        Some(_) => Err(Problem::invalid_field(
+            "/idempotency_key",
+            "is given by several different headers",
+        )),
+        None => Err(Problem::invalid_field("/idempotency_key", KEY_RULE)),
+    }
+}
+
+/// The event of a body, at `index` of its batch.
+fn read(bytes: &[u8], header_key: Option<String>, now: Timestamp, index: usize) -> Answer<NewEvent> {
+    match serde_json::from_slice::<EventRequest<'_>>(bytes) {
+        Ok(request) => accept(request, header_key, now, index),
+        Err(error) => Err(diagnosis::event(bytes, &error)),
+    }
+}
+
+fn accept(request: EventRequest<'_>, header_key: Option<String>, now: Timestamp, index: usize) -> Answer<NewEvent> {
+    let mut errors = Errors::default();
+    if let Err(detail) = check_type(&request.event_type) {
+        errors.add("/type", detail);
+    }
+    if let Some(Err(detail)) = request.tenant.as_deref().map(check_tenant) {
+        errors.add("/tenant", detail);
+    }
+    if let Some(Err(detail)) = request.idempotency_key.as_deref().map(check_key) {
+        errors.add("/idempotency_key", detail);
+    }
+    if let (Some(field), Some(header)) = (&request.idempotency_key, &header_key)
+        && field != header
+    {
+        errors.add("/idempotency_key", "differs from the `Idempotency-Key` header");
+    }
+    let destinations = request.destinations.map(|ids| read_destinations(&ids, &mut errors));
+    if !errors.is_empty() {
+        return Err(Problem::invalid(errors.into_vec()));
+    }
+    let random = sortable_random(now, index);
+    let id = EventId::new(now, random);
+    let body = EventBody::freeze(id, &request.event_type, now, request.data.get());
+    let event = Event {
+        id,
+        tenant: request.tenant.unwrap_or_else(|| DEFAULT_TENANT.to_owned()),
+        event_type: request.event_type.into_owned(),
+        created_at: now,
+        idempotency_key: request.idempotency_key.or(header_key),
+        body,
+    };
+    Ok(NewEvent {
+        event,
+        destinations,
+        random,
+    })
+}
+
+fn read_destinations(ids: &[String], errors: &mut Errors) -> Vec<DestinationId> {
+    if !(1..=MAX_NAMED).contains(&ids.len()) {
+        errors.add(
+            "/destinations",
+            format!("must name 1 to {MAX_NAMED} destinations; leave it out for all that match"),
+        );
+        return Vec::new();
+    }
+    let parse = |(index, id): (usize, &String)| match id.parse() {
+        Ok(id) => Some(id),
+        Err(error) => {
+            errors.add(
+                format!("/destinations/{index}"),
+                weir_core::id::InvalidId::to_string(&error),
+            );
+            None
+        }
+    };
+    ids.iter().enumerate().filter_map(parse).collect()
+}
+
+const TYPE_RULE: &str = "must be dot-separated words of letters, digits, `_` and `-`, such as `video.created`";
+const KEY_RULE: &str = "must be 1 to 255 printable characters of ASCII";
+
+fn check_type(text: &str) -> Result<(), String> {
+    match text {
+        _ if text.len() > MAX_TYPE_LEN => Err(format!("must be at most {MAX_TYPE_LEN} characters long")),
+        _ if !valid_type(text) => Err(TYPE_RULE.to_owned()),
+        _ if text.starts_with(RESERVED_TYPES) => Err("must not begin with `weir.`: those are Weir's own".to_owned()),
+        _ => Ok(()),
+    }
+}
+
+fn check_key(text: &str) -> Result<(), &'static str> {
+    let printable = |byte: u8| (b' '..=b'~').contains(&byte);
+    if (1..=MAX_KEY_LEN).contains(&text.len()) && text.bytes().all(printable) {
+        Ok(())
+    } else {
+        Err(KEY_RULE)
+    }
+}
+
+/// Random bits under an order: ids made of them sort by the time within their millisecond, and by the place within a
+/// batch. RFC 9562, section 6.2, methods 3 and 2. Lists and deliveries then keep the order in which events came.
+fn sortable_random(now: Timestamp, index: usize) -> u128 {
+    let fraction = now.as_nanos().rem_euclid(1_000_000) as u128 * 4_096 / 1_000_000;
+    let place = (index as u128) & 0x3ff;
+    let random = u128::from(rand::random::<u64>()) & ((1 << 52) - 1);
+    fraction << 64 | place << 52 | random
+}
+
+/// Stores the events and wakes what they are owed to.
+async fn store(api: &ApiState, events: Vec<NewEvent>) -> Answer<Vec<Answer<AcceptedView>>> {
+    if events.is_empty() {
+        return Ok(Vec::new());
+    }
+    let outcomes = api.store.ingest(events).await?;
+    let mut wakes = Vec::new();
+    let mut seen = HashSet::new();
+    let mut stored = 0;
+    for ingested in outcomes.iter().flatten() {
+        stored += u64::from(!ingested.duplicate);
+        let fresh = ingested.wake.iter().filter(|id| seen.insert(**id));
+        wakes.extend(fresh.map(|&destination_id| Wake {
+            destination_id,
+            due: ingested.event.created_at,
+        }));
+    }
+    observe::ingested(stored);
+    api.wake(&wakes).await;
+    Ok(outcomes.into_iter().map(view).collect())
+}
+
+fn view(outcome: Result<Ingested, IngestRefusal>) -> Answer<AcceptedView> {
+    match outcome {
+        Ok(Ingested {
+            event,
+            deliveries,
+            duplicate,
+            ..
+        }) => Ok(AcceptedView {
+            id: event.id,
+            event_type: event.event_type,
+            tenant: event.tenant,
+            created_at: event.created_at,
+            deliveries,
+            duplicate,
+        }),
+        Err(IngestRefusal::UnknownDestination { index }) => Err(Problem::invalid_field(
+            format!("/destinations/{index}"),
+            "is no destination of this tenant",
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_sort_by_time_within_a_millisecond_and_by_place_within_a_batch() {
+        let at = |nanos: i64, index| {
+            let now = Timestamp::from_nanos(1_763_710_200_000_000_000 + nanos);
+            EventId::new(now, sortable_random(now, index))
+        };
+        let ids = [
+            at(0, 0),
+            at(0, 1),
+            at(0, 999),
+            at(500, 0),
+            at(250_000, 0),
+            at(999_999, 0),
+            at(1_000_000, 0),
+        ];
+        assert!(ids.windows(2).all(|pair| pair[0] < pair[1]), "{ids:?}");
+        assert_ne!(at(0, 0), at(0, 0));
+    }
+}

@@ -1,0 +1,92 @@
+//! Says all that is wrong with the shape of an event that did not parse.
+//!
+//! Off the hot path, so it may take the body apart at leisure.
+
+use serde_json::{Value, value::RawValue};
+
+use super::{BatchRequest, EventRequest, check_key, check_type};
+use crate::{
+    extract,
+    fields::{Errors, Object},
+    problem::Problem,
+    settings::check_tenant,
+};
+
+/// The refusal of the body of one event, which serde refused with `error`.
+pub(super) fn event(bytes: &[u8], error: &serde_json::Error) -> Problem {
+    let errors = match serde_json::from_slice::<Value>(bytes) {
+        Ok(value) => event_errors(value),
+        Err(_) => Errors::default(),
+    };
+    if errors.is_empty() {
+        typed::<EventRequest<'_>>(bytes, error)
+    } else {
+        Problem::invalid(errors.into_vec())
+    }
+}
+
+/// The refusal of a batch as a whole; `None` when it is not even JSON.
+pub(super) fn batch(bytes: &[u8]) -> Option<Problem> {
+    let mut errors = Errors::default();
+    // The members stay raw: they are judged one by one elsewhere.
+    let whole: &RawValue = serde_json::from_slice(bytes).ok()?;
+    if let Some(mut object) = Object::open(serde_json::from_str(whole.get()).ok()?, "", &mut errors) {
+        if !object.names("events") {
+            object.refuse("events", "is required");
+        }
+        object.array("events");
+        object.close(&[]);
+    }
+    if errors.is_empty() {
+        let error = serde_json::from_slice::<BatchRequest<'_>>(bytes).err()?;
+        return Some(typed::<BatchRequest<'_>>(bytes, &error));
+    }
+    Some(Problem::invalid(errors.into_vec()))
+}
+
+fn event_errors(value: Value) -> Errors {
+    let mut errors = Errors::default();
+    let Some(mut object) = Object::open(value, "", &mut errors) else {
+        return errors;
+    };
+    if let Some(Err(detail)) = object.required_string("type").as_deref().map(check_type) {
+        object.refuse("type", detail);
+    }
+    if !object.has("data") {
+        object.refuse("data", "is required; it may be any JSON value, null too");
+    }
+    object.take("data");
+    if let Some(Err(detail)) = object.string("tenant").as_deref().map(check_tenant) {
+        object.refuse("tenant", detail);
+    }
+    if let Some(Err(detail)) = object.string("idempotency_key").as_deref().map(check_key) {
+        object.refuse("idempotency_key", detail);
+    }
+    let pointer = object.pointer_to("destinations");
+    for (index, id) in object.array("destinations").unwrap_or_default().iter().enumerate() {
+        if !id.is_string() {
+            object.errors().add(format!("{pointer}/{index}"), "must be a string");
+        }
+    }
+    object.close(&[]);
+    errors
+}
+
+/// The refusal in serde's words, with the pointer of where it stopped (a field given twice, say).
+fn typed<'a, T: serde::Deserialize<'a>>(bytes: &'a [u8], error: &serde_json::Error) -> Problem {
+    if !error.is_data() {
+        return extract::not_json(error);
+    }
+    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
+    match serde_path_to_error::deserialize::<_, T>(&mut deserializer) {
+        Ok(_) => extract::not_json(error),
+        Err(found) => {
+            let steps = found.path().iter().map(|step| match step {
+                serde_path_to_error::Segment::Seq { index } => format!("/{index}"),
+                serde_path_to_error::Segment::Map { key } => format!("/{}", crate::fields::escape(key)),
+                _ => String::new(),
+            });
+            Problem::invalid_field(steps.collect::<String>(), found.inner().to_string())
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! The OpenAPI document.
+//!
+//! Handlers describe themselves where they are; this file adds what they share: request bodies, parameters, and the
+//! refusals that follow from a route's shape. A test holds the document and the routes together.
+
+mod schemas;
+
+use std::sync::LazyLock;
+
+use bytes::Bytes;
+use utoipa::{
+    Modify, OpenApi,
+    openapi::{
+        ContentBuilder, OpenApi as Document, Ref, RefOr, Response, ResponseBuilder,
+        path::{Operation, ParameterIn},
+        security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
+    },
+};
+
+use crate::{audit, backlog, deliveries, destinations, docs, events, health, ingest, problem::Kind};
+
+pub(crate) use schemas::{
+    Audit, BatchProblem, BatchRequest, DestinationPatchRequest, DestinationRequest, EventRequest, PageParameters,
+    RangeParameters, Refused,
+};
+
+/// The document, as it is served.
+pub(crate) static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| {
+    let json = Api::openapi().to_pretty_json();
+    json.unwrap_or_else(|error| format!(r#"{{"error": "{error}"}}"#)).into()
+});
+
+/// Named in the attribute below too, which takes literals only.
+const SECURITY_SCHEME: &str = "api_key";
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Weir",
+        description = "Outbound webhooks at exactly the rate the other side can take.\n\n\
+            Times are RFC 3339 in UTC with milliseconds. Units are in the names. Lists are newest first: follow \
+            `next_cursor` until it is null. Every refusal is a problem (RFC 9457) and changes nothing; `errors` names \
+            each mistake by a JSON pointer, of a query parameter by `/` and its name. Unknown fields and parameters are \
+            refused. Without a configured key the server listens on loopback only and asks for none.",
+        license(name = "Apache-2.0", identifier = "Apache-2.0")
+    ),
+    tags(
+        (name = "events", description = "Facts that come in once and go out to many."),
+        (name = "destinations", description = "Where events go, and how fast."),
+        (name = "deliveries", description = "One event owed to one destination, and its attempts."),
+        (name = "operation", description = "Health, metrics and this documentation. Open without a key.")
+    ),
+    paths(
+        ingest::post, ingest::post_batch, events::list, events::show,
+        destinations::create, destinations::list, destinations::show, destinations::edit, destinations::delete,
+        destinations::secret, backlog::show, audit::show,
+        deliveries::list, deliveries::show, deliveries::retry, deliveries::cancel,
+        health::live, health::ready, health::metrics, docs::openapi, docs::page
+    ),
+    components(schemas(crate::problem::ProblemDocument<'_>)),
+    security(("api_key" = [])),
+    modifiers(&Shared)
+)]
+struct Api;
+
+/// Adds what follows from the shape of a route.
+struct Shared;
+
+impl Modify for Shared {
+    fn modify(&self, document: &mut Document) {
+        if let Some(components) = document.components.as_mut() {
+            let bearer = HttpBuilder::new()
+                .scheme(HttpAuthScheme::Bearer)
+                .description(Some("A configured API key"));
+            let scheme = RefOr::T(SecurityScheme::Http(bearer.build()));
+            components.security_schemes.insert(SECURITY_SCHEME.to_owned(), scheme);
+            for kind in Kind::ALL {
+                components
+                    .responses
+                    .insert(response_name(kind), RefOr::T(response(kind)));
+            }
+        }
+        for (path, item) in &mut document.paths.paths {
+            let methods = [&mut item.get, &mut item.post, &mut item.patch, &mut item.delete];
+            for operation in methods.into_iter().filter_map(Option::as_mut) {
+                for kind in refusals(path, operation) {
+                    let responses = &mut operation.responses.responses;
+                    responses
+                        .entry(kind.status().as_str().to_owned())
+                        .or_insert_with(|| RefOr::Ref(Ref::from_response_name(response_name(kind))));
+                }
+            }
+        }
+    }
+}
+
+/// What any request of this shape may be answered with.
+fn refusals(path: &str, operation: &Operation) -> Vec<Kind> {
+    let has = |place: ParameterIn| {
+        operation.parameters.iter().flatten().any(|parameter| match parameter {
+            RefOr::T(parameter) => parameter.parameter_in == place,
+            RefOr::Ref(_) => false,
+        })
+    };
+    let mut kinds = Vec::new();
+    if path.starts_with("/v1/") {
+        kinds.extend([Kind::Unauthorized, Kind::Invalid, Kind::Internal, Kind::Unavailable]);
+    }
+    if path == "/readyz" {
+        kinds.extend([Kind::Internal, Kind::Unavailable]);
+    }
+    if has(ParameterIn::Path) {
+        kinds.push(Kind::NotFound);
+    }
+    if operation.request_body.is_some() {
+        kinds.extend([Kind::NotJson, Kind::Timeout, Kind::TooLarge, Kind::UnsupportedMediaType]);
+    }
+    kinds
+}
+
+fn response_name(kind: Kind) -> String {
+    format!("{kind:?}")
+}
+
+fn response(kind: Kind) -> Response {
+    let content = ContentBuilder::new()
+        .schema(Some(Ref::from_schema_name("Problem")))
+        .build();
+    ResponseBuilder::new()
+        .description(kind.title())
+        .content("application/problem+json", content)
+        .build()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::{routes, settings};
+
+    fn document() -> Value {
+        serde_json::from_slice(&DOCUMENT).unwrap()
+    }
+
+    #[test]
+    fn the_document_and_the_router_name_the_same_routes() {
+        let served: BTreeSet<String> = routes::table()
+            .iter()
+            .map(|route| format!("{} {}", route.method, route.path))
+            .collect();
+        let document = document();
+        let described: BTreeSet<String> = document["paths"]
+            .as_object()
+            .unwrap()
+            .iter()
+            .flat_map(|(path, item)| {
+                item.as_object()
+                    .unwrap()
+                    .keys()
+                    .map(move |method| format!("{} {path}", method.to_uppercase()))
+            })
+            .collect();
+        assert_eq!(served, described);
+    }
+
+    #[test]
+    fn every_reference_of_the_document_leads_somewhere() {
+        fn references(value: &Value, found: &mut BTreeSet<String>) {
+            match value {
+                Value::Object(fields) => {
+                    if let Some(Value::String(reference)) = fields.get("$ref") {
+                        found.insert(reference.clone());
+                    }
+                    fields.values().for_each(|value| references(value, found));
+                }
+                Value::Array(values) => values.iter().for_each(|value| references(value, found)),
+                _ => {}
+            }
+        }
+        let document = document();
+        let mut found = BTreeSet::new();
+        references(&document, &mut found);
+        assert!(found.len() > 10, "{found:?}");
+        for reference in found {
+            assert!(
+                document.pointer(reference.trim_start_matches('#')).is_some(),
+                "{reference}"
+            );
+        }
+    }
+
+    #[test]
+    fn every_guarded_route_describes_its_refusals() {
+        for (path, item) in document()["paths"].as_object().unwrap() {
+            for (method, operation) in item.as_object().unwrap() {
+                let responses = operation["responses"].as_object().unwrap();
+                assert!(
+                    responses.keys().any(|status| status.starts_with('2')),
+                    "{method} {path}"
+                );
+                assert!(operation["summary"].is_string(), "{method} {path}");
+                if path.starts_with("/v1/") {
+                    for status in ["401", "422", "500", "503"] {
+                        assert!(responses.contains_key(status), "{method} {path} {status}");
+                    }
+                } else {
+                    assert_eq!(operation["security"], json!([{}]), "{method} {path}");
+                }
+            }
+        }
+    }
+
+    /// Every property of the schema is sent with a value of the wrong type: each must be known, and refused for that.
+    #[test]
+    fn the_described_request_is_the_one_that_is_read() {
+        let document = document();
+        for name in ["DestinationRequest", "DestinationPatch"] {
+            let properties = document
+                .pointer(&format!("/components/schemas/{name}/properties"))
+                .unwrap();
+            let names: BTreeSet<String> = properties
+                .as_object()
+                .unwrap()
+                .keys()
+                .map(|name| format!("/{name}"))
+                .collect();
+            let body: Value = properties
+                .as_object()
+                .unwrap()
+                .keys()
+                .map(|name| (name.clone(), json!({"": 1})))
+                .collect();
+            let problem = settings::read(body, &Default::default()).unwrap_err();
+            let refused: BTreeSet<String> = problem
+                .errors()
+                .iter()
+                .inspect(|error| {
+                    assert!(
+                        error.pointer.matches('/').count() > 1 || error.detail != "is not a known field",
+                        "{error:?}"
+                    )
+                })
+                .map(|error| format!("/{}", error.pointer.split('/').nth(1).unwrap()))
+                .collect();
+            assert_eq!(refused, names, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_described_audit_is_the_one_that_is_shown() {
+        use weir_core::{
+            Period, RateLimit, RateLimits, Timestamp,
+            audit::{Evidence, audit},
+        };
+        fn names(value: &Value) -> BTreeSet<&String> {
+            value.as_object().unwrap().keys().collect()
+        }
+        let limits = RateLimits::new(vec![RateLimit::new(1, Period::Second).unwrap()]).unwrap();
+        let sends = [Timestamp::from_secs(1)];
+        let report = audit(&Evidence {
+            sends: &sends,
+            limit_changes: &[],
+            limits: &limits,
+            latencies: &[],
+        });
+        let shown = serde_json::to_value(report).unwrap();
+        let document = document();
+        let schema = |name: &str| {
+            document
+                .pointer(&format!("/components/schemas/{name}/properties"))
+                .unwrap()
+                .clone()
+        };
+        let table = [
+            ("Audit", &shown),
+            ("LimitAudit", &shown["rate_limits"][0]),
+            ("Window", &shown["rate_limits"][0]["worst_sliding_window"]),
+            ("Latency", &shown["delivery_latency_ms"]),
+            ("Series", &shown["series"]),
+            ("SeriesCap", &shown["series"]["caps"][0]),
+        ];
+        for (name, value) in table {
+            assert_eq!(names(&schema(name)), names(value), "{name}");
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! Shapes that exist for the document only: bodies that are read field by field or borrowed from the request, and the
+//! audit, which is serialised where it is made. Tests hold them to what is really read and shown.
+
+#![expect(dead_code, reason = "described, never made")]
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use utoipa::{IntoParams, ToResponse, ToSchema};
+
+use crate::problem::ProblemDocument;
+
+/// The state does not allow this
+#[derive(ToResponse)]
+#[response(
+    description = "The state does not allow this",
+    content_type = "application/problem+json"
+)]
+pub(crate) struct Refused(ProblemDocument<'static>);
+
+/// Which page of a list.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct PageParameters {
+    /// The most rows of the page.
+    #[param(minimum = 1, maximum = 200, default = 50)]
+    limit: Option<u32>,
+    /// The `next_cursor` of the page before. Of this list only.
+    cursor: Option<String>,
+}
+
+/// Which time.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct RangeParameters {
+    /// From this instant on (RFC 3339).
+    #[param(format = DateTime)]
+    from: Option<String>,
+    /// Before this instant (RFC 3339).
+    #[param(format = DateTime)]
+    to: Option<String>,
+}
+
+/// A destination to make.
+#[derive(ToSchema)]
+pub(crate) struct DestinationRequest {
+    /// `https`, or `http` where the server allows it. No user name, no fragment, no private address.
+    #[schema(max_length = 2048, format = "uri", example = "https://example.com/hooks")]
+    url: String,
+    #[schema(max_length = 200, default = "")]
+    name: Option<String>,
+    #[schema(max_length = 128, default = "default")]
+    tenant: Option<String>,
+    /// Exact (`video.created`), a prefix (`video.*`) or `*`, which leaves out Weir's own `weir.*`.
+    #[schema(min_items = 1, max_items = 100, default = json!(["*"]))]
+    event_types: Option<Vec<String>>,
+    /// At most one per period; `[]` is unlimited.
+    #[schema(max_items = 4, default = json!([]))]
+    rate_limits: Option<Vec<RateLimitRequest>>,
+    /// Sends started and not yet settled at one time.
+    #[schema(minimum = 1, maximum = 10_000, default = 64)]
+    max_in_flight: Option<u32>,
+    /// For one attempt, to the end of the answer's body.
+    #[schema(minimum = 100, maximum = 120_000, default = 15_000)]
+    timeout_ms: Option<u32>,
+    retry: Option<RetryRequest>,
+    /// Added to every request. Values are write-only. Names that Weir sets itself are refused.
+    #[schema(default = json!({}))]
+    headers: Option<BTreeMap<String, String>>,
+    /// `whsec_` and the base64 of 24 to 64 bytes. Made when absent.
+    secret: Option<String>,
+    /// Nothing is sent while it is paused; events wait.
+    #[schema(default = false)]
+    paused: Option<bool>,
+}
+
+/// A JSON merge patch: only the fields that are named change, and `null` brings back the default.
+#[derive(ToSchema)]
+#[schema(as = DestinationPatch)]
+pub(crate) struct DestinationPatchRequest {
+    /// May not be null.
+    #[schema(max_length = 2048, format = "uri")]
+    url: Option<String>,
+    #[schema(max_length = 200)]
+    name: Option<String>,
+    #[schema(max_length = 128)]
+    tenant: Option<String>,
+    /// Replaced whole.
+    #[schema(min_items = 1, max_items = 100)]
+    event_types: Option<Vec<String>>,
+    /// Replaced whole. In effect within 100 ms, with no reset of the window.
+    #[schema(max_items = 4)]
+    rate_limits: Option<Vec<RateLimitRequest>>,
+    #[schema(minimum = 1, maximum = 10_000)]
+    max_in_flight: Option<u32>,
+    #[schema(minimum = 100, maximum = 120_000)]
+    timeout_ms: Option<u32>,
+    /// Merged member by member; `schedule_ms` and the other two replace each other.
+    retry: Option<RetryRequest>,
+    /// Merged header by header; null drops one, `***` keeps its value.
+    headers: Option<BTreeMap<String, Option<String>>>,
+    /// May not be null.
+    secret: Option<String>,
+    /// In effect within 100 ms.
+    paused: Option<bool>,
+}
+
+/// At most `limit` sends in every window of one `period`; `limit + burst − 1` when `burst` is above 1.
+#[derive(ToSchema)]
+struct RateLimitRequest {
+    #[schema(minimum = 1, maximum = 1_000_000)]
+    limit: u32,
+    #[schema(pattern = "^(second|minute|hour|day)$", example = "second")]
+    period: String,
+    #[schema(minimum = 1, maximum = 1_000_000, default = 1)]
+    burst: Option<u32>,
+}
+
+/// How often, how long and how far apart a delivery is tried.
+#[derive(ToSchema)]
+struct RetryRequest {
+    #[schema(minimum = 1, maximum = 100, default = 16)]
+    max_attempts: Option<u32>,
+    /// From the event's creation.
+    #[schema(minimum = 1, maximum = 2_592_000, default = 259_200)]
+    max_age_s: Option<u32>,
+    /// After attempt n: a random delay up to `base_ms` · 2^(n−1).
+    #[schema(minimum = 1, maximum = 2_592_000_000_u64, default = 10_000)]
+    base_ms: Option<u32>,
+    /// The longest delay.
+    #[schema(minimum = 1, maximum = 2_592_000_000_u64, default = 3_600_000)]
+    cap_ms: Option<u32>,
+    /// Instead of base and cap: after attempt n the n-th of these, the last one repeated.
+    #[schema(min_items = 1, max_items = 100)]
+    schedule_ms: Option<Vec<u32>>,
+}
+
+/// An event to send.
+#[derive(ToSchema)]
+pub(crate) struct EventRequest {
+    /// Dot-separated words. `weir.` is Weir's own.
+    #[schema(max_length = 128, example = "video.created")]
+    r#type: String,
+    /// Any JSON value; sent byte for byte.
+    #[schema(example = json!({"id": 7}))]
+    data: Value,
+    #[schema(max_length = 128, default = "default")]
+    tenant: Option<String>,
+    /// A second event with the same key and tenant is answered with the first, and not stored.
+    #[schema(min_length = 1, max_length = 255)]
+    idempotency_key: Option<String>,
+    /// Instead of every destination of the tenant whose `event_types` match.
+    #[schema(min_items = 1, max_items = 1000)]
+    destinations: Option<Vec<String>>,
+}
+
+/// Events to send.
+#[derive(ToSchema)]
+pub(crate) struct BatchRequest {
+    #[schema(min_items = 1, max_items = 1000)]
+    events: Vec<EventRequest>,
+}
+
+/// A problem with the answer that a batch with valid events would have had.
+#[derive(ToSchema)]
+pub(crate) struct BatchProblem {
+    #[schema(inline)]
+    #[serde(flatten)]
+    problem: ProblemDocument<'static>,
+    events: Vec<crate::ingest::BatchItem>,
+}
+
+/// The judgement on a destination's recorded send starts.
+#[derive(ToSchema)]
+pub(crate) struct Audit {
+    sends: u64,
+    /// One per current limit, the shortest period first.
+    rate_limits: Vec<LimitAudit>,
+    delivery_latency_ms: Latency,
+    /// For a picture; null when nothing was sent.
+    series: Option<Series>,
+}
+
+/// The judgement on one limit.
+#[derive(ToSchema)]
+struct LimitAudit {
+    limit: u32,
+    #[schema(pattern = "^(second|minute|hour|day)$")]
+    period: String,
+    burst: u32,
+    /// The fullest period by the UTC calendar.
+    worst_calendar_window: Option<Window>,
+    /// The fullest half-open window of one period's length, wherever it begins.
+    worst_sliding_window: Option<Window>,
+    /// How many sends were one too many, by the limits in force at their time.
+    violations: u64,
+    /// Sends ÷ (limit × span ÷ period), gaps longer than one period left out.
+    utilisation: Option<f64>,
+}
+
+/// A window and how many sends it holds.
+#[derive(ToSchema)]
+struct Window {
+    #[schema(format = DateTime)]
+    start: String,
+    sends: u64,
+}
+
+/// From an event's creation to the end of the answer, in milliseconds.
+#[derive(ToSchema)]
+struct Latency {
+    p50: Option<f64>,
+    p95: Option<f64>,
+    p99: Option<f64>,
+    max: Option<f64>,
+}
+
+/// Sends per bucket.
+#[derive(ToSchema)]
+struct Series {
+    #[schema(format = DateTime)]
+    start: String,
+    bucket_ms: u64,
+    counts: Vec<u32>,
+    caps: Vec<SeriesCap>,
+}
+
+/// The most that one bucket may hold, from an instant on.
+#[derive(ToSchema)]
+struct SeriesCap {
+    #[schema(format = DateTime)]
+    at: String,
+    /// Null: unlimited.
+    sends: Option<u64>,
+}

@@ -1,0 +1,75 @@
+//! Every route, in one table.
+
+use std::sync::Arc;
+
+use axum::{
+    Router, middleware,
+    routing::{MethodRouter, delete, get, patch, post},
+};
+use http::{Method, Uri};
+
+use crate::{
+    audit, backlog, deliveries, destinations, docs, events, health, ingest, observe,
+    problem::{Kind, Problem},
+    state::{Api, ApiState},
+};
+
+/// The API, ready to be served.
+pub fn router(state: ApiState) -> Router {
+    observe::describe();
+    let api = Arc::new(state);
+    let routes = table()
+        .into_iter()
+        .fold(Router::new(), |router, route| router.route(route.path, route.handler));
+    routes
+        .fallback(no_route)
+        .method_not_allowed_fallback(no_method)
+        .layer(middleware::from_fn_with_state(Arc::clone(&api), observe::observe))
+        .with_state(api)
+}
+
+/// One method of one path. The document is tested against these.
+pub(crate) struct Route {
+    #[cfg_attr(not(test), expect(dead_code, reason = "the handler knows it too, but does not tell"))]
+    pub(crate) method: Method,
+    pub(crate) path: &'static str,
+    handler: MethodRouter<Api>,
+}
+
+pub(crate) fn table() -> Vec<Route> {
+    let route = |method, path, handler| Route { method, path, handler };
+    vec![
+        route(Method::POST, "/v1/events", post(ingest::post)),
+        route(Method::POST, "/v1/events/batch", post(ingest::post_batch)),
+        route(Method::GET, "/v1/events", get(events::list)),
+        route(Method::GET, "/v1/events/{id}", get(events::show)),
+        route(Method::POST, "/v1/destinations", post(destinations::create)),
+        route(Method::GET, "/v1/destinations", get(destinations::list)),
+        route(Method::GET, "/v1/destinations/{id}", get(destinations::show)),
+        route(Method::PATCH, "/v1/destinations/{id}", patch(destinations::edit)),
+        route(Method::DELETE, "/v1/destinations/{id}", delete(destinations::delete)),
+        route(Method::GET, "/v1/destinations/{id}/secret", get(destinations::secret)),
+        route(Method::GET, "/v1/destinations/{id}/backlog", get(backlog::show)),
+        route(Method::GET, "/v1/destinations/{id}/audit", get(audit::show)),
+        route(Method::GET, "/v1/deliveries", get(deliveries::list)),
+        route(Method::GET, "/v1/deliveries/{id}", get(deliveries::show)),
+        route(Method::POST, "/v1/deliveries/{id}/retry", post(deliveries::retry)),
+        route(Method::POST, "/v1/deliveries/{id}/cancel", post(deliveries::cancel)),
+        route(Method::GET, "/healthz", get(health::live)),
+        route(Method::GET, "/readyz", get(health::ready)),
+        route(Method::GET, "/metrics", get(health::metrics)),
+        route(Method::GET, "/openapi.json", get(docs::openapi)),
+        route(Method::GET, "/docs", get(docs::page)),
+    ]
+}
+
+async fn no_route(uri: Uri) -> Problem {
+    Problem::not_found(format!("there is no {}; /docs lists every path", uri.path()))
+}
+
+async fn no_method(method: Method, uri: Uri) -> Problem {
+    Problem::new(
+        Kind::MethodNotAllowed,
+        format!("{} does not answer {method}", uri.path()),
+    )
+}

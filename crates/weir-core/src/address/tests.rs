@@ -1,0 +1,222 @@
+//! Tables of what is refused and what is not, and properties over all addresses.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn strict() -> AddressPolicy {
+    AddressPolicy::default()
+}
+
+fn allowing(networks: &[&str]) -> AddressPolicy {
+    AddressPolicy {
+        allow_http: true,
+        allow_networks: networks.iter().map(|network| network.parse().unwrap()).collect(),
+    }
+}
+
+fn allows(policy: &AddressPolicy, address: &str) -> bool {
+    policy.allows(address.parse().unwrap())
+}
+
+fn check(policy: &AddressPolicy, url: &str) -> Result<(), AddressRefusal> {
+    policy.check_url(&url.parse().unwrap())
+}
+
+#[test]
+fn every_special_range_is_refused_to_its_edges() {
+    let refused = "
+        0.0.0.0 0.255.255.255 10.0.0.0 10.255.255.255 100.64.0.0 100.100.100.200 100.127.255.255 127.0.0.1
+        127.255.255.255 168.63.129.16 169.254.0.0 169.254.169.254 169.254.255.255 172.16.0.0 172.31.255.255
+        192.0.0.0 192.0.0.192 192.0.0.255 192.0.2.1 192.88.99.1 192.168.0.0 192.168.255.255 198.18.0.0
+        198.19.255.255 198.51.100.7 203.0.113.7 224.0.0.1 239.255.255.255 240.0.0.0 255.255.255.254
+        255.255.255.255 :: ::1 ::2 ::a00:1 ::7f00:1 ::ffff:0.0.0.0 ::ffff:10.0.0.1 ::ffff:127.0.0.1
+        ::ffff:169.254.169.254 ::ffff:0:127.0.0.1 64:ff9b::10.0.0.1 64:ff9b::127.0.0.1 64:ff9b:1::1
+        64:ff9b:1:ffff::8.8.8.8 100::1 100:0:0:1::1 1fff::1 2001::1 2001:0:7f00:1:: 2001:2::1 2001:10::1
+        2001:20::1 2001:1ff:ffff::1 2001:db8::1 2002::1 2002:7f00:1::1 2002:808:808::1 3fff::1 3fff:fff::1
+        4000::1 5f00::1 fc00::1 fd00:ec2::254 fdff::1 fe80::1 febf::1 fec0::1 feff::1 ff02::1 ffff::1
+    ";
+    for address in refused.split_whitespace() {
+        assert!(!allows(&strict(), address), "{address}");
+    }
+}
+
+#[test]
+fn the_neighbours_of_special_ranges_are_allowed() {
+    let allowed = "
+        1.0.0.0 8.8.8.8 9.255.255.255 11.0.0.0 100.63.255.255 100.128.0.0 126.255.255.255 128.0.0.0
+        168.63.129.15 169.253.255.255 169.255.0.0 172.15.255.255 172.32.0.0 191.255.255.255 192.0.1.0 192.0.3.0
+        192.167.255.255 192.169.0.0 198.17.255.255 198.20.0.0 198.51.101.0 203.0.112.255 203.0.114.0
+        223.255.255.255 ::ffff:8.8.8.8 ::8.8.8.8 64:ff9b::8.8.8.8 2001:200::1 2001:4860:4860::8888 2001:db7::1
+        2001:db9::1 2003::1 2606:4700::1111 3ffe::1 3fff:1000::1
+    ";
+    for address in allowed.split_whitespace() {
+        assert!(allows(&strict(), address), "{address}");
+    }
+}
+
+#[test]
+fn an_allowed_network_is_exempt_and_nothing_else_is() {
+    let policy = allowing(&["10.1.0.0/16", "::1/128", "fd00::/8"]);
+    for address in [
+        "10.1.2.3",
+        "::ffff:10.1.2.3",
+        "::10.1.2.3",
+        "64:ff9b::10.1.2.3",
+        "::1",
+        "fd12::1",
+        "8.8.8.8",
+    ] {
+        assert!(allows(&policy, address), "{address}");
+    }
+    for address in [
+        "10.2.0.1",
+        "::ffff:10.2.0.1",
+        "127.0.0.1",
+        "::ffff:127.0.0.1",
+        "::2",
+        "fc00::1",
+        "169.254.169.254",
+    ] {
+        assert!(!allows(&policy, address), "{address}");
+    }
+}
+
+#[test]
+fn an_ipv6_network_exempts_no_ipv4_address_in_disguise() {
+    let policy = allowing(&["::/0"]);
+    assert!(!allows(&policy, "::ffff:127.0.0.1"));
+    assert!(!allows(&policy, "127.0.0.1"));
+    assert!(allows(&policy, "fd00::1"));
+}
+
+#[test]
+fn every_spelling_of_an_address_in_a_url_is_judged() {
+    let spellings = "
+        https://127.0.0.1/ https://2130706433/ https://0x7f000001/ https://0x7f.1/ https://0177.0.0.1/
+        https://127.1/ https://127.0.0.1./ https://017700000001/ https://%31%32%37.0.0.1/ https://0/
+        https://①②⑦.0.0.1/ https://127。0。0。1/ https://[::1]/ https://[::]/ https://[::ffff:127.0.0.1]/
+        https://[::ffff:7f00:1]/ https://[0:0:0:0:0:ffff:7f00:0001]/ https://[::127.0.0.1]/
+        https://[64:ff9b::7f00:1]/ https://169.254.169.254/latest/meta-data/ https://2852039166/
+        https:\\\\127.0.0.1\\ https:127.0.0.1
+    ";
+    for url in spellings.split_whitespace() {
+        assert!(
+            matches!(check(&strict(), url), Err(AddressRefusal::Address { .. })),
+            "{url}: {:?}",
+            check(&strict(), url)
+        );
+    }
+    assert_eq!(check(&allowing(&["127.0.0.0/8"]), "https://0x7f.1/"), Ok(()));
+}
+
+#[test]
+fn localhost_by_name_is_refused_unless_loopback_is_allowed() {
+    for name in ["localhost", "LOCALHOST", "localhost.", "a.localhost", "a.b.LocalHost."] {
+        let url = format!("https://{name}:8443/hook");
+        assert!(
+            matches!(check(&strict(), &url), Err(AddressRefusal::Localhost(_))),
+            "{name}"
+        );
+    }
+    assert_eq!(check(&allowing(&["127.0.0.0/8"]), "http://localhost:9000/"), Ok(()));
+    assert_eq!(check(&allowing(&["::1/128"]), "http://a.localhost/"), Ok(()));
+    assert_eq!(check(&strict(), "https://localhost.example.com/"), Ok(()));
+    assert_eq!(check(&strict(), "https://notlocalhost/"), Ok(()));
+}
+
+#[test]
+fn only_https_is_sent_to_unless_http_is_allowed() {
+    assert_eq!(check(&strict(), "https://example.com/hook?x=1"), Ok(()));
+    assert_eq!(check(&strict(), "http://example.com/"), Err(AddressRefusal::PlainHttp));
+    assert_eq!(check(&allowing(&[]), "http://example.com/"), Ok(()));
+    for url in [
+        "ftp://example.com/",
+        "file:///etc/passwd",
+        "data:,x",
+        "gopher://example.com/",
+        "ws://example.com/",
+    ] {
+        assert!(
+            matches!(check(&allowing(&[]), url), Err(AddressRefusal::Scheme(_))),
+            "{url}"
+        );
+    }
+}
+
+#[test]
+fn credentials_and_port_zero_are_refused() {
+    for url in [
+        "https://me@example.com/",
+        "https://me:pw@example.com/",
+        "https://:pw@example.com/",
+    ] {
+        assert_eq!(check(&strict(), url), Err(AddressRefusal::UserInfo), "{url}");
+    }
+    assert_eq!(check(&strict(), "https://@example.com/"), Ok(()));
+    assert_eq!(
+        check(&strict(), "https://example.com:0/"),
+        Err(AddressRefusal::PortZero)
+    );
+}
+
+#[test]
+fn a_refusal_names_its_mend() {
+    let told = |url: &str| check(&strict(), url).unwrap_err().to_string();
+    assert!(told("https://10.1.2.3/").contains("10.1.2.3 is refused (private)"));
+    assert!(told("https://10.1.2.3/").contains("`--allow-networks 10.0.0.0/8`"));
+    assert!(told("https://[fe80::1]/").contains("`--allow-networks fe80::/10`"));
+    assert!(told("https://[4000::1]/").contains("`--allow-networks 4000::1/128`"));
+    assert!(told("http://example.com/").contains("`--allow-http`"));
+    assert!(told("https://localhost/").contains("`--allow-networks 127.0.0.0/8,::1/128`"));
+}
+
+proptest! {
+    #[test]
+    fn following_the_mend_allows_the_address(v4 in any::<u32>(), v6 in any::<u128>(), mapped in any::<bool>()) {
+        let v4 = Ipv4Addr::from_bits(v4);
+        let v4 = if mapped { IpAddr::V6(v4.to_ipv6_mapped()) } else { IpAddr::V4(v4) };
+        for address in [v4, IpAddr::V6(Ipv6Addr::from_bits(v6))] {
+            if let Err(AddressRefusal::Address { network, .. }) = strict().check(address) {
+                let mended = AddressPolicy { allow_networks: vec![network], ..strict() };
+                prop_assert!(mended.allows(address));
+            }
+        }
+    }
+
+    #[test]
+    fn no_disguise_of_an_ipv4_address_is_allowed_where_it_is_not(bits in any::<u32>()) {
+        let plain = Ipv4Addr::from_bits(bits);
+        let disguises = [
+            plain.to_ipv6_mapped(),
+            plain.to_ipv6_compatible(),
+            Ipv6Addr::from_bits(0x64_ff9b << 96 | u128::from(bits)),
+            Ipv6Addr::from_bits(0x2002 << 112 | u128::from(bits) << 80 | 1),
+        ];
+        for disguise in disguises {
+            prop_assert!(!strict().allows(IpAddr::V6(disguise)) || strict().allows(IpAddr::V4(plain)), "{disguise}");
+        }
+    }
+
+    #[test]
+    fn what_is_allowed_is_public(v4 in any::<u32>(), v6 in any::<u128>()) {
+        let v4 = Ipv4Addr::from_bits(v4);
+        if strict().allows(IpAddr::V4(v4)) {
+            prop_assert!(!v4.is_private() && !v4.is_loopback() && !v4.is_link_local() && !v4.is_multicast());
+            prop_assert!(!v4.is_broadcast() && !v4.is_documentation() && !v4.is_unspecified());
+        }
+        let v6 = Ipv6Addr::from_bits(v6);
+        if strict().allows(IpAddr::V6(v6)) {
+            prop_assert!(!v6.is_loopback() && !v6.is_multicast() && !v6.is_unspecified());
+            prop_assert!(!v6.is_unique_local() && !v6.is_unicast_link_local());
+        }
+    }
+
+    #[test]
+    fn a_literal_in_a_url_is_judged_as_its_address(bits in any::<u32>()) {
+        let address = IpAddr::V4(Ipv4Addr::from_bits(bits));
+        for url in [format!("https://{address}/"), format!("https://{bits}/"), format!("https://0x{bits:x}/")] {
+            prop_assert_eq!(check(&strict(), &url), strict().check(address));
+        }
+    }
+}

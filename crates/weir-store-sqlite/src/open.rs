@@ -1,0 +1,197 @@
+//! Opening a file: the lock beside it, the connections, the schema, the destinations into memory.
+
+use std::{
+    fs::{File, OpenOptions, TryLockError},
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use sqlx::{
+    ConnectOptions as _, Connection as _, SqliteConnection,
+    migrate::MigrateError,
+    sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
+};
+use weir_store::StoreError;
+
+use crate::{
+    SqliteStore,
+    cache::DestinationCache,
+    destinations, schema,
+    writer::{self, Operation},
+};
+
+/// SQLite waits so long for another program that holds the file (a backup, a shell) before it gives up.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Page caches, in KiB. The writer touches the ends of a dozen trees; the readers are for people.
+const WRITER_CACHE_KIB: u32 = 16 * 1024;
+const READER_CACHE_KIB: u32 = 2 * 1024;
+const READERS: u32 = 4;
+/// Rows that one statement may return before its thread waits for the reader of them: a whole batch.
+const ROW_BUFFER: usize = 1_024;
+/// Pages in the WAL before a commit copies them into the file (16 MiB): fewer and larger copies, a short recovery.
+const WAL_AUTOCHECKPOINT_PAGES: u32 = 4_000;
+const WAL_SIZE_LIMIT_BYTES: u32 = 64 * 1024 * 1024;
+/// An engine that was just told to stop may need a moment to let go of the file.
+const LOCK_ATTEMPTS: u32 = 20;
+const LOCK_PAUSE: Duration = Duration::from_millis(100);
+
+/// Why a file could not be opened. Each says which setting to look at and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error(
+        "database_url: the directory {} does not exist; create it, or name another file",
+        .directory.display()
+    )]
+    NoDirectory { directory: PathBuf },
+    #[error(
+        "database_url: {} cannot be written ({source}); give the user Weir runs as the right to write it and its directory, \
+         or name another file",
+        .path.display()
+    )]
+    NotWritable { path: PathBuf, source: io::Error },
+    #[error(
+        "database_url: {} is in use by another Weir (its lock {} is held); stop that one, or name another file. For several \
+         processes on one database use PostgreSQL",
+        .path.display(), .lock.display()
+    )]
+    InUse { path: PathBuf, lock: PathBuf },
+    #[error("database_url: {} is not a SQLite database; name another file, or move this one away", .path.display())]
+    NotADatabase { path: PathBuf },
+    #[error(
+        "database_url: {} was written by a newer Weir (schema {found}, this one knows {known}); start that version or a \
+         later one, or restore the backup made before the upgrade",
+        .path.display()
+    )]
+    NewerSchema { path: PathBuf, found: i64, known: i64 },
+    #[error(
+        "database_url: the schema of {} was changed by hand (migration {version} differs); restore a backup, or name \
+         another file",
+        .path.display()
+    )]
+    ForeignSchema { path: PathBuf, version: i64 },
+    #[error("database_url: {} cannot be opened: {reason}; check the file with `sqlite3 … 'PRAGMA integrity_check'`, or name another", .path.display())]
+    Failed { path: PathBuf, reason: String },
+}
+
+impl SqliteStore {
+    /// Opens the file, makes it if it is not there, and brings its schema up to date.
+    pub async fn open(path: &Path) -> Result<Self, OpenError> {
+        let lock = lock(path).await?;
+        let mut connection = connect(path).await?;
+        apply_migrations(path, &mut connection).await?;
+        let loaded = destinations::load(&mut connection).await.map_err(|error| classify(path, &error))?;
+        let destinations = Arc::new(DestinationCache::new(loaded));
+        let readers = SqlitePoolOptions::new()
+            .max_connections(READERS)
+            .min_connections(1)
+            // A connection in this process does not go stale, and the ping would cost a thread switch for each read.
+            .test_before_acquire(false)
+            .idle_timeout(None)
+            .max_lifetime(None)
+            .connect_with(options(path, READER_CACHE_KIB).read_only(true).create_if_missing(false))
+            .await
+            .map_err(|error| classify(path, &error))?;
+        let (operations, writer) = writer::spawn(connection, Arc::clone(&destinations), lock);
+        Ok(Self { operations, writer: Some(writer).into(), readers, destinations })
+    }
+
+    /// Brings the schema of a file up to date without running anything on it. Answers the versions and descriptions of
+    /// the migrations that were applied.
+    pub async fn migrate(path: &Path) -> Result<Vec<(i64, String)>, OpenError> {
+        let _lock = lock(path).await?;
+        let mut connection = connect(path).await?;
+        let applied = apply_migrations(path, &mut connection).await?;
+        connection.close().await.map_err(|error| classify(path, &error))?;
+        Ok(applied)
+    }
+
+    /// Finishes what was asked so far, copies the WAL into the file and lets go of it. Later calls are refused.
+    pub async fn close(&self) -> Result<(), StoreError> {
+        // The readers first: the last connection to close is the one that clears the WAL away.
+        self.readers.close().await;
+        let writer = self.writer.lock().ok().and_then(|mut writer| writer.take());
+        let Some(writer) = writer else { return Ok(()) };
+        // Fails only when the writer has ended already.
+        let _ = self.operations.send(Operation::Close).await;
+        writer.await.map_err(|error| StoreError::Unavailable(error.to_string()))
+    }
+}
+
+fn options(path: &Path, cache_kib: u32) -> SqliteConnectOptions {
+    SqliteConnectOptions::new()
+        .filename(path)
+        .create_if_missing(true)
+        .busy_timeout(BUSY_TIMEOUT)
+        .foreign_keys(false)
+        .pragma("cache_size", format!("-{cache_kib}"))
+        // Reads of a mapped file would count as resident memory, and an I/O error would be a signal.
+        .pragma("mmap_size", "0")
+        .pragma("temp_store", "MEMORY")
+        .statement_cache_capacity(256)
+        .row_buffer_size(ROW_BUFFER)
+        .disable_statement_logging()
+}
+
+async fn connect(path: &Path) -> Result<SqliteConnection, OpenError> {
+    let options = options(path, WRITER_CACHE_KIB)
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(SqliteSynchronous::Full)
+        .pragma("wal_autocheckpoint", WAL_AUTOCHECKPOINT_PAGES.to_string())
+        .pragma("journal_size_limit", WAL_SIZE_LIMIT_BYTES.to_string());
+    options.connect().await.map_err(|error| classify(path, &error))
+}
+
+async fn apply_migrations(path: &Path, connection: &mut SqliteConnection) -> Result<Vec<(i64, String)>, OpenError> {
+    schema::migrate(connection).await.map_err(|error| match error {
+        MigrateError::VersionMissing(found) => {
+            OpenError::NewerSchema { path: path.to_owned(), found, known: schema::latest() }
+        }
+        MigrateError::VersionMismatch(version) => OpenError::ForeignSchema { path: path.to_owned(), version },
+        MigrateError::Execute(error) => classify(path, &error),
+        other => OpenError::Failed { path: path.to_owned(), reason: other.to_string() },
+    })
+}
+
+fn classify(path: &Path, error: &sqlx::Error) -> OpenError {
+    let path = path.to_owned();
+    let code = match error {
+        sqlx::Error::Database(database) => database.code().and_then(|code| code.parse::<u32>().ok()),
+        _ => None,
+    };
+    match code.map(|code| code & 0xff) {
+        // SQLITE_NOTADB
+        Some(26) => OpenError::NotADatabase { path },
+        // SQLITE_READONLY, SQLITE_CANTOPEN
+        Some(8 | 14) => OpenError::NotWritable { path, source: io::Error::other(error.to_string()) },
+        _ => OpenError::Failed { path, reason: error.to_string() },
+    }
+}
+
+/// The lock of a file: `<file>.lock` beside it, because SQLite's own locks come and go with its transactions. The kernel
+/// releases it with the process, so a leftover file locks nobody out.
+async fn lock(path: &Path) -> Result<File, OpenError> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if !directory.is_dir() {
+        return Err(OpenError::NoDirectory { directory: directory.to_owned() });
+    }
+    if path.is_dir() {
+        return Err(OpenError::NotADatabase { path: path.to_owned() });
+    }
+    let mut lock_path = path.as_os_str().to_owned();
+    lock_path.push(".lock");
+    let lock_path = PathBuf::from(lock_path);
+    let unwritable = |source| OpenError::NotWritable { path: path.to_owned(), source };
+    let file =
+        OpenOptions::new().create(true).truncate(false).write(true).open(&lock_path).map_err(unwritable)?;
+    for _ in 1..LOCK_ATTEMPTS {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::Error(source)) => return Err(unwritable(source)),
+            Err(TryLockError::WouldBlock) => tokio::time::sleep(LOCK_PAUSE).await,
+        }
+    }
+    file.try_lock().map_err(|_| OpenError::InUse { path: path.to_owned(), lock: lock_path })?;
+    Ok(file)
+}

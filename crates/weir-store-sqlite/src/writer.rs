@@ -1,0 +1,305 @@
+//! The one writer: a task that owns the only writing connection and commits what waits together.
+//!
+//! ```text
+//!   callers ──▶ channel ──▶ group: everything that waits ──▶ BEGIN IMMEDIATE … COMMIT ──▶ answers
+//!                  ▲                                                  │
+//!                  └────────── the next group gathers meanwhile ◀─────┘
+//! ```
+//!
+//! There is no timer: alone, an operation commits at once; under load the group is what arrived during the last commit.
+//! Inside a group operations of one kind share their statements. When a group fails it is rolled back and each operation
+//! runs in a transaction of its own, so that a bad one fails alone. Order inside a group is free, since its callers all
+//! still wait: edits first, then ingest, results, and claims last, so that claims see what is there.
+
+use std::{fs::File, sync::Arc};
+
+use sqlx::{Connection as _, SqliteConnection};
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::JoinHandle,
+};
+use weir_core::{Timestamp, claim::Claim};
+use weir_store::{
+    AttemptResult, ClaimRequest, Claims, IngestRefusal, Ingested, NewEvent, Recovered, Settlement, StoreError, StoreResult,
+};
+
+use crate::{
+    SqliteStore,
+    bodies::RecentBodies,
+    cache::{DestinationCache, Staged},
+    destinations::Edit,
+    store_error,
+};
+
+/// How many operations may wait before callers do.
+const WAITING_OPERATIONS: usize = 8_192;
+/// The most operations and (roughly) rows in one group: it bounds how long the next group waits.
+const MAX_GROUP_OPERATIONS: usize = 1_024;
+const MAX_GROUP_ROWS: usize = 4_096;
+/// Bodies of recent events kept for their first claim.
+const RECENT_BODY_BYTES: usize = 8 * 1024 * 1024;
+
+/// One operation and the caller who waits for it.
+pub(crate) struct Pending<I, O> {
+    pub(crate) input: I,
+    pub(crate) answer: Option<O>,
+    reply: oneshot::Sender<StoreResult<O>>,
+}
+
+impl<I, O> Pending<I, O> {
+    /// Sends the answer found, or why there is none. A caller who has left is passed over.
+    fn finish(self, failure: Option<&StoreError>) {
+        let unanswered = || StoreError::Failed("the operation was not answered".to_owned());
+        let answer = match failure {
+            Some(error) => Err(error.clone()),
+            None => self.answer.ok_or_else(unanswered),
+        };
+        let _ = self.reply.send(answer);
+    }
+}
+
+pub(crate) type Ingest = Pending<Vec<NewEvent>, Vec<Result<Ingested, IngestRefusal>>>;
+pub(crate) type Claiming = Pending<(Vec<ClaimRequest>, Timestamp), Vec<Claims>>;
+pub(crate) type Release = Pending<(Vec<Claim>, Timestamp), u64>;
+pub(crate) type Settle = Pending<Vec<AttemptResult>, Vec<Settlement>>;
+pub(crate) type Recover = Pending<Recovery, Recovered>;
+
+/// What `recover_claims` asks for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Recovery {
+    pub(crate) now: Timestamp,
+    pub(crate) all: bool,
+    pub(crate) limit: u32,
+}
+
+pub(crate) enum Operation {
+    Edit(Edit),
+    Ingest(Ingest),
+    Settle(Settle),
+    Release(Release),
+    Recover(Recover),
+    Claim(Claiming),
+    /// Commit what came before, then close the file.
+    Close,
+}
+
+impl SqliteStore {
+    /// Hands an operation to the writer and waits for its answer.
+    pub(crate) async fn ask<I, O>(&self, input: I, wrap: impl FnOnce(Pending<I, O>) -> Operation) -> StoreResult<O> {
+        let closed = || StoreError::Unavailable("the store is closed".to_owned());
+        let (reply, answer) = oneshot::channel();
+        let operation = wrap(Pending { input, answer: None, reply });
+        self.operations.send(operation).await.map_err(|_| closed())?;
+        answer.await.map_err(|_| closed())?
+    }
+}
+
+/// What the functions of a transaction work with.
+pub(crate) struct Transaction<'a> {
+    pub(crate) connection: &'a mut SqliteConnection,
+    pub(crate) destinations: &'a mut Staged<'a>,
+    pub(crate) bodies: &'a mut RecentBodies,
+}
+
+/// Operations that commit together.
+#[derive(Default)]
+struct Group {
+    edits: Vec<Edit>,
+    ingests: Vec<Ingest>,
+    settles: Vec<Settle>,
+    releases: Vec<Release>,
+    recoveries: Vec<Recover>,
+    claims: Vec<Claiming>,
+    operations: usize,
+    rows: usize,
+}
+
+impl Group {
+    fn add(&mut self, operation: Operation) {
+        self.operations += 1;
+        match operation {
+            Operation::Edit(edit) => {
+                self.rows += 1;
+                self.edits.push(edit);
+            }
+            Operation::Ingest(ingest) => {
+                self.rows += ingest.input.len();
+                self.ingests.push(ingest);
+            }
+            Operation::Settle(settle) => {
+                self.rows += settle.input.len();
+                self.settles.push(settle);
+            }
+            Operation::Release(release) => {
+                self.rows += release.input.0.len();
+                self.releases.push(release);
+            }
+            Operation::Recover(recover) => {
+                self.rows += recover.input.limit as usize;
+                self.recoveries.push(recover);
+            }
+            Operation::Claim(claim) => {
+                self.rows += claim.input.0.iter().map(|request| request.limit as usize).sum::<usize>();
+                self.claims.push(claim);
+            }
+            Operation::Close => {}
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.rows >= MAX_GROUP_ROWS
+    }
+
+    /// Whether the commit must reach the disk before it is answered.
+    fn durable(&self) -> bool {
+        !self.ingests.is_empty()
+            || self.edits.iter().any(Edit::durable)
+            || self.claims.iter().any(|claim| claim.input.0.iter().any(|request| request.durable))
+    }
+
+    async fn run(&mut self, transaction: &mut Transaction<'_>) -> Result<(), sqlx::Error> {
+        for edit in &mut self.edits {
+            edit.run(transaction).await?;
+        }
+        transaction.ingest(&mut self.ingests).await?;
+        transaction.settle(&mut self.settles).await?;
+        transaction.release(&mut self.releases).await?;
+        for recovery in &mut self.recoveries {
+            recovery.answer = Some(transaction.recover(recovery.input).await?);
+        }
+        transaction.claim(&mut self.claims).await
+    }
+
+    fn finish(self, failure: Option<&StoreError>) {
+        self.edits.into_iter().for_each(|edit| edit.finish(failure));
+        self.ingests.into_iter().for_each(|ingest| ingest.finish(failure));
+        self.settles.into_iter().for_each(|settle| settle.finish(failure));
+        self.releases.into_iter().for_each(|release| release.finish(failure));
+        self.recoveries.into_iter().for_each(|recovery| recovery.finish(failure));
+        self.claims.into_iter().for_each(|claim| claim.finish(failure));
+    }
+
+    /// Each operation in a group of its own.
+    fn split(self) -> Vec<Self> {
+        let edits = self.edits.into_iter().map(Operation::Edit);
+        let operations = edits
+            .chain(self.ingests.into_iter().map(Operation::Ingest))
+            .chain(self.settles.into_iter().map(Operation::Settle))
+            .chain(self.releases.into_iter().map(Operation::Release))
+            .chain(self.recoveries.into_iter().map(Operation::Recover))
+            .chain(self.claims.into_iter().map(Operation::Claim));
+        let alone = |operation| {
+            let mut group = Self::default();
+            group.add(operation);
+            group
+        };
+        operations.map(alone).collect()
+    }
+}
+
+struct Writer {
+    connection: SqliteConnection,
+    destinations: Arc<DestinationCache>,
+    bodies: RecentBodies,
+    /// Whether commits are synced to disk now (`PRAGMA synchronous`).
+    synced: bool,
+}
+
+/// Starts the writer. It ends when every sender is gone or on [`Operation::Close`], and holds `lock` until then.
+pub(crate) fn spawn(
+    connection: SqliteConnection,
+    destinations: Arc<DestinationCache>,
+    lock: File,
+) -> (mpsc::Sender<Operation>, JoinHandle<()>) {
+    let (sender, operations) = mpsc::channel(WAITING_OPERATIONS);
+    let bodies = RecentBodies::new(RECENT_BODY_BYTES);
+    let writer = Writer { connection, destinations, bodies, synced: true };
+    let task = tokio::spawn(async move {
+        writer.run(operations).await;
+        drop(lock);
+    });
+    (sender, task)
+}
+
+impl Writer {
+    async fn run(mut self, mut operations: mpsc::Receiver<Operation>) {
+        let mut arrived = Vec::with_capacity(MAX_GROUP_OPERATIONS);
+        let mut open = true;
+        while open && operations.recv_many(&mut arrived, MAX_GROUP_OPERATIONS).await > 0 {
+            let mut group = Group::default();
+            for operation in arrived.drain(..) {
+                if matches!(operation, Operation::Close) {
+                    open = false;
+                    break;
+                }
+                if group.is_full() {
+                    self.commit(std::mem::take(&mut group)).await;
+                }
+                group.add(operation);
+            }
+            self.commit(group).await;
+        }
+        drop(operations);
+        if let Err(error) = self.connection.close().await {
+            tracing::warn!(%error, "the database did not close cleanly; the next start recovers it");
+        }
+    }
+
+    /// Commits a group and answers it.
+    async fn commit(&mut self, mut group: Group) {
+        if group.operations == 0 {
+            return;
+        }
+        match self.try_commit(&mut group).await.map_err(|error| store_error(&error)) {
+            Ok(()) => group.finish(None),
+            Err(error @ StoreError::Failed(_)) if group.operations > 1 => {
+                tracing::warn!(%error, operations = group.operations, "a group failed; its operations run one by one");
+                for mut alone in group.split() {
+                    let outcome = self.try_commit(&mut alone).await.map_err(|error| store_error(&error));
+                    alone.finish(outcome.as_ref().err());
+                }
+            }
+            Err(error) => group.finish(Some(&error)),
+        }
+    }
+
+    async fn try_commit(&mut self, group: &mut Group) -> Result<(), sqlx::Error> {
+        self.sync_commits(group.durable()).await?;
+        self.statement("BEGIN IMMEDIATE").await?;
+        let destinations = Arc::clone(&self.destinations);
+        let mut staged = Staged::new(&destinations);
+        let done = {
+            let mut transaction =
+                Transaction { connection: &mut self.connection, destinations: &mut staged, bodies: &mut self.bodies };
+            group.run(&mut transaction).await
+        };
+        let done = match done {
+            Ok(()) => self.statement("COMMIT").await,
+            Err(error) => Err(error),
+        };
+        match done {
+            Ok(()) => {
+                staged.commit();
+                Ok(())
+            }
+            Err(error) => {
+                // SQLite has rolled back by itself after some errors; then there is nothing to roll back.
+                let _ = self.statement("ROLLBACK").await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Chooses whether commits wait for the disk. Cannot change inside a transaction.
+    async fn sync_commits(&mut self, durable: bool) -> Result<(), sqlx::Error> {
+        if self.synced != durable {
+            self.statement(if durable { "PRAGMA synchronous = FULL" } else { "PRAGMA synchronous = NORMAL" }).await?;
+            self.synced = durable;
+        }
+        Ok(())
+    }
+
+    async fn statement(&mut self, sql: &'static str) -> Result<(), sqlx::Error> {
+        sqlx::query(sql).execute(&mut self.connection).await.map(drop)
+    }
+}

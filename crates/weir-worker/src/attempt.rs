@@ -1,0 +1,240 @@
+//! The life of one attempt: connect, take the slot, send through the gate, judge.
+//!
+//! The slot is taken once a connection stands. A permit published with a slot waits for it and uses a standing connection;
+//! when there is none, and connecting took longer than the slot, it asks for another slot: not an attempt, no retry burnt.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use metrics::{counter, histogram};
+use weir_core::{
+    AttemptId, Clock, Slot, Timestamp,
+    claim::{Claim, ClaimedDelivery},
+    delivery::{Attempt, AttemptOutcome},
+    outcome::{self, Effect, Failure, Met},
+};
+use weir_queue::{Permit, PermitId, SharedQueue, SlotAnswer};
+use weir_store::AttemptResult;
+
+use crate::{
+    outbound::{Connection, Outbound, SendResult, Sent},
+    targets::DestinationTarget,
+};
+
+/// A slot further away than this is not waited for: the destination was held, and the delivery goes back to the store.
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
+/// How often one attempt may find its connection dead before the request left.
+const MAX_DIALS: u32 = 3;
+
+/// What an attempt needs of its surroundings.
+pub(crate) struct Attempter {
+    pub(crate) queue: SharedQueue,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) outbound: Arc<Outbound>,
+    /// The process is shutting down: what has not been sent goes back.
+    pub(crate) stopping: Arc<AtomicBool>,
+}
+
+/// How a permit ended.
+pub(crate) enum Ended {
+    /// An attempt was made.
+    Recorded(Box<Finished>),
+    /// Nothing was sent.
+    Unsent(Unsent),
+}
+
+/// An attempt to record.
+pub(crate) struct Finished {
+    pub(crate) permit: PermitId,
+    pub(crate) result: AttemptResult,
+    pub(crate) effect: Effect,
+    /// What the destination answered, when it has an effect on the destination.
+    pub(crate) reason: String,
+}
+
+/// A permit that was not used.
+pub(crate) struct Unsent {
+    pub(crate) permit: PermitId,
+    pub(crate) claim: Claim,
+}
+
+impl From<Permit> for Unsent {
+    fn from(permit: Permit) -> Self {
+        Self { permit: permit.id, claim: permit.delivery.claim }
+    }
+}
+
+/// What became of the way to the wire.
+enum Wire {
+    Sent(Sent),
+    /// No connection could be made, or each died before the request left.
+    Unreachable { failure: Failure, error: String },
+    /// Withdrawn, held, expired, or shutting down.
+    Withdrawn,
+}
+
+impl Attempter {
+    pub(crate) async fn make(&self, permit: Permit, target: &DestinationTarget) -> Ended {
+        match self.send(&permit, target).await {
+            Wire::Sent(sent) => self.judge(permit, target, sent),
+            Wire::Unreachable { failure, error } => {
+                let now = self.clock.now();
+                let sent = Sent {
+                    sent_at: None,
+                    ended_at: now,
+                    met: Met::Failure(failure),
+                    response_body: None,
+                    error: Some(error),
+                };
+                self.judge(permit, target, sent)
+            }
+            Wire::Withdrawn => {
+                counter!("weir_permits_unused_total").increment(1);
+                Ended::Unsent(permit.into())
+            }
+        }
+    }
+
+    async fn send(&self, permit: &Permit, target: &DestinationTarget) -> Wire {
+        let timeout = target.timeout();
+        let start_by = permit.delivery.expires_at - timeout;
+        let mut published = permit.slot;
+        let mut dials = 0;
+        loop {
+            if let Some(slot) = published {
+                self.wait_for(slot).await;
+            }
+            let (connection, warm) = match self.outbound.checkout(&target.target) {
+                Some(connection) => (connection, true),
+                None if dials == MAX_DIALS => return unreachable_after_dials(),
+                None => match self.outbound.dial(&target.target).await {
+                    Ok(connection) => {
+                        dials += 1;
+                        (connection, false)
+                    }
+                    Err(refused) => return Wire::Unreachable { failure: refused.failure, error: refused.error },
+                },
+            };
+            let Some(slot) = self.slot_for(permit, published.take(), warm).await else {
+                self.outbound.give_back(&target.target, connection);
+                return Wire::Withdrawn;
+            };
+            let now = self.clock.now();
+            if self.stopping.load(Ordering::Relaxed) || now >= start_by || !self.queue.start(permit.id) {
+                self.outbound.give_back(&target.target, connection);
+                return Wire::Withdrawn;
+            }
+            match self.through_the_gate(connection, permit, target, slot).await {
+                SendResult::Sent(sent) => return Wire::Sent(sent),
+                // Back for another slot, or another connection; nothing has left.
+                SendResult::SlotMissed => {
+                    counter!("weir_slots_missed_total").increment(1);
+                }
+                SendResult::NotSent { .. } => {}
+            }
+        }
+    }
+
+    /// The published slot while it lasts, else a new one, waited for.
+    async fn slot_for(&self, permit: &Permit, published: Option<Slot>, warm: bool) -> Option<Slot> {
+        if let Some(slot) = published.filter(|slot| !slot.is_over(self.clock.now())) {
+            return Some(slot);
+        }
+        if published.is_some() {
+            counter!("weir_slots_missed_total").increment(1);
+        }
+        let slot = match self.queue.take_slot(permit.id, warm).await {
+            Ok(SlotAnswer::Granted(slot)) => slot,
+            Ok(SlotAnswer::Withdrawn) => return None,
+            Err(error) => {
+                tracing::warn!(%error, "could not take a slot; the permit goes back unsent");
+                return None;
+            }
+        };
+        if slot.start.since(self.clock.now()) > LONGEST_WAIT {
+            return None;
+        }
+        self.wait_for(slot).await;
+        Some(slot)
+    }
+
+    async fn wait_for(&self, slot: Slot) {
+        let wait = slot.start.since(self.clock.now());
+        if !wait.is_zero() {
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    async fn through_the_gate(
+        &self,
+        connection: Connection,
+        permit: &Permit,
+        target: &DestinationTarget,
+        slot: Slot,
+    ) -> SendResult {
+        let delivery = &permit.delivery;
+        let body = delivery.body.bytes().clone();
+        let unix_seconds = self.clock.wall().as_secs();
+        let id = delivery.event_id.to_string();
+        let signature = target.destination.settings.secret.sign(&id, unix_seconds, &body);
+        let head = target.target.request_head(&id, unix_seconds, &signature, delivery.attempts + 1);
+        self.outbound.send(&target.target, connection, head, body, slot, target.timeout()).await
+    }
+
+    fn judge(&self, permit: Permit, target: &DestinationTarget, sent: Sent) -> Ended {
+        let ClaimedDelivery { claim, event_created_at, attempts, .. } = permit.delivery;
+        let number = attempts + 1;
+        let now = sent.ended_at;
+        let policy = &target.destination.settings.retry;
+        let decision = outcome::judge(&sent.met, policy, number, event_created_at, now, rand::random());
+        let (status_code, kind) = match sent.met {
+            Met::Answer { status, .. } => (Some(status), "answer"),
+            Met::Failure(failure) => (None, failure.as_str()),
+        };
+        observe(decision.outcome, kind, event_created_at, sent.sent_at, now);
+        let reason = match decision.effect {
+            Effect::None => String::new(),
+            Effect::HoldUntil(_) => format!("the destination answered {} with Retry-After", status_code.unwrap_or(0)),
+            Effect::Pause => "the destination answered 410 Gone".to_owned(),
+        };
+        let attempt = Attempt {
+            id: AttemptId::new(now, rand::random()),
+            delivery_id: claim.delivery_id,
+            number,
+            sent_at: sent.sent_at,
+            duration_ms: sent.sent_at.map_or(0, |sent_at| now.since(sent_at).as_millis() as u32),
+            outcome: decision.outcome,
+            status_code,
+            error: sent.error,
+            response_body: sent.response_body,
+        };
+        let result = AttemptResult { claim, attempt, verdict: decision.verdict, now };
+        Ended::Recorded(Box::new(Finished { permit: permit.id, result, effect: decision.effect, reason }))
+    }
+}
+
+fn unreachable_after_dials() -> Wire {
+    let error = "the connection was closed before the request could be sent".to_owned();
+    Wire::Unreachable { failure: Failure::Connect, error }
+}
+
+fn observe(
+    outcome: AttemptOutcome,
+    kind: &'static str,
+    created_at: Timestamp,
+    sent_at: Option<Timestamp>,
+    now: Timestamp,
+) {
+    counter!("weir_attempts_total", "outcome" => outcome.as_str(), "kind" => kind).increment(1);
+    if let Some(sent_at) = sent_at {
+        histogram!("weir_attempt_duration_seconds").record(now.since(sent_at).as_secs_f64());
+    }
+    if outcome == AttemptOutcome::Delivered {
+        histogram!("weir_delivery_latency_seconds").record(now.since(created_at).as_secs_f64());
+    }
+}

@@ -1,0 +1,154 @@
+//! Takes permits from the delivery queue and makes an attempt of each, thousands side by side.
+//!
+//! ```text
+//! delivery queue ──take──▶ Worker ──one task per permit──▶ attempt ──ended──▶ Recorder ──▶ store, then queue
+//! ```
+//!
+//! On shutdown the worker stops taking, lets what is in flight finish within a grace period, and hands the rest back unsent.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use metrics::{counter, gauge};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use weir_core::Clock;
+use weir_queue::{Permit, SharedQueue};
+use weir_store::{SharedStore, StoreError};
+
+use crate::{
+    attempt::{Attempter, Ended, Unsent},
+    outbound::Outbound,
+    recorder::{Recorder, Recording},
+    targets::Targets,
+};
+
+/// Permits taken in one call.
+const BATCH: usize = 256;
+/// Attempts under way at one time in one process, waiting for their slots included.
+const MAX_UNDER_WAY: u32 = 8_192;
+/// How long to wait after the queue or the store failed.
+const RETRY: Duration = Duration::from_millis(250);
+
+/// Delivers permitted attempts.
+pub struct Worker {
+    store: SharedStore,
+    queue: SharedQueue,
+    clock: Arc<dyn Clock>,
+    outbound: Arc<Outbound>,
+    /// How long attempts in flight may take to finish at shutdown.
+    grace: Duration,
+}
+
+impl Worker {
+    pub fn new(
+        store: SharedStore,
+        queue: SharedQueue,
+        clock: Arc<dyn Clock>,
+        outbound: Arc<Outbound>,
+        grace: Duration,
+    ) -> Self {
+        Self { store, queue, clock, outbound, grace }
+    }
+
+    /// Delivers until `shutdown` resolves; then finishes what is in flight, hands back the rest, and returns once everything
+    /// that ended is recorded.
+    pub async fn run(&self, shutdown: impl Future<Output = ()>) {
+        let stopping = Arc::new(AtomicBool::new(false));
+        let (recording, recorder) = Recorder::new(self.store.clone(), self.queue.clone(), self.clock.clone());
+        let recorder = tokio::spawn(recorder.run());
+        let attempter = Arc::new(Attempter {
+            queue: self.queue.clone(),
+            clock: self.clock.clone(),
+            outbound: self.outbound.clone(),
+            stopping: stopping.clone(),
+        });
+        let slots = Arc::new(Semaphore::new(MAX_UNDER_WAY as usize));
+
+        self.take_until(shutdown, &attempter, &recording, &slots).await;
+
+        stopping.store(true, Ordering::Relaxed);
+        let all_ended = slots.acquire_many(MAX_UNDER_WAY);
+        if tokio::time::timeout(self.grace, all_ended).await.is_err() {
+            let left = MAX_UNDER_WAY as usize - slots.available_permits();
+            tracing::warn!(left, "attempts did not finish within the grace period; their outcome is unknown");
+        }
+        // Tasks beyond the grace period hold clones of the sender, so the recorder is told to end rather than waited for.
+        recording.finish();
+        if recorder.await.is_err() {
+            tracing::error!("the recorder ended with a panic; unrecorded attempts count as unknown");
+        }
+    }
+
+    async fn take_until(
+        &self,
+        shutdown: impl Future<Output = ()>,
+        attempter: &Arc<Attempter>,
+        recording: &Recording,
+        slots: &Arc<Semaphore>,
+    ) {
+        tokio::pin!(shutdown);
+        let mut targets = Targets::new(self.store.clone());
+        loop {
+            let taken = tokio::select! {
+                biased;
+                () = &mut shutdown => return,
+                taken = self.queue.take(BATCH) => taken,
+            };
+            let permits = match taken {
+                Ok(permits) => permits,
+                Err(error) => {
+                    tracing::warn!(%error, "could not take permits; trying again");
+                    tokio::time::sleep(RETRY).await;
+                    continue;
+                }
+            };
+            if let Err((error, permits)) = self.start(permits, &mut targets, attempter, recording, slots).await {
+                tracing::warn!(%error, "could not read destinations; permits go back unsent");
+                recording.unsent(permits.into_iter().map(Unsent::from));
+                tokio::time::sleep(RETRY).await;
+            }
+        }
+    }
+
+    async fn start(
+        &self,
+        permits: Vec<Permit>,
+        targets: &mut Targets,
+        attempter: &Arc<Attempter>,
+        recording: &Recording,
+        slots: &Arc<Semaphore>,
+    ) -> Result<(), (StoreError, Vec<Permit>)> {
+        counter!("weir_permits_taken_total").increment(permits.len() as u64);
+        let resolved = match targets.resolve(&permits).await {
+            Ok(resolved) => resolved,
+            Err(error) => return Err((error, permits)),
+        };
+        gauge!("weir_attempts_under_way").set((MAX_UNDER_WAY as usize - slots.available_permits()) as f64);
+        for (permit, target) in permits.into_iter().zip(resolved) {
+            let Some(target) = target else {
+                // Deleted: the release makes it cancelled.
+                recording.unsent([Unsent::from(permit)]);
+                continue;
+            };
+            let Ok(slot) = slots.clone().acquire_owned().await else { return Ok(()) };
+            let (attempter, recording) = (attempter.clone(), recording.clone());
+            tokio::spawn(under_way(slot, async move {
+                match attempter.make(permit, &target).await {
+                    Ended::Recorded(finished) => recording.finished(*finished),
+                    Ended::Unsent(unsent) => recording.unsent([unsent]),
+                }
+            }));
+        }
+        Ok(())
+    }
+}
+
+/// Holds a place among the attempts under way until `attempt` has ended.
+async fn under_way(_place: OwnedSemaphorePermit, attempt: impl Future<Output = ()>) {
+    attempt.await;
+}

@@ -1,0 +1,211 @@
+//! The command line: what can be asked of the program, and how it ends.
+
+use std::{path::PathBuf, process::ExitCode};
+
+use clap::{Args, Parser, Subcommand};
+use url::Url;
+
+use crate::config::{ConfigError, Key};
+
+/// Outbound webhooks at exactly the rate the other side can take.
+#[derive(Debug, Parser)]
+#[command(name = "weir", version, arg_required_else_help = true)]
+#[command(after_help = "Exit codes: 0 done, 1 the job found a failure, 2 wrong use or configuration.")]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run everything in one process: API, scheduler, workers
+    Serve(SettingFlags),
+    /// Show the main job on real HTTP with live progress, and audit it; needs nothing, leaves nothing behind
+    Demo(DemoArgs),
+    /// Audit a running server: did every destination keep its limits, how well were they used, how long did events take
+    Audit(AuditArgs),
+    /// Bring the database to this version's schema, then stop
+    Migrate(SettingFlags),
+    /// Run the API alone (needs PostgreSQL and Redis)
+    #[command(hide = true)]
+    Api(SettingFlags),
+    /// Run a scheduler alone (needs PostgreSQL and Redis)
+    #[command(hide = true)]
+    Scheduler(SettingFlags),
+    /// Run a worker alone (needs PostgreSQL and Redis)
+    #[command(hide = true)]
+    Worker(SettingFlags),
+}
+
+/// The settings as flags; each wins over its environment variable, which wins over the file.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct SettingFlags {
+    /// Read this configuration file [env: WEIR_CONFIG] [default: weir.toml, if it is there]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Listen here; without API keys only a loopback address is accepted [env: WEIR_LISTEN] [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen: Option<String>,
+    /// Keep the records here [env: WEIR_DATABASE_URL] [default: sqlite://weir.db]
+    #[arg(long, value_name = "URL")]
+    database_url: Option<String>,
+    /// Keep the queue in Redis; comes with the next release [env: WEIR_REDIS_URL] [default: in the process]
+    #[arg(long, value_name = "URL")]
+    redis_url: Option<String>,
+    /// Ask every client for one of these keys; the environment hides them better [env: WEIR_API_KEYS]
+    #[arg(long, value_name = "KEY,…")]
+    api_keys: Option<String>,
+    /// Accept destinations with plain http URLs [env: WEIR_ALLOW_HTTP] [default: false]
+    #[arg(long, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    allow_http: Option<String>,
+    /// Accept destinations in these networks, although they are private [env: WEIR_ALLOW_NETWORKS]
+    #[arg(long, value_name = "CIDR,…")]
+    allow_networks: Option<String>,
+    /// Log what this filter lets through, such as info,weir_worker=debug [env: WEIR_LOG] [default: info]
+    #[arg(long, value_name = "FILTER")]
+    log: Option<String>,
+    /// Write log lines as text or json [env: WEIR_LOG_FORMAT] [default: text]
+    #[arg(long, value_name = "FORMAT")]
+    log_format: Option<String>,
+    /// Refuse events larger than this [env: WEIR_MAX_EVENT_BYTES] [default: 1048576]
+    #[arg(long, value_name = "BYTES")]
+    max_event_bytes: Option<String>,
+    /// Let what is in flight finish for this long on shutdown [env: WEIR_SHUTDOWN_GRACE_S] [default: 25]
+    #[arg(long, value_name = "SECONDS")]
+    shutdown_grace_s: Option<String>,
+}
+
+impl SettingFlags {
+    /// The flags that were given, as texts: all sources are parsed by the same code, with the same messages.
+    pub(crate) fn texts(&self) -> impl Iterator<Item = (Key, String)> {
+        let given = |key: Key| match key {
+            Key::Listen => &self.listen,
+            Key::DatabaseUrl => &self.database_url,
+            Key::RedisUrl => &self.redis_url,
+            Key::ApiKeys => &self.api_keys,
+            Key::AllowHttp => &self.allow_http,
+            Key::AllowNetworks => &self.allow_networks,
+            Key::Log => &self.log,
+            Key::LogFormat => &self.log_format,
+            Key::MaxEventBytes => &self.max_event_bytes,
+            Key::ShutdownGraceS => &self.shutdown_grace_s,
+        };
+        Key::ALL.into_iter().filter_map(move |key| Some((key, given(key).clone()?)))
+    }
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct DemoArgs {
+    /// Send for this long
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(3..=3600))]
+    pub(crate) seconds: u32,
+    /// Draw the sends against the caps into this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
+    /// Print the audit as JSON instead of a table
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct AuditArgs {
+    /// The server's address
+    #[arg(long, default_value = "http://127.0.0.1:8080", value_parser = server_url)]
+    pub(crate) url: Url,
+    /// A key of the server [default: the first of WEIR_API_KEYS in the environment]
+    #[arg(long, value_name = "KEY")]
+    pub(crate) api_key: Option<String>,
+    /// Audit this destination only, by id or name; may be repeated
+    #[arg(long = "destination", value_name = "ID|NAME")]
+    pub(crate) destinations: Vec<String>,
+    /// Leave out sends before this time (RFC 3339)
+    #[arg(long, value_name = "TIME")]
+    pub(crate) from: Option<weir_core::Timestamp>,
+    /// Leave out sends at and after this time (RFC 3339)
+    #[arg(long, value_name = "TIME")]
+    pub(crate) to: Option<weir_core::Timestamp>,
+    /// Print JSON instead of a table
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Draw the sends against the caps into this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
+}
+
+fn server_url(text: &str) -> Result<Url, String> {
+    let url: Url = text.parse().map_err(|error| format!("{error}; give one such as http://127.0.0.1:8080"))?;
+    match url.scheme() {
+        "http" | "https" => Ok(url),
+        other => Err(format!("`{other}` is not http or https")),
+    }
+}
+
+/// How the program ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Exit {
+    Done,
+    /// The job found a failure, or could not be done.
+    Failure,
+    /// Wrong use or configuration.
+    Misuse,
+}
+
+impl Exit {
+    /// What an error that ends the program amounts to.
+    pub(crate) fn of_error(error: &anyhow::Error) -> Self {
+        if error.is::<ConfigError>() || error.is::<Misuse>() { Self::Misuse } else { Self::Failure }
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(match exit {
+            Exit::Done => 0,
+            Exit::Failure => 1,
+            Exit::Misuse => 2,
+        })
+    }
+}
+
+/// A request that only another command line or configuration can mend.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Misuse(pub(crate) String);
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_setting_has_its_flag_and_its_help_names_the_variable() {
+        let mut command = Cli::command();
+        let serve = command.find_subcommand_mut("serve").unwrap();
+        for key in Key::ALL {
+            let flag = key.flag();
+            let argument = serve.get_arguments().find(|argument| Some(flag.trim_start_matches("--")) == argument.get_long());
+            let help = argument.and_then(|argument| argument.get_help()).map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains(&format!("[env: {}]", key.env())), "{flag}: {help}");
+        }
+    }
+
+    #[test]
+    fn errors_of_use_and_configuration_end_with_their_own_code() {
+        assert_eq!(Exit::of_error(&Misuse("no key".to_owned()).into()), Exit::Misuse);
+        assert_eq!(Exit::of_error(&ConfigError::OneRole { role: "api" }.into()), Exit::Misuse);
+        assert_eq!(Exit::of_error(&anyhow::anyhow!("disk full")), Exit::Failure);
+    }
+
+    #[test]
+    fn an_audit_needs_a_url_of_http() {
+        assert!(Cli::try_parse_from(["weir", "audit", "--url", "ftp://x"]).is_err());
+        assert!(Cli::try_parse_from(["weir", "audit", "--from", "2026-11-21T07:30:00Z"]).is_ok());
+        assert!(Cli::try_parse_from(["weir", "audit", "--from", "yesterday"]).is_err());
+    }
+}

@@ -1,0 +1,36 @@
+//! The process's clock: the only place that reads the operating system's clocks.
+
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use weir_core::{Clock, Timestamp};
+
+/// Engine time runs on the monotonic clock from the wall clock's reading at start, so that no step of the wall clock moves a
+/// slot.
+#[derive(Debug)]
+pub(crate) struct SystemClock {
+    origin: Timestamp,
+    started: Instant,
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is the clock")]
+impl SystemClock {
+    pub(crate) fn start() -> Self {
+        Self { origin: wall(), started: Instant::now() }
+    }
+}
+
+impl Clock for SystemClock {
+    fn now(&self) -> Timestamp {
+        self.origin + self.started.elapsed()
+    }
+
+    fn wall(&self) -> Timestamp {
+        wall()
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is the clock")]
+fn wall() -> Timestamp {
+    // A clock set before 1970 reads as 1970.
+    Timestamp::MIN + SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}

@@ -1,0 +1,116 @@
+//! The settings by name. One name makes all three: `listen` in `weir.toml`, `WEIR_LISTEN`, `--listen`.
+
+/// What environment variables of Weir begin with.
+pub(crate) const ENV_PREFIX: &str = "WEIR_";
+/// Names the configuration file; the one variable that is no setting of the file itself.
+pub(crate) const CONFIG_ENV: &str = "WEIR_CONFIG";
+
+/// A setting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Key {
+    Listen,
+    DatabaseUrl,
+    RedisUrl,
+    ApiKeys,
+    AllowHttp,
+    AllowNetworks,
+    Log,
+    LogFormat,
+    MaxEventBytes,
+    ShutdownGraceS,
+}
+
+impl Key {
+    pub(crate) const ALL: [Self; 10] = [
+        Self::Listen,
+        Self::DatabaseUrl,
+        Self::RedisUrl,
+        Self::ApiKeys,
+        Self::AllowHttp,
+        Self::AllowNetworks,
+        Self::Log,
+        Self::LogFormat,
+        Self::MaxEventBytes,
+        Self::ShutdownGraceS,
+    ];
+
+    /// The name in `weir.toml`.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Listen => "listen",
+            Self::DatabaseUrl => "database_url",
+            Self::RedisUrl => "redis_url",
+            Self::ApiKeys => "api_keys",
+            Self::AllowHttp => "allow_http",
+            Self::AllowNetworks => "allow_networks",
+            Self::Log => "log",
+            Self::LogFormat => "log_format",
+            Self::MaxEventBytes => "max_event_bytes",
+            Self::ShutdownGraceS => "shutdown_grace_s",
+        }
+    }
+
+    /// The name of the environment variable.
+    pub(crate) fn env(self) -> String {
+        format!("{ENV_PREFIX}{}", self.name().to_ascii_uppercase())
+    }
+
+    /// The name of the flag.
+    pub(crate) fn flag(self) -> String {
+        format!("--{}", self.name().replace('_', "-"))
+    }
+
+    pub(crate) fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|key| key.name() == name)
+    }
+
+    pub(crate) fn of_env(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|key| key.env() == name)
+    }
+}
+
+/// The known name most like `unknown`, if one is like it at all.
+pub(crate) fn nearest(unknown: &str, known: impl Iterator<Item = String>) -> Option<String> {
+    let unknown = unknown.to_ascii_lowercase();
+    let distances = known.map(|name| (distance(&unknown, &name.to_ascii_lowercase()), name));
+    distances.filter(|(distance, _)| *distance <= 3).min().map(|(_, name)| name)
+}
+
+/// How many letters to insert, drop or change to make one word of the other (Levenshtein).
+fn distance(from: &str, to: &str) -> usize {
+    let to: Vec<char> = to.chars().collect();
+    let mut row: Vec<usize> = (0..=to.len()).collect();
+    for (n, letter) in from.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = n + 1;
+        for column in 1..=to.len() {
+            let changed = diagonal + usize::from(letter != to[column - 1]);
+            diagonal = row[column];
+            row[column] = changed.min(diagonal + 1).min(row[column - 1] + 1);
+        }
+    }
+    row[to.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_name_makes_all_three() {
+        assert_eq!(Key::DatabaseUrl.env(), "WEIR_DATABASE_URL");
+        assert_eq!(Key::DatabaseUrl.flag(), "--database-url");
+        for key in Key::ALL {
+            assert_eq!(Key::of_name(key.name()), Some(key));
+            assert_eq!(Key::of_env(&key.env()), Some(key));
+        }
+    }
+
+    #[test]
+    fn a_slip_of_the_pen_finds_its_name_and_nonsense_none() {
+        let known = || Key::ALL.into_iter().map(Key::env);
+        assert_eq!(nearest("WEIR_LISTN", known()).as_deref(), Some("WEIR_LISTEN"));
+        assert_eq!(nearest("WEIR_API_KEY", known()).as_deref(), Some("WEIR_API_KEYS"));
+        assert_eq!(nearest("WEIR_SOMETHING_ELSE", known()), None);
+    }
+}

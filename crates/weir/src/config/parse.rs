@@ -1,0 +1,158 @@
+//! From texts to typed settings. Each function says what is wrong and what would be right; it never repeats a secret.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    str::FromStr,
+};
+
+use ipnet::IpNet;
+use tracing_subscriber::EnvFilter;
+
+use super::{ApiKey, DatabaseUrl, LogFormat};
+
+type Parsed<T> = Result<T, String>;
+
+const EMBEDDED_ONLY: &str =
+    "this build has the embedded set-up only (SQLite, the queue in the process); PostgreSQL and Redis come with the next release";
+
+pub(super) fn listen(text: &str) -> Parsed<SocketAddr> {
+    let local = text.strip_prefix("localhost:").and_then(|port| port.parse().ok());
+    local
+        .map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
+        .or_else(|| text.parse().ok())
+        .ok_or_else(|| format!("`{text}` is not an address to listen on; give an IP address and a port such as 127.0.0.1:8080"))
+}
+
+pub(super) fn database_url(text: &str) -> Parsed<DatabaseUrl> {
+    if text.starts_with("postgres://") || text.starts_with("postgresql://") {
+        return Err(format!("{EMBEDDED_ONLY}: use sqlite://weir.db"));
+    }
+    // Not echoed from here on: what looks like no URL of ours may still hold a password.
+    let path = text.strip_prefix("sqlite://").or_else(|| text.strip_prefix("sqlite:"));
+    match path {
+        Some(path) if path.contains('?') => Err("sqlite:// takes a path and no parameters; drop what follows the `?`".to_owned()),
+        Some("" | ":memory:") => Err("the store must outlive the process: name a file, such as sqlite://weir.db".to_owned()),
+        Some(path) => Ok(DatabaseUrl::Sqlite(PathBuf::from(path))),
+        None => Err("not a database Weir knows; give sqlite:// and the path of a file, such as sqlite://weir.db".to_owned()),
+    }
+}
+
+/// There is none that this build can use.
+pub(super) fn redis_url(text: &str) -> String {
+    if text.starts_with("redis://") || text.starts_with("rediss://") {
+        format!("{EMBEDDED_ONLY}: unset it")
+    } else {
+        format!("not a redis:// or rediss:// URL, and {EMBEDDED_ONLY}: unset it")
+    }
+}
+
+pub(super) fn api_keys(text: &str) -> Parsed<Vec<ApiKey>> {
+    let key = |key: &str| {
+        // What a request can carry in its `Authorization` header.
+        let sendable = key.bytes().all(|byte| byte.is_ascii_graphic());
+        sendable.then(|| ApiKey(key.to_owned())).ok_or_else(|| {
+            "a key holds a blank or a character outside ASCII, which no request could send; separate keys by commas".to_owned()
+        })
+    };
+    items(text).map(key).collect()
+}
+
+pub(super) fn allow_networks(text: &str) -> Parsed<Vec<IpNet>> {
+    let network = |text: &str| {
+        let network = text.parse().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from));
+        network.ok_or_else(|| format!("`{text}` is not a network; give CIDRs separated by commas, such as 10.0.0.0/8,fd00::/8"))
+    };
+    items(text).map(network).collect()
+}
+
+pub(super) fn truth(text: &str) -> Parsed<bool> {
+    match text {
+        "true" | "1" => Ok(true),
+        "false" | "0" => Ok(false),
+        _ => Err(format!("`{text}` is neither true nor false")),
+    }
+}
+
+pub(super) fn log(text: &str) -> Parsed<String> {
+    match EnvFilter::try_new(text) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(error) => Err(format!("`{text}` is not a log filter ({error}); give a level such as info, or levels by module such as info,weir_worker=debug")),
+    }
+}
+
+pub(super) fn log_format(text: &str) -> Parsed<LogFormat> {
+    match text {
+        "text" => Ok(LogFormat::Text),
+        "json" => Ok(LogFormat::Json),
+        _ => Err(format!("`{text}` is not a log format; give text or json")),
+    }
+}
+
+/// A whole number within bounds.
+pub(super) fn number<T: FromStr + PartialOrd + std::fmt::Display>(text: &str, least: T, most: T) -> Parsed<T> {
+    match text.parse::<T>() {
+        Ok(number) if least <= number && number <= most => Ok(number),
+        _ => Err(format!("`{text}` does not fit; give a whole number from {least} to {most}")),
+    }
+}
+
+/// The items of a list, without blanks.
+fn items(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').map(str::trim).filter(|item| !item.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_ip_and_port_or_localhost() {
+        assert_eq!(listen("[::1]:0"), Ok("[::1]:0".parse().unwrap()));
+        assert_eq!(listen("localhost:9000"), Ok("127.0.0.1:9000".parse().unwrap()));
+        for bad in ["", "8080", "example.com:80", "127.0.0.1", "localhost:99999"] {
+            assert!(listen(bad).unwrap_err().contains("127.0.0.1:8080"), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_database_is_a_file() {
+        assert_eq!(database_url("sqlite://weir.db"), Ok(DatabaseUrl::Sqlite("weir.db".into())));
+        assert_eq!(database_url("sqlite:///var/lib/weir.db"), Ok(DatabaseUrl::Sqlite("/var/lib/weir.db".into())));
+        assert_eq!(database_url("sqlite:data/weir.db"), Ok(DatabaseUrl::Sqlite("data/weir.db".into())));
+        for bad in ["", "weir.db", "mysql://x", "sqlite://", "sqlite::memory:", "sqlite://weir.db?mode=ro"] {
+            assert!(database_url(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_scaled_backends_are_named_as_the_next_release_and_their_passwords_are_not_shown() {
+        let problem = database_url("postgres://weir:hunter2@db/weir").unwrap_err();
+        assert!(problem.contains("embedded set-up only") && problem.contains("next release"), "{problem}");
+        assert!(!problem.contains("hunter2"), "{problem}");
+        assert!(!redis_url("redis://:hunter2@cache").contains("hunter2"));
+        assert!(!database_url("postgre://weir:hunter2@db/weir").unwrap_err().contains("hunter2"));
+    }
+
+    #[test]
+    fn networks_are_cidrs_or_single_addresses() {
+        let networks = allow_networks("127.0.0.0/8, ::1 ,").unwrap();
+        assert_eq!(networks, ["127.0.0.0/8".parse().unwrap(), "::1/128".parse().unwrap()]);
+        assert!(allow_networks("127.0.0.0/33").unwrap_err().contains("`127.0.0.0/33`"));
+    }
+
+    #[test]
+    fn a_key_that_no_request_can_send_is_refused_unseen() {
+        assert_eq!(api_keys("a, b,").unwrap().len(), 2);
+        let problem = api_keys("good,geh eim").unwrap_err();
+        assert!(!problem.contains("geh eim"), "{problem}");
+    }
+
+    #[test]
+    fn numbers_keep_their_bounds() {
+        assert_eq!(number("5", 1, 5), Ok(5));
+        for bad in ["0", "6", "-1", "1.5", ""] {
+            assert!(number::<u64>(bad, 1, 5).unwrap_err().contains("from 1 to 5"), "{bad}");
+        }
+    }
+}

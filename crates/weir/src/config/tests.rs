@@ -1,0 +1,145 @@
+//! The configuration as a whole: which source wins, what is refused, and whether the message helps.
+
+use std::path::Path;
+
+use clap::Parser;
+
+use super::*;
+use crate::cli::{Cli, Command};
+
+fn flags(arguments: &[&str]) -> SettingFlags {
+    let cli = Cli::try_parse_from(["weir", "serve"].iter().chain(arguments)).unwrap();
+    let Command::Serve(flags) = cli.command else { panic!("not serve: {cli:?}") };
+    flags
+}
+
+fn environment(variables: &[(&str, &str)]) -> impl Iterator<Item = (OsString, OsString)> {
+    variables.iter().map(|(name, value)| (name.into(), value.into())).collect::<Vec<_>>().into_iter()
+}
+
+/// Settings from flags and environment, and a file that is not on the disk.
+fn load(arguments: &[&str], variables: &[(&str, &str)], file: &str) -> Result<Settings, ConfigError> {
+    let mut given = Given::default();
+    given.add_flags(&flags(arguments));
+    given.add_environment(environment(variables))?;
+    given.add_file(Path::new("weir.toml"), file)?;
+    Settings::from_given(&given)
+}
+
+fn refusal(arguments: &[&str], variables: &[(&str, &str)], file: &str) -> String {
+    load(arguments, variables, file).unwrap_err().to_string()
+}
+
+#[test]
+fn the_defaults_are_those_of_the_documentation() {
+    let settings = load(&[], &[], "").unwrap();
+    let expected = Settings {
+        listen: "127.0.0.1:8080".parse().unwrap(),
+        database_url: DatabaseUrl::Sqlite("weir.db".into()),
+        api_keys: Vec::new(),
+        allow_http: false,
+        allow_networks: Vec::new(),
+        log: "info".to_owned(),
+        log_format: LogFormat::Text,
+        max_event_bytes: 1024 * 1024,
+        shutdown_grace: Duration::from_secs(25),
+    };
+    assert_eq!(settings, expected);
+}
+
+#[test]
+fn flags_win_over_the_environment_and_the_environment_over_the_file() {
+    let file = "listen = '127.0.0.1:1'\nlog = 'warn'\nmax_event_bytes = 2048\n";
+    let variables = [("WEIR_LISTEN", "127.0.0.1:2"), ("WEIR_LOG", "debug")];
+    let settings = load(&["--listen", "127.0.0.1:3"], &variables, file).unwrap();
+    assert_eq!((settings.listen.port(), settings.log.as_str(), settings.max_event_bytes), (3, "debug", 2048));
+}
+
+#[test]
+fn a_file_may_use_the_types_of_toml() {
+    let file = "allow_http = true\nallow_networks = ['127.0.0.0/8', '10.0.0.0/8']\napi_keys = ['a', 'b']\nshutdown_grace_s = 5\n";
+    let settings = load(&[], &[], file).unwrap();
+    assert!(settings.allow_http);
+    assert_eq!((settings.allow_networks.len(), settings.api_keys.len(), settings.shutdown_grace.as_secs()), (2, 2, 5));
+    assert!(refusal(&[], &[], "listen = 1.5").starts_with("`listen` in weir.toml: a float does not fit"));
+    assert!(refusal(&[], &[], "[listen]").contains("a table does not fit"));
+}
+
+#[test]
+fn a_flag_of_truth_needs_no_value() {
+    assert!(load(&["--allow-http"], &[], "").unwrap().allow_http);
+    assert!(!load(&["--allow-http=false"], &[("WEIR_ALLOW_HTTP", "true")], "").unwrap().allow_http);
+}
+
+#[test]
+fn unknown_keys_and_variables_are_refused_by_name() {
+    let key = refusal(&[], &[], "lisen = '127.0.0.1:1'");
+    assert!(key.starts_with("`lisen` in weir.toml is not a setting of Weir (did you mean listen?)"), "{key}");
+    let variable = refusal(&[], &[("WEIR_API_KEY", "secret")], "");
+    assert!(variable.starts_with("WEIR_API_KEY is not a setting of Weir (did you mean WEIR_API_KEYS?)"), "{variable}");
+    assert!(!variable.contains("secret"), "{variable}");
+}
+
+#[test]
+fn variables_that_kubernetes_makes_for_a_service_named_weir_are_passed_over() {
+    let links = [("WEIR_SERVICE_HOST", "10.0.0.1"), ("WEIR_SERVICE_PORT", "80"), ("WEIR_PORT", "tcp://10.0.0.1:80"), ("WEIR_PORT_80_TCP_ADDR", "10.0.0.1")];
+    assert!(load(&[], &links, "").is_ok());
+}
+
+#[test]
+fn an_empty_variable_counts_as_unset() {
+    assert_eq!(load(&[], &[("WEIR_LISTEN", ""), ("WEIR_REDIS_URL", "")], "").unwrap(), load(&[], &[], "").unwrap());
+}
+
+#[test]
+fn an_error_names_the_setting_where_it_came_from_and_the_mend() {
+    let cases = [
+        (refusal(&["--listen", "here"], &[], ""), "--listen: `here` is not an address to listen on; give an IP"),
+        (refusal(&[], &[("WEIR_LOG_FORMAT", "xml")], ""), "WEIR_LOG_FORMAT in the environment: `xml` is not a log format; give text or json"),
+        (refusal(&[], &[], "max_event_bytes = 1"), "`max_event_bytes` in weir.toml: `1` does not fit; give a whole number from"),
+        (refusal(&[], &[], "listen = "), "the configuration file weir.toml is not TOML: "),
+        (refusal(&["--log", "a=b=c"], &[], ""), "--log: `a=b=c` is not a log filter"),
+    ];
+    for (actual, expected) in cases {
+        assert!(actual.starts_with(expected), "{actual}");
+    }
+}
+
+#[test]
+fn the_scaled_backends_are_refused_clearly() {
+    for variable in [("WEIR_DATABASE_URL", "postgres://db/weir"), ("WEIR_REDIS_URL", "redis://cache")] {
+        let message = refusal(&[], &[variable], "");
+        assert!(message.starts_with(variable.0) && message.contains("embedded set-up only"), "{message}");
+    }
+}
+
+#[test]
+fn without_a_key_weir_listens_on_loopback_only() {
+    let message = refusal(&[], &[("WEIR_LISTEN", "0.0.0.0:8080")], "");
+    assert!(message.starts_with("WEIR_LISTEN in the environment: 0.0.0.0:8080") && message.contains("WEIR_API_KEYS"), "{message}");
+    assert!(load(&[], &[("WEIR_LISTEN", "0.0.0.0:8080"), ("WEIR_API_KEYS", " , ")], "").is_err());
+    for address in ["127.0.0.2:80", "[::1]:80", "[::ffff:127.0.0.1]:80"] {
+        assert!(load(&["--listen", address], &[], "").is_ok(), "{address}");
+    }
+    assert!(load(&["--listen", "0.0.0.0:80"], &[("WEIR_API_KEYS", "k")], "").is_ok());
+}
+
+#[test]
+fn keys_are_not_shown() {
+    let settings = load(&[], &[("WEIR_API_KEYS", "hunter2")], "").unwrap();
+    assert!(!format!("{settings:?}").contains("hunter2"), "{settings:?}");
+    assert_eq!(settings.api_keys[0].as_ref(), "hunter2");
+}
+
+#[test]
+fn a_named_file_is_read_and_must_be_there() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("other.toml");
+    std::fs::write(&path, "listen = '127.0.0.1:4'").unwrap();
+    let path = path.to_str().unwrap();
+    let by_flag = Settings::load_from(&flags(&["--config", path]), environment(&[])).unwrap();
+    let by_environment = Settings::load_from(&flags(&[]), environment(&[("WEIR_CONFIG", path)])).unwrap();
+    assert_eq!((by_flag.listen.port(), by_environment.listen.port()), (4, 4));
+    let missing = Settings::load_from(&flags(&["--config", "no/such.toml"]), environment(&[])).unwrap_err().to_string();
+    assert!(missing.starts_with("cannot read the configuration file no/such.toml"), "{missing}");
+}

@@ -1,0 +1,164 @@
+//! A running `weir serve`, killed when dropped.
+
+use std::{
+    net::SocketAddr,
+    path::Path,
+    process::{ExitStatus, Stdio},
+    time::Duration,
+};
+
+use reqwest::Method;
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncBufReadExt, BufReader},
+    process::{Child, Command},
+};
+
+use super::eventually;
+
+/// The server as a process of its own.
+pub struct App {
+    child: Child,
+    pub url: String,
+    pub http: reqwest::Client,
+}
+
+impl App {
+    /// Serves on a free port from a database in `folder`; loopback receivers are allowed.
+    pub async fn start(folder: &Path) -> Self {
+        Self::start_with(folder, &[]).await
+    }
+
+    pub async fn start_with(folder: &Path, environment: &[(&str, &str)]) -> Self {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let mut command = Self::command(folder);
+        command.arg("serve").envs(environment.iter().copied());
+        let mut child = command.stdout(Stdio::piped()).kill_on_drop(true).spawn().expect("the binary starts");
+        let stdout = child.stdout.take().expect("stdout is piped");
+        let mut lines = BufReader::new(stdout).lines();
+        let url = tokio::time::timeout(Duration::from_secs(30), async {
+            while let Some(line) = lines.next_line().await.expect("stdout is text") {
+                if let Some((_, url)) = line.split_once("listening on ") {
+                    return url.trim().to_owned();
+                }
+            }
+            panic!("the server ended before it listened");
+        })
+        .await
+        .expect("the server listens in time");
+        // Keeps the pipe open, so that the server never writes to a closed one.
+        tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+        Self { child, url, http: reqwest::Client::builder().no_proxy().build().expect("a client") }
+    }
+
+    /// The binary, with the settings of the tests.
+    pub fn command(folder: &Path) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        command
+            .current_dir(folder)
+            .env("WEIR_DATABASE_URL", format!("sqlite://{}", folder.join("weir.db").display()))
+            .env("WEIR_LISTEN", "127.0.0.1:0")
+            .env("WEIR_ALLOW_HTTP", "true")
+            .env("WEIR_ALLOW_NETWORKS", "127.0.0.0/8")
+            .env("WEIR_LOG", "warn");
+        command
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.url.trim_start_matches("http://").parse().expect("an address")
+    }
+
+    /// SIGKILL, and gone.
+    pub async fn kill(mut self) {
+        self.child.kill().await.expect("killed");
+    }
+
+    /// SIGTERM, then its exit status.
+    pub async fn terminate(mut self) -> ExitStatus {
+        self.signal("TERM").await;
+        tokio::time::timeout(Duration::from_secs(60), self.child.wait()).await.expect("it ends").expect("a status")
+    }
+
+    /// Sends a signal by name.
+    pub async fn signal(&self, name: &str) {
+        let pid = self.child.id().expect("it runs").to_string();
+        let status = Command::new("kill").args([&format!("-{name}"), &pid]).status().await.expect("kill runs");
+        assert!(status.success());
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id().expect("it runs")
+    }
+
+    /// A request with a JSON body; the status and the JSON answer.
+    pub async fn request(&self, method: Method, path: &str, body: Option<Value>) -> (u16, Value) {
+        let mut request = self.http.request(method, format!("{}{path}", self.url));
+        if let Some(body) = body {
+            request = request.json(&body);
+        }
+        let response = request.send().await.expect("an answer");
+        let status = response.status().as_u16();
+        (status, response.json().await.unwrap_or(Value::Null))
+    }
+
+    pub async fn get(&self, path: &str) -> Value {
+        let (status, body) = self.request(Method::GET, path, None).await;
+        assert_eq!(status, 200, "GET {path}: {body}");
+        body
+    }
+
+    /// Creates a destination and answers its id.
+    pub async fn destination(&self, settings: Value) -> String {
+        let (status, body) = self.request(Method::POST, "/v1/destinations", Some(settings)).await;
+        assert_eq!(status, 201, "{body}");
+        body["id"].as_str().expect("an id").to_owned()
+    }
+
+    pub async fn patch(&self, destination: &str, edit: Value) {
+        let (status, body) =
+            self.request(Method::PATCH, &format!("/v1/destinations/{destination}"), Some(edit)).await;
+        assert_eq!(status, 200, "{body}");
+    }
+
+    /// Posts one event of a type; its id.
+    pub async fn event(&self, event_type: &str) -> String {
+        let body = json!({"type": event_type, "data": {"n": 1}});
+        let (status, body) = self.request(Method::POST, "/v1/events", Some(body)).await;
+        assert_eq!(status, 202, "{body}");
+        body["id"].as_str().expect("an id").to_owned()
+    }
+
+    /// Posts many events of a type, in batches.
+    pub async fn events(&self, event_type: &str, count: usize) {
+        let mut left = count;
+        while left > 0 {
+            let size = left.min(1000);
+            let events: Vec<_> = (0..size).map(|n| json!({"type": event_type, "data": {"n": n}})).collect();
+            let (status, body) =
+                self.request(Method::POST, "/v1/events/batch", Some(json!({ "events": events }))).await;
+            assert_eq!(status, 202, "{body}");
+            left -= size;
+        }
+    }
+
+    /// Waits until nothing of a destination waits or is under way.
+    pub async fn drained(&self, destination: &str, within: Duration) {
+        eventually("the backlog is drained", within, async || {
+            let backlog = self.get(&format!("/v1/destinations/{destination}/backlog")).await;
+            backlog["pending"] == 0 && backlog["retrying"] == 0 && backlog["delivering"] == 0
+        })
+        .await;
+    }
+
+    pub async fn audit(&self, destination: &str) -> Value {
+        self.get(&format!("/v1/destinations/{destination}/audit")).await
+    }
+
+    /// Every recorded send start keeps every limit.
+    pub async fn assert_audit_clean(&self, destination: &str) {
+        let audit = self.audit(destination).await;
+        for limit in audit["rate_limits"].as_array().expect("limits") {
+            assert_eq!(limit["violations"], 0, "{audit}");
+        }
+    }
+}

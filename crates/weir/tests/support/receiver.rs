@@ -1,0 +1,207 @@
+//! A receiver on loopback that stamps each request as it reads it and answers as its script says.
+
+use std::{
+    collections::HashMap,
+    convert::Infallible,
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, StreamBody, combinators::BoxBody};
+use hyper::{
+    HeaderMap, Request, Response,
+    body::{Frame, Incoming},
+    server::conn::http1,
+    service::service_fn,
+};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpListener,
+    sync::mpsc,
+};
+use tokio_rustls::TlsAcceptor;
+
+use super::now;
+
+/// One request as it arrived.
+#[derive(Debug, Clone)]
+pub struct Arrival {
+    pub at: Instant,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+impl Arrival {
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
+    }
+}
+
+/// How a path answers.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: Vec<(&'static str, String)>,
+    pub after: Duration,
+    pub body: AnswerBody,
+}
+
+#[derive(Debug, Clone)]
+pub enum AnswerBody {
+    Text(String),
+    /// This many bytes.
+    Large(usize),
+    /// A byte every interval, without end.
+    Drip(Duration),
+}
+
+impl Answer {
+    pub fn status(status: u16) -> Self {
+        Self { status, headers: Vec::new(), after: Duration::ZERO, body: AnswerBody::Text(String::new()) }
+    }
+
+    pub fn header(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.headers.push((name, value.into()));
+        self
+    }
+
+    pub fn after(mut self, delay: Duration) -> Self {
+        self.after = delay;
+        self
+    }
+
+    pub fn body(mut self, body: AnswerBody) -> Self {
+        self.body = body;
+        self
+    }
+}
+
+#[derive(Default)]
+struct Path {
+    arrivals: Vec<Arrival>,
+    /// Answers in turn; the last one is repeated. None: 200.
+    script: Vec<Answer>,
+}
+
+/// A scripted receiver.
+#[derive(Clone)]
+pub struct Receiver {
+    pub address: SocketAddr,
+    scheme: &'static str,
+    paths: Arc<Mutex<HashMap<String, Path>>>,
+}
+
+impl Receiver {
+    pub async fn start() -> Self {
+        Self::listen("http", None, Duration::ZERO).await
+    }
+
+    /// Over TLS, with a handshake that takes `handshake`.
+    pub async fn start_tls(acceptor: TlsAcceptor, handshake: Duration) -> Self {
+        Self::listen("https", Some(acceptor), handshake).await
+    }
+
+    async fn listen(scheme: &'static str, acceptor: Option<TlsAcceptor>, handshake: Duration) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let receiver = Self { address, scheme, paths: Arc::default() };
+        let serving = receiver.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let (serving, acceptor) = (serving.clone(), acceptor.clone());
+                let _ = stream.set_nodelay(true);
+                tokio::spawn(async move {
+                    match acceptor {
+                        None => serving.serve(stream).await,
+                        Some(acceptor) => {
+                            tokio::time::sleep(handshake).await;
+                            if let Ok(stream) = acceptor.accept(stream).await {
+                                serving.serve(stream).await;
+                            }
+                        }
+                    }
+                });
+            }
+        });
+        receiver
+    }
+
+    async fn serve(&self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
+        let service = service_fn(|request| self.answer(request));
+        // A peer that goes away is no concern of the receiver's.
+        let _ = http1::Builder::new().timer(TokioTimer::new()).serve_connection(TokioIo::new(stream), service).await;
+    }
+
+    async fn answer(&self, request: Request<Incoming>) -> Result<Response<BoxBody<Bytes, Infallible>>, hyper::Error> {
+        let at = now();
+        let (head, body) = request.into_parts();
+        let path = head.uri.path().to_owned();
+        let body = body.collect().await?.to_bytes();
+        let answer = {
+            let mut paths = self.paths.lock().unwrap_or_else(PoisonError::into_inner);
+            let path = paths.entry(path).or_default();
+            path.arrivals.push(Arrival { at, headers: head.headers, body });
+            let turn = (path.arrivals.len() - 1).min(path.script.len().saturating_sub(1));
+            path.script.get(turn).cloned().unwrap_or(Answer::status(200))
+        };
+        if !answer.after.is_zero() {
+            tokio::time::sleep(answer.after).await;
+        }
+        let mut response = Response::builder().status(answer.status);
+        for (name, value) in &answer.headers {
+            response = response.header(*name, value);
+        }
+        Ok(response.body(answer_body(answer.body)).expect("a response"))
+    }
+
+    /// Answers this path gives in turn; the last one is repeated.
+    pub fn script(&self, path: &str, answers: impl IntoIterator<Item = Answer>) {
+        let mut paths = self.paths.lock().unwrap_or_else(PoisonError::into_inner);
+        paths.entry(path.to_owned()).or_default().script = answers.into_iter().collect();
+    }
+
+    pub fn url(&self, path: &str) -> String {
+        let host = if self.scheme == "https" { "localhost" } else { "127.0.0.1" };
+        format!("{}://{host}:{}{path}", self.scheme, self.address.port())
+    }
+
+    /// What has arrived at a path so far.
+    pub fn arrivals(&self, path: &str) -> Vec<Arrival> {
+        let paths = self.paths.lock().unwrap_or_else(PoisonError::into_inner);
+        paths.get(path).map(|path| path.arrivals.clone()).unwrap_or_default()
+    }
+
+    pub fn count(&self, path: &str) -> usize {
+        let paths = self.paths.lock().unwrap_or_else(PoisonError::into_inner);
+        paths.get(path).map_or(0, |path| path.arrivals.len())
+    }
+
+    /// Waits until `count` requests have arrived at a path.
+    pub async fn wait_for(&self, path: &str, count: usize, within: Duration) -> Vec<Arrival> {
+        super::eventually(&format!("{count} arrivals at {path}"), within, async || self.count(path) >= count).await;
+        self.arrivals(path)
+    }
+}
+
+fn answer_body(body: AnswerBody) -> BoxBody<Bytes, Infallible> {
+    match body {
+        AnswerBody::Text(text) => Full::new(Bytes::from(text)).boxed(),
+        AnswerBody::Large(size) => Full::new(Bytes::from(vec![b'x'; size])).boxed(),
+        AnswerBody::Drip(interval) => {
+            let (sender, receiver) = mpsc::channel(1);
+            tokio::spawn(async move {
+                while sender.send(Ok(Frame::data(Bytes::from_static(b".")))).await.is_ok() {
+                    tokio::time::sleep(interval).await;
+                }
+            });
+            StreamBody::new(tokio_stream(receiver)).boxed()
+        }
+    }
+}
+
+fn tokio_stream<T>(mut receiver: mpsc::Receiver<T>) -> impl futures_util::Stream<Item = T> {
+    futures_util::stream::poll_fn(move |context| receiver.poll_recv(context))
+}

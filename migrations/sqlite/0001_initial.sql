@@ -1,0 +1,91 @@
+-- The record store. Ids are the 16 bytes of a UUIDv7, so they sort by the time they were made. Times are nanoseconds
+-- since the Unix epoch. Nothing here reads a clock: every instant is bound by the caller.
+
+-- A deleted destination stays as a tombstone (deleted_at), because deliveries, attempts and limit changes refer to it.
+-- The engine keeps the live ones in memory; this table is what it starts from.
+CREATE TABLE destinations (
+    id            BLOB    NOT NULL PRIMARY KEY CHECK (length(id) = 16),
+    tenant        TEXT    NOT NULL,
+    name          TEXT    NOT NULL,
+    url           TEXT    NOT NULL,
+    event_types   TEXT    NOT NULL, -- JSON: array of patterns
+    rate_limits   TEXT    NOT NULL, -- JSON: array of {limit, period, burst}
+    max_in_flight INTEGER NOT NULL CHECK (max_in_flight > 0),
+    timeout_ms    INTEGER NOT NULL CHECK (timeout_ms > 0),
+    retry         TEXT    NOT NULL, -- JSON
+    headers       TEXT    NOT NULL, -- JSON: array of [name, value]; never logged
+    secret        TEXT    NOT NULL, -- never logged
+    paused        INTEGER NOT NULL CHECK (paused IN (0, 1)),
+    paused_reason TEXT,
+    held_until    INTEGER,
+    held_reason   TEXT,
+    created_at    INTEGER NOT NULL,
+    updated_at    INTEGER NOT NULL,
+    deleted_at    INTEGER
+) STRICT, WITHOUT ROWID;
+
+-- Every set of limits a destination ever had, from which instant on. The audit judges a send by the limits of its time.
+CREATE TABLE limit_changes (
+    destination_id BLOB    NOT NULL,
+    at             INTEGER NOT NULL,
+    rate_limits    TEXT    NOT NULL, -- JSON, as in destinations
+    PRIMARY KEY (destination_id, at)
+) STRICT, WITHOUT ROWID;
+
+-- Append-only. A table with a rowid, because bodies fill its pages by plain appending; the ids are found by an index.
+CREATE TABLE events (
+    id              BLOB    NOT NULL CHECK (length(id) = 16),
+    tenant          TEXT    NOT NULL,
+    event_type      TEXT    NOT NULL,
+    created_at      INTEGER NOT NULL,
+    idempotency_key TEXT,
+    data_offset     INTEGER NOT NULL,
+    body            BLOB    NOT NULL
+) STRICT;
+CREATE UNIQUE INDEX events_id ON events (id);
+CREATE UNIQUE INDEX events_idempotency ON events (tenant, idempotency_key) WHERE idempotency_key IS NOT NULL;
+CREATE INDEX events_of_tenant ON events (tenant, id);
+CREATE INDEX events_of_type ON events (event_type, id);
+
+-- The hot table: narrow, and rewritten in place as a delivery moves on. States are small integers, because they are
+-- compared in every index predicate and 0 and 1 take no room in a row:
+--   0 pending, 1 delivering, 2 retrying, 3 delivered, 4 failed, 5 dead, 6 cancelled.
+CREATE TABLE deliveries (
+    id               BLOB    NOT NULL PRIMARY KEY,
+    event_id         BLOB    NOT NULL,
+    destination_id   BLOB    NOT NULL,
+    state            INTEGER NOT NULL CHECK (state BETWEEN 0 AND 6),
+    attempts         INTEGER NOT NULL,
+    -- When it is due. Kept while it is claimed, so that a claim given back is due as before.
+    next_attempt_at  INTEGER NOT NULL,
+    -- Counts the claims; a write that settles one names it.
+    claim_epoch      INTEGER NOT NULL,
+    claim_expires_at INTEGER CHECK ((state = 1) = (claim_expires_at IS NOT NULL)),
+    created_at       INTEGER NOT NULL, -- of the event
+    updated_at       INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+-- Only what waits, one destination after the other, the oldest due first. `state` makes it cover the counts.
+CREATE INDEX deliveries_due ON deliveries (destination_id, next_attempt_at, id, state) WHERE state IN (0, 2);
+-- Live claims: as many entries as sends are in flight, so it stays in memory and costs little.
+CREATE INDEX deliveries_claimed ON deliveries (destination_id, claim_expires_at, id) WHERE state = 1;
+CREATE UNIQUE INDEX deliveries_of_event ON deliveries (event_id, destination_id);
+CREATE INDEX deliveries_of_destination ON deliveries (destination_id, id);
+-- What ended badly: rare, and what people look for.
+CREATE INDEX deliveries_ended ON deliveries (state, id) WHERE state IN (4, 5, 6);
+CREATE INDEX deliveries_ended_of_destination ON deliveries (destination_id, state, id) WHERE state IN (4, 5, 6);
+
+-- Append-only. Outcomes: 0 delivered, 1 retryable, 2 rejected, 3 unknown.
+CREATE TABLE attempts (
+    delivery_id    BLOB    NOT NULL,
+    number         INTEGER NOT NULL,
+    id             BLOB    NOT NULL,
+    destination_id BLOB    NOT NULL,
+    sent_at        INTEGER NOT NULL,
+    duration_ms    INTEGER NOT NULL,
+    outcome        INTEGER NOT NULL CHECK (outcome BETWEEN 0 AND 3),
+    status_code    INTEGER,
+    error          TEXT,
+    response_body  TEXT,
+    PRIMARY KEY (delivery_id, number)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX attempts_of_destination ON attempts (destination_id, sent_at);
