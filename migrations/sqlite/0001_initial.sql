@@ -80,7 +80,7 @@ CREATE TABLE attempts (
     number         INTEGER NOT NULL,
     id             BLOB    NOT NULL,
     destination_id BLOB    NOT NULL,
-    sent_at        INTEGER NOT NULL,
+    sent_at        INTEGER, -- NULL: no connection, so nothing left
     duration_ms    INTEGER NOT NULL,
     outcome        INTEGER NOT NULL CHECK (outcome BETWEEN 0 AND 3),
     status_code    INTEGER,
@@ -88,4 +88,4 @@ CREATE TABLE attempts (
     response_body  TEXT,
     PRIMARY KEY (delivery_id, number)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX attempts_of_destination ON attempts (destination_id, sent_at);
+CREATE INDEX attempts_of_destination ON attempts (destination_id, sent_at) WHERE sent_at IS NOT NULL;

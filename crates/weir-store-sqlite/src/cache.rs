@@ -35,7 +35,11 @@ struct Tenant {
 impl DestinationCache {
     pub(crate) fn new(destinations: Vec<Destination>) -> Self {
         let this = Self::default();
-        this.apply(destinations.into_iter().map(|destination| (destination.id, Some(Arc::new(destination)))));
+        this.apply(
+            destinations
+                .into_iter()
+                .map(|destination| (destination.id, Some(Arc::new(destination)))),
+        );
         this
     }
 
@@ -54,7 +58,12 @@ impl DestinationCache {
     }
 
     /// At most `limit` destinations below `before`, newest first.
-    pub(crate) fn page(&self, tenant: Option<&str>, before: Option<DestinationId>, limit: usize) -> Vec<Arc<Destination>> {
+    pub(crate) fn page(
+        &self,
+        tenant: Option<&str>,
+        before: Option<DestinationId>,
+        limit: usize,
+    ) -> Vec<Arc<Destination>> {
         let live = self.read();
         let all = match tenant {
             None => &live.by_id,
@@ -64,11 +73,11 @@ impl DestinationCache {
             },
         };
         let end = before.map_or(Bound::Unbounded, Bound::Excluded);
-        all.range((Bound::Unbounded, end)).rev().take(limit).map(|(_, destination)| Arc::clone(destination)).collect()
-    }
-
-    pub(crate) fn filter(&self, keep: impl Fn(&Destination) -> bool) -> Vec<Arc<Destination>> {
-        self.read().by_id.values().filter(|destination| keep(destination)).cloned().collect()
+        all.range((Bound::Unbounded, end))
+            .rev()
+            .take(limit)
+            .map(|(_, destination)| Arc::clone(destination))
+            .collect()
     }
 
     /// The destinations of a tenant whose patterns match a type.
@@ -82,8 +91,13 @@ impl DestinationCache {
             }
         }
         let mut live = self.inner.write().unwrap_or_else(PoisonError::into_inner);
-        let Some(found) = live.tenants.get_mut(tenant) else { return Arc::new([]) };
-        let accepting = found.by_id.values().filter(|destination| destination.accepts(tenant, event_type));
+        let Some(found) = live.tenants.get_mut(tenant) else {
+            return Arc::new([]);
+        };
+        let accepting = found
+            .by_id
+            .values()
+            .filter(|destination| destination.accepts(tenant, event_type));
         let matches: Arc<[DestinationId]> = accepting.map(|destination| destination.id).collect();
         if found.matches.len() >= MAX_REMEMBERED {
             found.matches.clear();
@@ -123,7 +137,10 @@ pub(crate) struct Staged<'a> {
 
 impl<'a> Staged<'a> {
     pub(crate) fn new(cache: &'a DestinationCache) -> Self {
-        Self { cache, changes: HashMap::new() }
+        Self {
+            cache,
+            changes: HashMap::new(),
+        }
     }
 
     pub(crate) fn get(&self, id: DestinationId) -> Option<Arc<Destination>> {
@@ -149,7 +166,15 @@ impl<'a> Staged<'a> {
         }
         let unchanged = committed.iter().filter(|id| !self.changes.contains_key(id)).copied();
         let accepting = |destination: &&Arc<Destination>| destination.accepts(tenant, event_type);
-        unchanged.chain(self.changes.values().flatten().filter(accepting).map(|destination| destination.id)).collect()
+        unchanged
+            .chain(
+                self.changes
+                    .values()
+                    .flatten()
+                    .filter(accepting)
+                    .map(|destination| destination.id),
+            )
+            .collect()
     }
 
     /// The transaction has committed.

@@ -72,7 +72,8 @@ pub(crate) const fn state_code(state: DeliveryState) -> i64 {
 
 pub(crate) fn state(row: &SqliteRow, column: usize) -> Result<DeliveryState, sqlx::Error> {
     let code = usize::try_from(int(row, column)?).ok();
-    code.and_then(|code| DeliveryState::ALL.get(code).copied()).ok_or_else(|| corrupt("a state"))
+    code.and_then(|code| DeliveryState::ALL.get(code).copied())
+        .ok_or_else(|| corrupt("a state"))
 }
 
 pub(crate) const fn outcome_code(outcome: AttemptOutcome) -> i64 {
@@ -81,7 +82,8 @@ pub(crate) const fn outcome_code(outcome: AttemptOutcome) -> i64 {
 
 fn outcome(row: &SqliteRow, column: usize) -> Result<AttemptOutcome, sqlx::Error> {
     let code = usize::try_from(int(row, column)?).ok();
-    code.and_then(|code| AttemptOutcome::ALL.get(code).copied()).ok_or_else(|| corrupt("an outcome"))
+    code.and_then(|code| AttemptOutcome::ALL.get(code).copied())
+        .ok_or_else(|| corrupt("an outcome"))
 }
 
 /// What [`event`] reads.
@@ -106,8 +108,7 @@ pub(crate) fn body(row: &SqliteRow, column: usize) -> Result<EventBody, sqlx::Er
 }
 
 /// What [`delivery`] reads.
-pub(crate) const DELIVERY_COLUMNS: &str =
-    "d.id, d.event_id, e.event_type, d.destination_id, d.state, d.attempts, d.next_attempt_at, d.created_at, d.updated_at";
+pub(crate) const DELIVERY_COLUMNS: &str = "d.id, d.event_id, e.event_type, d.destination_id, d.state, d.attempts, d.next_attempt_at, d.created_at, d.updated_at";
 
 pub(crate) fn delivery(row: &SqliteRow) -> Result<Delivery, sqlx::Error> {
     let state = state(row, 4)?;
@@ -134,7 +135,7 @@ pub(crate) fn attempt(row: &SqliteRow) -> Result<Attempt, sqlx::Error> {
         id: AttemptId::from_bytes(id(row, 0)?),
         delivery_id: delivery_id(row, 1)?,
         number: small(row, 2)?,
-        sent_at: time(row, 3)?,
+        sent_at: optional_time(row, 3)?,
         duration_ms: small(row, 4)?,
         outcome: outcome(row, 5)?,
         status_code: status_code.map_err(|_| corrupt("a status code"))?,
@@ -144,7 +145,8 @@ pub(crate) fn attempt(row: &SqliteRow) -> Result<Attempt, sqlx::Error> {
 }
 
 pub(crate) fn limits_json(limits: &RateLimits) -> String {
-    let limit = |limit: &RateLimit| json!({"limit": limit.limit, "period": limit.period.as_str(), "burst": limit.burst});
+    let limit =
+        |limit: &RateLimit| json!({"limit": limit.limit, "period": limit.period.as_str(), "burst": limit.burst});
     Value::Array(limits.as_slice().iter().map(limit).collect()).to_string()
 }
 
@@ -153,7 +155,11 @@ pub(crate) fn limits(text: &str) -> Result<RateLimits, sqlx::Error> {
     let values: Vec<Value> = serde_json::from_str(text).map_err(|_| unreadable())?;
     let limit = |value: &Value| {
         let number = |name: &str| value[name].as_u64().and_then(|number| u32::try_from(number).ok());
-        RateLimit::with_burst(number("limit")?, Period::parse(value["period"].as_str()?)?, number("burst")?)
+        RateLimit::with_burst(
+            number("limit")?,
+            Period::parse(value["period"].as_str()?)?,
+            number("burst")?,
+        )
     };
     let limits: Option<Vec<RateLimit>> = values.iter().map(limit).collect();
     RateLimits::new(limits.ok_or_else(unreadable)?).map_err(|_| unreadable())

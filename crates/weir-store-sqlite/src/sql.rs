@@ -7,7 +7,7 @@
 use std::sync::{Arc, OnceLock};
 
 use sqlx::{
-    AssertSqlSafe, Arguments as _, Sqlite, SqliteConnection,
+    Arguments as _, AssertSqlSafe, Sqlite, SqliteConnection,
     encode::Encode,
     sqlite::{SqliteArguments, SqliteRow},
     types::Type,
@@ -27,8 +27,19 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    pub(crate) const fn new(head: &'static str, row: &'static str, separator: &'static str, tail: &'static str) -> Self {
-        Self { head, row, separator, tail, built: [const { OnceLock::new() }; LARGEST + 1] }
+    pub(crate) const fn new(
+        head: &'static str,
+        row: &'static str,
+        separator: &'static str,
+        tail: &'static str,
+    ) -> Self {
+        Self {
+            head,
+            row,
+            separator,
+            tail,
+            built: [const { OnceLock::new() }; LARGEST + 1],
+        }
     }
 
     /// The statement for `rows`, a power of two up to [`MAX_ROWS`].
@@ -111,8 +122,14 @@ impl Values {
 }
 
 /// Runs a statement; how many rows it changed.
-pub(crate) async fn execute(connection: &mut SqliteConnection, sql: Arc<str>, values: Values) -> Result<u64, sqlx::Error> {
-    let done = sqlx::query_with(AssertSqlSafe(sql), values.finish()?).execute(connection).await?;
+pub(crate) async fn execute(
+    connection: &mut SqliteConnection,
+    sql: Arc<str>,
+    values: Values,
+) -> Result<u64, sqlx::Error> {
+    let done = sqlx::query_with(AssertSqlSafe(sql), values.finish()?)
+        .execute(connection)
+        .await?;
     Ok(done.rows_affected())
 }
 
@@ -122,7 +139,9 @@ pub(crate) async fn fetch<'c>(
     sql: impl Into<Arc<str>>,
     values: Values,
 ) -> Result<Vec<SqliteRow>, sqlx::Error> {
-    sqlx::query_with(AssertSqlSafe(sql.into()), values.finish()?).fetch_all(connection).await
+    sqlx::query_with(AssertSqlSafe(sql.into()), values.finish()?)
+        .fetch_all(connection)
+        .await
 }
 
 #[cfg(test)]
@@ -132,7 +151,7 @@ mod tests {
     #[test]
     fn a_batch_is_split_into_powers_of_two() {
         let sizes = |rows: usize| Batch::split(&vec![(); rows]).map(<[()]>::len).collect::<Vec<_>>();
-        assert_eq!(sizes(0), []);
+        assert!(sizes(0).is_empty());
         assert_eq!(sizes(1), [1]);
         assert_eq!(sizes(100), [64, 32, 4]);
         assert_eq!(sizes(1_300), [512, 512, 256, 16, 4]);

@@ -20,7 +20,8 @@ use tokio::{
 };
 use weir_core::{Timestamp, claim::Claim};
 use weir_store::{
-    AttemptResult, ClaimRequest, Claims, IngestRefusal, Ingested, NewEvent, Recovered, Settlement, StoreError, StoreResult,
+    AttemptResult, ClaimRequest, Claims, IngestRefusal, Ingested, NewEvent, Recovered, Settlement, StoreError,
+    StoreResult,
 };
 
 use crate::{
@@ -48,7 +49,7 @@ pub(crate) struct Pending<I, O> {
 
 impl<I, O> Pending<I, O> {
     /// Sends the answer found, or why there is none. A caller who has left is passed over.
-    fn finish(self, failure: Option<&StoreError>) {
+    pub(crate) fn finish(self, failure: Option<&StoreError>) {
         let unanswered = || StoreError::Failed("the operation was not answered".to_owned());
         let answer = match failure {
             Some(error) => Err(error.clone()),
@@ -88,17 +89,21 @@ impl SqliteStore {
     pub(crate) async fn ask<I, O>(&self, input: I, wrap: impl FnOnce(Pending<I, O>) -> Operation) -> StoreResult<O> {
         let closed = || StoreError::Unavailable("the store is closed".to_owned());
         let (reply, answer) = oneshot::channel();
-        let operation = wrap(Pending { input, answer: None, reply });
+        let operation = wrap(Pending {
+            input,
+            answer: None,
+            reply,
+        });
         self.operations.send(operation).await.map_err(|_| closed())?;
         answer.await.map_err(|_| closed())?
     }
 }
 
 /// What the functions of a transaction work with.
-pub(crate) struct Transaction<'a> {
-    pub(crate) connection: &'a mut SqliteConnection,
-    pub(crate) destinations: &'a mut Staged<'a>,
-    pub(crate) bodies: &'a mut RecentBodies,
+pub(crate) struct Transaction<'t, 'c> {
+    pub(crate) connection: &'t mut SqliteConnection,
+    pub(crate) destinations: &'t mut Staged<'c>,
+    pub(crate) bodies: &'t mut RecentBodies,
 }
 
 /// Operations that commit together.
@@ -139,7 +144,12 @@ impl Group {
                 self.recoveries.push(recover);
             }
             Operation::Claim(claim) => {
-                self.rows += claim.input.0.iter().map(|request| request.limit as usize).sum::<usize>();
+                self.rows += claim
+                    .input
+                    .0
+                    .iter()
+                    .map(|request| request.limit as usize)
+                    .sum::<usize>();
                 self.claims.push(claim);
             }
             Operation::Close => {}
@@ -154,10 +164,13 @@ impl Group {
     fn durable(&self) -> bool {
         !self.ingests.is_empty()
             || self.edits.iter().any(Edit::durable)
-            || self.claims.iter().any(|claim| claim.input.0.iter().any(|request| request.durable))
+            || self
+                .claims
+                .iter()
+                .any(|claim| claim.input.0.iter().any(|request| request.durable))
     }
 
-    async fn run(&mut self, transaction: &mut Transaction<'_>) -> Result<(), sqlx::Error> {
+    async fn run(&mut self, transaction: &mut Transaction<'_, '_>) -> Result<(), sqlx::Error> {
         for edit in &mut self.edits {
             edit.run(transaction).await?;
         }
@@ -175,7 +188,9 @@ impl Group {
         self.ingests.into_iter().for_each(|ingest| ingest.finish(failure));
         self.settles.into_iter().for_each(|settle| settle.finish(failure));
         self.releases.into_iter().for_each(|release| release.finish(failure));
-        self.recoveries.into_iter().for_each(|recovery| recovery.finish(failure));
+        self.recoveries
+            .into_iter()
+            .for_each(|recovery| recovery.finish(failure));
         self.claims.into_iter().for_each(|claim| claim.finish(failure));
     }
 
@@ -213,7 +228,12 @@ pub(crate) fn spawn(
 ) -> (mpsc::Sender<Operation>, JoinHandle<()>) {
     let (sender, operations) = mpsc::channel(WAITING_OPERATIONS);
     let bodies = RecentBodies::new(RECENT_BODY_BYTES);
-    let writer = Writer { connection, destinations, bodies, synced: true };
+    let writer = Writer {
+        connection,
+        destinations,
+        bodies,
+        synced: true,
+    };
     let task = tokio::spawn(async move {
         writer.run(operations).await;
         drop(lock);
@@ -269,8 +289,11 @@ impl Writer {
         let destinations = Arc::clone(&self.destinations);
         let mut staged = Staged::new(&destinations);
         let done = {
-            let mut transaction =
-                Transaction { connection: &mut self.connection, destinations: &mut staged, bodies: &mut self.bodies };
+            let mut transaction = Transaction {
+                connection: &mut self.connection,
+                destinations: &mut staged,
+                bodies: &mut self.bodies,
+            };
             group.run(&mut transaction).await
         };
         let done = match done {
@@ -293,7 +316,12 @@ impl Writer {
     /// Chooses whether commits wait for the disk. Cannot change inside a transaction.
     async fn sync_commits(&mut self, durable: bool) -> Result<(), sqlx::Error> {
         if self.synced != durable {
-            self.statement(if durable { "PRAGMA synchronous = FULL" } else { "PRAGMA synchronous = NORMAL" }).await?;
+            self.statement(if durable {
+                "PRAGMA synchronous = FULL"
+            } else {
+                "PRAGMA synchronous = NORMAL"
+            })
+            .await?;
             self.synced = durable;
         }
         Ok(())

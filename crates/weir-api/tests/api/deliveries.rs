@@ -1,0 +1,112 @@
+//! Deliveries: shown with their attempts, tried again, cancelled.
+
+use http::StatusCode;
+use serde_json::{Value, json};
+use weir_core::outcome::Verdict;
+
+use crate::harness::Server;
+
+const URL: &str = "https://example.com/hooks";
+
+/// A server with one destination and one delivery to it.
+async fn one_delivery() -> (Server, String, String) {
+    let server = Server::start().await;
+    let destination = server.destination(json!({"url": URL})).await;
+    server.event("video.created").await;
+    server.queue.woken();
+    let listed = server.get("/v1/deliveries").await.expect(StatusCode::OK);
+    let delivery = listed["data"][0]["id"].as_str().unwrap().to_owned();
+    (server, destination, delivery)
+}
+
+#[tokio::test]
+async fn a_delivery_shows_its_attempts_first_to_last() {
+    let (server, destination, id) = one_delivery().await;
+    let first = server.claim(&destination).await.pop().unwrap();
+    server
+        .settle(
+            &first,
+            503,
+            Verdict::Retry {
+                at: first.event_created_at,
+            },
+        )
+        .await;
+    let second = server.claim(&destination).await.pop().unwrap();
+    server.settle(&second, 200, Verdict::Delivered).await;
+    let shown = server.get(&format!("/v1/deliveries/{id}")).await.expect(StatusCode::OK);
+    assert_eq!(
+        (&shown["state"], &shown["attempt_count"], &shown["event_type"]),
+        (&json!("delivered"), &json!(2), &json!("video.created"))
+    );
+    assert_eq!(
+        (&shown["destination_id"], &shown["next_attempt_at"]),
+        (&json!(destination), &Value::Null)
+    );
+    let attempts = shown["attempts"].as_array().unwrap();
+    let expected = json!({
+        "id": attempts[0]["id"], "number": 1, "sent_at": attempts[0]["sent_at"], "status_code": 503, "duration_ms": 12,
+        "error": "answered 503", "outcome": "retryable", "response_body": "ok",
+    });
+    assert_eq!(attempts[0], expected);
+    assert_eq!(
+        (&attempts[1]["number"], &attempts[1]["outcome"], &attempts[1]["error"]),
+        (&json!(2), &json!("delivered"), &Value::Null)
+    );
+}
+
+#[tokio::test]
+async fn a_retry_makes_a_delivery_due_and_wakes_its_destination() {
+    let (server, destination, id) = one_delivery().await;
+    let path = format!("/v1/deliveries/{id}");
+    let claimed = server.claim(&destination).await.pop().unwrap();
+    server.post(&format!("{path}/retry"), "").await.problem(409);
+    server.post(&format!("{path}/cancel"), "").await.problem(409);
+    assert!(server.queue.woken().is_empty());
+    server.settle(&claimed, 500, Verdict::Dead).await;
+    let retried = server
+        .post(&format!("{path}/retry"), "")
+        .await
+        .expect(StatusCode::ACCEPTED);
+    assert_eq!((&retried["id"], &retried["state"]), (&json!(id), &json!("pending")));
+    assert_eq!(server.queue.woken(), [destination.parse().unwrap()]);
+    assert_eq!(server.claim(&destination).await.len(), 1);
+}
+
+#[tokio::test]
+async fn only_what_waits_is_cancelled() {
+    let (server, destination, id) = one_delivery().await;
+    let path = format!("/v1/deliveries/{id}");
+    let cancelled = server
+        .post(&format!("{path}/cancel"), "")
+        .await
+        .expect(StatusCode::ACCEPTED);
+    assert_eq!(cancelled["state"], "cancelled");
+    server.post(&format!("{path}/cancel"), "").await.problem(409);
+    assert!(server.claim(&destination).await.is_empty());
+    server.delete(&format!("/v1/destinations/{destination}")).await;
+    let problem = server.post(&format!("{path}/retry"), "").await.problem(409);
+    assert!(problem["detail"].as_str().unwrap().contains("deleted"), "{problem}");
+}
+
+#[tokio::test]
+async fn what_does_not_exist_is_not_found() {
+    let server = Server::start().await;
+    let id = "01h2xcejqtf2nbrexx3vqjhp41";
+    server.get(&format!("/v1/deliveries/dlv_{id}")).await.problem(404);
+    server
+        .post(&format!("/v1/deliveries/dlv_{id}/retry"), "")
+        .await
+        .problem(404);
+    server
+        .post(&format!("/v1/deliveries/dlv_{id}/cancel"), "")
+        .await
+        .problem(404);
+    server.get(&format!("/v1/events/evt_{id}")).await.problem(404);
+    for view in ["", "/secret", "/backlog", "/audit"] {
+        server
+            .get(&format!("/v1/destinations/dst_{id}{view}"))
+            .await
+            .problem(404);
+    }
+}

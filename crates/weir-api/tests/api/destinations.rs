@@ -1,0 +1,275 @@
+//! Destinations: made, shown, edited, deleted, with their backlog and audit.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use serde_json::{Value, json};
+use weir_core::outcome::Verdict;
+use weir_queue::Edit;
+
+use crate::harness::{Server, json_request, reply};
+
+const URL: &str = "https://example.com/hooks";
+
+#[tokio::test]
+async fn a_destination_needs_only_a_url_and_shows_its_defaults() {
+    let server = Server::start().await;
+    let reply = server.post("/v1/destinations", json!({"url": URL})).await;
+    let made = reply.expect(StatusCode::CREATED);
+    let id = made["id"].as_str().unwrap();
+    assert!(id.starts_with("dst_"));
+    assert_eq!(reply.header("location"), format!("/v1/destinations/{id}"));
+    assert_eq!(reply.header("cache-control"), "no-store");
+    let expected = json!({
+        "id": id, "url": URL, "name": "", "tenant": "default", "event_types": ["*"], "rate_limits": [], "max_in_flight": 64,
+        "timeout_ms": 15000, "retry": {"max_attempts": 16, "max_age_s": 259200, "base_ms": 10000, "cap_ms": 3600000},
+        "headers": {}, "secret": made["secret"], "paused": false, "created_at": "2026-11-21T07:30:00.000Z",
+        "updated_at": "2026-11-21T07:30:00.000Z", "paused_reason": null, "held_until": null, "held_reason": null,
+    });
+    assert_eq!(made, expected);
+    assert!(made["secret"].as_str().unwrap().starts_with("whsec_"));
+}
+
+#[tokio::test]
+async fn every_field_is_kept_and_the_secret_is_shown_by_two_answers_only() {
+    let server = Server::start().await;
+    let secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+    let body = json!({
+        "url": URL, "name": "Acme production", "tenant": "acme", "event_types": ["video.*", "order.paid"],
+        "rate_limits": [{"limit": 300, "period": "minute", "burst": 5}, {"limit": 10, "period": "second"}],
+        "max_in_flight": 8, "timeout_ms": 500, "retry": {"max_attempts": 3, "max_age_s": 60, "schedule_ms": [0, 100]},
+        "headers": {"X-Api-Key": "hush"}, "secret": secret, "paused": true,
+    });
+    let made = server.post("/v1/destinations", &body).await.expect(StatusCode::CREATED);
+    assert_eq!(made["secret"], secret);
+    let path = format!("/v1/destinations/{}", made["id"].as_str().unwrap());
+    let shown = server.get(&path).await.expect(StatusCode::OK);
+    for field in [
+        "url",
+        "name",
+        "tenant",
+        "event_types",
+        "max_in_flight",
+        "timeout_ms",
+        "retry",
+        "paused",
+    ] {
+        assert_eq!(shown[field], body[field], "{field}");
+    }
+    let limits = json!([{"limit": 10, "period": "second", "burst": 1}, {"limit": 300, "period": "minute", "burst": 5}]);
+    assert_eq!(shown["rate_limits"], limits);
+    assert_eq!(shown["headers"], json!({"x-api-key": "***"}));
+    assert_eq!(shown.get("secret"), None);
+    let reply = server.get(&format!("{path}/secret")).await;
+    assert_eq!(reply.expect(StatusCode::OK), json!({"secret": secret}));
+    assert_eq!(reply.header("cache-control"), "no-store");
+    for answer in [
+        server.get("/v1/destinations").await,
+        server.patch(&path, json!({"name": "x"})).await,
+    ] {
+        let text = String::from_utf8(answer.body.to_vec()).unwrap();
+        assert!(!text.contains("hush") && !text.contains(secret), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_patch_changes_what_it_names_and_null_brings_back_the_default() {
+    let server = Server::start().await;
+    let id = server
+        .destination(json!({"url": URL, "name": "a", "max_in_flight": 5, "headers": {"x-a": "1", "x-b": "2"}}))
+        .await;
+    let path = format!("/v1/destinations/{id}");
+    let before = server.get(&path).await.expect(StatusCode::OK);
+    let patch = json!({"max_in_flight": null, "rate_limits": [{"limit": 7, "period": "hour"}], "headers": {"X-B": null, "x-c": "3", "x-a": "***"}});
+    let after = server.patch(&path, patch).await.expect(StatusCode::OK);
+    assert_eq!(after["name"], "a");
+    assert_eq!(after["max_in_flight"], 64);
+    assert_eq!(
+        after["rate_limits"],
+        json!([{"limit": 7, "period": "hour", "burst": 1}])
+    );
+    assert_eq!(after["headers"], json!({"x-a": "***", "x-c": "***"}));
+    assert!(after["updated_at"].as_str() > before["updated_at"].as_str());
+    assert_eq!(after["created_at"], before["created_at"]);
+    assert_eq!(server.get(&path).await.expect(StatusCode::OK), after);
+    // The mask kept the value.
+    let stored = server.store.destination(id.parse().unwrap()).await.unwrap().unwrap();
+    assert_eq!(
+        stored.settings.headers,
+        [("x-a".to_owned(), "1".to_owned()), ("x-c".to_owned(), "3".to_owned())]
+    );
+    assert_eq!(
+        server.queue.edited(),
+        [Edit {
+            destination_id: id.parse().unwrap(),
+            suspended: false
+        }]
+    );
+}
+
+#[tokio::test]
+async fn a_schedule_and_a_backoff_replace_each_other() {
+    let server = Server::start().await;
+    let path = format!("/v1/destinations/{}", server.destination(json!({"url": URL})).await);
+    let retry = |patch: Value| {
+        let server = &server;
+        let path = path.clone();
+        async move {
+            server
+                .patch(&path, json!({"retry": patch}))
+                .await
+                .expect(StatusCode::OK)["retry"]
+                .clone()
+        }
+    };
+    let scheduled = json!({"max_attempts": 16, "max_age_s": 259200, "schedule_ms": [1, 2]});
+    assert_eq!(retry(json!({"schedule_ms": [1, 2]})).await, scheduled);
+    assert_eq!(retry(json!({"base_ms": 5})).await["base_ms"], 5);
+    assert_eq!(
+        retry(json!({"max_attempts": 2})).await,
+        json!({"max_attempts": 2, "max_age_s": 259200, "base_ms": 5, "cap_ms": 3600000})
+    );
+    assert_eq!(retry(Value::Null).await["base_ms"], 10000);
+}
+
+#[tokio::test]
+async fn pausing_and_deleting_suspend_at_once() {
+    let server = Server::start().await;
+    let id = server.destination(json!({"url": URL})).await;
+    let path = format!("/v1/destinations/{id}");
+    server.event("video.created").await;
+    assert_eq!(
+        server
+            .patch(&path, json!({"paused": true}))
+            .await
+            .expect(StatusCode::OK)["paused"],
+        true
+    );
+    let suspended = Edit {
+        destination_id: id.parse().unwrap(),
+        suspended: true,
+    };
+    assert_eq!(server.queue.edited(), [suspended]);
+    let reply = server.delete(&path).await;
+    assert_eq!((reply.status, reply.body.len()), (StatusCode::NO_CONTENT, 0));
+    assert_eq!(server.queue.edited(), [suspended]);
+    server.get(&path).await.problem(404);
+    server.delete(&path).await.problem(404);
+    server.patch(&path, json!({"paused": false})).await.problem(404);
+    let kept = server
+        .get(&format!("/v1/deliveries?destination={id}"))
+        .await
+        .expect(StatusCode::OK);
+    assert_eq!(kept["data"][0]["state"], "cancelled");
+    assert_eq!(
+        server.get(&format!("{path}/audit")).await.expect(StatusCode::OK)["sends"],
+        0
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn concurrent_edits_of_different_fields_all_count() {
+    let server = Server::start().await;
+    let id = server.destination(json!({"url": URL})).await;
+    let path = format!("/v1/destinations/{id}");
+    let edits = (0..20).map(|number| {
+        let request = json_request("PATCH", &path, json!({"headers": {format!("x-{number}"): "v"}}));
+        tokio::spawn(reply(server.router.clone(), request))
+    });
+    for edit in edits.collect::<Vec<_>>() {
+        edit.await.unwrap().expect(StatusCode::OK);
+    }
+    let shown = server.get(&path).await.expect(StatusCode::OK);
+    assert_eq!(shown["headers"].as_object().unwrap().len(), 20);
+}
+
+#[tokio::test]
+async fn an_edit_counts_even_when_the_queue_does_not_hear_of_it() {
+    let server = Server::start().await;
+    let path = format!("/v1/destinations/{}", server.destination(json!({"url": URL})).await);
+    server.queue.break_down();
+    assert_eq!(
+        server.patch(&path, json!({"name": "b"})).await.expect(StatusCode::OK)["name"],
+        "b"
+    );
+    assert_eq!(server.get(&path).await.expect(StatusCode::OK)["name"], "b");
+}
+
+#[tokio::test]
+async fn the_backlog_counts_states_and_foresees_the_drain() {
+    let server = Server::start().await;
+    let id = server
+        .destination(json!({"url": URL, "rate_limits": [{"limit": 2, "period": "second"}]}))
+        .await;
+    let path = format!("/v1/destinations/{id}/backlog");
+    let idle = server.get(&path).await.expect(StatusCode::OK);
+    let expected = json!({
+        "pending": 0, "retrying": 0, "delivering": 0, "oldest_age_s": null, "configured_per_s": 2.0, "achieved_per_s": 0.0,
+        "drain_eta_s": 0.0,
+    });
+    assert_eq!(idle, expected);
+    for _ in 0..3 {
+        server.event("video.created").await;
+    }
+    let claimed = server.claim(&id).await;
+    assert_eq!(claimed.len(), 3);
+    server
+        .settle(
+            &claimed[0],
+            503,
+            Verdict::Retry {
+                at: claimed[0].expires_at,
+            },
+        )
+        .await;
+    server.settle(&claimed[1], 200, Verdict::Delivered).await;
+    server.event("video.created").await;
+    server.clock.advance(Duration::from_secs(2));
+    let busy = server.get(&path).await.expect(StatusCode::OK);
+    assert_eq!(
+        (&busy["pending"], &busy["retrying"], &busy["delivering"]),
+        (&json!(1), &json!(1), &json!(1))
+    );
+    assert_eq!(
+        (&busy["achieved_per_s"], &busy["drain_eta_s"]),
+        (&json!(0.2), &json!(1.0))
+    );
+    assert_eq!(busy["oldest_age_s"], 2.0);
+}
+
+#[tokio::test]
+async fn the_audit_judges_the_recorded_sends() {
+    let server = Server::start().await;
+    let id = server
+        .destination(json!({"url": URL, "rate_limits": [{"limit": 1, "period": "second"}]}))
+        .await;
+    for _ in 0..3 {
+        server.event("video.created").await;
+    }
+    // All three in the same second: two too many.
+    for delivery in server.claim(&id).await {
+        server.settle(&delivery, 200, Verdict::Delivered).await;
+    }
+    let path = format!("/v1/destinations/{id}/audit");
+    let report = server.get(&path).await.expect(StatusCode::OK);
+    assert_eq!(report["sends"], 3);
+    let limit = &report["rate_limits"][0];
+    assert_eq!(
+        (&limit["limit"], &limit["period"], &limit["burst"]),
+        (&json!(1), &json!("second"), &json!(1))
+    );
+    assert_eq!(
+        (&limit["violations"], &limit["worst_sliding_window"]["sends"]),
+        (&json!(2), &json!(3))
+    );
+    assert_eq!(
+        limit["worst_calendar_window"],
+        json!({"start": "2026-11-21T07:30:00.000Z", "sends": 3})
+    );
+    assert!(report["delivery_latency_ms"]["p99"].as_f64().unwrap() >= 12.0);
+    let before = server
+        .get(&format!("{path}?to=2026-11-21T07:00:00Z"))
+        .await
+        .expect(StatusCode::OK);
+    assert_eq!(before["sends"], 0);
+}

@@ -1,0 +1,356 @@
+//! A server without a socket.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use axum::{Router, body::Body};
+use bytes::Bytes;
+use http::{HeaderMap, Request, StatusCode, header};
+use http_body_util::BodyExt;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tower::ServiceExt;
+use weir_api::{ApiKeys, ApiState, DEFAULT_MAX_EVENT_BYTES, Readiness, router};
+use weir_core::{
+    Clock, DestinationId, Timestamp,
+    address::AddressPolicy,
+    claim::ClaimedDelivery,
+    delivery::{Attempt, AttemptOutcome},
+    id::AttemptId,
+    outcome::Verdict,
+};
+use weir_queue::{
+    DueJobs, Edit, Permit, PermitId, Permits, Publication, Published, QueueError, QueueResult, Schedule, SlotAnswer,
+    Wake,
+};
+use weir_store::{AttemptResult, ClaimRequest, SharedStore};
+use weir_store_sqlite::SqliteStore;
+
+/// 2026-11-21T07:30:00Z
+const START: Timestamp = Timestamp::from_secs(1_795_246_200);
+
+/// A server without a socket, and what it talks to.
+pub(crate) struct Server {
+    pub(crate) router: Router,
+    pub(crate) store: SharedStore,
+    pub(crate) queue: Arc<RecordingQueue>,
+    pub(crate) clock: Arc<TestClock>,
+    pub(crate) readiness: Readiness,
+    _dir: TempDir,
+}
+
+/// What differs from server to server.
+pub(crate) struct Options {
+    pub(crate) api_keys: ApiKeys,
+    pub(crate) addresses: AddressPolicy,
+    pub(crate) max_event_bytes: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            api_keys: ApiKeys::default(),
+            addresses: AddressPolicy::default(),
+            max_event_bytes: DEFAULT_MAX_EVENT_BYTES,
+        }
+    }
+}
+
+impl Server {
+    pub(crate) async fn start() -> Self {
+        Self::start_with(Options::default()).await
+    }
+
+    pub(crate) async fn start_with(options: Options) -> Self {
+        let dir = TempDir::new().unwrap();
+        let store: SharedStore = Arc::new(SqliteStore::open(&dir.path().join("weir.db")).await.unwrap());
+        let queue = Arc::new(RecordingQueue::default());
+        let clock = Arc::new(TestClock(AtomicI64::new(START.as_nanos())));
+        let readiness = Readiness::starting();
+        readiness.set_ready();
+        let router = router(ApiState {
+            store: Arc::clone(&store),
+            queue: Arc::<RecordingQueue>::clone(&queue),
+            clock: Arc::<TestClock>::clone(&clock),
+            api_keys: options.api_keys,
+            addresses: options.addresses,
+            max_event_bytes: options.max_event_bytes,
+            readiness: readiness.clone(),
+            render_metrics: Arc::new(|| "# HELP weir_up Whether it runs.\nweir_up 1\n".to_owned()),
+        });
+        Self {
+            router,
+            store,
+            queue,
+            clock,
+            readiness,
+            _dir: dir,
+        }
+    }
+
+    pub(crate) async fn send(&self, request: Request<Body>) -> Reply {
+        reply(self.router.clone(), request).await
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Reply {
+        self.send(Request::get(path).body(Body::empty()).unwrap()).await
+    }
+
+    pub(crate) async fn delete(&self, path: &str) -> Reply {
+        self.send(Request::delete(path).body(Body::empty()).unwrap()).await
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: impl ToString) -> Reply {
+        self.send(json_request("POST", path, body)).await
+    }
+
+    pub(crate) async fn patch(&self, path: &str, body: impl ToString) -> Reply {
+        self.send(json_request("PATCH", path, body)).await
+    }
+
+    /// Makes a destination and answers its id.
+    pub(crate) async fn destination(&self, body: Value) -> String {
+        self.post("/v1/destinations", body).await.expect(StatusCode::CREATED)["id"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    }
+
+    /// Sends an event and answers its id.
+    pub(crate) async fn event(&self, event_type: &str) -> String {
+        let accepted = self
+            .post("/v1/events", json!({"type": event_type, "data": 1}))
+            .await
+            .expect(StatusCode::ACCEPTED);
+        accepted["id"].as_str().unwrap().to_owned()
+    }
+
+    /// How many rows a list has.
+    pub(crate) async fn count(&self, path: &str) -> usize {
+        self.get(path).await.expect(StatusCode::OK)["data"]
+            .as_array()
+            .unwrap()
+            .len()
+    }
+
+    /// Claims what is due, as the scheduler does.
+    pub(crate) async fn claim(&self, destination: &str) -> Vec<ClaimedDelivery> {
+        let now = self.clock.now();
+        let request = ClaimRequest {
+            destination_id: destination.parse().unwrap(),
+            limit: 100,
+            expires_at: now + Duration::from_secs(60),
+            durable: false,
+        };
+        self.store
+            .claim(vec![request], now)
+            .await
+            .unwrap()
+            .pop()
+            .unwrap()
+            .deliveries
+    }
+
+    /// Records an attempt sent now, as the worker does.
+    pub(crate) async fn settle(&self, delivery: &ClaimedDelivery, status: u16, verdict: Verdict) {
+        let now = self.clock.now();
+        let attempt = Attempt {
+            id: AttemptId::new(now, delivery.attempts.into()),
+            delivery_id: delivery.claim.delivery_id,
+            number: delivery.attempts + 1,
+            sent_at: Some(now),
+            duration_ms: 12,
+            outcome: if status == 200 {
+                AttemptOutcome::Delivered
+            } else {
+                AttemptOutcome::Retryable
+            },
+            status_code: Some(status),
+            error: (status != 200).then(|| format!("answered {status}")),
+            response_body: Some("ok".to_owned()),
+        };
+        let result = AttemptResult {
+            claim: delivery.claim,
+            attempt,
+            verdict,
+            now: now + Duration::from_millis(12),
+        };
+        self.store.settle(vec![result]).await.unwrap();
+    }
+}
+
+pub(crate) async fn reply(router: Router, request: Request<Body>) -> Reply {
+    let (parts, body) = router.oneshot(request).await.unwrap().into_parts();
+    Reply {
+        status: parts.status,
+        headers: parts.headers,
+        body: body.collect().await.unwrap().to_bytes(),
+    }
+}
+
+pub(crate) fn json_request(method: &str, path: &str, body: impl ToString) -> Request<Body> {
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header(header::CONTENT_TYPE, "application/json");
+    request.body(Body::from(body.to_string())).unwrap()
+}
+
+/// What came back.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+impl Reply {
+    pub(crate) fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.to_str().unwrap())
+    }
+
+    /// The JSON of an answer with this status.
+    #[track_caller]
+    pub(crate) fn expect(&self, status: StatusCode) -> Value {
+        assert_eq!(self.status, status, "{}", String::from_utf8_lossy(&self.body));
+        assert_eq!(self.header("content-type"), "application/json");
+        serde_json::from_slice(&self.body).unwrap()
+    }
+
+    /// The document of a refusal with this status, which must be a whole problem.
+    #[track_caller]
+    pub(crate) fn problem(&self, status: u16) -> Value {
+        assert_eq!(self.status.as_u16(), status, "{}", String::from_utf8_lossy(&self.body));
+        assert_eq!(self.header("content-type"), "application/problem+json");
+        let problem: Value = serde_json::from_slice(&self.body).unwrap();
+        assert_eq!(problem["status"], status);
+        for member in ["type", "title", "detail"] {
+            assert!(
+                problem[member].as_str().is_some_and(|text| !text.is_empty()),
+                "{member} of {problem}"
+            );
+        }
+        problem
+    }
+
+    /// The pointers of a 422.
+    #[track_caller]
+    pub(crate) fn pointers(&self) -> Vec<String> {
+        let problem = self.problem(422);
+        let errors = problem["errors"].as_array().unwrap();
+        errors
+            .iter()
+            .map(|error| error["pointer"].as_str().unwrap().to_owned())
+            .collect()
+    }
+}
+
+/// A clock that moves a microsecond whenever it is read, and as far as a test says.
+pub(crate) struct TestClock(AtomicI64);
+
+impl TestClock {
+    pub(crate) fn advance(&self, duration: Duration) {
+        self.0.fetch_add(duration.as_nanos() as i64, Ordering::Relaxed);
+    }
+}
+
+impl Clock for TestClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_nanos(self.0.fetch_add(1_000, Ordering::Relaxed))
+    }
+
+    fn wall(&self) -> Timestamp {
+        self.now()
+    }
+}
+
+/// A queue that remembers what it was told, and fails when a test says so.
+#[derive(Default)]
+pub(crate) struct RecordingQueue {
+    wakes: Mutex<Vec<Wake>>,
+    edits: Mutex<Vec<Edit>>,
+    broken: Mutex<bool>,
+}
+
+impl RecordingQueue {
+    /// The destinations woken since the last call.
+    pub(crate) fn woken(&self) -> Vec<DestinationId> {
+        std::mem::take(&mut *self.wakes.lock().unwrap())
+            .into_iter()
+            .map(|wake| wake.destination_id)
+            .collect()
+    }
+
+    /// The edits announced since the last call.
+    pub(crate) fn edited(&self) -> Vec<Edit> {
+        std::mem::take(&mut self.edits.lock().unwrap())
+    }
+
+    pub(crate) fn break_down(&self) {
+        *self.broken.lock().unwrap() = true;
+    }
+
+    fn answer(&self) -> QueueResult<()> {
+        if *self.broken.lock().unwrap() {
+            Err(QueueError("broken".to_owned()))
+        } else {
+            Ok(())
+        }
+    }
+}
+
+fn not_used<T>() -> QueueResult<T> {
+    Err(QueueError("the API does not use this".to_owned()))
+}
+
+#[async_trait]
+impl Schedule for RecordingQueue {
+    async fn wake(&self, wakes: &[Wake]) -> QueueResult<()> {
+        self.wakes.lock().unwrap().extend_from_slice(wakes);
+        self.answer()
+    }
+
+    async fn edited(&self, edits: &[Edit]) -> QueueResult<()> {
+        self.edits.lock().unwrap().extend_from_slice(edits);
+        self.answer()
+    }
+
+    async fn hold(&self, _: DestinationId, _: Timestamp) -> QueueResult<()> {
+        not_used()
+    }
+
+    async fn claim_due(&self, _: usize, _: Duration) -> QueueResult<DueJobs> {
+        not_used()
+    }
+
+    async fn publish(&self, _: Vec<Publication>) -> QueueResult<Vec<Published>> {
+        not_used()
+    }
+}
+
+#[async_trait]
+impl Permits for RecordingQueue {
+    async fn take(&self, _: usize) -> QueueResult<Vec<Permit>> {
+        not_used()
+    }
+
+    async fn take_slot(&self, _: PermitId, _: bool) -> QueueResult<SlotAnswer> {
+        not_used()
+    }
+
+    fn started(&self, _: PermitId) {}
+
+    async fn settle(&self, _: &[PermitId]) -> QueueResult<()> {
+        not_used()
+    }
+
+    async fn hand_back(&self, _: &[PermitId]) -> QueueResult<()> {
+        not_used()
+    }
+}

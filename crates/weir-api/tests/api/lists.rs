@@ -1,0 +1,117 @@
+//! Lists: pages, cursors, filters.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use serde_json::{Value, json};
+
+use crate::harness::Server;
+
+const URL: &str = "https://example.com/hooks";
+
+fn ids(page: &Value) -> Vec<String> {
+    page["data"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| row["id"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+#[tokio::test]
+async fn pages_follow_each_other_newest_first_without_gaps() {
+    let server = Server::start().await;
+    let mut made = Vec::new();
+    for _ in 0..5 {
+        made.push(server.destination(json!({"url": URL})).await);
+        server.event("video.created").await;
+        server.clock.advance(Duration::from_millis(1));
+    }
+    made.reverse();
+    for (list, total) in [("destinations", 5), ("events", 5), ("deliveries", 15)] {
+        let whole = server.get(&format!("/v1/{list}")).await.expect(StatusCode::OK);
+        assert_eq!(
+            (ids(&whole).len(), &whole["next_cursor"]),
+            (total, &Value::Null),
+            "{list}"
+        );
+        let mut paged = Vec::new();
+        let mut path = format!("/v1/{list}?limit=2");
+        loop {
+            let page = server.get(&path).await.expect(StatusCode::OK);
+            assert!(ids(&page).len() <= 2);
+            paged.extend(ids(&page));
+            let Some(cursor) = page["next_cursor"].as_str() else {
+                break;
+            };
+            path = format!("/v1/{list}?limit=2&cursor={cursor}");
+        }
+        assert_eq!(paged, ids(&whole), "{list}");
+        if list == "destinations" {
+            assert_eq!(paged, made);
+        }
+    }
+}
+
+#[tokio::test]
+async fn filters_narrow_a_list() {
+    let server = Server::start().await;
+    let first = server.destination(json!({"url": URL})).await;
+    server.destination(json!({"url": URL, "tenant": "acme"})).await;
+    let event = server.event("video.created").await;
+    server.clock.advance(Duration::from_secs(60));
+    server.event("order.paid").await;
+    for (path, expected) in [
+        ("/v1/destinations?tenant=acme".to_owned(), 1),
+        ("/v1/destinations?tenant=nobody".to_owned(), 0),
+        ("/v1/events?type=order.paid".to_owned(), 1),
+        ("/v1/events?tenant=acme".to_owned(), 0),
+        ("/v1/events?from=2026-11-21T07:30:30Z".to_owned(), 1),
+        ("/v1/events?to=2026-11-21T08:30:30%2B01:00&tenant=default".to_owned(), 1),
+        (format!("/v1/deliveries?destination={first}"), 2),
+        (format!("/v1/deliveries?event={event}&state=pending"), 1),
+        (format!("/v1/deliveries?event={event}&state=dead"), 0),
+    ] {
+        assert_eq!(server.count(&path).await, expected, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_cursor_from_elsewhere_is_refused() {
+    let server = Server::start().await;
+    for _ in 0..2 {
+        server.event("video.created").await;
+    }
+    let page = server.get("/v1/events?limit=1").await.expect(StatusCode::OK);
+    let cursor = page["next_cursor"].as_str().unwrap();
+    for path in [
+        format!("/v1/destinations?cursor={cursor}"),
+        format!("/v1/deliveries?cursor={cursor}"),
+        format!("/v1/events?cursor={cursor}x"),
+        "/v1/events?cursor=".to_owned(),
+        "/v1/events?cursor=evt_01h2xcejqtf2nbrexx3vqjhp41".to_owned(),
+    ] {
+        assert_eq!(server.get(&path).await.pointers(), ["/cursor"], "{path}");
+    }
+}
+
+#[tokio::test]
+async fn parameters_are_checked_by_name() {
+    let server = Server::start().await;
+    for (path, pointers) in [
+        ("/v1/events?limit=0", vec!["/limit"]),
+        ("/v1/events?limit=201", vec!["/limit"]),
+        ("/v1/events?limit=ten&colour=red", vec!["/limit", "/colour"]),
+        ("/v1/events?type=a%20b", vec!["/type"]),
+        ("/v1/events?from=yesterday", vec!["/from"]),
+        ("/v1/destinations?tenant=", vec!["/tenant"]),
+        ("/v1/destinations?state=pending", vec!["/state"]),
+        ("/v1/deliveries?state=lost", vec!["/state"]),
+        (
+            "/v1/deliveries?destination=evt_01h2xcejqtf2nbrexx3vqjhp41&event=x",
+            vec!["/destination", "/event"],
+        ),
+    ] {
+        assert_eq!(server.get(path).await.pointers(), pointers, "{path}");
+    }
+}

@@ -1,0 +1,9 @@
+//! The API from the outside: requests through the router, over the SQLite store and a queue that records what it is told.
+
+mod bad_input;
+mod deliveries;
+mod destinations;
+mod events;
+mod harness;
+mod lists;
+mod serving;

@@ -1,0 +1,210 @@
+//! How deliveries end: results recorded in batches, and what a person asks of one delivery.
+
+use std::collections::HashSet;
+
+use async_trait::async_trait;
+use sqlx::sqlite::SqliteRow;
+use weir_core::{DeliveryId, DeliveryState, DestinationId, Timestamp, claim::Claim, outcome::Verdict};
+use weir_store::{AttemptResult, DeliveryAction, Results, Settlement, StoreResult};
+
+use crate::{
+    SqliteStore,
+    destinations::Edit,
+    rows::{self, delivery_id, destination_id, int, outcome_code, state_code},
+    sql::{Batch, MAX_ROWS, Values, execute, fetch, padded},
+    writer::{Operation, Settle, Transaction},
+};
+
+#[async_trait]
+impl Results for SqliteStore {
+    async fn settle(&self, results: Vec<AttemptResult>) -> StoreResult<Vec<Settlement>> {
+        if results.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.ask(results, Operation::Settle).await
+    }
+
+    async fn retry_delivery(&self, id: DeliveryId, now: Timestamp) -> StoreResult<DeliveryAction> {
+        self.ask((id, now), |edit| Operation::Edit(Edit::RetryDelivery(edit)))
+            .await
+    }
+
+    async fn cancel_delivery(&self, id: DeliveryId, now: Timestamp) -> StoreResult<DeliveryAction> {
+        self.ask((id, now), |edit| Operation::Edit(Edit::CancelDelivery(edit)))
+            .await
+    }
+}
+
+/// Columns: id, epoch, new state, counted attempts, due (NULL: as it was), now.
+pub(crate) static SETTLE: Batch = Batch::new(
+    "UPDATE deliveries SET state = r.column3, attempts = r.column4, claim_expires_at = NULL,
+        next_attempt_at = coalesce(r.column5, next_attempt_at), updated_at = r.column6
+    FROM (VALUES ",
+    "(?,?,?,?,?,?)",
+    ",",
+    ") AS r WHERE deliveries.id = r.column1 AND claim_epoch = r.column2 AND state = 1 RETURNING id, claim_epoch",
+);
+
+static INSERT_ATTEMPTS: Batch = Batch::new(
+    "INSERT INTO attempts (delivery_id, number, id, destination_id, sent_at, duration_ms, outcome, status_code, error, response_body) VALUES ",
+    "(?,?,?,?,?,?,?,?,?,?)",
+    ",",
+    "",
+);
+
+const SELECT_ONE: &str = "SELECT destination_id, state FROM deliveries WHERE id = ?";
+
+const RETRY_ENDED: &str =
+    "UPDATE deliveries SET state = 0, next_attempt_at = ?, updated_at = ? WHERE id = ? AND state IN (3, 4, 5, 6)";
+
+const PULL_FORWARD: &str = "
+UPDATE deliveries SET next_attempt_at = min(next_attempt_at, ?), updated_at = ? WHERE id = ? AND state IN (0, 2)";
+
+const CANCEL: &str = "UPDATE deliveries SET state = 6, updated_at = ? WHERE id = ? AND state IN (0, 2)";
+
+impl Transaction<'_, '_> {
+    pub(crate) async fn settle(&mut self, operations: &mut [Settle]) -> Result<(), sqlx::Error> {
+        if operations.is_empty() {
+            return Ok(());
+        }
+        let all: Vec<&AttemptResult> = operations.iter().flat_map(|settle| &settle.input).collect();
+        let mut settlements = self.settle_all(&all).await?.into_iter();
+        for operation in operations {
+            operation.answer = Some(settlements.by_ref().take(operation.input.len()).collect());
+        }
+        Ok(())
+    }
+
+    /// Moves the deliveries on whose claims still hold, then records their attempts, and only theirs.
+    pub(crate) async fn settle_all(&mut self, results: &[&AttemptResult]) -> Result<Vec<Settlement>, sqlx::Error> {
+        let mut held: HashSet<(DeliveryId, i64)> = HashSet::with_capacity(results.len());
+        // Of two results for one claim the first counts; SQLite would be free to take either.
+        let unique: Vec<&AttemptResult> = results
+            .iter()
+            .copied()
+            .filter(|result| held.insert(claim_key(&result.claim)))
+            .collect();
+        held.clear();
+        for part in unique.chunks(MAX_ROWS) {
+            let size = padded(part.len());
+            let mut values = Values::with_capacity(6 * size);
+            for result in part {
+                let (state, due) = self.next_state(result);
+                values
+                    .blob(result.claim.delivery_id.as_bytes())
+                    .int(result.claim.epoch)
+                    .int(state_code(state))
+                    .int(result.attempt.number.into())
+                    .optional_int(due.map(Timestamp::as_nanos))
+                    .int(result.now.as_nanos());
+            }
+            values.nulls(6 * (size - part.len()));
+            for row in fetch(&mut *self.connection, SETTLE.sql(size), values).await? {
+                held.insert((delivery_id(&row, 0)?, int(&row, 1)?));
+            }
+        }
+        let mut settled = Vec::with_capacity(held.len());
+        let answers = results.iter().map(|result| {
+            // Taken out as it is answered, so that only the first of two results has held its claim.
+            if held.remove(&claim_key(&result.claim)) {
+                settled.push(*result);
+                Settlement::Settled(self.next_state(result).0)
+            } else {
+                Settlement::ClaimLost
+            }
+        });
+        let answers = answers.collect();
+        self.insert_attempts(&settled).await?;
+        Ok(answers)
+    }
+
+    /// The state a verdict leads to and when the delivery is due again.
+    fn next_state(&self, result: &AttemptResult) -> (DeliveryState, Option<Timestamp>) {
+        match result.verdict {
+            Verdict::Delivered => (DeliveryState::Delivered, None),
+            Verdict::Failed => (DeliveryState::Failed, None),
+            Verdict::Retry { .. } if self.destinations.is_deleted(result.claim.destination_id) => {
+                (DeliveryState::Cancelled, None)
+            }
+            Verdict::Retry { at } => (DeliveryState::Retrying, Some(at)),
+            Verdict::Dead => (DeliveryState::Dead, None),
+        }
+    }
+
+    async fn insert_attempts(&mut self, results: &[&AttemptResult]) -> Result<(), sqlx::Error> {
+        for part in Batch::split(results) {
+            let mut values = Values::with_capacity(10 * part.len());
+            for AttemptResult { claim, attempt, .. } in part {
+                values
+                    .blob(claim.delivery_id.as_bytes())
+                    .int(attempt.number.into())
+                    .blob(attempt.id.as_bytes())
+                    .blob(claim.destination_id.as_bytes())
+                    .optional_int(attempt.sent_at.map(Timestamp::as_nanos))
+                    .int(attempt.duration_ms.into())
+                    .int(outcome_code(attempt.outcome))
+                    .optional_int(attempt.status_code.map(i64::from))
+                    .optional_text(attempt.error.as_deref())
+                    .optional_text(attempt.response_body.as_deref());
+            }
+            execute(self.connection, INSERT_ATTEMPTS.sql(part.len()), values).await?;
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn retry_delivery(
+        &mut self,
+        id: DeliveryId,
+        now: Timestamp,
+    ) -> Result<DeliveryAction, sqlx::Error> {
+        let Some((destination_id, state)) = self.find(id).await? else {
+            return Ok(DeliveryAction::NotFound);
+        };
+        if self.destinations.is_deleted(destination_id) {
+            return Ok(DeliveryAction::DestinationGone);
+        }
+        if state == DeliveryState::Delivering {
+            return Ok(DeliveryAction::Refused(state));
+        }
+        let mut values = Values::default();
+        values.int(now.as_nanos()).int(now.as_nanos()).blob(id.as_bytes());
+        execute(
+            self.connection,
+            if state.is_waiting() { PULL_FORWARD } else { RETRY_ENDED }.into(),
+            values,
+        )
+        .await?;
+        Ok(DeliveryAction::Done { destination_id })
+    }
+
+    pub(crate) async fn cancel_delivery(
+        &mut self,
+        id: DeliveryId,
+        now: Timestamp,
+    ) -> Result<DeliveryAction, sqlx::Error> {
+        let Some((destination_id, state)) = self.find(id).await? else {
+            return Ok(DeliveryAction::NotFound);
+        };
+        if !state.is_waiting() {
+            return Ok(DeliveryAction::Refused(state));
+        }
+        let mut values = Values::default();
+        values.int(now.as_nanos()).blob(id.as_bytes());
+        execute(self.connection, CANCEL.into(), values).await?;
+        Ok(DeliveryAction::Done { destination_id })
+    }
+
+    /// The writer is alone, so what it reads holds until it writes.
+    async fn find(&mut self, id: DeliveryId) -> Result<Option<(DestinationId, DeliveryState)>, sqlx::Error> {
+        let mut values = Values::default();
+        values.blob(id.as_bytes());
+        let rows = fetch(&mut *self.connection, SELECT_ONE, values).await?;
+        rows.first()
+            .map(|row: &SqliteRow| Ok((destination_id(row, 0)?, rows::state(row, 1)?)))
+            .transpose()
+    }
+}
+
+fn claim_key(claim: &Claim) -> (DeliveryId, i64) {
+    (claim.delivery_id, claim.epoch)
+}

@@ -1,0 +1,132 @@
+//! The way out: connections to destinations, and one request through the gate.
+//!
+//! ```text
+//! checkout ──none──▶ dial (DNS, policy, TCP, TLS) ──▶ Connection ──send──▶ gate ──▶ answer ──▶ back to the pool
+//!     └──────────────── standing ─────────────────────▲
+//! ```
+//!
+//! What this module holds to:
+//! - A slot is spent only on a connection that stands. Connecting and sending are apart, and so are their failures.
+//! - No byte of a request leaves outside its slot: the gate ([`gate`]) is the request's body, and decides before the head
+//!   is flushed.
+//! - Nothing is ever sent twice, no redirect is followed, no proxy is used, and no address is connected to that the policy
+//!   refuses, whatever the name resolves to.
+//! - A connection is driven by whoever holds it, not by a task of its own: sending needs no hand-over between tasks between
+//!   the look at the clock and the write, and dropping a send stops it.
+
+mod answer;
+mod connection;
+mod dial;
+mod fault;
+mod gate;
+mod pool;
+mod stream;
+mod target;
+mod tls;
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use weir_core::{Clock, Slot, Timestamp, address::AddressPolicy, outcome::Met};
+
+pub use connection::Connection;
+pub use fault::Unreachable;
+pub use target::{RequestHead, Target};
+pub use tls::TlsRoots;
+
+use dial::Dialer;
+use pool::Pool;
+
+/// The bytes of an answer's body that are read; the rest is not.
+pub const MAX_ANSWER_BODY: usize = 16 * 1024;
+/// For DNS, TCP and TLS together.
+const CONNECT_BUDGET: Duration = Duration::from_secs(10);
+
+/// The outbound side of a worker. One for the process.
+pub struct Outbound {
+    dialer: Dialer,
+    pool: Arc<Pool>,
+    clock: Arc<dyn Clock>,
+}
+
+/// What became of a send.
+#[derive(Debug)]
+pub enum SendResult {
+    /// The request left; whatever followed, this is an attempt.
+    Sent(Sent),
+    /// The slot did not hold the moment of sending. Nothing left; not an attempt.
+    SlotMissed,
+    /// The connection was dead before anything left. Not an attempt; another connection may be made.
+    NotSent(Unreachable),
+}
+
+/// A request that left, or that never can: an attempt.
+#[derive(Debug)]
+pub struct Sent {
+    /// When the request left; always there when [`Outbound::send`] made this.
+    pub sent_at: Option<Timestamp>,
+    pub ended_at: Timestamp,
+    pub met: Met,
+    /// At most [`MAX_ANSWER_BODY`] bytes of the answer.
+    pub response_body: Option<String>,
+    /// What went wrong, for the destination's owner.
+    pub error: Option<String>,
+}
+
+impl Outbound {
+    pub fn new(policy: AddressPolicy, roots: TlsRoots, clock: Arc<dyn Clock>) -> Self {
+        Self { dialer: Dialer::new(policy, roots, CONNECT_BUDGET), pool: Pool::new(), clock }
+    }
+
+    /// Another budget for DNS, TCP and TLS together.
+    #[must_use]
+    pub fn with_connect_budget(mut self, budget: Duration) -> Self {
+        self.dialer.budget = budget;
+        self
+    }
+
+    /// A standing connection to the target, if there is one: the one used last. Never waits.
+    pub fn checkout(&self, target: &Target) -> Option<Connection> {
+        if target.refusal().is_some() {
+            return None;
+        }
+        self.pool.checkout(target.origin())
+    }
+
+    /// Makes a connection to the target, within the connect budget.
+    pub async fn dial(&self, target: &Target) -> Result<Connection, Unreachable> {
+        let stream = self.dialer.dial(target).await?;
+        Connection::establish(stream, target.origin().clone(), self.clock.clone()).await
+    }
+
+    /// Takes back a connection that was not used.
+    pub fn give_back(&self, target: &Target, connection: Connection) {
+        debug_assert_eq!(target.origin(), connection.origin());
+        self.pool.give_back(connection);
+    }
+
+    /// Sends one request, if this moment lies in `slot`. The timeout runs from the moment the request leaves to the end of
+    /// the answer's body. A connection that can be used again goes back to the pool. Dropping the future closes the
+    /// connection; whether the request had left is then unknown.
+    pub async fn send(
+        &self,
+        target: &Target,
+        mut connection: Connection,
+        head: RequestHead,
+        body: Bytes,
+        slot: Slot,
+        timeout: Duration,
+    ) -> SendResult {
+        debug_assert_eq!(target.origin(), connection.origin());
+        // Before the connection is touched, so that a late permit does not cost it.
+        if !slot.contains(self.clock.now()) {
+            self.pool.give_back(connection);
+            return SendResult::SlotMissed;
+        }
+        let result = connection.exchange(target.request(head), body, slot, timeout, &*self.clock).await;
+        if connection.is_reusable() {
+            self.pool.give_back(connection);
+        }
+        result
+    }
+}

@@ -1,0 +1,93 @@
+//! What went wrong, in a sentence for the destination's owner: no internals, no secrets.
+
+use std::{error::Error, io};
+
+use weir_core::outcome::Failure;
+
+/// No request could be sent: nothing has left.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{error}")]
+pub struct Unreachable {
+    pub failure: Failure,
+    /// For the destination's owner.
+    pub error: String,
+}
+
+impl Unreachable {
+    pub(super) fn new(failure: Failure, error: impl Into<String>) -> Self {
+        Self { failure, error: error.into() }
+    }
+
+    /// The connection was dead before anything left.
+    pub(super) fn closed_before_send() -> Self {
+        Self::new(Failure::Connect, "connection closed before the request was sent")
+    }
+}
+
+/// Why no TCP connection could be made.
+pub(super) fn connect_error(error: &io::Error) -> Unreachable {
+    let text = match error.kind() {
+        io::ErrorKind::ConnectionRefused => "connection refused",
+        io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionAborted => "connection reset",
+        io::ErrorKind::TimedOut => "connection timed out",
+        io::ErrorKind::HostUnreachable => "host unreachable",
+        io::ErrorKind::NetworkUnreachable => "network unreachable",
+        _ => "connection failed",
+    };
+    Unreachable::new(Failure::Connect, text)
+}
+
+/// Why TLS could not be agreed on.
+pub(super) fn tls_error(error: &io::Error, host: &str) -> Unreachable {
+    let text = match find::<rustls::Error>(error) {
+        Some(rustls::Error::InvalidCertificate(reason)) => certificate_error(reason, host),
+        Some(rustls::Error::AlertReceived(alert)) => format!("TLS handshake refused by the server: {alert:?}"),
+        Some(other) => format!("TLS handshake failed: {other}"),
+        None => "connection closed during the TLS handshake".to_owned(),
+    };
+    Unreachable::new(Failure::Tls, text)
+}
+
+fn certificate_error(reason: &rustls::CertificateError, host: &str) -> String {
+    use rustls::CertificateError as E;
+    match reason {
+        E::UnknownIssuer => "certificate not trusted: unknown issuer".to_owned(),
+        E::Expired | E::ExpiredContext { .. } => "certificate not trusted: expired".to_owned(),
+        E::NotValidYet | E::NotValidYetContext { .. } => "certificate not trusted: not valid yet".to_owned(),
+        E::Revoked => "certificate not trusted: revoked".to_owned(),
+        E::NotValidForName | E::NotValidForNameContext { .. } => {
+            format!("certificate not trusted: not valid for {host}")
+        }
+        other => format!("certificate not trusted: {other}"),
+    }
+}
+
+/// Why the answer did not arrive whole, after the request had left.
+pub(super) fn answer_error(error: &hyper::Error) -> &'static str {
+    if error.is_parse_too_large() {
+        return "the answer's headers are too large";
+    }
+    if error.is_parse() {
+        return "the answer is not valid HTTP/1.1";
+    }
+    match find::<io::Error>(error).map(io::Error::kind) {
+        Some(io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe) => "connection reset before the answer ended",
+        _ => "connection closed before the answer ended",
+    }
+}
+
+fn find<'a, E: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a E> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(found) = error.downcast_ref() {
+            return Some(found);
+        }
+        // An `io::Error` does not name the error it wraps as its source, but that error's source.
+        let wrapped = error.downcast_ref::<io::Error>().and_then(|error| error.get_ref());
+        if let Some(found) = wrapped.and_then(|wrapped| wrapped.downcast_ref()) {
+            return Some(found);
+        }
+        next = error.source();
+    }
+    None
+}

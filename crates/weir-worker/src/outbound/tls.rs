@@ -1,0 +1,49 @@
+//! TLS: one provider (ring), the system's roots, HTTP/1.1 only.
+
+use std::sync::Arc;
+
+use rustls::{ClientConfig, RootCertStore, crypto::ring, pki_types::CertificateDer};
+use tokio_rustls::TlsConnector;
+
+/// The certificates that are trusted.
+#[derive(Debug, Clone)]
+pub struct TlsRoots(RootCertStore);
+
+impl TlsRoots {
+    /// The system's, or those `SSL_CERT_FILE` and `SSL_CERT_DIR` name. Reads files: call it once, at start. With none
+    /// readable every https destination fails, with a reason; that is worth a warning, not a refusal to start.
+    pub fn system() -> Self {
+        let found = rustls_native_certs::load_native_certs();
+        let mut store = RootCertStore::empty();
+        let (usable, unusable) = store.add_parsable_certificates(found.certs);
+        if usable == 0 {
+            let errors = found.errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+            tracing::warn!(errors, "no trusted certificates found; https destinations will fail (see SSL_CERT_FILE)");
+        } else {
+            tracing::debug!(usable, unusable, "trusted certificates loaded");
+        }
+        Self(store)
+    }
+
+    /// No certificate at all.
+    pub fn none() -> Self {
+        Self(RootCertStore::empty())
+    }
+
+    /// Trusts one more authority.
+    pub fn with_extra(mut self, root: CertificateDer<'static>) -> Result<Self, rustls::Error> {
+        self.0.add(root)?;
+        Ok(self)
+    }
+}
+
+pub(super) fn connector(TlsRoots(roots): TlsRoots) -> TlsConnector {
+    let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("ring supports the default protocol versions")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    // The instant of sending is predictable on HTTP/1.1: one request, one connection, one write.
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    TlsConnector::from(Arc::new(config))
+}

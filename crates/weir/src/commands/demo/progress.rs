@@ -1,0 +1,78 @@
+//! Live progress: bars on a terminal, plain lines elsewhere.
+
+use std::{
+    fmt::Write as _,
+    io::{IsTerminal as _, Write as _},
+    time::Duration,
+};
+
+use weir_core::Timestamp;
+
+const BAR: usize = 24;
+/// How often plain lines are written.
+const PLAIN_EVERY: Duration = Duration::from_secs(2);
+
+/// What one line shows.
+pub(super) struct Line<'a> {
+    pub(super) name: &'a str,
+    pub(super) cap: &'a str,
+    pub(super) total: usize,
+    pub(super) arrivals: &'a [Timestamp],
+}
+
+/// Draws the lines again and again in place, or writes them out now and then.
+pub(super) struct Progress {
+    live: bool,
+    drawn: usize,
+    written_at: Option<Timestamp>,
+}
+
+impl Progress {
+    pub(super) fn new() -> Self {
+        Self { live: std::io::stdout().is_terminal(), drawn: 0, written_at: None }
+    }
+
+    pub(super) fn draw(&mut self, now: Timestamp, started: Timestamp, lines: &[Line<'_>]) {
+        if !self.live && self.written_at.is_some_and(|at| now.since(at) < PLAIN_EVERY) {
+            return;
+        }
+        self.written_at = Some(now);
+        let mut text = String::new();
+        if self.live && self.drawn > 0 {
+            // Back to the first line, clearing what was there.
+            let _ = write!(text, "\x1b[{}A\x1b[J", self.drawn);
+        }
+        for line in lines {
+            let _ = writeln!(text, "{}", render(line, now, started, self.live));
+        }
+        self.drawn = lines.len();
+        put(&text);
+    }
+
+    /// A remark above what is drawn next.
+    pub(super) fn say(&mut self, remark: &str) {
+        self.drawn = 0;
+        put(&format!("{remark}\n"));
+    }
+}
+
+// Progress is for people: a closed pipe must not fail the demo.
+fn put(text: &str) {
+    let mut stdout = std::io::stdout().lock();
+    let _ = stdout.write_all(text.as_bytes());
+    let _ = stdout.flush();
+}
+
+fn render(line: &Line<'_>, now: Timestamp, started: Timestamp, live: bool) -> String {
+    let done = line.arrivals.len();
+    let last_second = line.arrivals.iter().rev().take_while(|at| now.since(**at) < Duration::from_secs(1)).count();
+    let counts = format!(
+        "{:<22} {:>5}/{:<5} {last_second:>4} in the last second, cap {}",
+        line.name, done, line.total, line.cap
+    );
+    if !live {
+        return format!("{:>5.1} s  {counts}", now.since(started).as_secs_f64());
+    }
+    let filled = (done * BAR / line.total.max(1)).min(BAR);
+    format!("{}{} {counts}", "█".repeat(filled), "░".repeat(BAR - filled))
+}

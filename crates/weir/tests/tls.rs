@@ -1,0 +1,101 @@
+//! Receivers far away: a TLS handshake of half a second, answers of a second, connections that do not last.
+
+mod support;
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use serde_json::{Value, json};
+use support::{Answer, App, Arrival, Receiver, assert_cap, eventually};
+use tokio_rustls::{TlsAcceptor, rustls::ServerConfig};
+
+const SECOND: Duration = Duration::from_secs(1);
+const HANDSHAKE: Duration = Duration::from_millis(500);
+
+/// A certificate for `name`, and the file an app must trust to accept it.
+fn certificate(folder: &Path, name: &str) -> (TlsAcceptor, String) {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let certified = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
+    let file = folder.join(format!("{name}.pem"));
+    std::fs::write(&file, certified.cert.pem()).unwrap();
+    let key = PrivateKeyDer::try_from(certified.signing_key.serialize_der()).unwrap();
+    let chain = vec![CertificateDer::from(certified.cert.der().to_vec())];
+    let config = ServerConfig::builder().with_no_client_auth().with_single_cert(chain, key).unwrap();
+    (TlsAcceptor::from(Arc::new(config)), file.display().to_string())
+}
+
+/// Sends per second from two seconds after the first arrival to the last, over the limit.
+fn utilisation_after_two_seconds(arrivals: &[Arrival], rate: f64) -> f64 {
+    let from = arrivals[0].at + SECOND * 2;
+    let late: Vec<_> = arrivals.iter().filter(|arrival| arrival.at >= from).cloned().collect();
+    support::utilisation(&late, rate, SECOND)
+}
+
+async fn drained_at(rate: usize, seconds: usize, answer: Answer) -> (Vec<Arrival>, Value) {
+    let folder = tempfile::tempdir().unwrap();
+    let (acceptor, trusted) = certificate(folder.path(), "localhost");
+    let receiver = Receiver::start_tls(acceptor, HANDSHAKE).await;
+    receiver.script("/far", [answer]);
+    let app = App::start_with(folder.path(), &[("SSL_CERT_FILE", &trusted)]).await;
+    let settings = json!({
+        "url": receiver.url("/far"),
+        "rate_limits": [{"limit": rate, "period": "second"}],
+        "max_in_flight": 256,
+    });
+    let id = app.destination(settings).await;
+    let count = rate * seconds;
+    app.events("far", count).await;
+    let arrivals = receiver.wait_for("/far", count, Duration::from_secs(seconds as u64 * 2 + 10)).await;
+    app.drained(&id, Duration::from_secs(10)).await;
+    app.assert_audit_clean(&id).await;
+    assert_eq!(receiver.count("/far"), count, "every event is delivered, once");
+    assert_cap(&arrivals, rate, SECOND);
+    (arrivals, app.audit(&id).await)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_a_second_over_slow_handshakes_and_slow_answers_is_used() {
+    let (arrivals, audit) = drained_at(10, 8, Answer::status(200).after(SECOND)).await;
+    let used = utilisation_after_two_seconds(&arrivals, 10.0);
+    assert!(used >= 0.95, "utilisation {used:.4}: {audit}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_hundred_a_second_over_slow_handshakes_and_slow_answers_is_used() {
+    let (arrivals, audit) = drained_at(200, 8, Answer::status(200).after(SECOND)).await;
+    let used = utilisation_after_two_seconds(&arrivals, 200.0);
+    assert!(used >= 0.95, "utilisation {used:.4}: {audit}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_receiver_that_closes_after_each_answer_is_used() {
+    let (arrivals, audit) = drained_at(20, 6, Answer::status(200).header("connection", "close")).await;
+    let used = utilisation_after_two_seconds(&arrivals, 20.0);
+    assert!(used >= 0.95, "utilisation {used:.4}: {audit}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_untrusted_certificate_and_a_wrong_name_are_refused_and_retried() {
+    let folder = tempfile::tempdir().unwrap();
+    let (untrusted, _) = certificate(folder.path(), "localhost");
+    let (misnamed, trusted) = certificate(folder.path(), "elsewhere.example");
+    let untrusted = Receiver::start_tls(untrusted, Duration::ZERO).await;
+    let misnamed = Receiver::start_tls(misnamed, Duration::ZERO).await;
+    let app = App::start_with(folder.path(), &[("SSL_CERT_FILE", &trusted)]).await;
+    for receiver in [&untrusted, &misnamed] {
+        let retry = json!({"max_attempts": 2, "schedule_ms": [50]});
+        let id = app.destination(json!({"url": receiver.url("/tls"), "event_types": ["tls"], "retry": retry})).await;
+        app.event("tls").await;
+        eventually("attempts are exhausted", Duration::from_secs(10), async || {
+            let page = app.get(&format!("/v1/deliveries?destination={id}&state=dead")).await;
+            page["data"].as_array().is_some_and(|rows| rows.len() == 1)
+        })
+        .await;
+        let page = app.get(&format!("/v1/deliveries?destination={id}")).await;
+        let delivery = app.get(&format!("/v1/deliveries/{}", page["data"][0]["id"].as_str().unwrap())).await;
+        let error = delivery["attempts"][0]["error"].as_str().unwrap();
+        assert!(error.contains("certificate"), "{delivery}");
+        assert_eq!(delivery["attempts"].as_array().unwrap().len(), 2);
+        assert_eq!(receiver.count("/tls"), 0);
+    }
+}
