@@ -86,11 +86,8 @@ pub(crate) async fn retry(
     let now = api.clock.now();
     match api.store.retry_delivery(id, now).await? {
         DeliveryAction::Done { destination_id } => {
-            api.wake(&[Wake {
-                destination_id,
-                due: now,
-            }])
-            .await
+            let due = now;
+            api.wake(&[Wake { destination_id, due }]).await;
         }
         other => return Err(refusal(id, other, "tried again")),
     }

@@ -1,26 +1,23 @@
 //! Events come in: the hot path.
 //!
-//! A body is parsed in one pass that leaves `data` where it is; the only copy of it is the frozen body. A body that does
-//! not parse so is looked at a second time, by [`diagnosis`], for the sake of a good refusal.
+//! A body is parsed in one pass that leaves `data` where it is; the only copy of it is the frozen body ([`read`]). A body
+//! that does not parse so is looked at a second time ([`diagnosis`]), for the sake of a good refusal.
 
 mod diagnosis;
+mod read;
 
-use std::{borrow::Cow, collections::HashSet};
+use std::collections::HashSet;
 
 use axum::{
     Json,
     extract::{Request, State},
     response::{IntoResponse, Response},
 };
-use http::{HeaderMap, StatusCode};
+use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
-use weir_core::{
-    DestinationId, EventId, Timestamp,
-    destination::DEFAULT_TENANT,
-    event::{Event, EventBody, MAX_TYPE_LEN, valid_type},
-};
+use weir_core::{EventId, Timestamp};
 use weir_queue::Wake;
 use weir_store::{IngestRefusal, Ingested, NewEvent};
 
@@ -29,7 +26,6 @@ use crate::{
     fields::Errors,
     observe,
     problem::{self, Answer, FieldError, Kind, Problem},
-    settings::check_tenant,
     state::{Api, ApiState},
 };
 
@@ -37,25 +33,8 @@ use crate::{
 const MAX_BATCH: usize = 1_000;
 /// The largest body of a batch. One event may always be as large as the limit of events allows.
 const MAX_BATCH_BYTES: usize = 32 * 1024 * 1024;
-const MAX_KEY_LEN: usize = 255;
-/// The most destinations that one event may name.
-const MAX_NAMED: usize = 1_000;
+/// Names an event, so that it can be sent again without harm.
 const KEY_HEADER: &str = "idempotency-key";
-/// Weir's own events begin so; nobody else may make them.
-const RESERVED_TYPES: &str = "weir.";
-
-/// An event as it comes in.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct EventRequest<'a> {
-    #[serde(borrow, rename = "type")]
-    event_type: Cow<'a, str>,
-    #[serde(borrow)]
-    data: &'a RawValue,
-    tenant: Option<String>,
-    idempotency_key: Option<String>,
-    destinations: Option<Vec<String>>,
-}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -113,9 +92,9 @@ pub(crate) struct BatchView {
     )
 )]
 pub(crate) async fn post(State(api): State<Api>, request: Request) -> Answer<Response> {
-    let header_key = header_key(request.headers())?;
+    let header_key = read::header_key(request.headers())?;
     let bytes = extract::json_bytes(request, api.max_event_bytes).await?;
-    let event = read(&bytes, header_key, api.clock.now(), 0)?;
+    let event = read::event(&bytes, header_key, api.clock.now(), 0)?;
     let outcome = store(&api, vec![event]).await?.pop();
     match outcome.ok_or_else(|| problem::internal("the store answered nothing", &"one event went in"))? {
         Ok(view) => {
@@ -149,8 +128,7 @@ pub(crate) async fn post_batch(State(api): State<Api>, request: Request) -> Answ
         ));
     }
     let bytes = extract::json_bytes(request, MAX_BATCH_BYTES.max(api.max_event_bytes)).await?;
-    let batch: BatchRequest<'_> = serde_json::from_slice(&bytes)
-        .map_err(|error| diagnosis::batch(&bytes).unwrap_or_else(|| extract::not_json(&error)))?;
+    let batch: BatchRequest<'_> = serde_json::from_slice(&bytes).map_err(|error| diagnosis::batch(&bytes, &error))?;
     if !(1..=MAX_BATCH).contains(&batch.events.len()) {
         return Err(Problem::invalid_field(
             "/events",
@@ -180,7 +158,7 @@ fn read_member(raw: &RawValue, limit: usize, now: Timestamp, index: usize) -> An
     if bytes.len() > limit {
         return Err(extract::too_large(limit));
     }
-    read(bytes, None, now, index)
+    read::event(bytes, None, now, index)
 }
 
 /// 202 when any was taken. When none was, a problem that names every mistake by its place in the batch, with the usual
@@ -215,118 +193,6 @@ struct BatchProblemView<'a> {
     #[serde(flatten)]
     problem: problem::ProblemDocument<'a>,
     events: Vec<BatchItem>,
-}
-
-/// The key of the header, checked like the field.
-fn header_key(headers: &HeaderMap) -> Answer<Option<String>> {
-    let mut values = headers.get_all(KEY_HEADER).iter();
-    let Some(value) = values.next() else { return Ok(None) };
-    let key = value.to_str().ok().filter(|key| check_key(key).is_ok());
-    match key {
-        Some(key) if values.all(|other| other == value) => Ok(Some(key.to_owned())),
-        Some(_) => Err(Problem::invalid_field(
-            "/idempotency_key",
-            "is given by several different headers",
-        )),
-        None => Err(Problem::invalid_field("/idempotency_key", KEY_RULE)),
-    }
-}
-
-/// The event of a body, at `index` of its batch.
-fn read(bytes: &[u8], header_key: Option<String>, now: Timestamp, index: usize) -> Answer<NewEvent> {
-    match serde_json::from_slice::<EventRequest<'_>>(bytes) {
-        Ok(request) => accept(request, header_key, now, index),
-        Err(error) => Err(diagnosis::event(bytes, &error)),
-    }
-}
-
-fn accept(request: EventRequest<'_>, header_key: Option<String>, now: Timestamp, index: usize) -> Answer<NewEvent> {
-    let mut errors = Errors::default();
-    if let Err(detail) = check_type(&request.event_type) {
-        errors.add("/type", detail);
-    }
-    if let Some(Err(detail)) = request.tenant.as_deref().map(check_tenant) {
-        errors.add("/tenant", detail);
-    }
-    if let Some(Err(detail)) = request.idempotency_key.as_deref().map(check_key) {
-        errors.add("/idempotency_key", detail);
-    }
-    if let (Some(field), Some(header)) = (&request.idempotency_key, &header_key)
-        && field != header
-    {
-        errors.add("/idempotency_key", "differs from the `Idempotency-Key` header");
-    }
-    let destinations = request.destinations.map(|ids| read_destinations(&ids, &mut errors));
-    if !errors.is_empty() {
-        return Err(Problem::invalid(errors.into_vec()));
-    }
-    let random = sortable_random(now, index);
-    let id = EventId::new(now, random);
-    let body = EventBody::freeze(id, &request.event_type, now, request.data.get());
-    let event = Event {
-        id,
-        tenant: request.tenant.unwrap_or_else(|| DEFAULT_TENANT.to_owned()),
-        event_type: request.event_type.into_owned(),
-        created_at: now,
-        idempotency_key: request.idempotency_key.or(header_key),
-        body,
-    };
-    Ok(NewEvent {
-        event,
-        destinations,
-        random,
-    })
-}
-
-fn read_destinations(ids: &[String], errors: &mut Errors) -> Vec<DestinationId> {
-    if !(1..=MAX_NAMED).contains(&ids.len()) {
-        errors.add(
-            "/destinations",
-            format!("must name 1 to {MAX_NAMED} destinations; leave it out for all that match"),
-        );
-        return Vec::new();
-    }
-    let parse = |(index, id): (usize, &String)| match id.parse() {
-        Ok(id) => Some(id),
-        Err(error) => {
-            errors.add(
-                format!("/destinations/{index}"),
-                weir_core::id::InvalidId::to_string(&error),
-            );
-            None
-        }
-    };
-    ids.iter().enumerate().filter_map(parse).collect()
-}
-
-const TYPE_RULE: &str = "must be dot-separated words of letters, digits, `_` and `-`, such as `video.created`";
-const KEY_RULE: &str = "must be 1 to 255 printable characters of ASCII";
-
-fn check_type(text: &str) -> Result<(), String> {
-    match text {
-        _ if text.len() > MAX_TYPE_LEN => Err(format!("must be at most {MAX_TYPE_LEN} characters long")),
-        _ if !valid_type(text) => Err(TYPE_RULE.to_owned()),
-        _ if text.starts_with(RESERVED_TYPES) => Err("must not begin with `weir.`: those are Weir's own".to_owned()),
-        _ => Ok(()),
-    }
-}
-
-fn check_key(text: &str) -> Result<(), &'static str> {
-    let printable = |byte: u8| (b' '..=b'~').contains(&byte);
-    if (1..=MAX_KEY_LEN).contains(&text.len()) && text.bytes().all(printable) {
-        Ok(())
-    } else {
-        Err(KEY_RULE)
-    }
-}
-
-/// Random bits under an order: ids made of them sort by the time within their millisecond, and by the place within a
-/// batch. RFC 9562, section 6.2, methods 3 and 2. Lists and deliveries then keep the order in which events came.
-fn sortable_random(now: Timestamp, index: usize) -> u128 {
-    let fraction = now.as_nanos().rem_euclid(1_000_000) as u128 * 4_096 / 1_000_000;
-    let place = (index as u128) & 0x3ff;
-    let random = u128::from(rand::random::<u64>()) & ((1 << 52) - 1);
-    fraction << 64 | place << 52 | random
 }
 
 /// Stores the events and wakes what they are owed to.
@@ -370,29 +236,5 @@ fn view(outcome: Result<Ingested, IngestRefusal>) -> Answer<AcceptedView> {
             format!("/destinations/{index}"),
             "is no destination of this tenant",
         )),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ids_sort_by_time_within_a_millisecond_and_by_place_within_a_batch() {
-        let at = |nanos: i64, index| {
-            let now = Timestamp::from_nanos(1_763_710_200_000_000_000 + nanos);
-            EventId::new(now, sortable_random(now, index))
-        };
-        let ids = [
-            at(0, 0),
-            at(0, 1),
-            at(0, 999),
-            at(500, 0),
-            at(250_000, 0),
-            at(999_999, 0),
-            at(1_000_000, 0),
-        ];
-        assert!(ids.windows(2).all(|pair| pair[0] < pair[1]), "{ids:?}");
-        assert_ne!(at(0, 0), at(0, 0));
     }
 }

@@ -139,7 +139,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::{routes, settings};
+    use crate::{problem::FieldError, routes, settings};
 
     fn document() -> Value {
         serde_json::from_slice(&DOCUMENT).unwrap()
@@ -234,16 +234,14 @@ mod tests {
                 .map(|name| (name.clone(), json!({"": 1})))
                 .collect();
             let problem = settings::read(body, &Default::default()).unwrap_err();
+            let unknown =
+                |error: &&FieldError| error.pointer.matches('/').count() == 1 && error.detail.contains("known");
+            assert_eq!(problem.errors().iter().find(unknown), None, "{name}");
             let refused: BTreeSet<String> = problem
                 .errors()
                 .iter()
-                .inspect(|error| {
-                    assert!(
-                        error.pointer.matches('/').count() > 1 || error.detail != "is not a known field",
-                        "{error:?}"
-                    )
-                })
-                .map(|error| format!("/{}", error.pointer.split('/').nth(1).unwrap()))
+                .filter_map(|error| error.pointer.split('/').nth(1))
+                .map(|name| format!("/{name}"))
                 .collect();
             assert_eq!(refused, names, "{name}");
         }

@@ -257,3 +257,39 @@ pub(crate) fn internal(what: &'static str, reason: &dyn std::fmt::Display) -> Pr
 
 /// What handlers answer.
 pub(crate) type Answer<T> = Result<T, Problem>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_store_says_of_itself_stays_inside() {
+        let table = [
+            (StoreError::Unavailable("disk /dev/sda1".to_owned()), 503, true),
+            (StoreError::Failed("no such table: secret".to_owned()), 500, false),
+        ];
+        for (error, status, retry) in table {
+            let problem = Problem::from(error);
+            let text = serde_json::to_string(&problem).unwrap();
+            assert!(!text.contains("sda1") && !text.contains("table"), "{text}");
+            let response = problem.into_response();
+            assert_eq!(response.status(), status);
+            assert_eq!(response.headers().contains_key(header::RETRY_AFTER), retry);
+            assert_eq!(response.headers()[header::CONTENT_TYPE], "application/problem+json");
+        }
+    }
+
+    #[test]
+    fn the_first_mistake_is_told_in_the_detail() {
+        let mistake = |pointer: &str| FieldError {
+            pointer: pointer.to_owned(),
+            detail: "is required".to_owned(),
+        };
+        let detail = |errors| Problem::invalid(errors).detail().to_owned();
+        assert_eq!(detail(vec![mistake("/url")]), "/url is required");
+        assert_eq!(
+            detail(vec![mistake("/url"), mistake("/name")]),
+            "/url is required; 1 more in `errors`"
+        );
+    }
+}

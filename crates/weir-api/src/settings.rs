@@ -3,18 +3,15 @@
 //! A PATCH is a JSON merge patch (RFC 7396) on the destination as it is shown, read again like a new one. So there is one
 //! set of rules, and an edit cannot make what a creation could not.
 
-use std::collections::HashSet;
+mod rates;
 
 use http::{HeaderName, HeaderValue};
 use serde_json::{Map, Value};
 use url::Url;
 use weir_core::{
-    Period, RateLimit, RateLimits,
     address::AddressPolicy,
     destination::{DEFAULT_MAX_IN_FLIGHT, DEFAULT_TENANT, DEFAULT_TIMEOUT_MS, MAX_IN_FLIGHT, Settings, TIMEOUT_MS},
-    limit::{InvalidLimits, MAX_LIMIT, MAX_LIMITS},
     pattern::EventPattern,
-    retry::{RetryDelays, RetryPolicy},
     signing::Secret,
 };
 
@@ -41,9 +38,7 @@ const MAX_TENANT_LEN: usize = 128;
 const MAX_PATTERNS: usize = 100;
 const MAX_HEADERS: usize = 32;
 const MAX_HEADER_VALUE_LEN: usize = 4_096;
-const MAX_ATTEMPTS: u32 = 100;
-const MAX_AGE_S: u32 = 30 * 86_400;
-const MAX_SCHEDULE: usize = 100;
+const HEADER_TWICE: &str = "is given twice: case makes no difference";
 const SECRET_BYTES: usize = 32;
 
 /// Headers that Weir sets itself, or that change what the request is to the server or a proxy on the way.
@@ -99,13 +94,18 @@ fn merged(mut shown: Value, patch: Value) -> Result<Value, Vec<FieldError>> {
     };
     if patch.get("secret").is_some_and(Value::is_null) {
         errors.add("/secret", "cannot be null: leave it out to keep it, or give another");
-        return Err(errors.into_vec());
     }
     if let Some(Value::Object(headers)) = patch.get_mut("headers") {
-        *headers = std::mem::take(headers)
-            .into_iter()
-            .map(|(name, value)| (name.to_ascii_lowercase(), value))
-            .collect();
+        // Shown names are in lower case, and the merge must find them.
+        for (name, value) in std::mem::take(headers) {
+            let name = name.to_ascii_lowercase();
+            if headers.insert(name.clone(), value).is_some() {
+                errors.add(format!("/headers/{}", fields::escape(&name)), HEADER_TWICE);
+            }
+        }
+    }
+    if !errors.is_empty() {
+        return Err(errors.into_vec());
     }
     if let (Some(Value::Object(shown)), Some(Value::Object(retry))) = (shown.get_mut("retry"), patch.get("retry")) {
         let names = |field: &str| retry.get(field).is_some_and(|value| !value.is_null());
@@ -155,12 +155,12 @@ impl Reader<'_> {
         let name = name(&mut body);
         let tenant = tenant(&mut body);
         let event_types = event_types(&mut body);
-        let rate_limits = rate_limits(&mut body);
+        let rate_limits = rates::rate_limits(&mut body);
         let max_in_flight = body
             .integer("max_in_flight", 1..=MAX_IN_FLIGHT)
             .unwrap_or(DEFAULT_MAX_IN_FLIGHT);
         let timeout_ms = body.integer("timeout_ms", TIMEOUT_MS).unwrap_or(DEFAULT_TIMEOUT_MS);
-        let retry = retry(&mut body);
+        let retry = rates::retry(&mut body);
         let headers = self.headers(&mut body);
         let secret = self.secret(&mut body);
         let paused = body.boolean("paused").unwrap_or(false);
@@ -234,10 +234,7 @@ impl Reader<'_> {
             }
             match self.header(&name, &value) {
                 Ok((name, _)) if headers.iter().any(|(other, _)| *other == name) => {
-                    errors.add(
-                        format!("{pointer}/{}", fields::escape(&name)),
-                        "is given twice: case makes no difference",
-                    );
+                    errors.add(format!("{pointer}/{}", fields::escape(&name)), HEADER_TWICE);
                 }
                 Ok(header) => headers.push(header),
                 Err(detail) => errors.add(format!("{pointer}/{}", fields::escape(&name)), detail),
@@ -332,127 +329,4 @@ fn event_types(body: &mut Object<'_>) -> Vec<EventPattern> {
         }
     }
     patterns
-}
-
-fn rate_limits(body: &mut Object<'_>) -> RateLimits {
-    let Some(values) = body.array("rate_limits") else {
-        return RateLimits::UNLIMITED;
-    };
-    let pointer = body.pointer_to("rate_limits");
-    if values.len() > MAX_LIMITS {
-        body.refuse("rate_limits", InvalidLimits::TooMany.to_string());
-        return RateLimits::UNLIMITED;
-    }
-    let mut limits = Vec::with_capacity(values.len());
-    let mut periods = HashSet::new();
-    for (index, value) in values.into_iter().enumerate() {
-        let at = format!("{pointer}/{index}");
-        let Some(limit) = rate_limit(value, &at, body.errors()) else {
-            continue;
-        };
-        if periods.insert(limit.period) {
-            limits.push(limit);
-        } else {
-            body.errors().add(
-                format!("{at}/period"),
-                InvalidLimits::DuplicatePeriod(limit.period).to_string(),
-            );
-        }
-    }
-    // Too many and twice are refused above; what is left is a valid set.
-    RateLimits::new(limits).unwrap_or_default()
-}
-
-fn rate_limit(value: Value, pointer: &str, errors: &mut Errors) -> Option<RateLimit> {
-    let mut object = Object::open(value, pointer, errors)?;
-    if !object.names("limit") {
-        object.refuse("limit", "is required");
-    }
-    let limit = object.integer("limit", 1..=MAX_LIMIT);
-    let period = object.required_string("period").and_then(|name| {
-        let period = Period::parse(&name);
-        if period.is_none() {
-            object.refuse("period", "must be `second`, `minute`, `hour` or `day`");
-        }
-        period
-    });
-    let given = object.names("burst");
-    let burst = object.integer("burst", 1..=MAX_LIMIT).or((!given).then_some(1));
-    object.close(&[]);
-    RateLimit::with_burst(limit?, period?, burst?)
-}
-
-fn retry(body: &mut Object<'_>) -> RetryPolicy {
-    let default = RetryPolicy::default();
-    let Some(value) = body.take("retry") else {
-        return default;
-    };
-    let pointer = body.pointer_to("retry");
-    let Some(mut object) = Object::open(value, pointer, body.errors()) else {
-        return default;
-    };
-    let max_attempts = object
-        .integer("max_attempts", 1..=MAX_ATTEMPTS)
-        .unwrap_or(default.max_attempts);
-    let max_age_s = object.integer("max_age_s", 1..=MAX_AGE_S).unwrap_or(default.max_age_s);
-    let delays = if object.names("schedule_ms") {
-        schedule(&mut object)
-    } else {
-        backoff(&mut object, default.delays)
-    };
-    object.close(&[]);
-    RetryPolicy {
-        max_attempts,
-        max_age_s,
-        delays,
-    }
-}
-
-fn schedule(retry: &mut Object<'_>) -> RetryDelays {
-    for replaced in ["base_ms", "cap_ms"] {
-        if retry.take(replaced).is_some() {
-            retry.refuse(replaced, "cannot be combined with `schedule_ms`, which replaces it");
-        }
-    }
-    let values = retry.array("schedule_ms").unwrap_or_else(|| vec![Value::from(1)]);
-    if !(1..=MAX_SCHEDULE).contains(&values.len()) {
-        retry.refuse("schedule_ms", format!("must hold 1 to {MAX_SCHEDULE} delays"));
-    }
-    let pointer = retry.pointer_to("schedule_ms");
-    let range = 0..=MAX_AGE_S * 1_000;
-    let mut delays = Vec::with_capacity(values.len());
-    for (index, value) in values.iter().enumerate() {
-        match fields::integer(value, &range) {
-            Some(delay) => delays.push(delay),
-            None => retry
-                .errors()
-                .add(format!("{pointer}/{index}"), fields::outside(&range)),
-        }
-    }
-    RetryDelays::Schedule(delays)
-}
-
-/// Base and cap. One of them alone moves the other's default out of its way.
-fn backoff(retry: &mut Object<'_>, default: RetryDelays) -> RetryDelays {
-    let RetryDelays::Backoff {
-        base_ms: default_base,
-        cap_ms: default_cap,
-    } = default
-    else {
-        return default;
-    };
-    // `null` asks for no schedule, which is what this is.
-    retry.take("schedule_ms");
-    let range = 1..=MAX_AGE_S * 1_000;
-    let base_ms = retry.integer("base_ms", range.clone());
-    let cap_ms = retry.integer("cap_ms", range);
-    if let (Some(base), Some(cap)) = (base_ms, cap_ms)
-        && base > cap
-    {
-        retry.refuse("cap_ms", format!("must not be below `base_ms`, which is {base}"));
-    }
-    RetryDelays::Backoff {
-        base_ms: base_ms.unwrap_or(default_base.min(cap_ms.unwrap_or(default_cap))),
-        cap_ms: cap_ms.unwrap_or(default_cap.max(base_ms.unwrap_or(default_base))),
-    }
 }

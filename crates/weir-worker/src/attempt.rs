@@ -22,7 +22,7 @@ use weir_queue::{Permit, PermitId, SharedQueue, SlotAnswer};
 use weir_store::AttemptResult;
 
 use crate::{
-    outbound::{Connection, Outbound, SendResult, Sent},
+    outbound::{Connection, Outbound, SendResult, Sent, Unreachable},
     targets::DestinationTarget,
 };
 
@@ -73,7 +73,7 @@ impl From<Permit> for Unsent {
 enum Wire {
     Sent(Sent),
     /// No connection could be made, or each died before the request left.
-    Unreachable { failure: Failure, error: String },
+    Unreachable(Unreachable),
     /// Withdrawn, held, expired, or shutting down.
     Withdrawn,
 }
@@ -82,11 +82,10 @@ impl Attempter {
     pub(crate) async fn make(&self, permit: Permit, target: &DestinationTarget) -> Ended {
         match self.send(&permit, target).await {
             Wire::Sent(sent) => self.judge(permit, target, sent),
-            Wire::Unreachable { failure, error } => {
-                let now = self.clock.now();
+            Wire::Unreachable(Unreachable { failure, error }) => {
                 let sent = Sent {
                     sent_at: None,
-                    ended_at: now,
+                    ended_at: self.clock.now(),
                     met: Met::Failure(failure),
                     response_body: None,
                     error: Some(error),
@@ -111,13 +110,13 @@ impl Attempter {
             }
             let (connection, warm) = match self.outbound.checkout(&target.target) {
                 Some(connection) => (connection, true),
-                None if dials == MAX_DIALS => return unreachable_after_dials(),
+                None if dials == MAX_DIALS => return closed_each_time(),
                 None => match self.outbound.dial(&target.target).await {
                     Ok(connection) => {
                         dials += 1;
                         (connection, false)
                     }
-                    Err(refused) => return Wire::Unreachable { failure: refused.failure, error: refused.error },
+                    Err(unreachable) => return Wire::Unreachable(unreachable),
                 },
             };
             let Some(slot) = self.slot_for(permit, published.take(), warm).await else {
@@ -135,7 +134,7 @@ impl Attempter {
                 SendResult::SlotMissed => {
                     counter!("weir_slots_missed_total").increment(1);
                 }
-                SendResult::NotSent { .. } => {}
+                SendResult::NotSent(_) => {}
             }
         }
     }
@@ -218,9 +217,9 @@ impl Attempter {
     }
 }
 
-fn unreachable_after_dials() -> Wire {
-    let error = "the connection was closed before the request could be sent".to_owned();
-    Wire::Unreachable { failure: Failure::Connect, error }
+fn closed_each_time() -> Wire {
+    let error = "each connection was closed before the request could be sent".to_owned();
+    Wire::Unreachable(Unreachable { failure: Failure::Connect, error })
 }
 
 fn observe(

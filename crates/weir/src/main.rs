@@ -1,1 +1,32 @@
-fn main() {}
+//! Weir: outbound webhooks at exactly the rate the other side can take.
+
+mod cli;
+mod clock;
+mod commands;
+mod config;
+mod engine;
+mod logs;
+mod metrics;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+use cli::{Cli, Exit};
+
+fn main() -> ExitCode {
+    // Wrong use ends here, with clap's message and exit code 2.
+    let cli = Cli::parse();
+    let exit = run(cli).unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        Exit::of_error(&error)
+    });
+    exit.into()
+}
+
+fn run(cli: Cli) -> anyhow::Result<Exit> {
+    // reqwest and the worker share one TLS provider; a second install would be refused, and there is none.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(commands::run(cli.command))
+}

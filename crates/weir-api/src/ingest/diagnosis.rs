@@ -4,7 +4,10 @@
 
 use serde_json::{Value, value::RawValue};
 
-use super::{BatchRequest, EventRequest, check_key, check_type};
+use super::{
+    BatchRequest,
+    read::{EventRequest, check_key, check_type},
+};
 use crate::{
     extract,
     fields::{Errors, Object},
@@ -14,10 +17,11 @@ use crate::{
 
 /// The refusal of the body of one event, which serde refused with `error`.
 pub(super) fn event(bytes: &[u8], error: &serde_json::Error) -> Problem {
-    let errors = match serde_json::from_slice::<Value>(bytes) {
-        Ok(value) => event_errors(value),
-        Err(_) => Errors::default(),
-    };
+    if let Err(syntax) = json(bytes) {
+        return extract::not_json(&syntax);
+    }
+    // Data that is nested too deeply for a tree is no mistake, but leaves only serde's words.
+    let errors = serde_json::from_slice(bytes).map(event_errors).unwrap_or_default();
     if errors.is_empty() {
         typed::<EventRequest<'_>>(bytes, error)
     } else {
@@ -25,12 +29,14 @@ pub(super) fn event(bytes: &[u8], error: &serde_json::Error) -> Problem {
     }
 }
 
-/// The refusal of a batch as a whole; `None` when it is not even JSON.
-pub(super) fn batch(bytes: &[u8]) -> Option<Problem> {
+/// The refusal of a batch as a whole, which serde refused with `error`. Its events are judged one by one elsewhere.
+pub(super) fn batch(bytes: &[u8], error: &serde_json::Error) -> Problem {
+    if let Err(syntax) = json(bytes) {
+        return extract::not_json(&syntax);
+    }
     let mut errors = Errors::default();
-    // The members stay raw: they are judged one by one elsewhere.
-    let whole: &RawValue = serde_json::from_slice(bytes).ok()?;
-    if let Some(mut object) = Object::open(serde_json::from_str(whole.get()).ok()?, "", &mut errors) {
+    let tree = serde_json::from_slice::<Value>(bytes).ok();
+    if let Some(mut object) = tree.and_then(|tree| Object::open(tree, "", &mut errors)) {
         if !object.names("events") {
             object.refuse("events", "is required");
         }
@@ -38,10 +44,15 @@ pub(super) fn batch(bytes: &[u8]) -> Option<Problem> {
         object.close(&[]);
     }
     if errors.is_empty() {
-        let error = serde_json::from_slice::<BatchRequest<'_>>(bytes).err()?;
-        return Some(typed::<BatchRequest<'_>>(bytes, &error));
+        typed::<BatchRequest<'_>>(bytes, error)
+    } else {
+        Problem::invalid(errors.into_vec())
     }
-    Some(Problem::invalid(errors.into_vec()))
+}
+
+/// Whether the bytes are one JSON value and nothing else. Serde may find a field missing before it sees that.
+fn json(bytes: &[u8]) -> Result<(), serde_json::Error> {
+    serde_json::from_slice::<&RawValue>(bytes).map(drop)
 }
 
 fn event_errors(value: Value) -> Errors {

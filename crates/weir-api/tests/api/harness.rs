@@ -139,6 +139,14 @@ impl Server {
             .len()
     }
 
+    /// Nothing was stored and nobody was woken.
+    pub(crate) async fn assert_untouched(&self) {
+        for list in ["/v1/destinations", "/v1/events", "/v1/deliveries"] {
+            assert_eq!(self.count(list).await, 0, "{list}");
+        }
+        assert!(self.queue.woken().is_empty() && self.queue.edited().is_empty());
+    }
+
     /// Claims what is due, as the scheduler does.
     pub(crate) async fn claim(&self, destination: &str) -> Vec<ClaimedDelivery> {
         let now = self.clock.now();
@@ -344,7 +352,9 @@ impl Permits for RecordingQueue {
         not_used()
     }
 
-    fn started(&self, _: PermitId) {}
+    fn start(&self, _: PermitId) -> bool {
+        false
+    }
 
     async fn settle(&self, _: &[PermitId]) -> QueueResult<()> {
         not_used()

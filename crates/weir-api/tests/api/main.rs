@@ -1,5 +1,8 @@
 //! The API from the outside: requests through the router, over the SQLite store and a queue that records what it is told.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+
+mod bad_destinations;
 mod bad_input;
 mod deliveries;
 mod destinations;

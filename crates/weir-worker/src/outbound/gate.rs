@@ -42,13 +42,20 @@ pub(super) enum Decision {
 
 impl Gate {
     pub(super) fn new(clock: Arc<dyn Clock>) -> Arc<Self> {
-        Arc::new(Self { clock, decision: AtomicI64::new(WAITING) })
+        Arc::new(Self {
+            clock,
+            decision: AtomicI64::new(WAITING),
+        })
     }
 
     /// Closes the gate for another request and makes its body.
     pub(super) fn guard(self: &Arc<Self>, body: Bytes, slot: Slot) -> GatedBody {
         self.decision.store(WAITING, Ordering::Release);
-        GatedBody { gate: self.clone(), slot, body: Some(body) }
+        GatedBody {
+            gate: self.clone(),
+            slot,
+            body: Some(body),
+        }
     }
 
     pub(super) fn decision(&self) -> Decision {
@@ -62,7 +69,8 @@ impl Gate {
     fn passes(&self, slot: Slot) -> bool {
         let now = self.clock.now();
         let passes = slot.contains(now);
-        self.decision.store(if passes { now.as_nanos() } else { MISSED }, Ordering::Release);
+        self.decision
+            .store(if passes { now.as_nanos() } else { MISSED }, Ordering::Release);
         passes
     }
 }
@@ -86,9 +94,15 @@ impl Body for GatedBody {
 
     fn poll_frame(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, OutsideSlot>>> {
         let this = self.get_mut();
-        let Some(body) = this.body.take() else { return Poll::Ready(None) };
+        let Some(body) = this.body.take() else {
+            return Poll::Ready(None);
+        };
         // Never pending: the head would leave while the body waits.
-        Poll::Ready(Some(if this.gate.passes(this.slot) { Ok(Frame::data(body)) } else { Err(OutsideSlot) }))
+        Poll::Ready(Some(if this.gate.passes(this.slot) {
+            Ok(Frame::data(body))
+        } else {
+            Err(OutsideSlot)
+        }))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -121,8 +135,10 @@ mod tests {
         }
     }
 
-    const SLOT: Slot =
-        Slot { start: Timestamp::from_secs(100), end: Timestamp::from_nanos(100_010_000_000) };
+    const SLOT: Slot = Slot {
+        start: Timestamp::from_secs(100),
+        end: Timestamp::from_nanos(100_010_000_000),
+    };
 
     fn polled_at(now: Timestamp) -> (bool, Decision) {
         let gate = Gate::new(Arc::new(At(AtomicI64::new(now.as_nanos()))));
@@ -147,6 +163,9 @@ mod tests {
         let body = gate.guard(Bytes::new(), SLOT);
         assert_eq!(body.size_hint().exact(), None);
         assert!(!body.is_end_stream());
-        assert_eq!(gate.guard(Bytes::from_static(b"abc"), SLOT).size_hint().exact(), Some(3));
+        assert_eq!(
+            gate.guard(Bytes::from_static(b"abc"), SLOT).size_hint().exact(),
+            Some(3)
+        );
     }
 }

@@ -22,18 +22,23 @@ pub(super) struct Line<'a> {
 
 /// Draws the lines again and again in place, or writes them out now and then.
 pub(super) struct Progress {
+    quiet: bool,
     live: bool,
     drawn: usize,
     written_at: Option<Timestamp>,
 }
 
 impl Progress {
-    pub(super) fn new() -> Self {
-        Self { live: std::io::stdout().is_terminal(), drawn: 0, written_at: None }
+    /// Shows nothing when `quiet`: standard output then belongs to something else.
+    pub(super) fn quiet_if(quiet: bool) -> Self {
+        Self { quiet, live: std::io::stdout().is_terminal(), drawn: 0, written_at: None }
     }
 
-    pub(super) fn draw(&mut self, now: Timestamp, started: Timestamp, lines: &[Line<'_>]) {
-        if !self.live && self.written_at.is_some_and(|at| now.since(at) < PLAIN_EVERY) {
+    pub(super) fn draw(&mut self, now: Timestamp, started: Timestamp, lines: &[Line<'_>], last: bool) {
+        if self.quiet {
+            return;
+        }
+        if !self.live && !last && self.written_at.is_some_and(|at| now.since(at) < PLAIN_EVERY) {
             return;
         }
         self.written_at = Some(now);
@@ -51,6 +56,9 @@ impl Progress {
 
     /// A remark above what is drawn next.
     pub(super) fn say(&mut self, remark: &str) {
+        if self.quiet {
+            return;
+        }
         self.drawn = 0;
         put(&format!("{remark}\n"));
     }

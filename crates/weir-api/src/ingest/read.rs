@@ -1,0 +1,173 @@
+//! From the bytes of one event to what is stored, in a single pass over them.
+
+use std::borrow::Cow;
+
+use http::HeaderMap;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use weir_core::{
+    DestinationId, EventId, Timestamp,
+    destination::DEFAULT_TENANT,
+    event::{Event, EventBody, MAX_TYPE_LEN, valid_type},
+    id::InvalidId,
+};
+use weir_store::NewEvent;
+
+use super::{KEY_HEADER, diagnosis};
+use crate::{
+    fields::Errors,
+    problem::{Answer, Problem},
+    settings::check_tenant,
+};
+
+const MAX_KEY_LEN: usize = 255;
+/// The most destinations that one event may name.
+const MAX_NAMED: usize = 1_000;
+/// Weir's own events begin so; nobody else may make them.
+const RESERVED_TYPES: &str = "weir.";
+
+/// An event as it comes in.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct EventRequest<'a> {
+    #[serde(borrow, rename = "type")]
+    event_type: Cow<'a, str>,
+    #[serde(borrow)]
+    data: &'a RawValue,
+    tenant: Option<String>,
+    idempotency_key: Option<String>,
+    destinations: Option<Vec<String>>,
+}
+
+/// The key of the header, checked like the field.
+pub(super) fn header_key(headers: &HeaderMap) -> Answer<Option<String>> {
+    let mut values = headers.get_all(KEY_HEADER).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    let key = value.to_str().ok().filter(|key| check_key(key).is_ok());
+    match key {
+        Some(key) if values.all(|other| other == value) => Ok(Some(key.to_owned())),
+        Some(_) => Err(Problem::invalid_field(
+            "/idempotency_key",
+            "is given by several different headers",
+        )),
+        None => Err(Problem::invalid_field("/idempotency_key", KEY_RULE)),
+    }
+}
+
+/// The event of a body, at `index` of its batch.
+pub(super) fn event(bytes: &[u8], header_key: Option<String>, now: Timestamp, index: usize) -> Answer<NewEvent> {
+    match serde_json::from_slice::<EventRequest<'_>>(bytes) {
+        Ok(request) => accept(request, header_key, now, index),
+        Err(error) => Err(diagnosis::event(bytes, &error)),
+    }
+}
+
+fn accept(request: EventRequest<'_>, header_key: Option<String>, now: Timestamp, index: usize) -> Answer<NewEvent> {
+    let mut errors = Errors::default();
+    if let Err(detail) = check_type(&request.event_type) {
+        errors.add("/type", detail);
+    }
+    if let Some(Err(detail)) = request.tenant.as_deref().map(check_tenant) {
+        errors.add("/tenant", detail);
+    }
+    if let Some(Err(detail)) = request.idempotency_key.as_deref().map(check_key) {
+        errors.add("/idempotency_key", detail);
+    }
+    if let (Some(field), Some(header)) = (&request.idempotency_key, &header_key)
+        && field != header
+    {
+        errors.add("/idempotency_key", "differs from the `Idempotency-Key` header");
+    }
+    let destinations = request.destinations.map(|ids| read_destinations(&ids, &mut errors));
+    if !errors.is_empty() {
+        return Err(Problem::invalid(errors.into_vec()));
+    }
+    let random = sortable_random(now, index);
+    let id = EventId::new(now, random);
+    let body = EventBody::freeze(id, &request.event_type, now, request.data.get());
+    let event = Event {
+        id,
+        tenant: request.tenant.unwrap_or_else(|| DEFAULT_TENANT.to_owned()),
+        event_type: request.event_type.into_owned(),
+        created_at: now,
+        idempotency_key: request.idempotency_key.or(header_key),
+        body,
+    };
+    Ok(NewEvent {
+        event,
+        destinations,
+        random,
+    })
+}
+
+fn read_destinations(ids: &[String], errors: &mut Errors) -> Vec<DestinationId> {
+    if !(1..=MAX_NAMED).contains(&ids.len()) {
+        errors.add(
+            "/destinations",
+            format!("must name 1 to {MAX_NAMED} destinations; leave it out for all that match"),
+        );
+        return Vec::new();
+    }
+    let parse = |(index, id): (usize, &String)| match id.parse() {
+        Ok(id) => Some(id),
+        Err(error) => {
+            errors.add(format!("/destinations/{index}"), InvalidId::to_string(&error));
+            None
+        }
+    };
+    ids.iter().enumerate().filter_map(parse).collect()
+}
+
+const TYPE_RULE: &str = "must be dot-separated words of letters, digits, `_` and `-`, such as `video.created`";
+const KEY_RULE: &str = "must be 1 to 255 printable characters of ASCII";
+
+pub(super) fn check_type(text: &str) -> Result<(), String> {
+    match text {
+        _ if text.len() > MAX_TYPE_LEN => Err(format!("must be at most {MAX_TYPE_LEN} characters long")),
+        _ if !valid_type(text) => Err(TYPE_RULE.to_owned()),
+        _ if text.starts_with(RESERVED_TYPES) => Err("must not begin with `weir.`: those are Weir's own".to_owned()),
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn check_key(text: &str) -> Result<(), &'static str> {
+    let printable = |byte: u8| (b' '..=b'~').contains(&byte);
+    if (1..=MAX_KEY_LEN).contains(&text.len()) && text.bytes().all(printable) {
+        Ok(())
+    } else {
+        Err(KEY_RULE)
+    }
+}
+
+/// Random bits under an order: ids made of them sort by the time within their millisecond, and by the place within a
+/// batch. RFC 9562, section 6.2, methods 3 and 2. Lists and deliveries then keep the order in which events came.
+fn sortable_random(now: Timestamp, index: usize) -> u128 {
+    let fraction = now.as_nanos().rem_euclid(1_000_000) as u128 * 4_096 / 1_000_000;
+    let place = (index as u128) & 0x3ff;
+    let random = u128::from(rand::random::<u64>()) & ((1 << 52) - 1);
+    fraction << 64 | place << 52 | random
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_sort_by_time_within_a_millisecond_and_by_place_within_a_batch() {
+        let at = |nanos: i64, index| {
+            let now = Timestamp::from_nanos(1_763_710_200_000_000_000 + nanos);
+            EventId::new(now, sortable_random(now, index))
+        };
+        let ids = [
+            at(0, 0),
+            at(0, 1),
+            at(0, 999),
+            at(500, 0),
+            at(250_000, 0),
+            at(999_999, 0),
+            at(1_000_000, 0),
+        ];
+        assert!(ids.windows(2).all(|pair| pair[0] < pair[1]), "{ids:?}");
+        assert_ne!(at(0, 0), at(0, 0));
+    }
+}

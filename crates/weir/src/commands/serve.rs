@@ -1,0 +1,49 @@
+//! `weir serve`: everything in one process.
+
+use tokio::signal::unix::{SignalKind, signal};
+use weir_api::ApiKeys;
+use weir_core::address::AddressPolicy;
+
+use crate::{
+    cli::{Exit, SettingFlags},
+    config::{DatabaseUrl, Settings},
+    engine::{Engine, EngineSettings},
+    logs,
+    metrics::Metrics,
+};
+
+pub(super) async fn run(flags: &SettingFlags) -> anyhow::Result<Exit> {
+    let settings = Settings::load(flags)?;
+    logs::start(&settings.log, settings.log_format);
+    let DatabaseUrl::Sqlite(database) = &settings.database_url;
+    let engine = Engine::start(
+        EngineSettings {
+            database,
+            listen: settings.listen,
+            api_keys: ApiKeys::new(&settings.api_keys),
+            addresses: AddressPolicy { allow_http: settings.allow_http, allow_networks: settings.allow_networks.clone() },
+            max_event_bytes: settings.max_event_bytes,
+            shutdown_grace: settings.shutdown_grace,
+        },
+        Metrics::install()?,
+    )
+    .await?;
+    // On standard output, whatever the log filter: a script that asked for port 0 reads the port here.
+    println!("weir {} is listening on http://{}", env!("CARGO_PKG_VERSION"), engine.address());
+    if settings.api_keys.is_empty() {
+        tracing::warn!("no API key is set (api_keys, WEIR_API_KEYS): anyone on this machine may use the API");
+    }
+    let signal = wait_for_stop().await?;
+    tracing::info!(signal, grace_s = settings.shutdown_grace.as_secs(), "stopping: finishing what is in flight");
+    engine.stop().await;
+    Ok(Exit::Done)
+}
+
+/// Waits for SIGTERM or SIGINT.
+async fn wait_for_stop() -> std::io::Result<&'static str> {
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    Ok(tokio::select! {
+        _ = terminate.recv() => "SIGTERM",
+        _ = interrupt.recv() => "SIGINT",
+    })
+}

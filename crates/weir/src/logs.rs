@@ -1,0 +1,15 @@
+//! Log lines on standard error: for people, or as JSON for machines.
+
+use tracing_subscriber::EnvFilter;
+
+use crate::config::LogFormat;
+
+/// Starts logging. At most once in a process.
+pub(crate) fn start(filter: &str, format: LogFormat) {
+    let filter = EnvFilter::new(filter);
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match format {
+        LogFormat::Text => lines.with_target(false).init(),
+        LogFormat::Json => lines.json().flatten_event(true).init(),
+    }
+}
