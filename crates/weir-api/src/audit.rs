@@ -22,7 +22,7 @@ const LARGE: usize = 10_000;
 ///
 /// Exact over every sliding window, computed from the recorded send starts. Deleted destinations have an audit too.
 #[utoipa::path(
-    get, path = "/v1/destinations/{id}/audit", tag = "destinations",
+    get, path = "/v1/destinations/{id}/audit", operation_id = "show_audit", tag = "destinations",
     params(("id" = String, Path, description = "`dst_…`"), crate::openapi::RangeParameters),
     responses((status = 200, description = "The judgement", body = crate::openapi::Audit))
 )]

@@ -32,7 +32,7 @@ pub(crate) struct BacklogView {
 
 /// Show a destination's backlog
 #[utoipa::path(
-    get, path = "/v1/destinations/{id}/backlog", tag = "destinations",
+    get, path = "/v1/destinations/{id}/backlog", operation_id = "show_backlog", tag = "destinations",
     params(("id" = String, Path, description = "`dst_…`")),
     responses((status = 200, description = "The backlog now", body = BacklogView))
 )]

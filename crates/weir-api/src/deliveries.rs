@@ -17,7 +17,7 @@ use crate::{
 
 /// List deliveries
 #[utoipa::path(
-    get, path = "/v1/deliveries", tag = "deliveries",
+    get, path = "/v1/deliveries", operation_id = "list_deliveries", tag = "deliveries",
     params(
         ("destination" = Option<String>, Query, description = "To this destination: `dst_…`"),
         ("event" = Option<String>, Query, description = "Of this event: `evt_…`"),
@@ -55,7 +55,7 @@ fn unknown_state() -> String {
 
 /// Show a delivery with its attempts
 #[utoipa::path(
-    get, path = "/v1/deliveries/{id}", tag = "deliveries", params(("id" = String, Path, description = "`dlv_…`")),
+    get, path = "/v1/deliveries/{id}", operation_id = "show_delivery", tag = "deliveries", params(("id" = String, Path, description = "`dlv_…`")),
     responses((status = 200, description = "The delivery", body = DeliveryDetailView))
 )]
 pub(crate) async fn show(
@@ -71,7 +71,7 @@ pub(crate) async fn show(
 ///
 /// Makes it due at once, under the same limits as everything else. One whose attempts were exhausted gets one more.
 #[utoipa::path(
-    post, path = "/v1/deliveries/{id}/retry", tag = "deliveries", params(("id" = String, Path, description = "`dlv_…`")),
+    post, path = "/v1/deliveries/{id}/retry", operation_id = "retry_delivery", tag = "deliveries", params(("id" = String, Path, description = "`dlv_…`")),
     responses(
         (status = 202, description = "Due now", body = DeliveryDetailView),
         (status = 409, response = inline(crate::openapi::Refused)),
@@ -98,7 +98,7 @@ pub(crate) async fn retry(
 ///
 /// Only what waits can be cancelled.
 #[utoipa::path(
-    post, path = "/v1/deliveries/{id}/cancel", tag = "deliveries", params(("id" = String, Path, description = "`dlv_…`")),
+    post, path = "/v1/deliveries/{id}/cancel", operation_id = "cancel_delivery", tag = "deliveries", params(("id" = String, Path, description = "`dlv_…`")),
     responses(
         (status = 202, description = "Cancelled", body = DeliveryDetailView),
         (status = 409, response = inline(crate::openapi::Refused)),

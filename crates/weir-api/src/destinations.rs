@@ -33,7 +33,7 @@ const TICK: Duration = Duration::from_millis(1);
 ///
 /// Only `url` is required. Everything that is wrong is named in `errors`.
 #[utoipa::path(
-    post, path = "/v1/destinations", tag = "destinations", request_body = crate::openapi::DestinationRequest,
+    post, path = "/v1/destinations", operation_id = "create_destination", tag = "destinations", request_body = crate::openapi::DestinationRequest,
     responses((status = 201, description = "Made; the only answer but `/secret` that shows the secret", body = CreatedView,
         headers(("location" = String, description = "The path of the destination"))))
 )]
@@ -61,7 +61,7 @@ pub(crate) async fn create(State(api): State<Api>, request: Request) -> Answer<R
 
 /// List destinations
 #[utoipa::path(
-    get, path = "/v1/destinations", tag = "destinations",
+    get, path = "/v1/destinations", operation_id = "list_destinations", tag = "destinations",
     params(
         ("tenant" = Option<String>, Query, description = "Of this tenant only"),
         crate::openapi::PageParameters,
@@ -79,7 +79,7 @@ pub(crate) async fn list(State(api): State<Api>, mut query: Query) -> Answer<Jso
 
 /// Show a destination
 #[utoipa::path(
-    get, path = "/v1/destinations/{id}", tag = "destinations", params(("id" = String, Path, description = "`dst_…`")),
+    get, path = "/v1/destinations/{id}", operation_id = "show_destination", tag = "destinations", params(("id" = String, Path, description = "`dst_…`")),
     responses((status = 200, description = "The destination", body = DestinationView))
 )]
 pub(crate) async fn show(
@@ -94,7 +94,7 @@ pub(crate) async fn show(
 
 /// Show a destination's secret
 #[utoipa::path(
-    get, path = "/v1/destinations/{id}/secret", tag = "destinations",
+    get, path = "/v1/destinations/{id}/secret", operation_id = "show_secret", tag = "destinations",
     params(("id" = String, Path, description = "`dst_…`")),
     responses((status = 200, description = "The secret", body = SecretView))
 )]
@@ -122,7 +122,7 @@ pub(crate) struct SecretView {
 /// `retry` and `headers` merge one by one; arrays are replaced whole. New limits and `paused` are in effect within 100 ms,
 /// with no reset of the window.
 #[utoipa::path(
-    patch, path = "/v1/destinations/{id}", tag = "destinations", params(("id" = String, Path, description = "`dst_…`")),
+    patch, path = "/v1/destinations/{id}", operation_id = "edit_destination", tag = "destinations", params(("id" = String, Path, description = "`dst_…`")),
     request_body = crate::openapi::DestinationPatchRequest,
     responses(
         (status = 200, description = "The destination as edited", body = DestinationView),
@@ -176,7 +176,7 @@ fn shown(settings: &Settings) -> Answer<serde_json::Value> {
 ///
 /// Cancels what waits and keeps the history.
 #[utoipa::path(
-    delete, path = "/v1/destinations/{id}", tag = "destinations", params(("id" = String, Path, description = "`dst_…`")),
+    delete, path = "/v1/destinations/{id}", operation_id = "delete_destination", tag = "destinations", params(("id" = String, Path, description = "`dst_…`")),
     responses((status = 204, description = "Deleted"))
 )]
 pub(crate) async fn delete(

@@ -34,7 +34,7 @@ fn digest(text: &str) -> String {
 
 /// The OpenAPI document
 #[utoipa::path(
-    get, path = "/openapi.json", tag = "operation", security(()),
+    get, path = "/openapi.json", operation_id = "openapi", tag = "operation", security(()),
     responses((status = 200, description = "OpenAPI 3.1", body = Object, content_type = "application/json"))
 )]
 pub(crate) async fn openapi() -> Response {
@@ -43,7 +43,7 @@ pub(crate) async fn openapi() -> Response {
 
 /// This documentation, for people
 #[utoipa::path(
-    get, path = "/docs", tag = "operation", security(()),
+    get, path = "/docs", operation_id = "docs", tag = "operation", security(()),
     responses((status = 200, description = "A page", body = String, content_type = "text/html"))
 )]
 pub(crate) async fn page() -> Response {

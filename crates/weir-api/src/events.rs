@@ -24,7 +24,7 @@ use crate::{
 
 /// List events
 #[utoipa::path(
-    get, path = "/v1/events", tag = "events",
+    get, path = "/v1/events", operation_id = "list_events", tag = "events",
     params(
         ("type" = Option<String>, Query, description = "Of exactly this type"),
         ("tenant" = Option<String>, Query, description = "Of this tenant only"),
@@ -65,7 +65,7 @@ pub(crate) async fn list(State(api): State<Api>, mut query: Query) -> Answer<Res
 
 /// Show an event with its deliveries
 #[utoipa::path(
-    get, path = "/v1/events/{id}", tag = "events", params(("id" = String, Path, description = "`evt_…`")),
+    get, path = "/v1/events/{id}", operation_id = "show_event", tag = "events", params(("id" = String, Path, description = "`evt_…`")),
     responses((status = 200, description = "The event", body = EventDetailView<'static>))
 )]
 pub(crate) async fn show(State(api): State<Api>, PathId(id): PathId<EventId>, query: Query) -> Answer<Response> {

@@ -28,7 +28,7 @@ pub(crate) struct Status {
 
 /// Whether the process serves at all
 #[utoipa::path(
-    get, path = "/healthz", tag = "operation", security(()),
+    get, path = "/healthz", operation_id = "health", tag = "operation", security(()),
     responses((status = 200, description = "It does", body = Status))
 )]
 pub(crate) async fn live() -> Json<Status> {
@@ -39,7 +39,7 @@ pub(crate) async fn live() -> Json<Status> {
 ///
 /// The process has started, is not stopping, and its store can read and write.
 #[utoipa::path(
-    get, path = "/readyz", tag = "operation", security(()),
+    get, path = "/readyz", operation_id = "readiness", tag = "operation", security(()),
     responses((status = 200, description = "They should", body = Status))
 )]
 pub(crate) async fn ready(State(api): State<Api>) -> Answer<Json<Status>> {
@@ -57,7 +57,7 @@ pub(crate) async fn ready(State(api): State<Api>) -> Answer<Json<Status>> {
 ///
 /// Open without a key, as scrapers expect; nothing in it names a tenant or a destination.
 #[utoipa::path(
-    get, path = "/metrics", tag = "operation", security(()),
+    get, path = "/metrics", operation_id = "metrics", tag = "operation", security(()),
     responses((status = 200, description = "The metrics of this process", body = String, content_type = "text/plain"))
 )]
 pub(crate) async fn metrics(State(api): State<Api>) -> Response {

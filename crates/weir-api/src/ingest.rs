@@ -84,7 +84,7 @@ pub(crate) struct BatchView {
 /// It goes to the named destinations, or to every destination of the tenant whose `event_types` match. The answer is sent
 /// after the commit: an answered event is not lost.
 #[utoipa::path(
-    post, path = "/v1/events", tag = "events", request_body = crate::openapi::EventRequest,
+    post, path = "/v1/events", operation_id = "send_event", tag = "events", request_body = crate::openapi::EventRequest,
     params(("Idempotency-Key" = Option<String>, Header, description = "The same as the field `idempotency_key`")),
     responses(
         (status = 202, description = "Stored", body = AcceptedView),
@@ -113,7 +113,7 @@ pub(crate) async fn post(State(api): State<Api>, request: Request) -> Answer<Res
 ///
 /// Each stands alone: those that are valid are stored, the others are answered with an `error`.
 #[utoipa::path(
-    post, path = "/v1/events/batch", tag = "events", request_body = crate::openapi::BatchRequest,
+    post, path = "/v1/events/batch", operation_id = "send_events", tag = "events", request_body = crate::openapi::BatchRequest,
     responses(
         (status = 202, description = "At least one was stored, or was there before", body = BatchView),
         (status = 422, description = "None was valid", body = crate::openapi::BatchProblem,

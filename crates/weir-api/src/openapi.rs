@@ -193,6 +193,20 @@ mod tests {
     }
 
     #[test]
+    fn every_operation_has_a_name_of_its_own() {
+        let document = document();
+        let operations = document["paths"]
+            .as_object()
+            .unwrap()
+            .values()
+            .flat_map(|item| item.as_object().unwrap().values());
+        let names: Vec<&str> = operations
+            .map(|operation| operation["operationId"].as_str().unwrap())
+            .collect();
+        assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len(), "{names:?}");
+    }
+
+    #[test]
     fn every_guarded_route_describes_its_refusals() {
         for (path, item) in document()["paths"].as_object().unwrap() {
             for (method, operation) in item.as_object().unwrap() {

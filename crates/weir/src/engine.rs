@@ -117,7 +117,9 @@ impl Engine {
         if tokio::time::timeout(API_GRACE, self.server).await.is_err() {
             tracing::warn!("API requests were still open after the grace period");
         }
-        self.store.close().await;
+        if let Err(error) = self.store.close().await {
+            tracing::error!(%error, "the store did not close cleanly; what was answered is safe");
+        }
     }
 }
 

@@ -18,7 +18,7 @@ pub fn now() -> Instant {
 }
 
 /// Polls until `condition` holds.
-pub async fn eventually<F: Future<Output = bool>>(what: &str, within: Duration, mut condition: impl FnMut() -> F) {
+pub async fn eventually(what: &str, within: Duration, mut condition: impl AsyncFnMut() -> bool) {
     let deadline = now() + within;
     while !condition().await {
         assert!(now() < deadline, "not within {within:?}: {what}");

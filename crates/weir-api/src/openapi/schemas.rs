@@ -43,6 +43,7 @@ pub(crate) struct RangeParameters {
 
 /// A destination to make.
 #[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct DestinationRequest {
     /// `https`, or `http` where the server allows it. No user name, no fragment, no private address.
     #[schema(max_length = 2048, format = "uri", example = "https://example.com/hooks")]
@@ -77,6 +78,7 @@ pub(crate) struct DestinationRequest {
 /// A JSON merge patch: only the fields that are named change, and `null` brings back the default.
 #[derive(ToSchema)]
 #[schema(as = DestinationPatch)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct DestinationPatchRequest {
     /// May not be null.
     #[schema(max_length = 2048, format = "uri")]
@@ -107,6 +109,7 @@ pub(crate) struct DestinationPatchRequest {
 
 /// At most `limit` sends in every window of one `period`; `limit + burst − 1` when `burst` is above 1.
 #[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
 struct RateLimitRequest {
     #[schema(minimum = 1, maximum = 1_000_000)]
     limit: u32,
@@ -118,6 +121,7 @@ struct RateLimitRequest {
 
 /// How often, how long and how far apart a delivery is tried.
 #[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
 struct RetryRequest {
     #[schema(minimum = 1, maximum = 100, default = 16)]
     max_attempts: Option<u32>,
@@ -137,6 +141,7 @@ struct RetryRequest {
 
 /// An event to send.
 #[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct EventRequest {
     /// Dot-separated words. `weir.` is Weir's own.
     #[schema(max_length = 128, example = "video.created")]
@@ -156,6 +161,7 @@ pub(crate) struct EventRequest {
 
 /// Events to send.
 #[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct BatchRequest {
     #[schema(min_items = 1, max_items = 1000)]
     events: Vec<EventRequest>,

@@ -2,6 +2,7 @@
 
 use axum::body::Body;
 use http::{Request, StatusCode};
+use metrics_exporter_prometheus::PrometheusBuilder;
 use serde_json::json;
 use weir_api::ApiKeys;
 
@@ -87,4 +88,38 @@ async fn unknown_paths_and_methods_are_problems_too() {
     reply.problem(405);
     assert_eq!(reply.header("allow"), "POST,GET,HEAD");
     server.get("/v1/events/batch").await.problem(405);
+}
+
+#[test]
+fn requests_are_counted_by_route_and_not_by_path() {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    metrics::with_local_recorder(&recorder, || {
+        runtime.block_on(async {
+            let server = Server::start().await;
+            server.event("video.created").await;
+            server
+                .get("/v1/events/evt_01h2xcejqtf2nbrexx3vqjhp41")
+                .await
+                .problem(404);
+            server
+                .get("/v1/events/evt_01h2xcejqtf2nbrexx3vqjhp42")
+                .await
+                .problem(404);
+            server.get("/robots.txt").await.problem(404);
+        });
+    });
+    let text = recorder.handle().render();
+    for line in [
+        r#"weir_http_requests_total{route="/v1/events",method="POST",status="202"} 1"#,
+        r#"weir_http_requests_total{route="/v1/events/{id}",method="GET",status="404"} 2"#,
+        r#"weir_http_requests_total{route="unmatched",method="GET",status="404"} 1"#,
+        "weir_events_ingested_total 1",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line} in {text}");
+    }
+    assert!(text.contains("# HELP weir_http_request_duration_seconds"), "{text}");
 }

@@ -7,7 +7,7 @@ mod client;
 mod progress;
 mod receiver;
 
-use std::{net::Ipv4Addr, path::Path, sync::Arc, time::Duration};
+use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ use self::{
     progress::{Line, Progress},
     receiver::Receiver,
 };
-use super::audit::{Audited, picture, table};
+use super::audit::{Audited, draw, table};
 use crate::{
     cli::{DemoArgs, Exit},
     clock::SystemClock,
@@ -203,7 +203,7 @@ fn conclude(parts: &[Part], reports: Vec<AuditReport>, sound: bool, arguments: &
     let audited: Vec<_> =
         parts.iter().zip(reports).map(|(part, report)| Audited { name: part.name.to_owned(), id: part.id.clone(), report }).collect();
     if let Some(file) = &arguments.svg {
-        write_picture(file, &audited)?;
+        draw(file, "weir demo: sends per second", &audited)?;
     }
     if arguments.json {
         println!("{}", serde_json::to_string_pretty(&audited)?);
@@ -217,9 +217,4 @@ fn conclude(parts: &[Part], reports: Vec<AuditReport>, sound: bool, arguments: &
         println!("{verdict}");
     }
     Ok(if kept && sound { Exit::Done } else { Exit::Failure })
-}
-
-fn write_picture(file: &Path, audited: &[Audited]) -> anyhow::Result<()> {
-    std::fs::write(file, picture("weir demo: sends per second", audited))
-        .with_context(|| format!("cannot write the picture to {} (--svg)", file.display()))
 }
