@@ -21,6 +21,8 @@ mod history;
 mod ingest;
 mod open;
 mod outbox;
+#[cfg(test)]
+mod plans;
 mod results;
 mod rows;
 mod schema;

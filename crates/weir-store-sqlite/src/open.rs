@@ -13,7 +13,6 @@ use sqlx::{
     migrate::MigrateError,
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
 };
-use weir_store::StoreError;
 
 use crate::{
     SqliteStore,
@@ -115,14 +114,16 @@ impl SqliteStore {
     }
 
     /// Finishes what was asked so far, copies the WAL into the file and lets go of it. Later calls are refused.
-    pub async fn close(&self) -> Result<(), StoreError> {
+    pub async fn close(&self) {
         // The readers first: the last connection to close is the one that clears the WAL away.
         self.readers.close().await;
         let writer = self.writer.lock().ok().and_then(|mut writer| writer.take());
-        let Some(writer) = writer else { return Ok(()) };
+        let Some(writer) = writer else { return };
         // Fails only when the writer has ended already.
         let _ = self.operations.send(Operation::Close).await;
-        writer.await.map_err(|error| StoreError::Unavailable(error.to_string()))
+        if let Err(error) = writer.await {
+            tracing::error!(%error, "the writer ended early; the next start recovers the database");
+        }
     }
 }
 

@@ -137,7 +137,7 @@ pub(crate) static RELEASE: Batch = Batch::new(
     FROM (VALUES ",
     "(?,?,?,?)",
     ",",
-    ") AS r WHERE deliveries.id = r.column1 AND claim_epoch = r.column2 AND state = 1 RETURNING id, claim_epoch",
+    ") AS r WHERE deliveries.id = r.column1 AND claim_epoch = r.column2 AND +state = 1 RETURNING id, claim_epoch",
 );
 
 /// A loose index scan: from one destination straight to the next, however long their backlogs are.

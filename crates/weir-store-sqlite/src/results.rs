@@ -42,7 +42,7 @@ pub(crate) static SETTLE: Batch = Batch::new(
     FROM (VALUES ",
     "(?,?,?,?,?,?)",
     ",",
-    ") AS r WHERE deliveries.id = r.column1 AND claim_epoch = r.column2 AND state = 1 RETURNING id, claim_epoch",
+    ") AS r WHERE deliveries.id = r.column1 AND claim_epoch = r.column2 AND +state = 1 RETURNING id, claim_epoch",
 );
 
 static INSERT_ATTEMPTS: Batch = Batch::new(

@@ -1,1 +1,413 @@
-//! placeholder
+//! What every store does alike: one function per behaviour, run on each backend by [`store_conformance!`].
+//!
+//! Times are invented: the suite never waits for one. Each behaviour has a database of its own.
+
+mod destinations;
+mod history;
+mod ingest;
+mod outbox;
+mod recovery;
+mod results;
+
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use weir_core::{
+    AttemptId, DeliveryId, DeliveryState, Destination, DestinationId, EventId, Period, RateLimit, RateLimits,
+    Timestamp,
+    claim::ClaimedDelivery,
+    delivery::{Attempt, AttemptOutcome, Delivery},
+    destination::Settings,
+    event::{Event, EventBody},
+    outcome::Verdict,
+    retry::RetryPolicy,
+    signing::Secret,
+};
+
+pub use self::{destinations::*, history::*, ingest::*, outbox::*, recovery::*, results::*};
+use crate::{
+    AttemptResult, ClaimRequest, Claims, DeliveryFilter, Ingested, NewEvent, PageRequest, Settlement, SharedStore,
+};
+
+/// The database of one test.
+#[async_trait]
+pub trait Backend: Send + Sync {
+    /// Opens the database, empty the first time. What was opened before is closed first, as at the end of a process.
+    async fn open(&self) -> SharedStore;
+}
+
+/// One test's store.
+pub struct Subject {
+    pub store: SharedStore,
+    backend: Box<dyn Backend>,
+}
+
+/// The invented present.
+const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
+const TENANT: &str = "acme";
+
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn destination_id(number: u128) -> DestinationId {
+    DestinationId::new(NOW, number)
+}
+
+/// A destination of [`TENANT`] that takes everything. Ids sort by `number`.
+fn destination(number: u128) -> Destination {
+    Destination {
+        id: destination_id(number),
+        created_at: NOW,
+        updated_at: NOW,
+        settings: Settings {
+            url: "https://example.com/hook?a=1".parse().expect("a url"),
+            name: format!("destination {number}"),
+            tenant: TENANT.to_owned(),
+            event_types: vec!["*".parse().expect("a pattern")],
+            rate_limits: per_second(10),
+            max_in_flight: 64,
+            timeout_ms: 15_000,
+            retry: RetryPolicy::default(),
+            headers: Vec::new(),
+            secret: Secret::from_bytes(vec![7; 32]).expect("a secret"),
+            paused: false,
+        },
+        paused_reason: None,
+        held_until: None,
+        held_reason: None,
+    }
+}
+
+fn per_second(limit: u32) -> RateLimits {
+    RateLimits::new(RateLimit::new(limit, Period::Second).into_iter().collect()).expect("limits")
+}
+
+/// The `number`-th event of [`TENANT`], created `number` milliseconds after [`NOW`].
+fn event(number: u64) -> Event {
+    event_at(number, NOW + Duration::from_millis(number))
+}
+
+fn event_at(number: u64, created_at: Timestamp) -> Event {
+    let id = EventId::new(created_at, u128::from(number));
+    let event_type = "video.created".to_owned();
+    let body = EventBody::freeze(id, &event_type, created_at, &format!("{{\"number\": {number}}}"));
+    Event {
+        id,
+        tenant: TENANT.to_owned(),
+        event_type,
+        created_at,
+        idempotency_key: None,
+        body,
+    }
+}
+
+/// A number that looks random and differs for each event.
+fn random(event: &Event) -> u128 {
+    u128::from_be_bytes(*event.id.as_bytes()).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835)
+}
+
+/// For every destination that matches.
+fn matched(event: Event) -> NewEvent {
+    NewEvent {
+        random: random(&event),
+        event,
+        destinations: None,
+    }
+}
+
+fn named(event: Event, destinations: &[u128]) -> NewEvent {
+    let destinations = destinations.iter().copied().map(destination_id).collect();
+    NewEvent {
+        random: random(&event),
+        event,
+        destinations: Some(destinations),
+    }
+}
+
+fn with_key(mut event: Event, key: &str) -> Event {
+    event.idempotency_key = Some(key.to_owned());
+    event
+}
+
+fn request(number: u128, limit: u32) -> ClaimRequest {
+    ClaimRequest {
+        destination_id: destination_id(number),
+        limit,
+        expires_at: NOW + seconds(60),
+        durable: false,
+    }
+}
+
+fn attempt(claimed: &ClaimedDelivery, outcome: AttemptOutcome) -> Attempt {
+    let number = claimed.attempts + 1;
+    Attempt {
+        id: AttemptId::new(
+            NOW,
+            u128::from_be_bytes(*claimed.claim.delivery_id.as_bytes()) ^ u128::from(number),
+        ),
+        delivery_id: claimed.claim.delivery_id,
+        number,
+        sent_at: Some(NOW + seconds(1)),
+        duration_ms: 20,
+        outcome,
+        status_code: Some(200),
+        error: None,
+        response_body: Some("ok".to_owned()),
+    }
+}
+
+/// The result of a claimed delivery with this verdict, judged a second and 20 ms after [`NOW`].
+fn result(claimed: &ClaimedDelivery, verdict: Verdict) -> AttemptResult {
+    let outcome = match verdict {
+        Verdict::Delivered => AttemptOutcome::Delivered,
+        Verdict::Retry { .. } | Verdict::Dead => AttemptOutcome::Retryable,
+        Verdict::Failed => AttemptOutcome::Rejected,
+    };
+    let now = NOW + Duration::from_millis(1_020);
+    AttemptResult {
+        claim: claimed.claim,
+        attempt: attempt(claimed, outcome),
+        verdict,
+        now,
+    }
+}
+
+fn page(limit: u32) -> PageRequest {
+    PageRequest { before: None, limit }
+}
+
+/// The `number`-th event, as its body tells.
+fn number_of(claimed: &ClaimedDelivery) -> u64 {
+    let data = claimed.body.data();
+    let text = std::str::from_utf8(&data).expect("text");
+    text.trim_start_matches("{\"number\": ")
+        .trim_end_matches('}')
+        .parse()
+        .expect("a number")
+}
+
+fn numbers_of(claims: &Claims) -> Vec<u64> {
+    claims.deliveries.iter().map(number_of).collect()
+}
+
+impl Subject {
+    pub async fn new(backend: impl Backend + 'static) -> Self {
+        Self {
+            store: backend.open().await,
+            backend: Box::new(backend),
+        }
+    }
+
+    /// As if the process had ended and begun again.
+    async fn reopen(&mut self) {
+        self.store = self.backend.open().await;
+    }
+
+    async fn create(&self, destination: Destination) -> Arc<Destination> {
+        self.store.create_destination(destination).await.expect("create")
+    }
+
+    /// Creates destinations 1 to `count`.
+    async fn create_many(&self, count: u128) {
+        for number in 1..=count {
+            self.create(destination(number)).await;
+        }
+    }
+
+    async fn ingest(&self, events: Vec<NewEvent>) -> Vec<Ingested> {
+        let answers = self.store.ingest(events).await.expect("ingest");
+        answers
+            .into_iter()
+            .map(|answer| answer.expect("an accepted event"))
+            .collect()
+    }
+
+    /// Stores events with these numbers for destination `to`.
+    async fn post(&self, to: u128, numbers: impl IntoIterator<Item = u64>) {
+        self.ingest(numbers.into_iter().map(|number| named(event(number), &[to])).collect())
+            .await;
+    }
+
+    /// Claims of destination `number` what is due ten seconds after [`NOW`].
+    async fn claim(&self, number: u128, limit: u32) -> Vec<ClaimedDelivery> {
+        self.claims(vec![request(number, limit)], NOW + seconds(10))
+            .await
+            .remove(0)
+            .deliveries
+    }
+
+    async fn claims(&self, requests: Vec<ClaimRequest>, now: Timestamp) -> Vec<Claims> {
+        self.store.claim(requests, now).await.expect("claim")
+    }
+
+    /// Destination 1 with one event, claimed.
+    async fn one_claimed(&self) -> ClaimedDelivery {
+        self.create_many(1).await;
+        self.post(1, [1]).await;
+        self.claim(1, 1).await.remove(0)
+    }
+
+    async fn settle(&self, result: AttemptResult) -> Settlement {
+        self.store.settle(vec![result]).await.expect("settle").remove(0)
+    }
+
+    async fn delivery(&self, id: DeliveryId) -> Delivery {
+        self.store
+            .delivery(id)
+            .await
+            .expect("read")
+            .expect("a delivery")
+            .delivery
+    }
+
+    async fn attempts(&self, id: DeliveryId) -> Vec<Attempt> {
+        self.store
+            .delivery(id)
+            .await
+            .expect("read")
+            .expect("a delivery")
+            .attempts
+    }
+
+    async fn state(&self, id: DeliveryId) -> DeliveryState {
+        self.delivery(id).await.state
+    }
+
+    async fn deliveries(&self, filter: DeliveryFilter) -> Vec<Delivery> {
+        self.store.list_deliveries(&filter, page(200)).await.expect("list").rows
+    }
+
+    async fn patch(
+        &self,
+        current: &Destination,
+        now: Timestamp,
+        edit: impl FnOnce(&mut Settings),
+    ) -> Option<Arc<Destination>> {
+        let mut settings = current.settings.clone();
+        edit(&mut settings);
+        let patch = crate::DestinationPatch {
+            id: current.id,
+            expected_updated_at: current.updated_at,
+            settings,
+            now,
+        };
+        self.store.patch_destination(patch).await.expect("patch")
+    }
+
+    async fn pause(&self, number: u128) {
+        let paused = self
+            .store
+            .pause_destination(destination_id(number), "gone", NOW + seconds(1))
+            .await;
+        assert!(paused.expect("pause"));
+    }
+
+    async fn delete(&self, number: u128) {
+        let deleted = self
+            .store
+            .delete_destination(destination_id(number), NOW + seconds(1))
+            .await;
+        assert!(deleted.expect("delete"));
+    }
+}
+
+fn non_zero(number: u32) -> NonZeroU32 {
+    NonZeroU32::new(number).unwrap_or(NonZeroU32::MIN)
+}
+
+/// Runs every behaviour as a test of its own on the backend that `$backend`, an async function, makes.
+#[macro_export]
+macro_rules! store_conformance {
+    ($backend:path) => {
+        $crate::store_conformance!(@each $backend,
+            a_created_destination_is_read_back,
+            destinations_are_answered_in_the_order_asked,
+            destinations_are_listed_newest_first_and_by_tenant,
+            an_edit_applies_to_the_version_it_names_only,
+            a_deleted_destination_cannot_be_edited,
+            changed_limits_are_recorded_and_unchanged_ones_are_not,
+            resuming_clears_the_reason_of_the_pause,
+            a_destination_is_paused_once,
+            a_hold_is_only_ever_extended,
+            deleting_a_destination_cancels_what_waits_and_keeps_its_history,
+            counts_follow_the_backlog,
+            recent_sends_are_counted_in_a_window,
+            destinations_survive_a_restart,
+            an_event_goes_to_the_destinations_of_its_tenant_that_match,
+            an_event_that_nobody_takes_is_stored,
+            an_edited_pattern_applies_to_the_next_event,
+            a_destination_named_twice_gets_one_delivery,
+            an_unknown_destination_refuses_its_event_alone,
+            foreign_and_deleted_destinations_are_unknown,
+            an_idempotency_key_used_again_answers_the_first_event,
+            an_idempotency_key_belongs_to_its_tenant,
+            a_key_used_twice_in_one_call_is_one_event,
+            fifty_concurrent_posts_with_one_key_are_one_event,
+            a_refused_event_does_not_keep_its_key,
+            a_known_key_answers_even_when_its_destination_is_gone,
+            a_paused_destination_gets_deliveries_and_no_wake,
+            bodies_are_kept_byte_for_byte,
+            many_events_in_one_call_are_all_stored,
+            one_event_for_many_destinations_is_delivered_to_each,
+            concurrent_calls_are_answered_with_their_own_events,
+            an_event_that_cannot_be_stored_does_not_fail_its_neighbours,
+            accepted_events_survive_a_restart,
+            a_claim_takes_the_oldest_due_first,
+            a_claim_names_what_a_worker_needs,
+            claims_are_answered_in_the_order_of_the_requests,
+            a_flooded_destination_does_not_starve_another,
+            what_is_not_due_is_not_claimed,
+            a_claim_that_comes_short_names_the_next_due_time,
+            a_claim_of_none_names_the_next_due_time_only,
+            two_requests_for_one_destination_share_what_is_due,
+            concurrent_claims_never_share_a_delivery,
+            nothing_is_claimed_for_paused_and_deleted_destinations,
+            a_released_delivery_is_due_as_before_and_not_counted,
+            a_claim_is_released_once,
+            a_delivery_of_a_deleted_destination_is_cancelled_when_released,
+            due_destinations_are_listed_in_the_order_of_ids,
+            paused_and_deleted_destinations_are_not_due,
+            old_bodies_are_claimed_as_well_as_recent_ones,
+            every_claim_is_recovered_at_start,
+            only_expired_claims_are_recovered_later,
+            a_recovered_attempt_is_unknown_and_counted,
+            a_recovered_delivery_without_attempts_left_is_dead,
+            a_recovered_delivery_of_a_deleted_destination_is_cancelled,
+            recovery_takes_at_most_its_limit,
+            the_last_sends_are_known,
+            a_connection_that_failed_is_no_send,
+            claims_out_are_unsettled_history,
+            every_verdict_leads_to_its_state,
+            an_attempt_is_recorded_in_full,
+            results_are_answered_in_their_order,
+            a_lost_claim_settles_nothing,
+            of_two_results_for_one_claim_the_first_counts,
+            a_retry_of_a_deleted_destination_is_cancelled,
+            a_retried_delivery_is_claimed_again_when_due,
+            an_ended_delivery_is_retried_by_hand,
+            a_waiting_delivery_is_pulled_forward,
+            a_delivery_under_way_is_not_retried_by_hand,
+            a_delivery_of_a_deleted_destination_is_not_retried_by_hand,
+            only_waiting_deliveries_are_cancelled_by_hand,
+            unknown_deliveries_are_not_found,
+            ingested_equals_the_sum_over_the_states,
+            an_event_is_read_back,
+            the_deliveries_of_an_event_are_listed,
+            events_are_listed_newest_first_page_by_page,
+            events_are_filtered_by_type_tenant_and_time,
+            deliveries_are_listed_newest_first_page_by_page,
+            deliveries_are_filtered_by_every_criterion,
+            sends_are_listed_with_what_was_delivered,
+            a_destination_that_ever_was_existed,
+            a_working_store_passes_its_check,
+        );
+    };
+    (@each $backend:path, $($behaviour:ident),+ $(,)?) => {$(
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $behaviour() {
+            let subject = $crate::conformance::Subject::new($backend().await).await;
+            $crate::conformance::$behaviour(subject).await;
+        }
+    )+};
+}

@@ -68,7 +68,12 @@ pub trait Outbox {
 
     /// Destinations that are neither paused nor deleted and have deliveries due before `before`, at most `limit`,
     /// beginning after `after` in the order of ids (`None` for the first). What the sweep wakes.
-    async fn due_destinations(&self, before: Timestamp, after: Option<DestinationId>, limit: u32) -> StoreResult<Vec<DueDestination>>;
+    async fn due_destinations(
+        &self,
+        before: Timestamp,
+        after: Option<DestinationId>,
+        limit: u32,
+    ) -> StoreResult<Vec<DueDestination>>;
 
     /// Resolves claims that expired before `now`, or every claim when `all` (at start, when no other process can hold
     /// one): an attempt of unknown outcome is recorded and counted, and the delivery is due again, `dead` if that was its

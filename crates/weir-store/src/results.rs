@@ -28,7 +28,9 @@ pub enum Settlement {
 /// What a person's request did to a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeliveryAction {
-    Done { destination_id: DestinationId },
+    Done {
+        destination_id: DestinationId,
+    },
     NotFound,
     /// It is in this state, which does not allow it.
     Refused(DeliveryState),

@@ -52,7 +52,13 @@ impl Worker {
         outbound: Arc<Outbound>,
         grace: Duration,
     ) -> Self {
-        Self { store, queue, clock, outbound, grace }
+        Self {
+            store,
+            queue,
+            clock,
+            outbound,
+            grace,
+        }
     }
 
     /// Delivers until `shutdown` resolves; then finishes what is in flight, hands back the rest, and returns once everything
@@ -75,7 +81,10 @@ impl Worker {
         let all_ended = slots.acquire_many(MAX_UNDER_WAY);
         if tokio::time::timeout(self.grace, all_ended).await.is_err() {
             let left = MAX_UNDER_WAY as usize - slots.available_permits();
-            tracing::warn!(left, "attempts did not finish within the grace period; their outcome is unknown");
+            tracing::warn!(
+                left,
+                "attempts did not finish within the grace period; their outcome is unknown"
+            );
         }
         // Tasks beyond the grace period hold clones of the sender, so the recorder is told to end rather than waited for.
         recording.finish();
@@ -135,7 +144,9 @@ impl Worker {
                 recording.unsent([Unsent::from(permit)]);
                 continue;
             };
-            let Ok(slot) = slots.clone().acquire_owned().await else { return Ok(()) };
+            let Ok(slot) = slots.clone().acquire_owned().await else {
+                return Ok(());
+            };
             let (attempter, recording) = (attempter.clone(), recording.clone());
             tokio::spawn(under_way(slot, async move {
                 match attempter.make(permit, &target).await {

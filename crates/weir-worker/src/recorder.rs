@@ -61,7 +61,15 @@ pub(crate) struct Recorder {
 impl Recorder {
     pub(crate) fn new(store: SharedStore, queue: SharedQueue, clock: Arc<dyn Clock>) -> (Recording, Self) {
         let (sender, endings) = mpsc::unbounded_channel();
-        (Recording(sender), Self { store, queue, clock, endings })
+        (
+            Recording(sender),
+            Self {
+                store,
+                queue,
+                clock,
+                endings,
+            },
+        )
     }
 
     pub(crate) async fn run(mut self) {
@@ -89,9 +97,11 @@ impl Recorder {
         }
         self.restrain(&finished).await;
         let results: Vec<_> = finished.iter().map(|ended| ended.result.clone()).collect();
-        let settlements =
-            persist("record attempts", || self.store.settle(results.clone())).await;
-        let lost = settlements.iter().filter(|settlement| **settlement == Settlement::ClaimLost).count();
+        let settlements = persist("record attempts", || self.store.settle(results.clone())).await;
+        let lost = settlements
+            .iter()
+            .filter(|settlement| **settlement == Settlement::ClaimLost)
+            .count();
         if lost > 0 {
             counter!("weir_claims_lost_total").increment(lost as u64);
             tracing::warn!(lost, "attempts ended after their claims had been recovered");
@@ -109,7 +119,13 @@ impl Recorder {
         let claims: Vec<_> = unsent.iter().map(|ended| ended.claim).collect();
         persist("release claims", || self.store.release(claims.clone(), now)).await;
         let ids: Vec<_> = unsent.iter().map(|ended| ended.permit).collect();
-        let wakes: Vec<_> = unsent.iter().map(|ended| Wake { destination_id: ended.claim.destination_id, due: now }).collect();
+        let wakes: Vec<_> = unsent
+            .iter()
+            .map(|ended| Wake {
+                destination_id: ended.claim.destination_id,
+                due: now,
+            })
+            .collect();
         self.tell_queue(&ids, &wakes).await;
     }
 
@@ -135,13 +151,26 @@ impl Recorder {
                     if let Err(error) = self.queue.hold(id, until).await {
                         tracing::warn!(destination = %id, %error, "could not hold the destination in the queue");
                     }
-                    persist("hold a destination", || self.store.hold_destination(id, until, &ended.reason)).await;
+                    persist("hold a destination", || {
+                        self.store.hold_destination(id, until, &ended.reason)
+                    })
+                    .await;
                 }
                 Effect::Pause => {
                     let now = self.clock.now();
-                    persist("pause a destination", || self.store.pause_destination(id, &ended.reason, now)).await;
+                    persist("pause a destination", || {
+                        self.store.pause_destination(id, &ended.reason, now)
+                    })
+                    .await;
                     tracing::warn!(destination = %id, reason = ended.reason, "paused a destination");
-                    if let Err(error) = self.queue.edited(&[Edit { destination_id: id, suspended: true }]).await {
+                    if let Err(error) = self
+                        .queue
+                        .edited(&[Edit {
+                            destination_id: id,
+                            suspended: true,
+                        }])
+                        .await
+                    {
                         tracing::warn!(destination = %id, %error, "could not withdraw the destination's permits");
                     }
                 }
@@ -155,7 +184,10 @@ fn retry_wake(ended: &Finished) -> Option<Wake> {
         Verdict::Retry { at } => at,
         Verdict::Delivered | Verdict::Failed | Verdict::Dead => return None,
     };
-    Some(Wake { destination_id: ended.result.claim.destination_id, due })
+    Some(Wake {
+        destination_id: ended.result.claim.destination_id,
+        due,
+    })
 }
 
 /// Repeats a write until the store takes it. Each of these writes names the claim it expects, so repeating one whose outcome

@@ -4,6 +4,7 @@ use std::{path::PathBuf, process::ExitCode};
 
 use clap::{Args, Parser, Subcommand};
 use url::Url;
+use weir_store_sqlite::OpenError;
 
 use crate::config::{ConfigError, Key};
 
@@ -153,7 +154,10 @@ pub(crate) enum Exit {
 impl Exit {
     /// What an error that ends the program amounts to.
     pub(crate) fn of_error(error: &anyhow::Error) -> Self {
-        if error.is::<ConfigError>() || error.is::<Misuse>() { Self::Misuse } else { Self::Failure }
+        let misuse = |cause: &(dyn std::error::Error + 'static)| {
+            cause.is::<ConfigError>() || cause.is::<Misuse>() || cause.is::<OpenError>()
+        };
+        if error.chain().any(misuse) { Self::Misuse } else { Self::Failure }
     }
 }
 

@@ -18,7 +18,7 @@ use weir_worker::{
     outbound::{Outbound, TlsRoots},
 };
 
-use crate::{clock::SystemClock, metrics::Metrics};
+use crate::{cli::Misuse, clock::SystemClock, metrics::Metrics};
 
 /// How many scheduler loops run side by side: while one waits for a commit, another can claim.
 const SCHEDULERS: usize = 2;
@@ -50,9 +50,9 @@ pub(crate) struct Engine {
 impl Engine {
     pub(crate) async fn start(settings: EngineSettings<'_>, metrics: Metrics) -> anyhow::Result<Self> {
         // The port first: a second server on it must not get as far as the database.
-        let listener = TcpListener::bind(settings.listen)
-            .await
-            .with_context(|| format!("cannot listen on {} (listen); choose another address or port", settings.listen))?;
+        let listener = TcpListener::bind(settings.listen).await.map_err(|error| {
+            Misuse(format!("listen: cannot listen on {} ({error}); choose another address or port", settings.listen))
+        })?;
         let address = listener.local_addr()?;
         let sqlite = Arc::new(SqliteStore::open(settings.database).await?);
         let store: SharedStore = sqlite.clone();
@@ -117,9 +117,7 @@ impl Engine {
         if tokio::time::timeout(API_GRACE, self.server).await.is_err() {
             tracing::warn!("API requests were still open after the grace period");
         }
-        if let Err(error) = self.store.close().await {
-            tracing::error!(%error, "the store did not close cleanly; what was answered is safe");
-        }
+        self.store.close().await;
     }
 }
 

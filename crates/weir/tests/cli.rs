@@ -41,7 +41,7 @@ async fn wrong_settings_end_with_exit_code_2_and_name_themselves() {
 async fn a_database_that_is_in_use_or_foreign_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let _app = App::start(folder.path()).await;
-    refused(folder.path(), &["serve"], &[], &["database_url", "already"]).await;
+    refused(folder.path(), &["serve"], &[], &["database_url", "in use"]).await;
     let foreign = folder.path().join("foreign.db");
     std::fs::write(&foreign, vec![b'x'; 8192]).unwrap();
     let url = format!("sqlite://{}", foreign.display());

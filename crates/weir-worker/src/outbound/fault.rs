@@ -57,6 +57,7 @@ fn certificate_error(reason: &rustls::CertificateError, host: &str) -> String {
         E::UnknownIssuer => "certificate not trusted: unknown issuer".to_owned(),
         E::Expired | E::ExpiredContext { .. } => "certificate not trusted: expired".to_owned(),
         E::NotValidYet | E::NotValidYetContext { .. } => "certificate not trusted: not valid yet".to_owned(),
+        E::BadSignature => "certificate not trusted: bad signature".to_owned(),
         E::Revoked => "certificate not trusted: revoked".to_owned(),
         E::NotValidForName | E::NotValidForNameContext { .. } => {
             format!("certificate not trusted: not valid for {host}")

@@ -111,7 +111,7 @@ impl Body for GatedBody {
 
     fn size_hint(&self) -> SizeHint {
         match &self.body {
-            Some(body) if body.is_empty() => SizeHint::default(),
+            Some(body) if body.is_empty() => SizeHint::with_exact(0),
             Some(body) => SizeHint::with_exact(body.len() as u64),
             None => SizeHint::with_exact(0),
         }

@@ -148,3 +148,107 @@ async fn sweep_while_used(pool: Weak<Pool>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::{TcpListener, TcpStream};
+    use url::Host;
+    use weir_core::{Clock, Timestamp};
+
+    use super::{super::stream::Stream, *};
+
+    struct Still;
+
+    impl Clock for Still {
+        fn now(&self) -> Timestamp {
+            Timestamp::MIN
+        }
+        fn wall(&self) -> Timestamp {
+            Timestamp::MIN
+        }
+    }
+
+    /// An origin, and both ends of as many connections to it.
+    async fn connected(count: usize) -> (Arc<Origin>, Vec<Connection>, Vec<TcpStream>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let host = Host::Domain("receiver.example".to_owned());
+        let origin = Arc::new(Origin {
+            tls: false,
+            host,
+            port: address.port(),
+        });
+        let (mut connections, mut ends) = (Vec::new(), Vec::new());
+        for _ in 0..count {
+            let (near, far) = tokio::join!(TcpStream::connect(address), listener.accept());
+            let stream = Stream::Plain(near.unwrap());
+            connections.push(
+                Connection::establish(stream, origin.clone(), Arc::new(Still))
+                    .await
+                    .unwrap(),
+            );
+            ends.push(far.unwrap().0);
+        }
+        (origin, connections, ends)
+    }
+
+    fn total(pool: &Pool) -> usize {
+        let idle = pool.lock();
+        assert_eq!(idle.total, idle.lanes.values().map(Lane::len).sum::<usize>());
+        idle.total
+    }
+
+    #[tokio::test]
+    async fn connections_unused_for_a_minute_are_dropped_and_the_sweep_ends() {
+        let pool = Pool::new();
+        let (_, connections, _ends) = connected(3).await;
+        for connection in connections {
+            pool.give_back(connection);
+        }
+        let now = Instant::now();
+        assert!(pool.sweep(now + Duration::from_secs(59)));
+        assert_eq!(total(&pool), 3);
+        assert!(!pool.sweep(now + Duration::from_secs(61)));
+        assert_eq!(total(&pool), 0);
+        let idle = pool.lock();
+        assert!(idle.lanes.is_empty() && !idle.swept);
+    }
+
+    #[tokio::test]
+    async fn the_sweep_drops_what_the_server_has_closed() {
+        let pool = Pool::new();
+        let (origin, connections, mut ends) = connected(2).await;
+        for connection in connections {
+            pool.give_back(connection);
+        }
+        ends.remove(0);
+        while total(&pool) == 2 {
+            tokio::task::yield_now().await;
+            assert!(pool.sweep(Instant::now()));
+        }
+        assert!(pool.checkout(&origin).is_some());
+        assert!(pool.checkout(&origin).is_none());
+    }
+
+    #[tokio::test]
+    async fn an_origin_keeps_a_bounded_number_of_connections() {
+        let pool = Pool::new();
+        let (_, connections, _ends) = connected(MAX_PER_ORIGIN + 2).await;
+        for connection in connections {
+            pool.give_back(connection);
+        }
+        assert_eq!(total(&pool), MAX_PER_ORIGIN);
+    }
+
+    #[tokio::test]
+    async fn a_full_pool_takes_no_more() {
+        let pool = Pool::new();
+        let (origin, connections, _ends) = connected(1).await;
+        pool.lock().total = MAX_TOTAL;
+        for connection in connections {
+            pool.give_back(connection);
+        }
+        assert_eq!(pool.lock().total, MAX_TOTAL);
+        assert!(pool.checkout(&origin).is_none());
+    }
+}

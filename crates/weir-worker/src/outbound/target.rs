@@ -271,7 +271,14 @@ mod tests {
     #[test]
     fn a_head_too_large_for_the_gate_is_refused() {
         let long = "x".repeat(4_096);
-        assert_eq!(target("https://a.example/", &[("a", long.as_str()); 32]).refusal(), None);
-        assert!(target("https://a.example/", &[("a", long.as_str()); 48]).refusal().is_some());
+        assert_eq!(
+            target("https://a.example/", &[("a", long.as_str()); 32]).refusal(),
+            None
+        );
+        assert!(
+            target("https://a.example/", &[("a", long.as_str()); 48])
+                .refusal()
+                .is_some()
+        );
     }
 }

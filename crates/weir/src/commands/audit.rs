@@ -1,68 +1,55 @@
-//! `weir audit`: did every destination of a running server keep its limits?
+//! `weir audit`: asks a running server for the audits of its destinations, and shows them as a table, as JSON, as a picture.
 //!
 //! The judging is the server's (`GET /v1/destinations/{id}/audit`, one implementation in `weir_core::audit`); this command
-//! collects, shows and draws. It ends with exit code 1 when any limit was exceeded.
+//! collects, shows and draws.
 
 mod client;
-mod table;
+mod report;
 
-use std::path::Path;
+use std::io::Write;
 
-use anyhow::Context as _;
-use serde::Serialize;
-use weir_core::{
-    audit::AuditReport,
-    chart::{self, Panel},
-};
+use anyhow::Context;
+use serde_json::json;
 
-pub(super) use self::table::table;
-use self::client::Client;
+pub(super) use report::{Audited, picture, table};
+
 use crate::cli::{AuditArgs, Exit};
+use client::Client;
 
-/// A destination and its audit.
-#[derive(Debug, Serialize)]
-pub(super) struct Audited {
-    pub(super) id: String,
-    pub(super) name: String,
-    #[serde(flatten)]
-    pub(super) report: AuditReport,
-}
-
-pub(super) async fn run(arguments: AuditArgs) -> anyhow::Result<Exit> {
-    let audited = Client::new(&arguments)?.audits(&arguments).await?;
-    if let Some(file) = &arguments.svg {
-        draw(file, "Sends against the caps", &audited)?;
+/// Audits what was asked for. [`Exit::Failure`] when any destination was sent more than its limits allowed.
+pub(super) async fn run(args: &AuditArgs) -> anyhow::Result<Exit> {
+    let client = Client::new(args)?;
+    let mut audited = Vec::new();
+    for destination in client.destinations(&args.destinations).await? {
+        let report = client.audit(&destination).await?;
+        audited.push(Audited { id: destination.id, name: destination.name, report });
     }
-    if arguments.json {
-        println!("{}", serde_json::to_string_pretty(&audited)?);
+    let violations: u64 = audited.iter().map(|audited| audited.report.violations()).sum();
+
+    if let Some(path) = &args.svg {
+        std::fs::write(path, picture("Sends against the cap", &audited))
+            .with_context(|| format!("cannot write the picture to {} (--svg)", path.display()))?;
+    }
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        let document = json!({ "destinations": audited, "violations": violations });
+        serde_json::to_writer_pretty(&mut out, &document)?;
+        writeln!(out)?;
     } else {
-        println!("{}", table(&audited));
+        writeln!(out, "{}", table(&audited))?;
+        writeln!(out, "{}", verdict(audited.len(), violations))?;
     }
-    let kept = audited.iter().all(|audited| audited.report.violations() == 0);
-    Ok(if kept { Exit::Done } else { Exit::Failure })
+    Ok(if violations == 0 { Exit::Done } else { Exit::Failure })
 }
 
-/// Draws the sends of every destination against its cap.
-pub(super) fn draw(file: &Path, title: &str, audited: &[Audited]) -> anyhow::Result<()> {
-    let notes: Vec<_> = audited.iter().map(|audited| note(&audited.report)).collect();
-    let panels: Vec<_> = audited
-        .iter()
-        .zip(&notes)
-        .map(|(audited, note)| Panel { title: &audited.name, note, series: audited.report.series.as_ref() })
-        .collect();
-    std::fs::write(file, chart::svg(title, &panels))
-        .with_context(|| format!("cannot write the picture to {} (--svg)", file.display()))
-}
-
-fn note(report: &AuditReport) -> String {
-    let limits: Vec<_> = report
-        .rate_limits
-        .iter()
-        .map(|limit| {
-            let worst = limit.worst_sliding_window.map_or(0, |window| window.sends);
-            format!("{}, worst sliding window {worst}", table::cap(limit))
-        })
-        .collect();
-    let cap = if limits.is_empty() { "no limit".to_owned() } else { limits.join(" · ") };
-    format!("{} sends, {cap}", report.sends)
+fn verdict(destinations: usize, violations: u64) -> String {
+    let destinations = match destinations {
+        1 => "1 destination".to_owned(),
+        several => format!("{several} destinations"),
+    };
+    match violations {
+        0 => format!("{destinations}: every limit was kept in every sliding window"),
+        1 => format!("{destinations}: 1 send BROKE a limit"),
+        several => format!("{destinations}: {several} sends BROKE a limit"),
+    }
 }

@@ -85,7 +85,7 @@ fn parts(seconds: f64) -> Vec<Part> {
     ]
 }
 
-pub(super) async fn run(arguments: DemoArgs) -> anyhow::Result<Exit> {
+pub(super) async fn run(arguments: &DemoArgs) -> anyhow::Result<Exit> {
     logs::start("warn", LogFormat::Text);
     let folder = tempfile::tempdir().context("cannot make a temporary folder for the demo's database")?;
     let engine = Engine::start(
@@ -100,7 +100,7 @@ pub(super) async fn run(arguments: DemoArgs) -> anyhow::Result<Exit> {
         Metrics::install()?,
     )
     .await?;
-    let exit = show(&engine, &arguments).await;
+    let exit = show(&engine, arguments).await;
     engine.stop().await;
     exit
 }

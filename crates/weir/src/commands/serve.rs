@@ -31,7 +31,7 @@ pub(super) async fn run(flags: &SettingFlags) -> anyhow::Result<Exit> {
     // On standard output, whatever the log filter: a script that asked for port 0 reads the port here.
     println!("weir {} is listening on http://{}", env!("CARGO_PKG_VERSION"), engine.address());
     if settings.api_keys.is_empty() {
-        tracing::warn!("no API key is set (api_keys, WEIR_API_KEYS): anyone on this machine may use the API");
+        tracing::info!("no API key is set (WEIR_API_KEYS): anyone on this machine may use the API, and nobody else");
     }
     let signal = wait_for_stop().await?;
     tracing::info!(signal, grace_s = settings.shutdown_grace.as_secs(), "stopping: finishing what is in flight");

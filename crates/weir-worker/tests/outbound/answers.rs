@@ -1,0 +1,271 @@
+//! What is made of what a receiver answers, or does not.
+
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tokio::{io::AsyncWriteExt, net::TcpStream};
+use weir_core::outcome::{Failure, Met};
+use weir_worker::outbound::{MAX_ANSWER_BODY, Sent};
+
+use crate::support::*;
+
+/// Short, for receivers that never come to an end.
+const SHORT: Duration = Duration::from_millis(150);
+
+async fn answered(text: &str) -> Sent {
+    exchange(&outbound(), PATIENCE, async |mut wire| wire.answer(text).await).await
+}
+
+async fn answered_within_short<F: Future<Output = ()>>(script: impl FnOnce(Wire<TcpStream>) -> F) -> Sent {
+    exchange(&outbound(), SHORT, script).await
+}
+
+fn failure(sent: &Sent) -> (Failure, &str) {
+    match sent.met {
+        Met::Failure(failure) => (failure, sent.error.as_deref().unwrap()),
+        Met::Answer { status, .. } => panic!("answered {status}"),
+    }
+}
+
+#[tokio::test]
+async fn every_status_is_an_answer() {
+    for code in [
+        200, 201, 204, 301, 304, 307, 400, 404, 408, 410, 425, 429, 500, 502, 503, 599,
+    ] {
+        let sent = answered(&format!("HTTP/1.1 {code} X\r\ncontent-length: 0\r\n\r\n")).await;
+        assert_eq!((status(&sent), sent.response_body, sent.error), (code, None, None));
+    }
+}
+
+#[tokio::test]
+async fn a_redirect_is_an_answer_and_is_not_followed() {
+    let (elsewhere, _) = plain_receiver().await;
+    let location = elsewhere.local_addr().unwrap();
+    for code in [301, 302, 303, 307, 308] {
+        let redirect = format!("HTTP/1.1 {code} X\r\nlocation: http://{location}/\r\ncontent-length: 0\r\n\r\n");
+        assert_eq!(status(&answered(&redirect).await), code);
+    }
+    assert!(elsewhere.accept().now_or_never().is_none());
+}
+
+#[tokio::test]
+async fn retry_after_is_read_as_seconds_or_against_the_wall_clock() {
+    // The wall clock stands at 1,000,000 s: 12 January 1970, 13:46:40.
+    for (value, seconds) in [
+        ("120", Some(120)),
+        ("Mon, 12 Jan 1970 13:47:10 GMT", Some(30)),
+        ("Mon, 12 Jan 1970 13:00:00 GMT", Some(0)),
+        ("soon", None),
+        ("\u{fc}ber", None),
+    ] {
+        let sent = answered(&format!(
+            "HTTP/1.1 503 X\r\nretry-after: {value}\r\ncontent-length: 0\r\n\r\n"
+        ))
+        .await;
+        assert_eq!(
+            sent.met,
+            Met::Answer {
+                status: 503,
+                retry_after: seconds.map(Duration::from_secs)
+            },
+            "{value}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn informational_answers_are_passed_over() {
+    let sent = answered(
+        "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\nHTTP/1.1 202 Accepted\r\ncontent-length: 2\r\n\r\nok",
+    )
+    .await;
+    assert_eq!((status(&sent), sent.response_body.as_deref()), (202, Some("ok")));
+}
+
+#[tokio::test]
+async fn switching_protocols_is_an_answer_and_ends_the_connection() {
+    let outbound = outbound();
+    let (listener, target) = plain_receiver().await;
+    let connection = outbound.dial(&target).await.unwrap();
+    let receiver = async {
+        let mut wire = Wire::accept(&listener).await;
+        wire.answer("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n")
+            .await;
+        wire
+    };
+    let (result, _wire) = tokio::join!(send(&outbound, &target, connection), receiver);
+    assert_eq!(status(&sent(result)), 101);
+    assert!(outbound.checkout(&target).is_none());
+}
+
+#[tokio::test]
+async fn an_answer_that_never_comes_times_out() {
+    let sent = answered_within_short(async |mut wire| {
+        wire.request().await;
+        wire.rest().await;
+    })
+    .await;
+    assert_eq!(failure(&sent), (Failure::Timeout, "no answer within 150 ms"));
+    assert!(sent.ended_at.since(sent.sent_at.unwrap()) >= SHORT);
+}
+
+#[tokio::test]
+async fn headers_that_drip_time_out() {
+    let sent = answered_within_short(async |mut wire| {
+        wire.answer("HTTP/1.1 200 OK\r\nx-slow: ").await;
+        while wire.stream.write_all(b"a").await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    assert_eq!(failure(&sent).0, Failure::Timeout);
+}
+
+#[tokio::test]
+async fn endless_informational_answers_time_out() {
+    let sent = answered_within_short(async |mut wire| {
+        wire.request().await;
+        while wire.stream.write_all(b"HTTP/1.1 102 Processing\r\n\r\n").await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert_eq!(failure(&sent).0, Failure::Timeout);
+}
+
+#[tokio::test]
+async fn a_body_that_drips_beyond_the_timeout_is_a_timeout_whatever_the_status() {
+    let sent = answered_within_short(async |mut wire| {
+        wire.answer("HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n").await;
+        while wire.stream.write_all(b"a").await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    assert_eq!(
+        failure(&sent),
+        (Failure::Timeout, "the answer's body did not end within 150 ms")
+    );
+    assert!(sent.response_body.unwrap().starts_with('a'));
+}
+
+#[tokio::test]
+async fn a_receiver_that_does_not_read_times_out() {
+    let outbound = outbound();
+    let (listener, target) = plain_receiver().await;
+    let connection = outbound.dial(&target).await.unwrap();
+    let _wire = Wire::accept(&listener).await;
+    let body = vec![b'x'; 64 << 20].into();
+    let sent = sent(
+        outbound
+            .send(&target, connection, head(&target), body, wide(), SHORT)
+            .await,
+    );
+    assert_eq!(failure(&sent).0, Failure::Timeout);
+}
+
+#[tokio::test]
+async fn a_huge_answer_is_cut_and_judged_by_its_status() {
+    let outbound = outbound();
+    let (listener, target) = plain_receiver().await;
+    let connection = outbound.dial(&target).await.unwrap();
+    let receiver = async {
+        let mut wire = Wire::accept(&listener).await;
+        wire.answer("HTTP/1.1 200 OK\r\ncontent-length: 67108864\r\n\r\n").await;
+        // Fails once the other side has closed.
+        let chunk = vec![b'x'; 1 << 20];
+        let mut written = 0;
+        while written < 64 && wire.stream.write_all(&chunk).await.is_ok() {
+            written += 1;
+        }
+        written
+    };
+    let (result, written) = tokio::join!(send(&outbound, &target, connection), receiver);
+    let sent = sent(result);
+    assert_eq!(status(&sent), 200);
+    assert_eq!(sent.response_body.unwrap().len(), MAX_ANSWER_BODY);
+    assert!(written < 64, "all of it was taken");
+    assert!(outbound.checkout(&target).is_none());
+}
+
+#[tokio::test]
+async fn a_connection_is_kept_up_to_the_limit_and_not_beyond() {
+    for (length, kept) in [(MAX_ANSWER_BODY, true), (MAX_ANSWER_BODY + 1, false)] {
+        let outbound = outbound();
+        let (listener, target) = plain_receiver().await;
+        let connection = outbound.dial(&target).await.unwrap();
+        let receiver = async {
+            let mut wire = Wire::accept(&listener).await;
+            wire.answer(&format!(
+                "HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{}",
+                "x".repeat(length)
+            ))
+            .await;
+            wire
+        };
+        let (result, _wire) = tokio::join!(send(&outbound, &target, connection), receiver);
+        assert_eq!(sent(result).response_body.unwrap().len(), MAX_ANSWER_BODY);
+        assert_eq!(outbound.checkout(&target).is_some(), kept, "{length}");
+    }
+}
+
+#[tokio::test]
+async fn a_connection_closed_without_an_answer_is_broken() {
+    let sent = exchange(&outbound(), PATIENCE, async |mut wire| {
+        wire.request().await;
+    })
+    .await;
+    assert_eq!(
+        failure(&sent),
+        (Failure::Broken, "connection closed before the answer ended")
+    );
+    assert!(sent.sent_at.is_some());
+}
+
+#[tokio::test]
+async fn a_body_cut_short_is_broken() {
+    let sent = answered("HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf").await;
+    assert_eq!(failure(&sent).0, Failure::Broken);
+    assert_eq!(sent.response_body.as_deref(), Some("half"));
+}
+
+#[tokio::test]
+async fn what_is_not_http_is_broken() {
+    for nonsense in [
+        "SSH-2.0-OpenSSH_9.2\r\n\r\n",
+        "HTTP/1.1 banana\r\n\r\n",
+        "\u{0}\u{0}\u{12}\u{4}\u{0}\r\n\r\n",
+    ] {
+        let sent = answered(nonsense).await;
+        assert_eq!(
+            failure(&sent),
+            (Failure::Broken, "the answer is not valid HTTP/1.1"),
+            "{nonsense:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn headers_without_bound_are_broken() {
+    let long = format!("HTTP/1.1 200 OK\r\nx: {}", "x".repeat(512 * 1024));
+    let sent = exchange(&outbound(), PATIENCE, async |mut wire| {
+        wire.request().await;
+        let _ = wire.stream.write_all(long.as_bytes()).await;
+        wire.rest().await;
+    })
+    .await;
+    assert_eq!(failure(&sent), (Failure::Broken, "the answer's headers are too large"));
+
+    let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", "x: y\r\n".repeat(1_000));
+    assert_eq!(failure(&answered(&many).await).0, Failure::Broken);
+}
+
+#[tokio::test]
+async fn a_body_that_is_not_text_is_shown_as_far_as_it_is() {
+    let sent = exchange(&outbound(), PATIENCE, async |mut wire| {
+        wire.answer("HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\n").await;
+        wire.stream.write_all(b"a\xff\0b").await.unwrap();
+    })
+    .await;
+    assert_eq!(sent.response_body.as_deref(), Some("a\u{fffd}\u{fffd}b"));
+}

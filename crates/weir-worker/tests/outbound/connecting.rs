@@ -1,0 +1,210 @@
+//! Making connections: what is refused, what fails and how it is told.
+
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tokio::net::TcpListener;
+use weir_core::{address::AddressPolicy, outcome::Failure};
+use weir_worker::outbound::{Outbound, Target, TlsRoots, Unreachable};
+
+use crate::support::*;
+
+async fn refusal(outbound: &Outbound, target: &Target) -> Unreachable {
+    outbound.dial(target).await.err().expect("a connection was made")
+}
+
+fn strict() -> Outbound {
+    let policy = AddressPolicy {
+        allow_http: true,
+        ..AddressPolicy::default()
+    };
+    Outbound::new(policy, TlsRoots::none(), TestClock::running())
+}
+
+async fn dialled_by_strict(host: &str) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let refused = refusal(&strict(), &target(&format!("http://{host}:{port}/"))).await;
+    assert_eq!(refused.failure, Failure::Forbidden, "{host}: {refused}");
+    assert!(listener.accept().now_or_never().is_none(), "{host} was connected to");
+}
+
+#[tokio::test]
+async fn a_forbidden_literal_is_not_connected_to() {
+    for host in [
+        "127.0.0.1",
+        "2130706433",
+        "0x7f.1",
+        "0.0.0.0",
+        "[::1]",
+        "[::ffff:127.0.0.1]",
+        "[::ffff:7f00:1]",
+    ] {
+        dialled_by_strict(host).await;
+    }
+}
+
+#[tokio::test]
+async fn a_name_that_resolves_to_forbidden_addresses_is_not_connected_to() {
+    dialled_by_strict("localhost").await;
+}
+
+#[tokio::test]
+async fn plain_http_is_refused_unless_allowed() {
+    let (listener, target) = plain_receiver().await;
+    let policy = AddressPolicy {
+        allow_http: false,
+        ..loopback()
+    };
+    let refused = refusal(&Outbound::new(policy, TlsRoots::none(), TestClock::running()), &target).await;
+    assert_eq!(
+        (refused.failure, &*refused.error),
+        (Failure::Forbidden, "plain http is not allowed")
+    );
+    assert!(listener.accept().now_or_never().is_none());
+}
+
+#[tokio::test]
+async fn a_closed_port_is_refused() {
+    let (listener, target) = plain_receiver().await;
+    drop(listener);
+    let refused = refusal(&outbound(), &target).await;
+    assert_eq!(
+        (refused.failure, &*refused.error),
+        (Failure::Connect, "connection refused")
+    );
+}
+
+#[tokio::test]
+async fn a_name_without_an_address_is_a_dns_failure() {
+    // `.invalid` never resolves. Source: RFC 6761, section 6.4.
+    let refused = refusal(&outbound(), &target("http://nobody.invalid/")).await;
+    assert_eq!(
+        (refused.failure, &*refused.error),
+        (Failure::Dns, "no address found for nobody.invalid")
+    );
+}
+
+#[tokio::test]
+async fn a_name_is_resolved_and_its_certificate_checked_by_name() {
+    let authority = Authority::new();
+    let receiver = authority.receiver("localhost").await;
+    let target = receiver.target("localhost");
+    let outbound = Outbound::new(loopback(), authority.trusted(), TestClock::running());
+    let sending = async {
+        let connection = outbound.dial(&target).await.unwrap();
+        send(&outbound, &target, connection).await
+    };
+    let receiving = async {
+        let mut wire = receiver.accept().await;
+        let session = wire.stream.get_ref().1;
+        assert_eq!(session.server_name(), Some("localhost"));
+        assert_eq!(session.alpn_protocol(), Some(&b"http/1.1"[..]));
+        wire.answer(OK).await;
+        wire
+    };
+    let (result, mut wire) = tokio::join!(sending, receiving);
+    assert_eq!(status(&sent(result)), 200);
+
+    let connection = outbound.checkout(&target).expect("connections with TLS are kept too");
+    let (result, ()) = tokio::join!(send(&outbound, &target, connection), wire.answer(OK));
+    assert_eq!(status(&sent(result)), 200);
+}
+
+/// Dials a TLS receiver that keeps trying to accept.
+async fn handshake(outbound: &Outbound, receiver: &TlsReceiver, host: &str) -> Unreachable {
+    let target = receiver.target(host);
+    let accepting = async {
+        let (stream, _) = receiver.listener.accept().await.unwrap();
+        let _ = receiver.acceptor.accept(stream).await;
+    };
+    let (refused, ()) = tokio::join!(refusal(outbound, &target), accepting);
+    assert_eq!(refused.failure, Failure::Tls, "{refused}");
+    refused
+}
+
+#[tokio::test]
+async fn an_unknown_authority_is_not_trusted() {
+    let receiver = Authority::new().receiver("127.0.0.1").await;
+    for roots in [TlsRoots::none(), Authority::new().trusted(), TlsRoots::system()] {
+        let outbound = Outbound::new(loopback(), roots, TestClock::running());
+        let refused = handshake(&outbound, &receiver, "127.0.0.1").await;
+        assert_eq!(refused.error, "certificate not trusted: unknown issuer");
+    }
+}
+
+#[tokio::test]
+async fn a_certificate_for_another_name_is_not_trusted() {
+    let authority = Authority::new();
+    let receiver = authority.receiver("other.example").await;
+    let outbound = Outbound::new(loopback(), authority.trusted(), TestClock::running());
+    for host in ["localhost", "127.0.0.1"] {
+        let refused = handshake(&outbound, &receiver, host).await;
+        assert_eq!(refused.error, format!("certificate not trusted: not valid for {host}"));
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_speaks_no_tls_fails_the_handshake() {
+    let (listener, _) = plain_receiver().await;
+    let target = target(&format!("https://{}/", listener.local_addr().unwrap()));
+    let outbound = outbound();
+    let receiver = async {
+        let mut wire = Wire::accept(&listener).await;
+        wire.say("HTTP/1.1 400 Bad Request\r\n\r\n").await;
+        wire
+    };
+    let (refused, _wire) = tokio::join!(refusal(&outbound, &target), receiver);
+    assert_eq!(refused.failure, Failure::Tls);
+    assert!(refused.error.starts_with("TLS handshake failed: "), "{refused}");
+    let (refused, _) = tokio::join!(refusal(&outbound, &target), async { drop(listener.accept().await) });
+    assert_eq!(
+        (refused.failure, &*refused.error),
+        (Failure::Tls, "connection closed during the TLS handshake")
+    );
+}
+
+#[tokio::test]
+async fn a_slow_handshake_costs_no_slot() {
+    let authority = Authority::new();
+    let receiver = authority.receiver("127.0.0.1").await;
+    let target = receiver.target("127.0.0.1");
+    let clock = TestClock::running();
+    let outbound = Outbound::new(loopback(), authority.trusted(), clock.clone());
+    let sending = async {
+        let connection = outbound.dial(&target).await.unwrap();
+        // The slot is taken now that the connection stands, and is ten milliseconds wide.
+        let start = weir_core::Clock::now(&*clock);
+        let slot = weir_core::Slot {
+            start,
+            end: start + Duration::from_millis(10),
+        };
+        outbound
+            .send(&target, connection, head(&target), BODY.into(), slot, PATIENCE)
+            .await
+    };
+    let receiving = async {
+        let (stream, _) = receiver.listener.accept().await.unwrap();
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let mut wire = Wire {
+            stream: receiver.acceptor.accept(stream).await.unwrap(),
+        };
+        wire.answer(OK).await;
+    };
+    let (result, ()) = tokio::join!(sending, receiving);
+    let sent = sent(result);
+    assert_eq!(status(&sent), 200);
+    assert!(sent.sent_at.unwrap() >= EPOCH + Duration::from_millis(200));
+}
+
+#[tokio::test]
+async fn a_handshake_that_does_not_end_fails_within_the_budget() {
+    let (listener, _) = plain_receiver().await;
+    let target = target(&format!("https://{}/", listener.local_addr().unwrap()));
+    let outbound = outbound().with_connect_budget(Duration::from_millis(100));
+    let refused = refusal(&outbound, &target).await;
+    assert_eq!(
+        (refused.failure, &*refused.error),
+        (Failure::Tls, "the TLS handshake did not end within 100 ms")
+    );
+}

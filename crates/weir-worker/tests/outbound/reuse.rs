@@ -1,0 +1,205 @@
+//! Connections that are used again, and those that must not be.
+
+use tokio::{io::AsyncReadExt, net::TcpStream, time::timeout};
+use weir_core::outcome::Failure;
+use weir_worker::outbound::{Connection, Outbound, SendResult, Target};
+
+use crate::support::*;
+
+/// Sends over a pooled connection, or over a new one when there is none.
+async fn deliver(outbound: &Outbound, target: &Target) -> (SendResult, bool) {
+    let (connection, warm) = match outbound.checkout(target) {
+        Some(connection) => (connection, true),
+        None => (outbound.dial(target).await.unwrap(), false),
+    };
+    (send(outbound, target, connection).await, warm)
+}
+
+/// One exchange over a new connection; both ends of it.
+async fn used(outbound: &Outbound, answer: &str) -> (Target, Wire<TcpStream>) {
+    let (listener, target) = plain_receiver().await;
+    let connection = outbound.dial(&target).await.unwrap();
+    let receiver = async {
+        let mut wire = Wire::accept(&listener).await;
+        wire.answer(answer).await;
+        wire
+    };
+    let (result, wire) = tokio::join!(send(outbound, &target, connection), receiver);
+    sent(result);
+    (target, wire)
+}
+
+/// Until the end of the connection has been heard of.
+async fn until_fallen(connection: &mut Connection) {
+    let fallen = async {
+        while connection.stands() {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(PATIENCE, fallen).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_kept_connection_carries_every_request() {
+    let outbound = outbound();
+    let (listener, target) = plain_receiver().await;
+    let receiver = tokio::spawn(async move {
+        let mut wire = Wire::accept(&listener).await;
+        for _ in 0..100 {
+            wire.answer(OK).await;
+        }
+        wire
+    });
+    for round in 0..100 {
+        let (result, warm) = deliver(&outbound, &target).await;
+        assert_eq!(status(&sent(result)), 200);
+        assert_eq!(warm, round > 0);
+    }
+    receiver.await.unwrap();
+}
+
+#[tokio::test]
+async fn answers_of_every_framing_leave_the_connection_usable() {
+    let framings = [
+        "HTTP/1.1 204 No Content\r\n\r\n",
+        "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\nx-trailer: 1\r\n\r\n",
+        "HTTP/1.1 500 Internal Server Error\r\ncontent-length: 3\r\n\r\noh!",
+        "HTTP/1.0 200 OK\r\nconnection: keep-alive\r\ncontent-length: 2\r\n\r\nok",
+    ];
+    for framing in framings {
+        let outbound = outbound();
+        let (target, mut wire) = used(&outbound, framing).await;
+        let connection = outbound.checkout(&target).unwrap_or_else(|| panic!("{framing}"));
+        let (result, ()) = tokio::join!(send(&outbound, &target, connection), wire.answer(OK));
+        assert_eq!(status(&sent(result)), 200, "{framing}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_closes_after_each_answer_is_dialled_each_time() {
+    for closing in [
+        "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok",
+        "HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\nok",
+        "HTTP/1.1 200 OK\r\n\r\nok",
+    ] {
+        let outbound = outbound();
+        let (listener, target) = plain_receiver().await;
+        let receiver = tokio::spawn(async move {
+            for _ in 0..5 {
+                let mut wire = Wire::accept(&listener).await;
+                wire.answer(closing).await;
+            }
+        });
+        for _ in 0..5 {
+            let (result, warm) = deliver(&outbound, &target).await;
+            let sent = sent(result);
+            assert_eq!((status(&sent), sent.response_body.as_deref()), (200, Some("ok")));
+            assert!(!warm);
+        }
+        receiver.await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_pooled_connection_that_the_server_closed_is_not_handed_out() {
+    let outbound = outbound();
+    let (target, wire) = used(&outbound, OK).await;
+    drop(wire);
+    let gone = async {
+        while let Some(connection) = outbound.checkout(&target) {
+            outbound.give_back(&target, connection);
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(PATIENCE, gone).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_connection_closed_in_hand_is_not_sent_on_and_not_counted() {
+    let outbound = outbound();
+    let (target, wire) = used(&outbound, OK).await;
+    let mut connection = outbound.checkout(&target).unwrap();
+    assert!(connection.stands());
+    drop(wire);
+    until_fallen(&mut connection).await;
+    match send(&outbound, &target, connection).await {
+        SendResult::NotSent(unreachable) => assert_eq!(unreachable.failure, Failure::Connect),
+        other => panic!("{other:?}"),
+    }
+    assert!(outbound.checkout(&target).is_none());
+}
+
+#[tokio::test]
+async fn a_server_that_speaks_unasked_loses_the_connection() {
+    let outbound = outbound();
+    let (target, mut wire) = used(&outbound, OK).await;
+    let mut connection = outbound.checkout(&target).unwrap();
+    wire.say("HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n")
+        .await;
+    until_fallen(&mut connection).await;
+    assert!(matches!(
+        send(&outbound, &target, connection).await,
+        SendResult::NotSent(_)
+    ));
+}
+
+#[tokio::test]
+async fn a_connection_never_used_is_kept_as_well() {
+    let outbound = outbound();
+    let (listener, target) = plain_receiver().await;
+    let connection = outbound.dial(&target).await.unwrap();
+    outbound.give_back(&target, connection);
+    let connection = outbound.checkout(&target).unwrap();
+    let receiver = async { Wire::accept(&listener).await.answer(OK).await };
+    let (result, ()) = tokio::join!(send(&outbound, &target, connection), receiver);
+    assert_eq!(status(&sent(result)), 200);
+}
+
+#[tokio::test]
+async fn the_connection_used_last_is_used_first() {
+    let outbound = outbound();
+    let (listener, target) = plain_receiver().await;
+    let first = outbound.dial(&target).await.unwrap();
+    let _first_wire = Wire::accept(&listener).await;
+    let second = outbound.dial(&target).await.unwrap();
+    let mut second_wire = Wire::accept(&listener).await;
+    outbound.give_back(&target, first);
+    outbound.give_back(&target, second);
+    let connection = outbound.checkout(&target).unwrap();
+    let (result, ()) = tokio::join!(send(&outbound, &target, connection), second_wire.answer(OK));
+    assert_eq!(status(&sent(result)), 200);
+}
+
+#[tokio::test]
+async fn connections_of_one_origin_serve_no_other() {
+    let outbound = outbound();
+    let (target, _wire) = used(&outbound, OK).await;
+    let (_listener, other) = plain_receiver().await;
+    assert!(outbound.checkout(&other).is_none());
+    assert!(outbound.checkout(&target).is_some());
+    assert!(
+        outbound.checkout(&target).is_none(),
+        "one connection is handed out once"
+    );
+}
+
+#[tokio::test]
+async fn an_answer_before_the_request_was_read_does_not_leave_half_a_request_behind() {
+    let outbound = outbound();
+    let (listener, target) = plain_receiver().await;
+    let connection = outbound.dial(&target).await.unwrap();
+    let receiver = async {
+        let mut wire = Wire::accept(&listener).await;
+        wire.stream.read_u8().await.unwrap();
+        wire.say("HTTP/1.1 413 Payload Too Large\r\ncontent-length: 0\r\n\r\n")
+            .await;
+        wire
+    };
+    let body = vec![b'x'; 64 << 20].into();
+    let sending = outbound.send(&target, connection, head(&target), body, wide(), PATIENCE);
+    let (result, _wire) = tokio::join!(sending, receiver);
+    assert_eq!(status(&sent(result)), 413);
+    assert!(outbound.checkout(&target).is_none());
+}

@@ -1,0 +1,271 @@
+//! Receivers of raw TCP and TLS, clocks, and an outbound side that may reach them.
+
+use std::{
+    collections::VecDeque,
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use rustls::{ServerConfig, crypto::ring, pki_types::PrivateKeyDer};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    time::Instant,
+};
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use weir_core::{Clock, Slot, Timestamp, address::AddressPolicy, outcome::Met};
+use weir_worker::outbound::{Connection, Outbound, RequestHead, SendResult, Sent, Target, TlsRoots};
+
+/// Where the test clocks begin.
+pub(crate) const EPOCH: Timestamp = Timestamp::from_secs(1_000_000);
+pub(crate) const BODY: &[u8] = br#"{"hello":"there"}"#;
+/// Long enough never to be waited for.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A clock that runs from [`EPOCH`]; readings put into it come first.
+pub(crate) struct TestClock {
+    started: Instant,
+    scripted: Mutex<VecDeque<Timestamp>>,
+}
+
+impl TestClock {
+    pub(crate) fn running() -> Arc<Self> {
+        Self::scripted([])
+    }
+
+    pub(crate) fn scripted(readings: impl IntoIterator<Item = Timestamp>) -> Arc<Self> {
+        Arc::new(Self {
+            started: Instant::now(),
+            scripted: Mutex::new(readings.into_iter().collect()),
+        })
+    }
+}
+
+impl Clock for TestClock {
+    fn now(&self) -> Timestamp {
+        let scripted = self.scripted.lock().unwrap().pop_front();
+        scripted.unwrap_or_else(|| EPOCH + self.started.elapsed())
+    }
+    fn wall(&self) -> Timestamp {
+        EPOCH
+    }
+}
+
+/// A slot that holds every moment of a test.
+pub(crate) fn wide() -> Slot {
+    Slot {
+        start: EPOCH,
+        end: EPOCH + Duration::from_secs(3_600),
+    }
+}
+
+/// A slot that was over before the test began.
+pub(crate) fn over() -> Slot {
+    Slot {
+        start: EPOCH - Duration::from_millis(10),
+        end: EPOCH,
+    }
+}
+
+pub(crate) fn loopback() -> AddressPolicy {
+    AddressPolicy {
+        allow_http: true,
+        allow_networks: vec!["127.0.0.0/8".parse().unwrap()],
+    }
+}
+
+pub(crate) fn outbound() -> Outbound {
+    Outbound::new(loopback(), TlsRoots::none(), TestClock::running())
+}
+
+pub(crate) fn target(url: &str) -> Target {
+    Target::new(&url.parse().unwrap(), &[])
+}
+
+pub(crate) fn head(target: &Target) -> RequestHead {
+    target.request_head("evt_1", 1_700_000_000, "v1,c2ln", 1)
+}
+
+pub(crate) async fn plain_receiver() -> (TcpListener, Target) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let target = target(&format!("http://{}/hook?a=b", listener.local_addr().unwrap()));
+    (listener, target)
+}
+
+pub(crate) async fn send(outbound: &Outbound, target: &Target, connection: Connection) -> SendResult {
+    send_for(outbound, target, connection, PATIENCE).await
+}
+
+pub(crate) async fn send_for(
+    outbound: &Outbound,
+    target: &Target,
+    connection: Connection,
+    limit: Duration,
+) -> SendResult {
+    outbound
+        .send(
+            target,
+            connection,
+            head(target),
+            Bytes::from_static(BODY),
+            wide(),
+            limit,
+        )
+        .await
+}
+
+/// Sends once on a fresh connection, to a receiver that answers with `script`.
+pub(crate) async fn exchange<F>(outbound: &Outbound, limit: Duration, script: impl FnOnce(Wire<TcpStream>) -> F) -> Sent
+where
+    F: Future<Output = ()>,
+{
+    let (listener, target) = plain_receiver().await;
+    let connection = outbound.dial(&target).await.unwrap();
+    let receiver = async { script(Wire::accept(&listener).await).await };
+    let (result, ()) = tokio::join!(send_for(outbound, &target, connection, limit), receiver);
+    sent(result)
+}
+
+pub(crate) fn sent(result: SendResult) -> Sent {
+    match result {
+        SendResult::Sent(sent) => sent,
+        other => panic!("not sent: {other:?}"),
+    }
+}
+
+pub(crate) fn status(sent: &Sent) -> u16 {
+    match sent.met {
+        Met::Answer { status, .. } => status,
+        Met::Failure(failure) => panic!("{failure:?}: {:?}", sent.error),
+    }
+}
+
+/// The receiver's end of a connection.
+pub(crate) struct Wire<S> {
+    pub(crate) stream: S,
+}
+
+impl Wire<TcpStream> {
+    pub(crate) async fn accept(listener: &TcpListener) -> Self {
+        Self {
+            stream: listener.accept().await.unwrap().0,
+        }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
+    /// One request, whole: head and body as they came.
+    pub(crate) async fn request(&mut self) -> String {
+        let mut seen = Vec::new();
+        loop {
+            let text = String::from_utf8_lossy(&seen);
+            if let Some((head, body)) = text.split_once("\r\n\r\n") {
+                let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+                let whole = match length {
+                    Some(length) => body.len() >= length.parse().unwrap(),
+                    None => body.ends_with("0\r\n\r\n"),
+                };
+                if whole {
+                    return text.into_owned();
+                }
+            }
+            assert_ne!(
+                self.stream.read_buf(&mut seen).await.unwrap(),
+                0,
+                "closed after {seen:?}"
+            );
+        }
+    }
+
+    pub(crate) async fn say(&mut self, text: &str) {
+        self.stream.write_all(text.as_bytes()).await.unwrap();
+        self.stream.flush().await.unwrap();
+    }
+
+    pub(crate) async fn answer(&mut self, head: &str) {
+        self.request().await;
+        self.say(head).await;
+    }
+
+    /// Everything until the other side closes.
+    pub(crate) async fn rest(&mut self) -> Vec<u8> {
+        let mut seen = Vec::new();
+        // A reset, or TLS cut short, ends the connection as well.
+        let _ = self.stream.read_to_end(&mut seen).await;
+        seen
+    }
+}
+
+pub(crate) const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+
+/// An authority and what it has issued.
+pub(crate) struct Authority {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+}
+
+impl Authority {
+    pub(crate) fn new() -> Self {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        // A name of its own: an issuer is looked for by name first.
+        params.distinguished_name.push(
+            DnType::CommonName,
+            format!("authority {:x?}", &key.public_key_raw()[1..9]),
+        );
+        Self {
+            issuer: CertifiedIssuer::self_signed(params, key).unwrap(),
+        }
+    }
+
+    pub(crate) fn trusted(&self) -> TlsRoots {
+        TlsRoots::none().with_extra(self.issuer.der().clone()).unwrap()
+    }
+
+    /// A receiver with a certificate for `name`.
+    pub(crate) async fn receiver(&self, name: &str) -> TlsReceiver {
+        let key = KeyPair::generate().unwrap();
+        let certificate = CertificateParams::new(vec![name.to_owned()])
+            .unwrap()
+            .signed_by(&key, &self.issuer)
+            .unwrap();
+        let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+        let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.der().clone()], key)
+            .unwrap();
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        TlsReceiver {
+            listener,
+            acceptor: TlsAcceptor::from(Arc::new(config)),
+        }
+    }
+}
+
+pub(crate) struct TlsReceiver {
+    pub(crate) listener: TcpListener,
+    pub(crate) acceptor: TlsAcceptor,
+}
+
+impl TlsReceiver {
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.listener.local_addr().unwrap()
+    }
+
+    pub(crate) fn target(&self, host: &str) -> Target {
+        target(&format!("https://{host}:{}/hook", self.address().port()))
+    }
+
+    pub(crate) async fn accept(&self) -> Wire<TlsStream<TcpStream>> {
+        let stream = self.listener.accept().await.unwrap().0;
+        Wire {
+            stream: self.acceptor.accept(stream).await.unwrap(),
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Audits for people: the table and the picture, of `weir audit` and of `weir demo`.
+
+use serde::Serialize;
+use weir_core::{
+    audit::{AuditReport, LimitAudit, Window},
+    chart::{self, Panel},
+};
+
+/// A destination and its audit.
+#[derive(Debug, Clone, Serialize)]
+pub(in crate::commands) struct Audited {
+    pub(in crate::commands) id: String,
+    pub(in crate::commands) name: String,
+    #[serde(rename = "audit")]
+    pub(in crate::commands) report: AuditReport,
+}
+
+impl Audited {
+    fn title(&self) -> &str {
+        if self.name.is_empty() { &self.id } else { &self.name }
+    }
+}
+
+const HEAD: [&str; 9] =
+    ["destination", "cap", "sends", "worst calendar", "worst sliding", "violations", "utilisation", "p50 ms", "p99 ms"];
+const NONE: &str = "–";
+/// Longer names are cut, so that a row stays a line.
+const NAME_CHARS: usize = 32;
+
+/// One row per limit; a destination with several limits has its name and figures on the first.
+pub(in crate::commands) fn table(audited: &[Audited]) -> String {
+    let mut rows = vec![HEAD.map(str::to_owned)];
+    rows.extend(audited.iter().flat_map(rows_of));
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: [usize; HEAD.len()] = std::array::from_fn(width);
+    // The first two columns are words, to the left; the others are figures, to the right.
+    let line = |row: &[String; HEAD.len()]| {
+        let cells = row.iter().zip(widths).enumerate().map(|(column, (cell, width))| match column {
+            0 | 1 => format!("{cell:<width$}"),
+            _ => format!("{cell:>width$}"),
+        });
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    let mut lines: Vec<_> = rows.iter().map(line).collect();
+    lines.insert(1, widths.map(|width| "─".repeat(width)).join("  "));
+    lines.join("\n")
+}
+
+fn rows_of(audited: &Audited) -> Vec<[String; HEAD.len()]> {
+    let report = &audited.report;
+    let latency = |latency: Option<f64>| latency.map_or(NONE.to_owned(), |ms| format!("{ms:.1}"));
+    let row = |first: bool, limit: Option<&LimitAudit>| {
+        let mut row = [
+            cut(audited.title()),
+            limit.map_or("none".to_owned(), cap),
+            report.sends.to_string(),
+            fullest(limit.and_then(|limit| limit.worst_calendar_window)),
+            fullest(limit.and_then(|limit| limit.worst_sliding_window)),
+            limit.map_or(NONE.to_owned(), |limit| limit.violations.to_string()),
+            limit.and_then(|limit| limit.utilisation).map_or(NONE.to_owned(), |share| format!("{share:.4}")),
+            latency(report.delivery_latency_ms.p50),
+            latency(report.delivery_latency_ms.p99),
+        ];
+        if !first {
+            for column in [0, 2, 7, 8] {
+                row[column].clear();
+            }
+        }
+        row
+    };
+    match report.rate_limits.as_slice() {
+        [] => vec![row(true, None)],
+        limits => limits.iter().enumerate().map(|(n, limit)| row(n == 0, Some(limit))).collect(),
+    }
+}
+
+/// A panel for each destination: its sends, its cap, its figures.
+pub(in crate::commands) fn picture(title: &str, audited: &[Audited]) -> String {
+    let notes: Vec<_> = audited.iter().map(|audited| note(&audited.report)).collect();
+    let panels = audited.iter().zip(&notes);
+    let panels: Vec<_> = panels
+        .map(|(audited, note)| Panel { title: audited.title(), note, series: audited.report.series.as_ref() })
+        .collect();
+    chart::svg(title, &panels)
+}
+
+fn note(report: &AuditReport) -> String {
+    let caps = report.rate_limits.iter().map(cap).collect::<Vec<_>>().join(", ");
+    let caps = if caps.is_empty() { "no limit".to_owned() } else { caps };
+    let worst = report.rate_limits.first().and_then(|limit| limit.worst_sliding_window);
+    let worst = worst.map(|window| format!(" · worst sliding window {}", window.sends)).unwrap_or_default();
+    let sends = if report.sends == 1 { "send" } else { "sends" };
+    let broken = match report.violations() {
+        0 => String::new(),
+        violations => format!(" · violations {violations}"),
+    };
+    format!("{caps} · {} {sends}{worst}{broken}", report.sends)
+}
+
+/// `10/second`, `10/second burst 5`.
+fn cap(limit: &LimitAudit) -> String {
+    let burst = if limit.burst > 1 { format!(" burst {}", limit.burst) } else { String::new() };
+    format!("{}/{}{burst}", limit.limit, limit.period.as_str())
+}
+
+fn fullest(window: Option<Window>) -> String {
+    window.map_or(NONE.to_owned(), |window| window.sends.to_string())
+}
+
+/// A name for one cell: cut, and without characters that would move the terminal's cursor.
+fn cut(name: &str) -> String {
+    let clean = |char: char| if char.is_control() { ' ' } else { char };
+    if name.chars().count() <= NAME_CHARS {
+        name.chars().map(clean).collect()
+    } else {
+        name.chars().take(NAME_CHARS - 1).map(clean).chain(['…']).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use weir_core::{
+        Period, RateLimit, RateLimits, Timestamp,
+        audit::{Evidence, audit},
+    };
+
+    use super::*;
+
+    fn audited(name: &str, limits: Vec<RateLimit>) -> Audited {
+        let sends: Vec<_> = (0..4).map(|n| Timestamp::from_millis(1_763_710_200_000 + n * 250)).collect();
+        let limits = RateLimits::new(limits).unwrap();
+        let latencies = [Duration::from_micros(1_540)];
+        let report = audit(&Evidence { sends: &sends, limit_changes: &[], limits: &limits, latencies: &latencies });
+        Audited { id: "dst_1".to_owned(), name: name.to_owned(), report }
+    }
+
+    #[test]
+    fn the_table_has_a_row_for_each_limit() {
+        let second = RateLimit::with_burst(2, Period::Second, 2).unwrap();
+        let minute = RateLimit::new(30, Period::Minute).unwrap();
+        let table = table(&[audited("Acme", vec![second, minute]), audited("", Vec::new())]);
+        let lines: Vec<Vec<_>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(lines.len(), 5, "{table}");
+        assert_eq!(lines[2], ["Acme", "2/second", "burst", "2", "4", "4", "4", "1", "1.2500", "1.5", "1.5"]);
+        assert_eq!(lines[3], ["30/minute", "4", "4", "0", "1.2500"]);
+        assert_eq!(lines[4], ["dst_1", "none", "4", "–", "–", "–", "–", "1.5", "1.5"]);
+    }
+
+    #[test]
+    fn a_name_cannot_break_the_table() {
+        let name = format!("\u{1b}[2J\n{}", "é".repeat(60));
+        let table = table(&[audited(&name, Vec::new())]);
+        assert_eq!(table.lines().count(), 3, "{table}");
+        assert!(!table.contains('\u{1b}') && table.contains('…'), "{table}");
+    }
+
+    #[test]
+    fn the_picture_has_a_panel_for_each_destination() {
+        let limit = RateLimit::new(2, Period::Second).unwrap();
+        let picture = picture("Sends", &[audited("Acme", vec![limit]), audited("Bolt", Vec::new())]);
+        for part in
+            [">Acme<", "2/second · 4 sends · worst sliding window 4 · violations 2", ">Bolt<", "no limit · 4 sends"]
+        {
+            assert!(picture.contains(part), "{part} is missing in {picture}");
+        }
+    }
+
+    #[test]
+    fn json_names_destination_and_audit() {
+        let json = serde_json::to_value(audited("Acme", Vec::new())).unwrap();
+        assert_eq!((json["id"].as_str(), json["audit"]["sends"].as_u64()), (Some("dst_1"), Some(4)));
+    }
+}
