@@ -34,11 +34,7 @@ pub enum AddressRefusal {
     #[error("`{0}` is this machine; to permit it, start Weir with `--allow-networks 127.0.0.0/8,::1/128`")]
     Localhost(String),
     #[error("{address} is refused ({range}); to permit it, start Weir with `--allow-networks {network}`")]
-    Address {
-        address: IpAddr,
-        range: &'static str,
-        network: IpNet,
-    },
+    Address { address: IpAddr, range: &'static str, network: IpNet },
 }
 
 impl AddressPolicy {
@@ -62,11 +58,7 @@ impl AddressPolicy {
             },
         };
         match refused {
-            Some((network, range)) => Err(AddressRefusal::Address {
-                address,
-                range,
-                network,
-            }),
+            Some((network, range)) => Err(AddressRefusal::Address { address, range, network }),
             None => Ok(()),
         }
     }
@@ -119,21 +111,14 @@ fn embedded_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
 }
 
 fn v4_range(address: Ipv4Addr) -> Option<(Ipv4Net, &'static str)> {
-    REFUSED_V4
-        .iter()
-        .find(|(network, _)| network.contains(&address))
-        .copied()
+    REFUSED_V4.iter().find(|(network, _)| network.contains(&address)).copied()
 }
 
 fn v6_range(address: Ipv6Addr) -> Option<(Ipv6Net, &'static str)> {
-    REFUSED_V6
-        .iter()
-        .find(|(network, _)| network.contains(&address))
-        .copied()
-        .or_else(|| {
-            // IANA has given out global unicast addresses from 2000::/3 only.
-            (address.segments()[0] >> 13 != 0b001).then(|| (Ipv6Net::from(address), "not a public address"))
-        })
+    REFUSED_V6.iter().find(|(network, _)| network.contains(&address)).copied().or_else(|| {
+        // IANA has given out global unicast addresses from 2000::/3 only.
+        (address.segments()[0] >> 13 != 0b001).then(|| (Ipv6Net::from(address), "not a public address"))
+    })
 }
 
 const fn v4(a: u8, b: u8, c: u8, d: u8, prefix: u8, range: &'static str) -> (Ipv4Net, &'static str) {
@@ -141,10 +126,7 @@ const fn v4(a: u8, b: u8, c: u8, d: u8, prefix: u8, range: &'static str) -> (Ipv
 }
 
 const fn v6(head: [u16; 3], last: u16, prefix: u8, range: &'static str) -> (Ipv6Net, &'static str) {
-    (
-        Ipv6Net::new_assert(Ipv6Addr::new(head[0], head[1], head[2], 0, 0, 0, 0, last), prefix),
-        range,
-    )
+    (Ipv6Net::new_assert(Ipv6Addr::new(head[0], head[1], head[2], 0, 0, 0, 0, last), prefix), range)
 }
 
 /// Sources: the IANA IPv4 special-purpose address registry (RFC 6890); multicast and class E.

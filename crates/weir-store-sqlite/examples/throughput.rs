@@ -71,20 +71,9 @@ fn event(number: u64) -> NewEvent {
     let event_type = "video.created".to_owned();
     let data = format!(r#"{{"number": {number}, "filler": "{}"}}"#, "x".repeat(200));
     let body = EventBody::freeze(id, &event_type, created_at, &data);
-    let event = Event {
-        id,
-        tenant: "default".to_owned(),
-        event_type,
-        created_at,
-        idempotency_key: None,
-        body,
-    };
+    let event = Event { id, tenant: "default".to_owned(), event_type, created_at, idempotency_key: None, body };
     let to = DestinationId::new(START, u128::from(number) % DESTINATIONS);
-    NewEvent {
-        event,
-        destinations: Some(vec![to]),
-        random: scrambled(number).rotate_left(17),
-    }
+    NewEvent { event, destinations: Some(vec![to]), random: scrambled(number).rotate_left(17) }
 }
 
 fn requests(limit: u32) -> Vec<ClaimRequest> {
@@ -111,28 +100,15 @@ fn delivered(claimed: &ClaimedDelivery) -> AttemptResult {
         error: None,
         response_body: Some("ok".to_owned()),
     };
-    AttemptResult {
-        claim: claimed.claim,
-        attempt,
-        verdict: Verdict::Delivered,
-        now,
-    }
+    AttemptResult { claim: claimed.claim, attempt, verdict: Verdict::Delivered, now }
 }
 
 /// Processor time of this process so far, and its resident memory in MiB, where `/proc` tells.
 fn process() -> (Duration, u64) {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-    let ticks = |index: usize| {
-        fields
-            .get(index)
-            .and_then(|field| field.parse::<u64>().ok())
-            .unwrap_or(0)
-    };
-    (
-        Duration::from_millis((ticks(11) + ticks(12)) * 10),
-        ticks(21) * 4096 / (1024 * 1024),
-    )
+    let ticks = |index: usize| fields.get(index).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
+    (Duration::from_millis((ticks(11) + ticks(12)) * 10), ticks(21) * 4096 / (1024 * 1024))
 }
 
 struct Measured {
@@ -143,11 +119,7 @@ struct Measured {
 
 impl Measured {
     fn begin(what: &'static str) -> Self {
-        Self {
-            what,
-            started: Instant::now(),
-            processor: process().0,
-        }
+        Self { what, started: Instant::now(), processor: process().0 }
     }
 
     fn end(self, events: u64) {
@@ -175,10 +147,7 @@ async fn step_by_step(directory: &Path, events: u64) {
     let store = open(directory, "steps.db").await;
     let measured = Measured::begin("ingest, batches of 100");
     for first in (0..events).step_by(BATCH) {
-        store
-            .ingest((first..first + BATCH as u64).map(event).collect())
-            .await
-            .unwrap();
+        store.ingest((first..first + BATCH as u64).map(event).collect()).await.unwrap();
     }
     measured.end(events);
     let measured = Measured::begin("claim, 20 destinations x 5");
@@ -186,12 +155,7 @@ async fn step_by_step(directory: &Path, events: u64) {
     loop {
         let claims = store.claim(requests(5), Timestamp::MAX).await.unwrap();
         let before = claimed.len();
-        claimed.extend(
-            claims
-                .into_iter()
-                .flat_map(|claims| claims.deliveries)
-                .map(|claimed| delivered(&claimed)),
-        );
+        claimed.extend(claims.into_iter().flat_map(|claims| claims.deliveries).map(|claimed| delivered(&claimed)));
         if claimed.len() == before {
             break;
         }
@@ -213,10 +177,7 @@ async fn pipeline(directory: &Path, events: u64) {
         let store = Arc::clone(&store);
         async move {
             for first in (0..events).step_by(BATCH) {
-                store
-                    .ingest((first..first + BATCH as u64).map(event).collect())
-                    .await
-                    .unwrap();
+                store.ingest((first..first + BATCH as u64).map(event).collect()).await.unwrap();
             }
         }
     });
@@ -266,11 +227,7 @@ async fn consume(store: &Arc<SqliteStore>, events: u64) {
     let mut settled = 0;
     while settled < events {
         let claims = store.claim(requests(50), Timestamp::MAX).await.unwrap();
-        let results: Vec<_> = claims
-            .iter()
-            .flat_map(|claims| &claims.deliveries)
-            .map(delivered)
-            .collect();
+        let results: Vec<_> = claims.iter().flat_map(|claims| &claims.deliveries).map(delivered).collect();
         if results.is_empty() {
             tokio::time::sleep(Duration::from_millis(1)).await;
             continue;

@@ -21,12 +21,7 @@ pub(crate) struct RecentBodies {
 
 impl RecentBodies {
     pub(crate) fn new(max_bytes: usize) -> Self {
-        Self {
-            bodies: HashMap::new(),
-            order: VecDeque::new(),
-            bytes: 0,
-            max_bytes,
-        }
+        Self { bodies: HashMap::new(), order: VecDeque::new(), bytes: 0, max_bytes }
     }
 
     pub(crate) fn insert(&mut self, id: EventId, body: &EventBody) {

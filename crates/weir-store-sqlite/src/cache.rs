@@ -35,11 +35,7 @@ struct Tenant {
 impl DestinationCache {
     pub(crate) fn new(destinations: Vec<Destination>) -> Self {
         let this = Self::default();
-        this.apply(
-            destinations
-                .into_iter()
-                .map(|destination| (destination.id, Some(Arc::new(destination)))),
-        );
+        this.apply(destinations.into_iter().map(|destination| (destination.id, Some(Arc::new(destination)))));
         this
     }
 
@@ -73,11 +69,7 @@ impl DestinationCache {
             },
         };
         let end = before.map_or(Bound::Unbounded, Bound::Excluded);
-        all.range((Bound::Unbounded, end))
-            .rev()
-            .take(limit)
-            .map(|(_, destination)| Arc::clone(destination))
-            .collect()
+        all.range((Bound::Unbounded, end)).rev().take(limit).map(|(_, destination)| Arc::clone(destination)).collect()
     }
 
     /// The destinations of a tenant whose patterns match a type.
@@ -94,10 +86,7 @@ impl DestinationCache {
         let Some(found) = live.tenants.get_mut(tenant) else {
             return Arc::new([]);
         };
-        let accepting = found
-            .by_id
-            .values()
-            .filter(|destination| destination.accepts(tenant, event_type));
+        let accepting = found.by_id.values().filter(|destination| destination.accepts(tenant, event_type));
         let matches: Arc<[DestinationId]> = accepting.map(|destination| destination.id).collect();
         if found.matches.len() >= MAX_REMEMBERED {
             found.matches.clear();
@@ -137,10 +126,7 @@ pub(crate) struct Staged<'a> {
 
 impl<'a> Staged<'a> {
     pub(crate) fn new(cache: &'a DestinationCache) -> Self {
-        Self {
-            cache,
-            changes: HashMap::new(),
-        }
+        Self { cache, changes: HashMap::new() }
     }
 
     pub(crate) fn get(&self, id: DestinationId) -> Option<Arc<Destination>> {
@@ -166,15 +152,7 @@ impl<'a> Staged<'a> {
         }
         let unchanged = committed.iter().filter(|id| !self.changes.contains_key(id)).copied();
         let accepting = |destination: &&Arc<Destination>| destination.accepts(tenant, event_type);
-        unchanged
-            .chain(
-                self.changes
-                    .values()
-                    .flatten()
-                    .filter(accepting)
-                    .map(|destination| destination.id),
-            )
-            .collect()
+        unchanged.chain(self.changes.values().flatten().filter(accepting).map(|destination| destination.id)).collect()
     }
 
     /// The transaction has committed.

@@ -105,13 +105,11 @@ impl Destinations for SqliteStore {
     }
 
     async fn pause_destination(&self, id: DestinationId, reason: &str, now: Timestamp) -> StoreResult<bool> {
-        self.ask((id, reason.to_owned(), now), |edit| Operation::Edit(Edit::Pause(edit)))
-            .await
+        self.ask((id, reason.to_owned(), now), |edit| Operation::Edit(Edit::Pause(edit))).await
     }
 
     async fn hold_destination(&self, id: DestinationId, until: Timestamp, reason: &str) -> StoreResult<()> {
-        self.ask((id, until, reason.to_owned()), |edit| Operation::Edit(Edit::Hold(edit)))
-            .await
+        self.ask((id, until, reason.to_owned()), |edit| Operation::Edit(Edit::Hold(edit))).await
     }
 
     async fn delete_destination(&self, id: DestinationId, now: Timestamp) -> StoreResult<bool> {
@@ -121,42 +119,23 @@ impl Destinations for SqliteStore {
     async fn destination_counts(&self, id: DestinationId) -> StoreResult<DestinationCounts> {
         let mut values = Values::default();
         values.blob(id.as_bytes()).blob(id.as_bytes());
-        let rows = fetch(&self.readers, COUNTS, values)
-            .await
-            .map_err(|error| store_error(&error))?;
+        let rows = fetch(&self.readers, COUNTS, values).await.map_err(|error| store_error(&error))?;
         read_counts(&rows).map_err(|error| store_error(&error))
     }
 
     async fn recent_sends(&self, id: DestinationId, now: Timestamp, window: Duration) -> StoreResult<u64> {
         let mut values = Values::default();
-        values
-            .blob(id.as_bytes())
-            .int(now.before(window).as_nanos())
-            .int(now.as_nanos());
-        let rows = fetch(&self.readers, RECENT_SENDS, values)
-            .await
-            .map_err(|error| store_error(&error))?;
-        rows.first()
-            .map_or(Ok(0), |row| count(row, 0))
-            .map_err(|error| store_error(&error))
+        values.blob(id.as_bytes()).int(now.before(window).as_nanos()).int(now.as_nanos());
+        let rows = fetch(&self.readers, RECENT_SENDS, values).await.map_err(|error| store_error(&error))?;
+        rows.first().map_or(Ok(0), |row| count(row, 0)).map_err(|error| store_error(&error))
     }
 
     async fn limit_changes(&self, id: DestinationId) -> StoreResult<Vec<LimitChange>> {
         let mut values = Values::default();
         values.blob(id.as_bytes());
-        let rows = fetch(&self.readers, LIMIT_CHANGES, values)
-            .await
-            .map_err(|error| store_error(&error))?;
-        let change = |row: &SqliteRow| {
-            Ok(LimitChange {
-                at: time(row, 0)?,
-                limits: limits(&text(row, 1)?)?,
-            })
-        };
-        rows.iter()
-            .map(change)
-            .collect::<Result<_, sqlx::Error>>()
-            .map_err(|error| store_error(&error))
+        let rows = fetch(&self.readers, LIMIT_CHANGES, values).await.map_err(|error| store_error(&error))?;
+        let change = |row: &SqliteRow| Ok(LimitChange { at: time(row, 0)?, limits: limits(&text(row, 1)?)? });
+        rows.iter().map(change).collect::<Result<_, sqlx::Error>>().map_err(|error| store_error(&error))
     }
 }
 
@@ -275,19 +254,13 @@ fn read_destination(row: &SqliteRow) -> Result<Destination, sqlx::Error> {
 
 /// Every live destination, for the memory the engine starts with.
 pub(crate) async fn load(connection: &mut SqliteConnection) -> Result<Vec<Destination>, sqlx::Error> {
-    fetch(connection, SELECT_LIVE, Values::default())
-        .await?
-        .iter()
-        .map(read_destination)
-        .collect()
+    fetch(connection, SELECT_LIVE, Values::default()).await?.iter().map(read_destination).collect()
 }
 
 impl Transaction<'_, '_> {
     async fn create_destination(&mut self, destination: &Destination) -> Result<Arc<Destination>, sqlx::Error> {
         let mut values = destination_values(destination)?;
-        values
-            .int(destination.created_at.as_nanos())
-            .blob(destination.id.as_bytes());
+        values.int(destination.created_at.as_nanos()).blob(destination.id.as_bytes());
         execute(self.connection, INSERT.into(), values).await?;
         self.record_limits(destination, destination.created_at).await?;
         let destination = Arc::new(destination.clone());
@@ -297,13 +270,8 @@ impl Transaction<'_, '_> {
 
     async fn record_limits(&mut self, destination: &Destination, at: Timestamp) -> Result<(), sqlx::Error> {
         let mut values = Values::default();
-        values
-            .blob(destination.id.as_bytes())
-            .int(at.as_nanos())
-            .text(&limits_json(&destination.settings.rate_limits));
-        execute(self.connection, INSERT_LIMIT_CHANGE.into(), values)
-            .await
-            .map(drop)
+        values.blob(destination.id.as_bytes()).int(at.as_nanos()).text(&limits_json(&destination.settings.rate_limits));
+        execute(self.connection, INSERT_LIMIT_CHANGE.into(), values).await.map(drop)
     }
 
     async fn update_destination(&mut self, destination: Destination) -> Result<Arc<Destination>, sqlx::Error> {
@@ -316,10 +284,7 @@ impl Transaction<'_, '_> {
     }
 
     async fn patch_destination(&mut self, patch: &DestinationPatch) -> Result<Option<Arc<Destination>>, sqlx::Error> {
-        let current = self
-            .destinations
-            .get(patch.id)
-            .filter(|now| now.updated_at == patch.expected_updated_at);
+        let current = self.destinations.get(patch.id).filter(|now| now.updated_at == patch.expected_updated_at);
         let Some(current) = current else { return Ok(None) };
         let mut edited = Destination::clone(&current);
         edited.settings = patch.settings.clone();
@@ -350,10 +315,7 @@ impl Transaction<'_, '_> {
     }
 
     async fn hold_destination(&mut self, id: DestinationId, until: Timestamp, reason: &str) -> Result<(), sqlx::Error> {
-        let current = self
-            .destinations
-            .get(id)
-            .filter(|current| current.held_until.is_none_or(|held| held < until));
+        let current = self.destinations.get(id).filter(|current| current.held_until.is_none_or(|held| held < until));
         let Some(current) = current else { return Ok(()) };
         let mut held = Destination::clone(&current);
         held.held_until = Some(until);

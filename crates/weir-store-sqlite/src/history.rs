@@ -74,9 +74,7 @@ impl History for SqliteStore {
 
     async fn check(&self) -> StoreResult<()> {
         self.ask((), |edit| Operation::Edit(Edit::Check(edit))).await?;
-        self.read("SELECT 1".to_owned(), Values::default(), |_| Ok(()))
-            .await
-            .map(drop)
+        self.read("SELECT 1".to_owned(), Values::default(), |_| Ok(())).await.map(drop)
     }
 }
 
@@ -92,9 +90,7 @@ fn send(row: &SqliteRow) -> Result<SendRecord, sqlx::Error> {
     let answered_at = sent_at + std::time::Duration::from_millis(small(row, 1)?.into());
     Ok(SendRecord {
         sent_at,
-        delivered: delivered
-            .then(|| Ok::<_, sqlx::Error>((time(row, 3)?, answered_at)))
-            .transpose()?,
+        delivered: delivered.then(|| Ok::<_, sqlx::Error>((time(row, 3)?, answered_at))).transpose()?,
     })
 }
 
@@ -105,13 +101,8 @@ impl SqliteStore {
         values: Values,
         row: impl Fn(&SqliteRow) -> Result<T, sqlx::Error>,
     ) -> StoreResult<Vec<T>> {
-        let rows = fetch(&self.readers, sql, values)
-            .await
-            .map_err(|error| store_error(&error))?;
-        rows.iter()
-            .map(row)
-            .collect::<Result<_, _>>()
-            .map_err(|error| store_error(&error))
+        let rows = fetch(&self.readers, sql, values).await.map_err(|error| store_error(&error))?;
+        rows.iter().map(row).collect::<Result<_, _>>().map_err(|error| store_error(&error))
     }
 }
 
@@ -138,10 +129,7 @@ struct Conditions {
 
 impl Conditions {
     fn new() -> Self {
-        Self {
-            sql: "1".to_owned(),
-            values: Values::default(),
-        }
+        Self { sql: "1".to_owned(), values: Values::default() }
     }
 
     fn add(&mut self, term: &str) -> &mut Values {
@@ -160,8 +148,7 @@ impl Conditions {
             self.add(&format!("{table}.created_at >= ?")).int(from.as_nanos());
         }
         if let Some(to) = to {
-            self.add(&format!("{table}.id < ?"))
-                .blob(&first_id(to.as_millis().saturating_add(1)));
+            self.add(&format!("{table}.id < ?")).blob(&first_id(to.as_millis().saturating_add(1)));
             self.add(&format!("{table}.created_at < ?")).int(to.as_nanos());
         }
     }
@@ -192,7 +179,7 @@ pub(crate) fn events_page(filter: &EventFilter, page: PageRequest) -> (String, V
     conditions.range("e", page, filter.from, filter.to);
     conditions.values.int(i64::from(page.limit) + 1);
     let sql = format!(
-        "SELECT {EVENT_COLUMNS} FROM events e INDEXED BY {index} WHERE {} ORDER BY e.id DESC LIMIT ?",
+        "SELECT {EVENT_COLUMNS} FROM events e INDEXED BY {index} WHERE {} ORDER BY e.id DESC LIMIT +?",
         conditions.sql
     );
     (sql, conditions.values)
@@ -207,10 +194,9 @@ pub(crate) fn deliveries_page(filter: &DeliveryFilter, page: PageRequest) -> (St
         (Some(_), _, _) => ("INDEXED BY deliveries_of_event", None),
         (None, _, Some(Pending | Retrying)) => ("INDEXED BY deliveries_due", Some("d.state IN (0, 2)")),
         (None, _, Some(Delivering)) => ("INDEXED BY deliveries_claimed", None),
-        (None, Some(_), Some(Failed | Dead | Cancelled)) => (
-            "INDEXED BY deliveries_ended_of_destination",
-            Some("d.state IN (4, 5, 6)"),
-        ),
+        (None, Some(_), Some(Failed | Dead | Cancelled)) => {
+            ("INDEXED BY deliveries_ended_of_destination", Some("d.state IN (4, 5, 6)"))
+        }
         (None, None, Some(Failed | Dead | Cancelled)) => ("INDEXED BY deliveries_ended", Some("d.state IN (4, 5, 6)")),
         (None, Some(_), _) => ("INDEXED BY deliveries_of_destination", None),
         (None, None, _) => ("NOT INDEXED", None),
@@ -233,7 +219,7 @@ pub(crate) fn deliveries_page(filter: &DeliveryFilter, page: PageRequest) -> (St
     // The page is cut before the events are looked up.
     let sql = format!(
         "SELECT {DELIVERY_COLUMNS} FROM (
-            SELECT * FROM deliveries d {index} WHERE {} ORDER BY d.id DESC LIMIT ?
+            SELECT * FROM deliveries d {index} WHERE {} ORDER BY d.id DESC LIMIT +?
          ) d CROSS JOIN events e ON e.id = d.event_id ORDER BY d.id DESC",
         conditions.sql
     );

@@ -23,7 +23,7 @@ impl Ingest for SqliteStore {
 }
 
 static INSERT_EVENTS: Batch = Batch::new(
-    "INSERT INTO events (id, tenant, event_type, created_at, idempotency_key, data_offset, body) VALUES ",
+    "INSERT OR ROLLBACK INTO events (id, tenant, event_type, created_at, idempotency_key, data_offset, body) VALUES ",
     "(?,?,?,?,?,?,?)",
     ",",
     "",
@@ -31,14 +31,14 @@ static INSERT_EVENTS: Batch = Batch::new(
 
 /// Due at once: a delivery begins with the time of its event as its due time.
 static INSERT_DELIVERIES: Batch = Batch::new(
-    "INSERT INTO deliveries (state, attempts, claim_epoch, id, event_id, destination_id, next_attempt_at, created_at, updated_at) VALUES ",
+    "INSERT OR ROLLBACK INTO deliveries (state, attempts, claim_epoch, id, event_id, destination_id, next_attempt_at, created_at, updated_at) VALUES ",
     "(0,0,0,?,?,?,?,?,?)",
     ",",
     "",
 );
 
 /// Which of some idempotency keys are known, with their events and how many deliveries those have.
-static KNOWN_KEYS: Batch = Batch::new(
+pub(crate) static KNOWN_KEYS: Batch = Batch::new(
     "SELECT e.id, e.tenant, e.event_type, e.created_at, e.idempotency_key, e.data_offset, e.body,
         (SELECT count(*) FROM deliveries d INDEXED BY deliveries_of_event WHERE d.event_id = e.id)
     FROM (VALUES ",
@@ -82,12 +82,7 @@ impl Transaction<'_, '_> {
         let mut deliveries: Vec<NewDelivery<'_>> = Vec::with_capacity(new.len());
         // Where the answer to the first event with a key is, among the events of this group.
         let mut first: HashMap<Key<'_>, usize> = HashMap::new();
-        for NewEvent {
-            event,
-            destinations,
-            random,
-        } in new.iter().copied()
-        {
+        for NewEvent { event, destinations, random } in new.iter().copied() {
             let key = key(event);
             let stored = key.filter(|_| !known.is_empty());
             if let Some(stored) = stored.and_then(|(tenant, key)| known.get(&(tenant.to_owned(), key.to_owned()))) {
@@ -141,19 +136,11 @@ impl Transaction<'_, '_> {
             values.nulls(2 * (size - part.len()));
             for row in fetch(&mut *self.connection, KNOWN_KEYS.sql(size), values).await? {
                 let event = rows::event(&row)?;
-                let key = event
-                    .idempotency_key
-                    .clone()
-                    .ok_or_else(|| rows::corrupt("an idempotency key"))?;
+                let key = event.idempotency_key.clone().ok_or_else(|| rows::corrupt("an idempotency key"))?;
                 let deliveries = rows::small(&row, 7)?;
                 known.insert(
                     (event.tenant.clone(), key),
-                    Ingested {
-                        event,
-                        deliveries,
-                        duplicate: true,
-                        wake: Vec::new(),
-                    },
+                    Ingested { event, deliveries, duplicate: true, wake: Vec::new() },
                 );
             }
         }
@@ -166,28 +153,18 @@ impl Transaction<'_, '_> {
             return Ok(self.destinations.matching(&event.tenant, &event.event_type).to_vec());
         };
         let foreign = |&id: &DestinationId| {
-            self.destinations
-                .get(id)
-                .is_none_or(|destination| destination.settings.tenant != event.tenant)
+            self.destinations.get(id).is_none_or(|destination| destination.settings.tenant != event.tenant)
         };
         if let Some(index) = named.iter().position(foreign) {
             return Err(IngestRefusal::UnknownDestination { index });
         }
         let mut seen = HashSet::new();
-        Ok(named
-            .iter()
-            .copied()
-            .filter(|&id| named.len() == 1 || seen.insert(id))
-            .collect())
+        Ok(named.iter().copied().filter(|&id| named.len() == 1 || seen.insert(id)).collect())
     }
 
     /// A paused destination holds what it gets; waking it would be for nothing.
     fn awake(&self, mut destinations: Vec<DestinationId>) -> Vec<DestinationId> {
-        destinations.retain(|&id| {
-            self.destinations
-                .get(id)
-                .is_some_and(|destination| !destination.settings.paused)
-        });
+        destinations.retain(|&id| self.destinations.get(id).is_some_and(|destination| !destination.settings.paused));
         destinations
     }
 
@@ -231,11 +208,7 @@ impl Transaction<'_, '_> {
 /// The answer to a later event of the group with the key of an earlier one.
 fn answers_of_first(answers: &[Result<Ingested, IngestRefusal>], at: usize) -> Result<Ingested, IngestRefusal> {
     let first = answers[at].clone()?;
-    Ok(Ingested {
-        duplicate: true,
-        wake: Vec::new(),
-        ..first
-    })
+    Ok(Ingested { duplicate: true, wake: Vec::new(), ..first })
 }
 
 /// The id of an event's `index`-th delivery. Exclusive or with the index keeps them different within the event and next to

@@ -53,19 +53,12 @@ pub struct SqliteStore {
 fn store_error(error: &sqlx::Error) -> StoreError {
     let passing = match error {
         sqlx::Error::Database(database) => {
-            let primary = database
-                .code()
-                .and_then(|code| code.parse::<u32>().ok())
-                .map(|code| code & 0xff);
+            let primary = database.code().and_then(|code| code.parse::<u32>().ok()).map(|code| code & 0xff);
             // SQLITE_BUSY, LOCKED, READONLY, IOERR, FULL, CANTOPEN.
             matches!(primary, Some(5 | 6 | 8 | 10 | 13 | 14))
         }
         sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::WorkerCrashed => true,
         _ => false,
     };
-    if passing {
-        StoreError::Unavailable(error.to_string())
-    } else {
-        StoreError::Failed(error.to_string())
-    }
+    if passing { StoreError::Unavailable(error.to_string()) } else { StoreError::Failed(error.to_string()) }
 }

@@ -80,9 +80,7 @@ impl SqliteStore {
         let lock = lock(path).await?;
         let mut connection = connect(path).await?;
         apply_migrations(path, &mut connection).await?;
-        let loaded = destinations::load(&mut connection)
-            .await
-            .map_err(|error| classify(path, &error))?;
+        let loaded = destinations::load(&mut connection).await.map_err(|error| classify(path, &error))?;
         let destinations = Arc::new(DestinationCache::new(loaded));
         let readers = SqlitePoolOptions::new()
             .max_connections(READERS)
@@ -95,12 +93,7 @@ impl SqliteStore {
             .await
             .map_err(|error| classify(path, &error))?;
         let (operations, writer) = writer::spawn(connection, Arc::clone(&destinations), lock);
-        Ok(Self {
-            operations,
-            writer: Some(writer).into(),
-            readers,
-            destinations,
-        })
+        Ok(Self { operations, writer: Some(writer).into(), readers, destinations })
     }
 
     /// Brings the schema of a file up to date without running anything on it. Answers the versions and descriptions of
@@ -153,20 +146,12 @@ async fn connect(path: &Path) -> Result<SqliteConnection, OpenError> {
 
 async fn apply_migrations(path: &Path, connection: &mut SqliteConnection) -> Result<Vec<(i64, String)>, OpenError> {
     schema::migrate(connection).await.map_err(|error| match error {
-        MigrateError::VersionMissing(found) => OpenError::NewerSchema {
-            path: path.to_owned(),
-            found,
-            known: schema::latest(),
-        },
-        MigrateError::VersionMismatch(version) => OpenError::ForeignSchema {
-            path: path.to_owned(),
-            version,
-        },
+        MigrateError::VersionMissing(found) => {
+            OpenError::NewerSchema { path: path.to_owned(), found, known: schema::latest() }
+        }
+        MigrateError::VersionMismatch(version) => OpenError::ForeignSchema { path: path.to_owned(), version },
         MigrateError::Execute(error) => classify(path, &error),
-        other => OpenError::Failed {
-            path: path.to_owned(),
-            reason: other.to_string(),
-        },
+        other => OpenError::Failed { path: path.to_owned(), reason: other.to_string() },
     })
 }
 
@@ -180,28 +165,17 @@ fn classify(path: &Path, error: &sqlx::Error) -> OpenError {
         // SQLITE_NOTADB
         Some(26) => OpenError::NotADatabase { path },
         // SQLITE_READONLY, SQLITE_CANTOPEN
-        Some(8 | 14) => OpenError::NotWritable {
-            path,
-            source: io::Error::other(error.to_string()),
-        },
-        _ => OpenError::Failed {
-            path,
-            reason: error.to_string(),
-        },
+        Some(8 | 14) => OpenError::NotWritable { path, source: io::Error::other(error.to_string()) },
+        _ => OpenError::Failed { path, reason: error.to_string() },
     }
 }
 
 /// The lock of a file: `<file>.lock` beside it, because SQLite's own locks come and go with its transactions. The kernel
 /// releases it with the process, so a leftover file locks nobody out.
 async fn lock(path: &Path) -> Result<File, OpenError> {
-    let directory = path
-        .parent()
-        .filter(|parent| !parent.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !directory.is_dir() {
-        return Err(OpenError::NoDirectory {
-            directory: directory.to_owned(),
-        });
+        return Err(OpenError::NoDirectory { directory: directory.to_owned() });
     }
     if path.is_dir() {
         return Err(OpenError::NotADatabase { path: path.to_owned() });
@@ -209,16 +183,8 @@ async fn lock(path: &Path) -> Result<File, OpenError> {
     let mut lock_path = path.as_os_str().to_owned();
     lock_path.push(".lock");
     let lock_path = PathBuf::from(lock_path);
-    let unwritable = |source| OpenError::NotWritable {
-        path: path.to_owned(),
-        source,
-    };
-    let file = OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(&lock_path)
-        .map_err(unwritable)?;
+    let unwritable = |source| OpenError::NotWritable { path: path.to_owned(), source };
+    let file = OpenOptions::new().create(true).truncate(false).write(true).open(&lock_path).map_err(unwritable)?;
     for _ in 1..LOCK_ATTEMPTS {
         match file.try_lock() {
             Ok(()) => return Ok(file),
@@ -226,9 +192,6 @@ async fn lock(path: &Path) -> Result<File, OpenError> {
             Err(TryLockError::WouldBlock) => tokio::time::sleep(LOCK_PAUSE).await,
         }
     }
-    file.try_lock().map_err(|_| OpenError::InUse {
-        path: path.to_owned(),
-        lock: lock_path,
-    })?;
+    file.try_lock().map_err(|_| OpenError::InUse { path: path.to_owned(), lock: lock_path })?;
     Ok(file)
 }

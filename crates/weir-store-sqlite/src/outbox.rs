@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use async_trait::async_trait;
 use sqlx::sqlite::SqliteRow;
 use weir_core::{
-    AttemptId, DestinationId, EventId, Timestamp,
+    AttemptId, DeliveryId, DestinationId, EventId, Timestamp,
     claim::{Claim, ClaimedDelivery},
     delivery::{Attempt, AttemptOutcome},
     event::EventBody,
@@ -18,7 +18,7 @@ use weir_store::{
 use crate::{
     SqliteStore,
     rows::{self, count, delivery_id, destination_id, event_id, int, optional_time, small, time},
-    sql::{Batch, MAX_ROWS, Values, fetch, padded},
+    sql::{Batch, MAX_ROWS, Values, execute, fetch, padded},
     store_error,
     writer::{Claiming, Operation, Recovery, Release, Transaction},
 };
@@ -49,19 +49,9 @@ impl Outbox for SqliteStore {
         // The empty blob sorts before every id.
         let after = after.as_ref().map_or(&[][..], |id| id.as_bytes());
         values.blob(after).int(before.as_nanos()).int(limit.into());
-        let rows = fetch(&self.readers, DUE_DESTINATIONS, values)
-            .await
-            .map_err(|error| store_error(&error))?;
-        let due = |row: &SqliteRow| {
-            Ok(DueDestination {
-                destination_id: destination_id(row, 0)?,
-                due: time(row, 1)?,
-            })
-        };
-        rows.iter()
-            .map(due)
-            .collect::<Result<_, sqlx::Error>>()
-            .map_err(|error| store_error(&error))
+        let rows = fetch(&self.readers, DUE_DESTINATIONS, values).await.map_err(|error| store_error(&error))?;
+        let due = |row: &SqliteRow| Ok(DueDestination { destination_id: destination_id(row, 0)?, due: time(row, 1)? });
+        rows.iter().map(due).collect::<Result<_, sqlx::Error>>().map_err(|error| store_error(&error))
     }
 
     async fn recover_claims(&self, now: Timestamp, all: bool, limit: u32) -> StoreResult<Recovered> {
@@ -91,24 +81,42 @@ impl Outbox for SqliteStore {
 }
 
 fn read_history(row: &SqliteRow) -> Result<(DestinationId, SendHistory), sqlx::Error> {
-    let history = SendHistory {
-        last_sent_at: optional_time(row, 1)?,
-        unsettled: count(row, 2)? != 0,
-    };
+    let history = SendHistory { last_sent_at: optional_time(row, 1)?, unsettled: count(row, 2)? != 0 };
     Ok((destination_id(row, 0)?, history))
 }
 
 /// One arm for each destination: its oldest due deliveries, found by its part of the due index and bounded by LIMIT, so a
-/// long backlog costs no more than a short one and no destination stands in the way of another. Materialized, or the
-/// planner would multiply the update by the arms.
+/// long backlog costs no more than a short one and no destination stands in the way of another. The arms are asked twice
+/// in one transaction, which finds the same rows twice: once to read them, once to claim them.
+macro_rules! due_arm {
+    ($columns:literal) => {
+        concat!(
+            "SELECT * FROM (SELECT id, ",
+            $columns,
+            " FROM deliveries INDEXED BY deliveries_due
+            WHERE destination_id = ? AND state IN (0, 2) AND next_attempt_at <= ? ORDER BY next_attempt_at, id LIMIT +?)"
+        )
+    };
+}
+
+/// What is due, as one value: sqlx passes each row through a channel between threads, which costs several times what the
+/// row does. Read by [`Taken::read_all`]. The join is in the order of the arms.
+pub(crate) static DUE: Batch = Batch::new(
+    "WITH due (id, arm) AS MATERIALIZED (",
+    due_arm!("?"),
+    " UNION ALL ",
+    ") SELECT CAST(group_concat(d.id || d.event_id || due.arm || ',' || d.claim_epoch || ',' || d.attempts || ',' ||
+        d.created_at || ',' || d.next_attempt_at || ';', '') AS BLOB)
+    FROM due CROSS JOIN deliveries d ON d.id = due.id",
+);
+
+/// Materialized, or the planner would multiply the update by the arms.
 pub(crate) static CLAIM: Batch = Batch::new(
     "WITH due (id, expires_at, now) AS MATERIALIZED (",
-    "SELECT * FROM (SELECT id, ?, ? FROM deliveries INDEXED BY deliveries_due
-        WHERE destination_id = ? AND state IN (0, 2) AND next_attempt_at <= ? ORDER BY next_attempt_at, id LIMIT ?)",
+    due_arm!("?, ?"),
     " UNION ALL ",
-    ") UPDATE deliveries SET state = 1, claim_epoch = claim_epoch + 1, claim_expires_at = due.expires_at, updated_at = due.now
-    FROM due WHERE deliveries.id = due.id
-    RETURNING id, destination_id, event_id, claim_epoch, attempts, created_at, next_attempt_at, claim_expires_at",
+    ") UPDATE OR ROLLBACK deliveries SET state = 1, claim_epoch = claim_epoch + 1, claim_expires_at = due.expires_at, updated_at = due.now
+    FROM due WHERE deliveries.id = due.id",
 );
 /// SQLite allows 500 arms; a statement of that many would be slow to prepare.
 const MAX_ARMS: usize = 64;
@@ -131,13 +139,14 @@ pub(crate) static BODIES: Batch = Batch::new(
 );
 
 /// Back to the state a delivery with its attempts waits in; to `cancelled` when its destination is deleted (column 4).
+/// The plus keeps the planner from walking all claims instead of looking up these.
 pub(crate) static RELEASE: Batch = Batch::new(
-    "UPDATE deliveries SET claim_expires_at = NULL, updated_at = r.column3,
+    "UPDATE OR ROLLBACK deliveries SET claim_expires_at = NULL, updated_at = r.column3,
         state = CASE WHEN r.column4 THEN 6 WHEN attempts = 0 THEN 0 ELSE 2 END
     FROM (VALUES ",
     "(?,?,?,?)",
     ",",
-    ") AS r WHERE deliveries.id = r.column1 AND claim_epoch = r.column2 AND +state = 1 RETURNING id, claim_epoch",
+    ") AS r WHERE deliveries.id = r.column1 AND claim_epoch = r.column2 AND +state = 1",
 );
 
 /// A loose index scan: from one destination straight to the next, however long their backlogs are.
@@ -155,7 +164,7 @@ WITH RECURSIVE waiting (id) AS (
     FROM waiting WHERE id IS NOT NULL
 )
 SELECT first.id, first.due FROM first CROSS JOIN destinations t ON t.id = first.id
-WHERE first.due < ? AND t.paused = 0 AND t.deleted_at IS NULL LIMIT ?";
+WHERE first.due < ? AND t.paused = 0 AND t.deleted_at IS NULL LIMIT +?";
 
 pub(crate) static SEND_HISTORY: Batch = Batch::new(
     "SELECT r.column1,
@@ -171,7 +180,7 @@ pub(crate) static SEND_HISTORY: Batch = Batch::new(
 /// Live claims are as many as sends in flight, so all of them may be looked at.
 pub(crate) const ABANDONED: &str = "
 SELECT id, destination_id, claim_epoch, attempts FROM deliveries INDEXED BY deliveries_claimed
-WHERE state = 1 AND (? OR claim_expires_at < ?) LIMIT ?";
+WHERE state = 1 AND (? OR claim_expires_at < ?) LIMIT +?";
 
 /// A request of the group under way: where its answer belongs.
 struct Asked<'r> {
@@ -183,29 +192,52 @@ struct Asked<'r> {
 
 /// A claimed row, without its body.
 struct Taken {
-    claim: Claim,
+    delivery_id: DeliveryId,
     event_id: EventId,
+    arm: usize,
+    epoch: i64,
     attempts: u32,
     created_at: Timestamp,
     due: Timestamp,
-    expires_at: Timestamp,
 }
 
 impl Taken {
-    fn read(row: &SqliteRow) -> Result<Self, sqlx::Error> {
-        let claim = Claim {
-            delivery_id: delivery_id(row, 0)?,
-            destination_id: destination_id(row, 1)?,
-            epoch: int(row, 3)?,
-        };
-        Ok(Self {
-            claim,
-            event_id: event_id(row, 2)?,
-            attempts: small(row, 4)?,
-            created_at: time(row, 5)?,
-            due: time(row, 6)?,
-            expires_at: time(row, 7)?,
-        })
+    /// Reads the value of [`DUE`]: two ids as bytes, five numbers with commas between them, and a semicolon, for each row.
+    fn read_all(mut rows: &[u8]) -> Option<Vec<Self>> {
+        let mut all = Vec::with_capacity(rows.len() / 64);
+        while !rows.is_empty() {
+            let (delivery_id, rest) = rows.split_first_chunk()?;
+            let (event_id, rest) = rest.split_first_chunk()?;
+            let end = rest.iter().position(|&byte| byte == b';')?;
+            let mut numbers = std::str::from_utf8(&rest[..end]).ok()?.split(',').map(str::parse::<i64>);
+            let mut number = || numbers.next()?.ok();
+            all.push(Self {
+                delivery_id: DeliveryId::from_bytes(*delivery_id),
+                event_id: EventId::from_bytes(*event_id),
+                arm: usize::try_from(number()?).ok()?,
+                // The claim that follows counts one more.
+                epoch: number()? + 1,
+                attempts: u32::try_from(number()?).ok()?,
+                created_at: Timestamp::from_nanos(number()?),
+                due: Timestamp::from_nanos(number()?),
+            });
+            rows = &rest[end + 1..];
+        }
+        Some(all)
+    }
+}
+
+impl Values {
+    /// The values of an arm after its own columns.
+    fn due(&mut self, one: &Asked<'_>) -> &mut Self {
+        self.blob(one.request.destination_id.as_bytes()).int(one.now.as_nanos()).int(one.request.limit.into())
+    }
+
+    /// Arms that find nothing: NULLs and a limit of 0, where SQLite takes no NULL.
+    fn empty_arms(&mut self, columns: usize, count: usize) {
+        for _ in 0..count {
+            self.nulls(columns).int(0);
+        }
     }
 }
 
@@ -214,10 +246,8 @@ impl Transaction<'_, '_> {
         if operations.is_empty() {
             return Ok(());
         }
-        let mut answers: Vec<Vec<Claims>> = operations
-            .iter()
-            .map(|operation| vec![Claims::default(); operation.input.0.len()])
-            .collect();
+        let mut answers: Vec<Vec<Claims>> =
+            operations.iter().map(|operation| vec![Claims::default(); operation.input.0.len()]).collect();
         for wave in self.waves(operations) {
             for part in wave.chunks(MAX_ARMS) {
                 self.claim_part(part, &mut answers).await?;
@@ -245,12 +275,7 @@ impl Transaction<'_, '_> {
                 if waves.len() == *wave {
                     waves.push(Vec::new());
                 }
-                waves[*wave].push(Asked {
-                    operation,
-                    index,
-                    request,
-                    now: *now,
-                });
+                waves[*wave].push(Asked { operation, index, request, now: *now });
                 *wave += 1;
             }
         }
@@ -258,23 +283,29 @@ impl Transaction<'_, '_> {
     }
 
     async fn claim_part(&mut self, asked: &[Asked<'_>], answers: &mut [Vec<Claims>]) -> Result<(), sqlx::Error> {
-        let mut taken: HashMap<DestinationId, Vec<Taken>> = HashMap::new();
-        for one in self.take(asked).await? {
-            taken.entry(one.claim.destination_id).or_default().push(one);
+        let taken = self.take(asked).await?;
+        let bodies = self.bodies_of(&taken).await?;
+        for row in taken {
+            let one = asked.get(row.arm).ok_or_else(|| rows::corrupt("a claim"))?;
+            let body = self.bodies.get(row.event_id).or_else(|| bodies.get(&row.event_id));
+            answers[one.operation][one.index].deliveries.push(ClaimedDelivery {
+                claim: Claim {
+                    delivery_id: row.delivery_id,
+                    destination_id: one.request.destination_id,
+                    epoch: row.epoch,
+                },
+                event_id: row.event_id,
+                event_created_at: row.created_at,
+                attempts: row.attempts,
+                body: body.cloned().ok_or_else(|| rows::corrupt("a body"))?,
+                expires_at: one.request.expires_at,
+            });
         }
-        let bodies = self.bodies_of(taken.values().flatten()).await?;
-        let mut short = Vec::new();
-        for one in asked {
-            let mut rows = taken.remove(&one.request.destination_id).unwrap_or_default();
-            // The order in which an update returns its rows is not defined.
-            rows.sort_unstable_by_key(|row| (row.due, row.claim.delivery_id));
-            if rows.len() < one.request.limit as usize || one.request.limit == 0 {
-                short.push(one);
-            }
-            let deliveries: Result<Vec<ClaimedDelivery>, sqlx::Error> =
-                rows.into_iter().map(|row| self.claimed(row, &bodies)).collect();
-            answers[one.operation][one.index].deliveries = deliveries?;
-        }
+        let short = |one: &&Asked<'_>| {
+            let brought = answers[one.operation][one.index].deliveries.len();
+            brought < one.request.limit as usize || one.request.limit == 0
+        };
+        let short: Vec<&Asked<'_>> = asked.iter().filter(short).collect();
         let next_due = self.next_due(&short).await?;
         for one in short {
             answers[one.operation][one.index].next_due = next_due.get(&one.request.destination_id).copied().flatten();
@@ -282,52 +313,42 @@ impl Transaction<'_, '_> {
         Ok(())
     }
 
+    /// Claims what is due, each destination's oldest first.
     async fn take(&mut self, asked: &[Asked<'_>]) -> Result<Vec<Taken>, sqlx::Error> {
-        let asked: Vec<&Asked<'_>> = asked.iter().filter(|one| one.request.limit > 0).collect();
-        if asked.is_empty() {
+        let arms: Vec<(usize, &Asked<'_>)> =
+            asked.iter().enumerate().filter(|(_, one)| one.request.limit > 0).collect();
+        if arms.is_empty() {
             return Ok(Vec::new());
         }
-        let size = padded(asked.len());
+        let size = padded(arms.len());
+        let mut values = Values::with_capacity(4 * size);
+        for (arm, one) in &arms {
+            values.int(*arm as i64).due(one);
+        }
+        values.empty_arms(3, size - arms.len());
+        let found = fetch(&mut *self.connection, DUE.sql(size), values).await?;
+        let found = found.first().map(|row| rows::optional_blob(row, 0)).transpose()?.flatten().unwrap_or_default();
+        let mut taken = Taken::read_all(found).ok_or_else(|| rows::corrupt("a claim"))?;
+        if taken.is_empty() {
+            return Ok(taken);
+        }
         let mut values = Values::with_capacity(5 * size);
-        for one in &asked {
-            values
-                .int(one.request.expires_at.as_nanos())
-                .int(one.now.as_nanos())
-                .blob(one.request.destination_id.as_bytes())
-                .int(one.now.as_nanos())
-                .int(one.request.limit.into());
+        for (_, one) in &arms {
+            values.int(one.request.expires_at.as_nanos()).int(one.now.as_nanos()).due(one);
         }
-        for _ in asked.len()..size {
-            values.nulls(4).int(0);
+        values.empty_arms(4, size - arms.len());
+        if execute(self.connection, CLAIM.sql(size), values).await? != taken.len() as u64 {
+            return Err(rows::corrupt("a claim"));
         }
-        fetch(&mut *self.connection, CLAIM.sql(size), values)
-            .await?
-            .iter()
-            .map(Taken::read)
-            .collect()
-    }
-
-    fn claimed(&self, taken: Taken, read: &HashMap<EventId, EventBody>) -> Result<ClaimedDelivery, sqlx::Error> {
-        let body = self.bodies.get(taken.event_id).or_else(|| read.get(&taken.event_id));
-        Ok(ClaimedDelivery {
-            claim: taken.claim,
-            event_id: taken.event_id,
-            event_created_at: taken.created_at,
-            attempts: taken.attempts,
-            body: body.cloned().ok_or_else(|| rows::corrupt("a body"))?,
-            expires_at: taken.expires_at,
-        })
+        // Already so in practice; the order of a join is not promised.
+        taken.sort_by_key(|row| (row.arm, row.due, row.delivery_id));
+        Ok(taken)
     }
 
     /// The bodies that are not in memory any more.
-    async fn bodies_of(
-        &mut self,
-        taken: impl Iterator<Item = &Taken>,
-    ) -> Result<HashMap<EventId, EventBody>, sqlx::Error> {
-        let missing: HashSet<EventId> = taken
-            .map(|taken| taken.event_id)
-            .filter(|&id| self.bodies.get(id).is_none())
-            .collect();
+    async fn bodies_of(&mut self, taken: &[Taken]) -> Result<HashMap<EventId, EventBody>, sqlx::Error> {
+        let missing: HashSet<EventId> =
+            taken.iter().map(|taken| taken.event_id).filter(|&id| self.bodies.get(id).is_none()).collect();
         let missing: Vec<EventId> = missing.into_iter().collect();
         let mut bodies = HashMap::with_capacity(missing.len());
         for part in missing.chunks(MAX_ROWS) {
@@ -365,54 +386,41 @@ impl Transaction<'_, '_> {
     }
 
     pub(crate) async fn release(&mut self, operations: &mut [Release]) -> Result<(), sqlx::Error> {
-        let mut released: HashSet<Claim> = HashSet::new();
+        if operations.is_empty() {
+            return Ok(());
+        }
         let all: Vec<(Claim, Timestamp)> = operations
             .iter()
             .flat_map(|release| release.input.0.iter().map(|&claim| (claim, release.input.1)))
             .collect();
-        let named: HashMap<_, _> = all
-            .iter()
-            .map(|(claim, _)| ((claim.delivery_id, claim.epoch), *claim))
-            .collect();
+        let mut held = self.held(all.iter().map(|&(claim, _)| claim)).await?;
+        let mut changed = 0;
         for part in all.chunks(MAX_ROWS) {
             let size = padded(part.len());
             let mut values = Values::with_capacity(4 * size);
             for (claim, now) in part {
                 let deleted = self.destinations.is_deleted(claim.destination_id);
-                values
-                    .blob(claim.delivery_id.as_bytes())
-                    .int(claim.epoch)
-                    .int(now.as_nanos())
-                    .int(deleted.into());
+                values.blob(claim.delivery_id.as_bytes()).int(claim.epoch).int(now.as_nanos()).int(deleted.into());
             }
             values.nulls(4 * (size - part.len()));
-            for row in fetch(&mut *self.connection, RELEASE.sql(size), values).await? {
-                released.extend(named.get(&(delivery_id(&row, 0)?, int(&row, 1)?)));
-            }
+            changed += execute(self.connection, RELEASE.sql(size), values).await?;
         }
+        self.expect_held(held.len(), changed)?;
         for operation in operations {
             // Taken out as they are counted, so that a claim given back twice counts once.
-            operation.answer = Some(operation.input.0.iter().filter(|claim| released.remove(claim)).count() as u64);
+            operation.answer = Some(operation.input.0.iter().filter(|claim| held.remove(claim)).count() as u64);
         }
         Ok(())
     }
 
     pub(crate) async fn recover(&mut self, recovery: Recovery) -> Result<Recovered, sqlx::Error> {
         let mut values = Values::default();
-        values
-            .int(recovery.all.into())
-            .int(recovery.now.as_nanos())
-            .int(recovery.limit.into());
+        values.int(recovery.all.into()).int(recovery.now.as_nanos()).int(recovery.limit.into());
         let rows = fetch(&mut *self.connection, ABANDONED, values).await?;
         let results: Result<Vec<AttemptResult>, sqlx::Error> =
             rows.iter().map(|row| self.unknown_outcome(row, recovery.now)).collect();
         let settlements = self.settle_all(&results?.iter().collect::<Vec<_>>()).await?;
-        let count = |state| {
-            settlements
-                .iter()
-                .filter(|&&settled| settled == Settlement::Settled(state))
-                .count() as u64
-        };
+        let count = |state| settlements.iter().filter(|&&settled| settled == Settlement::Settled(state)).count() as u64;
         Ok(Recovered {
             retried: count(weir_core::DeliveryState::Retrying),
             dead: count(weir_core::DeliveryState::Dead),
@@ -422,20 +430,14 @@ impl Transaction<'_, '_> {
 
     /// The attempt of a claim whose holder is gone: it may have been sent, up to this moment, and it counts.
     fn unknown_outcome(&self, row: &SqliteRow, now: Timestamp) -> Result<AttemptResult, sqlx::Error> {
-        let claim = Claim {
-            delivery_id: delivery_id(row, 0)?,
-            destination_id: destination_id(row, 1)?,
-            epoch: int(row, 2)?,
-        };
+        let claim =
+            Claim { delivery_id: delivery_id(row, 0)?, destination_id: destination_id(row, 1)?, epoch: int(row, 2)? };
         let number = small(row, 3)? + 1;
         let destination = self.destinations.get(claim.destination_id);
         let exhausted = destination.is_some_and(|destination| number >= destination.settings.retry.max_attempts);
         let attempt = Attempt {
             // No fresh randomness here; the delivery's own and the number make it unique.
-            id: AttemptId::new(
-                now,
-                u128::from_be_bytes(*claim.delivery_id.as_bytes()).wrapping_add(number.into()),
-            ),
+            id: AttemptId::new(now, u128::from_be_bytes(*claim.delivery_id.as_bytes()).wrapping_add(number.into())),
             delivery_id: claim.delivery_id,
             number,
             sent_at: Some(now),
@@ -447,16 +449,7 @@ impl Transaction<'_, '_> {
             ),
             response_body: None,
         };
-        let verdict = if exhausted {
-            Verdict::Dead
-        } else {
-            Verdict::Retry { at: now }
-        };
-        Ok(AttemptResult {
-            claim,
-            attempt,
-            verdict,
-            now,
-        })
+        let verdict = if exhausted { Verdict::Dead } else { Verdict::Retry { at: now } };
+        Ok(AttemptResult { claim, attempt, verdict, now })
     }
 }

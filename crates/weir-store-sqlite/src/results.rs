@@ -25,28 +25,43 @@ impl Results for SqliteStore {
     }
 
     async fn retry_delivery(&self, id: DeliveryId, now: Timestamp) -> StoreResult<DeliveryAction> {
-        self.ask((id, now), |edit| Operation::Edit(Edit::RetryDelivery(edit)))
-            .await
+        self.ask((id, now), |edit| Operation::Edit(Edit::RetryDelivery(edit))).await
     }
 
     async fn cancel_delivery(&self, id: DeliveryId, now: Timestamp) -> StoreResult<DeliveryAction> {
-        self.ask((id, now), |edit| Operation::Edit(Edit::CancelDelivery(edit)))
-            .await
+        self.ask((id, now), |edit| Operation::Edit(Edit::CancelDelivery(edit))).await
     }
 }
 
-/// Columns: id, epoch, new state, counted attempts, due (NULL: as it was), now.
+/// Some claim was not held after all. Told from a real error by its kind, which no statement here returns.
+const CLAIMS_LOST: sqlx::Error = sqlx::Error::RowNotFound;
+
+/// Whether a group failed only because some claim was not held.
+pub(crate) fn claims_lost(error: &sqlx::Error) -> bool {
+    matches!(error, sqlx::Error::RowNotFound)
+}
+
+/// Columns: id, epoch, new state, counted attempts, due (NULL: as it was), now. The plus keeps the planner from walking all
+/// claims instead of looking up these.
 pub(crate) static SETTLE: Batch = Batch::new(
-    "UPDATE deliveries SET state = r.column3, attempts = r.column4, claim_expires_at = NULL,
+    "UPDATE OR ROLLBACK deliveries SET state = r.column3, attempts = r.column4, claim_expires_at = NULL,
         next_attempt_at = coalesce(r.column5, next_attempt_at), updated_at = r.column6
     FROM (VALUES ",
     "(?,?,?,?,?,?)",
     ",",
-    ") AS r WHERE deliveries.id = r.column1 AND claim_epoch = r.column2 AND +state = 1 RETURNING id, claim_epoch",
+    ") AS r WHERE deliveries.id = r.column1 AND claim_epoch = r.column2 AND +state = 1",
+);
+
+/// Which of some claims are still held.
+pub(crate) static HELD: Batch = Batch::new(
+    "SELECT d.id, d.claim_epoch FROM (VALUES ",
+    "(?,?)",
+    ",",
+    ") AS r CROSS JOIN deliveries d ON d.id = r.column1 AND d.claim_epoch = r.column2 AND +d.state = 1",
 );
 
 static INSERT_ATTEMPTS: Batch = Batch::new(
-    "INSERT INTO attempts (delivery_id, number, id, destination_id, sent_at, duration_ms, outcome, status_code, error, response_body) VALUES ",
+    "INSERT OR ROLLBACK INTO attempts (delivery_id, number, id, destination_id, sent_at, duration_ms, outcome, status_code, error, response_body) VALUES ",
     "(?,?,?,?,?,?,?,?,?,?)",
     ",",
     "",
@@ -77,15 +92,22 @@ impl Transaction<'_, '_> {
 
     /// Moves the deliveries on whose claims still hold, then records their attempts, and only theirs.
     pub(crate) async fn settle_all(&mut self, results: &[&AttemptResult]) -> Result<Vec<Settlement>, sqlx::Error> {
-        let mut held: HashSet<(DeliveryId, i64)> = HashSet::with_capacity(results.len());
-        // Of two results for one claim the first counts; SQLite would be free to take either.
-        let unique: Vec<&AttemptResult> = results
+        let mut held = self.held(results.iter().map(|result| result.claim)).await?;
+        let mut settled = Vec::with_capacity(held.len());
+        let answers: Vec<Settlement> = results
             .iter()
-            .copied()
-            .filter(|result| held.insert(claim_key(&result.claim)))
+            .map(|result| {
+                // Taken out as it is answered, so that of two results for one claim the first counts.
+                if held.remove(&result.claim) {
+                    settled.push(*result);
+                    Settlement::Settled(self.next_state(result).0)
+                } else {
+                    Settlement::ClaimLost
+                }
+            })
             .collect();
-        held.clear();
-        for part in unique.chunks(MAX_ROWS) {
+        let mut changed = 0;
+        for part in settled.chunks(MAX_ROWS) {
             let size = padded(part.len());
             let mut values = Values::with_capacity(6 * size);
             for result in part {
@@ -99,23 +121,40 @@ impl Transaction<'_, '_> {
                     .int(result.now.as_nanos());
             }
             values.nulls(6 * (size - part.len()));
-            for row in fetch(&mut *self.connection, SETTLE.sql(size), values).await? {
-                held.insert((delivery_id(&row, 0)?, int(&row, 1)?));
-            }
+            changed += execute(self.connection, SETTLE.sql(size), values).await?;
         }
-        let mut settled = Vec::with_capacity(held.len());
-        let answers = results.iter().map(|result| {
-            // Taken out as it is answered, so that only the first of two results has held its claim.
-            if held.remove(&claim_key(&result.claim)) {
-                settled.push(*result);
-                Settlement::Settled(self.next_state(result).0)
-            } else {
-                Settlement::ClaimLost
-            }
-        });
-        let answers = answers.collect();
+        self.expect_held(settled.len(), changed)?;
         self.insert_attempts(&settled).await?;
         Ok(answers)
+    }
+
+    /// Which claims are still held. Nearly always all of them are, so at first that is taken for granted, and the number of
+    /// changed rows proves it ([`Transaction::expect_held`]).
+    pub(crate) async fn held(&mut self, claims: impl Iterator<Item = Claim>) -> Result<HashSet<Claim>, sqlx::Error> {
+        let mut held: HashSet<Claim> = claims.collect();
+        if !self.doubtful {
+            return Ok(held);
+        }
+        let asked: Vec<Claim> = held.iter().copied().collect();
+        let mut found: HashSet<(DeliveryId, i64)> = HashSet::new();
+        for part in asked.chunks(MAX_ROWS) {
+            let size = padded(part.len());
+            let mut values = Values::with_capacity(2 * size);
+            for claim in part {
+                values.blob(claim.delivery_id.as_bytes()).int(claim.epoch);
+            }
+            values.nulls(2 * (size - part.len()));
+            for row in fetch(&mut *self.connection, HELD.sql(size), values).await? {
+                found.insert((delivery_id(&row, 0)?, int(&row, 1)?));
+            }
+        }
+        held.retain(|claim| found.contains(&(claim.delivery_id, claim.epoch)));
+        Ok(held)
+    }
+
+    /// Fails the group with [`CLAIMS_LOST`] when fewer claims were held than thought; it then runs again, in doubt.
+    pub(crate) fn expect_held(&self, held: usize, changed: u64) -> Result<(), sqlx::Error> {
+        if changed == held as u64 { Ok(()) } else { Err(CLAIMS_LOST) }
     }
 
     /// The state a verdict leads to and when the delivery is due again.
@@ -168,12 +207,7 @@ impl Transaction<'_, '_> {
         }
         let mut values = Values::default();
         values.int(now.as_nanos()).int(now.as_nanos()).blob(id.as_bytes());
-        execute(
-            self.connection,
-            if state.is_waiting() { PULL_FORWARD } else { RETRY_ENDED }.into(),
-            values,
-        )
-        .await?;
+        execute(self.connection, if state.is_waiting() { PULL_FORWARD } else { RETRY_ENDED }.into(), values).await?;
         Ok(DeliveryAction::Done { destination_id })
     }
 
@@ -199,12 +233,6 @@ impl Transaction<'_, '_> {
         let mut values = Values::default();
         values.blob(id.as_bytes());
         let rows = fetch(&mut *self.connection, SELECT_ONE, values).await?;
-        rows.first()
-            .map(|row: &SqliteRow| Ok((destination_id(row, 0)?, rows::state(row, 1)?)))
-            .transpose()
+        rows.first().map(|row: &SqliteRow| Ok((destination_id(row, 0)?, rows::state(row, 1)?))).transpose()
     }
-}
-
-fn claim_key(claim: &Claim) -> (DeliveryId, i64) {
-    (claim.delivery_id, claim.epoch)
 }

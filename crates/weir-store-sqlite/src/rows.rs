@@ -48,6 +48,10 @@ pub(crate) fn optional_text(row: &SqliteRow, column: usize) -> Result<Option<Str
     row.try_get_unchecked(column)
 }
 
+pub(crate) fn optional_blob(row: &SqliteRow, column: usize) -> Result<Option<&[u8]>, sqlx::Error> {
+    row.try_get_unchecked(column)
+}
+
 pub(crate) fn id(row: &SqliteRow, column: usize) -> Result<[u8; 16], sqlx::Error> {
     let bytes: &[u8] = row.try_get_unchecked(column)?;
     bytes.try_into().map_err(|_| corrupt("an id"))
@@ -72,8 +76,7 @@ pub(crate) const fn state_code(state: DeliveryState) -> i64 {
 
 pub(crate) fn state(row: &SqliteRow, column: usize) -> Result<DeliveryState, sqlx::Error> {
     let code = usize::try_from(int(row, column)?).ok();
-    code.and_then(|code| DeliveryState::ALL.get(code).copied())
-        .ok_or_else(|| corrupt("a state"))
+    code.and_then(|code| DeliveryState::ALL.get(code).copied()).ok_or_else(|| corrupt("a state"))
 }
 
 pub(crate) const fn outcome_code(outcome: AttemptOutcome) -> i64 {
@@ -82,8 +85,7 @@ pub(crate) const fn outcome_code(outcome: AttemptOutcome) -> i64 {
 
 fn outcome(row: &SqliteRow, column: usize) -> Result<AttemptOutcome, sqlx::Error> {
     let code = usize::try_from(int(row, column)?).ok();
-    code.and_then(|code| AttemptOutcome::ALL.get(code).copied())
-        .ok_or_else(|| corrupt("an outcome"))
+    code.and_then(|code| AttemptOutcome::ALL.get(code).copied()).ok_or_else(|| corrupt("an outcome"))
 }
 
 /// What [`event`] reads.
@@ -155,11 +157,7 @@ pub(crate) fn limits(text: &str) -> Result<RateLimits, sqlx::Error> {
     let values: Vec<Value> = serde_json::from_str(text).map_err(|_| unreadable())?;
     let limit = |value: &Value| {
         let number = |name: &str| value[name].as_u64().and_then(|number| u32::try_from(number).ok());
-        RateLimit::with_burst(
-            number("limit")?,
-            Period::parse(value["period"].as_str()?)?,
-            number("burst")?,
-        )
+        RateLimit::with_burst(number("limit")?, Period::parse(value["period"].as_str()?)?, number("burst")?)
     };
     let limits: Option<Vec<RateLimit>> = values.iter().map(limit).collect();
     RateLimits::new(limits.ok_or_else(unreadable)?).map_err(|_| unreadable())

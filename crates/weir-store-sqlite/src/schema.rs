@@ -10,11 +10,7 @@ use sqlx::{
 use crate::sql::{Values, fetch};
 
 /// Version, description, text.
-const MIGRATIONS: &[(i64, &str, &str)] = &[(
-    1,
-    "initial",
-    include_str!("../../../migrations/sqlite/0001_initial.sql"),
-)];
+const MIGRATIONS: &[(i64, &str, &str)] = &[(1, "initial", include_str!("../../../migrations/sqlite/0001_initial.sql"))];
 
 /// The newest version this program knows.
 pub(crate) fn latest() -> i64 {
@@ -23,13 +19,7 @@ pub(crate) fn latest() -> i64 {
 
 fn migrator() -> Migrator {
     let migration = |&(version, description, sql): &(i64, &'static str, &'static str)| {
-        Migration::new(
-            version,
-            description.into(),
-            MigrationType::Simple,
-            sql.into_sql_str(),
-            false,
-        )
+        Migration::new(version, description.into(), MigrationType::Simple, sql.into_sql_str(), false)
     };
     Migrator::with_migrations(MIGRATIONS.iter().map(migration).collect())
 }
@@ -42,9 +32,7 @@ pub(crate) async fn migrate(connection: &mut SqliteConnection) -> Result<Vec<(i6
     }
     migrator().run_direct(None, connection, false).await?;
     let fresh = MIGRATIONS.iter().filter(|(version, ..)| !before.contains(version));
-    Ok(fresh
-        .map(|&(version, description, _)| (version, description.to_owned()))
-        .collect())
+    Ok(fresh.map(|&(version, description, _)| (version, description.to_owned())).collect())
 }
 
 /// The versions a file has, without making the table that records them.

@@ -33,13 +33,7 @@ impl Batch {
         separator: &'static str,
         tail: &'static str,
     ) -> Self {
-        Self {
-            head,
-            row,
-            separator,
-            tail,
-            built: [const { OnceLock::new() }; LARGEST + 1],
-        }
+        Self { head, row, separator, tail, built: [const { OnceLock::new() }; LARGEST + 1] }
     }
 
     /// The statement for `rows`, a power of two up to [`MAX_ROWS`].
@@ -127,9 +121,7 @@ pub(crate) async fn execute(
     sql: Arc<str>,
     values: Values,
 ) -> Result<u64, sqlx::Error> {
-    let done = sqlx::query_with(AssertSqlSafe(sql), values.finish()?)
-        .execute(connection)
-        .await?;
+    let done = sqlx::query_with(AssertSqlSafe(sql), values.finish()?).execute(connection).await?;
     Ok(done.rows_affected())
 }
 
@@ -139,9 +131,7 @@ pub(crate) async fn fetch<'c>(
     sql: impl Into<Arc<str>>,
     values: Values,
 ) -> Result<Vec<SqliteRow>, sqlx::Error> {
-    sqlx::query_with(AssertSqlSafe(sql.into()), values.finish()?)
-        .fetch_all(connection)
-        .await
+    sqlx::query_with(AssertSqlSafe(sql.into()), values.finish()?).fetch_all(connection).await
 }
 
 #[cfg(test)]

@@ -29,6 +29,7 @@ use crate::{
     bodies::RecentBodies,
     cache::{DestinationCache, Staged},
     destinations::Edit,
+    results::claims_lost,
     store_error,
 };
 
@@ -89,11 +90,7 @@ impl SqliteStore {
     pub(crate) async fn ask<I, O>(&self, input: I, wrap: impl FnOnce(Pending<I, O>) -> Operation) -> StoreResult<O> {
         let closed = || StoreError::Unavailable("the store is closed".to_owned());
         let (reply, answer) = oneshot::channel();
-        let operation = wrap(Pending {
-            input,
-            answer: None,
-            reply,
-        });
+        let operation = wrap(Pending { input, answer: None, reply });
         self.operations.send(operation).await.map_err(|_| closed())?;
         answer.await.map_err(|_| closed())?
     }
@@ -104,6 +101,8 @@ pub(crate) struct Transaction<'t, 'c> {
     pub(crate) connection: &'t mut SqliteConnection,
     pub(crate) destinations: &'t mut Staged<'c>,
     pub(crate) bodies: &'t mut RecentBodies,
+    /// Whether some claim was found lost, so that each must be looked at before it is taken for held.
+    pub(crate) doubtful: bool,
 }
 
 /// Operations that commit together.
@@ -144,12 +143,7 @@ impl Group {
                 self.recoveries.push(recover);
             }
             Operation::Claim(claim) => {
-                self.rows += claim
-                    .input
-                    .0
-                    .iter()
-                    .map(|request| request.limit as usize)
-                    .sum::<usize>();
+                self.rows += claim.input.0.iter().map(|request| request.limit as usize).sum::<usize>();
                 self.claims.push(claim);
             }
             Operation::Close => {}
@@ -164,10 +158,7 @@ impl Group {
     fn durable(&self) -> bool {
         !self.ingests.is_empty()
             || self.edits.iter().any(Edit::durable)
-            || self
-                .claims
-                .iter()
-                .any(|claim| claim.input.0.iter().any(|request| request.durable))
+            || self.claims.iter().any(|claim| claim.input.0.iter().any(|request| request.durable))
     }
 
     async fn run(&mut self, transaction: &mut Transaction<'_, '_>) -> Result<(), sqlx::Error> {
@@ -188,9 +179,7 @@ impl Group {
         self.ingests.into_iter().for_each(|ingest| ingest.finish(failure));
         self.settles.into_iter().for_each(|settle| settle.finish(failure));
         self.releases.into_iter().for_each(|release| release.finish(failure));
-        self.recoveries
-            .into_iter()
-            .for_each(|recovery| recovery.finish(failure));
+        self.recoveries.into_iter().for_each(|recovery| recovery.finish(failure));
         self.claims.into_iter().for_each(|claim| claim.finish(failure));
     }
 
@@ -228,12 +217,7 @@ pub(crate) fn spawn(
 ) -> (mpsc::Sender<Operation>, JoinHandle<()>) {
     let (sender, operations) = mpsc::channel(WAITING_OPERATIONS);
     let bodies = RecentBodies::new(RECENT_BODY_BYTES);
-    let writer = Writer {
-        connection,
-        destinations,
-        bodies,
-        synced: true,
-    };
+    let writer = Writer { connection, destinations, bodies, synced: true };
     let task = tokio::spawn(async move {
         writer.run(operations).await;
         drop(lock);
@@ -270,12 +254,12 @@ impl Writer {
         if group.operations == 0 {
             return;
         }
-        match self.try_commit(&mut group).await.map_err(|error| store_error(&error)) {
+        match self.run_group(&mut group).await.map_err(|error| store_error(&error)) {
             Ok(()) => group.finish(None),
             Err(error @ StoreError::Failed(_)) if group.operations > 1 => {
                 tracing::warn!(%error, operations = group.operations, "a group failed; its operations run one by one");
                 for mut alone in group.split() {
-                    let outcome = self.try_commit(&mut alone).await.map_err(|error| store_error(&error));
+                    let outcome = self.run_group(&mut alone).await.map_err(|error| store_error(&error));
                     alone.finish(outcome.as_ref().err());
                 }
             }
@@ -283,7 +267,15 @@ impl Writer {
         }
     }
 
-    async fn try_commit(&mut self, group: &mut Group) -> Result<(), sqlx::Error> {
+    /// Runs a group, and once more in doubt when a claim in it was lost: the first run changed nothing then.
+    async fn run_group(&mut self, group: &mut Group) -> Result<(), sqlx::Error> {
+        match self.try_commit(group, false).await {
+            Err(error) if claims_lost(&error) => self.try_commit(group, true).await,
+            outcome => outcome,
+        }
+    }
+
+    async fn try_commit(&mut self, group: &mut Group, doubtful: bool) -> Result<(), sqlx::Error> {
         self.sync_commits(group.durable()).await?;
         self.statement("BEGIN IMMEDIATE").await?;
         let destinations = Arc::clone(&self.destinations);
@@ -293,6 +285,7 @@ impl Writer {
                 connection: &mut self.connection,
                 destinations: &mut staged,
                 bodies: &mut self.bodies,
+                doubtful,
             };
             group.run(&mut transaction).await
         };
@@ -316,12 +309,7 @@ impl Writer {
     /// Chooses whether commits wait for the disk. Cannot change inside a transaction.
     async fn sync_commits(&mut self, durable: bool) -> Result<(), sqlx::Error> {
         if self.synced != durable {
-            self.statement(if durable {
-                "PRAGMA synchronous = FULL"
-            } else {
-                "PRAGMA synchronous = NORMAL"
-            })
-            .await?;
+            self.statement(if durable { "PRAGMA synchronous = FULL" } else { "PRAGMA synchronous = NORMAL" }).await?;
             self.synced = durable;
         }
         Ok(())

@@ -27,10 +27,7 @@ impl Backend for Sqlite {
 }
 
 async fn sqlite() -> Sqlite {
-    Sqlite {
-        directory: tempfile::tempdir().unwrap(),
-        opened: Mutex::new(None),
-    }
+    Sqlite { directory: tempfile::tempdir().unwrap(), opened: Mutex::new(None) }
 }
 
 weir_store::store_conformance!(sqlite);

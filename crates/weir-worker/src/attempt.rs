@@ -65,10 +65,7 @@ pub(crate) struct Unsent {
 
 impl From<Permit> for Unsent {
     fn from(permit: Permit) -> Self {
-        Self {
-            permit: permit.id,
-            claim: permit.delivery.claim,
-        }
+        Self { permit: permit.id, claim: permit.delivery.claim }
     }
 }
 
@@ -184,21 +181,12 @@ impl Attempter {
         let unix_seconds = self.clock.wall().as_secs();
         let id = delivery.event_id.to_string();
         let signature = target.destination.settings.secret.sign(&id, unix_seconds, &body);
-        let head = target
-            .target
-            .request_head(&id, unix_seconds, &signature, delivery.attempts + 1);
-        self.outbound
-            .send(&target.target, connection, head, body, slot, target.timeout())
-            .await
+        let head = target.target.request_head(&id, unix_seconds, &signature, delivery.attempts + 1);
+        self.outbound.send(&target.target, connection, head, body, slot, target.timeout()).await
     }
 
     fn judge(&self, permit: Permit, target: &DestinationTarget, sent: Sent) -> Ended {
-        let ClaimedDelivery {
-            claim,
-            event_created_at,
-            attempts,
-            ..
-        } = permit.delivery;
+        let ClaimedDelivery { claim, event_created_at, attempts, .. } = permit.delivery;
         let number = attempts + 1;
         let now = sent.ended_at;
         let policy = &target.destination.settings.retry;
@@ -224,27 +212,14 @@ impl Attempter {
             error: sent.error,
             response_body: sent.response_body,
         };
-        let result = AttemptResult {
-            claim,
-            attempt,
-            verdict: decision.verdict,
-            now,
-        };
-        Ended::Recorded(Box::new(Finished {
-            permit: permit.id,
-            result,
-            effect: decision.effect,
-            reason,
-        }))
+        let result = AttemptResult { claim, attempt, verdict: decision.verdict, now };
+        Ended::Recorded(Box::new(Finished { permit: permit.id, result, effect: decision.effect, reason }))
     }
 }
 
 fn closed_each_time() -> Wire {
     let error = "each connection was closed before the request could be sent".to_owned();
-    Wire::Unreachable(Unreachable {
-        failure: Failure::Connect,
-        error,
-    })
+    Wire::Unreachable(Unreachable { failure: Failure::Connect, error })
 }
 
 fn observe(

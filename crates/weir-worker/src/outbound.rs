@@ -75,11 +75,7 @@ pub struct Sent {
 
 impl Outbound {
     pub fn new(policy: AddressPolicy, roots: TlsRoots, clock: Arc<dyn Clock>) -> Self {
-        Self {
-            dialer: Dialer::new(policy, roots, CONNECT_BUDGET),
-            pool: Pool::new(),
-            clock,
-        }
+        Self { dialer: Dialer::new(policy, roots, CONNECT_BUDGET), pool: Pool::new(), clock }
     }
 
     /// Another budget for DNS, TCP and TLS together.
@@ -127,9 +123,7 @@ impl Outbound {
             self.pool.give_back(connection);
             return SendResult::SlotMissed;
         }
-        let result = connection
-            .exchange(target.request(head), body, slot, timeout, &*self.clock)
-            .await;
+        let result = connection.exchange(target.request(head), body, slot, timeout, &*self.clock).await;
         if connection.is_reusable() {
             self.pool.give_back(connection);
         }

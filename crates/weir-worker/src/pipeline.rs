@@ -52,13 +52,7 @@ impl Worker {
         outbound: Arc<Outbound>,
         grace: Duration,
     ) -> Self {
-        Self {
-            store,
-            queue,
-            clock,
-            outbound,
-            grace,
-        }
+        Self { store, queue, clock, outbound, grace }
     }
 
     /// Delivers until `shutdown` resolves; then finishes what is in flight, hands back the rest, and returns once everything
@@ -81,10 +75,7 @@ impl Worker {
         let all_ended = slots.acquire_many(MAX_UNDER_WAY);
         if tokio::time::timeout(self.grace, all_ended).await.is_err() {
             let left = MAX_UNDER_WAY as usize - slots.available_permits();
-            tracing::warn!(
-                left,
-                "attempts did not finish within the grace period; their outcome is unknown"
-            );
+            tracing::warn!(left, "attempts did not finish within the grace period; their outcome is unknown");
         }
         // Tasks beyond the grace period hold clones of the sender, so the recorder is told to end rather than waited for.
         recording.finish();

@@ -1,23 +1,26 @@
-//! Records what ended, in batches: the store first, then the queue.
+//! Records what ended, in batches.
 //!
-//! While one batch commits, the next gathers. What is finished is kept and recorded when a failed store is back; nothing
+//! An answer gives its destination room at once: how long a commit takes must not count against `max_in_flight`. While some
+//! batches commit, the next gathers. What is finished is kept and recorded when a failed store is back; nothing
 //! that was sent is forgotten while the process lives.
 
 use std::{sync::Arc, time::Duration};
 
 use metrics::counter;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use weir_core::{
     Clock, Timestamp,
     outcome::{Effect, Verdict},
 };
-use weir_queue::{Edit, PermitId, SharedQueue, Wake};
+use weir_queue::{Edit, SharedQueue, Wake};
 use weir_store::{Settlement, SharedStore};
 
 use crate::attempt::{Finished, Unsent};
 
 /// Recorded in one commit.
 const BATCH: usize = 1_024;
+/// Commits under way at one time.
+const COMMITS: u32 = 4;
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
 
@@ -52,10 +55,9 @@ impl Recording {
 
 /// Settles attempts and releases unused permits.
 pub(crate) struct Recorder {
-    store: SharedStore,
-    queue: SharedQueue,
-    clock: Arc<dyn Clock>,
+    ledger: Arc<Ledger>,
     endings: mpsc::UnboundedReceiver<Ending>,
+    commits: Arc<Semaphore>,
 }
 
 impl Recorder {
@@ -64,18 +66,19 @@ impl Recorder {
         (
             Recording(sender),
             Self {
-                store,
-                queue,
-                clock,
+                ledger: Arc::new(Ledger { store, queue, clock }),
                 endings,
+                commits: Arc::new(Semaphore::new(COMMITS as usize)),
             },
         )
     }
 
+    /// Records until told to finish; what was reported before that is recorded when this returns.
     pub(crate) async fn run(mut self) {
         let mut batch = Vec::with_capacity(BATCH);
-        while self.endings.recv_many(&mut batch, BATCH).await > 0 {
-            let (mut finished, mut unsent, mut last) = (Vec::new(), Vec::new(), false);
+        let mut last = false;
+        while !last && self.endings.recv_many(&mut batch, BATCH).await > 0 {
+            let (mut finished, mut unsent) = (Vec::new(), Vec::new());
             for ending in batch.drain(..) {
                 match ending {
                     Ending::Finished(ended) => finished.push(ended),
@@ -83,61 +86,82 @@ impl Recorder {
                     Ending::Last => last = true,
                 }
             }
-            self.settle(finished).await;
-            self.release(unsent).await;
-            if last {
-                return;
+            if !finished.is_empty() {
+                self.ledger.make_room(&finished).await;
+                self.commit(finished, Ledger::settle).await;
             }
+            if !unsent.is_empty() {
+                self.commit(unsent, Ledger::release).await;
+            }
+        }
+        // Every commit has given its place back.
+        let _ = self.commits.acquire_many(COMMITS).await;
+    }
+
+    /// Starts a commit; the next batch gathers and starts its own while this one is under way.
+    async fn commit<T, Fut>(&self, ended: Vec<T>, write: fn(Arc<Ledger>, Vec<T>) -> Fut)
+    where
+        T: Send + 'static,
+        Fut: Future<Output = ()> + Send + 'static,
+    {
+        let Ok(place) = self.commits.clone().acquire_owned().await else { return };
+        let written = write(self.ledger.clone(), ended);
+        tokio::spawn(async move {
+            written.await;
+            drop(place);
+        });
+    }
+}
+
+/// The writes of the recorder.
+struct Ledger {
+    store: SharedStore,
+    queue: SharedQueue,
+    clock: Arc<dyn Clock>,
+}
+
+impl Ledger {
+    /// The answers are in: restrain what asked for it, then let the destinations have their room back. The store follows;
+    /// should the process die first, the claims are still there and resolve as unknown.
+    async fn make_room(&self, finished: &[Finished]) {
+        self.restrain(finished).await;
+        let ids: Vec<_> = finished.iter().map(|ended| ended.permit).collect();
+        if let Err(error) = self.queue.settle(&ids).await {
+            tracing::warn!(%error, "could not settle permits in the queue; they expire by themselves");
         }
     }
 
-    async fn settle(&self, finished: Vec<Finished>) {
-        if finished.is_empty() {
-            return;
-        }
-        self.restrain(&finished).await;
-        let results: Vec<_> = finished.iter().map(|ended| ended.result.clone()).collect();
+    async fn settle(self: Arc<Self>, finished: Vec<Finished>) {
+        let retries: Vec<_> = finished.iter().filter_map(retry_wake).collect();
+        let results: Vec<_> = finished.into_iter().map(|ended| ended.result).collect();
         let settlements = persist("record attempts", || self.store.settle(results.clone())).await;
-        let lost = settlements
-            .iter()
-            .filter(|settlement| **settlement == Settlement::ClaimLost)
-            .count();
+        let lost = settlements.iter().filter(|settlement| **settlement == Settlement::ClaimLost).count();
         if lost > 0 {
             counter!("weir_claims_lost_total").increment(lost as u64);
             tracing::warn!(lost, "attempts ended after their claims had been recovered");
         }
-        let ids: Vec<_> = finished.iter().map(|ended| ended.permit).collect();
-        let retries: Vec<_> = finished.iter().filter_map(retry_wake).collect();
-        self.tell_queue(&ids, &retries).await;
+        self.wake(&retries).await;
     }
 
-    async fn release(&self, unsent: Vec<Unsent>) {
-        if unsent.is_empty() {
-            return;
-        }
+    async fn release(self: Arc<Self>, unsent: Vec<Unsent>) {
         let now = self.clock.now();
         let claims: Vec<_> = unsent.iter().map(|ended| ended.claim).collect();
         persist("release claims", || self.store.release(claims.clone(), now)).await;
         let ids: Vec<_> = unsent.iter().map(|ended| ended.permit).collect();
-        let wakes: Vec<_> = unsent
-            .iter()
-            .map(|ended| Wake {
-                destination_id: ended.claim.destination_id,
-                due: now,
-            })
-            .collect();
-        self.tell_queue(&ids, &wakes).await;
+        if let Err(error) = self.queue.hand_back(&ids).await {
+            tracing::warn!(%error, "could not hand permits back; they expire by themselves");
+        }
+        let wakes: Vec<_> =
+            unsent.iter().map(|ended| Wake { destination_id: ended.claim.destination_id, due: now }).collect();
+        self.wake(&wakes).await;
     }
 
-    /// Permits leave the queue after the store knows; the queue is a cache, so a failure here is mended by expiry and sweep.
-    async fn tell_queue(&self, ids: &[PermitId], wakes: &[Wake]) {
-        let told = match self.queue.settle(ids).await {
-            Ok(()) if wakes.is_empty() => Ok(()),
-            Ok(()) => self.queue.wake(wakes).await,
-            Err(error) => Err(error),
-        };
-        if let Err(error) = told {
-            tracing::warn!(%error, "could not tell the queue what ended; permits expire and the sweep wakes");
+    async fn wake(&self, wakes: &[Wake]) {
+        if wakes.is_empty() {
+            return;
+        }
+        if let Err(error) = self.queue.wake(wakes).await {
+            tracing::warn!(%error, "could not wake destinations; the sweep will");
         }
     }
 
@@ -151,26 +175,13 @@ impl Recorder {
                     if let Err(error) = self.queue.hold(id, until).await {
                         tracing::warn!(destination = %id, %error, "could not hold the destination in the queue");
                     }
-                    persist("hold a destination", || {
-                        self.store.hold_destination(id, until, &ended.reason)
-                    })
-                    .await;
+                    persist("hold a destination", || self.store.hold_destination(id, until, &ended.reason)).await;
                 }
                 Effect::Pause => {
                     let now = self.clock.now();
-                    persist("pause a destination", || {
-                        self.store.pause_destination(id, &ended.reason, now)
-                    })
-                    .await;
+                    persist("pause a destination", || self.store.pause_destination(id, &ended.reason, now)).await;
                     tracing::warn!(destination = %id, reason = ended.reason, "paused a destination");
-                    if let Err(error) = self
-                        .queue
-                        .edited(&[Edit {
-                            destination_id: id,
-                            suspended: true,
-                        }])
-                        .await
-                    {
+                    if let Err(error) = self.queue.edited(&[Edit { destination_id: id, suspended: true }]).await {
                         tracing::warn!(destination = %id, %error, "could not withdraw the destination's permits");
                     }
                 }
@@ -184,10 +195,7 @@ fn retry_wake(ended: &Finished) -> Option<Wake> {
         Verdict::Retry { at } => at,
         Verdict::Delivered | Verdict::Failed | Verdict::Dead => return None,
     };
-    Some(Wake {
-        destination_id: ended.result.claim.destination_id,
-        due,
-    })
+    Some(Wake { destination_id: ended.result.claim.destination_id, due })
 }
 
 /// Repeats a write until the store takes it. Each of these writes names the claim it expects, so repeating one whose outcome

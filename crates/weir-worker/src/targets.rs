@@ -31,10 +31,7 @@ pub(crate) struct Targets {
 
 impl Targets {
     pub(crate) fn new(store: SharedStore) -> Self {
-        Self {
-            store,
-            compiled: HashMap::new(),
-        }
+        Self { store, compiled: HashMap::new() }
     }
 
     /// The targets of these permits as their destinations are now, in the same order; `None` for a deleted one.
@@ -51,10 +48,7 @@ impl Targets {
         for (id, destination) in ids.iter().zip(self.store.destinations(&ids).await?) {
             self.refresh(*id, destination);
         }
-        Ok(permits
-            .iter()
-            .map(|permit| self.compiled.get(&permit.id.destination_id).cloned())
-            .collect())
+        Ok(permits.iter().map(|permit| self.compiled.get(&permit.id.destination_id).cloned()).collect())
     }
 
     fn refresh(&mut self, id: DestinationId, destination: Option<Arc<Destination>>) {
@@ -62,14 +56,11 @@ impl Targets {
             self.compiled.remove(&id);
             return;
         };
-        let current = self
-            .compiled
-            .get(&id)
-            .is_some_and(|compiled| compiled.destination.updated_at == destination.updated_at);
+        let current =
+            self.compiled.get(&id).is_some_and(|compiled| compiled.destination.updated_at == destination.updated_at);
         if !current {
             let target = Target::new(&destination.settings.url, &destination.settings.headers);
-            self.compiled
-                .insert(id, Arc::new(DestinationTarget { destination, target }));
+            self.compiled.insert(id, Arc::new(DestinationTarget { destination, target }));
         }
     }
 }

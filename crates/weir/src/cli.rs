@@ -193,7 +193,8 @@ mod tests {
         let serve = command.find_subcommand_mut("serve").unwrap();
         for key in Key::ALL {
             let flag = key.flag();
-            let argument = serve.get_arguments().find(|argument| Some(flag.trim_start_matches("--")) == argument.get_long());
+            let argument =
+                serve.get_arguments().find(|argument| Some(flag.trim_start_matches("--")) == argument.get_long());
             let help = argument.and_then(|argument| argument.get_help()).map(ToString::to_string).unwrap_or_default();
             assert!(help.contains(&format!("[env: {}]", key.env())), "{flag}: {help}");
         }

@@ -14,6 +14,9 @@ use clap::Parser as _;
 
 use cli::{Cli, Exit};
 
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     // Wrong use ends here, with clap's message and exit code 2.
     let cli = Cli::parse();

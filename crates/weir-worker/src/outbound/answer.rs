@@ -36,10 +36,7 @@ impl Answer {
         })
         .await?;
         self.status = Some(response.status().as_u16());
-        let asked = response
-            .headers()
-            .get(RETRY_AFTER)
-            .and_then(|value| value.to_str().ok());
+        let asked = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
         self.retry_after = asked.and_then(|value| outcome::retry_after(value, clock.wall()));
         let mut body = response.into_body();
         while !body.is_end_stream() {
@@ -73,11 +70,7 @@ impl Answer {
 
     /// What to say when time is up.
     pub(super) fn lateness(&self, limit: Duration) -> String {
-        let what = if self.status.is_some() {
-            "the answer's body did not end"
-        } else {
-            "no answer"
-        };
+        let what = if self.status.is_some() { "the answer's body did not end" } else { "no answer" };
         format!("{what} within {} ms", limit.as_millis())
     }
 

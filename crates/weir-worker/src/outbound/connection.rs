@@ -83,15 +83,7 @@ impl Connection {
             .await
             .map_err(|_| Unreachable::closed_before_send())?;
         let driver = Driver { io, finished: false };
-        Ok(Self {
-            origin,
-            standing: Box::new(Standing {
-                sender,
-                driver,
-                gate: Gate::new(clock),
-                between: true,
-            }),
-        })
+        Ok(Self { origin, standing: Box::new(Standing { sender, driver, gate: Gate::new(clock), between: true }) })
     }
 
     pub(super) fn origin(&self) -> &Arc<Origin> {
@@ -101,12 +93,7 @@ impl Connection {
     /// Whether a request can be sent: the server has neither closed the connection nor said anything unasked, as far as has
     /// been heard by now. Never waits.
     pub fn stands(&mut self) -> bool {
-        let Standing {
-            sender,
-            driver,
-            between,
-            ..
-        } = &mut *self.standing;
+        let Standing { sender, driver, between, .. } = &mut *self.standing;
         // The wake-ups that the look costs are not missed: every exchange drives the connection anew. Without a budget, as a
         // task that has used up its own would find every connection silent.
         let mut look = unconstrained(poll_fn(|cx| {
@@ -134,23 +121,19 @@ impl Connection {
             self.standing.between = false;
             return SendResult::NotSent(Unreachable::closed_before_send());
         }
-        let Standing {
-            sender,
-            driver,
-            gate,
-            between,
-        } = &mut *self.standing;
+        let Standing { sender, driver, gate, between } = &mut *self.standing;
         *between = false;
         let mut sending = pin!(sender.send_request(request.map(|()| gate.guard(body, slot))));
-        poll_fn(|cx| {
+        let asked = poll_fn(|cx| {
             driver.drive(cx);
             match gate.decision() {
                 // An end before the gate was asked is an error, and says that nothing has left.
                 Decision::Waiting => sending.as_mut().poll(cx).map(|_| ()),
                 _ => Poll::Ready(()),
             }
-        })
-        .await;
+        });
+        // hyper asks at once; the limit is there so that no change in hyper could hold an attempt for ever.
+        let _ = timeout(limit, asked).await;
         let sent_at = match gate.decision() {
             Decision::Waiting => return SendResult::NotSent(Unreachable::closed_before_send()),
             Decision::Missed => return SendResult::SlotMissed,
@@ -169,20 +152,8 @@ impl Connection {
 
 fn sent(answer: Answer, end: Result<(), (Failure, String)>, sent_at: Timestamp, ended_at: Timestamp) -> Sent {
     let (met, error) = match end {
-        Ok(()) => (
-            Met::Answer {
-                status: answer.status(),
-                retry_after: answer.retry_after(),
-            },
-            None,
-        ),
+        Ok(()) => (Met::Answer { status: answer.status(), retry_after: answer.retry_after() }, None),
         Err((failure, error)) => (Met::Failure(failure), Some(error)),
     };
-    Sent {
-        sent_at: Some(sent_at),
-        ended_at,
-        met,
-        response_body: answer.into_text(),
-        error,
-    }
+    Sent { sent_at: Some(sent_at), ended_at, met, response_body: answer.into_text(), error }
 }

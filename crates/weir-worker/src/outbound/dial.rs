@@ -40,11 +40,7 @@ pub(super) struct Dialer {
 
 impl Dialer {
     pub(super) fn new(policy: AddressPolicy, roots: TlsRoots, budget: Duration) -> Self {
-        Self {
-            policy,
-            tls: connector(roots),
-            budget,
-        }
+        Self { policy, tls: connector(roots), budget }
     }
 
     pub(super) async fn dial(&self, target: &Target) -> Result<Stream, Unreachable> {
@@ -57,9 +53,7 @@ impl Dialer {
         }
         let deadline = Instant::now() + self.budget;
         let addresses = self.permitted(origin, deadline).await?;
-        let stream = timeout_at(deadline, connect_any(&addresses))
-            .await
-            .map_err(|_| self.late(Failure::Connect))??;
+        let stream = timeout_at(deadline, connect_any(&addresses)).await.map_err(|_| self.late(Failure::Connect))??;
         // Without it a small request could wait for the acknowledgement of the one before, beyond its slot.
         stream.set_nodelay(true).map_err(|error| connect_error(&error))?;
         if !origin.tls {
@@ -88,11 +82,7 @@ impl Dialer {
     }
 
     fn filtered(&self, found: &[IpAddr], origin: &Origin) -> Result<Vec<SocketAddr>, Unreachable> {
-        let mut permitted: Vec<IpAddr> = found
-            .iter()
-            .copied()
-            .filter(|address| self.policy.allows(*address))
-            .collect();
+        let mut permitted: Vec<IpAddr> = found.iter().copied().filter(|address| self.policy.allows(*address)).collect();
         if permitted.is_empty() {
             // The address itself stays unsaid: what a name resolves to inside the operator's network is the operator's.
             let text = format!("{} has no address that may be sent to", origin.host);
@@ -100,10 +90,7 @@ impl Dialer {
         }
         interleave(&mut permitted);
         permitted.truncate(MAX_ADDRESSES);
-        Ok(permitted
-            .into_iter()
-            .map(|address| SocketAddr::new(address, origin.port))
-            .collect())
+        Ok(permitted.into_iter().map(|address| SocketAddr::new(address, origin.port)).collect())
     }
 
     fn late(&self, failure: Failure) -> Unreachable {
@@ -201,25 +188,12 @@ mod tests {
     #[test]
     fn a_name_is_connected_to_by_its_permitted_addresses_only() {
         let dialer = Dialer::new(AddressPolicy::default(), TlsRoots::none(), Duration::from_secs(1));
-        let origin = Origin {
-            tls: true,
-            host: Host::Domain("mixed.example".into()),
-            port: 443,
-        };
-        let kept = dialer.filtered(
-            &ips("127.0.0.1 8.8.8.8 169.254.169.254 fd00::1 ::ffff:10.0.0.1"),
-            &origin,
-        );
+        let origin = Origin { tls: true, host: Host::Domain("mixed.example".into()), port: 443 };
+        let kept = dialer.filtered(&ips("127.0.0.1 8.8.8.8 169.254.169.254 fd00::1 ::ffff:10.0.0.1"), &origin);
         assert_eq!(kept, Ok(vec!["8.8.8.8:443".parse().unwrap()]));
         let none = dialer.filtered(&ips("127.0.0.1 ::1"), &origin).unwrap_err();
         assert_eq!(none.failure, Failure::Forbidden);
         assert_eq!(none.error, "mixed.example has no address that may be sent to");
-        assert_eq!(
-            dialer
-                .filtered(&ips("1.1.1.1 1.1.1.2 1.1.1.3 1.1.1.4 1.1.1.5"), &origin)
-                .unwrap()
-                .len(),
-            4
-        );
+        assert_eq!(dialer.filtered(&ips("1.1.1.1 1.1.1.2 1.1.1.3 1.1.1.4 1.1.1.5"), &origin).unwrap().len(), 4);
     }
 }

@@ -15,10 +15,7 @@ pub struct Unreachable {
 
 impl Unreachable {
     pub(super) fn new(failure: Failure, error: impl Into<String>) -> Self {
-        Self {
-            failure,
-            error: error.into(),
-        }
+        Self { failure, error: error.into() }
     }
 
     /// The connection was dead before anything left.

@@ -42,20 +42,13 @@ pub(super) enum Decision {
 
 impl Gate {
     pub(super) fn new(clock: Arc<dyn Clock>) -> Arc<Self> {
-        Arc::new(Self {
-            clock,
-            decision: AtomicI64::new(WAITING),
-        })
+        Arc::new(Self { clock, decision: AtomicI64::new(WAITING) })
     }
 
     /// Closes the gate for another request and makes its body.
     pub(super) fn guard(self: &Arc<Self>, body: Bytes, slot: Slot) -> GatedBody {
         self.decision.store(WAITING, Ordering::Release);
-        GatedBody {
-            gate: self.clone(),
-            slot,
-            body: Some(body),
-        }
+        GatedBody { gate: self.clone(), slot, body: Some(body) }
     }
 
     pub(super) fn decision(&self) -> Decision {
@@ -69,8 +62,7 @@ impl Gate {
     fn passes(&self, slot: Slot) -> bool {
         let now = self.clock.now();
         let passes = slot.contains(now);
-        self.decision
-            .store(if passes { now.as_nanos() } else { MISSED }, Ordering::Release);
+        self.decision.store(if passes { now.as_nanos() } else { MISSED }, Ordering::Release);
         passes
     }
 }
@@ -98,11 +90,7 @@ impl Body for GatedBody {
             return Poll::Ready(None);
         };
         // Never pending: the head would leave while the body waits.
-        Poll::Ready(Some(if this.gate.passes(this.slot) {
-            Ok(Frame::data(body))
-        } else {
-            Err(OutsideSlot)
-        }))
+        Poll::Ready(Some(if this.gate.passes(this.slot) { Ok(Frame::data(body)) } else { Err(OutsideSlot) }))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -111,7 +99,7 @@ impl Body for GatedBody {
 
     fn size_hint(&self) -> SizeHint {
         match &self.body {
-            Some(body) if body.is_empty() => SizeHint::with_exact(0),
+            Some(body) if body.is_empty() => SizeHint::default(),
             Some(body) => SizeHint::with_exact(body.len() as u64),
             None => SizeHint::with_exact(0),
         }
@@ -135,10 +123,7 @@ mod tests {
         }
     }
 
-    const SLOT: Slot = Slot {
-        start: Timestamp::from_secs(100),
-        end: Timestamp::from_nanos(100_010_000_000),
-    };
+    const SLOT: Slot = Slot { start: Timestamp::from_secs(100), end: Timestamp::from_nanos(100_010_000_000) };
 
     fn polled_at(now: Timestamp) -> (bool, Decision) {
         let gate = Gate::new(Arc::new(At(AtomicI64::new(now.as_nanos()))));
@@ -163,9 +148,6 @@ mod tests {
         let body = gate.guard(Bytes::new(), SLOT);
         assert_eq!(body.size_hint().exact(), None);
         assert!(!body.is_end_stream());
-        assert_eq!(
-            gate.guard(Bytes::from_static(b"abc"), SLOT).size_hint().exact(),
-            Some(3)
-        );
+        assert_eq!(gate.guard(Bytes::from_static(b"abc"), SLOT).size_hint().exact(), Some(3));
     }
 }

@@ -76,20 +76,13 @@ impl Pool {
             return;
         }
         let origin = connection.origin().clone();
-        let unused = Unused {
-            connection,
-            since: Instant::now(),
-        };
+        let unused = Unused { connection, since: Instant::now() };
         let mut idle = self.lock();
         let full = idle.total >= MAX_TOTAL;
         let lane = idle.lanes.entry(origin).or_default();
         lane.push_back(unused);
         // Dropped outside the lock. With the pool full, the oldest of this lane goes, were it the one that came.
-        let surplus = if full || lane.len() > MAX_PER_ORIGIN {
-            lane.pop_front()
-        } else {
-            None
-        };
+        let surplus = if full || lane.len() > MAX_PER_ORIGIN { lane.pop_front() } else { None };
         idle.total += usize::from(surplus.is_none());
         if !idle.swept {
             idle.swept = true;
@@ -173,20 +166,12 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let host = Host::Domain("receiver.example".to_owned());
-        let origin = Arc::new(Origin {
-            tls: false,
-            host,
-            port: address.port(),
-        });
+        let origin = Arc::new(Origin { tls: false, host, port: address.port() });
         let (mut connections, mut ends) = (Vec::new(), Vec::new());
         for _ in 0..count {
             let (near, far) = tokio::join!(TcpStream::connect(address), listener.accept());
             let stream = Stream::Plain(near.unwrap());
-            connections.push(
-                Connection::establish(stream, origin.clone(), Arc::new(Still))
-                    .await
-                    .unwrap(),
-            );
+            connections.push(Connection::establish(stream, origin.clone(), Arc::new(Still)).await.unwrap());
             ends.push(far.unwrap().0);
         }
         (origin, connections, ends)

@@ -60,40 +60,25 @@ impl Target {
     /// every connection and says why; the API lets none through.
     pub fn new(url: &Url, headers: &[(String, String)]) -> Self {
         let mut refusal = None;
-        let host = url
-            .host()
-            .map_or_else(|| Host::Domain(String::new()), |host| host.to_owned());
+        let host = url.host().map_or_else(|| Host::Domain(String::new()), |host| host.to_owned());
         if url.host().is_none() {
             refusal = Some("the URL names no host");
         }
-        let uri = url[Position::BeforePath..Position::AfterQuery]
-            .parse()
-            .unwrap_or_else(|_| {
-                refusal = Some("the URL's path cannot be sent");
-                Uri::from_static("/")
-            });
+        let uri = url[Position::BeforePath..Position::AfterQuery].parse().unwrap_or_else(|_| {
+            refusal = Some("the URL's path cannot be sent");
+            Uri::from_static("/")
+        });
         let headers = compile_headers(url, headers).unwrap_or_else(|reason| {
             refusal = Some(reason);
             HeaderMap::new()
         });
-        let head_len = headers
-            .iter()
-            .map(|(name, value)| name.as_str().len() + value.len() + 4)
-            .sum::<usize>();
+        let head_len = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum::<usize>();
         if head_len + url.as_str().len() > MAX_HEAD {
             refusal = Some("the URL and headers are too large");
         }
-        let origin = Origin {
-            tls: url.scheme() != "http",
-            host,
-            port: url.port_or_known_default().unwrap_or_default(),
-        };
-        Self {
-            origin: Arc::new(origin),
-            uri,
-            headers,
-            refusal,
-        }
+        let origin =
+            Origin { tls: url.scheme() != "http", host, port: url.port_or_known_default().unwrap_or_default() };
+        Self { origin: Arc::new(origin), uri, headers, refusal }
     }
 
     /// The headers of one attempt, as Standard Webhooks names them.
@@ -137,15 +122,9 @@ fn compile_headers(url: &Url, custom: &[(String, String)]) -> Result<HeaderMap, 
     }
     // Last, and by `insert`, so that a custom header cannot stand in for one of these.
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers.insert(
-        USER_AGENT,
-        HeaderValue::from_static(concat!("Weir/", env!("CARGO_PKG_VERSION"))),
-    );
+    headers.insert(USER_AGENT, HeaderValue::from_static(concat!("Weir/", env!("CARGO_PKG_VERSION"))));
     let host = &url[Position::BeforeHost..Position::AfterPort];
-    headers.insert(
-        HOST,
-        HeaderValue::from_str(host).map_err(|_| "the URL's host cannot be sent")?,
-    );
+    headers.insert(HOST, HeaderValue::from_str(host).map_err(|_| "the URL's host cannot be sent")?);
     Ok(headers)
 }
 
@@ -159,10 +138,7 @@ mod tests {
     use super::*;
 
     fn target(url: &str, headers: &[(&str, &str)]) -> Target {
-        let headers: Vec<_> = headers
-            .iter()
-            .map(|&(name, value)| (name.to_owned(), value.to_owned()))
-            .collect();
+        let headers: Vec<_> = headers.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
         Target::new(&url.parse().unwrap(), &headers)
     }
 
@@ -170,14 +146,7 @@ mod tests {
     fn a_url_is_split_into_origin_and_path() {
         let target = target("https://Example.com:8443/a%20b/c?x=1&y=[`|^]#frag", &[]);
         assert_eq!(target.refusal(), None);
-        assert_eq!(
-            *target.origin,
-            Origin {
-                tls: true,
-                host: Host::Domain("example.com".into()),
-                port: 8443
-            }
-        );
+        assert_eq!(*target.origin, Origin { tls: true, host: Host::Domain("example.com".into()), port: 8443 });
         assert_eq!(target.uri, "/a%20b/c?x=1&y=[`|^]");
         assert_eq!(target.headers[HOST], "example.com:8443");
     }
@@ -194,22 +163,13 @@ mod tests {
 
     #[test]
     fn two_paths_of_one_origin_share_connections() {
-        assert_eq!(
-            target("https://a.example/x", &[]).origin,
-            target("https://A.example:443/y?z", &[]).origin
-        );
-        assert_ne!(
-            target("https://a.example/", &[]).origin,
-            target("http://a.example:443/", &[]).origin
-        );
+        assert_eq!(target("https://a.example/x", &[]).origin, target("https://A.example:443/y?z", &[]).origin);
+        assert_ne!(target("https://a.example/", &[]).origin, target("http://a.example:443/", &[]).origin);
     }
 
     #[test]
     fn a_head_carries_the_custom_headers_and_those_of_the_attempt() {
-        let target = target(
-            "https://a.example/",
-            &[("X-Api-Key", "k"), ("x-two", "1"), ("x-two", "2")],
-        );
+        let target = target("https://a.example/", &[("X-Api-Key", "k"), ("x-two", "1"), ("x-two", "2")]);
         let RequestHead(headers) = target.request_head("evt_1", 1_700_000_000, "v1,abc=", 3);
         assert_eq!(headers["webhook-id"], "evt_1");
         assert_eq!(headers["webhook-timestamp"], "1700000000");
@@ -237,13 +197,7 @@ mod tests {
         for name in ["transfer-encoding", "content-length", "connection", "expect"] {
             assert!(!headers.contains_key(name), "{name}");
         }
-        let only = |name: &str| {
-            headers
-                .get_all(name)
-                .iter()
-                .map(|value| value.to_str().unwrap())
-                .collect::<Vec<_>>()
-        };
+        let only = |name: &str| headers.get_all(name).iter().map(|value| value.to_str().unwrap()).collect::<Vec<_>>();
         assert_eq!(only("host"), ["a.example"]);
         assert_eq!(only("webhook-id"), ["evt_1"]);
         assert!(only("user-agent")[0].starts_with("Weir/"));
@@ -251,18 +205,10 @@ mod tests {
 
     #[test]
     fn a_header_that_would_inject_another_refuses_the_target() {
-        for (name, value) in [
-            ("x", "a\r\nwebhook-id: b"),
-            ("x", "a\nb"),
-            ("x\r\ny", "a"),
-            ("x y", "a"),
-            ("", "a"),
-            ("x", "a\0"),
-        ] {
-            assert!(
-                target("https://a.example/", &[(name, value)]).refusal().is_some(),
-                "{name:?}: {value:?}"
-            );
+        for (name, value) in
+            [("x", "a\r\nwebhook-id: b"), ("x", "a\nb"), ("x\r\ny", "a"), ("x y", "a"), ("", "a"), ("x", "a\0")]
+        {
+            assert!(target("https://a.example/", &[(name, value)]).refusal().is_some(), "{name:?}: {value:?}");
         }
         // The URL parser drops line breaks itself.
         assert_eq!(target("https://a.example/x\r\nhost: b", &[]).uri, "/xhost:%20b");
@@ -271,14 +217,7 @@ mod tests {
     #[test]
     fn a_head_too_large_for_the_gate_is_refused() {
         let long = "x".repeat(4_096);
-        assert_eq!(
-            target("https://a.example/", &[("a", long.as_str()); 32]).refusal(),
-            None
-        );
-        assert!(
-            target("https://a.example/", &[("a", long.as_str()); 48])
-                .refusal()
-                .is_some()
-        );
+        assert_eq!(target("https://a.example/", &[("a", long.as_str()); 32]).refusal(), None);
+        assert!(target("https://a.example/", &[("a", long.as_str()); 48]).refusal().is_some());
     }
 }

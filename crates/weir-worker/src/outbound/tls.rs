@@ -17,16 +17,8 @@ impl TlsRoots {
         let mut store = RootCertStore::empty();
         let (usable, unusable) = store.add_parsable_certificates(found.certs);
         if usable == 0 {
-            let errors = found
-                .errors
-                .iter()
-                .map(ToString::to_string)
-                .collect::<Vec<_>>()
-                .join("; ");
-            tracing::warn!(
-                errors,
-                "no trusted certificates found; https destinations will fail (see SSL_CERT_FILE)"
-            );
+            let errors = found.errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+            tracing::warn!(errors, "no trusted certificates found; https destinations will fail (see SSL_CERT_FILE)");
         } else {
             tracing::debug!(usable, unusable, "trusted certificates loaded");
         }

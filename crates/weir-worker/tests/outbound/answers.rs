@@ -29,9 +29,7 @@ fn failure(sent: &Sent) -> (Failure, &str) {
 
 #[tokio::test]
 async fn every_status_is_an_answer() {
-    for code in [
-        200, 201, 204, 301, 304, 307, 400, 404, 408, 410, 425, 429, 500, 502, 503, 599,
-    ] {
+    for code in [200, 201, 204, 301, 304, 307, 400, 404, 408, 410, 425, 429, 500, 502, 503, 599] {
         let sent = answered(&format!("HTTP/1.1 {code} X\r\ncontent-length: 0\r\n\r\n")).await;
         assert_eq!((status(&sent), sent.response_body, sent.error), (code, None, None));
     }
@@ -58,18 +56,8 @@ async fn retry_after_is_read_as_seconds_or_against_the_wall_clock() {
         ("soon", None),
         ("\u{fc}ber", None),
     ] {
-        let sent = answered(&format!(
-            "HTTP/1.1 503 X\r\nretry-after: {value}\r\ncontent-length: 0\r\n\r\n"
-        ))
-        .await;
-        assert_eq!(
-            sent.met,
-            Met::Answer {
-                status: 503,
-                retry_after: seconds.map(Duration::from_secs)
-            },
-            "{value}"
-        );
+        let sent = answered(&format!("HTTP/1.1 503 X\r\nretry-after: {value}\r\ncontent-length: 0\r\n\r\n")).await;
+        assert_eq!(sent.met, Met::Answer { status: 503, retry_after: seconds.map(Duration::from_secs) }, "{value}");
     }
 }
 
@@ -89,8 +77,7 @@ async fn switching_protocols_is_an_answer_and_ends_the_connection() {
     let connection = outbound.dial(&target).await.unwrap();
     let receiver = async {
         let mut wire = Wire::accept(&listener).await;
-        wire.answer("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n")
-            .await;
+        wire.answer("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n").await;
         wire
     };
     let (result, _wire) = tokio::join!(send(&outbound, &target, connection), receiver);
@@ -142,10 +129,7 @@ async fn a_body_that_drips_beyond_the_timeout_is_a_timeout_whatever_the_status()
         }
     })
     .await;
-    assert_eq!(
-        failure(&sent),
-        (Failure::Timeout, "the answer's body did not end within 150 ms")
-    );
+    assert_eq!(failure(&sent), (Failure::Timeout, "the answer's body did not end within 150 ms"));
     assert!(sent.response_body.unwrap().starts_with('a'));
 }
 
@@ -156,11 +140,7 @@ async fn a_receiver_that_does_not_read_times_out() {
     let connection = outbound.dial(&target).await.unwrap();
     let _wire = Wire::accept(&listener).await;
     let body = vec![b'x'; 64 << 20].into();
-    let sent = sent(
-        outbound
-            .send(&target, connection, head(&target), body, wide(), SHORT)
-            .await,
-    );
+    let sent = sent(outbound.send(&target, connection, head(&target), body, wide(), SHORT).await);
     assert_eq!(failure(&sent).0, Failure::Timeout);
 }
 
@@ -196,11 +176,7 @@ async fn a_connection_is_kept_up_to_the_limit_and_not_beyond() {
         let connection = outbound.dial(&target).await.unwrap();
         let receiver = async {
             let mut wire = Wire::accept(&listener).await;
-            wire.answer(&format!(
-                "HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{}",
-                "x".repeat(length)
-            ))
-            .await;
+            wire.answer(&format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{}", "x".repeat(length))).await;
             wire
         };
         let (result, _wire) = tokio::join!(send(&outbound, &target, connection), receiver);
@@ -215,10 +191,7 @@ async fn a_connection_closed_without_an_answer_is_broken() {
         wire.request().await;
     })
     .await;
-    assert_eq!(
-        failure(&sent),
-        (Failure::Broken, "connection closed before the answer ended")
-    );
+    assert_eq!(failure(&sent), (Failure::Broken, "connection closed before the answer ended"));
     assert!(sent.sent_at.is_some());
 }
 
@@ -231,17 +204,9 @@ async fn a_body_cut_short_is_broken() {
 
 #[tokio::test]
 async fn what_is_not_http_is_broken() {
-    for nonsense in [
-        "SSH-2.0-OpenSSH_9.2\r\n\r\n",
-        "HTTP/1.1 banana\r\n\r\n",
-        "\u{0}\u{0}\u{12}\u{4}\u{0}\r\n\r\n",
-    ] {
+    for nonsense in ["SSH-2.0-OpenSSH_9.2\r\n\r\n", "HTTP/1.1 banana\r\n\r\n", "\u{0}\u{0}\u{12}\u{4}\u{0}\r\n\r\n"] {
         let sent = answered(nonsense).await;
-        assert_eq!(
-            failure(&sent),
-            (Failure::Broken, "the answer is not valid HTTP/1.1"),
-            "{nonsense:?}"
-        );
+        assert_eq!(failure(&sent), (Failure::Broken, "the answer is not valid HTTP/1.1"), "{nonsense:?}");
     }
 }
 

@@ -14,10 +14,7 @@ async fn refusal(outbound: &Outbound, target: &Target) -> Unreachable {
 }
 
 fn strict() -> Outbound {
-    let policy = AddressPolicy {
-        allow_http: true,
-        ..AddressPolicy::default()
-    };
+    let policy = AddressPolicy { allow_http: true, ..AddressPolicy::default() };
     Outbound::new(policy, TlsRoots::none(), TestClock::running())
 }
 
@@ -31,15 +28,7 @@ async fn dialled_by_strict(host: &str) {
 
 #[tokio::test]
 async fn a_forbidden_literal_is_not_connected_to() {
-    for host in [
-        "127.0.0.1",
-        "2130706433",
-        "0x7f.1",
-        "0.0.0.0",
-        "[::1]",
-        "[::ffff:127.0.0.1]",
-        "[::ffff:7f00:1]",
-    ] {
+    for host in ["127.0.0.1", "2130706433", "0x7f.1", "0.0.0.0", "[::1]", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]"] {
         dialled_by_strict(host).await;
     }
 }
@@ -52,15 +41,9 @@ async fn a_name_that_resolves_to_forbidden_addresses_is_not_connected_to() {
 #[tokio::test]
 async fn plain_http_is_refused_unless_allowed() {
     let (listener, target) = plain_receiver().await;
-    let policy = AddressPolicy {
-        allow_http: false,
-        ..loopback()
-    };
+    let policy = AddressPolicy { allow_http: false, ..loopback() };
     let refused = refusal(&Outbound::new(policy, TlsRoots::none(), TestClock::running()), &target).await;
-    assert_eq!(
-        (refused.failure, &*refused.error),
-        (Failure::Forbidden, "plain http is not allowed")
-    );
+    assert_eq!((refused.failure, &*refused.error), (Failure::Forbidden, "plain http is not allowed"));
     assert!(listener.accept().now_or_never().is_none());
 }
 
@@ -69,20 +52,14 @@ async fn a_closed_port_is_refused() {
     let (listener, target) = plain_receiver().await;
     drop(listener);
     let refused = refusal(&outbound(), &target).await;
-    assert_eq!(
-        (refused.failure, &*refused.error),
-        (Failure::Connect, "connection refused")
-    );
+    assert_eq!((refused.failure, &*refused.error), (Failure::Connect, "connection refused"));
 }
 
 #[tokio::test]
 async fn a_name_without_an_address_is_a_dns_failure() {
     // `.invalid` never resolves. Source: RFC 6761, section 6.4.
     let refused = refusal(&outbound(), &target("http://nobody.invalid/")).await;
-    assert_eq!(
-        (refused.failure, &*refused.error),
-        (Failure::Dns, "no address found for nobody.invalid")
-    );
+    assert_eq!((refused.failure, &*refused.error), (Failure::Dns, "no address found for nobody.invalid"));
 }
 
 #[tokio::test]
@@ -158,10 +135,7 @@ async fn a_server_that_speaks_no_tls_fails_the_handshake() {
     assert_eq!(refused.failure, Failure::Tls);
     assert!(refused.error.starts_with("TLS handshake failed: "), "{refused}");
     let (refused, _) = tokio::join!(refusal(&outbound, &target), async { drop(listener.accept().await) });
-    assert_eq!(
-        (refused.failure, &*refused.error),
-        (Failure::Tls, "connection closed during the TLS handshake")
-    );
+    assert_eq!((refused.failure, &*refused.error), (Failure::Tls, "connection closed during the TLS handshake"));
 }
 
 #[tokio::test]
@@ -175,20 +149,13 @@ async fn a_slow_handshake_costs_no_slot() {
         let connection = outbound.dial(&target).await.unwrap();
         // The slot is taken now that the connection stands, and is ten milliseconds wide.
         let start = weir_core::Clock::now(&*clock);
-        let slot = weir_core::Slot {
-            start,
-            end: start + Duration::from_millis(10),
-        };
-        outbound
-            .send(&target, connection, head(&target), BODY.into(), slot, PATIENCE)
-            .await
+        let slot = weir_core::Slot { start, end: start + Duration::from_millis(10) };
+        outbound.send(&target, connection, head(&target), BODY.into(), slot, PATIENCE).await
     };
     let receiving = async {
         let (stream, _) = receiver.listener.accept().await.unwrap();
         tokio::time::sleep(Duration::from_millis(200)).await;
-        let mut wire = Wire {
-            stream: receiver.acceptor.accept(stream).await.unwrap(),
-        };
+        let mut wire = Wire { stream: receiver.acceptor.accept(stream).await.unwrap() };
         wire.answer(OK).await;
     };
     let (result, ()) = tokio::join!(sending, receiving);
@@ -203,8 +170,5 @@ async fn a_handshake_that_does_not_end_fails_within_the_budget() {
     let target = target(&format!("https://{}/", listener.local_addr().unwrap()));
     let outbound = outbound().with_connect_budget(Duration::from_millis(100));
     let refused = refusal(&outbound, &target).await;
-    assert_eq!(
-        (refused.failure, &*refused.error),
-        (Failure::Tls, "the TLS handshake did not end within 100 ms")
-    );
+    assert_eq!((refused.failure, &*refused.error), (Failure::Tls, "the TLS handshake did not end within 100 ms"));
 }

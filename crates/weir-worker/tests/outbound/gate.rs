@@ -23,10 +23,7 @@ async fn a_request_leaves_inside_its_slot_and_says_when() {
     let sent = sent(result);
     let sent_at = sent.sent_at.unwrap();
     assert!(wide().contains(sent_at) && sent_at <= sent.ended_at);
-    assert_eq!(
-        (status(&sent), sent.response_body.as_deref(), sent.error),
-        (200, Some("ok"), None)
-    );
+    assert_eq!((status(&sent), sent.response_body.as_deref(), sent.error), (200, Some("ok"), None));
     let (head, body) = request.split_once("\r\n\r\n").unwrap();
     assert_eq!(body.as_bytes(), BODY);
     assert_eq!(head.lines().next(), Some("POST /hook?a=b HTTP/1.1"));
@@ -51,9 +48,7 @@ async fn a_slot_that_is_over_costs_neither_a_byte_nor_the_connection() {
     let (listener, target) = plain_receiver().await;
     let connection = outbound.dial(&target).await.unwrap();
     let body = Bytes::from_static(BODY);
-    let result = outbound
-        .send(&target, connection, head(&target), body, over(), PATIENCE)
-        .await;
+    let result = outbound.send(&target, connection, head(&target), body, over(), PATIENCE).await;
     assert!(matches!(result, SendResult::SlotMissed));
 
     let connection = outbound.checkout(&target).expect("the connection went back");
@@ -74,20 +69,8 @@ async fn a_slot_that_has_not_begun_is_not_waited_for() {
     let (_listener, target) = plain_receiver().await;
     let connection = outbound.dial(&target).await.unwrap();
     let start = EPOCH + Duration::from_secs(3_600);
-    let slot = Slot {
-        start,
-        end: start + Duration::from_millis(10),
-    };
-    let result = outbound
-        .send(
-            &target,
-            connection,
-            head(&target),
-            Bytes::from_static(BODY),
-            slot,
-            PATIENCE,
-        )
-        .await;
+    let slot = Slot { start, end: start + Duration::from_millis(10) };
+    let result = outbound.send(&target, connection, head(&target), Bytes::from_static(BODY), slot, PATIENCE).await;
     assert!(matches!(result, SendResult::SlotMissed));
     assert!(outbound.checkout(&target).is_some());
 }
@@ -99,9 +82,7 @@ fn late_at_the_wire(roots: TlsRoots) -> Outbound {
 
 async fn missed_at_the_wire(outbound: &Outbound, target: &Target, body: Bytes) {
     let connection = outbound.dial(target).await.unwrap();
-    let result = outbound
-        .send(target, connection, head(target), body, wide(), PATIENCE)
-        .await;
+    let result = outbound.send(target, connection, head(target), body, wide(), PATIENCE).await;
     assert!(matches!(result, SendResult::SlotMissed), "{result:?}");
     assert!(outbound.checkout(target).is_none(), "hyper has given the connection up");
 }
@@ -119,10 +100,7 @@ async fn a_slot_that_ends_at_the_wire_lets_no_byte_leave_whatever_the_body() {
 async fn a_slot_that_ends_at_the_wire_lets_no_byte_of_a_large_head_leave() {
     let (listener, _) = plain_receiver().await;
     let long = vec![("x-long".to_owned(), "x".repeat(4_096)); 32];
-    let target = Target::new(
-        &format!("http://{}/", listener.local_addr().unwrap()).parse().unwrap(),
-        &long,
-    );
+    let target = Target::new(&format!("http://{}/", listener.local_addr().unwrap()).parse().unwrap(), &long);
     missed_at_the_wire(&late_at_the_wire(TlsRoots::none()), &target, Bytes::from_static(BODY)).await;
     assert_eq!(Wire::accept(&listener).await.rest().await, b"");
 }
@@ -152,10 +130,7 @@ async fn a_slot_that_ends_at_the_wire_lets_no_byte_leave_on_a_used_connection() 
     let (result, mut wire) = tokio::join!(send(&outbound, &target, connection), receiver);
     assert_eq!(sent(result).sent_at, Some(EPOCH));
     let connection = outbound.checkout(&target).unwrap();
-    assert!(matches!(
-        send(&outbound, &target, connection).await,
-        SendResult::SlotMissed
-    ));
+    assert!(matches!(send(&outbound, &target, connection).await, SendResult::SlotMissed));
     assert_eq!(wire.rest().await, b"");
 }
 
@@ -194,15 +169,9 @@ async fn dropping_a_send_closes_the_connection() {
 async fn a_target_that_cannot_be_sent_to_says_so_and_is_not_connected_to() {
     let (listener, _) = plain_receiver().await;
     let injected = [("x-a".to_owned(), "b\r\nwebhook-id: forged".to_owned())];
-    let target = Target::new(
-        &format!("http://{}/", listener.local_addr().unwrap()).parse().unwrap(),
-        &injected,
-    );
+    let target = Target::new(&format!("http://{}/", listener.local_addr().unwrap()).parse().unwrap(), &injected);
     let outbound = outbound();
     assert!(outbound.checkout(&target).is_none());
     let refused = outbound.dial(&target).await.err().unwrap();
-    assert_eq!(
-        (refused.failure, &*refused.error),
-        (Failure::Forbidden, "a header value cannot be sent")
-    );
+    assert_eq!((refused.failure, &*refused.error), (Failure::Forbidden, "a header value cannot be sent"));
 }

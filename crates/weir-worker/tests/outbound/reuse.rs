@@ -136,13 +136,9 @@ async fn a_server_that_speaks_unasked_loses_the_connection() {
     let outbound = outbound();
     let (target, mut wire) = used(&outbound, OK).await;
     let mut connection = outbound.checkout(&target).unwrap();
-    wire.say("HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n")
-        .await;
+    wire.say("HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n").await;
     until_fallen(&mut connection).await;
-    assert!(matches!(
-        send(&outbound, &target, connection).await,
-        SendResult::NotSent(_)
-    ));
+    assert!(matches!(send(&outbound, &target, connection).await, SendResult::NotSent(_)));
 }
 
 #[tokio::test]
@@ -179,10 +175,7 @@ async fn connections_of_one_origin_serve_no_other() {
     let (_listener, other) = plain_receiver().await;
     assert!(outbound.checkout(&other).is_none());
     assert!(outbound.checkout(&target).is_some());
-    assert!(
-        outbound.checkout(&target).is_none(),
-        "one connection is handed out once"
-    );
+    assert!(outbound.checkout(&target).is_none(), "one connection is handed out once");
 }
 
 #[tokio::test]
@@ -193,8 +186,7 @@ async fn an_answer_before_the_request_was_read_does_not_leave_half_a_request_beh
     let receiver = async {
         let mut wire = Wire::accept(&listener).await;
         wire.stream.read_u8().await.unwrap();
-        wire.say("HTTP/1.1 413 Payload Too Large\r\ncontent-length: 0\r\n\r\n")
-            .await;
+        wire.say("HTTP/1.1 413 Payload Too Large\r\ncontent-length: 0\r\n\r\n").await;
         wire
     };
     let body = vec![b'x'; 64 << 20].into();

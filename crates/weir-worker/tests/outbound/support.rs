@@ -37,10 +37,7 @@ impl TestClock {
     }
 
     pub(crate) fn scripted(readings: impl IntoIterator<Item = Timestamp>) -> Arc<Self> {
-        Arc::new(Self {
-            started: Instant::now(),
-            scripted: Mutex::new(readings.into_iter().collect()),
-        })
+        Arc::new(Self { started: Instant::now(), scripted: Mutex::new(readings.into_iter().collect()) })
     }
 }
 
@@ -56,25 +53,16 @@ impl Clock for TestClock {
 
 /// A slot that holds every moment of a test.
 pub(crate) fn wide() -> Slot {
-    Slot {
-        start: EPOCH,
-        end: EPOCH + Duration::from_secs(3_600),
-    }
+    Slot { start: EPOCH, end: EPOCH + Duration::from_secs(3_600) }
 }
 
 /// A slot that was over before the test began.
 pub(crate) fn over() -> Slot {
-    Slot {
-        start: EPOCH - Duration::from_millis(10),
-        end: EPOCH,
-    }
+    Slot { start: EPOCH - Duration::from_millis(10), end: EPOCH }
 }
 
 pub(crate) fn loopback() -> AddressPolicy {
-    AddressPolicy {
-        allow_http: true,
-        allow_networks: vec!["127.0.0.0/8".parse().unwrap()],
-    }
+    AddressPolicy { allow_http: true, allow_networks: vec!["127.0.0.0/8".parse().unwrap()] }
 }
 
 pub(crate) fn outbound() -> Outbound {
@@ -105,16 +93,7 @@ pub(crate) async fn send_for(
     connection: Connection,
     limit: Duration,
 ) -> SendResult {
-    outbound
-        .send(
-            target,
-            connection,
-            head(target),
-            Bytes::from_static(BODY),
-            wide(),
-            limit,
-        )
-        .await
+    outbound.send(target, connection, head(target), Bytes::from_static(BODY), wide(), limit).await
 }
 
 /// Sends once on a fresh connection, to a receiver that answers with `script`.
@@ -150,9 +129,7 @@ pub(crate) struct Wire<S> {
 
 impl Wire<TcpStream> {
     pub(crate) async fn accept(listener: &TcpListener) -> Self {
-        Self {
-            stream: listener.accept().await.unwrap().0,
-        }
+        Self { stream: listener.accept().await.unwrap().0 }
     }
 }
 
@@ -172,11 +149,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
                     return text.into_owned();
                 }
             }
-            assert_ne!(
-                self.stream.read_buf(&mut seen).await.unwrap(),
-                0,
-                "closed after {seen:?}"
-            );
+            assert_ne!(self.stream.read_buf(&mut seen).await.unwrap(), 0, "closed after {seen:?}");
         }
     }
 
@@ -212,13 +185,8 @@ impl Authority {
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().unwrap();
         // A name of its own: an issuer is looked for by name first.
-        params.distinguished_name.push(
-            DnType::CommonName,
-            format!("authority {:x?}", &key.public_key_raw()[1..9]),
-        );
-        Self {
-            issuer: CertifiedIssuer::self_signed(params, key).unwrap(),
-        }
+        params.distinguished_name.push(DnType::CommonName, format!("authority {:x?}", &key.public_key_raw()[1..9]));
+        Self { issuer: CertifiedIssuer::self_signed(params, key).unwrap() }
     }
 
     pub(crate) fn trusted(&self) -> TlsRoots {
@@ -228,10 +196,7 @@ impl Authority {
     /// A receiver with a certificate for `name`.
     pub(crate) async fn receiver(&self, name: &str) -> TlsReceiver {
         let key = KeyPair::generate().unwrap();
-        let certificate = CertificateParams::new(vec![name.to_owned()])
-            .unwrap()
-            .signed_by(&key, &self.issuer)
-            .unwrap();
+        let certificate = CertificateParams::new(vec![name.to_owned()]).unwrap().signed_by(&key, &self.issuer).unwrap();
         let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
         let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
@@ -241,10 +206,7 @@ impl Authority {
             .unwrap();
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        TlsReceiver {
-            listener,
-            acceptor: TlsAcceptor::from(Arc::new(config)),
-        }
+        TlsReceiver { listener, acceptor: TlsAcceptor::from(Arc::new(config)) }
     }
 }
 
@@ -264,8 +226,6 @@ impl TlsReceiver {
 
     pub(crate) async fn accept(&self) -> Wire<TlsStream<TcpStream>> {
         let stream = self.listener.accept().await.unwrap().0;
-        Wire {
-            stream: self.acceptor.accept(stream).await.unwrap(),
-        }
+        Wire { stream: self.acceptor.accept(stream).await.unwrap() }
     }
 }

@@ -6,50 +6,50 @@
 mod client;
 mod report;
 
-use std::io::Write;
+use std::{
+    io::{self, Write},
+    path::Path,
+};
 
-use anyhow::Context;
-use serde_json::json;
+use anyhow::Context as _;
 
-pub(super) use report::{Audited, picture, table};
+pub(super) use report::{Audited, table};
 
 use crate::cli::{AuditArgs, Exit};
 use client::Client;
 
 /// Audits what was asked for. [`Exit::Failure`] when any destination was sent more than its limits allowed.
-pub(super) async fn run(args: &AuditArgs) -> anyhow::Result<Exit> {
-    let client = Client::new(args)?;
+pub(super) async fn run(arguments: AuditArgs) -> anyhow::Result<Exit> {
+    let client = Client::new(&arguments)?;
     let mut audited = Vec::new();
-    for destination in client.destinations(&args.destinations).await? {
+    for destination in client.destinations(&arguments.destinations).await? {
         let report = client.audit(&destination).await?;
         audited.push(Audited { id: destination.id, name: destination.name, report });
     }
-    let violations: u64 = audited.iter().map(|audited| audited.report.violations()).sum();
-
-    if let Some(path) = &args.svg {
-        std::fs::write(path, picture("Sends against the cap", &audited))
-            .with_context(|| format!("cannot write the picture to {} (--svg)", path.display()))?;
+    if let Some(file) = &arguments.svg {
+        draw(file, "Sends against the caps", &audited)?;
     }
-    let mut out = std::io::stdout().lock();
-    if args.json {
-        let document = json!({ "destinations": audited, "violations": violations });
-        serde_json::to_writer_pretty(&mut out, &document)?;
+    let violations: u64 = audited.iter().map(|audited| audited.report.violations()).sum();
+    let mut out = io::stdout().lock();
+    if arguments.json {
+        serde_json::to_writer_pretty(&mut out, &audited)?;
         writeln!(out)?;
     } else {
-        writeln!(out, "{}", table(&audited))?;
-        writeln!(out, "{}", verdict(audited.len(), violations))?;
+        writeln!(out, "{}\n{}", table(&audited), verdict(violations))?;
     }
     Ok(if violations == 0 { Exit::Done } else { Exit::Failure })
 }
 
-fn verdict(destinations: usize, violations: u64) -> String {
-    let destinations = match destinations {
-        1 => "1 destination".to_owned(),
-        several => format!("{several} destinations"),
-    };
+/// Draws the sends of every destination against its cap.
+pub(super) fn draw(file: &Path, title: &str, audited: &[Audited]) -> anyhow::Result<()> {
+    std::fs::write(file, report::picture(title, audited))
+        .with_context(|| format!("cannot write the picture to {} (--svg)", file.display()))
+}
+
+fn verdict(violations: u64) -> String {
     match violations {
-        0 => format!("{destinations}: every limit was kept in every sliding window"),
-        1 => format!("{destinations}: 1 send BROKE a limit"),
-        several => format!("{destinations}: {several} sends BROKE a limit"),
+        0 => "Every limit was kept in every sliding window.".to_owned(),
+        1 => "1 send BROKE a limit.".to_owned(),
+        several => format!("{several} sends BROKE a limit."),
     }
 }

@@ -49,10 +49,14 @@ pub(crate) enum ConfigError {
     #[error("the configuration file {} is not TOML: {reason}", .path.display())]
     NotToml { path: PathBuf, reason: String },
 
-    #[error("{named}: {listen} can be reached from other machines, and no API key is set, so that anyone could send; set WEIR_API_KEYS (or --api-keys), or listen on 127.0.0.1")]
+    #[error(
+        "{named}: {listen} can be reached from other machines, and no API key is set, so that anyone could send; set WEIR_API_KEYS (or --api-keys), or listen on 127.0.0.1"
+    )]
     OpenToAll { named: Named, listen: SocketAddr },
 
-    #[error("`weir {role}` runs one role of several processes, which share PostgreSQL and Redis; this build has the embedded set-up only, and those backends come with the next release: use `weir serve`, which runs all roles in one process")]
+    #[error(
+        "`weir {role}` runs one role of several processes, which share PostgreSQL and Redis; this build has the embedded set-up only, and those backends come with the next release: use `weir serve`, which runs all roles in one process"
+    )]
     OneRole { role: &'static str },
 }
 

@@ -13,15 +13,13 @@ use super::{ApiKey, DatabaseUrl, LogFormat};
 
 type Parsed<T> = Result<T, String>;
 
-const EMBEDDED_ONLY: &str =
-    "this build has the embedded set-up only (SQLite, the queue in the process); PostgreSQL and Redis come with the next release";
+const EMBEDDED_ONLY: &str = "this build has the embedded set-up only (SQLite, the queue in the process); PostgreSQL and Redis come with the next release";
 
 pub(super) fn listen(text: &str) -> Parsed<SocketAddr> {
     let local = text.strip_prefix("localhost:").and_then(|port| port.parse().ok());
-    local
-        .map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
-        .or_else(|| text.parse().ok())
-        .ok_or_else(|| format!("`{text}` is not an address to listen on; give an IP address and a port such as 127.0.0.1:8080"))
+    local.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port))).or_else(|| text.parse().ok()).ok_or_else(|| {
+        format!("`{text}` is not an address to listen on; give an IP address and a port such as 127.0.0.1:8080")
+    })
 }
 
 pub(super) fn database_url(text: &str) -> Parsed<DatabaseUrl> {
@@ -31,10 +29,16 @@ pub(super) fn database_url(text: &str) -> Parsed<DatabaseUrl> {
     // Not echoed from here on: what looks like no URL of ours may still hold a password.
     let path = text.strip_prefix("sqlite://").or_else(|| text.strip_prefix("sqlite:"));
     match path {
-        Some(path) if path.contains('?') => Err("sqlite:// takes a path and no parameters; drop what follows the `?`".to_owned()),
-        Some("" | ":memory:") => Err("the store must outlive the process: name a file, such as sqlite://weir.db".to_owned()),
+        Some(path) if path.contains('?') => {
+            Err("sqlite:// takes a path and no parameters; drop what follows the `?`".to_owned())
+        }
+        Some("" | ":memory:") => {
+            Err("the store must outlive the process: name a file, such as sqlite://weir.db".to_owned())
+        }
         Some(path) => Ok(DatabaseUrl::Sqlite(PathBuf::from(path))),
-        None => Err("not a database Weir knows; give sqlite:// and the path of a file, such as sqlite://weir.db".to_owned()),
+        None => {
+            Err("not a database Weir knows; give sqlite:// and the path of a file, such as sqlite://weir.db".to_owned())
+        }
     }
 }
 
@@ -52,7 +56,8 @@ pub(super) fn api_keys(text: &str) -> Parsed<Vec<ApiKey>> {
         // What a request can carry in its `Authorization` header.
         let sendable = key.bytes().all(|byte| byte.is_ascii_graphic());
         sendable.then(|| ApiKey(key.to_owned())).ok_or_else(|| {
-            "a key holds a blank or a character outside ASCII, which no request could send; separate keys by commas".to_owned()
+            "a key holds a blank or a character outside ASCII, which no request could send; separate keys by commas"
+                .to_owned()
         })
     };
     items(text).map(key).collect()
@@ -61,7 +66,9 @@ pub(super) fn api_keys(text: &str) -> Parsed<Vec<ApiKey>> {
 pub(super) fn allow_networks(text: &str) -> Parsed<Vec<IpNet>> {
     let network = |text: &str| {
         let network = text.parse().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from));
-        network.ok_or_else(|| format!("`{text}` is not a network; give CIDRs separated by commas, such as 10.0.0.0/8,fd00::/8"))
+        network.ok_or_else(|| {
+            format!("`{text}` is not a network; give CIDRs separated by commas, such as 10.0.0.0/8,fd00::/8")
+        })
     };
     items(text).map(network).collect()
 }
@@ -77,7 +84,9 @@ pub(super) fn truth(text: &str) -> Parsed<bool> {
 pub(super) fn log(text: &str) -> Parsed<String> {
     match EnvFilter::try_new(text) {
         Ok(_) => Ok(text.to_owned()),
-        Err(error) => Err(format!("`{text}` is not a log filter ({error}); give a level such as info, or levels by module such as info,weir_worker=debug")),
+        Err(error) => Err(format!(
+            "`{text}` is not a log filter ({error}); give a level such as info, or levels by module such as info,weir_worker=debug"
+        )),
     }
 }
 

@@ -106,7 +106,10 @@ impl Given {
             match as_text(&value) {
                 Some(text) => self.add(key, origin, text),
                 None => {
-                    let problem = format!("a {} does not fit here; give a text, a number, true or false, or a list of texts", value.type_str());
+                    let problem = format!(
+                        "a {} does not fit here; give a text, a number, true or false, or a list of texts",
+                        value.type_str()
+                    );
                     return Err(ConfigError::Invalid { named: Named { key, origin }, problem });
                 }
             }
@@ -132,7 +135,10 @@ fn as_text(value: &toml::Value) -> Option<String> {
 /// Whether Kubernetes or Docker made this variable: beside a service named `weir` every container is given
 /// `WEIR_SERVICE_HOST`, `WEIR_PORT_8080_TCP` and the like, which nobody here chose.
 fn is_service_link(name: &str) -> bool {
-    name.ends_with("_SERVICE_HOST") || name.contains("_SERVICE_PORT") || name.ends_with("_PORT") || name.contains("_PORT_")
+    name.ends_with("_SERVICE_HOST")
+        || name.contains("_SERVICE_PORT")
+        || name.ends_with("_PORT")
+        || name.contains("_PORT_")
 }
 
 fn unreadable(path: &Path, error: &std::io::Error) -> ConfigError {

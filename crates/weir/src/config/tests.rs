@@ -82,7 +82,12 @@ fn unknown_keys_and_variables_are_refused_by_name() {
 
 #[test]
 fn variables_that_kubernetes_makes_for_a_service_named_weir_are_passed_over() {
-    let links = [("WEIR_SERVICE_HOST", "10.0.0.1"), ("WEIR_SERVICE_PORT", "80"), ("WEIR_PORT", "tcp://10.0.0.1:80"), ("WEIR_PORT_80_TCP_ADDR", "10.0.0.1")];
+    let links = [
+        ("WEIR_SERVICE_HOST", "10.0.0.1"),
+        ("WEIR_SERVICE_PORT", "80"),
+        ("WEIR_PORT", "tcp://10.0.0.1:80"),
+        ("WEIR_PORT_80_TCP_ADDR", "10.0.0.1"),
+    ];
     assert!(load(&[], &links, "").is_ok());
 }
 
@@ -95,8 +100,14 @@ fn an_empty_variable_counts_as_unset() {
 fn an_error_names_the_setting_where_it_came_from_and_the_mend() {
     let cases = [
         (refusal(&["--listen", "here"], &[], ""), "--listen: `here` is not an address to listen on; give an IP"),
-        (refusal(&[], &[("WEIR_LOG_FORMAT", "xml")], ""), "WEIR_LOG_FORMAT in the environment: `xml` is not a log format; give text or json"),
-        (refusal(&[], &[], "max_event_bytes = 1"), "`max_event_bytes` in weir.toml: `1` does not fit; give a whole number from"),
+        (
+            refusal(&[], &[("WEIR_LOG_FORMAT", "xml")], ""),
+            "WEIR_LOG_FORMAT in the environment: `xml` is not a log format; give text or json",
+        ),
+        (
+            refusal(&[], &[], "max_event_bytes = 1"),
+            "`max_event_bytes` in weir.toml: `1` does not fit; give a whole number from",
+        ),
         (refusal(&[], &[], "listen = "), "the configuration file weir.toml is not TOML: "),
         (refusal(&["--log", "a=b=c"], &[], ""), "--log: `a=b=c` is not a log filter"),
     ];
@@ -116,7 +127,10 @@ fn the_scaled_backends_are_refused_clearly() {
 #[test]
 fn without_a_key_weir_listens_on_loopback_only() {
     let message = refusal(&[], &[("WEIR_LISTEN", "0.0.0.0:8080")], "");
-    assert!(message.starts_with("WEIR_LISTEN in the environment: 0.0.0.0:8080") && message.contains("WEIR_API_KEYS"), "{message}");
+    assert!(
+        message.starts_with("WEIR_LISTEN in the environment: 0.0.0.0:8080") && message.contains("WEIR_API_KEYS"),
+        "{message}"
+    );
     assert!(load(&[], &[("WEIR_LISTEN", "0.0.0.0:8080"), ("WEIR_API_KEYS", " , ")], "").is_err());
     for address in ["127.0.0.2:80", "[::1]:80", "[::ffff:127.0.0.1]:80"] {
         assert!(load(&["--listen", address], &[], "").is_ok(), "{address}");

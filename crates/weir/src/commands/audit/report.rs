@@ -11,7 +11,7 @@ use weir_core::{
 pub(in crate::commands) struct Audited {
     pub(in crate::commands) id: String,
     pub(in crate::commands) name: String,
-    #[serde(rename = "audit")]
+    #[serde(flatten)]
     pub(in crate::commands) report: AuditReport,
 }
 
@@ -75,7 +75,7 @@ fn rows_of(audited: &Audited) -> Vec<[String; HEAD.len()]> {
 }
 
 /// A panel for each destination: its sends, its cap, its figures.
-pub(in crate::commands) fn picture(title: &str, audited: &[Audited]) -> String {
+pub(super) fn picture(title: &str, audited: &[Audited]) -> String {
     let notes: Vec<_> = audited.iter().map(|audited| note(&audited.report)).collect();
     let panels = audited.iter().zip(&notes);
     let panels: Vec<_> = panels
@@ -168,8 +168,8 @@ mod tests {
     }
 
     #[test]
-    fn json_names_destination_and_audit() {
+    fn json_has_the_destination_beside_its_audit() {
         let json = serde_json::to_value(audited("Acme", Vec::new())).unwrap();
-        assert_eq!((json["id"].as_str(), json["audit"]["sends"].as_u64()), (Some("dst_1"), Some(4)));
+        assert_eq!((json["id"].as_str(), json["sends"].as_u64()), (Some("dst_1"), Some(4)));
     }
 }

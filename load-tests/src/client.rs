@@ -1,0 +1,163 @@
+//! The bare client: keep-alive connections of hyper, nothing in between, and the two ways to load a server with them.
+//!
+//! A *closed loop* sends the next request when the last is answered: it finds how fast a server can go. An *open loop* sends
+//! at set times whatever the server does: it finds how long requests take. Latencies count from the set time, so that a
+//! server that stalls is charged for the requests it kept waiting (no coordinated omission).
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, bail};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::{Method, Request, client::conn::http1};
+use hyper_util::rt::TokioIo;
+use tokio::{net::TcpStream, sync::mpsc, task::JoinSet};
+
+use crate::clock;
+
+/// Makes the body of the n-th request.
+pub(crate) type MakeBody = Arc<dyn Fn(u64) -> Bytes + Send + Sync>;
+
+/// One keep-alive connection.
+pub(crate) struct Connection {
+    sender: http1::SendRequest<Full<Bytes>>,
+    server: SocketAddr,
+}
+
+impl Connection {
+    pub(crate) async fn open(server: SocketAddr) -> anyhow::Result<Self> {
+        let stream = TcpStream::connect(server).await.with_context(|| format!("cannot connect to {server}"))?;
+        stream.set_nodelay(true)?;
+        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+        tokio::spawn(connection);
+        Ok(Self { sender, server })
+    }
+
+    /// Sends a request and answers the body of the answer, which must be a success.
+    pub(crate) async fn send(&mut self, method: Method, path: &str, body: Bytes) -> anyhow::Result<Bytes> {
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", self.server.to_string())
+            .header("content-type", "application/json")
+            .body(Full::new(body))?;
+        self.sender.ready().await?;
+        let response = self.sender.send_request(request).await.with_context(|| format!("no answer to {path}"))?;
+        let status = response.status();
+        let body = response.into_body().collect().await?.to_bytes();
+        if !status.is_success() {
+            bail!("{path} was answered {status}: {}", String::from_utf8_lossy(&body));
+        }
+        Ok(body)
+    }
+}
+
+/// When a closed loop ends.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Until {
+    Elapsed(Duration),
+    Sent(u64),
+}
+
+/// What a loop did.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Driven {
+    pub(crate) started: Instant,
+    pub(crate) ended: Instant,
+    /// Requests sent and answered.
+    pub(crate) answered: u64,
+}
+
+impl Driven {
+    pub(crate) fn per_second(&self) -> f64 {
+        self.answered as f64 / self.ended.duration_since(self.started).as_secs_f64()
+    }
+}
+
+/// POSTs to `path` on `connections` at once, each as fast as it is answered.
+pub(crate) async fn closed_loop(
+    server: SocketAddr,
+    connections: usize,
+    until: Until,
+    path: &'static str,
+    body: MakeBody,
+) -> anyhow::Result<Driven> {
+    let mut open = Vec::new();
+    for _ in 0..connections {
+        open.push(Connection::open(server).await?);
+    }
+    let next = Arc::new(AtomicU64::new(0));
+    let started = clock::now();
+    let mut loops = JoinSet::new();
+    for mut connection in open {
+        let (next, body) = (Arc::clone(&next), Arc::clone(&body));
+        loops.spawn(async move {
+            let mut answered = 0;
+            loop {
+                let number = match until {
+                    Until::Elapsed(time) if clock::now().duration_since(started) >= time => break,
+                    Until::Elapsed(_) => next.fetch_add(1, Ordering::Relaxed),
+                    Until::Sent(total) => match next.fetch_add(1, Ordering::Relaxed) {
+                        number if number < total => number,
+                        _ => break,
+                    },
+                };
+                connection.send(Method::POST, path, body(number)).await?;
+                answered += 1;
+            }
+            anyhow::Ok(answered)
+        });
+    }
+    let mut answered = 0;
+    while let Some(done) = loops.join_next().await {
+        answered += done??;
+    }
+    Ok(Driven { started, ended: clock::now(), answered })
+}
+
+/// POSTs `total` bodies to `path`, one every `every`, whatever the server does. Answers when each was meant to be sent.
+pub(crate) async fn open_loop(
+    server: SocketAddr,
+    connections: usize,
+    every: Duration,
+    total: u32,
+    path: &'static str,
+    body: MakeBody,
+) -> anyhow::Result<Vec<Instant>> {
+    let mut queues = Vec::new();
+    let mut senders = JoinSet::new();
+    for _ in 0..connections {
+        let mut connection = Connection::open(server).await?;
+        let (queue, mut waiting) = mpsc::unbounded_channel::<u64>();
+        let body = Arc::clone(&body);
+        queues.push(queue);
+        senders.spawn(async move {
+            while let Some(number) = waiting.recv().await {
+                connection.send(Method::POST, path, body(number)).await?;
+            }
+            anyhow::Ok(())
+        });
+    }
+    // A thread of its own: the runtime's timers are a millisecond coarse, more than what is measured.
+    let pacer = std::thread::spawn(move || {
+        let started = clock::now() + Duration::from_millis(10);
+        let meant: Vec<_> = (0..total).map(|number| started + every * number).collect();
+        for (number, at) in meant.iter().enumerate() {
+            std::thread::sleep(at.saturating_duration_since(clock::now()));
+            // A connection whose request failed has hung up; its error is reported below.
+            let _ = queues[number % queues.len()].send(number as u64);
+        }
+        meant
+    });
+    while let Some(done) = senders.join_next().await {
+        done??;
+    }
+    pacer.join().map_err(|_| anyhow::anyhow!("the pacing thread panicked"))
+}

@@ -1,0 +1,138 @@
+//! The engine under test: `weir serve` as a child process on a fresh database, and what the kernel says of it.
+
+use std::{net::SocketAddr, path::Path, process::Stdio, time::Duration};
+
+use anyhow::{Context, bail};
+use bytes::Bytes;
+use hyper::Method;
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncBufReadExt, BufReader},
+    process::{Child, Command},
+};
+
+use crate::{BenchArgs, client::Connection};
+
+/// The kernel's ticks a second in `/proc/PID/stat`: 100 on every Linux that Rust runs on, whatever its own timer does.
+const TICKS_PER_SECOND: f64 = 100.0;
+const STARTS_WITHIN: Duration = Duration::from_secs(30);
+
+/// A running server; killed, and its database removed, when dropped.
+pub(crate) struct Engine {
+    process: Child,
+    pid: u32,
+    address: SocketAddr,
+    _folder: TempDir,
+}
+
+impl Engine {
+    pub(crate) async fn start(args: &BenchArgs) -> anyhow::Result<Self> {
+        let folder = match &args.folder {
+            Some(parent) => tempfile::tempdir_in(parent),
+            None => tempfile::tempdir(),
+        };
+        let folder = folder.context("cannot make a folder for the database")?;
+        let weir = args.weir.canonicalize().with_context(|| {
+            format!(
+                "there is no {}; build it with `cargo build --release -p weir`, or name another with --weir",
+                args.weir.display()
+            )
+        })?;
+        let mut process = command(&weir, folder.path()).spawn().context("cannot start the engine")?;
+        let pid = process.id().context("the engine ended at once")?;
+        let stdout = process.stdout.take().context("the engine has no output")?;
+        let mut lines = BufReader::new(stdout).lines();
+        let address = tokio::time::timeout(STARTS_WITHIN, async {
+            while let Some(line) = lines.next_line().await? {
+                if let Some((_, address)) = line.split_once("listening on http://") {
+                    return anyhow::Ok(address.trim().parse()?);
+                }
+            }
+            bail!("the engine ended before it listened")
+        });
+        let address = address.await.context("the engine did not start in time")??;
+        // Keeps the pipe open, so that the engine never writes to a closed one.
+        tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+        Ok(Self { process, pid, address, _folder: folder })
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Creates a destination and answers its id.
+    pub(crate) async fn create_destination(&self, settings: Value) -> anyhow::Result<String> {
+        let answer = self.ask(Method::POST, "/v1/destinations", settings).await?;
+        Ok(answer["id"].as_str().context("a destination without an id")?.to_owned())
+    }
+
+    pub(crate) async fn ask(&self, method: Method, path: &str, body: Value) -> anyhow::Result<Value> {
+        let body = if body.is_null() { Bytes::new() } else { Bytes::from(body.to_string()) };
+        let answer = Connection::open(self.address).await?.send(method, path, body).await?;
+        Ok(serde_json::from_slice(&answer)?)
+    }
+
+    /// The CPU time it has used so far, in seconds.
+    pub(crate) fn cpu_s(&self) -> anyhow::Result<f64> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).context("the engine is gone")?;
+        cpu_s_in(&stat).context("unknown form of /proc/PID/stat")
+    }
+
+    /// Its resident memory, in MiB.
+    pub(crate) fn rss_mib(&self) -> anyhow::Result<f64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).context("the engine is gone")?;
+        rss_mib_in(&status).context("unknown form of /proc/PID/status")
+    }
+
+    pub(crate) async fn stop(mut self) -> anyhow::Result<()> {
+        Ok(self.process.kill().await?)
+    }
+}
+
+fn command(weir: &Path, folder: &Path) -> Command {
+    let mut command = Command::new(weir);
+    // The engine refuses settings it does not know, and the ones of the person at the keyboard are none of ours.
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("WEIR_")) {
+        command.env_remove(name);
+    }
+    command
+        .arg("serve")
+        .current_dir(folder)
+        .envs([
+            ("WEIR_LISTEN", "127.0.0.1:0"),
+            ("WEIR_DATABASE_URL", "sqlite://weir.db"),
+            ("WEIR_ALLOW_HTTP", "true"),
+            ("WEIR_ALLOW_NETWORKS", "127.0.0.0/8"),
+            ("WEIR_LOG", "warn"),
+        ])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true);
+    command
+}
+
+/// User and system time: the 14th and 15th field. The second is the name in parentheses and may hold blanks.
+fn cpu_s_in(stat: &str) -> Option<f64> {
+    let fields: Vec<_> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let ticks = |field: usize| fields.get(field - 3)?.parse::<f64>().ok();
+    Some((ticks(14)? + ticks(15)?) / TICKS_PER_SECOND)
+}
+
+fn rss_mib_in(status: &str) -> Option<f64> {
+    let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?.split_whitespace().next()?;
+    Some(kib.parse::<f64>().ok()? / 1_024.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_and_memory_are_read_from_the_kernels_words() {
+        let stat = "42 (we (ir) x) S 1 42 42 0 -1 4194304 100 0 0 0 250 50 0 0 20 0 8 0 100 1000 10";
+        assert_eq!(cpu_s_in(stat), Some(3.0));
+        assert_eq!(rss_mib_in("Name:\tweir\nVmRSS:\t    2048 kB\nThreads:\t8\n"), Some(2.0));
+        assert_eq!((cpu_s_in("42"), rss_mib_in("Name:\tweir")), (None, None));
+    }
+}
