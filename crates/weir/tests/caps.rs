@@ -1,5 +1,6 @@
 //! Every destination's cap, on real sockets: held in every sliding window, and used.
 
+#[path = "support/harness.rs"]
 mod support;
 
 use std::time::Duration;

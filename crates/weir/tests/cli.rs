@@ -1,5 +1,6 @@
 //! The command line: exit codes, and errors that name the setting and the mend.
 
+#[path = "support/harness.rs"]
 mod support;
 
 use std::{path::Path, process::Output, time::Duration};

@@ -1,5 +1,6 @@
 //! One slow, dead or flooding destination does not move the others.
 
+#[path = "support/harness.rs"]
 mod support;
 
 use std::{collections::HashMap, time::Duration};

@@ -1,6 +1,7 @@
 //! What a destination receives: the body byte for byte, the headers, a signature that an independent verifier accepts; and
 //! where Weir refuses to send.
 
+#[path = "support/harness.rs"]
 mod support;
 
 use std::time::Duration;

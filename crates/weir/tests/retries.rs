@@ -1,14 +1,14 @@
 //! What each answer makes of a delivery, and that every retry stays under the cap.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "support/harness.rs"]
 mod support;
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use support::{
-    Answer, App, Receiver, assert_cap, eventually,
-    receiver::AnswerBody,
-};
+use support::{Answer, App, Receiver, assert_cap, eventually, receiver::AnswerBody};
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -1,11 +1,12 @@
 //! What a crash must not take, double or bunch: SIGKILL and SIGTERM on the real process.
 
+#[path = "support/harness.rs"]
 mod support;
 
 use std::{collections::HashMap, time::Duration};
 
 use serde_json::json;
-use support::{App, Receiver, assert_cap, receiver::Answer};
+use support::{Answer, App, Receiver, assert_cap};
 
 const SECOND: Duration = Duration::from_secs(1);
 

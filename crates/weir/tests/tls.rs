@@ -1,5 +1,8 @@
 //! Receivers far away: a TLS handshake of half a second, answers of a second, connections that do not last.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "support/harness.rs"]
 mod support;
 
 use std::{path::Path, sync::Arc, time::Duration};

@@ -17,19 +17,19 @@ use tokio::{
 use super::eventually;
 
 /// The server as a process of its own.
-pub struct App {
+pub(crate) struct App {
     child: Child,
-    pub url: String,
-    pub http: reqwest::Client,
+    pub(crate) url: String,
+    pub(crate) http: reqwest::Client,
 }
 
 impl App {
     /// Serves on a free port from a database in `folder`; loopback receivers are allowed.
-    pub async fn start(folder: &Path) -> Self {
+    pub(crate) async fn start(folder: &Path) -> Self {
         Self::start_with(folder, &[]).await
     }
 
-    pub async fn start_with(folder: &Path, environment: &[(&str, &str)]) -> Self {
+    pub(crate) async fn start_with(folder: &Path, environment: &[(&str, &str)]) -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut command = Self::command(folder);
         command.arg("serve").envs(environment.iter().copied());
@@ -52,7 +52,7 @@ impl App {
     }
 
     /// The binary, with the settings of the tests.
-    pub fn command(folder: &Path) -> Command {
+    pub(crate) fn command(folder: &Path) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
         command
             .current_dir(folder)
@@ -64,34 +64,34 @@ impl App {
         command
     }
 
-    pub fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         self.url.trim_start_matches("http://").parse().expect("an address")
     }
 
     /// SIGKILL, and gone.
-    pub async fn kill(mut self) {
+    pub(crate) async fn kill(mut self) {
         self.child.kill().await.expect("killed");
     }
 
     /// SIGTERM, then its exit status.
-    pub async fn terminate(mut self) -> ExitStatus {
+    pub(crate) async fn terminate(mut self) -> ExitStatus {
         self.signal("TERM").await;
         tokio::time::timeout(Duration::from_secs(60), self.child.wait()).await.expect("it ends").expect("a status")
     }
 
     /// Sends a signal by name.
-    pub async fn signal(&self, name: &str) {
+    pub(crate) async fn signal(&self, name: &str) {
         let pid = self.child.id().expect("it runs").to_string();
         let status = Command::new("kill").args([&format!("-{name}"), &pid]).status().await.expect("kill runs");
         assert!(status.success());
     }
 
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id().expect("it runs")
     }
 
     /// A request with a JSON body; the status and the JSON answer.
-    pub async fn request(&self, method: Method, path: &str, body: Option<Value>) -> (u16, Value) {
+    pub(crate) async fn request(&self, method: Method, path: &str, body: Option<Value>) -> (u16, Value) {
         let mut request = self.http.request(method, format!("{}{path}", self.url));
         if let Some(body) = body {
             request = request.json(&body);
@@ -101,27 +101,27 @@ impl App {
         (status, response.json().await.unwrap_or(Value::Null))
     }
 
-    pub async fn get(&self, path: &str) -> Value {
+    pub(crate) async fn get(&self, path: &str) -> Value {
         let (status, body) = self.request(Method::GET, path, None).await;
         assert_eq!(status, 200, "GET {path}: {body}");
         body
     }
 
     /// Creates a destination and answers its id.
-    pub async fn destination(&self, settings: Value) -> String {
+    pub(crate) async fn destination(&self, settings: Value) -> String {
         let (status, body) = self.request(Method::POST, "/v1/destinations", Some(settings)).await;
         assert_eq!(status, 201, "{body}");
         body["id"].as_str().expect("an id").to_owned()
     }
 
-    pub async fn patch(&self, destination: &str, edit: Value) {
+    pub(crate) async fn patch(&self, destination: &str, edit: Value) {
         let (status, body) =
             self.request(Method::PATCH, &format!("/v1/destinations/{destination}"), Some(edit)).await;
         assert_eq!(status, 200, "{body}");
     }
 
     /// Posts one event of a type; its id.
-    pub async fn event(&self, event_type: &str) -> String {
+    pub(crate) async fn event(&self, event_type: &str) -> String {
         let body = json!({"type": event_type, "data": {"n": 1}});
         let (status, body) = self.request(Method::POST, "/v1/events", Some(body)).await;
         assert_eq!(status, 202, "{body}");
@@ -129,7 +129,7 @@ impl App {
     }
 
     /// Posts many events of a type, in batches.
-    pub async fn events(&self, event_type: &str, count: usize) {
+    pub(crate) async fn events(&self, event_type: &str, count: usize) {
         let mut left = count;
         while left > 0 {
             let size = left.min(1000);
@@ -142,7 +142,7 @@ impl App {
     }
 
     /// Waits until nothing of a destination waits or is under way.
-    pub async fn drained(&self, destination: &str, within: Duration) {
+    pub(crate) async fn drained(&self, destination: &str, within: Duration) {
         eventually("the backlog is drained", within, async || {
             let backlog = self.get(&format!("/v1/destinations/{destination}/backlog")).await;
             backlog["pending"] == 0 && backlog["retrying"] == 0 && backlog["delivering"] == 0
@@ -150,12 +150,12 @@ impl App {
         .await;
     }
 
-    pub async fn audit(&self, destination: &str) -> Value {
+    pub(crate) async fn audit(&self, destination: &str) -> Value {
         self.get(&format!("/v1/destinations/{destination}/audit")).await
     }
 
     /// Every recorded send start keeps every limit.
-    pub async fn assert_audit_clean(&self, destination: &str) {
+    pub(crate) async fn assert_audit_clean(&self, destination: &str) {
         let audit = self.audit(destination).await;
         for limit in audit["rate_limits"].as_array().expect("limits") {
             assert_eq!(limit["violations"], 0, "{audit}");

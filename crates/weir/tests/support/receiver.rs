@@ -28,29 +28,29 @@ use super::now;
 
 /// One request as it arrived.
 #[derive(Debug, Clone)]
-pub struct Arrival {
-    pub at: Instant,
-    pub headers: HeaderMap,
-    pub body: Bytes,
+pub(crate) struct Arrival {
+    pub(crate) at: Instant,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
 }
 
 impl Arrival {
-    pub fn header(&self, name: &str) -> &str {
+    pub(crate) fn header(&self, name: &str) -> &str {
         self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
     }
 }
 
 /// How a path answers.
 #[derive(Debug, Clone)]
-pub struct Answer {
-    pub status: u16,
-    pub headers: Vec<(&'static str, String)>,
-    pub after: Duration,
-    pub body: AnswerBody,
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: Vec<(&'static str, String)>,
+    pub(crate) after: Duration,
+    pub(crate) body: AnswerBody,
 }
 
 #[derive(Debug, Clone)]
-pub enum AnswerBody {
+pub(crate) enum AnswerBody {
     Text(String),
     /// This many bytes.
     Large(usize),
@@ -59,21 +59,21 @@ pub enum AnswerBody {
 }
 
 impl Answer {
-    pub fn status(status: u16) -> Self {
+    pub(crate) fn status(status: u16) -> Self {
         Self { status, headers: Vec::new(), after: Duration::ZERO, body: AnswerBody::Text(String::new()) }
     }
 
-    pub fn header(mut self, name: &'static str, value: impl Into<String>) -> Self {
+    pub(crate) fn header(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.headers.push((name, value.into()));
         self
     }
 
-    pub fn after(mut self, delay: Duration) -> Self {
+    pub(crate) fn after(mut self, delay: Duration) -> Self {
         self.after = delay;
         self
     }
 
-    pub fn body(mut self, body: AnswerBody) -> Self {
+    pub(crate) fn body(mut self, body: AnswerBody) -> Self {
         self.body = body;
         self
     }
@@ -88,19 +88,19 @@ struct Path {
 
 /// A scripted receiver.
 #[derive(Clone)]
-pub struct Receiver {
-    pub address: SocketAddr,
+pub(crate) struct Receiver {
+    pub(crate) address: SocketAddr,
     scheme: &'static str,
     paths: Arc<Mutex<HashMap<String, Path>>>,
 }
 
 impl Receiver {
-    pub async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         Self::listen("http", None, Duration::ZERO).await
     }
 
     /// Over TLS, with a handshake that takes `handshake`.
-    pub async fn start_tls(acceptor: TlsAcceptor, handshake: Duration) -> Self {
+    pub(crate) async fn start_tls(acceptor: TlsAcceptor, handshake: Duration) -> Self {
         Self::listen("https", Some(acceptor), handshake).await
     }
 
@@ -158,29 +158,29 @@ impl Receiver {
     }
 
     /// Answers this path gives in turn; the last one is repeated.
-    pub fn script(&self, path: &str, answers: impl IntoIterator<Item = Answer>) {
+    pub(crate) fn script(&self, path: &str, answers: impl IntoIterator<Item = Answer>) {
         let mut paths = self.paths.lock().unwrap_or_else(PoisonError::into_inner);
         paths.entry(path.to_owned()).or_default().script = answers.into_iter().collect();
     }
 
-    pub fn url(&self, path: &str) -> String {
+    pub(crate) fn url(&self, path: &str) -> String {
         let host = if self.scheme == "https" { "localhost" } else { "127.0.0.1" };
         format!("{}://{host}:{}{path}", self.scheme, self.address.port())
     }
 
     /// What has arrived at a path so far.
-    pub fn arrivals(&self, path: &str) -> Vec<Arrival> {
+    pub(crate) fn arrivals(&self, path: &str) -> Vec<Arrival> {
         let paths = self.paths.lock().unwrap_or_else(PoisonError::into_inner);
         paths.get(path).map(|path| path.arrivals.clone()).unwrap_or_default()
     }
 
-    pub fn count(&self, path: &str) -> usize {
+    pub(crate) fn count(&self, path: &str) -> usize {
         let paths = self.paths.lock().unwrap_or_else(PoisonError::into_inner);
         paths.get(path).map_or(0, |path| path.arrivals.len())
     }
 
     /// Waits until `count` requests have arrived at a path.
-    pub async fn wait_for(&self, path: &str, count: usize, within: Duration) -> Vec<Arrival> {
+    pub(crate) async fn wait_for(&self, path: &str, count: usize, within: Duration) -> Vec<Arrival> {
         super::eventually(&format!("{count} arrivals at {path}"), within, async || self.count(path) >= count).await;
         self.arrivals(path)
     }
