@@ -52,23 +52,12 @@ fn main() -> ExitCode {
 
 fn test_steps() -> Vec<Step> {
     vec![
-        Step::new(
-            "Tests of every crate but the binary",
-            &["test", "--workspace", "--exclude", "weir"],
-        ),
+        Step::new("Tests of every crate but the binary", &["test", "--workspace", "--exclude", "weir"]),
         // The binary's tests send over real sockets in real time: optimised, and one at a time, so that a limit that
         // slips is Weir's doing and not that of the test beside it.
         Step::new(
             "Tests of the whole program, on real sockets and in real time",
-            &[
-                "test",
-                "--release",
-                "--package",
-                "weir",
-                "--tests",
-                "--",
-                "--test-threads=1",
-            ],
+            &["test", "--release", "--package", "weir", "--tests", "--", "--test-threads=1"],
         ),
     ]
 }
@@ -76,39 +65,15 @@ fn test_steps() -> Vec<Step> {
 fn lint_steps() -> Vec<Step> {
     vec![
         Step::new("Formatting", &["fmt", "--all", "--check"]),
-        Step::new(
-            "Lints",
-            &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"],
-        ),
+        Step::new("Lints", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
         Step::new("Documentation", &["doc", "--workspace", "--no-deps"]).with_env("RUSTDOCFLAGS", "-D warnings"),
     ]
 }
 
 fn bench_steps(arguments: &[String]) -> Vec<Step> {
-    let measure = Step::new(
-        "Measure",
-        &[
-            "run",
-            "--release",
-            "--quiet",
-            "--package",
-            "weir-load-tests",
-            "--",
-            "bench",
-        ],
-    );
+    let measure = Step::new("Measure", &["run", "--release", "--quiet", "--package", "weir-load-tests", "--", "bench"]);
     vec![
-        Step::new(
-            "Build",
-            &[
-                "build",
-                "--release",
-                "--package",
-                "weir",
-                "--package",
-                "weir-load-tests",
-            ],
-        ),
+        Step::new("Build", &["build", "--release", "--package", "weir", "--package", "weir-load-tests"]),
         measure.with_arguments(arguments),
     ]
 }
@@ -127,9 +92,7 @@ mod tests {
     #[test]
     fn arguments_of_the_bench_are_given_on() {
         let cli = Cli::try_parse_from(["xtask", "bench", "--json", "out.json"]).unwrap();
-        let Command::Bench { arguments } = cli.command else {
-            panic!("{cli:?}")
-        };
+        let Command::Bench { arguments } = cli.command else { panic!("{cli:?}") };
         let steps = bench_steps(&arguments);
         assert!(steps[1].to_string().ends_with("bench --json out.json"), "{}", steps[1]);
     }

@@ -18,18 +18,11 @@ pub(crate) struct Step {
 
 impl Step {
     pub(crate) fn new(title: &'static str, arguments: &[&str]) -> Self {
-        Self {
-            title,
-            arguments: arguments.iter().copied().map(str::to_owned).collect(),
-            env: None,
-        }
+        Self { title, arguments: arguments.iter().copied().map(str::to_owned).collect(), env: None }
     }
 
     pub(crate) fn with_env(self, name: &'static str, value: &'static str) -> Self {
-        Self {
-            env: Some((name, value)),
-            ..self
-        }
+        Self { env: Some((name, value)), ..self }
     }
 
     pub(crate) fn with_arguments(mut self, more: &[String]) -> Self {
@@ -121,14 +114,8 @@ mod tests {
 
     #[test]
     fn the_first_step_that_fails_ends_the_run_and_is_named() {
-        let steps = [
-            Step::new("Nonsense", &["no-such-command-of-cargo"]),
-            Step::new("Never", &["--version"]),
-        ];
+        let steps = [Step::new("Nonsense", &["no-such-command-of-cargo"]), Step::new("Never", &["--version"])];
         let error = format!("{:#}", run_all(&steps).unwrap_err());
-        assert!(
-            error.starts_with("Nonsense failed: `cargo no-such-command-of-cargo` failed"),
-            "{error}"
-        );
+        assert!(error.starts_with("Nonsense failed: `cargo no-such-command-of-cargo` failed"), "{error}");
     }
 }

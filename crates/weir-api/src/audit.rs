@@ -37,23 +37,15 @@ pub(crate) async fn show(
     if destination.is_none() && !api.store.destination_existed(id).await? {
         return Err(destinations::missing(id));
     }
-    let changes: Vec<(Timestamp, RateLimits)> = api
-        .store
-        .limit_changes(id)
-        .await?
-        .into_iter()
-        .map(|change| (change.at, change.limits))
-        .collect();
+    let changes: Vec<(Timestamp, RateLimits)> =
+        api.store.limit_changes(id).await?.into_iter().map(|change| (change.at, change.limits)).collect();
     let limits = match (destination, changes.last()) {
         (Some(destination), _) => destination.settings.rate_limits.clone(),
         // Of a deleted destination, the limits it had last.
         (None, Some((_, limits))) => limits.clone(),
         (None, None) => RateLimits::UNLIMITED,
     };
-    let sends = api
-        .store
-        .sends(id, from.unwrap_or(Timestamp::MIN), to.unwrap_or(Timestamp::MAX))
-        .await?;
+    let sends = api.store.sends(id, from.unwrap_or(Timestamp::MIN), to.unwrap_or(Timestamp::MAX)).await?;
     let report = if sends.len() < LARGE {
         judge(&sends, &changes, &limits)
     } else {
@@ -66,15 +58,7 @@ pub(crate) async fn show(
 
 fn judge(records: &[SendRecord], limit_changes: &[(Timestamp, RateLimits)], limits: &RateLimits) -> AuditReport {
     let sends: Vec<Timestamp> = records.iter().map(|record| record.sent_at).collect();
-    let latencies: Vec<_> = records
-        .iter()
-        .filter_map(|record| record.delivered)
-        .map(|(created, done)| done.since(created))
-        .collect();
-    audit(&Evidence {
-        sends: &sends,
-        limit_changes,
-        limits,
-        latencies: &latencies,
-    })
+    let latencies: Vec<_> =
+        records.iter().filter_map(|record| record.delivered).map(|(created, done)| done.since(created)).collect();
+    audit(&Evidence { sends: &sends, limit_changes, limits, latencies: &latencies })
 }

@@ -20,11 +20,7 @@ impl ApiKeys {
     /// Blank keys are left out: an empty bearer token must never open anything.
     pub fn new<K: AsRef<str>>(keys: impl IntoIterator<Item = K>) -> Self {
         let keys = keys.into_iter();
-        Self(
-            keys.filter(|key| !key.as_ref().trim().is_empty())
-                .map(|key| digest(key.as_ref().trim()))
-                .collect(),
-        )
+        Self(keys.filter(|key| !key.as_ref().trim().is_empty()).map(|key| digest(key.as_ref().trim())).collect())
     }
 
     /// Whether no key is configured and everyone may ask.
@@ -35,10 +31,7 @@ impl ApiKeys {
     /// Every key is compared, so that the time does not tell which one matched.
     fn contains(&self, key: &str) -> bool {
         let given = digest(key);
-        self.0
-            .iter()
-            .fold(Choice::from(0), |found, known| found | known.ct_eq(&given))
-            .into()
+        self.0.iter().fold(Choice::from(0), |found, known| found | known.ct_eq(&given)).into()
     }
 
     /// Refuses a request that needs a key and brings none that is known.
@@ -102,11 +95,7 @@ mod tests {
             ("/metrics", None, true),
         ];
         for (path, authorization, expected) in table {
-            assert_eq!(
-                admitted(&keys, path, authorization),
-                expected,
-                "{path} {authorization:?}"
-            );
+            assert_eq!(admitted(&keys, path, authorization), expected, "{path} {authorization:?}");
         }
         assert_eq!(format!("{keys:?}"), "ApiKeys(2)");
     }

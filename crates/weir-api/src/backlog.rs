@@ -54,9 +54,7 @@ fn view(destination: &Destination, counts: DestinationCounts, recent_sends: u64,
     let achieved_per_s = recent_sends as f64 / RECENT.as_secs_f64();
     let waiting = counts.pending + counts.retrying;
     let rate = configured_per_s.unwrap_or(achieved_per_s);
-    let hold_s = destination
-        .held_until
-        .map_or(0.0, |until| until.since(now).as_secs_f64());
+    let hold_s = destination.held_until.map_or(0.0, |until| until.since(now).as_secs_f64());
     let drain_eta_s = match waiting {
         _ if destination.settings.paused => None,
         0 => Some(0.0),
@@ -108,20 +106,13 @@ mod tests {
 
     fn counts(pending: u64) -> DestinationCounts {
         let oldest = (pending > 0).then(|| NOW - Duration::from_millis(2_500));
-        DestinationCounts {
-            pending,
-            oldest_created_at: oldest,
-            ..DestinationCounts::default()
-        }
+        DestinationCounts { pending, oldest_created_at: oldest, ..DestinationCounts::default() }
     }
 
     #[test]
     fn the_eta_follows_the_configured_rate() {
         let shown = view(&destination(Some(120), false), counts(30), 0, NOW);
-        assert_eq!(
-            (shown.configured_per_s, shown.drain_eta_s, shown.oldest_age_s),
-            (Some(2.0), Some(15.0), Some(2.5))
-        );
+        assert_eq!((shown.configured_per_s, shown.drain_eta_s, shown.oldest_age_s), (Some(2.0), Some(15.0), Some(2.5)));
     }
 
     #[test]

@@ -35,22 +35,13 @@ pub(crate) async fn list(State(api): State<Api>, mut query: Query) -> Answer<Jso
     let (from, to) = query.range();
     let page = Listing::Deliveries.request(&mut query);
     query.close()?;
-    let filter = DeliveryFilter {
-        destination_id,
-        event_id,
-        state,
-        from,
-        to,
-    };
+    let filter = DeliveryFilter { destination_id, event_id, state, from, to };
     let page = api.store.list_deliveries(&filter, page).await?;
     Ok(Listing::Deliveries.page(page, DeliveryView::from))
 }
 
 fn unknown_state() -> String {
-    format!(
-        "must be one of {}",
-        DeliveryState::ALL.map(DeliveryState::as_str).join(", ")
-    )
+    format!("must be one of {}", DeliveryState::ALL.map(DeliveryState::as_str).join(", "))
 }
 
 /// Show a delivery with its attempts
@@ -132,10 +123,7 @@ fn refusal(id: DeliveryId, action: DeliveryAction, done: &str) -> Problem {
 async fn find(api: &ApiState, id: DeliveryId) -> Answer<DeliveryDetailView> {
     let DeliveryDetail { delivery, attempts } = api.store.delivery(id).await?.ok_or_else(|| missing(id))?;
     let attempts = attempts.into_iter().map(AttemptView::from).collect();
-    Ok(DeliveryDetailView {
-        delivery: delivery.into(),
-        attempts,
-    })
+    Ok(DeliveryDetailView { delivery: delivery.into(), attempts })
 }
 
 fn missing(id: DeliveryId) -> Problem {

@@ -140,11 +140,8 @@ pub(crate) async fn edit(
         let shown = shown(&current.settings)?;
         let settings = settings::merge(&current.settings, shown, patch.clone(), &api.addresses)?;
         // An edit that changes nothing is still announced: it may be the second try of one whose announcement was lost.
-        let edited = if settings == current.settings {
-            Some(current)
-        } else {
-            commit(&api, &current, settings).await?
-        };
+        let edited =
+            if settings == current.settings { Some(current) } else { commit(&api, &current, settings).await? };
         if let Some(destination) = edited {
             api.announce_edit(id, destination.settings.paused).await;
             return Ok(Json(DestinationView::new(&destination, api.clock.now())));
@@ -203,8 +200,6 @@ pub(crate) fn missing(id: DestinationId) -> Problem {
 
 /// Secrets stay out of caches.
 fn unstored(mut response: Response) -> Response {
-    response
-        .headers_mut()
-        .insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }

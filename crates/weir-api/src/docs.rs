@@ -12,11 +12,8 @@ use crate::openapi::DOCUMENT;
 const STYLE: &str = include_str!("docs/page.css");
 const SCRIPT: &str = include_str!("docs/page.js");
 
-static PAGE: LazyLock<String> = LazyLock::new(|| {
-    include_str!("docs/page.html")
-        .replace("{{style}}", STYLE)
-        .replace("{{script}}", SCRIPT)
-});
+static PAGE: LazyLock<String> =
+    LazyLock::new(|| include_str!("docs/page.html").replace("{{style}}", STYLE).replace("{{script}}", SCRIPT));
 
 /// Only the page's own style and script run, and they may ask this server only.
 static POLICY: LazyLock<String> = LazyLock::new(|| {

@@ -34,33 +34,17 @@ use crate::{
     responses((status = 200, description = "One page, newest first", body = List<EventView<'static>>))
 )]
 pub(crate) async fn list(State(api): State<Api>, mut query: Query) -> Answer<Response> {
-    let event_type = query.parse("type", |text| {
-        valid_type(text).then(|| text.to_owned()).ok_or("must be an event type")
-    });
+    let event_type =
+        query.parse("type", |text| valid_type(text).then(|| text.to_owned()).ok_or("must be an event type"));
     let tenant = query.tenant();
     let (from, to) = query.range();
     let page = Listing::Events.request(&mut query);
     query.close()?;
-    let page = api
-        .store
-        .list_events(
-            &EventFilter {
-                event_type,
-                tenant,
-                from,
-                to,
-            },
-            page,
-        )
-        .await?;
+    let page = api.store.list_events(&EventFilter { event_type, tenant, from, to }, page).await?;
     let next_cursor = Listing::Events.next_cursor(&page);
     let bodies: Vec<Bytes> = page.rows.iter().map(|event| event.body.data()).collect();
     let views = page.rows.iter().zip(&bodies).map(|(event, data)| view(event, data));
-    Ok(Json(List {
-        data: views.collect::<Answer<Vec<_>>>()?,
-        next_cursor,
-    })
-    .into_response())
+    Ok(Json(List { data: views.collect::<Answer<Vec<_>>>()?, next_cursor }).into_response())
 }
 
 /// Show an event with its deliveries
@@ -70,24 +54,10 @@ pub(crate) async fn list(State(api): State<Api>, mut query: Query) -> Answer<Res
 )]
 pub(crate) async fn show(State(api): State<Api>, PathId(id): PathId<EventId>, query: Query) -> Answer<Response> {
     query.close()?;
-    let event = api
-        .store
-        .event(id)
-        .await?
-        .ok_or_else(|| Problem::not_found(format!("there is no event {id}")))?;
-    let deliveries = api
-        .store
-        .event_deliveries(id)
-        .await?
-        .into_iter()
-        .map(DeliveryView::from)
-        .collect();
+    let event = api.store.event(id).await?.ok_or_else(|| Problem::not_found(format!("there is no event {id}")))?;
+    let deliveries = api.store.event_deliveries(id).await?.into_iter().map(DeliveryView::from).collect();
     let data = event.body.data();
-    Ok(Json(EventDetailView {
-        event: view(&event, &data)?,
-        deliveries,
-    })
-    .into_response())
+    Ok(Json(EventDetailView { event: view(&event, &data)?, deliveries }).into_response())
 }
 
 fn view<'a>(event: &'a Event, data: &'a Bytes) -> Answer<EventView<'a>> {

@@ -122,9 +122,7 @@ where
         let Path(text) = Path::<String>::from_request_parts(parts, state)
             .await
             .map_err(|_| Problem::not_found("the path is not valid text"))?;
-        text.parse()
-            .map(Self)
-            .map_err(|error| Problem::not_found(format!("the id in the path {error}")))
+        text.parse().map(Self).map_err(|error| Problem::not_found(format!("the id in the path {error}")))
     }
 }
 
@@ -134,20 +132,10 @@ mod tests {
 
     #[test]
     fn json_is_known_by_its_media_type() {
-        for good in [
-            "application/json",
-            "Application/JSON; charset=utf-8",
-            "application/vnd.acme+json",
-        ] {
+        for good in ["application/json", "Application/JSON; charset=utf-8", "application/vnd.acme+json"] {
             assert!(is_json(good), "{good}");
         }
-        for bad in [
-            "text/plain",
-            "application/x-www-form-urlencoded",
-            "",
-            "+json",
-            "application/jsonp",
-        ] {
+        for bad in ["text/plain", "application/x-www-form-urlencoded", "", "+json", "application/jsonp"] {
             assert!(!is_json(bad), "{bad}");
         }
     }

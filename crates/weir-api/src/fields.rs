@@ -15,10 +15,7 @@ pub(crate) struct Errors(Vec<FieldError>);
 
 impl Errors {
     pub(crate) fn add(&mut self, pointer: impl Into<String>, detail: impl Into<String>) {
-        self.0.push(FieldError {
-            pointer: pointer.into(),
-            detail: detail.into(),
-        });
+        self.0.push(FieldError { pointer: pointer.into(), detail: detail.into() });
     }
 
     pub(crate) fn into_vec(self) -> Vec<FieldError> {
@@ -46,11 +43,7 @@ impl<'e> Object<'e> {
     pub(crate) fn open(value: Value, pointer: impl Into<String>, errors: &'e mut Errors) -> Option<Self> {
         let pointer = pointer.into();
         match value {
-            Value::Object(fields) => Some(Self {
-                fields,
-                pointer,
-                errors,
-            }),
+            Value::Object(fields) => Some(Self { fields, pointer, errors }),
             other => {
                 errors.add(pointer, format!("must be an object, not {}", kind(&other)));
                 None
@@ -137,11 +130,7 @@ impl<'e> Object<'e> {
     /// Ends the reading: what nobody took is not known here. `read_only` fields are known but not for writing.
     pub(crate) fn close(mut self, read_only: &[&str]) {
         for name in std::mem::take(&mut self.fields).keys() {
-            let detail = if read_only.contains(&name.as_str()) {
-                "is read-only"
-            } else {
-                "is not a known field"
-            };
+            let detail = if read_only.contains(&name.as_str()) { "is read-only" } else { "is not a known field" };
             self.refuse(name, detail);
         }
     }
@@ -149,10 +138,7 @@ impl<'e> Object<'e> {
 
 /// The whole number that `value` is, when it is in the range.
 pub(crate) fn integer(value: &Value, range: &RangeInclusive<u32>) -> Option<u32> {
-    value
-        .as_u64()
-        .and_then(|number| u32::try_from(number).ok())
-        .filter(|number| range.contains(number))
+    value.as_u64().and_then(|number| u32::try_from(number).ok()).filter(|number| range.contains(number))
 }
 
 /// What to say of a number outside the range.
@@ -197,11 +183,8 @@ mod tests {
         assert_eq!(object.string("gone"), None);
         assert_eq!(object.required_string("missing"), None);
         object.close(&["id"]);
-        let found: Vec<_> = errors
-            .into_vec()
-            .into_iter()
-            .map(|error| format!("{} {}", error.pointer, error.detail))
-            .collect();
+        let found: Vec<_> =
+            errors.into_vec().into_iter().map(|error| format!("{} {}", error.pointer, error.detail)).collect();
         assert_eq!(
             found,
             [

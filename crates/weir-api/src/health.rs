@@ -61,9 +61,5 @@ pub(crate) async fn ready(State(api): State<Api>) -> Answer<Json<Status>> {
     responses((status = 200, description = "The metrics of this process", body = String, content_type = "text/plain"))
 )]
 pub(crate) async fn metrics(State(api): State<Api>) -> Response {
-    (
-        [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")],
-        (api.render_metrics)(),
-    )
-        .into_response()
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], (api.render_metrics)()).into_response()
 }

@@ -98,11 +98,7 @@ pub(crate) async fn post(State(api): State<Api>, request: Request) -> Answer<Res
     let outcome = store(&api, vec![event]).await?.pop();
     match outcome.ok_or_else(|| problem::internal("the store answered nothing", &"one event went in"))? {
         Ok(view) => {
-            let status = if view.duplicate {
-                StatusCode::OK
-            } else {
-                StatusCode::ACCEPTED
-            };
+            let status = if view.duplicate { StatusCode::OK } else { StatusCode::ACCEPTED };
             Ok((status, Json(view)).into_response())
         }
         Err(refusal) => Err(refusal),
@@ -130,18 +126,11 @@ pub(crate) async fn post_batch(State(api): State<Api>, request: Request) -> Answ
     let bytes = extract::json_bytes(request, MAX_BATCH_BYTES.max(api.max_event_bytes)).await?;
     let batch: BatchRequest<'_> = serde_json::from_slice(&bytes).map_err(|error| diagnosis::batch(&bytes, &error))?;
     if !(1..=MAX_BATCH).contains(&batch.events.len()) {
-        return Err(Problem::invalid_field(
-            "/events",
-            format!("must hold 1 to {MAX_BATCH} events"),
-        ));
+        return Err(Problem::invalid_field("/events", format!("must hold 1 to {MAX_BATCH} events")));
     }
     let now = api.clock.now();
     let mut events = Vec::with_capacity(batch.events.len());
-    let read = batch
-        .events
-        .iter()
-        .enumerate()
-        .map(|(index, raw)| read_member(raw, api.max_event_bytes, now, index));
+    let read = batch.events.iter().enumerate().map(|(index, raw)| read_member(raw, api.max_event_bytes, now, index));
     // The refused keep their places; the accepted take theirs once they are stored.
     let refused: Vec<Option<Problem>> = read.map(|event| event.map(|event| events.push(event)).err()).collect();
     let mut outcomes = store(&api, events).await?.into_iter();
@@ -179,13 +168,7 @@ fn answer_batch(events: Vec<BatchItem>) -> Response {
         }
     }
     let problem = Problem::invalid(errors.into_vec());
-    problem::response(
-        Kind::Invalid,
-        &BatchProblemView {
-            problem: problem.document(),
-            events,
-        },
-    )
+    problem::response(Kind::Invalid, &BatchProblemView { problem: problem.document(), events })
 }
 
 #[derive(Serialize)]
@@ -207,10 +190,7 @@ async fn store(api: &ApiState, events: Vec<NewEvent>) -> Answer<Vec<Answer<Accep
     for ingested in outcomes.iter().flatten() {
         stored += u64::from(!ingested.duplicate);
         let fresh = ingested.wake.iter().filter(|id| seen.insert(**id));
-        wakes.extend(fresh.map(|&destination_id| Wake {
-            destination_id,
-            due: ingested.event.created_at,
-        }));
+        wakes.extend(fresh.map(|&destination_id| Wake { destination_id, due: ingested.event.created_at }));
     }
     observe::ingested(stored);
     api.wake(&wakes).await;
@@ -219,12 +199,7 @@ async fn store(api: &ApiState, events: Vec<NewEvent>) -> Answer<Vec<Answer<Accep
 
 fn view(outcome: Result<Ingested, IngestRefusal>) -> Answer<AcceptedView> {
     match outcome {
-        Ok(Ingested {
-            event,
-            deliveries,
-            duplicate,
-            ..
-        }) => Ok(AcceptedView {
+        Ok(Ingested { event, deliveries, duplicate, .. }) => Ok(AcceptedView {
             id: event.id,
             event_type: event.event_type,
             tenant: event.tenant,
@@ -232,9 +207,8 @@ fn view(outcome: Result<Ingested, IngestRefusal>) -> Answer<AcceptedView> {
             deliveries,
             duplicate,
         }),
-        Err(IngestRefusal::UnknownDestination { index }) => Err(Problem::invalid_field(
-            format!("/destinations/{index}"),
-            "is no destination of this tenant",
-        )),
+        Err(IngestRefusal::UnknownDestination { index }) => {
+            Err(Problem::invalid_field(format!("/destinations/{index}"), "is no destination of this tenant"))
+        }
     }
 }

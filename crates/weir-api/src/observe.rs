@@ -18,18 +18,9 @@ const INGESTED: &str = "weir_events_ingested_total";
 
 /// Says what the metrics are for. The recorder must be installed by now for the words to reach it.
 pub(crate) fn describe() {
-    describe_counter!(
-        REQUESTS,
-        "API requests by route, method and status: error rates, and who uses what."
-    );
-    describe_histogram!(
-        DURATION,
-        "Time to answer an API request, in seconds: what producers wait for."
-    );
-    describe_counter!(
-        INGESTED,
-        "Events stored, duplicates not counted: the load that comes in."
-    );
+    describe_counter!(REQUESTS, "API requests by route, method and status: error rates, and who uses what.");
+    describe_histogram!(DURATION, "Time to answer an API request, in seconds: what producers wait for.");
+    describe_counter!(INGESTED, "Events stored, duplicates not counted: the load that comes in.");
 }
 
 /// Counts stored events.

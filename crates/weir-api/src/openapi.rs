@@ -69,15 +69,11 @@ struct Shared;
 impl Modify for Shared {
     fn modify(&self, document: &mut Document) {
         if let Some(components) = document.components.as_mut() {
-            let bearer = HttpBuilder::new()
-                .scheme(HttpAuthScheme::Bearer)
-                .description(Some("A configured API key"));
+            let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some("A configured API key"));
             let scheme = RefOr::T(SecurityScheme::Http(bearer.build()));
             components.security_schemes.insert(SECURITY_SCHEME.to_owned(), scheme);
             for kind in Kind::ALL {
-                components
-                    .responses
-                    .insert(response_name(kind), RefOr::T(response(kind)));
+                components.responses.insert(response_name(kind), RefOr::T(response(kind)));
             }
         }
         for (path, item) in &mut document.paths.paths {
@@ -123,13 +119,8 @@ fn response_name(kind: Kind) -> String {
 }
 
 fn response(kind: Kind) -> Response {
-    let content = ContentBuilder::new()
-        .schema(Some(Ref::from_schema_name("Problem")))
-        .build();
-    ResponseBuilder::new()
-        .description(kind.title())
-        .content("application/problem+json", content)
-        .build()
+    let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
+    ResponseBuilder::new().description(kind.title()).content("application/problem+json", content).build()
 }
 
 #[cfg(test)]
@@ -147,20 +138,15 @@ mod tests {
 
     #[test]
     fn the_document_and_the_router_name_the_same_routes() {
-        let served: BTreeSet<String> = routes::table()
-            .iter()
-            .map(|route| format!("{} {}", route.method, route.path))
-            .collect();
+        let served: BTreeSet<String> =
+            routes::table().iter().map(|route| format!("{} {}", route.method, route.path)).collect();
         let document = document();
         let described: BTreeSet<String> = document["paths"]
             .as_object()
             .unwrap()
             .iter()
             .flat_map(|(path, item)| {
-                item.as_object()
-                    .unwrap()
-                    .keys()
-                    .map(move |method| format!("{} {path}", method.to_uppercase()))
+                item.as_object().unwrap().keys().map(move |method| format!("{} {path}", method.to_uppercase()))
             })
             .collect();
         assert_eq!(served, described);
@@ -185,24 +171,16 @@ mod tests {
         references(&document, &mut found);
         assert!(found.len() > 10, "{found:?}");
         for reference in found {
-            assert!(
-                document.pointer(reference.trim_start_matches('#')).is_some(),
-                "{reference}"
-            );
+            assert!(document.pointer(reference.trim_start_matches('#')).is_some(), "{reference}");
         }
     }
 
     #[test]
     fn every_operation_has_a_name_of_its_own() {
         let document = document();
-        let operations = document["paths"]
-            .as_object()
-            .unwrap()
-            .values()
-            .flat_map(|item| item.as_object().unwrap().values());
-        let names: Vec<&str> = operations
-            .map(|operation| operation["operationId"].as_str().unwrap())
-            .collect();
+        let operations =
+            document["paths"].as_object().unwrap().values().flat_map(|item| item.as_object().unwrap().values());
+        let names: Vec<&str> = operations.map(|operation| operation["operationId"].as_str().unwrap()).collect();
         assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len(), "{names:?}");
     }
 
@@ -211,10 +189,7 @@ mod tests {
         for (path, item) in document()["paths"].as_object().unwrap() {
             for (method, operation) in item.as_object().unwrap() {
                 let responses = operation["responses"].as_object().unwrap();
-                assert!(
-                    responses.keys().any(|status| status.starts_with('2')),
-                    "{method} {path}"
-                );
+                assert!(responses.keys().any(|status| status.starts_with('2')), "{method} {path}");
                 assert!(operation["summary"].is_string(), "{method} {path}");
                 if path.starts_with("/v1/") {
                     for status in ["401", "422", "500", "503"] {
@@ -232,21 +207,11 @@ mod tests {
     fn the_described_request_is_the_one_that_is_read() {
         let document = document();
         for name in ["DestinationRequest", "DestinationPatch"] {
-            let properties = document
-                .pointer(&format!("/components/schemas/{name}/properties"))
-                .unwrap();
-            let names: BTreeSet<String> = properties
-                .as_object()
-                .unwrap()
-                .keys()
-                .map(|name| format!("/{name}"))
-                .collect();
-            let body: Value = properties
-                .as_object()
-                .unwrap()
-                .keys()
-                .map(|name| (name.clone(), json!({"": 1})))
-                .collect();
+            let properties = document.pointer(&format!("/components/schemas/{name}/properties")).unwrap();
+            let names: BTreeSet<String> =
+                properties.as_object().unwrap().keys().map(|name| format!("/{name}")).collect();
+            let body: Value =
+                properties.as_object().unwrap().keys().map(|name| (name.clone(), json!({"": 1}))).collect();
             let problem = settings::read(body, &Default::default()).unwrap_err();
             let unknown =
                 |error: &&FieldError| error.pointer.matches('/').count() == 1 && error.detail.contains("known");
@@ -272,20 +237,10 @@ mod tests {
         }
         let limits = RateLimits::new(vec![RateLimit::new(1, Period::Second).unwrap()]).unwrap();
         let sends = [Timestamp::from_secs(1)];
-        let report = audit(&Evidence {
-            sends: &sends,
-            limit_changes: &[],
-            limits: &limits,
-            latencies: &[],
-        });
+        let report = audit(&Evidence { sends: &sends, limit_changes: &[], limits: &limits, latencies: &[] });
         let shown = serde_json::to_value(report).unwrap();
         let document = document();
-        let schema = |name: &str| {
-            document
-                .pointer(&format!("/components/schemas/{name}/properties"))
-                .unwrap()
-                .clone()
-        };
+        let schema = |name: &str| document.pointer(&format!("/components/schemas/{name}/properties")).unwrap().clone();
         let table = [
             ("Audit", &shown),
             ("LimitAudit", &shown["rate_limits"][0]),

@@ -43,23 +43,15 @@ impl Listing {
             let limit = text.parse::<u32>().ok().filter(|limit| (1..=MAX_LIMIT).contains(limit));
             limit.ok_or_else(|| format!("must be a whole number from 1 to {MAX_LIMIT}"))
         });
-        let before = query.parse("cursor", |text| {
-            self.position(text)
-                .ok_or("must be the `next_cursor` of a page of this list")
-        });
-        PageRequest {
-            before,
-            limit: limit.unwrap_or(DEFAULT_LIMIT),
-        }
+        let before =
+            query.parse("cursor", |text| self.position(text).ok_or("must be the `next_cursor` of a page of this list"));
+        PageRequest { before, limit: limit.unwrap_or(DEFAULT_LIMIT) }
     }
 
     /// The page as it is shown.
     pub(crate) fn page<T, V>(self, page: Page<T>, view: impl FnMut(T) -> V) -> Json<List<V>> {
         let next_cursor = self.next_cursor(&page);
-        Json(List {
-            data: page.rows.into_iter().map(view).collect(),
-            next_cursor,
-        })
+        Json(List { data: page.rows.into_iter().map(view).collect(), next_cursor })
     }
 
     pub(crate) fn next_cursor<T>(self, page: &Page<T>) -> Option<String> {

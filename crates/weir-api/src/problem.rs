@@ -117,11 +117,7 @@ pub(crate) struct Problem {
 
 impl Problem {
     pub(crate) fn new(kind: Kind, detail: impl Into<Cow<'static, str>>) -> Self {
-        Self {
-            kind,
-            detail: detail.into(),
-            errors: Vec::new(),
-        }
+        Self { kind, detail: detail.into(), errors: Vec::new() }
     }
 
     pub(crate) fn not_found(detail: impl Into<Cow<'static, str>>) -> Self {
@@ -139,19 +135,12 @@ impl Problem {
             [only] => Cow::Owned(describe(only)),
             [first, rest @ ..] => Cow::Owned(format!("{}; {} more in `errors`", describe(first), rest.len())),
         };
-        Self {
-            kind: Kind::Invalid,
-            detail,
-            errors,
-        }
+        Self { kind: Kind::Invalid, detail, errors }
     }
 
     /// The answer to a request with one mistake.
     pub(crate) fn invalid_field(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self::invalid(vec![FieldError {
-            pointer: pointer.into(),
-            detail: detail.into(),
-        }])
+        Self::invalid(vec![FieldError { pointer: pointer.into(), detail: detail.into() }])
     }
 
     pub(crate) fn detail(&self) -> &str {
@@ -175,11 +164,7 @@ impl Problem {
 }
 
 fn describe(error: &FieldError) -> String {
-    if error.pointer.is_empty() {
-        error.detail.clone()
-    } else {
-        format!("{} {}", error.pointer, error.detail)
-    }
+    if error.pointer.is_empty() { error.detail.clone() } else { format!("{} {}", error.pointer, error.detail) }
 }
 
 /// An RFC 9457 problem.
@@ -224,10 +209,7 @@ pub(crate) fn response(kind: Kind, document: &impl Serialize) -> Response {
     headers.insert(header::CONTENT_TYPE, MEDIA_TYPE);
     match kind {
         Kind::Unauthorized => {
-            headers.insert(
-                header::WWW_AUTHENTICATE,
-                HeaderValue::from_static(r#"Bearer realm="weir""#),
-            );
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(r#"Bearer realm="weir""#));
         }
         Kind::Unavailable => {
             headers.insert(header::RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER_S));
@@ -281,15 +263,9 @@ mod tests {
 
     #[test]
     fn the_first_mistake_is_told_in_the_detail() {
-        let mistake = |pointer: &str| FieldError {
-            pointer: pointer.to_owned(),
-            detail: "is required".to_owned(),
-        };
+        let mistake = |pointer: &str| FieldError { pointer: pointer.to_owned(), detail: "is required".to_owned() };
         let detail = |errors| Problem::invalid(errors).detail().to_owned();
         assert_eq!(detail(vec![mistake("/url")]), "/url is required");
-        assert_eq!(
-            detail(vec![mistake("/url"), mistake("/name")]),
-            "/url is required; 1 more in `errors`"
-        );
+        assert_eq!(detail(vec![mistake("/url"), mistake("/name")]), "/url is required; 1 more in `errors`");
     }
 }

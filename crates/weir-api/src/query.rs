@@ -27,10 +27,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Query {
 impl Query {
     fn new(query: &str) -> Self {
         let parameters = form_urlencoded::parse(query.as_bytes()).into_owned().collect();
-        Self {
-            parameters,
-            errors: Errors::default(),
-        }
+        Self { parameters, errors: Errors::default() }
     }
 
     fn refuse(&mut self, name: &str, detail: impl Display) {
@@ -86,11 +83,7 @@ impl Query {
             let name = crate::fields::escape(&name);
             self.refuse(&name, "is not known here");
         }
-        if self.errors.is_empty() {
-            Ok(())
-        } else {
-            Err(Problem::invalid(self.errors.into_vec()))
-        }
+        if self.errors.is_empty() { Ok(()) } else { Err(Problem::invalid(self.errors.into_vec())) }
     }
 }
 
@@ -104,20 +97,15 @@ mod tests {
         query.range();
         match query.close() {
             Ok(()) => Vec::new(),
-            Err(problem) => problem
-                .errors()
-                .iter()
-                .map(|error| format!("{} {}", error.pointer, error.detail))
-                .collect(),
+            Err(problem) => {
+                problem.errors().iter().map(|error| format!("{} {}", error.pointer, error.detail)).collect()
+            }
         }
     }
 
     #[test]
     fn unknown_repeated_and_malformed_parameters_are_refused_by_name() {
-        assert_eq!(
-            mistakes("tenant=a&from=2026-01-01T00:00:00Z&to=2026-01-02T00:00:00+01:00"),
-            Vec::<String>::new()
-        );
+        assert_eq!(mistakes("tenant=a&from=2026-01-01T00:00:00Z&to=2026-01-02T00:00:00+01:00"), Vec::<String>::new());
         assert_eq!(
             mistakes("tenant=a&tenant=b&colour=red&from=yesterday"),
             [
@@ -126,9 +114,6 @@ mod tests {
                 "/colour is not known here",
             ]
         );
-        assert_eq!(
-            mistakes("from=2026-01-02T00:00:00Z&to=2026-01-01T00:00:00Z"),
-            ["/to must not be before `from`"]
-        );
+        assert_eq!(mistakes("from=2026-01-02T00:00:00Z&to=2026-01-01T00:00:00Z"), ["/to must not be before `from`"]);
     }
 }

@@ -18,9 +18,7 @@ use crate::{
 pub fn router(state: ApiState) -> Router {
     observe::describe();
     let api = Arc::new(state);
-    let routes = table()
-        .into_iter()
-        .fold(Router::new(), |router, route| router.route(route.path, route.handler));
+    let routes = table().into_iter().fold(Router::new(), |router, route| router.route(route.path, route.handler));
     routes
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
@@ -68,8 +66,5 @@ async fn no_route(uri: Uri) -> Problem {
 }
 
 async fn no_method(method: Method, uri: Uri) -> Problem {
-    Problem::new(
-        Kind::MethodNotAllowed,
-        format!("{} does not answer {method}", uri.path()),
-    )
+    Problem::new(Kind::MethodNotAllowed, format!("{} does not answer {method}", uri.path()))
 }

@@ -23,14 +23,8 @@ use crate::{
 /// What stands for the value of a header wherever a destination is shown. Sent back, it keeps the value.
 pub(crate) const HEADER_MASK: &str = "***";
 /// Fields of a destination that are shown only.
-pub(crate) const READ_ONLY: [&str; 6] = [
-    "id",
-    "created_at",
-    "updated_at",
-    "paused_reason",
-    "held_until",
-    "held_reason",
-];
+pub(crate) const READ_ONLY: [&str; 6] =
+    ["id", "created_at", "updated_at", "paused_reason", "held_until", "held_reason"];
 
 const MAX_URL_LEN: usize = 2_048;
 const MAX_NAME_CHARS: usize = 200;
@@ -63,11 +57,7 @@ const RESERVED_PREFIXES: [&str; 2] = ["webhook-", "weir-"];
 
 /// The settings of a new destination.
 pub(crate) fn read(body: Value, addresses: &AddressPolicy) -> Result<Settings, Problem> {
-    Reader {
-        addresses,
-        current: None,
-    }
-    .settings(body)
+    Reader { addresses, current: None }.settings(body)
 }
 
 /// The settings of an edited destination: `patch` merged into `shown`, which is `current` as it is shown.
@@ -78,11 +68,7 @@ pub(crate) fn merge(
     addresses: &AddressPolicy,
 ) -> Result<Settings, Problem> {
     let merged = merged(shown, patch).map_err(Problem::invalid)?;
-    Reader {
-        addresses,
-        current: Some(current),
-    }
-    .settings(merged)
+    Reader { addresses, current: Some(current) }.settings(merged)
 }
 
 /// RFC 7396, and what replaces what: naming a schedule drops the backoff it replaces, and the other way round.
@@ -156,9 +142,7 @@ impl Reader<'_> {
         let tenant = tenant(&mut body);
         let event_types = event_types(&mut body);
         let rate_limits = rates::rate_limits(&mut body);
-        let max_in_flight = body
-            .integer("max_in_flight", 1..=MAX_IN_FLIGHT)
-            .unwrap_or(DEFAULT_MAX_IN_FLIGHT);
+        let max_in_flight = body.integer("max_in_flight", 1..=MAX_IN_FLIGHT).unwrap_or(DEFAULT_MAX_IN_FLIGHT);
         let timeout_ms = body.integer("timeout_ms", TIMEOUT_MS).unwrap_or(DEFAULT_TIMEOUT_MS);
         let retry = rates::retry(&mut body);
         let headers = self.headers(&mut body);
@@ -217,10 +201,7 @@ impl Reader<'_> {
         let pointer = body.pointer_to("headers");
         let errors = body.errors();
         let Value::Object(given) = value else {
-            errors.add(
-                pointer,
-                format!("must be an object of names and values, not {}", fields::kind(&value)),
-            );
+            errors.add(pointer, format!("must be an object of names and values, not {}", fields::kind(&value)));
             return Vec::new();
         };
         if given.len() > MAX_HEADERS {
@@ -253,9 +234,7 @@ impl Reader<'_> {
             return Err(format!("must be a string, not {}", fields::kind(value)));
         };
         if value == HEADER_MASK {
-            let known = self
-                .current
-                .and_then(|current| current.headers.iter().find(|(known, _)| known == name));
+            let known = self.current.and_then(|current| current.headers.iter().find(|(known, _)| known == name));
             return known
                 .cloned()
                 .ok_or_else(|| "must be the header's value: `***` only stands for one that is there".to_owned());

@@ -48,14 +48,7 @@ impl ApiState {
     /// Tells the queue that a destination has changed, so that the change is in effect at once. It is committed by now,
     /// and every run reads it from the store.
     pub(crate) async fn announce_edit(&self, destination_id: DestinationId, suspended: bool) {
-        if let Err(error) = self
-            .queue
-            .edited(&[Edit {
-                destination_id,
-                suspended,
-            }])
-            .await
-        {
+        if let Err(error) = self.queue.edited(&[Edit { destination_id, suspended }]).await {
             tracing::warn!(%error, %destination_id, "could not announce an edit; the next run will see it");
         }
     }

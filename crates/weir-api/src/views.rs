@@ -120,10 +120,7 @@ impl DestinationView {
 
 impl CreatedView {
     pub(crate) fn new(destination: &Destination, now: Timestamp) -> Self {
-        Self {
-            destination: DestinationView::new(destination, now),
-            secret: destination.settings.secret.reveal(),
-        }
+        Self { destination: DestinationView::new(destination, now), secret: destination.settings.secret.reveal() }
     }
 }
 
@@ -134,20 +131,11 @@ impl From<&Settings> for SettingsView {
             name: settings.name.clone(),
             tenant: settings.tenant.clone(),
             event_types: settings.event_types.iter().map(ToString::to_string).collect(),
-            rate_limits: settings
-                .rate_limits
-                .as_slice()
-                .iter()
-                .map(RateLimitView::from)
-                .collect(),
+            rate_limits: settings.rate_limits.as_slice().iter().map(RateLimitView::from).collect(),
             max_in_flight: settings.max_in_flight,
             timeout_ms: settings.timeout_ms,
             retry: RetryView::from(&settings.retry),
-            headers: settings
-                .headers
-                .iter()
-                .map(|(name, _)| (name.clone(), HEADER_MASK))
-                .collect(),
+            headers: settings.headers.iter().map(|(name, _)| (name.clone(), HEADER_MASK)).collect(),
             paused: settings.paused,
         }
     }
@@ -155,11 +143,7 @@ impl From<&Settings> for SettingsView {
 
 impl From<&RateLimit> for RateLimitView {
     fn from(limit: &RateLimit) -> Self {
-        Self {
-            limit: limit.limit.get(),
-            period: limit.period.as_str(),
-            burst: limit.burst.get(),
-        }
+        Self { limit: limit.limit.get(), period: limit.period.as_str(), burst: limit.burst.get() }
     }
 }
 
@@ -169,13 +153,7 @@ impl From<&RetryPolicy> for RetryView {
             RetryDelays::Backoff { base_ms, cap_ms } => (Some(*base_ms), Some(*cap_ms), None),
             RetryDelays::Schedule(delays) => (None, None, Some(delays.clone())),
         };
-        Self {
-            max_attempts: policy.max_attempts,
-            max_age_s: policy.max_age_s,
-            base_ms,
-            cap_ms,
-            schedule_ms,
-        }
+        Self { max_attempts: policy.max_attempts, max_age_s: policy.max_age_s, base_ms, cap_ms, schedule_ms }
     }
 }
 

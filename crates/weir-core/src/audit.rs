@@ -97,12 +97,7 @@ pub fn audit(evidence: &Evidence<'_>) -> AuditReport {
     }
     AuditReport {
         sends: sends.len() as u64,
-        rate_limits: evidence
-            .limits
-            .as_slice()
-            .iter()
-            .map(|limit| audit_limit(&sends, &changes, limit))
-            .collect(),
+        rate_limits: evidence.limits.as_slice().iter().map(|limit| audit_limit(&sends, &changes, limit)).collect(),
         delivery_latency_ms: percentiles(evidence.latencies),
         series: series::series(&sends, &changes),
     }
@@ -131,12 +126,7 @@ fn percentiles(latencies: &[Duration]) -> LatencyPercentiles {
         // Whole microseconds: more digits than any clock here deserves would only fill the page.
         sorted.get(index).map(|latency| latency.as_micros() as f64 / 1_000.0)
     };
-    LatencyPercentiles {
-        p50: rank(50),
-        p95: rank(95),
-        p99: rank(99),
-        max: rank(100),
-    }
+    LatencyPercentiles { p50: rank(50), p95: rank(95), p99: rank(99), max: rank(100) }
 }
 
 fn period_name<S: Serializer>(period: &Period, serializer: S) -> Result<S::Ok, S::Error> {
@@ -158,17 +148,10 @@ mod tests {
 
     #[test]
     fn the_report_has_the_shape_of_the_api() {
-        let sends: Vec<_> = (0..4)
-            .map(|n| Timestamp::from_millis(1_763_710_200_250 + n * 500))
-            .collect();
+        let sends: Vec<_> = (0..4).map(|n| Timestamp::from_millis(1_763_710_200_250 + n * 500)).collect();
         let latencies = [Duration::from_micros(1_500), Duration::from_millis(4)];
         let limits = per_second(2);
-        let report = audit(&Evidence {
-            sends: &sends,
-            limit_changes: &[],
-            limits: &limits,
-            latencies: &latencies,
-        });
+        let report = audit(&Evidence { sends: &sends, limit_changes: &[], limits: &limits, latencies: &latencies });
         let json = serde_json::to_value(&report).unwrap();
         let expected = serde_json::json!({
             "sends": 4,
@@ -191,12 +174,7 @@ mod tests {
     #[test]
     fn nothing_sent_is_null_and_not_zero() {
         let limits = per_second(2);
-        let report = audit(&Evidence {
-            sends: &[],
-            limit_changes: &[],
-            limits: &limits,
-            latencies: &[],
-        });
+        let report = audit(&Evidence { sends: &[], limit_changes: &[], limits: &limits, latencies: &[] });
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["sends"], 0);
         assert_eq!(json["rate_limits"][0]["violations"], 0);
@@ -214,12 +192,7 @@ mod tests {
     fn an_unlimited_destination_has_no_limits_to_judge() {
         let sends = [Timestamp::from_secs(5); 3];
         let unlimited = RateLimits::UNLIMITED;
-        let report = audit(&Evidence {
-            sends: &sends,
-            limit_changes: &[],
-            limits: &unlimited,
-            latencies: &[],
-        });
+        let report = audit(&Evidence { sends: &sends, limit_changes: &[], limits: &unlimited, latencies: &[] });
         assert_eq!((report.sends, report.rate_limits.len(), report.violations()), (3, 0, 0));
     }
 
@@ -229,14 +202,8 @@ mod tests {
         let mut reversed = sends.clone();
         reversed.reverse();
         let limits = per_second(2);
-        let judge = |sends: &[Timestamp]| {
-            audit(&Evidence {
-                sends,
-                limit_changes: &[],
-                limits: &limits,
-                latencies: &[],
-            })
-        };
+        let judge =
+            |sends: &[Timestamp]| audit(&Evidence { sends, limit_changes: &[], limits: &limits, latencies: &[] });
         assert_eq!(judge(&sends), judge(&reversed));
         assert_eq!(judge(&sends).violations(), 1);
     }
@@ -247,12 +214,7 @@ mod tests {
         let of_hundred = percentiles(&hundred);
         assert_eq!(
             of_hundred,
-            LatencyPercentiles {
-                p50: Some(50.0),
-                p95: Some(95.0),
-                p99: Some(99.0),
-                max: Some(100.0)
-            }
+            LatencyPercentiles { p50: Some(50.0), p95: Some(95.0), p99: Some(99.0), max: Some(100.0) }
         );
         assert_eq!(percentiles(&hundred[..1]).p50, Some(100.0));
     }

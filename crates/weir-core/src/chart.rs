@@ -72,12 +72,7 @@ fn draw(out: &mut String, title: &str, panels: &[Panel<'_>]) -> std::fmt::Result
         writeln!(out, "</g>")?;
     }
     if panels.is_empty() {
-        writeln!(
-            out,
-            r#"<text class="m" x="{}" y="{}">no destinations</text>"#,
-            WIDTH / 2.0,
-            HEADER + PANEL / 2.0
-        )?;
+        writeln!(out, r#"<text class="m" x="{}" y="{}">no destinations</text>"#, WIDTH / 2.0, HEADER + PANEL / 2.0)?;
     }
     writeln!(out, "</svg>")
 }
@@ -89,32 +84,17 @@ fn legend(out: &mut String) -> std::fmt::Result {
         r#"<rect class="sends" x="{x}" y="22" width="16" height="10"/><text x="{}" y="32">sends</text>"#,
         x + 22.0
     )?;
-    writeln!(
-        out,
-        r#"<path class="cap" d="M{} 27h28"/><text class="e" x="{RIGHT}" y="32">cap</text>"#,
-        x + 74.0
-    )
+    writeln!(out, r#"<path class="cap" d="M{} 27h28"/><text class="e" x="{RIGHT}" y="32">cap</text>"#, x + 74.0)
 }
 
 fn draw_panel(out: &mut String, panel: &Panel<'_>) -> std::fmt::Result {
-    writeln!(
-        out,
-        r#"<text class="t" x="24" y="18">{}</text>"#,
-        text(panel.title, TITLE_CHARS)
-    )?;
-    writeln!(
-        out,
-        r#"<text class="e" x="{RIGHT}" y="18">{}</text>"#,
-        text(panel.note, NOTE_CHARS)
-    )?;
+    writeln!(out, r#"<text class="t" x="24" y="18">{}</text>"#, text(panel.title, TITLE_CHARS))?;
+    writeln!(out, r#"<text class="e" x="{RIGHT}" y="18">{}</text>"#, text(panel.note, NOTE_CHARS))?;
     match panel.series {
         Some(series) if !series.counts.is_empty() => draw_series(out, series),
-        _ => writeln!(
-            out,
-            r#"<text class="m" x="{}" y="{}">nothing was sent</text>"#,
-            WIDTH / 2.0,
-            (TOP + BOTTOM) / 2.0
-        ),
+        _ => {
+            writeln!(out, r#"<text class="m" x="{}" y="{}">nothing was sent</text>"#, WIDTH / 2.0, (TOP + BOTTOM) / 2.0)
+        }
     }
 }
 
@@ -125,14 +105,8 @@ fn draw_series(out: &mut String, series: &Series) -> std::fmt::Result {
     let highest = series.caps.iter().filter_map(near).max().unwrap_or(0).max(fullest);
     let ticks = count_ticks(highest);
     let top = ticks.last().copied().unwrap_or(1);
-    let x = Scale {
-        from: (series.start.as_millis() as f64, end_ms as f64),
-        to: (LEFT, RIGHT),
-    };
-    let y = Scale {
-        from: (0.0, top as f64),
-        to: (BOTTOM, TOP),
-    };
+    let x = Scale { from: (series.start.as_millis() as f64, end_ms as f64), to: (LEFT, RIGHT) };
+    let y = Scale { from: (0.0, top as f64), to: (BOTTOM, TOP) };
 
     for tick in ticks {
         let at = y.place(tick as f64);
@@ -169,18 +143,8 @@ fn draw_series(out: &mut String, series: &Series) -> std::fmt::Result {
     if !line.is_empty() {
         writeln!(out, r#"<path class="cap" d="{line}"/>"#)?;
     }
-    match series
-        .caps
-        .iter()
-        .filter(|cap| near(cap).is_none())
-        .filter_map(|cap| cap.sends)
-        .max()
-    {
-        Some(far) => writeln!(
-            out,
-            r#"<text class="e" x="{RIGHT}" y="{}">cap {far}, far above</text>"#,
-            TOP + 14.0
-        ),
+    match series.caps.iter().filter(|cap| near(cap).is_none()).filter_map(|cap| cap.sends).max() {
+        Some(far) => writeln!(out, r#"<text class="e" x="{RIGHT}" y="{}">cap {far}, far above</text>"#, TOP + 14.0),
         None => Ok(()),
     }
 }
@@ -202,11 +166,7 @@ fn cap_line(series: &Series, end_ms: i64, x: &Scale, y: &Scale, near: impl Fn(&C
     let mut path = String::new();
     let mut drawing = false;
     for (n, cap) in series.caps.iter().enumerate() {
-        let until_ms = series
-            .caps
-            .get(n + 1)
-            .map_or(end_ms, |next| next.at.as_millis())
-            .min(end_ms);
+        let until_ms = series.caps.get(n + 1).map_or(end_ms, |next| next.at.as_millis()).min(end_ms);
         let Some(sends) = near(cap) else {
             drawing = false;
             continue;
@@ -264,28 +224,13 @@ mod tests {
     use super::*;
 
     fn series(counts: &[u32], caps: &[(i64, Option<u64>)]) -> Series {
-        let cap = |&(at_s, sends): &(i64, Option<u64>)| Cap {
-            at: Timestamp::from_secs(1_763_710_200 + at_s),
-            sends,
-        };
+        let cap = |&(at_s, sends): &(i64, Option<u64>)| Cap { at: Timestamp::from_secs(1_763_710_200 + at_s), sends };
         let caps = caps.iter().map(cap).collect();
-        Series {
-            start: Timestamp::from_secs(1_763_710_200),
-            bucket_ms: 1_000,
-            counts: counts.to_vec(),
-            caps,
-        }
+        Series { start: Timestamp::from_secs(1_763_710_200), bucket_ms: 1_000, counts: counts.to_vec(), caps }
     }
 
     fn picture(series: &Series) -> String {
-        svg(
-            "Sends per second",
-            &[Panel {
-                title: "Acme",
-                note: "10/s",
-                series: Some(series),
-            }],
-        )
+        svg("Sends per second", &[Panel { title: "Acme", note: "10/s", series: Some(series) }])
     }
 
     #[test]
@@ -307,14 +252,8 @@ mod tests {
 
     #[test]
     fn the_cap_steps_at_an_edit_and_is_absent_without_a_limit() {
-        let svg = picture(&series(
-            &[10; 8],
-            &[(0, Some(10)), (2, Some(20)), (4, None), (6, Some(10))],
-        ));
-        let line = svg
-            .lines()
-            .find(|line| line.starts_with(r#"<path class="cap" d="M72"#))
-            .unwrap();
+        let svg = picture(&series(&[10; 8], &[(0, Some(10)), (2, Some(20)), (4, None), (6, Some(10))]));
+        let line = svg.lines().find(|line| line.starts_with(r#"<path class="cap" d="M72"#)).unwrap();
         assert_eq!(line.matches('M').count(), 2, "{line}");
         assert_eq!(line.matches('V').count(), 1, "{line}");
     }
@@ -328,31 +267,14 @@ mod tests {
     #[test]
     fn names_are_escaped_and_cut() {
         let name = format!("<script>&\"'\u{1}{}", "x".repeat(200));
-        let svg = svg(
-            &name,
-            &[Panel {
-                title: &name,
-                note: &name,
-                series: None,
-            }],
-        );
+        let svg = svg(&name, &[Panel { title: &name, note: &name, series: None }]);
         assert!(svg.contains("&lt;script&gt;&amp;&quot;&#39; xxx"), "{svg}");
         assert!(!svg.contains("<script>") && !svg.contains(&"x".repeat(100)), "{svg}");
     }
 
     #[test]
     fn nothing_sent_is_said() {
-        assert!(
-            svg(
-                "t",
-                &[Panel {
-                    title: "a",
-                    note: "",
-                    series: None
-                }]
-            )
-            .contains("nothing was sent")
-        );
+        assert!(svg("t", &[Panel { title: "a", note: "", series: None }]).contains("nothing was sent"));
         assert!(svg("t", &[]).contains("no destinations"));
     }
 }

@@ -3,12 +3,7 @@
 use url::Url;
 
 use crate::{
-    id::DestinationId,
-    limit::RateLimits,
-    pattern::EventPattern,
-    retry::RetryPolicy,
-    signing::Secret,
-    time::Timestamp,
+    id::DestinationId, limit::RateLimits, pattern::EventPattern, retry::RetryPolicy, signing::Secret, time::Timestamp,
 };
 
 /// The tenant of what nobody named one for.

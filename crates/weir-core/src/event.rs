@@ -60,7 +60,8 @@ impl EventBody {
 
 /// Whether `text` may be an event type: dot-separated words of letters, digits, `_` and `-`, at most [`MAX_TYPE_LEN`] bytes.
 pub fn valid_type(text: &str) -> bool {
-    let word = |word: &str| !word.is_empty() && word.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
+    let word =
+        |word: &str| !word.is_empty() && word.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
     text.len() <= MAX_TYPE_LEN && text.split('.').all(word)
 }
 

@@ -146,7 +146,15 @@ mod tests {
 
     #[test]
     fn foreign_and_malformed_ids_are_refused() {
-        for text in ["", "dst_", "dst_01h2xcejqtf2nbrexx3vqjhp41", "evt_81h2xcejqtf2nbrexx3vqjhp41", "evt_01H2XCEJQTF2NBREXX3VQJHP41", "evt_01h2xcejqtf2nbrexx3vqjhp4", "evt_01h2xcejqtf2nbrexx3vqjhp4i"] {
+        for text in [
+            "",
+            "dst_",
+            "dst_01h2xcejqtf2nbrexx3vqjhp41",
+            "evt_81h2xcejqtf2nbrexx3vqjhp41",
+            "evt_01H2XCEJQTF2NBREXX3VQJHP41",
+            "evt_01h2xcejqtf2nbrexx3vqjhp4",
+            "evt_01h2xcejqtf2nbrexx3vqjhp4i",
+        ] {
             assert!(text.parse::<EventId>().is_err(), "{text}");
         }
     }

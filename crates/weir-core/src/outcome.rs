@@ -54,7 +54,9 @@ impl Failure {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     Delivered,
-    Retry { at: Timestamp },
+    Retry {
+        at: Timestamp,
+    },
     /// Refused for good: `failed`.
     Failed,
     /// Attempts or age exhausted.
@@ -80,7 +82,14 @@ pub struct Decision {
 }
 
 /// Judges attempt number `attempt` of an event created at `created_at`. `jitter` is uniform in [0, 1).
-pub fn judge(met: &Met, policy: &RetryPolicy, attempt: u32, created_at: Timestamp, now: Timestamp, jitter: f64) -> Decision {
+pub fn judge(
+    met: &Met,
+    policy: &RetryPolicy,
+    attempt: u32,
+    created_at: Timestamp,
+    now: Timestamp,
+    jitter: f64,
+) -> Decision {
     let retry = |not_before| match policy.next(attempt, created_at, now, jitter, not_before) {
         Next::RetryAt(at) => Verdict::Retry { at },
         Next::Exhausted => Verdict::Dead,
@@ -138,7 +147,9 @@ mod tests {
         for status in [100, 300, 301, 302, 304, 307, 400, 401, 403, 404, 409, 410, 422] {
             assert_eq!(judged(answer(status)).verdict, Verdict::Failed, "{status}");
         }
-        for failure in [Failure::Dns, Failure::Connect, Failure::Tls, Failure::Timeout, Failure::Broken, Failure::Forbidden] {
+        for failure in
+            [Failure::Dns, Failure::Connect, Failure::Tls, Failure::Timeout, Failure::Broken, Failure::Forbidden]
+        {
             assert_eq!(judged(Met::Failure(failure)).verdict, retried, "{failure:?}");
         }
     }

@@ -119,7 +119,16 @@ mod tests {
     use crate::limit::{Period, RateLimit, RateLimits};
 
     fn observed(issued: &Limiter) -> Observed<'_> {
-        Observed { now: Timestamp::from_secs(1_000), issued, queued: 0, in_flight: 0, max_in_flight: 64, max_queued: None, suspended: false, lagging: false }
+        Observed {
+            now: Timestamp::from_secs(1_000),
+            issued,
+            queued: 0,
+            in_flight: 0,
+            max_in_flight: 64,
+            max_queued: None,
+            suspended: false,
+            lagging: false,
+        }
     }
 
     fn per_second(rate: u32) -> Limiter {
@@ -137,7 +146,8 @@ mod tests {
     #[test]
     fn never_more_than_the_rate_is_queued() {
         let limiter = per_second(1000);
-        let allowed = allowance(&Observed { queued: 990, max_in_flight: 5000, max_queued: Some(1000), ..observed(&limiter) });
+        let allowed =
+            allowance(&Observed { queued: 990, max_in_flight: 5000, max_queued: Some(1000), ..observed(&limiter) });
         assert_eq!(allowed, Allowance { allow: 10, binding: Binding::Slots });
     }
 

@@ -29,7 +29,11 @@ pub enum RetryDelays {
 
 impl Default for RetryPolicy {
     fn default() -> Self {
-        Self { max_attempts: 16, max_age_s: 72 * 3_600, delays: RetryDelays::Backoff { base_ms: 10_000, cap_ms: 3_600_000 } }
+        Self {
+            max_attempts: 16,
+            max_age_s: 72 * 3_600,
+            delays: RetryDelays::Backoff { base_ms: 10_000, cap_ms: 3_600_000 },
+        }
     }
 }
 
@@ -45,7 +49,14 @@ pub enum Next {
 impl RetryPolicy {
     /// What follows attempt number `attempt` (1 for the first), which failed at `now`, of an event created at `created_at`.
     /// `jitter` is uniform in [0, 1). `not_before` is what the destination asked for (`Retry-After`): the later of the two wins.
-    pub fn next(&self, attempt: u32, created_at: Timestamp, now: Timestamp, jitter: f64, not_before: Option<Timestamp>) -> Next {
+    pub fn next(
+        &self,
+        attempt: u32,
+        created_at: Timestamp,
+        now: Timestamp,
+        jitter: f64,
+        not_before: Option<Timestamp>,
+    ) -> Next {
         let at = (now + self.delay(attempt, jitter)).max(not_before.unwrap_or(Timestamp::MIN));
         if attempt >= self.max_attempts || at > created_at + Duration::from_secs(self.max_age_s.into()) {
             return Next::Exhausted;

@@ -39,7 +39,11 @@ impl Subject {
     fn delivery(&self, number: u8, expires_in: Duration) -> ClaimedDelivery {
         let now = self.clock.now();
         ClaimedDelivery {
-            claim: Claim { delivery_id: DeliveryId::from_bytes([number; 16]), destination_id: destination(1), epoch: 1 },
+            claim: Claim {
+                delivery_id: DeliveryId::from_bytes([number; 16]),
+                destination_id: destination(1),
+                epoch: 1,
+            },
             event_id: EventId::from_bytes([number; 16]),
             event_created_at: now,
             attempts: 0,

@@ -103,8 +103,8 @@ impl Schedule for MemoryQueue {
     }
 
     async fn publish(&self, publications: Vec<Publication>) -> QueueResult<Vec<Published>> {
-        let answers =
-            self.change(|table, now| publications.into_iter().map(|publication| table.publish(now, publication)).collect());
+        let answers = self
+            .change(|table, now| publications.into_iter().map(|publication| table.publish(now, publication)).collect());
         if self.table().depth() > 0 {
             self.published.notify_one();
         }

@@ -18,7 +18,10 @@ use weir_core::{
     event::EventBody,
     plan::{self, Allowance, Observed},
 };
-use weir_queue::{Edit, PermitId, Publication, Published, SlotAnswer, Wake, memory::{Depths, JobTable}};
+use weir_queue::{
+    Edit, PermitId, Publication, Published, SlotAnswer, Wake,
+    memory::{Depths, JobTable},
+};
 
 const START: Timestamp = Timestamp::from_secs(1_000_000_000);
 const LEASE: Duration = Duration::from_secs(10);
@@ -307,7 +310,8 @@ fn a_destination_that_closes_after_each_answer_loses_no_slot() {
 
 #[test]
 fn edits_under_backlog_take_effect_within_100_ms_and_reset_nothing() {
-    let ladder = [(10, Period::Second), (100, Period::Second), (5, Period::Second), (1, Period::Second), (50, Period::Second)];
+    let ladder =
+        [(10, Period::Second), (100, Period::Second), (5, Period::Second), (1, Period::Second), (50, Period::Second)];
     let mut simulation = Simulation::new(limits(&ladder[..1]), CALM);
     simulation.add(1_000_000);
     simulation.run_for(Duration::from_secs(10));

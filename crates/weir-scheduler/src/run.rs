@@ -188,7 +188,8 @@ impl Scheduler {
 
 impl Run {
     fn allow(&self, now: Timestamp, lagging: bool) -> Allowance {
-        let (Some(destination), Some(known)) = (&self.destination, self.lease.issued.as_ref().or(self.recovered.as_ref()))
+        let (Some(destination), Some(known)) =
+            (&self.destination, self.lease.issued.as_ref().or(self.recovered.as_ref()))
         else {
             return Allowance::NOTHING;
         };

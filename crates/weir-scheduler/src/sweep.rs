@@ -46,7 +46,11 @@ impl Sweeper {
         let now = self.clock.now();
         let recovered = recover(&self.store, now, false).await?;
         if recovered != Recovered::default() {
-            tracing::warn!(retried = recovered.retried, dead = recovered.dead, "recovered claims whose sender was lost");
+            tracing::warn!(
+                retried = recovered.retried,
+                dead = recovered.dead,
+                "recovered claims whose sender was lost"
+            );
         }
         self.wake_due(now).await
     }

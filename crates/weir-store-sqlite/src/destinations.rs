@@ -5,81 +5,23 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use sqlx::{SqliteConnection, sqlite::SqliteRow};
 use weir_core::{Destination, DestinationId, Timestamp, destination::Settings, pattern::EventPattern};
-use weir_store::{
-    DeliveryAction, DestinationCounts, DestinationPatch, Destinations, LimitChange, Page, PageRequest, StoreError,
-    StoreResult,
-};
+use weir_store::{DestinationCounts, DestinationPatch, Destinations, LimitChange, Page, PageRequest, StoreResult};
 
 use crate::{
     SqliteStore,
+    edits::Edit,
     rows::{
         self, corrupt, count, destination_id, int, limits, limits_json, optional_text, optional_time, small, text, time,
     },
     sql::{Values, execute, fetch},
     store_error,
-    writer::{Operation, Pending, Transaction},
+    writer::Transaction,
 };
-
-/// A change that one person or one answer asked for: not worth a shared statement.
-pub(crate) enum Edit {
-    Create(Pending<Destination, Arc<Destination>>),
-    Patch(Pending<DestinationPatch, Option<Arc<Destination>>>),
-    Pause(Pending<(DestinationId, String, Timestamp), bool>),
-    Hold(Pending<(DestinationId, Timestamp, String), ()>),
-    Delete(Pending<(DestinationId, Timestamp), bool>),
-    RetryDelivery(Pending<(weir_core::DeliveryId, Timestamp), DeliveryAction>),
-    CancelDelivery(Pending<(weir_core::DeliveryId, Timestamp), DeliveryAction>),
-    /// Shows that the writer lives and gets its lock.
-    Check(Pending<(), ()>),
-}
-
-impl Edit {
-    /// A hold that is lost with the power is one `Retry-After` not honoured; everything else was acknowledged to someone.
-    pub(crate) fn durable(&self) -> bool {
-        !matches!(self, Self::Hold(_) | Self::Check(_))
-    }
-
-    pub(crate) async fn run(&mut self, transaction: &mut Transaction<'_, '_>) -> Result<(), sqlx::Error> {
-        match self {
-            Self::Create(edit) => edit.answer = Some(transaction.create_destination(&edit.input).await?),
-            Self::Patch(edit) => edit.answer = Some(transaction.patch_destination(&edit.input).await?),
-            Self::Pause(edit) => {
-                let (id, reason, now) = &edit.input;
-                edit.answer = Some(transaction.pause_destination(*id, reason, *now).await?);
-            }
-            Self::Hold(edit) => {
-                let (id, until, reason) = &edit.input;
-                edit.answer = Some(transaction.hold_destination(*id, *until, reason).await?);
-            }
-            Self::Delete(edit) => edit.answer = Some(transaction.delete_destination(edit.input.0, edit.input.1).await?),
-            Self::RetryDelivery(edit) => {
-                edit.answer = Some(transaction.retry_delivery(edit.input.0, edit.input.1).await?)
-            }
-            Self::CancelDelivery(edit) => {
-                edit.answer = Some(transaction.cancel_delivery(edit.input.0, edit.input.1).await?)
-            }
-            Self::Check(edit) => edit.answer = Some(()),
-        }
-        Ok(())
-    }
-
-    pub(crate) fn finish(self, failure: Option<&StoreError>) {
-        match self {
-            Self::Create(edit) => edit.finish(failure),
-            Self::Patch(edit) => edit.finish(failure),
-            Self::Pause(edit) => edit.finish(failure),
-            Self::Hold(edit) => edit.finish(failure),
-            Self::Delete(edit) => edit.finish(failure),
-            Self::RetryDelivery(edit) | Self::CancelDelivery(edit) => edit.finish(failure),
-            Self::Check(edit) => edit.finish(failure),
-        }
-    }
-}
 
 #[async_trait]
 impl Destinations for SqliteStore {
     async fn create_destination(&self, destination: Destination) -> StoreResult<Arc<Destination>> {
-        self.ask(destination, |edit| Operation::Edit(Edit::Create(edit))).await
+        self.ask(destination, |edit| Edit::operation(Edit::Create(edit))).await
     }
 
     async fn destination(&self, id: DestinationId) -> StoreResult<Option<Arc<Destination>>> {
@@ -101,19 +43,19 @@ impl Destinations for SqliteStore {
     }
 
     async fn patch_destination(&self, patch: DestinationPatch) -> StoreResult<Option<Arc<Destination>>> {
-        self.ask(patch, |edit| Operation::Edit(Edit::Patch(edit))).await
+        self.ask(patch, |edit| Edit::operation(Edit::Patch(edit))).await
     }
 
     async fn pause_destination(&self, id: DestinationId, reason: &str, now: Timestamp) -> StoreResult<bool> {
-        self.ask((id, reason.to_owned(), now), |edit| Operation::Edit(Edit::Pause(edit))).await
+        self.ask((id, reason.to_owned(), now), |edit| Edit::operation(Edit::Pause(edit))).await
     }
 
     async fn hold_destination(&self, id: DestinationId, until: Timestamp, reason: &str) -> StoreResult<()> {
-        self.ask((id, until, reason.to_owned()), |edit| Operation::Edit(Edit::Hold(edit))).await
+        self.ask((id, until, reason.to_owned()), |edit| Edit::operation(Edit::Hold(edit))).await
     }
 
     async fn delete_destination(&self, id: DestinationId, now: Timestamp) -> StoreResult<bool> {
-        self.ask((id, now), |edit| Operation::Edit(Edit::Delete(edit))).await
+        self.ask((id, now), |edit| Edit::operation(Edit::Delete(edit))).await
     }
 
     async fn destination_counts(&self, id: DestinationId) -> StoreResult<DestinationCounts> {
@@ -258,7 +200,10 @@ pub(crate) async fn load(connection: &mut SqliteConnection) -> Result<Vec<Destin
 }
 
 impl Transaction<'_, '_> {
-    async fn create_destination(&mut self, destination: &Destination) -> Result<Arc<Destination>, sqlx::Error> {
+    pub(crate) async fn create_destination(
+        &mut self,
+        destination: &Destination,
+    ) -> Result<Arc<Destination>, sqlx::Error> {
         let mut values = destination_values(destination)?;
         values.int(destination.created_at.as_nanos()).blob(destination.id.as_bytes());
         execute(self.connection, INSERT.into(), values).await?;
@@ -283,7 +228,10 @@ impl Transaction<'_, '_> {
         Ok(destination)
     }
 
-    async fn patch_destination(&mut self, patch: &DestinationPatch) -> Result<Option<Arc<Destination>>, sqlx::Error> {
+    pub(crate) async fn patch_destination(
+        &mut self,
+        patch: &DestinationPatch,
+    ) -> Result<Option<Arc<Destination>>, sqlx::Error> {
         let current = self.destinations.get(patch.id).filter(|now| now.updated_at == patch.expected_updated_at);
         let Some(current) = current else { return Ok(None) };
         let mut edited = Destination::clone(&current);
@@ -298,7 +246,7 @@ impl Transaction<'_, '_> {
         self.update_destination(edited).await.map(Some)
     }
 
-    async fn pause_destination(
+    pub(crate) async fn pause_destination(
         &mut self,
         id: DestinationId,
         reason: &str,
@@ -314,7 +262,12 @@ impl Transaction<'_, '_> {
         Ok(true)
     }
 
-    async fn hold_destination(&mut self, id: DestinationId, until: Timestamp, reason: &str) -> Result<(), sqlx::Error> {
+    pub(crate) async fn hold_destination(
+        &mut self,
+        id: DestinationId,
+        until: Timestamp,
+        reason: &str,
+    ) -> Result<(), sqlx::Error> {
         let current = self.destinations.get(id).filter(|current| current.held_until.is_none_or(|held| held < until));
         let Some(current) = current else { return Ok(()) };
         let mut held = Destination::clone(&current);
@@ -324,7 +277,7 @@ impl Transaction<'_, '_> {
         Ok(())
     }
 
-    async fn delete_destination(&mut self, id: DestinationId, now: Timestamp) -> Result<bool, sqlx::Error> {
+    pub(crate) async fn delete_destination(&mut self, id: DestinationId, now: Timestamp) -> Result<bool, sqlx::Error> {
         let mut values = Values::default();
         values.int(now.as_nanos()).int(now.as_nanos()).blob(id.as_bytes());
         if execute(self.connection, TOMBSTONE.into(), values).await? == 0 {

@@ -15,11 +15,10 @@ use weir_store::{DeliveryDetail, DeliveryFilter, EventFilter, History, Page, Pag
 
 use crate::{
     SqliteStore,
-    destinations::Edit,
+    edits::Edit,
     rows::{self, ATTEMPT_COLUMNS, DELIVERY_COLUMNS, EVENT_COLUMNS, outcome_code, small, state_code, time},
     sql::{Values, fetch},
     store_error,
-    writer::Operation,
 };
 
 #[async_trait]
@@ -73,7 +72,7 @@ impl History for SqliteStore {
     }
 
     async fn check(&self) -> StoreResult<()> {
-        self.ask((), |edit| Operation::Edit(Edit::Check(edit))).await?;
+        self.ask((), |edit| Edit::operation(Edit::Check(edit))).await?;
         self.read("SELECT 1".to_owned(), Values::default(), |_| Ok(())).await.map(drop)
     }
 }

@@ -22,19 +22,22 @@ impl Ingest for SqliteStore {
     }
 }
 
-static INSERT_EVENTS: Batch = Batch::new(
-    "INSERT OR ROLLBACK INTO events (id, tenant, event_type, created_at, idempotency_key, data_offset, body) VALUES ",
+pub(crate) static INSERT_EVENTS: Batch = Batch::new(
+    "INSERT OR ROLLBACK INTO events (id, tenant, event_type, created_at, idempotency_key, data_offset, body)
+    SELECT * FROM (VALUES ",
     "(?,?,?,?,?,?,?)",
     ",",
-    "",
+    ") AS r WHERE r.column1 IS NOT NULL",
 );
 
 /// Due at once: a delivery begins with the time of its event as its due time.
-static INSERT_DELIVERIES: Batch = Batch::new(
-    "INSERT OR ROLLBACK INTO deliveries (state, attempts, claim_epoch, id, event_id, destination_id, next_attempt_at, created_at, updated_at) VALUES ",
-    "(0,0,0,?,?,?,?,?,?)",
+pub(crate) static INSERT_DELIVERIES: Batch = Batch::new(
+    "INSERT OR ROLLBACK INTO deliveries (id, event_id, destination_id, next_attempt_at, created_at, updated_at,
+        state, attempts, claim_epoch)
+    SELECT r.column1, r.column2, r.column3, r.column4, r.column4, r.column4, 0, 0, 0 FROM (VALUES ",
+    "(?,?,?,?)",
     ",",
-    "",
+    ") AS r WHERE r.column1 IS NOT NULL",
 );
 
 /// Which of some idempotency keys are known, with their events and how many deliveries those have.
@@ -169,8 +172,9 @@ impl Transaction<'_, '_> {
     }
 
     async fn insert_events(&mut self, events: &[&Event]) -> Result<(), sqlx::Error> {
-        for part in Batch::split(events) {
-            let mut values = Values::with_capacity(7 * part.len());
+        for part in events.chunks(MAX_ROWS) {
+            let size = padded(part.len());
+            let mut values = Values::with_capacity(7 * size);
             for event in part {
                 values
                     .blob(event.id.as_bytes())
@@ -181,25 +185,25 @@ impl Transaction<'_, '_> {
                     .int(event.body.data_offset().into())
                     .blob(event.body.bytes());
             }
-            execute(self.connection, INSERT_EVENTS.sql(part.len()), values).await?;
+            values.nulls(7 * (size - part.len()));
+            execute(self.connection, INSERT_EVENTS.sql(size), values).await?;
         }
         Ok(())
     }
 
     async fn insert_deliveries(&mut self, deliveries: &[NewDelivery<'_>]) -> Result<(), sqlx::Error> {
-        for part in Batch::split(deliveries) {
-            let mut values = Values::with_capacity(6 * part.len());
+        for part in deliveries.chunks(MAX_ROWS) {
+            let size = padded(part.len());
+            let mut values = Values::with_capacity(4 * size);
             for delivery in part {
-                let created_at = delivery.event.created_at.as_nanos();
                 values
                     .blob(delivery.id.as_bytes())
                     .blob(delivery.event.id.as_bytes())
                     .blob(delivery.destination_id.as_bytes())
-                    .int(created_at)
-                    .int(created_at)
-                    .int(created_at);
+                    .int(delivery.event.created_at.as_nanos());
             }
-            execute(self.connection, INSERT_DELIVERIES.sql(part.len()), values).await?;
+            values.nulls(4 * (size - part.len()));
+            execute(self.connection, INSERT_DELIVERIES.sql(size), values).await?;
         }
         Ok(())
     }

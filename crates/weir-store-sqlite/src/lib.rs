@@ -16,7 +16,9 @@
 
 mod bodies;
 mod cache;
+mod claims;
 mod destinations;
+mod edits;
 mod history;
 mod ingest;
 mod open;

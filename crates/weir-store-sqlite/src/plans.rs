@@ -5,10 +5,11 @@ use weir_core::{DeliveryState, DestinationId, EventId, Timestamp};
 use weir_store::{DeliveryFilter, EventFilter, PageRequest};
 
 use crate::{
+    claims::{BODIES, CLAIM, DUE, NEXT_DUE},
     destinations::{COUNTS, RECENT_SENDS},
     history::{SENDS, deliveries_page, events_page},
     ingest::KNOWN_KEYS,
-    outbox::{ABANDONED, BODIES, CLAIM, DUE, DUE_DESTINATIONS, NEXT_DUE, RELEASE, SEND_HISTORY},
+    outbox::{ABANDONED, DUE_DESTINATIONS, RELEASE, SEND_HISTORY},
     results::{HELD, SETTLE},
     rows::text,
     schema,
@@ -33,6 +34,9 @@ async fn hot_statements_use_their_indexes_at_every_size() {
         for (name, batch, index) in [
             ("settle", &SETTLE, "SEARCH deliveries USING PRIMARY KEY (id=?)"),
             ("release", &RELEASE, "SEARCH deliveries USING PRIMARY KEY (id=?)"),
+            ("held", &HELD, "SEARCH d USING PRIMARY KEY (id=?)"),
+            ("known keys", &KNOWN_KEYS, "SEARCH e USING INDEX events_idempotency (tenant=? AND idempotency_key=?)"),
+            ("known keys", &KNOWN_KEYS, "SEARCH d USING COVERING INDEX deliveries_of_event (event_id=?)"),
             ("next due", &NEXT_DUE, "USING COVERING INDEX deliveries_due (destination_id=?)"),
             ("bodies", &BODIES, "USING INDEX events_id (id=?)"),
             ("send history", &SEND_HISTORY, "USING COVERING INDEX attempts_of_destination (destination_id=?"),
@@ -43,8 +47,8 @@ async fn hot_statements_use_their_indexes_at_every_size() {
             assert!(!plan.contains("SCAN deliveries"), "{name} of {size}:\n{plan}");
         }
     }
+    let searched = "SEARCH deliveries USING COVERING INDEX deliveries_due (destination_id=? AND next_attempt_at<?)";
     for arms in [1, 2, 4, 8, 16, 32, 64] {
-        let searched = "SEARCH deliveries USING COVERING INDEX deliveries_due (destination_id=? AND next_attempt_at<?)";
         for (batch, looked_up) in
             [(&DUE, "SEARCH d USING PRIMARY KEY (id=?)"), (&CLAIM, "SEARCH deliveries USING PRIMARY KEY (id=?)")]
         {

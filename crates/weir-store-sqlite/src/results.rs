@@ -9,7 +9,7 @@ use weir_store::{AttemptResult, DeliveryAction, Results, Settlement, StoreResult
 
 use crate::{
     SqliteStore,
-    destinations::Edit,
+    edits::Edit,
     rows::{self, delivery_id, destination_id, int, outcome_code, state_code},
     sql::{Batch, MAX_ROWS, Values, execute, fetch, padded},
     writer::{Operation, Settle, Transaction},
@@ -25,11 +25,11 @@ impl Results for SqliteStore {
     }
 
     async fn retry_delivery(&self, id: DeliveryId, now: Timestamp) -> StoreResult<DeliveryAction> {
-        self.ask((id, now), |edit| Operation::Edit(Edit::RetryDelivery(edit))).await
+        self.ask((id, now), |edit| Edit::operation(Edit::RetryDelivery(edit))).await
     }
 
     async fn cancel_delivery(&self, id: DeliveryId, now: Timestamp) -> StoreResult<DeliveryAction> {
-        self.ask((id, now), |edit| Operation::Edit(Edit::CancelDelivery(edit))).await
+        self.ask((id, now), |edit| Edit::operation(Edit::CancelDelivery(edit))).await
     }
 }
 
@@ -61,10 +61,12 @@ pub(crate) static HELD: Batch = Batch::new(
 );
 
 static INSERT_ATTEMPTS: Batch = Batch::new(
-    "INSERT OR ROLLBACK INTO attempts (delivery_id, number, id, destination_id, sent_at, duration_ms, outcome, status_code, error, response_body) VALUES ",
+    "INSERT OR ROLLBACK INTO attempts (delivery_id, number, id, destination_id, sent_at, duration_ms, outcome, status_code,
+        error, response_body)
+    SELECT * FROM (VALUES ",
     "(?,?,?,?,?,?,?,?,?,?)",
     ",",
-    "",
+    ") AS r WHERE r.column1 IS NOT NULL",
 );
 
 const SELECT_ONE: &str = "SELECT destination_id, state FROM deliveries WHERE id = ?";
@@ -171,8 +173,9 @@ impl Transaction<'_, '_> {
     }
 
     async fn insert_attempts(&mut self, results: &[&AttemptResult]) -> Result<(), sqlx::Error> {
-        for part in Batch::split(results) {
-            let mut values = Values::with_capacity(10 * part.len());
+        for part in results.chunks(MAX_ROWS) {
+            let size = padded(part.len());
+            let mut values = Values::with_capacity(10 * size);
             for AttemptResult { claim, attempt, .. } in part {
                 values
                     .blob(claim.delivery_id.as_bytes())
@@ -186,7 +189,8 @@ impl Transaction<'_, '_> {
                     .optional_text(attempt.error.as_deref())
                     .optional_text(attempt.response_body.as_deref());
             }
-            execute(self.connection, INSERT_ATTEMPTS.sql(part.len()), values).await?;
+            values.nulls(10 * (size - part.len()));
+            execute(self.connection, INSERT_ATTEMPTS.sql(size), values).await?;
         }
         Ok(())
     }

@@ -1,8 +1,10 @@
 //! Statements over many rows: built once per size, so that SQLite prepares each of them once.
 //!
-//! sqlx hands every statement to another thread, which costs more than a row does. A batch of n rows is therefore a few
-//! statements whose sizes are powers of two: inserts are split into them ([`Batch::split`]), lookups are filled up to
-//! the next one with rows of NULL, which match nothing ([`padded`]).
+//! sqlx hands every statement to another thread, which costs more than a row does. A batch of n rows is therefore one
+//! statement whose size is the next power of two, filled up with rows of NULL that match and insert nothing ([`padded`]).
+//! `LIMIT +?` instead of `LIMIT ?`: for a bare parameter SQLite plans the statement anew each time a value is bound.
+//! `OR ROLLBACK`, because the group is rolled back after an error anyway, and undoing one statement alone would cost
+//! each of them a journal.
 
 use std::sync::{Arc, OnceLock};
 
@@ -44,16 +46,6 @@ impl Batch {
             format!("{}{}{}", self.head, rows, self.tail).into()
         });
         Arc::clone(built)
-    }
-
-    /// Splits rows into parts whose sizes are powers of two, the largest first.
-    pub(crate) fn split<T>(mut rows: &[T]) -> impl Iterator<Item = &[T]> {
-        std::iter::from_fn(move || {
-            let size = 1 << rows.len().min(MAX_ROWS).checked_ilog2()?;
-            let (part, rest) = rows.split_at(size);
-            rows = rest;
-            Some(part)
-        })
     }
 }
 
@@ -139,16 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_batch_is_split_into_powers_of_two() {
-        let sizes = |rows: usize| Batch::split(&vec![(); rows]).map(<[()]>::len).collect::<Vec<_>>();
-        assert!(sizes(0).is_empty());
-        assert_eq!(sizes(1), [1]);
-        assert_eq!(sizes(100), [64, 32, 4]);
-        assert_eq!(sizes(1_300), [512, 512, 256, 16, 4]);
-    }
-
-    #[test]
-    fn a_lookup_is_filled_up_to_the_next_power_of_two() {
+    fn a_statement_is_filled_up_to_the_next_power_of_two() {
         assert_eq!([1, 2, 3, 100, 512].map(padded), [1, 2, 4, 128, 512]);
     }
 

@@ -28,7 +28,7 @@ use crate::{
     SqliteStore,
     bodies::RecentBodies,
     cache::{DestinationCache, Staged},
-    destinations::Edit,
+    edits::Edit,
     results::claims_lost,
     store_error,
 };
@@ -75,7 +75,7 @@ pub(crate) struct Recovery {
 }
 
 pub(crate) enum Operation {
-    Edit(Edit),
+    Edit(Box<Edit>),
     Ingest(Ingest),
     Settle(Settle),
     Release(Release),
@@ -124,7 +124,7 @@ impl Group {
         match operation {
             Operation::Edit(edit) => {
                 self.rows += 1;
-                self.edits.push(edit);
+                self.edits.push(*edit);
             }
             Operation::Ingest(ingest) => {
                 self.rows += ingest.input.len();
@@ -185,7 +185,7 @@ impl Group {
 
     /// Each operation in a group of its own.
     fn split(self) -> Vec<Self> {
-        let edits = self.edits.into_iter().map(Operation::Edit);
+        let edits = self.edits.into_iter().map(Edit::operation);
         let operations = edits
             .chain(self.ingests.into_iter().map(Operation::Ingest))
             .chain(self.settles.into_iter().map(Operation::Settle))
@@ -317,5 +317,40 @@ impl Writer {
 
     async fn statement(&mut self, sql: &'static str) -> Result<(), sqlx::Error> {
         sqlx::query(sql).execute(&mut self.connection).await.map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_core::DestinationId;
+
+    use super::*;
+
+    fn pending<I, O>(input: I) -> Pending<I, O> {
+        Pending { input, answer: None, reply: oneshot::channel().0 }
+    }
+
+    fn claiming(durable: bool) -> Operation {
+        let destination_id = DestinationId::new(Timestamp::MIN, 1);
+        let request = ClaimRequest { destination_id, limit: 1, expires_at: Timestamp::MAX, durable };
+        Operation::Claim(pending((vec![request], Timestamp::MIN)))
+    }
+
+    fn durable(operations: impl IntoIterator<Item = Operation>) -> bool {
+        let mut group = Group::default();
+        operations.into_iter().for_each(|operation| group.add(operation));
+        group.durable()
+    }
+
+    #[tokio::test]
+    async fn what_was_acknowledged_is_synced_to_disk_and_what_can_be_recovered_is_not() {
+        let settle = || Operation::Settle(pending(Vec::new()));
+        let release = || Operation::Release(pending((Vec::new(), Timestamp::MIN)));
+        assert!(!durable([claiming(false), settle(), release()]));
+        assert!(durable([settle(), claiming(true)]));
+        assert!(durable([claiming(false), Operation::Ingest(pending(Vec::new()))]));
+        let delete = Edit::Delete(pending((DestinationId::new(Timestamp::MIN, 1), Timestamp::MIN)));
+        assert!(durable([delete.operation(), settle()]));
+        assert!(!durable([Edit::Check(pending(())).operation()]));
     }
 }

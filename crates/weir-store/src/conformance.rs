@@ -92,14 +92,7 @@ fn event_at(number: u64, created_at: Timestamp) -> Event {
     let id = EventId::new(created_at, u128::from(number));
     let event_type = "video.created".to_owned();
     let body = EventBody::freeze(id, &event_type, created_at, &format!("{{\"number\": {number}}}"));
-    Event {
-        id,
-        tenant: TENANT.to_owned(),
-        event_type,
-        created_at,
-        idempotency_key: None,
-        body,
-    }
+    Event { id, tenant: TENANT.to_owned(), event_type, created_at, idempotency_key: None, body }
 }
 
 /// A number that looks random and differs for each event.
@@ -109,20 +102,12 @@ fn random(event: &Event) -> u128 {
 
 /// For every destination that matches.
 fn matched(event: Event) -> NewEvent {
-    NewEvent {
-        random: random(&event),
-        event,
-        destinations: None,
-    }
+    NewEvent { random: random(&event), event, destinations: None }
 }
 
 fn named(event: Event, destinations: &[u128]) -> NewEvent {
     let destinations = destinations.iter().copied().map(destination_id).collect();
-    NewEvent {
-        random: random(&event),
-        event,
-        destinations: Some(destinations),
-    }
+    NewEvent { random: random(&event), event, destinations: Some(destinations) }
 }
 
 fn with_key(mut event: Event, key: &str) -> Event {
@@ -131,21 +116,13 @@ fn with_key(mut event: Event, key: &str) -> Event {
 }
 
 fn request(number: u128, limit: u32) -> ClaimRequest {
-    ClaimRequest {
-        destination_id: destination_id(number),
-        limit,
-        expires_at: NOW + seconds(60),
-        durable: false,
-    }
+    ClaimRequest { destination_id: destination_id(number), limit, expires_at: NOW + seconds(60), durable: false }
 }
 
 fn attempt(claimed: &ClaimedDelivery, outcome: AttemptOutcome) -> Attempt {
     let number = claimed.attempts + 1;
     Attempt {
-        id: AttemptId::new(
-            NOW,
-            u128::from_be_bytes(*claimed.claim.delivery_id.as_bytes()) ^ u128::from(number),
-        ),
+        id: AttemptId::new(NOW, u128::from_be_bytes(*claimed.claim.delivery_id.as_bytes()) ^ u128::from(number)),
         delivery_id: claimed.claim.delivery_id,
         number,
         sent_at: Some(NOW + seconds(1)),
@@ -165,12 +142,7 @@ fn result(claimed: &ClaimedDelivery, verdict: Verdict) -> AttemptResult {
         Verdict::Failed => AttemptOutcome::Rejected,
     };
     let now = NOW + Duration::from_millis(1_020);
-    AttemptResult {
-        claim: claimed.claim,
-        attempt: attempt(claimed, outcome),
-        verdict,
-        now,
-    }
+    AttemptResult { claim: claimed.claim, attempt: attempt(claimed, outcome), verdict, now }
 }
 
 fn page(limit: u32) -> PageRequest {
@@ -181,10 +153,7 @@ fn page(limit: u32) -> PageRequest {
 fn number_of(claimed: &ClaimedDelivery) -> u64 {
     let data = claimed.body.data();
     let text = std::str::from_utf8(&data).expect("text");
-    text.trim_start_matches("{\"number\": ")
-        .trim_end_matches('}')
-        .parse()
-        .expect("a number")
+    text.trim_start_matches("{\"number\": ").trim_end_matches('}').parse().expect("a number")
 }
 
 fn numbers_of(claims: &Claims) -> Vec<u64> {
@@ -193,10 +162,7 @@ fn numbers_of(claims: &Claims) -> Vec<u64> {
 
 impl Subject {
     pub async fn new(backend: impl Backend + 'static) -> Self {
-        Self {
-            store: backend.open().await,
-            backend: Box::new(backend),
-        }
+        Self { store: backend.open().await, backend: Box::new(backend) }
     }
 
     /// As if the process had ended and begun again.
@@ -217,24 +183,17 @@ impl Subject {
 
     async fn ingest(&self, events: Vec<NewEvent>) -> Vec<Ingested> {
         let answers = self.store.ingest(events).await.expect("ingest");
-        answers
-            .into_iter()
-            .map(|answer| answer.expect("an accepted event"))
-            .collect()
+        answers.into_iter().map(|answer| answer.expect("an accepted event")).collect()
     }
 
     /// Stores events with these numbers for destination `to`.
     async fn post(&self, to: u128, numbers: impl IntoIterator<Item = u64>) {
-        self.ingest(numbers.into_iter().map(|number| named(event(number), &[to])).collect())
-            .await;
+        self.ingest(numbers.into_iter().map(|number| named(event(number), &[to])).collect()).await;
     }
 
     /// Claims of destination `number` what is due ten seconds after [`NOW`].
     async fn claim(&self, number: u128, limit: u32) -> Vec<ClaimedDelivery> {
-        self.claims(vec![request(number, limit)], NOW + seconds(10))
-            .await
-            .remove(0)
-            .deliveries
+        self.claims(vec![request(number, limit)], NOW + seconds(10)).await.remove(0).deliveries
     }
 
     async fn claims(&self, requests: Vec<ClaimRequest>, now: Timestamp) -> Vec<Claims> {
@@ -253,21 +212,11 @@ impl Subject {
     }
 
     async fn delivery(&self, id: DeliveryId) -> Delivery {
-        self.store
-            .delivery(id)
-            .await
-            .expect("read")
-            .expect("a delivery")
-            .delivery
+        self.store.delivery(id).await.expect("read").expect("a delivery").delivery
     }
 
     async fn attempts(&self, id: DeliveryId) -> Vec<Attempt> {
-        self.store
-            .delivery(id)
-            .await
-            .expect("read")
-            .expect("a delivery")
-            .attempts
+        self.store.delivery(id).await.expect("read").expect("a delivery").attempts
     }
 
     async fn state(&self, id: DeliveryId) -> DeliveryState {
@@ -286,28 +235,17 @@ impl Subject {
     ) -> Option<Arc<Destination>> {
         let mut settings = current.settings.clone();
         edit(&mut settings);
-        let patch = crate::DestinationPatch {
-            id: current.id,
-            expected_updated_at: current.updated_at,
-            settings,
-            now,
-        };
+        let patch = crate::DestinationPatch { id: current.id, expected_updated_at: current.updated_at, settings, now };
         self.store.patch_destination(patch).await.expect("patch")
     }
 
     async fn pause(&self, number: u128) {
-        let paused = self
-            .store
-            .pause_destination(destination_id(number), "gone", NOW + seconds(1))
-            .await;
+        let paused = self.store.pause_destination(destination_id(number), "gone", NOW + seconds(1)).await;
         assert!(paused.expect("pause"));
     }
 
     async fn delete(&self, number: u128) {
-        let deleted = self
-            .store
-            .delete_destination(destination_id(number), NOW + seconds(1))
-            .await;
+        let deleted = self.store.delete_destination(destination_id(number), NOW + seconds(1)).await;
         assert!(deleted.expect("delete"));
     }
 }
@@ -354,6 +292,7 @@ macro_rules! store_conformance {
             an_event_that_cannot_be_stored_does_not_fail_its_neighbours,
             accepted_events_survive_a_restart,
             a_claim_takes_the_oldest_due_first,
+            a_retry_that_is_due_later_is_claimed_later,
             a_claim_names_what_a_worker_needs,
             claims_are_answered_in_the_order_of_the_requests,
             a_flooded_destination_does_not_starve_another,

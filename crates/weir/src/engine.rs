@@ -73,8 +73,7 @@ impl Engine {
         let sweeper = Sweeper::new(store.clone(), queue.clone(), clock.clone());
         let stops = stopped(scheduling_stops.clone());
         background.push(tokio::spawn(async move { sweeper.run(stops).await }));
-        let worker =
-            Worker::new(store.clone(), queue.clone(), clock.clone(), outbound, settings.shutdown_grace);
+        let worker = Worker::new(store.clone(), queue.clone(), clock.clone(), outbound, settings.shutdown_grace);
         let stops = stopped(scheduling_stops);
         background.push(tokio::spawn(async move { worker.run(stops).await }));
 

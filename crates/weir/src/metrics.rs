@@ -7,9 +7,8 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use weir_queue::memory::MemoryQueue;
 
 /// From 250 µs to a minute, each about twice the one before.
-const LATENCY_BUCKETS: [f64; 18] = [
-    0.000_25, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0,
-];
+const LATENCY_BUCKETS: [f64; 18] =
+    [0.000_25, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0];
 /// Histograms are folded this often, so that an unscraped process does not grow.
 const UPKEEP: Duration = Duration::from_secs(5);
 
@@ -61,7 +60,10 @@ fn describe() {
     describe_counter!("weir_slots_missed_total", "Slots that passed unused; each costs a destination one spacing");
     describe_counter!("weir_stale_publishes_total", "Runs that came too late and published nothing");
     describe_counter!("weir_claims_recovered_total", "Claims whose sender died; each counts as an unknown attempt");
-    describe_counter!("weir_claims_lost_total", "Attempts that ended after their claim was recovered: likely duplicates");
+    describe_counter!(
+        "weir_claims_lost_total",
+        "Attempts that ended after their claim was recovered: likely duplicates"
+    );
     describe_counter!("weir_attempts_total", "Attempts by outcome and by what they met; alert on the failing share");
     describe_histogram!(
         "weir_scheduler_lateness_seconds",

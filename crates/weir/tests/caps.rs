@@ -79,11 +79,8 @@ async fn edits_under_backlog_take_effect_within_100_ms_and_reset_no_window() {
         let arrivals = receiver.arrivals("/edited");
         let around: Vec<_> = arrivals.iter().filter(|arrival| arrival.at + SECOND >= edited_at).cloned().collect();
         assert_cap(&around, before.max(rate), SECOND);
-        let after: Vec<_> = arrivals
-            .iter()
-            .filter(|arrival| arrival.at >= edited_at + Duration::from_millis(100))
-            .cloned()
-            .collect();
+        let after: Vec<_> =
+            arrivals.iter().filter(|arrival| arrival.at >= edited_at + Duration::from_millis(100)).cloned().collect();
         assert_cap(&after, rate, SECOND);
         let expected = rate as f64 * 2.9;
         assert!((after.len() as f64 - expected).abs() <= expected * 0.05 + 1.0, "{rate}/s: {}", after.len());

@@ -62,10 +62,18 @@ async fn each_status_makes_of_a_delivery_what_the_retry_table_says() {
     }
     for ((status, state, attempts), id) in table.into_iter().zip(&destinations) {
         let delivery = ended(&app, id).await;
-        assert_eq!((delivery["state"].as_str(), delivery["attempts"].as_array().unwrap().len()), (Some(state), attempts), "{status}: {delivery}");
+        assert_eq!(
+            (delivery["state"].as_str(), delivery["attempts"].as_array().unwrap().len()),
+            (Some(state), attempts),
+            "{status}: {delivery}"
+        );
         assert_eq!(receiver.count(&format!("/status-{status}")), attempts, "{status}");
         let first = &delivery["attempts"][0];
-        assert_eq!((first["status_code"].as_u64(), first["number"].as_u64()), (Some(status.into()), Some(1)), "{first}");
+        assert_eq!(
+            (first["status_code"].as_u64(), first["number"].as_u64()),
+            (Some(status.into()), Some(1)),
+            "{first}"
+        );
     }
     assert_eq!(receiver.count("/elsewhere"), 0, "redirects are not followed");
     let gone = app.get(&format!("/v1/destinations/{}", destinations[6])).await;

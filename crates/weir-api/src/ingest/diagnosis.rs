@@ -22,11 +22,7 @@ pub(super) fn event(bytes: &[u8], error: &serde_json::Error) -> Problem {
     }
     // Data that is nested too deeply for a tree is no mistake, but leaves only serde's words.
     let errors = serde_json::from_slice(bytes).map(event_errors).unwrap_or_default();
-    if errors.is_empty() {
-        typed::<EventRequest<'_>>(bytes, error)
-    } else {
-        Problem::invalid(errors.into_vec())
-    }
+    if errors.is_empty() { typed::<EventRequest<'_>>(bytes, error) } else { Problem::invalid(errors.into_vec()) }
 }
 
 /// The refusal of a batch as a whole, which serde refused with `error`. Its events are judged one by one elsewhere.
@@ -43,11 +39,7 @@ pub(super) fn batch(bytes: &[u8], error: &serde_json::Error) -> Problem {
         object.array("events");
         object.close(&[]);
     }
-    if errors.is_empty() {
-        typed::<BatchRequest<'_>>(bytes, error)
-    } else {
-        Problem::invalid(errors.into_vec())
-    }
+    if errors.is_empty() { typed::<BatchRequest<'_>>(bytes, error) } else { Problem::invalid(errors.into_vec()) }
 }
 
 /// Whether the bytes are one JSON value and nothing else. Serde may find a field missing before it sees that.

@@ -46,10 +46,7 @@ pub(super) fn header_key(headers: &HeaderMap) -> Answer<Option<String>> {
     let key = value.to_str().ok().filter(|key| check_key(key).is_ok());
     match key {
         Some(key) if values.all(|other| other == value) => Ok(Some(key.to_owned())),
-        Some(_) => Err(Problem::invalid_field(
-            "/idempotency_key",
-            "is given by several different headers",
-        )),
+        Some(_) => Err(Problem::invalid_field("/idempotency_key", "is given by several different headers")),
         None => Err(Problem::invalid_field("/idempotency_key", KEY_RULE)),
     }
 }
@@ -93,19 +90,13 @@ fn accept(request: EventRequest<'_>, header_key: Option<String>, now: Timestamp,
         idempotency_key: request.idempotency_key.or(header_key),
         body,
     };
-    Ok(NewEvent {
-        event,
-        destinations,
-        random,
-    })
+    Ok(NewEvent { event, destinations, random })
 }
 
 fn read_destinations(ids: &[String], errors: &mut Errors) -> Vec<DestinationId> {
     if !(1..=MAX_NAMED).contains(&ids.len()) {
-        errors.add(
-            "/destinations",
-            format!("must name 1 to {MAX_NAMED} destinations; leave it out for all that match"),
-        );
+        errors
+            .add("/destinations", format!("must name 1 to {MAX_NAMED} destinations; leave it out for all that match"));
         return Vec::new();
     }
     let parse = |(index, id): (usize, &String)| match id.parse() {
@@ -132,11 +123,7 @@ pub(super) fn check_type(text: &str) -> Result<(), String> {
 
 pub(super) fn check_key(text: &str) -> Result<(), &'static str> {
     let printable = |byte: u8| (b' '..=b'~').contains(&byte);
-    if (1..=MAX_KEY_LEN).contains(&text.len()) && text.bytes().all(printable) {
-        Ok(())
-    } else {
-        Err(KEY_RULE)
-    }
+    if (1..=MAX_KEY_LEN).contains(&text.len()) && text.bytes().all(printable) { Ok(()) } else { Err(KEY_RULE) }
 }
 
 /// Random bits under an order: ids made of them sort by the time within their millisecond, and by the place within a
@@ -158,15 +145,7 @@ mod tests {
             let now = Timestamp::from_nanos(1_763_710_200_000_000_000 + nanos);
             EventId::new(now, sortable_random(now, index))
         };
-        let ids = [
-            at(0, 0),
-            at(0, 1),
-            at(0, 999),
-            at(500, 0),
-            at(250_000, 0),
-            at(999_999, 0),
-            at(1_000_000, 0),
-        ];
+        let ids = [at(0, 0), at(0, 1), at(0, 999), at(500, 0), at(250_000, 0), at(999_999, 0), at(1_000_000, 0)];
         assert!(ids.windows(2).all(|pair| pair[0] < pair[1]), "{ids:?}");
         assert_ne!(at(0, 0), at(0, 0));
     }

@@ -12,10 +12,7 @@ use crate::problem::ProblemDocument;
 
 /// The state does not allow this
 #[derive(ToResponse)]
-#[response(
-    description = "The state does not allow this",
-    content_type = "application/problem+json"
-)]
+#[response(description = "The state does not allow this", content_type = "application/problem+json")]
 pub(crate) struct Refused(ProblemDocument<'static>);
 
 /// Which page of a list.

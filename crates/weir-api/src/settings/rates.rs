@@ -34,10 +34,7 @@ pub(super) fn rate_limits(body: &mut Object<'_>) -> RateLimits {
         if periods.insert(limit.period) {
             limits.push(limit);
         } else {
-            body.errors().add(
-                format!("{at}/period"),
-                InvalidLimits::DuplicatePeriod(limit.period).to_string(),
-            );
+            body.errors().add(format!("{at}/period"), InvalidLimits::DuplicatePeriod(limit.period).to_string());
         }
     }
     // Too many and twice are refused above; what is left is a valid set.
@@ -72,21 +69,11 @@ pub(super) fn retry(body: &mut Object<'_>) -> RetryPolicy {
     let Some(mut object) = Object::open(value, pointer, body.errors()) else {
         return default;
     };
-    let max_attempts = object
-        .integer("max_attempts", 1..=MAX_ATTEMPTS)
-        .unwrap_or(default.max_attempts);
+    let max_attempts = object.integer("max_attempts", 1..=MAX_ATTEMPTS).unwrap_or(default.max_attempts);
     let max_age_s = object.integer("max_age_s", 1..=MAX_AGE_S).unwrap_or(default.max_age_s);
-    let delays = if object.names("schedule_ms") {
-        schedule(&mut object)
-    } else {
-        backoff(&mut object, default.delays)
-    };
+    let delays = if object.names("schedule_ms") { schedule(&mut object) } else { backoff(&mut object, default.delays) };
     object.close(&[]);
-    RetryPolicy {
-        max_attempts,
-        max_age_s,
-        delays,
-    }
+    RetryPolicy { max_attempts, max_age_s, delays }
 }
 
 fn schedule(retry: &mut Object<'_>) -> RetryDelays {
@@ -105,9 +92,7 @@ fn schedule(retry: &mut Object<'_>) -> RetryDelays {
     for (index, value) in values.iter().enumerate() {
         match fields::integer(value, &range) {
             Some(delay) => delays.push(delay),
-            None => retry
-                .errors()
-                .add(format!("{pointer}/{index}"), fields::outside(&range)),
+            None => retry.errors().add(format!("{pointer}/{index}"), fields::outside(&range)),
         }
     }
     RetryDelays::Schedule(delays)
@@ -115,11 +100,7 @@ fn schedule(retry: &mut Object<'_>) -> RetryDelays {
 
 /// Base and cap. One of them alone moves the other's default out of its way.
 fn backoff(retry: &mut Object<'_>, default: RetryDelays) -> RetryDelays {
-    let RetryDelays::Backoff {
-        base_ms: default_base,
-        cap_ms: default_cap,
-    } = default
-    else {
+    let RetryDelays::Backoff { base_ms: default_base, cap_ms: default_cap } = default else {
         return default;
     };
     // `null` asks for no schedule, which is what this is.

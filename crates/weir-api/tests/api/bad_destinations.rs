@@ -15,89 +15,45 @@ fn destination_mistakes() -> Vec<(Value, Vec<&'static str>)> {
     let headers: Value = (0..33).map(|number| (format!("x-{number}"), json!("v"))).collect();
     vec![
         (json!({"url": null}), vec!["/url"]),
-        (
-            json!({"url": 5, "name": 5, "tenant": 5, "paused": 1}),
-            vec!["/url", "/name", "/tenant", "/paused"],
-        ),
+        (json!({"url": 5, "name": 5, "tenant": 5, "paused": 1}), vec!["/url", "/name", "/tenant", "/paused"]),
         (json!({"colour": "red", "id": "dst_1"}), vec!["/colour", "/id"]),
         (json!({"name": "x".repeat(201)}), vec!["/name"]),
         (json!({"name": "a\nb"}), vec!["/name"]),
         (json!({"tenant": ""}), vec!["/tenant"]),
         (json!({"tenant": "a b"}), vec!["/tenant"]),
         (json!({"event_types": []}), vec!["/event_types"]),
-        (
-            json!({"event_types": ["ok", "vid*", 7]}),
-            vec!["/event_types/1", "/event_types/2"],
-        ),
+        (json!({"event_types": ["ok", "vid*", 7]}), vec!["/event_types/1", "/event_types/2"]),
         (json!({"rate_limits": limit(json!(0))}), vec!["/rate_limits/0/limit"]),
-        (
-            json!({"rate_limits": limit(json!(1_000_001))}),
-            vec!["/rate_limits/0/limit"],
-        ),
+        (json!({"rate_limits": limit(json!(1_000_001))}), vec!["/rate_limits/0/limit"]),
         (json!({"rate_limits": limit(json!(-1))}), vec!["/rate_limits/0/limit"]),
         (json!({"rate_limits": limit(json!(1.5))}), vec!["/rate_limits/0/limit"]),
         (json!({"rate_limits": limit(json!("10"))}), vec!["/rate_limits/0/limit"]),
         (json!({"rate_limits": limit(Value::Null)}), vec!["/rate_limits/0/limit"]),
-        (
-            json!({"rate_limits": [{"limit": 1, "period": "second", "burst": 0}]}),
-            vec!["/rate_limits/0/burst"],
-        ),
-        (
-            json!({"rate_limits": [{"limit": 1, "period": "week"}]}),
-            vec!["/rate_limits/0/period"],
-        ),
-        (
-            json!({"rate_limits": [{}]}),
-            vec!["/rate_limits/0/limit", "/rate_limits/0/period"],
-        ),
-        (
-            json!({"rate_limits": [{"limit": 1, "period": "second", "per": 1}]}),
-            vec!["/rate_limits/0/per"],
-        ),
+        (json!({"rate_limits": [{"limit": 1, "period": "second", "burst": 0}]}), vec!["/rate_limits/0/burst"]),
+        (json!({"rate_limits": [{"limit": 1, "period": "week"}]}), vec!["/rate_limits/0/period"]),
+        (json!({"rate_limits": [{}]}), vec!["/rate_limits/0/limit", "/rate_limits/0/period"]),
+        (json!({"rate_limits": [{"limit": 1, "period": "second", "per": 1}]}), vec!["/rate_limits/0/per"]),
         (json!({"rate_limits": [second, second]}), vec!["/rate_limits/1/period"]),
         (json!({"rate_limits": vec![second; 5]}), vec!["/rate_limits"]),
         (json!({"rate_limits": {}}), vec!["/rate_limits"]),
-        (
-            json!({"max_in_flight": 0, "timeout_ms": 99}),
-            vec!["/max_in_flight", "/timeout_ms"],
-        ),
-        (
-            json!({"max_in_flight": 10_001, "timeout_ms": 120_001}),
-            vec!["/max_in_flight", "/timeout_ms"],
-        ),
-        (
-            json!({"retry": {"max_attempts": 0, "max_age_s": 0}}),
-            vec!["/retry/max_attempts", "/retry/max_age_s"],
-        ),
+        (json!({"max_in_flight": 0, "timeout_ms": 99}), vec!["/max_in_flight", "/timeout_ms"]),
+        (json!({"max_in_flight": 10_001, "timeout_ms": 120_001}), vec!["/max_in_flight", "/timeout_ms"]),
+        (json!({"retry": {"max_attempts": 0, "max_age_s": 0}}), vec!["/retry/max_attempts", "/retry/max_age_s"]),
         (
             json!({"retry": {"max_attempts": 101, "max_age_s": 2_592_001}}),
             vec!["/retry/max_attempts", "/retry/max_age_s"],
         ),
-        (
-            json!({"retry": {"base_ms": 0, "cap_ms": 0}}),
-            vec!["/retry/base_ms", "/retry/cap_ms"],
-        ),
+        (json!({"retry": {"base_ms": 0, "cap_ms": 0}}), vec!["/retry/base_ms", "/retry/cap_ms"]),
         (json!({"retry": {"base_ms": 2, "cap_ms": 1}}), vec!["/retry/cap_ms"]),
-        (
-            json!({"retry": {"schedule_ms": [1], "base_ms": 1}}),
-            vec!["/retry/base_ms"],
-        ),
+        (json!({"retry": {"schedule_ms": [1], "base_ms": 1}}), vec!["/retry/base_ms"]),
         (json!({"retry": {"schedule_ms": []}}), vec!["/retry/schedule_ms"]),
-        (
-            json!({"retry": {"schedule_ms": vec![1; 101]}}),
-            vec!["/retry/schedule_ms"],
-        ),
+        (json!({"retry": {"schedule_ms": vec![1; 101]}}), vec!["/retry/schedule_ms"]),
         (json!({"retry": {"schedule_ms": [1, -1]}}), vec!["/retry/schedule_ms/1"]),
         (json!({"retry": {"jitter": true}}), vec!["/retry/jitter"]),
         (json!({"retry": 3}), vec!["/retry"]),
         (
             json!({"headers": {"host": "a", "content-type": "b", "webhook-id": "c", "weir-attempt": "d"}}),
-            vec![
-                "/headers/content-type",
-                "/headers/host",
-                "/headers/webhook-id",
-                "/headers/weir-attempt",
-            ],
+            vec!["/headers/content-type", "/headers/host", "/headers/webhook-id", "/headers/weir-attempt"],
         ),
         (
             json!({"headers": {"a b": "v", "x-a": "line\nbreak", "x-b": 7}}),
@@ -119,11 +75,7 @@ async fn every_mistake_of_a_destination_is_named() {
         if body.get("url").is_none() {
             body["url"] = json!(URL);
         }
-        assert_eq!(
-            server.post("/v1/destinations", &body).await.pointers(),
-            pointers,
-            "{body}"
-        );
+        assert_eq!(server.post("/v1/destinations", &body).await.pointers(), pointers, "{body}");
     }
     assert_eq!(server.post("/v1/destinations", "{}").await.pointers(), ["/url"]);
     assert_eq!(server.post("/v1/destinations", "7").await.pointers(), [""]);
@@ -133,19 +85,13 @@ async fn every_mistake_of_a_destination_is_named() {
 #[tokio::test]
 async fn a_refused_patch_changes_nothing() {
     let server = Server::start().await;
-    let path = format!(
-        "/v1/destinations/{}",
-        server.destination(json!({"url": URL, "headers": {"x-k": "v"}})).await
-    );
+    let path = format!("/v1/destinations/{}", server.destination(json!({"url": URL, "headers": {"x-k": "v"}})).await);
     let before = server.get(&path).await.expect(StatusCode::OK);
     for (mut patch, pointers) in destination_mistakes() {
         patch["tenant"] = patch.get("tenant").cloned().unwrap_or(json!("changed"));
         assert_eq!(server.patch(&path, &patch).await.pointers(), pointers, "{patch}");
     }
-    assert_eq!(
-        server.patch(&path, json!({"secret": null})).await.pointers(),
-        ["/secret"]
-    );
+    assert_eq!(server.patch(&path, json!({"secret": null})).await.pointers(), ["/secret"]);
     assert_eq!(server.patch(&path, json!([])).await.pointers(), [""]);
     server.patch(&path, "{").await.problem(400);
     assert_eq!(server.get(&path).await.expect(StatusCode::OK), before);
@@ -175,40 +121,20 @@ async fn urls_that_must_not_be_reached_are_refused() {
         "https://localhost/",
         &long,
     ] {
-        assert_eq!(
-            server.post("/v1/destinations", json!({"url": url})).await.pointers(),
-            ["/url"],
-            "{url}"
-        );
+        assert_eq!(server.post("/v1/destinations", json!({"url": url})).await.pointers(), ["/url"], "{url}");
     }
     server.assert_untouched().await;
 }
 
 #[tokio::test]
 async fn an_address_that_is_no_longer_allowed_does_not_stand_in_the_way_of_a_pause() {
-    let addresses = AddressPolicy {
-        allow_http: true,
-        ..AddressPolicy::default()
-    };
-    let server = Server::start_with(Options {
-        addresses,
-        ..Options::default()
-    })
-    .await;
+    let addresses = AddressPolicy { allow_http: true, ..AddressPolicy::default() };
+    let server = Server::start_with(Options { addresses, ..Options::default() }).await;
     let id = server.destination(json!({"url": "http://example.com/"})).await;
     let strict = Server::start().await;
     let old = server.store.destination(id.parse().unwrap()).await.unwrap().unwrap();
     strict.store.create_destination((*old).clone()).await.unwrap();
     let path = format!("/v1/destinations/{id}");
-    strict
-        .patch(&path, json!({"paused": true}))
-        .await
-        .expect(StatusCode::OK);
-    assert_eq!(
-        strict
-            .patch(&path, json!({"url": "http://example.com/other"}))
-            .await
-            .pointers(),
-        ["/url"]
-    );
+    strict.patch(&path, json!({"paused": true})).await.expect(StatusCode::OK);
+    assert_eq!(strict.patch(&path, json!({"url": "http://example.com/other"})).await.pointers(), ["/url"]);
 }

@@ -11,15 +11,7 @@ use crate::harness::{Options, Server, json_request};
 async fn what_is_not_json_is_refused_with_400() {
     let server = Server::start().await;
     for path in ["/v1/destinations", "/v1/events", "/v1/events/batch"] {
-        for body in [
-            "",
-            "{",
-            "{\"type\": }",
-            "not json",
-            "{} {}",
-            "{\"type\":\"a\",\"data\":01}",
-            "\u{feff}{}",
-        ] {
+        for body in ["", "{", "{\"type\": }", "not json", "{} {}", "{\"type\":\"a\",\"data\":01}", "\u{feff}{}"] {
             server.post(path, body).await.problem(400);
         }
         let mut invalid_text = json_request("POST", path, "");
@@ -36,50 +28,29 @@ async fn what_says_it_is_not_json_is_refused_with_415() {
         let request = Request::post("/v1/events").header(header::CONTENT_TYPE, kind);
         request.body(Body::from(r#"{"type":"t","data":1}"#)).unwrap()
     };
-    server
-        .send(typed("application/x-www-form-urlencoded"))
-        .await
-        .problem(415);
+    server.send(typed("application/x-www-form-urlencoded")).await.problem(415);
     server.send(typed("text/plain")).await.problem(415);
     server.assert_untouched().await;
-    server
-        .send(typed("application/json; charset=utf-8"))
-        .await
-        .expect(StatusCode::ACCEPTED);
-    let untyped = Request::post("/v1/events")
-        .body(Body::from(r#"{"type":"t","data":1}"#))
-        .unwrap();
+    server.send(typed("application/json; charset=utf-8")).await.expect(StatusCode::ACCEPTED);
+    let untyped = Request::post("/v1/events").body(Body::from(r#"{"type":"t","data":1}"#)).unwrap();
     server.send(untyped).await.expect(StatusCode::ACCEPTED);
 }
 
 #[tokio::test]
 async fn an_event_of_the_largest_size_is_taken_and_one_byte_more_is_not() {
-    let server = Server::start_with(Options {
-        max_event_bytes: 1_000,
-        ..Options::default()
-    })
-    .await;
+    let server = Server::start_with(Options { max_event_bytes: 1_000, ..Options::default() }).await;
     let of_size = |size: usize| {
         let frame = r#"{"type":"t","data":""}"#.len();
         format!(r#"{{"type":"t","data":"{}"}}"#, "x".repeat(size - frame))
     };
     server.post("/v1/events", of_size(1_001)).await.problem(413);
     server.post("/v1/events", of_size(20_000_000)).await.problem(413);
-    server
-        .post("/v1/destinations", format!(r#"{{"name":"{}"}}"#, "x".repeat(300_000)))
-        .await
-        .problem(413);
+    server.post("/v1/destinations", format!(r#"{{"name":"{}"}}"#, "x".repeat(300_000))).await.problem(413);
     server.assert_untouched().await;
     let batch = format!(r#"{{"events":[{},{}]}}"#, of_size(1_001), of_size(1_000));
-    let answer = server
-        .post("/v1/events/batch", batch)
-        .await
-        .expect(StatusCode::ACCEPTED);
+    let answer = server.post("/v1/events/batch", batch).await.expect(StatusCode::ACCEPTED);
     assert_eq!(answer["events"][0]["error"]["status"], 413);
-    server
-        .post("/v1/events", of_size(1_000))
-        .await
-        .expect(StatusCode::ACCEPTED);
+    server.post("/v1/events", of_size(1_000)).await.expect(StatusCode::ACCEPTED);
     assert_eq!(server.count("/v1/events").await, 2);
 }
 
@@ -87,16 +58,11 @@ async fn an_event_of_the_largest_size_is_taken_and_one_byte_more_is_not() {
 async fn a_body_in_many_frames_is_one_body() {
     let server = Server::start().await;
     let text = format!(r#"{{"type":"t","data":"{}"}}"#, "é".repeat(50_000));
-    let frames = text
-        .as_bytes()
-        .chunks(777)
-        .map(|chunk| Ok::<_, std::convert::Infallible>(Bytes::copy_from_slice(chunk)));
+    let frames =
+        text.as_bytes().chunks(777).map(|chunk| Ok::<_, std::convert::Infallible>(Bytes::copy_from_slice(chunk)));
     let mut request = json_request("POST", "/v1/events", "");
     *request.body_mut() = Body::from_stream(futures_util::stream::iter(frames.collect::<Vec<_>>()));
-    let id = server.send(request).await.expect(StatusCode::ACCEPTED)["id"]
-        .as_str()
-        .unwrap()
-        .to_owned();
+    let id = server.send(request).await.expect(StatusCode::ACCEPTED)["id"].as_str().unwrap().to_owned();
     let shown = server.get(&format!("/v1/events/{id}")).await.expect(StatusCode::OK);
     assert_eq!(shown["data"].as_str().unwrap().chars().count(), 50_000);
 }
@@ -108,10 +74,7 @@ async fn every_mistake_of_an_event_is_named() {
     for (body, pointers) in [
         (json!([]), vec![""]),
         (json!({}), vec!["/type", "/data"]),
-        (
-            json!({"type": "a", "data": 1, "colour": "red", "size": 2}),
-            vec!["/colour", "/size"],
-        ),
+        (json!({"type": "a", "data": 1, "colour": "red", "size": 2}), vec!["/colour", "/size"]),
         (json!({"type": 7, "data": 1, "tenant": []}), vec!["/type", "/tenant"]),
         (json!({"type": null, "data": 1}), vec!["/type"]),
         (
@@ -120,34 +83,16 @@ async fn every_mistake_of_an_event_is_named() {
         ),
         (json!({"type": long, "data": 1}), vec!["/type"]),
         (json!({"type": "weir.backlog.high", "data": 1}), vec!["/type"]),
-        (
-            json!({"type": "a", "data": 1, "idempotency_key": "é"}),
-            vec!["/idempotency_key"],
-        ),
-        (
-            json!({"type": "a", "data": 1, "idempotency_key": "k".repeat(256)}),
-            vec!["/idempotency_key"],
-        ),
-        (
-            json!({"type": "a", "data": 1, "destinations": "dst_1"}),
-            vec!["/destinations"],
-        ),
-        (
-            json!({"type": "a", "data": 1, "destinations": []}),
-            vec!["/destinations"],
-        ),
-        (
-            json!({"type": "a", "data": 1, "destinations": [1, "dst_1"]}),
-            vec!["/destinations/0"],
-        ),
+        (json!({"type": "a", "data": 1, "idempotency_key": "é"}), vec!["/idempotency_key"]),
+        (json!({"type": "a", "data": 1, "idempotency_key": "k".repeat(256)}), vec!["/idempotency_key"]),
+        (json!({"type": "a", "data": 1, "destinations": "dst_1"}), vec!["/destinations"]),
+        (json!({"type": "a", "data": 1, "destinations": []}), vec!["/destinations"]),
+        (json!({"type": "a", "data": 1, "destinations": [1, "dst_1"]}), vec!["/destinations/0"]),
         (
             json!({"type": "a", "data": 1, "destinations": ["dst_1", "evt_01h2xcejqtf2nbrexx3vqjhp41"]}),
             vec!["/destinations/0", "/destinations/1"],
         ),
-        (
-            json!({"type": "a", "data": 1, "destinations": ["dst_01h2xcejqtf2nbrexx3vqjhp41"]}),
-            vec!["/destinations/0"],
-        ),
+        (json!({"type": "a", "data": 1, "destinations": ["dst_01h2xcejqtf2nbrexx3vqjhp41"]}), vec!["/destinations/0"]),
     ] {
         assert_eq!(server.post("/v1/events", &body).await.pointers(), pointers, "{body}");
     }
@@ -169,18 +114,11 @@ async fn every_mistake_of_a_batch_is_named() {
         (json!({"events": []}), vec!["/events"]),
         (json!({"events": {}}), vec!["/events"]),
         (json!({"events": [], "more": 1}), vec!["/more"]),
-        (
-            json!({"events": vec![json!({"type": "a", "data": 1}); 1_001]}),
-            vec!["/events"],
-        ),
+        (json!({"events": vec![json!({"type": "a", "data": 1}); 1_001]}), vec!["/events"]),
     ] {
         assert_eq!(server.post("/v1/events/batch", &body).await.pointers(), pointers);
     }
-    let mut keyed = json_request(
-        "POST",
-        "/v1/events/batch",
-        json!({"events": [{"type": "a", "data": 1}]}),
-    );
+    let mut keyed = json_request("POST", "/v1/events/batch", json!({"events": [{"type": "a", "data": 1}]}));
     keyed.headers_mut().insert("idempotency-key", "k".parse().unwrap());
     assert_eq!(server.send(keyed).await.pointers(), ["/idempotency_key"]);
     server.assert_untouched().await;

@@ -23,15 +23,7 @@ async fn one_delivery() -> (Server, String, String) {
 async fn a_delivery_shows_its_attempts_first_to_last() {
     let (server, destination, id) = one_delivery().await;
     let first = server.claim(&destination).await.pop().unwrap();
-    server
-        .settle(
-            &first,
-            503,
-            Verdict::Retry {
-                at: first.event_created_at,
-            },
-        )
-        .await;
+    server.settle(&first, 503, Verdict::Retry { at: first.event_created_at }).await;
     let second = server.claim(&destination).await.pop().unwrap();
     server.settle(&second, 200, Verdict::Delivered).await;
     let shown = server.get(&format!("/v1/deliveries/{id}")).await.expect(StatusCode::OK);
@@ -39,10 +31,7 @@ async fn a_delivery_shows_its_attempts_first_to_last() {
         (&shown["state"], &shown["attempt_count"], &shown["event_type"]),
         (&json!("delivered"), &json!(2), &json!("video.created"))
     );
-    assert_eq!(
-        (&shown["destination_id"], &shown["next_attempt_at"]),
-        (&json!(destination), &Value::Null)
-    );
+    assert_eq!((&shown["destination_id"], &shown["next_attempt_at"]), (&json!(destination), &Value::Null));
     let attempts = shown["attempts"].as_array().unwrap();
     let expected = json!({
         "id": attempts[0]["id"], "number": 1, "sent_at": attempts[0]["sent_at"], "status_code": 503, "duration_ms": 12,
@@ -64,10 +53,7 @@ async fn a_retry_makes_a_delivery_due_and_wakes_its_destination() {
     server.post(&format!("{path}/cancel"), "").await.problem(409);
     assert!(server.queue.woken().is_empty());
     server.settle(&claimed, 500, Verdict::Dead).await;
-    let retried = server
-        .post(&format!("{path}/retry"), "")
-        .await
-        .expect(StatusCode::ACCEPTED);
+    let retried = server.post(&format!("{path}/retry"), "").await.expect(StatusCode::ACCEPTED);
     assert_eq!((&retried["id"], &retried["state"]), (&json!(id), &json!("pending")));
     assert_eq!(server.queue.woken(), [destination.parse().unwrap()]);
     assert_eq!(server.claim(&destination).await.len(), 1);
@@ -77,10 +63,7 @@ async fn a_retry_makes_a_delivery_due_and_wakes_its_destination() {
 async fn only_what_waits_is_cancelled() {
     let (server, destination, id) = one_delivery().await;
     let path = format!("/v1/deliveries/{id}");
-    let cancelled = server
-        .post(&format!("{path}/cancel"), "")
-        .await
-        .expect(StatusCode::ACCEPTED);
+    let cancelled = server.post(&format!("{path}/cancel"), "").await.expect(StatusCode::ACCEPTED);
     assert_eq!(cancelled["state"], "cancelled");
     server.post(&format!("{path}/cancel"), "").await.problem(409);
     assert!(server.claim(&destination).await.is_empty());
@@ -94,19 +77,10 @@ async fn what_does_not_exist_is_not_found() {
     let server = Server::start().await;
     let id = "01h2xcejqtf2nbrexx3vqjhp41";
     server.get(&format!("/v1/deliveries/dlv_{id}")).await.problem(404);
-    server
-        .post(&format!("/v1/deliveries/dlv_{id}/retry"), "")
-        .await
-        .problem(404);
-    server
-        .post(&format!("/v1/deliveries/dlv_{id}/cancel"), "")
-        .await
-        .problem(404);
+    server.post(&format!("/v1/deliveries/dlv_{id}/retry"), "").await.problem(404);
+    server.post(&format!("/v1/deliveries/dlv_{id}/cancel"), "").await.problem(404);
     server.get(&format!("/v1/events/evt_{id}")).await.problem(404);
     for view in ["", "/secret", "/backlog", "/audit"] {
-        server
-            .get(&format!("/v1/destinations/dst_{id}{view}"))
-            .await
-            .problem(404);
+        server.get(&format!("/v1/destinations/dst_{id}{view}")).await.problem(404);
     }
 }

@@ -44,16 +44,7 @@ async fn every_field_is_kept_and_the_secret_is_shown_by_two_answers_only() {
     assert_eq!(made["secret"], secret);
     let path = format!("/v1/destinations/{}", made["id"].as_str().unwrap());
     let shown = server.get(&path).await.expect(StatusCode::OK);
-    for field in [
-        "url",
-        "name",
-        "tenant",
-        "event_types",
-        "max_in_flight",
-        "timeout_ms",
-        "retry",
-        "paused",
-    ] {
+    for field in ["url", "name", "tenant", "event_types", "max_in_flight", "timeout_ms", "retry", "paused"] {
         assert_eq!(shown[field], body[field], "{field}");
     }
     let limits = json!([{"limit": 10, "period": "second", "burst": 1}, {"limit": 300, "period": "minute", "burst": 5}]);
@@ -63,10 +54,7 @@ async fn every_field_is_kept_and_the_secret_is_shown_by_two_answers_only() {
     let reply = server.get(&format!("{path}/secret")).await;
     assert_eq!(reply.expect(StatusCode::OK), json!({"secret": secret}));
     assert_eq!(reply.header("cache-control"), "no-store");
-    for answer in [
-        server.get("/v1/destinations").await,
-        server.patch(&path, json!({"name": "x"})).await,
-    ] {
+    for answer in [server.get("/v1/destinations").await, server.patch(&path, json!({"name": "x"})).await] {
         let text = String::from_utf8(answer.body.to_vec()).unwrap();
         assert!(!text.contains("hush") && !text.contains(secret), "{text}");
     }
@@ -84,27 +72,15 @@ async fn a_patch_changes_what_it_names_and_null_brings_back_the_default() {
     let after = server.patch(&path, patch).await.expect(StatusCode::OK);
     assert_eq!(after["name"], "a");
     assert_eq!(after["max_in_flight"], 64);
-    assert_eq!(
-        after["rate_limits"],
-        json!([{"limit": 7, "period": "hour", "burst": 1}])
-    );
+    assert_eq!(after["rate_limits"], json!([{"limit": 7, "period": "hour", "burst": 1}]));
     assert_eq!(after["headers"], json!({"x-a": "***", "x-c": "***"}));
     assert!(after["updated_at"].as_str() > before["updated_at"].as_str());
     assert_eq!(after["created_at"], before["created_at"]);
     assert_eq!(server.get(&path).await.expect(StatusCode::OK), after);
     // The mask kept the value.
     let stored = server.store.destination(id.parse().unwrap()).await.unwrap().unwrap();
-    assert_eq!(
-        stored.settings.headers,
-        [("x-a".to_owned(), "1".to_owned()), ("x-c".to_owned(), "3".to_owned())]
-    );
-    assert_eq!(
-        server.queue.edited(),
-        [Edit {
-            destination_id: id.parse().unwrap(),
-            suspended: false
-        }]
-    );
+    assert_eq!(stored.settings.headers, [("x-a".to_owned(), "1".to_owned()), ("x-c".to_owned(), "3".to_owned())]);
+    assert_eq!(server.queue.edited(), [Edit { destination_id: id.parse().unwrap(), suspended: false }]);
 }
 
 #[tokio::test]
@@ -114,13 +90,7 @@ async fn a_schedule_and_a_backoff_replace_each_other() {
     let retry = |patch: Value| {
         let server = &server;
         let path = path.clone();
-        async move {
-            server
-                .patch(&path, json!({"retry": patch}))
-                .await
-                .expect(StatusCode::OK)["retry"]
-                .clone()
-        }
+        async move { server.patch(&path, json!({"retry": patch})).await.expect(StatusCode::OK)["retry"].clone() }
     };
     let scheduled = json!({"max_attempts": 16, "max_age_s": 259200, "schedule_ms": [1, 2]});
     assert_eq!(retry(json!({"schedule_ms": [1, 2]})).await, scheduled);
@@ -138,17 +108,8 @@ async fn pausing_and_deleting_suspend_at_once() {
     let id = server.destination(json!({"url": URL})).await;
     let path = format!("/v1/destinations/{id}");
     server.event("video.created").await;
-    assert_eq!(
-        server
-            .patch(&path, json!({"paused": true}))
-            .await
-            .expect(StatusCode::OK)["paused"],
-        true
-    );
-    let suspended = Edit {
-        destination_id: id.parse().unwrap(),
-        suspended: true,
-    };
+    assert_eq!(server.patch(&path, json!({"paused": true})).await.expect(StatusCode::OK)["paused"], true);
+    let suspended = Edit { destination_id: id.parse().unwrap(), suspended: true };
     assert_eq!(server.queue.edited(), [suspended]);
     let reply = server.delete(&path).await;
     assert_eq!((reply.status, reply.body.len()), (StatusCode::NO_CONTENT, 0));
@@ -156,15 +117,9 @@ async fn pausing_and_deleting_suspend_at_once() {
     server.get(&path).await.problem(404);
     server.delete(&path).await.problem(404);
     server.patch(&path, json!({"paused": false})).await.problem(404);
-    let kept = server
-        .get(&format!("/v1/deliveries?destination={id}"))
-        .await
-        .expect(StatusCode::OK);
+    let kept = server.get(&format!("/v1/deliveries?destination={id}")).await.expect(StatusCode::OK);
     assert_eq!(kept["data"][0]["state"], "cancelled");
-    assert_eq!(
-        server.get(&format!("{path}/audit")).await.expect(StatusCode::OK)["sends"],
-        0
-    );
+    assert_eq!(server.get(&format!("{path}/audit")).await.expect(StatusCode::OK)["sends"], 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -188,19 +143,14 @@ async fn an_edit_counts_even_when_the_queue_does_not_hear_of_it() {
     let server = Server::start().await;
     let path = format!("/v1/destinations/{}", server.destination(json!({"url": URL})).await);
     server.queue.break_down();
-    assert_eq!(
-        server.patch(&path, json!({"name": "b"})).await.expect(StatusCode::OK)["name"],
-        "b"
-    );
+    assert_eq!(server.patch(&path, json!({"name": "b"})).await.expect(StatusCode::OK)["name"], "b");
     assert_eq!(server.get(&path).await.expect(StatusCode::OK)["name"], "b");
 }
 
 #[tokio::test]
 async fn the_backlog_counts_states_and_foresees_the_drain() {
     let server = Server::start().await;
-    let id = server
-        .destination(json!({"url": URL, "rate_limits": [{"limit": 2, "period": "second"}]}))
-        .await;
+    let id = server.destination(json!({"url": URL, "rate_limits": [{"limit": 2, "period": "second"}]})).await;
     let path = format!("/v1/destinations/{id}/backlog");
     let idle = server.get(&path).await.expect(StatusCode::OK);
     let expected = json!({
@@ -213,36 +163,20 @@ async fn the_backlog_counts_states_and_foresees_the_drain() {
     }
     let claimed = server.claim(&id).await;
     assert_eq!(claimed.len(), 3);
-    server
-        .settle(
-            &claimed[0],
-            503,
-            Verdict::Retry {
-                at: claimed[0].expires_at,
-            },
-        )
-        .await;
+    server.settle(&claimed[0], 503, Verdict::Retry { at: claimed[0].expires_at }).await;
     server.settle(&claimed[1], 200, Verdict::Delivered).await;
     server.event("video.created").await;
     server.clock.advance(Duration::from_secs(2));
     let busy = server.get(&path).await.expect(StatusCode::OK);
-    assert_eq!(
-        (&busy["pending"], &busy["retrying"], &busy["delivering"]),
-        (&json!(1), &json!(1), &json!(1))
-    );
-    assert_eq!(
-        (&busy["achieved_per_s"], &busy["drain_eta_s"]),
-        (&json!(0.2), &json!(1.0))
-    );
+    assert_eq!((&busy["pending"], &busy["retrying"], &busy["delivering"]), (&json!(1), &json!(1), &json!(1)));
+    assert_eq!((&busy["achieved_per_s"], &busy["drain_eta_s"]), (&json!(0.2), &json!(1.0)));
     assert_eq!(busy["oldest_age_s"], 2.0);
 }
 
 #[tokio::test]
 async fn the_audit_judges_the_recorded_sends() {
     let server = Server::start().await;
-    let id = server
-        .destination(json!({"url": URL, "rate_limits": [{"limit": 1, "period": "second"}]}))
-        .await;
+    let id = server.destination(json!({"url": URL, "rate_limits": [{"limit": 1, "period": "second"}]})).await;
     for _ in 0..3 {
         server.event("video.created").await;
     }
@@ -254,22 +188,10 @@ async fn the_audit_judges_the_recorded_sends() {
     let report = server.get(&path).await.expect(StatusCode::OK);
     assert_eq!(report["sends"], 3);
     let limit = &report["rate_limits"][0];
-    assert_eq!(
-        (&limit["limit"], &limit["period"], &limit["burst"]),
-        (&json!(1), &json!("second"), &json!(1))
-    );
-    assert_eq!(
-        (&limit["violations"], &limit["worst_sliding_window"]["sends"]),
-        (&json!(2), &json!(3))
-    );
-    assert_eq!(
-        limit["worst_calendar_window"],
-        json!({"start": "2026-11-21T07:30:00.000Z", "sends": 3})
-    );
+    assert_eq!((&limit["limit"], &limit["period"], &limit["burst"]), (&json!(1), &json!("second"), &json!(1)));
+    assert_eq!((&limit["violations"], &limit["worst_sliding_window"]["sends"]), (&json!(2), &json!(3)));
+    assert_eq!(limit["worst_calendar_window"], json!({"start": "2026-11-21T07:30:00.000Z", "sends": 3}));
     assert!(report["delivery_latency_ms"]["p99"].as_f64().unwrap() >= 12.0);
-    let before = server
-        .get(&format!("{path}?to=2026-11-21T07:00:00Z"))
-        .await
-        .expect(StatusCode::OK);
+    let before = server.get(&format!("{path}?to=2026-11-21T07:00:00Z")).await.expect(StatusCode::OK);
     assert_eq!(before["sends"], 0);
 }

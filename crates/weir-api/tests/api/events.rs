@@ -18,12 +18,8 @@ fn keyed(header: &str, body: &Value) -> Request<Body> {
 async fn an_event_goes_to_every_matching_destination_of_its_tenant_and_wakes_them() {
     let server = Server::start().await;
     let all = server.destination(json!({"url": URL})).await;
-    let videos = server
-        .destination(json!({"url": URL, "event_types": ["video.*"]}))
-        .await;
-    server
-        .destination(json!({"url": URL, "event_types": ["order.*"]}))
-        .await;
+    let videos = server.destination(json!({"url": URL, "event_types": ["video.*"]})).await;
+    server.destination(json!({"url": URL, "event_types": ["order.*"]})).await;
     server.destination(json!({"url": URL, "tenant": "other"})).await;
     let accepted = server
         .post("/v1/events", json!({"type": "video.created", "data": {"id": 7}}))
@@ -44,18 +40,13 @@ async fn an_event_goes_to_every_matching_destination_of_its_tenant_and_wakes_the
     assert_eq!(woken, matching);
     let shown = server.get(&format!("/v1/events/{id}")).await.expect(StatusCode::OK);
     assert_eq!(shown["deliveries"].as_array().unwrap().len(), 2);
-    assert_eq!(
-        (&shown["deliveries"][0]["state"], &shown["data"]),
-        (&json!("pending"), &json!({"id": 7}))
-    );
+    assert_eq!((&shown["deliveries"][0]["state"], &shown["data"]), (&json!("pending"), &json!({"id": 7})));
 }
 
 #[tokio::test]
 async fn an_event_may_name_its_destinations() {
     let server = Server::start().await;
-    let named = server
-        .destination(json!({"url": URL, "event_types": ["order.*"]}))
-        .await;
+    let named = server.destination(json!({"url": URL, "event_types": ["order.*"]})).await;
     server.destination(json!({"url": URL})).await;
     let body = json!({"type": "video.created", "data": null, "destinations": [named, named]});
     let accepted = server.post("/v1/events", body).await.expect(StatusCode::ACCEPTED);
@@ -74,19 +65,13 @@ async fn data_is_kept_byte_for_byte() {
         "[\n\t1 ,\r\n2 ]",
     ] {
         let body = format!("{{\"type\": \"t\",\n \"data\" :  {data} ,\"tenant\": null}}");
-        let id = server.post("/v1/events", body).await.expect(StatusCode::ACCEPTED)["id"]
-            .as_str()
-            .unwrap()
-            .to_owned();
+        let id = server.post("/v1/events", body).await.expect(StatusCode::ACCEPTED)["id"].as_str().unwrap().to_owned();
         let shown = server.get(&format!("/v1/events/{id}")).await;
         let text = std::str::from_utf8(&shown.body).unwrap();
         assert!(text.contains(&format!("\"data\":{data},")), "{text}");
         let sent = server.claim(&destination).await.pop().unwrap().body;
         let at = &shown.expect(StatusCode::OK)["created_at"];
-        assert_eq!(
-            sent.bytes(),
-            &format!(r#"{{"id":"{id}","type":"t","timestamp":{at},"data":{data}}}"#)
-        );
+        assert_eq!(sent.bytes(), &format!(r#"{{"id":"{id}","type":"t","timestamp":{at},"data":{data}}}"#));
     }
 }
 
@@ -101,10 +86,7 @@ async fn the_same_key_answers_the_first_event() {
         .post("/v1/events", json!({"type": "u", "data": 2, "idempotency_key": "k 1"}))
         .await
         .expect(StatusCode::OK);
-    let by_header = server
-        .send(keyed("k 1", &json!({"type": "t", "data": 1})))
-        .await
-        .expect(StatusCode::OK);
+    let by_header = server.send(keyed("k 1", &json!({"type": "t", "data": 1}))).await.expect(StatusCode::OK);
     let by_both = server.send(keyed("k 1", &body)).await.expect(StatusCode::OK);
     let mut expected = first.clone();
     expected["duplicate"] = json!(true);
@@ -122,13 +104,7 @@ async fn a_key_in_the_header_that_differs_from_the_field_is_refused() {
     let server = Server::start().await;
     let body = json!({"type": "t", "data": 1, "idempotency_key": "a"});
     assert_eq!(server.send(keyed("b", &body)).await.pointers(), ["/idempotency_key"]);
-    assert_eq!(
-        server
-            .send(keyed("", &json!({"type": "t", "data": 1})))
-            .await
-            .pointers(),
-        ["/idempotency_key"]
-    );
+    assert_eq!(server.send(keyed("", &json!({"type": "t", "data": 1}))).await.pointers(), ["/idempotency_key"]);
     let mut twice = keyed("a", &body);
     twice.headers_mut().append("idempotency-key", "b".parse().unwrap());
     assert_eq!(server.send(twice).await.pointers(), ["/idempotency_key"]);
@@ -152,10 +128,7 @@ async fn fifty_concurrent_posts_with_one_key_are_one_event() {
     }
     assert_eq!((first, ids.len()), (1, 1));
     assert_eq!(server.count("/v1/events").await, 1);
-    assert_eq!(
-        server.count(&format!("/v1/deliveries?destination={destination}")).await,
-        1
-    );
+    assert_eq!(server.count(&format!("/v1/deliveries?destination={destination}")).await, 1);
 }
 
 #[tokio::test]
@@ -180,14 +153,7 @@ async fn each_event_of_a_batch_stands_alone() {
             None => format!("{} {}", event["type"], event["duplicate"]),
         })
         .collect();
-    let expected = [
-        "\"a\" false",
-        "422 \"/type\"",
-        "\"a\" true",
-        "422 \"/destinations/0\"",
-        "422 \"\"",
-        "\"d\" false",
-    ];
+    let expected = ["\"a\" false", "422 \"/type\"", "\"a\" true", "422 \"/destinations/0\"", "422 \"\"", "\"d\" false"];
     assert_eq!(shapes, expected);
     assert_eq!(server.count("/v1/events").await, 2);
     assert_eq!(server.queue.woken().len(), 1, "one wake for one destination");
@@ -196,16 +162,8 @@ async fn each_event_of_a_batch_stands_alone() {
 #[tokio::test]
 async fn a_batch_without_a_valid_event_is_a_problem_that_names_them_all() {
     let server = Server::start().await;
-    let reply = server
-        .post(
-            "/v1/events/batch",
-            json!({"events": [{"type": "a"}, {"data": 1, "colour": 2}]}),
-        )
-        .await;
-    assert_eq!(
-        reply.pointers(),
-        ["/events/0/data", "/events/1/type", "/events/1/colour"]
-    );
+    let reply = server.post("/v1/events/batch", json!({"events": [{"type": "a"}, {"data": 1, "colour": 2}]})).await;
+    assert_eq!(reply.pointers(), ["/events/0/data", "/events/1/type", "/events/1/colour"]);
     assert_eq!(reply.problem(422)["events"][0]["error"]["status"], 422);
     assert_eq!(server.count("/v1/events").await, 0);
 }
@@ -213,20 +171,11 @@ async fn a_batch_without_a_valid_event_is_a_problem_that_names_them_all() {
 #[tokio::test]
 async fn a_batch_keeps_its_order_in_the_list() {
     let server = Server::start().await;
-    let events: Vec<Value> = (0..150)
-        .map(|number| json!({"type": format!("t.{number}"), "data": number}))
-        .collect();
-    server
-        .post("/v1/events/batch", json!({"events": events}))
-        .await
-        .expect(StatusCode::ACCEPTED);
+    let events: Vec<Value> = (0..150).map(|number| json!({"type": format!("t.{number}"), "data": number})).collect();
+    server.post("/v1/events/batch", json!({"events": events})).await.expect(StatusCode::ACCEPTED);
     let listed = server.get("/v1/events?limit=200").await.expect(StatusCode::OK);
-    let data: Vec<i64> = listed["data"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|event| event["data"].as_i64().unwrap())
-        .collect();
+    let data: Vec<i64> =
+        listed["data"].as_array().unwrap().iter().map(|event| event["data"].as_i64().unwrap()).collect();
     assert_eq!(data, (0..150).rev().collect::<Vec<_>>());
 }
 

@@ -84,14 +84,7 @@ impl Server {
             readiness: readiness.clone(),
             render_metrics: Arc::new(|| "# HELP weir_up Whether it runs.\nweir_up 1\n".to_owned()),
         });
-        Self {
-            router,
-            store,
-            queue,
-            clock,
-            readiness,
-            _dir: dir,
-        }
+        Self { router, store, queue, clock, readiness, _dir: dir }
     }
 
     pub(crate) async fn send(&self, request: Request<Body>) -> Reply {
@@ -116,27 +109,19 @@ impl Server {
 
     /// Makes a destination and answers its id.
     pub(crate) async fn destination(&self, body: Value) -> String {
-        self.post("/v1/destinations", body).await.expect(StatusCode::CREATED)["id"]
-            .as_str()
-            .unwrap()
-            .to_owned()
+        self.post("/v1/destinations", body).await.expect(StatusCode::CREATED)["id"].as_str().unwrap().to_owned()
     }
 
     /// Sends an event and answers its id.
     pub(crate) async fn event(&self, event_type: &str) -> String {
-        let accepted = self
-            .post("/v1/events", json!({"type": event_type, "data": 1}))
-            .await
-            .expect(StatusCode::ACCEPTED);
+        let accepted =
+            self.post("/v1/events", json!({"type": event_type, "data": 1})).await.expect(StatusCode::ACCEPTED);
         accepted["id"].as_str().unwrap().to_owned()
     }
 
     /// How many rows a list has.
     pub(crate) async fn count(&self, path: &str) -> usize {
-        self.get(path).await.expect(StatusCode::OK)["data"]
-            .as_array()
-            .unwrap()
-            .len()
+        self.get(path).await.expect(StatusCode::OK)["data"].as_array().unwrap().len()
     }
 
     /// Nothing was stored and nobody was woken.
@@ -156,13 +141,7 @@ impl Server {
             expires_at: now + Duration::from_secs(60),
             durable: false,
         };
-        self.store
-            .claim(vec![request], now)
-            .await
-            .unwrap()
-            .pop()
-            .unwrap()
-            .deliveries
+        self.store.claim(vec![request], now).await.unwrap().pop().unwrap().deliveries
     }
 
     /// Records an attempt sent now, as the worker does.
@@ -174,39 +153,23 @@ impl Server {
             number: delivery.attempts + 1,
             sent_at: Some(now),
             duration_ms: 12,
-            outcome: if status == 200 {
-                AttemptOutcome::Delivered
-            } else {
-                AttemptOutcome::Retryable
-            },
+            outcome: if status == 200 { AttemptOutcome::Delivered } else { AttemptOutcome::Retryable },
             status_code: Some(status),
             error: (status != 200).then(|| format!("answered {status}")),
             response_body: Some("ok".to_owned()),
         };
-        let result = AttemptResult {
-            claim: delivery.claim,
-            attempt,
-            verdict,
-            now: now + Duration::from_millis(12),
-        };
+        let result = AttemptResult { claim: delivery.claim, attempt, verdict, now: now + Duration::from_millis(12) };
         self.store.settle(vec![result]).await.unwrap();
     }
 }
 
 pub(crate) async fn reply(router: Router, request: Request<Body>) -> Reply {
     let (parts, body) = router.oneshot(request).await.unwrap().into_parts();
-    Reply {
-        status: parts.status,
-        headers: parts.headers,
-        body: body.collect().await.unwrap().to_bytes(),
-    }
+    Reply { status: parts.status, headers: parts.headers, body: body.collect().await.unwrap().to_bytes() }
 }
 
 pub(crate) fn json_request(method: &str, path: &str, body: impl ToString) -> Request<Body> {
-    let request = Request::builder()
-        .method(method)
-        .uri(path)
-        .header(header::CONTENT_TYPE, "application/json");
+    let request = Request::builder().method(method).uri(path).header(header::CONTENT_TYPE, "application/json");
     request.body(Body::from(body.to_string())).unwrap()
 }
 
@@ -239,10 +202,7 @@ impl Reply {
         let problem: Value = serde_json::from_slice(&self.body).unwrap();
         assert_eq!(problem["status"], status);
         for member in ["type", "title", "detail"] {
-            assert!(
-                problem[member].as_str().is_some_and(|text| !text.is_empty()),
-                "{member} of {problem}"
-            );
+            assert!(problem[member].as_str().is_some_and(|text| !text.is_empty()), "{member} of {problem}");
         }
         problem
     }
@@ -252,10 +212,7 @@ impl Reply {
     pub(crate) fn pointers(&self) -> Vec<String> {
         let problem = self.problem(422);
         let errors = problem["errors"].as_array().unwrap();
-        errors
-            .iter()
-            .map(|error| error["pointer"].as_str().unwrap().to_owned())
-            .collect()
+        errors.iter().map(|error| error["pointer"].as_str().unwrap().to_owned()).collect()
     }
 }
 
@@ -289,10 +246,7 @@ pub(crate) struct RecordingQueue {
 impl RecordingQueue {
     /// The destinations woken since the last call.
     pub(crate) fn woken(&self) -> Vec<DestinationId> {
-        std::mem::take(&mut *self.wakes.lock().unwrap())
-            .into_iter()
-            .map(|wake| wake.destination_id)
-            .collect()
+        std::mem::take(&mut *self.wakes.lock().unwrap()).into_iter().map(|wake| wake.destination_id).collect()
     }
 
     /// The edits announced since the last call.
@@ -305,11 +259,7 @@ impl RecordingQueue {
     }
 
     fn answer(&self) -> QueueResult<()> {
-        if *self.broken.lock().unwrap() {
-            Err(QueueError("broken".to_owned()))
-        } else {
-            Ok(())
-        }
+        if *self.broken.lock().unwrap() { Err(QueueError("broken".to_owned())) } else { Ok(()) }
     }
 }
 

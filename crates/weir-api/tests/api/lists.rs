@@ -10,12 +10,7 @@ use crate::harness::Server;
 const URL: &str = "https://example.com/hooks";
 
 fn ids(page: &Value) -> Vec<String> {
-    page["data"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|row| row["id"].as_str().unwrap().to_owned())
-        .collect()
+    page["data"].as_array().unwrap().iter().map(|row| row["id"].as_str().unwrap().to_owned()).collect()
 }
 
 #[tokio::test]
@@ -30,11 +25,7 @@ async fn pages_follow_each_other_newest_first_without_gaps() {
     made.reverse();
     for (list, total) in [("destinations", 5), ("events", 5), ("deliveries", 15)] {
         let whole = server.get(&format!("/v1/{list}")).await.expect(StatusCode::OK);
-        assert_eq!(
-            (ids(&whole).len(), &whole["next_cursor"]),
-            (total, &Value::Null),
-            "{list}"
-        );
+        assert_eq!((ids(&whole).len(), &whole["next_cursor"]), (total, &Value::Null), "{list}");
         let mut paged = Vec::new();
         let mut path = format!("/v1/{list}?limit=2");
         loop {
@@ -107,10 +98,7 @@ async fn parameters_are_checked_by_name() {
         ("/v1/destinations?tenant=", vec!["/tenant"]),
         ("/v1/destinations?state=pending", vec!["/state"]),
         ("/v1/deliveries?state=lost", vec!["/state"]),
-        (
-            "/v1/deliveries?destination=evt_01h2xcejqtf2nbrexx3vqjhp41&event=x",
-            vec!["/destination", "/event"],
-        ),
+        ("/v1/deliveries?destination=evt_01h2xcejqtf2nbrexx3vqjhp41&event=x", vec!["/destination", "/event"]),
     ] {
         assert_eq!(server.get(path).await.pointers(), pointers, "{path}");
     }

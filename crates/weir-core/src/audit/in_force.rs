@@ -47,17 +47,9 @@ impl InForce {
                 Some(last) if last.limit == limit => {}
                 Some(last) => {
                     last.until = *at;
-                    stretches.push(Stretch {
-                        from: *at,
-                        until: Timestamp::MAX,
-                        limit,
-                    });
+                    stretches.push(Stretch { from: *at, until: Timestamp::MAX, limit });
                 }
-                None => stretches.push(Stretch {
-                    from: Timestamp::MIN,
-                    until: Timestamp::MAX,
-                    limit,
-                }),
+                None => stretches.push(Stretch { from: Timestamp::MIN, until: Timestamp::MAX, limit }),
             }
         }
         Self(stretches)
@@ -77,9 +69,7 @@ impl InForce {
     /// a time without a limit of this period.
     pub fn bound(&self, last: Timestamp, window: Duration) -> Option<u64> {
         let before_window = last - window;
-        let begin = self
-            .0
-            .partition_point(|stretch| stretch.counts_until() <= before_window);
+        let begin = self.0.partition_point(|stretch| stretch.counts_until() <= before_window);
         let end = self.0.partition_point(|stretch| stretch.from <= last);
         let mut largest = None;
         for stretch in &self.0[begin..end] {
@@ -104,10 +94,7 @@ mod tests {
     #[test]
     fn a_lowered_limit_binds_the_windows_that_begin_after_the_grace() {
         let in_force = InForce::new(
-            &[
-                (Timestamp::MIN, per_second(100)),
-                (Timestamp::from_secs(10), per_second(10)),
-            ],
+            &[(Timestamp::MIN, per_second(100)), (Timestamp::from_secs(10), per_second(10))],
             Period::Second,
         );
         assert_eq!(bound(&in_force, 9_999), Some(100));
@@ -118,10 +105,7 @@ mod tests {
     #[test]
     fn a_raised_limit_binds_at_once() {
         let in_force = InForce::new(
-            &[
-                (Timestamp::MIN, per_second(10)),
-                (Timestamp::from_secs(10), per_second(100)),
-            ],
+            &[(Timestamp::MIN, per_second(10)), (Timestamp::from_secs(10), per_second(100))],
             Period::Second,
         );
         assert_eq!(bound(&in_force, 9_999), Some(10));
@@ -148,11 +132,9 @@ mod tests {
 
     #[test]
     fn edits_of_another_period_and_of_nothing_are_passed_over() {
-        let both = RateLimits::new(vec![
-            RateLimit::new(3, Period::Second).unwrap(),
-            RateLimit::new(9, Period::Hour).unwrap(),
-        ])
-        .unwrap();
+        let both =
+            RateLimits::new(vec![RateLimit::new(3, Period::Second).unwrap(), RateLimit::new(9, Period::Hour).unwrap()])
+                .unwrap();
         let changes = [
             (Timestamp::MIN, per_second(3)),
             (Timestamp::from_secs(10), both),
@@ -162,10 +144,7 @@ mod tests {
         let hours = InForce::new(&changes, Period::Hour);
         assert_eq!(hours.stretches().len(), 3);
         assert_eq!(hours.limit_at(Timestamp::from_secs(9)), None);
-        assert_eq!(
-            hours.limit_at(Timestamp::from_secs(10)).map(|limit| limit.limit.get()),
-            Some(9)
-        );
+        assert_eq!(hours.limit_at(Timestamp::from_secs(10)).map(|limit| limit.limit.get()), Some(9));
     }
 
     #[test]

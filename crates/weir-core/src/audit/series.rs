@@ -42,12 +42,7 @@ pub fn series(sends: &[Timestamp], changes: &[(Timestamp, RateLimits)]) -> Optio
     for send in sends {
         counts[(number(*send) - number(first)) as usize] += 1;
     }
-    Some(Series {
-        start,
-        bucket_ms: bucket_s * 1_000,
-        counts,
-        caps: caps(start, last, bucket, changes),
-    })
+    Some(Series { start, bucket_ms: bucket_s * 1_000, counts, caps: caps(start, last, bucket, changes) })
 }
 
 fn bucket_length_s(first: Timestamp, last: Timestamp) -> u64 {
@@ -64,10 +59,7 @@ fn bucket_length_s(first: Timestamp, last: Timestamp) -> u64 {
 fn caps(start: Timestamp, last: Timestamp, bucket: Duration, changes: &[(Timestamp, RateLimits)]) -> Vec<Cap> {
     let mut caps: Vec<Cap> = Vec::new();
     for (at, limits) in changes {
-        let cap = Cap {
-            at: start.max(*at),
-            sends: most_in(limits, bucket),
-        };
+        let cap = Cap { at: start.max(*at), sends: most_in(limits, bucket) };
         match caps.last_mut() {
             None => caps.push(Cap { at: start, ..cap }),
             Some(_) if *at > last => break,
@@ -95,12 +87,7 @@ mod tests {
     use crate::limit::{Period, RateLimit};
 
     fn limits(all: &[(u32, Period)]) -> RateLimits {
-        RateLimits::new(
-            all.iter()
-                .map(|(limit, period)| RateLimit::new(*limit, *period).unwrap())
-                .collect(),
-        )
-        .unwrap()
+        RateLimits::new(all.iter().map(|(limit, period)| RateLimit::new(*limit, *period).unwrap()).collect()).unwrap()
     }
 
     #[test]
@@ -109,13 +96,7 @@ mod tests {
         let series = series(&sends, &[(Timestamp::MIN, limits(&[(2, Period::Second)]))]).unwrap();
         assert_eq!((series.start, series.bucket_ms), (Timestamp::from_secs(1), 1_000));
         assert_eq!(series.counts, [1, 2, 0, 0, 1]);
-        assert_eq!(
-            series.caps,
-            [Cap {
-                at: Timestamp::from_secs(1),
-                sends: Some(2)
-            }]
-        );
+        assert_eq!(series.caps, [Cap { at: Timestamp::from_secs(1), sends: Some(2) }]);
     }
 
     #[test]
@@ -123,11 +104,7 @@ mod tests {
         for days in [1, 30, 400, 40_000] {
             let sends = [Timestamp::from_secs(0), Timestamp::from_secs(days * 86_400)];
             let series = series(&sends, &[]).unwrap();
-            assert!(
-                series.counts.len() <= MAX_BUCKETS,
-                "{days} days make {} buckets",
-                series.counts.len()
-            );
+            assert!(series.counts.len() <= MAX_BUCKETS, "{days} days make {} buckets", series.counts.len());
             assert_eq!(series.counts.iter().sum::<u32>(), 2);
         }
     }

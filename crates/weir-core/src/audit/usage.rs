@@ -54,9 +54,7 @@ mod tests {
     }
 
     fn paced(from_ms: i64, every_ms: i64, count: i64) -> Vec<Timestamp> {
-        (0..count)
-            .map(|n| Timestamp::from_millis(from_ms + n * every_ms))
-            .collect()
+        (0..count).map(|n| Timestamp::from_millis(from_ms + n * every_ms)).collect()
     }
 
     fn close(actual: Option<f64>, expected: f64) {
@@ -66,10 +64,7 @@ mod tests {
 
     #[test]
     fn it_is_sends_over_limit_times_span() {
-        close(
-            utilisation(&paced(0, 200, 101), Period::Second, &always(10)),
-            101.0 / 200.0,
-        );
+        close(utilisation(&paced(0, 200, 101), Period::Second, &always(10)), 101.0 / 200.0);
     }
 
     #[test]
@@ -103,22 +98,13 @@ mod tests {
     fn an_edit_changes_what_was_allowed() {
         let changes = [(Timestamp::MIN, limits(10)), (Timestamp::from_secs(10), limits(20))];
         let in_force = InForce::new(&changes, Period::Second);
-        close(
-            utilisation(&paced(0, 100, 201), Period::Second, &in_force),
-            201.0 / 300.0,
-        );
+        close(utilisation(&paced(0, 100, 201), Period::Second, &in_force), 201.0 / 300.0);
     }
 
     #[test]
     fn sends_without_a_limit_do_not_count() {
-        let changes = [
-            (Timestamp::MIN, RateLimits::UNLIMITED),
-            (Timestamp::from_secs(10), limits(10)),
-        ];
+        let changes = [(Timestamp::MIN, RateLimits::UNLIMITED), (Timestamp::from_secs(10), limits(10))];
         let in_force = InForce::new(&changes, Period::Second);
-        close(
-            utilisation(&paced(0, 200, 101), Period::Second, &in_force),
-            51.0 / 100.0,
-        );
+        close(utilisation(&paced(0, 200, 101), Period::Second, &in_force), 51.0 / 100.0);
     }
 }

@@ -29,10 +29,9 @@ pub fn worst_calendar(sends: &[Timestamp], window: Duration) -> Option<Window> {
 /// Moving a window's start forward to its first send loses nothing and may gain at the other end, so that one of the fullest
 /// begins at a send.
 pub fn worst_sliding(sends: &[Timestamp], window: Duration) -> Option<Window> {
-    first_largest(trailing(sends, window).map(|(first, last)| Window {
-        start: sends[first],
-        sends: (last - first + 1) as u64,
-    }))
+    first_largest(
+        trailing(sends, window).map(|(first, last)| Window { start: sends[first], sends: (last - first + 1) as u64 }),
+    )
 }
 
 /// How many sends were one too many: sends whose window `(send − window, send]` holds more than the bound in force.
@@ -93,40 +92,22 @@ mod tests {
         assert_eq!(violations(&at(&[0, 500, 999]), SECOND, &in_force), 1);
         assert_eq!(
             worst_sliding(&at(&[0, 500, 1_000]), SECOND),
-            Some(Window {
-                start: Timestamp::from_millis(0),
-                sends: 2
-            })
+            Some(Window { start: Timestamp::from_millis(0), sends: 2 })
         );
     }
 
     #[test]
     fn a_full_tick_beside_a_full_tick_keeps_the_calendar_and_breaks_the_limit() {
         let sends = at(&[1_900, 1_950, 1_990, 2_000, 2_050, 2_100]);
-        assert_eq!(
-            worst_calendar(&sends, SECOND),
-            Some(Window {
-                start: Timestamp::from_secs(1),
-                sends: 3
-            })
-        );
-        assert_eq!(
-            worst_sliding(&sends, SECOND),
-            Some(Window {
-                start: Timestamp::from_millis(1_900),
-                sends: 6
-            })
-        );
+        assert_eq!(worst_calendar(&sends, SECOND), Some(Window { start: Timestamp::from_secs(1), sends: 3 }));
+        assert_eq!(worst_sliding(&sends, SECOND), Some(Window { start: Timestamp::from_millis(1_900), sends: 6 }));
         assert_eq!(violations(&sends, SECOND, &always(limited(3, 1))), 3);
     }
 
     #[test]
     fn calendar_windows_begin_at_whole_periods_of_utc() {
         let start = |shown: &str, period: Period| {
-            worst_calendar(&[shown.parse().unwrap()], period.window())
-                .unwrap()
-                .start
-                .to_string()
+            worst_calendar(&[shown.parse().unwrap()], period.window()).unwrap().start.to_string()
         };
         let send = "2026-11-21T07:54:06.789Z";
         let starts = Period::ALL.map(|period| start(send, period));
@@ -148,34 +129,20 @@ mod tests {
 
     #[test]
     fn a_window_across_an_edit_is_held_to_the_larger_limit() {
-        let lowered = InForce::new(
-            &[
-                (Timestamp::MIN, limited(4, 1)),
-                (Timestamp::from_secs(5), limited(1, 1)),
-            ],
-            Period::Second,
-        );
+        let lowered =
+            InForce::new(&[(Timestamp::MIN, limited(4, 1)), (Timestamp::from_secs(5), limited(1, 1))], Period::Second);
         assert_eq!(violations(&at(&[4_200, 4_400, 4_600, 5_050]), SECOND, &lowered), 0);
         assert_eq!(violations(&at(&[7_000, 7_400]), SECOND, &lowered), 1);
-        let raised = InForce::new(
-            &[
-                (Timestamp::MIN, limited(1, 1)),
-                (Timestamp::from_secs(5), limited(4, 1)),
-            ],
-            Period::Second,
-        );
+        let raised =
+            InForce::new(&[(Timestamp::MIN, limited(1, 1)), (Timestamp::from_secs(5), limited(4, 1))], Period::Second);
         assert_eq!(violations(&at(&[4_200, 5_001, 5_002, 5_003]), SECOND, &raised), 0);
         assert_eq!(violations(&at(&[4_200, 4_900, 5_001]), SECOND, &raised), 1);
     }
 
     /// The same question asked of every window that can matter, without cleverness.
     fn brute_sliding(sends: &[Timestamp], window: Duration) -> u64 {
-        let inside = |start: &Timestamp| {
-            sends
-                .iter()
-                .filter(|send| *start <= **send && **send < *start + window)
-                .count() as u64
-        };
+        let inside =
+            |start: &Timestamp| sends.iter().filter(|send| *start <= **send && **send < *start + window).count() as u64;
         sends.iter().map(inside).max().unwrap_or(0)
     }
 
@@ -187,9 +154,7 @@ mod tests {
                 .filter(|other| send.as_nanos() - other.as_nanos() < window.as_nanos() as i64)
                 .count() as u64;
             let touched = changes.iter().enumerate().filter(|(n, (from, _))| {
-                let until = changes
-                    .get(n + 1)
-                    .map_or(i64::MAX, |(next, _)| next.as_nanos() + 100_000_000);
+                let until = changes.get(n + 1).map_or(i64::MAX, |(next, _)| next.as_nanos() + 100_000_000);
                 (*n == 0 || *from <= send) && until > send.as_nanos() - window.as_nanos() as i64
             });
             let bounds: Vec<_> = touched.map(|(_, (_, limits))| bound_of(limits)).collect();

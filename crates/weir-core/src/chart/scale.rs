@@ -21,11 +21,7 @@ impl Scale {
 pub(super) fn count_ticks(highest: u64) -> Vec<u64> {
     let rough = highest.div_ceil(4).max(1);
     let magnitude = 10_u64.pow(rough.ilog10());
-    let step = [1, 2, 5, 10]
-        .map(|factor| factor * magnitude)
-        .into_iter()
-        .find(|step| *step >= rough)
-        .unwrap_or(rough);
+    let step = [1, 2, 5, 10].map(|factor| factor * magnitude).into_iter().find(|step| *step >= rough).unwrap_or(rough);
     (0..=highest.div_ceil(step).max(1)).map(|n| n * step).collect()
 }
 
@@ -55,9 +51,7 @@ pub(super) fn time_ticks(from_ms: i64, until_ms: i64) -> Vec<(i64, String)> {
     let span = (until_ms - from_ms).max(1);
     let step = STEPS_MS.into_iter().find(|step| span / step <= 8).unwrap_or(span / 8);
     let first = from_ms.div_euclid(step) * step;
-    let inside = (0..=10)
-        .map(|n| first + n * step)
-        .filter(|at| (from_ms..=until_ms).contains(at));
+    let inside = (0..=10).map(|n| first + n * step).filter(|at| (from_ms..=until_ms).contains(at));
     inside.map(|at| (at, label(at, step, span))).collect()
 }
 
@@ -86,10 +80,7 @@ mod tests {
         assert_eq!(count_ticks(11), [0, 5, 10, 15]);
         for highest in 1..3_000 {
             let ticks = count_ticks(highest);
-            assert!(
-                (2..=6).contains(&ticks.len()) && ticks[ticks.len() - 1] >= highest,
-                "{highest}: {ticks:?}"
-            );
+            assert!((2..=6).contains(&ticks.len()) && ticks[ticks.len() - 1] >= highest, "{highest}: {ticks:?}");
         }
     }
 
@@ -104,10 +95,7 @@ mod tests {
 
     #[test]
     fn values_outside_a_scale_lie_on_its_edge() {
-        let scale = Scale {
-            from: (0.0, 10.0),
-            to: (100.0, 0.0),
-        };
+        let scale = Scale { from: (0.0, 10.0), to: (100.0, 0.0) };
         assert_eq!([-1.0, 5.0, 11.0].map(|value| scale.place(value)), [100.0, 50.0, 0.0]);
     }
 }

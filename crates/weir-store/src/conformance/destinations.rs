@@ -4,25 +4,14 @@ use super::*;
 
 pub async fn a_created_destination_is_read_back(subject: Subject) {
     let mut made = destination(1);
-    made.settings.event_types = ["video.*", "order.paid"]
-        .map(|pattern| pattern.parse().expect("a pattern"))
-        .to_vec();
-    let minute = RateLimit {
-        limit: non_zero(300),
-        period: Period::Minute,
-        burst: non_zero(3),
-    };
+    made.settings.event_types = ["video.*", "order.paid"].map(|pattern| pattern.parse().expect("a pattern")).to_vec();
+    let minute = RateLimit { limit: non_zero(300), period: Period::Minute, burst: non_zero(3) };
     let second = RateLimit::new(10, Period::Second).expect("a limit");
     made.settings.rate_limits = RateLimits::new(vec![second, minute]).expect("limits");
     made.settings.headers = vec![("x-key".to_owned(), "value \"quoted\"".to_owned())];
     made.settings.retry.delays = weir_core::retry::RetryDelays::Schedule(vec![100, 2_000]);
     assert_eq!(*subject.create(made.clone()).await, made);
-    let read = subject
-        .store
-        .destination(made.id)
-        .await
-        .expect("read")
-        .expect("a destination");
+    let read = subject.store.destination(made.id).await.expect("read").expect("a destination");
     assert_eq!(*read, made);
     assert_eq!(subject.store.destination(destination_id(2)).await.expect("read"), None);
 }
@@ -54,39 +43,19 @@ pub async fn destinations_are_listed_newest_first_and_by_tenant(subject: Subject
         }
     }
     assert_eq!(seen, [6, 5, 3, 2, 1].map(destination_id));
-    let of_tenant = subject
-        .store
-        .list_destinations(Some("other"), page(10))
-        .await
-        .expect("list");
-    assert_eq!(
-        of_tenant.rows.iter().map(|row| row.id).collect::<Vec<_>>(),
-        [destination_id(6)]
-    );
+    let of_tenant = subject.store.list_destinations(Some("other"), page(10)).await.expect("list");
+    assert_eq!(of_tenant.rows.iter().map(|row| row.id).collect::<Vec<_>>(), [destination_id(6)]);
     assert_eq!(of_tenant.next, None);
-    assert!(
-        subject
-            .store
-            .list_destinations(Some("nobody"), page(10))
-            .await
-            .expect("list")
-            .rows
-            .is_empty()
-    );
+    assert!(subject.store.list_destinations(Some("nobody"), page(10)).await.expect("list").rows.is_empty());
 }
 
 pub async fn an_edit_applies_to_the_version_it_names_only(subject: Subject) {
     let first = subject.create(destination(1)).await;
     let rename = |settings: &mut Settings| settings.name = "renamed".to_owned();
     let second = subject.patch(&first, NOW + seconds(1), rename).await.expect("applied");
-    assert_eq!(
-        (second.settings.name.as_str(), second.updated_at),
-        ("renamed", NOW + seconds(1))
-    );
+    assert_eq!((second.settings.name.as_str(), second.updated_at), ("renamed", NOW + seconds(1)));
     assert_eq!(second.created_at, NOW);
-    let stale = subject
-        .patch(&first, NOW + seconds(2), |settings| settings.name = "lost".to_owned())
-        .await;
+    let stale = subject.patch(&first, NOW + seconds(2), |settings| settings.name = "lost".to_owned()).await;
     assert_eq!(stale, None);
     assert_eq!(subject.store.destination(first.id).await.expect("read"), Some(second));
 }
@@ -95,120 +64,61 @@ pub async fn a_deleted_destination_cannot_be_edited(subject: Subject) {
     let first = subject.create(destination(1)).await;
     subject.delete(1).await;
     assert_eq!(subject.patch(&first, NOW + seconds(2), |_| ()).await, None);
-    assert!(
-        !subject
-            .store
-            .pause_destination(first.id, "gone", NOW)
-            .await
-            .expect("pause")
-    );
-    subject
-        .store
-        .hold_destination(first.id, NOW + seconds(9), "busy")
-        .await
-        .expect("hold");
+    assert!(!subject.store.pause_destination(first.id, "gone", NOW).await.expect("pause"));
+    subject.store.hold_destination(first.id, NOW + seconds(9), "busy").await.expect("hold");
     assert!(!subject.store.delete_destination(first.id, NOW).await.expect("delete"));
     assert_eq!(subject.store.destination(first.id).await.expect("read"), None);
 }
 
 pub async fn changed_limits_are_recorded_and_unchanged_ones_are_not(subject: Subject) {
     let first = subject.create(destination(1)).await;
-    let second = subject
-        .patch(&first, NOW + seconds(1), |settings| settings.name = "b".to_owned())
-        .await
-        .expect("applied");
+    let second =
+        subject.patch(&first, NOW + seconds(1), |settings| settings.name = "b".to_owned()).await.expect("applied");
     let third = subject
         .patch(&second, NOW + seconds(2), |settings| {
-            settings.rate_limits = per_second(99)
+            settings.rate_limits = per_second(99);
         })
         .await;
     let third = third.expect("applied");
     let unlimited = |settings: &mut Settings| settings.rate_limits = RateLimits::UNLIMITED;
-    subject
-        .patch(&third, NOW + seconds(3), unlimited)
-        .await
-        .expect("applied");
+    subject.patch(&third, NOW + seconds(3), unlimited).await.expect("applied");
     subject.delete(1).await;
     let changes = subject.store.limit_changes(first.id).await.expect("read");
     let changes: Vec<_> = changes.into_iter().map(|change| (change.at, change.limits)).collect();
-    let expected = [
-        (NOW, per_second(10)),
-        (NOW + seconds(2), per_second(99)),
-        (NOW + seconds(3), RateLimits::UNLIMITED),
-    ];
+    let expected =
+        [(NOW, per_second(10)), (NOW + seconds(2), per_second(99)), (NOW + seconds(3), RateLimits::UNLIMITED)];
     assert_eq!(changes, expected);
 }
 
 pub async fn resuming_clears_the_reason_of_the_pause(subject: Subject) {
     subject.create_many(1).await;
     subject.pause(1).await;
-    let paused = subject
-        .store
-        .destination(destination_id(1))
-        .await
-        .expect("read")
-        .expect("a destination");
+    let paused = subject.store.destination(destination_id(1)).await.expect("read").expect("a destination");
     assert!(paused.settings.paused);
     assert_eq!(paused.paused_reason.as_deref(), Some("gone"));
-    let renamed = subject
-        .patch(&paused, NOW + seconds(2), |settings| settings.name = "b".to_owned())
-        .await;
+    let renamed = subject.patch(&paused, NOW + seconds(2), |settings| settings.name = "b".to_owned()).await;
     let renamed = renamed.expect("applied");
     assert_eq!(renamed.paused_reason.as_deref(), Some("gone"));
-    let resumed = subject
-        .patch(&renamed, NOW + seconds(3), |settings| settings.paused = false)
-        .await
-        .expect("applied");
+    let resumed = subject.patch(&renamed, NOW + seconds(3), |settings| settings.paused = false).await.expect("applied");
     assert_eq!((resumed.settings.paused, &resumed.paused_reason), (false, &None));
 }
 
 pub async fn a_destination_is_paused_once(subject: Subject) {
     subject.create_many(1).await;
     subject.pause(1).await;
-    assert!(
-        !subject
-            .store
-            .pause_destination(destination_id(1), "again", NOW + seconds(2))
-            .await
-            .expect("pause")
-    );
-    let paused = subject
-        .store
-        .destination(destination_id(1))
-        .await
-        .expect("read")
-        .expect("a destination");
-    assert_eq!(
-        (paused.paused_reason.as_deref(), paused.updated_at),
-        (Some("gone"), NOW + seconds(1))
-    );
-    assert!(
-        !subject
-            .store
-            .pause_destination(destination_id(2), "gone", NOW)
-            .await
-            .expect("pause")
-    );
+    assert!(!subject.store.pause_destination(destination_id(1), "again", NOW + seconds(2)).await.expect("pause"));
+    let paused = subject.store.destination(destination_id(1)).await.expect("read").expect("a destination");
+    assert_eq!((paused.paused_reason.as_deref(), paused.updated_at), (Some("gone"), NOW + seconds(1)));
+    assert!(!subject.store.pause_destination(destination_id(2), "gone", NOW).await.expect("pause"));
 }
 
 pub async fn a_hold_is_only_ever_extended(subject: Subject) {
     let made = subject.create(destination(1)).await;
-    for (until, reason, expected) in [
-        (60, "busy", (60, "busy")),
-        (30, "less", (60, "busy")),
-        (90, "more", (90, "more")),
-    ] {
-        subject
-            .store
-            .hold_destination(made.id, NOW + seconds(until), reason)
-            .await
-            .expect("hold");
-        let held = subject
-            .store
-            .destination(made.id)
-            .await
-            .expect("read")
-            .expect("a destination");
+    for (until, reason, expected) in
+        [(60, "busy", (60, "busy")), (30, "less", (60, "busy")), (90, "more", (90, "more"))]
+    {
+        subject.store.hold_destination(made.id, NOW + seconds(until), reason).await.expect("hold");
+        let held = subject.store.destination(made.id).await.expect("read").expect("a destination");
         assert_eq!(held.held_until, Some(NOW + seconds(expected.0)));
         assert_eq!(held.held_reason.as_deref(), Some(expected.1));
         assert_eq!(held.updated_at, made.updated_at);
@@ -221,46 +131,28 @@ pub async fn deleting_a_destination_cancels_what_waits_and_keeps_its_history(sub
     subject.post(2, [5]).await;
     let claimed = subject.claim(1, 3).await;
     subject.settle(result(&claimed[0], Verdict::Delivered)).await;
-    subject
-        .settle(result(&claimed[1], Verdict::Retry { at: NOW + seconds(60) }))
-        .await;
+    subject.settle(result(&claimed[1], Verdict::Retry { at: NOW + seconds(60) })).await;
     subject.delete(1).await;
     let states = [&claimed[0], &claimed[1], &claimed[2]].map(|claimed| claimed.claim.delivery_id);
     assert_eq!(subject.state(states[0]).await, DeliveryState::Delivered);
     assert_eq!(subject.state(states[1]).await, DeliveryState::Cancelled);
     assert_eq!(subject.state(states[2]).await, DeliveryState::Delivering);
-    let of_first = DeliveryFilter {
-        destination_id: Some(destination_id(1)),
-        ..DeliveryFilter::default()
-    };
+    let of_first = DeliveryFilter { destination_id: Some(destination_id(1)), ..DeliveryFilter::default() };
     let all = subject.deliveries(of_first).await;
-    assert_eq!(
-        all.iter().filter(|row| row.state == DeliveryState::Cancelled).count(),
-        2
-    );
+    assert_eq!(all.iter().filter(|row| row.state == DeliveryState::Cancelled).count(), 2);
     assert_eq!(subject.claim(2, 9).await.len(), 1);
 }
 
 pub async fn counts_follow_the_backlog(subject: Subject) {
     subject.create_many(2).await;
-    let none = subject
-        .store
-        .destination_counts(destination_id(1))
-        .await
-        .expect("count");
+    let none = subject.store.destination_counts(destination_id(1)).await.expect("count");
     assert_eq!(none, crate::DestinationCounts::default());
     subject.post(1, 1..=5).await;
     subject.post(2, [6]).await;
     let claimed = subject.claim(1, 3).await;
     subject.settle(result(&claimed[0], Verdict::Delivered)).await;
-    subject
-        .settle(result(&claimed[1], Verdict::Retry { at: NOW + seconds(60) }))
-        .await;
-    let counts = subject
-        .store
-        .destination_counts(destination_id(1))
-        .await
-        .expect("count");
+    subject.settle(result(&claimed[1], Verdict::Retry { at: NOW + seconds(60) })).await;
+    let counts = subject.store.destination_counts(destination_id(1)).await.expect("count");
     assert_eq!((counts.pending, counts.retrying, counts.delivering), (2, 1, 1));
     assert_eq!(counts.oldest_created_at, Some(event(2).created_at));
 }
@@ -274,20 +166,10 @@ pub async fn recent_sends_are_counted_in_a_window(subject: Subject) {
         subject.settle(result).await;
     }
     for (now, window, expected) in [(25, 60, 2), (25, 10, 1), (15, 60, 1), (60, 10, 0)] {
-        let recent = subject
-            .store
-            .recent_sends(destination_id(1), NOW + seconds(now), seconds(window))
-            .await;
+        let recent = subject.store.recent_sends(destination_id(1), NOW + seconds(now), seconds(window)).await;
         assert_eq!(recent.expect("count"), expected, "{window} s before {now} s");
     }
-    assert_eq!(
-        subject
-            .store
-            .recent_sends(destination_id(2), NOW + seconds(25), seconds(60))
-            .await
-            .expect("count"),
-        0
-    );
+    assert_eq!(subject.store.recent_sends(destination_id(2), NOW + seconds(25), seconds(60)).await.expect("count"), 0);
 }
 
 pub async fn destinations_survive_a_restart(mut subject: Subject) {
@@ -297,21 +179,12 @@ pub async fn destinations_survive_a_restart(mut subject: Subject) {
     subject.delete(2).await;
     let edited = subject
         .patch(&first, NOW + seconds(1), |settings| {
-            settings.rate_limits = per_second(3)
+            settings.rate_limits = per_second(3);
         })
         .await;
-    subject
-        .store
-        .hold_destination(first.id, NOW + seconds(60), "busy")
-        .await
-        .expect("hold");
+    subject.store.hold_destination(first.id, NOW + seconds(60), "busy").await.expect("hold");
     subject.reopen().await;
-    let read = subject
-        .store
-        .destination(first.id)
-        .await
-        .expect("read")
-        .expect("a destination");
+    let read = subject.store.destination(first.id).await.expect("read").expect("a destination");
     assert_eq!(read.settings, edited.expect("applied").settings);
     assert_eq!(read.held_until, Some(NOW + seconds(60)));
     assert_eq!(subject.store.destination(destination_id(2)).await.expect("read"), None);

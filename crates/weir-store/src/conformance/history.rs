@@ -18,22 +18,12 @@ pub async fn the_deliveries_of_an_event_are_listed(subject: Subject) {
     destinations.sort_unstable();
     assert_eq!(destinations, [1, 2, 3].map(destination_id));
     for delivery in &deliveries {
-        assert_eq!(
-            (delivery.event_id, delivery.event_type.as_str()),
-            (event(1).id, "video.created")
-        );
+        assert_eq!((delivery.event_id, delivery.event_type.as_str()), (event(1).id, "video.created"));
         assert_eq!((delivery.state, delivery.attempts), (DeliveryState::Pending, 0));
         assert_eq!(delivery.created_at, event(1).created_at);
         assert_eq!(delivery.next_attempt_at, Some(event(1).created_at));
     }
-    assert!(
-        subject
-            .store
-            .event_deliveries(event(9).id)
-            .await
-            .expect("read")
-            .is_empty()
-    );
+    assert!(subject.store.event_deliveries(event(9).id).await.expect("read").is_empty());
 }
 
 impl Subject {
@@ -67,16 +57,10 @@ impl Subject {
 }
 
 pub async fn events_are_listed_newest_first_page_by_page(subject: Subject) {
-    subject
-        .ingest((1..=7).map(|number| matched(event(number))).collect())
-        .await;
+    subject.ingest((1..=7).map(|number| matched(event(number))).collect()).await;
     let newest_first: Vec<_> = (1..=7).rev().map(|number| event(number).id).collect();
     for limit in [1, 3, 7, 200] {
-        assert_eq!(
-            subject.events(&EventFilter::default(), limit).await,
-            newest_first,
-            "pages of {limit}"
-        );
+        assert_eq!(subject.events(&EventFilter::default(), limit).await, newest_first, "pages of {limit}");
     }
 }
 
@@ -95,41 +79,23 @@ pub async fn events_are_filtered_by_type_tenant_and_time(subject: Subject) {
     }
     subject.ingest(events.iter().cloned().map(matched).collect()).await;
     let filters = [
-        EventFilter {
-            event_type: Some("order.paid".to_owned()),
-            ..EventFilter::default()
-        },
-        EventFilter {
-            tenant: Some("other".to_owned()),
-            ..EventFilter::default()
-        },
+        EventFilter { event_type: Some("order.paid".to_owned()), ..EventFilter::default() },
+        EventFilter { tenant: Some("other".to_owned()), ..EventFilter::default() },
         EventFilter {
             event_type: Some("order.paid".to_owned()),
             tenant: Some(TENANT.to_owned()),
             from: Some(events[3].created_at),
             to: Some(events[9].created_at),
         },
-        EventFilter {
-            from: Some(events[4].created_at),
-            ..EventFilter::default()
-        },
-        EventFilter {
-            to: Some(events[5].created_at),
-            ..EventFilter::default()
-        },
-        EventFilter {
-            event_type: Some("nothing".to_owned()),
-            ..EventFilter::default()
-        },
+        EventFilter { from: Some(events[4].created_at), ..EventFilter::default() },
+        EventFilter { to: Some(events[5].created_at), ..EventFilter::default() },
+        EventFilter { event_type: Some("nothing".to_owned()), ..EventFilter::default() },
     ];
     for filter in filters {
         let expected: Vec<_> = events
             .iter()
             .filter(|event| {
-                filter
-                    .event_type
-                    .as_ref()
-                    .is_none_or(|event_type| *event_type == event.event_type)
+                filter.event_type.as_ref().is_none_or(|event_type| *event_type == event.event_type)
                     && filter.tenant.as_ref().is_none_or(|tenant| *tenant == event.tenant)
                     && filter.from.is_none_or(|from| event.created_at >= from)
                     && filter.to.is_none_or(|to| event.created_at < to)
@@ -145,48 +111,28 @@ pub async fn events_are_filtered_by_type_tenant_and_time(subject: Subject) {
 
 pub async fn deliveries_are_listed_newest_first_page_by_page(subject: Subject) {
     subject.create_many(2).await;
-    subject
-        .ingest((1..=5).map(|number| matched(event(number))).collect())
-        .await;
+    subject.ingest((1..=5).map(|number| matched(event(number))).collect()).await;
     let all = subject.delivery_ids(&DeliveryFilter::default(), 200).await;
     assert_eq!(all.len(), 10);
     assert!(all.is_sorted_by(|a, b| a > b));
     for limit in [1, 3, 10] {
-        assert_eq!(
-            subject.delivery_ids(&DeliveryFilter::default(), limit).await,
-            all,
-            "pages of {limit}"
-        );
+        assert_eq!(subject.delivery_ids(&DeliveryFilter::default(), limit).await, all, "pages of {limit}");
     }
 }
 
 pub async fn deliveries_are_filtered_by_every_criterion(subject: Subject) {
     subject.create_many(2).await;
-    subject
-        .ingest((1..=14).map(|number| matched(event(number))).collect())
-        .await;
+    subject.ingest((1..=14).map(|number| matched(event(number))).collect()).await;
     for number in [1, 2] {
         let claimed = subject.claim(number, 10).await;
-        let verdicts = [
-            Verdict::Delivered,
-            Verdict::Failed,
-            Verdict::Dead,
-            Verdict::Retry { at: NOW + seconds(99) },
-        ];
+        let verdicts = [Verdict::Delivered, Verdict::Failed, Verdict::Dead, Verdict::Retry { at: NOW + seconds(99) }];
         let results = claimed.iter().take(8).zip(verdicts.iter().cycle());
         let results = results.map(|(claimed, &verdict)| result(claimed, verdict)).collect();
         subject.store.settle(results).await.expect("settle");
     }
-    let waiting = DeliveryFilter {
-        state: Some(DeliveryState::Pending),
-        ..DeliveryFilter::default()
-    };
+    let waiting = DeliveryFilter { state: Some(DeliveryState::Pending), ..DeliveryFilter::default() };
     for delivery in subject.deliveries(waiting).await.iter().step_by(3) {
-        subject
-            .store
-            .cancel_delivery(delivery.id, NOW + seconds(20))
-            .await
-            .expect("cancel");
+        subject.store.cancel_delivery(delivery.id, NOW + seconds(20)).await.expect("cancel");
     }
     let all = subject.deliveries(DeliveryFilter::default()).await;
     assert_eq!(all.len(), 28);
@@ -195,13 +141,7 @@ pub async fn deliveries_are_filtered_by_every_criterion(subject: Subject) {
         for destination_id in [None, Some(destination_id(2))] {
             for event_id in [None, Some(event(3).id), Some(event(11).id)] {
                 for (from, to) in [(None, None), (Some(event(3).created_at), Some(event(11).created_at))] {
-                    let filter = DeliveryFilter {
-                        destination_id,
-                        event_id,
-                        state,
-                        from,
-                        to,
-                    };
+                    let filter = DeliveryFilter { destination_id, event_id, state, from, to };
                     let expected: Vec<_> = all
                         .iter()
                         .filter(|delivery| {
@@ -227,11 +167,7 @@ pub async fn sends_are_listed_with_what_was_delivered(subject: Subject) {
     subject.post(1, 1..=4).await;
     subject.post(2, [5]).await;
     let sent = |second: u64| NOW + seconds(second);
-    let plan = [
-        (30, Verdict::Delivered),
-        (20, Verdict::Failed),
-        (40, Verdict::Delivered),
-    ];
+    let plan = [(30, Verdict::Delivered), (20, Verdict::Failed), (40, Verdict::Delivered)];
     for (claimed, (second, verdict)) in subject.claim(1, 3).await.iter().zip(plan) {
         let mut result = result(claimed, verdict);
         result.attempt.sent_at = Some(sent(second));
@@ -241,32 +177,15 @@ pub async fn sends_are_listed_with_what_was_delivered(subject: Subject) {
     // An unknown outcome, whose instant is not known.
     subject.claim(1, 1).await;
     subject.store.recover_claims(sent(35), true, 9).await.expect("recover");
-    let sends = subject
-        .store
-        .sends(destination_id(1), Timestamp::MIN, Timestamp::MAX)
-        .await
-        .expect("read");
+    let sends = subject.store.sends(destination_id(1), Timestamp::MIN, Timestamp::MAX).await.expect("read");
     let answered = |second| sent(second) + Duration::from_millis(250);
     let expected = [
-        SendRecord {
-            sent_at: sent(20),
-            delivered: None,
-        },
-        SendRecord {
-            sent_at: sent(30),
-            delivered: Some((event(1).created_at, answered(30))),
-        },
-        SendRecord {
-            sent_at: sent(40),
-            delivered: Some((event(3).created_at, answered(40))),
-        },
+        SendRecord { sent_at: sent(20), delivered: None },
+        SendRecord { sent_at: sent(30), delivered: Some((event(1).created_at, answered(30))) },
+        SendRecord { sent_at: sent(40), delivered: Some((event(3).created_at, answered(40))) },
     ];
     assert_eq!(sends, expected);
-    let middle = subject
-        .store
-        .sends(destination_id(1), sent(30), sent(40))
-        .await
-        .expect("read");
+    let middle = subject.store.sends(destination_id(1), sent(30), sent(40)).await.expect("read");
     assert_eq!(middle, expected[1..2]);
 }
 
@@ -274,14 +193,7 @@ pub async fn a_destination_that_ever_was_existed(subject: Subject) {
     subject.create_many(2).await;
     subject.delete(2).await;
     for (number, existed) in [(1, true), (2, true), (3, false)] {
-        assert_eq!(
-            subject
-                .store
-                .destination_existed(destination_id(number))
-                .await
-                .expect("read"),
-            existed
-        );
+        assert_eq!(subject.store.destination_existed(destination_id(number)).await.expect("read"), existed);
     }
 }
 

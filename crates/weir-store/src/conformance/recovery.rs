@@ -5,18 +5,11 @@ use crate::{Recovered, SendHistory};
 
 impl Subject {
     async fn recover(&self, at: u64, all: bool, limit: u32) -> Recovered {
-        self.store
-            .recover_claims(NOW + seconds(at), all, limit)
-            .await
-            .expect("recover")
+        self.store.recover_claims(NOW + seconds(at), all, limit).await.expect("recover")
     }
 
     async fn history(&self, number: u128) -> SendHistory {
-        self.store
-            .send_history(&[destination_id(number)])
-            .await
-            .expect("read")
-            .remove(0)
+        self.store.send_history(&[destination_id(number)]).await.expect("read").remove(0)
     }
 }
 
@@ -27,41 +20,21 @@ pub async fn every_claim_is_recovered_at_start(mut subject: Subject) {
     subject.claim(1, 2).await;
     subject.claim(2, 1).await;
     subject.reopen().await;
-    assert_eq!(
-        subject.recover(11, true, 100).await,
-        Recovered {
-            retried: 3,
-            ..Recovered::default()
-        }
-    );
+    assert_eq!(subject.recover(11, true, 100).await, Recovered { retried: 3, ..Recovered::default() });
     assert_eq!(subject.recover(11, true, 100).await, Recovered::default());
-    assert_eq!(
-        subject.claims(vec![request(1, 9)], NOW + seconds(11)).await[0]
-            .deliveries
-            .len(),
-        3
-    );
+    assert_eq!(subject.claims(vec![request(1, 9)], NOW + seconds(11)).await[0].deliveries.len(), 3);
 }
 
 pub async fn only_expired_claims_are_recovered_later(subject: Subject) {
     subject.create_many(2).await;
     subject.post(1, [1]).await;
     subject.post(2, [2]).await;
-    let short = ClaimRequest {
-        expires_at: NOW + seconds(30),
-        ..request(1, 1)
-    };
+    let short = ClaimRequest { expires_at: NOW + seconds(30), ..request(1, 1) };
     let claims = subject.claims(vec![short, request(2, 1)], NOW + seconds(10)).await;
     assert_eq!(subject.recover(29, false, 100).await, Recovered::default());
     assert_eq!(subject.recover(31, false, 100).await.retried, 1);
-    assert_eq!(
-        subject.state(claims[0].deliveries[0].claim.delivery_id).await,
-        DeliveryState::Retrying
-    );
-    assert_eq!(
-        subject.state(claims[1].deliveries[0].claim.delivery_id).await,
-        DeliveryState::Delivering
-    );
+    assert_eq!(subject.state(claims[0].deliveries[0].claim.delivery_id).await, DeliveryState::Retrying);
+    assert_eq!(subject.state(claims[1].deliveries[0].claim.delivery_id).await, DeliveryState::Delivering);
 }
 
 pub async fn a_recovered_attempt_is_unknown_and_counted(subject: Subject) {
@@ -73,27 +46,13 @@ pub async fn a_recovered_attempt_is_unknown_and_counted(subject: Subject) {
     let attempts = subject.attempts(claimed.claim.delivery_id).await;
     assert_eq!(attempts.len(), 1);
     assert_eq!((attempts[0].number, attempts[0].outcome), (1, AttemptOutcome::Unknown));
-    assert_eq!(
-        (attempts[0].sent_at, attempts[0].status_code),
-        (Some(NOW + seconds(20)), None)
-    );
-    assert_eq!(
-        subject.settle(result(&claimed, Verdict::Delivered)).await,
-        Settlement::ClaimLost
-    );
-    let again = subject
-        .claims(vec![request(1, 1)], NOW + seconds(20))
-        .await
-        .remove(0)
-        .deliveries
-        .remove(0);
+    assert_eq!((attempts[0].sent_at, attempts[0].status_code), (Some(NOW + seconds(20)), None));
+    assert_eq!(subject.settle(result(&claimed, Verdict::Delivered)).await, Settlement::ClaimLost);
+    let again = subject.claims(vec![request(1, 1)], NOW + seconds(20)).await.remove(0).deliveries.remove(0);
     assert_eq!(again.attempts, 1);
     subject.recover(21, true, 100).await;
     let attempts = subject.attempts(claimed.claim.delivery_id).await;
-    assert_eq!(
-        attempts.iter().map(|attempt| attempt.number).collect::<Vec<_>>(),
-        [1, 2]
-    );
+    assert_eq!(attempts.iter().map(|attempt| attempt.number).collect::<Vec<_>>(), [1, 2]);
     assert_ne!(attempts[0].id, attempts[1].id);
 }
 
@@ -103,26 +62,14 @@ pub async fn a_recovered_delivery_without_attempts_left_is_dead(subject: Subject
     subject.create(once).await;
     subject.post(1, [1]).await;
     let claimed = subject.claim(1, 1).await.remove(0);
-    assert_eq!(
-        subject.recover(20, true, 100).await,
-        Recovered {
-            dead: 1,
-            ..Recovered::default()
-        }
-    );
+    assert_eq!(subject.recover(20, true, 100).await, Recovered { dead: 1, ..Recovered::default() });
     assert_eq!(subject.state(claimed.claim.delivery_id).await, DeliveryState::Dead);
 }
 
 pub async fn a_recovered_delivery_of_a_deleted_destination_is_cancelled(subject: Subject) {
     let claimed = subject.one_claimed().await;
     subject.delete(1).await;
-    assert_eq!(
-        subject.recover(20, true, 100).await,
-        Recovered {
-            cancelled: 1,
-            ..Recovered::default()
-        }
-    );
+    assert_eq!(subject.recover(20, true, 100).await, Recovered { cancelled: 1, ..Recovered::default() });
     assert_eq!(subject.state(claimed.claim.delivery_id).await, DeliveryState::Cancelled);
     assert_eq!(subject.attempts(claimed.claim.delivery_id).await.len(), 1);
 }
@@ -131,11 +78,8 @@ pub async fn recovery_takes_at_most_its_limit(subject: Subject) {
     subject.create_many(1).await;
     subject.post(1, 1..=5).await;
     subject.claim(1, 5).await;
-    let recovered = [
-        subject.recover(20, true, 2).await,
-        subject.recover(20, true, 2).await,
-        subject.recover(20, true, 2).await,
-    ];
+    let recovered =
+        [subject.recover(20, true, 2).await, subject.recover(20, true, 2).await, subject.recover(20, true, 2).await];
     assert_eq!(recovered.map(|recovered| recovered.retried), [2, 2, 1]);
 }
 
@@ -152,13 +96,7 @@ pub async fn the_last_sends_are_known(mut subject: Subject) {
     subject.recover(30, true, 9).await;
     subject.reopen().await;
     let ids = [2, 3, 1, 9].map(destination_id);
-    let last = subject
-        .store
-        .send_history(&ids)
-        .await
-        .expect("read")
-        .into_iter()
-        .map(|history| history.last_sent_at);
+    let last = subject.store.send_history(&ids).await.expect("read").into_iter().map(|history| history.last_sent_at);
     assert!(last.eq([Some(NOW + seconds(30)), None, Some(NOW + seconds(20)), None]));
 }
 
@@ -169,27 +107,14 @@ pub async fn a_connection_that_failed_is_no_send(subject: Subject) {
     subject.settle(result).await;
     assert_eq!(subject.history(1).await, SendHistory::default());
     assert_eq!(subject.attempts(claimed.claim.delivery_id).await[0].sent_at, None);
-    let sends = subject
-        .store
-        .sends(destination_id(1), Timestamp::MIN, Timestamp::MAX)
-        .await
-        .expect("read");
+    let sends = subject.store.sends(destination_id(1), Timestamp::MIN, Timestamp::MAX).await.expect("read");
     assert!(sends.is_empty());
 }
 
 pub async fn claims_out_are_unsettled_history(subject: Subject) {
     let claimed = subject.one_claimed().await;
-    assert_eq!(
-        subject.history(1).await,
-        SendHistory {
-            last_sent_at: None,
-            unsettled: true
-        }
-    );
+    assert_eq!(subject.history(1).await, SendHistory { last_sent_at: None, unsettled: true });
     subject.settle(result(&claimed, Verdict::Delivered)).await;
-    let settled = SendHistory {
-        last_sent_at: Some(NOW + seconds(1)),
-        unsettled: false,
-    };
+    let settled = SendHistory { last_sent_at: Some(NOW + seconds(1)), unsettled: false };
     assert_eq!(subject.history(1).await, settled);
 }

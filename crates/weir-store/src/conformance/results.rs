@@ -3,9 +3,7 @@
 use super::*;
 use crate::DeliveryAction;
 
-const LATER: Verdict = Verdict::Retry {
-    at: Timestamp::from_secs(1_800_000_060),
-};
+const LATER: Verdict = Verdict::Retry { at: Timestamp::from_secs(1_800_000_060) };
 
 impl Subject {
     async fn retry(&self, id: DeliveryId) -> DeliveryAction {
@@ -17,9 +15,7 @@ impl Subject {
     }
 }
 
-const DONE: fn() -> DeliveryAction = || DeliveryAction::Done {
-    destination_id: destination_id(1),
-};
+const DONE: fn() -> DeliveryAction = || DeliveryAction::Done { destination_id: destination_id(1) };
 
 pub async fn every_verdict_leads_to_its_state(subject: Subject) {
     subject.create_many(1).await;
@@ -35,10 +31,7 @@ pub async fn every_verdict_leads_to_its_state(subject: Subject) {
         let now = result.now;
         assert_eq!(subject.settle(result).await, Settlement::Settled(state));
         let delivery = subject.delivery(claimed.claim.delivery_id).await;
-        assert_eq!(
-            (delivery.state, delivery.next_attempt_at, delivery.attempts),
-            (state, due, 1)
-        );
+        assert_eq!((delivery.state, delivery.next_attempt_at, delivery.attempts), (state, due, 1));
         assert_eq!(delivery.updated_at, now);
     }
 }
@@ -54,33 +47,18 @@ pub async fn an_attempt_is_recorded_in_full(subject: Subject) {
     let mut delivered = result(&second, Verdict::Delivered);
     delivered.attempt.response_body = None;
     subject.settle(delivered.clone()).await;
-    assert_eq!(
-        subject.attempts(first.claim.delivery_id).await,
-        [failed.attempt, delivered.attempt]
-    );
+    assert_eq!(subject.attempts(first.claim.delivery_id).await, [failed.attempt, delivered.attempt]);
 }
 
 pub async fn results_are_answered_in_their_order(subject: Subject) {
     subject.create_many(1).await;
     subject.post(1, 1..=600).await;
     let claimed = subject.claim(1, 600).await;
-    subject
-        .store
-        .release(vec![claimed[7].claim], NOW)
-        .await
-        .expect("release");
+    subject.store.release(vec![claimed[7].claim], NOW).await.expect("release");
     let verdict = |index: usize| {
-        if index.is_multiple_of(2) {
-            Verdict::Delivered
-        } else {
-            Verdict::Failed
-        }
+        if index.is_multiple_of(2) { Verdict::Delivered } else { Verdict::Failed }
     };
-    let results = claimed
-        .iter()
-        .enumerate()
-        .map(|(index, claimed)| result(claimed, verdict(index)))
-        .collect();
+    let results = claimed.iter().enumerate().map(|(index, claimed)| result(claimed, verdict(index))).collect();
     let settled = subject.store.settle(results).await.expect("settle");
     assert_eq!(settled.len(), 600);
     for (index, settled) in settled.into_iter().enumerate() {
@@ -96,23 +74,14 @@ pub async fn results_are_answered_in_their_order(subject: Subject) {
 pub async fn a_lost_claim_settles_nothing(subject: Subject) {
     let first = subject.one_claimed().await;
     subject.store.release(vec![first.claim], NOW).await.expect("release");
-    assert_eq!(
-        subject.settle(result(&first, Verdict::Delivered)).await,
-        Settlement::ClaimLost
-    );
+    assert_eq!(subject.settle(result(&first, Verdict::Delivered)).await, Settlement::ClaimLost);
     let second = subject.claim(1, 1).await.remove(0);
-    assert_eq!(
-        subject.settle(result(&first, Verdict::Delivered)).await,
-        Settlement::ClaimLost
-    );
+    assert_eq!(subject.settle(result(&first, Verdict::Delivered)).await, Settlement::ClaimLost);
     assert_eq!(subject.state(first.claim.delivery_id).await, DeliveryState::Delivering);
     assert!(subject.attempts(first.claim.delivery_id).await.is_empty());
     let delivered = Settlement::Settled(DeliveryState::Delivered);
     assert_eq!(subject.settle(result(&second, Verdict::Delivered)).await, delivered);
-    assert_eq!(
-        subject.settle(result(&second, Verdict::Failed)).await,
-        Settlement::ClaimLost
-    );
+    assert_eq!(subject.settle(result(&second, Verdict::Failed)).await, Settlement::ClaimLost);
     assert_eq!(subject.attempts(first.claim.delivery_id).await.len(), 1);
 }
 
@@ -120,10 +89,7 @@ pub async fn of_two_results_for_one_claim_the_first_counts(subject: Subject) {
     let claimed = subject.one_claimed().await;
     let results = vec![result(&claimed, Verdict::Failed), result(&claimed, Verdict::Delivered)];
     let settled = subject.store.settle(results).await.expect("settle");
-    assert_eq!(
-        settled,
-        [Settlement::Settled(DeliveryState::Failed), Settlement::ClaimLost]
-    );
+    assert_eq!(settled, [Settlement::Settled(DeliveryState::Failed), Settlement::ClaimLost]);
     assert_eq!(subject.state(claimed.claim.delivery_id).await, DeliveryState::Failed);
     assert_eq!(subject.attempts(claimed.claim.delivery_id).await.len(), 1);
 }
@@ -142,16 +108,8 @@ pub async fn a_retried_delivery_is_claimed_again_when_due(subject: Subject) {
     subject.settle(result(&first, LATER)).await;
     let early = subject.claims(vec![request(1, 1)], NOW + seconds(59)).await.remove(0);
     assert_eq!((early.deliveries.len(), early.next_due), (0, Some(NOW + seconds(60))));
-    let second = subject
-        .claims(vec![request(1, 1)], NOW + seconds(60))
-        .await
-        .remove(0)
-        .deliveries
-        .remove(0);
-    assert_eq!(
-        (second.attempts, second.claim.delivery_id),
-        (1, first.claim.delivery_id)
-    );
+    let second = subject.claims(vec![request(1, 1)], NOW + seconds(60)).await.remove(0).deliveries.remove(0);
+    assert_eq!((second.attempts, second.claim.delivery_id), (1, first.claim.delivery_id));
     assert_eq!(second.body, first.body);
 }
 
@@ -162,16 +120,10 @@ pub async fn an_ended_delivery_is_retried_by_hand(subject: Subject) {
     for (claimed, verdict) in claimed.iter().zip([Verdict::Delivered, Verdict::Failed, Verdict::Dead]) {
         subject.settle(result(claimed, verdict)).await;
     }
-    let waiting = DeliveryFilter {
-        state: Some(DeliveryState::Pending),
-        ..DeliveryFilter::default()
-    };
+    let waiting = DeliveryFilter { state: Some(DeliveryState::Pending), ..DeliveryFilter::default() };
     let cancelled = subject.deliveries(waiting).await.remove(0).id;
     subject.cancel(cancelled).await;
-    let ended = claimed
-        .iter()
-        .map(|claimed| (claimed.claim.delivery_id, 1))
-        .chain([(cancelled, 0)]);
+    let ended = claimed.iter().map(|claimed| (claimed.claim.delivery_id, 1)).chain([(cancelled, 0)]);
     for (id, attempts) in ended.collect::<Vec<_>>() {
         assert_eq!(subject.retry(id).await, DONE());
         let delivery = subject.delivery(id).await;
@@ -189,15 +141,8 @@ pub async fn a_waiting_delivery_is_pulled_forward(subject: Subject) {
     let id = claimed.claim.delivery_id;
     assert_eq!(subject.retry(id).await, DONE());
     let delivery = subject.delivery(id).await;
-    assert_eq!(
-        (delivery.state, delivery.next_attempt_at),
-        (DeliveryState::Retrying, Some(NOW + seconds(8)))
-    );
-    let later = subject
-        .store
-        .retry_delivery(id, NOW + seconds(30))
-        .await
-        .expect("retry");
+    assert_eq!((delivery.state, delivery.next_attempt_at), (DeliveryState::Retrying, Some(NOW + seconds(8))));
+    let later = subject.store.retry_delivery(id, NOW + seconds(30)).await.expect("retry");
     assert_eq!(later, DONE());
     assert_eq!(subject.delivery(id).await.next_attempt_at, Some(NOW + seconds(8)));
     assert_eq!(subject.claim(1, 1).await.len(), 1);
@@ -215,10 +160,7 @@ pub async fn a_delivery_of_a_deleted_destination_is_not_retried_by_hand(subject:
     let claimed = subject.one_claimed().await;
     subject.settle(result(&claimed, Verdict::Failed)).await;
     subject.delete(1).await;
-    assert_eq!(
-        subject.retry(claimed.claim.delivery_id).await,
-        DeliveryAction::DestinationGone
-    );
+    assert_eq!(subject.retry(claimed.claim.delivery_id).await, DeliveryAction::DestinationGone);
     assert_eq!(subject.state(claimed.claim.delivery_id).await, DeliveryState::Failed);
 }
 
@@ -227,27 +169,13 @@ pub async fn only_waiting_deliveries_are_cancelled_by_hand(subject: Subject) {
     subject.post(1, [1, 2]).await;
     let claimed = subject.claim(1, 1).await.remove(0);
     let id = claimed.claim.delivery_id;
-    assert_eq!(
-        subject.cancel(id).await,
-        DeliveryAction::Refused(DeliveryState::Delivering)
-    );
+    assert_eq!(subject.cancel(id).await, DeliveryAction::Refused(DeliveryState::Delivering));
     subject.settle(result(&claimed, LATER)).await;
     assert_eq!(subject.cancel(id).await, DONE());
     let delivery = subject.delivery(id).await;
-    assert_eq!(
-        (delivery.state, delivery.next_attempt_at),
-        (DeliveryState::Cancelled, None)
-    );
-    assert_eq!(
-        subject.cancel(id).await,
-        DeliveryAction::Refused(DeliveryState::Cancelled)
-    );
-    assert_eq!(
-        subject.claims(vec![request(1, 9)], NOW + seconds(99)).await[0]
-            .deliveries
-            .len(),
-        1
-    );
+    assert_eq!((delivery.state, delivery.next_attempt_at), (DeliveryState::Cancelled, None));
+    assert_eq!(subject.cancel(id).await, DeliveryAction::Refused(DeliveryState::Cancelled));
+    assert_eq!(subject.claims(vec![request(1, 9)], NOW + seconds(99)).await[0].deliveries.len(), 1);
 }
 
 pub async fn unknown_deliveries_are_not_found(subject: Subject) {
@@ -272,16 +200,10 @@ pub async fn ingested_equals_the_sum_over_the_states(subject: Subject) {
         let store = Arc::clone(&subject.store);
         tokio::spawn(async move {
             for round in 0..10 {
-                let claims = store
-                    .claim(vec![request(1, 3), request(2, 3)], NOW + seconds(10))
-                    .await
-                    .expect("claim");
+                let claims = store.claim(vec![request(1, 3), request(2, 3)], NOW + seconds(10)).await.expect("claim");
                 let claimed: Vec<_> = claims.into_iter().flat_map(|claims| claims.deliveries).collect();
                 let (released, settled) = claimed.split_at(claimed.len() / 3);
-                store
-                    .release(released.iter().map(|claimed| claimed.claim).collect(), NOW)
-                    .await
-                    .expect("release");
+                store.release(released.iter().map(|claimed| claimed.claim).collect(), NOW).await.expect("release");
                 let verdicts = [Verdict::Delivered, LATER, Verdict::Failed, Verdict::Dead];
                 let verdict = verdicts[(consumer + round) % 4];
                 let results = settled.iter().map(|claimed| result(claimed, verdict)).collect();
@@ -296,13 +218,7 @@ pub async fn ingested_equals_the_sum_over_the_states(subject: Subject) {
     }
     let mut total = 0;
     for state in DeliveryState::ALL {
-        total += subject
-            .deliveries(DeliveryFilter {
-                state: Some(state),
-                ..DeliveryFilter::default()
-            })
-            .await
-            .len();
+        total += subject.deliveries(DeliveryFilter { state: Some(state), ..DeliveryFilter::default() }).await.len();
     }
     assert_eq!(total, 160);
 }

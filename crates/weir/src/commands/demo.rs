@@ -144,7 +144,9 @@ async fn watch(
     loop {
         let now = clock.now();
         let arrivals: Vec<Vec<Timestamp>> = parts.iter().map(|part| receiver.tally(part.path).arrivals).collect();
-        let line = |(part, arrivals): (&'_ Part, &'_ Vec<Timestamp>)| (part.name, part.cap.clone(), part.total, arrivals.clone());
+        let line = |(part, arrivals): (&'_ Part, &'_ Vec<Timestamp>)| {
+            (part.name, part.cap.clone(), part.total, arrivals.clone())
+        };
         let shown: Vec<_> = parts.iter().zip(&arrivals).map(line).collect();
         let lines: Vec<_> =
             shown.iter().map(|(name, cap, total, arrivals)| Line { name, cap, total: *total, arrivals }).collect();
@@ -200,8 +202,11 @@ fn received_what_was_sent(
 
 fn conclude(parts: &[Part], reports: Vec<AuditReport>, sound: bool, arguments: &DemoArgs) -> anyhow::Result<Exit> {
     let kept = reports.iter().all(|report| report.violations() == 0);
-    let audited: Vec<_> =
-        parts.iter().zip(reports).map(|(part, report)| Audited { name: part.name.to_owned(), id: part.id.clone(), report }).collect();
+    let audited: Vec<_> = parts
+        .iter()
+        .zip(reports)
+        .map(|(part, report)| Audited { name: part.name.to_owned(), id: part.id.clone(), report })
+        .collect();
     if let Some(file) = &arguments.svg {
         draw(file, "weir demo: sends per second", &audited)?;
     }

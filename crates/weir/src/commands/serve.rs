@@ -21,7 +21,10 @@ pub(super) async fn run(flags: &SettingFlags) -> anyhow::Result<Exit> {
             database,
             listen: settings.listen,
             api_keys: ApiKeys::new(&settings.api_keys),
-            addresses: AddressPolicy { allow_http: settings.allow_http, allow_networks: settings.allow_networks.clone() },
+            addresses: AddressPolicy {
+                allow_http: settings.allow_http,
+                allow_networks: settings.allow_networks.clone(),
+            },
             max_event_bytes: settings.max_event_bytes,
             shutdown_grace: settings.shutdown_grace,
         },

@@ -115,8 +115,7 @@ impl App {
     }
 
     pub(crate) async fn patch(&self, destination: &str, edit: Value) {
-        let (status, body) =
-            self.request(Method::PATCH, &format!("/v1/destinations/{destination}"), Some(edit)).await;
+        let (status, body) = self.request(Method::PATCH, &format!("/v1/destinations/{destination}"), Some(edit)).await;
         assert_eq!(status, 200, "{body}");
     }
 

@@ -1,0 +1,69 @@
+//! Edits: what a person or a single answer asks the writer for, one at a time and in their order.
+
+use std::sync::Arc;
+
+use weir_core::{DeliveryId, Destination, DestinationId, Timestamp};
+use weir_store::{DeliveryAction, DestinationPatch, StoreError};
+
+use crate::writer::{Operation, Pending, Transaction};
+
+/// A change that one person or one answer asked for: not worth a shared statement.
+pub(crate) enum Edit {
+    Create(Pending<Destination, Arc<Destination>>),
+    Patch(Pending<DestinationPatch, Option<Arc<Destination>>>),
+    Pause(Pending<(DestinationId, String, Timestamp), bool>),
+    Hold(Pending<(DestinationId, Timestamp, String), ()>),
+    Delete(Pending<(DestinationId, Timestamp), bool>),
+    RetryDelivery(Pending<(DeliveryId, Timestamp), DeliveryAction>),
+    CancelDelivery(Pending<(DeliveryId, Timestamp), DeliveryAction>),
+    /// Shows that the writer lives and gets its lock.
+    Check(Pending<(), ()>),
+}
+
+impl Edit {
+    /// Boxed: edits are rare and much larger than the operations they would widen.
+    pub(crate) fn operation(self) -> Operation {
+        Operation::Edit(Box::new(self))
+    }
+
+    /// A hold that is lost with the power is one `Retry-After` not honoured; everything else was acknowledged to someone.
+    pub(crate) fn durable(&self) -> bool {
+        !matches!(self, Self::Hold(_) | Self::Check(_))
+    }
+
+    pub(crate) async fn run(&mut self, transaction: &mut Transaction<'_, '_>) -> Result<(), sqlx::Error> {
+        match self {
+            Self::Create(edit) => edit.answer = Some(transaction.create_destination(&edit.input).await?),
+            Self::Patch(edit) => edit.answer = Some(transaction.patch_destination(&edit.input).await?),
+            Self::Pause(edit) => {
+                let (id, reason, now) = &edit.input;
+                edit.answer = Some(transaction.pause_destination(*id, reason, *now).await?);
+            }
+            Self::Hold(edit) => {
+                let (id, until, reason) = &edit.input;
+                edit.answer = Some(transaction.hold_destination(*id, *until, reason).await?);
+            }
+            Self::Delete(edit) => edit.answer = Some(transaction.delete_destination(edit.input.0, edit.input.1).await?),
+            Self::RetryDelivery(edit) => {
+                edit.answer = Some(transaction.retry_delivery(edit.input.0, edit.input.1).await?);
+            }
+            Self::CancelDelivery(edit) => {
+                edit.answer = Some(transaction.cancel_delivery(edit.input.0, edit.input.1).await?);
+            }
+            Self::Check(edit) => edit.answer = Some(()),
+        }
+        Ok(())
+    }
+
+    pub(crate) fn finish(self, failure: Option<&StoreError>) {
+        match self {
+            Self::Create(edit) => edit.finish(failure),
+            Self::Patch(edit) => edit.finish(failure),
+            Self::Pause(edit) => edit.finish(failure),
+            Self::Hold(edit) => edit.finish(failure),
+            Self::Delete(edit) => edit.finish(failure),
+            Self::RetryDelivery(edit) | Self::CancelDelivery(edit) => edit.finish(failure),
+            Self::Check(edit) => edit.finish(failure),
+        }
+    }
+}

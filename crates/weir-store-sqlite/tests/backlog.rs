@@ -1,0 +1,104 @@
+//! A long backlog costs no more than a short one.
+
+#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test of durations")]
+
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use weir_core::{
+    Destination, DestinationId, EventId, RateLimits, Timestamp,
+    destination::Settings,
+    event::{Event, EventBody},
+    retry::RetryPolicy,
+    signing::Secret,
+};
+use weir_store::{ClaimRequest, Destinations as _, Ingest as _, NewEvent, Outbox as _};
+use weir_store_sqlite::SqliteStore;
+
+const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
+const CLAIMS: usize = 41;
+const PER_CLAIM: u32 = 10;
+const SHORT: u64 = 1_000;
+const LONG: u64 = 100_000;
+
+fn id(number: u128) -> DestinationId {
+    DestinationId::new(NOW, number)
+}
+
+fn destination(number: u128) -> Destination {
+    Destination {
+        id: id(number),
+        created_at: NOW,
+        updated_at: NOW,
+        settings: Settings {
+            url: "https://example.com/hook".parse().unwrap(),
+            name: String::new(),
+            tenant: "default".to_owned(),
+            event_types: vec!["*".parse().unwrap()],
+            rate_limits: RateLimits::UNLIMITED,
+            max_in_flight: 64,
+            timeout_ms: 15_000,
+            retry: RetryPolicy::default(),
+            headers: Vec::new(),
+            secret: Secret::from_bytes(vec![7; 32]).unwrap(),
+            paused: false,
+        },
+        paused_reason: None,
+        held_until: None,
+        held_reason: None,
+    }
+}
+
+fn event(number: u64, to: u128) -> NewEvent {
+    let created_at = NOW + Duration::from_micros(number);
+    let random = u128::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
+    let event_id = EventId::new(created_at, random);
+    let event_type = "video.created".to_owned();
+    let body = EventBody::freeze(event_id, &event_type, created_at, r#"{"width": 1920, "height": 1080}"#);
+    let tenant = "default".to_owned();
+    let event = Event { id: event_id, tenant, event_type, created_at, idempotency_key: None, body };
+    NewEvent { event, destinations: Some(vec![id(to)]), random }
+}
+
+/// The median of claims of ten from destination 1 with `backlog` waiting, and of what the sweep asks meanwhile.
+async fn medians(path: &Path, backlog: u64) -> (Duration, Duration) {
+    let store = SqliteStore::open(path).await.unwrap();
+    for number in 1..=2 {
+        store.create_destination(destination(number)).await.unwrap();
+    }
+    for first in (0..backlog).step_by(1_000) {
+        store.ingest((first..first + 1_000).map(|number| event(number, 1)).collect()).await.unwrap();
+    }
+    store.ingest(vec![event(backlog, 2)]).await.unwrap();
+    let mut claims = Vec::new();
+    let mut sweeps = Vec::new();
+    for _ in 0..CLAIMS {
+        let request =
+            ClaimRequest { destination_id: id(1), limit: PER_CLAIM, expires_at: Timestamp::MAX, durable: false };
+        let started = Instant::now();
+        let claimed = store.claim(vec![request], Timestamp::MAX).await.unwrap();
+        claims.push(started.elapsed());
+        assert_eq!(claimed[0].deliveries.len(), PER_CLAIM as usize);
+        let started = Instant::now();
+        let due = store.due_destinations(Timestamp::MAX, None, 100).await.unwrap();
+        sweeps.push(started.elapsed());
+        assert_eq!(due.len(), 2);
+    }
+    store.close().await;
+    claims.sort_unstable();
+    sweeps.sort_unstable();
+    (claims[CLAIMS / 2], sweeps[CLAIMS / 2])
+}
+
+#[tokio::test]
+async fn a_long_backlog_slows_neither_claims_nor_the_sweep() {
+    let directory = tempfile::tempdir().unwrap();
+    let (short_claim, short_sweep) = medians(&directory.path().join("short.db"), SHORT).await;
+    let (long_claim, long_sweep) = medians(&directory.path().join("long.db"), LONG).await;
+    // A hundred times the backlog. Were it scanned, the factor would be tens; other work on the machine may double it.
+    let allowed = |short: Duration| short * 5 + Duration::from_millis(2);
+    assert!(long_claim < allowed(short_claim), "claims: {short_claim:?} became {long_claim:?}");
+    assert!(long_sweep < allowed(short_sweep), "sweeps: {short_sweep:?} became {long_sweep:?}");
+}

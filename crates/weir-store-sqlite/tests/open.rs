@@ -1,0 +1,121 @@
+//! What can go wrong when a file is opened, and what its owner is told.
+
+#![expect(clippy::unwrap_used, reason = "a test may stop anywhere, in its helpers too")]
+
+use std::path::Path;
+
+use sqlx::{Connection as _, SqliteConnection, sqlite::SqliteConnectOptions};
+use weir_store::History as _;
+use weir_store_sqlite::{OpenError, SqliteStore};
+
+/// The error of opening `path`; it names the setting and says what to do.
+async fn refused(path: &Path) -> OpenError {
+    let error = SqliteStore::open(path).await.unwrap_err();
+    let message = error.to_string();
+    assert!(message.starts_with("database_url: "), "{message}");
+    assert!(message.contains(';'), "{message}");
+    error
+}
+
+#[tokio::test]
+async fn a_file_is_made_when_it_is_not_there() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("weir.db");
+    let store = SqliteStore::open(&path).await.unwrap();
+    store.check().await.unwrap();
+    store.close().await;
+    assert!(path.exists());
+    assert!(!directory.path().join("weir.db-wal").exists(), "the WAL is copied into the file at the end");
+}
+
+#[tokio::test]
+async fn a_closed_store_refuses_further_work() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(&directory.path().join("weir.db")).await.unwrap();
+    store.close().await;
+    store.close().await;
+    assert!(store.check().await.is_err());
+}
+
+#[tokio::test]
+async fn a_file_is_open_in_one_engine_at_a_time() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("weir.db");
+    let first = SqliteStore::open(&path).await.unwrap();
+    assert!(matches!(refused(&path).await, OpenError::InUse { .. }));
+    assert!(matches!(SqliteStore::migrate(&path).await, Err(OpenError::InUse { .. })));
+    first.close().await;
+    SqliteStore::open(&path).await.unwrap().close().await;
+}
+
+#[tokio::test]
+async fn a_store_that_is_dropped_lets_go_of_its_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("weir.db");
+    drop(SqliteStore::open(&path).await.unwrap());
+    SqliteStore::open(&path).await.unwrap().close().await;
+}
+
+#[tokio::test]
+async fn a_missing_directory_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let missing = directory.path().join("missing");
+    let error = refused(&missing.join("weir.db")).await;
+    assert!(matches!(error, OpenError::NoDirectory { directory } if directory == missing));
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_directory_that_cannot_be_written_is_told() {
+    // Permissions do not stop the superuser, but nobody makes files in /proc.
+    assert!(matches!(refused(Path::new("/proc/weir.db")).await, OpenError::NotWritable { .. }));
+}
+
+#[tokio::test]
+async fn a_file_that_is_no_database_is_left_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("notes.txt");
+    let notes = "these are notes, not a database\n".repeat(200);
+    std::fs::write(&path, &notes).unwrap();
+    assert!(matches!(refused(&path).await, OpenError::NotADatabase { .. }));
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), notes);
+    assert!(matches!(refused(directory.path()).await, OpenError::NotADatabase { .. }));
+}
+
+async fn connect(path: &Path) -> SqliteConnection {
+    SqliteConnection::connect_with(&SqliteConnectOptions::new().filename(path)).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_schema_of_a_newer_version_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("weir.db");
+    SqliteStore::migrate(&path).await.unwrap();
+    let newer = "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
+        VALUES (9999, 'later', TRUE, x'00', 0)";
+    let mut connection = connect(&path).await;
+    sqlx::query(newer).execute(&mut connection).await.unwrap();
+    connection.close().await.unwrap();
+    assert!(matches!(refused(&path).await, OpenError::NewerSchema { found: 9999, .. }));
+}
+
+#[tokio::test]
+async fn a_schema_that_was_changed_by_hand_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("weir.db");
+    SqliteStore::migrate(&path).await.unwrap();
+    let mut connection = connect(&path).await;
+    sqlx::query("UPDATE _sqlx_migrations SET checksum = x'00'").execute(&mut connection).await.unwrap();
+    connection.close().await.unwrap();
+    assert!(matches!(refused(&path).await, OpenError::ForeignSchema { version: 1, .. }));
+}
+
+#[tokio::test]
+async fn migrate_tells_what_it_applied() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("weir.db");
+    let applied = SqliteStore::migrate(&path).await.unwrap();
+    assert_eq!(applied, [(1, "initial".to_owned())]);
+    assert!(SqliteStore::migrate(&path).await.unwrap().is_empty());
+    SqliteStore::open(&path).await.unwrap().close().await;
+}
