@@ -276,8 +276,7 @@ impl Writer {
     }
 
     async fn try_commit(&mut self, group: &mut Group, doubtful: bool) -> Result<(), sqlx::Error> {
-        self.sync_commits(group.durable()).await?;
-        self.statement("BEGIN IMMEDIATE").await?;
+        self.begin(group.durable()).await?;
         let destinations = Arc::clone(&self.destinations);
         let mut staged = Staged::new(&destinations);
         let done = {
@@ -306,12 +305,20 @@ impl Writer {
         }
     }
 
-    /// Chooses whether commits wait for the disk. Cannot change inside a transaction.
-    async fn sync_commits(&mut self, durable: bool) -> Result<(), sqlx::Error> {
-        if self.synced != durable {
-            self.statement(if durable { "PRAGMA synchronous = FULL" } else { "PRAGMA synchronous = NORMAL" }).await?;
-            self.synced = durable;
+    /// Begins a transaction whose commit waits for the disk or does not, which cannot change once it has begun.
+    async fn begin(&mut self, durable: bool) -> Result<(), sqlx::Error> {
+        if self.synced == durable {
+            return self.statement("BEGIN IMMEDIATE").await;
         }
+        let sql = if durable {
+            "PRAGMA synchronous = FULL; BEGIN IMMEDIATE"
+        } else {
+            "PRAGMA synchronous = NORMAL; BEGIN IMMEDIATE"
+        };
+        // SQLite carries this pragma out when it prepares it, not when it steps: one kept prepared could do nothing, and
+        // acknowledged events would not be on disk.
+        sqlx::query(sql).persistent(false).execute(&mut self.connection).await?;
+        self.synced = durable;
         Ok(())
     }
 
@@ -352,5 +359,19 @@ mod tests {
         let delete = Edit::Delete(pending((DestinationId::new(Timestamp::MIN, 1), Timestamp::MIN)));
         assert!(durable([delete.operation(), settle()]));
         assert!(!durable([Edit::Check(pending(())).operation()]));
+    }
+
+    #[tokio::test]
+    async fn sqlite_itself_changes_between_synced_and_unsynced_commits_every_time() {
+        let connection = SqliteConnection::connect("sqlite::memory:").await.unwrap();
+        let destinations = Arc::new(DestinationCache::default());
+        let mut writer = Writer { connection, destinations, bodies: RecentBodies::new(0), synced: true };
+        for durable in [false, true, false, true, true, false, false, true] {
+            writer.begin(durable).await.unwrap();
+            writer.statement("COMMIT").await.unwrap();
+            let synchronous: i64 =
+                sqlx::query_scalar("PRAGMA synchronous").fetch_one(&mut writer.connection).await.unwrap();
+            assert_eq!(synchronous, if durable { 2 } else { 1 });
+        }
     }
 }
