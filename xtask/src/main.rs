@@ -66,7 +66,8 @@ fn lint_steps() -> Vec<Step> {
     vec![
         Step::new("Formatting", &["fmt", "--all", "--check"]),
         Step::new("Lints", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
-        Step::new("Documentation", &["doc", "--workspace", "--no-deps"]).with_env("RUSTDOCFLAGS", "-D warnings"),
+        Step::new("Documentation", &["doc", "--workspace", "--no-deps", "--document-private-items"])
+            .with_env("RUSTDOCFLAGS", "-D warnings"),
     ]
 }
 

@@ -1,7 +1,7 @@
 //! The HTTP API: one file per resource, problem+json, OpenAPI.
 //!
-//! A request passes [`observe`] (who asks, how long it took), is read by [`extract`] and [`query`], handled by the file of
-//! its resource, and, when refused, answered by [`problem`]. A refused request changes nothing: everything is validated
+//! A request passes `observe` (who asks, how long it took), is read by `extract` and `query`, handled by the file of
+//! its resource, and, when refused, answered by `problem`. A refused request changes nothing: everything is validated
 //! before the first write.
 //!
 //! ```text

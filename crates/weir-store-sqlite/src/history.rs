@@ -163,12 +163,6 @@ fn first_id(millis: i64) -> [u8; 16] {
 
 pub(crate) fn events_page(filter: &EventFilter, page: PageRequest) -> (String, Values) {
     let mut conditions = Conditions::new();
-    // A type is rarer than a tenant, as most installations have one tenant.
-    let index = match (&filter.event_type, &filter.tenant) {
-        (Some(_), _) => "events_of_type",
-        (None, Some(_)) => "events_of_tenant",
-        (None, None) => "events_id",
-    };
     if let Some(event_type) = &filter.event_type {
         conditions.add("e.event_type = ?").text(event_type);
     }
@@ -178,7 +172,7 @@ pub(crate) fn events_page(filter: &EventFilter, page: PageRequest) -> (String, V
     conditions.range("e", page, filter.from, filter.to);
     conditions.values.int(i64::from(page.limit) + 1);
     let sql = format!(
-        "SELECT {EVENT_COLUMNS} FROM events e INDEXED BY {index} WHERE {} ORDER BY e.id DESC LIMIT +?",
+        "SELECT {EVENT_COLUMNS} FROM events e INDEXED BY events_id WHERE {} ORDER BY e.id DESC LIMIT +?",
         conditions.sql
     );
     (sql, conditions.values)

@@ -116,20 +116,11 @@ async fn lists_walk_one_index_without_sorting() {
         let plan = plan(&mut connection, &deliveries_page(&filter, page).0).await;
         assert!(plan.contains(index), "{filter:?}:\n{plan}");
     }
-    let events = [
-        (EventFilter::default(), "events_id (id<?)"),
-        (
-            EventFilter { tenant: Some("a".to_owned()), ..EventFilter::default() },
-            "events_of_tenant (tenant=? AND id<?)",
-        ),
-        (
-            EventFilter { event_type: Some("a".to_owned()), ..EventFilter::default() },
-            "events_of_type (event_type=? AND id<?)",
-        ),
-    ];
-    for (filter, index) in events {
+    let by_tenant = EventFilter { tenant: Some("a".to_owned()), ..EventFilter::default() };
+    let by_type = EventFilter { event_type: Some("a".to_owned()), ..EventFilter::default() };
+    for filter in [EventFilter::default(), by_tenant, by_type] {
         let plan = plan(&mut connection, &events_page(&filter, page).0).await;
-        assert!(plan.contains(index), "{filter:?}:\n{plan}");
+        assert!(plan.contains("events_id (id<?)"), "{filter:?}:\n{plan}");
         assert!(!plan.contains("TEMP B-TREE"), "{filter:?}:\n{plan}");
     }
 }

@@ -11,17 +11,18 @@ use std::{
     time::Duration,
 };
 
-use metrics::{counter, histogram};
+use metrics::counter;
 use weir_core::{
-    AttemptId, Clock, Slot, Timestamp,
+    AttemptId, Clock, Slot,
     claim::{Claim, ClaimedDelivery},
-    delivery::{Attempt, AttemptOutcome},
+    delivery::Attempt,
     outcome::{self, Effect, Failure, Met},
 };
 use weir_queue::{Permit, PermitId, SharedQueue, SlotAnswer};
 use weir_store::AttemptResult;
 
 use crate::{
+    meters::Meters,
     outbound::{Connection, Outbound, SendResult, Sent, Unreachable},
     targets::DestinationTarget,
 };
@@ -36,6 +37,7 @@ pub(crate) struct Attempter {
     pub(crate) queue: SharedQueue,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) outbound: Arc<Outbound>,
+    pub(crate) meters: Meters,
     /// The process is shutting down: what has not been sent goes back.
     pub(crate) stopping: Arc<AtomicBool>,
 }
@@ -195,7 +197,7 @@ impl Attempter {
             Met::Answer { status, .. } => (Some(status), "answer"),
             Met::Failure(failure) => (None, failure.as_str()),
         };
-        observe(decision.outcome, kind, event_created_at, sent.sent_at, now);
+        self.meters.observe(decision.outcome, kind, event_created_at, sent.sent_at, now);
         let reason = match decision.effect {
             Effect::None => String::new(),
             Effect::HoldUntil(_) => format!("the destination answered {} with Retry-After", status_code.unwrap_or(0)),
@@ -220,20 +222,4 @@ impl Attempter {
 fn closed_each_time() -> Wire {
     let error = "each connection was closed before the request could be sent".to_owned();
     Wire::Unreachable(Unreachable { failure: Failure::Connect, error })
-}
-
-fn observe(
-    outcome: AttemptOutcome,
-    kind: &'static str,
-    created_at: Timestamp,
-    sent_at: Option<Timestamp>,
-    now: Timestamp,
-) {
-    counter!("weir_attempts_total", "outcome" => outcome.as_str(), "kind" => kind).increment(1);
-    if let Some(sent_at) = sent_at {
-        histogram!("weir_attempt_duration_seconds").record(now.since(sent_at).as_secs_f64());
-    }
-    if outcome == AttemptOutcome::Delivered {
-        histogram!("weir_delivery_latency_seconds").record(now.since(created_at).as_secs_f64());
-    }
 }

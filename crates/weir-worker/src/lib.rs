@@ -4,6 +4,7 @@
 //! at the wire; a recorder settles what ended in group commits.
 
 mod attempt;
+mod meters;
 pub mod outbound;
 mod pipeline;
 mod recorder;

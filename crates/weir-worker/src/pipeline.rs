@@ -22,6 +22,7 @@ use weir_store::{SharedStore, StoreError};
 
 use crate::{
     attempt::{Attempter, Ended, Unsent},
+    meters::Meters,
     outbound::Outbound,
     recorder::{Recorder, Recording},
     targets::Targets,
@@ -65,6 +66,7 @@ impl Worker {
             queue: self.queue.clone(),
             clock: self.clock.clone(),
             outbound: self.outbound.clone(),
+            meters: Meters::new(),
             stopping: stopping.clone(),
         });
         let slots = Arc::new(Semaphore::new(MAX_UNDER_WAY as usize));
