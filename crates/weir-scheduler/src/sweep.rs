@@ -28,7 +28,7 @@ impl Sweeper {
         Self { store, queue, clock, interval: INTERVAL }
     }
 
-    /// Sweeps at once and then every [`INTERVAL`] until `shutdown` resolves.
+    /// Sweeps at once and then every five seconds until `shutdown` resolves.
     pub async fn run(&self, shutdown: impl Future<Output = ()>) {
         tokio::pin!(shutdown);
         loop {

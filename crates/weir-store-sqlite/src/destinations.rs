@@ -117,7 +117,7 @@ fn read_counts(rows: &[SqliteRow]) -> Result<DestinationCounts, sqlx::Error> {
     Ok(counts)
 }
 
-/// Everything of a destination but its id, in the order of [`settings_values`] and what follows it.
+/// Everything of a destination but its id, in the order of `settings_values` and what follows it.
 const INSERT: &str = "
 INSERT INTO destinations (tenant, name, url, event_types, rate_limits, max_in_flight, timeout_ms, retry, headers, secret,
     paused, paused_reason, held_until, held_reason, updated_at, created_at, id)

@@ -92,7 +92,8 @@ impl SqliteStore {
             .connect_with(options(path, READER_CACHE_KIB).read_only(true).create_if_missing(false))
             .await
             .map_err(|error| classify(path, &error))?;
-        let (operations, writer) = writer::spawn(connection, Arc::clone(&destinations), lock);
+        let (operations, writer) = writer::spawn(connection, Arc::clone(&destinations), lock)
+            .map_err(|error| OpenError::Failed { path: path.to_owned(), reason: error.to_string() })?;
         Ok(Self { operations, writer: Some(writer).into(), readers, destinations })
     }
 

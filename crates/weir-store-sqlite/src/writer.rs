@@ -214,15 +214,18 @@ pub(crate) fn spawn(
     connection: SqliteConnection,
     destinations: Arc<DestinationCache>,
     lock: File,
-) -> (mpsc::Sender<Operation>, JoinHandle<()>) {
+) -> std::io::Result<(mpsc::Sender<Operation>, JoinHandle<()>)> {
     let (sender, operations) = mpsc::channel(WAITING_OPERATIONS);
     let bodies = RecentBodies::new(RECENT_BODY_BYTES);
     let writer = Writer { connection, destinations, bodies, synced: true };
-    let task = tokio::spawn(async move {
-        writer.run(operations).await;
+    // On a thread of its own: a group goes back and forth between this task and SQLite's thread several times, and among
+    // the tasks of a busy runtime it would queue behind hundreds of them each time.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+    let task = tokio::task::spawn_blocking(move || {
+        runtime.block_on(writer.run(operations));
         drop(lock);
     });
-    (sender, task)
+    Ok((sender, task))
 }
 
 impl Writer {

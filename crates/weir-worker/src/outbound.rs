@@ -7,7 +7,7 @@
 //!
 //! What this module holds to:
 //! - A slot is spent only on a connection that stands. Connecting and sending are apart, and so are their failures.
-//! - No byte of a request leaves outside its slot: the gate ([`gate`]) is the request's body, and decides before the head
+//! - No byte of a request leaves outside its slot: the gate (`gate`) is the request's body, and decides before the head
 //!   is flushed.
 //! - Nothing is ever sent twice, no redirect is followed, no proxy is used, and no address is connected to that the policy
 //!   refuses, whatever the name resolves to.

@@ -7,7 +7,7 @@
 use std::{sync::Arc, time::Duration};
 
 use metrics::counter;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use weir_core::{
     Clock, Timestamp,
     outcome::{Effect, Verdict},
@@ -19,8 +19,6 @@ use crate::attempt::{Finished, Unsent};
 
 /// Recorded in one commit.
 const BATCH: usize = 1_024;
-/// Commits under way at one time.
-const COMMITS: u32 = 4;
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
 
@@ -53,63 +51,24 @@ impl Recording {
     }
 }
 
-/// Settles attempts and releases unused permits.
+/// Settles attempts and releases unused permits, in two stages: the queue hears of an answer at once, the store in as large
+/// a batch as gathered during the last commit.
 pub(crate) struct Recorder {
-    ledger: Arc<Ledger>,
+    ledger: Ledger,
     endings: mpsc::UnboundedReceiver<Ending>,
-    commits: Arc<Semaphore>,
 }
 
 impl Recorder {
     pub(crate) fn new(store: SharedStore, queue: SharedQueue, clock: Arc<dyn Clock>) -> (Recording, Self) {
         let (sender, endings) = mpsc::unbounded_channel();
-        (
-            Recording(sender),
-            Self {
-                ledger: Arc::new(Ledger { store, queue, clock }),
-                endings,
-                commits: Arc::new(Semaphore::new(COMMITS as usize)),
-            },
-        )
+        (Recording(sender), Self { ledger: Ledger { store, queue, clock }, endings })
     }
 
     /// Records until told to finish; what was reported before that is recorded when this returns.
     pub(crate) async fn run(mut self) {
-        let mut batch = Vec::with_capacity(BATCH);
-        let mut last = false;
-        while !last && self.endings.recv_many(&mut batch, BATCH).await > 0 {
-            let (mut finished, mut unsent) = (Vec::new(), Vec::new());
-            for ending in batch.drain(..) {
-                match ending {
-                    Ending::Finished(ended) => finished.push(ended),
-                    Ending::Unsent(ended) => unsent.push(ended),
-                    Ending::Last => last = true,
-                }
-            }
-            if !finished.is_empty() {
-                self.ledger.make_room(&finished).await;
-                self.commit(finished, Ledger::settle).await;
-            }
-            if !unsent.is_empty() {
-                self.commit(unsent, Ledger::release).await;
-            }
-        }
-        // Every commit has given its place back.
-        let _ = self.commits.acquire_many(COMMITS).await;
-    }
-
-    /// Starts a commit; the next batch gathers and starts its own while this one is under way.
-    async fn commit<T, Fut>(&self, ended: Vec<T>, write: fn(Arc<Ledger>, Vec<T>) -> Fut)
-    where
-        T: Send + 'static,
-        Fut: Future<Output = ()> + Send + 'static,
-    {
-        let Ok(place) = self.commits.clone().acquire_owned().await else { return };
-        let written = write(self.ledger.clone(), ended);
-        tokio::spawn(async move {
-            written.await;
-            drop(place);
-        });
+        let (to_store, for_store) = mpsc::unbounded_channel();
+        // The first stage owns the sender and drops it at the end, which ends the second.
+        tokio::join!(self.ledger.answer(&mut self.endings, to_store), self.ledger.record(for_store));
     }
 }
 
@@ -121,17 +80,63 @@ struct Ledger {
 }
 
 impl Ledger {
+    async fn answer(
+        &self,
+        endings: &mut mpsc::UnboundedReceiver<Ending>,
+        to_store: mpsc::UnboundedSender<Ending>,
+    ) {
+        let mut batch = Vec::with_capacity(BATCH);
+        while endings.recv_many(&mut batch, BATCH).await > 0 {
+            self.make_room(&batch).await;
+            for ending in batch.drain(..) {
+                if matches!(ending, Ending::Last) {
+                    return;
+                }
+                // The second stage ends after this one.
+                let _ = to_store.send(ending);
+            }
+        }
+    }
+
+    async fn record(&self, mut endings: mpsc::UnboundedReceiver<Ending>) {
+        let mut batch = Vec::with_capacity(BATCH);
+        while endings.recv_many(&mut batch, BATCH).await > 0 {
+            let (mut finished, mut unsent) = (Vec::new(), Vec::new());
+            for ending in batch.drain(..) {
+                match ending {
+                    Ending::Finished(ended) => finished.push(ended),
+                    Ending::Unsent(ended) => unsent.push(ended),
+                    Ending::Last => {}
+                }
+            }
+            self.settle(finished).await;
+            self.release(unsent).await;
+        }
+    }
+
     /// The answers are in: restrain what asked for it, then let the destinations have their room back. The store follows;
     /// should the process die first, the claims are still there and resolve as unknown.
-    async fn make_room(&self, finished: &[Finished]) {
-        self.restrain(finished).await;
-        let ids: Vec<_> = finished.iter().map(|ended| ended.permit).collect();
+    async fn make_room(&self, endings: &[Ending]) {
+        let finished = || {
+            endings.iter().filter_map(|ending| match ending {
+                Ending::Finished(finished) => Some(finished),
+                Ending::Unsent(_) | Ending::Last => None,
+            })
+        };
+        self.restrain(finished()).await;
+        let ids: Vec<_> = finished().map(|ended| ended.permit).collect();
+        if ids.is_empty() {
+            return;
+        }
         if let Err(error) = self.queue.settle(&ids).await {
             tracing::warn!(%error, "could not settle permits in the queue; they expire by themselves");
         }
     }
 
-    async fn settle(self: Arc<Self>, finished: Vec<Finished>) {
+    async fn settle(&self, finished: Vec<Finished>) {
+        if finished.is_empty() {
+            return;
+        }
         let retries: Vec<_> = finished.iter().filter_map(retry_wake).collect();
         let results: Vec<_> = finished.into_iter().map(|ended| ended.result).collect();
         let settlements = persist("record attempts", || self.store.settle(results.clone())).await;
@@ -143,7 +148,10 @@ impl Ledger {
         self.wake(&retries).await;
     }
 
-    async fn release(self: Arc<Self>, unsent: Vec<Unsent>) {
+    async fn release(&self, unsent: Vec<Unsent>) {
+        if unsent.is_empty() {
+            return;
+        }
         let now = self.clock.now();
         let claims: Vec<_> = unsent.iter().map(|ended| ended.claim).collect();
         persist("release claims", || self.store.release(claims.clone(), now)).await;
@@ -166,7 +174,7 @@ impl Ledger {
     }
 
     /// Holds and pauses at once, before anything is recorded: the next send must not slip through.
-    async fn restrain(&self, finished: &[Finished]) {
+    async fn restrain(&self, finished: impl Iterator<Item = &Finished>) {
         for ended in finished {
             let id = ended.result.claim.destination_id;
             match ended.effect {

@@ -15,7 +15,7 @@ const WEIR_ATTEMPT: HeaderName = HeaderName::from_static("weir-attempt");
 
 /// Room for what [`Target::request_head`] adds.
 const ADDED_HEADERS: usize = 4;
-/// The largest head, well below [`super::connection::MAX_BUFFER`]: a larger one would leave before the gate is asked.
+/// The largest head, well below the connection's buffer: a larger one would leave before the gate is asked.
 pub(super) const MAX_HEAD: usize = 192 * 1024;
 
 /// Headers that frame the request or belong to one hop. A destination that names one (the API refuses it) goes without.
