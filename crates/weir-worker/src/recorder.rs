@@ -80,11 +80,7 @@ struct Ledger {
 }
 
 impl Ledger {
-    async fn answer(
-        &self,
-        endings: &mut mpsc::UnboundedReceiver<Ending>,
-        to_store: mpsc::UnboundedSender<Ending>,
-    ) {
+    async fn answer(&self, endings: &mut mpsc::UnboundedReceiver<Ending>, to_store: mpsc::UnboundedSender<Ending>) {
         let mut batch = Vec::with_capacity(BATCH);
         while endings.recv_many(&mut batch, BATCH).await > 0 {
             self.make_room(&batch).await;
