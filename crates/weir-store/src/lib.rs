@@ -2,7 +2,7 @@
 //!
 //! The traits are split by who needs them: [`Destinations`] and [`History`] serve the API, [`Ingest`] the producer,
 //! [`Outbox`] the scheduler, [`Results`] the worker. A backend implements all of them ([`Store`]) and proves it with the
-//! [`conformance`] suite. Every write names the state it expects; zero rows changed is an answer, not an error. `now` is
+//! `conformance` suite. Every write names the state it expects; zero rows changed is an answer, not an error. `now` is
 //! always an argument, never the database's clock.
 
 #[cfg(feature = "conformance")]
