@@ -112,21 +112,6 @@ impl Limiter {
         self.held_until <= now && self.lanes.iter().all(|lane| lane.cursor <= now)
     }
 
-    /// Whether no slot depends on the past: there is no limit and no hold.
-    pub fn is_unlimited(&self) -> bool {
-        self.lanes.is_empty()
-    }
-
-    /// The start of the latest slot handed out.
-    pub fn last_start(&self) -> Option<Timestamp> {
-        self.last_start
-    }
-
-    /// No slot starts before this instant.
-    pub fn held_until(&self) -> Timestamp {
-        self.held_until
-    }
-
     /// Holds the destination: no slot starts before `until`. A hold is only ever extended.
     pub fn hold(&mut self, until: Timestamp) {
         self.held_until = self.held_until.max(until);

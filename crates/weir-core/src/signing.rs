@@ -6,8 +6,6 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-use crate::id::EventId;
-
 const PREFIX: &str = "whsec_";
 /// How long a secret is, in bytes before encoding.
 pub const SECRET_LEN: std::ops::RangeInclusive<usize> = 24..=64;
@@ -63,11 +61,6 @@ impl Secret {
         signature.push_str("v1,");
         STANDARD.encode_string(mac.finalize().into_bytes(), &mut signature);
         signature
-    }
-
-    /// [`Secret::sign`] for an event of Weir's own.
-    pub fn sign_event(&self, id: EventId, unix_seconds: i64, body: &[u8]) -> String {
-        self.sign(&id.to_string(), unix_seconds, body)
     }
 }
 

@@ -144,12 +144,11 @@ async fn watch(
     loop {
         let now = clock.now();
         let arrivals: Vec<Vec<Timestamp>> = parts.iter().map(|part| receiver.tally(part.path).arrivals).collect();
-        let line = |(part, arrivals): (&'_ Part, &'_ Vec<Timestamp>)| {
-            (part.name, part.cap.clone(), part.total, arrivals.clone())
-        };
-        let shown: Vec<_> = parts.iter().zip(&arrivals).map(line).collect();
-        let lines: Vec<_> =
-            shown.iter().map(|(name, cap, total, arrivals)| Line { name, cap, total: *total, arrivals }).collect();
+        let lines: Vec<_> = parts
+            .iter()
+            .zip(&arrivals)
+            .map(|(part, arrivals)| Line { name: part.name, cap: &part.cap, total: part.total, arrivals })
+            .collect();
         let drained = parts.iter().zip(&arrivals).all(|(part, arrivals)| arrivals.len() >= part.total);
         progress.draw(now, started, &lines, drained);
         if drained || now > give_up_at {
