@@ -1,72 +1,42 @@
-//! Claims: the deliveries of many destinations in two statements, with their bodies.
+//! Claims: the deliveries of many destinations in one statement, with their bodies.
 
 use std::collections::{HashMap, HashSet};
 
+use rusqlite::Row;
 use weir_core::{
-    DeliveryId, DestinationId, EventId, Timestamp,
+    DestinationId, EventId, Timestamp,
     claim::{Claim, ClaimedDelivery},
     event::EventBody,
 };
 use weir_store::{ClaimRequest, Claims};
 
 use crate::{
-    rows::{self, destination_id, event_id, optional_time},
-    sql::{Batch, MAX_ROWS, Values, execute, fetch, padded},
+    error::{Error, Result},
+    rows::{self, delivery_id, destination_id, event_id, int, small, time},
+    sql::{Batch, Values, padded, query},
     writer::{Claiming, Transaction},
 };
 
 /// One arm for each destination: its oldest due deliveries, found by its part of the due index and bounded by LIMIT, so a
-/// long backlog costs no more than a short one and no destination stands in the way of another. The arms are asked twice
-/// in one transaction, which finds the same rows twice: once to read them, once to claim them.
-macro_rules! due_arm {
-    ($columns:literal) => {
-        concat!(
-            "SELECT * FROM (SELECT id, ",
-            $columns,
-            " FROM deliveries INDEXED BY deliveries_due
-            WHERE destination_id = ? AND state IN (0, 2) AND next_attempt_at <= ? ORDER BY next_attempt_at, id LIMIT +?)"
-        )
-    };
-}
-
-/// What is due, as one value: sqlx passes each row through a channel between threads, which costs several times what the
-/// row does. Read by [`Taken::read_all`]. The join is in the order of the arms.
-pub(crate) static DUE: Batch = Batch::new(
-    "WITH due (id, arm) AS MATERIALIZED (",
-    due_arm!("?"),
-    " UNION ALL ",
-    ") SELECT CAST(group_concat(d.id || d.event_id || due.arm || ',' || d.claim_epoch || ',' || d.attempts || ',' ||
-        d.created_at || ',' || d.next_attempt_at || ';', '') AS BLOB)
-    FROM due CROSS JOIN deliveries d ON d.id = due.id",
-);
-
-/// Materialized, or the planner would multiply the update by the arms.
+/// long backlog costs no more than a short one and no destination stands in the way of another. Materialized, or the
+/// planner would multiply the update by the arms.
 pub(crate) static CLAIM: Batch = Batch::new(
     "WITH due (id, expires_at, now) AS MATERIALIZED (",
-    due_arm!("?, ?"),
+    "SELECT * FROM (SELECT id, ?, ? FROM deliveries INDEXED BY deliveries_due
+        WHERE destination_id = ? AND state IN (0, 2) AND next_attempt_at <= ? ORDER BY next_attempt_at, id LIMIT +?)",
     " UNION ALL ",
     ") UPDATE OR ROLLBACK deliveries SET state = 1, claim_epoch = claim_epoch + 1, claim_expires_at = due.expires_at, updated_at = due.now
-    FROM due WHERE deliveries.id = due.id",
+    FROM due WHERE deliveries.id = due.id
+    RETURNING id, event_id, destination_id, claim_epoch, attempts, created_at, next_attempt_at",
 );
 /// SQLite allows 500 arms; a statement of that many would be slow to prepare.
 const MAX_ARMS: usize = 64;
 
-/// The earliest due time of each destination, NULL when nothing waits there.
-pub(crate) static NEXT_DUE: Batch = Batch::new(
-    "SELECT r.column1, (SELECT next_attempt_at FROM deliveries INDEXED BY deliveries_due
-        WHERE destination_id = r.column1 AND state IN (0, 2) ORDER BY next_attempt_at LIMIT 1)
-    FROM (VALUES ",
-    "(?)",
-    ",",
-    ") AS r WHERE r.column1 IS NOT NULL",
-);
+pub(crate) const NEXT_DUE: &str = "
+SELECT next_attempt_at FROM deliveries INDEXED BY deliveries_due
+WHERE destination_id = ? AND state IN (0, 2) ORDER BY next_attempt_at LIMIT 1";
 
-pub(crate) static BODIES: Batch = Batch::new(
-    "SELECT e.id, e.data_offset, e.body FROM (VALUES ",
-    "(?)",
-    ",",
-    ") AS r CROSS JOIN events e INDEXED BY events_id ON e.id = r.column1",
-);
+pub(crate) const BODY: &str = "SELECT data_offset, body FROM events INDEXED BY events_id WHERE id = ?";
 
 /// A request of the group under way: where its answer belongs.
 struct Asked<'r> {
@@ -78,57 +48,31 @@ struct Asked<'r> {
 
 /// A claimed row, without its body.
 struct Taken {
-    delivery_id: DeliveryId,
+    claim: Claim,
     event_id: EventId,
-    arm: usize,
-    epoch: i64,
     attempts: u32,
     created_at: Timestamp,
     due: Timestamp,
 }
 
 impl Taken {
-    /// Reads the value of [`DUE`]: two ids as bytes, five numbers with commas between them, and a semicolon, for each row.
-    fn read_all(mut rows: &[u8]) -> Option<Vec<Self>> {
-        let mut all = Vec::with_capacity(rows.len() / 64);
-        while !rows.is_empty() {
-            let (delivery_id, rest) = rows.split_first_chunk()?;
-            let (event_id, rest) = rest.split_first_chunk()?;
-            let end = rest.iter().position(|&byte| byte == b';')?;
-            let mut numbers = std::str::from_utf8(&rest[..end]).ok()?.split(',').map(str::parse::<i64>);
-            let mut number = || numbers.next()?.ok();
-            all.push(Self {
-                delivery_id: DeliveryId::from_bytes(*delivery_id),
-                event_id: EventId::from_bytes(*event_id),
-                arm: usize::try_from(number()?).ok()?,
-                // The claim that follows counts one more.
-                epoch: number()? + 1,
-                attempts: u32::try_from(number()?).ok()?,
-                created_at: Timestamp::from_nanos(number()?),
-                due: Timestamp::from_nanos(number()?),
-            });
-            rows = &rest[end + 1..];
-        }
-        Some(all)
-    }
-}
-
-impl Values {
-    /// The values of an arm after its own columns.
-    fn due(&mut self, one: &Asked<'_>) -> &mut Self {
-        self.blob(one.request.destination_id.as_bytes()).int(one.now.as_nanos()).int(one.request.limit.into())
-    }
-
-    /// Arms that find nothing: NULLs and a limit of 0, where SQLite takes no NULL.
-    fn empty_arms(&mut self, columns: usize, count: usize) {
-        for _ in 0..count {
-            self.nulls(columns).int(0);
-        }
+    fn read(row: &Row<'_>) -> Result<Self> {
+        Ok(Self {
+            claim: Claim {
+                delivery_id: delivery_id(row, 0)?,
+                destination_id: destination_id(row, 2)?,
+                epoch: int(row, 3)?,
+            },
+            event_id: event_id(row, 1)?,
+            attempts: small(row, 4)?,
+            created_at: time(row, 5)?,
+            due: time(row, 6)?,
+        })
     }
 }
 
 impl Transaction<'_, '_> {
-    pub(crate) async fn claim(&mut self, operations: &mut [Claiming]) -> Result<(), sqlx::Error> {
+    pub(crate) fn claim(&mut self, operations: &mut [Claiming]) -> Result<()> {
         if operations.is_empty() {
             return Ok(());
         }
@@ -136,7 +80,7 @@ impl Transaction<'_, '_> {
             operations.iter().map(|operation| vec![Claims::default(); operation.input.0.len()]).collect();
         for wave in self.waves(operations) {
             for part in wave.chunks(MAX_ARMS) {
-                self.claim_part(part, &mut answers).await?;
+                self.claim_part(part, &mut answers)?;
             }
         }
         for (operation, answer) in operations.iter_mut().zip(answers) {
@@ -168,22 +112,20 @@ impl Transaction<'_, '_> {
         waves
     }
 
-    async fn claim_part(&mut self, asked: &[Asked<'_>], answers: &mut [Vec<Claims>]) -> Result<(), sqlx::Error> {
-        let taken = self.take(asked).await?;
-        let bodies = self.bodies_of(&taken).await?;
+    fn claim_part(&mut self, asked: &[Asked<'_>], answers: &mut [Vec<Claims>]) -> Result<()> {
+        let taken = self.take(asked)?;
+        let bodies = self.bodies_of(&taken)?;
+        let arms: HashMap<DestinationId, &Asked<'_>> =
+            asked.iter().map(|one| (one.request.destination_id, one)).collect();
         for row in taken {
-            let one = asked.get(row.arm).ok_or_else(|| rows::corrupt("a claim"))?;
+            let one = arms.get(&row.claim.destination_id).ok_or(Error::Corrupt("a claim"))?;
             let body = self.bodies.get(row.event_id).or_else(|| bodies.get(&row.event_id));
             answers[one.operation][one.index].deliveries.push(ClaimedDelivery {
-                claim: Claim {
-                    delivery_id: row.delivery_id,
-                    destination_id: one.request.destination_id,
-                    epoch: row.epoch,
-                },
+                claim: row.claim,
                 event_id: row.event_id,
                 event_created_at: row.created_at,
                 attempts: row.attempts,
-                body: body.cloned().ok_or_else(|| rows::corrupt("a body"))?,
+                body: body.cloned().ok_or(Error::Corrupt("a body"))?,
                 expires_at: one.request.expires_at,
             });
         }
@@ -192,7 +134,7 @@ impl Transaction<'_, '_> {
             brought < one.request.limit as usize || one.request.limit == 0
         };
         let short: Vec<&Asked<'_>> = asked.iter().filter(short).collect();
-        let next_due = self.next_due(&short).await?;
+        let next_due = self.next_due(&short)?;
         for one in short {
             answers[one.operation][one.index].next_due = next_due.get(&one.request.destination_id).copied().flatten();
         }
@@ -200,74 +142,53 @@ impl Transaction<'_, '_> {
     }
 
     /// Claims what is due, each destination's oldest first.
-    async fn take(&mut self, asked: &[Asked<'_>]) -> Result<Vec<Taken>, sqlx::Error> {
-        let arms: Vec<(usize, &Asked<'_>)> =
-            asked.iter().enumerate().filter(|(_, one)| one.request.limit > 0).collect();
+    fn take(&mut self, asked: &[Asked<'_>]) -> Result<Vec<Taken>> {
+        let arms: Vec<&Asked<'_>> = asked.iter().filter(|one| one.request.limit > 0).collect();
         if arms.is_empty() {
             return Ok(Vec::new());
         }
         let size = padded(arms.len());
-        let mut values = Values::with_capacity(4 * size);
-        for (arm, one) in &arms {
-            values.int(*arm as i64).due(one);
-        }
-        values.empty_arms(3, size - arms.len());
-        let found = fetch(&mut *self.connection, DUE.sql(size), values).await?;
-        let found = found.first().map(|row| rows::optional_blob(row, 0)).transpose()?.flatten().unwrap_or_default();
-        let mut taken = Taken::read_all(found).ok_or_else(|| rows::corrupt("a claim"))?;
-        if taken.is_empty() {
-            return Ok(taken);
-        }
         let mut values = Values::with_capacity(5 * size);
-        for (_, one) in &arms {
-            values.int(one.request.expires_at.as_nanos()).int(one.now.as_nanos()).due(one);
+        for one in &arms {
+            values
+                .int(one.request.expires_at.as_nanos())
+                .int(one.now.as_nanos())
+                .blob(one.request.destination_id.as_bytes())
+                .int(one.now.as_nanos())
+                .int(one.request.limit.into());
         }
-        values.empty_arms(4, size - arms.len());
-        if execute(self.connection, CLAIM.sql(size), values).await? != taken.len() as u64 {
-            return Err(rows::corrupt("a claim"));
+        for _ in arms.len()..size {
+            // An arm that finds nothing; SQLite takes no NULL for a limit.
+            values.nulls(4).int(0);
         }
-        // Already so in practice; the order of a join is not promised.
-        taken.sort_by_key(|row| (row.arm, row.due, row.delivery_id));
+        let mut taken = query(self.connection, &CLAIM.sql(size), &values, Taken::read)?;
+        // The rows come in no promised order.
+        taken.sort_unstable_by_key(|row| (row.due, row.claim.delivery_id));
         Ok(taken)
     }
 
     /// The bodies that are not in memory any more.
-    async fn bodies_of(&mut self, taken: &[Taken]) -> Result<HashMap<EventId, EventBody>, sqlx::Error> {
+    fn bodies_of(&mut self, taken: &[Taken]) -> Result<HashMap<EventId, EventBody>> {
         let missing: HashSet<EventId> =
             taken.iter().map(|taken| taken.event_id).filter(|&id| self.bodies.get(id).is_none()).collect();
-        let missing: Vec<EventId> = missing.into_iter().collect();
         let mut bodies = HashMap::with_capacity(missing.len());
-        for part in missing.chunks(MAX_ROWS) {
-            let size = padded(part.len());
-            let mut values = Values::with_capacity(size);
-            for id in part {
-                values.blob(id.as_bytes());
-            }
-            values.nulls(size - part.len());
-            for row in fetch(&mut *self.connection, BODIES.sql(size), values).await? {
-                bodies.insert(event_id(&row, 0)?, rows::body(&row, 1)?);
-            }
+        for id in missing {
+            let mut values = Values::default();
+            values.blob(id.as_bytes());
+            let body = query(self.connection, BODY, &values, |row| rows::body(row, 0))?.pop();
+            bodies.insert(id, body.ok_or(Error::Corrupt("a body"))?);
         }
         Ok(bodies)
     }
 
-    async fn next_due(
-        &mut self,
-        asked: &[&Asked<'_>],
-    ) -> Result<HashMap<DestinationId, Option<Timestamp>>, sqlx::Error> {
-        let mut next_due = HashMap::with_capacity(asked.len());
-        if asked.is_empty() {
-            return Ok(next_due);
-        }
-        let size = padded(asked.len());
-        let mut values = Values::with_capacity(size);
-        for one in asked {
-            values.blob(one.request.destination_id.as_bytes());
-        }
-        values.nulls(size - asked.len());
-        for row in fetch(&mut *self.connection, NEXT_DUE.sql(size), values).await? {
-            next_due.insert(destination_id(&row, 0)?, optional_time(&row, 1)?);
-        }
-        Ok(next_due)
+    fn next_due(&mut self, asked: &[&Asked<'_>]) -> Result<HashMap<DestinationId, Option<Timestamp>>> {
+        let next_due = |one: &&Asked<'_>| {
+            let id = one.request.destination_id;
+            let mut values = Values::default();
+            values.blob(id.as_bytes());
+            let due = query(self.connection, NEXT_DUE, &values, |row| time(row, 0))?;
+            Ok((id, due.first().copied()))
+        };
+        asked.iter().map(next_due).collect()
     }
 }

@@ -3,18 +3,17 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use sqlx::{SqliteConnection, sqlite::SqliteRow};
-use weir_core::{Destination, DestinationId, Timestamp, destination::Settings, pattern::EventPattern};
+use rusqlite::{Connection, Row};
+use sqlx::sqlite::SqliteRow;
+use weir_core::{DeliveryState, Destination, DestinationId, Timestamp, destination::Settings, pattern::EventPattern};
 use weir_store::{DestinationCounts, DestinationPatch, Destinations, LimitChange, Page, PageRequest, StoreResult};
 
 use crate::{
     SqliteStore,
     edits::Edit,
-    rows::{
-        self, corrupt, count, destination_id, int, limits, limits_json, optional_text, optional_time, small, text, time,
-    },
-    sql::{Values, execute, fetch},
-    store_error,
+    error::{Error, Result},
+    rows::{self, Columns as _, count, destination_id, int, limits, limits_json, optional_time, small, text, time},
+    sql::{Values, execute, fetch, query},
     writer::Transaction,
 };
 
@@ -61,23 +60,22 @@ impl Destinations for SqliteStore {
     async fn destination_counts(&self, id: DestinationId) -> StoreResult<DestinationCounts> {
         let mut values = Values::default();
         values.blob(id.as_bytes()).blob(id.as_bytes());
-        let rows = fetch(&self.readers, COUNTS, values).await.map_err(|error| store_error(&error))?;
-        read_counts(&rows).map_err(|error| store_error(&error))
+        let counted = fetch(&self.readers, COUNTS, values, Counted::read).await?;
+        Ok(total(&counted)?)
     }
 
     async fn recent_sends(&self, id: DestinationId, now: Timestamp, window: Duration) -> StoreResult<u64> {
         let mut values = Values::default();
         values.blob(id.as_bytes()).int(now.before(window).as_nanos()).int(now.as_nanos());
-        let rows = fetch(&self.readers, RECENT_SENDS, values).await.map_err(|error| store_error(&error))?;
-        rows.first().map_or(Ok(0), |row| count(row, 0)).map_err(|error| store_error(&error))
+        let counted = fetch(&self.readers, RECENT_SENDS, values, |row| count(row, 0)).await?;
+        Ok(counted.first().copied().unwrap_or(0))
     }
 
     async fn limit_changes(&self, id: DestinationId) -> StoreResult<Vec<LimitChange>> {
         let mut values = Values::default();
         values.blob(id.as_bytes());
-        let rows = fetch(&self.readers, LIMIT_CHANGES, values).await.map_err(|error| store_error(&error))?;
         let change = |row: &SqliteRow| Ok(LimitChange { at: time(row, 0)?, limits: limits(&text(row, 1)?)? });
-        rows.iter().map(change).collect::<Result<_, sqlx::Error>>().map_err(|error| store_error(&error))
+        Ok(fetch(&self.readers, LIMIT_CHANGES, values, change).await?)
     }
 }
 
@@ -97,18 +95,28 @@ WHERE destination_id = ? AND sent_at > ? AND sent_at <= ?";
 
 const LIMIT_CHANGES: &str = "SELECT at, rate_limits FROM limit_changes WHERE destination_id = ? ORDER BY at";
 
-fn read_counts(rows: &[SqliteRow]) -> Result<DestinationCounts, sqlx::Error> {
-    use weir_core::DeliveryState::{Delivering, Pending, Retrying};
+/// One row of [`COUNTS`].
+struct Counted {
+    state: DeliveryState,
+    deliveries: u64,
+    oldest: Option<Timestamp>,
+}
+
+impl Counted {
+    fn read(row: &SqliteRow) -> Result<Self> {
+        Ok(Self { state: rows::state(row, 0)?, deliveries: count(row, 1)?, oldest: optional_time(row, 2)? })
+    }
+}
+
+fn total(counted: &[Counted]) -> Result<DestinationCounts> {
     let mut counts = DestinationCounts::default();
-    for row in rows {
-        let deliveries = count(row, 1)?;
-        match rows::state(row, 0)? {
-            Pending => counts.pending = deliveries,
-            Retrying => counts.retrying = deliveries,
-            Delivering => counts.delivering = deliveries,
-            _ => return Err(corrupt("a state")),
+    for &Counted { state, deliveries, oldest } in counted {
+        match state {
+            DeliveryState::Pending => counts.pending = deliveries,
+            DeliveryState::Retrying => counts.retrying = deliveries,
+            DeliveryState::Delivering => counts.delivering = deliveries,
+            _ => return Err(Error::Corrupt("a state")),
         }
-        let oldest = optional_time(row, 2)?;
         counts.oldest_created_at = match (counts.oldest_created_at, oldest) {
             (Some(known), Some(other)) => Some(known.min(other)),
             (known, other) => known.or(other),
@@ -140,11 +148,7 @@ const TOMBSTONE: &str = "UPDATE destinations SET deleted_at = ?, updated_at = ? 
 const CANCEL_WAITING: &str = "
 UPDATE deliveries INDEXED BY deliveries_due SET state = 6, updated_at = ? WHERE destination_id = ? AND state IN (0, 2)";
 
-fn unwritable(error: serde_json::Error) -> sqlx::Error {
-    sqlx::Error::Encode(error.into())
-}
-
-fn destination_values(destination: &Destination) -> Result<Values, sqlx::Error> {
+fn destination_values(destination: &Destination) -> Result<Values<'_>> {
     let settings = &destination.settings;
     let patterns: Vec<String> = settings.event_types.iter().map(ToString::to_string).collect();
     let mut values = Values::default();
@@ -152,13 +156,13 @@ fn destination_values(destination: &Destination) -> Result<Values, sqlx::Error> 
         .text(&settings.tenant)
         .text(&settings.name)
         .text(settings.url.as_str())
-        .text(&serde_json::to_string(&patterns).map_err(unwritable)?)
-        .text(&limits_json(&settings.rate_limits))
+        .owned_text(serde_json::to_string(&patterns)?)
+        .owned_text(limits_json(&settings.rate_limits))
         .int(settings.max_in_flight.into())
         .int(settings.timeout_ms.into())
-        .text(&serde_json::to_string(&settings.retry).map_err(unwritable)?)
-        .text(&serde_json::to_string(&settings.headers).map_err(unwritable)?)
-        .text(&settings.secret.reveal())
+        .owned_text(serde_json::to_string(&settings.retry)?)
+        .owned_text(serde_json::to_string(&settings.headers)?)
+        .owned_text(settings.secret.reveal().to_string())
         .int(settings.paused.into())
         .optional_text(destination.paused_reason.as_deref())
         .optional_int(destination.held_until.map(Timestamp::as_nanos))
@@ -167,27 +171,28 @@ fn destination_values(destination: &Destination) -> Result<Values, sqlx::Error> 
     Ok(values)
 }
 
-fn read_destination(row: &SqliteRow) -> Result<Destination, sqlx::Error> {
-    let patterns: Vec<String> = serde_json::from_str(&text(row, 3)?).map_err(|_| corrupt("event types"))?;
-    let event_types: Result<Vec<EventPattern>, _> = patterns.iter().map(|pattern| pattern.parse()).collect();
+fn read_destination(row: &Row<'_>) -> Result<Destination> {
+    let patterns: Vec<String> = serde_json::from_str(&text(row, 3)?).map_err(|_| Error::Corrupt("event types"))?;
+    let event_types: std::result::Result<Vec<EventPattern>, _> =
+        patterns.iter().map(|pattern| pattern.parse()).collect();
     let settings = Settings {
         tenant: text(row, 0)?,
         name: text(row, 1)?,
-        url: text(row, 2)?.parse().map_err(|_| corrupt("a url"))?,
-        event_types: event_types.map_err(|_| corrupt("event types"))?,
+        url: text(row, 2)?.parse().map_err(|_| Error::Corrupt("a url"))?,
+        event_types: event_types.map_err(|_| Error::Corrupt("event types"))?,
         rate_limits: limits(&text(row, 4)?)?,
         max_in_flight: small(row, 5)?,
         timeout_ms: small(row, 6)?,
-        retry: serde_json::from_str(&text(row, 7)?).map_err(|_| corrupt("a retry policy"))?,
-        headers: serde_json::from_str(&text(row, 8)?).map_err(|_| corrupt("headers"))?,
-        secret: text(row, 9)?.parse().map_err(|_| corrupt("a secret"))?,
+        retry: serde_json::from_str(&text(row, 7)?).map_err(|_| Error::Corrupt("a retry policy"))?,
+        headers: serde_json::from_str(&text(row, 8)?).map_err(|_| Error::Corrupt("headers"))?,
+        secret: text(row, 9)?.parse().map_err(|_| Error::Corrupt("a secret"))?,
         paused: int(row, 10)? == 1,
     };
     Ok(Destination {
         settings,
-        paused_reason: optional_text(row, 11)?,
+        paused_reason: row.optional_text(11)?,
         held_until: optional_time(row, 12)?,
-        held_reason: optional_text(row, 13)?,
+        held_reason: row.optional_text(13)?,
         updated_at: time(row, 14)?,
         created_at: time(row, 15)?,
         id: destination_id(row, 16)?,
@@ -195,43 +200,40 @@ fn read_destination(row: &SqliteRow) -> Result<Destination, sqlx::Error> {
 }
 
 /// Every live destination, for the memory the engine starts with.
-pub(crate) async fn load(connection: &mut SqliteConnection) -> Result<Vec<Destination>, sqlx::Error> {
-    fetch(connection, SELECT_LIVE, Values::default()).await?.iter().map(read_destination).collect()
+pub(crate) fn load(connection: &Connection) -> Result<Vec<Destination>> {
+    query(connection, SELECT_LIVE, &Values::default(), read_destination)
 }
 
 impl Transaction<'_, '_> {
-    pub(crate) async fn create_destination(
-        &mut self,
-        destination: &Destination,
-    ) -> Result<Arc<Destination>, sqlx::Error> {
+    pub(crate) fn create_destination(&mut self, destination: &Destination) -> Result<Arc<Destination>> {
         let mut values = destination_values(destination)?;
         values.int(destination.created_at.as_nanos()).blob(destination.id.as_bytes());
-        execute(self.connection, INSERT.into(), values).await?;
-        self.record_limits(destination, destination.created_at).await?;
+        execute(self.connection, INSERT, &values)?;
+        self.record_limits(destination, destination.created_at)?;
         let destination = Arc::new(destination.clone());
         self.destinations.set(destination.id, Some(Arc::clone(&destination)));
         Ok(destination)
     }
 
-    async fn record_limits(&mut self, destination: &Destination, at: Timestamp) -> Result<(), sqlx::Error> {
+    fn record_limits(&mut self, destination: &Destination, at: Timestamp) -> Result<()> {
         let mut values = Values::default();
-        values.blob(destination.id.as_bytes()).int(at.as_nanos()).text(&limits_json(&destination.settings.rate_limits));
-        execute(self.connection, INSERT_LIMIT_CHANGE.into(), values).await.map(drop)
+        values
+            .blob(destination.id.as_bytes())
+            .int(at.as_nanos())
+            .owned_text(limits_json(&destination.settings.rate_limits));
+        execute(self.connection, INSERT_LIMIT_CHANGE, &values).map(drop)
     }
 
-    async fn update_destination(&mut self, destination: Destination) -> Result<Arc<Destination>, sqlx::Error> {
+    fn update_destination(&mut self, destination: Destination) -> Result<Arc<Destination>> {
         let mut values = destination_values(&destination)?;
         values.blob(destination.id.as_bytes());
-        execute(self.connection, UPDATE.into(), values).await?;
+        execute(self.connection, UPDATE, &values)?;
         let destination = Arc::new(destination);
         self.destinations.set(destination.id, Some(Arc::clone(&destination)));
         Ok(destination)
     }
 
-    pub(crate) async fn patch_destination(
-        &mut self,
-        patch: &DestinationPatch,
-    ) -> Result<Option<Arc<Destination>>, sqlx::Error> {
+    pub(crate) fn patch_destination(&mut self, patch: &DestinationPatch) -> Result<Option<Arc<Destination>>> {
         let current = self.destinations.get(patch.id).filter(|now| now.updated_at == patch.expected_updated_at);
         let Some(current) = current else { return Ok(None) };
         let mut edited = Destination::clone(&current);
@@ -241,51 +243,41 @@ impl Transaction<'_, '_> {
             edited.paused_reason = None;
         }
         if edited.settings.rate_limits != current.settings.rate_limits {
-            self.record_limits(&edited, patch.now).await?;
+            self.record_limits(&edited, patch.now)?;
         }
-        self.update_destination(edited).await.map(Some)
+        self.update_destination(edited).map(Some)
     }
 
-    pub(crate) async fn pause_destination(
-        &mut self,
-        id: DestinationId,
-        reason: &str,
-        now: Timestamp,
-    ) -> Result<bool, sqlx::Error> {
+    pub(crate) fn pause_destination(&mut self, id: DestinationId, reason: &str, now: Timestamp) -> Result<bool> {
         let current = self.destinations.get(id).filter(|current| !current.settings.paused);
         let Some(current) = current else { return Ok(false) };
         let mut paused = Destination::clone(&current);
         paused.settings.paused = true;
         paused.paused_reason = Some(reason.to_owned());
         paused.updated_at = now;
-        self.update_destination(paused).await?;
+        self.update_destination(paused)?;
         Ok(true)
     }
 
-    pub(crate) async fn hold_destination(
-        &mut self,
-        id: DestinationId,
-        until: Timestamp,
-        reason: &str,
-    ) -> Result<(), sqlx::Error> {
+    pub(crate) fn hold_destination(&mut self, id: DestinationId, until: Timestamp, reason: &str) -> Result<()> {
         let current = self.destinations.get(id).filter(|current| current.held_until.is_none_or(|held| held < until));
         let Some(current) = current else { return Ok(()) };
         let mut held = Destination::clone(&current);
         held.held_until = Some(until);
         held.held_reason = Some(reason.to_owned());
-        self.update_destination(held).await?;
+        self.update_destination(held)?;
         Ok(())
     }
 
-    pub(crate) async fn delete_destination(&mut self, id: DestinationId, now: Timestamp) -> Result<bool, sqlx::Error> {
+    pub(crate) fn delete_destination(&mut self, id: DestinationId, now: Timestamp) -> Result<bool> {
         let mut values = Values::default();
         values.int(now.as_nanos()).int(now.as_nanos()).blob(id.as_bytes());
-        if execute(self.connection, TOMBSTONE.into(), values).await? == 0 {
+        if execute(self.connection, TOMBSTONE, &values)? == 0 {
             return Ok(false);
         }
         let mut values = Values::default();
         values.int(now.as_nanos()).blob(id.as_bytes());
-        execute(self.connection, CANCEL_WAITING.into(), values).await?;
+        execute(self.connection, CANCEL_WAITING, &values)?;
         self.destinations.set(id, None);
         Ok(true)
     }

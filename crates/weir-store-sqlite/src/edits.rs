@@ -5,7 +5,10 @@ use std::sync::Arc;
 use weir_core::{DeliveryId, Destination, DestinationId, Timestamp};
 use weir_store::{DeliveryAction, DestinationPatch, StoreError};
 
-use crate::writer::{Operation, Pending, Transaction};
+use crate::{
+    error::Result,
+    writer::{Operation, Pending, Transaction},
+};
 
 /// A change that one person or one answer asked for: not worth a shared statement.
 pub(crate) enum Edit {
@@ -31,24 +34,24 @@ impl Edit {
         !matches!(self, Self::Hold(_) | Self::Check(_))
     }
 
-    pub(crate) async fn run(&mut self, transaction: &mut Transaction<'_, '_>) -> Result<(), sqlx::Error> {
+    pub(crate) fn run(&mut self, transaction: &mut Transaction<'_, '_>) -> Result<()> {
         match self {
-            Self::Create(edit) => edit.answer = Some(transaction.create_destination(&edit.input).await?),
-            Self::Patch(edit) => edit.answer = Some(transaction.patch_destination(&edit.input).await?),
+            Self::Create(edit) => edit.answer = Some(transaction.create_destination(&edit.input)?),
+            Self::Patch(edit) => edit.answer = Some(transaction.patch_destination(&edit.input)?),
             Self::Pause(edit) => {
                 let (id, reason, now) = &edit.input;
-                edit.answer = Some(transaction.pause_destination(*id, reason, *now).await?);
+                edit.answer = Some(transaction.pause_destination(*id, reason, *now)?);
             }
             Self::Hold(edit) => {
                 let (id, until, reason) = &edit.input;
-                edit.answer = Some(transaction.hold_destination(*id, *until, reason).await?);
+                edit.answer = Some(transaction.hold_destination(*id, *until, reason)?);
             }
-            Self::Delete(edit) => edit.answer = Some(transaction.delete_destination(edit.input.0, edit.input.1).await?),
+            Self::Delete(edit) => edit.answer = Some(transaction.delete_destination(edit.input.0, edit.input.1)?),
             Self::RetryDelivery(edit) => {
-                edit.answer = Some(transaction.retry_delivery(edit.input.0, edit.input.1).await?);
+                edit.answer = Some(transaction.retry_delivery(edit.input.0, edit.input.1)?);
             }
             Self::CancelDelivery(edit) => {
-                edit.answer = Some(transaction.cancel_delivery(edit.input.0, edit.input.1).await?);
+                edit.answer = Some(transaction.cancel_delivery(edit.input.0, edit.input.1)?);
             }
             Self::Check(edit) => edit.answer = Some(()),
         }

@@ -16,9 +16,9 @@ use weir_store::{DeliveryDetail, DeliveryFilter, EventFilter, History, Page, Pag
 use crate::{
     SqliteStore,
     edits::Edit,
+    error::{Error, Result},
     rows::{self, ATTEMPT_COLUMNS, DELIVERY_COLUMNS, EVENT_COLUMNS, outcome_code, small, state_code, time},
     sql::{Values, fetch},
-    store_error,
 };
 
 #[async_trait]
@@ -83,29 +83,25 @@ FROM attempts a INDEXED BY attempts_of_destination CROSS JOIN deliveries d ON d.
 WHERE a.destination_id = ? AND a.sent_at >= ? AND a.sent_at < ? AND a.outcome <> 3
 ORDER BY a.sent_at";
 
-fn send(row: &SqliteRow) -> Result<SendRecord, sqlx::Error> {
+fn send(row: &SqliteRow) -> Result<SendRecord> {
     let sent_at = time(row, 0)?;
     let delivered = rows::int(row, 2)? == outcome_code(AttemptOutcome::Delivered);
     let answered_at = sent_at + std::time::Duration::from_millis(small(row, 1)?.into());
-    Ok(SendRecord {
-        sent_at,
-        delivered: delivered.then(|| Ok::<_, sqlx::Error>((time(row, 3)?, answered_at))).transpose()?,
-    })
+    Ok(SendRecord { sent_at, delivered: delivered.then(|| Ok::<_, Error>((time(row, 3)?, answered_at))).transpose()? })
 }
 
 impl SqliteStore {
     async fn read<T>(
         &self,
         sql: String,
-        values: Values,
-        row: impl Fn(&SqliteRow) -> Result<T, sqlx::Error>,
+        values: Values<'_>,
+        row: impl Fn(&SqliteRow) -> Result<T>,
     ) -> StoreResult<Vec<T>> {
-        let rows = fetch(&self.readers, sql, values).await.map_err(|error| store_error(&error))?;
-        rows.iter().map(row).collect::<Result<_, _>>().map_err(|error| store_error(&error))
+        Ok(fetch(&self.readers, sql, values, row).await?)
     }
 }
 
-fn one(id: &[u8; 16]) -> Values {
+fn one(id: &[u8; 16]) -> Values<'_> {
     let mut values = Values::default();
     values.blob(id);
     values
@@ -121,17 +117,17 @@ fn cut<T>(mut rows: Vec<T>, page: PageRequest, id: impl Fn(&T) -> [u8; 16]) -> P
 }
 
 /// Terms of a WHERE with their values.
-struct Conditions {
+struct Conditions<'f> {
     sql: String,
-    values: Values,
+    values: Values<'f>,
 }
 
-impl Conditions {
+impl<'f> Conditions<'f> {
     fn new() -> Self {
         Self { sql: "1".to_owned(), values: Values::default() }
     }
 
-    fn add(&mut self, term: &str) -> &mut Values {
+    fn add(&mut self, term: &str) -> &mut Values<'f> {
         self.sql.push_str(" AND ");
         self.sql.push_str(term);
         &mut self.values
@@ -140,28 +136,28 @@ impl Conditions {
     /// The cursor and the times, as a range of ids of `table`; then the times themselves, which are finer.
     fn range(&mut self, table: &str, page: PageRequest, from: Option<Timestamp>, to: Option<Timestamp>) {
         if let Some(before) = page.before {
-            self.add(&format!("{table}.id < ?")).blob(&before);
+            self.add(&format!("{table}.id < ?")).owned_blob(before.to_vec());
         }
         if let Some(from) = from {
-            self.add(&format!("{table}.id >= ?")).blob(&first_id(from.as_millis()));
+            self.add(&format!("{table}.id >= ?")).owned_blob(first_id(from.as_millis()));
             self.add(&format!("{table}.created_at >= ?")).int(from.as_nanos());
         }
         if let Some(to) = to {
-            self.add(&format!("{table}.id < ?")).blob(&first_id(to.as_millis().saturating_add(1)));
+            self.add(&format!("{table}.id < ?")).owned_blob(first_id(to.as_millis().saturating_add(1)));
             self.add(&format!("{table}.created_at < ?")).int(to.as_nanos());
         }
     }
 }
 
 /// A bound below every id made in this millisecond and above every earlier one.
-fn first_id(millis: i64) -> [u8; 16] {
+fn first_id(millis: i64) -> Vec<u8> {
     let millis = millis.clamp(0, 0xffff_ffff_ffff).unsigned_abs();
-    let mut id = [0; 16];
+    let mut id = vec![0; 16];
     id[..6].copy_from_slice(&millis.to_be_bytes()[2..]);
     id
 }
 
-pub(crate) fn events_page(filter: &EventFilter, page: PageRequest) -> (String, Values) {
+pub(crate) fn events_page(filter: &EventFilter, page: PageRequest) -> (String, Values<'_>) {
     let mut conditions = Conditions::new();
     if let Some(event_type) = &filter.event_type {
         conditions.add("e.event_type = ?").text(event_type);
@@ -178,7 +174,7 @@ pub(crate) fn events_page(filter: &EventFilter, page: PageRequest) -> (String, V
     (sql, conditions.values)
 }
 
-pub(crate) fn deliveries_page(filter: &DeliveryFilter, page: PageRequest) -> (String, Values) {
+pub(crate) fn deliveries_page(filter: &DeliveryFilter, page: PageRequest) -> (String, Values<'_>) {
     use DeliveryState::{Cancelled, Dead, Delivering, Failed, Pending, Retrying};
     let mut conditions = Conditions::new();
     // The waiting states and `delivering` have no index in the order of ids, which every ingest and claim would have to
@@ -197,10 +193,10 @@ pub(crate) fn deliveries_page(filter: &DeliveryFilter, page: PageRequest) -> (St
     if let Some(predicate) = predicate {
         conditions.add(predicate);
     }
-    if let Some(id) = filter.event_id {
+    if let Some(id) = &filter.event_id {
         conditions.add("d.event_id = ?").blob(id.as_bytes());
     }
-    if let Some(id) = filter.destination_id {
+    if let Some(id) = &filter.destination_id {
         conditions.add("d.destination_id = ?").blob(id.as_bytes());
     }
     if let Some(state) = filter.state {

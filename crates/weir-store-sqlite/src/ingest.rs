@@ -3,18 +3,21 @@
 use std::collections::{HashMap, HashSet};
 
 use async_trait::async_trait;
+use rusqlite::Row;
 use weir_core::{DeliveryId, DestinationId, event::Event};
 use weir_store::{Ingest, IngestRefusal, Ingested, NewEvent, StoreResult};
 
 use crate::{
-    SqliteStore, rows,
-    sql::{Batch, MAX_ROWS, Values, execute, fetch, padded},
+    SqliteStore,
+    error::{Error, Result},
+    rows,
+    sql::{Batch, MAX_ROWS, Values, execute, padded, query},
     writer::{self, Operation, Transaction},
 };
 
 #[async_trait]
 impl Ingest for SqliteStore {
-    async fn ingest(&self, events: Vec<NewEvent>) -> StoreResult<Vec<Result<Ingested, IngestRefusal>>> {
+    async fn ingest(&self, events: Vec<NewEvent>) -> StoreResult<Vec<Outcome>> {
         if events.is_empty() {
             return Ok(Vec::new());
         }
@@ -50,6 +53,9 @@ pub(crate) static KNOWN_KEYS: Batch = Batch::new(
     ") AS k CROSS JOIN events e INDEXED BY events_idempotency ON e.tenant = k.column1 AND e.idempotency_key = k.column2",
 );
 
+/// What becomes of one event.
+type Outcome = std::result::Result<Ingested, IngestRefusal>;
+
 /// A tenant and an idempotency key.
 type Key<'e> = (&'e str, &'e str);
 
@@ -65,12 +71,12 @@ struct NewDelivery<'e> {
 }
 
 impl Transaction<'_, '_> {
-    pub(crate) async fn ingest(&mut self, ingests: &mut [writer::Ingest]) -> Result<(), sqlx::Error> {
+    pub(crate) fn ingest(&mut self, ingests: &mut [writer::Ingest]) -> Result<()> {
         if ingests.is_empty() {
             return Ok(());
         }
         let all: Vec<&NewEvent> = ingests.iter().flat_map(|ingest| &ingest.input).collect();
-        let answers = self.store(&all).await?;
+        let answers = self.store(&all)?;
         let mut answers = answers.into_iter();
         for ingest in ingests {
             ingest.answer = Some(answers.by_ref().take(ingest.input.len()).collect());
@@ -78,8 +84,8 @@ impl Transaction<'_, '_> {
         Ok(())
     }
 
-    async fn store(&mut self, new: &[&NewEvent]) -> Result<Vec<Result<Ingested, IngestRefusal>>, sqlx::Error> {
-        let known = self.known_keys(new).await?;
+    fn store(&mut self, new: &[&NewEvent]) -> Result<Vec<Outcome>> {
+        let known = self.known_keys(new)?;
         let mut answers = Vec::with_capacity(new.len());
         let mut events: Vec<&Event> = Vec::with_capacity(new.len());
         let mut deliveries: Vec<NewDelivery<'_>> = Vec::with_capacity(new.len());
@@ -117,8 +123,8 @@ impl Transaction<'_, '_> {
                 wake: self.awake(fan_out),
             }));
         }
-        self.insert_events(&events).await?;
-        self.insert_deliveries(&deliveries).await?;
+        self.insert_events(&events)?;
+        self.insert_deliveries(&deliveries)?;
         for event in events {
             self.bodies.insert(event.id, &event.body);
         }
@@ -126,7 +132,7 @@ impl Transaction<'_, '_> {
     }
 
     /// The stored events whose keys are used again.
-    async fn known_keys(&mut self, new: &[&NewEvent]) -> Result<HashMap<(String, String), Ingested>, sqlx::Error> {
+    fn known_keys(&mut self, new: &[&NewEvent]) -> Result<HashMap<(String, String), Ingested>> {
         let keys: HashSet<Key<'_>> = new.iter().filter_map(|new| key(&new.event)).collect();
         let keys: Vec<Key<'_>> = keys.into_iter().collect();
         let mut known = HashMap::new();
@@ -137,21 +143,17 @@ impl Transaction<'_, '_> {
                 values.text(tenant).text(key);
             }
             values.nulls(2 * (size - part.len()));
-            for row in fetch(&mut *self.connection, KNOWN_KEYS.sql(size), values).await? {
-                let event = rows::event(&row)?;
-                let key = event.idempotency_key.clone().ok_or_else(|| rows::corrupt("an idempotency key"))?;
-                let deliveries = rows::small(&row, 7)?;
-                known.insert(
-                    (event.tenant.clone(), key),
-                    Ingested { event, deliveries, duplicate: true, wake: Vec::new() },
-                );
-            }
+            known.extend(query(self.connection, &KNOWN_KEYS.sql(size), &values, read_known)?);
         }
         Ok(known)
     }
 
     /// Where an event goes: to the named destinations, or to every one of the tenant whose patterns match.
-    fn fan_out(&self, event: &Event, named: Option<&[DestinationId]>) -> Result<Vec<DestinationId>, IngestRefusal> {
+    fn fan_out(
+        &self,
+        event: &Event,
+        named: Option<&[DestinationId]>,
+    ) -> std::result::Result<Vec<DestinationId>, IngestRefusal> {
         let Some(named) = named else {
             return Ok(self.destinations.matching(&event.tenant, &event.event_type).to_vec());
         };
@@ -171,7 +173,7 @@ impl Transaction<'_, '_> {
         destinations
     }
 
-    async fn insert_events(&mut self, events: &[&Event]) -> Result<(), sqlx::Error> {
+    fn insert_events(&mut self, events: &[&Event]) -> Result<()> {
         for part in events.chunks(MAX_ROWS) {
             let size = padded(part.len());
             let mut values = Values::with_capacity(7 * size);
@@ -186,12 +188,12 @@ impl Transaction<'_, '_> {
                     .blob(event.body.bytes());
             }
             values.nulls(7 * (size - part.len()));
-            execute(self.connection, INSERT_EVENTS.sql(size), values).await?;
+            execute(self.connection, &INSERT_EVENTS.sql(size), &values)?;
         }
         Ok(())
     }
 
-    async fn insert_deliveries(&mut self, deliveries: &[NewDelivery<'_>]) -> Result<(), sqlx::Error> {
+    fn insert_deliveries(&mut self, deliveries: &[NewDelivery<'_>]) -> Result<()> {
         for part in deliveries.chunks(MAX_ROWS) {
             let size = padded(part.len());
             let mut values = Values::with_capacity(4 * size);
@@ -203,14 +205,21 @@ impl Transaction<'_, '_> {
                     .int(delivery.event.created_at.as_nanos());
             }
             values.nulls(4 * (size - part.len()));
-            execute(self.connection, INSERT_DELIVERIES.sql(size), values).await?;
+            execute(self.connection, &INSERT_DELIVERIES.sql(size), &values)?;
         }
         Ok(())
     }
 }
 
+fn read_known(row: &Row<'_>) -> Result<((String, String), Ingested)> {
+    let event = rows::event(row)?;
+    let key = event.idempotency_key.clone().ok_or(Error::Corrupt("an idempotency key"))?;
+    let deliveries = rows::small(row, 7)?;
+    Ok(((event.tenant.clone(), key), Ingested { event, deliveries, duplicate: true, wake: Vec::new() }))
+}
+
 /// The answer to a later event of the group with the key of an earlier one.
-fn answers_of_first(answers: &[Result<Ingested, IngestRefusal>], at: usize) -> Result<Ingested, IngestRefusal> {
+fn answers_of_first(answers: &[Outcome], at: usize) -> Outcome {
     let first = answers[at].clone()?;
     Ok(Ingested { duplicate: true, wake: Vec::new(), ..first })
 }

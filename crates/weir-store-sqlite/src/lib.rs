@@ -1,9 +1,9 @@
 //! The record store on SQLite: one writer with group commit, separate readers.
 //!
 //! ```text
-//!   callers ──operations──▶ writer task ──one transaction per group──▶ connection 1   (writer.rs)
-//!   callers ──reads───────▶ pool of read-only connections                              (history.rs)
-//!   callers ──destinations▶ memory                                                     (cache.rs)
+//!   callers ──operations──▶ writer thread ──one transaction per group──▶ its connection  (writer.rs, on rusqlite)
+//!   callers ──reads───────▶ pool of read-only connections                                (history.rs, on sqlx)
+//!   callers ──destinations▶ memory                                                       (cache.rs)
 //! ```
 //!
 //! Invariants:
@@ -19,6 +19,7 @@ mod cache;
 mod claims;
 mod destinations;
 mod edits;
+mod error;
 mod history;
 mod ingest;
 mod open;
@@ -35,7 +36,6 @@ use std::sync::Arc;
 
 use sqlx::SqlitePool;
 use tokio::{sync::mpsc, task::JoinHandle};
-use weir_store::StoreError;
 
 pub use open::OpenError;
 
@@ -49,18 +49,4 @@ pub struct SqliteStore {
     writer: std::sync::Mutex<Option<JoinHandle<()>>>,
     readers: SqlitePool,
     destinations: Arc<DestinationCache>,
-}
-
-/// Busy, full and unreadable disks may mend; anything else will fail again.
-fn store_error(error: &sqlx::Error) -> StoreError {
-    let passing = match error {
-        sqlx::Error::Database(database) => {
-            let primary = database.code().and_then(|code| code.parse::<u32>().ok()).map(|code| code & 0xff);
-            // SQLITE_BUSY, LOCKED, READONLY, IOERR, FULL, CANTOPEN.
-            matches!(primary, Some(5 | 6 | 8 | 10 | 13 | 14))
-        }
-        sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::WorkerCrashed => true,
-        _ => false,
-    };
-    if passing { StoreError::Unavailable(error.to_string()) } else { StoreError::Failed(error.to_string()) }
 }

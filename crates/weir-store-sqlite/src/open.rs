@@ -8,8 +8,9 @@ use std::{
     time::Duration,
 };
 
+use rusqlite::{Connection, OpenFlags};
 use sqlx::{
-    ConnectOptions as _, Connection as _, SqliteConnection,
+    ConnectOptions as _, Connection as _,
     migrate::MigrateError,
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
 };
@@ -17,7 +18,9 @@ use sqlx::{
 use crate::{
     SqliteStore,
     cache::DestinationCache,
-    destinations, schema,
+    destinations,
+    error::Error,
+    schema,
     writer::{self, Operation},
 };
 
@@ -27,8 +30,8 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 const WRITER_CACHE_KIB: u32 = 16 * 1024;
 const READER_CACHE_KIB: u32 = 2 * 1024;
 const READERS: u32 = 4;
-/// Rows that one statement may return before its thread waits for the reader of them: a whole batch.
-const ROW_BUFFER: usize = 1_024;
+/// Statements the writer keeps prepared: each batch in each of its sizes.
+const WRITER_STATEMENTS: usize = 256;
 /// Pages in the WAL before a commit copies them into the file (16 MiB): fewer and larger copies, a short recovery.
 const WAL_AUTOCHECKPOINT_PAGES: u32 = 4_000;
 const WAL_SIZE_LIMIT_BYTES: u32 = 64 * 1024 * 1024;
@@ -78,9 +81,9 @@ impl SqliteStore {
     /// Opens the file, makes it if it is not there, and brings its schema up to date.
     pub async fn open(path: &Path) -> Result<Self, OpenError> {
         let lock = lock(path).await?;
-        let mut connection = connect(path).await?;
-        apply_migrations(path, &mut connection).await?;
-        let loaded = destinations::load(&mut connection).await.map_err(|error| classify(path, &error))?;
+        migrate_file(path).await?;
+        let connection = writing_connection(path).map_err(|error| classify(path, &error.into()))?;
+        let loaded = destinations::load(&connection).map_err(|error| classify(path, &error))?;
         let destinations = Arc::new(DestinationCache::new(loaded));
         let readers = SqlitePoolOptions::new()
             .max_connections(READERS)
@@ -89,11 +92,10 @@ impl SqliteStore {
             .test_before_acquire(false)
             .idle_timeout(None)
             .max_lifetime(None)
-            .connect_with(options(path, READER_CACHE_KIB).read_only(true).create_if_missing(false))
+            .connect_with(options(path).read_only(true))
             .await
-            .map_err(|error| classify(path, &error))?;
-        let (operations, writer) = writer::spawn(connection, Arc::clone(&destinations), lock)
-            .map_err(|error| OpenError::Failed { path: path.to_owned(), reason: error.to_string() })?;
+            .map_err(|error| classify(path, &error.into()))?;
+        let (operations, writer) = writer::spawn(connection, Arc::clone(&destinations), lock);
         Ok(Self { operations, writer: Some(writer).into(), readers, destinations })
     }
 
@@ -101,10 +103,7 @@ impl SqliteStore {
     /// the migrations that were applied.
     pub async fn migrate(path: &Path) -> Result<Vec<(i64, String)>, OpenError> {
         let _lock = lock(path).await?;
-        let mut connection = connect(path).await?;
-        let applied = apply_migrations(path, &mut connection).await?;
-        connection.close().await.map_err(|error| classify(path, &error))?;
-        Ok(applied)
+        migrate_file(path).await
     }
 
     /// Finishes what was asked so far, copies the WAL into the file and lets go of it. Later calls are refused.
@@ -121,48 +120,56 @@ impl SqliteStore {
     }
 }
 
-fn options(path: &Path, cache_kib: u32) -> SqliteConnectOptions {
+fn options(path: &Path) -> SqliteConnectOptions {
     SqliteConnectOptions::new()
         .filename(path)
-        .create_if_missing(true)
         .busy_timeout(BUSY_TIMEOUT)
         .foreign_keys(false)
-        .pragma("cache_size", format!("-{cache_kib}"))
+        .pragma("cache_size", format!("-{READER_CACHE_KIB}"))
         // Reads of a mapped file would count as resident memory, and an I/O error would be a signal.
         .pragma("mmap_size", "0")
         .pragma("temp_store", "MEMORY")
-        .statement_cache_capacity(256)
-        .row_buffer_size(ROW_BUFFER)
         .disable_statement_logging()
 }
 
-async fn connect(path: &Path) -> Result<SqliteConnection, OpenError> {
-    let options = options(path, WRITER_CACHE_KIB)
-        .journal_mode(SqliteJournalMode::Wal)
-        .synchronous(SqliteSynchronous::Full)
-        .pragma("wal_autocheckpoint", WAL_AUTOCHECKPOINT_PAGES.to_string())
-        .pragma("journal_size_limit", WAL_SIZE_LIMIT_BYTES.to_string());
-    options.connect().await.map_err(|error| classify(path, &error))
+/// The writer's connection. It is used by one thread at a time, so SQLite needs no locks of its own.
+fn writing_connection(path: &Path) -> rusqlite::Result<Connection> {
+    let connection =
+        Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    connection.set_prepared_statement_cache_capacity(WRITER_STATEMENTS);
+    connection.execute_batch(&format!(
+        "PRAGMA synchronous = FULL;
+        PRAGMA cache_size = -{WRITER_CACHE_KIB};
+        PRAGMA mmap_size = 0;
+        PRAGMA temp_store = MEMORY;
+        PRAGMA wal_autocheckpoint = {WAL_AUTOCHECKPOINT_PAGES};
+        PRAGMA journal_size_limit = {WAL_SIZE_LIMIT_BYTES};"
+    ))?;
+    Ok(connection)
 }
 
-async fn apply_migrations(path: &Path, connection: &mut SqliteConnection) -> Result<Vec<(i64, String)>, OpenError> {
-    schema::migrate(connection).await.map_err(|error| match error {
+/// Makes the file if it is not there, and brings its schema up to date. Answers what was applied.
+async fn migrate_file(path: &Path) -> Result<Vec<(i64, String)>, OpenError> {
+    let unopened = |error: sqlx::Error| classify(path, &error.into());
+    let options =
+        options(path).create_if_missing(true).journal_mode(SqliteJournalMode::Wal).synchronous(SqliteSynchronous::Full);
+    let mut connection = options.connect().await.map_err(unopened)?;
+    let applied = schema::migrate(&mut connection).await.map_err(|error| match error {
         MigrateError::VersionMissing(found) => {
             OpenError::NewerSchema { path: path.to_owned(), found, known: schema::latest() }
         }
         MigrateError::VersionMismatch(version) => OpenError::ForeignSchema { path: path.to_owned(), version },
-        MigrateError::Execute(error) => classify(path, &error),
+        MigrateError::Execute(error) => unopened(error),
         other => OpenError::Failed { path: path.to_owned(), reason: other.to_string() },
-    })
+    })?;
+    connection.close().await.map_err(unopened)?;
+    Ok(applied)
 }
 
-fn classify(path: &Path, error: &sqlx::Error) -> OpenError {
+fn classify(path: &Path, error: &Error) -> OpenError {
     let path = path.to_owned();
-    let code = match error {
-        sqlx::Error::Database(database) => database.code().and_then(|code| code.parse::<u32>().ok()),
-        _ => None,
-    };
-    match code.map(|code| code & 0xff) {
+    match error.sqlite_code() {
         // SQLITE_NOTADB
         Some(26) => OpenError::NotADatabase { path },
         // SQLITE_READONLY, SQLITE_CANTOPEN

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use async_trait::async_trait;
+use rusqlite::Row;
 use sqlx::sqlite::SqliteRow;
 use weir_core::{
     AttemptId, DestinationId, Timestamp,
@@ -16,9 +17,9 @@ use weir_store::{
 
 use crate::{
     SqliteStore,
+    error::Result,
     rows::{count, delivery_id, destination_id, int, optional_time, small, time},
-    sql::{Batch, MAX_ROWS, Values, execute, fetch, padded},
-    store_error,
+    sql::{Batch, MAX_ROWS, Values, execute, fetch, padded, query},
     writer::{Operation, Recovery, Release, Transaction},
 };
 
@@ -48,9 +49,8 @@ impl Outbox for SqliteStore {
         // The empty blob sorts before every id.
         let after = after.as_ref().map_or(&[][..], |id| id.as_bytes());
         values.blob(after).int(before.as_nanos()).int(limit.into());
-        let rows = fetch(&self.readers, DUE_DESTINATIONS, values).await.map_err(|error| store_error(&error))?;
         let due = |row: &SqliteRow| Ok(DueDestination { destination_id: destination_id(row, 0)?, due: time(row, 1)? });
-        rows.iter().map(due).collect::<Result<_, sqlx::Error>>().map_err(|error| store_error(&error))
+        Ok(fetch(&self.readers, DUE_DESTINATIONS, values, due).await?)
     }
 
     async fn recover_claims(&self, now: Timestamp, all: bool, limit: u32) -> StoreResult<Recovered> {
@@ -58,28 +58,23 @@ impl Outbox for SqliteStore {
     }
 
     async fn send_history(&self, ids: &[DestinationId]) -> StoreResult<Vec<SendHistory>> {
-        let history = async {
-            let mut histories = Vec::with_capacity(ids.len());
-            for part in ids.chunks(MAX_ROWS) {
-                let size = padded(part.len());
-                let mut values = Values::with_capacity(size);
-                for id in part {
-                    values.blob(id.as_bytes());
-                }
-                values.nulls(size - part.len());
-                let rows = fetch(&self.readers, SEND_HISTORY.sql(size), values).await?;
-                let found: Result<HashMap<DestinationId, SendHistory>, sqlx::Error> =
-                    rows.iter().map(read_history).collect();
-                let found = found?;
-                histories.extend(part.iter().map(|id| found.get(id).copied().unwrap_or_default()));
+        let mut histories = Vec::with_capacity(ids.len());
+        for part in ids.chunks(MAX_ROWS) {
+            let size = padded(part.len());
+            let mut values = Values::with_capacity(size);
+            for id in part {
+                values.blob(id.as_bytes());
             }
-            Ok(histories)
-        };
-        history.await.map_err(|error: sqlx::Error| store_error(&error))
+            values.nulls(size - part.len());
+            let found = fetch(&self.readers, SEND_HISTORY.sql(size), values, read_history).await?;
+            let found: HashMap<DestinationId, SendHistory> = found.into_iter().collect();
+            histories.extend(part.iter().map(|id| found.get(id).copied().unwrap_or_default()));
+        }
+        Ok(histories)
     }
 }
 
-fn read_history(row: &SqliteRow) -> Result<(DestinationId, SendHistory), sqlx::Error> {
+fn read_history(row: &SqliteRow) -> Result<(DestinationId, SendHistory)> {
     let history = SendHistory { last_sent_at: optional_time(row, 1)?, unsettled: count(row, 2)? != 0 };
     Ok((destination_id(row, 0)?, history))
 }
@@ -129,7 +124,7 @@ SELECT id, destination_id, claim_epoch, attempts FROM deliveries INDEXED BY deli
 WHERE state = 1 AND (? OR claim_expires_at < ?) LIMIT +?";
 
 impl Transaction<'_, '_> {
-    pub(crate) async fn release(&mut self, operations: &mut [Release]) -> Result<(), sqlx::Error> {
+    pub(crate) fn release(&mut self, operations: &mut [Release]) -> Result<()> {
         if operations.is_empty() {
             return Ok(());
         }
@@ -137,7 +132,7 @@ impl Transaction<'_, '_> {
             .iter()
             .flat_map(|release| release.input.0.iter().map(|&claim| (claim, release.input.1)))
             .collect();
-        let mut held = self.held(all.iter().map(|&(claim, _)| claim)).await?;
+        let mut held = self.held(all.iter().map(|&(claim, _)| claim))?;
         let mut changed = 0;
         for part in all.chunks(MAX_ROWS) {
             let size = padded(part.len());
@@ -147,7 +142,7 @@ impl Transaction<'_, '_> {
                 values.blob(claim.delivery_id.as_bytes()).int(claim.epoch).int(now.as_nanos()).int(deleted.into());
             }
             values.nulls(4 * (size - part.len()));
-            changed += execute(self.connection, RELEASE.sql(size), values).await?;
+            changed += execute(self.connection, &RELEASE.sql(size), &values)?;
         }
         self.expect_held(held.len(), changed)?;
         for operation in operations {
@@ -157,13 +152,11 @@ impl Transaction<'_, '_> {
         Ok(())
     }
 
-    pub(crate) async fn recover(&mut self, recovery: Recovery) -> Result<Recovered, sqlx::Error> {
+    pub(crate) fn recover(&mut self, recovery: Recovery) -> Result<Recovered> {
         let mut values = Values::default();
         values.int(recovery.all.into()).int(recovery.now.as_nanos()).int(recovery.limit.into());
-        let rows = fetch(&mut *self.connection, ABANDONED, values).await?;
-        let results: Result<Vec<AttemptResult>, sqlx::Error> =
-            rows.iter().map(|row| self.unknown_outcome(row, recovery.now)).collect();
-        let settlements = self.settle_all(&results?.iter().collect::<Vec<_>>()).await?;
+        let results = query(self.connection, ABANDONED, &values, |row| self.unknown_outcome(row, recovery.now))?;
+        let settlements = self.settle_all(&results.iter().collect::<Vec<_>>())?;
         let count = |state| settlements.iter().filter(|&&settled| settled == Settlement::Settled(state)).count() as u64;
         Ok(Recovered {
             retried: count(weir_core::DeliveryState::Retrying),
@@ -173,7 +166,7 @@ impl Transaction<'_, '_> {
     }
 
     /// The attempt of a claim whose holder is gone: it may have been sent, up to this moment, and it counts.
-    fn unknown_outcome(&self, row: &SqliteRow, now: Timestamp) -> Result<AttemptResult, sqlx::Error> {
+    fn unknown_outcome(&self, row: &Row<'_>, now: Timestamp) -> Result<AttemptResult> {
         let claim =
             Claim { delivery_id: delivery_id(row, 0)?, destination_id: destination_id(row, 1)?, epoch: int(row, 2)? };
         let number = small(row, 3)? + 1;

@@ -3,15 +3,16 @@
 use std::collections::HashSet;
 
 use async_trait::async_trait;
-use sqlx::sqlite::SqliteRow;
+use rusqlite::Row;
 use weir_core::{DeliveryId, DeliveryState, DestinationId, Timestamp, claim::Claim, outcome::Verdict};
 use weir_store::{AttemptResult, DeliveryAction, Results, Settlement, StoreResult};
 
 use crate::{
     SqliteStore,
     edits::Edit,
+    error::{Error, Result},
     rows::{self, delivery_id, destination_id, int, outcome_code, state_code},
-    sql::{Batch, MAX_ROWS, Values, execute, fetch, padded},
+    sql::{Batch, MAX_ROWS, Values, execute, padded, query},
     writer::{Operation, Settle, Transaction},
 };
 
@@ -31,14 +32,6 @@ impl Results for SqliteStore {
     async fn cancel_delivery(&self, id: DeliveryId, now: Timestamp) -> StoreResult<DeliveryAction> {
         self.ask((id, now), |edit| Edit::operation(Edit::CancelDelivery(edit))).await
     }
-}
-
-/// Some claim was not held after all. Told from a real error by its kind, which no statement here returns.
-const CLAIMS_LOST: sqlx::Error = sqlx::Error::RowNotFound;
-
-/// Whether a group failed only because some claim was not held.
-pub(crate) fn claims_lost(error: &sqlx::Error) -> bool {
-    matches!(error, sqlx::Error::RowNotFound)
 }
 
 /// Columns: id, epoch, new state, counted attempts, due (NULL: as it was), now. The plus keeps the planner from walking all
@@ -80,12 +73,12 @@ UPDATE deliveries SET next_attempt_at = min(next_attempt_at, ?), updated_at = ? 
 const CANCEL: &str = "UPDATE deliveries SET state = 6, updated_at = ? WHERE id = ? AND state IN (0, 2)";
 
 impl Transaction<'_, '_> {
-    pub(crate) async fn settle(&mut self, operations: &mut [Settle]) -> Result<(), sqlx::Error> {
+    pub(crate) fn settle(&mut self, operations: &mut [Settle]) -> Result<()> {
         if operations.is_empty() {
             return Ok(());
         }
         let all: Vec<&AttemptResult> = operations.iter().flat_map(|settle| &settle.input).collect();
-        let mut settlements = self.settle_all(&all).await?.into_iter();
+        let mut settlements = self.settle_all(&all)?.into_iter();
         for operation in operations {
             operation.answer = Some(settlements.by_ref().take(operation.input.len()).collect());
         }
@@ -93,8 +86,8 @@ impl Transaction<'_, '_> {
     }
 
     /// Moves the deliveries on whose claims still hold, then records their attempts, and only theirs.
-    pub(crate) async fn settle_all(&mut self, results: &[&AttemptResult]) -> Result<Vec<Settlement>, sqlx::Error> {
-        let mut held = self.held(results.iter().map(|result| result.claim)).await?;
+    pub(crate) fn settle_all(&mut self, results: &[&AttemptResult]) -> Result<Vec<Settlement>> {
+        let mut held = self.held(results.iter().map(|result| result.claim))?;
         let mut settled = Vec::with_capacity(held.len());
         let answers: Vec<Settlement> = results
             .iter()
@@ -123,16 +116,16 @@ impl Transaction<'_, '_> {
                     .int(result.now.as_nanos());
             }
             values.nulls(6 * (size - part.len()));
-            changed += execute(self.connection, SETTLE.sql(size), values).await?;
+            changed += execute(self.connection, &SETTLE.sql(size), &values)?;
         }
         self.expect_held(settled.len(), changed)?;
-        self.insert_attempts(&settled).await?;
+        self.insert_attempts(&settled)?;
         Ok(answers)
     }
 
     /// Which claims are still held. Nearly always all of them are, so at first that is taken for granted, and the number of
     /// changed rows proves it ([`Transaction::expect_held`]).
-    pub(crate) async fn held(&mut self, claims: impl Iterator<Item = Claim>) -> Result<HashSet<Claim>, sqlx::Error> {
+    pub(crate) fn held(&mut self, claims: impl Iterator<Item = Claim>) -> Result<HashSet<Claim>> {
         let mut held: HashSet<Claim> = claims.collect();
         if !self.doubtful {
             return Ok(held);
@@ -146,17 +139,16 @@ impl Transaction<'_, '_> {
                 values.blob(claim.delivery_id.as_bytes()).int(claim.epoch);
             }
             values.nulls(2 * (size - part.len()));
-            for row in fetch(&mut *self.connection, HELD.sql(size), values).await? {
-                found.insert((delivery_id(&row, 0)?, int(&row, 1)?));
-            }
+            let read = |row: &Row<'_>| Ok((delivery_id(row, 0)?, int(row, 1)?));
+            found.extend(query(self.connection, &HELD.sql(size), &values, read)?);
         }
         held.retain(|claim| found.contains(&(claim.delivery_id, claim.epoch)));
         Ok(held)
     }
 
-    /// Fails the group with [`CLAIMS_LOST`] when fewer claims were held than thought; it then runs again, in doubt.
-    pub(crate) fn expect_held(&self, held: usize, changed: u64) -> Result<(), sqlx::Error> {
-        if changed == held as u64 { Ok(()) } else { Err(CLAIMS_LOST) }
+    /// Fails the group with [`Error::ClaimsLost`] when fewer claims were held than thought; it then runs again, in doubt.
+    pub(crate) fn expect_held(&self, held: usize, changed: u64) -> Result<()> {
+        if changed == held as u64 { Ok(()) } else { Err(Error::ClaimsLost) }
     }
 
     /// The state a verdict leads to and when the delivery is due again.
@@ -172,7 +164,7 @@ impl Transaction<'_, '_> {
         }
     }
 
-    async fn insert_attempts(&mut self, results: &[&AttemptResult]) -> Result<(), sqlx::Error> {
+    fn insert_attempts(&mut self, results: &[&AttemptResult]) -> Result<()> {
         for part in results.chunks(MAX_ROWS) {
             let size = padded(part.len());
             let mut values = Values::with_capacity(10 * size);
@@ -190,17 +182,13 @@ impl Transaction<'_, '_> {
                     .optional_text(attempt.response_body.as_deref());
             }
             values.nulls(10 * (size - part.len()));
-            execute(self.connection, INSERT_ATTEMPTS.sql(size), values).await?;
+            execute(self.connection, &INSERT_ATTEMPTS.sql(size), &values)?;
         }
         Ok(())
     }
 
-    pub(crate) async fn retry_delivery(
-        &mut self,
-        id: DeliveryId,
-        now: Timestamp,
-    ) -> Result<DeliveryAction, sqlx::Error> {
-        let Some((destination_id, state)) = self.find(id).await? else {
+    pub(crate) fn retry_delivery(&mut self, id: DeliveryId, now: Timestamp) -> Result<DeliveryAction> {
+        let Some((destination_id, state)) = self.find(id)? else {
             return Ok(DeliveryAction::NotFound);
         };
         if self.destinations.is_deleted(destination_id) {
@@ -211,16 +199,12 @@ impl Transaction<'_, '_> {
         }
         let mut values = Values::default();
         values.int(now.as_nanos()).int(now.as_nanos()).blob(id.as_bytes());
-        execute(self.connection, if state.is_waiting() { PULL_FORWARD } else { RETRY_ENDED }.into(), values).await?;
+        execute(self.connection, if state.is_waiting() { PULL_FORWARD } else { RETRY_ENDED }, &values)?;
         Ok(DeliveryAction::Done { destination_id })
     }
 
-    pub(crate) async fn cancel_delivery(
-        &mut self,
-        id: DeliveryId,
-        now: Timestamp,
-    ) -> Result<DeliveryAction, sqlx::Error> {
-        let Some((destination_id, state)) = self.find(id).await? else {
+    pub(crate) fn cancel_delivery(&mut self, id: DeliveryId, now: Timestamp) -> Result<DeliveryAction> {
+        let Some((destination_id, state)) = self.find(id)? else {
             return Ok(DeliveryAction::NotFound);
         };
         if !state.is_waiting() {
@@ -228,15 +212,15 @@ impl Transaction<'_, '_> {
         }
         let mut values = Values::default();
         values.int(now.as_nanos()).blob(id.as_bytes());
-        execute(self.connection, CANCEL.into(), values).await?;
+        execute(self.connection, CANCEL, &values)?;
         Ok(DeliveryAction::Done { destination_id })
     }
 
     /// The writer is alone, so what it reads holds until it writes.
-    async fn find(&mut self, id: DeliveryId) -> Result<Option<(DestinationId, DeliveryState)>, sqlx::Error> {
+    fn find(&mut self, id: DeliveryId) -> Result<Option<(DestinationId, DeliveryState)>> {
         let mut values = Values::default();
         values.blob(id.as_bytes());
-        let rows = fetch(&mut *self.connection, SELECT_ONE, values).await?;
-        rows.first().map(|row: &SqliteRow| Ok((destination_id(row, 0)?, rows::state(row, 1)?))).transpose()
+        let read = |row: &Row<'_>| Ok((destination_id(row, 0)?, rows::state(row, 1)?));
+        Ok(query(self.connection, SELECT_ONE, &values, read)?.pop())
     }
 }

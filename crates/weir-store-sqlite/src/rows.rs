@@ -9,63 +9,81 @@ use weir_core::{
     event::{Event, EventBody},
 };
 
-/// A stored value that this program could not have written.
-pub(crate) fn corrupt(what: &str) -> sqlx::Error {
-    sqlx::Error::Decode(format!("{what} in the database cannot be read").into())
+use crate::error::{Error, Result};
+
+/// A row of the writer's library or of the readers'. The columns' types are the schema's (STRICT).
+pub(crate) trait Columns {
+    fn optional_int(&self, column: usize) -> Result<Option<i64>>;
+    fn optional_text(&self, column: usize) -> Result<Option<String>>;
+    fn optional_blob(&self, column: usize) -> Result<Option<&[u8]>>;
 }
 
-// The columns' types are the schema's (STRICT), so sqlx need not check them for each value.
+impl Columns for rusqlite::Row<'_> {
+    fn optional_int(&self, column: usize) -> Result<Option<i64>> {
+        Ok(self.get_ref(column)?.as_i64_or_null().map_err(rusqlite::Error::from)?)
+    }
 
-pub(crate) fn int(row: &SqliteRow, column: usize) -> Result<i64, sqlx::Error> {
-    row.try_get_unchecked(column)
+    fn optional_text(&self, column: usize) -> Result<Option<String>> {
+        Ok(self.get(column)?)
+    }
+
+    fn optional_blob(&self, column: usize) -> Result<Option<&[u8]>> {
+        Ok(self.get_ref(column)?.as_blob_or_null().map_err(rusqlite::Error::from)?)
+    }
 }
 
-pub(crate) fn optional_int(row: &SqliteRow, column: usize) -> Result<Option<i64>, sqlx::Error> {
-    row.try_get_unchecked(column)
+impl Columns for SqliteRow {
+    fn optional_int(&self, column: usize) -> Result<Option<i64>> {
+        Ok(self.try_get_unchecked(column)?)
+    }
+
+    fn optional_text(&self, column: usize) -> Result<Option<String>> {
+        Ok(self.try_get_unchecked(column)?)
+    }
+
+    fn optional_blob(&self, column: usize) -> Result<Option<&[u8]>> {
+        Ok(self.try_get_unchecked(column)?)
+    }
 }
 
-pub(crate) fn small(row: &SqliteRow, column: usize) -> Result<u32, sqlx::Error> {
-    u32::try_from(int(row, column)?).map_err(|_| corrupt("a number"))
+pub(crate) fn int(row: &impl Columns, column: usize) -> Result<i64> {
+    row.optional_int(column)?.ok_or(Error::Corrupt("a number"))
 }
 
-pub(crate) fn count(row: &SqliteRow, column: usize) -> Result<u64, sqlx::Error> {
-    u64::try_from(int(row, column)?).map_err(|_| corrupt("a count"))
+pub(crate) fn small(row: &impl Columns, column: usize) -> Result<u32> {
+    u32::try_from(int(row, column)?).map_err(|_| Error::Corrupt("a number"))
 }
 
-pub(crate) fn time(row: &SqliteRow, column: usize) -> Result<Timestamp, sqlx::Error> {
+pub(crate) fn count(row: &impl Columns, column: usize) -> Result<u64> {
+    u64::try_from(int(row, column)?).map_err(|_| Error::Corrupt("a count"))
+}
+
+pub(crate) fn time(row: &impl Columns, column: usize) -> Result<Timestamp> {
     int(row, column).map(Timestamp::from_nanos)
 }
 
-pub(crate) fn optional_time(row: &SqliteRow, column: usize) -> Result<Option<Timestamp>, sqlx::Error> {
-    Ok(optional_int(row, column)?.map(Timestamp::from_nanos))
+pub(crate) fn optional_time(row: &impl Columns, column: usize) -> Result<Option<Timestamp>> {
+    Ok(row.optional_int(column)?.map(Timestamp::from_nanos))
 }
 
-pub(crate) fn text(row: &SqliteRow, column: usize) -> Result<String, sqlx::Error> {
-    row.try_get_unchecked(column)
+pub(crate) fn text(row: &impl Columns, column: usize) -> Result<String> {
+    row.optional_text(column)?.ok_or(Error::Corrupt("a text"))
 }
 
-pub(crate) fn optional_text(row: &SqliteRow, column: usize) -> Result<Option<String>, sqlx::Error> {
-    row.try_get_unchecked(column)
+pub(crate) fn id(row: &impl Columns, column: usize) -> Result<[u8; 16]> {
+    let bytes = row.optional_blob(column)?.unwrap_or_default();
+    bytes.try_into().map_err(|_| Error::Corrupt("an id"))
 }
 
-pub(crate) fn optional_blob(row: &SqliteRow, column: usize) -> Result<Option<&[u8]>, sqlx::Error> {
-    row.try_get_unchecked(column)
-}
-
-pub(crate) fn id(row: &SqliteRow, column: usize) -> Result<[u8; 16], sqlx::Error> {
-    let bytes: &[u8] = row.try_get_unchecked(column)?;
-    bytes.try_into().map_err(|_| corrupt("an id"))
-}
-
-pub(crate) fn destination_id(row: &SqliteRow, column: usize) -> Result<DestinationId, sqlx::Error> {
+pub(crate) fn destination_id(row: &impl Columns, column: usize) -> Result<DestinationId> {
     id(row, column).map(DestinationId::from_bytes)
 }
 
-pub(crate) fn delivery_id(row: &SqliteRow, column: usize) -> Result<DeliveryId, sqlx::Error> {
+pub(crate) fn delivery_id(row: &impl Columns, column: usize) -> Result<DeliveryId> {
     id(row, column).map(DeliveryId::from_bytes)
 }
 
-pub(crate) fn event_id(row: &SqliteRow, column: usize) -> Result<EventId, sqlx::Error> {
+pub(crate) fn event_id(row: &impl Columns, column: usize) -> Result<EventId> {
     id(row, column).map(EventId::from_bytes)
 }
 
@@ -74,45 +92,45 @@ pub(crate) const fn state_code(state: DeliveryState) -> i64 {
     state as i64
 }
 
-pub(crate) fn state(row: &SqliteRow, column: usize) -> Result<DeliveryState, sqlx::Error> {
+pub(crate) fn state(row: &impl Columns, column: usize) -> Result<DeliveryState> {
     let code = usize::try_from(int(row, column)?).ok();
-    code.and_then(|code| DeliveryState::ALL.get(code).copied()).ok_or_else(|| corrupt("a state"))
+    code.and_then(|code| DeliveryState::ALL.get(code).copied()).ok_or_else(|| Error::Corrupt("a state"))
 }
 
 pub(crate) const fn outcome_code(outcome: AttemptOutcome) -> i64 {
     outcome as i64
 }
 
-fn outcome(row: &SqliteRow, column: usize) -> Result<AttemptOutcome, sqlx::Error> {
+fn outcome(row: &impl Columns, column: usize) -> Result<AttemptOutcome> {
     let code = usize::try_from(int(row, column)?).ok();
-    code.and_then(|code| AttemptOutcome::ALL.get(code).copied()).ok_or_else(|| corrupt("an outcome"))
+    code.and_then(|code| AttemptOutcome::ALL.get(code).copied()).ok_or_else(|| Error::Corrupt("an outcome"))
 }
 
 /// What [`event`] reads.
 pub(crate) const EVENT_COLUMNS: &str =
     "e.id, e.tenant, e.event_type, e.created_at, e.idempotency_key, e.data_offset, e.body";
 
-pub(crate) fn event(row: &SqliteRow) -> Result<Event, sqlx::Error> {
+pub(crate) fn event(row: &impl Columns) -> Result<Event> {
     Ok(Event {
         id: event_id(row, 0)?,
         tenant: text(row, 1)?,
         event_type: text(row, 2)?,
         created_at: time(row, 3)?,
-        idempotency_key: optional_text(row, 4)?,
+        idempotency_key: row.optional_text(4)?,
         body: body(row, 5)?,
     })
 }
 
 /// A body from its offset and, in the next column, its bytes.
-pub(crate) fn body(row: &SqliteRow, column: usize) -> Result<EventBody, sqlx::Error> {
-    let bytes: Vec<u8> = row.try_get_unchecked(column + 1)?;
-    Ok(EventBody::stored(Bytes::from(bytes), small(row, column)?))
+pub(crate) fn body(row: &impl Columns, column: usize) -> Result<EventBody> {
+    let bytes = row.optional_blob(column + 1)?.ok_or(Error::Corrupt("a body"))?;
+    Ok(EventBody::stored(Bytes::copy_from_slice(bytes), small(row, column)?))
 }
 
 /// What [`delivery`] reads.
 pub(crate) const DELIVERY_COLUMNS: &str = "d.id, d.event_id, e.event_type, d.destination_id, d.state, d.attempts, d.next_attempt_at, d.created_at, d.updated_at";
 
-pub(crate) fn delivery(row: &SqliteRow) -> Result<Delivery, sqlx::Error> {
+pub(crate) fn delivery(row: &impl Columns) -> Result<Delivery> {
     let state = state(row, 4)?;
     Ok(Delivery {
         id: delivery_id(row, 0)?,
@@ -131,8 +149,8 @@ pub(crate) fn delivery(row: &SqliteRow) -> Result<Delivery, sqlx::Error> {
 pub(crate) const ATTEMPT_COLUMNS: &str =
     "id, delivery_id, number, sent_at, duration_ms, outcome, status_code, error, response_body";
 
-pub(crate) fn attempt(row: &SqliteRow) -> Result<Attempt, sqlx::Error> {
-    let status_code = optional_int(row, 6)?.map(u16::try_from).transpose();
+pub(crate) fn attempt(row: &impl Columns) -> Result<Attempt> {
+    let status_code = row.optional_int(6)?.map(u16::try_from).transpose();
     Ok(Attempt {
         id: AttemptId::from_bytes(id(row, 0)?),
         delivery_id: delivery_id(row, 1)?,
@@ -140,9 +158,9 @@ pub(crate) fn attempt(row: &SqliteRow) -> Result<Attempt, sqlx::Error> {
         sent_at: optional_time(row, 3)?,
         duration_ms: small(row, 4)?,
         outcome: outcome(row, 5)?,
-        status_code: status_code.map_err(|_| corrupt("a status code"))?,
-        error: optional_text(row, 7)?,
-        response_body: optional_text(row, 8)?,
+        status_code: status_code.map_err(|_| Error::Corrupt("a status code"))?,
+        error: row.optional_text(7)?,
+        response_body: row.optional_text(8)?,
     })
 }
 
@@ -152,8 +170,8 @@ pub(crate) fn limits_json(limits: &RateLimits) -> String {
     Value::Array(limits.as_slice().iter().map(limit).collect()).to_string()
 }
 
-pub(crate) fn limits(text: &str) -> Result<RateLimits, sqlx::Error> {
-    let unreadable = || corrupt("a rate limit");
+pub(crate) fn limits(text: &str) -> Result<RateLimits> {
+    let unreadable = || Error::Corrupt("a rate limit");
     let values: Vec<Value> = serde_json::from_str(text).map_err(|_| unreadable())?;
     let limit = |value: &Value| {
         let number = |name: &str| value[name].as_u64().and_then(|number| u32::try_from(number).ok());

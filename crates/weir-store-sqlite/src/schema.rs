@@ -7,8 +7,6 @@ use sqlx::{
     migrate::{Migrate as _, MigrateError, Migration, MigrationType, Migrator},
 };
 
-use crate::sql::{Values, fetch};
-
 /// Version, description, text.
 const MIGRATIONS: &[(i64, &str, &str)] = &[(1, "initial", include_str!("../../../migrations/sqlite/0001_initial.sql"))];
 
@@ -38,7 +36,7 @@ pub(crate) async fn migrate(connection: &mut SqliteConnection) -> Result<Vec<(i6
 /// The versions a file has, without making the table that records them.
 async fn applied(connection: &mut SqliteConnection) -> Result<Vec<i64>, MigrateError> {
     let known = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = '_sqlx_migrations'";
-    if fetch(&mut *connection, known, Values::default()).await?.is_empty() {
+    if sqlx::query(known).fetch_optional(&mut *connection).await?.is_none() {
         return Ok(Vec::new());
     }
     let rows = connection.list_applied_migrations("_sqlx_migrations").await?;

@@ -1,19 +1,24 @@
-//! Statements over many rows: built once per size, so that SQLite prepares each of them once.
+//! Statements over many rows, and the two ways to run one: on the writer's connection, and on a reader's.
 //!
-//! sqlx hands every statement to another thread, which costs more than a row does. A batch of n rows is therefore one
-//! statement whose size is the next power of two, filled up with rows of NULL that match and insert nothing ([`padded`]).
+//! A batch of n rows is one statement whose size is the next power of two, filled up with rows of NULL that match and
+//! insert nothing ([`padded`]): each size is prepared once, and opening a table with its indexes, which costs more than
+//! a row does, is done once for all of them.
 //! `LIMIT +?` instead of `LIMIT ?`: for a bare parameter SQLite plans the statement anew each time a value is bound.
 //! `OR ROLLBACK`, because the group is rolled back after an error anyway, and undoing one statement alone would cost
 //! each of them a journal.
 
 use std::sync::{Arc, OnceLock};
 
-use sqlx::{
-    Arguments as _, AssertSqlSafe, Sqlite, SqliteConnection,
-    encode::Encode,
-    sqlite::{SqliteArguments, SqliteRow},
-    types::Type,
+use rusqlite::{
+    Connection, Row,
+    types::{ToSqlOutput, Value, ValueRef},
 };
+use sqlx::{
+    Arguments as _, AssertSqlSafe, SqlitePool,
+    sqlite::{SqliteArguments, SqliteRow},
+};
+
+use crate::error::Result;
 
 /// The most rows in one statement: 2 to this power. With at most 16 values a row, well below SQLite's 32,766.
 const LARGEST: usize = 9;
@@ -54,76 +59,119 @@ pub(crate) fn padded(rows: usize) -> usize {
     rows.clamp(1, MAX_ROWS).next_power_of_two()
 }
 
-/// The values of one statement, in order.
+/// The values of one statement, in order. Borrowed wherever possible: SQLite makes the one copy there is.
 #[derive(Default)]
-pub(crate) struct Values {
-    values: SqliteArguments,
-    error: Option<sqlx::Error>,
-}
+pub(crate) struct Values<'v>(Vec<ToSqlOutput<'v>>);
 
-impl Values {
+impl<'v> Values<'v> {
     pub(crate) fn with_capacity(values: usize) -> Self {
-        let mut this = Self::default();
-        this.values.reserve(values, 0);
-        this
+        Self(Vec::with_capacity(values))
     }
 
-    fn push<'t>(&mut self, value: impl Encode<'t, Sqlite> + Type<Sqlite>) -> &mut Self {
-        if let Err(error) = self.values.add(value) {
-            self.error.get_or_insert(sqlx::Error::Encode(error));
-        }
+    fn push(&mut self, value: ValueRef<'v>) -> &mut Self {
+        self.0.push(ToSqlOutput::Borrowed(value));
         self
     }
 
     pub(crate) fn int(&mut self, value: i64) -> &mut Self {
-        self.push(value)
+        self.push(ValueRef::Integer(value))
     }
 
     pub(crate) fn optional_int(&mut self, value: Option<i64>) -> &mut Self {
-        self.push(value)
+        self.push(value.map_or(ValueRef::Null, ValueRef::Integer))
     }
 
-    pub(crate) fn blob(&mut self, value: &[u8]) -> &mut Self {
-        self.push(value)
+    pub(crate) fn blob(&mut self, value: &'v [u8]) -> &mut Self {
+        self.push(ValueRef::Blob(value))
     }
 
-    pub(crate) fn text(&mut self, value: &str) -> &mut Self {
-        self.push(value)
-    }
-
-    pub(crate) fn optional_text(&mut self, value: Option<&str>) -> &mut Self {
-        self.push(value)
-    }
-
-    pub(crate) fn nulls(&mut self, count: usize) -> &mut Self {
-        for _ in 0..count {
-            self.push(None::<i64>);
-        }
+    pub(crate) fn owned_blob(&mut self, value: Vec<u8>) -> &mut Self {
+        self.0.push(ToSqlOutput::Owned(Value::Blob(value)));
         self
     }
 
-    fn finish(self) -> Result<SqliteArguments, sqlx::Error> {
-        self.error.map_or(Ok(self.values), Err)
+    pub(crate) fn text(&mut self, value: &'v str) -> &mut Self {
+        self.push(ValueRef::Text(value.as_bytes()))
+    }
+
+    pub(crate) fn owned_text(&mut self, value: String) -> &mut Self {
+        self.0.push(ToSqlOutput::Owned(Value::Text(value)));
+        self
+    }
+
+    pub(crate) fn optional_text(&mut self, value: Option<&'v str>) -> &mut Self {
+        match value {
+            Some(value) => self.text(value),
+            None => self.push(ValueRef::Null),
+        }
+    }
+
+    pub(crate) fn nulls(&mut self, count: usize) -> &mut Self {
+        self.0.resize_with(self.0.len() + count, || ToSqlOutput::Borrowed(ValueRef::Null));
+        self
+    }
+
+    /// The same values for sqlx.
+    fn arguments(self) -> Result<SqliteArguments> {
+        let mut arguments = SqliteArguments::default();
+        arguments.reserve(self.0.len(), 0);
+        for value in self.0 {
+            let value = match value {
+                ToSqlOutput::Owned(value) => value,
+                ToSqlOutput::Borrowed(value) => value.try_into().map_err(rusqlite::Error::from)?,
+                _ => Value::Null,
+            };
+            let added = match value {
+                Value::Null => arguments.add(None::<i64>),
+                Value::Integer(value) => arguments.add(value),
+                Value::Real(value) => arguments.add(value),
+                Value::Text(value) => arguments.add(value),
+                Value::Blob(value) => arguments.add(value),
+            };
+            added.map_err(sqlx::Error::Encode)?;
+        }
+        Ok(arguments)
     }
 }
 
-/// Runs a statement; how many rows it changed.
-pub(crate) async fn execute(
-    connection: &mut SqliteConnection,
-    sql: Arc<str>,
-    values: Values,
-) -> Result<u64, sqlx::Error> {
-    let done = sqlx::query_with(AssertSqlSafe(sql), values.finish()?).execute(connection).await?;
-    Ok(done.rows_affected())
+/// Runs a statement on the writer's connection; how many rows it changed.
+pub(crate) fn execute(connection: &Connection, sql: &str, values: &Values<'_>) -> Result<u64> {
+    let mut statement = connection.prepare_cached(sql)?;
+    for (index, value) in values.0.iter().enumerate() {
+        statement.raw_bind_parameter(index + 1, value)?;
+    }
+    Ok(statement.raw_execute()? as u64)
 }
 
-/// Runs a statement to its end; its rows. To the end, because one that stops at its first row may not have changed all.
-pub(crate) async fn fetch<'c>(
-    connection: impl sqlx::Executor<'c, Database = Sqlite>,
+/// Runs a statement on the writer's connection to its end; its rows as `read` makes them. To the end, because one that stops
+/// at its first row may not have changed all.
+pub(crate) fn query<T>(
+    connection: &Connection,
+    sql: &str,
+    values: &Values<'_>,
+    mut read: impl FnMut(&Row<'_>) -> Result<T>,
+) -> Result<Vec<T>> {
+    let mut statement = connection.prepare_cached(sql)?;
+    for (index, value) in values.0.iter().enumerate() {
+        statement.raw_bind_parameter(index + 1, value)?;
+    }
+    let mut rows = statement.raw_query();
+    let mut all = Vec::new();
+    while let Some(row) = rows.next()? {
+        all.push(read(row)?);
+    }
+    Ok(all)
+}
+
+/// Runs a statement on one of the readers' connections; its rows as `read` makes them.
+pub(crate) async fn fetch<T>(
+    readers: &SqlitePool,
     sql: impl Into<Arc<str>>,
-    values: Values,
-) -> Result<Vec<SqliteRow>, sqlx::Error> {
-    sqlx::query_with(AssertSqlSafe(sql.into()), values.finish()?).fetch_all(connection).await
+    values: Values<'_>,
+    read: impl FnMut(&SqliteRow) -> Result<T>,
+) -> Result<Vec<T>> {
+    let rows = sqlx::query_with(AssertSqlSafe(sql.into()), values.arguments()?).fetch_all(readers).await?;
+    rows.iter().map(read).collect()
 }
 
 #[cfg(test)]

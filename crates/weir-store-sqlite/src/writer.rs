@@ -1,4 +1,4 @@
-//! The one writer: a task that owns the only writing connection and commits what waits together.
+//! The one writer: a thread that owns the only writing connection and commits what waits together.
 //!
 //! ```text
 //!   callers ──▶ channel ──▶ group: everything that waits ──▶ BEGIN IMMEDIATE … COMMIT ──▶ answers
@@ -13,7 +13,7 @@
 
 use std::{fs::File, sync::Arc};
 
-use sqlx::{Connection as _, SqliteConnection};
+use rusqlite::Connection;
 use tokio::{
     sync::{mpsc, oneshot},
     task::JoinHandle,
@@ -29,8 +29,8 @@ use crate::{
     bodies::RecentBodies,
     cache::{DestinationCache, Staged},
     edits::Edit,
-    results::claims_lost,
-    store_error,
+    error::{Error, Result},
+    sql::{Values, execute},
 };
 
 /// How many operations may wait before callers do.
@@ -60,7 +60,7 @@ impl<I, O> Pending<I, O> {
     }
 }
 
-pub(crate) type Ingest = Pending<Vec<NewEvent>, Vec<Result<Ingested, IngestRefusal>>>;
+pub(crate) type Ingest = Pending<Vec<NewEvent>, Vec<std::result::Result<Ingested, IngestRefusal>>>;
 pub(crate) type Claiming = Pending<(Vec<ClaimRequest>, Timestamp), Vec<Claims>>;
 pub(crate) type Release = Pending<(Vec<Claim>, Timestamp), u64>;
 pub(crate) type Settle = Pending<Vec<AttemptResult>, Vec<Settlement>>;
@@ -98,7 +98,7 @@ impl SqliteStore {
 
 /// What the functions of a transaction work with.
 pub(crate) struct Transaction<'t, 'c> {
-    pub(crate) connection: &'t mut SqliteConnection,
+    pub(crate) connection: &'t Connection,
     pub(crate) destinations: &'t mut Staged<'c>,
     pub(crate) bodies: &'t mut RecentBodies,
     /// Whether some claim was found lost, so that each must be looked at before it is taken for held.
@@ -161,17 +161,17 @@ impl Group {
             || self.claims.iter().any(|claim| claim.input.0.iter().any(|request| request.durable))
     }
 
-    async fn run(&mut self, transaction: &mut Transaction<'_, '_>) -> Result<(), sqlx::Error> {
+    fn run(&mut self, transaction: &mut Transaction<'_, '_>) -> Result<()> {
         for edit in &mut self.edits {
-            edit.run(transaction).await?;
+            edit.run(transaction)?;
         }
-        transaction.ingest(&mut self.ingests).await?;
-        transaction.settle(&mut self.settles).await?;
-        transaction.release(&mut self.releases).await?;
+        transaction.ingest(&mut self.ingests)?;
+        transaction.settle(&mut self.settles)?;
+        transaction.release(&mut self.releases)?;
         for recovery in &mut self.recoveries {
-            recovery.answer = Some(transaction.recover(recovery.input).await?);
+            recovery.answer = Some(transaction.recover(recovery.input)?);
         }
-        transaction.claim(&mut self.claims).await
+        transaction.claim(&mut self.claims)
     }
 
     fn finish(self, failure: Option<&StoreError>) {
@@ -202,37 +202,35 @@ impl Group {
 }
 
 struct Writer {
-    connection: SqliteConnection,
+    connection: Connection,
     destinations: Arc<DestinationCache>,
     bodies: RecentBodies,
     /// Whether commits are synced to disk now (`PRAGMA synchronous`).
     synced: bool,
 }
 
-/// Starts the writer. It ends when every sender is gone or on [`Operation::Close`], and holds `lock` until then.
+/// Starts the writer on a thread of its own. It ends when every sender is gone or on [`Operation::Close`], and holds `lock`
+/// until then.
 pub(crate) fn spawn(
-    connection: SqliteConnection,
+    connection: Connection,
     destinations: Arc<DestinationCache>,
     lock: File,
-) -> std::io::Result<(mpsc::Sender<Operation>, JoinHandle<()>)> {
+) -> (mpsc::Sender<Operation>, JoinHandle<()>) {
     let (sender, operations) = mpsc::channel(WAITING_OPERATIONS);
     let bodies = RecentBodies::new(RECENT_BODY_BYTES);
     let writer = Writer { connection, destinations, bodies, synced: true };
-    // On a thread of its own: a group goes back and forth between this task and SQLite's thread several times, and among
-    // the tasks of a busy runtime it would queue behind hundreds of them each time.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
-    let task = tokio::task::spawn_blocking(move || {
-        runtime.block_on(writer.run(operations));
+    let thread = tokio::task::spawn_blocking(move || {
+        writer.run(operations);
         drop(lock);
     });
-    Ok((sender, task))
+    (sender, thread)
 }
 
 impl Writer {
-    async fn run(mut self, mut operations: mpsc::Receiver<Operation>) {
+    fn run(mut self, mut operations: mpsc::Receiver<Operation>) {
         let mut arrived = Vec::with_capacity(MAX_GROUP_OPERATIONS);
         let mut open = true;
-        while open && operations.recv_many(&mut arrived, MAX_GROUP_OPERATIONS).await > 0 {
+        while open && operations.blocking_recv_many(&mut arrived, MAX_GROUP_OPERATIONS) > 0 {
             let mut group = Group::default();
             for operation in arrived.drain(..) {
                 if matches!(operation, Operation::Close) {
@@ -240,29 +238,29 @@ impl Writer {
                     break;
                 }
                 if group.is_full() {
-                    self.commit(std::mem::take(&mut group)).await;
+                    self.commit(std::mem::take(&mut group));
                 }
                 group.add(operation);
             }
-            self.commit(group).await;
+            self.commit(group);
         }
         drop(operations);
-        if let Err(error) = self.connection.close().await {
+        if let Err((_, error)) = self.connection.close() {
             tracing::warn!(%error, "the database did not close cleanly; the next start recovers it");
         }
     }
 
     /// Commits a group and answers it.
-    async fn commit(&mut self, mut group: Group) {
+    fn commit(&mut self, mut group: Group) {
         if group.operations == 0 {
             return;
         }
-        match self.run_group(&mut group).await.map_err(|error| store_error(&error)) {
+        match self.run_group(&mut group).map_err(StoreError::from) {
             Ok(()) => group.finish(None),
             Err(error @ StoreError::Failed(_)) if group.operations > 1 => {
                 tracing::warn!(%error, operations = group.operations, "a group failed; its operations run one by one");
                 for mut alone in group.split() {
-                    let outcome = self.run_group(&mut alone).await.map_err(|error| store_error(&error));
+                    let outcome = self.run_group(&mut alone).map_err(StoreError::from);
                     alone.finish(outcome.as_ref().err());
                 }
             }
@@ -271,63 +269,47 @@ impl Writer {
     }
 
     /// Runs a group, and once more in doubt when a claim in it was lost: the first run changed nothing then.
-    async fn run_group(&mut self, group: &mut Group) -> Result<(), sqlx::Error> {
-        match self.try_commit(group, false).await {
-            Err(error) if claims_lost(&error) => self.try_commit(group, true).await,
+    fn run_group(&mut self, group: &mut Group) -> Result<()> {
+        match self.try_commit(group, false) {
+            Err(Error::ClaimsLost) => self.try_commit(group, true),
             outcome => outcome,
         }
     }
 
-    async fn try_commit(&mut self, group: &mut Group, doubtful: bool) -> Result<(), sqlx::Error> {
-        self.begin(group.durable()).await?;
-        let destinations = Arc::clone(&self.destinations);
-        let mut staged = Staged::new(&destinations);
-        let done = {
-            let mut transaction = Transaction {
-                connection: &mut self.connection,
-                destinations: &mut staged,
-                bodies: &mut self.bodies,
-                doubtful,
-            };
-            group.run(&mut transaction).await
-        };
-        let done = match done {
-            Ok(()) => self.statement("COMMIT").await,
-            Err(error) => Err(error),
-        };
-        match done {
+    fn try_commit(&mut self, group: &mut Group, doubtful: bool) -> Result<()> {
+        self.begin(group.durable())?;
+        let mut staged = Staged::new(&self.destinations);
+        let mut transaction =
+            Transaction { connection: &self.connection, destinations: &mut staged, bodies: &mut self.bodies, doubtful };
+        let done = group.run(&mut transaction);
+        match done.and_then(|()| statement(&self.connection, "COMMIT")) {
             Ok(()) => {
                 staged.commit();
                 Ok(())
             }
             Err(error) => {
                 // SQLite has rolled back by itself after some errors; then there is nothing to roll back.
-                let _ = self.statement("ROLLBACK").await;
+                let _ = statement(&self.connection, "ROLLBACK");
                 Err(error)
             }
         }
     }
 
     /// Begins a transaction whose commit waits for the disk or does not, which cannot change once it has begun.
-    async fn begin(&mut self, durable: bool) -> Result<(), sqlx::Error> {
-        if self.synced == durable {
-            return self.statement("BEGIN IMMEDIATE").await;
+    fn begin(&mut self, durable: bool) -> Result<()> {
+        if self.synced != durable {
+            // Prepared anew each time: SQLite carries this pragma out when it prepares it, not when it steps. One kept
+            // prepared could do nothing, and acknowledged events would not be on disk.
+            let level = if durable { "PRAGMA synchronous = FULL" } else { "PRAGMA synchronous = NORMAL" };
+            self.connection.execute_batch(level)?;
+            self.synced = durable;
         }
-        let sql = if durable {
-            "PRAGMA synchronous = FULL; BEGIN IMMEDIATE"
-        } else {
-            "PRAGMA synchronous = NORMAL; BEGIN IMMEDIATE"
-        };
-        // SQLite carries this pragma out when it prepares it, not when it steps: one kept prepared could do nothing, and
-        // acknowledged events would not be on disk.
-        sqlx::query(sql).persistent(false).execute(&mut self.connection).await?;
-        self.synced = durable;
-        Ok(())
+        statement(&self.connection, "BEGIN IMMEDIATE")
     }
+}
 
-    async fn statement(&mut self, sql: &'static str) -> Result<(), sqlx::Error> {
-        sqlx::query(sql).execute(&mut self.connection).await.map(drop)
-    }
+fn statement(connection: &Connection, sql: &'static str) -> Result<()> {
+    execute(connection, sql, &Values::default()).map(drop)
 }
 
 #[cfg(test)]
@@ -335,6 +317,7 @@ mod tests {
     use weir_core::DestinationId;
 
     use super::*;
+    use crate::sql::query;
 
     fn pending<I, O>(input: I) -> Pending<I, O> {
         Pending { input, answer: None, reply: oneshot::channel().0 }
@@ -352,8 +335,8 @@ mod tests {
         group.durable()
     }
 
-    #[tokio::test]
-    async fn what_was_acknowledged_is_synced_to_disk_and_what_can_be_recovered_is_not() {
+    #[test]
+    fn what_was_acknowledged_is_synced_to_disk_and_what_can_be_recovered_is_not() {
         let settle = || Operation::Settle(pending(Vec::new()));
         let release = || Operation::Release(pending((Vec::new(), Timestamp::MIN)));
         assert!(!durable([claiming(false), settle(), release()]));
@@ -364,17 +347,17 @@ mod tests {
         assert!(!durable([Edit::Check(pending(())).operation()]));
     }
 
-    #[tokio::test]
-    async fn sqlite_itself_changes_between_synced_and_unsynced_commits_every_time() {
-        let connection = SqliteConnection::connect("sqlite::memory:").await.unwrap();
+    #[test]
+    fn sqlite_itself_changes_between_synced_and_unsynced_commits_every_time() {
+        let connection = Connection::open_in_memory().unwrap();
         let destinations = Arc::new(DestinationCache::default());
         let mut writer = Writer { connection, destinations, bodies: RecentBodies::new(0), synced: true };
         for durable in [false, true, false, true, true, false, false, true] {
-            writer.begin(durable).await.unwrap();
-            writer.statement("COMMIT").await.unwrap();
-            let synchronous: i64 =
-                sqlx::query_scalar("PRAGMA synchronous").fetch_one(&mut writer.connection).await.unwrap();
-            assert_eq!(synchronous, if durable { 2 } else { 1 });
+            writer.begin(durable).unwrap();
+            statement(&writer.connection, "COMMIT").unwrap();
+            let level = |row: &rusqlite::Row<'_>| Ok(row.get::<_, i64>(0)?);
+            let synchronous = query(&writer.connection, "PRAGMA synchronous", &Values::default(), level).unwrap();
+            assert_eq!(synchronous, [if durable { 2 } else { 1 }]);
         }
     }
 }

@@ -1,0 +1,48 @@
+//! What can go wrong in a statement, on the writer's side and on the readers'.
+
+use weir_store::StoreError;
+
+/// Why statements failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error(transparent)]
+    Writer(#[from] rusqlite::Error),
+    #[error(transparent)]
+    Reader(#[from] sqlx::Error),
+    /// A stored value that this program could not have written.
+    #[error("{0} in the database cannot be read")]
+    Corrupt(&'static str),
+    #[error("a value cannot be written: {0}")]
+    Unwritable(#[from] serde_json::Error),
+    /// Some claim was not held after all; the group runs again, in doubt.
+    #[error("a claim was lost")]
+    ClaimsLost,
+}
+
+pub(crate) type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// The primary result code of SQLite, where the error is one of its own.
+    pub(crate) fn sqlite_code(&self) -> Option<u32> {
+        let extended = match self {
+            Self::Writer(error) => error.sqlite_error().map(|error| error.extended_code.unsigned_abs()),
+            Self::Reader(sqlx::Error::Database(error)) => error.code().and_then(|code| code.parse().ok()),
+            _ => None,
+        };
+        extended.map(|code| code & 0xff)
+    }
+}
+
+/// Busy, full and unreadable disks may mend; anything else will fail again.
+impl From<Error> for StoreError {
+    fn from(error: Error) -> Self {
+        let passing = match &error {
+            Error::Reader(
+                sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::WorkerCrashed,
+            ) => true,
+            // SQLITE_BUSY, LOCKED, READONLY, IOERR, FULL, CANTOPEN.
+            error => matches!(error.sqlite_code(), Some(5 | 6 | 8 | 10 | 13 | 14)),
+        };
+        if passing { Self::Unavailable(error.to_string()) } else { Self::Failed(error.to_string()) }
+    }
+}
