@@ -50,29 +50,34 @@ CREATE UNIQUE INDEX events_idempotency ON events (tenant, idempotency_key) WHERE
 -- The hot table: narrow, and rewritten in place as a delivery moves on. States are small integers, because they are
 -- compared in every index predicate and 0 and 1 take no room in a row:
 --   0 pending, 1 delivering, 2 retrying, 3 delivered, 4 failed, 5 dead, 6 cancelled.
+-- A claimed delivery is `delivering` in the engine's memory and in `claims`; its row keeps the state it waits in, so 1 is
+-- never stored.
 CREATE TABLE deliveries (
     id               BLOB    NOT NULL PRIMARY KEY,
     event_id         BLOB    NOT NULL,
     destination_id   BLOB    NOT NULL,
-    state            INTEGER NOT NULL CHECK (state BETWEEN 0 AND 6),
+    state            INTEGER NOT NULL CHECK (state IN (0, 2, 3, 4, 5, 6)),
     attempts         INTEGER NOT NULL,
     -- When it is due. Kept while it is claimed, so that a claim given back is due as before.
     next_attempt_at  INTEGER NOT NULL,
-    -- Counts the claims; a write that settles one names it.
-    claim_epoch      INTEGER NOT NULL,
-    claim_expires_at INTEGER CHECK ((state = 1) = (claim_expires_at IS NOT NULL)),
     created_at       INTEGER NOT NULL, -- of the event
     updated_at       INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 -- Only what waits, one destination after the other, the oldest due first. `state` makes it cover the counts.
 CREATE INDEX deliveries_due ON deliveries (destination_id, next_attempt_at, id, state) WHERE state IN (0, 2);
--- Live claims: as many entries as sends are in flight, so it stays in memory and costs little.
-CREATE INDEX deliveries_claimed ON deliveries (destination_id, claim_expires_at, id) WHERE state = 1;
 CREATE UNIQUE INDEX deliveries_of_event ON deliveries (event_id, destination_id);
 CREATE INDEX deliveries_of_destination ON deliveries (destination_id, id);
 -- What ended badly: rare, and what people look for.
 CREATE INDEX deliveries_ended ON deliveries (state, id) WHERE state IN (4, 5, 6);
 CREATE INDEX deliveries_ended_of_destination ON deliveries (destination_id, state, id) WHERE state IN (4, 5, 6);
+
+-- The journal of claims that are out: one row for those that were made in one transaction, deleted when all have ended. For
+-- each delivery its id (16 bytes), when the claim expires (8) and the attempts counted before it (4), big-endian. Read at
+-- the start only: what is here may have been sent by an engine that died.
+CREATE TABLE claims (
+    id         INTEGER PRIMARY KEY,
+    deliveries BLOB NOT NULL
+) STRICT;
 
 -- Append-only. Outcomes: 0 delivered, 1 retryable, 2 rejected, 3 unknown.
 CREATE TABLE attempts (

@@ -1,10 +1,8 @@
-//! Claims: the deliveries of many destinations in one statement, with their bodies.
+//! Claims: each destination's oldest due deliveries, with their bodies, and the journal of what is out.
 
-use std::collections::{HashMap, HashSet};
-
-use rusqlite::Row;
+use rusqlite::{Connection, Row};
 use weir_core::{
-    DestinationId, EventId, Timestamp,
+    DeliveryId, EventId, Timestamp,
     claim::{Claim, ClaimedDelivery},
     event::EventBody,
 };
@@ -12,183 +10,202 @@ use weir_store::{ClaimRequest, Claims};
 
 use crate::{
     error::{Error, Result},
-    rows::{self, delivery_id, destination_id, event_id, int, small, time},
-    sql::{Batch, Values, padded, query},
+    live::{BatchId, Journal, LiveClaim},
+    rows::{self, Columns as _, delivery_id, destination_id, event_id, int, small, time},
+    sql::{Values, execute, query},
     writer::{Claiming, Transaction},
 };
 
-/// One arm for each destination: its oldest due deliveries, found by its part of the due index and bounded by LIMIT, so a
-/// long backlog costs no more than a short one and no destination stands in the way of another. Materialized, or the
-/// planner would multiply the update by the arms.
-pub(crate) static CLAIM: Batch = Batch::new(
-    "WITH due (id, expires_at, now) AS MATERIALIZED (",
-    "SELECT * FROM (SELECT id, ?, ? FROM deliveries INDEXED BY deliveries_due
-        WHERE destination_id = ? AND state IN (0, 2) AND next_attempt_at <= ? ORDER BY next_attempt_at, id LIMIT +?)",
-    " UNION ALL ",
-    ") UPDATE OR ROLLBACK deliveries SET state = 1, claim_epoch = claim_epoch + 1, claim_expires_at = due.expires_at, updated_at = due.now
-    FROM due WHERE deliveries.id = due.id
-    RETURNING id, event_id, destination_id, claim_epoch, attempts, created_at, next_attempt_at",
-);
-/// SQLite allows 500 arms; a statement of that many would be slow to prepare.
-const MAX_ARMS: usize = 64;
-
-pub(crate) const NEXT_DUE: &str = "
-SELECT next_attempt_at FROM deliveries INDEXED BY deliveries_due
-WHERE destination_id = ? AND state IN (0, 2) ORDER BY next_attempt_at LIMIT 1";
+/// The oldest waiting deliveries of one destination after a place, by its part of the due index: a long backlog costs no
+/// more than a short one, and no destination stands in the way of another. They come in the order of the index; the
+/// subquery's LIMIT keeps the planner from folding it into the join.
+pub(crate) const WAITING: &str = "
+SELECT d.id, due.next_attempt_at, d.event_id, d.attempts, d.created_at FROM (
+    SELECT id, next_attempt_at FROM deliveries INDEXED BY deliveries_due
+    WHERE destination_id = ? AND state IN (0, 2) AND (next_attempt_at, id) > (?, ?) ORDER BY next_attempt_at, id LIMIT +?
+) due CROSS JOIN deliveries d ON d.id = due.id";
 
 pub(crate) const BODY: &str = "SELECT data_offset, body FROM events INDEXED BY events_id WHERE id = ?";
 
-/// A request of the group under way: where its answer belongs.
-struct Asked<'r> {
-    operation: usize,
-    index: usize,
-    request: &'r ClaimRequest,
-    now: Timestamp,
-}
+const INSERT_JOURNAL: &str = "INSERT INTO claims (id, deliveries) VALUES (?, ?)";
+const REWRITE_JOURNAL: &str = "UPDATE claims SET deliveries = ?2 WHERE id = ?1";
+const DELETE_JOURNAL: &str = "DELETE FROM claims WHERE id = ?";
+const SELECT_JOURNAL: &str = "SELECT id, deliveries FROM claims ORDER BY id";
+const SELECT_CLAIMED: &str = "SELECT destination_id, attempts FROM deliveries WHERE id = ? AND state IN (0, 2)";
 
-/// A claimed row, without its body.
-struct Taken {
-    claim: Claim,
+/// A waiting delivery without its body.
+struct Waiting {
+    id: DeliveryId,
+    due: Timestamp,
     event_id: EventId,
     attempts: u32,
     created_at: Timestamp,
-    due: Timestamp,
 }
 
-impl Taken {
+impl Waiting {
     fn read(row: &Row<'_>) -> Result<Self> {
         Ok(Self {
-            claim: Claim {
-                delivery_id: delivery_id(row, 0)?,
-                destination_id: destination_id(row, 2)?,
-                epoch: int(row, 3)?,
-            },
-            event_id: event_id(row, 1)?,
-            attempts: small(row, 4)?,
-            created_at: time(row, 5)?,
-            due: time(row, 6)?,
+            id: delivery_id(row, 0)?,
+            due: time(row, 1)?,
+            event_id: event_id(row, 2)?,
+            attempts: small(row, 3)?,
+            created_at: time(row, 4)?,
         })
     }
 }
 
 impl Transaction<'_, '_> {
     pub(crate) fn claim(&mut self, operations: &mut [Claiming]) -> Result<()> {
-        if operations.is_empty() {
-            return Ok(());
-        }
-        let mut answers: Vec<Vec<Claims>> =
-            operations.iter().map(|operation| vec![Claims::default(); operation.input.0.len()]).collect();
-        for wave in self.waves(operations) {
-            for part in wave.chunks(MAX_ARMS) {
-                self.claim_part(part, &mut answers)?;
-            }
-        }
-        for (operation, answer) in operations.iter_mut().zip(answers) {
-            operation.answer = Some(answer);
+        for operation in operations {
+            let (requests, now) = &operation.input;
+            let claims: Result<Vec<Claims>> = requests.iter().map(|request| self.claim_one(request, *now)).collect();
+            operation.answer = Some(claims?);
         }
         Ok(())
     }
 
-    /// The requests of all operations, in waves that name a destination once: two requests in one statement would find
-    /// the same rows. Paused and deleted destinations are left out.
-    fn waves<'r>(&self, operations: &'r [Claiming]) -> Vec<Vec<Asked<'r>>> {
-        let mut waves: Vec<Vec<Asked<'r>>> = Vec::new();
-        let mut times_named: HashMap<DestinationId, usize> = HashMap::new();
-        for (operation, claiming) in operations.iter().enumerate() {
-            let (requests, now) = &claiming.input;
-            for (index, request) in requests.iter().enumerate() {
-                let destination = self.destinations.get(request.destination_id);
-                if destination.is_none_or(|destination| destination.settings.paused) {
-                    continue;
-                }
-                let wave = times_named.entry(request.destination_id).or_default();
-                if waves.len() == *wave {
-                    waves.push(Vec::new());
-                }
-                waves[*wave].push(Asked { operation, index, request, now: *now });
-                *wave += 1;
-            }
+    /// Nothing for paused and deleted destinations.
+    fn claim_one(&mut self, request: &ClaimRequest, now: Timestamp) -> Result<Claims> {
+        let mut claims = Claims::default();
+        let id = request.destination_id;
+        if self.destinations.get(id).is_none_or(|destination| destination.settings.paused) {
+            return Ok(claims);
         }
-        waves
+        let wanted = request.limit as usize;
+        let floor = self.claims.floor(id);
+        // One more than may be passed over and taken, for the due time of what remains.
+        let most = wanted + self.claims.count(id) + 1;
+        let mut values = Values::with_capacity(4);
+        values.blob(id.as_bytes()).int(floor.0.as_nanos()).blob(floor.1.as_bytes()).int(most as i64);
+        let mut up_to = floor;
+        for waiting in query(self.connection, WAITING, &values, Waiting::read)? {
+            if !self.claims.is_claimed(waiting.id) {
+                if claims.deliveries.len() == wanted || waiting.due > now {
+                    claims.next_due = Some(waiting.due).filter(|_| claims.deliveries.len() < wanted || wanted == 0);
+                    break;
+                }
+                claims.deliveries.push(self.take(&waiting, request, now)?);
+            }
+            up_to = (waiting.due, waiting.id);
+        }
+        if up_to != floor {
+            self.claims.raise_floor(id, up_to);
+        }
+        Ok(claims)
     }
 
-    fn claim_part(&mut self, asked: &[Asked<'_>], answers: &mut [Vec<Claims>]) -> Result<()> {
-        let taken = self.take(asked)?;
-        let bodies = self.bodies_of(&taken)?;
-        let arms: HashMap<DestinationId, &Asked<'_>> =
-            asked.iter().map(|one| (one.request.destination_id, one)).collect();
-        for row in taken {
-            let one = arms.get(&row.claim.destination_id).ok_or(Error::Corrupt("a claim"))?;
-            let body = self.bodies.get(row.event_id).or_else(|| bodies.get(&row.event_id));
-            answers[one.operation][one.index].deliveries.push(ClaimedDelivery {
-                claim: row.claim,
-                event_id: row.event_id,
-                event_created_at: row.created_at,
-                attempts: row.attempts,
-                body: body.cloned().ok_or(Error::Corrupt("a body"))?,
-                expires_at: one.request.expires_at,
+    fn take(&mut self, waiting: &Waiting, request: &ClaimRequest, now: Timestamp) -> Result<ClaimedDelivery> {
+        let claim = Claim { delivery_id: waiting.id, destination_id: request.destination_id, epoch: self.batch };
+        let &Waiting { attempts, event_id, .. } = waiting;
+        let &ClaimRequest { expires_at, .. } = request;
+        self.claims.make(LiveClaim { claim, batch: self.batch, expires_at, attempts, made_at: now });
+        Ok(ClaimedDelivery {
+            claim,
+            event_id,
+            event_created_at: waiting.created_at,
+            attempts,
+            body: self.body(event_id)?,
+            expires_at: request.expires_at,
+        })
+    }
+
+    fn body(&self, id: EventId) -> Result<EventBody> {
+        if let Some(body) = self.bodies.get(id) {
+            return Ok(body.clone());
+        }
+        let mut values = Values::default();
+        values.blob(id.as_bytes());
+        query(self.connection, BODY, &values, |row| rows::body(row, 0))?.pop().ok_or(Error::Corrupt("a body"))
+    }
+
+    /// Writes down what is claimed, and strikes out what is not any more.
+    pub(crate) fn keep_journal(&mut self) -> Result<()> {
+        let Journal { over, rewritten } = self.claims.journal();
+        for batch in over {
+            let mut values = Values::default();
+            values.int(batch);
+            execute(self.connection, DELETE_JOURNAL, &values)?;
+        }
+        for (batch, left) in rewritten {
+            self.write_journal(REWRITE_JOURNAL, batch, left.iter())?;
+        }
+        if self.claims.made().next().is_some() {
+            self.write_journal(INSERT_JOURNAL, self.batch, self.claims.made())?;
+        }
+        Ok(())
+    }
+
+    fn write_journal<'l>(&self, sql: &str, batch: BatchId, claims: impl Iterator<Item = &'l LiveClaim>) -> Result<()> {
+        let mut values = Values::default();
+        values.int(batch).owned_blob(claims.flat_map(Entry::bytes_of).collect());
+        execute(self.connection, sql, &values).map(drop)
+    }
+}
+
+/// What the journal keeps of a claim: the delivery's id, when the claim expires, and the attempts counted before it.
+struct Entry {
+    delivery_id: DeliveryId,
+    expires_at: Timestamp,
+    attempts: u32,
+}
+
+impl Entry {
+    const SIZE: usize = 28;
+
+    fn bytes_of(live: &LiveClaim) -> [u8; Self::SIZE] {
+        let mut bytes = [0; Self::SIZE];
+        bytes[..16].copy_from_slice(live.claim.delivery_id.as_bytes());
+        bytes[16..24].copy_from_slice(&live.expires_at.as_nanos().to_be_bytes());
+        bytes[24..].copy_from_slice(&live.attempts.to_be_bytes());
+        bytes
+    }
+
+    fn read_all(mut bytes: &[u8]) -> Result<Vec<Self>> {
+        let mut entries = Vec::with_capacity(bytes.len() / Self::SIZE);
+        while let Some((id, rest)) = bytes.split_first_chunk() {
+            let (expires_at, rest) = rest.split_first_chunk().ok_or(Error::Corrupt("a claim"))?;
+            let (attempts, rest) = rest.split_first_chunk().ok_or(Error::Corrupt("a claim"))?;
+            entries.push(Self {
+                delivery_id: DeliveryId::from_bytes(*id),
+                expires_at: Timestamp::from_nanos(i64::from_be_bytes(*expires_at)),
+                attempts: u32::from_be_bytes(*attempts),
             });
+            bytes = rest;
         }
-        let short = |one: &&Asked<'_>| {
-            let brought = answers[one.operation][one.index].deliveries.len();
-            brought < one.request.limit as usize || one.request.limit == 0
-        };
-        let short: Vec<&Asked<'_>> = asked.iter().filter(short).collect();
-        let next_due = self.next_due(&short)?;
-        for one in short {
-            answers[one.operation][one.index].next_due = next_due.get(&one.request.destination_id).copied().flatten();
-        }
-        Ok(())
+        Ok(entries)
     }
+}
 
-    /// Claims what is due, each destination's oldest first.
-    fn take(&mut self, asked: &[Asked<'_>]) -> Result<Vec<Taken>> {
-        let arms: Vec<&Asked<'_>> = asked.iter().filter(|one| one.request.limit > 0).collect();
-        if arms.is_empty() {
-            return Ok(Vec::new());
+/// The claims that an engine before this one left, and the last batch it wrote.
+pub(crate) fn load(connection: &Connection) -> Result<(Vec<LiveClaim>, BatchId)> {
+    let batch = |row: &Row<'_>| Ok((int(row, 0)?, Entry::read_all(row.optional_blob(1)?.unwrap_or_default())?));
+    let mut left = Vec::new();
+    let mut last = 0;
+    for (batch, entries) in query(connection, SELECT_JOURNAL, &Values::default(), batch)? {
+        last = batch;
+        let before = left.len();
+        for entry in entries {
+            left.extend(still_claimed(connection, batch, &entry)?);
         }
-        let size = padded(arms.len());
-        let mut values = Values::with_capacity(5 * size);
-        for one in &arms {
-            values
-                .int(one.request.expires_at.as_nanos())
-                .int(one.now.as_nanos())
-                .blob(one.request.destination_id.as_bytes())
-                .int(one.now.as_nanos())
-                .int(one.request.limit.into());
-        }
-        for _ in arms.len()..size {
-            // An arm that finds nothing; SQLite takes no NULL for a limit.
-            values.nulls(4).int(0);
-        }
-        let mut taken = query(self.connection, &CLAIM.sql(size), &values, Taken::read)?;
-        // The rows come in no promised order.
-        taken.sort_unstable_by_key(|row| (row.due, row.claim.delivery_id));
-        Ok(taken)
-    }
-
-    /// The bodies that are not in memory any more.
-    fn bodies_of(&mut self, taken: &[Taken]) -> Result<HashMap<EventId, EventBody>> {
-        let missing: HashSet<EventId> =
-            taken.iter().map(|taken| taken.event_id).filter(|&id| self.bodies.get(id).is_none()).collect();
-        let mut bodies = HashMap::with_capacity(missing.len());
-        for id in missing {
+        if left.len() == before {
             let mut values = Values::default();
-            values.blob(id.as_bytes());
-            let body = query(self.connection, BODY, &values, |row| rows::body(row, 0))?.pop();
-            bodies.insert(id, body.ok_or(Error::Corrupt("a body"))?);
+            values.int(batch);
+            execute(connection, DELETE_JOURNAL, &values)?;
         }
-        Ok(bodies)
     }
+    Ok((left, last))
+}
 
-    fn next_due(&mut self, asked: &[&Asked<'_>]) -> Result<HashMap<DestinationId, Option<Timestamp>>> {
-        let next_due = |one: &&Asked<'_>| {
-            let id = one.request.destination_id;
-            let mut values = Values::default();
-            values.blob(id.as_bytes());
-            let due = query(self.connection, NEXT_DUE, &values, |row| time(row, 0))?;
-            Ok((id, due.first().copied()))
-        };
-        asked.iter().map(next_due).collect()
-    }
+/// Whether the delivery waits with as many attempts as when it was claimed: then the claim has not ended.
+fn still_claimed(connection: &Connection, batch: BatchId, entry: &Entry) -> Result<Option<LiveClaim>> {
+    let &Entry { delivery_id, expires_at, attempts } = entry;
+    let mut values = Values::default();
+    values.blob(delivery_id.as_bytes());
+    let read = |row: &Row<'_>| Ok((destination_id(row, 0)?, small(row, 1)?));
+    let found = query(connection, SELECT_CLAIMED, &values, read)?.pop();
+    Ok(found.filter(|&(_, counted)| counted == attempts).map(|(destination_id, _)| {
+        let claim = Claim { delivery_id, destination_id, epoch: batch };
+        // When it was made is not known any more; the delivery's last change stands for it.
+        LiveClaim { claim, batch, expires_at, attempts, made_at: Timestamp::MIN }
+    }))
 }

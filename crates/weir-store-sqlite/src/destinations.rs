@@ -59,9 +59,9 @@ impl Destinations for SqliteStore {
 
     async fn destination_counts(&self, id: DestinationId) -> StoreResult<DestinationCounts> {
         let mut values = Values::default();
-        values.blob(id.as_bytes()).blob(id.as_bytes());
+        values.blob(id.as_bytes());
         let counted = fetch(&self.readers, COUNTS, values, Counted::read).await?;
-        Ok(total(&counted)?)
+        Ok(total(&counted, self.claims.counts(id))?)
     }
 
     async fn recent_sends(&self, id: DestinationId, now: Timestamp, window: Duration) -> StoreResult<u64> {
@@ -79,13 +79,11 @@ impl Destinations for SqliteStore {
     }
 }
 
-/// Both parts are read from their index alone; the oldest of each state is the one with the smallest id.
+/// Read from the index alone; the oldest of each state is the one with the smallest id. What is claimed is among them.
 pub(crate) const COUNTS: &str = "
 WITH counted (state, deliveries, oldest) AS (
     SELECT state, count(*), min(id) FROM deliveries INDEXED BY deliveries_due
     WHERE destination_id = ? AND state IN (0, 2) GROUP BY state
-    UNION ALL
-    SELECT 1, count(*), min(id) FROM deliveries INDEXED BY deliveries_claimed WHERE destination_id = ? AND state = 1
 )
 SELECT state, deliveries, (SELECT created_at FROM deliveries WHERE id = oldest) FROM counted";
 
@@ -108,15 +106,18 @@ impl Counted {
     }
 }
 
-fn total(counted: &[Counted]) -> Result<DestinationCounts> {
+/// The waiting deliveries less those that are claimed, before their first attempt or after it.
+fn total(counted: &[Counted], (first, later): (u64, u64)) -> Result<DestinationCounts> {
     let mut counts = DestinationCounts::default();
     for &Counted { state, deliveries, oldest } in counted {
-        match state {
-            DeliveryState::Pending => counts.pending = deliveries,
-            DeliveryState::Retrying => counts.retrying = deliveries,
-            DeliveryState::Delivering => counts.delivering = deliveries,
+        // The claims may have moved on since the rows were read.
+        let (waiting, claimed) = match state {
+            DeliveryState::Pending => (&mut counts.pending, first.min(deliveries)),
+            DeliveryState::Retrying => (&mut counts.retrying, later.min(deliveries)),
             _ => return Err(Error::Corrupt("a state")),
-        }
+        };
+        *waiting = deliveries - claimed;
+        counts.delivering += claimed;
         counts.oldest_created_at = match (counts.oldest_created_at, oldest) {
             (Some(known), Some(other)) => Some(known.min(other)),
             (known, other) => known.or(other),
@@ -148,6 +149,9 @@ const TOMBSTONE: &str = "UPDATE destinations SET deleted_at = ?, updated_at = ? 
 const CANCEL_WAITING: &str = "
 UPDATE deliveries INDEXED BY deliveries_due SET state = 6, updated_at = ? WHERE destination_id = ? AND state IN (0, 2)";
 
+/// What is under way ends by itself; few, so they are put back rather than left out of the statement before.
+const KEEP_CLAIMED: &str = "UPDATE deliveries SET state = CASE WHEN attempts = 0 THEN 0 ELSE 2 END WHERE id = ?";
+
 fn destination_values(destination: &Destination) -> Result<Values<'_>> {
     let settings = &destination.settings;
     let patterns: Vec<String> = settings.event_types.iter().map(ToString::to_string).collect();
@@ -162,7 +166,7 @@ fn destination_values(destination: &Destination) -> Result<Values<'_>> {
         .int(settings.timeout_ms.into())
         .owned_text(serde_json::to_string(&settings.retry)?)
         .owned_text(serde_json::to_string(&settings.headers)?)
-        .owned_text(settings.secret.reveal().to_string())
+        .owned_text(settings.secret.reveal())
         .int(settings.paused.into())
         .optional_text(destination.paused_reason.as_deref())
         .optional_int(destination.held_until.map(Timestamp::as_nanos))
@@ -278,6 +282,11 @@ impl Transaction<'_, '_> {
         let mut values = Values::default();
         values.int(now.as_nanos()).blob(id.as_bytes());
         execute(self.connection, CANCEL_WAITING, &values)?;
+        for claimed in self.claims.of(id) {
+            let mut values = Values::default();
+            values.blob(claimed.as_bytes());
+            execute(self.connection, KEEP_CLAIMED, &values)?;
+        }
         self.destinations.set(id, None);
         Ok(true)
     }

@@ -14,9 +14,6 @@ pub(crate) enum Error {
     Corrupt(&'static str),
     #[error("a value cannot be written: {0}")]
     Unwritable(#[from] serde_json::Error),
-    /// Some claim was not held after all; the group runs again, in doubt.
-    #[error("a claim was lost")]
-    ClaimsLost,
 }
 
 pub(crate) type Result<T> = std::result::Result<T, Error>;

@@ -33,7 +33,7 @@ impl History for SqliteStore {
             "SELECT {DELIVERY_COLUMNS} FROM deliveries d INDEXED BY deliveries_of_event CROSS JOIN events e ON e.id = d.event_id
              WHERE d.event_id = ? ORDER BY d.id DESC"
         );
-        self.read(sql, one(id.as_bytes()), rows::delivery).await
+        self.read(sql, one(id.as_bytes()), |row| self.delivery_as_it_is(row)).await
     }
 
     async fn list_events(&self, filter: &EventFilter, page: PageRequest) -> StoreResult<Page<Event>> {
@@ -43,10 +43,7 @@ impl History for SqliteStore {
     }
 
     async fn delivery(&self, id: DeliveryId) -> StoreResult<Option<DeliveryDetail>> {
-        let sql = format!(
-            "SELECT {DELIVERY_COLUMNS} FROM deliveries d CROSS JOIN events e ON e.id = d.event_id WHERE d.id = ?"
-        );
-        let Some(delivery) = self.read(sql, one(id.as_bytes()), rows::delivery).await?.pop() else {
+        let Some(delivery) = self.delivery_row(id).await? else {
             return Ok(None);
         };
         let sql = format!("SELECT {ATTEMPT_COLUMNS} FROM attempts WHERE delivery_id = ? ORDER BY number");
@@ -55,8 +52,18 @@ impl History for SqliteStore {
     }
 
     async fn list_deliveries(&self, filter: &DeliveryFilter, page: PageRequest) -> StoreResult<Page<Delivery>> {
-        let (sql, values) = deliveries_page(filter, page);
-        let rows = self.read(sql, values, rows::delivery).await?;
+        let rows = match filter.state {
+            Some(DeliveryState::Delivering) => self.claimed_deliveries(filter, page).await?,
+            Some(DeliveryState::Pending | DeliveryState::Retrying) => {
+                // What is claimed is among the rows, and left out of the page after they are read.
+                let claimed = self.claims.count(filter.destination_id) as u32;
+                let longer = PageRequest { limit: page.limit.saturating_add(claimed), ..page };
+                let mut rows = self.deliveries(filter, longer).await?;
+                rows.retain(|delivery| Some(delivery.state) == filter.state);
+                rows
+            }
+            _ => self.deliveries(filter, page).await?,
+        };
         Ok(cut(rows, page, |delivery| *delivery.id.as_bytes()))
     }
 
@@ -91,6 +98,43 @@ fn send(row: &SqliteRow) -> Result<SendRecord> {
 }
 
 impl SqliteStore {
+    async fn deliveries(&self, filter: &DeliveryFilter, page: PageRequest) -> StoreResult<Vec<Delivery>> {
+        let (sql, values) = deliveries_page(filter, page);
+        self.read(sql, values, |row| self.delivery_as_it_is(row)).await
+    }
+
+    fn delivery_as_it_is(&self, row: &SqliteRow) -> Result<Delivery> {
+        Ok(self.claims.overlay(rows::delivery(row)?))
+    }
+
+    /// The page of what is under way: known by id in memory, and as little as sends are in flight.
+    async fn claimed_deliveries(&self, filter: &DeliveryFilter, page: PageRequest) -> StoreResult<Vec<Delivery>> {
+        let mut ids = self.claims.ids(filter.destination_id);
+        ids.retain(|id| page.before.is_none_or(|before| *id.as_bytes() < before));
+        ids.sort_unstable_by(|one, other| other.cmp(one));
+        let fits = |delivery: &Delivery| {
+            delivery.state == DeliveryState::Delivering
+                && filter.event_id.is_none_or(|id| delivery.event_id == id)
+                && filter.from.is_none_or(|from| from <= delivery.created_at)
+                && filter.to.is_none_or(|to| delivery.created_at < to)
+        };
+        let mut rows = Vec::new();
+        for id in ids {
+            rows.extend(self.delivery_row(id).await?.filter(fits));
+            if rows.len() > page.limit as usize {
+                break;
+            }
+        }
+        Ok(rows)
+    }
+
+    async fn delivery_row(&self, id: DeliveryId) -> StoreResult<Option<Delivery>> {
+        let sql = format!(
+            "SELECT {DELIVERY_COLUMNS} FROM deliveries d CROSS JOIN events e ON e.id = d.event_id WHERE d.id = ?"
+        );
+        Ok(self.read(sql, one(id.as_bytes()), |row| self.delivery_as_it_is(row)).await?.pop())
+    }
+
     async fn read<T>(
         &self,
         sql: String,
@@ -175,14 +219,13 @@ pub(crate) fn events_page(filter: &EventFilter, page: PageRequest) -> (String, V
 }
 
 pub(crate) fn deliveries_page(filter: &DeliveryFilter, page: PageRequest) -> (String, Values<'_>) {
-    use DeliveryState::{Cancelled, Dead, Delivering, Failed, Pending, Retrying};
+    use DeliveryState::{Cancelled, Dead, Failed, Pending, Retrying};
     let mut conditions = Conditions::new();
     // The waiting states and `delivering` have no index in the order of ids, which every ingest and claim would have to
     // keep: their part of the due index or of the claims is read and sorted, however long the history is.
     let (index, predicate) = match (filter.event_id, filter.destination_id, filter.state) {
         (Some(_), _, _) => ("INDEXED BY deliveries_of_event", None),
         (None, _, Some(Pending | Retrying)) => ("INDEXED BY deliveries_due", Some("d.state IN (0, 2)")),
-        (None, _, Some(Delivering)) => ("INDEXED BY deliveries_claimed", None),
         (None, Some(_), Some(Failed | Dead | Cancelled)) => {
             ("INDEXED BY deliveries_ended_of_destination", Some("d.state IN (4, 5, 6)"))
         }

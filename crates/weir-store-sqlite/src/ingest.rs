@@ -36,8 +36,8 @@ pub(crate) static INSERT_EVENTS: Batch = Batch::new(
 /// Due at once: a delivery begins with the time of its event as its due time.
 pub(crate) static INSERT_DELIVERIES: Batch = Batch::new(
     "INSERT OR ROLLBACK INTO deliveries (id, event_id, destination_id, next_attempt_at, created_at, updated_at,
-        state, attempts, claim_epoch)
-    SELECT r.column1, r.column2, r.column3, r.column4, r.column4, r.column4, 0, 0, 0 FROM (VALUES ",
+        state, attempts)
+    SELECT r.column1, r.column2, r.column3, r.column4, r.column4, r.column4, 0, 0 FROM (VALUES ",
     "(?,?,?,?)",
     ",",
     ") AS r WHERE r.column1 IS NOT NULL",
@@ -125,6 +125,9 @@ impl Transaction<'_, '_> {
         }
         self.insert_events(&events)?;
         self.insert_deliveries(&deliveries)?;
+        for delivery in &deliveries {
+            self.claims.lower_floor(delivery.destination_id, delivery.event.created_at);
+        }
         for event in events {
             self.bodies.insert(event.id, &event.body);
         }

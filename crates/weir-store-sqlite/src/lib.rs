@@ -22,6 +22,7 @@ mod edits;
 mod error;
 mod history;
 mod ingest;
+mod live;
 mod open;
 mod outbox;
 #[cfg(test)]
@@ -40,6 +41,7 @@ use tokio::{sync::mpsc, task::JoinHandle};
 pub use open::OpenError;
 
 use cache::DestinationCache;
+use live::LiveClaims;
 use writer::Operation;
 
 /// The store of one engine in one SQLite file.
@@ -49,4 +51,5 @@ pub struct SqliteStore {
     writer: std::sync::Mutex<Option<JoinHandle<()>>>,
     readers: SqlitePool,
     destinations: Arc<DestinationCache>,
+    claims: Arc<LiveClaims>,
 }

@@ -18,8 +18,9 @@ use sqlx::{
 use crate::{
     SqliteStore,
     cache::DestinationCache,
-    destinations,
+    claims, destinations,
     error::Error,
+    live::LiveClaims,
     schema,
     writer::{self, Operation},
 };
@@ -85,6 +86,8 @@ impl SqliteStore {
         let connection = writing_connection(path).map_err(|error| classify(path, &error.into()))?;
         let loaded = destinations::load(&connection).map_err(|error| classify(path, &error))?;
         let destinations = Arc::new(DestinationCache::new(loaded));
+        let (left, last_batch) = claims::load(&connection).map_err(|error| classify(path, &error))?;
+        let claims = Arc::new(LiveClaims::new(left));
         let readers = SqlitePoolOptions::new()
             .max_connections(READERS)
             .min_connections(1)
@@ -95,8 +98,9 @@ impl SqliteStore {
             .connect_with(options(path).read_only(true))
             .await
             .map_err(|error| classify(path, &error.into()))?;
-        let (operations, writer) = writer::spawn(connection, Arc::clone(&destinations), lock);
-        Ok(Self { operations, writer: Some(writer).into(), readers, destinations })
+        let (operations, writer) =
+            writer::spawn(connection, Arc::clone(&destinations), Arc::clone(&claims), last_batch, lock);
+        Ok(Self { operations, writer: Some(writer).into(), readers, destinations, claims })
     }
 
     /// Brings the schema of a file up to date without running anything on it. Answers the versions and descriptions of

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 
 use async_trait::async_trait;
-use rusqlite::Row;
 use sqlx::sqlite::SqliteRow;
 use weir_core::{
     AttemptId, DestinationId, Timestamp,
@@ -17,9 +16,11 @@ use weir_store::{
 
 use crate::{
     SqliteStore,
+    claims::WAITING,
     error::Result,
-    rows::{count, delivery_id, destination_id, int, optional_time, small, time},
-    sql::{Batch, MAX_ROWS, Values, execute, fetch, padded, query},
+    live::{FIRST, LiveClaim},
+    rows::{delivery_id, destination_id, optional_time, time},
+    sql::{Batch, MAX_ROWS, Values, execute, fetch, padded},
     writer::{Operation, Recovery, Release, Transaction},
 };
 
@@ -45,12 +46,26 @@ impl Outbox for SqliteStore {
         after: Option<DestinationId>,
         limit: u32,
     ) -> StoreResult<Vec<DueDestination>> {
-        let mut values = Values::default();
-        // The empty blob sorts before every id.
-        let after = after.as_ref().map_or(&[][..], |id| id.as_bytes());
-        values.blob(after).int(before.as_nanos()).int(limit.into());
-        let due = |row: &SqliteRow| Ok(DueDestination { destination_id: destination_id(row, 0)?, due: time(row, 1)? });
-        Ok(fetch(&self.readers, DUE_DESTINATIONS, values, due).await?)
+        let mut after = after;
+        loop {
+            let mut values = Values::default();
+            // The empty blob sorts before every id.
+            let beyond = after.as_ref().map_or(&[][..], |id| id.as_bytes());
+            values.blob(beyond).int(before.as_nanos()).int(limit.into());
+            let read =
+                |row: &SqliteRow| Ok(DueDestination { destination_id: destination_id(row, 0)?, due: time(row, 1)? });
+            let page = fetch(&self.readers, DUE_DESTINATIONS, values, read).await?;
+            let Some(last) = page.last() else { return Ok(page) };
+            after = Some(last.destination_id);
+            let mut unclaimed = Vec::with_capacity(page.len());
+            for due in page {
+                unclaimed.extend(self.first_unclaimed(due).await?.filter(|due| due.due < before));
+            }
+            // An empty page would mean that there are no more.
+            if !unclaimed.is_empty() {
+                return Ok(unclaimed);
+            }
+        }
     }
 
     async fn recover_claims(&self, now: Timestamp, all: bool, limit: u32) -> StoreResult<Recovered> {
@@ -66,29 +81,40 @@ impl Outbox for SqliteStore {
                 values.blob(id.as_bytes());
             }
             values.nulls(size - part.len());
-            let found = fetch(&self.readers, SEND_HISTORY.sql(size), values, read_history).await?;
-            let found: HashMap<DestinationId, SendHistory> = found.into_iter().collect();
-            histories.extend(part.iter().map(|id| found.get(id).copied().unwrap_or_default()));
+            let found = fetch(&self.readers, LAST_SENDS.sql(size), values, read_last_send).await?;
+            let found: HashMap<DestinationId, Option<Timestamp>> = found.into_iter().collect();
+            histories.extend(part.iter().map(|&id| SendHistory {
+                last_sent_at: found.get(&id).copied().flatten(),
+                unsettled: self.claims.count(Some(id)) > 0,
+            }));
         }
         Ok(histories)
     }
 }
 
-fn read_history(row: &SqliteRow) -> Result<(DestinationId, SendHistory)> {
-    let history = SendHistory { last_sent_at: optional_time(row, 1)?, unsettled: count(row, 2)? != 0 };
-    Ok((destination_id(row, 0)?, history))
+impl SqliteStore {
+    /// The same destination with the due time of what is not claimed, if there is any.
+    async fn first_unclaimed(&self, due: DueDestination) -> Result<Option<DueDestination>> {
+        let id = due.destination_id;
+        let claimed = self.claims.count(Some(id));
+        if claimed == 0 {
+            return Ok(Some(due));
+        }
+        let mut values = Values::default();
+        values.blob(id.as_bytes()).int(FIRST.0.as_nanos()).blob(FIRST.1.as_bytes()).int(claimed as i64 + 1);
+        let read = |row: &SqliteRow| Ok((delivery_id(row, 0)?, time(row, 1)?));
+        let waiting = fetch(&self.readers, WAITING, values, read).await?;
+        let first = waiting.into_iter().find(|&(id, _)| !self.claims.is_claimed(id));
+        Ok(first.map(|(_, due)| DueDestination { destination_id: id, due }))
+    }
 }
 
-/// Back to the state a delivery with its attempts waits in; to `cancelled` when its destination is deleted (column 4).
-/// The plus keeps the planner from walking all claims instead of looking up these.
-pub(crate) static RELEASE: Batch = Batch::new(
-    "UPDATE OR ROLLBACK deliveries SET claim_expires_at = NULL, updated_at = r.column3,
-        state = CASE WHEN r.column4 THEN 6 WHEN attempts = 0 THEN 0 ELSE 2 END
-    FROM (VALUES ",
-    "(?,?,?,?)",
-    ",",
-    ") AS r WHERE deliveries.id = r.column1 AND claim_epoch = r.column2 AND +state = 1",
-);
+fn read_last_send(row: &SqliteRow) -> Result<(DestinationId, Option<Timestamp>)> {
+    Ok((destination_id(row, 0)?, optional_time(row, 1)?))
+}
+
+/// A claim given back, of a destination that is deleted.
+const CANCEL_RELEASED: &str = "UPDATE deliveries SET state = 6, updated_at = ? WHERE id = ? AND state IN (0, 2)";
 
 /// A loose index scan: from one destination straight to the next, however long their backlogs are.
 pub(crate) const DUE_DESTINATIONS: &str = "
@@ -107,55 +133,42 @@ WITH RECURSIVE waiting (id) AS (
 SELECT first.id, first.due FROM first CROSS JOIN destinations t ON t.id = first.id
 WHERE first.due < ? AND t.paused = 0 AND t.deleted_at IS NULL LIMIT +?";
 
-pub(crate) static SEND_HISTORY: Batch = Batch::new(
+pub(crate) static LAST_SENDS: Batch = Batch::new(
     "SELECT r.column1,
         (SELECT max(sent_at) FROM attempts INDEXED BY attempts_of_destination
-            WHERE destination_id = r.column1 AND sent_at IS NOT NULL),
-        EXISTS (SELECT 1 FROM deliveries INDEXED BY deliveries_claimed WHERE destination_id = r.column1 AND state = 1)
+            WHERE destination_id = r.column1 AND sent_at IS NOT NULL)
     FROM (VALUES ",
     "(?)",
     ",",
     ") AS r WHERE r.column1 IS NOT NULL",
 );
 
-/// Live claims are as many as sends in flight, so all of them may be looked at.
-pub(crate) const ABANDONED: &str = "
-SELECT id, destination_id, claim_epoch, attempts FROM deliveries INDEXED BY deliveries_claimed
-WHERE state = 1 AND (? OR claim_expires_at < ?) LIMIT +?";
-
 impl Transaction<'_, '_> {
     pub(crate) fn release(&mut self, operations: &mut [Release]) -> Result<()> {
-        if operations.is_empty() {
-            return Ok(());
-        }
-        let all: Vec<(Claim, Timestamp)> = operations
-            .iter()
-            .flat_map(|release| release.input.0.iter().map(|&claim| (claim, release.input.1)))
-            .collect();
-        let mut held = self.held(all.iter().map(|&(claim, _)| claim))?;
-        let mut changed = 0;
-        for part in all.chunks(MAX_ROWS) {
-            let size = padded(part.len());
-            let mut values = Values::with_capacity(4 * size);
-            for (claim, now) in part {
-                let deleted = self.destinations.is_deleted(claim.destination_id);
-                values.blob(claim.delivery_id.as_bytes()).int(claim.epoch).int(now.as_nanos()).int(deleted.into());
-            }
-            values.nulls(4 * (size - part.len()));
-            changed += execute(self.connection, &RELEASE.sql(size), &values)?;
-        }
-        self.expect_held(held.len(), changed)?;
         for operation in operations {
-            // Taken out as they are counted, so that a claim given back twice counts once.
-            operation.answer = Some(operation.input.0.iter().filter(|claim| held.remove(claim)).count() as u64);
+            let (claims, now) = &operation.input;
+            let mut released = 0;
+            for &claim in claims {
+                if !self.claims.is_held(claim) {
+                    continue;
+                }
+                self.claims.release(claim);
+                released += 1;
+                if self.destinations.is_deleted(claim.destination_id) {
+                    let mut values = Values::default();
+                    values.int(now.as_nanos()).blob(claim.delivery_id.as_bytes());
+                    execute(self.connection, CANCEL_RELEASED, &values)?;
+                }
+            }
+            operation.answer = Some(released);
         }
         Ok(())
     }
 
     pub(crate) fn recover(&mut self, recovery: Recovery) -> Result<Recovered> {
-        let mut values = Values::default();
-        values.int(recovery.all.into()).int(recovery.now.as_nanos()).int(recovery.limit.into());
-        let results = query(self.connection, ABANDONED, &values, |row| self.unknown_outcome(row, recovery.now))?;
+        let abandoned = self.claims.abandoned(recovery.now, recovery.all, recovery.limit as usize);
+        let results: Vec<AttemptResult> =
+            abandoned.iter().map(|live| self.unknown_outcome(live, recovery.now)).collect();
         let settlements = self.settle_all(&results.iter().collect::<Vec<_>>())?;
         let count = |state| settlements.iter().filter(|&&settled| settled == Settlement::Settled(state)).count() as u64;
         Ok(Recovered {
@@ -166,10 +179,9 @@ impl Transaction<'_, '_> {
     }
 
     /// The attempt of a claim whose holder is gone: it may have been sent, up to this moment, and it counts.
-    fn unknown_outcome(&self, row: &Row<'_>, now: Timestamp) -> Result<AttemptResult> {
-        let claim =
-            Claim { delivery_id: delivery_id(row, 0)?, destination_id: destination_id(row, 1)?, epoch: int(row, 2)? };
-        let number = small(row, 3)? + 1;
+    fn unknown_outcome(&self, live: &LiveClaim, now: Timestamp) -> AttemptResult {
+        let claim = live.claim;
+        let number = live.attempts + 1;
         let destination = self.destinations.get(claim.destination_id);
         let exhausted = destination.is_some_and(|destination| number >= destination.settings.retry.max_attempts);
         let attempt = Attempt {
@@ -187,6 +199,6 @@ impl Transaction<'_, '_> {
             response_body: None,
         };
         let verdict = if exhausted { Verdict::Dead } else { Verdict::Retry { at: now } };
-        Ok(AttemptResult { claim, attempt, verdict, now })
+        AttemptResult { claim, attempt, verdict, now }
     }
 }

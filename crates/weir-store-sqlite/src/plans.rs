@@ -5,12 +5,12 @@ use weir_core::{DeliveryState, DestinationId, EventId, Timestamp};
 use weir_store::{DeliveryFilter, EventFilter, PageRequest};
 
 use crate::{
-    claims::{BODY, CLAIM, NEXT_DUE},
+    claims::{BODY, WAITING},
     destinations::{COUNTS, RECENT_SENDS},
     history::{SENDS, deliveries_page, events_page},
     ingest::KNOWN_KEYS,
-    outbox::{ABANDONED, DUE_DESTINATIONS, RELEASE, SEND_HISTORY},
-    results::{HELD, SETTLE},
+    outbox::{DUE_DESTINATIONS, LAST_SENDS},
+    results::SETTLE,
     rows::text,
     sql::{Values, query},
 };
@@ -32,11 +32,9 @@ fn hot_statements_use_their_indexes_at_every_size() {
     for size in [1, 2, 4, 8, 16, 32, 64, 128, 256, 512] {
         for (name, batch, index) in [
             ("settle", &SETTLE, "SEARCH deliveries USING PRIMARY KEY (id=?)"),
-            ("release", &RELEASE, "SEARCH deliveries USING PRIMARY KEY (id=?)"),
-            ("held", &HELD, "SEARCH d USING PRIMARY KEY (id=?)"),
             ("known keys", &KNOWN_KEYS, "SEARCH e USING INDEX events_idempotency (tenant=? AND idempotency_key=?)"),
             ("known keys", &KNOWN_KEYS, "SEARCH d USING COVERING INDEX deliveries_of_event (event_id=?)"),
-            ("send history", &SEND_HISTORY, "USING COVERING INDEX attempts_of_destination (destination_id=?"),
+            ("last sends", &LAST_SENDS, "USING COVERING INDEX attempts_of_destination (destination_id=?"),
         ] {
             let plan = plan(&connection, &batch.sql(size));
             assert!(plan.contains(index), "{name} of {size}:\n{plan}");
@@ -44,13 +42,16 @@ fn hot_statements_use_their_indexes_at_every_size() {
             assert!(!plan.contains("SCAN deliveries"), "{name} of {size}:\n{plan}");
         }
     }
-    let searched = "SEARCH deliveries USING COVERING INDEX deliveries_due (destination_id=? AND next_attempt_at<?)";
-    for arms in [1, 2, 4, 8, 16, 32, 64] {
-        let plan = plan(&connection, &CLAIM.sql(arms));
-        assert_eq!(plan.matches(searched).count(), arms, "{plan}");
-        assert!(plan.contains("SEARCH deliveries USING PRIMARY KEY (id=?)"), "{plan}");
-        assert!(!plan.contains("TEMP B-TREE"), "{plan}");
-    }
+}
+
+#[test]
+fn a_claim_walks_its_part_of_the_due_index_from_its_floor_without_sorting() {
+    let plan = plan(&database(), WAITING);
+    let searched =
+        "SEARCH deliveries USING COVERING INDEX deliveries_due (destination_id=? AND (next_attempt_at,id)>(?,?))";
+    assert!(plan.contains(searched), "{plan}");
+    assert!(plan.contains("SEARCH d USING PRIMARY KEY (id=?)"), "{plan}");
+    assert!(!plan.contains("TEMP B-TREE"), "{plan}");
 }
 
 #[test]
@@ -58,12 +59,9 @@ fn reads_use_their_indexes() {
     let connection = database();
     for (name, sql, index) in [
         ("counts", COUNTS, "USING COVERING INDEX deliveries_due (destination_id=?)"),
-        ("counts", COUNTS, "USING COVERING INDEX deliveries_claimed (destination_id=?)"),
         ("recent sends", RECENT_SENDS, "USING COVERING INDEX attempts_of_destination (destination_id=? AND sent_at>?"),
         ("sends", SENDS, "USING INDEX attempts_of_destination (destination_id=? AND sent_at>?"),
-        ("next due", NEXT_DUE, "USING COVERING INDEX deliveries_due (destination_id=?)"),
         ("body", BODY, "USING INDEX events_id (id=?)"),
-        ("abandoned", ABANDONED, "USING INDEX deliveries_claimed"),
         ("due", DUE_DESTINATIONS, "USING COVERING INDEX deliveries_due (destination_id>?)"),
     ] {
         let plan = plan(&connection, sql);
@@ -86,7 +84,7 @@ fn lists_walk_one_index_without_sorting() {
             "deliveries_of_destination (destination_id=? AND id>? AND id<?)",
         ),
         (
-            DeliveryFilter { destination_id, state: failed, ..base.clone() },
+            DeliveryFilter { destination_id, state: failed, ..base },
             "deliveries_ended_of_destination (destination_id=? AND state=? AND id>? AND id<?)",
         ),
     ];
@@ -101,11 +99,7 @@ fn lists_walk_one_index_without_sorting() {
             DeliveryFilter { event_id: Some(EventId::from_bytes([1; 16])), ..base.clone() },
             "deliveries_of_event (event_id=?",
         ),
-        (DeliveryFilter { state: Some(DeliveryState::Retrying), ..base.clone() }, "deliveries_due"),
-        (
-            DeliveryFilter { state: Some(DeliveryState::Delivering), destination_id, ..base },
-            "deliveries_claimed (destination_id=?",
-        ),
+        (DeliveryFilter { state: Some(DeliveryState::Retrying), ..base }, "deliveries_due"),
     ];
     for (filter, index) in sorted {
         let plan = plan(&connection, &deliveries_page(&filter, page).0);

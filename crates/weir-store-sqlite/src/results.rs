@@ -1,17 +1,15 @@
 //! How deliveries end: results recorded in batches, and what a person asks of one delivery.
 
-use std::collections::HashSet;
-
 use async_trait::async_trait;
 use rusqlite::Row;
-use weir_core::{DeliveryId, DeliveryState, DestinationId, Timestamp, claim::Claim, outcome::Verdict};
+use weir_core::{DeliveryId, DeliveryState, DestinationId, Timestamp, outcome::Verdict};
 use weir_store::{AttemptResult, DeliveryAction, Results, Settlement, StoreResult};
 
 use crate::{
     SqliteStore,
     edits::Edit,
     error::{Error, Result},
-    rows::{self, delivery_id, destination_id, int, outcome_code, state_code},
+    rows::{self, destination_id, outcome_code, state_code},
     sql::{Batch, MAX_ROWS, Values, execute, padded, query},
     writer::{Operation, Settle, Transaction},
 };
@@ -34,23 +32,15 @@ impl Results for SqliteStore {
     }
 }
 
-/// Columns: id, epoch, new state, counted attempts, due (NULL: as it was), now. The plus keeps the planner from walking all
-/// claims instead of looking up these.
+/// Columns: id, new state, counted attempts, due (NULL: as it was), now. The plus keeps the planner from walking all that
+/// waits instead of looking up these.
 pub(crate) static SETTLE: Batch = Batch::new(
-    "UPDATE OR ROLLBACK deliveries SET state = r.column3, attempts = r.column4, claim_expires_at = NULL,
-        next_attempt_at = coalesce(r.column5, next_attempt_at), updated_at = r.column6
+    "UPDATE OR ROLLBACK deliveries SET state = r.column2, attempts = r.column3,
+        next_attempt_at = coalesce(r.column4, next_attempt_at), updated_at = r.column5
     FROM (VALUES ",
-    "(?,?,?,?,?,?)",
+    "(?,?,?,?,?)",
     ",",
-    ") AS r WHERE deliveries.id = r.column1 AND claim_epoch = r.column2 AND +state = 1",
-);
-
-/// Which of some claims are still held.
-pub(crate) static HELD: Batch = Batch::new(
-    "SELECT d.id, d.claim_epoch FROM (VALUES ",
-    "(?,?)",
-    ",",
-    ") AS r CROSS JOIN deliveries d ON d.id = r.column1 AND d.claim_epoch = r.column2 AND +d.state = 1",
+    ") AS r WHERE deliveries.id = r.column1 AND +state IN (0, 2)",
 );
 
 static INSERT_ATTEMPTS: Batch = Batch::new(
@@ -87,68 +77,42 @@ impl Transaction<'_, '_> {
 
     /// Moves the deliveries on whose claims still hold, then records their attempts, and only theirs.
     pub(crate) fn settle_all(&mut self, results: &[&AttemptResult]) -> Result<Vec<Settlement>> {
-        let mut held = self.held(results.iter().map(|result| result.claim))?;
-        let mut settled = Vec::with_capacity(held.len());
-        let answers: Vec<Settlement> = results
-            .iter()
-            .map(|result| {
-                // Taken out as it is answered, so that of two results for one claim the first counts.
-                if held.remove(&result.claim) {
-                    settled.push(*result);
-                    Settlement::Settled(self.next_state(result).0)
-                } else {
-                    Settlement::ClaimLost
-                }
-            })
-            .collect();
-        let mut changed = 0;
+        let mut settled = Vec::with_capacity(results.len());
+        let mut answers = Vec::with_capacity(results.len());
+        for &result in results {
+            if !self.claims.is_held(result.claim) {
+                answers.push(Settlement::ClaimLost);
+                continue;
+            }
+            // Ended as it is answered, so that of two results for one claim the first counts.
+            self.claims.settle(result.claim);
+            let (state, due) = self.next_state(result);
+            if let Some(due) = due {
+                self.claims.lower_floor(result.claim.destination_id, due);
+            }
+            answers.push(Settlement::Settled(state));
+            settled.push((result, state, due));
+        }
         for part in settled.chunks(MAX_ROWS) {
             let size = padded(part.len());
-            let mut values = Values::with_capacity(6 * size);
-            for result in part {
-                let (state, due) = self.next_state(result);
+            let mut values = Values::with_capacity(5 * size);
+            for (result, state, due) in part {
                 values
                     .blob(result.claim.delivery_id.as_bytes())
-                    .int(result.claim.epoch)
-                    .int(state_code(state))
+                    .int(state_code(*state))
                     .int(result.attempt.number.into())
                     .optional_int(due.map(Timestamp::as_nanos))
                     .int(result.now.as_nanos());
             }
-            values.nulls(6 * (size - part.len()));
-            changed += execute(self.connection, &SETTLE.sql(size), &values)?;
+            values.nulls(5 * (size - part.len()));
+            if execute(self.connection, &SETTLE.sql(size), &values)? != part.len() as u64 {
+                // A claimed delivery waits, in the table; nothing else moves it on.
+                return Err(Error::Corrupt("a claim"));
+            }
         }
-        self.expect_held(settled.len(), changed)?;
+        let settled: Vec<&AttemptResult> = settled.into_iter().map(|(result, ..)| result).collect();
         self.insert_attempts(&settled)?;
         Ok(answers)
-    }
-
-    /// Which claims are still held. Nearly always all of them are, so at first that is taken for granted, and the number of
-    /// changed rows proves it ([`Transaction::expect_held`]).
-    pub(crate) fn held(&mut self, claims: impl Iterator<Item = Claim>) -> Result<HashSet<Claim>> {
-        let mut held: HashSet<Claim> = claims.collect();
-        if !self.doubtful {
-            return Ok(held);
-        }
-        let asked: Vec<Claim> = held.iter().copied().collect();
-        let mut found: HashSet<(DeliveryId, i64)> = HashSet::new();
-        for part in asked.chunks(MAX_ROWS) {
-            let size = padded(part.len());
-            let mut values = Values::with_capacity(2 * size);
-            for claim in part {
-                values.blob(claim.delivery_id.as_bytes()).int(claim.epoch);
-            }
-            values.nulls(2 * (size - part.len()));
-            let read = |row: &Row<'_>| Ok((delivery_id(row, 0)?, int(row, 1)?));
-            found.extend(query(self.connection, &HELD.sql(size), &values, read)?);
-        }
-        held.retain(|claim| found.contains(&(claim.delivery_id, claim.epoch)));
-        Ok(held)
-    }
-
-    /// Fails the group with [`Error::ClaimsLost`] when fewer claims were held than thought; it then runs again, in doubt.
-    pub(crate) fn expect_held(&self, held: usize, changed: u64) -> Result<()> {
-        if changed == held as u64 { Ok(()) } else { Err(Error::ClaimsLost) }
     }
 
     /// The state a verdict leads to and when the delivery is due again.
@@ -200,6 +164,7 @@ impl Transaction<'_, '_> {
         let mut values = Values::default();
         values.int(now.as_nanos()).int(now.as_nanos()).blob(id.as_bytes());
         execute(self.connection, if state.is_waiting() { PULL_FORWARD } else { RETRY_ENDED }, &values)?;
+        self.claims.lower_floor(destination_id, now);
         Ok(DeliveryAction::Done { destination_id })
     }
 
@@ -221,6 +186,9 @@ impl Transaction<'_, '_> {
         let mut values = Values::default();
         values.blob(id.as_bytes());
         let read = |row: &Row<'_>| Ok((destination_id(row, 0)?, rows::state(row, 1)?));
-        Ok(query(self.connection, SELECT_ONE, &values, read)?.pop())
+        let found = query(self.connection, SELECT_ONE, &values, read)?.pop();
+        let claimed = self.claims.is_claimed(id);
+        Ok(found
+            .map(|(destination_id, state)| (destination_id, if claimed { DeliveryState::Delivering } else { state })))
     }
 }

@@ -29,7 +29,8 @@ use crate::{
     bodies::RecentBodies,
     cache::{DestinationCache, Staged},
     edits::Edit,
-    error::{Error, Result},
+    error::Result,
+    live::{BatchId, LiveClaims, StagedClaims},
     sql::{Values, execute},
 };
 
@@ -101,8 +102,9 @@ pub(crate) struct Transaction<'t, 'c> {
     pub(crate) connection: &'t Connection,
     pub(crate) destinations: &'t mut Staged<'c>,
     pub(crate) bodies: &'t mut RecentBodies,
-    /// Whether some claim was found lost, so that each must be looked at before it is taken for held.
-    pub(crate) doubtful: bool,
+    pub(crate) claims: &'t mut StagedClaims<'c>,
+    /// What claims of this transaction are journaled under; the epoch of each.
+    pub(crate) batch: BatchId,
 }
 
 /// Operations that commit together.
@@ -171,7 +173,8 @@ impl Group {
         for recovery in &mut self.recoveries {
             recovery.answer = Some(transaction.recover(recovery.input)?);
         }
-        transaction.claim(&mut self.claims)
+        transaction.claim(&mut self.claims)?;
+        transaction.keep_journal()
     }
 
     fn finish(self, failure: Option<&StoreError>) {
@@ -204,6 +207,8 @@ impl Group {
 struct Writer {
     connection: Connection,
     destinations: Arc<DestinationCache>,
+    claims: Arc<LiveClaims>,
+    last_batch: BatchId,
     bodies: RecentBodies,
     /// Whether commits are synced to disk now (`PRAGMA synchronous`).
     synced: bool,
@@ -214,11 +219,13 @@ struct Writer {
 pub(crate) fn spawn(
     connection: Connection,
     destinations: Arc<DestinationCache>,
+    claims: Arc<LiveClaims>,
+    last_batch: BatchId,
     lock: File,
 ) -> (mpsc::Sender<Operation>, JoinHandle<()>) {
     let (sender, operations) = mpsc::channel(WAITING_OPERATIONS);
     let bodies = RecentBodies::new(RECENT_BODY_BYTES);
-    let writer = Writer { connection, destinations, bodies, synced: true };
+    let writer = Writer { connection, destinations, claims, last_batch, bodies, synced: true };
     let thread = tokio::task::spawn_blocking(move || {
         writer.run(operations);
         drop(lock);
@@ -255,12 +262,12 @@ impl Writer {
         if group.operations == 0 {
             return;
         }
-        match self.run_group(&mut group).map_err(StoreError::from) {
+        match self.try_commit(&mut group).map_err(StoreError::from) {
             Ok(()) => group.finish(None),
             Err(error @ StoreError::Failed(_)) if group.operations > 1 => {
                 tracing::warn!(%error, operations = group.operations, "a group failed; its operations run one by one");
                 for mut alone in group.split() {
-                    let outcome = self.run_group(&mut alone).map_err(StoreError::from);
+                    let outcome = self.try_commit(&mut alone).map_err(StoreError::from);
                     alone.finish(outcome.as_ref().err());
                 }
             }
@@ -268,23 +275,23 @@ impl Writer {
         }
     }
 
-    /// Runs a group, and once more in doubt when a claim in it was lost: the first run changed nothing then.
-    fn run_group(&mut self, group: &mut Group) -> Result<()> {
-        match self.try_commit(group, false) {
-            Err(Error::ClaimsLost) => self.try_commit(group, true),
-            outcome => outcome,
-        }
-    }
-
-    fn try_commit(&mut self, group: &mut Group, doubtful: bool) -> Result<()> {
+    fn try_commit(&mut self, group: &mut Group) -> Result<()> {
         self.begin(group.durable())?;
-        let mut staged = Staged::new(&self.destinations);
-        let mut transaction =
-            Transaction { connection: &self.connection, destinations: &mut staged, bodies: &mut self.bodies, doubtful };
+        let mut destinations = Staged::new(&self.destinations);
+        let mut claims = StagedClaims::new(&self.claims);
+        self.last_batch += 1;
+        let mut transaction = Transaction {
+            connection: &self.connection,
+            destinations: &mut destinations,
+            claims: &mut claims,
+            batch: self.last_batch,
+            bodies: &mut self.bodies,
+        };
         let done = group.run(&mut transaction);
         match done.and_then(|()| statement(&self.connection, "COMMIT")) {
             Ok(()) => {
-                staged.commit();
+                destinations.commit();
+                claims.commit();
                 Ok(())
             }
             Err(error) => {
@@ -351,7 +358,8 @@ mod tests {
     fn sqlite_itself_changes_between_synced_and_unsynced_commits_every_time() {
         let connection = Connection::open_in_memory().unwrap();
         let destinations = Arc::new(DestinationCache::default());
-        let mut writer = Writer { connection, destinations, bodies: RecentBodies::new(0), synced: true };
+        let (claims, bodies) = (Arc::default(), RecentBodies::new(0));
+        let mut writer = Writer { connection, destinations, claims, last_batch: 0, bodies, synced: true };
         for durable in [false, true, false, true, true, false, false, true] {
             writer.begin(durable).unwrap();
             statement(&writer.connection, "COMMIT").unwrap();
