@@ -1,5 +1,7 @@
 //! Claims: each destination's oldest due deliveries, with their bodies, and the journal of what is out.
 
+use std::ops::ControlFlow;
+
 use rusqlite::{Connection, Row};
 use weir_core::{
     DeliveryId, EventId, Timestamp,
@@ -12,7 +14,7 @@ use crate::{
     error::{Error, Result},
     live::{BatchId, Journal, LiveClaim},
     rows::{self, Columns as _, delivery_id, destination_id, event_id, int, small, time},
-    sql::{Values, execute, query},
+    sql::{Values, execute, query, walk},
     writer::{Claiming, Transaction},
 };
 
@@ -36,7 +38,6 @@ const SELECT_CLAIMED: &str = "SELECT destination_id, attempts FROM deliveries WH
 /// A waiting delivery without its body.
 struct Waiting {
     id: DeliveryId,
-    due: Timestamp,
     event_id: EventId,
     attempts: u32,
     created_at: Timestamp,
@@ -46,7 +47,6 @@ impl Waiting {
     fn read(row: &Row<'_>) -> Result<Self> {
         Ok(Self {
             id: delivery_id(row, 0)?,
-            due: time(row, 1)?,
             event_id: event_id(row, 2)?,
             attempts: small(row, 3)?,
             created_at: time(row, 4)?,
@@ -78,16 +78,19 @@ impl Transaction<'_, '_> {
         let mut values = Values::with_capacity(4);
         values.blob(id.as_bytes()).int(floor.0.as_nanos()).blob(floor.1.as_bytes()).int(most as i64);
         let mut up_to = floor;
-        for waiting in query(self.connection, WAITING, &values, Waiting::read)? {
-            if !self.claims.is_claimed(waiting.id) {
-                if claims.deliveries.len() == wanted || waiting.due > now {
-                    claims.next_due = Some(waiting.due).filter(|_| claims.deliveries.len() < wanted || wanted == 0);
-                    break;
+        walk(self.connection, WAITING, &values, |row| {
+            let place = (time(row, 1)?, delivery_id(row, 0)?);
+            if !self.claims.is_claimed(place.1) {
+                if claims.deliveries.len() == wanted || place.0 > now {
+                    claims.next_due = Some(place.0).filter(|_| wanted == 0 || claims.deliveries.len() < wanted);
+                    return Ok(ControlFlow::Break(()));
                 }
-                claims.deliveries.push(self.take(&waiting, request, now)?);
+                let taken = self.take(&Waiting::read(row)?, request, now)?;
+                claims.deliveries.push(taken);
             }
-            up_to = (waiting.due, waiting.id);
-        }
+            up_to = place;
+            Ok(ControlFlow::Continue(()))
+        })?;
         if up_to != floor {
             self.claims.raise_floor(id, up_to);
         }

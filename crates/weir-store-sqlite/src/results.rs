@@ -14,13 +14,21 @@ use crate::{
     writer::{Operation, Settle, Transaction},
 };
 
+/// A long list of results is several operations, so that claims may go between them.
+const PER_OPERATION: usize = 64;
+
 #[async_trait]
 impl Results for SqliteStore {
     async fn settle(&self, results: Vec<AttemptResult>) -> StoreResult<Vec<Settlement>> {
-        if results.is_empty() {
-            return Ok(Vec::new());
+        let mut settlements = Vec::with_capacity(results.len());
+        let mut parts = Vec::with_capacity(results.len() / PER_OPERATION + 1);
+        for part in results.chunks(PER_OPERATION) {
+            parts.push(self.post(part.to_vec(), Operation::Settle).await?);
         }
-        self.ask(results, Operation::Settle).await
+        for part in parts {
+            settlements.extend(part.get().await?);
+        }
+        Ok(settlements)
     }
 
     async fn retry_delivery(&self, id: DeliveryId, now: Timestamp) -> StoreResult<DeliveryAction> {

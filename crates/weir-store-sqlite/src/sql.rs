@@ -7,7 +7,10 @@
 //! `OR ROLLBACK`, because the group is rolled back after an error anyway, and undoing one statement alone would cost
 //! each of them a journal.
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    ops::ControlFlow,
+    sync::{Arc, OnceLock},
+};
 
 use rusqlite::{
     Connection, Row,
@@ -143,24 +146,40 @@ pub(crate) fn execute(connection: &Connection, sql: &str, values: &Values<'_>) -
     Ok(statement.raw_execute()? as u64)
 }
 
-/// Runs a statement on the writer's connection to its end; its rows as `read` makes them. To the end, because one that stops
-/// at its first row may not have changed all.
+/// Runs a statement on the writer's connection to its end; its rows as `read` makes them.
 pub(crate) fn query<T>(
     connection: &Connection,
     sql: &str,
     values: &Values<'_>,
     mut read: impl FnMut(&Row<'_>) -> Result<T>,
 ) -> Result<Vec<T>> {
+    let mut all = Vec::new();
+    walk(connection, sql, values, |row| {
+        all.push(read(row)?);
+        Ok(ControlFlow::Continue(()))
+    })?;
+    Ok(all)
+}
+
+/// Reads rows on the writer's connection one by one until `visit` breaks off. Not for statements that change rows: one that
+/// does not run to its end may not have changed all.
+pub(crate) fn walk(
+    connection: &Connection,
+    sql: &str,
+    values: &Values<'_>,
+    mut visit: impl FnMut(&Row<'_>) -> Result<ControlFlow<()>>,
+) -> Result<()> {
     let mut statement = connection.prepare_cached(sql)?;
     for (index, value) in values.0.iter().enumerate() {
         statement.raw_bind_parameter(index + 1, value)?;
     }
     let mut rows = statement.raw_query();
-    let mut all = Vec::new();
     while let Some(row) = rows.next()? {
-        all.push(read(row)?);
+        if visit(row)?.is_break() {
+            break;
+        }
     }
-    Ok(all)
+    Ok(())
 }
 
 /// Runs a statement on one of the readers' connections; its rows as `read` makes them.

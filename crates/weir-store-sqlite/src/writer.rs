@@ -7,11 +7,14 @@
 //! ```
 //!
 //! There is no timer: alone, an operation commits at once; under load the group is what arrived during the last commit.
+//! Ingests, results, and everything else (claims, edits) go in groups of their own, in turn: workers stand still while a
+//! claim waits, so it waits neither for the disk on account of an ingest nor for a long list of results, which is broken off
+//! when something urgent has come.
 //! Inside a group operations of one kind share their statements. When a group fails it is rolled back and each operation
 //! runs in a transaction of its own, so that a bad one fails alone. Order inside a group is free, since its callers all
-//! still wait: edits first, then ingest, results, and claims last, so that claims see what is there.
+//! still wait.
 
-use std::{fs::File, sync::Arc};
+use std::{collections::VecDeque, fs::File, sync::Arc};
 
 use rusqlite::Connection;
 use tokio::{
@@ -36,9 +39,10 @@ use crate::{
 
 /// How many operations may wait before callers do.
 const WAITING_OPERATIONS: usize = 8_192;
-/// The most operations and (roughly) rows in one group: it bounds how long the next group waits.
-const MAX_GROUP_OPERATIONS: usize = 1_024;
-const MAX_GROUP_ROWS: usize = 4_096;
+/// Ingests and results share a commit until they have so many rows, a few milliseconds' worth.
+const MAX_BULK_ROWS: usize = 512;
+/// Results written before something urgent is looked for.
+const RESULTS_PER_STEP: usize = 64;
 /// Bodies of recent events kept for their first claim.
 const RECENT_BODY_BYTES: usize = 8 * 1024 * 1024;
 
@@ -89,12 +93,33 @@ pub(crate) enum Operation {
 impl SqliteStore {
     /// Hands an operation to the writer and waits for its answer.
     pub(crate) async fn ask<I, O>(&self, input: I, wrap: impl FnOnce(Pending<I, O>) -> Operation) -> StoreResult<O> {
-        let closed = || StoreError::Unavailable("the store is closed".to_owned());
+        self.post(input, wrap).await?.get().await
+    }
+
+    /// Hands an operation to the writer.
+    pub(crate) async fn post<I, O>(
+        &self,
+        input: I,
+        wrap: impl FnOnce(Pending<I, O>) -> Operation,
+    ) -> StoreResult<Answer<O>> {
         let (reply, answer) = oneshot::channel();
         let operation = wrap(Pending { input, answer: None, reply });
         self.operations.send(operation).await.map_err(|_| closed())?;
-        answer.await.map_err(|_| closed())?
+        Ok(Answer(answer))
     }
+}
+
+/// An answer to come.
+pub(crate) struct Answer<O>(oneshot::Receiver<StoreResult<O>>);
+
+impl<O> Answer<O> {
+    pub(crate) async fn get(self) -> StoreResult<O> {
+        self.0.await.map_err(|_| closed())?
+    }
+}
+
+fn closed() -> StoreError {
+    StoreError::Unavailable("the store is closed".to_owned())
 }
 
 /// What the functions of a transaction work with.
@@ -117,6 +142,7 @@ struct Group {
     recoveries: Vec<Recover>,
     claims: Vec<Claiming>,
     operations: usize,
+    /// Of its ingests and results.
     rows: usize,
 }
 
@@ -124,10 +150,7 @@ impl Group {
     fn add(&mut self, operation: Operation) {
         self.operations += 1;
         match operation {
-            Operation::Edit(edit) => {
-                self.rows += 1;
-                self.edits.push(*edit);
-            }
+            Operation::Edit(edit) => self.edits.push(*edit),
             Operation::Ingest(ingest) => {
                 self.rows += ingest.input.len();
                 self.ingests.push(ingest);
@@ -136,24 +159,11 @@ impl Group {
                 self.rows += settle.input.len();
                 self.settles.push(settle);
             }
-            Operation::Release(release) => {
-                self.rows += release.input.0.len();
-                self.releases.push(release);
-            }
-            Operation::Recover(recover) => {
-                self.rows += recover.input.limit as usize;
-                self.recoveries.push(recover);
-            }
-            Operation::Claim(claim) => {
-                self.rows += claim.input.0.iter().map(|request| request.limit as usize).sum::<usize>();
-                self.claims.push(claim);
-            }
+            Operation::Release(release) => self.releases.push(release),
+            Operation::Recover(recover) => self.recoveries.push(recover),
+            Operation::Claim(claim) => self.claims.push(claim),
             Operation::Close => {}
         }
-    }
-
-    fn is_full(&self) -> bool {
-        self.rows >= MAX_GROUP_ROWS
     }
 
     /// Whether the commit must reach the disk before it is answered.
@@ -173,8 +183,14 @@ impl Group {
         for recovery in &mut self.recoveries {
             recovery.answer = Some(transaction.recover(recovery.input)?);
         }
-        transaction.claim(&mut self.claims)?;
-        transaction.keep_journal()
+        transaction.claim(&mut self.claims)
+    }
+
+    /// Takes in results that were written in the same transaction.
+    fn join(&mut self, more: Self) {
+        self.operations += more.operations;
+        self.rows += more.rows;
+        self.settles.extend(more.settles);
     }
 
     fn finish(self, failure: Option<&StoreError>) {
@@ -201,6 +217,95 @@ impl Group {
             group
         };
         operations.map(alone).collect()
+    }
+}
+
+/// What has arrived and is in no group yet.
+#[derive(Default)]
+struct Waiting {
+    /// Claims, and what is as rare as edits.
+    urgent: VecDeque<Operation>,
+    ingests: VecDeque<Operation>,
+    results: VecDeque<Operation>,
+    last: Turn,
+    closing: bool,
+}
+
+/// Whose group it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Turn {
+    Urgent,
+    Ingests,
+    #[default]
+    Results,
+}
+
+impl Turn {
+    const fn next(self) -> Self {
+        match self {
+            Self::Urgent => Self::Ingests,
+            Self::Ingests => Self::Results,
+            Self::Results => Self::Urgent,
+        }
+    }
+}
+
+impl Waiting {
+    /// Takes in what has arrived.
+    fn gather(&mut self, operations: &mut mpsc::Receiver<Operation>) {
+        while let Ok(operation) = operations.try_recv() {
+            self.add(operation);
+        }
+    }
+
+    /// Takes in what has arrived, and waits for something when there is nothing to do. Whose turn it is; `None` at the end.
+    fn next_turn(&mut self, operations: &mut mpsc::Receiver<Operation>) -> Option<Turn> {
+        self.gather(operations);
+        if self.is_empty() && !self.closing {
+            self.add(operations.blocking_recv()?);
+        }
+        let turns = [self.last.next(), self.last.next().next(), self.last];
+        self.last = turns.into_iter().find(|&turn| !self.queue(turn).is_empty())?;
+        Some(self.last)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.urgent.is_empty() && self.ingests.is_empty() && self.results.is_empty()
+    }
+
+    fn queue(&mut self, turn: Turn) -> &mut VecDeque<Operation> {
+        match turn {
+            Turn::Urgent => &mut self.urgent,
+            Turn::Ingests => &mut self.ingests,
+            Turn::Results => &mut self.results,
+        }
+    }
+
+    fn add(&mut self, operation: Operation) {
+        let turn = match operation {
+            Operation::Close => {
+                self.closing = true;
+                return;
+            }
+            Operation::Ingest(_) => Turn::Ingests,
+            Operation::Settle(_) => Turn::Results,
+            _ => Turn::Urgent,
+        };
+        // What comes after the end is refused: dropped, its caller learns that the store is closed.
+        if !self.closing {
+            self.queue(turn).push_back(operation);
+        }
+    }
+
+    /// Operations of one kind until they have `rows` rows, at least one if there is one.
+    fn take(&mut self, turn: Turn, rows: usize) -> Group {
+        let mut group = Group::default();
+        while group.rows < rows
+            && let Some(operation) = self.queue(turn).pop_front()
+        {
+            group.add(operation);
+        }
+        group
     }
 }
 
@@ -235,21 +340,19 @@ pub(crate) fn spawn(
 
 impl Writer {
     fn run(mut self, mut operations: mpsc::Receiver<Operation>) {
-        let mut arrived = Vec::with_capacity(MAX_GROUP_OPERATIONS);
-        let mut open = true;
-        while open && operations.blocking_recv_many(&mut arrived, MAX_GROUP_OPERATIONS) > 0 {
-            let mut group = Group::default();
-            for operation in arrived.drain(..) {
-                if matches!(operation, Operation::Close) {
-                    open = false;
-                    break;
+        let mut waiting = Waiting::default();
+        while let Some(turn) = waiting.next_turn(&mut operations) {
+            match turn {
+                Turn::Urgent => self.commit(waiting.take(turn, usize::MAX), Self::nothing_more),
+                Turn::Ingests => self.commit(waiting.take(turn, MAX_BULK_ROWS), Self::nothing_more),
+                Turn::Results => {
+                    self.commit(waiting.take(turn, RESULTS_PER_STEP), |group| {
+                        waiting.gather(&mut operations);
+                        let go_on = waiting.urgent.is_empty() && group.rows < MAX_BULK_ROWS;
+                        (go_on && !waiting.results.is_empty()).then(|| waiting.take(turn, RESULTS_PER_STEP))
+                    });
                 }
-                if group.is_full() {
-                    self.commit(std::mem::take(&mut group));
-                }
-                group.add(operation);
             }
-            self.commit(group);
         }
         drop(operations);
         if let Err((_, error)) = self.connection.close() {
@@ -257,17 +360,18 @@ impl Writer {
         }
     }
 
-    /// Commits a group and answers it.
-    fn commit(&mut self, mut group: Group) {
-        if group.operations == 0 {
-            return;
-        }
-        match self.try_commit(&mut group).map_err(StoreError::from) {
+    fn nothing_more(_: &Group) -> Option<Group> {
+        None
+    }
+
+    /// Commits a group, with what `more` adds to it while it is under way, and answers it.
+    fn commit(&mut self, mut group: Group, more: impl FnMut(&Group) -> Option<Group>) {
+        match self.try_commit(&mut group, more).map_err(StoreError::from) {
             Ok(()) => group.finish(None),
             Err(error @ StoreError::Failed(_)) if group.operations > 1 => {
                 tracing::warn!(%error, operations = group.operations, "a group failed; its operations run one by one");
                 for mut alone in group.split() {
-                    let outcome = self.try_commit(&mut alone).map_err(StoreError::from);
+                    let outcome = self.try_commit(&mut alone, Self::nothing_more).map_err(StoreError::from);
                     alone.finish(outcome.as_ref().err());
                 }
             }
@@ -275,7 +379,7 @@ impl Writer {
         }
     }
 
-    fn try_commit(&mut self, group: &mut Group) -> Result<()> {
+    fn try_commit(&mut self, group: &mut Group, mut more: impl FnMut(&Group) -> Option<Group>) -> Result<()> {
         self.begin(group.durable())?;
         let mut destinations = Staged::new(&self.destinations);
         let mut claims = StagedClaims::new(&self.claims);
@@ -287,7 +391,14 @@ impl Writer {
             batch: self.last_batch,
             bodies: &mut self.bodies,
         };
-        let done = group.run(&mut transaction);
+        let mut done = group.run(&mut transaction);
+        while done.is_ok()
+            && let Some(mut next) = more(group)
+        {
+            done = next.run(&mut transaction);
+            group.join(next);
+        }
+        let done = done.and_then(|()| transaction.keep_journal());
         match done.and_then(|()| statement(&self.connection, "COMMIT")) {
             Ok(()) => {
                 destinations.commit();
