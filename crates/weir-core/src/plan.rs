@@ -11,6 +11,10 @@ pub const LEAD: Duration = Duration::from_millis(20);
 /// The most attempts one run publishes, so that no destination holds up the others of its batch.
 pub const MAX_PER_RUN: u32 = 512;
 
+/// A run publishes at most this part of `max_in_flight`. What is published together ends about together; were it all of
+/// it, the workers would stand still while the next is claimed.
+const SHARES: u32 = 4;
+
 /// What a run knows about its destination.
 #[derive(Debug, Clone, Copy)]
 pub struct Observed<'a> {
@@ -49,7 +53,7 @@ pub enum Binding {
     Slots,
     /// `max_in_flight`: a settle brings the next run.
     InFlight,
-    /// [`MAX_PER_RUN`]: the next run follows at once.
+    /// [`MAX_PER_RUN`], or the run's share of `max_in_flight`: the next run follows at once.
     Batch,
     /// Nothing may be sent; an edit brings the next run.
     Suspended,
@@ -68,7 +72,7 @@ pub fn allowance(observed: &Observed<'_>) -> Allowance {
         Some(max) => u32::try_from(max.saturating_sub(u64::from(observed.queued))).unwrap_or(u32::MAX),
         None => u32::MAX,
     };
-    let most = room.min(unqueued).min(MAX_PER_RUN);
+    let most = room.min(unqueued).min(MAX_PER_RUN).min(observed.max_in_flight.div_ceil(SHARES));
     let until = observed.now + CADENCE + LEAD;
     let slots = observed.issued.slots_before(observed.now, until, most);
     let binding = if slots < most || most == unqueued {

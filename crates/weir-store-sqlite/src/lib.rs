@@ -16,6 +16,7 @@
 
 mod bodies;
 mod cache;
+mod checkpoint;
 mod claims;
 mod destinations;
 mod edits;

@@ -22,7 +22,7 @@ use crate::{
     error::Error,
     live::LiveClaims,
     schema,
-    writer::{self, Operation},
+    writer::{self, Opened, Operation},
 };
 
 /// SQLite waits so long for another program that holds the file (a backup, a shell) before it gives up.
@@ -33,8 +33,6 @@ const READER_CACHE_KIB: u32 = 2 * 1024;
 const READERS: u32 = 4;
 /// Statements the writer keeps prepared: each batch in each of its sizes.
 const WRITER_STATEMENTS: usize = 256;
-/// Pages in the WAL before a commit copies them into the file (16 MiB): fewer and larger copies, a short recovery.
-const WAL_AUTOCHECKPOINT_PAGES: u32 = 4_000;
 const WAL_SIZE_LIMIT_BYTES: u32 = 64 * 1024 * 1024;
 /// An engine that was just told to stop may need a moment to let go of the file.
 const LOCK_ATTEMPTS: u32 = 20;
@@ -98,8 +96,15 @@ impl SqliteStore {
             .connect_with(options(path).read_only(true))
             .await
             .map_err(|error| classify(path, &error.into()))?;
-        let (operations, writer) =
-            writer::spawn(connection, Arc::clone(&destinations), Arc::clone(&claims), last_batch, lock);
+        let checkpointing = writing_connection(path).map_err(|error| classify(path, &error.into()))?;
+        let opened = Opened {
+            connection,
+            checkpointing,
+            destinations: Arc::clone(&destinations),
+            claims: Arc::clone(&claims),
+            last_batch,
+        };
+        let (operations, writer) = writer::spawn(opened, lock);
         Ok(Self { operations, writer: Some(writer).into(), readers, destinations, claims })
     }
 
@@ -147,7 +152,7 @@ fn writing_connection(path: &Path) -> rusqlite::Result<Connection> {
         PRAGMA cache_size = -{WRITER_CACHE_KIB};
         PRAGMA mmap_size = 0;
         PRAGMA temp_store = MEMORY;
-        PRAGMA wal_autocheckpoint = {WAL_AUTOCHECKPOINT_PAGES};
+        PRAGMA wal_autocheckpoint = 0;
         PRAGMA journal_size_limit = {WAL_SIZE_LIMIT_BYTES};"
     ))?;
     Ok(connection)

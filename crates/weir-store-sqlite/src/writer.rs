@@ -31,6 +31,7 @@ use crate::{
     SqliteStore,
     bodies::RecentBodies,
     cache::{DestinationCache, Staged},
+    checkpoint::{self, Checkpoints},
     edits::Edit,
     error::Result,
     live::{BatchId, LiveClaims, StagedClaims},
@@ -142,7 +143,7 @@ struct Group {
     recoveries: Vec<Recover>,
     claims: Vec<Claiming>,
     operations: usize,
-    /// Of its ingests and results.
+    /// Of its ingests, results and claims.
     rows: usize,
 }
 
@@ -315,27 +316,34 @@ struct Writer {
     claims: Arc<LiveClaims>,
     last_batch: BatchId,
     bodies: RecentBodies,
+    checkpoints: Checkpoints,
     /// Whether commits are synced to disk now (`PRAGMA synchronous`).
     synced: bool,
 }
 
 /// Starts the writer on a thread of its own. It ends when every sender is gone or on [`Operation::Close`], and holds `lock`
 /// until then.
-pub(crate) fn spawn(
-    connection: Connection,
-    destinations: Arc<DestinationCache>,
-    claims: Arc<LiveClaims>,
-    last_batch: BatchId,
-    lock: File,
-) -> (mpsc::Sender<Operation>, JoinHandle<()>) {
+pub(crate) fn spawn(opened: Opened, lock: File) -> (mpsc::Sender<Operation>, JoinHandle<()>) {
+    let Opened { connection, checkpointing, destinations, claims, last_batch } = opened;
     let (sender, operations) = mpsc::channel(WAITING_OPERATIONS);
     let bodies = RecentBodies::new(RECENT_BODY_BYTES);
-    let writer = Writer { connection, destinations, claims, last_batch, bodies, synced: true };
+    let checkpoints = checkpoint::spawn(checkpointing);
+    let writer = Writer { connection, destinations, claims, last_batch, bodies, checkpoints, synced: true };
     let thread = tokio::task::spawn_blocking(move || {
         writer.run(operations);
         drop(lock);
     });
     (sender, thread)
+}
+
+/// What the writer begins with.
+pub(crate) struct Opened {
+    pub(crate) connection: Connection,
+    /// Another connection to the same file.
+    pub(crate) checkpointing: Connection,
+    pub(crate) destinations: Arc<DestinationCache>,
+    pub(crate) claims: Arc<LiveClaims>,
+    pub(crate) last_batch: BatchId,
 }
 
 impl Writer {
@@ -355,6 +363,7 @@ impl Writer {
             }
         }
         drop(operations);
+        self.checkpoints.close();
         if let Err((_, error)) = self.connection.close() {
             tracing::warn!(%error, "the database did not close cleanly; the next start recovers it");
         }
@@ -366,7 +375,9 @@ impl Writer {
 
     /// Commits a group, with what `more` adds to it while it is under way, and answers it.
     fn commit(&mut self, mut group: Group, more: impl FnMut(&Group) -> Option<Group>) {
-        match self.try_commit(&mut group, more).map_err(StoreError::from) {
+        let outcome = self.try_commit(&mut group, more).map_err(StoreError::from);
+        let rows = group.rows;
+        match outcome {
             Ok(()) => group.finish(None),
             Err(error @ StoreError::Failed(_)) if group.operations > 1 => {
                 tracing::warn!(%error, operations = group.operations, "a group failed; its operations run one by one");
@@ -377,6 +388,7 @@ impl Writer {
             }
             Err(error) => group.finish(Some(&error)),
         }
+        self.checkpoints.after(rows, &self.connection);
     }
 
     fn try_commit(&mut self, group: &mut Group, mut more: impl FnMut(&Group) -> Option<Group>) -> Result<()> {
@@ -465,12 +477,13 @@ mod tests {
         assert!(!durable([Edit::Check(pending(())).operation()]));
     }
 
-    #[test]
-    fn sqlite_itself_changes_between_synced_and_unsynced_commits_every_time() {
+    #[tokio::test]
+    async fn sqlite_itself_changes_between_synced_and_unsynced_commits_every_time() {
         let connection = Connection::open_in_memory().unwrap();
         let destinations = Arc::new(DestinationCache::default());
         let (claims, bodies) = (Arc::default(), RecentBodies::new(0));
-        let mut writer = Writer { connection, destinations, claims, last_batch: 0, bodies, synced: true };
+        let checkpoints = checkpoint::spawn(Connection::open_in_memory().unwrap());
+        let mut writer = Writer { connection, destinations, claims, last_batch: 0, bodies, checkpoints, synced: true };
         for durable in [false, true, false, true, true, false, false, true] {
             writer.begin(durable).unwrap();
             statement(&writer.connection, "COMMIT").unwrap();
