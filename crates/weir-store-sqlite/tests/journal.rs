@@ -1,0 +1,138 @@
+//! What a dead engine had claimed is known to the next one, and nothing else is.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::{path::Path, time::Duration};
+
+use weir_core::{
+    AttemptId, DeliveryState, Destination, DestinationId, EventId, RateLimits, Timestamp,
+    claim::ClaimedDelivery,
+    delivery::{Attempt, AttemptOutcome},
+    destination::Settings,
+    event::{Event, EventBody},
+    outcome::Verdict,
+    retry::RetryPolicy,
+    signing::Secret,
+};
+use weir_store::{
+    AttemptResult, ClaimRequest, Destinations as _, History as _, Ingest as _, NewEvent, Outbox as _, Recovered,
+    Results as _,
+};
+use weir_store_sqlite::SqliteStore;
+
+const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
+const TO: DestinationId = DestinationId::from_bytes([7; 16]);
+
+fn destination() -> Destination {
+    Destination {
+        id: TO,
+        created_at: NOW,
+        updated_at: NOW,
+        settings: Settings {
+            url: "https://example.com/hook".parse().unwrap(),
+            name: String::new(),
+            tenant: "default".to_owned(),
+            event_types: vec!["*".parse().unwrap()],
+            rate_limits: RateLimits::UNLIMITED,
+            max_in_flight: 64,
+            timeout_ms: 15_000,
+            retry: RetryPolicy::default(),
+            headers: Vec::new(),
+            secret: Secret::from_bytes(vec![7; 32]).unwrap(),
+            paused: false,
+        },
+        paused_reason: None,
+        held_until: None,
+        held_reason: None,
+    }
+}
+
+fn event(number: u64) -> NewEvent {
+    let created_at = NOW + Duration::from_millis(number);
+    let id = EventId::new(created_at, number.into());
+    let event_type = "video.created".to_owned();
+    let body = EventBody::freeze(id, &event_type, created_at, "{}");
+    let event = Event { id, tenant: "default".to_owned(), event_type, created_at, idempotency_key: None, body };
+    NewEvent { event, destinations: Some(vec![TO]), random: number.into() }
+}
+
+async fn claim(store: &SqliteStore, limit: u32) -> Vec<ClaimedDelivery> {
+    let request = ClaimRequest { destination_id: TO, limit, expires_at: NOW + Duration::from_secs(90), durable: false };
+    store.claim(vec![request], NOW + Duration::from_secs(1)).await.unwrap().remove(0).deliveries
+}
+
+fn ended(claimed: &ClaimedDelivery, verdict: Verdict) -> AttemptResult {
+    let now = NOW + Duration::from_secs(2);
+    let attempt = Attempt {
+        id: AttemptId::new(now, 1),
+        delivery_id: claimed.claim.delivery_id,
+        number: claimed.attempts + 1,
+        sent_at: Some(now),
+        duration_ms: 1,
+        outcome: if verdict == Verdict::Delivered { AttemptOutcome::Delivered } else { AttemptOutcome::Retryable },
+        status_code: Some(200),
+        error: None,
+        response_body: None,
+    };
+    AttemptResult { claim: claimed.claim, attempt, verdict, now }
+}
+
+/// Claims five deliveries in two batches: one is delivered, one is to be retried at once, one is given back, two stay out.
+async fn claim_and_die(path: &Path) -> Vec<ClaimedDelivery> {
+    let store = SqliteStore::open(path).await.unwrap();
+    store.create_destination(destination()).await.unwrap();
+    store.ingest((1..=5).map(event).collect()).await.unwrap();
+    let mut claimed = claim(&store, 4).await;
+    claimed.extend(claim(&store, 4).await);
+    let results = vec![ended(&claimed[0], Verdict::Delivered), ended(&claimed[1], Verdict::Retry { at: NOW })];
+    store.settle(results).await.unwrap();
+    assert_eq!(store.release(vec![claimed[2].claim], NOW).await.unwrap(), 1);
+    store.close().await;
+    claimed
+}
+
+#[tokio::test]
+async fn only_claims_that_had_not_ended_are_of_unknown_outcome_after_a_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("weir.db");
+    let claimed = claim_and_die(&path).await;
+    assert_eq!(claimed.len(), 5);
+    let store = SqliteStore::open(&path).await.unwrap();
+    let state = async |index: usize| {
+        let delivery = store.delivery(claimed[index].claim.delivery_id).await.unwrap().unwrap().delivery;
+        (delivery.state, delivery.attempts)
+    };
+    assert_eq!(state(0).await, (DeliveryState::Delivered, 1));
+    assert_eq!(state(1).await, (DeliveryState::Retrying, 1));
+    assert_eq!(state(2).await, (DeliveryState::Pending, 0));
+    assert_eq!(state(3).await, (DeliveryState::Delivering, 0));
+    assert_eq!(state(4).await, (DeliveryState::Delivering, 0));
+
+    let recovered = store.recover_claims(NOW + Duration::from_secs(3), true, 100).await.unwrap();
+    assert_eq!(recovered, Recovered { retried: 2, dead: 0, cancelled: 0 });
+    assert_eq!(state(2).await, (DeliveryState::Pending, 0));
+    assert_eq!(state(3).await, (DeliveryState::Retrying, 1));
+    store.close().await;
+
+    let store = SqliteStore::open(&path).await.unwrap();
+    let again = store.recover_claims(NOW + Duration::from_secs(4), true, 100).await.unwrap();
+    assert_eq!(again, Recovered::default());
+    store.close().await;
+}
+
+#[tokio::test]
+async fn a_delivery_that_waits_again_below_what_is_claimed_is_found() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(&directory.path().join("weir.db")).await.unwrap();
+    store.create_destination(destination()).await.unwrap();
+    store.ingest((10..20).map(event).collect()).await.unwrap();
+    let claimed = claim(&store, 8).await;
+    // Given back, retried in the past, and ingested late: each lies before the two that are left.
+    store.release(vec![claimed[3].claim], NOW).await.unwrap();
+    store.settle(vec![ended(&claimed[5], Verdict::Retry { at: NOW })]).await.unwrap();
+    store.ingest(vec![event(1)]).await.unwrap();
+    let ids = |claims: &[ClaimedDelivery]| claims.iter().map(|claimed| claimed.event_id).collect::<Vec<_>>();
+    let expected = [15, 1, 13, 18, 19].map(|number| event(number).event.id);
+    assert_eq!(ids(&claim(&store, 10).await), expected);
+    store.close().await;
+}
