@@ -20,7 +20,8 @@ command=$!
     kill -s KILL "$command"
 } >/dev/null 2>&1 &
 
-wait "$command"
+# A shell tells of a signal that ended what it waited for, which is nothing to tell here.
+wait "$command" 2>/dev/null
 status=$?
 # Ends the waiter above, and what the command may have left in the group; this shell stays for the folder.
 trap '' TERM

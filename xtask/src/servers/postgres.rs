@@ -25,10 +25,11 @@ const INITDB_AND_SERVE: &str = r#"
     exec "$0/postgres" -D data "$@"
 "#;
 
-/// Every tenth connection a test pool might want, and no replication: `wal_level=minimal` goes only without senders.
+/// Room for the pools of many tests at once, and no replication: `wal_level=minimal` goes only without senders.
 const SETTINGS: [&str; 7] = [
     "listen_addresses=127.0.0.1",
-    "unix_socket_directories=.",
+    // Beside the data folder, which is where the server works.
+    "unix_socket_directories=..",
     "fsync=on",
     "shared_buffers=256MB",
     "max_connections=300",

@@ -4,8 +4,8 @@
 //! can therefore not answer in its place.
 
 use std::{
-    fs::File,
-    os::unix::fs::FileExt,
+    fs::{File, Permissions},
+    os::unix::fs::{FileExt, PermissionsExt},
     path::Path,
     process::{Command, Stdio},
     thread,
@@ -49,9 +49,7 @@ impl Server {
     pub(crate) fn start(name: &str, plan: impl Fn(&Path, [u16; 2]) -> anyhow::Result<Plan>) -> anyhow::Result<Self> {
         let mut last_words = String::new();
         for _ in 0..TRIES {
-            // Not the user's own temporary folder: PostgreSQL may run as another user, and a socket's path is at most a
-            // hundred bytes long.
-            let folder = tempfile::Builder::new().prefix("weir-").tempdir_in("/tmp").context("no folder in /tmp")?;
+            let folder = private_folder()?;
             let ports = ports::free()?;
             let Plan { command, mut ready, url } = plan(folder.path(), ports)?;
             let mut server = Self::spawn(command, folder, ports, url)?;
@@ -105,6 +103,14 @@ impl Server {
     pub(crate) fn ports(&self) -> [u16; 2] {
         self.ports
     }
+}
+
+/// Not in the user's own temporary folder: PostgreSQL may run as another user, and a socket's path has room for about a
+/// hundred bytes.
+fn private_folder() -> anyhow::Result<TempDir> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix("weir-").permissions(Permissions::from_mode(0o700));
+    builder.tempdir_in("/tmp").context("could not make a folder in /tmp")
 }
 
 #[cfg(test)]
