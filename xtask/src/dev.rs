@@ -68,7 +68,9 @@ pub(crate) fn run() -> anyhow::Result<()> {
     let program = env::current_exe().context("where is this program?")?.with_file_name("weir");
     let (events, happened) = mpsc::channel();
     watch_signals(events.clone())?;
-    println!("\n=== Weir's roles over private servers. Ctrl-C stops everything and removes what the servers stored.");
+    let listen = servers::given("WEIR_LISTEN").unwrap_or_else(|| "127.0.0.1:8080".to_owned());
+    println!("\n=== Weir's API at http://{listen}, its other roles and private servers.");
+    println!("    Ctrl-C stops everything and removes what the servers stored.\n");
     for (name, value) in &env {
         println!("    {name}={value}");
     }

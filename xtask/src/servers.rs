@@ -41,7 +41,7 @@ impl Servers {
         Ok(servers)
     }
 
-    /// What a Weir of several processes wants.
+    /// What a Weir of several processes wants, by hand or for figures.
     pub(crate) fn for_weir(given: Given) -> anyhow::Result<Self> {
         let mut servers = Self::none(given);
         servers.serve("WEIR_DATABASE_URL", || Ok(vec![postgres::start(&programs::POSTGRES.find()?)?]))?;

@@ -23,11 +23,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn free_ports_differ_and_can_be_listened_at() {
+    fn free_ports_differ() {
         let ports: [u16; 8] = free().unwrap();
         for (n, port) in ports.iter().enumerate() {
-            assert!(!ports[..n].contains(port), "{ports:?}");
-            TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).unwrap();
+            assert!(*port > 0 && !ports[..n].contains(port), "{ports:?}");
         }
     }
 }

@@ -1,21 +1,19 @@
 //! A private Redis, and a private Redis Cluster of three masters. Neither persists anything.
 
-use std::{path::Path, process::Command, thread, time::Duration};
+use std::{path::Path, process::Command};
 
-use anyhow::{bail, ensure};
+use anyhow::ensure;
 
 use super::{
     guarded::Guarded,
     programs,
-    server::{Plan, Server},
+    server::{Plan, Server, until},
 };
 
 /// The hash slots of a cluster, split among its masters.
 const SLOTS: usize = 16384;
 const MASTERS: usize = 3;
 const SOCKET: &str = "redis.sock";
-const ASK_EVERY: Duration = Duration::from_millis(50);
-const ASK_TIMES: usize = 600;
 
 /// Starts one Redis. `server` is the program; `redis-cli` lies beside it.
 pub(crate) fn start(server: &Path) -> anyhow::Result<Server> {
@@ -75,14 +73,10 @@ fn cluster(server: &Path, node: &Server, arguments: &[&str]) -> anyhow::Result<(
 
 /// A node serves every slot once it has heard of all masters, and not before about two seconds have passed.
 fn until_whole(server: &Path, node: &Server) -> anyhow::Result<()> {
-    for _ in 0..ASK_TIMES {
+    until("Redis Cluster", || {
         let info = programs::run(cli(server, node.folder()).args(["cluster", "info"]))?;
-        if info.lines().any(|line| line.trim() == "cluster_state:ok") {
-            return Ok(());
-        }
-        thread::sleep(ASK_EVERY);
-    }
-    bail!("the Redis Cluster did not become whole in time ({})", node.url())
+        Ok(info.lines().any(|line| line.trim() == "cluster_state:ok"))
+    })
 }
 
 #[cfg(test)]

@@ -69,22 +69,18 @@ impl Server {
 
     /// Asks until the server answers (`true`) or has ended (`false`).
     fn answers(&mut self, name: &str, ready: &mut Command) -> anyhow::Result<bool> {
-        for _ in 0..ASK_TIMES {
-            if self.process.has_ended()? {
-                return Ok(false);
-            }
-            if ready.status().with_context(|| format!("could not start {ready:?}"))?.success() {
-                return Ok(true);
-            }
-            thread::sleep(ASK_EVERY);
-        }
-        bail!("{name} was not ready in time:\n{}", self.last_words())
+        let process = &mut self.process;
+        let settled = until(name, || {
+            let ended = process.has_ended()?;
+            Ok(ended || ready.status().with_context(|| format!("could not start {ready:?}"))?.success())
+        });
+        settled.with_context(|| self.last_words())?;
+        Ok(!self.process.has_ended()?)
     }
 
     fn last_words(&self) -> String {
-        let mut buffer = Vec::new();
         let length = self.log.metadata().map_or(0, |metadata| metadata.len());
-        buffer.resize(usize::try_from(length.min(LOG_SHOWN)).unwrap_or_default(), 0);
+        let mut buffer = vec![0; usize::try_from(length.min(LOG_SHOWN)).unwrap_or_default()];
         // The position of the file is shared with the server; reading at an offset leaves it alone.
         match self.log.read_exact_at(&mut buffer, length.saturating_sub(LOG_SHOWN)) {
             Ok(()) => String::from_utf8_lossy(&buffer).into_owned(),
@@ -103,6 +99,17 @@ impl Server {
     pub(crate) fn ports(&self) -> [u16; 2] {
         self.ports
     }
+}
+
+/// Asks again and again, for a minute, until something is so.
+pub(super) fn until(name: &str, mut is_so: impl FnMut() -> anyhow::Result<bool>) -> anyhow::Result<()> {
+    for _ in 0..ASK_TIMES {
+        if is_so()? {
+            return Ok(());
+        }
+        thread::sleep(ASK_EVERY);
+    }
+    bail!("{name} was not ready in time")
 }
 
 /// Not in the user's own temporary folder: PostgreSQL may run as another user, and a socket's path has room for about a
