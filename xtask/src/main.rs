@@ -1,13 +1,16 @@
-//! Automation that needs an `if`: `cargo xtask test`, `lint`, `ci`, `bench`.
+//! Automation that needs an `if`: `cargo xtask test`, `lint`, `ci`, `dev`, `bench`.
 //!
 //! Each command is a list of steps, each step one run of cargo. The first that fails ends the list, and its heading says
-//! what was tried. Needs nothing but a Rust toolchain.
+//! what was tried. The tests' servers are started before the first step and are gone after the last.
 
+mod dev;
+mod servers;
 mod step;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use servers::Servers;
 use step::Step;
 
 /// The workspace's chores.
@@ -20,12 +23,14 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Every test: first those that keep their own time, then the ones on real sockets and real clocks, one by one.
+    /// Every test, with the servers they need: first those that keep their own time, then the ones on real sockets and real clocks, one by one.
     Test,
     /// Formatting, lints and documentation, without a warning.
     Lint,
     /// What a change must pass: lint, then test.
     Ci,
+    /// Weir's roles as separate processes over private servers, until Ctrl-C.
+    Dev,
     /// Measure this machine: the ceiling of a bare client and receiver, and Weir beside it.
     Bench {
         /// Given on to `weir-load-tests bench`; `-- --help` lists them.
@@ -35,19 +40,28 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let steps = match Cli::parse().command {
-        Command::Test => test_steps(),
-        Command::Lint => lint_steps(),
-        Command::Ci => lint_steps().into_iter().chain(test_steps()).collect(),
-        Command::Bench { arguments } => bench_steps(&arguments),
-    };
-    match step::run_all(&steps) {
+    match run(Cli::parse().command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("\nxtask: {error:#}");
             ExitCode::FAILURE
         }
     }
+}
+
+fn run(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Test => run_with_servers(&test_steps()),
+        Command::Lint => step::run_all(&lint_steps(), &[]),
+        Command::Ci => run_with_servers(&lint_steps().into_iter().chain(test_steps()).collect::<Vec<_>>()),
+        Command::Dev => dev::run(),
+        Command::Bench { arguments } => step::run_all(&bench_steps(&arguments), &[]),
+    }
+}
+
+fn run_with_servers(steps: &[Step]) -> anyhow::Result<()> {
+    let servers = Servers::for_tests(servers::given)?;
+    step::run_all(steps, servers.env())
 }
 
 fn test_steps() -> Vec<Step> {

@@ -30,12 +30,13 @@ impl Step {
         self
     }
 
-    /// Runs it, passing its output through, and answers the closing lines of the test runners that ran a test.
-    fn run(&self) -> anyhow::Result<Vec<String>> {
+    /// Runs it with more variables, passing its output through, and answers the closing lines of the test runners that
+    /// ran a test.
+    fn run(&self, env: &[(&'static str, String)]) -> anyhow::Result<Vec<String>> {
         // Cargo names itself to what it runs, so that a chosen toolchain stays chosen.
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut command = Command::new(cargo);
-        command.args(&self.arguments).envs(self.env).stdout(Stdio::piped());
+        command.args(&self.arguments).envs(env.iter().cloned()).envs(self.env).stdout(Stdio::piped());
         let mut child = command.spawn().with_context(|| format!("could not start `{self}`"))?;
         let mut closing = Vec::new();
         if let Some(output) = child.stdout.take() {
@@ -68,12 +69,12 @@ fn is_closing(line: &str) -> bool {
     line.starts_with("test result:") && !line.contains(" 0 passed; 0 failed; 0 ignored;")
 }
 
-/// Runs steps in order, up to the first that fails.
-pub(crate) fn run_all(steps: &[Step]) -> anyhow::Result<()> {
+/// Runs steps in order, each with the variables in `env`, up to the first that fails.
+pub(crate) fn run_all(steps: &[Step], env: &[(&'static str, String)]) -> anyhow::Result<()> {
     let mut closing = Vec::new();
     for (n, step) in steps.iter().enumerate() {
         eprintln!("\n=== {}/{}  {}\n    {step}\n", n + 1, steps.len(), step.title);
-        let lines = step.run().with_context(|| format!("{} failed", step.title))?;
+        let lines = step.run(env).with_context(|| format!("{} failed", step.title))?;
         if !lines.is_empty() {
             closing.push((step.title, lines));
         }
@@ -115,7 +116,7 @@ mod tests {
     #[test]
     fn the_first_step_that_fails_ends_the_run_and_is_named() {
         let steps = [Step::new("Nonsense", &["no-such-command-of-cargo"]), Step::new("Never", &["--version"])];
-        let error = format!("{:#}", run_all(&steps).unwrap_err());
+        let error = format!("{:#}", run_all(&steps, &[]).unwrap_err());
         assert!(error.starts_with("Nonsense failed: `cargo no-such-command-of-cargo` failed"), "{error}");
     }
 }

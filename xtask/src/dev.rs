@@ -1,0 +1,182 @@
+//! `cargo xtask dev`: Weir as it runs in production, one process per role, over private servers, in one terminal.
+//!
+//! The first of Ctrl-C, SIGTERM and a role that ends by itself ends all of it: the roles first, as gracefully as they can, and
+//! then the servers they need for that. A second Ctrl-C does not wait for the roles.
+
+use std::{
+    env,
+    io::{self, BufRead, BufReader, PipeReader},
+    path::Path,
+    process,
+    sync::mpsc::{self, Sender},
+    thread::{self, JoinHandle},
+};
+
+use anyhow::{Context, bail};
+use signal_hook::{consts::TERM_SIGNALS, iterator::Signals};
+
+use crate::{
+    servers::{self, Servers, guarded::Guarded},
+    step::{self, Step},
+};
+
+/// A process of Weir: the name before its lines, and what to call the program with.
+struct Role {
+    name: &'static str,
+    arguments: &'static [&'static str],
+}
+
+const ROLES: [Role; 4] = [
+    Role { name: "api", arguments: &["api"] },
+    Role { name: "scheduler", arguments: &["scheduler"] },
+    Role { name: "worker-1", arguments: &["worker"] },
+    Role { name: "worker-2", arguments: &["worker"] },
+];
+
+/// Receivers written by hand listen on the same machine and speak plain http. What the caller has set stays.
+const SETTINGS: [(&str, &str); 2] = [("WEIR_ALLOW_HTTP", "true"), ("WEIR_ALLOW_NETWORKS", "127.0.0.0/8")];
+
+/// Wide enough for the longest name of a role.
+const NAME_WIDTH: usize = 9;
+
+type Env = Vec<(&'static str, String)>;
+
+enum Event {
+    Signal,
+    /// The role of this number ended.
+    Ended(usize),
+}
+
+struct Running {
+    process: Guarded,
+    /// Passes its lines on.
+    lines: JoinHandle<()>,
+}
+
+pub(crate) fn run() -> anyhow::Result<()> {
+    let servers = Servers::for_weir(servers::given)?;
+    let mut env: Env = servers.env().to_vec();
+    let settings = SETTINGS.into_iter().filter(|(name, _)| servers::given(name).is_none());
+    env.extend(settings.map(|(name, value)| (name, value.to_owned())));
+    let steps = [
+        Step::new("Build", &["build", "--package", "weir"]),
+        Step::new("Prepare the database", &["run", "--quiet", "--package", "weir", "--", "migrate"]),
+    ];
+    step::run_all(&steps, &env)?;
+
+    // Cargo put the program beside this one: both are built with the same profile.
+    let program = env::current_exe().context("where is this program?")?.with_file_name("weir");
+    let (events, happened) = mpsc::channel();
+    watch_signals(events.clone())?;
+    let listen = servers::given("WEIR_LISTEN").unwrap_or_else(|| "127.0.0.1:8080".to_owned());
+    println!("\n=== Weir's API at http://{listen}, its other roles and private servers.");
+    println!("    Ctrl-C stops everything and removes what the servers stored.\n");
+    for (name, value) in &env {
+        println!("    {name}={value}");
+    }
+    println!();
+    run_roles(&program, &ROLES, &env, &events, || happened.recv().context("nobody is left to wait for"))
+}
+
+/// Runs roles until something happens, then stops them all. It is an error when a role ended by itself.
+fn run_roles(
+    program: &Path,
+    roles: &[Role],
+    env: &Env,
+    events: &Sender<Event>,
+    next_event: impl FnOnce() -> anyhow::Result<Event>,
+) -> anyhow::Result<()> {
+    let numbered = roles.iter().enumerate();
+    let mut running: Vec<Running> =
+        numbered.map(|(n, role)| start(program, role, env, n, events.clone())).collect::<anyhow::Result<_>>()?;
+    let event = next_event()?;
+
+    // All are told before any is waited for.
+    running.iter_mut().for_each(|role| role.process.release());
+    let mut statuses = Vec::new();
+    for role in running {
+        let Running { mut process, lines } = role;
+        statuses.push(process.stop()?);
+        // It ends with the process; a panic has been printed already.
+        let _ = lines.join();
+    }
+    match event {
+        Event::Signal => Ok(()),
+        Event::Ended(n) => bail!("{} ended by itself ({}); its last lines say why", roles[n].name, statuses[n]),
+    }
+}
+
+fn start(program: &Path, role: &Role, env: &Env, n: usize, events: Sender<Event>) -> anyhow::Result<Running> {
+    let (output, write) = io::pipe().context("no pipe for a role's lines")?;
+    let mut command = Guarded::command("TERM", None);
+    command.arg(program).args(role.arguments).envs(env.iter().cloned());
+    command.stdout(write.try_clone()?).stderr(write);
+    let process = Guarded::spawn(command)?;
+    let name = role.name;
+    let lines = thread::spawn(move || {
+        pass_lines_on(name, output);
+        // Nobody waits for it when everything is being stopped.
+        let _ = events.send(Event::Ended(n));
+    });
+    Ok(Running { process, lines })
+}
+
+fn pass_lines_on(name: &str, output: PipeReader) {
+    for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
+        println!("{name:NAME_WIDTH$} │ {}", String::from_utf8_lossy(&line));
+    }
+}
+
+fn watch_signals(events: Sender<Event>) -> anyhow::Result<()> {
+    let mut signals = Signals::new(TERM_SIGNALS).context("could not watch for Ctrl-C")?;
+    thread::spawn(move || {
+        for (n, signal) in signals.forever().enumerate() {
+            if n > 0 || events.send(Event::Signal).is_err() {
+                // As a shell reports a process that a signal ended. What still runs is stopped by its guard.
+                process::exit(128 + signal);
+            }
+        }
+    });
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, process::Command};
+
+    use super::*;
+
+    /// Stops when it is asked to, once it has told its test that it can be asked.
+    const GRACEFUL: &str =
+        r#"trap 'echo stopped > "$STOPPED"; exit 0' TERM; echo > "$READY"; while :; do sleep 0.01; done"#;
+
+    #[test]
+    fn a_role_that_ends_by_itself_stops_the_others_and_is_named() {
+        let roles = [
+            Role { name: "patient", arguments: &["-c", "exec sleep 600"] },
+            Role { name: "hasty", arguments: &["-c", "echo out of memory; exit 7"] },
+        ];
+        let (events, happened) = mpsc::channel();
+        let ended = run_roles(Path::new("sh"), &roles, &Env::new(), &events, || Ok(happened.recv()?));
+        let error = ended.unwrap_err().to_string();
+        assert!(error.starts_with("hasty ended by itself (exit status: 7)"), "{error}");
+    }
+
+    #[test]
+    fn roles_are_stopped_gracefully_with_the_variables_they_were_given() {
+        let folder = tempfile::tempdir().unwrap();
+        let ready = folder.path().join("ready");
+        let stopped = folder.path().join("stopped");
+        let roles = [Role { name: "graceful", arguments: &["-c", GRACEFUL] }];
+        assert!(Command::new("mkfifo").arg(&ready).status().unwrap().success());
+        let text = |path: &Path| path.to_str().unwrap().to_owned();
+        let env = vec![("READY", text(&ready)), ("STOPPED", text(&stopped))];
+        let (events, _happened) = mpsc::channel();
+        run_roles(Path::new("sh"), &roles, &env, &events, || {
+            fs::read(&ready)?;
+            Ok(Event::Signal)
+        })
+        .unwrap();
+        assert_eq!(fs::read_to_string(stopped).unwrap(), "stopped\n");
+    }
+}

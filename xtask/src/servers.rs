@@ -1,0 +1,123 @@
+//! Private servers for tests, figures and work by hand: Redis, a Redis Cluster of three nodes, PostgreSQL.
+//!
+//! Each has its own ports on loopback and its own folder, so several runs stand side by side. None outlives this process
+//! (see [`guarded`]). A variable that the caller has set is respected: nothing is started in its stead.
+
+mod account;
+pub(crate) mod guarded;
+mod ports;
+mod postgres;
+mod programs;
+mod redis;
+mod server;
+
+use std::path::Path;
+
+use anyhow::Context;
+
+use server::Server;
+
+/// Looks a variable up in the caller's environment.
+pub(crate) type Given = fn(&str) -> Option<String>;
+
+/// Running servers and the variables that name them. Dropping it stops them and removes what they stored.
+#[derive(Debug)]
+pub(crate) struct Servers {
+    given: Given,
+    running: Vec<Server>,
+    env: Vec<(&'static str, String)>,
+}
+
+impl Servers {
+    /// What the tests want: every kind of server, and the programs, for tests that kill servers of their own.
+    pub(crate) fn for_tests(given: Given) -> anyhow::Result<Self> {
+        let mut servers = Self::none(given);
+        let redis = servers.name("WEIR_TEST_REDIS_SERVER", || utf8(&programs::REDIS.find()?.join("redis-server")))?;
+        let postgres = servers.name("WEIR_TEST_POSTGRES_BIN", || utf8(&programs::POSTGRES.find()?))?;
+        let (redis, postgres) = (Path::new(&redis), Path::new(&postgres));
+        servers.serve("WEIR_TEST_POSTGRES_URL", || Ok(vec![postgres::start(postgres)?]))?;
+        servers.serve("WEIR_TEST_REDIS_URL", || Ok(vec![redis::start(redis)?]))?;
+        servers.serve("WEIR_TEST_REDIS_CLUSTER_URL", || redis::start_cluster(redis))?;
+        Ok(servers)
+    }
+
+    /// What a Weir of several processes wants, by hand or for figures.
+    pub(crate) fn for_weir(given: Given) -> anyhow::Result<Self> {
+        let mut servers = Self::none(given);
+        servers.serve("WEIR_DATABASE_URL", || Ok(vec![postgres::start(&programs::POSTGRES.find()?)?]))?;
+        servers.serve("WEIR_REDIS_URL", || Ok(vec![redis::start(&programs::REDIS.find()?.join("redis-server"))?]))?;
+        Ok(servers)
+    }
+
+    /// What the caller's environment lacks.
+    pub(crate) fn env(&self) -> &[(&'static str, String)] {
+        &self.env
+    }
+
+    fn none(given: Given) -> Self {
+        Self { given, running: Vec::new(), env: Vec::new() }
+    }
+
+    /// Starts servers unless the variable says where they are; otherwise the variable will name their URLs.
+    fn serve(
+        &mut self,
+        variable: &'static str,
+        start: impl FnOnce() -> anyhow::Result<Vec<Server>>,
+    ) -> anyhow::Result<()> {
+        let mut started = Vec::new();
+        self.name(variable, || {
+            started = start()?;
+            Ok(started.iter().map(Server::url).collect::<Vec<_>>().join(","))
+        })?;
+        self.running.append(&mut started);
+        Ok(())
+    }
+
+    /// The variable's value: the caller's, or else one that is found and set.
+    fn name(
+        &mut self,
+        variable: &'static str,
+        find: impl FnOnce() -> anyhow::Result<String>,
+    ) -> anyhow::Result<String> {
+        if let Some(value) = (self.given)(variable) {
+            return Ok(value);
+        }
+        let value = find().with_context(|| format!("{variable} is not set, and there is nothing to set it to"))?;
+        self.env.push((variable, value.clone()));
+        Ok(value)
+    }
+}
+
+/// A variable of this process that is set to something.
+pub(crate) fn given(variable: &str) -> Option<String> {
+    std::env::var(variable).ok().filter(|value| !value.is_empty())
+}
+
+fn utf8(path: &Path) -> anyhow::Result<String> {
+    Ok(path.to_str().with_context(|| format!("{} is not UTF-8", path.display()))?.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_started_where_the_caller_names_everything() {
+        let servers = Servers::for_tests(|variable| Some(format!("the caller's {variable}"))).unwrap();
+        assert!(servers.running.is_empty() && servers.env().is_empty(), "{servers:?}");
+    }
+
+    #[test]
+    fn only_what_the_caller_does_not_name_is_started() {
+        let given: Given = |variable| (variable != "WEIR_REDIS_URL").then(|| "elsewhere".to_owned());
+        let servers = Servers::for_weir(given).unwrap();
+        assert_eq!(servers.running.len(), 1);
+        assert_eq!(servers.env(), [("WEIR_REDIS_URL", servers.running[0].url().to_owned())]);
+    }
+
+    #[test]
+    fn a_server_that_cannot_be_had_is_named_by_its_variable() {
+        let error = Servers::none(|_| None).serve("WEIR_REDIS_URL", || anyhow::bail!("no Redis")).unwrap_err();
+        assert_eq!(format!("{error:#}"), "WEIR_REDIS_URL is not set, and there is nothing to set it to: no Redis");
+    }
+}

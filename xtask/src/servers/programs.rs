@@ -1,0 +1,168 @@
+//! Where the servers' programs are, and how to come by them.
+
+use std::{
+    ffi::OsStr,
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context, bail, ensure};
+
+use super::account;
+
+/// A server's programs, which lie in one folder, and the packages that bring them.
+#[derive(Debug)]
+pub(crate) struct Package {
+    name: &'static str,
+    programs: &'static [&'static str],
+    /// The package and, on Debian, the service that comes with it.
+    debian: &'static str,
+    fedora: &'static str,
+    homebrew: &'static str,
+}
+
+pub(crate) const REDIS: Package = Package {
+    name: "Redis",
+    programs: &["redis-server", "redis-cli"],
+    debian: "redis-server",
+    fedora: "redis",
+    homebrew: "redis",
+};
+
+pub(crate) const POSTGRES: Package = Package {
+    name: "PostgreSQL",
+    programs: &["initdb", "postgres", "pg_isready", "createdb"],
+    debian: "postgresql",
+    fedora: "postgresql-server",
+    homebrew: "postgresql@17",
+};
+
+impl Package {
+    /// The folder of the programs. Root on Debian or Ubuntu gets them installed; anybody else is told how to.
+    pub(crate) fn find(&self) -> anyhow::Result<PathBuf> {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        if let Some(folder) = self.find_in(&places(&path)) {
+            return Ok(folder);
+        }
+        if account::is_root() && holds(&path, "apt-get") {
+            self.install().with_context(|| self.missing())?;
+        }
+        self.find_in(&places(&path)).with_context(|| self.missing())
+    }
+
+    fn find_in(&self, places: &[PathBuf]) -> Option<PathBuf> {
+        places.iter().find(|place| self.programs.iter().all(|program| place.join(program).is_file())).cloned()
+    }
+
+    /// Installs the Debian package and stops the service that comes with it: the servers here are private ones.
+    fn install(&self) -> anyhow::Result<()> {
+        eprintln!("\n=== Installing {} with apt-get", self.debian);
+        apt_get(&["update", "--quiet"])?;
+        apt_get(&["install", "--yes", "--quiet", "--no-install-recommends", self.debian])?;
+        // Fails where no service was started, as in a container: as good.
+        let _ =
+            Command::new("service").args([self.debian, "stop"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
+        Ok(())
+    }
+
+    fn missing(&self) -> String {
+        let Self { name, programs, debian, fedora, homebrew } = self;
+        format!(
+            "{name} is not installed here ({} were not found in one folder). Install it:\n  \
+             Debian, Ubuntu   apt-get install {debian}\n  \
+             Fedora           dnf install {fedora}\n  \
+             macOS            brew install {homebrew}",
+            programs.join(", ")
+        )
+    }
+}
+
+fn apt_get(arguments: &[&str]) -> anyhow::Result<()> {
+    let mut command = Command::new("apt-get");
+    command.args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
+    let status = command.status().context("could not start apt-get")?;
+    ensure!(status.success(), "`apt-get {}` failed ({status})", arguments.join(" "));
+    Ok(())
+}
+
+fn holds(path: &OsStr, program: &str) -> bool {
+    std::env::split_paths(path).any(|folder| folder.join(program).is_file())
+}
+
+/// Folders to look in, the user's own choice first. Packages keep PostgreSQL's programs off PATH, by version.
+fn places(path: &OsStr) -> Vec<PathBuf> {
+    let mut places: Vec<PathBuf> = std::env::split_paths(path).collect();
+    places.extend(versions("/usr/lib/postgresql", ""));
+    places.extend(versions("/usr", "pgsql-"));
+    for prefix in ["/usr/local", "/opt/homebrew"] {
+        places.push(Path::new(prefix).join("bin"));
+        places.extend(versions(&format!("{prefix}/opt"), "postgresql@"));
+    }
+    places
+}
+
+/// `parent/<prefix><version>/bin`, the newest first.
+fn versions(parent: &str, prefix: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(parent).into_iter().flatten().flatten();
+    let mut found: Vec<(u32, PathBuf)> = entries
+        .filter_map(|entry| {
+            let version = entry.file_name().to_str()?.strip_prefix(prefix)?.parse().ok()?;
+            Some((version, entry.path().join("bin")))
+        })
+        .collect();
+    found.sort_by(|a, b| b.cmp(a));
+    found.into_iter().map(|(_, folder)| folder).collect()
+}
+
+/// Runs one of the programs to its end and answers what it printed.
+pub(crate) fn run(command: &mut Command) -> anyhow::Result<String> {
+    let output = command.output().with_context(|| format!("could not start {command:?}"))?;
+    let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    if !output.status.success() {
+        bail!("{command:?} failed ({}): {text}{}", output.status, String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_version_comes_first_by_number() {
+        let parent = tempfile::tempdir().unwrap();
+        for name in ["pg-9", "pg-15", "pg-x", "other-16"] {
+            fs::create_dir(parent.path().join(name)).unwrap();
+        }
+        let found = versions(parent.path().to_str().unwrap(), "pg-");
+        assert_eq!(found, [parent.path().join("pg-15/bin"), parent.path().join("pg-9/bin")]);
+    }
+
+    #[test]
+    fn a_folder_counts_only_when_all_programs_are_in_it() {
+        let (half, whole) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::write(half.path().join("redis-cli"), "").unwrap();
+        for program in REDIS.programs {
+            fs::write(whole.path().join(program), "").unwrap();
+        }
+        let places = [half.path().to_owned(), whole.path().to_owned()];
+        assert_eq!(REDIS.find_in(&places), Some(whole.path().to_owned()));
+        assert_eq!(REDIS.find_in(&places[..1]), None);
+    }
+
+    #[test]
+    fn what_is_missing_is_named_with_the_command_that_installs_it() {
+        let message = POSTGRES.missing();
+        for line in ["apt-get install postgresql", "dnf install postgresql-server", "brew install postgresql@17"] {
+            assert!(message.contains(line), "{message}");
+        }
+        assert!(message.starts_with("PostgreSQL is not installed here (initdb, postgres,"), "{message}");
+    }
+
+    #[test]
+    fn a_program_that_fails_is_named_with_what_it_said() {
+        let error = run(Command::new("sh").args(["-c", "echo no room >&2; exit 4"])).unwrap_err().to_string();
+        assert!(error.contains("exit status: 4") && error.contains("no room"), "{error}");
+    }
+}
