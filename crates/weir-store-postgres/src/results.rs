@@ -1,6 +1,6 @@
 //! How deliveries end: results recorded in batches, and what a person asks of one delivery.
 
-use std::collections::HashSet;
+use std::{borrow::Cow, collections::HashSet};
 
 use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection, types::Uuid};
@@ -116,7 +116,7 @@ pub(crate) async fn settle_all(
         .bind(column(&all, |result| i64::from(result.attempt.duration_ms)))
         .bind(column(&all, |result| outcome_code(result.attempt.outcome)))
         .bind(column(&all, |result| result.attempt.status_code.map(i32::from)))
-        .bind(column(&all, |result| result.attempt.error.as_deref()))
+        .bind(column(&all, |result| result.attempt.error.as_deref().map(storable)))
         .bind(column(&all, |result| result.attempt.response_body.as_ref().map(|body| body.as_bytes())))
         .fetch_all(connection)
         .await?;
@@ -126,6 +126,11 @@ pub(crate) async fn settle_all(
         settlements[*at.ok_or_else(|| corrupt("a result"))?] = Settlement::Settled(rows::state(row, 1)?);
     }
     Ok(settlements)
+}
+
+/// PostgreSQL's text cannot hold the character 0; a message does as well without it.
+fn storable(text: &str) -> Cow<'_, str> {
+    if text.contains('\0') { text.replace('\0', "\u{fffd}").into() } else { text.into() }
 }
 
 /// The state a verdict leads to and when the delivery is due again.

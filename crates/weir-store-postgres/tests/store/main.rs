@@ -6,7 +6,6 @@ mod conformance;
 mod database;
 mod failures;
 mod fixtures;
-mod migrations;
 mod open;
 mod partitions;
 mod processes;
