@@ -128,7 +128,7 @@ macro_rules! select {
 }
 
 /// Of some destinations, those whose versions are not the known ones.
-pub(crate) const LOOK_UP: &str = select!(
+const LOOK_UP: &str = select!(
     "FROM unnest($1::uuid[], $2::bigint[]) AS r (id, version)
     JOIN destinations t ON t.id = r.id AND t.version <> r.version"
 );

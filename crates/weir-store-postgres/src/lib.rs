@@ -18,9 +18,15 @@
 
 mod cache;
 mod claims;
+#[cfg(test)]
+#[path = "../tests/store/database.rs"]
+mod database;
 mod destinations;
 mod edits;
 mod errors;
+#[cfg(test)]
+#[path = "../tests/store/fixtures.rs"]
+mod fixtures;
 mod history;
 mod ingest;
 mod open;

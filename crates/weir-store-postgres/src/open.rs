@@ -158,7 +158,7 @@ impl PostgresStore {
     }
 }
 
-fn options(url: &str) -> Result<PgConnectOptions, OpenError> {
+pub(crate) fn options(url: &str) -> Result<PgConnectOptions, OpenError> {
     let invalid = |reason: String| OpenError::InvalidUrl { reason };
     if !url.starts_with("postgres://") && !url.starts_with("postgresql://") {
         return Err(invalid("it does not begin with postgres://".to_owned()));

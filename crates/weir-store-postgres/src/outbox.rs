@@ -120,7 +120,7 @@ pub(crate) const ABANDONED: &str = "
 SELECT d.id, d.destination_id, d.claim_epoch, d.attempts, (
     SELECT t.retry FROM destinations t WHERE t.id = d.destination_id AND t.deleted_at IS NULL
 )
-FROM deliveries d WHERE d.state = 1 AND ($1 OR d.claim_expires_at < $2) LIMIT $3
+FROM deliveries d WHERE d.state = 1 AND d.claim_expires_at <= $1 LIMIT $2
 FOR UPDATE OF d SKIP LOCKED";
 
 /// Claims that one caller gives back.
@@ -172,13 +172,10 @@ impl Edit for Recovery {
     type Answer = Recovered;
 
     async fn run(&self, connection: &mut PgConnection) -> Result<Recovered, sqlx::Error> {
+        let expired = if self.all { i64::MAX } else { self.now.as_nanos() - 1 };
         let mut transaction = connection.begin().await?;
-        let rows = sqlx::query(ABANDONED)
-            .bind(self.all)
-            .bind(self.now.as_nanos())
-            .bind(i64::from(self.limit))
-            .fetch_all(&mut *transaction)
-            .await?;
+        let rows =
+            sqlx::query(ABANDONED).bind(expired).bind(i64::from(self.limit)).fetch_all(&mut *transaction).await?;
         let results: Result<Vec<AttemptResult>, sqlx::Error> =
             rows.iter().map(|row| unknown_outcome(row, self.now)).collect();
         let settlements = settle_all(&results?.iter().collect::<Vec<_>>(), &mut transaction).await?;

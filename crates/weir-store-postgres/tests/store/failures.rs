@@ -11,7 +11,8 @@ use weir_store_postgres::PostgresStore;
 
 use crate::{
     database::Database,
-    fixtures::{NOW, destination, destination_id, event, request, result, with_key},
+    fixtures::{NOW, destination, destination_id, event, request, result},
+    processes::with_key,
 };
 
 /// Ends every connection of the store, as a restart of the server does. Answers how many there were.

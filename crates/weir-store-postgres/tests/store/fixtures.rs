@@ -60,11 +60,6 @@ pub(crate) fn event(number: u64) -> NewEvent {
     event_at(number, NOW + Duration::from_millis(number))
 }
 
-pub(crate) fn with_key(mut new: NewEvent, key: &str) -> NewEvent {
-    new.event.idempotency_key = Some(key.to_owned());
-    new
-}
-
 pub(crate) fn request(number: u128, limit: u32) -> ClaimRequest {
     let expires_at = NOW + Duration::from_secs(60);
     ClaimRequest { destination_id: destination_id(number), limit, expires_at, durable: false }

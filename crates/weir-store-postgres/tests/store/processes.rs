@@ -4,15 +4,20 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use weir_core::{DeliveryState, outcome::Verdict};
 use weir_store::{
-    DeliveryFilter, DestinationPatch, Destinations as _, History as _, Ingest as _, IngestRefusal, Outbox as _,
-    PageRequest, Results as _, Settlement,
+    DeliveryFilter, DestinationPatch, Destinations as _, History as _, Ingest as _, IngestRefusal, NewEvent,
+    Outbox as _, PageRequest, Results as _, Settlement,
 };
 use weir_store_postgres::PostgresStore;
 
 use crate::{
     database::Database,
-    fixtures::{NOW, destination, destination_id, event, request, result, with_key},
+    fixtures::{NOW, destination, destination_id, event, request, result},
 };
+
+pub(crate) fn with_key(mut new: NewEvent, key: &str) -> NewEvent {
+    new.event.idempotency_key = Some(key.to_owned());
+    new
+}
 
 /// Two stores on one database, as two processes have them.
 async fn two_processes() -> (Database, [Arc<PostgresStore>; 2]) {
