@@ -43,7 +43,7 @@ use std::sync::Arc;
 
 use sqlx::PgPool;
 
-pub use open::OpenError;
+pub use open::{OpenError, Server};
 
 use cache::DestinationCache;
 use claims::Claiming;

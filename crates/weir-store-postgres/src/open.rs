@@ -28,12 +28,14 @@ const SETTLING: usize = 2;
 /// For every connection. Each statement looks up keys that it names, so a nested loop over indexes is the right plan
 /// whatever the statistics say: of a table that was empty when it was last analysed they say that a scan is cheap, and the
 /// plan would be kept while a backlog grows. Plans are generic, so each is made once; none is worth compiling.
-const SETTINGS: [(&str, &str); 7] = [
+const SETTINGS: [(&str, &str); 8] = [
     ("enable_hashjoin", "off"),
     ("enable_mergejoin", "off"),
     ("enable_seqscan", "off"),
     ("plan_cache_mode", "force_generic_plan"),
     ("jit", "off"),
+    // Whatever the server's default: an event is answered when it is on disk.
+    ("synchronous_commit", "on"),
     ("statement_timeout", "30s"),
     // A transaction left open keeps every dead row of the hot table.
     ("idle_in_transaction_session_timeout", "30s"),
@@ -103,11 +105,7 @@ impl PostgresStore {
     pub async fn open(url: &str, now: Timestamp) -> Result<Self, OpenError> {
         let options = options(url)?;
         let server = server(&options);
-        let mut connection = connect(&options).await.map_err(|error| classify(&server, &error))?;
-        check_version(&server, &mut connection).await?;
-        connection.close().await.map_err(|error| classify(&server, &error))?;
         migrate(&server, &options).await?;
-
         let shared = Arc::<Shared>::default();
         let pool = PgPoolOptions::new()
             .max_connections(POOL)
@@ -115,7 +113,7 @@ impl PostgresStore {
             // A ping for each use would cost as much as most reads. A connection that was lost fails once.
             .test_before_acquire(false)
             .connect_lazy_with(options.clone());
-        let recoverable = options.clone().options([("synchronous_commit", "off")]);
+        let recoverable = recoverable(&options);
         let store = Self {
             pool,
             posts: Writers::spawn(POSTING, &options, &shared),
@@ -134,10 +132,7 @@ impl PostgresStore {
     /// the migrations that were applied.
     pub async fn migrate(url: &str) -> Result<Vec<(i64, String)>, OpenError> {
         let options = options(url)?;
-        let server = server(&options);
-        let mut connection = connect(&options).await.map_err(|error| classify(&server, &error))?;
-        check_version(&server, &mut connection).await?;
-        migrate(&server, &options).await
+        migrate(&server(&options), &options).await
     }
 
     /// Makes the partitions of the days around `now` where they are missing.
@@ -169,6 +164,11 @@ pub(crate) fn options(url: &str) -> Result<PgConnectOptions, OpenError> {
     Ok(options.options(SETTINGS).disable_statement_logging())
 }
 
+/// For what may be lost in a power failure: recovery resolves it as unknown.
+fn recoverable(options: &PgConnectOptions) -> PgConnectOptions {
+    options.clone().options([("synchronous_commit", "off")])
+}
+
 fn server(options: &PgConnectOptions) -> Server {
     let user = options.get_username().to_owned();
     Server {
@@ -194,6 +194,7 @@ async fn check_version(server: &Server, connection: &mut PgConnection) -> Result
 async fn migrate(server: &Server, options: &PgConnectOptions) -> Result<Vec<(i64, String)>, OpenError> {
     let patient = options.clone().options([("statement_timeout", "0")]);
     let mut connection = connect(&patient).await.map_err(|error| classify(server, &error))?;
+    check_version(server, &mut connection).await?;
     let applied = schema::migrate(&mut connection).await.map_err(|error| {
         let server = server.clone();
         match error {
@@ -223,5 +224,40 @@ fn classify(server: &Server, error: &sqlx::Error) -> OpenError {
             OpenError::Unreachable { server, reason }
         }
         _ => OpenError::Failed { server, reason },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::database::Database;
+
+    async fn settings(options: &PgConnectOptions) -> [String; 5] {
+        let mut connection = options.connect().await.unwrap();
+        let names =
+            ["synchronous_commit", "enable_seqscan", "plan_cache_mode", "statement_timeout", "application_name"];
+        let shown = "SELECT array_agg(current_setting(name) ORDER BY position)
+            FROM unnest($1) WITH ORDINALITY AS r (name, position)";
+        let shown: Vec<String> = sqlx::query_scalar(shown).bind(names).fetch_one(&mut connection).await.unwrap();
+        shown.try_into().unwrap()
+    }
+
+    #[tokio::test]
+    async fn what_was_acknowledged_waits_for_the_disk_and_what_can_be_recovered_does_not() {
+        let database = Database::create().await;
+        let options = options(&database.url()).unwrap();
+        assert_eq!(settings(&options).await, ["on", "off", "force_generic_plan", "30s", "weir"]);
+        assert_eq!(settings(&recoverable(&options)).await, ["off", "off", "force_generic_plan", "30s", "weir"]);
+    }
+
+    #[tokio::test]
+    async fn settings_of_the_url_do_not_undo_those_that_the_store_needs() {
+        let database = Database::create().await;
+        let url = format!(
+            "{}?application_name=billing&options=-c%20synchronous_commit%3Doff%20-c%20enable_seqscan%3Don",
+            database.url()
+        );
+        let options = options(&url).unwrap();
+        assert_eq!(settings(&options).await, ["on", "off", "force_generic_plan", "30s", "billing"]);
     }
 }
