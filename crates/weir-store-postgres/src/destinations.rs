@@ -174,6 +174,17 @@ const LOCK_TO_DELETE: &str = "SELECT 1 FROM destinations WHERE id = $1 AND delet
 
 const TOMBSTONE: &str = "UPDATE destinations SET deleted_at = $1, updated_at = $1, version = DEFAULT WHERE id = $2";
 
+/// Part of a backlog, without waiting for anyone.
+pub(crate) const CANCEL_SOME: &str = "
+WITH waiting AS MATERIALIZED (
+    SELECT id FROM deliveries WHERE destination_id = $2 AND state IN (0, 2)
+    ORDER BY next_attempt_at, id LIMIT $3 FOR UPDATE SKIP LOCKED
+)
+UPDATE deliveries d SET state = 6, updated_at = $1 FROM waiting WHERE d.id = waiting.id";
+
+/// Bounds how long a row, and what is dead of the table, is held by one transaction.
+const CANCELLED_AT_ONCE: i64 = 5_000;
+
 const CANCEL_WAITING: &str =
     "UPDATE deliveries SET state = 6, updated_at = $1 WHERE destination_id = $2 AND state IN (0, 2)";
 
@@ -293,13 +304,9 @@ pub(crate) fn begin_beside_edits<'t>(tenants: impl Iterator<Item = &'t str>) -> 
     AssertSqlSafe(format!("BEGIN{}", taken.collect::<String>()))
 }
 
-/// Takes the lock of a tenant for the transaction: no event of the tenant is fanned out beside it.
-fn lock_out_events(tenant: &str) -> String {
-    format!("SELECT pg_advisory_xact_lock({LOCK_SPACE}, {})", lock_of(tenant))
-}
-
+/// Begins a transaction that no event of the tenant is fanned out beside.
 fn begin_to_edit(tenant: &str) -> AssertSqlSafe<String> {
-    AssertSqlSafe(format!("BEGIN; {}", lock_out_events(tenant)))
+    AssertSqlSafe(format!("BEGIN; SELECT pg_advisory_xact_lock({LOCK_SPACE}, {})", lock_of(tenant)))
 }
 
 async fn record_limits(
@@ -432,12 +439,11 @@ impl Edit for Delete {
 
     async fn run(&self, connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
         let Some(tenant) = tenant_of(connection, self.id).await? else { return Ok(false) };
+        self.cancel_backlog(connection).await?;
         let id = uuid(self.id.as_bytes());
-        // A long backlog takes its time.
-        let mut transaction = connection.begin_with("BEGIN; SET LOCAL statement_timeout = '10min'").await?;
-        // Twice: the backlog before the lock, so that the tenant's events wait only for what came meanwhile.
-        sqlx::query(CANCEL_WAITING).bind(self.now.as_nanos()).bind(id).execute(&mut *transaction).await?;
-        sqlx::raw_sql(AssertSqlSafe(lock_out_events(&tenant))).execute(&mut *transaction).await?;
+        let mut transaction = connection.begin_with(begin_to_edit(&tenant)).await?;
+        // Before any delivery is touched: an update that comes too late for a row keeps it locked all the same, and who
+        // settles it may hold the destination.
         if sqlx::query(LOCK_TO_DELETE).bind(id).fetch_optional(&mut *transaction).await?.is_none() {
             return Ok(false);
         }
@@ -445,5 +451,22 @@ impl Edit for Delete {
         sqlx::query(CANCEL_WAITING).bind(self.now.as_nanos()).bind(id).execute(&mut *transaction).await?;
         transaction.commit().await?;
         Ok(true)
+    }
+}
+
+impl Delete {
+    /// Cancels the backlog bit by bit beforehand, however long it is, so that under the tenant's lock only what came
+    /// meanwhile is left. Should the deletion not follow, the destination lives on without what was cancelled; who asked for
+    /// it was not told that it is done, and asks again.
+    async fn cancel_backlog(&self, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+        loop {
+            let cancel = sqlx::query(CANCEL_SOME)
+                .bind(self.now.as_nanos())
+                .bind(uuid(self.id.as_bytes()))
+                .bind(CANCELLED_AT_ONCE);
+            if cancel.execute(&mut *connection).await?.rows_affected() < CANCELLED_AT_ONCE.unsigned_abs() {
+                return Ok(());
+            }
+        }
     }
 }
