@@ -6,7 +6,7 @@
 //!
 //! Two readers ask in two ways. A lookup names destinations and compares the version of each. Ingest needs every
 //! destination of a tenant and asks for versions above the highest it has seen; that is complete because edits that matter
-//! to it hold the tenant's lock, so their versions become visible in order (destinations.rs).
+//! to it hold the tenant's lock, so their versions become visible in order (locks.rs).
 
 use std::{
     collections::{BTreeMap, HashMap},

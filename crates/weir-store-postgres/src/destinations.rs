@@ -1,14 +1,10 @@
-//! Destinations: looked up beside what is in memory, edited under their tenant's lock, counted by index.
-//!
-//! An edit that changes who gets which events (creation, patch, pause, deletion) holds the lock of its tenant exclusively
-//! until its commit; ingest holds it shared, from before it reads the tenant's destinations until its own commit. So an
-//! event is fanned out either as before an edit and committed before it, or as after it; see ingest.rs for what follows.
+//! Destinations: looked up beside what is in memory, listed, counted by index. Their edits are in edits.rs.
 
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use sqlx::{
-    AssertSqlSafe, Connection as _, PgConnection,
+    PgConnection,
     postgres::{PgArguments, PgRow},
     query::Query,
 };
@@ -18,7 +14,7 @@ use weir_store::{DestinationCounts, DestinationPatch, Destinations, LimitChange,
 use crate::{
     PostgresStore, Shared,
     cache::Change,
-    edits::Edit,
+    edits::{Create, Delete, Hold, Patch, Pause},
     rows::{
         self, corrupt, count, destination_id, flag, int, limits, limits_json, optional_text, optional_time, small,
         text, time, uuid,
@@ -146,54 +142,28 @@ const LIST: &str = select!(
     ORDER BY t.id DESC LIMIT $3"
 );
 
-const LOCK_LIVE: &str = select!("FROM destinations t WHERE t.id = $1 AND t.deleted_at IS NULL FOR NO KEY UPDATE");
+/// A destination that is about to be edited.
+pub(crate) const LOCK_LIVE: &str =
+    select!("FROM destinations t WHERE t.id = $1 AND t.deleted_at IS NULL FOR NO KEY UPDATE");
 
-const TENANT: &str = "SELECT tenant FROM destinations WHERE id = $1 AND deleted_at IS NULL";
-
-const INSERT: &str = "
+pub(crate) const INSERT: &str = "
 INSERT INTO destinations (name, url, event_types, rate_limits, max_in_flight, timeout_ms, retry, headers, secret,
     paused, paused_reason, held_until, held_reason, updated_at, id, tenant, created_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)";
 
 /// All but the tenant, which a destination keeps for life.
-const UPDATE: &str = "
+pub(crate) const UPDATE: &str = "
 UPDATE destinations SET (name, url, event_types, rate_limits, max_in_flight, timeout_ms, retry, headers, secret,
     paused, paused_reason, held_until, held_reason, updated_at, version)
     = ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, DEFAULT)
 WHERE id = $15";
-
-const INSERT_LIMIT_CHANGE: &str = "INSERT INTO limit_changes (destination_id, at, rate_limits) VALUES ($1, $2, $3)";
-
-const HOLD: &str = "
-UPDATE destinations SET held_until = $1, held_reason = $2, version = DEFAULT
-WHERE id = $3 AND deleted_at IS NULL AND (held_until IS NULL OR held_until < $1)";
-
-/// Those who decide by a destination's being live lock its row FOR KEY SHARE, which this keeps out and is kept out by; an
-/// update by itself would pass beside it.
-const LOCK_TO_DELETE: &str = "SELECT 1 FROM destinations WHERE id = $1 AND deleted_at IS NULL FOR UPDATE";
-
-const TOMBSTONE: &str = "UPDATE destinations SET deleted_at = $1, updated_at = $1, version = DEFAULT WHERE id = $2";
-
-/// Part of a backlog, without waiting for anyone.
-pub(crate) const CANCEL_SOME: &str = "
-WITH waiting AS MATERIALIZED (
-    SELECT id FROM deliveries WHERE destination_id = $2 AND state IN (0, 2)
-    ORDER BY next_attempt_at, id LIMIT $3 FOR UPDATE SKIP LOCKED
-)
-UPDATE deliveries d SET state = 6, updated_at = $1 FROM waiting WHERE d.id = waiting.id";
-
-/// Bounds how long a row, and what is dead of the table, is held by one transaction.
-const CANCELLED_AT_ONCE: i64 = 5_000;
-
-const CANCEL_WAITING: &str =
-    "UPDATE deliveries SET state = 6, updated_at = $1 WHERE destination_id = $2 AND state IN (0, 2)";
 
 fn unwritable(error: serde_json::Error) -> sqlx::Error {
     sqlx::Error::Encode(error.into())
 }
 
 /// The first 15 parameters of [`INSERT`] and [`UPDATE`].
-fn write_destination(
+pub(crate) fn write_destination(
     sql: &'static str,
     destination: &Destination,
 ) -> Result<Query<'static, sqlx::Postgres, PgArguments>, sqlx::Error> {
@@ -217,7 +187,7 @@ fn write_destination(
         .bind(uuid(destination.id.as_bytes())))
 }
 
-fn read_destination(row: &PgRow) -> Result<Destination, sqlx::Error> {
+pub(crate) fn read_destination(row: &PgRow) -> Result<Destination, sqlx::Error> {
     let patterns: Vec<String> = serde_json::from_str(&text(row, 3)?).map_err(|_| corrupt("event types"))?;
     let event_types: Result<Vec<EventPattern>, _> = patterns.iter().map(|pattern| pattern.parse()).collect();
     let settings = Settings {
@@ -278,195 +248,5 @@ impl Operation for Lookup {
         let changed = sqlx::query(LOOK_UP).bind(ids).bind(versions).fetch_all(connection).await?;
         shared.destinations.learn(changed.iter().map(read_change).collect::<Result<_, _>>()?);
         Ok(group.iter().map(|lookup| shared.destinations.get_many(&lookup.0)).collect())
-    }
-}
-
-/// How many locks the tenants share: a group of events for ever so many tenants takes no more.
-const LOCKS: u64 = 256;
-/// Tells these advisory locks from others in the database: "weir" in ASCII.
-const LOCK_SPACE: u32 = 0x7765_6972;
-
-/// Tenants of one lock wait for each other's edits, which is no harm. FNV-1a, because every process must choose alike.
-fn lock_of(tenant: &str) -> u64 {
-    let hash = tenant
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
-    hash % LOCKS
-}
-
-/// Begins a transaction under the locks of some tenants, shared with other writers of events. Sent as one text, so that the
-/// locks cost no round trip, and each statement after it sees what was committed before the locks were given.
-pub(crate) fn begin_beside_edits<'t>(tenants: impl Iterator<Item = &'t str>) -> AssertSqlSafe<String> {
-    let mut locks: Vec<u64> = tenants.map(lock_of).collect();
-    locks.sort_unstable();
-    locks.dedup();
-    let taken = locks.iter().map(|lock| format!("; SELECT pg_advisory_xact_lock_shared({LOCK_SPACE}, {lock})"));
-    AssertSqlSafe(format!("BEGIN{}", taken.collect::<String>()))
-}
-
-/// Begins a transaction that no event of the tenant is fanned out beside.
-fn begin_to_edit(tenant: &str) -> AssertSqlSafe<String> {
-    AssertSqlSafe(format!("BEGIN; SELECT pg_advisory_xact_lock({LOCK_SPACE}, {})", lock_of(tenant)))
-}
-
-async fn record_limits(
-    connection: &mut PgConnection,
-    destination: &Destination,
-    at: Timestamp,
-) -> Result<(), sqlx::Error> {
-    sqlx::query(INSERT_LIMIT_CHANGE)
-        .bind(uuid(destination.id.as_bytes()))
-        .bind(at.as_nanos())
-        .bind(limits_json(&destination.settings.rate_limits))
-        .execute(connection)
-        .await
-        .map(drop)
-}
-
-async fn tenant_of(connection: &mut PgConnection, id: DestinationId) -> Result<Option<String>, sqlx::Error> {
-    sqlx::query_scalar(TENANT).bind(uuid(id.as_bytes())).fetch_optional(connection).await
-}
-
-/// Changes a live destination as `change` says, or not at all when that answers `None`.
-async fn change_destination(
-    connection: &mut PgConnection,
-    id: DestinationId,
-    change: impl Fn(&Destination) -> Option<Destination> + Send,
-) -> Result<Option<Arc<Destination>>, sqlx::Error> {
-    let Some(tenant) = tenant_of(connection, id).await? else { return Ok(None) };
-    let mut transaction = connection.begin_with(begin_to_edit(&tenant)).await?;
-    let current = sqlx::query(LOCK_LIVE).bind(uuid(id.as_bytes())).fetch_optional(&mut *transaction).await?;
-    let Some(current) = current.as_ref().map(read_destination).transpose()? else { return Ok(None) };
-    let Some(changed) = change(&current) else { return Ok(None) };
-    if changed.settings.rate_limits != current.settings.rate_limits {
-        record_limits(&mut transaction, &changed, changed.updated_at).await?;
-    }
-    write_destination(UPDATE, &changed)?.execute(&mut *transaction).await?;
-    transaction.commit().await?;
-    Ok(Some(Arc::new(changed)))
-}
-
-struct Create(Destination);
-
-#[async_trait]
-impl Edit for Create {
-    type Answer = Arc<Destination>;
-
-    async fn run(&self, connection: &mut PgConnection) -> Result<Self::Answer, sqlx::Error> {
-        let Self(destination) = self;
-        let tenant = &destination.settings.tenant;
-        let mut transaction = connection.begin_with(begin_to_edit(tenant)).await?;
-        write_destination(INSERT, destination)?
-            .bind(tenant.clone())
-            .bind(destination.created_at.as_nanos())
-            .execute(&mut *transaction)
-            .await?;
-        record_limits(&mut transaction, destination, destination.created_at).await?;
-        transaction.commit().await?;
-        Ok(Arc::new(destination.clone()))
-    }
-}
-
-struct Patch(DestinationPatch);
-
-#[async_trait]
-impl Edit for Patch {
-    type Answer = Option<Arc<Destination>>;
-
-    async fn run(&self, connection: &mut PgConnection) -> Result<Self::Answer, sqlx::Error> {
-        let Self(patch) = self;
-        change_destination(connection, patch.id, |current| {
-            let mut edited = current.clone();
-            let tenant = std::mem::take(&mut edited.settings.tenant);
-            edited.settings = Settings { tenant, ..patch.settings.clone() };
-            edited.updated_at = patch.now;
-            if !edited.settings.paused {
-                edited.paused_reason = None;
-            }
-            (current.updated_at == patch.expected_updated_at).then_some(edited)
-        })
-        .await
-    }
-}
-
-struct Pause {
-    id: DestinationId,
-    reason: String,
-    now: Timestamp,
-}
-
-#[async_trait]
-impl Edit for Pause {
-    type Answer = bool;
-
-    async fn run(&self, connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
-        let paused = change_destination(connection, self.id, |current| {
-            let mut paused = current.clone();
-            paused.settings.paused = true;
-            paused.paused_reason = Some(self.reason.clone());
-            paused.updated_at = self.now;
-            (!current.settings.paused).then_some(paused)
-        });
-        Ok(paused.await?.is_some())
-    }
-}
-
-/// Changes nothing that ingest decides by, so it needs no lock of the tenant.
-struct Hold {
-    id: DestinationId,
-    until: Timestamp,
-    reason: String,
-}
-
-#[async_trait]
-impl Edit for Hold {
-    type Answer = ();
-
-    async fn run(&self, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
-        let query = sqlx::query(HOLD).bind(self.until.as_nanos()).bind(&self.reason).bind(uuid(self.id.as_bytes()));
-        query.execute(connection).await.map(drop)
-    }
-}
-
-struct Delete {
-    id: DestinationId,
-    now: Timestamp,
-}
-
-#[async_trait]
-impl Edit for Delete {
-    type Answer = bool;
-
-    async fn run(&self, connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
-        let Some(tenant) = tenant_of(connection, self.id).await? else { return Ok(false) };
-        self.cancel_backlog(connection).await?;
-        let id = uuid(self.id.as_bytes());
-        let mut transaction = connection.begin_with(begin_to_edit(&tenant)).await?;
-        // Before any delivery is touched: an update that comes too late for a row keeps it locked all the same, and who
-        // settles it may hold the destination.
-        if sqlx::query(LOCK_TO_DELETE).bind(id).fetch_optional(&mut *transaction).await?.is_none() {
-            return Ok(false);
-        }
-        sqlx::query(TOMBSTONE).bind(self.now.as_nanos()).bind(id).execute(&mut *transaction).await?;
-        sqlx::query(CANCEL_WAITING).bind(self.now.as_nanos()).bind(id).execute(&mut *transaction).await?;
-        transaction.commit().await?;
-        Ok(true)
-    }
-}
-
-impl Delete {
-    /// Cancels the backlog bit by bit beforehand, however long it is, so that under the tenant's lock only what came
-    /// meanwhile is left. Should the deletion not follow, the destination lives on without what was cancelled; who asked for
-    /// it was not told that it is done, and asks again.
-    async fn cancel_backlog(&self, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
-        loop {
-            let cancel = sqlx::query(CANCEL_SOME)
-                .bind(self.now.as_nanos())
-                .bind(uuid(self.id.as_bytes()))
-                .bind(CANCELLED_AT_ONCE);
-            if cancel.execute(&mut *connection).await?.rows_affected() < CANCELLED_AT_ONCE.unsigned_abs() {
-                return Ok(());
-            }
-        }
     }
 }

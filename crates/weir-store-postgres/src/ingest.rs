@@ -18,8 +18,9 @@ use weir_store::{Ingest, IngestRefusal, Ingested, NewEvent, StoreResult};
 use crate::{
     PostgresStore, Shared,
     cache::Tenants,
-    destinations::{CHANGED, begin_beside_edits, read_change},
+    destinations::{CHANGED, read_change},
     errors::lacks_partition,
+    locks::begin_beside_edits,
     partitions::day_of_id,
     rows::{self, uuid},
     writer::Operation,

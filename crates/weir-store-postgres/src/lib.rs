@@ -29,6 +29,7 @@ mod errors;
 mod fixtures;
 mod history;
 mod ingest;
+mod locks;
 mod open;
 mod outbox;
 mod partitions;

@@ -77,7 +77,7 @@ fn read_history(row: &PgRow) -> Result<(DestinationId, SendHistory), sqlx::Error
 }
 
 /// Back to the state a delivery with its attempts waits in; to `cancelled` when its destination is deleted. The
-/// destination's row is locked so that no deletion passes between the look at it and this commit (destinations.rs).
+/// destination's row is locked so that no deletion passes between the look at it and this commit (edits.rs).
 /// `state + 0`, or the planner could walk all claims instead of looking up these.
 pub(crate) const RELEASE: &str = "
 WITH released AS MATERIALIZED (

@@ -35,7 +35,7 @@ impl Results for PostgresStore {
 
 /// Moves the deliveries on whose claims still hold, and records their attempts, and only theirs. A retry of a deleted
 /// destination becomes `cancelled`; the rows of destinations that are retried are locked so that no deletion passes between
-/// the look at them and this commit (destinations.rs). `state + 0`, or the planner could walk all claims instead of looking
+/// the look at them and this commit (edits.rs). `state + 0`, or the planner could walk all claims instead of looking
 /// up these.
 pub(crate) const SETTLE: &str = "
 WITH result AS MATERIALIZED (

@@ -13,7 +13,7 @@
 use std::{io, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use sqlx::{ConnectOptions as _, PgConnection, postgres::PgConnectOptions};
+use sqlx::{ConnectOptions as _, Connection as _, PgConnection, postgres::PgConnectOptions};
 use tokio::{
     sync::{Mutex, mpsc, oneshot},
     task::JoinHandle,
@@ -123,9 +123,13 @@ impl<O: Operation> Writer<O> {
         loop {
             let group = self.next_group().await;
             if group.is_empty() {
-                return;
+                break;
             }
             self.commit(group).await;
+        }
+        if let Some(connection) = self.connection {
+            // Only tells the server, which notices anyhow.
+            let _ = connection.close().await;
         }
     }
 

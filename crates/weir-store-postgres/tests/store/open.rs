@@ -32,7 +32,7 @@ async fn a_url_that_cannot_be_read_is_told() {
 
 #[tokio::test]
 async fn a_server_that_does_not_answer_is_named() {
-    // Bound and not listening: nobody answers there.
+    // Free a moment ago: nobody listens there.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let error = refused(&format!("postgres://weir:swordfish@127.0.0.1:{free}/weir")).await;
     assert!(matches!(error, OpenError::Unreachable { .. }), "{error}");
