@@ -44,6 +44,9 @@ impl Sweeper {
 
     async fn sweep(&self) -> Result<(), StoreError> {
         let now = self.clock.now();
+        if let Err(error) = self.store.maintain(now).await {
+            tracing::warn!(%error, "could not prepare the store for the days to come; the next sweep tries again");
+        }
         let recovered = recover(&self.store, now, false).await?;
         if recovered != Recovered::default() {
             tracing::warn!(

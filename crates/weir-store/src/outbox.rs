@@ -82,4 +82,10 @@ pub trait Outbox {
 
     /// The last sends of these destinations, in the same order.
     async fn send_history(&self, ids: &[DestinationId]) -> StoreResult<Vec<SendHistory>>;
+
+    /// Prepares the store for the time to come, such as the partitions of the next days. The sweep calls it each time; it
+    /// costs nothing when there is nothing to do.
+    async fn maintain(&self, _now: Timestamp) -> StoreResult<()> {
+        Ok(())
+    }
 }

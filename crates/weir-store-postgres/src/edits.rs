@@ -1,0 +1,238 @@
+//! Edits: what a person, a single answer or the sweep asks for; one transaction each, on a connection of the pool. Those of
+//! destinations are here and hold the lock of the tenant (locks.rs); those of deliveries are with the rest of these.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use sqlx::{Connection as _, PgConnection};
+use weir_core::{Destination, DestinationId, Timestamp, destination::Settings};
+use weir_store::{DestinationPatch, StoreResult};
+
+use crate::{
+    PostgresStore,
+    destinations::{INSERT, LOCK_LIVE, UPDATE, read_destination, write_destination},
+    errors::{ATTEMPTS, conflicts, store_error},
+    locks::begin_to_edit,
+    rows::{limits_json, uuid},
+};
+
+/// A change that is not worth a shared statement.
+#[async_trait]
+pub(crate) trait Edit: Sync {
+    type Answer;
+
+    /// Makes the change in one transaction. May be run again when others were in its way.
+    async fn run(&self, connection: &mut PgConnection) -> Result<Self::Answer, sqlx::Error>;
+}
+
+impl PostgresStore {
+    pub(crate) async fn edit<E: Edit>(&self, edit: E) -> StoreResult<E::Answer> {
+        for _ in 1..ATTEMPTS {
+            match self.try_edit(&edit).await {
+                Err(error) if conflicts(&error) => tracing::debug!(%error, "an edit met another and runs again"),
+                outcome => return outcome.map_err(|error| store_error(&error)),
+            }
+        }
+        self.try_edit(&edit).await.map_err(|error| store_error(&error))
+    }
+
+    async fn try_edit<E: Edit>(&self, edit: &E) -> Result<E::Answer, sqlx::Error> {
+        let mut connection = self.pool.acquire().await?;
+        let outcome = edit.run(&mut connection).await;
+        if outcome.is_err() {
+            // It may be in the middle of a transaction that has failed; the next user must not find it so.
+            connection.close_on_drop();
+        }
+        outcome
+    }
+}
+
+const TENANT: &str = "SELECT tenant FROM destinations WHERE id = $1 AND deleted_at IS NULL";
+
+const INSERT_LIMIT_CHANGE: &str = "INSERT INTO limit_changes (destination_id, at, rate_limits) VALUES ($1, $2, $3)";
+
+const HOLD: &str = "
+UPDATE destinations SET held_until = $1, held_reason = $2, version = DEFAULT
+WHERE id = $3 AND deleted_at IS NULL AND (held_until IS NULL OR held_until < $1)";
+
+/// Those who decide by a destination's being live lock its row FOR KEY SHARE, which this keeps out and is kept out by; an
+/// update by itself would pass beside it.
+const LOCK_TO_DELETE: &str = "SELECT 1 FROM destinations WHERE id = $1 AND deleted_at IS NULL FOR UPDATE";
+
+const TOMBSTONE: &str = "UPDATE destinations SET deleted_at = $1, updated_at = $1, version = DEFAULT WHERE id = $2";
+
+/// Part of a backlog, without waiting for anyone.
+pub(crate) const CANCEL_SOME: &str = "
+WITH waiting AS MATERIALIZED (
+    SELECT id FROM deliveries WHERE destination_id = $2 AND state IN (0, 2)
+    ORDER BY next_attempt_at, id LIMIT $3 FOR UPDATE SKIP LOCKED
+)
+UPDATE deliveries d SET state = 6, updated_at = $1 FROM waiting WHERE d.id = waiting.id";
+
+/// Bounds how long a row, and what is dead of the table, is held by one transaction.
+const CANCELLED_AT_ONCE: i64 = 5_000;
+
+const CANCEL_WAITING: &str =
+    "UPDATE deliveries SET state = 6, updated_at = $1 WHERE destination_id = $2 AND state IN (0, 2)";
+
+async fn record_limits(
+    connection: &mut PgConnection,
+    destination: &Destination,
+    at: Timestamp,
+) -> Result<(), sqlx::Error> {
+    sqlx::query(INSERT_LIMIT_CHANGE)
+        .bind(uuid(destination.id.as_bytes()))
+        .bind(at.as_nanos())
+        .bind(limits_json(&destination.settings.rate_limits))
+        .execute(connection)
+        .await
+        .map(drop)
+}
+
+async fn tenant_of(connection: &mut PgConnection, id: DestinationId) -> Result<Option<String>, sqlx::Error> {
+    sqlx::query_scalar(TENANT).bind(uuid(id.as_bytes())).fetch_optional(connection).await
+}
+
+/// Changes a live destination as `change` says, or not at all when that answers `None`.
+async fn change_destination(
+    connection: &mut PgConnection,
+    id: DestinationId,
+    change: impl Fn(&Destination) -> Option<Destination> + Send,
+) -> Result<Option<Arc<Destination>>, sqlx::Error> {
+    let Some(tenant) = tenant_of(connection, id).await? else { return Ok(None) };
+    let mut transaction = connection.begin_with(begin_to_edit(&tenant)).await?;
+    let current = sqlx::query(LOCK_LIVE).bind(uuid(id.as_bytes())).fetch_optional(&mut *transaction).await?;
+    let Some(current) = current.as_ref().map(read_destination).transpose()? else { return Ok(None) };
+    let Some(changed) = change(&current) else { return Ok(None) };
+    if changed.settings.rate_limits != current.settings.rate_limits {
+        record_limits(&mut transaction, &changed, changed.updated_at).await?;
+    }
+    write_destination(UPDATE, &changed)?.execute(&mut *transaction).await?;
+    transaction.commit().await?;
+    Ok(Some(Arc::new(changed)))
+}
+
+pub(crate) struct Create(pub(crate) Destination);
+
+#[async_trait]
+impl Edit for Create {
+    type Answer = Arc<Destination>;
+
+    async fn run(&self, connection: &mut PgConnection) -> Result<Self::Answer, sqlx::Error> {
+        let Self(destination) = self;
+        let tenant = &destination.settings.tenant;
+        let mut transaction = connection.begin_with(begin_to_edit(tenant)).await?;
+        write_destination(INSERT, destination)?
+            .bind(tenant.clone())
+            .bind(destination.created_at.as_nanos())
+            .execute(&mut *transaction)
+            .await?;
+        record_limits(&mut transaction, destination, destination.created_at).await?;
+        transaction.commit().await?;
+        Ok(Arc::new(destination.clone()))
+    }
+}
+
+pub(crate) struct Patch(pub(crate) DestinationPatch);
+
+#[async_trait]
+impl Edit for Patch {
+    type Answer = Option<Arc<Destination>>;
+
+    async fn run(&self, connection: &mut PgConnection) -> Result<Self::Answer, sqlx::Error> {
+        let Self(patch) = self;
+        change_destination(connection, patch.id, |current| {
+            let mut edited = current.clone();
+            let tenant = std::mem::take(&mut edited.settings.tenant);
+            edited.settings = Settings { tenant, ..patch.settings.clone() };
+            edited.updated_at = patch.now;
+            if !edited.settings.paused {
+                edited.paused_reason = None;
+            }
+            (current.updated_at == patch.expected_updated_at).then_some(edited)
+        })
+        .await
+    }
+}
+
+pub(crate) struct Pause {
+    pub(crate) id: DestinationId,
+    pub(crate) reason: String,
+    pub(crate) now: Timestamp,
+}
+
+#[async_trait]
+impl Edit for Pause {
+    type Answer = bool;
+
+    async fn run(&self, connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
+        let paused = change_destination(connection, self.id, |current| {
+            let mut paused = current.clone();
+            paused.settings.paused = true;
+            paused.paused_reason = Some(self.reason.clone());
+            paused.updated_at = self.now;
+            (!current.settings.paused).then_some(paused)
+        });
+        Ok(paused.await?.is_some())
+    }
+}
+
+/// Changes nothing that ingest decides by, so it needs no lock of the tenant.
+pub(crate) struct Hold {
+    pub(crate) id: DestinationId,
+    pub(crate) until: Timestamp,
+    pub(crate) reason: String,
+}
+
+#[async_trait]
+impl Edit for Hold {
+    type Answer = ();
+
+    async fn run(&self, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+        let query = sqlx::query(HOLD).bind(self.until.as_nanos()).bind(&self.reason).bind(uuid(self.id.as_bytes()));
+        query.execute(connection).await.map(drop)
+    }
+}
+
+pub(crate) struct Delete {
+    pub(crate) id: DestinationId,
+    pub(crate) now: Timestamp,
+}
+
+#[async_trait]
+impl Edit for Delete {
+    type Answer = bool;
+
+    async fn run(&self, connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
+        let Some(tenant) = tenant_of(connection, self.id).await? else { return Ok(false) };
+        self.cancel_backlog(connection).await?;
+        let id = uuid(self.id.as_bytes());
+        let mut transaction = connection.begin_with(begin_to_edit(&tenant)).await?;
+        // Before any delivery is touched: an update that comes too late for a row keeps it locked all the same, and who
+        // settles it may hold the destination.
+        if sqlx::query(LOCK_TO_DELETE).bind(id).fetch_optional(&mut *transaction).await?.is_none() {
+            return Ok(false);
+        }
+        sqlx::query(TOMBSTONE).bind(self.now.as_nanos()).bind(id).execute(&mut *transaction).await?;
+        sqlx::query(CANCEL_WAITING).bind(self.now.as_nanos()).bind(id).execute(&mut *transaction).await?;
+        transaction.commit().await?;
+        Ok(true)
+    }
+}
+
+impl Delete {
+    /// Cancels the backlog bit by bit beforehand, however long it is, so that under the tenant's lock only what came
+    /// meanwhile is left. Should the deletion not follow, the destination lives on without what was cancelled; who asked for
+    /// it was not told that it is done, and asks again.
+    async fn cancel_backlog(&self, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+        loop {
+            let cancel = sqlx::query(CANCEL_SOME)
+                .bind(self.now.as_nanos())
+                .bind(uuid(self.id.as_bytes()))
+                .bind(CANCELLED_AT_ONCE);
+            if cancel.execute(&mut *connection).await?.rows_affected() < CANCELLED_AT_ONCE.unsigned_abs() {
+                return Ok(());
+            }
+        }
+    }
+}

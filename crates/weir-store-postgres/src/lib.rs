@@ -1,0 +1,77 @@
+//! The record store on PostgreSQL, shared by any number of processes.
+//!
+//! ```text
+//!   callers ──operations──▶ writers: a few connections per kind, one commit per group    (writer.rs)
+//!   callers ──edits, lists▶ pool                                                          (edits.rs, history.rs)
+//! ```
+//!
+//! Invariants:
+//! - The database is the truth, because other processes write to it too. Destinations are kept in memory only beside the
+//!   version they were read at, and what has changed since is read before they are used (cache.rs).
+//! - A write is answered only after its group has committed. What was acknowledged to a producer or a person, and claims
+//!   that ask for it, wait for the disk (`synchronous_commit`); other claims and results may lose their last commits in a
+//!   power failure, which recovery resolves as unknown outcomes.
+//! - Every write of a delivery names the state, and for a claimed one the epoch, that it expects.
+//! - A connection that fails is thrown away; the next use makes another. When a commit's answer is lost its outcome is
+//!   unknown: the caller hears [`StoreError::Unavailable`](weir_store::StoreError::Unavailable) and asks again, a producer
+//!   under the same idempotency key.
+
+mod cache;
+mod claims;
+#[cfg(test)]
+#[path = "../tests/store/database.rs"]
+mod database;
+mod destinations;
+mod edits;
+mod errors;
+#[cfg(test)]
+#[path = "../tests/store/fixtures.rs"]
+mod fixtures;
+mod history;
+mod ingest;
+mod locks;
+mod open;
+mod outbox;
+mod partitions;
+#[cfg(test)]
+mod plans;
+mod results;
+mod rows;
+mod schema;
+mod writer;
+
+use std::sync::Arc;
+
+use sqlx::PgPool;
+
+pub use open::{OpenError, Server};
+
+use cache::DestinationCache;
+use claims::Claiming;
+use destinations::Lookup;
+use ingest::Posting;
+use outbox::Releasing;
+use partitions::Partitions;
+use results::Settling;
+use writer::Writers;
+
+/// The store of one process in a PostgreSQL database.
+#[derive(Debug)]
+pub struct PostgresStore {
+    /// For edits and for what people read.
+    pool: PgPool,
+    shared: Arc<Shared>,
+    posts: Writers<Posting>,
+    claims: Writers<Claiming>,
+    durable_claims: Writers<Claiming>,
+    releases: Writers<Releasing>,
+    settles: Writers<Settling>,
+    lookups: Writers<Lookup>,
+}
+
+/// What the writers of one store know together.
+#[derive(Debug, Default)]
+struct Shared {
+    destinations: DestinationCache,
+    partitions: Partitions,
+}

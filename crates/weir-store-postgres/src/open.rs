@@ -1,0 +1,263 @@
+//! Opening a database: is it there, new enough, up to date; then the connections, which know what they are for.
+
+use std::{fmt, str::FromStr as _, sync::Arc};
+
+use sqlx::{
+    ConnectOptions as _, Connection as _, PgConnection,
+    migrate::MigrateError,
+    postgres::{PgConnectOptions, PgPoolOptions},
+};
+use weir_core::Timestamp;
+
+use crate::{
+    PostgresStore, Shared, errors,
+    partitions::days_around,
+    schema,
+    writer::{CONNECT_TIMEOUT, Writers, connect},
+};
+
+/// What the schema and its statements need, as `server_version_num` has it.
+const OLDEST_SERVER: i32 = 140_000;
+/// For edits and for people's reads.
+const POOL: u32 = 6;
+/// Writers of each kind. Two, where one can work while the other waits for the disk or for its answer.
+const POSTING: usize = 2;
+const CLAIMING: usize = 2;
+const SETTLING: usize = 2;
+
+/// For every connection. Each statement looks up keys that it names, so a nested loop over indexes is the right plan
+/// whatever the statistics say: of a table that was empty when it was last analysed they say that a scan is cheap, and the
+/// plan would be kept while a backlog grows. Plans are generic, so each is made once; none is worth compiling.
+const SETTINGS: [(&str, &str); 8] = [
+    ("enable_hashjoin", "off"),
+    ("enable_mergejoin", "off"),
+    ("enable_seqscan", "off"),
+    ("plan_cache_mode", "force_generic_plan"),
+    ("jit", "off"),
+    // Whatever the server's default: an event is answered when it is on disk.
+    ("synchronous_commit", "on"),
+    ("statement_timeout", "30s"),
+    // A transaction left open keeps every dead row of the hot table.
+    ("idle_in_transaction_session_timeout", "30s"),
+];
+
+/// The server a URL names, as it may be shown: without the password.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Server {
+    host: String,
+    port: u16,
+    database: String,
+    user: String,
+}
+
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.host, self.port)
+    }
+}
+
+/// Why a database could not be opened. Each says which setting to look at and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("database_url: it cannot be read ({reason}); write it as postgres://user:password@host:5432/database")]
+    InvalidUrl { reason: String },
+    #[error("database_url: no PostgreSQL answers at {server} ({reason}); start it, or name another host and port")]
+    Unreachable { server: Server, reason: String },
+    #[error("database_url: {server} does not let the user {} in; check the user and the password", .server.user)]
+    Refused { server: Server },
+    #[error(
+        "database_url: {server} has no database {}; make it with `createdb {}`, or name another", 
+        .server.database, .server.database
+    )]
+    NoDatabase { server: Server },
+    #[error(
+        "database_url: {server} runs PostgreSQL {found}; upgrade it to version 14 or later, or name another server"
+    )]
+    TooOld { server: Server, found: String },
+    #[error(
+        "database_url: the user {} may not change the schema of {} ({reason}); make it the owner of the database, or grant \
+         it CREATE on the schema",
+        .server.user, .server.database
+    )]
+    NotAllowed { server: Server, reason: String },
+    #[error(
+        "database_url: {} was written by a newer Weir (schema {found}, this one knows {known}); start that version or a \
+         later one, or restore the backup made before the upgrade",
+        .server.database
+    )]
+    NewerSchema { server: Server, found: i64, known: i64 },
+    #[error(
+        "database_url: the schema of {} was changed by hand (migration {version} differs); restore a backup, or name \
+         another database",
+        .server.database
+    )]
+    ForeignSchema { server: Server, version: i64 },
+    #[error("database_url: {} at {server} cannot be opened: {reason}; look into the server's log", .server.database)]
+    Failed { server: Server, reason: String },
+}
+
+impl PostgresStore {
+    /// Opens the database that a `postgres://` URL names, and brings its schema up to date. `now` tells which days need
+    /// partitions first. Several processes may open one database, also at the same time.
+    ///
+    /// The settings of the connections go with the start of each session, so a connection pooler in between must pass them
+    /// on: pool sessions, not transactions.
+    pub async fn open(url: &str, now: Timestamp) -> Result<Self, OpenError> {
+        let options = options(url)?;
+        let server = server(&options);
+        migrate(&server, &options).await?;
+        let shared = Arc::<Shared>::default();
+        let pool = PgPoolOptions::new()
+            .max_connections(POOL)
+            .acquire_timeout(CONNECT_TIMEOUT)
+            // A ping for each use would cost as much as most reads. A connection that was lost fails once.
+            .test_before_acquire(false)
+            .connect_lazy_with(options.clone());
+        let recoverable = recoverable(&options);
+        let store = Self {
+            pool,
+            posts: Writers::spawn(POSTING, &options, &shared),
+            claims: Writers::spawn(CLAIMING, &recoverable, &shared),
+            durable_claims: Writers::spawn(1, &options, &shared),
+            releases: Writers::spawn(1, &recoverable, &shared),
+            settles: Writers::spawn(SETTLING, &recoverable, &shared),
+            lookups: Writers::spawn(1, &options, &shared),
+            shared,
+        };
+        store.make_partitions(now).await.map_err(|error| classify(&server, &error))?;
+        Ok(store)
+    }
+
+    /// Brings the schema of a database up to date without running anything on it. Answers the versions and descriptions of
+    /// the migrations that were applied.
+    pub async fn migrate(url: &str) -> Result<Vec<(i64, String)>, OpenError> {
+        let options = options(url)?;
+        migrate(&server(&options), &options).await
+    }
+
+    /// Makes the partitions of the days around `now` where they are missing.
+    pub(crate) async fn make_partitions(&self, now: Timestamp) -> Result<(), sqlx::Error> {
+        let mut connection = self.pool.acquire().await?;
+        self.shared.partitions.ensure(&mut connection, days_around(now)).await
+    }
+
+    /// Finishes what was asked so far and lets go of the connections. Later calls are refused.
+    pub async fn close(&self) {
+        self.posts.close().await;
+        self.claims.close().await;
+        self.durable_claims.close().await;
+        self.releases.close().await;
+        self.settles.close().await;
+        self.lookups.close().await;
+        self.pool.close().await;
+    }
+}
+
+pub(crate) fn options(url: &str) -> Result<PgConnectOptions, OpenError> {
+    let invalid = |reason: String| OpenError::InvalidUrl { reason };
+    if !url.starts_with("postgres://") && !url.starts_with("postgresql://") {
+        return Err(invalid("it does not begin with postgres://".to_owned()));
+    }
+    let options = PgConnectOptions::from_str(url).map_err(|error| invalid(error.to_string()))?;
+    let named = options.get_application_name().is_some();
+    let options = if named { options } else { options.application_name("weir") };
+    Ok(options.options(SETTINGS).disable_statement_logging())
+}
+
+/// For what may be lost in a power failure: recovery resolves it as unknown.
+fn recoverable(options: &PgConnectOptions) -> PgConnectOptions {
+    options.clone().options([("synchronous_commit", "off")])
+}
+
+fn server(options: &PgConnectOptions) -> Server {
+    let user = options.get_username().to_owned();
+    Server {
+        host: options.get_host().to_owned(),
+        port: options.get_port(),
+        database: options.get_database().map_or_else(|| user.clone(), str::to_owned),
+        user,
+    }
+}
+
+async fn check_version(server: &Server, connection: &mut PgConnection) -> Result<(), OpenError> {
+    let known = "SELECT current_setting('server_version'), current_setting('server_version_num')::integer";
+    let (found, number): (String, i32) =
+        sqlx::query_as(known).fetch_one(connection).await.map_err(|error| classify(server, &error))?;
+    if number < OLDEST_SERVER {
+        return Err(OpenError::TooOld { server: server.clone(), found });
+    }
+    Ok(())
+}
+
+/// On a connection of its own, which ends with its lock: a migration may take longer than a statement may, and so may the
+/// wait for another process that migrates.
+async fn migrate(server: &Server, options: &PgConnectOptions) -> Result<Vec<(i64, String)>, OpenError> {
+    let patient = options.clone().options([("statement_timeout", "0")]);
+    let mut connection = connect(&patient).await.map_err(|error| classify(server, &error))?;
+    check_version(server, &mut connection).await?;
+    let applied = schema::migrate(&mut connection).await.map_err(|error| {
+        let server = server.clone();
+        match error {
+            MigrateError::VersionMissing(found) => OpenError::NewerSchema { server, found, known: schema::latest() },
+            MigrateError::VersionMismatch(version) => OpenError::ForeignSchema { server, version },
+            MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => classify(&server, &error),
+            other => OpenError::Failed { server, reason: other.to_string() },
+        }
+    })?;
+    connection.close().await.map_err(|error| classify(server, &error))?;
+    Ok(applied)
+}
+
+fn classify(server: &Server, error: &sqlx::Error) -> OpenError {
+    let (server, reason) = (server.clone(), error.to_string());
+    let code = match error {
+        sqlx::Error::Database(database) => database.code(),
+        sqlx::Error::Io(_) | sqlx::Error::Tls(_) => return OpenError::Unreachable { server, reason },
+        _ => None,
+    };
+    match code.as_deref() {
+        Some("28P01" | "28000") => OpenError::Refused { server },
+        Some("3D000") => OpenError::NoDatabase { server },
+        Some("42501") => OpenError::NotAllowed { server, reason },
+        // Starting up, shutting down, too many connections: it is there, and cannot be used now.
+        _ if matches!(errors::store_error(error), weir_store::StoreError::Unavailable(_)) => {
+            OpenError::Unreachable { server, reason }
+        }
+        _ => OpenError::Failed { server, reason },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::database::Database;
+
+    async fn settings(options: &PgConnectOptions) -> [String; 5] {
+        let mut connection = options.connect().await.unwrap();
+        let names =
+            ["synchronous_commit", "enable_seqscan", "plan_cache_mode", "statement_timeout", "application_name"];
+        let shown = "SELECT array_agg(current_setting(name) ORDER BY position)
+            FROM unnest($1) WITH ORDINALITY AS r (name, position)";
+        let shown: Vec<String> = sqlx::query_scalar(shown).bind(names).fetch_one(&mut connection).await.unwrap();
+        shown.try_into().unwrap()
+    }
+
+    #[tokio::test]
+    async fn what_was_acknowledged_waits_for_the_disk_and_what_can_be_recovered_does_not() {
+        let database = Database::create().await;
+        let options = options(&database.url()).unwrap();
+        assert_eq!(settings(&options).await, ["on", "off", "force_generic_plan", "30s", "weir"]);
+        assert_eq!(settings(&recoverable(&options)).await, ["off", "off", "force_generic_plan", "30s", "weir"]);
+    }
+
+    #[tokio::test]
+    async fn settings_of_the_url_do_not_undo_those_that_the_store_needs() {
+        let database = Database::create().await;
+        let url = format!(
+            "{}?application_name=billing&options=-c%20synchronous_commit%3Doff%20-c%20enable_seqscan%3Don",
+            database.url()
+        );
+        let options = options(&url).unwrap();
+        assert_eq!(settings(&options).await, ["on", "off", "force_generic_plan", "30s", "billing"]);
+    }
+}

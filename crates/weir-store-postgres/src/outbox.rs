@@ -1,0 +1,215 @@
+//! The scheduler's side: claims of many destinations in one statement, releases, recovery, and what the sweep asks.
+
+use std::collections::HashMap;
+
+use async_trait::async_trait;
+use sqlx::{Connection as _, PgConnection, postgres::PgRow};
+use weir_core::{
+    AttemptId, DeliveryState, DestinationId, Timestamp,
+    claim::Claim,
+    delivery::{Attempt, AttemptOutcome},
+    outcome::Verdict,
+    retry::RetryPolicy,
+};
+use weir_store::{
+    AttemptResult, ClaimRequest, Claims, DueDestination, Outbox, Recovered, SendHistory, Settlement, StoreResult,
+};
+
+use crate::{
+    PostgresStore, Shared,
+    claims::Claiming,
+    edits::Edit,
+    errors::store_error,
+    ingest::column,
+    results::settle_all,
+    rows::{corrupt, delivery_id, destination_id, flag, int, optional_text, optional_time, small, time, uuid},
+    writer::Operation,
+};
+
+#[async_trait]
+impl Outbox for PostgresStore {
+    async fn claim(&self, requests: Vec<ClaimRequest>, now: Timestamp) -> StoreResult<Vec<Claims>> {
+        if requests.is_empty() {
+            return Ok(Vec::new());
+        }
+        let durable = requests.iter().any(|request| request.durable);
+        let writers = if durable { &self.durable_claims } else { &self.claims };
+        writers.ask(Claiming { requests, now }).await
+    }
+
+    async fn release(&self, claims: Vec<Claim>, now: Timestamp) -> StoreResult<u64> {
+        if claims.is_empty() {
+            return Ok(0);
+        }
+        self.releases.ask(Releasing { claims, now }).await
+    }
+
+    async fn due_destinations(
+        &self,
+        before: Timestamp,
+        after: Option<DestinationId>,
+        limit: u32,
+    ) -> StoreResult<Vec<DueDestination>> {
+        // The id of zeros sorts before every id that was made.
+        let after = after.map_or([0; 16], |id| *id.as_bytes());
+        let query = sqlx::query(DUE_DESTINATIONS).bind(uuid(&after)).bind(before.as_nanos()).bind(i64::from(limit));
+        let due = |row: &PgRow| Ok(DueDestination { destination_id: destination_id(row, 0)?, due: time(row, 1)? });
+        self.read(query, due).await
+    }
+
+    async fn recover_claims(&self, now: Timestamp, all: bool, limit: u32) -> StoreResult<Recovered> {
+        self.edit(Recovery { now, all, limit }).await
+    }
+
+    async fn send_history(&self, ids: &[DestinationId]) -> StoreResult<Vec<SendHistory>> {
+        let query = sqlx::query(SEND_HISTORY).bind(column(ids, |id| uuid(id.as_bytes())));
+        let found: HashMap<_, _> = self.read(query, read_history).await?.into_iter().collect();
+        Ok(ids.iter().map(|id| found.get(id).copied().unwrap_or_default()).collect())
+    }
+
+    async fn maintain(&self, now: Timestamp) -> StoreResult<()> {
+        self.make_partitions(now).await.map_err(|error| store_error(&error))
+    }
+}
+
+fn read_history(row: &PgRow) -> Result<(DestinationId, SendHistory), sqlx::Error> {
+    Ok((destination_id(row, 0)?, SendHistory { last_sent_at: optional_time(row, 1)?, unsettled: flag(row, 2)? }))
+}
+
+/// Back to the state a delivery with its attempts waits in; to `cancelled` when its destination is deleted. The
+/// destination's row is locked so that no deletion passes between the look at it and this commit (edits.rs).
+/// `state + 0`, or the planner could walk all claims instead of looking up these.
+pub(crate) const RELEASE: &str = "
+WITH released AS MATERIALIZED (
+    SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::uuid[], $4::bigint[]) WITH ORDINALITY
+        AS r (id, epoch, destination_id, now, claim)
+), live AS MATERIALIZED (
+    SELECT id FROM destinations WHERE id IN (SELECT destination_id FROM released) AND deleted_at IS NULL FOR KEY SHARE
+)
+UPDATE deliveries d SET claim_expires_at = NULL, updated_at = r.now,
+    state = CASE WHEN r.destination_id NOT IN (SELECT id FROM live) THEN 6 WHEN d.attempts = 0 THEN 0 ELSE 2 END
+FROM released r WHERE d.id = r.id AND d.claim_epoch = r.epoch AND d.state + 0 = 1
+RETURNING r.claim";
+
+/// A loose index scan: from one destination straight to the next, however long their backlogs are.
+pub(crate) const DUE_DESTINATIONS: &str = "
+WITH RECURSIVE waiting (id) AS (
+    SELECT (SELECT destination_id FROM deliveries
+        WHERE state IN (0, 2) AND destination_id > $1 ORDER BY destination_id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT destination_id FROM deliveries
+        WHERE state IN (0, 2) AND destination_id > waiting.id ORDER BY destination_id LIMIT 1)
+    FROM waiting WHERE waiting.id IS NOT NULL
+), first (id, due) AS (
+    SELECT id, (SELECT next_attempt_at FROM deliveries
+        WHERE destination_id = waiting.id AND state IN (0, 2) ORDER BY next_attempt_at LIMIT 1)
+    FROM waiting WHERE id IS NOT NULL
+)
+SELECT first.id, first.due FROM first JOIN destinations t ON t.id = first.id
+WHERE first.due < $2 AND NOT t.paused AND t.deleted_at IS NULL LIMIT $3";
+
+pub(crate) const SEND_HISTORY: &str = "
+SELECT r.id,
+    (SELECT sent_at FROM attempts WHERE destination_id = r.id AND sent_at IS NOT NULL ORDER BY sent_at DESC LIMIT 1),
+    EXISTS (SELECT 1 FROM deliveries WHERE destination_id = r.id AND state = 1)
+FROM unnest($1::uuid[]) AS r (id)";
+
+/// Live claims are as many as sends in flight, so all of them may be looked at. Several processes may recover at once: what
+/// another has in hand is passed over.
+pub(crate) const ABANDONED: &str = "
+SELECT d.id, d.destination_id, d.claim_epoch, d.attempts, (
+    SELECT t.retry FROM destinations t WHERE t.id = d.destination_id AND t.deleted_at IS NULL
+)
+FROM deliveries d WHERE d.state = 1 AND d.claim_expires_at <= $1 LIMIT $2
+FOR UPDATE OF d SKIP LOCKED";
+
+/// Claims that one caller gives back.
+pub(crate) struct Releasing {
+    claims: Vec<Claim>,
+    now: Timestamp,
+}
+
+#[async_trait]
+impl Operation for Releasing {
+    type Answer = u64;
+
+    fn rows(&self) -> usize {
+        self.claims.len()
+    }
+
+    async fn run(group: &[&Self], connection: &mut PgConnection, _: &Shared) -> Result<Vec<u64>, sqlx::Error> {
+        let mut all: Vec<(usize, Claim, Timestamp)> = Vec::new();
+        for (operation, releasing) in group.iter().enumerate() {
+            all.extend(releasing.claims.iter().map(|&claim| (operation, claim, releasing.now)));
+        }
+        // Every process updates rows in the order of their ids, so that none waits for another in a circle.
+        all.sort_by_key(|(_, claim, _)| claim.delivery_id);
+        let rows = sqlx::query(RELEASE)
+            .bind(column(&all, |(_, claim, _)| uuid(claim.delivery_id.as_bytes())))
+            .bind(column(&all, |(_, claim, _)| claim.epoch))
+            .bind(column(&all, |(_, claim, _)| uuid(claim.destination_id.as_bytes())))
+            .bind(column(&all, |(_, _, now)| now.as_nanos()))
+            .fetch_all(connection)
+            .await?;
+        let mut released = vec![0; group.len()];
+        for row in &rows {
+            let at = usize::try_from(int(row, 0)? - 1).ok().and_then(|at| all.get(at));
+            released[at.ok_or_else(|| corrupt("a release"))?.0] += 1;
+        }
+        Ok(released)
+    }
+}
+
+/// What `recover_claims` asks for.
+struct Recovery {
+    now: Timestamp,
+    all: bool,
+    limit: u32,
+}
+
+#[async_trait]
+impl Edit for Recovery {
+    type Answer = Recovered;
+
+    async fn run(&self, connection: &mut PgConnection) -> Result<Recovered, sqlx::Error> {
+        let expired = if self.all { i64::MAX } else { self.now.as_nanos() - 1 };
+        let mut transaction = connection.begin().await?;
+        let rows =
+            sqlx::query(ABANDONED).bind(expired).bind(i64::from(self.limit)).fetch_all(&mut *transaction).await?;
+        let results: Result<Vec<AttemptResult>, sqlx::Error> =
+            rows.iter().map(|row| unknown_outcome(row, self.now)).collect();
+        let settlements = settle_all(&results?.iter().collect::<Vec<_>>(), &mut transaction).await?;
+        transaction.commit().await?;
+        let count = |state| settlements.iter().filter(|&&settled| settled == Settlement::Settled(state)).count() as u64;
+        Ok(Recovered {
+            retried: count(DeliveryState::Retrying),
+            dead: count(DeliveryState::Dead),
+            cancelled: count(DeliveryState::Cancelled),
+        })
+    }
+}
+
+/// The attempt of a claim whose holder is gone: it may have been sent, up to this moment, and it counts.
+fn unknown_outcome(row: &PgRow, now: Timestamp) -> Result<AttemptResult, sqlx::Error> {
+    let claim =
+        Claim { delivery_id: delivery_id(row, 0)?, destination_id: destination_id(row, 1)?, epoch: int(row, 2)? };
+    let number = small(row, 3)? + 1;
+    let retry: Option<RetryPolicy> = optional_text(row, 4)?
+        .map(|retry| serde_json::from_str(&retry).map_err(|_| corrupt("a retry policy")))
+        .transpose()?;
+    let exhausted = retry.is_some_and(|retry| number >= retry.max_attempts);
+    let attempt = Attempt {
+        // No fresh randomness here; the delivery's own and the number make it unique.
+        id: AttemptId::new(now, u128::from_be_bytes(*claim.delivery_id.as_bytes()).wrapping_add(number.into())),
+        delivery_id: claim.delivery_id,
+        number,
+        sent_at: Some(now),
+        duration_ms: 0,
+        outcome: AttemptOutcome::Unknown,
+        status_code: None,
+        error: Some("the sender stopped before it could record the outcome; the request may have arrived".to_owned()),
+        response_body: None,
+    };
+    let verdict = if exhausted { Verdict::Dead } else { Verdict::Retry { at: now } };
+    Ok(AttemptResult { claim, attempt, verdict, now })
+}

@@ -1,0 +1,91 @@
+//! The days that have partitions, of events and of attempts alike.
+//!
+//! The next days are made ahead at open and by the sweep. An event whose day is missing all the same (a clock far off, a
+//! process that slept) makes it before it is stored, so that no time is out of range.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use sqlx::PgConnection;
+use weir_core::Timestamp;
+
+/// Days since the Unix epoch.
+pub(crate) type Day = i32;
+
+/// How many days are ready beyond today, and before it for clocks that are behind.
+const AHEAD: Day = 7;
+const BEHIND: Day = 1;
+
+const MILLIS_PER_DAY: i64 = 86_400_000;
+
+const MAKE_PARTITIONS: &str = "SELECT make_partitions($1)";
+
+/// The days known to have partitions.
+#[derive(Debug, Default)]
+pub(crate) struct Partitions {
+    known: Mutex<BTreeSet<Day>>,
+}
+
+/// The day on which an id was made, by the milliseconds it begins with.
+pub(crate) fn day_of_id(id: &[u8; 16]) -> Day {
+    let millis = id[..6].iter().fold(0i64, |millis, &byte| millis << 8 | i64::from(byte));
+    (millis / MILLIS_PER_DAY) as Day
+}
+
+/// Today, and the days around it that should have partitions.
+pub(crate) fn days_around(now: Timestamp) -> impl Iterator<Item = Day> {
+    let today = now.as_millis().div_euclid(MILLIS_PER_DAY) as Day;
+    (today - BEHIND).max(0)..=today + AHEAD
+}
+
+impl Partitions {
+    fn known(&self) -> MutexGuard<'_, BTreeSet<Day>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes what is missing of these days. Costs nothing when all of them are known.
+    pub(crate) async fn ensure(
+        &self,
+        connection: &mut PgConnection,
+        days: impl Iterator<Item = Day>,
+    ) -> Result<(), sqlx::Error> {
+        let missing: BTreeSet<Day> = {
+            let known = self.known();
+            days.filter(|day| !known.contains(day)).collect()
+        };
+        if !missing.is_empty() {
+            let days: Vec<Day> = missing.iter().copied().collect();
+            sqlx::query(MAKE_PARTITIONS).bind(days).execute(connection).await?;
+            self.known().extend(missing);
+        }
+        Ok(())
+    }
+
+    /// Some partition was dropped by another process: what is known is looked up anew.
+    pub(crate) fn forget(&self) {
+        self.known().clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_core::EventId;
+
+    use super::*;
+
+    #[test]
+    fn the_day_of_an_id_is_the_day_of_its_time() {
+        for (secs, day) in [(0, 0), (86_399, 0), (86_400, 1), (1_800_000_000, 20_833)] {
+            let id = EventId::new(Timestamp::from_secs(secs), u128::MAX);
+            assert_eq!(day_of_id(id.as_bytes()), day, "{secs}");
+        }
+    }
+
+    #[test]
+    fn days_ahead_are_ready_before_they_begin() {
+        let days: Vec<Day> = days_around(Timestamp::from_secs(1_800_000_000)).collect();
+        assert_eq!((days.first(), days.last()), (Some(&20_832), Some(&20_840)));
+    }
+}

@@ -1,0 +1,161 @@
+//! Tests of what PostgreSQL makes of the statements: the index each must use, with a backlog and statistics to go by.
+//!
+//! With scans allowed, plans are right by their cost wherever there are rows. With the settings of every connection they
+//! are right too where there are none yet: an empty table is cheap to scan, and a generic plan made then would be kept.
+
+use std::time::Duration;
+
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, raw_sql};
+use weir_core::{DeliveryState, EventId, Timestamp, outcome::Verdict};
+use weir_store::{DeliveryFilter, Destinations as _, EventFilter, Ingest as _, Outbox as _, PageRequest, Results as _};
+
+use crate::{
+    PostgresStore,
+    claims::CLAIM,
+    database::Database,
+    destinations::{COUNTS, RECENT_SENDS},
+    edits::CANCEL_SOME,
+    fixtures::{NOW, destination, destination_id, event, request, result},
+    history::{SENDS, Select, deliveries_page, event_deliveries, events_page},
+    ingest::KNOWN_KEYS,
+    open,
+    outbox::{ABANDONED, DUE_DESTINATIONS, RELEASE, SEND_HISTORY},
+    results::SETTLE,
+};
+
+/// Ten thousand events for four destinations: most delivered, some failed, some under way, a backlog.
+async fn loaded() -> (Database, PgConnection) {
+    let database = Database::create().await;
+    let store = PostgresStore::open(&database.url(), NOW).await.unwrap();
+    for number in 1..=4 {
+        store.create_destination(destination(number)).await.unwrap();
+    }
+    for first in (0..10_000).step_by(2_500) {
+        let keyed = (first..first + 2_500).map(|number| {
+            let mut new = event(number);
+            new.event.idempotency_key = Some(number.to_string());
+            new
+        });
+        store.ingest(keyed.collect()).await.unwrap();
+    }
+    let requests = || (1..=4).map(|number| request(number, 1_000)).collect();
+    for round in 0..6 {
+        let claims = store.claim(requests(), NOW + Duration::from_secs(60)).await.unwrap();
+        let claimed = claims.iter().flat_map(|claims| &claims.deliveries);
+        let verdict = match round {
+            0 => continue,
+            1 => Verdict::Failed,
+            _ => Verdict::Delivered,
+        };
+        store.settle(claimed.map(|claimed| result(claimed, verdict)).collect()).await.unwrap();
+    }
+    store.close().await;
+    let options = open::options(&database.url()).unwrap();
+    let mut connection = PgConnection::connect_with(&options).await.unwrap();
+    raw_sql("VACUUM ANALYZE").execute(&mut connection).await.unwrap();
+    (database, connection)
+}
+
+/// The generic plan of a statement, which is the one that every connection uses.
+async fn plan(connection: &mut PgConnection, sql: &str) -> String {
+    let parameters = (1..).take_while(|number| sql.contains(&format!("${number}"))).count();
+    let nulls = vec!["NULL"; parameters].join(", ");
+    let prepare = format!("DEALLOCATE ALL; PREPARE statement AS {sql}");
+    raw_sql(AssertSqlSafe(prepare)).execute(&mut *connection).await.unwrap();
+    let arguments = if nulls.is_empty() { nulls } else { format!("({nulls})") };
+    let explain = format!("EXPLAIN (COSTS OFF) EXECUTE statement{arguments}");
+    let rows = sqlx::query_scalar(AssertSqlSafe(explain)).persistent(false).fetch_all(connection).await;
+    let lines: Vec<String> = rows.unwrap();
+    lines.join("\n")
+}
+
+async fn assert_plan(connection: &mut PgConnection, name: &str, sql: &str, expected: &[&str]) {
+    let with_rows = ["deliveries", "events_20270115", "attempts_20270115"];
+    for (scans, tables) in [("on", with_rows), ("off", ["deliveries", "events", "attempts"])] {
+        assert_plan_with(scans, connection, name, sql, expected, tables).await;
+    }
+}
+
+async fn assert_plan_with(
+    scans: &str,
+    connection: &mut PgConnection,
+    name: &str,
+    sql: &str,
+    expected: &[&str],
+    unscanned: [&str; 3],
+) {
+    raw_sql(AssertSqlSafe(format!("SET enable_seqscan = {scans}"))).execute(&mut *connection).await.unwrap();
+    let plan = plan(connection, sql).await;
+    for part in expected {
+        assert!(plan.contains(part), "{name} without {part}, scans {scans}:\n{plan}");
+    }
+    for table in unscanned {
+        assert!(!plan.contains(&format!("Seq Scan on {table}")), "{name} scans {table}, scans {scans}:\n{plan}");
+    }
+}
+
+#[tokio::test]
+async fn hot_statements_use_their_indexes() {
+    let (_database, mut connection) = loaded().await;
+    let by_id = "Index Scan using deliveries_pkey on deliveries d";
+    for (name, sql, expected) in [
+        (
+            "claim",
+            CLAIM,
+            &[
+                "using deliveries_due on deliveries",
+                by_id,
+                "events_20270115_pkey",
+                "Index Only Scan using deliveries_due",
+            ][..],
+        ),
+        ("settle", SETTLE, &[by_id]),
+        ("cancel", CANCEL_SOME, &["using deliveries_due on deliveries", by_id]),
+        ("release", RELEASE, &[by_id]),
+        ("due destinations", DUE_DESTINATIONS, &["Index Only Scan using deliveries_due"]),
+        ("send history", SEND_HISTORY, &["Only Scan Backward using attempts_20270115_destination_id_sent_at_idx"]),
+        ("known keys", KNOWN_KEYS, &["idempotency_keys_pkey", "events_20270115_pkey"]),
+        ("counts", COUNTS, &["Index Only Scan using deliveries_due", "deliveries_claimed"]),
+        ("recent sends", RECENT_SENDS, &["attempts_20270115_destination_id_sent_at_idx"]),
+        ("sends", SENDS, &["attempts_20270115_destination_id_sent_at_idx", by_id]),
+    ] {
+        assert_plan(&mut connection, name, sql, expected).await;
+    }
+    // Looks at every claim, of which there are many here: a scan would cost about as much.
+    let claimed = ["deliveries_claimed"];
+    assert_plan_with("off", &mut connection, "abandoned", ABANDONED, &claimed, ["deliveries", "events", "attempts"])
+        .await;
+}
+
+#[tokio::test]
+async fn lists_walk_one_index() {
+    let (_database, mut connection) = loaded().await;
+    let page = PageRequest { before: Some([7; 16]), limit: 50 };
+    let destination_id = Some(destination_id(1));
+    let failed = Some(DeliveryState::Failed);
+    let base = DeliveryFilter { from: Some(Timestamp::from_secs(9)), ..DeliveryFilter::default() };
+    // No value is given when the plan is shown, and no partition has ids below that.
+    let first = PageRequest { before: None, limit: 50 };
+    let sql = |select: Select| select.into_parts().0;
+    let lists = [
+        (sql(deliveries_page(&base, page)), "Backward using deliveries_pkey"),
+        (
+            sql(deliveries_page(&DeliveryFilter { destination_id, ..base.clone() }, page)),
+            "Backward using deliveries_of_destination",
+        ),
+        (sql(deliveries_page(&DeliveryFilter { state: failed, ..base.clone() }, page)), "using deliveries_ended"),
+        (
+            sql(deliveries_page(&DeliveryFilter { destination_id, state: failed, ..base.clone() }, page)),
+            "using deliveries_ended_of_destination",
+        ),
+        (sql(event_deliveries(EventId::new(NOW, 1))), "deliveries_pkey"),
+        (sql(events_page(&EventFilter::default(), first)), "Backward using events_20270115_pkey"),
+        (
+            sql(events_page(&EventFilter { tenant: Some("acme".to_owned()), ..EventFilter::default() }, first)),
+            "Backward using events_20270115_pkey",
+        ),
+    ];
+    for (sql, index) in lists {
+        assert_plan(&mut connection, "list", &sql, &[index]).await;
+    }
+}

@@ -1,0 +1,218 @@
+//! How deliveries end: results recorded in batches, and what a person asks of one delivery.
+
+use std::{borrow::Cow, collections::HashSet};
+
+use async_trait::async_trait;
+use sqlx::{Connection as _, PgConnection, types::Uuid};
+use weir_core::{DeliveryId, DeliveryState, DestinationId, Timestamp, claim::Claim, outcome::Verdict};
+use weir_store::{AttemptResult, DeliveryAction, Results, Settlement, StoreResult};
+
+use crate::{
+    PostgresStore, Shared,
+    edits::Edit,
+    ingest::column,
+    rows::{self, corrupt, destination_id, int, outcome_code, state_code, uuid},
+    writer::Operation,
+};
+
+#[async_trait]
+impl Results for PostgresStore {
+    async fn settle(&self, results: Vec<AttemptResult>) -> StoreResult<Vec<Settlement>> {
+        if results.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.settles.ask(Settling(results)).await
+    }
+
+    async fn retry_delivery(&self, id: DeliveryId, now: Timestamp) -> StoreResult<DeliveryAction> {
+        self.edit(RetryDelivery { id, now }).await
+    }
+
+    async fn cancel_delivery(&self, id: DeliveryId, now: Timestamp) -> StoreResult<DeliveryAction> {
+        self.edit(CancelDelivery { id, now }).await
+    }
+}
+
+/// Moves the deliveries on whose claims still hold, and records their attempts, and only theirs. A retry of a deleted
+/// destination becomes `cancelled`; the rows of destinations that are retried are locked so that no deletion passes between
+/// the look at them and this commit (edits.rs). `state + 0`, or the planner could walk all claims instead of looking
+/// up these.
+pub(crate) const SETTLE: &str = "
+WITH result AS MATERIALIZED (
+    SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::uuid[], $4::smallint[], $5::bigint[], $6::bigint[], $7::integer[],
+            $8::uuid[], $9::bigint[], $10::bigint[], $11::smallint[], $12::integer[], $13::text[], $14::bytea[])
+        WITH ORDINALITY AS r (id, epoch, destination_id, state, due, now, number,
+            attempt_id, sent_at, duration_ms, outcome, status_code, error, response_body, result)
+), live AS MATERIALIZED (
+    SELECT id FROM destinations
+    WHERE id IN (SELECT destination_id FROM result WHERE state = 2) AND deleted_at IS NULL FOR KEY SHARE
+), settled AS (
+    UPDATE deliveries d SET attempts = r.number, claim_expires_at = NULL,
+        state = CASE WHEN r.state = 2 AND r.destination_id NOT IN (SELECT id FROM live) THEN 6 ELSE r.state END,
+        next_attempt_at = coalesce(r.due, d.next_attempt_at), updated_at = r.now
+    FROM result r WHERE d.id = r.id AND d.claim_epoch = r.epoch AND d.state + 0 = 1
+    RETURNING r.result, d.state, r.id, r.number, r.attempt_id, r.destination_id, r.sent_at, r.duration_ms, r.outcome,
+        r.status_code, r.error, r.response_body
+), recorded AS (
+    INSERT INTO attempts (delivery_id, number, id, destination_id, sent_at, duration_ms, outcome, status_code, error,
+        response_body)
+    SELECT id, number, attempt_id, destination_id, sent_at, duration_ms, outcome, status_code, error, response_body
+    FROM settled
+)
+SELECT result, state FROM settled";
+
+const DESTINATION_OF: &str = "SELECT destination_id FROM deliveries WHERE id = $1";
+
+const LOCK_DESTINATION: &str = "SELECT 1 FROM destinations WHERE id = $1 AND deleted_at IS NULL FOR KEY SHARE";
+
+const LOCK_DELIVERY: &str = "SELECT destination_id, state FROM deliveries WHERE id = $1 FOR UPDATE";
+
+const RETRY_ENDED: &str = "UPDATE deliveries SET state = 0, next_attempt_at = $2, updated_at = $2 WHERE id = $1";
+
+const PULL_FORWARD: &str =
+    "UPDATE deliveries SET next_attempt_at = least(next_attempt_at, $2), updated_at = $2 WHERE id = $1";
+
+const CANCEL: &str = "UPDATE deliveries SET state = 6, updated_at = $2 WHERE id = $1";
+
+/// Attempts that one caller records.
+pub(crate) struct Settling(Vec<AttemptResult>);
+
+#[async_trait]
+impl Operation for Settling {
+    type Answer = Vec<Settlement>;
+
+    fn rows(&self) -> usize {
+        self.0.len()
+    }
+
+    async fn run(group: &[&Self], connection: &mut PgConnection, _: &Shared) -> Result<Vec<Self::Answer>, sqlx::Error> {
+        let all: Vec<&AttemptResult> = group.iter().flat_map(|settling| &settling.0).collect();
+        let mut settlements = settle_all(&all, connection).await?.into_iter();
+        Ok(group.iter().map(|settling| settlements.by_ref().take(settling.0.len()).collect()).collect())
+    }
+}
+
+/// Settles what is claimed as its result says, in one statement. Answers in the order of the results.
+pub(crate) async fn settle_all(
+    results: &[&AttemptResult],
+    connection: &mut PgConnection,
+) -> Result<Vec<Settlement>, sqlx::Error> {
+    // Of two results for one claim the first counts.
+    let mut named: HashSet<Claim> = HashSet::with_capacity(results.len());
+    let mut asked: Vec<usize> = (0..results.len()).filter(|&at| named.insert(results[at].claim)).collect();
+    // Every process updates rows in the order of their ids, so that none waits for another in a circle.
+    asked.sort_by_key(|&at| results[at].claim.delivery_id);
+    let all: Vec<&AttemptResult> = asked.iter().map(|&at| results[at]).collect();
+    let rows = sqlx::query(SETTLE)
+        .bind(column(&all, |result| uuid(result.claim.delivery_id.as_bytes())))
+        .bind(column(&all, |result| result.claim.epoch))
+        .bind(column(&all, |result| uuid(result.claim.destination_id.as_bytes())))
+        .bind(column(&all, |result| state_code(next_state(result.verdict).0)))
+        .bind(column(&all, |result| next_state(result.verdict).1.map(Timestamp::as_nanos)))
+        .bind(column(&all, |result| result.now.as_nanos()))
+        .bind(column(&all, |result| result.attempt.number as i32))
+        .bind(column(&all, |result| uuid(result.attempt.id.as_bytes())))
+        .bind(column(&all, |result| result.attempt.sent_at.map(Timestamp::as_nanos)))
+        .bind(column(&all, |result| i64::from(result.attempt.duration_ms)))
+        .bind(column(&all, |result| outcome_code(result.attempt.outcome)))
+        .bind(column(&all, |result| result.attempt.status_code.map(i32::from)))
+        .bind(column(&all, |result| result.attempt.error.as_deref().map(storable)))
+        .bind(column(&all, |result| result.attempt.response_body.as_ref().map(|body| body.as_bytes())))
+        .fetch_all(connection)
+        .await?;
+    let mut settlements = vec![Settlement::ClaimLost; results.len()];
+    for row in &rows {
+        let at = usize::try_from(int(row, 0)? - 1).ok().and_then(|at| asked.get(at));
+        settlements[*at.ok_or_else(|| corrupt("a result"))?] = Settlement::Settled(rows::state(row, 1)?);
+    }
+    Ok(settlements)
+}
+
+/// PostgreSQL's text cannot hold the character 0; a message does as well without it.
+fn storable(text: &str) -> Cow<'_, str> {
+    if text.contains('\0') { text.replace('\0', "\u{fffd}").into() } else { text.into() }
+}
+
+/// The state a verdict leads to and when the delivery is due again.
+fn next_state(verdict: Verdict) -> (DeliveryState, Option<Timestamp>) {
+    match verdict {
+        Verdict::Delivered => (DeliveryState::Delivered, None),
+        Verdict::Failed => (DeliveryState::Failed, None),
+        Verdict::Retry { at } => (DeliveryState::Retrying, Some(at)),
+        Verdict::Dead => (DeliveryState::Dead, None),
+    }
+}
+
+/// What a delivery is now, kept so until the transaction ends.
+async fn lock_delivery(
+    connection: &mut PgConnection,
+    id: DeliveryId,
+) -> Result<Option<(DestinationId, DeliveryState)>, sqlx::Error> {
+    let row = sqlx::query(LOCK_DELIVERY).bind(uuid(id.as_bytes())).fetch_optional(connection).await?;
+    row.as_ref().map(|row| Ok((destination_id(row, 0)?, rows::state(row, 1)?))).transpose()
+}
+
+async fn update_delivery(
+    connection: &mut PgConnection,
+    sql: &'static str,
+    id: DeliveryId,
+    now: Timestamp,
+) -> Result<(), sqlx::Error> {
+    sqlx::query(sql).bind(uuid(id.as_bytes())).bind(now.as_nanos()).execute(connection).await.map(drop)
+}
+
+struct RetryDelivery {
+    id: DeliveryId,
+    now: Timestamp,
+}
+
+#[async_trait]
+impl Edit for RetryDelivery {
+    type Answer = DeliveryAction;
+
+    async fn run(&self, connection: &mut PgConnection) -> Result<DeliveryAction, sqlx::Error> {
+        let mut transaction = connection.begin().await?;
+        let of = sqlx::query_scalar(DESTINATION_OF).bind(uuid(self.id.as_bytes()));
+        let Some(destination) = of.fetch_optional(&mut *transaction).await? else {
+            return Ok(DeliveryAction::NotFound);
+        };
+        // The destination first, as a deletion does.
+        let live = sqlx::query(LOCK_DESTINATION).bind::<Uuid>(destination).fetch_optional(&mut *transaction).await?;
+        let Some((destination_id, state)) = lock_delivery(&mut transaction, self.id).await? else {
+            return Ok(DeliveryAction::NotFound);
+        };
+        if live.is_none() {
+            return Ok(DeliveryAction::DestinationGone);
+        }
+        if state == DeliveryState::Delivering {
+            return Ok(DeliveryAction::Refused(state));
+        }
+        let sql = if state.is_waiting() { PULL_FORWARD } else { RETRY_ENDED };
+        update_delivery(&mut transaction, sql, self.id, self.now).await?;
+        transaction.commit().await?;
+        Ok(DeliveryAction::Done { destination_id })
+    }
+}
+
+struct CancelDelivery {
+    id: DeliveryId,
+    now: Timestamp,
+}
+
+#[async_trait]
+impl Edit for CancelDelivery {
+    type Answer = DeliveryAction;
+
+    async fn run(&self, connection: &mut PgConnection) -> Result<DeliveryAction, sqlx::Error> {
+        let mut transaction = connection.begin().await?;
+        let Some((destination_id, state)) = lock_delivery(&mut transaction, self.id).await? else {
+            return Ok(DeliveryAction::NotFound);
+        };
+        if !state.is_waiting() {
+            return Ok(DeliveryAction::Refused(state));
+        }
+        update_delivery(&mut transaction, CANCEL, self.id, self.now).await?;
+        transaction.commit().await?;
+        Ok(DeliveryAction::Done { destination_id })
+    }
+}

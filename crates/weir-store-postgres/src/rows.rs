@@ -1,0 +1,199 @@
+//! Between Rust values and PostgreSQL's: states and outcomes as numbers, limits as JSON.
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+use sqlx::{Row as _, ValueRef as _, postgres::PgRow, types::Uuid};
+use weir_core::{
+    AttemptId, DeliveryId, DeliveryState, DestinationId, EventId, Period, RateLimit, RateLimits, Timestamp,
+    delivery::{Attempt, AttemptOutcome, Delivery},
+    event::{Event, EventBody},
+};
+
+/// A stored value that this program could not have written.
+pub(crate) fn corrupt(what: &str) -> sqlx::Error {
+    sqlx::Error::Decode(format!("{what} in the database cannot be read").into())
+}
+
+// The columns' types are the schema's, so sqlx need not check them for each value. Integers of every width read as `i64`.
+
+pub(crate) fn int(row: &PgRow, column: usize) -> Result<i64, sqlx::Error> {
+    row.try_get_unchecked(column)
+}
+
+pub(crate) fn optional_int(row: &PgRow, column: usize) -> Result<Option<i64>, sqlx::Error> {
+    row.try_get_unchecked(column)
+}
+
+pub(crate) fn small(row: &PgRow, column: usize) -> Result<u32, sqlx::Error> {
+    u32::try_from(int(row, column)?).map_err(|_| corrupt("a number"))
+}
+
+pub(crate) fn count(row: &PgRow, column: usize) -> Result<u64, sqlx::Error> {
+    u64::try_from(int(row, column)?).map_err(|_| corrupt("a count"))
+}
+
+pub(crate) fn time(row: &PgRow, column: usize) -> Result<Timestamp, sqlx::Error> {
+    int(row, column).map(Timestamp::from_nanos)
+}
+
+pub(crate) fn optional_time(row: &PgRow, column: usize) -> Result<Option<Timestamp>, sqlx::Error> {
+    Ok(optional_int(row, column)?.map(Timestamp::from_nanos))
+}
+
+pub(crate) fn text(row: &PgRow, column: usize) -> Result<String, sqlx::Error> {
+    row.try_get_unchecked(column)
+}
+
+pub(crate) fn optional_text(row: &PgRow, column: usize) -> Result<Option<String>, sqlx::Error> {
+    row.try_get_unchecked(column)
+}
+
+pub(crate) fn flag(row: &PgRow, column: usize) -> Result<bool, sqlx::Error> {
+    row.try_get_unchecked(column)
+}
+
+/// Whether the column is NULL.
+pub(crate) fn is_null(row: &PgRow, column: usize) -> Result<bool, sqlx::Error> {
+    Ok(row.try_get_raw(column)?.is_null())
+}
+
+fn id(row: &PgRow, column: usize) -> Result<[u8; 16], sqlx::Error> {
+    row.try_get_unchecked(column).map(Uuid::into_bytes)
+}
+
+/// An id as a parameter.
+pub(crate) const fn uuid(id: &[u8; 16]) -> Uuid {
+    Uuid::from_bytes(*id)
+}
+
+pub(crate) fn destination_id(row: &PgRow, column: usize) -> Result<DestinationId, sqlx::Error> {
+    id(row, column).map(DestinationId::from_bytes)
+}
+
+pub(crate) fn delivery_id(row: &PgRow, column: usize) -> Result<DeliveryId, sqlx::Error> {
+    id(row, column).map(DeliveryId::from_bytes)
+}
+
+pub(crate) fn event_id(row: &PgRow, column: usize) -> Result<EventId, sqlx::Error> {
+    id(row, column).map(EventId::from_bytes)
+}
+
+/// The number of a state: its place in [`DeliveryState::ALL`].
+pub(crate) const fn state_code(state: DeliveryState) -> i16 {
+    state as i16
+}
+
+pub(crate) fn state(row: &PgRow, column: usize) -> Result<DeliveryState, sqlx::Error> {
+    let code = usize::try_from(int(row, column)?).ok();
+    code.and_then(|code| DeliveryState::ALL.get(code).copied()).ok_or_else(|| corrupt("a state"))
+}
+
+pub(crate) const fn outcome_code(outcome: AttemptOutcome) -> i16 {
+    outcome as i16
+}
+
+fn outcome(row: &PgRow, column: usize) -> Result<AttemptOutcome, sqlx::Error> {
+    let code = usize::try_from(int(row, column)?).ok();
+    code.and_then(|code| AttemptOutcome::ALL.get(code).copied()).ok_or_else(|| corrupt("an outcome"))
+}
+
+/// What [`event`] reads.
+pub(crate) const EVENT_COLUMNS: &str =
+    "e.id, e.tenant, e.event_type, e.created_at, e.idempotency_key, e.data_offset, e.body";
+
+pub(crate) fn event(row: &PgRow) -> Result<Event, sqlx::Error> {
+    Ok(Event {
+        id: event_id(row, 0)?,
+        tenant: text(row, 1)?,
+        event_type: text(row, 2)?,
+        created_at: time(row, 3)?,
+        idempotency_key: optional_text(row, 4)?,
+        body: body(row, 5)?,
+    })
+}
+
+/// A body from its offset and, in the next column, its bytes.
+pub(crate) fn body(row: &PgRow, column: usize) -> Result<EventBody, sqlx::Error> {
+    let bytes: Vec<u8> = row.try_get_unchecked(column + 1)?;
+    Ok(EventBody::stored(Bytes::from(bytes), small(row, column)?))
+}
+
+/// What [`delivery`] reads.
+pub(crate) const DELIVERY_COLUMNS: &str = "d.id, d.event_id, e.event_type, d.destination_id, d.state, d.attempts, d.next_attempt_at, d.created_at, d.updated_at";
+
+pub(crate) fn delivery(row: &PgRow) -> Result<Delivery, sqlx::Error> {
+    let state = state(row, 4)?;
+    Ok(Delivery {
+        id: delivery_id(row, 0)?,
+        event_id: event_id(row, 1)?,
+        event_type: text(row, 2)?,
+        destination_id: destination_id(row, 3)?,
+        state,
+        attempts: small(row, 5)?,
+        next_attempt_at: state.is_waiting().then(|| time(row, 6)).transpose()?,
+        created_at: time(row, 7)?,
+        updated_at: time(row, 8)?,
+    })
+}
+
+/// What [`attempt`] reads.
+pub(crate) const ATTEMPT_COLUMNS: &str =
+    "id, delivery_id, number, sent_at, duration_ms, outcome, status_code, error, response_body";
+
+pub(crate) fn attempt(row: &PgRow) -> Result<Attempt, sqlx::Error> {
+    let status_code = optional_int(row, 6)?.map(u16::try_from).transpose();
+    let response_body: Option<Vec<u8>> = row.try_get_unchecked(8)?;
+    Ok(Attempt {
+        id: AttemptId::from_bytes(id(row, 0)?),
+        delivery_id: delivery_id(row, 1)?,
+        number: small(row, 2)?,
+        sent_at: optional_time(row, 3)?,
+        duration_ms: small(row, 4)?,
+        outcome: outcome(row, 5)?,
+        status_code: status_code.map_err(|_| corrupt("a status code"))?,
+        error: optional_text(row, 7)?,
+        response_body: response_body.map(String::from_utf8).transpose().map_err(|_| corrupt("a response body"))?,
+    })
+}
+
+pub(crate) fn limits_json(limits: &RateLimits) -> String {
+    let limit =
+        |limit: &RateLimit| json!({"limit": limit.limit, "period": limit.period.as_str(), "burst": limit.burst});
+    Value::Array(limits.as_slice().iter().map(limit).collect()).to_string()
+}
+
+pub(crate) fn limits(text: &str) -> Result<RateLimits, sqlx::Error> {
+    let unreadable = || corrupt("a rate limit");
+    let values: Vec<Value> = serde_json::from_str(text).map_err(|_| unreadable())?;
+    let limit = |value: &Value| {
+        let number = |name: &str| value[name].as_u64().and_then(|number| u32::try_from(number).ok());
+        RateLimit::with_burst(number("limit")?, Period::parse(value["period"].as_str()?)?, number("burst")?)
+    };
+    let limits: Option<Vec<RateLimit>> = values.iter().map(limit).collect();
+    RateLimits::new(limits.ok_or_else(unreadable)?).map_err(|_| unreadable())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_states_and_outcomes_are_those_in_the_schema() {
+        assert_eq!(DeliveryState::ALL.map(state_code), [0, 1, 2, 3, 4, 5, 6]);
+        assert_eq!(state_code(DeliveryState::Delivering), 1);
+        assert_eq!(state_code(DeliveryState::Retrying), 2);
+        assert_eq!(state_code(DeliveryState::Cancelled), 6);
+        assert_eq!(AttemptOutcome::ALL.map(outcome_code), [0, 1, 2, 3]);
+        assert_eq!(outcome_code(AttemptOutcome::Unknown), 3);
+    }
+
+    #[test]
+    fn limits_are_read_back() {
+        let second = RateLimit::with_burst(10, Period::Second, 3).unwrap();
+        let day = RateLimit::new(1_000_000, Period::Day).unwrap();
+        for all in [RateLimits::UNLIMITED, RateLimits::new(vec![day, second]).unwrap()] {
+            assert_eq!(limits(&limits_json(&all)).unwrap(), all);
+        }
+        assert!(limits(r#"[{"limit": 0, "period": "second", "burst": 1}]"#).is_err());
+    }
+}

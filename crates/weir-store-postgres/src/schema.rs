@@ -1,0 +1,133 @@
+//! The migrations in `migrations/postgres`, built into the program.
+//!
+//! A migration never changes once released: sqlx keeps its checksum in the database and refuses another text. Several
+//! processes may start at once; one migrates, the others wait for its lock.
+
+use sqlx::{
+    PgConnection, SqlSafeStr as _,
+    migrate::{Migrate as _, MigrateError, Migration, MigrationType, Migrator},
+};
+
+/// Version, description, text.
+const MIGRATIONS: &[(i64, &str, &str)] =
+    &[(1, "initial", include_str!("../../../migrations/postgres/0001_initial.sql"))];
+
+/// The newest version this program knows.
+pub(crate) fn latest() -> i64 {
+    MIGRATIONS.iter().map(|&(version, ..)| version).max().unwrap_or(0)
+}
+
+fn migrator() -> Migrator {
+    let migration = |&(version, description, sql): &(i64, &'static str, &'static str)| {
+        Migration::new(version, description.into(), MigrationType::Simple, sql.into_sql_str(), false)
+    };
+    Migrator::with_migrations(MIGRATIONS.iter().map(migration).collect())
+}
+
+/// Brings the schema up to date. Answers the versions and descriptions that were applied now. The lock is the session's,
+/// so an error must be followed by the end of the connection.
+pub(crate) async fn migrate(connection: &mut PgConnection) -> Result<Vec<(i64, String)>, MigrateError> {
+    // The migrator takes this lock too, which is no harm; it is taken here so that what is read next stays true.
+    connection.lock().await?;
+    let before = applied(connection).await?;
+    if let Some(&newer) = before.iter().find(|&&version| version > latest()) {
+        return Err(MigrateError::VersionMissing(newer));
+    }
+    migrator().run_direct(None, connection, false).await?;
+    connection.unlock().await?;
+    let fresh = MIGRATIONS.iter().filter(|(version, ..)| !before.contains(version));
+    Ok(fresh.map(|&(version, description, _)| (version, description.to_owned())).collect())
+}
+
+/// The versions a database has, without making the table that records them.
+async fn applied(connection: &mut PgConnection) -> Result<Vec<i64>, MigrateError> {
+    let known: bool =
+        sqlx::query_scalar("SELECT to_regclass('_sqlx_migrations') IS NOT NULL").fetch_one(&mut *connection).await?;
+    if !known {
+        return Ok(Vec::new());
+    }
+    let rows = connection.list_applied_migrations("_sqlx_migrations").await?;
+    Ok(rows.into_iter().map(|row| row.version).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::raw_sql;
+    use weir_core::{DeliveryId, DeliveryState, DestinationId, EventId, Timestamp, delivery::AttemptOutcome};
+    use weir_store::{Destinations as _, History as _, Ingest as _, NewEvent, Outbox as _};
+
+    use super::*;
+    use crate::{PostgresStore, database::Database};
+
+    /// What each version may have left in its tables, by the number of its migration. A new migration adds what the
+    /// version before it could not write.
+    const LEFT_BEHIND: [(i64, &str); 1] = [(
+        1,
+        r#"
+        SELECT make_partitions(ARRAY[20833]);
+        INSERT INTO destinations (id, tenant, name, url, event_types, rate_limits, max_in_flight, timeout_ms, retry, headers,
+            secret, paused, created_at, updated_at)
+        VALUES ('01a3185c-5000-7000-8000-000000000001', 'acme', 'a', 'https://example.com/', '["*"]',
+            '[{"limit":10,"period":"second","burst":1}]', 64, 15000,
+            '{"max_attempts":16,"max_age_s":259200,"delays":{"backoff":{"base_ms":10000,"cap_ms":3600000}}}', '[]',
+            'whsec_BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=', false, 1800000000000000000, 1800000000000000000);
+        INSERT INTO limit_changes SELECT id, created_at, rate_limits FROM destinations;
+        INSERT INTO events (id, tenant, event_type, created_at, idempotency_key, data_offset, body)
+        VALUES ('01a3185c-5000-7000-8000-000000000002', 'acme', 'video.created', 1800000000000000000, 'order-1', 8,
+            '{"data":1}');
+        INSERT INTO idempotency_keys VALUES ('acme', 'order-1', '01a3185c-5000-7000-8000-000000000002', 2);
+        INSERT INTO deliveries (id, event_id, destination_id, state, attempts, next_attempt_at, created_at, updated_at)
+        VALUES ('01a3185c-5000-7000-8000-000000000003', '01a3185c-5000-7000-8000-000000000002',
+                '01a3185c-5000-7000-8000-000000000001', 0, 0, 1800000000000000000, 1800000000000000000, 1800000000000000000),
+            ('01a3185c-5000-7000-8000-000000000004', '01a3185c-5000-7000-8000-000000000002',
+                '01a3185c-5000-7000-8000-000000000001', 3, 1, 1800000000000000000, 1800000000000000000, 1800000000000000000);
+        INSERT INTO attempts (delivery_id, number, id, destination_id, sent_at, duration_ms, outcome, status_code)
+        VALUES ('01a3185c-5000-7000-8000-000000000004', 1, '01a3185c-5000-7000-8000-000000000005',
+            '01a3185c-5000-7000-8000-000000000001', 1800000000000000000, 12, 0, 200);
+        "#,
+    )];
+
+    fn bytes(last: u128) -> [u8; 16] {
+        (0x01a3_185c_5000_7000_8000_0000_0000_0000_u128 + last).to_be_bytes()
+    }
+
+    #[tokio::test]
+    async fn what_every_version_left_behind_is_kept_by_the_migrations_after_it() {
+        let database = Database::create().await;
+        let mut connection = database.connect().await;
+        for (version, left_behind) in LEFT_BEHIND {
+            migrator().run_to(version, &mut connection).await.unwrap();
+            raw_sql(left_behind).execute(&mut connection).await.unwrap();
+        }
+        assert_eq!(
+            LEFT_BEHIND.map(|(version, _)| version).last(),
+            Some(&latest()),
+            "what does the newest version leave?"
+        );
+
+        let now = Timestamp::from_secs(1_800_000_000);
+        let store = PostgresStore::open(&database.url(), now).await.unwrap();
+        let destination = store.destination(DestinationId::from_bytes(bytes(1))).await.unwrap().unwrap();
+        assert_eq!(destination.settings.retry.max_attempts, 16);
+        assert_eq!(store.limit_changes(destination.id).await.unwrap()[0].limits, destination.settings.rate_limits);
+        let event = store.event(EventId::from_bytes(bytes(2))).await.unwrap().unwrap();
+        assert_eq!(event.body.data(), "1");
+        let detail = store.delivery(DeliveryId::from_bytes(bytes(4))).await.unwrap().unwrap();
+        assert_eq!(detail.delivery.state, DeliveryState::Delivered);
+        assert_eq!(detail.attempts[0].outcome, AttemptOutcome::Delivered);
+        let again = NewEvent { event: event.clone(), destinations: None, random: 7 };
+        let again = store.ingest(vec![again]).await.unwrap().remove(0).unwrap();
+        assert_eq!((again.duplicate, again.deliveries, again.event), (true, 2, event));
+        let request = weir_store::ClaimRequest {
+            destination_id: destination.id,
+            limit: 9,
+            expires_at: Timestamp::MAX,
+            durable: false,
+        };
+        let claimed = store.claim(vec![request], now).await.unwrap().remove(0).deliveries;
+        assert_eq!(
+            claimed.iter().map(|claimed| claimed.claim.delivery_id).collect::<Vec<_>>(),
+            [DeliveryId::from_bytes(bytes(3))]
+        );
+    }
+}

@@ -1,0 +1,217 @@
+//! Writers: each kind of operation has a few connections of its own and commits what waits together.
+//!
+//! ```text
+//!   callers ──▶ inbox ──▶ group: everything that waits ──▶ one statement set, one commit ──▶ answers
+//!                 ▲  └──▶ another writer of the kind takes what arrives meanwhile
+//!                 └─────── the next group gathers
+//! ```
+//!
+//! There is no timer: alone, an operation commits at once; under load the group is what arrived during the last commit.
+//! A group that fails because of one of its operations is run again one by one, so that a bad one fails alone. Groups that
+//! others were in the way of are run again a few times.
+
+use std::{io, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use sqlx::{ConnectOptions as _, Connection as _, PgConnection, postgres::PgConnectOptions};
+use tokio::{
+    sync::{Mutex, mpsc, oneshot},
+    task::JoinHandle,
+    time::timeout,
+};
+use weir_store::{StoreError, StoreResult};
+
+use crate::{
+    Shared,
+    errors::{ATTEMPTS, conflicts, leaves_connection_sound, store_error},
+};
+
+/// How many operations may wait before callers do.
+const WAITING_OPERATIONS: usize = 8_192;
+/// The most rows (roughly) in one group: it bounds how long the next group waits.
+const MAX_GROUP_ROWS: usize = 4_096;
+/// After this the server is given up, whether it or the network is silent. Longer than the server's own limit for a
+/// statement, which is the better answer.
+const GROUP_TIMEOUT: Duration = Duration::from_secs(45);
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Something callers ask for that is done for many of them at once.
+#[async_trait]
+pub(crate) trait Operation: Send + Sync + Sized + 'static {
+    type Answer: Send + 'static;
+
+    /// Roughly how many rows it is.
+    fn rows(&self) -> usize;
+
+    /// Does a group in one transaction. Answers in the order of the group.
+    async fn run(
+        group: &[&Self],
+        connection: &mut PgConnection,
+        shared: &Shared,
+    ) -> Result<Vec<Self::Answer>, sqlx::Error>;
+}
+
+/// One operation and the caller who waits for it.
+struct Pending<O: Operation> {
+    operation: O,
+    reply: oneshot::Sender<StoreResult<O::Answer>>,
+}
+
+enum Message<O: Operation> {
+    Do(Pending<O>),
+    /// Finish what came before, then end.
+    Close,
+}
+
+/// The writers of one kind of operation.
+pub(crate) struct Writers<O: Operation> {
+    inbox: mpsc::Sender<Message<O>>,
+    tasks: std::sync::Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl<O: Operation> std::fmt::Debug for Writers<O> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Writers").finish_non_exhaustive()
+    }
+}
+
+impl<O: Operation> Writers<O> {
+    /// Starts `count` writers, which connect when they have something to do. They end when the sender is gone or closes.
+    pub(crate) fn spawn(count: usize, options: &PgConnectOptions, shared: &Arc<Shared>) -> Self {
+        let (inbox, receiver) = mpsc::channel(WAITING_OPERATIONS);
+        let receiver = Arc::new(Mutex::new(receiver));
+        let writer = || Writer {
+            inbox: Arc::clone(&receiver),
+            options: options.clone(),
+            connection: None,
+            shared: Arc::clone(shared),
+        };
+        let tasks = (0..count).map(|_| tokio::spawn(writer().run())).collect();
+        Self { inbox, tasks: std::sync::Mutex::new(tasks) }
+    }
+
+    /// Hands an operation to the writers and waits for its answer.
+    pub(crate) async fn ask(&self, operation: O) -> StoreResult<O::Answer> {
+        let closed = || StoreError::Unavailable("the store is closed".to_owned());
+        let (reply, answer) = oneshot::channel();
+        self.inbox.send(Message::Do(Pending { operation, reply })).await.map_err(|_| closed())?;
+        answer.await.map_err(|_| closed())?
+    }
+
+    /// Finishes what was asked so far. Later operations are refused.
+    pub(crate) async fn close(&self) {
+        // Fails only when the writers have ended already.
+        let _ = self.inbox.send(Message::Close).await;
+        let tasks = self.tasks.lock().map(|mut tasks| std::mem::take(&mut *tasks)).unwrap_or_default();
+        for task in tasks {
+            if let Err(error) = task.await {
+                tracing::error!(%error, "a writer ended early");
+            }
+        }
+    }
+}
+
+struct Writer<O: Operation> {
+    inbox: Arc<Mutex<mpsc::Receiver<Message<O>>>>,
+    options: PgConnectOptions,
+    connection: Option<PgConnection>,
+    shared: Arc<Shared>,
+}
+
+impl<O: Operation> Writer<O> {
+    async fn run(mut self) {
+        loop {
+            let group = self.next_group().await;
+            if group.is_empty() {
+                break;
+            }
+            self.commit(group).await;
+        }
+        if let Some(connection) = self.connection {
+            // Only tells the server, which notices anyhow.
+            let _ = connection.close().await;
+        }
+    }
+
+    /// What waits now, once something does; nothing when the store is closed.
+    async fn next_group(&self) -> Vec<Pending<O>> {
+        let mut inbox = self.inbox.lock().await;
+        let mut group = Vec::new();
+        let mut rows = 0;
+        let mut next = inbox.recv().await;
+        while let Some(message) = next {
+            match message {
+                Message::Do(pending) => {
+                    rows += pending.operation.rows();
+                    group.push(pending);
+                }
+                // What was sent before is still received, by this writer or another.
+                Message::Close => inbox.close(),
+            }
+            next = match group.is_empty() {
+                true => inbox.recv().await,
+                false if rows < MAX_GROUP_ROWS => inbox.try_recv().ok(),
+                false => None,
+            };
+        }
+        group
+    }
+
+    /// Commits a group and answers it.
+    async fn commit(&mut self, group: Vec<Pending<O>>) {
+        let operations: Vec<&O> = group.iter().map(|pending| &pending.operation).collect();
+        match self.run_group(&operations).await {
+            Ok(answers) => {
+                for (pending, answer) in group.into_iter().zip(answers) {
+                    // A caller who has left is passed over.
+                    let _ = pending.reply.send(Ok(answer));
+                }
+            }
+            Err(error @ StoreError::Failed(_)) if group.len() > 1 => {
+                tracing::warn!(%error, operations = group.len(), "a group failed; its operations run one by one");
+                for pending in group {
+                    let answer = self.run_group(&[&pending.operation]).await;
+                    let alone = || StoreError::Failed("the operation was not answered".to_owned());
+                    let _ = pending.reply.send(answer.and_then(|mut answers| answers.pop().ok_or_else(alone)));
+                }
+            }
+            Err(error) => {
+                for pending in group {
+                    let _ = pending.reply.send(Err(error.clone()));
+                }
+            }
+        }
+    }
+
+    /// Runs a group, and again while others are in its way.
+    async fn run_group(&mut self, group: &[&O]) -> StoreResult<Vec<O::Answer>> {
+        for _ in 1..ATTEMPTS {
+            match self.try_group(group).await {
+                Err(error) if conflicts(&error) => tracing::debug!(%error, "a group met another and runs again"),
+                outcome => return outcome.map_err(|error| store_error(&error)),
+            }
+        }
+        self.try_group(group).await.map_err(|error| store_error(&error))
+    }
+
+    async fn try_group(&mut self, group: &[&O]) -> Result<Vec<O::Answer>, sqlx::Error> {
+        let connection = match &mut self.connection {
+            Some(connection) => connection,
+            missing => missing.insert(connect(&self.options).await?),
+        };
+        let outcome = within(GROUP_TIMEOUT, O::run(group, connection, &self.shared)).await;
+        if outcome.as_ref().is_err_and(|error| !leaves_connection_sound(error)) {
+            self.connection = None;
+        }
+        outcome
+    }
+}
+
+pub(crate) async fn connect(options: &PgConnectOptions) -> Result<PgConnection, sqlx::Error> {
+    within(CONNECT_TIMEOUT, options.connect()).await
+}
+
+async fn within<T>(limit: Duration, work: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, sqlx::Error> {
+    let silent = |_| sqlx::Error::Io(io::Error::new(io::ErrorKind::TimedOut, "the server did not answer in time"));
+    timeout(limit, work).await.unwrap_or_else(|elapsed| Err(silent(elapsed)))
+}

@@ -1,0 +1,34 @@
+//! PostgreSQL passes the conformance suite.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tokio::sync::Mutex;
+use weir_store::{SharedStore, conformance::Backend};
+use weir_store_postgres::PostgresStore;
+
+use crate::{database::Database, fixtures::NOW};
+
+struct Postgres {
+    database: Database,
+    opened: Mutex<Option<Arc<PostgresStore>>>,
+}
+
+#[async_trait]
+impl Backend for Postgres {
+    async fn open(&self) -> SharedStore {
+        let mut opened = self.opened.lock().await;
+        if let Some(before) = opened.take() {
+            before.close().await;
+        }
+        let store = Arc::new(PostgresStore::open(&self.database.url(), NOW).await.unwrap());
+        *opened = Some(Arc::clone(&store));
+        store
+    }
+}
+
+async fn postgres() -> Postgres {
+    Postgres { database: Database::create().await, opened: Mutex::new(None) }
+}
+
+weir_store::store_conformance!(postgres);

@@ -1,0 +1,157 @@
+//! Connections that break, and operations that fail.
+
+use std::{sync::Arc, time::Duration};
+
+use sqlx::AssertSqlSafe;
+use weir_core::outcome::Verdict;
+use weir_store::{
+    Destinations as _, History as _, Ingest as _, Outbox as _, Results as _, Settlement, StoreError, StoreResult,
+};
+use weir_store_postgres::PostgresStore;
+
+use crate::{
+    database::Database,
+    fixtures::{NOW, destination, destination_id, event, request, result},
+    processes::with_key,
+};
+
+const OF_THE_STORE: &str = "FROM pg_stat_activity
+    WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()";
+
+/// Ends every connection of the store, as a restart of the server does. Answers how many there were.
+async fn terminate(database: &Database) -> i64 {
+    let terminate = AssertSqlSafe(format!("SELECT count(pg_terminate_backend(pid)) {OF_THE_STORE}"));
+    sqlx::query_scalar(terminate).fetch_one(&mut database.connect().await).await.unwrap()
+}
+
+/// Asks the server until every connection of the store is gone; its side of one ends a moment after ours.
+async fn all_connections_gone(database: &Database) {
+    let mut connection = database.connect().await;
+    for _ in 0..10_000 {
+        let count = AssertSqlSafe(format!("SELECT count(*) {OF_THE_STORE}"));
+        let left: i64 = sqlx::query_scalar(count).fetch_one(&mut connection).await.unwrap();
+        if left == 0 {
+            return;
+        }
+    }
+    panic!("connections are left open");
+}
+
+/// Asks until it is answered. What broke is said to be worth another try, and needs few.
+async fn answered<T>(mut ask: impl AsyncFnMut() -> StoreResult<T>) -> T {
+    for _ in 0..20 {
+        match ask().await {
+            Ok(answer) => return answer,
+            Err(error) => assert!(matches!(error, StoreError::Unavailable(_)), "{error}"),
+        }
+    }
+    panic!("no connection came back");
+}
+
+#[tokio::test]
+async fn the_store_goes_on_after_its_connections_broke() {
+    let database = Database::create().await;
+    let store = PostgresStore::open(&database.url(), NOW).await.unwrap();
+    store.create_destination(destination(1)).await.unwrap();
+    let now = NOW + Duration::from_secs(10);
+    for round in 1..=3 {
+        // Repeated as a producer does it, under one key.
+        let new = || vec![with_key(event(round), &format!("order {round}"))];
+        let posted = answered(async || store.ingest(new()).await).await.remove(0).unwrap();
+        assert_eq!(posted.deliveries, 1);
+        let found = answered(async || store.destinations(&[destination_id(1)]).await).await;
+        assert!(found[0].is_some());
+        let claims = answered(async || store.claim(vec![request(1, 9)], now).await).await;
+        let claimed = &claims[0].deliveries;
+        assert_eq!(claimed.len(), 1);
+        let released = answered(async || store.release(vec![claimed[0].claim], now).await).await;
+        assert_eq!(released, 1);
+        let mut durable = request(1, 9);
+        durable.durable = true;
+        let claims = answered(async || store.claim(vec![durable.clone()], now).await).await;
+        let results = vec![result(&claims[0].deliveries[0], Verdict::Delivered)];
+        let settled = answered(async || store.settle(results.clone()).await).await;
+        assert!(matches!(settled[0], Settlement::Settled(_)));
+        answered(async || store.hold_destination(destination_id(1), now, "busy").await).await;
+        answered(async || store.check().await).await;
+        assert!(terminate(&database).await > 0);
+    }
+    assert_eq!(answered(async || store.destination_counts(destination_id(1)).await).await.pending, 0);
+}
+
+#[tokio::test]
+async fn a_closed_store_refuses_further_work() {
+    let database = Database::create().await;
+    let store = PostgresStore::open(&database.url(), NOW).await.unwrap();
+    store.ingest(vec![event(1)]).await.unwrap();
+    store.close().await;
+    store.close().await;
+    assert!(matches!(store.check().await, Err(StoreError::Unavailable(_))));
+    assert!(matches!(store.ingest(vec![event(2)]).await, Err(StoreError::Unavailable(_))));
+    all_connections_gone(&database).await;
+}
+
+#[tokio::test]
+async fn what_was_asked_before_the_store_closes_is_answered() {
+    let database = Database::create().await;
+    let store = Arc::new(PostgresStore::open(&database.url(), NOW).await.unwrap());
+    // Polled once in their order, so that every event is in the inbox before the store is told to close.
+    let posts = async {
+        let posts: Vec<_> = (1..=50)
+            .map(|number| {
+                let store = Arc::clone(&store);
+                tokio::spawn(async move { store.ingest(vec![event(number)]).await })
+            })
+            .collect();
+        tokio::task::yield_now().await;
+        store.close().await;
+        posts
+    };
+    for post in posts.await {
+        assert!(post.await.unwrap().is_ok());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_result_that_cannot_be_stored_does_not_fail_its_neighbours() {
+    let database = Database::create().await;
+    let store = Arc::new(PostgresStore::open(&database.url(), NOW).await.unwrap());
+    store.create_destination(destination(1)).await.unwrap();
+    store.ingest((1..=40).map(event).collect()).await.unwrap();
+    let claimed = store.claim(vec![request(1, 40)], NOW + Duration::from_secs(10)).await.unwrap().remove(0).deliveries;
+    let settles: Vec<_> = claimed
+        .iter()
+        .enumerate()
+        .map(|(index, claimed)| {
+            let mut result = result(claimed, Verdict::Delivered);
+            if index == 7 {
+                result.attempt.number = u32::MAX;
+            }
+            let store = Arc::clone(&store);
+            tokio::spawn(async move { store.settle(vec![result]).await })
+        })
+        .collect();
+    for (index, settle) in settles.into_iter().enumerate() {
+        let settled = settle.await.unwrap();
+        match index {
+            7 => assert!(matches!(settled, Err(StoreError::Failed(_)))),
+            _ => assert!(matches!(settled.unwrap()[0], Settlement::Settled(_))),
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_answer_with_the_character_zero_is_recorded() {
+    let database = Database::create().await;
+    let store = PostgresStore::open(&database.url(), NOW).await.unwrap();
+    store.create_destination(destination(1)).await.unwrap();
+    store.ingest(vec![event(1)]).await.unwrap();
+    let claimed = store.claim(vec![request(1, 1)], NOW + Duration::from_secs(1)).await.unwrap().remove(0).deliveries;
+    let mut result = result(&claimed[0], Verdict::Failed);
+    result.attempt.response_body = Some("a\0b".to_owned());
+    result.attempt.error = Some("c\0d".to_owned());
+    store.settle(vec![result]).await.unwrap();
+    let attempt = store.delivery(claimed[0].claim.delivery_id).await.unwrap().unwrap().attempts.remove(0);
+    assert_eq!(attempt.response_body.as_deref(), Some("a\0b"));
+    assert_eq!(attempt.error.as_deref(), Some("c\u{fffd}d"));
+}

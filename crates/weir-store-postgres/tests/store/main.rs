@@ -1,0 +1,11 @@
+//! The PostgreSQL store against a real server.
+
+#![expect(clippy::unwrap_used, reason = "a test may stop anywhere, in its helpers too")]
+
+mod conformance;
+mod database;
+mod failures;
+mod fixtures;
+mod open;
+mod partitions;
+mod processes;

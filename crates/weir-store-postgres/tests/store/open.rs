@@ -1,0 +1,99 @@
+//! What can go wrong when a database is opened, and what its owner is told.
+
+use sqlx::{AssertSqlSafe, raw_sql};
+use weir_store::History as _;
+use weir_store_postgres::{OpenError, PostgresStore};
+
+use crate::{database::Database, fixtures::NOW};
+
+/// The error of opening `url`; it names the setting, says what to do, and keeps the password to itself.
+async fn refused(url: &str) -> OpenError {
+    let error = PostgresStore::open(url, NOW).await.unwrap_err();
+    let message = error.to_string();
+    assert!(message.starts_with("database_url: "), "{message}");
+    assert!(message.contains(';'), "{message}");
+    assert!(!message.contains("swordfish"), "{message}");
+    error
+}
+
+/// The URL with another user.
+fn as_user(url: &str, user: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap();
+    let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
+    format!("{scheme}://{user}:swordfish@{host}")
+}
+
+#[tokio::test]
+async fn a_url_that_cannot_be_read_is_told() {
+    for url in ["", "sqlite://weir.db", "postgres://user:swordfish@host:port/weir"] {
+        assert!(matches!(refused(url).await, OpenError::InvalidUrl { .. }), "{url}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_answer_is_named() {
+    // Free a moment ago: nobody listens there.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let error = refused(&format!("postgres://weir:swordfish@127.0.0.1:{free}/weir")).await;
+    assert!(matches!(error, OpenError::Unreachable { .. }), "{error}");
+    assert!(error.to_string().contains(&format!("127.0.0.1:{free}")), "{error}");
+}
+
+#[tokio::test]
+async fn a_user_who_is_not_let_in_is_named() {
+    let database = Database::create().await;
+    let error = refused(&as_user(&database.url(), "weir_nobody")).await;
+    assert!(matches!(error, OpenError::Refused { .. }), "{error}");
+    assert!(error.to_string().contains("weir_nobody"), "{error}");
+}
+
+#[tokio::test]
+async fn a_missing_database_is_named() {
+    let database = Database::create().await;
+    let error = refused(&database.url_with("weir_test_missing")).await;
+    assert!(matches!(error, OpenError::NoDatabase { .. }), "{error}");
+    assert!(error.to_string().contains("createdb weir_test_missing"), "{error}");
+}
+
+#[tokio::test]
+async fn a_user_who_may_not_change_the_schema_is_named() {
+    let database = Database::create().await;
+    let mut connection = database.connect().await;
+    let user = format!("weir_test_reader_{}", std::process::id());
+    let make = format!(
+        "DROP ROLE IF EXISTS {user}; CREATE ROLE {user} LOGIN PASSWORD 'swordfish';
+        REVOKE CREATE ON SCHEMA public FROM PUBLIC"
+    );
+    raw_sql(AssertSqlSafe(make)).execute(&mut connection).await.unwrap();
+    let error = refused(&as_user(&database.url(), &user)).await;
+    raw_sql(AssertSqlSafe(format!("DROP ROLE {user}"))).execute(&mut connection).await.unwrap();
+    assert!(matches!(error, OpenError::NotAllowed { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_schema_of_a_newer_version_is_refused() {
+    let database = Database::create().await;
+    PostgresStore::migrate(&database.url()).await.unwrap();
+    let newer = "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
+        VALUES (9999, 'later', TRUE, '', 0)";
+    sqlx::query(newer).execute(&mut database.connect().await).await.unwrap();
+    assert!(matches!(refused(&database.url()).await, OpenError::NewerSchema { found: 9999, .. }));
+}
+
+#[tokio::test]
+async fn a_schema_that_was_changed_by_hand_is_refused() {
+    let database = Database::create().await;
+    PostgresStore::migrate(&database.url()).await.unwrap();
+    let foreign = "UPDATE _sqlx_migrations SET checksum = ''";
+    sqlx::query(foreign).execute(&mut database.connect().await).await.unwrap();
+    assert!(matches!(refused(&database.url()).await, OpenError::ForeignSchema { version: 1, .. }));
+}
+
+#[tokio::test]
+async fn migrate_tells_what_it_applied() {
+    let database = Database::create().await;
+    let applied = PostgresStore::migrate(&database.url()).await.unwrap();
+    assert_eq!(applied, [(1, "initial".to_owned())]);
+    assert!(PostgresStore::migrate(&database.url()).await.unwrap().is_empty());
+    PostgresStore::open(&database.url(), NOW).await.unwrap().check().await.unwrap();
+}

@@ -1,0 +1,148 @@
+-- The record store. Ids are UUIDv7, so they sort by the time they were made. Times are nanoseconds since the Unix epoch.
+-- Nothing here reads a clock: every instant is bound by the caller. Needs PostgreSQL 14.
+
+-- A deleted destination stays as a tombstone (deleted_at), because deliveries, attempts and limit changes refer to it.
+CREATE TABLE destinations (
+    id            uuid    NOT NULL PRIMARY KEY,
+    tenant        text    NOT NULL COLLATE "C",
+    name          text    NOT NULL,
+    url           text    NOT NULL,
+    event_types   text    NOT NULL, -- JSON: array of patterns
+    rate_limits   text    NOT NULL, -- JSON: array of {limit, period, burst}
+    max_in_flight bigint  NOT NULL CHECK (max_in_flight > 0),
+    timeout_ms    bigint  NOT NULL CHECK (timeout_ms > 0),
+    retry         text    NOT NULL, -- JSON
+    headers       text    NOT NULL, -- JSON: array of [name, value]; never logged
+    secret        text    NOT NULL, -- never logged
+    paused        boolean NOT NULL,
+    paused_reason text,
+    held_until    bigint,
+    held_reason   text,
+    created_at    bigint  NOT NULL,
+    updated_at    bigint  NOT NULL,
+    deleted_at    bigint,
+    -- Rises with every change, so that each process reads only what changed since it looked. The changes of a tenant are
+    -- made under its lock, which is what makes them visible in the order of their versions.
+    version       bigint  NOT NULL
+);
+CREATE SEQUENCE destination_versions OWNED BY destinations.version;
+ALTER TABLE destinations ALTER COLUMN version SET DEFAULT nextval('destination_versions');
+CREATE INDEX destinations_changed ON destinations (tenant, version);
+
+-- Every set of limits a destination ever had, from which instant on. The audit judges a send by the limits of its time.
+CREATE TABLE limit_changes (
+    destination_id uuid   NOT NULL,
+    at             bigint NOT NULL,
+    rate_limits    text   NOT NULL, -- JSON, as in destinations
+    PRIMARY KEY (destination_id, at)
+);
+
+-- Append-only, a partition a day by the time in the id: retention drops whole days. There is no default partition, because
+-- one makes it impossible to detach another without blocking every writer; make_partitions keeps the next days ready, and a
+-- writer whose day is missing makes it first.
+CREATE TABLE events (
+    id              uuid    NOT NULL PRIMARY KEY,
+    created_at      bigint  NOT NULL,
+    data_offset     integer NOT NULL,
+    tenant          text    NOT NULL,
+    event_type      text    NOT NULL,
+    idempotency_key text,
+    body            bytea   NOT NULL
+) PARTITION BY RANGE (id);
+-- No index by tenant or type: each would cost every ingest as much as the event itself. Lists filtered by them walk the ids
+-- backwards; `from` and `to` bound the walk.
+
+-- Apart from the events, because a unique key of a partitioned table holds within a partition only.
+CREATE TABLE idempotency_keys (
+    tenant          text    NOT NULL COLLATE "C",
+    idempotency_key text    NOT NULL COLLATE "C",
+    event_id        uuid    NOT NULL,
+    deliveries      integer NOT NULL, -- how many the event had: part of the answer to who repeats it
+    PRIMARY KEY (tenant, idempotency_key)
+);
+
+-- The hot table: narrow, not partitioned. States are small integers, because they are compared in every index predicate:
+--   0 pending, 1 delivering, 2 retrying, 3 delivered, 4 failed, 5 dead, 6 cancelled.
+-- Every step of a delivery changes its state and with it the partial index it is in, so no update is heap-only, and each
+-- index that holds a row whatever its state costs every step an entry: there are two of those. The deliveries of an event
+-- need none, because their ids begin with the time in the event's id and so stand next to each other; that there is one
+-- for each destination follows from the event being stored once.
+CREATE TABLE deliveries (
+    id               uuid     NOT NULL PRIMARY KEY,
+    event_id         uuid     NOT NULL,
+    destination_id   uuid     NOT NULL,
+    -- When it is due. Kept while it is claimed, so that a claim given back is due as before.
+    next_attempt_at  bigint   NOT NULL,
+    -- Counts the claims; a write that settles one names it.
+    claim_epoch      bigint   NOT NULL DEFAULT 0,
+    claim_expires_at bigint,
+    created_at       bigint   NOT NULL, -- of the event
+    updated_at       bigint   NOT NULL,
+    attempts         integer  NOT NULL DEFAULT 0 CHECK (attempts >= 0),
+    state            smallint NOT NULL DEFAULT 0 CHECK (state BETWEEN 0 AND 6),
+    CHECK ((state = 1) = (claim_expires_at IS NOT NULL))
+) WITH (
+    -- Room for the next version of a row on its own page. Dead versions are many and short-lived: a vacuum after each
+    -- hundredth keeps the indexes small, and must not sleep while it falls behind.
+    fillfactor = 75,
+    autovacuum_vacuum_scale_factor = 0.01,
+    autovacuum_vacuum_insert_scale_factor = 0.05,
+    autovacuum_analyze_scale_factor = 0.02,
+    autovacuum_vacuum_cost_delay = 0
+);
+-- Only what waits, one destination after the other, the oldest due first. What is included makes it cover the counts.
+CREATE INDEX deliveries_due ON deliveries (destination_id, next_attempt_at, id) INCLUDE (created_at, state)
+    WHERE state IN (0, 2);
+-- Live claims: as many entries as sends are in flight, so it stays in memory and costs little.
+CREATE INDEX deliveries_claimed ON deliveries (destination_id, claim_expires_at) WHERE state = 1;
+CREATE INDEX deliveries_of_destination ON deliveries (destination_id, id);
+-- What ended badly: rare, and what people look for.
+CREATE INDEX deliveries_ended ON deliveries (state, id) WHERE state IN (4, 5, 6);
+CREATE INDEX deliveries_ended_of_destination ON deliveries (destination_id, state, id) WHERE state IN (4, 5, 6);
+
+-- Append-only, a partition a day by the time in the delivery's id: the attempts of a delivery are on the same day as its
+-- event, are found by one look, and are dropped with it. Outcomes: 0 delivered, 1 retryable, 2 rejected, 3 unknown.
+CREATE TABLE attempts (
+    delivery_id    uuid     NOT NULL,
+    id             uuid     NOT NULL,
+    destination_id uuid     NOT NULL,
+    sent_at        bigint, -- NULL: no connection, so nothing left
+    number         integer  NOT NULL,
+    duration_ms    bigint   NOT NULL,
+    outcome        smallint NOT NULL CHECK (outcome BETWEEN 0 AND 3),
+    status_code    integer,
+    error          text,
+    response_body  bytea, -- UTF-8; not text, which cannot hold the character 0
+    PRIMARY KEY (delivery_id, number)
+) PARTITION BY RANGE (delivery_id);
+CREATE INDEX attempts_of_destination ON attempts (destination_id, sent_at) WHERE sent_at IS NOT NULL;
+
+-- The smallest id made at the beginning of a day, counted since the Unix epoch.
+CREATE FUNCTION first_id_of_day(day integer) RETURNS uuid LANGUAGE sql IMMUTABLE STRICT AS $$
+    SELECT (lpad(to_hex(day::bigint * 86400000), 12, '0') || repeat('0', 20))::uuid
+$$;
+
+-- Makes the partitions of some days where they are missing, and answers how many days it made. One process at a time; a
+-- table is made by itself and then attached, because that blocks neither readers nor writers of the other days.
+CREATE FUNCTION make_partitions(days integer[]) RETURNS integer LANGUAGE plpgsql AS $$
+DECLARE
+    missing integer;
+    made    integer := 0;
+    parent  text;
+    child   text;
+BEGIN
+    PERFORM pg_advisory_xact_lock(hashtext('weir.make_partitions'));
+    FOREACH missing IN ARRAY days LOOP
+        FOREACH parent IN ARRAY ARRAY['events', 'attempts'] LOOP
+            child := format('%s_%s', parent, to_char(DATE '1970-01-01' + missing, 'YYYYMMDD'));
+            IF to_regclass(child) IS NULL THEN
+                EXECUTE format('CREATE TABLE %I (LIKE %I INCLUDING ALL)', child, parent);
+                EXECUTE format('ALTER TABLE %I ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', parent, child,
+                    first_id_of_day(missing), first_id_of_day(missing + 1));
+                made := made + 1;
+            END IF;
+        END LOOP;
+    END LOOP;
+    RETURN made / 2;
+END
+$$;
