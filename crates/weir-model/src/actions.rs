@@ -136,12 +136,7 @@ impl Model for Protocol {
             actions.push(Action::WorkerIsAnswered { permit, refused: true });
             actions.push(Action::WorkerCrashes(permit));
         }
-        actions.extend([
-            Action::ProducerCrashes,
-            Action::QueueIsSaved,
-            Action::QueueIsLost,
-            Action::QueueIsRestored,
-        ]);
+        actions.extend([Action::ProducerCrashes, Action::QueueIsSaved, Action::QueueIsLost, Action::QueueIsRestored]);
     }
 
     /// `None` when the action is not possible, or changes nothing.

@@ -12,7 +12,10 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use crate::{actions::Protocol, state::{Delivery, State}};
+use crate::{
+    actions::Protocol,
+    state::{Delivery, State},
+};
 
 /// States from which the quiet course is known to end well.
 #[derive(Debug, Default)]

@@ -65,8 +65,7 @@ fn duplicates_are_explained(_: &Protocol, state: &State) -> bool {
 fn is_empty_at_rest(protocol: &Protocol, state: &State) -> bool {
     let at_rest = || protocol.quiet_step(state).is_none();
     let counts = |expires: i8| expires >= 0 || !protocol.scenario.remedies.permit_deadlines;
-    let is_left = |permit: &Permit| {
-        permit.kept.entry != Entry::None || (permit.kept.set != Set::None && counts(permit.expires))
-    };
+    let is_left =
+        |permit: &Permit| permit.kept.entry != Entry::None || (permit.kept.set != Set::None && counts(permit.expires));
     (state.queue.phase == Phase::Idle && !state.permits.iter().any(is_left)) || !at_rest()
 }

@@ -72,14 +72,13 @@ impl State {
         }
         self.witness.stale_published |= lease.foreign || !lease.current;
         self.queue.rate = plan.rate;
-        let spacing = scenario.spacing(plan.rate);
         let recovered = plan.recovered.map(|start| Cursors { issued: start, slots: start });
         self.queue.cursors = self.queue.cursors.or(recovered);
         for permit in &mut self.permits {
             if permit.stage == (Stage::Claimed { scheduler: scheduler as u8 }) {
                 permit.stage = Stage::Published;
                 permit.kept = Kept { entry: Entry::Ready, set: Set::Queued };
-                permit.slot = self.queue.cursors.as_mut().and_then(|cursors| cursors.issue(spacing, warm));
+                permit.slot = self.queue.issue(scenario, warm);
             }
         }
         self.queue.requeue(scenario, plan.next, woken);
@@ -95,8 +94,7 @@ impl State {
         if permit.kept.set != Set::Queued || permit.expires <= 0 {
             return None;
         }
-        let spacing = scenario.spacing(self.queue.rate);
-        self.queue.cursors.as_mut().map(|cursors| take(&mut cursors.slots, spacing))
+        self.queue.take_slot(scenario)
     }
 
     /// Redis is gone, and comes back as it was at the snapshot or, without one, empty.
@@ -121,6 +119,31 @@ impl State {
 }
 
 impl Queue {
+    /// Paces one more permit; a warm one gets its slot, a cold one takes it once it is connected.
+    fn issue(&mut self, scenario: &Scenario, warm: bool) -> Option<Ticks> {
+        let spacing = scenario.spacing(self.rate);
+        take(&mut self.cursors.as_mut()?.issued, spacing);
+        if !warm {
+            return None;
+        }
+        let slot = self.take_slot(scenario)?;
+        let cursors = self.cursors.as_mut()?;
+        cursors.issued = cursors.issued.max(cursors.slots);
+        Some(slot)
+    }
+
+    /// The next slot, unless it is too far ahead to be granted.
+    fn take_slot(&mut self, scenario: &Scenario) -> Option<Ticks> {
+        let last = &mut self.cursors.as_mut()?.slots;
+        let mut trial = *last;
+        let slot = take(&mut trial, scenario.spacing(self.rate));
+        if slot > scenario.horizon() {
+            return None;
+        }
+        *last = trial;
+        Some(slot)
+    }
+
     fn requeue(&mut self, scenario: &Scenario, next: NextRun, woken: Option<Ticks>) {
         let remedies = &scenario.remedies;
         self.phase = match (next, woken) {
@@ -142,19 +165,6 @@ impl Queue {
                 Phase::Scheduled { due, floor: due }
             }
         };
-    }
-}
-
-impl Cursors {
-    /// Paces one more permit; a warm one gets its slot, a cold one takes it once it is connected.
-    fn issue(&mut self, spacing: Ticks, warm: bool) -> Option<Ticks> {
-        take(&mut self.issued, spacing);
-        if !warm {
-            return None;
-        }
-        let slot = take(&mut self.slots, spacing);
-        self.issued = self.issued.max(self.slots);
-        Some(slot)
     }
 }
 

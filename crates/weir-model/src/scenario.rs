@@ -93,7 +93,7 @@ pub struct Remedies {
     pub generation: bool,
     /// After a loss, claims that are out are waited for.
     pub quarantine: bool,
-    /// A worker waits for no slot that is further away than W + J.
+    /// No slot is granted that starts later than W + J from now.
     pub slot_horizon: bool,
 }
 
@@ -148,7 +148,7 @@ impl Scenario {
         2 * (self.window + SLOT_WIDTH)
     }
 
-    /// How far ahead a slot may be that a worker waits for.
+    /// How far ahead a granted slot may start.
     pub(crate) fn horizon(&self) -> Ticks {
         if self.remedies.slot_horizon { self.window + SLOT_WIDTH } else { Ticks::MAX }
     }

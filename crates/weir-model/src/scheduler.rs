@@ -1,9 +1,9 @@
 //! The scheduler's steps, and the sweep. Between any two of them it may stall or die.
 
 use crate::{
+    queue::take,
     scenario::{CADENCE, LEAD, Scenario},
     state::{Lease, NextRun, Phase, Plan, Scheduler, Stage, State},
-    queue::take,
 };
 
 impl State {
@@ -29,11 +29,8 @@ impl State {
             Some(issued) => {
                 let allow = allowance(scenario, rate, lease, issued);
                 let Some(claimed) = self.claim(scenario, scheduler, allow) else { return false };
-                let next = if claimed < allow {
-                    self.next_due().map_or(NextRun::Stop, NextRun::At)
-                } else {
-                    NextRun::Paced
-                };
+                let next =
+                    if claimed < allow { self.next_due().map_or(NextRun::Stop, NextRun::At) } else { NextRun::Paced };
                 Plan { rate, recovered, next }
             }
         };

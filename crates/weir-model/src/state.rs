@@ -46,9 +46,13 @@ pub(crate) enum Delivery {
     /// Not yet ingested.
     Absent,
     /// `pending` or `retrying`.
-    Waiting { due: Ticks },
+    Waiting {
+        due: Ticks,
+    },
     /// `delivering`.
-    Claimed { expires: Ticks },
+    Claimed {
+        expires: Ticks,
+    },
     Delivered,
 }
 
@@ -67,9 +71,15 @@ pub(crate) struct Queue {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Phase {
     Idle,
-    Scheduled { due: Ticks, floor: Ticks },
+    Scheduled {
+        due: Ticks,
+        floor: Ticks,
+    },
     /// `woken`: the earliest due time of the wakes since the claim. That there was one is what the version tells.
-    Leased { expires: Ticks, woken: Option<Ticks> },
+    Leased {
+        expires: Ticks,
+        woken: Option<Ticks>,
+    },
 }
 
 /// The starts of the last slots; the next starts at least one spacing later.
@@ -144,7 +154,9 @@ pub(crate) struct Permit {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Stage {
     /// A scheduler has it.
-    Claimed { scheduler: u8 },
+    Claimed {
+        scheduler: u8,
+    },
     /// In the delivery queue.
     Published,
     /// A worker has it and waits for its slot.
@@ -153,7 +165,9 @@ pub(crate) enum Stage {
     Started,
     Sent,
     /// The answer is in and the queue has heard of it; the store has not.
-    Answered { refused: bool },
+    Answered {
+        refused: bool,
+    },
     /// A retry is recorded and the job not yet woken.
     Waking,
     /// Not to be sent: the claim goes back.

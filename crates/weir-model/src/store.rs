@@ -96,6 +96,9 @@ impl State {
     /// The next claim of the delivery is another.
     fn end_claim(&mut self, delivery: u8, ended: Delivery) {
         self.store.deliveries[usize::from(delivery)] = ended;
-        self.permits.iter_mut().filter(|permit| permit.delivery == delivery).for_each(|permit| permit.holds_claim = false);
+        self.permits
+            .iter_mut()
+            .filter(|permit| permit.delivery == delivery)
+            .for_each(|permit| permit.holds_claim = false);
     }
 }

@@ -26,7 +26,7 @@ impl State {
             || self.permits.iter().any(|permit| match permit.stage {
                 Stage::Published => true,
                 Stage::Gone => permit.kept.entry == Entry::Ready,
-                Stage::Taken => permit.slot.is_none_or(|start| start <= 0 || start > scenario.horizon()),
+                Stage::Taken => permit.slot.is_none_or(|start| start <= 0),
                 // Until the answer comes, the receiver is at work; the claims in a scheduler's hands are its own.
                 Stage::Sent | Stage::Claimed { .. } => false,
                 Stage::Started | Stage::Answered { .. } | Stage::Waking | Stage::Withdrawn | Stage::Released => true,

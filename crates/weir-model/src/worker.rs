@@ -11,10 +11,6 @@ impl Permit {
     pub(crate) fn awaits_record(&self) -> bool {
         matches!(self.stage, Stage::Sent | Stage::Answered { .. })
     }
-
-    fn waits_for(&self, horizon: i8) -> bool {
-        self.slot.is_some_and(|start| (0..=horizon).contains(&start))
-    }
 }
 
 impl State {
@@ -38,22 +34,20 @@ impl State {
         true
     }
 
-    /// Asks for a slot when there is none, or it has passed, or is too far away to be waited for.
+    /// Asks for a slot when there is none, or it has passed.
     pub(crate) fn worker_takes_slot(&mut self, scenario: &Scenario, permit: usize) -> bool {
         let Permit { stage, slot, .. } = self.permits[permit];
         let needs_slot = match stage {
-            Stage::Taken => !self.permits[permit].waits_for(scenario.horizon()),
+            Stage::Taken => slot.is_none_or(|start| start < 0),
             Stage::Started => scenario.remedies.slot_gate && slot != Some(0),
             _ => false,
         };
         if !needs_slot {
             return false;
         }
-        let too_far = slot.is_some_and(|start| start > 0);
-        let slot = if too_far { None } else { self.take_slot(scenario, permit) };
-        let permit = &mut self.permits[permit];
-        permit.slot = slot;
-        permit.stage = if permit.waits_for(scenario.horizon()) { Stage::Taken } else { Stage::Withdrawn };
+        let slot = self.take_slot(scenario, permit);
+        self.permits[permit].slot = slot;
+        self.permits[permit].stage = if slot.is_some() { Stage::Taken } else { Stage::Withdrawn };
         true
     }
 
