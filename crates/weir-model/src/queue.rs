@@ -137,7 +137,7 @@ impl Queue {
         let last = &mut self.cursors.as_mut()?.slots;
         let mut trial = *last;
         let slot = take(&mut trial, scenario.spacing(self.rate));
-        if slot > scenario.horizon() {
+        if scenario.remedies.slot_horizon && slot > scenario.horizon() {
             return None;
         }
         *last = trial;

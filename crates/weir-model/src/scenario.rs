@@ -91,13 +91,26 @@ pub struct Remedies {
     pub at_most_once: bool,
     /// The queue notices that it came back empty or stale: nothing of an earlier generation is valid.
     pub generation: bool,
-    /// After a loss, claims that are out are waited for.
-    pub quarantine: bool,
-    /// No slot is granted that starts later than W + J from now.
+    /// How slots go on after a loss while claims are out.
+    pub after_loss: AfterLoss,
+    /// The queue grants no slot that starts later than W + J from now. Without it a worker declines such a slot when it
+    /// has asked for it, but waits for one that was published.
     pub slot_horizon: bool,
 }
 
+/// How slots go on after a loss while claims are out, whose permits may have slots from before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AfterLoss {
+    /// As if their sends had started by now: right only for a queue that dies with its workers.
+    CountsAsNow,
+    /// Not until they are settled or have expired, or 2·(W + J) has passed.
+    Waits,
+    /// One spacing after the last slot that can have been granted before the loss.
+    GoesOn,
+}
+
 impl Remedies {
+    /// Every one of them.
     pub const ALL: Self = Self {
         wake_version: true,
         wake_pulls_forward: true,
@@ -112,7 +125,7 @@ impl Remedies {
         slot_gate: true,
         at_most_once: true,
         generation: true,
-        quarantine: true,
+        after_loss: AfterLoss::Waits,
         slot_horizon: true,
     };
 }
@@ -148,9 +161,9 @@ impl Scenario {
         2 * (self.window + SLOT_WIDTH)
     }
 
-    /// How far ahead a granted slot may start.
+    /// How far ahead a granted slot starts at most, if the protocol bounds it.
     pub(crate) fn horizon(&self) -> Ticks {
-        if self.remedies.slot_horizon { self.window + SLOT_WIDTH } else { Ticks::MAX }
+        self.window + SLOT_WIDTH
     }
 
     /// The most sends a window may hold: a window that spans the edit is bounded by the larger rate.

@@ -2,8 +2,8 @@
 
 use crate::{
     queue::take,
-    scenario::{CADENCE, LEAD, Scenario},
-    state::{Lease, NextRun, Phase, Plan, Scheduler, Stage, State},
+    scenario::{AfterLoss, CADENCE, LEAD, Scenario},
+    state::{Lease, NextRun, Phase, Plan, Scheduler, Stage, State, Ticks},
 };
 
 impl State {
@@ -39,14 +39,17 @@ impl State {
     }
 
     /// Where cursors that were lost go on from; `None` while that cannot be known.
-    fn recovered_cursors(&self, scenario: &Scenario) -> Option<i8> {
+    fn recovered_cursors(&self, scenario: &Scenario) -> Option<Ticks> {
+        let recorded = self.store.last_sent;
         if !self.unsettled() {
-            return Some(self.store.last_sent);
+            return Some(recorded);
         }
-        if !scenario.remedies.quarantine {
-            return Some(0);
+        let age = self.queue.generation_age;
+        match scenario.remedies.after_loss {
+            AfterLoss::CountsAsNow => Some(0),
+            AfterLoss::Waits => (age >= scenario.quarantine()).then_some(recorded),
+            AfterLoss::GoesOn => Some(recorded.max(scenario.horizon() - age)),
         }
-        (self.queue.generation_age >= scenario.quarantine()).then_some(self.store.last_sent)
     }
 
     pub(crate) fn scheduler_publishes(
@@ -125,7 +128,7 @@ impl State {
 }
 
 /// allow = min(slots that open before the next run, R − queued).
-fn allowance(scenario: &Scenario, rate: u8, lease: Lease, mut issued: i8) -> u8 {
+fn allowance(scenario: &Scenario, rate: u8, lease: Lease, mut issued: Ticks) -> u8 {
     let spacing = scenario.spacing(rate);
     let unqueued = rate.saturating_sub(lease.queued);
     (0..unqueued).take_while(|_| take(&mut issued, spacing) < CADENCE + LEAD).count() as u8

@@ -45,7 +45,7 @@ impl State {
         if !needs_slot {
             return false;
         }
-        let slot = self.take_slot(scenario, permit);
+        let slot = self.take_slot(scenario, permit).filter(|start| *start <= scenario.horizon());
         self.permits[permit].slot = slot;
         self.permits[permit].stage = if slot.is_some() { Stage::Taken } else { Stage::Withdrawn };
         true

@@ -1,6 +1,6 @@
 //! With every remedy nothing is violated, whatever fails and however slow everybody is.
 
-use weir_model::{Connections, Faults, Scenario};
+use weir_model::{AfterLoss, Connections, Faults, Remedies, Scenario};
 
 use crate::checked::holds;
 
@@ -23,7 +23,7 @@ fn crashes_anywhere_lose_nothing_and_send_no_more_than_allowed() {
 }
 
 #[test]
-fn a_loss_of_the_queue_between_crashes_breaks_nothing() {
+fn a_loss_of_the_queue_and_a_crash_break_nothing() {
     holds(Scenario {
         permits: 4,
         connections: Connections::Any,
@@ -37,7 +37,18 @@ fn a_second_loss_while_the_first_is_mended_breaks_nothing() {
     holds(Scenario {
         permits: 4,
         connections: Connections::Any,
-        faults: Faults { losses: 2, stalls: 3, ..Faults::default() },
+        faults: Faults { losses: 2, stalls: 2, ..Faults::default() },
+        ..TWO_SCHEDULERS
+    });
+}
+
+#[test]
+fn going_on_after_the_last_slot_granted_before_a_loss_breaks_nothing_either() {
+    holds(Scenario {
+        permits: 4,
+        connections: Connections::Any,
+        faults: Faults { crashes: 1, losses: 1, stalls: 2, ..Faults::default() },
+        remedies: Remedies { after_loss: AfterLoss::GoesOn, ..Remedies::ALL },
         ..TWO_SCHEDULERS
     });
 }
