@@ -49,6 +49,7 @@
 
 mod actions;
 mod drained;
+mod permit;
 pub mod properties;
 mod queue;
 mod scenario;

@@ -4,8 +4,9 @@ use stateright::Property;
 
 use crate::{
     actions::Protocol,
+    permit::{Entry, Permit, Set, Stage},
     scenario::Faults,
-    state::{Delivery, Entry, Permit, Phase, Scheduler, Set, Stage, State},
+    state::{Delivery, Phase, Scheduler, State},
 };
 
 pub const AT_MOST_R_SENDS: &str = "at most R sends start in any window";

@@ -1,8 +1,9 @@
 //! The queue's operations, each atomic: what the in-process queue does under its lock and Redis in one script.
 
 use crate::{
+    permit::{Entry, Kept, Set, Stage},
     scenario::{CADENCE, LEAD, LEASE, Scenario},
-    state::{Cursors, Entry, Kept, Lease, NextRun, Phase, Plan, Queue, Scheduler, Set, Stage, State, Ticks},
+    state::{Cursors, Lease, NextRun, Phase, Plan, Queue, Scheduler, State, Ticks},
 };
 
 impl State {

@@ -1,9 +1,10 @@
 //! The scheduler's steps, and the sweep. Between any two of them it may stall or die.
 
 use crate::{
+    permit::Stage,
     queue::take,
     scenario::{AfterLoss, CADENCE, LEAD, Scenario},
-    state::{Lease, NextRun, Phase, Plan, Scheduler, Stage, State, Ticks},
+    state::{Lease, NextRun, Phase, Plan, Scheduler, State, Ticks},
 };
 
 impl State {

@@ -1,8 +1,9 @@
 //! The store's operations, each a transaction.
 
 use crate::{
+    permit::{Permit, Stage},
     scenario::{RETRY, Scenario, TIMEOUT},
-    state::{Delivery, MAX_PERMITS, Permit, Stage, State, Ticks},
+    state::{Delivery, MAX_PERMITS, State, Ticks},
 };
 
 impl State {

@@ -1,8 +1,9 @@
 //! A tick passes: every instant comes nearer, or recedes until it no longer matters.
 
 use crate::{
+    permit::{Entry, Stage},
     scenario::{Scenario, TIMEOUT},
-    state::{Delivery, Entry, MAX_WINDOW, NextRun, Phase, Queue, Scheduler, Stage, State, Ticks},
+    state::{Delivery, MAX_WINDOW, NextRun, Phase, Queue, Scheduler, State, Ticks},
 };
 
 /// Not below `least`: from there on the past is all the same.

@@ -2,8 +2,9 @@
 //! nothing, so each permit has a worker of its own here; one that dies with several permits is several crashes.
 
 use crate::{
+    permit::{Entry, Kept, Permit, Set, Stage},
     scenario::{Scenario, TIMEOUT},
-    state::{Delivery, Entry, Kept, Permit, Set, Stage, State},
+    state::{Delivery, State},
 };
 
 impl Permit {
