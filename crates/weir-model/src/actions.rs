@@ -42,6 +42,7 @@ pub enum Action {
     QueueIsSaved,
     QueueIsLost,
     QueueIsRestored,
+    ProcessRestarts,
 }
 
 /// A scenario, to be checked.
@@ -104,6 +105,10 @@ impl Protocol {
                 next.lose_queue(scenario, None);
                 spend(&mut next.faults.losses, true)
             }
+            Action::ProcessRestarts => {
+                next.process_restarts(scenario);
+                spend(&mut next.faults.restarts, true)
+            }
             Action::QueueIsRestored => {
                 let snapshot = next.snapshot;
                 next.lose_queue(scenario, snapshot);
@@ -136,7 +141,13 @@ impl Model for Protocol {
             actions.push(Action::WorkerIsAnswered { permit, refused: true });
             actions.push(Action::WorkerCrashes(permit));
         }
-        actions.extend([Action::ProducerCrashes, Action::QueueIsSaved, Action::QueueIsLost, Action::QueueIsRestored]);
+        actions.extend([
+            Action::ProducerCrashes,
+            Action::QueueIsSaved,
+            Action::QueueIsLost,
+            Action::QueueIsRestored,
+            Action::ProcessRestarts,
+        ]);
     }
 
     /// `None` when the action is not possible, or changes nothing.

@@ -37,9 +37,8 @@ fn at_most_r_sends(protocol: &Protocol, state: &State) -> bool {
 }
 
 fn has_a_job(protocol: &Protocol, state: &State) -> bool {
-    let Faults { crashes, losses, restores, .. } = protocol.scenario.faults;
-    let now = state.faults;
-    if (now.crashes, now.losses, now.restores) != (crashes, losses, restores) {
+    let failures = |faults: Faults| (faults.crashes, faults.losses, faults.restores, faults.restarts);
+    if failures(state.faults) != failures(protocol.scenario.faults) {
         return true;
     }
     let wake_owed = state.wake_owed

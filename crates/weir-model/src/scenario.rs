@@ -32,6 +32,8 @@ pub struct Scenario {
     pub connections: Connections,
     /// How long after its claim a send may start.
     pub start_within: Ticks,
+    /// How many ticks too soon slots go on after a loss: to see that none is waited in vain.
+    pub haste: Ticks,
     pub faults: Faults,
     pub remedies: Remedies,
 }
@@ -54,6 +56,8 @@ pub struct Faults {
     pub losses: u8,
     /// The queue comes back as it was when a snapshot was taken.
     pub restores: u8,
+    /// The one process of the embedded build dies, with its queue, and starts again.
+    pub restarts: u8,
     /// The queue has published, and the scheduler does not hear of it.
     pub lost_replies: u8,
     /// The destination answers a send with an error. Not a fault of Weir's.
@@ -101,7 +105,7 @@ pub struct Remedies {
 /// How slots go on after a loss while claims are out, whose permits may have slots from before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AfterLoss {
-    /// As if their sends had started by now: right only for a queue that dies with its workers.
+    /// As if their sends had started by now: right for the embedded queue, which dies with its workers.
     CountsAsNow,
     /// Not until they are settled or have expired, or 2·(W + J) has passed.
     Waits,
@@ -141,7 +145,8 @@ impl Scenario {
         schedulers: 1,
         connections: Connections::Warm,
         start_within: 3,
-        faults: Faults { crashes: 0, losses: 0, restores: 0, lost_replies: 0, refusals: 0, stalls: 4 },
+        haste: 0,
+        faults: Faults { crashes: 0, losses: 0, restores: 0, restarts: 0, lost_replies: 0, refusals: 0, stalls: 4 },
         remedies: Remedies::ALL,
     };
 

@@ -45,7 +45,7 @@ impl State {
         if !self.unsettled() {
             return Some(recorded);
         }
-        let age = self.queue.generation_age;
+        let age = self.queue.generation_age + scenario.haste;
         match scenario.remedies.after_loss {
             AfterLoss::CountsAsNow => Some(0),
             AfterLoss::Waits => (age >= scenario.quarantine()).then_some(recorded),
@@ -114,7 +114,7 @@ impl State {
         if !scenario.remedies.sweep {
             return false;
         }
-        let recovered = self.recover_claims();
+        let recovered = self.recover_claims(false);
         let Some(due) = self.next_due() else { return recovered };
         let looked_after = match self.queue.phase {
             Phase::Idle => false,

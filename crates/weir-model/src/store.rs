@@ -72,9 +72,9 @@ impl State {
         }
     }
 
-    /// Resolves expired claims as unknown: sent now at the latest.
-    pub(crate) fn recover_claims(&mut self) -> bool {
-        let expired = |delivery: &Delivery| matches!(delivery, Delivery::Claimed { expires } if *expires < 0);
+    /// Resolves expired claims, or all of them, as unknown: sent now at the latest.
+    pub(crate) fn recover_claims(&mut self, all: bool) -> bool {
+        let expired = |delivery: &Delivery| matches!(delivery, Delivery::Claimed { expires } if all || *expires < 0);
         let mut recovered = false;
         for delivery in 0..self.store.deliveries.len() {
             if expired(&self.store.deliveries[delivery]) {

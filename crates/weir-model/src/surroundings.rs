@@ -1,6 +1,10 @@
 //! The steps of those around schedulers and workers: the producer, the operator, and what befalls the queue's memory.
 
-use crate::{Scenario, state::State};
+use crate::{
+    Scenario,
+    permit::Permit,
+    state::{Scheduler, State},
+};
 
 impl State {
     /// One event is ingested; its wake is a step of its own.
@@ -26,6 +30,18 @@ impl State {
     pub(crate) fn edit_is_noticed(&mut self, scenario: &Scenario) -> bool {
         self.edited(scenario);
         std::mem::take(&mut self.edit_owed)
+    }
+
+    /// Everything but the store is gone. At the start no other process can hold a claim, so all are resolved.
+    pub(crate) fn process_restarts(&mut self, scenario: &Scenario) {
+        let unrecorded = self.permits.iter().filter(|permit| permit.awaits_record()).count();
+        self.witness.crashed_after_send += unrecorded as u8;
+        self.lose_queue(scenario, None);
+        self.permits.fill(Permit::FREE);
+        self.schedulers.fill(Scheduler::Idle);
+        self.wake_owed = false;
+        self.edit_owed = false;
+        self.recover_claims(true);
     }
 
     pub(crate) fn save_queue(&mut self) -> bool {

@@ -20,7 +20,13 @@ pub(crate) fn needs(remove: impl Fn(&mut Remedies), scenario: Scenario, property
     holds(scenario.clone());
     let mut without = scenario;
     remove(&mut without.remedies);
-    let violations = check(without, HasDiscoveries::AllOf([property].into()));
+    breaks(without, property);
+}
+
+/// The property is violated.
+#[track_caller]
+pub(crate) fn breaks(scenario: Scenario, property: &'static str) {
+    let violations = check(scenario, HasDiscoveries::AllOf([property].into()));
     println!("{}", report(&violations));
     assert!(violations.contains_key(property), "not violated: {property}\n{}", report(&violations));
 }

@@ -63,6 +63,16 @@ fn a_stale_restore_breaks_nothing() {
 }
 
 #[test]
+fn restarts_of_the_embedded_build_break_nothing() {
+    holds(Scenario {
+        connections: Connections::Any,
+        faults: Faults { restarts: 2, stalls: 2, ..Faults::default() },
+        remedies: Remedies { after_loss: AfterLoss::CountsAsNow, ..Remedies::ALL },
+        ..TWO_SCHEDULERS
+    });
+}
+
+#[test]
 fn refusals_and_lost_replies_break_nothing() {
     holds(Scenario {
         permits: 4,

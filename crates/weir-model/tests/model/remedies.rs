@@ -5,7 +5,7 @@ use weir_model::{
     properties::{AT_MOST_R_SENDS, DELIVERED, DUPLICATES, EMPTY, HAS_A_JOB, STALE_EPOCH, USED_ONCE},
 };
 
-use crate::checked::needs;
+use crate::checked::{breaks, needs};
 
 const TWO_EVENTS: Scenario = Scenario { deliveries: 2, ..Scenario::SMALL };
 
@@ -113,6 +113,16 @@ fn a_horizon_kept_by_workers_alone_lets_a_slot_outlive_the_quarantine() {
 #[test]
 fn a_horizon_kept_by_workers_alone_lets_old_slots_lie_beyond_where_new_ones_go_on() {
     needs(|remedies| remedies.slot_horizon = false, far_slots(AfterLoss::GoesOn), AT_MOST_R_SENDS);
+}
+
+#[test]
+fn a_quarantine_that_is_a_tick_shorter_is_too_short() {
+    breaks(Scenario { haste: 1, ..far_slots(AfterLoss::Waits) }, AT_MOST_R_SENDS);
+}
+
+#[test]
+fn going_on_a_tick_sooner_after_a_loss_is_too_soon() {
+    breaks(Scenario { haste: 1, ..far_slots(AfterLoss::GoesOn) }, AT_MOST_R_SENDS);
 }
 
 /// Slots far ahead: a permit that misses its slot at the wire takes one behind those published meanwhile. Claims outlast
