@@ -25,7 +25,7 @@
 //! | the job stops and restarts | `cursors_outlive_stop` | `a_job_that_forgets_its_cursors_…` |
 //! | Redis comes back empty or stale | `generation` | `without_generations_…` (two) |
 //! | Redis comes back, and workers hold slots from before | `after_loss` | `counting_lost_permits_as_sent_now_…` |
-//! | such a slot lies far ahead | `slot_horizon` | `a_horizon_kept_by_workers_alone_…` (two) |
+//! | a slot lies further ahead than is waited for | `slot_horizon` | `a_horizon_kept_by_workers_alone_…` (three) |
 //! | queued or in flight leaks | `permit_deadlines` | `without_deadlines_…` (two) |
 //!
 //! # What an answer of the checker means

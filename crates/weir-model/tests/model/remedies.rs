@@ -106,6 +106,12 @@ fn counting_lost_permits_as_sent_now_lets_new_slots_follow_slots_granted_before_
 }
 
 #[test]
+fn a_horizon_kept_by_workers_alone_wastes_each_slot_that_they_decline_and_nothing_is_sent_any_more() {
+    let scenario = Scenario { connections: Connections::Cold, ..faults(Faults { stalls: 2, ..Faults::default() }) };
+    needs(|remedies| remedies.slot_horizon = false, scenario, DELIVERED);
+}
+
+#[test]
 fn a_horizon_kept_by_workers_alone_lets_a_slot_outlive_the_quarantine() {
     needs(|remedies| remedies.slot_horizon = false, far_slots(AfterLoss::Waits), AT_MOST_R_SENDS);
 }
