@@ -58,8 +58,8 @@ impl Protocol {
     }
 
     /// What somebody does when nothing more fails and nobody waits who need not: ends first, then beginnings, then time.
-    pub(crate) fn quiet_step(&self, state: &State) -> Option<State> {
-        steps(self.scenario.connections != Connections::Cold).find_map(|action| self.next_state(state, action))
+    pub(crate) fn quiet_step(&self, state: &State, warm: bool) -> Option<State> {
+        steps(warm).find_map(|action| self.next_state(state, action))
     }
 
     fn apply(&self, next: &mut State, action: Action) -> bool {

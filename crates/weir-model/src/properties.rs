@@ -63,7 +63,7 @@ fn duplicates_are_explained(_: &Protocol, state: &State) -> bool {
 
 /// Permits past their deadlines are not counted: that is what the deadlines are for.
 fn is_empty_at_rest(protocol: &Protocol, state: &State) -> bool {
-    let at_rest = || protocol.quiet_step(state).is_none();
+    let at_rest = || protocol.quiet_step(state, true).is_none();
     let counts = |expires: i8| expires >= 0 || !protocol.scenario.remedies.permit_deadlines;
     let is_left =
         |permit: &Permit| permit.kept.entry != Entry::None || (permit.kept.set != Set::None && counts(permit.expires));

@@ -127,22 +127,29 @@ impl Queue {
         if !warm {
             return None;
         }
-        let slot = self.take_slot(scenario)?;
-        let cursors = self.cursors.as_mut()?;
-        cursors.issued = cursors.issued.max(cursors.slots);
-        Some(slot)
+        let slot = self.take_slot(scenario);
+        self.pace_by_slots();
+        slot
     }
 
-    /// The next slot, unless it is too far ahead to be granted.
+    /// The next slot, unless it is too far ahead to be granted: then the pace waits for the slots.
     fn take_slot(&mut self, scenario: &Scenario) -> Option<Ticks> {
         let last = &mut self.cursors.as_mut()?.slots;
         let mut trial = *last;
         let slot = take(&mut trial, scenario.spacing(self.rate));
         if scenario.remedies.slot_horizon && slot > scenario.horizon() {
+            self.pace_by_slots();
             return None;
         }
         *last = trial;
         Some(slot)
+    }
+
+    /// The pace follows slots that were missed and replaced.
+    fn pace_by_slots(&mut self) {
+        if let Some(cursors) = &mut self.cursors {
+            cursors.issued = cursors.issued.max(cursors.slots);
+        }
     }
 
     fn requeue(&mut self, scenario: &Scenario, next: NextRun, woken: Option<Ticks>) {

@@ -30,7 +30,8 @@ pub struct Scenario {
     pub permits: usize,
     pub schedulers: usize,
     pub connections: Connections,
-    /// How long after its claim a send may start.
+    /// How long after its claim a send may start. Longer than a granted slot is ahead, or a permit that waits for its slot
+    /// may be too late each time.
     pub start_within: Ticks,
     /// How many ticks too soon slots go on after a loss: to see that none is waited in vain.
     pub haste: Ticks,

@@ -86,6 +86,7 @@ fn refusals_and_lost_replies_break_nothing() {
 fn a_window_of_two_sends_is_never_exceeded() {
     holds(Scenario {
         window: 3,
+        start_within: 6,
         rate: 2,
         deliveries: 3,
         permits: 4,
@@ -99,6 +100,7 @@ fn a_window_of_two_sends_is_never_exceeded() {
 fn an_edit_to_a_lower_rate_is_bounded_by_the_higher() {
     holds(Scenario {
         window: 3,
+        start_within: 6,
         rate: 2,
         edited_rate: Some(1),
         deliveries: 3,
@@ -113,6 +115,7 @@ fn an_edit_to_a_lower_rate_is_bounded_by_the_higher() {
 fn an_edit_to_a_higher_rate_with_a_loss_is_bounded_by_the_higher() {
     holds(Scenario {
         window: 3,
+        start_within: 6,
         rate: 1,
         edited_rate: Some(2),
         deliveries: 3,
