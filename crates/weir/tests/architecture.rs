@@ -15,6 +15,7 @@ const ALLOWED: [(&str, &[&str]); 9] = [
     ("weir-worker", &["weir-core", "weir-queue", "weir-store"]),
     ("weir-api", &["weir-core", "weir-queue", "weir-store"]),
     ("weir-load-tests", &[]),
+    ("weir-model", &[]),
 ];
 
 #[test]

@@ -1,0 +1,205 @@
+//! Every step that somebody can take, and the model that the checker walks.
+//!
+//! A step is one atomic operation on the store or the queue, or a send. Between two steps of anybody anything else may
+//! happen, time included: that is how processes stall.
+
+use stateright::{Model, Property};
+
+use crate::{
+    Scenario,
+    drained::Drained,
+    properties,
+    scenario::Connections,
+    state::{MAX_PERMITS, MAX_SCHEDULERS, State},
+};
+
+/// Permits and schedulers are named by their place in the state before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    WorkerWakes(usize),
+    WorkerHandsBack(usize),
+    WorkerReleases(usize),
+    WorkerRecords(usize),
+    WorkerIsAnswered { permit: usize, refused: bool },
+    WorkerSends(usize),
+    WorkerStarts(usize),
+    WorkerTakesSlot(usize),
+    WorkerReclaims(usize),
+    WorkerTakes(usize),
+    SchedulerGivesBack(usize),
+    SchedulerPublishes { scheduler: usize, warm: bool, reply_lost: bool },
+    SchedulerDecides(usize),
+    SchedulerClaimsJob,
+    ProducerWakes,
+    ProducerCommits,
+    EditIsNoticed,
+    RateIsEdited,
+    Sweep,
+    Tick,
+    WorkerCrashes(usize),
+    SchedulerCrashes(usize),
+    ProducerCrashes,
+    QueueIsSaved,
+    QueueIsLost,
+    QueueIsRestored,
+    ProcessRestarts,
+}
+
+/// A scenario, to be checked.
+#[derive(Debug)]
+pub struct Protocol {
+    pub(crate) scenario: Scenario,
+    pub(crate) drained: Drained,
+}
+
+impl Protocol {
+    pub fn new(scenario: Scenario) -> Self {
+        Self { scenario, drained: Drained::default() }
+    }
+
+    /// What somebody does when nothing more fails and nobody waits who need not: ends first, then beginnings, then time.
+    pub(crate) fn quiet_step(&self, state: &State, warm: bool) -> Option<State> {
+        steps(warm).find_map(|action| self.next_state(state, action))
+    }
+
+    fn apply(&self, next: &mut State, action: Action) -> bool {
+        let scenario = &self.scenario;
+        match action {
+            Action::WorkerWakes(permit) => next.worker_wakes(scenario, permit),
+            Action::WorkerHandsBack(permit) => next.worker_hands_back(scenario, permit),
+            Action::WorkerReleases(permit) => next.worker_releases(scenario, permit),
+            Action::WorkerRecords(permit) => next.worker_records(scenario, permit),
+            Action::WorkerIsAnswered { permit, refused } => {
+                spend(&mut next.faults.refusals, refused) && next.worker_is_answered(permit, refused)
+            }
+            Action::WorkerSends(permit) => next.worker_sends(scenario, permit),
+            Action::WorkerStarts(permit) => next.worker_starts(permit),
+            Action::WorkerTakesSlot(permit) => next.worker_takes_slot(scenario, permit),
+            Action::WorkerReclaims(permit) => next.worker_reclaims(scenario, permit),
+            Action::WorkerTakes(permit) => next.worker_takes(permit),
+            Action::SchedulerGivesBack(scheduler) => next.scheduler_gives_back(scenario, scheduler),
+            Action::SchedulerPublishes { scheduler, warm, reply_lost } => {
+                spend(&mut next.faults.lost_replies, reply_lost)
+                    && next.scheduler_publishes(scenario, scheduler, warm, reply_lost)
+            }
+            Action::SchedulerDecides(scheduler) => next.scheduler_decides(scenario, scheduler),
+            Action::SchedulerClaimsJob => next.scheduler_claims_job(scenario),
+            Action::ProducerWakes => next.producer_wakes(scenario),
+            Action::ProducerCommits => next.producer_commits(scenario),
+            Action::EditIsNoticed => next.edit_is_noticed(scenario),
+            Action::RateIsEdited => next.rate_is_edited(scenario),
+            Action::Sweep => next.sweeps(scenario),
+            Action::Tick => {
+                let stalled = next.somebody_could_act(scenario);
+                spend(&mut next.faults.stalls, stalled) && next.tick(scenario)
+            }
+            Action::WorkerCrashes(permit) => {
+                spend(&mut next.faults.crashes, true) && next.worker_crashes(scenario, permit)
+            }
+            Action::SchedulerCrashes(scheduler) => {
+                spend(&mut next.faults.crashes, true) && next.scheduler_crashes(scheduler)
+            }
+            Action::ProducerCrashes => spend(&mut next.faults.crashes, true) && std::mem::take(&mut next.wake_owed),
+            Action::QueueIsSaved => next.faults.restores > 0 && next.save_queue(),
+            Action::QueueIsLost => {
+                next.lose_queue(scenario, None);
+                spend(&mut next.faults.losses, true)
+            }
+            Action::ProcessRestarts => {
+                next.process_restarts(scenario);
+                spend(&mut next.faults.restarts, true)
+            }
+            Action::QueueIsRestored => {
+                let snapshot = next.snapshot;
+                next.lose_queue(scenario, snapshot);
+                snapshot.is_some() && spend(&mut next.faults.restores, true)
+            }
+        }
+    }
+}
+
+impl Model for Protocol {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        vec![State::initial(&self.scenario)]
+    }
+
+    fn actions(&self, _: &State, actions: &mut Vec<Action>) {
+        let connections = self.scenario.connections;
+        actions.extend(steps(connections != Connections::Cold));
+        for scheduler in 0..MAX_SCHEDULERS {
+            if connections == Connections::Any {
+                actions.push(Action::SchedulerPublishes { scheduler, warm: false, reply_lost: false });
+            }
+            let warm = connections != Connections::Cold;
+            actions.push(Action::SchedulerPublishes { scheduler, warm, reply_lost: true });
+            actions.push(Action::SchedulerCrashes(scheduler));
+        }
+        for permit in 0..MAX_PERMITS {
+            actions.push(Action::WorkerIsAnswered { permit, refused: true });
+            actions.push(Action::WorkerCrashes(permit));
+        }
+        actions.extend([
+            Action::ProducerCrashes,
+            Action::QueueIsSaved,
+            Action::QueueIsLost,
+            Action::QueueIsRestored,
+            Action::ProcessRestarts,
+        ]);
+    }
+
+    /// `None` when the action is not possible, or changes nothing.
+    fn next_state(&self, state: &State, action: Action) -> Option<State> {
+        let mut next = state.clone();
+        if !self.apply(&mut next, action) {
+            return None;
+        }
+        let next = next.canonical();
+        (next != *state).then_some(next)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        properties::all()
+    }
+}
+
+/// The steps that nobody's failure takes part in, the most urgent first.
+fn steps(warm: bool) -> impl Iterator<Item = Action> {
+    let of_permits = [
+        Action::WorkerWakes as fn(usize) -> Action,
+        Action::WorkerHandsBack,
+        Action::WorkerReleases,
+        Action::WorkerRecords,
+        |permit| Action::WorkerIsAnswered { permit, refused: false },
+        Action::WorkerSends,
+        Action::WorkerStarts,
+        Action::WorkerTakesSlot,
+        Action::WorkerReclaims,
+        Action::WorkerTakes,
+    ];
+    let publishes = move |scheduler| Action::SchedulerPublishes { scheduler, warm, reply_lost: false };
+    of_permits
+        .into_iter()
+        .flat_map(|of_permit| (0..MAX_PERMITS).map(of_permit))
+        .chain((0..MAX_SCHEDULERS).map(Action::SchedulerGivesBack))
+        .chain((0..MAX_SCHEDULERS).map(publishes))
+        .chain((0..MAX_SCHEDULERS).map(Action::SchedulerDecides))
+        .chain([
+            Action::SchedulerClaimsJob,
+            Action::ProducerWakes,
+            Action::ProducerCommits,
+            Action::EditIsNoticed,
+            Action::RateIsEdited,
+            Action::Sweep,
+            Action::Tick,
+        ])
+}
+
+/// Takes one from a budget of faults, when a fault is what happens.
+fn spend(budget: &mut u8, fault: bool) -> bool {
+    let left = budget.checked_sub(u8::from(fault));
+    *budget = left.unwrap_or(0);
+    left.is_some()
+}

@@ -1,0 +1,61 @@
+//! Whether the world comes to rest with everything delivered, if nothing more fails.
+//!
+//! `eventually` of stateright overlooks paths that end in a cycle, and ours have many: a job that runs, finds no room and is
+//! paced again. So liveness is an invariant here: from *every* reachable state, whatever failed before, the course in which
+//! nothing more fails and everybody does their next step ends, and ends well. A course that returns to a state it has
+//! seen never ends. Courses join quickly; what is known to end well is remembered, so that the check costs one more
+//! step for each state.
+
+use std::{
+    collections::HashSet,
+    hash::{BuildHasher, BuildHasherDefault, DefaultHasher},
+    sync::{Mutex, PoisonError},
+};
+
+use crate::{
+    actions::Protocol,
+    scenario::Connections,
+    state::{Delivery, State},
+};
+
+/// States from which the quiet course is known to end well, with warm connections or cold ones.
+#[derive(Debug, Default)]
+pub(crate) struct Drained(Mutex<HashSet<u64>>);
+
+impl Protocol {
+    /// The quiet course from this state ends with everything delivered, whichever connections there are.
+    pub(crate) fn drains(&self, state: &State) -> bool {
+        let connections = self.scenario.connections;
+        (connections == Connections::Cold || self.ends_well(state, true))
+            && (connections == Connections::Warm || self.ends_well(state, false))
+    }
+
+    fn ends_well(&self, state: &State, warm: bool) -> bool {
+        let mut known = self.drained.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut course = HashSet::new();
+        let mut at = state.clone();
+        loop {
+            let here = BuildHasherDefault::<DefaultHasher>::default().hash_one((&at, warm));
+            if known.contains(&here) {
+                break;
+            }
+            if !course.insert(here) {
+                return false;
+            }
+            match self.quiet_step(&at, warm) {
+                Some(next) => at = next,
+                None if at.is_delivered() => break,
+                None => return false,
+            }
+        }
+        known.extend(course);
+        true
+    }
+}
+
+impl State {
+    fn is_delivered(&self) -> bool {
+        let open = |delivery: &Delivery| matches!(delivery, Delivery::Waiting { .. } | Delivery::Claimed { .. });
+        !self.store.deliveries.iter().any(open)
+    }
+}

@@ -1,0 +1,65 @@
+//! Weir's distributed protocol, checked in every interleaving of a small world.
+//!
+//! The world is one destination with one job, one to three events, a producer, one or two schedulers, a worker for each
+//! permit, a durable store, and a queue that can be lost. Destinations share no state in the protocol, so one stands for
+//! all. Each atomic step on the store or the queue is an [`Action`]; between two of them anything else may happen: another
+//! process's step, a crash, the loss of the queue, a tick of time. The steps bear the names they have in `weir-queue`
+//! (`wake`, `claim_due`, `publish`, `take_slot`, `settle`), `weir-scheduler` (run, sweep) and `weir-worker`. [`stateright`]
+//! walks through every state that can be reached, shortest way first, and [`properties`] says what must hold in each.
+//!
+//! The tests take the protocol's remedies away, one at a time, and see it break in the way that the remedy is there to
+//! prevent:
+//!
+//! | race | remedy ([`Remedies`]) | without it (tests of `remedies`) |
+//! |---|---|---|
+//! | the scheduler sees nothing, the wake finds the job present, the scheduler removes it | `wake_version` | `without_wake_versions_…` |
+//! | a wake while the job is parked at a later retry | `wake_pulls_forward` | `without_pulling_forward_…` |
+//! | crash between the store's commit and the wake | `sweep` | `without_the_sweep_…` |
+//! | a scheduler dies between claim and publish | `claim_expiry` | `without_claim_expiry_…` |
+//! | a worker is late, and its claim is another's by now | `claim_epoch` | `without_claim_epochs_…` |
+//! | publish's reply is lost | `never_unclaim` | `after_a_lost_reply_…` |
+//! | two schedulers run one job | `publish_epoch` | `without_epochs_…` |
+//! | a stale run gives its claims back when the job has stopped | `release_wakes` | `a_stale_run_…` |
+//! | a worker dies after sending, before recording | `at_most_once` | `an_entry_of_a_dead_worker_…` |
+//! | a worker stalls at the wire | `slot_gate` | `without_the_gate_…` |
+//! | the job stops and restarts | `cursors_outlive_stop` | `a_job_that_forgets_its_cursors_…` |
+//! | Redis comes back empty or stale | `generation` | `without_generations_…` (two) |
+//! | Redis comes back, and workers hold slots from before | `after_loss` | `counting_lost_permits_as_sent_now_…` |
+//! | a slot lies further ahead than is waited for | `slot_horizon` | `a_horizon_kept_by_workers_alone_…` (three) |
+//! | queued or in flight leaks | `permit_deadlines` | `without_deadlines_…` (two) |
+//!
+//! # What an answer of the checker means
+//!
+//! *Time* is in ticks of the slot width J. A send in a tick may start at any instant of it, and the rate is judged by the
+//! worst of these. Instants are relative to now and forgotten when they no longer matter, so time has no end and the
+//! states are finite.
+//!
+//! *Slowness* is bounded: [`Faults::stalls`] ticks may pass, all in all, while some process could take a step and does not.
+//! Within a tick every order is tried. Crashes, losses, lost replies and refusals are bounded in the same way, and so
+//! is how many claims are alive at once.
+//!
+//! *Liveness* is checked as an invariant, because a checker's "eventually" overlooks cycles: from every state, if nothing
+//! more fails, the world comes to rest with everything delivered.
+//!
+//! *Names* of schedulers and permits are exchangeable, so states that differ in them alone are one; epochs and generations
+//! are whether they match.
+//!
+//! *Left out*: several limits and bursts (one cursor's arithmetic, held by the properties of `weir_core::limiter`),
+//! `max_in_flight`, holds and pauses, exhausted attempts, and the error of clocks.
+
+mod actions;
+mod drained;
+mod permit;
+pub mod properties;
+mod queue;
+mod scenario;
+mod scheduler;
+mod state;
+mod store;
+mod surroundings;
+mod time;
+mod worker;
+
+pub use actions::{Action, Protocol};
+pub use scenario::{AfterLoss, Connections, Faults, Remedies, Scenario};
+pub use state::{State, Ticks};

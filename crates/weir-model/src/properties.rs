@@ -1,0 +1,71 @@
+//! What must hold in every reachable state.
+
+use stateright::Property;
+
+use crate::{
+    actions::Protocol,
+    permit::{Entry, Permit, Set, Stage},
+    scenario::Faults,
+    state::{Delivery, Phase, Scheduler, State},
+};
+
+pub const AT_MOST_R_SENDS: &str = "at most R sends start in any window";
+pub const DELIVERED: &str = "whatever failed, everything is delivered once nothing more fails";
+pub const HAS_A_JOB: &str = "without faults a due delivery never waits for the sweep";
+pub const USED_ONCE: &str = "a permit is used at most once";
+pub const DUPLICATES: &str = "duplicates are at most the crashes between send and record";
+pub const STALE_EPOCH: &str = "a stale epoch publishes nothing";
+pub const EMPTY: &str = "when everything has come to rest, queued, in flight and the queue are empty";
+
+pub(crate) fn all() -> Vec<Property<Protocol>> {
+    vec![
+        Property::always(AT_MOST_R_SENDS, at_most_r_sends),
+        Property::always(DELIVERED, Protocol::drains),
+        Property::always(HAS_A_JOB, has_a_job),
+        Property::always(USED_ONCE, |_, state: &State| !state.witness.permit_used_twice),
+        Property::always(DUPLICATES, duplicates_are_explained),
+        Property::always(STALE_EPOCH, |_, state: &State| !state.witness.stale_published),
+        Property::always(EMPTY, is_empty_at_rest),
+    ]
+}
+
+/// Two sends in ticks `d` apart may start any time between `d - 1` and `d + 1` apart. So a window of W can hold all that
+/// start within W + 1 successive ticks, and no more.
+fn at_most_r_sends(protocol: &Protocol, state: &State) -> bool {
+    let sends: u8 = state.witness.sends.iter().sum();
+    sends <= protocol.scenario.most_sends()
+}
+
+fn has_a_job(protocol: &Protocol, state: &State) -> bool {
+    let failures = |faults: Faults| (faults.crashes, faults.losses, faults.restores, faults.restarts);
+    if failures(state.faults) != failures(protocol.scenario.faults) {
+        return true;
+    }
+    let wake_owed = state.wake_owed
+        || state.schedulers.contains(&Scheduler::Stale)
+        || state.permits.iter().any(|permit| matches!(permit.stage, Stage::Waking | Stage::Released));
+    let runs_by = match state.queue.phase {
+        Phase::Idle => None,
+        Phase::Scheduled { due, floor } => Some((due, floor)),
+        Phase::Leased { .. } => Some((0, 0)),
+    };
+    wake_owed
+        || state.store.deliveries.iter().all(|delivery| match delivery {
+            Delivery::Waiting { due } => runs_by.is_some_and(|(runs, floor)| runs <= *due.max(&floor)),
+            Delivery::Absent | Delivery::Claimed { .. } | Delivery::Delivered => true,
+        })
+}
+
+fn duplicates_are_explained(_: &Protocol, state: &State) -> bool {
+    let duplicates: u8 = state.witness.accepted.iter().map(|accepted| accepted.saturating_sub(1)).sum();
+    duplicates <= state.witness.crashed_after_send
+}
+
+/// Permits past their deadlines are not counted: that is what the deadlines are for.
+fn is_empty_at_rest(protocol: &Protocol, state: &State) -> bool {
+    let at_rest = || protocol.quiet_step(state, true).is_none();
+    let counts = |expires: i8| expires >= 0 || !protocol.scenario.remedies.permit_deadlines;
+    let is_left =
+        |permit: &Permit| permit.kept.entry != Entry::None || (permit.kept.set != Set::None && counts(permit.expires));
+    (state.queue.phase == Phase::Idle && !state.permits.iter().any(is_left)) || !at_rest()
+}

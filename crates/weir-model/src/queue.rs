@@ -1,0 +1,183 @@
+//! The queue's operations, each atomic: what the in-process queue does under its lock and Redis in one script.
+
+use crate::{
+    permit::{Entry, Kept, Set, Stage},
+    scenario::{CADENCE, LEAD, LEASE, Scenario},
+    state::{Cursors, Lease, NextRun, Phase, Plan, Queue, Scheduler, State, Ticks},
+};
+
+impl State {
+    pub(crate) fn wake(&mut self, scenario: &Scenario, wake: Ticks) {
+        match &mut self.queue.phase {
+            Phase::Idle => self.queue.phase = Phase::Scheduled { due: wake, floor: 0 },
+            Phase::Scheduled { due, floor } => {
+                if scenario.remedies.wake_pulls_forward {
+                    *due = wake.max(*floor).min(*due);
+                }
+            }
+            Phase::Leased { woken, .. } => *woken = Some(woken.map_or(wake, |due| due.min(wake))),
+        }
+    }
+
+    /// The job runs at once, whatever it waits for.
+    pub(crate) fn edited(&mut self, scenario: &Scenario) {
+        match self.queue.phase {
+            Phase::Idle | Phase::Scheduled { .. } => self.queue.phase = Phase::Scheduled { due: 0, floor: 0 },
+            Phase::Leased { .. } => self.wake(scenario, 0),
+        }
+    }
+
+    pub(crate) fn job_is_due(&self) -> bool {
+        match self.queue.phase {
+            Phase::Idle => false,
+            Phase::Scheduled { due, .. } | Phase::Leased { expires: due, .. } => due == 0,
+        }
+    }
+
+    pub(crate) fn claim_due(&mut self, scenario: &Scenario) -> Lease {
+        self.queue.phase = Phase::Leased { expires: LEASE, woken: None };
+        if scenario.remedies.permit_deadlines {
+            self.permits.iter_mut().filter(|permit| permit.expires < 0).for_each(|permit| permit.kept.set = Set::None);
+        }
+        for scheduler in &mut self.schedulers {
+            if let Scheduler::Leased(lease) | Scheduler::Planned(lease, _) = scheduler {
+                lease.current = false;
+            }
+        }
+        let queued = self.permits.iter().filter(|permit| permit.kept.set == Set::Queued).count();
+        Lease {
+            current: true,
+            foreign: false,
+            queued: queued as u8,
+            issued: self.queue.cursors.map(|cursors| cursors.issued),
+        }
+    }
+
+    /// Publishes the claims of a scheduler and re-queues the job; `false` when the lease is stale.
+    pub(crate) fn publish(
+        &mut self,
+        scenario: &Scenario,
+        scheduler: usize,
+        (lease, plan): (Lease, Plan),
+        warm: bool,
+    ) -> bool {
+        let Phase::Leased { woken, .. } = self.queue.phase else { return false };
+        let matches = if lease.foreign {
+            // Epochs begin anew with the queue; only the generation tells that these are not the same.
+            !scenario.remedies.generation
+        } else {
+            lease.current || !scenario.remedies.publish_epoch
+        };
+        if !matches {
+            return false;
+        }
+        self.witness.stale_published |= lease.foreign || !lease.current;
+        self.queue.rate = plan.rate;
+        let recovered = plan.recovered.map(|start| Cursors { issued: start, slots: start });
+        self.queue.cursors = self.queue.cursors.or(recovered);
+        for permit in &mut self.permits {
+            if permit.stage == (Stage::Claimed { scheduler: scheduler as u8 }) {
+                permit.stage = Stage::Published;
+                permit.kept = Kept { entry: Entry::Ready, set: Set::Queued };
+                permit.slot = self.queue.issue(scenario, warm);
+            }
+        }
+        self.queue.requeue(scenario, plan.next, woken);
+        true
+    }
+
+    /// Another slot; `None` when the permit is not good any more.
+    pub(crate) fn take_slot(&mut self, scenario: &Scenario, permit: usize) -> Option<Ticks> {
+        let permit = &mut self.permits[permit];
+        if permit.kept.set == Set::InFlight {
+            permit.kept.set = Set::Queued;
+        }
+        if permit.kept.set != Set::Queued || permit.expires <= 0 {
+            return None;
+        }
+        self.queue.take_slot(scenario)
+    }
+
+    /// Redis is gone, and comes back as it was at the snapshot or, without one, empty.
+    pub(crate) fn lose_queue(&mut self, scenario: &Scenario, snapshot: Option<Queue>) {
+        let restored = snapshot.filter(|_| !scenario.remedies.generation);
+        for permit in &mut self.permits {
+            permit.kept = if restored.is_some() { permit.saved } else { Kept::NOTHING };
+            permit.saved = Kept::NOTHING;
+            if permit.stage == Stage::Published && permit.kept.entry != Entry::Ready {
+                permit.stage = Stage::Gone;
+            }
+        }
+        for scheduler in &mut self.schedulers {
+            if let Scheduler::Leased(lease) | Scheduler::Planned(lease, _) = scheduler {
+                lease.foreign = true;
+            }
+        }
+        self.snapshot = None;
+        let empty = Queue { phase: Phase::Idle, cursors: None, rate: self.store.rate, generation_age: 0 };
+        self.queue = restored.unwrap_or(empty);
+    }
+}
+
+impl Queue {
+    /// Paces one more permit; a warm one gets its slot, a cold one takes it once it is connected.
+    fn issue(&mut self, scenario: &Scenario, warm: bool) -> Option<Ticks> {
+        let spacing = scenario.spacing(self.rate);
+        take(&mut self.cursors.as_mut()?.issued, spacing);
+        if !warm {
+            return None;
+        }
+        let slot = self.take_slot(scenario);
+        self.pace_by_slots();
+        slot
+    }
+
+    /// The next slot, unless it is too far ahead to be granted: then the pace waits for the slots.
+    fn take_slot(&mut self, scenario: &Scenario) -> Option<Ticks> {
+        let last = &mut self.cursors.as_mut()?.slots;
+        let mut trial = *last;
+        let slot = take(&mut trial, scenario.spacing(self.rate));
+        if scenario.remedies.slot_horizon && slot > scenario.horizon() {
+            self.pace_by_slots();
+            return None;
+        }
+        *last = trial;
+        Some(slot)
+    }
+
+    /// The pace follows slots that were missed and replaced.
+    fn pace_by_slots(&mut self) {
+        if let Some(cursors) = &mut self.cursors {
+            cursors.issued = cursors.issued.max(cursors.slots);
+        }
+    }
+
+    fn requeue(&mut self, scenario: &Scenario, next: NextRun, woken: Option<Ticks>) {
+        let remedies = &scenario.remedies;
+        self.phase = match (next, woken) {
+            (NextRun::Stop, Some(due)) if remedies.wake_version => Phase::Scheduled { due, floor: 0 },
+            (NextRun::Stop, _) => {
+                if !remedies.cursors_outlive_stop {
+                    self.cursors = None;
+                }
+                Phase::Idle
+            }
+            (NextRun::At(due), Some(wake)) if remedies.wake_pulls_forward => {
+                Phase::Scheduled { due: due.min(wake), floor: 0 }
+            }
+            (NextRun::At(due), _) => Phase::Scheduled { due, floor: 0 },
+            (NextRun::Later, _) => Phase::Scheduled { due: CADENCE, floor: CADENCE },
+            (NextRun::Paced, _) => {
+                let opens = self.cursors.map_or(0, |cursors| cursors.issued + scenario.spacing(self.rate));
+                let due = (opens - LEAD).max(CADENCE);
+                Phase::Scheduled { due, floor: due }
+            }
+        };
+    }
+}
+
+/// The start of the next slot after the last.
+pub(crate) fn take(last: &mut Ticks, spacing: Ticks) -> Ticks {
+    *last = (*last + spacing).max(0);
+    *last
+}

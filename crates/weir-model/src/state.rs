@@ -1,0 +1,194 @@
+//! One state of the small world: the store, the queue, who holds what, and what the properties need to remember.
+//!
+//! Every instant is a number of ticks from now and is forgotten once it no longer matters. Epochs and generations
+//! are whether they still match. So the world has finitely many states although its time has no end.
+
+use crate::{
+    permit::{Kept, Permit, Stage},
+    scenario::{Faults, Scenario},
+};
+
+/// Ticks from now: negative is past.
+pub type Ticks = i8;
+
+/// The most deliveries, permits and schedulers of any [`Scenario`], and one more than its longest window.
+pub(crate) const MAX_DELIVERIES: usize = 3;
+pub(crate) const MAX_PERMITS: usize = 5;
+pub(crate) const MAX_SCHEDULERS: usize = 2;
+pub(crate) const MAX_WINDOW: usize = 5;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct State {
+    pub(crate) store: Store,
+    pub(crate) queue: Queue,
+    /// What Redis would come back with after a stale restore; its permits are in [`Permit::saved`].
+    pub(crate) snapshot: Option<Queue>,
+    pub(crate) schedulers: [Scheduler; MAX_SCHEDULERS],
+    pub(crate) permits: [Permit; MAX_PERMITS],
+    /// The producer has committed and not yet woken the job.
+    pub(crate) wake_owed: bool,
+    /// A rate was edited in the store and the queue has not heard of it.
+    pub(crate) edit_owed: bool,
+    pub(crate) edits_left: u8,
+    /// Faults that may still happen.
+    pub(crate) faults: Faults,
+    pub(crate) witness: Witness,
+}
+
+/// The store: durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Store {
+    pub(crate) deliveries: [Delivery; MAX_DELIVERIES],
+    pub(crate) rate: u8,
+    /// The last recorded send start.
+    pub(crate) last_sent: Ticks,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Delivery {
+    /// Not yet ingested.
+    Absent,
+    /// `pending` or `retrying`.
+    Waiting {
+        due: Ticks,
+    },
+    /// `delivering`.
+    Claimed {
+        expires: Ticks,
+    },
+    Delivered,
+}
+
+/// The queue's half of the destination: its job and cursors. Losable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Queue {
+    pub(crate) phase: Phase,
+    pub(crate) cursors: Option<Cursors>,
+    /// The rate the cursors follow.
+    pub(crate) rate: u8,
+    /// Since the generation began.
+    pub(crate) generation_age: Ticks,
+}
+
+/// Where the job stands, as in the queue's job table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Phase {
+    Idle,
+    Scheduled {
+        due: Ticks,
+        floor: Ticks,
+    },
+    /// `woken`: the earliest due time of the wakes since the claim. That there was one is what the version tells.
+    Leased {
+        expires: Ticks,
+        woken: Option<Ticks>,
+    },
+}
+
+/// The starts of the last slots; the next starts at least one spacing later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Cursors {
+    pub(crate) issued: Ticks,
+    pub(crate) slots: Ticks,
+}
+
+/// A scheduler, between the steps of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Scheduler {
+    Idle,
+    Leased(Lease),
+    /// Its claims are permits in [`Stage::Claimed`].
+    Planned(Lease, Plan),
+    /// Its publication was stale: its claims go back.
+    Stale,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Lease {
+    /// The job has not been claimed again since.
+    pub(crate) current: bool,
+    /// The queue has lost its state since.
+    pub(crate) foreign: bool,
+    pub(crate) queued: u8,
+    pub(crate) issued: Option<Ticks>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Plan {
+    pub(crate) rate: u8,
+    /// The last slot's start to begin with, where the lease knew no cursors.
+    pub(crate) recovered: Option<Ticks>,
+    pub(crate) next: NextRun,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum NextRun {
+    Paced,
+    At(Ticks),
+    /// Claims from before a loss are waited for: in a while, and no wake makes it sooner.
+    Later,
+    Stop,
+}
+
+/// What happened, as far as a property asks for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Witness {
+    /// Send starts, by ticks ago.
+    pub(crate) sends: [u8; MAX_WINDOW],
+    /// Requests of each delivery that the receiver did not refuse.
+    pub(crate) accepted: [u8; MAX_DELIVERIES],
+    pub(crate) crashed_after_send: u8,
+    pub(crate) permit_used_twice: bool,
+    pub(crate) stale_published: bool,
+}
+
+impl State {
+    pub(crate) fn initial(scenario: &Scenario) -> Self {
+        Self {
+            store: Store {
+                deliveries: [Delivery::Absent; MAX_DELIVERIES],
+                rate: scenario.rate,
+                last_sent: scenario.long_ago(),
+            },
+            queue: Queue {
+                phase: Phase::Idle,
+                cursors: None,
+                rate: scenario.rate,
+                generation_age: scenario.quarantine(),
+            },
+            snapshot: None,
+            schedulers: [Scheduler::Idle; MAX_SCHEDULERS],
+            permits: [Permit::FREE; MAX_PERMITS],
+            wake_owed: false,
+            edit_owed: false,
+            edits_left: u8::from(scenario.edited_rate.is_some()),
+            faults: scenario.faults,
+            witness: Witness {
+                sends: [0; MAX_WINDOW],
+                accepted: [0; MAX_DELIVERIES],
+                crashed_after_send: 0,
+                permit_used_twice: false,
+                stale_published: false,
+            },
+        }
+    }
+
+    /// Names what is interchangeable in one order, so that states that differ in names only are one.
+    pub(crate) fn canonical(mut self) -> Self {
+        if self.schedulers[0] > self.schedulers[1] {
+            self.schedulers.swap(0, 1);
+            for permit in &mut self.permits {
+                if let Stage::Claimed { scheduler } = &mut permit.stage {
+                    *scheduler = 1 - *scheduler;
+                }
+            }
+        }
+        for permit in &mut self.permits {
+            if permit.stage == Stage::Gone && permit.kept == Kept::NOTHING && permit.saved == Kept::NOTHING {
+                *permit = Permit::FREE;
+            }
+        }
+        self.permits.sort_unstable();
+        self
+    }
+}

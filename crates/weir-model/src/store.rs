@@ -1,0 +1,105 @@
+//! The store's operations, each a transaction.
+
+use crate::{
+    permit::{Permit, Stage},
+    scenario::{RETRY, Scenario, TIMEOUT},
+    state::{Delivery, MAX_PERMITS, State, Ticks},
+};
+
+impl State {
+    pub(crate) fn ingest(&mut self, scenario: &Scenario) -> bool {
+        let mut ingested = self.store.deliveries[..scenario.deliveries].iter_mut();
+        let Some(next) = ingested.find(|delivery| **delivery == Delivery::Absent) else { return false };
+        *next = Delivery::Waiting { due: 0 };
+        true
+    }
+
+    /// Claims up to `limit` due deliveries for a scheduler, oldest first. Answers how many, or `None` when this world
+    /// has no room for as many permits.
+    pub(crate) fn claim(&mut self, scenario: &Scenario, scheduler: usize, limit: u8) -> Option<u8> {
+        let mut claimed = 0;
+        for delivery in 0..scenario.deliveries {
+            if claimed == limit || self.store.deliveries[delivery] != (Delivery::Waiting { due: 0 }) {
+                continue;
+            }
+            let room = MAX_PERMITS - scenario.permits;
+            let free = self.permits.iter().filter(|permit| **permit == Permit::FREE).count();
+            let place = self.permits.iter_mut().find(|permit| **permit == Permit::FREE).filter(|_| free > room)?;
+            let expires = scenario.start_within + TIMEOUT;
+            self.store.deliveries[delivery] = Delivery::Claimed { expires };
+            *place = Permit {
+                stage: Stage::Claimed { scheduler: scheduler as u8 },
+                delivery: delivery as u8,
+                holds_claim: true,
+                expires,
+                ..Permit::FREE
+            };
+            claimed += 1;
+        }
+        Some(claimed)
+    }
+
+    /// When the first of what waits is due.
+    pub(crate) fn next_due(&self) -> Option<Ticks> {
+        let due = |delivery: &Delivery| match delivery {
+            Delivery::Waiting { due } => Some(*due),
+            Delivery::Absent | Delivery::Claimed { .. } | Delivery::Delivered => None,
+        };
+        self.store.deliveries.iter().filter_map(due).min()
+    }
+
+    /// Whether claims are out whose sends are not recorded.
+    pub(crate) fn unsettled(&self) -> bool {
+        self.store.deliveries.iter().any(|delivery| matches!(delivery, Delivery::Claimed { .. }))
+    }
+
+    /// Records an answer; answers whether a retry is to be woken.
+    pub(crate) fn settle(&mut self, scenario: &Scenario, permit: usize, refused: bool) -> bool {
+        if !self.holds_claim(scenario, permit) {
+            return false;
+        }
+        let sent = self.permits[permit].sent.unwrap_or(0);
+        self.store.last_sent = self.store.last_sent.max(sent);
+        let ended = if refused { Delivery::Waiting { due: RETRY } } else { Delivery::Delivered };
+        self.end_claim(self.permits[permit].delivery, ended);
+        refused
+    }
+
+    /// Gives a claim back unsent.
+    pub(crate) fn release(&mut self, scenario: &Scenario, permit: usize) {
+        if self.holds_claim(scenario, permit) {
+            self.end_claim(self.permits[permit].delivery, Delivery::Waiting { due: 0 });
+        }
+    }
+
+    /// Resolves expired claims, or all of them, as unknown: sent now at the latest.
+    pub(crate) fn recover_claims(&mut self, all: bool) -> bool {
+        let expired = |delivery: &Delivery| matches!(delivery, Delivery::Claimed { expires } if all || *expires < 0);
+        let mut recovered = false;
+        for delivery in 0..self.store.deliveries.len() {
+            if expired(&self.store.deliveries[delivery]) {
+                self.store.last_sent = self.store.last_sent.max(0);
+                self.end_claim(delivery as u8, Delivery::Waiting { due: 0 });
+                recovered = true;
+            }
+        }
+        recovered
+    }
+
+    fn holds_claim(&self, scenario: &Scenario, permit: usize) -> bool {
+        let permit = &self.permits[permit];
+        if scenario.remedies.claim_epoch {
+            return permit.holds_claim;
+        }
+        matches!(self.store.deliveries[usize::from(permit.delivery)], Delivery::Claimed { .. })
+    }
+
+    /// The next claim of the delivery is another.
+    fn end_claim(&mut self, delivery: u8, ended: Delivery) {
+        self.store.deliveries[usize::from(delivery)] = ended;
+        self.permits
+            .iter_mut()
+            .filter(|permit| permit.delivery == delivery)
+            .for_each(|permit| permit.holds_claim = false);
+    }
+}

@@ -1,0 +1,97 @@
+//! A tick passes: every instant comes nearer, or recedes until it no longer matters.
+
+use crate::{
+    permit::{Entry, Stage},
+    scenario::{Scenario, TIMEOUT},
+    state::{Delivery, MAX_WINDOW, NextRun, Phase, Queue, Scheduler, State, Ticks},
+};
+
+/// Not below `least`: from there on the past is all the same.
+fn age(instant: &mut Ticks, least: Ticks) {
+    *instant = (*instant - 1).max(least);
+}
+
+/// What is due is due; since when makes no difference.
+const DUE: Ticks = 0;
+/// What expired or ended has done so.
+const OVER: Ticks = -1;
+
+impl State {
+    /// Whether time would pass while a process has something to do.
+    pub(crate) fn somebody_could_act(&self, scenario: &Scenario) -> bool {
+        let job_waits = self.job_is_due() && self.idle_scheduler(scenario).is_some();
+        job_waits
+            || self.wake_owed
+            || self.edit_owed
+            || self.schedulers.iter().any(|scheduler| *scheduler != Scheduler::Idle)
+            || self.permits.iter().any(|permit| match permit.stage {
+                Stage::Published => true,
+                Stage::Gone => permit.kept.entry == Entry::Ready,
+                Stage::Taken => permit.slot.is_none_or(|start| start <= 0),
+                // Until the answer comes, the receiver is at work; the claims in a scheduler's hands are its own.
+                Stage::Sent | Stage::Claimed { .. } => false,
+                Stage::Started | Stage::Answered { .. } | Stage::Waking | Stage::Withdrawn | Stage::Released => true,
+            })
+    }
+
+    /// The next tick, unless a worker has to record before it: it would count as crashed.
+    pub(crate) fn tick(&mut self, scenario: &Scenario) -> bool {
+        if self.permits.iter().any(|permit| permit.awaits_record() && permit.sent == Some(-TIMEOUT)) {
+            return false;
+        }
+        let long_ago = scenario.long_ago();
+        for delivery in &mut self.store.deliveries {
+            match delivery {
+                Delivery::Waiting { due } => age(due, DUE),
+                Delivery::Claimed { expires } if scenario.remedies.claim_expiry => age(expires, OVER),
+                Delivery::Claimed { .. } | Delivery::Absent | Delivery::Delivered => {}
+            }
+        }
+        age(&mut self.store.last_sent, long_ago);
+        for queue in [Some(&mut self.queue), self.snapshot.as_mut()].into_iter().flatten() {
+            queue.tick(scenario);
+        }
+        for scheduler in &mut self.schedulers {
+            match scheduler {
+                Scheduler::Leased(lease) => lease.issued.iter_mut().for_each(|start| age(start, long_ago)),
+                Scheduler::Planned(lease, plan) => {
+                    lease.issued.iter_mut().chain(&mut plan.recovered).for_each(|start| age(start, long_ago));
+                    if let NextRun::At(due) = &mut plan.next {
+                        age(due, DUE);
+                    }
+                }
+                Scheduler::Idle | Scheduler::Stale => {}
+            }
+        }
+        for permit in &mut self.permits {
+            age(&mut permit.expires, OVER);
+            permit.slot.iter_mut().for_each(|start| age(start, OVER));
+            permit.sent.iter_mut().for_each(|start| age(start, -TIMEOUT));
+        }
+        self.witness.sends.rotate_right(1);
+        self.witness.sends[0] = 0;
+        self.witness.sends[scenario.window as usize + 1..MAX_WINDOW].fill(0);
+        true
+    }
+}
+
+impl Queue {
+    fn tick(&mut self, scenario: &Scenario) {
+        match &mut self.phase {
+            Phase::Idle => {}
+            Phase::Scheduled { due, floor } => {
+                age(due, DUE);
+                age(floor, DUE);
+            }
+            Phase::Leased { expires, woken } => {
+                age(expires, DUE);
+                woken.iter_mut().for_each(|due| age(due, DUE));
+            }
+        }
+        if let Some(cursors) = &mut self.cursors {
+            age(&mut cursors.issued, scenario.long_ago());
+            age(&mut cursors.slots, scenario.long_ago());
+        }
+        self.generation_age = (self.generation_age + 1).min(scenario.quarantine());
+    }
+}

@@ -1,0 +1,46 @@
+//! Checks one world and says what was found.
+
+use std::collections::BTreeMap;
+
+use stateright::{Checker, HasDiscoveries, Model, Path};
+use weir_model::{Action, Protocol, Remedies, Scenario, State};
+
+type Violations = BTreeMap<&'static str, Path<State, Action>>;
+
+/// Nothing is violated in any reachable state.
+#[track_caller]
+pub(crate) fn holds(scenario: Scenario) {
+    let violations = check(scenario, HasDiscoveries::AnyFailures);
+    assert!(violations.is_empty(), "{}", report(&violations));
+}
+
+/// Nothing is violated as long as the remedy is there; without it, this property is.
+#[track_caller]
+pub(crate) fn needs(remove: impl Fn(&mut Remedies), scenario: Scenario, property: &'static str) {
+    holds(scenario.clone());
+    let mut without = scenario;
+    remove(&mut without.remedies);
+    breaks(without, property);
+}
+
+/// The property is violated.
+#[track_caller]
+pub(crate) fn breaks(scenario: Scenario, property: &'static str) {
+    let violations = check(scenario, HasDiscoveries::AllOf([property].into()));
+    println!("{}", report(&violations));
+    assert!(violations.contains_key(property), "not violated: {property}\n{}", report(&violations));
+}
+
+fn check(scenario: Scenario, until: HasDiscoveries) -> Violations {
+    let checker = Protocol::new(scenario).checker().finish_when(until).spawn_bfs().join();
+    println!("{} states, {} deep", checker.unique_state_count(), checker.max_depth());
+    checker.discoveries().into_iter().collect()
+}
+
+/// Each violation with the shortest way to it.
+fn report(violations: &Violations) -> String {
+    let one = |(property, path): (&&str, &Path<State, Action>)| {
+        format!("violated: {property}\n{path}in {:?}\n", path.last_state())
+    };
+    violations.iter().map(one).collect()
+}

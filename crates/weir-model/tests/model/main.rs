@@ -1,0 +1,5 @@
+//! Every interleaving of small worlds.
+
+mod checked;
+mod protocol;
+mod remedies;
