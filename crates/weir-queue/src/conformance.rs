@@ -225,7 +225,7 @@ pub async fn unknown_cursors_continue_from_the_recovered_ones(subject: Subject) 
     subject.wake(subject.clock.now()).await;
     let lease = subject.claim().await;
     assert!(lease.issued.is_none());
-    let last_start = subject.clock.now() + Duration::from_secs(2);
+    let last_start = subject.clock.now() + Duration::from_secs(1);
     let recovered = Some(Limiter::recovered(&per_second(10), Some(last_start)));
     let deliveries = vec![subject.delivery(1, SOON)];
     let publication = Publication { lease, limits: per_second(10), recovered, deliveries, next: NextRun::Stop };
@@ -297,10 +297,18 @@ pub async fn a_resumed_destination_publishes_again(subject: Subject) {
 pub async fn a_hold_moves_the_next_slot_and_stops_what_is_published(subject: Subject) {
     let permits = subject.permits(per_second(10), 2, NextRun::Stop).await;
     subject.slot(&permits[0], true).await;
-    let until = subject.clock.now() + Duration::from_secs(30);
+    let until = subject.clock.now() + Duration::from_secs(1);
     subject.queue.hold(destination(1), until).await.expect("hold");
     assert!(!subject.queue.start(permits[0].id));
     assert_eq!(subject.slot(&permits[1], true).await.start, until);
+}
+
+pub async fn a_slot_beyond_the_horizon_is_not_granted(subject: Subject) {
+    let per_minute = RateLimits::new(RateLimit::new(1, Period::Minute).into_iter().collect()).unwrap_or_default();
+    let permit = subject.permits(per_minute, 1, NextRun::Stop).await.remove(0);
+    subject.slot(&permit, true).await;
+    let missed = subject.queue.take_slot(permit.id, true).await;
+    assert_eq!(missed.expect("take a slot"), SlotAnswer::Withdrawn);
 }
 
 pub async fn a_permit_is_started_once(subject: Subject) {
@@ -387,6 +395,7 @@ macro_rules! queue_conformance {
             a_suspension_during_a_run_makes_its_publish_stale,
             a_resumed_destination_publishes_again,
             a_hold_moves_the_next_slot_and_stops_what_is_published,
+            a_slot_beyond_the_horizon_is_not_granted,
             a_permit_is_started_once,
             a_lease_counts_what_is_queued_and_in_flight,
             a_settle_runs_a_job_that_waits_for_room,

@@ -28,6 +28,13 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use weir_core::{DestinationId, Limiter, RateLimits, Slot, Timestamp, claim::ClaimedDelivery, plan::NextRun};
 
+/// No slot is granted that starts later than this from now: a permit that would have to wait longer goes back instead.
+///
+/// The queue sees to it and not the worker, for two reasons. A slot that a worker declines has moved the cursor, so the
+/// next is as far away, and a slow limit would never send again. And after a loss of the queue the scheduler must know how
+/// late a slot granted before it can start.
+pub const SLOT_HORIZON: Duration = Duration::from_secs(2);
+
 /// Both halves of a queue.
 pub trait Queue: Schedule + Permits + Send + Sync + 'static {}
 impl<T: Schedule + Permits + Send + Sync + 'static> Queue for T {}
@@ -125,7 +132,7 @@ pub struct Permit {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SlotAnswer {
     Granted(Slot),
-    /// The destination is suspended or the permit has expired: release the claim, then hand the permit back.
+    /// The destination is suspended, the permit has expired, or the next slot lies beyond [`SLOT_HORIZON`]: release the claim, then hand the permit back.
     Withdrawn,
 }
 

@@ -25,6 +25,8 @@ use weir_queue::{
 
 const START: Timestamp = Timestamp::from_secs(1_000_000_000);
 const LEASE: Duration = Duration::from_secs(10);
+/// Workers decline a slot that is further away.
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
 /// How the simulated workers behave.
 #[derive(Clone, Copy)]
@@ -189,10 +191,11 @@ impl Simulation {
 
     fn ask_for_slot(&mut self, id: PermitId, warm: bool) {
         match self.table.take_slot(self.now, id, warm) {
-            SlotAnswer::Granted(slot) => self.wait_for(id, slot),
-            SlotAnswer::Withdrawn => {
+            SlotAnswer::Granted(slot) if slot.start.since(self.now) <= LONGEST_WAIT => self.wait_for(id, slot),
+            SlotAnswer::Granted(_) | SlotAnswer::Withdrawn => {
                 self.table.settle(self.now, id);
                 self.backlog += 1;
+                self.table.wake(Wake { destination_id: destination(), due: self.now });
             }
         }
     }
@@ -293,6 +296,20 @@ fn workers_late_beyond_the_slot_exceed_nothing() {
         simulation.run_for(Duration::from_secs(60));
         simulation.assert_caps();
         assert!(simulation.sends.len() > 100, "late workers must not livelock");
+    }
+}
+
+#[test]
+fn a_slow_limit_goes_on_after_a_missed_slot() {
+    let late = Weather { lateness: Duration::from_millis(150), ..CALM };
+    for limit in [(1, Period::Minute), (20, Period::Minute), (60, Period::Hour)] {
+        let mut simulation = Simulation::new(limits(&[limit]), late);
+        simulation.add(1_000_000);
+        simulation.run_for(Duration::from_secs(36_000));
+        simulation.assert_caps();
+        assert!(simulation.utilisation() > 0.4, "{limit:?}: {}", simulation.utilisation());
+        let quiet = simulation.now.since(*simulation.sends.last().unwrap());
+        assert!(quiet < Duration::from_secs(600), "{limit:?}: nothing was sent for {quiet:?}");
     }
 }
 

@@ -4,6 +4,8 @@ use std::{collections::HashMap, time::Duration};
 
 use weir_core::{Limiter, RateLimits, Slot, Timestamp, limiter};
 
+use crate::SLOT_HORIZON;
+
 /// How long after a send over a standing connection the next one probably finds one too. Node's default keep-alive is 5 s.
 const WARM_FOR: Duration = Duration::from_secs(4);
 
@@ -57,9 +59,19 @@ impl Cursors {
         if !warm {
             return None;
         }
-        let slot = self.slots.take(now);
+        let slot = self.take_slot(now);
         self.issued.catch_up(&self.slots);
-        Some(slot)
+        slot
+    }
+
+    /// The next slot, unless it lies beyond the horizon. Then no cursor moves but the pace, which has run ahead of the slots:
+    /// the next permit is published when its slot is near.
+    pub(super) fn take_slot(&mut self, now: Timestamp) -> Option<Slot> {
+        if self.slots.next_start(now) > now + SLOT_HORIZON {
+            self.issued.catch_up(&self.slots);
+            return None;
+        }
+        Some(self.slots.take(now))
     }
 
     pub(super) fn hold(&mut self, until: Timestamp) {

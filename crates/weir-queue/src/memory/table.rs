@@ -202,10 +202,8 @@ impl JobTable {
             return SlotAnswer::Withdrawn;
         }
         job.set_warm(now, warm);
-        match &mut job.cursors {
-            Some(cursors) => SlotAnswer::Granted(cursors.slots.take(now)),
-            None => SlotAnswer::Withdrawn,
-        }
+        let slot = job.cursors.as_mut().and_then(|cursors| cursors.take_slot(now));
+        slot.map_or(SlotAnswer::Withdrawn, SlotAnswer::Granted)
     }
 
     pub fn start(&mut self, now: Timestamp, id: PermitId) -> bool {
