@@ -1,6 +1,6 @@
 //! Whether the process lives, whether it can serve, and its metrics.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     Json,
@@ -13,10 +13,10 @@ use utoipa::ToSchema;
 
 use crate::{
     problem::{Answer, Kind, Problem},
-    state::Api,
+    state::Operations,
 };
 
-/// A store that takes longer than this to answer is not ready.
+/// A store or queue that takes longer than this to answer is not ready.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A state in one word.
@@ -37,20 +37,29 @@ pub(crate) async fn live() -> Json<Status> {
 
 /// Whether requests should be sent here
 ///
-/// The process has started, is not stopping, and its store can read and write.
+/// The process has started, is not stopping, and what its role needs answers: the store, and for scheduler and worker the
+/// queue too.
 #[utoipa::path(
     get, path = "/readyz", operation_id = "readiness", tag = "operation", security(()),
     responses((status = 200, description = "They should", body = Status))
 )]
-pub(crate) async fn ready(State(api): State<Api>) -> Answer<Json<Status>> {
-    if let Some(obstacle) = api.readiness.obstacle() {
+pub(crate) async fn ready(State(operations): State<Arc<Operations>>) -> Answer<Json<Status>> {
+    if let Some(obstacle) = operations.readiness.obstacle() {
         return Err(Problem::new(Kind::Unavailable, obstacle));
     }
-    match tokio::time::timeout(CHECK_TIMEOUT, api.store.check()).await {
-        Ok(checked) => checked?,
-        Err(_) => return Err(Problem::new(Kind::Unavailable, "the store does not answer in time")),
+    in_time("store", operations.store.check()).await??;
+    if let Some(queue) = &operations.queue
+        && let Err(error) = in_time("queue", queue.check()).await?
+    {
+        tracing::warn!(%error, "not ready");
+        return Err(Problem::new(Kind::Unavailable, "the queue cannot be reached"));
     }
     Ok(Json(Status { status: "ready" }))
+}
+
+async fn in_time<T>(what: &str, check: impl Future<Output = T>) -> Answer<T> {
+    let late = |_| Problem::new(Kind::Unavailable, format!("the {what} does not answer in time"));
+    tokio::time::timeout(CHECK_TIMEOUT, check).await.map_err(late)
 }
 
 /// Metrics in Prometheus' text format
@@ -60,6 +69,7 @@ pub(crate) async fn ready(State(api): State<Api>) -> Answer<Json<Status>> {
     get, path = "/metrics", operation_id = "metrics", tag = "operation", security(()),
     responses((status = 200, description = "The metrics of this process", body = String, content_type = "text/plain"))
 )]
-pub(crate) async fn metrics(State(api): State<Api>) -> Response {
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], (api.render_metrics)()).into_response()
+pub(crate) async fn metrics(State(operations): State<Arc<Operations>>) -> Response {
+    let rendered = (operations.render_metrics)().await;
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], rendered).into_response()
 }

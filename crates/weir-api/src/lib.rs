@@ -36,5 +36,5 @@ mod state;
 mod views;
 
 pub use auth::ApiKeys;
-pub use routes::router;
-pub use state::{ApiState, DEFAULT_MAX_EVENT_BYTES, Readiness};
+pub use routes::{operations_router, router};
+pub use state::{ApiState, DEFAULT_MAX_EVENT_BYTES, Operations, Readiness, RenderMetrics};

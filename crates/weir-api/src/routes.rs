@@ -11,30 +11,49 @@ use http::{Method, Uri};
 use crate::{
     audit, backlog, deliveries, destinations, docs, events, health, ingest, observe,
     problem::{Kind, Problem},
-    state::{Api, ApiState},
+    state::{Api, ApiState, Operations},
 };
 
 /// The API, ready to be served.
 pub fn router(state: ApiState) -> Router {
     observe::describe();
+    let operations = Arc::new(state.operations.clone());
     let api = Arc::new(state);
-    let routes = table().into_iter().fold(Router::new(), |router, route| router.route(route.path, route.handler));
-    routes
+    routed(table())
+        .with_state(Arc::clone(&api))
+        .merge(routed(operation_table()).with_state(operations))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
-        .layer(middleware::from_fn_with_state(Arc::clone(&api), observe::observe))
-        .with_state(api)
+        .layer(middleware::from_fn_with_state(api, observe::observe))
+}
+
+/// What a process without the API serves: its health and its metrics. Nothing of it is secret, so no key is asked for.
+pub fn operations_router(operations: Operations) -> Router {
+    routed(operation_table()).with_state(Arc::new(operations)).fallback(no_route).method_not_allowed_fallback(no_method)
+}
+
+fn routed<S: Clone + Send + Sync + 'static>(table: Vec<Route<S>>) -> Router<S> {
+    table.into_iter().fold(Router::new(), |router, route| router.route(route.path, route.handler))
 }
 
 /// One method of one path. The document is tested against these.
-pub(crate) struct Route {
+pub(crate) struct Route<S> {
     #[cfg_attr(not(test), expect(dead_code, reason = "the handler knows it too, but does not tell"))]
     pub(crate) method: Method,
     pub(crate) path: &'static str,
-    handler: MethodRouter<Api>,
+    handler: MethodRouter<S>,
 }
 
-pub(crate) fn table() -> Vec<Route> {
+pub(crate) fn operation_table() -> Vec<Route<Arc<Operations>>> {
+    let route = |method, path, handler| Route { method, path, handler };
+    vec![
+        route(Method::GET, "/healthz", get(health::live)),
+        route(Method::GET, "/readyz", get(health::ready)),
+        route(Method::GET, "/metrics", get(health::metrics)),
+    ]
+}
+
+pub(crate) fn table() -> Vec<Route<Api>> {
     let route = |method, path, handler| Route { method, path, handler };
     vec![
         route(Method::POST, "/v1/events", post(ingest::post)),
@@ -53,9 +72,6 @@ pub(crate) fn table() -> Vec<Route> {
         route(Method::GET, "/v1/deliveries/{id}", get(deliveries::show)),
         route(Method::POST, "/v1/deliveries/{id}/retry", post(deliveries::retry)),
         route(Method::POST, "/v1/deliveries/{id}/cancel", post(deliveries::cancel)),
-        route(Method::GET, "/healthz", get(health::live)),
-        route(Method::GET, "/readyz", get(health::ready)),
-        route(Method::GET, "/metrics", get(health::metrics)),
         route(Method::GET, "/openapi.json", get(docs::openapi)),
         route(Method::GET, "/docs", get(docs::page)),
     ]

@@ -1,8 +1,11 @@
 //! What the API needs from the process that serves it.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU8, Ordering},
+use std::{
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering},
+    },
 };
 
 use weir_core::{Clock, DestinationId, address::AddressPolicy};
@@ -25,10 +28,22 @@ pub struct ApiState {
     pub addresses: AddressPolicy,
     /// The largest request body of one event, in bytes.
     pub max_event_bytes: usize,
-    pub readiness: Readiness,
-    /// Renders the metrics of this process in Prometheus' text format.
-    pub render_metrics: Arc<dyn Fn() -> String + Send + Sync>,
+    pub operations: Operations,
 }
+
+/// What a process of any role tells about itself: whether it lives, whether it can do its work, its metrics.
+#[derive(Clone)]
+pub struct Operations {
+    pub store: SharedStore,
+    /// The queue, where the work cannot be done without it. The API goes on accepting events while the queue is away,
+    /// because the store is the truth.
+    pub queue: Option<SharedQueue>,
+    pub readiness: Readiness,
+    pub render_metrics: RenderMetrics,
+}
+
+/// Renders the metrics of this process in Prometheus' text format.
+pub type RenderMetrics = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = String> + Send>> + Send + Sync>;
 
 /// The state as handlers share it.
 pub(crate) type Api = Arc<ApiState>;

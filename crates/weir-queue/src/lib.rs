@@ -152,6 +152,9 @@ pub trait Schedule {
     /// ends without a publish makes its job due again.
     async fn claim_due(&self, max: usize, lease_for: Duration) -> QueueResult<DueJobs>;
 
+    /// Answers when the queue can be reached.
+    async fn check(&self) -> QueueResult<()>;
+
     /// Publishes attempts with their slots and re-queues or removes each job, atomically for each publication.
     async fn publish(&self, publications: Vec<Publication>) -> QueueResult<Vec<Published>>;
 }

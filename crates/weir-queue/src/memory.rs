@@ -102,6 +102,10 @@ impl Schedule for MemoryQueue {
         }
     }
 
+    async fn check(&self) -> QueueResult<()> {
+        Ok(())
+    }
+
     async fn publish(&self, publications: Vec<Publication>) -> QueueResult<Vec<Published>> {
         let answers = self
             .change(|table, now| publications.into_iter().map(|publication| table.publish(now, publication)).collect());

@@ -4,7 +4,6 @@ use std::{path::PathBuf, process::ExitCode};
 
 use clap::{Args, Parser, Subcommand};
 use url::Url;
-use weir_store_sqlite::OpenError;
 
 use crate::config::{ConfigError, Key};
 
@@ -27,14 +26,11 @@ pub(crate) enum Command {
     Audit(AuditArgs),
     /// Bring the database to this version's schema, then stop
     Migrate(SettingFlags),
-    /// Run the API alone (needs PostgreSQL and Redis)
-    #[command(hide = true)]
+    /// Run the API alone, beside other processes (needs PostgreSQL and Redis)
     Api(SettingFlags),
-    /// Run a scheduler alone (needs PostgreSQL and Redis)
-    #[command(hide = true)]
+    /// Run a scheduler alone, beside other processes (needs PostgreSQL and Redis)
     Scheduler(SettingFlags),
-    /// Run a worker alone (needs PostgreSQL and Redis)
-    #[command(hide = true)]
+    /// Run a worker alone, beside other processes (needs PostgreSQL and Redis)
     Worker(SettingFlags),
 }
 
@@ -44,13 +40,14 @@ pub(crate) struct SettingFlags {
     /// Read this configuration file [env: WEIR_CONFIG] [default: weir.toml, if it is there]
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Listen here; without API keys only a loopback address is accepted [env: WEIR_LISTEN] [default: 127.0.0.1:8080]
+    /// Listen here; without API keys the API accepts only a loopback address [env: WEIR_LISTEN] [default: 127.0.0.1:8080;
+    /// for a scheduler or worker, which serve health and metrics, any free port]
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Option<String>,
-    /// Keep the records here [env: WEIR_DATABASE_URL] [default: sqlite://weir.db]
+    /// Keep the records here: sqlite://FILE or postgres://… [env: WEIR_DATABASE_URL] [default: sqlite://weir.db]
     #[arg(long, value_name = "URL")]
     database_url: Option<String>,
-    /// Keep the queue in Redis; comes with the next release [env: WEIR_REDIS_URL] [default: in the process]
+    /// Keep the queue in Redis, or in the Cluster of these nodes [env: WEIR_REDIS_URL] [default: in the process]
     #[arg(long, value_name = "URL")]
     redis_url: Option<String>,
     /// Ask every client for one of these keys; the environment hides them better [env: WEIR_API_KEYS]
@@ -155,7 +152,11 @@ impl Exit {
     /// What an error that ends the program amounts to.
     pub(crate) fn of_error(error: &anyhow::Error) -> Self {
         let misuse = |cause: &(dyn std::error::Error + 'static)| {
-            cause.is::<ConfigError>() || cause.is::<Misuse>() || cause.is::<OpenError>()
+            cause.is::<ConfigError>()
+                || cause.is::<Misuse>()
+                || cause.is::<weir_store_sqlite::OpenError>()
+                || cause.is::<weir_store_postgres::OpenError>()
+                || cause.is::<weir_queue_redis::OpenError>()
         };
         if error.chain().any(misuse) { Self::Misuse } else { Self::Failure }
     }
@@ -203,7 +204,7 @@ mod tests {
     #[test]
     fn errors_of_use_and_configuration_end_with_their_own_code() {
         assert_eq!(Exit::of_error(&Misuse("no key".to_owned()).into()), Exit::Misuse);
-        assert_eq!(Exit::of_error(&ConfigError::OneRole { role: "api" }.into()), Exit::Misuse);
+        assert_eq!(Exit::of_error(&ConfigError::RoleAlone { role: "api" }.into()), Exit::Misuse);
         assert_eq!(Exit::of_error(&anyhow::anyhow!("disk full")), Exit::Failure);
     }
 

@@ -7,17 +7,17 @@ mod serve;
 
 use crate::{
     cli::{Command, Exit},
-    config::ConfigError,
+    config::Role,
 };
 
 pub(crate) async fn run(command: Command) -> anyhow::Result<Exit> {
     match command {
-        Command::Serve(flags) => serve::run(&flags).await,
+        Command::Serve(flags) => serve::run(&flags, Role::Serve).await,
+        Command::Api(flags) => serve::run(&flags, Role::Api).await,
+        Command::Scheduler(flags) => serve::run(&flags, Role::Scheduler).await,
+        Command::Worker(flags) => serve::run(&flags, Role::Worker).await,
         Command::Demo(arguments) => demo::run(&arguments).await,
         Command::Audit(arguments) => audit::run(arguments).await,
         Command::Migrate(flags) => migrate::run(&flags).await,
-        Command::Api(_) => Err(ConfigError::OneRole { role: "api" }.into()),
-        Command::Scheduler(_) => Err(ConfigError::OneRole { role: "scheduler" }.into()),
-        Command::Worker(_) => Err(ConfigError::OneRole { role: "worker" }.into()),
     }
 }

@@ -19,7 +19,6 @@ use crate::cli::SettingFlags;
 use error::Named;
 use sources::Given;
 
-const DEFAULT_LISTEN: &str = "127.0.0.1:8080";
 const DEFAULT_DATABASE_URL: &str = "sqlite://weir.db";
 const DEFAULT_MAX_EVENT_BYTES: &str = "1048576";
 const DEFAULT_SHUTDOWN_GRACE_S: &str = "25";
@@ -29,6 +28,8 @@ const DEFAULT_SHUTDOWN_GRACE_S: &str = "25";
 pub(crate) struct Settings {
     pub(crate) listen: SocketAddr,
     pub(crate) database_url: DatabaseUrl,
+    /// `None`: the queue is in the process.
+    pub(crate) redis_url: Option<ServerUrl>,
     /// Empty: everyone may ask, and `listen` is a loopback address.
     pub(crate) api_keys: Vec<ApiKey>,
     /// Whether destinations may have plain http URLs.
@@ -47,6 +48,68 @@ pub(crate) struct Settings {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum DatabaseUrl {
     Sqlite(PathBuf),
+    Postgres(ServerUrl),
+}
+
+/// The URL of a server. Never shown: it may hold a password.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct ServerUrl(String);
+
+impl AsRef<str> for ServerUrl {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for ServerUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ServerUrl(…)")
+    }
+}
+
+/// The store and the queue that go together: one file and one process, or servers that any number of processes share.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Backing {
+    Embedded { database: PathBuf },
+    Scaled { postgres: ServerUrl, redis: ServerUrl },
+}
+
+/// What a process does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Everything.
+    Serve,
+    Api,
+    Scheduler,
+    Worker,
+}
+
+impl Role {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Serve => "serve",
+            Self::Api => "api",
+            Self::Scheduler => "scheduler",
+            Self::Worker => "worker",
+        }
+    }
+
+    pub(crate) const fn serves_api(self) -> bool {
+        matches!(self, Self::Serve | Self::Api)
+    }
+
+    pub(crate) const fn schedules(self) -> bool {
+        matches!(self, Self::Serve | Self::Scheduler)
+    }
+
+    pub(crate) const fn works(self) -> bool {
+        matches!(self, Self::Serve | Self::Worker)
+    }
+
+    /// The others serve their health and metrics only, on any free port unless told which.
+    const fn default_listen(self) -> &'static str {
+        if self.serves_api() { "127.0.0.1:8080" } else { "127.0.0.1:0" }
+    }
 }
 
 /// How log lines are written.
@@ -74,24 +137,23 @@ impl fmt::Debug for ApiKey {
 
 impl Settings {
     /// Reads flags, this process's environment and the configuration file.
-    pub(crate) fn load(flags: &SettingFlags) -> Result<Self, ConfigError> {
-        Self::load_from(flags, std::env::vars_os())
+    pub(crate) fn load(flags: &SettingFlags, role: Role) -> Result<Self, ConfigError> {
+        Self::load_from(flags, role, std::env::vars_os())
     }
 
     fn load_from(
         flags: &SettingFlags,
+        role: Role,
         environment: impl Iterator<Item = (OsString, OsString)>,
     ) -> Result<Self, ConfigError> {
-        Self::from_given(&Given::read(flags, environment)?)
+        Self::from_given(&Given::read(flags, environment)?, role)
     }
 
-    fn from_given(given: &Given) -> Result<Self, ConfigError> {
-        if let Some((named, text)) = given.find(Key::RedisUrl) {
-            return Err(ConfigError::Invalid { named, problem: parse::redis_url(&text) });
-        }
+    fn from_given(given: &Given, role: Role) -> Result<Self, ConfigError> {
         let settings = Self {
-            listen: typed(given, Key::Listen, DEFAULT_LISTEN, parse::listen)?,
+            listen: typed(given, Key::Listen, role.default_listen(), parse::listen)?,
             database_url: typed(given, Key::DatabaseUrl, DEFAULT_DATABASE_URL, parse::database_url)?,
+            redis_url: typed(given, Key::RedisUrl, "", parse::redis_url)?,
             api_keys: typed(given, Key::ApiKeys, "", parse::api_keys)?,
             allow_http: typed(given, Key::AllowHttp, "false", parse::truth)?,
             allow_networks: typed(given, Key::AllowNetworks, "", parse::allow_networks)?,
@@ -104,11 +166,26 @@ impl Settings {
                 parse::number(text, 0, 3_600).map(Duration::from_secs)
             })?,
         };
-        if settings.api_keys.is_empty() && !settings.listen.ip().to_canonical().is_loopback() {
-            let (named, _) = given.get(Key::Listen, DEFAULT_LISTEN);
+        if role.serves_api() && settings.api_keys.is_empty() && !settings.listen.ip().to_canonical().is_loopback() {
+            let (named, _) = given.get(Key::Listen, role.default_listen());
             return Err(ConfigError::OpenToAll { named, listen: settings.listen });
         }
         Ok(settings)
+    }
+
+    /// Which store and queue the role runs on. A single role shares both with the other processes.
+    pub(crate) fn backing(&self, role: Role) -> Result<Backing, ConfigError> {
+        match (&self.database_url, &self.redis_url) {
+            (DatabaseUrl::Postgres(postgres), Some(redis)) => {
+                Ok(Backing::Scaled { postgres: postgres.clone(), redis: redis.clone() })
+            }
+            (DatabaseUrl::Sqlite(database), None) if role == Role::Serve => {
+                Ok(Backing::Embedded { database: database.clone() })
+            }
+            (DatabaseUrl::Sqlite(_), None) => Err(ConfigError::RoleAlone { role: role.name() }),
+            (DatabaseUrl::Sqlite(_), Some(_)) => Err(ConfigError::RedisAlone),
+            (DatabaseUrl::Postgres(_), None) => Err(ConfigError::PostgresAlone),
+        }
     }
 }
 

@@ -1,24 +1,23 @@
-//! The composition root: the whole engine in one process, on SQLite and the in-process queue.
-//!
-//! Start-up order matters: the store is opened (alone on its file), claims that a dead process left are resolved, and only
-//! then do scheduler and worker run, so that cursors are recovered from a complete history.
+//! The composition root: the roles of a process, on the backends it was given.
 
-use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{net::SocketAddr, time::Duration};
 
-use anyhow::Context as _;
+use axum::Router;
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
-use weir_api::{ApiKeys, ApiState, Readiness};
-use weir_core::{Clock, Timestamp, address::AddressPolicy};
-use weir_queue::{SharedQueue, memory::MemoryQueue};
+use weir_api::{ApiKeys, ApiState, Operations, Readiness};
+use weir_core::address::AddressPolicy;
 use weir_scheduler::{Scheduler, Sweeper};
-use weir_store::SharedStore;
-use weir_store_sqlite::SqliteStore;
 use weir_worker::{
     Worker,
     outbound::{Outbound, TlsRoots},
 };
 
-use crate::{cli::Misuse, clock::SystemClock, metrics::Metrics};
+use crate::{
+    backends::Backends,
+    cli::Misuse,
+    config::{Backing, Role},
+    metrics::Metrics,
+};
 
 /// How many scheduler loops run side by side: while one waits for a commit, another can claim.
 const SCHEDULERS: usize = 2;
@@ -26,8 +25,8 @@ const SCHEDULERS: usize = 2;
 const API_GRACE: Duration = Duration::from_secs(5);
 
 /// What the engine is started with.
-pub(crate) struct EngineSettings<'a> {
-    pub(crate) database: &'a Path,
+pub(crate) struct EngineSettings {
+    pub(crate) backing: Backing,
     pub(crate) listen: SocketAddr,
     pub(crate) api_keys: ApiKeys,
     pub(crate) addresses: AddressPolicy,
@@ -38,67 +37,59 @@ pub(crate) struct EngineSettings<'a> {
 /// A running engine.
 pub(crate) struct Engine {
     address: SocketAddr,
-    store: Arc<SqliteStore>,
+    backends: Backends,
     readiness: Readiness,
     /// Each stage of the shutdown, in order.
-    stop_scheduling: watch::Sender<bool>,
+    stop_working: watch::Sender<bool>,
     stop_serving: watch::Sender<bool>,
     background: Vec<JoinHandle<()>>,
     server: JoinHandle<()>,
 }
 
 impl Engine {
-    pub(crate) async fn start(settings: EngineSettings<'_>, metrics: Metrics) -> anyhow::Result<Self> {
+    pub(crate) async fn start(role: Role, settings: EngineSettings, metrics: Metrics) -> anyhow::Result<Self> {
         // The port first: a second server on it must not get as far as the database.
         let listener = TcpListener::bind(settings.listen).await.map_err(|error| {
             Misuse(format!("listen: cannot listen on {} ({error}); choose another address or port", settings.listen))
         })?;
         let address = listener.local_addr()?;
-        let sqlite = Arc::new(SqliteStore::open(settings.database).await?);
-        let store: SharedStore = sqlite.clone();
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
-        resolve_abandoned_claims(&store, clock.now()).await?;
-
-        let memory = Arc::new(MemoryQueue::new(clock.clone()));
-        let queue: SharedQueue = memory.clone();
-        let outbound = Arc::new(Outbound::new(settings.addresses.clone(), TlsRoots::system(), clock.clone()));
-        let (stop_scheduling, scheduling_stops) = watch::channel(false);
+        let backends = Backends::open(&settings.backing).await?;
+        let (stop_working, working_stops) = watch::channel(false);
         let (stop_serving, serving_stops) = watch::channel(false);
         let mut background = Vec::new();
-        for _ in 0..SCHEDULERS {
-            let scheduler = Scheduler::new(store.clone(), queue.clone(), clock.clone());
-            let stops = stopped(scheduling_stops.clone());
-            background.push(tokio::spawn(async move { scheduler.run(stops).await }));
+        if role.schedules() {
+            background.extend(schedule(&backends, &working_stops));
         }
-        let sweeper = Sweeper::new(store.clone(), queue.clone(), clock.clone());
-        let stops = stopped(scheduling_stops.clone());
-        background.push(tokio::spawn(async move { sweeper.run(stops).await }));
-        let worker = Worker::new(store.clone(), queue.clone(), clock.clone(), outbound, settings.shutdown_grace);
-        let stops = stopped(scheduling_stops);
-        background.push(tokio::spawn(async move { worker.run(stops).await }));
-
+        if role.works() {
+            background.push(work(&backends, &working_stops, settings.addresses.clone(), settings.shutdown_grace));
+        }
         let readiness = Readiness::starting();
-        let router = weir_api::router(ApiState {
-            store,
-            queue,
-            clock,
-            api_keys: settings.api_keys,
-            addresses: settings.addresses,
-            max_event_bytes: settings.max_event_bytes,
+        let operations = Operations {
+            store: backends.store(),
+            // Whoever serves the API is useful without the queue.
+            queue: (!role.serves_api()).then(|| backends.queue()),
             readiness: readiness.clone(),
-            render_metrics: metrics.renderer(memory),
-        });
-        let server = tokio::spawn(async move {
-            let served = axum::serve(listener, router).with_graceful_shutdown(stopped(serving_stops)).await;
-            if let Err(error) = served {
-                tracing::error!(%error, "the API server ended");
-            }
-        });
+            render_metrics: metrics.renderer(backends.clone()),
+        };
+        let router = if role.serves_api() {
+            weir_api::router(ApiState {
+                store: backends.store(),
+                queue: backends.queue(),
+                clock: backends.clock(),
+                api_keys: settings.api_keys,
+                addresses: settings.addresses,
+                max_event_bytes: settings.max_event_bytes,
+                operations,
+            })
+        } else {
+            weir_api::operations_router(operations)
+        };
+        let server = tokio::spawn(serve(listener, router, serving_stops));
         readiness.set_ready();
-        Ok(Self { address, store: sqlite, readiness, stop_scheduling, stop_serving, background, server })
+        Ok(Self { address, backends, readiness, stop_working, stop_serving, background, server })
     }
 
-    /// Where the API listens.
+    /// Where it listens.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -106,7 +97,7 @@ impl Engine {
     /// Stops in order: no new sends, what is in flight finishes and is recorded, the API ends, the store closes.
     pub(crate) async fn stop(self) {
         self.readiness.set_stopping();
-        let _ = self.stop_scheduling.send(true);
+        let _ = self.stop_working.send(true);
         for task in self.background {
             if task.await.is_err() {
                 tracing::error!("a background task ended with a panic");
@@ -116,17 +107,40 @@ impl Engine {
         if tokio::time::timeout(API_GRACE, self.server).await.is_err() {
             tracing::warn!("API requests were still open after the grace period");
         }
-        self.store.close().await;
+        self.backends.close().await;
     }
 }
 
-async fn resolve_abandoned_claims(store: &SharedStore, now: Timestamp) -> anyhow::Result<()> {
-    let recovered = weir_scheduler::recover_all(store, now).await.context("cannot resolve claims left by a crash")?;
-    let count = recovered.retried + recovered.dead + recovered.cancelled;
-    if count > 0 {
-        tracing::warn!(count, "deliveries were under way when the last process died; their attempts count as unknown");
+/// The scheduler loops and the sweep.
+fn schedule(backends: &Backends, stops: &watch::Receiver<bool>) -> Vec<JoinHandle<()>> {
+    let mut tasks = Vec::new();
+    for _ in 0..SCHEDULERS {
+        let scheduler = Scheduler::new(backends.store(), backends.queue(), backends.clock());
+        let stops = stopped(stops.clone());
+        tasks.push(tokio::spawn(async move { scheduler.run(stops).await }));
     }
-    Ok(())
+    let sweeper = Sweeper::new(backends.store(), backends.queue(), backends.clock());
+    let stops = stopped(stops.clone());
+    tasks.push(tokio::spawn(async move { sweeper.run(stops).await }));
+    tasks
+}
+
+fn work(
+    backends: &Backends,
+    stops: &watch::Receiver<bool>,
+    addresses: AddressPolicy,
+    grace: Duration,
+) -> JoinHandle<()> {
+    let outbound = Outbound::new(addresses, TlsRoots::system(), backends.clock());
+    let worker = Worker::new(backends.store(), backends.queue(), backends.clock(), outbound.into(), grace);
+    let stops = stopped(stops.clone());
+    tokio::spawn(async move { worker.run(stops).await })
+}
+
+async fn serve(listener: TcpListener, router: Router, stops: watch::Receiver<bool>) {
+    if let Err(error) = axum::serve(listener, router).with_graceful_shutdown(stopped(stops)).await {
+        tracing::error!(%error, "the HTTP server ended");
+    }
 }
 
 async fn stopped(mut stop: watch::Receiver<bool>) {

@@ -1,5 +1,6 @@
 //! Weir: outbound webhooks at exactly the rate the other side can take.
 
+mod backends;
 mod cli;
 mod clock;
 mod commands;

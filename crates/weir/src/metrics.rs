@@ -4,7 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use metrics::{Unit, describe_counter, describe_gauge, describe_histogram, gauge};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
-use weir_queue::memory::MemoryQueue;
+use weir_api::RenderMetrics;
+
+use crate::backends::Backends;
 
 /// From 250 µs to a minute, each about twice the one before.
 const LATENCY_BUCKETS: [f64; 18] =
@@ -33,16 +35,20 @@ impl Metrics {
         Ok(Self(handle))
     }
 
-    /// Renders the metrics, with the queue's gauges as they are at that moment.
-    pub(crate) fn renderer(&self, queue: Arc<MemoryQueue>) -> Arc<dyn Fn() -> String + Send + Sync> {
+    /// Renders the metrics, with the queue's gauges as they are at that moment; while it cannot be reached, as they were.
+    pub(crate) fn renderer(&self, backends: Backends) -> RenderMetrics {
         let handle = self.0.clone();
         Arc::new(move || {
-            let depths = queue.depths();
-            gauge!("weir_delivery_queue_depth").set(depths.ready as f64);
-            gauge!("weir_queued_permits").set(depths.queued as f64);
-            gauge!("weir_in_flight_sends").set(depths.in_flight as f64);
-            gauge!("weir_scheduled_jobs").set(depths.jobs as f64);
-            handle.render()
+            let (handle, backends) = (handle.clone(), backends.clone());
+            Box::pin(async move {
+                if let Some(depths) = backends.depths().await {
+                    gauge!("weir_delivery_queue_depth").set(depths.ready as f64);
+                    gauge!("weir_queued_permits").set(depths.queued as f64);
+                    gauge!("weir_in_flight_sends").set(depths.in_flight as f64);
+                    gauge!("weir_scheduled_jobs").set(depths.jobs as f64);
+                }
+                handle.render()
+            })
         })
     }
 }

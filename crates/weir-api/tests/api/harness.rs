@@ -16,7 +16,7 @@ use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tower::ServiceExt;
-use weir_api::{ApiKeys, ApiState, DEFAULT_MAX_EVENT_BYTES, Readiness, router};
+use weir_api::{ApiKeys, ApiState, DEFAULT_MAX_EVENT_BYTES, Operations, Readiness, router};
 use weir_core::{
     Clock, DestinationId, Timestamp,
     address::AddressPolicy,
@@ -81,8 +81,14 @@ impl Server {
             api_keys: options.api_keys,
             addresses: options.addresses,
             max_event_bytes: options.max_event_bytes,
-            readiness: readiness.clone(),
-            render_metrics: Arc::new(|| "# HELP weir_up Whether it runs.\nweir_up 1\n".to_owned()),
+            operations: Operations {
+                store: Arc::clone(&store),
+                queue: None,
+                readiness: readiness.clone(),
+                render_metrics: Arc::new(|| {
+                    Box::pin(std::future::ready("# HELP weir_up Whether it runs.\nweir_up 1\n".to_owned()))
+                }),
+            },
         });
         Self { router, store, queue, clock, readiness, _dir: dir }
     }
@@ -269,6 +275,10 @@ fn not_used<T>() -> QueueResult<T> {
 
 #[async_trait]
 impl Schedule for RecordingQueue {
+    async fn check(&self) -> QueueResult<()> {
+        Ok(())
+    }
+
     async fn wake(&self, wakes: &[Wake]) -> QueueResult<()> {
         self.wakes.lock().unwrap().extend_from_slice(wakes);
         self.answer()

@@ -23,7 +23,7 @@ use super::audit::{Audited, draw, table};
 use crate::{
     cli::{DemoArgs, Exit},
     clock::SystemClock,
-    config::LogFormat,
+    config::{Backing, LogFormat, Role},
     engine::{Engine, EngineSettings},
     logs,
     metrics::Metrics,
@@ -89,8 +89,9 @@ pub(super) async fn run(arguments: &DemoArgs) -> anyhow::Result<Exit> {
     logs::start("warn", LogFormat::Text);
     let folder = tempfile::tempdir().context("cannot make a temporary folder for the demo's database")?;
     let engine = Engine::start(
+        Role::Serve,
         EngineSettings {
-            database: &folder.path().join("demo.db"),
+            backing: Backing::Embedded { database: folder.path().join("demo.db") },
             listen: (Ipv4Addr::LOCALHOST, 0).into(),
             api_keys: ApiKeys::new::<String>([]),
             addresses: AddressPolicy { allow_http: true, allow_networks: vec!["127.0.0.0/8".parse()?] },

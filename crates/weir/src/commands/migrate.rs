@@ -1,16 +1,20 @@
 //! `weir migrate`: the database at this version's schema.
 
+use weir_store_postgres::PostgresStore;
 use weir_store_sqlite::SqliteStore;
 
 use crate::{
     cli::{Exit, SettingFlags},
-    config::{DatabaseUrl, Settings},
+    config::{DatabaseUrl, Role, Settings},
 };
 
 pub(super) async fn run(flags: &SettingFlags) -> anyhow::Result<Exit> {
-    let settings = Settings::load(flags)?;
-    let DatabaseUrl::Sqlite(path) = &settings.database_url;
-    let applied = SqliteStore::migrate(path).await?;
+    // No role is started, so what only the API needs is not asked for.
+    let settings = Settings::load(flags, Role::Worker)?;
+    let applied = match &settings.database_url {
+        DatabaseUrl::Sqlite(path) => SqliteStore::migrate(path).await?,
+        DatabaseUrl::Postgres(url) => PostgresStore::migrate(url.as_ref()).await?,
+    };
     for (version, description) in &applied {
         println!("applied {version} {description}");
     }

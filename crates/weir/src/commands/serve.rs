@@ -1,4 +1,4 @@
-//! `weir serve`: everything in one process.
+//! `weir serve`: everything in one process; `weir api`, `weir scheduler`, `weir worker`: one role of several.
 
 use tokio::signal::unix::{SignalKind, signal};
 use weir_api::ApiKeys;
@@ -6,19 +6,20 @@ use weir_core::address::AddressPolicy;
 
 use crate::{
     cli::{Exit, SettingFlags},
-    config::{DatabaseUrl, Settings},
+    config::{Role, Settings},
     engine::{Engine, EngineSettings},
     logs,
     metrics::Metrics,
 };
 
-pub(super) async fn run(flags: &SettingFlags) -> anyhow::Result<Exit> {
-    let settings = Settings::load(flags)?;
+pub(super) async fn run(flags: &SettingFlags, role: Role) -> anyhow::Result<Exit> {
+    let settings = Settings::load(flags, role)?;
+    let backing = settings.backing(role)?;
     logs::start(&settings.log, settings.log_format);
-    let DatabaseUrl::Sqlite(database) = &settings.database_url;
     let engine = Engine::start(
+        role,
         EngineSettings {
-            database,
+            backing,
             listen: settings.listen,
             api_keys: ApiKeys::new(&settings.api_keys),
             addresses: AddressPolicy {
@@ -32,8 +33,13 @@ pub(super) async fn run(flags: &SettingFlags) -> anyhow::Result<Exit> {
     )
     .await?;
     // On standard output, whatever the log filter: a script that asked for port 0 reads the port here.
-    println!("weir {} is listening on http://{}", env!("CARGO_PKG_VERSION"), engine.address());
-    if settings.api_keys.is_empty() {
+    let (version, address) = (env!("CARGO_PKG_VERSION"), engine.address());
+    if role == Role::Serve {
+        println!("weir {version} is listening on http://{address}");
+    } else {
+        println!("weir {version} {} is listening on http://{address}", role.name());
+    }
+    if role.serves_api() && settings.api_keys.is_empty() {
         tracing::info!("no API key is set (WEIR_API_KEYS): anyone on this machine may use the API, and nobody else");
     }
     let signal = wait_for_stop().await?;

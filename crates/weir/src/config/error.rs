@@ -55,9 +55,19 @@ pub(crate) enum ConfigError {
     OpenToAll { named: Named, listen: SocketAddr },
 
     #[error(
-        "`weir {role}` runs one role of several processes, which share PostgreSQL and Redis; this build has the embedded set-up only, and those backends come with the next release: use `weir serve`, which runs all roles in one process"
+        "`weir {role}` runs one role of several processes, which share PostgreSQL and Redis: set WEIR_DATABASE_URL=postgres://… and WEIR_REDIS_URL=redis://… (or --database-url and --redis-url), or use `weir serve`, which runs all roles in one process"
     )]
-    OneRole { role: &'static str },
+    RoleAlone { role: &'static str },
+
+    #[error(
+        "redis_url is set, and database_url is a SQLite file, which one process has for itself: set WEIR_DATABASE_URL=postgres://…, or unset WEIR_REDIS_URL for the queue in the process"
+    )]
+    RedisAlone,
+
+    #[error(
+        "database_url is PostgreSQL, which several processes may share, and redis_url is not set, without which they would not keep one rate: set WEIR_REDIS_URL=redis://…, or use a SQLite file"
+    )]
+    PostgresAlone,
 }
 
 fn did_you_mean(nearest: &Option<String>) -> String {

@@ -9,11 +9,9 @@ use std::{
 use ipnet::IpNet;
 use tracing_subscriber::EnvFilter;
 
-use super::{ApiKey, DatabaseUrl, LogFormat};
+use super::{ApiKey, DatabaseUrl, LogFormat, ServerUrl};
 
 type Parsed<T> = Result<T, String>;
-
-const EMBEDDED_ONLY: &str = "this build has the embedded set-up only (SQLite, the queue in the process); PostgreSQL and Redis come with the next release";
 
 pub(super) fn listen(text: &str) -> Parsed<SocketAddr> {
     let local = text.strip_prefix("localhost:").and_then(|port| port.parse().ok());
@@ -24,7 +22,7 @@ pub(super) fn listen(text: &str) -> Parsed<SocketAddr> {
 
 pub(super) fn database_url(text: &str) -> Parsed<DatabaseUrl> {
     if text.starts_with("postgres://") || text.starts_with("postgresql://") {
-        return Err(format!("{EMBEDDED_ONLY}: use sqlite://weir.db"));
+        return Ok(DatabaseUrl::Postgres(ServerUrl(text.to_owned())));
     }
     // Not echoed from here on: what looks like no URL of ours may still hold a password.
     let path = text.strip_prefix("sqlite://").or_else(|| text.strip_prefix("sqlite:"));
@@ -37,17 +35,22 @@ pub(super) fn database_url(text: &str) -> Parsed<DatabaseUrl> {
         }
         Some(path) => Ok(DatabaseUrl::Sqlite(PathBuf::from(path))),
         None => {
-            Err("not a database Weir knows; give sqlite:// and the path of a file, such as sqlite://weir.db".to_owned())
+            Err("not a database Weir knows; give sqlite:// and the path of a file, such as sqlite://weir.db, or postgres://user@host/database".to_owned())
         }
     }
 }
 
-/// There is none that this build can use.
-pub(super) fn redis_url(text: &str) -> String {
-    if text.starts_with("redis://") || text.starts_with("rediss://") {
-        format!("{EMBEDDED_ONLY}: unset it")
-    } else {
-        format!("not a redis:// or rediss:// URL, and {EMBEDDED_ONLY}: unset it")
+/// Empty: none.
+pub(super) fn redis_url(text: &str) -> Parsed<Option<ServerUrl>> {
+    // Several nodes of a Cluster are separated by commas. Not echoed: it may hold a password.
+    let known = |node: &str| node.starts_with("redis://") || node.starts_with("rediss://");
+    match text {
+        "" => Ok(None),
+        _ if text.split(',').all(known) => Ok(Some(ServerUrl(text.to_owned()))),
+        _ => {
+            Err("not a Redis URL; give redis://host:6379, rediss:// for TLS, or nodes of a Cluster separated by commas"
+                .to_owned())
+        }
     }
 }
 
@@ -135,11 +138,13 @@ mod tests {
     }
 
     #[test]
-    fn the_scaled_backends_are_named_as_the_next_release_and_their_passwords_are_not_shown() {
-        let problem = database_url("postgres://weir:hunter2@db/weir").unwrap_err();
-        assert!(problem.contains("embedded set-up only") && problem.contains("next release"), "{problem}");
-        assert!(!problem.contains("hunter2"), "{problem}");
-        assert!(!redis_url("redis://:hunter2@cache").contains("hunter2"));
+    fn servers_are_known_by_their_schemes_and_their_passwords_are_not_shown() {
+        let url = "postgres://weir:hunter2@db/weir";
+        assert_eq!(database_url(url), Ok(DatabaseUrl::Postgres(ServerUrl(url.to_owned()))));
+        assert!(!format!("{:?}", database_url(url)).contains("hunter2"));
+        assert!(redis_url("redis://:hunter2@a:1,rediss://b").unwrap().is_some());
+        assert_eq!(redis_url(""), Ok(None));
+        assert!(!redis_url("reddis://:hunter2@cache").unwrap_err().contains("hunter2"));
         assert!(!database_url("postgre://weir:hunter2@db/weir").unwrap_err().contains("hunter2"));
     }
 

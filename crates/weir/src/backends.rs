@@ -1,0 +1,104 @@
+//! The store, the queue and the clock that go together, by name: the only place that knows there are several.
+
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use weir_core::{Clock, Timestamp};
+use weir_queue::{SharedQueue, memory::MemoryQueue};
+use weir_queue_redis::{RedisConfig, RedisQueue};
+use weir_store::SharedStore;
+use weir_store_postgres::PostgresStore;
+use weir_store_sqlite::SqliteStore;
+
+use crate::{clock::SystemClock, config::Backing};
+
+/// Opened backends, shared by all parts of the process.
+#[derive(Clone)]
+pub(crate) enum Backends {
+    /// One process has the file, and the queue is inside it.
+    Embedded { store: Arc<SqliteStore>, queue: Arc<MemoryQueue>, clock: Arc<SystemClock> },
+    /// Any number of processes share the servers, and Redis's clock.
+    Scaled { store: Arc<PostgresStore>, queue: Arc<RedisQueue> },
+}
+
+/// How much is in the queue, for gauges.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Depths {
+    pub(crate) ready: usize,
+    pub(crate) queued: usize,
+    pub(crate) in_flight: usize,
+    pub(crate) jobs: usize,
+}
+
+impl Backends {
+    pub(crate) async fn open(backing: &Backing) -> anyhow::Result<Self> {
+        match backing {
+            Backing::Embedded { database } => {
+                let store = Arc::new(SqliteStore::open(database).await?);
+                let clock = Arc::new(SystemClock::start());
+                let queue = Arc::new(MemoryQueue::new(clock.clone()));
+                // Nobody else can hold a claim, and cursors are recovered from a complete history: before anything runs.
+                resolve_abandoned_claims(&*store, clock.now()).await?;
+                Ok(Self::Embedded { store, queue, clock })
+            }
+            Backing::Scaled { postgres, redis } => {
+                let queue = Arc::new(RedisQueue::open(RedisConfig::from_url(redis.as_ref())?).await?);
+                let now = queue.clock().now();
+                let store = Arc::new(PostgresStore::open(postgres.as_ref(), now).await?);
+                Ok(Self::Scaled { store, queue })
+            }
+        }
+    }
+
+    pub(crate) fn store(&self) -> SharedStore {
+        match self {
+            Self::Embedded { store, .. } => store.clone(),
+            Self::Scaled { store, .. } => store.clone(),
+        }
+    }
+
+    pub(crate) fn queue(&self) -> SharedQueue {
+        match self {
+            Self::Embedded { queue, .. } => queue.clone(),
+            Self::Scaled { queue, .. } => queue.clone(),
+        }
+    }
+
+    pub(crate) fn clock(&self) -> Arc<dyn Clock> {
+        match self {
+            Self::Embedded { clock, .. } => clock.clone(),
+            Self::Scaled { queue, .. } => queue.clock(),
+        }
+    }
+
+    /// `None` while the queue cannot be reached.
+    pub(crate) async fn depths(&self) -> Option<Depths> {
+        match self {
+            Self::Embedded { queue, .. } => {
+                let weir_queue::memory::Depths { ready, queued, in_flight, jobs } = queue.depths();
+                Some(Depths { ready, queued, in_flight, jobs })
+            }
+            Self::Scaled { queue, .. } => {
+                let weir_queue_redis::Depths { ready, queued, in_flight, jobs, .. } = queue.depths().await.ok()?;
+                Some(Depths { ready, queued, in_flight, jobs })
+            }
+        }
+    }
+
+    /// Finishes what was asked so far.
+    pub(crate) async fn close(&self) {
+        match self {
+            Self::Embedded { store, .. } => store.close().await,
+            Self::Scaled { store, .. } => store.close().await,
+        }
+    }
+}
+
+async fn resolve_abandoned_claims(store: &dyn weir_store::Store, now: Timestamp) -> anyhow::Result<()> {
+    let recovered = weir_scheduler::recover_all(store, now).await.context("cannot resolve claims left by a crash")?;
+    let count = recovered.retried + recovered.dead + recovered.cancelled;
+    if count > 0 {
+        tracing::warn!(count, "deliveries were under way when the last process died; their attempts count as unknown");
+    }
+    Ok(())
+}
