@@ -19,11 +19,14 @@ use crate::Backoff;
 /// Jobs claimed in one call.
 const BATCH: usize = 256;
 /// How long a run may take before its jobs are claimed by another.
-const LEASE: Duration = Duration::from_secs(10);
+const LEASE: Duration = Duration::from_secs(4);
 /// How long a published attempt may wait for its send start before its claim expires.
 const START_WITHIN: Duration = Duration::from_secs(60);
 /// More permits than this in the delivery queue mean that the workers are behind; issuing more would only make them late.
 const LAG_DEPTH: usize = 8_192;
+/// A slot further ahead than two seconds is not waited for, so this long after the queue lost what it knew, no permit of before
+/// starts any more.
+const LAST_OLD_START: Duration = Duration::from_secs(3);
 /// When to try a destination again whose run failed.
 const RETRY_RUN: Duration = Duration::from_millis(250);
 
@@ -126,9 +129,11 @@ impl Scheduler {
         let ids: Vec<_> = lost.iter().map(|run| run.lease.destination_id).collect();
         for (run, history) in lost.iter_mut().zip(self.store.send_history(&ids).await?) {
             let Some(destination) = &run.destination else { continue };
-            // Claims that are out may be sending this very moment. And no send lies in the future, whatever the clock of the
-            // process that recorded it said.
-            let last_start = if history.unsettled { Some(now) } else { history.last_sent_at.map(|at| at.min(now)) };
+            // No send lies in the future, whatever the clock of the process that recorded it said.
+            let recorded = history.last_sent_at.map(|at| at.min(now));
+            // Claims that are out may belong to permits the queue has lost: these start no later than this.
+            let unrecorded = history.unsettled.then_some(run.lease.known_since + LAST_OLD_START);
+            let last_start = recorded.max(unrecorded);
             let mut limiter = Limiter::recovered(&destination.settings.rate_limits, last_start);
             limiter.hold(destination.held_until.unwrap_or(Timestamp::MIN));
             run.recovered = Some(limiter);
@@ -168,7 +173,7 @@ impl Scheduler {
         let stale: Vec<_> = answers
             .into_iter()
             .flat_map(|answer| match answer {
-                Published::Done => Vec::new(),
+                Published::Done | Published::Unknown => Vec::new(),
                 Published::Stale(deliveries) => deliveries,
             })
             .map(|delivery| delivery.claim)

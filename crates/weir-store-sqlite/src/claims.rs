@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use weir_core::{
     DeliveryId, DestinationId, EventId, Timestamp,
-    claim::{Claim, ClaimedDelivery},
+    claim::{Claim, ClaimedBody, ClaimedDelivery},
     event::EventBody,
 };
 use weir_store::{ClaimRequest, Claims};
@@ -183,7 +183,7 @@ impl Transaction<'_, '_> {
                 event_id: row.event_id,
                 event_created_at: row.created_at,
                 attempts: row.attempts,
-                body: body.cloned().ok_or_else(|| rows::corrupt("a body"))?,
+                body: body.cloned().map(ClaimedBody::Inline).ok_or_else(|| rows::corrupt("a body"))?,
                 expires_at: one.request.expires_at,
             });
         }

@@ -16,6 +16,7 @@ use weir_core::{
     AttemptId, Clock, Slot,
     claim::{Claim, ClaimedDelivery},
     delivery::Attempt,
+    event::EventBody,
     outcome::{self, Effect, Failure, Met},
 };
 use weir_queue::{Permit, PermitId, SharedQueue, SlotAnswer};
@@ -81,8 +82,8 @@ enum Wire {
 }
 
 impl Attempter {
-    pub(crate) async fn make(&self, permit: Permit, target: &DestinationTarget) -> Ended {
-        match self.send(&permit, target).await {
+    pub(crate) async fn make(&self, permit: Permit, body: EventBody, target: &DestinationTarget) -> Ended {
+        match self.send(&permit, &body, target).await {
             Wire::Sent(sent) => self.judge(permit, target, sent),
             Wire::Unreachable(Unreachable { failure, error }) => {
                 let sent = Sent {
@@ -101,7 +102,7 @@ impl Attempter {
         }
     }
 
-    async fn send(&self, permit: &Permit, target: &DestinationTarget) -> Wire {
+    async fn send(&self, permit: &Permit, body: &EventBody, target: &DestinationTarget) -> Wire {
         let timeout = target.timeout();
         let start_by = permit.delivery.expires_at - timeout;
         let mut published = permit.slot;
@@ -130,7 +131,7 @@ impl Attempter {
                 self.outbound.give_back(&target.target, connection);
                 return Wire::Withdrawn;
             }
-            match self.through_the_gate(connection, permit, target, slot).await {
+            match self.through_the_gate(connection, permit, body, target, slot).await {
                 SendResult::Sent(sent) => return Wire::Sent(sent),
                 // Back for another slot, or another connection; nothing has left.
                 SendResult::SlotMissed => {
@@ -175,11 +176,12 @@ impl Attempter {
         &self,
         connection: Connection,
         permit: &Permit,
+        body: &EventBody,
         target: &DestinationTarget,
         slot: Slot,
     ) -> SendResult {
         let delivery = &permit.delivery;
-        let body = delivery.body.bytes().clone();
+        let body = body.bytes().clone();
         let unix_seconds = self.clock.wall().as_secs();
         let id = delivery.event_id.to_string();
         let signature = target.destination.settings.secret.sign(&id, unix_seconds, &body);
