@@ -57,11 +57,14 @@ macro_rules! lua {
     };
 }
 
+const ARGUMENTS: &str = lua!("arguments");
+const LIMITER: &str = lua!("limiter");
+
 /// In the order of [`Operation`].
 static SCRIPTS: LazyLock<[Script; 10]> = LazyLock::new(|| {
     let constants = constants();
-    let plain = |operation| Script::new(&[&constants, lua!("shard"), lua!("arguments"), operation]);
-    let limiting = |operation| Script::new(&[&constants, lua!("shard"), lua!("arguments"), lua!("limiter"), operation]);
+    let plain = |operation| Script::new(&[&constants, lua!("shard"), ARGUMENTS, operation]);
+    let limiting = |operation| Script::new(&[&constants, lua!("shard"), ARGUMENTS, LIMITER, operation]);
     [
         plain(lua!("begin")),
         plain(lua!("wake")),
