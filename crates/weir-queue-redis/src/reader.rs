@@ -7,7 +7,10 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use redis::{Cmd, RedisResult};
-use tokio::sync::{mpsc, watch};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinSet,
+};
 use weir_queue::Permit;
 
 use crate::{
@@ -30,13 +33,15 @@ const RETRY: Duration = Duration::from_millis(250);
 pub(crate) struct Reader {
     permits: mpsc::Receiver<Permit>,
     stop: watch::Sender<bool>,
+    /// End with the reader; what one was given and nobody took expires.
+    _lines: JoinSet<()>,
 }
 
 /// The name and the answer of XREADGROUP: streams, their entries, the fields of each.
 type Streams = Vec<(String, Vec<(String, Option<Vec<Bytes>>)>)>;
 
 impl Reader {
-    /// Reads until stopped or dropped.
+    /// Reads until stopped.
     pub(crate) fn start(core: &Arc<Core>) -> Self {
         let (sender, permits) = mpsc::channel(PREFETCHED);
         let (stop, stopped) = watch::channel(false);
@@ -46,11 +51,12 @@ impl Reader {
         } else {
             vec![Shard::all().collect()]
         };
+        let mut lines = JoinSet::new();
         for shards in each {
             let line = Line { core: core.clone(), shards, name: name.clone(), permits: sender.clone() };
-            tokio::spawn(line.read(stopped.clone()));
+            lines.spawn(line.read(stopped.clone()));
         }
-        Self { permits, stop }
+        Self { permits, stop, _lines: lines }
     }
 
     /// At least one permit, or none when the readers have been stopped.
@@ -80,7 +86,7 @@ struct Line {
 impl Line {
     async fn read(self, mut stopped: watch::Receiver<bool>) {
         let mut failed_before = false;
-        while !*stopped.borrow() && !self.permits.is_closed() {
+        while !*stopped.borrow() {
             if let Err(error) = self.read_on(&stopped, failed_before).await {
                 tracing::debug!(%error, "could not read permits; trying again");
                 failed_before = true;
@@ -110,7 +116,7 @@ impl Line {
             self.hand_on(connection.query(&self.command("0", RECALLED)).await?).await;
         }
         let next = self.command(">", PER_READ);
-        while !*stopped.borrow() && !self.permits.is_closed() {
+        while !*stopped.borrow() {
             self.hand_on(connection.query(&next).await?).await;
         }
         Ok(())
@@ -138,7 +144,7 @@ impl Line {
                     continue;
                 }
                 let slot = entry.slot.map(|slot| self.core.clock.narrowed(shard, slot));
-                // A closed channel means that the queue is being dropped; the permit expires.
+                // The receiver outlives this line.
                 let _ = self.permits.send(Permit { id: entry.id, slot, delivery: entry.delivery }).await;
             }
         }

@@ -6,4 +6,9 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod conformance;
+mod connecting;
+mod generations;
+mod lost_answers;
+mod sharing;
 mod support;
+mod workers;
