@@ -60,7 +60,12 @@ impl Exclusive {
 
 enum Route {
     Single(Pool),
-    Cluster { shared: ClusterClient, reading: ClusterClient },
+    Cluster(Box<ClusterRoute>),
+}
+
+struct ClusterRoute {
+    shared: ClusterClient,
+    reading: ClusterClient,
 }
 
 /// Knows how to reach Redis.
@@ -95,16 +100,16 @@ impl Dialer {
                 let pool = Pool::builder(manager).max_size(EXCLUSIVE).build();
                 Route::Single(pool.map_err(|error| OpenError::Url(error.to_string()))?)
             }
-            Topology::Cluster(urls) => Route::Cluster {
+            Topology::Cluster(urls) => Route::Cluster(Box::new(ClusterRoute {
                 shared: cluster(urls, config, RESPONSE_TIMEOUT).map_err(url_error)?,
                 reading: cluster(urls, config, READ_TIMEOUT).map_err(url_error)?,
-            },
+            })),
         };
         Ok(Self { route, nodes, next_node: AtomicUsize::new(0) })
     }
 
     pub(crate) fn is_cluster(&self) -> bool {
-        matches!(self.route, Route::Cluster { .. })
+        matches!(self.route, Route::Cluster(_))
     }
 
     pub(crate) async fn shared(&self) -> RedisResult<Shared> {
@@ -114,14 +119,14 @@ impl Dialer {
                 connection.set_response_timeout(RESPONSE_TIMEOUT);
                 Ok(Shared::Single(connection))
             }
-            Route::Cluster { shared, .. } => shared.get_async_connection().await.map(Shared::Cluster),
+            Route::Cluster(route) => route.shared.get_async_connection().await.map(Shared::Cluster),
         }
     }
 
     pub(crate) async fn reader(&self) -> RedisResult<Exclusive> {
         match &self.route {
             Route::Single(pool) => exclusive(pool).await.map(Exclusive::Single),
-            Route::Cluster { reading, .. } => reading.get_async_connection().await.map(Exclusive::Cluster),
+            Route::Cluster(route) => route.reading.get_async_connection().await.map(Exclusive::Cluster),
         }
     }
 

@@ -20,6 +20,8 @@ use crate::{
 const CLOCK_EVERY: Duration = Duration::from_secs(2);
 /// Exchanges that set an offset; the fastest of them counts.
 const EXCHANGES: usize = 6;
+/// After so long without a notice the line is tested.
+const SILENCE: Duration = Duration::from_secs(5);
 /// How long to wait before listening again.
 const LISTEN_AGAIN: Duration = Duration::from_millis(250);
 /// Entries and destinations tidied in one call.
@@ -121,16 +123,21 @@ impl Core {
     }
 
     async fn listen(&self) -> redis::RedisResult<()> {
-        let mut notices = self.trunk.dialer().notices().await?;
-        notices.subscribe(self.keys.notices()).await?;
-        let mut messages = notices.on_message();
-        while let Some(message) = messages.next().await {
+        let (mut line, mut messages) = self.trunk.dialer().notices().await?.split();
+        line.subscribe(self.keys.notices()).await?;
+        loop {
+            let Ok(message) = tokio::time::timeout(SILENCE, messages.next()).await else {
+                // Nothing to hear, or a line that is dead without knowing.
+                let answered = tokio::time::timeout(SILENCE, line.ping::<redis::Value>()).await;
+                answered.map_err(|_| redis::RedisError::from((redis::ErrorKind::Io, "no answer to a ping")))??;
+                continue;
+            };
+            let Some(message) = message else { return Ok(()) };
             let text: String = message.get_payload()?;
             if self.hear(&text).is_none() {
                 tracing::warn!(text, "a notice that cannot be read");
             }
         }
-        Ok(())
     }
 
     /// A notice: what happened, to whom, and a number.

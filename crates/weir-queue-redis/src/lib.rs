@@ -23,6 +23,7 @@ mod core;
 mod hands;
 mod keys;
 mod permits;
+mod publish;
 mod reader;
 mod reports;
 mod schedule;

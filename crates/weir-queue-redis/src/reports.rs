@@ -34,7 +34,7 @@ pub(crate) struct Reports {
     waiting: Mutex<[VecDeque<Report>; SHARDS]>,
     /// Who holds it sends the shard's reports.
     turns: [Turn<()>; SHARDS],
-    arrived: Notify,
+    added: Notify,
 }
 
 impl Reports {
@@ -45,27 +45,20 @@ impl Reports {
 
     pub(crate) fn add(&self, report: Report) {
         let shard = Shard::of(report.id.destination_id);
-        let mut waiting = self.waiting();
-        let line = &mut waiting[shard.index()];
+        let line = &mut self.waiting()[shard.index()];
         if line.len() < MOST_KEPT {
             line.push_back(report);
         }
-        drop(waiting);
-        self.arrived.notify_one();
+        self.added.notify_one();
     }
 
+    /// The first in line, which stay there until they have arrived: whoever sends them may be cancelled.
     fn next_batch(&self, shard: Shard) -> Vec<Report> {
-        let mut waiting = self.waiting();
-        let line = &mut waiting[shard.index()];
-        let count = line.len().min(BATCH);
-        line.drain(..count).collect()
+        self.waiting()[shard.index()].iter().take(BATCH).cloned().collect()
     }
 
-    fn put_back(&self, shard: Shard, batch: Vec<Report>) {
-        let mut waiting = self.waiting();
-        for report in batch.into_iter().rev() {
-            waiting[shard.index()].push_front(report);
-        }
+    fn arrived(&self, shard: Shard, count: usize) {
+        self.waiting()[shard.index()].drain(..count);
     }
 
     fn shards_waiting(&self) -> Vec<Shard> {
@@ -87,10 +80,8 @@ impl Reports {
                 call.destination(report.id.destination_id).arg(report.id.serial);
                 call.arg(report.entry.as_deref().unwrap_or_default());
             }
-            if let Err(error) = core.call(call).await {
-                self.put_back(shard, batch);
-                return Err(error);
-            }
+            core.call(call).await?;
+            self.arrived(shard, batch.len());
         }
     }
 
@@ -101,7 +92,7 @@ impl Reports {
     /// Sends starts that no call takes along, for ever.
     pub(crate) async fn run(&self, core: &Core) {
         loop {
-            self.arrived.notified().await;
+            self.added.notified().await;
             tokio::time::sleep(GATHER).await;
             while self.flush_all(core, &self.shards_waiting()).await.is_err() {
                 tokio::time::sleep(RETRY).await;

@@ -12,7 +12,7 @@ use weir_core::{
     plan::{self, Allowance, NextRun, Observed},
 };
 use weir_queue::{DueJobs, Lease, Publication, Published, QueueError, SharedQueue};
-use weir_store::{ClaimRequest, Claims, SharedStore, StoreError};
+use weir_store::{ClaimRequest, Claims, SendHistory, SharedStore, StoreError};
 
 use crate::Backoff;
 
@@ -129,11 +129,7 @@ impl Scheduler {
         let ids: Vec<_> = lost.iter().map(|run| run.lease.destination_id).collect();
         for (run, history) in lost.iter_mut().zip(self.store.send_history(&ids).await?) {
             let Some(destination) = &run.destination else { continue };
-            // No send lies in the future, whatever the clock of the process that recorded it said.
-            let recorded = history.last_sent_at.map(|at| at.min(now));
-            // Claims that are out may belong to permits the queue has lost: these start no later than this.
-            let unrecorded = history.unsettled.then_some(run.lease.known_since + LAST_OLD_START);
-            let last_start = recorded.max(unrecorded);
+            let last_start = latest_start(history, run.lease.known_since, now);
             let mut limiter = Limiter::recovered(&destination.settings.rate_limits, last_start);
             limiter.hold(destination.held_until.unwrap_or(Timestamp::MIN));
             run.recovered = Some(limiter);
@@ -191,6 +187,15 @@ impl Scheduler {
     }
 }
 
+/// The latest instant at which a send can have started, or will yet, that the queue does not know of.
+fn latest_start(history: SendHistory, known_since: Timestamp, now: Timestamp) -> Option<Timestamp> {
+    // No send lies in the future, whatever the clock of the process that recorded it said.
+    let recorded = history.last_sent_at.map(|at| at.min(now));
+    // Claims that are out may belong to permits the queue has lost.
+    let unrecorded = history.unsettled.then_some(known_since + LAST_OLD_START);
+    recorded.max(unrecorded)
+}
+
 impl Run {
     fn allow(&self, now: Timestamp, lagging: bool) -> Allowance {
         let (Some(destination), Some(known)) =
@@ -232,5 +237,36 @@ impl Run {
     fn into_publication(self, deliveries: Vec<ClaimedDelivery>, next: NextRun) -> Publication {
         let limits = self.destination.map(|destination| destination.settings.rate_limits.clone()).unwrap_or_default();
         Publication { lease: self.lease, limits, recovered: self.recovered, deliveries, next }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_secs(1_000);
+
+    fn sent(seconds_ago: u64, unsettled: bool) -> SendHistory {
+        SendHistory { last_sent_at: Some(NOW - Duration::from_secs(seconds_ago)), unsettled }
+    }
+
+    #[test]
+    fn cursors_continue_from_the_last_recorded_send() {
+        assert_eq!(latest_start(SendHistory::default(), NOW, NOW), None);
+        assert_eq!(latest_start(sent(7, false), NOW, NOW), Some(NOW - Duration::from_secs(7)));
+        let ahead = SendHistory { last_sent_at: Some(NOW + Duration::from_secs(7)), unsettled: false };
+        assert_eq!(latest_start(ahead, NOW, NOW), Some(NOW), "no send lies in the future");
+    }
+
+    #[test]
+    fn permits_of_a_lost_queue_are_let_pass_before_anything_new_starts() {
+        assert_eq!(latest_start(sent(7, true), NOW, NOW), Some(NOW + LAST_OLD_START));
+    }
+
+    #[test]
+    fn unsettled_claims_hold_nothing_up_long_after_the_queue_was_lost() {
+        let since = NOW - Duration::from_secs(60);
+        assert_eq!(latest_start(sent(7, true), since, NOW), Some(NOW - Duration::from_secs(7)));
+        assert_eq!(latest_start(sent(70, true), since, NOW), Some(since + LAST_OLD_START));
     }
 }

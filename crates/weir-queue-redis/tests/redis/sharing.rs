@@ -7,13 +7,16 @@ use std::{
 
 use weir_core::{Clock as _, RateLimits, Timestamp, plan::NextRun};
 use weir_queue::{Edit, Permits as _, Publication, Schedule as _, SlotAnswer, Wake};
-use weir_queue_redis::RedisQueue;
+use weir_queue_redis::{RedisConfig, RedisQueue};
 
 use crate::support::{self, claim, destination, eventually, permits, wake};
 
 /// Two processes with the same keys.
 async fn two() -> (RedisQueue, RedisQueue) {
-    let config = support::shared_config();
+    two_on(support::shared_config()).await
+}
+
+async fn two_on(config: RedisConfig) -> (RedisQueue, RedisQueue) {
     (support::open(config.clone()).await, support::open(config).await)
 }
 
@@ -66,7 +69,15 @@ async fn the_job_of_a_scheduler_that_died_is_taken_over_when_its_lease_ends() {
 
 #[tokio::test]
 async fn a_wake_in_one_process_brings_a_claim_in_another() {
-    let (one, other) = two().await;
+    assert_wakes(two().await).await;
+}
+
+#[tokio::test]
+async fn a_wake_in_one_process_brings_a_claim_in_another_across_a_cluster() {
+    assert_wakes(two_on(support::cluster_config()).await).await;
+}
+
+async fn assert_wakes((one, other): (RedisQueue, RedisQueue)) {
     // Both have looked at every shard and found nothing.
     for queue in [&one, &other] {
         let looked = tokio::time::timeout(Duration::from_millis(50), queue.claim_due(16, Duration::from_secs(4))).await;
@@ -78,7 +89,15 @@ async fn a_wake_in_one_process_brings_a_claim_in_another() {
 
 #[tokio::test]
 async fn a_suspension_in_one_process_withdraws_permits_in_another() {
-    let (one, other) = two().await;
+    assert_withdraws(two().await).await;
+}
+
+#[tokio::test]
+async fn a_suspension_in_one_process_withdraws_permits_in_another_across_a_cluster() {
+    assert_withdraws(two_on(support::cluster_config()).await).await;
+}
+
+async fn assert_withdraws((one, other): (RedisQueue, RedisQueue)) {
     let permit = permits(&other, 1).await.remove(0);
     other.take_slot(permit.id, true).await.unwrap();
     one.edited(&[Edit { destination_id: destination(1), suspended: true }]).await.unwrap();
