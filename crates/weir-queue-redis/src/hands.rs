@@ -84,14 +84,11 @@ impl Hands {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Generations only ever rise; answers whether this one is new.
+    /// Generations only ever rise; answers whether this one ends another.
     pub(crate) fn learn_generation(&self, shard: Shard, generation: u64) -> bool {
-        let mut known = self.known();
-        let newer = generation > known.generations[shard.index()];
-        if newer {
-            known.generations[shard.index()] = generation;
-        }
-        newer
+        let known = &mut self.known().generations[shard.index()];
+        let ended = std::mem::replace(known, generation.max(*known));
+        ended > 0 && generation > ended
     }
 
     /// The destination was suspended or resumed; notices may come late, and then say nothing new.

@@ -6,7 +6,7 @@
 -- Answer  the generation
 
 local before = earliest()
-local jobs, changed, entries = {}, {}, {}
+local jobs, changed, moved, entries = {}, {}, {}, {}
 
 local function job_named(id)
   jobs[id] = jobs[id] or load_job(id)
@@ -21,7 +21,7 @@ local function started(id, serial)
   local job = job_named(id)
   redis.call('ZREM', queued_of(id), serial)
   redis.call('ZADD', in_flight_of(id), expires, serial)
-  redis.call('PEXPIREAT', in_flight_of(id), expiry(job.permits_until))
+  moved[id] = true
   -- A send over a standing connection keeps the destination warm; a little later will do for those right behind it.
   if now < job.warm_until and job.warm_until < now + WARM_FOR - WARM_STEP then
     job.warm_until = now + WARM_FOR
@@ -59,6 +59,9 @@ end
 for id, job in pairs(jobs) do
   if changed[id] then
     save_job(id, job)
+  end
+  if moved[id] then
+    redis.call('PEXPIREAT', in_flight_of(id), expiry(job.permits_until))
   end
   if redis.call('EXISTS', queued_of(id), in_flight_of(id)) == 0 then
     redis.call('SREM', BUSY, id)

@@ -9,6 +9,7 @@ mod conformance;
 mod connecting;
 mod generations;
 mod lost_answers;
+mod pacing;
 mod sharing;
 mod support;
 mod workers;
