@@ -61,10 +61,16 @@ impl Core {
         let read = |(call, answer): (&Call, Result<redis::Value, CallError>)| {
             let mut rest = Answer::new(answer?).ok_or_else(unexpected)?;
             let generation = rest.next_u64().ok_or_else(unexpected)?;
-            self.hands.learn_generation(call.shard, generation);
+            self.learn_generation(call.shard, generation);
             Ok(Answered { generation, rest })
         };
         calls.iter().zip(answers).map(read).collect()
+    }
+
+    fn learn_generation(&self, shard: Shard, generation: u64) {
+        if self.hands.learn_generation(shard, generation) {
+            tracing::warn!(shard = shard.index(), "Redis has lost what it knew; destinations recover from the store");
+        }
     }
 
     /// Sets the offset of every shard's clock, and learns its generation.
@@ -147,14 +153,7 @@ impl Core {
         let now = self.clock.now();
         match what {
             "due" => self.agenda.learn(Shard::parse(of)?, from_micros(value.try_into().ok()?)),
-            "generation" => {
-                if self.hands.learn_generation(Shard::parse(of)?, value) {
-                    tracing::warn!(
-                        shard = of,
-                        "Redis came back without what it knew; destinations recover from the store"
-                    );
-                }
-            }
+            "generation" => self.learn_generation(Shard::parse(of)?, value),
             "suspended" | "resumed" => {
                 self.hands.learn_suspension(of.parse::<DestinationId>().ok()?, value, what == "suspended", now);
             }
