@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -24,27 +24,17 @@ const SECONDS: u64 = 4;
 const CLOCK_ERROR: Duration = Duration::from_millis(1);
 
 #[derive(Default)]
-struct Shared {
+struct Seen {
     sends: Mutex<Vec<Timestamp>>,
     /// Slots that a worker came too late for: the machine's doing, not the queue's.
     missed: AtomicUsize,
-    over: AtomicBool,
-}
-
-impl Shared {
-    fn is_over(&self) -> bool {
-        self.over.load(Ordering::Relaxed)
-    }
 }
 
 /// What a scheduler does, with a backlog that never ends.
-async fn schedule(queue: Arc<RedisQueue>, shared: Arc<Shared>) {
-    while !shared.is_over() {
-        let claimed =
-            tokio::time::timeout(Duration::from_millis(100), queue.claim_due(16, Duration::from_secs(4))).await;
-        let Ok(jobs) = claimed else { continue };
-        let runs = jobs.unwrap().leases.into_iter().map(|lease| run(&queue, lease)).collect();
-        queue.publish(runs).await.unwrap();
+async fn schedule(queue: Arc<RedisQueue>) {
+    loop {
+        let leases = queue.claim_due(16, Duration::from_secs(4)).await.unwrap().leases;
+        queue.publish(leases.into_iter().map(|lease| run(&queue, lease)).collect()).await.unwrap();
     }
 }
 
@@ -69,18 +59,16 @@ fn run(queue: &RedisQueue, lease: Lease) -> Publication {
 }
 
 /// What a worker does with standing connections, to a destination that answers at once.
-async fn work(queue: Arc<RedisQueue>, shared: Arc<Shared>) {
+async fn work(queue: Arc<RedisQueue>, seen: Arc<Seen>) {
     let mut attempts = JoinSet::new();
-    while !shared.is_over() {
-        let taken = tokio::time::timeout(Duration::from_millis(100), queue.take(64)).await;
-        for permit in taken.into_iter().flat_map(Result::unwrap) {
-            attempts.spawn(attempt(queue.clone(), permit, shared.clone()));
+    loop {
+        for permit in queue.take(64).await.unwrap() {
+            attempts.spawn(attempt(queue.clone(), permit, seen.clone()));
         }
     }
-    attempts.join_all().await;
 }
 
-async fn attempt(queue: Arc<RedisQueue>, permit: Permit, shared: Arc<Shared>) {
+async fn attempt(queue: Arc<RedisQueue>, permit: Permit, seen: Arc<Seen>) {
     let clock = queue.clock();
     let mut published = permit.slot;
     loop {
@@ -88,49 +76,62 @@ async fn attempt(queue: Arc<RedisQueue>, permit: Permit, shared: Arc<Shared>) {
             Some(slot) if !slot.is_over(clock.now()) => slot,
             late => match queue.take_slot(permit.id, true).await.unwrap() {
                 SlotAnswer::Granted(slot) => {
-                    shared.missed.fetch_add(usize::from(late.is_some()), Ordering::Relaxed);
+                    seen.missed.fetch_add(usize::from(late.is_some()), Ordering::Relaxed);
                     slot
                 }
                 SlotAnswer::Withdrawn => return,
             },
         };
         tokio::time::sleep(slot.start.since(clock.now())).await;
-        if shared.is_over() || !queue.start(permit.id) {
+        if !queue.start(permit.id) {
             return;
         }
         let now = clock.now();
         if slot.contains(now) {
-            shared.sends.lock().unwrap().push(now);
+            seen.sends.lock().unwrap().push(now);
             return queue.settle(&[permit.id]).await.unwrap();
         }
-        shared.missed.fetch_add(1, Ordering::Relaxed);
+        seen.missed.fetch_add(1, Ordering::Relaxed);
     }
 }
 
+/// For how much of the time this test was kept from running by whatever else the machine does: what the queue hands out is
+/// judged by the rest.
+async fn stalls_for(duration: Duration) -> f64 {
+    let tick = Duration::from_millis(5);
+    let begin = tokio::time::Instant::now();
+    let mut stalled = Duration::ZERO;
+    while begin.elapsed() < duration {
+        let before = tokio::time::Instant::now();
+        tokio::time::sleep(tick).await;
+        // A timer is up to a millisecond late by itself.
+        stalled += before.elapsed().saturating_sub(tick + Duration::from_millis(2));
+    }
+    stalled.as_secs_f64() / duration.as_secs_f64()
+}
+
 async fn assert_paced(config: RedisConfig) {
-    let shared = Arc::new(Shared::default());
-    let mut tasks = JoinSet::new();
+    let seen = Arc::new(Seen::default());
+    let mut processes = JoinSet::new();
     for _ in 0..2 {
         let queue = Arc::new(support::open(config.clone()).await);
         wake(&queue, destination(1)).await.unwrap();
-        tasks.spawn(schedule(queue.clone(), shared.clone()));
-        tasks.spawn(work(queue, shared.clone()));
+        processes.spawn(schedule(queue.clone()));
+        processes.spawn(work(queue, seen.clone()));
     }
-    tokio::time::sleep(Duration::from_secs(SECONDS)).await;
-    shared.over.store(true, Ordering::Relaxed);
-    tasks.join_all().await;
-    let mut sends = shared.sends.lock().unwrap().clone();
+    let stalled = stalls_for(Duration::from_secs(SECONDS)).await;
+    processes.shutdown().await;
+    let mut sends = seen.sends.lock().unwrap().clone();
     sends.sort();
     for (first, last) in sends.iter().zip(sends.iter().skip(RATE as usize)) {
         let span = last.since(*first);
         assert!(span + CLOCK_ERROR >= Duration::from_secs(1), "{} sends within {span:?}", RATE + 1);
     }
-    let missed = shared.missed.load(Ordering::Relaxed);
-    let used = (sends.len() + missed) as f64 / (f64::from(RATE) * SECONDS as f64);
+    let missed = seen.missed.load(Ordering::Relaxed);
+    let handed_out = (sends.len() + missed) as f64 / (f64::from(RATE) * SECONDS as f64);
     assert!(
-        used >= 0.9,
-        "only {used:.3} of the limit was handed out; {} slots were used, {missed} missed",
-        sends.len()
+        handed_out >= 0.95 - 2.0 * stalled,
+        "only {handed_out:.3} of the limit was handed out; {missed} slots were missed, {stalled:.3} of the time nothing ran"
     );
 }
 

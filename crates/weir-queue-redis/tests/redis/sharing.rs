@@ -1,10 +1,8 @@
 //! Several processes on one queue; here each is a `RedisQueue` of its own.
 
-use std::{
-    sync::atomic::{AtomicUsize, Ordering},
-    time::Duration,
-};
+use std::time::Duration;
 
+use tokio::sync::watch;
 use weir_core::{Clock as _, RateLimits, Timestamp, plan::NextRun};
 use weir_queue::{Edit, Permits as _, Publication, Schedule as _, SlotAnswer, Wake};
 use weir_queue_redis::{RedisConfig, RedisQueue};
@@ -20,13 +18,15 @@ async fn two_on(config: RedisConfig) -> (RedisQueue, RedisQueue) {
     (support::open(config.clone()).await, support::open(config).await)
 }
 
-/// Runs jobs until all have run; answers how many.
-async fn run_jobs(queue: &RedisQueue, left: &AtomicUsize) -> usize {
+/// Runs jobs until all have run; answers how many this one ran.
+async fn run_jobs(queue: &RedisQueue, left: &watch::Sender<usize>) -> usize {
+    let mut over = left.subscribe();
     let mut ran = 0;
-    while left.load(Ordering::Relaxed) > 0 {
-        let claimed =
-            tokio::time::timeout(Duration::from_millis(100), queue.claim_due(32, Duration::from_secs(4))).await;
-        let Ok(jobs) = claimed else { continue };
+    loop {
+        let jobs = tokio::select! {
+            _ = over.wait_for(|left| *left == 0) => return ran,
+            jobs = queue.claim_due(32, Duration::from_secs(4)) => jobs,
+        };
         let leases = jobs.unwrap().leases;
         let count = leases.len();
         let end = |lease| Publication {
@@ -37,10 +37,9 @@ async fn run_jobs(queue: &RedisQueue, left: &AtomicUsize) -> usize {
             next: NextRun::Stop,
         };
         queue.publish(leases.into_iter().map(end).collect()).await.unwrap();
-        left.fetch_sub(count, Ordering::Relaxed);
+        left.send_modify(|left| *left -= count);
         ran += count;
     }
-    ran
 }
 
 #[tokio::test]
@@ -49,7 +48,7 @@ async fn two_schedulers_share_a_thousand_jobs_about_evenly() {
     let due = one.clock().now();
     let wakes: Vec<_> = (0..1_000).map(|number| Wake { destination_id: destination(number), due }).collect();
     one.wake(&wakes).await.unwrap();
-    let left = AtomicUsize::new(1_000);
+    let left = watch::Sender::new(1_000);
     let (by_one, by_other) = tokio::join!(run_jobs(&one, &left), run_jobs(&other, &left));
     assert_eq!(by_one + by_other, 1_000, "each job ran once");
     assert!(by_one.abs_diff(by_other) <= 300, "{by_one} and {by_other}");
