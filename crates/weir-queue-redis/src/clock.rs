@@ -90,9 +90,8 @@ impl RedisClock {
         }
     }
 
-    /// The first shard's clock is the reference.
     fn offset(&self) -> i64 {
-        self.shards[0].nanos.load(Ordering::Relaxed)
+        self.shards[Shard::REFERENCE.index()].nanos.load(Ordering::Relaxed)
     }
 }
 
@@ -130,7 +129,7 @@ mod tests {
     #[test]
     fn time_never_goes_backwards() {
         let clock = RedisClock::new();
-        let reference = Shard::parse("0").unwrap();
+        let reference = Shard::REFERENCE;
         clock.set(reference, Bounds { low: 1_000_000_000, high: 1_000_000_000 });
         let before = clock.now();
         clock.set(reference, Bounds { low: 0, high: 0 });
@@ -140,7 +139,7 @@ mod tests {
     #[test]
     fn a_slot_is_narrowed_by_the_error_and_moved_by_the_difference_of_two_nodes() {
         let clock = RedisClock::new();
-        let (reference, other) = (Shard::parse("0").unwrap(), Shard::parse("1").unwrap());
+        let (reference, other) = (Shard::REFERENCE, Shard::parse("1").unwrap());
         clock.set(reference, Bounds { low: 0, high: 0 });
         clock.set(other, Bounds { low: 3_000_000, high: 3_400_000 });
         let slot = clock.narrowed(other, (10_000, 20_000));

@@ -17,9 +17,10 @@ use crate::{
     wire::Answer,
 };
 
-const CLOCK_EVERY: Duration = Duration::from_secs(2);
+/// Often enough that what Redis answered stays trusted; see [`Hands`].
+const CLOCK_EVERY: Duration = Duration::from_secs(1);
 /// Exchanges that set an offset; the fastest of them counts.
-const EXCHANGES: usize = 6;
+const EXCHANGES: usize = 4;
 /// After so long without a notice the line is tested.
 const SILENCE: Duration = Duration::from_secs(5);
 /// How long to wait before listening again.
@@ -57,23 +58,18 @@ impl Core {
 
     /// Answers in the order of the calls.
     pub(crate) async fn call_all(&self, calls: &[Call]) -> Vec<Result<Answered, CallError>> {
+        let asked = self.clock.monotonic();
         let answers = self.trunk.call(calls).await;
         let read = |(call, answer): (&Call, Result<redis::Value, CallError>)| {
             let mut rest = Answer::new(answer?).ok_or_else(unexpected)?;
             let generation = rest.next_u64().ok_or_else(unexpected)?;
-            self.learn_generation(call.shard, generation);
+            tell_of_loss(call.shard, self.hands.hear(call.shard, generation, asked));
             Ok(Answered { generation, rest })
         };
         calls.iter().zip(answers).map(read).collect()
     }
 
-    fn learn_generation(&self, shard: Shard, generation: u64) {
-        if self.hands.learn_generation(shard, generation) {
-            tracing::warn!(shard = shard.index(), "Redis has lost what it knew; destinations recover from the store");
-        }
-    }
-
-    /// Sets the offset of every shard's clock, and learns its generation.
+    /// Sets the offset of every shard's clock, and hears of its generation.
     pub(crate) async fn set_clock(&self) -> Result<(), CallError> {
         if self.trunk.dialer().is_cluster() {
             return join_all(Shard::all().map(|shard| self.measure(shard))).await.into_iter().try_for_each(
@@ -86,11 +82,9 @@ impl Core {
         }
         let begin: Vec<Call> = Shard::all().map(|shard| self.new_call(shard, Operation::Begin)).collect();
         self.call_all(&begin).await.into_iter().try_for_each(|answered| answered.map(drop))?;
-        for shard in Shard::all().take(1) {
-            let (_, bounds) = self.measure(shard).await?;
-            // One server, one clock.
-            Shard::all().for_each(|shard| self.clock.set(shard, bounds));
-        }
+        // One server, one clock.
+        let (_, bounds) = self.measure(Shard::REFERENCE).await?;
+        Shard::all().for_each(|shard| self.clock.set(shard, bounds));
         Ok(())
     }
 
@@ -153,7 +147,10 @@ impl Core {
         let now = self.clock.now();
         match what {
             "due" => self.agenda.learn(Shard::parse(of)?, from_micros(value.try_into().ok()?)),
-            "generation" => self.learn_generation(Shard::parse(of)?, value),
+            "generation" => {
+                let shard = Shard::parse(of)?;
+                tell_of_loss(shard, self.hands.learn_generation(shard, value));
+            }
             "suspended" | "resumed" => {
                 self.hands.learn_suspension(of.parse::<DestinationId>().ok()?, value, what == "suspended", now);
             }
@@ -189,6 +186,12 @@ impl Core {
                 return Ok(());
             }
         }
+    }
+}
+
+fn tell_of_loss(shard: Shard, lost: bool) {
+    if lost {
+        tracing::warn!(shard = shard.index(), "Redis has lost what it knew; destinations recover from the store");
     }
 }
 

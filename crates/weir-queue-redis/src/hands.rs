@@ -3,6 +3,9 @@
 //! A start must not wait for Redis, so it is decided from here: the permit was read by this process, has not been started or
 //! expired, belongs to the present generation, and its destination is neither suspended nor held. Suspensions and holds come as
 //! notices from other processes within a round trip; a permit that asks for a slot is checked by the script as well.
+//!
+//! A generation that ended may be unknown here for a while. So nothing starts more than [`TRUSTED`] after the last answer of
+//! Redis: when a new generation is that old, no permit of before can start any more, whatever the network does.
 
 use std::{
     collections::HashMap,
@@ -18,6 +21,8 @@ use crate::{
     wire::Entry,
 };
 
+/// How long what Redis answered is taken to be so still. The scheduler counts on less than three seconds.
+const TRUSTED: Duration = Duration::from_millis(2_500);
 /// Longer than any permit lives: what is older concerns nobody.
 const REMEMBERED: Duration = Duration::from_secs(600);
 
@@ -49,6 +54,8 @@ struct Restraint {
 #[derive(Default)]
 struct Known {
     generations: [u64; SHARDS],
+    /// When what each shard answered last was asked, in nanoseconds by the monotonic clock.
+    heard: [i64; SHARDS],
     permits: HashMap<PermitId, Held>,
     restraints: HashMap<DestinationId, Restraint>,
 }
@@ -91,6 +98,18 @@ impl Hands {
         ended > 0 && generation > ended
     }
 
+    /// The shard's generation was this one after the instant `asked`, by the monotonic clock. Answers as
+    /// [`Self::learn_generation`].
+    pub(crate) fn hear(&self, shard: Shard, generation: u64, asked: i64) -> bool {
+        let ended = self.learn_generation(shard, generation);
+        let known = &mut *self.known();
+        if known.generations[shard.index()] == generation {
+            let heard = &mut known.heard[shard.index()];
+            *heard = asked.max(*heard);
+        }
+        ended
+    }
+
     /// The destination was suspended or resumed; notices may come late, and then say nothing new.
     pub(crate) fn learn_suspension(&self, id: DestinationId, version: u64, suspended: bool, now: Timestamp) {
         let mut known = self.known();
@@ -128,9 +147,13 @@ impl Hands {
         true
     }
 
-    /// The report of the start, or `None` when the permit must not be started.
-    pub(crate) fn start(&self, id: PermitId, now: Timestamp) -> Option<Report> {
+    /// The report of the start, or `None` when the permit must not be started. `monotonic` as in [`Self::hear`].
+    pub(crate) fn start(&self, id: PermitId, now: Timestamp, monotonic: i64) -> Option<Report> {
         let mut known = self.known();
+        let heard = known.heard[Shard::of(id.destination_id).index()];
+        if monotonic - heard > TRUSTED.as_nanos() as i64 {
+            return None;
+        }
         if known.is_restrained(id.destination_id, now) {
             return None;
         }
@@ -208,10 +231,10 @@ mod tests {
     #[test]
     fn a_permit_is_started_once_and_again_after_another_slot() {
         let (hands, id) = holding(1);
-        assert_eq!(hands.start(id, NOW).and_then(|report| report.entry).as_deref(), Some("1-0"));
-        assert_eq!(hands.start(id, NOW), None);
+        assert_eq!(hands.start(id, NOW, 0).and_then(|report| report.entry).as_deref(), Some("1-0"));
+        assert_eq!(hands.start(id, NOW, 0), None);
         hands.put_back(id);
-        assert_eq!(hands.start(id, NOW).and_then(|report| report.entry), None, "its entry is gone already");
+        assert_eq!(hands.start(id, NOW, 0).and_then(|report| report.entry), None, "its entry is gone already");
     }
 
     #[test]
@@ -224,23 +247,34 @@ mod tests {
     fn a_permit_of_an_ended_generation_is_not_started() {
         let (hands, id) = holding(1);
         assert!(hands.learn_generation(Shard::of(destination()), 6));
-        assert_eq!(hands.start(id, NOW), None);
+        assert_eq!(hands.start(id, NOW, 0), None);
         assert!(!hands.receive(&entry(2, 5, 1)));
         assert!(hands.receive(&entry(3, 6, 1)));
     }
 
     #[test]
+    fn nothing_is_started_long_after_the_last_answer() {
+        let (hands, id) = holding(1);
+        let later = TRUSTED.as_nanos() as i64 + 1;
+        assert_eq!(hands.start(id, NOW, later), None);
+        hands.hear(Shard::of(destination()), 4, later);
+        assert_eq!(hands.start(id, NOW, later), None, "a late answer of an ended generation is none");
+        hands.hear(Shard::of(destination()), 5, later);
+        assert!(hands.start(id, NOW, later).is_some());
+    }
+
+    #[test]
     fn expired_suspended_and_held_permits_are_not_started() {
         let (hands, id) = holding(1);
-        assert_eq!(hands.start(id, NOW + Duration::from_secs(60)), None);
+        assert_eq!(hands.start(id, NOW + Duration::from_secs(60), 0), None);
         hands.learn_suspension(destination(), 7, true, NOW);
-        assert_eq!(hands.start(id, NOW), None);
+        assert_eq!(hands.start(id, NOW, 0), None);
         hands.learn_suspension(destination(), 6, false, NOW);
-        assert_eq!(hands.start(id, NOW), None, "a late notice changes nothing");
+        assert_eq!(hands.start(id, NOW, 0), None, "a late notice changes nothing");
         hands.learn_suspension(destination(), 8, false, NOW);
         hands.learn_hold(destination(), NOW + Duration::from_secs(1), NOW);
-        assert_eq!(hands.start(id, NOW), None);
-        assert!(hands.start(id, NOW + Duration::from_secs(1)).is_some());
+        assert_eq!(hands.start(id, NOW, 0), None);
+        assert!(hands.start(id, NOW + Duration::from_secs(1), 0).is_some());
     }
 
     #[test]
@@ -248,9 +282,9 @@ mod tests {
         let (hands, id) = holding(1);
         hands.learn_suspension(destination(), 7, true, NOW);
         hands.receive(&entry(2, 5, 6));
-        assert_eq!(hands.start(id, NOW), None);
+        assert_eq!(hands.start(id, NOW, 0), None);
         hands.receive(&entry(3, 5, 7));
-        assert!(hands.start(id, NOW).is_some());
+        assert!(hands.start(id, NOW, 0).is_some());
     }
 
     #[test]

@@ -25,6 +25,9 @@ pub(crate) const GROUP: &str = "workers";
 pub(crate) struct Shard(usize);
 
 impl Shard {
+    /// The one whose clock is the reference.
+    pub(crate) const REFERENCE: Self = Self(0);
+
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         (0..SHARDS).map(Self)
     }

@@ -40,7 +40,7 @@ impl Permits for RedisQueue {
     }
 
     fn start(&self, id: PermitId) -> bool {
-        match self.core.hands.start(id, self.core.clock.now()) {
+        match self.core.hands.start(id, self.core.clock.now(), self.core.clock.monotonic()) {
             Some(report) => {
                 self.core.reports.add(report);
                 true

@@ -80,7 +80,7 @@ pub struct Lease {
     /// scheduler recovers them from the store.
     pub issued: Option<Limiter>,
     /// When the queue began to keep what it knows now: the start of the process, or of Redis. Permits of before are not granted
-    /// slots any more; those that had one may still start shortly after.
+    /// slots any more; one that had a slot may still start in the three seconds after.
     pub known_since: Timestamp,
 }
 

@@ -24,8 +24,8 @@ const LEASE: Duration = Duration::from_secs(4);
 const START_WITHIN: Duration = Duration::from_secs(60);
 /// More permits than this in the delivery queue mean that the workers are behind; issuing more would only make them late.
 const LAG_DEPTH: usize = 8_192;
-/// A slot further ahead than two seconds is not waited for, so this long after the queue lost what it knew, no permit of before
-/// starts any more.
+/// This long after the queue lost what it knew, no permit of before starts any more: a worker starts none without having heard
+/// of the queue in the 2.5 seconds before, and then sends within its slot.
 const LAST_OLD_START: Duration = Duration::from_secs(3);
 /// When to try a destination again whose run failed.
 const RETRY_RUN: Duration = Duration::from_millis(250);

@@ -2,10 +2,7 @@
 
 use std::{
     process::{Child, Command, Stdio},
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    },
+    sync::Arc,
     time::Duration,
 };
 
@@ -42,9 +39,7 @@ fn provided(variable: &str) -> String {
 
 /// Tests run side by side, and so do runs of them.
 fn with_own_keys(config: RedisConfig) -> RedisConfig {
-    static COUNT: AtomicU32 = AtomicU32::new(0);
-    let prefix = format!("test-{}-{}:", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-    RedisConfig { prefix, ..config }
+    RedisConfig { prefix: format!("test-{:016x}:", rand::random::<u64>()), ..config }
 }
 
 pub(crate) async fn open(config: RedisConfig) -> RedisQueue {
