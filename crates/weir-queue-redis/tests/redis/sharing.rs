@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use weir_core::{Clock as _, RateLimits, Timestamp, plan::NextRun};
-use weir_queue::{Edit, Permits as _, Publication, Schedule as _, SlotAnswer, Wake};
+use weir_queue::{Edit, Permits as _, Publication, Published, Schedule as _, SlotAnswer, Wake};
 use weir_queue_redis::{RedisConfig, RedisQueue};
 
 use crate::support::{self, claim, destination, eventually, permits, wake};
@@ -27,8 +27,6 @@ async fn run_jobs(queue: &RedisQueue, left: &watch::Sender<usize>) -> usize {
             _ = over.wait_for(|left| *left == 0) => return ran,
             jobs = queue.claim_due(32, Duration::from_secs(4)) => jobs,
         };
-        let leases = jobs.unwrap().leases;
-        let count = leases.len();
         let end = |lease| Publication {
             lease,
             limits: RateLimits::UNLIMITED,
@@ -36,7 +34,10 @@ async fn run_jobs(queue: &RedisQueue, left: &watch::Sender<usize>) -> usize {
             deliveries: Vec::new(),
             next: NextRun::Stop,
         };
-        queue.publish(leases.into_iter().map(end).collect()).await.unwrap();
+        let ends = jobs.unwrap().leases.into_iter().map(end).collect();
+        let answers = queue.publish(ends).await.unwrap();
+        // A lease that ended meanwhile was taken over.
+        let count = answers.iter().filter(|answer| matches!(answer, Published::Done)).count();
         left.send_modify(|left| *left -= count);
         ran += count;
     }
