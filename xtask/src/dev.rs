@@ -28,9 +28,9 @@ struct Role {
 
 const ROLES: [Role; 4] = [
     Role { name: "api", arguments: &["api"] },
-    Role { name: "scheduler", arguments: &["scheduler"] },
-    Role { name: "worker-1", arguments: &["worker"] },
-    Role { name: "worker-2", arguments: &["worker"] },
+    Role { name: "scheduler", arguments: &["scheduler", "--listen", "127.0.0.1:0"] },
+    Role { name: "worker-1", arguments: &["worker", "--listen", "127.0.0.1:0"] },
+    Role { name: "worker-2", arguments: &["worker", "--listen", "127.0.0.1:0"] },
 ];
 
 /// Receivers written by hand listen on the same machine and speak plain http. What the caller has set stays.

@@ -15,6 +15,14 @@ pub struct Claim {
     pub epoch: i64,
 }
 
+/// What a claimed delivery sends, or where it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ClaimedBody {
+    Inline(EventBody),
+    /// Too large for the delivery queue: the worker reads it from the store.
+    InStore,
+}
+
 /// A delivery claimed for one attempt, with all a worker needs.
 #[derive(Debug, Clone)]
 pub struct ClaimedDelivery {
@@ -23,6 +31,6 @@ pub struct ClaimedDelivery {
     pub event_created_at: Timestamp,
     /// Attempts counted so far; this one's number is one more.
     pub attempts: u32,
-    pub body: EventBody,
+    pub body: ClaimedBody,
     pub expires_at: Timestamp,
 }

@@ -79,6 +79,32 @@ pub struct Limiter {
     held_until: Timestamp,
 }
 
+/// A [`Limiter`] taken apart, for a queue that keeps cursors elsewhere.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LimiterParts {
+    /// Each limit and its cursor, the shortest period first.
+    pub lanes: Vec<(RateLimit, Timestamp)>,
+    pub last_start: Option<Timestamp>,
+    pub held_until: Timestamp,
+}
+
+impl From<LimiterParts> for Limiter {
+    fn from(parts: LimiterParts) -> Self {
+        let lanes = parts.lanes.into_iter().map(|(limit, cursor)| Lane::new(limit, cursor)).collect();
+        Self { lanes, last_start: parts.last_start, held_until: parts.held_until }
+    }
+}
+
+impl From<&Limiter> for LimiterParts {
+    fn from(limiter: &Limiter) -> Self {
+        Self {
+            lanes: limiter.lanes.iter().map(|lane| (lane.limit, lane.cursor)).collect(),
+            last_start: limiter.last_start,
+            held_until: limiter.held_until,
+        }
+    }
+}
+
 impl Limiter {
     /// The limiter of a destination that has never sent: the first slot starts at once.
     pub fn new(limits: &RateLimits) -> Self {

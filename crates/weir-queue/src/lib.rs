@@ -34,6 +34,10 @@ use weir_core::{DestinationId, Limiter, RateLimits, Slot, Timestamp, claim::Clai
 /// next is as far away, and a slow limit would never send again. And after a loss of the queue the scheduler must know how
 /// late a slot granted before it can start.
 pub const SLOT_HORIZON: Duration = Duration::from_secs(2);
+/// How long after a send over a standing connection the next one probably finds one too. Node's default keep-alive is 5 s.
+pub const WARM_FOR: Duration = Duration::from_secs(4);
+/// How long a job that waits for a settle waits at most: a settle that never comes must not stop it for good.
+pub const SETTLE_FALLBACK: Duration = Duration::from_secs(1);
 
 /// Both halves of a queue.
 pub trait Queue: Schedule + Permits + Send + Sync + 'static {}
@@ -81,6 +85,9 @@ pub struct Lease {
     /// The cursors up to which permits have been issued; `None` when they are not known (a new queue, or a lost one): the
     /// scheduler recovers them from the store.
     pub issued: Option<Limiter>,
+    /// When the queue began to keep what it knows now: the start of the process, or of Redis. Permits of before are not granted
+    /// slots any more; one that had a slot may still start in the three seconds after.
+    pub known_since: Timestamp,
 }
 
 /// What a claim of due jobs brought.
@@ -110,6 +117,8 @@ pub enum Published {
     /// The lease had expired and the job was claimed again, or its destination was suspended meanwhile. Nothing was
     /// published; the claims go back to the store.
     Stale(Vec<ClaimedDelivery>),
+    /// The queue did not answer: the permits may be out. Their claims must be left to be settled or to expire.
+    Unknown,
 }
 
 /// Names one permit.
@@ -164,6 +173,9 @@ pub trait Schedule {
 pub trait Permits {
     /// Waits for permits and takes up to `max` of them, in the order they were published.
     async fn take(&self, max: usize) -> QueueResult<Vec<Permit>>;
+
+    /// Takes no more: answers what had been fetched for [`Permits::take`] and not yet taken, to go back unsent. The last call.
+    async fn stop_taking(&self) -> Vec<Permit>;
 
     /// Another slot for a permit that has none or missed it; not an attempt. `warm`: a standing connection was found,
     /// so the destination's next permits may be published with their slots. A permit that had a slot and missed it for want

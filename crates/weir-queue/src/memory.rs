@@ -32,7 +32,8 @@ pub struct MemoryQueue {
 
 impl MemoryQueue {
     pub fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { table: Mutex::default(), clock, rescheduled: Notify::new(), published: Notify::new() }
+        let table = Mutex::new(JobTable::new(clock.now()));
+        Self { table, clock, rescheduled: Notify::new(), published: Notify::new() }
     }
 
     // A panic while the lock is held is a bug already reported; the table is still the best state there is.
@@ -126,6 +127,10 @@ impl Permits for MemoryQueue {
             }
             self.published.notified().await;
         }
+    }
+
+    async fn stop_taking(&self) -> Vec<Permit> {
+        self.table().take(usize::MAX)
     }
 
     async fn take_slot(&self, id: PermitId, warm: bool) -> QueueResult<SlotAnswer> {

@@ -4,7 +4,7 @@
 
 use std::{
     sync::Arc,
-    time::{Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use weir_core::{Clock, Timestamp};
@@ -33,7 +33,7 @@ impl Clock for TestClock {
 
 async fn subject() -> Subject {
     let clock = clock();
-    Subject { queue: Arc::new(MemoryQueue::new(clock.clone())), clock }
+    Subject { queue: Arc::new(MemoryQueue::new(clock.clone())), clock, precision: Duration::ZERO }
 }
 
 weir_queue::queue_conformance!(subject);

@@ -14,7 +14,7 @@ use std::{
 use bytes::Bytes;
 use weir_core::{
     DeliveryId, DestinationId, EventId, Limiter, Period, RateLimit, RateLimits, Slot, Timestamp,
-    claim::{Claim, ClaimedDelivery},
+    claim::{Claim, ClaimedBody, ClaimedDelivery},
     event::EventBody,
     plan::{self, Allowance, Observed},
 };
@@ -74,7 +74,7 @@ fn delivery(now: Timestamp) -> ClaimedDelivery {
         event_id: EventId::from_bytes([2; 16]),
         event_created_at: now,
         attempts: 0,
-        body: EventBody::stored(Bytes::new(), 0),
+        body: ClaimedBody::Inline(EventBody::stored(Bytes::new(), 0)),
         expires_at: now + Duration::from_secs(86_400),
     }
 }
@@ -86,7 +86,7 @@ fn limits(of: &[(u32, Period)]) -> RateLimits {
 impl Simulation {
     fn new(limits: RateLimits, weather: Weather) -> Self {
         Self {
-            table: JobTable::default(),
+            table: JobTable::new(START),
             limits,
             paused: false,
             max_in_flight: 10_000,
@@ -118,7 +118,7 @@ impl Simulation {
 
     /// The process dies: everything in memory is gone; the store knows the last recorded send, or that one may be unknown.
     fn crash(&mut self) {
-        self.table = JobTable::default();
+        self.table = JobTable::new(self.now);
         self.happenings.clear();
         self.table.wake(Wake { destination_id: destination(), due: self.now });
     }

@@ -3,7 +3,7 @@
 //! Any number of schedulers may run side by side: a lease carries an epoch, and a publish with a stale one changes nothing.
 //! Whatever was claimed in the store and not published goes back unsent.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use metrics::{counter, histogram};
 use weir_core::{
@@ -11,19 +11,22 @@ use weir_core::{
     claim::ClaimedDelivery,
     plan::{self, Allowance, NextRun, Observed},
 };
-use weir_queue::{DueJobs, Lease, Publication, Published, QueueError, SharedQueue};
-use weir_store::{ClaimRequest, Claims, SharedStore, StoreError};
+use weir_queue::{DueJobs, Lease, Publication, Published, QueueError, SharedQueue, Wake};
+use weir_store::{ClaimRequest, Claims, SendHistory, SharedStore, StoreError};
 
 use crate::Backoff;
 
 /// Jobs claimed in one call.
 const BATCH: usize = 256;
 /// How long a run may take before its jobs are claimed by another.
-const LEASE: Duration = Duration::from_secs(10);
+const LEASE: Duration = Duration::from_secs(4);
 /// How long a published attempt may wait for its send start before its claim expires.
 const START_WITHIN: Duration = Duration::from_secs(60);
 /// More permits than this in the delivery queue mean that the workers are behind; issuing more would only make them late.
 const LAG_DEPTH: usize = 8_192;
+/// This long after the queue lost what it knew, no permit of before starts any more: a worker starts none without having heard
+/// of the queue in the 2.5 seconds before, and then sends within its slot.
+const LAST_OLD_START: Duration = Duration::from_secs(3);
 /// When to try a destination again whose run failed.
 const RETRY_RUN: Duration = Duration::from_millis(250);
 
@@ -126,9 +129,7 @@ impl Scheduler {
         let ids: Vec<_> = lost.iter().map(|run| run.lease.destination_id).collect();
         for (run, history) in lost.iter_mut().zip(self.store.send_history(&ids).await?) {
             let Some(destination) = &run.destination else { continue };
-            // Claims that are out may be sending this very moment. And no send lies in the future, whatever the clock of the
-            // process that recorded it said.
-            let last_start = if history.unsettled { Some(now) } else { history.last_sent_at.map(|at| at.min(now)) };
+            let last_start = latest_start(history, run.lease.known_since, now);
             let mut limiter = Limiter::recovered(&destination.settings.rate_limits, last_start);
             limiter.hold(destination.held_until.unwrap_or(Timestamp::MIN));
             run.recovered = Some(limiter);
@@ -163,19 +164,25 @@ impl Scheduler {
         self.release(answers).await
     }
 
-    /// Gives back what was claimed by a run that came too late.
+    /// Gives back what was claimed by a run that came too late. The run that came before it may have found nothing due because
+    /// of these claims and stopped, so the jobs are woken.
     async fn release(&self, answers: Vec<Published>) -> Result<(), RunError> {
         let stale: Vec<_> = answers
             .into_iter()
             .flat_map(|answer| match answer {
-                Published::Done => Vec::new(),
+                Published::Done | Published::Unknown => Vec::new(),
                 Published::Stale(deliveries) => deliveries,
             })
             .map(|delivery| delivery.claim)
             .collect();
         if !stale.is_empty() {
             counter!("weir_stale_publishes_total").increment(1);
-            self.store.release(stale, self.clock.now()).await?;
+            let now = self.clock.now();
+            let destinations: HashSet<_> = stale.iter().map(|claim| claim.destination_id).collect();
+            self.store.release(stale, now).await?;
+            let wakes: Vec<_> =
+                destinations.into_iter().map(|destination_id| Wake { destination_id, due: now }).collect();
+            self.queue.wake(&wakes).await?;
         }
         Ok(())
     }
@@ -184,6 +191,15 @@ impl Scheduler {
         let publications = runs.into_iter().map(|run| run.into_publication(Vec::new(), NextRun::At(next))).collect();
         self.queue.publish(publications).await.map(drop)
     }
+}
+
+/// The latest instant at which a send can have started, or will yet, that the queue does not know of.
+fn latest_start(history: SendHistory, known_since: Timestamp, now: Timestamp) -> Option<Timestamp> {
+    // No send lies in the future, whatever the clock of the process that recorded it said.
+    let recorded = history.last_sent_at.map(|at| at.min(now));
+    // Claims that are out may belong to permits the queue has lost.
+    let unrecorded = history.unsettled.then_some(known_since + LAST_OLD_START);
+    recorded.max(unrecorded)
 }
 
 impl Run {
@@ -227,5 +243,36 @@ impl Run {
     fn into_publication(self, deliveries: Vec<ClaimedDelivery>, next: NextRun) -> Publication {
         let limits = self.destination.map(|destination| destination.settings.rate_limits.clone()).unwrap_or_default();
         Publication { lease: self.lease, limits, recovered: self.recovered, deliveries, next }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_secs(1_000);
+
+    fn sent(seconds_ago: u64, unsettled: bool) -> SendHistory {
+        SendHistory { last_sent_at: Some(NOW - Duration::from_secs(seconds_ago)), unsettled }
+    }
+
+    #[test]
+    fn cursors_continue_from_the_last_recorded_send() {
+        assert_eq!(latest_start(SendHistory::default(), NOW, NOW), None);
+        assert_eq!(latest_start(sent(7, false), NOW, NOW), Some(NOW - Duration::from_secs(7)));
+        let ahead = SendHistory { last_sent_at: Some(NOW + Duration::from_secs(7)), unsettled: false };
+        assert_eq!(latest_start(ahead, NOW, NOW), Some(NOW), "no send lies in the future");
+    }
+
+    #[test]
+    fn permits_of_a_lost_queue_are_let_pass_before_anything_new_starts() {
+        assert_eq!(latest_start(sent(7, true), NOW, NOW), Some(NOW + LAST_OLD_START));
+    }
+
+    #[test]
+    fn unsettled_claims_hold_nothing_up_long_after_the_queue_was_lost() {
+        let since = NOW - Duration::from_secs(60);
+        assert_eq!(latest_start(sent(7, true), since, NOW), Some(NOW - Duration::from_secs(7)));
+        assert_eq!(latest_start(sent(70, true), since, NOW), Some(since + LAST_OLD_START));
     }
 }

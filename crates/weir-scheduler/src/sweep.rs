@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 use metrics::counter;
 use weir_core::{Clock, Timestamp};
 use weir_queue::{SharedQueue, Wake};
-use weir_store::{Recovered, SharedStore, StoreError};
+use weir_store::{Recovered, SharedStore, Store, StoreError};
 
 /// The time between two sweeps.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -47,7 +47,7 @@ impl Sweeper {
         if let Err(error) = self.store.maintain(now).await {
             tracing::warn!(%error, "could not prepare the store for the days to come; the next sweep tries again");
         }
-        let recovered = recover(&self.store, now, false).await?;
+        let recovered = recover(&*self.store, now, false).await?;
         if recovered != Recovered::default() {
             tracing::warn!(
                 retried = recovered.retried,
@@ -77,11 +77,11 @@ impl Sweeper {
 }
 
 /// Resolves every claim as of unknown outcome: at start, when no other process can hold one.
-pub async fn recover_all(store: &SharedStore, now: Timestamp) -> Result<Recovered, StoreError> {
+pub async fn recover_all(store: &dyn Store, now: Timestamp) -> Result<Recovered, StoreError> {
     recover(store, now, true).await
 }
 
-async fn recover(store: &SharedStore, now: Timestamp, all: bool) -> Result<Recovered, StoreError> {
+async fn recover(store: &dyn Store, now: Timestamp, all: bool) -> Result<Recovered, StoreError> {
     let mut total = Recovered::default();
     loop {
         let recovered = store.recover_claims(now, all, PAGE).await?;

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection, postgres::PgRow};
 use weir_core::{
     DestinationId, Timestamp,
-    claim::{Claim, ClaimedDelivery},
+    claim::{Claim, ClaimedBody, ClaimedDelivery},
 };
 use weir_store::{ClaimRequest, Claims};
 
@@ -161,7 +161,7 @@ fn claimed(row: &PgRow, request: &ClaimRequest) -> Result<ClaimedDelivery, sqlx:
         event_id: event_id(row, 3)?,
         event_created_at: time(row, 6)?,
         attempts: small(row, 5)?,
-        body: rows::body(row, 7)?,
+        body: ClaimedBody::Inline(rows::body(row, 7)?),
         expires_at: request.expires_at,
     })
 }

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use rusqlite::{Connection, Row};
 use weir_core::{
     DeliveryId, EventId, Timestamp,
-    claim::{Claim, ClaimedDelivery},
+    claim::{Claim, ClaimedBody, ClaimedDelivery},
     event::EventBody,
 };
 use weir_store::{ClaimRequest, Claims};
@@ -107,7 +107,7 @@ impl Transaction<'_, '_> {
             event_id,
             event_created_at: waiting.created_at,
             attempts,
-            body: self.body(event_id)?,
+            body: ClaimedBody::Inline(self.body(event_id)?),
             expires_at: request.expires_at,
         })
     }

@@ -15,7 +15,7 @@ use async_trait::async_trait;
 use weir_core::{
     AttemptId, DeliveryId, DeliveryState, Destination, DestinationId, EventId, Period, RateLimit, RateLimits,
     Timestamp,
-    claim::ClaimedDelivery,
+    claim::{ClaimedBody, ClaimedDelivery},
     delivery::{Attempt, AttemptOutcome, Delivery},
     destination::Settings,
     event::{Event, EventBody},
@@ -151,7 +151,8 @@ fn page(limit: u32) -> PageRequest {
 
 /// The `number`-th event, as its body tells.
 fn number_of(claimed: &ClaimedDelivery) -> u64 {
-    let data = claimed.body.data();
+    let ClaimedBody::Inline(body) = &claimed.body else { panic!("a store claims with bodies") };
+    let data = body.data();
     let text = std::str::from_utf8(&data).expect("text");
     text.trim_start_matches("{\"number\": ").trim_end_matches('}').parse().expect("a number")
 }

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use weir_core::{
     DeliveryId, DeliveryState, DestinationId, EventId, Timestamp,
     delivery::{Attempt, Delivery},
-    event::Event,
+    event::{Event, EventBody},
 };
 
 use crate::StoreResult;
@@ -64,6 +64,16 @@ pub struct SendRecord {
 pub trait History {
     /// The event, without its deliveries.
     async fn event(&self, id: EventId) -> StoreResult<Option<Event>>;
+
+    /// The bodies of these events, in the same order; `None` where there is no such event. For the few that are too large for
+    /// the delivery queue, so one by one will do.
+    async fn bodies(&self, ids: &[EventId]) -> StoreResult<Vec<Option<EventBody>>> {
+        let mut bodies = Vec::with_capacity(ids.len());
+        for &id in ids {
+            bodies.push(self.event(id).await?.map(|event| event.body));
+        }
+        Ok(bodies)
+    }
 
     /// Every delivery of an event.
     async fn event_deliveries(&self, id: EventId) -> StoreResult<Vec<Delivery>>;

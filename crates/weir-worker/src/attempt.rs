@@ -3,12 +3,9 @@
 //! The slot is taken once a connection stands. A permit published with a slot waits for it and uses a standing connection;
 //! when there is none, and connecting took longer than the slot, it asks for another slot: not an attempt, no retry burnt.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
 };
 
 use metrics::counter;
@@ -16,6 +13,7 @@ use weir_core::{
     AttemptId, Clock, Slot,
     claim::{Claim, ClaimedDelivery},
     delivery::Attempt,
+    event::EventBody,
     outcome::{self, Effect, Failure, Met},
 };
 use weir_queue::{Permit, PermitId, SharedQueue, SlotAnswer};
@@ -27,8 +25,6 @@ use crate::{
     targets::DestinationTarget,
 };
 
-/// A slot further away than this is not waited for: the destination was held, and the delivery goes back to the store.
-const LONGEST_WAIT: Duration = Duration::from_secs(2);
 /// How often one attempt may find its connection dead before the request left.
 const MAX_DIALS: u32 = 3;
 
@@ -81,8 +77,8 @@ enum Wire {
 }
 
 impl Attempter {
-    pub(crate) async fn make(&self, permit: Permit, target: &DestinationTarget) -> Ended {
-        match self.send(&permit, target).await {
+    pub(crate) async fn make(&self, permit: Permit, body: EventBody, target: &DestinationTarget) -> Ended {
+        match self.send(&permit, &body, target).await {
             Wire::Sent(sent) => self.judge(permit, target, sent),
             Wire::Unreachable(Unreachable { failure, error }) => {
                 let sent = Sent {
@@ -101,7 +97,7 @@ impl Attempter {
         }
     }
 
-    async fn send(&self, permit: &Permit, target: &DestinationTarget) -> Wire {
+    async fn send(&self, permit: &Permit, body: &EventBody, target: &DestinationTarget) -> Wire {
         let timeout = target.timeout();
         let start_by = permit.delivery.expires_at - timeout;
         let mut published = permit.slot;
@@ -130,7 +126,7 @@ impl Attempter {
                 self.outbound.give_back(&target.target, connection);
                 return Wire::Withdrawn;
             }
-            match self.through_the_gate(connection, permit, target, slot).await {
+            match self.through_the_gate(connection, permit, body, target, slot).await {
                 SendResult::Sent(sent) => return Wire::Sent(sent),
                 // Back for another slot, or another connection; nothing has left.
                 SendResult::SlotMissed => {
@@ -157,9 +153,6 @@ impl Attempter {
                 return None;
             }
         };
-        if slot.start.since(self.clock.now()) > LONGEST_WAIT {
-            return None;
-        }
         self.wait_for(slot).await;
         Some(slot)
     }
@@ -175,11 +168,12 @@ impl Attempter {
         &self,
         connection: Connection,
         permit: &Permit,
+        body: &EventBody,
         target: &DestinationTarget,
         slot: Slot,
     ) -> SendResult {
         let delivery = &permit.delivery;
-        let body = delivery.body.bytes().clone();
+        let body = body.bytes().clone();
         let unix_seconds = self.clock.wall().as_secs();
         let id = delivery.event_id.to_string();
         let signature = target.destination.settings.secret.sign(&id, unix_seconds, &body);

@@ -16,7 +16,7 @@ use std::{
 
 use metrics::{counter, gauge};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use weir_core::Clock;
+use weir_core::{Clock, claim::ClaimedBody, event::EventBody};
 use weir_queue::{Permit, SharedQueue};
 use weir_store::{SharedStore, StoreError};
 
@@ -74,6 +74,7 @@ impl Worker {
         self.take_until(shutdown, &attempter, &recording, &slots).await;
 
         stopping.store(true, Ordering::Relaxed);
+        recording.unsent(self.queue.stop_taking().await.into_iter().map(Unsent::from));
         let all_ended = slots.acquire_many(MAX_UNDER_WAY);
         if tokio::time::timeout(self.grace, all_ended).await.is_err() {
             let left = MAX_UNDER_WAY as usize - slots.available_permits();
@@ -126,13 +127,15 @@ impl Worker {
         slots: &Arc<Semaphore>,
     ) -> Result<(), (StoreError, Vec<Permit>)> {
         counter!("weir_permits_taken_total").increment(permits.len() as u64);
-        let resolved = match targets.resolve(&permits).await {
-            Ok(resolved) => resolved,
-            Err(error) => return Err((error, permits)),
+        let resolved = targets.resolve(&permits).await;
+        let bodies = self.bodies(&permits).await;
+        let (resolved, bodies) = match (resolved, bodies) {
+            (Ok(resolved), Ok(bodies)) => (resolved, bodies),
+            (Err(error), _) | (_, Err(error)) => return Err((error, permits)),
         };
         gauge!("weir_attempts_under_way").set((MAX_UNDER_WAY as usize - slots.available_permits()) as f64);
-        for (permit, target) in permits.into_iter().zip(resolved) {
-            let Some(target) = target else {
+        for ((permit, target), body) in permits.into_iter().zip(resolved).zip(bodies) {
+            let (Some(target), Some(body)) = (target, body) else {
                 // Deleted: the release makes it cancelled.
                 recording.unsent([Unsent::from(permit)]);
                 continue;
@@ -142,13 +145,25 @@ impl Worker {
             };
             let (attempter, recording) = (attempter.clone(), recording.clone());
             tokio::spawn(under_way(slot, async move {
-                match attempter.make(permit, &target).await {
+                match attempter.make(permit, body, &target).await {
                     Ended::Recorded(finished) => recording.finished(*finished),
                     Ended::Unsent(unsent) => recording.unsent([unsent]),
                 }
             }));
         }
         Ok(())
+    }
+
+    /// What each permit sends: most bring it with them, the rest are read in one call.
+    async fn bodies(&self, permits: &[Permit]) -> Result<Vec<Option<EventBody>>, StoreError> {
+        let in_store = permits.iter().filter(|permit| permit.delivery.body == ClaimedBody::InStore);
+        let ids: Vec<_> = in_store.map(|permit| permit.delivery.event_id).collect();
+        let mut read = if ids.is_empty() { Vec::new() } else { self.store.bodies(&ids).await? }.into_iter();
+        let body = |permit: &Permit| match &permit.delivery.body {
+            ClaimedBody::Inline(body) => Some(body.clone()),
+            ClaimedBody::InStore => read.next().flatten(),
+        };
+        Ok(permits.iter().map(body).collect())
     }
 }
 

@@ -42,7 +42,7 @@ impl Backends {
                 Ok(Self::Embedded { store, queue, clock })
             }
             Backing::Scaled { postgres, redis } => {
-                let queue = Arc::new(RedisQueue::open(RedisConfig::from_url(redis.as_ref())?).await?);
+                let queue = Arc::new(RedisQueue::open(RedisConfig::from_urls(redis.as_ref())).await?);
                 let now = queue.clock().now();
                 let store = Arc::new(PostgresStore::open(postgres.as_ref(), now).await?);
                 Ok(Self::Scaled { store, queue })

@@ -5,11 +5,12 @@ use std::collections::BTreeSet;
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
 /// What each crate may use of the workspace. A new edge deserves a sentence in ARCHITECTURE.md.
-const ALLOWED: [(&str, &[&str]); 9] = [
+const ALLOWED: [(&str, &[&str]); 11] = [
     ("weir-core", &[]),
     ("weir-store", &["weir-core"]),
     ("weir-queue", &["weir-core"]),
     ("weir-store-postgres", &["weir-core", "weir-store"]),
+    ("weir-queue-redis", &["weir-core", "weir-queue"]),
     ("weir-store-sqlite", &["weir-core", "weir-store"]),
     ("weir-scheduler", &["weir-core", "weir-queue", "weir-store"]),
     ("weir-worker", &["weir-core", "weir-queue", "weir-store"]),

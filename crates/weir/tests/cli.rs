@@ -32,7 +32,7 @@ async fn wrong_settings_end_with_exit_code_2_and_name_themselves() {
     refused(path, &["serve", "--nonsense"], &[], &["--nonsense"]).await;
     refused(path, &["serve"], &[("WEIR_ALLOW_NETWORKS", "10.0.0.0/99")], &["WEIR_ALLOW_NETWORKS"]).await;
     refused(path, &["serve"], &[("WEIR_LISTN", "127.0.0.1:1")], &["WEIR_LISTN", "WEIR_LISTEN"]).await;
-    refused(path, &["serve"], &[("WEIR_REDIS_URL", "redis://127.0.0.1")], &["WEIR_REDIS_URL"]).await;
+    refused(path, &["serve"], &[("WEIR_REDIS_URL", "redis://127.0.0.1")], &["WEIR_REDIS_URL", "postgres://"]).await;
     refused(path, &["serve"], &[("WEIR_DATABASE_URL", "sqlite://missing/folder/weir.db")], &["database"]).await;
     std::fs::write(path.join("weir.toml"), "listne = \"127.0.0.1:0\"\n").unwrap();
     refused(path, &["serve"], &[], &["listne", "weir.toml"]).await;

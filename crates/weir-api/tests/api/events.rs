@@ -3,6 +3,7 @@
 use axum::body::Body;
 use http::{Request, StatusCode};
 use serde_json::{Value, json};
+use weir_core::claim::ClaimedBody;
 
 use crate::harness::{Server, json_request, reply};
 
@@ -71,6 +72,7 @@ async fn data_is_kept_byte_for_byte() {
         assert!(text.contains(&format!("\"data\":{data},")), "{text}");
         let sent = server.claim(&destination).await.pop().unwrap().body;
         let at = &shown.expect(StatusCode::OK)["created_at"];
+        let ClaimedBody::Inline(sent) = sent else { panic!("a store claims with bodies") };
         assert_eq!(sent.bytes(), &format!(r#"{{"id":"{id}","type":"t","timestamp":{at},"data":{data}}}"#));
     }
 }

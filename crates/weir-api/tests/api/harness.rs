@@ -308,6 +308,10 @@ impl Permits for RecordingQueue {
         not_used()
     }
 
+    async fn stop_taking(&self) -> Vec<Permit> {
+        Vec::new()
+    }
+
     async fn take_slot(&self, _: PermitId, _: bool) -> QueueResult<SlotAnswer> {
         not_used()
     }

@@ -1,13 +1,10 @@
 //! One destination's job: where it stands in the schedule, its cursors, and its permits.
 
-use std::{collections::HashMap, time::Duration};
+use std::collections::HashMap;
 
 use weir_core::{Limiter, RateLimits, Slot, Timestamp, limiter};
 
-use crate::SLOT_HORIZON;
-
-/// How long after a send over a standing connection the next one probably finds one too. Node's default keep-alive is 5 s.
-const WARM_FOR: Duration = Duration::from_secs(4);
+use crate::{SLOT_HORIZON, WARM_FOR};
 
 /// Where a job stands.
 ///

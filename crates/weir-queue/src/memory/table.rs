@@ -14,10 +14,8 @@ use weir_core::{
 };
 
 use super::job::{Cursors, Job, Meanwhile, Phase};
-use crate::{Edit, Lease, Permit, PermitId, Publication, Published, SlotAnswer, Wake};
+use crate::{Edit, Lease, Permit, PermitId, Publication, Published, SETTLE_FALLBACK, SlotAnswer, Wake};
 
-/// How long a job that waits for a settle waits at most: a settle that never comes must not stop it for good.
-const SETTLE_FALLBACK: Duration = Duration::from_secs(1);
 /// Idle jobs are kept, so that their next run needs nothing from the store, until there are so many more than busy ones.
 const IDLE_KEPT: usize = 20_000;
 
@@ -37,6 +35,7 @@ pub struct Depths {
 /// Every job of the process.
 #[derive(Debug, Default)]
 pub struct JobTable {
+    known_since: Timestamp,
     jobs: HashMap<DestinationId, Job>,
     schedule: BTreeSet<(Timestamp, DestinationId)>,
     ready: VecDeque<Permit>,
@@ -46,6 +45,11 @@ pub struct JobTable {
 }
 
 impl JobTable {
+    /// An empty table, as at the start of a process.
+    pub fn new(now: Timestamp) -> Self {
+        Self { known_since: now, ..Self::default() }
+    }
+
     /// When the next job is due or the next lease ends.
     pub fn next_due(&self) -> Option<Timestamp> {
         self.schedule.first().map(|&(due, _)| due)
@@ -121,6 +125,7 @@ impl JobTable {
                 queued: job.queued.len() as u32,
                 in_flight: job.in_flight.len() as u32,
                 issued: job.cursors.as_ref().map(|cursors| cursors.issued.clone()),
+                known_since: self.known_since,
             });
         }
         leases

@@ -31,7 +31,7 @@ pub async fn a_claim_names_what_a_worker_needs(subject: Subject) {
     let event = event(1);
     assert_eq!((claimed.event_id, claimed.event_created_at), (event.id, event.created_at));
     assert_eq!((claimed.attempts, claimed.expires_at), (0, request.expires_at));
-    assert_eq!((claimed.claim.destination_id, claimed.body), (destination_id(1), event.body));
+    assert_eq!((claimed.claim.destination_id, claimed.body), (destination_id(1), ClaimedBody::Inline(event.body)));
     let delivery = subject.delivery(claimed.claim.delivery_id).await;
     assert_eq!((delivery.state, delivery.next_attempt_at), (DeliveryState::Delivering, None));
     assert_eq!(delivery.updated_at, NOW + seconds(5));
@@ -200,5 +200,5 @@ pub async fn old_bodies_are_claimed_as_well_as_recent_ones(mut subject: Subject)
     subject.post(1, 151..=200).await;
     let claimed = subject.claim(1, 200).await;
     assert!(claimed.iter().map(number_of).eq(1..=200));
-    assert!(claimed.iter().zip(1..).all(|(claimed, number)| claimed.body == event(number).body));
+    assert!(claimed.iter().zip(1..).all(|(claimed, number)| claimed.body == ClaimedBody::Inline(event(number).body)));
 }

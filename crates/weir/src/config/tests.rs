@@ -23,7 +23,7 @@ fn load(arguments: &[&str], variables: &[(&str, &str)], file: &str) -> Result<Se
     given.add_flags(&flags(arguments));
     given.add_environment(environment(variables))?;
     given.add_file(Path::new("weir.toml"), file)?;
-    Settings::from_given(&given)
+    Settings::from_given(&given, Role::Serve)
 }
 
 fn refusal(arguments: &[&str], variables: &[(&str, &str)], file: &str) -> String {
@@ -36,6 +36,7 @@ fn the_defaults_are_those_of_the_documentation() {
     let expected = Settings {
         listen: "127.0.0.1:8080".parse().unwrap(),
         database_url: DatabaseUrl::Sqlite("weir.db".into()),
+        redis_url: None,
         api_keys: Vec::new(),
         allow_http: false,
         allow_networks: Vec::new(),
@@ -117,11 +118,28 @@ fn an_error_names_the_setting_where_it_came_from_and_the_mend() {
 }
 
 #[test]
-fn the_scaled_backends_are_refused_clearly() {
-    for variable in [("WEIR_DATABASE_URL", "postgres://db/weir"), ("WEIR_REDIS_URL", "redis://cache")] {
-        let message = refusal(&[], &[variable], "");
-        assert!(message.starts_with(variable.0) && message.contains("embedded set-up only"), "{message}");
+fn store_and_queue_go_together() {
+    let backing = |role, variables: &[(&str, &str)]| load(&[], variables, "").unwrap().backing(role);
+    let (postgres, redis) = (("WEIR_DATABASE_URL", "postgres://db/weir"), ("WEIR_REDIS_URL", "redis://cache"));
+    let embedded = Backing::Embedded { database: "weir.db".into() };
+    assert_eq!(backing(Role::Serve, &[]), Ok(embedded));
+    for role in [Role::Serve, Role::Api, Role::Scheduler, Role::Worker] {
+        assert!(matches!(backing(role, &[postgres, redis]), Ok(Backing::Scaled { .. })), "{role:?}");
+        assert_eq!(backing(role, &[postgres]), Err(ConfigError::PostgresAlone));
+        assert_eq!(backing(role, &[redis]), Err(ConfigError::RedisAlone));
     }
+    let alone = backing(Role::Worker, &[]).unwrap_err().to_string();
+    for named in ["weir worker", "WEIR_DATABASE_URL", "WEIR_REDIS_URL", "weir serve"] {
+        assert!(alone.contains(named), "{alone}");
+    }
+}
+
+#[test]
+fn only_the_api_needs_a_key_to_be_reached_from_elsewhere() {
+    let mut given = Given::default();
+    given.add_environment(environment(&[("WEIR_LISTEN", "0.0.0.0:9000")])).unwrap();
+    assert!(matches!(Settings::from_given(&given, Role::Api), Err(ConfigError::OpenToAll { .. })));
+    assert!(Settings::from_given(&given, Role::Worker).is_ok());
 }
 
 #[test]
@@ -151,9 +169,11 @@ fn a_named_file_is_read_and_must_be_there() {
     let path = directory.path().join("other.toml");
     std::fs::write(&path, "listen = '127.0.0.1:4'").unwrap();
     let path = path.to_str().unwrap();
-    let by_flag = Settings::load_from(&flags(&["--config", path]), environment(&[])).unwrap();
-    let by_environment = Settings::load_from(&flags(&[]), environment(&[("WEIR_CONFIG", path)])).unwrap();
+    let by_flag = Settings::load_from(&flags(&["--config", path]), Role::Serve, environment(&[])).unwrap();
+    let by_environment = Settings::load_from(&flags(&[]), Role::Serve, environment(&[("WEIR_CONFIG", path)])).unwrap();
     assert_eq!((by_flag.listen.port(), by_environment.listen.port()), (4, 4));
-    let missing = Settings::load_from(&flags(&["--config", "no/such.toml"]), environment(&[])).unwrap_err().to_string();
+    let missing = Settings::load_from(&flags(&["--config", "no/such.toml"]), Role::Serve, environment(&[]))
+        .unwrap_err()
+        .to_string();
     assert!(missing.starts_with("cannot read the configuration file no/such.toml"), "{missing}");
 }

@@ -1,0 +1,235 @@
+//! Makes connections: shared ones for scripts, one of its own for each blocking reader, one for notices.
+//!
+//! A blocking read holds up everything behind it on its connection, so a reader never shares one; the pool is there for that
+//! exclusivity and nothing else. Every connection has explicit timeouts: redis-rs would give up after 500 ms, in the middle
+//! of a blocking read.
+
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
+
+use deadpool_redis::{Manager, Pool};
+use redis::{
+    AsyncConnectionConfig, Client, ErrorKind, InfoDict, RedisError, RedisResult, TlsCertificates,
+    aio::{ConnectionLike, MultiplexedConnection, PubSub},
+    cluster::ClusterClient,
+    cluster_async::ClusterConnection,
+};
+
+use crate::config::{OpenError, RedisConfig, Topology};
+
+/// How long a blocking read waits for permits.
+pub(crate) const BLOCK: Duration = Duration::from_secs(1);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Blocking reads answer after [`BLOCK`] when nothing comes.
+const READ_TIMEOUT: Duration = BLOCK.saturating_add(RESPONSE_TIMEOUT);
+/// Connections of the pool: the reader, and room for the one that takes its place while it is being closed.
+const EXCLUSIVE: usize = 2;
+const OLDEST_MAJOR: u32 = 7;
+
+/// A connection whose clones share one socket (one to each node).
+#[derive(Clone)]
+pub(crate) enum Shared {
+    Single(MultiplexedConnection),
+    Cluster(ClusterConnection),
+}
+
+/// A connection of a reader's own.
+pub(crate) enum Exclusive {
+    Single(deadpool_redis::Connection),
+    Cluster(ClusterConnection),
+}
+
+impl Exclusive {
+    pub(crate) async fn query<T: redis::FromRedisValue>(&mut self, command: &redis::Cmd) -> RedisResult<T> {
+        match self {
+            Self::Single(connection) => command.query_async(connection).await,
+            Self::Cluster(connection) => command.query_async(connection).await,
+        }
+    }
+
+    /// Closes the connection rather than giving it back: what it was waiting for may still be on its way.
+    pub(crate) fn discard(self) {
+        if let Self::Single(connection) = self {
+            drop(deadpool_redis::Connection::take(connection));
+        }
+    }
+}
+
+enum Route {
+    Single(Pool),
+    Cluster(Box<ClusterRoute>),
+}
+
+struct ClusterRoute {
+    shared: ClusterClient,
+    reading: ClusterClient,
+}
+
+/// Knows how to reach Redis.
+pub(crate) struct Dialer {
+    route: Route,
+    /// Each configured node, for what any of them can answer.
+    nodes: Vec<Client>,
+    next_node: AtomicUsize,
+}
+
+impl Dialer {
+    pub(crate) fn new(config: &RedisConfig) -> Result<Self, OpenError> {
+        let url_error = |error: RedisError| OpenError::Url(error.to_string());
+        if config.topology.urls().iter().any(|url| url.starts_with("rediss:")) {
+            // The workspace's TLS provider; an error means that there is one already.
+            let _ = rustls::crypto::ring::default_provider().install_default();
+        }
+        let nodes: Vec<Client> = config
+            .topology
+            .urls()
+            .iter()
+            .map(|url| client(url, config.trusted_ca.as_deref()).map_err(url_error))
+            .collect::<Result<_, _>>()?;
+        let first = nodes.first().ok_or_else(|| OpenError::Url("no node is named".to_owned()))?;
+        let route = match &config.topology {
+            Topology::Single(_) => {
+                let timeouts = AsyncConnectionConfig::new()
+                    .set_connection_timeout(Some(CONNECT_TIMEOUT))
+                    .set_response_timeout(Some(READ_TIMEOUT));
+                let info = first.get_connection_info().clone();
+                let manager = Manager::new_with_config(info, timeouts).map_err(url_error)?;
+                let pool = Pool::builder(manager).max_size(EXCLUSIVE).build();
+                Route::Single(pool.map_err(|error| OpenError::Url(error.to_string()))?)
+            }
+            Topology::Cluster(urls) => Route::Cluster(Box::new(ClusterRoute {
+                shared: cluster(urls, config, RESPONSE_TIMEOUT).map_err(url_error)?,
+                reading: cluster(urls, config, READ_TIMEOUT).map_err(url_error)?,
+            })),
+        };
+        Ok(Self { route, nodes, next_node: AtomicUsize::new(0) })
+    }
+
+    pub(crate) fn is_cluster(&self) -> bool {
+        matches!(self.route, Route::Cluster(_))
+    }
+
+    pub(crate) async fn shared(&self) -> RedisResult<Shared> {
+        match &self.route {
+            Route::Single(pool) => {
+                let mut connection = deadpool_redis::Connection::take(exclusive(pool).await?);
+                connection.set_response_timeout(RESPONSE_TIMEOUT);
+                Ok(Shared::Single(connection))
+            }
+            Route::Cluster(route) => route.shared.get_async_connection().await.map(Shared::Cluster),
+        }
+    }
+
+    pub(crate) async fn reader(&self) -> RedisResult<Exclusive> {
+        match &self.route {
+            Route::Single(pool) => exclusive(pool).await.map(Exclusive::Single),
+            Route::Cluster(route) => route.reading.get_async_connection().await.map(Exclusive::Cluster),
+        }
+    }
+
+    /// Notices reach every node; each call asks the next one.
+    pub(crate) async fn notices(&self) -> RedisResult<PubSub> {
+        let node = self.next_node.fetch_add(1, Ordering::Relaxed) % self.nodes.len();
+        match tokio::time::timeout(CONNECT_TIMEOUT, self.nodes[node].get_async_pubsub()).await {
+            Ok(connected) => connected,
+            Err(_) => Err(RedisError::from((ErrorKind::Io, "connecting took too long"))),
+        }
+    }
+
+    /// Looks at the first node that answers, and tells its address: whether Weir can work with it.
+    pub(crate) async fn check(&self) -> Result<String, OpenError> {
+        let mut last = Err(OpenError::Url("no node is named".to_owned()));
+        for node in &self.nodes {
+            last = check_node(node).await;
+            if !matches!(last, Err(OpenError::Unreachable { .. })) {
+                break;
+            }
+        }
+        last
+    }
+}
+
+async fn exclusive(pool: &Pool) -> RedisResult<deadpool_redis::Connection> {
+    pool.get().await.map_err(|error| match error {
+        deadpool_redis::PoolError::Backend(error) => error,
+        error => RedisError::from((ErrorKind::Client, "no connection", error.to_string())),
+    })
+}
+
+fn client(url: &str, trusted_ca: Option<&[u8]>) -> RedisResult<Client> {
+    match trusted_ca {
+        Some(root) if url.starts_with("rediss:") => {
+            Client::build_with_tls(url, TlsCertificates { client_tls: None, root_cert: Some(root.to_vec()) })
+        }
+        _ => Client::open(url),
+    }
+}
+
+fn cluster(urls: &[String], config: &RedisConfig, response_timeout: Duration) -> RedisResult<ClusterClient> {
+    let urls: Vec<&str> = urls.iter().map(String::as_str).collect();
+    let builder = ClusterClient::builder(urls)
+        .connection_timeout(CONNECT_TIMEOUT)
+        .response_timeout(response_timeout)
+        .overall_response_timeout(Some(response_timeout * 2));
+    match &config.trusted_ca {
+        Some(root) => builder.certs(TlsCertificates { client_tls: None, root_cert: Some(root.clone()) }).build(),
+        None => builder.build(),
+    }
+}
+
+async fn check_node(node: &Client) -> Result<String, OpenError> {
+    let address = node.get_connection_info().addr().to_string();
+    let timeouts = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(CONNECT_TIMEOUT))
+        .set_response_timeout(Some(RESPONSE_TIMEOUT));
+    let mut connection = node
+        .get_multiplexed_async_connection_with_config(&timeouts)
+        .await
+        .map_err(|error| refused(&address, &error))?;
+    let info: InfoDict = redis::cmd("INFO")
+        .arg("server")
+        .query_async(&mut connection)
+        .await
+        .map_err(|error| refused(&address, &error))?;
+    let version: String = info.get("redis_version").unwrap_or_default();
+    let major = version.split('.').next().and_then(|major| major.parse().ok());
+    if major.is_none_or(|major: u32| major < OLDEST_MAJOR) {
+        return Err(OpenError::TooOld { address, version });
+    }
+    match warn_of_eviction(&mut connection, &address).await {
+        Ok(()) => Ok(address),
+        Err(error) => Err(refused(&address, &error)),
+    }
+}
+
+fn refused(address: &str, error: &RedisError) -> OpenError {
+    let address = address.to_owned();
+    if error.kind() == ErrorKind::AuthenticationFailed || matches!(error.code(), Some("NOAUTH" | "WRONGPASS")) {
+        return OpenError::Password { address };
+    }
+    OpenError::Unreachable { address, reason: error.to_string() }
+}
+
+/// Evicted keys are a lost queue: it recovers, but holds every destination meanwhile.
+async fn warn_of_eviction(connection: &mut impl ConnectionLike, address: &str) -> RedisResult<()> {
+    let asked: RedisResult<Vec<String>> =
+        redis::cmd("CONFIG").arg("GET").arg("maxmemory-policy").query_async(connection).await;
+    match asked {
+        Ok(answer) => {
+            if let Some(policy) = answer.get(1).filter(|policy| *policy != "noeviction") {
+                tracing::warn!(
+                    address,
+                    policy,
+                    "redis_url: set Redis's maxmemory-policy to noeviction; it may drop jobs"
+                );
+            }
+            Ok(())
+        }
+        // Hosted Redis often refuses CONFIG.
+        Err(error) if !error.is_io_error() => Ok(()),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,122 @@
+//! The queue on Redis, a single server or a Cluster: what lets several processes schedule and send side by side.
+//!
+//! Every operation is one Lua script on one shard (`scripts/`), with the same meaning as `weir_queue::memory`'s job table. The
+//! server's clock is the clock; [`RedisClock`] carries it into the process. Redis is a cache of the store: when it loses what
+//! it knew, a new *generation* begins, whose cursors the scheduler recovers from the store.
+//!
+//! ```text
+//!            RedisQueue ── schedule.rs, permits.rs: the traits
+//!                │
+//!              Core ──┬── trunk: one shared connection, scripts in pipelines
+//!                     ├── agenda: when each shard is due        ◀── notices (pub/sub)
+//!                     ├── hands: permits of this process        ◀── notices, reader
+//!                     ├── reports: starts and endings, batched
+//!                     └── clock: offset to the server's TIME
+//!              reader ── blocking reads, a connection of its own
+//! ```
+
+mod agenda;
+mod clock;
+mod config;
+mod connect;
+mod core;
+mod hands;
+mod keys;
+mod permits;
+mod publish;
+mod reader;
+mod reports;
+mod schedule;
+mod scripts;
+mod trunk;
+mod wire;
+
+use std::sync::Arc;
+
+use tokio::{sync::Mutex, task::JoinSet};
+use weir_queue::{QueueError, QueueResult};
+
+use self::{
+    agenda::Agenda,
+    connect::Dialer,
+    core::{Core, unexpected},
+    keys::{Keys, Shard},
+    reader::Reader,
+    scripts::Operation,
+    trunk::Trunk,
+};
+pub use self::{
+    clock::RedisClock,
+    config::{OpenError, RedisConfig, Topology},
+};
+
+/// The schedule, permits and delivery queue of all processes that use this Redis.
+pub struct RedisQueue {
+    core: Arc<Core>,
+    /// Begins with the first take: a process that only ingests reads no permits.
+    reader: Mutex<Option<Reader>>,
+    /// Ends with the queue.
+    _background: JoinSet<()>,
+}
+
+/// How much of everything there is, over all processes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Depths {
+    /// Permits that no worker has read.
+    pub ready: usize,
+    /// Permits whose sends have not started, read or not.
+    pub queued: usize,
+    /// Sends started and not settled.
+    pub in_flight: usize,
+    /// Jobs scheduled or leased.
+    pub jobs: usize,
+    /// Entries of the delivery queue.
+    pub entries: usize,
+    /// Entries that a worker has read and not reported on.
+    pub pending: usize,
+}
+
+impl RedisQueue {
+    /// Connects, checks the server, and sets the clock. Later failures mend themselves.
+    pub async fn open(config: RedisConfig) -> Result<Self, OpenError> {
+        let dialer = Dialer::new(&config)?;
+        let address = dialer.check().await?;
+        let core = Arc::new(Core {
+            keys: Keys::new(&config.prefix),
+            trunk: Trunk::new(dialer),
+            clock: Arc::new(RedisClock::new()),
+            agenda: Agenda::new(),
+            hands: hands::Hands::default(),
+            reports: reports::Reports::default(),
+            config,
+        });
+        core.set_clock().await.map_err(|error| OpenError::Unusable { address, reason: error.to_string() })?;
+        let mut background = JoinSet::new();
+        let of = |core: &Arc<Core>| core.clone();
+        let (clock, notices, tidying, reports) = (of(&core), of(&core), of(&core), of(&core));
+        background.spawn(async move { clock.run_clock().await });
+        background.spawn(async move { notices.run_notices().await });
+        background.spawn(async move { tidying.run_tidying().await });
+        background.spawn(async move { reports.reports.run(&reports).await });
+        Ok(Self { core, reader: Mutex::new(None), _background: background })
+    }
+
+    /// Redis's clock, which slots are in: what a process with this queue must use everywhere.
+    pub fn clock(&self) -> Arc<RedisClock> {
+        self.core.clock.clone()
+    }
+
+    /// Counted in Redis: for gauges and tests.
+    pub async fn depths(&self) -> QueueResult<Depths> {
+        let calls: Vec<_> = Shard::all().map(|shard| self.core.new_call(shard, Operation::Depths)).collect();
+        let mut total = Depths::default();
+        for answered in self.core.call_all(&calls).await {
+            let mut counts = answered?.rest;
+            let Depths { ready, queued, in_flight, jobs, entries, pending } = &mut total;
+            for count in [ready, queued, in_flight, jobs, entries, pending] {
+                *count += counts.next_u64().ok_or_else(|| QueueError::from(unexpected()))? as usize;
+            }
+        }
+        Ok(total)
+    }
+}

@@ -1,0 +1,24 @@
+-- Reads ARGV from front to back. A list comes as its length and its items.
+
+local position = 0
+
+local function text()
+  position = position + 1
+  return ARGV[position]
+end
+
+local function number()
+  return tonumber(text())
+end
+
+local function more()
+  return position < #ARGV
+end
+
+local function list(read)
+  local items = {}
+  for index = 1, number() do
+    items[index] = read()
+  end
+  return items
+end

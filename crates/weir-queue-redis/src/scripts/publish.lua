@@ -1,0 +1,137 @@
+-- Ends runs: moves the cursors over to the limits, appends the permits to the delivery queue, and re-queues or removes each
+-- job. A stale epoch publishes nothing; the repeat of a publication whose answer was lost changes nothing.
+--
+-- KEYS    the shard
+-- ARGV    for each publication:
+--           the destination, the lease's epoch and version, a name that no other publication has
+--           limits, as a list of: limit, period, burst
+--           recovered cursors, as a list of none or one: last start (0: none), held until, a list of: limit, period, burst, cursor
+--           how the job goes on: stop, at, now, paced or on_settle; the due time of `at`, else 0
+--           deliveries, as a list of: when the claim expires, the delivery
+-- Answer  the generation, the shard's earliest due time or nil, for each publication 1 when done and 0 when stale
+
+local function read_limit()
+  return { limit = number(), period = number(), burst = number() }
+end
+
+local function read_lane()
+  local lane = read_limit()
+  lane.cursor = number()
+  return lane
+end
+
+local function read_limiter()
+  local last_start, held_until = number(), number()
+  return { last_start = last_start > 0 and last_start or nil, held_until = held_until, lanes = list(read_lane) }
+end
+
+local function read_delivery()
+  return { expires = number(), payload = text() }
+end
+
+local function read_publication()
+  return {
+    id = text(), epoch = number(), version = number(), name = text(),
+    limits = list(read_limit), recovered = list(read_limiter)[1],
+    next = text(), next_due = number(),
+    deliveries = list(read_delivery),
+  }
+end
+
+local function copy(limiter)
+  return cmsgpack.unpack(cmsgpack.pack(limiter))
+end
+
+local function ensure_cursors(job, run)
+  if not job.slots then
+    job.issued = run.recovered or recovered_limiter(run.limits, now)
+    hold_limiter(job.issued, job.held_until)
+    job.slots = copy(job.issued)
+  end
+  reconfigure(job.issued, run.limits)
+  reconfigure(job.slots, run.limits)
+end
+
+-- Paces one more permit; a warm one gets its slot, and the pace follows slots that were missed and replaced. A cold one takes
+-- its slot a connect time later, which must not slow the pace of those behind it.
+local function issue(job, warm)
+  take_slot(job.issued, now)
+  if not warm then
+    return 0, 0
+  end
+  local slot_start, slot_end = take_near_slot(job, now)
+  catch_up(job.issued, job.slots)
+  return slot_start or 0, slot_end or 0
+end
+
+local function publish_permits(job, run)
+  local warm = now < job.warm_until
+  local queued = queued_of(run.id)
+  for _, delivery in ipairs(run.deliveries) do
+    job.serial = job.serial + 1
+    job.permits_until = math.max(job.permits_until, delivery.expires)
+    redis.call('ZADD', queued, delivery.expires, digits(job.serial))
+    local slot_start, slot_end = issue(job, warm)
+    local permit = struct.pack('>i8i8i8i8i8i8', generation, run.version, job.serial, delivery.expires, slot_start, slot_end)
+    redis.call('XADD', QUEUE, '*', 'permit', permit, 'delivery', delivery.payload)
+  end
+  redis.call('PEXPIREAT', queued, expiry(job.permits_until))
+  redis.call('SADD', BUSY, run.id)
+end
+
+local function has_permits(id)
+  return redis.call('EXISTS', queued_of(id), in_flight_of(id)) > 0
+end
+
+local function requeue(job, run)
+  local id, next_run, woken = run.id, run.next, job.woken
+  if job.edited then
+    schedule(id, job, now, 0, false)
+  elseif next_run == 'stop' and not woken and job.version == run.version then
+    move_job(id, job, 'idle', nil)
+  elseif next_run == 'stop' then
+    schedule(id, job, woken or now, 0, false)
+  elseif next_run == 'at' then
+    schedule(id, job, math.min(woken or run.next_due, run.next_due), 0, false)
+  elseif next_run == 'paced' then
+    local due = math.max(next_start(job.issued, now) - LEAD, now + CADENCE)
+    schedule(id, job, due, due, false)
+  elseif next_run == 'on_settle' and not job.settled and has_permits(id) then
+    schedule(id, job, now + SETTLE_FALLBACK, now + SETTLE_FALLBACK, true)
+  else
+    -- At once; room may have come since the lease was given.
+    schedule(id, job, now, now, false)
+  end
+end
+
+local function publish(run)
+  local job = load_job(run.id)
+  if job.published == run.name then
+    return 1
+  end
+  if job.phase ~= 'leased' or job.epoch ~= run.epoch then
+    return 0
+  end
+  if job.suspended_at and job.suspended_at > run.version then
+    schedule(run.id, job, now, 0, false)
+    save_job(run.id, job)
+    return 0
+  end
+  ensure_cursors(job, run)
+  if #run.deliveries > 0 then
+    -- The run read the destination after its last edit and found it neither paused nor deleted.
+    job.suspended_at = nil
+    publish_permits(job, run)
+  end
+  requeue(job, run)
+  job.published = run.name
+  save_job(run.id, job)
+  return 1
+end
+
+local answer = { generation, false }
+while more() do
+  answer[#answer + 1] = publish(read_publication())
+end
+answer[2] = earliest() or false
+return answer

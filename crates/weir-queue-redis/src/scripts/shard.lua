@@ -1,0 +1,130 @@
+-- What every script on a shard begins with: the keys, the time, the generation, and the jobs.
+--
+-- KEYS[1]  the shard; every other key is its name and a suffix, so all of them live in one slot of a Cluster
+--
+-- Times are integer microseconds since the epoch by this server's clock, read once. Numbers go to commands as numbers:
+-- concatenation would cut them to 14 digits.
+
+local SHARD = KEYS[1]
+local SCHEDULE = SHARD .. ':schedule'
+local QUEUE = SHARD .. ':queue'
+local BUSY = SHARD .. ':busy'
+local GENERATION = SHARD .. ':generation'
+local CHANNEL = string.match(SHARD, '^(.*){') .. 'weir:notices'
+local NUMBER = string.match(SHARD, ':(%d+)}$')
+local WORKERS = 'workers'
+
+local clock = redis.call('TIME')
+local now = clock[1] * 1000000 + clock[2]
+
+local function digits(number)
+  return string.format('%.0f', number)
+end
+
+local function notify(what, of, value)
+  redis.call('PUBLISH', CHANNEL, what .. ' ' .. of .. ' ' .. digits(value))
+end
+
+local function queued_of(id)
+  return SHARD .. ':queued:' .. id
+end
+
+local function in_flight_of(id)
+  return SHARD .. ':in_flight:' .. id
+end
+
+local function job_of(id)
+  return SHARD .. ':job:' .. id
+end
+
+-- When the shard's generation began, which is also its name. The data belong to the server process that wrote them: when the
+-- marker is missing (flushed, started empty, evicted) or names another process (restarted, a replica, an older snapshot),
+-- what is here may be stale, and a new generation begins without schedule, queue and permits. Jobs name their generation
+-- and are passed over when they are of another.
+local function current_generation()
+  local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
+  local known = redis.call('HMGET', GENERATION, 'run_id', 'began')
+  if known[1] == run_id and redis.call('EXISTS', QUEUE) == 1 then
+    return tonumber(known[2])
+  end
+  local began = math.max(now, (tonumber(known[2]) or 0) + 1)
+  redis.call('DEL', SCHEDULE, QUEUE, BUSY)
+  redis.call('XGROUP', 'CREATE', QUEUE, WORKERS, '0', 'MKSTREAM')
+  redis.call('HSET', GENERATION, 'run_id', run_id, 'began', began)
+  notify('generation', NUMBER, began)
+  return began
+end
+
+local generation = current_generation()
+
+-- A job that is not known starts its counts at the time, so that no lease, version or serial of a lost one ever comes again.
+local function new_job()
+  return {
+    generation = generation, phase = 'idle', epoch = now, version = now, serial = now,
+    warm_until = 0, held_until = 0, permits_until = 0,
+  }
+end
+
+local function load_job(id)
+  local packed = redis.call('GET', job_of(id))
+  if packed then
+    local job = cmsgpack.unpack(packed)
+    if job.generation == generation then
+      return job
+    end
+  end
+  redis.call('DEL', queued_of(id), in_flight_of(id))
+  return new_job()
+end
+
+-- Until when forgetting the job could change anything: while it is scheduled, held, or has permits, and until the longest
+-- window after its last slot has passed.
+local function needed_until(job)
+  local needed = math.max(now, job.due or 0, job.held_until, job.permits_until)
+  if job.slots then
+    for _, limiter in ipairs({ job.issued, job.slots }) do
+      for _, lane in ipairs(limiter.lanes) do
+        needed = math.max(needed, lane.cursor, (limiter.last_start or 0) + SPAN[lane.period])
+      end
+    end
+  end
+  return needed
+end
+
+local function expiry(time)
+  return math.ceil(time / 1000) + KEPT_MS
+end
+
+local function save_job(id, job)
+  redis.call('SET', job_of(id), cmsgpack.pack(job), 'PXAT', expiry(needed_until(job)))
+end
+
+-- The only place that changes a phase: job and schedule stay in step.
+local function move_job(id, job, phase, due)
+  job.phase = phase
+  job.due = due
+  if due then
+    redis.call('ZADD', SCHEDULE, due, id)
+  else
+    redis.call('ZREM', SCHEDULE, id)
+  end
+end
+
+local function schedule(id, job, due, floor, on_settle)
+  job.floor = floor
+  job.on_settle = on_settle
+  move_job(id, job, 'scheduled', due)
+end
+
+-- The shard's earliest due time; nil when nothing is scheduled.
+local function earliest()
+  return tonumber(redis.call('ZRANGE', SCHEDULE, 0, 0, 'WITHSCORES')[2])
+end
+
+-- Tells waiting schedulers when something became due earlier than they know of.
+local function announce(before)
+  local after = earliest()
+  if after and (not before or after < before) then
+    notify('due', NUMBER, after)
+  end
+end

@@ -1,0 +1,25 @@
+-- Makes sure that jobs run at `due` or earlier: a parked job is pulled forward, but not below its pace.
+--
+-- KEYS    the shard
+-- ARGV    for each wake: the destination, due
+-- Answer  the generation
+
+local before = earliest()
+while more() do
+  local id, due = text(), number()
+  local job = load_job(id)
+  job.version = job.version + 1
+  if job.phase == 'idle' then
+    schedule(id, job, due, 0, false)
+  elseif job.phase == 'scheduled' then
+    local sooner = math.max(due, job.floor)
+    if sooner < job.due then
+      schedule(id, job, sooner, job.floor, job.on_settle)
+    end
+  else
+    job.woken = math.min(job.woken or due, due)
+  end
+  save_job(id, job)
+end
+announce(before)
+return { generation }

@@ -1,0 +1,198 @@
+//! What travels through the delivery queue, and what the scripts answer.
+//!
+//! An entry has two fields: `permit`, six numbers that the publishing script packs, and `delivery`, one field of bytes made
+//! here: ids, claim, attempts, and the body unless it is large.
+
+use bytes::{Buf, BufMut, Bytes};
+use redis::Value;
+use weir_core::{
+    DeliveryId, DestinationId, EventId, Limiter, Timestamp,
+    claim::{Claim, ClaimedBody, ClaimedDelivery},
+    event::EventBody,
+    limiter::LimiterParts,
+};
+use weir_queue::{Lease, PermitId};
+
+use crate::scripts::{from_micros, read_limit};
+
+/// An entry of the delivery queue.
+#[derive(Debug, Clone)]
+pub(crate) struct Entry {
+    pub(crate) entry: String,
+    pub(crate) generation: u64,
+    /// The version of the job that the run had seen.
+    pub(crate) version: u64,
+    pub(crate) id: PermitId,
+    /// By the server's clock, in microseconds.
+    pub(crate) slot: Option<(i64, i64)>,
+    pub(crate) delivery: ClaimedDelivery,
+}
+
+const PERMIT_LEN: usize = 6 * 8;
+const HEAD_LEN: usize = 3 * 16 + 2 * 8 + 4 + 1 + 4;
+
+/// The `delivery` field. Bodies above `largest` stay in the store.
+pub(crate) fn encode(delivery: &ClaimedDelivery, largest: usize) -> Vec<u8> {
+    let body = match &delivery.body {
+        ClaimedBody::Inline(body) if body.bytes().len() <= largest => Some(body),
+        ClaimedBody::Inline(_) | ClaimedBody::InStore => None,
+    };
+    let mut bytes = Vec::with_capacity(HEAD_LEN + body.map_or(0, |body| body.bytes().len()));
+    bytes.put_slice(delivery.claim.delivery_id.as_bytes());
+    bytes.put_slice(delivery.claim.destination_id.as_bytes());
+    bytes.put_slice(delivery.event_id.as_bytes());
+    bytes.put_i64(delivery.claim.epoch);
+    bytes.put_i64(delivery.event_created_at.as_nanos());
+    bytes.put_u32(delivery.attempts);
+    bytes.put_u8(u8::from(body.is_some()));
+    bytes.put_u32(body.map_or(0, EventBody::data_offset));
+    bytes.put_slice(body.map_or(&[], |body| body.bytes()));
+    bytes
+}
+
+/// `None` when the entry is not one of ours.
+pub(crate) fn decode(entry: String, mut permit: Bytes, mut delivery: Bytes) -> Option<Entry> {
+    if permit.len() != PERMIT_LEN || delivery.len() < HEAD_LEN {
+        return None;
+    }
+    let (generation, version, serial) = (permit.get_u64(), permit.get_u64(), permit.get_u64());
+    let expires_at = from_micros(permit.get_i64());
+    let slot = (permit.get_i64(), permit.get_i64());
+    let mut id = || {
+        let mut id = [0; 16];
+        delivery.copy_to_slice(&mut id);
+        id
+    };
+    let (delivery_id, destination_id, event_id) =
+        (DeliveryId::from_bytes(id()), DestinationId::from_bytes(id()), EventId::from_bytes(id()));
+    let claim = Claim { delivery_id, destination_id, epoch: delivery.get_i64() };
+    let event_created_at = Timestamp::from_nanos(delivery.get_i64());
+    let attempts = delivery.get_u32();
+    let is_inline = delivery.get_u8() == 1;
+    let data_offset = delivery.get_u32();
+    let body =
+        if is_inline { ClaimedBody::Inline(EventBody::stored(delivery, data_offset)) } else { ClaimedBody::InStore };
+    Some(Entry {
+        entry,
+        generation,
+        version,
+        id: PermitId { destination_id, serial },
+        slot: (slot.1 > 0).then_some(slot),
+        delivery: ClaimedDelivery { claim, event_id, event_created_at, attempts, body, expires_at },
+    })
+}
+
+/// An answer of a script, read from front to back. Every reader answers `None` for what does not fit.
+pub(crate) struct Answer(std::vec::IntoIter<Value>);
+
+impl Answer {
+    pub(crate) fn new(value: Value) -> Option<Self> {
+        match value {
+            Value::Array(values) => Some(Self(values.into_iter())),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn next_int(&mut self) -> Option<i64> {
+        match self.0.next()? {
+            Value::Int(number) => Some(number),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn next_u64(&mut self) -> Option<u64> {
+        self.next_int()?.try_into().ok()
+    }
+
+    /// A time, or `None` where the script answered nil.
+    pub(crate) fn next_time(&mut self) -> Option<Timestamp> {
+        self.next_int().map(from_micros)
+    }
+
+    fn next_answer(&mut self) -> Option<Self> {
+        Self::new(self.0.next()?)
+    }
+
+    pub(crate) fn next_leases(&mut self, known_since: Timestamp) -> Option<Vec<Lease>> {
+        self.next_answer()?.0.map(|lease| Self::new(lease)?.lease(known_since)).collect()
+    }
+
+    fn lease(mut self, known_since: Timestamp) -> Option<Lease> {
+        let destination_id = match self.0.next()? {
+            Value::BulkString(id) => std::str::from_utf8(&id).ok()?.parse().ok()?,
+            _ => return None,
+        };
+        Some(Lease {
+            destination_id,
+            epoch: self.next_u64()?,
+            version: self.next_u64()?,
+            due: self.next_time()?,
+            queued: self.next_int()?.try_into().ok()?,
+            in_flight: self.next_int()?.try_into().ok()?,
+            issued: match self.next_answer() {
+                Some(limiter) => Some(limiter.limiter()?),
+                None => None,
+            },
+            known_since,
+        })
+    }
+
+    fn limiter(mut self) -> Option<Limiter> {
+        let last_start = self.next_time();
+        let held_until = self.next_time()?;
+        let mut lanes = Vec::new();
+        while let Some(limit) = self.next_int() {
+            lanes.push((read_limit(limit, self.next_int()?, self.next_int()?)?, self.next_time()?));
+        }
+        Some(LimiterParts { lanes, last_start, held_until }.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn delivery(body: ClaimedBody) -> ClaimedDelivery {
+        ClaimedDelivery {
+            claim: Claim {
+                delivery_id: DeliveryId::from_bytes([1; 16]),
+                destination_id: DestinationId::from_bytes([2; 16]),
+                epoch: -3,
+            },
+            event_id: EventId::from_bytes([4; 16]),
+            event_created_at: Timestamp::from_nanos(5),
+            attempts: 6,
+            body,
+            expires_at: Timestamp::from_secs(7),
+        }
+    }
+
+    fn permit(numbers: [i64; 6]) -> Bytes {
+        numbers.iter().flat_map(|number| number.to_be_bytes()).collect()
+    }
+
+    fn sent(delivery: &ClaimedDelivery, largest: usize) -> Entry {
+        let bytes = Bytes::from(encode(delivery, largest));
+        decode("1-0".to_owned(), permit([10, 11, 12, 7_000_000, 0, 0]), bytes).unwrap()
+    }
+
+    #[test]
+    fn a_delivery_is_read_as_it_was_written() {
+        let written = delivery(ClaimedBody::Inline(EventBody::stored(Bytes::from_static(b"{\"a\":1}"), 5)));
+        let read = sent(&written, 100);
+        assert_eq!(format!("{:?}", read.delivery), format!("{written:?}"));
+        assert_eq!((read.generation, read.version, read.id.serial, read.slot), (10, 11, 12, None));
+    }
+
+    #[test]
+    fn a_large_body_stays_in_the_store() {
+        let written = delivery(ClaimedBody::Inline(EventBody::stored(Bytes::from(vec![b'x'; 101]), 0)));
+        assert_eq!(sent(&written, 100).delivery.body, ClaimedBody::InStore);
+    }
+
+    #[test]
+    fn foreign_bytes_are_no_entry() {
+        assert!(decode("1-0".to_owned(), Bytes::new(), Bytes::from(vec![0; HEAD_LEN])).is_none());
+        assert!(decode("1-0".to_owned(), permit([0; 6]), Bytes::from(vec![0; HEAD_LEN - 1])).is_none());
+    }
+}

@@ -1,0 +1,96 @@
+//! Servers with passwords and TLS, and servers that cannot be used.
+
+use std::path::Path;
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use tempfile::TempDir;
+use weir_queue_redis::{OpenError, RedisConfig, RedisQueue, Topology};
+
+use crate::support::{self, Server, permits};
+
+fn at(url: String) -> RedisConfig {
+    RedisConfig::new(Topology::Single(url))
+}
+
+async fn refusal(config: RedisConfig) -> OpenError {
+    match RedisQueue::open(config).await {
+        Ok(_) => panic!("it should be refused"),
+        Err(error) => error,
+    }
+}
+
+fn plain(more: &'static [&'static str]) -> impl FnOnce(u16) -> Vec<String> {
+    move |port| ["--port", &port.to_string()].iter().chain(more).map(|&word| word.to_owned()).collect()
+}
+
+#[tokio::test]
+async fn a_password_is_needed_where_one_is_set() {
+    let server = Server::start_with(tempfile::tempdir().unwrap(), plain(&["--requirepass", "open-sesame"])).await;
+    let port = server.port();
+    for url in [server.url(), format!("redis://:wrong@127.0.0.1:{port}")] {
+        let error = refusal(at(url)).await;
+        assert!(matches!(error, OpenError::Password { .. }), "{error:?}");
+        let text = error.to_string();
+        assert!(text.starts_with("redis_url:") && !text.contains("wrong"), "{text}");
+    }
+    let queue = support::open(at(format!("redis://:open-sesame@127.0.0.1:{port}"))).await;
+    assert_eq!(permits(&queue, 2).await.len(), 2);
+}
+
+#[tokio::test]
+async fn a_server_over_tls_is_used_when_its_authority_is_trusted() {
+    let directory = tempfile::tempdir().unwrap();
+    let authority = write_certificates(directory.path());
+    let file = |directory: &TempDir, name: &str| directory.path().join(name).display().to_string();
+    let (certificate, key, root) =
+        (file(&directory, "cert.pem"), file(&directory, "key.pem"), file(&directory, "ca.pem"));
+    let server = Server::start_with(directory, move |port| {
+        let port = port.to_string();
+        let words = ["--port", "0", "--tls-port", &port, "--tls-auth-clients", "no"];
+        let files = ["--tls-cert-file", &certificate, "--tls-key-file", &key, "--tls-ca-cert-file", &root];
+        words.iter().chain(&files).map(|&word| word.to_owned()).collect()
+    })
+    .await;
+    let url = format!("rediss://localhost:{}", server.port());
+    let error = refusal(at(url.clone())).await;
+    assert!(matches!(error, OpenError::Unreachable { .. }), "{error:?}");
+    let queue = support::open(RedisConfig { trusted_ca: Some(authority), ..at(url) }).await;
+    assert_eq!(permits(&queue, 2).await.len(), 2, "scripts and the blocking reader go over TLS");
+}
+
+/// A certificate for `localhost` and its authority, which is answered in PEM.
+fn write_certificates(directory: &Path) -> Vec<u8> {
+    let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+    let key = KeyPair::generate().unwrap();
+    let certificate =
+        CertificateParams::new(vec!["localhost".to_owned()]).unwrap().signed_by(&key, &authority).unwrap();
+    std::fs::write(directory.join("cert.pem"), certificate.pem()).unwrap();
+    std::fs::write(directory.join("key.pem"), key.serialize_pem()).unwrap();
+    std::fs::write(directory.join("ca.pem"), authority.pem()).unwrap();
+    authority.pem().into_bytes()
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_named() {
+    let server = Server::start().await;
+    let (url, port) = (server.url(), server.port());
+    drop(server);
+    let error = refusal(at(url)).await;
+    assert!(matches!(error, OpenError::Unreachable { .. }), "{error:?}");
+    assert!(error.to_string().contains(&format!("redis_url: cannot reach Redis at 127.0.0.1:{port}")), "{error}");
+}
+
+#[tokio::test]
+async fn what_is_not_a_url_is_refused() {
+    let error = refusal(at("localhost".to_owned())).await;
+    assert!(matches!(error, OpenError::Url(_)), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_is_no_cluster_is_not_used_as_one() {
+    let server = Server::start().await;
+    let error = refusal(RedisConfig::new(Topology::Cluster(vec![server.url()]))).await;
+    assert!(matches!(error, OpenError::Unusable { .. }), "{error:?}");
+}

@@ -1,0 +1,98 @@
+//! Redis that loses what it knew: nothing of before is used, and the queue goes on by itself.
+
+use weir_core::{Clock as _, plan::NextRun};
+use weir_queue::{Lease, Permit, Permits as _, Published, Schedule as _, SlotAnswer};
+use weir_queue_redis::RedisQueue;
+
+use crate::support::{self, Server, claim, destination, eventually, permits, publication, wake};
+
+/// A queue whose server has a permit of it in a worker's hands, and a lease in a scheduler's.
+struct Before {
+    queue: RedisQueue,
+    permit: Permit,
+    lease: Lease,
+}
+
+impl Before {
+    async fn on(server: &Server) -> Self {
+        let queue = support::open(server.config()).await;
+        let permit = permits(&queue, 1).await.remove(0);
+        assert!(matches!(queue.take_slot(permit.id, true).await.unwrap(), SlotAnswer::Granted(_)));
+        wake(&queue, destination(1)).await.unwrap();
+        let lease = claim(&queue).await;
+        assert!(lease.issued.is_some());
+        Self { queue, permit, lease }
+    }
+
+    /// What the queue knew is gone: a job that is woken again has no cursors, and nothing of before counts.
+    async fn assert_lost(self) {
+        let Self { queue, permit, lease } = self;
+        eventually("the queue is back", async || wake(&queue, destination(1)).await.is_ok()).await;
+        let fresh = claim(&queue).await;
+        assert!(fresh.issued.is_none(), "cursors of before are not trusted");
+        assert!(fresh.known_since > lease.known_since && fresh.known_since <= queue.clock().now());
+        assert!(fresh.epoch > lease.epoch);
+        assert_eq!((fresh.queued, fresh.in_flight), (0, 0));
+        let stale = publication(&queue, lease, 3, NextRun::Stop);
+        assert!(matches!(queue.publish(vec![stale]).await.unwrap()[..], [Published::Stale(_)]));
+        assert!(!queue.start(permit.id), "a permit of before is not started");
+        assert_eq!(queue.take_slot(permit.id, true).await.unwrap(), SlotAnswer::Withdrawn);
+        let published = queue.publish(vec![publication(&queue, fresh, 2, NextRun::Stop)]).await.unwrap();
+        assert!(matches!(published[..], [Published::Done]));
+        let again = support::take(&queue, 2).await;
+        assert!(again.iter().all(|permit| permit.delivery.claim.destination_id == destination(1)));
+        let ids: Vec<_> = again.iter().map(|permit| permit.id).collect();
+        queue.settle(&ids).await.unwrap();
+        let depths = queue.depths().await.unwrap();
+        assert_eq!(
+            (depths.queued, depths.in_flight, depths.entries),
+            (0, 0, 0),
+            "only what was published since came out"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_flushed_server_begins_a_new_generation() {
+    let server = Server::start().await;
+    let before = Before::on(&server).await;
+    server.command(&["FLUSHALL"]).await;
+    before.assert_lost().await;
+}
+
+#[tokio::test]
+async fn a_server_that_comes_back_empty_begins_a_new_generation() {
+    let mut server = Server::start().await;
+    let before = Before::on(&server).await;
+    server.restart().await;
+    before.assert_lost().await;
+}
+
+#[tokio::test]
+async fn a_server_that_comes_back_with_an_older_snapshot_begins_a_new_generation() {
+    let mut server = Server::start().await;
+    let queue = support::open(server.config()).await;
+    wake(&queue, destination(1)).await.unwrap();
+    let lease = claim(&queue).await;
+    queue.publish(vec![publication(&queue, lease, 5, NextRun::Stop)]).await.unwrap();
+    // The snapshot holds permits that nobody has read; read and used afterwards, they must not come out of it again.
+    server.command(&["SAVE"]).await;
+    let used: Vec<_> = support::take(&queue, 5).await.iter().map(|permit| permit.id).collect();
+    queue.settle(&used).await.unwrap();
+    drop(queue);
+    let before = Before::on(&server).await;
+    server.restart().await;
+    before.assert_lost().await;
+}
+
+#[tokio::test]
+async fn a_lost_stream_begins_a_new_generation() {
+    let server = Server::start().await;
+    let before = Before::on(&server).await;
+    let redis::Value::Array(keys) = server.command(&["KEYS", "*:queue"]).await else { panic!("a list of keys") };
+    for key in keys {
+        let key: String = redis::from_redis_value(key).unwrap();
+        server.command(&["DEL", &key]).await;
+    }
+    before.assert_lost().await;
+}

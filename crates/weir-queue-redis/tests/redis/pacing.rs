@@ -1,0 +1,146 @@
+//! The guarantee, and the use of what it allows, with two schedulers and two workers on one Redis.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::task::JoinSet;
+use weir_core::{
+    Clock as _, Limiter, Timestamp,
+    plan::{self, Observed},
+};
+use weir_queue::{Lease, Permit, Permits as _, Publication, Schedule as _, SlotAnswer};
+use weir_queue_redis::{RedisConfig, RedisQueue};
+
+use crate::support::{self, delivery, destination, per_second, wake};
+
+const RATE: u32 = 100;
+const SECONDS: u64 = 4;
+/// What two clocks may differ by, in the record of the sends.
+const CLOCK_ERROR: Duration = Duration::from_millis(1);
+
+#[derive(Default)]
+struct Seen {
+    sends: Mutex<Vec<Timestamp>>,
+    /// Slots that a worker came too late for: the machine's doing, not the queue's.
+    missed: AtomicUsize,
+}
+
+/// What a scheduler does, with a backlog that never ends.
+async fn schedule(queue: Arc<RedisQueue>) {
+    loop {
+        let leases = queue.claim_due(16, Duration::from_secs(4)).await.unwrap().leases;
+        queue.publish(leases.into_iter().map(|lease| run(&queue, lease)).collect()).await.unwrap();
+    }
+}
+
+fn run(queue: &RedisQueue, lease: Lease) -> Publication {
+    let limits = per_second(RATE);
+    let recovered = lease.issued.is_none().then(|| Limiter::new(&limits));
+    let mut issued = lease.issued.clone().or(recovered.clone()).unwrap();
+    issued.reconfigure(&limits);
+    let allowance = plan::allowance(&Observed {
+        now: queue.clock().now(),
+        issued: &issued,
+        queued: lease.queued,
+        in_flight: lease.in_flight,
+        max_in_flight: 64,
+        max_queued: limits.max_queued(),
+        suspended: false,
+        lagging: false,
+    });
+    let to = lease.destination_id;
+    let deliveries = (0..allowance.allow).map(|_| delivery(queue, to, 1, Duration::from_secs(30))).collect();
+    Publication { lease, limits, recovered, deliveries, next: plan::next_run(allowance, allowance.allow, None) }
+}
+
+/// What a worker does with standing connections, to a destination that answers at once.
+async fn work(queue: Arc<RedisQueue>, seen: Arc<Seen>) {
+    let mut attempts = JoinSet::new();
+    loop {
+        for permit in queue.take(64).await.unwrap() {
+            attempts.spawn(attempt(queue.clone(), permit, seen.clone()));
+        }
+    }
+}
+
+async fn attempt(queue: Arc<RedisQueue>, permit: Permit, seen: Arc<Seen>) {
+    let clock = queue.clock();
+    let mut published = permit.slot;
+    loop {
+        let slot = match published.take() {
+            Some(slot) if !slot.is_over(clock.now()) => slot,
+            late => match queue.take_slot(permit.id, true).await.unwrap() {
+                SlotAnswer::Granted(slot) => {
+                    seen.missed.fetch_add(usize::from(late.is_some()), Ordering::Relaxed);
+                    slot
+                }
+                SlotAnswer::Withdrawn => return,
+            },
+        };
+        tokio::time::sleep(slot.start.since(clock.now())).await;
+        if !queue.start(permit.id) {
+            return;
+        }
+        let now = clock.now();
+        if slot.contains(now) {
+            seen.sends.lock().unwrap().push(now);
+            return queue.settle(&[permit.id]).await.unwrap();
+        }
+        seen.missed.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// For how much of the time this test was kept from running by whatever else the machine does: what the queue hands out is
+/// judged by the rest.
+async fn stalls_for(duration: Duration) -> f64 {
+    let tick = Duration::from_millis(5);
+    let begin = tokio::time::Instant::now();
+    let mut stalled = Duration::ZERO;
+    while begin.elapsed() < duration {
+        let before = tokio::time::Instant::now();
+        tokio::time::sleep(tick).await;
+        // A timer is up to a millisecond late by itself.
+        stalled += before.elapsed().saturating_sub(tick + Duration::from_millis(2));
+    }
+    stalled.as_secs_f64() / duration.as_secs_f64()
+}
+
+async fn assert_paced(config: RedisConfig) {
+    let seen = Arc::new(Seen::default());
+    let mut processes = JoinSet::new();
+    for _ in 0..2 {
+        let queue = Arc::new(support::open(config.clone()).await);
+        wake(&queue, destination(1)).await.unwrap();
+        processes.spawn(schedule(queue.clone()));
+        processes.spawn(work(queue, seen.clone()));
+    }
+    let stalled = stalls_for(Duration::from_secs(SECONDS)).await;
+    processes.shutdown().await;
+    let mut sends = seen.sends.lock().unwrap().clone();
+    sends.sort();
+    for (first, last) in sends.iter().zip(sends.iter().skip(RATE as usize)) {
+        let span = last.since(*first);
+        assert!(span + CLOCK_ERROR >= Duration::from_secs(1), "{} sends within {span:?}", RATE + 1);
+    }
+    let missed = seen.missed.load(Ordering::Relaxed);
+    let handed_out = (sends.len() + missed) as f64 / (f64::from(RATE) * SECONDS as f64);
+    assert!(
+        handed_out >= 0.95 - 2.0 * stalled,
+        "only {handed_out:.3} of the limit was handed out; {missed} slots were missed, {stalled:.3} of the time nothing ran"
+    );
+}
+
+#[tokio::test]
+async fn a_limit_is_kept_and_used_by_two_processes() {
+    assert_paced(support::shared_config()).await;
+}
+
+#[tokio::test]
+async fn a_limit_is_kept_and_used_by_two_processes_on_a_cluster() {
+    assert_paced(support::cluster_config()).await;
+}

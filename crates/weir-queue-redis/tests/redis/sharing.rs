@@ -1,0 +1,141 @@
+//! Several processes on one queue; here each is a `RedisQueue` of its own.
+
+use std::time::Duration;
+
+use tokio::sync::watch;
+use weir_core::{Clock as _, RateLimits, Timestamp, plan::NextRun};
+use weir_queue::{Edit, Permits as _, Publication, Published, Schedule as _, SlotAnswer, Wake};
+use weir_queue_redis::{RedisConfig, RedisQueue};
+
+use crate::support::{self, claim, destination, eventually, permits, wake};
+
+/// Two processes with the same keys.
+async fn two() -> (RedisQueue, RedisQueue) {
+    two_on(support::shared_config()).await
+}
+
+async fn two_on(config: RedisConfig) -> (RedisQueue, RedisQueue) {
+    (support::open(config.clone()).await, support::open(config).await)
+}
+
+/// Runs jobs until all have run; answers how many this one ran.
+async fn run_jobs(queue: &RedisQueue, left: &watch::Sender<usize>) -> usize {
+    let mut over = left.subscribe();
+    let mut ran = 0;
+    loop {
+        let jobs = tokio::select! {
+            _ = over.wait_for(|left| *left == 0) => return ran,
+            jobs = queue.claim_due(32, Duration::from_secs(4)) => jobs,
+        };
+        let end = |lease| Publication {
+            lease,
+            limits: RateLimits::UNLIMITED,
+            recovered: None,
+            deliveries: Vec::new(),
+            next: NextRun::Stop,
+        };
+        let ends = jobs.unwrap().leases.into_iter().map(end).collect();
+        let answers = queue.publish(ends).await.unwrap();
+        // A lease that ended meanwhile was taken over.
+        let count = answers.iter().filter(|answer| matches!(answer, Published::Done)).count();
+        left.send_modify(|left| *left -= count);
+        ran += count;
+    }
+}
+
+#[tokio::test]
+async fn two_schedulers_share_a_thousand_jobs_about_evenly() {
+    let (one, other) = two().await;
+    let due = one.clock().now();
+    let wakes: Vec<_> = (0..1_000).map(|number| Wake { destination_id: destination(number), due }).collect();
+    one.wake(&wakes).await.unwrap();
+    let left = watch::Sender::new(1_000);
+    let (by_one, by_other) = tokio::join!(run_jobs(&one, &left), run_jobs(&other, &left));
+    assert_eq!(by_one + by_other, 1_000, "each job ran once");
+    assert!(by_one.abs_diff(by_other) <= 300, "{by_one} and {by_other}");
+    assert_eq!(one.depths().await.unwrap().jobs, 0);
+}
+
+#[tokio::test]
+async fn the_job_of_a_scheduler_that_died_is_taken_over_when_its_lease_ends() {
+    let (dying, living) = two().await;
+    wake(&dying, destination(1)).await.unwrap();
+    let lost = claim(&dying).await;
+    drop(dying);
+    let taken_over = claim(&living).await;
+    assert_eq!(taken_over.destination_id, lost.destination_id);
+    assert!(taken_over.epoch > lost.epoch);
+}
+
+#[tokio::test]
+async fn a_wake_in_one_process_brings_a_claim_in_another() {
+    assert_wakes(two().await).await;
+}
+
+#[tokio::test]
+async fn a_wake_in_one_process_brings_a_claim_in_another_across_a_cluster() {
+    assert_wakes(two_on(support::cluster_config()).await).await;
+}
+
+async fn assert_wakes((one, other): (RedisQueue, RedisQueue)) {
+    // Both have looked at every shard and found nothing.
+    for queue in [&one, &other] {
+        let looked = tokio::time::timeout(Duration::from_millis(50), queue.claim_due(16, Duration::from_secs(4))).await;
+        assert!(looked.is_err());
+    }
+    let (claimed, ()) = tokio::join!(claim(&other), async { wake(&one, destination(1)).await.unwrap() });
+    assert_eq!(claimed.destination_id, destination(1));
+}
+
+#[tokio::test]
+async fn a_suspension_in_one_process_withdraws_permits_in_another() {
+    assert_withdraws(two().await).await;
+}
+
+#[tokio::test]
+async fn a_suspension_in_one_process_withdraws_permits_in_another_across_a_cluster() {
+    assert_withdraws(two_on(support::cluster_config()).await).await;
+}
+
+async fn assert_withdraws((one, other): (RedisQueue, RedisQueue)) {
+    let permit = permits(&other, 1).await.remove(0);
+    other.take_slot(permit.id, true).await.unwrap();
+    one.edited(&[Edit { destination_id: destination(1), suspended: true }]).await.unwrap();
+    assert_eq!(other.take_slot(permit.id, true).await.unwrap(), SlotAnswer::Withdrawn);
+    eventually("the notice arrives", async || !other.start(permit.id)).await;
+}
+
+#[tokio::test]
+async fn a_hold_in_one_process_moves_slots_in_another() {
+    let (one, other) = two().await;
+    let permit = permits(&other, 1).await.remove(0);
+    let until = one.clock().now() + Duration::from_secs(20);
+    one.hold(destination(1), until).await.unwrap();
+    let SlotAnswer::Granted(slot) = other.take_slot(permit.id, true).await.unwrap() else { panic!("only held") };
+    assert!(slot.start >= until);
+}
+
+#[tokio::test]
+async fn slots_taken_by_two_processes_keep_their_distance() {
+    let (one, other) = two().await;
+    let mine = permits(&one, 10).await;
+    let mut starts: Vec<Timestamp> = Vec::new();
+    for (permit, queue) in mine.iter().zip([&one, &other].into_iter().cycle()) {
+        let SlotAnswer::Granted(slot) = queue.take_slot(permit.id, true).await.unwrap() else { panic!("good permits") };
+        starts.push(slot.start);
+    }
+    for pair in starts.windows(2) {
+        // The first slot starts `now`, the others a spacing apart; each process narrows by its own error.
+        assert!(pair[1].since(pair[0]) + Duration::from_millis(4) >= Duration::from_millis(101), "{starts:?}");
+    }
+}
+
+#[tokio::test]
+async fn clocks_of_two_processes_agree() {
+    let (one, other) = two().await;
+    let first = one.clock().now();
+    let between = other.clock().now();
+    let last = one.clock().now();
+    let error = Duration::from_millis(4);
+    assert!(between + error >= first && between <= last + error, "{first:?} {between:?} {last:?}");
+}

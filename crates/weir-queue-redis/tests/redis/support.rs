@@ -1,0 +1,199 @@
+//! Queues for tests, and servers for those tests that must have their own.
+
+use std::{
+    process::{Child, Command, Stdio},
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use tempfile::TempDir;
+use weir_core::{
+    Clock as _, DeliveryId, DestinationId, EventId, Limiter, Period, RateLimit, RateLimits, Timestamp,
+    claim::{Claim, ClaimedBody, ClaimedDelivery},
+    event::EventBody,
+    plan::NextRun,
+};
+use weir_queue::{
+    Lease, Permit, Permits as _, Publication, Published, QueueResult, Schedule as _, Wake, conformance::Subject,
+};
+use weir_queue_redis::{RedisConfig, RedisQueue, Topology};
+
+/// On a machine this busy, what the way to Redis may cost a slot.
+const PRECISION: Duration = Duration::from_millis(10);
+
+pub(crate) fn shared_config() -> RedisConfig {
+    with_own_keys(RedisConfig::new(Topology::Single(provided("WEIR_TEST_REDIS_URL"))))
+}
+
+pub(crate) fn cluster_config() -> RedisConfig {
+    let urls = provided("WEIR_TEST_REDIS_CLUSTER_URL").split(',').map(str::to_owned).collect();
+    with_own_keys(RedisConfig::new(Topology::Cluster(urls)))
+}
+
+fn provided(variable: &str) -> String {
+    std::env::var(variable).unwrap_or_else(|_| {
+        panic!("these tests need a server: run them with `cargo xtask test`, which provides it, or set {variable}")
+    })
+}
+
+/// Tests run side by side, and so do runs of them.
+fn with_own_keys(config: RedisConfig) -> RedisConfig {
+    RedisConfig { prefix: format!("test-{:016x}:", rand::random::<u64>()), ..config }
+}
+
+pub(crate) async fn open(config: RedisConfig) -> RedisQueue {
+    RedisQueue::open(config).await.unwrap()
+}
+
+pub(crate) fn subject_of(queue: RedisQueue) -> Subject {
+    let clock = queue.clock();
+    Subject { queue: Arc::new(queue), clock, precision: PRECISION }
+}
+
+/// A redis-server of the test's own, which may be killed.
+pub(crate) struct Server {
+    process: Child,
+    /// Removed with the server.
+    _directory: TempDir,
+    port: u16,
+    arguments: Vec<String>,
+}
+
+impl Server {
+    pub(crate) async fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        Self::start_with(directory, |port| vec!["--port".to_owned(), port.to_string()]).await
+    }
+
+    /// `arguments` must make the server listen on the port they are given.
+    pub(crate) async fn start_with(directory: TempDir, arguments: impl FnOnce(u16) -> Vec<String>) -> Self {
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let mut arguments = arguments(port);
+        // No snapshots but those the test asks for.
+        arguments.extend(["--save".to_owned(), String::new(), "--dir".to_owned()]);
+        arguments.push(directory.path().display().to_string());
+        let process = run(&arguments);
+        let server = Self { process, _directory: directory, port, arguments };
+        server.listening().await;
+        server
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    pub(crate) fn config(&self) -> RedisConfig {
+        RedisConfig::new(Topology::Single(self.url()))
+    }
+
+    pub(crate) async fn command(&self, words: &[&str]) -> redis::Value {
+        let client = redis::Client::open(self.url()).unwrap();
+        let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+        let mut command = redis::cmd(words[0]);
+        command.arg(&words[1..]);
+        command.query_async(&mut connection).await.unwrap()
+    }
+
+    /// SIGKILL, and a new process from whatever snapshot there is.
+    pub(crate) async fn restart(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+        self.process = run(&self.arguments);
+        self.listening().await;
+    }
+
+    async fn listening(&self) {
+        eventually("the server listens", async || {
+            tokio::net::TcpStream::connect(("127.0.0.1", self.port)).await.is_ok()
+        })
+        .await;
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn run(arguments: &[String]) -> Child {
+    Command::new("redis-server")
+        .args(arguments)
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("redis-server 7.0 or later must be installed for these tests")
+}
+
+/// Waits for what no signal tells of, in another process.
+pub(crate) async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let waited = async {
+        while !holds().await {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), waited).await.unwrap_or_else(|_| panic!("in vain: {what}"));
+}
+
+pub(crate) fn destination(number: u64) -> DestinationId {
+    DestinationId::new(Timestamp::from_secs(1), u128::from(number))
+}
+
+pub(crate) fn per_second(limit: u32) -> RateLimits {
+    RateLimits::new(RateLimit::new(limit, Period::Second).into_iter().collect()).unwrap()
+}
+
+pub(crate) fn delivery(queue: &RedisQueue, to: DestinationId, number: u8, expires_in: Duration) -> ClaimedDelivery {
+    let now = queue.clock().now();
+    ClaimedDelivery {
+        claim: Claim { delivery_id: DeliveryId::from_bytes([number; 16]), destination_id: to, epoch: 1 },
+        event_id: EventId::from_bytes([number; 16]),
+        event_created_at: now,
+        attempts: 0,
+        body: ClaimedBody::Inline(EventBody::stored(Bytes::from_static(b"{}"), 0)),
+        expires_at: now + expires_in,
+    }
+}
+
+pub(crate) async fn wake(queue: &RedisQueue, id: DestinationId) -> QueueResult<()> {
+    queue.wake(&[Wake { destination_id: id, due: queue.clock().now() }]).await
+}
+
+/// The lease of a job that is due.
+pub(crate) async fn claim(queue: &RedisQueue) -> Lease {
+    let claimed = tokio::time::timeout(Duration::from_secs(5), queue.claim_due(1, Duration::from_secs(4))).await;
+    claimed.expect("a job is due").unwrap().leases.remove(0)
+}
+
+/// A run that publishes `count` deliveries under a limit of ten a second.
+pub(crate) fn publication(queue: &RedisQueue, lease: Lease, count: u8, next: NextRun) -> Publication {
+    let limits = per_second(10);
+    let recovered = lease.issued.is_none().then(|| Limiter::new(&limits));
+    let to = lease.destination_id;
+    let deliveries = (0..count).map(|number| delivery(queue, to, number, Duration::from_secs(30))).collect();
+    Publication { lease, limits, recovered, deliveries, next }
+}
+
+/// Wakes destination 1, runs it once, and takes its permits.
+pub(crate) async fn permits(queue: &RedisQueue, count: u8) -> Vec<Permit> {
+    wake(queue, destination(1)).await.unwrap();
+    let lease = claim(queue).await;
+    let publication = publication(queue, lease, count, NextRun::Stop);
+    let published = queue.publish(vec![publication]).await.unwrap();
+    assert!(matches!(published[..], [Published::Done]), "{published:?}");
+    take(queue, usize::from(count)).await
+}
+
+pub(crate) async fn take(queue: &RedisQueue, count: usize) -> Vec<Permit> {
+    let mut permits = Vec::new();
+    while permits.len() < count {
+        let more = tokio::time::timeout(Duration::from_secs(5), queue.take(count - permits.len())).await;
+        permits.extend(more.expect("permits are published").unwrap());
+    }
+    permits
+}

@@ -1,0 +1,94 @@
+//! What workers leave behind, alive or dead.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use weir_core::{claim::ClaimedBody, event::EventBody, plan::NextRun};
+use weir_queue::{Permits as _, Schedule as _};
+use weir_queue_redis::{Depths, RedisConfig};
+
+use crate::support::{self, Server, claim, delivery, destination, eventually, permits, publication, take, wake};
+
+#[tokio::test]
+async fn nothing_is_left_when_everything_is_settled() {
+    let server = Server::start().await;
+    let queue = support::open(server.config()).await;
+    let permits = permits(&queue, 8).await;
+    for permit in &permits[..5] {
+        queue.take_slot(permit.id, true).await.unwrap();
+        assert!(queue.start(permit.id));
+    }
+    let ids: Vec<_> = permits.iter().map(|permit| permit.id).collect();
+    queue.settle(&ids[..5]).await.unwrap();
+    queue.hand_back(&ids[5..]).await.unwrap();
+    assert_eq!(queue.depths().await.unwrap(), Depths::default());
+    for key in keys(&server, "*dst_*").await {
+        let redis::Value::Int(left) = server.command(&["TTL", &key]).await else { panic!("a number") };
+        assert!((0..120).contains(&left), "{key} stays for {left} s");
+    }
+}
+
+async fn keys(server: &Server, pattern: &str) -> Vec<String> {
+    redis::from_redis_value(server.command(&["KEYS", pattern]).await).unwrap()
+}
+
+#[tokio::test]
+async fn a_start_is_counted_without_anybody_waiting_for_it() {
+    let queue = support::open(support::shared_config()).await;
+    let permit = permits(&queue, 1).await.remove(0);
+    queue.take_slot(permit.id, true).await.unwrap();
+    assert!(queue.start(permit.id));
+    eventually("the start is reported", async || {
+        let depths = queue.depths().await.unwrap();
+        (depths.queued, depths.in_flight, depths.pending) == (0, 1, 0)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn entries_of_a_dead_worker_are_dropped_and_never_sent_again() {
+    let config = RedisConfig { tidy_every: Duration::from_millis(50), ..support::shared_config() };
+    let dying = support::open(config.clone()).await;
+    wake(&dying, destination(1)).await.unwrap();
+    let lease = claim(&dying).await;
+    let mut publication = publication(&dying, lease, 0, NextRun::Stop);
+    publication.deliveries =
+        (0..20).map(|number| delivery(&dying, destination(1), number, Duration::from_millis(400))).collect();
+    dying.publish(vec![publication]).await.unwrap();
+    take(&dying, 10).await;
+    drop(dying);
+    let living = support::open(config).await;
+    assert_eq!(living.depths().await.unwrap().entries, 20);
+    eventually("the entries are dropped", async || living.depths().await.unwrap() == Depths::default()).await;
+    let nothing = tokio::time::timeout(Duration::from_millis(100), living.take(1)).await;
+    assert!(nothing.is_err());
+}
+
+#[tokio::test]
+async fn a_worker_that_stops_gets_back_what_was_prefetched() {
+    let queue = support::open(support::shared_config()).await;
+    wake(&queue, destination(1)).await.unwrap();
+    let lease = claim(&queue).await;
+    queue.publish(vec![publication(&queue, lease, 9, NextRun::Stop)]).await.unwrap();
+    let taken = take(&queue, 1).await;
+    let unused = queue.stop_taking().await;
+    assert_eq!(taken.len() + unused.len(), 9);
+    assert!(queue.take(1).await.is_err(), "it was the last call");
+    let ids: Vec<_> = taken.iter().chain(&unused).map(|permit| permit.id).collect();
+    queue.hand_back(&ids).await.unwrap();
+    assert_eq!(queue.depths().await.unwrap(), Depths::default());
+}
+
+#[tokio::test]
+async fn a_large_body_stays_in_the_store() {
+    let config = RedisConfig { largest_inline_body: 64, ..support::shared_config() };
+    let queue = support::open(config).await;
+    wake(&queue, destination(1)).await.unwrap();
+    let lease = claim(&queue).await;
+    let mut publication = publication(&queue, lease, 2, NextRun::Stop);
+    publication.deliveries[1].body = ClaimedBody::Inline(EventBody::stored(Bytes::from(vec![b'x'; 65]), 0));
+    queue.publish(vec![publication]).await.unwrap();
+    let permits = take(&queue, 2).await;
+    assert!(matches!(permits[0].delivery.body, ClaimedBody::Inline(_)));
+    assert_eq!(permits[1].delivery.body, ClaimedBody::InStore);
+}
