@@ -13,7 +13,7 @@ pub const MAX_PER_RUN: u32 = 512;
 
 /// A run publishes at most this part of `max_in_flight`. What is published together ends about together; were it all of
 /// it, the workers would stand still while the next is claimed.
-const SHARES: u32 = 4;
+const SHARES: u32 = 2;
 
 /// What a run knows about its destination.
 #[derive(Debug, Clone, Copy)]

@@ -14,6 +14,7 @@ use crate::{
     reports::Reports,
     scripts::{Call, Operation, from_micros},
     trunk::{CallError, Trunk},
+    wakes::Wakes,
     wire::Answer,
 };
 
@@ -38,6 +39,7 @@ pub(crate) struct Core {
     pub(crate) agenda: Agenda,
     pub(crate) hands: Hands,
     pub(crate) reports: Reports,
+    pub(crate) wakes: Wakes,
 }
 
 /// What a script answered, after the generation that every answer begins with.

@@ -11,6 +11,7 @@
 //!                     ├── agenda: when each shard is due        ◀── notices (pub/sub)
 //!                     ├── hands: permits of this process        ◀── notices, reader
 //!                     ├── reports: starts and endings, batched
+//!                     ├── wakes: batched, each destination once
 //!                     └── clock: offset to the server's TIME
 //!              reader ── blocking reads, a connection of its own
 //! ```
@@ -29,6 +30,7 @@ mod reports;
 mod schedule;
 mod scripts;
 mod trunk;
+mod wakes;
 mod wire;
 
 use std::sync::Arc;
@@ -88,6 +90,7 @@ impl RedisQueue {
             agenda: Agenda::new(),
             hands: hands::Hands::default(),
             reports: reports::Reports::default(),
+            wakes: wakes::Wakes::default(),
             config,
         });
         core.set_clock().await.map_err(|error| OpenError::Unusable { address, reason: error.to_string() })?;

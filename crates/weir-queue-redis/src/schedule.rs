@@ -47,19 +47,7 @@ impl Schedule for RedisQueue {
     }
 
     async fn wake(&self, wakes: &[Wake]) -> QueueResult<()> {
-        let mut calls = Vec::new();
-        for (shard, wakes) in by_shard(wakes, |wake| wake.destination_id) {
-            let mut call = self.core.new_call(shard, Operation::Wake);
-            for wake in wakes {
-                call.destination(wake.destination_id).not_before(wake.due);
-            }
-            calls.push(call);
-        }
-        self.core.call_all(&calls).await.into_iter().try_for_each(|answered| answered.map(drop))?;
-        for wake in wakes {
-            self.core.agenda.learn(Shard::of(wake.destination_id), wake.due);
-        }
-        Ok(())
+        self.core.wakes.send(&self.core, wakes).await
     }
 
     async fn edited(&self, edits: &[Edit]) -> QueueResult<()> {
