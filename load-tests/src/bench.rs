@@ -21,7 +21,7 @@ const CONNECTIONS: usize = 64;
 /// Fewer, since each carries a hundred events at once.
 const BATCH_CONNECTIONS: usize = 16;
 const BATCH: u64 = 100;
-const MAX_IN_FLIGHT: u32 = 256;
+const MAX_IN_FLIGHT: u32 = 512;
 const OFFERED_PER_S: u32 = 500;
 const LATENCY_SECONDS: u32 = 10;
 const IDLE_SECONDS: u64 = 10;

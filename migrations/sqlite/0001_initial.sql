@@ -40,6 +40,7 @@ CREATE TABLE events (
     created_at      INTEGER NOT NULL,
     idempotency_key TEXT,
     data_offset     INTEGER NOT NULL,
+    deliveries      INTEGER NOT NULL, -- how many it was fanned out to
     body            BLOB    NOT NULL
 ) STRICT;
 CREATE UNIQUE INDEX events_id ON events (id);
@@ -52,6 +53,8 @@ CREATE UNIQUE INDEX events_idempotency ON events (tenant, idempotency_key) WHERE
 --   0 pending, 1 delivering, 2 retrying, 3 delivered, 4 failed, 5 dead, 6 cancelled.
 -- A claimed delivery is `delivering` in the engine's memory and in `claims`; its row keeps the state it waits in, so 1 is
 -- never stored.
+-- One for each event and destination. Its id begins with the millisecond that its event's id begins with, so the deliveries
+-- of an event lie close together and need no index.
 CREATE TABLE deliveries (
     id               BLOB    NOT NULL PRIMARY KEY,
     event_id         BLOB    NOT NULL,
@@ -65,7 +68,6 @@ CREATE TABLE deliveries (
 ) STRICT, WITHOUT ROWID;
 -- Only what waits, one destination after the other, the oldest due first. `state` makes it cover the counts.
 CREATE INDEX deliveries_due ON deliveries (destination_id, next_attempt_at, id, state) WHERE state IN (0, 2);
-CREATE UNIQUE INDEX deliveries_of_event ON deliveries (event_id, destination_id);
 CREATE INDEX deliveries_of_destination ON deliveries (destination_id, id);
 -- What ended badly: rare, and what people look for.
 CREATE INDEX deliveries_ended ON deliveries (state, id) WHERE state IN (4, 5, 6);

@@ -30,10 +30,13 @@ impl History for SqliteStore {
 
     async fn event_deliveries(&self, id: EventId) -> StoreResult<Vec<Delivery>> {
         let sql = format!(
-            "SELECT {DELIVERY_COLUMNS} FROM deliveries d INDEXED BY deliveries_of_event CROSS JOIN events e ON e.id = d.event_id
-             WHERE d.event_id = ? ORDER BY d.id DESC"
+            "SELECT {DELIVERY_COLUMNS} FROM deliveries d NOT INDEXED CROSS JOIN events e ON e.id = d.event_id
+             WHERE d.id >= ? AND d.id < ? AND d.event_id = ? ORDER BY d.id DESC"
         );
-        self.read(sql, one(id.as_bytes()), |row| self.delivery_as_it_is(row)).await
+        let (first, beyond) = delivery_ids_of(&id);
+        let mut values = Values::default();
+        values.owned_blob(first).owned_blob(beyond).blob(id.as_bytes());
+        self.read(sql, values, |row| self.delivery_as_it_is(row)).await
     }
 
     async fn list_events(&self, filter: &EventFilter, page: PageRequest) -> StoreResult<Page<Event>> {
@@ -201,6 +204,14 @@ fn first_id(millis: i64) -> Vec<u8> {
     id
 }
 
+/// Between which ids the deliveries of an event lie: they begin with the same millisecond.
+fn delivery_ids_of(id: &EventId) -> (Vec<u8>, Vec<u8>) {
+    let mut millis = [0; 8];
+    millis[2..].copy_from_slice(&id.as_bytes()[..6]);
+    let millis = i64::from_be_bytes(millis);
+    (first_id(millis), first_id(millis + 1))
+}
+
 pub(crate) fn events_page(filter: &EventFilter, page: PageRequest) -> (String, Values<'_>) {
     let mut conditions = Conditions::new();
     if let Some(event_type) = &filter.event_type {
@@ -224,7 +235,7 @@ pub(crate) fn deliveries_page(filter: &DeliveryFilter, page: PageRequest) -> (St
     // The waiting states and `delivering` have no index in the order of ids, which every ingest and claim would have to
     // keep: their part of the due index or of the claims is read and sorted, however long the history is.
     let (index, predicate) = match (filter.event_id, filter.destination_id, filter.state) {
-        (Some(_), _, _) => ("INDEXED BY deliveries_of_event", None),
+        (Some(_), _, _) => ("NOT INDEXED", None),
         (None, _, Some(Pending | Retrying)) => ("INDEXED BY deliveries_due", Some("d.state IN (0, 2)")),
         (None, Some(_), Some(Failed | Dead | Cancelled)) => {
             ("INDEXED BY deliveries_ended_of_destination", Some("d.state IN (4, 5, 6)"))
@@ -237,6 +248,9 @@ pub(crate) fn deliveries_page(filter: &DeliveryFilter, page: PageRequest) -> (St
         conditions.add(predicate);
     }
     if let Some(id) = &filter.event_id {
+        let (first, beyond) = delivery_ids_of(id);
+        conditions.add("d.id >= ?").owned_blob(first);
+        conditions.add("d.id < ?").owned_blob(beyond);
         conditions.add("d.event_id = ?").blob(id.as_bytes());
     }
     if let Some(id) = &filter.destination_id {

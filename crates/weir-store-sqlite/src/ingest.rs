@@ -26,9 +26,9 @@ impl Ingest for SqliteStore {
 }
 
 pub(crate) static INSERT_EVENTS: Batch = Batch::new(
-    "INSERT OR ROLLBACK INTO events (id, tenant, event_type, created_at, idempotency_key, data_offset, body)
+    "INSERT OR ROLLBACK INTO events (id, tenant, event_type, created_at, idempotency_key, data_offset, deliveries, body)
     SELECT * FROM (VALUES ",
-    "(?,?,?,?,?,?,?)",
+    "(?,?,?,?,?,?,?,?)",
     ",",
     ") AS r WHERE r.column1 IS NOT NULL",
 );
@@ -45,8 +45,7 @@ pub(crate) static INSERT_DELIVERIES: Batch = Batch::new(
 
 /// Which of some idempotency keys are known, with their events and how many deliveries those have.
 pub(crate) static KNOWN_KEYS: Batch = Batch::new(
-    "SELECT e.id, e.tenant, e.event_type, e.created_at, e.idempotency_key, e.data_offset, e.body,
-        (SELECT count(*) FROM deliveries d INDEXED BY deliveries_of_event WHERE d.event_id = e.id)
+    "SELECT e.id, e.tenant, e.event_type, e.created_at, e.idempotency_key, e.data_offset, e.body, e.deliveries
     FROM (VALUES ",
     "(?,?)",
     ",",
@@ -87,7 +86,7 @@ impl Transaction<'_, '_> {
     fn store(&mut self, new: &[&NewEvent]) -> Result<Vec<Outcome>> {
         let known = self.known_keys(new)?;
         let mut answers = Vec::with_capacity(new.len());
-        let mut events: Vec<&Event> = Vec::with_capacity(new.len());
+        let mut events: Vec<(&Event, usize)> = Vec::with_capacity(new.len());
         let mut deliveries: Vec<NewDelivery<'_>> = Vec::with_capacity(new.len());
         // Where the answer to the first event with a key is, among the events of this group.
         let mut first: HashMap<Key<'_>, usize> = HashMap::new();
@@ -110,7 +109,7 @@ impl Transaction<'_, '_> {
                 }
             };
             first.extend(key.map(|key| (key, answers.len())));
-            events.push(event);
+            events.push((event, fan_out.len()));
             deliveries.extend(fan_out.iter().enumerate().map(|(index, &destination_id)| NewDelivery {
                 id: delivery_id(event, *random, index),
                 event,
@@ -128,7 +127,7 @@ impl Transaction<'_, '_> {
         for delivery in &deliveries {
             self.claims.lower_floor(delivery.destination_id, delivery.event.created_at);
         }
-        for event in events {
+        for (event, _) in events {
             self.bodies.insert(event.id, &event.body);
         }
         Ok(answers)
@@ -176,11 +175,11 @@ impl Transaction<'_, '_> {
         destinations
     }
 
-    fn insert_events(&mut self, events: &[&Event]) -> Result<()> {
+    fn insert_events(&mut self, events: &[(&Event, usize)]) -> Result<()> {
         for part in events.chunks(MAX_ROWS) {
             let size = padded(part.len());
-            let mut values = Values::with_capacity(7 * size);
-            for event in part {
+            let mut values = Values::with_capacity(8 * size);
+            for (event, deliveries) in part {
                 values
                     .blob(event.id.as_bytes())
                     .text(&event.tenant)
@@ -188,9 +187,10 @@ impl Transaction<'_, '_> {
                     .int(event.created_at.as_nanos())
                     .optional_text(event.idempotency_key.as_deref())
                     .int(event.body.data_offset().into())
+                    .int(*deliveries as i64)
                     .blob(event.body.bytes());
             }
-            values.nulls(7 * (size - part.len()));
+            values.nulls(8 * (size - part.len()));
             execute(self.connection, &INSERT_EVENTS.sql(size), &values)?;
         }
         Ok(())
@@ -227,8 +227,10 @@ fn answers_of_first(answers: &[Outcome], at: usize) -> Outcome {
     Ok(Ingested { duplicate: true, wake: Vec::new(), ..first })
 }
 
-/// The id of an event's `index`-th delivery. Exclusive or with the index keeps them different within the event and next to
-/// each other in the table.
+/// The id of an event's `index`-th delivery: the time in the event's id, by which the deliveries of an event are found, and
+/// random bits. Exclusive or with the index keeps them different within the event and next to each other in the table.
 fn delivery_id(event: &Event, random: u128, index: usize) -> DeliveryId {
-    DeliveryId::new(event.created_at, random ^ index as u128)
+    let mut id = *DeliveryId::new(event.created_at, random ^ index as u128).as_bytes();
+    id[..6].copy_from_slice(&event.id.as_bytes()[..6]);
+    DeliveryId::from_bytes(id)
 }

@@ -17,13 +17,14 @@ use super::{connection::Connection, target::Origin};
 const MAX_IDLE: Duration = Duration::from_secs(60);
 /// How often those that are too old, or that the server has closed, are dropped.
 const SWEEP: Duration = Duration::from_secs(15);
-/// Unused connections to one origin.
-const MAX_PER_ORIGIN: usize = 256;
+/// Unused connections to one origin. Fewer than are in flight at once would be closed and made anew all the time.
+const MAX_PER_ORIGIN: usize = 1_024;
 /// Unused connections to all origins.
 const MAX_TOTAL: usize = 4_096;
 
 pub(super) struct Pool {
     idle: Mutex<Idle>,
+    max_per_origin: usize,
 }
 
 #[derive(Default)]
@@ -50,7 +51,11 @@ impl Unused {
 
 impl Pool {
     pub(super) fn new() -> Arc<Self> {
-        Arc::new(Self { idle: Mutex::default() })
+        Self::keeping(MAX_PER_ORIGIN)
+    }
+
+    fn keeping(max_per_origin: usize) -> Arc<Self> {
+        Arc::new(Self { idle: Mutex::default(), max_per_origin })
     }
 
     pub(super) fn checkout(&self, origin: &Arc<Origin>) -> Option<Connection> {
@@ -82,7 +87,7 @@ impl Pool {
         let lane = idle.lanes.entry(origin).or_default();
         lane.push_back(unused);
         // Dropped outside the lock. With the pool full, the oldest of this lane goes, were it the one that came.
-        let surplus = if full || lane.len() > MAX_PER_ORIGIN { lane.pop_front() } else { None };
+        let surplus = if full || lane.len() > self.max_per_origin { lane.pop_front() } else { None };
         idle.total += usize::from(surplus.is_none());
         if !idle.swept {
             idle.swept = true;
@@ -217,12 +222,12 @@ mod tests {
 
     #[tokio::test]
     async fn an_origin_keeps_a_bounded_number_of_connections() {
-        let pool = Pool::new();
-        let (_, connections, _ends) = connected(MAX_PER_ORIGIN + 2).await;
+        let pool = Pool::keeping(4);
+        let (_, connections, _ends) = connected(6).await;
         for connection in connections {
             pool.give_back(connection);
         }
-        assert_eq!(total(&pool), MAX_PER_ORIGIN);
+        assert_eq!(total(&pool), 4);
     }
 
     #[tokio::test]
