@@ -22,6 +22,9 @@ pub(crate) enum CallError {
     /// Nothing left this process.
     #[error("no connection to Redis: {0}")]
     NotSent(String),
+    /// Redis said that it does not run scripts now.
+    #[error("Redis refuses for the moment: {0}")]
+    Refused(String),
     /// It may have run.
     #[error("no answer from Redis: {0}")]
     Unknown(String),
@@ -63,6 +66,8 @@ impl Trunk {
             Ok(connected) => connected,
             Err(error) => return calls.iter().map(|_| Err(error.clone())).collect(),
         };
+        // The client of a Cluster tries again by itself, so its last answer says nothing of the tries before.
+        let tried_once = matches!(connection, Shared::Single(_));
         let answers = match connection {
             Shared::Single(connection) => in_one_pipeline(connection, calls).await,
             Shared::Cluster(connection) => {
@@ -73,7 +78,11 @@ impl Trunk {
         if answers.iter().any(|answer| answer.as_ref().is_err_and(is_broken)) {
             self.drop_connection(number).await;
         }
-        answers.into_iter().map(|answer| answer.map_err(|error| CallError::Unknown(error.to_string()))).collect()
+        let reason = |error: RedisError| match tried_once && is_refusal(&error) {
+            true => CallError::Refused(error.to_string()),
+            false => CallError::Unknown(error.to_string()),
+        };
+        answers.into_iter().map(|answer| answer.map_err(reason)).collect()
     }
 
     async fn connection(&self) -> Result<(u64, Shared), CallError> {
@@ -143,6 +152,15 @@ fn is_unknown_script(error: &RedisError) -> bool {
     error.code() == Some("NOSCRIPT")
 }
 
+/// Nothing was written: the server is loading, full, busy, or not the primary.
+fn is_refusal(error: &RedisError) -> bool {
+    matches!(error.code(), Some("LOADING" | "BUSY" | "OOM" | "MISCONF" | "NOREPLICAS" | "READONLY" | "MASTERDOWN"))
+}
+
+/// A primary that was demoted keeps its connections, and would refuse for ever; another look finds its successor.
 fn is_broken(error: &RedisError) -> bool {
-    error.is_io_error() || error.is_cluster_error() || error.is_unrecoverable_error()
+    error.is_io_error()
+        || error.is_cluster_error()
+        || error.is_unrecoverable_error()
+        || error.code() == Some("READONLY")
 }
