@@ -3,18 +3,13 @@
 //! Calls are pipelined; each is answered by itself. A connection that failed is replaced by the next call, after a backoff in
 //! which calls fail at once: whoever called decides what to do meanwhile.
 
-use std::time::Duration;
-
 use redis::{RedisError, Value};
 use tokio::{sync::Mutex, time::Instant};
 
 use crate::{
-    connect::{Dialer, Shared},
+    connect::{Backoff, Dialer, Shared},
     scripts::Call,
 };
-
-const FIRST_RETRY: Duration = Duration::from_millis(50);
-const LONGEST_RETRY: Duration = Duration::from_secs(5);
 
 /// Why a call brought no answer.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -39,7 +34,7 @@ struct Line {
     connection: Option<Shared>,
     /// Differs for each connection, so that only the one that failed is dropped.
     number: u64,
-    delay: Duration,
+    backoff: Backoff,
     retry_at: Instant,
     last_error: String,
 }
@@ -49,7 +44,7 @@ impl Trunk {
         let line = Line {
             connection: None,
             number: 0,
-            delay: FIRST_RETRY,
+            backoff: Backoff::default(),
             retry_at: Instant::now(),
             last_error: String::new(),
         };
@@ -96,14 +91,13 @@ impl Trunk {
         match self.dialer.shared().await {
             Ok(connection) => {
                 line.number += 1;
-                line.delay = FIRST_RETRY;
+                line.backoff.reset();
                 line.connection = Some(connection.clone());
                 Ok((line.number, connection))
             }
             Err(error) => {
-                // Half to all of the delay, so that processes do not come back in step.
-                line.retry_at = Instant::now() + line.delay.mul_f64(rand::random_range(0.5..1.0));
-                line.delay = (line.delay * 2).min(LONGEST_RETRY);
+                let wait = line.backoff.fail();
+                line.retry_at = Instant::now() + wait;
                 line.last_error = error.to_string();
                 Err(CallError::NotSent(line.last_error.clone()))
             }
