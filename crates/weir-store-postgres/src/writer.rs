@@ -241,7 +241,10 @@ pub(crate) async fn connect(options: &PgConnectOptions) -> Result<PgConnection, 
     within(CONNECT_TIMEOUT, options.connect()).await
 }
 
-pub(crate) async fn within<T>(limit: Duration, work: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, sqlx::Error> {
+pub(crate) async fn within<T>(
+    limit: Duration,
+    work: impl Future<Output = Result<T, sqlx::Error>>,
+) -> Result<T, sqlx::Error> {
     let silent = |_| sqlx::Error::Io(io::Error::new(io::ErrorKind::TimedOut, "the server did not answer in time"));
     timeout(limit, work).await.unwrap_or_else(|elapsed| Err(silent(elapsed)))
 }

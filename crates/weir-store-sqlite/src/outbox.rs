@@ -85,10 +85,11 @@ impl Outbox for SqliteStore {
             let unsettled: Vec<bool> = part.iter().map(|&id| self.claims.count(Some(id)) > 0).collect();
             let found = fetch(&self.readers, LAST_SENDS.sql(size), values, read_last_send).await?;
             let found: HashMap<DestinationId, Option<Timestamp>> = found.into_iter().collect();
-            histories.extend(part.iter().zip(unsettled).map(|(id, unsettled)| SendHistory {
-                last_sent_at: found.get(id).copied().flatten(),
-                unsettled,
-            }));
+            histories.extend(
+                part.iter()
+                    .zip(unsettled)
+                    .map(|(id, unsettled)| SendHistory { last_sent_at: found.get(id).copied().flatten(), unsettled }),
+            );
         }
         Ok(histories)
     }

@@ -96,10 +96,8 @@ impl Given {
 
     /// Adds the settings of a file's text.
     pub(crate) fn add_file(&mut self, path: &Path, text: &str) -> Result<(), ConfigError> {
-        let not_toml = |error: toml::de::Error| ConfigError::NotToml {
-            path: path.into(),
-            reason: place_and_reason(text, &error),
-        };
+        let not_toml =
+            |error: toml::de::Error| ConfigError::NotToml { path: path.into(), reason: place_and_reason(text, &error) };
         for (name, value) in toml::from_str::<toml::Table>(text).map_err(not_toml)? {
             let Some(key) = Key::of_name(&name) else {
                 let nearest = nearest(&name, Key::ALL.into_iter().map(|key| key.name().to_owned()));
