@@ -6,6 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicU8, Ordering},
     },
+    time::Duration,
 };
 
 use weir_core::{Clock, DestinationId, address::AddressPolicy};
@@ -16,6 +17,9 @@ use crate::auth::ApiKeys;
 
 /// The largest event, when nobody configures another size.
 pub const DEFAULT_MAX_EVENT_BYTES: usize = 1024 * 1024;
+
+/// How long a request that is stored waits for the queue to hear of it. A queue that does not answer must not hold up ingest.
+const WAKE_WITHIN: Duration = Duration::from_millis(500);
 
 /// What the API needs from the process that serves it.
 pub struct ApiState {
@@ -55,8 +59,12 @@ impl ApiState {
         if wakes.is_empty() {
             return;
         }
-        if let Err(error) = self.queue.wake(wakes).await {
-            tracing::warn!(%error, destinations = wakes.len(), "could not wake destinations; the sweep will");
+        match tokio::time::timeout(WAKE_WITHIN, self.queue.wake(wakes)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::warn!(%error, destinations = wakes.len(), "could not wake destinations; the sweep will");
+            }
+            Err(_) => tracing::warn!(destinations = wakes.len(), "the queue is slow to wake; the sweep will"),
         }
     }
 

@@ -16,6 +16,8 @@ use crate::keys::{SHARDS, Shard};
 
 /// How far two quartz clocks drift apart between two refreshes, generously.
 const DRIFT: Duration = Duration::from_micros(100);
+/// What was known widens by this part of the time since: 500 ppm, as fast as a clock is usually slewed.
+const SLEW: i64 = 2_000;
 /// An error that costs so much of every slot is worth telling.
 const POOR: Duration = Duration::from_millis(2);
 
@@ -31,6 +33,8 @@ pub struct RedisClock {
 struct Offset {
     nanos: AtomicI64,
     error: AtomicI64,
+    /// By the monotonic clock; 0 before the first time.
+    set_at: AtomicI64,
 }
 
 /// What exchanges with one server tell about its offset: at least `low`, at most `high`.
@@ -67,8 +71,19 @@ impl RedisClock {
         i64::try_from(self.started.elapsed().as_nanos()).unwrap_or(i64::MAX)
     }
 
+    /// Takes in what exchanges told. What was known before still counts, so that exchanges which a busy process or a busy
+    /// Redis made slow do not widen the error beyond what a slot can be narrowed by.
     pub(crate) fn set(&self, shard: Shard, bounds: Bounds) {
         let offset = &self.shards[shard.index()];
+        let now = self.monotonic().max(1);
+        let bounds = match offset.set_at.swap(now, Ordering::Relaxed) {
+            0 => bounds,
+            before => {
+                let (nanos, error) = (offset.nanos.load(Ordering::Relaxed), offset.error.load(Ordering::Relaxed));
+                let within = error + (now - before) / SLEW;
+                Bounds { low: nanos - within, high: nanos + within }.and(bounds)
+            }
+        };
         let error = (bounds.high - bounds.low) / 2;
         offset.nanos.store(bounds.low + error, Ordering::Relaxed);
         offset.error.store(error, Ordering::Relaxed);

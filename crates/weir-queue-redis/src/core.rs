@@ -9,6 +9,7 @@ use crate::{
     agenda::Agenda,
     clock::{Bounds, RedisClock},
     config::RedisConfig,
+    connect::Backoff,
     hands::Hands,
     keys::{Keys, Shard},
     reports::Reports,
@@ -24,8 +25,6 @@ const CLOCK_EVERY: Duration = Duration::from_secs(1);
 const EXCHANGES: usize = 4;
 /// After so long without a notice the line is tested.
 const SILENCE: Duration = Duration::from_secs(5);
-/// How long to wait before listening again.
-const LISTEN_AGAIN: Duration = Duration::from_millis(250);
 /// Entries and destinations tidied in one call.
 const TIDY_PAGE: i64 = 200;
 /// A reader that asked for nothing for so long is gone.
@@ -116,17 +115,19 @@ impl Core {
 
     /// Listens to notices, for ever.
     pub(crate) async fn run_notices(&self) {
+        let mut backoff = Backoff::default();
         loop {
-            if let Err(error) = self.listen().await {
+            if let Err(error) = self.listen(&mut backoff).await {
                 tracing::debug!(%error, "not listening to notices; trying again");
             }
-            tokio::time::sleep(LISTEN_AGAIN).await;
+            tokio::time::sleep(backoff.fail()).await;
         }
     }
 
-    async fn listen(&self) -> redis::RedisResult<()> {
+    async fn listen(&self, backoff: &mut Backoff) -> redis::RedisResult<()> {
         let (mut line, mut messages) = self.trunk.dialer().notices().await?.split();
         line.subscribe(self.keys.notices()).await?;
+        backoff.reset();
         loop {
             let Ok(message) = tokio::time::timeout(SILENCE, messages.next()).await else {
                 // Nothing to hear, or a line that is dead without knowing.

@@ -8,7 +8,7 @@
 //! Redis: when a new generation is that old, no permit of before can start any more, whatever the network does.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -145,6 +145,11 @@ impl Hands {
         };
         known.permits.insert(entry.id, held);
         true
+    }
+
+    /// Every permit in hand.
+    pub(crate) fn held(&self) -> HashSet<PermitId> {
+        self.known().permits.keys().copied().collect()
     }
 
     /// The report of the start, or `None` when the permit must not be started. `monotonic` as in [`Self::hear`].

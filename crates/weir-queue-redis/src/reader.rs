@@ -3,18 +3,18 @@
 //! A single server is read by one connection for all shards; in a Cluster each shard has its reader, since one command cannot
 //! span slots. After a failure a reader first asks for what it was given and may not have heard of.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc};
 
 use bytes::Bytes;
-use redis::{Cmd, RedisResult};
+use redis::{Cmd, ErrorKind, RedisError, RedisResult};
 use tokio::{
     sync::{mpsc, watch},
     task::JoinSet,
 };
-use weir_queue::Permit;
+use weir_queue::{Permit, PermitId};
 
 use crate::{
-    connect::{BLOCK, Exclusive},
+    connect::{BLOCK, Backoff, Exclusive},
     core::Core,
     keys::{GROUP, Shard},
     scripts::Operation,
@@ -27,7 +27,6 @@ const PREFETCHED: usize = 256;
 const PER_READ: usize = 64;
 /// Entries of its own that a reader asks for after a failure.
 const RECALLED: usize = 10_000;
-const RETRY: Duration = Duration::from_millis(250);
 
 /// The readers of a process.
 pub(crate) struct Reader {
@@ -86,18 +85,19 @@ struct Line {
 impl Line {
     async fn read(self, mut stopped: watch::Receiver<bool>) {
         let mut failed_before = false;
+        let mut backoff = Backoff::default();
         while !*stopped.borrow() {
-            if let Err(error) = self.read_on(&stopped, failed_before).await {
+            if let Err(error) = self.read_on(&stopped, failed_before, &mut backoff).await {
                 tracing::debug!(%error, "could not read permits; trying again");
                 failed_before = true;
-                let _ = tokio::time::timeout(RETRY, stopped.wait_for(|stopped| *stopped)).await;
+                let _ = tokio::time::timeout(backoff.fail(), stopped.wait_for(|stopped| *stopped)).await;
             }
         }
     }
 
-    async fn read_on(&self, stopped: &watch::Receiver<bool>, recall: bool) -> RedisResult<()> {
+    async fn read_on(&self, stopped: &watch::Receiver<bool>, recall: bool, backoff: &mut Backoff) -> RedisResult<()> {
         let mut connection = self.core.trunk.dialer().reader().await?;
-        let read = self.read_with(&mut connection, stopped, recall).await;
+        let read = self.read_with(&mut connection, stopped, recall, backoff).await;
         connection.discard();
         read
     }
@@ -107,17 +107,25 @@ impl Line {
         connection: &mut Exclusive,
         stopped: &watch::Receiver<bool>,
         recall: bool,
+        backoff: &mut Backoff,
     ) -> RedisResult<()> {
         if recall {
             // A lost queue gets its group with its new generation.
             for &shard in &self.shards {
                 let _ = self.core.call(self.core.new_call(shard, Operation::Begin)).await;
             }
-            self.hand_on(connection.query(&self.command("0", RECALLED)).await?).await;
+            // What has ended leaves the queue first, and what is in hand now is passed over even if it ends meanwhile: or a
+            // permit whose reports were still on their way would come back, and be used twice.
+            let held = self.core.hands.held();
+            let reported = self.core.reports.flush_all(&self.core, &self.shards).await;
+            reported.map_err(|_| RedisError::from((ErrorKind::Io, "what has ended is not reported yet")))?;
+            self.hand_on(connection.query(&self.command("0", RECALLED)).await?, &held).await;
         }
         let next = self.command(">", PER_READ);
         while !*stopped.borrow() {
-            self.hand_on(connection.query(&next).await?).await;
+            let read: Option<Streams> = connection.query(&next).await?;
+            backoff.reset();
+            self.hand_on(read, &HashSet::new()).await;
         }
         Ok(())
     }
@@ -136,11 +144,12 @@ impl Line {
         command
     }
 
-    async fn hand_on(&self, streams: Option<Streams>) {
+    /// Passes on the permits that are new.
+    async fn hand_on(&self, streams: Option<Streams>, held: &HashSet<PermitId>) {
         for (queue, entries) in streams.into_iter().flatten() {
             let Some(shard) = self.core.keys.shard_of_queue(&queue) else { continue };
             for entry in entries.into_iter().filter_map(|(entry, fields)| read_entry(entry, fields?)) {
-                if !self.core.hands.receive(&entry) {
+                if held.contains(&entry.id) || !self.core.hands.receive(&entry) {
                     continue;
                 }
                 let slot = entry.slot.map(|slot| self.core.clock.narrowed(shard, slot));

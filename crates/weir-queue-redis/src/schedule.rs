@@ -43,7 +43,9 @@ pub(crate) fn by_shard<T>(
 #[async_trait]
 impl Schedule for RedisQueue {
     async fn check(&self) -> QueueResult<()> {
-        self.depths().await.map(drop)
+        let calls: Vec<Call> = Shard::all().map(|shard| self.core.new_call(shard, Operation::Begin)).collect();
+        self.core.call_all(&calls).await.into_iter().try_for_each(|answered| answered.map(drop))?;
+        Ok(())
     }
 
     async fn wake(&self, wakes: &[Wake]) -> QueueResult<()> {

@@ -3,18 +3,13 @@
 //! Calls are pipelined; each is answered by itself. A connection that failed is replaced by the next call, after a backoff in
 //! which calls fail at once: whoever called decides what to do meanwhile.
 
-use std::time::Duration;
-
 use redis::{RedisError, Value};
 use tokio::{sync::Mutex, time::Instant};
 
 use crate::{
-    connect::{Dialer, Shared},
+    connect::{Backoff, Dialer, Shared},
     scripts::Call,
 };
-
-const FIRST_RETRY: Duration = Duration::from_millis(50);
-const LONGEST_RETRY: Duration = Duration::from_secs(5);
 
 /// Why a call brought no answer.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -22,6 +17,9 @@ pub(crate) enum CallError {
     /// Nothing left this process.
     #[error("no connection to Redis: {0}")]
     NotSent(String),
+    /// Redis said that it does not run scripts now.
+    #[error("Redis refuses for the moment: {0}")]
+    Refused(String),
     /// It may have run.
     #[error("no answer from Redis: {0}")]
     Unknown(String),
@@ -36,7 +34,7 @@ struct Line {
     connection: Option<Shared>,
     /// Differs for each connection, so that only the one that failed is dropped.
     number: u64,
-    delay: Duration,
+    backoff: Backoff,
     retry_at: Instant,
     last_error: String,
 }
@@ -46,7 +44,7 @@ impl Trunk {
         let line = Line {
             connection: None,
             number: 0,
-            delay: FIRST_RETRY,
+            backoff: Backoff::default(),
             retry_at: Instant::now(),
             last_error: String::new(),
         };
@@ -63,6 +61,8 @@ impl Trunk {
             Ok(connected) => connected,
             Err(error) => return calls.iter().map(|_| Err(error.clone())).collect(),
         };
+        // The client of a Cluster tries again by itself, so its last answer says nothing of the tries before.
+        let tried_once = matches!(connection, Shared::Single(_));
         let answers = match connection {
             Shared::Single(connection) => in_one_pipeline(connection, calls).await,
             Shared::Cluster(connection) => {
@@ -73,7 +73,11 @@ impl Trunk {
         if answers.iter().any(|answer| answer.as_ref().is_err_and(is_broken)) {
             self.drop_connection(number).await;
         }
-        answers.into_iter().map(|answer| answer.map_err(|error| CallError::Unknown(error.to_string()))).collect()
+        let reason = |error: RedisError| match tried_once && is_refusal(&error) {
+            true => CallError::Refused(error.to_string()),
+            false => CallError::Unknown(error.to_string()),
+        };
+        answers.into_iter().map(|answer| answer.map_err(reason)).collect()
     }
 
     async fn connection(&self) -> Result<(u64, Shared), CallError> {
@@ -87,14 +91,13 @@ impl Trunk {
         match self.dialer.shared().await {
             Ok(connection) => {
                 line.number += 1;
-                line.delay = FIRST_RETRY;
+                line.backoff.reset();
                 line.connection = Some(connection.clone());
                 Ok((line.number, connection))
             }
             Err(error) => {
-                // Half to all of the delay, so that processes do not come back in step.
-                line.retry_at = Instant::now() + line.delay.mul_f64(rand::random_range(0.5..1.0));
-                line.delay = (line.delay * 2).min(LONGEST_RETRY);
+                let wait = line.backoff.fail();
+                line.retry_at = Instant::now() + wait;
                 line.last_error = error.to_string();
                 Err(CallError::NotSent(line.last_error.clone()))
             }
@@ -143,6 +146,15 @@ fn is_unknown_script(error: &RedisError) -> bool {
     error.code() == Some("NOSCRIPT")
 }
 
+/// Nothing was written: the server is loading, full, busy, or not the primary.
+fn is_refusal(error: &RedisError) -> bool {
+    matches!(error.code(), Some("LOADING" | "BUSY" | "OOM" | "MISCONF" | "NOREPLICAS" | "READONLY" | "MASTERDOWN"))
+}
+
+/// A primary that was demoted keeps its connections, and would refuse for ever; another look finds its successor.
 fn is_broken(error: &RedisError) -> bool {
-    error.is_io_error() || error.is_cluster_error() || error.is_unrecoverable_error()
+    error.is_io_error()
+        || error.is_cluster_error()
+        || error.is_unrecoverable_error()
+        || error.code() == Some("READONLY")
 }

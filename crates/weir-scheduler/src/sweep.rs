@@ -12,6 +12,10 @@ use weir_store::{Recovered, SharedStore, Store, StoreError};
 
 /// The time between two sweeps.
 const INTERVAL: Duration = Duration::from_secs(5);
+/// Sweeps that leave claims alone after one that failed, and at the start. A store that was away may have kept its workers
+/// from recording until their claims expired. What they kept they record within ten seconds of its return, and only what
+/// nobody records may be resolved as unknown, or it would be sent again.
+const LENIENT_SWEEPS: u32 = 3;
 /// Rows handled in one statement.
 const PAGE: u32 = 1_000;
 
@@ -31,10 +35,15 @@ impl Sweeper {
     /// Sweeps at once and then every five seconds until `shutdown` resolves.
     pub async fn run(&self, shutdown: impl Future<Output = ()>) {
         tokio::pin!(shutdown);
+        let mut lenient = LENIENT_SWEEPS;
         loop {
-            if let Err(error) = self.sweep().await {
-                tracing::warn!(%error, "a sweep failed; the next one tries again");
-            }
+            lenient = match self.sweep(lenient == 0).await {
+                Ok(()) => lenient.saturating_sub(1),
+                Err(error) => {
+                    tracing::warn!(%error, "a sweep failed; the next one tries again");
+                    LENIENT_SWEEPS
+                }
+            };
             tokio::select! {
                 () = &mut shutdown => return,
                 () = tokio::time::sleep(self.interval) => {}
@@ -42,11 +51,18 @@ impl Sweeper {
         }
     }
 
-    async fn sweep(&self) -> Result<(), StoreError> {
+    async fn sweep(&self, recovers: bool) -> Result<(), StoreError> {
         let now = self.clock.now();
         if let Err(error) = self.store.maintain(now).await {
             tracing::warn!(%error, "could not prepare the store for the days to come; the next sweep tries again");
         }
+        if recovers {
+            self.recover_expired(now).await?;
+        }
+        self.wake_due(now).await
+    }
+
+    async fn recover_expired(&self, now: Timestamp) -> Result<(), StoreError> {
         let recovered = recover(&*self.store, now, false).await?;
         if recovered != Recovered::default() {
             tracing::warn!(
@@ -55,7 +71,7 @@ impl Sweeper {
                 "recovered claims whose sender was lost"
             );
         }
-        self.wake_due(now).await
+        Ok(())
     }
 
     /// Wakes every destination with a delivery that falls due before the sweep after the next.

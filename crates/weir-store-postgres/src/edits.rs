@@ -1,7 +1,7 @@
 //! Edits: what a person, a single answer or the sweep asks for; one transaction each, on a connection of the pool. Those of
 //! destinations are here and hold the lock of the tenant (locks.rs); those of deliveries are with the rest of these.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection};
@@ -14,12 +14,16 @@ use crate::{
     errors::{ATTEMPTS, conflicts, store_error},
     locks::begin_to_edit,
     rows::{limits_json, uuid},
+    writer::{GROUP_TIMEOUT, within},
 };
 
 /// A change that is not worth a shared statement.
 #[async_trait]
 pub(crate) trait Edit: Sync {
     type Answer;
+
+    /// After this the server is given up.
+    const TIMEOUT: Duration = GROUP_TIMEOUT;
 
     /// Makes the change in one transaction. May be run again when others were in its way.
     async fn run(&self, connection: &mut PgConnection) -> Result<Self::Answer, sqlx::Error>;
@@ -38,7 +42,7 @@ impl PostgresStore {
 
     async fn try_edit<E: Edit>(&self, edit: &E) -> Result<E::Answer, sqlx::Error> {
         let mut connection = self.pool.acquire().await?;
-        let outcome = edit.run(&mut connection).await;
+        let outcome = within(E::TIMEOUT, edit.run(&mut connection)).await;
         if outcome.is_err() {
             // It may be in the middle of a transaction that has failed; the next user must not find it so.
             connection.close_on_drop();
@@ -202,6 +206,9 @@ pub(crate) struct Delete {
 #[async_trait]
 impl Edit for Delete {
     type Answer = bool;
+
+    /// A long backlog is cancelled in many statements.
+    const TIMEOUT: Duration = Duration::from_secs(3_600);
 
     async fn run(&self, connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
         let Some(tenant) = tenant_of(connection, self.id).await? else { return Ok(false) };

@@ -22,6 +22,7 @@ use crate::{
     PostgresStore,
     errors::store_error,
     rows::{self, ATTEMPT_COLUMNS, DELIVERY_COLUMNS, EVENT_COLUMNS, flag, outcome_code, small, state_code, time, uuid},
+    writer::{GROUP_TIMEOUT, within},
 };
 
 #[async_trait]
@@ -101,8 +102,18 @@ impl PostgresStore {
         query: Query<'_, Postgres, PgArguments>,
         row: impl Fn(&PgRow) -> Result<T, sqlx::Error>,
     ) -> StoreResult<Vec<T>> {
-        let rows = query.fetch_all(&self.pool).await.map_err(|error| store_error(&error))?;
+        let rows = self.fetch(query).await.map_err(|error| store_error(&error))?;
         rows.iter().map(row).collect::<Result<_, _>>().map_err(|error| store_error(&error))
+    }
+
+    async fn fetch(&self, query: Query<'_, Postgres, PgArguments>) -> Result<Vec<PgRow>, sqlx::Error> {
+        let mut connection = self.pool.acquire().await?;
+        let rows = within(GROUP_TIMEOUT, query.fetch_all(&mut *connection)).await;
+        if rows.is_err() {
+            // It may be dead, or in the middle of an answer.
+            connection.close_on_drop();
+        }
+        rows
     }
 }
 

@@ -8,7 +8,10 @@
 //! Idempotency keys are unique across processes by their table's primary key. Of two groups with the same new key one waits
 //! for the other's commit, fails, and runs again, which finds the event stored.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::{
+    collections::{BTreeSet, HashMap, HashSet},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection};
@@ -79,6 +82,9 @@ pub(crate) struct Posting(Vec<NewEvent>);
 #[async_trait]
 impl Operation for Posting {
     type Answer = Answers;
+
+    /// A producer waits, and is better told to come again.
+    const TIMEOUT: Duration = Duration::from_secs(10);
 
     fn rows(&self) -> usize {
         self.0.iter().map(|new| 1 + new.event.body.bytes().len() / BYTES_PER_ROW).sum()

@@ -13,7 +13,7 @@ use crate::{
     PostgresStore, Shared, errors,
     partitions::days_around,
     schema,
-    writer::{CONNECT_TIMEOUT, Writers, connect},
+    writer::{CONNECT_TIMEOUT, GROUP_TIMEOUT, Writers, connect, within},
 };
 
 /// What the schema and its statements need, as `server_version_num` has it.
@@ -138,7 +138,11 @@ impl PostgresStore {
     /// Makes the partitions of the days around `now` where they are missing.
     pub(crate) async fn make_partitions(&self, now: Timestamp) -> Result<(), sqlx::Error> {
         let mut connection = self.pool.acquire().await?;
-        self.shared.partitions.ensure(&mut connection, days_around(now)).await
+        let made = within(GROUP_TIMEOUT, self.shared.partitions.ensure(&mut connection, days_around(now))).await;
+        if made.is_err() {
+            connection.close_on_drop();
+        }
+        made
     }
 
     /// Finishes what was asked so far and lets go of the connections. Later calls are refused.

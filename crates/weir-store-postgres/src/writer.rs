@@ -17,7 +17,7 @@ use sqlx::{ConnectOptions as _, Connection as _, PgConnection, postgres::PgConne
 use tokio::{
     sync::{Mutex, mpsc, oneshot},
     task::JoinHandle,
-    time::timeout,
+    time::{Instant, timeout},
 };
 use weir_store::{StoreError, StoreResult};
 
@@ -30,15 +30,20 @@ use crate::{
 const WAITING_OPERATIONS: usize = 8_192;
 /// The most rows (roughly) in one group: it bounds how long the next group waits.
 const MAX_GROUP_ROWS: usize = 4_096;
-/// After this the server is given up, whether it or the network is silent. Longer than the server's own limit for a
-/// statement, which is the better answer.
-const GROUP_TIMEOUT: Duration = Duration::from_secs(45);
+/// Longer than the server's own limit for a statement, which is the better answer.
+pub(crate) const GROUP_TIMEOUT: Duration = Duration::from_secs(45);
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// A writer that could not connect refuses at once for so long, doubling from the first to the last.
+const FIRST_RETRY: Duration = Duration::from_millis(50);
+const LONGEST_RETRY: Duration = Duration::from_secs(2);
 
 /// Something callers ask for that is done for many of them at once.
 #[async_trait]
 pub(crate) trait Operation: Send + Sync + Sized + 'static {
     type Answer: Send + 'static;
+
+    /// After this the server is given up, whether it or the network is silent.
+    const TIMEOUT: Duration = GROUP_TIMEOUT;
 
     /// Roughly how many rows it is.
     fn rows(&self) -> usize;
@@ -84,6 +89,7 @@ impl<O: Operation> Writers<O> {
             inbox: Arc::clone(&receiver),
             options: options.clone(),
             connection: None,
+            redial: Redial { delay: FIRST_RETRY, not_before: Instant::now() },
             shared: Arc::clone(shared),
         };
         let tasks = (0..count).map(|_| tokio::spawn(writer().run())).collect();
@@ -115,6 +121,7 @@ struct Writer<O: Operation> {
     inbox: Arc<Mutex<mpsc::Receiver<Message<O>>>>,
     options: PgConnectOptions,
     connection: Option<PgConnection>,
+    redial: Redial,
     shared: Arc<Shared>,
 }
 
@@ -197,9 +204,9 @@ impl<O: Operation> Writer<O> {
     async fn try_group(&mut self, group: &[&O]) -> Result<Vec<O::Answer>, sqlx::Error> {
         let connection = match &mut self.connection {
             Some(connection) => connection,
-            missing => missing.insert(connect(&self.options).await?),
+            missing => missing.insert(self.redial.connect(&self.options).await?),
         };
-        let outcome = within(GROUP_TIMEOUT, O::run(group, connection, &self.shared)).await;
+        let outcome = within(O::TIMEOUT, O::run(group, connection, &self.shared)).await;
         if outcome.as_ref().is_err_and(|error| !leaves_connection_sound(error)) {
             self.connection = None;
         }
@@ -207,11 +214,37 @@ impl<O: Operation> Writer<O> {
     }
 }
 
+/// Connects, but not again a moment after that failed.
+struct Redial {
+    delay: Duration,
+    not_before: Instant,
+}
+
+impl Redial {
+    async fn connect(&mut self, options: &PgConnectOptions) -> Result<PgConnection, sqlx::Error> {
+        if Instant::now() < self.not_before {
+            let reason = "the server could not be reached a moment ago";
+            return Err(sqlx::Error::Io(io::Error::new(io::ErrorKind::NotConnected, reason)));
+        }
+        let connected = connect(options).await;
+        if connected.is_ok() {
+            self.delay = FIRST_RETRY;
+        } else {
+            self.not_before = Instant::now() + self.delay;
+            self.delay = (self.delay * 2).min(LONGEST_RETRY);
+        }
+        connected
+    }
+}
+
 pub(crate) async fn connect(options: &PgConnectOptions) -> Result<PgConnection, sqlx::Error> {
     within(CONNECT_TIMEOUT, options.connect()).await
 }
 
-async fn within<T>(limit: Duration, work: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, sqlx::Error> {
+pub(crate) async fn within<T>(
+    limit: Duration,
+    work: impl Future<Output = Result<T, sqlx::Error>>,
+) -> Result<T, sqlx::Error> {
     let silent = |_| sqlx::Error::Io(io::Error::new(io::ErrorKind::TimedOut, "the server did not answer in time"));
     timeout(limit, work).await.unwrap_or_else(|elapsed| Err(silent(elapsed)))
 }

@@ -81,12 +81,15 @@ impl Outbox for SqliteStore {
                 values.blob(id.as_bytes());
             }
             values.nulls(size - part.len());
+            // Before the sends are read: a claim that ends in between is then among them.
+            let unsettled: Vec<bool> = part.iter().map(|&id| self.claims.count(Some(id)) > 0).collect();
             let found = fetch(&self.readers, LAST_SENDS.sql(size), values, read_last_send).await?;
             let found: HashMap<DestinationId, Option<Timestamp>> = found.into_iter().collect();
-            histories.extend(part.iter().map(|&id| SendHistory {
-                last_sent_at: found.get(&id).copied().flatten(),
-                unsettled: self.claims.count(Some(id)) > 0,
-            }));
+            histories.extend(
+                part.iter()
+                    .zip(unsettled)
+                    .map(|(id, unsettled)| SendHistory { last_sent_at: found.get(id).copied().flatten(), unsettled }),
+            );
         }
         Ok(histories)
     }

@@ -23,6 +23,9 @@ use crate::{
 const SCHEDULERS: usize = 2;
 /// How long open API requests may take to finish at shutdown.
 const API_GRACE: Duration = Duration::from_secs(5);
+/// How long what has ended may take to be recorded at shutdown: a store that is away must not keep the process for ever. What
+/// is not recorded by then counts as unknown.
+const RECORDING_GRACE: Duration = Duration::from_secs(30);
 
 /// What the engine is started with.
 pub(crate) struct EngineSettings {
@@ -39,6 +42,8 @@ pub(crate) struct Engine {
     address: SocketAddr,
     backends: Backends,
     readiness: Readiness,
+    /// How long what is in flight may take to finish.
+    grace: Duration,
     /// Each stage of the shutdown, in order.
     stop_working: watch::Sender<bool>,
     stop_serving: watch::Sender<bool>,
@@ -86,7 +91,8 @@ impl Engine {
         };
         let server = tokio::spawn(serve(listener, router, serving_stops));
         readiness.set_ready();
-        Ok(Self { address, backends, readiness, stop_working, stop_serving, background, server })
+        let grace = settings.shutdown_grace;
+        Ok(Self { address, backends, readiness, grace, stop_working, stop_serving, background, server })
     }
 
     /// Where it listens.
@@ -98,10 +104,8 @@ impl Engine {
     pub(crate) async fn stop(self) {
         self.readiness.set_stopping();
         let _ = self.stop_working.send(true);
-        for task in self.background {
-            if task.await.is_err() {
-                tracing::error!("a background task ended with a panic");
-            }
+        if tokio::time::timeout(self.grace + RECORDING_GRACE, all_ended(self.background)).await.is_err() {
+            tracing::error!("the store did not take all results in time; what is missing counts as unknown");
         }
         let _ = self.stop_serving.send(true);
         if tokio::time::timeout(API_GRACE, self.server).await.is_err() {
@@ -135,6 +139,14 @@ fn work(
     let worker = Worker::new(backends.store(), backends.queue(), backends.clock(), outbound.into(), grace);
     let stops = stopped(stops.clone());
     tokio::spawn(async move { worker.run(stops).await })
+}
+
+async fn all_ended(background: Vec<JoinHandle<()>>) {
+    for task in background {
+        if task.await.is_err() {
+            tracing::error!("a background task ended with a panic");
+        }
+    }
 }
 
 async fn serve(listener: TcpListener, router: Router, stops: watch::Receiver<bool>) {

@@ -9,6 +9,10 @@ while more() do
   local id, due = text(), number()
   local job = load_job(id)
   job.version = job.version + 1
+  if job.phase ~= 'idle' and not redis.call('ZSCORE', SCHEDULE, id) then
+    -- The schedule was evicted: nobody would ever claim the job.
+    job.phase = 'idle'
+  end
   if job.phase == 'idle' then
     schedule(id, job, due, 0, false)
   elseif job.phase == 'scheduled' then

@@ -96,7 +96,8 @@ impl Given {
 
     /// Adds the settings of a file's text.
     pub(crate) fn add_file(&mut self, path: &Path, text: &str) -> Result<(), ConfigError> {
-        let not_toml = |error: toml::de::Error| ConfigError::NotToml { path: path.into(), reason: error.to_string() };
+        let not_toml =
+            |error: toml::de::Error| ConfigError::NotToml { path: path.into(), reason: place_and_reason(text, &error) };
         for (name, value) in toml::from_str::<toml::Table>(text).map_err(not_toml)? {
             let Some(key) = Key::of_name(&name) else {
                 let nearest = nearest(&name, Key::ALL.into_iter().map(|key| key.name().to_owned()));
@@ -116,6 +117,13 @@ impl Given {
         }
         Ok(())
     }
+}
+
+/// Where a file is not TOML, and why. The error's own text shows the line, which may hold a key or a password.
+fn place_and_reason(text: &str, error: &toml::de::Error) -> String {
+    let before = error.span().map_or(0, |span| span.start);
+    let line = 1 + text.bytes().take(before).filter(|&byte| byte == b'\n').count();
+    format!("line {line}: {}", error.message())
 }
 
 /// A value of the file as one would write it in the environment.

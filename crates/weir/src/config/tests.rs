@@ -118,6 +118,12 @@ fn an_error_names_the_setting_where_it_came_from_and_the_mend() {
 }
 
 #[test]
+fn a_file_that_is_not_toml_is_not_shown() {
+    let refused = refusal(&[], &[], "log = \"info\"\napi_keys = [hunter2");
+    assert!(refused.contains("line 2: ") && !refused.contains("hunter2"), "{refused}");
+}
+
+#[test]
 fn store_and_queue_go_together() {
     let backing = |role, variables: &[(&str, &str)]| load(&[], variables, "").unwrap().backing(role);
     let (postgres, redis) = (("WEIR_DATABASE_URL", "postgres://db/weir"), ("WEIR_REDIS_URL", "redis://cache"));
