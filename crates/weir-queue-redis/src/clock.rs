@@ -94,7 +94,7 @@ impl RedisClock {
 
     /// The part of a slot, given by the server's clock in microseconds, that lies within it whatever the error.
     pub(crate) fn narrowed(&self, shard: Shard, (start, end): (i64, i64)) -> Slot {
-        let Offset { nanos, error } = &self.shards[shard.index()];
+        let Offset { nanos, error, .. } = &self.shards[shard.index()];
         let ahead = self.offset() - nanos.load(Ordering::Relaxed);
         let width = (end - start).saturating_mul(1_000);
         // A slot always keeps a quarter: with a Redis further away than that, exactness has this bound.
