@@ -79,13 +79,13 @@ impl Bench<'_> {
 
     /// As many events as the engine takes, `size` in each request, until the last has arrived.
     async fn throughput(&self, size: u64, connections: usize, ceiling_per_s: f64) -> anyhow::Result<Throughput> {
-        let (engine, _) = self.engine(if size == 1 { "single posts" } else { "batches" }, false).await?;
+        let (engine, id) = self.engine(if size == 1 { "single posts" } else { "batches" }, false).await?;
         self.receiver.reset(false);
         let (path, body) = requests(size);
         let driven = closed_loop(engine.address(), connections, Until::Elapsed(self.span()), path, body).await?;
         let events = driven.answered * size;
         let last = self.receiver.all_arrived(events).await?;
-        engine.stop().await?;
+        engine.stop(&id).await?;
         let arrived_per_s = events as f64 / last.duration_since(driven.started).as_secs_f64();
         Ok(Throughput {
             events,
@@ -97,7 +97,7 @@ impl Bench<'_> {
 
     /// Events at a steady rate far below what the engine can do.
     async fn latency(&self) -> anyhow::Result<Latency> {
-        let (engine, _) = self.engine("latency", false).await?;
+        let (engine, id) = self.engine("latency", false).await?;
         let (path, body) = requests(1);
         // Connections, caches and the database's file are warm in a server that has run for more than a moment.
         self.receiver.reset(false);
@@ -108,7 +108,7 @@ impl Bench<'_> {
         let (every, events) = (Duration::from_secs(1) / OFFERED_PER_S, OFFERED_PER_S * LATENCY_SECONDS);
         let meant = open_loop(engine.address(), CONNECTIONS, every, events, path, body).await?;
         self.receiver.all_arrived(u64::from(events)).await?;
-        engine.stop().await?;
+        engine.stop(&id).await?;
         let arrivals = self.receiver.noted().into_iter();
         let taken =
             arrivals.filter_map(|(number, at)| Some(at.saturating_duration_since(*meant.get(number as usize)?)));
@@ -118,7 +118,7 @@ impl Bench<'_> {
 
     /// Many destinations that have each had one event and now have nothing to do.
     async fn idle(&self) -> anyhow::Result<Idle> {
-        let (engine, _) = self.engine("idle destinations", false).await?;
+        let (engine, id) = self.engine("idle destinations", false).await?;
         let destinations = self.args.idle;
         let settings = json!({
             "url": self.receiver.url(), "event_types": ["idle"], "rate_limits": [{"limit": 10, "period": "second"}],
@@ -135,7 +135,7 @@ impl Bench<'_> {
         tokio::time::sleep(Duration::from_secs(IDLE_SECONDS)).await;
         let (cpu_s, seconds) = (engine.cpu_s()? - before_s, clock::now().duration_since(started).as_secs_f64());
         let rss_mib = engine.rss_mib()?;
-        engine.stop().await?;
+        engine.stop(&id).await?;
         Ok(Idle { destinations, seconds, cpu_s, rss_mib })
     }
 
@@ -156,7 +156,7 @@ impl Bench<'_> {
             engine.ask(Method::PATCH, &format!("/v1/destinations/{id}"), json!({"paused": false})).await?;
         anyhow::ensure!(answer["paused"] == false, "the destination stays paused: {answer}");
         let last = self.receiver.all_arrived(deliveries).await?;
-        engine.stop().await?;
+        engine.stop(&id).await?;
         let drained_per_s = deliveries as f64 / last.duration_since(resumed).as_secs_f64();
         Ok(Backlog { deliveries, rss_before_mib, rss_mib, drained_per_s, of_ceiling: drained_per_s / ceiling_per_s })
     }

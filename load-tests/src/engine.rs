@@ -39,7 +39,8 @@ impl Engine {
                 args.weir.display()
             )
         })?;
-        let mut process = command(&weir, folder.path()).spawn().context("cannot start the engine")?;
+        let mut process =
+            command(&weir, folder.path(), &backing(args.scaled)?).spawn().context("cannot start the engine")?;
         let pid = process.id().context("the engine ended at once")?;
         let stdout = process.stdout.take().context("the engine has no output")?;
         let mut lines = BufReader::new(stdout).lines();
@@ -85,12 +86,28 @@ impl Engine {
         rss_mib_in(&status).context("unknown form of /proc/PID/status")
     }
 
-    pub(crate) async fn stop(mut self) -> anyhow::Result<()> {
+    /// Ends the engine; its destination goes first, so that the next engine on the same servers has nothing to do with it.
+    pub(crate) async fn stop(mut self, destination: &str) -> anyhow::Result<()> {
+        let path = format!("/v1/destinations/{destination}");
+        Connection::open(self.address).await?.send(Method::DELETE, &path, Bytes::new()).await?;
         Ok(self.process.kill().await?)
     }
 }
 
-fn command(weir: &Path, folder: &Path) -> Command {
+/// Where the engine keeps its records and its queue, as settings.
+fn backing(scaled: bool) -> anyhow::Result<Vec<(&'static str, String)>> {
+    if !scaled {
+        return Ok(vec![("WEIR_DATABASE_URL", "sqlite://weir.db".to_owned())]);
+    }
+    let given = |name| {
+        let value =
+            std::env::var(name).with_context(|| format!("--scaled needs {name}; `cargo xtask bench --scaled` sets it"));
+        Ok((name, value?))
+    };
+    ["WEIR_DATABASE_URL", "WEIR_REDIS_URL"].into_iter().map(given).collect()
+}
+
+fn command(weir: &Path, folder: &Path, backing: &[(&str, String)]) -> Command {
     let mut command = Command::new(weir);
     // The engine refuses settings it does not know, and the ones of the person at the keyboard are none of ours.
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("WEIR_")) {
@@ -101,11 +118,11 @@ fn command(weir: &Path, folder: &Path) -> Command {
         .current_dir(folder)
         .envs([
             ("WEIR_LISTEN", "127.0.0.1:0"),
-            ("WEIR_DATABASE_URL", "sqlite://weir.db"),
             ("WEIR_ALLOW_HTTP", "true"),
             ("WEIR_ALLOW_NETWORKS", "127.0.0.0/8"),
             ("WEIR_LOG", "warn"),
         ])
+        .envs(backing.iter().map(|(name, value)| (*name, value)))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .kill_on_drop(true);

@@ -34,6 +34,9 @@ pub(crate) struct BenchArgs {
     /// The binary to measure
     #[arg(long, value_name = "PATH", default_value = "target/release/weir")]
     weir: PathBuf,
+    /// Measure on the PostgreSQL and the Redis of WEIR_DATABASE_URL and WEIR_REDIS_URL [default: SQLite, a fresh file each time]
+    #[arg(long)]
+    scaled: bool,
     /// Make databases in this folder [default: the system's for temporary files]
     #[arg(long, value_name = "FOLDER")]
     folder: Option<PathBuf>,

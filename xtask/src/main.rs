@@ -33,6 +33,9 @@ enum Command {
     Dev,
     /// Measure this machine: the ceiling of a bare client and receiver, and Weir beside it.
     Bench {
+        /// On private PostgreSQL and Redis servers instead of the embedded SQLite and queue.
+        #[arg(long)]
+        scaled: bool,
         /// Given on to `weir-load-tests bench`; `-- --help` lists them.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
@@ -55,7 +58,12 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Lint => step::run_all(&lint_steps(), &[]),
         Command::Ci => run_with_servers(&lint_steps().into_iter().chain(test_steps()).collect::<Vec<_>>()),
         Command::Dev => dev::run(),
-        Command::Bench { arguments } => step::run_all(&bench_steps(&arguments), &[]),
+        Command::Bench { scaled: false, arguments } => step::run_all(&bench_steps(&arguments), &[]),
+        Command::Bench { scaled: true, mut arguments } => {
+            let servers = Servers::for_weir(servers::given)?;
+            arguments.insert(0, "--scaled".to_owned());
+            step::run_all(&bench_steps(&arguments), servers.env())
+        }
     }
 }
 
@@ -107,7 +115,7 @@ mod tests {
     #[test]
     fn arguments_of_the_bench_are_given_on() {
         let cli = Cli::try_parse_from(["xtask", "bench", "--json", "out.json"]).unwrap();
-        let Command::Bench { arguments } = cli.command else { panic!("{cli:?}") };
+        let Command::Bench { arguments, scaled: false } = cli.command else { panic!("{cli:?}") };
         let steps = bench_steps(&arguments);
         assert!(steps[1].to_string().ends_with("bench --json out.json"), "{}", steps[1]);
     }

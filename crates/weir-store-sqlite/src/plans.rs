@@ -93,7 +93,7 @@ fn lists_walk_one_index_without_sorting() {
         assert!(!plan.contains("TEMP B-TREE"), "{filter:?}:\n{plan}");
     }
     // This one sorts, but only what waits.
-    let waiting = DeliveryFilter { state: Some(DeliveryState::Retrying), ..base.clone() };
+    let waiting = DeliveryFilter { state: Some(DeliveryState::Retrying), ..base };
     let plan_of_waiting = plan(&connection, &deliveries_page(&waiting, page).0);
     assert!(plan_of_waiting.contains("deliveries_due"), "{plan_of_waiting}");
     let of_event = DeliveryFilter { event_id: Some(EventId::from_bytes([1; 16])), ..base };
