@@ -8,7 +8,7 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 use metrics::{counter, histogram};
 use weir_core::{
     Clock, Destination, Limiter, Period, Timestamp,
-    claim::ClaimedDelivery,
+    claim::{Claim, ClaimedDelivery},
     plan::{self, Allowance, NextRun, Observed},
 };
 use weir_queue::{DueJobs, Lease, Publication, Published, QueueError, SharedQueue, Wake};
@@ -179,12 +179,26 @@ impl Scheduler {
             counter!("weir_stale_publishes_total").increment(1);
             let now = self.clock.now();
             let destinations: HashSet<_> = stale.iter().map(|claim| claim.destination_id).collect();
-            self.store.release(stale, now).await?;
+            self.release_claims(stale, now).await?;
             let wakes: Vec<_> =
                 destinations.into_iter().map(|destination_id| Wake { destination_id, due: now }).collect();
             self.queue.wake(&wakes).await?;
         }
         Ok(())
+    }
+
+    /// Tries until the claims would have expired: one that expires counts as an attempt, and these were not even published.
+    async fn release_claims(&self, claims: Vec<Claim>, now: Timestamp) -> Result<(), StoreError> {
+        let mut backoff = Backoff::default();
+        loop {
+            match self.store.release(claims.clone(), now).await {
+                Err(error @ StoreError::Unavailable(_)) if self.clock.now().since(now) < START_WITHIN => {
+                    tracing::warn!(%error, claims = claims.len(), "could not give claims back; trying again");
+                    tokio::time::sleep(backoff.fail()).await;
+                }
+                released => return released.map(drop),
+            }
+        }
     }
 
     async fn end_runs(&self, runs: Vec<Run>, next: Timestamp) -> Result<(), QueueError> {

@@ -23,7 +23,7 @@ use crate::{
     ingest::column,
     results::settle_all,
     rows::{corrupt, delivery_id, destination_id, flag, int, optional_text, optional_time, small, time, uuid},
-    writer::Operation,
+    writer::{Operation, Writers},
 };
 
 #[async_trait]
@@ -32,9 +32,17 @@ impl Outbox for PostgresStore {
         if requests.is_empty() {
             return Ok(Vec::new());
         }
-        let durable = requests.iter().any(|request| request.durable);
-        let writers = if durable { &self.durable_claims } else { &self.claims };
-        writers.ask(Claiming { requests, now }).await
+        // Only those that must wait for the disk do.
+        let (durable, others): (Vec<_>, Vec<_>) = requests.into_iter().enumerate().partition(|(_, one)| one.durable);
+        let count = durable.len() + others.len();
+        let (durable, others) =
+            tokio::join!(claim_through(&self.durable_claims, durable, now), claim_through(&self.claims, others, now));
+        let mut answers = vec![Claims::default(); count];
+        // Should one half fail, what the other claimed expires, as any claim does whose answer is lost.
+        for (index, claims) in durable?.into_iter().chain(others?) {
+            answers[index] = claims;
+        }
+        Ok(answers)
     }
 
     async fn release(&self, claims: Vec<Claim>, now: Timestamp) -> StoreResult<u64> {
@@ -70,6 +78,20 @@ impl Outbox for PostgresStore {
     async fn maintain(&self, now: Timestamp) -> StoreResult<()> {
         self.make_partitions(now).await.map_err(|error| store_error(&error))
     }
+}
+
+/// The answers to some requests of a call, each with its place there.
+async fn claim_through(
+    writers: &Writers<Claiming>,
+    requests: Vec<(usize, ClaimRequest)>,
+    now: Timestamp,
+) -> StoreResult<Vec<(usize, Claims)>> {
+    if requests.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (places, requests): (Vec<_>, Vec<_>) = requests.into_iter().unzip();
+    let claims = writers.ask(Claiming { requests, now }).await?;
+    Ok(places.into_iter().zip(claims).collect())
 }
 
 fn read_history(row: &PgRow) -> Result<(DestinationId, SendHistory), sqlx::Error> {

@@ -3,7 +3,11 @@
 use std::{net::SocketAddr, time::Duration};
 
 use axum::Router;
-use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
+use tokio::{
+    net::TcpListener,
+    sync::watch,
+    task::{JoinHandle, JoinSet},
+};
 use weir_api::{ApiKeys, ApiState, Operations, Readiness};
 use weir_core::address::AddressPolicy;
 use weir_scheduler::{Scheduler, Sweeper};
@@ -47,7 +51,7 @@ pub(crate) struct Engine {
     /// Each stage of the shutdown, in order.
     stop_working: watch::Sender<bool>,
     stop_serving: watch::Sender<bool>,
-    background: Vec<JoinHandle<()>>,
+    background: JoinSet<()>,
     server: JoinHandle<()>,
 }
 
@@ -61,12 +65,13 @@ impl Engine {
         let backends = Backends::open(&settings.backing).await?;
         let (stop_working, working_stops) = watch::channel(false);
         let (stop_serving, serving_stops) = watch::channel(false);
-        let mut background = Vec::new();
+        let mut background = JoinSet::new();
         if role.schedules() {
-            background.extend(schedule(&backends, &working_stops));
+            schedule(&backends, &working_stops, &mut background);
         }
         if role.works() {
-            background.push(work(&backends, &working_stops, settings.addresses.clone(), settings.shutdown_grace));
+            let worker = work(&backends, &working_stops, settings.addresses.clone(), settings.shutdown_grace);
+            background.spawn(worker);
         }
         let readiness = Readiness::starting();
         let operations = Operations {
@@ -100,6 +105,16 @@ impl Engine {
         self.address
     }
 
+    /// Resolves when a part of the process has ended by itself, which none does unless it panicked. A process that goes on
+    /// without it would look well and do nothing.
+    pub(crate) async fn broken(&mut self) {
+        if self.background.is_empty() {
+            return std::future::pending().await;
+        }
+        self.background.join_next().await;
+        self.readiness.set_stopping();
+    }
+
     /// Stops in order: no new sends, what is in flight finishes and is recorded, the API ends, the store closes.
     pub(crate) async fn stop(self) {
         self.readiness.set_stopping();
@@ -116,17 +131,15 @@ impl Engine {
 }
 
 /// The scheduler loops and the sweep.
-fn schedule(backends: &Backends, stops: &watch::Receiver<bool>) -> Vec<JoinHandle<()>> {
-    let mut tasks = Vec::new();
+fn schedule(backends: &Backends, stops: &watch::Receiver<bool>, background: &mut JoinSet<()>) {
     for _ in 0..SCHEDULERS {
         let scheduler = Scheduler::new(backends.store(), backends.queue(), backends.clock());
         let stops = stopped(stops.clone());
-        tasks.push(tokio::spawn(async move { scheduler.run(stops).await }));
+        background.spawn(async move { scheduler.run(stops).await });
     }
     let sweeper = Sweeper::new(backends.store(), backends.queue(), backends.clock());
     let stops = stopped(stops.clone());
-    tasks.push(tokio::spawn(async move { sweeper.run(stops).await }));
-    tasks
+    background.spawn(async move { sweeper.run(stops).await });
 }
 
 fn work(
@@ -134,16 +147,16 @@ fn work(
     stops: &watch::Receiver<bool>,
     addresses: AddressPolicy,
     grace: Duration,
-) -> JoinHandle<()> {
+) -> impl Future<Output = ()> + Send + use<> {
     let outbound = Outbound::new(addresses, TlsRoots::system(), backends.clock());
     let worker = Worker::new(backends.store(), backends.queue(), backends.clock(), outbound.into(), grace);
     let stops = stopped(stops.clone());
-    tokio::spawn(async move { worker.run(stops).await })
+    async move { worker.run(stops).await }
 }
 
-async fn all_ended(background: Vec<JoinHandle<()>>) {
-    for task in background {
-        if task.await.is_err() {
+async fn all_ended(mut background: JoinSet<()>) {
+    while let Some(ended) = background.join_next().await {
+        if ended.is_err() {
             tracing::error!("a background task ended with a panic");
         }
     }

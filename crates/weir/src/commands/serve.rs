@@ -16,7 +16,7 @@ pub(super) async fn run(flags: &SettingFlags, role: Role) -> anyhow::Result<Exit
     let settings = Settings::load(flags, role)?;
     let backing = settings.backing(role)?;
     logs::start(&settings.log, settings.log_format);
-    let engine = Engine::start(
+    let mut engine = Engine::start(
         role,
         EngineSettings {
             backing,
@@ -42,10 +42,19 @@ pub(super) async fn run(flags: &SettingFlags, role: Role) -> anyhow::Result<Exit
     if role.serves_api() && settings.api_keys.is_empty() {
         tracing::info!("no API key is set (WEIR_API_KEYS): anyone on this machine may use the API, and nobody else");
     }
-    let signal = wait_for_stop().await?;
-    tracing::info!(signal, grace_s = settings.shutdown_grace.as_secs(), "stopping: finishing what is in flight");
+    let exit = tokio::select! {
+        signal = wait_for_stop() => {
+            let grace_s = settings.shutdown_grace.as_secs();
+            tracing::info!(signal = signal?, grace_s, "stopping: finishing what is in flight");
+            Exit::Done
+        }
+        () = engine.broken() => {
+            tracing::error!("a part of this process ended by itself; it stops, so that whoever watches it starts another");
+            Exit::Failure
+        }
+    };
     engine.stop().await;
-    Ok(Exit::Done)
+    Ok(exit)
 }
 
 /// Waits for SIGTERM or SIGINT.
