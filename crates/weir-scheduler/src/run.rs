@@ -18,6 +18,8 @@ use crate::Backoff;
 
 /// Jobs claimed in one call.
 const BATCH: usize = 256;
+/// At shutdown, how long a claim that may be under way is waited for.
+const LAST_CLAIM: Duration = Duration::from_millis(100);
 /// How long a run may take before its jobs are claimed by another.
 const LEASE: Duration = Duration::from_secs(4);
 /// How long a published attempt may wait for its send start before its claim expires.
@@ -64,10 +66,18 @@ impl Scheduler {
         tokio::pin!(shutdown);
         let mut backoff = Backoff::default();
         loop {
+            let claiming = self.queue.claim_due(BATCH, LEASE);
+            tokio::pin!(claiming);
             let due = tokio::select! {
                 biased;
-                () = &mut shutdown => return,
-                due = self.queue.claim_due(BATCH, LEASE) => due,
+                () = &mut shutdown => {
+                    // Dropped in the middle of a call, it would take jobs along that nobody runs until their leases end.
+                    if let Ok(Ok(jobs)) = tokio::time::timeout(LAST_CLAIM, claiming).await {
+                        self.hand_back(jobs).await;
+                    }
+                    return;
+                }
+                due = &mut claiming => due,
             };
             let ran = match due {
                 Ok(jobs) => self.run_batch(jobs).await,
@@ -81,6 +91,15 @@ impl Scheduler {
                     tokio::time::sleep(delay).await;
                 }
             }
+        }
+    }
+
+    /// Leaves jobs to whoever runs them next.
+    async fn hand_back(&self, jobs: DueJobs) {
+        let now = self.clock.now();
+        let handed_back = async { Ok::<_, RunError>(self.end_runs(self.decide(jobs, now).await?, now).await?) };
+        if let Err(error) = handed_back.await {
+            tracing::warn!(%error, "could not hand jobs back; their leases end by themselves");
         }
     }
 
