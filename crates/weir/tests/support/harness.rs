@@ -3,11 +3,15 @@
 #![allow(dead_code, unused_imports, reason = "each test file uses its part of the harness")]
 
 pub(crate) mod app;
+pub(crate) mod cases;
+pub(crate) mod fleet;
 pub(crate) mod receiver;
+pub(crate) mod servers;
 
 use std::time::{Duration, Instant};
 
 pub(crate) use app::App;
+pub(crate) use fleet::Fleet;
 pub(crate) use receiver::{Answer, Arrival, Receiver};
 
 #[expect(clippy::disallowed_methods, reason = "the tests run in real time")]

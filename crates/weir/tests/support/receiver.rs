@@ -179,6 +179,12 @@ impl Receiver {
         paths.get(path).map_or(0, |path| path.arrivals.len())
     }
 
+    /// How many requests have arrived at all paths together.
+    pub(crate) fn total(&self) -> usize {
+        let paths = self.paths.lock().unwrap_or_else(PoisonError::into_inner);
+        paths.values().map(|path| path.arrivals.len()).sum()
+    }
+
     /// Waits until `count` requests have arrived at a path.
     pub(crate) async fn wait_for(&self, path: &str, count: usize, within: Duration) -> Vec<Arrival> {
         super::eventually(&format!("{count} arrivals at {path}"), within, async || self.count(path) >= count).await;
