@@ -64,6 +64,7 @@ type Urls = Arc<Mutex<Vec<String>>>;
 struct Faults {
     workers_killed: Vec<Instant>,
     servers_away: Vec<(Instant, Instant)>,
+    postgres_crashed: Vec<Instant>,
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -100,8 +101,8 @@ async fn faults_of_every_kind_exceed_nothing_lose_nothing_and_leave_nothing_behi
     let mut doubled = 0;
     for target in &targets {
         let arrivals = receiver.arrivals(&target.path);
-        judge_caps(target, &arrivals);
         api.assert_audit_clean(&target.id).await;
+        judge_caps(target, &arrivals);
         doubled += judge_deliveries(target, &arrivals, &accepted, &faults);
     }
     eprintln!("{doubled} sent twice; the last delivered {:?} after the last fault", over.elapsed());
@@ -235,7 +236,8 @@ impl Chaos {
 
     async fn cut_postgres_off(&mut self) {
         let from = now();
-        self.postgres.stop().await;
+        self.faults.postgres_crashed.push(from);
+        self.postgres.crash().await;
         self.postgres.start_again().await;
         self.faults.servers_away.push((from, now()));
     }
@@ -258,7 +260,8 @@ fn judge_caps(target: &Target, arrivals: &[Arrival]) {
     }
 }
 
-/// Every event arrived, and what arrived twice is explained: its sender was killed before the record was made. Answers how
+/// Every event arrived, and what arrived twice is explained: its sender was killed before the record was made, or
+/// PostgreSQL before it was on the disk. Answers how
 /// many sends were one too many.
 fn judge_deliveries(
     target: &Target,
@@ -289,7 +292,9 @@ impl Faults {
     fn explain(&self, sent: Instant) -> bool {
         let is_away = |&(from, until): &(Instant, Instant)| sent + UNRECORDED >= from && sent <= until + UNRECORDED;
         let unrecorded = if self.servers_away.iter().any(is_away) { UNRECORDED_IN_FAULT } else { UNRECORDED };
-        self.workers_killed.iter().any(|&killed| sent <= killed + SECOND / 10 && killed <= sent + unrecorded)
+        // What a crash of PostgreSQL takes of the last second are claims and records.
+        self.postgres_crashed.iter().any(|&crashed| sent <= crashed && crashed <= sent + UNRECORDED * 2)
+            || self.workers_killed.iter().any(|&killed| sent <= killed + SECOND / 10 && killed <= sent + unrecorded)
     }
 }
 

@@ -105,7 +105,7 @@ async fn without_postgres_events_are_refused_and_when_it_is_back_all_goes_on_wit
     for _ in 0..300 {
         accepted.insert(post(&api, "away").await.expect("events are accepted"));
     }
-    receiver.wait_for("/away", 50, Duration::from_secs(10)).await;
+    receiver.wait_for("/away", 50, Duration::from_secs(30)).await;
 
     postgres.stop().await;
     for _ in 0..5 {

@@ -121,6 +121,10 @@ impl Redis {
     }
 }
 
+/// As `cargo xtask test` starts the shared one.
+const SETTINGS: [&str; 4] =
+    ["listen_addresses=127.0.0.1", "max_connections=300", "wal_level=minimal", "max_wal_senders=0"];
+
 /// A PostgreSQL with a database and a user `weir`, as `cargo xtask` starts it.
 pub(crate) struct Postgres {
     process: Child,
@@ -171,10 +175,19 @@ impl Postgres {
         format!("postgres://weir:{password}@127.0.0.1:{}/weir", self.port)
     }
 
-    /// An immediate shutdown: every connection is cut, and the next start recovers from the log.
+    /// A fast shutdown: every connection is cut, and what was committed is kept.
     pub(crate) async fn stop(&mut self) {
+        self.end("INT").await;
+    }
+
+    /// An immediate shutdown: what was committed without waiting for the disk, within the last second, may be lost.
+    pub(crate) async fn crash(&mut self) {
+        self.end("QUIT").await;
+    }
+
+    async fn end(&mut self, signal: &str) {
         let pid = self.process.id().expect("it runs").to_string();
-        run(Command::new("kill").args(["-QUIT", &pid])).await;
+        run(Command::new("kill").args([&format!("-{signal}"), &pid])).await;
         self.process.wait().await.expect("a status");
     }
 
@@ -186,7 +199,7 @@ impl Postgres {
     async fn spawn(folder: &Path, port: u16) -> Child {
         let mut command = program("postgres", folder).await;
         command.args(["-D", "data", "-p", &port.to_string(), "-c", "unix_socket_directories="]);
-        for setting in ["listen_addresses=127.0.0.1", "max_connections=300", "wal_level=minimal", "max_wal_senders=0"] {
+        for setting in SETTINGS {
             command.args(["-c", setting]);
         }
         command.stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true).spawn().expect("postgres starts")
