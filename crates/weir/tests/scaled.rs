@@ -73,8 +73,8 @@ async fn workers_come_and_go_under_load_without_a_window_above_its_cap_or_an_eve
         api.drained(id, Duration::from_secs(30)).await;
         let arrivals = receiver.arrivals(&format!("/scaled-{rate}"));
         assert_eq!(arrivals.len(), rate as usize * 14, "{rate}/s: each event is sent once");
-        assert_cap(&arrivals, rate as usize, SECOND);
         api.assert_audit_clean(id).await;
+        assert_cap(&arrivals, rate as usize, SECOND);
         for delivery in api.get(&format!("/v1/deliveries?destination={id}&limit=200")).await["data"].as_array().unwrap()
         {
             assert_eq!(
@@ -111,10 +111,10 @@ async fn wall_clocks_that_are_ten_seconds_off_change_nothing() {
         // Five a second, evenly: what 300 a minute are.
         let (in_a_second, events) = if period == "second" { (rate, rate * 6) } else { (rate / 60, 30) };
         assert_eq!(arrivals.len(), events as usize);
+        api.assert_audit_clean(id).await;
         assert_cap(&arrivals, in_a_second as usize, SECOND);
         let used = support::utilisation(&arrivals, f64::from(in_a_second), SECOND);
         assert!(used >= 0.98, "{rate} per {period}: utilisation {used:.4}");
-        api.assert_audit_clean(id).await;
         let latency = api.audit(id).await["delivery_latency_ms"]["max"].as_f64().unwrap();
         assert!((0.0..9_000.0).contains(&latency), "from one clock to the same: {latency} ms");
     }
@@ -130,9 +130,11 @@ async fn two_schedulers_share_the_jobs_and_one_takes_over_from_the_other_within_
     let api = fleet.launch("api").await;
     let schedulers = [fleet.launch("scheduler").await, fleet.launch("scheduler").await];
     let _worker = fleet.launch("worker").await;
+    let mut ids = Vec::with_capacity(JOBS);
     for job in 0..JOBS {
         let url = receiver.url(&format!("/{job}"));
-        api.destination(json!({"url": url, "rate_limits": limit(1, "second"), "event_types": ["shared"]})).await;
+        let settings = json!({"url": url, "rate_limits": limit(1, "second"), "event_types": ["shared"]});
+        ids.push(api.destination(settings).await);
     }
     api.events("shared", 30).await;
     eventually("every job runs", Duration::from_secs(20), async || receiver.total() >= JOBS * 2).await;
@@ -155,7 +157,8 @@ async fn two_schedulers_share_the_jobs_and_one_takes_over_from_the_other_within_
     })
     .await;
     assert_eq!(survivor.status("/readyz").await, 200);
-    for path in &every_destination {
+    for (id, path) in ids.iter().zip(&every_destination) {
+        api.assert_audit_clean(id).await;
         assert_cap(&receiver.arrivals(path), 1, SECOND);
     }
 }

@@ -38,11 +38,11 @@ pub(crate) async fn every_limit_is_held_and_used(app: &App) {
     tokio::time::sleep(Duration::from_secs(12)).await;
     for ((rate, period), id) in limits.into_iter().zip(destinations) {
         let window = if period == "second" { SECOND } else { MINUTE };
+        app.assert_audit_clean(&id).await;
         let arrivals = receiver.arrivals(&format!("/{period}-{rate}"));
         assert_cap(&arrivals, rate as usize, window);
         let used = utilisation(&arrivals, f64::from(rate), window);
         assert!(used >= 0.98, "{rate} per {period}: utilisation {used:.4}");
-        app.assert_audit_clean(&id).await;
     }
 }
 
@@ -52,11 +52,11 @@ pub(crate) async fn a_thousand_a_second_is_held_and_used(app: &App) {
     let id = destination(app, &receiver, "/thousand", limit(1000, "second")).await;
     app.events("thousand", 8_000).await;
     let arrivals = receiver.wait_for("/thousand", 7_000, Duration::from_secs(20)).await;
+    app.drained(&id, Duration::from_secs(20)).await;
+    app.assert_audit_clean(&id).await;
     assert_cap(&arrivals, 1000, SECOND);
     let used = utilisation(&arrivals, 1000.0, SECOND);
     assert!(used >= 0.98, "utilisation {used:.4}");
-    app.drained(&id, Duration::from_secs(20)).await;
-    app.assert_audit_clean(&id).await;
     let audit = app.audit(&id).await;
     assert_eq!(audit["sends"], 8_000, "each event is sent once");
 }
