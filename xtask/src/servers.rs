@@ -29,11 +29,13 @@ pub(crate) struct Servers {
 }
 
 impl Servers {
-    /// What the tests want: every kind of server, and the programs, for tests that kill servers of their own.
+    /// What the tests want: every kind of server, and the programs, for tests that kill servers of their own or set
+    /// clocks off.
     pub(crate) fn for_tests(given: Given) -> anyhow::Result<Self> {
         let mut servers = Self::none(given);
         let redis = servers.name("WEIR_TEST_REDIS_SERVER", || utf8(&programs::REDIS.find()?.join("redis-server")))?;
         let postgres = servers.name("WEIR_TEST_POSTGRES_BIN", || utf8(&programs::POSTGRES.find()?))?;
+        servers.name("WEIR_TEST_FAKETIME", || utf8(&programs::FAKETIME.find()?.join("faketime")))?;
         let (redis, postgres) = (Path::new(&redis), Path::new(&postgres));
         servers.serve("WEIR_TEST_POSTGRES_URL", || Ok(vec![postgres::start(postgres)?]))?;
         servers.serve("WEIR_TEST_REDIS_URL", || Ok(vec![redis::start(redis)?]))?;

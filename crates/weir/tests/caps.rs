@@ -5,119 +5,37 @@ mod support;
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
-use support::{App, Receiver, assert_cap, eventually, now, utilisation};
+use serde_json::json;
+use support::{
+    App, Receiver, assert_cap,
+    cases::{self, destination, limit},
+    eventually,
+};
 
 const SECOND: Duration = Duration::from_secs(1);
-const MINUTE: Duration = Duration::from_secs(60);
-
-fn limit(limit: u32, period: &str) -> Value {
-    json!([{"limit": limit, "period": period}])
-}
-
-async fn destination(app: &App, receiver: &Receiver, path: &str, limits: Value) -> String {
-    app.destination(json!({
-        "url": receiver.url(path),
-        "event_types": [path.trim_start_matches('/')],
-        "rate_limits": limits,
-        "max_in_flight": 256,
-    }))
-    .await
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_limit_is_held_and_used_under_a_standing_backlog() {
     let folder = tempfile::tempdir().unwrap();
-    let (app, receiver) = (App::start(folder.path()).await, Receiver::start().await);
-    let limits = [(1, "second"), (7, "second"), (10, "second"), (100, "second"), (30, "minute"), (90, "minute")];
-    let mut destinations = Vec::new();
-    for (rate, period) in limits {
-        let path = format!("/{period}-{rate}");
-        destinations.push(destination(&app, &receiver, &path, limit(rate, period)).await);
-        app.events(path.trim_start_matches('/'), rate as usize * if period == "second" { 20 } else { 1 }).await;
-    }
-    tokio::time::sleep(Duration::from_secs(12)).await;
-    for ((rate, period), id) in limits.into_iter().zip(destinations) {
-        let window = if period == "second" { SECOND } else { MINUTE };
-        let arrivals = receiver.arrivals(&format!("/{period}-{rate}"));
-        assert_cap(&arrivals, rate as usize, window);
-        let used = utilisation(&arrivals, f64::from(rate), window);
-        assert!(used >= 0.98, "{rate} per {period}: utilisation {used:.4}");
-        app.assert_audit_clean(&id).await;
-    }
+    cases::every_limit_is_held_and_used(&App::start(folder.path()).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_a_second_is_held_and_used() {
     let folder = tempfile::tempdir().unwrap();
-    let (app, receiver) = (App::start(folder.path()).await, Receiver::start().await);
-    let id = destination(&app, &receiver, "/thousand", limit(1000, "second")).await;
-    app.events("thousand", 8_000).await;
-    let arrivals = receiver.wait_for("/thousand", 7_000, Duration::from_secs(20)).await;
-    assert_cap(&arrivals, 1000, SECOND);
-    let used = utilisation(&arrivals, 1000.0, SECOND);
-    assert!(used >= 0.98, "utilisation {used:.4}");
-    app.drained(&id, Duration::from_secs(20)).await;
-    app.assert_audit_clean(&id).await;
-    let audit = app.audit(&id).await;
-    assert_eq!(audit["sends"], 8_000, "each event is sent once");
+    cases::a_thousand_a_second_is_held_and_used(&App::start(folder.path()).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn edits_under_backlog_take_effect_within_100_ms_and_reset_no_window() {
     let folder = tempfile::tempdir().unwrap();
-    let (app, receiver) = (App::start(folder.path()).await, Receiver::start().await);
-    let id = destination(&app, &receiver, "/edited", limit(10, "second")).await;
-    app.events("edited", 40_000).await;
-    receiver.wait_for("/edited", 20, Duration::from_secs(10)).await;
-
-    let mut before = 10usize;
-    for rate in [100usize, 5, 50] {
-        app.patch(&id, json!({"rate_limits": limit(rate as u32, "second")})).await;
-        let edited_at = now();
-        tokio::time::sleep(Duration::from_secs(3)).await;
-        let arrivals = receiver.arrivals("/edited");
-        let around: Vec<_> = arrivals.iter().filter(|arrival| arrival.at + SECOND >= edited_at).cloned().collect();
-        assert_cap(&around, before.max(rate), SECOND);
-        let after: Vec<_> =
-            arrivals.iter().filter(|arrival| arrival.at >= edited_at + Duration::from_millis(100)).cloned().collect();
-        assert_cap(&after, rate, SECOND);
-        let expected = rate as f64 * 2.9;
-        assert!((after.len() as f64 - expected).abs() <= expected * 0.05 + 1.0, "{rate}/s: {}", after.len());
-        before = rate;
-    }
-
-    app.patch(&id, json!({"rate_limits": limit(60, "minute")})).await;
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    let edited_at = now();
-    tokio::time::sleep(Duration::from_secs(4)).await;
-    let slow = receiver.arrivals("/edited").iter().filter(|arrival| arrival.at >= edited_at).count();
-    assert!((3..=5).contains(&slow), "60 a minute sends one a second, not {slow} in four");
-
-    app.patch(&id, json!({"rate_limits": []})).await;
-    let count = receiver.count("/edited");
-    tokio::time::sleep(Duration::from_millis(600)).await;
-    assert!(receiver.count("/edited") > count + 200, "without a limit the backlog drains at once");
-    app.assert_audit_clean(&id).await;
+    cases::edits_take_effect_at_once(&App::start(folder.path()).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pause_holds_within_100_ms_drops_nothing_and_bunches_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    let (app, receiver) = (App::start(folder.path()).await, Receiver::start().await);
-    let id = destination(&app, &receiver, "/paused", limit(100, "second")).await;
-    app.events("paused", 500).await;
-    receiver.wait_for("/paused", 100, Duration::from_secs(10)).await;
-    app.patch(&id, json!({"paused": true})).await;
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    let held = receiver.count("/paused");
-    tokio::time::sleep(Duration::from_millis(1_500)).await;
-    assert_eq!(receiver.count("/paused"), held, "a pause holds");
-    app.patch(&id, json!({"paused": false})).await;
-    let arrivals = receiver.wait_for("/paused", 500, Duration::from_secs(20)).await;
-    assert_cap(&arrivals, 100, SECOND);
-    app.drained(&id, Duration::from_secs(5)).await;
-    assert_eq!(receiver.count("/paused"), 500);
+    cases::a_pause_holds(&App::start(folder.path()).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

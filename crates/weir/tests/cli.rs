@@ -6,7 +6,10 @@ mod support;
 use std::{path::Path, process::Output, time::Duration};
 
 use serde_json::json;
-use support::{App, Receiver};
+use support::{
+    App, Receiver,
+    servers::{self, Redis},
+};
 
 async fn run(folder: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Output {
     let mut command = App::command(folder);
@@ -14,13 +17,14 @@ async fn run(folder: &Path, arguments: &[&str], environment: &[(&str, &str)]) ->
     tokio::time::timeout(Duration::from_secs(60), command.output()).await.expect("it ends").expect("it runs")
 }
 
-async fn refused(folder: &Path, arguments: &[&str], environment: &[(&str, &str)], words: &[&str]) {
+async fn refused(folder: &Path, arguments: &[&str], environment: &[(&str, &str)], words: &[&str]) -> String {
     let output = run(folder, arguments, environment).await;
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{arguments:?} {environment:?}: {error}");
     for word in words {
         assert!(error.contains(word), "{arguments:?} {environment:?} should name `{word}`: {error}");
     }
+    error
 }
 
 #[tokio::test]
@@ -36,6 +40,60 @@ async fn wrong_settings_end_with_exit_code_2_and_name_themselves() {
     refused(path, &["serve"], &[("WEIR_DATABASE_URL", "sqlite://missing/folder/weir.db")], &["database"]).await;
     std::fs::write(path.join("weir.toml"), "listne = \"127.0.0.1:0\"\n").unwrap();
     refused(path, &["serve"], &[], &["listne", "weir.toml"]).await;
+}
+
+#[tokio::test]
+async fn a_role_without_its_servers_is_refused_and_the_setting_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let (postgres, redis) = (servers::database().await, Redis::start().await);
+    let redis_url = redis.url();
+    let (database, queue) = (("WEIR_DATABASE_URL", postgres.as_str()), ("WEIR_REDIS_URL", redis_url.as_str()));
+    for role in ["api", "scheduler", "worker"] {
+        refused(path, &[role], &[], &["WEIR_DATABASE_URL", "WEIR_REDIS_URL"]).await;
+        refused(path, &[role], &[database], &["WEIR_REDIS_URL"]).await;
+        refused(path, &[role], &[queue], &["WEIR_DATABASE_URL"]).await;
+        // Port 1 is nobody's.
+        let nowhere = ("WEIR_DATABASE_URL", "postgres://weir:hush@127.0.0.1:1/weir");
+        refused_silently(path, &[role], &[nowhere, queue], &["database_url", "127.0.0.1:1"], "hush").await;
+        let nowhere = ("WEIR_REDIS_URL", "redis://:hush@127.0.0.1:1");
+        refused_silently(path, &[role], &[database, nowhere], &["redis_url", "127.0.0.1:1"], "hush").await;
+    }
+    let missing = format!("{postgres}_missing");
+    refused(path, &["worker"], &[("WEIR_DATABASE_URL", &missing), queue], &["database_url", "createdb"]).await;
+    refused(path, &["migrate"], &[("WEIR_DATABASE_URL", &missing)], &["database_url", "createdb"]).await;
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_refused_and_never_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let postgres = servers::Postgres::start_with_password("open sesame").await;
+    let redis = Redis::start_with(&["--requirepass", "open-sesame"]).await;
+    let (right, wrong) = (postgres.url_with("open%20sesame"), postgres.url_with("hush"));
+    let with_redis = |password: &str| redis.url().replace("redis://", &format!("redis://:{password}@"));
+    let (opens, closed) = (with_redis("open-sesame"), with_redis("hush"));
+    for (database, queue, setting) in
+        [(&right, &closed, "redis_url"), (&right, &redis.url(), "redis_url"), (&wrong, &opens, "database_url")]
+    {
+        let settings = [("WEIR_DATABASE_URL", database.as_str()), ("WEIR_REDIS_URL", queue.as_str())];
+        refused_silently(path, &["worker"], &settings, &[setting, "password"], "hush").await;
+    }
+    let mut right_both = App::command(path);
+    right_both.arg("worker").env("WEIR_DATABASE_URL", &right).env("WEIR_REDIS_URL", &opens);
+    assert!(App::launch(right_both).await.is_ok(), "the right passwords open both");
+}
+
+/// As [`refused`], and without a word of the secret.
+async fn refused_silently(
+    folder: &Path,
+    arguments: &[&str],
+    environment: &[(&str, &str)],
+    words: &[&str],
+    secret: &str,
+) {
+    let error = refused(folder, arguments, environment, words).await;
+    assert!(!error.contains(secret), "a password is shown: {error}");
 }
 
 #[tokio::test]

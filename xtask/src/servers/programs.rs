@@ -38,6 +38,15 @@ pub(crate) const POSTGRES: Package = Package {
     homebrew: "postgresql@17",
 };
 
+/// Not a server: it starts a program with another wall clock.
+pub(crate) const FAKETIME: Package = Package {
+    name: "faketime",
+    programs: &["faketime"],
+    debian: "faketime",
+    fedora: "libfaketime",
+    homebrew: "libfaketime",
+};
+
 impl Package {
     /// The folder of the programs. Root on Debian or Ubuntu gets them installed; anybody else is told how to.
     pub(crate) fn find(&self) -> anyhow::Result<PathBuf> {

@@ -30,30 +30,40 @@ impl App {
     }
 
     pub(crate) async fn start_with(folder: &Path, environment: &[(&str, &str)]) -> Self {
-        let _ = rustls::crypto::ring::default_provider().install_default();
         let mut command = Self::command(folder);
         command.arg("serve").envs(environment.iter().copied());
+        Self::launch(command).await.unwrap_or_else(|status| panic!("the server ended before it listened: {status}"))
+    }
+
+    /// Runs the binary until it listens; the status of one that ends before.
+    pub(crate) async fn launch(mut command: Command) -> Result<Self, ExitStatus> {
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let mut child = command.stdout(Stdio::piped()).kill_on_drop(true).spawn().expect("the binary starts");
         let stdout = child.stdout.take().expect("stdout is piped");
         let mut lines = BufReader::new(stdout).lines();
-        let url = tokio::time::timeout(Duration::from_secs(30), async {
+        let listening = tokio::time::timeout(Duration::from_secs(30), async {
             while let Some(line) = lines.next_line().await.expect("stdout is text") {
                 if let Some((_, url)) = line.split_once("listening on ") {
-                    return url.trim().to_owned();
+                    return Some(url.trim().to_owned());
                 }
             }
-            panic!("the server ended before it listened");
-        })
-        .await
-        .expect("the server listens in time");
+            None
+        });
+        let Some(url) = listening.await.expect("the server listens in time") else {
+            return Err(child.wait().await.expect("a status"));
+        };
         // Keeps the pipe open, so that the server never writes to a closed one.
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-        Self { child, url, http: reqwest::Client::builder().no_proxy().build().expect("a client") }
+        Ok(Self { child, url, http: reqwest::Client::builder().no_proxy().build().expect("a client") })
     }
 
     /// The binary, with the settings of the tests.
     pub(crate) fn command(folder: &Path) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        // What names the tests' servers is no setting of Weir, and what the caller has set is none of the tests'.
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"WEIR_")) {
+            command.env_remove(name);
+        }
         command
             .current_dir(folder)
             .env("WEIR_DATABASE_URL", format!("sqlite://{}", folder.join("weir.db").display()))
@@ -99,6 +109,22 @@ impl App {
         let response = request.send().await.expect("an answer");
         let status = response.status().as_u16();
         (status, response.json().await.unwrap_or(Value::Null))
+    }
+
+    /// The status alone, of a server that may be in trouble.
+    pub(crate) async fn status(&self, path: &str) -> u16 {
+        self.request(Method::GET, path, None).await.0
+    }
+
+    /// The sum of a metric over its labels; 0 before it was first counted.
+    pub(crate) async fn metric(&self, name: &str) -> f64 {
+        let text = self.http.get(format!("{}/metrics", self.url)).send().await.expect("an answer").text().await;
+        let text = text.expect("metrics are text");
+        let values = text.lines().filter_map(|line| {
+            let rest = line.strip_prefix(name)?;
+            rest.starts_with(['{', ' ']).then(|| rest.rsplit(' ').next()?.parse::<f64>().ok())?
+        });
+        values.sum()
     }
 
     pub(crate) async fn get(&self, path: &str) -> Value {

@@ -3,11 +3,15 @@
 #![allow(dead_code, unused_imports, reason = "each test file uses its part of the harness")]
 
 pub(crate) mod app;
+pub(crate) mod cases;
+pub(crate) mod fleet;
 pub(crate) mod receiver;
+pub(crate) mod servers;
 
 use std::time::{Duration, Instant};
 
 pub(crate) use app::App;
+pub(crate) use fleet::Fleet;
 pub(crate) use receiver::{Answer, Arrival, Receiver};
 
 #[expect(clippy::disallowed_methods, reason = "the tests run in real time")]
@@ -24,17 +28,20 @@ pub(crate) async fn eventually(what: &str, within: Duration, mut condition: impl
     }
 }
 
-/// What the receiver's own scheduling may add to or take from the distance of two arrivals. The recorded send starts are
-/// judged without any.
+/// What the receiver's own scheduling may add to or take from the distance of two arrivals, beyond the stalls that it has
+/// noticed. The recorded send starts are judged without any.
 pub(crate) const SLACK: Duration = Duration::from_millis(5);
 
 /// No half-open window of `window` holds more than `limit` arrivals.
 pub(crate) fn assert_cap(arrivals: &[Arrival], limit: usize, window: Duration) {
-    let mut times: Vec<_> = arrivals.iter().map(|arrival| arrival.at).collect();
+    let mut times: Vec<_> = arrivals.iter().map(|arrival| (arrival.at, arrival.stalled)).collect();
     times.sort_unstable();
-    for (first, last) in times.iter().zip(times.iter().skip(limit)) {
+    for ((first, stalled), (last, _)) in times.iter().zip(times.iter().skip(limit)) {
         let distance = *last - *first;
-        assert!(distance >= window - SLACK, "{limit} + 1 arrivals within {distance:?} of {window:?}");
+        assert!(
+            distance + *stalled >= window - SLACK,
+            "{limit} + 1 arrivals within {distance:?} of {window:?}, after a stall of {stalled:?}"
+        );
     }
 }
 

@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     convert::Infallible,
     net::SocketAddr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, Weak},
     time::{Duration, Instant},
 };
 
@@ -30,6 +30,8 @@ use super::now;
 #[derive(Debug, Clone)]
 pub(crate) struct Arrival {
     pub(crate) at: Instant,
+    /// How much later than it came it may have been read, because this process had not been running.
+    pub(crate) stalled: Duration,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
 }
@@ -92,7 +94,17 @@ pub(crate) struct Receiver {
     pub(crate) address: SocketAddr,
     scheme: &'static str,
     paths: Arc<Mutex<HashMap<String, Path>>>,
+    stalls: Arc<Mutex<Vec<Stall>>>,
 }
+
+/// A time in which this process should have run and did not.
+#[derive(Debug, Clone, Copy)]
+struct Stall {
+    from: Instant,
+    until: Instant,
+}
+
+const BEAT: Duration = Duration::from_millis(1);
 
 impl Receiver {
     pub(crate) async fn start() -> Self {
@@ -107,7 +119,8 @@ impl Receiver {
     async fn listen(scheme: &'static str, acceptor: Option<TlsAcceptor>, handshake: Duration) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
-        let receiver = Self { address, scheme, paths: Arc::default() };
+        let receiver = Self { address, scheme, paths: Arc::default(), stalls: Arc::default() };
+        tokio::spawn(watch_for_stalls(Arc::downgrade(&receiver.stalls)));
         let serving = receiver.clone();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -143,7 +156,7 @@ impl Receiver {
         let answer = {
             let mut paths = self.paths.lock().unwrap_or_else(PoisonError::into_inner);
             let path = paths.entry(path).or_default();
-            path.arrivals.push(Arrival { at, headers: head.headers, body });
+            path.arrivals.push(Arrival { at, stalled: Duration::ZERO, headers: head.headers, body });
             let turn = (path.arrivals.len() - 1).min(path.script.len().saturating_sub(1));
             path.script.get(turn).cloned().unwrap_or(Answer::status(200))
         };
@@ -171,7 +184,13 @@ impl Receiver {
     /// What has arrived at a path so far.
     pub(crate) fn arrivals(&self, path: &str) -> Vec<Arrival> {
         let paths = self.paths.lock().unwrap_or_else(PoisonError::into_inner);
-        paths.get(path).map(|path| path.arrivals.clone()).unwrap_or_default()
+        let mut arrivals = paths.get(path).map(|path| path.arrivals.clone()).unwrap_or_default();
+        drop(paths);
+        let stalls = self.stalls.lock().unwrap_or_else(PoisonError::into_inner);
+        for arrival in &mut arrivals {
+            arrival.stalled = stalled(&stalls, arrival.at);
+        }
+        arrivals
     }
 
     pub(crate) fn count(&self, path: &str) -> usize {
@@ -179,11 +198,41 @@ impl Receiver {
         paths.get(path).map_or(0, |path| path.arrivals.len())
     }
 
+    /// How many requests have arrived at all paths together.
+    pub(crate) fn total(&self) -> usize {
+        let paths = self.paths.lock().unwrap_or_else(PoisonError::into_inner);
+        paths.values().map(|path| path.arrivals.len()).sum()
+    }
+
     /// Waits until `count` requests have arrived at a path.
     pub(crate) async fn wait_for(&self, path: &str, count: usize, within: Duration) -> Vec<Arrival> {
         super::eventually(&format!("{count} arrivals at {path}"), within, async || self.count(path) >= count).await;
         self.arrivals(path)
     }
+}
+
+/// Notes when this process is kept from running: on a machine that others use as well that is no fault of the sender's.
+async fn watch_for_stalls(stalls: Weak<Mutex<Vec<Stall>>>) {
+    let mut from = now();
+    while let Some(stalls) = stalls.upgrade() {
+        tokio::time::sleep(BEAT).await;
+        let until = now();
+        if until - from > super::SLACK {
+            stalls.lock().unwrap_or_else(PoisonError::into_inner).push(Stall { from, until });
+        }
+        from = until;
+    }
+}
+
+/// What is read in a stall or right after it may have come when the stall began.
+fn stalled(stalls: &[Stall], at: Instant) -> Duration {
+    let began = stalls.partition_point(|stall| stall.from <= at);
+    let recent = stalls[..began].iter().rev().take(8);
+    recent
+        .filter(|stall| at <= stall.until + (stall.until - stall.from))
+        .map(|stall| at - stall.from)
+        .max()
+        .unwrap_or_default()
 }
 
 fn answer_body(body: AnswerBody) -> BoxBody<Bytes, Infallible> {

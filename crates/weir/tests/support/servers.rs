@@ -1,0 +1,243 @@
+//! Servers for the scaled set-up: a database of the test's own on the shared PostgreSQL, and servers of the test's own where it
+//! stops them. The programs and the shared server are named by the environment, as `cargo xtask test` sets it.
+
+use std::{
+    fs::Permissions,
+    os::unix::fs::{PermissionsExt as _, chown},
+    path::{Path, PathBuf},
+    process::Stdio,
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
+
+use tempfile::TempDir;
+use tokio::process::{Child, Command};
+
+use super::eventually;
+
+const START: Duration = Duration::from_secs(30);
+
+pub(crate) fn provided(variable: &str) -> String {
+    std::env::var(variable).unwrap_or_else(|_| {
+        panic!("these tests need servers: run them with `cargo xtask test`, which provides them, or set {variable}")
+    })
+}
+
+fn postgres_program(name: &str) -> PathBuf {
+    Path::new(&provided("WEIR_TEST_POSTGRES_BIN")).join(name)
+}
+
+/// Runs a program to its end, which must be a good one, and answers what it printed.
+async fn run(command: &mut Command) -> String {
+    let output = command.output().await.unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+async fn succeeds(command: &mut Command) -> bool {
+    command.stdout(Stdio::null()).stderr(Stdio::null()).status().await.expect("it starts").success()
+}
+
+/// A new, empty database on the shared PostgreSQL. It goes with the server.
+pub(crate) async fn database() -> String {
+    static CREATED: AtomicU32 = AtomicU32::new(0);
+    let server = provided("WEIR_TEST_POSTGRES_URL");
+    let name = format!("weir_e2e_{}_{}", std::process::id(), CREATED.fetch_add(1, Ordering::Relaxed));
+    run(Command::new(postgres_program("createdb")).args(["--maintenance-db", &server, &name])).await;
+    let (base, _) = server.rsplit_once('/').expect("the URL names a database");
+    format!("{base}/{name}")
+}
+
+/// A port that was free a moment ago.
+async fn free_port() -> u16 {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    listener.local_addr().expect("an address").port()
+}
+
+/// A redis-server that keeps nothing on disk: each start is empty.
+pub(crate) struct Redis {
+    process: Child,
+    port: u16,
+    arguments: Vec<String>,
+}
+
+impl Redis {
+    pub(crate) async fn start() -> Self {
+        Self::start_with(&[]).await
+    }
+
+    pub(crate) async fn start_with(arguments: &[&str]) -> Self {
+        let port = free_port().await;
+        let arguments = arguments.iter().copied().map(str::to_owned).collect();
+        let mut redis = Self { process: Self::spawn(port, &arguments), port, arguments };
+        redis.listens().await;
+        redis
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// SIGKILL.
+    pub(crate) async fn kill(&mut self) {
+        self.process.kill().await.expect("killed");
+    }
+
+    /// A new process at the same port, with nothing in it.
+    pub(crate) async fn start_again(&mut self) {
+        self.process = Self::spawn(self.port, &self.arguments);
+        self.listens().await;
+    }
+
+    /// Permits in the delivery queue, and how many of them a worker has read and not reported on.
+    pub(crate) async fn entries(&self) -> String {
+        let count = "local entries, pending = 0, 0 for _, queue in ipairs(redis.call('KEYS', '*:queue')) do \
+             entries = entries + redis.call('XLEN', queue) \
+             pending = pending + redis.call('XPENDING', queue, 'workers')[1] end return entries .. ' ' .. pending";
+        run(self.client().args(["eval", count, "0"])).await
+    }
+
+    fn client(&self) -> Command {
+        let mut command = Command::new(Path::new(&provided("WEIR_TEST_REDIS_SERVER")).with_file_name("redis-cli"));
+        command.args(["-p", &self.port.to_string()]);
+        command
+    }
+
+    fn spawn(port: u16, arguments: &Vec<String>) -> Child {
+        let mut command = Command::new(provided("WEIR_TEST_REDIS_SERVER"));
+        command.args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", "", "--appendonly", "no"]);
+        command.args(arguments).stdout(Stdio::null()).kill_on_drop(true).spawn().expect("redis-server starts")
+    }
+
+    async fn listens(&mut self) {
+        eventually("Redis listens", START, async || {
+            if self.process.try_wait().expect("a status").is_some() {
+                // A connection on its way out may hold the port for a moment.
+                self.process = Self::spawn(self.port, &self.arguments);
+            }
+            tokio::net::TcpStream::connect(("127.0.0.1", self.port)).await.is_ok()
+        })
+        .await;
+    }
+}
+
+/// As `cargo xtask test` starts the shared one.
+const SETTINGS: [&str; 4] =
+    ["listen_addresses=127.0.0.1", "max_connections=300", "wal_level=minimal", "max_wal_senders=0"];
+
+/// A PostgreSQL with a database and a user `weir`, as `cargo xtask` starts it.
+pub(crate) struct Postgres {
+    process: Child,
+    port: u16,
+    folder: TempDir,
+}
+
+impl Postgres {
+    pub(crate) async fn start() -> Self {
+        Self::init("trust", None).await
+    }
+
+    /// One that asks for a password.
+    pub(crate) async fn start_with_password(password: &str) -> Self {
+        Self::init("scram-sha-256", Some(password)).await
+    }
+
+    async fn init(auth: &str, password: Option<&str>) -> Self {
+        // PostgreSQL runs as another user when this is root, and must get at its folder.
+        let folder = TempDir::with_prefix_in("weir-", "/tmp").expect("a folder");
+        let port = free_port().await;
+        if let Some((user, group)) = unprivileged().await {
+            chown(folder.path(), Some(user), Some(group)).expect("the folder changes hands");
+        }
+        let data = folder.path().join("data");
+        let mut initdb = program("initdb", folder.path()).await;
+        initdb.args(["--username=weir", "--auth", auth, "--encoding=UTF8", "--locale=C", "--no-sync"]);
+        let file = folder.path().join("password");
+        if let Some(password) = password {
+            std::fs::write(&file, password).expect("a file");
+            // Read by whom it runs as.
+            std::fs::set_permissions(&file, Permissions::from_mode(0o644)).expect("permissions");
+            initdb.arg("--pwfile").arg(&file);
+        }
+        run(initdb.arg("--pgdata").arg(&data)).await;
+        let process = Self::spawn(folder.path(), port).await;
+        let postgres = Self { process, port, folder };
+        postgres.accepts().await;
+        run(postgres.client("createdb").env("PGPASSWORD", password.unwrap_or_default()).arg("weir")).await;
+        postgres
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("postgres://weir@127.0.0.1:{}/weir", self.port)
+    }
+
+    pub(crate) fn url_with(&self, password: &str) -> String {
+        format!("postgres://weir:{password}@127.0.0.1:{}/weir", self.port)
+    }
+
+    /// A fast shutdown: every connection is cut, and what was committed is kept.
+    pub(crate) async fn stop(&mut self) {
+        self.end("INT").await;
+    }
+
+    /// An immediate shutdown: what was committed without waiting for the disk, within the last second, may be lost.
+    pub(crate) async fn crash(&mut self) {
+        self.end("QUIT").await;
+    }
+
+    async fn end(&mut self, signal: &str) {
+        let pid = self.process.id().expect("it runs").to_string();
+        run(Command::new("kill").args([&format!("-{signal}"), &pid])).await;
+        self.process.wait().await.expect("a status");
+    }
+
+    pub(crate) async fn start_again(&mut self) {
+        self.process = Self::spawn(self.folder.path(), self.port).await;
+        self.accepts().await;
+    }
+
+    async fn spawn(folder: &Path, port: u16) -> Child {
+        let mut command = program("postgres", folder).await;
+        command.args(["-D", "data", "-p", &port.to_string(), "-c", "unix_socket_directories="]);
+        for setting in SETTINGS {
+            command.args(["-c", setting]);
+        }
+        command.stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true).spawn().expect("postgres starts")
+    }
+
+    fn client(&self, program: &str) -> Command {
+        let mut command = Command::new(postgres_program(program));
+        command.args(["--host", "127.0.0.1", "--port", &self.port.to_string(), "--username", "weir"]);
+        command
+    }
+
+    async fn accepts(&self) {
+        let ready = async || succeeds(&mut self.client("pg_isready")).await;
+        eventually("PostgreSQL accepts connections", START, ready).await;
+    }
+}
+
+/// One of PostgreSQL's programs in its folder, as somebody it is willing to run as.
+async fn program(name: &str, folder: &Path) -> Command {
+    let mut command = Command::new(postgres_program(name));
+    command.current_dir(folder);
+    if let Some((user, group)) = unprivileged().await {
+        command.uid(user).gid(group);
+    }
+    command
+}
+
+/// Whom to run as instead, when this is root.
+async fn unprivileged() -> Option<(u32, u32)> {
+    let id = async |arguments: &[&str]| run(Command::new("id").args(arguments)).await.parse().expect("a number");
+    if id(&["-u"]).await != 0 {
+        return None;
+    }
+    let user = if succeeds(Command::new("id").arg("postgres")).await { "postgres" } else { "nobody" };
+    Some((id(&["-u", user]).await, id(&["-g", user]).await))
+}
+
+/// The library that sets the wall clock of a process off, as the program that comes with it names it.
+pub(crate) async fn fake_time() -> String {
+    run(Command::new(provided("WEIR_TEST_FAKETIME")).args(["-m", "-f", "+0s", "printenv", "LD_PRELOAD"])).await
+}
