@@ -6,16 +6,21 @@ use std::{
         Arc,
         atomic::{AtomicU8, Ordering},
     },
+    time::Duration,
 };
 
 use weir_core::{Clock, DestinationId, address::AddressPolicy};
-use weir_queue::{Edit, SharedQueue, Wake};
+use weir_queue::{Edit, QueueError, QueueResult, SharedQueue, Wake};
 use weir_store::SharedStore;
 
 use crate::auth::ApiKeys;
 
 /// The largest event, when nobody configures another size.
 pub const DEFAULT_MAX_EVENT_BYTES: usize = 1024 * 1024;
+
+/// How long a request waits for the queue to hear of what is committed already. A queue that hangs instead of failing must not
+/// keep producers waiting.
+const QUEUE_PATIENCE: Duration = Duration::from_millis(250);
 
 /// What the API needs from the process that serves it.
 pub struct ApiState {
@@ -55,7 +60,7 @@ impl ApiState {
         if wakes.is_empty() {
             return;
         }
-        if let Err(error) = self.queue.wake(wakes).await {
+        if let Err(error) = in_time(self.queue.wake(wakes)).await {
             tracing::warn!(%error, destinations = wakes.len(), "could not wake destinations; the sweep will");
         }
     }
@@ -63,10 +68,15 @@ impl ApiState {
     /// Tells the queue that a destination has changed, so that the change is in effect at once. It is committed by now,
     /// and every run reads it from the store.
     pub(crate) async fn announce_edit(&self, destination_id: DestinationId, suspended: bool) {
-        if let Err(error) = self.queue.edited(&[Edit { destination_id, suspended }]).await {
+        if let Err(error) = in_time(self.queue.edited(&[Edit { destination_id, suspended }])).await {
             tracing::warn!(%error, %destination_id, "could not announce an edit; the next run will see it");
         }
     }
+}
+
+async fn in_time(told: impl Future<Output = QueueResult<()>>) -> QueueResult<()> {
+    let late = |_| Err(QueueError("it does not answer in time".to_owned()));
+    tokio::time::timeout(QUEUE_PATIENCE, told).await.unwrap_or_else(late)
 }
 
 /// Whether the process takes requests, shared with whoever starts and stops it. A clone is the same flag.
