@@ -10,7 +10,7 @@ use std::{
 };
 
 use weir_core::{Clock, DestinationId, address::AddressPolicy};
-use weir_queue::{Edit, SharedQueue, Wake};
+use weir_queue::{Edit, QueueError, QueueResult, SharedQueue, Wake};
 use weir_store::SharedStore;
 
 use crate::auth::ApiKeys;
@@ -18,8 +18,9 @@ use crate::auth::ApiKeys;
 /// The largest event, when nobody configures another size.
 pub const DEFAULT_MAX_EVENT_BYTES: usize = 1024 * 1024;
 
-/// How long a request that is stored waits for the queue to hear of it. A queue that does not answer must not hold up ingest.
-const WAKE_WITHIN: Duration = Duration::from_millis(500);
+/// How long a request waits for the queue to hear of what is committed already. A queue that hangs instead of failing must not
+/// keep producers waiting.
+const QUEUE_PATIENCE: Duration = Duration::from_millis(250);
 
 /// What the API needs from the process that serves it.
 pub struct ApiState {
@@ -59,22 +60,23 @@ impl ApiState {
         if wakes.is_empty() {
             return;
         }
-        match tokio::time::timeout(WAKE_WITHIN, self.queue.wake(wakes)).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => {
-                tracing::warn!(%error, destinations = wakes.len(), "could not wake destinations; the sweep will");
-            }
-            Err(_) => tracing::warn!(destinations = wakes.len(), "the queue is slow to wake; the sweep will"),
+        if let Err(error) = in_time(self.queue.wake(wakes)).await {
+            tracing::warn!(%error, destinations = wakes.len(), "could not wake destinations; the sweep will");
         }
     }
 
     /// Tells the queue that a destination has changed, so that the change is in effect at once. It is committed by now,
     /// and every run reads it from the store.
     pub(crate) async fn announce_edit(&self, destination_id: DestinationId, suspended: bool) {
-        if let Err(error) = self.queue.edited(&[Edit { destination_id, suspended }]).await {
+        if let Err(error) = in_time(self.queue.edited(&[Edit { destination_id, suspended }])).await {
             tracing::warn!(%error, %destination_id, "could not announce an edit; the next run will see it");
         }
     }
+}
+
+async fn in_time(told: impl Future<Output = QueueResult<()>>) -> QueueResult<()> {
+    let late = |_| Err(QueueError("it does not answer in time".to_owned()));
+    tokio::time::timeout(QUEUE_PATIENCE, told).await.unwrap_or_else(late)
 }
 
 /// Whether the process takes requests, shared with whoever starts and stops it. A clone is the same flag.

@@ -93,6 +93,33 @@ async fn without_redis_events_are_accepted_and_when_it_is_back_delivery_goes_on(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_that_hangs_keeps_no_event_waiting() {
+    let (fleet, receiver) = (Fleet::new().await, Receiver::start().await);
+    let api = fleet.launch("api").await;
+    let _others = [fleet.launch("scheduler").await, fleet.launch("worker").await];
+    let id = destination(&api, &receiver, "/hangs", limit(50, "second")).await;
+    post(&api, "hangs").await.expect("events are accepted");
+    receiver.wait_for("/hangs", 1, Duration::from_secs(10)).await;
+
+    fleet.redis.signal("STOP").await;
+    let hangs_since = now();
+    let mut posts = 1;
+    // Longer than any connection is waited for.
+    while hangs_since.elapsed() < SECOND * 5 {
+        let posted = now();
+        post(&api, "hangs").await.expect("events are accepted although Redis hangs");
+        assert!(posted.elapsed() < SECOND, "answered after {:?}", posted.elapsed());
+        posts += 1;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    fleet.redis.signal("CONT").await;
+    receiver.wait_for("/hangs", posts, Duration::from_secs(30)).await;
+    api.drained(&id, Duration::from_secs(10)).await;
+    api.assert_audit_clean(&id).await;
+    assert_eq!(receiver.count("/hangs"), posts, "each event is sent once");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_postgres_events_are_refused_and_when_it_is_back_all_goes_on_with_what_was_sent_recorded() {
     let mut postgres = Postgres::start().await;
     let (fleet, receiver) = (Fleet::on(postgres.url()).await, Receiver::start().await);

@@ -189,3 +189,12 @@ async fn an_event_counts_even_when_nobody_can_be_woken() {
     server.event("video.created").await;
     assert_eq!(server.count("/v1/deliveries?state=pending").await, 1);
 }
+
+#[tokio::test]
+async fn an_event_and_an_edit_do_not_wait_for_a_queue_that_hangs() {
+    let server = Server::start().await;
+    let id = server.destination(json!({"url": URL})).await;
+    server.queue.hang();
+    server.event("video.created").await;
+    server.patch(&format!("/v1/destinations/{id}"), json!({"paused": true})).await.expect(StatusCode::OK);
+}

@@ -241,12 +241,20 @@ impl Clock for TestClock {
     }
 }
 
-/// A queue that remembers what it was told, and fails when a test says so.
+/// A queue that remembers what it was told, and fails or hangs when a test says so.
 #[derive(Default)]
 pub(crate) struct RecordingQueue {
     wakes: Mutex<Vec<Wake>>,
     edits: Mutex<Vec<Edit>>,
-    broken: Mutex<bool>,
+    condition: Mutex<Condition>,
+}
+
+#[derive(Default, Clone, Copy)]
+enum Condition {
+    #[default]
+    Sound,
+    Broken,
+    Hanging,
 }
 
 impl RecordingQueue {
@@ -261,11 +269,20 @@ impl RecordingQueue {
     }
 
     pub(crate) fn break_down(&self) {
-        *self.broken.lock().unwrap() = true;
+        *self.condition.lock().unwrap() = Condition::Broken;
     }
 
-    fn answer(&self) -> QueueResult<()> {
-        if *self.broken.lock().unwrap() { Err(QueueError("broken".to_owned())) } else { Ok(()) }
+    pub(crate) fn hang(&self) {
+        *self.condition.lock().unwrap() = Condition::Hanging;
+    }
+
+    async fn answer(&self) -> QueueResult<()> {
+        let condition = *self.condition.lock().unwrap();
+        match condition {
+            Condition::Sound => Ok(()),
+            Condition::Broken => Err(QueueError("broken".to_owned())),
+            Condition::Hanging => std::future::pending().await,
+        }
     }
 }
 
@@ -281,12 +298,12 @@ impl Schedule for RecordingQueue {
 
     async fn wake(&self, wakes: &[Wake]) -> QueueResult<()> {
         self.wakes.lock().unwrap().extend_from_slice(wakes);
-        self.answer()
+        self.answer().await
     }
 
     async fn edited(&self, edits: &[Edit]) -> QueueResult<()> {
         self.edits.lock().unwrap().extend_from_slice(edits);
-        self.answer()
+        self.answer().await
     }
 
     async fn hold(&self, _: DestinationId, _: Timestamp) -> QueueResult<()> {

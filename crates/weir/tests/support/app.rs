@@ -16,6 +16,9 @@ use tokio::{
 
 use super::eventually;
 
+/// An answer that takes longer is none.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// The server as a process of its own.
 pub(crate) struct App {
     child: Child,
@@ -54,7 +57,11 @@ impl App {
         };
         // Keeps the pipe open, so that the server never writes to a closed one.
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-        Ok(Self { child, url, http: reqwest::Client::builder().no_proxy().build().expect("a client") })
+        Ok(Self {
+            child,
+            url,
+            http: reqwest::Client::builder().no_proxy().timeout(PATIENCE).build().expect("a client"),
+        })
     }
 
     /// The binary, with the settings of the tests.

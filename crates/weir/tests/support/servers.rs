@@ -34,6 +34,11 @@ async fn run(command: &mut Command) -> String {
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
+async fn send_signal(process: &Child, name: &str) {
+    let pid = process.id().expect("it runs").to_string();
+    run(Command::new("kill").args([&format!("-{name}"), &pid])).await;
+}
+
 async fn succeeds(command: &mut Command) -> bool {
     command.stdout(Stdio::null()).stderr(Stdio::null()).status().await.expect("it starts").success()
 }
@@ -81,6 +86,11 @@ impl Redis {
     /// SIGKILL.
     pub(crate) async fn kill(&mut self) {
         self.process.kill().await.expect("killed");
+    }
+
+    /// Stops it in its tracks (STOP), or lets it run on (CONT).
+    pub(crate) async fn signal(&self, name: &str) {
+        send_signal(&self.process, name).await;
     }
 
     /// A new process at the same port, with nothing in it.
@@ -186,8 +196,7 @@ impl Postgres {
     }
 
     async fn end(&mut self, signal: &str) {
-        let pid = self.process.id().expect("it runs").to_string();
-        run(Command::new("kill").args([&format!("-{signal}"), &pid])).await;
+        send_signal(&self.process, signal).await;
         self.process.wait().await.expect("a status");
     }
 
