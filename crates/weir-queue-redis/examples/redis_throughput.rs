@@ -1,6 +1,6 @@
 //! How many permits a second go through publish, take, start and settle, and what each costs Redis.
 //!
-//! `cargo run --release -p weir-queue-redis --example throughput -- redis://127.0.0.1:6379 [destinations] [seconds]`
+//! `cargo run --release -p weir-queue-redis --example redis_throughput -- redis://127.0.0.1:6379 [destinations] [seconds]`
 //!
 //! Unlimited destinations run as the scheduler runs them, at most 64 permits of each out at one time, and two workers answer
 //! at once. Uses keys of its own on the server, and counts commands of everybody on it.
