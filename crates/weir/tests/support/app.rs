@@ -134,6 +134,13 @@ impl App {
         values.sum()
     }
 
+    /// As [`Self::get`]; `None` while the store cannot answer.
+    pub(crate) async fn try_get(&self, path: &str) -> Option<Value> {
+        let (status, body) = self.request(Method::GET, path, None).await;
+        assert!(matches!(status, 200 | 503), "GET {path}: {body}");
+        (status == 200).then_some(body)
+    }
+
     pub(crate) async fn get(&self, path: &str) -> Value {
         let (status, body) = self.request(Method::GET, path, None).await;
         assert_eq!(status, 200, "GET {path}: {body}");
