@@ -100,6 +100,55 @@ CREATE INDEX deliveries_of_destination ON deliveries (destination_id, id);
 CREATE INDEX deliveries_ended ON deliveries (state, id) WHERE state IN (4, 5, 6);
 CREATE INDEX deliveries_ended_of_destination ON deliveries (destination_id, state, id) WHERE state IN (4, 5, 6);
 
+-- Stores events, their keys, and their deliveries, unless what the caller decided by has changed: a destination of one of the
+-- tenants has a version above the one seen, or one of the keys is known. Answers whether it stored them. The locks are taken
+-- first, so that each statement after them sees what was committed before they were given.
+--
+-- Deliveries are due at once: they begin with the time of their event as their due time. One that is to be sent at once is
+-- stored as claimed, until the instant given.
+CREATE FUNCTION store_events(
+    lock_space integer, locks integer[], tenants text[], versions bigint[],
+    event_ids uuid[], event_tenants text[], event_types text[], event_times bigint[], event_keys text[],
+    data_offsets integer[], bodies bytea[], delivery_counts integer[],
+    delivery_ids uuid[], delivery_events uuid[], delivery_destinations uuid[], delivery_times bigint[],
+    claimed_until bigint[]
+) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    tenant_lock integer;
+    keyed       boolean := array_length(array_remove(event_keys, NULL), 1) > 0;
+BEGIN
+    FOREACH tenant_lock IN ARRAY locks LOOP
+        PERFORM pg_advisory_xact_lock_shared(lock_space, tenant_lock);
+    END LOOP;
+    IF EXISTS (
+        SELECT FROM unnest(tenants, versions) AS r (tenant, version)
+        JOIN destinations t ON t.tenant = r.tenant AND t.version > r.version
+    ) THEN
+        RETURN false;
+    END IF;
+    IF keyed AND EXISTS (
+        SELECT FROM unnest(event_tenants, event_keys) AS r (tenant, idempotency_key)
+        JOIN idempotency_keys k ON k.tenant = r.tenant AND k.idempotency_key = r.idempotency_key
+    ) THEN
+        RETURN false;
+    END IF;
+    INSERT INTO events (id, tenant, event_type, created_at, idempotency_key, data_offset, body)
+    SELECT * FROM unnest(event_ids, event_tenants, event_types, event_times, event_keys, data_offsets, bodies);
+    INSERT INTO deliveries (id, event_id, destination_id, next_attempt_at, created_at, updated_at,
+        state, claim_epoch, claim_expires_at)
+    SELECT r.id, r.event_id, r.destination_id, r.created_at, r.created_at, r.created_at,
+        (r.claimed_until IS NOT NULL)::integer, (r.claimed_until IS NOT NULL)::integer, r.claimed_until
+    FROM unnest(delivery_ids, delivery_events, delivery_destinations, delivery_times, claimed_until)
+        AS r (id, event_id, destination_id, created_at, claimed_until);
+    IF keyed THEN
+        INSERT INTO idempotency_keys (event_id, tenant, idempotency_key, deliveries)
+        SELECT * FROM unnest(event_ids, event_tenants, event_keys, delivery_counts) AS r (id, tenant, idempotency_key, deliveries)
+        WHERE idempotency_key IS NOT NULL ORDER BY tenant, idempotency_key;
+    END IF;
+    RETURN true;
+END
+$$;
+
 -- Append-only, a partition a day by the time in the delivery's id: the attempts of a delivery are on the same day as its
 -- event, are found by one look, and are dropped with it. Outcomes: 0 delivered, 1 retryable, 2 rejected, 3 unknown.
 CREATE TABLE attempts (

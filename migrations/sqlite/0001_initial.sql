@@ -51,15 +51,15 @@ CREATE UNIQUE INDEX events_idempotency ON events (tenant, idempotency_key) WHERE
 -- The hot table: narrow, and rewritten in place as a delivery moves on. States are small integers, because they are
 -- compared in every index predicate and 0 and 1 take no room in a row:
 --   0 pending, 1 delivering, 2 retrying, 3 delivered, 4 failed, 5 dead, 6 cancelled.
--- A claimed delivery is `delivering` in the engine's memory and in `claims`; its row keeps the state it waits in, so 1 is
--- never stored.
+-- A claimed delivery is `delivering` in the engine's memory and in `claims`; its row keeps the state it waits in, unless it
+-- was claimed as it was stored and never waited.
 -- One for each event and destination. Its id begins with the millisecond that its event's id begins with, so the deliveries
 -- of an event lie close together and need no index.
 CREATE TABLE deliveries (
     id               BLOB    NOT NULL PRIMARY KEY,
     event_id         BLOB    NOT NULL,
     destination_id   BLOB    NOT NULL,
-    state            INTEGER NOT NULL CHECK (state IN (0, 2, 3, 4, 5, 6)),
+    state            INTEGER NOT NULL CHECK (state BETWEEN 0 AND 6),
     attempts         INTEGER NOT NULL,
     -- When it is due. Kept while it is claimed, so that a claim given back is due as before.
     next_attempt_at  INTEGER NOT NULL,

@@ -10,6 +10,8 @@ pub const CADENCE: Duration = Duration::from_millis(50);
 pub const LEAD: Duration = Duration::from_millis(20);
 /// The most attempts one run publishes, so that no destination holds up the others of its batch.
 pub const MAX_PER_RUN: u32 = 512;
+/// More permits than this in the delivery queue mean that the workers are behind; issuing more would only make them late.
+pub const LAG_DEPTH: usize = 8_192;
 
 /// A run publishes at most this part of `max_in_flight`. What is published together ends about together; were it all of
 /// it, the workers would stand still while the next is claimed.

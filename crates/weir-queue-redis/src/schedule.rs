@@ -110,6 +110,15 @@ impl Schedule for RedisQueue {
         });
         Ok(published.collect())
     }
+
+    fn reserve(&self, _: DestinationId, _: u32) -> bool {
+        false
+    }
+    fn unreserve(&self, _: DestinationId) {}
+    fn admit(&self, _: Vec<weir_core::claim::ClaimedDelivery>) {}
+    async fn declined(&self) -> Vec<weir_core::claim::ClaimedDelivery> {
+        std::future::pending().await
+    }
 }
 
 impl Core {

@@ -8,11 +8,15 @@
 //! A permit's life:
 //!
 //! ```text
-//! publish ──▶ queued ──start────▶ in flight ──settle──▶ gone
-//!               │ ▲                   │
+//! publish ─┬▶ queued ──start────▶ in flight ──settle──▶ gone
+//! admit ───┘    │ ▲                   │
 //!               │ └── take_slot ──────┘   the slot was missed at the wire: not sent, another slot
 //!               └──── hand_back ──▶ gone  withdrawn, its claim released: not sent
 //! ```
+//!
+//! Most permits are published by a run. A delivery that is new, to a destination that has nothing else to do, needs none: it
+//! is claimed as it is stored, for room that was kept ([`Schedule::reserve`]), and admitted after the commit
+//! ([`Schedule::admit`]). It takes the next slot off the same cursors.
 //!
 //! Two sets of cursors keep each destination. `issued` paces how fast permits are published; `slots` hands out the
 //! intervals in which sends start. They differ only by permits published without a slot: to a destination that is *cold*
@@ -166,6 +170,21 @@ pub trait Schedule {
 
     /// Publishes attempts with their slots and re-queues or removes each job, atomically for each publication.
     async fn publish(&self, publications: Vec<Publication>) -> QueueResult<Vec<Published>>;
+
+    /// Keeps room for a permit that [`Self::admit`] is to publish at once and without a run: the destination's job has
+    /// nothing else to do, a slot is free now, and fewer than `max_in_flight` permits are out. `false` when it has to wait
+    /// for a run, or may have to.
+    fn reserve(&self, destination_id: DestinationId, max_in_flight: u32) -> bool;
+
+    /// Gives up room that was kept.
+    fn unreserve(&self, destination_id: DestinationId);
+
+    /// Publishes deliveries for each of which room was kept, without a run. Must not wait. What cannot be published after
+    /// all comes back by [`Self::declined`].
+    fn admit(&self, deliveries: Vec<ClaimedDelivery>);
+
+    /// Waits until deliveries have been declined and answers them: their claims go back to the store.
+    async fn declined(&self) -> Vec<ClaimedDelivery>;
 }
 
 /// The worker's half.

@@ -14,7 +14,7 @@ use std::{
 use async_trait::async_trait;
 pub use table::{Depths, JobTable};
 use tokio::sync::Notify;
-use weir_core::{Clock, DestinationId, Timestamp};
+use weir_core::{Clock, DestinationId, Timestamp, claim::ClaimedDelivery};
 
 use crate::{
     DueJobs, Edit, Permit, PermitId, Permits, Publication, Published, QueueResult, Schedule, SlotAnswer, Wake,
@@ -28,17 +28,31 @@ pub struct MemoryQueue {
     rescheduled: Notify,
     /// Permits were published.
     published: Notify,
+    /// Deliveries that could not be admitted.
+    declined: Mutex<Vec<ClaimedDelivery>>,
+    declining: Notify,
 }
 
 impl MemoryQueue {
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         let table = Mutex::new(JobTable::new(clock.now()));
-        Self { table, clock, rescheduled: Notify::new(), published: Notify::new() }
+        Self {
+            table,
+            clock,
+            rescheduled: Notify::new(),
+            published: Notify::new(),
+            declined: Mutex::default(),
+            declining: Notify::new(),
+        }
     }
 
     // A panic while the lock is held is a bug already reported; the table is still the best state there is.
     fn table(&self) -> MutexGuard<'_, JobTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take_declined(&self) -> Vec<ClaimedDelivery> {
+        std::mem::take(&mut self.declined.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Changes the table, and tells the scheduler when the earliest due time moved forward.
@@ -115,6 +129,36 @@ impl Schedule for MemoryQueue {
         }
         Ok(answers)
     }
+
+    fn reserve(&self, destination_id: DestinationId, max_in_flight: u32) -> bool {
+        let now = self.clock.now();
+        self.table().reserve(now, destination_id, max_in_flight)
+    }
+
+    fn unreserve(&self, destination_id: DestinationId) {
+        self.change(|table, now| table.unreserve(now, destination_id));
+    }
+
+    fn admit(&self, deliveries: Vec<ClaimedDelivery>) {
+        let declined: Vec<ClaimedDelivery> = self.change(|table, now| {
+            deliveries.into_iter().filter_map(|delivery| table.admit(now, delivery)).collect()
+        });
+        self.published.notify_one();
+        if !declined.is_empty() {
+            self.declined.lock().unwrap_or_else(PoisonError::into_inner).extend(declined);
+            self.declining.notify_one();
+        }
+    }
+
+    async fn declined(&self) -> Vec<ClaimedDelivery> {
+        loop {
+            let declined = self.take_declined();
+            if !declined.is_empty() {
+                return declined;
+            }
+            self.declining.notified().await;
+        }
+    }
 }
 
 #[async_trait]
@@ -130,7 +174,7 @@ impl Permits for MemoryQueue {
     }
 
     async fn stop_taking(&self) -> Vec<Permit> {
-        self.table().take(usize::MAX)
+        self.table().close()
     }
 
     async fn take_slot(&self, id: PermitId, warm: bool) -> QueueResult<SlotAnswer> {

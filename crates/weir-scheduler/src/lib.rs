@@ -1,12 +1,15 @@
 //! The scheduler: decides how many attempts of each destination may be published, and when to look again.
 //!
 //! [`Scheduler`] runs due jobs in batches: claim leases, read limits, decide ([`weir_core::plan`]), claim deliveries in the
-//! store, publish with slots. [`Sweeper`] makes the store the outbox: whatever a crash left without a job gets one.
+//! store, publish with slots. New deliveries of idle destinations need no run: they go by the [`Express`]. [`Sweeper`] makes the store the outbox: whatever a crash left without a job gets one.
 
 mod backoff;
+mod express;
+mod returns;
 mod run;
 mod sweep;
 
 pub use backoff::Backoff;
+pub use express::{Declines, Express};
 pub use run::Scheduler;
 pub use sweep::{Sweeper, recover_all};

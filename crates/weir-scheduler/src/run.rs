@@ -3,18 +3,21 @@
 //! Any number of schedulers may run side by side: a lease carries an epoch, and a publish with a stale one changes nothing.
 //! Whatever was claimed in the store and not published goes back unsent.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use metrics::{counter, histogram};
 use weir_core::{
     Clock, Destination, Limiter, Period, Timestamp,
-    claim::{Claim, ClaimedDelivery},
+    claim::ClaimedDelivery,
     plan::{self, Allowance, NextRun, Observed},
 };
-use weir_queue::{DueJobs, Lease, Publication, Published, QueueError, SharedQueue, Wake};
+use weir_queue::{DueJobs, Lease, Publication, Published, QueueError, SharedQueue};
 use weir_store::{ClaimRequest, Claims, SendHistory, SharedStore, StoreError};
 
-use crate::Backoff;
+use crate::{
+    Backoff,
+    returns::{Failure, Returner, START_WITHIN},
+};
 
 /// Jobs claimed in one call.
 const BATCH: usize = 256;
@@ -22,30 +25,18 @@ const BATCH: usize = 256;
 const LAST_CLAIM: Duration = Duration::from_millis(100);
 /// How long a run may take before its jobs are claimed by another.
 const LEASE: Duration = Duration::from_secs(4);
-/// How long a published attempt may wait for its send start before its claim expires.
-const START_WITHIN: Duration = Duration::from_secs(60);
-/// More permits than this in the delivery queue mean that the workers are behind; issuing more would only make them late.
-const LAG_DEPTH: usize = 8_192;
 /// This long after the queue lost what it knew, no permit of before starts any more: a worker starts none without having heard
 /// of the queue in the 2.5 seconds before, and then sends within its slot.
 const LAST_OLD_START: Duration = Duration::from_secs(3);
 /// When to try a destination again whose run failed.
 const RETRY_RUN: Duration = Duration::from_millis(250);
 
-/// Why a batch of runs failed.
-#[derive(Debug, thiserror::Error)]
-enum RunError {
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    #[error(transparent)]
-    Queue(#[from] QueueError),
-}
-
 /// Executes the rate-limiter jobs.
 pub struct Scheduler {
     store: SharedStore,
     queue: SharedQueue,
     clock: Arc<dyn Clock>,
+    returner: Returner,
 }
 
 /// One job of a batch, between reading its destination and publishing.
@@ -58,7 +49,8 @@ struct Run {
 
 impl Scheduler {
     pub fn new(store: SharedStore, queue: SharedQueue, clock: Arc<dyn Clock>) -> Self {
-        Self { store, queue, clock }
+        let returner = Returner::new(store.clone(), queue.clone(), clock.clone());
+        Self { store, queue, clock, returner }
     }
 
     /// Runs jobs until `shutdown` resolves. A batch that has begun is finished.
@@ -97,13 +89,13 @@ impl Scheduler {
     /// Leaves jobs to whoever runs them next.
     async fn hand_back(&self, jobs: DueJobs) {
         let now = self.clock.now();
-        let handed_back = async { Ok::<_, RunError>(self.end_runs(self.decide(jobs, now).await?, now).await?) };
+        let handed_back = async { Ok::<_, Failure>(self.end_runs(self.decide(jobs, now).await?, now).await?) };
         if let Err(error) = handed_back.await {
             tracing::warn!(%error, "could not hand jobs back; their leases end by themselves");
         }
     }
 
-    async fn run_batch(&self, jobs: DueJobs) -> Result<(), RunError> {
+    async fn run_batch(&self, jobs: DueJobs) -> Result<(), Failure> {
         let now = self.clock.now();
         counter!("weir_scheduler_runs_total").increment(jobs.leases.len() as u64);
         if let Some(earliest) = jobs.leases.iter().map(|lease| lease.due).filter(|due| *due > Timestamp::MIN).min() {
@@ -122,7 +114,7 @@ impl Scheduler {
     }
 
     /// Reads the destinations as they are now, and decides how many attempts each may publish.
-    async fn decide(&self, jobs: DueJobs, now: Timestamp) -> Result<Vec<Run>, RunError> {
+    async fn decide(&self, jobs: DueJobs, now: Timestamp) -> Result<Vec<Run>, Failure> {
         let ids: Vec<_> = jobs.leases.iter().map(|lease| lease.destination_id).collect();
         let destinations = self.store.destinations(&ids).await?;
         let mut runs: Vec<_> = jobs
@@ -132,7 +124,7 @@ impl Scheduler {
             .map(|(lease, destination)| Run { lease, destination, recovered: None, allowance: Allowance::NOTHING })
             .collect();
         self.recover_cursors(&mut runs, now).await?;
-        let lagging = jobs.depth > LAG_DEPTH;
+        let lagging = jobs.depth > plan::LAG_DEPTH;
         for run in &mut runs {
             run.allowance = run.allow(now, lagging);
         }
@@ -140,7 +132,7 @@ impl Scheduler {
     }
 
     /// Continues lost cursors from the last sends the store knows of.
-    async fn recover_cursors(&self, runs: &mut [Run], now: Timestamp) -> Result<(), RunError> {
+    async fn recover_cursors(&self, runs: &mut [Run], now: Timestamp) -> Result<(), Failure> {
         let mut lost: Vec<_> = runs.iter_mut().filter(|run| run.lease.issued.is_none()).collect();
         if lost.is_empty() {
             return Ok(());
@@ -165,7 +157,7 @@ impl Scheduler {
         self.store.claim(requests, now).await
     }
 
-    async fn publish(&self, runs: Vec<Run>, claims: Vec<Claims>) -> Result<(), RunError> {
+    async fn publish(&self, runs: Vec<Run>, claims: Vec<Claims>) -> Result<(), Failure> {
         let mut claims = claims.into_iter();
         let mut published = 0;
         let publications: Vec<_> = runs
@@ -183,41 +175,20 @@ impl Scheduler {
         self.release(answers).await
     }
 
-    /// Gives back what was claimed by a run that came too late. The run that came before it may have found nothing due because
-    /// of these claims and stopped, so the jobs are woken.
-    async fn release(&self, answers: Vec<Published>) -> Result<(), RunError> {
+    /// Gives back what was claimed by a run that came too late.
+    async fn release(&self, answers: Vec<Published>) -> Result<(), Failure> {
         let stale: Vec<_> = answers
             .into_iter()
             .flat_map(|answer| match answer {
                 Published::Done | Published::Unknown => Vec::new(),
                 Published::Stale(deliveries) => deliveries,
             })
-            .map(|delivery| delivery.claim)
             .collect();
         if !stale.is_empty() {
             counter!("weir_stale_publishes_total").increment(1);
-            let now = self.clock.now();
-            let destinations: HashSet<_> = stale.iter().map(|claim| claim.destination_id).collect();
-            self.release_claims(stale, now).await?;
-            let wakes: Vec<_> =
-                destinations.into_iter().map(|destination_id| Wake { destination_id, due: now }).collect();
-            self.queue.wake(&wakes).await?;
+            self.returner.give_back(stale).await?;
         }
         Ok(())
-    }
-
-    /// Tries until the claims would have expired: one that expires counts as an attempt, and these were not even published.
-    async fn release_claims(&self, claims: Vec<Claim>, now: Timestamp) -> Result<(), StoreError> {
-        let mut backoff = Backoff::default();
-        loop {
-            match self.store.release(claims.clone(), now).await {
-                Err(error @ StoreError::Unavailable(_)) if self.clock.now().since(now) < START_WITHIN => {
-                    tracing::warn!(%error, claims = claims.len(), "could not give claims back; trying again");
-                    tokio::time::sleep(backoff.fail()).await;
-                }
-                released => return released.map(drop),
-            }
-        }
     }
 
     async fn end_runs(&self, runs: Vec<Run>, next: Timestamp) -> Result<(), QueueError> {

@@ -14,6 +14,7 @@ use std::{
 };
 
 use weir_core::{Destination, DestinationId};
+use weir_store::intake::Directory;
 
 /// How many event types a tenant's matches are kept for.
 const MAX_REMEMBERED: usize = 1_024;
@@ -103,12 +104,14 @@ impl Tenants {
         }
     }
 
-    pub(crate) fn get(&self, tenant: &str, id: DestinationId) -> Option<&Arc<Destination>> {
-        self.by_name.get(tenant)?.live.get(&id)
+}
+
+impl Directory for Tenants {
+    fn find(&self, tenant: &str, id: DestinationId) -> Option<Arc<Destination>> {
+        self.by_name.get(tenant)?.live.get(&id).cloned()
     }
 
-    /// The destinations of a tenant whose patterns match a type.
-    pub(crate) fn matching(&mut self, tenant: &str, event_type: &str) -> Arc<[DestinationId]> {
+    fn matching(&mut self, tenant: &str, event_type: &str) -> Arc<[DestinationId]> {
         let Some(found) = self.by_name.get_mut(tenant) else {
             return Arc::new([]);
         };

@@ -43,6 +43,7 @@ mod writer;
 use std::sync::Arc;
 
 use sqlx::PgPool;
+use weir_store::Station;
 
 pub use open::{OpenError, Server};
 
@@ -74,4 +75,5 @@ pub struct PostgresStore {
 struct Shared {
     destinations: DestinationCache,
     partitions: Partitions,
+    station: Station,
 }

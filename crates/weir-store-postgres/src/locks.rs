@@ -10,7 +10,7 @@ use sqlx::AssertSqlSafe;
 /// How many locks the tenants share: a group of events for ever so many tenants takes no more.
 const LOCKS: u64 = 256;
 /// Tells these advisory locks from others in the database: "weir" in ASCII.
-const LOCK_SPACE: u32 = 0x7765_6972;
+pub(crate) const LOCK_SPACE: i32 = 0x7765_6972;
 
 /// Tenants of one lock wait for each other's edits, which is no harm. FNV-1a, because every process must choose alike.
 fn lock_of(tenant: &str) -> u64 {
@@ -20,13 +20,18 @@ fn lock_of(tenant: &str) -> u64 {
     hash % LOCKS
 }
 
+/// The locks of some tenants, in the order in which everyone takes them.
+pub(crate) fn locks_of<'t>(tenants: impl Iterator<Item = &'t str>) -> Vec<i32> {
+    let mut locks: Vec<i32> = tenants.map(|tenant| lock_of(tenant) as i32).collect();
+    locks.sort_unstable();
+    locks.dedup();
+    locks
+}
+
 /// Begins a transaction under the locks of some tenants, shared with other writers of events. Sent as one text, so that the
 /// locks cost no round trip, and each statement after it sees what was committed before the locks were given.
 pub(crate) fn begin_beside_edits<'t>(tenants: impl Iterator<Item = &'t str>) -> AssertSqlSafe<String> {
-    let mut locks: Vec<u64> = tenants.map(lock_of).collect();
-    locks.sort_unstable();
-    locks.dedup();
-    let taken = locks.iter().map(|lock| format!("; SELECT pg_advisory_xact_lock_shared({LOCK_SPACE}, {lock})"));
+    let taken = locks_of(tenants).into_iter().map(|lock| format!("; SELECT pg_advisory_xact_lock_shared({LOCK_SPACE}, {lock})"));
     AssertSqlSafe(format!("BEGIN{}", taken.collect::<String>()))
 }
 

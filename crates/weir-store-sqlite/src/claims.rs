@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use rusqlite::{Connection, Row};
 use weir_core::{
-    DeliveryId, EventId, Timestamp,
+    DeliveryId, DeliveryState, EventId, Timestamp,
     claim::{Claim, ClaimedBody, ClaimedDelivery},
     event::EventBody,
 };
@@ -15,7 +15,8 @@ use crate::{
     live::{BatchId, Journal, LiveClaim},
     rows::{self, Columns as _, delivery_id, destination_id, event_id, int, small, time},
     sql::{Values, execute, query, walk},
-    writer::{Claiming, Transaction},
+    group::Claiming,
+    writer::Transaction,
 };
 
 /// The oldest waiting deliveries of one destination after a place, by its part of the due index: a long backlog costs no
@@ -33,7 +34,8 @@ const INSERT_JOURNAL: &str = "INSERT INTO claims (id, deliveries) VALUES (?, ?)"
 const REWRITE_JOURNAL: &str = "UPDATE claims SET deliveries = ?2 WHERE id = ?1";
 const DELETE_JOURNAL: &str = "DELETE FROM claims WHERE id = ?";
 const SELECT_JOURNAL: &str = "SELECT id, deliveries FROM claims ORDER BY id";
-const SELECT_CLAIMED: &str = "SELECT destination_id, attempts FROM deliveries WHERE id = ? AND state IN (0, 2)";
+const SELECT_CLAIMED: &str =
+    "SELECT destination_id, attempts, state FROM deliveries WHERE id = ? AND state IN (0, 1, 2)";
 
 /// A waiting delivery without its body.
 struct Waiting {
@@ -101,7 +103,7 @@ impl Transaction<'_, '_> {
         let claim = Claim { delivery_id: waiting.id, destination_id: request.destination_id, epoch: self.batch };
         let &Waiting { attempts, event_id, .. } = waiting;
         let &ClaimRequest { expires_at, .. } = request;
-        self.claims.make(LiveClaim { claim, batch: self.batch, expires_at, attempts, made_at: now });
+        self.claims.make(LiveClaim { claim, expires_at, attempts, made_at: now, at_birth: false });
         Ok(ClaimedDelivery {
             claim,
             event_id,
@@ -125,9 +127,7 @@ impl Transaction<'_, '_> {
     pub(crate) fn keep_journal(&mut self) -> Result<()> {
         let Journal { over, rewritten } = self.claims.journal();
         for batch in over {
-            let mut values = Values::default();
-            values.int(batch);
-            execute(self.connection, DELETE_JOURNAL, &values)?;
+            strike_out(self.connection, batch)?;
         }
         for (batch, left) in rewritten {
             self.write_journal(REWRITE_JOURNAL, batch, left.iter())?;
@@ -191,12 +191,16 @@ pub(crate) fn load(connection: &Connection) -> Result<(Vec<LiveClaim>, BatchId)>
             left.extend(still_claimed(connection, batch, &entry)?);
         }
         if left.len() == before {
-            let mut values = Values::default();
-            values.int(batch);
-            execute(connection, DELETE_JOURNAL, &values)?;
+            strike_out(connection, batch)?;
         }
     }
     Ok((left, last))
+}
+
+fn strike_out(connection: &Connection, batch: BatchId) -> Result<()> {
+    let mut values = Values::default();
+    values.int(batch);
+    execute(connection, DELETE_JOURNAL, &values).map(drop)
 }
 
 /// Whether the delivery waits with as many attempts as when it was claimed: then the claim has not ended.
@@ -204,11 +208,12 @@ fn still_claimed(connection: &Connection, batch: BatchId, entry: &Entry) -> Resu
     let &Entry { delivery_id, expires_at, attempts } = entry;
     let mut values = Values::default();
     values.blob(delivery_id.as_bytes());
-    let read = |row: &Row<'_>| Ok((destination_id(row, 0)?, small(row, 1)?));
+    let read = |row: &Row<'_>| Ok((destination_id(row, 0)?, small(row, 1)?, rows::state(row, 2)?));
     let found = query(connection, SELECT_CLAIMED, &values, read)?.pop();
-    Ok(found.filter(|&(_, counted)| counted == attempts).map(|(destination_id, _)| {
+    Ok(found.filter(|&(_, counted, _)| counted == attempts).map(|(destination_id, _, state)| {
+        let at_birth = state == DeliveryState::Delivering;
         let claim = Claim { delivery_id, destination_id, epoch: batch };
         // When it was made is not known any more; the delivery's last change stands for it.
-        LiveClaim { claim, batch, expires_at, attempts, made_at: Timestamp::MIN }
+        LiveClaim { claim, expires_at, attempts, made_at: Timestamp::MIN, at_birth }
     }))
 }

@@ -12,6 +12,7 @@ use crate::{
     SqliteStore,
     edits::Edit,
     error::{Error, Result},
+    live::ClaimCounts,
     rows::{self, Columns as _, count, destination_id, int, limits, limits_json, optional_time, small, text, time},
     sql::{Values, execute, fetch, query},
     writer::Transaction,
@@ -107,13 +108,13 @@ impl Counted {
 }
 
 /// The waiting deliveries less those that are claimed, before their first attempt or after it.
-fn total(counted: &[Counted], (first, later): (u64, u64)) -> Result<DestinationCounts> {
-    let mut counts = DestinationCounts::default();
+fn total(counted: &[Counted], claims: ClaimCounts) -> Result<DestinationCounts> {
+    let mut counts = DestinationCounts { delivering: claims.at_birth, ..DestinationCounts::default() };
     for &Counted { state, deliveries, oldest } in counted {
         // The claims may have moved on since the rows were read.
         let (waiting, claimed) = match state {
-            DeliveryState::Pending => (&mut counts.pending, first.min(deliveries)),
-            DeliveryState::Retrying => (&mut counts.retrying, later.min(deliveries)),
+            DeliveryState::Pending => (&mut counts.pending, claims.first.min(deliveries)),
+            DeliveryState::Retrying => (&mut counts.retrying, claims.later.min(deliveries)),
             _ => return Err(Error::Corrupt("a state")),
         };
         *waiting = deliveries - claimed;
@@ -126,7 +127,7 @@ fn total(counted: &[Counted], (first, later): (u64, u64)) -> Result<DestinationC
     Ok(counts)
 }
 
-/// Everything of a destination but its id, in the order of `settings_values` and what follows it.
+/// Everything of a destination but its id, in the order of `destination_values` and what follows it.
 const INSERT: &str = "
 INSERT INTO destinations (tenant, name, url, event_types, rate_limits, max_in_flight, timeout_ms, retry, headers, secret,
     paused, paused_reason, held_until, held_reason, updated_at, created_at, id)
@@ -150,7 +151,7 @@ const CANCEL_WAITING: &str = "
 UPDATE deliveries INDEXED BY deliveries_due SET state = 6, updated_at = ? WHERE destination_id = ? AND state IN (0, 2)";
 
 /// What is under way ends by itself; few, so they are put back rather than left out of the statement before.
-const KEEP_CLAIMED: &str = "UPDATE deliveries SET state = CASE WHEN attempts = 0 THEN 0 ELSE 2 END WHERE id = ?";
+const KEEP_CLAIMED: &str = "UPDATE deliveries SET state = CASE WHEN attempts = 0 THEN 0 ELSE 2 END WHERE id = ? AND state = 6";
 
 fn destination_values(destination: &Destination) -> Result<Values<'_>> {
     let settings = &destination.settings;

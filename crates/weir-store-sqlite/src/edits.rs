@@ -7,7 +7,8 @@ use weir_store::{DeliveryAction, DestinationPatch, StoreError};
 
 use crate::{
     error::Result,
-    writer::{Operation, Pending, Transaction},
+    group::{Operation, Pending},
+    writer::Transaction,
 };
 
 /// A change that one person or one answer asked for: not worth a shared statement.

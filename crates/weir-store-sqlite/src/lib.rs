@@ -21,6 +21,7 @@ mod claims;
 mod destinations;
 mod edits;
 mod error;
+mod group;
 mod history;
 mod ingest;
 mod live;
@@ -38,12 +39,13 @@ use std::sync::Arc;
 
 use sqlx::SqlitePool;
 use tokio::{sync::mpsc, task::JoinHandle};
+use weir_store::Station;
 
 pub use open::OpenError;
 
 use cache::DestinationCache;
 use live::LiveClaims;
-use writer::Operation;
+use group::Operation;
 
 /// The store of one engine in one SQLite file.
 #[derive(Debug)]
@@ -53,4 +55,5 @@ pub struct SqliteStore {
     readers: SqlitePool,
     destinations: Arc<DestinationCache>,
     claims: Arc<LiveClaims>,
+    station: Station,
 }

@@ -2,7 +2,8 @@
 //!
 //! A claim is made and ended within milliseconds by the one engine that holds the file, and ends with it. Writing `delivering`
 //! into each delivery, and its index entries out and in again, would cost the store more than ingest does. So the row keeps
-//! the state it waits in; that it is claimed is known here, and the readers lay it over what they read. A crash must not
+//! the state it waits in, unless it is claimed as it is stored; that it is claimed is known here, and the readers lay it over
+//! what they read. A crash must not
 //! forget it: each group's claims are one row of the journal, written before they are answered and deleted when all of them
 //! have ended. What the journal holds at the next start may have been sent, and is resolved as unknown.
 //!
@@ -26,12 +27,20 @@ pub(crate) const FIRST: Position = (Timestamp::MIN, DeliveryId::from_bytes([0; 1
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LiveClaim {
+    /// Its epoch is the row of the journal.
     pub(crate) claim: Claim,
-    pub(crate) batch: BatchId,
     pub(crate) expires_at: Timestamp,
     /// Attempts counted before this one.
     pub(crate) attempts: u32,
     pub(crate) made_at: Timestamp,
+    /// Claimed as it was stored: its row says `delivering` and is not in the index of what is due.
+    pub(crate) at_birth: bool,
+}
+
+impl LiveClaim {
+    fn batch(&self) -> BatchId {
+        self.claim.epoch
+    }
 }
 
 /// The claims of one destination.
@@ -54,7 +63,7 @@ impl Live {
         let Claim { delivery_id, destination_id, .. } = live.claim;
         self.by_delivery.insert(delivery_id, live);
         self.lanes.entry(destination_id).or_default().claimed.insert(delivery_id);
-        self.batches.entry(live.batch).or_default().insert(delivery_id);
+        self.batches.entry(live.batch()).or_default().insert(delivery_id);
     }
 
     fn remove(&mut self, id: DeliveryId) {
@@ -66,13 +75,24 @@ impl Live {
                 self.lanes.remove(&gone.claim.destination_id);
             }
         }
-        if let Some(batch) = self.batches.get_mut(&gone.batch) {
+        if let Some(batch) = self.batches.get_mut(&gone.batch()) {
             batch.remove(&id);
             if batch.is_empty() {
-                self.batches.remove(&gone.batch);
+                self.batches.remove(&gone.batch());
             }
         }
     }
+}
+
+/// Claims by how their rows are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct ClaimCounts {
+    /// As `delivering`.
+    pub(crate) at_birth: u64,
+    /// As `pending`.
+    pub(crate) first: u64,
+    /// As `retrying`.
+    pub(crate) later: u64,
 }
 
 #[derive(Debug, Default)]
@@ -124,13 +144,20 @@ impl LiveClaims {
         }
     }
 
-    /// How many deliveries of a destination are claimed before their first attempt, and after it.
-    pub(crate) fn counts(&self, id: DestinationId) -> (u64, u64) {
+    /// How many deliveries of a destination are claimed.
+    pub(crate) fn counts(&self, id: DestinationId) -> ClaimCounts {
         let live = self.read();
-        let Some(lane) = live.lanes.get(&id) else { return (0, 0) };
-        let first = |id: &&DeliveryId| live.by_delivery.get(*id).is_some_and(|claim| claim.attempts == 0);
-        let firsts = lane.claimed.iter().filter(first).count();
-        (firsts as u64, (lane.claimed.len() - firsts) as u64)
+        let mut counts = ClaimCounts::default();
+        let claimed = live.lanes.get(&id).into_iter().flat_map(|lane| &lane.claimed);
+        for claim in claimed.filter_map(|id| live.by_delivery.get(id)) {
+            let count = match claim {
+                LiveClaim { at_birth: true, .. } => &mut counts.at_birth,
+                LiveClaim { attempts: 0, .. } => &mut counts.first,
+                _ => &mut counts.later,
+            };
+            *count += 1;
+        }
+        counts
     }
 
     pub(crate) fn is_claimed(&self, id: DeliveryId) -> bool {
@@ -198,6 +225,11 @@ impl<'a> StagedClaims<'a> {
         self.ended.insert(claim.delivery_id, false);
     }
 
+    /// Whether the claim was made as its delivery was stored.
+    pub(crate) fn is_at_birth(&self, id: DeliveryId) -> bool {
+        self.claims.read().by_delivery.get(&id).is_some_and(|live| live.at_birth)
+    }
+
     /// The claim is given back unsent; its delivery waits as before.
     pub(crate) fn release(&mut self, claim: Claim) {
         self.ended.insert(claim.delivery_id, true);
@@ -238,7 +270,7 @@ impl<'a> StagedClaims<'a> {
         let mut touched: HashMap<BatchId, (usize, bool)> = HashMap::new();
         for (id, released) in &self.ended {
             let Some(claim) = live.by_delivery.get(id) else { continue };
-            let (ended, rewrite) = touched.entry(claim.batch).or_default();
+            let (ended, rewrite) = touched.entry(claim.batch()).or_default();
             *ended += 1;
             *rewrite |= released;
         }

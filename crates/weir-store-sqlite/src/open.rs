@@ -15,6 +15,8 @@ use sqlx::{
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
 };
 
+use weir_store::Station;
+
 use crate::{
     SqliteStore,
     cache::DestinationCache,
@@ -22,7 +24,8 @@ use crate::{
     error::Error,
     live::LiveClaims,
     schema,
-    writer::{self, Opened, Operation},
+    group::Operation,
+    writer::{self, Opened},
 };
 
 /// SQLite waits so long for another program that holds the file (a backup, a shell) before it gives up.
@@ -97,15 +100,17 @@ impl SqliteStore {
             .await
             .map_err(|error| classify(path, &error.into()))?;
         let checkpointing = writing_connection(path).map_err(|error| classify(path, &error.into()))?;
+        let station = Station::default();
         let opened = Opened {
             connection,
             checkpointing,
             destinations: Arc::clone(&destinations),
             claims: Arc::clone(&claims),
             last_batch,
+            station: station.clone(),
         };
         let (operations, writer) = writer::spawn(opened, lock);
-        Ok(Self { operations, writer: Some(writer).into(), readers, destinations, claims })
+        Ok(Self { operations, writer: Some(writer).into(), readers, destinations, claims, station })
     }
 
     /// Brings the schema of a file up to date without running anything on it. Answers the versions and descriptions of

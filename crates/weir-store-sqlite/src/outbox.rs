@@ -21,7 +21,8 @@ use crate::{
     live::{FIRST, LiveClaim},
     rows::{delivery_id, destination_id, optional_time, time},
     sql::{Batch, MAX_ROWS, Values, execute, fetch, padded},
-    writer::{Operation, Recovery, Release, Transaction},
+    group::{Operation, Recovery, Release},
+    writer::Transaction,
 };
 
 #[async_trait]
@@ -117,7 +118,10 @@ fn read_last_send(row: &SqliteRow) -> Result<(DestinationId, Option<Timestamp>)>
 }
 
 /// A claim given back, of a destination that is deleted.
-const CANCEL_RELEASED: &str = "UPDATE deliveries SET state = 6, updated_at = ? WHERE id = ? AND state IN (0, 2)";
+const CANCEL_RELEASED: &str = "UPDATE deliveries SET state = 6, updated_at = ? WHERE id = ? AND state IN (0, 1, 2)";
+
+/// A claim given back that was made as its delivery was stored.
+const WAIT_RELEASED: &str = "UPDATE deliveries SET state = 0, updated_at = ? WHERE id = ? AND state = 1";
 
 /// A loose index scan: from one destination straight to the next, however long their backlogs are.
 pub(crate) const DUE_DESTINATIONS: &str = "
@@ -155,12 +159,14 @@ impl Transaction<'_, '_> {
                 if !self.claims.is_held(claim) {
                     continue;
                 }
+                let deleted = self.destinations.is_deleted(claim.destination_id);
+                let at_birth = self.claims.is_at_birth(claim.delivery_id);
                 self.claims.release(claim);
                 released += 1;
-                if self.destinations.is_deleted(claim.destination_id) {
+                if deleted || at_birth {
                     let mut values = Values::default();
                     values.int(now.as_nanos()).blob(claim.delivery_id.as_bytes());
-                    execute(self.connection, CANCEL_RELEASED, &values)?;
+                    execute(self.connection, if deleted { CANCEL_RELEASED } else { WAIT_RELEASED }, &values)?;
                 }
             }
             operation.answer = Some(released);

@@ -11,7 +11,8 @@ use crate::{
     error::{Error, Result},
     rows::{self, destination_id, outcome_code, state_code},
     sql::{Batch, MAX_ROWS, Values, execute, padded, query},
-    writer::{Operation, Settle, Transaction},
+    group::{Operation, Settle},
+    writer::Transaction,
 };
 
 /// A long list of results is several operations, so that claims may go between them.
@@ -48,7 +49,7 @@ pub(crate) static SETTLE: Batch = Batch::new(
     FROM (VALUES ",
     "(?,?,?,?,?)",
     ",",
-    ") AS r WHERE deliveries.id = r.column1 AND +state IN (0, 2)",
+    ") AS r WHERE deliveries.id = r.column1 AND +state IN (0, 1, 2)",
 );
 
 static INSERT_ATTEMPTS: Batch = Batch::new(

@@ -1,9 +1,11 @@
 //! Events come in.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use weir_core::{DestinationId, event::Event};
 
-use crate::StoreResult;
+use crate::{Express, StoreResult};
 
 /// An event to store, and where it goes.
 #[derive(Debug, Clone)]
@@ -24,7 +26,7 @@ pub struct Ingested {
     pub deliveries: u32,
     /// Whether an event with the same tenant and idempotency key was there before; then nothing was stored.
     pub duplicate: bool,
-    /// The destinations to wake; empty for a duplicate.
+    /// The destinations to wake: those of its deliveries that wait. Empty for a duplicate.
     pub wake: Vec<DestinationId>,
 }
 
@@ -42,4 +44,7 @@ pub trait Ingest {
     /// Two events with the same tenant and idempotency key, also within one call, are one event. A destination named
     /// twice gets one delivery.
     async fn ingest(&self, events: Vec<NewEvent>) -> StoreResult<Vec<Result<Ingested, IngestRefusal>>>;
+
+    /// From now on new deliveries go by this express where it has room.
+    fn connect(&self, express: Arc<dyn Express>);
 }

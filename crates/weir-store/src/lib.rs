@@ -8,14 +8,17 @@
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod destinations;
+mod express;
 mod history;
 mod ingest;
+pub mod intake;
 mod outbox;
 mod results;
 
 use std::sync::Arc;
 
 pub use destinations::{DestinationCounts, DestinationPatch, Destinations, LimitChange};
+pub use express::{Boarding, Express, Station};
 pub use history::{DeliveryDetail, DeliveryFilter, EventFilter, History, Page, PageRequest, SendRecord};
 pub use ingest::{Ingest, IngestRefusal, Ingested, NewEvent};
 pub use outbox::{ClaimRequest, Claims, DueDestination, Outbox, Recovered, SendHistory};

@@ -1,6 +1,6 @@
 //! The composition root: the roles of a process, on the backends it was given.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::Router;
 use tokio::{
@@ -10,7 +10,7 @@ use tokio::{
 };
 use weir_api::{ApiKeys, ApiState, Operations, Readiness};
 use weir_core::address::AddressPolicy;
-use weir_scheduler::{Scheduler, Sweeper};
+use weir_scheduler::{Declines, Express, Scheduler, Sweeper};
 use weir_worker::{
     Worker,
     outbound::{Outbound, TlsRoots},
@@ -51,8 +51,10 @@ pub(crate) struct Engine {
     /// Each stage of the shutdown, in order.
     stop_working: watch::Sender<bool>,
     stop_serving: watch::Sender<bool>,
+    stop_admitting: watch::Sender<bool>,
     background: JoinSet<()>,
     server: JoinHandle<()>,
+    declines: JoinHandle<()>,
 }
 
 impl Engine {
@@ -65,6 +67,7 @@ impl Engine {
         let backends = Backends::open(&settings.backing).await?;
         let (stop_working, working_stops) = watch::channel(false);
         let (stop_serving, serving_stops) = watch::channel(false);
+        let (stop_admitting, admitting_stops) = watch::channel(false);
         let mut background = JoinSet::new();
         if role.schedules() {
             schedule(&backends, &working_stops, &mut background);
@@ -73,6 +76,11 @@ impl Engine {
             let worker = work(&backends, &working_stops, settings.addresses.clone(), settings.shutdown_grace);
             background.spawn(worker);
         }
+        if role.serves_api() {
+            backends.store().connect(Arc::new(Express::new(backends.queue(), backends.clock())));
+        }
+        let declines = Declines::new(backends.store(), backends.queue(), backends.clock());
+        let declines = tokio::spawn(async move { declines.run(stopped(admitting_stops)).await });
         let readiness = Readiness::starting();
         let operations = Operations {
             store: backends.store(),
@@ -97,7 +105,7 @@ impl Engine {
         let server = tokio::spawn(serve(listener, router, serving_stops));
         readiness.set_ready();
         let grace = settings.shutdown_grace;
-        Ok(Self { address, backends, readiness, grace, stop_working, stop_serving, background, server })
+        Ok(Self { address, backends, readiness, grace, stop_working, stop_serving, stop_admitting, background, server, declines })
     }
 
     /// Where it listens.
@@ -125,6 +133,11 @@ impl Engine {
         let _ = self.stop_serving.send(true);
         if tokio::time::timeout(API_GRACE, self.server).await.is_err() {
             tracing::warn!("API requests were still open after the grace period");
+        }
+        // Nothing more comes in; what came last and nobody works off any more goes back.
+        let _ = self.stop_admitting.send(true);
+        if tokio::time::timeout(RECORDING_GRACE, self.declines).await.is_err() {
+            tracing::error!("the store did not take back what was not sent; it counts as unknown");
         }
         self.backends.close().await;
     }

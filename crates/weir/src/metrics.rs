@@ -61,6 +61,11 @@ fn describe() {
     describe_gauge!("weir_attempts_under_way", "Attempts in the worker's hands, waiting for their slots included");
     describe_counter!("weir_scheduler_runs_total", "Runs of rate-limiter jobs; the scheduler's work");
     describe_counter!("weir_permits_published_total", "Attempts permitted by the scheduler");
+    describe_counter!("weir_permits_admitted_total", "New deliveries claimed as they were stored and sent without a run");
+    describe_counter!(
+        "weir_permits_declined_total",
+        "Admitted deliveries that had to wait for a run after all; each costs the store two writes"
+    );
     describe_counter!("weir_permits_taken_total", "Permits taken by workers");
     describe_counter!("weir_permits_unused_total", "Permits handed back unsent (paused, held, deleted, shutting down)");
     describe_counter!("weir_slots_missed_total", "Slots that passed unused; each costs a destination one spacing");

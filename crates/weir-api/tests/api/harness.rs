@@ -317,6 +317,18 @@ impl Schedule for RecordingQueue {
     async fn publish(&self, _: Vec<Publication>) -> QueueResult<Vec<Published>> {
         not_used()
     }
+
+    fn reserve(&self, _: DestinationId, _: u32) -> bool {
+        false
+    }
+
+    fn unreserve(&self, _: DestinationId) {}
+
+    fn admit(&self, _: Vec<ClaimedDelivery>) {}
+
+    async fn declined(&self) -> Vec<ClaimedDelivery> {
+        std::future::pending().await
+    }
 }
 
 #[async_trait]

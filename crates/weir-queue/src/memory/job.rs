@@ -1,6 +1,6 @@
 //! One destination's job: where it stands in the schedule, its cursors, and its permits.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, time::Duration};
 
 use weir_core::{Limiter, RateLimits, Slot, Timestamp, limiter};
 
@@ -96,6 +96,8 @@ pub(super) struct Job {
     pub(super) queued: HashMap<u64, Timestamp>,
     /// Sends started and not settled, likewise.
     pub(super) in_flight: HashMap<u64, Timestamp>,
+    /// Room kept for permits that are to be admitted without a run.
+    pub(super) reserved: u32,
 }
 
 impl Job {
@@ -111,6 +113,7 @@ impl Job {
             suspended_at: None,
             queued: HashMap::new(),
             in_flight: HashMap::new(),
+            reserved: 0,
         }
     }
 
@@ -128,8 +131,36 @@ impl Job {
         self.warm_until = if warm { now + WARM_FOR } else { Timestamp::MIN };
     }
 
+    /// Published or about to be.
     pub(super) fn has_permits(&self) -> bool {
-        !self.queued.is_empty() || !self.in_flight.is_empty()
+        self.permits() > 0
+    }
+
+    pub(super) fn queued(&self) -> u32 {
+        self.queued.len() as u32 + self.reserved
+    }
+
+    fn permits(&self) -> u32 {
+        self.queued() + self.in_flight.len() as u32
+    }
+
+    /// Whether nothing keeps a new delivery from being sent at once: the job has nothing else to do but a retry later on, and
+    /// a slot is free now.
+    pub(super) fn has_room_now(&self, now: Timestamp, max_in_flight: u32) -> bool {
+        let at_rest = match self.phase {
+            Phase::Idle => true,
+            Phase::Scheduled { due, floor, on_settle } => due > now && floor == Timestamp::MIN && !on_settle,
+            Phase::Leased { .. } => false,
+        };
+        let one_more = self.reserved + 1;
+        let slot_is_free = |cursors: &Cursors| {
+            let after = now + Duration::from_nanos(1);
+            cursors.issued.slots_before(now, after, one_more) == one_more && cursors.slots.next_start(now) <= now
+        };
+        at_rest
+            && self.suspended_at.is_none()
+            && self.permits() < max_in_flight
+            && self.cursors.as_ref().is_some_and(slot_is_free)
     }
 
     /// Whether forgetting the job changes nothing: the store can bring its cursors back.

@@ -10,7 +10,8 @@ use std::{
 
 use weir_core::{
     DestinationId, Limiter, Timestamp,
-    plan::{NextRun, paced_due},
+    claim::ClaimedDelivery,
+    plan::{LAG_DEPTH, NextRun, paced_due},
 };
 
 use super::job::{Cursors, Job, Meanwhile, Phase};
@@ -42,6 +43,8 @@ pub struct JobTable {
     last_serial: u64,
     /// Prune when there are more jobs than this.
     prune_above: usize,
+    /// Nobody takes permits any more.
+    closed: bool,
 }
 
 impl JobTable {
@@ -122,7 +125,7 @@ impl JobTable {
                 epoch: job.epoch,
                 version: job.version,
                 due,
-                queued: job.queued.len() as u32,
+                queued: job.queued(),
                 in_flight: job.in_flight.len() as u32,
                 issued: job.cursors.as_ref().map(|cursors| cursors.issued.clone()),
                 known_since: self.known_since,
@@ -154,15 +157,65 @@ impl JobTable {
             cursors
         });
         cursors.follow(&limits);
-        let warm = now < job.warm_until;
-        for delivery in deliveries {
-            self.last_serial += 1;
-            let id = PermitId { destination_id, serial: self.last_serial };
-            job.queued.insert(id.serial, delivery.expires_at);
-            self.ready.push_back(Permit { id, slot: cursors.issue(now, warm), delivery });
-        }
+        deliveries.into_iter().for_each(|delivery| self.issue(now, delivery));
         self.requeue(now, &lease, next);
         Published::Done
+    }
+
+    /// Publishes one permit of a job whose cursors are known.
+    fn issue(&mut self, now: Timestamp, delivery: ClaimedDelivery) {
+        let destination_id = delivery.claim.destination_id;
+        let Some(job) = self.jobs.get_mut(&destination_id) else { return };
+        let warm = job.is_warm(now);
+        let Some(cursors) = &mut job.cursors else { return };
+        self.last_serial += 1;
+        let id = PermitId { destination_id, serial: self.last_serial };
+        job.queued.insert(id.serial, delivery.expires_at);
+        self.ready.push_back(Permit { id, slot: cursors.issue(now, warm), delivery });
+    }
+
+    /// Keeps room for a permit without a run; see [`Job::has_room_now`].
+    pub fn reserve(&mut self, now: Timestamp, destination_id: DestinationId, max_in_flight: u32) -> bool {
+        if self.closed || self.depth() > LAG_DEPTH {
+            return false;
+        }
+        let job = self.jobs.get_mut(&destination_id).filter(|job| job.has_room_now(now, max_in_flight));
+        job.map(|job| job.reserved += 1).is_some()
+    }
+
+    /// The room is free again; a job that waits for room runs.
+    pub fn unreserve(&mut self, now: Timestamp, destination_id: DestinationId) {
+        if let Some(job) = self.jobs.get_mut(&destination_id)
+            && job.reserved > 0
+        {
+            job.reserved -= 1;
+            self.room_came(now, destination_id);
+        }
+    }
+
+    /// Publishes a permit for which room was kept. Answers the delivery back when its destination was suspended or held
+    /// meanwhile, or nobody takes permits any more.
+    pub fn admit(&mut self, now: Timestamp, delivery: ClaimedDelivery) -> Option<ClaimedDelivery> {
+        let destination_id = delivery.claim.destination_id;
+        let closed = self.closed;
+        let open = |job: &&mut Job| job.suspended_at.is_none() && job.held_until <= now && job.cursors.is_some();
+        match self.jobs.get_mut(&destination_id).filter(open).filter(|job| job.reserved > 0 && !closed) {
+            Some(job) => {
+                job.reserved -= 1;
+                self.issue(now, delivery);
+                None
+            }
+            None => {
+                self.unreserve(now, destination_id);
+                Some(delivery)
+            }
+        }
+    }
+
+    /// Takes everything that is published. Nothing more is admitted without a run.
+    pub fn close(&mut self) -> Vec<Permit> {
+        self.closed = true;
+        self.take(usize::MAX)
     }
 
     fn requeue(&mut self, now: Timestamp, lease: &Lease, next: NextRun) {
@@ -231,8 +284,13 @@ impl JobTable {
         if job.in_flight.remove(&id.serial).or_else(|| job.queued.remove(&id.serial)).is_none() {
             return;
         }
+        self.room_came(now, id.destination_id);
+    }
+
+    fn room_came(&mut self, now: Timestamp, id: DestinationId) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
         match job.phase {
-            Phase::Scheduled { on_settle: true, .. } => self.schedule(id.destination_id, now, now, false),
+            Phase::Scheduled { on_settle: true, .. } => self.schedule(id, now, now, false),
             Phase::Leased { .. } => job.meanwhile.settled = true,
             Phase::Idle | Phase::Scheduled { .. } => {}
         }

@@ -1,0 +1,62 @@
+//! What was claimed and cannot be published goes back to the store.
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use weir_core::{
+    Clock, Timestamp,
+    claim::{Claim, ClaimedDelivery},
+};
+use weir_queue::{QueueError, SharedQueue, Wake};
+use weir_store::{SharedStore, StoreError};
+
+use crate::Backoff;
+
+/// How long a claimed delivery may wait for its send start before its claim expires.
+pub(crate) const START_WITHIN: Duration = Duration::from_secs(60);
+
+/// The store or the queue did not do its part.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Queue(#[from] QueueError),
+}
+
+/// Gives claims back.
+pub(crate) struct Returner {
+    store: SharedStore,
+    queue: SharedQueue,
+    clock: Arc<dyn Clock>,
+}
+
+impl Returner {
+    pub(crate) fn new(store: SharedStore, queue: SharedQueue, clock: Arc<dyn Clock>) -> Self {
+        Self { store, queue, clock }
+    }
+
+    /// Gives claims back and wakes their destinations: a run that came in between may have found nothing due because of them,
+    /// and stopped.
+    pub(crate) async fn give_back(&self, deliveries: Vec<ClaimedDelivery>) -> Result<(), Failure> {
+        let now = self.clock.now();
+        let claims: Vec<Claim> = deliveries.into_iter().map(|delivery| delivery.claim).collect();
+        let destinations: HashSet<_> = claims.iter().map(|claim| claim.destination_id).collect();
+        self.release(claims, now).await?;
+        let wakes: Vec<_> = destinations.into_iter().map(|destination_id| Wake { destination_id, due: now }).collect();
+        Ok(self.queue.wake(&wakes).await?)
+    }
+
+    /// Tries until the claims would have expired: one that expires counts as an attempt, and these were not even published.
+    async fn release(&self, claims: Vec<Claim>, now: Timestamp) -> Result<(), StoreError> {
+        let mut backoff = Backoff::default();
+        loop {
+            match self.store.release(claims.clone(), now).await {
+                Err(error @ StoreError::Unavailable(_)) if self.clock.now().since(now) < START_WITHIN => {
+                    tracing::warn!(%error, claims = claims.len(), "could not give claims back; trying again");
+                    tokio::time::sleep(backoff.fail()).await;
+                }
+                released => return released.map(drop),
+            }
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! What a group of new events comes to, alike in every store: deduplicated, fanned out, and taken along by the express where
+//! it has room.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+
+use weir_core::{
+    DeliveryId, Destination, DestinationId, Timestamp,
+    claim::{Claim, ClaimedBody, ClaimedDelivery},
+    event::Event,
+};
+
+use crate::{Boarding, IngestRefusal, Ingested, NewEvent};
+
+/// What becomes of one event.
+pub type Outcome = Result<Ingested, IngestRefusal>;
+
+/// A tenant and an idempotency key.
+pub type Key<'e> = (&'e str, &'e str);
+
+/// The stored events whose keys are used again.
+pub type KnownKeys = HashMap<(String, String), Ingested>;
+
+/// The live destinations of the tenants.
+pub trait Directory {
+    fn find(&self, tenant: &str, id: DestinationId) -> Option<Arc<Destination>>;
+
+    /// Those of a tenant whose patterns match a type.
+    fn matching(&mut self, tenant: &str, event_type: &str) -> Arc<[DestinationId]>;
+}
+
+/// A delivery to store.
+#[derive(Debug, Clone, Copy)]
+pub struct NewDelivery<'e> {
+    pub id: DeliveryId,
+    pub event: &'e Event,
+    pub destination_id: DestinationId,
+    /// It is stored as claimed, until then.
+    pub claimed_until: Option<Timestamp>,
+}
+
+/// What a group comes to.
+#[derive(Debug, Default)]
+pub struct Intake<'e> {
+    /// In the order of the events.
+    pub answers: Vec<Outcome>,
+    /// The events to store, with the number of their deliveries.
+    pub events: Vec<(&'e Event, u32)>,
+    pub deliveries: Vec<NewDelivery<'e>>,
+}
+
+/// An event's tenant and key, if it has one.
+pub fn key(event: &Event) -> Option<Key<'_>> {
+    event.idempotency_key.as_deref().map(|key| (event.tenant.as_str(), key))
+}
+
+impl<'e> Intake<'e> {
+    /// `epoch` is that of the claims made here.
+    pub fn of(
+        new: &[&'e NewEvent],
+        known: &KnownKeys,
+        directory: &mut impl Directory,
+        epoch: i64,
+        boarding: &mut Boarding<'_>,
+    ) -> Self {
+        let mut intake = Self::default();
+        // Where the answer to the first event with a key is, among the events of this group.
+        let mut first: HashMap<Key<'_>, usize> = HashMap::new();
+        for &new in new {
+            let key = key(&new.event);
+            let answer = match intake.stored_before(key, known, &first) {
+                Some(answer) => answer,
+                None => intake.take_in(new, directory, epoch, boarding),
+            };
+            // A refused event leaves its key to the next one.
+            if let (Ok(_), Some(key)) = (&answer, key) {
+                first.entry(key).or_insert(intake.answers.len());
+            }
+            intake.answers.push(answer);
+        }
+        intake
+    }
+
+    /// The answer to an event whose key is used again: the first one's.
+    fn stored_before(
+        &self,
+        key: Option<Key<'_>>,
+        known: &KnownKeys,
+        first: &HashMap<Key<'_>, usize>,
+    ) -> Option<Outcome> {
+        let (tenant, key) = key?;
+        if !known.is_empty()
+            && let Some(stored) = known.get(&(tenant.to_owned(), key.to_owned()))
+        {
+            return Some(Ok(stored.clone()));
+        }
+        let again = |first: Ingested| Ingested { duplicate: true, wake: Vec::new(), ..first };
+        first.get(&(tenant, key)).map(|&at| self.answers[at].clone().map(again))
+    }
+
+    fn take_in(
+        &mut self,
+        NewEvent { event, destinations, random }: &'e NewEvent,
+        directory: &mut impl Directory,
+        epoch: i64,
+        boarding: &mut Boarding<'_>,
+    ) -> Outcome {
+        let fan_out = fan_out(event, destinations.as_deref(), directory)?;
+        let mut wake = Vec::new();
+        for (index, &destination_id) in fan_out.iter().enumerate() {
+            let id = delivery_id(event, *random, index);
+            // A paused destination holds what it gets: it is neither sent at once nor woken.
+            let awake = directory.find(&event.tenant, destination_id).filter(|found| !found.settings.paused);
+            let claimed_until = awake.as_ref().and_then(|destination| {
+                boarding.board(destination, |expires_at| ClaimedDelivery {
+                    claim: Claim { delivery_id: id, destination_id, epoch },
+                    event_id: event.id,
+                    event_created_at: event.created_at,
+                    attempts: 0,
+                    body: ClaimedBody::Inline(event.body.clone()),
+                    expires_at,
+                })
+            });
+            if awake.is_some() && claimed_until.is_none() {
+                wake.push(destination_id);
+            }
+            self.deliveries.push(NewDelivery { id, event, destination_id, claimed_until });
+        }
+        let deliveries = fan_out.len() as u32;
+        self.events.push((event, deliveries));
+        Ok(Ingested { event: event.clone(), deliveries, duplicate: false, wake })
+    }
+}
+
+/// Where an event goes: to the named destinations, or to every one of the tenant whose patterns match.
+fn fan_out(
+    event: &Event,
+    named: Option<&[DestinationId]>,
+    directory: &mut impl Directory,
+) -> Result<Vec<DestinationId>, IngestRefusal> {
+    let Some(named) = named else {
+        return Ok(directory.matching(&event.tenant, &event.event_type).to_vec());
+    };
+    if let Some(index) = named.iter().position(|&id| directory.find(&event.tenant, id).is_none()) {
+        return Err(IngestRefusal::UnknownDestination { index });
+    }
+    let mut seen = HashSet::new();
+    Ok(named.iter().copied().filter(|&id| named.len() == 1 || seen.insert(id)).collect())
+}
+
+/// The id of an event's `index`-th delivery: the time in the event's id, by which the deliveries of an event are found, and
+/// random bits. Exclusive or with the index keeps them different within the event and next to each other in the table.
+fn delivery_id(event: &Event, random: u128, index: usize) -> DeliveryId {
+    let mut id = *DeliveryId::new(event.created_at, random ^ index as u128).as_bytes();
+    id[..6].copy_from_slice(&event.id.as_bytes()[..6]);
+    DeliveryId::from_bytes(id)
+}
