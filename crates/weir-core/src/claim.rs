@@ -1,6 +1,9 @@
 //! A claim: the right to make one attempt of a delivery, and all a worker needs for it.
 
+use std::sync::Arc;
+
 use crate::{
+    destination::Destination,
     event::EventBody,
     id::{DeliveryId, DestinationId, EventId},
     time::Timestamp,
@@ -33,4 +36,6 @@ pub struct ClaimedDelivery {
     pub attempts: u32,
     pub body: ClaimedBody,
     pub expires_at: Timestamp,
+    /// The destination as it was when the delivery was claimed, where it was claimed; a worker elsewhere reads it.
+    pub destination: Option<Arc<Destination>>,
 }

@@ -15,7 +15,7 @@ pub const LAG_DEPTH: usize = 8_192;
 
 /// A run publishes at most this part of `max_in_flight`. What is published together ends about together; were it all of
 /// it, the workers would stand still while the next is claimed.
-const SHARES: u32 = 2;
+pub const SHARES: u32 = 2;
 
 /// What a run knows about its destination.
 #[derive(Debug, Clone, Copy)]
@@ -100,6 +100,13 @@ pub enum NextRun {
     At(Timestamp),
     /// Nothing waits: the job is removed, unless it was woken meanwhile.
     Stop,
+}
+
+impl NextRun {
+    /// Whether the run found less than it was allowed to take: there is no backlog.
+    pub fn ran_dry(self) -> bool {
+        matches!(self, Self::At(_) | Self::Stop)
+    }
 }
 
 /// What follows a run that was allowed `allowance` and claimed `claimed`; `next_due` is the earliest due time of what

@@ -113,6 +113,7 @@ fn publication(queue: &RedisQueue, lease: Lease) -> Publication {
         attempts: 0,
         body: ClaimedBody::Inline(EventBody::stored(Bytes::from_static(BODY), 0)),
         expires_at: now + Duration::from_secs(60),
+        destination: None,
     };
     let deliveries = (0..count).map(delivery).collect();
     Publication { lease, limits: RateLimits::UNLIMITED, recovered: None, deliveries, next: NextRun::OnSettle }

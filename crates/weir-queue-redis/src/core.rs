@@ -3,20 +3,24 @@
 use std::{sync::Arc, time::Duration};
 
 use futures_util::{StreamExt as _, future::join_all};
-use weir_core::{Clock as _, DestinationId};
+use weir_core::{Clock as _, DestinationId, claim::ClaimedDelivery};
+use weir_queue::{Permit, PermitId};
 
 use crate::{
+    admissions::Admissions,
     agenda::Agenda,
     clock::{Bounds, RedisClock},
     config::RedisConfig,
     connect::Backoff,
-    hands::Hands,
+    gates::Gates,
+    hands::{Hands, Received},
     keys::{Keys, Shard},
+    local::Local,
     reports::Reports,
     scripts::{Call, Operation, from_micros},
     trunk::{CallError, Trunk},
     wakes::Wakes,
-    wire::Answer,
+    wire::{Answer, Issued},
 };
 
 /// Often enough that what Redis answered stays trusted; see [`Hands`].
@@ -39,6 +43,9 @@ pub(crate) struct Core {
     pub(crate) hands: Hands,
     pub(crate) reports: Reports,
     pub(crate) wakes: Wakes,
+    pub(crate) local: Local,
+    pub(crate) gates: Gates,
+    pub(crate) admissions: Admissions,
 }
 
 /// What a script answered, after the generation that every answer begins with.
@@ -68,6 +75,35 @@ impl Core {
             Ok(Answered { generation, rest })
         };
         calls.iter().zip(answers).map(read).collect()
+    }
+
+    /// Hands permits that were issued to this process to its worker. Answers the deliveries back that are nobody's now: of a
+    /// generation that has ended, or because no worker takes any more.
+    pub(crate) fn hand_over(
+        &self,
+        generation: u64,
+        version: u64,
+        issued: Issued,
+        deliveries: Vec<ClaimedDelivery>,
+    ) -> Vec<ClaimedDelivery> {
+        let mut permits = Vec::with_capacity(deliveries.len());
+        let mut back = Vec::new();
+        for ((serial, delivery), index) in (issued.first..).zip(deliveries).zip(0..) {
+            let id = PermitId { destination_id: delivery.claim.destination_id, serial };
+            let received = Received { id, generation, version, expires_at: delivery.expires_at, entry: None };
+            if !self.hands.receive(received) {
+                back.push(delivery);
+                continue;
+            }
+            let slot = issued.slots.get(index).copied().flatten();
+            let slot = slot.map(|slot| self.clock.narrowed(Shard::of(id.destination_id), slot));
+            permits.push(Permit { id, slot, delivery });
+        }
+        for Permit { id, delivery, .. } in self.local.hand(permits).err().unwrap_or_default() {
+            self.reports.add(self.hands.end(id));
+            back.push(delivery);
+        }
+        back
     }
 
     /// Sets the offset of every shard's clock, and hears of its generation.
@@ -168,6 +204,7 @@ impl Core {
         loop {
             tokio::time::sleep(self.config.tidy_every).await;
             self.hands.tidy(self.clock.now());
+            self.gates.tidy(self.clock.now());
             for shard in Shard::all() {
                 if let Err(error) = self.tidy(shard).await {
                     tracing::debug!(%error, "could not tidy; the next time will do");

@@ -16,10 +16,7 @@ use std::{
 use weir_core::{DestinationId, Timestamp};
 use weir_queue::PermitId;
 
-use crate::{
-    keys::{SHARDS, Shard},
-    wire::Entry,
-};
+use crate::keys::{SHARDS, Shard};
 
 /// How long what Redis answered is taken to be so still. The scheduler counts on less than three seconds.
 const TRUSTED: Duration = Duration::from_millis(2_500);
@@ -33,6 +30,17 @@ pub(crate) struct Report {
     pub(crate) started: bool,
     pub(crate) generation: u64,
     /// The entry of the delivery queue to remove; the first report of a permit names it.
+    pub(crate) entry: Option<String>,
+}
+
+/// A permit that comes into this process's hands.
+pub(crate) struct Received {
+    pub(crate) id: PermitId,
+    pub(crate) generation: u64,
+    /// The version of the job when its destination was seen to be neither paused nor deleted.
+    pub(crate) version: u64,
+    pub(crate) expires_at: Timestamp,
+    /// Its entry of the delivery queue, unless it came straight.
     pub(crate) entry: Option<String>,
 }
 
@@ -127,23 +135,18 @@ impl Hands {
     }
 
     /// Takes a permit in hand. `false`: it is there already, or of a generation that has ended, and must not be used.
-    pub(crate) fn receive(&self, entry: &Entry) -> bool {
-        self.learn_generation(Shard::of(entry.id.destination_id), entry.generation);
+    pub(crate) fn receive(&self, received: Received) -> bool {
+        let Received { id, generation, version, expires_at, entry } = received;
+        self.learn_generation(Shard::of(id.destination_id), generation);
         let mut known = self.known();
-        if entry.generation != known.generation_of(entry.id.destination_id) || known.permits.contains_key(&entry.id) {
+        if generation != known.generation_of(id.destination_id) || known.permits.contains_key(&id) {
             return false;
         }
-        if let Some(restraint) = known.restraints.get_mut(&entry.id.destination_id) {
-            // Its run read the destination after that edit and found it neither paused nor deleted.
-            restraint.suspended_at = restraint.suspended_at.filter(|at| *at > entry.version);
+        if let Some(restraint) = known.restraints.get_mut(&id.destination_id) {
+            // After that edit the destination was seen to be neither paused nor deleted.
+            restraint.suspended_at = restraint.suspended_at.filter(|at| *at > version);
         }
-        let held = Held {
-            entry: Some(entry.entry.clone()),
-            generation: entry.generation,
-            expires_at: entry.delivery.expires_at,
-            started: false,
-        };
-        known.permits.insert(entry.id, held);
+        known.permits.insert(id, Held { entry, generation, expires_at, started: false });
         true
     }
 
@@ -199,11 +202,6 @@ impl Hands {
 
 #[cfg(test)]
 mod tests {
-    use weir_core::{
-        DeliveryId, EventId,
-        claim::{Claim, ClaimedBody, ClaimedDelivery},
-    };
-
     use super::*;
 
     const NOW: Timestamp = Timestamp::from_secs(1_000);
@@ -212,25 +210,18 @@ mod tests {
         DestinationId::from_bytes([1; 16])
     }
 
-    fn entry(serial: u64, generation: u64, version: u64) -> Entry {
-        let claim = Claim { delivery_id: DeliveryId::from_bytes([2; 16]), destination_id: destination(), epoch: 1 };
-        let delivery = ClaimedDelivery {
-            claim,
-            event_id: EventId::from_bytes([3; 16]),
-            event_created_at: NOW,
-            attempts: 0,
-            body: ClaimedBody::InStore,
-            expires_at: NOW + Duration::from_secs(60),
-        };
+    fn received(serial: u64, generation: u64, version: u64) -> Received {
         let id = PermitId { destination_id: destination(), serial };
-        Entry { entry: format!("{serial}-0"), generation, version, id, slot: None, delivery }
+        let expires_at = NOW + Duration::from_secs(60);
+        Received { id, generation, version, expires_at, entry: Some(format!("{serial}-0")) }
     }
 
     fn holding(serial: u64) -> (Hands, PermitId) {
         let hands = Hands::default();
-        let entry = entry(serial, 5, 1);
-        assert!(hands.receive(&entry));
-        (hands, entry.id)
+        let received = received(serial, 5, 1);
+        let id = received.id;
+        assert!(hands.receive(received));
+        (hands, id)
     }
 
     #[test]
@@ -245,7 +236,7 @@ mod tests {
     #[test]
     fn a_permit_that_comes_twice_is_used_once() {
         let (hands, _) = holding(1);
-        assert!(!hands.receive(&entry(1, 5, 1)));
+        assert!(!hands.receive(received(1, 5, 1)));
     }
 
     #[test]
@@ -253,8 +244,8 @@ mod tests {
         let (hands, id) = holding(1);
         assert!(hands.learn_generation(Shard::of(destination()), 6));
         assert_eq!(hands.start(id, NOW, 0), None);
-        assert!(!hands.receive(&entry(2, 5, 1)));
-        assert!(hands.receive(&entry(3, 6, 1)));
+        assert!(!hands.receive(received(2, 5, 1)));
+        assert!(hands.receive(received(3, 6, 1)));
     }
 
     #[test]
@@ -286,9 +277,9 @@ mod tests {
     fn a_permit_published_after_the_suspension_lifts_it() {
         let (hands, id) = holding(1);
         hands.learn_suspension(destination(), 7, true, NOW);
-        hands.receive(&entry(2, 5, 6));
+        hands.receive(received(2, 5, 6));
         assert_eq!(hands.start(id, NOW, 0), None);
-        hands.receive(&entry(3, 5, 7));
+        hands.receive(received(3, 5, 7));
         assert!(hands.start(id, NOW, 0).is_some());
     }
 

@@ -12,17 +12,22 @@
 //!                     ├── hands: permits of this process        ◀── notices, reader
 //!                     ├── reports: starts and endings, batched
 //!                     ├── wakes: batched, each destination once
+//!                     ├── gates, admissions: new deliveries that need no run
+//!                     ├── local: permits for the worker of this process, past the delivery queue
 //!                     └── clock: offset to the server's TIME
 //!              reader ── blocking reads, a connection of its own
 //! ```
 
+mod admissions;
 mod agenda;
 mod clock;
 mod config;
 mod connect;
 mod core;
+mod gates;
 mod hands;
 mod keys;
+mod local;
 mod permits;
 mod publish;
 mod reader;
@@ -91,16 +96,20 @@ impl RedisQueue {
             hands: hands::Hands::default(),
             reports: reports::Reports::default(),
             wakes: wakes::Wakes::default(),
+            local: local::Local::default(),
+            gates: gates::Gates::default(),
+            admissions: admissions::Admissions::default(),
             config,
         });
         core.set_clock().await.map_err(|error| OpenError::Unusable { address, reason: error.to_string() })?;
         let mut background = JoinSet::new();
         let of = |core: &Arc<Core>| core.clone();
-        let (clock, notices, tidying, reports) = (of(&core), of(&core), of(&core), of(&core));
+        let (clock, notices, tidying, reports, admissions) = (of(&core), of(&core), of(&core), of(&core), of(&core));
         background.spawn(async move { clock.run_clock().await });
         background.spawn(async move { notices.run_notices().await });
         background.spawn(async move { tidying.run_tidying().await });
         background.spawn(async move { reports.reports.run(&reports).await });
+        background.spawn(async move { admissions.admissions.run(&admissions).await });
         Ok(Self { core, reader: Mutex::new(None), _background: background })
     }
 

@@ -20,7 +20,7 @@ impl Permits for RedisQueue {
 
     async fn stop_taking(&self) -> Vec<Permit> {
         match self.reader.lock().await.as_mut() {
-            Some(reader) => reader.stop().await,
+            Some(reader) => reader.stop(&self.core.local).await,
             None => Vec::new(),
         }
     }

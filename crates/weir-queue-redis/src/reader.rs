@@ -16,7 +16,9 @@ use weir_queue::{Permit, PermitId};
 use crate::{
     connect::{BLOCK, Backoff, Exclusive},
     core::Core,
+    hands::Received,
     keys::{GROUP, Shard},
+    local::{Handed, Local},
     scripts::Operation,
     wire::{self, Entry},
 };
@@ -28,9 +30,10 @@ const PER_READ: usize = 64;
 /// Entries of its own that a reader asks for after a failure.
 const RECALLED: usize = 10_000;
 
-/// The readers of a process.
+/// The readers of a process, and what comes straight.
 pub(crate) struct Reader {
     permits: mpsc::Receiver<Permit>,
+    handed: Handed,
     stop: watch::Sender<bool>,
     /// End with the reader; what one was given and nobody took expires.
     _lines: JoinSet<()>,
@@ -55,20 +58,31 @@ impl Reader {
             let line = Line { core: core.clone(), shards, name: name.clone(), permits: sender.clone() };
             lines.spawn(line.read(stopped.clone()));
         }
-        Self { permits, stop, _lines: lines }
+        Self { permits, handed: core.local.open(), stop, _lines: lines }
     }
 
     /// At least one permit, or none when the readers have been stopped.
     pub(crate) async fn take(&mut self, max: usize) -> Vec<Permit> {
-        let mut permits = Vec::new();
-        self.permits.recv_many(&mut permits, max).await;
-        permits
+        let mut read = Vec::new();
+        tokio::select! {
+            handed = self.handed.take(max) => handed,
+            _ = self.permits.recv_many(&mut read, max) => read,
+        }
     }
 
-    /// Ends the readers and answers all that they had read. Takes as long as a blocking read.
-    pub(crate) async fn stop(&mut self) -> Vec<Permit> {
+    /// Ends the readers and answers all that they had read and nobody took, and what had come straight. Takes as long as a
+    /// blocking read.
+    pub(crate) async fn stop(&mut self, local: &Local) -> Vec<Permit> {
         self.stop.send_replace(true);
+        local.close();
         let mut permits = Vec::new();
+        loop {
+            let handed = self.handed.take(usize::MAX).await;
+            if handed.is_empty() {
+                break;
+            }
+            permits.extend(handed);
+        }
         while self.permits.recv_many(&mut permits, usize::MAX).await > 0 {}
         permits
     }
@@ -149,12 +163,15 @@ impl Line {
         for (queue, entries) in streams.into_iter().flatten() {
             let Some(shard) = self.core.keys.shard_of_queue(&queue) else { continue };
             for entry in entries.into_iter().filter_map(|(entry, fields)| read_entry(entry, fields?)) {
-                if held.contains(&entry.id) || !self.core.hands.receive(&entry) {
+                let Entry { entry, generation, version, id, slot, delivery } = entry;
+                let expires_at = delivery.expires_at;
+                let received = Received { id, generation, version, expires_at, entry: Some(entry) };
+                if held.contains(&id) || !self.core.hands.receive(received) {
                     continue;
                 }
-                let slot = entry.slot.map(|slot| self.core.clock.narrowed(shard, slot));
+                let slot = slot.map(|slot| self.core.clock.narrowed(shard, slot));
                 // The receiver outlives this line.
-                let _ = self.permits.send(Permit { id: entry.id, slot, delivery: entry.delivery }).await;
+                let _ = self.permits.send(Permit { id, slot, delivery }).await;
             }
         }
     }

@@ -3,14 +3,13 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use async_trait::async_trait;
-use weir_core::{Clock as _, DestinationId, Timestamp};
+use weir_core::{Clock as _, DestinationId, Timestamp, claim::ClaimedDelivery};
 use weir_queue::{DueJobs, Edit, Lease, Publication, Published, QueueError, QueueResult, Schedule, Wake};
 
 use crate::{
     RedisQueue,
     core::{Answered, Core, unexpected},
     keys::Shard,
-    publish::Outcome,
     scripts::{Call, Operation, from_micros},
     trunk::CallError,
 };
@@ -103,21 +102,24 @@ impl Schedule for RedisQueue {
 
     async fn publish(&self, publications: Vec<Publication>) -> QueueResult<Vec<Published>> {
         let outcomes = self.core.publish(&publications).await;
-        let published = publications.into_iter().zip(outcomes).map(|(publication, outcome)| match outcome {
-            Outcome::Done => Published::Done,
-            Outcome::Stale => Published::Stale(publication.deliveries),
-            Outcome::Unknown => Published::Unknown,
-        });
-        Ok(published.collect())
+        let published = publications.into_iter().zip(outcomes);
+        Ok(published.map(|(publication, outcome)| self.core.published(publication, outcome)).collect())
     }
 
-    fn reserve(&self, _: DestinationId, _: u32) -> bool {
-        false
+    fn reserve(&self, destination_id: DestinationId, max_in_flight: u32) -> bool {
+        self.core.gates.reserve(destination_id, self.core.clock.now(), max_in_flight)
     }
-    fn unreserve(&self, _: DestinationId) {}
-    fn admit(&self, _: Vec<weir_core::claim::ClaimedDelivery>) {}
-    async fn declined(&self) -> Vec<weir_core::claim::ClaimedDelivery> {
-        std::future::pending().await
+
+    fn unreserve(&self, destination_id: DestinationId) {
+        self.core.gates.unreserve(destination_id);
+    }
+
+    fn admit(&self, deliveries: Vec<ClaimedDelivery>) {
+        self.core.admissions.add(deliveries);
+    }
+
+    async fn declined(&self) -> Vec<ClaimedDelivery> {
+        self.core.admissions.declined().await
     }
 }
 

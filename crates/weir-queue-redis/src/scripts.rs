@@ -9,12 +9,16 @@ use std::{sync::LazyLock, time::Duration};
 use redis::{Arg, Cmd, ToRedisArgs};
 use weir_core::{
     DestinationId, Limiter, Period, RateLimit, Timestamp,
+    claim::ClaimedDelivery,
     limiter::{LimiterParts, UNLIMITED_SLOT_WIDTH},
-    plan::{CADENCE, LEAD},
+    plan::{CADENCE, LEAD, SHARES},
 };
 use weir_queue::{SETTLE_FALLBACK, SLOT_HORIZON, WARM_FOR};
 
-use crate::keys::{Keys, Shard};
+use crate::{
+    keys::{Keys, Shard},
+    wire,
+};
 
 /// How much longer than needed a job is kept: what a process has in its hands may name it a little later.
 const KEPT: Duration = Duration::from_secs(60);
@@ -22,6 +26,8 @@ const KEPT: Duration = Duration::from_secs(60);
 const WARM_STEP: Duration = Duration::from_millis(250);
 /// What Lua's numbers and the scores of sorted sets hold exactly.
 const LATEST_MICROS: i64 = 1 << 53;
+/// How long a shard's data are known to be of this server process once they were checked.
+const CHECKED_FOR: Duration = Duration::from_millis(5);
 
 /// One operation on a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +38,7 @@ pub(crate) enum Operation {
     Hold,
     Claim,
     Publish,
+    Admit,
     TakeSlot,
     Report,
     Tidy,
@@ -61,17 +68,19 @@ const ARGUMENTS: &str = lua!("arguments");
 const LIMITER: &str = lua!("limiter");
 
 /// In the order of [`Operation`].
-static SCRIPTS: LazyLock<[Script; 10]> = LazyLock::new(|| {
+static SCRIPTS: LazyLock<[Script; 11]> = LazyLock::new(|| {
     let constants = constants();
     let plain = |operation| Script::new(&[&constants, lua!("shard"), ARGUMENTS, operation]);
     let limiting = |operation| Script::new(&[&constants, lua!("shard"), ARGUMENTS, LIMITER, operation]);
+    let issuing = |operation| Script::new(&[&constants, lua!("shard"), ARGUMENTS, LIMITER, lua!("permits"), operation]);
     [
         plain(lua!("begin")),
         plain(lua!("wake")),
         plain(lua!("edit")),
         limiting(lua!("hold")),
         plain(lua!("claim")),
-        limiting(lua!("publish")),
+        issuing(lua!("publish")),
+        issuing(lua!("admit")),
         limiting(lua!("take_slot")),
         plain(lua!("report")),
         plain(lua!("tidy")),
@@ -94,10 +103,11 @@ fn constants() -> String {
         ("SLOT_HORIZON", SLOT_HORIZON),
         ("WARM_FOR", WARM_FOR),
         ("WARM_STEP", WARM_STEP),
+        ("CHECKED_FOR", CHECKED_FOR),
     ] {
         text += &format!("local {name} = {}\n", duration.as_micros());
     }
-    text + &format!("local KEPT_MS = {}\n", KEPT.as_millis())
+    text + &format!("local KEPT_MS = {}\nlocal SHARES = {SHARES}\n", KEPT.as_millis())
 }
 
 /// A call of a script on a shard.
@@ -147,6 +157,23 @@ impl Call {
         self.arg(parts.lanes.len());
         for (limit, cursor) in &parts.lanes {
             self.limit(limit).not_before(*cursor);
+        }
+        self
+    }
+
+    /// With what is sent, unless the caller keeps it.
+    pub(crate) fn deliveries(
+        &mut self,
+        deliveries: &[ClaimedDelivery],
+        straight: bool,
+        largest_inline_body: usize,
+    ) -> &mut Self {
+        self.arg(deliveries.len());
+        for delivery in deliveries {
+            self.deadline(delivery.expires_at);
+            if !straight {
+                self.arg(wire::encode(delivery, largest_inline_body));
+            }
         }
         self
     }

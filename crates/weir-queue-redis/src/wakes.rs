@@ -7,7 +7,7 @@ use std::{
 };
 
 use tokio::sync::Mutex as Turn;
-use weir_core::{DestinationId, Timestamp};
+use weir_core::{Clock as _, DestinationId, Timestamp};
 use weir_queue::{QueueResult, Wake};
 
 use crate::{core::Core, keys::Shard, schedule::by_shard, scripts::Operation};
@@ -67,6 +67,7 @@ async fn send(core: &Core, earliest: HashMap<DestinationId, Timestamp>) -> Queue
         let mut call = core.new_call(shard, Operation::Wake);
         for &(id, due) in &wakes {
             call.destination(id).not_before(due);
+            core.gates.woken(id, core.clock.now());
         }
         calls.push((call, shard, wakes));
     }

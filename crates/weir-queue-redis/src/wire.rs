@@ -78,8 +78,39 @@ pub(crate) fn decode(entry: String, mut permit: Bytes, mut delivery: Bytes) -> O
         version,
         id: PermitId { destination_id, serial },
         slot: (slot.1 > 0).then_some(slot),
-        delivery: ClaimedDelivery { claim, event_id, event_created_at, attempts, body, expires_at },
+        delivery: ClaimedDelivery { claim, event_id, event_created_at, attempts, body, expires_at, destination: None },
     })
+}
+
+/// Permits that a script issued to its caller.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Issued {
+    /// The serial of the first; the rest follow it.
+    pub(crate) first: u64,
+    /// By the server's clock, in microseconds; `None` for permits that are to ask for one.
+    pub(crate) slots: Vec<Option<(i64, i64)>>,
+}
+
+/// What became of the deliveries of one destination that were to be admitted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Admitted {
+    pub(crate) count: usize,
+    /// Of what the caller takes.
+    pub(crate) permits: Issued,
+    pub(crate) version: u64,
+    /// How many more could have been admitted.
+    pub(crate) room: u32,
+    pub(crate) open_from: Timestamp,
+}
+
+/// What became of a publication.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Ran {
+    Stale,
+    /// The permits are in the delivery queue.
+    Queued,
+    /// They are the caller's.
+    Issued(Issued),
 }
 
 /// An answer of a script, read from front to back. Every reader answers `None` for what does not fit.
@@ -107,6 +138,38 @@ impl Answer {
     /// A time, or `None` where the script answered nil.
     pub(crate) fn next_time(&mut self) -> Option<Timestamp> {
         self.next_int().map(from_micros)
+    }
+
+    fn issued(&mut self) -> Option<Issued> {
+        let first = self.next_u64()?;
+        let slots = match self.0.next()? {
+            Value::BulkString(packed) => packed
+                .chunks_exact(16)
+                .map(|mut slot| (slot.get_i64(), slot.get_i64()))
+                .map(|slot| (slot.1 > 0).then_some(slot))
+                .collect(),
+            _ => return None,
+        };
+        Some(Issued { first, slots })
+    }
+
+    pub(crate) fn next_admitted(&mut self) -> Option<Admitted> {
+        let mut answer = self.next_answer()?;
+        Some(Admitted {
+            count: answer.next_u64()? as usize,
+            permits: answer.issued()?,
+            version: answer.next_u64()?,
+            room: answer.next_int()?.try_into().ok()?,
+            open_from: answer.next_time()?,
+        })
+    }
+
+    pub(crate) fn next_ran(&mut self) -> Option<Ran> {
+        match self.0.next()? {
+            Value::Int(0) => Some(Ran::Stale),
+            Value::Int(_) => Some(Ran::Queued),
+            issued => Self::new(issued)?.issued().map(Ran::Issued),
+        }
     }
 
     fn next_answer(&mut self) -> Option<Self> {
@@ -164,6 +227,7 @@ mod tests {
             attempts: 6,
             body,
             expires_at: Timestamp::from_secs(7),
+            destination: None,
         }
     }
 

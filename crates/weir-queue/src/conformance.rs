@@ -52,6 +52,7 @@ impl Subject {
             attempts: 0,
             body: ClaimedBody::Inline(EventBody::stored(Bytes::from_static(b"{}"), 0)),
             expires_at: now + expires_in,
+            destination: None,
         }
     }
 
@@ -383,6 +384,115 @@ pub async fn one_destination_does_not_delay_another(subject: Subject) {
     assert_eq!(subject.claim().await.destination_id, destination(2));
 }
 
+impl Subject {
+    /// A run that found nothing more to do: the destination has no backlog, and its cursors are known.
+    async fn run_dry(&self, limits: RateLimits) {
+        self.wake(self.clock.now()).await;
+        let lease = self.claim().await;
+        assert!(matches!(self.publish(lease, limits, 0, NextRun::Stop).await, Published::Done));
+    }
+
+    /// Keeps room for a permit. A queue that has to guess may need a moment.
+    async fn reserve(&self, max_in_flight: u32) {
+        let until = self.clock.now() + SOON;
+        while !self.queue.reserve(destination(1), max_in_flight) {
+            assert!(self.clock.now() < until, "there is no room");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    fn admit(&self, number: u8) {
+        self.queue.admit(vec![self.delivery(number, SOON)]);
+    }
+
+    /// The permit of a delivery that is admitted; tried again when it comes back, since a queue may guess.
+    async fn admitted(&self, number: u8, max_in_flight: u32) -> Permit {
+        loop {
+            self.reserve(max_in_flight).await;
+            self.admit(number);
+            tokio::select! {
+                permits = self.take(1) => return permits.into_iter().next().expect("one was taken"),
+                _ = self.queue.declined() => {}
+            }
+        }
+    }
+
+    async fn declined(&self, count: usize) -> Vec<ClaimedDelivery> {
+        let mut declined = Vec::new();
+        while declined.len() < count {
+            declined.extend(tokio::time::timeout(SOON, self.queue.declined()).await.expect("deliveries are declined"));
+        }
+        declined
+    }
+}
+
+pub async fn a_delivery_is_admitted_without_a_run(subject: Subject) {
+    subject.run_dry(RateLimits::UNLIMITED).await;
+    let permit = subject.admitted(7, 64).await;
+    assert_eq!(permit.delivery.claim.delivery_id, DeliveryId::from_bytes([7; 16]));
+    let SlotAnswer::Granted(slot) = subject.queue.take_slot(permit.id, true).await.expect("take a slot") else {
+        panic!("no slot");
+    };
+    tokio::time::sleep(slot.start.since(subject.clock.now())).await;
+    assert!(subject.queue.start(permit.id));
+    subject.queue.settle(&[permit.id]).await.expect("settle");
+    assert!(subject.admitted(8, 64).await.slot.is_some(), "a warm permit comes with its slot");
+    subject.assert_nothing_due().await;
+}
+
+pub async fn nothing_is_admitted_to_a_destination_that_never_ran(subject: Subject) {
+    assert!(!subject.queue.reserve(destination(1), 64), "its cursors are not known");
+}
+
+pub async fn an_admitted_delivery_takes_its_slot_off_the_same_cursor(subject: Subject) {
+    let limits = per_second(10);
+    let spacing = Duration::from_millis(101);
+    let first = subject.permits(limits.clone(), 1, NextRun::Stop).await.remove(0);
+    let SlotAnswer::Granted(slot) = subject.queue.take_slot(first.id, true).await.expect("take a slot") else {
+        panic!("no slot");
+    };
+    let admitted = subject.admitted(7, 64).await.slot.expect("a warm permit has its slot");
+    assert!(admitted.start + subject.precision * 2 >= slot.start + spacing, "{admitted:?} after {slot:?}");
+    subject.wake(subject.clock.now()).await;
+    let lease = subject.claim().await;
+    assert!(matches!(subject.publish(lease, limits, 1, NextRun::Stop).await, Published::Done));
+    let next = subject.take(1).await.remove(0).slot.expect("a warm permit has its slot");
+    assert!(next.start + subject.precision * 2 >= admitted.start + spacing, "{next:?} after {admitted:?}");
+}
+
+pub async fn no_more_are_admitted_than_may_be_in_flight(subject: Subject) {
+    subject.run_dry(RateLimits::UNLIMITED).await;
+    subject.admitted(1, 2).await;
+    subject.admitted(2, 2).await;
+    assert!(!subject.queue.reserve(destination(1), 2), "two are out");
+    subject.wake(subject.clock.now()).await;
+    let lease = subject.claim().await;
+    assert_eq!(lease.queued, 2, "a run counts what was admitted");
+}
+
+pub async fn nothing_is_admitted_while_a_backlog_waits(subject: Subject) {
+    subject.permits(RateLimits::UNLIMITED, 1, NextRun::Now).await;
+    assert!(!subject.queue.reserve(destination(1), 64));
+}
+
+pub async fn what_is_admitted_after_a_suspension_comes_back(subject: Subject) {
+    subject.run_dry(RateLimits::UNLIMITED).await;
+    subject.reserve(64).await;
+    subject.edit(true).await;
+    subject.admit(7);
+    let declined = subject.declined(1).await;
+    assert_eq!(declined[0].claim.delivery_id, DeliveryId::from_bytes([7; 16]));
+    assert!(!subject.queue.reserve(destination(1), 64));
+}
+
+pub async fn room_that_was_given_up_is_there_again(subject: Subject) {
+    subject.run_dry(RateLimits::UNLIMITED).await;
+    subject.reserve(1).await;
+    assert!(!subject.queue.reserve(destination(1), 1));
+    subject.queue.unreserve(destination(1));
+    subject.reserve(1).await;
+}
+
 /// Runs every behaviour as a test of its own on the queue that `$subject`, an async function, makes.
 #[macro_export]
 macro_rules! queue_conformance {
@@ -419,6 +529,13 @@ macro_rules! queue_conformance {
             a_settle_during_a_run_is_not_missed,
             an_expired_permit_is_withdrawn_and_no_longer_counted,
             one_destination_does_not_delay_another,
+            a_delivery_is_admitted_without_a_run,
+            nothing_is_admitted_to_a_destination_that_never_ran,
+            an_admitted_delivery_takes_its_slot_off_the_same_cursor,
+            no_more_are_admitted_than_may_be_in_flight,
+            nothing_is_admitted_while_a_backlog_waits,
+            what_is_admitted_after_a_suspension_comes_back,
+            room_that_was_given_up_is_there_again,
         );
     };
     (@each $subject:path, $($behaviour:ident),+ $(,)?) => {$(

@@ -14,8 +14,7 @@
 //!               └──── hand_back ──▶ gone  withdrawn, its claim released: not sent
 //! ```
 //!
-//! Most permits are published by a run. A delivery that is new, to a destination that has nothing else to do, needs none: it
-//! is claimed as it is stored, for room that was kept ([`Schedule::reserve`]), and admitted after the commit
+//! A backlog is published by runs. A delivery that is new, to a destination without a backlog, needs none: it is claimed as it is stored, for room that was kept ([`Schedule::reserve`]), and admitted after the commit
 //! ([`Schedule::admit`]). It takes the next slot off the same cursors.
 //!
 //! Two sets of cursors keep each destination. `issued` paces how fast permits are published; `slots` hands out the
@@ -171,9 +170,9 @@ pub trait Schedule {
     /// Publishes attempts with their slots and re-queues or removes each job, atomically for each publication.
     async fn publish(&self, publications: Vec<Publication>) -> QueueResult<Vec<Published>>;
 
-    /// Keeps room for a permit that [`Self::admit`] is to publish at once and without a run: the destination's job has
-    /// nothing else to do, a slot is free now, and fewer than `max_in_flight` permits are out. `false` when it has to wait
-    /// for a run, or may have to.
+    /// Keeps room for a permit that [`Self::admit`] is to publish at once and without a run: the last run of the
+    /// destination's job found less than it was allowed to take, a slot is free now, and fewer than `max_in_flight` permits
+    /// are out. `false` when the delivery has to wait for a run, or may have to.
     fn reserve(&self, destination_id: DestinationId, max_in_flight: u32) -> bool;
 
     /// Gives up room that was kept.

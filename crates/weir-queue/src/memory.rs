@@ -140,9 +140,8 @@ impl Schedule for MemoryQueue {
     }
 
     fn admit(&self, deliveries: Vec<ClaimedDelivery>) {
-        let declined: Vec<ClaimedDelivery> = self.change(|table, now| {
-            deliveries.into_iter().filter_map(|delivery| table.admit(now, delivery)).collect()
-        });
+        let declined: Vec<ClaimedDelivery> = self
+            .change(|table, now| deliveries.into_iter().filter_map(|delivery| table.admit(now, delivery)).collect());
         self.published.notify_one();
         if !declined.is_empty() {
             self.declined.lock().unwrap_or_else(PoisonError::into_inner).extend(declined);

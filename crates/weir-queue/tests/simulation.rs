@@ -76,6 +76,7 @@ fn delivery(now: Timestamp) -> ClaimedDelivery {
         attempts: 0,
         body: ClaimedBody::Inline(EventBody::stored(Bytes::new(), 0)),
         expires_at: now + Duration::from_secs(86_400),
+        destination: None,
     }
 }
 

@@ -244,7 +244,10 @@ impl Run {
         })
     }
 
-    fn into_publication(self, deliveries: Vec<ClaimedDelivery>, next: NextRun) -> Publication {
+    fn into_publication(self, mut deliveries: Vec<ClaimedDelivery>, next: NextRun) -> Publication {
+        for delivery in &mut deliveries {
+            delivery.destination.clone_from(&self.destination);
+        }
         let limits = self.destination.map(|destination| destination.settings.rate_limits.clone()).unwrap_or_default();
         Publication { lease: self.lease, limits, recovered: self.recovered, deliveries, next }
     }

@@ -103,7 +103,6 @@ impl Tenants {
             };
         }
     }
-
 }
 
 impl Directory for Tenants {

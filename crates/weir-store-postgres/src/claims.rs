@@ -163,5 +163,6 @@ fn claimed(row: &PgRow, request: &ClaimRequest) -> Result<ClaimedDelivery, sqlx:
         attempts: small(row, 5)?,
         body: ClaimedBody::Inline(rows::body(row, 7)?),
         expires_at: request.expires_at,
+        destination: None,
     })
 }

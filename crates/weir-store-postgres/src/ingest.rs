@@ -29,7 +29,7 @@ use weir_store::{
 use crate::{
     PostgresStore, Shared,
     destinations::{CHANGED, read_change},
-    errors::lacks_partition,
+    errors::{ATTEMPTS, lacks_partition},
     locks::{LOCK_SPACE, begin_beside_edits, locks_of},
     partitions::day_of_id,
     rows::{self, uuid},
@@ -100,23 +100,44 @@ impl Operation for Posting {
 }
 
 async fn store(new: &[&NewEvent], connection: &mut PgConnection, shared: &Shared) -> Result<Vec<Outcome>, sqlx::Error> {
-    let tenants: Vec<&str> = new.iter().map(|new| new.event.tenant.as_str()).collect::<BTreeSet<_>>().into_iter().collect();
-    if let Some(answers) = store_as_known(new, &tenants, connection, shared).await? {
-        return Ok(answers);
+    let tenants: BTreeSet<&str> = new.iter().map(|new| new.event.tenant.as_str()).collect();
+    let tenants: Vec<&str> = tenants.into_iter().collect();
+    for _ in 0..ATTEMPTS {
+        if let Some(answers) = store_as_known(new, &tenants, connection, shared).await? {
+            return Ok(answers);
+        }
+        if let Some(answers) = store_after_a_look(new, &tenants, connection, shared).await? {
+            return Ok(answers);
+        }
     }
+    Err(sqlx::Error::Protocol("other processes keep storing events under the same idempotency keys".to_owned()))
+}
+
+/// Reads what has changed, and stores what the group comes to by that. `None`: another process has stored one of the keys
+/// meanwhile.
+async fn store_after_a_look(
+    new: &[&NewEvent],
+    tenants: &[&str],
+    connection: &mut PgConnection,
+    shared: &Shared,
+) -> Result<Option<Vec<Outcome>>, sqlx::Error> {
     let mut transaction = connection.begin_with(begin_beside_edits(tenants.iter().copied())).await?;
     let known = known_keys(new, &mut transaction).await?;
-    learn_changes(&tenants, &mut transaction, shared).await?;
+    learn_changes(tenants, &mut transaction, shared).await?;
     let mut boarding = shared.station.boarding();
     let intake = Intake::of(new, &known, &mut *shared.destinations.tenants(), FIRST_EPOCH, &mut boarding);
     let (first, rest) = intake.deliveries.split_at(intake.deliveries.len().min(MAX_DELIVERIES));
-    insert(&Guards::default(), &intake.events, first, &mut transaction).await?;
+    let mut stored = insert(&Guards::default(), &intake.events, first, &mut transaction).await?;
     for part in rest.chunks(MAX_DELIVERIES) {
-        insert(&Guards::default(), &[], part, &mut transaction).await?;
+        stored = stored && insert(&Guards::default(), &[], part, &mut transaction).await?;
+    }
+    if !stored {
+        transaction.rollback().await?;
+        return Ok(None);
     }
     transaction.commit().await?;
     boarding.depart();
-    Ok(intake.answers)
+    Ok(Some(intake.answers))
 }
 
 /// Stores what the group comes to if everything this process knows is still so. `None`: it is not, or may not be.
@@ -164,11 +185,7 @@ async fn known_keys(new: &[&NewEvent], connection: &mut PgConnection) -> Result<
 }
 
 /// Brings the destinations of these tenants in memory up to date; under their locks they stay so.
-async fn learn_changes(
-    tenants: &[&str],
-    connection: &mut PgConnection,
-    shared: &Shared,
-) -> Result<(), sqlx::Error> {
+async fn learn_changes(tenants: &[&str], connection: &mut PgConnection, shared: &Shared) -> Result<(), sqlx::Error> {
     let versions: Vec<i64> = {
         let seen = shared.destinations.tenants();
         tenants.iter().map(|tenant| seen.version(tenant)).collect()

@@ -31,7 +31,9 @@ pub(crate) fn locks_of<'t>(tenants: impl Iterator<Item = &'t str>) -> Vec<i32> {
 /// Begins a transaction under the locks of some tenants, shared with other writers of events. Sent as one text, so that the
 /// locks cost no round trip, and each statement after it sees what was committed before the locks were given.
 pub(crate) fn begin_beside_edits<'t>(tenants: impl Iterator<Item = &'t str>) -> AssertSqlSafe<String> {
-    let taken = locks_of(tenants).into_iter().map(|lock| format!("; SELECT pg_advisory_xact_lock_shared({LOCK_SPACE}, {lock})"));
+    let taken = locks_of(tenants)
+        .into_iter()
+        .map(|lock| format!("; SELECT pg_advisory_xact_lock_shared({LOCK_SPACE}, {lock})"));
     AssertSqlSafe(format!("BEGIN{}", taken.collect::<String>()))
 }
 

@@ -12,10 +12,10 @@ use weir_store::{ClaimRequest, Claims};
 
 use crate::{
     error::{Error, Result},
+    group::Claiming,
     live::{BatchId, Journal, LiveClaim},
     rows::{self, Columns as _, delivery_id, destination_id, event_id, int, small, time},
     sql::{Values, execute, query, walk},
-    group::Claiming,
     writer::Transaction,
 };
 
@@ -111,6 +111,7 @@ impl Transaction<'_, '_> {
             attempts,
             body: ClaimedBody::Inline(self.body(event_id)?),
             expires_at: request.expires_at,
+            destination: None,
         })
     }
 

@@ -151,7 +151,8 @@ const CANCEL_WAITING: &str = "
 UPDATE deliveries INDEXED BY deliveries_due SET state = 6, updated_at = ? WHERE destination_id = ? AND state IN (0, 2)";
 
 /// What is under way ends by itself; few, so they are put back rather than left out of the statement before.
-const KEEP_CLAIMED: &str = "UPDATE deliveries SET state = CASE WHEN attempts = 0 THEN 0 ELSE 2 END WHERE id = ? AND state = 6";
+const KEEP_CLAIMED: &str =
+    "UPDATE deliveries SET state = CASE WHEN attempts = 0 THEN 0 ELSE 2 END WHERE id = ? AND state = 6";
 
 fn destination_values(destination: &Destination) -> Result<Values<'_>> {
     let settings = &destination.settings;

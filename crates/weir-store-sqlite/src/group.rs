@@ -213,7 +213,8 @@ impl Waiting {
     /// More results for a group that is under way, unless something urgent has come or it is full.
     pub(crate) fn more_results(&mut self, group: &Group, operations: &mut mpsc::Receiver<Operation>) -> Option<Group> {
         self.gather(operations);
-        if group.settles.is_empty() || self.results.is_empty() || !self.urgent.is_empty() || group.rows >= MAX_BULK_ROWS {
+        if group.settles.is_empty() || self.results.is_empty() || !self.urgent.is_empty() || group.rows >= MAX_BULK_ROWS
+        {
             return None;
         }
         let mut more = Group::default();

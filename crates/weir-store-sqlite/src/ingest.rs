@@ -14,10 +14,10 @@ use crate::{
     SqliteStore,
     cache::Staged,
     error::{Error, Result},
+    group::{self, Operation},
     live::LiveClaim,
     rows::{self, state_code},
     sql::{Batch, MAX_ROWS, Values, execute, padded, query},
-    group::{self, Operation},
     writer::Transaction,
 };
 

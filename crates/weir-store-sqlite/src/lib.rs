@@ -44,8 +44,8 @@ use weir_store::Station;
 pub use open::OpenError;
 
 use cache::DestinationCache;
-use live::LiveClaims;
 use group::Operation;
+use live::LiveClaims;
 
 /// The store of one engine in one SQLite file.
 #[derive(Debug)]

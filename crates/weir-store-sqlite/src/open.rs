@@ -22,9 +22,9 @@ use crate::{
     cache::DestinationCache,
     claims, destinations,
     error::Error,
+    group::Operation,
     live::LiveClaims,
     schema,
-    group::Operation,
     writer::{self, Opened},
 };
 

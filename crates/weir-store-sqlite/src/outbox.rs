@@ -18,10 +18,10 @@ use crate::{
     SqliteStore,
     claims::WAITING,
     error::Result,
+    group::{Operation, Recovery, Release},
     live::{FIRST, LiveClaim},
     rows::{delivery_id, destination_id, optional_time, time},
     sql::{Batch, MAX_ROWS, Values, execute, fetch, padded},
-    group::{Operation, Recovery, Release},
     writer::Transaction,
 };
 

@@ -9,9 +9,9 @@ use crate::{
     SqliteStore,
     edits::Edit,
     error::{Error, Result},
+    group::{Operation, Settle},
     rows::{self, destination_id, outcome_code, state_code},
     sql::{Batch, MAX_ROWS, Values, execute, padded, query},
-    group::{Operation, Settle},
     writer::Transaction,
 };
 

@@ -211,7 +211,8 @@ mod tests {
         let destinations = Arc::new(DestinationCache::default());
         let (claims, bodies, station) = (Arc::default(), RecentBodies::new(0), Station::default());
         let checkpoints = checkpoint::spawn(Connection::open_in_memory().unwrap());
-        let mut writer = Writer { connection, destinations, claims, last_batch: 0, bodies, checkpoints, station, synced: true };
+        let mut writer =
+            Writer { connection, destinations, claims, last_batch: 0, bodies, checkpoints, station, synced: true };
         for durable in [false, true, false, true, true, false, false, true] {
             writer.begin(durable).unwrap();
             statement(&writer.connection, "COMMIT").unwrap();

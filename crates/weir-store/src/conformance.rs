@@ -3,6 +3,7 @@
 //! Times are invented: the suite never waits for one. Each behaviour has a database of its own.
 
 mod destinations;
+mod express;
 mod history;
 mod ingest;
 mod outbox;
@@ -24,7 +25,7 @@ use weir_core::{
     signing::Secret,
 };
 
-pub use self::{destinations::*, history::*, ingest::*, outbox::*, recovery::*, results::*};
+pub use self::{destinations::*, express::*, history::*, ingest::*, outbox::*, recovery::*, results::*};
 use crate::{
     AttemptResult, ClaimRequest, Claims, DeliveryFilter, Ingested, NewEvent, PageRequest, Settlement, SharedStore,
 };
@@ -341,6 +342,14 @@ macro_rules! store_conformance {
             sends_are_listed_with_what_was_delivered,
             a_destination_that_ever_was_existed,
             a_working_store_passes_its_check,
+            a_delivery_that_goes_by_the_express_is_stored_as_claimed,
+            what_the_express_has_no_room_for_waits,
+            an_express_claim_is_settled_like_any_other,
+            an_express_claim_given_back_waits_like_any_other,
+            an_express_claim_survives_the_process,
+            an_express_claim_of_a_deleted_destination_ends_with_it,
+            nothing_goes_to_a_paused_destination_by_the_express,
+            room_kept_for_what_is_not_stored_is_given_up,
         );
     };
     (@each $backend:path, $($behaviour:ident),+ $(,)?) => {$(

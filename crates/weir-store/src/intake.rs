@@ -121,6 +121,7 @@ impl<'e> Intake<'e> {
                     attempts: 0,
                     body: ClaimedBody::Inline(event.body.clone()),
                     expires_at,
+                    destination: Some(destination.clone()),
                 })
             });
             if awake.is_some() && claimed_until.is_none() {

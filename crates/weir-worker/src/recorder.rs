@@ -19,6 +19,8 @@ use crate::attempt::{Finished, Unsent};
 
 /// Recorded in one commit.
 const BATCH: usize = 1_024;
+/// How long the first of a batch waits for others: nobody waits for its commit.
+const GATHER: Duration = Duration::from_millis(2);
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
 
@@ -97,6 +99,14 @@ impl Ledger {
     async fn record(&self, mut endings: mpsc::UnboundedReceiver<Ending>) {
         let mut batch = Vec::with_capacity(BATCH);
         while endings.recv_many(&mut batch, BATCH).await > 0 {
+            if batch.len() < BATCH && !endings.is_closed() {
+                tokio::time::sleep(GATHER).await;
+                while batch.len() < BATCH
+                    && let Ok(ending) = endings.try_recv()
+                {
+                    batch.push(ending);
+                }
+            }
             let (mut finished, mut unsent) = (Vec::new(), Vec::new());
             for ending in batch.drain(..) {
                 match ending {

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use weir_core::{Destination, DestinationId};
+use weir_core::{Destination, DestinationId, Timestamp};
 use weir_queue::Permit;
 use weir_store::{SharedStore, StoreError};
 
@@ -34,33 +34,44 @@ impl Targets {
         Self { store, compiled: HashMap::new() }
     }
 
-    /// The targets of these permits as their destinations are now, in the same order; `None` for a deleted one.
+    /// The targets of these permits as their destinations are now, or were when the permits were published, in the same order;
+    /// `None` for a deleted one.
     pub(crate) async fn resolve(
         &mut self,
         permits: &[Permit],
     ) -> Result<Vec<Option<Arc<DestinationTarget>>>, StoreError> {
-        let mut ids: Vec<_> = permits.iter().map(|permit| permit.id.destination_id).collect();
-        ids.sort_unstable();
-        ids.dedup();
         if self.compiled.len() > MAX_CACHED {
             self.compiled.clear();
         }
-        for (id, destination) in ids.iter().zip(self.store.destinations(&ids).await?) {
-            self.refresh(*id, destination);
+        let mut unknown = Vec::new();
+        for permit in permits {
+            match &permit.delivery.destination {
+                // What was claimed earlier may come later.
+                Some(destination) => self.refresh(destination, |known, other| known < other),
+                None => unknown.push(permit.id.destination_id),
+            }
+        }
+        unknown.sort_unstable();
+        unknown.dedup();
+        if !unknown.is_empty() {
+            for (id, destination) in unknown.iter().zip(self.store.destinations(&unknown).await?) {
+                match destination {
+                    Some(destination) => self.refresh(&destination, |known, other| known != other),
+                    None => drop(self.compiled.remove(id)),
+                }
+            }
         }
         Ok(permits.iter().map(|permit| self.compiled.get(&permit.id.destination_id).cloned()).collect())
     }
 
-    fn refresh(&mut self, id: DestinationId, destination: Option<Arc<Destination>>) {
-        let Some(destination) = destination else {
-            self.compiled.remove(&id);
-            return;
-        };
-        let current =
-            self.compiled.get(&id).is_some_and(|compiled| compiled.destination.updated_at == destination.updated_at);
-        if !current {
+    /// Compiles the destination unless what is known of it, by the times of the last edits, need not be replaced.
+    fn refresh(&mut self, destination: &Arc<Destination>, replaces: impl Fn(Timestamp, Timestamp) -> bool) {
+        let edited_at = |compiled: &Arc<DestinationTarget>| compiled.destination.updated_at;
+        let known = self.compiled.get(&destination.id).map(edited_at);
+        if known.is_none_or(|known| replaces(known, destination.updated_at)) {
             let target = Target::new(&destination.settings.url, &destination.settings.headers);
-            self.compiled.insert(id, Arc::new(DestinationTarget { destination, target }));
+            let compiled = DestinationTarget { destination: destination.clone(), target };
+            self.compiled.insert(destination.id, Arc::new(compiled));
         }
     }
 }

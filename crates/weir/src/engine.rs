@@ -105,7 +105,18 @@ impl Engine {
         let server = tokio::spawn(serve(listener, router, serving_stops));
         readiness.set_ready();
         let grace = settings.shutdown_grace;
-        Ok(Self { address, backends, readiness, grace, stop_working, stop_serving, stop_admitting, background, server, declines })
+        Ok(Self {
+            address,
+            backends,
+            readiness,
+            grace,
+            stop_working,
+            stop_serving,
+            stop_admitting,
+            background,
+            server,
+            declines,
+        })
     }
 
     /// Where it listens.

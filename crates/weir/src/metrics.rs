@@ -61,7 +61,10 @@ fn describe() {
     describe_gauge!("weir_attempts_under_way", "Attempts in the worker's hands, waiting for their slots included");
     describe_counter!("weir_scheduler_runs_total", "Runs of rate-limiter jobs; the scheduler's work");
     describe_counter!("weir_permits_published_total", "Attempts permitted by the scheduler");
-    describe_counter!("weir_permits_admitted_total", "New deliveries claimed as they were stored and sent without a run");
+    describe_counter!(
+        "weir_permits_admitted_total",
+        "New deliveries claimed as they were stored and sent without a run"
+    );
     describe_counter!(
         "weir_permits_declined_total",
         "Admitted deliveries that had to wait for a run after all; each costs the store two writes"

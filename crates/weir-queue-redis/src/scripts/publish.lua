@@ -2,13 +2,14 @@
 -- job. A stale epoch publishes nothing; the repeat of a publication whose answer was lost changes nothing.
 --
 -- KEYS    the shard
--- ARGV    for each publication:
+-- ARGV    1 when the caller takes the permits, 0 when they go into the delivery queue; then for each publication:
 --           the destination, the lease's epoch and version, a name that no other publication has
 --           limits, as a list of: limit, period, burst
 --           recovered cursors, as a list of none or one: last start (0: none), held until, a list of: limit, period, burst, cursor
 --           how the job goes on: stop, at, now, paced or on_settle; the due time of `at`, else 0
---           deliveries, as a list of: when the claim expires, the delivery
--- Answer  the generation, the shard's earliest due time or nil, for each publication 1 when done and 0 when stale
+--           deliveries, as a list of: when the claim expires, and the delivery unless the caller takes it
+-- Answer  the generation, the shard's earliest due time or nil, for each publication 0 when stale, and when done 1, or, when the
+--         caller takes the permits, the serial of the first and their slots (start and end, packed)
 
 local function read_limit()
   return { limit = number(), period = number(), burst = number() }
@@ -25,16 +26,14 @@ local function read_limiter()
   return { last_start = last_start > 0 and last_start or nil, held_until = held_until, lanes = list(read_lane) }
 end
 
-local function read_delivery()
-  return { expires = number(), payload = text() }
-end
+local straight = number() == 1
 
 local function read_publication()
   return {
     id = text(), epoch = number(), version = number(), name = text(),
     limits = list(read_limit), recovered = list(read_limiter)[1],
     next = text(), next_due = number(),
-    deliveries = list(read_delivery),
+    deliveries = list(function() return read_delivery(straight) end),
   }
 end
 
@@ -52,39 +51,13 @@ local function ensure_cursors(job, run)
   reconfigure(job.slots, run.limits)
 end
 
--- Paces one more permit; a warm one gets its slot, and the pace follows slots that were missed and replaced. A cold one takes
--- its slot a connect time later, which must not slow the pace of those behind it.
-local function issue(job, warm)
-  take_slot(job.issued, now)
-  if not warm then
-    return 0, 0
-  end
-  local slot_start, slot_end = take_near_slot(job, now)
-  catch_up(job.issued, job.slots)
-  return slot_start or 0, slot_end or 0
-end
-
-local function publish_permits(job, run)
-  local warm = now < job.warm_until
-  local queued = queued_of(run.id)
-  for _, delivery in ipairs(run.deliveries) do
-    job.serial = job.serial + 1
-    job.permits_until = math.max(job.permits_until, delivery.expires)
-    redis.call('ZADD', queued, delivery.expires, digits(job.serial))
-    local slot_start, slot_end = issue(job, warm)
-    local permit = struct.pack('>i8i8i8i8i8i8', generation, run.version, job.serial, delivery.expires, slot_start, slot_end)
-    redis.call('XADD', QUEUE, '*', 'permit', permit, 'delivery', delivery.payload)
-  end
-  redis.call('PEXPIREAT', queued, expiry(job.permits_until))
-  redis.call('SADD', BUSY, run.id)
-end
-
 local function has_permits(id)
   return redis.call('EXISTS', queued_of(id), in_flight_of(id)) > 0
 end
 
 local function requeue(job, run)
   local id, next_run, woken = run.id, run.next, job.woken
+  job.dry = next_run == 'stop' or next_run == 'at'
   if job.edited then
     schedule(id, job, now, 0, false)
   elseif next_run == 'stop' and not woken and job.version == run.version then
@@ -107,7 +80,8 @@ end
 local function publish(run)
   local job = load_job(run.id)
   if job.published == run.name then
-    return 1
+    -- The slots were in the answer that was lost; each permit asks for another.
+    return straight and { job.published_first, '' } or 1
   end
   if job.phase ~= 'leased' or job.epoch ~= run.epoch then
     return 0
@@ -118,15 +92,16 @@ local function publish(run)
     return 0
   end
   ensure_cursors(job, run)
+  local first, slots = 0, ''
   if #run.deliveries > 0 then
     -- The run read the destination after its last edit and found it neither paused nor deleted.
     job.suspended_at = nil
-    publish_permits(job, run)
+    first, slots = issue_permits(run.id, job, run.version, run.deliveries, straight)
   end
   requeue(job, run)
-  job.published = run.name
+  job.published, job.published_first = run.name, first
   save_job(run.id, job)
-  return 1
+  return straight and { first, slots } or 1
 end
 
 local answer = { generation, false }

@@ -41,16 +41,25 @@ end
 -- marker is missing (flushed, started empty, evicted) or names another process (restarted, a replica, an older snapshot),
 -- what is here may be stale, and a new generation begins without schedule, queue and permits. Jobs name their generation
 -- and are passed over when they are of another.
+--
+-- Asking the server for its name costs as much as half a script, so an answer is taken to hold for CHECKED_FOR, which is less
+-- than a server needs to end and start again: data that say they were checked by then were written by this process.
 local function current_generation()
+  local known = redis.call('HMGET', GENERATION, 'run_id', 'began', 'checked')
+  local stands = redis.call('EXISTS', QUEUE) == 1
+  local since = now - (tonumber(known[3]) or 0)
+  if stands and since >= 0 and since < CHECKED_FOR then
+    return tonumber(known[2])
+  end
   local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
-  local known = redis.call('HMGET', GENERATION, 'run_id', 'began')
-  if known[1] == run_id and redis.call('EXISTS', QUEUE) == 1 then
+  if stands and known[1] == run_id then
+    redis.call('HSET', GENERATION, 'checked', now)
     return tonumber(known[2])
   end
   local began = math.max(now, (tonumber(known[2]) or 0) + 1)
   redis.call('DEL', SCHEDULE, QUEUE, BUSY)
   redis.call('XGROUP', 'CREATE', QUEUE, WORKERS, '0', 'MKSTREAM')
-  redis.call('HSET', GENERATION, 'run_id', run_id, 'began', began)
+  redis.call('HSET', GENERATION, 'run_id', run_id, 'began', began, 'checked', now)
   notify('generation', NUMBER, began)
   return began
 end

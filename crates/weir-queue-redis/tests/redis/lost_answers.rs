@@ -5,19 +5,19 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use bytes::Bytes;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
 };
-use weir_core::{claim::ClaimedBody, event::EventBody, plan::NextRun};
-use weir_queue::{Permit, Permits as _, Published, Schedule as _};
+use weir_core::{Timestamp, plan::NextRun};
+use weir_queue::{Permit, Permits as _, Published, Schedule as _, SlotAnswer};
 use weir_queue_redis::{RedisConfig, RedisQueue, Topology};
 
 use crate::support::{self, Server, claim, destination, permits, publication, wake};
 
-/// Only publications with such a body are tampered with.
-const MARK: &[u8] = b"the answer to this is lost";
+/// Only publications of deliveries whose claims expire at this instant are tampered with.
+const MARK: &[u8] = b"4102444800123456";
+const MARKED: Timestamp = Timestamp::from_nanos(4_102_444_800_123_456_000);
 
 /// Passes everything on, but cuts a connection instead of passing on the answer to a marked publication, `lost` times.
 async fn proxy(server: &Server, lost: Arc<AtomicUsize>) -> String {
@@ -64,35 +64,61 @@ async fn hand_back_all(queue: &RedisQueue, permits: Vec<Permit>) {
     queue.hand_back(&ids).await.unwrap();
 }
 
-/// What becomes of a publication of three permits, and how many of them come out, when so many answers to it are lost.
-async fn publish_losing(answers: usize) -> (Published, usize) {
+/// A queue behind the proxy, and what became of a publication of three permits on it, when so many answers to it are lost. The
+/// process has a worker when it `takes`: permits go straight to it, and into the delivery queue if not.
+async fn publish_losing(answers: usize, takes: bool) -> (Server, RedisQueue, Published) {
     let server = Server::start().await;
     let lost = Arc::new(AtomicUsize::new(answers));
     let url = proxy(&server, lost.clone()).await;
     let queue = support::open(RedisConfig::new(Topology::Single(url))).await;
     // The server knows the script from then on; or the answer lost were that it does not.
-    hand_back_all(&queue, permits(&queue, 1).await).await;
+    let other = support::open(server.config()).await;
+    hand_back_all(&other, permits(&other, 1).await).await;
+    drop(other);
+    if takes {
+        hand_back_all(&queue, permits(&queue, 1).await).await;
+    }
     wake(&queue, destination(1)).await.unwrap();
     let lease = claim(&queue).await;
     let mut publication = publication(&queue, lease, 3, NextRun::Stop);
-    publication.deliveries[0].body = ClaimedBody::Inline(EventBody::stored(Bytes::from_static(MARK), 0));
+    publication.deliveries[0].expires_at = MARKED;
     let published = queue.publish(vec![publication]).await.unwrap().remove(0);
     assert_eq!(lost.load(Ordering::Relaxed), 0, "every answer that was to be lost was lost");
-    (published, queue.depths().await.unwrap().entries)
+    (server, queue, published)
 }
 
 #[tokio::test]
 async fn a_publication_whose_answer_was_lost_is_repeated_and_done_once() {
-    let (published, permits) = publish_losing(1).await;
+    let (_server, queue, published) = publish_losing(1, false).await;
     assert!(matches!(published, Published::Done), "{published:?}");
-    assert_eq!(permits, 3);
+    assert_eq!(queue.depths().await.unwrap().entries, 3);
 }
 
 #[tokio::test]
 async fn a_publication_that_is_never_answered_stays_unknown() {
-    let (published, permits) = publish_losing(3).await;
+    let (_server, queue, published) = publish_losing(3, false).await;
     assert!(matches!(published, Published::Unknown), "{published:?}");
-    assert_eq!(permits, 3, "which is why its claims must not be given back");
+    assert_eq!(queue.depths().await.unwrap().entries, 3, "which is why its claims must not be given back");
+}
+
+#[tokio::test]
+async fn a_publication_to_the_own_worker_whose_answer_was_lost_is_done_once_without_slots() {
+    let (_server, queue, published) = publish_losing(1, true).await;
+    assert!(matches!(published, Published::Done), "{published:?}");
+    let permits = queue.take(3).await.unwrap();
+    assert_eq!(permits.len(), 3);
+    assert!(permits.iter().all(|permit| permit.slot.is_none()), "the slots were in the answer that was lost");
+    for permit in &permits {
+        assert!(matches!(queue.take_slot(permit.id, true).await.unwrap(), SlotAnswer::Granted(_)));
+    }
+    hand_back_all(&queue, permits).await;
+}
+
+#[tokio::test]
+async fn a_publication_to_the_own_worker_that_is_never_answered_is_nobodys_and_goes_back() {
+    let (_server, queue, published) = publish_losing(3, true).await;
+    assert!(matches!(published, Published::Stale(back) if back.len() == 3));
+    assert_eq!(queue.depths().await.unwrap().entries, 0);
 }
 
 #[tokio::test]

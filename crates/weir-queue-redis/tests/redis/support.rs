@@ -157,6 +157,7 @@ pub(crate) fn delivery(queue: &RedisQueue, to: DestinationId, number: u8, expire
         attempts: 0,
         body: ClaimedBody::Inline(EventBody::stored(Bytes::from_static(b"{}"), 0)),
         expires_at: now + expires_in,
+        destination: None,
     }
 }
 

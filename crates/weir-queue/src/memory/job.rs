@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use weir_core::{Limiter, RateLimits, Slot, Timestamp, limiter};
+use weir_core::{Limiter, RateLimits, Slot, Timestamp, limiter, plan::SHARES};
 
 use crate::{SLOT_HORIZON, WARM_FOR};
 
@@ -98,6 +98,8 @@ pub(super) struct Job {
     pub(super) in_flight: HashMap<u64, Timestamp>,
     /// Room kept for permits that are to be admitted without a run.
     pub(super) reserved: u32,
+    /// The last run found less than it was allowed to take.
+    pub(super) dry: bool,
 }
 
 impl Job {
@@ -114,6 +116,7 @@ impl Job {
             queued: HashMap::new(),
             in_flight: HashMap::new(),
             reserved: 0,
+            dry: false,
         }
     }
 
@@ -144,22 +147,22 @@ impl Job {
         self.queued() + self.in_flight.len() as u32
     }
 
-    /// Whether nothing keeps a new delivery from being sent at once: the job has nothing else to do but a retry later on, and
-    /// a slot is free now.
+    /// Whether nothing keeps a new delivery from being sent at once: the last run found less than it was allowed to take, so
+    /// that at most a handful waits, and a slot is free now.
     pub(super) fn has_room_now(&self, now: Timestamp, max_in_flight: u32) -> bool {
-        let at_rest = match self.phase {
-            Phase::Idle => true,
-            Phase::Scheduled { due, floor, on_settle } => due > now && floor == Timestamp::MIN && !on_settle,
-            Phase::Leased { .. } => false,
+        // A run that is under way may publish its share of what may be out.
+        let promised = match self.phase {
+            Phase::Leased { .. } => max_in_flight.div_ceil(SHARES),
+            Phase::Idle | Phase::Scheduled { .. } => 0,
         };
         let one_more = self.reserved + 1;
         let slot_is_free = |cursors: &Cursors| {
             let after = now + Duration::from_nanos(1);
             cursors.issued.slots_before(now, after, one_more) == one_more && cursors.slots.next_start(now) <= now
         };
-        at_rest
+        self.dry
             && self.suspended_at.is_none()
-            && self.permits() < max_in_flight
+            && self.permits() + promised < max_in_flight
             && self.cursors.as_ref().is_some_and(slot_is_free)
     }
 

@@ -220,7 +220,8 @@ impl JobTable {
 
     fn requeue(&mut self, now: Timestamp, lease: &Lease, next: NextRun) {
         let id = lease.destination_id;
-        let Some(job) = self.jobs.get(&id) else { return };
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        job.dry = next.ran_dry();
         let meanwhile = job.meanwhile;
         if meanwhile.edited {
             return self.schedule(id, now, Timestamp::MIN, false);

@@ -1,0 +1,60 @@
+-- Publishes deliveries that were claimed as they were stored, without a run: as many as can be sent at once, to destinations
+-- without a backlog.
+--
+-- KEYS    the shard
+-- ARGV    1 when the caller takes the permits, 0 when they go into the delivery queue; then for each destination: its id,
+--         how many permits may be out, deliveries as a list of: when the claim expires, and the delivery unless the caller
+--         takes it
+-- Answer  the generation; for each destination: permits issued, the serial of the first, their slots (start and end, packed)
+--         when the caller takes them, the job's version, how many more there is room for, when the next slot is free
+
+local straight = number() == 1
+
+-- The last run found less than it was allowed to take, so at most a handful waits. A job whose cursors are not known has to
+-- recover them first.
+local function is_open(job)
+  return job.dry and job.slots and not job.suspended_at
+end
+
+-- A run that is under way may publish its share of what may be out.
+local function room_of(id, job, most)
+  local out = redis.call('ZCARD', queued_of(id)) + redis.call('ZCARD', in_flight_of(id))
+  if job.phase == 'leased' then
+    out = out + math.ceil(most / SHARES)
+  end
+  return math.max(most - out, 0)
+end
+
+local function next_free(job)
+  return math.max(next_start(job.issued, now), next_start(job.slots, now))
+end
+
+-- Under a limit one at a time: the next slot of an idle destination is free now, the one after it is not, unless it may burst.
+local function most_at_once(job, room)
+  if next_free(job) > now then
+    return 0
+  end
+  return #job.issued.lanes == 0 and room or math.min(room, 1)
+end
+
+local function admit(id, most, deliveries)
+  local job = load_job(id)
+  if not is_open(job) then
+    return { 0, 0, '', 0, 0, 0 }
+  end
+  local room = room_of(id, job, most)
+  local count, first, slots = math.min(#deliveries, most_at_once(job, room)), 0, ''
+  if count > 0 then
+    first, slots = issue_permits(id, job, job.version, { unpack(deliveries, 1, count) }, straight)
+    save_job(id, job)
+  end
+  return { count, first, slots, job.version, room - count, next_free(job) }
+end
+
+local answer = { generation }
+while more() do
+  local id, most = text(), number()
+  local deliveries = list(function() return read_delivery(straight) end)
+  answer[#answer + 1] = admit(id, most, deliveries)
+end
+return answer
