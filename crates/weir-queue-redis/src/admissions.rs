@@ -1,5 +1,8 @@
 //! Deliveries that were claimed as they were stored, on their way to Redis. Those that come while a call is under way go
 //! together in the next.
+//!
+//! A lost answer means that the call may have run, and its permits may be in the delivery queue. It is repeated under its name
+//! until there is an answer: claims go back only if nothing was published.
 
 use std::{
     collections::HashMap,
@@ -10,6 +13,7 @@ use tokio::sync::Notify;
 use weir_core::{Clock as _, DestinationId, claim::ClaimedDelivery};
 
 use crate::{
+    connect::Backoff,
     core::{Answered, Core},
     keys::Shard,
     schedule::by_shard,
@@ -59,11 +63,99 @@ impl Admissions {
                 self.added.notified().await;
                 continue;
             }
-            let declined = admit(core, waiting).await;
-            if !declined.is_empty() {
-                lock(&self.declined).extend(declined);
-                self.declining.notify_one();
+            self.admit(core, waiting).await;
+        }
+    }
+
+    /// Repeats what brought no answer: a call that ran is known by its name and answers again.
+    async fn admit(&self, core: &Core, deliveries: Vec<ClaimedDelivery>) {
+        let straight = core.local.takes();
+        let mut open: Vec<Batch> = by_shard(groups(deliveries), |(id, _)| *id)
+            .into_iter()
+            .enumerate()
+            .map(|(index, (shard, groups))| {
+                let generation = core.hands.generation(shard);
+                Batch { shard, groups, index, name: rand::random(), maybe_ran: false, generation }
+            })
+            .collect();
+        let mut backoff = Backoff::default();
+        loop {
+            self.try_admit(core, &mut open, straight).await;
+            if open.is_empty() {
+                return;
             }
+            tokio::time::sleep(backoff.fail()).await;
+        }
+    }
+
+    /// One call for each batch; keeps those of which nobody knows whether they ran.
+    async fn try_admit(&self, core: &Core, open: &mut Vec<Batch>, straight: bool) {
+        let calls: Vec<Call> = open.iter().map(|batch| batch.call(core, straight)).collect();
+        let answers = core.call_all(&calls).await;
+        for (mut batch, answered) in std::mem::take(open).into_iter().zip(answers) {
+            match answered {
+                Ok(answered) => {
+                    // With what Redis lost went the name: nobody knows whether an earlier try ran, and claims expire.
+                    let known = !batch.maybe_ran || answered.generation == batch.generation;
+                    let declined = sort_out(core, batch.groups, answered, straight);
+                    if known {
+                        self.give_back(declined);
+                    }
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "could not admit deliveries");
+                    if !batch.maybe_ran {
+                        batch.close_gates(core);
+                    }
+                    batch.maybe_ran |= matches!(error, CallError::Unknown(_));
+                    // What is nobody's but ours is not sent, whether the call ran or not.
+                    if batch.maybe_ran && !straight {
+                        open.push(batch);
+                    } else {
+                        self.give_back(batch.groups.into_iter().flat_map(|(_, deliveries)| deliveries).collect());
+                    }
+                }
+            }
+        }
+    }
+
+    fn give_back(&self, declined: Vec<ClaimedDelivery>) {
+        if !declined.is_empty() {
+            lock(&self.declined).extend(declined);
+            self.declining.notify_one();
+        }
+    }
+}
+
+/// Deliveries that go in one call.
+struct Batch {
+    shard: Shard,
+    groups: Vec<Group>,
+    /// Among those of one round.
+    index: usize,
+    name: u64,
+    /// An earlier try may have run.
+    maybe_ran: bool,
+    /// Of the shard before the first try.
+    generation: u64,
+}
+
+impl Batch {
+    fn call(&self, core: &Core, straight: bool) -> Call {
+        let mut call = core.new_call(self.shard, Operation::Admit);
+        call.arg(u8::from(straight)).arg(format!("{}:{}", core.process, self.index)).arg(self.name.to_string());
+        call.arg(u8::from(self.maybe_ran));
+        for (id, deliveries) in &self.groups {
+            call.destination(*id).arg(core.gates.max_in_flight(*id));
+            call.deliveries(deliveries, straight, core.config.largest_inline_body);
+        }
+        call
+    }
+
+    fn close_gates(&self, core: &Core) {
+        let now = core.clock.now();
+        for (id, deliveries) in &self.groups {
+            core.gates.declined(*id, deliveries.len() as u32, now);
         }
     }
 }
@@ -74,41 +166,6 @@ fn groups(deliveries: Vec<ClaimedDelivery>) -> impl Iterator<Item = Group> {
         groups.entry(delivery.claim.destination_id).or_default().push(delivery);
     }
     groups.into_iter()
-}
-
-/// Answers what could not be admitted.
-async fn admit(core: &Core, deliveries: Vec<ClaimedDelivery>) -> Vec<ClaimedDelivery> {
-    let straight = core.local.takes();
-    let batches = by_shard(groups(deliveries), |(id, _)| *id);
-    let calls: Vec<Call> = batches.iter().map(|(shard, groups)| call(core, *shard, groups, straight)).collect();
-    let mut declined = Vec::new();
-    for ((_, groups), answered) in batches.into_iter().zip(core.call_all(&calls).await) {
-        match answered {
-            Ok(answered) => declined.extend(sort_out(core, groups, answered, straight)),
-            Err(error) => {
-                tracing::debug!(%error, "could not admit deliveries");
-                let now = core.clock.now();
-                for (id, deliveries) in groups {
-                    core.gates.declined(id, deliveries.len() as u32, now);
-                    // They may be in the delivery queue: then they are sent. If not, their claims expire.
-                    if straight || !matches!(error, CallError::Unknown(_)) {
-                        declined.extend(deliveries);
-                    }
-                }
-            }
-        }
-    }
-    declined
-}
-
-fn call(core: &Core, shard: Shard, groups: &[Group], straight: bool) -> Call {
-    let mut call = core.new_call(shard, Operation::Admit);
-    call.arg(u8::from(straight));
-    for (id, deliveries) in groups {
-        call.destination(*id).arg(core.gates.max_in_flight(*id));
-        call.deliveries(deliveries, straight, core.config.largest_inline_body);
-    }
-    call
 }
 
 /// Hands over what was admitted, and answers the rest.

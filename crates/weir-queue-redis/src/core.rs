@@ -36,6 +36,8 @@ const SILENT: Duration = Duration::from_secs(600);
 
 pub(crate) struct Core {
     pub(crate) config: RedisConfig,
+    /// Names this process among those that share the queue.
+    pub(crate) process: String,
     pub(crate) keys: Keys,
     pub(crate) trunk: Trunk,
     pub(crate) clock: Arc<RedisClock>,

@@ -106,6 +106,11 @@ impl Hands {
         ended > 0 && generation > ended
     }
 
+    /// The shard's generation, as far as is known.
+    pub(crate) fn generation(&self, shard: Shard) -> u64 {
+        self.known().generations[shard.index()]
+    }
+
     /// The shard's generation was this one after the instant `asked`, by the monotonic clock. Answers as
     /// [`Self::learn_generation`].
     pub(crate) fn hear(&self, shard: Shard, generation: u64, asked: i64) -> bool {

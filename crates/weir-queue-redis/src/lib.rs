@@ -90,6 +90,7 @@ impl RedisQueue {
         let address = dialer.check().await?;
         let core = Arc::new(Core {
             keys: Keys::new(&config.prefix),
+            process: format!("{:016x}", rand::random::<u64>()),
             trunk: Trunk::new(dialer),
             clock: Arc::new(RedisClock::new()),
             agenda: Agenda::new(),

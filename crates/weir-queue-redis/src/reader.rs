@@ -47,7 +47,6 @@ impl Reader {
     pub(crate) fn start(core: &Arc<Core>) -> Self {
         let (sender, permits) = mpsc::channel(PREFETCHED);
         let (stop, stopped) = watch::channel(false);
-        let name = format!("{:016x}", rand::random::<u64>());
         let each: Vec<Vec<Shard>> = if core.trunk.dialer().is_cluster() {
             Shard::all().map(|shard| vec![shard]).collect()
         } else {
@@ -55,7 +54,7 @@ impl Reader {
         };
         let mut lines = JoinSet::new();
         for shards in each {
-            let line = Line { core: core.clone(), shards, name: name.clone(), permits: sender.clone() };
+            let line = Line { core: core.clone(), shards, name: core.process.clone(), permits: sender.clone() };
             lines.spawn(line.read(stopped.clone()));
         }
         Self { permits, handed: core.local.open(), stop, _lines: lines }

@@ -2,13 +2,24 @@
 -- without a backlog.
 --
 -- KEYS    the shard
--- ARGV    1 when the caller takes the permits, 0 when they go into the delivery queue; then for each destination: its id,
---         how many permits may be out, deliveries as a list of: when the claim expires, and the delivery unless the caller
+-- ARGV    1 when the caller takes the permits, 0 when they go into the delivery queue; a name for the caller, of which each call
+--         forgets the one before; a name that no other call has; 1 when the call is a repetition; then for each destination:
+--         its id, how many permits may be out, deliveries as a list of: when the claim expires, and the delivery unless the caller
 --         takes it
--- Answer  the generation; for each destination: permits issued, the serial of the first, their slots (start and end, packed)
+-- Answer  the generation, that of the call which ran; for each destination: permits issued, the serial of the first, their slots (start and end, packed)
 --         when the caller takes them, the job's version, how many more there is room for, when the next slot is free
 
-local straight = number() == 1
+local straight, caller, name, repeated = number() == 1, text(), text(), number() == 1
+local admitted_by = SHARD .. ':admitted:' .. caller
+local REMEMBERED_MS = 600000
+
+if repeated then
+  local last = redis.call('GET', admitted_by)
+  last = last and cmsgpack.unpack(last)
+  if last and last.name == name then
+    return last.answer
+  end
+end
 
 -- The last run found less than it was allowed to take, so at most a handful waits. A job whose cursors are not known has to
 -- recover them first.
@@ -56,5 +67,8 @@ while more() do
   local id, most = text(), number()
   local deliveries = list(function() return read_delivery(straight) end)
   answer[#answer + 1] = admit(id, most, deliveries)
+end
+if not straight then
+  redis.call('SET', admitted_by, cmsgpack.pack({ name = name, answer = answer }), 'PX', REMEMBERED_MS)
 end
 return answer

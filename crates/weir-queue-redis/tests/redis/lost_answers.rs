@@ -1,19 +1,22 @@
 //! Answers that never arrive: a proxy swallows them and cuts the connection.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
 };
-use weir_core::{Timestamp, plan::NextRun};
+use weir_core::{Clock as _, Timestamp, plan::NextRun};
 use weir_queue::{Permit, Permits as _, Published, Schedule as _, SlotAnswer};
 use weir_queue_redis::{RedisConfig, RedisQueue, Topology};
 
-use crate::support::{self, Server, claim, destination, permits, publication, wake};
+use crate::support::{self, Server, claim, destination, eventually, permits, publication, wake};
 
 /// Only publications of deliveries whose claims expire at this instant are tampered with.
 const MARK: &[u8] = b"4102444800123456";
@@ -119,6 +122,39 @@ async fn a_publication_to_the_own_worker_that_is_never_answered_is_nobodys_and_g
     let (_server, queue, published) = publish_losing(3, true).await;
     assert!(matches!(published, Published::Stale(back) if back.len() == 3));
     assert_eq!(queue.depths().await.unwrap().entries, 0);
+}
+
+#[tokio::test]
+async fn an_admission_whose_answers_were_lost_is_repeated_and_done_once() {
+    let server = Server::start().await;
+    let lost = Arc::new(AtomicUsize::new(0));
+    let queue = support::open(RedisConfig::new(Topology::Single(proxy(&server, lost.clone()).await))).await;
+    let run_dry = async || {
+        wake(&queue, destination(1)).await.unwrap();
+        let publication = publication(&queue, claim(&queue).await, 0, NextRun::Stop);
+        queue.publish(vec![publication]).await.unwrap();
+    };
+    let admit = |expires_at| {
+        assert!(queue.reserve(destination(1), 64));
+        let mut delivery = support::delivery(&queue, destination(1), 1, Duration::from_secs(30));
+        delivery.expires_at = expires_at;
+        queue.admit(vec![delivery]);
+    };
+    let entries = async || queue.depths().await.map_or(0, |depths| depths.entries);
+    run_dry().await;
+    // The server knows the script from then on; or the answer lost were that it does not.
+    admit(queue.clock().now() + Duration::from_secs(30));
+    eventually("it is admitted", async || entries().await == 1).await;
+    tokio::time::sleep(Duration::from_millis(101)).await;
+    run_dry().await;
+    lost.store(2, Ordering::Relaxed);
+    admit(MARKED);
+    eventually("it is admitted, and answers were lost", async || {
+        lost.load(Ordering::Relaxed) == 0 && entries().await == 2
+    })
+    .await;
+    assert!(tokio::time::timeout(Duration::from_millis(500), queue.declined()).await.is_err(), "it does not come back");
+    assert_eq!(entries().await, 2, "it was admitted once");
 }
 
 #[tokio::test]
