@@ -146,7 +146,10 @@ impl Batch {
         call.arg(u8::from(straight)).arg(format!("{}:{}", core.process, self.index)).arg(self.name.to_string());
         call.arg(u8::from(self.maybe_ran));
         for (id, deliveries) in &self.groups {
-            call.destination(*id).arg(core.gates.max_in_flight(*id));
+            // All of them were stored within a moment; without settings there is no room.
+            let settings = deliveries.last().and_then(|delivery| delivery.destination.as_ref()).map(|of| &of.settings);
+            call.destination(*id).arg(settings.map_or(0, |settings| settings.max_in_flight));
+            call.limits(settings.map_or(&[], |settings| settings.rate_limits.as_slice()));
             call.deliveries(deliveries, straight, core.config.largest_inline_body);
         }
         call

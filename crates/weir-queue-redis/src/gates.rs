@@ -24,8 +24,6 @@ struct Gate {
     /// Permits it may be opened for before the next answer.
     room: u32,
     reserved: u32,
-    /// What the destination allowed when room was last kept.
-    max_in_flight: u32,
     /// How long it stays closed when it is found closed again.
     patience: Duration,
     learnt_at: Timestamp,
@@ -44,14 +42,8 @@ impl Gates {
     pub(crate) fn woken(&self, id: DestinationId, now: Timestamp) {
         let open_from = now + FIRST_TRY;
         let mut gates = self.gates();
-        let gate = gates.entry(id).or_insert(Gate {
-            open_from,
-            room: 1,
-            reserved: 0,
-            max_in_flight: 0,
-            patience: FIRST_TRY,
-            learnt_at: now,
-        });
+        let gate =
+            gates.entry(id).or_insert(Gate { open_from, room: 1, reserved: 0, patience: FIRST_TRY, learnt_at: now });
         gate.learnt_at = now;
         if gate.open_from <= now {
             gate.open_from = open_from;
@@ -62,7 +54,13 @@ impl Gates {
     /// A run found less than it was allowed to take. How much room there is the next answer tells.
     pub(crate) fn rested(&self, id: DestinationId, now: Timestamp) {
         if let Some(gate) = self.gates().get_mut(&id) {
-            *gate = Gate { open_from: now, room: gate.room.max(1), patience: FIRST_TRY, learnt_at: now, ..*gate };
+            *gate = Gate {
+                open_from: now,
+                room: gate.room.max(1),
+                reserved: gate.reserved,
+                patience: FIRST_TRY,
+                learnt_at: now,
+            };
         }
     }
 
@@ -70,7 +68,7 @@ impl Gates {
     pub(crate) fn admitted(&self, id: DestinationId, count: u32, room: u32, open_from: Timestamp, now: Timestamp) {
         if let Some(gate) = self.gates().get_mut(&id) {
             let reserved = gate.reserved.saturating_sub(count);
-            *gate = Gate { open_from, room, reserved, patience: FIRST_TRY, learnt_at: now, ..*gate };
+            *gate = Gate { open_from, room, reserved, patience: FIRST_TRY, learnt_at: now };
         }
     }
 
@@ -79,23 +77,15 @@ impl Gates {
         if let Some(gate) = self.gates().get_mut(&id) {
             let (open_from, patience) = (now + gate.patience, (gate.patience * 2).min(LAST_TRY));
             let reserved = gate.reserved.saturating_sub(count);
-            *gate = Gate { open_from, room: 1, reserved, patience, learnt_at: now, ..*gate };
+            *gate = Gate { open_from, room: 1, reserved, patience, learnt_at: now };
         }
     }
 
     /// Keeps room for one.
     pub(crate) fn reserve(&self, id: DestinationId, now: Timestamp, max_in_flight: u32) -> bool {
         let mut gates = self.gates();
-        let Some(gate) = gates.get_mut(&id) else { return false };
-        gate.max_in_flight = max_in_flight;
-        let open = gate.open_from <= now && gate.reserved < gate.room.min(max_in_flight);
-        gate.reserved += u32::from(open);
-        open
-    }
-
-    /// What the destination allowed when room was last kept.
-    pub(crate) fn max_in_flight(&self, id: DestinationId) -> u32 {
-        self.gates().get(&id).map_or(0, |gate| gate.max_in_flight)
+        let open = |gate: &&mut Gate| gate.open_from <= now && gate.reserved < gate.room.min(max_in_flight);
+        gates.get_mut(&id).filter(open).map(|gate| gate.reserved += 1).is_some()
     }
 
     /// Gives up the room of one.

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use async_trait::async_trait;
-use weir_core::{Clock as _, DestinationId, Timestamp, claim::ClaimedDelivery};
+use weir_core::{Clock as _, Destination, DestinationId, Timestamp, claim::ClaimedDelivery};
 use weir_queue::{DueJobs, Edit, Lease, Publication, Published, QueueError, QueueResult, Schedule, Wake};
 
 use crate::{
@@ -106,8 +106,8 @@ impl Schedule for RedisQueue {
         Ok(published.map(|(publication, outcome)| self.core.published(publication, outcome)).collect())
     }
 
-    fn reserve(&self, destination_id: DestinationId, max_in_flight: u32) -> bool {
-        self.core.gates.reserve(destination_id, self.core.clock.now(), max_in_flight)
+    fn reserve(&self, destination: &Destination) -> bool {
+        self.core.gates.reserve(destination.id, self.core.clock.now(), destination.settings.max_in_flight)
     }
 
     fn unreserve(&self, destination_id: DestinationId) {

@@ -29,7 +29,9 @@ pub mod memory;
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use weir_core::{DestinationId, Limiter, RateLimits, Slot, Timestamp, claim::ClaimedDelivery, plan::NextRun};
+use weir_core::{
+    Destination, DestinationId, Limiter, RateLimits, Slot, Timestamp, claim::ClaimedDelivery, plan::NextRun,
+};
 
 /// No slot is granted that starts later than this from now: a permit that would have to wait longer goes back instead.
 ///
@@ -171,15 +173,18 @@ pub trait Schedule {
     async fn publish(&self, publications: Vec<Publication>) -> QueueResult<Vec<Published>>;
 
     /// Keeps room for a permit that [`Self::admit`] is to publish at once and without a run: the last run of the
-    /// destination's job found less than it was allowed to take, a slot is free now, and fewer than `max_in_flight` permits
-    /// are out. `false` when the delivery has to wait for a run, or may have to.
-    fn reserve(&self, destination_id: DestinationId, max_in_flight: u32) -> bool;
+    /// destination's job found less than it was allowed to take, its cursors follow these limits, a slot is free now, and
+    /// fewer than `max_in_flight` permits are out. `false` when the delivery has to wait for a run, or may have to.
+    ///
+    /// The limits matter because only a run moves the cursors over to others: were an edit's announcement lost, a destination
+    /// that never needs a run would keep the old ones for ever.
+    fn reserve(&self, destination: &Destination) -> bool;
 
     /// Gives up room that was kept.
     fn unreserve(&self, destination_id: DestinationId);
 
-    /// Publishes deliveries for each of which room was kept, without a run. Must not wait. What cannot be published after
-    /// all comes back by [`Self::declined`].
+    /// Publishes deliveries for each of which room was kept, without a run; each says with which settings. Must not wait.
+    /// What cannot be published after all comes back by [`Self::declined`].
     fn admit(&self, deliveries: Vec<ClaimedDelivery>);
 
     /// Waits until deliveries have been declined and answers them: their claims go back to the store.

@@ -14,7 +14,7 @@ use std::{
 use async_trait::async_trait;
 pub use table::{Depths, JobTable};
 use tokio::sync::Notify;
-use weir_core::{Clock, DestinationId, Timestamp, claim::ClaimedDelivery};
+use weir_core::{Clock, Destination, DestinationId, Timestamp, claim::ClaimedDelivery};
 
 use crate::{
     DueJobs, Edit, Permit, PermitId, Permits, Publication, Published, QueueResult, Schedule, SlotAnswer, Wake,
@@ -130,9 +130,9 @@ impl Schedule for MemoryQueue {
         Ok(answers)
     }
 
-    fn reserve(&self, destination_id: DestinationId, max_in_flight: u32) -> bool {
+    fn reserve(&self, destination: &Destination) -> bool {
         let now = self.clock.now();
-        self.table().reserve(now, destination_id, max_in_flight)
+        self.table().reserve(now, destination)
     }
 
     fn unreserve(&self, destination_id: DestinationId) {

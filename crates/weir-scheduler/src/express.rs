@@ -27,7 +27,7 @@ impl Express {
 impl weir_store::Express for Express {
     fn reserve(&self, destination: &Destination) -> Option<Timestamp> {
         let settings = &destination.settings;
-        let kept = !settings.paused && self.queue.reserve(destination.id, settings.max_in_flight);
+        let kept = !settings.paused && self.queue.reserve(destination);
         kept.then(|| self.clock.now() + START_WITHIN + Duration::from_millis(settings.timeout_ms.into()))
     }
 

@@ -196,7 +196,8 @@ impl Waiting {
         if self.is_empty() {
             return None;
         }
-        let urgent = !self.urgent.is_empty() && !(self.bulk_next && self.has_bulk());
+        let bulk = self.urgent.is_empty() || self.bulk_next && self.has_bulk();
+        let urgent = !bulk;
         self.bulk_next = urgent;
         let mut group = Group::default();
         if urgent {

@@ -18,7 +18,7 @@ use tempfile::TempDir;
 use tower::ServiceExt;
 use weir_api::{ApiKeys, ApiState, DEFAULT_MAX_EVENT_BYTES, Operations, Readiness, router};
 use weir_core::{
-    Clock, DestinationId, Timestamp,
+    Clock, Destination, DestinationId, Timestamp,
     address::AddressPolicy,
     claim::ClaimedDelivery,
     delivery::{Attempt, AttemptOutcome},
@@ -318,7 +318,7 @@ impl Schedule for RecordingQueue {
         not_used()
     }
 
-    fn reserve(&self, _: DestinationId, _: u32) -> bool {
+    fn reserve(&self, _: &Destination) -> bool {
         false
     }
 

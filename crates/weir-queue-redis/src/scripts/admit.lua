@@ -4,8 +4,8 @@
 -- KEYS    the shard
 -- ARGV    1 when the caller takes the permits, 0 when they go into the delivery queue; a name for the caller, of which each call
 --         forgets the one before; a name that no other call has; 1 when the call is a repetition; then for each destination:
---         its id, how many permits may be out, deliveries as a list of: when the claim expires, and the delivery unless the caller
---         takes it
+--         its id, how many permits may be out, limits as a list of: limit, period, burst, deliveries as a list of: when the claim
+--         expires, and the delivery unless the caller takes it
 -- Answer  the generation, that of the call which ran; for each destination: permits issued, the serial of the first, their slots (start and end, packed)
 --         when the caller takes them, the job's version, how many more there is room for, when the next slot is free
 
@@ -21,10 +21,10 @@ if repeated then
   end
 end
 
--- The last run found less than it was allowed to take, so at most a handful waits. A job whose cursors are not known has to
--- recover them first.
-local function is_open(job)
-  return job.dry and job.slots and not job.suspended_at
+-- The last run found less than it was allowed to take, so at most a handful waits. A job whose cursors are not known, or follow
+-- other limits, needs a run first.
+local function is_open(job, limits)
+  return job.dry and job.slots and follows(job.issued, limits) and not job.suspended_at
 end
 
 -- A run that is under way may publish its share of what may be out.
@@ -48,9 +48,9 @@ local function most_at_once(job, room)
   return #job.issued.lanes == 0 and room or math.min(room, 1)
 end
 
-local function admit(id, most, deliveries)
+local function admit(id, most, limits, deliveries)
   local job = load_job(id)
-  if not is_open(job) then
+  if not is_open(job, limits) then
     return { 0, 0, '', 0, 0, 0 }
   end
   local room = room_of(id, job, most)
@@ -64,9 +64,9 @@ end
 
 local answer = { generation }
 while more() do
-  local id, most = text(), number()
+  local id, most, limits = text(), number(), list(read_limit)
   local deliveries = list(function() return read_delivery(straight) end)
-  answer[#answer + 1] = admit(id, most, deliveries)
+  answer[#answer + 1] = admit(id, most, limits, deliveries)
 end
 if not straight then
   redis.call('SET', admitted_by, cmsgpack.pack({ name = name, answer = answer }), 'PX', REMEMBERED_MS)

@@ -11,6 +11,8 @@ while more() do
   local job = load_job(id)
   job.version = job.version + 1
   job.suspended_at = suspended and job.version or nil
+  -- The next run follows the edit, and tells anew whether there is a backlog.
+  job.dry = false
   if job.phase == 'leased' then
     job.edited = true
   else

@@ -1,5 +1,9 @@
 -- How permits are issued, by a run or without one.
 
+local function read_limit()
+  return { limit = number(), period = number(), burst = number() }
+end
+
 -- Paces one more permit; a warm one gets its slot, and the pace follows slots that were missed and replaced. A cold one takes
 -- its slot a connect time later, which must not slow the pace of those behind it.
 local function issue(job, warm)

@@ -11,10 +11,6 @@
 -- Answer  the generation, the shard's earliest due time or nil, for each publication 0 when stale, and when done 1, or, when the
 --         caller takes the permits, the serial of the first and their slots (start and end, packed)
 
-local function read_limit()
-  return { limit = number(), period = number(), burst = number() }
-end
-
 local function read_lane()
   local lane = read_limit()
   lane.cursor = number()

@@ -12,8 +12,8 @@ use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
 };
-use weir_core::{Clock as _, Timestamp, plan::NextRun};
-use weir_queue::{Permit, Permits as _, Published, Schedule as _, SlotAnswer};
+use weir_core::{Clock as _, Destination, Timestamp, plan::NextRun};
+use weir_queue::{Permit, Permits as _, Published, Schedule as _, SlotAnswer, conformance::settings};
 use weir_queue_redis::{RedisConfig, RedisQueue, Topology};
 
 use crate::support::{self, Server, claim, destination, eventually, permits, publication, wake};
@@ -135,9 +135,10 @@ async fn an_admission_whose_answers_were_lost_is_repeated_and_done_once() {
         queue.publish(vec![publication]).await.unwrap();
     };
     let admit = |expires_at| {
-        assert!(queue.reserve(destination(1), 64));
-        let mut delivery = support::delivery(&queue, destination(1), 1, Duration::from_secs(30));
-        delivery.expires_at = expires_at;
+        let to = Arc::new(Destination { id: destination(1), ..settings(&support::per_second(10), 64) });
+        assert!(queue.reserve(&to));
+        let mut delivery = support::delivery(&queue, to.id, 1, Duration::from_secs(30));
+        (delivery.expires_at, delivery.destination) = (expires_at, Some(to));
         queue.admit(vec![delivery]);
     };
     let entries = async || queue.depths().await.map_or(0, |depths| depths.entries);

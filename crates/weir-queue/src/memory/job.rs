@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use weir_core::{Limiter, RateLimits, Slot, Timestamp, limiter, plan::SHARES};
+use weir_core::{Limiter, RateLimits, Slot, Timestamp, destination::Settings, limiter, plan::SHARES};
 
 use crate::{SLOT_HORIZON, WARM_FOR};
 
@@ -148,8 +148,9 @@ impl Job {
     }
 
     /// Whether nothing keeps a new delivery from being sent at once: the last run found less than it was allowed to take, so
-    /// that at most a handful waits, and a slot is free now.
-    pub(super) fn has_room_now(&self, now: Timestamp, max_in_flight: u32) -> bool {
+    /// that at most a handful waits, the cursors follow these limits, and a slot is free now.
+    pub(super) fn has_room_now(&self, now: Timestamp, settings: &Settings) -> bool {
+        let &Settings { max_in_flight, ref rate_limits, .. } = settings;
         // A run that is under way may publish its share of what may be out.
         let promised = match self.phase {
             Phase::Leased { .. } => max_in_flight.div_ceil(SHARES),
@@ -158,7 +159,9 @@ impl Job {
         let one_more = self.reserved + 1;
         let slot_is_free = |cursors: &Cursors| {
             let after = now + Duration::from_nanos(1);
-            cursors.issued.slots_before(now, after, one_more) == one_more && cursors.slots.next_start(now) <= now
+            cursors.issued.follows(rate_limits)
+                && cursors.issued.slots_before(now, after, one_more) == one_more
+                && cursors.slots.next_start(now) <= now
         };
         self.dry
             && self.suspended_at.is_none()

@@ -9,7 +9,7 @@ use std::{
 };
 
 use weir_core::{
-    DestinationId, Limiter, Timestamp,
+    Destination, DestinationId, Limiter, Timestamp,
     claim::ClaimedDelivery,
     plan::{LAG_DEPTH, NextRun, paced_due},
 };
@@ -95,6 +95,8 @@ impl JobTable {
         let job = self.jobs.entry(edit.destination_id).or_insert_with(Job::new);
         job.version += 1;
         job.suspended_at = edit.suspended.then_some(job.version);
+        // The next run follows the edit, and tells anew whether there is a backlog.
+        job.dry = false;
         match job.phase {
             Phase::Leased { .. } => job.meanwhile.edited = true,
             Phase::Idle | Phase::Scheduled { .. } => self.schedule(edit.destination_id, now, Timestamp::MIN, false),
@@ -175,11 +177,11 @@ impl JobTable {
     }
 
     /// Keeps room for a permit without a run; see [`Job::has_room_now`].
-    pub fn reserve(&mut self, now: Timestamp, destination_id: DestinationId, max_in_flight: u32) -> bool {
+    pub fn reserve(&mut self, now: Timestamp, destination: &Destination) -> bool {
         if self.closed || self.depth() > LAG_DEPTH {
             return false;
         }
-        let job = self.jobs.get_mut(&destination_id).filter(|job| job.has_room_now(now, max_in_flight));
+        let job = self.jobs.get_mut(&destination.id).filter(|job| job.has_room_now(now, &destination.settings));
         job.map(|job| job.reserved += 1).is_some()
     }
 
