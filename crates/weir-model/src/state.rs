@@ -66,6 +66,8 @@ pub(crate) struct Queue {
     pub(crate) cursors: Option<Cursors>,
     /// The rate the cursors follow.
     pub(crate) rate: u8,
+    /// The last run found less than it was allowed to take. Only an express asks.
+    pub(crate) dry: bool,
     /// Since the generation began.
     pub(crate) generation_age: Ticks,
 }
@@ -154,6 +156,7 @@ impl State {
                 phase: Phase::Idle,
                 cursors: None,
                 rate: scenario.rate,
+                dry: false,
                 generation_age: scenario.quarantine(),
             },
             snapshot: None,
