@@ -42,6 +42,7 @@ pub enum Action {
     WorkerCrashes(usize),
     SchedulerCrashes(usize),
     ProducerCrashes,
+    EditorCrashes,
     ExpressCrashes(usize),
     QueueIsSaved,
     QueueIsLost,
@@ -111,6 +112,7 @@ impl Protocol {
             }
             Action::ProducerCrashes => spend(&mut next.faults.crashes, true) && std::mem::take(&mut next.wake_owed),
             Action::ExpressCrashes(permit) => spend(&mut next.faults.crashes, true) && next.express_crashes(permit),
+            Action::EditorCrashes => spend(&mut next.faults.crashes, true) && std::mem::take(&mut next.edit_owed),
             Action::QueueIsSaved => next.faults.restores > 0 && next.save_queue(),
             Action::QueueIsLost => {
                 next.lose_queue(scenario, None);
@@ -164,6 +166,7 @@ impl Model for Protocol {
         actions.extend([
             Action::ProducerCommitsClaimed,
             Action::ProducerCrashes,
+            Action::EditorCrashes,
             Action::QueueIsSaved,
             Action::QueueIsLost,
             Action::QueueIsRestored,

@@ -3,10 +3,16 @@
 
 use crate::{
     Scenario,
-    permit::{Entry, Stage},
+    permit::{Entry, Permit, Stage},
     scenario::Express,
     state::State,
 };
+
+impl Permit {
+    pub(crate) fn is_boarded(&self) -> bool {
+        matches!(self.stage, Stage::Boarded { .. })
+    }
+}
 
 impl State {
     /// One event is ingested, its delivery as claimed.
@@ -15,7 +21,7 @@ impl State {
             Express::Closed => false,
             // Under a limit one at a time: the slot after the next is not free.
             Express::KeepsRoom => {
-                let kept = self.permits.iter().any(|permit| permit.stage == Stage::Boarded);
+                let kept = self.permits.iter().any(|permit| permit.is_boarded());
                 !kept && self.queue.has_room_now(scenario)
             }
             Express::Guesses => true,
@@ -27,7 +33,7 @@ impl State {
     /// then the claim goes back, and what the queue keeps of the permit lasts until its deadline. A call that did not
     /// arrive is a crash before it.
     pub(crate) fn express_admits(&mut self, scenario: &Scenario, permit: usize, warm: bool, reply_lost: bool) -> bool {
-        if self.permits[permit].stage != Stage::Boarded {
+        if !self.permits[permit].is_boarded() {
             return false;
         }
         if !self.admit(scenario, permit, warm) {
@@ -59,6 +65,6 @@ impl State {
     /// The process dies that stored a claim and has not had it admitted, or not given it back.
     pub(crate) fn express_crashes(&mut self, permit: usize) -> bool {
         let stage = &mut self.permits[permit].stage;
-        matches!(std::mem::replace(stage, Stage::Gone), Stage::Boarded | Stage::Declined)
+        matches!(std::mem::replace(stage, Stage::Gone), Stage::Boarded { .. } | Stage::Declined)
     }
 }

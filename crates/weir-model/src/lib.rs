@@ -30,6 +30,7 @@
 //! | queued or in flight leaks | `permit_deadlines` | `without_deadlines_…` (two) |
 //! | a delivery is admitted next to a run | `admit_paces` | `without_pacing_…`, `admitting_what_room_was_kept_for_…` |
 //! | the queue loses its cursors before an admission | `admit_knows` | `admitting_with_unknown_cursors_…` |
+//! | an edit is not announced, and without a run nobody reads it | `admit_in_force` | `an_edit_that_is_not_announced_…` (two) |
 //! | an admission's answer is lost | `admit_sole` | `giving_back_an_admission_…` |
 //! | the job has gone on or stopped when an admission is declined | `decline_releases`, `decline_wakes` | `a_declined_delivery_…` (three) |
 //! | a producer dies between commit and admission | `claim_expiry` | `without_claim_expiry_what_a_dead_producer_…` |

@@ -34,8 +34,10 @@ pub(crate) enum Stage {
     Claimed {
         scheduler: u8,
     },
-    /// Stored as claimed by a producer, which has not asked the queue to admit it.
-    Boarded,
+    /// Stored as claimed by a producer, which has read this rate and not asked the queue to admit it.
+    Boarded {
+        rate: u8,
+    },
     /// Not admitted: the producer's process has it, and the claim goes back.
     Declined,
     /// In the delivery queue.

@@ -15,6 +15,7 @@ pub const HAS_A_JOB: &str = "without faults neither a due delivery nor a claim w
 pub const USED_ONCE: &str = "a permit is used at most once";
 pub const DUPLICATES: &str = "duplicates are at most the crashes between send and record";
 pub const STALE_EPOCH: &str = "a stale epoch publishes nothing";
+pub const IN_FORCE: &str = "what is stored after an edit is not admitted under the limits of before";
 pub const EMPTY: &str = "when everything has come to rest, queued, in flight and the queue are empty";
 
 pub(crate) fn all() -> Vec<Property<Protocol>> {
@@ -25,6 +26,7 @@ pub(crate) fn all() -> Vec<Property<Protocol>> {
         Property::always(USED_ONCE, |_, state: &State| !state.witness.permit_used_twice),
         Property::always(DUPLICATES, duplicates_are_explained),
         Property::always(STALE_EPOCH, |_, state: &State| !state.witness.stale_published),
+        Property::always(IN_FORCE, |_, state: &State| !state.witness.old_limits_admitted),
         Property::always(EMPTY, is_empty_at_rest),
     ]
 }

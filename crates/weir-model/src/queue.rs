@@ -44,8 +44,8 @@ impl State {
                 lease.current = false;
             }
         }
-        let keeps_room = |stage| stage == Stage::Boarded && scenario.express == Express::KeepsRoom;
-        let is_queued = |permit: &&Permit| permit.kept.set == Set::Queued || keeps_room(permit.stage);
+        let keeps_room = |permit: &Permit| permit.is_boarded() && scenario.express == Express::KeepsRoom;
+        let is_queued = |permit: &&Permit| permit.kept.set == Set::Queued || keeps_room(permit);
         let queued = self.permits.iter().filter(is_queued).count();
         Lease {
             current: true,
@@ -89,6 +89,10 @@ impl State {
     /// Publishes the claim of a producer without a run; `false` when it has to wait for one.
     pub(crate) fn admit(&mut self, scenario: &Scenario, permit: usize, warm: bool) -> bool {
         let permit = &mut self.permits[permit];
+        let Stage::Boarded { rate } = permit.stage else { return false };
+        if scenario.remedies.admit_in_force && rate != self.queue.rate {
+            return false;
+        }
         let idle = Cursors { issued: scenario.long_ago(), slots: scenario.long_ago() };
         if !scenario.remedies.admit_knows && self.queue.cursors.is_none() {
             self.queue.cursors = Some(idle);
@@ -103,6 +107,7 @@ impl State {
             Express::Closed | Express::Guesses => self.queue.has_room_now(scenario),
         };
         if open {
+            self.witness.old_limits_admitted |= rate == self.store.rate && rate != self.queue.rate;
             self.queue.publish(scenario, permit, warm);
         }
         if !scenario.remedies.admit_paces {

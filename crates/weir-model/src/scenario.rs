@@ -65,7 +65,7 @@ pub enum Express {
 /// How often each fault may still happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Faults {
-    /// Of workers, schedulers and producers together.
+    /// Of workers, schedulers, producers and editors together.
     pub crashes: u8,
     /// The queue comes back empty.
     pub losses: u8,
@@ -119,6 +119,8 @@ pub struct Remedies {
     pub admit_paces: bool,
     /// Nothing is admitted while the cursors are not known.
     pub admit_knows: bool,
+    /// Nothing is admitted under other limits than its producer read: the job runs and reads them.
+    pub admit_in_force: bool,
     /// An admission whose answer was lost is given back only if nobody else can use its permit.
     pub admit_sole: bool,
     /// The claim of a delivery that was not admitted is released.
@@ -158,6 +160,7 @@ impl Remedies {
         slot_horizon: true,
         admit_paces: true,
         admit_knows: true,
+        admit_in_force: true,
         admit_sole: true,
         decline_releases: true,
         decline_wakes: true,

@@ -142,6 +142,7 @@ pub(crate) struct Witness {
     pub(crate) crashed_after_send: u8,
     pub(crate) permit_used_twice: bool,
     pub(crate) stale_published: bool,
+    pub(crate) old_limits_admitted: bool,
 }
 
 impl State {
@@ -172,6 +173,7 @@ impl State {
                 crashed_after_send: 0,
                 permit_used_twice: false,
                 stale_published: false,
+                old_limits_admitted: false,
             },
         }
     }

@@ -15,7 +15,8 @@ impl State {
 
     /// The delivery is stored as claimed.
     pub(crate) fn ingest_claimed(&mut self, scenario: &Scenario) -> bool {
-        self.next_event(scenario).is_some_and(|next| self.claim_one(scenario, next, Stage::Boarded))
+        let boarded = Stage::Boarded { rate: self.store.rate };
+        self.next_event(scenario).is_some_and(|next| self.claim_one(scenario, next, boarded))
     }
 
     fn next_event(&self, scenario: &Scenario) -> Option<usize> {

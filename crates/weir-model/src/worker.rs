@@ -141,7 +141,7 @@ impl State {
 
     pub(crate) fn worker_crashes(&mut self, scenario: &Scenario, permit: usize) -> bool {
         let permit = &mut self.permits[permit];
-        let of_others = matches!(permit.stage, Stage::Claimed { .. } | Stage::Boarded | Stage::Declined);
+        let of_others = matches!(permit.stage, Stage::Claimed { .. } | Stage::Boarded { .. } | Stage::Declined);
         if of_others || matches!(permit.stage, Stage::Published | Stage::Gone) {
             return false;
         }

@@ -2,7 +2,7 @@
 
 use weir_model::{
     Action, AfterLoss, Connections, Express, Faults, Remedies, Scenario,
-    properties::{AT_MOST_R_SENDS, DELIVERED, DUPLICATES, HAS_A_JOB},
+    properties::{AT_MOST_R_SENDS, DELIVERED, DUPLICATES, HAS_A_JOB, IN_FORCE},
 };
 
 use crate::checked::{breaks_by, holds, needs};
@@ -108,6 +108,16 @@ fn admitting_with_unknown_cursors_exceeds_the_rate_after_a_loss() {
 }
 
 #[test]
+fn an_edit_that_is_not_announced_is_not_in_force_while_each_delivery_is_admitted() {
+    needs(|remedies| remedies.admit_in_force = false, edited(Express::Guesses), IN_FORCE);
+}
+
+#[test]
+fn an_edit_that_is_not_announced_is_not_in_force_where_room_is_kept_either() {
+    needs(|remedies| remedies.admit_in_force = false, edited(Express::KeepsRoom), IN_FORCE);
+}
+
+#[test]
 fn a_declined_delivery_without_a_wake_waits_for_the_sweep() {
     needs(|remedies| remedies.decline_wakes = false, stalls(), HAS_A_JOB);
 }
@@ -136,4 +146,17 @@ fn without_claim_expiry_what_a_dead_producer_had_claimed_is_never_sent() {
     let remedies = Remedies { claim_expiry: false, ..Remedies::ALL };
     let dies = [Action::ProducerCommitsClaimed, Action::ExpressCrashes(0)];
     breaks_by(&dies, Scenario { remedies, ..scenario }, DELIVERED);
+}
+
+/// To a lower rate, and who edits may die before the queue hears of it.
+fn edited(express: Express) -> Scenario {
+    Scenario {
+        window: 3,
+        start_within: 6,
+        rate: 2,
+        edited_rate: Some(1),
+        express,
+        faults: Faults { crashes: 1, stalls: 1, ..Faults::default() },
+        ..GUESSES
+    }
 }
