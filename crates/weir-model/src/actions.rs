@@ -9,7 +9,7 @@ use crate::{
     Scenario,
     drained::Drained,
     properties,
-    scenario::Connections,
+    scenario::{Connections, Express},
     state::{MAX_PERMITS, MAX_SCHEDULERS, State},
 };
 
@@ -30,8 +30,11 @@ pub enum Action {
     SchedulerPublishes { scheduler: usize, warm: bool, reply_lost: bool },
     SchedulerDecides(usize),
     SchedulerClaimsJob,
+    ExpressReleases(usize),
+    ExpressAdmits { permit: usize, warm: bool, reply_lost: bool },
     ProducerWakes,
     ProducerCommits,
+    ProducerCommitsClaimed,
     EditIsNoticed,
     RateIsEdited,
     Sweep,
@@ -39,6 +42,8 @@ pub enum Action {
     WorkerCrashes(usize),
     SchedulerCrashes(usize),
     ProducerCrashes,
+    EditorCrashes,
+    ExpressCrashes(usize),
     QueueIsSaved,
     QueueIsLost,
     QueueIsRestored,
@@ -59,7 +64,7 @@ impl Protocol {
 
     /// What somebody does when nothing more fails and nobody waits who need not: ends first, then beginnings, then time.
     pub(crate) fn quiet_step(&self, state: &State, warm: bool) -> Option<State> {
-        steps(warm).find_map(|action| self.next_state(state, action))
+        steps(warm, self.scenario.express).find_map(|action| self.next_state(state, action))
     }
 
     fn apply(&self, next: &mut State, action: Action) -> bool {
@@ -84,8 +89,14 @@ impl Protocol {
             }
             Action::SchedulerDecides(scheduler) => next.scheduler_decides(scenario, scheduler),
             Action::SchedulerClaimsJob => next.scheduler_claims_job(scenario),
+            Action::ExpressReleases(permit) => next.express_releases(scenario, permit),
+            Action::ExpressAdmits { permit, warm, reply_lost } => {
+                spend(&mut next.faults.lost_replies, reply_lost)
+                    && next.express_admits(scenario, permit, warm, reply_lost)
+            }
             Action::ProducerWakes => next.producer_wakes(scenario),
             Action::ProducerCommits => next.producer_commits(scenario),
+            Action::ProducerCommitsClaimed => next.producer_commits_claimed(scenario),
             Action::EditIsNoticed => next.edit_is_noticed(scenario),
             Action::RateIsEdited => next.rate_is_edited(scenario),
             Action::Sweep => next.sweeps(scenario),
@@ -100,6 +111,8 @@ impl Protocol {
                 spend(&mut next.faults.crashes, true) && next.scheduler_crashes(scheduler)
             }
             Action::ProducerCrashes => spend(&mut next.faults.crashes, true) && std::mem::take(&mut next.wake_owed),
+            Action::ExpressCrashes(permit) => spend(&mut next.faults.crashes, true) && next.express_crashes(permit),
+            Action::EditorCrashes => spend(&mut next.faults.crashes, true) && std::mem::take(&mut next.edit_owed),
             Action::QueueIsSaved => next.faults.restores > 0 && next.save_queue(),
             Action::QueueIsLost => {
                 next.lose_queue(scenario, None);
@@ -127,8 +140,8 @@ impl Model for Protocol {
     }
 
     fn actions(&self, _: &State, actions: &mut Vec<Action>) {
-        let connections = self.scenario.connections;
-        actions.extend(steps(connections != Connections::Cold));
+        let Scenario { connections, express, .. } = self.scenario;
+        actions.extend(steps(connections != Connections::Cold, express));
         for scheduler in 0..MAX_SCHEDULERS {
             if connections == Connections::Any {
                 actions.push(Action::SchedulerPublishes { scheduler, warm: false, reply_lost: false });
@@ -140,9 +153,20 @@ impl Model for Protocol {
         for permit in 0..MAX_PERMITS {
             actions.push(Action::WorkerIsAnswered { permit, refused: true });
             actions.push(Action::WorkerCrashes(permit));
+            if express == Express::Closed {
+                continue;
+            }
+            if connections == Connections::Any {
+                actions.push(Action::ExpressAdmits { permit, warm: false, reply_lost: false });
+            }
+            let warm = connections != Connections::Cold;
+            actions.push(Action::ExpressAdmits { permit, warm, reply_lost: true });
+            actions.push(Action::ExpressCrashes(permit));
         }
         actions.extend([
+            Action::ProducerCommitsClaimed,
             Action::ProducerCrashes,
+            Action::EditorCrashes,
             Action::QueueIsSaved,
             Action::QueueIsLost,
             Action::QueueIsRestored,
@@ -166,7 +190,7 @@ impl Model for Protocol {
 }
 
 /// The steps that nobody's failure takes part in, the most urgent first.
-fn steps(warm: bool) -> impl Iterator<Item = Action> {
+fn steps(warm: bool, express: Express) -> impl Iterator<Item = Action> {
     let of_permits = [
         Action::WorkerWakes as fn(usize) -> Action,
         Action::WorkerHandsBack,
@@ -179,10 +203,14 @@ fn steps(warm: bool) -> impl Iterator<Item = Action> {
         Action::WorkerReclaims,
         Action::WorkerTakes,
     ];
+    let boarding = if express == Express::Closed { 0 } else { MAX_PERMITS };
+    let admits = move |permit| Action::ExpressAdmits { permit, warm, reply_lost: false };
     let publishes = move |scheduler| Action::SchedulerPublishes { scheduler, warm, reply_lost: false };
     of_permits
         .into_iter()
         .flat_map(|of_permit| (0..MAX_PERMITS).map(of_permit))
+        .chain((0..boarding).map(Action::ExpressReleases))
+        .chain((0..boarding).map(admits))
         .chain((0..MAX_SCHEDULERS).map(Action::SchedulerGivesBack))
         .chain((0..MAX_SCHEDULERS).map(publishes))
         .chain((0..MAX_SCHEDULERS).map(Action::SchedulerDecides))

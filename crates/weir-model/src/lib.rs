@@ -4,18 +4,19 @@
 //! permit, a durable store, and a queue that can be lost. Destinations share no state in the protocol, so one stands for
 //! all. Each atomic step on the store or the queue is an [`Action`]; between two of them anything else may happen: another
 //! process's step, a crash, the loss of the queue, a tick of time. The steps bear the names they have in `weir-queue`
-//! (`wake`, `claim_due`, `publish`, `take_slot`, `settle`), `weir-scheduler` (run, sweep) and `weir-worker`. [`stateright`]
-//! walks through every state that can be reached, shortest way first, and [`properties`] says what must hold in each.
+//! (`wake`, `claim_due`, `publish`, `admit`, `take_slot`, `settle`), `weir-scheduler` (run, sweep) and `weir-worker`.
+//! [`stateright`] walks through every state that can be reached, shortest way first, and [`properties`] says what must hold
+//! in each.
 //!
 //! The tests take the protocol's remedies away, one at a time, and see it break in the way that the remedy is there to
 //! prevent:
 //!
-//! | race | remedy ([`Remedies`]) | without it (tests of `remedies`) |
+//! | race | remedy ([`Remedies`]) | without it (tests of `remedies`, `express`) |
 //! |---|---|---|
 //! | the scheduler sees nothing, the wake finds the job present, the scheduler removes it | `wake_version` | `without_wake_versions_…` |
 //! | a wake while the job is parked at a later retry | `wake_pulls_forward` | `without_pulling_forward_…` |
 //! | crash between the store's commit and the wake | `sweep` | `without_the_sweep_…` |
-//! | a scheduler dies between claim and publish | `claim_expiry` | `without_claim_expiry_…` |
+//! | a scheduler dies between claim and publish | `claim_expiry` | `without_claim_expiry_what_a_dead_scheduler_…` |
 //! | a worker is late, and its claim is another's by now | `claim_epoch` | `without_claim_epochs_…` |
 //! | publish's reply is lost | `never_unclaim` | `after_a_lost_reply_…` |
 //! | two schedulers run one job | `publish_epoch` | `without_epochs_…` |
@@ -27,6 +28,12 @@
 //! | Redis comes back, and workers hold slots from before | `after_loss` | `counting_lost_permits_as_sent_now_…` |
 //! | a slot lies further ahead than is waited for | `slot_horizon` | `a_horizon_kept_by_workers_alone_…` (three) |
 //! | queued or in flight leaks | `permit_deadlines` | `without_deadlines_…` (two) |
+//! | a delivery is admitted next to a run | `admit_paces` | `without_pacing_…`, `admitting_what_room_was_kept_for_…` |
+//! | the queue loses its cursors before an admission | `admit_knows` | `admitting_with_unknown_cursors_…` |
+//! | an edit is not announced, and without a run nobody reads it | `admit_in_force` | `an_edit_that_is_not_announced_…` (two) |
+//! | an admission's answer is lost | `admit_sole` | `giving_back_an_admission_…` |
+//! | the job has gone on or stopped when an admission is declined | `decline_releases`, `decline_wakes` | `a_declined_delivery_…` (three) |
+//! | a producer dies between commit and admission | `claim_expiry` | `without_claim_expiry_what_a_dead_producer_…` |
 //!
 //! # What an answer of the checker means
 //!
@@ -45,10 +52,12 @@
 //! are whether they match.
 //!
 //! *Left out*: several limits and bursts (one cursor's arithmetic, held by the properties of `weir_core::limiter`),
-//! `max_in_flight`, holds and pauses, exhausted attempts, and the error of clocks.
+//! `max_in_flight`, holds and pauses, exhausted attempts, and the error of clocks. A producer that guesses what will be
+//! admitted learns nothing from what was declined: it may guess at any time.
 
 mod actions;
 mod drained;
+mod express;
 mod permit;
 pub mod properties;
 mod queue;
@@ -61,5 +70,5 @@ mod time;
 mod worker;
 
 pub use actions::{Action, Protocol};
-pub use scenario::{AfterLoss, Connections, Faults, Remedies, Scenario};
+pub use scenario::{AfterLoss, Connections, Express, Faults, Remedies, Scenario};
 pub use state::{State, Ticks};

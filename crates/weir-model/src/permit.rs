@@ -23,6 +23,8 @@ pub(crate) struct Permit {
 /// Who holds a permit and what comes next.
 ///
 /// ```text
+/// Boarded ──▶ Declined ──▶ Waking ──▶ Gone
+///    └──────────┐
 /// Claimed ──▶ Published ──▶ Taken ⇄ Started ──▶ Sent ──▶ Answered ──▶ Waking ──▶ Gone
 ///    └─ stale ──▶ Gone        └──▶ Withdrawn ──▶ Released ──▶ Gone
 /// ```
@@ -32,6 +34,12 @@ pub(crate) enum Stage {
     Claimed {
         scheduler: u8,
     },
+    /// Stored as claimed by a producer, which has read this rate and not asked the queue to admit it.
+    Boarded {
+        rate: u8,
+    },
+    /// Not admitted: the producer's process has it, and the claim goes back.
+    Declined,
     /// In the delivery queue.
     Published,
     /// A worker has it and waits for its slot.
@@ -43,7 +51,7 @@ pub(crate) enum Stage {
     Answered {
         refused: bool,
     },
-    /// A retry is recorded and the job not yet woken.
+    /// The delivery waits again and the job is not yet woken.
     Waking,
     /// Not to be sent: the claim goes back.
     Withdrawn,

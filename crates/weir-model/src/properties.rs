@@ -11,10 +11,11 @@ use crate::{
 
 pub const AT_MOST_R_SENDS: &str = "at most R sends start in any window";
 pub const DELIVERED: &str = "whatever failed, everything is delivered once nothing more fails";
-pub const HAS_A_JOB: &str = "without faults a due delivery never waits for the sweep";
+pub const HAS_A_JOB: &str = "without faults neither a due delivery nor a claim waits for the sweep";
 pub const USED_ONCE: &str = "a permit is used at most once";
 pub const DUPLICATES: &str = "duplicates are at most the crashes between send and record";
 pub const STALE_EPOCH: &str = "a stale epoch publishes nothing";
+pub const IN_FORCE: &str = "what is stored after an edit is not admitted under the limits of before";
 pub const EMPTY: &str = "when everything has come to rest, queued, in flight and the queue are empty";
 
 pub(crate) fn all() -> Vec<Property<Protocol>> {
@@ -25,6 +26,7 @@ pub(crate) fn all() -> Vec<Property<Protocol>> {
         Property::always(USED_ONCE, |_, state: &State| !state.witness.permit_used_twice),
         Property::always(DUPLICATES, duplicates_are_explained),
         Property::always(STALE_EPOCH, |_, state: &State| !state.witness.stale_published),
+        Property::always(IN_FORCE, |_, state: &State| !state.witness.old_limits_admitted),
         Property::always(EMPTY, is_empty_at_rest),
     ]
 }
@@ -49,11 +51,23 @@ fn has_a_job(protocol: &Protocol, state: &State) -> bool {
         Phase::Scheduled { due, floor } => Some((due, floor)),
         Phase::Leased { .. } => Some((0, 0)),
     };
-    wake_owed
-        || state.store.deliveries.iter().all(|delivery| match delivery {
+    let has_a_run = || {
+        state.store.deliveries.iter().all(|delivery| match delivery {
             Delivery::Waiting { due } => runs_by.is_some_and(|(runs, floor)| runs <= *due.max(&floor)),
             Delivery::Absent | Delivery::Claimed { .. } | Delivery::Delivered => true,
         })
+    };
+    claims_are_held(state) && (wake_owed || has_a_run())
+}
+
+/// A claim that nobody has is the sweep's, once it has expired.
+fn claims_are_held(state: &State) -> bool {
+    let held = |delivery: usize| {
+        let holds = |permit: &Permit| permit.holds_claim && usize::from(permit.delivery) == delivery;
+        state.permits.iter().any(|permit| holds(permit) && permit.stage != Stage::Gone)
+    };
+    let claimed = |(_, delivery): &(usize, &Delivery)| matches!(delivery, Delivery::Claimed { .. });
+    state.store.deliveries.iter().enumerate().filter(claimed).all(|(delivery, _)| held(delivery))
 }
 
 fn duplicates_are_explained(_: &Protocol, state: &State) -> bool {

@@ -1,8 +1,8 @@
 //! The queue's operations, each atomic: what the in-process queue does under its lock and Redis in one script.
 
 use crate::{
-    permit::{Entry, Kept, Set, Stage},
-    scenario::{CADENCE, LEAD, LEASE, Scenario},
+    permit::{Entry, Kept, Permit, Set, Stage},
+    scenario::{CADENCE, Express, LEAD, LEASE, Scenario},
     state::{Cursors, Lease, NextRun, Phase, Plan, Queue, Scheduler, State, Ticks},
 };
 
@@ -44,7 +44,9 @@ impl State {
                 lease.current = false;
             }
         }
-        let queued = self.permits.iter().filter(|permit| permit.kept.set == Set::Queued).count();
+        let keeps_room = |permit: &Permit| permit.is_boarded() && scenario.express == Express::KeepsRoom;
+        let is_queued = |permit: &&Permit| permit.kept.set == Set::Queued || keeps_room(permit);
+        let queued = self.permits.iter().filter(is_queued).count();
         Lease {
             current: true,
             foreign: false,
@@ -77,13 +79,41 @@ impl State {
         self.queue.cursors = self.queue.cursors.or(recovered);
         for permit in &mut self.permits {
             if permit.stage == (Stage::Claimed { scheduler: scheduler as u8 }) {
-                permit.stage = Stage::Published;
-                permit.kept = Kept { entry: Entry::Ready, set: Set::Queued };
-                permit.slot = self.queue.issue(scenario, warm);
+                self.queue.publish(scenario, permit, warm);
             }
         }
         self.queue.requeue(scenario, plan.next, woken);
         true
+    }
+
+    /// Publishes the claim of a producer without a run; `false` when it has to wait for one.
+    pub(crate) fn admit(&mut self, scenario: &Scenario, permit: usize, warm: bool) -> bool {
+        let permit = &mut self.permits[permit];
+        let Stage::Boarded { rate } = permit.stage else { return false };
+        if scenario.remedies.admit_in_force && rate != self.queue.rate {
+            return false;
+        }
+        let idle = Cursors { issued: scenario.long_ago(), slots: scenario.long_ago() };
+        if !scenario.remedies.admit_knows && self.queue.cursors.is_none() {
+            self.queue.cursors = Some(idle);
+            self.queue.dry = true;
+        }
+        let runs_use = self.queue.cursors;
+        if !scenario.remedies.admit_paces {
+            self.queue.cursors = runs_use.and(Some(idle));
+        }
+        let open = match scenario.express {
+            Express::KeepsRoom => self.queue.cursors.is_some(),
+            Express::Closed | Express::Guesses => self.queue.has_room_now(scenario),
+        };
+        if open {
+            self.witness.old_limits_admitted |= rate == self.store.rate && rate != self.queue.rate;
+            self.queue.publish(scenario, permit, warm);
+        }
+        if !scenario.remedies.admit_paces {
+            self.queue.cursors = runs_use;
+        }
+        open
     }
 
     /// Another slot; `None` when the permit is not good any more.
@@ -114,12 +144,24 @@ impl State {
             }
         }
         self.snapshot = None;
-        let empty = Queue { phase: Phase::Idle, cursors: None, rate: self.store.rate, generation_age: 0 };
+        let empty = Queue { phase: Phase::Idle, cursors: None, rate: self.store.rate, dry: false, generation_age: 0 };
         self.queue = restored.unwrap_or(empty);
     }
 }
 
 impl Queue {
+    /// Nothing keeps a new delivery from being sent at once: next to nothing waits, and a slot is free.
+    pub(crate) fn has_room_now(&self, scenario: &Scenario) -> bool {
+        let is_free = |last: Ticks| last + scenario.spacing(self.rate) <= 0;
+        self.dry && self.cursors.is_some_and(|cursors| is_free(cursors.issued) && is_free(cursors.slots))
+    }
+
+    fn publish(&mut self, scenario: &Scenario, permit: &mut Permit, warm: bool) {
+        permit.stage = Stage::Published;
+        permit.kept = Kept { entry: Entry::Ready, set: Set::Queued };
+        permit.slot = self.issue(scenario, warm);
+    }
+
     /// Paces one more permit; a warm one gets its slot, a cold one takes it once it is connected.
     fn issue(&mut self, scenario: &Scenario, warm: bool) -> Option<Ticks> {
         let spacing = scenario.spacing(self.rate);
@@ -154,6 +196,7 @@ impl Queue {
 
     fn requeue(&mut self, scenario: &Scenario, next: NextRun, woken: Option<Ticks>) {
         let remedies = &scenario.remedies;
+        self.dry = scenario.express != Express::Closed && matches!(next, NextRun::Stop | NextRun::At(_));
         self.phase = match (next, woken) {
             (NextRun::Stop, Some(due)) if remedies.wake_version => Phase::Scheduled { due, floor: 0 },
             (NextRun::Stop, _) => {

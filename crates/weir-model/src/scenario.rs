@@ -30,6 +30,7 @@ pub struct Scenario {
     pub permits: usize,
     pub schedulers: usize,
     pub connections: Connections,
+    pub express: Express,
     /// How long after its claim a send may start. Longer than a granted slot is ahead, or a permit that waits for its slot
     /// may be too late each time.
     pub start_within: Ticks,
@@ -48,10 +49,23 @@ pub enum Connections {
     Any,
 }
 
+/// Which new deliveries are stored as claimed, and admitted after the commit without a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Express {
+    /// None: each waits for a run.
+    Closed,
+    /// Those for which the queue keeps room, in one process with it: a job that ran dry and a slot that is free. What
+    /// room was kept for is admitted, whatever a run does meanwhile.
+    KeepsRoom,
+    /// Any: what a producer apart from the queue knows of it may be old. The queue decides, and admits only while the
+    /// job is dry and a slot is free.
+    Guesses,
+}
+
 /// How often each fault may still happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Faults {
-    /// Of workers, schedulers and producers together.
+    /// Of workers, schedulers, producers and editors together.
     pub crashes: u8,
     /// The queue comes back empty.
     pub losses: u8,
@@ -59,7 +73,7 @@ pub struct Faults {
     pub restores: u8,
     /// The one process of the embedded build dies, with its queue, and starts again.
     pub restarts: u8,
-    /// The queue has published, and the scheduler does not hear of it.
+    /// The queue has published or admitted, and the scheduler or the producer does not hear of it.
     pub lost_replies: u8,
     /// The destination answers a send with an error. Not a fault of Weir's.
     pub refusals: u8,
@@ -101,6 +115,18 @@ pub struct Remedies {
     /// The queue grants no slot that starts later than W + J from now. Without it a worker declines such a slot when it
     /// has asked for it, but waits for one that was published.
     pub slot_horizon: bool,
+    /// What is admitted takes the next slot off the cursors that runs use.
+    pub admit_paces: bool,
+    /// Nothing is admitted while the cursors are not known.
+    pub admit_knows: bool,
+    /// Nothing is admitted under other limits than its producer read: the job runs and reads them.
+    pub admit_in_force: bool,
+    /// An admission whose answer was lost is given back only if nobody else can use its permit.
+    pub admit_sole: bool,
+    /// The claim of a delivery that was not admitted is released.
+    pub decline_releases: bool,
+    /// Then its job is woken.
+    pub decline_wakes: bool,
 }
 
 /// How slots go on after a loss while claims are out, whose permits may have slots from before.
@@ -132,11 +158,17 @@ impl Remedies {
         generation: true,
         after_loss: AfterLoss::Waits,
         slot_horizon: true,
+        admit_paces: true,
+        admit_knows: true,
+        admit_in_force: true,
+        admit_sole: true,
+        decline_releases: true,
+        decline_wakes: true,
     };
 }
 
 impl Scenario {
-    /// One event, one a window of one tick, warm connections, no faults, every remedy.
+    /// One event, one a window of one tick, warm connections, no express, no faults, every remedy.
     pub const SMALL: Self = Self {
         window: 1,
         rate: 1,
@@ -145,6 +177,7 @@ impl Scenario {
         permits: 3,
         schedulers: 1,
         connections: Connections::Warm,
+        express: Express::Closed,
         start_within: 3,
         haste: 0,
         faults: Faults { crashes: 0, losses: 0, restores: 0, restarts: 0, lost_replies: 0, refusals: 0, stalls: 4 },

@@ -66,6 +66,8 @@ pub(crate) struct Queue {
     pub(crate) cursors: Option<Cursors>,
     /// The rate the cursors follow.
     pub(crate) rate: u8,
+    /// The last run found less than it was allowed to take. Only an express asks.
+    pub(crate) dry: bool,
     /// Since the generation began.
     pub(crate) generation_age: Ticks,
 }
@@ -140,6 +142,7 @@ pub(crate) struct Witness {
     pub(crate) crashed_after_send: u8,
     pub(crate) permit_used_twice: bool,
     pub(crate) stale_published: bool,
+    pub(crate) old_limits_admitted: bool,
 }
 
 impl State {
@@ -154,6 +157,7 @@ impl State {
                 phase: Phase::Idle,
                 cursors: None,
                 rate: scenario.rate,
+                dry: false,
                 generation_age: scenario.quarantine(),
             },
             snapshot: None,
@@ -169,6 +173,7 @@ impl State {
                 crashed_after_send: 0,
                 permit_used_twice: false,
                 stale_published: false,
+                old_limits_admitted: false,
             },
         }
     }

@@ -8,10 +8,19 @@ use crate::{
 
 impl State {
     pub(crate) fn ingest(&mut self, scenario: &Scenario) -> bool {
-        let mut ingested = self.store.deliveries[..scenario.deliveries].iter_mut();
-        let Some(next) = ingested.find(|delivery| **delivery == Delivery::Absent) else { return false };
-        *next = Delivery::Waiting { due: 0 };
+        let Some(next) = self.next_event(scenario) else { return false };
+        self.store.deliveries[next] = Delivery::Waiting { due: 0 };
         true
+    }
+
+    /// The delivery is stored as claimed.
+    pub(crate) fn ingest_claimed(&mut self, scenario: &Scenario) -> bool {
+        let boarded = Stage::Boarded { rate: self.store.rate };
+        self.next_event(scenario).is_some_and(|next| self.claim_one(scenario, next, boarded))
+    }
+
+    fn next_event(&self, scenario: &Scenario) -> Option<usize> {
+        self.store.deliveries[..scenario.deliveries].iter().position(|delivery| *delivery == Delivery::Absent)
     }
 
     /// Claims up to `limit` due deliveries for a scheduler, oldest first. Answers how many, or `None` when this world
@@ -22,21 +31,24 @@ impl State {
             if claimed == limit || self.store.deliveries[delivery] != (Delivery::Waiting { due: 0 }) {
                 continue;
             }
-            let room = MAX_PERMITS - scenario.permits;
-            let free = self.permits.iter().filter(|permit| **permit == Permit::FREE).count();
-            let place = self.permits.iter_mut().find(|permit| **permit == Permit::FREE).filter(|_| free > room)?;
-            let expires = scenario.start_within + TIMEOUT;
-            self.store.deliveries[delivery] = Delivery::Claimed { expires };
-            *place = Permit {
-                stage: Stage::Claimed { scheduler: scheduler as u8 },
-                delivery: delivery as u8,
-                holds_claim: true,
-                expires,
-                ..Permit::FREE
-            };
+            if !self.claim_one(scenario, delivery, Stage::Claimed { scheduler: scheduler as u8 }) {
+                return None;
+            }
             claimed += 1;
         }
         Some(claimed)
+    }
+
+    /// `false` when this world has no room for another permit.
+    fn claim_one(&mut self, scenario: &Scenario, delivery: usize, stage: Stage) -> bool {
+        let room = MAX_PERMITS - scenario.permits;
+        let free = self.permits.iter().filter(|permit| **permit == Permit::FREE).count();
+        let place = self.permits.iter_mut().find(|permit| **permit == Permit::FREE);
+        let Some(place) = place.filter(|_| free > room) else { return false };
+        let expires = scenario.start_within + TIMEOUT;
+        self.store.deliveries[delivery] = Delivery::Claimed { expires };
+        *place = Permit { stage, delivery: delivery as u8, holds_claim: true, expires, ..Permit::FREE };
+        true
     }
 
     /// When the first of what waits is due.

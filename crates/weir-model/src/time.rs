@@ -30,7 +30,13 @@ impl State {
                 Stage::Taken => permit.slot.is_none_or(|start| start <= 0),
                 // Until the answer comes, the receiver is at work; the claims in a scheduler's hands are its own.
                 Stage::Sent | Stage::Claimed { .. } => false,
-                Stage::Started | Stage::Answered { .. } | Stage::Waking | Stage::Withdrawn | Stage::Released => true,
+                Stage::Boarded { .. }
+                | Stage::Declined
+                | Stage::Started
+                | Stage::Answered { .. }
+                | Stage::Waking
+                | Stage::Withdrawn
+                | Stage::Released => true,
             })
     }
 

@@ -141,7 +141,8 @@ impl State {
 
     pub(crate) fn worker_crashes(&mut self, scenario: &Scenario, permit: usize) -> bool {
         let permit = &mut self.permits[permit];
-        if matches!(permit.stage, Stage::Claimed { .. } | Stage::Published | Stage::Gone) {
+        let of_others = matches!(permit.stage, Stage::Claimed { .. } | Stage::Boarded { .. } | Stage::Declined);
+        if of_others || matches!(permit.stage, Stage::Published | Stage::Gone) {
             return false;
         }
         self.witness.crashed_after_send += u8::from(permit.awaits_record());

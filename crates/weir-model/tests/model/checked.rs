@@ -31,10 +31,20 @@ pub(crate) fn breaks(scenario: Scenario, property: &'static str) {
     assert!(violations.contains_key(property), "not violated: {property}\n{}", report(&violations));
 }
 
+/// These steps violate the property, whatever else does.
+#[track_caller]
+pub(crate) fn breaks_by(steps: &[Action], scenario: Scenario, property: &'static str) {
+    walk(scenario, HasDiscoveries::AllOf([property].into())).assert_discovery(property, steps.to_vec());
+}
+
 fn check(scenario: Scenario, until: HasDiscoveries) -> Violations {
-    let checker = Protocol::new(scenario).checker().finish_when(until).spawn_bfs().join();
+    let checker = walk(scenario, until);
     println!("{} states, {} deep", checker.unique_state_count(), checker.max_depth());
     checker.discoveries().into_iter().collect()
+}
+
+fn walk(scenario: Scenario, until: HasDiscoveries) -> impl Checker<Protocol> {
+    Protocol::new(scenario).checker().finish_when(until).spawn_bfs().join()
 }
 
 /// Each violation with the shortest way to it.
