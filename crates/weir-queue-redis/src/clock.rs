@@ -94,15 +94,20 @@ impl RedisClock {
 
     /// The part of a slot, given by the server's clock in microseconds, that lies within it whatever the error.
     pub(crate) fn narrowed(&self, shard: Shard, (start, end): (i64, i64)) -> Slot {
-        let Offset { nanos, error, .. } = &self.shards[shard.index()];
-        let ahead = self.offset() - nanos.load(Ordering::Relaxed);
         let width = (end - start).saturating_mul(1_000);
         // A slot always keeps a quarter: with a Redis further away than that, exactness has this bound.
-        let margin = (error.load(Ordering::Relaxed) + DRIFT.as_nanos() as i64).min(width * 3 / 8);
+        let error = self.shards[shard.index()].error.load(Ordering::Relaxed);
+        let margin = (error + DRIFT.as_nanos() as i64).min(width * 3 / 8);
         Slot {
-            start: Timestamp::from_nanos(start.saturating_mul(1_000) + ahead + margin),
-            end: Timestamp::from_nanos(end.saturating_mul(1_000) + ahead - margin),
+            start: Timestamp::from_nanos(self.placed(shard, start).as_nanos() + margin),
+            end: Timestamp::from_nanos(self.placed(shard, end).as_nanos() - margin),
         }
+    }
+
+    /// A time by the server's clock, in microseconds, give or take the error.
+    pub(crate) fn placed(&self, shard: Shard, micros: i64) -> Timestamp {
+        let ahead = self.offset() - self.shards[shard.index()].nanos.load(Ordering::Relaxed);
+        Timestamp::from_nanos(micros.saturating_mul(1_000) + ahead)
     }
 
     fn offset(&self) -> i64 {

@@ -97,8 +97,15 @@ impl Core {
                 back.push(delivery);
                 continue;
             }
-            let slot = issued.slots.get(index).copied().flatten();
-            let slot = slot.map(|slot| self.clock.narrowed(Shard::of(id.destination_id), slot));
+            let shard = Shard::of(id.destination_id);
+            let slot = issued.slots.get(index).copied().flatten().map(|given| {
+                let mut slot = self.clock.narrowed(shard, given);
+                if is_unlimited(&delivery) {
+                    // There is no window that a send a little too early could fill.
+                    slot.start = self.clock.placed(shard, given.0);
+                }
+                slot
+            });
             permits.push(Permit { id, slot, delivery });
         }
         for Permit { id, delivery, .. } in self.local.hand(permits).err().unwrap_or_default() {
@@ -229,6 +236,10 @@ impl Core {
             }
         }
     }
+}
+
+fn is_unlimited(delivery: &ClaimedDelivery) -> bool {
+    delivery.destination.as_ref().is_some_and(|destination| destination.settings.rate_limits.is_unlimited())
 }
 
 fn tell_of_loss(shard: Shard, lost: bool) {

@@ -18,9 +18,12 @@ use crate::{
 };
 
 /// One look per destination: its oldest due deliveries, found by its part of the due index and bounded by LIMIT, so a long
-/// backlog costs no more than a short one and no destination stands in the way of another. Rows that another process is
-/// about to claim are passed over instead of waited for. Materialized, or the planner could run the look again for each
-/// row that it updates, and claim more than the limit.
+/// backlog costs no more than a short one and no destination stands in the way of another. Materialized, or the planner could
+/// run the look again for each row that it updates, and claim more than the limit.
+///
+/// The look locks nothing, since a lock would write each row once more. Two processes claim the same rows only when a lease
+/// has ended before its run; then the later one waits, finds them gone, and comes back short. The other's publication is stale, so
+/// it gives back what it took, and wakes.
 ///
 /// What is due next comes with it, for each request: the first after `after`, which is the present, since everything due by
 /// then is claimed by this statement or by another. Should that other fail, the sweep finds what it left.
@@ -35,12 +38,11 @@ WITH request AS MATERIALIZED (
         SELECT id FROM deliveries
         WHERE destination_id = r.destination_id AND state IN (0, 2) AND next_attempt_at <= r.now
         ORDER BY next_attempt_at, id LIMIT r.most
-        FOR UPDATE SKIP LOCKED
     ) d
 ), claimed AS (
     UPDATE deliveries d
     SET state = 1, claim_epoch = claim_epoch + 1, claim_expires_at = due.expires_at, updated_at = due.now
-    FROM due WHERE d.id = due.id
+    FROM due WHERE d.id = due.id AND d.state + 0 IN (0, 2)
     RETURNING due.request, d.id, d.event_id, d.claim_epoch, d.attempts, d.created_at, d.next_attempt_at
 )
 SELECT c.request, c.next_attempt_at, c.id, c.event_id, c.claim_epoch, c.attempts, c.created_at, e.data_offset, e.body
