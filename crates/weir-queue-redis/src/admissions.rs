@@ -2,7 +2,7 @@
 //! together in the next.
 //!
 //! A lost answer means that the call may have run, and its permits may be in the delivery queue. It is repeated under its name
-//! until there is an answer: claims go back only if nothing was published.
+//! until there is an answer, or the claims have expired: they go back only if nothing was published.
 
 use std::{
     collections::HashMap,
@@ -10,7 +10,7 @@ use std::{
 };
 
 use tokio::sync::Notify;
-use weir_core::{Clock as _, DestinationId, claim::ClaimedDelivery};
+use weir_core::{Clock as _, DestinationId, Timestamp, claim::ClaimedDelivery};
 
 use crate::{
     connect::Backoff,
@@ -85,6 +85,8 @@ impl Admissions {
                 return;
             }
             tokio::time::sleep(backoff.fail()).await;
+            let now = core.clock.now();
+            open.retain(|batch| batch.lasts_beyond(now));
         }
     }
 
@@ -103,8 +105,8 @@ impl Admissions {
                     }
                 }
                 Err(error) => {
-                    tracing::debug!(%error, "could not admit deliveries");
                     if !batch.maybe_ran {
+                        tracing::warn!(%error, "could not admit deliveries");
                         batch.close_gates(core);
                     }
                     batch.maybe_ran |= matches!(error, CallError::Unknown(_));
@@ -153,6 +155,11 @@ impl Batch {
             call.deliveries(deliveries, straight, core.config.largest_inline_body);
         }
         call
+    }
+
+    /// Whether a claim has not expired: what has is resolved by the sweep.
+    fn lasts_beyond(&self, now: Timestamp) -> bool {
+        self.groups.iter().any(|(_, deliveries)| deliveries.iter().any(|delivery| delivery.expires_at > now))
     }
 
     fn close_gates(&self, core: &Core) {

@@ -11,7 +11,7 @@ use weir_core::{
     DestinationId, Limiter, Period, RateLimit, Timestamp,
     claim::ClaimedDelivery,
     limiter::{LimiterParts, UNLIMITED_SLOT_WIDTH},
-    plan::{CADENCE, LEAD, SHARES},
+    plan::{CADENCE, LAG_DEPTH, LEAD, SHARES},
 };
 use weir_queue::{SETTLE_FALLBACK, SLOT_HORIZON, WARM_FOR};
 
@@ -107,7 +107,7 @@ fn constants() -> String {
     ] {
         text += &format!("local {name} = {}\n", duration.as_micros());
     }
-    text + &format!("local KEPT_MS = {}\nlocal SHARES = {SHARES}\n", KEPT.as_millis())
+    text + &format!("local KEPT_MS = {}\nlocal SHARES = {SHARES}\nlocal LAG_DEPTH = {LAG_DEPTH}\n", KEPT.as_millis())
 }
 
 /// A call of a script on a shard.

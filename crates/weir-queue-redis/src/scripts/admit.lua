@@ -36,6 +36,9 @@ local function room_of(id, job, most)
   return math.max(most - out, 0)
 end
 
+-- The workers are behind: what is issued now would be late.
+local lagging = not straight and redis.call('XLEN', QUEUE) - redis.call('XPENDING', QUEUE, WORKERS)[1] > LAG_DEPTH
+
 local function next_free(job)
   return math.max(next_start(job.issued, now), next_start(job.slots, now))
 end
@@ -50,7 +53,7 @@ end
 
 local function admit(id, most, limits, deliveries)
   local job = load_job(id)
-  if not is_open(job, limits) then
+  if lagging or not is_open(job, limits) then
     return { 0, 0, '', 0, 0, 0 }
   end
   local room = room_of(id, job, most)

@@ -16,16 +16,29 @@ local function issue(job, warm)
   return slot_start or 0, slot_end or 0
 end
 
+-- Members of a sorted set that go in one command: what Lua can unpack, by far.
+local MOST_MEMBERS = 500
+
+local function add_all(set, scored)
+  for from = 1, #scored, 2 * MOST_MEMBERS do
+    redis.call('ZADD', set, unpack(scored, from, math.min(from + 2 * MOST_MEMBERS - 1, #scored)))
+  end
+end
+
 -- Permits go into the delivery queue, or straight to the caller, who has them all to itself then. `version` is that of the job
 -- when the destination was last seen to be neither paused nor deleted. Answers the serial of the first permit, and the starts
 -- and ends of the slots.
 local function issue_permits(id, job, version, deliveries, straight)
-  local warm, queued, first, slots = now < job.warm_until, queued_of(id), job.serial + 1, {}
+  local warm, queued, first, scored, slots = now < job.warm_until, queued_of(id), job.serial + 1, {}, {}
+  local slot_start, slot_end
   for index, delivery in ipairs(deliveries) do
     job.serial = job.serial + 1
     job.permits_until = math.max(job.permits_until, delivery.expires)
-    redis.call('ZADD', queued, delivery.expires, digits(job.serial))
-    local slot_start, slot_end = issue(job, warm)
+    scored[2 * index - 1], scored[2 * index] = delivery.expires, digits(job.serial)
+    -- Without a limit every slot is the same.
+    if index == 1 or #job.issued.lanes > 0 then
+      slot_start, slot_end = issue(job, warm)
+    end
     if straight then
       slots[index] = struct.pack('>i8i8', slot_start, slot_end)
     else
@@ -33,6 +46,7 @@ local function issue_permits(id, job, version, deliveries, straight)
       redis.call('XADD', QUEUE, '*', 'permit', permit, 'delivery', delivery.payload)
     end
   end
+  add_all(queued, scored)
   redis.call('PEXPIREAT', queued, expiry(job.permits_until))
   redis.call('SADD', BUSY, id)
   return first, table.concat(slots)

@@ -176,7 +176,7 @@ impl JobTable {
         self.ready.push_back(Permit { id, slot: cursors.issue(now, warm), delivery });
     }
 
-    /// Keeps room for a permit without a run; see [`Job::has_room_now`].
+    /// Keeps room for a permit without a run, if there is room and a slot now.
     pub fn reserve(&mut self, now: Timestamp, destination: &Destination) -> bool {
         if self.closed || self.depth() > LAG_DEPTH {
             return false;
