@@ -4,13 +4,10 @@
 //! A lost answer means that the call may have run, and its permits may be in the delivery queue. It is repeated under its name
 //! until there is an answer, or the claims have expired: they go back only if nothing was published.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::collections::HashMap;
 
-use tokio::sync::Notify;
 use weir_core::{Clock as _, DestinationId, Timestamp, claim::ClaimedDelivery};
+use weir_queue::Mailbox;
 
 use crate::{
     connect::Backoff,
@@ -27,43 +24,25 @@ type Group = (DestinationId, Vec<ClaimedDelivery>);
 
 #[derive(Default)]
 pub(crate) struct Admissions {
-    waiting: Mutex<Vec<ClaimedDelivery>>,
-    added: Notify,
-    declined: Mutex<Vec<ClaimedDelivery>>,
-    declining: Notify,
-}
-
-// A panic while a lock is held is a bug already reported; what is in there is whole between two calls.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    waiting: Mailbox<ClaimedDelivery>,
+    declined: Mailbox<ClaimedDelivery>,
 }
 
 impl Admissions {
     pub(crate) fn add(&self, deliveries: Vec<ClaimedDelivery>) {
-        lock(&self.waiting).extend(deliveries);
-        self.added.notify_one();
+        self.waiting.add(deliveries);
     }
 
     /// What could not be admitted.
     pub(crate) async fn declined(&self) -> Vec<ClaimedDelivery> {
-        loop {
-            let declined = std::mem::take(&mut *lock(&self.declined));
-            if !declined.is_empty() {
-                return declined;
-            }
-            self.declining.notified().await;
-        }
+        self.declined.take().await
     }
 
     /// Admits, for ever.
     pub(crate) async fn run(&self, core: &Core) {
         loop {
-            let waiting = std::mem::take(&mut *lock(&self.waiting));
-            if waiting.is_empty() {
-                self.added.notified().await;
-                continue;
-            }
-            self.admit(core, waiting).await;
+            let deliveries = self.waiting.take().await;
+            self.admit(core, deliveries).await;
         }
     }
 
@@ -101,7 +80,7 @@ impl Admissions {
                     let known = !batch.maybe_ran || answered.generation == batch.generation;
                     let declined = sort_out(core, batch.groups, answered, straight);
                     if known {
-                        self.give_back(declined);
+                        self.declined.add(declined);
                     }
                 }
                 Err(error) => {
@@ -114,17 +93,10 @@ impl Admissions {
                     if batch.maybe_ran && !straight {
                         open.push(batch);
                     } else {
-                        self.give_back(batch.groups.into_iter().flat_map(|(_, deliveries)| deliveries).collect());
+                        self.declined.add(batch.groups.into_iter().flat_map(|(_, deliveries)| deliveries).collect());
                     }
                 }
             }
-        }
-    }
-
-    fn give_back(&self, declined: Vec<ClaimedDelivery>) {
-        if !declined.is_empty() {
-            lock(&self.declined).extend(declined);
-            self.declining.notify_one();
         }
     }
 }

@@ -14,8 +14,9 @@
 //!               └──── hand_back ──▶ gone  withdrawn, its claim released: not sent
 //! ```
 //!
-//! A backlog is published by runs. A delivery that is new, to a destination without a backlog, needs none: it is claimed as it is stored, for room that was kept ([`Schedule::reserve`]), and admitted after the commit
-//! ([`Schedule::admit`]). It takes the next slot off the same cursors.
+//! A backlog is published by runs. A delivery that is new, to a destination without a backlog, needs none: it is claimed as it
+//! is stored, for room that was kept ([`Schedule::reserve`]), and admitted after the commit ([`Schedule::admit`]). It takes
+//! the next slot off the same cursors.
 //!
 //! Two sets of cursors keep each destination. `issued` paces how fast permits are published; `slots` hands out the
 //! intervals in which sends start. They differ only by permits published without a slot: to a destination that is *cold*
@@ -24,11 +25,13 @@
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod mailbox;
 pub mod memory;
 
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
+pub use mailbox::Mailbox;
 use weir_core::{
     Destination, DestinationId, Limiter, RateLimits, Slot, Timestamp, claim::ClaimedDelivery, plan::NextRun,
 };

@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 use weir_core::{Clock, Destination, DestinationId, Timestamp, claim::ClaimedDelivery};
 
 use crate::{
-    DueJobs, Edit, Permit, PermitId, Permits, Publication, Published, QueueResult, Schedule, SlotAnswer, Wake,
+    DueJobs, Edit, Mailbox, Permit, PermitId, Permits, Publication, Published, QueueResult, Schedule, SlotAnswer, Wake,
 };
 
 /// The schedule, permits and delivery queue of one process.
@@ -29,30 +29,18 @@ pub struct MemoryQueue {
     /// Permits were published.
     published: Notify,
     /// Deliveries that could not be admitted.
-    declined: Mutex<Vec<ClaimedDelivery>>,
-    declining: Notify,
+    declined: Mailbox<ClaimedDelivery>,
 }
 
 impl MemoryQueue {
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         let table = Mutex::new(JobTable::new(clock.now()));
-        Self {
-            table,
-            clock,
-            rescheduled: Notify::new(),
-            published: Notify::new(),
-            declined: Mutex::default(),
-            declining: Notify::new(),
-        }
+        Self { table, clock, rescheduled: Notify::new(), published: Notify::new(), declined: Mailbox::default() }
     }
 
     // A panic while the lock is held is a bug already reported; the table is still the best state there is.
     fn table(&self) -> MutexGuard<'_, JobTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn take_declined(&self) -> Vec<ClaimedDelivery> {
-        std::mem::take(&mut self.declined.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Changes the table, and tells the scheduler when the earliest due time moved forward.
@@ -143,20 +131,11 @@ impl Schedule for MemoryQueue {
         let declined: Vec<ClaimedDelivery> = self
             .change(|table, now| deliveries.into_iter().filter_map(|delivery| table.admit(now, delivery)).collect());
         self.published.notify_one();
-        if !declined.is_empty() {
-            self.declined.lock().unwrap_or_else(PoisonError::into_inner).extend(declined);
-            self.declining.notify_one();
-        }
+        self.declined.add(declined);
     }
 
     async fn declined(&self) -> Vec<ClaimedDelivery> {
-        loop {
-            let declined = self.take_declined();
-            if !declined.is_empty() {
-                return declined;
-            }
-            self.declining.notified().await;
-        }
+        self.declined.take().await
     }
 }
 

@@ -1,7 +1,8 @@
 //! The scheduler: decides how many attempts of each destination may be published, and when to look again.
 //!
 //! [`Scheduler`] runs due jobs in batches: claim leases, read limits, decide ([`weir_core::plan`]), claim deliveries in the
-//! store, publish with slots. New deliveries of idle destinations need no run: they go by the [`Express`]. [`Sweeper`] makes the store the outbox: whatever a crash left without a job gets one.
+//! store, publish with slots. New deliveries to destinations without a backlog need no run: they go by the [`Express`].
+//! [`Sweeper`] makes the store the outbox: whatever a crash left without a job gets one.
 
 mod backoff;
 mod express;

@@ -197,16 +197,15 @@ impl Waiting {
             return None;
         }
         let bulk = self.urgent.is_empty() || self.bulk_next && self.has_bulk();
-        let urgent = !bulk;
-        self.bulk_next = urgent;
+        self.bulk_next = !bulk;
         let mut group = Group::default();
-        if urgent {
-            group.fill(&mut self.urgent, usize::MAX);
-        } else {
+        if bulk {
             // Neither kind fills a group that both wait for.
             let ingests = if self.results.is_empty() { MAX_BULK_ROWS } else { MAX_BULK_ROWS / 2 };
             group.fill(&mut self.ingests, ingests);
             group.fill(&mut self.results, group.rows + RESULTS_PER_STEP);
+        } else {
+            group.fill(&mut self.urgent, usize::MAX);
         }
         Some(group)
     }

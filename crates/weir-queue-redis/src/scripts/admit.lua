@@ -6,8 +6,9 @@
 --         forgets the one before; a name that no other call has; 1 when the call is a repetition; then for each destination:
 --         its id, how many permits may be out, limits as a list of: limit, period, burst, deliveries as a list of: when the claim
 --         expires, and the delivery unless the caller takes it
--- Answer  the generation, that of the call which ran; for each destination: permits issued, the serial of the first, their slots (start and end, packed)
---         when the caller takes them, the job's version, how many more there is room for, when the next slot is free
+-- Answer  the generation, that of the call which ran; for each destination: permits issued, the serial of the first, their
+--         slots (start and end, packed) when the caller takes them, the job's version, how many more there is room for, when
+--         the next slot is free
 
 local straight, caller, name, repeated = number() == 1, text(), text(), number() == 1
 local admitted_by = SHARD .. ':admitted:' .. caller
