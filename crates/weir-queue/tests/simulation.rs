@@ -16,7 +16,7 @@ use weir_core::{
     DeliveryId, DestinationId, EventId, Limiter, Period, RateLimit, RateLimits, Slot, Timestamp,
     claim::{Claim, ClaimedBody, ClaimedDelivery},
     event::EventBody,
-    plan::{self, Allowance, Observed},
+    plan::{self, Allowance, NextRun, Observed},
 };
 use weir_queue::{
     Edit, PermitId, Publication, Published, SlotAnswer, Wake,
@@ -376,6 +376,40 @@ fn a_stop_and_restart_of_the_job_brings_no_second_burst() {
     simulation.run_for(Duration::from_secs(1_000));
     assert_eq!((simulation.sends.len(), simulation.backlog), (6_000, 0));
     assert_eq!(simulation.table.depths(), Depths::default());
+}
+
+#[test]
+fn a_stopped_job_is_forgotten_only_after_its_window_has_passed() {
+    let [hourly, brief] = [1, 2].map(|number| DestinationId::from_bytes([number; 16]));
+    let mut table = JobTable::new(START);
+    let mut publish_one = |id, period, next| {
+        table.wake(Wake { destination_id: id, due: START });
+        let lease = table.claim_due(START, 1, LEASE).remove(0);
+        let limits = limits(&[(1, period)]);
+        let mut delivery = delivery(START);
+        delivery.claim.destination_id = id;
+        let recovered = Some(Limiter::new(&limits));
+        let publication = Publication { lease, limits, recovered, deliveries: vec![delivery], next };
+        assert!(matches!(table.publish(START, publication), Published::Done));
+        let permit = table.take(1).remove(0);
+        assert!(matches!(table.take_slot(START, permit.id, true), SlotAnswer::Granted(_)));
+        table.settle(START, permit.id);
+    };
+    publish_one(hourly, Period::Hour, NextRun::Stop);
+    publish_one(brief, Period::Second, NextRun::Stop);
+    // Of so many jobs the idle ones are forgotten, as far as that changes nothing.
+    let later = START + Duration::from_secs(600);
+    for number in 0..25_000u128 {
+        let far = later + Duration::from_secs(3_600);
+        table.wake(Wake { destination_id: DestinationId::new(later, number), due: far });
+    }
+    assert!(table.claim_due(later, 1, LEASE).is_empty());
+    let mut knows_cursors = |id| {
+        table.wake(Wake { destination_id: id, due: later });
+        table.claim_due(later, 1, LEASE).remove(0).issued.is_some()
+    };
+    assert!(!knows_cursors(brief), "the store can bring these back");
+    assert!(knows_cursors(hourly), "its window still counts the send");
 }
 
 #[test]

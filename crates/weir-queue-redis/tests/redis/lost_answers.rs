@@ -11,6 +11,7 @@ use std::{
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
+    sync::Mutex,
 };
 use weir_core::{Clock as _, Destination, Timestamp, plan::NextRun};
 use weir_queue::{Permit, Permits as _, Published, Schedule as _, SlotAnswer, conformance::settings};
@@ -24,12 +25,18 @@ const MARKED: Timestamp = Timestamp::from_nanos(4_102_444_800_123_456_000);
 
 /// Passes everything on, but cuts a connection instead of passing on the answer to a marked publication, `lost` times.
 async fn proxy(server: &Server, lost: Arc<AtomicUsize>) -> String {
+    proxy_with_door(server, lost, Arc::default()).await
+}
+
+/// Makes no connection while the door is locked.
+async fn proxy_with_door(server: &Server, lost: Arc<AtomicUsize>, door: Arc<Mutex<()>>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let port = server.port();
     tokio::spawn(async move {
         loop {
             let (client, _) = listener.accept().await.unwrap();
+            drop(door.lock().await);
             let server = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
             tokio::spawn(pass_on(client, server, lost.clone()));
         }
@@ -102,6 +109,33 @@ async fn a_publication_that_is_never_answered_stays_unknown() {
     let (_server, queue, published) = publish_losing(3, false).await;
     assert!(matches!(published, Published::Unknown), "{published:?}");
     assert_eq!(queue.depths().await.unwrap().entries, 3, "which is why its claims must not be given back");
+}
+
+#[tokio::test]
+async fn a_repeat_that_is_refused_leaves_the_publication_unknown() {
+    let server = Server::start().await;
+    let (lost, door) = (Arc::new(AtomicUsize::new(1)), Arc::new(Mutex::default()));
+    let url = proxy_with_door(&server, lost.clone(), door.clone()).await;
+    let queue = support::open(RedisConfig::new(Topology::Single(url))).await;
+    // The server knows the script from then on; or the answer lost were that it does not.
+    let other = support::open(server.config()).await;
+    hand_back_all(&other, permits(&other, 1).await).await;
+    wake(&queue, destination(1)).await.unwrap();
+    let mut first = publication(&queue, claim(&queue).await, 3, NextRun::Stop);
+    first.deliveries[0].expires_at = MARKED;
+    let locked = door.lock().await;
+    let another_run = async {
+        eventually("the answer is lost", async || lost.load(Ordering::Relaxed) == 0).await;
+        wake(&other, destination(1)).await.unwrap();
+        let second = publication(&other, claim(&other).await, 0, NextRun::Stop);
+        other.publish(vec![second]).await.unwrap();
+        // Only now can the first be repeated: its lease is gone, and its name is no longer the last.
+        drop(locked);
+    };
+    let (published, ()) = tokio::join!(queue.publish(vec![first]), another_run);
+    let published = published.unwrap().remove(0);
+    assert!(matches!(published, Published::Unknown), "{published:?}");
+    assert_eq!(other.depths().await.unwrap().entries, 3, "which is why its claims must not be given back");
 }
 
 #[tokio::test]

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use weir_core::{claim::ClaimedBody, event::EventBody, plan::NextRun};
-use weir_queue::{Permits as _, Schedule as _};
+use weir_core::{Limiter, Period, RateLimit, RateLimits, claim::ClaimedBody, event::EventBody, plan::NextRun};
+use weir_queue::{Permits as _, Schedule as _, SlotAnswer};
 use weir_queue_redis::{Depths, RedisConfig};
 
 use crate::support::{self, Server, claim, delivery, destination, eventually, permits, publication, take, wake};
@@ -26,6 +26,24 @@ async fn nothing_is_left_when_everything_is_settled() {
         let redis::Value::Int(left) = server.command(&["TTL", &key]).await else { panic!("a number") };
         assert!((0..120).contains(&left), "{key} stays for {left} s");
     }
+}
+
+#[tokio::test]
+async fn a_stopped_job_is_kept_until_its_longest_window_has_passed() {
+    let server = Server::start().await;
+    let queue = support::open(server.config()).await;
+    wake(&queue, destination(1)).await.unwrap();
+    let mut publication = publication(&queue, claim(&queue).await, 1, NextRun::Stop);
+    publication.limits = RateLimits::new(RateLimit::new(1, Period::Hour).into_iter().collect()).unwrap();
+    publication.recovered = Some(Limiter::new(&publication.limits));
+    queue.publish(vec![publication]).await.unwrap();
+    let permit = take(&queue, 1).await.remove(0);
+    assert!(matches!(queue.take_slot(permit.id, true).await.unwrap(), SlotAnswer::Granted(_)));
+    queue.settle(&[permit.id]).await.unwrap();
+    let kept = keys(&server, "*:job:dst_*").await;
+    assert_eq!(kept.len(), 1);
+    let redis::Value::Int(left) = server.command(&["TTL", &kept[0]]).await else { panic!("a number") };
+    assert!(left >= 3_600, "its cursor is forgotten in {left} s, and the hour begins anew");
 }
 
 async fn keys(server: &Server, pattern: &str) -> Vec<String> {

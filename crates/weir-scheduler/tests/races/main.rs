@@ -1,0 +1,171 @@
+//! Races between the store, the schedule and those who die between them: the real scheduler, sweep and in-process queue, in
+//! simulated time.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod store;
+
+use std::{future::pending, sync::Arc, time::Duration};
+
+use tokio::{
+    task::JoinSet,
+    time::{Instant, timeout},
+};
+use weir_core::{Clock, Period, RateLimits, Timestamp};
+use weir_queue::{Permit, Permits as _, Schedule as _, SlotAnswer, Wake, memory::MemoryQueue};
+use weir_scheduler::{Scheduler, Sweeper};
+use weir_store::{ClaimRequest, Outbox as _, SendHistory};
+
+use crate::store::{TestStore, destination, limits};
+
+const START: Timestamp = Timestamp::from_secs(1_800_000_000);
+/// Longer than anything here takes, recovered claims included.
+const LONG: Duration = Duration::from_secs(300);
+
+/// Tokio's clock, which the test pauses: it moves when everything waits.
+struct SimulatedClock {
+    started: Instant,
+}
+
+impl Clock for SimulatedClock {
+    fn now(&self) -> Timestamp {
+        START + self.started.elapsed()
+    }
+
+    fn wall(&self) -> Timestamp {
+        self.now()
+    }
+}
+
+/// A store, a queue, and what runs on them; it stops with the test.
+struct World {
+    store: Arc<TestStore>,
+    queue: Arc<MemoryQueue>,
+    clock: Arc<dyn Clock>,
+    running: JoinSet<()>,
+}
+
+impl World {
+    /// With destination 1.
+    fn new(rate_limits: RateLimits, history: SendHistory) -> Self {
+        let clock: Arc<dyn Clock> = Arc::new(SimulatedClock { started: Instant::now() });
+        let store = Arc::new(TestStore::default());
+        store.create(destination(1), rate_limits, history);
+        Self { store, queue: Arc::new(MemoryQueue::new(clock.clone())), clock, running: JoinSet::new() }
+    }
+
+    fn start_scheduler(&mut self) {
+        let scheduler = Scheduler::new(self.store.clone(), self.queue.clone(), self.clock.clone());
+        self.running.spawn(async move { scheduler.run(pending()).await });
+    }
+
+    fn start_sweeper(&mut self) {
+        let sweeper = Sweeper::new(self.store.clone(), self.queue.clone(), self.clock.clone());
+        self.running.spawn(async move { sweeper.run(pending()).await });
+    }
+
+    async fn wake(&self) {
+        self.queue.wake(&[Wake { destination_id: destination(1), due: self.clock.now() }]).await.unwrap();
+    }
+
+    async fn permit(&self) -> Permit {
+        let mut permits = timeout(LONG, self.queue.take(1)).await.expect("a permit is published").unwrap();
+        permits.remove(0)
+    }
+
+    async fn assert_no_more_permits(&self) {
+        // Nobody settles the one that was published: a sweep would find it after its claim has expired.
+        let taken = timeout(Duration::from_secs(60), self.queue.take(1)).await;
+        assert!(taken.is_err(), "nothing else should be published: {taken:?}");
+    }
+
+    /// When the send of this permit may start.
+    async fn start_of(&self, permit: &Permit) -> Timestamp {
+        match self.queue.take_slot(permit.id, false).await.unwrap() {
+            SlotAnswer::Granted(slot) => slot.start,
+            SlotAnswer::Withdrawn => panic!("the permit should be good"),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_committed_before_the_start_and_never_woken_is_sent_at_once() {
+    let mut world = World::new(RateLimits::UNLIMITED, SendHistory::default());
+    world.store.post(destination(1), START);
+    world.start_scheduler();
+    world.start_sweeper();
+    world.permit().await;
+    assert!(world.clock.now() < START + Duration::from_secs(1), "the first sweep is at the start");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_commit_whose_wake_is_lost_is_found_by_the_next_sweep() {
+    let mut world = World::new(RateLimits::UNLIMITED, SendHistory::default());
+    world.start_scheduler();
+    world.start_sweeper();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let committed_at = world.clock.now();
+    world.store.post(destination(1), committed_at);
+    world.permit().await;
+    assert!(world.clock.now() <= committed_at + Duration::from_secs(5), "a sweep every five seconds");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_scheduler_claimed_and_never_published_is_sent_after_its_claim_expires() {
+    let mut world = World::new(RateLimits::UNLIMITED, SendHistory::default());
+    world.store.post(destination(1), START);
+    world.wake().await;
+    // A scheduler that dies between claim and publish.
+    assert_eq!(world.queue.claim_due(1, Duration::from_secs(4)).await.unwrap().leases.len(), 1);
+    let expires_at = START + Duration::from_secs(75);
+    let request = ClaimRequest { destination_id: destination(1), limit: 1, expires_at, durable: false };
+    assert_eq!(world.store.claim(vec![request], START).await.unwrap()[0].deliveries.len(), 1);
+    world.start_scheduler();
+    world.start_sweeper();
+    let permit = world.permit().await;
+    assert!(world.clock.now() > expires_at, "the dead might have published it until then");
+    assert!(permit.delivery.claim.epoch > 1, "under a claim of its own");
+    assert_eq!(permit.delivery.attempts, 1, "an attempt that nobody recorded counts");
+    world.assert_no_more_permits().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_two_schedulers_that_run_one_job_the_late_one_gives_its_claims_back() {
+    let mut world = World::new(RateLimits::UNLIMITED, SendHistory::default());
+    world.store.post(destination(1), START);
+    // Longer than the lease: the other scheduler runs the job meanwhile, finds nothing due, and stops it.
+    world.store.delay_the_next_claim(Duration::from_secs(6));
+    world.start_scheduler();
+    world.start_scheduler();
+    world.wake().await;
+    let permit = world.permit().await;
+    assert_eq!(world.store.released(), 1, "the late one published nothing");
+    assert_eq!((permit.delivery.claim.epoch, permit.delivery.attempts), (2, 0), "nothing was sent on the first claim");
+    world.assert_no_more_permits().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queue_that_comes_back_empty_continues_after_the_last_recorded_send() {
+    let last_sent_at = START - Duration::from_secs(20);
+    let history = SendHistory { last_sent_at: Some(last_sent_at), unsettled: false };
+    let mut world = World::new(limits(1, Period::Minute), history);
+    world.store.post(destination(1), START);
+    world.start_scheduler();
+    world.start_sweeper();
+    let permit = world.permit().await;
+    assert_eq!(world.start_of(&permit).await, last_sent_at + Period::Minute.window() + Period::Minute.slot_width());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queue_that_comes_back_empty_lets_the_permits_of_before_pass() {
+    let history = SendHistory { last_sent_at: None, unsettled: true };
+    let mut world = World::new(limits(1, Period::Second), history);
+    world.store.post(destination(1), START);
+    world.start_scheduler();
+    world.start_sweeper();
+    let permit = world.permit().await;
+    // A worker that has not heard of the loss sends for three seconds at most.
+    let last_old_start = START + Duration::from_secs(3);
+    let spacing = Period::Second.window() + Period::Second.slot_width();
+    assert_eq!(world.start_of(&permit).await, last_old_start + spacing);
+}

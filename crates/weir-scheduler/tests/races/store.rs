@@ -1,0 +1,314 @@
+//! A store that keeps just what scheduler and sweep ask for: waiting deliveries, claims, and the last sends.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use weir_core::{
+    DeliveryId, Destination, DestinationId, EventId, Period, RateLimit, RateLimits, Timestamp,
+    claim::{Claim, ClaimedBody, ClaimedDelivery},
+    delivery::Delivery,
+    destination::Settings,
+    event::{Event, EventBody},
+    retry::RetryPolicy,
+    signing::Secret,
+};
+use weir_store::{
+    AttemptResult, ClaimRequest, Claims, DeliveryAction, DeliveryDetail, DeliveryFilter, DestinationCounts,
+    DestinationPatch, Destinations, DueDestination, EventFilter, Express, History, Ingest, IngestRefusal, Ingested,
+    LimitChange, NewEvent, Outbox, Page, PageRequest, Recovered, Results, SendHistory, SendRecord, Settlement,
+    StoreResult,
+};
+
+pub(crate) fn destination(number: u8) -> DestinationId {
+    DestinationId::from_bytes([number; 16])
+}
+
+pub(crate) fn limits(limit: u32, period: Period) -> RateLimits {
+    RateLimits::new(RateLimit::new(limit, period).into_iter().collect()).unwrap()
+}
+
+/// One delivery, waiting or claimed.
+struct Row {
+    id: DeliveryId,
+    destination_id: DestinationId,
+    due: Timestamp,
+    attempts: u32,
+    epoch: i64,
+    /// When the claim expires, while there is one.
+    claimed_until: Option<Timestamp>,
+}
+
+#[derive(Default)]
+struct Record {
+    destinations: HashMap<DestinationId, Arc<Destination>>,
+    history: HashMap<DestinationId, SendHistory>,
+    rows: Vec<Row>,
+    released: u64,
+}
+
+#[derive(Default)]
+pub(crate) struct TestStore {
+    record: Mutex<Record>,
+    /// How long the answer to the next claim takes.
+    next_claim_takes: Mutex<Duration>,
+}
+
+impl TestStore {
+    fn record(&self) -> MutexGuard<'_, Record> {
+        self.record.lock().unwrap()
+    }
+
+    /// A destination of which the store knows these sends.
+    pub(crate) fn create(&self, id: DestinationId, rate_limits: RateLimits, history: SendHistory) {
+        let settings = Settings {
+            url: "https://example.com/".parse().unwrap(),
+            name: String::new(),
+            tenant: "default".to_owned(),
+            event_types: Vec::new(),
+            rate_limits,
+            max_in_flight: 64,
+            timeout_ms: 15_000,
+            retry: RetryPolicy::default(),
+            headers: Vec::new(),
+            secret: Secret::from_bytes(vec![7; 32]).unwrap(),
+            paused: false,
+        };
+        let destination = Destination {
+            id,
+            created_at: Timestamp::MIN,
+            updated_at: Timestamp::MIN,
+            settings,
+            paused_reason: None,
+            held_until: None,
+            held_reason: None,
+        };
+        let mut record = self.record();
+        record.destinations.insert(id, Arc::new(destination));
+        record.history.insert(id, history);
+    }
+
+    /// Commits a delivery. Nobody is woken.
+    pub(crate) fn post(&self, to: DestinationId, due: Timestamp) {
+        let mut record = self.record();
+        let number = record.rows.len() as u8;
+        let id = DeliveryId::from_bytes([number; 16]);
+        record.rows.push(Row { id, destination_id: to, due, attempts: 0, epoch: 0, claimed_until: None });
+    }
+
+    /// The next claim is made at once, but answered this much later.
+    pub(crate) fn delay_the_next_claim(&self, by: Duration) {
+        *self.next_claim_takes.lock().unwrap() = by;
+    }
+
+    /// Claims that were given back.
+    pub(crate) fn released(&self) -> u64 {
+        self.record().released
+    }
+}
+
+impl Record {
+    fn claim(&mut self, request: &ClaimRequest, now: Timestamp) -> Claims {
+        let is_waiting = |row: &&mut Row| row.destination_id == request.destination_id && row.claimed_until.is_none();
+        let mut claims = Claims::default();
+        for row in self.rows.iter_mut().filter(is_waiting) {
+            if row.due > now || claims.deliveries.len() == request.limit as usize {
+                claims.next_due = Some(claims.next_due.map_or(row.due, |due| due.min(row.due)));
+                continue;
+            }
+            row.epoch += 1;
+            row.claimed_until = Some(request.expires_at);
+            claims.deliveries.push(ClaimedDelivery {
+                claim: Claim { delivery_id: row.id, destination_id: row.destination_id, epoch: row.epoch },
+                event_id: EventId::from_bytes(*row.id.as_bytes()),
+                event_created_at: now,
+                attempts: row.attempts,
+                body: ClaimedBody::Inline(EventBody::stored(Bytes::from_static(b"{}"), 0)),
+                expires_at: request.expires_at,
+                destination: None,
+            });
+        }
+        claims
+    }
+}
+
+#[async_trait]
+impl Outbox for TestStore {
+    async fn claim(&self, requests: Vec<ClaimRequest>, now: Timestamp) -> StoreResult<Vec<Claims>> {
+        let claims = {
+            let mut record = self.record();
+            requests.iter().map(|request| record.claim(request, now)).collect()
+        };
+        let takes = std::mem::take(&mut *self.next_claim_takes.lock().unwrap());
+        tokio::time::sleep(takes).await;
+        Ok(claims)
+    }
+
+    async fn release(&self, claims: Vec<Claim>, _now: Timestamp) -> StoreResult<u64> {
+        let mut record = self.record();
+        let mut released = 0;
+        for claim in claims {
+            let held = |row: &&mut Row| row.id == claim.delivery_id && row.epoch == claim.epoch;
+            if let Some(row) = record.rows.iter_mut().find(held)
+                && row.claimed_until.take().is_some()
+            {
+                released += 1;
+            }
+        }
+        record.released += released;
+        Ok(released)
+    }
+
+    async fn due_destinations(
+        &self,
+        before: Timestamp,
+        after: Option<DestinationId>,
+        limit: u32,
+    ) -> StoreResult<Vec<DueDestination>> {
+        let mut due: Vec<DueDestination> = Vec::new();
+        for row in self.record().rows.iter().filter(|row| row.claimed_until.is_none() && row.due < before) {
+            match due.iter_mut().find(|due| due.destination_id == row.destination_id) {
+                Some(first) => first.due = first.due.min(row.due),
+                None => due.push(DueDestination { destination_id: row.destination_id, due: row.due }),
+            }
+        }
+        due.sort_by_key(|due| due.destination_id);
+        due.retain(|due| after.is_none_or(|after| due.destination_id > after));
+        due.truncate(limit as usize);
+        Ok(due)
+    }
+
+    async fn recover_claims(&self, now: Timestamp, all: bool, limit: u32) -> StoreResult<Recovered> {
+        let mut record = self.record();
+        let abandoned = |row: &&mut Row| row.claimed_until.is_some_and(|until| all || until < now);
+        let mut retried = 0;
+        for row in record.rows.iter_mut().filter(abandoned).take(limit as usize) {
+            (row.claimed_until, row.due) = (None, now);
+            row.attempts += 1;
+            retried += 1;
+        }
+        Ok(Recovered { retried, ..Recovered::default() })
+    }
+
+    async fn send_history(&self, ids: &[DestinationId]) -> StoreResult<Vec<SendHistory>> {
+        let record = self.record();
+        Ok(ids.iter().map(|id| record.history.get(id).copied().unwrap_or_default()).collect())
+    }
+}
+
+fn unasked<T>() -> T {
+    unimplemented!("neither scheduler nor sweep asks for it")
+}
+
+#[async_trait]
+impl Destinations for TestStore {
+    async fn destinations(&self, ids: &[DestinationId]) -> StoreResult<Vec<Option<Arc<Destination>>>> {
+        let record = self.record();
+        Ok(ids.iter().map(|id| record.destinations.get(id).cloned()).collect())
+    }
+
+    async fn create_destination(&self, _: Destination) -> StoreResult<Arc<Destination>> {
+        unasked()
+    }
+
+    async fn destination(&self, _: DestinationId) -> StoreResult<Option<Arc<Destination>>> {
+        unasked()
+    }
+
+    async fn list_destinations(&self, _: Option<&str>, _: PageRequest) -> StoreResult<Page<Arc<Destination>>> {
+        unasked()
+    }
+
+    async fn patch_destination(&self, _: DestinationPatch) -> StoreResult<Option<Arc<Destination>>> {
+        unasked()
+    }
+
+    async fn pause_destination(&self, _: DestinationId, _: &str, _: Timestamp) -> StoreResult<bool> {
+        unasked()
+    }
+
+    async fn hold_destination(&self, _: DestinationId, _: Timestamp, _: &str) -> StoreResult<()> {
+        unasked()
+    }
+
+    async fn delete_destination(&self, _: DestinationId, _: Timestamp) -> StoreResult<bool> {
+        unasked()
+    }
+
+    async fn destination_counts(&self, _: DestinationId) -> StoreResult<DestinationCounts> {
+        unasked()
+    }
+
+    async fn recent_sends(&self, _: DestinationId, _: Timestamp, _: Duration) -> StoreResult<u64> {
+        unasked()
+    }
+
+    async fn limit_changes(&self, _: DestinationId) -> StoreResult<Vec<LimitChange>> {
+        unasked()
+    }
+}
+
+#[async_trait]
+impl Ingest for TestStore {
+    async fn ingest(&self, _: Vec<NewEvent>) -> StoreResult<Vec<Result<Ingested, IngestRefusal>>> {
+        unasked()
+    }
+
+    fn connect(&self, _: Arc<dyn Express>) {
+        unasked()
+    }
+}
+
+#[async_trait]
+impl Results for TestStore {
+    async fn settle(&self, _: Vec<AttemptResult>) -> StoreResult<Vec<Settlement>> {
+        unasked()
+    }
+
+    async fn retry_delivery(&self, _: DeliveryId, _: Timestamp) -> StoreResult<DeliveryAction> {
+        unasked()
+    }
+
+    async fn cancel_delivery(&self, _: DeliveryId, _: Timestamp) -> StoreResult<DeliveryAction> {
+        unasked()
+    }
+}
+
+#[async_trait]
+impl History for TestStore {
+    async fn event(&self, _: EventId) -> StoreResult<Option<Event>> {
+        unasked()
+    }
+
+    async fn event_deliveries(&self, _: EventId) -> StoreResult<Vec<Delivery>> {
+        unasked()
+    }
+
+    async fn list_events(&self, _: &EventFilter, _: PageRequest) -> StoreResult<Page<Event>> {
+        unasked()
+    }
+
+    async fn delivery(&self, _: DeliveryId) -> StoreResult<Option<DeliveryDetail>> {
+        unasked()
+    }
+
+    async fn list_deliveries(&self, _: &DeliveryFilter, _: PageRequest) -> StoreResult<Page<Delivery>> {
+        unasked()
+    }
+
+    async fn sends(&self, _: DestinationId, _: Timestamp, _: Timestamp) -> StoreResult<Vec<SendRecord>> {
+        unasked()
+    }
+
+    async fn destination_existed(&self, _: DestinationId) -> StoreResult<bool> {
+        unasked()
+    }
+
+    async fn check(&self) -> StoreResult<()> {
+        unasked()
+    }
+}
