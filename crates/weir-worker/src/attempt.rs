@@ -217,3 +217,6 @@ fn closed_each_time() -> Wire {
     let error = "each connection was closed before the request could be sent".to_owned();
     Wire::Unreachable(Unreachable { failure: Failure::Connect, error })
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,86 @@
+//! When an attempt must not leave any more.
+
+use std::{sync::atomic::AtomicBool, time::Duration};
+
+use bytes::Bytes;
+use tokio::{net::TcpListener, time::Instant};
+use weir_core::{
+    DeliveryId, Destination, EventId, Limiter, RateLimits, Timestamp, address::AddressPolicy, claim::ClaimedBody,
+    plan::NextRun,
+};
+use weir_queue::{
+    Permits as _, Publication, Published, Schedule as _, Wake, conformance::settings, memory::MemoryQueue,
+};
+
+use super::*;
+use crate::outbound::{Target, TlsRoots};
+
+struct TestClock(Instant);
+
+impl Clock for TestClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_secs(1_000_000) + self.0.elapsed()
+    }
+
+    fn wall(&self) -> Timestamp {
+        self.now()
+    }
+}
+
+/// An attempt of a permit whose claim expires so long from now, at a receiver that closes every connection.
+async fn attempt(expires_in: Duration) -> (Ended, Arc<MemoryQueue>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap()).parse().unwrap();
+    tokio::spawn(async move {
+        while let Ok((connection, _)) = listener.accept().await {
+            drop(connection);
+        }
+    });
+    let clock: Arc<dyn Clock> = Arc::new(TestClock(Instant::now()));
+    let queue = Arc::new(MemoryQueue::new(clock.clone()));
+    let policy = AddressPolicy { allow_http: true, allow_networks: vec!["127.0.0.0/8".parse().unwrap()] };
+    let attempter = Attempter {
+        queue: queue.clone(),
+        clock: clock.clone(),
+        outbound: Arc::new(Outbound::new(policy, TlsRoots::none(), clock.clone())),
+        meters: Meters::new(),
+        stopping: Arc::new(AtomicBool::new(false)),
+    };
+    let mut destination: Destination = settings(&RateLimits::UNLIMITED, 64);
+    destination.settings.url = url;
+    let now = clock.now();
+    queue.wake(&[Wake { destination_id: destination.id, due: now }]).await.unwrap();
+    let lease = queue.claim_due(1, Duration::from_secs(4)).await.unwrap().leases.remove(0);
+    let body = EventBody::stored(Bytes::from_static(b"{}"), 0);
+    let delivery = ClaimedDelivery {
+        claim: Claim { delivery_id: DeliveryId::from_bytes([1; 16]), destination_id: destination.id, epoch: 1 },
+        event_id: EventId::from_bytes([1; 16]),
+        event_created_at: now,
+        attempts: 0,
+        body: ClaimedBody::Inline(body.clone()),
+        expires_at: now + expires_in,
+        destination: None,
+    };
+    let limits = RateLimits::UNLIMITED;
+    let recovered = Some(Limiter::new(&limits));
+    let publication = Publication { lease, limits, recovered, deliveries: vec![delivery], next: NextRun::Stop };
+    assert!(matches!(queue.publish(vec![publication]).await.unwrap()[..], [Published::Done]));
+    let permit = queue.take(1).await.unwrap().remove(0);
+    let target = Target::new(&destination.settings.url, &[]);
+    let target = DestinationTarget { destination: Arc::new(destination), target };
+    (attempter.make(permit, body, &target).await, queue)
+}
+
+#[tokio::test]
+async fn an_attempt_that_could_outlast_its_claim_does_not_leave() {
+    // Ten seconds are left of the claim, and the answer may take fifteen.
+    let (ended, queue) = attempt(Duration::from_secs(10)).await;
+    let Ended::Unsent(unsent) = ended else { panic!("a recovered claim would be sent twice") };
+    assert!(queue.start(unsent.permit), "the queue alone would have let it go");
+}
+
+#[tokio::test]
+async fn an_attempt_that_ends_before_its_claim_is_made() {
+    let (ended, _) = attempt(Duration::from_secs(75)).await;
+    assert!(matches!(ended, Ended::Recorded(_)));
+}
