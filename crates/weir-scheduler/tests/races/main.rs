@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod store;
+mod unanswered;
 
 use std::{future::pending, sync::Arc, time::Duration};
 
@@ -12,11 +13,14 @@ use tokio::{
     time::{Instant, timeout},
 };
 use weir_core::{Clock, Period, RateLimits, Timestamp};
-use weir_queue::{Permit, Permits as _, Schedule as _, SlotAnswer, Wake, memory::MemoryQueue};
+use weir_queue::{Permit, Permits as _, Schedule as _, SharedQueue, SlotAnswer, Wake, memory::MemoryQueue};
 use weir_scheduler::{Scheduler, Sweeper};
 use weir_store::{ClaimRequest, Outbox as _, SendHistory};
 
-use crate::store::{TestStore, destination, limits};
+use crate::{
+    store::{TestStore, destination, limits},
+    unanswered::{Loss, Unanswered},
+};
 
 const START: Timestamp = Timestamp::from_secs(1_800_000_000);
 /// Longer than anything here takes, recovered claims included.
@@ -55,7 +59,11 @@ impl World {
     }
 
     fn start_scheduler(&mut self) {
-        let scheduler = Scheduler::new(self.store.clone(), self.queue.clone(), self.clock.clone());
+        self.start_scheduler_on(self.queue.clone());
+    }
+
+    fn start_scheduler_on(&mut self, queue: SharedQueue) {
+        let scheduler = Scheduler::new(self.store.clone(), queue, self.clock.clone());
         self.running.spawn(async move { scheduler.run(pending()).await });
     }
 
@@ -127,6 +135,20 @@ async fn what_a_scheduler_claimed_and_never_published_is_sent_after_its_claim_ex
     assert!(permit.delivery.claim.epoch > 1, "under a claim of its own");
     assert_eq!(permit.delivery.attempts, 1, "an attempt that nobody recorded counts");
     world.assert_no_more_permits().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_may_have_been_published_is_not_given_back() {
+    for loss in [Loss::Unknown, Loss::Error] {
+        let mut world = World::new(RateLimits::UNLIMITED, SendHistory::default());
+        world.store.post(destination(1), START);
+        world.start_scheduler_on(Arc::new(Unanswered { queue: world.queue.clone(), loss }));
+        world.start_sweeper();
+        let permit = world.permit().await;
+        world.assert_no_more_permits().await;
+        assert_eq!(world.store.released(), 0, "{loss:?}: a second permit would double the send");
+        assert!(world.clock.now() < permit.delivery.expires_at);
+    }
 }
 
 #[tokio::test(start_paused = true)]

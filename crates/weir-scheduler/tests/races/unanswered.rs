@@ -1,0 +1,99 @@
+//! A queue whose answers to publications are lost.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use weir_core::{Destination, DestinationId, Timestamp, claim::ClaimedDelivery};
+use weir_queue::{
+    DueJobs, Edit, Permit, PermitId, Permits, Publication, Published, QueueError, QueueResult, Schedule, SlotAnswer,
+    Wake, memory::MemoryQueue,
+};
+
+/// How a lost answer shows.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Loss {
+    /// The queue tells that it does not know.
+    Unknown,
+    /// The call fails.
+    Error,
+}
+
+/// Publishes, and never says so.
+pub(crate) struct Unanswered {
+    pub(crate) queue: Arc<MemoryQueue>,
+    pub(crate) loss: Loss,
+}
+
+#[async_trait]
+impl Schedule for Unanswered {
+    async fn publish(&self, publications: Vec<Publication>) -> QueueResult<Vec<Published>> {
+        let answers = self.queue.publish(publications).await?;
+        match self.loss {
+            Loss::Unknown => Ok(answers.iter().map(|_| Published::Unknown).collect()),
+            Loss::Error => Err(QueueError("the answer was lost".to_owned())),
+        }
+    }
+
+    async fn wake(&self, wakes: &[Wake]) -> QueueResult<()> {
+        self.queue.wake(wakes).await
+    }
+
+    async fn edited(&self, edits: &[Edit]) -> QueueResult<()> {
+        self.queue.edited(edits).await
+    }
+
+    async fn hold(&self, destination_id: DestinationId, until: Timestamp) -> QueueResult<()> {
+        self.queue.hold(destination_id, until).await
+    }
+
+    async fn claim_due(&self, max: usize, lease_for: Duration) -> QueueResult<DueJobs> {
+        self.queue.claim_due(max, lease_for).await
+    }
+
+    async fn check(&self) -> QueueResult<()> {
+        self.queue.check().await
+    }
+
+    fn reserve(&self, destination: &Destination) -> bool {
+        self.queue.reserve(destination)
+    }
+
+    fn unreserve(&self, destination_id: DestinationId) {
+        self.queue.unreserve(destination_id);
+    }
+
+    fn admit(&self, deliveries: Vec<ClaimedDelivery>) {
+        self.queue.admit(deliveries);
+    }
+
+    async fn declined(&self) -> Vec<ClaimedDelivery> {
+        self.queue.declined().await
+    }
+}
+
+#[async_trait]
+impl Permits for Unanswered {
+    async fn take(&self, max: usize) -> QueueResult<Vec<Permit>> {
+        self.queue.take(max).await
+    }
+
+    async fn stop_taking(&self) -> Vec<Permit> {
+        self.queue.stop_taking().await
+    }
+
+    async fn take_slot(&self, id: PermitId, warm: bool) -> QueueResult<SlotAnswer> {
+        self.queue.take_slot(id, warm).await
+    }
+
+    fn start(&self, id: PermitId) -> bool {
+        self.queue.start(id)
+    }
+
+    async fn settle(&self, ids: &[PermitId]) -> QueueResult<()> {
+        self.queue.settle(ids).await
+    }
+
+    async fn hand_back(&self, ids: &[PermitId]) -> QueueResult<()> {
+        self.queue.hand_back(ids).await
+    }
+}
