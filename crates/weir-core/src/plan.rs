@@ -100,6 +100,8 @@ pub enum NextRun {
     At(Timestamp),
     /// Nothing waits: the job is removed, unless it was woken meanwhile.
     Stop,
+    /// The run is not over: it publishes once more under the same lease.
+    Continue,
 }
 
 impl NextRun {
@@ -109,12 +111,51 @@ impl NextRun {
     }
 }
 
-/// What follows a run that was allowed `allowance` and claimed `claimed`; `next_due` is the earliest due time of what
-/// remains, known when the claim came back short.
-pub fn next_run(allowance: Allowance, claimed: u32, next_due: Option<Timestamp>) -> NextRun {
+/// What a run claims in the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Wanted {
+    /// To be published by this run.
+    pub now: u32,
+    /// To be published by a later one.
+    pub ahead: u32,
+}
+
+impl Wanted {
+    pub fn sum(self) -> u32 {
+        self.now + self.ahead
+    }
+}
+
+/// What a run has claimed before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct InHand {
+    /// Published by this run.
+    pub taken: u32,
+    /// Kept for a later one.
+    pub left: u32,
+    /// The last run was a moment ago: what is claimed ahead will soon be sent.
+    pub brisk: bool,
+}
+
+/// How much to claim. While only room is short, what will fill it is claimed ahead of it, so that it need not wait for the store:
+/// as much as `max_in_flight`, approached by twice what each run may publish, because a destination that uses little needs
+/// little. What is left is topped up at half of that, so that a run for every answer is not a claim for every answer.
+pub fn wanted(allowance: Allowance, in_hand: InHand, max_in_flight: u32) -> Wanted {
+    let now = allowance.allow.saturating_sub(in_hand.taken);
+    let most = max_in_flight.min(MAX_PER_RUN).min(allowance.allow.saturating_mul(2));
+    let is_ahead = in_hand.brisk && matches!(allowance.binding, Binding::InFlight | Binding::Batch);
+    if is_ahead && (now > 0 || in_hand.left <= most / 2) {
+        return Wanted { now, ahead: most.saturating_sub(in_hand.left) };
+    }
+    Wanted { now, ahead: 0 }
+}
+
+/// What follows a run; `short` when the claim brought less than was wanted and nothing is left in hand. Then `next_due` is the
+/// earliest due time of what remains.
+pub fn next_run(allowance: Allowance, short: bool, next_due: Option<Timestamp>) -> NextRun {
     match allowance.binding {
         Binding::Suspended => NextRun::Stop,
-        _ if claimed < allowance.allow => next_due.map_or(NextRun::Stop, NextRun::At),
+        _ if short => next_due.map_or(NextRun::Stop, NextRun::At),
         Binding::Slots => NextRun::Paced,
         Binding::InFlight => NextRun::OnSettle,
         Binding::Batch => NextRun::Now,
@@ -153,7 +194,7 @@ mod tests {
         let limiter = per_second(1000);
         let allowed = allowance(&Observed { max_in_flight: 1000, max_queued: Some(1000), ..observed(&limiter) });
         assert_eq!(allowed, Allowance { allow: 70, binding: Binding::Slots });
-        assert_eq!(next_run(allowed, 70, None), NextRun::Paced);
+        assert_eq!(next_run(allowed, false, None), NextRun::Paced);
     }
 
     #[test]
@@ -169,9 +210,9 @@ mod tests {
         let limiter = Limiter::new(&RateLimits::UNLIMITED);
         let allowed = allowance(&Observed { queued: 4, in_flight: 50, ..observed(&limiter) });
         assert_eq!(allowed, Allowance { allow: 10, binding: Binding::InFlight });
-        assert_eq!(next_run(allowed, 10, None), NextRun::OnSettle);
+        assert_eq!(next_run(allowed, false, None), NextRun::OnSettle);
         let full = allowance(&Observed { in_flight: 64, ..observed(&limiter) });
-        assert_eq!(next_run(full, 0, None), NextRun::OnSettle);
+        assert_eq!(next_run(full, false, None), NextRun::OnSettle);
     }
 
     #[test]
@@ -179,23 +220,47 @@ mod tests {
         let limiter = per_second(10);
         let allowed = allowance(&Observed { max_queued: Some(10), ..observed(&limiter) });
         assert_eq!(allowed.allow, 1);
-        assert_eq!(next_run(allowed, 0, None), NextRun::Stop);
+        assert_eq!(next_run(allowed, true, None), NextRun::Stop);
         let retry = Timestamp::from_secs(1_030);
-        assert_eq!(next_run(allowed, 0, Some(retry)), NextRun::At(retry));
+        assert_eq!(next_run(allowed, true, Some(retry)), NextRun::At(retry));
     }
 
     #[test]
     fn a_suspended_job_publishes_nothing_and_stops() {
         let limiter = per_second(10);
         let allowed = allowance(&Observed { suspended: true, ..observed(&limiter) });
-        assert_eq!((allowed.allow, next_run(allowed, 0, None)), (0, NextRun::Stop));
+        assert_eq!((allowed.allow, next_run(allowed, false, None)), (0, NextRun::Stop));
     }
 
     #[test]
     fn nothing_is_published_while_the_queue_lags() {
         let limiter = per_second(10);
         let allowed = allowance(&Observed { lagging: true, ..observed(&limiter) });
-        assert_eq!((allowed.allow, next_run(allowed, 0, None)), (0, NextRun::Paced));
+        assert_eq!((allowed.allow, next_run(allowed, false, None)), (0, NextRun::Paced));
+    }
+
+    #[test]
+    fn a_brisk_destination_has_its_next_deliveries_claimed_ahead_of_their_room() {
+        let limiter = Limiter::new(&RateLimits::UNLIMITED);
+        let full = allowance(&observed(&limiter));
+        assert_eq!(wanted(full, InHand::default(), 64), Wanted { now: 32, ahead: 0 }, "it may be slow");
+        let brisk = |taken, left| InHand { taken, left, brisk: true };
+        assert_eq!(wanted(full, brisk(0, 0), 64), Wanted { now: 32, ahead: 64 });
+        assert_eq!(wanted(full, brisk(32, 33), 64), Wanted::default(), "there is enough");
+        assert_eq!(wanted(full, brisk(32, 32), 64), Wanted { now: 0, ahead: 32 });
+        let one = allowance(&Observed { in_flight: 63, ..observed(&limiter) });
+        assert_eq!(wanted(one, brisk(0, 0), 64), Wanted { now: 1, ahead: 2 }, "it uses little");
+        let none = allowance(&Observed { in_flight: 64, ..observed(&limiter) });
+        assert_eq!(wanted(none, brisk(0, 0), 64), Wanted::default());
+    }
+
+    #[test]
+    fn nothing_is_claimed_ahead_of_slots() {
+        let limiter = per_second(10);
+        let allowed = allowance(&Observed { max_queued: Some(10), ..observed(&limiter) });
+        let brisk = InHand { brisk: true, ..InHand::default() };
+        assert_eq!(wanted(allowed, brisk, 64), Wanted { now: 1, ahead: 0 });
+        assert_eq!(wanted(allowed, InHand { taken: 1, ..brisk }, 64), Wanted::default(), "from before an edit");
     }
 
     #[test]

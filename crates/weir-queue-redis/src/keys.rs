@@ -9,7 +9,7 @@
 //! {weir:3}:queue                    stream  permits; one group, `workers`
 //! {weir:3}:busy                     set     destinations that may have permits
 //! {weir:3}:job:dst_…                string  the job, packed; expires when forgetting it changes nothing
-//! {weir:3}:queued:dst_…             zset    serial → when the claim expires
+//! {weir:3}:queued:dst_…             zset    permit → when the claim expires
 //! {weir:3}:in_flight:dst_…          zset    likewise
 //! weir:notices                      channel what waiting processes should hear of
 //! ```

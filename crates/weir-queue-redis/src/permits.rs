@@ -57,7 +57,7 @@ impl Permits for RedisQueue {
             self.core.reports.add(self.core.hands.end(id));
         }
         // What fails now is sent again until it arrives.
-        self.core.reports.flush_all(&self.core, &shards).await?;
+        self.core.reports.send_all(&self.core, &shards).await?;
         Ok(())
     }
 

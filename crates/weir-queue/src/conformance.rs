@@ -222,6 +222,20 @@ pub async fn a_publish_after_a_publish_of_the_same_lease_is_stale(subject: Subje
     assert!(matches!(subject.publish(lease, per_second(10), 1, NextRun::Stop).await, Published::Stale(_)));
 }
 
+pub async fn a_run_that_continues_keeps_its_lease_and_publishes_again(subject: Subject) {
+    subject.wake(subject.clock.now()).await;
+    let lease = subject.claim().await;
+    let continued = subject.publish(lease.clone(), per_second(10), 2, NextRun::Continue).await;
+    assert!(matches!(continued, Published::Done));
+    assert_eq!(subject.take(2).await.len(), 2, "they need not wait for the end of the run");
+    // A wake during the run is for the one after it.
+    subject.wake(subject.clock.now()).await;
+    assert!(matches!(subject.publish(lease.clone(), per_second(10), 1, NextRun::Stop).await, Published::Done));
+    assert_eq!(subject.take(1).await.len(), 1);
+    let next = subject.claim().await;
+    assert_eq!((next.epoch > lease.epoch, next.queued), (true, 3));
+}
+
 pub async fn permits_come_in_the_order_they_were_published(subject: Subject) {
     let permits = subject.permits(per_second(10), 5, NextRun::Stop).await;
     let order: Vec<_> = permits.iter().map(|permit| permit.delivery.claim.delivery_id.as_bytes()[0]).collect();
@@ -573,6 +587,7 @@ macro_rules! queue_conformance {
             a_wake_during_a_run_pulls_its_parking_forward,
             an_ended_lease_is_claimed_again_and_its_stale_epoch_publishes_nothing,
             a_publish_after_a_publish_of_the_same_lease_is_stale,
+            a_run_that_continues_keeps_its_lease_and_publishes_again,
             permits_come_in_the_order_they_were_published,
             a_cold_destination_takes_its_slots_when_connections_stand,
             a_warm_destination_is_published_with_slots_t_apart,

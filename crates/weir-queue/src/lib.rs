@@ -106,7 +106,7 @@ pub struct DueJobs {
     pub depth: usize,
 }
 
-/// The end of a run: what to publish and when the job runs next.
+/// What a run publishes, and when the job runs next unless the run continues.
 #[derive(Debug, Clone)]
 pub struct Publication {
     pub lease: Lease,

@@ -169,7 +169,7 @@ impl Simulation {
             let claimed = u64::from(allowance.allow).min(self.backlog);
             self.backlog -= claimed;
             let deliveries = (0..claimed).map(|_| delivery(self.now)).collect();
-            let next = plan::next_run(allowance, claimed as u32, None);
+            let next = plan::next_run(allowance, (claimed as u32) < allowance.allow, None);
             let publication = Publication { lease, limits: self.limits.clone(), recovered, deliveries, next };
             if let Published::Stale(back) = self.table.publish(self.now, publication) {
                 self.backlog += back.len() as u64;

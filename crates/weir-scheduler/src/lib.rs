@@ -4,6 +4,7 @@
 //! store, publish with slots. New deliveries to destinations without a backlog need no run: they go by the [`Express`].
 //! [`Sweeper`] makes the store the outbox: whatever a crash left without a job gets one.
 
+mod ahead;
 mod backoff;
 mod express;
 mod returns;

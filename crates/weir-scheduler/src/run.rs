@@ -2,6 +2,8 @@
 //!
 //! Any number of schedulers may run side by side: a lease carries an epoch, and a publish with a stale one changes nothing.
 //! Whatever was claimed in the store and not published goes back unsent.
+//!
+//! A batch has two stages. What was claimed ahead is published at once; then the store is asked for more, and that is published.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,13 +11,14 @@ use metrics::{counter, histogram};
 use weir_core::{
     Clock, Destination, Limiter, Period, Timestamp,
     claim::ClaimedDelivery,
-    plan::{self, Allowance, NextRun, Observed},
+    plan::{self, Allowance, InHand, NextRun, Observed, Wanted},
 };
 use weir_queue::{DueJobs, Lease, Publication, Published, QueueError, SharedQueue};
 use weir_store::{ClaimRequest, Claims, SendHistory, SharedStore, StoreError};
 
 use crate::{
     Backoff,
+    ahead::Ahead,
     returns::{Failure, Returner, START_WITHIN},
 };
 
@@ -37,23 +40,29 @@ pub struct Scheduler {
     queue: SharedQueue,
     clock: Arc<dyn Clock>,
     returner: Returner,
+    ahead: Ahead,
 }
 
 /// One job of a batch, between reading its destination and publishing.
+#[derive(Clone)]
 struct Run {
     lease: Lease,
     destination: Option<Arc<Destination>>,
     recovered: Option<Limiter>,
     allowance: Allowance,
+    in_hand: InHand,
+    wanted: Wanted,
+    /// To be published next.
+    deliveries: Vec<ClaimedDelivery>,
 }
 
 impl Scheduler {
     pub fn new(store: SharedStore, queue: SharedQueue, clock: Arc<dyn Clock>) -> Self {
         let returner = Returner::new(store.clone(), queue.clone(), clock.clone());
-        Self { store, queue, clock, returner }
+        Self { store, queue, clock, returner, ahead: Ahead::default() }
     }
 
-    /// Runs jobs until `shutdown` resolves. A batch that has begun is finished.
+    /// Runs jobs until `shutdown` resolves. A batch that has begun is finished. Several may run side by side.
     pub async fn run(&self, shutdown: impl Future<Output = ()>) {
         tokio::pin!(shutdown);
         let mut backoff = Backoff::default();
@@ -67,6 +76,7 @@ impl Scheduler {
                     if let Ok(Ok(jobs)) = tokio::time::timeout(LAST_CLAIM, claiming).await {
                         self.hand_back(jobs).await;
                     }
+                    self.give_back(self.ahead.close()).await;
                     return;
                 }
                 due = &mut claiming => due,
@@ -86,6 +96,19 @@ impl Scheduler {
         }
     }
 
+    /// Gives back what was claimed ahead and no run has taken, until `shutdown` resolves.
+    pub async fn tidy(&self, shutdown: impl Future<Output = ()>) {
+        tokio::pin!(shutdown);
+        loop {
+            let expired = tokio::select! {
+                biased;
+                () = &mut shutdown => return,
+                expired = self.ahead.expired(|| self.clock.now()) => expired,
+            };
+            self.give_back(expired).await;
+        }
+    }
+
     /// Leaves jobs to whoever runs them next.
     async fn hand_back(&self, jobs: DueJobs) {
         let now = self.clock.now();
@@ -95,13 +118,29 @@ impl Scheduler {
         }
     }
 
+    async fn give_back(&self, deliveries: Vec<ClaimedDelivery>) {
+        if deliveries.is_empty() {
+            return;
+        }
+        if let Err(error) = self.returner.give_back(deliveries).await {
+            tracing::warn!(%error, "could not give back what was claimed ahead; the sweep finds it");
+        }
+    }
+
     async fn run_batch(&self, jobs: DueJobs) -> Result<(), Failure> {
         let now = self.clock.now();
         counter!("weir_scheduler_runs_total").increment(jobs.leases.len() as u64);
         if let Some(earliest) = jobs.leases.iter().map(|lease| lease.due).filter(|due| *due > Timestamp::MIN).min() {
             histogram!("weir_scheduler_lateness_seconds").record(now.since(earliest).as_secs_f64());
         }
-        let runs = self.decide(jobs, now).await?;
+        let mut runs = self.decide(jobs, now).await?;
+        for run in &mut runs {
+            self.take_ahead(run, now).await;
+        }
+        let runs = self.publish_ahead(runs).await?;
+        if runs.is_empty() {
+            return Ok(());
+        }
         let claims = match self.claim(&runs, now).await {
             Ok(claims) => claims,
             Err(error) => {
@@ -110,7 +149,58 @@ impl Scheduler {
                 return Err(error.into());
             }
         };
-        self.publish(runs, claims).await
+        self.publish_claimed(runs, claims).await
+    }
+
+    /// Begins a run with what was claimed ahead for it.
+    async fn take_ahead(&self, run: &mut Run, now: Timestamp) {
+        let id = run.lease.destination_id;
+        match &run.destination {
+            Some(destination) if run.allowance != Allowance::NOTHING => {
+                let max_in_flight = destination.settings.max_in_flight;
+                (run.deliveries, run.in_hand) = self.ahead.take(id, run.allowance.allow, now);
+                run.wanted = plan::wanted(run.allowance, run.in_hand, max_in_flight);
+            }
+            _ => self.give_back(self.ahead.drop_all(id)).await,
+        }
+    }
+
+    /// Publishes what is in hand, and ends the runs that want nothing of the store. Answers the others.
+    async fn publish_ahead(&self, runs: Vec<Run>) -> Result<Vec<Run>, Failure> {
+        let mut publications = Vec::new();
+        let mut going_on = Vec::new();
+        for mut run in runs {
+            if run.wanted.sum() == 0 {
+                let next = plan::next_run(run.allowance, false, None);
+                publications.push(run.into_publication(next));
+                continue;
+            }
+            if !run.deliveries.is_empty() {
+                publications.push(run.publication(NextRun::Continue));
+            }
+            going_on.push(run);
+        }
+        self.publish(publications).await?;
+        Ok(going_on)
+    }
+
+    /// Publishes what was claimed for now, keeps what was claimed ahead, and ends the runs.
+    async fn publish_claimed(&self, runs: Vec<Run>, claims: Vec<Claims>) -> Result<(), Failure> {
+        let mut publications = Vec::with_capacity(runs.len());
+        let mut refused = Vec::new();
+        for (mut run, Claims { mut deliveries, next_due }) in runs.into_iter().zip(claims) {
+            let is_short = deliveries.len() < run.wanted.sum() as usize;
+            let ahead = deliveries.split_off(deliveries.len().min(run.wanted.now as usize));
+            let is_empty_handed = ahead.is_empty() && run.in_hand.left == 0;
+            if !ahead.is_empty() {
+                refused.extend(self.ahead.keep(run.lease.destination_id, ahead));
+            }
+            run.deliveries = deliveries;
+            let next = plan::next_run(run.allowance, is_short && is_empty_handed, next_due);
+            publications.push(run.into_publication(next));
+        }
+        self.give_back(refused).await;
+        self.publish(publications).await
     }
 
     /// Reads the destinations as they are now, and decides how many attempts each may publish.
@@ -121,7 +211,7 @@ impl Scheduler {
             .leases
             .into_iter()
             .zip(destinations)
-            .map(|(lease, destination)| Run { lease, destination, recovered: None, allowance: Allowance::NOTHING })
+            .map(|(lease, destination)| Run::new(lease, destination))
             .collect();
         self.recover_cursors(&mut runs, now).await?;
         let lagging = jobs.depth > plan::LAG_DEPTH;
@@ -148,28 +238,16 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Claims what every run is allowed, in one statement.
+    /// Claims what every run wants, in one statement.
     async fn claim(&self, runs: &[Run], now: Timestamp) -> Result<Vec<Claims>, StoreError> {
-        let requests: Vec<_> = runs.iter().filter_map(|run| run.claim_request(now)).collect();
-        if requests.is_empty() {
-            return Ok(Vec::new());
-        }
-        self.store.claim(requests, now).await
+        self.store.claim(runs.iter().map(|run| run.claim_request(now)).collect(), now).await
     }
 
-    async fn publish(&self, runs: Vec<Run>, claims: Vec<Claims>) -> Result<(), Failure> {
-        let mut claims = claims.into_iter();
-        let mut published = 0;
-        let publications: Vec<_> = runs
-            .into_iter()
-            .map(|run| {
-                let Claims { deliveries, next_due } =
-                    if run.wants_claim() { claims.next().unwrap_or_default() } else { Claims::default() };
-                published += deliveries.len();
-                let next = plan::next_run(run.allowance, deliveries.len() as u32, next_due);
-                run.into_publication(deliveries, next)
-            })
-            .collect();
+    async fn publish(&self, publications: Vec<Publication>) -> Result<(), Failure> {
+        if publications.is_empty() {
+            return Ok(());
+        }
+        let published: usize = publications.iter().map(|publication| publication.deliveries.len()).sum();
         counter!("weir_permits_published_total").increment(published as u64);
         let answers = self.queue.publish(publications).await?;
         self.release(answers).await
@@ -192,7 +270,7 @@ impl Scheduler {
     }
 
     async fn end_runs(&self, runs: Vec<Run>, next: Timestamp) -> Result<(), QueueError> {
-        let publications = runs.into_iter().map(|run| run.into_publication(Vec::new(), NextRun::At(next))).collect();
+        let publications = runs.into_iter().map(|run| run.into_publication(NextRun::At(next))).collect();
         self.queue.publish(publications).await.map(drop)
     }
 }
@@ -207,6 +285,18 @@ fn latest_start(history: SendHistory, known_since: Timestamp, now: Timestamp) ->
 }
 
 impl Run {
+    fn new(lease: Lease, destination: Option<Arc<Destination>>) -> Self {
+        Self {
+            lease,
+            destination,
+            recovered: None,
+            allowance: Allowance::NOTHING,
+            in_hand: InHand::default(),
+            wanted: Wanted::default(),
+            deliveries: Vec::new(),
+        }
+    }
+
     fn allow(&self, now: Timestamp, lagging: bool) -> Allowance {
         let (Some(destination), Some(known)) =
             (&self.destination, self.lease.issued.as_ref().or(self.recovered.as_ref()))
@@ -228,28 +318,30 @@ impl Run {
         })
     }
 
-    /// A run that may publish nothing still asks when the next delivery is due, unless time or an edit brings the next run.
-    fn wants_claim(&self) -> bool {
-        self.allowance.allow > 0
-    }
-
-    fn claim_request(&self, now: Timestamp) -> Option<ClaimRequest> {
-        let destination = self.destination.as_ref().filter(|_| self.wants_claim())?;
-        let settings = &destination.settings;
-        Some(ClaimRequest {
+    fn claim_request(&self, now: Timestamp) -> ClaimRequest {
+        let settings = self.destination.as_ref().map(|destination| &destination.settings);
+        let limits = settings.map_or(&[][..], |settings| settings.rate_limits.as_slice());
+        let timeout_ms = settings.map_or(0, |settings| settings.timeout_ms);
+        ClaimRequest {
             destination_id: self.lease.destination_id,
-            limit: self.allowance.allow,
-            expires_at: now + START_WITHIN + Duration::from_millis(settings.timeout_ms.into()),
-            durable: settings.rate_limits.as_slice().iter().any(|limit| limit.period > Period::Second),
-        })
+            limit: self.wanted.sum(),
+            expires_at: now + START_WITHIN + Duration::from_millis(timeout_ms.into()),
+            durable: limits.iter().any(|limit| limit.period > Period::Second),
+        }
     }
 
-    fn into_publication(self, mut deliveries: Vec<ClaimedDelivery>, next: NextRun) -> Publication {
-        for delivery in &mut deliveries {
+    /// What is to be published next, by a run that goes on.
+    fn publication(&mut self, next: NextRun) -> Publication {
+        let deliveries = std::mem::take(&mut self.deliveries);
+        Self { deliveries, ..self.clone() }.into_publication(next)
+    }
+
+    fn into_publication(mut self, next: NextRun) -> Publication {
+        for delivery in &mut self.deliveries {
             delivery.destination.clone_from(&self.destination);
         }
         let limits = self.destination.map(|destination| destination.settings.rate_limits.clone()).unwrap_or_default();
-        Publication { lease: self.lease, limits, recovered: self.recovered, deliveries, next }
+        Publication { lease: self.lease, limits, recovered: self.recovered, deliveries: self.deliveries, next }
     }
 }
 

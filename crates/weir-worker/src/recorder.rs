@@ -20,7 +20,7 @@ use crate::attempt::{Finished, Unsent};
 /// Recorded in one commit.
 const BATCH: usize = 1_024;
 /// How long the first of a batch waits for others: nobody waits for its commit.
-const GATHER: Duration = Duration::from_millis(2);
+const GATHER: Duration = Duration::from_millis(5);
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
 

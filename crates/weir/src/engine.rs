@@ -156,11 +156,13 @@ impl Engine {
 
 /// The scheduler loops and the sweep.
 fn schedule(backends: &Backends, stops: &watch::Receiver<bool>, background: &mut JoinSet<()>) {
+    let scheduler = Arc::new(Scheduler::new(backends.store(), backends.queue(), backends.clock()));
     for _ in 0..SCHEDULERS {
-        let scheduler = Scheduler::new(backends.store(), backends.queue(), backends.clock());
-        let stops = stopped(stops.clone());
+        let (scheduler, stops) = (scheduler.clone(), stopped(stops.clone()));
         background.spawn(async move { scheduler.run(stops).await });
     }
+    let tidy_stops = stopped(stops.clone());
+    background.spawn(async move { scheduler.tidy(tidy_stops).await });
     let sweeper = Sweeper::new(backends.store(), backends.queue(), backends.clock());
     let stops = stopped(stops.clone());
     background.spawn(async move { sweeper.run(stops).await });

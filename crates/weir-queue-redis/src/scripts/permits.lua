@@ -30,17 +30,19 @@ end
 -- and ends of the slots.
 local function issue_permits(id, job, version, deliveries, straight)
   local warm, queued, first, scored, slots = now < job.warm_until, queued_of(id), job.serial + 1, {}, {}
-  local slot_start, slot_end
+  local is_limited = #job.issued.lanes > 0
+  local slot_start, slot_end, slot
   for index, delivery in ipairs(deliveries) do
     job.serial = job.serial + 1
     job.permits_until = math.max(job.permits_until, delivery.expires)
-    scored[2 * index - 1], scored[2 * index] = delivery.expires, digits(job.serial)
+    scored[2 * index - 1], scored[2 * index] = delivery.score, permit_named(digits(job.serial))
     -- Without a limit every slot is the same.
-    if index == 1 or #job.issued.lanes > 0 then
+    if index == 1 or is_limited then
       slot_start, slot_end = issue(job, warm)
+      slot = straight and struct.pack('>i8i8', slot_start, slot_end)
     end
     if straight then
-      slots[index] = struct.pack('>i8i8', slot_start, slot_end)
+      slots[index] = slot
     else
       local permit = struct.pack('>i8i8i8i8i8i8', generation, version, job.serial, delivery.expires, slot_start, slot_end)
       redis.call('XADD', QUEUE, '*', 'permit', permit, 'delivery', delivery.payload)
@@ -52,6 +54,13 @@ local function issue_permits(id, job, version, deliveries, straight)
   return first, table.concat(slots)
 end
 
+-- Most deliveries of a run expire together. The score is kept as it came, because to write a number costs more than the rest.
+local last_score, last_expires
+
 local function read_delivery(straight)
-  return { expires = number(), payload = not straight and text() }
+  local score = text()
+  if score ~= last_score then
+    last_score, last_expires = score, tonumber(score)
+  end
+  return { score = score, expires = last_expires, payload = not straight and text() }
 end

@@ -1,12 +1,12 @@
--- Ends runs: moves the cursors over to the limits, appends the permits to the delivery queue, and re-queues or removes each
--- job. A stale epoch publishes nothing; the repeat of a publication whose answer was lost changes nothing.
+-- Publishes what runs claimed: moves the cursors over to the limits, appends the permits to the delivery queue, and re-queues or
+-- removes each job, unless its run continues. A stale epoch publishes nothing; the repeat of a publication whose answer was lost changes nothing.
 --
 -- KEYS    the shard
 -- ARGV    1 when the caller takes the permits, 0 when they go into the delivery queue; then for each publication:
 --           the destination, the lease's epoch and version, a name that no other publication has
 --           limits, as a list of: limit, period, burst
 --           recovered cursors, as a list of none or one: last start (0: none), held until, a list of: limit, period, burst, cursor
---           how the job goes on: stop, at, now, paced or on_settle; the due time of `at`, else 0
+--           how the job goes on: continue, stop, at, now, paced or on_settle; the due time of `at`, else 0
 --           deliveries, as a list of: when the claim expires, and the delivery unless the caller takes it
 -- Answer  the generation, the shard's earliest due time or nil, for each publication 0 when stale, and when done 1, or, when the
 --         caller takes the permits, the serial of the first and their slots (start and end, packed)
@@ -53,6 +53,9 @@ end
 
 local function requeue(job, run)
   local id, next_run, woken = run.id, run.next, job.woken
+  if next_run == 'continue' then
+    return
+  end
   job.dry = next_run == 'stop' or next_run == 'at'
   if job.edited then
     schedule(id, job, now, 0, false)

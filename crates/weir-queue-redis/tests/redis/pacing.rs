@@ -55,7 +55,7 @@ fn run(queue: &RedisQueue, lease: Lease) -> Publication {
     });
     let to = lease.destination_id;
     let deliveries = (0..allowance.allow).map(|_| delivery(queue, to, 1, Duration::from_secs(30))).collect();
-    Publication { lease, limits, recovered, deliveries, next: plan::next_run(allowance, allowance.allow, None) }
+    Publication { lease, limits, recovered, deliveries, next: plan::next_run(allowance, false, None) }
 }
 
 /// What a worker does with standing connections, to a destination that answers at once.

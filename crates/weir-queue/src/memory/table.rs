@@ -136,7 +136,7 @@ impl JobTable {
         leases
     }
 
-    /// Ends a run. A stale epoch publishes nothing.
+    /// Publishes what a run claimed and ends it, unless it continues. A stale epoch publishes nothing.
     pub fn publish(&mut self, now: Timestamp, publication: Publication) -> Published {
         let Publication { lease, limits, recovered, deliveries, next } = publication;
         let destination_id = lease.destination_id;
@@ -223,12 +223,16 @@ impl JobTable {
     fn requeue(&mut self, now: Timestamp, lease: &Lease, next: NextRun) {
         let id = lease.destination_id;
         let Some(job) = self.jobs.get_mut(&id) else { return };
+        if next == NextRun::Continue {
+            return;
+        }
         job.dry = next.ran_dry();
         let meanwhile = job.meanwhile;
         if meanwhile.edited {
             return self.schedule(id, now, Timestamp::MIN, false);
         }
         match (next, meanwhile.wake) {
+            (NextRun::Continue, _) => {}
             (NextRun::Stop, None) if job.version == lease.version => self.move_to(id, Phase::Idle),
             (NextRun::Stop, wake) => self.schedule(id, wake.unwrap_or(now), Timestamp::MIN, false),
             (NextRun::At(due), wake) => {

@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod ahead;
 mod store;
 mod unanswered;
 
@@ -63,8 +64,10 @@ impl World {
     }
 
     fn start_scheduler_on(&mut self, queue: SharedQueue) {
-        let scheduler = Scheduler::new(self.store.clone(), queue, self.clock.clone());
+        let scheduler = Arc::new(Scheduler::new(self.store.clone(), queue, self.clock.clone()));
+        let tidying = scheduler.clone();
         self.running.spawn(async move { scheduler.run(pending()).await });
+        self.running.spawn(async move { tidying.tidy(pending()).await });
     }
 
     fn start_sweeper(&mut self) {

@@ -105,6 +105,11 @@ impl TestStore {
         *self.next_claim_takes.lock().unwrap() = by;
     }
 
+    /// Deliveries that are claimed now. None is ever settled here.
+    pub(crate) fn claimed(&self) -> usize {
+        self.record().rows.iter().filter(|row| row.claimed_until.is_some()).count()
+    }
+
     /// Claims that were given back.
     pub(crate) fn released(&self) -> u64 {
         self.record().released
