@@ -38,6 +38,10 @@ impl Admissions {
         self.declined.take().await
     }
 
+    pub(crate) fn decline(&self, deliveries: Vec<ClaimedDelivery>) {
+        self.declined.add(deliveries);
+    }
+
     /// Admits, for ever.
     pub(crate) async fn run(&self, core: &Core) {
         loop {
@@ -166,7 +170,7 @@ fn sort_out(core: &Core, groups: Vec<Group>, mut answered: Answered, straight: b
             declined.extend(rest);
         }
         if straight {
-            declined.extend(core.hand_over(answered.generation, version, permits, deliveries));
+            declined.extend(core.hand_over(permits.granted(answered.generation, version).zip(deliveries)));
         }
     }
     declined

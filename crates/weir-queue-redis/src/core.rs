@@ -8,19 +8,20 @@ use weir_queue::{Permit, PermitId};
 
 use crate::{
     admissions::Admissions,
+    advance::Advance,
     agenda::Agenda,
     clock::{Bounds, RedisClock},
     config::RedisConfig,
     connect::Backoff,
     gates::Gates,
-    hands::{Hands, Received},
+    hands::{Hands, Received, Report},
     keys::{Keys, Shard},
     local::Local,
     reports::Reports,
     scripts::{Call, Operation, from_micros},
     trunk::{CallError, Trunk},
     wakes::Wakes,
-    wire::{Answer, Issued},
+    wire::{Answer, Granted},
 };
 
 /// Often enough that what Redis answered stays trusted; see [`Hands`].
@@ -47,6 +48,7 @@ pub(crate) struct Core {
     pub(crate) wakes: Wakes,
     pub(crate) local: Local,
     pub(crate) gates: Gates,
+    pub(crate) advance: Advance,
     pub(crate) admissions: Admissions,
 }
 
@@ -80,25 +82,23 @@ impl Core {
     }
 
     /// Hands permits that were issued to this process to its worker. Answers the deliveries back that are nobody's now: of a
-    /// generation that has ended, or because no worker takes any more.
+    /// generation that has ended, of a destination that was suspended meanwhile, or because no worker takes any more.
     pub(crate) fn hand_over(
         &self,
-        generation: u64,
-        version: u64,
-        issued: Issued,
-        deliveries: Vec<ClaimedDelivery>,
+        issued: impl IntoIterator<Item = (Granted, ClaimedDelivery)>,
     ) -> Vec<ClaimedDelivery> {
-        let mut permits = Vec::with_capacity(deliveries.len());
+        let mut permits = Vec::new();
         let mut back = Vec::new();
-        for ((serial, delivery), index) in (issued.first..).zip(deliveries).zip(0..) {
+        for (Granted { serial, generation, version, slot }, delivery) in issued {
             let id = PermitId { destination_id: delivery.claim.destination_id, serial };
             let received = Received { id, generation, version, expires_at: delivery.expires_at, entry: None };
             if !self.hands.receive(received) {
+                self.reports.add(Report { id, started: false, generation, entry: None });
                 back.push(delivery);
                 continue;
             }
             let shard = Shard::of(id.destination_id);
-            let slot = issued.slots.get(index).copied().flatten().map(|given| {
+            let slot = slot.map(|given| {
                 let mut slot = self.clock.narrowed(shard, given);
                 if is_unlimited(&delivery) {
                     // There is no window that a send a little too early could fill.

@@ -139,7 +139,8 @@ impl Hands {
         restraint.held_until = restraint.held_until.max(until);
     }
 
-    /// Takes a permit in hand. `false`: it is there already, or of a generation that has ended, and must not be used.
+    /// Takes a permit in hand. `false`: it must not be used, because it is there already, or of a generation that has ended, or came
+    /// straight to a destination that was suspended meanwhile.
     pub(crate) fn receive(&self, received: Received) -> bool {
         let Received { id, generation, version, expires_at, entry } = received;
         self.learn_generation(Shard::of(id.destination_id), generation);
@@ -150,6 +151,9 @@ impl Hands {
         if let Some(restraint) = known.restraints.get_mut(&id.destination_id) {
             // After that edit the destination was seen to be neither paused nor deleted.
             restraint.suspended_at = restraint.suspended_at.filter(|at| *at > version);
+            if restraint.suspended_at.is_some() && entry.is_none() {
+                return false;
+            }
         }
         known.permits.insert(id, Held { entry, generation, expires_at, started: false });
         true
@@ -276,6 +280,14 @@ mod tests {
         hands.learn_hold(destination(), NOW + Duration::from_secs(1), NOW);
         assert_eq!(hands.start(id, NOW, 0), None);
         assert!(hands.start(id, NOW + Duration::from_secs(1), 0).is_some());
+    }
+
+    #[test]
+    fn a_permit_that_came_straight_is_not_taken_in_hand_after_a_suspension() {
+        let (hands, _) = holding(1);
+        hands.learn_suspension(destination(), 7, true, NOW);
+        assert!(!hands.receive(Received { entry: None, ..received(2, 5, 6) }));
+        assert!(hands.receive(Received { entry: None, ..received(3, 5, 7) }));
     }
 
     #[test]

@@ -19,6 +19,7 @@
 //! ```
 
 mod admissions;
+mod advance;
 mod agenda;
 mod clock;
 mod config;
@@ -99,17 +100,20 @@ impl RedisQueue {
             wakes: wakes::Wakes::default(),
             local: local::Local::default(),
             gates: gates::Gates::default(),
+            advance: advance::Advance::default(),
             admissions: admissions::Admissions::default(),
             config,
         });
         core.set_clock().await.map_err(|error| OpenError::Unusable { address, reason: error.to_string() })?;
         let mut background = JoinSet::new();
         let of = |core: &Arc<Core>| core.clone();
-        let (clock, notices, tidying, reports, admissions) = (of(&core), of(&core), of(&core), of(&core), of(&core));
+        let (clock, notices, tidying) = (of(&core), of(&core), of(&core));
+        let (reports, advance, admissions) = (of(&core), of(&core), of(&core));
         background.spawn(async move { clock.run_clock().await });
         background.spawn(async move { notices.run_notices().await });
         background.spawn(async move { tidying.run_tidying().await });
         background.spawn(async move { reports.reports.run(&reports).await });
+        background.spawn(async move { advance.advance.run(&advance).await });
         background.spawn(async move { admissions.admissions.run(&admissions).await });
         Ok(Self { core, reader: Mutex::new(None), _background: background })
     }

@@ -105,7 +105,9 @@ impl Core {
         let Publication { lease, deliveries, next, .. } = publication;
         let back = match outcome {
             Outcome::Done => Vec::new(),
-            Outcome::Issued(generation, issued) => self.hand_over(generation, lease.version, issued, deliveries),
+            Outcome::Issued(generation, issued) => {
+                self.hand_over(issued.granted(generation, lease.version).zip(deliveries))
+            }
             Outcome::Stale => return Published::Stale(deliveries),
             Outcome::Unknown => return Published::Unknown,
         };

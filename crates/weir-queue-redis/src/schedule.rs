@@ -106,16 +106,24 @@ impl Schedule for RedisQueue {
         Ok(published.map(|(publication, outcome)| self.core.published(publication, outcome)).collect())
     }
 
-    fn reserve(&self, destination: &Destination) -> bool {
-        self.core.gates.reserve(destination.id, self.core.clock.now(), destination.settings.max_in_flight)
+    fn reserve(&self, destination: &Destination, expires_at: Timestamp) -> bool {
+        let settings = &destination.settings;
+        let reserved = self.core.gates.reserve(destination.id, self.core.clock.now(), settings.max_in_flight);
+        if reserved && settings.rate_limits.is_unlimited() && self.core.local.takes() {
+            self.core.advance.order(destination.id, settings.max_in_flight, expires_at);
+        }
+        reserved
     }
 
     fn unreserve(&self, destination_id: DestinationId) {
-        self.core.gates.unreserve(destination_id);
+        if !self.core.advance.give_up(&self.core, destination_id) {
+            self.core.gates.unreserve(destination_id);
+        }
     }
 
     fn admit(&self, deliveries: Vec<ClaimedDelivery>) {
-        self.core.admissions.add(deliveries);
+        let others = self.core.advance.deliver(&self.core, deliveries);
+        self.core.admissions.add(others);
     }
 
     async fn declined(&self) -> Vec<ClaimedDelivery> {

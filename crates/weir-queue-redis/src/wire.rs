@@ -91,6 +91,25 @@ pub(crate) struct Issued {
     pub(crate) slots: Vec<Option<(i64, i64)>>,
 }
 
+impl Issued {
+    /// The permits one by one.
+    pub(crate) fn granted(self, generation: u64, version: u64) -> impl Iterator<Item = Granted> {
+        let slots = self.slots.into_iter().chain(std::iter::repeat(None));
+        (self.first..).zip(slots).map(move |(serial, slot)| Granted { serial, generation, version, slot })
+    }
+}
+
+/// One permit that was issued to this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Granted {
+    pub(crate) serial: u64,
+    pub(crate) generation: u64,
+    /// The version of the job when its destination was seen to be neither paused nor deleted.
+    pub(crate) version: u64,
+    /// As in [`Issued`].
+    pub(crate) slot: Option<(i64, i64)>,
+}
+
 /// What became of the deliveries of one destination that were to be admitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Admitted {

@@ -118,7 +118,7 @@ impl Schedule for MemoryQueue {
         Ok(answers)
     }
 
-    fn reserve(&self, destination: &Destination) -> bool {
+    fn reserve(&self, destination: &Destination, _expires_at: Timestamp) -> bool {
         let now = self.clock.now();
         self.table().reserve(now, destination)
     }

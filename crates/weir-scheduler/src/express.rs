@@ -27,8 +27,8 @@ impl Express {
 impl weir_store::Express for Express {
     fn reserve(&self, destination: &Destination) -> Option<Timestamp> {
         let settings = &destination.settings;
-        let kept = !settings.paused && self.queue.reserve(destination);
-        kept.then(|| self.clock.now() + START_WITHIN + Duration::from_millis(settings.timeout_ms.into()))
+        let expires_at = self.clock.now() + START_WITHIN + Duration::from_millis(settings.timeout_ms.into());
+        (!settings.paused && self.queue.reserve(destination, expires_at)).then_some(expires_at)
     }
 
     fn cancel(&self, destination_id: DestinationId) {

@@ -318,7 +318,7 @@ impl Schedule for RecordingQueue {
         not_used()
     }
 
-    fn reserve(&self, _: &Destination) -> bool {
+    fn reserve(&self, _: &Destination, _: Timestamp) -> bool {
         false
     }
 

@@ -5,6 +5,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod advance;
 mod conformance;
 mod connecting;
 mod generations;

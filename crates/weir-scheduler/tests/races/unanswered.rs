@@ -54,8 +54,8 @@ impl Schedule for Unanswered {
         self.queue.check().await
     }
 
-    fn reserve(&self, destination: &Destination) -> bool {
-        self.queue.reserve(destination)
+    fn reserve(&self, destination: &Destination, expires_at: Timestamp) -> bool {
+        self.queue.reserve(destination, expires_at)
     }
 
     fn unreserve(&self, destination_id: DestinationId) {
