@@ -1,12 +1,16 @@
 //! Claims: the deliveries of many destinations in one statement, with their bodies and what is due next.
+//!
+//! Bodies come from memory where this process stored the events, and the others are read by one more statement; a process that has
+//! none in memory reads them in the same.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use async_trait::async_trait;
-use sqlx::{Connection as _, PgConnection, postgres::PgRow};
+use sqlx::{Connection as _, PgConnection, postgres::PgRow, types::Uuid};
 use weir_core::{
-    DestinationId, Timestamp,
+    DestinationId, EventId, Timestamp,
     claim::{Claim, ClaimedBody, ClaimedDelivery},
+    event::EventBody,
 };
 use weir_store::{ClaimRequest, Claims};
 
@@ -17,6 +21,8 @@ use crate::{
     writer::Operation,
 };
 
+/// The claim, with what it answers of each claimed delivery and where that comes from.
+///
 /// One look per destination: its oldest due deliveries, found by its part of the due index and bounded by LIMIT, so a long
 /// backlog costs no more than a short one and no destination stands in the way of another. Materialized, or the planner could
 /// run the look again for each row that it updates, and claim more than the limit.
@@ -25,35 +31,57 @@ use crate::{
 /// has ended before its run; then the later one waits, finds them gone, and comes back short. The other's publication is stale, so
 /// it gives back what it took, and wakes.
 ///
+/// The row found is updated at its place, which spares a second look by its id. Had it moved meanwhile, the conditions are
+/// seen to at its new place, or it is passed over (which of them depends on the server's version).
+///
 /// What is due next comes with it, for each request: the first after `after`, which is the present, since everything due by
 /// then is claimed by this statement or by another. Should that other fail, the sweep finds what it left.
-pub(crate) const CLAIM: &str = "
+macro_rules! claim {
+    ($body:literal, $claimed:literal) => {
+        concat!(
+            "
 WITH request AS MATERIALIZED (
     SELECT r.* FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[]) WITH ORDINALITY
         AS r (destination_id, most, now, after, expires_at, request)
     JOIN destinations t ON t.id = r.destination_id AND NOT t.paused AND t.deleted_at IS NULL
 ), due AS MATERIALIZED (
-    SELECT r.request, r.now, r.expires_at, d.id
+    SELECT r.request, r.now, r.expires_at, d.id, d.place
     FROM request r CROSS JOIN LATERAL (
-        SELECT id FROM deliveries
+        SELECT id, ctid AS place FROM deliveries
         WHERE destination_id = r.destination_id AND state IN (0, 2) AND next_attempt_at <= r.now
         ORDER BY next_attempt_at, id LIMIT r.most
     ) d
 ), claimed AS (
     UPDATE deliveries d
     SET state = 1, claim_epoch = claim_epoch + 1, claim_expires_at = due.expires_at, updated_at = due.now
-    FROM due WHERE d.id = due.id AND d.state + 0 IN (0, 2)
+    FROM due WHERE d.ctid = due.place AND d.id = due.id AND d.state + 0 IN (0, 2)
     RETURNING due.request, d.id, d.event_id, d.claim_epoch, d.attempts, d.created_at, d.next_attempt_at
 )
-SELECT c.request, c.next_attempt_at, c.id, c.event_id, c.claim_epoch, c.attempts, c.created_at, e.data_offset, e.body
-FROM claimed c JOIN events e ON e.id = c.event_id
+SELECT c.request, c.next_attempt_at, c.id, c.event_id, c.claim_epoch, c.attempts, c.created_at, ",
+            $body,
+            "
+FROM ",
+            $claimed,
+            "
 UNION ALL
 SELECT r.request, next.next_attempt_at, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM request r CROSS JOIN LATERAL (
     SELECT next_attempt_at FROM deliveries
     WHERE destination_id = r.destination_id AND state IN (0, 2) AND next_attempt_at > r.after
     ORDER BY next_attempt_at LIMIT 1
-) next";
+) next"
+        )
+    };
+}
+
+/// With the bodies. An outer join with a condition would look up each event and then not use it.
+pub(crate) const CLAIM_WITH_BODIES: &str =
+    claim!("e.data_offset, e.body", "claimed c JOIN events e ON e.id = c.event_id");
+
+pub(crate) const CLAIM: &str = claim!("NULL::integer, NULL::bytea", "claimed c");
+
+pub(crate) const BODIES: &str =
+    "SELECT e.id, e.data_offset, e.body FROM unnest($1::uuid[]) AS r (id) JOIN events e ON e.id = r.id";
 
 /// What one caller asks for.
 pub(crate) struct Claiming {
@@ -77,27 +105,38 @@ impl Operation for Claiming {
         self.requests.iter().map(|request| request.limit as usize).sum()
     }
 
-    async fn run(group: &[&Self], connection: &mut PgConnection, _: &Shared) -> Result<Vec<Self::Answer>, sqlx::Error> {
+    async fn run(
+        group: &[&Self],
+        connection: &mut PgConnection,
+        shared: &Shared,
+    ) -> Result<Vec<Self::Answer>, sqlx::Error> {
         let mut answers: Vec<Vec<Claims>> =
             group.iter().map(|claiming| vec![Claims::default(); claiming.requests.len()]).collect();
         let waves = waves(group);
+        let mut taken = Vec::new();
+        let remembered = !shared.bodies().is_empty();
         match &waves[..] {
             [] => {}
-            [wave] => claim(wave, connection, &mut answers).await?,
+            [wave] => claim(wave, remembered, connection, &mut taken, &mut answers).await?,
             waves => {
                 let mut transaction = connection.begin().await?;
                 for wave in waves {
-                    claim(wave, &mut transaction, &mut answers).await?;
+                    claim(wave, remembered, &mut transaction, &mut taken, &mut answers).await?;
                 }
                 transaction.commit().await?;
             }
         }
+        if remembered {
+            find_bodies(&mut taken, connection, shared).await?;
+        }
+        hand_out(taken, &mut answers);
         Ok(answers)
     }
 }
 
 /// The requests of all operations, in waves that name a destination once: two requests in one statement would find the same
-/// rows, since a transaction's own locks do not keep it out. Nearly always one wave.
+/// rows, since a transaction's own locks do not keep it out. Nearly always one wave. Every process claims in the order of
+/// destinations, so that of two that claim the same none waits for the other in a circle.
 fn waves<'r>(group: &[&'r Claiming]) -> Vec<Vec<Asked<'r>>> {
     let mut waves: Vec<Vec<Asked<'r>>> = Vec::new();
     let mut times_named: HashMap<DestinationId, usize> = HashMap::new();
@@ -111,6 +150,9 @@ fn waves<'r>(group: &[&'r Claiming]) -> Vec<Vec<Asked<'r>>> {
             *wave += 1;
         }
     }
+    for wave in &mut waves {
+        wave.sort_unstable_by_key(|asked| asked.request.destination_id);
+    }
     waves
 }
 
@@ -119,12 +161,27 @@ fn after(asked: &Asked<'_>) -> i64 {
     if asked.request.limit == 0 { i64::MIN } else { asked.now.as_nanos() }
 }
 
+/// A claimed delivery, to whom it goes, and what it is claimed in the order of.
+struct Taken {
+    operation: usize,
+    index: usize,
+    due: Timestamp,
+    claim: Claim,
+    event_id: EventId,
+    event_created_at: Timestamp,
+    attempts: u32,
+    expires_at: Timestamp,
+    body: Option<EventBody>,
+}
+
 async fn claim(
     asked: &[Asked<'_>],
+    remembered: bool,
     connection: &mut PgConnection,
+    taken: &mut Vec<Taken>,
     answers: &mut [Vec<Claims>],
 ) -> Result<(), sqlx::Error> {
-    let rows = sqlx::query(CLAIM)
+    let rows = sqlx::query(if remembered { CLAIM } else { CLAIM_WITH_BODIES })
         .bind(column(asked, |one| uuid(one.request.destination_id.as_bytes())))
         .bind(column(asked, |one| i64::from(one.request.limit)))
         .bind(column(asked, |one| one.now.as_nanos()))
@@ -132,39 +189,77 @@ async fn claim(
         .bind(column(asked, |one| one.request.expires_at.as_nanos()))
         .fetch_all(connection)
         .await?;
-    let mut taken = Vec::with_capacity(rows.len());
+    let mut counts = vec![0; asked.len()];
+    taken.reserve(rows.len());
     for row in &rows {
         let at = usize::try_from(int(row, 0)? - 1).map_err(|_| corrupt("a claim"))?;
         let one = asked.get(at).ok_or_else(|| corrupt("a claim"))?;
         if rows::is_null(row, 2)? {
             answers[one.operation][one.index].next_due = optional_time(row, 1)?;
         } else {
-            taken.push((at, time(row, 1)?, claimed(row, one.request)?));
+            counts[at] += 1;
+            taken.push(read_taken(row, one)?);
         }
     }
-    taken.sort_unstable_by_key(|(at, due, claimed)| (*at, *due, claimed.claim.delivery_id));
-    for (at, _, claimed) in taken {
-        let one = &asked[at];
-        answers[one.operation][one.index].deliveries.push(claimed);
-    }
-    for one in asked.iter().filter(|one| one.request.limit > 0) {
-        let answer = &mut answers[one.operation][one.index];
-        if answer.deliveries.len() == one.request.limit as usize {
-            answer.next_due = None;
+    for (one, count) in asked.iter().zip(counts).filter(|(one, _)| one.request.limit > 0) {
+        if count == one.request.limit {
+            answers[one.operation][one.index].next_due = None;
         }
     }
     Ok(())
 }
 
-fn claimed(row: &PgRow, request: &ClaimRequest) -> Result<ClaimedDelivery, sqlx::Error> {
-    let destination_id = request.destination_id;
-    Ok(ClaimedDelivery {
+fn read_taken(row: &PgRow, asked: &Asked<'_>) -> Result<Taken, sqlx::Error> {
+    let &ClaimRequest { destination_id, expires_at, .. } = asked.request;
+    Ok(Taken {
+        operation: asked.operation,
+        index: asked.index,
+        due: time(row, 1)?,
         claim: Claim { delivery_id: delivery_id(row, 2)?, destination_id, epoch: int(row, 4)? },
         event_id: event_id(row, 3)?,
         event_created_at: time(row, 6)?,
         attempts: small(row, 5)?,
-        body: ClaimedBody::Inline(rows::body(row, 7)?),
-        expires_at: request.expires_at,
-        destination: None,
+        expires_at,
+        body: (!rows::is_null(row, 8)?).then(|| rows::body(row, 7)).transpose()?,
     })
+}
+
+/// The bodies of what was claimed: those in memory, and the others in one statement. What is claimed stays so should that
+/// fail, and expires, as any claim does whose answer is lost.
+async fn find_bodies(taken: &mut [Taken], connection: &mut PgConnection, shared: &Shared) -> Result<(), sqlx::Error> {
+    let missing: HashSet<Uuid> = {
+        let recent = shared.bodies();
+        for one in &mut *taken {
+            one.body = recent.get(one.event_id).cloned();
+        }
+        taken.iter().filter(|one| one.body.is_none()).map(|one| uuid(one.event_id.as_bytes())).collect()
+    };
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let missing: Vec<Uuid> = missing.into_iter().collect();
+    let rows = sqlx::query(BODIES).bind(missing).fetch_all(connection).await?;
+    let read = |row: &PgRow| Ok((event_id(row, 0)?, rows::body(row, 1)?));
+    let found: HashMap<EventId, EventBody> = rows.iter().map(read).collect::<Result<_, sqlx::Error>>()?;
+    for one in taken.iter_mut().filter(|one| one.body.is_none()) {
+        one.body = found.get(&one.event_id).cloned();
+    }
+    Ok(())
+}
+
+/// Each to who asked for it, the oldest due first. One whose event is gone has nothing to be sent.
+fn hand_out(mut taken: Vec<Taken>, answers: &mut [Vec<Claims>]) {
+    taken.sort_unstable_by_key(|one| (one.due, one.claim.delivery_id));
+    for one in taken {
+        let Some(body) = one.body else { continue };
+        answers[one.operation][one.index].deliveries.push(ClaimedDelivery {
+            claim: one.claim,
+            event_id: one.event_id,
+            event_created_at: one.event_created_at,
+            attempts: one.attempts,
+            body: ClaimedBody::Inline(body),
+            expires_at: one.expires_at,
+            destination: None,
+        });
+    }
 }

@@ -136,6 +136,7 @@ async fn store_after_a_look(
         return Ok(None);
     }
     transaction.commit().await?;
+    remember_bodies(&intake, shared);
     boarding.depart();
     Ok(Some(intake.answers))
 }
@@ -163,9 +164,19 @@ async fn store_as_known(
     }
     let stored = insert(&guards, &intake.events, &intake.deliveries, connection).await?;
     if stored {
+        remember_bodies(&intake, shared);
         boarding.depart();
     }
     Ok(stored.then_some(intake.answers))
+}
+
+/// Keeps the bodies of what is stored and will be claimed. What goes by the express has them with it.
+fn remember_bodies(intake: &Intake<'_>, shared: &Shared) {
+    let mut waiting = intake.deliveries.iter().filter(|delivery| delivery.claimed_until.is_none()).peekable();
+    if waiting.peek().is_some() {
+        let mut recent = shared.bodies();
+        waiting.for_each(|delivery| recent.insert(delivery.event.id, &delivery.event.body));
+    }
 }
 
 async fn known_keys(new: &[&NewEvent], connection: &mut PgConnection) -> Result<KnownKeys, sqlx::Error> {

@@ -40,10 +40,10 @@ mod rows;
 mod schema;
 mod writer;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sqlx::PgPool;
-use weir_store::Station;
+use weir_store::{RecentBodies, Station};
 
 pub use open::{OpenError, Server};
 
@@ -71,9 +71,30 @@ pub struct PostgresStore {
 }
 
 /// What the writers of one store know together.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shared {
     destinations: DestinationCache,
     partitions: Partitions,
     station: Station,
+    bodies: Mutex<RecentBodies>,
+}
+
+/// Bodies of the events that this process stored, kept for their first claim.
+const RECENT_BODY_BYTES: usize = 64 * 1024 * 1024;
+
+impl Default for Shared {
+    fn default() -> Self {
+        Self {
+            destinations: DestinationCache::default(),
+            partitions: Partitions::default(),
+            station: Station::default(),
+            bodies: Mutex::new(RecentBodies::new(RECENT_BODY_BYTES)),
+        }
+    }
+}
+
+impl Shared {
+    fn bodies(&self) -> MutexGuard<'_, RecentBodies> {
+        self.bodies.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }

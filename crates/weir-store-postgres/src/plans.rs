@@ -11,7 +11,7 @@ use weir_store::{DeliveryFilter, Destinations as _, EventFilter, Ingest as _, Ou
 
 use crate::{
     PostgresStore,
-    claims::CLAIM,
+    claims::{BODIES, CLAIM, CLAIM_WITH_BODIES},
     database::Database,
     destinations::{COUNTS, RECENT_SENDS},
     edits::CANCEL_SOME,
@@ -99,16 +99,18 @@ async fn hot_statements_use_their_indexes() {
     let (_database, mut connection) = loaded().await;
     let by_id = "Index Scan using deliveries_pkey on deliveries d";
     for (name, sql, expected) in [
+        ("claim", CLAIM, &["using deliveries_due on deliveries", "Tid Scan on deliveries d"][..]),
         (
-            "claim",
-            CLAIM,
+            "claim with bodies",
+            CLAIM_WITH_BODIES,
             &[
                 "using deliveries_due on deliveries",
-                by_id,
+                "Tid Scan on deliveries d",
                 "events_20270115_pkey",
                 "Index Only Scan using deliveries_due",
-            ][..],
+            ],
         ),
+        ("bodies", BODIES, &["events_20270115_pkey"]),
         ("settle", SETTLE, &[by_id]),
         ("cancel", CANCEL_SOME, &["using deliveries_due on deliveries", by_id]),
         ("release", RELEASE, &[by_id]),

@@ -14,7 +14,6 @@
 //!   recovery resolves as unknown outcomes. The database itself stays whole in either case (WAL).
 //! - Every write of a delivery names the state, and for a claimed one the epoch, that it expects.
 
-mod bodies;
 mod cache;
 mod checkpoint;
 mod claims;

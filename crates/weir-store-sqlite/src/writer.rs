@@ -16,11 +16,10 @@ use tokio::{
     sync::{mpsc, oneshot},
     task::JoinHandle,
 };
-use weir_store::{Boarding, Station, StoreError, StoreResult};
+use weir_store::{Boarding, RecentBodies, Station, StoreError, StoreResult};
 
 use crate::{
     SqliteStore,
-    bodies::RecentBodies,
     cache::{DestinationCache, Staged},
     checkpoint::{self, Checkpoints},
     error::Result,

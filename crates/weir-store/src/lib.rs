@@ -5,6 +5,7 @@
 //! `conformance` suite. Every write names the state it expects; zero rows changed is an answer, not an error. `now` is
 //! always an argument, never the database's clock.
 
+mod bodies;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod destinations;
@@ -17,6 +18,7 @@ mod results;
 
 use std::sync::Arc;
 
+pub use bodies::RecentBodies;
 pub use destinations::{DestinationCounts, DestinationPatch, Destinations, LimitChange};
 pub use express::{Boarding, Express, Station};
 pub use history::{DeliveryDetail, DeliveryFilter, EventFilter, History, Page, PageRequest, SendRecord};

@@ -12,7 +12,9 @@ const LARGEST: usize = 64 * 1024;
 /// What an entry costs besides its bytes, roughly.
 const OVERHEAD: usize = 160;
 
-pub(crate) struct RecentBodies {
+/// Bodies of recent events, as many as fit.
+#[derive(Debug)]
+pub struct RecentBodies {
     bodies: HashMap<EventId, EventBody>,
     order: VecDeque<EventId>,
     bytes: usize,
@@ -20,11 +22,12 @@ pub(crate) struct RecentBodies {
 }
 
 impl RecentBodies {
-    pub(crate) fn new(max_bytes: usize) -> Self {
+    pub fn new(max_bytes: usize) -> Self {
         Self { bodies: HashMap::new(), order: VecDeque::new(), bytes: 0, max_bytes }
     }
 
-    pub(crate) fn insert(&mut self, id: EventId, body: &EventBody) {
+    /// Keeps a body, and lets go of the oldest that no longer fit.
+    pub fn insert(&mut self, id: EventId, body: &EventBody) {
         if body.bytes().len() > LARGEST || self.bodies.insert(id, body.clone()).is_some() {
             return;
         }
@@ -38,7 +41,12 @@ impl RecentBodies {
         }
     }
 
-    pub(crate) fn get(&self, id: EventId) -> Option<&EventBody> {
+    pub fn is_empty(&self) -> bool {
+        self.bodies.is_empty()
+    }
+
+    /// The body of an event, if it is still here.
+    pub fn get(&self, id: EventId) -> Option<&EventBody> {
         self.bodies.get(&id)
     }
 }
