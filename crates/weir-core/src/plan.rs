@@ -135,12 +135,17 @@ pub struct InHand {
     pub left: u32,
     /// The last run was a moment ago: what is claimed ahead will soon be sent.
     pub brisk: bool,
+    /// More is being claimed.
+    pub claiming: bool,
 }
 
 /// How much to claim. While only room is short, what will fill it is claimed ahead of it, so that it need not wait for the store:
 /// as much as `max_in_flight`, approached by twice what each run may publish, because a destination that uses little needs
 /// little. What is left is topped up at half of that, so that a run for every answer is not a claim for every answer.
 pub fn wanted(allowance: Allowance, in_hand: InHand, max_in_flight: u32) -> Wanted {
+    if in_hand.claiming {
+        return Wanted::default();
+    }
     let now = allowance.allow.saturating_sub(in_hand.taken);
     let most = max_in_flight.min(MAX_PER_RUN).min(allowance.allow.saturating_mul(2));
     let is_ahead = in_hand.brisk && matches!(allowance.binding, Binding::InFlight | Binding::Batch);
@@ -244,10 +249,12 @@ mod tests {
         let limiter = Limiter::new(&RateLimits::UNLIMITED);
         let full = allowance(&observed(&limiter));
         assert_eq!(wanted(full, InHand::default(), 64), Wanted { now: 32, ahead: 0 }, "it may be slow");
-        let brisk = |taken, left| InHand { taken, left, brisk: true };
+        let brisk = |taken, left| InHand { taken, left, brisk: true, claiming: false };
         assert_eq!(wanted(full, brisk(0, 0), 64), Wanted { now: 32, ahead: 64 });
         assert_eq!(wanted(full, brisk(32, 33), 64), Wanted::default(), "there is enough");
         assert_eq!(wanted(full, brisk(32, 32), 64), Wanted { now: 0, ahead: 32 });
+        let claiming = InHand { claiming: true, ..brisk(0, 0) };
+        assert_eq!(wanted(full, claiming, 64), Wanted::default(), "it is on its way");
         let one = allowance(&Observed { in_flight: 63, ..observed(&limiter) });
         assert_eq!(wanted(one, brisk(0, 0), 64), Wanted { now: 1, ahead: 2 }, "it uses little");
         let none = allowance(&Observed { in_flight: 64, ..observed(&limiter) });

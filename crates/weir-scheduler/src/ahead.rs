@@ -1,8 +1,11 @@
 //! Deliveries claimed ahead of their room.
 //!
 //! A claim takes the store longer than a fast destination takes to answer. Were it made when room has come, the room would stand
-//! empty for as long. So while only room is short, a run claims more than it may publish, and the next run begins with that:
-//! at once, without the store. Claims are made under the lease of the job only, so two are never after the same deliveries.
+//! empty for as long. So while only room is short, more is claimed than may be published, beside the runs; each of them begins
+//! with that, at once, without the store.
+//!
+//! A process makes one such claim of a destination at a time. Another process that runs the job meanwhile may be after the same
+//! deliveries; it gets fewer, may find nothing and stop the job. Therefore a claim ends with a wake.
 //!
 //! The next run may be another process's, or never come. What is not taken within [`KEPT`] goes back to the store.
 
@@ -12,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use weir_core::{DestinationId, Timestamp, claim::ClaimedDelivery, plan::InHand};
 
 /// How long deliveries are kept for the next run.
@@ -26,6 +29,8 @@ const MOST_KEPT: usize = 4_096;
 struct Hand {
     deliveries: VecDeque<ClaimedDelivery>,
     last_run: Timestamp,
+    /// More is being claimed.
+    claiming: bool,
 }
 
 #[derive(Debug, Default)]
@@ -40,6 +45,8 @@ struct Hands {
 pub(crate) struct Ahead {
     hands: Mutex<Hands>,
     kept: Notify,
+    /// How many claims are being made.
+    claims: watch::Sender<usize>,
 }
 
 impl Ahead {
@@ -60,10 +67,39 @@ impl Ahead {
         hand.last_run = now;
         let count = hand.deliveries.len().min(most as usize);
         let taken: Vec<_> = hand.deliveries.drain(..count).collect();
-        let left = hand.deliveries.len() as u32;
+        let in_hand =
+            InHand { taken: count as u32, left: hand.deliveries.len() as u32, brisk, claiming: hand.claiming };
         hands.kept -= count;
         self.kept.notify_one();
-        (taken, InHand { taken: count as u32, left, brisk })
+        (taken, in_hand)
+    }
+
+    /// A claim is to be made. `false` when there is one already, or no runs follow.
+    pub(crate) fn begin_claim(&self, id: DestinationId) -> bool {
+        let mut hands = self.hands();
+        let begins = !hands.closed && !std::mem::replace(&mut hands.of.entry(id).or_default().claiming, true);
+        if begins {
+            self.claims.send_modify(|claims| *claims += 1);
+        }
+        begins
+    }
+
+    /// The claim has been made, or has failed, and what it brought is kept or given back.
+    pub(crate) fn end_claim(&self, id: DestinationId) {
+        if let Some(hand) = self.hands().of.get_mut(&id) {
+            hand.claiming = false;
+        }
+    }
+
+    /// Nothing is left to be done for a claim.
+    pub(crate) fn claim_ended(&self) {
+        self.claims.send_modify(|claims| *claims -= 1);
+    }
+
+    /// Returns once no claim is being made.
+    pub(crate) async fn claims_ended(&self) {
+        // The sender is ours.
+        let _ = self.claims.subscribe().wait_for(|claims| *claims == 0).await;
     }
 
     /// Keeps deliveries for a later run. Answers those back for which there is none.
@@ -72,6 +108,7 @@ impl Ahead {
         if hands.closed {
             return deliveries;
         }
+        self.kept.notify_one();
         hands.kept += deliveries.len();
         hands.of.entry(id).or_default().deliveries.extend(deliveries);
         Vec::new()
@@ -80,9 +117,9 @@ impl Ahead {
     /// Everything of a destination, whose runs have stopped.
     pub(crate) fn drop_all(&self, id: DestinationId) -> Vec<ClaimedDelivery> {
         let mut hands = self.hands();
-        let hand = hands.of.remove(&id).unwrap_or_default();
-        hands.kept -= hand.deliveries.len();
-        hand.deliveries.into()
+        let deliveries = hands.of.get_mut(&id).map(|hand| std::mem::take(&mut hand.deliveries)).unwrap_or_default();
+        hands.kept -= deliveries.len();
+        deliveries.into()
     }
 
     /// What has not been taken for too long. Waits while nothing is in hand.
@@ -95,7 +132,7 @@ impl Ahead {
             tokio::time::sleep(KEPT / 2).await;
             let before = now() - KEPT;
             let mut hands = self.hands();
-            let old = hands.of.extract_if(|_, hand| hand.last_run < before);
+            let old = hands.of.extract_if(|_, hand| hand.last_run < before && !hand.claiming);
             let expired: Vec<_> = old.flat_map(|(_, hand)| hand.deliveries).collect();
             hands.kept -= expired.len();
             if !expired.is_empty() {

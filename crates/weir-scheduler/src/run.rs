@@ -3,7 +3,8 @@
 //! Any number of schedulers may run side by side: a lease carries an epoch, and a publish with a stale one changes nothing.
 //! Whatever was claimed in the store and not published goes back unsent.
 //!
-//! A batch has two stages. What was claimed ahead is published at once; then the store is asked for more, and that is published.
+//! A batch has two stages. What was claimed ahead is published at once; then the store is asked for what is missing, and that is
+//! published.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,7 +14,7 @@ use weir_core::{
     claim::ClaimedDelivery,
     plan::{self, Allowance, InHand, NextRun, Observed, Wanted},
 };
-use weir_queue::{DueJobs, Lease, Publication, Published, QueueError, SharedQueue};
+use weir_queue::{DueJobs, Lease, Publication, Published, QueueError, SharedQueue, Wake};
 use weir_store::{ClaimRequest, Claims, SendHistory, SharedStore, StoreError};
 
 use crate::{
@@ -26,6 +27,8 @@ use crate::{
 const BATCH: usize = 256;
 /// At shutdown, how long a claim that may be under way is waited for.
 const LAST_CLAIM: Duration = Duration::from_millis(100);
+/// At shutdown, how long claims that are made ahead are waited for: what they bring goes back.
+const LAST_CLAIMS_AHEAD: Duration = Duration::from_secs(2);
 /// How long a run may take before its jobs are claimed by another.
 const LEASE: Duration = Duration::from_secs(4);
 /// This long after the queue lost what it knew, no permit of before starts any more: a worker starts none without having heard
@@ -63,7 +66,7 @@ impl Scheduler {
     }
 
     /// Runs jobs until `shutdown` resolves. A batch that has begun is finished. Several may run side by side.
-    pub async fn run(&self, shutdown: impl Future<Output = ()>) {
+    pub async fn run(self: &Arc<Self>, shutdown: impl Future<Output = ()>) {
         tokio::pin!(shutdown);
         let mut backoff = Backoff::default();
         loop {
@@ -77,6 +80,9 @@ impl Scheduler {
                         self.hand_back(jobs).await;
                     }
                     self.give_back(self.ahead.close()).await;
+                    if tokio::time::timeout(LAST_CLAIMS_AHEAD, self.ahead.claims_ended()).await.is_err() {
+                        tracing::warn!("the store did not answer a claim in time; what it claimed counts as unknown");
+                    }
                     return;
                 }
                 due = &mut claiming => due,
@@ -127,7 +133,7 @@ impl Scheduler {
         }
     }
 
-    async fn run_batch(&self, jobs: DueJobs) -> Result<(), Failure> {
+    async fn run_batch(self: &Arc<Self>, jobs: DueJobs) -> Result<(), Failure> {
         let now = self.clock.now();
         counter!("weir_scheduler_runs_total").increment(jobs.leases.len() as u64);
         if let Some(earliest) = jobs.leases.iter().map(|lease| lease.due).filter(|due| *due > Timestamp::MIN).min() {
@@ -137,7 +143,7 @@ impl Scheduler {
         for run in &mut runs {
             self.take_ahead(run, now).await;
         }
-        let runs = self.publish_ahead(runs).await?;
+        let runs = self.publish_ahead(runs, now).await?;
         if runs.is_empty() {
             return Ok(());
         }
@@ -165,13 +171,16 @@ impl Scheduler {
         }
     }
 
-    /// Publishes what is in hand, and ends the runs that want nothing of the store. Answers the others.
-    async fn publish_ahead(&self, runs: Vec<Run>) -> Result<Vec<Run>, Failure> {
+    /// Publishes what is in hand, and ends the runs that need nothing more now. Answers the others.
+    async fn publish_ahead(self: &Arc<Self>, runs: Vec<Run>, now: Timestamp) -> Result<Vec<Run>, Failure> {
         let mut publications = Vec::new();
         let mut going_on = Vec::new();
         for mut run in runs {
-            if run.wanted.sum() == 0 {
-                let next = plan::next_run(run.allowance, false, None);
+            if run.wanted.now == 0 {
+                if run.wanted.ahead > 0 {
+                    self.claim_ahead(run.claim_request(now));
+                }
+                let next = run.next();
                 publications.push(run.into_publication(next));
                 continue;
             }
@@ -182,6 +191,32 @@ impl Scheduler {
         }
         self.publish(publications).await?;
         Ok(going_on)
+    }
+
+    /// Claims more of a destination beside its runs, for the next of them.
+    fn claim_ahead(self: &Arc<Self>, request: ClaimRequest) {
+        if !self.ahead.begin_claim(request.destination_id) {
+            return;
+        }
+        let scheduler = self.clone();
+        tokio::spawn(async move {
+            scheduler.fetch_ahead(request).await;
+            scheduler.ahead.claim_ended();
+        });
+    }
+
+    async fn fetch_ahead(&self, request: ClaimRequest) {
+        let (destination_id, now) = (request.destination_id, self.clock.now());
+        let claimed = self.store.claim(vec![request], now).await;
+        let claimed = claimed.inspect_err(|error| tracing::warn!(%error, "could not claim ahead")).unwrap_or_default();
+        let refused =
+            self.ahead.keep(destination_id, claimed.into_iter().flat_map(|claims| claims.deliveries).collect());
+        self.ahead.end_claim(destination_id);
+        self.give_back(refused).await;
+        // A run that found less because of this claim may have stopped the job.
+        if let Err(error) = self.queue.wake(&[Wake { destination_id, due: now }]).await {
+            tracing::warn!(%error, "could not wake a destination after a claim; the sweep will");
+        }
     }
 
     /// Publishes what was claimed for now, keeps what was claimed ahead, and ends the runs.
@@ -316,6 +351,13 @@ impl Run {
             suspended: settings.paused,
             lagging,
         })
+    }
+
+    /// What follows a run that claims nothing. Without enough in hand it waits for the claim that is being made: until it is, the
+    /// next answer brings the next run.
+    fn next(&self) -> NextRun {
+        let is_short = self.deliveries.len() < self.allowance.allow as usize;
+        if self.in_hand.claiming && is_short { NextRun::OnSettle } else { plan::next_run(self.allowance, false, None) }
     }
 
     fn claim_request(&self, now: Timestamp) -> ClaimRequest {
