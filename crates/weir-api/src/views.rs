@@ -11,6 +11,7 @@ use weir_core::{
     destination::Settings,
     event::Event,
     retry::{RetryDelays, RetryPolicy},
+    signing::SignatureStyle,
 };
 
 use crate::settings::HEADER_MASK;
@@ -50,7 +51,7 @@ pub(crate) struct DestinationView {
 pub(crate) struct CreatedView {
     #[serde(flatten)]
     destination: DestinationView,
-    /// Signs what is sent. Shown here and by `GET /v1/destinations/{id}/secret` only.
+    /// Signs what is sent. Shown here, by `GET /v1/destinations/{id}/secret` and by a rotation only.
     #[schema(example = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")]
     secret: String,
 }
@@ -70,7 +71,24 @@ pub(crate) struct SettingsView {
     retry: RetryView,
     /// Names with `***` for each value: values are write-only. A PATCH that sends the mask back keeps the value.
     headers: BTreeMap<String, &'static str>,
+    signature: SignatureView,
     paused: bool,
+}
+
+/// How what is sent is signed.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Signature)]
+struct SignatureView {
+    #[schema(value_type = String, pattern = "^(standard|timestamped|prefixed)$", example = "standard")]
+    style: &'static str,
+    /// The header of the signature, of a style that has a choice.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    header: Option<String>,
+    /// Of the `prefixed` style: the header of the signed time; null when the body alone is signed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    timestamp_header: Option<Option<String>>,
 }
 
 /// At most `limit` sends in every window of one `period`.
@@ -120,7 +138,10 @@ impl DestinationView {
 
 impl CreatedView {
     pub(crate) fn new(destination: &Destination, now: Timestamp) -> Self {
-        Self { destination: DestinationView::new(destination, now), secret: destination.settings.secret.reveal() }
+        Self {
+            destination: DestinationView::new(destination, now),
+            secret: destination.settings.signing.secret.reveal(),
+        }
     }
 }
 
@@ -136,8 +157,22 @@ impl From<&Settings> for SettingsView {
             timeout_ms: settings.timeout_ms,
             retry: RetryView::from(&settings.retry),
             headers: settings.headers.iter().map(|(name, _)| (name.clone(), HEADER_MASK)).collect(),
+            signature: SignatureView::from(&settings.signing.style),
             paused: settings.paused,
         }
+    }
+}
+
+impl From<&SignatureStyle> for SignatureView {
+    fn from(style: &SignatureStyle) -> Self {
+        let (header, timestamp_header) = match style {
+            SignatureStyle::Standard => (None, None),
+            SignatureStyle::Timestamped { header } => (Some(header.clone()), None),
+            SignatureStyle::Prefixed { header, timestamp_header } => {
+                (Some(header.clone()), Some(timestamp_header.clone()))
+            }
+        };
+        Self { style: style.as_str(), header, timestamp_header }
     }
 }
 
