@@ -1,5 +1,7 @@
 //! How destinations, events and deliveries are shown.
 
+mod signature;
+
 use std::collections::BTreeMap;
 
 use serde::Serialize;
@@ -11,9 +13,9 @@ use weir_core::{
     destination::Settings,
     event::Event,
     retry::{RetryDelays, RetryPolicy},
-    signing::SignatureStyle,
 };
 
+use self::signature::SignatureView;
 use crate::settings::HEADER_MASK;
 
 /// One page of a list, newest first.
@@ -73,22 +75,6 @@ pub(crate) struct SettingsView {
     headers: BTreeMap<String, &'static str>,
     signature: SignatureView,
     paused: bool,
-}
-
-/// How what is sent is signed.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Signature)]
-struct SignatureView {
-    #[schema(value_type = String, pattern = "^(standard|timestamped|prefixed)$", example = "standard")]
-    style: &'static str,
-    /// The header of the signature, of a style that has a choice.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(required = false)]
-    header: Option<String>,
-    /// Of the `prefixed` style: the header of the signed time; null when the body alone is signed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(required = false)]
-    timestamp_header: Option<Option<String>>,
 }
 
 /// At most `limit` sends in every window of one `period`.
@@ -160,19 +146,6 @@ impl From<&Settings> for SettingsView {
             signature: SignatureView::from(&settings.signing.style),
             paused: settings.paused,
         }
-    }
-}
-
-impl From<&SignatureStyle> for SignatureView {
-    fn from(style: &SignatureStyle) -> Self {
-        let (header, timestamp_header) = match style {
-            SignatureStyle::Standard => (None, None),
-            SignatureStyle::Timestamped { header } => (Some(header.clone()), None),
-            SignatureStyle::Prefixed { header, timestamp_header } => {
-                (Some(header.clone()), Some(timestamp_header.clone()))
-            }
-        };
-        Self { style: style.as_str(), header, timestamp_header }
     }
 }
 

@@ -1,6 +1,8 @@
 //! The receivers under `examples/receivers`, each as a process of its own, sent to by a real Weir: they accept what is signed
 //! by the secret they hold, through a rotation too; they refuse what was changed or is old; and they handle an event once.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 #[path = "support/harness.rs"]
 mod support;
 

@@ -1,6 +1,8 @@
 //! Who signs what a destination receives, through rotations and in every style, as independent verifiers see it: the
 //! `standardwebhooks` crate, and `weir verify` for one request by hand.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 #[path = "support/harness.rs"]
 mod support;
 

@@ -26,15 +26,15 @@ pub(super) fn signing(
     current: Option<&Signing>,
     headers: &[(String, String)],
 ) -> Option<Signing> {
-    let named = body.names("secret");
-    let secret = secret(body);
+    let secret = body.names("secret").then(|| secret(body));
     let style = style(body, headers);
     let mut signing = match (secret, current) {
-        (Some(secret), Some(current)) if secret == current.secret => current.clone(),
-        (Some(secret), _) => Signing::new(secret),
-        (None, Some(current)) if !named => current.clone(),
-        (None, _) if named => return None,
-        (None, _) => Signing::new(Secret::from_random(KeyKind::Shared, rand::random())),
+        // It is named and refused.
+        (Some(None), _) => return None,
+        (Some(Some(secret)), Some(current)) if secret == current.secret => current.clone(),
+        (Some(Some(secret)), _) => Signing::new(secret),
+        (None, Some(current)) => current.clone(),
+        (None, None) => Signing::new(Secret::from_random(KeyKind::Shared, rand::random())),
     };
     signing.style = style?;
     if signing.style != SignatureStyle::Standard && signing.secret.kind() != KeyKind::Shared {

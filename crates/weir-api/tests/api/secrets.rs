@@ -68,6 +68,8 @@ async fn a_rotation_takes_the_secret_and_the_overlap_it_is_given() {
     );
     // The second ends the first: the secret before it is kept, and no other.
     rotate(json!({"overlap_s": null, "secret": null})).await;
+    rotate(json!({"secret": OTHER})).await;
+    rotate(Value::Null).await;
     assert_eq!(signing(&server, &id).await.previous.unwrap().secret.reveal(), OTHER);
     let at_once = rotate(json!({"overlap_s": 0, "secret": SECRET})).await;
     assert_eq!(at_once["previous_valid_until"], Value::Null);
