@@ -1,4 +1,4 @@
-//! Signatures: as Standard Webhooks 1.0 defines them, or in a style that older receivers know ([`style`]).
+//! Signatures: as Standard Webhooks 1.0 defines them, or in a style that older receivers know ([`SignatureStyle`]).
 //!
 //! A destination has one secret, and for a while after a rotation the one before as well ([`Signing`]). Both then sign.
 
