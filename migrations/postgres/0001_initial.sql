@@ -13,7 +13,7 @@ CREATE TABLE destinations (
     timeout_ms    bigint  NOT NULL CHECK (timeout_ms > 0),
     retry         text    NOT NULL, -- JSON
     headers       text    NOT NULL, -- JSON: array of [name, value]; never logged
-    secret        text    NOT NULL, -- never logged
+    signing       text    NOT NULL, -- JSON: {secret, previous: [secret, until when], style}; never logged
     paused        boolean NOT NULL,
     paused_reason text,
     held_until    bigint,

@@ -14,7 +14,7 @@ CREATE TABLE destinations (
     timeout_ms    INTEGER NOT NULL CHECK (timeout_ms > 0),
     retry         TEXT    NOT NULL, -- JSON
     headers       TEXT    NOT NULL, -- JSON: array of [name, value]; never logged
-    secret        TEXT    NOT NULL, -- never logged
+    signing       TEXT    NOT NULL, -- JSON: {secret, previous: [secret, until when], style}; never logged
     paused        INTEGER NOT NULL CHECK (paused IN (0, 1)),
     paused_reason TEXT,
     held_until    INTEGER,

@@ -29,13 +29,15 @@ pub(crate) struct Servers {
 }
 
 impl Servers {
-    /// What the tests want: every kind of server, and the programs, for tests that kill servers of their own or set
-    /// clocks off.
+    /// What the tests want: every kind of server, and the programs, for tests that kill servers of their own, set
+    /// clocks off or run the receivers of the examples.
     pub(crate) fn for_tests(given: Given) -> anyhow::Result<Self> {
         let mut servers = Self::none(given);
         let redis = servers.name("WEIR_TEST_REDIS_SERVER", || utf8(&programs::REDIS.find()?.join("redis-server")))?;
         let postgres = servers.name("WEIR_TEST_POSTGRES_BIN", || utf8(&programs::POSTGRES.find()?))?;
         servers.name("WEIR_TEST_FAKETIME", || utf8(&programs::FAKETIME.find()?.join("faketime")))?;
+        servers.name("WEIR_TEST_PYTHON", || utf8(&programs::PYTHON.find()?.join("python3")))?;
+        servers.name("WEIR_TEST_NODE", || utf8(&programs::NODE.find()?.join("node")))?;
         let (redis, postgres) = (Path::new(&redis), Path::new(&postgres));
         servers.serve("WEIR_TEST_POSTGRES_URL", || Ok(vec![postgres::start(postgres)?]))?;
         servers.serve("WEIR_TEST_REDIS_URL", || Ok(vec![redis::start(redis)?]))?;

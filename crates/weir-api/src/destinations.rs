@@ -8,9 +8,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use http::{HeaderValue, StatusCode, header};
-use serde::Serialize;
 use std::time::Duration;
-use utoipa::ToSchema;
 use weir_core::{Destination, DestinationId, Timestamp, destination::Settings};
 use weir_store::DestinationPatch;
 
@@ -34,7 +32,7 @@ const TICK: Duration = Duration::from_millis(1);
 /// Only `url` is required. Everything that is wrong is named in `errors`.
 #[utoipa::path(
     post, path = "/v1/destinations", operation_id = "create_destination", tag = "destinations", request_body = crate::openapi::DestinationRequest,
-    responses((status = 201, description = "Made; the only answer but `/secret` that shows the secret", body = CreatedView,
+    responses((status = 201, description = "Made; shows the secret, as only `/secret` and `/rotate-secret` do besides", body = CreatedView,
         headers(("location" = String, description = "The path of the destination"))))
 )]
 pub(crate) async fn create(State(api): State<Api>, request: Request) -> Answer<Response> {
@@ -92,35 +90,12 @@ pub(crate) async fn show(
     Ok(Json(DestinationView::new(&destination, api.clock.now())))
 }
 
-/// Show a destination's secret
-#[utoipa::path(
-    get, path = "/v1/destinations/{id}/secret", operation_id = "show_secret", tag = "destinations",
-    params(("id" = String, Path, description = "`dst_…`")),
-    responses((status = 200, description = "The secret", body = SecretView))
-)]
-pub(crate) async fn secret(
-    State(api): State<Api>,
-    PathId(id): PathId<DestinationId>,
-    query: Query,
-) -> Answer<Response> {
-    query.close()?;
-    let secret = find(&api, id).await?.settings.secret.reveal();
-    Ok(unstored(Json(SecretView { secret }).into_response()))
-}
-
-/// What signs the events that a destination receives.
-#[derive(Serialize, ToSchema)]
-#[schema(as = Secret)]
-pub(crate) struct SecretView {
-    #[schema(example = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")]
-    secret: String,
-}
-
 /// Edit a destination
 ///
 /// A JSON merge patch (RFC 7396): only the fields that are named change, and `null` brings back the default. Members of
-/// `retry` and `headers` merge one by one; arrays are replaced whole. New limits and `paused` are in effect within 100 ms,
-/// with no reset of the window.
+/// `retry`, `headers` and `signature` merge one by one; arrays are replaced whole. New limits and `paused` are in effect
+/// within 100 ms, with no reset of the window. A `secret` replaces the one there is at once; `rotate-secret` does it with an
+/// overlap.
 #[utoipa::path(
     patch, path = "/v1/destinations/{id}", operation_id = "edit_destination", tag = "destinations", params(("id" = String, Path, description = "`dst_…`")),
     request_body = crate::openapi::DestinationPatchRequest,
@@ -135,16 +110,28 @@ pub(crate) async fn edit(
     request: Request,
 ) -> Answer<Json<DestinationView>> {
     let patch = extract::json(request).await?;
-    for _ in 0..EDIT_ROUNDS {
-        let current = find(&api, id).await?;
+    let destination = change(&api, id, |current| {
         let shown = shown(&current.settings)?;
-        let settings = settings::merge(&current.settings, shown, patch.clone(), &api.addresses)?;
+        settings::merge(&current.settings, shown, patch.clone(), &api.addresses)
+    })
+    .await?;
+    Ok(Json(DestinationView::new(&destination, api.clock.now())))
+}
+
+/// Edits a destination as `edit` says, anew when others were faster, and announces it.
+pub(crate) async fn change(
+    api: &ApiState,
+    id: DestinationId,
+    edit: impl Fn(&Destination) -> Answer<Settings>,
+) -> Answer<Arc<Destination>> {
+    for _ in 0..EDIT_ROUNDS {
+        let current = find(api, id).await?;
+        let settings = edit(&current)?;
         // An edit that changes nothing is still announced: it may be the second try of one whose announcement was lost.
-        let edited =
-            if settings == current.settings { Some(current) } else { commit(&api, &current, settings).await? };
+        let edited = if settings == current.settings { Some(current) } else { commit(api, &current, settings).await? };
         if let Some(destination) = edited {
             api.announce_edit(id, destination.settings.paused).await;
-            return Ok(Json(DestinationView::new(&destination, api.clock.now())));
+            return Ok(destination);
         }
     }
     Err(Problem::conflict("others keep editing this destination; try again"))
@@ -199,7 +186,7 @@ pub(crate) fn missing(id: DestinationId) -> Problem {
 }
 
 /// Secrets stay out of caches.
-fn unstored(mut response: Response) -> Response {
+pub(crate) fn unstored(mut response: Response) -> Response {
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }

@@ -36,6 +36,16 @@ pub(crate) async fn json(request: Request) -> Result<Value, Problem> {
     serde_json::from_slice(&bytes).map_err(|error| not_json(&error))
 }
 
+/// As [`json`], of a request that may go without: an empty body or `null` is an object without fields.
+pub(crate) async fn json_or_nothing(request: Request) -> Result<Value, Problem> {
+    let bytes = json_bytes(request, MAX_CONFIG_BYTES).await?;
+    let value = if bytes.is_empty() { Ok(Value::Null) } else { serde_json::from_slice(&bytes) };
+    match value.map_err(|error| not_json(&error))? {
+        Value::Null => Ok(Value::Object(serde_json::Map::new())),
+        value => Ok(value),
+    }
+}
+
 /// The refusal of a body that could not be parsed at all.
 pub(crate) fn not_json(error: &serde_json::Error) -> Problem {
     match error.classify() {

@@ -11,6 +11,7 @@ use http::{Method, Uri};
 use crate::{
     audit, backlog, deliveries, destinations, docs, events, health, ingest, observe,
     problem::{Kind, Problem},
+    secrets,
     state::{Api, ApiState, Operations},
 };
 
@@ -65,7 +66,8 @@ pub(crate) fn table() -> Vec<Route<Api>> {
         route(Method::GET, "/v1/destinations/{id}", get(destinations::show)),
         route(Method::PATCH, "/v1/destinations/{id}", patch(destinations::edit)),
         route(Method::DELETE, "/v1/destinations/{id}", delete(destinations::delete)),
-        route(Method::GET, "/v1/destinations/{id}/secret", get(destinations::secret)),
+        route(Method::GET, "/v1/destinations/{id}/secret", get(secrets::show)),
+        route(Method::POST, "/v1/destinations/{id}/rotate-secret", post(secrets::rotate)),
         route(Method::GET, "/v1/destinations/{id}/backlog", get(backlog::show)),
         route(Method::GET, "/v1/destinations/{id}/audit", get(audit::show)),
         route(Method::GET, "/v1/deliveries", get(deliveries::list)),

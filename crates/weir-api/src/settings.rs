@@ -4,6 +4,7 @@
 //! set of rules, and an edit cannot make what a creation could not.
 
 mod rates;
+mod signing;
 
 use http::{HeaderName, HeaderValue};
 use serde_json::{Map, Value};
@@ -12,7 +13,6 @@ use weir_core::{
     address::AddressPolicy,
     destination::{DEFAULT_MAX_IN_FLIGHT, DEFAULT_TENANT, DEFAULT_TIMEOUT_MS, MAX_IN_FLIGHT, Settings, TIMEOUT_MS},
     pattern::EventPattern,
-    signing::Secret,
 };
 
 use crate::{
@@ -33,7 +33,8 @@ const MAX_PATTERNS: usize = 100;
 const MAX_HEADERS: usize = 32;
 const MAX_HEADER_VALUE_LEN: usize = 4_096;
 const HEADER_TWICE: &str = "is given twice: case makes no difference";
-const SECRET_BYTES: usize = 32;
+
+pub(crate) use signing::rotation;
 
 /// Headers that Weir sets itself, or that change what the request is to the server or a proxy on the way.
 const RESERVED_HEADERS: [&str; 15] = [
@@ -71,7 +72,8 @@ pub(crate) fn merge(
     Reader { addresses, current: Some(current) }.settings(merged)
 }
 
-/// RFC 7396, and what replaces what: naming a schedule drops the backoff it replaces, and the other way round.
+/// RFC 7396, and what replaces what: naming a schedule drops the backoff it replaces, and the other way round; naming another
+/// style of signature drops the headers of the one before.
 fn merged(mut shown: Value, patch: Value) -> Result<Value, Vec<FieldError>> {
     let mut errors = Errors::default();
     let Value::Object(mut patch) = patch else {
@@ -100,6 +102,13 @@ fn merged(mut shown: Value, patch: Value) -> Result<Value, Vec<FieldError>> {
         } else if names("base_ms") || names("cap_ms") {
             shown.remove("schedule_ms");
         }
+    }
+    if let (Some(Value::Object(signature)), Some(then)) = (patch.get("signature"), shown.get("signature"))
+        && signature.get("style").is_some_and(|style| !style.is_null() && *style != then["style"])
+        && let Value::Object(shown) = &mut shown
+    {
+        // Another style does not begin with the headers of the one before.
+        shown.remove("signature");
     }
     apply(&mut shown, Value::Object(patch));
     Ok(shown)
@@ -146,7 +155,7 @@ impl Reader<'_> {
         let timeout_ms = body.integer("timeout_ms", TIMEOUT_MS).unwrap_or(DEFAULT_TIMEOUT_MS);
         let retry = rates::retry(&mut body);
         let headers = self.headers(&mut body);
-        let secret = self.secret(&mut body);
+        let signing = signing::signing(&mut body, self.current.map(|current| &current.signing), &headers);
         let paused = body.boolean("paused").unwrap_or(false);
         body.close(&READ_ONLY);
         Some(Settings {
@@ -159,7 +168,7 @@ impl Reader<'_> {
             timeout_ms,
             retry,
             headers,
-            secret: secret?,
+            signing: signing?,
             paused,
         })
     }
@@ -246,21 +255,6 @@ impl Reader<'_> {
             return Err("must be printable ASCII".to_owned());
         }
         Ok((name.to_owned(), value.clone()))
-    }
-
-    fn secret(&self, body: &mut Object<'_>) -> Option<Secret> {
-        if let Some(text) = body.string("secret") {
-            let parsed = text.parse();
-            if let Err(error) = &parsed {
-                let detail = weir_core::signing::InvalidSecret::to_string(error);
-                body.refuse("secret", detail);
-            }
-            return parsed.ok();
-        }
-        match self.current {
-            Some(current) => Some(current.secret.clone()),
-            None => Secret::from_bytes(rand::random::<[u8; SECRET_BYTES]>().to_vec()).ok(),
-        }
     }
 }
 

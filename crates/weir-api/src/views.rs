@@ -1,5 +1,7 @@
 //! How destinations, events and deliveries are shown.
 
+mod signature;
+
 use std::collections::BTreeMap;
 
 use serde::Serialize;
@@ -13,6 +15,7 @@ use weir_core::{
     retry::{RetryDelays, RetryPolicy},
 };
 
+use self::signature::SignatureView;
 use crate::settings::HEADER_MASK;
 
 /// One page of a list, newest first.
@@ -50,7 +53,7 @@ pub(crate) struct DestinationView {
 pub(crate) struct CreatedView {
     #[serde(flatten)]
     destination: DestinationView,
-    /// Signs what is sent. Shown here and by `GET /v1/destinations/{id}/secret` only.
+    /// Signs what is sent. Shown here, by `GET /v1/destinations/{id}/secret` and by a rotation only.
     #[schema(example = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")]
     secret: String,
 }
@@ -70,6 +73,7 @@ pub(crate) struct SettingsView {
     retry: RetryView,
     /// Names with `***` for each value: values are write-only. A PATCH that sends the mask back keeps the value.
     headers: BTreeMap<String, &'static str>,
+    signature: SignatureView,
     paused: bool,
 }
 
@@ -120,7 +124,10 @@ impl DestinationView {
 
 impl CreatedView {
     pub(crate) fn new(destination: &Destination, now: Timestamp) -> Self {
-        Self { destination: DestinationView::new(destination, now), secret: destination.settings.secret.reveal() }
+        Self {
+            destination: DestinationView::new(destination, now),
+            secret: destination.settings.signing.secret.reveal(),
+        }
     }
 }
 
@@ -136,6 +143,7 @@ impl From<&Settings> for SettingsView {
             timeout_ms: settings.timeout_ms,
             retry: RetryView::from(&settings.retry),
             headers: settings.headers.iter().map(|(name, _)| (name.clone(), HEADER_MASK)).collect(),
+            signature: SignatureView::from(&settings.signing.style),
             paused: settings.paused,
         }
     }

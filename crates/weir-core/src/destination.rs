@@ -3,7 +3,7 @@
 use url::Url;
 
 use crate::{
-    id::DestinationId, limit::RateLimits, pattern::EventPattern, retry::RetryPolicy, signing::Secret, time::Timestamp,
+    id::DestinationId, limit::RateLimits, pattern::EventPattern, retry::RetryPolicy, signing::Signing, time::Timestamp,
 };
 
 /// The tenant of what nobody named one for.
@@ -38,7 +38,8 @@ pub struct Settings {
     pub retry: RetryPolicy,
     /// Added to every request: names in lower case, values write-only in the API.
     pub headers: Vec<(String, String)>,
-    pub secret: Secret,
+    /// The secrets that sign what is sent, and how.
+    pub signing: Signing,
     pub paused: bool,
 }
 

@@ -1,129 +1,147 @@
-//! Signatures as Standard Webhooks 1.0 defines them: HMAC-SHA256 over `{id}.{timestamp}.{body}`.
+//! Signatures: as Standard Webhooks 1.0 defines them, or in a style that older receivers know ([`SignatureStyle`]).
+//!
+//! A destination has one secret, and for a while after a rotation the one before as well ([`Signing`]). Both then sign.
 
-use std::{fmt, fmt::Write as _, str::FromStr};
+mod secret;
+mod style;
+mod verify;
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
-use hmac::{Hmac, KeyInit, Mac};
-use sha2::Sha256;
+use serde::{Deserialize, Serialize};
 
-const PREFIX: &str = "whsec_";
-/// How long a secret is, in bytes before encoding.
-pub const SECRET_LEN: std::ops::RangeInclusive<usize> = 24..=64;
+pub use secret::{InvalidSecret, KeyKind, PublicKey, SECRET_LEN, Secret};
+pub use style::{DEFAULT_HEADER, SignatureStyle};
+pub use verify::{InvalidKey, Key, Received, Rejection, verify};
 
-/// A signing secret. Never printed by `Debug`; [`Secret::reveal`] is the only way out.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret {
-    key: Vec<u8>,
-    /// Keyed once, so that a signature costs two hash blocks less.
-    mac: KeyedMac,
+use crate::time::Timestamp;
+
+/// What signs the deliveries of one destination, and how.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Signing {
+    pub secret: Secret,
+    /// The secret before the last rotation, and until when it signs too. Only one is kept.
+    pub previous: Option<PreviousSecret>,
+    pub style: SignatureStyle,
 }
 
-#[derive(Clone)]
-struct KeyedMac(Hmac<Sha256>);
+/// A secret that was rotated out.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PreviousSecret {
+    pub secret: Secret,
+    /// The first instant at which it signs no more.
+    pub valid_until: Timestamp,
+}
 
-// The key decides; the keyed state is derived from it.
-impl PartialEq for KeyedMac {
-    fn eq(&self, _: &Self) -> bool {
-        true
+impl Signing {
+    /// Signs in the standard style with this secret alone.
+    pub fn new(secret: Secret) -> Self {
+        Self { secret, previous: None, style: SignatureStyle::Standard }
     }
-}
-impl Eq for KeyedMac {}
 
-/// The text is not a secret.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("must be `whsec_` and the base64 of 24 to 64 bytes")]
-pub struct InvalidSecret;
+    /// With another secret; the one there was signs beside it until `previous_until`. Should there be one before already,
+    /// it is forgotten: nobody is helped by a secret that was replaced twice.
+    #[must_use]
+    pub fn rotated(&self, secret: Secret, previous_until: Option<Timestamp>) -> Self {
+        let before = |valid_until| PreviousSecret { secret: self.secret.clone(), valid_until };
+        Self { secret, previous: previous_until.map(before), style: self.style.clone() }
+    }
 
-impl Secret {
-    /// A secret of these bytes, which must be random and as many as [`SECRET_LEN`] allows.
-    pub fn from_bytes(key: Vec<u8>) -> Result<Self, InvalidSecret> {
-        if !SECRET_LEN.contains(&key.len()) {
-            return Err(InvalidSecret);
+    /// The secret before the last rotation, while it still signs.
+    pub fn previous_at(&self, now: Timestamp) -> Option<&PreviousSecret> {
+        self.previous.as_ref().filter(|previous| now < previous.valid_until)
+    }
+
+    /// The value of the signature's header for one attempt.
+    pub fn sign(&self, id: &str, unix_seconds: i64, body: &[u8], now: Timestamp) -> String {
+        match (&self.style, self.previous_at(now)) {
+            // The hot path: one secret, one MAC.
+            (SignatureStyle::Standard, None) => self.secret.sign(id, unix_seconds, body),
+            (SignatureStyle::Standard, Some(previous)) => {
+                format!("{} {}", self.secret.sign(id, unix_seconds, body), previous.secret.sign(id, unix_seconds, body))
+            }
+            (style, previous) => {
+                let secrets = [Some(&self.secret), previous.map(|previous| &previous.secret)];
+                style.value(secrets.into_iter().flatten(), unix_seconds, body)
+            }
         }
-        let mac = Hmac::new_from_slice(&key).map_err(|_| InvalidSecret)?;
-        Ok(Self { key, mac: KeyedMac(mac) })
     }
 
-    /// The `whsec_…` text, for its owner's eyes only.
-    pub fn reveal(&self) -> String {
-        format!("{PREFIX}{}", STANDARD.encode(&self.key))
+    /// As the stores keep it. The text holds the secrets: it goes nowhere else.
+    pub fn to_stored(&self) -> serde_json::Result<String> {
+        serde_json::to_string(&Stored {
+            secret: self.secret.reveal(),
+            previous: self
+                .previous
+                .as_ref()
+                .map(|previous| (previous.secret.reveal(), previous.valid_until.as_nanos())),
+            style: self.style.clone(),
+        })
     }
 
-    /// The `webhook-signature` value for one attempt: `v1,` and the base64 of the MAC.
-    pub fn sign(&self, id: &str, unix_seconds: i64, body: &[u8]) -> String {
-        let mut mac = self.mac.0.clone();
-        let mut head = String::with_capacity(64);
-        // Writing to a string cannot fail.
-        let _ = write!(head, "{id}.{unix_seconds}.");
-        mac.update(head.as_bytes());
-        mac.update(body);
-        let mut signature = String::with_capacity(48);
-        signature.push_str("v1,");
-        STANDARD.encode_string(mac.finalize().into_bytes(), &mut signature);
-        signature
+    /// What [`Self::to_stored`] wrote; `None` for anything else. The text is not told: it holds secrets.
+    pub fn from_stored(text: &str) -> Option<Self> {
+        let stored: Stored = serde_json::from_str(text).ok()?;
+        let previous = match stored.previous {
+            Some((secret, until)) => {
+                Some(PreviousSecret { secret: secret.parse().ok()?, valid_until: Timestamp::from_nanos(until) })
+            }
+            None => None,
+        };
+        Some(Self { secret: stored.secret.parse().ok()?, previous, style: stored.style })
     }
 }
 
-impl FromStr for Secret {
-    type Err = InvalidSecret;
-    fn from_str(text: &str) -> Result<Self, InvalidSecret> {
-        let encoded = text.strip_prefix(PREFIX).ok_or(InvalidSecret)?;
-        Self::from_bytes(STANDARD.decode(encoded).map_err(|_| InvalidSecret)?)
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(…)")
-    }
+/// The shape in the stores.
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    secret: String,
+    /// The secret and its end in nanoseconds.
+    previous: Option<(String, i64)>,
+    style: SignatureStyle,
 }
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
 
-    #[test]
-    fn the_published_vectors_are_met() {
-        let vectors = [
-            (
-                "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
-                "msg_p5jXN8AQM9LWM0D4loKWxJek",
-                1_614_265_330,
-                r#"{"test": 2432232314}"#,
-                "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=",
-            ),
-            (
-                "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD",
-                "msg_27UH4WbU6Z5A5EzD8u03UvzRbpk",
-                1_649_367_553,
-                r#"{"email":"test@example.com","username":"test_user"}"#,
-                "v1,tZ1I4/hDygAJgO5TYxiSd6Sd0kDW6hPenDe+bTa3Kkw=",
-            ),
-        ];
-        for (secret, id, timestamp, body, signature) in vectors {
-            assert_eq!(secret.parse::<Secret>().unwrap().sign(id, timestamp, body.as_bytes()), signature);
-        }
+    const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
+
+    fn secret(byte: u8) -> Secret {
+        Secret::from_bytes(vec![byte; 32]).unwrap()
+    }
+
+    /// As the independent implementation computes it.
+    fn theirs(byte: u8) -> String {
+        let webhook = standardwebhooks::Webhook::from_bytes(vec![byte; 32]).unwrap();
+        webhook.sign("evt_1", NOW.as_secs(), b"{}").unwrap()
     }
 
     #[test]
-    fn short_long_and_foreign_secrets_are_refused_and_none_is_printed() {
-        let of = |len| format!("whsec_{}", STANDARD.encode(vec![7; len]));
-        assert!(of(23).parse::<Secret>().is_err());
-        assert!(of(65).parse::<Secret>().is_err());
-        assert!("whpk_AAAA".parse::<Secret>().is_err());
-        let secret: Secret = of(24).parse().unwrap();
-        assert_eq!(secret.reveal(), of(24));
-        assert_eq!(format!("{secret:?}"), "Secret(…)");
+    fn during_the_overlap_both_secrets_sign_the_new_one_first() {
+        let until = NOW + std::time::Duration::from_secs(60);
+        let rotated = Signing::new(secret(1)).rotated(secret(2), Some(until));
+        let just_before = Timestamp::from_nanos(until.as_nanos() - 1);
+        let sign = |at| rotated.sign("evt_1", NOW.as_secs(), b"{}", at);
+        assert_eq!(sign(just_before), format!("{} {}", theirs(2), theirs(1)));
+        assert_eq!(sign(until), theirs(2));
     }
 
-    proptest! {
-        #[test]
-        fn the_independent_verifier_computes_the_same(key in prop::collection::vec(any::<u8>(), 24..=64), body in ".*", timestamp in 0i64..1 << 33) {
-            let secret = Secret::from_bytes(key.clone()).unwrap();
-            let theirs = standardwebhooks::Webhook::from_bytes(key).unwrap();
-            prop_assert_eq!(secret.sign("evt_1", timestamp, body.as_bytes()), theirs.sign("evt_1", timestamp, body.as_bytes()).unwrap());
+    #[test]
+    fn a_rotation_without_an_overlap_forgets_at_once_and_a_second_one_keeps_only_the_secret_before() {
+        let at_once = Signing::new(secret(1)).rotated(secret(2), None);
+        assert_eq!((at_once.secret, at_once.previous), (secret(2), None));
+        let twice = Signing::new(secret(1)).rotated(secret(2), Some(NOW)).rotated(secret(3), Some(Timestamp::MAX));
+        assert_eq!(twice.previous.unwrap().secret, secret(2));
+    }
+
+    #[test]
+    fn what_is_stored_is_read_back_and_nothing_is_printed() {
+        let mut signing = Signing::new(secret(1)).rotated(secret(2), Some(NOW));
+        signing.style = SignatureStyle::Prefixed { header: "x-signature".to_owned(), timestamp_header: None };
+        let stored = signing.to_stored().unwrap();
+        assert_eq!(Signing::from_stored(&stored), Some(signing.clone()));
+        for broken in ["", "{}", &stored.replace("whsec_", "whsec-"), &stored.replace("prefixed", "suffixed")] {
+            assert_eq!(Signing::from_stored(broken), None, "{broken}");
         }
+        assert!(!format!("{signing:?}").contains("whs"), "{signing:?}");
     }
 }

@@ -13,7 +13,7 @@ use weir_core::{
     limiter::UNLIMITED_SLOT_WIDTH,
     plan::NextRun,
     retry::RetryPolicy,
-    signing::Secret,
+    signing::{Secret, Signing},
 };
 
 use crate::{DueJobs, Edit, Lease, Permit, Publication, Published, SharedQueue, SlotAnswer, Wake};
@@ -57,7 +57,7 @@ pub fn settings(limits: &RateLimits, max_in_flight: u32) -> Destination {
             timeout_ms: 15_000,
             retry: RetryPolicy::default(),
             headers: Vec::new(),
-            secret: Secret::from_bytes(vec![7; 32]).expect("a secret"),
+            signing: Signing::new(Secret::from_bytes(vec![7; 32]).expect("a secret")),
             paused: false,
         },
         paused_reason: None,

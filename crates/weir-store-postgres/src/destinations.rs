@@ -8,7 +8,9 @@ use sqlx::{
     postgres::{PgArguments, PgRow},
     query::Query,
 };
-use weir_core::{Destination, DestinationId, Timestamp, destination::Settings, pattern::EventPattern};
+use weir_core::{
+    Destination, DestinationId, Timestamp, destination::Settings, pattern::EventPattern, signing::Signing,
+};
 use weir_store::{DestinationCounts, DestinationPatch, Destinations, LimitChange, Page, PageRequest, StoreResult};
 
 use crate::{
@@ -116,7 +118,7 @@ macro_rules! select {
     ($rest:literal) => {
         concat!(
             "SELECT t.tenant, t.name, t.url, t.event_types, t.rate_limits, t.max_in_flight, t.timeout_ms, t.retry, t.headers,
-                t.secret, t.paused, t.paused_reason, t.held_until, t.held_reason, t.updated_at, t.created_at, t.id,
+                t.signing, t.paused, t.paused_reason, t.held_until, t.held_reason, t.updated_at, t.created_at, t.id,
                 t.version, t.deleted_at ",
             $rest
         )
@@ -147,13 +149,13 @@ pub(crate) const LOCK_LIVE: &str =
     select!("FROM destinations t WHERE t.id = $1 AND t.deleted_at IS NULL FOR NO KEY UPDATE");
 
 pub(crate) const INSERT: &str = "
-INSERT INTO destinations (name, url, event_types, rate_limits, max_in_flight, timeout_ms, retry, headers, secret,
+INSERT INTO destinations (name, url, event_types, rate_limits, max_in_flight, timeout_ms, retry, headers, signing,
     paused, paused_reason, held_until, held_reason, updated_at, id, tenant, created_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)";
 
 /// All but the tenant, which a destination keeps for life.
 pub(crate) const UPDATE: &str = "
-UPDATE destinations SET (name, url, event_types, rate_limits, max_in_flight, timeout_ms, retry, headers, secret,
+UPDATE destinations SET (name, url, event_types, rate_limits, max_in_flight, timeout_ms, retry, headers, signing,
     paused, paused_reason, held_until, held_reason, updated_at, version)
     = ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, DEFAULT)
 WHERE id = $15";
@@ -178,7 +180,7 @@ pub(crate) fn write_destination(
         .bind(i64::from(settings.timeout_ms))
         .bind(serde_json::to_string(&settings.retry).map_err(unwritable)?)
         .bind(serde_json::to_string(&settings.headers).map_err(unwritable)?)
-        .bind(settings.secret.reveal())
+        .bind(settings.signing.to_stored().map_err(unwritable)?)
         .bind(settings.paused)
         .bind(destination.paused_reason.clone())
         .bind(destination.held_until.map(Timestamp::as_nanos))
@@ -200,7 +202,7 @@ pub(crate) fn read_destination(row: &PgRow) -> Result<Destination, sqlx::Error> 
         timeout_ms: small(row, 6)?,
         retry: serde_json::from_str(&text(row, 7)?).map_err(|_| corrupt("a retry policy"))?,
         headers: serde_json::from_str(&text(row, 8)?).map_err(|_| corrupt("headers"))?,
-        secret: text(row, 9)?.parse().map_err(|_| corrupt("a secret"))?,
+        signing: Signing::from_stored(&text(row, 9)?).ok_or_else(|| corrupt("what signs"))?,
         paused: flag(row, 10)?,
     };
     Ok(Destination {

@@ -25,7 +25,7 @@ use weir_core::{
     event::{Event, EventBody},
     outcome::Verdict,
     retry::RetryPolicy,
-    signing::Secret,
+    signing::{Secret, Signing},
 };
 use weir_store::{AttemptResult, ClaimRequest, Destinations as _, Ingest as _, NewEvent, Outbox as _, Results as _};
 use weir_store_sqlite::SqliteStore;
@@ -50,7 +50,7 @@ fn destination(number: u128) -> Destination {
             timeout_ms: 15_000,
             retry: RetryPolicy::default(),
             headers: Vec::new(),
-            secret: Secret::from_bytes(vec![7; 32]).unwrap(),
+            signing: Signing::new(Secret::from_bytes(vec![7; 32]).unwrap()),
             paused: false,
         },
         paused_reason: None,

@@ -5,7 +5,10 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use rusqlite::{Connection, Row};
 use sqlx::sqlite::SqliteRow;
-use weir_core::{DeliveryState, Destination, DestinationId, Timestamp, destination::Settings, pattern::EventPattern};
+use weir_core::{
+    DeliveryState, Destination, DestinationId, Timestamp, destination::Settings, pattern::EventPattern,
+    signing::Signing,
+};
 use weir_store::{DestinationCounts, DestinationPatch, Destinations, LimitChange, Page, PageRequest, StoreResult};
 
 use crate::{
@@ -129,19 +132,19 @@ fn total(counted: &[Counted], claims: ClaimCounts) -> Result<DestinationCounts> 
 
 /// Everything of a destination but its id, in the order of `destination_values` and what follows it.
 const INSERT: &str = "
-INSERT INTO destinations (tenant, name, url, event_types, rate_limits, max_in_flight, timeout_ms, retry, headers, secret,
+INSERT INTO destinations (tenant, name, url, event_types, rate_limits, max_in_flight, timeout_ms, retry, headers, signing,
     paused, paused_reason, held_until, held_reason, updated_at, created_at, id)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
 
 const UPDATE: &str = "
-UPDATE destinations SET (tenant, name, url, event_types, rate_limits, max_in_flight, timeout_ms, retry, headers, secret,
+UPDATE destinations SET (tenant, name, url, event_types, rate_limits, max_in_flight, timeout_ms, retry, headers, signing,
     paused, paused_reason, held_until, held_reason, updated_at) = (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 WHERE id = ? AND deleted_at IS NULL";
 
 const INSERT_LIMIT_CHANGE: &str = "INSERT INTO limit_changes (destination_id, at, rate_limits) VALUES (?, ?, ?)";
 
 const SELECT_LIVE: &str = "
-SELECT tenant, name, url, event_types, rate_limits, max_in_flight, timeout_ms, retry, headers, secret,
+SELECT tenant, name, url, event_types, rate_limits, max_in_flight, timeout_ms, retry, headers, signing,
     paused, paused_reason, held_until, held_reason, updated_at, created_at, id
 FROM destinations WHERE deleted_at IS NULL";
 
@@ -168,7 +171,7 @@ fn destination_values(destination: &Destination) -> Result<Values<'_>> {
         .int(settings.timeout_ms.into())
         .owned_text(serde_json::to_string(&settings.retry)?)
         .owned_text(serde_json::to_string(&settings.headers)?)
-        .owned_text(settings.secret.reveal())
+        .owned_text(settings.signing.to_stored()?)
         .int(settings.paused.into())
         .optional_text(destination.paused_reason.as_deref())
         .optional_int(destination.held_until.map(Timestamp::as_nanos))
@@ -191,7 +194,7 @@ fn read_destination(row: &Row<'_>) -> Result<Destination> {
         timeout_ms: small(row, 6)?,
         retry: serde_json::from_str(&text(row, 7)?).map_err(|_| Error::Corrupt("a retry policy"))?,
         headers: serde_json::from_str(&text(row, 8)?).map_err(|_| Error::Corrupt("headers"))?,
-        secret: text(row, 9)?.parse().map_err(|_| Error::Corrupt("a secret"))?,
+        signing: Signing::from_stored(&text(row, 9)?).ok_or(Error::Corrupt("what signs"))?,
         paused: int(row, 10)? == 1,
     };
     Ok(Destination {

@@ -12,7 +12,7 @@ use weir_core::{
     destination::Settings,
     event::{Event, EventBody},
     retry::RetryPolicy,
-    signing::Secret,
+    signing::{Secret, Signing},
 };
 use weir_store::{ClaimRequest, Destinations as _, Ingest as _, NewEvent, Outbox as _};
 use weir_store_sqlite::SqliteStore;
@@ -42,7 +42,7 @@ fn destination(number: u128) -> Destination {
             timeout_ms: 15_000,
             retry: RetryPolicy::default(),
             headers: Vec::new(),
-            secret: Secret::from_bytes(vec![7; 32]).unwrap(),
+            signing: Signing::new(Secret::from_bytes(vec![7; 32]).unwrap()),
             paused: false,
         },
         paused_reason: None,

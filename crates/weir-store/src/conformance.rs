@@ -22,7 +22,7 @@ use weir_core::{
     event::{Event, EventBody},
     outcome::Verdict,
     retry::RetryPolicy,
-    signing::Secret,
+    signing::{Secret, Signing},
 };
 
 pub use self::{destinations::*, express::*, history::*, ingest::*, outbox::*, recovery::*, results::*};
@@ -71,7 +71,7 @@ fn destination(number: u128) -> Destination {
             timeout_ms: 15_000,
             retry: RetryPolicy::default(),
             headers: Vec::new(),
-            secret: Secret::from_bytes(vec![7; 32]).expect("a secret"),
+            signing: Signing::new(Secret::from_bytes(vec![7; 32]).expect("a secret")),
             paused: false,
         },
         paused_reason: None,
@@ -274,6 +274,9 @@ macro_rules! store_conformance {
             counts_follow_the_backlog,
             recent_sends_are_counted_in_a_window,
             destinations_survive_a_restart,
+            a_rotation_keeps_the_secret_before_until_its_instant,
+            a_rotation_of_a_destination_that_has_changed_is_refused,
+            every_way_to_sign_is_read_back,
             an_event_goes_to_the_destinations_of_its_tenant_that_match,
             an_event_that_nobody_takes_is_stored,
             an_edited_pattern_applies_to_the_next_event,

@@ -10,7 +10,7 @@ use std::sync::{
 
 use metrics::counter;
 use weir_core::{
-    AttemptId, Clock, Slot,
+    AttemptId, Clock, Slot, Timestamp,
     claim::{Claim, ClaimedDelivery},
     delivery::Attempt,
     event::EventBody,
@@ -126,7 +126,7 @@ impl Attempter {
                 self.outbound.give_back(&target.target, connection);
                 return Wire::Withdrawn;
             }
-            match self.through_the_gate(connection, permit, body, target, slot).await {
+            match self.through_the_gate(connection, permit, body, target, slot, now).await {
                 SendResult::Sent(sent) => return Wire::Sent(sent),
                 // Back for another slot, or another connection; nothing has left.
                 SendResult::SlotMissed => {
@@ -171,12 +171,14 @@ impl Attempter {
         body: &EventBody,
         target: &DestinationTarget,
         slot: Slot,
+        now: Timestamp,
     ) -> SendResult {
         let delivery = &permit.delivery;
         let body = body.bytes().clone();
         let unix_seconds = self.clock.wall().as_secs();
         let id = delivery.event_id.to_string();
-        let signature = target.destination.settings.secret.sign(&id, unix_seconds, &body);
+        let signing = &target.destination.settings.signing;
+        let signature = signing.sign(&id, unix_seconds, &body, now);
         let head = target.target.request_head(&id, unix_seconds, &signature, delivery.attempts + 1);
         self.outbound.send(&target.target, connection, head, body, slot, target.timeout()).await
     }

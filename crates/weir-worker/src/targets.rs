@@ -69,7 +69,8 @@ impl Targets {
         let edited_at = |compiled: &Arc<DestinationTarget>| compiled.destination.updated_at;
         let known = self.compiled.get(&destination.id).map(edited_at);
         if known.is_none_or(|known| replaces(known, destination.updated_at)) {
-            let target = Target::new(&destination.settings.url, &destination.settings.headers);
+            let settings = &destination.settings;
+            let target = Target::new(&settings.url, &settings.headers).signed_in(&settings.signing.style);
             let compiled = DestinationTarget { destination: destination.clone(), target };
             self.compiled.insert(destination.id, Arc::new(compiled));
         }

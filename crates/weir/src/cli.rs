@@ -24,6 +24,8 @@ pub(crate) enum Command {
     Demo(DemoArgs),
     /// Audit a running server: did every destination keep its limits, how well were they used, how long did events take
     Audit(AuditArgs),
+    /// Check the signature of a request as it was received: exit code 0 if it is good, 1 if not
+    Verify(VerifyArgs),
     /// Bring the database to this version's schema, then stop
     Migrate(SettingFlags),
     /// Run the API alone, beside other processes (needs PostgreSQL and Redis)
@@ -128,6 +130,38 @@ pub(crate) struct AuditArgs {
     /// Draw the sends against the caps into this file
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
+}
+
+#[derive(Clone, Args)]
+pub(crate) struct VerifyArgs {
+    /// The secret (whsec_…, whsk_…) or public key (whpk_…); the environment hides it better
+    #[arg(long, value_name = "SECRET", env = "WEIR_VERIFY_SECRET", hide_env_values = true)]
+    pub(crate) secret: Option<String>,
+    /// How the destination signs
+    #[arg(long, value_name = "STYLE", default_value = "standard", value_parser = ["standard", "timestamped", "prefixed"])]
+    pub(crate) style: String,
+    /// The `webhook-id` header; for the standard style
+    #[arg(long, value_name = "ID")]
+    pub(crate) id: Option<String>,
+    /// The `webhook-timestamp` header; for the prefixed style the destination's timestamp header, left out when it has none
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
+    pub(crate) timestamp: Option<i64>,
+    /// The whole value of the signature's header
+    #[arg(long, value_name = "SIGNATURE")]
+    pub(crate) signature: String,
+    /// The body, byte for byte as it was received; - is standard input
+    #[arg(long, value_name = "FILE", default_value = "-")]
+    pub(crate) body: PathBuf,
+    /// Accept a time this far from now, in the past and in the future
+    #[arg(long, value_name = "N", default_value_t = 300)]
+    pub(crate) tolerance_s: u32,
+}
+
+// By hand: a secret must not be printed.
+impl std::fmt::Debug for VerifyArgs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("VerifyArgs").field("style", &self.style).field("id", &self.id).finish_non_exhaustive()
+    }
 }
 
 fn server_url(text: &str) -> Result<Url, String> {

@@ -4,6 +4,7 @@ mod audit;
 mod demo;
 mod migrate;
 mod serve;
+mod verify;
 
 use crate::{
     cli::{Command, Exit},
@@ -18,6 +19,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Worker(flags) => serve::run(&flags, Role::Worker).await,
         Command::Demo(arguments) => demo::run(&arguments).await,
         Command::Audit(arguments) => audit::run(arguments).await,
+        Command::Verify(arguments) => verify::run(&arguments),
         Command::Migrate(flags) => migrate::run(&flags).await,
     }
 }

@@ -47,6 +47,13 @@ pub(crate) const FAKETIME: Package = Package {
     homebrew: "libfaketime",
 };
 
+/// Not servers: they run the receivers under `examples/receivers`.
+pub(crate) const PYTHON: Package =
+    Package { name: "Python", programs: &["python3"], debian: "python3", fedora: "python3", homebrew: "python" };
+
+pub(crate) const NODE: Package =
+    Package { name: "Node", programs: &["node"], debian: "nodejs", fedora: "nodejs", homebrew: "node" };
+
 impl Package {
     /// The folder of the programs. Root on Debian or Ubuntu gets them installed; anybody else is told how to.
     pub(crate) fn find(&self) -> anyhow::Result<PathBuf> {

@@ -65,8 +65,10 @@ pub(crate) struct DestinationRequest {
     /// Added to every request. Values are write-only. Names that Weir sets itself are refused.
     #[schema(default = json!({}))]
     headers: Option<BTreeMap<String, String>>,
-    /// `whsec_` and the base64 of 24 to 64 bytes. Made when absent.
+    /// `whsec_` and the base64 of 24 to 64 bytes, or `whsk_` and the base64 of an Ed25519 private key (its 32 bytes, alone
+    /// or with the public key's). A `whsec_` is made when absent.
     secret: Option<String>,
+    signature: Option<SignatureRequest>,
     /// Nothing is sent while it is paused; events wait.
     #[schema(default = false)]
     paused: Option<bool>,
@@ -98,8 +100,10 @@ pub(crate) struct DestinationPatchRequest {
     retry: Option<RetryRequest>,
     /// Merged header by header; null drops one, `***` keeps its value.
     headers: Option<BTreeMap<String, Option<String>>>,
-    /// May not be null.
+    /// May not be null. Replaces the secret at once, and ends what is left of a rotation.
     secret: Option<String>,
+    /// Merged member by member; another style begins with its defaults.
+    signature: Option<SignatureRequest>,
     /// In effect within 100 ms.
     paused: Option<bool>,
 }
@@ -134,6 +138,33 @@ struct RetryRequest {
     /// Instead of base and cap: after attempt n the n-th of these, the last one repeated.
     #[schema(min_items = 1, max_items = 100)]
     schedule_ms: Option<Vec<u32>>,
+}
+
+/// How what is sent is signed. The key of every HMAC is what follows `whsec_`, decoded from base64.
+#[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
+struct SignatureRequest {
+    /// `standard`: Standard Webhooks, in `webhook-signature`. `timestamped`: `t=<unix seconds>,v1=<hex>`, the HMAC-SHA256 of
+    /// `{unix seconds}.{body}`. `prefixed`: `sha256=<hex>`, of the same with a `timestamp_header`, of the body alone without.
+    /// During a rotation the first has a space, the second `,v1=`, the third `,sha256=` before the other signature.
+    #[schema(pattern = "^(standard|timestamped|prefixed)$", default = "standard")]
+    style: Option<String>,
+    /// The header of the signature; not for `standard`. None that Weir or HTTP sets.
+    #[schema(default = "webhook-signature", example = "x-signature")]
+    header: Option<String>,
+    /// Of `prefixed` only: the header of the signed time, in unix seconds; `webhook-timestamp` may be named.
+    timestamp_header: Option<String>,
+}
+
+/// A rotation of the secret.
+#[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RotateSecretRequest {
+    /// How long the secret before signs too; 0: not at all.
+    #[schema(minimum = 0, maximum = 2_592_000, default = 86_400)]
+    overlap_s: Option<u32>,
+    /// The new secret. When absent one is made, of the kind of the one before.
+    secret: Option<String>,
 }
 
 /// An event to send.

@@ -65,6 +65,45 @@ fn destination_mistakes() -> Vec<(Value, Vec<&'static str>)> {
         (json!({"headers": []}), vec!["/headers"]),
         (json!({"secret": "whsec_c2hvcnQ="}), vec!["/secret"]),
         (json!({"secret": 7}), vec!["/secret"]),
+        (json!({"secret": "whsk_c2hvcnQ="}), vec!["/secret"]),
+        (json!({"signature": "standard"}), vec!["/signature"]),
+        (
+            json!({"signature": {"style": "md5", "header": "x-s", "salt": 1}}),
+            vec!["/signature/style", "/signature/salt"],
+        ),
+        (json!({"signature": {"style": 7}}), vec!["/signature/style"]),
+        (
+            json!({"signature": {"header": "x-s", "timestamp_header": "x-t"}}),
+            vec!["/signature/header", "/signature/timestamp_header"],
+        ),
+        (
+            json!({"signature": {"style": "timestamped", "timestamp_header": "x-t"}}),
+            vec!["/signature/timestamp_header"],
+        ),
+        (json!({"signature": {"style": "timestamped", "header": "a b"}}), vec!["/signature/header"]),
+        (json!({"signature": {"style": "timestamped", "header": ""}}), vec!["/signature/header"]),
+        (json!({"signature": {"style": "timestamped", "header": "Content-Length"}}), vec!["/signature/header"]),
+        (json!({"signature": {"style": "timestamped", "header": "webhook-timestamp"}}), vec!["/signature/header"]),
+        (
+            json!({"signature": {"style": "prefixed", "header": "webhook-id", "timestamp_header": "weir-attempt"}}),
+            vec!["/signature/header", "/signature/timestamp_header"],
+        ),
+        (
+            json!({"signature": {"style": "prefixed", "header": "host", "timestamp_header": "x y"}}),
+            vec!["/signature/header", "/signature/timestamp_header"],
+        ),
+        (
+            json!({"signature": {"style": "prefixed", "header": "X-Same", "timestamp_header": "x-same"}}),
+            vec!["/signature/timestamp_header"],
+        ),
+        (
+            json!({"signature": {"style": "prefixed", "header": "x-own"}, "headers": {"X-Own": "v"}}),
+            vec!["/signature/header"],
+        ),
+        (
+            json!({"signature": {"style": "timestamped"}, "secret": format!("whsk_{}=", "A".repeat(43))}),
+            vec!["/signature"],
+        ),
     ]
 }
 

@@ -23,7 +23,7 @@ async fn a_destination_needs_only_a_url_and_shows_its_defaults() {
     let expected = json!({
         "id": id, "url": URL, "name": "", "tenant": "default", "event_types": ["*"], "rate_limits": [], "max_in_flight": 64,
         "timeout_ms": 15000, "retry": {"max_attempts": 16, "max_age_s": 259200, "base_ms": 10000, "cap_ms": 3600000},
-        "headers": {}, "secret": made["secret"], "paused": false, "created_at": "2026-11-21T07:30:00.000Z",
+        "headers": {}, "signature": {"style": "standard"}, "secret": made["secret"], "paused": false, "created_at": "2026-11-21T07:30:00.000Z",
         "updated_at": "2026-11-21T07:30:00.000Z", "paused_reason": null, "held_until": null, "held_reason": null,
     });
     assert_eq!(made, expected);
@@ -52,7 +52,10 @@ async fn every_field_is_kept_and_the_secret_is_shown_by_two_answers_only() {
     assert_eq!(shown["headers"], json!({"x-api-key": "***"}));
     assert_eq!(shown.get("secret"), None);
     let reply = server.get(&format!("{path}/secret")).await;
-    assert_eq!(reply.expect(StatusCode::OK), json!({"secret": secret}));
+    assert_eq!(
+        reply.expect(StatusCode::OK),
+        json!({"secret": secret, "public_key": null, "previous_valid_until": null})
+    );
     assert_eq!(reply.header("cache-control"), "no-store");
     for answer in [server.get("/v1/destinations").await, server.patch(&path, json!({"name": "x"})).await] {
         let text = String::from_utf8(answer.body.to_vec()).unwrap();

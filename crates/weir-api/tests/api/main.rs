@@ -9,4 +9,5 @@ mod destinations;
 mod events;
 mod harness;
 mod lists;
+mod secrets;
 mod serving;

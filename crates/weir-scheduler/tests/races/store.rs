@@ -15,7 +15,7 @@ use weir_core::{
     destination::Settings,
     event::{Event, EventBody},
     retry::RetryPolicy,
-    signing::Secret,
+    signing::{Secret, Signing},
 };
 use weir_store::{
     AttemptResult, ClaimRequest, Claims, DeliveryAction, DeliveryDetail, DeliveryFilter, DestinationCounts,
@@ -75,7 +75,7 @@ impl TestStore {
             timeout_ms: 15_000,
             retry: RetryPolicy::default(),
             headers: Vec::new(),
-            secret: Secret::from_bytes(vec![7; 32]).unwrap(),
+            signing: Signing::new(Secret::from_bytes(vec![7; 32]).unwrap()),
             paused: false,
         };
         let destination = Destination {

@@ -10,7 +10,7 @@ use weir_core::{
     event::{Event, EventBody},
     outcome::Verdict,
     retry::RetryPolicy,
-    signing::Secret,
+    signing::{Secret, Signing},
 };
 use weir_store::{AttemptResult, ClaimRequest, NewEvent};
 
@@ -37,7 +37,7 @@ pub(crate) fn destination(number: u128) -> Destination {
             timeout_ms: 15_000,
             retry: RetryPolicy::default(),
             headers: Vec::new(),
-            secret: Secret::from_bytes(vec![7; 32]).unwrap(),
+            signing: Signing::new(Secret::from_bytes(vec![7; 32]).unwrap()),
             paused: false,
         },
         paused_reason: None,

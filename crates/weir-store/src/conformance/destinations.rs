@@ -1,5 +1,7 @@
 //! Destinations and what an edit of them does.
 
+use weir_core::signing::{KeyKind, SignatureStyle};
+
 use super::*;
 
 pub async fn a_created_destination_is_read_back(subject: Subject) {
@@ -190,4 +192,62 @@ pub async fn destinations_survive_a_restart(mut subject: Subject) {
     assert_eq!(subject.store.destination(destination_id(2)).await.expect("read"), None);
     let known = subject.ingest(vec![matched(event(1))]).await;
     assert_eq!(known[0].wake, [first.id]);
+}
+
+/// The secret of every destination here, and one that takes over from it.
+fn secrets() -> [Secret; 2] {
+    [7, 8].map(|byte| Secret::from_bytes(vec![byte; 32]).expect("a secret"))
+}
+
+pub async fn a_rotation_keeps_the_secret_before_until_its_instant(mut subject: Subject) {
+    let [old, new] = secrets();
+    let first = subject.create(destination(1)).await;
+    let until = NOW + Duration::from_nanos(60_000_000_001);
+    let rotate = |settings: &mut Settings| settings.signing = settings.signing.rotated(new.clone(), Some(until));
+    let rotated = subject.patch(&first, NOW + seconds(1), rotate).await.expect("applied");
+    for reopened in [false, true] {
+        if reopened {
+            subject.reopen().await;
+        }
+        let read = subject.store.destination(first.id).await.expect("read").expect("a destination");
+        assert_eq!(read, rotated, "reopened: {reopened}");
+        let signing = &read.settings.signing;
+        assert_eq!(signing.secret, new);
+        let before = Timestamp::from_nanos(until.as_nanos() - 1);
+        assert_eq!(signing.previous_at(before).map(|previous| &previous.secret), Some(&old));
+        assert_eq!(signing.previous_at(until), None);
+    }
+}
+
+pub async fn a_rotation_of_a_destination_that_has_changed_is_refused(subject: Subject) {
+    let [old, new] = secrets();
+    let first = subject.create(destination(1)).await;
+    subject.patch(&first, NOW + seconds(1), |settings| settings.name = "b".to_owned()).await.expect("applied");
+    let rotate = |settings: &mut Settings| settings.signing = settings.signing.rotated(new, Some(Timestamp::MAX));
+    assert_eq!(subject.patch(&first, NOW + seconds(2), rotate).await, None);
+    let read = subject.store.destination(first.id).await.expect("read").expect("a destination");
+    assert_eq!((&read.settings.signing.secret, &read.settings.signing.previous), (&old, &None));
+}
+
+pub async fn every_way_to_sign_is_read_back(mut subject: Subject) {
+    let header = || "x-signature".to_owned();
+    let ways = [
+        SignatureStyle::Standard,
+        SignatureStyle::Timestamped { header: header() },
+        SignatureStyle::Prefixed { header: header(), timestamp_header: None },
+        SignatureStyle::Prefixed { header: header(), timestamp_header: Some("x-time".to_owned()) },
+    ];
+    let mut made = Vec::new();
+    for (number, style) in (1..).zip(ways) {
+        let mut styled = destination(number);
+        styled.settings.signing.style = style;
+        made.push(subject.create(styled).await);
+    }
+    let mut private = destination(9);
+    private.settings.signing = Signing::new(Secret::from_random(KeyKind::Ed25519, [5; 32]));
+    made.push(subject.create(private).await);
+    subject.reopen().await;
+    for made in made {
+        assert_eq!(subject.store.destination(made.id).await.expect("read"), Some(made));
+    }
 }

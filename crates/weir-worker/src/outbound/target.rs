@@ -7,14 +7,15 @@ use http::{
     header::{self, CONTENT_TYPE, HOST, USER_AGENT},
 };
 use url::{Host, Position, Url};
+use weir_core::signing::SignatureStyle;
 
 const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
 const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
 const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
 const WEIR_ATTEMPT: HeaderName = HeaderName::from_static("weir-attempt");
 
-/// Room for what [`Target::request_head`] adds.
-const ADDED_HEADERS: usize = 4;
+/// Room for what [`Target::request_head`] adds, a timestamp's own header included.
+const ADDED_HEADERS: usize = 5;
 /// The largest head, well below the connection's buffer: a larger one would leave before the gate is asked.
 pub(super) const MAX_HEAD: usize = 192 * 1024;
 
@@ -39,6 +40,9 @@ pub struct Target {
     /// Path and query.
     uri: Uri,
     headers: HeaderMap,
+    /// Where the signature goes, and the signed time besides `webhook-timestamp`.
+    signature: HeaderName,
+    timestamp: Option<HeaderName>,
     /// Why nothing can be sent here.
     refusal: Option<&'static str>,
 }
@@ -78,16 +82,34 @@ impl Target {
         }
         let origin =
             Origin { tls: url.scheme() != "http", host, port: url.port_or_known_default().unwrap_or_default() };
-        Self { origin: Arc::new(origin), uri, headers, refusal }
+        Self { origin: Arc::new(origin), uri, headers, signature: WEBHOOK_SIGNATURE, timestamp: None, refusal }
     }
 
-    /// The headers of one attempt, as Standard Webhooks names them.
+    /// With signatures in this style. A header name that cannot be sent makes a target that refuses, as in [`Self::new`].
+    #[must_use]
+    pub fn signed_in(mut self, style: &SignatureStyle) -> Self {
+        let named = |name: &str| name.parse::<HeaderName>().ok().filter(|name| !FRAMING.contains(name));
+        match (named(style.header()), style.timestamp_header().map(named)) {
+            (Some(signature), None) => self.signature = signature,
+            (Some(signature), Some(Some(timestamp))) => {
+                (self.signature, self.timestamp) = (signature, Some(timestamp));
+            }
+            _ => self.refusal = Some("the signature's header cannot be sent"),
+        }
+        self
+    }
+
+    /// The headers of one attempt, as Standard Webhooks names them unless the signature has a style of its own.
     pub fn request_head(&self, id: &str, unix_seconds: i64, signature: &str, attempt: u32) -> RequestHead {
         let mut headers = self.headers.clone();
         headers.reserve(ADDED_HEADERS);
+        // First, so that no style can stand in for what every receiver finds.
+        headers.insert(self.signature.clone(), visible(signature));
+        if let Some(timestamp) = &self.timestamp {
+            headers.insert(timestamp.clone(), HeaderValue::from(unix_seconds));
+        }
         headers.insert(WEBHOOK_ID, visible(id));
         headers.insert(WEBHOOK_TIMESTAMP, HeaderValue::from(unix_seconds));
-        headers.insert(WEBHOOK_SIGNATURE, visible(signature));
         headers.insert(WEIR_ATTEMPT, HeaderValue::from(attempt));
         RequestHead(headers)
     }
@@ -179,6 +201,30 @@ mod tests {
         assert_eq!(headers["x-api-key"], "k");
         assert_eq!(headers.get_all("x-two").iter().count(), 2);
         assert!(!format!("{headers:?}").contains("\"k\""));
+    }
+
+    #[test]
+    fn a_style_has_its_own_headers_beside_those_of_every_delivery() {
+        let style = |header: &str, timestamp_header: Option<&str>| SignatureStyle::Prefixed {
+            header: header.to_owned(),
+            timestamp_header: timestamp_header.map(str::to_owned),
+        };
+        let styled = target("https://a.example/", &[]).signed_in(&style("x-signature", Some("x-time")));
+        let RequestHead(headers) = styled.request_head("evt_1", 1_700_000_000, "sha256=00", 1);
+        assert_eq!(
+            (&headers["x-signature"], &headers["x-time"]),
+            (&"sha256=00".parse().unwrap(), &"1700000000".parse().unwrap())
+        );
+        assert_eq!(
+            (&headers["webhook-id"], &headers["webhook-timestamp"]),
+            (&"evt_1".parse().unwrap(), &headers["x-time"])
+        );
+        assert!(!headers.contains_key("webhook-signature"));
+        for (header, timestamp_header) in [("a b", None), ("content-length", None), ("x", Some("")), ("x", Some("te"))]
+        {
+            let refused = target("https://a.example/", &[]).signed_in(&style(header, timestamp_header));
+            assert!(refused.refusal().is_some(), "{header} {timestamp_header:?}");
+        }
     }
 
     #[test]

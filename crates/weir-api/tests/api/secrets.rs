@@ -1,0 +1,164 @@
+//! Secrets: rotated with an overlap, shown to their owner; and the styles of signatures.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use http::{Request, StatusCode};
+use serde_json::{Value, json};
+use weir_core::{
+    Clock as _,
+    signing::{KeyKind, Signing},
+};
+use weir_queue::Edit;
+
+use crate::harness::Server;
+
+const URL: &str = "https://example.com/hooks";
+const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+const OTHER: &str = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
+const PRIVATE: &str = "whsk_6Xb/dCcHpPea21PS1N9VY/NZW723CEc77N4rJCubMbfVKIDij2HKpMKkioLlX0dRqSKJp4AJ6p9lMicMFs6Kvg==";
+const PUBLIC: &str = "whpk_1SiA4o9hyqTCpIqC5V9HUakiiaeACeqfZTInDBbOir4=";
+
+/// A destination and its path.
+async fn destination(server: &Server, body: Value) -> (String, String) {
+    let id = server.destination(body).await;
+    let path = format!("/v1/destinations/{id}");
+    (id, path)
+}
+
+async fn signing(server: &Server, id: &str) -> Signing {
+    server.store.destination(id.parse().unwrap()).await.unwrap().unwrap().settings.signing.clone()
+}
+
+#[tokio::test]
+async fn a_rotation_without_a_body_makes_a_secret_and_keeps_the_one_before_for_a_day() {
+    let server = Server::start().await;
+    let (id, path) = destination(&server, json!({"url": URL, "secret": SECRET})).await;
+    let before = server.get(&path).await.expect(StatusCode::OK);
+    let reply = server.send(Request::post(format!("{path}/rotate-secret")).body(Body::empty()).unwrap()).await;
+    let rotated = reply.expect(StatusCode::OK);
+    assert_eq!(reply.header("cache-control"), "no-store");
+    assert_eq!(rotated["previous_valid_until"], "2026-11-22T07:30:00.000Z");
+    let secret = rotated["secret"].as_str().unwrap();
+    assert!(secret.starts_with("whsec_") && secret != SECRET);
+    assert_eq!(server.get(&format!("{path}/secret")).await.expect(StatusCode::OK), rotated);
+    let after = server.get(&path).await;
+    let text = String::from_utf8(after.body.to_vec()).unwrap();
+    assert!(!text.contains("whsec_"), "{text}");
+    assert!(after.expect(StatusCode::OK)["updated_at"].as_str() > before["updated_at"].as_str());
+    assert_eq!(server.queue.edited(), [Edit { destination_id: id.parse().unwrap(), suspended: false }]);
+
+    let kept = signing(&server, &id).await;
+    assert_eq!(kept.previous_at(server.clock.now()).unwrap().secret.reveal(), SECRET);
+    server.clock.advance(Duration::from_secs(86_400));
+    assert_eq!(kept.previous_at(server.clock.now()), None);
+    let shown = server.get(&format!("{path}/secret")).await.expect(StatusCode::OK);
+    assert_eq!(shown, json!({"secret": secret, "public_key": null, "previous_valid_until": null}));
+}
+
+#[tokio::test]
+async fn a_rotation_takes_the_secret_and_the_overlap_it_is_given() {
+    let server = Server::start().await;
+    let (id, path) = destination(&server, json!({"url": URL, "secret": SECRET})).await;
+    let rotate = async |body: Value| server.post(&format!("{path}/rotate-secret"), body).await.expect(StatusCode::OK);
+    let rotated = rotate(json!({"overlap_s": 60, "secret": OTHER})).await;
+    assert_eq!(
+        rotated,
+        json!({"secret": OTHER, "public_key": null, "previous_valid_until": "2026-11-21T07:31:00.000Z"})
+    );
+    // The second ends the first: the secret before it is kept, and no other.
+    rotate(json!({"overlap_s": null, "secret": null})).await;
+    rotate(json!({"secret": OTHER})).await;
+    rotate(Value::Null).await;
+    assert_eq!(signing(&server, &id).await.previous.unwrap().secret.reveal(), OTHER);
+    let at_once = rotate(json!({"overlap_s": 0, "secret": SECRET})).await;
+    assert_eq!(at_once["previous_valid_until"], Value::Null);
+    assert_eq!(signing(&server, &id).await.previous, None);
+}
+
+#[tokio::test]
+async fn a_bad_rotation_names_its_mistakes_and_changes_nothing() {
+    let server = Server::start().await;
+    let (id, path) = destination(&server, json!({"url": URL, "secret": SECRET})).await;
+    let before = signing(&server, &id).await;
+    let path = format!("{path}/rotate-secret");
+    for (body, pointers) in [
+        (json!({"overlap_s": -1}), vec!["/overlap_s"]),
+        (json!({"overlap_s": 2_592_001}), vec!["/overlap_s"]),
+        (json!({"overlap_s": "1d", "secret": 7, "until": 1}), vec!["/overlap_s", "/secret", "/until"]),
+        (json!({"secret": "whsec_c2hvcnQ="}), vec!["/secret"]),
+        (json!({"secret": PUBLIC}), vec!["/secret"]),
+        (json!({"secret": SECRET}), vec!["/secret"]),
+        (json!([]), vec![""]),
+    ] {
+        let reply = server.post(&path, &body).await;
+        assert_eq!(reply.pointers(), pointers, "{body}");
+        let text = String::from_utf8(reply.body.to_vec()).unwrap();
+        assert!(!text.contains(&SECRET[6..]) && !text.contains("c2hvcnQ"), "a secret is shown: {text}");
+    }
+    server.post(&path, "{").await.problem(400);
+    let elsewhere = Request::post(&path).header("origin", "https://example.com").body(Body::empty()).unwrap();
+    server.send(elsewhere).await.problem(415);
+    server.post("/v1/destinations/dst_01h2xcejqtf2nbrexx3vqjhp41/rotate-secret", "{}").await.problem(404);
+    assert_eq!(signing(&server, &id).await, before);
+    assert!(server.queue.edited().is_empty());
+}
+
+#[tokio::test]
+async fn a_private_key_shows_its_public_key_and_is_rotated_to_one_of_its_kind() {
+    let server = Server::start().await;
+    let (id, path) = destination(&server, json!({"url": URL, "secret": PRIVATE})).await;
+    let shown = server.get(&format!("{path}/secret")).await.expect(StatusCode::OK);
+    assert_eq!(shown, json!({"secret": PRIVATE, "public_key": PUBLIC, "previous_valid_until": null}));
+    let rotated = server.post(&format!("{path}/rotate-secret"), "{}").await.expect(StatusCode::OK);
+    assert!(rotated["public_key"].as_str().unwrap().starts_with("whpk_") && rotated["public_key"] != PUBLIC);
+    assert_eq!(signing(&server, &id).await.secret.kind(), KeyKind::Ed25519);
+    // The other styles know shared secrets only.
+    assert_eq!(server.patch(&path, json!({"signature": {"style": "prefixed"}})).await.pointers(), ["/signature"]);
+    let styled = json!({"secret": SECRET, "signature": {"style": "prefixed"}});
+    server.patch(&path, styled).await.expect(StatusCode::OK);
+    assert_eq!(server.post(&format!("{path}/rotate-secret"), json!({"secret": PRIVATE})).await.pointers(), ["/secret"]);
+}
+
+#[tokio::test]
+async fn a_patched_secret_replaces_at_once_and_any_other_patch_keeps_the_overlap() {
+    let server = Server::start().await;
+    let (id, path) = destination(&server, json!({"url": URL, "secret": SECRET})).await;
+    server.post(&format!("{path}/rotate-secret"), json!({"secret": OTHER})).await.expect(StatusCode::OK);
+    for patch in [json!({"name": "x"}), json!({"secret": OTHER}), json!({"signature": {"style": "timestamped"}})] {
+        server.patch(&path, patch).await.expect(StatusCode::OK);
+        assert_eq!(signing(&server, &id).await.previous.unwrap().secret.reveal(), SECRET);
+    }
+    server.patch(&path, json!({"secret": SECRET})).await.expect(StatusCode::OK);
+    let replaced = signing(&server, &id).await;
+    assert_eq!((replaced.secret.reveal().as_str(), replaced.previous), (SECRET, None));
+}
+
+#[tokio::test]
+async fn a_style_is_chosen_patched_member_by_member_and_shown() {
+    let server = Server::start().await;
+    let given = json!({"style": "prefixed", "header": "X-Hub-Signature-256", "timestamp_header": "webhook-timestamp"});
+    let (_, path) = destination(&server, json!({"url": URL, "signature": given})).await;
+    let kept = json!({"style": "prefixed", "header": "x-hub-signature-256", "timestamp_header": "webhook-timestamp"});
+    assert_eq!(server.get(&path).await.expect(StatusCode::OK)["signature"], kept);
+    for (patch, shown) in [
+        (json!({}), kept.clone()),
+        (kept.clone(), kept.clone()),
+        (
+            json!({"timestamp_header": null}),
+            json!({"style": "prefixed", "header": "x-hub-signature-256", "timestamp_header": null}),
+        ),
+        (json!({"style": "timestamped"}), json!({"style": "timestamped", "header": "webhook-signature"})),
+        (json!({"header": "x-s"}), json!({"style": "timestamped", "header": "x-s"})),
+        (
+            json!({"style": "prefixed"}),
+            json!({"style": "prefixed", "header": "webhook-signature", "timestamp_header": null}),
+        ),
+        (json!({"style": "standard"}), json!({"style": "standard"})),
+        (kept.clone(), kept),
+        (Value::Null, json!({"style": "standard"})),
+    ] {
+        let after = server.patch(&path, json!({"signature": patch})).await.expect(StatusCode::OK);
+        assert_eq!(after["signature"], shown, "{patch}");
+    }
+}

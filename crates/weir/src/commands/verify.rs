@@ -1,0 +1,75 @@
+//! `weir verify`: does to one received request what its receiver should do.
+
+use std::{
+    fs,
+    io::{self, Read as _},
+    path::Path,
+    time::Duration,
+};
+
+use weir_core::{
+    Clock as _,
+    signing::{DEFAULT_HEADER, Key, Received, SignatureStyle, verify},
+};
+
+use crate::{
+    cli::{Exit, Misuse, VerifyArgs},
+    clock::SystemClock,
+};
+
+/// [`Exit::Failure`] with the reason when the request is not to be trusted.
+pub(super) fn run(arguments: &VerifyArgs) -> anyhow::Result<Exit> {
+    let secret = arguments.secret.as_deref().filter(|secret| !secret.is_empty());
+    let secret = secret.ok_or_else(|| misuse("give the secret in WEIR_VERIFY_SECRET or with --secret"))?;
+    // Never with the text: it is a secret, perhaps misspelt.
+    let key: Key = secret.trim().parse().map_err(|error| misuse(&format!("the secret {error}")))?;
+    let style = style(arguments)?;
+    let body = body(&arguments.body)?;
+    let received = Received {
+        id: arguments.id.as_deref().unwrap_or_default(),
+        unix_seconds: arguments.timestamp,
+        signature: &arguments.signature,
+        body: &body,
+    };
+    let tolerance = Duration::from_secs(arguments.tolerance_s.into());
+    Ok(match verify(&key, &style, &received, SystemClock::start().wall(), tolerance) {
+        Ok(()) => {
+            println!("valid");
+            Exit::Done
+        }
+        Err(rejection) => {
+            println!("not valid: {rejection}");
+            Exit::Failure
+        }
+    })
+}
+
+/// The style, once what it needs is there and what it ignores is not.
+fn style(arguments: &VerifyArgs) -> Result<SignatureStyle, Misuse> {
+    let header = || DEFAULT_HEADER.to_owned();
+    let (id, time) = (arguments.id.is_some(), arguments.timestamp.is_some());
+    match arguments.style.as_str() {
+        "timestamped" if time => {
+            Err(misuse("--timestamp is not for the timestamped style: the signature holds its time"))
+        }
+        "timestamped" => Ok(SignatureStyle::Timestamped { header: header() }),
+        "prefixed" => Ok(SignatureStyle::Prefixed { header: header(), timestamp_header: time.then(header) }),
+        _ if !id => Err(misuse("the standard style needs --id, the webhook-id header")),
+        _ if !time => Err(misuse("the standard style needs --timestamp, the webhook-timestamp header")),
+        _ => Ok(SignatureStyle::Standard),
+    }
+}
+
+fn body(from: &Path) -> Result<Vec<u8>, Misuse> {
+    let read = if from == Path::new("-") {
+        let mut body = Vec::new();
+        io::stdin().lock().read_to_end(&mut body).map(|_| body)
+    } else {
+        fs::read(from)
+    };
+    read.map_err(|error| misuse(&format!("cannot read the body from {} (--body): {error}", from.display())))
+}
+
+fn misuse(message: &str) -> Misuse {
+    Misuse(message.to_owned())
+}
