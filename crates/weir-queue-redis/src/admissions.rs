@@ -4,8 +4,6 @@
 //! A lost answer means that the call may have run, and its permits may be in the delivery queue. It is repeated under its name
 //! until there is an answer, or the claims have expired: they go back only if nothing was published.
 
-use std::collections::HashMap;
-
 use weir_core::{Clock as _, DestinationId, Timestamp, claim::ClaimedDelivery};
 use weir_queue::Mailbox;
 
@@ -13,7 +11,7 @@ use crate::{
     connect::Backoff,
     core::{Answered, Core},
     keys::Shard,
-    schedule::by_shard,
+    schedule::{by_destination, by_shard},
     scripts::{Call, Operation},
     trunk::CallError,
     wire::Admitted,
@@ -53,14 +51,15 @@ impl Admissions {
     /// Repeats what brought no answer: a call that ran is known by its name and answers again.
     async fn admit(&self, core: &Core, deliveries: Vec<ClaimedDelivery>) {
         let straight = core.local.takes();
-        let mut open: Vec<Batch> = by_shard(groups(deliveries), |(id, _)| *id)
-            .into_iter()
-            .enumerate()
-            .map(|(index, (shard, groups))| {
-                let generation = core.hands.generation(shard);
-                Batch { shard, groups, index, name: rand::random(), maybe_ran: false, generation }
-            })
-            .collect();
+        let mut open: Vec<Batch> =
+            by_shard(by_destination(deliveries, |delivery| delivery.claim.destination_id), |(id, _)| *id)
+                .into_iter()
+                .enumerate()
+                .map(|(index, (shard, groups))| {
+                    let generation = core.hands.generation(shard);
+                    Batch { shard, groups, index, name: rand::random(), maybe_ran: false, generation }
+                })
+                .collect();
         let mut backoff = Backoff::default();
         loop {
             self.try_admit(core, &mut open, straight).await;
@@ -144,14 +143,6 @@ impl Batch {
             core.gates.declined(*id, deliveries.len() as u32, now);
         }
     }
-}
-
-fn groups(deliveries: Vec<ClaimedDelivery>) -> impl Iterator<Item = Group> {
-    let mut groups: HashMap<DestinationId, Vec<ClaimedDelivery>> = HashMap::new();
-    for delivery in deliveries {
-        groups.entry(delivery.claim.destination_id).or_default().push(delivery);
-    }
-    groups.into_iter()
 }
 
 /// Hands over what was admitted, and answers the rest.

@@ -17,9 +17,8 @@ use weir_queue::{Mailbox, PermitId};
 
 use crate::{
     core::{Answered, Core},
-    hands::Report,
     keys::Shard,
-    schedule::by_shard,
+    schedule::{by_destination, by_shard},
     scripts::{Call, Operation},
     wire::{Admitted, Granted},
 };
@@ -80,69 +79,79 @@ impl Met {
 }
 
 #[derive(Default)]
+struct Lines(HashMap<DestinationId, Line>);
+
+impl Lines {
+    fn expect(&mut self, id: DestinationId) {
+        self.0.entry(id).or_default().expected += 1;
+    }
+
+    /// The delivery of an order comes or is given up. `false` when there is no such order.
+    fn no_longer_expect(&mut self, id: DestinationId) -> bool {
+        let line = self.0.get_mut(&id).filter(|line| line.expected > 0);
+        line.map(|line| line.expected -= 1).is_some()
+    }
+
+    /// Changes a line, matches what there is then, and ends it with its last order.
+    fn change(&mut self, id: DestinationId, met: &mut Met, change: impl FnOnce(&mut Line)) {
+        let Some(line) = self.0.get_mut(&id) else { return };
+        change(line);
+        met.in_line(id, line);
+        if line.is_over() {
+            self.0.remove(&id);
+        }
+    }
+}
+
+#[derive(Default)]
 pub(crate) struct Advance {
     orders: Mailbox<Order>,
-    lines: Mutex<HashMap<DestinationId, Line>>,
+    lines: Mutex<Lines>,
 }
 
 impl Advance {
     // A panic while the lock is held is a bug already reported; a line is whole between two calls.
-    fn lines(&self) -> MutexGuard<'_, HashMap<DestinationId, Line>> {
+    fn lines(&self) -> MutexGuard<'_, Lines> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Asks for a permit for a delivery that is being stored.
     pub(crate) fn order(&self, destination_id: DestinationId, max_in_flight: u32, expires_at: Timestamp) {
-        self.lines().entry(destination_id).or_default().expected += 1;
+        self.lines().expect(destination_id);
         self.orders.add(vec![Order { destination_id, max_in_flight, expires_at }]);
     }
 
     /// A delivery for which room was kept will not come. Answers whether a permit had been asked for.
     pub(crate) fn give_up(&self, core: &Core, id: DestinationId) -> bool {
-        self.meet(core, id, |line| {
-            line.expected = line.expected.checked_sub(1)?;
-            line.given_up += 1;
-            Some(())
+        self.meet(core, |lines, met| {
+            let is_ours = lines.no_longer_expect(id);
+            if is_ours {
+                lines.change(id, met, |line| line.given_up += 1);
+            }
+            is_ours
         })
-        .is_some()
     }
 
     /// These deliveries are stored. Answers those back for which no permit was asked for.
     pub(crate) fn deliver(&self, core: &Core, deliveries: Vec<ClaimedDelivery>) -> Vec<ClaimedDelivery> {
-        let mut met = Met::default();
-        let mut others = Vec::new();
-        {
-            let mut lines = self.lines();
+        self.meet(core, |lines, met| {
+            let mut others = Vec::new();
             for delivery in deliveries {
                 let id = delivery.claim.destination_id;
-                match lines.get_mut(&id).filter(|line| line.expected > 0) {
-                    Some(line) => {
-                        line.expected -= 1;
-                        line.deliveries.push_back(delivery);
-                        met.in_line(id, line);
-                    }
-                    None => others.push(delivery),
+                if lines.no_longer_expect(id) {
+                    lines.change(id, met, |line| line.deliveries.push_back(delivery));
+                } else {
+                    others.push(delivery);
                 }
             }
-            lines.retain(|_, line| !line.is_over());
-        }
-        core.part(met);
-        others
+            others
+        })
     }
 
-    /// Changes a line, and sends off what met by that.
-    fn meet<T>(&self, core: &Core, id: DestinationId, change: impl FnOnce(&mut Line) -> Option<T>) -> Option<T> {
+    /// Changes lines, and sends off what met by that.
+    fn meet<T>(&self, core: &Core, change: impl FnOnce(&mut Lines, &mut Met) -> T) -> T {
         let mut met = Met::default();
-        let changed = {
-            let mut lines = self.lines();
-            let line = lines.get_mut(&id)?;
-            let changed = change(line);
-            met.in_line(id, line);
-            if line.is_over() {
-                lines.remove(&id);
-            }
-            changed
-        };
+        let changed = change(&mut self.lines(), &mut met);
         core.part(met);
         changed
     }
@@ -151,7 +160,7 @@ impl Advance {
     pub(crate) async fn run(&self, core: &Core) {
         loop {
             let orders = self.orders.take().await;
-            let batches = by_shard(groups(orders), |(id, _)| *id);
+            let batches = by_shard(by_destination(orders, |order| order.destination_id), |(id, _)| *id);
             let calls: Vec<Call> = batches.iter().map(|(shard, groups)| call(core, *shard, groups)).collect();
             let answers = core.call_all(&calls).await;
             for ((_, groups), answered) in batches.into_iter().zip(answers) {
@@ -177,10 +186,8 @@ impl Advance {
             let Admitted { count, permits, version, room, open_from } = admitted;
             let count = count.min(orders.len());
             core.gates.admitted(*id, count as u32, room, open_from, core.clock.now());
-            self.meet(core, *id, |line| {
-                line.permits.extend(permits.granted(answered.generation, version).take(count));
-                Some(())
-            });
+            let granted = permits.granted(answered.generation, version).take(count);
+            self.meet(core, |lines, met| lines.change(*id, met, |line| line.permits.extend(granted)));
             if count < orders.len() {
                 self.refuse(core, *id, orders.len() - count);
             }
@@ -189,10 +196,7 @@ impl Advance {
 
     fn refuse(&self, core: &Core, id: DestinationId, count: usize) {
         core.gates.declined(id, count as u32, core.clock.now());
-        self.meet(core, id, |line| {
-            line.refusals += count;
-            Some(())
-        });
+        self.meet(core, |lines, met| lines.change(id, met, |line| line.refusals += count));
     }
 }
 
@@ -200,23 +204,12 @@ impl Core {
     /// Sends off what met.
     fn part(&self, met: Met) {
         let Met { handed, mut declined, unused } = met;
-        if !handed.is_empty() {
-            declined.extend(self.hand_over(handed));
-        }
+        declined.extend(self.hand_over(handed));
         self.admissions.decline(declined);
         for (destination_id, Granted { serial, generation, .. }) in unused {
-            let id = PermitId { destination_id, serial };
-            self.reports.add(Report { id, started: false, generation, entry: None });
+            self.reports.add_unused(PermitId { destination_id, serial }, generation);
         }
     }
-}
-
-fn groups(orders: Vec<Order>) -> impl Iterator<Item = (DestinationId, Vec<Order>)> {
-    let mut groups: HashMap<DestinationId, Vec<Order>> = HashMap::new();
-    for order in orders {
-        groups.entry(order.destination_id).or_default().push(order);
-    }
-    groups.into_iter()
 }
 
 fn call(core: &Core, shard: Shard, groups: &[(DestinationId, Vec<Order>)]) -> Call {

@@ -14,7 +14,7 @@ use crate::{
     config::RedisConfig,
     connect::Backoff,
     gates::Gates,
-    hands::{Hands, Received, Report},
+    hands::{Hands, Received},
     keys::{Keys, Shard},
     local::Local,
     reports::Reports,
@@ -93,7 +93,7 @@ impl Core {
             let id = PermitId { destination_id: delivery.claim.destination_id, serial };
             let received = Received { id, generation, version, expires_at: delivery.expires_at, entry: None };
             if !self.hands.receive(received) {
-                self.reports.add(Report { id, started: false, generation, entry: None });
+                self.reports.add_unused(id, generation);
                 back.push(delivery);
                 continue;
             }

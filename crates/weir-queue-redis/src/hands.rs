@@ -139,8 +139,8 @@ impl Hands {
         restraint.held_until = restraint.held_until.max(until);
     }
 
-    /// Takes a permit in hand. `false`: it must not be used, because it is there already, or of a generation that has ended, or came
-    /// straight to a destination that was suspended meanwhile.
+    /// Takes a permit in hand. `false`: it must not be used, because it is there already, or of a generation that has ended, or
+    /// came straight to a destination that was suspended meanwhile.
     pub(crate) fn receive(&self, received: Received) -> bool {
         let Received { id, generation, version, expires_at, entry } = received;
         self.learn_generation(Shard::of(id.destination_id), generation);

@@ -106,6 +106,11 @@ impl Reports {
         self.added.notify_one();
     }
 
+    /// A permit that was issued straight to this process and never was in hand goes back unused.
+    pub(crate) fn add_unused(&self, id: PermitId, generation: u64) {
+        self.add(Report { id, started: false, generation, entry: None });
+    }
+
     /// The first in line, which stay there until they have arrived: whoever sends them may be cancelled.
     fn next_batch(&self, shard: Shard) -> Vec<Outgoing> {
         self.lines()[shard.index()].waiting.iter().take(BATCH).cloned().collect()
@@ -173,7 +178,6 @@ impl Reports {
 struct Digest<'r> {
     destination_id: DestinationId,
     generation: u64,
-    has_started: bool,
     started: Vec<u64>,
     started_and_ended: Vec<u64>,
     ended: Vec<u64>,
@@ -192,7 +196,6 @@ impl<'r> Digest<'r> {
                 digests.len() - 1
             });
             let digest = &mut digests[place];
-            digest.has_started |= *course != Course::Ended;
             match course {
                 Course::Started => digest.started.push(serial),
                 Course::StartedAndEnded => digest.started_and_ended.push(serial),
@@ -205,11 +208,11 @@ impl<'r> Digest<'r> {
 
     fn new(destination_id: DestinationId, generation: u64) -> Self {
         let (started, started_and_ended, ended) = (Vec::new(), Vec::new(), Vec::new());
-        Self { destination_id, generation, has_started: false, started, started_and_ended, ended, entries: Vec::new() }
+        Self { destination_id, generation, started, started_and_ended, ended, entries: Vec::new() }
     }
 
     fn write(&self, call: &mut Call) {
-        call.destination(self.destination_id).arg(self.generation).arg(u8::from(self.has_started));
+        call.destination(self.destination_id).arg(self.generation);
         for permits in [&self.started, &self.started_and_ended, &self.ended] {
             call.arg(permits.len()).arg(permits);
         }

@@ -1,6 +1,9 @@
 //! The scheduler's and the producer's half: wakes, edits, holds, and claims of due jobs.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use weir_core::{Clock as _, Destination, DestinationId, Timestamp, claim::ClaimedDelivery};
@@ -37,6 +40,18 @@ pub(crate) fn by_shard<T>(
         }
     }
     shards.into_iter().flat_map(|(shard, batches)| batches.into_iter().map(move |batch| (shard, batch))).collect()
+}
+
+/// The items of each destination, in their order.
+pub(crate) fn by_destination<T>(
+    items: impl IntoIterator<Item = T>,
+    id: impl Fn(&T) -> DestinationId,
+) -> impl Iterator<Item = (DestinationId, Vec<T>)> {
+    let mut groups: HashMap<DestinationId, Vec<T>> = HashMap::new();
+    for item in items {
+        groups.entry(id(&item)).or_default().push(item);
+    }
+    groups.into_iter()
 }
 
 #[async_trait]

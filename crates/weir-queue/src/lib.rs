@@ -179,7 +179,9 @@ pub trait Schedule {
     /// destination's job found less than it was allowed to take, its cursors follow these limits, a slot is free now, and
     /// fewer than `max_in_flight` permits are out. `false` when the delivery has to wait for a run, or may have to.
     ///
-    /// The permit is good until `expires_at`. The limits matter because only a run moves the cursors over to others: were an edit's announcement lost, a destination
+    /// The permit is good until `expires_at`.
+    ///
+    /// The limits matter because only a run moves the cursors over to others: were an edit's announcement lost, a destination
     /// that never needs a run would keep the old ones for ever.
     fn reserve(&self, destination: &Destination, expires_at: Timestamp) -> bool;
 

@@ -11,11 +11,11 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use weir_core::{DestinationId, Timestamp, claim::ClaimedDelivery, plan::InHand};
 
 /// How long deliveries are kept for the next run.
@@ -45,8 +45,22 @@ struct Hands {
 pub(crate) struct Ahead {
     hands: Mutex<Hands>,
     kept: Notify,
-    /// How many claims are being made.
-    claims: watch::Sender<usize>,
+    claimed: Notify,
+}
+
+/// A claim that is being made. When this is dropped it is over, and what it brought has been kept or given back.
+pub(crate) struct Claiming {
+    ahead: Arc<Ahead>,
+    id: DestinationId,
+}
+
+impl Drop for Claiming {
+    fn drop(&mut self) {
+        if let Some(hand) = self.ahead.hands().of.get_mut(&self.id) {
+            hand.claiming = false;
+        }
+        self.ahead.claimed.notify_waiters();
+    }
 }
 
 impl Ahead {
@@ -74,32 +88,24 @@ impl Ahead {
         (taken, in_hand)
     }
 
-    /// A claim is to be made. `false` when there is one already, or no runs follow.
-    pub(crate) fn begin_claim(&self, id: DestinationId) -> bool {
+    /// Begins a claim, unless there is one already or no runs follow.
+    pub(crate) fn begin_claim(self: &Arc<Self>, id: DestinationId) -> Option<Claiming> {
         let mut hands = self.hands();
         let begins = !hands.closed && !std::mem::replace(&mut hands.of.entry(id).or_default().claiming, true);
-        if begins {
-            self.claims.send_modify(|claims| *claims += 1);
-        }
-        begins
-    }
-
-    /// The claim has been made, or has failed, and what it brought is kept or given back.
-    pub(crate) fn end_claim(&self, id: DestinationId) {
-        if let Some(hand) = self.hands().of.get_mut(&id) {
-            hand.claiming = false;
-        }
-    }
-
-    /// Nothing is left to be done for a claim.
-    pub(crate) fn claim_ended(&self) {
-        self.claims.send_modify(|claims| *claims -= 1);
+        begins.then(|| Claiming { ahead: self.clone(), id })
     }
 
     /// Returns once no claim is being made.
     pub(crate) async fn claims_ended(&self) {
-        // The sender is ours.
-        let _ = self.claims.subscribe().wait_for(|claims| *claims == 0).await;
+        loop {
+            let claimed = self.claimed.notified();
+            tokio::pin!(claimed);
+            claimed.as_mut().enable();
+            if !self.hands().of.values().any(|hand| hand.claiming) {
+                return;
+            }
+            claimed.await;
+        }
     }
 
     /// Keeps deliveries for a later run. Answers those back for which there is none.
@@ -146,6 +152,6 @@ impl Ahead {
         let mut hands = self.hands();
         hands.closed = true;
         hands.kept = 0;
-        hands.of.drain().flat_map(|(_, hand)| hand.deliveries).collect()
+        hands.of.values_mut().flat_map(|hand| std::mem::take(&mut hand.deliveries)).collect()
     }
 }

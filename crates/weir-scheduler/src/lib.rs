@@ -9,9 +9,10 @@ mod backoff;
 mod express;
 mod returns;
 mod run;
+mod scheduler;
 mod sweep;
 
 pub use backoff::Backoff;
 pub use express::{Declines, Express};
-pub use run::Scheduler;
+pub use scheduler::Scheduler;
 pub use sweep::{Sweeper, recover_all};

@@ -1,5 +1,6 @@
 -- Publishes what runs claimed: moves the cursors over to the limits, appends the permits to the delivery queue, and re-queues or
--- removes each job, unless its run continues. A stale epoch publishes nothing; the repeat of a publication whose answer was lost changes nothing.
+-- removes each job, unless its run continues. A stale epoch publishes nothing; the repeat of a publication whose answer was lost
+-- changes nothing.
 --
 -- KEYS    the shard
 -- ARGV    1 when the caller takes the permits, 0 when they go into the delivery queue; then for each publication:

@@ -2,8 +2,8 @@
 -- runs. Each entry leaves the delivery queue with the first report of its permit. A report made twice changes nothing.
 --
 -- KEYS    the shard
--- ARGV    for each destination: its id, the generation of its permits, 1 when one of them started, else 0; the serials of those
---         that started; of those that started and ended; of those that ended, having started before; the entries to remove
+-- ARGV    for each destination: its id, the generation of its permits; the serials of those that started; of those that started
+--         and ended; of those that ended, having started before; the entries to remove
 -- Answer  the generation
 
 local before = earliest()
@@ -22,7 +22,6 @@ local function still_queued(queued, permits)
   return scored
 end
 
--- Answers whether one of them had been queued.
 local function start(id, job, permits)
   local scored = still_queued(queued_of(id), permits)
   if #scored == 0 then
@@ -63,12 +62,12 @@ local function make_room(id, job)
   end
 end
 
-local function report(id, has_started, started, started_and_ended, ended)
+local function report(id, started, started_and_ended, ended)
   local job, queued, in_flight = load_job(id), queued_of(id), in_flight_of(id)
   start(id, job, started)
   local finished = finish(started_and_ended, queued, in_flight)
   finished = finish(ended, in_flight, queued) or finished
-  local changed = has_started and keep_warm(job)
+  local changed = #started + #started_and_ended > 0 and keep_warm(job)
   changed = finished and make_room(id, job) or changed
   if changed then
     save_job(id, job)
@@ -83,10 +82,10 @@ local function permit()
 end
 
 while more() do
-  local id, of, has_started = text(), number(), number() == 1
+  local id, of = text(), number()
   local started, started_and_ended, ended, entries = list(permit), list(permit), list(permit), list(text)
   if of == generation then
-    report(id, has_started, started, started_and_ended, ended)
+    report(id, started, started_and_ended, ended)
     if #entries > 0 then
       redis.call('XACK', QUEUE, WORKERS, unpack(entries))
       redis.call('XDEL', QUEUE, unpack(entries))

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use weir_core::{Clock as _, Destination, RateLimits, plan::NextRun};
-use weir_queue::{Permit, Permits as _, Publication, Schedule as _, conformance::settings};
+use weir_queue::{Permits as _, Publication, Schedule as _, conformance::settings};
 use weir_queue_redis::RedisQueue;
 
 use crate::support::{self, Server, claim, delivery, destination, eventually, take, wake};
@@ -49,7 +49,10 @@ fn store(queue: &RedisQueue, number: u8) {
     queue.admit(vec![stored]);
 }
 
-async fn end(queue: &RedisQueue, permit: Permit) {
+/// The worker gets this delivery with a permit, and no other room is taken.
+async fn assert_sent(queue: &RedisQueue, number: u8) {
+    let permit = take(queue, 1).await.remove(0);
+    assert_eq!(permit.delivery.claim.delivery_id.as_bytes()[0], number);
     queue.settle(&[permit.id]).await.unwrap();
     eventually("its room is free", async || queued(queue).await == 0).await;
 }
@@ -61,9 +64,7 @@ async fn a_permit_waits_for_the_commit_of_its_delivery() {
     reserve(&queue);
     eventually("the permit is issued before", async || queued(&queue).await == 1).await;
     store(&queue, 7);
-    let permit = take(&queue, 1).await.remove(0);
-    assert_eq!(permit.delivery.claim.delivery_id.as_bytes()[0], 7);
-    end(&queue, permit).await;
+    assert_sent(&queue, 7).await;
 }
 
 #[tokio::test]
@@ -72,9 +73,7 @@ async fn a_delivery_waits_for_its_permit() {
     let queue = open(&server).await;
     reserve(&queue);
     store(&queue, 7);
-    let permit = take(&queue, 1).await.remove(0);
-    assert_eq!(permit.delivery.claim.delivery_id.as_bytes()[0], 7);
-    end(&queue, permit).await;
+    assert_sent(&queue, 7).await;
 }
 
 #[tokio::test]

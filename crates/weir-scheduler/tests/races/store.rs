@@ -12,11 +12,9 @@ use weir_core::{
     DeliveryId, Destination, DestinationId, EventId, Period, RateLimit, RateLimits, Timestamp,
     claim::{Claim, ClaimedBody, ClaimedDelivery},
     delivery::Delivery,
-    destination::Settings,
     event::{Event, EventBody},
-    retry::RetryPolicy,
-    signing::{Secret, Signing},
 };
+use weir_queue::conformance::settings;
 use weir_store::{
     AttemptResult, ClaimRequest, Claims, DeliveryAction, DeliveryDetail, DeliveryFilter, DestinationCounts,
     DestinationPatch, Destinations, DueDestination, EventFilter, Express, History, Ingest, IngestRefusal, Ingested,
@@ -65,28 +63,7 @@ impl TestStore {
 
     /// A destination of which the store knows these sends.
     pub(crate) fn create(&self, id: DestinationId, rate_limits: RateLimits, history: SendHistory) {
-        let settings = Settings {
-            url: "https://example.com/".parse().unwrap(),
-            name: String::new(),
-            tenant: "default".to_owned(),
-            event_types: Vec::new(),
-            rate_limits,
-            max_in_flight: 64,
-            timeout_ms: 15_000,
-            retry: RetryPolicy::default(),
-            headers: Vec::new(),
-            signing: Signing::new(Secret::from_bytes(vec![7; 32]).unwrap()),
-            paused: false,
-        };
-        let destination = Destination {
-            id,
-            created_at: Timestamp::MIN,
-            updated_at: Timestamp::MIN,
-            settings,
-            paused_reason: None,
-            held_until: None,
-            held_reason: None,
-        };
+        let destination = Destination { id, ..settings(&rate_limits, 64) };
         let mut record = self.record();
         record.destinations.insert(id, Arc::new(destination));
         record.history.insert(id, history);
