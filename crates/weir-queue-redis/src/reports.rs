@@ -59,6 +59,8 @@ struct Line {
     young: HashMap<PermitId, (Instant, Report)>,
     /// What goes next, in order.
     waiting: VecDeque<Outgoing>,
+    /// How many have arrived.
+    arrived: u64,
 }
 
 impl Line {
@@ -78,6 +80,11 @@ impl Line {
             None => Outgoing { course: Course::Ended, report },
         };
         self.waiting.push_back(outgoing);
+    }
+
+    /// What `arrived` will be when all that waits now has arrived.
+    fn end(&self) -> u64 {
+        self.arrived + self.waiting.len() as u64
     }
 
     /// Sends the starts off that came by then.
@@ -111,13 +118,22 @@ impl Reports {
         self.add(Report { id, started: false, generation, entry: None });
     }
 
-    /// The first in line, which stay there until they have arrived: whoever sends them may be cancelled.
-    fn next_batch(&self, shard: Shard) -> Vec<Outgoing> {
-        self.lines()[shard.index()].waiting.iter().take(BATCH).cloned().collect()
+    /// The first in line, unless all up to `end` have arrived. They stay there until they have: whoever sends them may be
+    /// cancelled.
+    fn next_batch(&self, shard: Shard, end: u64) -> Vec<Outgoing> {
+        let lines = self.lines();
+        let line = &lines[shard.index()];
+        if line.arrived >= end {
+            return Vec::new();
+        }
+        line.waiting.iter().take(BATCH).cloned().collect()
     }
 
     fn arrived(&self, shard: Shard, count: usize) {
-        self.lines()[shard.index()].waiting.drain(..count);
+        let mut lines = self.lines();
+        let line = &mut lines[shard.index()];
+        line.waiting.drain(..count);
+        line.arrived += count as u64;
     }
 
     /// Every shard of which something is to be reported, now or when its starts have waited.
@@ -147,9 +163,11 @@ impl Reports {
     }
 
     async fn send(&self, core: &Core, shard: Shard) -> Result<(), CallError> {
+        let end = self.lines()[shard.index()].end();
+        // Whoever has the turn takes along what the others came for: they find it gone, and need no call.
         let _turn = self.turns[shard.index()].lock().await;
         loop {
-            let batch = self.next_batch(shard);
+            let batch = self.next_batch(shard, end);
             if batch.is_empty() {
                 return Ok(());
             }

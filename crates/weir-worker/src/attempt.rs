@@ -21,12 +21,12 @@ use weir_store::AttemptResult;
 
 use crate::{
     meters::Meters,
-    outbound::{Connection, Outbound, SendResult, Sent, Unreachable},
+    outbound::{Connection, Found, Outbound, SendResult, Sent, Unreachable},
     targets::DestinationTarget,
 };
 
-/// How often one attempt may find its connection dead before the request left.
-const MAX_DIALS: u32 = 3;
+/// How many connections that were made for an attempt may be dead before the request leaves.
+const MAX_CLOSED: u32 = 3;
 
 /// What an attempt needs of its surroundings.
 pub(crate) struct Attempter {
@@ -101,21 +101,14 @@ impl Attempter {
         let timeout = target.timeout();
         let start_by = permit.delivery.expires_at - timeout;
         let mut published = permit.slot;
-        let mut dials = 0;
+        let mut closed = 0;
         loop {
             if let Some(slot) = published {
                 self.wait_for(slot).await;
             }
-            let (connection, warm) = match self.outbound.checkout(&target.target) {
-                Some(connection) => (connection, true),
-                None if dials == MAX_DIALS => return closed_each_time(),
-                None => match self.outbound.dial(&target.target).await {
-                    Ok(connection) => {
-                        dials += 1;
-                        (connection, false)
-                    }
-                    Err(unreachable) => return Wire::Unreachable(unreachable),
-                },
+            let (connection, warm) = match self.outbound.connect(&target.target).await {
+                Ok(Found { connection, warm }) => (connection, warm),
+                Err(unreachable) => return Wire::Unreachable(unreachable),
             };
             let Some(slot) = self.slot_for(permit, published.take(), warm).await else {
                 self.outbound.give_back(&target.target, connection);
@@ -132,7 +125,12 @@ impl Attempter {
                 SendResult::SlotMissed => {
                     counter!("weir_slots_missed_total").increment(1);
                 }
-                SendResult::NotSent(_) => {}
+                SendResult::NotSent(_) => {
+                    closed += u32::from(!warm);
+                    if closed == MAX_CLOSED {
+                        return closed_each_time();
+                    }
+                }
             }
         }
     }

@@ -1,8 +1,8 @@
 //! The way out: connections to destinations, and one request through the gate.
 //!
 //! ```text
-//! checkout ──none──▶ dial (DNS, policy, TCP, TLS) ──▶ Connection ──send──▶ gate ──▶ answer ──▶ back to the pool
-//!     └──────────────── standing ─────────────────────▲
+//! connect ──none──▶ dial (DNS, policy, TCP, TLS) ──▶ Connection ──send──▶ gate ──▶ answer ──▶ back to the pool
+//!     └──────────────── standing ────────────────────▲
 //! ```
 //!
 //! What this module holds to:
@@ -31,11 +31,12 @@ use weir_core::{Clock, Slot, Timestamp, address::AddressPolicy, outcome::Met};
 
 pub use connection::Connection;
 pub use fault::Unreachable;
+pub use pool::Found;
 pub use target::{RequestHead, Target};
 pub use tls::TlsRoots;
 
 use dial::Dialer;
-use pool::Pool;
+use pool::{Asked, Dial, Pool};
 
 /// The bytes of an answer's body that are read; the rest is not.
 pub const MAX_ANSWER_BODY: usize = 16 * 1024;
@@ -44,7 +45,7 @@ const CONNECT_BUDGET: Duration = Duration::from_secs(10);
 
 /// The outbound side of a worker. One for the process.
 pub struct Outbound {
-    dialer: Dialer,
+    dialer: Arc<Dialer>,
     pool: Arc<Pool>,
     clock: Arc<dyn Clock>,
 }
@@ -75,28 +76,35 @@ pub struct Sent {
 
 impl Outbound {
     pub fn new(policy: AddressPolicy, roots: TlsRoots, clock: Arc<dyn Clock>) -> Self {
-        Self { dialer: Dialer::new(policy, roots, CONNECT_BUDGET), pool: Pool::new(), clock }
+        Self { dialer: Arc::new(Dialer::new(policy, roots, CONNECT_BUDGET)), pool: Pool::new(), clock }
     }
 
     /// Another budget for DNS, TCP and TLS together.
     #[must_use]
     pub fn with_connect_budget(mut self, budget: Duration) -> Self {
-        self.dialer.budget = budget;
+        Arc::make_mut(&mut self.dialer).budget = budget;
         self
+    }
+
+    /// A connection to the target: the one used last, or the first that is dialled or comes back from use. Errs when the dial
+    /// fails, after the connect budget at the latest.
+    pub async fn connect(&self, target: &Target) -> Result<Found, Unreachable> {
+        self.dialer.check(target)?;
+        let (place, dial) = match self.pool.ask(target.origin()) {
+            Asked::Standing(connection) => return Ok(Found { connection, warm: true }),
+            Asked::InLine(place, dial) => (place, dial),
+        };
+        if let Some(dial) = dial {
+            // A task of its own: whoever asked may be served before.
+            tokio::spawn(make(dial, self.dialer.clone(), self.clock.clone()));
+        }
+        place.await.unwrap_or_else(|_| Err(Unreachable::closed_before_send()))
     }
 
     /// A standing connection to the target, if there is one: the one used last. Never waits.
     pub fn checkout(&self, target: &Target) -> Option<Connection> {
-        if target.refusal().is_some() {
-            return None;
-        }
+        self.dialer.check(target).ok()?;
         self.pool.checkout(target.origin())
-    }
-
-    /// Makes a connection to the target, within the connect budget.
-    pub async fn dial(&self, target: &Target) -> Result<Connection, Unreachable> {
-        let stream = self.dialer.dial(target).await?;
-        Connection::establish(stream, target.origin().clone(), self.clock.clone()).await
     }
 
     /// Takes back a connection that was not used.
@@ -129,4 +137,12 @@ impl Outbound {
         }
         result
     }
+}
+
+async fn make(dial: Dial, dialer: Arc<Dialer>, clock: Arc<dyn Clock>) {
+    let outcome = match dialer.dial(dial.origin()).await {
+        Ok(stream) => Connection::establish(stream, dial.origin().clone(), clock).await,
+        Err(unreachable) => Err(unreachable),
+    };
+    dial.end(outcome);
 }

@@ -31,6 +31,7 @@ const MAX_ADDRESSES: usize = 4;
 /// How long the next address waits for the one before. Source: RFC 8305, section 5.
 const STAGGER: Duration = Duration::from_millis(250);
 
+#[derive(Clone)]
 pub(super) struct Dialer {
     policy: AddressPolicy,
     tls: TlsConnector,
@@ -43,14 +44,18 @@ impl Dialer {
         Self { policy, tls: connector(roots), budget }
     }
 
-    pub(super) async fn dial(&self, target: &Target) -> Result<Stream, Unreachable> {
-        let origin = target.origin();
+    /// Whether the target is one that anything may be sent to, as far as can be said without its addresses.
+    pub(super) fn check(&self, target: &Target) -> Result<(), Unreachable> {
         if let Some(reason) = target.refusal() {
             return Err(Unreachable::new(Failure::Forbidden, reason));
         }
-        if !origin.tls && !self.policy.allow_http {
+        if !target.origin().tls && !self.policy.allow_http {
             return Err(Unreachable::new(Failure::Forbidden, "plain http is not allowed"));
         }
+        Ok(())
+    }
+
+    pub(super) async fn dial(&self, origin: &Origin) -> Result<Stream, Unreachable> {
         let deadline = Instant::now() + self.budget;
         let addresses = self.permitted(origin, deadline).await?;
         let stream = timeout_at(deadline, connect_any(&addresses)).await.map_err(|_| self.late(Failure::Connect))??;

@@ -1,7 +1,12 @@
-//! Connections that stand unused, by origin.
+//! Connections that stand unused, and who waits for one, by origin.
 //!
 //! The one used last is used first, so that those no longer needed grow old and go. Whether a connection still stands is
 //! looked at when it is taken, and every [`SWEEP`] while there are any; nothing wakes up for an empty pool.
+//!
+//! Who finds none joins a line, and there are always as many dials under way as wait in it. A connection goes to the first in
+//! line, whether it was dialled or comes back from use: one lost SYN, as of a receiver whose accept queue is full, costs its dial
+//! a second, and must cost no delivery that. A dial that fails answers the first in line as well. What is dialled beyond need
+//! stands in the pool.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -9,9 +14,12 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::{Instant, sleep};
+use tokio::{
+    sync::oneshot,
+    time::{Instant, sleep},
+};
 
-use super::{connection::Connection, target::Origin};
+use super::{connection::Connection, fault::Unreachable, target::Origin};
 
 /// How long a connection may stand unused.
 const MAX_IDLE: Duration = Duration::from_secs(60);
@@ -23,20 +31,86 @@ const MAX_PER_ORIGIN: usize = 1_024;
 const MAX_TOTAL: usize = 4_096;
 
 pub(super) struct Pool {
-    idle: Mutex<Idle>,
+    lanes: Mutex<Lanes>,
     max_per_origin: usize,
 }
 
 #[derive(Default)]
-struct Idle {
-    lanes: HashMap<Arc<Origin>, Lane>,
+struct Lanes {
+    of: HashMap<Arc<Origin>, Lane>,
+    /// Unused connections.
     total: usize,
     /// A task sweeps.
     swept: bool,
 }
 
-/// The connections to one origin, the one used last at the back.
-type Lane = VecDeque<Unused>;
+/// One origin.
+#[derive(Default)]
+struct Lane {
+    /// The one used last at the back.
+    unused: VecDeque<Unused>,
+    line: VecDeque<oneshot::Sender<Answer>>,
+    /// Dials under way: as many as wait in line, or more.
+    dialling: usize,
+}
+
+impl Lane {
+    /// The first in line that has not given up.
+    fn next_in_line(&mut self) -> Option<oneshot::Sender<Answer>> {
+        std::iter::from_fn(|| self.line.pop_front()).find(|waiting| !waiting.is_closed())
+    }
+
+    fn is_over(&self) -> bool {
+        self.unused.is_empty() && self.line.is_empty() && self.dialling == 0
+    }
+}
+
+/// What comes to whoever waits in line.
+pub(super) type Answer = Result<Found, Unreachable>;
+
+/// A connection to send on.
+pub struct Found {
+    pub connection: Connection,
+    /// It was standing, not made just now.
+    pub warm: bool,
+}
+
+/// What there is for whoever needs a connection.
+pub(super) enum Asked {
+    Standing(Connection),
+    /// A place in line, and the dial that the caller has to make, if another is needed.
+    InLine(oneshot::Receiver<Answer>, Option<Dial>),
+}
+
+/// A dial that is under way. Dropped without an outcome, it has failed.
+pub(super) struct Dial {
+    pool: Arc<Pool>,
+    origin: Arc<Origin>,
+    outcome: Option<Result<Connection, Unreachable>>,
+}
+
+impl Dial {
+    pub(super) fn origin(&self) -> &Arc<Origin> {
+        &self.origin
+    }
+
+    pub(super) fn end(mut self, outcome: Result<Connection, Unreachable>) {
+        self.outcome = Some(outcome);
+    }
+}
+
+impl Drop for Dial {
+    fn drop(&mut self) {
+        if let Some(lane) = self.pool.lock().of.get_mut(&self.origin) {
+            lane.dialling -= 1;
+        }
+        match self.outcome.take() {
+            Some(Ok(connection)) => self.pool.pass_on(Found { connection, warm: false }),
+            Some(Err(unreachable)) => self.pool.fail_next(&self.origin, unreachable),
+            None => self.pool.fail_next(&self.origin, Unreachable::closed_before_send()),
+        }
+    }
+}
 
 struct Unused {
     connection: Connection,
@@ -55,82 +129,129 @@ impl Pool {
     }
 
     fn keeping(max_per_origin: usize) -> Arc<Self> {
-        Arc::new(Self { idle: Mutex::default(), max_per_origin })
+        Arc::new(Self { lanes: Mutex::default(), max_per_origin })
     }
 
     pub(super) fn checkout(&self, origin: &Arc<Origin>) -> Option<Connection> {
         let now = Instant::now();
         loop {
             // Looked at, and dropped, outside the lock.
-            let mut unused = self.pop(origin)?;
+            let mut unused = self.lock().pop(origin)?;
             if unused.is_fit(now) {
                 return Some(unused.connection);
             }
         }
     }
 
-    fn pop(&self, origin: &Arc<Origin>) -> Option<Unused> {
-        let mut idle = self.lock();
-        let unused = idle.lanes.get_mut(origin)?.pop_back()?;
-        idle.total -= 1;
-        Some(unused)
+    /// A standing connection, or a place in line for one.
+    pub(super) fn ask(self: &Arc<Self>, origin: &Arc<Origin>) -> Asked {
+        let now = Instant::now();
+        loop {
+            let mut lanes = self.lock();
+            let Some(mut unused) = lanes.pop(origin) else {
+                let lane = lanes.of.entry(origin.clone()).or_default();
+                let (waiting, place) = oneshot::channel();
+                lane.line.push_back(waiting);
+                let dials = lane.dialling < lane.line.len();
+                lane.dialling += usize::from(dials);
+                let dial = dials.then(|| Dial { pool: self.clone(), origin: origin.clone(), outcome: None });
+                return Asked::InLine(place, dial);
+            };
+            drop(lanes);
+            if unused.is_fit(now) {
+                return Asked::Standing(unused.connection);
+            }
+        }
     }
 
     pub(super) fn give_back(self: &Arc<Self>, connection: Connection) {
-        if !connection.is_reusable() {
-            return;
+        if connection.is_reusable() {
+            self.pass_on(Found { connection, warm: true });
         }
-        let origin = connection.origin().clone();
-        let unused = Unused { connection, since: Instant::now() };
-        let mut idle = self.lock();
-        let full = idle.total >= MAX_TOTAL;
-        let lane = idle.lanes.entry(origin).or_default();
-        lane.push_back(unused);
+    }
+
+    /// To the first in line, or else into the pool.
+    fn pass_on(self: &Arc<Self>, mut found: Found) {
+        loop {
+            let mut lanes = self.lock();
+            let lane = lanes.of.entry(found.connection.origin().clone()).or_default();
+            let Some(waiting) = lane.next_in_line() else { return self.keep(lanes, found.connection) };
+            drop(lanes);
+            // Whoever gave up in this moment gives it back.
+            let Err(Ok(back)) = waiting.send(Ok(found)) else { return };
+            found = back;
+        }
+    }
+
+    fn keep(self: &Arc<Self>, mut lanes: MutexGuard<'_, Lanes>, connection: Connection) {
+        let full = lanes.total >= MAX_TOTAL;
+        let lane = lanes.of.entry(connection.origin().clone()).or_default();
+        lane.unused.push_back(Unused { connection, since: Instant::now() });
         // Dropped outside the lock. With the pool full, the oldest of this lane goes, were it the one that came.
-        let surplus = if full || lane.len() > self.max_per_origin { lane.pop_front() } else { None };
-        idle.total += usize::from(surplus.is_none());
-        if !idle.swept {
-            idle.swept = true;
+        let surplus = if full || lane.unused.len() > self.max_per_origin { lane.unused.pop_front() } else { None };
+        lanes.total += usize::from(surplus.is_none());
+        if !lanes.swept {
+            lanes.swept = true;
             tokio::spawn(sweep_while_used(Arc::downgrade(self)));
         }
-        drop(idle);
+        drop(lanes);
         drop(surplus);
+    }
+
+    fn fail_next(&self, origin: &Arc<Origin>, unreachable: Unreachable) {
+        let mut lanes = self.lock();
+        let Some(lane) = lanes.of.get_mut(origin) else { return };
+        let waiting = lane.next_in_line();
+        if lane.is_over() {
+            lanes.of.remove(origin);
+        }
+        drop(lanes);
+        if let Some(waiting) = waiting {
+            let _ = waiting.send(Err(unreachable));
+        }
     }
 
     /// Drops what is too old or closed. Whether there is anything left; if not, the caller ends.
     fn sweep(&self, now: Instant) -> bool {
-        let origins: Vec<_> = self.lock().lanes.keys().cloned().collect();
+        let origins: Vec<_> = self.lock().of.keys().cloned().collect();
         for origin in origins {
             // One lane at a time, so that no checkout waits long.
-            let mut idle = self.lock();
-            let Some(lane) = idle.lanes.get_mut(&origin) else {
+            let mut lanes = self.lock();
+            let Some(lane) = lanes.of.get_mut(&origin) else {
                 continue;
             };
-            let (fit, unfit) = parted(std::mem::take(lane), now);
-            if fit.is_empty() {
-                idle.lanes.remove(&origin);
-            } else {
-                *lane = fit;
+            let (fit, unfit) = parted(std::mem::take(&mut lane.unused), now);
+            lane.unused = fit;
+            if lane.is_over() {
+                lanes.of.remove(&origin);
             }
-            idle.total -= unfit.len();
-            drop(idle);
+            lanes.total -= unfit.len();
+            drop(lanes);
             drop(unfit);
         }
-        let mut idle = self.lock();
-        idle.swept = idle.total > 0;
-        idle.swept
+        let mut lanes = self.lock();
+        lanes.swept = lanes.total > 0;
+        lanes.swept
     }
 
-    fn lock(&self) -> MutexGuard<'_, Idle> {
+    fn lock(&self) -> MutexGuard<'_, Lanes> {
         // A panic in between leaves at worst a count that is too high: fewer connections are kept.
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Parts a lane into what may stay and what goes.
-fn parted(lane: Lane, now: Instant) -> (Lane, Lane) {
-    let (mut fit, mut unfit) = (Lane::new(), Lane::new());
-    for mut unused in lane {
+impl Lanes {
+    fn pop(&mut self, origin: &Arc<Origin>) -> Option<Unused> {
+        let unused = self.of.get_mut(origin)?.unused.pop_back()?;
+        self.total -= 1;
+        Some(unused)
+    }
+}
+
+/// Parts connections into those that may stay and those that go.
+fn parted(unused: VecDeque<Unused>, now: Instant) -> (VecDeque<Unused>, VecDeque<Unused>) {
+    let (mut fit, mut unfit) = (VecDeque::new(), VecDeque::new());
+    for mut unused in unused {
         let side = if unused.is_fit(now) { &mut fit } else { &mut unfit };
         side.push_back(unused);
     }
@@ -183,9 +304,9 @@ mod tests {
     }
 
     fn total(pool: &Pool) -> usize {
-        let idle = pool.lock();
-        assert_eq!(idle.total, idle.lanes.values().map(Lane::len).sum::<usize>());
-        idle.total
+        let lanes = pool.lock();
+        assert_eq!(lanes.total, lanes.of.values().map(|lane| lane.unused.len()).sum::<usize>());
+        lanes.total
     }
 
     #[tokio::test]
@@ -200,8 +321,8 @@ mod tests {
         assert_eq!(total(&pool), 3);
         assert!(!pool.sweep(now + Duration::from_secs(61)));
         assert_eq!(total(&pool), 0);
-        let idle = pool.lock();
-        assert!(idle.lanes.is_empty() && !idle.swept);
+        let lanes = pool.lock();
+        assert!(lanes.of.is_empty() && !lanes.swept);
     }
 
     #[tokio::test]

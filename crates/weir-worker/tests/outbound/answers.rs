@@ -74,7 +74,7 @@ async fn informational_answers_are_passed_over() {
 async fn switching_protocols_is_an_answer_and_ends_the_connection() {
     let outbound = outbound();
     let (listener, target) = plain_receiver().await;
-    let connection = outbound.dial(&target).await.unwrap();
+    let connection = outbound.connect(&target).await.unwrap().connection;
     let receiver = async {
         let mut wire = Wire::accept(&listener).await;
         wire.answer("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n").await;
@@ -137,7 +137,7 @@ async fn a_body_that_drips_beyond_the_timeout_is_a_timeout_whatever_the_status()
 async fn a_receiver_that_does_not_read_times_out() {
     let outbound = outbound();
     let (listener, target) = plain_receiver().await;
-    let connection = outbound.dial(&target).await.unwrap();
+    let connection = outbound.connect(&target).await.unwrap().connection;
     let _wire = Wire::accept(&listener).await;
     let body = vec![b'x'; 64 << 20].into();
     let sent = sent(outbound.send(&target, connection, head(&target), body, wide(), SHORT).await);
@@ -148,7 +148,7 @@ async fn a_receiver_that_does_not_read_times_out() {
 async fn a_huge_answer_is_cut_and_judged_by_its_status() {
     let outbound = outbound();
     let (listener, target) = plain_receiver().await;
-    let connection = outbound.dial(&target).await.unwrap();
+    let connection = outbound.connect(&target).await.unwrap().connection;
     let receiver = async {
         let mut wire = Wire::accept(&listener).await;
         wire.answer("HTTP/1.1 200 OK\r\ncontent-length: 67108864\r\n\r\n").await;
@@ -173,7 +173,7 @@ async fn a_connection_is_kept_up_to_the_limit_and_not_beyond() {
     for (length, kept) in [(MAX_ANSWER_BODY, true), (MAX_ANSWER_BODY + 1, false)] {
         let outbound = outbound();
         let (listener, target) = plain_receiver().await;
-        let connection = outbound.dial(&target).await.unwrap();
+        let connection = outbound.connect(&target).await.unwrap().connection;
         let receiver = async {
             let mut wire = Wire::accept(&listener).await;
             wire.answer(&format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{}", "x".repeat(length))).await;

@@ -10,7 +10,7 @@ use weir_worker::outbound::{Outbound, Target, TlsRoots, Unreachable};
 use crate::support::*;
 
 async fn refusal(outbound: &Outbound, target: &Target) -> Unreachable {
-    outbound.dial(target).await.err().expect("a connection was made")
+    outbound.connect(target).await.err().expect("a connection was made")
 }
 
 fn strict() -> Outbound {
@@ -69,7 +69,7 @@ async fn a_name_is_resolved_and_its_certificate_checked_by_name() {
     let target = receiver.target("localhost");
     let outbound = Outbound::new(loopback(), authority.trusted(), TestClock::running());
     let sending = async {
-        let connection = outbound.dial(&target).await.unwrap();
+        let connection = outbound.connect(&target).await.unwrap().connection;
         send(&outbound, &target, connection).await
     };
     let receiving = async {
@@ -146,7 +146,7 @@ async fn a_slow_handshake_costs_no_slot() {
     let clock = TestClock::running();
     let outbound = Outbound::new(loopback(), authority.trusted(), clock.clone());
     let sending = async {
-        let connection = outbound.dial(&target).await.unwrap();
+        let connection = outbound.connect(&target).await.unwrap().connection;
         // The slot is taken now that the connection stands, and is ten milliseconds wide.
         let start = weir_core::Clock::now(&*clock);
         let slot = weir_core::Slot { start, end: start + Duration::from_millis(10) };

@@ -12,7 +12,7 @@ use crate::support::*;
 async fn a_request_leaves_inside_its_slot_and_says_when() {
     let outbound = outbound();
     let (listener, target) = plain_receiver().await;
-    let connection = outbound.dial(&target).await.unwrap();
+    let connection = outbound.connect(&target).await.unwrap().connection;
     let receiver = async {
         let mut wire = Wire::accept(&listener).await;
         let request = wire.request().await;
@@ -46,7 +46,7 @@ async fn a_request_leaves_inside_its_slot_and_says_when() {
 async fn a_slot_that_is_over_costs_neither_a_byte_nor_the_connection() {
     let outbound = outbound();
     let (listener, target) = plain_receiver().await;
-    let connection = outbound.dial(&target).await.unwrap();
+    let connection = outbound.connect(&target).await.unwrap().connection;
     let body = Bytes::from_static(BODY);
     let result = outbound.send(&target, connection, head(&target), body, over(), PATIENCE).await;
     assert!(matches!(result, SendResult::SlotMissed));
@@ -67,7 +67,7 @@ async fn a_slot_that_is_over_costs_neither_a_byte_nor_the_connection() {
 async fn a_slot_that_has_not_begun_is_not_waited_for() {
     let outbound = outbound();
     let (_listener, target) = plain_receiver().await;
-    let connection = outbound.dial(&target).await.unwrap();
+    let connection = outbound.connect(&target).await.unwrap().connection;
     let start = EPOCH + Duration::from_secs(3_600);
     let slot = Slot { start, end: start + Duration::from_millis(10) };
     let result = outbound.send(&target, connection, head(&target), Bytes::from_static(BODY), slot, PATIENCE).await;
@@ -81,7 +81,7 @@ fn late_at_the_wire(roots: TlsRoots) -> Outbound {
 }
 
 async fn missed_at_the_wire(outbound: &Outbound, target: &Target, body: Bytes) {
-    let connection = outbound.dial(target).await.unwrap();
+    let connection = outbound.connect(target).await.unwrap().connection;
     let result = outbound.send(target, connection, head(target), body, wide(), PATIENCE).await;
     assert!(matches!(result, SendResult::SlotMissed), "{result:?}");
     assert!(outbound.checkout(target).is_none(), "hyper has given the connection up");
@@ -121,7 +121,7 @@ async fn a_slot_that_ends_at_the_wire_lets_no_byte_leave_on_a_used_connection() 
     let clock = TestClock::scripted([EPOCH, EPOCH, EPOCH, EPOCH, wide().end]);
     let outbound = Outbound::new(loopback(), TlsRoots::none(), clock);
     let (listener, target) = plain_receiver().await;
-    let connection = outbound.dial(&target).await.unwrap();
+    let connection = outbound.connect(&target).await.unwrap().connection;
     let receiver = async {
         let mut wire = Wire::accept(&listener).await;
         wire.answer(OK).await;
@@ -138,7 +138,7 @@ async fn a_slot_that_ends_at_the_wire_lets_no_byte_leave_on_a_used_connection() 
 async fn an_empty_body_goes_through_the_gate_too() {
     let outbound = outbound();
     let (listener, target) = plain_receiver().await;
-    let connection = outbound.dial(&target).await.unwrap();
+    let connection = outbound.connect(&target).await.unwrap().connection;
     let receiver = async {
         let mut wire = Wire::accept(&listener).await;
         let request = wire.request().await;
@@ -155,7 +155,7 @@ async fn an_empty_body_goes_through_the_gate_too() {
 async fn dropping_a_send_closes_the_connection() {
     let outbound = outbound();
     let (listener, target) = plain_receiver().await;
-    let connection = outbound.dial(&target).await.unwrap();
+    let connection = outbound.connect(&target).await.unwrap().connection;
     let mut wire = Wire::accept(&listener).await;
     tokio::select! {
         result = send(&outbound, &target, connection) => panic!("{result:?}"),
@@ -172,6 +172,6 @@ async fn a_target_that_cannot_be_sent_to_says_so_and_is_not_connected_to() {
     let target = Target::new(&format!("http://{}/", listener.local_addr().unwrap()).parse().unwrap(), &injected);
     let outbound = outbound();
     assert!(outbound.checkout(&target).is_none());
-    let refused = outbound.dial(&target).await.err().unwrap();
+    let refused = outbound.connect(&target).await.err().unwrap();
     assert_eq!((refused.failure, &*refused.error), (Failure::Forbidden, "a header value cannot be sent"));
 }

@@ -1,24 +1,24 @@
 //! Connections that are used again, and those that must not be.
 
+use std::pin::{Pin, pin};
+
+use futures_util::future::{join_all, poll_immediate};
 use tokio::{io::AsyncReadExt, net::TcpStream, time::timeout};
 use weir_core::outcome::Failure;
-use weir_worker::outbound::{Connection, Outbound, SendResult, Target};
+use weir_worker::outbound::{Connection, Found, Outbound, SendResult, Target};
 
 use crate::support::*;
 
 /// Sends over a pooled connection, or over a new one when there is none.
 async fn deliver(outbound: &Outbound, target: &Target) -> (SendResult, bool) {
-    let (connection, warm) = match outbound.checkout(target) {
-        Some(connection) => (connection, true),
-        None => (outbound.dial(target).await.unwrap(), false),
-    };
+    let Found { connection, warm } = outbound.connect(target).await.unwrap();
     (send(outbound, target, connection).await, warm)
 }
 
 /// One exchange over a new connection; both ends of it.
 async fn used(outbound: &Outbound, answer: &str) -> (Target, Wire<TcpStream>) {
     let (listener, target) = plain_receiver().await;
-    let connection = outbound.dial(&target).await.unwrap();
+    let connection = outbound.connect(&target).await.unwrap().connection;
     let receiver = async {
         let mut wire = Wire::accept(&listener).await;
         wire.answer(answer).await;
@@ -27,6 +27,11 @@ async fn used(outbound: &Outbound, answer: &str) -> (Target, Wire<TcpStream>) {
     let (result, wire) = tokio::join!(send(outbound, &target, connection), receiver);
     sent(result);
     (target, wire)
+}
+
+/// Polls once: whoever asks for a connection is in line then.
+async fn join_line<F: Future>(asking: Pin<&mut F>) {
+    assert!(poll_immediate(asking).await.is_none(), "there was a connection");
 }
 
 /// Until the end of the connection has been heard of.
@@ -145,7 +150,7 @@ async fn a_server_that_speaks_unasked_loses_the_connection() {
 async fn a_connection_never_used_is_kept_as_well() {
     let outbound = outbound();
     let (listener, target) = plain_receiver().await;
-    let connection = outbound.dial(&target).await.unwrap();
+    let connection = outbound.connect(&target).await.unwrap().connection;
     outbound.give_back(&target, connection);
     let connection = outbound.checkout(&target).unwrap();
     let receiver = async { Wire::accept(&listener).await.answer(OK).await };
@@ -157,9 +162,9 @@ async fn a_connection_never_used_is_kept_as_well() {
 async fn the_connection_used_last_is_used_first() {
     let outbound = outbound();
     let (listener, target) = plain_receiver().await;
-    let first = outbound.dial(&target).await.unwrap();
+    let first = outbound.connect(&target).await.unwrap().connection;
     let _first_wire = Wire::accept(&listener).await;
-    let second = outbound.dial(&target).await.unwrap();
+    let second = outbound.connect(&target).await.unwrap().connection;
     let mut second_wire = Wire::accept(&listener).await;
     outbound.give_back(&target, first);
     outbound.give_back(&target, second);
@@ -182,7 +187,7 @@ async fn connections_of_one_origin_serve_no_other() {
 async fn an_answer_before_the_request_was_read_does_not_leave_half_a_request_behind() {
     let outbound = outbound();
     let (listener, target) = plain_receiver().await;
-    let connection = outbound.dial(&target).await.unwrap();
+    let connection = outbound.connect(&target).await.unwrap().connection;
     let receiver = async {
         let mut wire = Wire::accept(&listener).await;
         wire.stream.read_u8().await.unwrap();
@@ -194,4 +199,56 @@ async fn an_answer_before_the_request_was_read_does_not_leave_half_a_request_beh
     let (result, _wire) = tokio::join!(sending, receiver);
     assert_eq!(status(&sent(result)), 413);
     assert!(outbound.checkout(&target).is_none());
+}
+
+#[tokio::test]
+async fn whoever_waits_for_a_dial_takes_a_connection_that_comes_back_first() {
+    let authority = Authority::new();
+    let receiver = authority.receiver("localhost").await;
+    let target = receiver.target("localhost");
+    let outbound = Outbound::new(loopback(), authority.trusted(), TestClock::running());
+    let (first, _first_wire) = tokio::join!(outbound.connect(&target), receiver.accept());
+    let first = first.unwrap();
+    assert!(!first.warm);
+
+    // The receiver takes its time over the second handshake.
+    let mut second = pin!(outbound.connect(&target));
+    join_line(second.as_mut()).await;
+    let (late, _) = receiver.listener.accept().await.unwrap();
+    outbound.give_back(&target, first.connection);
+    let second = timeout(PATIENCE, second).await.unwrap().unwrap();
+    assert!(second.warm);
+
+    // The third needs no dial of its own: one is under way that nobody waits for.
+    let mut third = pin!(outbound.connect(&target));
+    join_line(third.as_mut()).await;
+    let (third, _late_wire) = tokio::join!(third, receiver.acceptor.accept(late));
+    assert!(!third.unwrap().warm);
+    assert!(poll_immediate(pin!(receiver.listener.accept())).await.is_none(), "more dials than waited");
+    drop(second);
+}
+
+#[tokio::test]
+async fn a_dial_that_fails_answers_one_of_those_in_line() {
+    let outbound = outbound();
+    let (listener, target) = plain_receiver().await;
+    drop(listener);
+    let asked = join_all((0..8).map(|_| outbound.connect(&target)));
+    let answers = timeout(PATIENCE, asked).await.unwrap();
+    assert!(answers.iter().all(|answer| answer.as_ref().is_err_and(|error| error.failure == Failure::Connect)));
+}
+
+#[tokio::test]
+async fn a_connection_passes_over_whoever_gave_up() {
+    let authority = Authority::new();
+    let receiver = authority.receiver("localhost").await;
+    let target = receiver.target("localhost");
+    let outbound = Outbound::new(loopback(), authority.trusted(), TestClock::running());
+    let (first, _wire) = tokio::join!(outbound.connect(&target), receiver.accept());
+    {
+        let mut impatient = pin!(outbound.connect(&target));
+        join_line(impatient.as_mut()).await;
+    }
+    outbound.give_back(&target, first.unwrap().connection);
+    assert!(outbound.checkout(&target).is_some());
 }

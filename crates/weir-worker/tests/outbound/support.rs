@@ -102,7 +102,7 @@ where
     F: Future<Output = ()>,
 {
     let (listener, target) = plain_receiver().await;
-    let connection = outbound.dial(&target).await.unwrap();
+    let connection = outbound.connect(&target).await.unwrap().connection;
     let receiver = async { script(Wire::accept(&listener).await).await };
     let (result, ()) = tokio::join!(send_for(outbound, &target, connection, limit), receiver);
     sent(result)
