@@ -228,9 +228,9 @@ fn read_taken(row: &PgRow, asked: &Asked<'_>) -> Result<Taken, sqlx::Error> {
 /// fail, and expires, as any claim does whose answer is lost.
 async fn find_bodies(taken: &mut [Taken], connection: &mut PgConnection, shared: &Shared) -> Result<(), sqlx::Error> {
     let missing: HashSet<Uuid> = {
-        let recent = shared.bodies();
+        let mut waiting = shared.bodies();
         for one in &mut *taken {
-            one.body = recent.get(one.event_id).cloned();
+            one.body = waiting.take(one.event_id);
         }
         taken.iter().filter(|one| one.body.is_none()).map(|one| uuid(one.event_id.as_bytes())).collect()
     };

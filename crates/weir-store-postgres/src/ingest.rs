@@ -174,8 +174,8 @@ async fn store_as_known(
 fn remember_bodies(intake: &Intake<'_>, shared: &Shared) {
     let mut waiting = intake.deliveries.iter().filter(|delivery| delivery.claimed_until.is_none()).peekable();
     if waiting.peek().is_some() {
-        let mut recent = shared.bodies();
-        waiting.for_each(|delivery| recent.insert(delivery.event.id, &delivery.event.body));
+        let mut bodies = shared.bodies();
+        waiting.for_each(|delivery| bodies.add(delivery.event.id, &delivery.event.body));
     }
 }
 

@@ -43,7 +43,7 @@ mod writer;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sqlx::PgPool;
-use weir_store::{RecentBodies, Station};
+use weir_store::{WaitingBodies, Station};
 
 pub use open::{OpenError, Server};
 
@@ -76,11 +76,11 @@ struct Shared {
     destinations: DestinationCache,
     partitions: Partitions,
     station: Station,
-    bodies: Mutex<RecentBodies>,
+    bodies: Mutex<WaitingBodies>,
 }
 
-/// Bodies of the events that this process stored, kept for their first claim.
-const RECENT_BODY_BYTES: usize = 64 * 1024 * 1024;
+/// Bodies of the events that this process stored, kept for the first claims of their deliveries.
+const WAITING_BODY_BYTES: usize = 64 * 1024 * 1024;
 
 impl Default for Shared {
     fn default() -> Self {
@@ -88,13 +88,13 @@ impl Default for Shared {
             destinations: DestinationCache::default(),
             partitions: Partitions::default(),
             station: Station::default(),
-            bodies: Mutex::new(RecentBodies::new(RECENT_BODY_BYTES)),
+            bodies: Mutex::new(WaitingBodies::new(WAITING_BODY_BYTES)),
         }
     }
 }
 
 impl Shared {
-    fn bodies(&self) -> MutexGuard<'_, RecentBodies> {
+    fn bodies(&self) -> MutexGuard<'_, WaitingBodies> {
         self.bodies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

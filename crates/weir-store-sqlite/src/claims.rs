@@ -115,9 +115,9 @@ impl Transaction<'_, '_> {
         })
     }
 
-    fn body(&self, id: EventId) -> Result<EventBody> {
-        if let Some(body) = self.bodies.get(id) {
-            return Ok(body.clone());
+    fn body(&mut self, id: EventId) -> Result<EventBody> {
+        if let Some(body) = self.bodies.take(id) {
+            return Ok(body);
         }
         let mut values = Values::default();
         values.blob(id.as_bytes());

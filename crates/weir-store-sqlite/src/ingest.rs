@@ -95,6 +95,7 @@ impl Transaction<'_, '_> {
         self.insert_deliveries(&deliveries)?;
         for delivery in deliveries.iter().filter(|delivery| delivery.claimed_until.is_none()) {
             self.claims.lower_floor(delivery.destination_id, delivery.event.created_at);
+            self.bodies.add(delivery.event.id, &delivery.event.body);
         }
         for delivery in self.boarding.boarded() {
             self.claims.make(LiveClaim {
@@ -104,9 +105,6 @@ impl Transaction<'_, '_> {
                 made_at: delivery.event_created_at,
                 at_birth: true,
             });
-        }
-        for (event, _) in events {
-            self.bodies.insert(event.id, &event.body);
         }
         Ok(answers)
     }

@@ -16,7 +16,7 @@ use tokio::{
     sync::{mpsc, oneshot},
     task::JoinHandle,
 };
-use weir_store::{Boarding, RecentBodies, Station, StoreError, StoreResult};
+use weir_store::{Boarding, WaitingBodies, Station, StoreError, StoreResult};
 
 use crate::{
     SqliteStore,
@@ -30,8 +30,8 @@ use crate::{
 
 /// How many operations may wait before callers do.
 const WAITING_OPERATIONS: usize = 8_192;
-/// Bodies of recent events kept for their first claim.
-const RECENT_BODY_BYTES: usize = 8 * 1024 * 1024;
+/// Bodies of events, kept for the first claims of their deliveries.
+const WAITING_BODY_BYTES: usize = 8 * 1024 * 1024;
 
 impl SqliteStore {
     /// Hands an operation to the writer and waits for its answer.
@@ -69,7 +69,7 @@ fn closed() -> StoreError {
 pub(crate) struct Transaction<'t, 'c> {
     pub(crate) connection: &'t Connection,
     pub(crate) destinations: &'t mut Staged<'c>,
-    pub(crate) bodies: &'t mut RecentBodies,
+    pub(crate) bodies: &'t mut WaitingBodies,
     pub(crate) claims: &'t mut StagedClaims<'c>,
     pub(crate) boarding: &'t mut Boarding<'c>,
     /// What claims of this transaction are journaled under; the epoch of each.
@@ -81,7 +81,7 @@ struct Writer {
     destinations: Arc<DestinationCache>,
     claims: Arc<LiveClaims>,
     last_batch: BatchId,
-    bodies: RecentBodies,
+    bodies: WaitingBodies,
     checkpoints: Checkpoints,
     station: Station,
     /// Whether commits are synced to disk now (`PRAGMA synchronous`).
@@ -93,7 +93,7 @@ struct Writer {
 pub(crate) fn spawn(opened: Opened, lock: File) -> (mpsc::Sender<Operation>, JoinHandle<()>) {
     let Opened { connection, checkpointing, destinations, claims, last_batch, station } = opened;
     let (sender, operations) = mpsc::channel(WAITING_OPERATIONS);
-    let bodies = RecentBodies::new(RECENT_BODY_BYTES);
+    let bodies = WaitingBodies::new(WAITING_BODY_BYTES);
     let checkpoints = checkpoint::spawn(checkpointing);
     let writer = Writer { connection, destinations, claims, last_batch, bodies, checkpoints, station, synced: true };
     let thread = tokio::task::spawn_blocking(move || {
@@ -208,7 +208,7 @@ mod tests {
     async fn sqlite_itself_changes_between_synced_and_unsynced_commits_every_time() {
         let connection = Connection::open_in_memory().unwrap();
         let destinations = Arc::new(DestinationCache::default());
-        let (claims, bodies, station) = (Arc::default(), RecentBodies::new(0), Station::default());
+        let (claims, bodies, station) = (Arc::default(), WaitingBodies::new(0), Station::default());
         let checkpoints = checkpoint::spawn(Connection::open_in_memory().unwrap());
         let mut writer =
             Writer { connection, destinations, claims, last_batch: 0, bodies, checkpoints, station, synced: true };

@@ -1,9 +1,9 @@
-//! The bodies of the latest events, kept in memory until they are claimed or crowded out.
+//! The bodies of events whose deliveries wait for their first claim, kept in memory.
 //!
 //! Most deliveries are claimed within milliseconds of their ingest; this spares them the way back through the database.
 //! Bounded in bytes; the oldest go first. Only ever a copy: what is missing is read from the table.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque, hash_map::Entry};
 
 use weir_core::{EventId, event::EventBody};
 
@@ -11,43 +11,76 @@ use weir_core::{EventId, event::EventBody};
 const LARGEST: usize = 64 * 1024;
 /// What an entry costs besides its bytes, roughly.
 const OVERHEAD: usize = 160;
+/// So many ids of bodies that have gone may stand in the order besides as many as there are bodies.
+const SLACK: usize = 1_024;
 
-/// Bodies of recent events, as many as fit.
+/// Bodies of events that wait to be claimed, as many as fit.
 #[derive(Debug)]
-pub struct RecentBodies {
-    bodies: HashMap<EventId, EventBody>,
+pub struct WaitingBodies {
+    bodies: HashMap<EventId, Waiting>,
+    /// The oldest first, with some that have gone.
     order: VecDeque<EventId>,
     bytes: usize,
     max_bytes: usize,
 }
 
-impl RecentBodies {
+#[derive(Debug)]
+struct Waiting {
+    body: EventBody,
+    deliveries: u32,
+}
+
+fn cost(body: &EventBody) -> usize {
+    body.bytes().len() + OVERHEAD
+}
+
+impl WaitingBodies {
     pub fn new(max_bytes: usize) -> Self {
         Self { bodies: HashMap::new(), order: VecDeque::new(), bytes: 0, max_bytes }
     }
 
-    /// Keeps a body, and lets go of the oldest that no longer fit.
-    pub fn insert(&mut self, id: EventId, body: &EventBody) {
-        if body.bytes().len() > LARGEST || self.bodies.insert(id, body.clone()).is_some() {
+    /// A delivery of this event waits. Lets go of the oldest that no longer fit.
+    pub fn add(&mut self, id: EventId, body: &EventBody) {
+        if body.bytes().len() > LARGEST {
             return;
         }
-        self.bytes += body.bytes().len() + OVERHEAD;
-        self.order.push_back(id);
-        while self.bytes > self.max_bytes {
-            let Some(oldest) = self.order.pop_front() else { break };
-            if let Some(gone) = self.bodies.remove(&oldest) {
-                self.bytes -= gone.bytes().len() + OVERHEAD;
+        match self.bodies.entry(id) {
+            Entry::Occupied(mut waiting) => waiting.get_mut().deliveries += 1,
+            Entry::Vacant(place) => {
+                place.insert(Waiting { body: body.clone(), deliveries: 1 });
+                self.bytes += cost(body);
+                self.order.push_back(id);
+                self.make_room();
             }
         }
+    }
+
+    /// The body of an event, if it is here, for one of its deliveries. It goes with the last of them.
+    pub fn take(&mut self, id: EventId) -> Option<EventBody> {
+        let Entry::Occupied(mut waiting) = self.bodies.entry(id) else { return None };
+        if waiting.get().deliveries > 1 {
+            waiting.get_mut().deliveries -= 1;
+            return Some(waiting.get().body.clone());
+        }
+        let body = waiting.remove().body;
+        self.bytes -= cost(&body);
+        Some(body)
     }
 
     pub fn is_empty(&self) -> bool {
         self.bodies.is_empty()
     }
 
-    /// The body of an event, if it is still here.
-    pub fn get(&self, id: EventId) -> Option<&EventBody> {
-        self.bodies.get(&id)
+    fn make_room(&mut self) {
+        while self.bytes > self.max_bytes {
+            let Some(oldest) = self.order.pop_front() else { break };
+            if let Some(gone) = self.bodies.remove(&oldest) {
+                self.bytes -= cost(&gone.body);
+            }
+        }
+        if self.order.len() > 2 * self.bodies.len() + SLACK {
+            self.order.retain(|id| self.bodies.contains_key(id));
+        }
     }
 }
 
@@ -68,20 +101,42 @@ mod tests {
 
     #[test]
     fn the_oldest_bodies_are_crowded_out() {
-        let mut recent = RecentBodies::new(4 * (100 + OVERHEAD));
+        let mut waiting = WaitingBodies::new(4 * (100 + OVERHEAD));
         for n in 0..10 {
-            recent.insert(id(n), &body(100));
+            waiting.add(id(n), &body(100));
         }
-        assert!((0..6).all(|n| recent.get(id(n)).is_none()));
-        assert!((6..10).all(|n| recent.get(id(n)).is_some()));
-        assert!(recent.bytes <= recent.max_bytes);
+        assert!(waiting.bytes <= waiting.max_bytes);
+        assert!((0..6).all(|n| waiting.take(id(n)).is_none()));
+        assert!((6..10).all(|n| waiting.take(id(n)).is_some()));
+        assert_eq!(waiting.bytes, 0);
+    }
+
+    #[test]
+    fn a_body_goes_with_the_last_delivery_that_waits_for_it() {
+        let mut waiting = WaitingBodies::new(usize::MAX);
+        waiting.add(id(1), &body(100));
+        waiting.add(id(1), &body(100));
+        assert!(waiting.take(id(1)).is_some() && waiting.take(id(1)).is_some());
+        assert!(waiting.take(id(1)).is_none() && waiting.is_empty());
+    }
+
+    #[test]
+    fn what_is_claimed_soon_leaves_nothing_behind() {
+        let mut waiting = WaitingBodies::new(usize::MAX);
+        waiting.add(id(0), &body(100));
+        for n in 1..10_000 {
+            waiting.add(id(n), &body(100));
+            waiting.take(id(n));
+        }
+        assert!(waiting.order.len() <= SLACK + 3);
+        assert!(waiting.take(id(0)).is_some());
     }
 
     #[test]
     fn large_bodies_are_not_kept() {
-        let mut recent = RecentBodies::new(usize::MAX);
-        recent.insert(id(1), &body(LARGEST + 1));
-        assert!(recent.get(id(1)).is_none());
-        assert_eq!(recent.bytes, 0);
+        let mut waiting = WaitingBodies::new(usize::MAX);
+        waiting.add(id(1), &body(LARGEST + 1));
+        assert!(waiting.is_empty());
+        assert_eq!(waiting.bytes, 0);
     }
 }

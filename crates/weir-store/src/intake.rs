@@ -65,7 +65,11 @@ impl<'e> Intake<'e> {
         epoch: i64,
         boarding: &mut Boarding<'_>,
     ) -> Self {
-        let mut intake = Self::default();
+        let mut intake = Self {
+            answers: Vec::with_capacity(new.len()),
+            events: Vec::with_capacity(new.len()),
+            deliveries: Vec::with_capacity(new.len()),
+        };
         // Where the answer to the first event with a key is, among the events of this group.
         let mut first: HashMap<Key<'_>, usize> = HashMap::new();
         for &new in new {

@@ -18,7 +18,7 @@ mod results;
 
 use std::sync::Arc;
 
-pub use bodies::RecentBodies;
+pub use bodies::WaitingBodies;
 pub use destinations::{DestinationCounts, DestinationPatch, Destinations, LimitChange};
 pub use express::{Boarding, Express, Station};
 pub use history::{DeliveryDetail, DeliveryFilter, EventFilter, History, Page, PageRequest, SendRecord};
