@@ -43,7 +43,7 @@ mod writer;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sqlx::PgPool;
-use weir_store::{WaitingBodies, Station};
+use weir_store::{Station, WaitingBodies};
 
 pub use open::{OpenError, Server};
 

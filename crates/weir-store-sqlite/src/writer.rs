@@ -16,7 +16,7 @@ use tokio::{
     sync::{mpsc, oneshot},
     task::JoinHandle,
 };
-use weir_store::{Boarding, WaitingBodies, Station, StoreError, StoreResult};
+use weir_store::{Boarding, Station, StoreError, StoreResult, WaitingBodies};
 
 use crate::{
     SqliteStore,
