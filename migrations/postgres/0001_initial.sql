@@ -18,6 +18,8 @@ CREATE TABLE destinations (
     paused_reason text,
     held_until    bigint,
     held_reason   text,
+    breaker       text   NOT NULL, -- JSON: when it opens; null: never
+    breaker_state text   NOT NULL, -- JSON: {open, closed_at}
     created_at    bigint  NOT NULL,
     updated_at    bigint  NOT NULL,
     deleted_at    bigint,

@@ -19,6 +19,8 @@ CREATE TABLE destinations (
     paused_reason TEXT,
     held_until    INTEGER,
     held_reason   TEXT,
+    breaker       TEXT    NOT NULL, -- JSON: when it opens; null: never
+    breaker_state TEXT    NOT NULL, -- JSON: {open, closed_at}
     created_at    INTEGER NOT NULL,
     updated_at    INTEGER NOT NULL,
     deleted_at    INTEGER

@@ -81,7 +81,7 @@ fn millis(seconds: f64) -> f64 {
 mod tests {
     use std::time::Duration;
 
-    use weir_core::{Period, RateLimit, RateLimits, address::AddressPolicy};
+    use weir_core::{Period, RateLimit, RateLimits, address::AddressPolicy, breaker::Breaker};
 
     use super::*;
     use crate::settings;
@@ -101,6 +101,7 @@ mod tests {
             paused_reason: None,
             held_until: None,
             held_reason: None,
+            breaker: Breaker::default(),
         }
     }
 

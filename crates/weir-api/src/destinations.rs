@@ -9,7 +9,7 @@ use axum::{
 };
 use http::{HeaderValue, StatusCode, header};
 use std::time::Duration;
-use weir_core::{Destination, DestinationId, Timestamp, destination::Settings};
+use weir_core::{Destination, DestinationId, Timestamp, breaker::Breaker, destination::Settings};
 use weir_store::DestinationPatch;
 
 use crate::{
@@ -47,6 +47,7 @@ pub(crate) async fn create(State(api): State<Api>, request: Request) -> Answer<R
         paused_reason: None,
         held_until: None,
         held_reason: None,
+        breaker: Breaker::default(),
     };
     let destination = api.store.create_destination(destination).await?;
     let mut response = (StatusCode::CREATED, Json(CreatedView::new(&destination, now))).into_response();
@@ -93,7 +94,7 @@ pub(crate) async fn show(
 /// Edit a destination
 ///
 /// A JSON merge patch (RFC 7396): only the fields that are named change, and `null` brings back the default. Members of
-/// `retry`, `headers` and `signature` merge one by one; arrays are replaced whole. New limits and `paused` are in effect
+/// `retry`, `breaker`, `headers` and `signature` merge one by one; arrays are replaced whole. New limits and `paused` are in effect
 /// within 100 ms, with no reset of the window. A `secret` replaces the one there is at once; `rotate-secret` does it with an
 /// overlap.
 #[utoipa::path(

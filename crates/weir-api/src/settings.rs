@@ -3,6 +3,7 @@
 //! A PATCH is a JSON merge patch (RFC 7396) on the destination as it is shown, read again like a new one. So there is one
 //! set of rules, and an edit cannot make what a creation could not.
 
+mod breaker;
 mod rates;
 mod signing;
 
@@ -23,8 +24,17 @@ use crate::{
 /// What stands for the value of a header wherever a destination is shown. Sent back, it keeps the value.
 pub(crate) const HEADER_MASK: &str = "***";
 /// Fields of a destination that are shown only.
-pub(crate) const READ_ONLY: [&str; 6] =
-    ["id", "created_at", "updated_at", "paused_reason", "held_until", "held_reason"];
+pub(crate) const READ_ONLY: [&str; 9] = [
+    "id",
+    "created_at",
+    "updated_at",
+    "paused_reason",
+    "held_until",
+    "held_reason",
+    "breaker_state",
+    "breaker_reason",
+    "next_probe_at",
+];
 
 const MAX_URL_LEN: usize = 2_048;
 const MAX_NAME_CHARS: usize = 200;
@@ -73,7 +83,7 @@ pub(crate) fn merge(
 }
 
 /// RFC 7396, and what replaces what: naming a schedule drops the backoff it replaces, and the other way round; naming another
-/// style of signature drops the headers of the one before.
+/// style of signature drops the headers of the one before. A breaker of `null` is none, not the default.
 fn merged(mut shown: Value, patch: Value) -> Result<Value, Vec<FieldError>> {
     let mut errors = Errors::default();
     let Value::Object(mut patch) = patch else {
@@ -110,7 +120,12 @@ fn merged(mut shown: Value, patch: Value) -> Result<Value, Vec<FieldError>> {
         // Another style does not begin with the headers of the one before.
         shown.remove("signature");
     }
+    // Null is a value here: no breaker.
+    let no_breaker = patch.get("breaker").is_some_and(Value::is_null);
     apply(&mut shown, Value::Object(patch));
+    if let (true, Value::Object(shown)) = (no_breaker, &mut shown) {
+        shown.insert("breaker".to_owned(), Value::Null);
+    }
     Ok(shown)
 }
 
@@ -154,6 +169,7 @@ impl Reader<'_> {
         let max_in_flight = body.integer("max_in_flight", 1..=MAX_IN_FLIGHT).unwrap_or(DEFAULT_MAX_IN_FLIGHT);
         let timeout_ms = body.integer("timeout_ms", TIMEOUT_MS).unwrap_or(DEFAULT_TIMEOUT_MS);
         let retry = rates::retry(&mut body);
+        let breaker = breaker::breaker(&mut body);
         let headers = self.headers(&mut body);
         let signing = signing::signing(&mut body, self.current.map(|current| &current.signing), &headers);
         let paused = body.boolean("paused").unwrap_or(false);
@@ -167,6 +183,7 @@ impl Reader<'_> {
             max_in_flight,
             timeout_ms,
             retry,
+            breaker,
             headers,
             signing: signing?,
             paused,

@@ -9,6 +9,7 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 use weir_core::{
     AttemptId, DeliveryId, Destination, DestinationId, EventId, RateLimit, Timestamp,
+    breaker::BreakerPolicy,
     delivery::{Attempt, Delivery},
     destination::Settings,
     event::Event,
@@ -45,6 +46,14 @@ pub(crate) struct DestinationView {
     #[schema(value_type = Option<String>, format = DateTime)]
     held_until: Option<Timestamp>,
     held_reason: Option<String>,
+    /// `open` sends nothing; `half_open` sends one probe at a time.
+    #[schema(value_type = String, pattern = "^(closed|open|half_open)$", example = "closed")]
+    breaker_state: &'static str,
+    /// Why the breaker is not closed.
+    breaker_reason: Option<String>,
+    /// When an open breaker lets the next probe through.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    next_probe_at: Option<Timestamp>,
 }
 
 /// A destination that was just made: the only one shown with its secret.
@@ -71,6 +80,8 @@ pub(crate) struct SettingsView {
     max_in_flight: u32,
     timeout_ms: u32,
     retry: RetryView,
+    /// Null: none.
+    breaker: Option<BreakerView>,
     /// Names with `***` for each value: values are write-only. A PATCH that sends the mask back keeps the value.
     headers: BTreeMap<String, &'static str>,
     signature: SignatureView,
@@ -106,6 +117,24 @@ struct RetryView {
     schedule_ms: Option<Vec<u32>>,
 }
 
+/// When a destination is left alone because it fails.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Breaker)]
+struct BreakerView {
+    failure_ratio: f64,
+    min_attempts: u32,
+    consecutive: u32,
+    open_ms: u32,
+    open_max_ms: u32,
+}
+
+impl From<&BreakerPolicy> for BreakerView {
+    fn from(policy: &BreakerPolicy) -> Self {
+        let &BreakerPolicy { failure_ratio, min_attempts, consecutive, open_ms, open_max_ms } = policy;
+        Self { failure_ratio, min_attempts, consecutive, open_ms, open_max_ms }
+    }
+}
+
 impl DestinationView {
     /// A hold that has passed is not shown.
     pub(crate) fn new(destination: &Destination, now: Timestamp) -> Self {
@@ -118,6 +147,9 @@ impl DestinationView {
             paused_reason: destination.paused_reason.clone(),
             held_until,
             held_reason: held_until.and_then(|_| destination.held_reason.clone()),
+            breaker_state: destination.breaker.state(now).as_str(),
+            breaker_reason: destination.breaker.reason().map(str::to_owned),
+            next_probe_at: destination.breaker.next_probe_at(),
         }
     }
 }
@@ -142,6 +174,7 @@ impl From<&Settings> for SettingsView {
             max_in_flight: settings.max_in_flight,
             timeout_ms: settings.timeout_ms,
             retry: RetryView::from(&settings.retry),
+            breaker: settings.breaker.as_ref().map(BreakerView::from),
             headers: settings.headers.iter().map(|(name, _)| (name.clone(), HEADER_MASK)).collect(),
             signature: SignatureView::from(&settings.signing.style),
             paused: settings.paused,

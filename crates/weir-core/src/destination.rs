@@ -3,7 +3,13 @@
 use url::Url;
 
 use crate::{
-    id::DestinationId, limit::RateLimits, pattern::EventPattern, retry::RetryPolicy, signing::Signing, time::Timestamp,
+    breaker::{Breaker, BreakerPolicy},
+    id::DestinationId,
+    limit::RateLimits,
+    pattern::EventPattern,
+    retry::RetryPolicy,
+    signing::Signing,
+    time::Timestamp,
 };
 
 /// The tenant of what nobody named one for.
@@ -21,6 +27,7 @@ pub struct Destination {
     /// No send starts before this instant (`Retry-After`).
     pub held_until: Option<Timestamp>,
     pub held_reason: Option<String>,
+    pub breaker: Breaker,
 }
 
 /// What a person chooses of a destination.
@@ -36,6 +43,8 @@ pub struct Settings {
     /// For one attempt, from the start of the send to the end of the answer's body; [`TIMEOUT_MS`].
     pub timeout_ms: u32,
     pub retry: RetryPolicy,
+    /// When it is left alone because it fails; `None`: never.
+    pub breaker: Option<BreakerPolicy>,
     /// Added to every request: names in lower case, values write-only in the API.
     pub headers: Vec<(String, String)>,
     /// The secrets that sign what is sent, and how.

@@ -5,6 +5,7 @@
 
 pub mod address;
 pub mod audit;
+pub mod breaker;
 pub mod chart;
 pub mod claim;
 pub mod delivery;

@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use crate::{limiter::Limiter, time::Timestamp};
+use crate::{
+    breaker::{Breaker, BreakerState},
+    limiter::Limiter,
+    time::Timestamp,
+};
 
 /// The shortest time between two paced runs of one job.
 pub const CADENCE: Duration = Duration::from_millis(50);
@@ -32,6 +36,7 @@ pub struct Observed<'a> {
     pub max_queued: Option<u64>,
     /// Paused or deleted.
     pub suspended: bool,
+    pub breaker: &'a Breaker,
     /// The workers are behind: the delivery queue is longer than they can empty in time.
     pub lagging: bool,
 }
@@ -46,6 +51,11 @@ pub struct Allowance {
 impl Allowance {
     /// The allowance of a destination that may send nothing.
     pub const NOTHING: Self = Self { allow: 0, binding: Binding::Suspended };
+
+    /// Whether what is claimed ahead is of no use.
+    pub fn is_suspended(self) -> bool {
+        matches!(self.binding, Binding::Suspended | Binding::Until(_))
+    }
 }
 
 /// What bounds a run.
@@ -59,9 +69,12 @@ pub enum Binding {
     Batch,
     /// Nothing may be sent; an edit brings the next run.
     Suspended,
+    /// The breaker is open: nothing may be sent before the next probe.
+    Until(Timestamp),
 }
 
-/// allow = min(slots that open before the next run, R − queued, max_in_flight − queued − in flight).
+/// allow = min(slots that open before the next run, R − queued, max_in_flight − queued − in flight). With its breaker half open a
+/// destination has one in flight; after that, for a while, only its share.
 pub fn allowance(observed: &Observed<'_>) -> Allowance {
     if observed.suspended {
         return Allowance::NOTHING;
@@ -69,22 +82,34 @@ pub fn allowance(observed: &Observed<'_>) -> Allowance {
     if observed.lagging {
         return Allowance { allow: 0, binding: Binding::Slots };
     }
-    let room = observed.max_in_flight.saturating_sub(observed.queued).saturating_sub(observed.in_flight);
+    let share = observed.breaker.share(observed.now);
+    let max_in_flight = match (observed.breaker.state(observed.now), observed.breaker.next_probe_at()) {
+        (BreakerState::Open, Some(at)) => return Allowance { allow: 0, binding: Binding::Until(at) },
+        (BreakerState::Closed, _) => scaled(observed.max_in_flight, share),
+        _ => 1,
+    };
+    let room = max_in_flight.saturating_sub(observed.queued).saturating_sub(observed.in_flight);
     let unqueued = match observed.max_queued {
         Some(max) => u32::try_from(max.saturating_sub(u64::from(observed.queued))).unwrap_or(u32::MAX),
         None => u32::MAX,
     };
-    let most = room.min(unqueued).min(MAX_PER_RUN).min(observed.max_in_flight.div_ceil(SHARES));
+    let most = room.min(unqueued).min(MAX_PER_RUN).min(max_in_flight.div_ceil(SHARES));
     let until = observed.now + CADENCE + LEAD;
     let slots = observed.issued.slots_before(observed.now, until, most);
-    let binding = if slots < most || most == unqueued {
+    let allow = scaled(slots, share);
+    let binding = if allow < most || most == unqueued {
         Binding::Slots
     } else if most == room {
         Binding::InFlight
     } else {
         Binding::Batch
     };
-    Allowance { allow: slots, binding }
+    Allowance { allow, binding }
+}
+
+/// That share of a count, and 1 at least where there is any.
+fn scaled(count: u32, share: f64) -> u32 {
+    if share >= 1.0 { count } else { (f64::from(count) * share).ceil() as u32 }
 }
 
 /// When a job runs next.
@@ -160,6 +185,7 @@ pub fn wanted(allowance: Allowance, in_hand: InHand, max_in_flight: u32) -> Want
 pub fn next_run(allowance: Allowance, short: bool, next_due: Option<Timestamp>) -> NextRun {
     match allowance.binding {
         Binding::Suspended => NextRun::Stop,
+        Binding::Until(at) => NextRun::At(at),
         _ if short => next_due.map_or(NextRun::Stop, NextRun::At),
         Binding::Slots => NextRun::Paced,
         Binding::InFlight => NextRun::OnSettle,
@@ -175,17 +201,27 @@ pub fn paced_due(issued: &Limiter, now: Timestamp) -> Timestamp {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::{Period, RateLimit, RateLimits};
+    use crate::{
+        breaker::{BreakerPolicy, Ending, Window},
+        delivery::AttemptOutcome,
+        limit::{Period, RateLimit, RateLimits},
+        outcome::Effect,
+    };
+
+    const NOW: Timestamp = Timestamp::from_secs(1_000);
+
+    static CLOSED: std::sync::LazyLock<Breaker> = std::sync::LazyLock::new(Breaker::default);
 
     fn observed(issued: &Limiter) -> Observed<'_> {
         Observed {
-            now: Timestamp::from_secs(1_000),
+            now: NOW,
             issued,
             queued: 0,
             in_flight: 0,
             max_in_flight: 64,
             max_queued: None,
             suspended: false,
+            breaker: &CLOSED,
             lagging: false,
         }
     }
@@ -235,6 +271,52 @@ mod tests {
         let limiter = per_second(10);
         let allowed = allowance(&Observed { suspended: true, ..observed(&limiter) });
         assert_eq!((allowed.allow, next_run(allowed, false, None)), (0, NextRun::Stop));
+    }
+
+    /// A breaker that ten failures have opened, and the instant of its probe.
+    fn open_breaker() -> (Breaker, Timestamp) {
+        let (mut breaker, mut window) = (Breaker::default(), Window::default());
+        for _ in 0..10 {
+            breaker = window.observe(&breaker, &BreakerPolicy::default(), &ending(false, NOW)).unwrap_or(breaker);
+        }
+        let probe_at = breaker.next_probe_at().unwrap();
+        (breaker, probe_at)
+    }
+
+    fn ending(delivered: bool, now: Timestamp) -> Ending {
+        let outcome = if delivered { AttemptOutcome::Delivered } else { AttemptOutcome::Retryable };
+        Ending { outcome, effect: Effect::None, began: now, now }
+    }
+
+    #[test]
+    fn an_open_breaker_waits_for_its_probe_and_then_lets_one_through_at_a_time() {
+        let (breaker, probe_at) = open_breaker();
+        let limiter = per_second(1000);
+        let open = allowance(&Observed { breaker: &breaker, ..observed(&limiter) });
+        assert_eq!((open.allow, next_run(open, false, None)), (0, NextRun::At(probe_at)));
+        assert!(open.is_suspended());
+        let half_open = Observed { now: probe_at, breaker: &breaker, ..observed(&limiter) };
+        let probe = allowance(&half_open);
+        assert_eq!((probe.allow, next_run(probe, false, None)), (1, NextRun::OnSettle));
+        let probing = allowance(&Observed { in_flight: 1, ..half_open });
+        assert_eq!((probing.allow, next_run(probing, false, None)), (0, NextRun::OnSettle));
+    }
+
+    #[test]
+    fn a_closed_breaker_comes_back_to_the_limit_slowly() {
+        let (open, probe_at) = open_breaker();
+        let policy = BreakerPolicy::default();
+        let closed = Window::default().observe(&open, &policy, &ending(true, probe_at)).unwrap();
+        let limiter = Limiter::new(&RateLimits::UNLIMITED);
+        let after =
+            |secs| Observed { now: probe_at + Duration::from_secs(secs), breaker: &closed, ..observed(&limiter) };
+        let most =
+            |secs| (0..64).take_while(|&in_flight| allowance(&Observed { in_flight, ..after(secs) }).allow > 0).count();
+        assert_eq!([0, 1, 5, 10].map(most), [4, 7, 32, 64]);
+        let limited = per_second(1000);
+        let paced = |secs| allowance(&Observed { issued: &limited, max_in_flight: 1000, ..after(secs) });
+        assert_eq!([0, 5, 10].map(|secs| paced(secs).allow), [4, 35, 70]);
+        assert_eq!(next_run(paced(0), false, None), NextRun::Paced);
     }
 
     #[test]

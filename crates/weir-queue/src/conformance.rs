@@ -7,6 +7,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use weir_core::{
     Clock, DeliveryId, Destination, DestinationId, EventId, Limiter, Period, RateLimit, RateLimits, Slot, Timestamp,
+    breaker::{Breaker, BreakerPolicy},
     claim::{Claim, ClaimedBody, ClaimedDelivery},
     destination::Settings,
     event::EventBody,
@@ -56,6 +57,7 @@ pub fn settings(limits: &RateLimits, max_in_flight: u32) -> Destination {
             max_in_flight,
             timeout_ms: 15_000,
             retry: RetryPolicy::default(),
+            breaker: Some(BreakerPolicy::default()),
             headers: Vec::new(),
             signing: Signing::new(Secret::from_bytes(vec![7; 32]).expect("a secret")),
             paused: false,
@@ -63,6 +65,7 @@ pub fn settings(limits: &RateLimits, max_in_flight: u32) -> Destination {
         paused_reason: None,
         held_until: None,
         held_reason: None,
+        breaker: Breaker::default(),
     }
 }
 

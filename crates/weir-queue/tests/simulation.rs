@@ -164,6 +164,7 @@ impl Simulation {
                 max_in_flight: self.max_in_flight,
                 max_queued: self.limits.max_queued(),
                 suspended: self.paused,
+                breaker: &weir_core::breaker::Breaker::default(),
                 lagging: false,
             });
             let claimed = u64::from(allowance.allow).min(self.backlog);

@@ -68,6 +68,7 @@ impl Run {
             max_in_flight: settings.max_in_flight,
             max_queued: settings.rate_limits.max_queued(),
             suspended: settings.paused,
+            breaker: &destination.breaker,
             lagging,
         })
     }

@@ -12,7 +12,7 @@ use metrics::{counter, histogram};
 use weir_core::{
     Clock, Timestamp,
     claim::ClaimedDelivery,
-    plan::{self, Allowance, NextRun},
+    plan::{self, NextRun},
 };
 use weir_queue::{DueJobs, Publication, Published, QueueError, SharedQueue, Wake};
 use weir_store::{ClaimRequest, Claims, SharedStore, StoreError};
@@ -147,7 +147,7 @@ impl Scheduler {
     async fn take_ahead(&self, run: &mut Run, now: Timestamp) {
         let id = run.lease.destination_id;
         match &run.destination {
-            Some(destination) if run.allowance != Allowance::NOTHING => {
+            Some(destination) if !run.allowance.is_suspended() => {
                 let max_in_flight = destination.settings.max_in_flight;
                 (run.deliveries, run.in_hand) = self.ahead.take(id, run.allowance.allow, now);
                 run.wanted = plan::wanted(run.allowance, run.in_hand, max_in_flight);

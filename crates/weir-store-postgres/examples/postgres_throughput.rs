@@ -21,6 +21,7 @@ use std::{
 
 use weir_core::{
     AttemptId, Destination, DestinationId, EventId, RateLimits, Timestamp,
+    breaker::{Breaker, BreakerPolicy},
     claim::ClaimedDelivery,
     delivery::{Attempt, AttemptOutcome},
     destination::Settings,
@@ -53,6 +54,7 @@ fn destination(number: u128) -> Destination {
             max_in_flight: 64,
             timeout_ms: 15_000,
             retry: RetryPolicy::default(),
+            breaker: Some(BreakerPolicy::default()),
             headers: Vec::new(),
             signing: Signing::new(Secret::from_bytes(vec![7; 32]).unwrap()),
             paused: false,
@@ -60,6 +62,7 @@ fn destination(number: u128) -> Destination {
         paused_reason: None,
         held_until: None,
         held_reason: None,
+        breaker: Breaker::default(),
     }
 }
 

@@ -11,12 +11,14 @@ use sqlx::{
 use weir_core::{
     Destination, DestinationId, Timestamp, destination::Settings, pattern::EventPattern, signing::Signing,
 };
-use weir_store::{DestinationCounts, DestinationPatch, Destinations, LimitChange, Page, PageRequest, StoreResult};
+use weir_store::{
+    BreakerChange, DestinationCounts, DestinationPatch, Destinations, LimitChange, Page, PageRequest, StoreResult,
+};
 
 use crate::{
     PostgresStore, Shared,
     cache::Change,
-    edits::{Create, Delete, Hold, Patch, Pause},
+    edits::{ChangeBreaker, Create, Delete, Hold, Patch, Pause},
     rows::{
         self, corrupt, count, destination_id, flag, int, limits, limits_json, optional_text, optional_time, small,
         text, time, uuid,
@@ -57,6 +59,10 @@ impl Destinations for PostgresStore {
 
     async fn hold_destination(&self, id: DestinationId, until: Timestamp, reason: &str) -> StoreResult<()> {
         self.edit(Hold { id, until, reason: reason.to_owned() }).await
+    }
+
+    async fn change_breaker(&self, change: BreakerChange) -> StoreResult<bool> {
+        self.edit(ChangeBreaker(change)).await
     }
 
     async fn delete_destination(&self, id: DestinationId, now: Timestamp) -> StoreResult<bool> {
@@ -119,7 +125,7 @@ macro_rules! select {
         concat!(
             "SELECT t.tenant, t.name, t.url, t.event_types, t.rate_limits, t.max_in_flight, t.timeout_ms, t.retry, t.headers,
                 t.signing, t.paused, t.paused_reason, t.held_until, t.held_reason, t.updated_at, t.created_at, t.id,
-                t.version, t.deleted_at ",
+                t.version, t.deleted_at, t.breaker, t.breaker_state ",
             $rest
         )
     };
@@ -150,21 +156,21 @@ pub(crate) const LOCK_LIVE: &str =
 
 pub(crate) const INSERT: &str = "
 INSERT INTO destinations (name, url, event_types, rate_limits, max_in_flight, timeout_ms, retry, headers, signing,
-    paused, paused_reason, held_until, held_reason, updated_at, id, tenant, created_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)";
+    paused, paused_reason, held_until, held_reason, updated_at, breaker, breaker_state, id, tenant, created_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)";
 
 /// All but the tenant, which a destination keeps for life.
 pub(crate) const UPDATE: &str = "
 UPDATE destinations SET (name, url, event_types, rate_limits, max_in_flight, timeout_ms, retry, headers, signing,
-    paused, paused_reason, held_until, held_reason, updated_at, version)
-    = ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, DEFAULT)
-WHERE id = $15";
+    paused, paused_reason, held_until, held_reason, updated_at, breaker, breaker_state, version)
+    = ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, DEFAULT)
+WHERE id = $17";
 
 fn unwritable(error: serde_json::Error) -> sqlx::Error {
     sqlx::Error::Encode(error.into())
 }
 
-/// The first 15 parameters of [`INSERT`] and [`UPDATE`].
+/// The first 17 parameters of [`INSERT`] and [`UPDATE`].
 pub(crate) fn write_destination(
     sql: &'static str,
     destination: &Destination,
@@ -186,6 +192,8 @@ pub(crate) fn write_destination(
         .bind(destination.held_until.map(Timestamp::as_nanos))
         .bind(destination.held_reason.clone())
         .bind(destination.updated_at.as_nanos())
+        .bind(serde_json::to_string(&settings.breaker).map_err(unwritable)?)
+        .bind(serde_json::to_string(&destination.breaker).map_err(unwritable)?)
         .bind(uuid(destination.id.as_bytes())))
 }
 
@@ -204,6 +212,7 @@ pub(crate) fn read_destination(row: &PgRow) -> Result<Destination, sqlx::Error> 
         headers: serde_json::from_str(&text(row, 8)?).map_err(|_| corrupt("headers"))?,
         signing: Signing::from_stored(&text(row, 9)?).ok_or_else(|| corrupt("what signs"))?,
         paused: flag(row, 10)?,
+        breaker: serde_json::from_str(&text(row, 19)?).map_err(|_| corrupt("a breaker"))?,
     };
     Ok(Destination {
         settings,
@@ -213,6 +222,7 @@ pub(crate) fn read_destination(row: &PgRow) -> Result<Destination, sqlx::Error> 
         updated_at: time(row, 14)?,
         created_at: time(row, 15)?,
         id: destination_id(row, 16)?,
+        breaker: serde_json::from_str(&text(row, 20)?).map_err(|_| corrupt("a breaker's state"))?,
     })
 }
 

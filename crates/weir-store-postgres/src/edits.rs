@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection};
-use weir_core::{Destination, DestinationId, Timestamp, destination::Settings};
-use weir_store::{DestinationPatch, StoreResult};
+use weir_core::{Destination, DestinationId, Timestamp};
+use weir_store::{BreakerChange, DestinationPatch, StoreResult};
 
 use crate::{
     PostgresStore,
@@ -145,17 +145,7 @@ impl Edit for Patch {
 
     async fn run(&self, connection: &mut PgConnection) -> Result<Self::Answer, sqlx::Error> {
         let Self(patch) = self;
-        change_destination(connection, patch.id, |current| {
-            let mut edited = current.clone();
-            let tenant = std::mem::take(&mut edited.settings.tenant);
-            edited.settings = Settings { tenant, ..patch.settings.clone() };
-            edited.updated_at = patch.now;
-            if !edited.settings.paused {
-                edited.paused_reason = None;
-            }
-            (current.updated_at == patch.expected_updated_at).then_some(edited)
-        })
-        .await
+        change_destination(connection, patch.id, |current| patch.applied_to(current)).await
     }
 }
 
@@ -178,6 +168,19 @@ impl Edit for Pause {
             (!current.settings.paused).then_some(paused)
         });
         Ok(paused.await?.is_some())
+    }
+}
+
+pub(crate) struct ChangeBreaker(pub(crate) BreakerChange);
+
+#[async_trait]
+impl Edit for ChangeBreaker {
+    type Answer = bool;
+
+    async fn run(&self, connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
+        let Self(change) = self;
+        let changed = change_destination(connection, change.id, |current| change.applied_to(current));
+        Ok(changed.await?.is_some())
     }
 }
 

@@ -9,7 +9,9 @@ use weir_core::{
     DeliveryState, Destination, DestinationId, Timestamp, destination::Settings, pattern::EventPattern,
     signing::Signing,
 };
-use weir_store::{DestinationCounts, DestinationPatch, Destinations, LimitChange, Page, PageRequest, StoreResult};
+use weir_store::{
+    BreakerChange, DestinationCounts, DestinationPatch, Destinations, LimitChange, Page, PageRequest, StoreResult,
+};
 
 use crate::{
     SqliteStore,
@@ -55,6 +57,10 @@ impl Destinations for SqliteStore {
 
     async fn hold_destination(&self, id: DestinationId, until: Timestamp, reason: &str) -> StoreResult<()> {
         self.ask((id, until, reason.to_owned()), |edit| Edit::operation(Edit::Hold(edit))).await
+    }
+
+    async fn change_breaker(&self, change: BreakerChange) -> StoreResult<bool> {
+        self.ask(change, |edit| Edit::operation(Edit::ChangeBreaker(edit))).await
     }
 
     async fn delete_destination(&self, id: DestinationId, now: Timestamp) -> StoreResult<bool> {
@@ -133,19 +139,20 @@ fn total(counted: &[Counted], claims: ClaimCounts) -> Result<DestinationCounts> 
 /// Everything of a destination but its id, in the order of `destination_values` and what follows it.
 const INSERT: &str = "
 INSERT INTO destinations (tenant, name, url, event_types, rate_limits, max_in_flight, timeout_ms, retry, headers, signing,
-    paused, paused_reason, held_until, held_reason, updated_at, created_at, id)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+    paused, paused_reason, held_until, held_reason, updated_at, breaker, breaker_state, created_at, id)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
 
 const UPDATE: &str = "
 UPDATE destinations SET (tenant, name, url, event_types, rate_limits, max_in_flight, timeout_ms, retry, headers, signing,
-    paused, paused_reason, held_until, held_reason, updated_at) = (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    paused, paused_reason, held_until, held_reason, updated_at, breaker, breaker_state)
+    = (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 WHERE id = ? AND deleted_at IS NULL";
 
 const INSERT_LIMIT_CHANGE: &str = "INSERT INTO limit_changes (destination_id, at, rate_limits) VALUES (?, ?, ?)";
 
 const SELECT_LIVE: &str = "
 SELECT tenant, name, url, event_types, rate_limits, max_in_flight, timeout_ms, retry, headers, signing,
-    paused, paused_reason, held_until, held_reason, updated_at, created_at, id
+    paused, paused_reason, held_until, held_reason, updated_at, created_at, id, breaker, breaker_state
 FROM destinations WHERE deleted_at IS NULL";
 
 const TOMBSTONE: &str = "UPDATE destinations SET deleted_at = ?, updated_at = ? WHERE id = ? AND deleted_at IS NULL";
@@ -176,7 +183,9 @@ fn destination_values(destination: &Destination) -> Result<Values<'_>> {
         .optional_text(destination.paused_reason.as_deref())
         .optional_int(destination.held_until.map(Timestamp::as_nanos))
         .optional_text(destination.held_reason.as_deref())
-        .int(destination.updated_at.as_nanos());
+        .int(destination.updated_at.as_nanos())
+        .owned_text(serde_json::to_string(&settings.breaker)?)
+        .owned_text(serde_json::to_string(&destination.breaker)?);
     Ok(values)
 }
 
@@ -196,6 +205,7 @@ fn read_destination(row: &Row<'_>) -> Result<Destination> {
         headers: serde_json::from_str(&text(row, 8)?).map_err(|_| Error::Corrupt("headers"))?,
         signing: Signing::from_stored(&text(row, 9)?).ok_or(Error::Corrupt("what signs"))?,
         paused: int(row, 10)? == 1,
+        breaker: serde_json::from_str(&text(row, 17)?).map_err(|_| Error::Corrupt("a breaker"))?,
     };
     Ok(Destination {
         settings,
@@ -205,6 +215,7 @@ fn read_destination(row: &Row<'_>) -> Result<Destination> {
         updated_at: time(row, 14)?,
         created_at: time(row, 15)?,
         id: destination_id(row, 16)?,
+        breaker: serde_json::from_str(&text(row, 18)?).map_err(|_| Error::Corrupt("a breaker's state"))?,
     })
 }
 
@@ -243,14 +254,8 @@ impl Transaction<'_, '_> {
     }
 
     pub(crate) fn patch_destination(&mut self, patch: &DestinationPatch) -> Result<Option<Arc<Destination>>> {
-        let current = self.destinations.get(patch.id).filter(|now| now.updated_at == patch.expected_updated_at);
-        let Some(current) = current else { return Ok(None) };
-        let mut edited = Destination::clone(&current);
-        edited.settings = patch.settings.clone();
-        edited.updated_at = patch.now;
-        if !edited.settings.paused {
-            edited.paused_reason = None;
-        }
+        let Some(current) = self.destinations.get(patch.id) else { return Ok(None) };
+        let Some(edited) = patch.applied_to(&current) else { return Ok(None) };
         if edited.settings.rate_limits != current.settings.rate_limits {
             self.record_limits(&edited, patch.now)?;
         }
@@ -276,6 +281,13 @@ impl Transaction<'_, '_> {
         held.held_reason = Some(reason.to_owned());
         self.update_destination(held)?;
         Ok(())
+    }
+
+    pub(crate) fn change_breaker(&mut self, change: &BreakerChange) -> Result<bool> {
+        let Some(current) = self.destinations.get(change.id) else { return Ok(false) };
+        let Some(changed) = change.applied_to(&current) else { return Ok(false) };
+        self.update_destination(changed)?;
+        Ok(true)
     }
 
     pub(crate) fn delete_destination(&mut self, id: DestinationId, now: Timestamp) -> Result<bool> {

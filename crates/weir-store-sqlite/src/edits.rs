@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use weir_core::{DeliveryId, Destination, DestinationId, Timestamp};
-use weir_store::{DeliveryAction, DestinationPatch, StoreError};
+use weir_store::{BreakerChange, DeliveryAction, DestinationPatch, StoreError};
 
 use crate::{
     error::Result,
@@ -17,6 +17,7 @@ pub(crate) enum Edit {
     Patch(Pending<DestinationPatch, Option<Arc<Destination>>>),
     Pause(Pending<(DestinationId, String, Timestamp), bool>),
     Hold(Pending<(DestinationId, Timestamp, String), ()>),
+    ChangeBreaker(Pending<BreakerChange, bool>),
     Delete(Pending<(DestinationId, Timestamp), bool>),
     RetryDelivery(Pending<(DeliveryId, Timestamp), DeliveryAction>),
     CancelDelivery(Pending<(DeliveryId, Timestamp), DeliveryAction>),
@@ -30,9 +31,10 @@ impl Edit {
         Operation::Edit(Box::new(self))
     }
 
-    /// A hold that is lost with the power is one `Retry-After` not honoured; everything else was acknowledged to someone.
+    /// A hold that is lost with the power is one `Retry-After` not honoured, a breaker opens again; everything else was
+    /// acknowledged to someone.
     pub(crate) fn durable(&self) -> bool {
-        !matches!(self, Self::Hold(_) | Self::Check(_))
+        !matches!(self, Self::Hold(_) | Self::ChangeBreaker(_) | Self::Check(_))
     }
 
     pub(crate) fn run(&mut self, transaction: &mut Transaction<'_, '_>) -> Result<()> {
@@ -47,6 +49,7 @@ impl Edit {
                 let (id, until, reason) = &edit.input;
                 edit.answer = Some(transaction.hold_destination(*id, *until, reason)?);
             }
+            Self::ChangeBreaker(edit) => edit.answer = Some(transaction.change_breaker(&edit.input)?),
             Self::Delete(edit) => edit.answer = Some(transaction.delete_destination(edit.input.0, edit.input.1)?),
             Self::RetryDelivery(edit) => {
                 edit.answer = Some(transaction.retry_delivery(edit.input.0, edit.input.1)?);
@@ -65,6 +68,7 @@ impl Edit {
             Self::Patch(edit) => edit.finish(failure),
             Self::Pause(edit) => edit.finish(failure),
             Self::Hold(edit) => edit.finish(failure),
+            Self::ChangeBreaker(edit) => edit.finish(failure),
             Self::Delete(edit) => edit.finish(failure),
             Self::RetryDelivery(edit) | Self::CancelDelivery(edit) => edit.finish(failure),
             Self::Check(edit) => edit.finish(failure),

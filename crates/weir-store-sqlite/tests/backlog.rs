@@ -9,6 +9,7 @@ use std::{
 
 use weir_core::{
     Destination, DestinationId, EventId, RateLimits, Timestamp,
+    breaker::{Breaker, BreakerPolicy},
     destination::Settings,
     event::{Event, EventBody},
     retry::RetryPolicy,
@@ -41,6 +42,7 @@ fn destination(number: u128) -> Destination {
             max_in_flight: 64,
             timeout_ms: 15_000,
             retry: RetryPolicy::default(),
+            breaker: Some(BreakerPolicy::default()),
             headers: Vec::new(),
             signing: Signing::new(Secret::from_bytes(vec![7; 32]).unwrap()),
             paused: false,
@@ -48,6 +50,7 @@ fn destination(number: u128) -> Destination {
         paused_reason: None,
         held_until: None,
         held_reason: None,
+        breaker: Breaker::default(),
     }
 }
 

@@ -6,6 +6,7 @@ use std::{path::Path, time::Duration};
 
 use weir_core::{
     AttemptId, DeliveryState, Destination, DestinationId, EventId, RateLimits, Timestamp,
+    breaker::{Breaker, BreakerPolicy},
     claim::ClaimedDelivery,
     delivery::{Attempt, AttemptOutcome},
     destination::Settings,
@@ -37,6 +38,7 @@ fn destination() -> Destination {
             max_in_flight: 64,
             timeout_ms: 15_000,
             retry: RetryPolicy::default(),
+            breaker: Some(BreakerPolicy::default()),
             headers: Vec::new(),
             signing: Signing::new(Secret::from_bytes(vec![7; 32]).unwrap()),
             paused: false,
@@ -44,6 +46,7 @@ fn destination() -> Destination {
         paused_reason: None,
         held_until: None,
         held_reason: None,
+        breaker: Breaker::default(),
     }
 }
 

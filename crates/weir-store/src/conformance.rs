@@ -16,6 +16,7 @@ use async_trait::async_trait;
 use weir_core::{
     AttemptId, DeliveryId, DeliveryState, Destination, DestinationId, EventId, Period, RateLimit, RateLimits,
     Timestamp,
+    breaker::{Breaker, BreakerPolicy},
     claim::{ClaimedBody, ClaimedDelivery},
     delivery::{Attempt, AttemptOutcome, Delivery},
     destination::Settings,
@@ -70,6 +71,7 @@ fn destination(number: u128) -> Destination {
             max_in_flight: 64,
             timeout_ms: 15_000,
             retry: RetryPolicy::default(),
+            breaker: Some(BreakerPolicy::default()),
             headers: Vec::new(),
             signing: Signing::new(Secret::from_bytes(vec![7; 32]).expect("a secret")),
             paused: false,
@@ -77,6 +79,7 @@ fn destination(number: u128) -> Destination {
         paused_reason: None,
         held_until: None,
         held_reason: None,
+        breaker: Breaker::default(),
     }
 }
 
@@ -268,6 +271,8 @@ macro_rules! store_conformance {
             a_deleted_destination_cannot_be_edited,
             changed_limits_are_recorded_and_unchanged_ones_are_not,
             resuming_clears_the_reason_of_the_pause,
+            a_breaker_changes_from_the_state_it_is_expected_in_only,
+            an_edit_that_may_mend_a_destination_closes_its_breaker,
             a_destination_is_paused_once,
             a_hold_is_only_ever_extended,
             deleting_a_destination_cancels_what_waits_and_keeps_its_history,

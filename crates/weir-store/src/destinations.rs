@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use weir_core::{Destination, DestinationId, RateLimits, Timestamp, destination::Settings};
+use weir_core::{Destination, DestinationId, RateLimits, Timestamp, breaker::Breaker, destination::Settings};
 
 use crate::{Page, PageRequest, StoreResult};
 
@@ -15,6 +15,47 @@ pub struct DestinationPatch {
     pub settings: Settings,
     /// When the edit is made: the new `updated_at`, later than the expected one.
     pub now: Timestamp,
+}
+
+impl DestinationPatch {
+    /// The destination as edited; `None` when it has been edited meanwhile. Its breaker closes by an edit that may have mended
+    /// what was wrong: another URL, another breaker, or being resumed.
+    pub fn applied_to(&self, current: &Destination) -> Option<Destination> {
+        if current.updated_at != self.expected_updated_at {
+            return None;
+        }
+        let mut edited = Destination { settings: self.settings.clone(), updated_at: self.now, ..current.clone() };
+        edited.settings.tenant.clone_from(&current.settings.tenant);
+        let (before, after) = (&current.settings, &edited.settings);
+        if before.url != after.url || before.breaker != after.breaker || (before.paused && !after.paused) {
+            edited.breaker = Breaker::default();
+        }
+        if !edited.settings.paused {
+            edited.paused_reason = None;
+        }
+        Some(edited)
+    }
+}
+
+/// Another state of a destination's breaker, set only if it is still in the expected one.
+#[derive(Debug, Clone)]
+pub struct BreakerChange {
+    pub id: DestinationId,
+    pub expected: Breaker,
+    pub changed: Breaker,
+    pub now: Timestamp,
+}
+
+impl BreakerChange {
+    /// The destination with the breaker changed; `None` when it is in another state. Its `updated_at` rises, for those who keep
+    /// what they know of it.
+    pub fn applied_to(&self, current: &Destination) -> Option<Destination> {
+        if current.breaker != self.expected {
+            return None;
+        }
+        let updated_at = self.now.max(current.updated_at + Duration::from_micros(1));
+        Some(Destination { breaker: self.changed.clone(), updated_at, ..current.clone() })
+    }
 }
 
 /// The backlog of one destination, by state.
@@ -58,6 +99,9 @@ pub trait Destinations {
 
     /// Records that no send may start before `until`; only ever extends a hold. Does not touch `updated_at`.
     async fn hold_destination(&self, id: DestinationId, until: Timestamp, reason: &str) -> StoreResult<()>;
+
+    /// Opens or closes a destination's breaker. `false` when it is gone, or its breaker is in another state than expected.
+    async fn change_breaker(&self, change: BreakerChange) -> StoreResult<bool>;
 
     /// Deletes a destination: what waits becomes `cancelled`, history stays. `false` when there is none. What is being
     /// delivered ends by itself; a failure then cancels it instead of retrying.

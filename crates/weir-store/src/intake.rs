@@ -117,7 +117,9 @@ impl<'e> Intake<'e> {
             let id = delivery_id(event, *random, index);
             // A paused destination holds what it gets: it is neither sent at once nor woken.
             let awake = directory.find(&event.tenant, destination_id).filter(|found| !found.settings.paused);
-            let claimed_until = awake.as_ref().and_then(|destination| {
+            // While its breaker is not closed, or only just, each attempt is a run's to decide.
+            let calm = awake.as_ref().filter(|destination| destination.breaker.is_calm(event.created_at));
+            let claimed_until = calm.and_then(|destination| {
                 boarding.board(destination, |expires_at| ClaimedDelivery {
                     claim: Claim { delivery_id: id, destination_id, epoch },
                     event_id: event.id,

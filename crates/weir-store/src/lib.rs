@@ -19,7 +19,7 @@ mod results;
 use std::sync::Arc;
 
 pub use bodies::WaitingBodies;
-pub use destinations::{DestinationCounts, DestinationPatch, Destinations, LimitChange};
+pub use destinations::{BreakerChange, DestinationCounts, DestinationPatch, Destinations, LimitChange};
 pub use express::{Boarding, Express, Station};
 pub use history::{DeliveryDetail, DeliveryFilter, EventFilter, History, Page, PageRequest, SendRecord};
 pub use ingest::{Ingest, IngestRefusal, Ingested, NewEvent};

@@ -10,7 +10,7 @@ use std::sync::{
 
 use metrics::counter;
 use weir_core::{
-    AttemptId, Clock, Slot, Timestamp,
+    AttemptId, Clock, Destination, Slot, Timestamp,
     claim::{Claim, ClaimedDelivery},
     delivery::Attempt,
     event::EventBody,
@@ -51,6 +51,10 @@ pub(crate) struct Finished {
     pub(crate) permit: PermitId,
     pub(crate) result: AttemptResult,
     pub(crate) effect: Effect,
+    /// As it was when the permit was taken.
+    pub(crate) destination: Arc<Destination>,
+    /// When the permit was taken.
+    pub(crate) began: Timestamp,
     /// What the destination answered, when it has an effect on the destination.
     pub(crate) reason: String,
 }
@@ -78,8 +82,9 @@ enum Wire {
 
 impl Attempter {
     pub(crate) async fn make(&self, permit: Permit, body: EventBody, target: &DestinationTarget) -> Ended {
+        let began = self.clock.now();
         match self.send(&permit, &body, target).await {
-            Wire::Sent(sent) => self.judge(permit, target, sent),
+            Wire::Sent(sent) => self.judge(permit, target, sent, began),
             Wire::Unreachable(Unreachable { failure, error }) => {
                 let sent = Sent {
                     sent_at: None,
@@ -88,7 +93,7 @@ impl Attempter {
                     response_body: None,
                     error: Some(error),
                 };
-                self.judge(permit, target, sent)
+                self.judge(permit, target, sent, began)
             }
             Wire::Withdrawn => {
                 counter!("weir_permits_unused_total").increment(1);
@@ -181,7 +186,7 @@ impl Attempter {
         self.outbound.send(&target.target, connection, head, body, slot, target.timeout()).await
     }
 
-    fn judge(&self, permit: Permit, target: &DestinationTarget, sent: Sent) -> Ended {
+    fn judge(&self, permit: Permit, target: &DestinationTarget, sent: Sent, began: Timestamp) -> Ended {
         let ClaimedDelivery { claim, event_created_at, attempts, .. } = permit.delivery;
         let number = attempts + 1;
         let now = sent.ended_at;
@@ -209,7 +214,15 @@ impl Attempter {
             response_body: sent.response_body,
         };
         let result = AttemptResult { claim, attempt, verdict: decision.verdict, now };
-        Ended::Recorded(Box::new(Finished { permit: permit.id, result, effect: decision.effect, reason }))
+        let destination = target.destination.clone();
+        Ended::Recorded(Box::new(Finished {
+            permit: permit.id,
+            result,
+            effect: decision.effect,
+            destination,
+            began,
+            reason,
+        }))
     }
 }
 

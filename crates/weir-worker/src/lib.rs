@@ -4,6 +4,7 @@
 //! at the wire; a recorder settles what ended in group commits.
 
 mod attempt;
+mod breakers;
 mod meters;
 pub mod outbound;
 mod pipeline;

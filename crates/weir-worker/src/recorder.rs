@@ -10,12 +10,16 @@ use metrics::counter;
 use tokio::sync::mpsc;
 use weir_core::{
     Clock, Timestamp,
+    breaker::BreakerState,
     outcome::{Effect, Verdict},
 };
 use weir_queue::{Edit, SharedQueue, Wake};
-use weir_store::{Settlement, SharedStore};
+use weir_store::{BreakerChange, Settlement, SharedStore};
 
-use crate::attempt::{Finished, Unsent};
+use crate::{
+    attempt::{Finished, Unsent},
+    breakers::Breakers,
+};
 
 /// Recorded in one commit.
 const BATCH: usize = 1_024;
@@ -84,8 +88,9 @@ struct Ledger {
 impl Ledger {
     async fn answer(&self, endings: &mut mpsc::UnboundedReceiver<Ending>, to_store: mpsc::UnboundedSender<Ending>) {
         let mut batch = Vec::with_capacity(BATCH);
+        let mut breakers = Breakers::default();
         while endings.recv_many(&mut batch, BATCH).await > 0 {
-            self.make_room(&batch).await;
+            self.make_room(&batch, &mut breakers).await;
             for ending in batch.drain(..) {
                 if matches!(ending, Ending::Last) {
                     return;
@@ -122,7 +127,7 @@ impl Ledger {
 
     /// The answers are in: restrain what asked for it, then let the destinations have their room back. The store follows;
     /// should the process die first, the claims are still there and resolve as unknown.
-    async fn make_room(&self, endings: &[Ending]) {
+    async fn make_room(&self, endings: &[Ending], breakers: &mut Breakers) {
         let finished = || {
             endings.iter().filter_map(|ending| match ending {
                 Ending::Finished(finished) => Some(finished),
@@ -130,6 +135,10 @@ impl Ledger {
             })
         };
         self.restrain(finished()).await;
+        for change in finished().filter_map(|ended| breakers.observe(ended)) {
+            self.change_breaker(change).await;
+        }
+        breakers.tidy(self.clock.now());
         let ids: Vec<_> = finished().map(|ended| ended.permit).collect();
         if ids.is_empty() {
             return;
@@ -179,6 +188,24 @@ impl Ledger {
         }
     }
 
+    /// Opens or closes a breaker, before the destination has its room back. What the store does not take now is found out again by
+    /// the attempts that follow.
+    async fn change_breaker(&self, change: BreakerChange) {
+        let suspended = change.changed.state(change.now) == BreakerState::Open;
+        match self.store.change_breaker(change.clone()).await {
+            Ok(true) => tell_of(&change),
+            // Another worker was first.
+            Ok(false) => return,
+            Err(error) => {
+                tracing::warn!(destination = %change.id, %error, "could not record a breaker's change");
+                return;
+            }
+        }
+        if let Err(error) = self.queue.edited(&[Edit { destination_id: change.id, suspended }]).await {
+            tracing::warn!(destination = %change.id, %error, "could not tell the queue of a breaker's change");
+        }
+    }
+
     /// Holds and pauses at once, before anything is recorded: the next send must not slip through.
     async fn restrain(&self, finished: impl Iterator<Item = &Finished>) {
         for ended in finished {
@@ -201,6 +228,16 @@ impl Ledger {
                 }
             }
         }
+    }
+}
+
+/// What a log says of a breaker that has changed.
+fn tell_of(change: &BreakerChange) {
+    let (id, state) = (change.id, change.changed.state(change.now).as_str());
+    counter!("weir_breaker_changes_total", "state" => state).increment(1);
+    match change.changed.reason() {
+        Some(reason) => tracing::warn!(destination = %id, reason, "a breaker is open"),
+        None => tracing::info!(destination = %id, "a breaker has closed"),
     }
 }
 

@@ -158,6 +158,7 @@ async fn retries_share_the_cap_with_first_tries() {
             "url": receiver.url("/flaky"),
             "rate_limits": [{"limit": 25, "period": "second"}],
             "retry": {"max_attempts": 10, "base_ms": 20, "cap_ms": 200},
+            "breaker": null,
         }))
         .await;
     app.events("flaky", 60).await;

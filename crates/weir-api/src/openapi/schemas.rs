@@ -62,6 +62,8 @@ pub(crate) struct DestinationRequest {
     #[schema(minimum = 100, maximum = 120_000, default = 15_000)]
     timeout_ms: Option<u32>,
     retry: Option<RetryRequest>,
+    /// `null` turns it off; absent, the defaults hold.
+    breaker: Option<BreakerRequest>,
     /// Added to every request. Values are write-only. Names that Weir sets itself are refused.
     #[schema(default = json!({}))]
     headers: Option<BTreeMap<String, String>>,
@@ -98,6 +100,8 @@ pub(crate) struct DestinationPatchRequest {
     timeout_ms: Option<u32>,
     /// Merged member by member; `schedule_ms` and the other two replace each other.
     retry: Option<RetryRequest>,
+    /// Merged member by member; `null` turns it off. A breaker that is open closes when this, the URL or `paused: false` changes.
+    breaker: Option<BreakerRequest>,
     /// Merged header by header; null drops one, `***` keeps its value.
     headers: Option<BTreeMap<String, Option<String>>>,
     /// May not be null. Replaces the secret at once, and ends what is left of a rotation.
@@ -118,6 +122,27 @@ struct RateLimitRequest {
     period: String,
     #[schema(minimum = 1, maximum = 1_000_000, default = 1)]
     burst: Option<u32>,
+}
+
+/// When a destination is left alone because it fails. An attempt fails when it is not answered with 2xx; `Retry-After` and 410
+/// are seen to in their own ways.
+#[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
+struct BreakerRequest {
+    /// It opens when more than this part of the last minute's attempts failed, of `min_attempts` at least.
+    #[schema(minimum = 0, maximum = 1, default = 0.5)]
+    failure_ratio: Option<f64>,
+    #[schema(minimum = 1, maximum = 100_000, default = 20)]
+    min_attempts: Option<u32>,
+    /// It opens after so many failures in a row.
+    #[schema(minimum = 1, maximum = 100_000, default = 10)]
+    consecutive: Option<u32>,
+    /// Then nothing is sent for so long, before one probe at a time.
+    #[schema(minimum = 100, maximum = 86_400_000, default = 30_000)]
+    open_ms: Option<u32>,
+    /// Each failed probe doubles the time up to this.
+    #[schema(minimum = 100, maximum = 86_400_000, default = 1_800_000)]
+    open_max_ms: Option<u32>,
 }
 
 /// How often, how long and how far apart a delivery is tried.

@@ -66,6 +66,20 @@ fn destination_mistakes() -> Vec<(Value, Vec<&'static str>)> {
         (json!({"secret": "whsec_c2hvcnQ="}), vec!["/secret"]),
         (json!({"secret": 7}), vec!["/secret"]),
         (json!({"secret": "whsk_c2hvcnQ="}), vec!["/secret"]),
+        (json!({"breaker": true}), vec!["/breaker"]),
+        (
+            json!({"breaker": {"failure_ratio": 1.5, "min_attempts": 0, "consecutive": "10", "open_ms": 1, "sound": 1}}),
+            vec![
+                "/breaker/failure_ratio",
+                "/breaker/min_attempts",
+                "/breaker/consecutive",
+                "/breaker/open_ms",
+                "/breaker/sound",
+            ],
+        ),
+        (json!({"breaker": {"failure_ratio": "half"}}), vec!["/breaker/failure_ratio"]),
+        (json!({"breaker": {"open_ms": 2000, "open_max_ms": 1000}}), vec!["/breaker/open_max_ms"]),
+        (json!({"breaker_state": "closed", "next_probe_at": "now"}), vec!["/breaker_state", "/next_probe_at"]),
         (json!({"signature": "standard"}), vec!["/signature"]),
         (
             json!({"signature": {"style": "md5", "header": "x-s", "salt": 1}}),

@@ -11,6 +11,7 @@ use std::{
 use tokio::task::JoinSet;
 use weir_core::{
     Clock as _, Limiter, Timestamp,
+    breaker::Breaker,
     plan::{self, Observed},
 };
 use weir_queue::{Lease, Permit, Permits as _, Publication, Schedule as _, SlotAnswer};
@@ -51,6 +52,7 @@ fn run(queue: &RedisQueue, lease: Lease) -> Publication {
         max_in_flight: 64,
         max_queued: limits.max_queued(),
         suspended: false,
+        breaker: &Breaker::default(),
         lagging: false,
     });
     let to = lease.destination_id;

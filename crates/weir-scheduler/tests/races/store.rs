@@ -16,10 +16,10 @@ use weir_core::{
 };
 use weir_queue::conformance::settings;
 use weir_store::{
-    AttemptResult, ClaimRequest, Claims, DeliveryAction, DeliveryDetail, DeliveryFilter, DestinationCounts,
-    DestinationPatch, Destinations, DueDestination, EventFilter, Express, History, Ingest, IngestRefusal, Ingested,
-    LimitChange, NewEvent, Outbox, Page, PageRequest, Recovered, Results, SendHistory, SendRecord, Settlement,
-    StoreResult,
+    AttemptResult, BreakerChange, ClaimRequest, Claims, DeliveryAction, DeliveryDetail, DeliveryFilter,
+    DestinationCounts, DestinationPatch, Destinations, DueDestination, EventFilter, Express, History, Ingest,
+    IngestRefusal, Ingested, LimitChange, NewEvent, Outbox, Page, PageRequest, Recovered, Results, SendHistory,
+    SendRecord, Settlement, StoreResult,
 };
 
 pub(crate) fn destination(number: u8) -> DestinationId {
@@ -214,6 +214,10 @@ impl Destinations for TestStore {
     }
 
     async fn hold_destination(&self, _: DestinationId, _: Timestamp, _: &str) -> StoreResult<()> {
+        unasked()
+    }
+
+    async fn change_breaker(&self, _: BreakerChange) -> StoreResult<bool> {
         unasked()
     }
 

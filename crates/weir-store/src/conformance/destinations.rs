@@ -1,8 +1,13 @@
 //! Destinations and what an edit of them does.
 
-use weir_core::signing::{KeyKind, SignatureStyle};
+use weir_core::{
+    breaker::{Ending, Window},
+    outcome::Effect,
+    signing::{KeyKind, SignatureStyle},
+};
 
 use super::*;
+use crate::BreakerChange;
 
 pub async fn a_created_destination_is_read_back(subject: Subject) {
     let mut made = destination(1);
@@ -103,6 +108,55 @@ pub async fn resuming_clears_the_reason_of_the_pause(subject: Subject) {
     assert_eq!(renamed.paused_reason.as_deref(), Some("gone"));
     let resumed = subject.patch(&renamed, NOW + seconds(3), |settings| settings.paused = false).await.expect("applied");
     assert_eq!((resumed.settings.paused, &resumed.paused_reason), (false, &None));
+}
+
+/// What a breaker becomes after ten failures in a row.
+fn opened(breaker: &Breaker, at: Timestamp) -> Breaker {
+    let (policy, mut window) = (BreakerPolicy::default(), Window::default());
+    let failure = Ending { outcome: AttemptOutcome::Retryable, effect: Effect::None, began: at, now: at };
+    (0..10).find_map(|_| window.observe(breaker, &policy, &failure)).expect("it opens")
+}
+
+pub async fn a_breaker_changes_from_the_state_it_is_expected_in_only(subject: Subject) {
+    let first = subject.create(destination(1)).await;
+    let open = opened(&first.breaker, NOW + seconds(1));
+    let change = |expected: &Breaker, changed: &Breaker| BreakerChange {
+        id: first.id,
+        expected: expected.clone(),
+        changed: changed.clone(),
+        now: NOW + seconds(1),
+    };
+    assert!(subject.store.change_breaker(change(&first.breaker, &open)).await.expect("change"));
+    assert!(!subject.store.change_breaker(change(&first.breaker, &open)).await.expect("change"), "another was first");
+    let read = subject.store.destination(first.id).await.expect("read").expect("a destination");
+    assert_eq!((&read.breaker, read.settings == first.settings), (&open, true));
+    assert!(read.updated_at > first.updated_at, "who keeps what is known of it must hear of it");
+    let again = change(&read.breaker, &opened(&Breaker::default(), NOW + seconds(9)));
+    assert!(subject.store.change_breaker(again.clone()).await.expect("change"));
+    subject.delete(1).await;
+    assert!(!subject.store.change_breaker(again).await.expect("change"), "it is gone");
+}
+
+pub async fn an_edit_that_may_mend_a_destination_closes_its_breaker(subject: Subject) {
+    type Edit = fn(&mut Settings);
+    let edits: [(&str, bool, Edit); 5] = [
+        ("name", false, |settings| settings.name = "b".to_owned()),
+        ("url", true, |settings| settings.url = "https://example.com/other".parse().expect("a URL")),
+        ("breaker", true, |settings| settings.breaker = None),
+        ("pause", false, |settings| settings.paused = true),
+        ("resume", true, |settings| settings.paused = false),
+    ];
+    let mut current = subject.create(destination(1)).await;
+    for (index, (field, closes, edit)) in edits.into_iter().enumerate() {
+        let at = NOW + seconds(10 * (index as u64 + 1));
+        let open = opened(&Breaker::default(), at);
+        let (id, expected) = (current.id, current.breaker.clone());
+        let change = BreakerChange { id, expected, changed: open.clone(), now: at };
+        assert!(subject.store.change_breaker(change).await.expect("change"), "{field}");
+        let read = subject.store.destination(id).await.expect("read").expect("a destination");
+        current = subject.patch(&read, at + seconds(5), edit).await.expect("applied");
+        assert_eq!(current.breaker, if closes { Breaker::default() } else { open }, "{field}");
+    }
 }
 
 pub async fn a_destination_is_paused_once(subject: Subject) {

@@ -1,0 +1,396 @@
+//! The circuit breaker: a destination that fails is left alone, and tried with one probe at a time.
+//!
+//! ```text
+//!           > half of a minute's attempts failed, or 10 in a row
+//! closed ────────────────────────────────────────────────────────▶ open ──open_ms passed──▶ half open
+//!    ▲                                                               ▲                        │   │
+//!    │                                                               └──probe fails: doubled──┘   │
+//!    └──────────────── probe succeeds: a slow start back to the limit ────────────────────────────┘
+//! ```
+//!
+//! Whether it is open stands in the destination's record, so that every process sees it and nothing forgets it. What leads to it
+//! is counted where the answers come in ([`Window`]): each worker process judges by its own attempts.
+//!
+//! Source of the states: M. Nygard, "Release It!", 2007.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{delivery::AttemptOutcome, outcome::Effect, time::Timestamp};
+
+/// When a breaker opens, and for how long.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct BreakerPolicy {
+    /// It opens when more than this part of the last minute's attempts failed, of [`Self::min_attempts`] at least; 0 to 1.
+    pub failure_ratio: f64,
+    /// 1 to [`MAX_COUNT`].
+    pub min_attempts: u32,
+    /// It opens after so many failures in a row, 1 to [`MAX_COUNT`].
+    pub consecutive: u32,
+    /// How long it stays open the first time; in [`OPEN_MS`].
+    pub open_ms: u32,
+    /// Doubled after each failed probe up to this; in [`OPEN_MS`], and no less than [`Self::open_ms`].
+    pub open_max_ms: u32,
+}
+
+/// The largest `min_attempts` and `consecutive`.
+pub const MAX_COUNT: u32 = 100_000;
+/// What `open_ms` and `open_max_ms` may be: up to a day.
+pub const OPEN_MS: std::ops::RangeInclusive<u32> = 100..=86_400_000;
+
+impl Default for BreakerPolicy {
+    fn default() -> Self {
+        Self { failure_ratio: 0.5, min_attempts: 20, consecutive: 10, open_ms: 30_000, open_max_ms: 1_800_000 }
+    }
+}
+
+impl BreakerPolicy {
+    /// How long it stays open when it opens for the `opened`-th time in a row.
+    fn open_for(&self, opened: u32) -> Duration {
+        let doubled = u64::from(self.open_ms) << opened.saturating_sub(1).min(31);
+        Duration::from_millis(doubled.min(self.open_max_ms.into()))
+    }
+}
+
+/// What the record knows of a breaker. The default is closed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Breaker {
+    /// Why it is open.
+    open: Option<Open>,
+    /// When it closed last.
+    closed_at: Option<Timestamp>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Open {
+    /// How often in a row.
+    times: u32,
+    reason: String,
+    next_probe_at: Timestamp,
+}
+
+/// A breaker's state at one instant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BreakerState {
+    Closed,
+    /// Nothing is sent.
+    Open,
+    /// One probe at a time.
+    HalfOpen,
+}
+
+impl BreakerState {
+    /// The name in JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Open => "open",
+            Self::HalfOpen => "half_open",
+        }
+    }
+}
+
+/// How long a destination takes back to its limit after its breaker has closed.
+pub const SLOW_START: Duration = Duration::from_secs(10);
+/// The part of its limit it begins with.
+const FIRST_SHARE: f64 = 0.05;
+
+impl Breaker {
+    pub fn state(&self, now: Timestamp) -> BreakerState {
+        match &self.open {
+            None => BreakerState::Closed,
+            Some(open) if now < open.next_probe_at => BreakerState::Open,
+            Some(_) => BreakerState::HalfOpen,
+        }
+    }
+
+    /// Why it is not closed.
+    pub fn reason(&self) -> Option<&str> {
+        self.open.as_ref().map(|open| open.reason.as_str())
+    }
+
+    /// When the next probe may be sent, unless it is closed.
+    pub fn next_probe_at(&self) -> Option<Timestamp> {
+        self.open.as_ref().map(|open| open.next_probe_at)
+    }
+
+    /// The part of its limit that the destination may use, above 0; 1 once the slow start is over.
+    pub fn share(&self, now: Timestamp) -> f64 {
+        let Some(closed_at) = self.closed_at else { return 1.0 };
+        (now.since(closed_at).as_secs_f64() / SLOW_START.as_secs_f64()).clamp(FIRST_SHARE, 1.0)
+    }
+
+    /// Whether everything may be sent that the limits allow.
+    pub fn is_calm(&self, now: Timestamp) -> bool {
+        self.open.is_none() && self.share(now) >= 1.0
+    }
+
+    /// What becomes of it by an attempt that began at `began` and ended at `now`; `None`: nothing.
+    fn after(&self, sign: Sign, began: Timestamp, policy: &BreakerPolicy, now: Timestamp) -> Option<Self> {
+        match (&self.open, sign) {
+            (None, Sign::Trips(reason)) => Some(self.opened(1, reason, policy, now)),
+            // What began before the probe says nothing of it.
+            (Some(open), _) if began < open.next_probe_at => None,
+            (Some(_), Sign::Success) => Some(Self { open: None, closed_at: Some(now) }),
+            (Some(open), Sign::Failure | Sign::Trips(_)) => {
+                Some(self.opened(open.times.saturating_add(1), open.reason.clone(), policy, now))
+            }
+            _ => None,
+        }
+    }
+
+    fn opened(&self, times: u32, reason: String, policy: &BreakerPolicy, now: Timestamp) -> Self {
+        let next_probe_at = now + policy.open_for(times);
+        Self { open: Some(Open { times, reason, next_probe_at }), closed_at: self.closed_at }
+    }
+}
+
+/// What an attempt says of its destination.
+enum Sign {
+    Success,
+    Failure,
+    /// A failure too many; in words.
+    Trips(String),
+}
+
+/// An attempt that ended, as far as a breaker cares.
+#[derive(Debug, Clone, Copy)]
+pub struct Ending {
+    pub outcome: AttemptOutcome,
+    pub effect: Effect,
+    /// When the work on it began: after the probe's instant if it was a probe.
+    pub began: Timestamp,
+    pub now: Timestamp,
+}
+
+impl Ending {
+    /// `None`: it says neither. Who asks for patience with `Retry-After` is held for as long and is in good health; who is gone
+    /// (410) is paused.
+    fn failed(&self) -> Option<bool> {
+        match (self.outcome, self.effect) {
+            (AttemptOutcome::Delivered, _) => Some(false),
+            (AttemptOutcome::Unknown, _) | (_, Effect::HoldUntil(_) | Effect::Pause) => None,
+            (AttemptOutcome::Retryable | AttemptOutcome::Rejected, Effect::None) => Some(true),
+        }
+    }
+}
+
+/// A bucket of the window.
+const BUCKET: Duration = Duration::from_secs(10);
+const BUCKETS: usize = 6;
+
+/// The attempts of a destination in the last minute, in buckets of ten seconds.
+#[derive(Debug, Clone, Default)]
+pub struct Window {
+    buckets: [Bucket; BUCKETS],
+    consecutive: u32,
+    /// Of what began earlier nothing is counted: it belongs to a state that has ended.
+    since: Timestamp,
+    last: Timestamp,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Bucket {
+    number: i64,
+    attempts: u32,
+    failures: u32,
+}
+
+impl Window {
+    /// Counts an attempt. Answers what the breaker becomes by it, if that is anything else.
+    pub fn observe(&mut self, breaker: &Breaker, policy: &BreakerPolicy, ending: &Ending) -> Option<Breaker> {
+        let failed = ending.failed()?;
+        let sign = self.count(failed, policy, ending);
+        let changed = breaker.after(sign, ending.began, policy, ending.now)?;
+        *self = Self { since: ending.now, last: ending.now, ..Self::default() };
+        Some(changed)
+    }
+
+    /// Whether nothing was counted for as long as anything counts.
+    pub fn is_over(&self, now: Timestamp) -> bool {
+        now.since(self.last) > BUCKET * (BUCKETS as u32 + 1)
+    }
+
+    fn count(&mut self, failed: bool, policy: &BreakerPolicy, ending: &Ending) -> Sign {
+        if ending.began < self.since {
+            return if failed { Sign::Failure } else { Sign::Success };
+        }
+        let number = ending.now.as_nanos() / BUCKET.as_nanos() as i64;
+        let bucket = &mut self.buckets[number.rem_euclid(BUCKETS as i64) as usize];
+        if bucket.number != number {
+            *bucket = Bucket { number, ..Bucket::default() };
+        }
+        bucket.attempts += 1;
+        bucket.failures += u32::from(failed);
+        self.last = ending.now;
+        if !failed {
+            self.consecutive = 0;
+            return Sign::Success;
+        }
+        self.consecutive += 1;
+        if self.consecutive >= policy.consecutive {
+            return Sign::Trips(format!("{} attempts in a row failed", self.consecutive));
+        }
+        let recent = self.buckets.iter().filter(|bucket| bucket.number > number - BUCKETS as i64);
+        let (attempts, failures) = recent
+            .fold((0, 0), |(attempts, failures), bucket| (attempts + bucket.attempts, failures + bucket.failures));
+        if attempts >= policy.min_attempts && f64::from(failures) > policy.failure_ratio * f64::from(attempts) {
+            return Sign::Trips(format!("{failures} of {attempts} attempts within a minute failed"));
+        }
+        Sign::Failure
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_secs(1_000_000);
+
+    fn ended(outcome: AttemptOutcome, secs: f64) -> Ending {
+        let now = NOW + Duration::from_secs_f64(secs);
+        Ending { outcome, effect: Effect::None, began: now, now }
+    }
+
+    fn failure(secs: f64) -> Ending {
+        ended(AttemptOutcome::Retryable, secs)
+    }
+
+    fn success(secs: f64) -> Ending {
+        ended(AttemptOutcome::Delivered, secs)
+    }
+
+    /// The breaker after these, with the instants at which it changed.
+    fn played(endings: &[Ending]) -> (Breaker, Vec<Timestamp>) {
+        let (mut breaker, mut window, mut changes) = (Breaker::default(), Window::default(), Vec::new());
+        for ending in endings {
+            if let Some(changed) = window.observe(&breaker, &BreakerPolicy::default(), ending) {
+                breaker = changed;
+                changes.push(ending.now);
+            }
+        }
+        (breaker, changes)
+    }
+
+    #[test]
+    fn ten_failures_in_a_row_open_it() {
+        let mut endings = vec![failure(0.0); 9];
+        endings.extend([success(1.0)]);
+        assert_eq!(played(&endings).0.state(NOW), BreakerState::Closed, "nine, then a success");
+        endings.extend(vec![failure(2.0); 9]);
+        assert!(played(&endings).1.is_empty());
+        endings.push(failure(3.0));
+        let (breaker, _) = played(&endings);
+        assert_eq!(breaker.reason(), Some("10 attempts in a row failed"));
+        assert_eq!(breaker.state(NOW + Duration::from_secs(32)), BreakerState::Open);
+        assert_eq!(breaker.state(NOW + Duration::from_secs(33)), BreakerState::HalfOpen);
+    }
+
+    #[test]
+    fn more_than_half_of_twenty_failures_within_a_minute_open_it() {
+        let mixed = |failures: usize| {
+            let mut endings: Vec<_> = (0..20).map(|n| if n % 2 == 0 { success(0.0) } else { failure(0.0) }).collect();
+            endings.extend(vec![failure(1.0); failures]);
+            endings
+        };
+        assert!(played(&mixed(0)).1.is_empty(), "half is not more than half");
+        assert_eq!(played(&mixed(1)).0.reason(), Some("11 of 21 attempts within a minute failed"));
+    }
+
+    #[test]
+    fn failures_of_more_than_a_minute_ago_do_not_count() {
+        let mut endings: Vec<_> = (0..19).map(|n| if n % 9 == 8 { success(0.0) } else { failure(0.0) }).collect();
+        endings.extend([success(61.0), failure(62.0)]);
+        assert!(played(&endings).1.is_empty());
+    }
+
+    #[test]
+    fn a_failed_probe_doubles_the_time_up_to_the_longest() {
+        let (mut breaker, mut window) = (Breaker::default(), Window::default());
+        let policy = BreakerPolicy::default();
+        for _ in 0..10 {
+            breaker = window.observe(&breaker, &policy, &failure(0.0)).unwrap_or(breaker);
+        }
+        let mut now = NOW;
+        let mut lengths = Vec::new();
+        for _ in 0..8 {
+            let probe_at = breaker.next_probe_at().unwrap();
+            lengths.push(probe_at.since(now).as_secs());
+            now = probe_at;
+            let probe = Ending { began: now, now, ..failure(0.0) };
+            breaker = window.observe(&breaker, &policy, &probe).unwrap();
+        }
+        assert_eq!(lengths, [30, 60, 120, 240, 480, 960, 1_800, 1_800]);
+    }
+
+    #[test]
+    fn a_probe_that_succeeds_closes_it_with_a_slow_start() {
+        let mut endings = vec![failure(0.0); 10];
+        endings.push(success(31.0));
+        let (breaker, _) = played(&endings);
+        let closed_at = NOW + Duration::from_secs(31);
+        assert_eq!((breaker.state(closed_at), breaker.reason()), (BreakerState::Closed, None));
+        assert!(!breaker.is_calm(closed_at));
+        assert_eq!(breaker.share(closed_at), FIRST_SHARE);
+        assert_eq!(breaker.share(closed_at + Duration::from_secs(5)), 0.5);
+        assert!(breaker.is_calm(closed_at + SLOW_START));
+    }
+
+    #[test]
+    fn what_began_before_the_breaker_changed_says_nothing_of_it() {
+        let mut endings = vec![failure(0.0); 10];
+        // Under way when it opened; they end while it is open, half open and closed.
+        let late = |outcome, secs| Ending { began: NOW, ..ended(outcome, secs) };
+        endings.extend([late(AttemptOutcome::Delivered, 5.0), late(AttemptOutcome::Retryable, 31.0)]);
+        assert_eq!(played(&endings).1.len(), 1);
+        endings.push(success(32.0));
+        endings.extend(vec![late(AttemptOutcome::Retryable, 33.0); 30]);
+        assert_eq!(played(&endings).1.len(), 2);
+    }
+
+    #[test]
+    fn who_asks_for_patience_is_in_good_health() {
+        let held = Ending { effect: Effect::HoldUntil(NOW + Duration::from_secs(60)), ..failure(0.0) };
+        assert!(played(&[held; 100]).1.is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn it_opens_only_for_a_reason_and_never_while_open(steps in prop::collection::vec((0u64..20_000, any::<bool>()), 1..400)) {
+            let policy = BreakerPolicy::default();
+            let (mut breaker, mut window) = (Breaker::default(), Window::default());
+            let mut now = NOW;
+            let mut row = 0;
+            let mut minute: Vec<(Timestamp, bool)> = Vec::new();
+            for (gap_ms, failed) in steps {
+                now = now + Duration::from_millis(gap_ms);
+                let state = breaker.state(now);
+                if state == BreakerState::Open {
+                    // Nothing is sent.
+                    continue;
+                }
+                row = if failed { row + 1 } else { 0 };
+                minute.push((now, failed));
+                let ending = Ending { began: now, now, ..if failed { failure(0.0) } else { success(0.0) } };
+                let changed = window.observe(&breaker, &policy, &ending);
+                let recent: Vec<bool> = minute.iter().filter(|(at, _)| now.since(*at) < Duration::from_secs(60)).map(|one| one.1).collect();
+                let failures = recent.iter().filter(|failed| **failed).count();
+                match (state, &changed) {
+                    (BreakerState::HalfOpen, changed) => {
+                        let next = changed.as_ref().map(|breaker| breaker.state(now));
+                        prop_assert_eq!(next, Some(if failed { BreakerState::Open } else { BreakerState::Closed }));
+                    }
+                    (_, Some(_)) => prop_assert!(row >= 10 || (recent.len() >= 20 && 2 * failures > recent.len())),
+                    (_, None) => prop_assert!(row < 10, "it should have opened"),
+                }
+                if let Some(changed) = changed {
+                    breaker = changed;
+                    (row, minute) = (0, Vec::new());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! A destination that fails is left alone, tried with one probe at a time, and served again as soon as it answers.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "support/harness.rs"]
+mod support;
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use support::{Answer, App, Receiver, eventually, fleet::Fleet};
+
+const IN_FLIGHT: usize = 16;
+const CONSECUTIVE: usize = 10;
+const OPEN: Duration = Duration::from_millis(300);
+/// Time enough on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A destination that would retry for ever, and at once.
+async fn impatient(app: &App, url: String, open_ms: u128) -> String {
+    let settings = json!({
+        "url": url,
+        "max_in_flight": IN_FLIGHT,
+        "retry": {"max_attempts": 100, "schedule_ms": [10]},
+        "breaker": {"consecutive": CONSECUTIVE, "open_ms": open_ms, "open_max_ms": open_ms},
+    });
+    app.destination(settings).await
+}
+
+async fn shown(app: &App, destination: &str) -> Value {
+    app.get(&format!("/v1/destinations/{destination}")).await
+}
+
+async fn opened(app: &App, destination: &str) -> Value {
+    eventually("the breaker opens", PATIENCE, async || shown(app, destination).await["breaker_state"] != "closed")
+        .await;
+    shown(app, destination).await
+}
+
+/// `workers` count their failures each for themselves.
+async fn a_dead_endpoint_costs_probes_and_is_served_once_it_lives(app: &App, workers: usize) {
+    const EVENTS: usize = 1_000;
+    let receiver = Receiver::start().await;
+    receiver.script("/dead", [Answer::status(500)]);
+    let destination = impatient(app, receiver.url("/dead"), OPEN.as_millis()).await;
+    app.events("dead", EVENTS).await;
+    let open = opened(app, &destination).await;
+    assert_eq!(open["breaker_reason"], format!("{CONSECUTIVE} attempts in a row failed"), "{open}");
+    assert!(open["next_probe_at"].is_string(), "{open}");
+
+    let at_most = workers * CONSECUTIVE + IN_FLIGHT;
+    let arrivals = receiver.wait_for("/dead", at_most + 3, PATIENCE).await;
+    for (earlier, later) in arrivals[at_most..].iter().zip(&arrivals[at_most + 1..]) {
+        let gap = later.at - earlier.at;
+        assert!(gap + support::SLACK + later.stalled + earlier.stalled >= OPEN, "two probes within {gap:?}");
+    }
+    let counts = app.get(&format!("/v1/destinations/{destination}/backlog")).await;
+    let left: u64 = ["pending", "retrying", "delivering"].iter().filter_map(|state| counts[state].as_u64()).sum();
+    assert_eq!(left, EVENTS as u64, "nothing is given up: {counts}");
+
+    receiver.script("/dead", [Answer::status(200)]);
+    let failed = receiver.count("/dead");
+    app.drained(&destination, PATIENCE).await;
+    assert_eq!(shown(app, &destination).await["breaker_state"], "closed");
+    let lived = receiver.count("/dead") - failed;
+    // A probe may have been answered in between, before or after the count.
+    assert!((EVENTS - 1..=EVENTS + 1).contains(&lived), "{lived} requests for {EVENTS} events");
+}
+
+/// Nobody who has mended a destination wants to wait for the next probe.
+async fn another_url_closes_the_breaker(app: &App) {
+    let receiver = Receiver::start().await;
+    receiver.script("/wrong", [Answer::status(404)]);
+    let destination = impatient(app, receiver.url("/wrong"), 3_600_000).await;
+    // What is refused is not tried again.
+    app.events("moved", CONSECUTIVE + IN_FLIGHT + 10).await;
+    let open = opened(app, &destination).await;
+    assert_eq!(open["breaker_state"], "open", "{open}");
+    let wrong = receiver.count("/wrong");
+    assert!(wrong <= CONSECUTIVE + IN_FLIGHT, "{wrong} were refused");
+    app.patch(&destination, json!({"url": receiver.url("/right")})).await;
+    receiver.wait_for("/right", CONSECUTIVE + IN_FLIGHT + 10 - wrong, PATIENCE).await;
+    let mended = shown(app, &destination).await;
+    assert_eq!((&mended["breaker_state"], &mended["breaker_reason"]), (&json!("closed"), &Value::Null), "{mended}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn embedded() {
+    let folder = tempfile::tempdir().unwrap();
+    let app = App::start(folder.path()).await;
+    a_dead_endpoint_costs_probes_and_is_served_once_it_lives(&app, 1).await;
+    another_url_closes_the_breaker(&app).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scaled_out() {
+    let fleet = Fleet::new().await;
+    let api = fleet.launch("api").await;
+    let _others = [fleet.launch("scheduler").await, fleet.launch("worker").await, fleet.launch("worker").await];
+    a_dead_endpoint_costs_probes_and_is_served_once_it_lives(&api, 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_breaker_every_retry_is_sent() {
+    let folder = tempfile::tempdir().unwrap();
+    let (app, receiver) = (App::start(folder.path()).await, Receiver::start().await);
+    receiver.script("/dead", [Answer::status(500)]);
+    let settings = json!({
+        "url": receiver.url("/dead"),
+        "retry": {"max_attempts": 40, "schedule_ms": [1]},
+        "breaker": null,
+    });
+    let destination = app.destination(settings).await;
+    app.event("dead").await;
+    receiver.wait_for("/dead", 40, PATIENCE).await;
+    let known = shown(&app, &destination).await;
+    assert_eq!((&known["breaker"], &known["breaker_state"]), (&Value::Null, &json!("closed")), "{known}");
+}
