@@ -315,7 +315,7 @@ mod tests {
         assert_eq!([0, 1, 5, 10].map(most), [4, 7, 32, 64]);
         let limited = per_second(1000);
         let paced = |secs| allowance(&Observed { issued: &limited, max_in_flight: 1000, ..after(secs) });
-        assert_eq!([0, 5, 10].map(|secs| paced(secs).allow), [4, 35, 70]);
+        assert_eq!([0, 5, 10].map(|secs| paced(secs).allow), [2, 35, 70]);
         assert_eq!(next_run(paced(0), false, None), NextRun::Paced);
     }
 
