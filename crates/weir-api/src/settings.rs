@@ -83,7 +83,8 @@ pub(crate) fn merge(
 }
 
 /// RFC 7396, and what replaces what: naming a schedule drops the backoff it replaces, and the other way round; naming another
-/// style of signature drops the headers of the one before. A breaker of `null` is none, not the default.
+/// style of signature drops the headers of the one before. A breaker of `null` is none, not the default, and so is
+/// its `pause_after_s`.
 fn merged(mut shown: Value, patch: Value) -> Result<Value, Vec<FieldError>> {
     let mut errors = Errors::default();
     let Value::Object(mut patch) = patch else {
@@ -120,11 +121,14 @@ fn merged(mut shown: Value, patch: Value) -> Result<Value, Vec<FieldError>> {
         // Another style does not begin with the headers of the one before.
         shown.remove("signature");
     }
-    // Null is a value here: no breaker.
+    // Null is a value here: no breaker, and never paused by it.
     let no_breaker = patch.get("breaker").is_some_and(Value::is_null);
+    let no_pause = patch.get("breaker").and_then(|breaker| breaker.get("pause_after_s")).is_some_and(Value::is_null);
     apply(&mut shown, Value::Object(patch));
-    if let (true, Value::Object(shown)) = (no_breaker, &mut shown) {
-        shown.insert("breaker".to_owned(), Value::Null);
+    if no_breaker {
+        shown["breaker"] = Value::Null;
+    } else if no_pause {
+        shown["breaker"]["pause_after_s"] = Value::Null;
     }
     Ok(shown)
 }

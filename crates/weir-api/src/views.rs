@@ -40,9 +40,9 @@ pub(crate) struct DestinationView {
     /// Rises with every edit.
     #[schema(value_type = String, format = DateTime)]
     updated_at: Timestamp,
-    /// Why Weir paused it by itself: the destination answered 410 Gone.
+    /// Why Weir paused it by itself: the destination answered 410 Gone, or every attempt failed for days.
     paused_reason: Option<String>,
-    /// No send starts before this instant: the destination asked for it with `Retry-After`.
+    /// No send starts before this instant: the destination asked for it with `Retry-After` or `RateLimit`.
     #[schema(value_type = Option<String>, format = DateTime)]
     held_until: Option<Timestamp>,
     held_reason: Option<String>,
@@ -126,12 +126,14 @@ struct BreakerView {
     consecutive: u32,
     open_ms: u32,
     open_max_ms: u32,
+    /// Null: never.
+    pause_after_s: Option<u32>,
 }
 
 impl From<&BreakerPolicy> for BreakerView {
     fn from(policy: &BreakerPolicy) -> Self {
-        let &BreakerPolicy { failure_ratio, min_attempts, consecutive, open_ms, open_max_ms } = policy;
-        Self { failure_ratio, min_attempts, consecutive, open_ms, open_max_ms }
+        let &BreakerPolicy { failure_ratio, min_attempts, consecutive, open_ms, open_max_ms, pause_after_s } = policy;
+        Self { failure_ratio, min_attempts, consecutive, open_ms, open_max_ms, pause_after_s }
     }
 }
 

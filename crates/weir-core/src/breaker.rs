@@ -32,6 +32,8 @@ pub struct BreakerPolicy {
     pub open_ms: u32,
     /// Doubled after each failed probe up to this; in [`OPEN_MS`], and no less than [`Self::open_ms`].
     pub open_max_ms: u32,
+    /// A destination that has been open for so long, and failed every probe, is paused; in [`PAUSE_AFTER_S`]. `None`: never.
+    pub pause_after_s: Option<u32>,
 }
 
 /// The largest `min_attempts` and `consecutive`.
@@ -39,9 +41,19 @@ pub const MAX_COUNT: u32 = 100_000;
 /// What `open_ms` and `open_max_ms` may be: up to a day.
 pub const OPEN_MS: std::ops::RangeInclusive<u32> = 100..=86_400_000;
 
+/// What `pause_after_s` may be: up to a year.
+pub const PAUSE_AFTER_S: std::ops::RangeInclusive<u32> = 1..=31_536_000;
+
 impl Default for BreakerPolicy {
     fn default() -> Self {
-        Self { failure_ratio: 0.5, min_attempts: 20, consecutive: 10, open_ms: 30_000, open_max_ms: 1_800_000 }
+        Self {
+            failure_ratio: 0.5,
+            min_attempts: 20,
+            consecutive: 10,
+            open_ms: 30_000,
+            open_max_ms: 1_800_000,
+            pause_after_s: Some(432_000),
+        }
     }
 }
 
@@ -64,6 +76,8 @@ pub struct Breaker {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Open {
+    /// Since when nothing has succeeded.
+    since: Timestamp,
     /// How often in a row.
     times: u32,
     reason: String,
@@ -115,6 +129,12 @@ impl Breaker {
         self.open.as_ref().map(|open| open.next_probe_at)
     }
 
+    /// Whether it has been open for so long that the destination is to be paused.
+    pub fn gives_up(&self, policy: &BreakerPolicy, now: Timestamp) -> bool {
+        let longest = policy.pause_after_s.map(|secs| Duration::from_secs(secs.into()));
+        self.open.as_ref().zip(longest).is_some_and(|(open, longest)| now.since(open.since) >= longest)
+    }
+
     /// The part of its limit that the destination may use, above 0; 1 once the slow start is over.
     pub fn share(&self, now: Timestamp) -> f64 {
         let Some(closed_at) = self.closed_at else { return 1.0 };
@@ -141,8 +161,9 @@ impl Breaker {
     }
 
     fn opened(&self, times: u32, reason: String, policy: &BreakerPolicy, now: Timestamp) -> Self {
+        let since = self.open.as_ref().map_or(now, |open| open.since);
         let next_probe_at = now + policy.open_for(times);
-        Self { open: Some(Open { times, reason, next_probe_at }), closed_at: self.closed_at }
+        Self { open: Some(Open { since, times, reason, next_probe_at }), closed_at: self.closed_at }
     }
 }
 
@@ -165,12 +186,12 @@ pub struct Ending {
 }
 
 impl Ending {
-    /// `None`: it says neither. Who asks for patience with `Retry-After` is held for as long and is in good health; who is gone
+    /// `None`: it says neither. Who asks for patience is held for as long and is in good health; who is gone
     /// (410) is paused.
     fn failed(&self) -> Option<bool> {
         match (self.outcome, self.effect) {
             (AttemptOutcome::Delivered, _) => Some(false),
-            (AttemptOutcome::Unknown, _) | (_, Effect::HoldUntil(_) | Effect::Pause) => None,
+            (AttemptOutcome::Unknown, _) | (_, Effect::HoldUntil(..) | Effect::Pause) => None,
             (AttemptOutcome::Retryable | AttemptOutcome::Rejected, Effect::None) => Some(true),
         }
     }
@@ -247,6 +268,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::outcome::HoldReason;
 
     const NOW: Timestamp = Timestamp::from_secs(1_000_000);
 
@@ -327,6 +349,26 @@ mod tests {
     }
 
     #[test]
+    fn it_gives_up_when_every_probe_has_failed_for_days() {
+        let policy = BreakerPolicy { pause_after_s: Some(86_400), ..BreakerPolicy::default() };
+        let (mut breaker, mut window) = (Breaker::default(), Window::default());
+        for _ in 0..10 {
+            breaker = window.observe(&breaker, &policy, &failure(0.0)).unwrap_or(breaker);
+        }
+        let mut probes = 0;
+        let mut now = NOW;
+        while !breaker.gives_up(&policy, now) {
+            now = breaker.next_probe_at().unwrap();
+            breaker = window.observe(&breaker, &policy, &Ending { began: now, now, ..failure(0.0) }).unwrap();
+            probes += 1;
+        }
+        assert!(now.since(NOW) >= Duration::from_secs(86_400) && now.since(NOW) < Duration::from_secs(86_400 + 1_800));
+        assert_eq!(probes, 53, "a day costs the breaker's probes");
+        let policy = BreakerPolicy { pause_after_s: None, ..policy };
+        assert!(!breaker.gives_up(&policy, now + Duration::from_secs(1 << 30)));
+    }
+
+    #[test]
     fn a_probe_that_succeeds_closes_it_with_a_slow_start() {
         let mut endings = vec![failure(0.0); 10];
         endings.push(success(31.0));
@@ -353,7 +395,8 @@ mod tests {
 
     #[test]
     fn who_asks_for_patience_is_in_good_health() {
-        let held = Ending { effect: Effect::HoldUntil(NOW + Duration::from_secs(60)), ..failure(0.0) };
+        let held =
+            Ending { effect: Effect::HoldUntil(NOW + Duration::from_secs(60), HoldReason::RetryAfter), ..failure(0.0) };
         assert!(played(&[held; 100]).1.is_empty());
     }
 

@@ -17,6 +17,7 @@ pub mod limiter;
 pub mod outcome;
 pub mod pattern;
 pub mod plan;
+pub mod quota;
 pub mod retry;
 pub mod signing;
 pub mod time;

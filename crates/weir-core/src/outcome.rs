@@ -15,7 +15,12 @@ pub const MAX_HOLD: Duration = Duration::from_secs(3_600);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Met {
     /// An answer whose status and headers arrived, and whose body ended (or reached 16 KiB) in time.
-    Answer { status: u16, retry_after: Option<Duration> },
+    Answer {
+        status: u16,
+        retry_after: Option<Duration>,
+        /// For how long the sender has used up its quota (see [`crate::quota`]).
+        used_up_for: Option<Duration>,
+    },
     /// No usable answer: the kind and, in words, what happened.
     Failure(Failure),
 }
@@ -68,9 +73,16 @@ pub enum Verdict {
 pub enum Effect {
     None,
     /// No send starts before this instant.
-    HoldUntil(Timestamp),
+    HoldUntil(Timestamp, HoldReason),
     /// The endpoint is gone (410).
     Pause,
+}
+
+/// Why a destination is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HoldReason {
+    RetryAfter,
+    QuotaUsedUp,
 }
 
 /// What an attempt leads to.
@@ -94,19 +106,26 @@ pub fn judge(
         Next::RetryAt(at) => Verdict::Retry { at },
         Next::Exhausted => Verdict::Dead,
     };
+    let hold = hold_for(met).map(|(delay, reason)| (now + delay.min(MAX_HOLD), reason));
+    let effect = hold.map_or(Effect::None, |(until, reason)| Effect::HoldUntil(until, reason));
+    let not_before = hold.map(|(until, _)| until);
     let (outcome, verdict, effect) = match *met {
-        Met::Answer { status: 200..=299, .. } => (AttemptOutcome::Delivered, Verdict::Delivered, Effect::None),
-        Met::Answer { status: 429 | 503, retry_after: Some(delay) } => {
-            let until = now + delay.min(MAX_HOLD);
-            (AttemptOutcome::Retryable, retry(Some(until)), Effect::HoldUntil(until))
-        }
+        Met::Answer { status: 200..=299, .. } => (AttemptOutcome::Delivered, Verdict::Delivered, effect),
         Met::Answer { status: 408 | 425 | 429 | 500..=599, .. } | Met::Failure(_) => {
-            (AttemptOutcome::Retryable, retry(None), Effect::None)
+            (AttemptOutcome::Retryable, retry(not_before), effect)
         }
         Met::Answer { status: 410, .. } => (AttemptOutcome::Rejected, Verdict::Failed, Effect::Pause),
-        Met::Answer { .. } => (AttemptOutcome::Rejected, Verdict::Failed, Effect::None),
+        Met::Answer { .. } => (AttemptOutcome::Rejected, Verdict::Failed, effect),
     };
     Decision { outcome, verdict, effect }
+}
+
+/// For how long the destination asks to be left alone: the longer of what it says.
+fn hold_for(met: &Met) -> Option<(Duration, HoldReason)> {
+    let Met::Answer { status, retry_after, used_up_for } = *met else { return None };
+    let asked = retry_after.filter(|_| matches!(status, 429 | 503)).map(|delay| (delay, HoldReason::RetryAfter));
+    let used_up = used_up_for.map(|delay| (delay, HoldReason::QuotaUsedUp));
+    [used_up, asked].into_iter().flatten().max_by_key(|(delay, _)| *delay)
 }
 
 /// Reads a `Retry-After` value: seconds, or an HTTP date compared with the wall clock. Source: RFC 9110, section 10.2.3.
@@ -132,7 +151,7 @@ mod tests {
     }
 
     fn answer(status: u16) -> Met {
-        Met::Answer { status, retry_after: None }
+        Met::Answer { status, retry_after: None, used_up_for: None }
     }
 
     #[test]
@@ -162,23 +181,40 @@ mod tests {
 
     #[test]
     fn retry_after_on_429_and_503_holds_the_destination_for_an_hour_at_most() {
-        let asked = |status, secs| judged(Met::Answer { status, retry_after: Some(Duration::from_secs(secs)) });
+        let asked = |status, secs| {
+            judged(Met::Answer { status, retry_after: Some(Duration::from_secs(secs)), used_up_for: None })
+        };
         let in_a_minute = NOW + Duration::from_secs(60);
         for status in [429, 503] {
-            assert_eq!(asked(status, 60).effect, Effect::HoldUntil(in_a_minute));
+            assert_eq!(asked(status, 60).effect, Effect::HoldUntil(in_a_minute, HoldReason::RetryAfter));
             assert_eq!(asked(status, 60).verdict, Verdict::Retry { at: in_a_minute });
-            assert_eq!(asked(status, 1_000_000).effect, Effect::HoldUntil(NOW + MAX_HOLD));
+            assert_eq!(asked(status, 1_000_000).effect, Effect::HoldUntil(NOW + MAX_HOLD, HoldReason::RetryAfter));
         }
         assert_eq!(asked(500, 60).effect, Effect::None);
     }
 
     #[test]
+    fn a_quota_that_is_used_up_holds_the_destination_whatever_the_status() {
+        let minute = Duration::from_secs(60);
+        let used_up = |status, retry_after| judged(Met::Answer { status, retry_after, used_up_for: Some(minute) });
+        let held = Effect::HoldUntil(NOW + minute, HoldReason::QuotaUsedUp);
+        assert_eq!((used_up(200, None).verdict, used_up(200, None).effect), (Verdict::Delivered, held));
+        assert_eq!(
+            (used_up(500, None).verdict, used_up(500, None).effect),
+            (Verdict::Retry { at: NOW + minute }, held)
+        );
+        assert_eq!(used_up(410, None).effect, Effect::Pause);
+        assert_eq!(used_up(429, Some(minute / 2)).effect, held);
+        assert_eq!(used_up(429, Some(minute * 2)).effect, Effect::HoldUntil(NOW + minute * 2, HoldReason::RetryAfter));
+    }
+
+    #[test]
     fn an_exhausted_delivery_is_dead_and_a_hold_still_holds() {
         let policy = RetryPolicy { max_attempts: 1, ..RetryPolicy::default() };
-        let met = Met::Answer { status: 429, retry_after: Some(Duration::from_secs(1)) };
+        let met = Met::Answer { status: 429, retry_after: Some(Duration::from_secs(1)), used_up_for: None };
         let decision = judge(&met, &policy, 1, NOW, NOW, 0.5);
         assert_eq!(decision.verdict, Verdict::Dead);
-        assert_eq!(decision.effect, Effect::HoldUntil(NOW + Duration::from_secs(1)));
+        assert_eq!(decision.effect, Effect::HoldUntil(NOW + Duration::from_secs(1), HoldReason::RetryAfter));
     }
 
     #[test]

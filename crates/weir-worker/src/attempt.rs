@@ -14,7 +14,7 @@ use weir_core::{
     claim::{Claim, ClaimedDelivery},
     delivery::Attempt,
     event::EventBody,
-    outcome::{self, Effect, Failure, Met},
+    outcome::{self, Effect, Failure, HoldReason, Met},
 };
 use weir_queue::{Permit, PermitId, SharedQueue, SlotAnswer};
 use weir_store::AttemptResult;
@@ -199,7 +199,12 @@ impl Attempter {
         self.meters.observe(decision.outcome, kind, event_created_at, sent.sent_at, now);
         let reason = match decision.effect {
             Effect::None => String::new(),
-            Effect::HoldUntil(_) => format!("the destination answered {} with Retry-After", status_code.unwrap_or(0)),
+            Effect::HoldUntil(_, HoldReason::RetryAfter) => {
+                format!("the destination answered {} with Retry-After", status_code.unwrap_or(0))
+            }
+            Effect::HoldUntil(_, HoldReason::QuotaUsedUp) => {
+                "the destination said that its rate limit is used up".to_owned()
+            }
             Effect::Pause => "the destination answered 410 Gone".to_owned(),
         };
         let attempt = Attempt {

@@ -22,16 +22,26 @@ pub(crate) struct Breakers {
     tidied_at: Timestamp,
 }
 
+/// A breaker that changes.
+pub(crate) struct Changed {
+    pub(crate) change: BreakerChange,
+    /// Its destination has failed for so long that it is to be paused.
+    pub(crate) gives_up: bool,
+}
+
 impl Breakers {
     /// Counts an attempt. Answers how its destination's breaker changes by it, if it does.
-    pub(crate) fn observe(&mut self, ended: &Finished) -> Option<BreakerChange> {
+    pub(crate) fn observe(&mut self, ended: &Finished) -> Option<Changed> {
         let destination = &ended.destination;
         let policy = destination.settings.breaker.as_ref()?;
         let (outcome, now) = (ended.result.attempt.outcome, ended.result.now);
         let ending = Ending { outcome, effect: ended.effect, began: ended.began, now };
         let window = self.windows.entry(destination.id).or_default();
         let changed = window.observe(&destination.breaker, policy, &ending)?;
-        Some(BreakerChange { id: destination.id, expected: destination.breaker.clone(), changed, now })
+        Some(Changed {
+            gives_up: changed.gives_up(policy, now),
+            change: BreakerChange { id: destination.id, expected: destination.breaker.clone(), changed, now },
+        })
     }
 
     pub(crate) fn tidy(&mut self, now: Timestamp) {

@@ -4,12 +4,12 @@
 //! batches commit, the next gathers. What is finished is kept and recorded when a failed store is back; nothing
 //! that was sent is forgotten while the process lives.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use metrics::counter;
 use tokio::sync::mpsc;
 use weir_core::{
-    Clock, Timestamp,
+    Clock, DestinationId, Timestamp,
     breaker::BreakerState,
     outcome::{Effect, Verdict},
 };
@@ -18,7 +18,7 @@ use weir_store::{BreakerChange, Settlement, SharedStore};
 
 use crate::{
     attempt::{Finished, Unsent},
-    breakers::Breakers,
+    breakers::{Breakers, Changed},
 };
 
 /// Recorded in one commit.
@@ -135,8 +135,12 @@ impl Ledger {
             })
         };
         self.restrain(finished()).await;
-        for change in finished().filter_map(|ended| breakers.observe(ended)) {
+        for Changed { change, gives_up } in finished().filter_map(|ended| breakers.observe(ended)) {
+            let id = change.id;
             self.change_breaker(change).await;
+            if gives_up {
+                self.pause(id, "every attempt has failed for days").await;
+            }
         }
         breakers.tidy(self.clock.now());
         let ids: Vec<_> = finished().map(|ended| ended.permit).collect();
@@ -188,6 +192,15 @@ impl Ledger {
         }
     }
 
+    async fn pause(&self, id: DestinationId, reason: &str) {
+        let now = self.clock.now();
+        persist("pause a destination", || self.store.pause_destination(id, reason, now)).await;
+        tracing::warn!(destination = %id, reason, "paused a destination");
+        if let Err(error) = self.queue.edited(&[Edit { destination_id: id, suspended: true }]).await {
+            tracing::warn!(destination = %id, %error, "could not withdraw the destination's permits");
+        }
+    }
+
     /// Opens or closes a breaker, before the destination has its room back. What the store does not take now is found out again by
     /// the attempts that follow.
     async fn change_breaker(&self, change: BreakerChange) {
@@ -207,26 +220,27 @@ impl Ledger {
     }
 
     /// Holds and pauses at once, before anything is recorded: the next send must not slip through.
-    async fn restrain(&self, finished: impl Iterator<Item = &Finished>) {
+    async fn restrain<'f>(&self, finished: impl Iterator<Item = &'f Finished>) {
+        // Answers that came together ask for about the same.
+        let mut holds: HashMap<DestinationId, (Timestamp, &str)> = HashMap::new();
         for ended in finished {
             let id = ended.result.claim.destination_id;
             match ended.effect {
                 Effect::None => {}
-                Effect::HoldUntil(until) => {
-                    if let Err(error) = self.queue.hold(id, until).await {
-                        tracing::warn!(destination = %id, %error, "could not hold the destination in the queue");
-                    }
-                    persist("hold a destination", || self.store.hold_destination(id, until, &ended.reason)).await;
-                }
-                Effect::Pause => {
-                    let now = self.clock.now();
-                    persist("pause a destination", || self.store.pause_destination(id, &ended.reason, now)).await;
-                    tracing::warn!(destination = %id, reason = ended.reason, "paused a destination");
-                    if let Err(error) = self.queue.edited(&[Edit { destination_id: id, suspended: true }]).await {
-                        tracing::warn!(destination = %id, %error, "could not withdraw the destination's permits");
+                Effect::HoldUntil(until, _) => {
+                    let hold = holds.entry(id).or_insert((until, &ended.reason));
+                    if hold.0 < until {
+                        *hold = (until, &ended.reason);
                     }
                 }
+                Effect::Pause => self.pause(id, &ended.reason).await,
             }
+        }
+        for (id, (until, reason)) in holds {
+            if let Err(error) = self.queue.hold(id, until).await {
+                tracing::warn!(destination = %id, %error, "could not hold the destination in the queue");
+            }
+            persist("hold a destination", || self.store.hold_destination(id, until, reason)).await;
         }
     }
 }

@@ -1,7 +1,5 @@
 //! A destination that fails is left alone, tried with one probe at a time, and served again as soon as it answers.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 #[path = "support/harness.rs"]
 mod support;
 
@@ -84,12 +82,31 @@ async fn another_url_closes_the_breaker(app: &App) {
     assert_eq!((&mended["breaker_state"], &mended["breaker_reason"]), (&json!("closed"), &Value::Null), "{mended}");
 }
 
+/// Days are seconds here.
+async fn what_fails_for_long_is_paused(app: &App) {
+    let settings = json!({
+        "url": "http://127.0.0.1:1/gone",
+        "event_types": ["hopeless"],
+        "retry": {"max_attempts": 100, "schedule_ms": [10]},
+        "breaker": {"consecutive": 3, "open_ms": 100, "open_max_ms": 100, "pause_after_s": 1},
+    });
+    let destination = app.destination(settings).await;
+    app.events("hopeless", 20).await;
+    eventually("it is paused", PATIENCE, async || shown(app, &destination).await["paused"] == true).await;
+    let paused = shown(app, &destination).await;
+    assert_eq!(paused["paused_reason"], "every attempt has failed for days", "{paused}");
+    app.patch(&destination, json!({"paused": false})).await;
+    let resumed = shown(app, &destination).await;
+    assert_eq!((&resumed["paused_reason"], &resumed["paused"]), (&Value::Null, &json!(false)), "{resumed}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn embedded() {
     let folder = tempfile::tempdir().unwrap();
     let app = App::start(folder.path()).await;
     a_dead_endpoint_costs_probes_and_is_served_once_it_lives(&app, 1).await;
     another_url_closes_the_breaker(&app).await;
+    what_fails_for_long_is_paused(&app).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -98,6 +115,7 @@ async fn scaled_out() {
     let api = fleet.launch("api").await;
     let _others = [fleet.launch("scheduler").await, fleet.launch("worker").await, fleet.launch("worker").await];
     a_dead_endpoint_costs_probes_and_is_served_once_it_lives(&api, 2).await;
+    what_fails_for_long_is_paused(&api).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

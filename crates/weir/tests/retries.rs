@@ -130,6 +130,27 @@ async fn retry_after_in_seconds_holds_the_whole_destination() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rate_limit_that_is_used_up_holds_the_whole_destination() {
+    let folder = tempfile::tempdir().unwrap();
+    let (app, receiver) = (App::start(folder.path()).await, Receiver::start().await);
+    let used_up = Answer::status(200).header("ratelimit", r#""default";r=0;t=2"#);
+    receiver.script("/counted", [used_up, Answer::status(200).header("ratelimit", r#""default";r=9;t=60"#)]);
+    let mut counted = settings(&receiver, "/counted");
+    counted["max_in_flight"] = json!(1);
+    let id = app.destination(counted).await;
+    app.events("counted", 10).await;
+    eventually("the hold is shown", Duration::from_secs(5), async || {
+        let shown = app.get(&format!("/v1/destinations/{id}")).await;
+        shown["held_reason"].as_str().is_some_and(|reason| reason.contains("rate limit"))
+    })
+    .await;
+    let arrivals = receiver.wait_for("/counted", 10, Duration::from_secs(15)).await;
+    let held = arrivals[1].at - arrivals[0].at;
+    assert!(held >= Duration::from_millis(1_990), "the next send came after {held:?}");
+    app.drained(&id, Duration::from_secs(5)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn retry_after_as_a_date_holds_too_and_is_shown() {
     let folder = tempfile::tempdir().unwrap();
     let (app, receiver) = (App::start(folder.path()).await, Receiver::start().await);

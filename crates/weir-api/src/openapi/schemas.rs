@@ -143,6 +143,9 @@ struct BreakerRequest {
     /// Each failed probe doubles the time up to this.
     #[schema(minimum = 100, maximum = 86_400_000, default = 1_800_000)]
     open_max_ms: Option<u32>,
+    /// A destination whose every probe has failed for so long is paused; `null`: never.
+    #[schema(minimum = 1, maximum = 31_536_000, default = 432_000)]
+    pause_after_s: Option<u32>,
 }
 
 /// How often, how long and how far apart a delivery is tried.

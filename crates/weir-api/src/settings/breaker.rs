@@ -1,7 +1,7 @@
 //! When a destination is left alone because it fails.
 
 use serde_json::Value;
-use weir_core::breaker::{BreakerPolicy, MAX_COUNT, OPEN_MS};
+use weir_core::breaker::{BreakerPolicy, MAX_COUNT, OPEN_MS, PAUSE_AFTER_S};
 
 use crate::fields::{self, Object};
 
@@ -25,6 +25,12 @@ pub(super) fn breaker(body: &mut Object<'_>) -> Option<BreakerPolicy> {
     {
         object.refuse("open_max_ms", format!("must not be below `open_ms`, which is {open}"));
     }
+    let pause_after_s = if object.has("pause_after_s") && !object.names("pause_after_s") {
+        object.take("pause_after_s");
+        None
+    } else {
+        object.integer("pause_after_s", PAUSE_AFTER_S).or(default.pause_after_s)
+    };
     object.close(&[]);
     // One of the two alone moves the other's default out of its way.
     Some(BreakerPolicy {
@@ -33,6 +39,7 @@ pub(super) fn breaker(body: &mut Object<'_>) -> Option<BreakerPolicy> {
         consecutive,
         open_ms: open_ms.unwrap_or(default.open_ms.min(open_max_ms.unwrap_or(default.open_max_ms))),
         open_max_ms: open_max_ms.unwrap_or(default.open_max_ms.max(open_ms.unwrap_or(default.open_ms))),
+        pause_after_s,
     })
 }
 

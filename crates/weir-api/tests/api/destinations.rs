@@ -25,7 +25,8 @@ async fn a_destination_needs_only_a_url_and_shows_its_defaults() {
         "timeout_ms": 15000, "retry": {"max_attempts": 16, "max_age_s": 259200, "base_ms": 10000, "cap_ms": 3600000},
         "headers": {}, "signature": {"style": "standard"}, "secret": made["secret"], "paused": false, "created_at": "2026-11-21T07:30:00.000Z",
         "updated_at": "2026-11-21T07:30:00.000Z", "paused_reason": null, "held_until": null, "held_reason": null,
-        "breaker": {"failure_ratio": 0.5, "min_attempts": 20, "consecutive": 10, "open_ms": 30000, "open_max_ms": 1_800_000},
+        "breaker": {"failure_ratio": 0.5, "min_attempts": 20, "consecutive": 10, "open_ms": 30000, "open_max_ms": 1_800_000,
+            "pause_after_s": 432_000},
         "breaker_state": "closed", "breaker_reason": null, "next_probe_at": null,
     });
     assert_eq!(made, expected);
@@ -41,6 +42,8 @@ async fn a_breaker_is_edited_member_by_member_and_null_turns_it_off() {
     let path = format!("/v1/destinations/{}", made["id"].as_str().unwrap());
     let edited = server.patch(&path, &json!({"breaker": {"consecutive": 3}})).await.expect(StatusCode::OK);
     assert_eq!((&edited["breaker"]["consecutive"], &edited["breaker"]["open_ms"]), (&json!(3), &json!(3_600_000)));
+    let patient = server.patch(&path, &json!({"breaker": {"pause_after_s": null}})).await.expect(StatusCode::OK);
+    assert_eq!((&patient["breaker"]["pause_after_s"], &patient["breaker"]["consecutive"]), (&json!(null), &json!(3)));
     let off = server.patch(&path, &json!({"breaker": null})).await.expect(StatusCode::OK);
     assert_eq!(off["breaker"], json!(null));
     let renamed = server.patch(&path, &json!({"name": "b"})).await.expect(StatusCode::OK);

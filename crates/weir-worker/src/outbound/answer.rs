@@ -7,9 +7,13 @@ use std::{
     time::Duration,
 };
 
-use http::{Response, header::RETRY_AFTER};
+use http::Response;
 use hyper::body::{Body as _, Bytes, Frame, Incoming};
-use weir_core::{Clock, outcome};
+use weir_core::{
+    Clock,
+    outcome::{self, Met},
+    quota,
+};
 
 use super::{MAX_ANSWER_BODY, connection::Driver};
 
@@ -18,6 +22,7 @@ use super::{MAX_ANSWER_BODY, connection::Driver};
 pub(super) struct Answer {
     status: Option<u16>,
     retry_after: Option<Duration>,
+    used_up_for: Option<Duration>,
     body: Vec<u8>,
     whole: bool,
 }
@@ -36,8 +41,9 @@ impl Answer {
         })
         .await?;
         self.status = Some(response.status().as_u16());
-        let asked = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
-        self.retry_after = asked.and_then(|value| outcome::retry_after(value, clock.wall()));
+        let header = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok());
+        self.retry_after = header("retry-after").and_then(|value| outcome::retry_after(value, clock.wall()));
+        self.used_up_for = quota::used_up_for(header, clock.wall());
         let mut body = response.into_body();
         while !body.is_end_stream() {
             let Some(frame) = poll_fn(|cx| poll_frame(&mut body, driver, cx)).await.transpose()? else {
@@ -59,13 +65,10 @@ impl Answer {
         self.whole
     }
 
-    /// 0 before the head has arrived.
-    pub(super) fn status(&self) -> u16 {
-        self.status.unwrap_or_default()
-    }
-
-    pub(super) fn retry_after(&self) -> Option<Duration> {
-        self.retry_after
+    /// The status is 0 before the head has arrived.
+    pub(super) fn met(&self) -> Met {
+        let &Self { status, retry_after, used_up_for, .. } = self;
+        Met::Answer { status: status.unwrap_or_default(), retry_after, used_up_for }
     }
 
     /// What to say when time is up.

@@ -152,7 +152,7 @@ impl Connection {
 
 fn sent(answer: Answer, end: Result<(), (Failure, String)>, sent_at: Timestamp, ended_at: Timestamp) -> Sent {
     let (met, error) = match end {
-        Ok(()) => (Met::Answer { status: answer.status(), retry_after: answer.retry_after() }, None),
+        Ok(()) => (answer.met(), None),
         Err((failure, error)) => (Met::Failure(failure), Some(error)),
     };
     Sent { sent_at: Some(sent_at), ended_at, met, response_body: answer.into_text(), error }

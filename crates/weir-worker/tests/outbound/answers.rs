@@ -57,7 +57,11 @@ async fn retry_after_is_read_as_seconds_or_against_the_wall_clock() {
         ("\u{fc}ber", None),
     ] {
         let sent = answered(&format!("HTTP/1.1 503 X\r\nretry-after: {value}\r\ncontent-length: 0\r\n\r\n")).await;
-        assert_eq!(sent.met, Met::Answer { status: 503, retry_after: seconds.map(Duration::from_secs) }, "{value}");
+        assert_eq!(
+            sent.met,
+            Met::Answer { status: 503, retry_after: seconds.map(Duration::from_secs), used_up_for: None },
+            "{value}"
+        );
     }
 }
 
