@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod ahead;
+mod outage;
 mod store;
 mod unanswered;
 
@@ -80,7 +81,11 @@ impl World {
     }
 
     async fn permit(&self) -> Permit {
-        let mut permits = timeout(LONG, self.queue.take(1)).await.expect("a permit is published").unwrap();
+        self.permit_within(LONG).await
+    }
+
+    async fn permit_within(&self, most: Duration) -> Permit {
+        let mut permits = timeout(most, self.queue.take(1)).await.expect("a permit is published").unwrap();
         permits.remove(0)
     }
 

@@ -46,6 +46,7 @@ struct Record {
     destinations: HashMap<DestinationId, Arc<Destination>>,
     history: HashMap<DestinationId, SendHistory>,
     rows: Vec<Row>,
+    posted: u128,
     released: u64,
 }
 
@@ -72,8 +73,8 @@ impl TestStore {
     /// Commits a delivery. Nobody is woken.
     pub(crate) fn post(&self, to: DestinationId, due: Timestamp) {
         let mut record = self.record();
-        let number = record.rows.len() as u8;
-        let id = DeliveryId::from_bytes([number; 16]);
+        record.posted += 1;
+        let id = DeliveryId::from_bytes(record.posted.to_be_bytes());
         record.rows.push(Row { id, destination_id: to, due, attempts: 0, epoch: 0, claimed_until: None });
     }
 
@@ -82,7 +83,19 @@ impl TestStore {
         *self.next_claim_takes.lock().unwrap() = by;
     }
 
-    /// Deliveries that are claimed now. None is ever settled here.
+    /// The delivery of this claim waits again, until `due`.
+    pub(crate) fn put_back(&self, claim: Claim, due: Timestamp) {
+        let mut record = self.record();
+        let row = record.rows.iter_mut().find(|row| row.id == claim.delivery_id).unwrap();
+        (row.claimed_until, row.due) = (None, due);
+    }
+
+    /// The delivery of this claim has ended.
+    pub(crate) fn end(&self, claim: Claim) {
+        self.record().rows.retain(|row| row.id != claim.delivery_id);
+    }
+
+    /// Deliveries that are claimed now.
     pub(crate) fn claimed(&self) -> usize {
         self.record().rows.iter().filter(|row| row.claimed_until.is_some()).count()
     }
@@ -217,8 +230,12 @@ impl Destinations for TestStore {
         unasked()
     }
 
-    async fn change_breaker(&self, _: BreakerChange) -> StoreResult<bool> {
-        unasked()
+    async fn change_breaker(&self, change: BreakerChange) -> StoreResult<bool> {
+        let mut record = self.record();
+        let changed = record.destinations.get(&change.id).and_then(|current| change.applied_to(current));
+        let is_changed = changed.is_some();
+        record.destinations.extend(changed.map(|changed| (change.id, Arc::new(changed))));
+        Ok(is_changed)
     }
 
     async fn delete_destination(&self, _: DestinationId, _: Timestamp) -> StoreResult<bool> {

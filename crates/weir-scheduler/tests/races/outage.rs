@@ -1,0 +1,121 @@
+//! An endpoint that is away for six hours: what its breaker spares it, and how its backlog is drained.
+//!
+//! The test is the worker: it sends when a permit says so, counts for the breaker, and settles in the recorder's order.
+
+use std::{collections::HashMap, time::Duration};
+
+use weir_core::{
+    Clock as _, DeliveryId, Period, Timestamp,
+    breaker::{BreakerState, Ending, SLOW_START, Window},
+    delivery::AttemptOutcome,
+    outcome::Effect,
+    retry::{Next, RetryPolicy},
+};
+use weir_queue::{Edit, Permit, Permits as _, Schedule as _, Wake};
+use weir_store::{BreakerChange, Destinations as _, SendHistory};
+
+use crate::{
+    START, World,
+    store::{destination, limits},
+};
+
+const AWAY: Duration = Duration::from_secs(6 * 3_600);
+const EVERY: Duration = Duration::from_secs(20);
+const EVENTS: u32 = (AWAY.as_secs() / EVERY.as_secs()) as u32;
+const PER_SECOND: u32 = 2;
+
+/// What the endpoint saw.
+#[derive(Default)]
+struct Endpoint {
+    sends: Vec<Timestamp>,
+    attempts: HashMap<DeliveryId, u32>,
+    delivered: u32,
+    window: Window,
+}
+
+impl World {
+    /// Sends what the permit allows, to an endpoint that answers from `back_at` on.
+    async fn send(&self, permit: Permit, back_at: Timestamp, endpoint: &mut Endpoint) {
+        let slot = match permit.slot {
+            Some(slot) => slot.start,
+            None => self.start_of(&permit).await,
+        };
+        tokio::time::sleep(slot.since(self.clock.now())).await;
+        let (id, now) = (destination(1), self.clock.now());
+        let claim = permit.delivery.claim;
+        let known = self.store.destinations(&[id]).await.unwrap().remove(0).unwrap();
+        if !self.queue.start(permit.id) {
+            self.store.put_back(claim, now);
+            self.queue.hand_back(&[permit.id]).await.unwrap();
+            self.queue.wake(&[Wake { destination_id: id, due: now }]).await.unwrap();
+            return;
+        }
+        endpoint.sends.push(now);
+        *endpoint.attempts.entry(claim.delivery_id).or_default() += 1;
+        let outcome = if now < back_at { AttemptOutcome::Retryable } else { AttemptOutcome::Delivered };
+        let ending = Ending { outcome, effect: Effect::None, began: now, now };
+        let policy = known.settings.breaker.unwrap();
+        if let Some(changed) = endpoint.window.observe(&known.breaker, &policy, &ending) {
+            let suspended = changed.state(now) == BreakerState::Open;
+            let change = BreakerChange { id, expected: known.breaker.clone(), changed, now };
+            assert!(self.store.change_breaker(change).await.unwrap());
+            self.queue.edited(&[Edit { destination_id: id, suspended }]).await.unwrap();
+        }
+        self.queue.settle(&[permit.id]).await.unwrap();
+        if outcome == AttemptOutcome::Delivered {
+            endpoint.delivered += 1;
+            self.store.end(claim);
+            return;
+        }
+        let attempt = endpoint.attempts[&claim.delivery_id];
+        match RetryPolicy::default().next(attempt, now, now, 1.0, None) {
+            Next::RetryAt(due) => {
+                self.store.put_back(claim, due);
+                self.queue.wake(&[Wake { destination_id: id, due }]).await.unwrap();
+            }
+            Next::Exhausted => panic!("no delivery should use up its attempts"),
+        }
+    }
+
+    /// Commits an event now and then, and wakes.
+    fn start_producer(&mut self) {
+        let (store, queue, clock) = (self.store.clone(), self.queue.clone(), self.clock.clone());
+        self.running.spawn(async move {
+            for _ in 0..EVENTS {
+                let due = clock.now();
+                store.post(destination(1), due);
+                queue.wake(&[Wake { destination_id: destination(1), due }]).await.unwrap();
+                tokio::time::sleep(EVERY).await;
+            }
+        });
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn six_hours_away_cost_the_breakers_probes_and_are_drained_at_the_cap() {
+    let mut world = World::new(limits(PER_SECOND, Period::Second), SendHistory::default());
+    world.start_scheduler();
+    world.start_sweeper();
+    world.start_producer();
+    let back_at = START + AWAY;
+    let mut endpoint = Endpoint::default();
+    while endpoint.delivered < EVENTS {
+        let permit = world.permit_within(AWAY).await;
+        world.send(permit, back_at, &mut endpoint).await;
+    }
+    let away = endpoint.sends.partition_point(|at| *at < back_at);
+    // Ten open it; the probes then come after 0.5, 1, 2, 4, 8 and 16 minutes, and every half an hour.
+    assert!((15..=30).contains(&away), "{away} requests in six hours");
+    assert!(endpoint.attempts.values().all(|attempts| *attempts <= 15), "attempts are not used up");
+
+    let after = &endpoint.sends[away..];
+    for (first, next) in after.iter().zip(&after[PER_SECOND as usize..]) {
+        assert!(next.since(*first) >= Duration::from_secs(1), "more than {PER_SECOND} within {:?}", next.since(*first));
+    }
+    // The probes' own deliveries are tried again later, each at its time.
+    let backlog = EVENTS as usize - away - 2 * SLOW_START.as_secs() as usize;
+    let drained: Vec<_> = after.iter().filter(|at| at.since(after[0]) > SLOW_START).take(backlog).collect();
+    let span = drained[drained.len() - 1].since(*drained[0]).as_secs_f64();
+    let utilisation = (drained.len() - 1) as f64 / span / f64::from(PER_SECOND);
+    assert!(utilisation >= 0.985, "the backlog was drained at {utilisation} of the cap");
+}
