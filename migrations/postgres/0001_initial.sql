@@ -47,7 +47,9 @@ CREATE TABLE events (
     tenant          text    NOT NULL,
     event_type      text    NOT NULL,
     idempotency_key text,
-    body            bytea   NOT NULL
+    body            bytea   NOT NULL,
+    deliver_at      bigint, -- as the producer named it
+    expires_at      bigint
 ) PARTITION BY RANGE (id);
 -- No index by tenant or type: each would cost every ingest as much as the event itself. Lists filtered by them walk the ids
 -- backwards; `from` and `to` bound the walk.
@@ -62,7 +64,7 @@ CREATE TABLE idempotency_keys (
 );
 
 -- The hot table: narrow, not partitioned. States are small integers, because they are compared in every index predicate:
---   0 pending, 1 delivering, 2 retrying, 3 delivered, 4 failed, 5 dead, 6 cancelled.
+--   0 pending, 1 delivering, 2 retrying, 3 delivered, 4 failed, 5 dead, 6 cancelled, 7 superseded, 8 expired.
 -- Every step of a delivery changes its state and with it the partial index it is in, so no update is heap-only, and each
 -- index that holds a row whatever its state costs every step an entry: there are two of those. The deliveries of an event
 -- need none, because their ids begin with the time in the event's id and so stand next to each other; that there is one
@@ -79,7 +81,10 @@ CREATE TABLE deliveries (
     created_at       bigint   NOT NULL, -- of the event
     updated_at       bigint   NOT NULL,
     attempts         integer  NOT NULL DEFAULT 0 CHECK (attempts >= 0),
-    state            smallint NOT NULL DEFAULT 0 CHECK (state BETWEEN 0 AND 6),
+    state            smallint NOT NULL DEFAULT 0 CHECK (state BETWEEN 0 AND 8),
+    -- Of the event, where there is one: NULLs take no room and are in no index.
+    deliver_at       bigint, -- when it lay ahead
+    expires_at       bigint,
     CHECK ((state = 1) = (claim_expires_at IS NOT NULL))
 ) WITH (
     -- Room for the next version of a row on its own page. Dead versions are many and short-lived: a vacuum after each
@@ -96,22 +101,25 @@ CREATE INDEX deliveries_due ON deliveries (destination_id, next_attempt_at, id) 
 -- Live claims: as many entries as sends are in flight, so it stays in memory and costs little.
 CREATE INDEX deliveries_claimed ON deliveries (destination_id, claim_expires_at) WHERE state = 1;
 CREATE INDEX deliveries_of_destination ON deliveries (destination_id, id);
--- What ended badly: rare, and what people look for.
-CREATE INDEX deliveries_ended ON deliveries (state, id) WHERE state IN (4, 5, 6);
-CREATE INDEX deliveries_ended_of_destination ON deliveries (destination_id, state, id) WHERE state IN (4, 5, 6);
+-- What ended without being delivered: rare, and what people look for.
+CREATE INDEX deliveries_ended ON deliveries (state, id) WHERE state IN (4, 5, 6, 7, 8);
+CREATE INDEX deliveries_ended_of_destination ON deliveries (destination_id, state, id) WHERE state IN (4, 5, 6, 7, 8);
+-- What waits and will not do so for ever.
+CREATE INDEX deliveries_expiring ON deliveries (expires_at) WHERE expires_at IS NOT NULL AND state IN (0, 2);
 
 -- Stores events, their keys, and their deliveries, unless what the caller decided by has changed: a destination of one of the
 -- tenants has a version above the one seen, or one of the keys is known. Answers whether it stored them. The locks are taken
 -- first, so that each statement after them sees what was committed before they were given.
 --
--- Deliveries are due at once: they begin with the time of their event as their due time. One that is to be sent at once is
--- stored as claimed, until the instant given.
+-- Deliveries are due at once, with the time of their event as their due time, unless they are delayed. One that is to be sent
+-- at once is stored as claimed, until the instant given. Of what most events go without, the array is NULL when it is so for all
+-- of them; unnest fills it up.
 CREATE FUNCTION store_events(
     lock_space integer, locks integer[], tenants text[], versions bigint[],
     event_ids uuid[], event_tenants text[], event_types text[], event_times bigint[], event_keys text[],
-    data_offsets integer[], bodies bytea[], delivery_counts integer[],
+    data_offsets integer[], bodies bytea[], event_starts bigint[], event_ends bigint[], delivery_counts integer[],
     delivery_ids uuid[], delivery_events uuid[], delivery_destinations uuid[], delivery_times bigint[],
-    claimed_until bigint[]
+    claimed_until bigint[], delayed_until bigint[], delivery_ends bigint[]
 ) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     tenant_lock integer;
@@ -132,14 +140,18 @@ BEGIN
     ) THEN
         RETURN false;
     END IF;
-    INSERT INTO events (id, tenant, event_type, created_at, idempotency_key, data_offset, body)
-    SELECT * FROM unnest(event_ids, event_tenants, event_types, event_times, event_keys, data_offsets, bodies);
+    INSERT INTO events (id, tenant, event_type, created_at, idempotency_key, data_offset, body,
+        deliver_at, expires_at)
+    SELECT * FROM unnest(event_ids, event_tenants, event_types, event_times, event_keys, data_offsets, bodies,
+        event_starts, event_ends);
     INSERT INTO deliveries (id, event_id, destination_id, next_attempt_at, created_at, updated_at,
-        state, claim_epoch, claim_expires_at)
-    SELECT r.id, r.event_id, r.destination_id, r.created_at, r.created_at, r.created_at,
-        (r.claimed_until IS NOT NULL)::integer, (r.claimed_until IS NOT NULL)::integer, r.claimed_until
-    FROM unnest(delivery_ids, delivery_events, delivery_destinations, delivery_times, claimed_until)
-        AS r (id, event_id, destination_id, created_at, claimed_until);
+        state, claim_epoch, claim_expires_at, deliver_at, expires_at)
+    SELECT r.id, r.event_id, r.destination_id, coalesce(r.deliver_at, r.created_at), r.created_at, r.created_at,
+        (r.claimed_until IS NOT NULL)::integer, (r.claimed_until IS NOT NULL)::integer, r.claimed_until,
+        r.deliver_at, r.expires_at
+    FROM unnest(delivery_ids, delivery_events, delivery_destinations, delivery_times, claimed_until, delayed_until,
+            delivery_ends)
+        AS r (id, event_id, destination_id, created_at, claimed_until, deliver_at, expires_at);
     IF keyed THEN
         INSERT INTO idempotency_keys (event_id, tenant, idempotency_key, deliveries)
         SELECT * FROM unnest(event_ids, event_tenants, event_keys, delivery_counts) AS r (id, tenant, idempotency_key, deliveries)

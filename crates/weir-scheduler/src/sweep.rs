@@ -1,7 +1,7 @@
 //! The sweep: the store is the outbox, and whatever it holds that no job looks after gets one.
 //!
 //! It mends a crash between the store's commit and the wake, a queue that came back empty, and claims whose holder died. At
-//! start it is how jobs come into being.
+//! start it is how jobs come into being. What expires while nobody may claim it, expires here.
 
 use std::{sync::Arc, time::Duration};
 
@@ -59,7 +59,14 @@ impl Sweeper {
         if recovers {
             self.recover_expired(now).await?;
         }
+        self.expire(now).await?;
         self.wake_due(now).await
+    }
+
+    /// Before anything is woken: a destination with nothing else to send need not run for this.
+    async fn expire(&self, now: Timestamp) -> Result<(), StoreError> {
+        while self.store.expire_deliveries(now, PAGE).await? == u64::from(PAGE) {}
+        Ok(())
     }
 
     async fn recover_expired(&self, now: Timestamp) -> Result<(), StoreError> {

@@ -69,6 +69,10 @@ impl Outbox for PostgresStore {
         self.edit(Recovery { now, all, limit }).await
     }
 
+    async fn expire_deliveries(&self, now: Timestamp, limit: u32) -> StoreResult<u64> {
+        self.edit(Expiry { now, limit }).await
+    }
+
     async fn send_history(&self, ids: &[DestinationId]) -> StoreResult<Vec<SendHistory>> {
         let query = sqlx::query(SEND_HISTORY).bind(column(ids, |id| uuid(id.as_bytes())));
         let found: HashMap<_, _> = self.read(query, read_history).await?.into_iter().collect();
@@ -145,6 +149,14 @@ SELECT d.id, d.destination_id, d.claim_epoch, d.attempts, (
 FROM deliveries d WHERE d.state = 1 AND d.claim_expires_at <= $1 LIMIT $2
 FOR UPDATE OF d SKIP LOCKED";
 
+/// Without waiting for anyone: what another process has in hand is passed over.
+pub(crate) const EXPIRE: &str = "
+WITH expired AS MATERIALIZED (
+    SELECT id FROM deliveries WHERE expires_at IS NOT NULL AND state IN (0, 2) AND expires_at <= $1
+    ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED
+)
+UPDATE deliveries d SET state = 8, updated_at = $1 FROM expired WHERE d.id = expired.id";
+
 /// Claims that one caller gives back.
 pub(crate) struct Releasing {
     claims: Vec<Claim>,
@@ -208,6 +220,22 @@ impl Edit for Recovery {
             dead: count(DeliveryState::Dead),
             cancelled: count(DeliveryState::Cancelled),
         })
+    }
+}
+
+/// What `expire_deliveries` asks for.
+struct Expiry {
+    now: Timestamp,
+    limit: u32,
+}
+
+#[async_trait]
+impl Edit for Expiry {
+    type Answer = u64;
+
+    async fn run(&self, connection: &mut PgConnection) -> Result<u64, sqlx::Error> {
+        let expire = sqlx::query(EXPIRE).bind(self.now.as_nanos()).bind(i64::from(self.limit));
+        Ok(expire.execute(connection).await?.rows_affected())
     }
 }
 

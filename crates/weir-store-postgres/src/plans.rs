@@ -19,7 +19,7 @@ use crate::{
     history::{SENDS, Select, deliveries_page, event_deliveries, events_page},
     ingest::KNOWN_KEYS,
     open,
-    outbox::{ABANDONED, DUE_DESTINATIONS, RELEASE, SEND_HISTORY},
+    outbox::{ABANDONED, DUE_DESTINATIONS, EXPIRE, RELEASE, SEND_HISTORY},
     results::SETTLE,
 };
 
@@ -113,6 +113,7 @@ async fn hot_statements_use_their_indexes() {
         ("bodies", BODIES, &["events_20270115_pkey"]),
         ("settle", SETTLE, &[by_id]),
         ("cancel", CANCEL_SOME, &["using deliveries_due on deliveries", by_id]),
+        ("expire", EXPIRE, &["Index Scan using deliveries_expiring on deliveries", by_id]),
         ("release", RELEASE, &[by_id]),
         ("due destinations", DUE_DESTINATIONS, &["Index Only Scan using deliveries_due"]),
         ("send history", SEND_HISTORY, &["Only Scan Backward using attempts_20270115_destination_id_sent_at_idx"]),

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use async_trait::async_trait;
 use sqlx::sqlite::SqliteRow;
 use weir_core::{
-    AttemptId, DestinationId, Timestamp,
+    AttemptId, DeliveryId, DestinationId, Timestamp,
     claim::Claim,
     delivery::{Attempt, AttemptOutcome},
     outcome::Verdict,
@@ -17,11 +17,12 @@ use weir_store::{
 use crate::{
     SqliteStore,
     claims::WAITING,
+    edits::Edit,
     error::Result,
     group::{Operation, Recovery, Release},
     live::{FIRST, LiveClaim},
     rows::{delivery_id, destination_id, optional_time, time},
-    sql::{Batch, MAX_ROWS, Values, execute, fetch, padded},
+    sql::{Batch, MAX_ROWS, Values, execute, fetch, padded, query},
     writer::Transaction,
 };
 
@@ -71,6 +72,10 @@ impl Outbox for SqliteStore {
 
     async fn recover_claims(&self, now: Timestamp, all: bool, limit: u32) -> StoreResult<Recovered> {
         self.ask(Recovery { now, all, limit }, Operation::Recover).await
+    }
+
+    async fn expire_deliveries(&self, now: Timestamp, limit: u32) -> StoreResult<u64> {
+        self.ask((now, limit), |edit| Edit::operation(Edit::Expire(edit))).await
     }
 
     async fn send_history(&self, ids: &[DestinationId]) -> StoreResult<Vec<SendHistory>> {
@@ -123,6 +128,13 @@ const CANCEL_RELEASED: &str = "UPDATE deliveries SET state = 6, updated_at = ? W
 /// A claim given back that was made as its delivery was stored.
 const WAIT_RELEASED: &str = "UPDATE deliveries SET state = 0, updated_at = ? WHERE id = ? AND state = 1";
 
+/// What waits and whose time is over. What is claimed is among them.
+pub(crate) const EXPIRING: &str = "
+SELECT id FROM deliveries INDEXED BY deliveries_expiring
+WHERE expires_at IS NOT NULL AND state IN (0, 2) AND expires_at <= ? ORDER BY expires_at LIMIT +?";
+
+const EXPIRE: &str = "UPDATE deliveries SET state = 8, updated_at = ? WHERE id = ? AND state IN (0, 2)";
+
 /// A loose index scan: from one destination straight to the next, however long their backlogs are.
 pub(crate) const DUE_DESTINATIONS: &str = "
 WITH RECURSIVE waiting (id) AS (
@@ -172,6 +184,26 @@ impl Transaction<'_, '_> {
             operation.answer = Some(released);
         }
         Ok(())
+    }
+
+    /// What is under way ends by itself; should it wait again after, the next sweep finds it.
+    pub(crate) fn expire_deliveries(&mut self, now: Timestamp, limit: u32) -> Result<u64> {
+        let most = i64::from(limit) + self.claims.count_all() as i64;
+        let mut values = Values::default();
+        values.int(now.as_nanos()).int(most);
+        let mut ids = query(self.connection, EXPIRING, &values, |row| delivery_id(row, 0))?;
+        ids.retain(|&id| !self.claims.is_claimed(id));
+        ids.truncate(limit as usize);
+        for &id in &ids {
+            self.expire(id, now)?;
+        }
+        Ok(ids.len() as u64)
+    }
+
+    pub(crate) fn expire(&mut self, id: DeliveryId, now: Timestamp) -> Result<()> {
+        let mut values = Values::default();
+        values.int(now.as_nanos()).blob(id.as_bytes());
+        execute(self.connection, EXPIRE, &values).map(drop)
     }
 
     pub(crate) fn recover(&mut self, recovery: Recovery) -> Result<Recovered> {

@@ -9,7 +9,7 @@ use weir_core::{
     claim::ClaimedDelivery,
     delivery::{Attempt, AttemptOutcome},
     destination::Settings,
-    event::{Event, EventBody},
+    event::{Event, EventBody, Terms},
     outcome::Verdict,
     retry::RetryPolicy,
     signing::{Secret, Signing},
@@ -52,7 +52,15 @@ fn event(number: u64) -> NewEvent {
     let id = EventId::new(created_at, number.into());
     let event_type = "video.created".to_owned();
     let body = EventBody::freeze(id, &event_type, created_at, "{}");
-    let event = Event { id, tenant: "default".to_owned(), event_type, created_at, idempotency_key: None, body };
+    let event = Event {
+        id,
+        tenant: "default".to_owned(),
+        event_type,
+        created_at,
+        idempotency_key: None,
+        terms: Terms::default(),
+        body,
+    };
     NewEvent { event, destinations: Some(vec![TO]), random: number.into() }
 }
 

@@ -26,7 +26,7 @@ pub struct Ingested {
     pub deliveries: u32,
     /// Whether an event with the same tenant and idempotency key was there before; then nothing was stored.
     pub duplicate: bool,
-    /// The destinations to wake: those of its deliveries that wait. Empty for a duplicate.
+    /// The destinations to wake when the event is due: those of its deliveries that wait. Empty for a duplicate.
     pub wake: Vec<DestinationId>,
 }
 

@@ -41,6 +41,13 @@ pub struct NewDelivery<'e> {
     pub claimed_until: Option<Timestamp>,
 }
 
+impl NewDelivery<'_> {
+    /// Whether a run will soon ask for its body.
+    pub fn is_due_soon(&self) -> bool {
+        self.claimed_until.is_none() && self.event.delayed_until().is_none()
+    }
+}
+
 /// What a group comes to.
 #[derive(Debug, Default)]
 pub struct Intake<'e> {
@@ -117,7 +124,7 @@ impl<'e> Intake<'e> {
             let id = delivery_id(event, *random, index);
             // A paused destination holds what it gets: it is neither sent at once nor woken.
             let awake = directory.find(&event.tenant, destination_id).filter(|found| !found.settings.paused);
-            let claimed_until = awake.as_ref().and_then(|destination| {
+            let claimed_until = awake.as_ref().filter(|_| event.delayed_until().is_none()).and_then(|destination| {
                 boarding.board(destination, |expires_at| ClaimedDelivery {
                     claim: Claim { delivery_id: id, destination_id, epoch },
                     event_id: event.id,
