@@ -43,6 +43,7 @@ CREATE TABLE events (
     deliveries      INTEGER NOT NULL, -- how many it was fanned out to
     deliver_at      INTEGER, -- as the producer named it
     expires_at      INTEGER,
+    coalesce_key    TEXT,
     body            BLOB    NOT NULL
 ) STRICT;
 CREATE UNIQUE INDEX events_id ON events (id);
@@ -69,7 +70,9 @@ CREATE TABLE deliveries (
     updated_at       INTEGER NOT NULL,
     -- Of the event, where there is one: NULLs take a byte and are in no index.
     deliver_at       INTEGER, -- when it lay ahead
-    expires_at       INTEGER
+    expires_at       INTEGER,
+    coalesce_key     TEXT, -- the event's type, a space, and its key
+    replaced         INTEGER -- 1: while it was under way a newer one of its key came, so it does not wait again
 ) STRICT, WITHOUT ROWID;
 -- Only what waits, one destination after the other, the oldest due first. `state` makes it cover the counts.
 CREATE INDEX deliveries_due ON deliveries (destination_id, next_attempt_at, id, state) WHERE state IN (0, 2);
@@ -79,6 +82,10 @@ CREATE INDEX deliveries_ended ON deliveries (state, id) WHERE state IN (4, 5, 6,
 CREATE INDEX deliveries_ended_of_destination ON deliveries (destination_id, state, id) WHERE state IN (4, 5, 6, 7, 8);
 -- What waits and will not do so for ever.
 CREATE INDEX deliveries_expiring ON deliveries (expires_at) WHERE expires_at IS NOT NULL AND state IN (0, 2);
+
+-- What gives way to a newer one, or would if it were not under way.
+CREATE INDEX deliveries_coalescing ON deliveries (destination_id, coalesce_key)
+    WHERE coalesce_key IS NOT NULL AND state IN (0, 1, 2);
 
 -- The journal of claims that are out: one row for those that were made in one transaction, deleted when all have ended. For
 -- each delivery its id (16 bytes), when the claim expires (8) and the attempts counted before it (4), big-endian. Read at

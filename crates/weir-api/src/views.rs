@@ -188,6 +188,9 @@ pub(crate) struct EventView<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String, format = DateTime, required = false)]
     expires_at: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, required = false)]
+    coalesce_key: Option<&'a str>,
     /// Byte for byte as it was ingested.
     #[schema(value_type = serde_json::Value)]
     data: &'a RawValue,
@@ -213,6 +216,7 @@ impl<'a> EventView<'a> {
             idempotency_key: event.idempotency_key.as_deref(),
             deliver_at: event.terms.deliver_at,
             expires_at: event.terms.expires_at,
+            coalesce_key: event.terms.coalesce_key.as_deref(),
             data,
         }
     }

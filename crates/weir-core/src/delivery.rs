@@ -8,6 +8,7 @@
 //!                      └─ permit not used ──▶ pending / retrying, attempt not counted
 //! pending | retrying ──cancel / destination deleted──▶ cancelled
 //!                    ──expires_at passed──▶ expired
+//!                    ──a newer event of its coalesce_key──▶ superseded   (of what is delivering: in place of retrying)
 //! any ended one ──retry by hand──▶ pending                 (not once `expires_at` has passed)
 //! ```
 

@@ -26,6 +26,8 @@ pub struct Terms {
     pub deliver_at: Option<Timestamp>,
     /// No delivery is claimed from here on.
     pub expires_at: Option<Timestamp>,
+    /// A delivery that waits gives way to that of a newer event of the same type and key to the same destination.
+    pub coalesce_key: Option<String>,
 }
 
 impl Event {

@@ -109,11 +109,13 @@ async fn recover(store: &dyn Store, now: Timestamp, all: bool) -> Result<Recover
     loop {
         let recovered = store.recover_claims(now, all, PAGE).await?;
         if recovered == Recovered::default() {
-            counter!("weir_claims_recovered_total").increment(total.retried + total.dead + total.cancelled);
+            counter!("weir_claims_recovered_total")
+                .increment(total.retried + total.dead + total.cancelled + total.superseded);
             return Ok(total);
         }
         total.retried += recovered.retried;
         total.dead += recovered.dead;
         total.cancelled += recovered.cancelled;
+        total.superseded += recovered.superseded;
     }
 }

@@ -102,7 +102,8 @@ fn read_history(row: &PgRow) -> Result<(DestinationId, SendHistory), sqlx::Error
     Ok((destination_id(row, 0)?, SendHistory { last_sent_at: optional_time(row, 1)?, unsettled: flag(row, 2)? }))
 }
 
-/// Back to the state a delivery with its attempts waits in; to `cancelled` when its destination is deleted. The
+/// Back to the state a delivery with its attempts waits in; to `cancelled` when its destination is deleted, to `superseded` when
+/// a newer one of its coalesce key has come. The
 /// destination's row is locked so that no deletion passes between the look at it and this commit (edits.rs).
 /// `state + 0`, or the planner could walk all claims instead of looking up these.
 pub(crate) const RELEASE: &str = "
@@ -113,7 +114,8 @@ WITH released AS MATERIALIZED (
     SELECT id FROM destinations WHERE id IN (SELECT destination_id FROM released) AND deleted_at IS NULL FOR KEY SHARE
 )
 UPDATE deliveries d SET claim_expires_at = NULL, updated_at = r.now,
-    state = CASE WHEN r.destination_id NOT IN (SELECT id FROM live) THEN 6 WHEN d.attempts = 0 THEN 0 ELSE 2 END
+    state = CASE WHEN r.destination_id NOT IN (SELECT id FROM live) THEN 6 WHEN d.replaced THEN 7
+        WHEN d.attempts = 0 THEN 0 ELSE 2 END
 FROM released r WHERE d.id = r.id AND d.claim_epoch = r.epoch AND d.state + 0 = 1
 RETURNING r.claim";
 
@@ -219,6 +221,7 @@ impl Edit for Recovery {
             retried: count(DeliveryState::Retrying),
             dead: count(DeliveryState::Dead),
             cancelled: count(DeliveryState::Cancelled),
+            superseded: count(DeliveryState::Superseded),
         })
     }
 }

@@ -34,7 +34,7 @@ impl Results for PostgresStore {
 }
 
 /// Moves the deliveries on whose claims still hold, and records their attempts, and only theirs. A retry of a deleted
-/// destination becomes `cancelled`; the rows of destinations that are retried are locked so that no deletion passes between
+/// destination becomes `cancelled`, and one with a newer delivery of its coalesce key `superseded`; the rows of destinations that are retried are locked so that no deletion passes between
 /// the look at them and this commit (edits.rs). `state + 0`, or the planner could walk all claims instead of looking
 /// up these.
 pub(crate) const SETTLE: &str = "
@@ -48,7 +48,8 @@ WITH result AS MATERIALIZED (
     WHERE id IN (SELECT destination_id FROM result WHERE state = 2) AND deleted_at IS NULL FOR KEY SHARE
 ), settled AS (
     UPDATE deliveries d SET attempts = r.number, claim_expires_at = NULL,
-        state = CASE WHEN r.state = 2 AND r.destination_id NOT IN (SELECT id FROM live) THEN 6 ELSE r.state END,
+        state = CASE WHEN r.state <> 2 THEN r.state WHEN r.destination_id NOT IN (SELECT id FROM live) THEN 6
+            WHEN d.replaced THEN 7 ELSE r.state END,
         next_attempt_at = coalesce(r.due, d.next_attempt_at), updated_at = r.now
     FROM result r WHERE d.id = r.id AND d.claim_epoch = r.epoch AND d.state + 0 = 1
     RETURNING r.result, d.state, r.id, r.number, r.attempt_id, r.destination_id, r.sent_at, r.duration_ms, r.outcome,
@@ -67,7 +68,8 @@ const LOCK_DESTINATION: &str = "SELECT 1 FROM destinations WHERE id = $1 AND del
 
 const LOCK_DELIVERY: &str = "SELECT destination_id, state, expires_at FROM deliveries WHERE id = $1 FOR UPDATE";
 
-const RETRY_ENDED: &str = "UPDATE deliveries SET state = 0, next_attempt_at = $2, updated_at = $2 WHERE id = $1";
+const RETRY_ENDED: &str = "
+UPDATE deliveries SET state = 0, replaced = NULL, next_attempt_at = $2, updated_at = $2 WHERE id = $1";
 
 const PULL_FORWARD: &str =
     "UPDATE deliveries SET next_attempt_at = least(next_attempt_at, $2), updated_at = $2 WHERE id = $1";

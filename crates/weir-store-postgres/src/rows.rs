@@ -99,7 +99,8 @@ fn outcome(row: &PgRow, column: usize) -> Result<AttemptOutcome, sqlx::Error> {
 
 /// What [`event`] reads.
 pub(crate) const EVENT_COLUMNS: &str =
-    "e.id, e.tenant, e.event_type, e.created_at, e.idempotency_key, e.data_offset, e.body, e.deliver_at, e.expires_at";
+    "e.id, e.tenant, e.event_type, e.created_at, e.idempotency_key, e.data_offset, e.body, e.deliver_at, e.expires_at,
+    e.coalesce_key";
 
 pub(crate) fn event(row: &PgRow) -> Result<Event, sqlx::Error> {
     Ok(Event {
@@ -109,7 +110,11 @@ pub(crate) fn event(row: &PgRow) -> Result<Event, sqlx::Error> {
         created_at: time(row, 3)?,
         idempotency_key: optional_text(row, 4)?,
         body: body(row, 5)?,
-        terms: Terms { deliver_at: optional_time(row, 7)?, expires_at: optional_time(row, 8)? },
+        terms: Terms {
+            deliver_at: optional_time(row, 7)?,
+            expires_at: optional_time(row, 8)?,
+            coalesce_key: optional_text(row, 9)?,
+        },
     })
 }
 

@@ -125,6 +125,10 @@ fn read_last_send(row: &SqliteRow) -> Result<(DestinationId, Option<Timestamp>)>
 /// A claim given back, of a destination that is deleted.
 const CANCEL_RELEASED: &str = "UPDATE deliveries SET state = 6, updated_at = ? WHERE id = ? AND state IN (0, 1, 2)";
 
+/// A claim given back, of a delivery of whose coalesce key a newer one has come. Any other waits in the table as before.
+const SUPERSEDE_RELEASED: &str =
+    "UPDATE deliveries SET state = 7, updated_at = ? WHERE id = ? AND replaced = 1 AND state IN (0, 2)";
+
 /// A claim given back that was made as its delivery was stored.
 const WAIT_RELEASED: &str = "UPDATE deliveries SET state = 0, updated_at = ? WHERE id = ? AND state = 1";
 
@@ -175,11 +179,14 @@ impl Transaction<'_, '_> {
                 let at_birth = self.claims.is_at_birth(claim.delivery_id);
                 self.claims.release(claim);
                 released += 1;
-                if deleted || at_birth {
-                    let mut values = Values::default();
-                    values.int(now.as_nanos()).blob(claim.delivery_id.as_bytes());
-                    execute(self.connection, if deleted { CANCEL_RELEASED } else { WAIT_RELEASED }, &values)?;
-                }
+                let sql = match (deleted, at_birth) {
+                    (true, _) => CANCEL_RELEASED,
+                    (false, true) => WAIT_RELEASED,
+                    (false, false) => SUPERSEDE_RELEASED,
+                };
+                let mut values = Values::default();
+                values.int(now.as_nanos()).blob(claim.delivery_id.as_bytes());
+                execute(self.connection, sql, &values)?;
             }
             operation.answer = Some(released);
         }
@@ -216,6 +223,7 @@ impl Transaction<'_, '_> {
             retried: count(weir_core::DeliveryState::Retrying),
             dead: count(weir_core::DeliveryState::Dead),
             cancelled: count(weir_core::DeliveryState::Cancelled),
+            superseded: count(weir_core::DeliveryState::Superseded),
         })
     }
 

@@ -63,8 +63,10 @@ static INSERT_ATTEMPTS: Batch = Batch::new(
 
 const SELECT_ONE: &str = "SELECT destination_id, state, expires_at FROM deliveries WHERE id = ?";
 
-const RETRY_ENDED: &str =
-    "UPDATE deliveries SET state = 0, next_attempt_at = ?, updated_at = ? WHERE id = ? AND state NOT IN (0, 1, 2)";
+/// A newer one of its coalesce key has come.
+const IS_REPLACED: &str = "SELECT 1 FROM deliveries WHERE id = ? AND replaced = 1";
+
+const RETRY_ENDED: &str = "UPDATE deliveries SET state = 0, replaced = NULL, next_attempt_at = ?, updated_at = ? WHERE id = ? AND state NOT IN (0, 1, 2)";
 
 const PULL_FORWARD: &str = "
 UPDATE deliveries SET next_attempt_at = min(next_attempt_at, ?), updated_at = ? WHERE id = ? AND state IN (0, 2)";
@@ -95,7 +97,7 @@ impl Transaction<'_, '_> {
             }
             // Ended as it is answered, so that of two results for one claim the first counts.
             self.claims.settle(result.claim);
-            let (state, due) = self.next_state(result);
+            let (state, due) = self.next_state(result)?;
             if let Some(due) = due {
                 self.claims.lower_floor(result.claim.destination_id, due);
             }
@@ -125,16 +127,23 @@ impl Transaction<'_, '_> {
     }
 
     /// The state a verdict leads to and when the delivery is due again.
-    fn next_state(&self, result: &AttemptResult) -> (DeliveryState, Option<Timestamp>) {
-        match result.verdict {
+    fn next_state(&self, result: &AttemptResult) -> Result<(DeliveryState, Option<Timestamp>)> {
+        Ok(match result.verdict {
             Verdict::Delivered => (DeliveryState::Delivered, None),
             Verdict::Failed => (DeliveryState::Failed, None),
             Verdict::Retry { .. } if self.destinations.is_deleted(result.claim.destination_id) => {
                 (DeliveryState::Cancelled, None)
             }
+            Verdict::Retry { .. } if self.is_replaced(result.claim.delivery_id)? => (DeliveryState::Superseded, None),
             Verdict::Retry { at } => (DeliveryState::Retrying, Some(at)),
             Verdict::Dead => (DeliveryState::Dead, None),
-        }
+        })
+    }
+
+    fn is_replaced(&self, id: DeliveryId) -> Result<bool> {
+        let mut values = Values::default();
+        values.blob(id.as_bytes());
+        Ok(!query(self.connection, IS_REPLACED, &values, |_| Ok(()))?.is_empty())
     }
 
     fn insert_attempts(&mut self, results: &[&AttemptResult]) -> Result<()> {

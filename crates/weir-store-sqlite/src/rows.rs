@@ -108,7 +108,8 @@ fn outcome(row: &impl Columns, column: usize) -> Result<AttemptOutcome> {
 
 /// What [`event`] reads.
 pub(crate) const EVENT_COLUMNS: &str =
-    "e.id, e.tenant, e.event_type, e.created_at, e.idempotency_key, e.data_offset, e.body, e.deliver_at, e.expires_at";
+    "e.id, e.tenant, e.event_type, e.created_at, e.idempotency_key, e.data_offset, e.body, e.deliver_at, e.expires_at,
+    e.coalesce_key";
 
 pub(crate) fn event(row: &impl Columns) -> Result<Event> {
     Ok(Event {
@@ -118,7 +119,11 @@ pub(crate) fn event(row: &impl Columns) -> Result<Event> {
         created_at: time(row, 3)?,
         idempotency_key: row.optional_text(4)?,
         body: body(row, 5)?,
-        terms: Terms { deliver_at: optional_time(row, 7)?, expires_at: optional_time(row, 8)? },
+        terms: Terms {
+            deliver_at: optional_time(row, 7)?,
+            expires_at: optional_time(row, 8)?,
+            coalesce_key: row.optional_text(9)?,
+        },
     })
 }
 

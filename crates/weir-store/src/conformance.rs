@@ -2,6 +2,7 @@
 //!
 //! Times are invented: the suite never waits for one. Each behaviour has a database of its own.
 
+mod coalescing;
 mod destinations;
 mod express;
 mod history;
@@ -26,7 +27,9 @@ use weir_core::{
     signing::{Secret, Signing},
 };
 
-pub use self::{destinations::*, express::*, history::*, ingest::*, outbox::*, recovery::*, results::*, timing::*};
+pub use self::{
+    coalescing::*, destinations::*, express::*, history::*, ingest::*, outbox::*, recovery::*, results::*, timing::*,
+};
 use crate::{
     AttemptResult, ClaimRequest, Claims, DeliveryFilter, Ingested, NewEvent, PageRequest, Settlement, SharedStore,
 };
@@ -363,6 +366,14 @@ macro_rules! store_conformance {
             nothing_goes_to_a_paused_destination_by_the_express,
             room_kept_for_what_is_not_stored_is_given_up,
             a_delayed_event_does_not_go_by_the_express,
+            what_coalesces_does_not_go_by_the_express,
+            what_waits_gives_way_to_a_newer_event_of_its_key,
+            of_a_key_used_often_in_one_call_the_last_waits,
+            an_event_that_is_not_stored_supersedes_nothing,
+            a_retry_gives_way_too_and_keeps_its_history,
+            what_is_under_way_goes_on_and_does_not_wait_again,
+            what_was_superseded_is_retried_by_hand,
+            a_burst_of_one_key_leaves_the_last_and_what_was_claimed,
             a_delayed_event_is_due_at_its_time_and_not_before,
             a_delay_that_is_over_changes_nothing,
             a_delayed_delivery_is_as_old_as_the_time_since,

@@ -53,6 +53,8 @@ pub struct Recovered {
     pub dead: u64,
     /// Resolved as unknown, of a deleted destination: `cancelled`.
     pub cancelled: u64,
+    /// Resolved as unknown, with a newer event of the same coalesce key: `superseded`.
+    pub superseded: u64,
 }
 
 #[async_trait]
@@ -65,7 +67,8 @@ pub trait Outbox {
     async fn claim(&self, requests: Vec<ClaimRequest>, now: Timestamp) -> StoreResult<Vec<Claims>>;
 
     /// Gives claims back unsent: `pending` or `retrying` as before, due as before, the attempt not counted. Claims lost
-    /// meanwhile are passed over. Deliveries of a deleted destination become `cancelled`. Answers how many went back.
+    /// meanwhile are passed over. Deliveries of a deleted destination become `cancelled`, those with a newer one of their
+    /// coalesce key `superseded`. Answers how many went back.
     async fn release(&self, claims: Vec<Claim>, now: Timestamp) -> StoreResult<u64>;
 
     /// Destinations that are neither paused nor deleted and have deliveries due before `before`, at most `limit`,
@@ -79,7 +82,7 @@ pub trait Outbox {
 
     /// Resolves claims that expired before `now`, or every claim when `all` (at start, when no other process can hold
     /// one): an attempt of unknown outcome is recorded and counted, and the delivery is due again, `dead` if that was its
-    /// last attempt, or `cancelled` if its destination is deleted. At most `limit` in one call.
+    /// last attempt, `cancelled` if its destination is deleted, or `superseded` by a newer one of its coalesce key. At most `limit` in one call.
     async fn recover_claims(&self, now: Timestamp, all: bool, limit: u32) -> StoreResult<Recovered>;
 
     /// Moves waiting deliveries whose `expires_at` has passed to `expired`, whatever keeps their destinations from sending,

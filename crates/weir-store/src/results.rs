@@ -43,7 +43,7 @@ pub enum DeliveryAction {
 #[async_trait]
 pub trait Results {
     /// Records attempts and moves their deliveries on, in one group commit. Answers in the same order. A retry of a
-    /// deleted destination's delivery becomes `cancelled`.
+    /// deleted destination's delivery becomes `cancelled`, one with a newer delivery of its coalesce key `superseded`.
     async fn settle(&self, results: Vec<AttemptResult>) -> StoreResult<Vec<Settlement>>;
 
     /// Makes a delivery due at once: a terminal one goes back to `pending`, a waiting one is pulled forward. Its counted

@@ -1,4 +1,5 @@
-//! When events are delivered: not before their time, and not after it. On the embedded set-up and on the scaled one.
+//! When events are delivered: not before their time, not after it, and not when a newer one says the same better. On the
+//! embedded set-up and on the scaled one.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -101,6 +102,59 @@ async fn what_has_expired_is_never_sent(app: &App) {
     let sent = receiver.count("/slow");
     assert!((2..=5).contains(&sent), "one a second in three seconds: {sent}");
     assert_eq!(count(app, &slow, "delivered").await, sent);
+}
+
+/// What a thousand updates of one key, some in batches and some side by side, come to.
+async fn of_a_thousand_updates_the_one_under_way_and_the_last_are_sent(app: &App) {
+    let receiver = Receiver::start().await;
+    receiver.script("/updates", [Answer::status(503).after(SECOND * 4), Answer::status(200)]);
+    let settings = json!({"max_in_flight": 1, "retry": {"schedule_ms": [50]}});
+    let id = destination(app, &receiver, "updates", settings).await;
+    let update = |n: usize| json!({"type": "updates", "data": n, "coalesce_key": "video-7"});
+    let post = async |path: &str, body| assert_eq!(app.request(Method::POST, path, Some(body)).await.0, 202);
+    post("/v1/events", update(1)).await;
+    receiver.wait_for("/updates", 1, SECOND * 5).await;
+    let single = (2..=100).map(|n| post("/v1/events", update(n)));
+    futures_util::future::join_all(single).await;
+    let batches = (1..10).map(|hundred| {
+        let events: Vec<_> = (1..=100).map(|n| update(hundred * 100 + n)).collect();
+        post("/v1/events/batch", json!({"events": events}))
+    });
+    futures_util::future::join_all(batches).await;
+    post("/v1/events", update(1_001)).await;
+    assert_eq!(receiver.count("/updates"), 1, "the first was under way all the time");
+
+    receiver.wait_for("/updates", 2, SECOND * 10).await;
+    app.drained(&id, SECOND * 10).await;
+    let arrivals = receiver.arrivals("/updates");
+    let sent: Vec<Value> = arrivals.iter().map(|arrival| serde_json::from_slice(&arrival.body).unwrap()).collect();
+    assert_eq!(sent.iter().map(|body| &body["data"]).collect::<Vec<_>>(), [&json!(1), &json!(1_001)]);
+    assert_eq!(count(app, &id, "delivered").await, 1, "the first failed, and was not tried again");
+    assert_eq!(superseded(app, &id).await, 1_000);
+}
+
+/// How many deliveries of a destination were superseded, over all pages.
+async fn superseded(app: &App, destination: &str) -> usize {
+    let path = format!("/v1/deliveries?destination={destination}&state=superseded&limit=200");
+    let mut page = app.get(&path).await;
+    let mut count = page["data"].as_array().unwrap().len();
+    while let Some(cursor) = page["next_cursor"].as_str() {
+        page = app.get(&format!("{path}&cursor={cursor}")).await;
+        count += page["data"].as_array().unwrap().len();
+    }
+    count
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_burst_of_updates_of_one_key_is_two_sends() {
+    let folder = tempfile::tempdir().unwrap();
+    of_a_thousand_updates_the_one_under_way_and_the_last_are_sent(&App::start(folder.path()).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_burst_of_updates_of_one_key_is_two_sends_at_scale() {
+    let fleet = Fleet::new().await;
+    of_a_thousand_updates_the_one_under_way_and_the_last_are_sent(&fleet.launch("serve").await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

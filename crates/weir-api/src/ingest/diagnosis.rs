@@ -7,7 +7,7 @@ use weir_core::Timestamp;
 
 use super::{
     BatchRequest,
-    read::{EventRequest, TTL_RANGE, check_deliver_at, check_key, check_type},
+    read::{EventRequest, TTL_RANGE, check_coalesce_key, check_deliver_at, check_key, check_type},
 };
 use crate::{
     extract,
@@ -76,6 +76,9 @@ fn event_errors(value: Value, now: Timestamp) -> Errors {
         object.refuse("deliver_at", detail);
     }
     object.integer("ttl_s", TTL_RANGE);
+    if let Some(Err(detail)) = object.string("coalesce_key").as_deref().map(check_coalesce_key) {
+        object.refuse("coalesce_key", detail);
+    }
     object.close(&[]);
     errors
 }

@@ -43,6 +43,7 @@ pub(super) struct EventRequest<'a> {
     destinations: Option<Vec<String>>,
     deliver_at: Option<String>,
     ttl_s: Option<u32>,
+    coalesce_key: Option<String>,
 }
 
 /// The key of the header, checked like the field.
@@ -82,7 +83,11 @@ fn accept(request: EventRequest<'_>, header_key: Option<String>, now: Timestamp,
         errors.add("/idempotency_key", "differs from the `Idempotency-Key` header");
     }
     let destinations = request.destinations.map(|ids| read_destinations(&ids, &mut errors));
-    let terms = read_terms(request.deliver_at.as_deref(), request.ttl_s, now, &mut errors);
+    let mut terms = read_terms(request.deliver_at.as_deref(), request.ttl_s, now, &mut errors);
+    if let Some(Err(detail)) = request.coalesce_key.as_deref().map(check_coalesce_key) {
+        errors.add("/coalesce_key", detail);
+    }
+    terms.coalesce_key = request.coalesce_key;
     if !errors.is_empty() {
         return Err(Problem::invalid(errors.into_vec()));
     }
@@ -114,7 +119,8 @@ fn read_terms(deliver_at: Option<&str>, ttl_s: Option<u32>, now: Timestamp, erro
         errors.add("/ttl_s", outside(&TTL_RANGE));
     }
     let due = deliver_at.unwrap_or(now).max(now);
-    Terms { deliver_at, expires_at: ttl_s.map(|ttl_s| due + Duration::from_secs(ttl_s.into())) }
+    let expires_at = ttl_s.map(|ttl_s| due + Duration::from_secs(ttl_s.into()));
+    Terms { deliver_at, expires_at, coalesce_key: None }
 }
 
 fn read_destinations(ids: &[String], errors: &mut Errors) -> Vec<DestinationId> {
@@ -148,6 +154,11 @@ pub(super) fn check_type(text: &str) -> Result<(), String> {
 pub(super) fn check_key(text: &str) -> Result<(), &'static str> {
     let printable = |byte: u8| (b' '..=b'~').contains(&byte);
     if (1..=MAX_KEY_LEN).contains(&text.len()) && text.bytes().all(printable) { Ok(()) } else { Err(KEY_RULE) }
+}
+
+pub(super) fn check_coalesce_key(text: &str) -> Result<(), &'static str> {
+    let fits = (1..=MAX_KEY_LEN).contains(&text.len()) && !text.contains(char::is_control);
+    if fits { Ok(()) } else { Err("must be 1 to 255 bytes long, without control characters") }
 }
 
 pub(super) fn check_deliver_at(text: &str, now: Timestamp) -> Result<Timestamp, String> {

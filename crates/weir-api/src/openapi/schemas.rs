@@ -193,6 +193,11 @@ pub(crate) struct EventRequest {
     /// retry that is not due yet, becomes `expired`.
     #[schema(minimum = 1, maximum = 31_536_000)]
     ttl_s: Option<u32>,
+    /// Names what the event is the latest state of. A delivery that waits (`pending` or `retrying`) for the same destination
+    /// with the same type and key becomes `superseded` in favour of this event's. One under way goes on, and is not tried
+    /// again if it fails.
+    #[schema(min_length = 1, max_length = 255, example = "video-7")]
+    coalesce_key: Option<String>,
 }
 
 /// Events to send.

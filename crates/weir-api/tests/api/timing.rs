@@ -1,4 +1,4 @@
-//! When events are delivered, and until when.
+//! When events are delivered, until when, and in whose place.
 
 use std::time::Duration;
 
@@ -107,4 +107,35 @@ async fn what_has_expired_is_listed_and_cannot_be_tried_again() {
     let problem = server.post(&format!("{path}/retry"), "").await.problem(409);
     assert!(problem["detail"].as_str().unwrap().contains("`expires_at`"), "{problem}");
     server.post(&format!("{path}/cancel"), "").await.problem(409);
+}
+
+#[tokio::test]
+async fn an_event_takes_the_place_of_what_waits_of_its_key() {
+    let server = Server::start().await;
+    let destination = server.destination(json!({"url": URL})).await;
+    let update = |n: u32| json!({"type": "t", "data": n, "coalesce_key": "video 7 é"});
+    let first = server.post("/v1/events", update(1)).await.expect(StatusCode::ACCEPTED);
+    let event = server.get(&format!("/v1/events/{}", first["id"].as_str().unwrap())).await.expect(StatusCode::OK);
+    assert_eq!(event["coalesce_key"], "video 7 é");
+    let events: Vec<_> = (2..=1_000).map(update).collect();
+    server.post("/v1/events/batch", json!({"events": events})).await.expect(StatusCode::ACCEPTED);
+    let claimed = server.claim(&destination).await;
+    let [last] = &claimed[..] else { panic!("one of a thousand: {}", claimed.len()) };
+    assert_eq!(server.get(&format!("/v1/events/{}", last.event_id)).await.expect(StatusCode::OK)["data"], 1_000);
+    let path = format!("/v1/deliveries?destination={destination}&state=superseded&limit=200");
+    assert_eq!(server.count(&path).await, 200, "the first page of 999");
+    let backlog = server.get(&format!("/v1/destinations/{destination}/backlog")).await.expect(StatusCode::OK);
+    assert_eq!((&backlog["pending"], &backlog["delivering"]), (&json!(0), &json!(1)));
+}
+
+#[tokio::test]
+async fn a_coalesce_key_has_1_to_255_bytes() {
+    let server = Server::start().await;
+    for key in [json!(""), json!("é".repeat(128)), json!("a\0b"), json!("a\nb"), json!(7), json!(["a"])] {
+        let event = json!({"type": "a", "data": 1, "coalesce_key": key});
+        assert_eq!(server.post("/v1/events", &event).await.pointers(), ["/coalesce_key"], "{event}");
+    }
+    server.assert_untouched().await;
+    let longest = json!({"type": "a", "data": 1, "coalesce_key": "k".repeat(255)});
+    server.post("/v1/events", longest).await.expect(StatusCode::ACCEPTED);
 }

@@ -171,3 +171,12 @@ pub async fn a_delayed_event_does_not_go_by_the_express(subject: Subject) {
     assert_eq!(answers[0].wake, [destination_id(1)]);
     assert_eq!(express.admitted().iter().map(number_of).collect::<Vec<_>>(), [2]);
 }
+
+pub async fn what_coalesces_does_not_go_by_the_express(subject: Subject) {
+    let express = subject.express(9).await;
+    let mut coalescing = event(1);
+    coalescing.terms.coalesce_key = Some("a".to_owned());
+    let answer = subject.ingest(vec![matched(coalescing)]).await.remove(0);
+    assert_eq!(answer.wake, [destination_id(1)]);
+    assert!(express.admitted().is_empty());
+}
