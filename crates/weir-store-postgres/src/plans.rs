@@ -124,10 +124,22 @@ async fn hot_statements_use_their_indexes() {
     ] {
         assert_plan(&mut connection, name, sql, expected).await;
     }
+    let coalescing = ["Index Scan using deliveries_coalescing on deliveries d"];
+    assert_plan(&mut connection, "coalescing", &what_coalesces(), &coalescing).await;
     // Looks at every claim, of which there are many here: a scan would cost about as much.
     let claimed = ["deliveries_claimed"];
     assert_plan_with("off", &mut connection, "abandoned", ABANDONED, &claimed, ["deliveries", "events", "attempts"])
         .await;
+}
+
+/// The look for what gives way to a new delivery, out of the function that stores it.
+fn what_coalesces() -> String {
+    let (_, function) = include_str!("../../../migrations/postgres/0001_initial.sql").split_once("WITH older").unwrap();
+    let (statement, _) = function.split_once("END IF").unwrap();
+    let parameters = "unnest($1::uuid[], $2::text[], $3::boolean[], $4::bigint[])";
+    let named = "unnest(delivery_destinations, delivery_keys, delivery_superseded, delivery_times)";
+    assert!(statement.contains(named));
+    format!("WITH older{}", statement.replace(named, parameters).trim_end_matches([' ', '\n', ';']))
 }
 
 #[tokio::test]

@@ -68,7 +68,7 @@ pub(crate) static KNOWN_KEYS: Batch = Batch::new(
 
 /// What a new delivery takes the place of.
 pub(crate) const COALESCING: &str = "
-SELECT id FROM deliveries INDEXED BY deliveries_coalescing
+SELECT id, event_id FROM deliveries INDEXED BY deliveries_coalescing
 WHERE destination_id = ? AND coalesce_key = ? AND coalesce_key IS NOT NULL AND state IN (0, 1, 2)";
 
 const SUPERSEDE: &str = "UPDATE deliveries SET state = 7, updated_at = ? WHERE id = ? AND state IN (0, 2)";
@@ -133,8 +133,14 @@ impl Transaction<'_, '_> {
         let Some(key) = newer.coalesces_by() else { return Ok(()) };
         let mut values = Values::default();
         values.blob(newer.destination_id.as_bytes()).text(&key);
-        for id in query(self.connection, COALESCING, &values, |row| rows::delivery_id(row, 0))? {
-            let sql = if self.claims.is_claimed(id) { REPLACE } else { SUPERSEDE };
+        let read = |row: &Row<'_>| Ok((rows::delivery_id(row, 0)?, rows::event_id(row, 1)?));
+        for (id, event_id) in query(self.connection, COALESCING, &values, read)? {
+            let sql = if self.claims.is_claimed(id) {
+                REPLACE
+            } else {
+                self.bodies.take(event_id);
+                SUPERSEDE
+            };
             let mut values = Values::default();
             values.int(newer.event.created_at.as_nanos()).blob(id.as_bytes());
             execute(self.connection, sql, &values)?;

@@ -107,7 +107,7 @@ async fn what_has_expired_is_never_sent(app: &App) {
 /// What a thousand updates of one key, some in batches and some side by side, come to.
 async fn of_a_thousand_updates_the_one_under_way_and_the_last_are_sent(app: &App) {
     let receiver = Receiver::start().await;
-    receiver.script("/updates", [Answer::status(503).after(SECOND * 4), Answer::status(200)]);
+    receiver.script("/updates", [Answer::status(503).after(SECOND * 6), Answer::status(200)]);
     let settings = json!({"max_in_flight": 1, "retry": {"schedule_ms": [50]}});
     let id = destination(app, &receiver, "updates", settings).await;
     let update = |n: usize| json!({"type": "updates", "data": n, "coalesce_key": "video-7"});
@@ -124,7 +124,7 @@ async fn of_a_thousand_updates_the_one_under_way_and_the_last_are_sent(app: &App
     post("/v1/events", update(1_001)).await;
     assert_eq!(receiver.count("/updates"), 1, "the first was under way all the time");
 
-    receiver.wait_for("/updates", 2, SECOND * 10).await;
+    receiver.wait_for("/updates", 2, SECOND * 15).await;
     app.drained(&id, SECOND * 10).await;
     let arrivals = receiver.arrivals("/updates");
     let sent: Vec<Value> = arrivals.iter().map(|arrival| serde_json::from_slice(&arrival.body).unwrap()).collect();
