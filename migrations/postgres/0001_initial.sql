@@ -49,7 +49,10 @@ CREATE TABLE events (
     tenant          text    NOT NULL,
     event_type      text    NOT NULL,
     idempotency_key text,
-    body            bytea   NOT NULL
+    body            bytea   NOT NULL,
+    deliver_at      bigint, -- as the producer named it
+    expires_at      bigint,
+    coalesce_key    text
 ) PARTITION BY RANGE (id);
 -- No index by tenant or type: each would cost every ingest as much as the event itself. Lists filtered by them walk the ids
 -- backwards; `from` and `to` bound the walk.
@@ -64,7 +67,7 @@ CREATE TABLE idempotency_keys (
 );
 
 -- The hot table: narrow, not partitioned. States are small integers, because they are compared in every index predicate:
---   0 pending, 1 delivering, 2 retrying, 3 delivered, 4 failed, 5 dead, 6 cancelled.
+--   0 pending, 1 delivering, 2 retrying, 3 delivered, 4 failed, 5 dead, 6 cancelled, 7 superseded, 8 expired.
 -- Every step of a delivery changes its state and with it the partial index it is in, so no update is heap-only, and each
 -- index that holds a row whatever its state costs every step an entry: there are two of those. The deliveries of an event
 -- need none, because their ids begin with the time in the event's id and so stand next to each other; that there is one
@@ -81,7 +84,12 @@ CREATE TABLE deliveries (
     created_at       bigint   NOT NULL, -- of the event
     updated_at       bigint   NOT NULL,
     attempts         integer  NOT NULL DEFAULT 0 CHECK (attempts >= 0),
-    state            smallint NOT NULL DEFAULT 0 CHECK (state BETWEEN 0 AND 6),
+    state            smallint NOT NULL DEFAULT 0 CHECK (state BETWEEN 0 AND 8),
+    -- Of the event, where there is one: NULLs take no room and are in no index.
+    deliver_at       bigint, -- when it lay ahead
+    expires_at       bigint,
+    coalesce_key     text COLLATE "C", -- the event's type, a space, and its key
+    replaced         boolean, -- while it was under way a newer one of its key came, so it does not wait again
     CHECK ((state = 1) = (claim_expires_at IS NOT NULL))
 ) WITH (
     -- Room for the next version of a row on its own page. Dead versions are many and short-lived: a vacuum after each
@@ -98,29 +106,44 @@ CREATE INDEX deliveries_due ON deliveries (destination_id, next_attempt_at, id) 
 -- Live claims: as many entries as sends are in flight, so it stays in memory and costs little.
 CREATE INDEX deliveries_claimed ON deliveries (destination_id, claim_expires_at) WHERE state = 1;
 CREATE INDEX deliveries_of_destination ON deliveries (destination_id, id);
--- What ended badly: rare, and what people look for.
-CREATE INDEX deliveries_ended ON deliveries (state, id) WHERE state IN (4, 5, 6);
-CREATE INDEX deliveries_ended_of_destination ON deliveries (destination_id, state, id) WHERE state IN (4, 5, 6);
+-- What ended without being delivered: rare, and what people look for.
+CREATE INDEX deliveries_ended ON deliveries (state, id) WHERE state IN (4, 5, 6, 7, 8);
+CREATE INDEX deliveries_ended_of_destination ON deliveries (destination_id, state, id) WHERE state IN (4, 5, 6, 7, 8);
+-- What waits and will not do so for ever.
+CREATE INDEX deliveries_expiring ON deliveries (expires_at) WHERE expires_at IS NOT NULL AND state IN (0, 2);
+
+-- What gives way to a newer one, or would if it were not under way.
+CREATE INDEX deliveries_coalescing ON deliveries (destination_id, coalesce_key)
+    WHERE coalesce_key IS NOT NULL AND state IN (0, 1, 2);
 
 -- Stores events, their keys, and their deliveries, unless what the caller decided by has changed: a destination of one of the
 -- tenants has a version above the one seen, or one of the keys is known. Answers whether it stored them. The locks are taken
 -- first, so that each statement after them sees what was committed before they were given.
 --
--- Deliveries are due at once: they begin with the time of their event as their due time. One that is to be sent at once is
--- stored as claimed, until the instant given.
+-- Deliveries are due at once, with the time of their event as their due time, unless they are delayed. One that is to be sent
+-- at once is stored as claimed, until the instant given. Of what most events go without, the array is NULL when it is so for all
+-- of them; unnest fills it up.
+--
+-- What waits gives way to a new delivery of its coalesce key, and what is under way learns of it. Coalesce keys have locks of
+-- their own: without them two groups with the same key would not see each other's, and both would wait.
 CREATE FUNCTION store_events(
-    lock_space integer, locks integer[], tenants text[], versions bigint[],
+    lock_space integer, locks integer[], key_space integer, key_locks integer[], tenants text[], versions bigint[],
     event_ids uuid[], event_tenants text[], event_types text[], event_times bigint[], event_keys text[],
-    data_offsets integer[], bodies bytea[], delivery_counts integer[],
+    data_offsets integer[], bodies bytea[], event_starts bigint[], event_ends bigint[], coalesce_keys text[],
+    delivery_counts integer[],
     delivery_ids uuid[], delivery_events uuid[], delivery_destinations uuid[], delivery_times bigint[],
-    claimed_until bigint[]
+    claimed_until bigint[], delayed_until bigint[], delivery_ends bigint[],
+    delivery_keys text[], delivery_superseded boolean[]
 ) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
-    tenant_lock integer;
+    one_lock    integer;
     keyed       boolean := array_length(array_remove(event_keys, NULL), 1) > 0;
 BEGIN
-    FOREACH tenant_lock IN ARRAY locks LOOP
-        PERFORM pg_advisory_xact_lock_shared(lock_space, tenant_lock);
+    FOREACH one_lock IN ARRAY locks LOOP
+        PERFORM pg_advisory_xact_lock_shared(lock_space, one_lock);
+    END LOOP;
+    FOREACH one_lock IN ARRAY key_locks LOOP
+        PERFORM pg_advisory_xact_lock(key_space, one_lock);
     END LOOP;
     IF EXISTS (
         SELECT FROM unnest(tenants, versions) AS r (tenant, version)
@@ -134,14 +157,34 @@ BEGIN
     ) THEN
         RETURN false;
     END IF;
-    INSERT INTO events (id, tenant, event_type, created_at, idempotency_key, data_offset, body)
-    SELECT * FROM unnest(event_ids, event_tenants, event_types, event_times, event_keys, data_offsets, bodies);
+    INSERT INTO events (id, tenant, event_type, created_at, idempotency_key, data_offset, body,
+        deliver_at, expires_at, coalesce_key)
+    SELECT * FROM unnest(event_ids, event_tenants, event_types, event_times, event_keys, data_offsets, bodies,
+        event_starts, event_ends, coalesce_keys);
+    IF delivery_keys IS NOT NULL THEN
+        -- Locked in the order in which claims lock them, so that neither waits for the other in a circle.
+        WITH older AS MATERIALIZED (
+            SELECT d.id, r.created_at
+            FROM unnest(delivery_destinations, delivery_keys, delivery_superseded, delivery_times)
+                AS r (destination_id, coalesce_key, superseded, created_at)
+            JOIN deliveries d ON d.destination_id = r.destination_id AND d.coalesce_key = r.coalesce_key
+                AND d.coalesce_key IS NOT NULL AND d.state IN (0, 1, 2)
+            WHERE NOT r.superseded
+            ORDER BY d.destination_id, d.next_attempt_at, d.id FOR UPDATE OF d
+        )
+        UPDATE deliveries d SET replaced = true, updated_at = older.created_at,
+            state = CASE WHEN d.state = 1 THEN 1 ELSE 7 END
+        FROM older WHERE d.id = older.id AND d.state + 0 IN (0, 1, 2);
+    END IF;
     INSERT INTO deliveries (id, event_id, destination_id, next_attempt_at, created_at, updated_at,
-        state, claim_epoch, claim_expires_at)
-    SELECT r.id, r.event_id, r.destination_id, r.created_at, r.created_at, r.created_at,
-        (r.claimed_until IS NOT NULL)::integer, (r.claimed_until IS NOT NULL)::integer, r.claimed_until
-    FROM unnest(delivery_ids, delivery_events, delivery_destinations, delivery_times, claimed_until)
-        AS r (id, event_id, destination_id, created_at, claimed_until);
+        state, claim_epoch, claim_expires_at, deliver_at, expires_at,
+        coalesce_key)
+    SELECT r.id, r.event_id, r.destination_id, coalesce(r.deliver_at, r.created_at), r.created_at, r.created_at,
+        CASE WHEN r.superseded THEN 7 ELSE (r.claimed_until IS NOT NULL)::integer END,
+        (r.claimed_until IS NOT NULL)::integer, r.claimed_until, r.deliver_at, r.expires_at, r.coalesce_key
+    FROM unnest(delivery_ids, delivery_events, delivery_destinations, delivery_times, claimed_until, delayed_until,
+            delivery_ends, delivery_keys, delivery_superseded)
+        AS r (id, event_id, destination_id, created_at, claimed_until, deliver_at, expires_at, coalesce_key, superseded);
     IF keyed THEN
         INSERT INTO idempotency_keys (event_id, tenant, idempotency_key, deliveries)
         SELECT * FROM unnest(event_ids, event_tenants, event_keys, delivery_counts) AS r (id, tenant, idempotency_key, deliveries)

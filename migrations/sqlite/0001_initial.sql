@@ -43,6 +43,9 @@ CREATE TABLE events (
     idempotency_key TEXT,
     data_offset     INTEGER NOT NULL,
     deliveries      INTEGER NOT NULL, -- how many it was fanned out to
+    deliver_at      INTEGER, -- as the producer named it
+    expires_at      INTEGER,
+    coalesce_key    TEXT,
     body            BLOB    NOT NULL
 ) STRICT;
 CREATE UNIQUE INDEX events_id ON events (id);
@@ -52,7 +55,7 @@ CREATE UNIQUE INDEX events_idempotency ON events (tenant, idempotency_key) WHERE
 
 -- The hot table: narrow, and rewritten in place as a delivery moves on. States are small integers, because they are
 -- compared in every index predicate and 0 and 1 take no room in a row:
---   0 pending, 1 delivering, 2 retrying, 3 delivered, 4 failed, 5 dead, 6 cancelled.
+--   0 pending, 1 delivering, 2 retrying, 3 delivered, 4 failed, 5 dead, 6 cancelled, 7 superseded, 8 expired.
 -- A claimed delivery is `delivering` in the engine's memory and in `claims`; its row keeps the state it waits in, unless it
 -- was claimed as it was stored and never waited.
 -- One for each event and destination. Its id begins with the millisecond that its event's id begins with, so the deliveries
@@ -61,19 +64,30 @@ CREATE TABLE deliveries (
     id               BLOB    NOT NULL PRIMARY KEY,
     event_id         BLOB    NOT NULL,
     destination_id   BLOB    NOT NULL,
-    state            INTEGER NOT NULL CHECK (state BETWEEN 0 AND 6),
+    state            INTEGER NOT NULL CHECK (state BETWEEN 0 AND 8),
     attempts         INTEGER NOT NULL,
     -- When it is due. Kept while it is claimed, so that a claim given back is due as before.
     next_attempt_at  INTEGER NOT NULL,
     created_at       INTEGER NOT NULL, -- of the event
-    updated_at       INTEGER NOT NULL
+    updated_at       INTEGER NOT NULL,
+    -- Of the event, where there is one: NULLs take a byte and are in no index.
+    deliver_at       INTEGER, -- when it lay ahead
+    expires_at       INTEGER,
+    coalesce_key     TEXT, -- the event's type, a space, and its key
+    replaced         INTEGER -- 1: while it was under way a newer one of its key came, so it does not wait again
 ) STRICT, WITHOUT ROWID;
 -- Only what waits, one destination after the other, the oldest due first. `state` makes it cover the counts.
 CREATE INDEX deliveries_due ON deliveries (destination_id, next_attempt_at, id, state) WHERE state IN (0, 2);
 CREATE INDEX deliveries_of_destination ON deliveries (destination_id, id);
--- What ended badly: rare, and what people look for.
-CREATE INDEX deliveries_ended ON deliveries (state, id) WHERE state IN (4, 5, 6);
-CREATE INDEX deliveries_ended_of_destination ON deliveries (destination_id, state, id) WHERE state IN (4, 5, 6);
+-- What ended without being delivered: rare, and what people look for.
+CREATE INDEX deliveries_ended ON deliveries (state, id) WHERE state IN (4, 5, 6, 7, 8);
+CREATE INDEX deliveries_ended_of_destination ON deliveries (destination_id, state, id) WHERE state IN (4, 5, 6, 7, 8);
+-- What waits and will not do so for ever.
+CREATE INDEX deliveries_expiring ON deliveries (expires_at) WHERE expires_at IS NOT NULL AND state IN (0, 2);
+
+-- What gives way to a newer one, or would if it were not under way.
+CREATE INDEX deliveries_coalescing ON deliveries (destination_id, coalesce_key)
+    WHERE coalesce_key IS NOT NULL AND state IN (0, 1, 2);
 
 -- The journal of claims that are out: one row for those that were made in one transaction, deleted when all have ended. For
 -- each delivery its id (16 bytes), when the claim expires (8) and the attempts counted before it (4), big-endian. Read at

@@ -22,7 +22,7 @@ use crate::{
         ("destination" = Option<String>, Query, description = "To this destination: `dst_…`"),
         ("event" = Option<String>, Query, description = "Of this event: `evt_…`"),
         ("state" = Option<String>, Query,
-            description = "`pending`, `delivering`, `retrying`, `delivered`, `failed`, `dead` or `cancelled`"),
+            description = "`pending`, `delivering`, `retrying`, `delivered`, `failed`, `dead`, `cancelled`, `superseded` or `expired`"),
         crate::openapi::RangeParameters,
         crate::openapi::PageParameters,
     ),
@@ -60,7 +60,8 @@ pub(crate) async fn show(
 
 /// Try a delivery again
 ///
-/// Makes it due at once, under the same limits as everything else. One whose attempts were exhausted gets one more.
+/// Makes it due at once, under the same limits as everything else; one that waits for its event's `deliver_at` waits no
+/// longer. One whose attempts were exhausted gets one more. Not once its `expires_at` has passed.
 #[utoipa::path(
     post, path = "/v1/deliveries/{id}/retry", operation_id = "retry_delivery", tag = "deliveries", params(("id" = String, Path, description = "`dlv_…`")),
     responses(
@@ -112,6 +113,9 @@ fn refusal(id: DeliveryId, action: DeliveryAction, done: &str) -> Problem {
     match action {
         DeliveryAction::Refused(state) => {
             Problem::conflict(format!("the delivery is {} and cannot be {done}", state.as_str()))
+        }
+        DeliveryAction::Expired => {
+            Problem::conflict(format!("the delivery's time is over (`expires_at`), so it cannot be {done}"))
         }
         DeliveryAction::DestinationGone => {
             Problem::conflict(format!("the destination is deleted, so the delivery cannot be {done}"))

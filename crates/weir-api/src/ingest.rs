@@ -6,7 +6,7 @@
 mod diagnosis;
 mod read;
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use axum::{
     Json,
@@ -17,7 +17,7 @@ use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
-use weir_core::{EventId, Timestamp};
+use weir_core::{DestinationId, EventId, Timestamp};
 use weir_queue::Wake;
 use weir_store::{IngestRefusal, Ingested, NewEvent};
 
@@ -54,6 +54,12 @@ pub(crate) struct AcceptedView {
     tenant: String,
     #[schema(value_type = String, format = DateTime)]
     created_at: Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, format = DateTime, required = false)]
+    deliver_at: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, format = DateTime, required = false)]
+    expires_at: Option<Timestamp>,
     /// How many destinations it is owed to.
     deliveries: u32,
     /// Whether an event with this idempotency key was there before; this is the first one then.
@@ -184,15 +190,17 @@ async fn store(api: &ApiState, events: Vec<NewEvent>) -> Answer<Vec<Answer<Accep
         return Ok(Vec::new());
     }
     let outcomes = api.store.ingest(events).await?;
-    let mut wakes = Vec::new();
-    let mut seen = HashSet::new();
+    let mut dues: HashMap<DestinationId, Timestamp> = HashMap::new();
     let mut stored = 0;
     for ingested in outcomes.iter().flatten() {
         stored += u64::from(!ingested.duplicate);
-        let fresh = ingested.wake.iter().filter(|id| seen.insert(**id));
-        wakes.extend(fresh.map(|&destination_id| Wake { destination_id, due: ingested.event.created_at }));
+        let due = ingested.event.due();
+        for &destination_id in &ingested.wake {
+            dues.entry(destination_id).and_modify(|first| *first = due.min(*first)).or_insert(due);
+        }
     }
     observe::ingested(stored);
+    let wakes: Vec<_> = dues.into_iter().map(|(destination_id, due)| Wake { destination_id, due }).collect();
     api.wake(&wakes).await;
     Ok(outcomes.into_iter().map(view).collect())
 }
@@ -204,6 +212,8 @@ fn view(outcome: Result<Ingested, IngestRefusal>) -> Answer<AcceptedView> {
             event_type: event.event_type,
             tenant: event.tenant,
             created_at: event.created_at,
+            deliver_at: event.terms.deliver_at,
+            expires_at: event.terms.expires_at,
             deliveries,
             duplicate,
         }),

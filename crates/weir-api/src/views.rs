@@ -215,6 +215,17 @@ pub(crate) struct EventView<'a> {
     created_at: Timestamp,
     #[schema(value_type = Option<String>)]
     idempotency_key: Option<&'a str>,
+    /// No delivery is attempted before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, format = DateTime, required = false)]
+    deliver_at: Option<Timestamp>,
+    /// What has not been sent by then becomes `expired`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, format = DateTime, required = false)]
+    expires_at: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, required = false)]
+    coalesce_key: Option<&'a str>,
     /// Byte for byte as it was ingested.
     #[schema(value_type = serde_json::Value)]
     data: &'a RawValue,
@@ -238,6 +249,9 @@ impl<'a> EventView<'a> {
             tenant: &event.tenant,
             created_at: event.created_at,
             idempotency_key: event.idempotency_key.as_deref(),
+            deliver_at: event.terms.deliver_at,
+            expires_at: event.terms.expires_at,
+            coalesce_key: event.terms.coalesce_key.as_deref(),
             data,
         }
     }
@@ -254,13 +268,19 @@ pub(crate) struct DeliveryView {
     event_type: String,
     #[schema(value_type = String)]
     destination_id: DestinationId,
-    #[schema(value_type = String, pattern = "^(pending|delivering|retrying|delivered|failed|dead|cancelled)$")]
+    #[schema(
+        value_type = String,
+        pattern = "^(pending|delivering|retrying|delivered|failed|dead|cancelled|superseded|expired)$"
+    )]
     state: &'static str,
     /// Attempts counted so far.
     attempt_count: u32,
     /// When it is due, while it waits.
     #[schema(value_type = Option<String>, format = DateTime)]
     next_attempt_at: Option<Timestamp>,
+    /// If it is not under way by then, it becomes `expired`.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    expires_at: Option<Timestamp>,
     #[schema(value_type = String, format = DateTime)]
     created_at: Timestamp,
     #[schema(value_type = String, format = DateTime)]
@@ -307,6 +327,7 @@ impl From<Delivery> for DeliveryView {
             state: delivery.state.as_str(),
             attempt_count: delivery.attempts,
             next_attempt_at: delivery.next_attempt_at,
+            expires_at: delivery.expires_at,
             created_at: delivery.created_at,
             updated_at: delivery.updated_at,
         }

@@ -31,6 +31,7 @@ pub enum ClaimedBody {
 pub struct ClaimedDelivery {
     pub claim: Claim,
     pub event_id: EventId,
+    /// From when the delivery's age counts: when its event was made, or the `deliver_at` it had to wait for.
     pub event_created_at: Timestamp,
     /// Attempts counted so far; this one's number is one more.
     pub attempts: u32,

@@ -7,7 +7,9 @@
 //!                      │  └─ attempts or age exhausted ──▶ dead
 //!                      └─ permit not used ──▶ pending / retrying, attempt not counted
 //! pending | retrying ──cancel / destination deleted──▶ cancelled
-//! failed | dead | cancelled ──replay──▶ pending
+//!                    ──expires_at passed──▶ expired
+//!                    ──a newer event of its coalesce_key──▶ superseded   (of what is delivering: in place of retrying)
+//! any ended one ──retry by hand──▶ pending                 (not once `expires_at` has passed)
 //! ```
 
 use crate::{
@@ -25,12 +27,25 @@ pub enum DeliveryState {
     Failed,
     Dead,
     Cancelled,
+    /// A newer event of the same `coalesce_key` took its place.
+    Superseded,
+    /// Its event's time to live ended while it waited.
+    Expired,
 }
 
 impl DeliveryState {
     /// Every state, in the order of a delivery's life.
-    pub const ALL: [Self; 7] =
-        [Self::Pending, Self::Delivering, Self::Retrying, Self::Delivered, Self::Failed, Self::Dead, Self::Cancelled];
+    pub const ALL: [Self; 9] = [
+        Self::Pending,
+        Self::Delivering,
+        Self::Retrying,
+        Self::Delivered,
+        Self::Failed,
+        Self::Dead,
+        Self::Cancelled,
+        Self::Superseded,
+        Self::Expired,
+    ];
 
     /// The name in JSON and in the store.
     pub const fn as_str(self) -> &'static str {
@@ -42,6 +57,8 @@ impl DeliveryState {
             Self::Failed => "failed",
             Self::Dead => "dead",
             Self::Cancelled => "cancelled",
+            Self::Superseded => "superseded",
+            Self::Expired => "expired",
         }
     }
 
@@ -57,7 +74,7 @@ impl DeliveryState {
 
     /// Whether nothing more happens by itself.
     pub const fn is_terminal(self) -> bool {
-        matches!(self, Self::Delivered | Self::Failed | Self::Dead | Self::Cancelled)
+        !self.is_waiting() && !matches!(self, Self::Delivering)
     }
 
     /// The waiting state of a delivery with this many counted attempts.
@@ -78,6 +95,8 @@ pub struct Delivery {
     pub attempts: u32,
     /// When it is due, while it waits.
     pub next_attempt_at: Option<Timestamp>,
+    /// From here on it is not sent any more.
+    pub expires_at: Option<Timestamp>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
 }

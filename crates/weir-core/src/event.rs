@@ -15,7 +15,31 @@ pub struct Event {
     pub event_type: String,
     pub created_at: Timestamp,
     pub idempotency_key: Option<String>,
+    pub terms: Terms,
     pub body: EventBody,
+}
+
+/// On which terms an event is delivered, where its producer named any.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Terms {
+    /// No delivery is attempted before.
+    pub deliver_at: Option<Timestamp>,
+    /// No delivery is claimed from here on.
+    pub expires_at: Option<Timestamp>,
+    /// A delivery that waits gives way to that of a newer event of the same type and key to the same destination.
+    pub coalesce_key: Option<String>,
+}
+
+impl Event {
+    /// Until when its deliveries wait; `None` when they may be sent at once.
+    pub fn delayed_until(&self) -> Option<Timestamp> {
+        self.terms.deliver_at.filter(|at| *at > self.created_at)
+    }
+
+    /// When its deliveries are due first. Their age counts from here.
+    pub fn due(&self) -> Timestamp {
+        self.delayed_until().unwrap_or(self.created_at)
+    }
 }
 
 /// The bytes every destination receives: `{"id", "type", "timestamp", "data"}`, with `data` byte for byte as ingested.

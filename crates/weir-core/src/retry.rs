@@ -11,7 +11,7 @@ use crate::time::Timestamp;
 pub struct RetryPolicy {
     /// 1 to 100.
     pub max_attempts: u32,
-    /// From the event's creation, 1 s to 30 days.
+    /// From the event's creation, or its `deliver_at`; 1 s to 30 days.
     pub max_age_s: u32,
     pub delays: RetryDelays,
 }

@@ -1,7 +1,7 @@
 //! The sweep: the store is the outbox, and whatever it holds that no job looks after gets one.
 //!
 //! It mends a crash between the store's commit and the wake, a queue that came back empty, and claims whose holder died. At
-//! start it is how jobs come into being.
+//! start it is how jobs come into being. What expires while nobody may claim it, expires here.
 
 use std::{sync::Arc, time::Duration};
 
@@ -59,7 +59,14 @@ impl Sweeper {
         if recovers {
             self.recover_expired(now).await?;
         }
+        self.expire(now).await?;
         self.wake_due(now).await
+    }
+
+    /// Before anything is woken: a destination with nothing else to send need not run for this.
+    async fn expire(&self, now: Timestamp) -> Result<(), StoreError> {
+        while self.store.expire_deliveries(now, PAGE).await? == u64::from(PAGE) {}
+        Ok(())
     }
 
     async fn recover_expired(&self, now: Timestamp) -> Result<(), StoreError> {
@@ -102,11 +109,13 @@ async fn recover(store: &dyn Store, now: Timestamp, all: bool) -> Result<Recover
     loop {
         let recovered = store.recover_claims(now, all, PAGE).await?;
         if recovered == Recovered::default() {
-            counter!("weir_claims_recovered_total").increment(total.retried + total.dead + total.cancelled);
+            counter!("weir_claims_recovered_total")
+                .increment(total.retried + total.dead + total.cancelled + total.superseded);
             return Ok(total);
         }
         total.retried += recovered.retried;
         total.dead += recovered.dead;
         total.cancelled += recovered.cancelled;
+        total.superseded += recovered.superseded;
     }
 }

@@ -34,6 +34,9 @@ use crate::{
 /// The row found is updated at its place, which spares a second look by its id. Had it moved meanwhile, the conditions are
 /// seen to at its new place, or it is passed over (which of them depends on the server's version).
 ///
+/// One whose time is over takes its place in the claim and is `expired` by it; it comes back without an epoch. To look for
+/// another in its stead would cost the more, the more have expired.
+///
 /// What is due next comes with it, for each request: the first after `after`, which is the present, since everything due by
 /// then is claimed by this statement or by another. Should that other fail, the sweep finds what it left.
 macro_rules! claim {
@@ -53,11 +56,13 @@ WITH request AS MATERIALIZED (
     ) d
 ), claimed AS (
     UPDATE deliveries d
-    SET state = 1, claim_epoch = claim_epoch + 1, claim_expires_at = due.expires_at, updated_at = due.now
+    SET state = CASE WHEN d.expires_at <= due.now THEN 8 ELSE 1 END, claim_epoch = claim_epoch + 1,
+        claim_expires_at = CASE WHEN d.expires_at <= due.now THEN NULL ELSE due.expires_at END, updated_at = due.now
     FROM due WHERE d.ctid = due.place AND d.id = due.id AND d.state + 0 IN (0, 2)
-    RETURNING due.request, d.id, d.event_id, d.claim_epoch, d.attempts, d.created_at, d.next_attempt_at
+    RETURNING due.request, d.id, d.event_id, CASE WHEN d.state = 1 THEN d.claim_epoch END AS epoch, d.attempts,
+        coalesce(d.deliver_at, d.created_at) AS created_at, d.next_attempt_at
 )
-SELECT c.request, c.next_attempt_at, c.id, c.event_id, c.claim_epoch, c.attempts, c.created_at, ",
+SELECT c.request, c.next_attempt_at, c.id, c.event_id, c.epoch, c.attempts, c.created_at, ",
             $body,
             "
 FROM ",
@@ -190,6 +195,7 @@ async fn claim(
         .fetch_all(connection)
         .await?;
     let mut counts = vec![0; asked.len()];
+    let mut expired = vec![false; asked.len()];
     taken.reserve(rows.len());
     for row in &rows {
         let at = usize::try_from(int(row, 0)? - 1).map_err(|_| corrupt("a claim"))?;
@@ -198,13 +204,20 @@ async fn claim(
             answers[one.operation][one.index].next_due = optional_time(row, 1)?;
         } else {
             counts[at] += 1;
-            taken.push(read_taken(row, one)?);
+            if rows::is_null(row, 4)? {
+                expired[at] = true;
+            } else {
+                taken.push(read_taken(row, one)?);
+            }
         }
     }
     for (one, count) in asked.iter().zip(counts).filter(|(one, _)| one.request.limit > 0) {
         if count == one.request.limit {
             answers[one.operation][one.index].next_due = None;
         }
+    }
+    for (one, _) in asked.iter().zip(expired).filter(|(_, expired)| *expired) {
+        answers[one.operation][one.index].next_due = Some(one.now);
     }
     Ok(())
 }

@@ -81,7 +81,7 @@ impl History for PostgresStore {
 }
 
 pub(crate) const SENDS: &str = "
-SELECT a.sent_at, a.duration_ms, a.outcome, d.created_at
+SELECT a.sent_at, a.duration_ms, a.outcome, coalesce(d.deliver_at, d.created_at)
 FROM attempts a JOIN deliveries d ON d.id = a.delivery_id
 WHERE a.destination_id = $1 AND a.sent_at >= $2 AND a.sent_at < $3 AND a.outcome <> 3
 ORDER BY a.sent_at";
@@ -231,7 +231,7 @@ pub(crate) fn events_page(filter: &EventFilter, page: PageRequest) -> Select {
 }
 
 pub(crate) fn deliveries_page(filter: &DeliveryFilter, page: PageRequest) -> Select {
-    use DeliveryState::{Cancelled, Dead, Delivered, Delivering, Failed, Pending, Retrying};
+    use DeliveryState::{Cancelled, Dead, Delivered, Delivering, Expired, Failed, Pending, Retrying, Superseded};
     let mut select = Select::new("SELECT * FROM deliveries d".to_owned());
     if let Some(id) = filter.event_id {
         select.of_event(id);
@@ -246,7 +246,7 @@ pub(crate) fn deliveries_page(filter: &DeliveryFilter, page: PageRequest) -> Sel
             // No index holds these in the order of ids, which every ingest and claim would have to keep: their part of the
             // due index is read and sorted, however long the history is.
             Pending | Retrying => select.condition("d.state IN (0, 2)"),
-            Failed | Dead | Cancelled => select.condition("d.state IN (4, 5, 6)"),
+            Failed | Dead | Cancelled | Superseded | Expired => select.condition("d.state IN (4, 5, 6, 7, 8)"),
             Delivering | Delivered => {}
         }
     }

@@ -30,7 +30,7 @@ use crate::{
     PostgresStore, Shared,
     destinations::{CHANGED, read_change},
     errors::{ATTEMPTS, lacks_partition},
-    locks::{LOCK_SPACE, begin_beside_edits, locks_of},
+    locks::{KEY_LOCK_SPACE, LOCK_SPACE, begin_beside_edits, locks_of},
     partitions::day_of_id,
     rows::{self, uuid},
     writer::Operation,
@@ -57,13 +57,16 @@ const MAX_DELIVERIES: usize = 8_192;
 
 /// Which of some idempotency keys are known, with their events and how many deliveries those had.
 pub(crate) const KNOWN_KEYS: &str = "
-SELECT e.id, e.tenant, e.event_type, e.created_at, e.idempotency_key, e.data_offset, e.body, k.deliveries
+SELECT e.id, e.tenant, e.event_type, e.created_at, e.idempotency_key, e.data_offset, e.body, e.deliver_at, e.expires_at,
+    e.coalesce_key, k.deliveries
 FROM unnest($1::text[], $2::text[]) AS r (tenant, idempotency_key)
 JOIN idempotency_keys k ON k.tenant = r.tenant AND k.idempotency_key = r.idempotency_key
 JOIN events e ON e.id = k.event_id";
 
 /// Everything in one call; see the migration. Answers whether it was stored.
-const STORE: &str = "SELECT store_events($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)";
+const STORE: &str = "
+SELECT store_events($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23,
+    $24, $25, $26)";
 
 /// The claim of a delivery that is claimed as it is stored is its first.
 const FIRST_EPOCH: i64 = 1;
@@ -170,9 +173,9 @@ async fn store_as_known(
     Ok(stored.then_some(intake.answers))
 }
 
-/// Keeps the bodies of what is stored and will be claimed. What goes by the express has them with it.
+/// Keeps the bodies of what is stored and will soon be claimed. What goes by the express has them with it.
 fn remember_bodies(intake: &Intake<'_>, shared: &Shared) {
-    let mut waiting = intake.deliveries.iter().filter(|delivery| delivery.claimed_until.is_none()).peekable();
+    let mut waiting = intake.deliveries.iter().filter(|delivery| delivery.is_due_soon()).peekable();
     if waiting.peek().is_some() {
         let mut bodies = shared.bodies();
         waiting.for_each(|delivery| bodies.add(delivery.event.id, &delivery.event.body));
@@ -189,7 +192,7 @@ async fn known_keys(new: &[&NewEvent], connection: &mut PgConnection) -> Result<
     let known = rows.iter().map(|row| {
         let event = rows::event(row)?;
         let key = event.idempotency_key.clone().ok_or_else(|| rows::corrupt("an idempotency key"))?;
-        let deliveries = rows::small(row, 7)?;
+        let deliveries = rows::small(row, 10)?;
         Ok(((event.tenant.clone(), key), Ingested { event, deliveries, duplicate: true, wake: Vec::new() }))
     });
     known.collect()
@@ -222,9 +225,14 @@ async fn insert(
     deliveries: &[NewDelivery<'_>],
     connection: &mut PgConnection,
 ) -> Result<bool, sqlx::Error> {
+    let coalescing = rare_column(deliveries, NewDelivery::coalesces_by);
+    let key_locks = locks_of(coalescing.iter().flatten().flatten().map(String::as_str));
+    let superseded = coalescing.as_ref().map(|_| column(deliveries, |delivery| delivery.superseded));
     sqlx::query_scalar(STORE)
         .bind(LOCK_SPACE)
         .bind(&guards.locks)
+        .bind(KEY_LOCK_SPACE)
+        .bind(key_locks)
         .bind(&guards.tenants)
         .bind(&guards.versions)
         .bind(column(events, |(event, _)| uuid(event.id.as_bytes())))
@@ -234,12 +242,19 @@ async fn insert(
         .bind(column(events, |(event, _)| event.idempotency_key.as_deref()))
         .bind(column(events, |(event, _)| event.body.data_offset() as i32))
         .bind(column(events, |(event, _)| &event.body.bytes()[..]))
+        .bind(rare_column(events, |(event, _)| event.terms.deliver_at.map(Timestamp::as_nanos)))
+        .bind(rare_column(events, |(event, _)| event.terms.expires_at.map(Timestamp::as_nanos)))
+        .bind(rare_column(events, |(event, _)| event.terms.coalesce_key.as_deref()))
         .bind(column(events, |&(_, deliveries)| deliveries as i32))
         .bind(column(deliveries, |delivery| uuid(delivery.id.as_bytes())))
         .bind(column(deliveries, |delivery| uuid(delivery.event.id.as_bytes())))
         .bind(column(deliveries, |delivery| uuid(delivery.destination_id.as_bytes())))
         .bind(column(deliveries, |delivery| delivery.event.created_at.as_nanos()))
         .bind(column(deliveries, |delivery| delivery.claimed_until.map(Timestamp::as_nanos)))
+        .bind(rare_column(deliveries, |delivery| delivery.event.delayed_until().map(Timestamp::as_nanos)))
+        .bind(rare_column(deliveries, |delivery| delivery.event.terms.expires_at.map(Timestamp::as_nanos)))
+        .bind(coalescing)
+        .bind(superseded)
         .fetch_one(connection)
         .await
 }
@@ -247,4 +262,9 @@ async fn insert(
 /// One parameter of a statement over many rows.
 pub(crate) fn column<'r, R, T>(rows: &'r [R], value: impl Fn(&'r R) -> T) -> Vec<T> {
     rows.iter().map(value).collect()
+}
+
+/// As [`column`]; `None` when no row has a value.
+fn rare_column<'r, R, T>(rows: &'r [R], value: impl Fn(&'r R) -> Option<T>) -> Option<Vec<Option<T>>> {
+    rows.iter().any(|row| value(row).is_some()).then(|| column(rows, value))
 }

@@ -7,22 +7,24 @@
 
 use sqlx::AssertSqlSafe;
 
-/// How many locks the tenants share: a group of events for ever so many tenants takes no more.
+/// How many locks the tenants share, and the coalesce keys: a group of events takes no more, however many it is for.
 const LOCKS: u64 = 256;
 /// Tells these advisory locks from others in the database: "weir" in ASCII.
 pub(crate) const LOCK_SPACE: i32 = 0x7765_6972;
+/// And the locks of coalesce keys, which keep two groups of events with the same key one after the other: "weik".
+pub(crate) const KEY_LOCK_SPACE: i32 = 0x7765_696b;
 
-/// Tenants of one lock wait for each other's edits, which is no harm. FNV-1a, because every process must choose alike.
-fn lock_of(tenant: &str) -> u64 {
-    let hash = tenant
+/// Tenants of one lock wait for each other's edits, and keys for each other's events, which is no harm. FNV-1a, because every process must choose alike.
+fn lock_of(name: &str) -> u64 {
+    let hash = name
         .bytes()
         .fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
     hash % LOCKS
 }
 
-/// The locks of some tenants, in the order in which everyone takes them.
-pub(crate) fn locks_of<'t>(tenants: impl Iterator<Item = &'t str>) -> Vec<i32> {
-    let mut locks: Vec<i32> = tenants.map(|tenant| lock_of(tenant) as i32).collect();
+/// The locks of some tenants or keys, in the order in which everyone takes them.
+pub(crate) fn locks_of<'t>(names: impl Iterator<Item = &'t str>) -> Vec<i32> {
+    let mut locks: Vec<i32> = names.map(|name| lock_of(name) as i32).collect();
     locks.sort_unstable();
     locks.dedup();
     locks

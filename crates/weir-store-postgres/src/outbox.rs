@@ -69,6 +69,10 @@ impl Outbox for PostgresStore {
         self.edit(Recovery { now, all, limit }).await
     }
 
+    async fn expire_deliveries(&self, now: Timestamp, limit: u32) -> StoreResult<u64> {
+        self.edit(Expiry { now, limit }).await
+    }
+
     async fn send_history(&self, ids: &[DestinationId]) -> StoreResult<Vec<SendHistory>> {
         let query = sqlx::query(SEND_HISTORY).bind(column(ids, |id| uuid(id.as_bytes())));
         let found: HashMap<_, _> = self.read(query, read_history).await?.into_iter().collect();
@@ -98,7 +102,8 @@ fn read_history(row: &PgRow) -> Result<(DestinationId, SendHistory), sqlx::Error
     Ok((destination_id(row, 0)?, SendHistory { last_sent_at: optional_time(row, 1)?, unsettled: flag(row, 2)? }))
 }
 
-/// Back to the state a delivery with its attempts waits in; to `cancelled` when its destination is deleted. The
+/// Back to the state a delivery with its attempts waits in; to `cancelled` when its destination is deleted, to `superseded` when
+/// a newer one of its coalesce key has come. The
 /// destination's row is locked so that no deletion passes between the look at it and this commit (edits.rs).
 /// `state + 0`, or the planner could walk all claims instead of looking up these.
 pub(crate) const RELEASE: &str = "
@@ -109,7 +114,8 @@ WITH released AS MATERIALIZED (
     SELECT id FROM destinations WHERE id IN (SELECT destination_id FROM released) AND deleted_at IS NULL FOR KEY SHARE
 )
 UPDATE deliveries d SET claim_expires_at = NULL, updated_at = r.now,
-    state = CASE WHEN r.destination_id NOT IN (SELECT id FROM live) THEN 6 WHEN d.attempts = 0 THEN 0 ELSE 2 END
+    state = CASE WHEN r.destination_id NOT IN (SELECT id FROM live) THEN 6 WHEN d.replaced THEN 7
+        WHEN d.attempts = 0 THEN 0 ELSE 2 END
 FROM released r WHERE d.id = r.id AND d.claim_epoch = r.epoch AND d.state + 0 = 1
 RETURNING r.claim";
 
@@ -144,6 +150,14 @@ SELECT d.id, d.destination_id, d.claim_epoch, d.attempts, (
 )
 FROM deliveries d WHERE d.state = 1 AND d.claim_expires_at <= $1 LIMIT $2
 FOR UPDATE OF d SKIP LOCKED";
+
+/// Without waiting for anyone: what another process has in hand is passed over.
+pub(crate) const EXPIRE: &str = "
+WITH expired AS MATERIALIZED (
+    SELECT id FROM deliveries WHERE expires_at IS NOT NULL AND state IN (0, 2) AND expires_at <= $1
+    ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED
+)
+UPDATE deliveries d SET state = 8, updated_at = $1 FROM expired WHERE d.id = expired.id";
 
 /// Claims that one caller gives back.
 pub(crate) struct Releasing {
@@ -207,7 +221,24 @@ impl Edit for Recovery {
             retried: count(DeliveryState::Retrying),
             dead: count(DeliveryState::Dead),
             cancelled: count(DeliveryState::Cancelled),
+            superseded: count(DeliveryState::Superseded),
         })
+    }
+}
+
+/// What `expire_deliveries` asks for.
+struct Expiry {
+    now: Timestamp,
+    limit: u32,
+}
+
+#[async_trait]
+impl Edit for Expiry {
+    type Answer = u64;
+
+    async fn run(&self, connection: &mut PgConnection) -> Result<u64, sqlx::Error> {
+        let expire = sqlx::query(EXPIRE).bind(self.now.as_nanos()).bind(i64::from(self.limit));
+        Ok(expire.execute(connection).await?.rows_affected())
     }
 }
 

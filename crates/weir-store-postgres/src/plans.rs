@@ -19,7 +19,7 @@ use crate::{
     history::{SENDS, Select, deliveries_page, event_deliveries, events_page},
     ingest::KNOWN_KEYS,
     open,
-    outbox::{ABANDONED, DUE_DESTINATIONS, RELEASE, SEND_HISTORY},
+    outbox::{ABANDONED, DUE_DESTINATIONS, EXPIRE, RELEASE, SEND_HISTORY},
     results::SETTLE,
 };
 
@@ -113,6 +113,7 @@ async fn hot_statements_use_their_indexes() {
         ("bodies", BODIES, &["events_20270115_pkey"]),
         ("settle", SETTLE, &[by_id]),
         ("cancel", CANCEL_SOME, &["using deliveries_due on deliveries", by_id]),
+        ("expire", EXPIRE, &["Index Scan using deliveries_expiring on deliveries", by_id]),
         ("release", RELEASE, &[by_id]),
         ("due destinations", DUE_DESTINATIONS, &["Index Only Scan using deliveries_due"]),
         ("send history", SEND_HISTORY, &["Only Scan Backward using attempts_20270115_destination_id_sent_at_idx"]),
@@ -123,10 +124,22 @@ async fn hot_statements_use_their_indexes() {
     ] {
         assert_plan(&mut connection, name, sql, expected).await;
     }
+    let coalescing = ["Index Scan using deliveries_coalescing on deliveries d"];
+    assert_plan(&mut connection, "coalescing", &what_coalesces(), &coalescing).await;
     // Looks at every claim, of which there are many here: a scan would cost about as much.
     let claimed = ["deliveries_claimed"];
     assert_plan_with("off", &mut connection, "abandoned", ABANDONED, &claimed, ["deliveries", "events", "attempts"])
         .await;
+}
+
+/// The look for what gives way to a new delivery, out of the function that stores it.
+fn what_coalesces() -> String {
+    let (_, function) = include_str!("../../../migrations/postgres/0001_initial.sql").split_once("WITH older").unwrap();
+    let (statement, _) = function.split_once("END IF").unwrap();
+    let parameters = "unnest($1::uuid[], $2::text[], $3::boolean[], $4::bigint[])";
+    let named = "unnest(delivery_destinations, delivery_keys, delivery_superseded, delivery_times)";
+    assert!(statement.contains(named));
+    format!("WITH older{}", statement.replace(named, parameters).trim_end_matches([' ', '\n', ';']))
 }
 
 #[tokio::test]

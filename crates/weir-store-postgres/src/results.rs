@@ -11,7 +11,7 @@ use crate::{
     PostgresStore, Shared,
     edits::Edit,
     ingest::column,
-    rows::{self, corrupt, destination_id, int, outcome_code, state_code, uuid},
+    rows::{self, corrupt, destination_id, int, optional_time, outcome_code, state_code, uuid},
     writer::Operation,
 };
 
@@ -34,7 +34,7 @@ impl Results for PostgresStore {
 }
 
 /// Moves the deliveries on whose claims still hold, and records their attempts, and only theirs. A retry of a deleted
-/// destination becomes `cancelled`; the rows of destinations that are retried are locked so that no deletion passes between
+/// destination becomes `cancelled`, and one with a newer delivery of its coalesce key `superseded`; the rows of destinations that are retried are locked so that no deletion passes between
 /// the look at them and this commit (edits.rs). `state + 0`, or the planner could walk all claims instead of looking
 /// up these.
 pub(crate) const SETTLE: &str = "
@@ -48,7 +48,8 @@ WITH result AS MATERIALIZED (
     WHERE id IN (SELECT destination_id FROM result WHERE state = 2) AND deleted_at IS NULL FOR KEY SHARE
 ), settled AS (
     UPDATE deliveries d SET attempts = r.number, claim_expires_at = NULL,
-        state = CASE WHEN r.state = 2 AND r.destination_id NOT IN (SELECT id FROM live) THEN 6 ELSE r.state END,
+        state = CASE WHEN r.state <> 2 THEN r.state WHEN r.destination_id NOT IN (SELECT id FROM live) THEN 6
+            WHEN d.replaced THEN 7 ELSE r.state END,
         next_attempt_at = coalesce(r.due, d.next_attempt_at), updated_at = r.now
     FROM result r WHERE d.id = r.id AND d.claim_epoch = r.epoch AND d.state + 0 = 1
     RETURNING r.result, d.state, r.id, r.number, r.attempt_id, r.destination_id, r.sent_at, r.duration_ms, r.outcome,
@@ -65,9 +66,10 @@ const DESTINATION_OF: &str = "SELECT destination_id FROM deliveries WHERE id = $
 
 const LOCK_DESTINATION: &str = "SELECT 1 FROM destinations WHERE id = $1 AND deleted_at IS NULL FOR KEY SHARE";
 
-const LOCK_DELIVERY: &str = "SELECT destination_id, state FROM deliveries WHERE id = $1 FOR UPDATE";
+const LOCK_DELIVERY: &str = "SELECT destination_id, state, expires_at FROM deliveries WHERE id = $1 FOR UPDATE";
 
-const RETRY_ENDED: &str = "UPDATE deliveries SET state = 0, next_attempt_at = $2, updated_at = $2 WHERE id = $1";
+const RETRY_ENDED: &str = "
+UPDATE deliveries SET state = 0, replaced = NULL, next_attempt_at = $2, updated_at = $2 WHERE id = $1";
 
 const PULL_FORWARD: &str =
     "UPDATE deliveries SET next_attempt_at = least(next_attempt_at, $2), updated_at = $2 WHERE id = $1";
@@ -147,9 +149,9 @@ fn next_state(verdict: Verdict) -> (DeliveryState, Option<Timestamp>) {
 async fn lock_delivery(
     connection: &mut PgConnection,
     id: DeliveryId,
-) -> Result<Option<(DestinationId, DeliveryState)>, sqlx::Error> {
+) -> Result<Option<(DestinationId, DeliveryState, Option<Timestamp>)>, sqlx::Error> {
     let row = sqlx::query(LOCK_DELIVERY).bind(uuid(id.as_bytes())).fetch_optional(connection).await?;
-    row.as_ref().map(|row| Ok((destination_id(row, 0)?, rows::state(row, 1)?))).transpose()
+    row.as_ref().map(|row| Ok((destination_id(row, 0)?, rows::state(row, 1)?, optional_time(row, 2)?))).transpose()
 }
 
 async fn update_delivery(
@@ -178,7 +180,7 @@ impl Edit for RetryDelivery {
         };
         // The destination first, as a deletion does.
         let live = sqlx::query(LOCK_DESTINATION).bind::<Uuid>(destination).fetch_optional(&mut *transaction).await?;
-        let Some((destination_id, state)) = lock_delivery(&mut transaction, self.id).await? else {
+        let Some((destination_id, state, expires_at)) = lock_delivery(&mut transaction, self.id).await? else {
             return Ok(DeliveryAction::NotFound);
         };
         if live.is_none() {
@@ -186,6 +188,11 @@ impl Edit for RetryDelivery {
         }
         if state == DeliveryState::Delivering {
             return Ok(DeliveryAction::Refused(state));
+        }
+        if expires_at.is_some_and(|at| at <= self.now) {
+            // Now, and not when the connection is used next: the sweep passes over what is locked.
+            transaction.rollback().await?;
+            return Ok(DeliveryAction::Expired);
         }
         let sql = if state.is_waiting() { PULL_FORWARD } else { RETRY_ENDED };
         update_delivery(&mut transaction, sql, self.id, self.now).await?;
@@ -205,7 +212,7 @@ impl Edit for CancelDelivery {
 
     async fn run(&self, connection: &mut PgConnection) -> Result<DeliveryAction, sqlx::Error> {
         let mut transaction = connection.begin().await?;
-        let Some((destination_id, state)) = lock_delivery(&mut transaction, self.id).await? else {
+        let Some((destination_id, state, _)) = lock_delivery(&mut transaction, self.id).await? else {
             return Ok(DeliveryAction::NotFound);
         };
         if !state.is_waiting() {

@@ -6,7 +6,7 @@ use sqlx::{Row as _, ValueRef as _, postgres::PgRow, types::Uuid};
 use weir_core::{
     AttemptId, DeliveryId, DeliveryState, DestinationId, EventId, Period, RateLimit, RateLimits, Timestamp,
     delivery::{Attempt, AttemptOutcome, Delivery},
-    event::{Event, EventBody},
+    event::{Event, EventBody, Terms},
 };
 
 /// A stored value that this program could not have written.
@@ -99,7 +99,8 @@ fn outcome(row: &PgRow, column: usize) -> Result<AttemptOutcome, sqlx::Error> {
 
 /// What [`event`] reads.
 pub(crate) const EVENT_COLUMNS: &str =
-    "e.id, e.tenant, e.event_type, e.created_at, e.idempotency_key, e.data_offset, e.body";
+    "e.id, e.tenant, e.event_type, e.created_at, e.idempotency_key, e.data_offset, e.body, e.deliver_at, e.expires_at,
+    e.coalesce_key";
 
 pub(crate) fn event(row: &PgRow) -> Result<Event, sqlx::Error> {
     Ok(Event {
@@ -109,6 +110,11 @@ pub(crate) fn event(row: &PgRow) -> Result<Event, sqlx::Error> {
         created_at: time(row, 3)?,
         idempotency_key: optional_text(row, 4)?,
         body: body(row, 5)?,
+        terms: Terms {
+            deliver_at: optional_time(row, 7)?,
+            expires_at: optional_time(row, 8)?,
+            coalesce_key: optional_text(row, 9)?,
+        },
     })
 }
 
@@ -119,7 +125,8 @@ pub(crate) fn body(row: &PgRow, column: usize) -> Result<EventBody, sqlx::Error>
 }
 
 /// What [`delivery`] reads.
-pub(crate) const DELIVERY_COLUMNS: &str = "d.id, d.event_id, e.event_type, d.destination_id, d.state, d.attempts, d.next_attempt_at, d.created_at, d.updated_at";
+pub(crate) const DELIVERY_COLUMNS: &str = "d.id, d.event_id, e.event_type, d.destination_id, d.state, d.attempts, d.next_attempt_at, d.created_at, d.updated_at,
+    d.expires_at";
 
 pub(crate) fn delivery(row: &PgRow) -> Result<Delivery, sqlx::Error> {
     let state = state(row, 4)?;
@@ -133,6 +140,7 @@ pub(crate) fn delivery(row: &PgRow) -> Result<Delivery, sqlx::Error> {
         next_attempt_at: state.is_waiting().then(|| time(row, 6)).transpose()?,
         created_at: time(row, 7)?,
         updated_at: time(row, 8)?,
+        expires_at: optional_time(row, 9)?,
     })
 }
 
@@ -179,10 +187,12 @@ mod tests {
 
     #[test]
     fn numbers_of_states_and_outcomes_are_those_in_the_schema() {
-        assert_eq!(DeliveryState::ALL.map(state_code), [0, 1, 2, 3, 4, 5, 6]);
+        assert_eq!(DeliveryState::ALL.map(state_code), [0, 1, 2, 3, 4, 5, 6, 7, 8]);
         assert_eq!(state_code(DeliveryState::Delivering), 1);
         assert_eq!(state_code(DeliveryState::Retrying), 2);
         assert_eq!(state_code(DeliveryState::Cancelled), 6);
+        assert_eq!(state_code(DeliveryState::Superseded), 7);
+        assert_eq!(state_code(DeliveryState::Expired), 8);
         assert_eq!(AttemptOutcome::ALL.map(outcome_code), [0, 1, 2, 3]);
         assert_eq!(outcome_code(AttemptOutcome::Unknown), 3);
     }

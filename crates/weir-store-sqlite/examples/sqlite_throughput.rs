@@ -23,7 +23,7 @@ use weir_core::{
     claim::ClaimedDelivery,
     delivery::{Attempt, AttemptOutcome},
     destination::Settings,
-    event::{Event, EventBody},
+    event::{Event, EventBody, Terms},
     outcome::Verdict,
     retry::RetryPolicy,
     signing::{Secret, Signing},
@@ -74,7 +74,15 @@ fn event(number: u64) -> NewEvent {
     let event_type = "video.created".to_owned();
     let data = format!(r#"{{"number": {number}, "filler": "{}"}}"#, "x".repeat(200));
     let body = EventBody::freeze(id, &event_type, created_at, &data);
-    let event = Event { id, tenant: "default".to_owned(), event_type, created_at, idempotency_key: None, body };
+    let event = Event {
+        id,
+        tenant: "default".to_owned(),
+        event_type,
+        created_at,
+        idempotency_key: None,
+        terms: Terms::default(),
+        body,
+    };
     let to = DestinationId::new(START, u128::from(number) % DESTINATIONS);
     NewEvent { event, destinations: Some(vec![to]), random: scrambled(number).rotate_left(17) }
 }

@@ -14,7 +14,7 @@ use crate::{
     error::{Error, Result},
     group::Claiming,
     live::{BatchId, Journal, LiveClaim},
-    rows::{self, Columns as _, delivery_id, destination_id, event_id, int, small, time},
+    rows::{self, Columns as _, delivery_id, destination_id, event_id, int, optional_time, small, time},
     sql::{Values, execute, query, walk},
     writer::Transaction,
 };
@@ -23,7 +23,7 @@ use crate::{
 /// more than a short one, and no destination stands in the way of another. They come in the order of the index; the
 /// subquery's LIMIT keeps the planner from folding it into the join.
 pub(crate) const WAITING: &str = "
-SELECT d.id, due.next_attempt_at, d.event_id, d.attempts, d.created_at FROM (
+SELECT d.id, due.next_attempt_at, d.event_id, d.attempts, coalesce(d.deliver_at, d.created_at), d.expires_at FROM (
     SELECT id, next_attempt_at FROM deliveries INDEXED BY deliveries_due
     WHERE destination_id = ? AND state IN (0, 2) AND (next_attempt_at, id) > (?, ?) ORDER BY next_attempt_at, id LIMIT +?
 ) due CROSS JOIN deliveries d ON d.id = due.id";
@@ -43,6 +43,7 @@ struct Waiting {
     event_id: EventId,
     attempts: u32,
     created_at: Timestamp,
+    expires_at: Option<Timestamp>,
 }
 
 impl Waiting {
@@ -52,6 +53,7 @@ impl Waiting {
             event_id: event_id(row, 2)?,
             attempts: small(row, 3)?,
             created_at: time(row, 4)?,
+            expires_at: optional_time(row, 5)?,
         })
     }
 }
@@ -80,21 +82,35 @@ impl Transaction<'_, '_> {
         let mut values = Values::with_capacity(4);
         values.blob(id.as_bytes()).int(floor.0.as_nanos()).blob(floor.1.as_bytes()).int(most as i64);
         let mut up_to = floor;
+        let mut expired = Vec::new();
         walk(self.connection, WAITING, &values, |row| {
             let place = (time(row, 1)?, delivery_id(row, 0)?);
             if !self.claims.is_claimed(place.1) {
-                if claims.deliveries.len() == wanted || place.0 > now {
-                    claims.next_due = Some(place.0).filter(|_| wanted == 0 || claims.deliveries.len() < wanted);
+                let looked_at = claims.deliveries.len() + expired.len();
+                if looked_at == wanted || place.0 > now {
+                    claims.next_due = Some(place.0).filter(|_| wanted == 0 || looked_at < wanted);
                     return Ok(ControlFlow::Break(()));
                 }
-                let taken = self.take(&Waiting::read(row)?, request, now)?;
-                claims.deliveries.push(taken);
+                let waiting = Waiting::read(row)?;
+                if waiting.expires_at.is_some_and(|at| at <= now) {
+                    expired.push(waiting);
+                } else {
+                    let taken = self.take(&waiting, request, now)?;
+                    claims.deliveries.push(taken);
+                }
             }
             up_to = place;
             Ok(ControlFlow::Continue(()))
         })?;
         if up_to != floor {
             self.claims.raise_floor(id, up_to);
+        }
+        if !expired.is_empty() {
+            claims.next_due = Some(now);
+            for waiting in expired {
+                self.bodies.take(waiting.event_id);
+                self.expire(waiting.id, now)?;
+            }
         }
         Ok(claims)
     }

@@ -1,4 +1,4 @@
-//! Edits: what a person or a single answer asks the writer for, one at a time and in their order.
+//! Edits: what a person, a single answer or the sweep asks the writer for, one at a time and in their order.
 
 use std::sync::Arc;
 
@@ -21,6 +21,8 @@ pub(crate) enum Edit {
     Delete(Pending<(DestinationId, Timestamp), bool>),
     RetryDelivery(Pending<(DeliveryId, Timestamp), DeliveryAction>),
     CancelDelivery(Pending<(DeliveryId, Timestamp), DeliveryAction>),
+    /// Of the sweep: until when, and at most how many.
+    Expire(Pending<(Timestamp, u32), u64>),
     /// Shows that the writer lives and gets its lock.
     Check(Pending<(), ()>),
 }
@@ -31,10 +33,10 @@ impl Edit {
         Operation::Edit(Box::new(self))
     }
 
-    /// A hold that is lost with the power is one `Retry-After` not honoured, a breaker opens again; everything else was
-    /// acknowledged to someone.
+    /// A hold that is lost with the power is one `Retry-After` not honoured; a breaker opens again, and what expired expires again.
+    /// Everything else was acknowledged to someone.
     pub(crate) fn durable(&self) -> bool {
-        !matches!(self, Self::Hold(_) | Self::ChangeBreaker(_) | Self::Check(_))
+        !matches!(self, Self::Hold(_) | Self::ChangeBreaker(_) | Self::Expire(_) | Self::Check(_))
     }
 
     pub(crate) fn run(&mut self, transaction: &mut Transaction<'_, '_>) -> Result<()> {
@@ -57,6 +59,7 @@ impl Edit {
             Self::CancelDelivery(edit) => {
                 edit.answer = Some(transaction.cancel_delivery(edit.input.0, edit.input.1)?);
             }
+            Self::Expire(edit) => edit.answer = Some(transaction.expire_deliveries(edit.input.0, edit.input.1)?),
             Self::Check(edit) => edit.answer = Some(()),
         }
         Ok(())
@@ -71,6 +74,7 @@ impl Edit {
             Self::ChangeBreaker(edit) => edit.finish(failure),
             Self::Delete(edit) => edit.finish(failure),
             Self::RetryDelivery(edit) | Self::CancelDelivery(edit) => edit.finish(failure),
+            Self::Expire(edit) => edit.finish(failure),
             Self::Check(edit) => edit.finish(failure),
         }
     }

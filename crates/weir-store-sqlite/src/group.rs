@@ -259,7 +259,7 @@ mod tests {
     use bytes::Bytes;
     use weir_core::{
         DestinationId, EventId,
-        event::{Event, EventBody},
+        event::{Event, EventBody, Terms},
     };
 
     use super::*;
@@ -300,6 +300,7 @@ mod tests {
                 event_type: "a".to_owned(),
                 created_at: Timestamp::MIN,
                 idempotency_key: None,
+                terms: Terms::default(),
                 body: EventBody::stored(Bytes::new(), 0),
             },
             destinations: None,

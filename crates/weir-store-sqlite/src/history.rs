@@ -88,7 +88,7 @@ impl History for SqliteStore {
 }
 
 pub(crate) const SENDS: &str = "
-SELECT a.sent_at, a.duration_ms, a.outcome, d.created_at
+SELECT a.sent_at, a.duration_ms, a.outcome, coalesce(d.deliver_at, d.created_at)
 FROM attempts a INDEXED BY attempts_of_destination CROSS JOIN deliveries d ON d.id = a.delivery_id
 WHERE a.destination_id = ? AND a.sent_at >= ? AND a.sent_at < ? AND a.outcome <> 3
 ORDER BY a.sent_at";
@@ -230,17 +230,19 @@ pub(crate) fn events_page(filter: &EventFilter, page: PageRequest) -> (String, V
 }
 
 pub(crate) fn deliveries_page(filter: &DeliveryFilter, page: PageRequest) -> (String, Values<'_>) {
-    use DeliveryState::{Cancelled, Dead, Failed, Pending, Retrying};
+    use DeliveryState::{Cancelled, Dead, Expired, Failed, Pending, Retrying, Superseded};
     let mut conditions = Conditions::new();
     // The waiting states and `delivering` have no index in the order of ids, which every ingest and claim would have to
     // keep: their part of the due index or of the claims is read and sorted, however long the history is.
     let (index, predicate) = match (filter.event_id, filter.destination_id, filter.state) {
         (Some(_), _, _) => ("NOT INDEXED", None),
         (None, _, Some(Pending | Retrying)) => ("INDEXED BY deliveries_due", Some("d.state IN (0, 2)")),
-        (None, Some(_), Some(Failed | Dead | Cancelled)) => {
-            ("INDEXED BY deliveries_ended_of_destination", Some("d.state IN (4, 5, 6)"))
+        (None, Some(_), Some(Failed | Dead | Cancelled | Superseded | Expired)) => {
+            ("INDEXED BY deliveries_ended_of_destination", Some("d.state IN (4, 5, 6, 7, 8)"))
         }
-        (None, None, Some(Failed | Dead | Cancelled)) => ("INDEXED BY deliveries_ended", Some("d.state IN (4, 5, 6)")),
+        (None, None, Some(Failed | Dead | Cancelled | Superseded | Expired)) => {
+            ("INDEXED BY deliveries_ended", Some("d.state IN (4, 5, 6, 7, 8)"))
+        }
         (None, Some(_), _) => ("INDEXED BY deliveries_of_destination", None),
         (None, None, _) => ("NOT INDEXED", None),
     };

@@ -4,7 +4,7 @@ use std::{collections::HashSet, sync::Arc};
 
 use async_trait::async_trait;
 use rusqlite::Row;
-use weir_core::{DeliveryState, Destination, DestinationId, event::Event};
+use weir_core::{DeliveryState, Destination, DestinationId, Timestamp, event::Event};
 use weir_store::{
     Express, Ingest, Ingested, NewEvent, StoreResult,
     intake::{Directory, Intake, Key, KnownKeys, NewDelivery, Outcome, key},
@@ -36,32 +36,45 @@ impl Ingest for SqliteStore {
 }
 
 pub(crate) static INSERT_EVENTS: Batch = Batch::new(
-    "INSERT OR ROLLBACK INTO events (id, tenant, event_type, created_at, idempotency_key, data_offset, deliveries, body)
+    "INSERT OR ROLLBACK INTO events (id, tenant, event_type, created_at, idempotency_key, data_offset, deliveries, body,
+        deliver_at, expires_at, coalesce_key)
     SELECT * FROM (VALUES ",
-    "(?,?,?,?,?,?,?,?)",
+    "(?,?,?,?,?,?,?,?,?,?,?)",
     ",",
     ") AS r WHERE r.column1 IS NOT NULL",
 );
 
-/// Due at once: a delivery begins with the time of its event as its due time. One that is claimed as it is stored is
-/// `delivering`, and so never in the index of what is due.
+/// Due at once, with the time of its event as its due time, unless it is delayed. A delivery that is claimed as it is stored
+/// is `delivering`, and so never in the index of what is due.
 pub(crate) static INSERT_DELIVERIES: Batch = Batch::new(
     "INSERT OR ROLLBACK INTO deliveries (id, event_id, destination_id, next_attempt_at, created_at, updated_at,
-        state, attempts)
-    SELECT r.column1, r.column2, r.column3, r.column4, r.column4, r.column4, r.column5, 0 FROM (VALUES ",
-    "(?,?,?,?,?)",
+        state, attempts, deliver_at, expires_at, coalesce_key)
+    SELECT r.column1, r.column2, r.column3, coalesce(r.column6, r.column4), r.column4, r.column4, r.column5, 0,
+        r.column6, r.column7, r.column8 FROM (VALUES ",
+    "(?,?,?,?,?,?,?,?)",
     ",",
     ") AS r WHERE r.column1 IS NOT NULL",
 );
 
 /// Which of some idempotency keys are known, with their events and how many deliveries those have.
 pub(crate) static KNOWN_KEYS: Batch = Batch::new(
-    "SELECT e.id, e.tenant, e.event_type, e.created_at, e.idempotency_key, e.data_offset, e.body, e.deliveries
+    "SELECT e.id, e.tenant, e.event_type, e.created_at, e.idempotency_key, e.data_offset, e.body, e.deliver_at,
+        e.expires_at, e.coalesce_key, e.deliveries
     FROM (VALUES ",
     "(?,?)",
     ",",
     ") AS k CROSS JOIN events e INDEXED BY events_idempotency ON e.tenant = k.column1 AND e.idempotency_key = k.column2",
 );
+
+/// What a new delivery takes the place of.
+pub(crate) const COALESCING: &str = "
+SELECT id, event_id FROM deliveries INDEXED BY deliveries_coalescing
+WHERE destination_id = ? AND coalesce_key = ? AND coalesce_key IS NOT NULL AND state IN (0, 1, 2)";
+
+const SUPERSEDE: &str = "UPDATE deliveries SET state = 7, updated_at = ? WHERE id = ? AND state IN (0, 2)";
+
+/// What is under way.
+const REPLACE: &str = "UPDATE deliveries SET replaced = 1, updated_at = ? WHERE id = ?";
 
 impl Directory for Staged<'_> {
     fn find(&self, tenant: &str, id: DestinationId) -> Option<Arc<Destination>> {
@@ -89,13 +102,19 @@ impl Transaction<'_, '_> {
 
     fn store(&mut self, new: &[&NewEvent]) -> Result<Vec<Outcome>> {
         let known = self.known_keys(new)?;
-        let Intake { answers, events, deliveries } =
+        let Intake { answers, events, deliveries, .. } =
             Intake::of(new, &known, self.destinations, self.batch, self.boarding);
         self.insert_events(&events)?;
+        // Before they are there themselves.
+        for delivery in deliveries.iter().filter(|delivery| !delivery.superseded) {
+            self.supersede(delivery)?;
+        }
         self.insert_deliveries(&deliveries)?;
         for delivery in deliveries.iter().filter(|delivery| delivery.claimed_until.is_none()) {
-            self.claims.lower_floor(delivery.destination_id, delivery.event.created_at);
-            self.bodies.add(delivery.event.id, &delivery.event.body);
+            self.claims.lower_floor(delivery.destination_id, delivery.event.due());
+            if delivery.is_due_soon() {
+                self.bodies.add(delivery.event.id, &delivery.event.body);
+            }
         }
         for delivery in self.boarding.boarded() {
             self.claims.make(LiveClaim {
@@ -107,6 +126,26 @@ impl Transaction<'_, '_> {
             });
         }
         Ok(answers)
+    }
+
+    /// Ends what waits and gives way to this delivery.
+    fn supersede(&mut self, newer: &NewDelivery<'_>) -> Result<()> {
+        let Some(key) = newer.coalesces_by() else { return Ok(()) };
+        let mut values = Values::default();
+        values.blob(newer.destination_id.as_bytes()).text(&key);
+        let read = |row: &Row<'_>| Ok((rows::delivery_id(row, 0)?, rows::event_id(row, 1)?));
+        for (id, event_id) in query(self.connection, COALESCING, &values, read)? {
+            let sql = if self.claims.is_claimed(id) {
+                REPLACE
+            } else {
+                self.bodies.take(event_id);
+                SUPERSEDE
+            };
+            let mut values = Values::default();
+            values.int(newer.event.created_at.as_nanos()).blob(id.as_bytes());
+            execute(self.connection, sql, &values)?;
+        }
+        Ok(())
     }
 
     /// The stored events whose keys are used again.
@@ -129,7 +168,7 @@ impl Transaction<'_, '_> {
     fn insert_events(&mut self, events: &[(&Event, u32)]) -> Result<()> {
         for part in events.chunks(MAX_ROWS) {
             let size = padded(part.len());
-            let mut values = Values::with_capacity(8 * size);
+            let mut values = Values::with_capacity(11 * size);
             for (event, deliveries) in part {
                 values
                     .blob(event.id.as_bytes())
@@ -139,9 +178,12 @@ impl Transaction<'_, '_> {
                     .optional_text(event.idempotency_key.as_deref())
                     .int(event.body.data_offset().into())
                     .int((*deliveries).into())
-                    .blob(event.body.bytes());
+                    .blob(event.body.bytes())
+                    .optional_int(event.terms.deliver_at.map(Timestamp::as_nanos))
+                    .optional_int(event.terms.expires_at.map(Timestamp::as_nanos))
+                    .optional_text(event.terms.coalesce_key.as_deref());
             }
-            values.nulls(8 * (size - part.len()));
+            values.nulls(11 * (size - part.len()));
             execute(self.connection, &INSERT_EVENTS.sql(size), &values)?;
         }
         Ok(())
@@ -150,17 +192,27 @@ impl Transaction<'_, '_> {
     fn insert_deliveries(&mut self, deliveries: &[NewDelivery<'_>]) -> Result<()> {
         for part in deliveries.chunks(MAX_ROWS) {
             let size = padded(part.len());
-            let mut values = Values::with_capacity(5 * size);
+            let mut values = Values::with_capacity(8 * size);
             for delivery in part {
-                let state = delivery.claimed_until.map_or(DeliveryState::Pending, |_| DeliveryState::Delivering);
+                let state = match delivery.claimed_until {
+                    _ if delivery.superseded => DeliveryState::Superseded,
+                    Some(_) => DeliveryState::Delivering,
+                    None => DeliveryState::Pending,
+                };
                 values
                     .blob(delivery.id.as_bytes())
                     .blob(delivery.event.id.as_bytes())
                     .blob(delivery.destination_id.as_bytes())
                     .int(delivery.event.created_at.as_nanos())
-                    .int(state_code(state));
+                    .int(state_code(state))
+                    .optional_int(delivery.event.delayed_until().map(Timestamp::as_nanos))
+                    .optional_int(delivery.event.terms.expires_at.map(Timestamp::as_nanos));
+                match delivery.coalesces_by() {
+                    Some(key) => values.owned_text(key),
+                    None => values.nulls(1),
+                };
             }
-            values.nulls(5 * (size - part.len()));
+            values.nulls(8 * (size - part.len()));
             execute(self.connection, &INSERT_DELIVERIES.sql(size), &values)?;
         }
         Ok(())
@@ -170,6 +222,6 @@ impl Transaction<'_, '_> {
 fn read_known(row: &Row<'_>) -> Result<((String, String), Ingested)> {
     let event = rows::event(row)?;
     let key = event.idempotency_key.clone().ok_or(Error::Corrupt("an idempotency key"))?;
-    let deliveries = rows::small(row, 7)?;
+    let deliveries = rows::small(row, 10)?;
     Ok(((event.tenant.clone(), key), Ingested { event, deliveries, duplicate: true, wake: Vec::new() }))
 }

@@ -247,6 +247,11 @@ impl<'a> StagedClaims<'a> {
         self.claims.count(Some(id)) + self.made.len()
     }
 
+    /// As many claims as there are, of all destinations.
+    pub(crate) fn count_all(&self) -> usize {
+        self.claims.count(None) + self.made.len()
+    }
+
     pub(crate) fn raise_floor(&mut self, id: DestinationId, to: Position) {
         self.floors.insert(id, Some(to));
     }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use async_trait::async_trait;
 use sqlx::sqlite::SqliteRow;
 use weir_core::{
-    AttemptId, DestinationId, Timestamp,
+    AttemptId, DeliveryId, DestinationId, Timestamp,
     claim::Claim,
     delivery::{Attempt, AttemptOutcome},
     outcome::Verdict,
@@ -17,11 +17,12 @@ use weir_store::{
 use crate::{
     SqliteStore,
     claims::WAITING,
+    edits::Edit,
     error::Result,
     group::{Operation, Recovery, Release},
     live::{FIRST, LiveClaim},
     rows::{delivery_id, destination_id, optional_time, time},
-    sql::{Batch, MAX_ROWS, Values, execute, fetch, padded},
+    sql::{Batch, MAX_ROWS, Values, execute, fetch, padded, query},
     writer::Transaction,
 };
 
@@ -73,6 +74,10 @@ impl Outbox for SqliteStore {
         self.ask(Recovery { now, all, limit }, Operation::Recover).await
     }
 
+    async fn expire_deliveries(&self, now: Timestamp, limit: u32) -> StoreResult<u64> {
+        self.ask((now, limit), |edit| Edit::operation(Edit::Expire(edit))).await
+    }
+
     async fn send_history(&self, ids: &[DestinationId]) -> StoreResult<Vec<SendHistory>> {
         let mut histories = Vec::with_capacity(ids.len());
         for part in ids.chunks(MAX_ROWS) {
@@ -120,8 +125,19 @@ fn read_last_send(row: &SqliteRow) -> Result<(DestinationId, Option<Timestamp>)>
 /// A claim given back, of a destination that is deleted.
 const CANCEL_RELEASED: &str = "UPDATE deliveries SET state = 6, updated_at = ? WHERE id = ? AND state IN (0, 1, 2)";
 
+/// A claim given back, of a delivery of whose coalesce key a newer one has come. Any other waits in the table as before.
+const SUPERSEDE_RELEASED: &str =
+    "UPDATE deliveries SET state = 7, updated_at = ? WHERE id = ? AND replaced = 1 AND state IN (0, 2)";
+
 /// A claim given back that was made as its delivery was stored.
 const WAIT_RELEASED: &str = "UPDATE deliveries SET state = 0, updated_at = ? WHERE id = ? AND state = 1";
+
+/// What waits and whose time is over. What is claimed is among them.
+pub(crate) const EXPIRING: &str = "
+SELECT id FROM deliveries INDEXED BY deliveries_expiring
+WHERE expires_at IS NOT NULL AND state IN (0, 2) AND expires_at <= ? ORDER BY expires_at LIMIT +?";
+
+const EXPIRE: &str = "UPDATE deliveries SET state = 8, updated_at = ? WHERE id = ? AND state IN (0, 2)";
 
 /// A loose index scan: from one destination straight to the next, however long their backlogs are.
 pub(crate) const DUE_DESTINATIONS: &str = "
@@ -163,15 +179,38 @@ impl Transaction<'_, '_> {
                 let at_birth = self.claims.is_at_birth(claim.delivery_id);
                 self.claims.release(claim);
                 released += 1;
-                if deleted || at_birth {
-                    let mut values = Values::default();
-                    values.int(now.as_nanos()).blob(claim.delivery_id.as_bytes());
-                    execute(self.connection, if deleted { CANCEL_RELEASED } else { WAIT_RELEASED }, &values)?;
-                }
+                let sql = match (deleted, at_birth) {
+                    (true, _) => CANCEL_RELEASED,
+                    (false, true) => WAIT_RELEASED,
+                    (false, false) => SUPERSEDE_RELEASED,
+                };
+                let mut values = Values::default();
+                values.int(now.as_nanos()).blob(claim.delivery_id.as_bytes());
+                execute(self.connection, sql, &values)?;
             }
             operation.answer = Some(released);
         }
         Ok(())
+    }
+
+    /// What is under way ends by itself; should it wait again after, the next sweep finds it.
+    pub(crate) fn expire_deliveries(&mut self, now: Timestamp, limit: u32) -> Result<u64> {
+        let most = i64::from(limit) + self.claims.count_all() as i64;
+        let mut values = Values::default();
+        values.int(now.as_nanos()).int(most);
+        let mut ids = query(self.connection, EXPIRING, &values, |row| delivery_id(row, 0))?;
+        ids.retain(|&id| !self.claims.is_claimed(id));
+        ids.truncate(limit as usize);
+        for &id in &ids {
+            self.expire(id, now)?;
+        }
+        Ok(ids.len() as u64)
+    }
+
+    pub(crate) fn expire(&mut self, id: DeliveryId, now: Timestamp) -> Result<()> {
+        let mut values = Values::default();
+        values.int(now.as_nanos()).blob(id.as_bytes());
+        execute(self.connection, EXPIRE, &values).map(drop)
     }
 
     pub(crate) fn recover(&mut self, recovery: Recovery) -> Result<Recovered> {
@@ -184,6 +223,7 @@ impl Transaction<'_, '_> {
             retried: count(weir_core::DeliveryState::Retrying),
             dead: count(weir_core::DeliveryState::Dead),
             cancelled: count(weir_core::DeliveryState::Cancelled),
+            superseded: count(weir_core::DeliveryState::Superseded),
         })
     }
 

@@ -8,8 +8,8 @@ use crate::{
     claims::{BODY, WAITING},
     destinations::{COUNTS, RECENT_SENDS},
     history::{SENDS, deliveries_page, events_page},
-    ingest::KNOWN_KEYS,
-    outbox::{DUE_DESTINATIONS, LAST_SENDS},
+    ingest::{COALESCING, KNOWN_KEYS},
+    outbox::{DUE_DESTINATIONS, EXPIRING, LAST_SENDS},
     results::SETTLE,
     rows::text,
     sql::{Values, query},
@@ -61,6 +61,8 @@ fn reads_use_their_indexes() {
         ("recent sends", RECENT_SENDS, "USING COVERING INDEX attempts_of_destination (destination_id=? AND sent_at>?"),
         ("sends", SENDS, "USING INDEX attempts_of_destination (destination_id=? AND sent_at>?"),
         ("body", BODY, "USING INDEX events_id (id=?)"),
+        ("coalescing", COALESCING, "USING INDEX deliveries_coalescing (destination_id=? AND coalesce_key=?)"),
+        ("expiring", EXPIRING, "USING INDEX deliveries_expiring (expires_at>? AND expires_at<?)"),
         ("due", DUE_DESTINATIONS, "USING COVERING INDEX deliveries_due (destination_id>?)"),
     ] {
         let plan = plan(&connection, sql);

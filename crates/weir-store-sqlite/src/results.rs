@@ -10,7 +10,7 @@ use crate::{
     edits::Edit,
     error::{Error, Result},
     group::{Operation, Settle},
-    rows::{self, destination_id, outcome_code, state_code},
+    rows::{self, destination_id, optional_time, outcome_code, state_code},
     sql::{Batch, MAX_ROWS, Values, execute, padded, query},
     writer::Transaction,
 };
@@ -61,10 +61,12 @@ static INSERT_ATTEMPTS: Batch = Batch::new(
     ") AS r WHERE r.column1 IS NOT NULL",
 );
 
-const SELECT_ONE: &str = "SELECT destination_id, state FROM deliveries WHERE id = ?";
+const SELECT_ONE: &str = "SELECT destination_id, state, expires_at FROM deliveries WHERE id = ?";
 
-const RETRY_ENDED: &str =
-    "UPDATE deliveries SET state = 0, next_attempt_at = ?, updated_at = ? WHERE id = ? AND state IN (3, 4, 5, 6)";
+/// A newer one of its coalesce key has come.
+const IS_REPLACED: &str = "SELECT 1 FROM deliveries WHERE id = ? AND replaced = 1";
+
+const RETRY_ENDED: &str = "UPDATE deliveries SET state = 0, replaced = NULL, next_attempt_at = ?, updated_at = ? WHERE id = ? AND state NOT IN (0, 1, 2)";
 
 const PULL_FORWARD: &str = "
 UPDATE deliveries SET next_attempt_at = min(next_attempt_at, ?), updated_at = ? WHERE id = ? AND state IN (0, 2)";
@@ -95,7 +97,7 @@ impl Transaction<'_, '_> {
             }
             // Ended as it is answered, so that of two results for one claim the first counts.
             self.claims.settle(result.claim);
-            let (state, due) = self.next_state(result);
+            let (state, due) = self.next_state(result)?;
             if let Some(due) = due {
                 self.claims.lower_floor(result.claim.destination_id, due);
             }
@@ -125,16 +127,23 @@ impl Transaction<'_, '_> {
     }
 
     /// The state a verdict leads to and when the delivery is due again.
-    fn next_state(&self, result: &AttemptResult) -> (DeliveryState, Option<Timestamp>) {
-        match result.verdict {
+    fn next_state(&self, result: &AttemptResult) -> Result<(DeliveryState, Option<Timestamp>)> {
+        Ok(match result.verdict {
             Verdict::Delivered => (DeliveryState::Delivered, None),
             Verdict::Failed => (DeliveryState::Failed, None),
             Verdict::Retry { .. } if self.destinations.is_deleted(result.claim.destination_id) => {
                 (DeliveryState::Cancelled, None)
             }
+            Verdict::Retry { .. } if self.is_replaced(result.claim.delivery_id)? => (DeliveryState::Superseded, None),
             Verdict::Retry { at } => (DeliveryState::Retrying, Some(at)),
             Verdict::Dead => (DeliveryState::Dead, None),
-        }
+        })
+    }
+
+    fn is_replaced(&self, id: DeliveryId) -> Result<bool> {
+        let mut values = Values::default();
+        values.blob(id.as_bytes());
+        Ok(!query(self.connection, IS_REPLACED, &values, |_| Ok(()))?.is_empty())
     }
 
     fn insert_attempts(&mut self, results: &[&AttemptResult]) -> Result<()> {
@@ -161,7 +170,7 @@ impl Transaction<'_, '_> {
     }
 
     pub(crate) fn retry_delivery(&mut self, id: DeliveryId, now: Timestamp) -> Result<DeliveryAction> {
-        let Some((destination_id, state)) = self.find(id)? else {
+        let Some((destination_id, state, expires_at)) = self.find(id)? else {
             return Ok(DeliveryAction::NotFound);
         };
         if self.destinations.is_deleted(destination_id) {
@@ -169,6 +178,9 @@ impl Transaction<'_, '_> {
         }
         if state == DeliveryState::Delivering {
             return Ok(DeliveryAction::Refused(state));
+        }
+        if expires_at.is_some_and(|at| at <= now) {
+            return Ok(DeliveryAction::Expired);
         }
         let mut values = Values::default();
         values.int(now.as_nanos()).int(now.as_nanos()).blob(id.as_bytes());
@@ -178,7 +190,7 @@ impl Transaction<'_, '_> {
     }
 
     pub(crate) fn cancel_delivery(&mut self, id: DeliveryId, now: Timestamp) -> Result<DeliveryAction> {
-        let Some((destination_id, state)) = self.find(id)? else {
+        let Some((destination_id, state, _)) = self.find(id)? else {
             return Ok(DeliveryAction::NotFound);
         };
         if !state.is_waiting() {
@@ -191,13 +203,12 @@ impl Transaction<'_, '_> {
     }
 
     /// The writer is alone, so what it reads holds until it writes.
-    fn find(&mut self, id: DeliveryId) -> Result<Option<(DestinationId, DeliveryState)>> {
+    fn find(&mut self, id: DeliveryId) -> Result<Option<(DestinationId, DeliveryState, Option<Timestamp>)>> {
         let mut values = Values::default();
         values.blob(id.as_bytes());
-        let read = |row: &Row<'_>| Ok((destination_id(row, 0)?, rows::state(row, 1)?));
-        let found = query(self.connection, SELECT_ONE, &values, read)?.pop();
         let claimed = self.claims.is_claimed(id);
-        Ok(found
-            .map(|(destination_id, state)| (destination_id, if claimed { DeliveryState::Delivering } else { state })))
+        let state = |row: &Row<'_>| if claimed { Ok(DeliveryState::Delivering) } else { rows::state(row, 1) };
+        let read = |row: &Row<'_>| Ok((destination_id(row, 0)?, state(row)?, optional_time(row, 2)?));
+        Ok(query(self.connection, SELECT_ONE, &values, read)?.pop())
     }
 }

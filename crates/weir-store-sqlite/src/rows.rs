@@ -6,7 +6,7 @@ use sqlx::{Row as _, sqlite::SqliteRow};
 use weir_core::{
     AttemptId, DeliveryId, DeliveryState, DestinationId, EventId, Period, RateLimit, RateLimits, Timestamp,
     delivery::{Attempt, AttemptOutcome, Delivery},
-    event::{Event, EventBody},
+    event::{Event, EventBody, Terms},
 };
 
 use crate::error::{Error, Result};
@@ -108,7 +108,8 @@ fn outcome(row: &impl Columns, column: usize) -> Result<AttemptOutcome> {
 
 /// What [`event`] reads.
 pub(crate) const EVENT_COLUMNS: &str =
-    "e.id, e.tenant, e.event_type, e.created_at, e.idempotency_key, e.data_offset, e.body";
+    "e.id, e.tenant, e.event_type, e.created_at, e.idempotency_key, e.data_offset, e.body, e.deliver_at, e.expires_at,
+    e.coalesce_key";
 
 pub(crate) fn event(row: &impl Columns) -> Result<Event> {
     Ok(Event {
@@ -118,6 +119,11 @@ pub(crate) fn event(row: &impl Columns) -> Result<Event> {
         created_at: time(row, 3)?,
         idempotency_key: row.optional_text(4)?,
         body: body(row, 5)?,
+        terms: Terms {
+            deliver_at: optional_time(row, 7)?,
+            expires_at: optional_time(row, 8)?,
+            coalesce_key: row.optional_text(9)?,
+        },
     })
 }
 
@@ -128,7 +134,8 @@ pub(crate) fn body(row: &impl Columns, column: usize) -> Result<EventBody> {
 }
 
 /// What [`delivery`] reads.
-pub(crate) const DELIVERY_COLUMNS: &str = "d.id, d.event_id, e.event_type, d.destination_id, d.state, d.attempts, d.next_attempt_at, d.created_at, d.updated_at";
+pub(crate) const DELIVERY_COLUMNS: &str = "d.id, d.event_id, e.event_type, d.destination_id, d.state, d.attempts, d.next_attempt_at, d.created_at, d.updated_at,
+    d.expires_at";
 
 pub(crate) fn delivery(row: &impl Columns) -> Result<Delivery> {
     let state = state(row, 4)?;
@@ -142,6 +149,7 @@ pub(crate) fn delivery(row: &impl Columns) -> Result<Delivery> {
         next_attempt_at: state.is_waiting().then(|| time(row, 6)).transpose()?,
         created_at: time(row, 7)?,
         updated_at: time(row, 8)?,
+        expires_at: optional_time(row, 9)?,
     })
 }
 
@@ -187,10 +195,12 @@ mod tests {
 
     #[test]
     fn numbers_of_states_and_outcomes_are_those_in_the_schema() {
-        assert_eq!(DeliveryState::ALL.map(state_code), [0, 1, 2, 3, 4, 5, 6]);
+        assert_eq!(DeliveryState::ALL.map(state_code), [0, 1, 2, 3, 4, 5, 6, 7, 8]);
         assert_eq!(state_code(DeliveryState::Delivering), 1);
         assert_eq!(state_code(DeliveryState::Retrying), 2);
         assert_eq!(state_code(DeliveryState::Cancelled), 6);
+        assert_eq!(state_code(DeliveryState::Superseded), 7);
+        assert_eq!(state_code(DeliveryState::Expired), 8);
         assert_eq!(AttemptOutcome::ALL.map(outcome_code), [0, 1, 2, 3]);
         assert_eq!(outcome_code(AttemptOutcome::Unknown), 3);
     }

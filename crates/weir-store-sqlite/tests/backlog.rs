@@ -11,7 +11,7 @@ use weir_core::{
     Destination, DestinationId, EventId, RateLimits, Timestamp,
     breaker::{Breaker, BreakerPolicy},
     destination::Settings,
-    event::{Event, EventBody},
+    event::{Event, EventBody, Terms},
     retry::RetryPolicy,
     signing::{Secret, Signing},
 };
@@ -61,7 +61,8 @@ fn event(number: u64, to: u128) -> NewEvent {
     let event_type = "video.created".to_owned();
     let body = EventBody::freeze(event_id, &event_type, created_at, r#"{"width": 1920, "height": 1080}"#);
     let tenant = "default".to_owned();
-    let event = Event { id: event_id, tenant, event_type, created_at, idempotency_key: None, body };
+    let event =
+        Event { id: event_id, tenant, event_type, created_at, idempotency_key: None, terms: Terms::default(), body };
     NewEvent { event, destinations: Some(vec![id(to)]), random }
 }
 

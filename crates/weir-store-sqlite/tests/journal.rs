@@ -10,7 +10,7 @@ use weir_core::{
     claim::ClaimedDelivery,
     delivery::{Attempt, AttemptOutcome},
     destination::Settings,
-    event::{Event, EventBody},
+    event::{Event, EventBody, Terms},
     outcome::Verdict,
     retry::RetryPolicy,
     signing::{Secret, Signing},
@@ -55,7 +55,15 @@ fn event(number: u64) -> NewEvent {
     let id = EventId::new(created_at, number.into());
     let event_type = "video.created".to_owned();
     let body = EventBody::freeze(id, &event_type, created_at, "{}");
-    let event = Event { id, tenant: "default".to_owned(), event_type, created_at, idempotency_key: None, body };
+    let event = Event {
+        id,
+        tenant: "default".to_owned(),
+        event_type,
+        created_at,
+        idempotency_key: None,
+        terms: Terms::default(),
+        body,
+    };
     NewEvent { event, destinations: Some(vec![TO]), random: number.into() }
 }
 
@@ -112,7 +120,7 @@ async fn only_claims_that_had_not_ended_are_of_unknown_outcome_after_a_restart()
     assert_eq!(state(4).await, (DeliveryState::Delivering, 0));
 
     let recovered = store.recover_claims(NOW + Duration::from_secs(3), true, 100).await.unwrap();
-    assert_eq!(recovered, Recovered { retried: 2, dead: 0, cancelled: 0 });
+    assert_eq!(recovered, Recovered { retried: 2, ..Recovered::default() });
     assert_eq!(state(2).await, (DeliveryState::Pending, 0));
     assert_eq!(state(3).await, (DeliveryState::Retrying, 1));
     store.close().await;

@@ -2,6 +2,7 @@
 //!
 //! Times are invented: the suite never waits for one. Each behaviour has a database of its own.
 
+mod coalescing;
 mod destinations;
 mod express;
 mod history;
@@ -9,6 +10,7 @@ mod ingest;
 mod outbox;
 mod recovery;
 mod results;
+mod timing;
 
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
@@ -20,13 +22,15 @@ use weir_core::{
     claim::{ClaimedBody, ClaimedDelivery},
     delivery::{Attempt, AttemptOutcome, Delivery},
     destination::Settings,
-    event::{Event, EventBody},
+    event::{Event, EventBody, Terms},
     outcome::Verdict,
     retry::RetryPolicy,
     signing::{Secret, Signing},
 };
 
-pub use self::{destinations::*, express::*, history::*, ingest::*, outbox::*, recovery::*, results::*};
+pub use self::{
+    coalescing::*, destinations::*, express::*, history::*, ingest::*, outbox::*, recovery::*, results::*, timing::*,
+};
 use crate::{
     AttemptResult, ClaimRequest, Claims, DeliveryFilter, Ingested, NewEvent, PageRequest, Settlement, SharedStore,
 };
@@ -96,7 +100,15 @@ fn event_at(number: u64, created_at: Timestamp) -> Event {
     let id = EventId::new(created_at, u128::from(number));
     let event_type = "video.created".to_owned();
     let body = EventBody::freeze(id, &event_type, created_at, &format!("{{\"number\": {number}}}"));
-    Event { id, tenant: TENANT.to_owned(), event_type, created_at, idempotency_key: None, body }
+    Event {
+        id,
+        tenant: TENANT.to_owned(),
+        event_type,
+        created_at,
+        idempotency_key: None,
+        terms: Terms::default(),
+        body,
+    }
 }
 
 /// A number that looks random and differs for each event.
@@ -358,6 +370,22 @@ macro_rules! store_conformance {
             an_express_claim_of_a_deleted_destination_ends_with_it,
             nothing_goes_to_a_paused_destination_by_the_express,
             room_kept_for_what_is_not_stored_is_given_up,
+            a_delayed_event_does_not_go_by_the_express,
+            what_coalesces_does_not_go_by_the_express,
+            what_waits_gives_way_to_a_newer_event_of_its_key,
+            of_a_key_used_often_in_one_call_the_last_waits,
+            an_event_that_is_not_stored_supersedes_nothing,
+            a_retry_gives_way_too_and_keeps_its_history,
+            what_is_under_way_goes_on_and_does_not_wait_again,
+            what_was_superseded_is_retried_by_hand,
+            a_burst_of_one_key_leaves_the_last_and_what_was_claimed,
+            a_delayed_event_is_due_at_its_time_and_not_before,
+            a_delay_that_is_over_changes_nothing,
+            a_delayed_delivery_is_as_old_as_the_time_since,
+            a_key_used_again_answers_the_terms_of_the_first_event,
+            what_has_expired_is_not_claimed,
+            what_cannot_be_sent_expires_all_the_same,
+            what_has_expired_is_not_retried_by_hand,
         );
     };
     (@each $backend:path, $($behaviour:ident),+ $(,)?) => {$(

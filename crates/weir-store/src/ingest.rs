@@ -26,7 +26,7 @@ pub struct Ingested {
     pub deliveries: u32,
     /// Whether an event with the same tenant and idempotency key was there before; then nothing was stored.
     pub duplicate: bool,
-    /// The destinations to wake: those of its deliveries that wait. Empty for a duplicate.
+    /// The destinations to wake when the event is due: those of its deliveries that wait. Empty for a duplicate.
     pub wake: Vec<DestinationId>,
 }
 
@@ -41,7 +41,9 @@ pub enum IngestRefusal {
 pub trait Ingest {
     /// Stores events with their deliveries, each event whole or not at all, in one durable commit (group commit with
     /// other callers). Answers in the same order, after the commit: an answered event survives the death of the machine.
-    /// Two events with the same tenant and idempotency key, also within one call, are one event. A destination named
+    /// A waiting delivery (`pending`, `retrying`) with the destination, type and coalesce key of a new one becomes `superseded`
+    /// in the same commit; of several events of one key in a call the last waits. One that is under way goes on, and becomes
+    /// `superseded` where it would wait again. Two events with the same tenant and idempotency key, also within one call, are one event. A destination named
     /// twice gets one delivery.
     async fn ingest(&self, events: Vec<NewEvent>) -> StoreResult<Vec<Result<Ingested, IngestRefusal>>>;
 

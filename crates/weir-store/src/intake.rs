@@ -39,6 +39,20 @@ pub struct NewDelivery<'e> {
     pub destination_id: DestinationId,
     /// It is stored as claimed, until then.
     pub claimed_until: Option<Timestamp>,
+    /// It is stored as superseded, by a later event of the group.
+    pub superseded: bool,
+}
+
+impl NewDelivery<'_> {
+    /// Whether a run will soon ask for its body.
+    pub fn is_due_soon(&self) -> bool {
+        self.claimed_until.is_none() && !self.superseded && self.event.delayed_until().is_none()
+    }
+
+    /// What it coalesces by, among the deliveries of its destination. A type has no spaces.
+    pub fn coalesces_by(&self) -> Option<String> {
+        self.event.terms.coalesce_key.as_ref().map(|key| format!("{} {key}", self.event.event_type))
+    }
 }
 
 /// What a group comes to.
@@ -49,6 +63,8 @@ pub struct Intake<'e> {
     /// The events to store, with the number of their deliveries.
     pub events: Vec<(&'e Event, u32)>,
     pub deliveries: Vec<NewDelivery<'e>>,
+    /// Where the last delivery of each destination, type and coalesce key is.
+    last_of_key: HashMap<(DestinationId, &'e str, &'e str), usize>,
 }
 
 /// An event's tenant and key, if it has one.
@@ -69,6 +85,7 @@ impl<'e> Intake<'e> {
             answers: Vec::with_capacity(new.len()),
             events: Vec::with_capacity(new.len()),
             deliveries: Vec::with_capacity(new.len()),
+            last_of_key: HashMap::new(),
         };
         // Where the answer to the first event with a key is, among the events of this group.
         let mut first: HashMap<Key<'_>, usize> = HashMap::new();
@@ -112,13 +129,15 @@ impl<'e> Intake<'e> {
         boarding: &mut Boarding<'_>,
     ) -> Outcome {
         let fan_out = fan_out(event, destinations.as_deref(), directory)?;
+        // What coalesces waits for a run, however short: what goes at once cannot give way.
+        let by_express = event.delayed_until().is_none() && event.terms.coalesce_key.is_none();
         let mut wake = Vec::new();
         for (index, &destination_id) in fan_out.iter().enumerate() {
             let id = delivery_id(event, *random, index);
             // A paused destination holds what it gets: it is neither sent at once nor woken.
             let awake = directory.find(&event.tenant, destination_id).filter(|found| !found.settings.paused);
             // While its breaker is not closed, or only just, each attempt is a run's to decide.
-            let calm = awake.as_ref().filter(|destination| destination.breaker.is_calm(event.created_at));
+            let calm = awake.as_ref().filter(|destination| by_express && destination.breaker.is_calm(event.created_at));
             let claimed_until = calm.and_then(|destination| {
                 boarding.board(destination, |expires_at| ClaimedDelivery {
                     claim: Claim { delivery_id: id, destination_id, epoch },
@@ -133,7 +152,13 @@ impl<'e> Intake<'e> {
             if awake.is_some() && claimed_until.is_none() {
                 wake.push(destination_id);
             }
-            self.deliveries.push(NewDelivery { id, event, destination_id, claimed_until });
+            if let Some(key) = &event.terms.coalesce_key {
+                let key = (destination_id, event.event_type.as_str(), key.as_str());
+                if let Some(earlier) = self.last_of_key.insert(key, self.deliveries.len()) {
+                    self.deliveries[earlier].superseded = true;
+                }
+            }
+            self.deliveries.push(NewDelivery { id, event, destination_id, claimed_until, superseded: false });
         }
         let deliveries = fan_out.len() as u32;
         self.events.push((event, deliveries));

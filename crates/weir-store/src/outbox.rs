@@ -53,17 +53,22 @@ pub struct Recovered {
     pub dead: u64,
     /// Resolved as unknown, of a deleted destination: `cancelled`.
     pub cancelled: u64,
+    /// Resolved as unknown, with a newer event of the same coalesce key: `superseded`.
+    pub superseded: u64,
 }
 
 #[async_trait]
 pub trait Outbox {
     /// Claims due deliveries (`next_attempt_at ≤ now`, states pending and retrying) of several destinations in one
     /// transaction: `delivering`, with a new epoch. A delivery is in one claim at a time. Answers in the order of the
-    /// requests. The claim survives the death of the process before anything is sent on it.
+    /// requests. The claim survives the death of the process before anything is sent on it. One whose `expires_at` has passed
+    /// becomes `expired` and takes its place in the claim, so that what a claim costs stays bounded: a claim that comes short
+    /// for that answers `now` as the next due time.
     async fn claim(&self, requests: Vec<ClaimRequest>, now: Timestamp) -> StoreResult<Vec<Claims>>;
 
     /// Gives claims back unsent: `pending` or `retrying` as before, due as before, the attempt not counted. Claims lost
-    /// meanwhile are passed over. Deliveries of a deleted destination become `cancelled`. Answers how many went back.
+    /// meanwhile are passed over. Deliveries of a deleted destination become `cancelled`, those with a newer one of their
+    /// coalesce key `superseded`. Answers how many went back.
     async fn release(&self, claims: Vec<Claim>, now: Timestamp) -> StoreResult<u64>;
 
     /// Destinations that are neither paused nor deleted and have deliveries due before `before`, at most `limit`,
@@ -77,8 +82,12 @@ pub trait Outbox {
 
     /// Resolves claims that expired before `now`, or every claim when `all` (at start, when no other process can hold
     /// one): an attempt of unknown outcome is recorded and counted, and the delivery is due again, `dead` if that was its
-    /// last attempt, or `cancelled` if its destination is deleted. At most `limit` in one call.
+    /// last attempt, `cancelled` if its destination is deleted, or `superseded` by a newer one of its coalesce key. At most `limit` in one call.
     async fn recover_claims(&self, now: Timestamp, all: bool, limit: u32) -> StoreResult<Recovered>;
+
+    /// Moves waiting deliveries whose `expires_at` has passed to `expired`, whatever keeps their destinations from sending,
+    /// those first whose time ended first. At most `limit` in one call; answers how many.
+    async fn expire_deliveries(&self, now: Timestamp, limit: u32) -> StoreResult<u64>;
 
     /// The last sends of these destinations, in the same order.
     async fn send_history(&self, ids: &[DestinationId]) -> StoreResult<Vec<SendHistory>>;

@@ -34,6 +34,8 @@ pub enum DeliveryAction {
     NotFound,
     /// It is in this state, which does not allow it.
     Refused(DeliveryState),
+    /// Its `expires_at` has passed.
+    Expired,
     /// Its destination is deleted.
     DestinationGone,
 }
@@ -41,11 +43,12 @@ pub enum DeliveryAction {
 #[async_trait]
 pub trait Results {
     /// Records attempts and moves their deliveries on, in one group commit. Answers in the same order. A retry of a
-    /// deleted destination's delivery becomes `cancelled`.
+    /// deleted destination's delivery becomes `cancelled`, one with a newer delivery of its coalesce key `superseded`.
     async fn settle(&self, results: Vec<AttemptResult>) -> StoreResult<Vec<Settlement>>;
 
     /// Makes a delivery due at once: a terminal one goes back to `pending`, a waiting one is pulled forward. Its counted
-    /// attempts stay, so one whose attempts were exhausted gets one more. Refused while `delivering`.
+    /// attempts stay, so one whose attempts were exhausted gets one more. Refused while `delivering`, and once its
+    /// `expires_at` has passed.
     async fn retry_delivery(&self, id: DeliveryId, now: Timestamp) -> StoreResult<DeliveryAction>;
 
     /// Cancels a waiting delivery. Refused in any other state.

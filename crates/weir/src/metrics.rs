@@ -88,6 +88,6 @@ fn describe() {
     describe_histogram!(
         "weir_delivery_latency_seconds",
         Unit::Seconds,
-        "From an event's creation to its delivery, waiting for its rate included"
+        "From an event's creation, or its deliver_at, to its delivery, waiting for its rate included"
     );
 }

@@ -3,10 +3,11 @@
 //! Off the hot path, so it may take the body apart at leisure.
 
 use serde_json::{Value, value::RawValue};
+use weir_core::Timestamp;
 
 use super::{
     BatchRequest,
-    read::{EventRequest, check_key, check_type},
+    read::{EventRequest, TTL_RANGE, check_coalesce_key, check_deliver_at, check_key, check_type},
 };
 use crate::{
     extract,
@@ -16,12 +17,12 @@ use crate::{
 };
 
 /// The refusal of the body of one event, which serde refused with `error`.
-pub(super) fn event(bytes: &[u8], error: &serde_json::Error) -> Problem {
+pub(super) fn event(bytes: &[u8], error: &serde_json::Error, now: Timestamp) -> Problem {
     if let Err(syntax) = json(bytes) {
         return extract::not_json(&syntax);
     }
     // Data that is nested too deeply for a tree is no mistake, but leaves only serde's words.
-    let errors = serde_json::from_slice(bytes).map(event_errors).unwrap_or_default();
+    let errors = serde_json::from_slice(bytes).map(|value| event_errors(value, now)).unwrap_or_default();
     if errors.is_empty() { typed::<EventRequest<'_>>(bytes, error) } else { Problem::invalid(errors.into_vec()) }
 }
 
@@ -47,7 +48,7 @@ fn json(bytes: &[u8]) -> Result<(), serde_json::Error> {
     serde_json::from_slice::<&RawValue>(bytes).map(drop)
 }
 
-fn event_errors(value: Value) -> Errors {
+fn event_errors(value: Value, now: Timestamp) -> Errors {
     let mut errors = Errors::default();
     let Some(mut object) = Object::open(value, "", &mut errors) else {
         return errors;
@@ -70,6 +71,13 @@ fn event_errors(value: Value) -> Errors {
         if !id.is_string() {
             object.errors().add(format!("{pointer}/{index}"), "must be a string");
         }
+    }
+    if let Some(Err(detail)) = object.string("deliver_at").map(|text| check_deliver_at(&text, now)) {
+        object.refuse("deliver_at", detail);
+    }
+    object.integer("ttl_s", TTL_RANGE);
+    if let Some(Err(detail)) = object.string("coalesce_key").as_deref().map(check_coalesce_key) {
+        object.refuse("coalesce_key", detail);
     }
     object.close(&[]);
     errors

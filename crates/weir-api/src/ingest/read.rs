@@ -1,6 +1,6 @@
 //! From the bytes of one event to what is stored, in a single pass over them.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, ops::RangeInclusive, time::Duration};
 
 use http::HeaderMap;
 use serde::Deserialize;
@@ -8,14 +8,15 @@ use serde_json::value::RawValue;
 use weir_core::{
     DestinationId, EventId, Timestamp,
     destination::DEFAULT_TENANT,
-    event::{Event, EventBody, MAX_TYPE_LEN, valid_type},
+    event::{Event, EventBody, MAX_TYPE_LEN, Terms, valid_type},
     id::InvalidId,
+    time::InvalidTimestamp,
 };
 use weir_store::NewEvent;
 
 use super::{KEY_HEADER, diagnosis};
 use crate::{
-    fields::Errors,
+    fields::{Errors, outside},
     problem::{Answer, Problem},
     settings::check_tenant,
 };
@@ -23,6 +24,9 @@ use crate::{
 const MAX_KEY_LEN: usize = 255;
 /// The most destinations that one event may name.
 const MAX_NAMED: usize = 1_000;
+/// The longest delay of an event.
+const MAX_DELAY: Duration = Duration::from_secs(365 * 24 * 3_600);
+pub(super) const TTL_RANGE: RangeInclusive<u32> = 1..=31_536_000;
 /// Weir's own events begin so; nobody else may make them.
 const RESERVED_TYPES: &str = "weir.";
 
@@ -37,6 +41,9 @@ pub(super) struct EventRequest<'a> {
     tenant: Option<String>,
     idempotency_key: Option<String>,
     destinations: Option<Vec<String>>,
+    deliver_at: Option<String>,
+    ttl_s: Option<u32>,
+    coalesce_key: Option<String>,
 }
 
 /// The key of the header, checked like the field.
@@ -55,7 +62,7 @@ pub(super) fn header_key(headers: &HeaderMap) -> Answer<Option<String>> {
 pub(super) fn event(bytes: &[u8], header_key: Option<String>, now: Timestamp, index: usize) -> Answer<NewEvent> {
     match serde_json::from_slice::<EventRequest<'_>>(bytes) {
         Ok(request) => accept(request, header_key, now, index),
-        Err(error) => Err(diagnosis::event(bytes, &error)),
+        Err(error) => Err(diagnosis::event(bytes, &error, now)),
     }
 }
 
@@ -76,6 +83,11 @@ fn accept(request: EventRequest<'_>, header_key: Option<String>, now: Timestamp,
         errors.add("/idempotency_key", "differs from the `Idempotency-Key` header");
     }
     let destinations = request.destinations.map(|ids| read_destinations(&ids, &mut errors));
+    let mut terms = read_terms(request.deliver_at.as_deref(), request.ttl_s, now, &mut errors);
+    if let Some(Err(detail)) = request.coalesce_key.as_deref().map(check_coalesce_key) {
+        errors.add("/coalesce_key", detail);
+    }
+    terms.coalesce_key = request.coalesce_key;
     if !errors.is_empty() {
         return Err(Problem::invalid(errors.into_vec()));
     }
@@ -88,9 +100,27 @@ fn accept(request: EventRequest<'_>, header_key: Option<String>, now: Timestamp,
         event_type: request.event_type.into_owned(),
         created_at: now,
         idempotency_key: request.idempotency_key.or(header_key),
+        terms,
         body,
     };
     Ok(NewEvent { event, destinations, random })
+}
+
+/// A time to live counts from when the event may be sent.
+fn read_terms(deliver_at: Option<&str>, ttl_s: Option<u32>, now: Timestamp, errors: &mut Errors) -> Terms {
+    let deliver_at = deliver_at.and_then(|text| match check_deliver_at(text, now) {
+        Ok(at) => Some(at),
+        Err(detail) => {
+            errors.add("/deliver_at", detail);
+            None
+        }
+    });
+    if ttl_s.is_some_and(|ttl_s| !TTL_RANGE.contains(&ttl_s)) {
+        errors.add("/ttl_s", outside(&TTL_RANGE));
+    }
+    let due = deliver_at.unwrap_or(now).max(now);
+    let expires_at = ttl_s.map(|ttl_s| due + Duration::from_secs(ttl_s.into()));
+    Terms { deliver_at, expires_at, coalesce_key: None }
 }
 
 fn read_destinations(ids: &[String], errors: &mut Errors) -> Vec<DestinationId> {
@@ -124,6 +154,16 @@ pub(super) fn check_type(text: &str) -> Result<(), String> {
 pub(super) fn check_key(text: &str) -> Result<(), &'static str> {
     let printable = |byte: u8| (b' '..=b'~').contains(&byte);
     if (1..=MAX_KEY_LEN).contains(&text.len()) && text.bytes().all(printable) { Ok(()) } else { Err(KEY_RULE) }
+}
+
+pub(super) fn check_coalesce_key(text: &str) -> Result<(), &'static str> {
+    let fits = (1..=MAX_KEY_LEN).contains(&text.len()) && !text.contains(char::is_control);
+    if fits { Ok(()) } else { Err("must be 1 to 255 bytes long, without control characters") }
+}
+
+pub(super) fn check_deliver_at(text: &str, now: Timestamp) -> Result<Timestamp, String> {
+    let at: Timestamp = text.parse().map_err(|error: InvalidTimestamp| error.to_string())?;
+    if at > now + MAX_DELAY { Err("must be at most 365 days ahead".to_owned()) } else { Ok(at) }
 }
 
 /// Random bits under an order: ids made of them sort by the time within their millisecond, and by the place within a

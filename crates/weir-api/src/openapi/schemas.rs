@@ -154,7 +154,7 @@ struct BreakerRequest {
 struct RetryRequest {
     #[schema(minimum = 1, maximum = 100, default = 16)]
     max_attempts: Option<u32>,
-    /// From the event's creation.
+    /// From the event's creation, or its `deliver_at`.
     #[schema(minimum = 1, maximum = 2_592_000, default = 259_200)]
     max_age_s: Option<u32>,
     /// After attempt n: a random delay up to `base_ms` · 2^(n−1).
@@ -213,6 +213,19 @@ pub(crate) struct EventRequest {
     /// Instead of every destination of the tenant whose `event_types` match.
     #[schema(min_items = 1, max_items = 1000)]
     destinations: Option<Vec<String>>,
+    /// No delivery is attempted before this instant (RFC 3339), at most 365 days ahead; one in the past is now. What
+    /// `retry.max_age_s` and `ttl_s` bound counts from here.
+    #[schema(format = DateTime)]
+    deliver_at: Option<String>,
+    /// How long the event is worth sending. A delivery that has not been claimed by then, because of a limit, a pause or a
+    /// retry that is not due yet, becomes `expired`.
+    #[schema(minimum = 1, maximum = 31_536_000)]
+    ttl_s: Option<u32>,
+    /// Names what the event is the latest state of. A delivery that waits (`pending` or `retrying`) for the same destination
+    /// with the same type and key becomes `superseded` in favour of this event's. One under way goes on, and is not tried
+    /// again if it fails.
+    #[schema(min_length = 1, max_length = 255, example = "video-7")]
+    coalesce_key: Option<String>,
 }
 
 /// Events to send.
@@ -268,7 +281,7 @@ struct Window {
     sends: u64,
 }
 
-/// From an event's creation to the end of the answer, in milliseconds.
+/// From an event's creation, or its `deliver_at`, to the end of the answer, in milliseconds.
 #[derive(ToSchema)]
 struct Latency {
     p50: Option<f64>,

@@ -263,6 +263,12 @@ impl RecordingQueue {
         std::mem::take(&mut *self.wakes.lock().unwrap()).into_iter().map(|wake| wake.destination_id).collect()
     }
 
+    /// When each destination woken since the last call is to be looked at.
+    pub(crate) fn wakes(&self) -> Vec<(DestinationId, Timestamp)> {
+        let wakes = std::mem::take(&mut *self.wakes.lock().unwrap());
+        wakes.into_iter().map(|wake| (wake.destination_id, wake.due)).collect()
+    }
+
     /// The edits announced since the last call.
     pub(crate) fn edited(&self) -> Vec<Edit> {
         std::mem::take(&mut self.edits.lock().unwrap())

@@ -11,3 +11,4 @@ mod harness;
 mod lists;
 mod secrets;
 mod serving;
+mod timing;

@@ -5,7 +5,7 @@
 use std::{collections::HashMap, time::Duration};
 
 use weir_core::{
-    Clock as _, DeliveryId, Period, Timestamp,
+    DeliveryId, Period, Timestamp,
     breaker::{BreakerState, Ending, SLOW_START, Window},
     delivery::AttemptOutcome,
     outcome::Effect,

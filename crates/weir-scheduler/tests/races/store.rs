@@ -189,6 +189,10 @@ impl Outbox for TestStore {
         Ok(Recovered { retried, ..Recovered::default() })
     }
 
+    async fn expire_deliveries(&self, _: Timestamp, _: u32) -> StoreResult<u64> {
+        Ok(0)
+    }
+
     async fn send_history(&self, ids: &[DestinationId]) -> StoreResult<Vec<SendHistory>> {
         let record = self.record();
         Ok(ids.iter().map(|id| record.history.get(id).copied().unwrap_or_default()).collect())

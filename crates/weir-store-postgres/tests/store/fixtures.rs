@@ -8,7 +8,7 @@ use weir_core::{
     claim::ClaimedDelivery,
     delivery::{Attempt, AttemptOutcome},
     destination::Settings,
-    event::{Event, EventBody},
+    event::{Event, EventBody, Terms},
     outcome::Verdict,
     retry::RetryPolicy,
     signing::{Secret, Signing},
@@ -54,7 +54,15 @@ pub(crate) fn event_at(number: u64, created_at: Timestamp) -> NewEvent {
     let id = EventId::new(created_at, random);
     let event_type = "video.created".to_owned();
     let body = EventBody::freeze(id, &event_type, created_at, &format!("{{\"number\": {number}}}"));
-    let event = Event { id, tenant: TENANT.to_owned(), event_type, created_at, idempotency_key: None, body };
+    let event = Event {
+        id,
+        tenant: TENANT.to_owned(),
+        event_type,
+        created_at,
+        idempotency_key: None,
+        terms: Terms::default(),
+        body,
+    };
     NewEvent { event, destinations: None, random: random.rotate_left(17) }
 }
 

@@ -94,6 +94,26 @@ async fn one_key_posted_to_two_processes_is_one_event() {
     assert_eq!(stores[0].destination_counts(destination_id(1)).await.unwrap().pending, 10);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_a_coalesce_key_posted_to_two_processes_one_event_waits() {
+    let (_database, stores) = two_processes().await;
+    stores[0].create_destination(destination(1)).await.unwrap();
+    for round in 0..50 {
+        let posts: Vec<_> = (1..=4)
+            .map(|number| {
+                let store = Arc::clone(&stores[number as usize % 2]);
+                let mut new = event(round * 100 + number);
+                new.event.terms.coalesce_key = Some("a".to_owned());
+                tokio::spawn(async move { store.ingest(vec![new]).await.unwrap().remove(0).unwrap() })
+            })
+            .collect();
+        for post in posts {
+            post.await.unwrap();
+        }
+        assert_eq!(stores[0].destination_counts(destination_id(1)).await.unwrap().pending, 1, "round {round}");
+    }
+}
+
 #[tokio::test]
 async fn an_edit_is_seen_by_another_process_at_once() {
     let (_database, [editor, other]) = two_processes().await;
