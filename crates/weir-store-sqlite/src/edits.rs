@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use weir_core::{DeliveryId, Destination, DestinationId, Timestamp};
-use weir_store::{DeliveryAction, DestinationPatch, StoreError};
+use weir_store::{DeliveryAction, DestinationPatch, Pruned, Purge, PurgePlace, PurgeStep, StoreError};
 
 use crate::{
     error::Result,
     group::{Operation, Pending},
+    prune::Rest,
     writer::Transaction,
 };
 
@@ -20,6 +21,8 @@ pub(crate) enum Edit {
     Delete(Pending<(DestinationId, Timestamp), bool>),
     RetryDelivery(Pending<(DeliveryId, Timestamp), DeliveryAction>),
     CancelDelivery(Pending<(DeliveryId, Timestamp), DeliveryAction>),
+    Purge(Pending<(Purge, Option<PurgePlace>), PurgeStep>),
+    Prune(Pending<Rest, Pruned>),
     /// Shows that the writer lives and gets its lock.
     Check(Pending<(), ()>),
 }
@@ -30,9 +33,10 @@ impl Edit {
         Operation::Edit(Box::new(self))
     }
 
-    /// A hold that is lost with the power is one `Retry-After` not honoured; everything else was acknowledged to someone.
+    /// A hold that is lost with the power is one `Retry-After` not honoured, and what is too old goes another time; everything
+    /// else was acknowledged to someone.
     pub(crate) fn durable(&self) -> bool {
-        !matches!(self, Self::Hold(_) | Self::Check(_))
+        !matches!(self, Self::Hold(_) | Self::Prune(_) | Self::Check(_))
     }
 
     pub(crate) fn run(&mut self, transaction: &mut Transaction<'_, '_>) -> Result<()> {
@@ -54,6 +58,8 @@ impl Edit {
             Self::CancelDelivery(edit) => {
                 edit.answer = Some(transaction.cancel_delivery(edit.input.0, edit.input.1)?);
             }
+            Self::Purge(edit) => edit.answer = Some(transaction.purge(&edit.input.0, edit.input.1)?),
+            Self::Prune(edit) => edit.answer = Some(transaction.prune(&edit.input)?),
             Self::Check(edit) => edit.answer = Some(()),
         }
         Ok(())
@@ -67,6 +73,8 @@ impl Edit {
             Self::Hold(edit) => edit.finish(failure),
             Self::Delete(edit) => edit.finish(failure),
             Self::RetryDelivery(edit) | Self::CancelDelivery(edit) => edit.finish(failure),
+            Self::Purge(edit) => edit.finish(failure),
+            Self::Prune(edit) => edit.finish(failure),
             Self::Check(edit) => edit.finish(failure),
         }
     }

@@ -9,5 +9,6 @@ mod destinations;
 mod events;
 mod harness;
 mod lists;
+mod purges;
 mod secrets;
 mod serving;
