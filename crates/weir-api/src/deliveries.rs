@@ -58,7 +58,7 @@ fn unknown_state() -> String {
 
 /// A kind of error, or the very status of an answer.
 fn error_filter(text: &str) -> Result<ErrorFilter, String> {
-    let status = text.parse().ok().filter(|status| text.len() == 3 && !(200..300).contains(status));
+    let status = text.parse().ok().filter(|status| matches!(status, 100..=199 | 300..=999));
     status
         .map(ErrorFilter::Status)
         .or_else(|| text.parse().ok().map(ErrorFilter::Kind))

@@ -121,9 +121,12 @@ async fn hot_statements_use_their_indexes() {
         ("purge", PURGE, &["using deliveries_due on deliveries", by_id]),
         ("purge of a type", PURGE_TYPE, &["using deliveries_due on deliveries", by_id, "events_20270115_pkey"]),
         ("purge of a prefix", PURGE_PREFIX, &["using deliveries_due on deliveries", by_id, "events_20270115_pkey"]),
-        // Of the days none is left in these plans, since no value is given when they are shown.
-        ("prune deliveries", DELETE_DELIVERIES, &[by_id, "Delete on attempts_20270115"]),
-        ("prune events", DELETE_EVENTS, &["using deliveries_pkey on deliveries d", "idempotency_keys_pkey"]),
+        ("prune deliveries", DELETE_DELIVERIES, &[by_id, "attempts_20270115_pkey on attempts_20270115"]),
+        (
+            "prune events",
+            DELETE_EVENTS,
+            &["Scan on deliveries_pkey", "events_20270115_pkey on events_20270115", "idempotency_keys_pkey"],
+        ),
         ("prune keys", DELETE_KEYS, &["idempotency_keys_pkey"]),
         ("release", RELEASE, &[by_id]),
         ("due destinations", DUE_DESTINATIONS, &["Index Only Scan using deliveries_due"]),

@@ -28,8 +28,7 @@ pub(crate) type Pruning = Mutex<Option<PgConnection>>;
 
 const TAKE_LOCK: &str = "SELECT pg_try_advisory_lock(hashtext('weir.prune'))";
 
-/// What is gone is looked at in the order of ids, so that attempts of a day or two only are looked up. The state is seen to
-/// under the lock of the row: what is sent again meanwhile stays.
+/// The state is seen to under the lock of the row: what is sent again meanwhile stays.
 pub(crate) const DELETE_DELIVERIES: &str = "
 WITH old AS MATERIALIZED (
     SELECT id FROM deliveries WHERE id > $1 AND id < $2 ORDER BY id LIMIT $3
@@ -39,7 +38,7 @@ WITH old AS MATERIALIZED (
     )
     RETURNING d.id
 ), attempts AS (
-    DELETE FROM attempts a USING gone WHERE a.delivery_id = gone.id AND a.delivery_id > $1 AND a.delivery_id < $2 RETURNING 1
+    DELETE FROM attempts a USING gone WHERE a.delivery_id = gone.id RETURNING 1
 )
 SELECT (SELECT count(*) FROM old), (SELECT count(*) FROM gone), (SELECT count(*) FROM attempts),
     (SELECT id FROM old ORDER BY id DESC LIMIT 1)";
@@ -55,7 +54,7 @@ WITH old AS MATERIALIZED (
         SELECT FROM deliveries d WHERE d.id >= old.first AND d.id <= old.last AND d.event_id = old.id
     )
 ), gone AS (
-    DELETE FROM events e USING childless WHERE e.id = childless.id AND e.id > $1 AND e.id < $2
+    DELETE FROM events e USING childless WHERE e.id = childless.id
     RETURNING e.id, e.tenant, e.idempotency_key
 ), keys AS (
     DELETE FROM idempotency_keys k USING gone
