@@ -17,7 +17,7 @@ const STEP: i64 = 1_000;
 /// somebody else has it in hand, and cancelled. The lock sees to the state once more, as it is by then. `d.state + 0`, or the
 /// planner could walk all that waits instead of looking up these. The type is asked for row by row, for the same reason.
 macro_rules! purge {
-    ($before:literal, $after:literal) => {
+    ($of_type:expr) => {
         concat!(
             "
 WITH waiting AS MATERIALIZED (
@@ -26,11 +26,8 @@ WITH waiting AS MATERIALIZED (
     ORDER BY next_attempt_at, id LIMIT $4
 ), chosen AS MATERIALIZED (
     SELECT d.id FROM waiting w JOIN deliveries d ON d.id = w.id
-    WHERE d.state + 0 = ANY($5) AND d.created_at < $6 AND ",
-            $before,
-            "
-        (SELECT e.event_type FROM events e WHERE e.id = w.event_id)",
-            $after,
+    WHERE d.state + 0 = ANY($5) AND d.created_at < $6 ",
+            $of_type,
             "
     FOR UPDATE OF d SKIP LOCKED
 ), cancelled AS (
@@ -42,10 +39,16 @@ FROM waiting w ORDER BY w.next_attempt_at DESC, w.id DESC LIMIT 1"
     };
 }
 
-pub(crate) const PURGE: &str = purge!("(true OR ", " IS NULL)");
-pub(crate) const PURGE_ANY: &str = purge!("NOT starts_with(", ", 'weir.')");
-pub(crate) const PURGE_TYPE: &str = purge!("", " = $8");
-pub(crate) const PURGE_PREFIX: &str = purge!("starts_with(", ", $8)");
+macro_rules! event_type {
+    () => {
+        "(SELECT e.event_type FROM events e WHERE e.id = w.event_id)"
+    };
+}
+
+pub(crate) const PURGE: &str = purge!("");
+pub(crate) const PURGE_ANY: &str = purge!(concat!("AND NOT starts_with(", event_type!(), ", 'weir.')"));
+pub(crate) const PURGE_TYPE: &str = purge!(concat!("AND ", event_type!(), " = $8"));
+pub(crate) const PURGE_PREFIX: &str = purge!(concat!("AND starts_with(", event_type!(), ", $8)"));
 
 pub(crate) struct PurgeSome<'p> {
     pub(crate) purge: &'p Purge,
