@@ -206,6 +206,9 @@ CREATE TABLE attempts (
     outcome        smallint NOT NULL CHECK (outcome BETWEEN 0 AND 3),
     status_code    integer,
     error          text,
+    -- Why there was no usable answer: 0 dns, 1 connect, 2 tls, 3 timeout, 4 broken, 5 forbidden; NULL: there was one, or
+    -- nobody knows.
+    failure        smallint,
     response_body  bytea, -- UTF-8; not text, which cannot hold the character 0
     PRIMARY KEY (delivery_id, number)
 ) PARTITION BY RANGE (delivery_id);
@@ -238,5 +241,20 @@ BEGIN
         END LOOP;
     END LOOP;
     RETURN made / 2;
+END
+$$;
+
+-- Drops the partitions of a day. Everybody who needs one of the tables waits meanwhile, so it must be quick: when it would have
+-- to wait itself, or a delivery of the day has come meanwhile, it fails as "in use".
+CREATE FUNCTION drop_partitions(day integer) RETURNS void LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
+DECLARE
+    parent text;
+BEGIN
+    FOREACH parent IN ARRAY ARRAY['events', 'attempts'] LOOP
+        EXECUTE format('DROP TABLE IF EXISTS %I', format('%s_%s', parent, to_char(DATE '1970-01-01' + day, 'YYYYMMDD')));
+    END LOOP;
+    IF EXISTS (SELECT FROM deliveries WHERE id >= first_id_of_day(day) AND id < first_id_of_day(day + 1)) THEN
+        RAISE EXCEPTION 'deliveries of the day are left' USING ERRCODE = 'object_in_use';
+    END IF;
 END
 $$;

@@ -108,6 +108,9 @@ CREATE TABLE attempts (
     outcome        INTEGER NOT NULL CHECK (outcome BETWEEN 0 AND 3),
     status_code    INTEGER,
     error          TEXT,
+    -- Why there was no usable answer: 0 dns, 1 connect, 2 tls, 3 timeout, 4 broken, 5 forbidden; NULL: there was one, or
+    -- nobody knows.
+    failure        INTEGER,
     response_body  TEXT,
     PRIMARY KEY (delivery_id, number)
 ) STRICT, WITHOUT ROWID;

@@ -2,9 +2,9 @@
 
 use axum::{Json, extract::State};
 use http::StatusCode;
-use weir_core::{DeliveryId, DeliveryState};
+use weir_core::{DeliveryId, DeliveryState, error_kind::InvalidErrorKind};
 use weir_queue::Wake;
-use weir_store::{DeliveryAction, DeliveryDetail, DeliveryFilter};
+use weir_store::{DeliveryAction, DeliveryDetail, DeliveryFilter, ErrorFilter};
 
 use crate::{
     extract::PathId,
@@ -16,6 +16,11 @@ use crate::{
 };
 
 /// List deliveries
+///
+/// A page looks at 5000 deliveries at most for what `tenant`, `event_type`, `error` and some states let through, so that a
+/// long history costs no more than a short one. Such a page may be short, or even empty, and still have a `next_cursor`: the
+/// list is at its end when that is null, not before. `from`, `to`, `destination` and the states `failed`, `dead` and
+/// `cancelled` narrow what has to be looked at.
 #[utoipa::path(
     get, path = "/v1/deliveries", operation_id = "list_deliveries", tag = "deliveries",
     params(
@@ -23,6 +28,10 @@ use crate::{
         ("event" = Option<String>, Query, description = "Of this event: `evt_…`"),
         ("state" = Option<String>, Query,
             description = "`pending`, `delivering`, `retrying`, `delivered`, `failed`, `dead`, `cancelled`, `superseded` or `expired`"),
+        ("tenant" = Option<String>, Query, description = "Of this tenant only"),
+        ("event_type" = Option<String>, Query, description = "Of events of this type: exact (`video.created`), a prefix (`video.*`) or `*`"),
+        ("error" = Option<String>, Query,
+            description = "Whose last attempt ended so: `dns`, `connect`, `tls`, `timeout`, `broken`, `forbidden`, `unknown`, a class of answers (`3xx`, `4xx`, `5xx`) or one status (`503`)"),
         crate::openapi::RangeParameters,
         crate::openapi::PageParameters,
     ),
@@ -32,16 +41,28 @@ pub(crate) async fn list(State(api): State<Api>, mut query: Query) -> Answer<Jso
     let destination_id = query.parse("destination", str::parse);
     let event_id = query.parse("event", str::parse);
     let state = query.parse("state", |text| DeliveryState::parse(text).ok_or_else(unknown_state));
+    let tenant = query.tenant();
+    let event_type = query.event_pattern("event_type");
+    let error = query.parse("error", error_filter);
     let (from, to) = query.range();
     let page = Listing::Deliveries.request(&mut query);
     query.close()?;
-    let filter = DeliveryFilter { destination_id, event_id, state, from, to };
+    let filter = DeliveryFilter { destination_id, event_id, state, tenant, event_type, error, from, to };
     let page = api.store.list_deliveries(&filter, page).await?;
     Ok(Listing::Deliveries.page(page, DeliveryView::from))
 }
 
 fn unknown_state() -> String {
     format!("must be one of {}", DeliveryState::ALL.map(DeliveryState::as_str).join(", "))
+}
+
+/// A kind of error, or the very status of an answer.
+fn error_filter(text: &str) -> Result<ErrorFilter, String> {
+    let status = text.parse().ok().filter(|status| matches!(status, 100..=199 | 300..=999));
+    status
+        .map(ErrorFilter::Status)
+        .or_else(|| text.parse().ok().map(ErrorFilter::Kind))
+        .ok_or_else(|| format!("{InvalidErrorKind}, or a status that is not 2xx, such as 503"))
 }
 
 /// Show a delivery with its attempts

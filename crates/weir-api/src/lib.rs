@@ -29,6 +29,7 @@ mod observe;
 mod openapi;
 mod page;
 mod problem;
+mod purge;
 mod query;
 mod routes;
 mod secrets;

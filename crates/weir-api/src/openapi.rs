@@ -17,11 +17,11 @@ use utoipa::{
     },
 };
 
-use crate::{audit, backlog, deliveries, destinations, docs, events, health, ingest, problem::Kind, secrets};
+use crate::{audit, backlog, deliveries, destinations, docs, events, health, ingest, problem::Kind, purge, secrets};
 
 pub(crate) use schemas::{
     Audit, BatchProblem, BatchRequest, DestinationPatchRequest, DestinationRequest, EventRequest, PageParameters,
-    RangeParameters, Refused, RotateSecretRequest,
+    PurgeRequest, RangeParameters, Refused, RotateSecretRequest,
 };
 
 /// The document, as it is served.
@@ -53,7 +53,7 @@ const SECURITY_SCHEME: &str = "api_key";
     paths(
         ingest::post, ingest::post_batch, events::list, events::show,
         destinations::create, destinations::list, destinations::show, destinations::edit, destinations::delete,
-        secrets::show, secrets::rotate, backlog::show, audit::show,
+        secrets::show, secrets::rotate, backlog::show, purge::purge, audit::show,
         deliveries::list, deliveries::show, deliveries::retry, deliveries::cancel,
         health::live, health::ready, health::metrics, docs::openapi, docs::page
     ),

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use axum::extract::FromRequestParts;
 use http::request::Parts;
 use url::form_urlencoded;
-use weir_core::Timestamp;
+use weir_core::{Timestamp, pattern::EventPattern};
 
 use crate::{fields::Errors, problem::Problem, settings::check_tenant};
 
@@ -59,6 +59,11 @@ impl Query {
 
     pub(crate) fn tenant(&mut self) -> Option<String> {
         self.parse("tenant", |text| check_tenant(text).map(|()| text.to_owned()))
+    }
+
+    /// An event type, or a prefix of some, as destinations name them.
+    pub(crate) fn event_pattern(&mut self, name: &str) -> Option<EventPattern> {
+        self.parse(name, str::parse)
     }
 
     /// `from` (included) and `to` (excluded).

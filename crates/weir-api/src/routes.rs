@@ -11,7 +11,7 @@ use http::{Method, Uri};
 use crate::{
     audit, backlog, deliveries, destinations, docs, events, health, ingest, observe,
     problem::{Kind, Problem},
-    secrets,
+    purge, secrets,
     state::{Api, ApiState, Operations},
 };
 
@@ -69,6 +69,7 @@ pub(crate) fn table() -> Vec<Route<Api>> {
         route(Method::GET, "/v1/destinations/{id}/secret", get(secrets::show)),
         route(Method::POST, "/v1/destinations/{id}/rotate-secret", post(secrets::rotate)),
         route(Method::GET, "/v1/destinations/{id}/backlog", get(backlog::show)),
+        route(Method::POST, "/v1/destinations/{id}/purge", post(purge::purge)),
         route(Method::GET, "/v1/destinations/{id}/audit", get(audit::show)),
         route(Method::GET, "/v1/deliveries", get(deliveries::list)),
         route(Method::GET, "/v1/deliveries/{id}", get(deliveries::show)),

@@ -285,6 +285,14 @@ pub(crate) struct DeliveryView {
     created_at: Timestamp,
     #[schema(value_type = String, format = DateTime)]
     updated_at: Timestamp,
+    /// What went wrong with the last attempt, in words; null when nothing did.
+    last_error: Option<String>,
+    /// In one word, as the filter `error` takes it: `dns`, `connect`, `tls`, `timeout`, `broken`, `forbidden`, `unknown`, or
+    /// the class of the answer (`5xx`).
+    #[schema(example = "timeout")]
+    last_error_kind: Option<String>,
+    /// What the last attempt was answered with.
+    last_status_code: Option<u16>,
 }
 
 /// A delivery with its attempts, first to last.
@@ -311,6 +319,9 @@ pub(crate) struct AttemptView {
     status_code: Option<u16>,
     duration_ms: u32,
     error: Option<String>,
+    /// `error` in one word, or the class of an answer that is not 2xx.
+    #[schema(example = "timeout")]
+    error_kind: Option<String>,
     #[schema(value_type = String, pattern = "^(delivered|retryable|rejected|unknown)$")]
     outcome: &'static str,
     /// The answer's body, cut to 16 KiB.
@@ -319,6 +330,7 @@ pub(crate) struct AttemptView {
 
 impl From<Delivery> for DeliveryView {
     fn from(delivery: Delivery) -> Self {
+        let last = delivery.last_attempt;
         Self {
             id: delivery.id,
             event_id: delivery.event_id,
@@ -330,6 +342,9 @@ impl From<Delivery> for DeliveryView {
             expires_at: delivery.expires_at,
             created_at: delivery.created_at,
             updated_at: delivery.updated_at,
+            last_status_code: last.as_ref().and_then(|last| last.status_code),
+            last_error_kind: last.as_ref().and_then(|last| last.error_kind).map(|kind| kind.to_string()),
+            last_error: last.and_then(|last| last.error),
         }
     }
 }
@@ -342,6 +357,7 @@ impl From<Attempt> for AttemptView {
             sent_at: attempt.sent_at,
             status_code: attempt.status_code,
             duration_ms: attempt.duration_ms,
+            error_kind: attempt.error_kind().map(|kind| kind.to_string()),
             error: attempt.error,
             outcome: attempt.outcome.as_str(),
             response_body: attempt.response_body,

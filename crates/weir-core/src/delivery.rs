@@ -13,7 +13,9 @@
 //! ```
 
 use crate::{
+    error_kind::ErrorKind,
     id::{AttemptId, DeliveryId, DestinationId, EventId},
+    outcome::Failure,
     time::Timestamp,
 };
 
@@ -99,6 +101,17 @@ pub struct Delivery {
     pub expires_at: Option<Timestamp>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
+    /// How its last counted attempt ended, as long as that is kept.
+    pub last_attempt: Option<LastAttempt>,
+}
+
+/// What a list shows of a delivery's last attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LastAttempt {
+    pub status_code: Option<u16>,
+    /// In words.
+    pub error: Option<String>,
+    pub error_kind: Option<ErrorKind>,
 }
 
 /// How an attempt ended.
@@ -147,6 +160,8 @@ pub struct Attempt {
     pub status_code: Option<u16>,
     /// What went wrong, in words fit for the destination's owner.
     pub error: Option<String>,
+    /// Why there was no usable answer, if there was none.
+    pub failure: Option<Failure>,
     /// The answer's body, cut to 16 KiB.
     pub response_body: Option<String>,
 }

@@ -42,6 +42,9 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// Every kind. A store keeps the place in this list, so a new one goes to the end.
+    pub const ALL: [Self; 6] = [Self::Dns, Self::Connect, Self::Tls, Self::Timeout, Self::Broken, Self::Forbidden];
+
     /// The name in metrics and filters.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -52,6 +55,11 @@ impl Failure {
             Self::Broken => "broken",
             Self::Forbidden => "forbidden",
         }
+    }
+
+    /// The failure of that name.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|failure| failure.as_str() == name)
     }
 }
 

@@ -7,6 +7,7 @@
 mod ahead;
 mod backoff;
 mod express;
+mod prune;
 mod returns;
 mod run;
 mod scheduler;
@@ -14,5 +15,6 @@ mod sweep;
 
 pub use backoff::Backoff;
 pub use express::{Declines, Express};
+pub use prune::Pruner;
 pub use scheduler::Scheduler;
 pub use sweep::{Sweeper, recover_all};

@@ -113,6 +113,7 @@ fn delivered(claimed: &ClaimedDelivery) -> AttemptResult {
         outcome: AttemptOutcome::Delivered,
         status_code: Some(200),
         error: None,
+        failure: None,
         response_body: Some("ok".to_owned()),
     };
     AttemptResult { claim: claimed.claim, attempt, verdict: Verdict::Delivered, now }

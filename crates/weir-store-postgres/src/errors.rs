@@ -49,6 +49,12 @@ pub(crate) fn lacks_partition(error: &sqlx::Error) -> bool {
     code(database.as_ref()) == "23514" && database.constraint().is_none()
 }
 
+/// Whether what was to be dropped is in use: not now, then.
+pub(crate) fn is_in_use(error: &sqlx::Error) -> bool {
+    let sqlx::Error::Database(database) = error else { return false };
+    matches!(code(database.as_ref()), "55P03" | "55006")
+}
+
 /// Whether the connection is sound after this error: the statement was refused for its data, its constraints or a conflict.
 pub(crate) fn leaves_connection_sound(error: &sqlx::Error) -> bool {
     let sqlx::Error::Database(database) = error else { return false };

@@ -10,7 +10,7 @@ use sqlx::{
     query::Query,
 };
 use weir_core::{
-    DeliveryId, DeliveryState, DestinationId, EventId, Timestamp,
+    DeliveryId, DestinationId, EventId, Timestamp,
     delivery::{AttemptOutcome, Delivery},
     event::Event,
 };
@@ -21,7 +21,9 @@ use weir_store::{
 use crate::{
     PostgresStore,
     errors::store_error,
-    rows::{self, ATTEMPT_COLUMNS, DELIVERY_COLUMNS, EVENT_COLUMNS, flag, outcome_code, small, state_code, time, uuid},
+    rows::{
+        self, ATTEMPT_COLUMNS, DELIVERY_COLUMNS, EVENT_COLUMNS, LAST_ATTEMPT, flag, outcome_code, small, time, uuid,
+    },
     writer::{GROUP_TIMEOUT, within},
 };
 
@@ -44,8 +46,9 @@ impl History for PostgresStore {
     }
 
     async fn delivery(&self, id: DeliveryId) -> StoreResult<Option<DeliveryDetail>> {
-        let sql =
-            format!("SELECT {DELIVERY_COLUMNS} FROM deliveries d JOIN events e ON e.id = d.event_id WHERE d.id = $1");
+        let sql = format!(
+            "SELECT {DELIVERY_COLUMNS} FROM deliveries d JOIN events e ON e.id = d.event_id {LAST_ATTEMPT} WHERE d.id = $1"
+        );
         let query = sqlx::query(AssertSqlSafe(sql)).bind(uuid(id.as_bytes()));
         let Some(delivery) = self.read(query, rows::delivery).await?.pop() else {
             return Ok(None);
@@ -56,9 +59,7 @@ impl History for PostgresStore {
     }
 
     async fn list_deliveries(&self, filter: &DeliveryFilter, page: PageRequest) -> StoreResult<Page<Delivery>> {
-        let (sql, arguments) = deliveries_page(filter, page).into_parts();
-        let rows = self.read(sqlx::query_with(AssertSqlSafe(sql), arguments?), rows::delivery).await?;
-        Ok(cut(rows, page, |delivery| *delivery.id.as_bytes()))
+        self.deliveries_page(filter, page).await
     }
 
     async fn sends(&self, id: DestinationId, from: Timestamp, to: Timestamp) -> StoreResult<Vec<SendRecord>> {
@@ -128,30 +129,30 @@ pub(crate) fn cut<T>(mut rows: Vec<T>, page: PageRequest, id: impl Fn(&T) -> [u8
 
 /// A statement that is put together from conditions, with its values.
 pub(crate) struct Select {
-    sql: String,
+    pub(crate) sql: String,
     arguments: PgArguments,
     error: Option<sqlx::Error>,
 }
 
 impl Select {
     /// Begins with `head`, whose WHERE the conditions follow.
-    fn new(head: String) -> Self {
+    pub(crate) fn new(head: String) -> Self {
         Self { sql: format!("{head} WHERE true"), arguments: PgArguments::default(), error: None }
     }
 
     /// Adds a condition that needs no value.
-    fn condition(&mut self, condition: &str) {
+    pub(crate) fn condition(&mut self, condition: &str) {
         self.sql.push_str(" AND ");
         self.sql.push_str(condition);
     }
 
     /// Adds a condition that ends before its value.
-    fn compare<'t, T: Encode<'t, Postgres> + Type<Postgres>>(&mut self, condition: &str, value: T) {
+    pub(crate) fn compare<'t, T: Encode<'t, Postgres> + Type<Postgres>>(&mut self, condition: &str, value: T) {
         self.condition(condition);
         self.value(value);
     }
 
-    fn value<'t, T: Encode<'t, Postgres> + Type<Postgres>>(&mut self, value: T) {
+    pub(crate) fn value<'t, T: Encode<'t, Postgres> + Type<Postgres>>(&mut self, value: T) {
         if let Err(error) = self.arguments.add(value) {
             self.error.get_or_insert(sqlx::Error::Encode(error));
         }
@@ -159,7 +160,7 @@ impl Select {
     }
 
     /// The cursor and the times, as a range of ids of `table`; then the times themselves, which are finer.
-    fn range(&mut self, table: &str, page: PageRequest, from: Option<Timestamp>, to: Option<Timestamp>) {
+    pub(crate) fn range(&mut self, table: &str, page: PageRequest, from: Option<Timestamp>, to: Option<Timestamp>) {
         if let Some(before) = page.before {
             self.compare(&format!("{table}.id <"), uuid(&before));
         }
@@ -174,7 +175,7 @@ impl Select {
     }
 
     /// A delivery's id begins with the time in its event's id, so the deliveries of an event are found by that.
-    fn of_event(&mut self, id: EventId) {
+    pub(crate) fn of_event(&mut self, id: EventId) {
         let (mut first, mut last) = ([0; 16], [0xff; 16]);
         first[..6].copy_from_slice(&id.as_bytes()[..6]);
         last[..6].copy_from_slice(&id.as_bytes()[..6]);
@@ -184,7 +185,7 @@ impl Select {
     }
 
     /// Newest first, one page and one row.
-    fn page(&mut self, table: &str, page: PageRequest) {
+    pub(crate) fn page(&mut self, table: &str, page: PageRequest) {
         self.sql.push_str(&format!(" ORDER BY {table}.id DESC LIMIT"));
         self.value(i64::from(page.limit) + 1);
     }
@@ -195,26 +196,21 @@ impl Select {
 }
 
 /// A bound below every id made in this millisecond and above every earlier one.
-fn first_id(millis: i64) -> [u8; 16] {
+pub(crate) fn first_id(millis: i64) -> [u8; 16] {
     let millis = millis.clamp(0, 0xffff_ffff_ffff).unsigned_abs();
     let mut id = [0; 16];
     id[..6].copy_from_slice(&millis.to_be_bytes()[2..]);
     id
 }
 
-/// The rows of deliveries that `select` finds, with their events' types. The page is cut before the events are looked up.
-fn with_events(select: Select) -> Select {
-    let sql = format!(
-        "SELECT {DELIVERY_COLUMNS} FROM ({}) d JOIN events e ON e.id = d.event_id ORDER BY d.id DESC",
-        select.sql
-    );
-    Select { sql, ..select }
-}
-
 pub(crate) fn event_deliveries(id: EventId) -> Select {
     let mut select = Select::new("SELECT * FROM deliveries d".to_owned());
     select.of_event(id);
-    with_events(select)
+    let sql = format!(
+        "SELECT {DELIVERY_COLUMNS} FROM ({}) d JOIN events e ON e.id = d.event_id {LAST_ATTEMPT} ORDER BY d.id DESC",
+        select.sql
+    );
+    Select { sql, ..select }
 }
 
 pub(crate) fn events_page(filter: &EventFilter, page: PageRequest) -> Select {
@@ -228,29 +224,4 @@ pub(crate) fn events_page(filter: &EventFilter, page: PageRequest) -> Select {
     select.range("e", page, filter.from, filter.to);
     select.page("e", page);
     select
-}
-
-pub(crate) fn deliveries_page(filter: &DeliveryFilter, page: PageRequest) -> Select {
-    use DeliveryState::{Cancelled, Dead, Delivered, Delivering, Expired, Failed, Pending, Retrying, Superseded};
-    let mut select = Select::new("SELECT * FROM deliveries d".to_owned());
-    if let Some(id) = filter.event_id {
-        select.of_event(id);
-    }
-    if let Some(id) = filter.destination_id {
-        select.compare("d.destination_id =", uuid(id.as_bytes()));
-    }
-    if let Some(state) = filter.state {
-        // Written out, not bound: a partial index is only used for a condition that is known when the plan is made.
-        select.condition(&format!("d.state = {}", state_code(state)));
-        match state {
-            // No index holds these in the order of ids, which every ingest and claim would have to keep: their part of the
-            // due index is read and sorted, however long the history is.
-            Pending | Retrying => select.condition("d.state IN (0, 2)"),
-            Failed | Dead | Cancelled | Superseded | Expired => select.condition("d.state IN (4, 5, 6, 7, 8)"),
-            Delivering | Delivered => {}
-        }
-    }
-    select.range("d", page, filter.from, filter.to);
-    select.page("d", page);
-    with_events(select)
 }

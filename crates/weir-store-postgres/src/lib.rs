@@ -21,6 +21,7 @@ mod claims;
 #[cfg(test)]
 #[path = "../tests/store/database.rs"]
 mod database;
+mod deliveries;
 mod destinations;
 mod edits;
 mod errors;
@@ -35,6 +36,8 @@ mod outbox;
 mod partitions;
 #[cfg(test)]
 mod plans;
+mod prune;
+mod purge;
 mod results;
 mod rows;
 mod schema;
@@ -53,6 +56,7 @@ use destinations::Lookup;
 use ingest::Posting;
 use outbox::Releasing;
 use partitions::Partitions;
+use prune::Pruning;
 use results::Settling;
 use writer::Writers;
 
@@ -61,6 +65,7 @@ use writer::Writers;
 pub struct PostgresStore {
     /// For edits and for what people read.
     pool: PgPool,
+    pruning: Pruning,
     shared: Arc<Shared>,
     posts: Writers<Posting>,
     claims: Writers<Claiming>,

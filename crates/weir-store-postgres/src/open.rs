@@ -12,6 +12,7 @@ use weir_core::Timestamp;
 use crate::{
     PostgresStore, Shared, errors,
     partitions::days_around,
+    prune::Pruning,
     schema,
     writer::{CONNECT_TIMEOUT, GROUP_TIMEOUT, Writers, connect, within},
 };
@@ -116,6 +117,7 @@ impl PostgresStore {
         let recoverable = recoverable(&options);
         let store = Self {
             pool,
+            pruning: Pruning::default(),
             posts: Writers::spawn(POSTING, &options, &shared),
             claims: Writers::spawn(CLAIMING, &recoverable, &shared),
             durable_claims: Writers::spawn(1, &options, &shared),
@@ -153,6 +155,7 @@ impl PostgresStore {
         self.releases.close().await;
         self.settles.close().await;
         self.lookups.close().await;
+        drop(self.pruning.lock().await.take());
         self.pool.close().await;
     }
 }
@@ -169,7 +172,7 @@ pub(crate) fn options(url: &str) -> Result<PgConnectOptions, OpenError> {
 }
 
 /// For what may be lost in a power failure: recovery resolves it as unknown.
-fn recoverable(options: &PgConnectOptions) -> PgConnectOptions {
+pub(crate) fn recoverable(options: &PgConnectOptions) -> PgConnectOptions {
     options.clone().options([("synchronous_commit", "off")])
 }
 

@@ -261,6 +261,7 @@ fn unknown_outcome(row: &PgRow, now: Timestamp) -> Result<AttemptResult, sqlx::E
         outcome: AttemptOutcome::Unknown,
         status_code: None,
         error: Some("the sender stopped before it could record the outcome; the request may have arrived".to_owned()),
+        failure: None,
         response_body: None,
     };
     let verdict = if exhausted { Verdict::Dead } else { Verdict::Retry { at: now } };

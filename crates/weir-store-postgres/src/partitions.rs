@@ -18,7 +18,7 @@ pub(crate) type Day = i32;
 const AHEAD: Day = 7;
 const BEHIND: Day = 1;
 
-const MILLIS_PER_DAY: i64 = 86_400_000;
+pub(crate) const MILLIS_PER_DAY: i64 = 86_400_000;
 
 const MAKE_PARTITIONS: &str = "SELECT make_partitions($1)";
 
@@ -34,9 +34,13 @@ pub(crate) fn day_of_id(id: &[u8; 16]) -> Day {
     (millis / MILLIS_PER_DAY) as Day
 }
 
+pub(crate) fn day_of(time: Timestamp) -> Day {
+    time.as_millis().div_euclid(MILLIS_PER_DAY) as Day
+}
+
 /// Today, and the days around it that should have partitions.
 pub(crate) fn days_around(now: Timestamp) -> impl Iterator<Item = Day> {
-    let today = now.as_millis().div_euclid(MILLIS_PER_DAY) as Day;
+    let today = day_of(now);
     (today - BEHIND).max(0)..=today + AHEAD
 }
 

@@ -6,20 +6,25 @@
 use std::time::Duration;
 
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, raw_sql};
-use weir_core::{DeliveryState, EventId, Timestamp, outcome::Verdict};
-use weir_store::{DeliveryFilter, Destinations as _, EventFilter, Ingest as _, Outbox as _, PageRequest, Results as _};
+use weir_core::{DeliveryState, ErrorKind, EventId, Timestamp, outcome::Verdict};
+use weir_store::{
+    DeliveryFilter, Destinations as _, ErrorFilter, EventFilter, Ingest as _, Outbox as _, PageRequest, Results as _,
+};
 
 use crate::{
     PostgresStore,
     claims::{BODIES, CLAIM, CLAIM_WITH_BODIES},
     database::Database,
+    deliveries::{self, Walk, many_wait, window_end},
     destinations::{COUNTS, RECENT_SENDS},
     edits::CANCEL_SOME,
     fixtures::{NOW, destination, destination_id, event, request, result},
-    history::{SENDS, Select, deliveries_page, event_deliveries, events_page},
+    history::{SENDS, Select, event_deliveries, events_page},
     ingest::KNOWN_KEYS,
     open,
     outbox::{ABANDONED, DUE_DESTINATIONS, EXPIRE, RELEASE, SEND_HISTORY},
+    prune::{DELETE_DELIVERIES, DELETE_EVENTS, DELETE_KEYS},
+    purge::{PURGE, PURGE_PREFIX, PURGE_TYPE},
     results::SETTLE,
 };
 
@@ -114,6 +119,16 @@ async fn hot_statements_use_their_indexes() {
         ("settle", SETTLE, &[by_id]),
         ("cancel", CANCEL_SOME, &["using deliveries_due on deliveries", by_id]),
         ("expire", EXPIRE, &["Index Scan using deliveries_expiring on deliveries", by_id]),
+        ("purge", PURGE, &["using deliveries_due on deliveries", by_id]),
+        ("purge of a type", PURGE_TYPE, &["using deliveries_due on deliveries", by_id, "events_20270115_pkey"]),
+        ("purge of a prefix", PURGE_PREFIX, &["using deliveries_due on deliveries", by_id, "events_20270115_pkey"]),
+        ("prune deliveries", DELETE_DELIVERIES, &[by_id, "attempts_20270115_pkey on attempts_20270115"]),
+        (
+            "prune events",
+            DELETE_EVENTS,
+            &["Scan on deliveries_pkey", "events_20270115_pkey on events_20270115", "idempotency_keys_pkey"],
+        ),
+        ("prune keys", DELETE_KEYS, &["idempotency_keys_pkey"]),
         ("release", RELEASE, &[by_id]),
         ("due destinations", DUE_DESTINATIONS, &["Index Only Scan using deliveries_due"]),
         ("send history", SEND_HISTORY, &["Only Scan Backward using attempts_20270115_destination_id_sent_at_idx"]),
@@ -152,6 +167,8 @@ async fn lists_walk_one_index() {
     // No value is given when the plan is shown, and no partition has ids below that.
     let first = PageRequest { before: None, limit: 50 };
     let sql = |select: Select| select.into_parts().0;
+    let deliveries_page =
+        |filter: &DeliveryFilter, page| deliveries::deliveries_page(filter, page, Walk::of(filter, true), None);
     let lists = [
         (sql(deliveries_page(&base, page)), "Backward using deliveries_pkey"),
         (
@@ -163,6 +180,28 @@ async fn lists_walk_one_index() {
             sql(deliveries_page(&DeliveryFilter { destination_id, state: failed, ..base.clone() }, page)),
             "using deliveries_ended_of_destination",
         ),
+        (
+            sql(deliveries_page(
+                &DeliveryFilter { destination_id, state: Some(DeliveryState::Retrying), ..base.clone() },
+                page,
+            )),
+            "using deliveries_due",
+        ),
+        (
+            sql(deliveries_page(&DeliveryFilter { state: Some(DeliveryState::Delivering), ..base.clone() }, page)),
+            "deliveries_claimed",
+        ),
+        (sql(many_wait(destination_id)), "Index Only Scan using deliveries_due"),
+        (sql(many_wait(None)), "Index Only Scan using deliveries_due"),
+        (sql(window_end(&base, page)), "Backward using deliveries_pkey"),
+        (
+            sql(window_end(&DeliveryFilter { destination_id, ..base.clone() }, page)),
+            "Backward using deliveries_of_destination",
+        ),
+        (
+            sql(window_end(&DeliveryFilter { destination_id, state: failed, ..base.clone() }, page)),
+            "using deliveries_ended_of_destination",
+        ),
         (sql(event_deliveries(EventId::new(NOW, 1))), "deliveries_pkey"),
         (sql(events_page(&EventFilter::default(), first)), "Backward using events_20270115_pkey"),
         (
@@ -172,5 +211,19 @@ async fn lists_walk_one_index() {
     ];
     for (sql, index) in lists {
         assert_plan(&mut connection, "list", &sql, &[index]).await;
+    }
+    // What is sieved is looked up row by row, in a window of ids.
+    let error = Some(ErrorFilter::Kind(ErrorKind::Answer(5)));
+    let pattern = Some("video.*".parse().unwrap());
+    for state in [None, Some(DeliveryState::Pending), Some(DeliveryState::Delivered)] {
+        for (destination_id, index) in [(None, "deliveries_pkey"), (destination_id, "deliveries_of_destination")] {
+            let tenant = Some("acme".to_owned());
+            let filter =
+                DeliveryFilter { destination_id, state, tenant, event_type: pattern.clone(), error, ..base.clone() };
+            assert_eq!(Walk::of(&filter, false), Walk::Window);
+            let sql = sql(deliveries::deliveries_page(&filter, page, Walk::Window, Some([1; 16])));
+            let expected = [index, "events_20270115_pkey", "attempts_20270115_pkey"];
+            assert_plan(&mut connection, "sieved list", &sql, &expected).await;
+        }
     }
 }

@@ -5,13 +5,14 @@ use std::{borrow::Cow, collections::HashSet};
 use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection, types::Uuid};
 use weir_core::{DeliveryId, DeliveryState, DestinationId, Timestamp, claim::Claim, outcome::Verdict};
-use weir_store::{AttemptResult, DeliveryAction, Results, Settlement, StoreResult};
+use weir_store::{AttemptResult, DeliveryAction, Purge, PurgePlace, PurgeStep, Results, Settlement, StoreResult};
 
 use crate::{
     PostgresStore, Shared,
     edits::Edit,
     ingest::column,
-    rows::{self, corrupt, destination_id, int, optional_time, outcome_code, state_code, uuid},
+    purge::PurgeSome,
+    rows::{self, corrupt, destination_id, failure_code, int, optional_time, outcome_code, state_code, uuid},
     writer::Operation,
 };
 
@@ -31,6 +32,10 @@ impl Results for PostgresStore {
     async fn cancel_delivery(&self, id: DeliveryId, now: Timestamp) -> StoreResult<DeliveryAction> {
         self.edit(CancelDelivery { id, now }).await
     }
+
+    async fn purge_some(&self, purge: &Purge, after: Option<PurgePlace>) -> StoreResult<PurgeStep> {
+        self.edit(PurgeSome { purge, after }).await
+    }
 }
 
 /// Moves the deliveries on whose claims still hold, and records their attempts, and only theirs. A retry of a deleted
@@ -40,9 +45,9 @@ impl Results for PostgresStore {
 pub(crate) const SETTLE: &str = "
 WITH result AS MATERIALIZED (
     SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::uuid[], $4::smallint[], $5::bigint[], $6::bigint[], $7::integer[],
-            $8::uuid[], $9::bigint[], $10::bigint[], $11::smallint[], $12::integer[], $13::text[], $14::bytea[])
+            $8::uuid[], $9::bigint[], $10::bigint[], $11::smallint[], $12::integer[], $13::text[], $14::smallint[], $15::bytea[])
         WITH ORDINALITY AS r (id, epoch, destination_id, state, due, now, number,
-            attempt_id, sent_at, duration_ms, outcome, status_code, error, response_body, result)
+            attempt_id, sent_at, duration_ms, outcome, status_code, error, failure, response_body, result)
 ), live AS MATERIALIZED (
     SELECT id FROM destinations
     WHERE id IN (SELECT destination_id FROM result WHERE state = 2) AND deleted_at IS NULL FOR KEY SHARE
@@ -53,11 +58,12 @@ WITH result AS MATERIALIZED (
         next_attempt_at = coalesce(r.due, d.next_attempt_at), updated_at = r.now
     FROM result r WHERE d.id = r.id AND d.claim_epoch = r.epoch AND d.state + 0 = 1
     RETURNING r.result, d.state, r.id, r.number, r.attempt_id, r.destination_id, r.sent_at, r.duration_ms, r.outcome,
-        r.status_code, r.error, r.response_body
+        r.status_code, r.error, r.failure, r.response_body
 ), recorded AS (
     INSERT INTO attempts (delivery_id, number, id, destination_id, sent_at, duration_ms, outcome, status_code, error,
-        response_body)
-    SELECT id, number, attempt_id, destination_id, sent_at, duration_ms, outcome, status_code, error, response_body
+        failure, response_body)
+    SELECT id, number, attempt_id, destination_id, sent_at, duration_ms, outcome, status_code, error,
+        failure, response_body
     FROM settled
 )
 SELECT result, state FROM settled";
@@ -119,6 +125,7 @@ pub(crate) async fn settle_all(
         .bind(column(&all, |result| outcome_code(result.attempt.outcome)))
         .bind(column(&all, |result| result.attempt.status_code.map(i32::from)))
         .bind(column(&all, |result| result.attempt.error.as_deref().map(storable)))
+        .bind(column(&all, |result| result.attempt.failure.map(failure_code)))
         .bind(column(&all, |result| result.attempt.response_body.as_ref().map(|body| body.as_bytes())))
         .fetch_all(connection)
         .await?;

@@ -4,9 +4,10 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use sqlx::{Row as _, ValueRef as _, postgres::PgRow, types::Uuid};
 use weir_core::{
-    AttemptId, DeliveryId, DeliveryState, DestinationId, EventId, Period, RateLimit, RateLimits, Timestamp,
-    delivery::{Attempt, AttemptOutcome, Delivery},
+    AttemptId, DeliveryId, DeliveryState, DestinationId, ErrorKind, EventId, Period, RateLimit, RateLimits, Timestamp,
+    delivery::{Attempt, AttemptOutcome, Delivery, LastAttempt},
     event::{Event, EventBody, Terms},
+    outcome::Failure,
 };
 
 /// A stored value that this program could not have written.
@@ -126,7 +127,10 @@ pub(crate) fn body(row: &PgRow, column: usize) -> Result<EventBody, sqlx::Error>
 
 /// What [`delivery`] reads.
 pub(crate) const DELIVERY_COLUMNS: &str = "d.id, d.event_id, e.event_type, d.destination_id, d.state, d.attempts, d.next_attempt_at, d.created_at, d.updated_at,
-    d.expires_at";
+    d.expires_at,
+    a.outcome, a.status_code, a.failure, a.error";
+/// Joins what [`DELIVERY_COLUMNS`] names beside the delivery `d` and its event `e`.
+pub(crate) const LAST_ATTEMPT: &str = "LEFT JOIN attempts a ON a.delivery_id = d.id AND a.number = d.attempts";
 
 pub(crate) fn delivery(row: &PgRow) -> Result<Delivery, sqlx::Error> {
     let state = state(row, 4)?;
@@ -141,16 +145,40 @@ pub(crate) fn delivery(row: &PgRow) -> Result<Delivery, sqlx::Error> {
         created_at: time(row, 7)?,
         updated_at: time(row, 8)?,
         expires_at: optional_time(row, 9)?,
+        last_attempt: optional_int(row, 10)?.map(|_| last_attempt(row)).transpose()?,
     })
+}
+
+fn last_attempt(row: &PgRow) -> Result<LastAttempt, sqlx::Error> {
+    let status_code = status_code(row, 11)?;
+    Ok(LastAttempt {
+        status_code,
+        error: optional_text(row, 13)?,
+        error_kind: ErrorKind::of(outcome(row, 10)?, failure(row, 12)?, status_code),
+    })
+}
+
+fn status_code(row: &PgRow, column: usize) -> Result<Option<u16>, sqlx::Error> {
+    optional_int(row, column)?.map(u16::try_from).transpose().map_err(|_| corrupt("a status code"))
+}
+
+/// The number of a failure: its place in [`Failure::ALL`].
+pub(crate) const fn failure_code(failure: Failure) -> i16 {
+    failure as i16
+}
+
+fn failure(row: &PgRow, column: usize) -> Result<Option<Failure>, sqlx::Error> {
+    let Some(code) = optional_int(row, column)? else { return Ok(None) };
+    let failure = usize::try_from(code).ok().and_then(|code| Failure::ALL.get(code).copied());
+    failure.map(Some).ok_or_else(|| corrupt("a failure"))
 }
 
 /// What [`attempt`] reads.
 pub(crate) const ATTEMPT_COLUMNS: &str =
-    "id, delivery_id, number, sent_at, duration_ms, outcome, status_code, error, response_body";
+    "id, delivery_id, number, sent_at, duration_ms, outcome, status_code, error, failure, response_body";
 
 pub(crate) fn attempt(row: &PgRow) -> Result<Attempt, sqlx::Error> {
-    let status_code = optional_int(row, 6)?.map(u16::try_from).transpose();
-    let response_body: Option<Vec<u8>> = row.try_get_unchecked(8)?;
+    let response_body: Option<Vec<u8>> = row.try_get_unchecked(9)?;
     Ok(Attempt {
         id: AttemptId::from_bytes(id(row, 0)?),
         delivery_id: delivery_id(row, 1)?,
@@ -158,8 +186,9 @@ pub(crate) fn attempt(row: &PgRow) -> Result<Attempt, sqlx::Error> {
         sent_at: optional_time(row, 3)?,
         duration_ms: small(row, 4)?,
         outcome: outcome(row, 5)?,
-        status_code: status_code.map_err(|_| corrupt("a status code"))?,
+        status_code: status_code(row, 6)?,
         error: optional_text(row, 7)?,
+        failure: failure(row, 8)?,
         response_body: response_body.map(String::from_utf8).transpose().map_err(|_| corrupt("a response body"))?,
     })
 }
@@ -195,6 +224,8 @@ mod tests {
         assert_eq!(state_code(DeliveryState::Expired), 8);
         assert_eq!(AttemptOutcome::ALL.map(outcome_code), [0, 1, 2, 3]);
         assert_eq!(outcome_code(AttemptOutcome::Unknown), 3);
+        assert_eq!(Failure::ALL.map(failure_code), [0, 1, 2, 3, 4, 5]);
+        assert_eq!((failure_code(Failure::Dns), failure_code(Failure::Forbidden)), (0, 5));
     }
 
     #[test]

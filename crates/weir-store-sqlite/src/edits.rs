@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use weir_core::{DeliveryId, Destination, DestinationId, Timestamp};
-use weir_store::{BreakerChange, DeliveryAction, DestinationPatch, StoreError};
+use weir_store::{BreakerChange, DeliveryAction, DestinationPatch, Pruned, Purge, PurgePlace, PurgeStep, StoreError};
 
 use crate::{
     error::Result,
     group::{Operation, Pending},
+    prune::Rest,
     writer::Transaction,
 };
 
@@ -23,6 +24,8 @@ pub(crate) enum Edit {
     CancelDelivery(Pending<(DeliveryId, Timestamp), DeliveryAction>),
     /// Of the sweep: until when, and at most how many.
     Expire(Pending<(Timestamp, u32), u64>),
+    Purge(Pending<(Purge, Option<PurgePlace>), PurgeStep>),
+    Prune(Pending<Rest, Pruned>),
     /// Shows that the writer lives and gets its lock.
     Check(Pending<(), ()>),
 }
@@ -33,10 +36,10 @@ impl Edit {
         Operation::Edit(Box::new(self))
     }
 
-    /// A hold that is lost with the power is one `Retry-After` not honoured; a breaker opens again, and what expired expires again.
-    /// Everything else was acknowledged to someone.
+    /// A hold that is lost with the power is one `Retry-After` not honoured; a breaker opens again, what expired expires again, and
+    /// what is too old goes another time. Everything else was acknowledged to someone.
     pub(crate) fn durable(&self) -> bool {
-        !matches!(self, Self::Hold(_) | Self::ChangeBreaker(_) | Self::Expire(_) | Self::Check(_))
+        !matches!(self, Self::Hold(_) | Self::ChangeBreaker(_) | Self::Expire(_) | Self::Prune(_) | Self::Check(_))
     }
 
     pub(crate) fn run(&mut self, transaction: &mut Transaction<'_, '_>) -> Result<()> {
@@ -60,6 +63,8 @@ impl Edit {
                 edit.answer = Some(transaction.cancel_delivery(edit.input.0, edit.input.1)?);
             }
             Self::Expire(edit) => edit.answer = Some(transaction.expire_deliveries(edit.input.0, edit.input.1)?),
+            Self::Purge(edit) => edit.answer = Some(transaction.purge(&edit.input.0, edit.input.1)?),
+            Self::Prune(edit) => edit.answer = Some(transaction.prune(&edit.input)?),
             Self::Check(edit) => edit.answer = Some(()),
         }
         Ok(())
@@ -75,6 +80,8 @@ impl Edit {
             Self::Delete(edit) => edit.finish(failure),
             Self::RetryDelivery(edit) | Self::CancelDelivery(edit) => edit.finish(failure),
             Self::Expire(edit) => edit.finish(failure),
+            Self::Purge(edit) => edit.finish(failure),
+            Self::Prune(edit) => edit.finish(failure),
             Self::Check(edit) => edit.finish(failure),
         }
     }

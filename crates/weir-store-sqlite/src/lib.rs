@@ -17,6 +17,7 @@
 mod cache;
 mod checkpoint;
 mod claims;
+mod deliveries;
 mod destinations;
 mod edits;
 mod error;
@@ -28,6 +29,8 @@ mod open;
 mod outbox;
 #[cfg(test)]
 mod plans;
+mod prune;
+mod purge;
 mod results;
 mod rows;
 mod schema;

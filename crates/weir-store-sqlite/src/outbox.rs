@@ -245,6 +245,7 @@ impl Transaction<'_, '_> {
             error: Some(
                 "the sender stopped before it could record the outcome; the request may have arrived".to_owned(),
             ),
+            failure: None,
             response_body: None,
         };
         let verdict = if exhausted { Verdict::Dead } else { Verdict::Retry { at: now } };

@@ -1,15 +1,17 @@
 //! Tests of what SQLite makes of the statements: the index each must use, and that a long backlog costs nothing.
 
 use rusqlite::Connection;
-use weir_core::{DeliveryState, DestinationId, EventId, Timestamp};
-use weir_store::{DeliveryFilter, EventFilter, PageRequest};
+use weir_core::{DeliveryState, DestinationId, ErrorKind, EventId, Timestamp};
+use weir_store::{DeliveryFilter, ErrorFilter, EventFilter, PageRequest};
 
 use crate::{
     claims::{BODY, WAITING},
+    deliveries::{self, Walk, window_end},
     destinations::{COUNTS, RECENT_SENDS},
-    history::{SENDS, deliveries_page, events_page},
+    history::{SENDS, events_page},
     ingest::{COALESCING, KNOWN_KEYS},
     outbox::{DUE_DESTINATIONS, EXPIRING, LAST_SENDS},
+    purge::{CANCEL, WAITING_OF_ANY_TYPE, WAITING_WITH_TYPES},
     results::SETTLE,
     rows::text,
     sql::{Values, query},
@@ -32,6 +34,7 @@ fn hot_statements_use_their_indexes_at_every_size() {
     for size in [1, 2, 4, 8, 16, 32, 64, 128, 256, 512] {
         for (name, batch, index) in [
             ("settle", &SETTLE, "SEARCH deliveries USING PRIMARY KEY (id=?)"),
+            ("purge", &CANCEL, "SEARCH deliveries USING PRIMARY KEY (id=?)"),
             ("known keys", &KNOWN_KEYS, "SEARCH e USING INDEX events_idempotency (tenant=? AND idempotency_key=?)"),
             ("last sends", &LAST_SENDS, "USING COVERING INDEX attempts_of_destination (destination_id=?"),
         ] {
@@ -51,6 +54,16 @@ fn a_claim_walks_its_part_of_the_due_index_from_its_floor_without_sorting() {
     assert!(plan.contains(searched), "{plan}");
     assert!(plan.contains("SEARCH d USING PRIMARY KEY (id=?)"), "{plan}");
     assert!(!plan.contains("TEMP B-TREE"), "{plan}");
+}
+
+#[test]
+fn a_purge_walks_its_part_of_the_due_index_from_its_place_without_sorting() {
+    for sql in [WAITING_OF_ANY_TYPE, WAITING_WITH_TYPES] {
+        let plan = plan(&database(), sql);
+        let searched =
+            "SEARCH deliveries USING COVERING INDEX deliveries_due (destination_id=? AND (next_attempt_at,id)>(?,?))";
+        assert!(plan.contains(searched) && !plan.contains("TEMP B-TREE"), "{plan}");
+    }
 }
 
 #[test]
@@ -76,6 +89,8 @@ fn lists_walk_one_index_without_sorting() {
     let page = PageRequest { before: Some([7; 16]), limit: 50 };
     let destination_id = Some(DestinationId::from_bytes([1; 16]));
     let failed = Some(DeliveryState::Failed);
+    let deliveries_page =
+        |filter: &DeliveryFilter, page| deliveries::deliveries_page(filter, page, Walk::of(filter, true), None).0;
     let base = DeliveryFilter { from: Some(Timestamp::from_secs(9)), ..DeliveryFilter::default() };
     let filters = [
         (base.clone(), "USING PRIMARY KEY (id>? AND id<?)"),
@@ -85,21 +100,21 @@ fn lists_walk_one_index_without_sorting() {
             "deliveries_of_destination (destination_id=? AND id>? AND id<?)",
         ),
         (
-            DeliveryFilter { destination_id, state: failed, ..base },
+            DeliveryFilter { destination_id, state: failed, ..base.clone() },
             "deliveries_ended_of_destination (destination_id=? AND state=? AND id>? AND id<?)",
         ),
     ];
     for (filter, index) in filters {
-        let plan = plan(&connection, &deliveries_page(&filter, page).0);
+        let plan = plan(&connection, &deliveries_page(&filter, page));
         assert!(plan.contains(index), "{filter:?}:\n{plan}");
         assert!(!plan.contains("TEMP B-TREE"), "{filter:?}:\n{plan}");
     }
     // This one sorts, but only what waits.
-    let waiting = DeliveryFilter { state: Some(DeliveryState::Retrying), ..base };
-    let plan_of_waiting = plan(&connection, &deliveries_page(&waiting, page).0);
+    let waiting = DeliveryFilter { state: Some(DeliveryState::Retrying), ..base.clone() };
+    let plan_of_waiting = plan(&connection, &deliveries_page(&waiting, page));
     assert!(plan_of_waiting.contains("deliveries_due"), "{plan_of_waiting}");
     let of_event = DeliveryFilter { event_id: Some(EventId::from_bytes([1; 16])), ..base };
-    let plan_of_event = plan(&connection, &deliveries_page(&of_event, page).0);
+    let plan_of_event = plan(&connection, &deliveries_page(&of_event, page));
     assert!(plan_of_event.contains("USING PRIMARY KEY (id>? AND id<?)"), "{plan_of_event}");
     let by_tenant = EventFilter { tenant: Some("a".to_owned()), ..EventFilter::default() };
     let by_type = EventFilter { event_type: Some("a".to_owned()), ..EventFilter::default() };
@@ -107,6 +122,38 @@ fn lists_walk_one_index_without_sorting() {
         let plan = plan(&connection, &events_page(&filter, page).0);
         assert!(plan.contains("events_id (id<?)"), "{filter:?}:\n{plan}");
         assert!(!plan.contains("TEMP B-TREE"), "{filter:?}:\n{plan}");
+    }
+}
+
+#[test]
+fn what_is_sieved_is_looked_up_row_by_row_in_a_window_of_ids() {
+    let connection = database();
+    let page = PageRequest { before: Some([7; 16]), limit: 50 };
+    let error = Some(ErrorFilter::Kind(ErrorKind::Answer(5)));
+    for state in [None, Some(DeliveryState::Pending), Some(DeliveryState::Delivered)] {
+        for (destination_id, index) in [
+            (None, "USING PRIMARY KEY (id>? AND id<?)"),
+            (
+                Some(DestinationId::from_bytes([1; 16])),
+                "deliveries_of_destination (destination_id=? AND id>? AND id<?)",
+            ),
+        ] {
+            let (tenant, event_type) = (Some("a".to_owned()), Some("video.*".parse().unwrap()));
+            let filter =
+                DeliveryFilter { destination_id, state, tenant, event_type, error, ..DeliveryFilter::default() };
+            let walk = Walk::of(&filter, false);
+            let end = plan(&connection, &window_end(&filter, page, walk).0);
+            assert!(end.contains("id<?)") && !end.contains("TEMP B-TREE"), "{end}");
+            let plan = plan(&connection, &deliveries::deliveries_page(&filter, page, walk, Some([1; 16])).0);
+            for part in [
+                index,
+                "SEARCH e USING INDEX events_id (id=?)",
+                "SEARCH a USING PRIMARY KEY (delivery_id=? AND number=?)",
+            ] {
+                assert!(plan.contains(part), "{filter:?} without {part}:\n{plan}");
+            }
+            assert!(!plan.contains("TEMP B-TREE") && !plan.contains("AUTOMATIC"), "{filter:?}:\n{plan}");
+        }
     }
 }
 

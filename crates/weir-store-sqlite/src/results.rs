@@ -3,14 +3,14 @@
 use async_trait::async_trait;
 use rusqlite::Row;
 use weir_core::{DeliveryId, DeliveryState, DestinationId, Timestamp, outcome::Verdict};
-use weir_store::{AttemptResult, DeliveryAction, Results, Settlement, StoreResult};
+use weir_store::{AttemptResult, DeliveryAction, Purge, PurgePlace, PurgeStep, Results, Settlement, StoreResult};
 
 use crate::{
     SqliteStore,
     edits::Edit,
     error::{Error, Result},
     group::{Operation, Settle},
-    rows::{self, destination_id, optional_time, outcome_code, state_code},
+    rows::{self, destination_id, failure_code, optional_time, outcome_code, state_code},
     sql::{Batch, MAX_ROWS, Values, execute, padded, query},
     writer::Transaction,
 };
@@ -39,6 +39,10 @@ impl Results for SqliteStore {
     async fn cancel_delivery(&self, id: DeliveryId, now: Timestamp) -> StoreResult<DeliveryAction> {
         self.ask((id, now), |edit| Edit::operation(Edit::CancelDelivery(edit))).await
     }
+
+    async fn purge_some(&self, purge: &Purge, after: Option<PurgePlace>) -> StoreResult<PurgeStep> {
+        self.ask((purge.clone(), after), |edit| Edit::operation(Edit::Purge(edit))).await
+    }
 }
 
 /// Columns: id, new state, counted attempts, due (NULL: as it was), now. The plus keeps the planner from walking all that
@@ -54,9 +58,9 @@ pub(crate) static SETTLE: Batch = Batch::new(
 
 static INSERT_ATTEMPTS: Batch = Batch::new(
     "INSERT OR ROLLBACK INTO attempts (delivery_id, number, id, destination_id, sent_at, duration_ms, outcome, status_code,
-        error, response_body)
+        error, failure, response_body)
     SELECT * FROM (VALUES ",
-    "(?,?,?,?,?,?,?,?,?,?)",
+    "(?,?,?,?,?,?,?,?,?,?,?)",
     ",",
     ") AS r WHERE r.column1 IS NOT NULL",
 );
@@ -149,7 +153,7 @@ impl Transaction<'_, '_> {
     fn insert_attempts(&mut self, results: &[&AttemptResult]) -> Result<()> {
         for part in results.chunks(MAX_ROWS) {
             let size = padded(part.len());
-            let mut values = Values::with_capacity(10 * size);
+            let mut values = Values::with_capacity(11 * size);
             for AttemptResult { claim, attempt, .. } in part {
                 values
                     .blob(claim.delivery_id.as_bytes())
@@ -161,9 +165,10 @@ impl Transaction<'_, '_> {
                     .int(outcome_code(attempt.outcome))
                     .optional_int(attempt.status_code.map(i64::from))
                     .optional_text(attempt.error.as_deref())
+                    .optional_int(attempt.failure.map(failure_code))
                     .optional_text(attempt.response_body.as_deref());
             }
-            values.nulls(10 * (size - part.len()));
+            values.nulls(11 * (size - part.len()));
             execute(self.connection, &INSERT_ATTEMPTS.sql(size), &values)?;
         }
         Ok(())

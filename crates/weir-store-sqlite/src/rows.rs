@@ -4,9 +4,10 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use sqlx::{Row as _, sqlite::SqliteRow};
 use weir_core::{
-    AttemptId, DeliveryId, DeliveryState, DestinationId, EventId, Period, RateLimit, RateLimits, Timestamp,
-    delivery::{Attempt, AttemptOutcome, Delivery},
+    AttemptId, DeliveryId, DeliveryState, DestinationId, ErrorKind, EventId, Period, RateLimit, RateLimits, Timestamp,
+    delivery::{Attempt, AttemptOutcome, Delivery, LastAttempt},
     event::{Event, EventBody, Terms},
+    outcome::Failure,
 };
 
 use crate::error::{Error, Result};
@@ -135,7 +136,10 @@ pub(crate) fn body(row: &impl Columns, column: usize) -> Result<EventBody> {
 
 /// What [`delivery`] reads.
 pub(crate) const DELIVERY_COLUMNS: &str = "d.id, d.event_id, e.event_type, d.destination_id, d.state, d.attempts, d.next_attempt_at, d.created_at, d.updated_at,
-    d.expires_at";
+    d.expires_at,
+    a.outcome, a.status_code, a.failure, a.error";
+/// Joins what [`DELIVERY_COLUMNS`] names beside the delivery `d` and its event `e`.
+pub(crate) const LAST_ATTEMPT: &str = "LEFT JOIN attempts a ON a.delivery_id = d.id AND a.number = d.attempts";
 
 pub(crate) fn delivery(row: &impl Columns) -> Result<Delivery> {
     let state = state(row, 4)?;
@@ -150,15 +154,40 @@ pub(crate) fn delivery(row: &impl Columns) -> Result<Delivery> {
         created_at: time(row, 7)?,
         updated_at: time(row, 8)?,
         expires_at: optional_time(row, 9)?,
+        last_attempt: row.optional_int(10)?.map(|_| last_attempt(row)).transpose()?,
     })
+}
+
+fn last_attempt(row: &impl Columns) -> Result<LastAttempt> {
+    let status_code = status_code(row, 11)?;
+    Ok(LastAttempt {
+        status_code,
+        error: row.optional_text(13)?,
+        error_kind: ErrorKind::of(outcome(row, 10)?, failure(row, 12)?, status_code),
+    })
+}
+
+fn status_code(row: &impl Columns, column: usize) -> Result<Option<u16>> {
+    let status_code = row.optional_int(column)?.map(u16::try_from).transpose();
+    status_code.map_err(|_| Error::Corrupt("a status code"))
+}
+
+/// The number of a failure: its place in [`Failure::ALL`].
+pub(crate) const fn failure_code(failure: Failure) -> i64 {
+    failure as i64
+}
+
+fn failure(row: &impl Columns, column: usize) -> Result<Option<Failure>> {
+    let Some(code) = row.optional_int(column)? else { return Ok(None) };
+    let failure = usize::try_from(code).ok().and_then(|code| Failure::ALL.get(code).copied());
+    failure.map(Some).ok_or(Error::Corrupt("a failure"))
 }
 
 /// What [`attempt`] reads.
 pub(crate) const ATTEMPT_COLUMNS: &str =
-    "id, delivery_id, number, sent_at, duration_ms, outcome, status_code, error, response_body";
+    "id, delivery_id, number, sent_at, duration_ms, outcome, status_code, error, failure, response_body";
 
 pub(crate) fn attempt(row: &impl Columns) -> Result<Attempt> {
-    let status_code = row.optional_int(6)?.map(u16::try_from).transpose();
     Ok(Attempt {
         id: AttemptId::from_bytes(id(row, 0)?),
         delivery_id: delivery_id(row, 1)?,
@@ -166,9 +195,10 @@ pub(crate) fn attempt(row: &impl Columns) -> Result<Attempt> {
         sent_at: optional_time(row, 3)?,
         duration_ms: small(row, 4)?,
         outcome: outcome(row, 5)?,
-        status_code: status_code.map_err(|_| Error::Corrupt("a status code"))?,
+        status_code: status_code(row, 6)?,
         error: row.optional_text(7)?,
-        response_body: row.optional_text(8)?,
+        failure: failure(row, 8)?,
+        response_body: row.optional_text(9)?,
     })
 }
 
@@ -203,6 +233,8 @@ mod tests {
         assert_eq!(state_code(DeliveryState::Expired), 8);
         assert_eq!(AttemptOutcome::ALL.map(outcome_code), [0, 1, 2, 3]);
         assert_eq!(outcome_code(AttemptOutcome::Unknown), 3);
+        assert_eq!(Failure::ALL.map(failure_code), [0, 1, 2, 3, 4, 5]);
+        assert_eq!((failure_code(Failure::Dns), failure_code(Failure::Forbidden)), (0, 5));
     }
 
     #[test]

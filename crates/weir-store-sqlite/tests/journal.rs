@@ -83,6 +83,7 @@ fn ended(claimed: &ClaimedDelivery, verdict: Verdict) -> AttemptResult {
         outcome: if verdict == Verdict::Delivered { AttemptOutcome::Delivered } else { AttemptOutcome::Retryable },
         status_code: Some(200),
         error: None,
+        failure: None,
         response_body: None,
     };
     AttemptResult { claim: claimed.claim, attempt, verdict, now }

@@ -5,9 +5,12 @@
 mod coalescing;
 mod destinations;
 mod express;
+mod filters;
 mod history;
 mod ingest;
 mod outbox;
+mod prune;
+mod purge;
 mod recovery;
 mod results;
 mod timing;
@@ -29,7 +32,8 @@ use weir_core::{
 };
 
 pub use self::{
-    coalescing::*, destinations::*, express::*, history::*, ingest::*, outbox::*, recovery::*, results::*, timing::*,
+    coalescing::*, destinations::*, express::*, filters::*, history::*, ingest::*, outbox::*, prune::*, purge::*,
+    recovery::*, results::*, timing::*,
 };
 use crate::{
     AttemptResult, ClaimRequest, Claims, DeliveryFilter, Ingested, NewEvent, PageRequest, Settlement, SharedStore,
@@ -146,6 +150,7 @@ fn attempt(claimed: &ClaimedDelivery, outcome: AttemptOutcome) -> Attempt {
         outcome,
         status_code: Some(200),
         error: None,
+        failure: None,
         response_body: Some("ok".to_owned()),
     }
 }
@@ -352,6 +357,18 @@ macro_rules! store_conformance {
             a_delivery_of_a_deleted_destination_is_not_retried_by_hand,
             only_waiting_deliveries_are_cancelled_by_hand,
             unknown_deliveries_are_not_found,
+            a_purge_cancels_what_waits_and_nothing_else,
+            a_purge_takes_the_states_types_and_times_it_is_given,
+            a_long_purge_goes_step_by_step_and_counts_all,
+            a_purge_beside_claims_loses_nothing_and_touches_no_claim,
+            a_purge_works_while_the_destination_is_paused,
+            what_was_delivered_goes_with_its_event_and_dead_letters_stay,
+            each_end_has_its_own_age,
+            an_event_stays_as_long_as_one_of_its_deliveries,
+            the_age_of_a_delivery_counts_from_its_end,
+            idempotency_keys_go_with_their_events,
+            an_event_that_nobody_took_goes_when_it_is_old,
+            a_long_history_goes_in_small_steps_beside_deliveries,
             ingested_equals_the_sum_over_the_states,
             an_event_is_read_back,
             the_deliveries_of_an_event_are_listed,
@@ -359,6 +376,9 @@ macro_rules! store_conformance {
             events_are_filtered_by_type_tenant_and_time,
             deliveries_are_listed_newest_first_page_by_page,
             deliveries_are_filtered_by_every_criterion,
+            the_last_error_of_a_delivery_is_shown,
+            deliveries_are_filtered_by_tenant_type_and_error,
+            a_page_of_a_filtered_list_looks_at_a_bounded_number_of_deliveries,
             sends_are_listed_with_what_was_delivered,
             a_destination_that_ever_was_existed,
             a_working_store_passes_its_check,

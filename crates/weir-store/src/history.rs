@@ -2,9 +2,10 @@
 
 use async_trait::async_trait;
 use weir_core::{
-    DeliveryId, DeliveryState, DestinationId, EventId, Timestamp,
+    DeliveryId, DeliveryState, DestinationId, ErrorKind, EventId, Timestamp,
     delivery::{Attempt, Delivery},
     event::{Event, EventBody},
+    pattern::EventPattern,
 };
 
 use crate::StoreResult;
@@ -35,14 +36,30 @@ pub struct EventFilter {
     pub to: Option<Timestamp>,
 }
 
+/// How many deliveries a page of a list looks at, at most, for those that a filter lets through and no index finds. A page
+/// that ends there may be short, or empty, and still have a `next`.
+pub const SCANNED_AT_MOST: u32 = 5_000;
+
 /// Which deliveries to list. Times are of `created_at`, `from` included, `to` excluded.
 #[derive(Debug, Clone, Default)]
 pub struct DeliveryFilter {
     pub destination_id: Option<DestinationId>,
     pub event_id: Option<EventId>,
     pub state: Option<DeliveryState>,
+    pub tenant: Option<String>,
+    pub event_type: Option<EventPattern>,
+    /// Of the last counted attempt.
+    pub error: Option<ErrorFilter>,
     pub from: Option<Timestamp>,
     pub to: Option<Timestamp>,
+}
+
+/// Which error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ErrorFilter {
+    Kind(ErrorKind),
+    /// An answer with this very status.
+    Status(u16),
 }
 
 /// A delivery with its attempts, first to last.
@@ -82,6 +99,7 @@ pub trait History {
 
     async fn delivery(&self, id: DeliveryId) -> StoreResult<Option<DeliveryDetail>>;
 
+    /// Looks at no more than [`SCANNED_AT_MOST`] deliveries, however many there are and whatever the filter is.
     async fn list_deliveries(&self, filter: &DeliveryFilter, page: PageRequest) -> StoreResult<Page<Delivery>>;
 
     /// The recorded send starts of a destination in `[from, to)`, earliest first. Unknown outcomes are left out: their

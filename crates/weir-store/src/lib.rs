@@ -14,6 +14,7 @@ mod history;
 mod ingest;
 pub mod intake;
 mod outbox;
+mod prune;
 mod results;
 
 use std::sync::Arc;
@@ -21,14 +22,17 @@ use std::sync::Arc;
 pub use bodies::WaitingBodies;
 pub use destinations::{BreakerChange, DestinationCounts, DestinationPatch, Destinations, LimitChange};
 pub use express::{Boarding, Express, Station};
-pub use history::{DeliveryDetail, DeliveryFilter, EventFilter, History, Page, PageRequest, SendRecord};
+pub use history::{
+    DeliveryDetail, DeliveryFilter, ErrorFilter, EventFilter, History, Page, PageRequest, SCANNED_AT_MOST, SendRecord,
+};
 pub use ingest::{Ingest, IngestRefusal, Ingested, NewEvent};
 pub use outbox::{ClaimRequest, Claims, DueDestination, Outbox, Recovered, SendHistory};
-pub use results::{AttemptResult, DeliveryAction, Results, Settlement};
+pub use prune::{Prune, PrunePlace, PruneStep, Pruned};
+pub use results::{AttemptResult, DeliveryAction, Purge, PurgePlace, PurgeStep, Results, Settlement};
 
 /// Everything a backend offers.
-pub trait Store: Destinations + Ingest + Outbox + Results + History + Send + Sync + 'static {}
-impl<T: Destinations + Ingest + Outbox + Results + History + Send + Sync + 'static> Store for T {}
+pub trait Store: Destinations + Ingest + Outbox + Results + History + Prune + Send + Sync + 'static {}
+impl<T: Destinations + Ingest + Outbox + Results + History + Prune + Send + Sync + 'static> Store for T {}
 
 /// A store, shared.
 pub type SharedStore = Arc<dyn Store>;

@@ -3,6 +3,7 @@
 use async_trait::async_trait;
 use weir_core::{
     DeliveryId, DeliveryState, DestinationId, Timestamp, claim::Claim, delivery::Attempt, outcome::Verdict,
+    pattern::EventPattern,
 };
 
 use crate::StoreResult;
@@ -40,6 +41,45 @@ pub enum DeliveryAction {
     DestinationGone,
 }
 
+/// Which waiting deliveries of a destination to cancel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Purge {
+    pub destination_id: DestinationId,
+    pub pending: bool,
+    pub retrying: bool,
+    pub event_type: Option<EventPattern>,
+    /// Of events created before this instant only: the beginning of the purge at the latest, so that what comes in meanwhile
+    /// stays.
+    pub before: Timestamp,
+    /// When it began.
+    pub now: Timestamp,
+}
+
+impl Purge {
+    pub fn takes(&self, state: DeliveryState) -> bool {
+        match state {
+            DeliveryState::Pending => self.pending,
+            DeliveryState::Retrying => self.retrying,
+            _ => false,
+        }
+    }
+}
+
+/// Where a purge has got to, in the order in which deliveries are due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PurgePlace {
+    pub due: Timestamp,
+    pub id: DeliveryId,
+}
+
+/// What one bounded transaction of a purge did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PurgeStep {
+    pub cancelled: u64,
+    /// Where the next goes on; `None` at the end.
+    pub next: Option<PurgePlace>,
+}
+
 #[async_trait]
 pub trait Results {
     /// Records attempts and moves their deliveries on, in one group commit. Answers in the same order. A retry of a
@@ -53,4 +93,19 @@ pub trait Results {
 
     /// Cancels a waiting delivery. Refused in any other state.
     async fn cancel_delivery(&self, id: DeliveryId, now: Timestamp) -> StoreResult<DeliveryAction>;
+
+    /// Cancels some of what a purge is after, from a place on, in one transaction that is too short to be in the way of
+    /// claims and ingest. What is claimed is passed over.
+    async fn purge_some(&self, purge: &Purge, after: Option<PurgePlace>) -> StoreResult<PurgeStep>;
+
+    /// Cancels all that a purge is after, step by step, and answers how many. Should a step fail, what was cancelled stays so.
+    async fn purge(&self, purge: &Purge) -> StoreResult<u64> {
+        let mut step = self.purge_some(purge, None).await?;
+        let mut cancelled = step.cancelled;
+        while let Some(place) = step.next {
+            step = self.purge_some(purge, Some(place)).await?;
+            cancelled += step.cancelled;
+        }
+        Ok(cancelled)
+    }
 }

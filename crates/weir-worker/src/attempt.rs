@@ -192,10 +192,11 @@ impl Attempter {
         let now = sent.ended_at;
         let policy = &target.destination.settings.retry;
         let decision = outcome::judge(&sent.met, policy, number, event_created_at, now, rand::random());
-        let (status_code, kind) = match sent.met {
-            Met::Answer { status, .. } => (Some(status), "answer"),
-            Met::Failure(failure) => (None, failure.as_str()),
+        let (status_code, failure) = match sent.met {
+            Met::Answer { status, .. } => (Some(status), None),
+            Met::Failure(failure) => (None, Some(failure)),
         };
+        let kind = failure.map_or("answer", Failure::as_str);
         self.meters.observe(decision.outcome, kind, event_created_at, sent.sent_at, now);
         let reason = match decision.effect {
             Effect::None => String::new(),
@@ -216,6 +217,7 @@ impl Attempter {
             outcome: decision.outcome,
             status_code,
             error: sent.error,
+            failure,
             response_body: sent.response_body,
         };
         let result = AttemptResult { claim, attempt, verdict: decision.verdict, now };

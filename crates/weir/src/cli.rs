@@ -73,6 +73,16 @@ pub(crate) struct SettingFlags {
     /// Let what is in flight finish for this long on shutdown [env: WEIR_SHUTDOWN_GRACE_S] [default: 25]
     #[arg(long, value_name = "SECONDS")]
     shutdown_grace_s: Option<String>,
+    /// Keep what was delivered for this long, with its attempts and its events; or: forever [env: WEIR_RETENTION_DELIVERED_DAYS]
+    /// [default: 14]
+    #[arg(long, value_name = "DAYS")]
+    retention_delivered_days: Option<String>,
+    /// Keep what was cancelled for this long; or: forever [env: WEIR_RETENTION_CANCELLED_DAYS] [default: 14]
+    #[arg(long, value_name = "DAYS")]
+    retention_cancelled_days: Option<String>,
+    /// Keep dead letters, dead and failed, for this long [env: WEIR_RETENTION_DEAD_DAYS] [default: forever]
+    #[arg(long, value_name = "DAYS")]
+    retention_dead_days: Option<String>,
 }
 
 impl SettingFlags {
@@ -89,6 +99,9 @@ impl SettingFlags {
             Key::LogFormat => &self.log_format,
             Key::MaxEventBytes => &self.max_event_bytes,
             Key::ShutdownGraceS => &self.shutdown_grace_s,
+            Key::RetentionDeliveredDays => &self.retention_delivered_days,
+            Key::RetentionCancelledDays => &self.retention_cancelled_days,
+            Key::RetentionDeadDays => &self.retention_dead_days,
         };
         Key::ALL.into_iter().filter_map(move |key| Some((key, given(key).clone()?)))
     }

@@ -11,6 +11,7 @@ mod sources;
 use std::{ffi::OsString, fmt, net::SocketAddr, path::PathBuf, time::Duration};
 
 use ipnet::IpNet;
+use weir_core::retention::Retention;
 
 pub(crate) use error::ConfigError;
 pub(crate) use key::Key;
@@ -22,6 +23,9 @@ use sources::Given;
 const DEFAULT_DATABASE_URL: &str = "sqlite://weir.db";
 const DEFAULT_MAX_EVENT_BYTES: &str = "1048576";
 const DEFAULT_SHUTDOWN_GRACE_S: &str = "25";
+const DEFAULT_RETENTION_DAYS: &str = "14";
+/// Instead of a number of days.
+const FOREVER: &str = "forever";
 
 /// Everything a person can choose of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,6 +46,7 @@ pub(crate) struct Settings {
     pub(crate) max_event_bytes: usize,
     /// How long what is in flight may take to finish on shutdown.
     pub(crate) shutdown_grace: Duration,
+    pub(crate) retention: Retention,
 }
 
 /// Where the records are kept.
@@ -165,6 +170,11 @@ impl Settings {
             shutdown_grace: typed(given, Key::ShutdownGraceS, DEFAULT_SHUTDOWN_GRACE_S, |text| {
                 parse::number(text, 0, 3_600).map(Duration::from_secs)
             })?,
+            retention: Retention {
+                delivered: typed(given, Key::RetentionDeliveredDays, DEFAULT_RETENTION_DAYS, parse::days)?,
+                cancelled: typed(given, Key::RetentionCancelledDays, DEFAULT_RETENTION_DAYS, parse::days)?,
+                dead: typed(given, Key::RetentionDeadDays, FOREVER, parse::days)?,
+            },
         };
         if role.serves_api() && settings.api_keys.is_empty() && !settings.listen.ip().to_canonical().is_loopback() {
             let (named, _) = given.get(Key::Listen, role.default_listen());

@@ -9,8 +9,8 @@ use tokio::{
     task::{JoinHandle, JoinSet},
 };
 use weir_api::{ApiKeys, ApiState, Operations, Readiness};
-use weir_core::address::AddressPolicy;
-use weir_scheduler::{Declines, Express, Scheduler, Sweeper};
+use weir_core::{address::AddressPolicy, retention::Retention};
+use weir_scheduler::{Declines, Express, Pruner, Scheduler, Sweeper};
 use weir_worker::{
     Worker,
     outbound::{Outbound, TlsRoots},
@@ -39,6 +39,7 @@ pub(crate) struct EngineSettings {
     pub(crate) addresses: AddressPolicy,
     pub(crate) max_event_bytes: usize,
     pub(crate) shutdown_grace: Duration,
+    pub(crate) retention: Retention,
 }
 
 /// A running engine.
@@ -70,7 +71,7 @@ impl Engine {
         let (stop_admitting, admitting_stops) = watch::channel(false);
         let mut background = JoinSet::new();
         if role.schedules() {
-            schedule(&backends, &working_stops, &mut background);
+            schedule(&backends, settings.retention, &working_stops, &mut background);
         }
         if role.works() {
             let worker = work(&backends, &working_stops, settings.addresses.clone(), settings.shutdown_grace);
@@ -154,8 +155,8 @@ impl Engine {
     }
 }
 
-/// The scheduler loops and the sweep.
-fn schedule(backends: &Backends, stops: &watch::Receiver<bool>, background: &mut JoinSet<()>) {
+/// The scheduler loops, the sweep, and the pruner.
+fn schedule(backends: &Backends, retention: Retention, stops: &watch::Receiver<bool>, background: &mut JoinSet<()>) {
     let scheduler = Arc::new(Scheduler::new(backends.store(), backends.queue(), backends.clock()));
     for _ in 0..SCHEDULERS {
         let (scheduler, stops) = (scheduler.clone(), stopped(stops.clone()));
@@ -164,8 +165,11 @@ fn schedule(backends: &Backends, stops: &watch::Receiver<bool>, background: &mut
     let tidy_stops = stopped(stops.clone());
     background.spawn(async move { scheduler.tidy(tidy_stops).await });
     let sweeper = Sweeper::new(backends.store(), backends.queue(), backends.clock());
+    let sweep_stops = stopped(stops.clone());
+    background.spawn(async move { sweeper.run(sweep_stops).await });
+    let pruner = Pruner::new(backends.store(), backends.clock(), retention);
     let stops = stopped(stops.clone());
-    background.spawn(async move { sweeper.run(stops).await });
+    background.spawn(async move { pruner.run(stops).await });
 }
 
 fn work(

@@ -78,6 +78,10 @@ fn describe() {
         "weir_claims_lost_total",
         "Attempts that ended after their claim was recovered: likely duplicates"
     );
+    describe_counter!(
+        "weir_retention_deleted_total",
+        "What was deleted because it was kept long enough, by what it was; days are dropped whole, with their events"
+    );
     describe_counter!("weir_attempts_total", "Attempts by outcome and by what they met; alert on the failing share");
     describe_histogram!(
         "weir_scheduler_lateness_seconds",

@@ -195,6 +195,20 @@ pub(crate) struct RotateSecretRequest {
     secret: Option<String>,
 }
 
+/// What to cancel; everything that waits by default.
+#[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PurgeRequest {
+    /// `pending`, `retrying` or both.
+    #[schema(min_items = 1, default = json!(["pending", "retrying"]))]
+    states: Option<Vec<String>>,
+    /// Of events of this type: exact (`video.created`), a prefix (`video.*`) or `*`.
+    event_type: Option<String>,
+    /// Of events created before this instant (RFC 3339).
+    #[schema(format = DateTime)]
+    before: Option<String>,
+}
+
 /// An event to send.
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]

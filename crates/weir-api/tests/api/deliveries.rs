@@ -1,5 +1,7 @@
 //! Deliveries: shown with their attempts, tried again, cancelled.
 
+use std::time::Duration;
+
 use http::StatusCode;
 use serde_json::{Value, json};
 use weir_core::outcome::Verdict;
@@ -35,13 +37,56 @@ async fn a_delivery_shows_its_attempts_first_to_last() {
     let attempts = shown["attempts"].as_array().unwrap();
     let expected = json!({
         "id": attempts[0]["id"], "number": 1, "sent_at": attempts[0]["sent_at"], "status_code": 503, "duration_ms": 12,
-        "error": "answered 503", "outcome": "retryable", "response_body": "ok",
+        "error": "answered 503", "error_kind": "5xx", "outcome": "retryable", "response_body": "ok",
     });
     assert_eq!(attempts[0], expected);
     assert_eq!(
         (&attempts[1]["number"], &attempts[1]["outcome"], &attempts[1]["error"]),
         (&json!(2), &json!("delivered"), &Value::Null)
     );
+}
+
+#[tokio::test]
+async fn what_ended_badly_is_found_by_its_last_error() {
+    let server = Server::start().await;
+    let destination = server.destination(json!({"url": URL})).await;
+    let mut ids = Vec::new();
+    for (event_type, status) in [("video.created", 503), ("video.clip.cut", 404), ("order.paid", 200)] {
+        server.event(event_type).await;
+        server.clock.advance(Duration::from_millis(1));
+        let claimed = server.claim(&destination).await.pop().unwrap();
+        let verdict = if status == 200 { Verdict::Delivered } else { Verdict::Dead };
+        server.settle(&claimed, status, verdict).await;
+        ids.push(claimed.claim.delivery_id.to_string());
+    }
+    server.event("order.lost").await;
+    let dead = server.get("/v1/deliveries?state=dead&error=5xx").await.expect(StatusCode::OK);
+    let row = &dead["data"][0];
+    assert_eq!(
+        (&row["id"], &row["last_error"], &row["last_error_kind"], &row["last_status_code"], &row["attempt_count"]),
+        (&json!(ids[0]), &json!("answered 503"), &json!("5xx"), &json!(503), &json!(1))
+    );
+    let table = [
+        ("error=5xx", &ids[..1]),
+        ("error=404&state=dead", &ids[1..2]),
+        ("error=timeout", &[]),
+        ("event_type=video.*&error=4xx", &ids[1..2]),
+        ("event_type=order.paid", &ids[2..]),
+        ("event_type=video.*&tenant=default&state=dead", &ids[..2]),
+        ("tenant=acme", &[]),
+    ];
+    for (query, expected) in table {
+        let listed = server.get(&format!("/v1/deliveries?{query}")).await.expect(StatusCode::OK);
+        let found: Vec<_> = listed["data"].as_array().unwrap().iter().map(|row| row["id"].clone()).collect();
+        assert_eq!(found, expected.iter().rev().map(|id| json!(id)).collect::<Vec<_>>(), "{query}");
+        assert_eq!(listed["next_cursor"], Value::Null);
+    }
+    let delivered = server.get("/v1/deliveries?state=delivered").await.expect(StatusCode::OK);
+    assert_eq!(
+        (&delivered["data"][0]["last_error"], &delivered["data"][0]["last_error_kind"]),
+        (&Value::Null, &Value::Null)
+    );
+    assert_eq!(delivered["data"][0]["last_status_code"], 200);
 }
 
 #[tokio::test]

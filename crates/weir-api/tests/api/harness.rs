@@ -162,6 +162,7 @@ impl Server {
             outcome: if status == 200 { AttemptOutcome::Delivered } else { AttemptOutcome::Retryable },
             status_code: Some(status),
             error: (status != 200).then(|| format!("answered {status}")),
+            failure: None,
             response_body: Some("ok".to_owned()),
         };
         let result = AttemptResult { claim: delivery.claim, attempt, verdict, now: now + Duration::from_millis(12) };

@@ -98,6 +98,11 @@ async fn parameters_are_checked_by_name() {
         ("/v1/destinations?tenant=", vec!["/tenant"]),
         ("/v1/destinations?state=pending", vec!["/state"]),
         ("/v1/deliveries?state=lost", vec!["/state"]),
+        ("/v1/deliveries?type=video.created", vec!["/type"]),
+        ("/v1/deliveries?event_type=video*&tenant=", vec!["/tenant", "/event_type"]),
+        ("/v1/deliveries?error=lost", vec!["/error"]),
+        ("/v1/deliveries?error=200", vec!["/error"]),
+        ("/v1/deliveries?error=2xx&error=5xx", vec!["/error"]),
         ("/v1/deliveries?destination=evt_01h2xcejqtf2nbrexx3vqjhp41&event=x", vec!["/destination", "/event"]),
     ] {
         assert_eq!(server.get(path).await.pointers(), pointers, "{path}");

@@ -13,13 +13,14 @@ use weir_core::{
     claim::{Claim, ClaimedBody, ClaimedDelivery},
     delivery::Delivery,
     event::{Event, EventBody},
+    retention::Cutoffs,
 };
 use weir_queue::conformance::settings;
 use weir_store::{
     AttemptResult, BreakerChange, ClaimRequest, Claims, DeliveryAction, DeliveryDetail, DeliveryFilter,
     DestinationCounts, DestinationPatch, Destinations, DueDestination, EventFilter, Express, History, Ingest,
-    IngestRefusal, Ingested, LimitChange, NewEvent, Outbox, Page, PageRequest, Recovered, Results, SendHistory,
-    SendRecord, Settlement, StoreResult,
+    IngestRefusal, Ingested, LimitChange, NewEvent, Outbox, Page, PageRequest, Prune, PrunePlace, PruneStep, Purge,
+    PurgePlace, PurgeStep, Recovered, Results, SendHistory, SendRecord, Settlement, StoreResult,
 };
 
 pub(crate) fn destination(number: u8) -> DestinationId {
@@ -281,6 +282,17 @@ impl Results for TestStore {
     }
 
     async fn cancel_delivery(&self, _: DeliveryId, _: Timestamp) -> StoreResult<DeliveryAction> {
+        unasked()
+    }
+
+    async fn purge_some(&self, _: &Purge, _: Option<PurgePlace>) -> StoreResult<PurgeStep> {
+        unasked()
+    }
+}
+
+#[async_trait]
+impl Prune for TestStore {
+    async fn prune_some(&self, _: &Cutoffs, _: PrunePlace) -> StoreResult<PruneStep> {
         unasked()
     }
 }

@@ -88,6 +88,7 @@ pub(crate) fn result(claimed: &ClaimedDelivery, verdict: Verdict) -> AttemptResu
         outcome: if verdict == Verdict::Delivered { AttemptOutcome::Delivered } else { AttemptOutcome::Retryable },
         status_code: Some(200),
         error: None,
+        failure: None,
         response_body: Some("ok".to_owned()),
     };
     AttemptResult { claim: claimed.claim, attempt, verdict, now }

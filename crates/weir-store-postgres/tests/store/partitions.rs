@@ -3,8 +3,11 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use sqlx::raw_sql;
-use weir_core::{Timestamp, outcome::Verdict};
-use weir_store::{ClaimRequest, Destinations as _, History as _, Ingest as _, Outbox as _, Results as _};
+use weir_core::{Timestamp, outcome::Verdict, retention::Retention};
+use weir_store::{
+    ClaimRequest, Destinations as _, History as _, Ingest as _, Outbox as _, Prune as _, PrunePlace, Pruned,
+    Results as _,
+};
 use weir_store_postgres::PostgresStore;
 
 use crate::{
@@ -80,4 +83,97 @@ async fn a_day_that_was_dropped_is_made_again_for_a_late_event() {
     assert_eq!(store.event(event(1).event.id).await.unwrap(), None);
     assert_eq!(store.event(event(2).event.id).await.unwrap(), Some(event(2).event));
     assert_eq!(partitions(&database, "attempts").await.len(), 9);
+}
+
+/// Everything that is older than a fortnight by then goes.
+const LATER: Timestamp = Timestamp::from_secs(1_800_000_000 + 20 * 86_400);
+
+async fn prune(store: &PostgresStore) -> Pruned {
+    let cutoffs = Retention::default().cutoffs(LATER);
+    let (mut place, mut total) = (Some(PrunePlace::START), Pruned::default());
+    while let Some(at) = place {
+        let step = store.prune_some(&cutoffs, at).await.unwrap();
+        total += step.pruned;
+        place = step.next;
+    }
+    total
+}
+
+/// Three days: of the first everything was delivered, of the second one is a dead letter, of the third one waits.
+async fn three_days(store: &PostgresStore) {
+    store.create_destination(destination(1)).await.unwrap();
+    let events = (0..6).map(|number| {
+        let mut new = event_at(number, NOW + DAY * (number as u32 / 2) + Duration::from_millis(number));
+        new.event.idempotency_key = Some(number.to_string());
+        new
+    });
+    store.ingest(events.collect()).await.unwrap();
+    let request =
+        ClaimRequest { destination_id: destination_id(1), limit: 5, expires_at: Timestamp::MAX, durable: false };
+    let claimed = store.claim(vec![request], LATER).await.unwrap().remove(0).deliveries;
+    let verdict = |index: usize| if index == 3 { Verdict::Dead } else { Verdict::Delivered };
+    let results = claimed.iter().enumerate().map(|(index, claimed)| result(claimed, verdict(index)));
+    store.settle(results.collect()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_day_is_dropped_whole_when_no_delivery_of_it_is_left() {
+    let database = Database::create().await;
+    let store = PostgresStore::open(&database.url(), NOW).await.unwrap();
+    three_days(&store).await;
+    let before = partitions(&database, "events").await;
+    let pruned = prune(&store).await;
+    // Days that never had an event are dropped with it, as far as they are old enough.
+    assert_eq!((pruned.deliveries, pruned.attempts, pruned.events), (4, 4, 2));
+    for parent in ["events", "attempts"] {
+        let after = partitions(&database, parent).await;
+        for (day, kept) in [(14, false), (15, false), (16, true), (17, true), (22, true)] {
+            assert_eq!(after.contains(&format!("{parent}_202701{day}")), kept, "{parent} {day}: {after:?}");
+        }
+        assert_eq!(before.len() as u64 - pruned.days, after.len() as u64);
+    }
+    let keys = "SELECT idempotency_key FROM idempotency_keys ORDER BY idempotency_key";
+    let keys: Vec<String> = sqlx::query_scalar(keys).fetch_all(&mut database.connect().await).await.unwrap();
+    assert_eq!(keys, ["3", "5"], "those of the dead letter and of what waits");
+    assert_eq!(prune(&store).await, Pruned::default());
+    // A late event of a dropped day finds it made again.
+    store.ingest(vec![event(9)]).await.unwrap();
+    assert_eq!(store.event(event(9).event.id).await.unwrap(), Some(event(9).event));
+}
+
+#[tokio::test]
+async fn a_day_in_use_is_not_waited_for() {
+    let database = Database::create().await;
+    let store = PostgresStore::open(&database.url(), NOW).await.unwrap();
+    let mut other = database.connect().await;
+    raw_sql("BEGIN; LOCK TABLE events_20270114 IN ACCESS SHARE MODE").execute(&mut other).await.unwrap();
+    prune(&store).await;
+    assert!(partitions(&database, "events").await.contains("events_20270114"));
+    raw_sql("COMMIT").execute(&mut other).await.unwrap();
+    assert!(prune(&store).await.days >= 1);
+    assert!(!partitions(&database, "events").await.contains("events_20270114"));
+}
+
+#[tokio::test]
+async fn one_process_prunes_at_a_time_and_another_takes_over() {
+    let database = Database::create().await;
+    let store = PostgresStore::open(&database.url(), NOW).await.unwrap();
+    let other = PostgresStore::open(&database.url(), NOW).await.unwrap();
+    three_days(&store).await;
+    let cutoffs = Retention::default().cutoffs(LATER);
+    store.prune_some(&cutoffs, PrunePlace::Events([0xff; 16])).await.unwrap();
+    assert_eq!(prune(&other).await, Pruned::default());
+    store.close().await;
+    // The server hears of the end of the connection a moment later.
+    let taken_over = async {
+        loop {
+            let pruned = prune(&other).await;
+            if pruned != Pruned::default() {
+                return pruned;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    let pruned = tokio::time::timeout(Duration::from_secs(10), taken_over).await.unwrap();
+    assert_eq!(pruned.deliveries, 4);
 }

@@ -20,7 +20,7 @@ impl Subject {
         self.deliveries(filter).await.iter().rev().map(|delivery| delivery.state).collect()
     }
 
-    async fn count(&self, state: DeliveryState) -> usize {
+    async fn count_in(&self, state: DeliveryState) -> usize {
         self.deliveries(DeliveryFilter { state: Some(state), ..DeliveryFilter::default() }).await.len()
     }
 }
@@ -151,7 +151,7 @@ pub async fn a_burst_of_one_key_leaves_the_last_and_what_was_claimed(subject: Su
     for task in producers.chain([consumer]).collect::<Vec<_>>() {
         task.await.expect("joined");
     }
-    let waiting = subject.count(Pending).await + subject.count(Retrying).await;
+    let waiting = subject.count_in(Pending).await + subject.count_in(Retrying).await;
     assert!(waiting <= 1, "{waiting} wait");
     let mut events = 0;
     let mut request = page(200);

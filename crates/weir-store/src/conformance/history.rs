@@ -41,7 +41,7 @@ impl Subject {
         }
     }
 
-    async fn delivery_ids(&self, filter: &DeliveryFilter, limit: u32) -> Vec<DeliveryId> {
+    pub(super) async fn delivery_ids(&self, filter: &DeliveryFilter, limit: u32) -> Vec<DeliveryId> {
         let mut seen = Vec::new();
         let mut request = page(limit);
         loop {
@@ -141,7 +141,8 @@ pub async fn deliveries_are_filtered_by_every_criterion(subject: Subject) {
         for destination_id in [None, Some(destination_id(2))] {
             for event_id in [None, Some(event(3).id), Some(event(11).id)] {
                 for (from, to) in [(None, None), (Some(event(3).created_at), Some(event(11).created_at))] {
-                    let filter = DeliveryFilter { destination_id, event_id, state, from, to };
+                    let filter =
+                        DeliveryFilter { destination_id, event_id, state, from, to, ..DeliveryFilter::default() };
                     let expected: Vec<_> = all
                         .iter()
                         .filter(|delivery| {

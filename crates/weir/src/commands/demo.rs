@@ -12,7 +12,7 @@ use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 use anyhow::Context as _;
 use serde_json::{Value, json};
 use weir_api::{ApiKeys, DEFAULT_MAX_EVENT_BYTES};
-use weir_core::{Clock, Timestamp, address::AddressPolicy, audit::AuditReport};
+use weir_core::{Clock, Timestamp, address::AddressPolicy, audit::AuditReport, retention::Retention};
 
 use self::{
     client::Client,
@@ -97,6 +97,7 @@ pub(super) async fn run(arguments: &DemoArgs) -> anyhow::Result<Exit> {
             addresses: AddressPolicy { allow_http: true, allow_networks: vec!["127.0.0.0/8".parse()?] },
             max_event_bytes: DEFAULT_MAX_EVENT_BYTES,
             shutdown_grace: Duration::from_secs(2),
+            retention: Retention::default(),
         },
         Metrics::install()?,
     )

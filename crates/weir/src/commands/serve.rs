@@ -28,6 +28,7 @@ pub(super) async fn run(flags: &SettingFlags, role: Role) -> anyhow::Result<Exit
             },
             max_event_bytes: settings.max_event_bytes,
             shutdown_grace: settings.shutdown_grace,
+            retention: settings.retention,
         },
         Metrics::install()?,
     )

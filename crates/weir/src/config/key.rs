@@ -18,10 +18,13 @@ pub(crate) enum Key {
     LogFormat,
     MaxEventBytes,
     ShutdownGraceS,
+    RetentionDeliveredDays,
+    RetentionCancelledDays,
+    RetentionDeadDays,
 }
 
 impl Key {
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 13] = [
         Self::Listen,
         Self::DatabaseUrl,
         Self::RedisUrl,
@@ -32,6 +35,9 @@ impl Key {
         Self::LogFormat,
         Self::MaxEventBytes,
         Self::ShutdownGraceS,
+        Self::RetentionDeliveredDays,
+        Self::RetentionCancelledDays,
+        Self::RetentionDeadDays,
     ];
 
     /// The name in `weir.toml`.
@@ -47,6 +53,9 @@ impl Key {
             Self::LogFormat => "log_format",
             Self::MaxEventBytes => "max_event_bytes",
             Self::ShutdownGraceS => "shutdown_grace_s",
+            Self::RetentionDeliveredDays => "retention_delivered_days",
+            Self::RetentionCancelledDays => "retention_cancelled_days",
+            Self::RetentionDeadDays => "retention_dead_days",
         }
     }
 

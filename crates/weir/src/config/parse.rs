@@ -4,12 +4,13 @@ use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::PathBuf,
     str::FromStr,
+    time::Duration,
 };
 
 use ipnet::IpNet;
 use tracing_subscriber::EnvFilter;
 
-use super::{ApiKey, DatabaseUrl, LogFormat, ServerUrl};
+use super::{ApiKey, DatabaseUrl, FOREVER, LogFormat, ServerUrl};
 
 type Parsed<T> = Result<T, String>;
 
@@ -109,6 +110,16 @@ pub(super) fn number<T: FromStr + PartialOrd + std::fmt::Display>(text: &str, le
     }
 }
 
+/// How long something is kept. `None`: forever. A day at least, since limits by the day look back that far.
+pub(super) fn days(text: &str) -> Parsed<Option<Duration>> {
+    if text == FOREVER {
+        return Ok(None);
+    }
+    let days: Parsed<u64> = number(text, 1, 36_500);
+    days.map(|days| Some(Duration::from_secs(days * 86_400)))
+        .map_err(|problem| format!("{problem}, or {FOREVER} to keep it until told otherwise"))
+}
+
 /// The items of a list, without blanks.
 fn items(text: &str) -> impl Iterator<Item = &str> {
     text.split(',').map(str::trim).filter(|item| !item.is_empty())
@@ -160,6 +171,15 @@ mod tests {
         assert_eq!(api_keys("a, b,").unwrap().len(), 2);
         let problem = api_keys("good,geh eim").unwrap_err();
         assert!(!problem.contains("geh eim"), "{problem}");
+    }
+
+    #[test]
+    fn what_is_kept_is_kept_for_days_or_forever() {
+        assert_eq!(days("14"), Ok(Some(Duration::from_secs(14 * 86_400))));
+        assert_eq!(days("forever"), Ok(None));
+        for bad in ["0", "-1", "1.5", "never", "", "36501"] {
+            assert!(days(bad).unwrap_err().contains("or forever"), "{bad}");
+        }
     }
 
     #[test]

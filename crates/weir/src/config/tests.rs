@@ -44,6 +44,7 @@ fn the_defaults_are_those_of_the_documentation() {
         log_format: LogFormat::Text,
         max_event_bytes: 1024 * 1024,
         shutdown_grace: Duration::from_secs(25),
+        retention: Retention::default(),
     };
     assert_eq!(settings, expected);
 }

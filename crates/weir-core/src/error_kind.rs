@@ -1,0 +1,98 @@
+//! What went wrong with an attempt, in one word: for filters, lists and counts.
+
+use std::{fmt, str::FromStr};
+
+use crate::{
+    delivery::{Attempt, AttemptOutcome},
+    outcome::Failure,
+};
+
+/// What went wrong with an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ErrorKind {
+    /// There was no usable answer.
+    Failure(Failure),
+    /// The answer was not 2xx, but of this class: 4 is `4xx`.
+    Answer(u8),
+    /// Nobody recorded what happened.
+    Unknown,
+}
+
+impl ErrorKind {
+    /// What went wrong, by what is recorded; `None` when the attempt delivered.
+    pub fn of(outcome: AttemptOutcome, failure: Option<Failure>, status_code: Option<u16>) -> Option<Self> {
+        match (outcome, failure, status_code) {
+            (AttemptOutcome::Delivered, ..) => None,
+            (AttemptOutcome::Unknown, ..) => Some(Self::Unknown),
+            (_, Some(failure), _) => Some(Self::Failure(failure)),
+            (_, None, Some(status)) => u8::try_from(status / 100).ok().map(Self::Answer),
+            (_, None, None) => None,
+        }
+    }
+}
+
+impl Attempt {
+    pub fn error_kind(&self) -> Option<ErrorKind> {
+        ErrorKind::of(self.outcome, self.failure, self.status_code)
+    }
+}
+
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Failure(failure) => f.write_str(failure.as_str()),
+            Self::Answer(class) => write!(f, "{class}xx"),
+            Self::Unknown => f.write_str("unknown"),
+        }
+    }
+}
+
+/// The text names no kind of error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("must be one of dns, connect, tls, timeout, broken, forbidden, unknown, 3xx, 4xx, 5xx")]
+pub struct InvalidErrorKind;
+
+impl FromStr for ErrorKind {
+    type Err = InvalidErrorKind;
+
+    fn from_str(text: &str) -> Result<Self, InvalidErrorKind> {
+        match text {
+            "unknown" => Ok(Self::Unknown),
+            "3xx" => Ok(Self::Answer(3)),
+            "4xx" => Ok(Self::Answer(4)),
+            "5xx" => Ok(Self::Answer(5)),
+            _ => Failure::parse(text).map(Self::Failure).ok_or(InvalidErrorKind),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_is_read_back_by_its_name() {
+        let failures = Failure::ALL.map(ErrorKind::Failure);
+        for kind in failures.into_iter().chain([3, 4, 5].map(ErrorKind::Answer)).chain([ErrorKind::Unknown]) {
+            assert_eq!(kind.to_string().parse(), Ok(kind));
+        }
+        for text in ["", "2xx", "4XX", "503", "delivered", "Timeout"] {
+            assert_eq!(text.parse::<ErrorKind>(), Err(InvalidErrorKind), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_recorded_tells_what_went_wrong() {
+        use AttemptOutcome::{Delivered, Rejected, Retryable, Unknown};
+        let table = [
+            (Delivered, None, Some(204), None),
+            (Retryable, None, Some(503), Some(ErrorKind::Answer(5))),
+            (Rejected, None, Some(302), Some(ErrorKind::Answer(3))),
+            (Retryable, Some(Failure::Tls), None, Some(ErrorKind::Failure(Failure::Tls))),
+            (Unknown, None, None, Some(ErrorKind::Unknown)),
+        ];
+        for (outcome, failure, status, kind) in table {
+            assert_eq!(ErrorKind::of(outcome, failure, status), kind, "{outcome:?} {failure:?} {status:?}");
+        }
+    }
+}

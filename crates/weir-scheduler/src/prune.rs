@@ -1,0 +1,120 @@
+//! Retention: what ended long ago goes, a little at a time, so that nobody notices.
+
+use std::{sync::Arc, time::Duration};
+
+use metrics::counter;
+use weir_core::{
+    Clock,
+    retention::{Cutoffs, Retention},
+};
+use weir_store::{Prune, PrunePlace, Pruned, SharedStore, StoreError};
+
+/// The time between two passes. Each looks at everything that is old and stays, too.
+const INTERVAL: Duration = Duration::from_secs(600);
+/// After a step that deleted something. Deliveries have the store for themselves most of the time.
+const PAUSE: Duration = Duration::from_millis(50);
+/// After a step that only looked.
+const SHORT_PAUSE: Duration = Duration::from_millis(5);
+
+/// Deletes what has been kept long enough. Any number may run; the store lets one at a time.
+pub struct Pruner {
+    store: SharedStore,
+    clock: Arc<dyn Clock>,
+    retention: Retention,
+}
+
+impl Pruner {
+    pub fn new(store: SharedStore, clock: Arc<dyn Clock>, retention: Retention) -> Self {
+        Self { store, clock, retention }
+    }
+
+    /// Makes a pass at once and then every ten minutes until `shutdown` resolves. What a pass has deleted is gone, so it may be
+    /// broken off anywhere.
+    pub async fn run(&self, shutdown: impl Future<Output = ()>) {
+        tokio::pin!(shutdown);
+        loop {
+            tokio::select! {
+                () = &mut shutdown => return,
+                passed = self.pass() => match passed {
+                    Ok(Pruned { deliveries: 0, attempts: 0, events: 0, days: 0 }) => {}
+                    Ok(Pruned { deliveries, attempts, events, days }) => {
+                        tracing::info!(deliveries, attempts, events, days, "deleted what was kept long enough");
+                    }
+                    Err(error) => tracing::warn!(%error, "could not delete what is too old; the next pass tries again"),
+                },
+            }
+            tokio::select! {
+                () = &mut shutdown => return,
+                () = tokio::time::sleep(INTERVAL) => {}
+            }
+        }
+    }
+
+    /// Deletes all that is too old now.
+    pub async fn pass(&self) -> Result<Pruned, StoreError> {
+        pass(&*self.store, &self.retention.cutoffs(self.clock.now())).await
+    }
+}
+
+async fn pass<P: Prune + Sync + ?Sized>(store: &P, cutoffs: &Cutoffs) -> Result<Pruned, StoreError> {
+    let mut total = Pruned::default();
+    let mut place = PrunePlace::START;
+    loop {
+        let step = store.prune_some(cutoffs, place).await?;
+        count(step.pruned);
+        total += step.pruned;
+        let Some(next) = step.next else { return Ok(total) };
+        place = next;
+        tokio::time::sleep(if step.pruned == Pruned::default() { SHORT_PAUSE } else { PAUSE }).await;
+    }
+}
+
+fn count(pruned: Pruned) {
+    let Pruned { deliveries, attempts, events, days } = pruned;
+    for (what, gone) in [("deliveries", deliveries), ("attempts", attempts), ("events", events), ("days", days)] {
+        if gone > 0 {
+            counter!("weir_retention_deleted_total", "what" => what).increment(gone);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use async_trait::async_trait;
+    use tokio::time::Instant;
+    use weir_core::Timestamp;
+    use weir_store::{PruneStep, StoreResult};
+
+    use super::*;
+
+    /// Three steps, of which the second finds nothing.
+    #[derive(Default)]
+    struct Steps(Mutex<Vec<(PrunePlace, Cutoffs, Instant)>>);
+
+    #[async_trait]
+    impl Prune for Steps {
+        async fn prune_some(&self, cutoffs: &Cutoffs, place: PrunePlace) -> StoreResult<PruneStep> {
+            let mut steps = self.0.lock().unwrap();
+            steps.push((place, *cutoffs, Instant::now()));
+            let next = [Some(PrunePlace::Days(3)), Some(PrunePlace::Events([7; 16])), None][steps.len() - 1];
+            let deliveries = if steps.len() == 2 { 0 } else { 500 };
+            Ok(PruneStep { pruned: Pruned { deliveries, ..Pruned::default() }, next })
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pass_goes_on_to_its_end_and_pauses_where_it_deletes() {
+        let (steps, cutoffs) = (Steps::default(), Retention::default().cutoffs(Timestamp::from_secs(1_800_000_000)));
+        let began = Instant::now();
+        assert_eq!(pass(&steps, &cutoffs).await.unwrap().deliveries, 1_000);
+        let seen = steps.0.into_inner().unwrap();
+        let expected = [
+            (PrunePlace::START, cutoffs, began),
+            (PrunePlace::Days(3), cutoffs, began + PAUSE),
+            (PrunePlace::Events([7; 16]), cutoffs, began + PAUSE + SHORT_PAUSE),
+        ];
+        assert_eq!(seen, expected);
+    }
+}

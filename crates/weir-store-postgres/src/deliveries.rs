@@ -1,0 +1,211 @@
+//! Lists of deliveries: what a page walks, and how far.
+//!
+//! What an index has in the order of ids is walked until the page is full. What none has (a tenant, a type, an error, a
+//! state that every delivery passes through) is sieved out of a window of [`SCANNED_AT_MOST`] rows, so that a page costs no
+//! more on a long history; it ends where the window does, and the next one goes on from there. The few that wait or are
+//! under way are read and sorted instead, because they may be anywhere.
+
+use sqlx::{AssertSqlSafe, postgres::PgRow};
+use weir_core::{DeliveryState, DestinationId, ErrorKind, delivery::Delivery, pattern::EventPattern};
+use weir_store::{DeliveryFilter, ErrorFilter, Page, PageRequest, SCANNED_AT_MOST, StoreResult};
+
+use crate::{
+    PostgresStore,
+    history::{Select, cut},
+    rows::{self, DELIVERY_COLUMNS, failure_code, state_code, uuid},
+};
+
+/// How a page finds its deliveries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Walk {
+    /// Down the ids until the page is full.
+    Ids,
+    /// Down the ids to the end of a window.
+    Window,
+    /// All that are in this state, sorted: they are few.
+    Few,
+}
+
+impl Walk {
+    /// `few_wait`: no more wait than may be read and sorted for one page.
+    pub(crate) fn of(filter: &DeliveryFilter, few_wait: bool) -> Self {
+        use DeliveryState::{Cancelled, Dead, Delivering, Expired, Failed, Superseded};
+        match filter.state {
+            _ if filter.event_id.is_some() => Self::Ids,
+            Some(Delivering) => Self::Few,
+            Some(state) if state.is_waiting() && few_wait => Self::Few,
+            None | Some(Failed | Dead | Cancelled | Superseded | Expired) if !is_sieved(filter) => Self::Ids,
+            _ => Self::Window,
+        }
+    }
+}
+
+/// Whether rows are left out by what is not in the table itself.
+fn is_sieved(filter: &DeliveryFilter) -> bool {
+    filter.tenant.is_some() || filter.event_type.is_some() || filter.error.is_some()
+}
+
+impl PostgresStore {
+    pub(crate) async fn deliveries_page(
+        &self,
+        filter: &DeliveryFilter,
+        page: PageRequest,
+    ) -> StoreResult<Page<Delivery>> {
+        let waiting = filter.state.is_some_and(DeliveryState::is_waiting);
+        let walk = Walk::of(filter, waiting && self.few_wait(filter.destination_id).await?);
+        let end = if walk == Walk::Window { self.window_end(filter, page).await? } else { None };
+        let (sql, arguments) = deliveries_page(filter, page, walk, end).into_parts();
+        let rows = self.read(sqlx::query_with(AssertSqlSafe(sql), arguments?), rows::delivery).await?;
+        let mut page = cut(rows, page, |delivery| *delivery.id.as_bytes());
+        page.next = page.next.or(end);
+        Ok(page)
+    }
+
+    async fn few_wait(&self, of: Option<DestinationId>) -> StoreResult<bool> {
+        let (sql, arguments) = many_wait(of).into_parts();
+        Ok(self.read(sqlx::query_with(AssertSqlSafe(sql), arguments?), |_| Ok(())).await?.is_empty())
+    }
+
+    /// The last id of the page's window; `None` when all that is left is less than a window.
+    async fn window_end(&self, filter: &DeliveryFilter, page: PageRequest) -> StoreResult<Option<[u8; 16]>> {
+        let (sql, arguments) = window_end(filter, page).into_parts();
+        let id = |row: &PgRow| Ok(*rows::delivery_id(row, 0)?.as_bytes());
+        Ok(self.read(sqlx::query_with(AssertSqlSafe(sql), arguments?), id).await?.pop())
+    }
+}
+
+/// One row when more wait than are few.
+pub(crate) fn many_wait(of: Option<DestinationId>) -> Select {
+    let mut select = Select::new("SELECT d.state FROM deliveries d".to_owned());
+    select.of_destination(of);
+    select.condition("d.state IN (0, 2)");
+    select.sql.push_str(" ORDER BY d.destination_id, d.next_attempt_at LIMIT 1 OFFSET");
+    select.value(i64::from(SCANNED_AT_MOST));
+    select
+}
+
+pub(crate) fn window_end(filter: &DeliveryFilter, page: PageRequest) -> Select {
+    let mut select = Select::new("SELECT d.id FROM deliveries d".to_owned());
+    select.of_destination(filter.destination_id);
+    select.ended(filter.state);
+    select.range("d", page, filter.from, filter.to);
+    select.sql.push_str(" ORDER BY d.id DESC LIMIT 1 OFFSET");
+    select.value(i64::from(SCANNED_AT_MOST) - 1);
+    select
+}
+
+/// One row more than the page has, from the ids below `page.before` down to `window_end`.
+pub(crate) fn deliveries_page(
+    filter: &DeliveryFilter,
+    page: PageRequest,
+    walk: Walk,
+    window_end: Option<[u8; 16]>,
+) -> Select {
+    let few = walk == Walk::Few;
+    let columns = if few { "d.id, d.created_at" } else { "*" };
+    let mut select = Select::new(format!("SELECT {columns} FROM deliveries d"));
+    if let Some(id) = filter.event_id {
+        select.of_event(id);
+    }
+    select.of_destination(filter.destination_id);
+    match filter.state {
+        // Written out, not bound: a partial index is only used for a condition that is known when the plan is made.
+        Some(state) if few => {
+            select.condition(&format!("d.state = {}", state_code(state)));
+            if state.is_waiting() {
+                select.condition("d.state IN (0, 2)");
+            }
+        }
+        Some(state) => {
+            select.ended(Some(state));
+            // The sum keeps the planner from reading and sorting all that are in this state.
+            select.condition(&format!("d.state + 0 = {}", state_code(state)));
+        }
+        None => {}
+    }
+    if few {
+        // By themselves, so that neither the range nor the order tempts the planner to walk the ids.
+        select.sql = format!(
+            "WITH few AS MATERIALIZED ({}) SELECT d.* FROM few JOIN deliveries d ON d.id = few.id WHERE true",
+            select.sql
+        );
+    }
+    let walked = if few { "few" } else { "d" };
+    select.range(walked, page, filter.from, filter.to);
+    if let Some(end) = window_end {
+        select.compare("d.id >=", uuid(&end));
+    }
+    // The page is cut before the events are looked up, unless they decide what is in it.
+    if is_sieved(filter) {
+        select.sql.push_str(&format!(" ORDER BY {walked}.id DESC"));
+    } else {
+        select.page(walked, page);
+    }
+    with_events(select, filter, page)
+}
+
+/// The rows of deliveries that `select` finds, with their events and last attempts, as far as the filter lets them through.
+/// These are looked up row by row (`OFFSET 0` keeps each look by itself): by its statistics the planner could take a condition
+/// on them for one that few meet, and begin with all of them.
+fn with_events(mut select: Select, filter: &DeliveryFilter, page: PageRequest) -> Select {
+    select.sql = format!(
+        "SELECT {DELIVERY_COLUMNS} FROM ({}) d
+        CROSS JOIN LATERAL (SELECT event_type, tenant FROM events WHERE id = d.event_id OFFSET 0) e
+        LEFT JOIN LATERAL (
+            SELECT outcome, status_code, failure, error FROM attempts
+            WHERE delivery_id = d.id AND number = d.attempts OFFSET 0
+        ) a ON true WHERE true",
+        select.sql
+    );
+    select.sieve(filter);
+    select.page("d", page);
+    select
+}
+
+impl Select {
+    fn of_destination(&mut self, id: Option<DestinationId>) {
+        if let Some(id) = id {
+            self.compare("d.destination_id =", uuid(id.as_bytes()));
+        }
+    }
+
+    /// States that have an index in the order of ids.
+    fn ended(&mut self, state: Option<DeliveryState>) {
+        use DeliveryState::{Cancelled, Dead, Expired, Failed, Superseded};
+        if let Some(state @ (Failed | Dead | Cancelled | Superseded | Expired)) = state {
+            self.condition(&format!("d.state IN (4, 5, 6, 7, 8) AND d.state = {}", state_code(state)));
+        }
+    }
+
+    /// What the events and the last attempts know.
+    fn sieve(&mut self, filter: &DeliveryFilter) {
+        if let Some(tenant) = &filter.tenant {
+            self.compare("e.tenant =", tenant);
+        }
+        if let Some(pattern) = &filter.event_type {
+            self.of_type(pattern);
+        }
+        match filter.error {
+            None => {}
+            Some(ErrorFilter::Status(status)) => self.compare("a.outcome <> 0 AND a.status_code =", i32::from(status)),
+            Some(ErrorFilter::Kind(ErrorKind::Unknown)) => self.condition("a.outcome = 3"),
+            Some(ErrorFilter::Kind(ErrorKind::Failure(failure))) => self.compare("a.failure =", failure_code(failure)),
+            Some(ErrorFilter::Kind(ErrorKind::Answer(class))) => {
+                let answered = "a.outcome IN (1, 2) AND a.failure IS NULL AND a.status_code / 100 =";
+                self.compare(answered, i32::from(class));
+            }
+        }
+    }
+
+    /// Of the event `e`.
+    pub(crate) fn of_type(&mut self, pattern: &EventPattern) {
+        match pattern {
+            EventPattern::Any => self.condition("NOT starts_with(e.event_type, 'weir.')"),
+            EventPattern::Exact(exact) => self.compare("e.event_type =", exact),
+            EventPattern::Prefix(prefix) => {
+                self.compare("starts_with(e.event_type,", prefix);
+                self.sql.push(')');
+            }
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! What is too old goes: deliveries and their attempts a few hundred at a time, then whole days of which no delivery is left,
+//! then the events that have none on days that must stay.
+//!
+//! One connection does all of it, and holds an advisory lock for as long as it lives: so one process at a time prunes, and
+//! another takes over when it is gone.
+
+use async_trait::async_trait;
+use sqlx::{PgConnection, postgres::PgRow, types::Uuid};
+use tokio::sync::Mutex;
+use weir_core::{DeliveryState, retention::Cutoffs};
+use weir_store::{Prune, PrunePlace, PruneStep, Pruned, StoreResult};
+
+use crate::{
+    PostgresStore,
+    errors::{is_in_use, store_error},
+    history::first_id,
+    open::recoverable,
+    partitions::{Day, MILLIS_PER_DAY, day_of, day_of_id},
+    rows::{count, flag, state_code, uuid},
+    writer::{GROUP_TIMEOUT, connect, within},
+};
+
+/// Rows looked at, and at most deleted, in one step.
+const STEP: i64 = 500;
+
+/// The connection that prunes, once this process is the one that does.
+pub(crate) type Pruning = Mutex<Option<PgConnection>>;
+
+const TAKE_LOCK: &str = "SELECT pg_try_advisory_lock(hashtext('weir.prune'))";
+
+/// The state is seen to under the lock of the row: what is sent again meanwhile stays.
+pub(crate) const DELETE_DELIVERIES: &str = "
+WITH old AS MATERIALIZED (
+    SELECT id FROM deliveries WHERE id > $1 AND id < $2 ORDER BY id LIMIT $3
+), gone AS (
+    DELETE FROM deliveries d USING old WHERE d.id = old.id AND d.updated_at < (
+        SELECT c.cutoff FROM unnest($4::smallint[], $5::bigint[]) AS c (state, cutoff) WHERE c.state = d.state
+    )
+    RETURNING d.id
+), attempts AS (
+    DELETE FROM attempts a USING gone WHERE a.delivery_id = gone.id RETURNING 1
+)
+SELECT (SELECT count(*) FROM old), (SELECT count(*) FROM gone), (SELECT count(*) FROM attempts),
+    (SELECT id FROM old ORDER BY id DESC LIMIT 1)";
+
+/// An event's deliveries, if any are left, are those with ids of its millisecond.
+pub(crate) const DELETE_EVENTS: &str = "
+WITH old AS MATERIALIZED (
+    SELECT id, (left(id::text, 13) || '-0000-0000-000000000000')::uuid AS first,
+        (left(id::text, 13) || '-ffff-ffff-ffffffffffff')::uuid AS last
+    FROM events WHERE id > $1 AND id < $2 ORDER BY id LIMIT $3
+), childless AS MATERIALIZED (
+    SELECT id FROM old WHERE NOT EXISTS (
+        SELECT FROM deliveries d WHERE d.id >= old.first AND d.id <= old.last AND d.event_id = old.id
+    )
+), gone AS (
+    DELETE FROM events e USING childless WHERE e.id = childless.id
+    RETURNING e.id, e.tenant, e.idempotency_key
+), keys AS (
+    DELETE FROM idempotency_keys k USING gone
+    WHERE k.tenant = gone.tenant AND k.idempotency_key = gone.idempotency_key AND k.event_id = gone.id
+)
+SELECT (SELECT count(*) FROM old), (SELECT count(*) FROM gone), (SELECT id FROM old ORDER BY id DESC LIMIT 1)";
+
+/// Before their events go with a whole day.
+pub(crate) const DELETE_KEYS: &str = "
+WITH old AS MATERIALIZED (
+    SELECT id, tenant, idempotency_key FROM events
+    WHERE id > $1 AND id < $2 AND idempotency_key IS NOT NULL ORDER BY id LIMIT $3
+), keys AS (
+    DELETE FROM idempotency_keys k USING old
+    WHERE k.tenant = old.tenant AND k.idempotency_key = old.idempotency_key AND k.event_id = old.id
+)
+SELECT (SELECT count(*) FROM old), (SELECT id FROM old ORDER BY id DESC LIMIT 1)";
+
+/// The first day after one and before another that has a partition.
+const NEXT_DAY: &str = "
+SELECT min(day) FROM (
+    SELECT to_date(right(c.relname, 8), 'YYYYMMDD') - DATE '1970-01-01' AS day
+    FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+    WHERE i.inhparent IN ('events'::regclass, 'attempts'::regclass)
+) days WHERE day > $1 AND day < $2";
+
+const DAY_IS_LEFT: &str =
+    "SELECT EXISTS (SELECT FROM deliveries WHERE id >= first_id_of_day($1) AND id < first_id_of_day($1 + 1))";
+
+const DROP_DAY: &str = "SELECT drop_partitions($1)";
+
+#[async_trait]
+impl Prune for PostgresStore {
+    async fn prune_some(&self, cutoffs: &Cutoffs, place: PrunePlace) -> StoreResult<PruneStep> {
+        self.try_prune(cutoffs, place).await.map_err(|error| store_error(&error))
+    }
+}
+
+const NOTHING: Pruned = Pruned { deliveries: 0, attempts: 0, events: 0, days: 0 };
+
+fn step(pruned: Pruned, next: impl Into<Option<PrunePlace>>) -> PruneStep {
+    PruneStep { pruned, next: next.into() }
+}
+
+impl PostgresStore {
+    async fn try_prune(&self, cutoffs: &Cutoffs, place: PrunePlace) -> Result<PruneStep, sqlx::Error> {
+        let mut pruning = self.pruning.lock().await;
+        // Taken out, so that a step that fails or is given up ends the connection, and with it the lock.
+        let mut connection = match pruning.take() {
+            Some(connection) => connection,
+            None => connect(&recoverable(&self.pool.connect_options())).await?,
+        };
+        let done = within(GROUP_TIMEOUT, async {
+            // Given again to who has it: a look whether the connection, and so the lock, still is.
+            let ours = flag(&sqlx::query(TAKE_LOCK).fetch_one(&mut connection).await?, 0)?;
+            if !ours {
+                return Ok(None);
+            }
+            let step = match place {
+                PrunePlace::Deliveries(after) => prune_deliveries(&mut connection, cutoffs, after).await,
+                PrunePlace::Days(after) => find_day(&mut connection, cutoffs, after).await,
+                PrunePlace::Keys(after) => self.drop_day(&mut connection, after).await,
+                PrunePlace::Events(after) => prune_events(&mut connection, cutoffs, after).await,
+            };
+            step.map(Some)
+        })
+        .await?;
+        let Some(done) = done else { return Ok(step(NOTHING, None)) };
+        *pruning = Some(connection);
+        Ok(done)
+    }
+
+    /// The keys of a day of which no delivery is left; after the last of them, the day itself.
+    async fn drop_day(&self, connection: &mut PgConnection, after: [u8; 16]) -> Result<PruneStep, sqlx::Error> {
+        let day = day_of_id(&after);
+        let row = sqlx::query(DELETE_KEYS)
+            .bind(uuid(&after))
+            .bind(uuid(&first_id_of(day + 1)))
+            .bind(STEP)
+            .fetch_one(&mut *connection)
+            .await?;
+        if let Some(last) = last_of(&row, 1)? {
+            return Ok(step(NOTHING, PrunePlace::Keys(last)));
+        }
+        let dropped = sqlx::query(DROP_DAY).bind(day).execute(connection).await;
+        self.shared.partitions.forget();
+        match dropped {
+            Ok(_) => Ok(step(Pruned { days: 1, ..NOTHING }, PrunePlace::Days(day))),
+            Err(error) if is_in_use(&error) => Ok(step(NOTHING, PrunePlace::Days(day))),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The next day that is old enough as a whole and of which no delivery is left.
+async fn find_day(connection: &mut PgConnection, cutoffs: &Cutoffs, after: Day) -> Result<PruneStep, sqlx::Error> {
+    let Some(before) = cutoffs.events() else { return Ok(step(NOTHING, None)) };
+    let row = sqlx::query(NEXT_DAY).bind(after).bind(day_of(before)).fetch_one(&mut *connection).await?;
+    let day: Option<Day> = sqlx::Row::try_get_unchecked(&row, 0)?;
+    let Some(day) = day else { return Ok(step(NOTHING, PrunePlace::Events([0; 16]))) };
+    let is_left = flag(&sqlx::query(DAY_IS_LEFT).bind(day).fetch_one(connection).await?, 0)?;
+    Ok(step(NOTHING, if is_left { PrunePlace::Days(day) } else { PrunePlace::Keys(first_id_of(day)) }))
+}
+
+async fn prune_deliveries(
+    connection: &mut PgConnection,
+    cutoffs: &Cutoffs,
+    after: [u8; 16],
+) -> Result<PruneStep, sqlx::Error> {
+    let Some(before) = cutoffs.deliveries() else { return Ok(step(NOTHING, None)) };
+    let of_states = DeliveryState::ALL.into_iter().filter_map(|state| Some((state_code(state), cutoffs.of(state)?)));
+    let (states, times): (Vec<i16>, Vec<i64>) = of_states.map(|(state, cutoff)| (state, cutoff.as_nanos())).unzip();
+    let row = sqlx::query(DELETE_DELIVERIES)
+        .bind(uuid(&after))
+        .bind(uuid(&first_id(before.as_millis())))
+        .bind(STEP)
+        .bind(states)
+        .bind(times)
+        .fetch_one(connection)
+        .await?;
+    let pruned = Pruned { deliveries: count(&row, 1)?, attempts: count(&row, 2)?, ..NOTHING };
+    Ok(step(pruned, last_of(&row, 3)?.map_or(PrunePlace::Days(-1), PrunePlace::Deliveries)))
+}
+
+async fn prune_events(
+    connection: &mut PgConnection,
+    cutoffs: &Cutoffs,
+    after: [u8; 16],
+) -> Result<PruneStep, sqlx::Error> {
+    let Some(before) = cutoffs.events() else { return Ok(step(NOTHING, None)) };
+    let query = sqlx::query(DELETE_EVENTS).bind(uuid(&after)).bind(uuid(&first_id(before.as_millis()))).bind(STEP);
+    let row = query.fetch_one(connection).await?;
+    Ok(step(Pruned { events: count(&row, 1)?, ..NOTHING }, last_of(&row, 2)?.map(PrunePlace::Events)))
+}
+
+/// The last id looked at, if as many were as a step takes.
+fn last_of(row: &PgRow, column: usize) -> Result<Option<[u8; 16]>, sqlx::Error> {
+    let id: Option<Uuid> = sqlx::Row::try_get_unchecked(row, column)?;
+    Ok(id.filter(|_| count(row, 0).is_ok_and(|found| found == STEP.unsigned_abs())).map(Uuid::into_bytes))
+}
+
+fn first_id_of(day: Day) -> [u8; 16] {
+    first_id(i64::from(day) * MILLIS_PER_DAY)
+}

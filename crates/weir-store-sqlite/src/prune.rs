@@ -1,0 +1,135 @@
+//! What is too old goes: found by readers, deleted by the writer, a few hundred rows at a time.
+//!
+//! The file does not shrink; the pages that become free are used again.
+
+use async_trait::async_trait;
+use sqlx::sqlite::SqliteRow;
+use weir_core::{DeliveryId, DeliveryState, EventId, Timestamp, retention::Cutoffs};
+use weir_store::{Prune, PrunePlace, PruneStep, Pruned, StoreResult};
+
+use crate::{
+    SqliteStore,
+    edits::Edit,
+    error::Result,
+    history::{delivery_ids_of, first_id},
+    rows::{delivery_id, event_id, state, state_code, time},
+    sql::{Values, execute},
+    writer::Transaction,
+};
+
+/// Rows looked at, and at most deleted, in one step: what the writer does in about ten milliseconds.
+const STEP: usize = 500;
+
+/// A delivery as it was found to be too old.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Old {
+    id: DeliveryId,
+    state: DeliveryState,
+    ended_at: Timestamp,
+}
+
+/// What the writer is to delete.
+#[derive(Debug, Clone)]
+pub(crate) enum Rest {
+    Deliveries(Vec<Old>),
+    Events(Vec<EventId>),
+}
+
+pub(crate) const DELIVERIES: &str = "
+SELECT id, state, updated_at FROM deliveries NOT INDEXED WHERE id > ? AND id < ? ORDER BY id LIMIT +?";
+
+pub(crate) const EVENTS: &str = "
+SELECT id FROM events INDEXED BY events_id WHERE id > ? AND id < ? ORDER BY id LIMIT +?";
+
+/// As it was found, or it has been sent again meanwhile.
+pub(crate) const DELETE_DELIVERY: &str = "DELETE FROM deliveries WHERE id = ? AND +state = ? AND updated_at = ?";
+pub(crate) const DELETE_ATTEMPTS: &str = "DELETE FROM attempts WHERE delivery_id = ?";
+/// Its deliveries, if any are left, are those with ids of its millisecond.
+pub(crate) const DELETE_EVENT: &str = "
+DELETE FROM events WHERE id = ?1 AND NOT EXISTS (
+    SELECT 1 FROM deliveries d NOT INDEXED WHERE d.id >= ?2 AND d.id < ?3 AND d.event_id = ?1
+)";
+
+#[async_trait]
+impl Prune for SqliteStore {
+    async fn prune_some(&self, cutoffs: &Cutoffs, place: PrunePlace) -> StoreResult<PruneStep> {
+        match place {
+            PrunePlace::Deliveries(after) => self.prune_deliveries(cutoffs, after).await,
+            // Events are in one table.
+            PrunePlace::Days(_) | PrunePlace::Keys(_) => {
+                Ok(PruneStep { pruned: Pruned::default(), next: Some(PrunePlace::Events([0; 16])) })
+            }
+            PrunePlace::Events(after) => self.prune_events(cutoffs, after).await,
+        }
+    }
+}
+
+impl SqliteStore {
+    async fn prune_deliveries(&self, cutoffs: &Cutoffs, after: [u8; 16]) -> StoreResult<PruneStep> {
+        let Some(before) = cutoffs.deliveries() else {
+            return Ok(PruneStep { pruned: Pruned::default(), next: None });
+        };
+        let read =
+            |row: &SqliteRow| Ok(Old { id: delivery_id(row, 0)?, state: state(row, 1)?, ended_at: time(row, 2)? });
+        let found = self.read(DELIVERIES.to_owned(), range(&after, before), read).await?;
+        let next = match found.last() {
+            Some(last) if found.len() == STEP => PrunePlace::Deliveries(*last.id.as_bytes()),
+            _ => PrunePlace::Events([0; 16]),
+        };
+        let too_old = |old: &Old| cutoffs.of(old.state).is_some_and(|cutoff| old.ended_at < cutoff);
+        let old: Vec<Old> = found.into_iter().filter(too_old).collect();
+        let pruned = if old.is_empty() { Pruned::default() } else { self.delete(Rest::Deliveries(old)).await? };
+        Ok(PruneStep { pruned, next: Some(next) })
+    }
+
+    async fn prune_events(&self, cutoffs: &Cutoffs, after: [u8; 16]) -> StoreResult<PruneStep> {
+        let Some(before) = cutoffs.events() else {
+            return Ok(PruneStep { pruned: Pruned::default(), next: None });
+        };
+        let found = self.read(EVENTS.to_owned(), range(&after, before), |row| event_id(row, 0)).await?;
+        let last = found.last().filter(|_| found.len() == STEP);
+        let next = last.map(|last| PrunePlace::Events(*last.as_bytes()));
+        let pruned = if found.is_empty() { Pruned::default() } else { self.delete(Rest::Events(found)).await? };
+        Ok(PruneStep { pruned, next })
+    }
+
+    async fn delete(&self, rest: Rest) -> StoreResult<Pruned> {
+        self.ask(rest, |edit| Edit::operation(Edit::Prune(edit))).await
+    }
+}
+
+/// The ids after one and made before an instant, as many as a step takes.
+fn range(after: &[u8; 16], before: Timestamp) -> Values<'_> {
+    let mut values = Values::default();
+    values.blob(after).owned_blob(first_id(before.as_millis())).int(STEP as i64);
+    values
+}
+
+impl Transaction<'_, '_> {
+    pub(crate) fn prune(&mut self, rest: &Rest) -> Result<Pruned> {
+        let mut pruned = Pruned::default();
+        match rest {
+            Rest::Deliveries(old) => {
+                for old in old {
+                    let mut values = Values::default();
+                    values.blob(old.id.as_bytes()).int(state_code(old.state)).int(old.ended_at.as_nanos());
+                    if execute(self.connection, DELETE_DELIVERY, &values)? == 1 {
+                        let mut values = Values::default();
+                        values.blob(old.id.as_bytes());
+                        pruned.deliveries += 1;
+                        pruned.attempts += execute(self.connection, DELETE_ATTEMPTS, &values)?;
+                    }
+                }
+            }
+            Rest::Events(ids) => {
+                for id in ids {
+                    let (first, beyond) = delivery_ids_of(id);
+                    let mut values = Values::default();
+                    values.blob(id.as_bytes()).owned_blob(first).owned_blob(beyond);
+                    pruned.events += execute(self.connection, DELETE_EVENT, &values)?;
+                }
+            }
+        }
+        Ok(pruned)
+    }
+}
