@@ -17,6 +17,7 @@ const RECENT: Duration = Duration::from_secs(10);
 #[derive(Debug, PartialEq, Serialize, ToSchema)]
 #[schema(as = Backlog)]
 pub(crate) struct BacklogView {
+    /// Those that wait for their `deliver_at` are among them, here and below.
     pending: u64,
     retrying: u64,
     delivering: u64,
