@@ -264,7 +264,7 @@ pub(crate) fn column<'r, R, T>(rows: &'r [R], value: impl Fn(&'r R) -> T) -> Vec
     rows.iter().map(value).collect()
 }
 
-/// As [`column`]; `None` when no row has a value.
+/// As [`column()`]; `None` when no row has a value.
 fn rare_column<'r, R, T>(rows: &'r [R], value: impl Fn(&'r R) -> Option<T>) -> Option<Vec<Option<T>>> {
     rows.iter().any(|row| value(row).is_some()).then(|| column(rows, value))
 }
