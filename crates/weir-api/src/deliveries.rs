@@ -19,8 +19,8 @@ use crate::{
 ///
 /// A page looks at 5000 deliveries at most for what `tenant`, `event_type`, `error` and some states let through, so that a
 /// long history costs no more than a short one. Such a page may be short, or even empty, and still have a `next_cursor`: the
-/// list is at its end when that is null, not before. `from`, `to`, `destination` and the states `failed`, `dead` and
-/// `cancelled` narrow what has to be looked at.
+/// list is at its end when that is null, not before. `from`, `to`, `destination` and the states `failed`, `dead`, `cancelled`,
+/// `superseded` and `expired` narrow what has to be looked at.
 #[utoipa::path(
     get, path = "/v1/deliveries", operation_id = "list_deliveries", tag = "deliveries",
     params(

@@ -74,6 +74,15 @@ impl<'e> Object<'e> {
         self.fields.get(name).is_some_and(|value| !value.is_null())
     }
 
+    /// Takes the field if it is `null`, for those to which that says something else than leaving it out.
+    pub(crate) fn take_null(&mut self, name: &str) -> bool {
+        let is_null = self.has(name) && !self.names(name);
+        if is_null {
+            self.fields.remove(name);
+        }
+        is_null
+    }
+
     pub(crate) fn take(&mut self, name: &str) -> Option<Value> {
         self.fields.remove(name).filter(|value| !value.is_null())
     }

@@ -8,8 +8,7 @@ use crate::fields::{self, Object};
 /// `null` turns it off; absent is the default.
 pub(super) fn breaker(body: &mut Object<'_>) -> Option<BreakerPolicy> {
     let default = BreakerPolicy::default();
-    if body.has("breaker") && !body.names("breaker") {
-        body.take("breaker");
+    if body.take_null("breaker") {
         return None;
     }
     let Some(value) = body.take("breaker") else { return Some(default) };
@@ -25,8 +24,7 @@ pub(super) fn breaker(body: &mut Object<'_>) -> Option<BreakerPolicy> {
     {
         object.refuse("open_max_ms", format!("must not be below `open_ms`, which is {open}"));
     }
-    let pause_after_s = if object.has("pause_after_s") && !object.names("pause_after_s") {
-        object.take("pause_after_s");
+    let pause_after_s = if object.take_null("pause_after_s") {
         None
     } else {
         object.integer("pause_after_s", PAUSE_AFTER_S).or(default.pause_after_s)
