@@ -136,7 +136,8 @@ impl JobTable {
         leases
     }
 
-    /// Publishes what a run claimed and ends it, unless it continues. A stale epoch publishes nothing.
+    /// Publishes what a run claimed and ends it, unless it continues. A stale epoch publishes nothing, and nothing is published
+    /// that nobody takes any more.
     pub fn publish(&mut self, now: Timestamp, publication: Publication) -> Published {
         let Publication { lease, limits, recovered, deliveries, next } = publication;
         let destination_id = lease.destination_id;
@@ -146,6 +147,10 @@ impl JobTable {
         }
         if job.suspended_at.is_some_and(|at| at > lease.version) {
             self.schedule(destination_id, now, Timestamp::MIN, false);
+            return Published::Stale(deliveries);
+        }
+        // A run that was under way when the worker stopped: nobody would take its permits, nor give them back.
+        if self.closed && !deliveries.is_empty() {
             return Published::Stale(deliveries);
         }
         if !deliveries.is_empty() {
@@ -214,7 +219,7 @@ impl JobTable {
         }
     }
 
-    /// Takes everything that is published. Nothing more is admitted without a run.
+    /// Takes everything that is published. Nothing more is.
     pub fn close(&mut self) -> Vec<Permit> {
         self.closed = true;
         self.take(usize::MAX)

@@ -175,6 +175,24 @@ async fn of_two_schedulers_that_run_one_job_the_late_one_gives_its_claims_back()
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_a_run_claims_while_the_worker_stops_goes_back() {
+    let mut world = World::new(RateLimits::UNLIMITED, SendHistory::default());
+    world.store.post(destination(1), START);
+    world.store.delay_the_next_claim(Duration::from_secs(1));
+    world.start_scheduler();
+    world.wake().await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(world.store.claimed(), 1, "the claim is made, and not yet answered");
+    assert!(world.queue.stop_taking().await.is_empty());
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(
+        (world.store.claimed(), world.store.released()),
+        (0, 1),
+        "or it would count as an attempt at the next start"
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_queue_that_comes_back_empty_continues_after_the_last_recorded_send() {
     let last_sent_at = START - Duration::from_secs(20);
     let history = SendHistory { last_sent_at: Some(last_sent_at), unsettled: false };
