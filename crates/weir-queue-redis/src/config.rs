@@ -32,6 +32,9 @@ pub struct RedisConfig {
     pub largest_inline_body: usize,
     /// How often this process drops what dead workers left.
     pub tidy_every: Duration,
+    /// How long permits wait for a worker before they go back to the store. Together with `tidy_every` less than a claim lasts, or
+    /// they would count as attempts.
+    pub unread_for: Duration,
 }
 
 impl RedisConfig {
@@ -48,6 +51,7 @@ impl RedisConfig {
             prefix: String::new(),
             largest_inline_body: 16 * 1024,
             tidy_every: Duration::from_secs(10),
+            unread_for: Duration::from_secs(30),
         }
     }
 }

@@ -21,7 +21,7 @@ use crate::{
     scripts::{Call, Operation, from_micros},
     trunk::{CallError, Trunk},
     wakes::Wakes,
-    wire::{Answer, Granted},
+    wire::{Answer, Entry, Granted},
 };
 
 /// Often enough that what Redis answered stays trusted; see [`Hands`].
@@ -226,15 +226,30 @@ impl Core {
     async fn tidy(&self, shard: Shard) -> Result<(), CallError> {
         loop {
             let mut call = self.new_call(shard, Operation::Tidy);
-            call.arg(TIDY_PAGE).arg(SILENT.as_millis() as u64);
-            let dropped = self.call(call).await?.rest.next_int().ok_or_else(unexpected)?;
+            call.arg(TIDY_PAGE).arg(self.config.unread_for.as_millis() as u64).arg(SILENT.as_millis() as u64);
+            let mut answer = self.call(call).await?.rest;
+            let dropped = answer.next_int().ok_or_else(unexpected)?;
+            let unread = answer.next_entries().ok_or_else(unexpected)?;
             if dropped > 0 {
-                tracing::warn!(dropped, "dropped permits that no worker used before their claims expired");
+                tracing::warn!(
+                    dropped,
+                    unread = unread.len(),
+                    "dropped permits that no worker has used; is there a worker?"
+                );
             }
+            self.give_back(unread);
             if dropped < TIDY_PAGE {
                 return Ok(());
             }
         }
+    }
+
+    /// What has left the delivery queue and was in nobody's hand.
+    fn give_back(&self, unread: Vec<Entry>) {
+        for entry in &unread {
+            self.reports.add(self.hands.end(entry.id));
+        }
+        self.admissions.decline(unread.into_iter().map(|entry| entry.delivery).collect());
     }
 }
 

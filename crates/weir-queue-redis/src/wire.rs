@@ -191,6 +191,23 @@ impl Answer {
         }
     }
 
+    /// Entries that have left the delivery queue. One that cannot be read is passed over; its claim expires.
+    pub(crate) fn next_entries(&mut self) -> Option<Vec<Entry>> {
+        let mut answer = self.next_answer()?;
+        let mut entries = Vec::new();
+        while let Some(permit) = answer.next_bytes() {
+            entries.extend(decode(String::new(), permit, answer.next_bytes()?));
+        }
+        Some(entries)
+    }
+
+    fn next_bytes(&mut self) -> Option<Bytes> {
+        match self.0.next()? {
+            Value::BulkString(bytes) => Some(bytes.into()),
+            _ => None,
+        }
+    }
+
     fn next_answer(&mut self) -> Option<Self> {
         Self::new(self.0.next()?)
     }

@@ -83,6 +83,27 @@ async fn entries_of_a_dead_worker_are_dropped_and_never_sent_again() {
 }
 
 #[tokio::test]
+async fn what_no_worker_reads_goes_back_before_its_claim_expires() {
+    let often = Duration::from_millis(50);
+    let config = RedisConfig { tidy_every: often, unread_for: often, ..support::shared_config() };
+    let queue = support::open(config).await;
+    wake(&queue, destination(1)).await.unwrap();
+    let lease = claim(&queue).await;
+    let publication = publication(&queue, lease, 20, NextRun::Stop);
+    let mut published: Vec<_> = publication.deliveries.iter().map(|delivery| delivery.claim).collect();
+    queue.publish(vec![publication]).await.unwrap();
+    let mut back = Vec::new();
+    while back.len() < published.len() {
+        let declined = tokio::time::timeout(Duration::from_secs(10), queue.declined()).await;
+        back.extend(declined.expect("a store with no worker gets its claims back").into_iter().map(|one| one.claim));
+    }
+    published.sort_by_key(|claim| claim.delivery_id);
+    back.sort_by_key(|claim| claim.delivery_id);
+    assert_eq!(back, published);
+    eventually("nothing is left", async || queue.depths().await.unwrap() == Depths::default()).await;
+}
+
+#[tokio::test]
 async fn a_worker_that_stops_gets_back_what_was_prefetched() {
     let queue = support::open(support::shared_config()).await;
     wake(&queue, destination(1)).await.unwrap();
