@@ -20,6 +20,8 @@ CREATE TABLE destinations (
     held_reason   text,
     breaker       text   NOT NULL, -- JSON: when it opens; null: never
     breaker_state text   NOT NULL, -- JSON: {open, closed_at}
+    alerts        text    NOT NULL, -- JSON: what differs from the policy of all
+    watches       boolean NOT NULL, -- whether event_types name Weir's own
     created_at    bigint  NOT NULL,
     updated_at    bigint  NOT NULL,
     deleted_at    bigint,
@@ -30,6 +32,7 @@ CREATE TABLE destinations (
 CREATE SEQUENCE destination_versions OWNED BY destinations.version;
 ALTER TABLE destinations ALTER COLUMN version SET DEFAULT nextval('destination_versions');
 CREATE INDEX destinations_changed ON destinations (tenant, version);
+CREATE INDEX destinations_watching ON destinations (id) WHERE watches AND deleted_at IS NULL;
 
 -- Every set of limits a destination ever had, from which instant on. The audit judges a send by the limits of its time.
 CREATE TABLE limit_changes (
@@ -37,6 +40,19 @@ CREATE TABLE limit_changes (
     at             bigint NOT NULL,
     rate_limits    text   NOT NULL, -- JSON, as in destinations
     PRIMARY KEY (destination_id, at)
+);
+
+-- The thresholds of all destinations, once somebody has set them.
+CREATE TABLE alert_policy (
+    single boolean NOT NULL PRIMARY KEY DEFAULT true CHECK (single),
+    policy text    NOT NULL -- JSON
+);
+
+-- What has been told of destinations, so that it is told once.
+CREATE TABLE alerts_told (
+    destination_id uuid   NOT NULL PRIMARY KEY,
+    version        bigint NOT NULL, -- rises with every change
+    told           text   NOT NULL  -- JSON
 );
 
 -- Append-only, a partition a day by the time in the id: retention drops whole days. There is no default partition, because

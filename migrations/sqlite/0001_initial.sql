@@ -21,6 +21,7 @@ CREATE TABLE destinations (
     held_reason   TEXT,
     breaker       TEXT    NOT NULL, -- JSON: when it opens; null: never
     breaker_state TEXT    NOT NULL, -- JSON: {open, closed_at}
+    alerts        TEXT    NOT NULL, -- JSON: what differs from the policy of all
     created_at    INTEGER NOT NULL,
     updated_at    INTEGER NOT NULL,
     deleted_at    INTEGER
@@ -32,6 +33,19 @@ CREATE TABLE limit_changes (
     at             INTEGER NOT NULL,
     rate_limits    TEXT    NOT NULL, -- JSON, as in destinations
     PRIMARY KEY (destination_id, at)
+) STRICT, WITHOUT ROWID;
+
+-- The thresholds of all destinations, once somebody has set them.
+CREATE TABLE alert_policy (
+    single INTEGER NOT NULL PRIMARY KEY CHECK (single = 1),
+    policy TEXT    NOT NULL -- JSON
+) STRICT;
+
+-- What has been told of destinations, so that it is told once.
+CREATE TABLE alerts_told (
+    destination_id BLOB    NOT NULL PRIMARY KEY,
+    version        INTEGER NOT NULL, -- rises with every change
+    told           TEXT    NOT NULL  -- JSON
 ) STRICT, WITHOUT ROWID;
 
 -- Append-only. A table with a rowid, because bodies fill its pages by plain appending; the ids are found by an index.

@@ -5,13 +5,15 @@ use std::time::Duration;
 use axum::{Json, extract::State};
 use serde::Serialize;
 use utoipa::ToSchema;
-use weir_core::{Destination, DestinationId, Timestamp};
+use weir_core::{Destination, DestinationId, Timestamp, breaker::BreakerState};
 use weir_store::DestinationCounts;
 
 use crate::{destinations, extract::PathId, problem::Answer, query::Query, state::Api};
 
 /// The time over which `achieved_per_s` is taken.
 const RECENT: Duration = Duration::from_secs(10);
+/// The time over which `inflow_per_s` is taken.
+const INFLOW: Duration = Duration::from_secs(60);
 
 /// The backlog of a destination.
 #[derive(Debug, PartialEq, Serialize, ToSchema)]
@@ -25,10 +27,17 @@ pub(crate) struct BacklogView {
     oldest_age_s: Option<f64>,
     /// By the limit that binds; null when unlimited.
     configured_per_s: Option<f64>,
+    /// What of that may be used now: nothing while it is paused, held, or its breaker is not closed, and little at first after
+    /// that; null when unlimited.
+    effective_per_s: Option<f64>,
     /// Over the last ten seconds.
     achieved_per_s: f64,
-    /// Until all that waits now is sent; null when it is not known, or while the destination is paused.
+    /// Deliveries that came in, over the last minute.
+    inflow_per_s: f64,
+    /// Until all that waits now is sent; null when it is not known, while the destination is paused, or its breaker not closed.
     drain_eta_s: Option<f64>,
+    /// Whether it gets shorter at all at this inflow; null when that is not known.
+    drains: Option<bool>,
 }
 
 /// Show a destination's backlog
@@ -47,20 +56,40 @@ pub(crate) async fn show(
     let counts = api.store.destination_counts(id).await?;
     let now = api.clock.now();
     let sends = api.store.recent_sends(id, now, RECENT).await?;
-    Ok(Json(view(&destination, counts, sends, now)))
+    let arrivals = api.store.recent_arrivals(id, now, INFLOW).await?;
+    Ok(Json(view(&destination, counts, sends, arrivals, now)))
 }
 
-fn view(destination: &Destination, counts: DestinationCounts, recent_sends: u64, now: Timestamp) -> BacklogView {
+fn view(
+    destination: &Destination,
+    counts: DestinationCounts,
+    recent_sends: u64,
+    recent_arrivals: u64,
+    now: Timestamp,
+) -> BacklogView {
     let configured_per_s = destination.settings.rate_limits.per_second();
     let achieved_per_s = recent_sends as f64 / RECENT.as_secs_f64();
+    let inflow_per_s = recent_arrivals as f64 / INFLOW.as_secs_f64();
     let waiting = counts.pending + counts.retrying;
     let rate = configured_per_s.unwrap_or(achieved_per_s);
     let hold_s = destination.held_until.map_or(0.0, |until| until.since(now).as_secs_f64());
+    let is_stopped = destination.settings.paused || destination.breaker.state(now) != BreakerState::Closed;
     let drain_eta_s = match waiting {
-        _ if destination.settings.paused => None,
+        _ if is_stopped => None,
         0 => Some(0.0),
         _ if rate > 0.0 => Some(millis(hold_s + waiting as f64 / rate)),
         _ => None,
+    };
+    let effective_per_s = match configured_per_s {
+        _ if is_stopped || hold_s > 0.0 => Some(0.0),
+        configured => configured.map(|rate| millis(rate * destination.breaker.share(now))),
+    };
+    let drains = match waiting {
+        0 => Some(true),
+        _ if is_stopped => Some(false),
+        // Without a limit what was achieved is what there was to do: more might be possible.
+        _ if configured_per_s.is_none() && rate <= inflow_per_s => None,
+        _ => Some(rate > inflow_per_s),
     };
     BacklogView {
         pending: counts.pending,
@@ -68,8 +97,11 @@ fn view(destination: &Destination, counts: DestinationCounts, recent_sends: u64,
         delivering: counts.delivering,
         oldest_age_s: counts.oldest_created_at.map(|at| millis(now.since(at).as_secs_f64())),
         configured_per_s,
+        effective_per_s,
         achieved_per_s,
+        inflow_per_s: millis(inflow_per_s),
         drain_eta_s,
+        drains,
     }
 }
 
@@ -113,28 +145,53 @@ mod tests {
 
     #[test]
     fn the_eta_follows_the_configured_rate() {
-        let shown = view(&destination(Some(120), false), counts(30), 0, NOW);
+        let shown = view(&destination(Some(120), false), counts(30), 0, 0, NOW);
         assert_eq!((shown.configured_per_s, shown.drain_eta_s, shown.oldest_age_s), (Some(2.0), Some(15.0), Some(2.5)));
     }
 
     #[test]
     fn the_eta_of_an_unlimited_destination_follows_what_it_achieved() {
         let unlimited = destination(None, false);
-        assert_eq!(view(&unlimited, counts(30), 50, NOW).drain_eta_s, Some(6.0));
-        assert_eq!(view(&unlimited, counts(30), 0, NOW).drain_eta_s, None);
+        assert_eq!(view(&unlimited, counts(30), 50, 0, NOW).drain_eta_s, Some(6.0));
+        assert_eq!(view(&unlimited, counts(30), 0, 0, NOW).drain_eta_s, None);
     }
 
     #[test]
     fn a_hold_comes_before_the_drain_and_a_pause_never_ends() {
         let mut held = destination(Some(60), false);
         held.held_until = Some(NOW + Duration::from_secs(5));
-        assert_eq!(view(&held, counts(10), 0, NOW).drain_eta_s, Some(15.0));
-        assert_eq!(view(&destination(Some(60), true), counts(10), 0, NOW).drain_eta_s, None);
+        assert_eq!(view(&held, counts(10), 0, 0, NOW).drain_eta_s, Some(15.0));
+        assert_eq!(view(&destination(Some(60), true), counts(10), 0, 0, NOW).drain_eta_s, None);
+    }
+
+    #[test]
+    fn a_backlog_drains_when_less_comes_in_than_may_go_out() {
+        let limited = destination(Some(60), false);
+        for (arrivals, expected) in [(0, true), (59, true), (60, false), (600, false)] {
+            assert_eq!(view(&limited, counts(10), 0, arrivals, NOW).drains, Some(expected), "{arrivals} in a minute");
+        }
+        assert_eq!(view(&limited, counts(0), 0, 600, NOW).drains, Some(true), "nothing waits");
+        assert_eq!(view(&destination(Some(60), true), counts(10), 0, 0, NOW).drains, Some(false));
+        let unlimited = destination(None, false);
+        assert_eq!(view(&unlimited, counts(10), 100, 60, NOW).drains, Some(true));
+        assert_eq!(view(&unlimited, counts(10), 10, 60, NOW).drains, None);
+    }
+
+    #[test]
+    fn a_limit_that_may_not_be_used_is_not_effective() {
+        let limited = destination(Some(60), false);
+        assert_eq!(view(&limited, counts(1), 0, 0, NOW).effective_per_s, Some(1.0));
+        assert_eq!(view(&destination(Some(60), true), counts(1), 0, 0, NOW).effective_per_s, Some(0.0));
+        assert_eq!(view(&destination(None, false), counts(1), 0, 0, NOW).effective_per_s, None);
+        let held = Destination { held_until: Some(NOW + Duration::from_secs(1)), ..limited };
+        assert_eq!(view(&held, counts(1), 0, 0, NOW).effective_per_s, Some(0.0));
+        let over = NOW + Duration::from_secs(1);
+        assert_eq!(view(&held, counts(1), 0, 0, over).effective_per_s, Some(1.0));
     }
 
     #[test]
     fn nothing_waiting_is_drained_and_has_no_age() {
-        let shown = view(&destination(None, false), counts(0), 0, NOW);
+        let shown = view(&destination(None, false), counts(0), 0, 0, NOW);
         assert_eq!((shown.oldest_age_s, shown.drain_eta_s), (None, Some(0.0)));
     }
 }

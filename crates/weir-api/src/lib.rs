@@ -14,6 +14,7 @@
 //! The store is the truth and is written first; the queue hears of it afterwards. When that fails, the request has still
 //! succeeded: the sweep finds what was not woken, and every run reads the destination anew.
 
+mod alerts;
 mod audit;
 mod auth;
 mod backlog;

@@ -17,11 +17,13 @@ use utoipa::{
     },
 };
 
-use crate::{audit, backlog, deliveries, destinations, docs, events, health, ingest, problem::Kind, purge, secrets};
+use crate::{
+    alerts, audit, backlog, deliveries, destinations, docs, events, health, ingest, problem::Kind, purge, secrets,
+};
 
 pub(crate) use schemas::{
-    Audit, BatchProblem, BatchRequest, DestinationPatchRequest, DestinationRequest, EventRequest, PageParameters,
-    PurgeRequest, RangeParameters, Refused, RotateSecretRequest,
+    Alerts, Audit, BatchProblem, BatchRequest, DestinationPatchRequest, DestinationRequest, EventRequest,
+    PageParameters, PurgeRequest, RangeParameters, Refused, RotateSecretRequest,
 };
 
 /// The document, as it is served.
@@ -48,6 +50,7 @@ const SECURITY_SCHEME: &str = "api_key";
         (name = "events", description = "Facts that come in once and go out to many."),
         (name = "destinations", description = "Where events go, and how fast."),
         (name = "deliveries", description = "One event owed to one destination, and its attempts."),
+        (name = "alerts", description = "When operators are told of destinations, by events of Weir's own."),
         (name = "operation", description = "Health, metrics and this documentation. Open without a key.")
     ),
     paths(
@@ -55,6 +58,7 @@ const SECURITY_SCHEME: &str = "api_key";
         destinations::create, destinations::list, destinations::show, destinations::edit, destinations::delete,
         secrets::show, secrets::rotate, backlog::show, purge::purge, audit::show,
         deliveries::list, deliveries::show, deliveries::retry, deliveries::cancel,
+        alerts::show, alerts::set,
         health::live, health::ready, health::metrics, docs::openapi, docs::page
     ),
     components(schemas(crate::problem::ProblemDocument<'_>)),
@@ -77,7 +81,7 @@ impl Modify for Shared {
             }
         }
         for (path, item) in &mut document.paths.paths {
-            let methods = [&mut item.get, &mut item.post, &mut item.patch, &mut item.delete];
+            let methods = [&mut item.get, &mut item.put, &mut item.post, &mut item.patch, &mut item.delete];
             for operation in methods.into_iter().filter_map(Option::as_mut) {
                 for kind in refusals(path, operation) {
                     let responses = &mut operation.responses.responses;

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use axum::{
     Router, middleware,
-    routing::{MethodRouter, delete, get, patch, post},
+    routing::{MethodRouter, delete, get, patch, post, put},
 };
 use http::{Method, Uri};
 
 use crate::{
-    audit, backlog, deliveries, destinations, docs, events, health, ingest, observe,
+    alerts, audit, backlog, deliveries, destinations, docs, events, health, ingest, observe,
     problem::{Kind, Problem},
     purge, secrets,
     state::{Api, ApiState, Operations},
@@ -75,6 +75,8 @@ pub(crate) fn table() -> Vec<Route<Api>> {
         route(Method::GET, "/v1/deliveries/{id}", get(deliveries::show)),
         route(Method::POST, "/v1/deliveries/{id}/retry", post(deliveries::retry)),
         route(Method::POST, "/v1/deliveries/{id}/cancel", post(deliveries::cancel)),
+        route(Method::GET, "/v1/alerts", get(alerts::show)),
+        route(Method::PUT, "/v1/alerts", put(alerts::set)),
         route(Method::GET, "/openapi.json", get(docs::openapi)),
         route(Method::GET, "/docs", get(docs::page)),
     ]

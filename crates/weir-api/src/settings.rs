@@ -3,6 +3,7 @@
 //! A PATCH is a JSON merge patch (RFC 7396) on the destination as it is shown, read again like a new one. So there is one
 //! set of rules, and an edit cannot make what a creation could not.
 
+mod alerts;
 mod breaker;
 mod rates;
 mod signing;
@@ -44,6 +45,7 @@ const MAX_HEADERS: usize = 32;
 const MAX_HEADER_VALUE_LEN: usize = 4_096;
 const HEADER_TWICE: &str = "is given twice: case makes no difference";
 
+pub(crate) use alerts::policy as alert_policy;
 pub(crate) use signing::rotation;
 
 /// Headers that Weir sets itself, or that change what the request is to the server or a proxy on the way.
@@ -83,8 +85,8 @@ pub(crate) fn merge(
 }
 
 /// RFC 7396, and what replaces what: naming a schedule drops the backoff it replaces, and the other way round; naming another
-/// style of signature drops the headers of the one before. A breaker of `null` is none, not the default, and so is
-/// its `pause_after_s`.
+/// style of signature drops the headers of the one before. A breaker of `null` is none, not the default, and so are its
+/// `pause_after_s` and the thresholds in `alerts`.
 fn merged(mut shown: Value, patch: Value) -> Result<Value, Vec<FieldError>> {
     let mut errors = Errors::default();
     let Value::Object(mut patch) = patch else {
@@ -121,14 +123,23 @@ fn merged(mut shown: Value, patch: Value) -> Result<Value, Vec<FieldError>> {
         // Another style does not begin with the headers of the one before.
         shown.remove("signature");
     }
-    // Null is a value here: no breaker, and never paused by it.
+    // Null is a value here: no breaker, never paused by it, and never told of.
     let no_breaker = patch.get("breaker").is_some_and(Value::is_null);
     let no_pause = patch.get("breaker").and_then(|breaker| breaker.get("pause_after_s")).is_some_and(Value::is_null);
+    let no_alerts: Vec<String> = match patch.get("alerts") {
+        Some(Value::Object(alerts)) => {
+            alerts.iter().filter(|(_, value)| value.is_null()).map(|(name, _)| name.clone()).collect()
+        }
+        _ => Vec::new(),
+    };
     apply(&mut shown, Value::Object(patch));
     if no_breaker {
         shown["breaker"] = Value::Null;
     } else if no_pause {
         shown["breaker"]["pause_after_s"] = Value::Null;
+    }
+    for threshold in no_alerts {
+        shown["alerts"][threshold] = Value::Null;
     }
     Ok(shown)
 }
@@ -174,6 +185,7 @@ impl Reader<'_> {
         let timeout_ms = body.integer("timeout_ms", TIMEOUT_MS).unwrap_or(DEFAULT_TIMEOUT_MS);
         let retry = rates::retry(&mut body);
         let breaker = breaker::breaker(&mut body);
+        let alerts = alerts::overrides(&mut body);
         let headers = self.headers(&mut body);
         let signing = signing::signing(&mut body, self.current.map(|current| &current.signing), &headers);
         let paused = body.boolean("paused").unwrap_or(false);
@@ -188,6 +200,7 @@ impl Reader<'_> {
             timeout_ms,
             retry,
             breaker,
+            alerts,
             headers,
             signing: signing?,
             paused,

@@ -9,6 +9,7 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 use weir_core::{
     AttemptId, DeliveryId, Destination, DestinationId, EventId, RateLimit, Timestamp,
+    alert::AlertOverrides,
     breaker::BreakerPolicy,
     delivery::{Attempt, Delivery},
     destination::Settings,
@@ -82,6 +83,9 @@ pub(crate) struct SettingsView {
     retry: RetryView,
     /// Null: none.
     breaker: Option<BreakerView>,
+    /// What differs from the thresholds of all destinations.
+    #[schema(value_type = crate::openapi::Alerts)]
+    alerts: AlertOverrides,
     /// Names with `***` for each value: values are write-only. A PATCH that sends the mask back keeps the value.
     headers: BTreeMap<String, &'static str>,
     signature: SignatureView,
@@ -177,6 +181,7 @@ impl From<&Settings> for SettingsView {
             timeout_ms: settings.timeout_ms,
             retry: RetryView::from(&settings.retry),
             breaker: settings.breaker.as_ref().map(BreakerView::from),
+            alerts: settings.alerts,
             headers: settings.headers.iter().map(|(name, _)| (name.clone(), HEADER_MASK)).collect(),
             signature: SignatureView::from(&settings.signing.style),
             paused: settings.paused,

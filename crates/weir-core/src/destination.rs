@@ -3,6 +3,7 @@
 use url::Url;
 
 use crate::{
+    alert::AlertOverrides,
     breaker::{Breaker, BreakerPolicy},
     id::DestinationId,
     limit::RateLimits,
@@ -45,6 +46,8 @@ pub struct Settings {
     pub retry: RetryPolicy,
     /// When it is left alone because it fails; `None`: never.
     pub breaker: Option<BreakerPolicy>,
+    /// When others are told of it, where that differs from the policy of all.
+    pub alerts: AlertOverrides,
     /// Added to every request: names in lower case, values write-only in the API.
     pub headers: Vec<(String, String)>,
     /// The secrets that sign what is sent, and how.
@@ -61,7 +64,19 @@ pub const DEFAULT_TIMEOUT_MS: u32 = 15_000;
 /// What `timeout_ms` may be.
 pub const TIMEOUT_MS: std::ops::RangeInclusive<u32> = 100..=120_000;
 
+impl Settings {
+    /// Whether it takes Weir's own events.
+    pub fn watches(&self) -> bool {
+        self.event_types.iter().any(EventPattern::is_operational)
+    }
+}
+
 impl Destination {
+    /// Whether Weir itself keeps it from being sent to as usual: its breaker is not closed, or Weir paused it.
+    pub fn is_troubled(&self) -> bool {
+        self.breaker.reason().is_some() || self.paused_reason.is_some()
+    }
+
     /// Whether an event of this type and tenant goes here when it names no destinations.
     pub fn accepts(&self, tenant: &str, event_type: &str) -> bool {
         self.settings.tenant == tenant && self.settings.event_types.iter().any(|pattern| pattern.matches(event_type))

@@ -4,6 +4,7 @@
 //! [`limiter`]: slots and cursors that keep every sliding window of a destination within its limits.
 
 pub mod address;
+pub mod alert;
 pub mod audit;
 pub mod breaker;
 pub mod chart;

@@ -19,6 +19,14 @@ pub enum EventPattern {
 }
 
 impl EventPattern {
+    /// Whether it is about Weir's own events.
+    pub fn is_operational(&self) -> bool {
+        match self {
+            Self::Any => false,
+            Self::Exact(name) | Self::Prefix(name) => name.starts_with(OPERATIONAL_PREFIX),
+        }
+    }
+
     pub fn matches(&self, event_type: &str) -> bool {
         match self {
             Self::Any => !event_type.starts_with(OPERATIONAL_PREFIX),

@@ -7,6 +7,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use weir_core::{
     Clock, DeliveryId, Destination, DestinationId, EventId, Limiter, Period, RateLimit, RateLimits, Slot, Timestamp,
+    alert::AlertOverrides,
     breaker::{Breaker, BreakerPolicy},
     claim::{Claim, ClaimedBody, ClaimedDelivery},
     destination::Settings,
@@ -58,6 +59,7 @@ pub fn settings(limits: &RateLimits, max_in_flight: u32) -> Destination {
             timeout_ms: 15_000,
             retry: RetryPolicy::default(),
             breaker: Some(BreakerPolicy::default()),
+            alerts: AlertOverrides::default(),
             headers: Vec::new(),
             signing: Signing::new(Secret::from_bytes(vec![7; 32]).expect("a secret")),
             paused: false,

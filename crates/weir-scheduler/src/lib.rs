@@ -2,7 +2,8 @@
 //!
 //! [`Scheduler`] runs due jobs in batches: claim leases, read limits, decide ([`weir_core::plan`]), claim deliveries in the
 //! store, publish with slots. New deliveries to destinations without a backlog need no run: they go by the [`Express`].
-//! [`Sweeper`] makes the store the outbox: whatever a crash left without a job gets one.
+//! [`Sweeper`] makes the store the outbox: whatever a crash left without a job gets one. [`Pruner`] deletes what is old, and
+//! [`Watcher`] tells operators what there is to tell.
 
 mod ahead;
 mod backoff;
@@ -12,9 +13,11 @@ mod returns;
 mod run;
 mod scheduler;
 mod sweep;
+mod watch;
 
 pub use backoff::Backoff;
 pub use express::{Declines, Express};
 pub use prune::Pruner;
 pub use scheduler::Scheduler;
 pub use sweep::{Sweeper, recover_all};
+pub use watch::Watcher;

@@ -19,6 +19,7 @@ use crate::{
     PostgresStore, Shared,
     cache::Change,
     edits::{ChangeBreaker, Create, Delete, Hold, Patch, Pause},
+    history::first_id,
     rows::{
         self, corrupt, count, destination_id, flag, int, limits, limits_json, optional_text, optional_time, small,
         text, time, uuid,
@@ -87,6 +88,14 @@ impl Destinations for PostgresStore {
         Ok(self.read(query, |row| count(row, 0)).await?.pop().unwrap_or_default())
     }
 
+    async fn recent_arrivals(&self, id: DestinationId, now: Timestamp, window: Duration) -> StoreResult<u64> {
+        let query = sqlx::query(RECENT_ARRIVALS)
+            .bind(uuid(id.as_bytes()))
+            .bind(uuid(&first_id(now.before(window).as_millis())))
+            .bind(uuid(&first_id(now.as_millis() + 1)));
+        Ok(self.read(query, |row| count(row, 0)).await?.pop().unwrap_or_default())
+    }
+
     async fn limit_changes(&self, id: DestinationId) -> StoreResult<Vec<LimitChange>> {
         let change = |row: &PgRow| Ok(LimitChange { at: time(row, 0)?, limits: limits(&text(row, 1)?)? });
         self.read(sqlx::query(LIMIT_CHANGES).bind(uuid(id.as_bytes())), change).await
@@ -101,6 +110,10 @@ SELECT 1::smallint, count(*), min(created_at) FROM deliveries WHERE destination_
 
 pub(crate) const RECENT_SENDS: &str =
     "SELECT count(*) FROM attempts WHERE destination_id = $1 AND sent_at > $2 AND sent_at <= $3";
+
+/// Ids begin with the time of the event.
+pub(crate) const RECENT_ARRIVALS: &str =
+    "SELECT count(*) FROM deliveries WHERE destination_id = $1 AND id >= $2 AND id < $3";
 
 const LIMIT_CHANGES: &str = "SELECT at, rate_limits FROM limit_changes WHERE destination_id = $1 ORDER BY at";
 
@@ -125,7 +138,7 @@ macro_rules! select {
         concat!(
             "SELECT t.tenant, t.name, t.url, t.event_types, t.rate_limits, t.max_in_flight, t.timeout_ms, t.retry, t.headers,
                 t.signing, t.paused, t.paused_reason, t.held_until, t.held_reason, t.updated_at, t.created_at, t.id,
-                t.version, t.deleted_at, t.breaker, t.breaker_state ",
+                t.version, t.deleted_at, t.breaker, t.breaker_state, t.alerts ",
             $rest
         )
     };
@@ -156,21 +169,22 @@ pub(crate) const LOCK_LIVE: &str =
 
 pub(crate) const INSERT: &str = "
 INSERT INTO destinations (name, url, event_types, rate_limits, max_in_flight, timeout_ms, retry, headers, signing,
-    paused, paused_reason, held_until, held_reason, updated_at, breaker, breaker_state, id, tenant, created_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)";
+    paused, paused_reason, held_until, held_reason, updated_at, breaker, breaker_state, alerts, watches, id,
+    tenant, created_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)";
 
 /// All but the tenant, which a destination keeps for life.
 pub(crate) const UPDATE: &str = "
 UPDATE destinations SET (name, url, event_types, rate_limits, max_in_flight, timeout_ms, retry, headers, signing,
-    paused, paused_reason, held_until, held_reason, updated_at, breaker, breaker_state, version)
-    = ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, DEFAULT)
-WHERE id = $17";
+    paused, paused_reason, held_until, held_reason, updated_at, breaker, breaker_state, alerts, watches, version)
+    = ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, DEFAULT)
+WHERE id = $19";
 
-fn unwritable(error: serde_json::Error) -> sqlx::Error {
+pub(crate) fn unwritable(error: serde_json::Error) -> sqlx::Error {
     sqlx::Error::Encode(error.into())
 }
 
-/// The first 17 parameters of [`INSERT`] and [`UPDATE`].
+/// The first 19 parameters of [`INSERT`] and [`UPDATE`].
 pub(crate) fn write_destination(
     sql: &'static str,
     destination: &Destination,
@@ -194,6 +208,8 @@ pub(crate) fn write_destination(
         .bind(destination.updated_at.as_nanos())
         .bind(serde_json::to_string(&settings.breaker).map_err(unwritable)?)
         .bind(serde_json::to_string(&destination.breaker).map_err(unwritable)?)
+        .bind(serde_json::to_string(&settings.alerts).map_err(unwritable)?)
+        .bind(settings.watches())
         .bind(uuid(destination.id.as_bytes())))
 }
 
@@ -213,6 +229,7 @@ pub(crate) fn read_destination(row: &PgRow) -> Result<Destination, sqlx::Error> 
         signing: Signing::from_stored(&text(row, 9)?).ok_or_else(|| corrupt("what signs"))?,
         paused: flag(row, 10)?,
         breaker: serde_json::from_str(&text(row, 19)?).map_err(|_| corrupt("a breaker"))?,
+        alerts: serde_json::from_str(&text(row, 21)?).map_err(|_| corrupt("alerts"))?,
     };
     Ok(Destination {
         settings,

@@ -41,6 +41,7 @@ mod purge;
 mod results;
 mod rows;
 mod schema;
+mod watch;
 mod writer;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -16,7 +16,7 @@ use crate::{
     claims::{BODIES, CLAIM, CLAIM_WITH_BODIES},
     database::Database,
     deliveries::{self, Walk, many_wait, window_end},
-    destinations::{COUNTS, RECENT_SENDS},
+    destinations::{COUNTS, RECENT_ARRIVALS, RECENT_SENDS},
     edits::CANCEL_SOME,
     fixtures::{NOW, destination, destination_id, event, request, result},
     history::{SENDS, Select, event_deliveries, events_page},
@@ -26,6 +26,7 @@ use crate::{
     prune::{DELETE_DELIVERIES, DELETE_EVENTS, DELETE_KEYS},
     purge::{PURGE, PURGE_PREFIX, PURGE_TYPE},
     results::SETTLE,
+    watch::CONDITIONS,
 };
 
 /// Ten thousand events for four destinations: most delivered, some failed, some under way, a backlog.
@@ -134,6 +135,7 @@ async fn hot_statements_use_their_indexes() {
         ("send history", SEND_HISTORY, &["Only Scan Backward using attempts_20270115_destination_id_sent_at_idx"]),
         ("known keys", KNOWN_KEYS, &["idempotency_keys_pkey", "events_20270115_pkey"]),
         ("counts", COUNTS, &["Index Only Scan using deliveries_due", "deliveries_claimed"]),
+        ("recent arrivals", RECENT_ARRIVALS, &["Index Only Scan using deliveries_of_destination"]),
         ("recent sends", RECENT_SENDS, &["attempts_20270115_destination_id_sent_at_idx"]),
         ("sends", SENDS, &["attempts_20270115_destination_id_sent_at_idx", by_id]),
     ] {
@@ -141,7 +143,9 @@ async fn hot_statements_use_their_indexes() {
     }
     let coalescing = ["Index Scan using deliveries_coalescing on deliveries d"];
     assert_plan(&mut connection, "coalescing", &what_coalesces(), &coalescing).await;
-    // Looks at every claim, of which there are many here: a scan would cost about as much.
+    // These look at all that is claimed or waits, of which there is much here: a scan would cost about as much.
+    let waiting = ["Index Only Scan using deliveries_due", "deliveries_expiring", "deliveries_ended"];
+    assert_plan_with("off", &mut connection, "conditions", CONDITIONS, &waiting, ["deliveries"; 3]).await;
     let claimed = ["deliveries_claimed"];
     assert_plan_with("off", &mut connection, "abandoned", ABANDONED, &claimed, ["deliveries", "events", "attempts"])
         .await;

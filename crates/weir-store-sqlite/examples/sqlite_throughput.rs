@@ -19,6 +19,7 @@ use std::{
 
 use weir_core::{
     AttemptId, Destination, DestinationId, EventId, RateLimits, Timestamp,
+    alert::AlertOverrides,
     breaker::{Breaker, BreakerPolicy},
     claim::ClaimedDelivery,
     delivery::{Attempt, AttemptOutcome},
@@ -51,6 +52,7 @@ fn destination(number: u128) -> Destination {
             timeout_ms: 15_000,
             retry: RetryPolicy::default(),
             breaker: Some(BreakerPolicy::default()),
+            alerts: AlertOverrides::default(),
             headers: Vec::new(),
             signing: Signing::new(Secret::from_bytes(vec![7; 32]).unwrap()),
             paused: false,

@@ -53,6 +53,11 @@ impl DestinationCache {
         ids.iter().map(|id| live.by_id.get(id).cloned()).collect()
     }
 
+    /// Those of which `which` is true, in the order of their ids.
+    pub(crate) fn filter(&self, which: impl Fn(&Destination) -> bool) -> Vec<DestinationId> {
+        self.read().by_id.values().filter(|destination| which(destination)).map(|destination| destination.id).collect()
+    }
+
     /// At most `limit` destinations below `before`, newest first.
     pub(crate) fn page(
         &self,

@@ -17,6 +17,7 @@ use crate::{
     SqliteStore,
     edits::Edit,
     error::{Error, Result},
+    history::first_id,
     live::ClaimCounts,
     rows::{self, Columns as _, count, destination_id, int, limits, limits_json, optional_time, small, text, time},
     sql::{Values, execute, fetch, query},
@@ -81,6 +82,16 @@ impl Destinations for SqliteStore {
         Ok(counted.first().copied().unwrap_or(0))
     }
 
+    async fn recent_arrivals(&self, id: DestinationId, now: Timestamp, window: Duration) -> StoreResult<u64> {
+        let mut values = Values::default();
+        values
+            .blob(id.as_bytes())
+            .owned_blob(first_id(now.before(window).as_millis()))
+            .owned_blob(first_id(now.as_millis() + 1));
+        let counted = fetch(&self.readers, RECENT_ARRIVALS, values, |row| count(row, 0)).await?;
+        Ok(counted.first().copied().unwrap_or(0))
+    }
+
     async fn limit_changes(&self, id: DestinationId) -> StoreResult<Vec<LimitChange>> {
         let mut values = Values::default();
         values.blob(id.as_bytes());
@@ -100,6 +111,11 @@ SELECT state, deliveries, (SELECT created_at FROM deliveries WHERE id = oldest) 
 pub(crate) const RECENT_SENDS: &str = "
 SELECT count(*) FROM attempts INDEXED BY attempts_of_destination
 WHERE destination_id = ? AND sent_at > ? AND sent_at <= ?";
+
+/// Ids begin with the time of the event.
+pub(crate) const RECENT_ARRIVALS: &str = "
+SELECT count(*) FROM deliveries INDEXED BY deliveries_of_destination
+WHERE destination_id = ? AND id >= ? AND id < ?";
 
 const LIMIT_CHANGES: &str = "SELECT at, rate_limits FROM limit_changes WHERE destination_id = ? ORDER BY at";
 
@@ -139,20 +155,20 @@ fn total(counted: &[Counted], claims: ClaimCounts) -> Result<DestinationCounts> 
 /// Everything of a destination but its id, in the order of `destination_values` and what follows it.
 const INSERT: &str = "
 INSERT INTO destinations (tenant, name, url, event_types, rate_limits, max_in_flight, timeout_ms, retry, headers, signing,
-    paused, paused_reason, held_until, held_reason, updated_at, breaker, breaker_state, created_at, id)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+    paused, paused_reason, held_until, held_reason, updated_at, breaker, breaker_state, alerts, created_at, id)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
 
 const UPDATE: &str = "
 UPDATE destinations SET (tenant, name, url, event_types, rate_limits, max_in_flight, timeout_ms, retry, headers, signing,
-    paused, paused_reason, held_until, held_reason, updated_at, breaker, breaker_state)
-    = (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    paused, paused_reason, held_until, held_reason, updated_at, breaker, breaker_state, alerts)
+    = (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 WHERE id = ? AND deleted_at IS NULL";
 
 const INSERT_LIMIT_CHANGE: &str = "INSERT INTO limit_changes (destination_id, at, rate_limits) VALUES (?, ?, ?)";
 
 const SELECT_LIVE: &str = "
 SELECT tenant, name, url, event_types, rate_limits, max_in_flight, timeout_ms, retry, headers, signing,
-    paused, paused_reason, held_until, held_reason, updated_at, created_at, id, breaker, breaker_state
+    paused, paused_reason, held_until, held_reason, updated_at, created_at, id, breaker, breaker_state, alerts
 FROM destinations WHERE deleted_at IS NULL";
 
 const TOMBSTONE: &str = "UPDATE destinations SET deleted_at = ?, updated_at = ? WHERE id = ? AND deleted_at IS NULL";
@@ -185,7 +201,8 @@ fn destination_values(destination: &Destination) -> Result<Values<'_>> {
         .optional_text(destination.held_reason.as_deref())
         .int(destination.updated_at.as_nanos())
         .owned_text(serde_json::to_string(&settings.breaker)?)
-        .owned_text(serde_json::to_string(&destination.breaker)?);
+        .owned_text(serde_json::to_string(&destination.breaker)?)
+        .owned_text(serde_json::to_string(&settings.alerts)?);
     Ok(values)
 }
 
@@ -206,6 +223,7 @@ fn read_destination(row: &Row<'_>) -> Result<Destination> {
         signing: Signing::from_stored(&text(row, 9)?).ok_or(Error::Corrupt("what signs"))?,
         paused: int(row, 10)? == 1,
         breaker: serde_json::from_str(&text(row, 17)?).map_err(|_| Error::Corrupt("a breaker"))?,
+        alerts: serde_json::from_str(&text(row, 19)?).map_err(|_| Error::Corrupt("alerts"))?,
     };
     Ok(Destination {
         settings,

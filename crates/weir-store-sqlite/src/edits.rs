@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use weir_core::{DeliveryId, Destination, DestinationId, Timestamp};
+use weir_core::{
+    DeliveryId, Destination, DestinationId, Timestamp,
+    alert::{AlertPolicy, Told},
+};
 use weir_store::{BreakerChange, DeliveryAction, DestinationPatch, Pruned, Purge, PurgePlace, PurgeStep, StoreError};
 
 use crate::{
@@ -26,6 +29,9 @@ pub(crate) enum Edit {
     Expire(Pending<(Timestamp, u32), u64>),
     Purge(Pending<(Purge, Option<PurgePlace>), PurgeStep>),
     Prune(Pending<Rest, Pruned>),
+    SetAlertPolicy(Pending<AlertPolicy, ()>),
+    /// Of a destination, with the version that is the current one.
+    RecordTold(Pending<(DestinationId, u64, Told), bool>),
     /// Shows that the writer lives and gets its lock.
     Check(Pending<(), ()>),
 }
@@ -65,6 +71,11 @@ impl Edit {
             Self::Expire(edit) => edit.answer = Some(transaction.expire_deliveries(edit.input.0, edit.input.1)?),
             Self::Purge(edit) => edit.answer = Some(transaction.purge(&edit.input.0, edit.input.1)?),
             Self::Prune(edit) => edit.answer = Some(transaction.prune(&edit.input)?),
+            Self::SetAlertPolicy(edit) => edit.answer = Some(transaction.set_alert_policy(&edit.input)?),
+            Self::RecordTold(edit) => {
+                let (id, version, told) = &edit.input;
+                edit.answer = Some(transaction.record_told(*id, *version, told)?);
+            }
             Self::Check(edit) => edit.answer = Some(()),
         }
         Ok(())
@@ -82,6 +93,8 @@ impl Edit {
             Self::Expire(edit) => edit.finish(failure),
             Self::Purge(edit) => edit.finish(failure),
             Self::Prune(edit) => edit.finish(failure),
+            Self::SetAlertPolicy(edit) => edit.finish(failure),
+            Self::RecordTold(edit) => edit.finish(failure),
             Self::Check(edit) => edit.finish(failure),
         }
     }

@@ -35,6 +35,7 @@ mod results;
 mod rows;
 mod schema;
 mod sql;
+mod watch;
 mod writer;
 
 use std::sync::Arc;

@@ -9,6 +9,7 @@ use std::{
 
 use weir_core::{
     Destination, DestinationId, EventId, RateLimits, Timestamp,
+    alert::AlertOverrides,
     breaker::{Breaker, BreakerPolicy},
     destination::Settings,
     event::{Event, EventBody, Terms},
@@ -43,6 +44,7 @@ fn destination(number: u128) -> Destination {
             timeout_ms: 15_000,
             retry: RetryPolicy::default(),
             breaker: Some(BreakerPolicy::default()),
+            alerts: AlertOverrides::default(),
             headers: Vec::new(),
             signing: Signing::new(Secret::from_bytes(vec![7; 32]).unwrap()),
             paused: false,

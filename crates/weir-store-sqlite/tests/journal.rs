@@ -6,6 +6,7 @@ use std::{path::Path, time::Duration};
 
 use weir_core::{
     AttemptId, DeliveryState, Destination, DestinationId, EventId, RateLimits, Timestamp,
+    alert::AlertOverrides,
     breaker::{Breaker, BreakerPolicy},
     claim::ClaimedDelivery,
     delivery::{Attempt, AttemptOutcome},
@@ -39,6 +40,7 @@ fn destination() -> Destination {
             timeout_ms: 15_000,
             retry: RetryPolicy::default(),
             breaker: Some(BreakerPolicy::default()),
+            alerts: AlertOverrides::default(),
             headers: Vec::new(),
             signing: Signing::new(Secret::from_bytes(vec![7; 32]).unwrap()),
             paused: false,

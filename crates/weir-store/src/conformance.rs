@@ -14,6 +14,7 @@ mod purge;
 mod recovery;
 mod results;
 mod timing;
+mod watch;
 
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
@@ -21,6 +22,7 @@ use async_trait::async_trait;
 use weir_core::{
     AttemptId, DeliveryId, DeliveryState, Destination, DestinationId, EventId, Period, RateLimit, RateLimits,
     Timestamp,
+    alert::AlertOverrides,
     breaker::{Breaker, BreakerPolicy},
     claim::{ClaimedBody, ClaimedDelivery},
     delivery::{Attempt, AttemptOutcome, Delivery},
@@ -33,7 +35,7 @@ use weir_core::{
 
 pub use self::{
     coalescing::*, destinations::*, express::*, filters::*, history::*, ingest::*, outbox::*, prune::*, purge::*,
-    recovery::*, results::*, timing::*,
+    recovery::*, results::*, timing::*, watch::*,
 };
 use crate::{
     AttemptResult, ClaimRequest, Claims, DeliveryFilter, Ingested, NewEvent, PageRequest, Settlement, SharedStore,
@@ -80,6 +82,7 @@ fn destination(number: u128) -> Destination {
             timeout_ms: 15_000,
             retry: RetryPolicy::default(),
             breaker: Some(BreakerPolicy::default()),
+            alerts: AlertOverrides::default(),
             headers: Vec::new(),
             signing: Signing::new(Secret::from_bytes(vec![7; 32]).expect("a secret")),
             paused: false,
@@ -295,7 +298,14 @@ macro_rules! store_conformance {
             deleting_a_destination_cancels_what_waits_and_keeps_its_history,
             counts_follow_the_backlog,
             recent_sends_are_counted_in_a_window,
+            recent_arrivals_are_counted_in_a_window,
             destinations_survive_a_restart,
+            the_policy_of_alerts_is_the_default_until_one_is_set,
+            a_destination_keeps_its_own_alerts,
+            watchers_are_those_that_name_operational_events,
+            conditions_count_what_waits_and_what_is_dead,
+            conditions_name_troubled_destinations_of_the_tenants_asked_for,
+            what_has_been_told_is_recorded_by_the_first_only,
             a_rotation_keeps_the_secret_before_until_its_instant,
             a_rotation_of_a_destination_that_has_changed_is_refused,
             every_way_to_sign_is_read_back,

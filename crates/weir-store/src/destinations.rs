@@ -113,6 +113,9 @@ pub trait Destinations {
     /// How many attempts of a destination started in the `window` before `now`.
     async fn recent_sends(&self, id: DestinationId, now: Timestamp, window: Duration) -> StoreResult<u64>;
 
+    /// How many deliveries a destination was given in the `window` before `now`.
+    async fn recent_arrivals(&self, id: DestinationId, now: Timestamp, window: Duration) -> StoreResult<u64>;
+
     /// Every change of a destination's limits, oldest first, the ones it was created with included. Kept after deletion.
     async fn limit_changes(&self, id: DestinationId) -> StoreResult<Vec<LimitChange>>;
 }

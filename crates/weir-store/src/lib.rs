@@ -16,6 +16,7 @@ pub mod intake;
 mod outbox;
 mod prune;
 mod results;
+mod watch;
 
 use std::sync::Arc;
 
@@ -29,10 +30,11 @@ pub use ingest::{Ingest, IngestRefusal, Ingested, NewEvent};
 pub use outbox::{ClaimRequest, Claims, DueDestination, Outbox, Recovered, SendHistory};
 pub use prune::{Prune, PrunePlace, PruneStep, Pruned};
 pub use results::{AttemptResult, DeliveryAction, Purge, PurgePlace, PurgeStep, Results, Settlement};
+pub use watch::{Condition, Conditions, Watch};
 
 /// Everything a backend offers.
-pub trait Store: Destinations + Ingest + Outbox + Results + History + Prune + Send + Sync + 'static {}
-impl<T: Destinations + Ingest + Outbox + Results + History + Prune + Send + Sync + 'static> Store for T {}
+pub trait Store: Destinations + Ingest + Outbox + Results + History + Prune + Watch + Send + Sync + 'static {}
+impl<T: Destinations + Ingest + Outbox + Results + History + Prune + Watch + Send + Sync + 'static> Store for T {}
 
 /// A store, shared.
 pub type SharedStore = Arc<dyn Store>;

@@ -10,7 +10,7 @@ use tokio::{
 };
 use weir_api::{ApiKeys, ApiState, Operations, Readiness};
 use weir_core::{address::AddressPolicy, retention::Retention};
-use weir_scheduler::{Declines, Express, Pruner, Scheduler, Sweeper};
+use weir_scheduler::{Declines, Express, Pruner, Scheduler, Sweeper, Watcher};
 use weir_worker::{
     Worker,
     outbound::{Outbound, TlsRoots},
@@ -155,7 +155,7 @@ impl Engine {
     }
 }
 
-/// The scheduler loops, the sweep, and the pruner.
+/// The scheduler loops, the sweep, the pruner and the watch.
 fn schedule(backends: &Backends, retention: Retention, stops: &watch::Receiver<bool>, background: &mut JoinSet<()>) {
     let scheduler = Arc::new(Scheduler::new(backends.store(), backends.queue(), backends.clock()));
     for _ in 0..SCHEDULERS {
@@ -168,8 +168,11 @@ fn schedule(backends: &Backends, retention: Retention, stops: &watch::Receiver<b
     let sweep_stops = stopped(stops.clone());
     background.spawn(async move { sweeper.run(sweep_stops).await });
     let pruner = Pruner::new(backends.store(), backends.clock(), retention);
+    let prune_stops = stopped(stops.clone());
+    background.spawn(async move { pruner.run(prune_stops).await });
+    let watcher = Watcher::new(backends.store(), backends.queue(), backends.clock());
     let stops = stopped(stops.clone());
-    background.spawn(async move { pruner.run(stops).await });
+    background.spawn(async move { watcher.run(stops).await });
 }
 
 fn work(

@@ -64,6 +64,8 @@ pub(crate) struct DestinationRequest {
     retry: Option<RetryRequest>,
     /// `null` turns it off; absent, the defaults hold.
     breaker: Option<BreakerRequest>,
+    /// What is named here differs from the thresholds of all destinations; `null` is never.
+    alerts: Option<Alerts>,
     /// Added to every request. Values are write-only. Names that Weir sets itself are refused.
     #[schema(default = json!({}))]
     headers: Option<BTreeMap<String, String>>,
@@ -102,6 +104,8 @@ pub(crate) struct DestinationPatchRequest {
     retry: Option<RetryRequest>,
     /// Merged member by member; `null` turns it off. A breaker that is open closes when this, the URL or `paused: false` changes.
     breaker: Option<BreakerRequest>,
+    /// Merged member by member, of which `null` is never; `"alerts": null` brings the thresholds of all back.
+    alerts: Option<Alerts>,
     /// Merged header by header; null drops one, `***` keeps its value.
     headers: Option<BTreeMap<String, Option<String>>>,
     /// May not be null. Replaces the secret at once, and ends what is left of a rotation.
@@ -146,6 +150,25 @@ struct BreakerRequest {
     /// A destination whose every probe has failed for so long is paused; `null`: never.
     #[schema(minimum = 1, maximum = 31_536_000, default = 432_000)]
     pause_after_s: Option<u32>,
+}
+
+/// The thresholds above which operators are told of a destination; `null`: never.
+#[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Alerts {
+    /// Deliveries that wait.
+    #[schema(minimum = 1, maximum = 1_000_000_000)]
+    backlog_depth: Option<u32>,
+    /// Of the oldest delivery that waits.
+    #[schema(minimum = 1, maximum = 31_536_000)]
+    oldest_age_s: Option<u32>,
+    /// Whether a backlog is too high that drains, at the destination's limit, only after deliveries of it have expired: by
+    /// their `ttl_s`, or where they have none by `retry.max_age_s`.
+    #[schema(default = true)]
+    drain_beyond_ttl: Option<bool>,
+    /// Dead letters since the last alert about them.
+    #[schema(minimum = 1, maximum = 1_000_000_000, default = 1)]
+    dead_letters: Option<u32>,
 }
 
 /// How often, how long and how far apart a delivery is tried.

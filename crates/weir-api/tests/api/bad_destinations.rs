@@ -49,6 +49,17 @@ fn destination_mistakes() -> Vec<(Value, Vec<&'static str>)> {
         (json!({"retry": {"schedule_ms": []}}), vec!["/retry/schedule_ms"]),
         (json!({"retry": {"schedule_ms": vec![1; 101]}}), vec!["/retry/schedule_ms"]),
         (json!({"retry": {"schedule_ms": [1, -1]}}), vec!["/retry/schedule_ms/1"]),
+        (
+            json!({"alerts": {"backlog_depth": 0, "oldest_age_s": -1, "drain_beyond_ttl": 1, "dead_letters": "1", "age": 1}}),
+            vec![
+                "/alerts/backlog_depth",
+                "/alerts/oldest_age_s",
+                "/alerts/drain_beyond_ttl",
+                "/alerts/dead_letters",
+                "/alerts/age",
+            ],
+        ),
+        (json!({"alerts": true}), vec!["/alerts"]),
         (json!({"retry": {"jitter": true}}), vec!["/retry/jitter"]),
         (json!({"retry": 3}), vec!["/retry"]),
         (

@@ -27,7 +27,7 @@ async fn a_destination_needs_only_a_url_and_shows_its_defaults() {
         "updated_at": "2026-11-21T07:30:00.000Z", "paused_reason": null, "held_until": null, "held_reason": null,
         "breaker": {"failure_ratio": 0.5, "min_attempts": 20, "consecutive": 10, "open_ms": 30000, "open_max_ms": 1_800_000,
             "pause_after_s": 432_000},
-        "breaker_state": "closed", "breaker_reason": null, "next_probe_at": null,
+        "breaker_state": "closed", "breaker_reason": null, "next_probe_at": null, "alerts": {},
     });
     assert_eq!(made, expected);
     assert!(made["secret"].as_str().unwrap().starts_with("whsec_"));
@@ -181,8 +181,8 @@ async fn the_backlog_counts_states_and_foresees_the_drain() {
     let path = format!("/v1/destinations/{id}/backlog");
     let idle = server.get(&path).await.expect(StatusCode::OK);
     let expected = json!({
-        "pending": 0, "retrying": 0, "delivering": 0, "oldest_age_s": null, "configured_per_s": 2.0, "achieved_per_s": 0.0,
-        "drain_eta_s": 0.0,
+        "pending": 0, "retrying": 0, "delivering": 0, "oldest_age_s": null, "configured_per_s": 2.0, "effective_per_s": 2.0,
+        "achieved_per_s": 0.0, "inflow_per_s": 0.0, "drain_eta_s": 0.0, "drains": true,
     });
     assert_eq!(idle, expected);
     for _ in 0..3 {
@@ -197,6 +197,7 @@ async fn the_backlog_counts_states_and_foresees_the_drain() {
     let busy = server.get(&path).await.expect(StatusCode::OK);
     assert_eq!((&busy["pending"], &busy["retrying"], &busy["delivering"]), (&json!(1), &json!(1), &json!(1)));
     assert_eq!((&busy["achieved_per_s"], &busy["drain_eta_s"]), (&json!(0.2), &json!(1.0)));
+    assert_eq!((&busy["inflow_per_s"], &busy["drains"]), (&json!(0.067), &json!(true)));
     assert_eq!(busy["oldest_age_s"], 2.0);
 }
 

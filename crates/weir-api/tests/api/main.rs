@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 
+mod alerts;
 mod bad_destinations;
 mod bad_input;
 mod deliveries;

@@ -10,6 +10,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use weir_core::{
     DeliveryId, Destination, DestinationId, EventId, Period, RateLimit, RateLimits, Timestamp,
+    alert::{AlertPolicy, Told},
     claim::{Claim, ClaimedBody, ClaimedDelivery},
     delivery::Delivery,
     event::{Event, EventBody},
@@ -17,10 +18,10 @@ use weir_core::{
 };
 use weir_queue::conformance::settings;
 use weir_store::{
-    AttemptResult, BreakerChange, ClaimRequest, Claims, DeliveryAction, DeliveryDetail, DeliveryFilter,
+    AttemptResult, BreakerChange, ClaimRequest, Claims, Condition, DeliveryAction, DeliveryDetail, DeliveryFilter,
     DestinationCounts, DestinationPatch, Destinations, DueDestination, EventFilter, Express, History, Ingest,
     IngestRefusal, Ingested, LimitChange, NewEvent, Outbox, Page, PageRequest, Prune, PrunePlace, PruneStep, Purge,
-    PurgePlace, PurgeStep, Recovered, Results, SendHistory, SendRecord, Settlement, StoreResult,
+    PurgePlace, PurgeStep, Recovered, Results, SendHistory, SendRecord, Settlement, StoreResult, Watch,
 };
 
 pub(crate) fn destination(number: u8) -> DestinationId {
@@ -255,6 +256,10 @@ impl Destinations for TestStore {
         unasked()
     }
 
+    async fn recent_arrivals(&self, _: DestinationId, _: Timestamp, _: Duration) -> StoreResult<u64> {
+        unasked()
+    }
+
     async fn limit_changes(&self, _: DestinationId) -> StoreResult<Vec<LimitChange>> {
         unasked()
     }
@@ -293,6 +298,29 @@ impl Results for TestStore {
 #[async_trait]
 impl Prune for TestStore {
     async fn prune_some(&self, _: &Cutoffs, _: PrunePlace) -> StoreResult<PruneStep> {
+        unasked()
+    }
+}
+
+#[async_trait]
+impl Watch for TestStore {
+    async fn alert_policy(&self) -> StoreResult<AlertPolicy> {
+        unasked()
+    }
+
+    async fn set_alert_policy(&self, _: AlertPolicy) -> StoreResult<()> {
+        unasked()
+    }
+
+    async fn watchers(&self) -> StoreResult<Vec<DestinationId>> {
+        unasked()
+    }
+
+    async fn conditions(&self, _: &[String]) -> StoreResult<Vec<Condition>> {
+        unasked()
+    }
+
+    async fn record_told(&self, _: DestinationId, _: u64, _: Told) -> StoreResult<bool> {
         unasked()
     }
 }

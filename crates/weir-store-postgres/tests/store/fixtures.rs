@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use weir_core::{
     AttemptId, Destination, DestinationId, EventId, RateLimits, Timestamp,
+    alert::AlertOverrides,
     breaker::{Breaker, BreakerPolicy},
     claim::ClaimedDelivery,
     delivery::{Attempt, AttemptOutcome},
@@ -38,6 +39,7 @@ pub(crate) fn destination(number: u128) -> Destination {
             timeout_ms: 15_000,
             retry: RetryPolicy::default(),
             breaker: Some(BreakerPolicy::default()),
+            alerts: AlertOverrides::default(),
             headers: Vec::new(),
             signing: Signing::new(Secret::from_bytes(vec![7; 32]).unwrap()),
             paused: false,

@@ -228,6 +228,22 @@ pub async fn recent_sends_are_counted_in_a_window(subject: Subject) {
     assert_eq!(subject.store.recent_sends(destination_id(2), NOW + seconds(25), seconds(60)).await.expect("count"), 0);
 }
 
+pub async fn recent_arrivals_are_counted_in_a_window(subject: Subject) {
+    subject.create_many(2).await;
+    subject.post(1, [1, 500, 1_000]).await;
+    subject.post(2, [2]).await;
+    let claimed = subject.claim(1, 1).await;
+    subject.settle(result(&claimed[0], Verdict::Delivered)).await;
+    let arrivals = async |end: u64, window: u64| {
+        let (end, window) = (NOW + Duration::from_millis(end), Duration::from_millis(window));
+        subject.store.recent_arrivals(destination_id(1), end, window).await.expect("a count")
+    };
+    assert_eq!(arrivals(1_000, 5_000).await, 3, "whatever became of them");
+    assert_eq!(arrivals(1_000, 600).await, 2);
+    assert_eq!(arrivals(999, 5_000).await, 2);
+    assert_eq!(arrivals(9_000, 5_000).await, 0);
+}
+
 pub async fn destinations_survive_a_restart(mut subject: Subject) {
     let first = subject.create(destination(1)).await;
     subject.create_many(0).await;

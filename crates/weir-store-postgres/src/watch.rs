@@ -1,0 +1,139 @@
+//! What the watch asks.
+
+use async_trait::async_trait;
+use sqlx::{PgConnection, postgres::PgRow};
+use weir_core::{
+    DestinationId, Timestamp,
+    alert::{AlertPolicy, Told},
+};
+use weir_store::{Condition, Conditions, StoreResult, Watch};
+
+use crate::{
+    PostgresStore,
+    destinations::unwritable,
+    edits::Edit,
+    rows::{corrupt, count, destination_id, int, optional_text, optional_time, text, uuid},
+};
+
+const POLICY: &str = "SELECT policy FROM alert_policy";
+
+const SET_POLICY: &str =
+    "INSERT INTO alert_policy (policy) VALUES ($1) ON CONFLICT (single) DO UPDATE SET policy = excluded.policy";
+
+const WATCHERS: &str = "SELECT id FROM destinations WHERE watches AND deleted_at IS NULL ORDER BY id";
+
+const TELL: &str = "
+INSERT INTO alerts_told AS t (destination_id, version, told) VALUES ($1, $2, $3)
+ON CONFLICT (destination_id) DO UPDATE SET version = excluded.version, told = excluded.told
+WHERE t.version = excluded.version - 1";
+
+/// The kind of each row, a count, a time, and what has been told. The counts are read from their indexes alone, as far as vacuum
+/// keeps up.
+pub(crate) const CONDITIONS: &str = "
+SELECT x.destination_id, x.kind, x.count, x.at, x.told
+FROM (
+    SELECT destination_id, 0 AS kind, count(*) AS count, min(created_at) AS at, NULL AS told
+    FROM deliveries WHERE state IN (0, 2) GROUP BY destination_id
+    UNION ALL
+    SELECT destination_id, 1, 0, max(expires_at), NULL
+    FROM deliveries WHERE expires_at IS NOT NULL AND state IN (0, 2) GROUP BY destination_id
+    UNION ALL
+    SELECT destination_id, 2, count(*), NULL, NULL FROM deliveries WHERE state = 5 GROUP BY destination_id
+    UNION ALL
+    SELECT destination_id, 3, version, NULL, told FROM alerts_told
+    UNION ALL
+    SELECT id, 4, 0, NULL, NULL FROM destinations
+    WHERE paused_reason IS NOT NULL OR breaker_state::jsonb ->> 'open' IS NOT NULL
+) x
+JOIN destinations t ON t.id = x.destination_id AND t.tenant = ANY($1) AND t.deleted_at IS NULL";
+
+#[async_trait]
+impl Watch for PostgresStore {
+    async fn alert_policy(&self) -> StoreResult<AlertPolicy> {
+        let read = |row: &PgRow| serde_json::from_str(&text(row, 0)?).map_err(|_| corrupt("the policy of alerts"));
+        Ok(self.read(sqlx::query(POLICY), read).await?.pop().unwrap_or_default())
+    }
+
+    async fn set_alert_policy(&self, policy: AlertPolicy) -> StoreResult<()> {
+        self.edit(SetPolicy(policy)).await
+    }
+
+    async fn watchers(&self) -> StoreResult<Vec<DestinationId>> {
+        self.read(sqlx::query(WATCHERS), |row| destination_id(row, 0)).await
+    }
+
+    async fn conditions(&self, tenants: &[String]) -> StoreResult<Vec<Condition>> {
+        let mut conditions = Conditions::default();
+        for part in self.read(sqlx::query(CONDITIONS).bind(tenants.to_vec()), Part::read).await? {
+            let condition = conditions.of(part.destination_id);
+            match part.kind {
+                0 => (condition.waiting, condition.oldest_created_at) = (part.count, part.at),
+                1 => condition.last_expires_at = part.at,
+                2 => condition.dead = part.count,
+                3 => (condition.version, condition.told) = (part.count, part.told),
+                _ => {}
+            }
+        }
+        Ok(conditions.into_vec(|_| true))
+    }
+
+    async fn record_told(&self, id: DestinationId, version: u64, told: Told) -> StoreResult<bool> {
+        self.edit(Tell { id, version, told }).await
+    }
+}
+
+/// A row of [`CONDITIONS`].
+struct Part {
+    destination_id: DestinationId,
+    kind: i64,
+    count: u64,
+    at: Option<Timestamp>,
+    told: Told,
+}
+
+impl Part {
+    fn read(row: &PgRow) -> Result<Self, sqlx::Error> {
+        let told = optional_text(row, 4)?.map(|told| serde_json::from_str(&told));
+        Ok(Self {
+            destination_id: destination_id(row, 0)?,
+            kind: int(row, 1)?,
+            count: count(row, 2)?,
+            at: optional_time(row, 3)?,
+            told: told.transpose().map_err(|_| corrupt("what has been told"))?.unwrap_or_default(),
+        })
+    }
+}
+
+struct SetPolicy(AlertPolicy);
+
+#[async_trait]
+impl Edit for SetPolicy {
+    type Answer = ();
+
+    async fn run(&self, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+        sqlx::query(SET_POLICY)
+            .bind(serde_json::to_string(&self.0).map_err(unwritable)?)
+            .execute(connection)
+            .await
+            .map(drop)
+    }
+}
+
+struct Tell {
+    id: DestinationId,
+    version: u64,
+    told: Told,
+}
+
+#[async_trait]
+impl Edit for Tell {
+    type Answer = bool;
+
+    async fn run(&self, connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
+        let query = sqlx::query(TELL)
+            .bind(uuid(self.id.as_bytes()))
+            .bind(self.version as i64 + 1)
+            .bind(serde_json::to_string(&self.told).map_err(unwritable)?);
+        Ok(query.execute(connection).await?.rows_affected() == 1)
+    }
+}

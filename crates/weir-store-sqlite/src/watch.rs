@@ -1,0 +1,121 @@
+//! What the watch asks: destinations from memory, counts by index.
+
+use std::collections::HashSet;
+
+use async_trait::async_trait;
+use sqlx::sqlite::SqliteRow;
+use weir_core::{
+    Destination, DestinationId,
+    alert::{AlertPolicy, Told},
+};
+use weir_store::{Condition, Conditions, StoreResult, Watch};
+
+use crate::{
+    SqliteStore,
+    edits::Edit,
+    error::{Error, Result},
+    rows::{count, destination_id, optional_time, text},
+    sql::{Values, execute, fetch},
+    writer::Transaction,
+};
+
+const POLICY: &str = "SELECT policy FROM alert_policy";
+
+const SET_POLICY: &str = "INSERT OR REPLACE INTO alert_policy (single, policy) VALUES (1, ?)";
+
+const TOLD: &str = "SELECT destination_id, version, told FROM alerts_told";
+
+const TELL: &str = "
+INSERT INTO alerts_told (destination_id, version, told) VALUES (?, ?, ?)
+ON CONFLICT (destination_id) DO UPDATE SET version = excluded.version, told = excluded.told
+WHERE version = excluded.version - 1";
+
+/// From the index alone; what is claimed is among them. The oldest is the one with the smallest id.
+pub(crate) const WAITING: &str = "
+WITH counted (destination_id, deliveries, oldest) AS (
+    SELECT destination_id, count(*), min(id) FROM deliveries INDEXED BY deliveries_due
+    WHERE state IN (0, 2) GROUP BY destination_id
+)
+SELECT destination_id, deliveries, (SELECT created_at FROM deliveries WHERE id = oldest) FROM counted";
+
+pub(crate) const EXPIRING: &str = "
+SELECT destination_id, max(expires_at) FROM deliveries INDEXED BY deliveries_expiring
+WHERE expires_at IS NOT NULL AND state IN (0, 2) GROUP BY destination_id";
+
+pub(crate) const DEAD: &str = "
+SELECT destination_id, count(*) FROM deliveries INDEXED BY deliveries_ended_of_destination
+WHERE state IN (4, 5, 6, 7, 8) AND state = 5 GROUP BY destination_id";
+
+#[async_trait]
+impl Watch for SqliteStore {
+    async fn alert_policy(&self) -> StoreResult<AlertPolicy> {
+        let policy = fetch(&self.readers, POLICY, Values::default(), |row| text(row, 0)).await?;
+        let Some(policy) = policy.first() else { return Ok(AlertPolicy::default()) };
+        Ok(serde_json::from_str(policy).map_err(|_| Error::Corrupt("the policy of alerts"))?)
+    }
+
+    async fn set_alert_policy(&self, policy: AlertPolicy) -> StoreResult<()> {
+        self.ask(policy, |edit| Edit::operation(Edit::SetAlertPolicy(edit))).await
+    }
+
+    async fn watchers(&self) -> StoreResult<Vec<DestinationId>> {
+        Ok(self.destinations.filter(|destination| destination.settings.watches()))
+    }
+
+    async fn conditions(&self, tenants: &[String]) -> StoreResult<Vec<Condition>> {
+        let mut conditions = Conditions::default();
+        for (id, waiting, oldest) in
+            self.look(WAITING, |row| Ok((destination_id(row, 0)?, count(row, 1)?, optional_time(row, 2)?))).await?
+        {
+            let claimed = self.claims.counts(id);
+            let condition = conditions.of(id);
+            condition.waiting = waiting.saturating_sub(claimed.first + claimed.later);
+            condition.oldest_created_at = oldest;
+        }
+        for (id, last) in self.look(EXPIRING, |row| Ok((destination_id(row, 0)?, optional_time(row, 1)?))).await? {
+            conditions.of(id).last_expires_at = last;
+        }
+        for (id, dead) in self.look(DEAD, |row| Ok((destination_id(row, 0)?, count(row, 1)?))).await? {
+            conditions.of(id).dead = dead;
+        }
+        for (id, version, told) in self.look(TOLD, read_told).await? {
+            let condition = conditions.of(id);
+            (condition.version, condition.told) = (version, told);
+        }
+        for id in self.destinations.filter(Destination::is_troubled) {
+            conditions.of(id);
+        }
+        let is_of_them = |destination: &Destination| tenants.contains(&destination.settings.tenant);
+        let of_them: HashSet<_> = self.destinations.filter(is_of_them).into_iter().collect();
+        Ok(conditions.into_vec(|id| of_them.contains(&id)))
+    }
+
+    async fn record_told(&self, id: DestinationId, version: u64, told: Told) -> StoreResult<bool> {
+        self.ask((id, version, told), |edit| Edit::operation(Edit::RecordTold(edit))).await
+    }
+}
+
+impl SqliteStore {
+    async fn look<T>(&self, sql: &'static str, read: impl FnMut(&SqliteRow) -> Result<T>) -> Result<Vec<T>> {
+        fetch(&self.readers, sql, Values::default(), read).await
+    }
+}
+
+fn read_told(row: &SqliteRow) -> Result<(DestinationId, u64, Told)> {
+    let told = serde_json::from_str(&text(row, 2)?).map_err(|_| Error::Corrupt("what has been told"))?;
+    Ok((destination_id(row, 0)?, count(row, 1)?, told))
+}
+
+impl Transaction<'_, '_> {
+    pub(crate) fn set_alert_policy(&mut self, policy: &AlertPolicy) -> Result<()> {
+        let mut values = Values::default();
+        values.owned_text(serde_json::to_string(policy)?);
+        execute(self.connection, SET_POLICY, &values).map(drop)
+    }
+
+    pub(crate) fn record_told(&mut self, id: DestinationId, version: u64, told: &Told) -> Result<bool> {
+        let mut values = Values::default();
+        values.blob(id.as_bytes()).int(version as i64 + 1).owned_text(serde_json::to_string(told)?);
+        Ok(execute(self.connection, TELL, &values)? == 1)
+    }
+}

@@ -1,0 +1,106 @@
+//! What there is to tell of destinations, and what has been told.
+
+use weir_core::alert::{Alert, AlertOverrides, AlertPolicy, Told};
+
+use super::*;
+use crate::Condition;
+
+impl Subject {
+    async fn conditions(&self) -> Vec<Condition> {
+        self.store.conditions(&[TENANT.to_owned()]).await.expect("conditions")
+    }
+
+    /// Of destination `number`, which has something to tell.
+    async fn condition(&self, number: u128) -> Condition {
+        let mut found = self.conditions().await;
+        found.retain(|condition| condition.destination_id == destination_id(number));
+        found.pop().expect("a condition")
+    }
+}
+
+pub async fn the_policy_of_alerts_is_the_default_until_one_is_set(mut subject: Subject) {
+    assert_eq!(subject.store.alert_policy().await.expect("read"), AlertPolicy::default());
+    let first = AlertPolicy { backlog_depth: Some(1_000), dead_letters: None, ..AlertPolicy::default() };
+    let second = AlertPolicy { oldest_age_s: Some(60), drain_beyond_ttl: false, ..first };
+    for policy in [first, second] {
+        subject.store.set_alert_policy(policy).await.expect("set");
+        assert_eq!(subject.store.alert_policy().await.expect("read"), policy);
+    }
+    subject.reopen().await;
+    assert_eq!(subject.store.alert_policy().await.expect("read"), second);
+}
+
+pub async fn a_destination_keeps_its_own_alerts(mut subject: Subject) {
+    let mut made = destination(1);
+    made.settings.alerts =
+        AlertOverrides { backlog_depth: Some(None), dead_letters: Some(Some(7)), ..AlertOverrides::default() };
+    let made = subject.create(made).await;
+    subject.reopen().await;
+    assert_eq!(subject.store.destination(made.id).await.expect("read"), Some(made.clone()));
+    let patched = subject.patch(&made, NOW + seconds(1), |to| to.alerts = AlertOverrides::default()).await;
+    assert_eq!(patched.expect("an edit").settings.alerts, AlertOverrides::default());
+}
+
+pub async fn watchers_are_those_that_name_operational_events(mut subject: Subject) {
+    for (number, pattern) in [(1, "*"), (2, "weir.*"), (3, "weir.breaker.opened"), (4, "weirdo.*"), (5, "weir.*")] {
+        let mut made = destination(number);
+        made.settings.event_types = vec!["video.*".parse().expect("a pattern"), pattern.parse().expect("a pattern")];
+        subject.create(made).await;
+    }
+    subject.delete(5).await;
+    subject.reopen().await;
+    assert_eq!(subject.store.watchers().await.expect("read"), [2, 3].map(destination_id));
+    let third = subject.store.destination(destination_id(3)).await.expect("read").expect("a destination");
+    let no_more = |to: &mut Settings| to.event_types = vec!["*".parse().expect("a pattern")];
+    subject.patch(&third, NOW + seconds(1), no_more).await.expect("an edit");
+    assert_eq!(subject.store.watchers().await.expect("read"), [destination_id(2)]);
+}
+
+pub async fn conditions_count_what_waits_and_what_is_dead(subject: Subject) {
+    subject.create_many(3).await;
+    assert_eq!(subject.conditions().await, []);
+    subject.post(1, 1..=6).await;
+    let mut expiring = event(7);
+    expiring.terms.expires_at = Some(NOW + seconds(90));
+    subject.ingest(vec![named(expiring, &[1])]).await;
+    let claimed = subject.claim(1, 4).await;
+    subject.settle(result(&claimed[0], Verdict::Dead)).await;
+    subject.settle(result(&claimed[1], Verdict::Delivered)).await;
+    subject.settle(result(&claimed[2], Verdict::Retry { at: NOW + seconds(600) })).await;
+    let condition = subject.condition(1).await;
+    assert_eq!((condition.waiting, condition.dead), (4, 1), "one is under way");
+    assert_eq!(condition.last_expires_at, Some(NOW + seconds(90)));
+    assert!(condition.oldest_created_at.is_some_and(|at| at <= event(4).created_at));
+    assert_eq!(subject.conditions().await.len(), 1, "of the others there is nothing to tell");
+}
+
+pub async fn conditions_name_troubled_destinations_of_the_tenants_asked_for(subject: Subject) {
+    let mut other = destination(4);
+    other.settings.tenant = "other".to_owned();
+    subject.create(other).await;
+    subject.create_many(3).await;
+    subject.post(3, [1]).await;
+    for number in [1, 3, 4] {
+        subject.pause(number).await;
+    }
+    let named = |conditions: Vec<Condition>| conditions.iter().map(|of| of.destination_id).collect::<Vec<_>>();
+    assert_eq!(named(subject.conditions().await), [1, 3].map(destination_id));
+    let of_other = subject.store.conditions(&["other".to_owned()]).await.expect("conditions");
+    assert_eq!(named(of_other), [destination_id(4)]);
+    subject.delete(3).await;
+    assert_eq!(named(subject.conditions().await), [destination_id(1)]);
+}
+
+pub async fn what_has_been_told_is_recorded_by_the_first_only(mut subject: Subject) {
+    subject.create_many(1).await;
+    let high = Told::default().with(&Alert::BacklogHigh(Vec::new()), NOW);
+    let record =
+        async |version, told| subject.store.record_told(destination_id(1), version, told).await.expect("record");
+    assert!(record(0, high).await);
+    assert!(!record(0, Told::default()).await, "somebody else was first");
+    assert!(record(1, high.with(&Alert::Dead { new: 3 }, NOW)).await);
+    assert!(record(2, high).await);
+    subject.reopen().await;
+    let condition = subject.condition(1).await;
+    assert_eq!((condition.version, condition.told), (3, high));
+}
