@@ -250,7 +250,10 @@ fn tell_of(change: &BreakerChange) {
     let (id, state) = (change.id, change.changed.state(change.now).as_str());
     counter!("weir_breaker_changes_total", "state" => state).increment(1);
     match change.changed.reason() {
-        Some(reason) => tracing::warn!(destination = %id, reason, "a breaker is open"),
+        Some(reason) if change.expected.reason().is_none() => {
+            tracing::warn!(destination = %id, reason, "a breaker has opened");
+        }
+        Some(_) => tracing::debug!(destination = %id, "a probe has failed, and the breaker stays open"),
         None => tracing::info!(destination = %id, "a breaker has closed"),
     }
 }

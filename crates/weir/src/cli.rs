@@ -5,7 +5,7 @@ use std::{path::PathBuf, process::ExitCode};
 use clap::{Args, Parser, Subcommand};
 use url::Url;
 
-use crate::config::{ConfigError, Key};
+use crate::config::{ConfigError, Key, VERIFY_ENV};
 
 /// Outbound webhooks at exactly the rate the other side can take.
 #[derive(Debug, Parser)]
@@ -148,7 +148,7 @@ pub(crate) struct AuditArgs {
 #[derive(Clone, Args)]
 pub(crate) struct VerifyArgs {
     /// The secret (whsec_…, whsk_…) or public key (whpk_…); the environment hides it better
-    #[arg(long, value_name = "SECRET", env = "WEIR_VERIFY_SECRET", hide_env_values = true)]
+    #[arg(long, value_name = "SECRET", env = VERIFY_ENV, hide_env_values = true)]
     pub(crate) secret: Option<String>,
     /// How the destination signs
     #[arg(long, value_name = "STYLE", default_value = "standard", value_parser = ["standard", "timestamped", "prefixed"])]

@@ -14,7 +14,7 @@ use ipnet::IpNet;
 use weir_core::retention::Retention;
 
 pub(crate) use error::ConfigError;
-pub(crate) use key::Key;
+pub(crate) use key::{Key, VERIFY_ENV};
 
 use crate::cli::SettingFlags;
 use error::Named;

@@ -4,6 +4,8 @@
 pub(crate) const ENV_PREFIX: &str = "WEIR_";
 /// Names the configuration file; the one variable that is no setting of the file itself.
 pub(crate) const CONFIG_ENV: &str = "WEIR_CONFIG";
+/// What `weir verify` reads: no setting of a server, but no mistake either where it is exported.
+pub(crate) const VERIFY_ENV: &str = "WEIR_VERIFY_SECRET";
 
 /// A setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -9,7 +9,7 @@ use std::{
 
 use super::{
     error::{ConfigError, Named, Origin},
-    key::{CONFIG_ENV, ENV_PREFIX, Key, nearest},
+    key::{CONFIG_ENV, ENV_PREFIX, Key, VERIFY_ENV, nearest},
 };
 use crate::cli::SettingFlags;
 
@@ -77,6 +77,9 @@ impl Given {
             };
             if name == CONFIG_ENV {
                 config = Some(PathBuf::from(value)).filter(|path| !path.as_os_str().is_empty());
+                continue;
+            }
+            if name == VERIFY_ENV {
                 continue;
             }
             let Some(key) = Key::of_env(name) else {

@@ -94,6 +94,11 @@ fn variables_that_kubernetes_makes_for_a_service_named_weir_are_passed_over() {
 }
 
 #[test]
+fn the_variable_of_verify_is_passed_over() {
+    load(&[], &[("WEIR_VERIFY_SECRET", "whsec_x")], "").unwrap();
+}
+
+#[test]
 fn an_empty_variable_counts_as_unset() {
     assert_eq!(load(&[], &[("WEIR_LISTEN", ""), ("WEIR_REDIS_URL", "")], "").unwrap(), load(&[], &[], "").unwrap());
 }
