@@ -10,7 +10,10 @@ use weir_store::SharedStore;
 use weir_store_postgres::PostgresStore;
 use weir_store_sqlite::SqliteStore;
 
-use crate::{clock::SystemClock, config::Backing};
+use crate::{
+    clock::SystemClock,
+    config::{Backing, Role},
+};
 
 /// Opened backends, shared by all parts of the process.
 #[derive(Clone)]
@@ -31,7 +34,7 @@ pub(crate) struct Depths {
 }
 
 impl Backends {
-    pub(crate) async fn open(backing: &Backing) -> anyhow::Result<Self> {
+    pub(crate) async fn open(role: Role, backing: &Backing) -> anyhow::Result<Self> {
         match backing {
             Backing::Embedded { database } => {
                 let store = Arc::new(SqliteStore::open(database).await?);
@@ -42,7 +45,12 @@ impl Backends {
                 Ok(Self::Embedded { store, queue, clock })
             }
             Backing::Scaled { postgres, redis } => {
-                let queue = Arc::new(RedisQueue::open(RedisConfig::from_urls(redis.as_ref())).await?);
+                let config = RedisConfig::from_urls(redis.as_ref());
+                // Who only takes events in can do so while Redis is away; who sends needs its clock.
+                let sends = role.schedules() || role.works();
+                let queue =
+                    if sends { RedisQueue::open(config).await? } else { RedisQueue::open_or_wait(config).await? };
+                let queue = Arc::new(queue);
                 let now = queue.clock().now();
                 let store = Arc::new(PostgresStore::open(postgres.as_ref(), now).await?);
                 Ok(Self::Scaled { store, queue })

@@ -5,12 +5,12 @@
 #[path = "support/harness.rs"]
 mod support;
 
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
 use reqwest::Method;
 use serde_json::{Value, json};
 use standardwebhooks::Webhook;
-use support::{Answer, App, Arrival, Fleet, Receiver};
+use support::{Answer, App, Arrival, Fleet, Receiver, eventually};
 
 /// Some passes of the watch.
 const LONG: Duration = Duration::from_secs(60);
@@ -33,10 +33,18 @@ impl Operator {
         Self { receiver, heard: 0 }
     }
 
+    /// What has come, each event once: one that was under way when the process was killed comes again.
+    fn arrived(&self) -> Vec<Arrival> {
+        let mut arrived = self.receiver.arrivals("/operator");
+        let mut known = HashSet::new();
+        arrived.retain(|arrival| known.insert(arrival.header("webhook-id").to_owned()));
+        arrived
+    }
+
     /// The next event, which must be of this type and about this destination: its `data`.
     async fn hears(&mut self, event_type: &str, about: &str) -> Value {
-        let arrived = self.receiver.wait_for("/operator", self.heard + 1, LONG).await;
-        let arrival: &Arrival = &arrived[self.heard];
+        eventually(event_type, LONG, async || self.arrived().len() > self.heard).await;
+        let arrival = self.arrived().swap_remove(self.heard);
         self.heard += 1;
         let body: Value = serde_json::from_slice(&arrival.body).unwrap();
         assert_eq!((&body["type"], &body["data"]["destination_id"]), (&json!(event_type), &json!(about)), "{body}");
@@ -46,7 +54,7 @@ impl Operator {
 
     /// Nothing has come but what was heard.
     fn has_heard_all(&self) {
-        let arrived = self.receiver.arrivals("/operator");
+        let arrived = self.arrived();
         let unheard: Vec<_> = arrived[self.heard..].iter().map(|arrival| &arrival.body).collect();
         assert!(unheard.is_empty(), "{unheard:?}");
     }
