@@ -20,7 +20,7 @@ use weir_store::{Condition, Ingested, NewEvent, SharedStore};
 use crate::returns::Failure;
 
 /// The time between two passes, or more: a pass may take this part of the time.
-const INTERVAL: Duration = Duration::from_secs(5);
+const INTERVAL: Duration = Duration::from_secs(2);
 const SHARE: u32 = 100;
 /// Destinations looked at together.
 const PAGE: usize = 256;
@@ -46,7 +46,7 @@ impl Watcher {
         Self { store, queue, clock }
     }
 
-    /// Makes a pass at once and then every five seconds until `shutdown` resolves. A pass may be broken off anywhere.
+    /// Makes a pass at once and then every two seconds until `shutdown` resolves. A pass may be broken off anywhere.
     pub async fn run(&self, shutdown: impl Future<Output = ()>) {
         tokio::pin!(shutdown);
         loop {

@@ -65,7 +65,7 @@ pub trait Watch {
 
     async fn set_alert_policy(&self, policy: AlertPolicy) -> StoreResult<()>;
 
-    /// The destinations that take events of Weir's own types. Asked for every few seconds, and cheap.
+    /// The destinations that take events of Weir's own types. Asked for every other second, and cheap.
     async fn watchers(&self) -> StoreResult<Vec<DestinationId>>;
 
     /// Every destination of these tenants with a backlog, dead letters, a breaker that is not closed, a pause of Weir's own, or
