@@ -20,6 +20,8 @@ CREATE TABLE destinations (
     held_reason   text,
     breaker       text   NOT NULL, -- JSON: when it opens; null: never
     breaker_state text   NOT NULL, -- JSON: {open, closed_at}
+    ordered       boolean NOT NULL,
+    skip_after_attempts bigint CHECK (skip_after_attempts > 0),
     created_at    bigint  NOT NULL,
     updated_at    bigint  NOT NULL,
     deleted_at    bigint,

@@ -21,6 +21,8 @@ CREATE TABLE destinations (
     held_reason   TEXT,
     breaker       TEXT    NOT NULL, -- JSON: when it opens; null: never
     breaker_state TEXT    NOT NULL, -- JSON: {open, closed_at}
+    ordered       INTEGER NOT NULL CHECK (ordered IN (0, 1)),
+    skip_after_attempts INTEGER CHECK (skip_after_attempts > 0),
     created_at    INTEGER NOT NULL,
     updated_at    INTEGER NOT NULL,
     deleted_at    INTEGER
@@ -46,6 +48,7 @@ CREATE TABLE events (
     deliver_at      INTEGER, -- as the producer named it
     expires_at      INTEGER,
     coalesce_key    TEXT,
+    ordering_key    TEXT,
     body            BLOB    NOT NULL
 ) STRICT;
 CREATE UNIQUE INDEX events_id ON events (id);
@@ -74,7 +77,11 @@ CREATE TABLE deliveries (
     deliver_at       INTEGER, -- when it lay ahead
     expires_at       INTEGER,
     coalesce_key     TEXT, -- the event's type, a space, and its key
-    replaced         INTEGER -- 1: while it was under way a newer one of its key came, so it does not wait again
+    replaced         INTEGER, -- 1: while it was under way a newer one of its key came, so it does not wait again
+    -- Of the event, where its destination keeps an order. Those of one key that have not ended are a line, in the order of `line`.
+    -- Who is not the first of it is `pending` and due at the end of time (9223372036854775807), until its turn has come.
+    ordering_key     TEXT,
+    line             INTEGER
 ) STRICT, WITHOUT ROWID;
 -- Only what waits, one destination after the other, the oldest due first. `state` makes it cover the counts.
 CREATE INDEX deliveries_due ON deliveries (destination_id, next_attempt_at, id, state) WHERE state IN (0, 2);
@@ -88,6 +95,10 @@ CREATE INDEX deliveries_expiring ON deliveries (expires_at) WHERE expires_at IS 
 -- What gives way to a newer one, or would if it were not under way.
 CREATE INDEX deliveries_coalescing ON deliveries (destination_id, coalesce_key)
     WHERE coalesce_key IS NOT NULL AND state IN (0, 1, 2);
+
+-- Lines: who is due or under way comes first, and then those behind, in their order.
+CREATE INDEX deliveries_lines ON deliveries (destination_id, ordering_key, next_attempt_at, line)
+    WHERE ordering_key IS NOT NULL AND state IN (0, 1, 2);
 
 -- The journal of claims that are out: one row for those that were made in one transaction, deleted when all have ended. For
 -- each delivery its id (16 bytes), when the claim expires (8) and the attempts counted before it (4), big-endian. Read at

@@ -6,6 +6,7 @@ use crate::{
     breaker::{Breaker, BreakerPolicy},
     id::DestinationId,
     limit::RateLimits,
+    order::DeliveryOrder,
     pattern::EventPattern,
     retry::RetryPolicy,
     signing::Signing,
@@ -45,6 +46,7 @@ pub struct Settings {
     pub retry: RetryPolicy,
     /// When it is left alone because it fails; `None`: never.
     pub breaker: Option<BreakerPolicy>,
+    pub order: DeliveryOrder,
     /// Added to every request: names in lower case, values write-only in the API.
     pub headers: Vec<(String, String)>,
     /// The secrets that sign what is sent, and how.

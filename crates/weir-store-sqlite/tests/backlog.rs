@@ -12,6 +12,7 @@ use weir_core::{
     breaker::{Breaker, BreakerPolicy},
     destination::Settings,
     event::{Event, EventBody, Terms},
+    order::DeliveryOrder,
     retry::RetryPolicy,
     signing::{Secret, Signing},
 };
@@ -43,6 +44,7 @@ fn destination(number: u128) -> Destination {
             timeout_ms: 15_000,
             retry: RetryPolicy::default(),
             breaker: Some(BreakerPolicy::default()),
+            order: DeliveryOrder::Any,
             headers: Vec::new(),
             signing: Signing::new(Secret::from_bytes(vec![7; 32]).unwrap()),
             paused: false,
