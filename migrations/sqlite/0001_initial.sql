@@ -96,8 +96,9 @@ CREATE INDEX deliveries_expiring ON deliveries (expires_at) WHERE expires_at IS 
 CREATE INDEX deliveries_coalescing ON deliveries (destination_id, coalesce_key)
     WHERE coalesce_key IS NOT NULL AND state IN (0, 1, 2);
 
--- Lines: who is due or under way comes first, and then those behind, in their order.
-CREATE INDEX deliveries_lines ON deliveries (destination_id, ordering_key, next_attempt_at, line)
+-- Lines: who is due or under way comes first, and then those behind, in their order. `state` makes it cover the looks of the
+-- sweep and of the start.
+CREATE INDEX deliveries_lines ON deliveries (destination_id, ordering_key, next_attempt_at, line, state)
     WHERE ordering_key IS NOT NULL AND state IN (0, 1, 2);
 
 -- The journal of claims that are out: one row for those that were made in one transaction, deleted when all have ended. For

@@ -4,6 +4,7 @@
 //! set of rules, and an edit cannot make what a creation could not.
 
 mod breaker;
+mod order;
 mod rates;
 mod signing;
 
@@ -83,7 +84,7 @@ pub(crate) fn merge(
 }
 
 /// RFC 7396, and what replaces what: naming a schedule drops the backoff it replaces, and the other way round; naming another
-/// style of signature drops the headers of the one before. A breaker of `null` is none, not the default, and so is
+/// style of signature drops the headers of the one before; and giving up the order drops `skip_after_attempts`. A breaker of `null` is none, not the default, and so is
 /// its `pause_after_s`.
 fn merged(mut shown: Value, patch: Value) -> Result<Value, Vec<FieldError>> {
     let mut errors = Errors::default();
@@ -120,6 +121,12 @@ fn merged(mut shown: Value, patch: Value) -> Result<Value, Vec<FieldError>> {
     {
         // Another style does not begin with the headers of the one before.
         shown.remove("signature");
+    }
+    // Without an order nothing is skipped.
+    if patch.get("ordered").is_some_and(|ordered| *ordered != Value::Bool(true))
+        && let Value::Object(shown) = &mut shown
+    {
+        shown.remove("skip_after_attempts");
     }
     // Null is a value here: no breaker, and never paused by it.
     let no_breaker = patch.get("breaker").is_some_and(Value::is_null);
@@ -174,6 +181,7 @@ impl Reader<'_> {
         let timeout_ms = body.integer("timeout_ms", TIMEOUT_MS).unwrap_or(DEFAULT_TIMEOUT_MS);
         let retry = rates::retry(&mut body);
         let breaker = breaker::breaker(&mut body);
+        let order = order::order(&mut body);
         let headers = self.headers(&mut body);
         let signing = signing::signing(&mut body, self.current.map(|current| &current.signing), &headers);
         let paused = body.boolean("paused").unwrap_or(false);
@@ -188,6 +196,7 @@ impl Reader<'_> {
             timeout_ms,
             retry,
             breaker,
+            order,
             headers,
             signing: signing?,
             paused,

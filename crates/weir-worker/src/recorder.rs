@@ -157,6 +157,7 @@ impl Ledger {
             return;
         }
         let retries: Vec<_> = finished.iter().filter_map(retry_wake).collect();
+        let destinations: Vec<_> = finished.iter().map(|ended| ended.result.claim.destination_id).collect();
         let results: Vec<_> = finished.into_iter().map(|ended| ended.result).collect();
         let settlements = persist("record attempts", || self.store.settle(results.clone())).await;
         let lost = settlements.iter().filter(|settlement| **settlement == Settlement::ClaimLost).count();
@@ -165,6 +166,7 @@ impl Ledger {
             tracing::warn!(lost, "attempts ended after their claims had been recovered");
         }
         self.wake(&retries).await;
+        self.wake(&advances(&destinations, &settlements)).await;
     }
 
     async fn release(&self, unsent: Vec<Unsent>) {
@@ -261,6 +263,17 @@ fn retry_wake(ended: &Finished) -> Option<Wake> {
         Verdict::Delivered | Verdict::Failed | Verdict::Dead => return None,
     };
     Some(Wake { destination_id: ended.result.claim.destination_id, due })
+}
+
+/// Where the next of a line has come forward: a wake for each destination, at the earliest of their times.
+fn advances(destinations: &[DestinationId], settlements: &[Settlement]) -> Vec<Wake> {
+    let mut dues: HashMap<DestinationId, Timestamp> = HashMap::new();
+    for (&id, settlement) in destinations.iter().zip(settlements) {
+        if let &Settlement::Advanced { next_due, .. } = settlement {
+            dues.entry(id).and_modify(|due| *due = next_due.min(*due)).or_insert(next_due);
+        }
+    }
+    dues.into_iter().map(|(destination_id, due)| Wake { destination_id, due }).collect()
 }
 
 /// Repeats a write until the store takes it. Each of these writes names the claim it expects, so repeating one whose outcome
