@@ -84,11 +84,14 @@ impl Run {
         let settings = self.destination.as_ref().map(|destination| &destination.settings);
         let limits = settings.map_or(&[][..], |settings| settings.rate_limits.as_slice());
         let timeout_ms = settings.map_or(0, |settings| settings.timeout_ms);
+        // A durable claim keeps what was committed before it, too: that the one before was delivered is not forgotten once the next
+        // is sent.
+        let ordered = settings.is_some_and(|settings| settings.order.is_by_key());
         ClaimRequest {
             destination_id: self.lease.destination_id,
             limit: self.wanted.sum(),
             expires_at: now + START_WITHIN + Duration::from_millis(timeout_ms.into()),
-            durable: limits.iter().any(|limit| limit.period > Period::Second),
+            durable: ordered || limits.iter().any(|limit| limit.period > Period::Second),
         }
     }
 

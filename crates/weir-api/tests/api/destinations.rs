@@ -28,6 +28,7 @@ async fn a_destination_needs_only_a_url_and_shows_its_defaults() {
         "breaker": {"failure_ratio": 0.5, "min_attempts": 20, "consecutive": 10, "open_ms": 30000, "open_max_ms": 1_800_000,
             "pause_after_s": 432_000},
         "breaker_state": "closed", "breaker_reason": null, "next_probe_at": null,
+        "ordered": false, "skip_after_attempts": null,
     });
     assert_eq!(made, expected);
     assert!(made["secret"].as_str().unwrap().starts_with("whsec_"));

@@ -85,10 +85,10 @@ async fn the_events_of_a_batch_wait_for_each_other_and_a_cancelled_head_wakes_th
     let waits: Vec<_> = listed.iter().rev().map(|delivery| delivery["next_attempt_at"].is_null()).collect();
     assert_eq!(waits, [false, true, true]);
     assert!(listed.iter().all(|delivery| delivery["state"] == "pending"));
-    let woken = server.queue.wakes().len();
+    server.queue.wakes();
     let path = format!("/v1/deliveries/{}", listed[2]["id"].as_str().unwrap());
     server.post(&format!("{path}/cancel"), "").await.expect(StatusCode::ACCEPTED);
-    assert_eq!(server.queue.wakes().len(), woken + 1);
+    assert_eq!(server.queue.wakes().len(), 1);
     let claimed = server.claim(&destination).await;
     let [second] = &claimed[..] else { panic!("one at a time: {}", claimed.len()) };
     assert_eq!(server.get(&format!("/v1/events/{}", second.event_id)).await.expect(StatusCode::OK)["data"], 2);
