@@ -286,7 +286,7 @@ pub(crate) struct DeliveryView {
     state: &'static str,
     /// Attempts counted so far.
     attempt_count: u32,
-    /// When it is due, while it waits.
+    /// When it is due, while it waits. Null while it waits for an earlier one of its `ordering_key`.
     #[schema(value_type = Option<String>, format = DateTime)]
     next_attempt_at: Option<Timestamp>,
     /// If it is not under way by then, it becomes `expired`.

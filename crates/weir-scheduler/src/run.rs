@@ -121,6 +121,9 @@ fn latest_start(history: SendHistory, known_since: Timestamp, now: Timestamp) ->
 
 #[cfg(test)]
 mod tests {
+    use weir_core::{DestinationId, RateLimit, RateLimits, order::DeliveryOrder};
+    use weir_queue::conformance::settings;
+
     use super::*;
 
     const NOW: Timestamp = Timestamp::from_secs(1_000);
@@ -147,5 +150,28 @@ mod tests {
         let since = NOW - Duration::from_secs(60);
         assert_eq!(latest_start(sent(7, true), since, NOW), Some(NOW - Duration::from_secs(7)));
         assert_eq!(latest_start(sent(70, true), since, NOW), Some(since + LAST_OLD_START));
+    }
+
+    #[test]
+    fn claims_are_durable_where_losing_one_could_break_a_limit_or_an_order() {
+        let durable = |period: Period, order: DeliveryOrder| {
+            let limits = RateLimits::new(RateLimit::new(1, period).into_iter().collect()).unwrap();
+            let mut destination = settings(&limits, 64);
+            destination.settings.order = order;
+            let lease = Lease {
+                destination_id: DestinationId::from_bytes([1; 16]),
+                epoch: 1,
+                version: 1,
+                due: NOW,
+                queued: 0,
+                in_flight: 0,
+                issued: None,
+                known_since: NOW,
+            };
+            Run::new(lease, Some(Arc::new(destination))).claim_request(NOW).durable
+        };
+        assert!(!durable(Period::Second, DeliveryOrder::Any));
+        assert!(durable(Period::Minute, DeliveryOrder::Any));
+        assert!(durable(Period::Second, DeliveryOrder::new(true, None)));
     }
 }
