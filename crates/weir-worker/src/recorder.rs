@@ -23,7 +23,7 @@ use crate::{
 
 /// Recorded in one commit.
 const BATCH: usize = 1_024;
-/// How long the first of a batch waits for others: nobody waits for its commit.
+/// How long the first of a batch waits for others: nobody waits for its commit, unless its destination is ordered.
 const GATHER: Duration = Duration::from_millis(5);
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
@@ -33,6 +33,13 @@ enum Ending {
     Unsent(Unsent),
     /// Nothing that comes after is recorded.
     Last,
+}
+
+impl Ending {
+    /// The next of its key waits for this one's commit.
+    fn is_waited_for(&self) -> bool {
+        matches!(self, Self::Finished(finished) if finished.destination.settings.order.is_by_key())
+    }
 }
 
 /// Where attempts report how they ended.
@@ -105,7 +112,9 @@ impl Ledger {
         let mut batch = Vec::with_capacity(BATCH);
         while endings.recv_many(&mut batch, BATCH).await > 0 {
             if batch.len() < BATCH && !endings.is_closed() {
-                tokio::time::sleep(GATHER).await;
+                if !batch.iter().any(Ending::is_waited_for) {
+                    tokio::time::sleep(GATHER).await;
+                }
                 while batch.len() < BATCH
                     && let Ok(ending) = endings.try_recv()
                 {
