@@ -22,6 +22,8 @@ CREATE TABLE destinations (
     breaker_state text   NOT NULL, -- JSON: {open, closed_at}
     alerts        text    NOT NULL, -- JSON: what differs from the policy of all
     watches       boolean NOT NULL, -- whether event_types name Weir's own
+    ordered       boolean NOT NULL,
+    skip_after_attempts bigint CHECK (skip_after_attempts > 0),
     created_at    bigint  NOT NULL,
     updated_at    bigint  NOT NULL,
     deleted_at    bigint,
@@ -68,7 +70,8 @@ CREATE TABLE events (
     body            bytea   NOT NULL,
     deliver_at      bigint, -- as the producer named it
     expires_at      bigint,
-    coalesce_key    text
+    coalesce_key    text,
+    ordering_key    text
 ) PARTITION BY RANGE (id);
 -- No index by tenant or type: each would cost every ingest as much as the event itself. Lists filtered by them walk the ids
 -- backwards; `from` and `to` bound the walk.
@@ -106,6 +109,10 @@ CREATE TABLE deliveries (
     expires_at       bigint,
     coalesce_key     text COLLATE "C", -- the event's type, a space, and its key
     replaced         boolean, -- while it was under way a newer one of its key came, so it does not wait again
+    -- Of the event, where its destination keeps an order. Those of one key that have not ended are a line, in the order of `line`.
+    -- Who is not the first of it is `pending` and due at the end of time (9223372036854775807), until its turn has come.
+    ordering_key     text COLLATE "C",
+    line             bigint,
     CHECK ((state = 1) = (claim_expires_at IS NOT NULL))
 ) WITH (
     -- Room for the next version of a row on its own page. Dead versions are many and short-lived: a vacuum after each
@@ -132,6 +139,14 @@ CREATE INDEX deliveries_expiring ON deliveries (expires_at) WHERE expires_at IS 
 CREATE INDEX deliveries_coalescing ON deliveries (destination_id, coalesce_key)
     WHERE coalesce_key IS NOT NULL AND state IN (0, 1, 2);
 
+-- Lines: who is due or under way comes first, and then those behind, in their order.
+CREATE INDEX deliveries_lines ON deliveries (destination_id, ordering_key, next_attempt_at, line)
+    WHERE ordering_key IS NOT NULL AND state IN (0, 1, 2);
+
+-- Places in lines: a number for each group that has any, taken under the locks of its keys. So they follow each other in the
+-- order in which events were stored, whatever clocks made their ids.
+CREATE SEQUENCE line_places;
+
 -- Stores events, their keys, and their deliveries, unless what the caller decided by has changed: a destination of one of the
 -- tenants has a version above the one seen, or one of the keys is known. Answers whether it stored them. The locks are taken
 -- first, so that each statement after them sees what was committed before they were given.
@@ -141,20 +156,25 @@ CREATE INDEX deliveries_coalescing ON deliveries (destination_id, coalesce_key)
 -- of them; unnest fills it up.
 --
 -- What waits gives way to a new delivery of its coalesce key, and what is under way learns of it. Coalesce keys have locks of
--- their own: without them two groups with the same key would not see each other's, and both would wait.
+-- their own: without them two groups with the same key would not see each other's, and both would wait. Lines have locks for the
+-- same reason, and because what ends a head must see who is behind it (advance_lines). The lines whose heads may have given way are
+-- answered: the next of them comes forward after the commit.
 CREATE FUNCTION store_events(
     lock_space integer, locks integer[], key_space integer, key_locks integer[], tenants text[], versions bigint[],
     event_ids uuid[], event_tenants text[], event_types text[], event_times bigint[], event_keys text[],
     data_offsets integer[], bodies bytea[], event_starts bigint[], event_ends bigint[], coalesce_keys text[],
-    delivery_counts integer[],
+    ordering_keys text[], delivery_counts integer[],
     delivery_ids uuid[], delivery_events uuid[], delivery_destinations uuid[], delivery_times bigint[],
     claimed_until bigint[], delayed_until bigint[], delivery_ends bigint[],
-    delivery_keys text[], delivery_superseded boolean[]
-) RETURNS boolean LANGUAGE plpgsql AS $$
+    delivery_keys text[], delivery_superseded boolean[], delivery_lines text[], delivery_follows boolean[],
+    OUT stored boolean, OUT freed_destinations uuid[], OUT freed_keys text[]
+) LANGUAGE plpgsql AS $$
 DECLARE
     one_lock    integer;
+    first_place bigint;
     keyed       boolean := array_length(array_remove(event_keys, NULL), 1) > 0;
 BEGIN
+    stored := false;
     FOREACH one_lock IN ARRAY locks LOOP
         PERFORM pg_advisory_xact_lock_shared(lock_space, one_lock);
     END LOOP;
@@ -165,18 +185,18 @@ BEGIN
         SELECT FROM unnest(tenants, versions) AS r (tenant, version)
         JOIN destinations t ON t.tenant = r.tenant AND t.version > r.version
     ) THEN
-        RETURN false;
+        RETURN;
     END IF;
     IF keyed AND EXISTS (
         SELECT FROM unnest(event_tenants, event_keys) AS r (tenant, idempotency_key)
         JOIN idempotency_keys k ON k.tenant = r.tenant AND k.idempotency_key = r.idempotency_key
     ) THEN
-        RETURN false;
+        RETURN;
     END IF;
     INSERT INTO events (id, tenant, event_type, created_at, idempotency_key, data_offset, body,
-        deliver_at, expires_at, coalesce_key)
+        deliver_at, expires_at, coalesce_key, ordering_key)
     SELECT * FROM unnest(event_ids, event_tenants, event_types, event_times, event_keys, data_offsets, bodies,
-        event_starts, event_ends, coalesce_keys);
+        event_starts, event_ends, coalesce_keys, ordering_keys);
     IF delivery_keys IS NOT NULL THEN
         -- Locked in the order in which claims lock them, so that neither waits for the other in a circle.
         WITH older AS MATERIALIZED (
@@ -187,26 +207,77 @@ BEGIN
                 AND d.coalesce_key IS NOT NULL AND d.state IN (0, 1, 2)
             WHERE NOT r.superseded
             ORDER BY d.destination_id, d.next_attempt_at, d.id FOR UPDATE OF d
+        ), changed AS (
+            UPDATE deliveries d SET replaced = true, updated_at = older.created_at,
+                state = CASE WHEN d.state = 1 THEN 1 ELSE 7 END
+            FROM older WHERE d.id = older.id AND d.state + 0 IN (0, 1, 2)
+            RETURNING d.destination_id, d.ordering_key, d.state
         )
-        UPDATE deliveries d SET replaced = true, updated_at = older.created_at,
-            state = CASE WHEN d.state = 1 THEN 1 ELSE 7 END
-        FROM older WHERE d.id = older.id AND d.state + 0 IN (0, 1, 2);
+        SELECT array_agg(destination_id), array_agg(ordering_key) INTO freed_destinations, freed_keys
+        FROM changed WHERE state = 7 AND ordering_key IS NOT NULL;
+    END IF;
+    IF delivery_lines IS NOT NULL THEN
+        first_place := nextval('line_places') * 65536;
     END IF;
     INSERT INTO deliveries (id, event_id, destination_id, next_attempt_at, created_at, updated_at,
         state, claim_epoch, claim_expires_at, deliver_at, expires_at,
-        coalesce_key)
-    SELECT r.id, r.event_id, r.destination_id, coalesce(r.deliver_at, r.created_at), r.created_at, r.created_at,
+        coalesce_key, ordering_key, line)
+    SELECT r.id, r.event_id, r.destination_id,
+        -- Asked for in a line only. As a value and not by EXISTS, which could be planned as a look at all lines at once.
+        CASE WHEN r.ordering_key IS NOT NULL AND (r.follows OR (
+            SELECT true FROM deliveries d WHERE d.destination_id = r.destination_id AND d.ordering_key = r.ordering_key
+                AND d.ordering_key IS NOT NULL AND d.state IN (0, 1, 2) LIMIT 1
+        )) THEN 9223372036854775807 ELSE coalesce(r.deliver_at, r.created_at) END,
+        r.created_at, r.created_at,
         CASE WHEN r.superseded THEN 7 ELSE (r.claimed_until IS NOT NULL)::integer END,
-        (r.claimed_until IS NOT NULL)::integer, r.claimed_until, r.deliver_at, r.expires_at, r.coalesce_key
+        (r.claimed_until IS NOT NULL)::integer, r.claimed_until, r.deliver_at, r.expires_at, r.coalesce_key,
+        r.ordering_key, CASE WHEN r.ordering_key IS NOT NULL THEN first_place + r.place END
     FROM unnest(delivery_ids, delivery_events, delivery_destinations, delivery_times, claimed_until, delayed_until,
-            delivery_ends, delivery_keys, delivery_superseded)
-        AS r (id, event_id, destination_id, created_at, claimed_until, deliver_at, expires_at, coalesce_key, superseded);
+            delivery_ends, delivery_keys, delivery_superseded, delivery_lines, delivery_follows) WITH ORDINALITY
+        AS r (id, event_id, destination_id, created_at, claimed_until, deliver_at, expires_at, coalesce_key, superseded,
+            ordering_key, follows, place);
     IF keyed THEN
         INSERT INTO idempotency_keys (event_id, tenant, idempotency_key, deliveries)
         SELECT * FROM unnest(event_ids, event_tenants, event_keys, delivery_counts) AS r (id, tenant, idempotency_key, deliveries)
         WHERE idempotency_key IS NOT NULL ORDER BY tenant, idempotency_key;
     END IF;
-    RETURN true;
+    stored := true;
+END
+$$;
+
+-- Lets the next of each line come forward if that has no head. Called after the commit of what ended one. The locks of the keys are
+-- taken first, so that what follows sees every delivery that was stored beside that. Deliveries that are skipped leave their
+-- lines before. Answers which lines have a new head, by their places in the arrays, and when it is due.
+CREATE FUNCTION advance_lines(
+    key_space integer, key_locks integer[], destination_ids uuid[], ordering_keys text[], leaving uuid[]
+) RETURNS TABLE (line bigint, due bigint) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    one_lock integer;
+BEGIN
+    FOREACH one_lock IN ARRAY key_locks LOOP
+        PERFORM pg_advisory_xact_lock(key_space, one_lock);
+    END LOOP;
+    IF array_length(leaving, 1) > 0 THEN
+        UPDATE deliveries SET ordering_key = NULL
+        WHERE id = ANY (leaving) AND ordering_key IS NOT NULL AND state + 0 IN (0, 1, 2);
+    END IF;
+    RETURN QUERY
+    WITH foremost AS MATERIALIZED (
+        SELECT r.line, d.id, d.next_attempt_at
+        FROM unnest(destination_ids, ordering_keys) WITH ORDINALITY AS r (destination_id, ordering_key, line)
+        CROSS JOIN LATERAL (
+            SELECT id, next_attempt_at FROM deliveries
+            WHERE destination_id = r.destination_id AND ordering_key = r.ordering_key
+                AND ordering_key IS NOT NULL AND state IN (0, 1, 2)
+            ORDER BY next_attempt_at, line LIMIT 1
+        ) d
+    )
+    UPDATE deliveries d SET next_attempt_at = coalesce(d.deliver_at, d.created_at)
+    FROM foremost f
+    WHERE d.id = f.id AND f.next_attempt_at = 9223372036854775807
+        AND d.state + 0 IN (0, 2) AND d.next_attempt_at = 9223372036854775807
+    RETURNING f.line, d.next_attempt_at;
 END
 $$;
 

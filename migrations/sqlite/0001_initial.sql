@@ -22,6 +22,8 @@ CREATE TABLE destinations (
     breaker       TEXT    NOT NULL, -- JSON: when it opens; null: never
     breaker_state TEXT    NOT NULL, -- JSON: {open, closed_at}
     alerts        TEXT    NOT NULL, -- JSON: what differs from the policy of all
+    ordered       INTEGER NOT NULL CHECK (ordered IN (0, 1)),
+    skip_after_attempts INTEGER CHECK (skip_after_attempts > 0),
     created_at    INTEGER NOT NULL,
     updated_at    INTEGER NOT NULL,
     deleted_at    INTEGER
@@ -60,6 +62,7 @@ CREATE TABLE events (
     deliver_at      INTEGER, -- as the producer named it
     expires_at      INTEGER,
     coalesce_key    TEXT,
+    ordering_key    TEXT,
     body            BLOB    NOT NULL
 ) STRICT;
 CREATE UNIQUE INDEX events_id ON events (id);
@@ -88,7 +91,11 @@ CREATE TABLE deliveries (
     deliver_at       INTEGER, -- when it lay ahead
     expires_at       INTEGER,
     coalesce_key     TEXT, -- the event's type, a space, and its key
-    replaced         INTEGER -- 1: while it was under way a newer one of its key came, so it does not wait again
+    replaced         INTEGER, -- 1: while it was under way a newer one of its key came, so it does not wait again
+    -- Of the event, where its destination keeps an order. Those of one key that have not ended are a line, in the order of `line`.
+    -- Who is not the first of it is `pending` and due at the end of time (9223372036854775807), until its turn has come.
+    ordering_key     TEXT,
+    line             INTEGER
 ) STRICT, WITHOUT ROWID;
 -- Only what waits, one destination after the other, the oldest due first. `state` makes it cover the counts.
 CREATE INDEX deliveries_due ON deliveries (destination_id, next_attempt_at, id, state) WHERE state IN (0, 2);
@@ -102,6 +109,11 @@ CREATE INDEX deliveries_expiring ON deliveries (expires_at) WHERE expires_at IS 
 -- What gives way to a newer one, or would if it were not under way.
 CREATE INDEX deliveries_coalescing ON deliveries (destination_id, coalesce_key)
     WHERE coalesce_key IS NOT NULL AND state IN (0, 1, 2);
+
+-- Lines: who is due or under way comes first, and then those behind, in their order. `state` makes it cover the looks of the
+-- sweep and of the start.
+CREATE INDEX deliveries_lines ON deliveries (destination_id, ordering_key, next_attempt_at, line, state)
+    WHERE ordering_key IS NOT NULL AND state IN (0, 1, 2);
 
 -- The journal of claims that are out: one row for those that were made in one transaction, deleted when all have ended. For
 -- each delivery its id (16 bytes), when the claim expires (8) and the attempts counted before it (4), big-endian. Read at

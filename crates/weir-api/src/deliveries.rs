@@ -82,7 +82,8 @@ pub(crate) async fn show(
 /// Try a delivery again
 ///
 /// Makes it due at once, under the same limits as everything else; one that waits for its event's `deliver_at` waits no
-/// longer. One whose attempts were exhausted gets one more. Not once its `expires_at` has passed.
+/// longer. One whose attempts were exhausted gets one more. Not once its `expires_at` has passed. Where the destination is
+/// `ordered`, one that waits for its turn goes on waiting, and one that had ended waits for its turn again, which is the next.
 #[utoipa::path(
     post, path = "/v1/deliveries/{id}/retry", operation_id = "retry_delivery", tag = "deliveries", params(("id" = String, Path, description = "`dlv_…`")),
     responses(
@@ -123,8 +124,13 @@ pub(crate) async fn cancel(
     query: Query,
 ) -> Answer<(StatusCode, Json<DeliveryDetailView>)> {
     query.close()?;
-    match api.store.cancel_delivery(id, api.clock.now()).await? {
-        DeliveryAction::Done { .. } => Ok((StatusCode::ACCEPTED, Json(find(&api, id).await?))),
+    let now = api.clock.now();
+    match api.store.cancel_delivery(id, now).await? {
+        DeliveryAction::Done { destination_id } => {
+            // The next of its line may have come forward.
+            api.wake(&[Wake { destination_id, due: now }]).await;
+            Ok((StatusCode::ACCEPTED, Json(find(&api, id).await?)))
+        }
         other => Err(refusal(id, other, "cancelled")),
     }
 }

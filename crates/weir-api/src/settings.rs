@@ -5,6 +5,7 @@
 
 mod alerts;
 mod breaker;
+mod order;
 mod rates;
 mod signing;
 
@@ -85,8 +86,8 @@ pub(crate) fn merge(
 }
 
 /// RFC 7396, and what replaces what: naming a schedule drops the backoff it replaces, and the other way round; naming another
-/// style of signature drops the headers of the one before. A breaker of `null` is none, not the default, and so are its
-/// `pause_after_s` and the thresholds in `alerts`.
+/// style of signature drops the headers of the one before; and giving up the order drops `skip_after_attempts`. A breaker of
+/// `null` is none, not the default, and so are its `pause_after_s` and the thresholds in `alerts`.
 fn merged(mut shown: Value, patch: Value) -> Result<Value, Vec<FieldError>> {
     let mut errors = Errors::default();
     let Value::Object(mut patch) = patch else {
@@ -122,6 +123,12 @@ fn merged(mut shown: Value, patch: Value) -> Result<Value, Vec<FieldError>> {
     {
         // Another style does not begin with the headers of the one before.
         shown.remove("signature");
+    }
+    // Without an order nothing is skipped.
+    if patch.get("ordered").is_some_and(|ordered| *ordered != Value::Bool(true))
+        && let Value::Object(shown) = &mut shown
+    {
+        shown.remove("skip_after_attempts");
     }
     // Null is a value here: no breaker, never paused by it, and never told of.
     let no_breaker = patch.get("breaker").is_some_and(Value::is_null);
@@ -186,6 +193,7 @@ impl Reader<'_> {
         let retry = rates::retry(&mut body);
         let breaker = breaker::breaker(&mut body);
         let alerts = alerts::overrides(&mut body);
+        let order = order::order(&mut body);
         let headers = self.headers(&mut body);
         let signing = signing::signing(&mut body, self.current.map(|current| &current.signing), &headers);
         let paused = body.boolean("paused").unwrap_or(false);
@@ -201,6 +209,7 @@ impl Reader<'_> {
             retry,
             breaker,
             alerts,
+            order,
             headers,
             signing: signing?,
             paused,

@@ -2,7 +2,7 @@
 
 mod signature;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, num::NonZeroU32};
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -86,6 +86,11 @@ pub(crate) struct SettingsView {
     /// What differs from the thresholds of all destinations.
     #[schema(value_type = crate::openapi::Alerts)]
     alerts: AlertOverrides,
+    /// Events with the same `ordering_key` are delivered one after the other.
+    ordered: bool,
+    /// Null: one that fails holds up the others of its key until it has ended.
+    #[schema(value_type = Option<u32>, minimum = 1, maximum = 100)]
+    skip_after_attempts: Option<NonZeroU32>,
     /// Names with `***` for each value: values are write-only. A PATCH that sends the mask back keeps the value.
     headers: BTreeMap<String, &'static str>,
     signature: SignatureView,
@@ -182,6 +187,8 @@ impl From<&Settings> for SettingsView {
             retry: RetryView::from(&settings.retry),
             breaker: settings.breaker.as_ref().map(BreakerView::from),
             alerts: settings.alerts,
+            ordered: settings.order.is_by_key(),
+            skip_after_attempts: settings.order.skip_after_attempts(),
             headers: settings.headers.iter().map(|(name, _)| (name.clone(), HEADER_MASK)).collect(),
             signature: SignatureView::from(&settings.signing.style),
             paused: settings.paused,
@@ -231,6 +238,9 @@ pub(crate) struct EventView<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String, required = false)]
     coalesce_key: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, required = false)]
+    ordering_key: Option<&'a str>,
     /// Byte for byte as it was ingested.
     #[schema(value_type = serde_json::Value)]
     data: &'a RawValue,
@@ -257,6 +267,7 @@ impl<'a> EventView<'a> {
             deliver_at: event.terms.deliver_at,
             expires_at: event.terms.expires_at,
             coalesce_key: event.terms.coalesce_key.as_deref(),
+            ordering_key: event.terms.ordering_key.as_deref(),
             data,
         }
     }
@@ -280,7 +291,7 @@ pub(crate) struct DeliveryView {
     state: &'static str,
     /// Attempts counted so far.
     attempt_count: u32,
-    /// When it is due, while it waits.
+    /// When it is due, while it waits. Null while it waits for an earlier one of its `ordering_key`.
     #[schema(value_type = Option<String>, format = DateTime)]
     next_attempt_at: Option<Timestamp>,
     /// If it is not under way by then, it becomes `expired`.

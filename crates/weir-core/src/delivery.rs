@@ -11,6 +11,8 @@
 //!                    ──a newer event of its coalesce_key──▶ superseded   (of what is delivering: in place of retrying)
 //! any ended one ──retry by hand──▶ pending                 (not once `expires_at` has passed)
 //! ```
+//!
+//! Where there is an order, one that is pending may have to wait for another: see [`crate::order`].
 
 use crate::{
     error_kind::ErrorKind,

@@ -7,6 +7,7 @@ use crate::{
     breaker::{Breaker, BreakerPolicy},
     id::DestinationId,
     limit::RateLimits,
+    order::DeliveryOrder,
     pattern::EventPattern,
     retry::RetryPolicy,
     signing::Signing,
@@ -48,6 +49,7 @@ pub struct Settings {
     pub breaker: Option<BreakerPolicy>,
     /// When others are told of it, where that differs from the policy of all.
     pub alerts: AlertOverrides,
+    pub order: DeliveryOrder,
     /// Added to every request: names in lower case, values write-only in the API.
     pub headers: Vec<(String, String)>,
     /// The secrets that sign what is sent, and how.

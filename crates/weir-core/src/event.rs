@@ -28,6 +28,8 @@ pub struct Terms {
     pub expires_at: Option<Timestamp>,
     /// A delivery that waits gives way to that of a newer event of the same type and key to the same destination.
     pub coalesce_key: Option<String>,
+    /// Where the destination keeps an order, its delivery waits for those of earlier events with this key.
+    pub ordering_key: Option<String>,
 }
 
 impl Event {

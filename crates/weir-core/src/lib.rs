@@ -16,6 +16,7 @@ pub mod event;
 pub mod id;
 pub mod limit;
 pub mod limiter;
+pub mod order;
 pub mod outcome;
 pub mod pattern;
 pub mod plan;

@@ -84,11 +84,14 @@ impl Run {
         let settings = self.destination.as_ref().map(|destination| &destination.settings);
         let limits = settings.map_or(&[][..], |settings| settings.rate_limits.as_slice());
         let timeout_ms = settings.map_or(0, |settings| settings.timeout_ms);
+        // A durable claim keeps what was committed before it, too: that the one before was delivered is not forgotten once the next
+        // is sent.
+        let ordered = settings.is_some_and(|settings| settings.order.is_by_key());
         ClaimRequest {
             destination_id: self.lease.destination_id,
             limit: self.wanted.sum(),
             expires_at: now + START_WITHIN + Duration::from_millis(timeout_ms.into()),
-            durable: limits.iter().any(|limit| limit.period > Period::Second),
+            durable: ordered || limits.iter().any(|limit| limit.period > Period::Second),
         }
     }
 
@@ -118,6 +121,9 @@ fn latest_start(history: SendHistory, known_since: Timestamp, now: Timestamp) ->
 
 #[cfg(test)]
 mod tests {
+    use weir_core::{DestinationId, RateLimit, RateLimits, order::DeliveryOrder};
+    use weir_queue::conformance::settings;
+
     use super::*;
 
     const NOW: Timestamp = Timestamp::from_secs(1_000);
@@ -144,5 +150,28 @@ mod tests {
         let since = NOW - Duration::from_secs(60);
         assert_eq!(latest_start(sent(7, true), since, NOW), Some(NOW - Duration::from_secs(7)));
         assert_eq!(latest_start(sent(70, true), since, NOW), Some(since + LAST_OLD_START));
+    }
+
+    #[test]
+    fn claims_are_durable_where_losing_one_could_break_a_limit_or_an_order() {
+        let durable = |period: Period, order: DeliveryOrder| {
+            let limits = RateLimits::new(RateLimit::new(1, period).into_iter().collect()).unwrap();
+            let mut destination = settings(&limits, 64);
+            destination.settings.order = order;
+            let lease = Lease {
+                destination_id: DestinationId::from_bytes([1; 16]),
+                epoch: 1,
+                version: 1,
+                due: NOW,
+                queued: 0,
+                in_flight: 0,
+                issued: None,
+                known_since: NOW,
+            };
+            Run::new(lease, Some(Arc::new(destination))).claim_request(NOW).durable
+        };
+        assert!(!durable(Period::Second, DeliveryOrder::Any));
+        assert!(durable(Period::Minute, DeliveryOrder::Any));
+        assert!(durable(Period::Second, DeliveryOrder::new(true, None)));
     }
 }

@@ -1,14 +1,15 @@
 //! The sweep: the store is the outbox, and whatever it holds that no job looks after gets one.
 //!
 //! It mends a crash between the store's commit and the wake, a queue that came back empty, and claims whose holder died. At
-//! start it is how jobs come into being. What expires while nobody may claim it, expires here.
+//! start it is how jobs come into being. What expires while nobody may claim it, expires here, and a line that has lost its head gets
+//! the next.
 
 use std::{sync::Arc, time::Duration};
 
 use metrics::counter;
 use weir_core::{Clock, Timestamp};
 use weir_queue::{SharedQueue, Wake};
-use weir_store::{Recovered, SharedStore, Store, StoreError};
+use weir_store::{Line, LinesTended, Recovered, SharedStore, Store, StoreError};
 
 /// The time between two sweeps.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -36,8 +37,9 @@ impl Sweeper {
     pub async fn run(&self, shutdown: impl Future<Output = ()>) {
         tokio::pin!(shutdown);
         let mut lenient = LENIENT_SWEEPS;
+        let mut tended = None;
         loop {
-            lenient = match self.sweep(lenient == 0).await {
+            lenient = match self.sweep(lenient == 0, &mut tended).await {
                 Ok(()) => lenient.saturating_sub(1),
                 Err(error) => {
                     tracing::warn!(%error, "a sweep failed; the next one tries again");
@@ -51,7 +53,8 @@ impl Sweeper {
         }
     }
 
-    async fn sweep(&self, recovers: bool) -> Result<(), StoreError> {
+    /// `tended`: up to where lines have been looked at.
+    async fn sweep(&self, recovers: bool, tended: &mut Option<Line>) -> Result<(), StoreError> {
         let now = self.clock.now();
         if let Err(error) = self.store.maintain(now).await {
             tracing::warn!(%error, "could not prepare the store for the days to come; the next sweep tries again");
@@ -60,7 +63,19 @@ impl Sweeper {
             self.recover_expired(now).await?;
         }
         self.expire(now).await?;
+        self.tend_lines(tended).await?;
         self.wake_due(now).await
+    }
+
+    /// Some lines in each sweep, and all of them in turn. What is not ordered any more goes at once.
+    async fn tend_lines(&self, tended: &mut Option<Line>) -> Result<(), StoreError> {
+        while self.store.dissolve_lines(PAGE).await? == u64::from(PAGE) {}
+        let LinesTended { advanced, next } = self.store.tend_lines(tended.take(), PAGE).await?;
+        *tended = next;
+        if advanced > 0 {
+            tracing::warn!(lines = advanced, "found lines without a head, and let the next come forward");
+        }
+        Ok(())
     }
 
     /// Before anything is woken: a destination with nothing else to send need not run for this.

@@ -3,7 +3,7 @@
 //! Bodies come from memory where this process stored the events, and the others are read by one more statement; a process that has
 //! none in memory reads them in the same.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection, postgres::PgRow, types::Uuid};
@@ -11,13 +11,15 @@ use weir_core::{
     DestinationId, EventId, Timestamp,
     claim::{Claim, ClaimedBody, ClaimedDelivery},
     event::EventBody,
+    order::BEHIND,
 };
-use weir_store::{ClaimRequest, Claims};
+use weir_store::{ClaimRequest, Claims, Line};
 
 use crate::{
     Shared,
     ingest::column,
-    rows::{self, corrupt, delivery_id, event_id, int, optional_time, small, time, uuid},
+    lines::advance,
+    rows::{self, corrupt, delivery_id, event_id, int, optional_text, optional_time, small, time, uuid},
     writer::Operation,
 };
 
@@ -60,16 +62,17 @@ WITH request AS MATERIALIZED (
         claim_expires_at = CASE WHEN d.expires_at <= due.now THEN NULL ELSE due.expires_at END, updated_at = due.now
     FROM due WHERE d.ctid = due.place AND d.id = due.id AND d.state + 0 IN (0, 2)
     RETURNING due.request, d.id, d.event_id, CASE WHEN d.state = 1 THEN d.claim_epoch END AS epoch, d.attempts,
-        coalesce(d.deliver_at, d.created_at) AS created_at, d.next_attempt_at
+        coalesce(d.deliver_at, d.created_at) AS created_at, d.next_attempt_at,
+        CASE WHEN d.state = 8 THEN d.ordering_key END AS left_line
 )
 SELECT c.request, c.next_attempt_at, c.id, c.event_id, c.epoch, c.attempts, c.created_at, ",
             $body,
-            "
+            ", c.left_line
 FROM ",
             $claimed,
             "
 UNION ALL
-SELECT r.request, next.next_attempt_at, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+SELECT r.request, next.next_attempt_at, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM request r CROSS JOIN LATERAL (
     SELECT next_attempt_at FROM deliveries
     WHERE destination_id = r.destination_id AND state IN (0, 2) AND next_attempt_at > r.after
@@ -118,19 +121,20 @@ impl Operation for Claiming {
         let mut answers: Vec<Vec<Claims>> =
             group.iter().map(|claiming| vec![Claims::default(); claiming.requests.len()]).collect();
         let waves = waves(group);
-        let mut taken = Vec::new();
+        let (mut taken, mut left) = (Vec::new(), BTreeSet::new());
         let remembered = !shared.bodies().is_empty();
         match &waves[..] {
             [] => {}
-            [wave] => claim(wave, remembered, connection, &mut taken, &mut answers).await?,
+            [wave] => left.extend(claim(wave, remembered, connection, &mut taken, &mut answers).await?),
             waves => {
                 let mut transaction = connection.begin().await?;
                 for wave in waves {
-                    claim(wave, remembered, &mut transaction, &mut taken, &mut answers).await?;
+                    left.extend(claim(wave, remembered, &mut transaction, &mut taken, &mut answers).await?);
                 }
                 transaction.commit().await?;
             }
         }
+        advance(&left, &[], connection).await;
         if remembered {
             find_bodies(&mut taken, connection, shared).await?;
         }
@@ -179,13 +183,14 @@ struct Taken {
     body: Option<EventBody>,
 }
 
+/// Answers the lines whose heads have expired.
 async fn claim(
     asked: &[Asked<'_>],
     remembered: bool,
     connection: &mut PgConnection,
     taken: &mut Vec<Taken>,
     answers: &mut [Vec<Claims>],
-) -> Result<(), sqlx::Error> {
+) -> Result<Vec<Line>, sqlx::Error> {
     let rows = sqlx::query(if remembered { CLAIM } else { CLAIM_WITH_BODIES })
         .bind(column(asked, |one| uuid(one.request.destination_id.as_bytes())))
         .bind(column(asked, |one| i64::from(one.request.limit)))
@@ -196,16 +201,19 @@ async fn claim(
         .await?;
     let mut counts = vec![0; asked.len()];
     let mut expired = vec![false; asked.len()];
+    let mut left = Vec::new();
     taken.reserve(rows.len());
     for row in &rows {
         let at = usize::try_from(int(row, 0)? - 1).map_err(|_| corrupt("a claim"))?;
         let one = asked.get(at).ok_or_else(|| corrupt("a claim"))?;
         if rows::is_null(row, 2)? {
-            answers[one.operation][one.index].next_due = optional_time(row, 1)?;
+            answers[one.operation][one.index].next_due = optional_time(row, 1)?.filter(|due| *due < BEHIND);
         } else {
             counts[at] += 1;
             if rows::is_null(row, 4)? {
                 expired[at] = true;
+                let destination_id = one.request.destination_id;
+                left.extend(optional_text(row, 9)?.map(|ordering_key| Line { destination_id, ordering_key }));
             } else {
                 taken.push(read_taken(row, one)?);
             }
@@ -219,7 +227,7 @@ async fn claim(
     for (one, _) in asked.iter().zip(expired).filter(|(_, expired)| *expired) {
         answers[one.operation][one.index].next_due = Some(one.now);
     }
-    Ok(())
+    Ok(left)
 }
 
 fn read_taken(row: &PgRow, asked: &Asked<'_>) -> Result<Taken, sqlx::Error> {

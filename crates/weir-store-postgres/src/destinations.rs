@@ -1,6 +1,6 @@
 //! Destinations: looked up beside what is in memory, listed, counted by index. Their edits are in edits.rs.
 
-use std::{sync::Arc, time::Duration};
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use sqlx::{
@@ -9,7 +9,8 @@ use sqlx::{
     query::Query,
 };
 use weir_core::{
-    Destination, DestinationId, Timestamp, destination::Settings, pattern::EventPattern, signing::Signing,
+    Destination, DestinationId, Timestamp, destination::Settings, order::DeliveryOrder, pattern::EventPattern,
+    signing::Signing,
 };
 use weir_store::{
     BreakerChange, DestinationCounts, DestinationPatch, Destinations, LimitChange, Page, PageRequest, StoreResult,
@@ -21,8 +22,8 @@ use crate::{
     edits::{ChangeBreaker, Create, Delete, Hold, Patch, Pause},
     history::first_id,
     rows::{
-        self, corrupt, count, destination_id, flag, int, limits, limits_json, optional_text, optional_time, small,
-        text, time, uuid,
+        self, corrupt, count, destination_id, flag, int, limits, limits_json, optional_int, optional_text,
+        optional_time, small, text, time, uuid,
     },
     writer::Operation,
 };
@@ -138,7 +139,7 @@ macro_rules! select {
         concat!(
             "SELECT t.tenant, t.name, t.url, t.event_types, t.rate_limits, t.max_in_flight, t.timeout_ms, t.retry, t.headers,
                 t.signing, t.paused, t.paused_reason, t.held_until, t.held_reason, t.updated_at, t.created_at, t.id,
-                t.version, t.deleted_at, t.breaker, t.breaker_state, t.alerts ",
+                t.version, t.deleted_at, t.breaker, t.breaker_state, t.alerts, t.ordered, t.skip_after_attempts ",
             $rest
         )
     };
@@ -169,22 +170,23 @@ pub(crate) const LOCK_LIVE: &str =
 
 pub(crate) const INSERT: &str = "
 INSERT INTO destinations (name, url, event_types, rate_limits, max_in_flight, timeout_ms, retry, headers, signing,
-    paused, paused_reason, held_until, held_reason, updated_at, breaker, breaker_state, alerts, watches, id,
-    tenant, created_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)";
+    paused, paused_reason, held_until, held_reason, updated_at, breaker, breaker_state, alerts, watches, ordered,
+    skip_after_attempts, id, tenant, created_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23)";
 
 /// All but the tenant, which a destination keeps for life.
 pub(crate) const UPDATE: &str = "
 UPDATE destinations SET (name, url, event_types, rate_limits, max_in_flight, timeout_ms, retry, headers, signing,
-    paused, paused_reason, held_until, held_reason, updated_at, breaker, breaker_state, alerts, watches, version)
-    = ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, DEFAULT)
-WHERE id = $19";
+    paused, paused_reason, held_until, held_reason, updated_at, breaker, breaker_state, alerts, watches, ordered,
+    skip_after_attempts, version)
+    = ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, DEFAULT)
+WHERE id = $21";
 
 pub(crate) fn unwritable(error: serde_json::Error) -> sqlx::Error {
     sqlx::Error::Encode(error.into())
 }
 
-/// The first 19 parameters of [`INSERT`] and [`UPDATE`].
+/// The first 21 parameters of [`INSERT`] and [`UPDATE`].
 pub(crate) fn write_destination(
     sql: &'static str,
     destination: &Destination,
@@ -210,6 +212,8 @@ pub(crate) fn write_destination(
         .bind(serde_json::to_string(&destination.breaker).map_err(unwritable)?)
         .bind(serde_json::to_string(&settings.alerts).map_err(unwritable)?)
         .bind(settings.watches())
+        .bind(settings.order.is_by_key())
+        .bind(settings.order.skip_after_attempts().map(|most| i64::from(most.get())))
         .bind(uuid(destination.id.as_bytes())))
 }
 
@@ -230,6 +234,7 @@ pub(crate) fn read_destination(row: &PgRow) -> Result<Destination, sqlx::Error> 
         paused: flag(row, 10)?,
         breaker: serde_json::from_str(&text(row, 19)?).map_err(|_| corrupt("a breaker"))?,
         alerts: serde_json::from_str(&text(row, 21)?).map_err(|_| corrupt("alerts"))?,
+        order: DeliveryOrder::new(flag(row, 22)?, skip_after_attempts(row)?),
     };
     Ok(Destination {
         settings,
@@ -241,6 +246,12 @@ pub(crate) fn read_destination(row: &PgRow) -> Result<Destination, sqlx::Error> 
         id: destination_id(row, 16)?,
         breaker: serde_json::from_str(&text(row, 20)?).map_err(|_| corrupt("a breaker's state"))?,
     })
+}
+
+fn skip_after_attempts(row: &PgRow) -> Result<Option<NonZeroU32>, sqlx::Error> {
+    let Some(most) = optional_int(row, 23)? else { return Ok(None) };
+    let most = u32::try_from(most).ok().and_then(NonZeroU32::new);
+    most.map(Some).ok_or_else(|| corrupt("a number of attempts"))
 }
 
 pub(crate) fn read_change(row: &PgRow) -> Result<Change, sqlx::Error> {

@@ -19,10 +19,10 @@ use std::{
 };
 
 use async_trait::async_trait;
-use sqlx::{Connection as _, PgConnection};
-use weir_core::{Timestamp, event::Event};
+use sqlx::{Connection as _, PgConnection, Row as _, postgres::PgRow, types::Uuid};
+use weir_core::{DestinationId, Timestamp, event::Event};
 use weir_store::{
-    Express, Ingest, Ingested, NewEvent, StoreResult,
+    Express, Ingest, Ingested, Line, NewEvent, StoreResult,
     intake::{Intake, Key, KnownKeys, NewDelivery, Outcome, key},
 };
 
@@ -30,6 +30,7 @@ use crate::{
     PostgresStore, Shared,
     destinations::{CHANGED, read_change},
     errors::{ATTEMPTS, lacks_partition},
+    lines::{advance, lock_name},
     locks::{KEY_LOCK_SPACE, LOCK_SPACE, begin_beside_edits, locks_of},
     partitions::day_of_id,
     rows::{self, uuid},
@@ -58,15 +59,15 @@ const MAX_DELIVERIES: usize = 8_192;
 /// Which of some idempotency keys are known, with their events and how many deliveries those had.
 pub(crate) const KNOWN_KEYS: &str = "
 SELECT e.id, e.tenant, e.event_type, e.created_at, e.idempotency_key, e.data_offset, e.body, e.deliver_at, e.expires_at,
-    e.coalesce_key, k.deliveries
+    e.coalesce_key, e.ordering_key, k.deliveries
 FROM unnest($1::text[], $2::text[]) AS r (tenant, idempotency_key)
 JOIN idempotency_keys k ON k.tenant = r.tenant AND k.idempotency_key = r.idempotency_key
 JOIN events e ON e.id = k.event_id";
 
 /// Everything in one call; see the migration. Answers whether it was stored.
 const STORE: &str = "
-SELECT store_events($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23,
-    $24, $25, $26)";
+SELECT stored, freed_destinations, freed_keys FROM store_events($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14,
+    $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29)";
 
 /// The claim of a delivery that is claimed as it is stored is its first.
 const FIRST_EPOCH: i64 = 1;
@@ -130,15 +131,19 @@ async fn store_after_a_look(
     let mut boarding = shared.station.boarding();
     let intake = Intake::of(new, &known, &mut *shared.destinations.tenants(), FIRST_EPOCH, &mut boarding);
     let (first, rest) = intake.deliveries.split_at(intake.deliveries.len().min(MAX_DELIVERIES));
-    let mut stored = insert(&Guards::default(), &intake.events, first, &mut transaction).await?;
+    let mut freed = insert(&Guards::default(), &intake.events, first, &mut transaction).await?;
     for part in rest.chunks(MAX_DELIVERIES) {
-        stored = stored && insert(&Guards::default(), &[], part, &mut transaction).await?;
+        if let Some(freed) = &mut freed {
+            let more = insert(&Guards::default(), &[], part, &mut transaction).await?;
+            freed.extend(more.unwrap_or_default());
+        }
     }
-    if !stored {
+    let Some(freed) = freed else {
         transaction.rollback().await?;
         return Ok(None);
-    }
+    };
     transaction.commit().await?;
+    advance(&freed, &[], connection).await;
     remember_bodies(&intake, shared);
     boarding.depart();
     Ok(Some(intake.answers))
@@ -165,12 +170,11 @@ async fn store_as_known(
     if intake.answers.iter().any(Result::is_err) || intake.deliveries.len() > MAX_DELIVERIES {
         return Ok(None);
     }
-    let stored = insert(&guards, &intake.events, &intake.deliveries, connection).await?;
-    if stored {
-        remember_bodies(&intake, shared);
-        boarding.depart();
-    }
-    Ok(stored.then_some(intake.answers))
+    let Some(freed) = insert(&guards, &intake.events, &intake.deliveries, connection).await? else { return Ok(None) };
+    advance(&freed, &[], connection).await;
+    remember_bodies(&intake, shared);
+    boarding.depart();
+    Ok(Some(intake.answers))
 }
 
 /// Keeps the bodies of what is stored and will soon be claimed. What goes by the express has them with it.
@@ -192,7 +196,7 @@ async fn known_keys(new: &[&NewEvent], connection: &mut PgConnection) -> Result<
     let known = rows.iter().map(|row| {
         let event = rows::event(row)?;
         let key = event.idempotency_key.clone().ok_or_else(|| rows::corrupt("an idempotency key"))?;
-        let deliveries = rows::small(row, 10)?;
+        let deliveries = rows::small(row, 11)?;
         Ok(((event.tenant.clone(), key), Ingested { event, deliveries, duplicate: true, wake: Vec::new() }))
     });
     known.collect()
@@ -218,17 +222,22 @@ struct Guards<'e> {
     versions: Vec<i64>,
 }
 
-/// Answers whether it was stored: the guards let it pass.
+/// Answers the lines whose heads may have given way, if it was stored: the guards let it pass.
 async fn insert(
     guards: &Guards<'_>,
     events: &[(&Event, u32)],
     deliveries: &[NewDelivery<'_>],
     connection: &mut PgConnection,
-) -> Result<bool, sqlx::Error> {
+) -> Result<Option<BTreeSet<Line>>, sqlx::Error> {
     let coalescing = rare_column(deliveries, NewDelivery::coalesces_by);
-    let key_locks = locks_of(coalescing.iter().flatten().flatten().map(String::as_str));
+    let lines = rare_column(deliveries, |delivery| delivery.line());
+    let names: Vec<String> = lines.iter().flatten().flatten().map(lock_name).collect();
+    let key_locks = locks_of(coalescing.iter().flatten().flatten().chain(&names).map(String::as_str));
     let superseded = coalescing.as_ref().map(|_| column(deliveries, |delivery| delivery.superseded));
-    sqlx::query_scalar(STORE)
+    let follows = lines.as_ref().map(|_| column(deliveries, |delivery| delivery.follows));
+    let ordering_keys = lines.map(|lines| lines.into_iter().map(|line| line.map(|line| line.ordering_key)).collect());
+    let ordering_keys: Option<Vec<Option<String>>> = ordering_keys;
+    let row = sqlx::query(STORE)
         .bind(LOCK_SPACE)
         .bind(&guards.locks)
         .bind(KEY_LOCK_SPACE)
@@ -245,6 +254,7 @@ async fn insert(
         .bind(rare_column(events, |(event, _)| event.terms.deliver_at.map(Timestamp::as_nanos)))
         .bind(rare_column(events, |(event, _)| event.terms.expires_at.map(Timestamp::as_nanos)))
         .bind(rare_column(events, |(event, _)| event.terms.coalesce_key.as_deref()))
+        .bind(rare_column(events, |(event, _)| event.terms.ordering_key.as_deref()))
         .bind(column(events, |&(_, deliveries)| deliveries as i32))
         .bind(column(deliveries, |delivery| uuid(delivery.id.as_bytes())))
         .bind(column(deliveries, |delivery| uuid(delivery.event.id.as_bytes())))
@@ -255,8 +265,22 @@ async fn insert(
         .bind(rare_column(deliveries, |delivery| delivery.event.terms.expires_at.map(Timestamp::as_nanos)))
         .bind(coalescing)
         .bind(superseded)
+        .bind(ordering_keys)
+        .bind(follows)
         .fetch_one(connection)
-        .await
+        .await?;
+    rows::flag(&row, 0)?.then(|| freed_lines(&row)).transpose()
+}
+
+fn freed_lines(row: &PgRow) -> Result<BTreeSet<Line>, sqlx::Error> {
+    let destinations: Option<Vec<Uuid>> = row.try_get_unchecked(1)?;
+    let keys: Option<Vec<String>> = row.try_get_unchecked(2)?;
+    let lines = destinations.into_iter().flatten().zip(keys.into_iter().flatten());
+    let line = |(id, ordering_key): (Uuid, _)| Line {
+        destination_id: DestinationId::from_bytes(id.into_bytes()),
+        ordering_key,
+    };
+    Ok(lines.map(line).collect())
 }
 
 /// One parameter of a statement over many rows.

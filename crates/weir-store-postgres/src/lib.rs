@@ -30,6 +30,7 @@ mod errors;
 mod fixtures;
 mod history;
 mod ingest;
+mod lines;
 mod locks;
 mod open;
 mod outbox;

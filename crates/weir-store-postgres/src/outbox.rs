@@ -1,6 +1,6 @@
 //! The scheduler's side: claims of many destinations in one statement, releases, recovery, and what the sweep asks.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection, postgres::PgRow};
@@ -12,7 +12,7 @@ use weir_core::{
     retry::RetryPolicy,
 };
 use weir_store::{
-    AttemptResult, ClaimRequest, Claims, DueDestination, Outbox, Recovered, SendHistory, Settlement, StoreResult,
+    AttemptResult, ClaimRequest, Claims, DueDestination, Line, Outbox, Recovered, SendHistory, StoreResult,
 };
 
 use crate::{
@@ -21,6 +21,7 @@ use crate::{
     edits::Edit,
     errors::store_error,
     ingest::column,
+    lines::advance,
     results::settle_all,
     rows::{corrupt, delivery_id, destination_id, flag, int, optional_text, optional_time, small, time, uuid},
     writer::{Operation, Writers},
@@ -117,7 +118,7 @@ UPDATE deliveries d SET claim_expires_at = NULL, updated_at = r.now,
     state = CASE WHEN r.destination_id NOT IN (SELECT id FROM live) THEN 6 WHEN d.replaced THEN 7
         WHEN d.attempts = 0 THEN 0 ELSE 2 END
 FROM released r WHERE d.id = r.id AND d.claim_epoch = r.epoch AND d.state + 0 = 1
-RETURNING r.claim";
+RETURNING r.claim, CASE WHEN d.state = 7 THEN d.ordering_key END";
 
 /// A loose index scan: from one destination straight to the next, however long their backlogs are.
 pub(crate) const DUE_DESTINATIONS: &str = "
@@ -157,7 +158,8 @@ WITH expired AS MATERIALIZED (
     SELECT id FROM deliveries WHERE expires_at IS NOT NULL AND state IN (0, 2) AND expires_at <= $1
     ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED
 )
-UPDATE deliveries d SET state = 8, updated_at = $1 FROM expired WHERE d.id = expired.id";
+UPDATE deliveries d SET state = 8, updated_at = $1 FROM expired WHERE d.id = expired.id
+RETURNING d.destination_id, d.ordering_key";
 
 /// Claims that one caller gives back.
 pub(crate) struct Releasing {
@@ -185,13 +187,16 @@ impl Operation for Releasing {
             .bind(column(&all, |(_, claim, _)| claim.epoch))
             .bind(column(&all, |(_, claim, _)| uuid(claim.destination_id.as_bytes())))
             .bind(column(&all, |(_, _, now)| now.as_nanos()))
-            .fetch_all(connection)
+            .fetch_all(&mut *connection)
             .await?;
-        let mut released = vec![0; group.len()];
+        let (mut released, mut left) = (vec![0; group.len()], BTreeSet::new());
         for row in &rows {
             let at = usize::try_from(int(row, 0)? - 1).ok().and_then(|at| all.get(at));
-            released[at.ok_or_else(|| corrupt("a release"))?.0] += 1;
+            let &(operation, Claim { destination_id, .. }, _) = at.ok_or_else(|| corrupt("a release"))?;
+            released[operation] += 1;
+            left.extend(optional_text(row, 1)?.map(|ordering_key| Line { destination_id, ordering_key }));
         }
+        advance(&left, &[], connection).await;
         Ok(released)
     }
 }
@@ -214,9 +219,10 @@ impl Edit for Recovery {
             sqlx::query(ABANDONED).bind(expired).bind(i64::from(self.limit)).fetch_all(&mut *transaction).await?;
         let results: Result<Vec<AttemptResult>, sqlx::Error> =
             rows.iter().map(|row| unknown_outcome(row, self.now)).collect();
-        let settlements = settle_all(&results?.iter().collect::<Vec<_>>(), &mut transaction).await?;
+        let settled = settle_all(&results?.iter().collect::<Vec<_>>(), &mut transaction).await?;
         transaction.commit().await?;
-        let count = |state| settlements.iter().filter(|&&settled| settled == Settlement::Settled(state)).count() as u64;
+        let settlements = settled.advance(connection).await;
+        let count = |state| settlements.iter().filter(|settled| settled.state() == Some(state)).count() as u64;
         Ok(Recovered {
             retried: count(DeliveryState::Retrying),
             dead: count(DeliveryState::Dead),
@@ -238,7 +244,14 @@ impl Edit for Expiry {
 
     async fn run(&self, connection: &mut PgConnection) -> Result<u64, sqlx::Error> {
         let expire = sqlx::query(EXPIRE).bind(self.now.as_nanos()).bind(i64::from(self.limit));
-        Ok(expire.execute(connection).await?.rows_affected())
+        let rows = expire.fetch_all(&mut *connection).await?;
+        let mut left = BTreeSet::new();
+        for row in &rows {
+            let destination_id = destination_id(row, 0)?;
+            left.extend(optional_text(row, 1)?.map(|ordering_key| Line { destination_id, ordering_key }));
+        }
+        advance(&left, &[], connection).await;
+        Ok(rows.len() as u64)
     }
 }
 

@@ -21,6 +21,7 @@ use crate::{
     fixtures::{NOW, destination, destination_id, event, request, result},
     history::{SENDS, Select, event_deliveries, events_page},
     ingest::KNOWN_KEYS,
+    lines::{DISSOLVE, LINES},
     open,
     outbox::{ABANDONED, DUE_DESTINATIONS, EXPIRE, RELEASE, SEND_HISTORY},
     prune::{DELETE_DELIVERIES, DELETE_EVENTS, DELETE_KEYS},
@@ -141,6 +142,14 @@ async fn hot_statements_use_their_indexes() {
     ] {
         assert_plan(&mut connection, name, sql, expected).await;
     }
+    for (name, sql, expected) in [
+        ("lines", LINES, &["using deliveries_lines on deliveries"][..]),
+        ("dissolve", DISSOLVE, &["using deliveries_lines on deliveries", by_id]),
+        ("advance", &foremost_of_lines(), &["using deliveries_lines on deliveries", by_id]),
+        ("join", &has_a_line(), &["using deliveries_lines on deliveries d"]),
+    ] {
+        assert_plan(&mut connection, name, sql, expected).await;
+    }
     let coalescing = ["Index Scan using deliveries_coalescing on deliveries d"];
     assert_plan(&mut connection, "coalescing", &what_coalesces(), &coalescing).await;
     // These look at all that is claimed or waits, of which there is much here: a scan would cost about as much.
@@ -158,7 +167,29 @@ fn what_coalesces() -> String {
     let parameters = "unnest($1::uuid[], $2::text[], $3::boolean[], $4::bigint[])";
     let named = "unnest(delivery_destinations, delivery_keys, delivery_superseded, delivery_times)";
     assert!(statement.contains(named));
+    let statement = statement.replace(" INTO freed_destinations, freed_keys", "");
     format!("WITH older{}", statement.replace(named, parameters).trim_end_matches([' ', '\n', ';']))
+}
+
+/// The look for who comes forward, out of the function that lets them.
+fn foremost_of_lines() -> String {
+    let (_, function) =
+        include_str!("../../../migrations/postgres/0001_initial.sql").split_once("WITH foremost").unwrap();
+    let (statement, _) = function.split_once(';').unwrap();
+    let named = "unnest(destination_ids, ordering_keys)";
+    assert!(statement.contains(named));
+    format!("WITH foremost{}", statement.replace(named, "unnest($1::uuid[], $2::text[])"))
+}
+
+/// The look for whether a new delivery is behind another, out of the function that stores it.
+fn has_a_line() -> String {
+    let (_, function) =
+        include_str!("../../../migrations/postgres/0001_initial.sql").split_once("(r.follows OR (").unwrap();
+    let (look, _) = function.split_once(")) THEN").unwrap();
+    format!(
+        "SELECT CASE WHEN r.follows THEN true ELSE ({look}) END
+        FROM unnest($1::uuid[], $2::text[], $3::boolean[]) AS r (destination_id, ordering_key, follows)"
+    )
 }
 
 #[tokio::test]

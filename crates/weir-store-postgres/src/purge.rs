@@ -1,12 +1,15 @@
 //! A purge, step by step: each looks at a part of what waits for one destination and cancels what it is after.
 
+use std::collections::BTreeSet;
+
 use async_trait::async_trait;
-use sqlx::PgConnection;
-use weir_core::{DeliveryState, pattern::EventPattern};
-use weir_store::{Purge, PurgePlace, PurgeStep};
+use sqlx::{PgConnection, Row as _};
+use weir_core::{DeliveryId, DeliveryState, Timestamp, order::BEHIND, pattern::EventPattern};
+use weir_store::{Line, Purge, PurgePlace, PurgeStep};
 
 use crate::{
     edits::Edit,
+    lines::advance,
     rows::{count, delivery_id, state_code, time, uuid},
 };
 
@@ -22,7 +25,7 @@ macro_rules! purge {
             "
 WITH waiting AS MATERIALIZED (
     SELECT id, event_id, next_attempt_at FROM deliveries
-    WHERE destination_id = $1 AND state IN (0, 2) AND (next_attempt_at, id) > ($2, $3)
+    WHERE destination_id = $1 AND state IN (0, 2) AND (next_attempt_at, id) > ($2, $3) AND next_attempt_at <= $8
     ORDER BY next_attempt_at, id LIMIT $4
 ), chosen AS MATERIALIZED (
     SELECT d.id FROM waiting w JOIN deliveries d ON d.id = w.id
@@ -31,9 +34,10 @@ WITH waiting AS MATERIALIZED (
             "
     FOR UPDATE OF d SKIP LOCKED
 ), cancelled AS (
-    UPDATE deliveries d SET state = 6, updated_at = $7 FROM chosen WHERE d.id = chosen.id RETURNING 1
+    UPDATE deliveries d SET state = 6, updated_at = $7 FROM chosen WHERE d.id = chosen.id RETURNING d.ordering_key
 )
-SELECT (SELECT count(*) FROM waiting), (SELECT count(*) FROM cancelled), w.next_attempt_at, w.id
+SELECT (SELECT count(*) FROM waiting), (SELECT count(*) FROM cancelled), w.next_attempt_at, w.id,
+    (SELECT array_agg(ordering_key) FROM cancelled WHERE ordering_key IS NOT NULL)
 FROM waiting w ORDER BY w.next_attempt_at DESC, w.id DESC LIMIT 1"
         )
     };
@@ -47,8 +51,8 @@ macro_rules! event_type {
 
 pub(crate) const PURGE: &str = purge!("");
 pub(crate) const PURGE_ANY: &str = purge!(concat!("AND NOT starts_with(", event_type!(), ", 'weir.')"));
-pub(crate) const PURGE_TYPE: &str = purge!(concat!("AND ", event_type!(), " = $8"));
-pub(crate) const PURGE_PREFIX: &str = purge!(concat!("AND starts_with(", event_type!(), ", $8)"));
+pub(crate) const PURGE_TYPE: &str = purge!(concat!("AND ", event_type!(), " = $9"));
+pub(crate) const PURGE_PREFIX: &str = purge!(concat!("AND starts_with(", event_type!(), ", $9)"));
 
 pub(crate) struct PurgeSome<'p> {
     pub(crate) purge: &'p Purge,
@@ -59,33 +63,70 @@ pub(crate) struct PurgeSome<'p> {
 impl Edit for PurgeSome<'_> {
     type Answer = PurgeStep;
 
+    /// What is behind in lines goes first, which lets nobody come forward; and then what is due. Were it the other way round, who
+    /// comes forward in the place of a cancelled head could be due before the place that the purge has got to.
     async fn run(&self, connection: &mut PgConnection) -> Result<PurgeStep, sqlx::Error> {
-        let Purge { destination_id, event_type, before, now, .. } = self.purge;
+        let first = PurgePlace { due: Timestamp::MIN, id: DeliveryId::from_bytes([0; 16]) };
+        let first_behind = PurgePlace { due: BEHIND, ..first };
+        let after = self.after.unwrap_or(first_behind);
+        let mut looked = self.look(after, connection).await?;
+        if after.due == BEHIND && looked.next.is_none() {
+            if looked.any {
+                return Ok(PurgeStep { cancelled: looked.cancelled, next: Some(first) });
+            }
+            looked = self.look(first, connection).await?;
+        }
+        advance(&looked.left, &[], connection).await;
+        Ok(PurgeStep { cancelled: looked.cancelled, next: looked.next })
+    }
+}
+
+/// What one look of a purge did.
+struct Looked {
+    any: bool,
+    cancelled: u64,
+    next: Option<PurgePlace>,
+    /// The lines of what was cancelled.
+    left: BTreeSet<Line>,
+}
+
+impl PurgeSome<'_> {
+    async fn look(&self, after: PurgePlace, connection: &mut PgConnection) -> Result<Looked, sqlx::Error> {
+        let &Purge { destination_id, ref event_type, before, now, .. } = self.purge;
         let (sql, of_type) = match event_type {
             None => (PURGE, None),
             Some(EventPattern::Any) => (PURGE_ANY, None),
             Some(EventPattern::Exact(exact)) => (PURGE_TYPE, Some(exact)),
             Some(EventPattern::Prefix(prefix)) => (PURGE_PREFIX, Some(prefix)),
         };
-        let (due, id) = self.after.map_or((i64::MIN, [0; 16]), |place| (place.due.as_nanos(), *place.id.as_bytes()));
         let states = [DeliveryState::Pending, DeliveryState::Retrying].into_iter();
         let states: Vec<i16> = states.filter(|&state| self.purge.takes(state)).map(state_code).collect();
+        let last_due = if after.due == BEHIND { BEHIND.as_nanos() } else { BEHIND.as_nanos() - 1 };
         let mut query = sqlx::query(sql)
             .bind(uuid(destination_id.as_bytes()))
-            .bind(due)
-            .bind(uuid(&id))
+            .bind(after.due.as_nanos())
+            .bind(uuid(after.id.as_bytes()))
             .bind(STEP)
             .bind(states)
             .bind(before.as_nanos())
-            .bind(now.as_nanos());
+            .bind(now.as_nanos())
+            .bind(last_due);
         if let Some(text) = of_type {
             query = query.bind(text);
         }
         let Some(row) = query.fetch_optional(connection).await? else {
-            return Ok(PurgeStep { cancelled: 0, next: None });
+            return Ok(Looked { any: false, cancelled: 0, next: None, left: BTreeSet::new() });
         };
         let place = PurgePlace { due: time(&row, 2)?, id: delivery_id(&row, 3)? };
         let more = count(&row, 0)? == STEP.unsigned_abs();
-        Ok(PurgeStep { cancelled: count(&row, 1)?, next: more.then_some(place) })
+        let keys: Option<Vec<String>> = row.try_get_unchecked(4)?;
+        let lines = keys.into_iter().flatten().map(|ordering_key| Line { destination_id, ordering_key });
+        Ok(Looked {
+            any: true,
+            cancelled: count(&row, 1)?,
+            next: more.then_some(place),
+            // Of those that were behind the heads are still there.
+            left: lines.filter(|_| after.due != BEHIND).collect(),
+        })
     }
 }

@@ -1,18 +1,25 @@
 //! How deliveries end: results recorded in batches, and what a person asks of one delivery.
 
-use std::{borrow::Cow, collections::HashSet};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet, HashSet},
+};
 
 use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection, types::Uuid};
-use weir_core::{DeliveryId, DeliveryState, DestinationId, Timestamp, claim::Claim, outcome::Verdict};
-use weir_store::{AttemptResult, DeliveryAction, Purge, PurgePlace, PurgeStep, Results, Settlement, StoreResult};
+use weir_core::{DeliveryId, DeliveryState, DestinationId, Timestamp, claim::Claim, order::BEHIND, outcome::Verdict};
+use weir_store::{AttemptResult, DeliveryAction, Line, Purge, PurgePlace, PurgeStep, Results, Settlement, StoreResult};
 
 use crate::{
     PostgresStore, Shared,
     edits::Edit,
     ingest::column,
+    lines::advance,
     purge::PurgeSome,
-    rows::{self, corrupt, destination_id, failure_code, int, optional_time, outcome_code, state_code, uuid},
+    rows::{
+        self, corrupt, destination_id, failure_code, flag, int, optional_text, optional_time, outcome_code, state_code,
+        uuid,
+    },
     writer::Operation,
 };
 
@@ -41,7 +48,8 @@ impl Results for PostgresStore {
 /// Moves the deliveries on whose claims still hold, and records their attempts, and only theirs. A retry of a deleted
 /// destination becomes `cancelled`, and one with a newer delivery of its coalesce key `superseded`; the rows of destinations that are retried are locked so that no deletion passes between
 /// the look at them and this commit (edits.rs). `state + 0`, or the planner could walk all claims instead of looking
-/// up these.
+/// up these. Answers the key of each that is to leave its line: it has ended, or has failed too often to keep the others waiting
+/// (`DeliveryOrder::leaves_line`).
 pub(crate) const SETTLE: &str = "
 WITH result AS MATERIALIZED (
     SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::uuid[], $4::smallint[], $5::bigint[], $6::bigint[], $7::integer[],
@@ -49,7 +57,7 @@ WITH result AS MATERIALIZED (
         WITH ORDINALITY AS r (id, epoch, destination_id, state, due, now, number,
             attempt_id, sent_at, duration_ms, outcome, status_code, error, failure, response_body, result)
 ), live AS MATERIALIZED (
-    SELECT id FROM destinations
+    SELECT id, skip_after_attempts FROM destinations
     WHERE id IN (SELECT destination_id FROM result WHERE state = 2) AND deleted_at IS NULL FOR KEY SHARE
 ), settled AS (
     UPDATE deliveries d SET attempts = r.number, claim_expires_at = NULL,
@@ -58,7 +66,10 @@ WITH result AS MATERIALIZED (
         next_attempt_at = coalesce(r.due, d.next_attempt_at), updated_at = r.now
     FROM result r WHERE d.id = r.id AND d.claim_epoch = r.epoch AND d.state + 0 = 1
     RETURNING r.result, d.state, r.id, r.number, r.attempt_id, r.destination_id, r.sent_at, r.duration_ms, r.outcome,
-        r.status_code, r.error, r.failure, r.response_body
+        r.status_code, r.error, r.failure, r.response_body,
+        CASE WHEN d.ordering_key IS NOT NULL AND (d.state <> 2
+            OR r.number >= (SELECT live.skip_after_attempts FROM live WHERE live.id = r.destination_id)) THEN d.ordering_key END
+            AS left_line
 ), recorded AS (
     INSERT INTO attempts (delivery_id, number, id, destination_id, sent_at, duration_ms, outcome, status_code, error,
         failure, response_body)
@@ -66,19 +77,24 @@ WITH result AS MATERIALIZED (
         failure, response_body
     FROM settled
 )
-SELECT result, state FROM settled";
+SELECT result, state, left_line FROM settled";
 
 const DESTINATION_OF: &str = "SELECT destination_id FROM deliveries WHERE id = $1";
 
-const LOCK_DESTINATION: &str = "SELECT 1 FROM destinations WHERE id = $1 AND deleted_at IS NULL FOR KEY SHARE";
+const LOCK_DESTINATION: &str = "SELECT ordered FROM destinations WHERE id = $1 AND deleted_at IS NULL FOR KEY SHARE";
 
-const LOCK_DELIVERY: &str = "SELECT destination_id, state, expires_at FROM deliveries WHERE id = $1 FOR UPDATE";
+const LOCK_DELIVERY: &str =
+    "SELECT destination_id, state, expires_at, ordering_key FROM deliveries WHERE id = $1 FOR UPDATE";
 
 const RETRY_ENDED: &str = "
-UPDATE deliveries SET state = 0, replaced = NULL, next_attempt_at = $2, updated_at = $2 WHERE id = $1";
+UPDATE deliveries SET state = 0, replaced = NULL, next_attempt_at = $3, updated_at = $2,
+    ordering_key = CASE WHEN $4 THEN ordering_key END
+WHERE id = $1";
 
-const PULL_FORWARD: &str =
-    "UPDATE deliveries SET next_attempt_at = least(next_attempt_at, $2), updated_at = $2 WHERE id = $1";
+/// What is behind in a line stays there.
+const PULL_FORWARD: &str = "
+UPDATE deliveries SET next_attempt_at = least(next_attempt_at, $2), updated_at = $2
+WHERE id = $1 AND state + 0 IN (0, 2) AND next_attempt_at < 9223372036854775807";
 
 const CANCEL: &str = "UPDATE deliveries SET state = 6, updated_at = $2 WHERE id = $1";
 
@@ -95,7 +111,8 @@ impl Operation for Settling {
 
     async fn run(group: &[&Self], connection: &mut PgConnection, _: &Shared) -> Result<Vec<Self::Answer>, sqlx::Error> {
         let all: Vec<&AttemptResult> = group.iter().flat_map(|settling| &settling.0).collect();
-        let mut settlements = settle_all(&all, connection).await?.into_iter();
+        let settled = settle_all(&all, connection).await?;
+        let mut settlements = settled.advance(connection).await.into_iter();
         Ok(group.iter().map(|settling| settlements.by_ref().take(settling.0.len()).collect()).collect())
     }
 }
@@ -104,7 +121,7 @@ impl Operation for Settling {
 pub(crate) async fn settle_all(
     results: &[&AttemptResult],
     connection: &mut PgConnection,
-) -> Result<Vec<Settlement>, sqlx::Error> {
+) -> Result<Settled, sqlx::Error> {
     // Of two results for one claim the first counts.
     let mut named: HashSet<Claim> = HashSet::with_capacity(results.len());
     let mut asked: Vec<usize> = (0..results.len()).filter(|&at| named.insert(results[at].claim)).collect();
@@ -129,12 +146,48 @@ pub(crate) async fn settle_all(
         .bind(column(&all, |result| result.attempt.response_body.as_ref().map(|body| body.as_bytes())))
         .fetch_all(connection)
         .await?;
-    let mut settlements = vec![Settlement::ClaimLost; results.len()];
+    let mut settled = Settled { settlements: vec![Settlement::ClaimLost; results.len()], left: Vec::new() };
     for row in &rows {
         let at = usize::try_from(int(row, 0)? - 1).ok().and_then(|at| asked.get(at));
-        settlements[*at.ok_or_else(|| corrupt("a result"))?] = Settlement::Settled(rows::state(row, 1)?);
+        let at = *at.ok_or_else(|| corrupt("a result"))?;
+        settled.settlements[at] = Settlement::Settled(rows::state(row, 1)?);
+        let Claim { delivery_id, destination_id, .. } = results[at].claim;
+        if let Some(ordering_key) = optional_text(row, 2)? {
+            settled.left.push(Left { at, delivery_id, line: Line { destination_id, ordering_key } });
+        }
     }
-    Ok(settlements)
+    Ok(settled)
+}
+
+/// What a statement settled, and who has to leave their lines for it.
+pub(crate) struct Settled {
+    pub(crate) settlements: Vec<Settlement>,
+    left: Vec<Left>,
+}
+
+struct Left {
+    /// The place of its settlement.
+    at: usize,
+    delivery_id: DeliveryId,
+    line: Line,
+}
+
+impl Settled {
+    /// After the commit: the next of the lines come forward. Answers the settlements.
+    pub(crate) async fn advance(mut self, connection: &mut PgConnection) -> Vec<Settlement> {
+        let lines: BTreeSet<Line> = self.left.iter().map(|left| left.line.clone()).collect();
+        let skipped = |left: &&Left| self.settlements[left.at].state().is_some_and(DeliveryState::is_waiting);
+        let skipped: Vec<DeliveryId> = self.left.iter().filter(skipped).map(|left| left.delivery_id).collect();
+        let dues = advance(&lines, &skipped, connection).await;
+        let dues: BTreeMap<&Line, Timestamp> =
+            lines.iter().zip(dues).filter_map(|(line, due)| Some((line, due?))).collect();
+        for left in &self.left {
+            if let (Some(state), Some(&next_due)) = (self.settlements[left.at].state(), dues.get(&left.line)) {
+                self.settlements[left.at] = Settlement::Advanced { state, next_due };
+            }
+        }
+        self.settlements
+    }
 }
 
 /// PostgreSQL's text cannot hold the character 0; a message does as well without it.
@@ -152,13 +205,21 @@ fn next_state(verdict: Verdict) -> (DeliveryState, Option<Timestamp>) {
     }
 }
 
+/// What a delivery is now.
+struct Locked {
+    destination_id: DestinationId,
+    state: DeliveryState,
+    expires_at: Option<Timestamp>,
+    line: Option<Line>,
+}
+
 /// What a delivery is now, kept so until the transaction ends.
-async fn lock_delivery(
-    connection: &mut PgConnection,
-    id: DeliveryId,
-) -> Result<Option<(DestinationId, DeliveryState, Option<Timestamp>)>, sqlx::Error> {
+async fn lock_delivery(connection: &mut PgConnection, id: DeliveryId) -> Result<Option<Locked>, sqlx::Error> {
     let row = sqlx::query(LOCK_DELIVERY).bind(uuid(id.as_bytes())).fetch_optional(connection).await?;
-    row.as_ref().map(|row| Ok((destination_id(row, 0)?, rows::state(row, 1)?, optional_time(row, 2)?))).transpose()
+    let Some(row) = &row else { return Ok(None) };
+    let destination_id = destination_id(row, 0)?;
+    let line = optional_text(row, 3)?.map(|ordering_key| Line { destination_id, ordering_key });
+    Ok(Some(Locked { destination_id, state: rows::state(row, 1)?, expires_at: optional_time(row, 2)?, line }))
 }
 
 async fn update_delivery(
@@ -168,6 +229,19 @@ async fn update_delivery(
     now: Timestamp,
 ) -> Result<(), sqlx::Error> {
     sqlx::query(sql).bind(uuid(id.as_bytes())).bind(now.as_nanos()).execute(connection).await.map(drop)
+}
+
+/// A delivery that has ended waits again: due now, or in its line, if it has one and its destination still keeps an order. It is
+/// behind there at first; [`advance`], after the commit, sees whether its turn has come.
+pub(crate) async fn wait_again(
+    connection: &mut PgConnection,
+    id: DeliveryId,
+    line: Option<&Line>,
+    now: Timestamp,
+) -> Result<(), sqlx::Error> {
+    let due = if line.is_some() { BEHIND } else { now };
+    let waiting = sqlx::query(RETRY_ENDED).bind(uuid(id.as_bytes())).bind(now.as_nanos()).bind(due.as_nanos());
+    waiting.bind(line.is_some()).execute(connection).await.map(drop)
 }
 
 struct RetryDelivery {
@@ -187,12 +261,13 @@ impl Edit for RetryDelivery {
         };
         // The destination first, as a deletion does.
         let live = sqlx::query(LOCK_DESTINATION).bind::<Uuid>(destination).fetch_optional(&mut *transaction).await?;
-        let Some((destination_id, state, expires_at)) = lock_delivery(&mut transaction, self.id).await? else {
+        let Some(Locked { destination_id, state, expires_at, line }) = lock_delivery(&mut transaction, self.id).await?
+        else {
             return Ok(DeliveryAction::NotFound);
         };
-        if live.is_none() {
+        let Some(live) = live else {
             return Ok(DeliveryAction::DestinationGone);
-        }
+        };
         if state == DeliveryState::Delivering {
             return Ok(DeliveryAction::Refused(state));
         }
@@ -201,9 +276,18 @@ impl Edit for RetryDelivery {
             transaction.rollback().await?;
             return Ok(DeliveryAction::Expired);
         }
-        let sql = if state.is_waiting() { PULL_FORWARD } else { RETRY_ENDED };
-        update_delivery(&mut transaction, sql, self.id, self.now).await?;
+        let line = line.filter(|_| flag(&live, 0).is_ok_and(|ordered| ordered));
+        if state.is_waiting() {
+            update_delivery(&mut transaction, PULL_FORWARD, self.id, self.now).await?;
+            transaction.commit().await?;
+            return Ok(DeliveryAction::Done { destination_id });
+        }
+        wait_again(&mut transaction, self.id, line.as_ref(), self.now).await?;
         transaction.commit().await?;
+        if line.is_some() {
+            advance(&line.into_iter().collect(), &[], connection).await;
+            update_delivery(connection, PULL_FORWARD, self.id, self.now).await?;
+        }
         Ok(DeliveryAction::Done { destination_id })
     }
 }
@@ -219,7 +303,7 @@ impl Edit for CancelDelivery {
 
     async fn run(&self, connection: &mut PgConnection) -> Result<DeliveryAction, sqlx::Error> {
         let mut transaction = connection.begin().await?;
-        let Some((destination_id, state, _)) = lock_delivery(&mut transaction, self.id).await? else {
+        let Some(Locked { destination_id, state, line, .. }) = lock_delivery(&mut transaction, self.id).await? else {
             return Ok(DeliveryAction::NotFound);
         };
         if !state.is_waiting() {
@@ -227,6 +311,7 @@ impl Edit for CancelDelivery {
         }
         update_delivery(&mut transaction, CANCEL, self.id, self.now).await?;
         transaction.commit().await?;
+        advance(&line.into_iter().collect(), &[], connection).await;
         Ok(DeliveryAction::Done { destination_id })
     }
 }

@@ -7,6 +7,7 @@ use weir_core::{
     AttemptId, DeliveryId, DeliveryState, DestinationId, ErrorKind, EventId, Period, RateLimit, RateLimits, Timestamp,
     delivery::{Attempt, AttemptOutcome, Delivery, LastAttempt},
     event::{Event, EventBody, Terms},
+    order::BEHIND,
     outcome::Failure,
 };
 
@@ -101,7 +102,7 @@ fn outcome(row: &PgRow, column: usize) -> Result<AttemptOutcome, sqlx::Error> {
 /// What [`event`] reads.
 pub(crate) const EVENT_COLUMNS: &str =
     "e.id, e.tenant, e.event_type, e.created_at, e.idempotency_key, e.data_offset, e.body, e.deliver_at, e.expires_at,
-    e.coalesce_key";
+    e.coalesce_key, e.ordering_key";
 
 pub(crate) fn event(row: &PgRow) -> Result<Event, sqlx::Error> {
     Ok(Event {
@@ -115,6 +116,7 @@ pub(crate) fn event(row: &PgRow) -> Result<Event, sqlx::Error> {
             deliver_at: optional_time(row, 7)?,
             expires_at: optional_time(row, 8)?,
             coalesce_key: optional_text(row, 9)?,
+            ordering_key: optional_text(row, 10)?,
         },
     })
 }
@@ -141,7 +143,7 @@ pub(crate) fn delivery(row: &PgRow) -> Result<Delivery, sqlx::Error> {
         destination_id: destination_id(row, 3)?,
         state,
         attempts: small(row, 5)?,
-        next_attempt_at: state.is_waiting().then(|| time(row, 6)).transpose()?,
+        next_attempt_at: state.is_waiting().then(|| time(row, 6)).transpose()?.filter(|due| *due < BEHIND),
         created_at: time(row, 7)?,
         updated_at: time(row, 8)?,
         expires_at: optional_time(row, 9)?,

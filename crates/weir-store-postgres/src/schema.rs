@@ -66,11 +66,11 @@ mod tests {
         r#"
         SELECT make_partitions(ARRAY[20833]);
         INSERT INTO destinations (id, tenant, name, url, event_types, rate_limits, max_in_flight, timeout_ms, retry, headers,
-            signing, paused, breaker, breaker_state, alerts, watches, created_at, updated_at)
+            signing, paused, breaker, breaker_state, alerts, watches, ordered, created_at, updated_at)
         VALUES ('01a3185c-5000-7000-8000-000000000001', 'acme', 'a', 'https://example.com/', '["*"]',
             '[{"limit":10,"period":"second","burst":1}]', 64, 15000,
             '{"max_attempts":16,"max_age_s":259200,"delays":{"backoff":{"base_ms":10000,"cap_ms":3600000}}}', '[]',
-            '{"secret":"whsec_BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=","previous":null,"style":{"style":"standard"}}', false, 'null', '{"open":null,"closed_at":null}', '{}', false, 1800000000000000000, 1800000000000000000);
+            '{"secret":"whsec_BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=","previous":null,"style":{"style":"standard"}}', false, 'null', '{"open":null,"closed_at":null}', '{}', false, false, 1800000000000000000, 1800000000000000000);
         INSERT INTO limit_changes SELECT id, created_at, rate_limits FROM destinations;
         INSERT INTO events (id, tenant, event_type, created_at, idempotency_key, data_offset, body)
         VALUES ('01a3185c-5000-7000-8000-000000000002', 'acme', 'video.created', 1800000000000000000, 'order-1', 8,

@@ -7,6 +7,7 @@ use weir_core::{
     DeliveryId, DeliveryState, EventId, Timestamp,
     claim::{Claim, ClaimedBody, ClaimedDelivery},
     event::EventBody,
+    order::BEHIND,
 };
 use weir_store::{ClaimRequest, Claims};
 
@@ -23,7 +24,8 @@ use crate::{
 /// more than a short one, and no destination stands in the way of another. They come in the order of the index; the
 /// subquery's LIMIT keeps the planner from folding it into the join.
 pub(crate) const WAITING: &str = "
-SELECT d.id, due.next_attempt_at, d.event_id, d.attempts, coalesce(d.deliver_at, d.created_at), d.expires_at FROM (
+SELECT d.id, due.next_attempt_at, d.event_id, d.attempts, coalesce(d.deliver_at, d.created_at), d.expires_at,
+    d.ordering_key IS NOT NULL FROM (
     SELECT id, next_attempt_at FROM deliveries INDEXED BY deliveries_due
     WHERE destination_id = ? AND state IN (0, 2) AND (next_attempt_at, id) > (?, ?) ORDER BY next_attempt_at, id LIMIT +?
 ) due CROSS JOIN deliveries d ON d.id = due.id";
@@ -34,8 +36,7 @@ const INSERT_JOURNAL: &str = "INSERT INTO claims (id, deliveries) VALUES (?, ?)"
 const REWRITE_JOURNAL: &str = "UPDATE claims SET deliveries = ?2 WHERE id = ?1";
 const DELETE_JOURNAL: &str = "DELETE FROM claims WHERE id = ?";
 const SELECT_JOURNAL: &str = "SELECT id, deliveries FROM claims ORDER BY id";
-const SELECT_CLAIMED: &str =
-    "SELECT destination_id, attempts, state FROM deliveries WHERE id = ? AND state IN (0, 1, 2)";
+const SELECT_CLAIMED: &str = "SELECT destination_id, attempts, state, ordering_key IS NOT NULL FROM deliveries WHERE id = ? AND state IN (0, 1, 2)";
 
 /// A waiting delivery without its body.
 struct Waiting {
@@ -44,6 +45,7 @@ struct Waiting {
     attempts: u32,
     created_at: Timestamp,
     expires_at: Option<Timestamp>,
+    in_line: bool,
 }
 
 impl Waiting {
@@ -54,6 +56,7 @@ impl Waiting {
             attempts: small(row, 3)?,
             created_at: time(row, 4)?,
             expires_at: optional_time(row, 5)?,
+            in_line: int(row, 6)? == 1,
         })
     }
 }
@@ -88,7 +91,8 @@ impl Transaction<'_, '_> {
             if !self.claims.is_claimed(place.1) {
                 let looked_at = claims.deliveries.len() + expired.len();
                 if looked_at == wanted || place.0 > now {
-                    claims.next_due = Some(place.0).filter(|_| wanted == 0 || looked_at < wanted);
+                    let is_due_ever = place.0 < BEHIND;
+                    claims.next_due = Some(place.0).filter(|_| is_due_ever && (wanted == 0 || looked_at < wanted));
                     return Ok(ControlFlow::Break(()));
                 }
                 let waiting = Waiting::read(row)?;
@@ -109,7 +113,7 @@ impl Transaction<'_, '_> {
             claims.next_due = Some(now);
             for waiting in expired {
                 self.bodies.take(waiting.event_id);
-                self.expire(waiting.id, now)?;
+                self.expire(waiting.id, waiting.in_line, now)?;
             }
         }
         Ok(claims)
@@ -117,9 +121,9 @@ impl Transaction<'_, '_> {
 
     fn take(&mut self, waiting: &Waiting, request: &ClaimRequest, now: Timestamp) -> Result<ClaimedDelivery> {
         let claim = Claim { delivery_id: waiting.id, destination_id: request.destination_id, epoch: self.batch };
-        let &Waiting { attempts, event_id, .. } = waiting;
+        let &Waiting { attempts, event_id, in_line, .. } = waiting;
         let &ClaimRequest { expires_at, .. } = request;
-        self.claims.make(LiveClaim { claim, expires_at, attempts, made_at: now, at_birth: false });
+        self.claims.make(LiveClaim { claim, expires_at, attempts, made_at: now, at_birth: false, in_line });
         Ok(ClaimedDelivery {
             claim,
             event_id,
@@ -225,12 +229,12 @@ fn still_claimed(connection: &Connection, batch: BatchId, entry: &Entry) -> Resu
     let &Entry { delivery_id, expires_at, attempts } = entry;
     let mut values = Values::default();
     values.blob(delivery_id.as_bytes());
-    let read = |row: &Row<'_>| Ok((destination_id(row, 0)?, small(row, 1)?, rows::state(row, 2)?));
+    let read = |row: &Row<'_>| Ok((destination_id(row, 0)?, small(row, 1)?, rows::state(row, 2)?, int(row, 3)? == 1));
     let found = query(connection, SELECT_CLAIMED, &values, read)?.pop();
-    Ok(found.filter(|&(_, counted, _)| counted == attempts).map(|(destination_id, _, state)| {
+    Ok(found.filter(|&(_, counted, ..)| counted == attempts).map(|(destination_id, _, state, in_line)| {
         let at_birth = state == DeliveryState::Delivering;
         let claim = Claim { delivery_id, destination_id, epoch: batch };
         // When it was made is not known any more; the delivery's last change stands for it.
-        LiveClaim { claim, expires_at, attempts, made_at: Timestamp::MIN, at_birth }
+        LiveClaim { claim, expires_at, attempts, made_at: Timestamp::MIN, at_birth, in_line }
     }))
 }

@@ -1,13 +1,13 @@
 //! Destinations: read from memory, edited through the writer, counted by index.
 
-use std::{sync::Arc, time::Duration};
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use rusqlite::{Connection, Row};
 use sqlx::sqlite::SqliteRow;
 use weir_core::{
-    DeliveryState, Destination, DestinationId, Timestamp, destination::Settings, pattern::EventPattern,
-    signing::Signing,
+    DeliveryState, Destination, DestinationId, Timestamp, destination::Settings, order::DeliveryOrder,
+    pattern::EventPattern, signing::Signing,
 };
 use weir_store::{
     BreakerChange, DestinationCounts, DestinationPatch, Destinations, LimitChange, Page, PageRequest, StoreResult,
@@ -155,20 +155,22 @@ fn total(counted: &[Counted], claims: ClaimCounts) -> Result<DestinationCounts> 
 /// Everything of a destination but its id, in the order of `destination_values` and what follows it.
 const INSERT: &str = "
 INSERT INTO destinations (tenant, name, url, event_types, rate_limits, max_in_flight, timeout_ms, retry, headers, signing,
-    paused, paused_reason, held_until, held_reason, updated_at, breaker, breaker_state, alerts, created_at, id)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+    paused, paused_reason, held_until, held_reason, updated_at, breaker, breaker_state, alerts, ordered, skip_after_attempts,
+    created_at, id)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
 
 const UPDATE: &str = "
 UPDATE destinations SET (tenant, name, url, event_types, rate_limits, max_in_flight, timeout_ms, retry, headers, signing,
-    paused, paused_reason, held_until, held_reason, updated_at, breaker, breaker_state, alerts)
-    = (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    paused, paused_reason, held_until, held_reason, updated_at, breaker, breaker_state, alerts, ordered, skip_after_attempts)
+    = (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 WHERE id = ? AND deleted_at IS NULL";
 
 const INSERT_LIMIT_CHANGE: &str = "INSERT INTO limit_changes (destination_id, at, rate_limits) VALUES (?, ?, ?)";
 
 const SELECT_LIVE: &str = "
 SELECT tenant, name, url, event_types, rate_limits, max_in_flight, timeout_ms, retry, headers, signing,
-    paused, paused_reason, held_until, held_reason, updated_at, created_at, id, breaker, breaker_state, alerts
+    paused, paused_reason, held_until, held_reason, updated_at, created_at, id, breaker, breaker_state,
+    alerts, ordered, skip_after_attempts
 FROM destinations WHERE deleted_at IS NULL";
 
 const TOMBSTONE: &str = "UPDATE destinations SET deleted_at = ?, updated_at = ? WHERE id = ? AND deleted_at IS NULL";
@@ -202,7 +204,9 @@ fn destination_values(destination: &Destination) -> Result<Values<'_>> {
         .int(destination.updated_at.as_nanos())
         .owned_text(serde_json::to_string(&settings.breaker)?)
         .owned_text(serde_json::to_string(&destination.breaker)?)
-        .owned_text(serde_json::to_string(&settings.alerts)?);
+        .owned_text(serde_json::to_string(&settings.alerts)?)
+        .int(settings.order.is_by_key().into())
+        .optional_int(settings.order.skip_after_attempts().map(|most| most.get().into()));
     Ok(values)
 }
 
@@ -224,6 +228,7 @@ fn read_destination(row: &Row<'_>) -> Result<Destination> {
         paused: int(row, 10)? == 1,
         breaker: serde_json::from_str(&text(row, 17)?).map_err(|_| Error::Corrupt("a breaker"))?,
         alerts: serde_json::from_str(&text(row, 19)?).map_err(|_| Error::Corrupt("alerts"))?,
+        order: DeliveryOrder::new(int(row, 20)? == 1, skip_after_attempts(row)?),
     };
     Ok(Destination {
         settings,
@@ -235,6 +240,12 @@ fn read_destination(row: &Row<'_>) -> Result<Destination> {
         id: destination_id(row, 16)?,
         breaker: serde_json::from_str(&text(row, 18)?).map_err(|_| Error::Corrupt("a breaker's state"))?,
     })
+}
+
+fn skip_after_attempts(row: &Row<'_>) -> Result<Option<NonZeroU32>> {
+    let Some(most) = row.optional_int(21)? else { return Ok(None) };
+    let most = u32::try_from(most).ok().and_then(NonZeroU32::new);
+    most.map(Some).ok_or(Error::Corrupt("a number of attempts"))
 }
 
 /// Every live destination, for the memory the engine starts with.

@@ -6,7 +6,9 @@ use weir_core::{
     DeliveryId, Destination, DestinationId, Timestamp,
     alert::{AlertPolicy, Told},
 };
-use weir_store::{BreakerChange, DeliveryAction, DestinationPatch, Pruned, Purge, PurgePlace, PurgeStep, StoreError};
+use weir_store::{
+    BreakerChange, DeliveryAction, DestinationPatch, Line, Pruned, Purge, PurgePlace, PurgeStep, StoreError,
+};
 
 use crate::{
     error::Result,
@@ -28,6 +30,10 @@ pub(crate) enum Edit {
     /// Of the sweep: until when, and at most how many.
     Expire(Pending<(Timestamp, u32), u64>),
     Purge(Pending<(Purge, Option<PurgePlace>), PurgeStep>),
+    /// Of the sweep: lines that seem to have no head.
+    Advance(Pending<Vec<Line>, u64>),
+    /// Of the sweep: the lines of a destination that is not ordered any more, so many deliveries at most.
+    Dissolve(Pending<(DestinationId, u32), u32>),
     Prune(Pending<Rest, Pruned>),
     SetAlertPolicy(Pending<AlertPolicy, ()>),
     /// Of a destination, with the version that is the current one.
@@ -43,9 +49,10 @@ impl Edit {
     }
 
     /// A hold that is lost with the power is one `Retry-After` not honoured; a breaker opens again, what expired expires again, and
-    /// what is too old goes another time. Everything else was acknowledged to someone.
+    /// the sweep does again what it did. Everything else was acknowledged to someone.
     pub(crate) fn durable(&self) -> bool {
-        !matches!(self, Self::Hold(_) | Self::ChangeBreaker(_) | Self::Expire(_) | Self::Prune(_) | Self::Check(_))
+        let swept = matches!(self, Self::Expire(_) | Self::Advance(_) | Self::Dissolve(_) | Self::Prune(_));
+        !swept && !matches!(self, Self::Hold(_) | Self::ChangeBreaker(_) | Self::Check(_))
     }
 
     pub(crate) fn run(&mut self, transaction: &mut Transaction<'_, '_>) -> Result<()> {
@@ -70,6 +77,10 @@ impl Edit {
             }
             Self::Expire(edit) => edit.answer = Some(transaction.expire_deliveries(edit.input.0, edit.input.1)?),
             Self::Purge(edit) => edit.answer = Some(transaction.purge(&edit.input.0, edit.input.1)?),
+            Self::Advance(edit) => {
+                edit.answer = Some(transaction.advance_lines(&edit.input.iter().cloned().collect())?);
+            }
+            Self::Dissolve(edit) => edit.answer = Some(transaction.dissolve_lines(edit.input.0, edit.input.1)?),
             Self::Prune(edit) => edit.answer = Some(transaction.prune(&edit.input)?),
             Self::SetAlertPolicy(edit) => edit.answer = Some(transaction.set_alert_policy(&edit.input)?),
             Self::RecordTold(edit) => {
@@ -92,6 +103,8 @@ impl Edit {
             Self::RetryDelivery(edit) | Self::CancelDelivery(edit) => edit.finish(failure),
             Self::Expire(edit) => edit.finish(failure),
             Self::Purge(edit) => edit.finish(failure),
+            Self::Advance(edit) => edit.finish(failure),
+            Self::Dissolve(edit) => edit.finish(failure),
             Self::Prune(edit) => edit.finish(failure),
             Self::SetAlertPolicy(edit) => edit.finish(failure),
             Self::RecordTold(edit) => edit.finish(failure),

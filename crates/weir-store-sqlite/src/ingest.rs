@@ -1,10 +1,13 @@
 //! Events come in: deduplicated, fanned out, and stored with their deliveries in a few statements per group.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use async_trait::async_trait;
 use rusqlite::Row;
-use weir_core::{DeliveryState, Destination, DestinationId, Timestamp, event::Event};
+use weir_core::{DeliveryId, DeliveryState, Destination, DestinationId, Timestamp, event::Event, order::BEHIND};
 use weir_store::{
     Express, Ingest, Ingested, NewEvent, StoreResult,
     intake::{Directory, Intake, Key, KnownKeys, NewDelivery, Outcome, key},
@@ -15,6 +18,7 @@ use crate::{
     cache::Staged,
     error::{Error, Result},
     group::{self, Operation},
+    lines::Place,
     live::LiveClaim,
     rows::{self, state_code},
     sql::{Batch, MAX_ROWS, Values, execute, padded, query},
@@ -37,9 +41,9 @@ impl Ingest for SqliteStore {
 
 pub(crate) static INSERT_EVENTS: Batch = Batch::new(
     "INSERT OR ROLLBACK INTO events (id, tenant, event_type, created_at, idempotency_key, data_offset, deliveries, body,
-        deliver_at, expires_at, coalesce_key)
+        deliver_at, expires_at, coalesce_key, ordering_key)
     SELECT * FROM (VALUES ",
-    "(?,?,?,?,?,?,?,?,?,?,?)",
+    "(?,?,?,?,?,?,?,?,?,?,?,?)",
     ",",
     ") AS r WHERE r.column1 IS NOT NULL",
 );
@@ -56,10 +60,21 @@ pub(crate) static INSERT_DELIVERIES: Batch = Batch::new(
     ") AS r WHERE r.column1 IS NOT NULL",
 );
 
+/// Those that have a place in a line, so that all others have nothing to do with lines.
+pub(crate) static INSERT_INTO_LINES: Batch = Batch::new(
+    "INSERT OR ROLLBACK INTO deliveries (id, event_id, destination_id, next_attempt_at, created_at, updated_at,
+        state, attempts, deliver_at, expires_at, coalesce_key, ordering_key, line)
+    SELECT r.column1, r.column2, r.column3, coalesce(r.column11, r.column6, r.column4), r.column4, r.column4, r.column5, 0,
+        r.column6, r.column7, r.column8, r.column9, r.column10 FROM (VALUES ",
+    "(?,?,?,?,?,?,?,?,?,?,?)",
+    ",",
+    ") AS r WHERE r.column1 IS NOT NULL",
+);
+
 /// Which of some idempotency keys are known, with their events and how many deliveries those have.
 pub(crate) static KNOWN_KEYS: Batch = Batch::new(
     "SELECT e.id, e.tenant, e.event_type, e.created_at, e.idempotency_key, e.data_offset, e.body, e.deliver_at,
-        e.expires_at, e.coalesce_key, e.deliveries
+        e.expires_at, e.coalesce_key, e.ordering_key, e.deliveries
     FROM (VALUES ",
     "(?,?)",
     ",",
@@ -68,7 +83,7 @@ pub(crate) static KNOWN_KEYS: Batch = Batch::new(
 
 /// What a new delivery takes the place of.
 pub(crate) const COALESCING: &str = "
-SELECT id, event_id FROM deliveries INDEXED BY deliveries_coalescing
+SELECT id, event_id, ordering_key IS NOT NULL FROM deliveries INDEXED BY deliveries_coalescing
 WHERE destination_id = ? AND coalesce_key = ? AND coalesce_key IS NOT NULL AND state IN (0, 1, 2)";
 
 const SUPERSEDE: &str = "UPDATE deliveries SET state = 7, updated_at = ? WHERE id = ? AND state IN (0, 2)";
@@ -109,9 +124,18 @@ impl Transaction<'_, '_> {
         for delivery in deliveries.iter().filter(|delivery| !delivery.superseded) {
             self.supersede(delivery)?;
         }
-        self.insert_deliveries(&deliveries)?;
-        for delivery in deliveries.iter().filter(|delivery| delivery.claimed_until.is_none()) {
-            self.claims.lower_floor(delivery.destination_id, delivery.event.due());
+        let places = self.places(&deliveries)?;
+        let (placed, others): (Vec<NewDelivery<'_>>, _) = match places.is_empty() {
+            true => (Vec::new(), deliveries),
+            false => deliveries.into_iter().partition(|delivery| places.contains_key(&delivery.id)),
+        };
+        self.insert_deliveries(&INSERT_DELIVERIES, &others, &places)?;
+        self.insert_deliveries(&INSERT_INTO_LINES, &placed, &places)?;
+        let behind = |delivery: &NewDelivery<'_>| places.get(&delivery.id).is_some_and(|place| place.behind);
+        for delivery in others.iter().chain(&placed).filter(|delivery| delivery.claimed_until.is_none()) {
+            if !behind(delivery) {
+                self.claims.lower_floor(delivery.destination_id, delivery.event.due());
+            }
             if delivery.is_due_soon() {
                 self.bodies.add(delivery.event.id, &delivery.event.body);
             }
@@ -123,6 +147,7 @@ impl Transaction<'_, '_> {
                 attempts: 0,
                 made_at: delivery.event_created_at,
                 at_birth: true,
+                in_line: false,
             });
         }
         Ok(answers)
@@ -133,8 +158,8 @@ impl Transaction<'_, '_> {
         let Some(key) = newer.coalesces_by() else { return Ok(()) };
         let mut values = Values::default();
         values.blob(newer.destination_id.as_bytes()).text(&key);
-        let read = |row: &Row<'_>| Ok((rows::delivery_id(row, 0)?, rows::event_id(row, 1)?));
-        for (id, event_id) in query(self.connection, COALESCING, &values, read)? {
+        let read = |row: &Row<'_>| Ok((rows::delivery_id(row, 0)?, rows::event_id(row, 1)?, rows::int(row, 2)? == 1));
+        for (id, event_id, in_line) in query(self.connection, COALESCING, &values, read)? {
             let sql = if self.claims.is_claimed(id) {
                 REPLACE
             } else {
@@ -144,6 +169,9 @@ impl Transaction<'_, '_> {
             let mut values = Values::default();
             values.int(newer.event.created_at.as_nanos()).blob(id.as_bytes());
             execute(self.connection, sql, &values)?;
+            if in_line && let Some(line) = self.line_of(id)? {
+                self.advance_line(&line)?;
+            }
         }
         Ok(())
     }
@@ -168,7 +196,7 @@ impl Transaction<'_, '_> {
     fn insert_events(&mut self, events: &[(&Event, u32)]) -> Result<()> {
         for part in events.chunks(MAX_ROWS) {
             let size = padded(part.len());
-            let mut values = Values::with_capacity(11 * size);
+            let mut values = Values::with_capacity(12 * size);
             for (event, deliveries) in part {
                 values
                     .blob(event.id.as_bytes())
@@ -181,18 +209,25 @@ impl Transaction<'_, '_> {
                     .blob(event.body.bytes())
                     .optional_int(event.terms.deliver_at.map(Timestamp::as_nanos))
                     .optional_int(event.terms.expires_at.map(Timestamp::as_nanos))
-                    .optional_text(event.terms.coalesce_key.as_deref());
+                    .optional_text(event.terms.coalesce_key.as_deref())
+                    .optional_text(event.terms.ordering_key.as_deref());
             }
-            values.nulls(11 * (size - part.len()));
+            values.nulls(12 * (size - part.len()));
             execute(self.connection, &INSERT_EVENTS.sql(size), &values)?;
         }
         Ok(())
     }
 
-    fn insert_deliveries(&mut self, deliveries: &[NewDelivery<'_>]) -> Result<()> {
+    /// `insert` is the statement for those that have places, or for those that have none.
+    fn insert_deliveries(
+        &mut self,
+        insert: &Batch,
+        deliveries: &[NewDelivery<'_>],
+        places: &HashMap<DeliveryId, Place>,
+    ) -> Result<()> {
         for part in deliveries.chunks(MAX_ROWS) {
             let size = padded(part.len());
-            let mut values = Values::with_capacity(8 * size);
+            let mut values = Values::with_capacity(insert.columns() * size);
             for delivery in part {
                 let state = match delivery.claimed_until {
                     _ if delivery.superseded => DeliveryState::Superseded,
@@ -211,9 +246,13 @@ impl Transaction<'_, '_> {
                     Some(key) => values.owned_text(key),
                     None => values.nulls(1),
                 };
+                if let Some(place) = places.get(&delivery.id) {
+                    values.optional_text(delivery.ordering_key).int(place.line);
+                    values.optional_int(place.behind.then_some(BEHIND.as_nanos()));
+                }
             }
-            values.nulls(8 * (size - part.len()));
-            execute(self.connection, &INSERT_DELIVERIES.sql(size), &values)?;
+            values.nulls(insert.columns() * (size - part.len()));
+            execute(self.connection, &insert.sql(size), &values)?;
         }
         Ok(())
     }
@@ -222,6 +261,6 @@ impl Transaction<'_, '_> {
 fn read_known(row: &Row<'_>) -> Result<((String, String), Ingested)> {
     let event = rows::event(row)?;
     let key = event.idempotency_key.clone().ok_or(Error::Corrupt("an idempotency key"))?;
-    let deliveries = rows::small(row, 10)?;
+    let deliveries = rows::small(row, 11)?;
     Ok(((event.tenant.clone(), key), Ingested { event, deliveries, duplicate: true, wake: Vec::new() }))
 }

@@ -24,6 +24,7 @@ mod error;
 mod group;
 mod history;
 mod ingest;
+mod lines;
 mod live;
 mod open;
 mod outbox;

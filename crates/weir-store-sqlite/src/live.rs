@@ -35,6 +35,8 @@ pub(crate) struct LiveClaim {
     pub(crate) made_at: Timestamp,
     /// Claimed as it was stored: its row says `delivering` and is not in the index of what is due.
     pub(crate) at_birth: bool,
+    /// It had a place in a line when it was claimed.
+    pub(crate) in_line: bool,
 }
 
 impl LiveClaim {
@@ -192,11 +194,12 @@ impl<'a> StagedClaims<'a> {
         self.made.contains_key(&id) || (!self.ended.contains_key(&id) && self.claims.is_claimed(id))
     }
 
-    /// Whether a claim is still held.
-    pub(crate) fn is_held(&self, claim: Claim) -> bool {
-        let held = |live: &LiveClaim| live.claim == claim;
-        !self.ended.contains_key(&claim.delivery_id)
-            && self.claims.read().by_delivery.get(&claim.delivery_id).is_some_and(held)
+    /// What is known of a claim, if it is still held.
+    pub(crate) fn held(&self, claim: Claim) -> Option<LiveClaim> {
+        if self.ended.contains_key(&claim.delivery_id) {
+            return None;
+        }
+        self.claims.read().by_delivery.get(&claim.delivery_id).filter(|live| live.claim == claim).copied()
     }
 
     /// The claimed deliveries of one destination, without those this transaction makes.
@@ -223,11 +226,6 @@ impl<'a> StagedClaims<'a> {
     /// The claim's attempt is counted.
     pub(crate) fn settle(&mut self, claim: Claim) {
         self.ended.insert(claim.delivery_id, false);
-    }
-
-    /// Whether the claim was made as its delivery was stored.
-    pub(crate) fn is_at_birth(&self, id: DeliveryId) -> bool {
-        self.claims.read().by_delivery.get(&id).is_some_and(|live| live.at_birth)
     }
 
     /// The claim is given back unsent; its delivery waits as before.

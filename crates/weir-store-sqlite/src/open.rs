@@ -23,6 +23,7 @@ use crate::{
     claims, destinations,
     error::Error,
     group::Operation,
+    lines,
     live::LiveClaims,
     schema,
     writer::{self, Opened},
@@ -89,6 +90,7 @@ impl SqliteStore {
         let destinations = Arc::new(DestinationCache::new(loaded));
         let (left, last_batch) = claims::load(&connection).map_err(|error| classify(path, &error))?;
         let claims = Arc::new(LiveClaims::new(left));
+        let last_place = lines::load(&connection).map_err(|error| classify(path, &error))?;
         let readers = SqlitePoolOptions::new()
             .max_connections(READERS)
             .min_connections(1)
@@ -107,6 +109,7 @@ impl SqliteStore {
             destinations: Arc::clone(&destinations),
             claims: Arc::clone(&claims),
             last_batch,
+            last_place,
             station: station.clone(),
         };
         let (operations, writer) = writer::spawn(opened, lock);

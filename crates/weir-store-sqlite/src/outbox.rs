@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use async_trait::async_trait;
+use rusqlite::Row;
 use sqlx::sqlite::SqliteRow;
 use weir_core::{
     AttemptId, DeliveryId, DestinationId, Timestamp,
@@ -10,9 +11,7 @@ use weir_core::{
     delivery::{Attempt, AttemptOutcome},
     outcome::Verdict,
 };
-use weir_store::{
-    AttemptResult, ClaimRequest, Claims, DueDestination, Outbox, Recovered, SendHistory, Settlement, StoreResult,
-};
+use weir_store::{AttemptResult, ClaimRequest, Claims, DueDestination, Outbox, Recovered, SendHistory, StoreResult};
 
 use crate::{
     SqliteStore,
@@ -21,7 +20,7 @@ use crate::{
     error::Result,
     group::{Operation, Recovery, Release},
     live::{FIRST, LiveClaim},
-    rows::{delivery_id, destination_id, optional_time, time},
+    rows::{delivery_id, destination_id, int, optional_time, time},
     sql::{Batch, MAX_ROWS, Values, execute, fetch, padded, query},
     writer::Transaction,
 };
@@ -134,7 +133,7 @@ const WAIT_RELEASED: &str = "UPDATE deliveries SET state = 0, updated_at = ? WHE
 
 /// What waits and whose time is over. What is claimed is among them.
 pub(crate) const EXPIRING: &str = "
-SELECT id FROM deliveries INDEXED BY deliveries_expiring
+SELECT id, ordering_key IS NOT NULL FROM deliveries INDEXED BY deliveries_expiring
 WHERE expires_at IS NOT NULL AND state IN (0, 2) AND expires_at <= ? ORDER BY expires_at LIMIT +?";
 
 const EXPIRE: &str = "UPDATE deliveries SET state = 8, updated_at = ? WHERE id = ? AND state IN (0, 2)";
@@ -172,11 +171,8 @@ impl Transaction<'_, '_> {
             let (claims, now) = &operation.input;
             let mut released = 0;
             for &claim in claims {
-                if !self.claims.is_held(claim) {
-                    continue;
-                }
+                let Some(LiveClaim { at_birth, in_line, .. }) = self.claims.held(claim) else { continue };
                 let deleted = self.destinations.is_deleted(claim.destination_id);
-                let at_birth = self.claims.is_at_birth(claim.delivery_id);
                 self.claims.release(claim);
                 released += 1;
                 let sql = match (deleted, at_birth) {
@@ -186,7 +182,13 @@ impl Transaction<'_, '_> {
                 };
                 let mut values = Values::default();
                 values.int(now.as_nanos()).blob(claim.delivery_id.as_bytes());
-                execute(self.connection, sql, &values)?;
+                let ended = execute(self.connection, sql, &values)? > 0 && !at_birth;
+                if ended
+                    && in_line
+                    && let Some(line) = self.line_of(claim.delivery_id)?
+                {
+                    self.advance_line(&line)?;
+                }
             }
             operation.answer = Some(released);
         }
@@ -198,19 +200,24 @@ impl Transaction<'_, '_> {
         let most = i64::from(limit) + self.claims.count_all() as i64;
         let mut values = Values::default();
         values.int(now.as_nanos()).int(most);
-        let mut ids = query(self.connection, EXPIRING, &values, |row| delivery_id(row, 0))?;
-        ids.retain(|&id| !self.claims.is_claimed(id));
-        ids.truncate(limit as usize);
-        for &id in &ids {
-            self.expire(id, now)?;
+        let read = |row: &Row<'_>| Ok((delivery_id(row, 0)?, int(row, 1)? == 1));
+        let mut expired = query(self.connection, EXPIRING, &values, read)?;
+        expired.retain(|&(id, _)| !self.claims.is_claimed(id));
+        expired.truncate(limit as usize);
+        for &(id, in_line) in &expired {
+            self.expire(id, in_line, now)?;
         }
-        Ok(ids.len() as u64)
+        Ok(expired.len() as u64)
     }
 
-    pub(crate) fn expire(&mut self, id: DeliveryId, now: Timestamp) -> Result<()> {
+    pub(crate) fn expire(&mut self, id: DeliveryId, in_line: bool, now: Timestamp) -> Result<()> {
         let mut values = Values::default();
         values.int(now.as_nanos()).blob(id.as_bytes());
-        execute(self.connection, EXPIRE, &values).map(drop)
+        execute(self.connection, EXPIRE, &values)?;
+        if in_line && let Some(line) = self.line_of(id)? {
+            self.advance_line(&line)?;
+        }
+        Ok(())
     }
 
     pub(crate) fn recover(&mut self, recovery: Recovery) -> Result<Recovered> {
@@ -218,7 +225,7 @@ impl Transaction<'_, '_> {
         let results: Vec<AttemptResult> =
             abandoned.iter().map(|live| self.unknown_outcome(live, recovery.now)).collect();
         let settlements = self.settle_all(&results.iter().collect::<Vec<_>>())?;
-        let count = |state| settlements.iter().filter(|&&settled| settled == Settlement::Settled(state)).count() as u64;
+        let count = |state| settlements.iter().filter(|settled| settled.state() == Some(state)).count() as u64;
         Ok(Recovered {
             retried: count(weir_core::DeliveryState::Retrying),
             dead: count(weir_core::DeliveryState::Dead),

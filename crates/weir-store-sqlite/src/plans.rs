@@ -10,6 +10,7 @@ use crate::{
     destinations::{COUNTS, RECENT_SENDS},
     history::{SENDS, events_page},
     ingest::{COALESCING, KNOWN_KEYS},
+    lines::{FIRST_OF_LINE, LINED, LINES, SOME_OF_LINES},
     outbox::{DUE_DESTINATIONS, EXPIRING, LAST_SENDS},
     purge::{CANCEL, WAITING_OF_ANY_TYPE, WAITING_WITH_TYPES},
     results::SETTLE,
@@ -75,11 +76,19 @@ fn reads_use_their_indexes() {
         ("sends", SENDS, "USING INDEX attempts_of_destination (destination_id=? AND sent_at>?"),
         ("body", BODY, "USING INDEX events_id (id=?)"),
         ("coalescing", COALESCING, "USING INDEX deliveries_coalescing (destination_id=? AND coalesce_key=?)"),
+        ("line", FIRST_OF_LINE, "USING INDEX deliveries_lines (destination_id=? AND ordering_key=?)"),
+        ("some of lines", SOME_OF_LINES, "USING INDEX deliveries_lines (destination_id=?"),
+        ("lined", LINED, "USING COVERING INDEX deliveries_lines (destination_id>?"),
+        ("lines", LINES, "USING COVERING INDEX deliveries_lines"),
         ("expiring", EXPIRING, "USING INDEX deliveries_expiring (expires_at>? AND expires_at<?)"),
         ("due", DUE_DESTINATIONS, "USING COVERING INDEX deliveries_due (destination_id>?)"),
     ] {
         let plan = plan(&connection, sql);
         assert!(plan.contains(index), "{name}:\n{plan}");
+    }
+    for sql in [FIRST_OF_LINE, LINES, LINED] {
+        let plan = plan(&connection, sql);
+        assert!(!plan.contains("TEMP B-TREE"), "{plan}");
     }
 }
 

@@ -1,14 +1,14 @@
 //! A purge, step by step: each walks a part of what waits for one destination and cancels what it is after.
 
-use std::ops::ControlFlow;
+use std::{collections::BTreeSet, ops::ControlFlow};
 
-use weir_core::{DeliveryId, Timestamp};
-use weir_store::{Purge, PurgePlace, PurgeStep};
+use weir_core::{DeliveryId, Timestamp, order::BEHIND};
+use weir_store::{Line, Purge, PurgePlace, PurgeStep};
 
 use crate::{
     error::Result,
-    live::FIRST,
-    rows::{self, delivery_id, text, time},
+    live::{FIRST, Position},
+    rows::{self, Columns as _, delivery_id, text, time},
     sql::{Batch, MAX_ROWS, Values, execute, padded, walk},
     writer::Transaction,
 };
@@ -16,13 +16,16 @@ use crate::{
 /// How many deliveries a step looks at: what the writer does in about ten milliseconds, since claims and events wait for it.
 const STEP: usize = 2 * MAX_ROWS;
 
+/// Before all that is behind another in its line.
+const FIRST_BEHIND: Position = (BEHIND, FIRST.1);
+
 /// What waits after a place, with the types of the events, which only a purge by type needs.
 macro_rules! waiting {
     ($event_type:literal, $events:literal) => {
         concat!(
             "SELECT due.next_attempt_at, d.id, d.state, d.created_at, ",
             $event_type,
-            " FROM (
+            ", d.ordering_key FROM (
                 SELECT id, next_attempt_at FROM deliveries INDEXED BY deliveries_due
                 WHERE destination_id = ? AND state IN (0, 2) AND (next_attempt_at, id) > (?, ?)
                 ORDER BY next_attempt_at, id LIMIT +?
@@ -44,16 +47,47 @@ pub(crate) static CANCEL: Batch = Batch::new(
     ") AS r WHERE deliveries.id = r.column1 AND +state IN (0, 2)",
 );
 
+/// What one look of a purge found.
+#[derive(Default)]
+struct Look {
+    looked_at: usize,
+    chosen: Vec<DeliveryId>,
+    /// Those whose heads are among them.
+    lines: BTreeSet<Line>,
+    next: Option<PurgePlace>,
+}
+
 impl Transaction<'_, '_> {
+    /// What is behind in lines goes first, which lets nobody come forward; and then what is due. Were it the other way round, who
+    /// comes forward in the place of a cancelled head could be due before the place that the purge has got to.
     pub(crate) fn purge(&mut self, purge: &Purge, after: Option<PurgePlace>) -> Result<PurgeStep> {
-        let (due, id) = after.map_or(FIRST, |place| (place.due, place.id));
+        let place = after.map_or(FIRST_BEHIND, |place| (place.due, place.id));
+        let mut look = self.look_for(purge, place)?;
+        let mut cancelled = self.cancel_all(&look.chosen, purge.now)?;
+        if place.0 == BEHIND && look.next.is_none() {
+            if look.looked_at > 0 {
+                return Ok(PurgeStep { cancelled, next: Some(PurgePlace { due: FIRST.0, id: FIRST.1 }) });
+            }
+            look = self.look_for(purge, FIRST)?;
+            cancelled = self.cancel_all(&look.chosen, purge.now)?;
+        }
+        self.advance_lines(&look.lines)?;
+        Ok(PurgeStep { cancelled, next: look.next })
+    }
+
+    fn look_for(&self, purge: &Purge, after: Position) -> Result<Look> {
+        let (due, id) = &after;
         let mut values = Values::default();
         values.blob(purge.destination_id.as_bytes()).int(due.as_nanos()).blob(id.as_bytes()).int(STEP as i64);
         let waiting = if purge.event_type.is_some() { WAITING_WITH_TYPES } else { WAITING_OF_ANY_TYPE };
-        let (mut looked_at, mut last, mut chosen) = (0, None, Vec::new());
+        let (mut look, mut last) = (Look::default(), None);
         walk(self.connection, waiting, &values, |row| {
             let (due, id) = (time(row, 0)?, delivery_id(row, 1)?);
-            (looked_at, last) = (looked_at + 1, Some(PurgePlace { due, id }));
+            if due == BEHIND && after.0 != BEHIND {
+                return Ok(ControlFlow::Break(()));
+            }
+            look.looked_at += 1;
+            last = Some(PurgePlace { due, id });
             let event_type = text(row, 4)?;
             // A claimed delivery's row says what it waited in.
             if !self.claims.is_claimed(id)
@@ -61,12 +95,17 @@ impl Transaction<'_, '_> {
                 && time(row, 3)? < purge.before
                 && purge.event_type.as_ref().is_none_or(|pattern| pattern.matches(&event_type))
             {
-                chosen.push(id);
+                look.chosen.push(id);
+                if due < BEHIND
+                    && let Some(ordering_key) = row.optional_text(5)?
+                {
+                    look.lines.insert(Line { destination_id: purge.destination_id, ordering_key });
+                }
             }
             Ok(ControlFlow::Continue(()))
         })?;
-        let cancelled = self.cancel_all(&chosen, purge.now)?;
-        Ok(PurgeStep { cancelled, next: last.filter(|_| looked_at == STEP) })
+        look.next = last.filter(|_| look.looked_at == STEP);
+        Ok(look)
     }
 
     fn cancel_all(&mut self, ids: &[DeliveryId], now: Timestamp) -> Result<u64> {

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use rusqlite::Row;
-use weir_core::{DeliveryId, DeliveryState, DestinationId, Timestamp, outcome::Verdict};
+use weir_core::{DeliveryId, DeliveryState, DestinationId, Timestamp, order::BEHIND, outcome::Verdict};
 use weir_store::{AttemptResult, DeliveryAction, Purge, PurgePlace, PurgeStep, Results, Settlement, StoreResult};
 
 use crate::{
@@ -73,7 +73,8 @@ const IS_REPLACED: &str = "SELECT 1 FROM deliveries WHERE id = ? AND replaced = 
 const RETRY_ENDED: &str = "UPDATE deliveries SET state = 0, replaced = NULL, next_attempt_at = ?, updated_at = ? WHERE id = ? AND state NOT IN (0, 1, 2)";
 
 const PULL_FORWARD: &str = "
-UPDATE deliveries SET next_attempt_at = min(next_attempt_at, ?), updated_at = ? WHERE id = ? AND state IN (0, 2)";
+UPDATE deliveries SET next_attempt_at = min(next_attempt_at, ?), updated_at = ? WHERE id = ? AND state IN (0, 2)
+    AND next_attempt_at < 9223372036854775807";
 
 const CANCEL: &str = "UPDATE deliveries SET state = 6, updated_at = ? WHERE id = ? AND state IN (0, 2)";
 
@@ -94,16 +95,20 @@ impl Transaction<'_, '_> {
     pub(crate) fn settle_all(&mut self, results: &[&AttemptResult]) -> Result<Vec<Settlement>> {
         let mut settled = Vec::with_capacity(results.len());
         let mut answers = Vec::with_capacity(results.len());
+        let mut leaving = Vec::new();
         for &result in results {
-            if !self.claims.is_held(result.claim) {
+            let Some(live) = self.claims.held(result.claim) else {
                 answers.push(Settlement::ClaimLost);
                 continue;
-            }
+            };
             // Ended as it is answered, so that of two results for one claim the first counts.
             self.claims.settle(result.claim);
             let (state, due) = self.next_state(result)?;
             if let Some(due) = due {
                 self.claims.lower_floor(result.claim.destination_id, due);
+            }
+            if live.in_line && self.leaves_line(result, state) {
+                leaving.push((answers.len(), result.claim.delivery_id, state));
             }
             answers.push(Settlement::Settled(state));
             settled.push((result, state, due));
@@ -127,7 +132,22 @@ impl Transaction<'_, '_> {
         }
         let settled: Vec<&AttemptResult> = settled.into_iter().map(|(result, ..)| result).collect();
         self.insert_attempts(&settled)?;
+        for (at, id, state) in leaving {
+            let Some(line) = self.line_of(id)? else { continue };
+            if state.is_waiting() {
+                self.leave_line(id)?;
+            }
+            if let Some(next_due) = self.advance_line(&line)? {
+                answers[at] = Settlement::Advanced { state, next_due };
+            }
+        }
         Ok(answers)
+    }
+
+    fn leaves_line(&self, result: &AttemptResult, state: DeliveryState) -> bool {
+        let destination = self.destinations.get(result.claim.destination_id);
+        let order = destination.map(|destination| destination.settings.order).unwrap_or_default();
+        order.leaves_line(state, result.attempt.number)
     }
 
     /// The state a verdict leads to and when the delivery is due again.
@@ -187,11 +207,39 @@ impl Transaction<'_, '_> {
         if expires_at.is_some_and(|at| at <= now) {
             return Ok(DeliveryAction::Expired);
         }
-        let mut values = Values::default();
-        values.int(now.as_nanos()).int(now.as_nanos()).blob(id.as_bytes());
-        execute(self.connection, if state.is_waiting() { PULL_FORWARD } else { RETRY_ENDED }, &values)?;
+        if state.is_waiting() {
+            self.pull_forward(id, now)?;
+        } else {
+            self.wait_again(id, destination_id, now)?;
+        }
         self.claims.lower_floor(destination_id, now);
         Ok(DeliveryAction::Done { destination_id })
+    }
+
+    /// What is behind in a line stays there.
+    fn pull_forward(&self, id: DeliveryId, now: Timestamp) -> Result<()> {
+        let mut values = Values::default();
+        values.int(now.as_nanos()).int(now.as_nanos()).blob(id.as_bytes());
+        execute(self.connection, PULL_FORWARD, &values).map(drop)
+    }
+
+    /// A delivery that has ended waits again: due now, or in its line, if it has one and its destination still keeps an order.
+    pub(crate) fn wait_again(&mut self, id: DeliveryId, destination_id: DestinationId, now: Timestamp) -> Result<()> {
+        let line = self.line_of(id)?;
+        let ordered = self.destinations.get(destination_id).is_some_and(|found| found.settings.order.is_by_key());
+        let due = if ordered && line.is_some() { BEHIND } else { now };
+        let mut values = Values::default();
+        values.int(due.as_nanos()).int(now.as_nanos()).blob(id.as_bytes());
+        execute(self.connection, RETRY_ENDED, &values)?;
+        match line {
+            Some(line) if ordered => {
+                self.advance_line(&line)?;
+                self.pull_forward(id, now)?;
+            }
+            Some(_) => self.leave_line(id)?,
+            None => {}
+        }
+        Ok(())
     }
 
     pub(crate) fn cancel_delivery(&mut self, id: DeliveryId, now: Timestamp) -> Result<DeliveryAction> {
@@ -204,6 +252,9 @@ impl Transaction<'_, '_> {
         let mut values = Values::default();
         values.int(now.as_nanos()).blob(id.as_bytes());
         execute(self.connection, CANCEL, &values)?;
+        if let Some(line) = self.line_of(id)? {
+            self.advance_line(&line)?;
+        }
         Ok(DeliveryAction::Done { destination_id })
     }
 

@@ -7,6 +7,7 @@ use weir_core::{
     AttemptId, DeliveryId, DeliveryState, DestinationId, ErrorKind, EventId, Period, RateLimit, RateLimits, Timestamp,
     delivery::{Attempt, AttemptOutcome, Delivery, LastAttempt},
     event::{Event, EventBody, Terms},
+    order::BEHIND,
     outcome::Failure,
 };
 
@@ -110,7 +111,7 @@ fn outcome(row: &impl Columns, column: usize) -> Result<AttemptOutcome> {
 /// What [`event`] reads.
 pub(crate) const EVENT_COLUMNS: &str =
     "e.id, e.tenant, e.event_type, e.created_at, e.idempotency_key, e.data_offset, e.body, e.deliver_at, e.expires_at,
-    e.coalesce_key";
+    e.coalesce_key, e.ordering_key";
 
 pub(crate) fn event(row: &impl Columns) -> Result<Event> {
     Ok(Event {
@@ -124,6 +125,7 @@ pub(crate) fn event(row: &impl Columns) -> Result<Event> {
             deliver_at: optional_time(row, 7)?,
             expires_at: optional_time(row, 8)?,
             coalesce_key: row.optional_text(9)?,
+            ordering_key: row.optional_text(10)?,
         },
     })
 }
@@ -150,7 +152,7 @@ pub(crate) fn delivery(row: &impl Columns) -> Result<Delivery> {
         destination_id: destination_id(row, 3)?,
         state,
         attempts: small(row, 5)?,
-        next_attempt_at: state.is_waiting().then(|| time(row, 6)).transpose()?,
+        next_attempt_at: state.is_waiting().then(|| time(row, 6)).transpose()?.filter(|due| *due < BEHIND),
         created_at: time(row, 7)?,
         updated_at: time(row, 8)?,
         expires_at: optional_time(row, 9)?,

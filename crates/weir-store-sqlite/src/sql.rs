@@ -46,6 +46,11 @@ impl Batch {
         Self { head, row, separator, tail, built: [const { OnceLock::new() }; LARGEST + 1] }
     }
 
+    /// The values of one row.
+    pub(crate) fn columns(&self) -> usize {
+        self.row.bytes().filter(|byte| *byte == b'?').count()
+    }
+
     /// The statement for `rows`, a power of two up to [`MAX_ROWS`].
     pub(crate) fn sql(&self, rows: usize) -> Arc<str> {
         let power = (rows.max(1).ilog2() as usize).min(LARGEST);

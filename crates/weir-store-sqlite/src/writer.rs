@@ -74,6 +74,8 @@ pub(crate) struct Transaction<'t, 'c> {
     pub(crate) boarding: &'t mut Boarding<'c>,
     /// What claims of this transaction are journaled under; the epoch of each.
     pub(crate) batch: BatchId,
+    /// The last place given out in any line.
+    pub(crate) last_place: &'t mut i64,
 }
 
 struct Writer {
@@ -81,6 +83,7 @@ struct Writer {
     destinations: Arc<DestinationCache>,
     claims: Arc<LiveClaims>,
     last_batch: BatchId,
+    last_place: i64,
     bodies: WaitingBodies,
     checkpoints: Checkpoints,
     station: Station,
@@ -91,11 +94,12 @@ struct Writer {
 /// Starts the writer on a thread of its own. It ends when every sender is gone or on [`Operation::Close`], and holds `lock`
 /// until then.
 pub(crate) fn spawn(opened: Opened, lock: File) -> (mpsc::Sender<Operation>, JoinHandle<()>) {
-    let Opened { connection, checkpointing, destinations, claims, last_batch, station } = opened;
+    let Opened { connection, checkpointing, destinations, claims, last_batch, last_place, station } = opened;
     let (sender, operations) = mpsc::channel(WAITING_OPERATIONS);
     let bodies = WaitingBodies::new(WAITING_BODY_BYTES);
     let checkpoints = checkpoint::spawn(checkpointing);
-    let writer = Writer { connection, destinations, claims, last_batch, bodies, checkpoints, station, synced: true };
+    let writer =
+        Writer { connection, destinations, claims, last_batch, last_place, bodies, checkpoints, station, synced: true };
     let thread = tokio::task::spawn_blocking(move || {
         writer.run(operations);
         drop(lock);
@@ -111,6 +115,7 @@ pub(crate) struct Opened {
     pub(crate) destinations: Arc<DestinationCache>,
     pub(crate) claims: Arc<LiveClaims>,
     pub(crate) last_batch: BatchId,
+    pub(crate) last_place: i64,
     pub(crate) station: Station,
 }
 
@@ -157,6 +162,7 @@ impl Writer {
             claims: &mut claims,
             boarding: &mut boarding,
             batch: self.last_batch,
+            last_place: &mut self.last_place,
             bodies: &mut self.bodies,
         };
         let mut done = group.run(&mut transaction);
@@ -210,8 +216,17 @@ mod tests {
         let destinations = Arc::new(DestinationCache::default());
         let (claims, bodies, station) = (Arc::default(), WaitingBodies::new(0), Station::default());
         let checkpoints = checkpoint::spawn(Connection::open_in_memory().unwrap());
-        let mut writer =
-            Writer { connection, destinations, claims, last_batch: 0, bodies, checkpoints, station, synced: true };
+        let mut writer = Writer {
+            connection,
+            destinations,
+            claims,
+            last_batch: 0,
+            last_place: 0,
+            bodies,
+            checkpoints,
+            station,
+            synced: true,
+        };
         for durable in [false, true, false, true, true, false, false, true] {
             writer.begin(durable).unwrap();
             statement(&writer.connection, "COMMIT").unwrap();

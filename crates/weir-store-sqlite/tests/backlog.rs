@@ -13,6 +13,7 @@ use weir_core::{
     breaker::{Breaker, BreakerPolicy},
     destination::Settings,
     event::{Event, EventBody, Terms},
+    order::DeliveryOrder,
     retry::RetryPolicy,
     signing::{Secret, Signing},
 };
@@ -45,6 +46,7 @@ fn destination(number: u128) -> Destination {
             retry: RetryPolicy::default(),
             breaker: Some(BreakerPolicy::default()),
             alerts: AlertOverrides::default(),
+            order: DeliveryOrder::Any,
             headers: Vec::new(),
             signing: Signing::new(Secret::from_bytes(vec![7; 32]).unwrap()),
             paused: false,

@@ -8,6 +8,7 @@ mod express;
 mod filters;
 mod history;
 mod ingest;
+mod lines;
 mod outbox;
 mod prune;
 mod purge;
@@ -28,14 +29,16 @@ use weir_core::{
     delivery::{Attempt, AttemptOutcome, Delivery},
     destination::Settings,
     event::{Event, EventBody, Terms},
+    order::DeliveryOrder,
     outcome::Verdict,
+    pattern::EventPattern,
     retry::RetryPolicy,
     signing::{Secret, Signing},
 };
 
 pub use self::{
-    coalescing::*, destinations::*, express::*, filters::*, history::*, ingest::*, outbox::*, prune::*, purge::*,
-    recovery::*, results::*, timing::*, watch::*,
+    coalescing::*, destinations::*, express::*, filters::*, history::*, ingest::*, lines::*, outbox::*, prune::*,
+    purge::*, recovery::*, results::*, timing::*, watch::*,
 };
 use crate::{
     AttemptResult, ClaimRequest, Claims, DeliveryFilter, Ingested, NewEvent, PageRequest, Settlement, SharedStore,
@@ -83,6 +86,7 @@ fn destination(number: u128) -> Destination {
             retry: RetryPolicy::default(),
             breaker: Some(BreakerPolicy::default()),
             alerts: AlertOverrides::default(),
+            order: DeliveryOrder::Any,
             headers: Vec::new(),
             signing: Signing::new(Secret::from_bytes(vec![7; 32]).expect("a secret")),
             paused: false,
@@ -416,6 +420,31 @@ macro_rules! store_conformance {
             what_has_expired_is_not_claimed,
             what_cannot_be_sent_expires_all_the_same,
             what_has_expired_is_not_retried_by_hand,
+            of_a_key_one_is_claimed_at_a_time_in_the_order_of_storing,
+            who_waits_behind_is_shown_as_pending_without_a_time,
+            what_has_no_key_or_no_ordered_destination_goes_without_order,
+            a_head_that_is_delivered_lets_the_next_come_forward,
+            a_head_that_fails_for_good_lets_the_next_come_forward,
+            a_head_that_dies_lets_the_next_come_forward,
+            a_head_that_is_cancelled_lets_the_next_come_forward,
+            a_head_that_is_purged_lets_the_next_come_forward,
+            a_head_that_a_claim_finds_expired_lets_the_next_come_forward,
+            a_head_that_the_sweep_finds_expired_lets_the_next_come_forward,
+            a_head_that_gives_way_to_a_newer_event_lets_the_next_come_forward,
+            a_head_that_was_replaced_and_fails_lets_the_next_come_forward,
+            a_head_that_was_replaced_and_is_given_back_lets_the_next_come_forward,
+            a_head_whose_worker_died_with_the_last_attempt_lets_the_next_come_forward,
+            a_head_that_is_retried_given_back_or_recovered_keeps_its_place,
+            a_head_that_fails_too_often_is_skipped_and_goes_on_without_order,
+            who_waits_behind_ends_like_any_other_and_the_line_closes_up,
+            a_purge_takes_long_lines_and_many_lines_whole,
+            an_order_that_is_given_up_holds_nobody_back,
+            what_is_tried_again_by_hand_joins_its_line,
+            a_delayed_head_that_is_tried_by_hand_waits_no_longer,
+            a_line_of_a_deleted_destination_ends_with_it,
+            lines_that_have_heads_are_left_alone,
+            no_line_stands_still_or_turns_round_under_load,
+            what_has_a_place_in_a_line_does_not_go_by_the_express,
         );
     };
     (@each $backend:path, $($behaviour:ident),+ $(,)?) => {$(

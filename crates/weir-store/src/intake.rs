@@ -12,7 +12,7 @@ use weir_core::{
     event::Event,
 };
 
-use crate::{Boarding, IngestRefusal, Ingested, NewEvent};
+use crate::{Boarding, IngestRefusal, Ingested, Line, NewEvent};
 
 /// What becomes of one event.
 pub type Outcome = Result<Ingested, IngestRefusal>;
@@ -41,9 +41,19 @@ pub struct NewDelivery<'e> {
     pub claimed_until: Option<Timestamp>,
     /// It is stored as superseded, by a later event of the group.
     pub superseded: bool,
+    /// Its place is in the line of this key. NULL in the store for all others, so that they pay nothing.
+    pub ordering_key: Option<&'e str>,
+    /// An earlier one of the group is in the same line.
+    pub follows: bool,
 }
 
 impl NewDelivery<'_> {
+    /// The line that it joins.
+    pub fn line(&self) -> Option<Line> {
+        let ordering_key = self.ordering_key.filter(|_| !self.superseded)?.to_owned();
+        Some(Line { destination_id: self.destination_id, ordering_key })
+    }
+
     /// Whether a run will soon ask for its body.
     pub fn is_due_soon(&self) -> bool {
         self.claimed_until.is_none() && !self.superseded && self.event.delayed_until().is_none()
@@ -65,6 +75,8 @@ pub struct Intake<'e> {
     pub deliveries: Vec<NewDelivery<'e>>,
     /// Where the last delivery of each destination, type and coalesce key is.
     last_of_key: HashMap<(DestinationId, &'e str, &'e str), usize>,
+    /// The lines that are joined.
+    joined: HashSet<(DestinationId, &'e str)>,
 }
 
 /// An event's tenant and key, if it has one.
@@ -86,6 +98,7 @@ impl<'e> Intake<'e> {
             events: Vec::with_capacity(new.len()),
             deliveries: Vec::with_capacity(new.len()),
             last_of_key: HashMap::new(),
+            joined: HashSet::new(),
         };
         // Where the answer to the first event with a key is, among the events of this group.
         let mut first: HashMap<Key<'_>, usize> = HashMap::new();
@@ -101,7 +114,16 @@ impl<'e> Intake<'e> {
             }
             intake.answers.push(answer);
         }
+        intake.form_lines();
         intake
+    }
+
+    /// Who follows whom, now that it is known what gives way within the group.
+    fn form_lines(&mut self) {
+        for delivery in self.deliveries.iter_mut().filter(|delivery| !delivery.superseded) {
+            let Some(key) = delivery.ordering_key else { continue };
+            delivery.follows = !self.joined.insert((delivery.destination_id, key));
+        }
     }
 
     /// The answer to an event whose key is used again: the first one's.
@@ -134,8 +156,13 @@ impl<'e> Intake<'e> {
         let mut wake = Vec::new();
         for (index, &destination_id) in fan_out.iter().enumerate() {
             let id = delivery_id(event, *random, index);
+            let found = directory.find(&event.tenant, destination_id);
+            let ordered = found.as_ref().is_some_and(|found| found.settings.order.is_by_key());
+            let ordering_key = event.terms.ordering_key.as_deref().filter(|_| ordered);
             // A paused destination holds what it gets: it is neither sent at once nor woken.
-            let awake = directory.find(&event.tenant, destination_id).filter(|found| !found.settings.paused);
+            let awake = found.filter(|found| !found.settings.paused);
+            // What has a place in a line waits for a run: only the table knows whether it is the first.
+            let by_express = by_express && ordering_key.is_none();
             // While its breaker is not closed, or only just, each attempt is a run's to decide.
             let calm = awake.as_ref().filter(|destination| by_express && destination.breaker.is_calm(event.created_at));
             let claimed_until = calm.and_then(|destination| {
@@ -158,7 +185,15 @@ impl<'e> Intake<'e> {
                     self.deliveries[earlier].superseded = true;
                 }
             }
-            self.deliveries.push(NewDelivery { id, event, destination_id, claimed_until, superseded: false });
+            self.deliveries.push(NewDelivery {
+                id,
+                event,
+                destination_id,
+                claimed_until,
+                superseded: false,
+                ordering_key,
+                follows: false,
+            });
         }
         let deliveries = fan_out.len() as u32;
         self.events.push((event, deliveries));

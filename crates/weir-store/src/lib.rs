@@ -1,7 +1,7 @@
 //! The record store: what Weir must never lose.
 //!
 //! The traits are split by who needs them: [`Destinations`] and [`History`] serve the API, [`Ingest`] the producer,
-//! [`Outbox`] the scheduler, [`Results`] the worker. A backend implements all of them ([`Store`]) and proves it with the
+//! [`Outbox`] the scheduler, [`Lines`] the sweep, [`Results`] the worker. A backend implements all of them ([`Store`]) and proves it with the
 //! `conformance` suite. Every write names the state it expects; zero rows changed is an answer, not an error. `now` is
 //! always an argument, never the database's clock.
 
@@ -13,6 +13,7 @@ mod express;
 mod history;
 mod ingest;
 pub mod intake;
+mod lines;
 mod outbox;
 mod prune;
 mod results;
@@ -27,14 +28,21 @@ pub use history::{
     DeliveryDetail, DeliveryFilter, ErrorFilter, EventFilter, History, Page, PageRequest, SCANNED_AT_MOST, SendRecord,
 };
 pub use ingest::{Ingest, IngestRefusal, Ingested, NewEvent};
+pub use lines::{Line, Lines, LinesTended};
 pub use outbox::{ClaimRequest, Claims, DueDestination, Outbox, Recovered, SendHistory};
 pub use prune::{Prune, PrunePlace, PruneStep, Pruned};
 pub use results::{AttemptResult, DeliveryAction, Purge, PurgePlace, PurgeStep, Results, Settlement};
 pub use watch::{Condition, Conditions, Watch};
 
 /// Everything a backend offers.
-pub trait Store: Destinations + Ingest + Outbox + Results + History + Prune + Watch + Send + Sync + 'static {}
-impl<T: Destinations + Ingest + Outbox + Results + History + Prune + Watch + Send + Sync + 'static> Store for T {}
+pub trait Store:
+    Destinations + Ingest + Outbox + Results + Lines + History + Prune + Watch + Send + Sync + 'static
+{
+}
+impl<T: Destinations + Ingest + Outbox + Results + Lines + History + Prune + Watch + Send + Sync + 'static> Store
+    for T
+{
+}
 
 /// A store, shared.
 pub type SharedStore = Arc<dyn Store>;

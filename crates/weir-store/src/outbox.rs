@@ -15,8 +15,8 @@ pub struct ClaimRequest {
     pub limit: u32,
     /// When the claim counts as abandoned. No send may start after it minus the destination's timeout.
     pub expires_at: Timestamp,
-    /// Whether losing this claim to a power failure could break a limit: true when a window is longer than a restart of
-    /// the machine takes. The commit is then durable.
+    /// Whether losing this claim to a power failure could break a limit, because a window is longer than a restart of the machine
+    /// takes, or turn an order round. The commit is then durable, and so is every one before it.
     pub durable: bool,
 }
 

@@ -22,8 +22,23 @@ pub struct AttemptResult {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Settlement {
     Settled(DeliveryState),
+    /// Settled, and it has left its line: the next of that has come forward, due at this time.
+    Advanced {
+        state: DeliveryState,
+        next_due: Timestamp,
+    },
     /// The claim was lost meanwhile (expired and recovered). Nothing was changed.
     ClaimLost,
+}
+
+impl Settlement {
+    /// The state that it led to; `None` when the claim was lost.
+    pub fn state(self) -> Option<DeliveryState> {
+        match self {
+            Self::Settled(state) | Self::Advanced { state, .. } => Some(state),
+            Self::ClaimLost => None,
+        }
+    }
 }
 
 /// What a person's request did to a delivery.
@@ -83,12 +98,14 @@ pub struct PurgeStep {
 #[async_trait]
 pub trait Results {
     /// Records attempts and moves their deliveries on, in one group commit. Answers in the same order. A retry of a
-    /// deleted destination's delivery becomes `cancelled`, one with a newer delivery of its coalesce key `superseded`.
+    /// deleted destination's delivery becomes `cancelled`, one with a newer delivery of its coalesce key `superseded`. Who leaves
+    /// its line, because it has ended or has failed `skip_after_attempts` times, lets the next come forward.
     async fn settle(&self, results: Vec<AttemptResult>) -> StoreResult<Vec<Settlement>>;
 
     /// Makes a delivery due at once: a terminal one goes back to `pending`, a waiting one is pulled forward. Its counted
     /// attempts stay, so one whose attempts were exhausted gets one more. Refused while `delivering`, and once its
-    /// `expires_at` has passed.
+    /// `expires_at` has passed. In a line it keeps to the order: one that is behind stays behind, and one that had ended
+    /// joins its line again, at its old place among those behind.
     async fn retry_delivery(&self, id: DeliveryId, now: Timestamp) -> StoreResult<DeliveryAction>;
 
     /// Cancels a waiting delivery. Refused in any other state.

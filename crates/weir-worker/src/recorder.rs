@@ -23,7 +23,7 @@ use crate::{
 
 /// Recorded in one commit.
 const BATCH: usize = 1_024;
-/// How long the first of a batch waits for others: nobody waits for its commit.
+/// How long the first of a batch waits for others: nobody waits for its commit, unless its destination is ordered.
 const GATHER: Duration = Duration::from_millis(5);
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
@@ -33,6 +33,13 @@ enum Ending {
     Unsent(Unsent),
     /// Nothing that comes after is recorded.
     Last,
+}
+
+impl Ending {
+    /// The next of its key waits for this one's commit.
+    fn is_waited_for(&self) -> bool {
+        matches!(self, Self::Finished(finished) if finished.destination.settings.order.is_by_key())
+    }
 }
 
 /// Where attempts report how they ended.
@@ -105,7 +112,9 @@ impl Ledger {
         let mut batch = Vec::with_capacity(BATCH);
         while endings.recv_many(&mut batch, BATCH).await > 0 {
             if batch.len() < BATCH && !endings.is_closed() {
-                tokio::time::sleep(GATHER).await;
+                if !batch.iter().any(Ending::is_waited_for) {
+                    tokio::time::sleep(GATHER).await;
+                }
                 while batch.len() < BATCH
                     && let Ok(ending) = endings.try_recv()
                 {
@@ -157,6 +166,7 @@ impl Ledger {
             return;
         }
         let retries: Vec<_> = finished.iter().filter_map(retry_wake).collect();
+        let destinations: Vec<_> = finished.iter().map(|ended| ended.result.claim.destination_id).collect();
         let results: Vec<_> = finished.into_iter().map(|ended| ended.result).collect();
         let settlements = persist("record attempts", || self.store.settle(results.clone())).await;
         let lost = settlements.iter().filter(|settlement| **settlement == Settlement::ClaimLost).count();
@@ -165,6 +175,7 @@ impl Ledger {
             tracing::warn!(lost, "attempts ended after their claims had been recovered");
         }
         self.wake(&retries).await;
+        self.wake(&advances(&destinations, &settlements)).await;
     }
 
     async fn release(&self, unsent: Vec<Unsent>) {
@@ -264,6 +275,17 @@ fn retry_wake(ended: &Finished) -> Option<Wake> {
         Verdict::Delivered | Verdict::Failed | Verdict::Dead => return None,
     };
     Some(Wake { destination_id: ended.result.claim.destination_id, due })
+}
+
+/// Where the next of a line has come forward: a wake for each destination, at the earliest of their times.
+fn advances(destinations: &[DestinationId], settlements: &[Settlement]) -> Vec<Wake> {
+    let mut dues: HashMap<DestinationId, Timestamp> = HashMap::new();
+    for (&id, settlement) in destinations.iter().zip(settlements) {
+        if let &Settlement::Advanced { next_due, .. } = settlement {
+            dues.entry(id).and_modify(|due| *due = next_due.min(*due)).or_insert(next_due);
+        }
+    }
+    dues.into_iter().map(|(destination_id, due)| Wake { destination_id, due }).collect()
 }
 
 /// Repeats a write until the store takes it. Each of these writes names the claim it expects, so repeating one whose outcome

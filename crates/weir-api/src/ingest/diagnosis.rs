@@ -79,6 +79,9 @@ fn event_errors(value: Value, now: Timestamp) -> Errors {
     if let Some(Err(detail)) = object.string("coalesce_key").as_deref().map(check_coalesce_key) {
         object.refuse("coalesce_key", detail);
     }
+    if let Some(Err(detail)) = object.string("ordering_key").as_deref().map(check_coalesce_key) {
+        object.refuse("ordering_key", detail);
+    }
     object.close(&[]);
     errors
 }

@@ -44,6 +44,7 @@ pub(super) struct EventRequest<'a> {
     deliver_at: Option<String>,
     ttl_s: Option<u32>,
     coalesce_key: Option<String>,
+    ordering_key: Option<String>,
 }
 
 /// The key of the header, checked like the field.
@@ -87,7 +88,11 @@ fn accept(request: EventRequest<'_>, header_key: Option<String>, now: Timestamp,
     if let Some(Err(detail)) = request.coalesce_key.as_deref().map(check_coalesce_key) {
         errors.add("/coalesce_key", detail);
     }
+    if let Some(Err(detail)) = request.ordering_key.as_deref().map(check_coalesce_key) {
+        errors.add("/ordering_key", detail);
+    }
     terms.coalesce_key = request.coalesce_key;
+    terms.ordering_key = request.ordering_key;
     if !errors.is_empty() {
         return Err(Problem::invalid(errors.into_vec()));
     }
@@ -120,7 +125,7 @@ fn read_terms(deliver_at: Option<&str>, ttl_s: Option<u32>, now: Timestamp, erro
     }
     let due = deliver_at.unwrap_or(now).max(now);
     let expires_at = ttl_s.map(|ttl_s| due + Duration::from_secs(ttl_s.into()));
-    Terms { deliver_at, expires_at, coalesce_key: None }
+    Terms { deliver_at, expires_at, ..Terms::default() }
 }
 
 fn read_destinations(ids: &[String], errors: &mut Errors) -> Vec<DestinationId> {
@@ -156,6 +161,7 @@ pub(super) fn check_key(text: &str) -> Result<(), &'static str> {
     if (1..=MAX_KEY_LEN).contains(&text.len()) && text.bytes().all(printable) { Ok(()) } else { Err(KEY_RULE) }
 }
 
+/// An ordering key is held to the same.
 pub(super) fn check_coalesce_key(text: &str) -> Result<(), &'static str> {
     let fits = (1..=MAX_KEY_LEN).contains(&text.len()) && !text.contains(char::is_control);
     if fits { Ok(()) } else { Err("must be 1 to 255 bytes long, without control characters") }

@@ -66,6 +66,14 @@ pub(crate) struct DestinationRequest {
     breaker: Option<BreakerRequest>,
     /// What is named here differs from the thresholds of all destinations; `null` is never.
     alerts: Option<Alerts>,
+    /// Events with the same `ordering_key` are delivered one after the other, as they were stored: the next waits until the one
+    /// before is delivered or has ended otherwise. Other keys go on, and so do events without a key.
+    #[schema(default = false)]
+    ordered: Option<bool>,
+    /// With `ordered` only. An event that has failed so often no longer holds up the others of its key: they go on, and it is
+    /// tried again by itself, outside of the order. `null`: it holds them up until it has ended.
+    #[schema(minimum = 1, maximum = 100)]
+    skip_after_attempts: Option<u32>,
     /// Added to every request. Values are write-only. Names that Weir sets itself are refused.
     #[schema(default = json!({}))]
     headers: Option<BTreeMap<String, String>>,
@@ -106,6 +114,11 @@ pub(crate) struct DestinationPatchRequest {
     breaker: Option<BreakerRequest>,
     /// Merged member by member, of which `null` is never; `"alerts": null` brings the thresholds of all back.
     alerts: Option<Alerts>,
+    /// `false` lets go what waits for its turn, within seconds, and drops `skip_after_attempts`; `true` orders what is stored from
+    /// then on.
+    ordered: Option<bool>,
+    #[schema(minimum = 1, maximum = 100)]
+    skip_after_attempts: Option<u32>,
     /// Merged header by header; null drops one, `***` keeps its value.
     headers: Option<BTreeMap<String, Option<String>>>,
     /// May not be null. Replaces the secret at once, and ends what is left of a rotation.
@@ -263,6 +276,10 @@ pub(crate) struct EventRequest {
     /// again if it fails.
     #[schema(min_length = 1, max_length = 255, example = "video-7")]
     coalesce_key: Option<String>,
+    /// A destination that is `ordered` gets the events of one key one after the other, in the order in which they were stored: an
+    /// event whose 202 came before another was sent comes before it, and the events of a batch come in its order.
+    #[schema(min_length = 1, max_length = 255, example = "account-42")]
+    ordering_key: Option<String>,
 }
 
 /// Events to send.

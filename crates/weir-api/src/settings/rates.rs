@@ -11,7 +11,7 @@ use weir_core::{
 
 use crate::fields::{self, Errors, Object};
 
-const MAX_ATTEMPTS: u32 = 100;
+pub(super) const MAX_ATTEMPTS: u32 = 100;
 const MAX_AGE_S: u32 = 30 * 86_400;
 const MAX_SCHEDULE: usize = 100;
 

@@ -10,6 +10,7 @@ mod destinations;
 mod events;
 mod harness;
 mod lists;
+mod ordering;
 mod purges;
 mod secrets;
 mod serving;

@@ -20,8 +20,9 @@ use weir_queue::conformance::settings;
 use weir_store::{
     AttemptResult, BreakerChange, ClaimRequest, Claims, Condition, DeliveryAction, DeliveryDetail, DeliveryFilter,
     DestinationCounts, DestinationPatch, Destinations, DueDestination, EventFilter, Express, History, Ingest,
-    IngestRefusal, Ingested, LimitChange, NewEvent, Outbox, Page, PageRequest, Prune, PrunePlace, PruneStep, Purge,
-    PurgePlace, PurgeStep, Recovered, Results, SendHistory, SendRecord, Settlement, StoreResult, Watch,
+    IngestRefusal, Ingested, LimitChange, Line, Lines, LinesTended, NewEvent, Outbox, Page, PageRequest, Prune,
+    PrunePlace, PruneStep, Purge, PurgePlace, PurgeStep, Recovered, Results, SendHistory, SendRecord, Settlement,
+    StoreResult, Watch,
 };
 
 pub(crate) fn destination(number: u8) -> DestinationId {
@@ -292,6 +293,17 @@ impl Results for TestStore {
 
     async fn purge_some(&self, _: &Purge, _: Option<PurgePlace>) -> StoreResult<PurgeStep> {
         unasked()
+    }
+}
+
+#[async_trait]
+impl Lines for TestStore {
+    async fn tend_lines(&self, _: Option<Line>, _: u32) -> StoreResult<LinesTended> {
+        Ok(LinesTended::default())
+    }
+
+    async fn dissolve_lines(&self, _: u32) -> StoreResult<u64> {
+        Ok(0)
     }
 }
 

@@ -6,6 +6,7 @@ mod conformance;
 mod database;
 mod failures;
 mod fixtures;
+mod lines;
 mod open;
 mod partitions;
 mod processes;

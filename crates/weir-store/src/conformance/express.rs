@@ -7,7 +7,7 @@ use crate::{Express, Recovered};
 
 /// An express with so much room, and what came of it.
 #[derive(Default)]
-struct Fake {
+pub(super) struct Fake {
     told: Mutex<Told>,
 }
 
@@ -26,7 +26,7 @@ impl Fake {
         of(&mut self.told.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn admitted(&self) -> Vec<ClaimedDelivery> {
+    pub(super) fn admitted(&self) -> Vec<ClaimedDelivery> {
         self.told(|told| std::mem::take(&mut told.admitted))
     }
 }
@@ -54,7 +54,7 @@ impl Express for Fake {
 
 impl Subject {
     /// With an express that has room for `room` deliveries, and destination 1.
-    async fn express(&self, room: usize) -> Arc<Fake> {
+    pub(super) async fn express(&self, room: usize) -> Arc<Fake> {
         let fake = Arc::new(Fake::default());
         fake.told(|told| told.room = room);
         self.store.connect(fake.clone());

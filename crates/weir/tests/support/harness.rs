@@ -7,6 +7,7 @@ pub(crate) mod cases;
 pub(crate) mod fleet;
 pub(crate) mod receiver;
 pub(crate) mod servers;
+pub(crate) mod witness;
 
 use std::time::{Duration, Instant};
 

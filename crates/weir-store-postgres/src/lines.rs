@@ -1,0 +1,177 @@
+//! Lines: the deliveries of one destination and ordering key that have not ended, one after the other.
+//!
+//! Whatever ends a delivery that has a key calls [`advance`] with its line, *after its own commit*. That takes the lock of the
+//! key, which ingest holds from before it looks at the line until its own commit, and then looks who is first:
+//!
+//! - what ingest put behind the one that ended is seen, because its commit came before the lock was given;
+//! - what comes in later sees the end, because that was committed before;
+//! - of two that end at about the same time, the later advance sees both ends.
+//!
+//! So a line is without a head only between a commit and the advance that follows it. Should the process die there, the sweep finds
+//! the line. Locks of keys are taken before any lock of a row, and the advance has a transaction of its own, so that nobody
+//! waits for it in a circle with what it waits for.
+
+use std::collections::BTreeSet;
+
+use async_trait::async_trait;
+use sqlx::{PgConnection, postgres::PgRow};
+use weir_core::{DeliveryId, Timestamp, order::BEHIND};
+use weir_store::{Line, Lines, LinesTended, StoreResult};
+
+use crate::{
+    PostgresStore,
+    edits::Edit,
+    errors::{ATTEMPTS, conflicts},
+    ingest::column,
+    locks::{KEY_LOCK_SPACE, locks_of},
+    rows::{destination_id, int, text, time, uuid},
+};
+
+#[async_trait]
+impl Lines for PostgresStore {
+    async fn tend_lines(&self, after: Option<Line>, limit: u32) -> StoreResult<LinesTended> {
+        // The id of zeros sorts before every id that was made.
+        let (id, key) =
+            after.map_or(([0; 16], String::new()), |line| (*line.destination_id.as_bytes(), line.ordering_key));
+        let query = sqlx::query(LINES).bind(uuid(&id)).bind(key).bind(i64::from(limit));
+        let found = self.read(query, |row| Ok((line(row, 0)?, time(row, 2)?))).await?;
+        let next = found.last().filter(|_| found.len() == limit as usize).map(|(line, _)| line.clone());
+        let headless: BTreeSet<Line> =
+            found.into_iter().filter(|(_, due)| *due == BEHIND).map(|(line, _)| line).collect();
+        let advanced = if headless.is_empty() { 0 } else { self.edit(Advance(headless)).await? };
+        Ok(LinesTended { advanced, next })
+    }
+
+    async fn dissolve_lines(&self, limit: u32) -> StoreResult<u64> {
+        self.edit(Dissolve { limit }).await
+    }
+}
+
+/// The lines after a place, each with when its first is due: a loose index scan, from one straight to the next.
+pub(crate) const LINES: &str = "
+WITH RECURSIVE found AS (
+    (
+        SELECT destination_id, ordering_key, next_attempt_at FROM deliveries
+        WHERE (destination_id, ordering_key) > ($1, $2) AND ordering_key IS NOT NULL AND state IN (0, 1, 2)
+        ORDER BY destination_id, ordering_key, next_attempt_at LIMIT 1
+    )
+    UNION ALL
+    SELECT n.destination_id, n.ordering_key, n.next_attempt_at FROM found f CROSS JOIN LATERAL (
+        SELECT destination_id, ordering_key, next_attempt_at FROM deliveries
+        WHERE (destination_id, ordering_key) > (f.destination_id, f.ordering_key)
+            AND ordering_key IS NOT NULL AND state IN (0, 1, 2)
+        ORDER BY destination_id, ordering_key, next_attempt_at LIMIT 1
+    ) n
+)
+SELECT destination_id, ordering_key, next_attempt_at FROM found LIMIT $3";
+
+/// Of the destinations that have lines, those that are not ordered. Without waiting for anyone: what another process has in hand
+/// is passed over.
+pub(crate) const DISSOLVE: &str = "
+WITH RECURSIVE lined (id) AS (
+    SELECT (SELECT destination_id FROM deliveries
+        WHERE ordering_key IS NOT NULL AND state IN (0, 1, 2) ORDER BY destination_id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT destination_id FROM deliveries
+        WHERE ordering_key IS NOT NULL AND state IN (0, 1, 2) AND destination_id > lined.id
+        ORDER BY destination_id LIMIT 1)
+    FROM lined WHERE lined.id IS NOT NULL
+), chosen AS MATERIALIZED (
+    SELECT d.id FROM lined JOIN destinations t ON t.id = lined.id AND NOT t.ordered CROSS JOIN LATERAL (
+        SELECT id FROM deliveries WHERE destination_id = t.id AND ordering_key IS NOT NULL AND state IN (0, 1, 2)
+        ORDER BY destination_id, ordering_key, next_attempt_at LIMIT $1 FOR UPDATE SKIP LOCKED
+    ) d LIMIT $1
+)
+UPDATE deliveries d SET ordering_key = NULL,
+    next_attempt_at = CASE WHEN d.next_attempt_at = 9223372036854775807 THEN coalesce(d.deliver_at, d.created_at)
+        ELSE d.next_attempt_at END
+FROM chosen WHERE d.id = chosen.id";
+
+/// See the migration.
+const ADVANCE: &str = "SELECT line, due FROM advance_lines($1, $2, $3, $4, $5)";
+
+fn line(row: &PgRow, column: usize) -> Result<Line, sqlx::Error> {
+    Ok(Line { destination_id: destination_id(row, column)?, ordering_key: text(row, column + 1)? })
+}
+
+/// What the lock of a line is chosen by. Coalesce keys share the locks, which is no harm.
+pub(crate) fn lock_name(line: &Line) -> String {
+    format!("{} {}", line.destination_id, line.ordering_key)
+}
+
+/// The next of each line comes forward if that has no head; those `leaving` are out of their lines before. Answers when each is
+/// due that has come forward, in the order of the lines. Not within a transaction. An error is no reason to fail what has been
+/// committed already: the sweep does it again.
+pub(crate) async fn advance(
+    lines: &BTreeSet<Line>,
+    leaving: &[DeliveryId],
+    connection: &mut PgConnection,
+) -> Vec<Option<Timestamp>> {
+    if lines.is_empty() {
+        return Vec::new();
+    }
+    let advanced = try_advance(lines, leaving, connection).await;
+    advanced.unwrap_or_else(|error| {
+        tracing::warn!(%error, lines = lines.len(), "could not let the next of a line come forward; the sweep will");
+        vec![None; lines.len()]
+    })
+}
+
+async fn try_advance(
+    lines: &BTreeSet<Line>,
+    leaving: &[DeliveryId],
+    connection: &mut PgConnection,
+) -> Result<Vec<Option<Timestamp>>, sqlx::Error> {
+    let lines: Vec<&Line> = lines.iter().collect();
+    let names: Vec<String> = lines.iter().map(|line| lock_name(line)).collect();
+    let mut attempts = 1;
+    let rows = loop {
+        let advancing = sqlx::query(ADVANCE)
+            .bind(KEY_LOCK_SPACE)
+            .bind(locks_of(names.iter().map(String::as_str)))
+            .bind(column(&lines, |line| uuid(line.destination_id.as_bytes())))
+            .bind(column(&lines, |line| line.ordering_key.as_str()))
+            .bind(column(leaving, |id| uuid(id.as_bytes())))
+            .fetch_all(&mut *connection)
+            .await;
+        match advancing {
+            Err(error) if conflicts(&error) && attempts < ATTEMPTS => attempts += 1,
+            outcome => break outcome?,
+        }
+    };
+    let mut dues = vec![None; lines.len()];
+    for row in &rows {
+        let due = usize::try_from(int(row, 0)? - 1).ok().and_then(|at| dues.get_mut(at));
+        if let Some(due) = due {
+            *due = Some(time(row, 1)?);
+        }
+    }
+    Ok(dues)
+}
+
+/// Lines that seem to have no head.
+struct Advance(BTreeSet<Line>);
+
+#[async_trait]
+impl Edit for Advance {
+    type Answer = u64;
+
+    async fn run(&self, connection: &mut PgConnection) -> Result<u64, sqlx::Error> {
+        let advanced = try_advance(&self.0, &[], connection).await?;
+        Ok(advanced.iter().flatten().count() as u64)
+    }
+}
+
+struct Dissolve {
+    limit: u32,
+}
+
+#[async_trait]
+impl Edit for Dissolve {
+    type Answer = u64;
+
+    async fn run(&self, connection: &mut PgConnection) -> Result<u64, sqlx::Error> {
+        let dissolve = sqlx::query(DISSOLVE).bind(i64::from(self.limit));
+        Ok(dissolve.execute(connection).await?.rows_affected())
+    }
+}

@@ -1,0 +1,81 @@
+//! Lines of several processes, and what a process leaves behind that dies between an ending and the advance after it.
+
+use std::{sync::Arc, time::Duration};
+
+use sqlx::raw_sql;
+use weir_core::{order::DeliveryOrder, outcome::Verdict};
+use weir_store::{
+    Destinations as _, Ingest as _, Lines as _, LinesTended, NewEvent, Outbox as _, Results as _, SharedStore,
+    conformance::lines_under_load,
+};
+use weir_store_postgres::PostgresStore;
+
+use crate::{
+    database::Database,
+    fixtures::{NOW, destination, event, request, result},
+};
+
+pub(crate) fn in_order(number: u64, key: &str) -> NewEvent {
+    let mut new = event(number);
+    new.event.terms.ordering_key = Some(key.to_owned());
+    new
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_line_of_three_processes_stands_still_or_turns_round() {
+    let database = Database::create().await;
+    let mut stores: Vec<SharedStore> = Vec::new();
+    for _ in 0..3 {
+        stores.push(Arc::new(PostgresStore::open(&database.url(), NOW).await.unwrap()));
+    }
+    lines_under_load(stores, 8, 25).await;
+}
+
+/// One key, so that every ingest meets an ending.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_stored_while_the_head_ends_is_not_left_behind() {
+    let database = Database::create().await;
+    let open = async || Arc::new(PostgresStore::open(&database.url(), NOW).await.unwrap());
+    let stores = [open().await, open().await];
+    let mut ordered = destination(1);
+    ordered.settings.order = DeliveryOrder::new(true, None);
+    stores[0].create_destination(ordered).await.unwrap();
+    let mut claimed = Vec::new();
+    for number in 1..=150 {
+        // The one before ends as this one is stored.
+        let ending = async {
+            match claimed.pop() {
+                Some(head) => drop(stores[1].settle(vec![result(&head, Verdict::Delivered)]).await.unwrap()),
+                None => assert_eq!(number, 1),
+            }
+        };
+        let (stored, ()) = tokio::join!(stores[0].ingest(vec![in_order(number, "a")]), ending);
+        stored.unwrap();
+        claimed =
+            stores[1].claim(vec![request(1, 9)], NOW + Duration::from_secs(10)).await.unwrap().remove(0).deliveries;
+        assert_eq!(claimed.len(), 1, "{number} waits behind nobody");
+    }
+}
+
+#[tokio::test]
+async fn a_line_that_lost_its_head_unnoticed_goes_on_with_the_next_look() {
+    let database = Database::create().await;
+    let store = PostgresStore::open(&database.url(), NOW).await.unwrap();
+    let mut ordered = destination(1);
+    ordered.settings.order = DeliveryOrder::new(true, None);
+    store.create_destination(ordered).await.unwrap();
+    let events = [(1, "a"), (2, "a"), (3, "a"), (4, "b"), (5, "b"), (6, "c")];
+    store.ingest(events.map(|(number, key)| in_order(number, key)).into()).await.unwrap();
+    let claim = async || store.claim(vec![request(1, 9)], NOW + Duration::from_secs(10)).await.unwrap().remove(0);
+    // As a process does that dies right after the commit.
+    let ended =
+        "UPDATE deliveries SET state = 3 WHERE ordering_key IN ('a', 'b') AND next_attempt_at < 9223372036854775807";
+    raw_sql(ended).execute(&mut database.connect().await).await.unwrap();
+    assert_eq!(claim().await.deliveries.len(), 1, "only the third key goes on");
+    let first = store.tend_lines(None, 2).await.unwrap();
+    assert_eq!(first.advanced, 2);
+    let rest = store.tend_lines(first.next, 2).await.unwrap();
+    assert_eq!(rest, LinesTended { advanced: 0, next: None });
+    assert_eq!(claim().await.deliveries.len(), 2);
+    assert_eq!(store.tend_lines(None, 9).await.unwrap().advanced, 0, "each has a head");
+}

@@ -1,0 +1,475 @@
+//! Deliveries that wait for each other, in the order of their keys.
+
+use std::{collections::HashMap, sync::Mutex};
+
+use super::*;
+use crate::{DeliveryAction, Purge};
+
+use DeliveryState::{Cancelled, Dead, Delivered, Expired, Failed, Pending, Retrying, Superseded};
+
+/// Destination `number`, ordered.
+fn ordered(number: u128, skip_after_attempts: Option<u32>) -> Destination {
+    let mut ordered = destination(number);
+    ordered.settings.order = DeliveryOrder::new(true, skip_after_attempts.map(non_zero));
+    ordered
+}
+
+fn in_order(number: u64, key: &str) -> Event {
+    let mut event = event(number);
+    event.terms.ordering_key = Some(key.to_owned());
+    event
+}
+
+impl Subject {
+    /// Destination 1, ordered, with these events in one call.
+    async fn lines(events: &[(u64, &str)], subject: Self) -> Self {
+        subject.create(ordered(1, None)).await;
+        subject.join(events).await;
+        subject
+    }
+
+    async fn join(&self, events: &[(u64, &str)]) {
+        self.ingest(events.iter().map(|&(number, key)| named(in_order(number, key), &[1])).collect()).await;
+    }
+
+    /// The numbers of what can be claimed of destination 1 now, which is given back.
+    async fn claimable(&self) -> Vec<u64> {
+        let claimed = self.claim(1, 100).await;
+        let claims = claimed.iter().map(|claimed| claimed.claim).collect();
+        self.store.release(claims, NOW + seconds(10)).await.expect("release");
+        claimed.iter().map(number_of).collect()
+    }
+
+    async fn by_number(&self, number: u64) -> Delivery {
+        self.store.event_deliveries(event(number).id).await.expect("read").remove(0)
+    }
+}
+
+pub async fn of_a_key_one_is_claimed_at_a_time_in_the_order_of_storing(mut subject: Subject) {
+    subject = Subject::lines(&[(1, "a"), (2, "a"), (3, "b"), (4, "a")], subject).await;
+    // An older event that is stored later comes later.
+    subject.join(&[(9, "b"), (5, "b")]).await;
+    subject.reopen().await;
+    assert_eq!(subject.store.event(event(1).id).await.expect("read"), Some(in_order(1, "a")));
+    let mut sent = Vec::new();
+    loop {
+        let claims = subject.claims(vec![request(1, 9)], NOW + seconds(10)).await.remove(0);
+        assert_eq!(claims.next_due, None, "nobody behind is due at any time");
+        let Some(first) = claims.deliveries.first() else { break };
+        assert!(subject.claim(1, 9).await.is_empty(), "one of a key at a time");
+        let counts = subject.store.destination_counts(destination_id(1)).await.expect("counts");
+        assert_eq!(counts.delivering, claims.deliveries.len() as u64);
+        assert_eq!((counts.pending, counts.retrying), (6 - sent.len() as u64 - counts.delivering, 0));
+        let next_is_behind = !subject.store.due_destinations(Timestamp::MAX, None, 9).await.expect("due").is_empty();
+        assert!(!next_is_behind, "nobody wakes it for those behind");
+        sent.push(number_of(first));
+        let settled = subject.settle(result(first, Verdict::Delivered)).await;
+        assert_eq!(settled.state(), Some(Delivered));
+        let others: Vec<_> = claims.deliveries[1..].iter().map(|claimed| claimed.claim).collect();
+        subject.store.release(others, NOW + seconds(10)).await.expect("release");
+    }
+    let of = |key: &[u64]| sent.iter().copied().filter(|number| key.contains(number)).collect::<Vec<_>>();
+    assert_eq!((of(&[1, 2, 4]), of(&[3, 5, 9])), (vec![1, 2, 4], vec![3, 9, 5]));
+}
+
+pub async fn who_waits_behind_is_shown_as_pending_without_a_time(subject: Subject) {
+    let subject = Subject::lines(&[(1, "a"), (2, "a")], subject).await;
+    let (head, behind) = (subject.by_number(1).await, subject.by_number(2).await);
+    assert_eq!((head.state, head.next_attempt_at), (Pending, Some(event(1).created_at)));
+    assert_eq!((behind.state, behind.next_attempt_at), (Pending, None));
+    let claims = subject.claims(vec![request(1, 0)], NOW).await.remove(0);
+    assert_eq!(claims.next_due, Some(event(1).created_at));
+    let head = subject.claim(1, 9).await.remove(0);
+    let claims = subject.claims(vec![request(1, 0)], NOW).await.remove(0);
+    assert_eq!(claims.next_due, None);
+    let next_due = event(2).created_at;
+    let settled = subject.settle(result(&head, Verdict::Delivered)).await;
+    assert_eq!(settled, Settlement::Advanced { state: Delivered, next_due });
+    assert_eq!(subject.by_number(2).await.next_attempt_at, Some(next_due));
+    let last = subject.claim(1, 9).await.remove(0);
+    assert_eq!(subject.settle(result(&last, Verdict::Delivered)).await, Settlement::Settled(Delivered), "none is left");
+}
+
+pub async fn what_has_no_key_or_no_ordered_destination_goes_without_order(subject: Subject) {
+    subject.create(ordered(1, None)).await;
+    subject.create(destination(2)).await;
+    subject.post(1, [1, 2]).await;
+    let both = |number| named(in_order(number, "a"), &[1, 2]);
+    subject.ingest(vec![both(3), both(4)]).await;
+    assert_eq!(subject.claim(1, 9).await.iter().map(number_of).collect::<Vec<_>>(), [1, 2, 3]);
+    assert_eq!(subject.claim(2, 9).await.iter().map(number_of).collect::<Vec<_>>(), [3, 4]);
+}
+
+/// How the head of a line ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Verdict(Verdict),
+    Cancel,
+    Purge,
+    /// Found by a claim.
+    ExpiryInClaim,
+    /// Found by the sweep.
+    Expiry,
+    /// A newer event of its coalesce key comes.
+    Coalesced,
+    /// The same while it is under way, and then it fails.
+    Replaced,
+    /// The same while it is under way, and then it is given back.
+    ReplacedUnsent,
+    /// Its claim is recovered, and it has no attempts left.
+    Recovery,
+}
+
+impl Subject {
+    /// Ends the first event, which is at the head of its line.
+    async fn end(&mut self, end: End) {
+        let newer = |number| {
+            let mut newer = event(number);
+            newer.terms.coalesce_key = Some("c".to_owned());
+            vec![named(newer, &[1])]
+        };
+        let id = self.by_number(1).await.id;
+        match end {
+            End::Verdict(verdict) => {
+                let head = self.claim(1, 1).await.remove(0);
+                self.settle(result(&head, verdict)).await;
+            }
+            End::Cancel => drop(self.store.cancel_delivery(id, NOW + seconds(1)).await.expect("cancel")),
+            End::Purge => {
+                let head: EventPattern = "head".parse().expect("a pattern");
+                let (destination_id, now) = (destination_id(1), NOW + seconds(9));
+                let purge =
+                    Purge { destination_id, pending: true, retrying: true, event_type: Some(head), before: now, now };
+                assert_eq!(self.store.purge(&purge).await.expect("purge"), 1);
+            }
+            End::ExpiryInClaim => {
+                let claims = self.claims(vec![request(1, 1)], NOW + seconds(6)).await.remove(0);
+                assert!(claims.deliveries.is_empty() && claims.next_due == Some(NOW + seconds(6)), "{claims:?}");
+            }
+            End::Expiry => assert_eq!(self.store.expire_deliveries(NOW + seconds(6), 9).await.expect("expire"), 1),
+            End::Coalesced => drop(self.ingest(newer(50)).await),
+            End::Replaced => {
+                let head = self.claim(1, 1).await.remove(0);
+                self.ingest(newer(50)).await;
+                self.settle(result(&head, Verdict::Retry { at: NOW + seconds(2) })).await;
+            }
+            End::ReplacedUnsent => {
+                let head = self.claim(1, 1).await.remove(0);
+                self.ingest(newer(50)).await;
+                self.store.release(vec![head.claim], NOW + seconds(2)).await.expect("release");
+            }
+            End::Recovery => {
+                self.claim(1, 1).await;
+                self.reopen().await;
+                let recovered = self.store.recover_claims(NOW + seconds(61), false, 9).await.expect("recover");
+                assert_eq!(recovered.dead, 1);
+            }
+        }
+    }
+}
+
+/// The head ends as told, and exactly the next of its line comes forward.
+async fn head_ends(mut subject: Subject, end: End, state: DeliveryState) {
+    let mut only_once = ordered(1, None);
+    only_once.settings.retry.max_attempts = 1;
+    subject.create(only_once).await;
+    let mut head = in_order(1, "a");
+    head.event_type = if end == End::Purge { "head".to_owned() } else { head.event_type };
+    head.terms.coalesce_key = Some("c".to_owned());
+    if matches!(end, End::Expiry | End::ExpiryInClaim) {
+        head.terms.expires_at = Some(NOW + seconds(5));
+    }
+    let others = [(2, "a"), (3, "a"), (4, "b"), (5, "b")].map(|(number, key)| named(in_order(number, key), &[1]));
+    subject.ingest([vec![named(head, &[1])], others.into()].concat()).await;
+    assert!(subject.by_number(2).await.next_attempt_at.is_none(), "{end:?}");
+    subject.end(end).await;
+    assert_eq!(subject.by_number(1).await.state, state, "{end:?}");
+    for (number, due) in [(2, true), (3, false), (4, true), (5, false)] {
+        let delivery = subject.by_number(number).await;
+        assert_eq!((delivery.state, delivery.next_attempt_at.is_some()), (Pending, due), "{end:?}: {number}");
+    }
+    let claimed = subject.claim(1, 9).await;
+    assert_eq!(claimed.iter().map(number_of).filter(|number| *number < 9).collect::<Vec<_>>(), [2, 4], "{end:?}");
+    // And on to the end.
+    subject.settle(result(&claimed[0], Verdict::Delivered)).await;
+    assert_eq!(subject.claim(1, 9).await.iter().map(number_of).collect::<Vec<_>>(), [3], "{end:?}");
+}
+
+pub async fn a_head_that_is_delivered_lets_the_next_come_forward(subject: Subject) {
+    head_ends(subject, End::Verdict(Verdict::Delivered), Delivered).await;
+}
+
+pub async fn a_head_that_fails_for_good_lets_the_next_come_forward(subject: Subject) {
+    head_ends(subject, End::Verdict(Verdict::Failed), Failed).await;
+}
+
+pub async fn a_head_that_dies_lets_the_next_come_forward(subject: Subject) {
+    head_ends(subject, End::Verdict(Verdict::Dead), Dead).await;
+}
+
+pub async fn a_head_that_is_cancelled_lets_the_next_come_forward(subject: Subject) {
+    head_ends(subject, End::Cancel, Cancelled).await;
+}
+
+pub async fn a_head_that_is_purged_lets_the_next_come_forward(subject: Subject) {
+    head_ends(subject, End::Purge, Cancelled).await;
+}
+
+pub async fn a_head_that_a_claim_finds_expired_lets_the_next_come_forward(subject: Subject) {
+    head_ends(subject, End::ExpiryInClaim, Expired).await;
+}
+
+pub async fn a_head_that_the_sweep_finds_expired_lets_the_next_come_forward(subject: Subject) {
+    head_ends(subject, End::Expiry, Expired).await;
+}
+
+pub async fn a_head_that_gives_way_to_a_newer_event_lets_the_next_come_forward(subject: Subject) {
+    head_ends(subject, End::Coalesced, Superseded).await;
+}
+
+pub async fn a_head_that_was_replaced_and_fails_lets_the_next_come_forward(subject: Subject) {
+    head_ends(subject, End::Replaced, Superseded).await;
+}
+
+pub async fn a_head_that_was_replaced_and_is_given_back_lets_the_next_come_forward(subject: Subject) {
+    head_ends(subject, End::ReplacedUnsent, Superseded).await;
+}
+
+pub async fn a_head_whose_worker_died_with_the_last_attempt_lets_the_next_come_forward(subject: Subject) {
+    head_ends(subject, End::Recovery, Dead).await;
+}
+
+pub async fn a_head_that_is_retried_given_back_or_recovered_keeps_its_place(mut subject: Subject) {
+    subject = Subject::lines(&[(1, "a"), (2, "a"), (3, "b")], subject).await;
+    let claimed = subject.claim(1, 9).await;
+    assert_eq!(claimed.iter().map(number_of).collect::<Vec<_>>(), [1, 3]);
+    let settled = subject.settle(result(&claimed[0], Verdict::Retry { at: NOW + seconds(5) })).await;
+    assert_eq!(settled, Settlement::Settled(Retrying));
+    subject.store.release(vec![claimed[1].claim], NOW + seconds(2)).await.expect("release");
+    assert_eq!(subject.claim(1, 9).await.iter().map(number_of).collect::<Vec<_>>(), [3, 1]);
+    subject.reopen().await;
+    let recovered = subject.store.recover_claims(NOW + seconds(2), true, 9).await.expect("recover");
+    assert_eq!(recovered.retried, 2);
+    let head = subject.claim(1, 9).await.into_iter().find(|claimed| number_of(claimed) == 1).expect("the head");
+    assert_eq!(subject.by_number(2).await.next_attempt_at, None);
+    subject.settle(result(&head, Verdict::Delivered)).await;
+    assert_eq!(subject.claimable().await, [2]);
+}
+
+pub async fn a_head_that_fails_too_often_is_skipped_and_goes_on_without_order(subject: Subject) {
+    subject.create(ordered(1, Some(2))).await;
+    subject.join(&[(1, "a"), (2, "a"), (3, "a")]).await;
+    let later = Verdict::Retry { at: NOW + seconds(3) };
+    let head = subject.claim(1, 9).await.remove(0);
+    assert_eq!(subject.settle(result(&head, later)).await, Settlement::Settled(Retrying), "once is not too often");
+    let head = subject.claim(1, 9).await.remove(0);
+    let settled = subject.settle(result(&head, later)).await;
+    assert_eq!(settled, Settlement::Advanced { state: Retrying, next_due: event(2).created_at });
+    let both = subject.claim(1, 9).await;
+    assert_eq!(both.iter().map(number_of).collect::<Vec<_>>(), [2, 1], "the skipped one beside the next");
+    assert_eq!(subject.settle(result(&both[1], Verdict::Delivered)).await, Settlement::Settled(Delivered));
+    assert_eq!(subject.by_number(3).await.next_attempt_at, None, "who was skipped lets nobody come forward");
+    assert!(matches!(subject.settle(result(&both[0], Verdict::Dead)).await, Settlement::Advanced { .. }));
+    assert_eq!(subject.claimable().await, [3]);
+}
+
+pub async fn who_waits_behind_ends_like_any_other_and_the_line_closes_up(subject: Subject) {
+    subject.create(ordered(1, None)).await;
+    let mut expiring = in_order(3, "a");
+    expiring.terms.expires_at = Some(NOW + seconds(5));
+    subject.join(&[(1, "a"), (2, "a")]).await;
+    subject.ingest(vec![named(expiring, &[1])]).await;
+    subject.join(&[(4, "a")]).await;
+    let behind = subject.by_number(2).await.id;
+    let cancelled = subject.store.cancel_delivery(behind, NOW).await.expect("cancel");
+    assert_eq!(cancelled, DeliveryAction::Done { destination_id: destination_id(1) });
+    assert_eq!(subject.claimable().await, [1]);
+    assert_eq!(subject.store.expire_deliveries(NOW + seconds(6), 9).await.expect("expire"), 1);
+    assert_eq!(subject.by_number(3).await.state, Expired);
+    let head = subject.claim(1, 9).await;
+    assert_eq!(head.iter().map(number_of).collect::<Vec<_>>(), [1]);
+    subject.settle(result(&head[0], Verdict::Delivered)).await;
+    assert_eq!(subject.claimable().await, [4]);
+}
+
+pub async fn a_purge_takes_long_lines_and_many_lines_whole(subject: Subject) {
+    subject.create(ordered(1, None)).await;
+    let mut events: Vec<NewEvent> = Vec::new();
+    for number in 1..=2_600 {
+        let mut event = in_order(number, "long");
+        // Now and then one that stays.
+        event.event_type = if number % 1_000 == 0 { "other".to_owned() } else { event.event_type };
+        events.push(named(event, &[1]));
+    }
+    events.extend((1..=1_200).map(|number| named(in_order(2_600 + number, &format!("key {}", number % 600)), &[1])));
+    subject.ingest(events).await;
+    let now = NOW + seconds(60);
+    let event_type = Some("video.created".parse().expect("a pattern"));
+    let purge =
+        Purge { destination_id: destination_id(1), pending: true, retrying: true, event_type, before: now, now };
+    assert_eq!(subject.store.purge(&purge).await.expect("purge"), 3_798);
+    assert_eq!(subject.claimable().await, [1_000], "the first that stayed has come forward");
+    let counts = subject.store.destination_counts(destination_id(1)).await.expect("counts");
+    assert_eq!(counts.pending, 2);
+}
+
+pub async fn an_order_that_is_given_up_holds_nobody_back(subject: Subject) {
+    let mut subject = Subject::lines(&[(1, "a"), (2, "a"), (3, "a"), (4, "b")], subject).await;
+    assert_eq!(subject.store.dissolve_lines(9).await.expect("dissolve"), 0, "it is ordered");
+    let under_way = subject.claim(1, 1).await.remove(0);
+    let current = subject.store.destination(destination_id(1)).await.expect("read").expect("a destination");
+    let current = subject.patch(&current, NOW + seconds(1), |settings| settings.order = DeliveryOrder::Any).await;
+    assert_eq!(subject.store.dissolve_lines(3).await.expect("dissolve"), 3, "at most so many");
+    assert_eq!(subject.store.dissolve_lines(3).await.expect("dissolve"), 1);
+    assert_eq!(subject.store.dissolve_lines(3).await.expect("dissolve"), 0);
+    assert_eq!(subject.claimable().await, [2, 3, 4]);
+    assert_eq!(subject.settle(result(&under_way, Verdict::Delivered)).await, Settlement::Settled(Delivered));
+    // And again: what is stored from then on has an order, and what is there already has none.
+    let again = |settings: &mut Settings| settings.order = DeliveryOrder::new(true, Some(non_zero(7)));
+    let ordered = subject.patch(&current.expect("applied"), NOW + seconds(2), again).await.expect("applied");
+    subject.join(&[(5, "a"), (6, "a")]).await;
+    assert_eq!(subject.claimable().await, [2, 3, 4, 5]);
+    subject.reopen().await;
+    let read = subject.store.destination(destination_id(1)).await.expect("read").expect("a destination");
+    assert_eq!(read.settings.order, ordered.settings.order);
+}
+
+pub async fn what_is_tried_again_by_hand_joins_its_line(subject: Subject) {
+    let subject = Subject::lines(&[(1, "a"), (2, "a"), (3, "a")], subject).await;
+    let retry = async |number| {
+        let id = subject.by_number(number).await.id;
+        let done = subject.store.retry_delivery(id, NOW + seconds(4)).await.expect("retry");
+        assert_eq!(done, DeliveryAction::Done { destination_id: destination_id(1) });
+    };
+    retry(2).await;
+    assert_eq!(subject.claimable().await, [1], "who is behind stays behind");
+    let head = subject.claim(1, 9).await.remove(0);
+    subject.settle(result(&head, Verdict::Dead)).await;
+    let second = subject.claim(1, 9).await.remove(0);
+    retry(1).await;
+    assert_eq!(subject.by_number(1).await.next_attempt_at, None, "another is under way");
+    subject.settle(result(&second, Verdict::Delivered)).await;
+    let first = subject.claim(1, 9).await;
+    assert_eq!(first.iter().map(number_of).collect::<Vec<_>>(), [1], "at its old place, before the third");
+    subject.settle(result(&first[0], Verdict::Delivered)).await;
+    let third = subject.claim(1, 9).await.remove(0);
+    assert_eq!(subject.settle(result(&third, Verdict::Failed)).await, Settlement::Settled(Failed));
+    retry(3).await;
+    assert_eq!(subject.by_number(3).await.next_attempt_at, Some(event(3).created_at), "nobody is before it");
+    assert_eq!(subject.claimable().await, [3]);
+}
+
+pub async fn a_delayed_head_that_is_tried_by_hand_waits_no_longer(subject: Subject) {
+    subject.create(ordered(1, None)).await;
+    let mut delayed = in_order(1, "a");
+    delayed.terms.deliver_at = Some(NOW + seconds(3_600));
+    subject.ingest(vec![named(delayed, &[1])]).await;
+    subject.join(&[(2, "a")]).await;
+    assert!(subject.claimable().await.is_empty(), "the order is that of storing, also while the first is delayed");
+    let id = subject.by_number(1).await.id;
+    subject.store.cancel_delivery(id, NOW).await.expect("cancel");
+    assert_eq!(subject.claimable().await, [2]);
+    let second = subject.claim(1, 1).await.remove(0);
+    subject.settle(result(&second, Verdict::Delivered)).await;
+    subject.store.retry_delivery(id, NOW + seconds(4)).await.expect("retry");
+    assert_eq!(subject.claimable().await, [1]);
+}
+
+pub async fn a_line_of_a_deleted_destination_ends_with_it(subject: Subject) {
+    let subject = Subject::lines(&[(1, "a"), (2, "a"), (3, "b")], subject).await;
+    let head = subject.claim(1, 1).await.remove(0);
+    subject.delete(1).await;
+    let settled = subject.settle(result(&head, Verdict::Retry { at: NOW + seconds(2) })).await;
+    assert_eq!(settled, Settlement::Settled(Cancelled));
+    for number in 1..=3 {
+        assert_eq!(subject.by_number(number).await.state, Cancelled);
+    }
+    assert_eq!(subject.store.tend_lines(None, 9).await.expect("tend"), crate::LinesTended::default());
+}
+
+pub async fn lines_that_have_heads_are_left_alone(subject: Subject) {
+    let subject = Subject::lines(&[(1, "a"), (2, "a"), (3, "b"), (4, "b"), (5, "c")], subject).await;
+    subject.claim(1, 1).await;
+    let (mut looks, mut after) = (0, None);
+    loop {
+        let tended = subject.store.tend_lines(after, 2).await.expect("tend");
+        assert_eq!(tended.advanced, 0);
+        (looks, after) = (looks + 1, tended.next);
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(looks, 2, "three lines, two at a time");
+    assert_eq!(subject.claimable().await, [3, 5]);
+}
+
+/// Several producers and consumers at once; `stores` are as many processes. Nothing stands still, and every key's events end one
+/// after the other as they were stored.
+pub async fn lines_under_load(stores: Vec<SharedStore>, keys: u64, calls: u64) {
+    stores[0].create_destination(ordered(1, Some(3))).await.expect("create");
+    let producers = (0..keys).map(|key| {
+        let store = stores[key as usize % stores.len()].clone();
+        tokio::spawn(async move {
+            for at in 0..calls {
+                // Two in a call, the second behind the first.
+                let event = |at: u64| named(in_order(key * 10_000 + at, &format!("key {key}")), &[1]);
+                store.ingest(vec![event(2 * at), event(2 * at + 1)]).await.expect("ingest");
+            }
+        })
+    });
+    let ended: Arc<Mutex<Vec<u64>>> = Arc::default();
+    let wanted = (2 * keys * calls) as usize;
+    let consumers = (0..4).map(|consumer| {
+        let (store, ended) = (stores[consumer % stores.len()].clone(), Arc::clone(&ended));
+        tokio::spawn(async move {
+            let (mut round, mut idle) = (consumer, 0);
+            while idle < 400 && ended.lock().expect("a lock").len() < wanted {
+                let claimed = store.claim(vec![request(1, 7)], NOW + seconds(3_600)).await.expect("claim").remove(0);
+                idle = if claimed.deliveries.is_empty() { idle + 1 } else { 0 };
+                if idle > 0 {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+                for delivery in claimed.deliveries {
+                    round += 1;
+                    let verdict = match round % 7 {
+                        0 => {
+                            store.release(vec![delivery.claim], NOW).await.expect("release");
+                            continue;
+                        }
+                        1 | 2 if delivery.attempts == 0 => Verdict::Retry { at: NOW },
+                        3 => Verdict::Failed,
+                        _ => Verdict::Delivered,
+                    };
+                    if !matches!(verdict, Verdict::Retry { .. }) {
+                        // Before it is settled, since the next may be claimed by another right after.
+                        ended.lock().expect("a lock").push(number_of(&delivery));
+                    }
+                    store.settle(vec![result(&delivery, verdict)]).await.expect("settle");
+                }
+            }
+        })
+    });
+    let tasks: Vec<_> = producers.chain(consumers.collect::<Vec<_>>()).collect();
+    for task in tasks {
+        task.await.expect("joined");
+    }
+    let ended = std::mem::take(&mut *ended.lock().expect("a lock"));
+    let mut last: HashMap<u64, u64> = HashMap::new();
+    for number in &ended {
+        let before = last.insert(number / 10_000, *number);
+        assert!(before.is_none_or(|before| before + 1 == *number), "{before:?} before {number}");
+    }
+    assert_eq!(ended.len(), wanted, "a line stands still");
+}
+
+pub async fn no_line_stands_still_or_turns_round_under_load(subject: Subject) {
+    lines_under_load(vec![subject.store.clone()], 8, 20).await;
+}
+
+pub async fn what_has_a_place_in_a_line_does_not_go_by_the_express(subject: Subject) {
+    let express = subject.express(9).await;
+    subject.create(ordered(2, None)).await;
+    let answer = subject.ingest(vec![named(in_order(1, "a"), &[1, 2])]).await.remove(0);
+    assert_eq!(answer.wake, [destination_id(2)]);
+    assert_eq!(express.admitted().len(), 1, "to the destination that is not ordered");
+}
