@@ -17,11 +17,13 @@ use utoipa::{
     },
 };
 
-use crate::{audit, backlog, deliveries, destinations, docs, events, health, ingest, problem::Kind, purge, secrets};
+use crate::{
+    audit, backlog, deliveries, destinations, docs, events, health, ingest, problem::Kind, purge, replays, secrets,
+};
 
 pub(crate) use schemas::{
     Audit, BatchProblem, BatchRequest, DestinationPatchRequest, DestinationRequest, EventRequest, PageParameters,
-    PurgeRequest, RangeParameters, Refused, RotateSecretRequest,
+    PurgeRequest, RangeParameters, Refused, ReplayRequest, RotateSecretRequest,
 };
 
 /// The document, as it is served.
@@ -48,6 +50,7 @@ const SECURITY_SCHEME: &str = "api_key";
         (name = "events", description = "Facts that come in once and go out to many."),
         (name = "destinations", description = "Where events go, and how fast."),
         (name = "deliveries", description = "One event owed to one destination, and its attempts."),
+        (name = "replays", description = "What has ended, sent again beside live traffic."),
         (name = "operation", description = "Health, metrics and this documentation. Open without a key.")
     ),
     paths(
@@ -55,6 +58,7 @@ const SECURITY_SCHEME: &str = "api_key";
         destinations::create, destinations::list, destinations::show, destinations::edit, destinations::delete,
         secrets::show, secrets::rotate, backlog::show, purge::purge, audit::show,
         deliveries::list, deliveries::show, deliveries::retry, deliveries::cancel,
+        replays::create, replays::list, replays::show, replays::cancel,
         health::live, health::ready, health::metrics, docs::openapi, docs::page
     ),
     components(schemas(crate::problem::ProblemDocument<'_>)),

@@ -2,12 +2,15 @@
 //!
 //! [`Scheduler`] runs due jobs in batches: claim leases, read limits, decide ([`weir_core::plan`]), claim deliveries in the
 //! store, publish with slots. New deliveries to destinations without a backlog need no run: they go by the [`Express`].
+//! What [`Replayer`] sends again goes in a lane of its own ([`weir_core::lane`]).
 //! [`Sweeper`] makes the store the outbox: whatever a crash left without a job gets one.
 
 mod ahead;
 mod backoff;
 mod express;
+mod lanes;
 mod prune;
+mod replay;
 mod returns;
 mod run;
 mod scheduler;
@@ -16,5 +19,6 @@ mod sweep;
 pub use backoff::Backoff;
 pub use express::{Declines, Express};
 pub use prune::Pruner;
+pub use replay::Replayer;
 pub use scheduler::Scheduler;
 pub use sweep::{Sweeper, recover_all};

@@ -12,6 +12,7 @@ use metrics::{counter, histogram};
 use weir_core::{
     Clock, Timestamp,
     claim::ClaimedDelivery,
+    lane::Brought,
     plan::{self, NextRun},
 };
 use weir_queue::{DueJobs, Publication, Published, QueueError, SharedQueue, Wake};
@@ -20,8 +21,9 @@ use weir_store::{ClaimRequest, Claims, SharedStore, StoreError};
 use crate::{
     Backoff,
     ahead::{Ahead, Claiming},
+    lanes::Lanes,
     returns::{Failure, Returner},
-    run::Run,
+    run::{Laned, Run},
 };
 
 /// Jobs claimed in one call.
@@ -42,12 +44,18 @@ pub struct Scheduler {
     clock: Arc<dyn Clock>,
     returner: Returner,
     ahead: Arc<Ahead>,
+    lanes: Arc<Lanes>,
 }
 
 impl Scheduler {
     pub fn new(store: SharedStore, queue: SharedQueue, clock: Arc<dyn Clock>) -> Self {
         let returner = Returner::new(store.clone(), queue.clone(), clock.clone());
-        Self { store, queue, clock, returner, ahead: Arc::default() }
+        Self { store, queue, clock, returner, ahead: Arc::default(), lanes: Arc::default() }
+    }
+
+    /// Where it learns of the lanes of replays.
+    pub(crate) fn lanes(&self) -> Arc<Lanes> {
+        self.lanes.clone()
     }
 
     /// Runs jobs until `shutdown` resolves. A batch that has begun is finished. Several may run side by side.
@@ -140,7 +148,9 @@ impl Scheduler {
                 return Err(error.into());
             }
         };
-        self.publish_claimed(runs, claims).await
+        let (laned, plain): (Vec<_>, Vec<_>) = runs.into_iter().zip(claims).partition(|(run, _)| run.split.is_some());
+        self.publish_claimed(plain).await?;
+        if laned.is_empty() { Ok(()) } else { self.publish_with_lanes(laned, now).await }
     }
 
     /// Begins a run with what was claimed ahead for it.
@@ -149,8 +159,15 @@ impl Scheduler {
         match &run.destination {
             Some(destination) if !run.allowance.is_suspended() => {
                 let max_in_flight = destination.settings.max_in_flight;
-                (run.deliveries, run.in_hand) = self.ahead.take(id, run.allowance.allow, now);
-                run.wanted = plan::wanted(run.allowance, run.in_hand, max_in_flight);
+                let mut allowance = run.allowance;
+                if let Some(credit) = self.lanes.credit(id).filter(|_| allowance.allow > 0) {
+                    run.split_with_lane(credit, now);
+                    allowance.allow = run.split.map_or(allowance.allow, |split| split.live);
+                }
+                (run.deliveries, run.in_hand) = self.ahead.take(id, allowance.allow, now);
+                // Beside a lane nothing is claimed ahead: it would be published at once, whatever its share.
+                run.in_hand.brisk &= run.split.is_none();
+                run.wanted = plan::wanted(allowance, run.in_hand, max_in_flight);
             }
             _ => self.give_back(self.ahead.drop_all(id)).await,
         }
@@ -161,7 +178,7 @@ impl Scheduler {
         let mut publications = Vec::new();
         let mut going_on = Vec::new();
         for mut run in runs {
-            if run.wanted.now == 0 {
+            if run.wanted.now == 0 && run.split.is_none() {
                 if run.wanted.ahead > 0 {
                     self.claim_ahead(run.claim_request(now));
                 }
@@ -170,6 +187,7 @@ impl Scheduler {
                 continue;
             }
             if !run.deliveries.is_empty() {
+                run.published += run.deliveries.len() as u32;
                 publications.push(run.publication(NextRun::Continue));
             }
             going_on.push(run);
@@ -201,10 +219,10 @@ impl Scheduler {
     }
 
     /// Publishes what was claimed for now, keeps what was claimed ahead, and ends the runs.
-    async fn publish_claimed(&self, runs: Vec<Run>, claims: Vec<Claims>) -> Result<(), Failure> {
+    async fn publish_claimed(&self, runs: Vec<(Run, Claims)>) -> Result<(), Failure> {
         let mut publications = Vec::with_capacity(runs.len());
         let mut refused = Vec::new();
-        for (mut run, Claims { mut deliveries, next_due }) in runs.into_iter().zip(claims) {
+        for (mut run, Claims { mut deliveries, next_due }) in runs {
             let is_short = deliveries.len() < run.wanted.sum() as usize;
             let ahead = deliveries.split_off(deliveries.len().min(run.wanted.now as usize));
             let is_empty_handed = ahead.is_empty() && run.in_hand.left == 0;
@@ -216,6 +234,44 @@ impl Scheduler {
             publications.push(run.into_publication(next));
         }
         self.give_back(refused).await;
+        self.publish(publications).await
+    }
+
+    /// Publishes what is live, and after it what the lane may have beside it; so nothing live waits for the lane's claim.
+    async fn publish_with_lanes(&self, runs: Vec<(Run, Claims)>, now: Timestamp) -> Result<(), Failure> {
+        let mut live = Vec::new();
+        let mut laned: Vec<Laned> = Vec::with_capacity(runs.len());
+        for (mut run, claims) in runs {
+            let brought = Brought {
+                short: claims.deliveries.len() < run.wanted.now as usize && run.in_hand.left == 0,
+                next_due: claims.next_due,
+            };
+            run.published += claims.deliveries.len() as u32;
+            run.deliveries = claims.deliveries;
+            if !run.deliveries.is_empty() {
+                live.push(run.publication(NextRun::Continue));
+            }
+            let most = run.split.unwrap_or_default().lane(run.published);
+            laned.push(Laned { run, live: brought, most });
+        }
+        self.publish(live).await?;
+        let requests: Vec<_> = laned.iter().map(|laned| laned.request(now)).collect();
+        let claims = match self.store.claim_lanes(requests, now).await {
+            Ok(claims) => claims,
+            Err(error) => {
+                self.end_runs(laned.into_iter().map(|laned| laned.run).collect(), now + RETRY_RUN).await?;
+                return Err(error.into());
+            }
+        };
+        let mut publications = Vec::with_capacity(laned.len());
+        for (Laned { run, live, most }, claims) in laned.into_iter().zip(claims) {
+            let lane = Brought { short: claims.deliveries.len() < most as usize, next_due: claims.next_due };
+            let id = run.lease.destination_id;
+            if let Some(credit) = self.lanes.credit(id) {
+                self.lanes.set_credit(id, credit.after(run.published, claims.deliveries.len() as u32, lane.short));
+            }
+            publications.push(run.end_with_lane(claims.deliveries, live, lane, now));
+        }
         self.publish(publications).await
     }
 

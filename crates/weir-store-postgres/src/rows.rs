@@ -4,11 +4,13 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use sqlx::{Row as _, ValueRef as _, postgres::PgRow, types::Uuid};
 use weir_core::{
-    AttemptId, DeliveryId, DeliveryState, DestinationId, ErrorKind, EventId, Period, RateLimit, RateLimits, Timestamp,
+    AttemptId, DeliveryId, DeliveryState, DestinationId, ErrorKind, EventId, Period, RateLimit, RateLimits, ReplayId,
+    Timestamp,
     delivery::{Attempt, AttemptOutcome, Delivery, LastAttempt},
     event::{Event, EventBody, Terms},
     outcome::Failure,
 };
+use weir_store::lane;
 
 /// A stored value that this program could not have written.
 pub(crate) fn corrupt(what: &str) -> sqlx::Error {
@@ -79,6 +81,10 @@ pub(crate) fn event_id(row: &PgRow, column: usize) -> Result<EventId, sqlx::Erro
     id(row, column).map(EventId::from_bytes)
 }
 
+pub(crate) fn replay_id(row: &PgRow, column: usize) -> Result<ReplayId, sqlx::Error> {
+    id(row, column).map(ReplayId::from_bytes)
+}
+
 /// The number of a state: its place in [`DeliveryState::ALL`].
 pub(crate) const fn state_code(state: DeliveryState) -> i16 {
     state as i16
@@ -141,7 +147,7 @@ pub(crate) fn delivery(row: &PgRow) -> Result<Delivery, sqlx::Error> {
         destination_id: destination_id(row, 3)?,
         state,
         attempts: small(row, 5)?,
-        next_attempt_at: state.is_waiting().then(|| time(row, 6)).transpose()?,
+        next_attempt_at: state.is_waiting().then(|| time(row, 6).map(lane::due)).transpose()?,
         created_at: time(row, 7)?,
         updated_at: time(row, 8)?,
         expires_at: optional_time(row, 9)?,

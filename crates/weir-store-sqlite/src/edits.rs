@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
-use weir_core::{DeliveryId, Destination, DestinationId, Timestamp};
-use weir_store::{BreakerChange, DeliveryAction, DestinationPatch, Pruned, Purge, PurgePlace, PurgeStep, StoreError};
+use weir_core::{DeliveryId, Destination, DestinationId, ReplayId, Timestamp};
+use weir_store::{
+    BreakerChange, ClaimRequest, Claims, DeliveryAction, DestinationPatch, NewReplay, Pruned, Purge, PurgePlace,
+    PurgeStep, ReplayPhase, ReplayStep, StoreError,
+};
 
 use crate::{
     error::Result,
@@ -25,6 +28,10 @@ pub(crate) enum Edit {
     /// Of the sweep: until when, and at most how many.
     Expire(Pending<(Timestamp, u32), u64>),
     Purge(Pending<(Purge, Option<PurgePlace>), PurgeStep>),
+    CreateReplay(Pending<(NewReplay, u64), ()>),
+    CancelReplay(Pending<(ReplayId, Timestamp), Option<ReplayPhase>>),
+    StepReplay(Pending<(ReplayId, Timestamp), ReplayStep>),
+    ClaimLanes(Pending<(Vec<ClaimRequest>, Timestamp), Vec<Claims>>),
     Prune(Pending<Rest, Pruned>),
     /// Shows that the writer lives and gets its lock.
     Check(Pending<(), ()>),
@@ -39,7 +46,19 @@ impl Edit {
     /// A hold that is lost with the power is one `Retry-After` not honoured; a breaker opens again, what expired expires again, and
     /// what is too old goes another time. Everything else was acknowledged to someone.
     pub(crate) fn durable(&self) -> bool {
-        !matches!(self, Self::Hold(_) | Self::ChangeBreaker(_) | Self::Expire(_) | Self::Prune(_) | Self::Check(_))
+        if let Self::ClaimLanes(claim) = self {
+            return claim.input.0.iter().any(|request| request.durable);
+        }
+        // A step of a replay that is lost is taken again.
+        !matches!(
+            self,
+            Self::StepReplay(_)
+                | Self::Hold(_)
+                | Self::ChangeBreaker(_)
+                | Self::Expire(_)
+                | Self::Prune(_)
+                | Self::Check(_)
+        )
     }
 
     pub(crate) fn run(&mut self, transaction: &mut Transaction<'_, '_>) -> Result<()> {
@@ -64,6 +83,10 @@ impl Edit {
             }
             Self::Expire(edit) => edit.answer = Some(transaction.expire_deliveries(edit.input.0, edit.input.1)?),
             Self::Purge(edit) => edit.answer = Some(transaction.purge(&edit.input.0, edit.input.1)?),
+            Self::CreateReplay(edit) => edit.answer = Some(transaction.create_replay(&edit.input.0, edit.input.1)?),
+            Self::CancelReplay(edit) => edit.answer = Some(transaction.cancel_replay(edit.input.0, edit.input.1)?),
+            Self::StepReplay(edit) => edit.answer = Some(transaction.step_replay(edit.input.0, edit.input.1)?),
+            Self::ClaimLanes(edit) => edit.answer = Some(transaction.claim_lanes(&edit.input.0, edit.input.1)?),
             Self::Prune(edit) => edit.answer = Some(transaction.prune(&edit.input)?),
             Self::Check(edit) => edit.answer = Some(()),
         }
@@ -81,6 +104,10 @@ impl Edit {
             Self::RetryDelivery(edit) | Self::CancelDelivery(edit) => edit.finish(failure),
             Self::Expire(edit) => edit.finish(failure),
             Self::Purge(edit) => edit.finish(failure),
+            Self::CreateReplay(edit) => edit.finish(failure),
+            Self::CancelReplay(edit) => edit.finish(failure),
+            Self::StepReplay(edit) => edit.finish(failure),
+            Self::ClaimLanes(edit) => edit.finish(failure),
             Self::Prune(edit) => edit.finish(failure),
             Self::Check(edit) => edit.finish(failure),
         }

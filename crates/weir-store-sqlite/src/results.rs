@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use rusqlite::Row;
 use weir_core::{DeliveryId, DeliveryState, DestinationId, Timestamp, outcome::Verdict};
-use weir_store::{AttemptResult, DeliveryAction, Purge, PurgePlace, PurgeStep, Results, Settlement, StoreResult};
+use weir_store::{AttemptResult, DeliveryAction, Purge, PurgePlace, PurgeStep, Results, Settlement, StoreResult, lane};
 
 use crate::{
     SqliteStore,
@@ -100,8 +100,11 @@ impl Transaction<'_, '_> {
                 continue;
             }
             // Ended as it is answered, so that of two results for one claim the first counts.
+            let in_lane = self.claims.is_in_lane(result.claim.delivery_id);
             self.claims.settle(result.claim);
             let (state, due) = self.next_state(result)?;
+            // A retry of the lane waits in the lane.
+            let due = due.map(|due| if in_lane { lane::in_lane(due) } else { due });
             if let Some(due) = due {
                 self.claims.lower_floor(result.claim.destination_id, due);
             }

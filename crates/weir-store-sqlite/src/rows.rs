@@ -10,6 +10,8 @@ use weir_core::{
     outcome::Failure,
 };
 
+use weir_store::lane;
+
 use crate::error::{Error, Result};
 
 /// A row of the writer's library or of the readers'. The columns' types are the schema's (STRICT).
@@ -150,7 +152,7 @@ pub(crate) fn delivery(row: &impl Columns) -> Result<Delivery> {
         destination_id: destination_id(row, 3)?,
         state,
         attempts: small(row, 5)?,
-        next_attempt_at: state.is_waiting().then(|| time(row, 6)).transpose()?,
+        next_attempt_at: state.is_waiting().then(|| time(row, 6).map(lane::due)).transpose()?,
         created_at: time(row, 7)?,
         updated_at: time(row, 8)?,
         expires_at: optional_time(row, 9)?,

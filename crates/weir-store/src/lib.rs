@@ -13,9 +13,12 @@ mod express;
 mod history;
 mod ingest;
 pub mod intake;
+pub mod lane;
 mod outbox;
 mod prune;
+mod replays;
 mod results;
+mod stored_filter;
 
 use std::sync::Arc;
 
@@ -28,11 +31,12 @@ pub use history::{
 pub use ingest::{Ingest, IngestRefusal, Ingested, NewEvent};
 pub use outbox::{ClaimRequest, Claims, DueDestination, Outbox, Recovered, SendHistory};
 pub use prune::{Prune, PrunePlace, PruneStep, Pruned};
+pub use replays::{NewReplay, REPLAYABLE, Replay, ReplayFigures, ReplayFilter, ReplayPhase, ReplayStep, Replays};
 pub use results::{AttemptResult, DeliveryAction, Purge, PurgePlace, PurgeStep, Results, Settlement};
 
 /// Everything a backend offers.
-pub trait Store: Destinations + Ingest + Outbox + Results + History + Prune + Send + Sync + 'static {}
-impl<T: Destinations + Ingest + Outbox + Results + History + Prune + Send + Sync + 'static> Store for T {}
+pub trait Store: Destinations + Ingest + Outbox + Results + History + Prune + Replays + Send + Sync + 'static {}
+impl<T: Destinations + Ingest + Outbox + Results + History + Prune + Replays + Send + Sync + 'static> Store for T {}
 
 /// A store, shared.
 pub type SharedStore = Arc<dyn Store>;

@@ -10,6 +10,7 @@ mod events;
 mod harness;
 mod lists;
 mod purges;
+mod replays;
 mod secrets;
 mod serving;
 mod timing;

@@ -57,6 +57,7 @@ async fn attempt(expires_in: Duration) -> (Ended, Arc<MemoryQueue>) {
         event_id: EventId::from_bytes([1; 16]),
         event_created_at: now,
         attempts: 0,
+        attempts_before: 0,
         body: ClaimedBody::Inline(body.clone()),
         expires_at: now + expires_in,
         destination: None,
