@@ -69,8 +69,16 @@ impl Replayer {
         let open = self.store.open_replays().await?;
         let now = self.clock.now();
         let mut more = false;
+        let mut failed = None;
         for id in &open {
-            let step = self.store.step_replay(*id, now).await?;
+            // One that fails must not keep the others from going on.
+            let step = match self.store.step_replay(*id, now).await {
+                Ok(step) => step,
+                Err(error) => {
+                    failed = Some(error);
+                    continue;
+                }
+            };
             self.lanes.add(&step.wake);
             self.wake(&step.wake, now).await;
             more |= step.more;
@@ -78,7 +86,7 @@ impl Replayer {
         let lanes = if open.is_empty() { Vec::new() } else { self.store.lanes().await? };
         let new = self.lanes.replace(&lanes);
         self.wake(if wake_all { &lanes } else { &new }, now).await;
-        Ok(more)
+        failed.map_or(Ok(more), Err)
     }
 
     async fn wake(&self, ids: &[DestinationId], due: Timestamp) {

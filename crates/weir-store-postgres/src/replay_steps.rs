@@ -144,8 +144,9 @@ impl Step {
     }
 }
 
-/// The next deliveries in a state are looked at in the order of ids; of these, what the replay takes is locked, unless somebody
-/// else has it in hand, and moved. The destinations are locked against deletion before.
+/// The next deliveries in a state are looked at in the order of ids; of these, what the replay wants is locked, unless somebody
+/// else has it in hand, and moved, if it is still as it was seen. The destinations are locked against deletion before. What is
+/// wanted is decided apart from the lock, or the planner could begin with all deliveries of the destinations.
 fn move_some(step: &Step, open: &Open, state: DeliveryState) -> Select {
     let mut select = Select::new("SELECT d.* FROM deliveries d".to_owned());
     select.walked(&open.filter, state);
@@ -156,15 +157,17 @@ fn move_some(step: &Step, open: &Open, state: DeliveryState) -> Select {
         "WITH seen AS MATERIALIZED ({}), live AS MATERIALIZED (
             SELECT id FROM destinations
             WHERE id IN (SELECT destination_id FROM seen) AND deleted_at IS NULL FOR KEY SHARE
-        ), chosen AS MATERIALIZED (
-            SELECT d.id FROM seen JOIN deliveries d ON d.id = seen.id {} WHERE d.destination_id IN (SELECT id FROM live)",
+        ), wanted AS MATERIALIZED (
+            SELECT d.id, d.updated_at FROM seen d {} WHERE d.destination_id IN (SELECT id FROM live)",
         select.sql,
         sieved_by(&open.filter)
     );
     select.eligible(state, open.created_at, step.now);
     select.sieve(&open.filter.deliveries);
     select.sql.push_str(
-        " FOR UPDATE OF d SKIP LOCKED
+        "), chosen AS MATERIALIZED (
+            SELECT d.id FROM wanted JOIN deliveries d ON d.id = wanted.id AND d.updated_at = wanted.updated_at
+            WHERE d.state + 0 NOT IN (0, 1, 2) FOR UPDATE OF d SKIP LOCKED
         ), moved AS (
             UPDATE deliveries d SET state = 0, state_before = d.state, attempts_before = d.attempts, replaced = NULL, replay_id =",
     );
