@@ -98,7 +98,7 @@ pub struct DeliveryDetail {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SendRecord {
     pub sent_at: Timestamp,
-    /// For an attempt that delivered: when its event was created and when the answer was complete.
+    /// For an attempt that delivered: when its event was created, or its replay had begun, and when the answer was complete.
     pub delivered: Option<(Timestamp, Timestamp)>,
 }
 

@@ -65,7 +65,9 @@ impl Subject {
     }
 
     async fn settle_later(&self, claimed: &ClaimedDelivery, verdict: Verdict) {
-        self.settle(AttemptResult { now: CLAIMED + seconds(1), ..result(claimed, verdict) }).await;
+        let mut result = AttemptResult { now: CLAIMED + seconds(1), ..result(claimed, verdict) };
+        result.attempt.sent_at = Some(CLAIMED);
+        self.settle(result).await;
     }
 
     async fn in_state(&self, number: u128, state: DeliveryState) -> usize {
@@ -129,6 +131,11 @@ pub async fn what_has_ended_is_replayed_in_the_lane(subject: Subject) {
     assert!(matches!(again, Ok(DeliveryAction::Done { .. })));
     assert_eq!(subject.figures(1).await, figures);
     assert_eq!(subject.attempts(one.claim.delivery_id).await.len(), 2, "numbers go on");
+    let sends = subject.store.sends(destination_id(1), CLAIMED, Timestamp::MAX).await.expect("sends");
+    let begun: Vec<_> = sends.iter().filter_map(|send| send.delivered.map(|(from, _)| from)).collect();
+    assert_eq!(begun, [BEGUN; 2], "how long it took counts from the replay on");
+    let sends = subject.store.sends(destination_id(1), NOW, BEGUN).await.expect("sends");
+    assert!(sends.iter().filter_map(|send| send.delivered).all(|(from, _)| from < BEGUN));
 }
 
 pub async fn a_retry_of_the_lane_waits_in_the_lane(subject: Subject) {
