@@ -1,8 +1,8 @@
 //! The record store: what Weir must never lose.
 //!
 //! The traits are split by who needs them: [`Destinations`] and [`History`] serve the API, [`Ingest`] the producer,
-//! [`Outbox`] the scheduler, [`Results`] the worker. A backend implements all of them ([`Store`]) and proves it with the
-//! `conformance` suite. Every write names the state it expects; zero rows changed is an answer, not an error. `now` is
+//! [`Outbox`] the scheduler, [`Results`] the worker, [`Replays`] API and scheduler. A backend implements all of them
+//! ([`Store`]) and proves it with the `conformance` suite. Every write names the state it expects; zero rows changed is an answer, not an error. `now` is
 //! always an argument, never the database's clock.
 
 mod bodies;
