@@ -8,6 +8,7 @@
 mod ahead;
 mod backoff;
 mod express;
+mod laned;
 mod lanes;
 mod prune;
 mod replay;

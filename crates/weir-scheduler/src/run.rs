@@ -145,21 +145,6 @@ impl Run {
     }
 }
 
-/// A run of a destination with a lane, once it has claimed what is live.
-pub(crate) struct Laned {
-    pub(crate) run: Run,
-    /// What the claim of what is live brought.
-    pub(crate) live: Brought,
-    /// How much of the lane it may publish.
-    pub(crate) most: u32,
-}
-
-impl Laned {
-    pub(crate) fn request(&self, now: Timestamp) -> ClaimRequest {
-        ClaimRequest { limit: self.most, ..self.run.claim_request(now) }
-    }
-}
-
 /// The latest instant at which a send can have started, or will yet, that the queue does not know of.
 fn latest_start(history: SendHistory, known_since: Timestamp, now: Timestamp) -> Option<Timestamp> {
     // No send lies in the future, whatever the clock of the process that recorded it said.

@@ -12,7 +12,6 @@ use metrics::{counter, histogram};
 use weir_core::{
     Clock, Timestamp,
     claim::ClaimedDelivery,
-    lane::Brought,
     plan::{self, NextRun},
 };
 use weir_queue::{DueJobs, Publication, Published, QueueError, SharedQueue, Wake};
@@ -23,7 +22,7 @@ use crate::{
     ahead::{Ahead, Claiming},
     lanes::Lanes,
     returns::{Failure, Returner},
-    run::{Laned, Run},
+    run::Run,
 };
 
 /// Jobs claimed in one call.
@@ -35,16 +34,16 @@ const LAST_CLAIMS_AHEAD: Duration = Duration::from_secs(2);
 /// How long a run may take before its jobs are claimed by another.
 const LEASE: Duration = Duration::from_secs(4);
 /// When to try a destination again whose run failed.
-const RETRY_RUN: Duration = Duration::from_millis(250);
+pub(crate) const RETRY_RUN: Duration = Duration::from_millis(250);
 
 /// Executes the rate-limiter jobs.
 pub struct Scheduler {
-    store: SharedStore,
+    pub(crate) store: SharedStore,
     queue: SharedQueue,
     clock: Arc<dyn Clock>,
     returner: Returner,
     ahead: Arc<Ahead>,
-    lanes: Arc<Lanes>,
+    pub(crate) lanes: Arc<Lanes>,
 }
 
 impl Scheduler {
@@ -237,44 +236,6 @@ impl Scheduler {
         self.publish(publications).await
     }
 
-    /// Publishes what is live, and after it what the lane may have beside it; so nothing live waits for the lane's claim.
-    async fn publish_with_lanes(&self, runs: Vec<(Run, Claims)>, now: Timestamp) -> Result<(), Failure> {
-        let mut live = Vec::new();
-        let mut laned: Vec<Laned> = Vec::with_capacity(runs.len());
-        for (mut run, claims) in runs {
-            let brought = Brought {
-                short: claims.deliveries.len() < run.wanted.now as usize && run.in_hand.left == 0,
-                next_due: claims.next_due,
-            };
-            run.published += claims.deliveries.len() as u32;
-            run.deliveries = claims.deliveries;
-            if !run.deliveries.is_empty() {
-                live.push(run.publication(NextRun::Continue));
-            }
-            let most = run.split.unwrap_or_default().lane(run.published);
-            laned.push(Laned { run, live: brought, most });
-        }
-        self.publish(live).await?;
-        let requests: Vec<_> = laned.iter().map(|laned| laned.request(now)).collect();
-        let claims = match self.store.claim_lanes(requests, now).await {
-            Ok(claims) => claims,
-            Err(error) => {
-                self.end_runs(laned.into_iter().map(|laned| laned.run).collect(), now + RETRY_RUN).await?;
-                return Err(error.into());
-            }
-        };
-        let mut publications = Vec::with_capacity(laned.len());
-        for (Laned { run, live, most }, claims) in laned.into_iter().zip(claims) {
-            let lane = Brought { short: claims.deliveries.len() < most as usize, next_due: claims.next_due };
-            let id = run.lease.destination_id;
-            if let Some(credit) = self.lanes.credit(id) {
-                self.lanes.set_credit(id, credit.after(run.published, claims.deliveries.len() as u32, lane.short));
-            }
-            publications.push(run.end_with_lane(claims.deliveries, live, lane, now));
-        }
-        self.publish(publications).await
-    }
-
     /// Reads the destinations as they are now, and decides how many attempts each may publish.
     async fn decide(&self, jobs: DueJobs, now: Timestamp) -> Result<Vec<Run>, Failure> {
         let ids: Vec<_> = jobs.leases.iter().map(|lease| lease.destination_id).collect();
@@ -311,7 +272,7 @@ impl Scheduler {
         self.store.claim(runs.iter().map(|run| run.claim_request(now)).collect(), now).await
     }
 
-    async fn publish(&self, publications: Vec<Publication>) -> Result<(), Failure> {
+    pub(crate) async fn publish(&self, publications: Vec<Publication>) -> Result<(), Failure> {
         if publications.is_empty() {
             return Ok(());
         }
@@ -337,7 +298,7 @@ impl Scheduler {
         Ok(())
     }
 
-    async fn end_runs(&self, runs: Vec<Run>, next: Timestamp) -> Result<(), QueueError> {
+    pub(crate) async fn end_runs(&self, runs: Vec<Run>, next: Timestamp) -> Result<(), QueueError> {
         let publications = runs.into_iter().map(|run| run.into_publication(NextRun::At(next))).collect();
         self.queue.publish(publications).await.map(drop)
     }

@@ -17,9 +17,10 @@ use serde_json::{Value, json};
 use support::{Answer, App, Arrival, Fleet, Receiver, assert_cap, eventually, now};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// How much later than in calm times 99 of 100 live events may arrive while a replay fills the cap. The horizon of the lane is
-/// 20 ms, and a run, two commits and the machine's share come to it.
-const DELAYED_BY_A_REPLAY: Duration = Duration::from_millis(50);
+/// How much later than in calm times 99 of 100 live events may arrive while a replay fills the cap: the lane's horizon of 20 ms,
+/// the run that is under way when the event comes, its own run, and the machine's share. Seen here: 12 ms in one process, up to
+/// 37 ms on servers.
+const DELAYED_BY_A_REPLAY: Duration = Duration::from_millis(75);
 
 /// A destination of which `count` deliveries are dead, at the limits given since.
 async fn with_dead_letters(app: &App, receiver: &Receiver, name: &str, count: usize, limits: Value) -> String {
