@@ -113,6 +113,10 @@ CREATE TABLE deliveries (
     -- Who is not the first of it is `pending` and due at the end of time (9223372036854775807), until its turn has come.
     ordering_key     text COLLATE "C",
     line             bigint,
+    -- Of a delivery that was sent again.
+    replay_id        uuid, -- the last replay that took it
+    attempts_before  integer, -- how many of its attempts were made before that
+    state_before     smallint, -- what it was before, and is again should the replay be cancelled while it waits
     CHECK ((state = 1) = (claim_expires_at IS NOT NULL))
 ) WITH (
     -- Room for the next version of a row on its own page. Dead versions are many and short-lived: a vacuum after each
@@ -123,7 +127,8 @@ CREATE TABLE deliveries (
     autovacuum_analyze_scale_factor = 0.02,
     autovacuum_vacuum_cost_delay = 0
 );
--- Only what waits, one destination after the other, the oldest due first. What is included makes it cover the counts.
+-- Only what waits, one destination after the other, the oldest due first, and behind everything live the lane of replays: a
+-- due time in the lane is stored 2^62 nanoseconds later than it is. What is included makes it cover the counts.
 CREATE INDEX deliveries_due ON deliveries (destination_id, next_attempt_at, id) INCLUDE (created_at, state)
     WHERE state IN (0, 2);
 -- Live claims: as many entries as sends are in flight, so it stays in memory and costs little.
@@ -146,6 +151,34 @@ CREATE INDEX deliveries_lines ON deliveries (destination_id, ordering_key, next_
 -- Places in lines: a number for each group that has any, taken under the locks of its keys. So they follow each other in the
 -- order in which events were stored, whatever clocks made their ids.
 CREATE SEQUENCE line_places;
+-- What a replay has taken, by what became of it.
+CREATE INDEX deliveries_replayed ON deliveries (replay_id, state) WHERE replay_id IS NOT NULL;
+
+-- Replays. Phases: 0 moving into the lane, 1 moved, 2 completed, 3 cancelling, 4 cancelled.
+CREATE TABLE replays (
+    id         uuid     NOT NULL PRIMARY KEY,
+    filter     text     NOT NULL, -- JSON
+    phase      smallint NOT NULL CHECK (phase BETWEEN 0 AND 4),
+    created_at bigint   NOT NULL,
+    ended_at   bigint,
+    -- Where the next step goes on: the place of the state in the filter, and the last delivery seen.
+    place      integer  NOT NULL DEFAULT 0,
+    seen       uuid     NOT NULL DEFAULT '00000000-0000-0000-0000-000000000000',
+    moved      bigint   NOT NULL DEFAULT 0,
+    total      bigint   NOT NULL, -- as counted at the beginning, until all is moved
+    -- As counted at the end; while it is under way they are counted when somebody asks.
+    delivered  bigint   NOT NULL DEFAULT 0,
+    failed     bigint   NOT NULL DEFAULT 0,
+    cancelled  bigint   NOT NULL DEFAULT 0
+);
+CREATE INDEX replays_open ON replays (id) WHERE phase IN (0, 1, 3);
+
+-- The destinations to which a replay under way has something to send.
+CREATE TABLE replay_lanes (
+    replay_id      uuid NOT NULL,
+    destination_id uuid NOT NULL,
+    PRIMARY KEY (replay_id, destination_id)
+);
 
 -- Stores events, their keys, and their deliveries, unless what the caller decided by has changed: a destination of one of the
 -- tenants has a version above the one seen, or one of the keys is known. Answers whether it stored them. The locks are taken

@@ -95,9 +95,14 @@ CREATE TABLE deliveries (
     -- Of the event, where its destination keeps an order. Those of one key that have not ended are a line, in the order of `line`.
     -- Who is not the first of it is `pending` and due at the end of time (9223372036854775807), until its turn has come.
     ordering_key     TEXT,
-    line             INTEGER
+    line             INTEGER,
+    -- Of a delivery that was sent again.
+    replay_id        BLOB, -- the last replay that took it
+    attempts_before  INTEGER, -- how many of its attempts were made before that
+    state_before     INTEGER -- what it was before, and is again should the replay be cancelled while it waits
 ) STRICT, WITHOUT ROWID;
--- Only what waits, one destination after the other, the oldest due first. `state` makes it cover the counts.
+-- Only what waits, one destination after the other, the oldest due first, and behind everything live the lane of replays: a
+-- due time in the lane is stored 2^62 nanoseconds later than it is. `state` makes it cover the counts.
 CREATE INDEX deliveries_due ON deliveries (destination_id, next_attempt_at, id, state) WHERE state IN (0, 2);
 CREATE INDEX deliveries_of_destination ON deliveries (destination_id, id);
 -- What ended without being delivered: rare, and what people look for.
@@ -114,6 +119,33 @@ CREATE INDEX deliveries_coalescing ON deliveries (destination_id, coalesce_key)
 -- sweep and of the start.
 CREATE INDEX deliveries_lines ON deliveries (destination_id, ordering_key, next_attempt_at, line, state)
     WHERE ordering_key IS NOT NULL AND state IN (0, 1, 2);
+-- What a replay has taken, by what became of it.
+CREATE INDEX deliveries_replayed ON deliveries (replay_id, state) WHERE replay_id IS NOT NULL;
+
+-- Replays. Phases: 0 moving into the lane, 1 moved, 2 completed, 3 cancelling, 4 cancelled.
+CREATE TABLE replays (
+    id         BLOB    NOT NULL PRIMARY KEY CHECK (length(id) = 16),
+    filter     TEXT    NOT NULL, -- JSON
+    phase      INTEGER NOT NULL CHECK (phase BETWEEN 0 AND 4),
+    created_at INTEGER NOT NULL,
+    ended_at   INTEGER,
+    -- Where the next step goes on: the place of the state in the filter (1 byte), and the last delivery seen (16).
+    place      BLOB,
+    moved      INTEGER NOT NULL,
+    total      INTEGER NOT NULL, -- as counted at the beginning, until all is moved
+    -- As counted at the end; while it is under way they are counted when somebody asks.
+    delivered  INTEGER NOT NULL,
+    failed     INTEGER NOT NULL,
+    cancelled  INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX replays_open ON replays (id) WHERE phase IN (0, 1, 3);
+
+-- The destinations to which a replay under way has something to send.
+CREATE TABLE replay_lanes (
+    replay_id      BLOB NOT NULL,
+    destination_id BLOB NOT NULL,
+    PRIMARY KEY (replay_id, destination_id)
+) STRICT, WITHOUT ROWID;
 
 -- The journal of claims that are out: one row for those that were made in one transaction, deleted when all have ended. For
 -- each delivery its id (16 bytes), when the claim expires (8) and the attempts counted before it (4), big-endian. Read at

@@ -2,9 +2,9 @@
 
 use axum::{Json, extract::State};
 use http::StatusCode;
-use weir_core::{DeliveryId, DeliveryState, error_kind::InvalidErrorKind};
+use weir_core::{DeliveryId, DeliveryState};
 use weir_queue::Wake;
-use weir_store::{DeliveryAction, DeliveryDetail, DeliveryFilter, ErrorFilter};
+use weir_store::{DeliveryAction, DeliveryDetail, DeliveryFilter};
 
 use crate::{
     extract::PathId,
@@ -43,7 +43,7 @@ pub(crate) async fn list(State(api): State<Api>, mut query: Query) -> Answer<Jso
     let state = query.parse("state", |text| DeliveryState::parse(text).ok_or_else(unknown_state));
     let tenant = query.tenant();
     let event_type = query.event_pattern("event_type");
-    let error = query.parse("error", error_filter);
+    let error = query.parse("error", str::parse);
     let (from, to) = query.range();
     let page = Listing::Deliveries.request(&mut query);
     query.close()?;
@@ -54,15 +54,6 @@ pub(crate) async fn list(State(api): State<Api>, mut query: Query) -> Answer<Jso
 
 fn unknown_state() -> String {
     format!("must be one of {}", DeliveryState::ALL.map(DeliveryState::as_str).join(", "))
-}
-
-/// A kind of error, or the very status of an answer.
-fn error_filter(text: &str) -> Result<ErrorFilter, String> {
-    let status = text.parse().ok().filter(|status| matches!(status, 100..=199 | 300..=999));
-    status
-        .map(ErrorFilter::Status)
-        .or_else(|| text.parse().ok().map(ErrorFilter::Kind))
-        .ok_or_else(|| format!("{InvalidErrorKind}, or a status that is not 2xx, such as 503"))
 }
 
 /// Show a delivery with its attempts

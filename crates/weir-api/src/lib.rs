@@ -5,7 +5,7 @@
 //! before the first write.
 //!
 //! ```text
-//!   routes ──▶ observe ──▶ auth ──▶ destinations · secrets · backlog · ingest · events · deliveries · audit · health
+//!   routes ──▶ observe ──▶ auth ──▶ destinations · secrets · backlog · ingest · events · deliveries · replays · audit · health
 //!                                        │                                   │
 //!                                        ▼                                   ▼
 //!                                  store (truth)                      queue (wakes, edits)
@@ -32,6 +32,7 @@ mod page;
 mod problem;
 mod purge;
 mod query;
+mod replays;
 mod routes;
 mod secrets;
 mod settings;

@@ -18,12 +18,13 @@ use utoipa::{
 };
 
 use crate::{
-    alerts, audit, backlog, deliveries, destinations, docs, events, health, ingest, problem::Kind, purge, secrets,
+    alerts, audit, backlog, deliveries, destinations, docs, events, health, ingest, problem::Kind, purge, replays,
+    secrets,
 };
 
 pub(crate) use schemas::{
     Alerts, Audit, BatchProblem, BatchRequest, DestinationPatchRequest, DestinationRequest, EventRequest,
-    PageParameters, PurgeRequest, RangeParameters, Refused, RotateSecretRequest,
+    PageParameters, PurgeRequest, RangeParameters, Refused, ReplayRequest, RotateSecretRequest,
 };
 
 /// The document, as it is served.
@@ -50,6 +51,7 @@ const SECURITY_SCHEME: &str = "api_key";
         (name = "events", description = "Facts that come in once and go out to many."),
         (name = "destinations", description = "Where events go, and how fast."),
         (name = "deliveries", description = "One event owed to one destination, and its attempts."),
+        (name = "replays", description = "What has ended, sent again beside live traffic."),
         (name = "alerts", description = "When operators are told of destinations, by events of Weir's own."),
         (name = "operation", description = "Health, metrics and this documentation. Open without a key.")
     ),
@@ -58,6 +60,7 @@ const SECURITY_SCHEME: &str = "api_key";
         destinations::create, destinations::list, destinations::show, destinations::edit, destinations::delete,
         secrets::show, secrets::rotate, backlog::show, purge::purge, audit::show,
         deliveries::list, deliveries::show, deliveries::retry, deliveries::cancel,
+        replays::create, replays::list, replays::show, replays::cancel,
         alerts::show, alerts::set,
         health::live, health::ready, health::metrics, docs::openapi, docs::page
     ),

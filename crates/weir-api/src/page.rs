@@ -18,6 +18,7 @@ pub(crate) enum Listing {
     Destinations = b'd' as isize,
     Events = b'e' as isize,
     Deliveries = b'l' as isize,
+    Replays = b'r' as isize,
 }
 
 impl Listing {

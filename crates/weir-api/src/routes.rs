@@ -11,7 +11,7 @@ use http::{Method, Uri};
 use crate::{
     alerts, audit, backlog, deliveries, destinations, docs, events, health, ingest, observe,
     problem::{Kind, Problem},
-    purge, secrets,
+    purge, replays, secrets,
     state::{Api, ApiState, Operations},
 };
 
@@ -75,6 +75,10 @@ pub(crate) fn table() -> Vec<Route<Api>> {
         route(Method::GET, "/v1/deliveries/{id}", get(deliveries::show)),
         route(Method::POST, "/v1/deliveries/{id}/retry", post(deliveries::retry)),
         route(Method::POST, "/v1/deliveries/{id}/cancel", post(deliveries::cancel)),
+        route(Method::POST, "/v1/replays", post(replays::create)),
+        route(Method::GET, "/v1/replays", get(replays::list)),
+        route(Method::GET, "/v1/replays/{id}", get(replays::show)),
+        route(Method::POST, "/v1/replays/{id}/cancel", post(replays::cancel)),
         route(Method::GET, "/v1/alerts", get(alerts::show)),
         route(Method::PUT, "/v1/alerts", put(alerts::set)),
         route(Method::GET, "/openapi.json", get(docs::openapi)),

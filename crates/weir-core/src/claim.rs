@@ -31,10 +31,13 @@ pub enum ClaimedBody {
 pub struct ClaimedDelivery {
     pub claim: Claim,
     pub event_id: EventId,
-    /// From when the delivery's age counts: when its event was made, or the `deliver_at` it had to wait for.
+    /// From when the delivery's age counts: when its event was made, the `deliver_at` it had to wait for, or the beginning of
+    /// its replay.
     pub event_created_at: Timestamp,
     /// Attempts counted so far; this one's number is one more.
     pub attempts: u32,
+    /// Those of them that were made before the delivery was replayed, and do not count against its retries.
+    pub attempts_before: u32,
     pub body: ClaimedBody,
     pub expires_at: Timestamp,
     /// The destination as it was when the delivery was claimed, where it was claimed; a worker elsewhere reads it.

@@ -10,6 +10,8 @@
 //!                    ──expires_at passed──▶ expired
 //!                    ──a newer event of its coalesce_key──▶ superseded   (of what is delivering: in place of retrying)
 //! any ended one ──retry by hand──▶ pending                 (not once `expires_at` has passed)
+//! failed | dead | cancelled | delivered ──replay──▶ pending, in the lane
+//! pending | retrying in the lane ──the replay is cancelled──▶ what it was before
 //! ```
 //!
 //! Where there is an order, one that is pending may have to wait for another: see [`crate::order`].

@@ -63,6 +63,12 @@ macro_rules! typed_id {
                 Self(uuid_v7(now, random))
             }
 
+            /// When it was made, to the millisecond.
+            pub fn made_at(&self) -> Timestamp {
+                let millis = u128::from_be_bytes(self.0) >> 80;
+                Timestamp::from_millis(millis as i64)
+            }
+
             /// The id stored as these bytes.
             pub const fn from_bytes(bytes: [u8; 16]) -> Self {
                 Self(bytes)
@@ -125,6 +131,11 @@ typed_id!(
     /// One event owed to one destination.
     DeliveryId,
     "dlv"
+);
+typed_id!(
+    /// Deliveries that had ended, sent again.
+    ReplayId,
+    "rpl"
 );
 typed_id!(
     /// One outbound HTTP request of a delivery.

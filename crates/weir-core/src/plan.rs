@@ -123,6 +123,8 @@ pub enum NextRun {
     Now,
     /// Nothing is due before this instant.
     At(Timestamp),
+    /// Only the lane of replays waits: at this instant, or as soon as a live delivery wakes the job.
+    Soon(Timestamp),
     /// Nothing waits: the job is removed, unless it was woken meanwhile.
     Stop,
     /// The run is not over: it publishes once more under the same lease.

@@ -111,6 +111,7 @@ fn publication(queue: &RedisQueue, lease: Lease) -> Publication {
         event_id: EventId::new(now, rand::random()),
         event_created_at: now,
         attempts: 0,
+        attempts_before: 0,
         body: ClaimedBody::Inline(EventBody::stored(Bytes::from_static(BODY), 0)),
         expires_at: now + Duration::from_secs(60),
         destination: None,

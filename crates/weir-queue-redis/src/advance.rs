@@ -248,6 +248,7 @@ mod tests {
             event_id: EventId::from_bytes([number; 16]),
             event_created_at: Timestamp::MIN,
             attempts: 0,
+            attempts_before: 0,
             body: ClaimedBody::Inline(EventBody::stored(Bytes::from_static(b"{}"), 0)),
             expires_at: Timestamp::from_secs(60),
             destination: None,

@@ -154,6 +154,7 @@ impl Core {
         let (next, due) = match *next {
             NextRun::Stop => ("stop", Timestamp::MIN),
             NextRun::At(due) => ("at", due),
+            NextRun::Soon(due) => ("soon", due),
             NextRun::Now => ("now", Timestamp::MIN),
             NextRun::Paced => ("paced", Timestamp::MIN),
             NextRun::OnSettle => ("on_settle", Timestamp::MIN),

@@ -29,7 +29,7 @@ pub(crate) struct Entry {
 }
 
 const PERMIT_LEN: usize = 6 * 8;
-const HEAD_LEN: usize = 3 * 16 + 2 * 8 + 4 + 1 + 4;
+const HEAD_LEN: usize = 3 * 16 + 2 * 8 + 2 * 4 + 1 + 4;
 
 /// The `delivery` field. Bodies above `largest` stay in the store.
 pub(crate) fn encode(delivery: &ClaimedDelivery, largest: usize) -> Vec<u8> {
@@ -44,6 +44,7 @@ pub(crate) fn encode(delivery: &ClaimedDelivery, largest: usize) -> Vec<u8> {
     bytes.put_i64(delivery.claim.epoch);
     bytes.put_i64(delivery.event_created_at.as_nanos());
     bytes.put_u32(delivery.attempts);
+    bytes.put_u32(delivery.attempts_before);
     bytes.put_u8(u8::from(body.is_some()));
     bytes.put_u32(body.map_or(0, EventBody::data_offset));
     bytes.put_slice(body.map_or(&[], |body| body.bytes()));
@@ -67,7 +68,7 @@ pub(crate) fn decode(entry: String, mut permit: Bytes, mut delivery: Bytes) -> O
         (DeliveryId::from_bytes(id()), DestinationId::from_bytes(id()), EventId::from_bytes(id()));
     let claim = Claim { delivery_id, destination_id, epoch: delivery.get_i64() };
     let event_created_at = Timestamp::from_nanos(delivery.get_i64());
-    let attempts = delivery.get_u32();
+    let (attempts, attempts_before) = (delivery.get_u32(), delivery.get_u32());
     let is_inline = delivery.get_u8() == 1;
     let data_offset = delivery.get_u32();
     let body =
@@ -78,7 +79,16 @@ pub(crate) fn decode(entry: String, mut permit: Bytes, mut delivery: Bytes) -> O
         version,
         id: PermitId { destination_id, serial },
         slot: (slot.1 > 0).then_some(slot),
-        delivery: ClaimedDelivery { claim, event_id, event_created_at, attempts, body, expires_at, destination: None },
+        delivery: ClaimedDelivery {
+            claim,
+            event_id,
+            event_created_at,
+            attempts,
+            attempts_before,
+            body,
+            expires_at,
+            destination: None,
+        },
     })
 }
 
@@ -261,6 +271,7 @@ mod tests {
             event_id: EventId::from_bytes([4; 16]),
             event_created_at: Timestamp::from_nanos(5),
             attempts: 6,
+            attempts_before: 2,
             body,
             expires_at: Timestamp::from_secs(7),
             destination: None,

@@ -85,6 +85,7 @@ impl Subject {
             event_id: EventId::from_bytes([number; 16]),
             event_created_at: now,
             attempts: 0,
+            attempts_before: 0,
             body: ClaimedBody::Inline(EventBody::stored(Bytes::from_static(b"{}"), 0)),
             expires_at: now + expires_in,
             destination: None,
@@ -174,6 +175,23 @@ pub async fn a_wake_pulls_a_parked_job_forward(subject: Subject) {
     subject.wake(subject.clock.now() + Duration::from_secs(3_600)).await;
     subject.assert_nothing_due().await;
     subject.wake(subject.clock.now()).await;
+    subject.claim().await;
+}
+
+pub async fn a_job_of_which_only_the_lane_waits_runs_soon_or_at_a_wake(subject: Subject) {
+    let far = subject.clock.now() + Duration::from_secs(3_600);
+    subject.permits(RateLimits::UNLIMITED, 1, NextRun::Soon(far)).await;
+    assert!(!subject.try_reserve(&settings(&RateLimits::UNLIMITED, 64)), "the lane is a backlog");
+    subject.assert_nothing_due().await;
+    subject.wake(subject.clock.now()).await;
+    let lease = subject.claim().await;
+    let soon = subject.clock.now() + Duration::from_millis(20);
+    subject.publish(lease, RateLimits::UNLIMITED, 0, NextRun::Soon(soon)).await;
+    let lease = subject.claim().await;
+    assert!(subject.clock.now() + subject.precision * 2 >= soon);
+    // A wake during a run is not lost either.
+    subject.wake(subject.clock.now()).await;
+    subject.publish(lease, RateLimits::UNLIMITED, 0, NextRun::Soon(far)).await;
     subject.claim().await;
 }
 
@@ -591,6 +609,7 @@ macro_rules! queue_conformance {
             a_woken_job_is_claimed_once,
             a_claim_waits_for_a_wake,
             a_wake_pulls_a_parked_job_forward,
+            a_job_of_which_only_the_lane_waits_runs_soon_or_at_a_wake,
             a_later_wake_does_not_push_a_job_back,
             a_wake_does_not_pull_a_paced_job_below_its_pace,
             a_stop_removes_the_job,

@@ -74,6 +74,7 @@ fn delivery(now: Timestamp) -> ClaimedDelivery {
         event_id: EventId::from_bytes([2; 16]),
         event_created_at: now,
         attempts: 0,
+        attempts_before: 0,
         body: ClaimedBody::Inline(EventBody::stored(Bytes::new(), 0)),
         expires_at: now + Duration::from_secs(86_400),
         destination: None,

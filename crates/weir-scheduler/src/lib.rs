@@ -2,13 +2,17 @@
 //!
 //! [`Scheduler`] runs due jobs in batches: claim leases, read limits, decide ([`weir_core::plan`]), claim deliveries in the
 //! store, publish with slots. New deliveries to destinations without a backlog need no run: they go by the [`Express`].
+//! What [`Replayer`] sends again goes in a lane of its own ([`weir_core::lane`]).
 //! [`Sweeper`] makes the store the outbox: whatever a crash left without a job gets one. [`Pruner`] deletes what is old, and
 //! [`Watcher`] tells operators what there is to tell.
 
 mod ahead;
 mod backoff;
 mod express;
+mod laned;
+mod lanes;
 mod prune;
+mod replay;
 mod returns;
 mod run;
 mod scheduler;
@@ -18,6 +22,7 @@ mod watch;
 pub use backoff::Backoff;
 pub use express::{Declines, Express};
 pub use prune::Pruner;
+pub use replay::Replayer;
 pub use scheduler::Scheduler;
 pub use sweep::{Sweeper, recover_all};
 pub use watch::Watcher;

@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use weir_core::{
     Destination, Limiter, Period, Timestamp,
     claim::ClaimedDelivery,
+    lane::{self, Brought, Credit, Split},
     plan::{self, Allowance, InHand, NextRun, Observed, Wanted},
 };
 use weir_queue::{Lease, Publication};
@@ -25,8 +26,12 @@ pub(crate) struct Run {
     pub(crate) allowance: Allowance,
     pub(crate) in_hand: InHand,
     pub(crate) wanted: Wanted,
+    /// How the run's permits are split, where replays have a lane.
+    pub(crate) split: Option<Split>,
     /// To be published next.
     pub(crate) deliveries: Vec<ClaimedDelivery>,
+    /// Live deliveries that it has published.
+    pub(crate) published: u32,
 }
 
 impl Run {
@@ -38,7 +43,9 @@ impl Run {
             allowance: Allowance::NOTHING,
             in_hand: InHand::default(),
             wanted: Wanted::default(),
+            split: None,
             deliveries: Vec::new(),
+            published: 0,
         }
     }
 
@@ -52,14 +59,10 @@ impl Run {
     }
 
     pub(crate) fn allow(&self, now: Timestamp, lagging: bool) -> Allowance {
-        let (Some(destination), Some(known)) =
-            (&self.destination, self.lease.issued.as_ref().or(self.recovered.as_ref()))
-        else {
+        let (Some(destination), Some(issued)) = (&self.destination, self.issued()) else {
             return Allowance::NOTHING;
         };
         let settings = &destination.settings;
-        let mut issued = known.clone();
-        issued.reconfigure(&settings.rate_limits);
         plan::allowance(&Observed {
             now,
             issued: &issued,
@@ -71,6 +74,20 @@ impl Run {
             breaker: &destination.breaker,
             lagging,
         })
+    }
+
+    /// The cursors up to which permits have been issued, at the limits in force.
+    pub(crate) fn issued(&self) -> Option<Limiter> {
+        let mut issued = self.lease.issued.as_ref().or(self.recovered.as_ref())?.clone();
+        issued.reconfigure(&self.destination.as_ref()?.settings.rate_limits);
+        Some(issued)
+    }
+
+    /// Splits what the run may publish with the lane.
+    pub(crate) fn split_with_lane(&mut self, credit: Credit, now: Timestamp) {
+        let (Some(destination), Some(issued)) = (&self.destination, self.issued()) else { return };
+        let out = self.lease.queued + self.lease.in_flight;
+        self.split = Some(credit.split(self.allowance.allow, &issued, now, destination.settings.max_in_flight, out));
     }
 
     /// What follows a run that claims nothing. Without enough in hand it waits for the claim that is being made: until it is, the
@@ -93,6 +110,27 @@ impl Run {
             expires_at: now + START_WITHIN + Duration::from_millis(timeout_ms.into()),
             durable: ordered || limits.iter().any(|limit| limit.period > Period::Second),
         }
+    }
+
+    /// Publishes what came of the lane, and ends the run.
+    pub(crate) fn end_with_lane(
+        mut self,
+        deliveries: Vec<ClaimedDelivery>,
+        live: Brought,
+        lane: Brought,
+        now: Timestamp,
+    ) -> Publication {
+        self.deliveries = deliveries;
+        let next = match self.issued() {
+            Some(mut issued) => {
+                for _ in 0..self.published + self.deliveries.len() as u32 {
+                    issued.take(now);
+                }
+                lane::next_run(self.allowance, live, lane, &issued, now)
+            }
+            None => NextRun::Stop,
+        };
+        self.into_publication(next)
     }
 
     /// What is to be published next, by a run that goes on.

@@ -20,6 +20,7 @@ use weir_store::{ClaimRequest, Claims, SharedStore, StoreError};
 use crate::{
     Backoff,
     ahead::{Ahead, Claiming},
+    lanes::Lanes,
     returns::{Failure, Returner},
     run::Run,
 };
@@ -33,21 +34,27 @@ const LAST_CLAIMS_AHEAD: Duration = Duration::from_secs(2);
 /// How long a run may take before its jobs are claimed by another.
 const LEASE: Duration = Duration::from_secs(4);
 /// When to try a destination again whose run failed.
-const RETRY_RUN: Duration = Duration::from_millis(250);
+pub(crate) const RETRY_RUN: Duration = Duration::from_millis(250);
 
 /// Executes the rate-limiter jobs.
 pub struct Scheduler {
-    store: SharedStore,
+    pub(crate) store: SharedStore,
     queue: SharedQueue,
     clock: Arc<dyn Clock>,
     returner: Returner,
     ahead: Arc<Ahead>,
+    pub(crate) lanes: Arc<Lanes>,
 }
 
 impl Scheduler {
     pub fn new(store: SharedStore, queue: SharedQueue, clock: Arc<dyn Clock>) -> Self {
         let returner = Returner::new(store.clone(), queue.clone(), clock.clone());
-        Self { store, queue, clock, returner, ahead: Arc::default() }
+        Self { store, queue, clock, returner, ahead: Arc::default(), lanes: Arc::default() }
+    }
+
+    /// Where it learns of the lanes of replays.
+    pub(crate) fn lanes(&self) -> Arc<Lanes> {
+        self.lanes.clone()
     }
 
     /// Runs jobs until `shutdown` resolves. A batch that has begun is finished. Several may run side by side.
@@ -140,7 +147,9 @@ impl Scheduler {
                 return Err(error.into());
             }
         };
-        self.publish_claimed(runs, claims).await
+        let (laned, plain): (Vec<_>, Vec<_>) = runs.into_iter().zip(claims).partition(|(run, _)| run.split.is_some());
+        self.publish_claimed(plain).await?;
+        if laned.is_empty() { Ok(()) } else { self.publish_with_lanes(laned, now).await }
     }
 
     /// Begins a run with what was claimed ahead for it.
@@ -149,8 +158,15 @@ impl Scheduler {
         match &run.destination {
             Some(destination) if !run.allowance.is_suspended() => {
                 let max_in_flight = destination.settings.max_in_flight;
-                (run.deliveries, run.in_hand) = self.ahead.take(id, run.allowance.allow, now);
-                run.wanted = plan::wanted(run.allowance, run.in_hand, max_in_flight);
+                let mut allowance = run.allowance;
+                if let Some(credit) = self.lanes.credit(id).filter(|_| allowance.allow > 0) {
+                    run.split_with_lane(credit, now);
+                    allowance.allow = run.split.map_or(allowance.allow, |split| split.live);
+                }
+                (run.deliveries, run.in_hand) = self.ahead.take(id, allowance.allow, now);
+                // Beside a lane nothing is claimed ahead: it would be published at once, whatever its share.
+                run.in_hand.brisk &= run.split.is_none();
+                run.wanted = plan::wanted(allowance, run.in_hand, max_in_flight);
             }
             _ => self.give_back(self.ahead.drop_all(id)).await,
         }
@@ -161,7 +177,7 @@ impl Scheduler {
         let mut publications = Vec::new();
         let mut going_on = Vec::new();
         for mut run in runs {
-            if run.wanted.now == 0 {
+            if run.wanted.now == 0 && run.split.is_none() {
                 if run.wanted.ahead > 0 {
                     self.claim_ahead(run.claim_request(now));
                 }
@@ -170,6 +186,7 @@ impl Scheduler {
                 continue;
             }
             if !run.deliveries.is_empty() {
+                run.published += run.deliveries.len() as u32;
                 publications.push(run.publication(NextRun::Continue));
             }
             going_on.push(run);
@@ -201,10 +218,10 @@ impl Scheduler {
     }
 
     /// Publishes what was claimed for now, keeps what was claimed ahead, and ends the runs.
-    async fn publish_claimed(&self, runs: Vec<Run>, claims: Vec<Claims>) -> Result<(), Failure> {
+    async fn publish_claimed(&self, runs: Vec<(Run, Claims)>) -> Result<(), Failure> {
         let mut publications = Vec::with_capacity(runs.len());
         let mut refused = Vec::new();
-        for (mut run, Claims { mut deliveries, next_due }) in runs.into_iter().zip(claims) {
+        for (mut run, Claims { mut deliveries, next_due }) in runs {
             let is_short = deliveries.len() < run.wanted.sum() as usize;
             let ahead = deliveries.split_off(deliveries.len().min(run.wanted.now as usize));
             let is_empty_handed = ahead.is_empty() && run.in_hand.left == 0;
@@ -255,7 +272,7 @@ impl Scheduler {
         self.store.claim(runs.iter().map(|run| run.claim_request(now)).collect(), now).await
     }
 
-    async fn publish(&self, publications: Vec<Publication>) -> Result<(), Failure> {
+    pub(crate) async fn publish(&self, publications: Vec<Publication>) -> Result<(), Failure> {
         if publications.is_empty() {
             return Ok(());
         }
@@ -281,7 +298,7 @@ impl Scheduler {
         Ok(())
     }
 
-    async fn end_runs(&self, runs: Vec<Run>, next: Timestamp) -> Result<(), QueueError> {
+    pub(crate) async fn end_runs(&self, runs: Vec<Run>, next: Timestamp) -> Result<(), QueueError> {
         let publications = runs.into_iter().map(|run| run.into_publication(NextRun::At(next))).collect();
         self.queue.publish(publications).await.map(drop)
     }

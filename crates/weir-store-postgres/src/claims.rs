@@ -13,13 +13,13 @@ use weir_core::{
     event::EventBody,
     order::BEHIND,
 };
-use weir_store::{ClaimRequest, Claims, Line};
+use weir_store::{ClaimRequest, Claims, Line, lane};
 
 use crate::{
     Shared,
     ingest::column,
     lines::advance,
-    rows::{self, corrupt, delivery_id, event_id, int, optional_text, optional_time, small, time, uuid},
+    rows::{self, corrupt, delivery_id, event_id, int, optional_text, optional_time, replay_id, small, time, uuid},
     writer::Operation,
 };
 
@@ -42,7 +42,7 @@ use crate::{
 /// What is due next comes with it, for each request: the first after `after`, which is the present, since everything due by
 /// then is claimed by this statement or by another. Should that other fail, the sweep finds what it left.
 macro_rules! claim {
-    ($body:literal, $claimed:literal) => {
+    ($due:literal, $next:literal, $body:literal, $claimed:literal) => {
         concat!(
             "
 WITH request AS MATERIALIZED (
@@ -53,7 +53,9 @@ WITH request AS MATERIALIZED (
     SELECT r.request, r.now, r.expires_at, d.id, d.place
     FROM request r CROSS JOIN LATERAL (
         SELECT id, ctid AS place FROM deliveries
-        WHERE destination_id = r.destination_id AND state IN (0, 2) AND next_attempt_at <= r.now
+        WHERE destination_id = r.destination_id AND state IN (0, 2) AND ",
+            $due,
+            "
         ORDER BY next_attempt_at, id LIMIT r.most
     ) d
 ), claimed AS (
@@ -62,31 +64,62 @@ WITH request AS MATERIALIZED (
         claim_expires_at = CASE WHEN d.expires_at <= due.now THEN NULL ELSE due.expires_at END, updated_at = due.now
     FROM due WHERE d.ctid = due.place AND d.id = due.id AND d.state + 0 IN (0, 2)
     RETURNING due.request, d.id, d.event_id, CASE WHEN d.state = 1 THEN d.claim_epoch END AS epoch, d.attempts,
-        coalesce(d.deliver_at, d.created_at) AS created_at, d.next_attempt_at,
+        coalesce(d.deliver_at, d.created_at) AS created_at, d.next_attempt_at, d.attempts_before, d.replay_id,
         CASE WHEN d.state = 8 THEN d.ordering_key END AS left_line
 )
 SELECT c.request, c.next_attempt_at, c.id, c.event_id, c.epoch, c.attempts, c.created_at, ",
             $body,
-            ", c.left_line
+            ", c.attempts_before, c.replay_id, c.left_line
 FROM ",
             $claimed,
             "
 UNION ALL
-SELECT r.request, next.next_attempt_at, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+SELECT r.request, next.next_attempt_at, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM request r CROSS JOIN LATERAL (
     SELECT next_attempt_at FROM deliveries
-    WHERE destination_id = r.destination_id AND state IN (0, 2) AND next_attempt_at > r.after
+    WHERE destination_id = r.destination_id AND state IN (0, 2) AND ",
+            $next,
+            "
     ORDER BY next_attempt_at LIMIT 1
 ) next"
         )
     };
 }
 
+/// Of what is live: it ends where the lane begins.
+macro_rules! claim_live {
+    ($body:literal, $claimed:literal) => {
+        claim!(
+            "next_attempt_at <= r.now",
+            "next_attempt_at > r.after AND next_attempt_at < 4611686018427387904",
+            $body,
+            $claimed
+        )
+    };
+}
+
+/// Of the lane, whose due times are stored 2^62 nanoseconds later than they are.
+macro_rules! claim_lane {
+    ($body:literal, $claimed:literal) => {
+        claim!(
+            "next_attempt_at >= 4611686018427387904 AND next_attempt_at <= r.now + 4611686018427387904",
+            "next_attempt_at >= 4611686018427387904 AND next_attempt_at > r.after + 4611686018427387904",
+            $body,
+            $claimed
+        )
+    };
+}
+
 /// With the bodies. An outer join with a condition would look up each event and then not use it.
 pub(crate) const CLAIM_WITH_BODIES: &str =
-    claim!("e.data_offset, e.body", "claimed c JOIN events e ON e.id = c.event_id");
+    claim_live!("e.data_offset, e.body", "claimed c JOIN events e ON e.id = c.event_id");
 
-pub(crate) const CLAIM: &str = claim!("NULL::integer, NULL::bytea", "claimed c");
+pub(crate) const CLAIM: &str = claim_live!("NULL::integer, NULL::bytea", "claimed c");
+
+pub(crate) const CLAIM_LANE_WITH_BODIES: &str =
+    claim_lane!("e.data_offset, e.body", "claimed c JOIN events e ON e.id = c.event_id");
+
+pub(crate) const CLAIM_LANE: &str = claim_lane!("NULL::integer, NULL::bytea", "claimed c");
 
 pub(crate) const BODIES: &str =
     "SELECT e.id, e.data_offset, e.body FROM unnest($1::uuid[]) AS r (id) JOIN events e ON e.id = r.id";
@@ -95,6 +128,8 @@ pub(crate) const BODIES: &str =
 pub(crate) struct Claiming {
     pub(crate) requests: Vec<ClaimRequest>,
     pub(crate) now: Timestamp,
+    /// Of the lane of replays, and not of what is live.
+    pub(crate) in_lane: bool,
 }
 
 /// A request of the group: where its answer belongs.
@@ -103,6 +138,7 @@ struct Asked<'r> {
     index: usize,
     request: &'r ClaimRequest,
     now: Timestamp,
+    in_lane: bool,
 }
 
 #[async_trait]
@@ -145,17 +181,24 @@ impl Operation for Claiming {
 
 /// The requests of all operations, in waves that name a destination once: two requests in one statement would find the same
 /// rows, since a transaction's own locks do not keep it out. Nearly always one wave. Every process claims in the order of
-/// destinations, so that of two that claim the same none waits for the other in a circle.
+/// destinations, so that of two that claim the same none waits for the other in a circle. Claims of the lane have waves of their
+/// own, after the others.
 fn waves<'r>(group: &[&'r Claiming]) -> Vec<Vec<Asked<'r>>> {
+    let mut waves = waves_of(group, false);
+    waves.extend(waves_of(group, true));
+    waves
+}
+
+fn waves_of<'r>(group: &[&'r Claiming], in_lane: bool) -> Vec<Vec<Asked<'r>>> {
     let mut waves: Vec<Vec<Asked<'r>>> = Vec::new();
     let mut times_named: HashMap<DestinationId, usize> = HashMap::new();
-    for (operation, claiming) in group.iter().enumerate() {
+    for (operation, claiming) in group.iter().enumerate().filter(|(_, claiming)| claiming.in_lane == in_lane) {
         for (index, request) in claiming.requests.iter().enumerate() {
             let wave = times_named.entry(request.destination_id).or_default();
             if waves.len() == *wave {
                 waves.push(Vec::new());
             }
-            waves[*wave].push(Asked { operation, index, request, now: claiming.now });
+            waves[*wave].push(Asked { operation, index, request, now: claiming.now, in_lane });
             *wave += 1;
         }
     }
@@ -179,6 +222,7 @@ struct Taken {
     event_id: EventId,
     event_created_at: Timestamp,
     attempts: u32,
+    attempts_before: u32,
     expires_at: Timestamp,
     body: Option<EventBody>,
 }
@@ -191,7 +235,14 @@ async fn claim(
     taken: &mut Vec<Taken>,
     answers: &mut [Vec<Claims>],
 ) -> Result<Vec<Line>, sqlx::Error> {
-    let rows = sqlx::query(if remembered { CLAIM } else { CLAIM_WITH_BODIES })
+    let in_lane = asked.first().is_some_and(|one| one.in_lane);
+    let statement = match (in_lane, remembered) {
+        (false, true) => CLAIM,
+        (false, false) => CLAIM_WITH_BODIES,
+        (true, true) => CLAIM_LANE,
+        (true, false) => CLAIM_LANE_WITH_BODIES,
+    };
+    let rows = sqlx::query(statement)
         .bind(column(asked, |one| uuid(one.request.destination_id.as_bytes())))
         .bind(column(asked, |one| i64::from(one.request.limit)))
         .bind(column(asked, |one| one.now.as_nanos()))
@@ -207,13 +258,14 @@ async fn claim(
         let at = usize::try_from(int(row, 0)? - 1).map_err(|_| corrupt("a claim"))?;
         let one = asked.get(at).ok_or_else(|| corrupt("a claim"))?;
         if rows::is_null(row, 2)? {
-            answers[one.operation][one.index].next_due = optional_time(row, 1)?.filter(|due| *due < BEHIND);
+            let due = optional_time(row, 1)?.filter(|due| *due < BEHIND);
+            answers[one.operation][one.index].next_due = due.map(lane::due);
         } else {
             counts[at] += 1;
             if rows::is_null(row, 4)? {
                 expired[at] = true;
                 let destination_id = one.request.destination_id;
-                left.extend(optional_text(row, 9)?.map(|ordering_key| Line { destination_id, ordering_key }));
+                left.extend(optional_text(row, 11)?.map(|ordering_key| Line { destination_id, ordering_key }));
             } else {
                 taken.push(read_taken(row, one)?);
             }
@@ -238,8 +290,9 @@ fn read_taken(row: &PgRow, asked: &Asked<'_>) -> Result<Taken, sqlx::Error> {
         due: time(row, 1)?,
         claim: Claim { delivery_id: delivery_id(row, 2)?, destination_id, epoch: int(row, 4)? },
         event_id: event_id(row, 3)?,
-        event_created_at: time(row, 6)?,
+        event_created_at: if rows::is_null(row, 10)? { time(row, 6)? } else { replay_id(row, 10)?.made_at() },
         attempts: small(row, 5)?,
+        attempts_before: if rows::is_null(row, 9)? { 0 } else { small(row, 9)? },
         expires_at,
         body: (!rows::is_null(row, 8)?).then(|| rows::body(row, 7)).transpose()?,
     })
@@ -278,6 +331,7 @@ fn hand_out(mut taken: Vec<Taken>, answers: &mut [Vec<Claims>]) {
             event_id: one.event_id,
             event_created_at: one.event_created_at,
             attempts: one.attempts,
+            attempts_before: one.attempts_before,
             body: ClaimedBody::Inline(body),
             expires_at: one.expires_at,
             destination: None,

@@ -41,7 +41,7 @@ impl Walk {
 }
 
 /// Whether rows are left out by what is not in the table itself.
-fn is_sieved(filter: &DeliveryFilter) -> bool {
+pub(crate) fn is_sieved(filter: &DeliveryFilter) -> bool {
     filter.tenant.is_some() || filter.event_type.is_some() || filter.error.is_some()
 }
 
@@ -163,14 +163,14 @@ fn with_events(mut select: Select, filter: &DeliveryFilter, page: PageRequest) -
 }
 
 impl Select {
-    fn of_destination(&mut self, id: Option<DestinationId>) {
+    pub(crate) fn of_destination(&mut self, id: Option<DestinationId>) {
         if let Some(id) = id {
             self.compare("d.destination_id =", uuid(id.as_bytes()));
         }
     }
 
     /// States that have an index in the order of ids.
-    fn ended(&mut self, state: Option<DeliveryState>) {
+    pub(crate) fn ended(&mut self, state: Option<DeliveryState>) {
         use DeliveryState::{Cancelled, Dead, Expired, Failed, Superseded};
         if let Some(state @ (Failed | Dead | Cancelled | Superseded | Expired)) = state {
             self.condition(&format!("d.state IN (4, 5, 6, 7, 8) AND d.state = {}", state_code(state)));
@@ -178,7 +178,7 @@ impl Select {
     }
 
     /// What the events and the last attempts know.
-    fn sieve(&mut self, filter: &DeliveryFilter) {
+    pub(crate) fn sieve(&mut self, filter: &DeliveryFilter) {
         if let Some(tenant) = &filter.tenant {
             self.compare("e.tenant =", tenant);
         }

@@ -82,8 +82,9 @@ impl History for PostgresStore {
 }
 
 pub(crate) const SENDS: &str = "
-SELECT a.sent_at, a.duration_ms, a.outcome, coalesce(d.deliver_at, d.created_at)
+SELECT a.sent_at, a.duration_ms, a.outcome, coalesce(p.created_at, d.deliver_at, d.created_at)
 FROM attempts a JOIN deliveries d ON d.id = a.delivery_id
+    LEFT JOIN replays p ON p.id = d.replay_id AND p.created_at <= a.sent_at
 WHERE a.destination_id = $1 AND a.sent_at >= $2 AND a.sent_at < $3 AND a.outcome <> 3
 ORDER BY a.sent_at";
 

@@ -39,6 +39,8 @@ mod partitions;
 mod plans;
 mod prune;
 mod purge;
+mod replay_steps;
+mod replays;
 mod results;
 mod rows;
 mod schema;

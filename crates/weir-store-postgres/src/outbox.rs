@@ -33,17 +33,7 @@ impl Outbox for PostgresStore {
         if requests.is_empty() {
             return Ok(Vec::new());
         }
-        // Only those that must wait for the disk do.
-        let (durable, others): (Vec<_>, Vec<_>) = requests.into_iter().enumerate().partition(|(_, one)| one.durable);
-        let count = durable.len() + others.len();
-        let (durable, others) =
-            tokio::join!(claim_through(&self.durable_claims, durable, now), claim_through(&self.claims, others, now));
-        let mut answers = vec![Claims::default(); count];
-        // Should one half fail, what the other claimed expires, as any claim does whose answer is lost.
-        for (index, claims) in durable?.into_iter().chain(others?) {
-            answers[index] = claims;
-        }
-        Ok(answers)
+        self.claim_all(requests, now, false).await
     }
 
     async fn release(&self, claims: Vec<Claim>, now: Timestamp) -> StoreResult<u64> {
@@ -85,17 +75,42 @@ impl Outbox for PostgresStore {
     }
 }
 
+impl PostgresStore {
+    /// Claims of what is live, or of the lane of replays.
+    pub(crate) async fn claim_all(
+        &self,
+        requests: Vec<ClaimRequest>,
+        now: Timestamp,
+        in_lane: bool,
+    ) -> StoreResult<Vec<Claims>> {
+        // Only those that must wait for the disk do.
+        let (durable, others): (Vec<_>, Vec<_>) = requests.into_iter().enumerate().partition(|(_, one)| one.durable);
+        let count = durable.len() + others.len();
+        let (durable, others) = tokio::join!(
+            claim_through(&self.durable_claims, durable, now, in_lane),
+            claim_through(&self.claims, others, now, in_lane)
+        );
+        let mut answers = vec![Claims::default(); count];
+        // Should one half fail, what the other claimed expires, as any claim does whose answer is lost.
+        for (index, claims) in durable?.into_iter().chain(others?) {
+            answers[index] = claims;
+        }
+        Ok(answers)
+    }
+}
+
 /// The answers to some requests of a call, each with its place there.
 async fn claim_through(
     writers: &Writers<Claiming>,
     requests: Vec<(usize, ClaimRequest)>,
     now: Timestamp,
+    in_lane: bool,
 ) -> StoreResult<Vec<(usize, Claims)>> {
     if requests.is_empty() {
         return Ok(Vec::new());
     }
     let (places, requests): (Vec<_>, Vec<_>) = requests.into_iter().unzip();
-    let claims = writers.ask(Claiming { requests, now }).await?;
+    let claims = writers.ask(Claiming { requests, now, in_lane }).await?;
     Ok(places.into_iter().zip(claims).collect())
 }
 
@@ -120,7 +135,8 @@ UPDATE deliveries d SET claim_expires_at = NULL, updated_at = r.now,
 FROM released r WHERE d.id = r.id AND d.claim_epoch = r.epoch AND d.state + 0 = 1
 RETURNING r.claim, CASE WHEN d.state = 7 THEN d.ordering_key END";
 
-/// A loose index scan: from one destination straight to the next, however long their backlogs are.
+/// A loose index scan: from one destination straight to the next, however long their backlogs are. The first due of a destination
+/// that has only its lane is the lane's.
 pub(crate) const DUE_DESTINATIONS: &str = "
 WITH RECURSIVE waiting (id) AS (
     SELECT (SELECT destination_id FROM deliveries
@@ -134,7 +150,9 @@ WITH RECURSIVE waiting (id) AS (
         WHERE destination_id = waiting.id AND state IN (0, 2) ORDER BY next_attempt_at LIMIT 1)
     FROM waiting WHERE id IS NOT NULL
 )
-SELECT first.id, first.due FROM first JOIN destinations t ON t.id = first.id
+SELECT first.id, first.due FROM (
+    SELECT id, CASE WHEN due >= 4611686018427387904 THEN due - 4611686018427387904 ELSE due END AS due FROM first
+) first JOIN destinations t ON t.id = first.id
 WHERE first.due < $2 AND NOT t.paused AND t.deleted_at IS NULL LIMIT $3";
 
 pub(crate) const SEND_HISTORY: &str = "
@@ -148,7 +166,7 @@ FROM unnest($1::uuid[]) AS r (id)";
 pub(crate) const ABANDONED: &str = "
 SELECT d.id, d.destination_id, d.claim_epoch, d.attempts, (
     SELECT t.retry FROM destinations t WHERE t.id = d.destination_id AND t.deleted_at IS NULL
-)
+), coalesce(d.attempts_before, 0)
 FROM deliveries d WHERE d.state = 1 AND d.claim_expires_at <= $1 LIMIT $2
 FOR UPDATE OF d SKIP LOCKED";
 
@@ -263,7 +281,8 @@ fn unknown_outcome(row: &PgRow, now: Timestamp) -> Result<AttemptResult, sqlx::E
     let retry: Option<RetryPolicy> = optional_text(row, 4)?
         .map(|retry| serde_json::from_str(&retry).map_err(|_| corrupt("a retry policy")))
         .transpose()?;
-    let exhausted = retry.is_some_and(|retry| number >= retry.max_attempts);
+    let of_series = number.saturating_sub(small(row, 5)?);
+    let exhausted = retry.is_some_and(|retry| of_series >= retry.max_attempts);
     let attempt = Attempt {
         // No fresh randomness here; the delivery's own and the number make it unique.
         id: AttemptId::new(now, u128::from_be_bytes(*claim.delivery_id.as_bytes()).wrapping_add(number.into())),

@@ -8,12 +8,13 @@ use std::time::Duration;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, raw_sql};
 use weir_core::{DeliveryState, ErrorKind, EventId, Timestamp, outcome::Verdict};
 use weir_store::{
-    DeliveryFilter, Destinations as _, ErrorFilter, EventFilter, Ingest as _, Outbox as _, PageRequest, Results as _,
+    DeliveryFilter, Destinations as _, ErrorFilter, EventFilter, Ingest as _, Outbox as _, PageRequest, ReplayFilter,
+    Results as _,
 };
 
 use crate::{
     PostgresStore,
-    claims::{BODIES, CLAIM, CLAIM_WITH_BODIES},
+    claims::{BODIES, CLAIM, CLAIM_LANE, CLAIM_LANE_WITH_BODIES, CLAIM_WITH_BODIES},
     database::Database,
     deliveries::{self, Walk, many_wait, window_end},
     destinations::{COUNTS, RECENT_ARRIVALS, RECENT_SENDS},
@@ -26,6 +27,8 @@ use crate::{
     outbox::{ABANDONED, DUE_DESTINATIONS, EXPIRE, RELEASE, SEND_HISTORY},
     prune::{DELETE_DELIVERIES, DELETE_EVENTS, DELETE_KEYS},
     purge::{PURGE, PURGE_PREFIX, PURGE_TYPE},
+    replay_steps::{IS_LEFT, PUT_BACK, step_of},
+    replays::FIGURES,
     results::SETTLE,
     watch::CONDITIONS,
 };
@@ -117,6 +120,12 @@ async fn hot_statements_use_their_indexes() {
                 "Index Only Scan using deliveries_due",
             ],
         ),
+        ("claim of the lane", CLAIM_LANE, &["using deliveries_due on deliveries", "Tid Scan on deliveries d"]),
+        (
+            "claim of the lane with bodies",
+            CLAIM_LANE_WITH_BODIES,
+            &["using deliveries_due on deliveries", "Tid Scan on deliveries d", "events_20270115_pkey"],
+        ),
         ("bodies", BODIES, &["events_20270115_pkey"]),
         ("settle", SETTLE, &[by_id]),
         ("cancel", CANCEL_SOME, &["using deliveries_due on deliveries", by_id]),
@@ -131,6 +140,9 @@ async fn hot_statements_use_their_indexes() {
             &["Scan on deliveries_pkey", "events_20270115_pkey on events_20270115", "idempotency_keys_pkey"],
         ),
         ("prune keys", DELETE_KEYS, &["idempotency_keys_pkey"]),
+        ("figures of a replay", FIGURES, &["Index Only Scan using deliveries_replayed"]),
+        ("left of a replay", IS_LEFT, &["Index Scan using deliveries_replayed"]),
+        ("put back", PUT_BACK, &["using deliveries_replayed on deliveries", by_id]),
         ("release", RELEASE, &[by_id]),
         ("due destinations", DUE_DESTINATIONS, &["Index Only Scan using deliveries_due"]),
         ("send history", SEND_HISTORY, &["Only Scan Backward using attempts_20270115_destination_id_sent_at_idx"]),
@@ -158,6 +170,25 @@ async fn hot_statements_use_their_indexes() {
     let claimed = ["deliveries_claimed"];
     assert_plan_with("off", &mut connection, "abandoned", ABANDONED, &claimed, ["deliveries", "events", "attempts"])
         .await;
+}
+
+#[tokio::test]
+async fn a_step_of_a_replay_walks_one_index_in_a_window_of_ids() {
+    let (_database, mut connection) = loaded().await;
+    let of_one = Some(destination_id(1));
+    for (state, destination_id, index) in [
+        (DeliveryState::Failed, None, "using deliveries_ended on"),
+        (DeliveryState::Failed, of_one, "using deliveries_ended_of_destination on"),
+        (DeliveryState::Delivered, None, "using deliveries_pkey on"),
+        (DeliveryState::Delivered, of_one, "using deliveries_of_destination on"),
+    ] {
+        for event_type in [None, Some("video.*".parse().unwrap())] {
+            let deliveries = DeliveryFilter { destination_id, event_type, ..DeliveryFilter::default() };
+            let filter = ReplayFilter { states: vec![state], deliveries };
+            let expected = [index, "Index Scan using deliveries_pkey on deliveries d"];
+            assert_plan(&mut connection, "a step of a replay", &step_of(&filter, state), &expected).await;
+        }
+    }
 }
 
 /// The look for what gives way to a new delivery, out of the function that stores it.

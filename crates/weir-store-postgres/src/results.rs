@@ -46,7 +46,7 @@ impl Results for PostgresStore {
 }
 
 /// Moves the deliveries on whose claims still hold, and records their attempts, and only theirs. A retry of a deleted
-/// destination becomes `cancelled`, and one with a newer delivery of its coalesce key `superseded`; the rows of destinations that are retried are locked so that no deletion passes between
+/// destination becomes `cancelled`, and one with a newer delivery of its coalesce key `superseded`; a retry of the lane waits in the lane; the rows of destinations that are retried are locked so that no deletion passes between
 /// the look at them and this commit (edits.rs). `state + 0`, or the planner could walk all claims instead of looking
 /// up these. Answers the key of each that is to leave its line: it has ended, or has failed too often to keep the others waiting
 /// (`DeliveryOrder::leaves_line`).
@@ -63,7 +63,9 @@ WITH result AS MATERIALIZED (
     UPDATE deliveries d SET attempts = r.number, claim_expires_at = NULL,
         state = CASE WHEN r.state <> 2 THEN r.state WHEN r.destination_id NOT IN (SELECT id FROM live) THEN 6
             WHEN d.replaced THEN 7 ELSE r.state END,
-        next_attempt_at = coalesce(r.due, d.next_attempt_at), updated_at = r.now
+        next_attempt_at = coalesce(
+            r.due + CASE WHEN d.next_attempt_at >= 4611686018427387904 THEN 4611686018427387904 ELSE 0 END,
+            d.next_attempt_at), updated_at = r.now
     FROM result r WHERE d.id = r.id AND d.claim_epoch = r.epoch AND d.state + 0 = 1
     RETURNING r.result, d.state, r.id, r.number, r.attempt_id, r.destination_id, r.sent_at, r.duration_ms, r.outcome,
         r.status_code, r.error, r.failure, r.response_body,

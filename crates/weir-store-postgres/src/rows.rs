@@ -4,12 +4,14 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use sqlx::{Row as _, ValueRef as _, postgres::PgRow, types::Uuid};
 use weir_core::{
-    AttemptId, DeliveryId, DeliveryState, DestinationId, ErrorKind, EventId, Period, RateLimit, RateLimits, Timestamp,
+    AttemptId, DeliveryId, DeliveryState, DestinationId, ErrorKind, EventId, Period, RateLimit, RateLimits, ReplayId,
+    Timestamp,
     delivery::{Attempt, AttemptOutcome, Delivery, LastAttempt},
     event::{Event, EventBody, Terms},
     order::BEHIND,
     outcome::Failure,
 };
+use weir_store::lane;
 
 /// A stored value that this program could not have written.
 pub(crate) fn corrupt(what: &str) -> sqlx::Error {
@@ -80,6 +82,10 @@ pub(crate) fn event_id(row: &PgRow, column: usize) -> Result<EventId, sqlx::Erro
     id(row, column).map(EventId::from_bytes)
 }
 
+pub(crate) fn replay_id(row: &PgRow, column: usize) -> Result<ReplayId, sqlx::Error> {
+    id(row, column).map(ReplayId::from_bytes)
+}
+
 /// The number of a state: its place in [`DeliveryState::ALL`].
 pub(crate) const fn state_code(state: DeliveryState) -> i16 {
     state as i16
@@ -136,6 +142,7 @@ pub(crate) const LAST_ATTEMPT: &str = "LEFT JOIN attempts a ON a.delivery_id = d
 
 pub(crate) fn delivery(row: &PgRow) -> Result<Delivery, sqlx::Error> {
     let state = state(row, 4)?;
+    let waiting = state.is_waiting().then(|| time(row, 6)).transpose()?;
     Ok(Delivery {
         id: delivery_id(row, 0)?,
         event_id: event_id(row, 1)?,
@@ -143,7 +150,7 @@ pub(crate) fn delivery(row: &PgRow) -> Result<Delivery, sqlx::Error> {
         destination_id: destination_id(row, 3)?,
         state,
         attempts: small(row, 5)?,
-        next_attempt_at: state.is_waiting().then(|| time(row, 6)).transpose()?.filter(|due| *due < BEHIND),
+        next_attempt_at: waiting.filter(|due| *due < BEHIND).map(lane::due),
         created_at: time(row, 7)?,
         updated_at: time(row, 8)?,
         expires_at: optional_time(row, 9)?,

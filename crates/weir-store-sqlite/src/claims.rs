@@ -4,12 +4,12 @@ use std::ops::ControlFlow;
 
 use rusqlite::{Connection, Row};
 use weir_core::{
-    DeliveryId, DeliveryState, EventId, Timestamp,
+    DeliveryId, DeliveryState, EventId, ReplayId, Timestamp,
     claim::{Claim, ClaimedBody, ClaimedDelivery},
     event::EventBody,
     order::BEHIND,
 };
-use weir_store::{ClaimRequest, Claims};
+use weir_store::{ClaimRequest, Claims, lane};
 
 use crate::{
     error::{Error, Result},
@@ -25,7 +25,7 @@ use crate::{
 /// subquery's LIMIT keeps the planner from folding it into the join.
 pub(crate) const WAITING: &str = "
 SELECT d.id, due.next_attempt_at, d.event_id, d.attempts, coalesce(d.deliver_at, d.created_at), d.expires_at,
-    d.ordering_key IS NOT NULL FROM (
+    d.attempts_before, d.replay_id, d.ordering_key IS NOT NULL FROM (
     SELECT id, next_attempt_at FROM deliveries INDEXED BY deliveries_due
     WHERE destination_id = ? AND state IN (0, 2) AND (next_attempt_at, id) > (?, ?) ORDER BY next_attempt_at, id LIMIT +?
 ) due CROSS JOIN deliveries d ON d.id = due.id";
@@ -36,13 +36,16 @@ const INSERT_JOURNAL: &str = "INSERT INTO claims (id, deliveries) VALUES (?, ?)"
 const REWRITE_JOURNAL: &str = "UPDATE claims SET deliveries = ?2 WHERE id = ?1";
 const DELETE_JOURNAL: &str = "DELETE FROM claims WHERE id = ?";
 const SELECT_JOURNAL: &str = "SELECT id, deliveries FROM claims ORDER BY id";
-const SELECT_CLAIMED: &str = "SELECT destination_id, attempts, state, ordering_key IS NOT NULL FROM deliveries WHERE id = ? AND state IN (0, 1, 2)";
+const SELECT_CLAIMED: &str = "SELECT destination_id, attempts, state, attempts_before, next_attempt_at,
+    ordering_key IS NOT NULL FROM deliveries WHERE id = ? AND state IN (0, 1, 2)";
 
 /// A waiting delivery without its body.
 struct Waiting {
     id: DeliveryId,
     event_id: EventId,
     attempts: u32,
+    attempts_before: u32,
+    /// From when its age counts.
     created_at: Timestamp,
     expires_at: Option<Timestamp>,
     in_line: bool,
@@ -50,13 +53,15 @@ struct Waiting {
 
 impl Waiting {
     fn read(row: &Row<'_>) -> Result<Self> {
+        let replayed_at = row.optional_blob(7)?.map(|_| rows::id(row, 7).map(|id| ReplayId::from_bytes(id).made_at()));
         Ok(Self {
             id: delivery_id(row, 0)?,
             event_id: event_id(row, 2)?,
             attempts: small(row, 3)?,
-            created_at: time(row, 4)?,
+            attempts_before: row.optional_int(6)?.map(|_| small(row, 6)).transpose()?.unwrap_or(0),
+            created_at: replayed_at.transpose()?.map_or_else(|| time(row, 4), Ok)?,
             expires_at: optional_time(row, 5)?,
-            in_line: int(row, 6)? == 1,
+            in_line: int(row, 8)? == 1,
         })
     }
 }
@@ -71,15 +76,23 @@ impl Transaction<'_, '_> {
         Ok(())
     }
 
-    /// Nothing for paused and deleted destinations.
     fn claim_one(&mut self, request: &ClaimRequest, now: Timestamp) -> Result<Claims> {
+        self.claim_part(request, now, false)
+    }
+
+    pub(crate) fn claim_of_lane(&mut self, request: &ClaimRequest, now: Timestamp) -> Result<Claims> {
+        self.claim_part(request, now, true)
+    }
+
+    /// Nothing for paused and deleted destinations. What is live ends where the lane begins.
+    fn claim_part(&mut self, request: &ClaimRequest, now: Timestamp, in_lane: bool) -> Result<Claims> {
         let mut claims = Claims::default();
         let id = request.destination_id;
         if self.destinations.get(id).is_none_or(|destination| destination.settings.paused) {
             return Ok(claims);
         }
         let wanted = request.limit as usize;
-        let floor = self.claims.floor(id);
+        let floor = self.claims.floor(id, in_lane);
         // One more than may be passed over and taken, for the due time of what remains.
         let most = wanted + self.claims.count(id) + 1;
         let mut values = Values::with_capacity(4);
@@ -88,18 +101,22 @@ impl Transaction<'_, '_> {
         let mut expired = Vec::new();
         walk(self.connection, WAITING, &values, |row| {
             let place = (time(row, 1)?, delivery_id(row, 0)?);
+            if lane::is_in_lane(place.0) != in_lane {
+                return Ok(ControlFlow::Break(()));
+            }
             if !self.claims.is_claimed(place.1) {
                 let looked_at = claims.deliveries.len() + expired.len();
-                if looked_at == wanted || place.0 > now {
+                let due = lane::due(place.0);
+                if looked_at == wanted || due > now {
                     let is_due_ever = place.0 < BEHIND;
-                    claims.next_due = Some(place.0).filter(|_| is_due_ever && (wanted == 0 || looked_at < wanted));
+                    claims.next_due = Some(due).filter(|_| is_due_ever && (wanted == 0 || looked_at < wanted));
                     return Ok(ControlFlow::Break(()));
                 }
                 let waiting = Waiting::read(row)?;
                 if waiting.expires_at.is_some_and(|at| at <= now) {
                     expired.push(waiting);
                 } else {
-                    let taken = self.take(&waiting, request, now)?;
+                    let taken = self.take(&waiting, request, now, in_lane)?;
                     claims.deliveries.push(taken);
                 }
             }
@@ -119,16 +136,32 @@ impl Transaction<'_, '_> {
         Ok(claims)
     }
 
-    fn take(&mut self, waiting: &Waiting, request: &ClaimRequest, now: Timestamp) -> Result<ClaimedDelivery> {
+    fn take(
+        &mut self,
+        waiting: &Waiting,
+        request: &ClaimRequest,
+        now: Timestamp,
+        in_lane: bool,
+    ) -> Result<ClaimedDelivery> {
         let claim = Claim { delivery_id: waiting.id, destination_id: request.destination_id, epoch: self.batch };
-        let &Waiting { attempts, event_id, in_line, .. } = waiting;
+        let &Waiting { attempts, attempts_before, event_id, in_line, .. } = waiting;
         let &ClaimRequest { expires_at, .. } = request;
-        self.claims.make(LiveClaim { claim, expires_at, attempts, made_at: now, at_birth: false, in_line });
+        self.claims.make(LiveClaim {
+            claim,
+            expires_at,
+            attempts,
+            attempts_before,
+            in_lane,
+            in_line,
+            made_at: now,
+            at_birth: false,
+        });
         Ok(ClaimedDelivery {
             claim,
             event_id,
             event_created_at: waiting.created_at,
             attempts,
+            attempts_before,
             body: ClaimedBody::Inline(self.body(event_id)?),
             expires_at: request.expires_at,
             destination: None,
@@ -229,12 +262,19 @@ fn still_claimed(connection: &Connection, batch: BatchId, entry: &Entry) -> Resu
     let &Entry { delivery_id, expires_at, attempts } = entry;
     let mut values = Values::default();
     values.blob(delivery_id.as_bytes());
-    let read = |row: &Row<'_>| Ok((destination_id(row, 0)?, small(row, 1)?, rows::state(row, 2)?, int(row, 3)? == 1));
+    let read = |row: &Row<'_>| {
+        Ok(LiveClaim {
+            claim: Claim { delivery_id, destination_id: destination_id(row, 0)?, epoch: batch },
+            expires_at,
+            attempts: small(row, 1)?,
+            attempts_before: row.optional_int(3)?.map(|_| small(row, 3)).transpose()?.unwrap_or(0),
+            in_lane: lane::is_in_lane(time(row, 4)?),
+            in_line: int(row, 5)? == 1,
+            // When it was made is not known any more; the delivery's last change stands for it.
+            made_at: Timestamp::MIN,
+            at_birth: rows::state(row, 2)? == DeliveryState::Delivering,
+        })
+    };
     let found = query(connection, SELECT_CLAIMED, &values, read)?.pop();
-    Ok(found.filter(|&(_, counted, ..)| counted == attempts).map(|(destination_id, _, state, in_line)| {
-        let at_birth = state == DeliveryState::Delivering;
-        let claim = Claim { delivery_id, destination_id, epoch: batch };
-        // When it was made is not known any more; the delivery's last change stands for it.
-        LiveClaim { claim, expires_at, attempts, made_at: Timestamp::MIN, at_birth, in_line }
-    }))
+    Ok(found.filter(|live| live.attempts == attempts))
 }

@@ -59,7 +59,7 @@ impl Walk {
 }
 
 /// Whether rows are left out by what is not in the table itself.
-fn is_sieved(filter: &DeliveryFilter) -> bool {
+pub(crate) fn is_sieved(filter: &DeliveryFilter) -> bool {
     filter.tenant.is_some() || filter.event_type.is_some() || filter.error.is_some()
 }
 
@@ -141,7 +141,7 @@ fn only(id: DeliveryId) -> (PageRequest, [u8; 16]) {
 }
 
 impl<'f> Conditions<'f> {
-    fn of_destination(&mut self, id: Option<&'f DestinationId>) {
+    pub(crate) fn of_destination(&mut self, id: Option<&'f DestinationId>) {
         if let Some(id) = id {
             self.add("d.destination_id = ?").blob(id.as_bytes());
         }

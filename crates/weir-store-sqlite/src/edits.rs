@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use weir_core::{
-    DeliveryId, Destination, DestinationId, Timestamp,
+    DeliveryId, Destination, DestinationId, ReplayId, Timestamp,
     alert::{AlertPolicy, Told},
 };
 use weir_store::{
-    BreakerChange, DeliveryAction, DestinationPatch, Line, Pruned, Purge, PurgePlace, PurgeStep, StoreError,
+    BreakerChange, ClaimRequest, Claims, DeliveryAction, DestinationPatch, Line, NewReplay, Pruned, Purge, PurgePlace,
+    PurgeStep, ReplayPhase, ReplayStep, StoreError,
 };
 
 use crate::{
@@ -34,6 +35,10 @@ pub(crate) enum Edit {
     Advance(Pending<Vec<Line>, u64>),
     /// Of the sweep: the lines of a destination that is not ordered any more, so many deliveries at most.
     Dissolve(Pending<(DestinationId, u32), u32>),
+    CreateReplay(Pending<(NewReplay, u64), ()>),
+    CancelReplay(Pending<(ReplayId, Timestamp), Option<ReplayPhase>>),
+    StepReplay(Pending<(ReplayId, Timestamp), ReplayStep>),
+    ClaimLanes(Pending<(Vec<ClaimRequest>, Timestamp), Vec<Claims>>),
     Prune(Pending<Rest, Pruned>),
     SetAlertPolicy(Pending<AlertPolicy, ()>),
     /// Of a destination, with the version that is the current one.
@@ -51,7 +56,13 @@ impl Edit {
     /// A hold that is lost with the power is one `Retry-After` not honoured; a breaker opens again, what expired expires again, and
     /// the sweep does again what it did. Everything else was acknowledged to someone.
     pub(crate) fn durable(&self) -> bool {
-        let swept = matches!(self, Self::Expire(_) | Self::Advance(_) | Self::Dissolve(_) | Self::Prune(_));
+        if let Self::ClaimLanes(claim) = self {
+            return claim.input.0.iter().any(|request| request.durable);
+        }
+        let swept = matches!(
+            self,
+            Self::Expire(_) | Self::Advance(_) | Self::Dissolve(_) | Self::StepReplay(_) | Self::Prune(_)
+        );
         !swept && !matches!(self, Self::Hold(_) | Self::ChangeBreaker(_) | Self::Check(_))
     }
 
@@ -81,6 +92,10 @@ impl Edit {
                 edit.answer = Some(transaction.advance_lines(&edit.input.iter().cloned().collect())?);
             }
             Self::Dissolve(edit) => edit.answer = Some(transaction.dissolve_lines(edit.input.0, edit.input.1)?),
+            Self::CreateReplay(edit) => edit.answer = Some(transaction.create_replay(&edit.input.0, edit.input.1)?),
+            Self::CancelReplay(edit) => edit.answer = Some(transaction.cancel_replay(edit.input.0, edit.input.1)?),
+            Self::StepReplay(edit) => edit.answer = Some(transaction.step_replay(edit.input.0, edit.input.1)?),
+            Self::ClaimLanes(edit) => edit.answer = Some(transaction.claim_lanes(&edit.input.0, edit.input.1)?),
             Self::Prune(edit) => edit.answer = Some(transaction.prune(&edit.input)?),
             Self::SetAlertPolicy(edit) => edit.answer = Some(transaction.set_alert_policy(&edit.input)?),
             Self::RecordTold(edit) => {
@@ -105,6 +120,10 @@ impl Edit {
             Self::Purge(edit) => edit.finish(failure),
             Self::Advance(edit) => edit.finish(failure),
             Self::Dissolve(edit) => edit.finish(failure),
+            Self::CreateReplay(edit) => edit.finish(failure),
+            Self::CancelReplay(edit) => edit.finish(failure),
+            Self::StepReplay(edit) => edit.finish(failure),
+            Self::ClaimLanes(edit) => edit.finish(failure),
             Self::Prune(edit) => edit.finish(failure),
             Self::SetAlertPolicy(edit) => edit.finish(failure),
             Self::RecordTold(edit) => edit.finish(failure),

@@ -76,8 +76,9 @@ impl History for SqliteStore {
 }
 
 pub(crate) const SENDS: &str = "
-SELECT a.sent_at, a.duration_ms, a.outcome, coalesce(d.deliver_at, d.created_at)
+SELECT a.sent_at, a.duration_ms, a.outcome, coalesce(p.created_at, d.deliver_at, d.created_at)
 FROM attempts a INDEXED BY attempts_of_destination CROSS JOIN deliveries d ON d.id = a.delivery_id
+    LEFT JOIN replays p ON p.id = d.replay_id AND p.created_at <= a.sent_at
 WHERE a.destination_id = ? AND a.sent_at >= ? AND a.sent_at < ? AND a.outcome <> 3
 ORDER BY a.sent_at";
 

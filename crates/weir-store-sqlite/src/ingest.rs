@@ -145,6 +145,8 @@ impl Transaction<'_, '_> {
                 claim: delivery.claim,
                 expires_at: delivery.expires_at,
                 attempts: 0,
+                attempts_before: 0,
+                in_lane: false,
                 made_at: delivery.event_created_at,
                 at_birth: true,
                 in_line: false,

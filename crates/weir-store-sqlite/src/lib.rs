@@ -32,6 +32,8 @@ mod outbox;
 mod plans;
 mod prune;
 mod purge;
+mod replay_steps;
+mod replays;
 mod results;
 mod rows;
 mod schema;

@@ -16,6 +16,7 @@ use std::{
 };
 
 use weir_core::{DeliveryId, DeliveryState, DestinationId, Timestamp, claim::Claim, delivery::Delivery};
+use weir_store::lane;
 
 /// A row of the journal.
 pub(crate) type BatchId = i64;
@@ -25,6 +26,9 @@ pub(crate) type Position = (Timestamp, DeliveryId);
 /// Before every delivery.
 pub(crate) const FIRST: Position = (Timestamp::MIN, DeliveryId::from_bytes([0; 16]));
 
+/// Before every delivery in the lane of replays.
+pub(crate) const FIRST_OF_LANE: Position = (Timestamp::from_nanos(lane::LANE - 1), DeliveryId::from_bytes([0xff; 16]));
+
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LiveClaim {
     /// Its epoch is the row of the journal.
@@ -32,6 +36,10 @@ pub(crate) struct LiveClaim {
     pub(crate) expires_at: Timestamp,
     /// Attempts counted before this one.
     pub(crate) attempts: u32,
+    /// Those of them that were made before the delivery was replayed.
+    pub(crate) attempts_before: u32,
+    /// It was claimed out of the lane of replays.
+    pub(crate) in_lane: bool,
     pub(crate) made_at: Timestamp,
     /// Claimed as it was stored: its row says `delivering` and is not in the index of what is due.
     pub(crate) at_birth: bool,
@@ -51,6 +59,8 @@ struct Lane {
     claimed: HashSet<DeliveryId>,
     /// Every waiting delivery up to here is claimed, so a claim begins after it and does not walk what is in flight.
     floor: Option<Position>,
+    /// Likewise of the lane of replays.
+    lane_floor: Option<Position>,
 }
 
 #[derive(Debug, Default)]
@@ -154,7 +164,7 @@ impl LiveClaims {
         for claim in claimed.filter_map(|id| live.by_delivery.get(id)) {
             let count = match claim {
                 LiveClaim { at_birth: true, .. } => &mut counts.at_birth,
-                LiveClaim { attempts: 0, .. } => &mut counts.first,
+                LiveClaim { attempts, attempts_before, .. } if attempts == attempts_before => &mut counts.first,
                 _ => &mut counts.later,
             };
             *count += 1;
@@ -182,7 +192,8 @@ pub(crate) struct StagedClaims<'a> {
     made: HashMap<DeliveryId, LiveClaim>,
     /// Whether it was given back unsent.
     ended: HashMap<DeliveryId, bool>,
-    floors: HashMap<DestinationId, Option<Position>>,
+    /// Of what is live, and of the lane.
+    floors: HashMap<(DestinationId, bool), Option<Position>>,
 }
 
 impl<'a> StagedClaims<'a> {
@@ -231,13 +242,16 @@ impl<'a> StagedClaims<'a> {
     /// The claim is given back unsent; its delivery waits as before.
     pub(crate) fn release(&mut self, claim: Claim) {
         self.ended.insert(claim.delivery_id, true);
-        self.floors.insert(claim.destination_id, None);
+        self.floors.insert((claim.destination_id, false), None);
+        self.floors.insert((claim.destination_id, true), None);
     }
 
     /// After which place a claim begins.
-    pub(crate) fn floor(&self, id: DestinationId) -> Position {
-        let known = || self.claims.read().lanes.get(&id).and_then(|lane| lane.floor);
-        self.floors.get(&id).copied().unwrap_or_else(known).unwrap_or(FIRST)
+    pub(crate) fn floor(&self, id: DestinationId, in_lane: bool) -> Position {
+        let floor_of = |lane: &Lane| if in_lane { lane.lane_floor } else { lane.floor };
+        let known = || self.claims.read().lanes.get(&id).and_then(floor_of);
+        let first = if in_lane { FIRST_OF_LANE } else { FIRST };
+        self.floors.get(&(id, in_lane)).copied().unwrap_or_else(known).unwrap_or(first)
     }
 
     /// How many rows a claim may find claimed already.
@@ -251,15 +265,16 @@ impl<'a> StagedClaims<'a> {
     }
 
     pub(crate) fn raise_floor(&mut self, id: DestinationId, to: Position) {
-        self.floors.insert(id, Some(to));
+        self.floors.insert((id, lane::is_in_lane(to.0)), Some(to));
     }
 
     /// A delivery waits since now, due at `due`: claims begin before it.
     pub(crate) fn lower_floor(&mut self, id: DestinationId, due: Timestamp) {
-        let floor = self.floor(id);
-        if floor != FIRST && due <= floor.0 {
+        let in_lane = lane::is_in_lane(due);
+        let floor = self.floor(id, in_lane);
+        if floor != FIRST && floor != FIRST_OF_LANE && due <= floor.0 {
             let below = (Timestamp::from_nanos(due.as_nanos().saturating_sub(1)), DeliveryId::from_bytes([0xff; 16]));
-            self.floors.insert(id, Some(below));
+            self.floors.insert((id, in_lane), Some(below));
         }
     }
 
@@ -298,9 +313,9 @@ impl<'a> StagedClaims<'a> {
         let mut live = self.claims.inner.write().unwrap_or_else(PoisonError::into_inner);
         self.ended.keys().for_each(|&id| live.remove(id));
         self.made.into_values().for_each(|claim| live.insert(claim));
-        for (id, floor) in self.floors {
+        for ((id, in_lane), floor) in self.floors {
             if let Some(lane) = live.lanes.get_mut(&id) {
-                lane.floor = floor;
+                *(if in_lane { &mut lane.lane_floor } else { &mut lane.floor }) = floor;
             }
         }
     }

@@ -11,7 +11,9 @@ use weir_core::{
     delivery::{Attempt, AttemptOutcome},
     outcome::Verdict,
 };
-use weir_store::{AttemptResult, ClaimRequest, Claims, DueDestination, Outbox, Recovered, SendHistory, StoreResult};
+use weir_store::{
+    AttemptResult, ClaimRequest, Claims, DueDestination, Outbox, Recovered, SendHistory, StoreResult, lane,
+};
 
 use crate::{
     SqliteStore,
@@ -110,7 +112,7 @@ impl SqliteStore {
         }
         let mut values = Values::default();
         values.blob(id.as_bytes()).int(FIRST.0.as_nanos()).blob(FIRST.1.as_bytes()).int(claimed as i64 + 1);
-        let read = |row: &SqliteRow| Ok((delivery_id(row, 0)?, time(row, 1)?));
+        let read = |row: &SqliteRow| Ok((delivery_id(row, 0)?, lane::due(time(row, 1)?)));
         let waiting = fetch(&self.readers, WAITING, values, read).await?;
         let first = waiting.into_iter().find(|&(id, _)| !self.claims.is_claimed(id));
         Ok(first.map(|(_, due)| DueDestination { destination_id: id, due }))
@@ -138,7 +140,8 @@ WHERE expires_at IS NOT NULL AND state IN (0, 2) AND expires_at <= ? ORDER BY ex
 
 const EXPIRE: &str = "UPDATE deliveries SET state = 8, updated_at = ? WHERE id = ? AND state IN (0, 2)";
 
-/// A loose index scan: from one destination straight to the next, however long their backlogs are.
+/// A loose index scan: from one destination straight to the next, however long their backlogs are. The first due of a destination
+/// that has only its lane is the lane's.
 pub(crate) const DUE_DESTINATIONS: &str = "
 WITH RECURSIVE waiting (id) AS (
     SELECT (SELECT destination_id FROM deliveries INDEXED BY deliveries_due
@@ -152,7 +155,9 @@ WITH RECURSIVE waiting (id) AS (
         WHERE destination_id = waiting.id AND state IN (0, 2) ORDER BY next_attempt_at LIMIT 1)
     FROM waiting WHERE id IS NOT NULL
 )
-SELECT first.id, first.due FROM first CROSS JOIN destinations t ON t.id = first.id
+SELECT first.id, first.due FROM (
+    SELECT id, CASE WHEN due >= 4611686018427387904 THEN due - 4611686018427387904 ELSE due END AS due FROM first
+) first CROSS JOIN destinations t ON t.id = first.id
 WHERE first.due < ? AND t.paused = 0 AND t.deleted_at IS NULL LIMIT +?";
 
 pub(crate) static LAST_SENDS: Batch = Batch::new(
@@ -239,7 +244,8 @@ impl Transaction<'_, '_> {
         let claim = live.claim;
         let number = live.attempts + 1;
         let destination = self.destinations.get(claim.destination_id);
-        let exhausted = destination.is_some_and(|destination| number >= destination.settings.retry.max_attempts);
+        let of_series = number.saturating_sub(live.attempts_before);
+        let exhausted = destination.is_some_and(|destination| of_series >= destination.settings.retry.max_attempts);
         let attempt = Attempt {
             // No fresh randomness here; the delivery's own and the number make it unique.
             id: AttemptId::new(now, u128::from_be_bytes(*claim.delivery_id.as_bytes()).wrapping_add(number.into())),

@@ -2,7 +2,7 @@
 
 use rusqlite::Connection;
 use weir_core::{DeliveryState, DestinationId, ErrorKind, EventId, Timestamp};
-use weir_store::{DeliveryFilter, ErrorFilter, EventFilter, PageRequest};
+use weir_store::{DeliveryFilter, ErrorFilter, EventFilter, PageRequest, ReplayFilter};
 
 use crate::{
     claims::{BODY, WAITING},
@@ -13,6 +13,8 @@ use crate::{
     lines::{FIRST_OF_LINE, LINED, LINES, SOME_OF_LINES},
     outbox::{DUE_DESTINATIONS, EXPIRING, LAST_SENDS},
     purge::{CANCEL, WAITING_OF_ANY_TYPE, WAITING_WITH_TYPES},
+    replay_steps::{MOVE, PUT_BACK, WAITING_OF_REPLAY, candidates},
+    replays::{FIGURES, OPEN},
     results::SETTLE,
     rows::text,
     sql::{Values, query},
@@ -36,6 +38,8 @@ fn hot_statements_use_their_indexes_at_every_size() {
         for (name, batch, index) in [
             ("settle", &SETTLE, "SEARCH deliveries USING PRIMARY KEY (id=?)"),
             ("purge", &CANCEL, "SEARCH deliveries USING PRIMARY KEY (id=?)"),
+            ("move into the lane", &MOVE, "SEARCH deliveries USING PRIMARY KEY (id=?)"),
+            ("put back", &PUT_BACK, "SEARCH deliveries USING PRIMARY KEY (id=?)"),
             ("known keys", &KNOWN_KEYS, "SEARCH e USING INDEX events_idempotency (tenant=? AND idempotency_key=?)"),
             ("last sends", &LAST_SENDS, "USING COVERING INDEX attempts_of_destination (destination_id=?"),
         ] {
@@ -81,6 +85,9 @@ fn reads_use_their_indexes() {
         ("lined", LINED, "USING COVERING INDEX deliveries_lines (destination_id>?"),
         ("lines", LINES, "USING COVERING INDEX deliveries_lines"),
         ("expiring", EXPIRING, "USING INDEX deliveries_expiring (expires_at>? AND expires_at<?)"),
+        ("figures of a replay", FIGURES, "USING COVERING INDEX deliveries_replayed (replay_id=?)"),
+        ("waiting of a replay", WAITING_OF_REPLAY, "USING INDEX deliveries_replayed (replay_id=? AND state=?)"),
+        ("open replays", OPEN, "USING INDEX replays_open"),
         ("due", DUE_DESTINATIONS, "USING COVERING INDEX deliveries_due (destination_id>?)"),
     ] {
         let plan = plan(&connection, sql);
@@ -161,6 +168,34 @@ fn what_is_sieved_is_looked_up_row_by_row_in_a_window_of_ids() {
             ] {
                 assert!(plan.contains(part), "{filter:?} without {part}:\n{plan}");
             }
+            assert!(!plan.contains("TEMP B-TREE") && !plan.contains("AUTOMATIC"), "{filter:?}:\n{plan}");
+        }
+    }
+}
+
+#[test]
+fn a_step_of_a_replay_walks_one_index_in_a_window_of_ids() {
+    let connection = database();
+    for (state, destination_id, index) in [
+        (DeliveryState::Dead, None, "deliveries_ended (state=? AND id>?)"),
+        (
+            DeliveryState::Failed,
+            Some(DestinationId::from_bytes([1; 16])),
+            "deliveries_ended_of_destination (destination_id=? AND state=? AND id>?)",
+        ),
+        (DeliveryState::Delivered, None, "USING PRIMARY KEY (id>?)"),
+        (
+            DeliveryState::Delivered,
+            Some(DestinationId::from_bytes([1; 16])),
+            "deliveries_of_destination (destination_id=? AND id>?)",
+        ),
+    ] {
+        for event_type in [None, Some("video.*".parse().unwrap())] {
+            let deliveries = DeliveryFilter { destination_id, event_type, ..DeliveryFilter::default() };
+            let filter = ReplayFilter { states: vec![state], deliveries };
+            let (sql, _) = candidates(&filter, state, Timestamp::MIN, Timestamp::MIN, &[0; 16]);
+            let plan = plan(&connection, &sql);
+            assert!(plan.contains(index), "{filter:?} without {index}:\n{plan}");
             assert!(!plan.contains("TEMP B-TREE") && !plan.contains("AUTOMATIC"), "{filter:?}:\n{plan}");
         }
     }

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use rusqlite::Row;
 use weir_core::{DeliveryId, DeliveryState, DestinationId, Timestamp, order::BEHIND, outcome::Verdict};
-use weir_store::{AttemptResult, DeliveryAction, Purge, PurgePlace, PurgeStep, Results, Settlement, StoreResult};
+use weir_store::{AttemptResult, DeliveryAction, Purge, PurgePlace, PurgeStep, Results, Settlement, StoreResult, lane};
 
 use crate::{
     SqliteStore,
@@ -104,6 +104,8 @@ impl Transaction<'_, '_> {
             // Ended as it is answered, so that of two results for one claim the first counts.
             self.claims.settle(result.claim);
             let (state, due) = self.next_state(result)?;
+            // A retry of the lane waits in the lane.
+            let due = due.map(|due| if live.in_lane { lane::in_lane(due) } else { due });
             if let Some(due) = due {
                 self.claims.lower_floor(result.claim.destination_id, due);
             }

@@ -11,6 +11,8 @@ use weir_core::{
     outcome::Failure,
 };
 
+use weir_store::lane;
+
 use crate::error::{Error, Result};
 
 /// A row of the writer's library or of the readers'. The columns' types are the schema's (STRICT).
@@ -145,6 +147,7 @@ pub(crate) const LAST_ATTEMPT: &str = "LEFT JOIN attempts a ON a.delivery_id = d
 
 pub(crate) fn delivery(row: &impl Columns) -> Result<Delivery> {
     let state = state(row, 4)?;
+    let waiting = state.is_waiting().then(|| time(row, 6)).transpose()?;
     Ok(Delivery {
         id: delivery_id(row, 0)?,
         event_id: event_id(row, 1)?,
@@ -152,7 +155,7 @@ pub(crate) fn delivery(row: &impl Columns) -> Result<Delivery> {
         destination_id: destination_id(row, 3)?,
         state,
         attempts: small(row, 5)?,
-        next_attempt_at: state.is_waiting().then(|| time(row, 6)).transpose()?.filter(|due| *due < BEHIND),
+        next_attempt_at: waiting.filter(|due| *due < BEHIND).map(lane::due),
         created_at: time(row, 7)?,
         updated_at: time(row, 8)?,
         expires_at: optional_time(row, 9)?,

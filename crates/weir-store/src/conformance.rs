@@ -13,6 +13,7 @@ mod outbox;
 mod prune;
 mod purge;
 mod recovery;
+mod replays;
 mod results;
 mod timing;
 mod watch;
@@ -38,7 +39,7 @@ use weir_core::{
 
 pub use self::{
     coalescing::*, destinations::*, express::*, filters::*, history::*, ingest::*, lines::*, outbox::*, prune::*,
-    purge::*, recovery::*, results::*, timing::*, watch::*,
+    purge::*, recovery::*, replays::*, results::*, timing::*, watch::*,
 };
 use crate::{
     AttemptResult, ClaimRequest, Claims, DeliveryFilter, Ingested, NewEvent, PageRequest, Settlement, SharedStore,
@@ -445,6 +446,16 @@ macro_rules! store_conformance {
             lines_that_have_heads_are_left_alone,
             no_line_stands_still_or_turns_round_under_load,
             what_has_a_place_in_a_line_does_not_go_by_the_express,
+            what_has_ended_is_replayed_in_the_lane,
+            a_retry_of_the_lane_waits_in_the_lane,
+            a_long_replay_goes_on_after_a_crash_and_moves_nothing_twice,
+            a_cancelled_replay_puts_back_what_it_has_not_sent,
+            a_replay_cancelled_before_its_first_step_changes_nothing,
+            a_replay_leaves_out_what_cannot_be_sent_or_is_in_hand,
+            a_replay_takes_what_its_filter_lets_through,
+            whoever_looks_for_what_waits_sees_the_lane,
+            an_unknown_attempt_of_the_lane_counts_from_the_replay_on,
+            replays_are_listed_newest_first,
         );
     };
     (@each $backend:path, $($behaviour:ident),+ $(,)?) => {$(

@@ -1,9 +1,12 @@
 //! Reads for people: events, deliveries, attempts, send starts.
 
+use std::{fmt, str::FromStr};
+
 use async_trait::async_trait;
 use weir_core::{
     DeliveryId, DeliveryState, DestinationId, ErrorKind, EventId, Timestamp,
     delivery::{Attempt, Delivery},
+    error_kind::InvalidErrorKind,
     event::{Event, EventBody},
     pattern::EventPattern,
 };
@@ -41,7 +44,7 @@ pub struct EventFilter {
 pub const SCANNED_AT_MOST: u32 = 5_000;
 
 /// Which deliveries to list. Times are of `created_at`, `from` included, `to` excluded.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct DeliveryFilter {
     pub destination_id: Option<DestinationId>,
     pub event_id: Option<EventId>,
@@ -62,6 +65,28 @@ pub enum ErrorFilter {
     Status(u16),
 }
 
+impl fmt::Display for ErrorFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kind(kind) => kind.fmt(f),
+            Self::Status(status) => status.fmt(f),
+        }
+    }
+}
+
+/// A kind of error, or the very status of an answer.
+impl FromStr for ErrorFilter {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let status = text.parse().ok().filter(|status| matches!(status, 100..=199 | 300..=999));
+        status
+            .map(Self::Status)
+            .or_else(|| text.parse().ok().map(Self::Kind))
+            .ok_or_else(|| format!("{InvalidErrorKind}, or a status that is not 2xx, such as 503"))
+    }
+}
+
 /// A delivery with its attempts, first to last.
 #[derive(Debug, Clone)]
 pub struct DeliveryDetail {
@@ -73,7 +98,7 @@ pub struct DeliveryDetail {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SendRecord {
     pub sent_at: Timestamp,
-    /// For an attempt that delivered: when its event was created and when the answer was complete.
+    /// For an attempt that delivered: when its event was created, or its replay had begun, and when the answer was complete.
     pub delivered: Option<(Timestamp, Timestamp)>,
 }
 

@@ -171,6 +171,7 @@ impl<'e> Intake<'e> {
                     event_id: event.id,
                     event_created_at: event.created_at,
                     attempts: 0,
+                    attempts_before: 0,
                     body: ClaimedBody::Inline(event.body.clone()),
                     expires_at,
                     destination: Some(destination.clone()),

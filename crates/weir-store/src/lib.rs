@@ -1,8 +1,9 @@
 //! The record store: what Weir must never lose.
 //!
 //! The traits are split by who needs them: [`Destinations`] and [`History`] serve the API, [`Ingest`] the producer,
-//! [`Outbox`] the scheduler, [`Lines`] the sweep, [`Results`] the worker. A backend implements all of them ([`Store`]) and proves it with the
-//! `conformance` suite. Every write names the state it expects; zero rows changed is an answer, not an error. `now` is
+//! [`Outbox`] the scheduler, [`Lines`] the sweep, [`Results`] the worker, [`Replays`] API and scheduler, [`Watch`] the watch. A
+//! backend implements all of them ([`Store`]) and proves it with the `conformance` suite. Every write names the state it
+//! expects; zero rows changed is an answer, not an error. `now` is
 //! always an argument, never the database's clock.
 
 mod bodies;
@@ -13,10 +14,13 @@ mod express;
 mod history;
 mod ingest;
 pub mod intake;
+pub mod lane;
 mod lines;
 mod outbox;
 mod prune;
+mod replays;
 mod results;
+mod stored_filter;
 mod watch;
 
 use std::sync::Arc;
@@ -31,16 +35,17 @@ pub use ingest::{Ingest, IngestRefusal, Ingested, NewEvent};
 pub use lines::{Line, Lines, LinesTended};
 pub use outbox::{ClaimRequest, Claims, DueDestination, Outbox, Recovered, SendHistory};
 pub use prune::{Prune, PrunePlace, PruneStep, Pruned};
+pub use replays::{NewReplay, REPLAYABLE, Replay, ReplayFigures, ReplayFilter, ReplayPhase, ReplayStep, Replays};
 pub use results::{AttemptResult, DeliveryAction, Purge, PurgePlace, PurgeStep, Results, Settlement};
 pub use watch::{Condition, Conditions, Watch};
 
 /// Everything a backend offers.
 pub trait Store:
-    Destinations + Ingest + Outbox + Results + Lines + History + Prune + Watch + Send + Sync + 'static
+    Destinations + Ingest + Outbox + Results + Lines + History + Prune + Replays + Watch + Send + Sync + 'static
 {
 }
-impl<T: Destinations + Ingest + Outbox + Results + Lines + History + Prune + Watch + Send + Sync + 'static> Store
-    for T
+impl<T> Store for T where
+    T: Destinations + Ingest + Outbox + Results + Lines + History + Prune + Replays + Watch + Send + Sync + 'static
 {
 }
 

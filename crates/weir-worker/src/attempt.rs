@@ -187,11 +187,12 @@ impl Attempter {
     }
 
     fn judge(&self, permit: Permit, target: &DestinationTarget, sent: Sent, began: Timestamp) -> Ended {
-        let ClaimedDelivery { claim, event_created_at, attempts, .. } = permit.delivery;
+        let ClaimedDelivery { claim, event_created_at, attempts, attempts_before, .. } = permit.delivery;
         let number = attempts + 1;
+        let of_series = number.saturating_sub(attempts_before);
         let now = sent.ended_at;
         let policy = &target.destination.settings.retry;
-        let decision = outcome::judge(&sent.met, policy, number, event_created_at, now, rand::random());
+        let decision = outcome::judge(&sent.met, policy, of_series, event_created_at, now, rand::random());
         let (status_code, failure) = match sent.met {
             Met::Answer { status, .. } => (Some(status), None),
             Met::Failure(failure) => (None, Some(failure)),

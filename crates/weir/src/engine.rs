@@ -10,7 +10,7 @@ use tokio::{
 };
 use weir_api::{ApiKeys, ApiState, Operations, Readiness};
 use weir_core::{address::AddressPolicy, retention::Retention};
-use weir_scheduler::{Declines, Express, Pruner, Scheduler, Sweeper, Watcher};
+use weir_scheduler::{Declines, Express, Pruner, Replayer, Scheduler, Sweeper, Watcher};
 use weir_worker::{
     Worker,
     outbound::{Outbound, TlsRoots},
@@ -155,13 +155,16 @@ impl Engine {
     }
 }
 
-/// The scheduler loops, the sweep, the pruner and the watch.
+/// The scheduler loops, the sweep, the steps of replays, the pruner and the watch.
 fn schedule(backends: &Backends, retention: Retention, stops: &watch::Receiver<bool>, background: &mut JoinSet<()>) {
     let scheduler = Arc::new(Scheduler::new(backends.store(), backends.queue(), backends.clock()));
     for _ in 0..SCHEDULERS {
         let (scheduler, stops) = (scheduler.clone(), stopped(stops.clone()));
         background.spawn(async move { scheduler.run(stops).await });
     }
+    let replayer = Replayer::new(backends.store(), backends.queue(), backends.clock(), &scheduler);
+    let replay_stops = stopped(stops.clone());
+    background.spawn(async move { replayer.run(replay_stops).await });
     let tidy_stops = stopped(stops.clone());
     background.spawn(async move { scheduler.tidy(tidy_stops).await });
     let sweeper = Sweeper::new(backends.store(), backends.queue(), backends.clock());

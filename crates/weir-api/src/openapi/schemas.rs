@@ -245,6 +245,29 @@ pub(crate) struct PurgeRequest {
     before: Option<String>,
 }
 
+/// What to send again; everything that is dead or failed by default.
+#[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ReplayRequest {
+    /// Some of `failed`, `dead`, `cancelled` and `delivered`.
+    #[schema(min_items = 1, default = json!(["dead", "failed"]))]
+    states: Option<Vec<String>>,
+    /// To this destination: `dst_…`.
+    destination: Option<String>,
+    /// Of this tenant only.
+    tenant: Option<String>,
+    /// Of events of this type: exact (`video.created`), a prefix (`video.*`) or `*`.
+    event_type: Option<String>,
+    /// Whose last attempt ended so, as in the list of deliveries: `timeout`, `5xx`, `503`.
+    error: Option<String>,
+    /// Of events created from this instant on (RFC 3339).
+    #[schema(format = DateTime)]
+    from: Option<String>,
+    /// Of events created before this instant (RFC 3339).
+    #[schema(format = DateTime)]
+    to: Option<String>,
+}
+
 /// An event to send.
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]

@@ -12,6 +12,7 @@ mod harness;
 mod lists;
 mod ordering;
 mod purges;
+mod replays;
 mod secrets;
 mod serving;
 mod timing;

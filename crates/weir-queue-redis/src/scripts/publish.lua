@@ -7,7 +7,7 @@
 --           the destination, the lease's epoch and version, a name that no other publication has
 --           limits, as a list of: limit, period, burst
 --           recovered cursors, as a list of none or one: last start (0: none), held until, a list of: limit, period, burst, cursor
---           how the job goes on: continue, stop, at, now, paced or on_settle; the due time of `at`, else 0
+--           how the job goes on: continue, stop, at, soon, now, paced or on_settle; the due time of `at` or `soon`, else 0
 --           deliveries, as a list of: when the claim expires, and the delivery unless the caller takes it
 -- Answer  the generation, the shard's earliest due time or nil, for each publication 0 when stale, and when done 1, or, when the
 --         caller takes the permits, the serial of the first and their slots (start and end, packed)
@@ -64,7 +64,7 @@ local function requeue(job, run)
     move_job(id, job, 'idle', nil)
   elseif next_run == 'stop' then
     schedule(id, job, woken or now, 0, false)
-  elseif next_run == 'at' then
+  elseif next_run == 'at' or next_run == 'soon' then
     schedule(id, job, math.min(woken or run.next_due, run.next_due), 0, false)
   elseif next_run == 'paced' then
     local due = math.max(next_start(job.issued, now) - LEAD, now + CADENCE)

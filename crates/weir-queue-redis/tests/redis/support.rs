@@ -155,6 +155,7 @@ pub(crate) fn delivery(queue: &RedisQueue, to: DestinationId, number: u8, expire
         event_id: EventId::from_bytes([number; 16]),
         event_created_at: now,
         attempts: 0,
+        attempts_before: 0,
         body: ClaimedBody::Inline(EventBody::stored(Bytes::from_static(b"{}"), 0)),
         expires_at: now + expires_in,
         destination: None,

@@ -243,6 +243,10 @@ impl JobTable {
             (NextRun::At(due), wake) => {
                 self.schedule(id, wake.map_or(due, |wake| wake.min(due)), Timestamp::MIN, false);
             }
+            // Not dry: the express would take slots that the lane fills, and be declined.
+            (NextRun::Soon(due), wake) => {
+                self.schedule(id, wake.map_or(due, |wake| wake.min(due)), Timestamp::MIN, false);
+            }
             (NextRun::Now, _) => self.schedule(id, now, now, false),
             (NextRun::Paced, _) => {
                 let due = job.cursors.as_ref().map_or(now, |cursors| paced_due(&cursors.issued, now));

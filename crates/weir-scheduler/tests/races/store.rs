@@ -9,7 +9,7 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use weir_core::{
-    DeliveryId, Destination, DestinationId, EventId, Period, RateLimit, RateLimits, Timestamp,
+    DeliveryId, Destination, DestinationId, EventId, Period, RateLimit, RateLimits, ReplayId, Timestamp,
     alert::{AlertPolicy, Told},
     claim::{Claim, ClaimedBody, ClaimedDelivery},
     delivery::Delivery,
@@ -20,9 +20,9 @@ use weir_queue::conformance::settings;
 use weir_store::{
     AttemptResult, BreakerChange, ClaimRequest, Claims, Condition, DeliveryAction, DeliveryDetail, DeliveryFilter,
     DestinationCounts, DestinationPatch, Destinations, DueDestination, EventFilter, Express, History, Ingest,
-    IngestRefusal, Ingested, LimitChange, Line, Lines, LinesTended, NewEvent, Outbox, Page, PageRequest, Prune,
-    PrunePlace, PruneStep, Purge, PurgePlace, PurgeStep, Recovered, Results, SendHistory, SendRecord, Settlement,
-    StoreResult, Watch,
+    IngestRefusal, Ingested, LimitChange, Line, Lines, LinesTended, NewEvent, NewReplay, Outbox, Page, PageRequest,
+    Prune, PrunePlace, PruneStep, Purge, PurgePlace, PurgeStep, Recovered, Replay, ReplayFilter, ReplayPhase,
+    ReplayStep, Replays, Results, SendHistory, SendRecord, Settlement, StoreResult, Watch,
 };
 
 pub(crate) fn destination(number: u8) -> DestinationId {
@@ -125,6 +125,7 @@ impl Record {
                 event_id: EventId::from_bytes(*row.id.as_bytes()),
                 event_created_at: now,
                 attempts: row.attempts,
+                attempts_before: 0,
                 body: ClaimedBody::Inline(EventBody::stored(Bytes::from_static(b"{}"), 0)),
                 expires_at: request.expires_at,
                 destination: None,
@@ -310,6 +311,46 @@ impl Lines for TestStore {
 #[async_trait]
 impl Prune for TestStore {
     async fn prune_some(&self, _: &Cutoffs, _: PrunePlace) -> StoreResult<PruneStep> {
+        unasked()
+    }
+}
+
+/// Without replays.
+#[async_trait]
+impl Replays for TestStore {
+    async fn count_replay(&self, _: &ReplayFilter, _: Timestamp) -> StoreResult<u64> {
+        unasked()
+    }
+
+    async fn create_replay(&self, _: NewReplay, _: u64) -> StoreResult<()> {
+        unasked()
+    }
+
+    async fn replay(&self, _: ReplayId) -> StoreResult<Option<Replay>> {
+        unasked()
+    }
+
+    async fn list_replays(&self, _: PageRequest) -> StoreResult<Page<Replay>> {
+        unasked()
+    }
+
+    async fn cancel_replay(&self, _: ReplayId, _: Timestamp) -> StoreResult<Option<ReplayPhase>> {
+        unasked()
+    }
+
+    async fn open_replays(&self) -> StoreResult<Vec<ReplayId>> {
+        Ok(Vec::new())
+    }
+
+    async fn step_replay(&self, _: ReplayId, _: Timestamp) -> StoreResult<ReplayStep> {
+        unasked()
+    }
+
+    async fn lanes(&self) -> StoreResult<Vec<DestinationId>> {
+        unasked()
+    }
+
+    async fn claim_lanes(&self, _: Vec<ClaimRequest>, _: Timestamp) -> StoreResult<Vec<Claims>> {
         unasked()
     }
 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tokio::{net::TcpListener, time::Instant};
 use weir_core::{
     DeliveryId, Destination, EventId, Limiter, RateLimits, Timestamp, address::AddressPolicy, claim::ClaimedBody,
-    plan::NextRun,
+    outcome::Verdict, plan::NextRun,
 };
 use weir_queue::{
     Permits as _, Publication, Published, Schedule as _, Wake, conformance::settings, memory::MemoryQueue,
@@ -27,8 +27,13 @@ impl Clock for TestClock {
     }
 }
 
-/// An attempt of a permit whose claim expires so long from now, at a receiver that closes every connection.
+/// The first attempt of a permit whose claim expires so long from now, at a receiver that closes every connection.
 async fn attempt(expires_in: Duration) -> (Ended, Arc<MemoryQueue>) {
+    attempt_after(0, 0, expires_in).await
+}
+
+/// As [`attempt`], after so many attempts, some of them before a replay.
+async fn attempt_after(attempts: u32, attempts_before: u32, expires_in: Duration) -> (Ended, Arc<MemoryQueue>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap()).parse().unwrap();
     tokio::spawn(async move {
@@ -56,7 +61,8 @@ async fn attempt(expires_in: Duration) -> (Ended, Arc<MemoryQueue>) {
         claim: Claim { delivery_id: DeliveryId::from_bytes([1; 16]), destination_id: destination.id, epoch: 1 },
         event_id: EventId::from_bytes([1; 16]),
         event_created_at: now,
-        attempts: 0,
+        attempts,
+        attempts_before,
         body: ClaimedBody::Inline(body.clone()),
         expires_at: now + expires_in,
         destination: None,
@@ -83,4 +89,15 @@ async fn an_attempt_that_could_outlast_its_claim_does_not_leave() {
 async fn an_attempt_that_ends_before_its_claim_is_made() {
     let (ended, _) = attempt(Duration::from_secs(75)).await;
     assert!(matches!(ended, Ended::Recorded(_)));
+}
+
+#[tokio::test]
+async fn the_retries_of_a_replayed_delivery_count_anew() {
+    for (attempts, attempts_before, is_retried) in [(14, 0, true), (15, 0, false), (16, 16, true), (31, 16, false)] {
+        let (ended, _) = attempt_after(attempts, attempts_before, Duration::from_secs(75)).await;
+        let Ended::Recorded(finished) = ended else { panic!("it is made") };
+        let result = finished.result;
+        assert_eq!(result.attempt.number, attempts + 1, "numbers go on");
+        assert_eq!(matches!(result.verdict, Verdict::Retry { .. }), is_retried, "{attempts} {attempts_before}");
+    }
 }

@@ -1,0 +1,148 @@
+//! Replays: what is counted, begun, shown, cancelled, refused. Nobody moves or sends anything here but the tests.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use serde_json::{Value, json};
+use weir_core::outcome::Verdict;
+
+use crate::harness::Server;
+
+const URL: &str = "https://example.com/hooks";
+
+/// A destination with three dead letters and one failed delivery.
+async fn with_dead_letters(server: &Server) -> String {
+    let destination = server.destination(json!({"url": URL})).await;
+    for event_type in ["video.created", "video.clip.cut", "order.paid", "order.refunded"] {
+        server.event(event_type).await;
+        server.clock.advance(Duration::from_secs(60));
+    }
+    for (claimed, verdict) in
+        server.claim(&destination).await.iter().zip([Verdict::Dead, Verdict::Dead, Verdict::Failed, Verdict::Dead])
+    {
+        server.settle(claimed, 503, verdict).await;
+    }
+    server.clock.advance(Duration::from_secs(1));
+    destination
+}
+
+async fn replay(server: &Server, body: Value) -> Value {
+    server.post("/v1/replays", body).await.expect(StatusCode::ACCEPTED)
+}
+
+async fn step(server: &Server, replay: &Value) -> u64 {
+    let id = replay["id"].as_str().unwrap().parse().unwrap();
+    let mut moved = 0;
+    loop {
+        let step = server.store.step_replay(id, weir_core::Clock::now(&*server.clock)).await.unwrap();
+        moved += step.moved;
+        if !step.more {
+            return moved;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_dry_run_counts_and_does_nothing() {
+    let server = Server::start().await;
+    let destination = with_dead_letters(&server).await;
+    for (body, total) in [
+        (json!({}), 4),
+        (json!({"states": ["dead"]}), 3),
+        (json!({"states": ["delivered", "cancelled"]}), 0),
+        (json!({"event_type": "video.*"}), 2),
+        (json!({"event_type": "video.*", "states": ["failed"]}), 0),
+        (json!({"tenant": "other"}), 0),
+        (json!({"error": "503"}), 4),
+        (json!({"error": "timeout"}), 0),
+        (json!({"destination": destination, "to": "2026-11-21T07:30:00Z"}), 0),
+        (json!({"destination": destination, "from": "2026-11-21T07:30:00Z"}), 4),
+    ] {
+        let counted = server.post("/v1/replays?dry_run=true", body.clone()).await.expect(StatusCode::OK);
+        assert_eq!(counted, json!({ "total": total }), "{body}");
+    }
+    assert_eq!(server.count("/v1/replays").await, 0);
+}
+
+#[tokio::test]
+async fn a_replay_is_followed_to_its_end() {
+    let server = Server::start().await;
+    let destination = with_dead_letters(&server).await;
+    let begun = replay(&server, json!({"event_type": "video.*", "destination": destination})).await;
+    assert_eq!((&begun["state"], &begun["total"], &begun["remaining"]), (&json!("running"), &json!(2), &json!(2)));
+    assert_eq!((&begun["states"], &begun["event_type"]), (&json!(["dead", "failed"]), &json!("video.*")));
+    assert_eq!((&begun["eta_s"], &begun["ended_at"]), (&Value::Null, &Value::Null));
+    assert_eq!(step(&server, &begun).await, 2);
+    assert_eq!(server.count("/v1/deliveries?state=pending").await, 2);
+    assert!(server.claim(&destination).await.is_empty(), "it waits in the lane");
+    server.clock.advance(Duration::from_secs(4));
+    let path = format!("/v1/replays/{}", begun["id"].as_str().unwrap());
+    let now = weir_core::Clock::now(&*server.clock);
+    let request = weir_store::ClaimRequest {
+        destination_id: destination.parse().unwrap(),
+        limit: 1,
+        expires_at: now + Duration::from_secs(60),
+        durable: false,
+    };
+    for remaining in [1, 0] {
+        let claimed = server.store.claim_lanes(vec![request.clone()], now).await.unwrap().remove(0).deliveries;
+        assert_eq!((claimed[0].attempts, claimed[0].attempts_before), (1, 1));
+        server.settle(&claimed[0], 200, Verdict::Delivered).await;
+        let shown = server.get(&path).await.expect(StatusCode::OK);
+        assert_eq!((&shown["delivered"], &shown["remaining"]), (&json!(2 - remaining), &json!(remaining)));
+        // Four seconds for the first, and the moment that the requests took.
+        assert_eq!(shown["eta_s"], if remaining == 1 { json!(5) } else { json!(0) });
+    }
+    step(&server, &begun).await;
+    let shown = server.get(&path).await.expect(StatusCode::OK);
+    assert_eq!((&shown["state"], &shown["delivered"], &shown["eta_s"]), (&json!("completed"), &json!(2), &Value::Null));
+    server.post(&format!("{path}/cancel"), "").await.problem(409);
+}
+
+#[tokio::test]
+async fn a_cancelled_replay_leaves_things_as_they_were() {
+    let server = Server::start().await;
+    with_dead_letters(&server).await;
+    let first = replay(&server, json!({})).await;
+    assert_eq!(step(&server, &first).await, 4);
+    let path = format!("/v1/replays/{}/cancel", first["id"].as_str().unwrap());
+    for _ in 0..2 {
+        let cancelled = server.post(&path, "").await.expect(StatusCode::OK);
+        assert_eq!((&cancelled["state"], &cancelled["remaining"]), (&json!("cancelled"), &json!(4)));
+        assert!(cancelled["ended_at"].is_string() && cancelled["eta_s"].is_null());
+    }
+    assert_eq!(server.count("/v1/deliveries?state=dead").await, 3);
+    assert_eq!(server.count("/v1/deliveries?state=failed").await, 1);
+    server.clock.advance(Duration::from_secs(1));
+    let second = replay(&server, json!({})).await;
+    assert_eq!(second["total"], 4);
+    let page = server.get("/v1/replays?limit=1").await.expect(StatusCode::OK);
+    assert_eq!(page["data"][0]["id"], second["id"]);
+    let next = format!("/v1/replays?limit=1&cursor={}", page["next_cursor"].as_str().unwrap());
+    assert_eq!(server.get(&next).await.expect(StatusCode::OK)["data"][0]["id"], first["id"]);
+}
+
+#[tokio::test]
+async fn a_bad_replay_names_its_mistakes_and_begins_nothing() {
+    let server = Server::start().await;
+    with_dead_letters(&server).await;
+    for (body, pointers) in [
+        (json!({"states": ["dead", "pending", "expired", 7]}), vec!["/states/1", "/states/2", "/states/3"]),
+        (json!({"states": []}), vec!["/states"]),
+        (
+            json!({"event_type": "video*", "from": "yesterday", "destination": "x", "error": "odd", "tenant": "", "id": 1}),
+            vec!["/destination", "/tenant", "/event_type", "/error", "/from", "/id"],
+        ),
+        (json!({"from": "2026-01-02T00:00:00Z", "to": "2026-01-01T00:00:00Z"}), vec!["/to"]),
+        (json!({"destination": "dst_01h2xcejqtf2nbrexx3vqjhp41"}), vec!["/destination"]),
+        (json!([]), vec![""]),
+    ] {
+        assert_eq!(server.post("/v1/replays", &body).await.pointers(), pointers, "{body}");
+    }
+    assert_eq!(server.post("/v1/replays?dry_run=yes&colour=red", "{}").await.pointers(), ["/dry_run", "/colour"]);
+    assert_eq!(server.count("/v1/replays").await, 0);
+    for path in ["/v1/replays/rpl_01h2xcejqtf2nbrexx3vqjhp41/cancel", "/v1/replays/nonsense/cancel"] {
+        server.post(path, "").await.problem(404);
+    }
+    server.get("/v1/replays/rpl_01h2xcejqtf2nbrexx3vqjhp41").await.problem(404);
+}

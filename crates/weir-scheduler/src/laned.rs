@@ -1,0 +1,65 @@
+//! The end of runs whose destinations have a lane of replays: two claims, the live one first.
+
+use weir_core::{Timestamp, lane::Brought, plan::NextRun};
+use weir_store::{ClaimRequest, Claims};
+
+use crate::{
+    returns::Failure,
+    run::Run,
+    scheduler::{RETRY_RUN, Scheduler},
+};
+
+/// A run of a destination with a lane, once it has claimed what is live.
+struct Laned {
+    run: Run,
+    /// What the claim of what is live brought.
+    live: Brought,
+    /// How much of the lane it may publish.
+    most: u32,
+}
+
+impl Laned {
+    fn request(&self, now: Timestamp) -> ClaimRequest {
+        ClaimRequest { limit: self.most, ..self.run.claim_request(now) }
+    }
+}
+
+impl Scheduler {
+    /// Publishes what is live, and after it what the lane may have beside it; so nothing live waits for the lane's claim.
+    pub(crate) async fn publish_with_lanes(&self, runs: Vec<(Run, Claims)>, now: Timestamp) -> Result<(), Failure> {
+        let mut live = Vec::new();
+        let mut laned: Vec<Laned> = Vec::with_capacity(runs.len());
+        for (mut run, claims) in runs {
+            let brought = Brought {
+                short: claims.deliveries.len() < run.wanted.now as usize && run.in_hand.left == 0,
+                next_due: claims.next_due,
+            };
+            run.published += claims.deliveries.len() as u32;
+            run.deliveries = claims.deliveries;
+            if !run.deliveries.is_empty() {
+                live.push(run.publication(NextRun::Continue));
+            }
+            let most = run.split.unwrap_or_default().lane(run.published);
+            laned.push(Laned { run, live: brought, most });
+        }
+        self.publish(live).await?;
+        let requests: Vec<_> = laned.iter().map(|laned| laned.request(now)).collect();
+        let claims = match self.store.claim_lanes(requests, now).await {
+            Ok(claims) => claims,
+            Err(error) => {
+                self.end_runs(laned.into_iter().map(|laned| laned.run).collect(), now + RETRY_RUN).await?;
+                return Err(error.into());
+            }
+        };
+        let mut publications = Vec::with_capacity(laned.len());
+        for (Laned { run, live, most }, claims) in laned.into_iter().zip(claims) {
+            let lane = Brought { short: claims.deliveries.len() < most as usize, next_due: claims.next_due };
+            let id = run.lease.destination_id;
+            if let Some(credit) = self.lanes.credit(id) {
+                self.lanes.set_credit(id, credit.after(run.published, claims.deliveries.len() as u32, lane.short));
+            }
+            publications.push(run.end_with_lane(claims.deliveries, live, lane, now));
+        }
+        self.publish(publications).await
+    }
+}

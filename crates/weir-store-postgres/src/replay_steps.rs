@@ -1,0 +1,198 @@
+//! The steps of a replay: some deliveries moved into the lane, or back out of it, in one transaction with the place the next
+//! step goes on from. The replay's row is locked meanwhile, so that one process takes a step, and the others pass over it.
+
+use async_trait::async_trait;
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _, types::Uuid};
+use weir_core::{DeliveryState, DestinationId, ReplayId, Timestamp};
+use weir_store::{ReplayFigures, ReplayFilter, ReplayPhase, ReplayStep, lane};
+
+use crate::{
+    edits::Edit,
+    history::Select,
+    replays::{FIGURES, phase, read_figure, sieved_by},
+    rows::{corrupt, count, int, text, time, uuid},
+};
+
+/// How many deliveries a step looks at.
+const STEP: i64 = 1_000;
+
+const LOCK: &str = "
+SELECT phase, filter, created_at, place, seen, moved FROM replays
+WHERE id = $1 AND phase IN (0, 1, 3) FOR UPDATE SKIP LOCKED";
+
+const GO_ON: &str = "UPDATE replays SET place = $2, seen = $3, moved = $4 WHERE id = $1";
+
+const ALL_MOVED: &str = "UPDATE replays SET phase = 1, total = moved WHERE id = $1";
+
+const END: &str = "
+UPDATE replays SET phase = $2, delivered = $3, failed = $4, cancelled = $5, ended_at = coalesce(ended_at, $6) WHERE id = $1";
+
+const DELETE_LANES: &str = "DELETE FROM replay_lanes WHERE replay_id = $1";
+
+/// Whether something of a replay waits or is under way, and is due from an instant on: the first of the lane, or of all, which
+/// leaves in what somebody has pulled out of the lane.
+pub(crate) const IS_LEFT: &str = "
+SELECT 1 FROM deliveries WHERE replay_id = $1 AND state IN (0, 1, 2) AND next_attempt_at >= $2 LIMIT 1";
+
+/// What waits in the lane goes back to what it was. What is claimed ends by itself; should it wait again after, the next step
+/// finds it.
+pub(crate) const PUT_BACK: &str = "
+WITH waiting AS MATERIALIZED (
+    SELECT id FROM deliveries WHERE replay_id = $1 AND state IN (0, 2) AND next_attempt_at >= 4611686018427387904
+    LIMIT $2 FOR UPDATE SKIP LOCKED
+)
+UPDATE deliveries d SET state = d.state_before, state_before = NULL, attempts_before = NULL, replay_id = NULL, updated_at = $3
+FROM waiting WHERE d.id = waiting.id";
+
+pub(crate) struct Step {
+    pub(crate) id: ReplayId,
+    pub(crate) now: Timestamp,
+}
+
+/// A replay with steps to take.
+struct Open {
+    filter: ReplayFilter,
+    created_at: Timestamp,
+    /// Which of its states is walked.
+    place: i64,
+    /// The last delivery looked at.
+    seen: Uuid,
+    moved: i64,
+}
+
+#[async_trait]
+impl Edit for Step {
+    type Answer = ReplayStep;
+
+    async fn run(&self, connection: &mut PgConnection) -> Result<ReplayStep, sqlx::Error> {
+        let mut transaction = connection.begin().await?;
+        let row = sqlx::query(LOCK).bind(uuid(self.id.as_bytes())).fetch_optional(&mut *transaction).await?;
+        let Some(row) = row else { return Ok(ReplayStep::default()) };
+        let open = Open {
+            filter: ReplayFilter::from_stored(&text(&row, 1)?).ok_or_else(|| corrupt("a filter"))?,
+            created_at: time(&row, 2)?,
+            place: int(&row, 3)?,
+            seen: row.try_get_unchecked(4)?,
+            moved: int(&row, 5)?,
+        };
+        let step = match phase(&row, 0)? {
+            ReplayPhase::Moving => self.move_some(open, &mut transaction).await?,
+            ReplayPhase::Cancelling => self.put_some_back(&mut transaction).await?,
+            _ => self.end_if_over(ReplayPhase::Completed, &mut transaction).await?,
+        };
+        transaction.commit().await?;
+        Ok(step)
+    }
+}
+
+impl Step {
+    /// Moves what the replay is after of the next deliveries in its first state that is not walked to its end.
+    async fn move_some(&self, open: Open, connection: &mut PgConnection) -> Result<ReplayStep, sqlx::Error> {
+        let id = uuid(self.id.as_bytes());
+        let state = usize::try_from(open.place).ok().and_then(|place| open.filter.states.get(place));
+        let Some(&state) = state else {
+            sqlx::query(ALL_MOVED).bind(id).execute(connection).await?;
+            return Ok(ReplayStep { more: true, ..ReplayStep::default() });
+        };
+        let (sql, arguments) = move_some(self, &open, state).into_parts();
+        let arguments = arguments.map_err(|_| corrupt("a filter"))?;
+        let row = sqlx::query_with(AssertSqlSafe(sql), arguments).fetch_one(&mut *connection).await?;
+        let moved = count(&row, 1)?;
+        let last: Option<Uuid> = row.try_get_unchecked(2)?;
+        let wake: Vec<Uuid> = row.try_get_unchecked(3)?;
+        let (place, seen) = match last {
+            Some(last) if int(&row, 0)? == STEP => (open.place, last),
+            _ => (open.place + 1, Uuid::nil()),
+        };
+        let go_on = sqlx::query(GO_ON).bind(id).bind(place as i32).bind(seen).bind(open.moved + moved as i64);
+        go_on.execute(connection).await?;
+        let wake = wake.into_iter().map(|id| DestinationId::from_bytes(id.into_bytes())).collect();
+        Ok(ReplayStep { moved, wake, more: true })
+    }
+
+    async fn put_some_back(&self, connection: &mut PgConnection) -> Result<ReplayStep, sqlx::Error> {
+        let put_back = sqlx::query(PUT_BACK).bind(uuid(self.id.as_bytes())).bind(STEP).bind(self.now.as_nanos());
+        let moved = put_back.execute(&mut *connection).await?.rows_affected();
+        if moved == 0 {
+            return self.end_if_over(ReplayPhase::Cancelled, connection).await;
+        }
+        Ok(ReplayStep { moved, wake: Vec::new(), more: true })
+    }
+
+    /// Ends a replay of which nothing waits or is under way, with its figures as they are then.
+    async fn end_if_over(&self, ended: ReplayPhase, connection: &mut PgConnection) -> Result<ReplayStep, sqlx::Error> {
+        let id = uuid(self.id.as_bytes());
+        let from = if ended == ReplayPhase::Cancelled { lane::LANE } else { 0 };
+        if sqlx::query(IS_LEFT).bind(id).bind(from).fetch_optional(&mut *connection).await?.is_none() {
+            let mut figures = ReplayFigures::default();
+            for row in &sqlx::query(FIGURES).bind(id).fetch_all(&mut *connection).await? {
+                let (state, deliveries) = read_figure(row)?;
+                figures.count(state, deliveries);
+            }
+            sqlx::query(END)
+                .bind(id)
+                .bind(ended as i16)
+                .bind(figures.delivered as i64)
+                .bind(figures.failed as i64)
+                .bind(figures.cancelled as i64)
+                .bind(self.now.as_nanos())
+                .execute(&mut *connection)
+                .await?;
+            sqlx::query(DELETE_LANES).bind(id).execute(connection).await?;
+        }
+        Ok(ReplayStep::default())
+    }
+}
+
+/// The next deliveries in a state are looked at in the order of ids; of these, what the replay wants is locked, unless somebody
+/// else has it in hand, and moved, if it is still as it was seen. The destinations are locked against deletion before. What is
+/// wanted is decided apart from the lock, or the planner could begin with all deliveries of the destinations.
+fn move_some(step: &Step, open: &Open, state: DeliveryState) -> Select {
+    let mut select = Select::new("SELECT d.* FROM deliveries d".to_owned());
+    select.walked(&open.filter, state);
+    select.compare("d.id >", open.seen);
+    select.sql.push_str(" ORDER BY d.id LIMIT");
+    select.value(STEP);
+    select.sql = format!(
+        "WITH seen AS MATERIALIZED ({}), live AS MATERIALIZED (
+            SELECT id FROM destinations
+            WHERE id IN (SELECT destination_id FROM seen) AND deleted_at IS NULL FOR KEY SHARE
+        ), wanted AS MATERIALIZED (
+            SELECT d.id, d.updated_at FROM seen d {} WHERE d.destination_id IN (SELECT id FROM live)",
+        select.sql,
+        sieved_by(&open.filter)
+    );
+    select.eligible(state, open.created_at, step.now);
+    select.sieve(&open.filter.deliveries);
+    select.sql.push_str(
+        "), chosen AS MATERIALIZED (
+            SELECT d.id FROM wanted JOIN deliveries d ON d.id = wanted.id AND d.updated_at = wanted.updated_at
+            WHERE d.state + 0 NOT IN (0, 1, 2) FOR UPDATE OF d SKIP LOCKED
+        ), moved AS (
+            UPDATE deliveries d SET state = 0, state_before = d.state, attempts_before = d.attempts, replaced = NULL, replay_id =",
+    );
+    select.value(uuid(step.id.as_bytes()));
+    select.sql.push_str(", next_attempt_at =");
+    select.value(lane::in_lane(open.created_at).as_nanos());
+    select.sql.push_str(", updated_at =");
+    select.value(step.now.as_nanos());
+    select.sql.push_str(
+        " FROM chosen WHERE d.id = chosen.id RETURNING d.destination_id
+        ), lane AS (
+            INSERT INTO replay_lanes (replay_id, destination_id) SELECT",
+    );
+    select.value(uuid(step.id.as_bytes()));
+    select.sql.push_str(
+        ", destination_id FROM (SELECT DISTINCT destination_id FROM moved) m ON CONFLICT DO NOTHING
+        )
+        SELECT (SELECT count(*) FROM seen), (SELECT count(*) FROM moved), (SELECT id FROM seen ORDER BY id DESC LIMIT 1),
+            ARRAY(SELECT DISTINCT destination_id FROM moved)",
+    );
+    select
+}
+
+#[cfg(test)]
+pub(crate) fn step_of(filter: &ReplayFilter, state: DeliveryState) -> String {
+    let open = Open { filter: filter.clone(), created_at: Timestamp::MIN, place: 0, seen: Uuid::nil(), moved: 0 };
+    move_some(&Step { id: ReplayId::from_bytes([0; 16]), now: Timestamp::MIN }, &open, state).sql
+}

@@ -1,0 +1,215 @@
+//! Replays: recorded, counted, shown. Their steps are in `replay_steps`.
+
+use async_trait::async_trait;
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, postgres::PgRow};
+use weir_core::{DeliveryState, DestinationId, ReplayId, Timestamp};
+use weir_store::{
+    ClaimRequest, Claims, NewReplay, Page, PageRequest, Replay, ReplayFigures, ReplayFilter, ReplayPhase, ReplayStep,
+    Replays, StoreResult,
+};
+
+use crate::{
+    PostgresStore,
+    deliveries::is_sieved,
+    edits::Edit,
+    history::{Select, cut},
+    replay_steps::Step,
+    rows::{self, corrupt, count, destination_id, int, optional_time, replay_id, state_code, text, time, uuid},
+};
+
+#[async_trait]
+impl Replays for PostgresStore {
+    async fn count_replay(&self, filter: &ReplayFilter, now: Timestamp) -> StoreResult<u64> {
+        let mut total = 0;
+        for &state in &filter.states {
+            let (sql, arguments) = counted(filter, state, now).into_parts();
+            let rows = self.read(sqlx::query_with(AssertSqlSafe(sql), arguments?), |row| count(row, 0)).await?;
+            total += rows.into_iter().sum::<u64>();
+        }
+        Ok(total)
+    }
+
+    async fn create_replay(&self, replay: NewReplay, total: u64) -> StoreResult<()> {
+        self.edit(Create { replay: &replay, total }).await
+    }
+
+    async fn replay(&self, id: ReplayId) -> StoreResult<Option<Replay>> {
+        let sql = format!("{SELECT} WHERE id = $1");
+        let query = sqlx::query(AssertSqlSafe(sql)).bind(uuid(id.as_bytes()));
+        let Some(replay) = self.read(query, read_replay).await?.pop() else { return Ok(None) };
+        self.with_figures(replay).await.map(Some)
+    }
+
+    async fn list_replays(&self, page: PageRequest) -> StoreResult<Page<Replay>> {
+        let mut select = Select::new(SELECT.to_owned());
+        select.range("replays", page, None, None);
+        select.page("replays", page);
+        let (sql, arguments) = select.into_parts();
+        let rows = self.read(sqlx::query_with(AssertSqlSafe(sql), arguments?), read_replay).await?;
+        let mut page = cut(rows, page, |replay| *replay.id.as_bytes());
+        for replay in &mut page.rows {
+            *replay = self.with_figures(replay.clone()).await?;
+        }
+        Ok(page)
+    }
+
+    async fn cancel_replay(&self, id: ReplayId, now: Timestamp) -> StoreResult<Option<ReplayPhase>> {
+        self.edit(Cancel { id, now }).await
+    }
+
+    async fn open_replays(&self) -> StoreResult<Vec<ReplayId>> {
+        self.read(sqlx::query(OPEN), |row| replay_id(row, 0)).await
+    }
+
+    async fn step_replay(&self, id: ReplayId, now: Timestamp) -> StoreResult<ReplayStep> {
+        self.edit(Step { id, now }).await
+    }
+
+    async fn lanes(&self) -> StoreResult<Vec<DestinationId>> {
+        self.read(sqlx::query(LANES), |row| destination_id(row, 0)).await
+    }
+
+    async fn claim_lanes(&self, requests: Vec<ClaimRequest>, now: Timestamp) -> StoreResult<Vec<Claims>> {
+        if requests.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.claim_all(requests, now, true).await
+    }
+}
+
+const SELECT: &str = "SELECT id, filter, phase, created_at, ended_at, total, delivered, failed, cancelled FROM replays";
+
+pub(crate) const OPEN: &str = "SELECT id FROM replays WHERE phase IN (0, 1, 3) ORDER BY id";
+
+const LANES: &str = "SELECT DISTINCT destination_id FROM replay_lanes ORDER BY destination_id";
+
+/// By the states of its deliveries, from the index alone, as far as vacuum keeps up.
+pub(crate) const FIGURES: &str = "SELECT state, count(*) FROM deliveries WHERE replay_id = $1 GROUP BY state";
+
+const INSERT: &str = "INSERT INTO replays (id, filter, phase, created_at, total) VALUES ($1, $2, 0, $3, $4)";
+
+const CANCEL: &str = "UPDATE replays SET phase = 3, ended_at = $2 WHERE id = $1 AND phase IN (0, 1)";
+
+const PHASE: &str = "SELECT phase FROM replays WHERE id = $1";
+
+/// What [`SELECT`] reads.
+fn read_replay(row: &PgRow) -> Result<Replay, sqlx::Error> {
+    Ok(Replay {
+        id: replay_id(row, 0)?,
+        filter: ReplayFilter::from_stored(&text(row, 1)?).ok_or_else(|| corrupt("a filter"))?,
+        phase: phase(row, 2)?,
+        created_at: time(row, 3)?,
+        ended_at: optional_time(row, 4)?,
+        figures: ReplayFigures {
+            total: count(row, 5)?,
+            delivered: count(row, 6)?,
+            failed: count(row, 7)?,
+            cancelled: count(row, 8)?,
+        },
+    })
+}
+
+pub(crate) fn phase(row: &PgRow, column: usize) -> Result<ReplayPhase, sqlx::Error> {
+    let phase = usize::try_from(int(row, column)?).ok().and_then(|code| ReplayPhase::ALL.get(code).copied());
+    phase.ok_or_else(|| corrupt("a phase"))
+}
+
+/// What [`FIGURES`] counts.
+pub(crate) fn read_figure(row: &PgRow) -> Result<(DeliveryState, u64), sqlx::Error> {
+    Ok((rows::state(row, 0)?, count(row, 1)?))
+}
+
+impl PostgresStore {
+    /// A replay under way is counted as it is now; of one that has ended the row knows.
+    async fn with_figures(&self, mut replay: Replay) -> StoreResult<Replay> {
+        if replay.phase.is_open() {
+            let query = sqlx::query(FIGURES).bind(uuid(replay.id.as_bytes()));
+            for (state, deliveries) in self.read(query, read_figure).await? {
+                replay.figures.count(state, deliveries);
+            }
+        }
+        Ok(replay)
+    }
+}
+
+struct Create<'r> {
+    replay: &'r NewReplay,
+    total: u64,
+}
+
+#[async_trait]
+impl Edit for Create<'_> {
+    type Answer = ();
+
+    async fn run(&self, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+        let insert = sqlx::query(INSERT)
+            .bind(uuid(self.replay.id.as_bytes()))
+            .bind(self.replay.filter.to_stored())
+            .bind(self.replay.created_at.as_nanos())
+            .bind(self.total as i64);
+        insert.execute(connection).await.map(drop)
+    }
+}
+
+struct Cancel {
+    id: ReplayId,
+    now: Timestamp,
+}
+
+#[async_trait]
+impl Edit for Cancel {
+    type Answer = Option<ReplayPhase>;
+
+    async fn run(&self, connection: &mut PgConnection) -> Result<Self::Answer, sqlx::Error> {
+        let mut transaction = connection.begin().await?;
+        let id = uuid(self.id.as_bytes());
+        sqlx::query(CANCEL).bind(id).bind(self.now.as_nanos()).execute(&mut *transaction).await?;
+        let row = sqlx::query(PHASE).bind(id).fetch_optional(&mut *transaction).await?;
+        transaction.commit().await?;
+        row.map(|row| phase(&row, 0)).transpose()
+    }
+}
+
+/// Joins what a filter sieves by, where it does, row by row.
+pub(crate) fn sieved_by(filter: &ReplayFilter) -> &'static str {
+    if is_sieved(&filter.deliveries) {
+        "CROSS JOIN LATERAL (SELECT event_type, tenant FROM events WHERE id = d.event_id OFFSET 0) e
+        LEFT JOIN LATERAL (
+            SELECT outcome, status_code, failure, error FROM attempts
+            WHERE delivery_id = d.id AND number = d.attempts OFFSET 0
+        ) a ON true"
+    } else {
+        ""
+    }
+}
+
+impl Select {
+    /// What an index knows of the deliveries `d` that a replay walks.
+    pub(crate) fn walked(&mut self, filter: &ReplayFilter, state: DeliveryState) {
+        self.of_destination(filter.deliveries.destination_id);
+        self.ended(Some(state));
+        let page = PageRequest { before: None, limit: 0 };
+        self.range("d", page, filter.deliveries.from, filter.deliveries.to);
+    }
+
+    /// What a replay that began at `began` may take of the deliveries `d`, at `now`. `state + 0`, or the planner could begin
+    /// with all that are in this state.
+    pub(crate) fn eligible(&mut self, state: DeliveryState, began: Timestamp, now: Timestamp) {
+        self.condition(&format!("d.state + 0 = {}", state_code(state)));
+        self.compare("d.updated_at <=", began.as_nanos());
+        self.compare("coalesce(d.expires_at, 9223372036854775807) >", now.as_nanos());
+        self.condition(
+            "(d.replay_id IS NULL OR d.replay_id NOT IN (SELECT p.id FROM replays p WHERE p.phase IN (0, 1, 3)))",
+        );
+    }
+}
+
+pub(crate) fn counted(filter: &ReplayFilter, state: DeliveryState, now: Timestamp) -> Select {
+    let head = format!("SELECT count(*) FROM deliveries d {}", sieved_by(filter));
+    let mut select = Select::new(head);
+    select.walked(filter, state);
+    select.eligible(state, now, now);
+    select.condition("EXISTS (SELECT FROM destinations t WHERE t.id = d.destination_id AND t.deleted_at IS NULL)");
+    select.sieve(&filter.deliveries);
+    select
+}

@@ -1,0 +1,366 @@
+//! What has ended sent again, in a lane of its own.
+
+use weir_core::ReplayId;
+
+use super::*;
+use crate::{DeliveryAction, NewReplay, Purge, Recovered, Replay, ReplayFigures, ReplayFilter, ReplayPhase};
+
+/// When the replays of this suite begin, their steps are taken, and their lanes claimed.
+const BEGUN: Timestamp = Timestamp::from_secs(1_800_000_060);
+const CLAIMED: Timestamp = Timestamp::from_secs(1_800_000_070);
+
+fn all_dead() -> ReplayFilter {
+    ReplayFilter { states: vec![DeliveryState::Dead, DeliveryState::Failed], deliveries: DeliveryFilter::default() }
+}
+
+fn replay_id(number: u128) -> ReplayId {
+    ReplayId::new(BEGUN, number)
+}
+
+impl Subject {
+    /// Events with these numbers for destination `to`, that have all ended so.
+    async fn ended(&self, to: u128, numbers: std::ops::Range<u64>, verdict: Verdict) {
+        let count = numbers.end - numbers.start;
+        self.post(to, numbers).await;
+        let mut left = count as usize;
+        while left > 0 {
+            let claimed = self.claim(to, 1_000).await;
+            left -= claimed.len();
+            let results = claimed.iter().map(|one| result(one, verdict)).collect();
+            self.store.settle(results).await.expect("settle");
+        }
+    }
+
+    async fn begin(&self, number: u128, filter: ReplayFilter) -> u64 {
+        let total = self.store.count_replay(&filter, BEGUN).await.expect("count");
+        let replay = NewReplay { id: replay_id(number), filter, created_at: BEGUN };
+        self.store.create_replay(replay, total).await.expect("create");
+        total
+    }
+
+    /// Takes steps until there is nothing more to do at once; how many deliveries they moved.
+    async fn steps(&self, number: u128) -> u64 {
+        let mut moved = 0;
+        loop {
+            let step = self.store.step_replay(replay_id(number), BEGUN + seconds(1)).await.expect("a step");
+            moved += step.moved;
+            if !step.more {
+                return moved;
+            }
+        }
+    }
+
+    async fn replay(&self, number: u128) -> Replay {
+        self.store.replay(replay_id(number)).await.expect("read").expect("a replay")
+    }
+
+    async fn figures(&self, number: u128) -> ReplayFigures {
+        self.replay(number).await.figures
+    }
+
+    /// Claims of the lane of destination `number`.
+    async fn claim_lane(&self, number: u128, limit: u32) -> Claims {
+        let request = ClaimRequest { expires_at: CLAIMED + seconds(60), ..request(number, limit) };
+        self.store.claim_lanes(vec![request], CLAIMED).await.expect("claim").remove(0)
+    }
+
+    async fn settle_later(&self, claimed: &ClaimedDelivery, verdict: Verdict) {
+        let mut result = AttemptResult { now: CLAIMED + seconds(1), ..result(claimed, verdict) };
+        result.attempt.sent_at = Some(CLAIMED);
+        self.settle(result).await;
+    }
+
+    async fn in_state(&self, number: u128, state: DeliveryState) -> usize {
+        let filter =
+            DeliveryFilter { destination_id: Some(destination_id(number)), state: Some(state), ..Default::default() };
+        self.delivery_ids(&filter, 200).await.len()
+    }
+}
+
+pub async fn what_has_ended_is_replayed_in_the_lane(subject: Subject) {
+    subject.create_many(2).await;
+    for (numbers, verdict) in [(1..3, Verdict::Dead), (3..5, Verdict::Failed), (5..7, Verdict::Delivered)] {
+        subject.ended(1, numbers, verdict).await;
+    }
+    subject.ended(2, 7..8, Verdict::Dead).await;
+    subject.post(1, [8]).await;
+    let of_one = DeliveryFilter { destination_id: Some(destination_id(1)), ..DeliveryFilter::default() };
+    assert_eq!(subject.begin(1, ReplayFilter { deliveries: of_one, ..all_dead() }).await, 4);
+    assert_eq!(subject.replay(1).await.phase, ReplayPhase::Moving);
+    assert_eq!(subject.store.open_replays().await.expect("open"), [replay_id(1)]);
+    assert_eq!(subject.steps(1).await, 4);
+    assert_eq!(subject.store.lanes().await.expect("lanes"), [destination_id(1)]);
+    assert_eq!(
+        (subject.in_state(1, DeliveryState::Pending).await, subject.in_state(1, DeliveryState::Dead).await),
+        (5, 0)
+    );
+
+    // Live and lane are claimed apart, each the oldest first.
+    let live = subject.claims(vec![request(1, 9)], CLAIMED).await.remove(0);
+    assert_eq!((numbers_of(&live), live.next_due), (vec![8], None));
+    let first = subject.claim_lane(1, 3).await;
+    assert_eq!((numbers_of(&first), first.next_due), (vec![1, 2, 3], None));
+    let second = subject.claim_lane(1, 3).await;
+    assert_eq!((numbers_of(&second), second.next_due), (vec![4], None));
+    assert!(subject.claim_lane(2, 3).await.deliveries.is_empty());
+    let one = &first.deliveries[0];
+    assert_eq!((one.attempts, one.attempts_before, one.event_created_at), (1, 1, BEGUN), "its retries count anew");
+    assert_eq!((live.deliveries[0].attempts_before, live.deliveries[0].event_created_at), (0, event(8).created_at));
+
+    for (claimed, verdict) in first.deliveries.iter().chain(&second.deliveries).zip([
+        Verdict::Delivered,
+        Verdict::Delivered,
+        Verdict::Dead,
+        Verdict::Failed,
+    ]) {
+        assert_eq!(subject.steps(1).await, 0, "it is not over");
+        subject.settle_later(claimed, verdict).await;
+    }
+    let figures = ReplayFigures { total: 4, delivered: 2, failed: 2, cancelled: 0 };
+    assert_eq!(subject.figures(1).await, figures);
+    subject.steps(1).await;
+    let replay = subject.replay(1).await;
+    assert_eq!(
+        (replay.phase, replay.figures, replay.ended_at),
+        (ReplayPhase::Completed, figures, Some(BEGUN + seconds(1)))
+    );
+    assert!(subject.store.open_replays().await.expect("open").is_empty());
+    assert!(subject.store.lanes().await.expect("lanes").is_empty());
+    // What became of it later is not the replay's any more.
+    let again = subject.store.retry_delivery(first.deliveries[2].claim.delivery_id, CLAIMED + seconds(2)).await;
+    assert!(matches!(again, Ok(DeliveryAction::Done { .. })));
+    assert_eq!(subject.figures(1).await, figures);
+    assert_eq!(subject.attempts(one.claim.delivery_id).await.len(), 2, "numbers go on");
+    let sends = subject.store.sends(destination_id(1), CLAIMED, Timestamp::MAX).await.expect("sends");
+    let begun: Vec<_> = sends.iter().filter_map(|send| send.delivered.map(|(from, _)| from)).collect();
+    assert_eq!(begun, [BEGUN; 2], "how long it took counts from the replay on");
+    let sends = subject.store.sends(destination_id(1), NOW, BEGUN).await.expect("sends");
+    assert!(sends.iter().filter_map(|send| send.delivered).all(|(from, _)| from < BEGUN));
+}
+
+pub async fn a_retry_of_the_lane_waits_in_the_lane(subject: Subject) {
+    subject.create_many(1).await;
+    subject.ended(1, 1..3, Verdict::Dead).await;
+    subject.begin(1, all_dead()).await;
+    subject.steps(1).await;
+    let at = CLAIMED + seconds(30);
+    let claimed = subject.claim_lane(1, 1).await.deliveries.remove(0);
+    subject.settle_later(&claimed, Verdict::Retry { at }).await;
+    assert_eq!(subject.delivery(claimed.claim.delivery_id).await.next_attempt_at, Some(at), "shown as it is");
+    let rest = subject.claim_lane(1, 9).await;
+    assert_eq!((numbers_of(&rest), rest.next_due), (vec![2], Some(at)));
+    let live = subject.claims(vec![request(1, 9)], at).await.remove(0);
+    assert_eq!((live.deliveries.len(), live.next_due), (0, None), "a claim of what is live ends before the lane");
+    let due = subject.store.due_destinations(at + seconds(1), None, 9).await.expect("due");
+    assert_eq!(due, [crate::DueDestination { destination_id: destination_id(1), due: at }]);
+    // Given back, it waits where it did.
+    subject.store.release(vec![rest.deliveries[0].claim], CLAIMED).await.expect("release");
+    assert_eq!(numbers_of(&subject.claim_lane(1, 9).await), [2]);
+    assert_eq!(subject.figures(1).await.remaining(), 2);
+}
+
+pub async fn a_long_replay_goes_on_after_a_crash_and_moves_nothing_twice(mut subject: Subject) {
+    const COUNT: u64 = 2_500;
+    subject.create_many(1).await;
+    subject.ended(1, 0..COUNT, Verdict::Dead).await;
+    assert_eq!(subject.begin(1, all_dead()).await, COUNT);
+    let (mut moved, mut steps) = (0, 0);
+    loop {
+        let step = subject.store.step_replay(replay_id(1), BEGUN + seconds(1)).await.expect("a step");
+        assert!(step.moved <= 1_000, "a step is short");
+        (moved, steps) = (moved + step.moved, steps + 1);
+        assert_eq!(subject.figures(1).await.remaining(), COUNT, "what is not moved yet counts as well");
+        if !step.more {
+            break;
+        }
+        subject.reopen().await;
+        if steps == 1 {
+            // Fails again before the replay has come to an end: it is not sent a third time.
+            let claimed = subject.claim_lane(1, 1).await.deliveries.remove(0);
+            subject.settle(result(&claimed, Verdict::Failed)).await;
+            let figures = subject.figures(1).await;
+            assert_eq!((figures.failed, figures.remaining()), (1, COUNT - 1));
+            let again = subject.store.retry_delivery(claimed.claim.delivery_id, CLAIMED).await;
+            assert!(matches!(again, Ok(DeliveryAction::Done { .. })));
+        }
+    }
+    assert_eq!(moved, COUNT);
+    assert_eq!(subject.figures(1).await.total, COUNT);
+}
+
+pub async fn a_cancelled_replay_puts_back_what_it_has_not_sent(subject: Subject) {
+    subject.create_many(1).await;
+    subject.ended(1, 1..4, Verdict::Dead).await;
+    subject.ended(1, 4..6, Verdict::Failed).await;
+    subject.begin(1, all_dead()).await;
+    subject.steps(1).await;
+    let claimed = subject.claim_lane(1, 2).await.deliveries;
+    let cancelling = subject.store.cancel_replay(replay_id(1), CLAIMED).await.expect("cancel");
+    assert_eq!(cancelling, Some(ReplayPhase::Cancelling));
+    assert_eq!(subject.steps(1).await, 3);
+    assert_eq!(
+        (subject.in_state(1, DeliveryState::Dead).await, subject.in_state(1, DeliveryState::Failed).await),
+        (1, 2)
+    );
+    assert!(subject.claim_lane(1, 9).await.deliveries.is_empty());
+    assert_eq!(subject.replay(1).await.phase, ReplayPhase::Cancelling, "two are under way");
+    // What is under way ends by itself, and does not wait again.
+    subject.settle_later(&claimed[0], Verdict::Delivered).await;
+    subject.settle_later(&claimed[1], Verdict::Retry { at: CLAIMED + seconds(9) }).await;
+    assert_eq!(subject.steps(1).await, 1);
+    assert_eq!(subject.state(claimed[1].claim.delivery_id).await, DeliveryState::Dead);
+    let replay = subject.replay(1).await;
+    assert_eq!((replay.phase, replay.ended_at), (ReplayPhase::Cancelled, Some(CLAIMED)));
+    assert_eq!((replay.figures.delivered, replay.figures.remaining()), (1, 4));
+    // It is there for another replay.
+    assert_eq!(subject.store.count_replay(&all_dead(), CLAIMED + seconds(9)).await.expect("count"), 4);
+    assert_eq!(subject.store.cancel_replay(replay_id(3), CLAIMED).await.expect("cancel"), None);
+    let again = subject.store.cancel_replay(replay_id(1), CLAIMED).await.expect("cancel");
+    assert_eq!(again, Some(ReplayPhase::Cancelled));
+}
+
+pub async fn a_replay_cancelled_before_its_first_step_changes_nothing(subject: Subject) {
+    subject.create_many(1).await;
+    subject.ended(1, 1..4, Verdict::Dead).await;
+    subject.begin(1, all_dead()).await;
+    subject.store.cancel_replay(replay_id(1), CLAIMED).await.expect("cancel");
+    assert_eq!(subject.steps(1).await, 0);
+    let replay = subject.replay(1).await;
+    assert_eq!((replay.phase, replay.figures.remaining()), (ReplayPhase::Cancelled, 3));
+    assert_eq!(subject.in_state(1, DeliveryState::Dead).await, 3);
+}
+
+pub async fn a_replay_leaves_out_what_cannot_be_sent_or_is_in_hand(subject: Subject) {
+    subject.create_many(2).await;
+    subject.ended(1, 1..4, Verdict::Dead).await;
+    subject.ended(2, 4..6, Verdict::Dead).await;
+    let short = Terms { expires_at: Some(BEGUN), ..Terms::default() };
+    subject.ingest(vec![named(Event { terms: short, ..event(6) }, &[1])]).await;
+    let claimed = subject.claim(1, 9).await.remove(0);
+    subject.settle(result(&claimed, Verdict::Dead)).await;
+    subject.delete(2).await;
+    assert_eq!(subject.begin(1, all_dead()).await, 3, "neither expired nor of a deleted destination");
+    assert_eq!(subject.steps(1).await, 3);
+    let claimed = subject.claim_lane(1, 1).await.deliveries.remove(0);
+    subject.settle(result(&claimed, Verdict::Dead)).await;
+    assert_eq!(subject.begin(2, all_dead()).await, 0, "the first has them in hand");
+    assert_eq!(subject.steps(2).await, 0);
+    assert_eq!(subject.replay(2).await.phase, ReplayPhase::Completed);
+    assert_eq!(subject.figures(1).await, ReplayFigures { total: 3, delivered: 0, failed: 1, cancelled: 0 });
+}
+
+pub async fn a_replay_takes_what_its_filter_lets_through(subject: Subject) {
+    subject.create_many(1).await;
+    let types = ["video.created", "video.clip.cut", "order.paid"];
+    let events = (0..6).map(|number| Event { event_type: types[number as usize % 3].to_owned(), ..event(number) });
+    subject.ingest(events.map(|event| named(event, &[1])).collect()).await;
+    for (index, claimed) in subject.claim(1, 9).await.iter().enumerate() {
+        let mut result = result(claimed, Verdict::Dead);
+        result.attempt.status_code = Some(if index < 3 { 503 } else { 500 });
+        subject.settle(result).await;
+    }
+    let base = DeliveryFilter::default();
+    let of_type = |pattern: &str| Some(pattern.parse().expect("a pattern"));
+    for (deliveries, expected) in [
+        (base.clone(), 6),
+        (DeliveryFilter { event_type: of_type("video.*"), ..base.clone() }, 4),
+        (DeliveryFilter { event_type: of_type("order.paid"), error: "503".parse().ok(), ..base.clone() }, 1),
+        (DeliveryFilter { tenant: Some("other".to_owned()), ..base.clone() }, 0),
+        (DeliveryFilter { from: Some(event(2).created_at), to: Some(event(4).created_at), ..base.clone() }, 2),
+        (DeliveryFilter { destination_id: Some(destination_id(2)), ..base }, 0),
+    ] {
+        let number = 10 + expected;
+        let filter = ReplayFilter { deliveries: deliveries.clone(), ..all_dead() };
+        let id = ReplayId::new(BEGUN, u128::from(number) << 8 | rand_of(&deliveries));
+        let total = subject.store.count_replay(&filter, BEGUN).await.expect("count");
+        assert_eq!(total, expected, "{deliveries:?}");
+        subject.store.create_replay(NewReplay { id, filter, created_at: BEGUN }, total).await.expect("create");
+        let mut moved = 0;
+        while let step = subject.store.step_replay(id, BEGUN).await.expect("a step")
+            && step.more
+        {
+            moved += step.moved;
+        }
+        assert_eq!(moved, expected, "{deliveries:?}");
+        subject.store.cancel_replay(id, BEGUN).await.expect("cancel");
+        while subject.store.step_replay(id, BEGUN).await.expect("a step").more {}
+    }
+}
+
+/// Tells filters apart.
+fn rand_of(filter: &DeliveryFilter) -> u128 {
+    format!("{filter:?}").len() as u128 & 0xff
+}
+
+pub async fn whoever_looks_for_what_waits_sees_the_lane(subject: Subject) {
+    subject.create_many(2).await;
+    subject.ended(1, 1..6, Verdict::Dead).await;
+    subject.ended(2, 6..8, Verdict::Dead).await;
+    subject.begin(1, all_dead()).await;
+    subject.steps(1).await;
+    let counts = subject.store.destination_counts(destination_id(1)).await.expect("counts");
+    assert_eq!((counts.pending, counts.retrying, counts.delivering), (5, 0, 0));
+    let claimed = subject.claim_lane(1, 1).await.deliveries.remove(0);
+    let counts = subject.store.destination_counts(destination_id(1)).await.expect("counts");
+    assert_eq!((counts.pending, counts.retrying, counts.delivering), (4, 0, 1));
+    let waiting = DeliveryFilter {
+        destination_id: Some(destination_id(1)),
+        state: Some(DeliveryState::Pending),
+        ..DeliveryFilter::default()
+    };
+    let waiting = subject.deliveries(waiting).await;
+    assert_eq!(waiting[0].next_attempt_at, Some(BEGUN));
+    // One is cancelled by hand, one pulled out of the lane, the rest purged.
+    let cancelled = subject.store.cancel_delivery(waiting[0].id, CLAIMED).await.expect("cancel");
+    assert!(matches!(cancelled, DeliveryAction::Done { .. }));
+    let pulled = subject.store.retry_delivery(waiting[1].id, CLAIMED).await.expect("retry");
+    assert!(matches!(pulled, DeliveryAction::Done { .. }));
+    let live = subject.claims(vec![request(1, 9)], CLAIMED).await.remove(0).deliveries;
+    assert_eq!(live.iter().map(|live| live.claim.delivery_id).collect::<Vec<_>>(), [waiting[1].id]);
+    let (destination_id, now) = (destination_id(1), CLAIMED);
+    let purge = Purge { destination_id, pending: true, retrying: true, event_type: None, before: now, now };
+    assert_eq!(subject.store.purge(&purge).await.expect("purge"), 2);
+    subject.settle_later(&claimed, Verdict::Delivered).await;
+    subject.settle_later(&live[0], Verdict::Delivered).await;
+    subject.delete(2).await;
+    assert_eq!(subject.figures(1).await, ReplayFigures { total: 7, delivered: 2, failed: 0, cancelled: 5 });
+    subject.steps(1).await;
+    assert_eq!(subject.replay(1).await.phase, ReplayPhase::Completed);
+}
+
+pub async fn an_unknown_attempt_of_the_lane_counts_from_the_replay_on(mut subject: Subject) {
+    let mut twice = destination(1);
+    twice.settings.retry.max_attempts = 2;
+    subject.create(twice).await;
+    subject.ended(1, 1..2, Verdict::Dead).await;
+    subject.begin(1, all_dead()).await;
+    subject.steps(1).await;
+    for (counted, expected) in
+        [(2, Recovered { retried: 1, ..Recovered::default() }), (3, Recovered { dead: 1, ..Recovered::default() })]
+    {
+        let claimed = subject.claim_lane(1, 1).await.deliveries.remove(0);
+        subject.reopen().await;
+        assert_eq!(subject.store.recover_claims(CLAIMED, true, 9).await.expect("recover"), expected);
+        assert_eq!(subject.delivery(claimed.claim.delivery_id).await.attempts, counted);
+        assert!(subject.claims(vec![request(1, 9)], CLAIMED).await[0].deliveries.is_empty(), "it stays in the lane");
+    }
+    assert_eq!(subject.figures(1).await, ReplayFigures { total: 1, delivered: 0, failed: 1, cancelled: 0 });
+}
+
+pub async fn replays_are_listed_newest_first(subject: Subject) {
+    for number in 1..=3 {
+        subject.begin(number, all_dead()).await;
+    }
+    let listed = subject.store.list_replays(page(2)).await.expect("list");
+    let ids = |page: &crate::Page<Replay>| page.rows.iter().map(|replay| replay.id).collect::<Vec<_>>();
+    assert_eq!(ids(&listed), [replay_id(3), replay_id(2)]);
+    let rest = PageRequest { before: listed.next, limit: 2 };
+    assert_eq!(ids(&subject.store.list_replays(rest).await.expect("list")), [replay_id(1)]);
+    let filter = ReplayFilter {
+        states: vec![DeliveryState::Cancelled],
+        deliveries: DeliveryFilter { from: Some(NOW + Duration::from_nanos(1)), ..DeliveryFilter::default() },
+    };
+    subject.begin(4, filter.clone()).await;
+    assert_eq!(subject.replay(4).await.filter, filter);
+    assert!(subject.store.replay(replay_id(5)).await.expect("read").is_none());
+}

@@ -1,0 +1,84 @@
+//! The filter of a replay as text, for the stores to keep.
+
+use serde_json::{Map, Value, json};
+use weir_core::{DeliveryState, Timestamp};
+
+use crate::{DeliveryFilter, ErrorFilter, ReplayFilter};
+
+impl ReplayFilter {
+    /// One JSON object, with what is not asked for left out.
+    pub fn to_stored(&self) -> String {
+        let DeliveryFilter { destination_id, tenant, event_type, error, from, to, .. } = &self.deliveries;
+        let mut object = Map::new();
+        let states: Vec<&str> = self.states.iter().map(|state| state.as_str()).collect();
+        object.insert("states".to_owned(), json!(states));
+        let mut put = |name: &str, value: Option<Value>| {
+            object.extend(value.map(|value| (name.to_owned(), value)));
+        };
+        put("destination", destination_id.map(|id| json!(id.to_string())));
+        put("tenant", tenant.as_ref().map(|tenant| json!(tenant)));
+        put("event_type", event_type.as_ref().map(|pattern| json!(pattern.to_string())));
+        put("error", error.map(|error| json!(error.to_string())));
+        // In nanoseconds: the text form of a time ends at milliseconds.
+        put("from", from.map(|from| json!(from.as_nanos())));
+        put("to", to.map(|to| json!(to.as_nanos())));
+        Value::Object(object).to_string()
+    }
+
+    /// `None` when the text is not one of ours.
+    pub fn from_stored(text: &str) -> Option<Self> {
+        let object: Map<String, Value> = serde_json::from_str(text).ok()?;
+        fn parsed<T: std::str::FromStr>(object: &Map<String, Value>, name: &str) -> Option<Option<T>> {
+            let Some(value) = object.get(name) else { return Some(None) };
+            value.as_str()?.parse().ok().map(Some)
+        }
+        let time = |name: &str| object.get(name).map(|value| value.as_i64().map(Timestamp::from_nanos));
+        let time = |name: &str| match time(name) {
+            None => Some(None),
+            Some(time) => time.map(Some),
+        };
+        let states = object.get("states")?.as_array()?.iter();
+        Some(Self {
+            states: states.map(|state| DeliveryState::parse(state.as_str()?)).collect::<Option<_>>()?,
+            deliveries: DeliveryFilter {
+                destination_id: parsed(&object, "destination")?,
+                tenant: parsed(&object, "tenant")?,
+                event_type: parsed(&object, "event_type")?,
+                error: parsed::<ErrorFilter>(&object, "error")?,
+                from: time("from")?,
+                to: time("to")?,
+                ..DeliveryFilter::default()
+            },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_core::DestinationId;
+
+    use super::*;
+
+    #[test]
+    fn a_filter_is_read_as_it_was_stored() {
+        let all = ReplayFilter { states: vec![DeliveryState::Dead], deliveries: DeliveryFilter::default() };
+        let some = ReplayFilter {
+            states: crate::REPLAYABLE.to_vec(),
+            deliveries: DeliveryFilter {
+                destination_id: Some(DestinationId::from_bytes([7; 16])),
+                tenant: Some("acme".to_owned()),
+                event_type: Some("video.*".parse().expect("a pattern")),
+                error: Some(ErrorFilter::Status(503)),
+                from: Some(Timestamp::from_nanos(1)),
+                to: Some(Timestamp::from_nanos(2)),
+                ..DeliveryFilter::default()
+            },
+        };
+        let mut kind = some.clone();
+        kind.deliveries.error = "timeout".parse().ok();
+        for filter in [all, some, kind] {
+            assert_eq!(ReplayFilter::from_stored(&filter.to_stored()).as_ref(), Some(&filter));
+        }
+        assert_eq!(ReplayFilter::from_stored("{}"), None);
+    }
+}
