@@ -128,6 +128,17 @@ async fn an_order_that_is_given_up_lets_everything_go(app: &App) {
         .await;
 }
 
+/// What the other tests rest on: without an order the witness sees that there is none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_not_ordered_is_seen_out_of_order() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (app, witness) = (App::start(folder.path()).await, Witness::start(moody).await);
+    let id = destination(&app, &witness, json!({"ordered": false})).await;
+    post_turns(&app, 20, 0, 24).await;
+    app.drained(&id, SECOND * 20).await;
+    assert!(!witness.is_in_order());
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_key_is_delivered_in_order() {
     let folder = tempfile::tempdir().expect("a folder");

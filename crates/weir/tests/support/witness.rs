@@ -154,6 +154,10 @@ impl Witness {
         self.state().keys.values().map(|seen| seen.arrivals.len()).sum()
     }
 
+    pub(crate) fn is_in_order(&self) -> bool {
+        self.state().wrong.is_empty()
+    }
+
     pub(crate) fn assert_in_order(&self) {
         let state = self.state();
         assert!(
