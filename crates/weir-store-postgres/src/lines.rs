@@ -83,7 +83,8 @@ WITH RECURSIVE lined (id) AS (
     ) d LIMIT $1
 )
 UPDATE deliveries d SET ordering_key = NULL,
-    next_attempt_at = CASE WHEN d.next_attempt_at = 9223372036854775807 THEN coalesce(d.deliver_at, d.created_at)
+    next_attempt_at = CASE WHEN d.next_attempt_at = 9223372036854775807 THEN
+        CASE WHEN d.replay_id IS NULL THEN coalesce(d.deliver_at, d.created_at) ELSE d.updated_at END
         ELSE d.next_attempt_at END
 FROM chosen WHERE d.id = chosen.id";
 

@@ -136,7 +136,7 @@ FROM released r WHERE d.id = r.id AND d.claim_epoch = r.epoch AND d.state + 0 = 
 RETURNING r.claim, CASE WHEN d.state = 7 THEN d.ordering_key END";
 
 /// A loose index scan: from one destination straight to the next, however long their backlogs are. The first due of a destination
-/// that has only its lane is the lane's.
+/// that has only its lane is the lane's; who waits behind in a line is never due.
 pub(crate) const DUE_DESTINATIONS: &str = "
 WITH RECURSIVE waiting (id) AS (
     SELECT (SELECT destination_id FROM deliveries
@@ -152,6 +152,7 @@ WITH RECURSIVE waiting (id) AS (
 )
 SELECT first.id, first.due FROM (
     SELECT id, CASE WHEN due >= 4611686018427387904 THEN due - 4611686018427387904 ELSE due END AS due FROM first
+    WHERE due < 9223372036854775807
 ) first JOIN destinations t ON t.id = first.id
 WHERE first.due < $2 AND NOT t.paused AND t.deleted_at IS NULL LIMIT $3";
 

@@ -1,14 +1,17 @@
 //! The steps of a replay: some deliveries moved into the lane, or back out of it, in one transaction with the place the next
 //! step goes on from. The replay's row is locked meanwhile, so that one process takes a step, and the others pass over it.
 
+use std::collections::BTreeSet;
+
 use async_trait::async_trait;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _, types::Uuid};
 use weir_core::{DeliveryState, DestinationId, ReplayId, Timestamp};
-use weir_store::{ReplayFigures, ReplayFilter, ReplayPhase, ReplayStep, lane};
+use weir_store::{Line, ReplayFigures, ReplayFilter, ReplayPhase, ReplayStep, lane};
 
 use crate::{
     edits::Edit,
     history::Select,
+    lines::advance,
     replays::{FIGURES, phase, read_figure, sieved_by},
     rows::{corrupt, count, int, text, time, uuid},
 };
@@ -75,19 +78,27 @@ impl Edit for Step {
             seen: row.try_get_unchecked(4)?,
             moved: int(&row, 5)?,
         };
+        let mut lines = BTreeSet::new();
         let step = match phase(&row, 0)? {
-            ReplayPhase::Moving => self.move_some(open, &mut transaction).await?,
+            ReplayPhase::Moving => self.move_some(open, &mut lines, &mut transaction).await?,
             ReplayPhase::Cancelling => self.put_some_back(&mut transaction).await?,
             _ => self.end_if_over(ReplayPhase::Completed, &mut transaction).await?,
         };
         transaction.commit().await?;
+        advance(&lines, &[], connection).await;
         Ok(step)
     }
 }
 
 impl Step {
-    /// Moves what the replay is after of the next deliveries in its first state that is not walked to its end.
-    async fn move_some(&self, open: Open, connection: &mut PgConnection) -> Result<ReplayStep, sqlx::Error> {
+    /// Moves what the replay is after of the next deliveries in its first state that is not walked to its end. What has a place
+    /// in an order goes in its turn, beside what is live, and not in the lane: the lines of these are to be advanced.
+    async fn move_some(
+        &self,
+        open: Open,
+        lines: &mut BTreeSet<Line>,
+        connection: &mut PgConnection,
+    ) -> Result<ReplayStep, sqlx::Error> {
         let id = uuid(self.id.as_bytes());
         let state = usize::try_from(open.place).ok().and_then(|place| open.filter.states.get(place));
         let Some(&state) = state else {
@@ -100,6 +111,11 @@ impl Step {
         let moved = count(&row, 1)?;
         let last: Option<Uuid> = row.try_get_unchecked(2)?;
         let wake: Vec<Uuid> = row.try_get_unchecked(3)?;
+        let (lined, keys): (Vec<Uuid>, Vec<String>) = (row.try_get_unchecked(4)?, row.try_get_unchecked(5)?);
+        lines.extend(lined.into_iter().zip(keys).map(|(id, ordering_key)| Line {
+            destination_id: DestinationId::from_bytes(id.into_bytes()),
+            ordering_key,
+        }));
         let (place, seen) = match last {
             Some(last) if int(&row, 0)? == STEP => (open.place, last),
             _ => (open.place + 1, Uuid::nil()),
@@ -155,7 +171,7 @@ fn move_some(step: &Step, open: &Open, state: DeliveryState) -> Select {
     select.value(STEP);
     select.sql = format!(
         "WITH seen AS MATERIALIZED ({}), live AS MATERIALIZED (
-            SELECT id FROM destinations
+            SELECT id, ordered FROM destinations
             WHERE id IN (SELECT destination_id FROM seen) AND deleted_at IS NULL FOR KEY SHARE
         ), wanted AS MATERIALIZED (
             SELECT d.id, d.updated_at FROM seen d {} WHERE d.destination_id IN (SELECT id FROM live)",
@@ -166,18 +182,23 @@ fn move_some(step: &Step, open: &Open, state: DeliveryState) -> Select {
     select.sieve(&open.filter.deliveries);
     select.sql.push_str(
         "), chosen AS MATERIALIZED (
-            SELECT d.id FROM wanted JOIN deliveries d ON d.id = wanted.id AND d.updated_at = wanted.updated_at
+            SELECT d.id, d.destination_id FROM wanted JOIN deliveries d
+                ON d.id = wanted.id AND d.updated_at = wanted.updated_at
             WHERE d.state + 0 NOT IN (0, 1, 2) FOR UPDATE OF d SKIP LOCKED
         ), moved AS (
             UPDATE deliveries d SET state = 0, state_before = d.state, attempts_before = d.attempts, replaced = NULL, replay_id =",
     );
     select.value(uuid(step.id.as_bytes()));
-    select.sql.push_str(", next_attempt_at =");
+    select.sql.push_str(
+        ", ordering_key = CASE WHEN live.ordered THEN d.ordering_key END,
+            next_attempt_at = CASE WHEN live.ordered AND d.ordering_key IS NOT NULL THEN 9223372036854775807 ELSE",
+    );
     select.value(lane::in_lane(open.created_at).as_nanos());
-    select.sql.push_str(", updated_at =");
+    select.sql.push_str(" END, updated_at =");
     select.value(step.now.as_nanos());
     select.sql.push_str(
-        " FROM chosen WHERE d.id = chosen.id RETURNING d.destination_id
+        " FROM chosen JOIN live ON live.id = chosen.destination_id WHERE d.id = chosen.id
+            RETURNING d.destination_id, d.ordering_key
         ), lane AS (
             INSERT INTO replay_lanes (replay_id, destination_id) SELECT",
     );
@@ -186,7 +207,9 @@ fn move_some(step: &Step, open: &Open, state: DeliveryState) -> Select {
         ", destination_id FROM (SELECT DISTINCT destination_id FROM moved) m ON CONFLICT DO NOTHING
         )
         SELECT (SELECT count(*) FROM seen), (SELECT count(*) FROM moved), (SELECT id FROM seen ORDER BY id DESC LIMIT 1),
-            ARRAY(SELECT DISTINCT destination_id FROM moved)",
+            ARRAY(SELECT DISTINCT destination_id FROM moved),
+            ARRAY(SELECT destination_id FROM moved WHERE ordering_key IS NOT NULL ORDER BY destination_id, ordering_key),
+            ARRAY(SELECT ordering_key FROM moved WHERE ordering_key IS NOT NULL ORDER BY destination_id, ordering_key)",
     );
     select
 }

@@ -52,9 +52,10 @@ impl Lines for SqliteStore {
     }
 }
 
-/// The first of a line: its head, or who is next if it has none.
+/// The first of a line: its head, or who is next if it has none. In its turn it is due as it was stored, or moved by a replay, so
+/// that it takes its place among what is live.
 pub(crate) const FIRST_OF_LINE: &str = "
-SELECT id, next_attempt_at, coalesce(deliver_at, created_at) FROM deliveries INDEXED BY deliveries_lines
+SELECT id, next_attempt_at, CASE WHEN replay_id IS NULL THEN coalesce(deliver_at, created_at) ELSE updated_at END FROM deliveries INDEXED BY deliveries_lines
 WHERE destination_id = ? AND ordering_key = ? AND ordering_key IS NOT NULL AND state IN (0, 1, 2)
 ORDER BY next_attempt_at, line LIMIT 1";
 
@@ -101,7 +102,7 @@ WITH RECURSIVE found (id) AS (
 SELECT id FROM found WHERE id IS NOT NULL";
 
 pub(crate) const SOME_OF_LINES: &str = "
-SELECT id, next_attempt_at, coalesce(deliver_at, created_at) FROM deliveries INDEXED BY deliveries_lines
+SELECT id, next_attempt_at, CASE WHEN replay_id IS NULL THEN coalesce(deliver_at, created_at) ELSE updated_at END FROM deliveries INDEXED BY deliveries_lines
 WHERE destination_id = ? AND ordering_key IS NOT NULL AND state IN (0, 1, 2) LIMIT +?";
 
 const DISSOLVE: &str = "UPDATE deliveries SET ordering_key = NULL, next_attempt_at = ? WHERE id = ?";

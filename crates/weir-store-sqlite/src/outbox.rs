@@ -9,6 +9,7 @@ use weir_core::{
     AttemptId, DeliveryId, DestinationId, Timestamp,
     claim::Claim,
     delivery::{Attempt, AttemptOutcome},
+    order::BEHIND,
     outcome::Verdict,
 };
 use weir_store::{
@@ -112,10 +113,11 @@ impl SqliteStore {
         }
         let mut values = Values::default();
         values.blob(id.as_bytes()).int(FIRST.0.as_nanos()).blob(FIRST.1.as_bytes()).int(claimed as i64 + 1);
-        let read = |row: &SqliteRow| Ok((delivery_id(row, 0)?, lane::due(time(row, 1)?)));
+        let read = |row: &SqliteRow| Ok((delivery_id(row, 0)?, time(row, 1)?));
         let waiting = fetch(&self.readers, WAITING, values, read).await?;
         let first = waiting.into_iter().find(|&(id, _)| !self.claims.is_claimed(id));
-        Ok(first.map(|(_, due)| DueDestination { destination_id: id, due }))
+        let first = first.filter(|&(_, due)| due < BEHIND);
+        Ok(first.map(|(_, due)| DueDestination { destination_id: id, due: lane::due(due) }))
     }
 }
 
@@ -141,7 +143,7 @@ WHERE expires_at IS NOT NULL AND state IN (0, 2) AND expires_at <= ? ORDER BY ex
 const EXPIRE: &str = "UPDATE deliveries SET state = 8, updated_at = ? WHERE id = ? AND state IN (0, 2)";
 
 /// A loose index scan: from one destination straight to the next, however long their backlogs are. The first due of a destination
-/// that has only its lane is the lane's.
+/// that has only its lane is the lane's; who waits behind in a line is never due.
 pub(crate) const DUE_DESTINATIONS: &str = "
 WITH RECURSIVE waiting (id) AS (
     SELECT (SELECT destination_id FROM deliveries INDEXED BY deliveries_due
@@ -157,6 +159,7 @@ WITH RECURSIVE waiting (id) AS (
 )
 SELECT first.id, first.due FROM (
     SELECT id, CASE WHEN due >= 4611686018427387904 THEN due - 4611686018427387904 ELSE due END AS due FROM first
+    WHERE due < 9223372036854775807
 ) first CROSS JOIN destinations t ON t.id = first.id
 WHERE first.due < ? AND t.paused = 0 AND t.deleted_at IS NULL LIMIT +?";
 

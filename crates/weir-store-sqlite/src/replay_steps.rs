@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 
 use rusqlite::Row;
-use weir_core::{DeliveryId, DeliveryState, DestinationId, ReplayId, Timestamp};
+use weir_core::{DeliveryId, DeliveryState, DestinationId, ReplayId, Timestamp, order::BEHIND};
 use weir_store::{
-    ClaimRequest, Claims, NewReplay, PageRequest, ReplayFigures, ReplayFilter, ReplayPhase, ReplayStep, lane,
+    ClaimRequest, Claims, Line, NewReplay, PageRequest, ReplayFigures, ReplayFilter, ReplayPhase, ReplayStep, lane,
 };
 
 use crate::{
@@ -49,12 +49,13 @@ pub(crate) const WAITING_OF_REPLAY: &str = "
 SELECT id FROM deliveries INDEXED BY deliveries_replayed
 WHERE replay_id = ? AND replay_id IS NOT NULL AND state IN (0, 1, 2) AND next_attempt_at >= ? LIMIT +?";
 
-/// Columns: id, replay, due, now. The plus keeps the planner from walking what has ended instead of looking up these.
+/// Columns: id, replay, due, now, whether it joins its line. The plus keeps the planner from walking what has ended instead of looking up these.
 pub(crate) static MOVE: Batch = Batch::new(
     "UPDATE OR ROLLBACK deliveries SET state = 0, state_before = state, attempts_before = attempts, replaced = NULL,
-        replay_id = r.column2, next_attempt_at = r.column3, updated_at = r.column4
+        replay_id = r.column2, next_attempt_at = r.column3, updated_at = r.column4,
+        ordering_key = CASE WHEN r.column5 THEN ordering_key END
     FROM (VALUES ",
-    "(?,?,?,?)",
+    "(?,?,?,?,?)",
     ",",
     ") AS r WHERE deliveries.id = r.column1 AND +state NOT IN (0, 1, 2)",
 );
@@ -104,6 +105,7 @@ struct Candidate {
     id: DeliveryId,
     destination_id: DestinationId,
     taken: bool,
+    ordering_key: Option<String>,
 }
 
 impl Transaction<'_, '_> {
@@ -169,6 +171,7 @@ impl Transaction<'_, '_> {
                 id: delivery_id(row, 0)?,
                 destination_id: destination_id(row, 1)?,
                 taken: int(row, 2)? == 1,
+                ordering_key: row.optional_text(3)?,
             })
         };
         let seen = query(self.connection, &sql, &values, read)?;
@@ -177,27 +180,40 @@ impl Transaction<'_, '_> {
             _ => Place { state: place.state + 1, ..Place::default() },
         };
         let taken: Vec<_> = seen.into_iter().filter(|candidate| candidate.taken).collect();
-        let due = lane::in_lane(created_at);
+        let lane_due = lane::in_lane(created_at);
+        let mut lines = BTreeSet::new();
         for part in taken.chunks(MAX_ROWS) {
             let size = padded(part.len());
-            let mut values = Values::with_capacity(4 * size);
+            let mut values = Values::with_capacity(5 * size);
             for one in part {
+                let line = self.line_to_join(one);
+                let due = if line.is_some() { BEHIND } else { lane_due };
                 values.blob(one.id.as_bytes()).blob(id.as_bytes()).int(due.as_nanos()).int(now.as_nanos());
+                values.int(line.is_some().into());
+                lines.extend(line);
             }
-            values.nulls(4 * (size - part.len()));
+            values.nulls(5 * (size - part.len()));
             execute(self.connection, &MOVE.sql(size), &values)?;
         }
+        self.advance_lines(&lines)?;
         let wake: BTreeSet<DestinationId> = taken.iter().map(|one| one.destination_id).collect();
         for to in &wake {
             let mut values = Values::default();
             values.blob(id.as_bytes()).blob(to.as_bytes());
             execute(self.connection, INSERT_LANE, &values)?;
-            self.claims.lower_floor(*to, due);
+            self.claims.lower_floor(*to, lane_due);
         }
         let mut values = Values::default();
         values.owned_blob(place.to_bytes()).int((moved + taken.len() as u64) as i64).blob(id.as_bytes());
         execute(self.connection, GO_ON, &values)?;
         Ok(ReplayStep { moved: taken.len() as u64, wake: wake.into_iter().collect(), more: true })
+    }
+
+    /// What has a place in an order goes in its turn, beside what is live, and not in the lane.
+    fn line_to_join(&self, one: &Candidate) -> Option<Line> {
+        let destination = self.destinations.get(one.destination_id)?;
+        let ordering_key = one.ordering_key.clone().filter(|_| destination.settings.order.is_by_key())?;
+        Some(Line { destination_id: one.destination_id, ordering_key })
     }
 
     fn all_moved(&mut self, id: ReplayId, moved: u64) -> Result<()> {
@@ -275,7 +291,7 @@ pub(crate) fn candidates<'f>(
     conditions.add("d.id > ?").owned_blob(after.to_vec());
     conditions.values.int(STEP as i64);
     let sql = format!(
-        "SELECT d.id, d.destination_id, coalesce({taken}, 0) FROM (
+        "SELECT d.id, d.destination_id, coalesce({taken}, 0), d.ordering_key FROM (
             SELECT * FROM deliveries d {index} WHERE {} ORDER BY d.id LIMIT +?
         ) d {} ORDER BY d.id",
         conditions.sql,

@@ -30,11 +30,12 @@ INSERT INTO alerts_told (destination_id, version, told) VALUES (?, ?, ?)
 ON CONFLICT (destination_id) DO UPDATE SET version = excluded.version, told = excluded.told
 WHERE version = excluded.version - 1";
 
-/// From the index alone; what is claimed is among them. The oldest is the one with the smallest id.
+/// From the index alone and without the lane of replays, which somebody has asked for; what is claimed is among them. The oldest is the one with the smallest id.
 pub(crate) const WAITING: &str = "
 WITH counted (destination_id, deliveries, oldest) AS (
     SELECT destination_id, count(*), min(id) FROM deliveries INDEXED BY deliveries_due
-    WHERE state IN (0, 2) GROUP BY destination_id
+    WHERE state IN (0, 2) AND (next_attempt_at < 4611686018427387904 OR next_attempt_at = 9223372036854775807)
+    GROUP BY destination_id
 )
 SELECT destination_id, deliveries, (SELECT created_at FROM deliveries WHERE id = oldest) FROM counted";
 

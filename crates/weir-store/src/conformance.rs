@@ -447,6 +447,8 @@ macro_rules! store_conformance {
             no_line_stands_still_or_turns_round_under_load,
             what_has_a_place_in_a_line_does_not_go_by_the_express,
             what_has_ended_is_replayed_in_the_lane,
+            what_has_a_place_in_an_order_is_replayed_in_its_turn,
+            a_replay_that_is_cancelled_leaves_lines_as_they_were,
             a_retry_of_the_lane_waits_in_the_lane,
             a_long_replay_goes_on_after_a_crash_and_moves_nothing_twice,
             a_cancelled_replay_puts_back_what_it_has_not_sent,

@@ -14,7 +14,7 @@ use crate::StoreResult;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Condition {
     pub destination_id: DestinationId,
-    /// Deliveries that wait.
+    /// Deliveries that wait, and not in the lane of replays.
     pub waiting: u64,
     /// When the oldest of them was created.
     pub oldest_created_at: Option<Timestamp>,

@@ -113,8 +113,9 @@ async fn wall_clocks_that_are_ten_seconds_off_change_nothing() {
         assert_eq!(arrivals.len(), events as usize);
         api.assert_audit_clean(id).await;
         assert_cap(&arrivals, in_a_second as usize, SECOND);
+        // A clock that counted would cost seconds. How much of a limit is used at best, other tests see.
         let used = support::utilisation(&arrivals, f64::from(in_a_second), SECOND);
-        assert!(used >= 0.98, "{rate} per {period}: utilisation {used:.4}");
+        assert!(used >= 0.8, "{rate} per {period}: utilisation {used:.4}");
         let latency = api.audit(id).await["delivery_latency_ms"]["max"].as_f64().unwrap();
         assert!((0.0..9_000.0).contains(&latency), "from one clock to the same: {latency} ms");
     }

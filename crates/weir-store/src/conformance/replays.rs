@@ -1,6 +1,6 @@
 //! What has ended sent again, in a lane of its own.
 
-use weir_core::ReplayId;
+use weir_core::{ReplayId, order::DeliveryOrder};
 
 use super::*;
 use crate::{DeliveryAction, NewReplay, Purge, Recovered, Replay, ReplayFigures, ReplayFilter, ReplayPhase};
@@ -136,6 +136,67 @@ pub async fn what_has_ended_is_replayed_in_the_lane(subject: Subject) {
     assert_eq!(begun, [BEGUN; 2], "how long it took counts from the replay on");
     let sends = subject.store.sends(destination_id(1), NOW, BEGUN).await.expect("sends");
     assert!(sends.iter().filter_map(|send| send.delivered).all(|(from, _)| from < BEGUN));
+}
+
+pub async fn what_has_a_place_in_an_order_is_replayed_in_its_turn(subject: Subject) {
+    let mut ordered = destination(1);
+    ordered.settings.order = DeliveryOrder::new(true, None);
+    subject.create(ordered).await;
+    let keyed = |number: u64, key: Option<&str>| {
+        let mut event = event(number);
+        event.terms.ordering_key = key.map(str::to_owned);
+        named(event, &[1])
+    };
+    subject.ingest(vec![keyed(1, Some("a")), keyed(2, Some("a")), keyed(3, Some("b")), keyed(4, None)]).await;
+    loop {
+        let claimed = subject.claim(1, 9).await;
+        if claimed.is_empty() {
+            break;
+        }
+        subject.store.settle(claimed.iter().map(|one| result(one, Verdict::Dead)).collect()).await.expect("settle");
+    }
+    subject.ingest(vec![keyed(5, Some("a"))]).await;
+    let of_a = subject.claim(1, 9).await.remove(0);
+    assert_eq!(subject.begin(1, all_dead()).await, 4);
+    assert_eq!(subject.steps(1).await, 4);
+    assert_eq!(numbers_of(&subject.claim_lane(1, 9).await), [4], "without a key");
+    let live = async || subject.claims(vec![request(1, 9)], CLAIMED).await.remove(0);
+    let of_b = live().await;
+    assert_eq!(numbers_of(&of_b), [3], "of the other key one is under way");
+    assert_eq!(of_b.deliveries[0].attempts_before, 1, "its retries count anew");
+    subject.settle_later(&of_a, Verdict::Delivered).await;
+    for number in [1, 2] {
+        let next = live().await;
+        assert_eq!(numbers_of(&next), [number], "one after the other, as they were stored");
+        subject.settle_later(&next.deliveries[0], Verdict::Delivered).await;
+    }
+    assert_eq!(subject.figures(1).await, ReplayFigures { total: 4, delivered: 2, failed: 0, cancelled: 0 });
+}
+
+pub async fn a_replay_that_is_cancelled_leaves_lines_as_they_were(subject: Subject) {
+    let mut ordered = destination(1);
+    ordered.settings.order = DeliveryOrder::new(true, None);
+    subject.create(ordered).await;
+    let keyed = |number: u64| {
+        let mut event = event(number);
+        event.terms.ordering_key = Some("a".to_owned());
+        named(event, &[1])
+    };
+    for number in 1..=3 {
+        subject.ingest(vec![keyed(number)]).await;
+        let claimed = subject.claim(1, 1).await.remove(0);
+        subject.settle(result(&claimed, Verdict::Dead)).await;
+    }
+    subject.begin(1, all_dead()).await;
+    subject.steps(1).await;
+    let head = subject.claims(vec![request(1, 9)], CLAIMED).await.remove(0).deliveries.remove(0);
+    subject.ingest(vec![keyed(4)]).await;
+    subject.store.cancel_replay(replay_id(1), CLAIMED).await.expect("cancel");
+    assert_eq!(subject.steps(1).await, 2, "what waits goes back to what it was");
+    assert_eq!(subject.in_state(1, DeliveryState::Dead).await, 2);
+    subject.settle_later(&head, Verdict::Delivered).await;
+    let next = subject.claims(vec![request(1, 9)], CLAIMED).await.remove(0);
+    assert_eq!(numbers_of(&next), [4]);
 }
 
 pub async fn a_retry_of_the_lane_waits_in_the_lane(subject: Subject) {
