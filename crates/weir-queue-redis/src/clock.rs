@@ -7,7 +7,7 @@
 
 use std::{
     sync::atomic::{AtomicI64, Ordering},
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant},
 };
 
 use weir_core::{Clock, Slot, Timestamp};
@@ -62,13 +62,6 @@ impl Bounds {
 impl RedisClock {
     pub(crate) fn new() -> Self {
         Self { started: Instant::now(), shards: Default::default(), latest: AtomicI64::new(0) }
-    }
-
-    /// Takes this system's clock for the servers' until an exchange tells better.
-    pub(crate) fn guess(&self) {
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let ahead = i64::try_from(wall.as_nanos()).unwrap_or(i64::MAX) - self.monotonic();
-        self.shards.iter().for_each(|offset| offset.nanos.store(ahead, Ordering::Relaxed));
     }
 }
 

@@ -87,18 +87,8 @@ pub struct Depths {
 impl RedisQueue {
     /// Connects, checks the server, and sets the clock. Later failures mend themselves.
     pub async fn open(config: RedisConfig) -> Result<Self, OpenError> {
-        Self::open_where(config, false).await
-    }
-
-    /// As [`Self::open`], and does without a Redis that cannot be reached now: for a process that is useful without it, and only
-    /// asks others to send. Until Redis is there the system's clock stands in for its own.
-    pub async fn open_or_wait(config: RedisConfig) -> Result<Self, OpenError> {
-        Self::open_where(config, true).await
-    }
-
-    async fn open_where(config: RedisConfig, may_be_away: bool) -> Result<Self, OpenError> {
         let dialer = Dialer::new(&config)?;
-        let checked = dialer.check().await;
+        let address = dialer.check().await?;
         let core = Arc::new(Core {
             keys: Keys::new(&config.prefix),
             process: format!("{:016x}", rand::random::<u64>()),
@@ -114,17 +104,7 @@ impl RedisQueue {
             admissions: admissions::Admissions::default(),
             config,
         });
-        match checked {
-            Ok(address) => {
-                let set = core.set_clock().await;
-                set.map_err(|error| OpenError::Unusable { address, reason: error.to_string() })?;
-            }
-            Err(OpenError::Unreachable { address, reason }) if may_be_away => {
-                tracing::warn!(%address, reason, "Redis cannot be reached; events are accepted, and sent when it is there");
-                core.clock.guess();
-            }
-            Err(error) => return Err(error),
-        }
+        core.set_clock().await.map_err(|error| OpenError::Unusable { address, reason: error.to_string() })?;
         let mut background = JoinSet::new();
         let of = |core: &Arc<Core>| core.clone();
         let (clock, notices, tidying) = (of(&core), of(&core), of(&core));

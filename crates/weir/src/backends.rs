@@ -10,10 +10,7 @@ use weir_store::SharedStore;
 use weir_store_postgres::PostgresStore;
 use weir_store_sqlite::SqliteStore;
 
-use crate::{
-    clock::SystemClock,
-    config::{Backing, Role},
-};
+use crate::{clock::SystemClock, config::Backing};
 
 /// Opened backends, shared by all parts of the process.
 #[derive(Clone)]
@@ -34,7 +31,7 @@ pub(crate) struct Depths {
 }
 
 impl Backends {
-    pub(crate) async fn open(role: Role, backing: &Backing) -> anyhow::Result<Self> {
+    pub(crate) async fn open(backing: &Backing) -> anyhow::Result<Self> {
         match backing {
             Backing::Embedded { database } => {
                 let store = Arc::new(SqliteStore::open(database).await?);
@@ -45,12 +42,7 @@ impl Backends {
                 Ok(Self::Embedded { store, queue, clock })
             }
             Backing::Scaled { postgres, redis } => {
-                let config = RedisConfig::from_urls(redis.as_ref());
-                // Who only takes events in can do so while Redis is away; who sends needs its clock.
-                let sends = role.schedules() || role.works();
-                let queue =
-                    if sends { RedisQueue::open(config).await? } else { RedisQueue::open_or_wait(config).await? };
-                let queue = Arc::new(queue);
+                let queue = Arc::new(RedisQueue::open(RedisConfig::from_urls(redis.as_ref())).await?);
                 let now = queue.clock().now();
                 let store = Arc::new(PostgresStore::open(postgres.as_ref(), now).await?);
                 Ok(Self::Scaled { store, queue })

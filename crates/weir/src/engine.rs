@@ -65,7 +65,7 @@ impl Engine {
             Misuse(format!("listen: cannot listen on {} ({error}); choose another address or port", settings.listen))
         })?;
         let address = listener.local_addr()?;
-        let backends = Backends::open(role, &settings.backing).await?;
+        let backends = Backends::open(&settings.backing).await?;
         let (stop_working, working_stops) = watch::channel(false);
         let (stop_serving, serving_stops) = watch::channel(false);
         let (stop_admitting, admitting_stops) = watch::channel(false);

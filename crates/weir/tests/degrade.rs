@@ -95,34 +95,6 @@ async fn without_redis_events_are_accepted_and_when_it_is_back_delivery_goes_on(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_api_that_starts_without_redis_accepts_events_and_they_are_sent_once_it_is_there() {
-    let (mut fleet, receiver) = (Fleet::new().await, Receiver::start().await);
-    let api = fleet.launch("api").await;
-    let _others = [fleet.launch("scheduler").await, fleet.launch("worker").await];
-    let id = destination(&api, &receiver, "/late", limit(50, "second")).await;
-    fleet.redis.kill().await;
-    api.kill().await;
-
-    let api = fleet.launch("api").await;
-    assert_eq!(api.status("/readyz").await, 200, "the API is useful without Redis");
-    for _ in 0..20 {
-        post(&api, "late").await.expect("events are accepted without Redis");
-    }
-    assert!(fleet.try_launch("worker").await.is_err(), "who sends needs Redis' clock");
-    assert_eq!(receiver.total(), 0);
-    fleet.redis.start_again().await;
-    receiver.wait_for("/late", 20, SECOND * 30).await;
-    // By now it has set its clock: what it wakes is sent at once.
-    tokio::time::sleep(SECOND * 5).await;
-    let posted = now();
-    post(&api, "late").await.expect("events are accepted");
-    receiver.wait_for("/late", 21, SECOND).await;
-    assert!(posted.elapsed() < SECOND, "it took {:?}", posted.elapsed());
-    api.drained(&id, SECOND * 10).await;
-    api.assert_audit_clean(&id).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_redis_that_hangs_keeps_no_event_waiting() {
     let (fleet, receiver) = (Fleet::new().await, Receiver::start().await);
     let api = fleet.launch("api").await;
