@@ -212,3 +212,36 @@ async fn what_was_delivered_goes_after_a_fortnight_and_dead_letters_stay() {
     eventually("the dead letter is gone", LONG, async || deleted(&app, "events").await).await;
     assert!(found(&app, "").await.is_empty());
 }
+
+/// Everything that is stored, as if it had come a fortnight and a day earlier. The clock of processes with servers is Redis', and
+/// cannot be set ahead.
+const A_FORTNIGHT_AGO: &str = "
+CREATE FUNCTION pg_temp.earlier(id uuid) RETURNS uuid LANGUAGE sql AS $$
+    SELECT (lpad(to_hex(('x' || left(replace(id::text, '-', ''), 12))::bit(48)::bigint - 1296000000), 12, '0')
+        || right(replace(id::text, '-', ''), 20))::uuid
+$$;
+SELECT make_partitions(ARRAY(SELECT DISTINCT (created_at / 1000000 - 1296000000)::bigint / 86400000 FROM events)::integer[]);
+UPDATE attempts SET delivery_id = pg_temp.earlier(delivery_id), sent_at = sent_at - 1296000000000000;
+UPDATE deliveries SET id = pg_temp.earlier(id), event_id = pg_temp.earlier(event_id),
+    created_at = created_at - 1296000000000000, updated_at = updated_at - 1296000000000000;
+UPDATE events SET id = pg_temp.earlier(id), created_at = created_at - 1296000000000000";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_delivered_goes_after_a_fortnight_on_servers_too() {
+    let (fleet, receiver) = (Fleet::new().await, Receiver::start().await);
+    let everything = fleet.launch("serve").await;
+    leave_something_behind(&everything, &receiver).await;
+    assert!(everything.terminate().await.success());
+    fleet.sql(A_FORTNIGHT_AGO).await;
+
+    let everything = fleet.launch("serve").await;
+    eventually("the delivery is gone", LONG, async || deleted(&everything, "deliveries").await).await;
+    let left = found(&everything, "").await;
+    assert_eq!((left.len(), &left[0]["state"], &left[0]["last_status_code"]), (1, &json!("failed"), &json!(404)));
+    let event = everything.get(&format!("/v1/events/{}", left[0]["event_id"].as_str().unwrap())).await;
+    assert_eq!(event["type"], "bad.news", "a dead letter keeps its payload");
+    eventually("the event is gone", LONG, async || {
+        everything.get("/v1/events").await["data"].as_array().unwrap().len() == 1
+    })
+    .await;
+}

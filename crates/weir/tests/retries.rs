@@ -8,7 +8,7 @@ mod support;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use support::{Answer, App, Receiver, assert_cap, eventually, receiver::AnswerBody};
+use support::{Answer, App, Fleet, Receiver, assert_cap, eventually, receiver::AnswerBody};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -35,10 +35,8 @@ async fn ended(app: &App, destination: &str) -> Value {
     app.get(&format!("/v1/deliveries/{id}")).await
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_status_makes_of_a_delivery_what_the_retry_table_says() {
-    let folder = tempfile::tempdir().unwrap();
-    let (app, receiver) = (App::start(folder.path()).await, Receiver::start().await);
+async fn each_status_is_judged_by_the_table(app: &App) {
+    let receiver = Receiver::start().await;
     let table = [
         (200, "delivered", 1),
         (204, "delivered", 1),
@@ -61,7 +59,7 @@ async fn each_status_makes_of_a_delivery_what_the_retry_table_says() {
         app.event(path.trim_start_matches('/')).await;
     }
     for ((status, state, attempts), id) in table.into_iter().zip(&destinations) {
-        let delivery = ended(&app, id).await;
+        let delivery = ended(app, id).await;
         assert_eq!(
             (delivery["state"].as_str(), delivery["attempts"].as_array().unwrap().len()),
             (Some(state), attempts),
@@ -79,6 +77,12 @@ async fn each_status_makes_of_a_delivery_what_the_retry_table_says() {
     let gone = app.get(&format!("/v1/destinations/{}", destinations[6])).await;
     assert_eq!(gone["paused"], true, "410 pauses the destination: {gone}");
     assert!(gone["paused_reason"].as_str().unwrap().contains("410"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_status_makes_of_a_delivery_what_the_retry_table_says() {
+    let folder = tempfile::tempdir().unwrap();
+    each_status_is_judged_by_the_table(&App::start(folder.path()).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -110,10 +114,8 @@ async fn timeouts_refusals_and_floods_are_retried_or_cut() {
     assert!(refused["attempts"][0]["error"].as_str().unwrap().contains("refused"), "{refused}");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn retry_after_in_seconds_holds_the_whole_destination() {
-    let folder = tempfile::tempdir().unwrap();
-    let (app, receiver) = (App::start(folder.path()).await, Receiver::start().await);
+async fn retry_after_holds(app: &App) {
+    let receiver = Receiver::start().await;
     receiver.script("/asked", [Answer::status(429).header("retry-after", "2"), Answer::status(200)]);
     let mut asked = settings(&receiver, "/asked");
     asked["rate_limits"] = json!([{"limit": 20, "period": "second"}]);
@@ -130,9 +132,13 @@ async fn retry_after_in_seconds_holds_the_whole_destination() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_rate_limit_that_is_used_up_holds_the_whole_destination() {
+async fn retry_after_in_seconds_holds_the_whole_destination() {
     let folder = tempfile::tempdir().unwrap();
-    let (app, receiver) = (App::start(folder.path()).await, Receiver::start().await);
+    retry_after_holds(&App::start(folder.path()).await).await;
+}
+
+async fn a_used_up_rate_limit_holds(app: &App) {
+    let receiver = Receiver::start().await;
     let used_up = Answer::status(200).header("ratelimit", r#""default";r=0;t=2"#);
     receiver.script("/counted", [used_up, Answer::status(200).header("ratelimit", r#""default";r=9;t=60"#)]);
     let mut counted = settings(&receiver, "/counted");
@@ -151,9 +157,13 @@ async fn a_rate_limit_that_is_used_up_holds_the_whole_destination() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn retry_after_as_a_date_holds_too_and_is_shown() {
+async fn a_rate_limit_that_is_used_up_holds_the_whole_destination() {
     let folder = tempfile::tempdir().unwrap();
-    let (app, receiver) = (App::start(folder.path()).await, Receiver::start().await);
+    a_used_up_rate_limit_holds(&App::start(folder.path()).await).await;
+}
+
+async fn retry_after_as_a_date_holds(app: &App) {
+    let receiver = Receiver::start().await;
     let far = "Fri, 31 Dec 2100 23:59:59 GMT";
     receiver.script("/dated", [Answer::status(503).header("retry-after", far)]);
     let id = app.destination(settings(&receiver, "/dated")).await;
@@ -167,6 +177,12 @@ async fn retry_after_as_a_date_holds_too_and_is_shown() {
     let count = receiver.count("/dated");
     tokio::time::sleep(Duration::from_millis(800)).await;
     assert_eq!(receiver.count("/dated"), count, "held for an hour at most, and surely that long");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn retry_after_as_a_date_holds_too_and_is_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    retry_after_as_a_date_holds(&App::start(folder.path()).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -241,4 +257,15 @@ async fn a_deleted_destination_gets_nothing_more_and_keeps_its_history() {
     assert_eq!(page["data"].as_array().unwrap().len(), 100 - count);
     let (status, _) = app.request(reqwest::Method::GET, &format!("/v1/destinations/{id}"), None).await;
     assert_eq!(status, 404);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_control_what_processes_send() {
+    let fleet = Fleet::new().await;
+    let api = fleet.launch("api").await;
+    let _others = [fleet.launch("scheduler").await, fleet.launch("worker").await, fleet.launch("worker").await];
+    each_status_is_judged_by_the_table(&api).await;
+    retry_after_holds(&api).await;
+    a_used_up_rate_limit_holds(&api).await;
+    retry_after_as_a_date_holds(&api).await;
 }

@@ -53,6 +53,11 @@ impl Fleet {
         App::launch(self.command(role, &[])).await
     }
 
+    /// Runs SQL on the database, as nobody should.
+    pub(crate) async fn sql(&self, text: &str) {
+        servers::sql(&self.database_url, text).await;
+    }
+
     fn command(&self, role: &str, environment: &[(&str, &str)]) -> Command {
         let mut command = App::command(self.folder.path());
         command.arg(role).env("WEIR_DATABASE_URL", &self.database_url).env("WEIR_REDIS_URL", self.redis.url());

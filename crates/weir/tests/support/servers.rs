@@ -53,6 +53,18 @@ pub(crate) async fn database() -> String {
     format!("{base}/{name}")
 }
 
+/// Runs SQL on a database.
+pub(crate) async fn sql(database_url: &str, text: &str) {
+    run(Command::new(postgres_program("psql")).args([
+        "--quiet",
+        "--set=ON_ERROR_STOP=1",
+        "--command",
+        text,
+        database_url,
+    ]))
+    .await;
+}
+
 /// A port that was free a moment ago.
 async fn free_port() -> u16 {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
