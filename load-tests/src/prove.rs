@@ -1,0 +1,190 @@
+//! `run`: plays scenarios one after the other, judges each, and writes the report.
+
+use std::{fmt::Write, path::PathBuf};
+
+use anyhow::{Context, bail, ensure};
+use clap::Args;
+
+use crate::{
+    clock::Timeline,
+    judge::{self, Judgement},
+    pages::{Machine, Report, Run},
+    run::{self, Target, api::Api, fleet::Fleet},
+    scenario::{Scenario, SetUp},
+};
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct RunArgs {
+    /// Which; all that Weir is ready for, when none is named
+    scenarios: Vec<String>,
+    /// Only those of the quick set
+    #[arg(long)]
+    quick: bool,
+    /// A Weir that is running: http://HOST:PORT. It must be allowed to send to this machine, in plain HTTP
+    #[arg(long, value_name = "URL", conflicts_with = "spawn")]
+    target: Option<String>,
+    /// The key to it
+    #[arg(long, value_name = "KEY", env = "WEIR_API_KEY", hide_env_values = true, requires = "target")]
+    api_key: Option<String>,
+    /// The address of this machine that it is to send to
+    #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
+    host: String,
+    /// Start one for each scenario, on a fresh store
+    #[arg(long, value_name = "SET-UP", value_enum, default_value = "embedded")]
+    spawn: SetUp,
+    /// The binary to start [default: the one beside this]
+    #[arg(long, value_name = "PATH")]
+    weir: Option<PathBuf>,
+    /// Write report.json, report.html and what Weir had to say to this folder
+    #[arg(long, value_name = "FOLDER", default_value = "target/load")]
+    report: PathBuf,
+}
+
+/// Answers whether every promise was kept.
+pub(crate) async fn run(args: &RunArgs) -> anyhow::Result<bool> {
+    let chosen = choose(args)?;
+    std::fs::create_dir_all(&args.report).with_context(|| format!("cannot make {}", args.report.display()))?;
+    let mut report = Report { machine: Machine::this(), began: Timeline::begin().now(), runs: Vec::new() };
+    for (number, scenario) in chosen.iter().enumerate() {
+        eprintln!("· {} ({}/{})", scenario.name, number + 1, chosen.len());
+        let judgement = tokio::select! {
+            judgement = prove(args, scenario) => judgement.with_context(|| scenario.name.clone())?,
+            // What was started is stopped on the way out.
+            _ = tokio::signal::ctrl_c() => bail!("interrupted"),
+        };
+        print!("{}", in_words(scenario, &judgement));
+        report.runs.push(Run {
+            scenario: scenario.name.clone(),
+            about: scenario.about.clone(),
+            set_up: set_up_name(args).to_owned(),
+            passed: judgement.is_passed(),
+            judgement,
+        });
+        // After each, so that a long night that breaks off has something to show.
+        report.write(&args.report)?;
+    }
+    let failed: Vec<_> = report.runs.iter().filter(|run| !run.passed).map(|run| run.scenario.as_str()).collect();
+    println!(
+        "\n{} of {} passed; {}",
+        report.runs.len() - failed.len(),
+        report.runs.len(),
+        args.report.join("report.html").display()
+    );
+    if !failed.is_empty() {
+        println!("failed: {}", failed.join(", "));
+    }
+    Ok(failed.is_empty())
+}
+
+fn set_up_name(args: &RunArgs) -> &str {
+    if args.target.is_some() { "target" } else { args.spawn.as_str() }
+}
+
+/// The scenarios to play. One that is named and cannot be played is an error; one that is not named is left out.
+fn choose(args: &RunArgs) -> anyhow::Result<Vec<Scenario>> {
+    let all = Scenario::all()?;
+    for name in &args.scenarios {
+        ensure!(all.iter().any(|scenario| scenario.name == *name), "there is no scenario {name}; `list` shows them");
+    }
+    let mut chosen = Vec::new();
+    for scenario in all {
+        let is_named = args.scenarios.contains(&scenario.name);
+        let reason = unplayable(args, &scenario);
+        match reason {
+            Some(reason) if is_named => bail!("{} {reason}", scenario.name),
+            Some(_) => {}
+            None if is_named => chosen.push(scenario),
+            None if args.scenarios.is_empty() && scenario.awaits.is_none() && (scenario.quick || !args.quick) => {
+                chosen.push(scenario);
+            }
+            None => {}
+        }
+    }
+    Ok(chosen)
+}
+
+fn unplayable(args: &RunArgs, scenario: &Scenario) -> Option<String> {
+    if args.target.is_some() {
+        let needs = scenario.steps.iter().any(|step| step.action.needs_spawned());
+        return needs.then(|| "needs processes of the harness's own: --spawn".to_owned());
+    }
+    (!scenario.set_ups.contains(&args.spawn)).then(|| {
+        let can: Vec<_> = scenario.set_ups.iter().map(|set_up| set_up.as_str()).collect();
+        format!("is for --spawn {}", can.join(" or "))
+    })
+}
+
+async fn prove(args: &RunArgs, scenario: &Scenario) -> anyhow::Result<Judgement> {
+    let target = match &args.target {
+        Some(url) => Target::Running(Api::at(url, args.api_key.clone()).await?),
+        None => {
+            let log = run::log_file(&args.report, &format!("{}-{}", scenario.name, args.spawn.as_str()))?;
+            let weir = match &args.weir {
+                Some(path) => path.clone(),
+                None => std::env::current_exe()?.with_file_name("weir"),
+            };
+            Target::Spawned(Fleet::start(args.spawn, &weir, scenario.fleet, log).await?)
+        }
+    };
+    let recording = run::record(scenario, target, &args.host).await?;
+    Ok(judge::judge(&recording))
+}
+
+/// What a person wants to know of a run.
+fn in_words(scenario: &Scenario, judgement: &Judgement) -> String {
+    let mut out = String::new();
+    let drained = judgement.drained_after_s.map_or("not drained".to_owned(), |s| format!("drained {s:.1} s after"));
+    let verdict = if judgement.is_passed() { "passed" } else { "FAILED" };
+    // Writing to a `String` cannot fail.
+    let _ = writeln!(
+        out,
+        "  {verdict}  {}: {} events, {} arrivals, {} lost, {} doubled ({} explained), {drained}",
+        scenario.name, judgement.events, judgement.arrivals, judgement.lost, judgement.duplicates, judgement.explained
+    );
+    for group in &judgement.groups {
+        for limit in &group.limits {
+            let used = limit.utilisation.map_or("–".to_owned(), |used| format!("{used:.3}"));
+            let bound = limit.bound.map_or("none".to_owned(), |bound| bound.to_string());
+            let _ = writeln!(
+                out,
+                "          {:<16} {:>6} a {:<6}  fullest window {:>5}, recorded {:>5}  used {used}{}",
+                format!("{} ×{}", group.name, group.destinations),
+                bound,
+                limit.period,
+                limit.worst_sliding,
+                limit.recorded_worst_sliding.unwrap_or(0),
+                if limit.excused > 0 { format!("  ({} excused by stalls)", limit.excused) } else { String::new() },
+            );
+        }
+        if let Some(latency) = group.latency_ms {
+            let fair = group.fairness.map_or(String::new(), |index| format!("  fairness {index:.3}"));
+            let _ = writeln!(
+                out,
+                "          {:<16} p50 {:.1} ms  p99 {:.1} ms  p99.9 {:.1} ms  max {:.1} ms{fair}",
+                format!("{} ×{}", group.name, group.destinations),
+                latency.p50,
+                latency.p99,
+                latency.p99_9,
+                latency.max
+            );
+        }
+    }
+    for breach in &judgement.breaches {
+        let _ = writeln!(out, "  breach: {breach}");
+    }
+    out
+}
+
+/// One line for each scenario.
+pub(crate) fn list() -> anyhow::Result<String> {
+    let mut out = String::new();
+    for scenario in Scenario::all()? {
+        let set_ups: Vec<_> = scenario.set_ups.iter().map(|set_up| set_up.as_str()).collect();
+        let quick = if scenario.quick { ", quick" } else { "" };
+        let _ = writeln!(out, "{:<20} {} [{}{quick}]", scenario.name, scenario.about, set_ups.join(", "));
+        if let Some(awaited) = &scenario.awaits {
+            let _ = writeln!(out, "{:<20} runs only when it is named: it needs {awaited}", "");
+        }
+    }
+    Ok(out)
+}
