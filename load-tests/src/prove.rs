@@ -1,8 +1,11 @@
 //! `run`: plays scenarios one after the other, judges each, and writes the report.
 
-use std::{fmt::Write, path::PathBuf};
+use std::{
+    fmt::Write,
+    path::{Path, PathBuf},
+};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use clap::Args;
 
 use crate::{
@@ -15,10 +18,10 @@ use crate::{
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RunArgs {
-    /// Which; all that Weir is ready for, when none is named
+    /// Which, by name or as a file of your own (FILE.toml); all that Weir is ready for, when none is named
     scenarios: Vec<String>,
     /// Only those of the quick set
-    #[arg(long)]
+    #[arg(long, conflicts_with = "scenarios")]
     quick: bool,
     /// A Weir that is running: http://HOST:PORT. It must be allowed to send to this machine, in plain HTTP
     #[arg(long, value_name = "URL", conflicts_with = "spawn")]
@@ -35,20 +38,26 @@ pub(crate) struct RunArgs {
     /// The binary to start [default: the one beside this]
     #[arg(long, value_name = "PATH")]
     weir: Option<PathBuf>,
-    /// Write report.json, report.html and what Weir had to say to this folder
-    #[arg(long, value_name = "FOLDER", default_value = "target/load")]
-    report: PathBuf,
+    /// Write report.json, report.html and what Weir had to say to this folder [default: target/load/SET-UP]
+    #[arg(long, value_name = "FOLDER")]
+    report: Option<PathBuf>,
 }
 
 /// Answers whether every promise was kept.
 pub(crate) async fn run(args: &RunArgs) -> anyhow::Result<bool> {
     let chosen = choose(args)?;
-    std::fs::create_dir_all(&args.report).with_context(|| format!("cannot make {}", args.report.display()))?;
+    let folder = match &args.report {
+        Some(folder) => folder.clone(),
+        // This program is in `target/release`.
+        None => std::env::current_exe()?.with_file_name("../load").join(set_up_name(args)),
+    };
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let folder = folder.canonicalize()?;
     let mut report = Report { machine: Machine::this(), began: Timeline::begin().now(), runs: Vec::new() };
     for (number, scenario) in chosen.iter().enumerate() {
         eprintln!("· {} ({}/{})", scenario.name, number + 1, chosen.len());
         let judgement = tokio::select! {
-            judgement = prove(args, scenario) => judgement.with_context(|| scenario.name.clone())?,
+            judgement = prove(args, scenario, &folder) => judgement.with_context(|| scenario.name.clone())?,
             // What was started is stopped on the way out.
             _ = tokio::signal::ctrl_c() => bail!("interrupted"),
         };
@@ -61,14 +70,14 @@ pub(crate) async fn run(args: &RunArgs) -> anyhow::Result<bool> {
             judgement,
         });
         // After each, so that a long night that breaks off has something to show.
-        report.write(&args.report)?;
+        report.write(&folder)?;
     }
     let failed: Vec<_> = report.runs.iter().filter(|run| !run.passed).map(|run| run.scenario.as_str()).collect();
     println!(
         "\n{} of {} passed; {}",
         report.runs.len() - failed.len(),
         report.runs.len(),
-        args.report.join("report.html").display()
+        folder.join("report.html").display()
     );
     if !failed.is_empty() {
         println!("failed: {}", failed.join(", "));
@@ -82,25 +91,20 @@ fn set_up_name(args: &RunArgs) -> &str {
 
 /// The scenarios to play. One that is named and cannot be played is an error; one that is not named is left out.
 fn choose(args: &RunArgs) -> anyhow::Result<Vec<Scenario>> {
-    let all = Scenario::all()?;
-    for name in &args.scenarios {
-        ensure!(all.iter().any(|scenario| scenario.name == *name), "there is no scenario {name}; `list` shows them");
+    if args.scenarios.is_empty() {
+        let is_wanted =
+            |scenario: &Scenario| scenario.awaits.is_none() && (!args.quick || scenario.quick.contains(&args.spawn));
+        let all = Scenario::all()?.into_iter();
+        return Ok(all.filter(|scenario| is_wanted(scenario) && unplayable(args, scenario).is_none()).collect());
     }
-    let mut chosen = Vec::new();
-    for scenario in all {
-        let is_named = args.scenarios.contains(&scenario.name);
-        let reason = unplayable(args, &scenario);
-        match reason {
-            Some(reason) if is_named => bail!("{} {reason}", scenario.name),
-            Some(_) => {}
-            None if is_named => chosen.push(scenario),
-            None if args.scenarios.is_empty() && scenario.awaits.is_none() && (scenario.quick || !args.quick) => {
-                chosen.push(scenario);
-            }
-            None => {}
+    let named = |name: &String| {
+        let scenario = Scenario::named(name)?;
+        match unplayable(args, &scenario) {
+            Some(reason) => bail!("{name} {reason}"),
+            None => Ok(scenario),
         }
-    }
-    Ok(chosen)
+    };
+    args.scenarios.iter().map(named).collect()
 }
 
 fn unplayable(args: &RunArgs, scenario: &Scenario) -> Option<String> {
@@ -114,11 +118,11 @@ fn unplayable(args: &RunArgs, scenario: &Scenario) -> Option<String> {
     })
 }
 
-async fn prove(args: &RunArgs, scenario: &Scenario) -> anyhow::Result<Judgement> {
+async fn prove(args: &RunArgs, scenario: &Scenario, folder: &Path) -> anyhow::Result<Judgement> {
     let target = match &args.target {
         Some(url) => Target::Running(Api::at(url, args.api_key.clone()).await?),
         None => {
-            let log = run::log_file(&args.report, &format!("{}-{}", scenario.name, args.spawn.as_str()))?;
+            let log = run::log_file(folder, &format!("{}-{}", scenario.name, args.spawn.as_str()))?;
             let weir = match &args.weir {
                 Some(path) => path.clone(),
                 None => std::env::current_exe()?.with_file_name("weir"),
@@ -180,8 +184,7 @@ pub(crate) fn list() -> anyhow::Result<String> {
     let mut out = String::new();
     for scenario in Scenario::all()? {
         let set_ups: Vec<_> = scenario.set_ups.iter().map(|set_up| set_up.as_str()).collect();
-        let quick = if scenario.quick { ", quick" } else { "" };
-        let _ = writeln!(out, "{:<20} {} [{}{quick}]", scenario.name, scenario.about, set_ups.join(", "));
+        let _ = writeln!(out, "{:<20} {} [{}]", scenario.name, scenario.about, set_ups.join(", "));
         if let Some(awaited) = &scenario.awaits {
             let _ = writeln!(out, "{:<20} runs only when it is named: it needs {awaited}", "");
         }

@@ -2,7 +2,7 @@
 
 mod table;
 
-use std::{collections::HashSet, time::Duration};
+use std::{collections::HashSet, path::Path, time::Duration};
 
 use anyhow::{Context, ensure};
 use clap::ValueEnum;
@@ -38,9 +38,9 @@ pub(crate) struct Scenario {
     #[serde(skip)]
     pub(crate) name: String,
     pub(crate) about: String,
-    /// Part of the set that every change runs.
+    /// The set-ups in which it is part of the set that every change runs.
     #[serde(default)]
-    pub(crate) quick: bool,
+    pub(crate) quick: Vec<SetUp>,
     #[serde(default = "both")]
     pub(crate) set_ups: Vec<SetUp>,
     /// What it needs that Weir may not have yet: it runs only when it is named.
@@ -263,6 +263,20 @@ impl Scenario {
     /// Every scenario of the folder, in the order of their table.
     pub(crate) fn all() -> anyhow::Result<Vec<Self>> {
         SCENARIOS.iter().map(|(name, text)| Self::parse(name, text)).collect()
+    }
+
+    /// One of the folder, or a file of somebody's own.
+    pub(crate) fn named(name: &str) -> anyhow::Result<Self> {
+        if name.ends_with(".toml") {
+            let text = std::fs::read_to_string(name).with_context(|| format!("cannot read {name}"))?;
+            let stem = Path::new(name).file_stem().and_then(|stem| stem.to_str());
+            return Self::parse(stem.unwrap_or(name), &text);
+        }
+        let (name, text) = SCENARIOS
+            .iter()
+            .find(|(known, _)| *known == name)
+            .with_context(|| format!("there is no scenario {name}; `list` shows them"))?;
+        Self::parse(name, text)
     }
 
     pub(crate) fn group(&self, name: &str) -> Option<usize> {

@@ -194,6 +194,8 @@ fn strangers_are_found() {
     invented.arrivals[0].push(arrival(99, 1_300));
     assert_breach(&invented, "event 99 was never posted");
     let mut misled = sound();
+    misled.destinations.push(misled.destinations[0].clone());
+    misled.arrivals.push(Vec::new());
     misled.events[2].destination = Some(1);
     assert_breach(&misled, "event 2 was for somebody else");
 }
@@ -240,9 +242,9 @@ fn a_lower_limit_binds_from_its_answer_and_a_higher_one_from_its_request() {
 
 #[test]
 fn what_is_expected_beside_the_caps_is_judged() {
-    let mut used = sound();
+    let mut used = recording(10, &(0..10).map(|n| 20 + n * 150).collect::<Vec<_>>());
     used.groups[0].expect.utilisation_min = Some(0.98);
-    assert_breach(&used, "partner: utilisation 0.9");
+    assert_breach(&used, "partner: utilisation 0.7");
     used.groups[0].expect = Expect { p99_ms: Some(100.0), fairness_min: Some(0.9), ..Expect::default() };
     assert_breach(&used, "partner: p99 is 10");
     assert_breach(&used, "partner: fairness unknown");

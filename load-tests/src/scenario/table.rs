@@ -8,4 +8,31 @@ macro_rules! scenarios {
     };
 }
 
-scenarios!("steady",);
+scenarios!(
+    "steady",
+    "viral",
+    "neighbours",
+    "edit-quick",
+    "pause",
+    "kill-all",
+    "kill-worker",
+    "overlap",
+    "thousand",
+    "slow",
+    "dead",
+    "flapping",
+    "edit-ladder",
+    "outage",
+    "ordered",
+    "coalesce",
+    "replay-beside-live",
+    "overload",
+    "kill-scheduler",
+    "kill-api",
+    "stop-worker",
+    "redis-restart",
+    "redis-flush",
+    "postgres-restart",
+    "scale-up-down",
+    "soak",
+);
