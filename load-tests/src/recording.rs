@@ -100,7 +100,7 @@ pub(crate) struct Arrival {
     pub(crate) answered: Option<u16>,
 }
 
-/// Something done to the engine that explains a send whose record was lost.
+/// Something that takes the records of what was sent just before, from when it may have happened until it had.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Fault {
     pub(crate) from: Timestamp,

@@ -1,13 +1,18 @@
 //! Each event at each of its destinations: did it arrive, once, in its turn, and was it owed?
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
 
 use weir_core::Timestamp;
 
-use crate::recording::{Arrival, Event, Outcome, Recording};
+use crate::recording::{Arrival, Event, Fault, Outcome, Recording};
 
-/// How long before or after a fault a send may have lost its record to it.
-const UNRECORDED: std::time::Duration = std::time::Duration::from_secs(2);
+/// From a send to the commit of its record, on a busy machine: a fault may take the records of that long before it.
+const UNRECORDED: Duration = Duration::from_millis(1_500);
+/// What was sent before a fault may be read after it.
+const ON_ITS_WAY: Duration = Duration::from_millis(100);
 
 /// Events are known by their number, destinations by theirs.
 #[derive(Debug, Default)]
@@ -59,9 +64,7 @@ fn arrivals_at(recording: &Recording, number: u32, reconciled: &mut Reconciled) 
         let seen = reconciled.seen[number as usize].entry(arrival.event);
         let seen = seen.or_insert(Seen { first: arrival.at, success: None });
         if let Some(success) = seen.success {
-            let explains = |fault: &crate::recording::Fault| {
-                fault.from - UNRECORDED <= success && success <= fault.until + UNRECORDED
-            };
+            let explains = |fault: &Fault| fault.from - UNRECORDED <= success && success <= fault.until + ON_ITS_WAY;
             reconciled.duplicates.push(Duplicate {
                 event: arrival.event,
                 destination: number,

@@ -51,9 +51,16 @@ impl Stage<'_> {
                 let group =
                     self.recording.groups.iter().position(|group| group.name == *of).context("no such group")?;
                 self.receivers[group].set_mood(*mood);
+                if *mood == Mood::Refuse {
+                    // What was answered as the connection was cut may not have been heard.
+                    self.recording.faults.push(Fault { from, until: self.timeline.now() });
+                }
             }
             Action::Kill { role, down_s } => {
                 let member = self.fleet()?.kill(role).await?;
+                if sends(role) {
+                    self.recording.faults.push(Fault { from, until: self.timeline.now() });
+                }
                 tokio::time::sleep(seconds(*down_s)).await;
                 self.fleet()?.start_again(member).await?;
             }
@@ -75,10 +82,6 @@ impl Stage<'_> {
             }
             Action::ScaleWorkers(workers) => self.fleet()?.scale_workers(*workers as usize).await?,
             Action::Replay { of, states } => self.replay(of, states).await?,
-        }
-        if explains_doubles(action) {
-            let fault = Fault { from, until: self.timeline.now() };
-            self.recording.faults.push(fault);
         }
         Ok(())
     }
@@ -123,11 +126,10 @@ impl Stage<'_> {
     }
 }
 
-/// Whether a send may lose its record by it, so that the event is sent again.
-fn explains_doubles(action: &Action) -> bool {
-    // A receiver that cuts connections loses answers.
-    action.needs_spawned() && !matches!(action, Action::ScaleWorkers(_))
-        || matches!(action, Action::Mood { mood: Mood::Refuse, .. })
+/// Whether a process of this role takes the records of what it has just sent with it. Nothing else that is done here may lose
+/// one: neither the death of another role nor that of Redis, nor PostgreSQL's, which keeps what was committed.
+fn sends(role: &str) -> bool {
+    matches!(role, "worker" | "serve")
 }
 
 /// As the pictures show it.
