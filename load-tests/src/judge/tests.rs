@@ -246,7 +246,7 @@ fn what_is_expected_beside_the_caps_is_judged() {
     used.groups[0].expect.utilisation_min = Some(0.98);
     assert_breach(&used, "partner: utilisation 0.7");
     used.groups[0].expect = Expect { p99_ms: Some(100.0), fairness_min: Some(0.9), ..Expect::default() };
-    assert_breach(&used, "partner: p99 is 10");
+    assert_breach(&used, "partner: p99 is 13");
     assert_breach(&used, "partner: fairness unknown");
 }
 
