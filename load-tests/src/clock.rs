@@ -25,7 +25,7 @@ impl Timeline {
     }
 
     /// The same line, begun now.
-    pub(crate) fn from_now(&self) -> Self {
+    pub(crate) fn restarted(&self) -> Self {
         let began = now();
         Self { began, wall: self.at(began) }
     }

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use clap::Args;
 
 use crate::{
@@ -54,12 +54,22 @@ pub(crate) async fn run(args: &RunArgs) -> anyhow::Result<bool> {
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let folder = folder.canonicalize()?;
     let mut report = Report { machine: Machine::this(), began: Timeline::begin().now(), runs: Vec::new() };
+    let mut unplayed = Vec::new();
     for (number, scenario) in chosen.iter().enumerate() {
         eprintln!("· {} ({}/{})", scenario.name, number + 1, chosen.len());
         let judgement = tokio::select! {
-            judgement = prove(args, scenario, &folder) => judgement.with_context(|| scenario.name.clone())?,
+            judgement = prove(args, scenario, &folder) => judgement,
             // What was started is stopped on the way out.
             _ = tokio::signal::ctrl_c() => bail!("interrupted"),
+        };
+        let judgement = match judgement {
+            Ok(judgement) => judgement,
+            // The others may be played all the same.
+            Err(error) => {
+                eprintln!("  could not be played: {error:#}");
+                unplayed.push(scenario.name.as_str());
+                continue;
+            }
         };
         print!("{}", in_words(scenario, &judgement));
         report.runs.push(Run {
@@ -82,6 +92,7 @@ pub(crate) async fn run(args: &RunArgs) -> anyhow::Result<bool> {
     if !failed.is_empty() {
         println!("failed: {}", failed.join(", "));
     }
+    ensure!(unplayed.is_empty(), "could not be played: {}", unplayed.join(", "));
     Ok(failed.is_empty())
 }
 
@@ -127,7 +138,7 @@ async fn prove(args: &RunArgs, scenario: &Scenario, folder: &Path) -> anyhow::Re
                 Some(path) => path.clone(),
                 None => std::env::current_exe()?.with_file_name("weir"),
             };
-            Target::Spawned(Fleet::start(args.spawn, &weir, scenario.fleet, log).await?)
+            Target::Spawned(Box::new(Fleet::start(args.spawn, &weir, scenario.fleet, log).await?))
         }
     };
     let recording = run::record(scenario, target, &args.host).await?;
@@ -190,4 +201,61 @@ pub(crate) fn list() -> anyhow::Result<String> {
         }
     }
     Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: RunArgs,
+    }
+
+    fn chosen(arguments: &str) -> anyhow::Result<Vec<String>> {
+        let cli = Cli::try_parse_from(std::iter::once("run").chain(arguments.split_whitespace()))?;
+        Ok(choose(&cli.args)?.into_iter().map(|scenario| scenario.name).collect())
+    }
+
+    fn refused(arguments: &str) -> String {
+        format!("{:#}", chosen(arguments).unwrap_err())
+    }
+
+    #[test]
+    fn without_names_everything_that_can_be_played_is() {
+        let (embedded, scaled) = (chosen("").unwrap(), chosen("--spawn scaled").unwrap());
+        let has = |chosen: &[String], name: &str| chosen.iter().any(|scenario| scenario == name);
+        assert!(has(&embedded, "kill-all") && !has(&embedded, "kill-worker"));
+        assert!(!has(&scaled, "kill-all") && has(&scaled, "kill-worker"));
+        let elsewhere = chosen("--target http://127.0.0.1:1").unwrap();
+        assert!(has(&elsewhere, "steady") && !has(&elsewhere, "kill-all"));
+    }
+
+    #[test]
+    fn what_awaits_something_is_played_only_when_it_is_named() {
+        let awaiting: Vec<_> =
+            Scenario::all().unwrap().into_iter().filter(|scenario| scenario.awaits.is_some()).collect();
+        for scenario in awaiting {
+            assert!(!chosen("").unwrap().contains(&scenario.name));
+            assert_eq!(chosen(&scenario.name).unwrap(), [scenario.name]);
+        }
+    }
+
+    #[test]
+    fn both_set_ups_have_a_quick_set() {
+        for set_up in ["embedded", "scaled"] {
+            let quick = chosen(&format!("--quick --spawn {set_up}")).unwrap();
+            assert!((1..chosen(&format!("--spawn {set_up}")).unwrap().len()).contains(&quick.len()), "{quick:?}");
+        }
+    }
+
+    #[test]
+    fn a_scenario_that_is_named_and_cannot_be_played_is_refused() {
+        assert!(refused("stedy").contains("there is no scenario stedy"));
+        assert!(refused("kill-worker").contains("kill-worker is for --spawn scaled"));
+        assert!(refused("kill-all --target http://127.0.0.1:1").contains("--spawn"));
+    }
 }

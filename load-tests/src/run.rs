@@ -41,7 +41,7 @@ const RECORDED_WITHIN: Duration = Duration::from_millis(250);
 /// Where Weir is.
 pub(crate) enum Target {
     Running(Api),
-    Spawned(Fleet),
+    Spawned(Box<Fleet>),
 }
 
 impl Target {
@@ -91,7 +91,7 @@ pub(crate) async fn record(scenario: &Scenario, mut target: Target, host: &str) 
     }
 
     // Creating a thousand destinations takes a while; the run begins when they stand.
-    let timeline = timeline.from_now();
+    let timeline = timeline.restarted();
     recording.began = timeline.now();
     let (streams, events) = streams(scenario, &tag, &ids, &recording, timeline);
     let events = Arc::new(Mutex::new(events));
@@ -177,9 +177,8 @@ async fn drained(
     let is_drained = |number: &usize| recording.groups[recording.destinations[*number].group].expect.delivered;
     let mut left: Vec<usize> = (0..ids.len()).filter(is_drained).collect();
     loop {
-        let mut connection = api.connect().await?;
         while let Some(number) = left.last() {
-            if api.backlog(&mut connection, &ids[*number]).await? > 0 {
+            if api.backlog(&ids[*number]).await? > 0 {
                 break;
             }
             left.pop();
@@ -197,14 +196,13 @@ async fn drained(
 /// What arrived, and then what Weir recorded: every arrival of the first is to be in the second.
 async fn finish(api: &Api, ids: &[String], recording: &mut Recording, arrivals: &Arrivals) -> anyhow::Result<()> {
     let arrived = arrivals.all();
-    let mut connection = api.connect().await?;
     for (destination, id) in recording.destinations.iter_mut().zip(ids) {
         if destination.limits.len() > 1 {
             // An audit reports on the periods that have a limit now. By giving every period that ever had one its last limit
             // again, when all is sent, the whole history is judged, each send by what was in force at its time.
             api.patch(id, &ever_limited(&destination.limits)).await?;
         }
-        destination.audit = Some(api.audit(&mut connection, id).await.context("audit")?);
+        destination.audit = Some(api.audit(id).await.context("audit")?);
     }
     recording.sort_in(arrived);
     Ok(())
@@ -228,9 +226,8 @@ async fn end_target(target: Target, api: &Api, ids: &[String], recording: &mut R
             fleet.stop().await
         }
         Target::Running(_) => {
-            let mut connection = api.connect().await?;
             for id in ids {
-                api.delete(&mut connection, id).await?;
+                api.delete(id).await?;
             }
             Ok(())
         }

@@ -1,5 +1,7 @@
 //! Scenarios: what is to be done to a Weir, and what must come of it. TOML in `scenarios/`, built into the program.
 
+mod mood;
+mod step;
 mod table;
 
 use std::{collections::HashSet, path::Path, time::Duration};
@@ -10,6 +12,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use weir_core::{Period, RateLimit, RateLimits};
 
+pub(crate) use mood::Mood;
+pub(crate) use step::{Action, Step};
 pub(crate) use table::SCENARIOS;
 
 /// How Weir runs.
@@ -123,27 +127,6 @@ impl Default for Expect {
     }
 }
 
-/// How a receiver answers.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub(crate) enum Mood {
-    /// 200, at once.
-    #[default]
-    Ok,
-    /// 200, after a while.
-    Slow { ms: u64 },
-    /// This status, at once.
-    Status { code: u16 },
-    /// Nobody listens, and connections are cut.
-    Refuse,
-    /// Well for a while, then this status for a while, and again.
-    Flap { up_ms: u64, down_ms: u64, code: u16 },
-    /// 200, and a byte of the body now and then, for ever.
-    Drip { every_ms: u64 },
-    /// 429 with `Retry-After` to what is above so many in a second of the receiver's clock, for each destination.
-    RateLimit { per_s: u32, retry_after_s: u64 },
-}
-
 /// A stream of events to a group.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -174,82 +157,6 @@ pub(crate) struct Publish {
 
 fn connections() -> u32 {
     16
-}
-
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Step {
-    pub(crate) at_s: f64,
-    #[serde(rename = "do")]
-    pub(crate) action: Action,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub(crate) enum Action {
-    Edit {
-        to: String,
-        settings: Value,
-    },
-    Pause(String),
-    Resume(String),
-    Mood {
-        of: String,
-        mood: Mood,
-    },
-    /// SIGKILL, and a new process after a while. In the embedded set-up the one process, whatever the role.
-    Kill {
-        role: String,
-        down_s: f64,
-    },
-    /// SIGSTOP, and SIGCONT after a while.
-    Stop {
-        role: String,
-        for_s: f64,
-    },
-    /// SIGKILL, and an empty one after a while.
-    RestartRedis {
-        down_s: f64,
-    },
-    FlushRedis,
-    /// Connections cut, as by a fail-over.
-    RestartPostgres {
-        down_s: f64,
-    },
-    /// Workers started, or told to end.
-    ScaleWorkers(u32),
-    /// `POST /v1/replays`, of one group's destinations.
-    Replay {
-        of: String,
-        states: Vec<String>,
-    },
-}
-
-impl Action {
-    fn group(&self) -> Option<&str> {
-        match self {
-            Self::Edit { to: name, .. } | Self::Pause(name) | Self::Resume(name) => Some(name),
-            Self::Mood { of: name, .. } | Self::Replay { of: name, .. } => Some(name),
-            _ => None,
-        }
-    }
-
-    /// Only with processes and servers of the harness's own.
-    pub(crate) fn needs_spawned(&self) -> bool {
-        matches!(
-            self,
-            Self::Kill { .. }
-                | Self::Stop { .. }
-                | Self::RestartRedis { .. }
-                | Self::FlushRedis
-                | Self::RestartPostgres { .. }
-                | Self::ScaleWorkers(_)
-        )
-    }
-
-    fn needs_roles(&self) -> bool {
-        self.needs_spawned() && !matches!(self, Self::Kill { .. } | Self::Stop { .. })
-    }
 }
 
 impl Scenario {

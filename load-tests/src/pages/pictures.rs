@@ -71,7 +71,11 @@ fn chart<'a, 'b>(area: &'a Area<'b>, x: f64, y: f64) -> Result<Chart<'a, 'b>, Bo
 fn mesh(chart: &mut Chart<'_, '_>, x_label: &dyn Fn(&f64) -> String) -> Drawn {
     let label = |y: &f64| if *y >= 10.0 { format!("{y:.0}") } else { format!("{y:.2}") };
     let mut mesh = chart.configure_mesh();
-    mesh.light_line_style(WHITE).bold_line_style(GREY.mix(0.2)).axis_style(GREY);
+    mesh.disable_x_mesh()
+        .max_light_lines(1)
+        .light_line_style(GREY.mix(0.2))
+        .bold_line_style(GREY.mix(0.2))
+        .axis_style(GREY);
     mesh.x_label_formatter(x_label).y_label_formatter(&label).draw()?;
     Ok(())
 }

@@ -1,15 +1,19 @@
 //! Weir's HTTP API as the harness uses it.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, time::Duration};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow};
 use bytes::Bytes;
 use hyper::Method;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use weir_core::audit::AuditReport;
 
-use crate::client::Connection;
+use crate::{client::Connection, clock::now};
+
+/// How long something may be away.
+const PATIENCE: Duration = Duration::from_secs(20);
+const AGAIN: Duration = Duration::from_millis(50);
 
 /// Where it answers, and the key to it.
 #[derive(Debug, Clone)]
@@ -47,28 +51,50 @@ impl Api {
     }
 
     /// What waits or is under way.
-    pub(crate) async fn backlog(&self, connection: &mut Connection, destination: &str) -> anyhow::Result<u64> {
+    pub(crate) async fn backlog(&self, destination: &str) -> anyhow::Result<u64> {
         let path = format!("/v1/destinations/{destination}/backlog");
-        let answer: Value = serde_json::from_slice(&connection.send(Method::GET, &path, Bytes::new()).await?)?;
+        let answer: Value = self.ask(Method::GET, &path, &Value::Null).await?;
         let count = |name: &str| answer[name].as_u64().with_context(|| format!("{path} has no `{name}`"));
         Ok(count("pending")? + count("retrying")? + count("delivering")?)
     }
 
-    pub(crate) async fn audit(&self, connection: &mut Connection, destination: &str) -> anyhow::Result<AuditReport> {
-        let path = format!("/v1/destinations/{destination}/audit");
-        Ok(serde_json::from_slice(&connection.send(Method::GET, &path, Bytes::new()).await?)?)
+    pub(crate) async fn audit(&self, destination: &str) -> anyhow::Result<AuditReport> {
+        self.ask(Method::GET, &format!("/v1/destinations/{destination}/audit"), &Value::Null).await
     }
 
-    pub(crate) async fn delete(&self, connection: &mut Connection, destination: &str) -> anyhow::Result<()> {
-        connection.send(Method::DELETE, &format!("/v1/destinations/{destination}"), Bytes::new()).await?;
+    pub(crate) async fn delete(&self, destination: &str) -> anyhow::Result<()> {
+        self.answer(Method::DELETE, &format!("/v1/destinations/{destination}"), &Value::Null).await?;
         Ok(())
     }
 
     pub(crate) async fn ask<T: DeserializeOwned>(&self, method: Method, path: &str, body: &Value) -> anyhow::Result<T> {
-        let (status, answer) = self.connect().await?.exchange(method, path, body.to_string().into()).await?;
-        if !(200..300).contains(&status) {
-            bail!("{path} was answered {status}: {}", String::from_utf8_lossy(&answer));
+        Ok(serde_json::from_slice(&self.answer(method, path, body).await?)?)
+    }
+
+    /// Asks again while nobody answers, or the answer is that something is away: a scenario may have taken it.
+    async fn answer(&self, method: Method, path: &str, body: &Value) -> anyhow::Result<Bytes> {
+        let body = if body.is_null() { Bytes::new() } else { Bytes::from(body.to_string()) };
+        let deadline = now() + PATIENCE;
+        loop {
+            let refusal = match self.exchange(method.clone(), path, body.clone()).await {
+                Ok((status, answer)) if (200..300).contains(&status) => return Ok(answer),
+                Ok((status, answer)) => {
+                    let refusal = anyhow!("{path} was answered {status}: {}", String::from_utf8_lossy(&answer));
+                    if status != 503 {
+                        return Err(refusal);
+                    }
+                    refusal
+                }
+                Err(error) => error,
+            };
+            if now() >= deadline {
+                return Err(refusal);
+            }
+            tokio::time::sleep(AGAIN).await;
         }
-        Ok(serde_json::from_slice(&answer)?)
+    }
+
+    async fn exchange(&self, method: Method, path: &str, body: Bytes) -> anyhow::Result<(u16, Bytes)> {
+        self.connect().await?.exchange(method, path, body).await
     }
 }
