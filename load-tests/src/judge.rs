@@ -175,6 +175,9 @@ fn breach_whole(recording: &Recording, reconciled: &Reconciled, breaches: &mut V
     if recording.drained.is_none() {
         breaches.push("the backlog was not drained in time".to_owned());
     }
+    if recording.left > 0 {
+        breaches.push(format!("{} permits are left in the queue of a Weir with nothing to do", recording.left));
+    }
     for role in &recording.died {
         breaches.push(format!("{role} ended by itself"));
     }

@@ -7,6 +7,7 @@ use std::{
 
 use anyhow::{Context, bail, ensure};
 use clap::Args;
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
     clock::Timeline,
@@ -54,6 +55,7 @@ pub(crate) async fn run(args: &RunArgs) -> anyhow::Result<bool> {
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let folder = folder.canonicalize()?;
     let mut report = Report { machine: Machine::this(), began: Timeline::begin().now(), runs: Vec::new() };
+    let mut terminate = signal(SignalKind::terminate())?;
     let mut unplayed = Vec::new();
     for (number, scenario) in chosen.iter().enumerate() {
         eprintln!("· {} ({}/{})", scenario.name, number + 1, chosen.len());
@@ -61,6 +63,7 @@ pub(crate) async fn run(args: &RunArgs) -> anyhow::Result<bool> {
             judgement = prove(args, scenario, &folder) => judgement,
             // What was started is stopped on the way out.
             _ = tokio::signal::ctrl_c() => bail!("interrupted"),
+            _ = terminate.recv() => bail!("told to end"),
         };
         let judgement = match judgement {
             Ok(judgement) => judgement,

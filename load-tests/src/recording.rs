@@ -25,6 +25,8 @@ pub(crate) struct Recording {
     /// When no destination that is to be drained had anything waiting or under way.
     pub(crate) drained: Option<Timestamp>,
     pub(crate) ended: Timestamp,
+    /// What was left in the queue of a Weir that had nothing to do any more.
+    pub(crate) left: u64,
     /// Roles whose process ended without having been told to.
     pub(crate) died: Vec<&'static str>,
 }
@@ -97,7 +99,14 @@ pub(crate) struct Arrival {
     /// How much later than it came it may have been read.
     pub(crate) stalled: Duration,
     /// `None`: the sender went away before.
-    pub(crate) answered: Option<u16>,
+    pub(crate) answered: Option<Answered>,
+}
+
+/// An answer, and when it was given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Answered {
+    pub(crate) status: u16,
+    pub(crate) at: Timestamp,
 }
 
 /// Something that takes the records of what was sent just before, from when it may have happened until it had.
@@ -116,7 +125,11 @@ pub(crate) struct Mark {
 
 impl Arrival {
     pub(crate) fn is_success(&self) -> bool {
-        self.answered.is_some_and(|status| (200..300).contains(&status))
+        self.succeeded_at().is_some()
+    }
+
+    pub(crate) fn succeeded_at(&self) -> Option<Timestamp> {
+        self.answered.filter(|answered| (200..300).contains(&answered.status)).map(|answered| answered.at)
     }
 }
 

@@ -38,6 +38,10 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// From an answer to the commit of its record: what is drained may not be recorded yet.
 const RECORDED_WITHIN: Duration = Duration::from_millis(250);
 
+/// After a drain, until what nobody needs any more is gone from the queue.
+const DROPPED_WITHIN: Duration = Duration::from_secs(15);
+const QUEUE_GAUGES: [&str; 3] = ["weir_queued_permits", "weir_in_flight_sends", "weir_delivery_queue_depth"];
+
 /// Where Weir is.
 pub(crate) enum Target {
     Running(Api),
@@ -114,6 +118,7 @@ pub(crate) async fn record(scenario: &Scenario, mut target: Target, host: &str) 
     recording.drained = drained(&api, &ids, &recording, timeline, deadline).await?;
     tokio::time::sleep(RECORDED_WITHIN).await;
     finish(&api, &ids, &mut recording, &arrivals).await?;
+    recording.left = left_in_queue(&api, &target, &recording).await?;
     recording.ended = timeline.now();
     progress.end();
     end_target(target, &api, &ids, &mut recording).await?;
@@ -188,6 +193,23 @@ async fn drained(
         }
         if now() >= deadline {
             return Ok(None);
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+/// Permits that nobody needs any more. What dead workers left is dropped every ten seconds.
+async fn left_in_queue(api: &Api, target: &Target, recording: &Recording) -> anyhow::Result<u64> {
+    let is_idle = recording.drained.is_some() && recording.groups.iter().all(|group| group.expect.delivered);
+    // Of a Weir that others use too, nothing can be said.
+    if !is_idle || matches!(target, Target::Running(_)) {
+        return Ok(0);
+    }
+    let deadline = now() + DROPPED_WITHIN;
+    loop {
+        let left = api.gauges(&QUEUE_GAUGES).await?;
+        if left == 0 || now() >= deadline {
+            return Ok(left);
         }
         tokio::time::sleep(LOOK_EVERY).await;
     }

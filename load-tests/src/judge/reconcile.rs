@@ -149,18 +149,22 @@ fn order_at(recording: &Recording, number: u32, reconciled: &mut Reconciled) {
             lines.entry(event.key).or_default().0.push(event_number);
         }
     }
+    let mut successes: Vec<(Timestamp, u64)> =
+        recording.at(number).iter().filter_map(|arrival| Some((arrival.succeeded_at()?, arrival.event))).collect();
+    successes.sort_unstable();
+    let mut successes = successes.into_iter().peekable();
     let mut done = HashSet::new();
     for arrival in recording.at(number) {
+        while let Some((_, event)) = successes.next_if(|(at, _)| *at <= arrival.at) {
+            done.insert(event);
+        }
         let Some(event) = recording.events.get(arrival.event as usize) else { continue };
         let Some((line, front)) = lines.get_mut(&event.key) else { continue };
-        if line.get(*front).is_some_and(|head| arrival.event > *head) {
-            reconciled.out_of_order.push((arrival.event, number));
-        }
-        if arrival.is_success() {
-            done.insert(arrival.event);
-        }
         while line.get(*front).is_some_and(|head| done.contains(head)) {
             *front += 1;
+        }
+        if line.get(*front).is_some_and(|head| arrival.event > *head) {
+            reconciled.out_of_order.push((arrival.event, number));
         }
     }
 }

@@ -7,7 +7,7 @@ use weir_core::{EventId, Period, RateLimit, RateLimits, Timestamp, audit::audit}
 
 use super::*;
 use crate::{
-    recording::{Arrival, Destination, Event, Fault, Group, LimitChange, Pause},
+    recording::{Answered, Arrival, Destination, Event, Fault, Group, LimitChange, Pause},
     scenario::Expect,
 };
 
@@ -25,6 +25,10 @@ fn id(number: u64) -> EventId {
     EventId::from_bytes(u128::from(number + 1).to_be_bytes())
 }
 
+fn answered(status: u16, ms: i64) -> Option<Answered> {
+    Some(Answered { status, at: at(ms) })
+}
+
 fn arrival(number: u64, ms: i64) -> Arrival {
     Arrival {
         destination: 0,
@@ -32,7 +36,7 @@ fn arrival(number: u64, ms: i64) -> Arrival {
         id: Some(id(number)),
         at: at(ms),
         stalled: Duration::ZERO,
-        answered: Some(200),
+        answered: answered(200, ms + 1),
     }
 }
 
@@ -120,7 +124,7 @@ fn a_lost_event_is_found() {
     lost.arrivals[0].pop();
     assert_breach(&lost, "1 of 10 deliveries are lost, event 9 to partner first");
     let mut failed = sound();
-    failed.arrivals[0][4].answered = Some(500);
+    failed.arrivals[0][4].answered = answered(500, 461);
     assert_breach(&failed, "1 of 10 deliveries are lost, event 4");
     let mut given_up = sound();
     given_up.arrivals[0][4].answered = None;
@@ -142,7 +146,7 @@ fn a_double_needs_a_fault_that_explains_it() {
 #[test]
 fn a_retry_after_a_failure_is_no_double() {
     let mut retried = sound();
-    retried.arrivals[0][3].answered = Some(503);
+    retried.arrivals[0][3].answered = answered(503, 351);
     retried.arrivals[0].push(arrival(3, 1_300));
     retried.destinations[0].audit.as_mut().unwrap().sends += 1;
     assert_eq!(judge(&retried).breaches, Vec::<String>::new());
@@ -157,6 +161,11 @@ fn what_left_before_its_turn_is_found() {
     (swapped.arrivals[0][4].at, swapped.arrivals[0][5].at) = (times[1], times[0]);
     swapped.arrivals[0].sort_by_key(|arrival| arrival.at);
     assert_breach(&swapped, "1 sends out of order, event 5 to partner first");
+    let mut hasty = sound();
+    hasty.groups[0].expect.in_order = true;
+    // Answered at 470, when the next is here already.
+    hasty.arrivals[0][3].answered = answered(200, 470);
+    assert_breach(&hasty, "1 sends out of order, event 4 to partner first");
     // With keys of their own they have no order.
     swapped.events[5].key = Some(1);
     assert!(judge(&swapped).is_passed());
@@ -166,7 +175,7 @@ fn what_left_before_its_turn_is_found() {
 fn nothing_may_pass_an_event_that_failed() {
     let mut passed = sound();
     passed.groups[0].expect.in_order = true;
-    passed.arrivals[0][3].answered = Some(500);
+    passed.arrivals[0][3].answered = answered(500, 351);
     passed.arrivals[0].push(arrival(3, 1_300));
     passed.destinations[0].audit.as_mut().unwrap().sends += 1;
     assert_breach(&passed, "6 sends out of order, event 4");
@@ -177,8 +186,10 @@ fn a_late_drain_and_a_dead_process_are_found() {
     let mut late = sound();
     late.drained = None;
     late.died = vec!["worker"];
+    late.left = 3;
     assert_breach(&late, "the backlog was not drained in time");
     assert_breach(&late, "worker ended by itself");
+    assert_breach(&late, "3 permits are left in the queue");
 }
 
 #[test]

@@ -62,6 +62,17 @@ impl Api {
         self.ask(Method::GET, &format!("/v1/destinations/{destination}/audit"), &Value::Null).await
     }
 
+    /// The sum of gauges.
+    pub(crate) async fn gauges(&self, names: &[&str]) -> anyhow::Result<u64> {
+        let text = self.answer(Method::GET, "/metrics", &Value::Null).await?;
+        let value = |line: &str| {
+            let (name, value) = line.rsplit_once(' ')?;
+            let name = name.split('{').next()?;
+            names.contains(&name).then(|| value.parse::<f64>().ok())?
+        };
+        Ok(String::from_utf8_lossy(&text).lines().filter_map(value).sum::<f64>() as u64)
+    }
+
     pub(crate) async fn delete(&self, destination: &str) -> anyhow::Result<()> {
         self.answer(Method::DELETE, &format!("/v1/destinations/{destination}"), &Value::Null).await?;
         Ok(())

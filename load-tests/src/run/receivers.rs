@@ -25,7 +25,7 @@ use weir_core::{EventId, Timestamp};
 
 use crate::{
     clock::{Timeline, now},
-    recording::Arrival,
+    recording::{Answered, Arrival},
     scenario::Mood,
 };
 use moods::{Answer, RateLimiter};
@@ -101,7 +101,8 @@ impl Arrivals {
     }
 
     fn answered(&self, number: usize, status: u16) {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)[number].answered = Some(status);
+        let answered = Answered { status, at: self.timeline.now() };
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)[number].answered = Some(answered);
         if (200..300).contains(&status) {
             self.successes.fetch_add(1, Ordering::Relaxed);
         }
@@ -252,7 +253,11 @@ mod tests {
         post(&mut connection, 3).await.unwrap();
         receivers.set_mood(Mood::Status { code: 500 });
         assert!(post(&mut connection, 4).await.is_err());
-        let kept: Vec<_> = arrivals.all().iter().map(|a| (a.destination, a.event, a.answered)).collect();
+        let kept: Vec<_> = arrivals
+            .all()
+            .iter()
+            .map(|a| (a.destination, a.event, a.answered.map(|answered| answered.status)))
+            .collect();
         assert_eq!(kept, [(7, 3, Some(200)), (7, 4, Some(500))]);
         assert_eq!(arrivals.successes(), 1);
     }
