@@ -69,7 +69,7 @@ fn chart<'a, 'b>(area: &'a Area<'b>, x: f64, y: f64) -> Result<Chart<'a, 'b>, Bo
 }
 
 fn mesh(chart: &mut Chart<'_, '_>, x_label: &dyn Fn(&f64) -> String) -> Drawn {
-    let label = |y: &f64| if *y >= 10.0 { format!("{y:.0}") } else { format!("{y:.2}") };
+    let label = |y: &f64| if *y >= 10.0 || *y == 0.0 { format!("{y:.0}") } else { format!("{y:.2}") };
     let mut mesh = chart.configure_mesh();
     mesh.disable_x_mesh()
         .max_light_lines(1)
