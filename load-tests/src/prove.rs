@@ -106,8 +106,9 @@ fn set_up_name(args: &RunArgs) -> &str {
 /// The scenarios to play. One that is named and cannot be played is an error; one that is not named is left out.
 fn choose(args: &RunArgs) -> anyhow::Result<Vec<Scenario>> {
     if args.scenarios.is_empty() {
-        let is_wanted =
-            |scenario: &Scenario| scenario.awaits.is_none() && (!args.quick || scenario.quick.contains(&args.spawn));
+        let is_wanted = |scenario: &Scenario| {
+            scenario.reserved().is_none() && (!args.quick || scenario.quick.contains(&args.spawn))
+        };
         let all = Scenario::all()?.into_iter();
         return Ok(all.filter(|scenario| is_wanted(scenario) && unplayable(args, scenario).is_none()).collect());
     }
@@ -199,8 +200,8 @@ pub(crate) fn list() -> anyhow::Result<String> {
     for scenario in Scenario::all()? {
         let set_ups: Vec<_> = scenario.set_ups.iter().map(|set_up| set_up.as_str()).collect();
         let _ = writeln!(out, "{:<20} {} [{}]", scenario.name, scenario.about, set_ups.join(", "));
-        if let Some(awaited) = &scenario.awaits {
-            let _ = writeln!(out, "{:<20} runs only when it is named: it needs {awaited}", "");
+        if let Some(reason) = scenario.reserved() {
+            let _ = writeln!(out, "{:<20} runs only when it is named: {reason}", "");
         }
     }
     Ok(out)
@@ -238,10 +239,9 @@ mod tests {
     }
 
     #[test]
-    fn what_awaits_something_is_played_only_when_it_is_named() {
-        let awaiting: Vec<_> =
-            Scenario::all().unwrap().into_iter().filter(|scenario| scenario.awaits.is_some()).collect();
-        for scenario in awaiting {
+    fn what_is_long_or_awaits_something_is_played_only_when_it_is_named() {
+        let all = Scenario::all().unwrap().into_iter();
+        for scenario in all.filter(|scenario| scenario.reserved().is_some()) {
             assert!(!chosen("").unwrap().contains(&scenario.name));
             assert_eq!(chosen(&scenario.name).unwrap(), [scenario.name]);
         }

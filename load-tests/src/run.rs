@@ -63,37 +63,7 @@ pub(crate) async fn record(scenario: &Scenario, mut target: Target, host: &str) 
     let timeline = Timeline::begin();
     let arrivals = Arrivals::new(timeline);
     let tag = format!("load{}", timeline.now().as_millis());
-    let mut recording = Recording::default();
-    let mut receivers = Vec::new();
-    let mut ids = Vec::new();
-    for (number, group) in scenario.destinations.iter().enumerate() {
-        let receiver = Receivers::start(host, group.mood, &arrivals).await.context("cannot listen")?;
-        let coalesces =
-            |publish: &crate::scenario::Publish| publish.to == group.name && publish.coalesce_keys.is_some();
-        recording.groups.push(Group {
-            name: group.name.clone(),
-            expect: group.expect,
-            pauses: Vec::new(),
-            coalesces: scenario.publish.iter().any(coalesces),
-        });
-        for _ in 0..group.count {
-            let path = recording.destinations.len();
-            let mut settings = group.settings.clone();
-            settings["url"] = json!(format!("http://{host}:{}/{path}", receiver.port));
-            settings["name"] = json!(format!("{} {path}", group.name));
-            settings["event_types"] = json!([event_type(&tag, number)]);
-            if group.no_breaker {
-                settings["breaker"] = Value::Null;
-            }
-            let sent = timeline.now();
-            ids.push(api.create_destination(&settings).await.with_context(|| format!("destinations {}", group.name))?);
-            let limits = limits_in(&settings)?.unwrap_or(RateLimits::UNLIMITED);
-            let change = LimitChange { sent, answered: timeline.now(), limits };
-            recording.destinations.push(Destination { group: number, limits: vec![change], audit: None });
-        }
-        receivers.push(receiver);
-    }
-
+    let (mut recording, receivers, ids) = prepare(scenario, &api, host, &arrivals, &tag, timeline).await?;
     // Creating a thousand destinations takes a while; the run begins when they stand.
     let timeline = timeline.restarted();
     recording.began = timeline.now();
@@ -123,6 +93,48 @@ pub(crate) async fn record(scenario: &Scenario, mut target: Target, host: &str) 
     progress.end();
     end_target(target, &api, &ids, &mut recording).await?;
     Ok(recording)
+}
+
+/// Receivers that listen, and destinations that name them, with their ids.
+async fn prepare(
+    scenario: &Scenario,
+    api: &Api,
+    host: &str,
+    arrivals: &Arc<Arrivals>,
+    tag: &str,
+    timeline: Timeline,
+) -> anyhow::Result<(Recording, Vec<Receivers>, Vec<String>)> {
+    let mut recording = Recording::default();
+    let mut receivers = Vec::new();
+    let mut ids = Vec::new();
+    for (number, group) in scenario.destinations.iter().enumerate() {
+        let receiver = Receivers::start(host, group.mood, arrivals).await.context("cannot listen")?;
+        let coalesces =
+            |publish: &crate::scenario::Publish| publish.to == group.name && publish.coalesce_keys.is_some();
+        recording.groups.push(Group {
+            name: group.name.clone(),
+            expect: group.expect,
+            pauses: Vec::new(),
+            coalesces: scenario.publish.iter().any(coalesces),
+        });
+        for _ in 0..group.count {
+            let path = recording.destinations.len();
+            let mut settings = group.settings.clone();
+            settings["url"] = json!(format!("http://{host}:{}/{path}", receiver.port));
+            settings["name"] = json!(format!("{} {path}", group.name));
+            settings["event_types"] = json!([event_type(tag, number)]);
+            if group.no_breaker {
+                settings["breaker"] = Value::Null;
+            }
+            let sent = timeline.now();
+            ids.push(api.create_destination(&settings).await.with_context(|| format!("destinations {}", group.name))?);
+            let limits = limits_in(&settings)?.unwrap_or(RateLimits::UNLIMITED);
+            let change = LimitChange { sent, answered: timeline.now(), limits };
+            recording.destinations.push(Destination { group: number, limits: vec![change], audit: None });
+        }
+        receivers.push(receiver);
+    }
+    Ok((recording, receivers, ids))
 }
 
 fn event_type(tag: &str, group: usize) -> String {

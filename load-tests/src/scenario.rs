@@ -49,6 +49,9 @@ pub(crate) struct Scenario {
     pub(crate) set_ups: Vec<SetUp>,
     /// What it needs that Weir may not have yet: it runs only when it is named.
     pub(crate) awaits: Option<String>,
+    /// It takes so long that it runs only when it is named.
+    #[serde(default)]
+    pub(crate) long: bool,
     pub(crate) publish_s: f64,
     pub(crate) drain_within_s: f64,
     #[serde(default)]
@@ -170,6 +173,15 @@ impl Scenario {
     /// Every scenario of the folder, in the order of their table.
     pub(crate) fn all() -> anyhow::Result<Vec<Self>> {
         SCENARIOS.iter().map(|(name, text)| Self::parse(name, text)).collect()
+    }
+
+    /// Why it runs only when it is named.
+    pub(crate) fn reserved(&self) -> Option<String> {
+        match &self.awaits {
+            Some(awaited) => Some(format!("it needs {awaited}")),
+            None if self.long => Some(format!("it takes {} minutes", (self.publish_s / 60.0).ceil())),
+            None => None,
+        }
     }
 
     /// One of the folder, or a file of somebody's own.
