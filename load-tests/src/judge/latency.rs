@@ -11,6 +11,9 @@ use crate::recording::Recording;
 /// Beyond this, only that it took long is of interest.
 const LONGEST: Duration = Duration::from_secs(24 * 3_600);
 
+/// Of fewer arrivals than this, who was first says nothing.
+const FEW: usize = 5;
+
 /// From the instant an event was meant to be posted to its first arrival. A publisher or a server that falls behind is so
 /// charged for those that it kept waiting (no coordinated omission).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -41,14 +44,18 @@ pub(super) fn histogram(recording: &Recording, reconciled: &Reconciled, group: u
 }
 
 /// Jain's index of what each destination got, divided by what its limits would have let it have, up to the last arrival of
-/// the one that was first to end: while all had a backlog. 1 is equal shares; 1/n is everything for one.
+/// the one that was first to end: while all had a backlog. 1 is equal shares; 1/n is everything for one. `None` of one
+/// destination, and where one got next to nothing.
 pub(crate) fn fairness(recording: &Recording, group: usize) -> Option<f64> {
     let members: Vec<u32> = recording.of_group(group).collect();
     if members.len() < 2 {
         return None;
     }
-    let last_of = |number: &u32| recording.at(*number).last().map(|arrival| arrival.at);
-    let first_to_end = members.iter().map(last_of).min()??;
+    let last_of = |number: &u32| recording.at(*number).last().map(|arrival| (arrival.at, recording.at(*number).len()));
+    let (first_to_end, count) = members.iter().map(last_of).min()??;
+    if count < FEW {
+        return None;
+    }
     let share = |number: &u32| {
         let until = recording.at(*number).partition_point(|arrival| arrival.at <= first_to_end);
         let limits = &recording.destinations[*number as usize].limits;

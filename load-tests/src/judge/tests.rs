@@ -271,6 +271,22 @@ fn of_what_coalesces_only_the_last_is_owed() {
     assert_breach(&coalesced, "1 of 10 deliveries are lost, event 9");
 }
 
+#[test]
+fn who_got_less_while_all_had_a_backlog_was_treated_unfairly() {
+    let mut unfair = recording(10, &(0..30).map(|n| 20 + n * 110).collect::<Vec<_>>());
+    unfair.destinations.push(unfair.destinations[0].clone());
+    unfair.arrivals.push(unfair.arrivals[0].clone());
+    assert_eq!(latency::fairness(&unfair, 0), Some(1.0));
+    // The second gets its due when the first has had all of its own.
+    unfair.arrivals[1].iter_mut().skip(3).for_each(|arrival| arrival.at = arrival.at + Duration::from_secs(9));
+    let fairness = latency::fairness(&unfair, 0).unwrap();
+    assert!(fairness < 0.7, "{fairness}");
+    unfair.groups[0].expect.fairness_min = Some(0.95);
+    assert_breach(&unfair, "partner: fairness 0.");
+    unfair.arrivals[1].clear();
+    assert_breach(&unfair, "partner: fairness unknown");
+}
+
 proptest! {
     /// Any pace that keeps its distance passes, and with one send more in the fullest window it does not.
     #[test]

@@ -65,12 +65,7 @@ impl Api {
     /// The sum of gauges.
     pub(crate) async fn gauges(&self, names: &[&str]) -> anyhow::Result<u64> {
         let text = self.answer(Method::GET, "/metrics", &Value::Null).await?;
-        let value = |line: &str| {
-            let (name, value) = line.rsplit_once(' ')?;
-            let name = name.split('{').next()?;
-            names.contains(&name).then(|| value.parse::<f64>().ok())?
-        };
-        Ok(String::from_utf8_lossy(&text).lines().filter_map(value).sum::<f64>() as u64)
+        sum_of(&String::from_utf8_lossy(&text), names).with_context(|| format!("/metrics lacks one of {names:?}"))
     }
 
     pub(crate) async fn delete(&self, destination: &str) -> anyhow::Result<()> {
@@ -107,5 +102,29 @@ impl Api {
 
     async fn exchange(&self, method: Method, path: &str, body: Bytes) -> anyhow::Result<(u16, Bytes)> {
         self.connect().await?.exchange(method, path, body).await
+    }
+}
+
+/// The sum of all series of these names; `None` when one of them has none.
+fn sum_of(text: &str, names: &[&str]) -> Option<u64> {
+    let of = |name: &&str| {
+        let value = |line: &str| {
+            let (series, value) = line.rsplit_once(' ')?;
+            (series.split('{').next() == Some(*name)).then(|| value.parse::<f64>().ok())?
+        };
+        text.lines().filter_map(value).reduce(|a, b| a + b)
+    };
+    names.iter().map(of).sum::<Option<f64>>().map(|sum| sum as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gauges_are_summed_and_one_that_is_missing_is_not_zero() {
+        let text = "# TYPE a gauge\na{shard=\"1\"} 2\na{shard=\"2\"} 3\nab 40\nb 1\n";
+        assert_eq!(sum_of(text, &["a", "b"]), Some(6));
+        assert_eq!(sum_of(text, &["a", "c"]), None);
     }
 }
