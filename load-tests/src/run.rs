@@ -220,8 +220,9 @@ async fn left_in_queue(api: &Api, target: &Target, recording: &Recording) -> any
     let deadline = now() + DROPPED_WITHIN;
     loop {
         let left = api.gauges(&QUEUE_GAUGES).await?;
-        if left == 0 || now() >= deadline {
-            return Ok(left);
+        if left == Some(0) || now() >= deadline {
+            // A process that was started a moment ago has not looked yet.
+            return left.with_context(|| format!("/metrics lacks one of {QUEUE_GAUGES:?}"));
         }
         tokio::time::sleep(LOOK_EVERY).await;
     }

@@ -62,10 +62,10 @@ impl Api {
         self.ask(Method::GET, &format!("/v1/destinations/{destination}/audit"), &Value::Null).await
     }
 
-    /// The sum of gauges.
-    pub(crate) async fn gauges(&self, names: &[&str]) -> anyhow::Result<u64> {
+    /// The sum of gauges; `None` while one of them is not known.
+    pub(crate) async fn gauges(&self, names: &[&str]) -> anyhow::Result<Option<u64>> {
         let text = self.answer(Method::GET, "/metrics", &Value::Null).await?;
-        sum_of(&String::from_utf8_lossy(&text), names).with_context(|| format!("/metrics lacks one of {names:?}"))
+        Ok(sum_of(&String::from_utf8_lossy(&text), names))
     }
 
     pub(crate) async fn delete(&self, destination: &str) -> anyhow::Result<()> {
