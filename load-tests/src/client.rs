@@ -29,6 +29,7 @@ pub(crate) type MakeBody = Arc<dyn Fn(u64) -> Bytes + Send + Sync>;
 pub(crate) struct Connection {
     sender: http1::SendRequest<Full<Bytes>>,
     server: SocketAddr,
+    authorization: Option<String>,
 }
 
 impl Connection {
@@ -37,25 +38,38 @@ impl Connection {
         stream.set_nodelay(true)?;
         let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         tokio::spawn(connection);
-        Ok(Self { sender, server })
+        Ok(Self { sender, server, authorization: None })
+    }
+
+    /// With an API key.
+    pub(crate) fn with_key(self, key: Option<&str>) -> Self {
+        Self { authorization: key.map(|key| format!("Bearer {key}")), ..self }
     }
 
     /// Sends a request and answers the body of the answer, which must be a success.
     pub(crate) async fn send(&mut self, method: Method, path: &str, body: Bytes) -> anyhow::Result<Bytes> {
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header("host", self.server.to_string())
-            .header("content-type", "application/json")
-            .body(Full::new(body))?;
-        self.sender.ready().await?;
-        let response = self.sender.send_request(request).await.with_context(|| format!("no answer to {path}"))?;
-        let status = response.status();
-        let body = response.into_body().collect().await?.to_bytes();
-        if !status.is_success() {
+        let (status, body) = self.exchange(method, path, body).await?;
+        if !(200..300).contains(&status) {
             bail!("{path} was answered {status}: {}", String::from_utf8_lossy(&body));
         }
         Ok(body)
+    }
+
+    /// Sends a request and answers the status and the body of the answer.
+    pub(crate) async fn exchange(&mut self, method: Method, path: &str, body: Bytes) -> anyhow::Result<(u16, Bytes)> {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", self.server.to_string())
+            .header("content-type", "application/json");
+        if let Some(authorization) = &self.authorization {
+            request = request.header("authorization", authorization);
+        }
+        self.sender.ready().await?;
+        let answer = self.sender.send_request(request.body(Full::new(body))?).await;
+        let response = answer.with_context(|| format!("no answer to {path}"))?;
+        let status = response.status().as_u16();
+        Ok((status, response.into_body().collect().await?.to_bytes()))
     }
 }
 

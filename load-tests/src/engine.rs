@@ -39,22 +39,11 @@ impl Engine {
                 args.weir.display()
             )
         })?;
-        let mut process =
-            command(&weir, folder.path(), &backing(args.scaled)?).spawn().context("cannot start the engine")?;
+        let mut process = command(&weir, "serve", folder.path(), &backing(args.scaled)?)
+            .spawn()
+            .context("cannot start the engine")?;
         let pid = process.id().context("the engine ended at once")?;
-        let stdout = process.stdout.take().context("the engine has no output")?;
-        let mut lines = BufReader::new(stdout).lines();
-        let address = tokio::time::timeout(STARTS_WITHIN, async {
-            while let Some(line) = lines.next_line().await? {
-                if let Some((_, address)) = line.split_once("listening on http://") {
-                    return anyhow::Ok(address.trim().parse()?);
-                }
-            }
-            bail!("the engine ended before it listened")
-        });
-        let address = address.await.context("the engine did not start in time")??;
-        // Keeps the pipe open, so that the engine never writes to a closed one.
-        tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+        let address = listening(&mut process).await?;
         Ok(Self { process, pid, address, _folder: folder })
     }
 
@@ -94,6 +83,24 @@ impl Engine {
     }
 }
 
+/// Waits until a process of Weir listens, and answers where.
+pub(crate) async fn listening(process: &mut Child) -> anyhow::Result<SocketAddr> {
+    let stdout = process.stdout.take().context("the engine has no output")?;
+    let mut lines = BufReader::new(stdout).lines();
+    let address = tokio::time::timeout(STARTS_WITHIN, async {
+        while let Some(line) = lines.next_line().await? {
+            if let Some((_, address)) = line.split_once("listening on http://") {
+                return anyhow::Ok(address.trim().parse()?);
+            }
+        }
+        bail!("the engine ended before it listened")
+    });
+    let address = address.await.context("the engine did not start in time")??;
+    // Keeps the pipe open, so that the engine never writes to a closed one.
+    tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+    Ok(address)
+}
+
 /// Where the engine keeps its records and its queue, as settings.
 fn backing(scaled: bool) -> anyhow::Result<Vec<(&'static str, String)>> {
     if !scaled {
@@ -107,14 +114,15 @@ fn backing(scaled: bool) -> anyhow::Result<Vec<(&'static str, String)>> {
     ["WEIR_DATABASE_URL", "WEIR_REDIS_URL"].into_iter().map(given).collect()
 }
 
-fn command(weir: &Path, folder: &Path, backing: &[(&str, String)]) -> Command {
+/// A role of Weir with the settings of the harness: it sends to loopback, in plain HTTP.
+pub(crate) fn command(weir: &Path, role: &str, folder: &Path, backing: &[(&str, String)]) -> Command {
     let mut command = Command::new(weir);
     // The engine refuses settings it does not know, and the ones of the person at the keyboard are none of ours.
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("WEIR_")) {
         command.env_remove(name);
     }
     command
-        .arg("serve")
+        .arg(role)
         .current_dir(folder)
         .envs([
             ("WEIR_LISTEN", "127.0.0.1:0"),

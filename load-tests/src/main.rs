@@ -1,21 +1,30 @@
-//! Load tests: drives a running Weir over its HTTP API and measures it beside the bare ceiling of the same machine.
+//! Load tests: drives a running Weir over its HTTP API, judges what arrives, and measures it beside the bare ceiling of the
+//! same machine.
 //!
-//! Client, receiver and harness are this process; the engine is a child process, as it would be in production. Figures are
-//! worth something only side by side, so that every run measures its own ceiling first.
+//! Client, receiver and judge are this process; the engine is others, as it would be in production. `run` plays
+//! [scenarios](scenario), records [everything](recording) that happens, and [judges](judge) it when it is over. `bench` takes
+//! figures, which are worth something only side by side, so that every run measures its own ceiling first.
 
 mod bench;
 mod client;
 mod clock;
+mod compare;
 mod engine;
 mod figures;
+mod judge;
+mod pages;
+mod prove;
 mod receiver;
+mod recording;
 mod report;
+mod run;
+mod scenario;
 
 use std::{path::PathBuf, process::ExitCode};
 
 use clap::{Args, Parser, Subcommand};
 
-/// Measures Weir on this machine.
+/// Proves and measures Weir on this machine.
 #[derive(Debug, Parser)]
 #[command(name = "weir-load-tests")]
 struct Cli {
@@ -27,6 +36,16 @@ struct Cli {
 enum Command {
     /// The ceiling, end-to-end rates, latency, an idle crowd and a backlog, in one run
     Bench(BenchArgs),
+    /// Play scenarios and judge them: exit 1 when a promise was broken
+    Run(prove::RunArgs),
+    /// The scenarios and what they are about
+    List,
+    /// Two reports side by side
+    Compare {
+        /// The folder of a report, or its report.json
+        a: PathBuf,
+        b: PathBuf,
+    },
 }
 
 #[derive(Debug, Clone, Args)]
@@ -56,14 +75,33 @@ pub(crate) struct BenchArgs {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let Command::Bench(args) = Cli::parse().command;
-    match bench::run(&args).await {
-        Ok(()) => ExitCode::SUCCESS,
+    match act(Cli::parse().command).await {
+        Ok(code) => code,
         Err(error) => {
             eprintln!("weir-load-tests: {error:#}");
-            ExitCode::FAILURE
+            ExitCode::from(2)
         }
     }
+}
+
+/// 0 when all is well, 1 when a promise was broken; what could not be done at all is an error.
+async fn act(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Bench(args) => {
+            if let Err(error) = bench::run(&args).await {
+                eprintln!("weir-load-tests: {error:#}");
+                return Ok(ExitCode::FAILURE);
+            }
+        }
+        Command::Run(args) => {
+            if !prove::run(&args).await? {
+                return Ok(ExitCode::FAILURE);
+            }
+        }
+        Command::List => print!("{}", prove::list()?),
+        Command::Compare { a, b } => print!("{}", compare::compare(&a, &b)?),
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Automation that needs an `if`: `cargo xtask test`, `lint`, `ci`, `dev`, `bench`.
+//! Automation that needs an `if`: `cargo xtask test`, `lint`, `ci`, `dev`, `bench`, `load`.
 //!
 //! Each command is a list of steps, each step one run of cargo. The first that fails ends the list, and its heading says
 //! what was tried. The tests' servers are started before the first step and are gone after the last.
@@ -23,7 +23,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Every test, with the servers they need: first those that keep their own time, then the ones on real sockets and real clocks, one by one.
+    /// Every test, with the servers they need: first those that keep their own time, then the ones on real sockets and real clocks, one by one, and a quick proof under load.
     Test,
     /// Formatting, lints and documentation, without a warning.
     Lint,
@@ -37,6 +37,15 @@ enum Command {
         #[arg(long)]
         scaled: bool,
         /// Given on to `weir-load-tests bench`; `-- --help` lists them.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Prove the promises under load: play all scenarios, or those that are named, and judge what arrives.
+    Load {
+        /// As a process for each role, over private PostgreSQL and Redis servers, instead of in one process.
+        #[arg(long)]
+        scaled: bool,
+        /// Given on to `weir-load-tests run`; `-- --help` lists them.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
@@ -64,6 +73,11 @@ fn run(command: Command) -> anyhow::Result<()> {
             arguments.insert(0, "--scaled".to_owned());
             step::run_all(&bench_steps(&arguments), servers.env())
         }
+        Command::Load { scaled: false, arguments } => step::run_all(&load_steps("embedded", &arguments), &[]),
+        Command::Load { scaled: true, arguments } => {
+            let programs = Servers::programs(servers::given)?;
+            step::run_all(&load_steps("scaled", &arguments), programs.env())
+        }
     }
 }
 
@@ -73,7 +87,8 @@ fn run_with_servers(steps: &[Step]) -> anyhow::Result<()> {
 }
 
 fn test_steps() -> Vec<Step> {
-    vec![
+    let quick = ["--quick".to_owned()];
+    let mut steps = vec![
         Step::new("Tests of every crate but the binary", &["test", "--workspace", "--exclude", "weir"]),
         // The binary's tests send over real sockets in real time: optimised, and one at a time, so that a limit that
         // slips is Weir's doing and not that of the test beside it.
@@ -81,7 +96,10 @@ fn test_steps() -> Vec<Step> {
             "Tests of the whole program, on real sockets and in real time",
             &["test", "--release", "--package", "weir", "--tests", "--", "--test-threads=1"],
         ),
-    ]
+        build_for_load(),
+    ];
+    steps.extend(["embedded", "scaled"].map(|set_up| prove_under_load(set_up, &quick)));
+    steps
 }
 
 fn lint_steps() -> Vec<Step> {
@@ -95,10 +113,20 @@ fn lint_steps() -> Vec<Step> {
 
 fn bench_steps(arguments: &[String]) -> Vec<Step> {
     let measure = Step::new("Measure", &["run", "--release", "--quiet", "--package", "weir-load-tests", "--", "bench"]);
-    vec![
-        Step::new("Build", &["build", "--release", "--package", "weir", "--package", "weir-load-tests"]),
-        measure.with_arguments(arguments),
-    ]
+    vec![build_for_load(), measure.with_arguments(arguments)]
+}
+
+fn load_steps(set_up: &str, arguments: &[String]) -> Vec<Step> {
+    vec![build_for_load(), prove_under_load(set_up, arguments)]
+}
+
+fn build_for_load() -> Step {
+    Step::new("Build", &["build", "--release", "--package", "weir", "--package", "weir-load-tests"])
+}
+
+fn prove_under_load(set_up: &str, arguments: &[String]) -> Step {
+    let run = ["run", "--release", "--quiet", "--package", "weir-load-tests", "--", "run", "--spawn", set_up];
+    Step::new("Prove it under load", &run).with_arguments(arguments)
 }
 
 #[cfg(test)]
@@ -118,5 +146,13 @@ mod tests {
         let Command::Bench { arguments, scaled: false } = cli.command else { panic!("{cli:?}") };
         let steps = bench_steps(&arguments);
         assert!(steps[1].to_string().ends_with("bench --json out.json"), "{}", steps[1]);
+    }
+
+    #[test]
+    fn scenarios_are_given_on_with_their_set_up() {
+        let cli = Cli::try_parse_from(["xtask", "load", "--scaled", "steady", "--report", "out"]).unwrap();
+        let Command::Load { arguments, scaled: true } = cli.command else { panic!("{cli:?}") };
+        let steps = load_steps("scaled", &arguments);
+        assert!(steps[1].to_string().ends_with("run --spawn scaled steady --report out"), "{}", steps[1]);
     }
 }

@@ -45,6 +45,14 @@ impl Servers {
         Ok(servers)
     }
 
+    /// The programs of servers, for a harness that starts, kills and restarts them by itself.
+    pub(crate) fn programs(given: Given) -> anyhow::Result<Self> {
+        let mut servers = Self::none(given);
+        servers.name("WEIR_TEST_REDIS_SERVER", || utf8(&programs::REDIS.find()?.join("redis-server")))?;
+        servers.name("WEIR_TEST_POSTGRES_BIN", || utf8(&programs::POSTGRES.find()?))?;
+        Ok(servers)
+    }
+
     /// What a Weir of several processes wants, by hand or for figures.
     pub(crate) fn for_weir(given: Given) -> anyhow::Result<Self> {
         let mut servers = Self::none(given);

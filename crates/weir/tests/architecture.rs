@@ -15,7 +15,7 @@ const ALLOWED: [(&str, &[&str]); 11] = [
     ("weir-scheduler", &["weir-core", "weir-queue", "weir-store"]),
     ("weir-worker", &["weir-core", "weir-queue", "weir-store"]),
     ("weir-api", &["weir-core", "weir-queue", "weir-store"]),
-    ("weir-load-tests", &[]),
+    ("weir-load-tests", &["weir-core"]),
     ("weir-model", &[]),
 ];
 

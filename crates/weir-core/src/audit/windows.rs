@@ -34,6 +34,11 @@ pub fn worst_sliding(sends: &[Timestamp], window: Duration) -> Option<Window> {
     )
 }
 
+/// For each send, how many the window that ends just after it holds: what a distribution of windows is made of.
+pub fn counts(sends: &[Timestamp], window: Duration) -> impl Iterator<Item = u64> {
+    trailing(sends, window).map(|(first, last)| (last - first + 1) as u64)
+}
+
 /// How many sends were one too many: sends whose window `(send − window, send]` holds more than the bound in force.
 ///
 /// Equally: sends `i` with `s_i − s_{i−bound} < window`.
@@ -43,6 +48,26 @@ pub fn violations(sends: &[Timestamp], window: Duration, in_force: &InForce) -> 
         in_force.bound(sends[last], window).is_some_and(|bound| held > bound)
     };
     trailing(sends, window).filter(too_many).count() as u64
+}
+
+/// A send as somebody else saw it: it left no later than `seen`, and no earlier than `earliest`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sighting {
+    pub seen: Timestamp,
+    pub earliest: Timestamp,
+}
+
+/// As [`violations`], of sightings in the order of `seen`: those that were one too many even if the send that opens their
+/// window left as early as it may have. `window` may be shorter than the period by what sightings are known to be off.
+///
+/// A sighting that was late makes the next ones look too close, so only the opening one has the benefit of the doubt.
+pub fn certain_violations(sightings: &[Sighting], window: Duration, in_force: &InForce) -> u64 {
+    let too_close = |&(last, sighting): &(usize, &Sighting)| {
+        let Some(bound) = in_force.bound(sighting.seen, window) else { return false };
+        let opening = usize::try_from(bound).ok().and_then(|bound| last.checked_sub(bound));
+        opening.is_some_and(|opening| sighting.seen.since(sightings[opening].earliest) < window)
+    };
+    sightings.iter().enumerate().filter(too_close).count() as u64
 }
 
 /// For each send, the indices of the first and the last send of the window that ends just after it.
@@ -102,6 +127,18 @@ mod tests {
         assert_eq!(worst_calendar(&sends, SECOND), Some(Window { start: Timestamp::from_secs(1), sends: 3 }));
         assert_eq!(worst_sliding(&sends, SECOND), Some(Window { start: Timestamp::from_millis(1_900), sends: 6 }));
         assert_eq!(violations(&sends, SECOND, &always(limited(3, 1))), 3);
+    }
+
+    #[test]
+    fn a_sighting_that_may_have_been_late_opens_its_window_earlier() {
+        let in_force = always(limited(1, 1));
+        let seen = |seen: i64, late: i64| Sighting {
+            seen: Timestamp::from_millis(seen),
+            earliest: Timestamp::from_millis(seen - late),
+        };
+        assert_eq!(certain_violations(&[seen(0, 0), seen(990, 0)], SECOND, &in_force), 1);
+        assert_eq!(certain_violations(&[seen(0, 10), seen(990, 0)], SECOND, &in_force), 0);
+        assert_eq!(certain_violations(&[seen(0, 0), seen(990, 10)], SECOND, &in_force), 1);
     }
 
     #[test]
@@ -180,6 +217,23 @@ mod tests {
             let in_force = InForce::new(&changes, Period::Second);
             prop_assert_eq!(worst_sliding(&sends, SECOND).map_or(0, |worst| worst.sends), brute_sliding(&sends, SECOND));
             prop_assert_eq!(violations(&sends, SECOND, &in_force), brute_violations(&sends, SECOND, &changes));
+        }
+
+        #[test]
+        fn sightings_without_a_doubt_are_judged_as_sends(
+            mut millis in proptest::collection::vec(0_i64..8_000, 0..60),
+            limits in proptest::collection::vec(1_u32..6, 1..4),
+        ) {
+            millis.sort_unstable();
+            let changes: Vec<_> =
+                limits.iter().zip(0..).map(|(limit, n)| (Timestamp::from_millis(n * 2_500), limited(*limit, 1))).collect();
+            let in_force = InForce::new(&changes, Period::Second);
+            let sends = at(&millis);
+            let sightings: Vec<_> = sends.iter().map(|send| Sighting { seen: *send, earliest: *send }).collect();
+            prop_assert_eq!(
+                certain_violations(&sightings, SECOND, &in_force),
+                violations(&sends, SECOND, &in_force)
+            );
         }
 
         #[test]

@@ -1,0 +1,193 @@
+//! The judge: was every promise kept? Pure and exact, over everything that was recorded.
+//!
+//! - [`caps`]: every limit in every window, at the receiver and in Weir's own record; how much of it was used;
+//! - [`reconcile`]: each event at each of its destinations: lost, doubled, out of order, or never owed;
+//! - [`latency`]: percentiles, and fairness between destinations;
+//! - [`series`]: what the pictures show.
+//!
+//! What is promised and was not kept is a [breach](Judgement::breaches), in words. There is no other way to fail.
+
+pub(crate) mod caps;
+pub(crate) mod latency;
+pub(crate) mod reconcile;
+pub(crate) mod series;
+
+#[cfg(test)]
+mod tests;
+
+use serde::{Deserialize, Serialize};
+use weir_core::{Timestamp, audit::in_force::EDIT_GRACE};
+
+use crate::{
+    recording::{Outcome, Recording},
+    run::SLACK,
+};
+use caps::LimitJudgement;
+use latency::Latency;
+use reconcile::Reconciled;
+use series::Pictures;
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Judgement {
+    /// Every promise that was not kept. Empty: the run passed.
+    pub(crate) breaches: Vec<String>,
+    pub(crate) events: u64,
+    pub(crate) refused: u64,
+    /// Posted and never answered; they may have arrived.
+    pub(crate) unknown: u64,
+    /// Deliveries that accepted events owe to destinations that answer.
+    pub(crate) owed: u64,
+    pub(crate) arrivals: u64,
+    pub(crate) lost: u64,
+    pub(crate) duplicates: u64,
+    /// Of them, those that a fault explains.
+    pub(crate) explained: u64,
+    pub(crate) out_of_order: u64,
+    /// Arrivals that nobody was owed.
+    pub(crate) strangers: u64,
+    pub(crate) published_s: f64,
+    /// From the end of publishing until nothing waited.
+    pub(crate) drained_after_s: Option<f64>,
+    pub(crate) groups: Vec<GroupJudgement>,
+    pub(crate) pictures: Pictures,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct GroupJudgement {
+    pub(crate) name: String,
+    pub(crate) destinations: u64,
+    pub(crate) arrivals: u64,
+    pub(crate) limits: Vec<LimitJudgement>,
+    /// Jain's index; `None` of one destination.
+    pub(crate) fairness: Option<f64>,
+    pub(crate) latency_ms: Option<Latency>,
+}
+
+impl Judgement {
+    pub(crate) fn is_passed(&self) -> bool {
+        self.breaches.is_empty()
+    }
+}
+
+pub(crate) fn judge(recording: &Recording) -> Judgement {
+    let reconciled = reconcile::reconcile(recording);
+    let mut breaches = Vec::new();
+    let groups = (0..recording.groups.len()).map(|group| judge_group(recording, &reconciled, group, &mut breaches));
+    let groups = groups.collect();
+    breach_whole(recording, &reconciled, &mut breaches);
+    let count = |is: fn(&Outcome) -> bool| recording.events.iter().filter(|event| is(&event.outcome)).count() as u64;
+    Judgement {
+        breaches,
+        events: recording.events.len() as u64,
+        refused: count(|outcome| matches!(outcome, Outcome::Refused(_))),
+        unknown: count(|outcome| matches!(outcome, Outcome::Unknown)),
+        owed: reconciled.owed,
+        arrivals: recording.arrivals.iter().map(|at| at.len() as u64).sum(),
+        lost: reconciled.lost.len() as u64,
+        duplicates: reconciled.duplicates.len() as u64,
+        explained: reconciled.duplicates.iter().filter(|duplicate| duplicate.is_explained).count() as u64,
+        out_of_order: reconciled.out_of_order.len() as u64,
+        strangers: reconciled.strangers.len() as u64,
+        published_s: recording.published.since(recording.began).as_secs_f64(),
+        drained_after_s: recording.drained.map(|at| at.since(recording.published).as_secs_f64()),
+        groups,
+        pictures: series::pictures(recording, &reconciled),
+    }
+}
+
+fn judge_group(
+    recording: &Recording,
+    reconciled: &Reconciled,
+    group: usize,
+    breaches: &mut Vec<String>,
+) -> GroupJudgement {
+    let of = &recording.groups[group];
+    let (name, expect) = (&of.name, &of.expect);
+    let limits = caps::judge(recording, group, breaches);
+    let fairness = latency::fairness(recording, group);
+    let latency_ms = latency::latency(recording, reconciled, group);
+    let arrivals = recording.of_group(group).map(|number| recording.at(number).len() as u64).sum();
+
+    let used = limits.iter().filter_map(|limit| limit.utilisation).reduce(f64::max);
+    if let Some(least) = expect.utilisation_min
+        && used.is_none_or(|used| used < least)
+    {
+        breaches.push(format!("{name}: utilisation {}, where {least} was expected", shown(used)));
+    }
+    if let Some(least) = expect.fairness_min
+        && fairness.is_none_or(|fairness| fairness < least)
+    {
+        breaches.push(format!("{name}: fairness {}, where {least} was expected", shown(fairness)));
+    }
+    let bounds = [("p50", expect.p50_ms, latency_ms.map(|l| l.p50)), ("p99", expect.p99_ms, latency_ms.map(|l| l.p99))];
+    for (what, most, measured) in bounds {
+        if let Some(most) = most
+            && measured.is_none_or(|measured| measured > most)
+        {
+            breaches.push(format!("{name}: {what} is {} ms, where {most} ms was expected", shown(measured)));
+        }
+    }
+    for pause in &of.pauses {
+        let holds_from = pause.from + EDIT_GRACE + SLACK;
+        let is_within = |at: Timestamp| holds_from < at && at < pause.until;
+        let sent =
+            |number| recording.at(number).iter().filter(|arrival| is_within(arrival.at - arrival.stalled)).count();
+        let sent: usize = recording.of_group(group).map(sent).sum();
+        if sent > 0 {
+            breaches.push(format!("{name}: {sent} sends while it was paused"));
+        }
+    }
+    GroupJudgement {
+        name: name.clone(),
+        destinations: recording.of_group(group).count() as u64,
+        arrivals,
+        limits,
+        fairness,
+        latency_ms,
+    }
+}
+
+/// What no single group can answer for.
+fn breach_whole(recording: &Recording, reconciled: &Reconciled, breaches: &mut Vec<String>) {
+    let name = |number: u32| &recording.groups[recording.destinations[number as usize].group].name;
+    if let Some((event, destination)) = reconciled.lost.first() {
+        let (lost, of) = (reconciled.lost.len(), reconciled.owed);
+        breaches.push(format!("{lost} of {of} deliveries are lost, event {event} to {} first", name(*destination)));
+    }
+    let unexplained: Vec<_> = reconciled.duplicates.iter().filter(|duplicate| !duplicate.is_explained).collect();
+    if let Some(first) = unexplained.first() {
+        let (count, to) = (unexplained.len(), name(first.destination));
+        breaches.push(format!("{count} deliveries were doubled for no reason, event {} to {to} first", first.event));
+    }
+    if let Some((event, destination)) = reconciled.out_of_order.first() {
+        let count = reconciled.out_of_order.len();
+        breaches.push(format!("{count} sends out of order, event {event} to {} first", name(*destination)));
+    }
+    if let Some(first) = reconciled.strangers.first() {
+        breaches.push(format!("{} arrivals that nobody was owed: {first}", reconciled.strangers.len()));
+    }
+    if let Some(first) = reconciled.short.first() {
+        breaches.push(format!("{} events were accepted for too few destinations: {first}", reconciled.short.len()));
+    }
+    if recording.astray > 0 {
+        breaches.push(format!("{} arrivals at paths that are no destination's", recording.astray));
+    }
+    if recording.drained.is_none() {
+        breaches.push("the backlog was not drained in time".to_owned());
+    }
+    if recording.left > 0 {
+        breaches.push(format!("{} permits are left in the queue of a Weir with nothing to do", recording.left));
+    }
+    for role in &recording.died {
+        breaches.push(format!("{role} ended by itself"));
+    }
+    let is_refused = |event: &&crate::recording::Event| matches!(event.outcome, Outcome::Refused(_) | Outcome::Unknown);
+    let unanswered = recording.events.iter().filter(is_refused).count();
+    if unanswered > 0 {
+        breaches.push(format!("{unanswered} events were refused or not answered"));
+    }
+}
+
+fn shown(figure: Option<f64>) -> String {
+    figure.map_or_else(|| "unknown".to_owned(), |figure| format!("{figure:.4}"))
+}

@@ -1,0 +1,168 @@
+//! Limits: every window at the receiver, with a slack for the way there, and what Weir recorded, with none.
+
+use serde::{Deserialize, Serialize};
+use weir_core::{
+    Period, RateLimits, Timestamp,
+    audit::{
+        in_force::InForce,
+        usage,
+        windows::{self, Sighting},
+    },
+};
+
+use crate::{
+    recording::{Arrival, LimitChange, Recording},
+    run::SLACK,
+};
+
+/// On limits of one period, over the destinations of a group.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct LimitJudgement {
+    pub(crate) period: String,
+    /// The last set, burst included.
+    pub(crate) bound: Option<u64>,
+    /// The most arrivals in any window of the period's length, less the slack, and in any of the calendar's.
+    pub(crate) worst_sliding: u64,
+    pub(crate) worst_calendar: u64,
+    /// Arrivals that were one too many.
+    pub(crate) violations: u64,
+    /// What would count as well, had the receiver not stood still meanwhile.
+    pub(crate) excused: u64,
+    /// The same of the recorded send starts, without any slack.
+    pub(crate) recorded_worst_sliding: Option<u64>,
+    pub(crate) recorded_violations: u64,
+    /// The least of the destinations'.
+    pub(crate) utilisation: Option<f64>,
+}
+
+impl LimitJudgement {
+    /// Both as one: the worst of each.
+    fn with(self, other: Self) -> Self {
+        let utilisation = [self.utilisation, other.utilisation].into_iter().flatten().reduce(f64::min);
+        Self {
+            worst_sliding: self.worst_sliding.max(other.worst_sliding),
+            worst_calendar: self.worst_calendar.max(other.worst_calendar),
+            violations: self.violations + other.violations,
+            excused: self.excused + other.excused,
+            recorded_worst_sliding: self.recorded_worst_sliding.max(other.recorded_worst_sliding),
+            recorded_violations: self.recorded_violations + other.recorded_violations,
+            utilisation,
+            ..self
+        }
+    }
+}
+
+pub(crate) fn judge(recording: &Recording, group: usize, breaches: &mut Vec<String>) -> Vec<LimitJudgement> {
+    let name = &recording.groups[group].name;
+    let judged: Vec<_> = Period::ALL.into_iter().filter_map(|period| judge_period(recording, group, period)).collect();
+    for limit in &judged {
+        let period = &limit.period;
+        if limit.violations > 0 {
+            breaches.push(format!(
+                "{name}: {} arrivals above the limit of a {period}; the fullest window holds {}",
+                limit.violations, limit.worst_sliding
+            ));
+        }
+        if limit.recorded_violations > 0 {
+            breaches
+                .push(format!("{name}: {} recorded sends above the limit of a {period}", limit.recorded_violations));
+        }
+    }
+    let (unrecorded, unaudited) = record_gaps(recording, group);
+    if unrecorded > 0 {
+        breaches.push(format!("{name}: {unrecorded} arrivals are not in Weir's record"));
+    }
+    if unaudited > 0 {
+        breaches.push(format!("{name}: {unaudited} destinations have no audit"));
+    }
+    judged
+}
+
+/// How many arrivals a record of send starts lacks, where no fault may have taken it, and how many destinations have no audit.
+fn record_gaps(recording: &Recording, group: usize) -> (u64, usize) {
+    if !recording.groups[group].expect.delivered {
+        return (0, 0);
+    }
+    let mut gaps = (0, 0);
+    for number in recording.of_group(group) {
+        match &recording.destinations[number as usize].audit {
+            Some(audit) if recording.faults.is_empty() => {
+                gaps.0 += (recording.at(number).len() as u64).saturating_sub(audit.sends);
+            }
+            Some(_) => {}
+            None => gaps.1 += 1,
+        }
+    }
+    gaps
+}
+
+fn judge_period(recording: &Recording, group: usize, period: Period) -> Option<LimitJudgement> {
+    let mut judgement: Option<LimitJudgement> = None;
+    for number in recording.of_group(group) {
+        let destination = &recording.destinations[number as usize];
+        if destination.limits.iter().all(|change| limit_of(&change.limits, period).is_none()) {
+            continue;
+        }
+        let in_force = InForce::new(&changes(&destination.limits, period), period);
+        let mut one = judge_destination(recording.at(number), period, &in_force, &destination.limits);
+        let recorded = destination.audit.iter().flat_map(|audit| &audit.rate_limits).find(|l| l.period == period);
+        if let Some(recorded) = recorded {
+            one.recorded_worst_sliding = Some(recorded.worst_sliding_window.map_or(0, |window| window.sends));
+            one.recorded_violations = recorded.violations;
+        }
+        judgement = Some(match judgement {
+            Some(others) => others.with(one),
+            None => one,
+        });
+    }
+    judgement
+}
+
+fn judge_destination(
+    arrivals: &[Arrival],
+    period: Period,
+    in_force: &InForce,
+    limits: &[LimitChange],
+) -> LimitJudgement {
+    let window = period.window() - SLACK;
+    let seen: Vec<Timestamp> = arrivals.iter().map(|arrival| arrival.at).collect();
+    let with = |doubt: fn(&Arrival) -> Timestamp| {
+        let sightings: Vec<_> =
+            arrivals.iter().map(|arrival| Sighting { seen: arrival.at, earliest: doubt(arrival) }).collect();
+        windows::certain_violations(&sightings, window, in_force)
+    };
+    let violations = with(|arrival| arrival.at - arrival.stalled);
+    LimitJudgement {
+        period: period.as_str().to_owned(),
+        bound: limits.last().and_then(|change| limit_of(&change.limits, period)),
+        worst_sliding: windows::worst_sliding(&seen, window).map_or(0, |window| window.sends),
+        worst_calendar: windows::worst_calendar(&seen, period.window()).map_or(0, |window| window.sends),
+        violations,
+        excused: with(|arrival| arrival.at) - violations,
+        recorded_worst_sliding: None,
+        recorded_violations: 0,
+        utilisation: usage::utilisation(&seen, period, in_force),
+    }
+}
+
+/// The bound of a period's limit.
+fn limit_of(limits: &RateLimits, period: Period) -> Option<u64> {
+    limits.as_slice().iter().find(|limit| limit.period == period).map(weir_core::RateLimit::bound)
+}
+
+/// When a period's limit changed, to the engine's best advantage: a looser one from the request on, a stricter one from the
+/// answer on. The time between the two is the engine's to choose from.
+pub(crate) fn changes(limits: &[LimitChange], period: Period) -> Vec<(Timestamp, RateLimits)> {
+    let mut before: Option<Option<u64>> = None;
+    let at = |change: &LimitChange| {
+        let bound = limit_of(&change.limits, period);
+        let is_stricter = before.is_some_and(|before| match (before, bound) {
+            (_, None) => false,
+            (None, Some(_)) => true,
+            (Some(before), Some(bound)) => bound < before,
+        });
+        before = Some(bound);
+        (if is_stricter { change.answered } else { change.sent }, change.limits.clone())
+    };
+    limits.iter().map(at).collect()
+}

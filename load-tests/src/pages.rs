@@ -1,0 +1,64 @@
+//! The report of a series of runs: `report.json`, and `report.html` with its pictures, in one file that needs nothing else.
+
+mod html;
+mod pictures;
+
+use std::path::Path;
+
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+use weir_core::Timestamp;
+
+use crate::judge::Judgement;
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Report {
+    pub(crate) machine: Machine,
+    pub(crate) began: Timestamp,
+    pub(crate) runs: Vec<Run>,
+}
+
+/// What the figures were taken on.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Machine {
+    pub(crate) cores: usize,
+    pub(crate) os: String,
+    pub(crate) harness: String,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Run {
+    pub(crate) scenario: String,
+    pub(crate) about: String,
+    pub(crate) set_up: String,
+    pub(crate) passed: bool,
+    pub(crate) judgement: Judgement,
+}
+
+impl Machine {
+    pub(crate) fn this() -> Self {
+        Self {
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            os: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
+            harness: env!("CARGO_PKG_VERSION").to_owned(),
+        }
+    }
+}
+
+impl Report {
+    pub(crate) fn write(&self, folder: &Path) -> anyhow::Result<()> {
+        let json = serde_json::to_string(self)?;
+        for (name, text) in [("report.json", json + "\n"), ("report.html", html::page(self)?)] {
+            let path = folder.join(name);
+            std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        Ok(())
+    }
+
+    /// From a file, or the folder that it is in.
+    pub(crate) fn read(path: &Path) -> anyhow::Result<Self> {
+        let file = if path.is_dir() { path.join("report.json") } else { path.to_owned() };
+        let text = std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        serde_json::from_str(&text).with_context(|| format!("{} is no report", file.display()))
+    }
+}

@@ -1,0 +1,264 @@
+//! `run`: plays scenarios one after the other, judges each, and writes the report.
+
+use std::{
+    fmt::Write,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, bail, ensure};
+use clap::Args;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::{
+    clock::Timeline,
+    judge::{self, Judgement},
+    pages::{Machine, Report, Run},
+    run::{self, Target, api::Api, fleet::Fleet},
+    scenario::{Scenario, SetUp},
+};
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct RunArgs {
+    /// Which, by name or as a file of your own (FILE.toml); all that Weir is ready for, when none is named
+    scenarios: Vec<String>,
+    /// Only those of the quick set
+    #[arg(long, conflicts_with = "scenarios")]
+    quick: bool,
+    /// A Weir that is running: http://HOST:PORT. It must be allowed to send to this machine, in plain HTTP
+    #[arg(long, value_name = "URL", conflicts_with = "spawn")]
+    target: Option<String>,
+    /// The key to it
+    #[arg(long, value_name = "KEY", env = "WEIR_API_KEY", hide_env_values = true, requires = "target")]
+    api_key: Option<String>,
+    /// The address of this machine that it is to send to
+    #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
+    host: String,
+    /// Start one for each scenario, on a fresh store
+    #[arg(long, value_name = "SET-UP", value_enum, default_value = "embedded")]
+    spawn: SetUp,
+    /// The binary to start [default: the one beside this]
+    #[arg(long, value_name = "PATH")]
+    weir: Option<PathBuf>,
+    /// Write report.json, report.html and what Weir had to say to this folder [default: target/load/SET-UP]
+    #[arg(long, value_name = "FOLDER")]
+    report: Option<PathBuf>,
+}
+
+/// Answers whether every promise was kept.
+pub(crate) async fn run(args: &RunArgs) -> anyhow::Result<bool> {
+    let chosen = choose(args)?;
+    let folder = match &args.report {
+        Some(folder) => folder.clone(),
+        // This program is in `target/release`.
+        None => std::env::current_exe()?.with_file_name("../load").join(set_up_name(args)),
+    };
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let folder = folder.canonicalize()?;
+    let mut report = Report { machine: Machine::this(), began: Timeline::begin().now(), runs: Vec::new() };
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut unplayed = Vec::new();
+    for (number, scenario) in chosen.iter().enumerate() {
+        eprintln!("· {} ({}/{})", scenario.name, number + 1, chosen.len());
+        let judgement = tokio::select! {
+            judgement = prove(args, scenario, &folder) => judgement,
+            // What was started is stopped on the way out.
+            _ = tokio::signal::ctrl_c() => bail!("interrupted"),
+            _ = terminate.recv() => bail!("told to end"),
+        };
+        let judgement = match judgement {
+            Ok(judgement) => judgement,
+            // The others may be played all the same.
+            Err(error) => {
+                eprintln!("  could not be played: {error:#}");
+                unplayed.push(scenario.name.as_str());
+                continue;
+            }
+        };
+        print!("{}", in_words(scenario, &judgement));
+        report.runs.push(Run {
+            scenario: scenario.name.clone(),
+            about: scenario.about.clone(),
+            set_up: set_up_name(args).to_owned(),
+            passed: judgement.is_passed(),
+            judgement,
+        });
+        // After each, so that a long night that breaks off has something to show.
+        report.write(&folder)?;
+    }
+    let failed: Vec<_> = report.runs.iter().filter(|run| !run.passed).map(|run| run.scenario.as_str()).collect();
+    println!(
+        "\n{} of {} passed; {}",
+        report.runs.len() - failed.len(),
+        report.runs.len(),
+        folder.join("report.html").display()
+    );
+    if !failed.is_empty() {
+        println!("failed: {}", failed.join(", "));
+    }
+    ensure!(unplayed.is_empty(), "could not be played: {}", unplayed.join(", "));
+    Ok(failed.is_empty())
+}
+
+fn set_up_name(args: &RunArgs) -> &str {
+    if args.target.is_some() { "target" } else { args.spawn.as_str() }
+}
+
+/// The scenarios to play. One that is named and cannot be played is an error; one that is not named is left out.
+fn choose(args: &RunArgs) -> anyhow::Result<Vec<Scenario>> {
+    if args.scenarios.is_empty() {
+        let is_wanted = |scenario: &Scenario| {
+            scenario.reserved().is_none() && (!args.quick || scenario.quick.contains(&args.spawn))
+        };
+        let all = Scenario::all()?.into_iter();
+        return Ok(all.filter(|scenario| is_wanted(scenario) && unplayable(args, scenario).is_none()).collect());
+    }
+    let named = |name: &String| {
+        let scenario = Scenario::named(name)?;
+        match unplayable(args, &scenario) {
+            Some(reason) => bail!("{name} {reason}"),
+            None => Ok(scenario),
+        }
+    };
+    args.scenarios.iter().map(named).collect()
+}
+
+fn unplayable(args: &RunArgs, scenario: &Scenario) -> Option<String> {
+    if args.target.is_some() {
+        let needs = scenario.steps.iter().any(|step| step.action.needs_spawned());
+        return needs.then(|| "needs processes of the harness's own: --spawn".to_owned());
+    }
+    (!scenario.set_ups.contains(&args.spawn)).then(|| {
+        let can: Vec<_> = scenario.set_ups.iter().map(|set_up| set_up.as_str()).collect();
+        format!("is for --spawn {}", can.join(" or "))
+    })
+}
+
+async fn prove(args: &RunArgs, scenario: &Scenario, folder: &Path) -> anyhow::Result<Judgement> {
+    let target = match &args.target {
+        Some(url) => Target::Running(Api::at(url, args.api_key.clone()).await?),
+        None => {
+            let log = run::log_file(folder, &format!("{}-{}", scenario.name, args.spawn.as_str()))?;
+            let weir = match &args.weir {
+                Some(path) => path.clone(),
+                None => std::env::current_exe()?.with_file_name("weir"),
+            };
+            Target::Spawned(Box::new(Fleet::start(args.spawn, &weir, scenario.fleet, log).await?))
+        }
+    };
+    let recording = run::record(scenario, target, &args.host).await?;
+    Ok(judge::judge(&recording))
+}
+
+/// What a person wants to know of a run.
+fn in_words(scenario: &Scenario, judgement: &Judgement) -> String {
+    let mut out = String::new();
+    let drained = judgement.drained_after_s.map_or("not drained".to_owned(), |s| format!("drained {s:.1} s after"));
+    let verdict = if judgement.is_passed() { "passed" } else { "FAILED" };
+    // Writing to a `String` cannot fail.
+    let _ = writeln!(
+        out,
+        "  {verdict}  {}: {} events, {} arrivals, {} lost, {} doubled ({} explained), {drained}",
+        scenario.name, judgement.events, judgement.arrivals, judgement.lost, judgement.duplicates, judgement.explained
+    );
+    for group in &judgement.groups {
+        for limit in &group.limits {
+            let used = limit.utilisation.map_or("–".to_owned(), |used| format!("{used:.3}"));
+            let bound = limit.bound.map_or("none".to_owned(), |bound| bound.to_string());
+            let _ = writeln!(
+                out,
+                "          {:<16} {:>6} a {:<6}  fullest window {:>5}, recorded {:>5}  used {used}{}",
+                format!("{} ×{}", group.name, group.destinations),
+                bound,
+                limit.period,
+                limit.worst_sliding,
+                limit.recorded_worst_sliding.unwrap_or(0),
+                if limit.excused > 0 { format!("  ({} excused by stalls)", limit.excused) } else { String::new() },
+            );
+        }
+        if let Some(latency) = group.latency_ms {
+            let fair = group.fairness.map_or(String::new(), |index| format!("  fairness {index:.3}"));
+            let _ = writeln!(
+                out,
+                "          {:<16} p50 {:.1} ms  p99 {:.1} ms  p99.9 {:.1} ms  max {:.1} ms{fair}",
+                format!("{} ×{}", group.name, group.destinations),
+                latency.p50,
+                latency.p99,
+                latency.p99_9,
+                latency.max
+            );
+        }
+    }
+    for breach in &judgement.breaches {
+        let _ = writeln!(out, "  breach: {breach}");
+    }
+    out
+}
+
+/// One line for each scenario.
+pub(crate) fn list() -> anyhow::Result<String> {
+    let mut out = String::new();
+    for scenario in Scenario::all()? {
+        let set_ups: Vec<_> = scenario.set_ups.iter().map(|set_up| set_up.as_str()).collect();
+        let _ = writeln!(out, "{:<20} {} [{}]", scenario.name, scenario.about, set_ups.join(", "));
+        if let Some(reason) = scenario.reserved() {
+            let _ = writeln!(out, "{:<20} runs only when it is named: {reason}", "");
+        }
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: RunArgs,
+    }
+
+    fn chosen(arguments: &str) -> anyhow::Result<Vec<String>> {
+        let cli = Cli::try_parse_from(std::iter::once("run").chain(arguments.split_whitespace()))?;
+        Ok(choose(&cli.args)?.into_iter().map(|scenario| scenario.name).collect())
+    }
+
+    fn refused(arguments: &str) -> String {
+        format!("{:#}", chosen(arguments).unwrap_err())
+    }
+
+    #[test]
+    fn without_names_everything_that_can_be_played_is() {
+        let (embedded, scaled) = (chosen("").unwrap(), chosen("--spawn scaled").unwrap());
+        let has = |chosen: &[String], name: &str| chosen.iter().any(|scenario| scenario == name);
+        assert!(has(&embedded, "kill-all") && !has(&embedded, "kill-worker"));
+        assert!(!has(&scaled, "kill-all") && has(&scaled, "kill-worker"));
+        let elsewhere = chosen("--target http://127.0.0.1:1").unwrap();
+        assert!(has(&elsewhere, "steady") && !has(&elsewhere, "kill-all"));
+    }
+
+    #[test]
+    fn what_is_long_or_awaits_something_is_played_only_when_it_is_named() {
+        let all = Scenario::all().unwrap().into_iter();
+        for scenario in all.filter(|scenario| scenario.reserved().is_some()) {
+            assert!(!chosen("").unwrap().contains(&scenario.name));
+            assert_eq!(chosen(&scenario.name).unwrap(), [scenario.name]);
+        }
+    }
+
+    #[test]
+    fn both_set_ups_have_a_quick_set() {
+        for set_up in ["embedded", "scaled"] {
+            let quick = chosen(&format!("--quick --spawn {set_up}")).unwrap();
+            assert!((1..chosen(&format!("--spawn {set_up}")).unwrap().len()).contains(&quick.len()), "{quick:?}");
+        }
+    }
+
+    #[test]
+    fn a_scenario_that_is_named_and_cannot_be_played_is_refused() {
+        assert!(refused("stedy").contains("there is no scenario stedy"));
+        assert!(refused("kill-worker").contains("kill-worker is for --spawn scaled"));
+        assert!(refused("kill-all --target http://127.0.0.1:1").contains("--spawn"));
+    }
+}

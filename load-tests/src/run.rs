@@ -1,0 +1,302 @@
+//! One run of a scenario: publisher and receivers in this process, Weir in others, and all that happens recorded.
+
+pub(crate) mod api;
+pub(crate) mod fleet;
+mod progress;
+mod publisher;
+mod receivers;
+pub(crate) mod servers;
+mod steps;
+
+use std::{
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use anyhow::Context;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use weir_core::{RateLimits, Timestamp};
+
+use crate::{
+    clock::{Timeline, now},
+    recording::{Destination, Event, Group, LimitChange, Outcome, Recording},
+    scenario::{Scenario, limits_in, seconds},
+};
+use api::Api;
+use fleet::Fleet;
+use progress::Progress;
+use publisher::Stream;
+use receivers::{Arrivals, Receivers};
+use steps::Stage;
+
+pub(crate) use receivers::SLACK;
+
+/// Between two looks at whether everything has arrived, or has been drained.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// From an answer to the commit of its record: what is drained may not be recorded yet.
+const RECORDED_WITHIN: Duration = Duration::from_millis(250);
+
+/// After a drain, until what nobody needs any more is gone from the queue.
+const DROPPED_WITHIN: Duration = Duration::from_secs(15);
+const QUEUE_GAUGES: [&str; 3] = ["weir_queued_permits", "weir_in_flight_sends", "weir_delivery_queue_depth"];
+
+/// Where Weir is.
+pub(crate) enum Target {
+    Running(Api),
+    Spawned(Box<Fleet>),
+}
+
+impl Target {
+    pub(crate) fn api(&self) -> Api {
+        match self {
+            Self::Running(api) => api.clone(),
+            Self::Spawned(fleet) => Api::new(fleet.address(), None),
+        }
+    }
+}
+
+/// Plays a scenario and answers all that happened. Receivers listen on `host`, which is what destinations name.
+pub(crate) async fn record(scenario: &Scenario, mut target: Target, host: &str) -> anyhow::Result<Recording> {
+    let api = target.api();
+    let timeline = Timeline::begin();
+    let arrivals = Arrivals::new(timeline);
+    let tag = format!("load{}", timeline.now().as_millis());
+    let (mut recording, receivers, ids) = prepare(scenario, &api, host, &arrivals, &tag, timeline).await?;
+    // Creating a thousand destinations takes a while; the run begins when they stand.
+    let timeline = timeline.restarted();
+    recording.began = timeline.now();
+    let (streams, events) = streams(scenario, &tag, &ids, &recording, timeline);
+    let events = Arc::new(Mutex::new(events));
+    let deadline = timeline.began() + seconds(scenario.publish_s + scenario.drain_within_s);
+    let mut publishing = JoinSet::new();
+    for stream in streams {
+        publishing.spawn(stream.run(scenario.publish_s, timeline, api.clone(), Arc::clone(&events), deadline));
+    }
+    let mut stage = Stage { timeline, api: &api, receivers: &receivers, ids: &ids, target: &mut target, recording };
+    let progress = Progress::start(&scenario.name, scenario.publish_s, Arc::clone(&arrivals));
+    let (steps, published) = tokio::join!(stage.play(&scenario.steps), async {
+        while publishing.join_next().await.is_some() {}
+        timeline.now()
+    });
+    steps?;
+    let mut recording = stage.recording;
+    recording.published = published;
+    recording.events = std::mem::take(&mut *events.lock().unwrap_or_else(PoisonError::into_inner));
+    wait_for_arrivals(&recording, &arrivals, deadline).await;
+    recording.drained = drained(&api, &ids, &recording, timeline, deadline).await?;
+    tokio::time::sleep(RECORDED_WITHIN).await;
+    finish(&api, &ids, &mut recording, &arrivals).await?;
+    recording.left = left_in_queue(&api, &target, &recording).await?;
+    recording.ended = timeline.now();
+    progress.end();
+    end_target(target, &api, &ids, &mut recording).await?;
+    Ok(recording)
+}
+
+/// Receivers that listen, and destinations that name them, with their ids.
+async fn prepare(
+    scenario: &Scenario,
+    api: &Api,
+    host: &str,
+    arrivals: &Arc<Arrivals>,
+    tag: &str,
+    timeline: Timeline,
+) -> anyhow::Result<(Recording, Vec<Receivers>, Vec<String>)> {
+    let mut recording = Recording::default();
+    let mut receivers = Vec::new();
+    let mut ids = Vec::new();
+    for (number, group) in scenario.destinations.iter().enumerate() {
+        let receiver = Receivers::start(host, group.mood, arrivals).await.context("cannot listen")?;
+        let coalesces =
+            |publish: &crate::scenario::Publish| publish.to == group.name && publish.coalesce_keys.is_some();
+        recording.groups.push(Group {
+            name: group.name.clone(),
+            expect: group.expect,
+            pauses: Vec::new(),
+            coalesces: scenario.publish.iter().any(coalesces),
+        });
+        for _ in 0..group.count {
+            let path = recording.destinations.len();
+            let mut settings = group.settings.clone();
+            settings["url"] = json!(format!("http://{host}:{}/{path}", receiver.port));
+            settings["name"] = json!(format!("{} {path}", group.name));
+            settings["event_types"] = json!([event_type(tag, number)]);
+            if group.no_breaker {
+                settings["breaker"] = Value::Null;
+            }
+            let sent = timeline.now();
+            ids.push(api.create_destination(&settings).await.with_context(|| format!("destinations {}", group.name))?);
+            let limits = limits_in(&settings)?.unwrap_or(RateLimits::UNLIMITED);
+            let change = LimitChange { sent, answered: timeline.now(), limits };
+            recording.destinations.push(Destination { group: number, limits: vec![change], audit: None });
+        }
+        receivers.push(receiver);
+    }
+    Ok((recording, receivers, ids))
+}
+
+fn event_type(tag: &str, group: usize) -> String {
+    format!("{tag}.g{group}")
+}
+
+/// The streams with the numbers of their events, and a place for each event.
+fn streams(
+    scenario: &Scenario,
+    tag: &str,
+    ids: &[String],
+    recording: &Recording,
+    timeline: Timeline,
+) -> (Vec<Stream>, Vec<Event>) {
+    let mut events: Vec<Event> = Vec::new();
+    let mut streams = Vec::new();
+    for publish in &scenario.publish {
+        let group = scenario.group(&publish.to).unwrap_or_default();
+        let count = publisher::count(publish, scenario.publish_s);
+        streams.push(Stream {
+            publish: publish.clone(),
+            event_type: event_type(tag, group),
+            destinations: recording.of_group(group).map(|number| (ids[number as usize].clone(), number)).collect(),
+            first: events.len() as u64,
+            tag: tag.to_owned(),
+        });
+        let place = Event { group, destination: None, key: None, meant: timeline.now(), outcome: Outcome::Unknown };
+        events.resize(events.len() + count as usize, place);
+    }
+    (streams, events)
+}
+
+/// Until as much has been answered well as is owed. The judge looks closer.
+async fn wait_for_arrivals(recording: &Recording, arrivals: &Arrivals, deadline: std::time::Instant) {
+    let of = |event: &Event| match event.outcome {
+        Outcome::Accepted { deliveries, .. }
+            if recording.groups[event.group].expect.delivered && !recording.groups[event.group].coalesces =>
+        {
+            u64::from(deliveries)
+        }
+        _ => 0,
+    };
+    let owed: u64 = recording.events.iter().map(of).sum();
+    while arrivals.successes() < owed && now() < deadline {
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+/// When nothing waited or was under way any more at the destinations that answer; `None` when that was not in time.
+async fn drained(
+    api: &Api,
+    ids: &[String],
+    recording: &Recording,
+    timeline: Timeline,
+    deadline: std::time::Instant,
+) -> anyhow::Result<Option<Timestamp>> {
+    let is_drained = |number: &usize| recording.groups[recording.destinations[*number].group].expect.delivered;
+    let mut left: Vec<usize> = (0..ids.len()).filter(is_drained).collect();
+    loop {
+        while let Some(number) = left.last() {
+            if api.backlog(&ids[*number]).await? > 0 {
+                break;
+            }
+            left.pop();
+        }
+        if left.is_empty() {
+            return Ok(Some(timeline.now()));
+        }
+        if now() >= deadline {
+            return Ok(None);
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+/// Permits that nobody needs any more. What dead workers left is dropped every ten seconds.
+async fn left_in_queue(api: &Api, target: &Target, recording: &Recording) -> anyhow::Result<u64> {
+    let is_idle = recording.drained.is_some() && recording.groups.iter().all(|group| group.expect.delivered);
+    // Of a Weir that others use too, nothing can be said.
+    if !is_idle || matches!(target, Target::Running(_)) {
+        return Ok(0);
+    }
+    let deadline = now() + DROPPED_WITHIN;
+    loop {
+        let left = api.gauges(&QUEUE_GAUGES).await?;
+        if left == Some(0) || now() >= deadline {
+            // A process that was started a moment ago has not looked yet.
+            return left.with_context(|| format!("/metrics lacks one of {QUEUE_GAUGES:?}"));
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+/// What arrived, and then what Weir recorded: every arrival of the first is to be in the second.
+async fn finish(api: &Api, ids: &[String], recording: &mut Recording, arrivals: &Arrivals) -> anyhow::Result<()> {
+    let arrived = arrivals.all();
+    for (destination, id) in recording.destinations.iter_mut().zip(ids) {
+        if destination.limits.len() > 1 {
+            // An audit reports on the periods that have a limit now. By giving every period that ever had one its last limit
+            // again, when all is sent, the whole history is judged, each send by what was in force at its time.
+            api.patch(id, &ever_limited(&destination.limits)).await?;
+        }
+        destination.audit = Some(api.audit(id).await.context("audit")?);
+    }
+    recording.sort_in(arrived);
+    Ok(())
+}
+
+fn ever_limited(changes: &[LimitChange]) -> Value {
+    let last_of = |period| {
+        let limits = changes.iter().rev().flat_map(|change| change.limits.as_slice());
+        limits.copied().find(|limit: &weir_core::RateLimit| limit.period == period)
+    };
+    let shown = |limit: weir_core::RateLimit| json!({"limit": limit.limit, "period": limit.period.as_str(), "burst": limit.burst});
+    let limits: Vec<Value> = weir_core::Period::ALL.into_iter().filter_map(last_of).map(shown).collect();
+    json!({ "rate_limits": limits })
+}
+
+/// Leaves a Weir that was running as it was found.
+async fn end_target(target: Target, api: &Api, ids: &[String], recording: &mut Recording) -> anyhow::Result<()> {
+    match target {
+        Target::Spawned(mut fleet) => {
+            recording.died = fleet.ended()?;
+            fleet.stop().await
+        }
+        Target::Running(_) => {
+            for id in ids {
+                api.delete(id).await?;
+            }
+            Ok(())
+        }
+    }
+}
+
+/// The file that a Weir's own words go to.
+pub(crate) fn log_file(folder: &Path, name: &str) -> anyhow::Result<std::fs::File> {
+    let path = folder.join(format!("{name}.log"));
+    std::fs::File::create(&path).with_context(|| format!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_period_that_ever_had_a_limit_is_audited_with_its_last() {
+        let change = |limits: Value| LimitChange {
+            sent: Timestamp::MIN,
+            answered: Timestamp::MIN,
+            limits: limits_in(&json!({ "rate_limits": limits })).unwrap().unwrap(),
+        };
+        let changes = [
+            change(json!([{"limit": 10, "period": "second"}])),
+            change(json!([{"limit": 5, "period": "second", "burst": 2}, {"limit": 9, "period": "hour"}])),
+            change(json!([{"limit": 60, "period": "minute"}])),
+            change(json!([])),
+        ];
+        let expected = json!({"rate_limits": [
+            {"limit": 5, "period": "second", "burst": 2},
+            {"limit": 60, "period": "minute", "burst": 1},
+            {"limit": 9, "period": "hour", "burst": 1},
+        ]});
+        assert_eq!(ever_limited(&changes), expected);
+    }
+}

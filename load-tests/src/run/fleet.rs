@@ -1,0 +1,165 @@
+//! A Weir of the harness's own: one process, or one for each role over servers that are its own too.
+//!
+//! Every process keeps its port, so that the one that takes its place is found where it was.
+
+use std::{
+    fs::File,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::Stdio,
+};
+
+use anyhow::{Context, ensure};
+use tempfile::TempDir;
+use tokio::process::{Child, Command};
+
+use super::servers::{Postgres, Redis, free_port};
+use crate::{
+    engine,
+    scenario::{Roles, SetUp},
+};
+
+pub(crate) struct Fleet {
+    weir: PathBuf,
+    set_up: SetUp,
+    backing: Vec<(&'static str, String)>,
+    members: Vec<Member>,
+    redis: Option<Redis>,
+    postgres: Option<Postgres>,
+    log: File,
+    folder: TempDir,
+}
+
+struct Member {
+    role: &'static str,
+    port: u16,
+    process: Child,
+}
+
+impl Fleet {
+    /// With a fresh store. What the processes have to say goes to `log`.
+    pub(crate) async fn start(set_up: SetUp, weir: &Path, roles: Roles, log: File) -> anyhow::Result<Self> {
+        let weir = weir.canonicalize().with_context(|| {
+            format!("there is no {}; build it with `cargo build --release -p weir`", weir.display())
+        })?;
+        let folder = tempfile::tempdir().context("cannot make a folder for the database")?;
+        let (mut redis, mut postgres) = (None, None);
+        let backing = match set_up {
+            SetUp::Embedded => vec![("WEIR_DATABASE_URL", "sqlite://weir.db".to_owned())],
+            SetUp::Scaled => {
+                let postgres = postgres.insert(Postgres::start().await?);
+                let redis = redis.insert(Redis::start().await?);
+                vec![("WEIR_DATABASE_URL", postgres.url()), ("WEIR_REDIS_URL", redis.url())]
+            }
+        };
+        let mut fleet = Self { weir, set_up, backing, members: Vec::new(), redis, postgres, log, folder };
+        match set_up {
+            SetUp::Embedded => fleet.add("serve").await?,
+            SetUp::Scaled => {
+                fleet.add("api").await?;
+                for _ in 0..roles.scheduler.max(1) {
+                    fleet.add("scheduler").await?;
+                }
+                for _ in 0..roles.worker.max(1) {
+                    fleet.add("worker").await?;
+                }
+            }
+        }
+        Ok(fleet)
+    }
+
+    /// Where the API answers.
+    pub(crate) fn address(&self) -> SocketAddr {
+        ([127, 0, 0, 1], self.members[0].port).into()
+    }
+
+    async fn add(&mut self, role: &'static str) -> anyhow::Result<()> {
+        let port = free_port().await?;
+        let process = self.launch(role, port).await?;
+        self.members.push(Member { role, port, process });
+        Ok(())
+    }
+
+    async fn launch(&self, role: &str, port: u16) -> anyhow::Result<Child> {
+        let mut command = engine::command(&self.weir, role, self.folder.path(), &self.backing);
+        command.env("WEIR_LISTEN", format!("127.0.0.1:{port}")).stderr(Stdio::from(self.log.try_clone()?));
+        let mut process = command.spawn().with_context(|| format!("cannot start {role}"))?;
+        engine::listening(&mut process).await.with_context(|| role.to_owned())?;
+        Ok(process)
+    }
+
+    /// The first process of a role; the one process, when there is only one.
+    fn member(&self, role: &str) -> anyhow::Result<usize> {
+        if self.set_up == SetUp::Embedded {
+            return Ok(0);
+        }
+        self.members.iter().position(|member| member.role == role).with_context(|| format!("there is no {role}"))
+    }
+
+    /// SIGKILL. Answers who it was.
+    pub(crate) async fn kill(&mut self, role: &str) -> anyhow::Result<usize> {
+        let member = self.member(role)?;
+        self.members[member].process.kill().await?;
+        Ok(member)
+    }
+
+    pub(crate) async fn start_again(&mut self, member: usize) -> anyhow::Result<()> {
+        let (role, port) = (self.members[member].role, self.members[member].port);
+        self.members[member].process = self.launch(role, port).await?;
+        Ok(())
+    }
+
+    /// STOP or CONT to the first of a role.
+    pub(crate) async fn signal(&self, role: &str, name: &str) -> anyhow::Result<()> {
+        signal(&self.members[self.member(role)?].process, name).await
+    }
+
+    /// As many workers as that; those that are too many are told to end, and end what they have in hand.
+    pub(crate) async fn scale_workers(&mut self, workers: usize) -> anyhow::Result<()> {
+        let count = |fleet: &Self| fleet.members.iter().filter(|member| member.role == "worker").count();
+        while count(self) < workers {
+            self.add("worker").await?;
+        }
+        while count(self) > workers {
+            let last = self.members.iter().rposition(|member| member.role == "worker").unwrap_or_default();
+            let mut member = self.members.remove(last);
+            signal(&member.process, "TERM").await?;
+            let status = member.process.wait().await?;
+            ensure!(status.success(), "a worker that was told to end did so with {status}");
+        }
+        Ok(())
+    }
+
+    pub(crate) fn redis(&mut self) -> anyhow::Result<&mut Redis> {
+        self.redis.as_mut().context("there is no Redis in this set-up")
+    }
+
+    pub(crate) fn postgres(&mut self) -> anyhow::Result<&mut Postgres> {
+        self.postgres.as_mut().context("there is no PostgreSQL in this set-up")
+    }
+
+    /// How many have ended without having been told to.
+    pub(crate) fn ended(&mut self) -> anyhow::Result<Vec<&'static str>> {
+        let mut ended = Vec::new();
+        for member in &mut self.members {
+            if member.process.try_wait()?.is_some() {
+                ended.push(member.role);
+            }
+        }
+        Ok(ended)
+    }
+
+    pub(crate) async fn stop(mut self) -> anyhow::Result<()> {
+        for member in &mut self.members {
+            member.process.kill().await?;
+        }
+        Ok(())
+    }
+}
+
+async fn signal(process: &Child, name: &str) -> anyhow::Result<()> {
+    let pid = process.id().context("it has ended")?.to_string();
+    let status = Command::new("kill").args([&format!("-{name}"), &pid]).status().await?;
+    ensure!(status.success(), "could not send SIG{name}");
+    Ok(())
+}

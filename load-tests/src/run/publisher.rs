@@ -1,0 +1,294 @@
+//! The publisher: posts events at set times, whatever Weir does, and keeps what each was answered.
+//!
+//! The times are set before anything is sent, so that a server that stalls is charged for the requests it kept waiting.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use hyper::Method;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio::{sync::mpsc, task::JoinSet};
+use weir_core::EventId;
+
+use super::api::Api;
+use crate::{
+    client::Connection,
+    clock::{Timeline, now},
+    figures::data,
+    recording::{Event, Outcome},
+    scenario::{Publish, seconds},
+};
+
+/// Between two tries of a post that was not answered.
+const AGAIN: Duration = Duration::from_millis(50);
+/// An answer that takes longer is none.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A stream of the scenario and whom it is for.
+pub(crate) struct Stream {
+    pub(crate) publish: Publish,
+    pub(crate) event_type: String,
+    /// The ids and numbers of the group's destinations.
+    pub(crate) destinations: Vec<(String, u32)>,
+    /// The number of its first event.
+    pub(crate) first: u64,
+    /// Makes idempotency keys this run's own.
+    pub(crate) tag: String,
+}
+
+/// Some events that are posted together.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Post {
+    at: Duration,
+    first: u64,
+    count: u64,
+}
+
+/// When what is posted, counted from the beginning of the run.
+fn posts(publish: &Publish, publish_s: f64) -> Vec<Post> {
+    let batch = u64::from(publish.batch);
+    let from = seconds(publish.from_s);
+    if let Some(events) = publish.burst {
+        let firsts = (0..events).step_by(publish.batch as usize);
+        return firsts.map(|first| Post { at: from, first, count: batch.min(events - first) }).collect();
+    }
+    let span_s = publish.until_s.unwrap_or(publish_s) - publish.from_s;
+    let rate = publish.per_s.unwrap_or_default();
+    let requests = (span_s * rate / batch as f64).ceil() as u64;
+    let at = |request: u64| from + seconds((request * batch) as f64 / rate);
+    (0..requests).map(|request| Post { at: at(request), first: request * batch, count: batch }).collect()
+}
+
+/// How many events a stream has.
+pub(crate) fn count(publish: &Publish, publish_s: f64) -> u64 {
+    posts(publish, publish_s).iter().map(|post| post.count).sum()
+}
+
+impl Stream {
+    /// Publishes all of it. `events` has the place of each, at its number.
+    pub(crate) async fn run(
+        self,
+        publish_s: f64,
+        timeline: Timeline,
+        api: Api,
+        events: Arc<Mutex<Vec<Event>>>,
+        deadline: Instant,
+    ) {
+        let posts = posts(&self.publish, publish_s);
+        {
+            let mut events = events.lock().unwrap_or_else(PoisonError::into_inner);
+            for post in &posts {
+                let meant = timeline.at(timeline.began() + post.at);
+                for number in self.first + post.first..self.first + post.first + post.count {
+                    let event = &mut events[number as usize];
+                    (event.meant, event.key) = (meant, self.key(number));
+                    event.destination = self.destination(number).map(|(_, number)| *number);
+                }
+            }
+        }
+        let connections = self.publish.connections as usize;
+        let stream = Arc::new(self);
+        let mut queues = Vec::new();
+        let mut senders = JoinSet::new();
+        for _ in 0..connections {
+            let (queue, waiting) = mpsc::unbounded_channel::<Post>();
+            queues.push(queue);
+            senders.spawn(Arc::clone(&stream).send_all(waiting, timeline, api.clone(), Arc::clone(&events), deadline));
+        }
+        // A thread of its own: the runtime's timers are a millisecond coarse, as much as what is measured.
+        let is_keyed = stream.publish.ordering_keys.or(stream.publish.coalesce_keys).is_some();
+        std::thread::spawn(move || {
+            for (number, post) in posts.into_iter().enumerate() {
+                std::thread::sleep((timeline.began() + post.at).saturating_duration_since(now()));
+                // What has an order is posted in it: on one connection.
+                let queue = if is_keyed { 0 } else { number % queues.len() };
+                if queues[queue].send(post).is_err() {
+                    return;
+                }
+            }
+        });
+        while senders.join_next().await.is_some() {}
+    }
+
+    async fn send_all(
+        self: Arc<Self>,
+        mut waiting: mpsc::UnboundedReceiver<Post>,
+        timeline: Timeline,
+        api: Api,
+        events: Arc<Mutex<Vec<Event>>>,
+        deadline: Instant,
+    ) {
+        let mut connection = None;
+        while let Some(post) = waiting.recv().await {
+            let outcomes = self.send(post, &mut connection, timeline, &api, deadline).await;
+            let mut events = events.lock().unwrap_or_else(PoisonError::into_inner);
+            for (number, outcome) in (self.first + post.first..).zip(outcomes) {
+                events[number as usize].outcome = outcome;
+            }
+        }
+    }
+
+    /// Posts until there is an answer that counts.
+    async fn send(
+        &self,
+        post: Post,
+        connection: &mut Option<Connection>,
+        timeline: Timeline,
+        api: &Api,
+        deadline: Instant,
+    ) -> Vec<Outcome> {
+        let (path, body) = self.request(post);
+        loop {
+            let answer = tokio::time::timeout(PATIENCE, exchange(connection, api, path, body.clone())).await;
+            let answer = answer.unwrap_or_else(|_| Err(anyhow::anyhow!("no answer in time")));
+            let is_final = now() >= deadline || !self.publish.persistent;
+            match answer {
+                Ok((status, answer)) if (200..300).contains(&status) => {
+                    return outcomes(&answer, post.count, timeline.now());
+                }
+                // It may be taken a moment later.
+                Ok((429 | 503, _)) if !is_final => {}
+                Ok((status, _)) => return vec![Outcome::Refused(status); post.count as usize],
+                Err(_) => {
+                    *connection = None;
+                    if is_final {
+                        return vec![Outcome::Unknown; post.count as usize];
+                    }
+                }
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+
+    fn request(&self, post: Post) -> (&'static str, Bytes) {
+        let mut events = (self.first + post.first..).take(post.count as usize).map(|number| self.event(number));
+        match self.publish.batch {
+            1 => ("/v1/events", events.next().unwrap_or_default().into()),
+            _ => ("/v1/events/batch", format!(r#"{{"events":[{}]}}"#, events.collect::<Vec<_>>().join(",")).into()),
+        }
+    }
+
+    fn event(&self, number: u64) -> String {
+        let mut event = format!(r#"{{"type":"{}","data":{}"#, self.event_type, data(number));
+        let mut add = |name: &str, value: String| event += &format!(r#","{name}":{value}"#);
+        if let Some((id, _)) = self.destination(number) {
+            add("destinations", format!(r#"["{id}"]"#));
+        }
+        if self.publish.persistent {
+            add("idempotency_key", format!(r#""{}-{number}""#, self.tag));
+        }
+        if let Some(key) = self.key(number) {
+            let name = if self.publish.ordering_keys.is_some() { "ordering_key" } else { "coalesce_key" };
+            add(name, format!(r#""key-{key}""#));
+        }
+        event + "}"
+    }
+
+    fn key(&self, number: u64) -> Option<u32> {
+        let keys = self.publish.ordering_keys.or(self.publish.coalesce_keys)?;
+        Some(((number - self.first) % u64::from(keys.max(1))) as u32)
+    }
+
+    fn destination(&self, number: u64) -> Option<&(String, u32)> {
+        self.publish.spread.then(|| &self.destinations[(number - self.first) as usize % self.destinations.len()])
+    }
+}
+
+async fn exchange(
+    connection: &mut Option<Connection>,
+    api: &Api,
+    path: &str,
+    body: Bytes,
+) -> anyhow::Result<(u16, Bytes)> {
+    let open = match connection.take() {
+        Some(open) => open,
+        None => api.connect().await?,
+    };
+    connection.insert(open).exchange(Method::POST, path, body).await
+}
+
+#[derive(Deserialize)]
+struct Accepted {
+    id: EventId,
+    deliveries: u32,
+}
+
+#[derive(Deserialize)]
+struct Batch<'a> {
+    #[serde(borrow)]
+    events: Vec<&'a RawValue>,
+}
+
+/// What an answer says of each event. What cannot be read is unknown.
+fn outcomes(answer: &[u8], count: u64, at: weir_core::Timestamp) -> Vec<Outcome> {
+    let of = |event: &str| match serde_json::from_str::<Accepted>(event) {
+        Ok(Accepted { id, deliveries }) => Outcome::Accepted { id, deliveries, at },
+        // A member of a batch that was refused.
+        Err(_) if event.contains("\"error\"") => Outcome::Refused(422),
+        Err(_) => Outcome::Unknown,
+    };
+    let mut outcomes: Vec<Outcome> = match serde_json::from_slice::<Batch<'_>>(answer) {
+        Ok(batch) => batch.events.into_iter().map(|event| of(event.get())).collect(),
+        Err(_) => std::str::from_utf8(answer).map(of).into_iter().collect(),
+    };
+    outcomes.resize(count as usize, Outcome::Unknown);
+    outcomes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn publish(toml: &str) -> Publish {
+        toml::from_str(&format!("to = \"a\"\n{toml}")).unwrap()
+    }
+
+    fn stream(toml: &str) -> Stream {
+        Stream {
+            publish: publish(toml),
+            event_type: "load.a".to_owned(),
+            destinations: vec![("dst_1".to_owned(), 4), ("dst_2".to_owned(), 5)],
+            first: 100,
+            tag: "run".to_owned(),
+        }
+    }
+
+    #[test]
+    fn an_open_loop_has_its_times_before_it_begins() {
+        let posts = posts(&publish("per_s = 10\nfrom_s = 1\nbatch = 2"), 2.0);
+        assert_eq!(posts.len(), 5);
+        assert_eq!(posts[1], Post { at: Duration::from_millis(1_200), first: 2, count: 2 });
+    }
+
+    #[test]
+    fn a_burst_is_all_at_once_and_its_last_batch_may_be_short() {
+        let posts = posts(&publish("burst = 25\nbatch = 10"), 2.0);
+        assert_eq!(posts.iter().map(|post| post.count).collect::<Vec<_>>(), [10, 10, 5]);
+        assert!(posts.iter().all(|post| post.at.is_zero()));
+    }
+
+    #[test]
+    fn an_event_says_what_the_stream_says() {
+        let stream = stream("per_s = 1\nspread = true\npersistent = true\nordering_keys = 2");
+        let event: serde_json::Value = serde_json::from_str(&stream.event(103)).unwrap();
+        assert_eq!(event["destinations"][0], "dst_2");
+        assert_eq!((&event["idempotency_key"], &event["ordering_key"]), (&"run-103".into(), &"key-1".into()));
+        assert_eq!(event["data"]["n"], 103);
+    }
+
+    #[test]
+    fn answers_are_read_one_by_one() {
+        let at = weir_core::Timestamp::from_secs(1);
+        let id = EventId::from_bytes([1; 16]);
+        let one = format!(r#"{{"id":"{id}","type":"x","deliveries":2,"duplicate":false}}"#);
+        let accepted = Outcome::Accepted { id, deliveries: 2, at };
+        assert_eq!(outcomes(one.as_bytes(), 1, at), [accepted]);
+        let batch = format!(r#"{{"events":[{{"error":{{"status":422}}}},{one}]}}"#);
+        assert_eq!(outcomes(batch.as_bytes(), 2, at), [Outcome::Refused(422), accepted]);
+        assert_eq!(outcomes(b"<html>", 1, at), [Outcome::Unknown]);
+    }
+}

@@ -1,0 +1,291 @@
+//! The receivers of a run: a port for each group, a path for each destination. Every arrival is stamped as its head is read, and
+//! kept. How they answer is their mood, which may change at any time.
+
+mod moods;
+
+use std::{
+    convert::Infallible,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, combinators::BoxBody};
+use hyper::{Request, Response, body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::TokioIo;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::watch,
+};
+use weir_core::{EventId, Timestamp};
+
+use crate::{
+    clock::{Timeline, now},
+    recording::{Answered, Arrival},
+    scenario::Mood,
+};
+use moods::{Answer, RateLimiter};
+
+/// How late this process may be without its being noted. It is also what the judge allows the network and the kernel.
+pub(crate) const SLACK: Duration = Duration::from_millis(5);
+const BEAT: Duration = Duration::from_millis(1);
+
+/// A port where one group's destinations are.
+pub(crate) struct Receivers {
+    pub(crate) port: u16,
+    mood: watch::Sender<Mood>,
+}
+
+/// What all receivers of a run keep together.
+pub(crate) struct Arrivals {
+    timeline: Timeline,
+    kept: Mutex<Vec<Arrival>>,
+    successes: AtomicU64,
+    stalls: Mutex<Vec<Stall>>,
+}
+
+/// A time in which this process should have run and did not.
+#[derive(Debug, Clone, Copy)]
+struct Stall {
+    from: Timestamp,
+    until: Timestamp,
+}
+
+impl Arrivals {
+    pub(crate) fn new(timeline: Timeline) -> Arc<Self> {
+        let arrivals =
+            Arc::new(Self { timeline, kept: Mutex::default(), successes: AtomicU64::new(0), stalls: Mutex::default() });
+        let watched = Arc::downgrade(&arrivals);
+        tokio::spawn(async move {
+            let mut from = timeline.now();
+            while let Some(arrivals) = watched.upgrade() {
+                tokio::time::sleep(BEAT).await;
+                let until = timeline.now();
+                if until.since(from) > SLACK {
+                    arrivals.stalls.lock().unwrap_or_else(PoisonError::into_inner).push(Stall { from, until });
+                }
+                from = until;
+            }
+        });
+        arrivals
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// Answers of 2xx so far.
+    pub(crate) fn successes(&self) -> u64 {
+        self.successes.load(Ordering::Relaxed)
+    }
+
+    /// Everything that arrived, in its order.
+    pub(crate) fn all(&self) -> Vec<Arrival> {
+        let mut arrivals = self.kept.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let stalls = self.stalls.lock().unwrap_or_else(PoisonError::into_inner);
+        for arrival in &mut arrivals {
+            arrival.stalled = stalled(&stalls, arrival.at);
+        }
+        arrivals.sort_by_key(|arrival| arrival.at);
+        arrivals
+    }
+
+    fn keep(&self, arrival: Arrival) -> usize {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.push(arrival);
+        kept.len() - 1
+    }
+
+    fn answered(&self, number: usize, status: u16) {
+        let answered = Answered { status, at: self.timeline.now() };
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)[number].answered = Some(answered);
+        if (200..300).contains(&status) {
+            self.successes.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What is read in a stall or right after it may have come when the stall began.
+fn stalled(stalls: &[Stall], at: Timestamp) -> Duration {
+    let began = stalls.partition_point(|stall| stall.from <= at);
+    let recent = stalls[..began].iter().rev().take(8);
+    recent
+        .filter(|stall| at <= stall.until + stall.until.since(stall.from))
+        .map(|stall| at.since(stall.from))
+        .max()
+        .unwrap_or_default()
+}
+
+impl Receivers {
+    pub(crate) async fn start(host: &str, mood: Mood, arrivals: &Arc<Arrivals>) -> anyhow::Result<Self> {
+        let listener = TcpListener::bind((host, 0)).await?;
+        let address = listener.local_addr()?;
+        let (sender, moods) = watch::channel(mood);
+        tokio::spawn(listen(listener, address, moods, Arc::clone(arrivals)));
+        Ok(Self { port: address.port(), mood: sender })
+    }
+
+    pub(crate) fn set_mood(&self, mood: Mood) {
+        self.mood.send_replace(mood);
+    }
+}
+
+/// Accepts, except while the mood is to refuse: then nobody listens at the port.
+async fn listen(listener: TcpListener, address: SocketAddr, mut moods: watch::Receiver<Mood>, arrivals: Arc<Arrivals>) {
+    let mut listener = Some(listener);
+    let limiter = Arc::new(RateLimiter::default());
+    let since = now();
+    loop {
+        let is_refusing = *moods.borrow_and_update() == Mood::Refuse;
+        if is_refusing {
+            listener = None;
+        } else if listener.is_none() {
+            listener = TcpListener::bind(address).await.ok();
+            if listener.is_none() {
+                tokio::time::sleep(BEAT).await;
+                continue;
+            }
+        }
+        let accepted = async {
+            match &listener {
+                Some(listener) => listener.accept().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            changed = moods.changed() => if changed.is_err() { return },
+            accepted = accepted => if let Ok((stream, _)) = accepted {
+                let serving = Serving {
+                    moods: moods.clone(), arrivals: Arc::clone(&arrivals), limiter: Arc::clone(&limiter), since,
+                };
+                tokio::spawn(serving.serve(stream));
+            }
+        }
+    }
+}
+
+/// One connection.
+#[derive(Clone)]
+struct Serving {
+    moods: watch::Receiver<Mood>,
+    arrivals: Arc<Arrivals>,
+    limiter: Arc<RateLimiter>,
+    since: std::time::Instant,
+}
+
+impl Serving {
+    async fn serve(self, stream: TcpStream) {
+        let _ = stream.set_nodelay(true);
+        let mut moods = self.moods.clone();
+        let answer = service_fn(move |request| self.clone().answer(request));
+        let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), answer);
+        tokio::select! {
+            // A peer that goes away is no concern of a receiver's.
+            _ = connection => {}
+            _ = moods.wait_for(|mood| *mood == Mood::Refuse) => {}
+        }
+    }
+
+    async fn answer(self, request: Request<Incoming>) -> Result<Response<BoxBody<Bytes, Infallible>>, hyper::Error> {
+        // Before the body is read: the send has arrived when its head has.
+        let at = now();
+        let (head, body) = request.into_parts();
+        let destination = head.uri.path().trim_start_matches('/').parse().ok();
+        let id = head.headers.get("webhook-id").and_then(|id| id.to_str().ok()?.parse::<EventId>().ok());
+        let body = body.collect().await?.to_bytes();
+        let (Some(destination), Some(event)) = (destination, number_in(&body)) else {
+            return Ok(Response::builder().status(404).body(Full::default().boxed()).unwrap_or_default());
+        };
+        let arrivals = &self.arrivals;
+        let at = arrivals.timeline.at(at);
+        let number = arrivals.keep(Arrival { destination, event, id, at, stalled: Duration::ZERO, answered: None });
+        let mood = *self.moods.borrow();
+        let Answer { after, status, retry_after_s, drip } =
+            moods::answer(mood, self.since.elapsed(), |per_s| self.limiter.has_room(destination, at, per_s));
+        if !after.is_zero() {
+            tokio::time::sleep(after).await;
+        }
+        let mut response = Response::builder().status(status);
+        if let Some(seconds) = retry_after_s {
+            response = response.header("retry-after", seconds);
+        }
+        let body = match drip {
+            // It is never answered in full.
+            Some(every) => moods::drip(every),
+            None => {
+                arrivals.answered(number, status);
+                Full::default().boxed()
+            }
+        };
+        Ok(response.body(body).unwrap_or_default())
+    }
+}
+
+/// The number that [`crate::figures::data`] put into an event.
+pub(crate) fn number_in(body: &[u8]) -> Option<u64> {
+    const MARK: &[u8] = br#""data":{"n":"#;
+    let after = body.windows(MARK.len()).position(|window| window == MARK)? + MARK.len();
+    let digits = body[after..].iter().take_while(|byte| byte.is_ascii_digit());
+    Some(digits.fold(0, |number, digit| number * 10 + u64::from(digit - b'0')))
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::Method;
+
+    use super::*;
+    use crate::{client::Connection, figures::data};
+
+    async fn post(connection: &mut Connection, number: u64) -> anyhow::Result<Bytes> {
+        let body = format!(r#"{{"id":"evt_1","data":{}}}"#, data(number));
+        connection.send(Method::POST, "/7", body.into()).await
+    }
+
+    #[tokio::test]
+    async fn arrivals_are_kept_with_what_they_were_answered() {
+        let arrivals = Arrivals::new(Timeline::begin());
+        let receivers = Receivers::start("127.0.0.1", Mood::Ok, &arrivals).await.unwrap();
+        let mut connection = Connection::open(([127, 0, 0, 1], receivers.port).into()).await.unwrap();
+        post(&mut connection, 3).await.unwrap();
+        receivers.set_mood(Mood::Status { code: 500 });
+        assert!(post(&mut connection, 4).await.is_err());
+        let kept: Vec<_> = arrivals
+            .all()
+            .iter()
+            .map(|a| (a.destination, a.event, a.answered.map(|answered| answered.status)))
+            .collect();
+        assert_eq!(kept, [(7, 3, Some(200)), (7, 4, Some(500))]);
+        assert_eq!(arrivals.successes(), 1);
+    }
+
+    #[tokio::test]
+    async fn who_refuses_does_not_listen_and_cuts_what_stands_until_the_mood_changes() {
+        let arrivals = Arrivals::new(Timeline::begin());
+        let receivers = Receivers::start("127.0.0.1", Mood::Ok, &arrivals).await.unwrap();
+        let address = ([127, 0, 0, 1], receivers.port).into();
+        let mut connection = Connection::open(address).await.unwrap();
+        post(&mut connection, 1).await.unwrap();
+        receivers.set_mood(Mood::Refuse);
+        while Connection::open(address).await.is_ok() {
+            tokio::time::sleep(BEAT).await;
+        }
+        assert!(post(&mut connection, 2).await.is_err());
+        receivers.set_mood(Mood::Ok);
+        while Connection::open(address).await.is_err() {
+            tokio::time::sleep(BEAT).await;
+        }
+        assert_eq!(arrivals.count(), 1);
+    }
+
+    #[test]
+    fn what_is_read_after_a_stall_may_have_come_when_it_began() {
+        let at = Timestamp::from_millis;
+        let stalls = [Stall { from: at(100), until: at(120) }];
+        let late = [99, 110, 125, 141].map(|read| stalled(&stalls, at(read)).as_millis());
+        assert_eq!(late, [0, 10, 25, 0]);
+    }
+}

@@ -1,0 +1,160 @@
+//! The steps of a scenario, done in their order at their times, and recorded: what each did to limits, pauses and processes.
+
+use anyhow::{Context, bail};
+use hyper::Method;
+use serde_json::{Value, json};
+
+use super::{Target, api::Api, fleet::Fleet, receivers::Receivers};
+use crate::{
+    clock::{Timeline, now},
+    recording::{Fault, LimitChange, Mark, Pause, Recording},
+    scenario::{Action, Mood, Step, limits_in, seconds},
+};
+
+/// Where the steps are played.
+pub(super) struct Stage<'a> {
+    pub(super) timeline: Timeline,
+    pub(super) api: &'a Api,
+    pub(super) receivers: &'a [Receivers],
+    pub(super) ids: &'a [String],
+    pub(super) target: &'a mut Target,
+    pub(super) recording: Recording,
+}
+
+impl Stage<'_> {
+    pub(super) async fn play(&mut self, steps: &[Step]) -> anyhow::Result<()> {
+        for (number, step) in steps.iter().enumerate() {
+            let at = self.timeline.began() + seconds(step.at_s);
+            tokio::time::sleep(at.saturating_duration_since(now())).await;
+            self.act(&step.action).await.with_context(|| format!("step {} at {} s", number + 1, step.at_s))?;
+        }
+        Ok(())
+    }
+
+    async fn act(&mut self, action: &Action) -> anyhow::Result<()> {
+        let from = self.timeline.now();
+        self.recording.marks.push(Mark { what: in_words(action), at: from });
+        match action {
+            Action::Edit { to, settings } => self.edit(to, settings).await?,
+            Action::Pause(group) => {
+                self.edit(group, &json!({"paused": true})).await?;
+                let pause = Pause { from: self.timeline.now(), until: weir_core::Timestamp::MAX };
+                self.group(group)?.pauses.push(pause);
+            }
+            Action::Resume(group) => {
+                if let Some(pause) = self.group(group)?.pauses.last_mut() {
+                    pause.until = from;
+                }
+                self.edit(group, &json!({"paused": false})).await?;
+            }
+            Action::Mood { of, mood } => {
+                let group =
+                    self.recording.groups.iter().position(|group| group.name == *of).context("no such group")?;
+                self.receivers[group].set_mood(*mood);
+                if *mood == Mood::Refuse {
+                    // What was answered as the connection was cut may not have been heard.
+                    self.recording.faults.push(Fault { from, until: self.timeline.now() });
+                }
+            }
+            Action::Kill { role, down_s } => {
+                let member = self.fleet()?.kill(role).await?;
+                if sends(role) {
+                    self.recording.faults.push(Fault { from, until: self.timeline.now() });
+                }
+                tokio::time::sleep(seconds(*down_s)).await;
+                self.fleet()?.start_again(member).await?;
+            }
+            Action::Stop { role, for_s } => {
+                self.fleet()?.signal(role, "STOP").await?;
+                tokio::time::sleep(seconds(*for_s)).await;
+                self.fleet()?.signal(role, "CONT").await?;
+            }
+            Action::RestartRedis { down_s } => {
+                self.fleet()?.redis()?.kill().await?;
+                tokio::time::sleep(seconds(*down_s)).await;
+                self.fleet()?.redis()?.start_again().await?;
+            }
+            Action::FlushRedis => self.fleet()?.redis()?.flush().await?,
+            Action::RestartPostgres { down_s } => {
+                self.fleet()?.postgres()?.stop().await?;
+                tokio::time::sleep(seconds(*down_s)).await;
+                self.fleet()?.postgres()?.start_again().await?;
+            }
+            Action::ScaleWorkers(workers) => self.fleet()?.scale_workers(*workers as usize).await?,
+            Action::Replay { of, states } => self.replay(of, states).await?,
+        }
+        Ok(())
+    }
+
+    fn fleet(&mut self) -> anyhow::Result<&mut Fleet> {
+        match self.target {
+            Target::Spawned(fleet) => Ok(fleet),
+            Target::Running(_) => bail!("it needs processes of the harness's own: --spawn"),
+        }
+    }
+
+    fn group(&mut self, name: &str) -> anyhow::Result<&mut crate::recording::Group> {
+        let named = self.recording.groups.iter_mut().find(|group| group.name == name);
+        named.with_context(|| format!("no destinations are named {name}"))
+    }
+
+    fn members(&self, name: &str) -> Vec<usize> {
+        let groups = &self.recording.groups;
+        let is_member = |number: &usize| groups[self.recording.destinations[*number].group].name == name;
+        (0..self.ids.len()).filter(is_member).collect()
+    }
+
+    async fn edit(&mut self, group: &str, settings: &Value) -> anyhow::Result<()> {
+        let limits = limits_in(settings)?;
+        for number in self.members(group) {
+            let sent = self.timeline.now();
+            self.api.patch(&self.ids[number], settings).await?;
+            if let Some(limits) = limits.clone() {
+                let change = LimitChange { sent, answered: self.timeline.now(), limits };
+                self.recording.destinations[number].limits.push(change);
+            }
+        }
+        Ok(())
+    }
+
+    async fn replay(&mut self, group: &str, states: &[String]) -> anyhow::Result<()> {
+        for number in self.members(group) {
+            let body = json!({"states": states, "destination": self.ids[number]});
+            let _: Value = self.api.ask(Method::POST, "/v1/replays", &body).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether a process of this role takes the records of what it has just sent with it. Nothing else that is done here may lose
+/// one: neither the death of another role nor that of Redis, nor PostgreSQL's, which keeps what was committed.
+fn sends(role: &str) -> bool {
+    matches!(role, "worker" | "serve")
+}
+
+/// As the pictures show it.
+fn in_words(action: &Action) -> String {
+    match action {
+        Action::Edit { to, settings } => match limits_in(settings) {
+            Ok(Some(limits)) if limits.is_unlimited() => format!("{to}: no limit"),
+            Ok(Some(limits)) => {
+                let shown = |limit: &weir_core::RateLimit| format!("{}/{}", limit.limit, limit.period.as_str());
+                format!("{to}: {}", limits.as_slice().iter().map(shown).collect::<Vec<_>>().join(", "))
+            }
+            _ => format!("edit {to}"),
+        },
+        Action::Pause(group) => format!("pause {group}"),
+        Action::Resume(group) => format!("resume {group}"),
+        Action::Mood { of, mood } => {
+            let mood = format!("{mood:?}").to_lowercase();
+            format!("{of}: {}", mood.split(' ').next().unwrap_or_default())
+        }
+        Action::Kill { role, .. } => format!("kill {role}"),
+        Action::Stop { role, .. } => format!("stop {role}"),
+        Action::RestartRedis { .. } => "restart Redis".to_owned(),
+        Action::FlushRedis => "flush Redis".to_owned(),
+        Action::RestartPostgres { .. } => "restart PostgreSQL".to_owned(),
+        Action::ScaleWorkers(workers) => format!("{workers} workers"),
+        Action::Replay { of, .. } => format!("replay {of}"),
+    }
+}

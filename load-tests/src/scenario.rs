@@ -1,0 +1,318 @@
+//! Scenarios: what is to be done to a Weir, and what must come of it. TOML in `scenarios/`, built into the program.
+
+mod mood;
+mod step;
+mod table;
+
+use std::{collections::HashSet, path::Path, time::Duration};
+
+use anyhow::{Context, ensure};
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use weir_core::{Period, RateLimit, RateLimits};
+
+pub(crate) use mood::Mood;
+pub(crate) use step::{Action, Step};
+pub(crate) use table::SCENARIOS;
+
+/// How Weir runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum SetUp {
+    /// One process with SQLite and a queue of its own
+    Embedded,
+    /// A process for each role, over PostgreSQL and Redis
+    Scaled,
+}
+
+impl SetUp {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Embedded => "embedded",
+            Self::Scaled => "scaled",
+        }
+    }
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Scenario {
+    /// The file's.
+    #[serde(skip)]
+    pub(crate) name: String,
+    pub(crate) about: String,
+    /// The set-ups in which it is part of the set that every change runs.
+    #[serde(default)]
+    pub(crate) quick: Vec<SetUp>,
+    #[serde(default = "both")]
+    pub(crate) set_ups: Vec<SetUp>,
+    /// What it needs that Weir may not have yet: it runs only when it is named.
+    pub(crate) awaits: Option<String>,
+    /// It takes so long that it runs only when it is named.
+    #[serde(default)]
+    pub(crate) long: bool,
+    pub(crate) publish_s: f64,
+    pub(crate) drain_within_s: f64,
+    #[serde(default)]
+    pub(crate) fleet: Roles,
+    pub(crate) destinations: Vec<Group>,
+    pub(crate) publish: Vec<Publish>,
+    #[serde(default)]
+    pub(crate) steps: Vec<Step>,
+}
+
+fn both() -> Vec<SetUp> {
+    vec![SetUp::Embedded, SetUp::Scaled]
+}
+
+/// How many processes of each role the scaled set-up begins with.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Roles {
+    pub(crate) scheduler: u32,
+    pub(crate) worker: u32,
+}
+
+impl Default for Roles {
+    fn default() -> Self {
+        Self { scheduler: 1, worker: 2 }
+    }
+}
+
+/// Destinations that are alike, and what is expected of each.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Group {
+    pub(crate) name: String,
+    #[serde(default = "one")]
+    pub(crate) count: u32,
+    /// As `POST /v1/destinations` takes them; `url`, `name` and `event_types` are the harness's.
+    #[serde(default = "no_settings")]
+    pub(crate) settings: Value,
+    /// TOML has no null, which is what turns a breaker off.
+    #[serde(default)]
+    pub(crate) no_breaker: bool,
+    #[serde(default)]
+    pub(crate) mood: Mood,
+    #[serde(default)]
+    pub(crate) expect: Expect,
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn no_settings() -> Value {
+    Value::Object(serde_json::Map::new())
+}
+
+/// What a group must show beside its caps, which always hold.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Expect {
+    /// Every event arrives, and the backlog is drained. False for those that never answer well.
+    pub(crate) delivered: bool,
+    /// Sends ÷ what the strictest limit allowed, of each destination.
+    pub(crate) utilisation_min: Option<f64>,
+    /// Jain's index of what each destination got of its due, while all had a backlog.
+    pub(crate) fairness_min: Option<f64>,
+    /// From the instant an event was meant to be posted to its first arrival.
+    pub(crate) p50_ms: Option<f64>,
+    pub(crate) p99_ms: Option<f64>,
+    /// Events with one `ordering_key` arrive in their order.
+    pub(crate) in_order: bool,
+}
+
+impl Default for Expect {
+    fn default() -> Self {
+        Self { delivered: true, utilisation_min: None, fairness_min: None, p50_ms: None, p99_ms: None, in_order: false }
+    }
+}
+
+/// A stream of events to a group.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Publish {
+    pub(crate) to: String,
+    /// Events a second, at set times whatever Weir does. Either this or `burst`.
+    pub(crate) per_s: Option<f64>,
+    /// So many events, all at `from_s`.
+    pub(crate) burst: Option<u64>,
+    #[serde(default)]
+    pub(crate) from_s: f64,
+    /// Without it, until `publish_s`.
+    pub(crate) until_s: Option<f64>,
+    /// Events in one request.
+    #[serde(default = "one")]
+    pub(crate) batch: u32,
+    #[serde(default = "connections")]
+    pub(crate) connections: u32,
+    /// Each event to one destination of the group in turn, instead of to all.
+    #[serde(default)]
+    pub(crate) spread: bool,
+    /// With idempotency keys, and posted again until they are answered.
+    #[serde(default)]
+    pub(crate) persistent: bool,
+    pub(crate) ordering_keys: Option<u32>,
+    pub(crate) coalesce_keys: Option<u32>,
+}
+
+fn connections() -> u32 {
+    16
+}
+
+impl Scenario {
+    pub(crate) fn parse(name: &str, text: &str) -> anyhow::Result<Self> {
+        let mut scenario: Self = toml::from_str(text).with_context(|| format!("scenario {name}"))?;
+        name.clone_into(&mut scenario.name);
+        scenario.check().with_context(|| format!("scenario {name}"))?;
+        Ok(scenario)
+    }
+
+    /// Every scenario of the folder, in the order of their table.
+    pub(crate) fn all() -> anyhow::Result<Vec<Self>> {
+        SCENARIOS.iter().map(|(name, text)| Self::parse(name, text)).collect()
+    }
+
+    /// Why it runs only when it is named.
+    pub(crate) fn reserved(&self) -> Option<String> {
+        match &self.awaits {
+            Some(awaited) => Some(format!("it needs {awaited}")),
+            None if self.long => Some(format!("it takes {} minutes", (self.publish_s / 60.0).ceil())),
+            None => None,
+        }
+    }
+
+    /// One of the folder, or a file of somebody's own.
+    pub(crate) fn named(name: &str) -> anyhow::Result<Self> {
+        if name.ends_with(".toml") {
+            let text = std::fs::read_to_string(name).with_context(|| format!("cannot read {name}"))?;
+            let stem = Path::new(name).file_stem().and_then(|stem| stem.to_str());
+            return Self::parse(stem.unwrap_or(name), &text);
+        }
+        let (name, text) = SCENARIOS
+            .iter()
+            .find(|(known, _)| *known == name)
+            .with_context(|| format!("there is no scenario {name}; `list` shows them"))?;
+        Self::parse(name, text)
+    }
+
+    pub(crate) fn group(&self, name: &str) -> Option<usize> {
+        self.destinations.iter().position(|group| group.name == name)
+    }
+
+    fn check(&self) -> anyhow::Result<()> {
+        let is_time = |seconds: f64| seconds.is_finite() && (0.0..=1e6).contains(&seconds);
+        ensure!(is_time(self.publish_s) && is_time(self.drain_within_s), "publish_s and drain_within_s are seconds");
+        ensure!(!self.destinations.is_empty() && !self.publish.is_empty(), "there is nothing to send");
+        let mut names = HashSet::new();
+        for group in &self.destinations {
+            ensure!(names.insert(&group.name), "destinations: there are two named {}", group.name);
+            ensure!(group.count >= 1, "destinations {}: count must be at least 1", group.name);
+            limits_in(&group.settings).with_context(|| format!("destinations {}", group.name))?;
+        }
+        for (n, publish) in self.publish.iter().enumerate() {
+            ensure!(self.group(&publish.to).is_some(), "publish {}: no destinations are named {}", n + 1, publish.to);
+            ensure!(
+                publish.per_s.is_some() != publish.burst.is_some(),
+                "publish {}: give either per_s or burst",
+                n + 1
+            );
+            ensure!(publish.per_s.is_none_or(|rate| rate > 0.0 && rate <= 1e6), "publish {}: per_s is a rate", n + 1);
+            ensure!((1..=1_000).contains(&publish.batch), "publish {}: batch is 1 to 1000", n + 1);
+            ensure!(publish.connections >= 1, "publish {}: connections must be at least 1", n + 1);
+            let (from_s, until_s) = (publish.from_s, publish.until_s.unwrap_or(self.publish_s));
+            ensure!(
+                is_time(from_s) && from_s <= until_s && until_s <= self.publish_s,
+                "publish {}: it must lie within publish_s",
+                n + 1
+            );
+        }
+        let mut last_s = 0.0;
+        for (n, step) in self.steps.iter().enumerate() {
+            ensure!(is_time(step.at_s) && step.at_s >= last_s, "step {}: steps come in the order of at_s", n + 1);
+            last_s = step.at_s;
+            if let Some(name) = step.action.group() {
+                ensure!(self.group(name).is_some(), "step {}: no destinations are named {name}", n + 1);
+            }
+            if let Action::Edit { settings, .. } = &step.action {
+                limits_in(settings).with_context(|| format!("step {}", n + 1))?;
+            }
+            ensure!(
+                !step.action.needs_roles() || self.set_ups == [SetUp::Scaled],
+                "step {}: it needs set_ups = [\"scaled\"]",
+                n + 1
+            );
+        }
+        Ok(())
+    }
+}
+
+/// The limits that settings name; `None` when they do not.
+pub(crate) fn limits_in(settings: &Value) -> anyhow::Result<Option<RateLimits>> {
+    let Some(limits) = settings.get("rate_limits") else { return Ok(None) };
+    let limits = limits.as_array().context("rate_limits is an array")?;
+    let parse = |limit: &Value| {
+        let number = |name: &str| u32::try_from(limit.get(name)?.as_u64()?).ok();
+        let period = Period::parse(limit.get("period")?.as_str()?)?;
+        RateLimit::with_burst(number("limit")?, period, number("burst").unwrap_or(1))
+    };
+    let limits: Option<Vec<RateLimit>> = limits.iter().map(parse).collect();
+    let limits = limits.context("rate_limits: each is a limit of 1 to 1000000 and a period")?;
+    Ok(Some(RateLimits::new(limits).context("rate_limits")?))
+}
+
+pub(crate) fn seconds(seconds: f64) -> Duration {
+    Duration::from_secs_f64(seconds.max(0.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMALL: &str = r#"
+        about = "small"
+        publish_s = 2
+        drain_within_s = 5
+        [[destinations]]
+        name = "a"
+        settings = { rate_limits = [{ limit = 10, period = "second" }] }
+        [[publish]]
+        to = "a"
+        per_s = 5
+    "#;
+
+    fn refused(text: &str) -> String {
+        format!("{:#}", Scenario::parse("x", text).unwrap_err())
+    }
+
+    #[test]
+    fn every_scenario_of_the_folder_is_sound_and_in_the_table() {
+        let names: HashSet<String> = Scenario::all().unwrap().into_iter().map(|scenario| scenario.name).collect();
+        let folder = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/scenarios")).unwrap();
+        let files: HashSet<String> =
+            folder.map(|entry| entry.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned()).collect();
+        assert_eq!(names, files);
+    }
+
+    #[test]
+    fn what_a_scenario_does_not_know_is_refused_by_name() {
+        assert!(Scenario::parse("x", SMALL).is_ok());
+        let misspelt = refused(&SMALL.replace("per_s = 5", "per_s = 5\nbacth = 2"));
+        assert!(misspelt.contains("bacth"), "{misspelt}");
+        let astray = refused(&SMALL.replace("to = \"a\"", "to = \"b\""));
+        assert!(astray.contains("publish 1: no destinations are named b"), "{astray}");
+        let zero = refused(&SMALL.replace("limit = 10", "limit = 0"));
+        assert!(zero.contains("destinations a: rate_limits"), "{zero}");
+        let both = refused(&format!("{SMALL}\nburst = 4"));
+        assert!(both.contains("either per_s or burst"), "{both}");
+    }
+
+    #[test]
+    fn a_step_that_needs_servers_needs_the_set_up_that_has_them() {
+        let text = format!("{SMALL}\n[[steps]]\nat_s = 1\ndo = \"flush_redis\"");
+        assert!(refused(&text).contains("set_ups"), "{}", refused(&text));
+        assert!(Scenario::parse("x", &format!("set_ups = [\"scaled\"]\n{text}")).is_ok());
+    }
+}

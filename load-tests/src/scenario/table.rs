@@ -1,0 +1,38 @@
+//! The scenarios of the folder, built in, in the order in which they run.
+
+macro_rules! scenarios {
+    ($($name:literal),* $(,)?) => {
+        /// Names and texts.
+        pub(crate) const SCENARIOS: &[(&str, &str)] =
+            &[$(($name, include_str!(concat!("../../scenarios/", $name, ".toml")))),*];
+    };
+}
+
+scenarios!(
+    "steady",
+    "viral",
+    "neighbours",
+    "edit-quick",
+    "pause",
+    "kill-all",
+    "kill-worker",
+    "overlap",
+    "thousand",
+    "slow",
+    "dead",
+    "flapping",
+    "edit-ladder",
+    "outage",
+    "ordered",
+    "coalesce",
+    "replay-beside-live",
+    "overload",
+    "kill-scheduler",
+    "kill-api",
+    "stop-worker",
+    "redis-restart",
+    "redis-flush",
+    "postgres-restart",
+    "scale-up-down",
+    "soak",
+);
