@@ -42,7 +42,7 @@ pub(crate) struct Scenario {
     #[serde(skip)]
     pub(crate) name: String,
     pub(crate) about: String,
-    /// The set-ups in which it is part of the set that every change runs.
+    /// The set-ups in whose quick set it is.
     #[serde(default)]
     pub(crate) quick: Vec<SetUp>,
     #[serde(default = "both")]

@@ -23,7 +23,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Every test, with the servers they need: first those that keep their own time, then the ones on real sockets and real clocks, one by one, and a quick proof under load.
+    /// Every test, with the servers they need: first those that keep their own time, then the ones on real sockets and real clocks, one by one.
     Test,
     /// Formatting, lints and documentation, without a warning.
     Lint,
@@ -87,8 +87,7 @@ fn run_with_servers(steps: &[Step]) -> anyhow::Result<()> {
 }
 
 fn test_steps() -> Vec<Step> {
-    let quick = ["--quick".to_owned()];
-    let mut steps = vec![
+    vec![
         Step::new("Tests of every crate but the binary", &["test", "--workspace", "--exclude", "weir"]),
         // The binary's tests send over real sockets in real time: optimised, and one at a time, so that a limit that
         // slips is Weir's doing and not that of the test beside it.
@@ -96,10 +95,7 @@ fn test_steps() -> Vec<Step> {
             "Tests of the whole program, on real sockets and in real time",
             &["test", "--release", "--package", "weir", "--tests", "--", "--test-threads=1"],
         ),
-        build_for_load(),
-    ];
-    steps.extend(["embedded", "scaled"].map(|set_up| prove_under_load(set_up, &quick)));
-    steps
+    ]
 }
 
 fn lint_steps() -> Vec<Step> {
