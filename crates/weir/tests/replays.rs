@@ -17,10 +17,12 @@ use serde_json::{Value, json};
 use support::{Answer, App, Arrival, Fleet, Receiver, assert_cap, eventually, now};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// How much later than in calm times 99 of 100 live events may arrive while a replay fills the cap: the lane's horizon of 20 ms,
-/// the run that is under way when the event comes, its own run, and the machine's share. Seen here: 12 ms in one process, up to
-/// 37 ms on servers.
-const DELAYED_BY_A_REPLAY: Duration = Duration::from_millis(75);
+/// How much later than in calm times a live event may arrive while a replay fills the cap, as a rule: the lane's horizon of 20 ms, the
+/// run that is under way when the event comes, and its own run.
+const DELAYED_BY_A_REPLAY: Duration = Duration::from_millis(50);
+/// The same for 99 of 100, of whom some also wait for the machine. Seen here: 12 to 16 ms in one process, up to 37 ms on servers. Behind
+/// the replay they would wait for seconds.
+const DELAYED_AT_WORST: Duration = Duration::from_millis(200);
 
 /// A destination of which `count` deliveries are dead, at the limits given since.
 async fn with_dead_letters(app: &App, receiver: &Receiver, name: &str, count: usize, limits: Value) -> String {
@@ -99,8 +101,8 @@ async fn live_traffic(
     posted.clone()
 }
 
-/// From its POST to its arrival, for 99 of 100 events.
-fn p99(posted: &HashMap<String, Instant>, arrivals: &[Arrival]) -> Duration {
+/// From its POST to its arrival: for half of the events, and for 99 of 100.
+fn latency(posted: &HashMap<String, Instant>, arrivals: &[Arrival]) -> (Duration, Duration) {
     let mut took: Vec<Duration> = arrivals
         .iter()
         .filter_map(|arrival| {
@@ -109,7 +111,7 @@ fn p99(posted: &HashMap<String, Instant>, arrivals: &[Arrival]) -> Duration {
         .collect();
     assert_eq!(took.len(), posted.len(), "each live event arrives, once");
     took.sort_unstable();
-    took[took.len() * 99 / 100]
+    (took[took.len() / 2], took[took.len() * 99 / 100])
 }
 
 async fn a_replay_hardly_delays_live_traffic(app: &App) {
@@ -142,9 +144,9 @@ async fn a_replay_hardly_delays_live_traffic(app: &App) {
     let of = |posted: &HashMap<String, Instant>| {
         let arrivals: Vec<_> =
             live.iter().filter(|arrival| posted.contains_key(arrival.header("webhook-id"))).cloned().collect();
-        p99(posted, &arrivals)
+        latency(posted, &arrivals)
     };
-    let (calm_p99, busy_p99) = (of(&calm), of(&busy));
+    let ((calm_p50, calm_p99), (busy_p50, busy_p99)) = (of(&calm), of(&busy));
     let old = since(&receiver, "/beside", began, "beside.old");
     let times: HashMap<&str, usize> = old.iter().fold(HashMap::new(), |mut times, arrival| {
         *times.entry(arrival.header("webhook-id")).or_default() += 1;
@@ -154,7 +156,7 @@ async fn a_replay_hardly_delays_live_traffic(app: &App) {
     let span =
         old.iter().map(|arrival| arrival.at).max().unwrap() - old.iter().map(|arrival| arrival.at).min().unwrap();
     eprintln!(
-        "{} live events in calm, p99 {calm_p99:?}; {} beside a replay, p99 {busy_p99:?}; {DEAD} replayed in {span:?} ({took:?})",
+        "{} live events in calm, p50 {calm_p50:?}, p99 {calm_p99:?}; {} beside a replay, p50 {busy_p50:?}, p99 {busy_p99:?}; {DEAD} replayed in {span:?} ({took:?})",
         calm.len(),
         busy.len()
     );
@@ -162,7 +164,8 @@ async fn a_replay_hardly_delays_live_traffic(app: &App) {
     assert!(old.iter().all(|arrival| arrival.header("weir-attempt") == "2"), "attempts go on counting");
     assert_cap(&all, 1_000, SECOND);
     app.assert_audit_clean(&id).await;
-    assert!(busy_p99 <= calm_p99 + DELAYED_BY_A_REPLAY, "{busy_p99:?} instead of {calm_p99:?}");
+    assert!(busy_p50 <= calm_p50 + DELAYED_BY_A_REPLAY, "{busy_p50:?} instead of {calm_p50:?}");
+    assert!(busy_p99 <= calm_p99 + DELAYED_AT_WORST, "{busy_p99:?} instead of {calm_p99:?}");
     assert!(span < SECOND * 15, "the replay uses what live leaves of the cap");
 }
 
