@@ -213,8 +213,9 @@ async fn neither_a_worker_that_dies_nor_one_that_stands_still_turns_an_order_rou
     witness.assert_in_order();
 }
 
-/// How many a second, of one key and of a thousand.
-async fn throughput(app: &App, set_up: &str) {
+/// One key goes as fast as its answers and their records come. A thousand go side by side.
+async fn keys_do_not_wait_for_each_other(app: &App) {
+    let mut rates = Vec::new();
     for (keys, count) in [(1, 400), (1_000, 20)] {
         let witness = Witness::start(|_, _, _| (200, Duration::ZERO)).await;
         let id = destination(app, &witness, json!({"max_in_flight": 1_000})).await;
@@ -223,18 +224,22 @@ async fn throughput(app: &App, set_up: &str) {
         let began = now();
         app.patch(&id, json!({"paused": false})).await;
         eventually("all are delivered", SECOND * 120, async || witness.ended() == keys * count).await;
-        let rate = (keys * count) as f64 / began.elapsed().as_secs_f64();
-        eprintln!("{set_up}: {keys} keys, {rate:.0} a second");
+        rates.push((keys * count) as f64 / began.elapsed().as_secs_f64());
         witness.assert_in_order();
         app.request(Method::DELETE, &format!("/v1/destinations/{id}"), None).await;
     }
+    eprintln!("one key: {:.0} a second, a thousand: {:.0}", rates[0], rates[1]);
+    assert!(rates[1] > rates[0] * 5.0, "{rates:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "measures; run it by name with --nocapture"]
-async fn throughput_of_one_key_and_of_a_thousand() {
+async fn a_thousand_keys_go_side_by_side_in_one_process() {
     let folder = tempfile::tempdir().expect("a folder");
-    throughput(&App::start(folder.path()).await, "embedded").await;
+    keys_do_not_wait_for_each_other(&App::start(folder.path()).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_keys_go_side_by_side_on_servers() {
     let fleet = Fleet::new().await;
-    throughput(&fleet.launch("serve").await, "scaled").await;
+    keys_do_not_wait_for_each_other(&fleet.launch("serve").await).await;
 }
