@@ -280,7 +280,8 @@ $$;
 
 -- Lets the next of each line come forward if that has no head. Called after the commit of what ended one. The locks of the keys are
 -- taken first, so that what follows sees every delivery that was stored beside that. Deliveries that are skipped leave their
--- lines before. In its turn a delivery is due as it was stored, or moved by a replay, so that it takes its place among what is live. Answers which lines have a new head, by their places in the arrays, and when it is due.
+-- lines before. In its turn a delivery is due as it was stored, or moved by a replay, so that it takes its place among what is
+-- live. Answers which lines have a new head, by their places in the arrays, and when it is due.
 CREATE FUNCTION advance_lines(
     key_space integer, key_locks integer[], destination_ids uuid[], ordering_keys text[], leaving uuid[]
 ) RETURNS TABLE (line bigint, due bigint) LANGUAGE plpgsql AS $$

@@ -3,7 +3,7 @@
 //! Serde stops at the first mistake; a person who fills in a form wants to hear of all of them. Absent and `null` are the
 //! same here: the default.
 
-use std::ops::RangeInclusive;
+use std::{fmt::Display, ops::RangeInclusive, str::FromStr};
 
 use serde_json::{Map, Value};
 
@@ -102,6 +102,17 @@ impl<'e> Object<'e> {
             Value::String(text) => Some(text),
             other => {
                 self.refuse(name, format!("must be a string, not {}", kind(&other)));
+                None
+            }
+        }
+    }
+
+    /// A string that means something else.
+    pub(crate) fn parsed<T: FromStr<Err: Display>>(&mut self, name: &str) -> Option<T> {
+        match self.string(name)?.parse() {
+            Ok(value) => Some(value),
+            Err(error) => {
+                self.refuse(name, error.to_string());
                 None
             }
         }

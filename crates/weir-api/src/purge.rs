@@ -77,8 +77,8 @@ impl Chosen {
         let mut errors = Errors::default();
         let chosen = Object::open(body, "", &mut errors).map(|mut body| {
             let (pending, retrying) = states(&mut body);
-            let event_type = parsed(&mut body, "event_type");
-            let before = parsed(&mut body, "before");
+            let event_type = body.parsed("event_type");
+            let before = body.parsed("before");
             body.close(&[]);
             Self { pending, retrying, event_type, before }
         });
@@ -108,16 +108,6 @@ fn states(body: &mut Object<'_>) -> (bool, bool) {
         }
     }
     (pending, retrying)
-}
-
-fn parsed<T: std::str::FromStr<Err: std::fmt::Display>>(body: &mut Object<'_>, name: &str) -> Option<T> {
-    match body.string(name)?.parse() {
-        Ok(value) => Some(value),
-        Err(error) => {
-            body.refuse(name, error.to_string());
-            None
-        }
-    }
 }
 
 #[cfg(test)]

@@ -218,12 +218,12 @@ fn read(body: Value) -> Answer<ReplayFilter> {
     let filter = Object::open(body, "", &mut errors).map(|mut body| {
         let states = states(&mut body);
         let deliveries = DeliveryFilter {
-            destination_id: parsed(&mut body, "destination"),
+            destination_id: body.parsed("destination"),
             tenant: tenant(&mut body),
-            event_type: parsed::<EventPattern>(&mut body, "event_type"),
-            error: parsed(&mut body, "error"),
-            from: parsed(&mut body, "from"),
-            to: parsed(&mut body, "to"),
+            event_type: body.parsed::<EventPattern>("event_type"),
+            error: body.parsed("error"),
+            from: body.parsed("from"),
+            to: body.parsed("to"),
             ..DeliveryFilter::default()
         };
         if let (Some(from), Some(to)) = (deliveries.from, deliveries.to)
@@ -264,16 +264,6 @@ fn tenant(body: &mut Object<'_>) -> Option<String> {
         body.refuse("tenant", detail);
     }
     Some(tenant)
-}
-
-fn parsed<T: std::str::FromStr<Err: std::fmt::Display>>(body: &mut Object<'_>, name: &str) -> Option<T> {
-    match body.string(name)?.parse() {
-        Ok(value) => Some(value),
-        Err(error) => {
-            body.refuse(name, error.to_string());
-            None
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Which destinations have a lane of replays, and what each lane has not had of its share.
 //!
-//! Known to this process only and asked for anew twice a second: a run that does not know of a lane leaves it to a later one, and
+//! Known to this process only and asked for anew a few times a second: a run that does not know of a lane leaves it to a later one, and
 //! one that knows of a lane that is empty has looked in vain.
 
 use std::{

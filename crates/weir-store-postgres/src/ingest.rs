@@ -20,7 +20,7 @@ use std::{
 
 use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection, Row as _, postgres::PgRow, types::Uuid};
-use weir_core::{DestinationId, Timestamp, event::Event};
+use weir_core::{Timestamp, event::Event};
 use weir_store::{
     Express, Ingest, Ingested, Line, NewEvent, StoreResult,
     intake::{Intake, Key, KnownKeys, NewDelivery, Outcome, key},
@@ -30,7 +30,7 @@ use crate::{
     PostgresStore, Shared,
     destinations::{CHANGED, read_change},
     errors::{ATTEMPTS, lacks_partition},
-    lines::{advance, lock_name},
+    lines::{self, advance, lock_name},
     locks::{KEY_LOCK_SPACE, LOCK_SPACE, begin_beside_edits, locks_of},
     partitions::day_of_id,
     rows::{self, uuid},
@@ -275,12 +275,7 @@ async fn insert(
 fn freed_lines(row: &PgRow) -> Result<BTreeSet<Line>, sqlx::Error> {
     let destinations: Option<Vec<Uuid>> = row.try_get_unchecked(1)?;
     let keys: Option<Vec<String>> = row.try_get_unchecked(2)?;
-    let lines = destinations.into_iter().flatten().zip(keys.into_iter().flatten());
-    let line = |(id, ordering_key): (Uuid, _)| Line {
-        destination_id: DestinationId::from_bytes(id.into_bytes()),
-        ordering_key,
-    };
-    Ok(lines.map(line).collect())
+    Ok(lines::of_columns(destinations.unwrap_or_default(), keys.unwrap_or_default()).collect())
 }
 
 /// One parameter of a statement over many rows.

@@ -14,8 +14,8 @@
 use std::collections::BTreeSet;
 
 use async_trait::async_trait;
-use sqlx::{PgConnection, postgres::PgRow};
-use weir_core::{DeliveryId, Timestamp, order::BEHIND};
+use sqlx::{PgConnection, postgres::PgRow, types::Uuid};
+use weir_core::{DeliveryId, DestinationId, Timestamp, order::BEHIND};
 use weir_store::{Line, Lines, LinesTended, StoreResult};
 
 use crate::{
@@ -93,6 +93,15 @@ const ADVANCE: &str = "SELECT line, due FROM advance_lines($1, $2, $3, $4, $5)";
 
 fn line(row: &PgRow, column: usize) -> Result<Line, sqlx::Error> {
     Ok(Line { destination_id: destination_id(row, column)?, ordering_key: text(row, column + 1)? })
+}
+
+/// Lines, out of a column of destinations and one of keys.
+pub(crate) fn of_columns(destinations: Vec<Uuid>, keys: Vec<String>) -> impl Iterator<Item = Line> {
+    let line = |(id, ordering_key): (Uuid, _)| Line {
+        destination_id: DestinationId::from_bytes(id.into_bytes()),
+        ordering_key,
+    };
+    destinations.into_iter().zip(keys).map(line)
 }
 
 /// What the lock of a line is chosen by. Coalesce keys share the locks, which is no harm.

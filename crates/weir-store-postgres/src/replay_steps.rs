@@ -11,7 +11,7 @@ use weir_store::{Line, ReplayFigures, ReplayFilter, ReplayPhase, ReplayStep, lan
 use crate::{
     edits::Edit,
     history::Select,
-    lines::advance,
+    lines::{advance, of_columns},
     replays::{FIGURES, phase, read_figure, sieved_by},
     rows::{corrupt, count, int, text, time, uuid},
 };
@@ -112,10 +112,7 @@ impl Step {
         let last: Option<Uuid> = row.try_get_unchecked(2)?;
         let wake: Vec<Uuid> = row.try_get_unchecked(3)?;
         let (lined, keys): (Vec<Uuid>, Vec<String>) = (row.try_get_unchecked(4)?, row.try_get_unchecked(5)?);
-        lines.extend(lined.into_iter().zip(keys).map(|(id, ordering_key)| Line {
-            destination_id: DestinationId::from_bytes(id.into_bytes()),
-            ordering_key,
-        }));
+        lines.extend(of_columns(lined, keys));
         let (place, seen) = match last {
             Some(last) if int(&row, 0)? == STEP => (open.place, last),
             _ => (open.place + 1, Uuid::nil()),

@@ -52,12 +52,24 @@ impl Lines for SqliteStore {
     }
 }
 
-/// The first of a line: its head, or who is next if it has none. In its turn it is due as it was stored, or moved by a replay, so
-/// that it takes its place among what is live.
-pub(crate) const FIRST_OF_LINE: &str = "
-SELECT id, next_attempt_at, CASE WHEN replay_id IS NULL THEN coalesce(deliver_at, created_at) ELSE updated_at END FROM deliveries INDEXED BY deliveries_lines
-WHERE destination_id = ? AND ordering_key = ? AND ordering_key IS NOT NULL AND state IN (0, 1, 2)
-ORDER BY next_attempt_at, line LIMIT 1";
+/// Of deliveries in lines, when each is due, and when it would be in its turn: as it was stored, or moved by a replay, so that it
+/// takes its place among what is live.
+macro_rules! select {
+    ($which:literal) => {
+        concat!(
+            "SELECT id, next_attempt_at,
+                CASE WHEN replay_id IS NULL THEN coalesce(deliver_at, created_at) ELSE updated_at END
+            FROM deliveries INDEXED BY deliveries_lines ",
+            $which
+        )
+    };
+}
+
+/// The first of a line: its head, or who is next if it has none.
+pub(crate) const FIRST_OF_LINE: &str = select!(
+    "WHERE destination_id = ? AND ordering_key = ? AND ordering_key IS NOT NULL AND state IN (0, 1, 2)
+    ORDER BY next_attempt_at, line LIMIT 1"
+);
 
 const COME_FORWARD: &str = "UPDATE deliveries SET next_attempt_at = ? WHERE id = ?";
 
@@ -101,9 +113,8 @@ WITH RECURSIVE found (id) AS (
 )
 SELECT id FROM found WHERE id IS NOT NULL";
 
-pub(crate) const SOME_OF_LINES: &str = "
-SELECT id, next_attempt_at, CASE WHEN replay_id IS NULL THEN coalesce(deliver_at, created_at) ELSE updated_at END FROM deliveries INDEXED BY deliveries_lines
-WHERE destination_id = ? AND ordering_key IS NOT NULL AND state IN (0, 1, 2) LIMIT +?";
+pub(crate) const SOME_OF_LINES: &str =
+    select!("WHERE destination_id = ? AND ordering_key IS NOT NULL AND state IN (0, 1, 2) LIMIT +?");
 
 const DISSOLVE: &str = "UPDATE deliveries SET ordering_key = NULL, next_attempt_at = ? WHERE id = ?";
 
