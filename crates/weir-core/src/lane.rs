@@ -16,6 +16,9 @@ use crate::{
 pub const ONE_OF: u32 = 10;
 /// How far ahead slots are given to the lane when live has left them.
 pub const HORIZON: Duration = LEAD;
+/// How far ahead the slot of a live delivery may be that goes without a run. The lane has filled those of its horizon, and a worker
+/// changes this one for one of them.
+pub const EXPRESS_AHEAD: Duration = HORIZON.saturating_mul(2);
 /// The shortest time between two runs that the lane brings.
 pub const BEAT: Duration = Duration::from_millis(10);
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::{
     breaker::{Breaker, BreakerState},
+    lane,
     limiter::Limiter,
     time::Timestamp,
 };
@@ -132,9 +133,14 @@ pub enum NextRun {
 }
 
 impl NextRun {
-    /// Whether the run found less than it was allowed to take: there is no backlog.
-    pub fn ran_dry(self) -> bool {
-        matches!(self, Self::At(_) | Self::Stop)
+    /// How far ahead the slot of a new delivery may be that goes without a run. `None`: a backlog waits, which it must not
+    /// overtake.
+    pub fn express_ahead(self) -> Option<Duration> {
+        match self {
+            Self::At(_) | Self::Stop => Some(Duration::ZERO),
+            Self::Soon(_) => Some(lane::EXPRESS_AHEAD),
+            Self::Paced | Self::OnSettle | Self::Now | Self::Continue => None,
+        }
     }
 }
 

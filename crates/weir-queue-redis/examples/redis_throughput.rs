@@ -112,6 +112,7 @@ fn publication(queue: &RedisQueue, lease: Lease) -> Publication {
         event_created_at: now,
         attempts: 0,
         attempts_before: 0,
+        in_lane: false,
         body: ClaimedBody::Inline(EventBody::stored(Bytes::from_static(BODY), 0)),
         expires_at: now + Duration::from_secs(60),
         destination: None,

@@ -249,6 +249,7 @@ mod tests {
             event_created_at: Timestamp::MIN,
             attempts: 0,
             attempts_before: 0,
+            in_lane: false,
             body: ClaimedBody::Inline(EventBody::stored(Bytes::from_static(b"{}"), 0)),
             expires_at: Timestamp::from_secs(60),
             destination: None,

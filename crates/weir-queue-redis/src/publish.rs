@@ -111,7 +111,7 @@ impl Core {
             Outcome::Stale => return Published::Stale(deliveries),
             Outcome::Unknown => return Published::Unknown,
         };
-        if next.ran_dry() {
+        if next.express_ahead().is_some() {
             self.gates.rested(lease.destination_id, self.clock.now());
         }
         if back.is_empty() { Published::Done } else { Published::Stale(back) }

@@ -10,6 +10,7 @@ use redis::{Arg, Cmd, ToRedisArgs};
 use weir_core::{
     DestinationId, Limiter, Period, RateLimit, Timestamp,
     claim::ClaimedDelivery,
+    lane::EXPRESS_AHEAD,
     limiter::{LimiterParts, UNLIMITED_SLOT_WIDTH},
     plan::{CADENCE, LAG_DEPTH, LEAD, SHARES},
 };
@@ -99,6 +100,7 @@ fn constants() -> String {
         ("UNLIMITED_SLOT_WIDTH", UNLIMITED_SLOT_WIDTH),
         ("CADENCE", CADENCE),
         ("LEAD", LEAD),
+        ("EXPRESS_AHEAD", EXPRESS_AHEAD),
         ("SETTLE_FALLBACK", SETTLE_FALLBACK),
         ("SLOT_HORIZON", SLOT_HORIZON),
         ("WARM_FOR", WARM_FOR),

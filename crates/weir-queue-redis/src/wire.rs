@@ -29,6 +29,8 @@ pub(crate) struct Entry {
 }
 
 const PERMIT_LEN: usize = 6 * 8;
+const INLINE: u8 = 1;
+const IN_LANE: u8 = 2;
 const HEAD_LEN: usize = 3 * 16 + 2 * 8 + 2 * 4 + 1 + 4;
 
 /// The `delivery` field. Bodies above `largest` stay in the store.
@@ -45,7 +47,7 @@ pub(crate) fn encode(delivery: &ClaimedDelivery, largest: usize) -> Vec<u8> {
     bytes.put_i64(delivery.event_created_at.as_nanos());
     bytes.put_u32(delivery.attempts);
     bytes.put_u32(delivery.attempts_before);
-    bytes.put_u8(u8::from(body.is_some()));
+    bytes.put_u8(if body.is_some() { INLINE } else { 0 } | if delivery.in_lane { IN_LANE } else { 0 });
     bytes.put_u32(body.map_or(0, EventBody::data_offset));
     bytes.put_slice(body.map_or(&[], |body| body.bytes()));
     bytes
@@ -69,10 +71,13 @@ pub(crate) fn decode(entry: String, mut permit: Bytes, mut delivery: Bytes) -> O
     let claim = Claim { delivery_id, destination_id, epoch: delivery.get_i64() };
     let event_created_at = Timestamp::from_nanos(delivery.get_i64());
     let (attempts, attempts_before) = (delivery.get_u32(), delivery.get_u32());
-    let is_inline = delivery.get_u8() == 1;
+    let flags = delivery.get_u8();
     let data_offset = delivery.get_u32();
-    let body =
-        if is_inline { ClaimedBody::Inline(EventBody::stored(delivery, data_offset)) } else { ClaimedBody::InStore };
+    let body = if flags & INLINE > 0 {
+        ClaimedBody::Inline(EventBody::stored(delivery, data_offset))
+    } else {
+        ClaimedBody::InStore
+    };
     Some(Entry {
         entry,
         generation,
@@ -85,6 +90,7 @@ pub(crate) fn decode(entry: String, mut permit: Bytes, mut delivery: Bytes) -> O
             event_created_at,
             attempts,
             attempts_before,
+            in_lane: flags & IN_LANE > 0,
             body,
             expires_at,
             destination: None,
@@ -272,6 +278,7 @@ mod tests {
             event_created_at: Timestamp::from_nanos(5),
             attempts: 6,
             attempts_before: 2,
+            in_lane: true,
             body,
             expires_at: Timestamp::from_secs(7),
             destination: None,

@@ -223,6 +223,7 @@ struct Taken {
     event_created_at: Timestamp,
     attempts: u32,
     attempts_before: u32,
+    in_lane: bool,
     expires_at: Timestamp,
     body: Option<EventBody>,
 }
@@ -293,6 +294,7 @@ fn read_taken(row: &PgRow, asked: &Asked<'_>) -> Result<Taken, sqlx::Error> {
         event_created_at: if rows::is_null(row, 10)? { time(row, 6)? } else { replay_id(row, 10)?.made_at() },
         attempts: small(row, 5)?,
         attempts_before: if rows::is_null(row, 9)? { 0 } else { small(row, 9)? },
+        in_lane: asked.in_lane,
         expires_at,
         body: (!rows::is_null(row, 8)?).then(|| rows::body(row, 7)).transpose()?,
     })
@@ -332,6 +334,7 @@ fn hand_out(mut taken: Vec<Taken>, answers: &mut [Vec<Claims>]) {
             event_created_at: one.event_created_at,
             attempts: one.attempts,
             attempts_before: one.attempts_before,
+            in_lane: one.in_lane,
             body: ClaimedBody::Inline(body),
             expires_at: one.expires_at,
             destination: None,

@@ -162,6 +162,7 @@ impl Transaction<'_, '_> {
             event_created_at: waiting.created_at,
             attempts,
             attempts_before,
+            in_lane,
             body: ClaimedBody::Inline(self.body(event_id)?),
             expires_at: request.expires_at,
             destination: None,

@@ -172,6 +172,7 @@ impl<'e> Intake<'e> {
                     event_created_at: event.created_at,
                     attempts: 0,
                     attempts_before: 0,
+                    in_lane: false,
                     body: ClaimedBody::Inline(event.body.clone()),
                     expires_at,
                     destination: Some(destination.clone()),

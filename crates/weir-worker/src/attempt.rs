@@ -20,6 +20,7 @@ use weir_queue::{Permit, PermitId, SharedQueue, SlotAnswer};
 use weir_store::AttemptResult;
 
 use crate::{
+    lane::LaneSlots,
     meters::Meters,
     outbound::{Connection, Found, Outbound, SendResult, Sent, Unreachable},
     targets::DestinationTarget,
@@ -34,6 +35,7 @@ pub(crate) struct Attempter {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) outbound: Arc<Outbound>,
     pub(crate) meters: Meters,
+    pub(crate) lane_slots: LaneSlots,
     /// The process is shutting down: what has not been sent goes back.
     pub(crate) stopping: Arc<AtomicBool>,
 }
@@ -109,7 +111,7 @@ impl Attempter {
         let mut closed = 0;
         loop {
             if let Some(slot) = published {
-                self.wait_for(slot).await;
+                published = Some(self.wait_for(permit, slot).await);
             }
             let (connection, warm) = match self.outbound.connect(&target.target).await {
                 Ok(Found { connection, warm }) => (connection, warm),
@@ -156,12 +158,32 @@ impl Attempter {
                 return None;
             }
         };
-        self.wait_for(slot).await;
-        Some(slot)
+        Some(self.wait_for(permit, slot).await)
     }
 
-    async fn wait_for(&self, slot: Slot) {
-        let wait = slot.start.since(self.clock.now());
+    /// Waits for the slot, or for the one it is changed for: live traffic goes before replays.
+    async fn wait_for(&self, permit: &Permit, mut slot: Slot) -> Slot {
+        if slot.start <= self.clock.now() {
+            return slot;
+        }
+        if !permit.delivery.in_lane {
+            slot = self.lane_slots.change(permit.id.destination_id, slot, self.clock.now());
+            self.sleep_until(slot.start).await;
+            return slot;
+        }
+        self.lane_slots.wait(permit.id, slot);
+        loop {
+            self.sleep_until(slot.start).await;
+            let now = self.clock.now();
+            slot = self.lane_slots.reach(permit.id, slot, now);
+            if slot.start <= now {
+                return slot;
+            }
+        }
+    }
+
+    async fn sleep_until(&self, at: Timestamp) {
+        let wait = at.since(self.clock.now());
         if !wait.is_zero() {
             tokio::time::sleep(wait).await;
         }

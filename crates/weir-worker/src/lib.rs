@@ -5,6 +5,7 @@
 
 mod attempt;
 mod breakers;
+mod lane;
 mod meters;
 pub mod outbound;
 mod pipeline;

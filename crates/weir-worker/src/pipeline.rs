@@ -22,6 +22,7 @@ use weir_store::{SharedStore, StoreError};
 
 use crate::{
     attempt::{Attempter, Ended, Unsent},
+    lane::LaneSlots,
     meters::Meters,
     outbound::Outbound,
     recorder::{Recorder, Recording},
@@ -67,6 +68,7 @@ impl Worker {
             clock: self.clock.clone(),
             outbound: self.outbound.clone(),
             meters: Meters::new(),
+            lane_slots: LaneSlots::default(),
             stopping: stopping.clone(),
         });
         let slots = Arc::new(Semaphore::new(MAX_UNDER_WAY as usize));

@@ -7,8 +7,8 @@
 --         its id, how many permits may be out, limits as a list of: limit, period, burst, deliveries as a list of: when the claim
 --         expires, and the delivery unless the caller takes it
 -- Answer  the generation, that of the call which ran; for each destination: permits issued, the serial of the first, their
---         slots (start and end, packed) when the caller takes them, the job's version, how many more there is room for, when
---         the next slot is free
+--         slots (start and end, packed) when the caller takes them, the job's version, how many more there is room for, from
+--         when the next slot is near enough
 
 local straight, caller, name, repeated = number() == 1, text(), text(), number() == 1
 local admitted_by = SHARD .. ':admitted:' .. caller
@@ -25,7 +25,7 @@ end
 -- The last run found less than it was allowed to take, so at most a handful waits. A job whose cursors are not known, or follow
 -- other limits, needs a run first.
 local function is_open(job, limits)
-  return job.dry and job.slots and follows(job.issued, limits) and not job.suspended_at
+  return job.express_ahead and job.slots and follows(job.issued, limits) and not job.suspended_at
 end
 
 -- A run that is under way may publish its share of what may be out.
@@ -44,9 +44,14 @@ local function next_free(job)
   return math.max(next_start(job.issued, now), next_start(job.slots, now))
 end
 
+-- From when a slot is near enough.
+local function open_from(job)
+  return next_free(job) - job.express_ahead
+end
+
 -- Under a limit one at a time: the next slot of an idle destination is free now, the one after it is not, unless it may burst.
 local function most_at_once(job, room)
-  if next_free(job) > now then
+  if open_from(job) > now then
     return 0
   end
   return #job.issued.lanes == 0 and room or math.min(room, 1)
@@ -63,7 +68,7 @@ local function admit(id, most, limits, deliveries)
     first, slots = issue_permits(id, job, job.version, { unpack(deliveries, 1, count) }, straight)
     save_job(id, job)
   end
-  return { count, first, slots, job.version, room - count, next_free(job) }
+  return { count, first, slots, job.version, room - count, open_from(job) }
 end
 
 local answer = { generation }

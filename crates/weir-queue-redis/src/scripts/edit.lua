@@ -12,7 +12,7 @@ while more() do
   job.version = job.version + 1
   job.suspended_at = suspended and job.version or nil
   -- The next run follows the edit, and tells anew whether there is a backlog.
-  job.dry = false
+  job.express_ahead = nil
   if job.phase == 'leased' then
     job.edited = true
   else

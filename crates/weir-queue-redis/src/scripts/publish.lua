@@ -52,12 +52,15 @@ local function has_permits(id)
   return redis.call('EXISTS', queued_of(id), in_flight_of(id)) > 0
 end
 
+-- How far ahead the slot of a new delivery may be that goes without a run.
+local AHEAD_AFTER = { stop = 0, at = 0, soon = EXPRESS_AHEAD }
+
 local function requeue(job, run)
   local id, next_run, woken = run.id, run.next, job.woken
   if next_run == 'continue' then
     return
   end
-  job.dry = next_run == 'stop' or next_run == 'at'
+  job.express_ahead = AHEAD_AFTER[next_run]
   if job.edited then
     schedule(id, job, now, 0, false)
   elseif next_run == 'stop' and not woken and job.version == run.version then

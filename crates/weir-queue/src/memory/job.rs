@@ -98,8 +98,8 @@ pub(super) struct Job {
     pub(super) in_flight: HashMap<u64, Timestamp>,
     /// Room kept for permits that are to be admitted without a run.
     pub(super) reserved: u32,
-    /// The last run found less than it was allowed to take.
-    pub(super) dry: bool,
+    /// What [`NextRun::express_ahead`] says of the last run.
+    pub(super) express_ahead: Option<Duration>,
 }
 
 impl Job {
@@ -116,7 +116,7 @@ impl Job {
             queued: HashMap::new(),
             in_flight: HashMap::new(),
             reserved: 0,
-            dry: false,
+            express_ahead: None,
         }
     }
 
@@ -147,8 +147,8 @@ impl Job {
         self.queued() + self.in_flight.len() as u32
     }
 
-    /// Whether nothing keeps a new delivery from being sent at once: the last run found less than it was allowed to take, so
-    /// that at most a handful waits, the cursors follow these limits, and a slot is free now.
+    /// Whether nothing keeps a new delivery from going without a run: the last one found less than it was allowed to take, so
+    /// that at most a handful waits, the cursors follow these limits, and a slot is free now, or near beside a lane.
     pub(super) fn has_room_now(&self, now: Timestamp, settings: &Settings) -> bool {
         let &Settings { max_in_flight, ref rate_limits, .. } = settings;
         // A run that is under way may publish its share of what may be out.
@@ -156,15 +156,15 @@ impl Job {
             Phase::Leased { .. } => max_in_flight.div_ceil(SHARES),
             Phase::Idle | Phase::Scheduled { .. } => 0,
         };
+        let Some(ahead) = self.express_ahead else { return false };
         let one_more = self.reserved + 1;
         let slot_is_free = |cursors: &Cursors| {
-            let after = now + Duration::from_nanos(1);
+            let after = now + ahead + Duration::from_nanos(1);
             cursors.issued.follows(rate_limits)
                 && cursors.issued.slots_before(now, after, one_more) == one_more
-                && cursors.slots.next_start(now) <= now
+                && cursors.slots.next_start(now) <= now + ahead
         };
-        self.dry
-            && self.suspended_at.is_none()
+        self.suspended_at.is_none()
             && self.permits() + promised < max_in_flight
             && self.cursors.as_ref().is_some_and(slot_is_free)
     }

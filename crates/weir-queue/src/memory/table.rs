@@ -96,7 +96,7 @@ impl JobTable {
         job.version += 1;
         job.suspended_at = edit.suspended.then_some(job.version);
         // The next run follows the edit, and tells anew whether there is a backlog.
-        job.dry = false;
+        job.express_ahead = None;
         match job.phase {
             Phase::Leased { .. } => job.meanwhile.edited = true,
             Phase::Idle | Phase::Scheduled { .. } => self.schedule(edit.destination_id, now, Timestamp::MIN, false),
@@ -231,7 +231,7 @@ impl JobTable {
         if next == NextRun::Continue {
             return;
         }
-        job.dry = next.ran_dry();
+        job.express_ahead = next.express_ahead();
         let meanwhile = job.meanwhile;
         if meanwhile.edited {
             return self.schedule(id, now, Timestamp::MIN, false);
@@ -240,11 +240,7 @@ impl JobTable {
             (NextRun::Continue, _) => {}
             (NextRun::Stop, None) if job.version == lease.version => self.move_to(id, Phase::Idle),
             (NextRun::Stop, wake) => self.schedule(id, wake.unwrap_or(now), Timestamp::MIN, false),
-            (NextRun::At(due), wake) => {
-                self.schedule(id, wake.map_or(due, |wake| wake.min(due)), Timestamp::MIN, false);
-            }
-            // Not dry: the express would take slots that the lane fills, and be declined.
-            (NextRun::Soon(due), wake) => {
+            (NextRun::At(due) | NextRun::Soon(due), wake) => {
                 self.schedule(id, wake.map_or(due, |wake| wake.min(due)), Timestamp::MIN, false);
             }
             (NextRun::Now, _) => self.schedule(id, now, now, false),

@@ -126,6 +126,7 @@ impl Record {
                 event_created_at: now,
                 attempts: row.attempts,
                 attempts_before: 0,
+                in_lane: false,
                 body: ClaimedBody::Inline(EventBody::stored(Bytes::from_static(b"{}"), 0)),
                 expires_at: request.expires_at,
                 destination: None,

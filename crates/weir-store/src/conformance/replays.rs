@@ -105,6 +105,7 @@ pub async fn what_has_ended_is_replayed_in_the_lane(subject: Subject) {
     assert!(subject.claim_lane(2, 3).await.deliveries.is_empty());
     let one = &first.deliveries[0];
     assert_eq!((one.attempts, one.attempts_before, one.event_created_at), (1, 1, BEGUN), "its retries count anew");
+    assert!(one.in_lane && !live.deliveries[0].in_lane);
     assert_eq!((live.deliveries[0].attempts_before, live.deliveries[0].event_created_at), (0, event(8).created_at));
 
     for (claimed, verdict) in first.deliveries.iter().chain(&second.deliveries).zip([

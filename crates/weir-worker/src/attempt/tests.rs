@@ -49,6 +49,7 @@ async fn attempt_after(attempts: u32, attempts_before: u32, expires_in: Duration
         clock: clock.clone(),
         outbound: Arc::new(Outbound::new(policy, TlsRoots::none(), clock.clone())),
         meters: Meters::new(),
+        lane_slots: LaneSlots::default(),
         stopping: Arc::new(AtomicBool::new(false)),
     };
     let mut destination: Destination = settings(&RateLimits::UNLIMITED, 64);
@@ -63,6 +64,7 @@ async fn attempt_after(attempts: u32, attempts_before: u32, expires_in: Duration
         event_created_at: now,
         attempts,
         attempts_before,
+        in_lane: false,
         body: ClaimedBody::Inline(body.clone()),
         expires_at: now + expires_in,
         destination: None,
