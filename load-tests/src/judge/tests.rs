@@ -43,7 +43,8 @@ fn arrival(number: u64, ms: i64) -> Arrival {
 /// One destination of so many a second, and an event for each arrival, in their order.
 fn recording(limit: u32, arrivals_ms: &[i64]) -> Recording {
     let accepted = |number| Outcome::Accepted { id: id(number), deliveries: 1, at: at(ACCEPTED_MS) };
-    let event = |number| Event { group: 0, destination: None, key: None, meant: at(0), outcome: accepted(number) };
+    let event =
+        |number| Event { groups: [0].into(), destination: None, key: None, meant: at(0), outcome: accepted(number) };
     let arrivals: Vec<_> = (0..).zip(arrivals_ms).map(|(number, ms)| arrival(number, *ms)).collect();
     let last = arrivals_ms.iter().copied().max().unwrap_or(0);
     let sends: Vec<_> = arrivals.iter().map(|arrival| arrival.at).collect();

@@ -130,6 +130,17 @@ fn write_run(out: &mut String, number: usize, run: &Run) -> anyhow::Result<()> {
         }
         *out += "</ul>";
     }
+    for (group, overload) in run.judgement.groups.iter().filter_map(|group| Some((group, group.overload?))) {
+        writeln!(
+            out,
+            "<p>This machine can take {} events a second to {}. It was offered {}, and sent {} meanwhile: {:.0} % of what it can.</p>",
+            grouped(overload.capacity_per_s as u64),
+            escaped(&group.name),
+            grouped(overload.offered_per_s as u64),
+            grouped(overload.sent_per_s as u64),
+            overload.share() * 100.0
+        )?;
+    }
     write_limits(out, &run.judgement.groups)?;
     write_latencies(out, &run.judgement.groups)?;
     let mut last = None;
