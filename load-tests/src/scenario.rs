@@ -247,10 +247,6 @@ impl Scenario {
             ensure!(group.count >= 1, "destinations {}: count must be at least 1", group.name);
             limits_in(&group.settings).with_context(|| format!("destinations {}", group.name))?;
         }
-        for group in &self.destinations {
-            let is_target = self.publish.iter().any(|publish| publish.to.contains(&group.name));
-            ensure!(is_target, "destinations {}: nothing is published to them", group.name);
-        }
         for (n, publish) in self.publish.iter().enumerate() {
             for name in &publish.to {
                 ensure!(self.group(name).is_some(), "publish {}: no destinations are named {name}", n + 1);
@@ -275,6 +271,10 @@ impl Scenario {
                 "publish {}: it must lie within publish_s",
                 n + 1
             );
+        }
+        for group in &self.destinations {
+            let is_target = self.publish.iter().any(|publish| publish.to.contains(&group.name));
+            ensure!(is_target, "destinations {}: nothing is published to them", group.name);
         }
         let mut last_s = 0.0;
         for (n, step) in self.steps.iter().enumerate() {
@@ -354,6 +354,31 @@ mod tests {
         assert!(zero.contains("destinations a: rate_limits"), "{zero}");
         let both = refused(&format!("{SMALL}\nburst = 4"));
         assert!(both.contains("one of per_s, burst and overload"), "{both}");
+    }
+
+    #[test]
+    fn a_stream_may_have_several_groups_and_every_group_has_a_stream() {
+        let two = SMALL.replace("[[publish]]", "[[destinations]]\nname = \"b\"\n[[publish]]");
+        assert!(refused(&two).contains("destinations b: nothing is published to them"), "{}", refused(&two));
+        let scenario = Scenario::parse("x", &two.replace("to = \"a\"", "to = [\"a\", \"b\"]")).unwrap();
+        assert_eq!(scenario.publish[0].to, ["a", "b"]);
+    }
+
+    #[test]
+    fn without_figures_only_what_holds_under_any_noise_is_expected() {
+        for scenario in Scenario::all().unwrap() {
+            let kept = |scenario: &Scenario| {
+                let kept = |group: &Group| (group.expect.delivered, group.expect.in_order);
+                scenario.destinations.iter().map(kept).collect::<Vec<_>>()
+            };
+            let without = scenario.clone().without_figures();
+            assert_eq!(kept(&without), kept(&scenario));
+            for Group { expect, .. } in &without.destinations {
+                let figures =
+                    [expect.utilisation_min, expect.fairness_min, expect.p50_ms, expect.p99_ms, expect.overload_min];
+                assert_eq!(figures, [None; 5], "{}", scenario.name);
+            }
+        }
     }
 
     #[test]

@@ -37,3 +37,18 @@ pub(crate) fn per_second(recording: &Recording) -> anyhow::Result<f64> {
     ensure!(recording.drained.is_some() && took_s > 0.0, "what the machine can take could not be measured");
     Ok(recording.events.len() as f64 / took_s)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_measured_is_what_will_be_overloaded_and_nothing_else() {
+        let overload = Scenario::named("overload").unwrap();
+        let measured = scenario(&overload, &overload.publish[0]);
+        assert_eq!(measured.destinations.len(), 1);
+        assert_eq!(measured.destinations[0].settings, overload.destinations[0].settings);
+        assert_eq!((measured.publish.len(), measured.publish[0].burst), (1, Some(EVENTS)));
+        assert!(measured.publish[0].overload.is_none() && measured.steps.is_empty());
+    }
+}
