@@ -2,6 +2,7 @@
 //!
 //! - [`caps`]: every limit in every window, at the receiver and in Weir's own record; how much of it was used;
 //! - [`reconcile`]: each event at each of its destinations: lost, doubled, out of order, or never owed;
+//! - [`overload`]: what was sent while more was offered than the machine can take;
 //! - [`latency`]: percentiles, and fairness between destinations;
 //! - [`series`]: what the pictures show.
 //!
@@ -9,6 +10,7 @@
 
 pub(crate) mod caps;
 pub(crate) mod latency;
+pub(crate) mod overload;
 pub(crate) mod reconcile;
 pub(crate) mod series;
 
@@ -24,6 +26,7 @@ use crate::{
 };
 use caps::LimitJudgement;
 use latency::Latency;
+use overload::Overload;
 use reconcile::Reconciled;
 use series::Pictures;
 
@@ -61,6 +64,7 @@ pub(crate) struct GroupJudgement {
     /// Jain's index; `None` of one destination.
     pub(crate) fairness: Option<f64>,
     pub(crate) latency_ms: Option<Latency>,
+    pub(crate) overload: Option<Overload>,
 }
 
 impl Judgement {
@@ -127,6 +131,16 @@ fn judge_group(
             breaches.push(format!("{name}: {what} is {} ms, where {most} ms was expected", shown(measured)));
         }
     }
+    let overload = overload::judge(recording, group);
+    let share = overload.map(|overload| overload.share());
+    if let Some(least) = expect.overload_min
+        && share.is_none_or(|share| share < least)
+    {
+        breaches.push(format!(
+            "{name}: {} of what the machine can take was sent under overload, where {least} was expected",
+            shown(share)
+        ));
+    }
     for pause in &of.pauses {
         let holds_from = pause.from + EDIT_GRACE + SLACK;
         let is_within = |at: Timestamp| holds_from < at && at < pause.until;
@@ -144,6 +158,7 @@ fn judge_group(
         limits,
         fairness,
         latency_ms,
+        overload,
     }
 }
 

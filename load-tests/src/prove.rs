@@ -13,7 +13,7 @@ use crate::{
     clock::Timeline,
     judge::{self, Judgement},
     pages::{Machine, Report, Run},
-    run::{self, Target, api::Api, fleet::Fleet},
+    run::{self, Target, api::Api, capacity, fleet::Fleet},
     scenario::{Scenario, SetUp},
 };
 
@@ -21,7 +21,7 @@ use crate::{
 pub(crate) struct RunArgs {
     /// Which, by name or as a file of your own (FILE.toml); all that Weir is ready for, when none is named
     scenarios: Vec<String>,
-    /// Only those of the quick set
+    /// Only those of the quick set, and of them only what a busy machine cannot break: caps, loss, order, drain
     #[arg(long, conflicts_with = "scenarios")]
     quick: bool,
     /// A Weir that is running: http://HOST:PORT. It must be allowed to send to this machine, in plain HTTP
@@ -110,7 +110,8 @@ fn choose(args: &RunArgs) -> anyhow::Result<Vec<Scenario>> {
             scenario.reserved().is_none() && (!args.quick || scenario.quick.contains(&args.spawn))
         };
         let all = Scenario::all()?.into_iter();
-        return Ok(all.filter(|scenario| is_wanted(scenario) && unplayable(args, scenario).is_none()).collect());
+        let all = all.filter(|scenario| is_wanted(scenario) && unplayable(args, scenario).is_none());
+        return Ok(all.map(|scenario| if args.quick { scenario.without_figures() } else { scenario }).collect());
     }
     let named = |name: &String| {
         let scenario = Scenario::named(name)?;
@@ -134,19 +135,32 @@ fn unplayable(args: &RunArgs, scenario: &Scenario) -> Option<String> {
 }
 
 async fn prove(args: &RunArgs, scenario: &Scenario, folder: &Path) -> anyhow::Result<Judgement> {
-    let target = match &args.target {
-        Some(url) => Target::Running(Api::at(url, args.api_key.clone()).await?),
-        None => {
-            let log = run::log_file(folder, &format!("{}-{}", scenario.name, args.spawn.as_str()))?;
-            let weir = match &args.weir {
-                Some(path) => path.clone(),
-                None => std::env::current_exe()?.with_file_name("weir"),
-            };
-            Target::Spawned(Box::new(Fleet::start(args.spawn, &weir, scenario.fleet, log).await?))
-        }
-    };
-    let recording = run::record(scenario, target, &args.host).await?;
+    let mut scenario = scenario.clone();
+    let mut capacity_per_s = None;
+    if let Some(publish) = scenario.publish.iter().position(|publish| publish.overload.is_some()) {
+        let measured = capacity::scenario(&scenario, &scenario.publish[publish]);
+        let recording = run::record(&measured, target(args, &measured, folder).await?, &args.host).await?;
+        let per_s = capacity::per_second(&recording)?;
+        let publish = &mut scenario.publish[publish];
+        publish.per_s = publish.overload.map(|times| times * per_s);
+        capacity_per_s = Some(per_s);
+    }
+    let mut recording = run::record(&scenario, target(args, &scenario, folder).await?, &args.host).await?;
+    recording.capacity_per_s = capacity_per_s;
     Ok(judge::judge(&recording))
+}
+
+/// The Weir that is named, or a new one.
+async fn target(args: &RunArgs, scenario: &Scenario, folder: &Path) -> anyhow::Result<Target> {
+    if let Some(url) = &args.target {
+        return Ok(Target::Running(Api::at(url, args.api_key.clone()).await?));
+    }
+    let log = run::log_file(folder, &format!("{}-{}", scenario.name, args.spawn.as_str()))?;
+    let weir = match &args.weir {
+        Some(path) => path.clone(),
+        None => std::env::current_exe()?.with_file_name("weir"),
+    };
+    Ok(Target::Spawned(Box::new(Fleet::start(args.spawn, &weir, scenario.fleet, log).await?)))
 }
 
 /// What a person wants to know of a run.
@@ -173,6 +187,17 @@ fn in_words(scenario: &Scenario, judgement: &Judgement) -> String {
                 limit.worst_sliding,
                 limit.recorded_worst_sliding.unwrap_or(0),
                 if limit.excused > 0 { format!("  ({} excused by stalls)", limit.excused) } else { String::new() },
+            );
+        }
+        if let Some(overload) = group.overload {
+            let _ = writeln!(
+                out,
+                "          {:<16} offered {:.0} a second, sent {:.0} meanwhile, {:.3} of what the machine can take ({:.0})",
+                format!("{} ×{}", group.name, group.destinations),
+                overload.offered_per_s,
+                overload.sent_per_s,
+                overload.share(),
+                overload.capacity_per_s
             );
         }
         if let Some(latency) = group.latency_ms {

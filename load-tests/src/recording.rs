@@ -1,6 +1,6 @@
 //! What happened in a run, complete and without judgement: every event, every arrival, every edit, every fault.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use weir_core::{EventId, RateLimits, Timestamp, audit::AuditReport};
 
@@ -19,6 +19,8 @@ pub(crate) struct Recording {
     pub(crate) astray: u64,
     pub(crate) faults: Vec<Fault>,
     pub(crate) marks: Vec<Mark>,
+    /// Events a second that the machine was measured to take before, where it is overloaded.
+    pub(crate) capacity_per_s: Option<f64>,
     pub(crate) began: Timestamp,
     /// When the last request of the publisher was answered or given up.
     pub(crate) published: Timestamp,
@@ -66,8 +68,9 @@ pub(crate) struct Pause {
 
 #[derive(Debug, Clone)]
 pub(crate) struct Event {
-    pub(crate) group: usize,
-    /// `None`: every destination of the group.
+    /// Those of its stream.
+    pub(crate) groups: Arc<[usize]>,
+    /// `None`: every destination of the groups.
     pub(crate) destination: Option<u32>,
     /// Which of the keys of its group, for order or coalescing.
     pub(crate) key: Option<u32>,

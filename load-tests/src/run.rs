@@ -1,6 +1,7 @@
 //! One run of a scenario: publisher and receivers in this process, Weir in others, and all that happens recorded.
 
 pub(crate) mod api;
+pub(crate) mod capacity;
 pub(crate) mod fleet;
 mod progress;
 mod publisher;
@@ -110,7 +111,9 @@ async fn prepare(
     for (number, group) in scenario.destinations.iter().enumerate() {
         let receiver = Receivers::start(host, group.mood, arrivals).await.context("cannot listen")?;
         let coalesces =
-            |publish: &crate::scenario::Publish| publish.to == group.name && publish.coalesce_keys.is_some();
+            |publish: &crate::scenario::Publish| publish.to.contains(&group.name) && publish.coalesce_keys.is_some();
+        let streams = (0..).zip(&scenario.publish).filter(|(_, publish)| publish.to.contains(&group.name));
+        let event_types: Vec<String> = streams.map(|(stream, _)| event_type(tag, stream)).collect();
         recording.groups.push(Group {
             name: group.name.clone(),
             expect: group.expect,
@@ -122,7 +125,7 @@ async fn prepare(
             let mut settings = group.settings.clone();
             settings["url"] = json!(format!("http://{host}:{}/{path}", receiver.port));
             settings["name"] = json!(format!("{} {path}", group.name));
-            settings["event_types"] = json!([event_type(tag, number)]);
+            settings["event_types"] = json!(event_types);
             if group.no_breaker {
                 settings["breaker"] = Value::Null;
             }
@@ -137,8 +140,8 @@ async fn prepare(
     Ok((recording, receivers, ids))
 }
 
-fn event_type(tag: &str, group: usize) -> String {
-    format!("{tag}.g{group}")
+fn event_type(tag: &str, stream: usize) -> String {
+    format!("{tag}.s{stream}")
 }
 
 /// The streams with the numbers of their events, and a place for each event.
@@ -151,17 +154,18 @@ fn streams(
 ) -> (Vec<Stream>, Vec<Event>) {
     let mut events: Vec<Event> = Vec::new();
     let mut streams = Vec::new();
-    for publish in &scenario.publish {
-        let group = scenario.group(&publish.to).unwrap_or_default();
+    for (stream, publish) in scenario.publish.iter().enumerate() {
+        let groups: Arc<[usize]> = publish.to.iter().filter_map(|name| scenario.group(name)).collect();
+        let destinations = groups.iter().flat_map(|group| recording.of_group(*group));
         let count = publisher::count(publish, scenario.publish_s);
         streams.push(Stream {
             publish: publish.clone(),
-            event_type: event_type(tag, group),
-            destinations: recording.of_group(group).map(|number| (ids[number as usize].clone(), number)).collect(),
+            event_type: event_type(tag, stream),
+            destinations: destinations.map(|number| (ids[number as usize].clone(), number)).collect(),
             first: events.len() as u64,
             tag: tag.to_owned(),
         });
-        let place = Event { group, destination: None, key: None, meant: timeline.now(), outcome: Outcome::Unknown };
+        let place = Event { groups, destination: None, key: None, meant: timeline.now(), outcome: Outcome::Unknown };
         events.resize(events.len() + count as usize, place);
     }
     (streams, events)
@@ -169,10 +173,9 @@ fn streams(
 
 /// Until as much has been answered well as is owed. The judge looks closer.
 async fn wait_for_arrivals(recording: &Recording, arrivals: &Arrivals, deadline: std::time::Instant) {
+    let arrives = |group: usize| recording.groups[group].expect.delivered && !recording.groups[group].coalesces;
     let of = |event: &Event| match event.outcome {
-        Outcome::Accepted { deliveries, .. }
-            if recording.groups[event.group].expect.delivered && !recording.groups[event.group].coalesces =>
-        {
+        Outcome::Accepted { deliveries, .. } if event.groups.iter().all(|group| arrives(*group)) => {
             u64::from(deliveries)
         }
         _ => 0,

@@ -8,7 +8,7 @@ use std::{collections::HashSet, path::Path, time::Duration};
 
 use anyhow::{Context, ensure};
 use clap::ValueEnum;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use weir_core::{Period, RateLimit, RateLimits};
 
@@ -120,25 +120,38 @@ pub(crate) struct Expect {
     /// From the instant an event was meant to be posted to its first arrival.
     pub(crate) p50_ms: Option<f64>,
     pub(crate) p99_ms: Option<f64>,
+    /// Sends a second while more was offered than the machine can take, of what it can take.
+    pub(crate) overload_min: Option<f64>,
     /// Events with one `ordering_key` arrive in their order.
     pub(crate) in_order: bool,
 }
 
 impl Default for Expect {
     fn default() -> Self {
-        Self { delivered: true, utilisation_min: None, fairness_min: None, p50_ms: None, p99_ms: None, in_order: false }
+        Self {
+            delivered: true,
+            utilisation_min: None,
+            fairness_min: None,
+            p50_ms: None,
+            p99_ms: None,
+            overload_min: None,
+            in_order: false,
+        }
     }
 }
 
-/// A stream of events to a group.
+/// A stream of events to a group, or to several, each of which gets every event.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Publish {
-    pub(crate) to: String,
-    /// Events a second, at set times whatever Weir does. Either this or `burst`.
+    #[serde(deserialize_with = "one_or_more")]
+    pub(crate) to: Vec<String>,
+    /// Events a second, at set times whatever Weir does. One of the three.
     pub(crate) per_s: Option<f64>,
     /// So many events, all at `from_s`.
     pub(crate) burst: Option<u64>,
+    /// A rate that is so many times what the machine is measured to take before the run.
+    pub(crate) overload: Option<f64>,
     #[serde(default)]
     pub(crate) from_s: f64,
     /// Without it, until `publish_s`.
@@ -148,7 +161,7 @@ pub(crate) struct Publish {
     pub(crate) batch: u32,
     #[serde(default = "connections")]
     pub(crate) connections: u32,
-    /// Each event to one destination of the group in turn, instead of to all.
+    /// Each event to one destination in turn, instead of to all.
     #[serde(default)]
     pub(crate) spread: bool,
     /// With idempotency keys, and posted again until they are answered.
@@ -156,6 +169,19 @@ pub(crate) struct Publish {
     pub(crate) persistent: bool,
     pub(crate) ordering_keys: Option<u32>,
     pub(crate) coalesce_keys: Option<u32>,
+}
+
+fn one_or_more<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Names {
+        One(String),
+        More(Vec<String>),
+    }
+    Ok(match Names::deserialize(deserializer)? {
+        Names::One(name) => vec![name],
+        Names::More(names) => names,
+    })
 }
 
 fn connections() -> u32 {
@@ -198,6 +224,15 @@ impl Scenario {
         Self::parse(name, text)
     }
 
+    /// Without what noise can break: use, fairness, latency. Caps, loss, order and the drain are judged as ever.
+    pub(crate) fn without_figures(mut self) -> Self {
+        for group in &mut self.destinations {
+            let Expect { delivered, in_order, .. } = group.expect;
+            group.expect = Expect { delivered, in_order, ..Expect::default() };
+        }
+        self
+    }
+
     pub(crate) fn group(&self, name: &str) -> Option<usize> {
         self.destinations.iter().position(|group| group.name == name)
     }
@@ -213,13 +248,21 @@ impl Scenario {
             limits_in(&group.settings).with_context(|| format!("destinations {}", group.name))?;
         }
         for (n, publish) in self.publish.iter().enumerate() {
-            ensure!(self.group(&publish.to).is_some(), "publish {}: no destinations are named {}", n + 1, publish.to);
+            for name in &publish.to {
+                ensure!(self.group(name).is_some(), "publish {}: no destinations are named {name}", n + 1);
+            }
+            let given = [publish.per_s.is_some(), publish.burst.is_some(), publish.overload.is_some()];
             ensure!(
-                publish.per_s.is_some() != publish.burst.is_some(),
-                "publish {}: give either per_s or burst",
+                given.into_iter().filter(|is_given| *is_given).count() == 1,
+                "publish {}: give one of per_s, burst and overload",
                 n + 1
             );
             ensure!(publish.per_s.is_none_or(|rate| rate > 0.0 && rate <= 1e6), "publish {}: per_s is a rate", n + 1);
+            ensure!(
+                publish.overload.is_none_or(|times| (1.0..=10.0).contains(&times)),
+                "publish {}: overload is 1 to 10",
+                n + 1
+            );
             ensure!((1..=1_000).contains(&publish.batch), "publish {}: batch is 1 to 1000", n + 1);
             ensure!(publish.connections >= 1, "publish {}: connections must be at least 1", n + 1);
             let (from_s, until_s) = (publish.from_s, publish.until_s.unwrap_or(self.publish_s));
@@ -228,6 +271,10 @@ impl Scenario {
                 "publish {}: it must lie within publish_s",
                 n + 1
             );
+        }
+        for group in &self.destinations {
+            let is_target = self.publish.iter().any(|publish| publish.to.contains(&group.name));
+            ensure!(is_target, "destinations {}: nothing is published to them", group.name);
         }
         let mut last_s = 0.0;
         for (n, step) in self.steps.iter().enumerate() {
@@ -306,7 +353,32 @@ mod tests {
         let zero = refused(&SMALL.replace("limit = 10", "limit = 0"));
         assert!(zero.contains("destinations a: rate_limits"), "{zero}");
         let both = refused(&format!("{SMALL}\nburst = 4"));
-        assert!(both.contains("either per_s or burst"), "{both}");
+        assert!(both.contains("one of per_s, burst and overload"), "{both}");
+    }
+
+    #[test]
+    fn a_stream_may_have_several_groups_and_every_group_has_a_stream() {
+        let two = SMALL.replace("[[publish]]", "[[destinations]]\nname = \"b\"\n[[publish]]");
+        assert!(refused(&two).contains("destinations b: nothing is published to them"), "{}", refused(&two));
+        let scenario = Scenario::parse("x", &two.replace("to = \"a\"", "to = [\"a\", \"b\"]")).unwrap();
+        assert_eq!(scenario.publish[0].to, ["a", "b"]);
+    }
+
+    #[test]
+    fn without_figures_only_what_holds_under_any_noise_is_expected() {
+        for scenario in Scenario::all().unwrap() {
+            let kept = |scenario: &Scenario| {
+                let kept = |group: &Group| (group.expect.delivered, group.expect.in_order);
+                scenario.destinations.iter().map(kept).collect::<Vec<_>>()
+            };
+            let without = scenario.clone().without_figures();
+            assert_eq!(kept(&without), kept(&scenario));
+            for Group { expect, .. } in &without.destinations {
+                let figures =
+                    [expect.utilisation_min, expect.fairness_min, expect.p50_ms, expect.p99_ms, expect.overload_min];
+                assert_eq!(figures, [None; 5], "{}", scenario.name);
+            }
+        }
     }
 
     #[test]

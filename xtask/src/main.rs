@@ -23,7 +23,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Every test, with the servers they need: first those that keep their own time, then the ones on real sockets and real clocks, one by one.
+    /// Every test, with the servers they need: first those that keep their own time, then the ones on real sockets and real clocks, one by
+    /// one, and last the quick set of the load tests on both set-ups.
     Test,
     /// Formatting, lints and documentation, without a warning.
     Lint,
@@ -87,6 +88,7 @@ fn run_with_servers(steps: &[Step]) -> anyhow::Result<()> {
 }
 
 fn test_steps() -> Vec<Step> {
+    let quick = ["--quick".to_owned()];
     vec![
         Step::new("Tests of every crate but the binary", &["test", "--workspace", "--exclude", "weir"]),
         // The binary's tests send over real sockets in real time: optimised, and one at a time, so that a limit that
@@ -95,6 +97,9 @@ fn test_steps() -> Vec<Step> {
             "Tests of the whole program, on real sockets and in real time",
             &["test", "--release", "--package", "weir", "--tests", "--", "--test-threads=1"],
         ),
+        build_for_load(),
+        prove_under_load("embedded", &quick),
+        prove_under_load("scaled", &quick),
     ]
 }
 
@@ -142,6 +147,15 @@ mod tests {
         let Command::Bench { arguments, scaled: false } = cli.command else { panic!("{cli:?}") };
         let steps = bench_steps(&arguments);
         assert!(steps[1].to_string().ends_with("bench --json out.json"), "{}", steps[1]);
+    }
+
+    #[test]
+    fn every_change_is_proved_under_load_on_both_set_ups() {
+        let steps: Vec<_> = test_steps().iter().map(Step::to_string).collect();
+        for set_up in ["embedded", "scaled"] {
+            let proof = format!("run --spawn {set_up} --quick");
+            assert!(steps.iter().any(|step| step.ends_with(&proof)), "{steps:?}");
+        }
     }
 
     #[test]

@@ -122,7 +122,7 @@ pub struct Publication {
 #[derive(Debug, Clone)]
 pub enum Published {
     Done,
-    /// The lease had expired and the job was claimed again, or its destination was suspended meanwhile. Nothing was
+    /// The lease had expired and the job was claimed again, or its destination was edited meanwhile. Nothing was
     /// published; the claims go back to the store.
     Stale(Vec<ClaimedDelivery>),
     /// The queue did not answer: the permits may be out. Their claims must be left to be settled or to expire.

@@ -1,4 +1,7 @@
 //! Limits: every window at the receiver, with a slack for the way there, and what Weir recorded, with none.
+//!
+//! The calendar's windows are among those that begin anywhere, so that a limit that is kept in these is kept in those. They are
+//! told all the same, since they are what a partner counts by.
 
 use serde::{Deserialize, Serialize};
 use weir_core::{
@@ -30,6 +33,7 @@ pub(crate) struct LimitJudgement {
     pub(crate) excused: u64,
     /// The same of the recorded send starts, without any slack.
     pub(crate) recorded_worst_sliding: Option<u64>,
+    pub(crate) recorded_worst_calendar: Option<u64>,
     pub(crate) recorded_violations: u64,
     /// The least of the destinations'.
     pub(crate) utilisation: Option<f64>,
@@ -45,6 +49,7 @@ impl LimitJudgement {
             violations: self.violations + other.violations,
             excused: self.excused + other.excused,
             recorded_worst_sliding: self.recorded_worst_sliding.max(other.recorded_worst_sliding),
+            recorded_worst_calendar: self.recorded_worst_calendar.max(other.recorded_worst_calendar),
             recorded_violations: self.recorded_violations + other.recorded_violations,
             utilisation,
             ..self
@@ -108,6 +113,7 @@ fn judge_period(recording: &Recording, group: usize, period: Period) -> Option<L
         let recorded = destination.audit.iter().flat_map(|audit| &audit.rate_limits).find(|l| l.period == period);
         if let Some(recorded) = recorded {
             one.recorded_worst_sliding = Some(recorded.worst_sliding_window.map_or(0, |window| window.sends));
+            one.recorded_worst_calendar = Some(recorded.worst_calendar_window.map_or(0, |window| window.sends));
             one.recorded_violations = recorded.violations;
         }
         judgement = Some(match judgement {
@@ -140,6 +146,7 @@ fn judge_destination(
         violations,
         excused: with(|arrival| arrival.at) - violations,
         recorded_worst_sliding: None,
+        recorded_worst_calendar: None,
         recorded_violations: 0,
         utilisation: usage::utilisation(&seen, period, in_force),
     }

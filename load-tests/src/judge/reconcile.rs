@@ -96,7 +96,7 @@ fn stranger(recording: &Recording, arrival: &Arrival) -> Option<String> {
 fn is_for(recording: &Recording, event: &Event, destination: u32) -> bool {
     match event.destination {
         Some(only) => only == destination,
-        None => recording.destinations[destination as usize].group == event.group,
+        None => event.groups.contains(&recording.destinations[destination as usize].group),
     }
 }
 
@@ -108,25 +108,27 @@ fn owed(recording: &Recording, reconciled: &mut Reconciled) {
     let mut keys = HashSet::new();
     for (number, event) in recording.events.iter().enumerate().rev() {
         let is_accepted = matches!(event.outcome, Outcome::Accepted { .. });
-        if recording.groups[event.group].coalesces
+        if event.groups.iter().any(|group| recording.groups[*group].coalesces)
             && is_accepted
-            && !keys.insert((event.group, event.destination, event.key))
+            && !keys.insert((&event.groups, event.destination, event.key))
         {
             replaced.insert(number as u64);
         }
     }
     for (number, event) in (0_u64..).zip(&recording.events) {
         let Outcome::Accepted { deliveries, .. } = event.outcome else { continue };
-        let all = &members[event.group];
-        let expected = event.destination.map_or(all.len(), |_| 1);
+        let all = || event.groups.iter().flat_map(|group| members[*group].iter().copied());
+        let expected = event.destination.map_or_else(|| all().count(), |_| 1);
         if deliveries as usize != expected {
             reconciled.short.push(format!("event {number} has {deliveries} deliveries, not {expected}"));
         }
-        if !recording.groups[event.group].expect.delivered {
-            continue;
-        }
-        let only = event.destination.map(|only| vec![only]);
-        for &destination in only.as_ref().unwrap_or(all) {
+        let answers = |destination: &u32| {
+            let group = recording.destinations[*destination as usize].group;
+            recording.groups[group].expect.delivered
+        };
+        for destination in
+            event.destination.map_or_else(|| all().collect(), |only| vec![only]).into_iter().filter(answers)
+        {
             reconciled.owed += 1;
             let seen = reconciled.seen[destination as usize].get(&number);
             if seen.is_none_or(|seen| seen.success.is_none()) && !replaced.contains(&number) {

@@ -3,13 +3,21 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use serde::{Deserialize, Serialize};
-use weir_core::{Period, RateLimits, Timestamp, audit::windows};
+use weir_core::{
+    Period, Timestamp,
+    audit::{in_force::InForce, windows},
+};
 
-use super::{latency, reconcile::Reconciled};
-use crate::recording::{Outcome, Recording};
+use super::{caps, latency, reconcile::Reconciled};
+use crate::{
+    recording::{Destination, Outcome, Recording},
+    run::SLACK,
+};
 
 /// The most points along the time axis.
-const MAX_BUCKETS: u64 = 600;
+const MAX_BUCKETS: u64 = 300;
+/// Windows are told apart by how full they were, in steps of so many per cent.
+const STEP_PERCENT: u64 = 5;
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Pictures {
@@ -24,12 +32,13 @@ pub(crate) struct Pictures {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct GroupPictures {
     pub(crate) name: String,
-    /// Arrivals a second in each bucket, and the sum of the caps there.
+    /// Arrivals a second in each bucket; the most that the caps let a bucket hold, and what they let through for long. These
+    /// two are the same for limits of a second, and none while a destination has no limit.
     pub(crate) sends_per_s: Vec<f64>,
     pub(crate) cap_per_s: Vec<Option<f64>>,
-    /// How many windows of the shortest limit's period held how many sends, and the bound of one.
-    pub(crate) windows: Vec<(u64, u64)>,
-    pub(crate) window_bound: Option<u64>,
+    pub(crate) pace_per_s: Vec<Option<f64>>,
+    /// How many of the windows that end at a send were how full, in per cent of what their limit allowed, rounded up to steps.
+    pub(crate) fullness: Vec<(u64, u64)>,
     /// Milliseconds, and the share of events that took no longer.
     pub(crate) latency: Vec<(f64, f64)>,
 }
@@ -82,38 +91,57 @@ fn backlog(recording: &Recording, reconciled: &Reconciled, buckets: &Buckets) ->
 
 fn of_group(recording: &Recording, reconciled: &Reconciled, group: usize, buckets: &Buckets) -> GroupPictures {
     let mut sends = vec![0_u64; buckets.count];
-    let mut caps = vec![Some(0.0); buckets.count];
-    let mut held: BTreeMap<u64, u64> = BTreeMap::new();
-    let mut window_bound = None;
+    let (mut caps, mut paces) = (vec![Some(0.0); buckets.count], vec![Some(0.0); buckets.count]);
+    let mut full: BTreeMap<u64, u64> = BTreeMap::new();
+    let length = Duration::from_secs(buckets.bucket_s);
     for number in recording.of_group(group) {
-        let arrivals = recording.at(number);
-        arrivals.iter().for_each(|arrival| sends[buckets.of(arrival.at)] += 1);
-        let changes = &recording.destinations[number as usize].limits;
-        let in_force = |at| changes.iter().rev().find(|change| change.sent <= at).or(changes.first());
-        for (bucket, cap) in caps.iter_mut().enumerate() {
-            let allowed = in_force(buckets.start(bucket)).and_then(|change| change.limits.per_second());
-            *cap = cap.zip(allowed).map(|(cap, allowed)| cap + allowed);
+        let destination = &recording.destinations[number as usize];
+        let seen: Vec<_> = recording.at(number).iter().map(|arrival| arrival.at).collect();
+        seen.iter().for_each(|at| sends[buckets.of(*at)] += 1);
+        let limits = limits_of(destination);
+        for bucket in 0..buckets.count {
+            let start = buckets.start(bucket);
+            // A bucket that is longer than a window holds several.
+            let most = |(period, in_force): &(Period, InForce)| {
+                let windows = length.as_nanos().div_ceil(period.window().as_nanos()) as u64;
+                Some((in_force.bound(start + length, length)? * windows) as f64 / length.as_secs_f64())
+            };
+            let pace = |(_, in_force): &(Period, InForce)| Some(in_force.limit_at(start)?.per_second());
+            let (most, pace) = (least(limits.iter().filter_map(most)), least(limits.iter().filter_map(pace)));
+            caps[bucket] = caps[bucket].zip(most).map(|(all, most): (f64, f64)| all + most);
+            paces[bucket] = paces[bucket].zip(pace).map(|(all, pace): (f64, f64)| all + pace);
         }
-        if let Some(last) = changes.last()
-            && let Some((period, bound)) = shortest(&last.limits)
-        {
-            window_bound = window_bound.max(Some(bound));
-            let seen: Vec<_> = arrivals.iter().map(|arrival| arrival.at).collect();
-            windows::counts(&seen, period.window()).for_each(|count| *held.entry(count).or_default() += 1);
+        for (period, in_force) in &limits {
+            let window = period.window() - SLACK;
+            for (at, held) in seen.iter().zip(windows::counts(&seen, window)) {
+                if let Some(bound) = in_force.bound(*at, window) {
+                    *full.entry((held * 100).div_ceil(bound).next_multiple_of(STEP_PERCENT)).or_default() += 1;
+                }
+            }
         }
     }
     GroupPictures {
         name: recording.groups[group].name.clone(),
-        sends_per_s: sends.into_iter().map(|count| count as f64 / buckets.bucket_s as f64).collect(),
+        sends_per_s: sends.into_iter().map(|count| count as f64 / length.as_secs_f64()).collect(),
         cap_per_s: caps,
-        windows: held.into_iter().collect(),
-        window_bound,
+        pace_per_s: paces,
+        fullness: full.into_iter().collect(),
         latency: distribution(recording, reconciled, group),
     }
 }
 
-fn shortest(limits: &RateLimits) -> Option<(Period, u64)> {
-    limits.as_slice().iter().min_by_key(|limit| limit.period).map(|limit| (limit.period, limit.bound()))
+/// Of each period that ever had a limit, which held when.
+fn limits_of(destination: &Destination) -> Vec<(Period, InForce)> {
+    let is_limited = |period: &Period| {
+        let mut all = destination.limits.iter().flat_map(|change| change.limits.as_slice());
+        all.any(|limit| limit.period == *period)
+    };
+    let in_force = |period| (period, InForce::new(&caps::changes(&destination.limits, period), period));
+    Period::ALL.into_iter().filter(is_limited).map(in_force).collect()
+}
+
+fn least(figures: impl Iterator<Item = f64>) -> Option<f64> {
+    figures.reduce(f64::min)
 }
 
 fn distribution(recording: &Recording, reconciled: &Reconciled, group: usize) -> Vec<(f64, f64)> {

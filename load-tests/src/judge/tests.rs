@@ -43,7 +43,8 @@ fn arrival(number: u64, ms: i64) -> Arrival {
 /// One destination of so many a second, and an event for each arrival, in their order.
 fn recording(limit: u32, arrivals_ms: &[i64]) -> Recording {
     let accepted = |number| Outcome::Accepted { id: id(number), deliveries: 1, at: at(ACCEPTED_MS) };
-    let event = |number| Event { group: 0, destination: None, key: None, meant: at(0), outcome: accepted(number) };
+    let event =
+        |number| Event { groups: [0].into(), destination: None, key: None, meant: at(0), outcome: accepted(number) };
     let arrivals: Vec<_> = (0..).zip(arrivals_ms).map(|(number, ms)| arrival(number, *ms)).collect();
     let last = arrivals_ms.iter().copied().max().unwrap_or(0);
     let sends: Vec<_> = arrivals.iter().map(|arrival| arrival.at).collect();
@@ -105,6 +106,58 @@ fn the_slack_is_five_milliseconds_at_the_receiver_and_none_in_the_record() {
     assert!(judge(&edge).is_passed(), "{:?}", judge(&edge).breaches);
     edge.arrivals[0][1].at = at(1_014);
     assert_breach(&edge, "arrivals above");
+}
+
+#[test]
+fn what_is_sent_under_overload_is_held_against_what_the_machine_can_take() {
+    let mut flooded = recording(1_000, &(0..40).map(|n| 20 + n * 50).collect::<Vec<_>>());
+    (0..).zip(&mut flooded.events).for_each(|(n, event)| event.meant = at(n * 25));
+    flooded.groups[0].expect.overload_min = Some(0.5);
+    assert_breach(&flooded, "partner: unknown of what the machine can take");
+    flooded.capacity_per_s = Some(38.0);
+    let judgement = judge(&flooded);
+    assert!(judgement.is_passed(), "{:?}", judgement.breaches);
+    let overload = judgement.groups[0].overload.unwrap();
+    assert_eq!((overload.offered_per_s.round(), overload.sent_per_s.round()), (41.0, 21.0));
+    flooded.capacity_per_s = Some(42.0);
+    assert_breach(
+        &flooded,
+        "partner: 0.4884 of what the machine can take was sent under overload, where 0.5 was expected",
+    );
+}
+
+#[test]
+fn an_event_for_several_groups_is_owed_to_each_of_their_destinations() {
+    let mut both = sound();
+    both.groups.push(Group { name: "other".to_owned(), ..both.groups[0].clone() });
+    both.destinations.push(Destination { group: 1, ..both.destinations[0].clone() });
+    let elsewhere = both.arrivals[0].iter().map(|arrival| Arrival { destination: 1, ..*arrival });
+    both.arrivals.push(elsewhere.collect());
+    assert_breach(&both, "arrivals that nobody was owed: event 0 was for somebody else");
+    for event in &mut both.events {
+        event.groups = [0, 1].into();
+        event.outcome = match event.outcome {
+            Outcome::Accepted { id, at, .. } => Outcome::Accepted { id, deliveries: 2, at },
+            other => other,
+        };
+    }
+    let judgement = judge(&both);
+    assert!(judgement.is_passed(), "{:?}", judgement.breaches);
+    assert_eq!(judgement.owed, 20);
+    both.arrivals[1].pop();
+    assert_breach(&both, "1 of 20 deliveries are lost, event 9 to other first");
+}
+
+#[test]
+fn a_picture_of_a_limit_shows_what_a_bucket_may_hold_and_what_it_comes_to() {
+    let mut minute = recording(10, &[20, 30, 40, 50]);
+    let limits = RateLimits::new(vec![RateLimit::new(30, Period::Minute).unwrap()]).unwrap();
+    minute.destinations[0].limits[0].limits = limits;
+    let pictures = judge(&minute).pictures;
+    let group = &pictures.groups[0];
+    assert_eq!((group.cap_per_s[0], group.pace_per_s[0]), (Some(30.0), Some(0.5)));
+    // Of thirty a minute: one, two, three, four.
+    assert_eq!(group.fullness, [(5, 1), (10, 2), (15, 1)]);
 }
 
 #[test]

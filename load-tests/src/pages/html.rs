@@ -1,63 +1,123 @@
-//! The page: a table of the runs, and for each what was judged and its pictures.
+//! The page: the verdict, a table of the runs, and for each what was judged and its pictures. One file that needs nothing else, for
+//! bright and dark screens.
 
 use std::fmt::Write;
 
-use super::{Report, Run, pictures};
-use crate::judge::GroupJudgement;
+use plotters::style::RGBColor;
 
-const STYLE: &str = "\
-:root{color-scheme:light}body{font:15px/1.5 system-ui,sans-serif;max-width:1060px;margin:2rem auto;padding:0 1rem;color:#1f2328;background:#fff}\
-h1{font-size:1.6rem}h2{margin-top:2.5rem;border-top:1px solid #d0d7de;padding-top:1.5rem}\
-table{border-collapse:collapse;margin:1rem 0}th,td{padding:.25rem .75rem;text-align:right;border-bottom:1px solid #d0d7de}\
-th:first-child,td:first-child{text-align:left}.ok{color:#1a7f37}.no{color:#cf222e}svg{max-width:100%;height:auto}\
-figure{margin:1rem 0}figcaption{color:#57606a}";
+use super::{
+    Report, Run,
+    pictures::{self, AMBER, BLUE, GREY, Picture, RED},
+};
+use crate::judge::{GroupJudgement, Judgement};
+
+const STYLE: &str = include_str!("style.css");
+/// What the colours of the pictures are on a dark screen.
+const DARK: [(RGBColor, &str); 4] = [(BLUE, "#58a6ff"), (RED, "#ff7b72"), (GREY, "#9198a1"), (AMBER, "#d29922")];
 
 pub(super) fn page(report: &Report) -> anyhow::Result<String> {
     let mut out = String::new();
-    let passed = report.runs.iter().filter(|run| run.passed).count();
     writeln!(
         out,
         "<!doctype html><html lang=\"en-GB\"><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\
-         <title>Weir under load</title><style>{STYLE}</style><h1>Weir under load</h1>\
-         <p>{passed} of {} scenarios passed. Begun {}; {} cores shared by publisher, receiver and engine; {}; harness {}.</p>",
-        report.runs.len(),
-        report.began,
-        report.machine.cores,
-        escaped(&report.machine.os),
-        escaped(&report.machine.harness),
+         <title>Weir under load</title><style>\n{STYLE}{}</style>",
+        dark_pictures()?
     )?;
-    out +=
-        "<table><tr><th>scenario<th>set-up<th>verdict<th>events<th>arrivals<th>lost<th>doubled<th>drained after</tr>";
-    for (number, run) in report.runs.iter().enumerate() {
-        let judgement = &run.judgement;
-        let drained = judgement.drained_after_s.map_or("never".to_owned(), |s| format!("{s:.1} s"));
-        writeln!(
-            out,
-            "<tr><td><a href=\"#run{number}\">{}</a><td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{drained}</tr>",
-            escaped(&run.scenario),
-            escaped(&run.set_up),
-            verdict(run),
-            judgement.events,
-            judgement.arrivals,
-            judgement.lost,
-            judgement.duplicates,
-        )?;
-    }
-    out += "</table>";
+    write_verdict(&mut out, report)?;
+    write_summary(&mut out, report)?;
     for (number, run) in report.runs.iter().enumerate() {
         write_run(&mut out, number, run)?;
     }
     Ok(out)
 }
 
+fn dark_pictures() -> anyhow::Result<String> {
+    let mut out = "@media (prefers-color-scheme: dark) {\n".to_owned();
+    for (RGBColor(red, green, blue), dark) in DARK {
+        let bright = format!("#{red:02X}{green:02X}{blue:02X}");
+        for kind in ["fill", "stroke"] {
+            writeln!(out, "  svg [{kind}=\"{bright}\"] {{ {kind}: {dark} }}")?;
+        }
+    }
+    Ok(out + "}\n")
+}
+
+/// First of all: was every promise kept, and what were they judged by?
+fn write_verdict(out: &mut String, report: &Report) -> anyhow::Result<()> {
+    let failed = report.runs.iter().filter(|run| !run.passed).count();
+    let breaches: usize = report.runs.iter().map(|run| run.judgement.breaches.len()).sum();
+    let (class, verdict) = match failed {
+        0 => ("ok", "Every promise was kept.".to_owned()),
+        _ => (
+            "no",
+            format!("{breaches} broken promise{} in {failed} of {} scenarios.", plural(breaches), report.runs.len()),
+        ),
+    };
+    writeln!(out, "<h1>Weir under load</h1><p class=\"verdict {class}\">{verdict}</p>")?;
+    let sum = |figure: fn(&Judgement) -> u64| report.runs.iter().map(|run| figure(&run.judgement)).sum::<u64>();
+    let facts = [
+        ("scenarios passed", format!("{} of {}", report.runs.len() - failed, report.runs.len())),
+        ("events accepted", grouped(sum(|judgement| judgement.events - judgement.refused - judgement.unknown))),
+        ("sends judged", grouped(sum(|judgement| judgement.arrivals))),
+        ("above a limit", grouped(sum(above))),
+        ("lost", grouped(sum(|judgement| judgement.lost))),
+        ("doubled without a cause", grouped(sum(|judgement| judgement.duplicates - judgement.explained))),
+        ("out of order", grouped(sum(|judgement| judgement.out_of_order))),
+    ];
+    *out += "<dl>";
+    for (name, figure) in facts {
+        write!(out, "<div><dt>{name}</dt><dd>{figure}</dd></div>")?;
+    }
+    writeln!(
+        out,
+        "</dl><p class=\"soft\">Begun {}. {} cores ({}), shared by publisher, receiver and engine. Harness {}.</p>",
+        report.began,
+        report.machine.cores,
+        escaped(&report.machine.os),
+        escaped(&report.machine.harness),
+    )?;
+    Ok(())
+}
+
+/// Sends that were one too many, at the receiver or in the record.
+fn above(judgement: &Judgement) -> u64 {
+    let limits = judgement.groups.iter().flat_map(|group| &group.limits);
+    limits.map(|limit| limit.violations.max(limit.recorded_violations)).sum()
+}
+
+fn write_summary(out: &mut String, report: &Report) -> anyhow::Result<()> {
+    *out += "<div class=\"wide\"><table><thead><tr><th>Scenario<th>Set-up<th>Verdict<th>Events<th>Sends<th>Above a limit<th>Lost\
+             <th>Doubled<th>Explained<th>Out of order<th>Drained, s</tr></thead>";
+    for (number, run) in report.runs.iter().enumerate() {
+        let judgement = &run.judgement;
+        writeln!(
+            out,
+            "<tr><td><a href=\"#run{number}\">{}</a><td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}</tr>",
+            escaped(&run.scenario),
+            escaped(&run.set_up),
+            verdict(run),
+            grouped(judgement.events),
+            grouped(judgement.arrivals),
+            above(judgement),
+            judgement.lost,
+            judgement.duplicates,
+            judgement.explained,
+            judgement.out_of_order,
+            judgement.drained_after_s.map_or("never".to_owned(), |s| format!("{s:.1}")),
+        )?;
+    }
+    *out += "</table></div>";
+    Ok(())
+}
+
 fn verdict(run: &Run) -> &'static str {
-    if run.passed { "<b class=\"ok\">passed</b>" } else { "<b class=\"no\">failed</b>" }
+    if run.passed { "<b class=\"ok\">✓ passed</b>" } else { "<b class=\"no\">✗ failed</b>" }
 }
 
 fn write_run(out: &mut String, number: usize, run: &Run) -> anyhow::Result<()> {
     writeln!(
         out,
-        "<h2 id=\"run{number}\">{} <small>({})</small> {}</h2><p>{}</p>",
+        "<h2 id=\"run{number}\">{} <small>{}</small> {}</h2><p>{}</p>",
         escaped(&run.scenario),
         escaped(&run.set_up),
         verdict(run),
@@ -70,43 +130,77 @@ fn write_run(out: &mut String, number: usize, run: &Run) -> anyhow::Result<()> {
         }
         *out += "</ul>";
     }
+    for (group, overload) in run.judgement.groups.iter().filter_map(|group| Some((group, group.overload?))) {
+        writeln!(
+            out,
+            "<p>This machine can take {} events a second to {}. It was offered {}, and sent {} meanwhile: {:.0} % of what it can.</p>",
+            grouped(overload.capacity_per_s as u64),
+            escaped(&group.name),
+            grouped(overload.offered_per_s as u64),
+            grouped(overload.sent_per_s as u64),
+            overload.share() * 100.0
+        )?;
+    }
     write_limits(out, &run.judgement.groups)?;
     write_latencies(out, &run.judgement.groups)?;
+    let mut last = None;
     for picture in pictures::all(&run.judgement.pictures)? {
-        writeln!(out, "<figure>{}<figcaption>{}</figcaption></figure>", picture.svg, escaped(&picture.caption))?;
+        if picture.group != last
+            && let Some(name) = &picture.group
+        {
+            let end = if last.is_some() { "</div>" } else { "" };
+            writeln!(out, "{end}<h3>{}</h3><div class=\"group\">", escaped(name))?;
+            last.clone_from(&picture.group);
+        }
+        write_picture(out, &picture)?;
     }
+    if last.is_some() {
+        *out += "</div>";
+    }
+    Ok(())
+}
+
+fn write_picture(out: &mut String, picture: &Picture) -> anyhow::Result<()> {
+    writeln!(out, "<figure><figcaption>{}</figcaption>{}</figure>", escaped(&picture.title), picture.svg)?;
     Ok(())
 }
 
 fn write_limits(out: &mut String, groups: &[GroupJudgement]) -> anyhow::Result<()> {
-    *out += "<table><tr><th>destinations<th>limit<th>fullest window<th>fullest of the calendar<th>fullest recorded\
-             <th>above<th>used<th>excused</tr>";
+    if groups.iter().all(|group| group.limits.is_empty()) {
+        return Ok(());
+    }
+    *out += "<div class=\"wide\"><table><thead><tr><th rowspan=2>Destinations<th rowspan=2>Limit<th colspan=2>Fullest window at the receiver\
+             <th colspan=2>Fullest window in Weir’s record<th rowspan=2>Above<th rowspan=2>Excused<th rowspan=2>Used</tr>\
+             <tr><th>of any<th>of the calendar<th>of any<th>of the calendar</tr></thead>";
     for (group, limit) in groups.iter().flat_map(|group| group.limits.iter().map(move |limit| (group, limit))) {
+        let recorded = |figure: Option<u64>| figure.map_or("–".to_owned(), grouped);
         writeln!(
             out,
-            "<tr><td>{} ×{}<td>{} a {}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}</tr>",
+            "<tr><td>{} ×{}<td>{} a {}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}</tr>",
             escaped(&group.name),
             group.destinations,
-            limit.bound.map_or("none".to_owned(), |bound| bound.to_string()),
+            limit.bound.map_or("none".to_owned(), grouped),
             limit.period,
-            limit.worst_sliding,
-            limit.worst_calendar,
-            limit.recorded_worst_sliding.unwrap_or(0),
-            limit.violations + limit.recorded_violations,
-            limit.utilisation.map_or("–".to_owned(), |used| format!("{used:.3}")),
+            grouped(limit.worst_sliding),
+            grouped(limit.worst_calendar),
+            recorded(limit.recorded_worst_sliding),
+            recorded(limit.recorded_worst_calendar),
+            limit.violations.max(limit.recorded_violations),
             limit.excused,
+            limit.utilisation.map_or("–".to_owned(), |used| format!("{:.1} %", used * 100.0)),
         )?;
     }
-    *out += "</table>";
+    *out += "</table></div>";
     Ok(())
 }
 
 fn write_latencies(out: &mut String, groups: &[GroupJudgement]) -> anyhow::Result<()> {
-    *out += "<table><tr><th>from when an event was meant to be posted to its first arrival, ms<th>p50<th>p90<th>p99<th>p99.9<th>max<th>fairness</tr>";
+    *out += "<div class=\"wide\"><table><thead><tr><th rowspan=2>Destinations<th colspan=6>From when an event was meant to be posted to its \
+             first arrival, ms<th rowspan=2>Fairness</tr><tr><th>p50<th>p90<th>p99<th>p99.9<th>max<th></tr></thead>";
     for (group, latency) in groups.iter().filter_map(|group| Some((group, group.latency_ms?))) {
         writeln!(
             out,
-            "<tr><td>{} ×{}<td>{:.1}<td>{:.1}<td>{:.1}<td>{:.1}<td>{:.1}<td>{}</tr>",
+            "<tr><td>{} ×{}<td>{:.1}<td>{:.1}<td>{:.1}<td>{:.1}<td>{:.1}<td><td>{}</tr>",
             escaped(&group.name),
             group.destinations,
             latency.p50,
@@ -117,10 +211,43 @@ fn write_latencies(out: &mut String, groups: &[GroupJudgement]) -> anyhow::Resul
             group.fairness.map_or("–".to_owned(), |index| format!("{index:.3}")),
         )?;
     }
-    *out += "</table>";
+    *out += "</table></div>";
     Ok(())
+}
+
+/// With a thin space between thousands.
+fn grouped(figure: u64) -> String {
+    let digits = figure.to_string();
+    let mut out = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            out.push('\u{202f}');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+fn plural(count: usize) -> &'static str {
+    if count == 1 { "" } else { "s" }
 }
 
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_stand_apart() {
+        assert_eq!([0, 999, 1_000, 1_234_567].map(grouped), ["0", "999", "1\u{202f}000", "1\u{202f}234\u{202f}567"]);
+    }
+
+    #[test]
+    fn every_colour_of_the_pictures_has_one_for_the_dark() {
+        let style = dark_pictures().unwrap();
+        assert!(style.contains("svg [stroke=\"#0969DA\"] { stroke: #58a6ff }"), "{style}");
+    }
 }

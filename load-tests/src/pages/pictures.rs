@@ -1,4 +1,7 @@
 //! The pictures of a run, as SVG: sends against the cap, how full windows were, how long events took, what waited.
+//!
+//! They are drawn on nothing, in the colours of a bright page. The page's style maps those to the ones of a dark page, by
+//! their values; so they are all here.
 
 use std::error::Error;
 
@@ -6,22 +9,33 @@ use anyhow::anyhow;
 use plotters::{
     chart::{ChartBuilder, ChartContext},
     coord::{Shift, types::RangedCoordf64},
-    prelude::{Cartesian2d, DrawingArea, IntoDrawingArea, PathElement, Rectangle, SVGBackend, Text},
-    series::{AreaSeries, LineSeries},
-    style::{Color, IntoFont, RGBColor, ShapeStyle, WHITE},
+    element::{DashedPathElement, EmptyElement},
+    prelude::{Cartesian2d, Circle, DrawingArea, IntoDrawingArea, PathElement, Rectangle, SVGBackend, Text},
+    series::{AreaSeries, DashedLineSeries, LineSeries},
+    style::{
+        Color, IntoFont, RGBColor, ShapeStyle, TextStyle,
+        text_anchor::{HPos, Pos, VPos},
+    },
 };
 
 use crate::judge::series::{GroupPictures, Pictures};
 
-const SIZE: (u32, u32) = (960, 260);
-const BLUE: RGBColor = RGBColor(9, 105, 218);
-const RED: RGBColor = RGBColor(207, 34, 46);
-const GREY: RGBColor = RGBColor(110, 119, 129);
+const WIDE: (u32, u32) = (1_160, 190);
+const MAIN: (u32, u32) = (560, 230);
+const SMALL: (u32, u32) = (290, 230);
+pub(super) const BLUE: RGBColor = RGBColor(9, 105, 218);
+pub(super) const RED: RGBColor = RGBColor(207, 34, 46);
+pub(super) const GREY: RGBColor = RGBColor(101, 109, 118);
+pub(super) const AMBER: RGBColor = RGBColor(154, 103, 0);
 /// A cap this many times the most that was sent is left out, or the sends would vanish below it.
 const FAR_CAP: f64 = 8.0;
+/// Room above the highest.
+const HEADROOM: f64 = 1.18;
 
 pub(super) struct Picture {
-    pub(super) caption: String,
+    /// Whose; `None` of all groups together.
+    pub(super) group: Option<String>,
+    pub(super) title: String,
     pub(super) svg: String,
 }
 
@@ -30,71 +44,87 @@ type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 
 pub(super) fn all(pictures: &Pictures) -> anyhow::Result<Vec<Picture>> {
-    let mut all = Vec::new();
+    let mut all = vec![picture(None, "Owed and not yet delivered".to_owned(), WIDE, |area| backlog(area, pictures))?];
     for group in &pictures.groups {
-        let name = &group.name;
+        let name = || Some(group.name.clone());
         if group.sends_per_s.iter().any(|sends| *sends > 0.0) {
-            let caption = format!("{name}: sends per second, and the cap (red)");
-            all.push(picture(caption, |area| sends(area, pictures, group))?);
+            all.push(picture(name(), sends_title(group), MAIN, |area| sends(area, pictures, group))?);
         }
-        if !group.windows.is_empty() {
-            let caption = format!("{name}: how many sends the windows held that end at a send, and the bound (red)");
-            all.push(picture(caption, |area| windows(area, group))?);
+        if !group.fullness.is_empty() {
+            all.push(picture(name(), "How full windows were".to_owned(), SMALL, |area| fullness(area, group))?);
         }
         if !group.latency.is_empty() {
-            let caption = format!("{name}: share of events that took no longer, over milliseconds (powers of ten)");
-            all.push(picture(caption, |area| latency(area, group))?);
+            all.push(picture(name(), "How long events took".to_owned(), SMALL, |area| latency(area, group))?);
         }
     }
-    all.push(picture("Owed and not yet delivered".to_owned(), |area| backlog(area, pictures))?);
     Ok(all)
 }
 
-fn picture(caption: String, draw: impl FnOnce(&Area<'_>) -> Drawn) -> anyhow::Result<Picture> {
+fn picture(
+    group: Option<String>,
+    title: String,
+    size: (u32, u32),
+    draw: impl FnOnce(&Area<'_>) -> Drawn,
+) -> anyhow::Result<Picture> {
     let mut svg = String::new();
     {
-        let area = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
-        let drawn = area.fill(&WHITE).map_err(Into::into).and_then(|()| draw(&area));
-        drawn.and_then(|()| Ok(area.present()?)).map_err(|error| anyhow!("a picture: {error}"))?;
+        let area = SVGBackend::with_string(&mut svg, size).into_drawing_area();
+        draw(&area).and_then(|()| Ok(area.present()?)).map_err(|error| anyhow!("a picture: {error}"))?;
     }
-    Ok(Picture { caption, svg })
+    Ok(Picture { group, title, svg })
 }
 
+/// Axes from nought, or something to see when there is nothing.
 fn chart<'a, 'b>(area: &'a Area<'b>, x: f64, y: f64) -> Result<Chart<'a, 'b>, Box<dyn Error>> {
-    // Room above the highest, and something to see when there is nothing.
-    let (x, y) = (x.max(1e-3), y.max(1e-3) * 1.12);
     let mut builder = ChartBuilder::on(area);
-    builder.margin(10).x_label_area_size(28).y_label_area_size(56);
-    Ok(builder.build_cartesian_2d(0.0..x, 0.0..y)?)
+    builder.margin(6).margin_right(26).x_label_area_size(38).y_label_area_size(58);
+    Ok(builder.build_cartesian_2d(0.0..x.max(1e-3), 0.0..y.max(1e-3) * HEADROOM)?)
 }
 
-fn mesh(chart: &mut Chart<'_, '_>, x_label: &dyn Fn(&f64) -> String) -> Drawn {
-    let label = |y: &f64| if *y >= 10.0 || *y == 0.0 { format!("{y:.0}") } else { format!("{y:.2}") };
+/// What the axes are, in which unit.
+struct Axes<'a> {
+    x: &'a str,
+    y: &'a str,
+    x_labels: usize,
+    x_label: &'a dyn Fn(&f64) -> String,
+    y_label: &'a dyn Fn(&f64) -> String,
+}
+
+fn mesh(chart: &mut Chart<'_, '_>, axes: &Axes<'_>) -> Drawn {
     let mut mesh = chart.configure_mesh();
     mesh.disable_x_mesh()
         .max_light_lines(1)
-        .light_line_style(GREY.mix(0.2))
-        .bold_line_style(GREY.mix(0.2))
-        .axis_style(GREY);
-    mesh.x_label_formatter(x_label).y_label_formatter(&label).draw()?;
+        .light_line_style(GREY.mix(0.0))
+        .bold_line_style(GREY.mix(0.25))
+        .axis_style(GREY)
+        .label_style(small(GREY))
+        .axis_desc_style(small(GREY));
+    mesh.x_desc(axes.x).y_desc(axes.y).x_labels(axes.x_labels).y_labels(5);
+    mesh.x_label_formatter(axes.x_label).y_label_formatter(axes.y_label).draw()?;
     Ok(())
 }
 
-/// Lines where something was done to the engine.
-fn marks(chart: &mut Chart<'_, '_>, pictures: &Pictures, top: f64) -> Drawn {
+fn small(colour: RGBColor) -> TextStyle<'static> {
+    ("sans-serif", 12).into_font().color(&colour)
+}
+
+/// Lines where something was done to the engine, each with its name beside it: one below the other, so that what lies close
+/// can be read, and on the side where there is room.
+fn marks(chart: &mut Chart<'_, '_>, pictures: &Pictures, right: f64, top: f64) -> Drawn {
     for (number, (at_s, what)) in pictures.marks.iter().enumerate() {
-        let line = vec![(*at_s, 0.0), (*at_s, top * 1.12)];
-        chart.draw_series([PathElement::new(line, ShapeStyle::from(GREY.mix(0.7)).stroke_width(1))])?;
-        // One below the other, so that what lies close can be read.
-        let height = top * (1.1 - 0.09 * (number % 4) as f64);
-        let text = Text::new(what.clone(), (*at_s, height), ("sans-serif", 11).into_font().color(&GREY));
-        chart.draw_series([text])?;
+        let line = [(*at_s, 0.0), (*at_s, top * HEADROOM)];
+        let style = ShapeStyle::from(AMBER).stroke_width(1);
+        chart.draw_series([DashedPathElement::new(line, 4, 3, style)])?;
+        let height = top * (HEADROOM - 0.02 - 0.1 * (number % 4) as f64);
+        let (side, gap) = if *at_s > right * 0.75 { (HPos::Right, -4) } else { (HPos::Left, 4) };
+        let text = Text::new(what.clone(), (gap, 0), small(AMBER).pos(Pos::new(side, VPos::Top)));
+        chart.draw_series([EmptyElement::at((*at_s, height)) + text])?;
     }
     Ok(())
 }
 
-fn seconds(x: &f64) -> String {
-    format!("{x:.0} s")
+fn whole(value: &f64) -> String {
+    if *value >= 10.0 || value.fract() == 0.0 { format!("{value:.0}") } else { format!("{value:.1}") }
 }
 
 fn stairs(values: impl Iterator<Item = f64>, bucket_s: f64) -> Vec<(f64, f64)> {
@@ -102,82 +132,176 @@ fn stairs(values: impl Iterator<Item = f64>, bucket_s: f64) -> Vec<(f64, f64)> {
     values.enumerate().flat_map(ends).collect()
 }
 
-fn sends(area: &Area<'_>, pictures: &Pictures, group: &GroupPictures) -> Drawn {
-    let most = group.sends_per_s.iter().copied().fold(0.0, f64::max);
-    let is_near = |cap: &f64| *cap <= most * FAR_CAP;
-    let highest = group.cap_per_s.iter().flatten().copied().filter(is_near).fold(most, f64::max);
-    let mut chart = chart(area, group.sends_per_s.len() as f64 * pictures.bucket_s, highest)?;
-    mesh(&mut chart, &seconds)?;
-    let line = stairs(group.sends_per_s.iter().copied(), pictures.bucket_s);
-    chart.draw_series(AreaSeries::new(line, 0.0, BLUE.mix(0.3)).border_style(BLUE))?;
-    for (number, cap) in group.cap_per_s.iter().enumerate() {
-        if let Some(cap) = cap.filter(is_near) {
-            let ends = [number, number + 1].map(|n| (n as f64 * pictures.bucket_s, cap));
-            chart.draw_series(LineSeries::new(ends, ShapeStyle::from(RED).stroke_width(2)))?;
+/// The same with gaps: runs of buckets that have a value.
+fn stretches(values: &[Option<f64>], bucket_s: f64) -> Vec<Vec<(f64, f64)>> {
+    let mut stretches: Vec<Vec<(f64, f64)>> = Vec::new();
+    let mut is_open = false;
+    for (n, value) in values.iter().enumerate() {
+        if let Some(value) = value {
+            let ends = [n, n + 1].map(|n| (n as f64 * bucket_s, *value));
+            match stretches.last_mut() {
+                Some(last) if is_open => last.extend(ends),
+                _ => stretches.push(ends.to_vec()),
+            }
         }
+        is_open = value.is_some();
     }
-    marks(&mut chart, pictures, highest)
+    stretches
 }
 
-fn windows(area: &Area<'_>, group: &GroupPictures) -> Drawn {
-    let bound = group.window_bound.unwrap_or_default() as f64;
-    let fullest = group.windows.iter().map(|(held, _)| *held as f64).fold(bound, f64::max);
-    let most = group.windows.iter().map(|(_, count)| *count as f64).fold(0.0, f64::max);
-    let mut chart = chart(area, fullest + 1.0, most)?;
-    mesh(&mut chart, &|x| format!("{x:.0}"))?;
-    let bars = group.windows.iter().map(|(held, count)| {
-        let held = *held as f64;
-        Rectangle::new([(held - 0.4, 0.0), (held + 0.4, *count as f64)], BLUE.mix(0.6).filled())
+fn most_of(group: &GroupPictures) -> f64 {
+    group.sends_per_s.iter().copied().fold(0.0, f64::max)
+}
+
+/// Those that can be shown beside the sends.
+fn near(group: &GroupPictures, caps: &[Option<f64>]) -> Vec<Option<f64>> {
+    let most = most_of(group);
+    caps.iter().map(|cap| cap.filter(|cap| *cap <= most * FAR_CAP)).collect()
+}
+
+fn is_apart(group: &GroupPictures) -> bool {
+    group.pace_per_s != group.cap_per_s
+}
+
+fn sends_title(group: &GroupPictures) -> String {
+    let is_any = |caps: &[Option<f64>]| caps.iter().any(Option::is_some);
+    let cap = match (is_any(&group.cap_per_s), is_any(&near(group, &group.cap_per_s))) {
+        (false, _) => ", no cap",
+        (true, false) => ", far below the cap",
+        (true, true) => " and the cap (red)",
+    };
+    let pace = if is_apart(group) && is_any(&group.pace_per_s) { ", with the pace it comes to (dashed)" } else { "" };
+    format!("Sends{cap}{pace}")
+}
+
+fn sends(area: &Area<'_>, pictures: &Pictures, group: &GroupPictures) -> Drawn {
+    let (caps, paces) = (near(group, &group.cap_per_s), near(group, &group.pace_per_s));
+    let highest = caps.iter().flatten().copied().fold(most_of(group), f64::max);
+    let right = group.sends_per_s.len() as f64 * pictures.bucket_s;
+    let mut chart = chart(area, right, highest)?;
+    let (x, y) = ("seconds since the beginning", "sends a second");
+    mesh(&mut chart, &Axes { x, y, x_labels: 10, x_label: &whole, y_label: &whole })?;
+    let line = stairs(group.sends_per_s.iter().copied(), pictures.bucket_s);
+    chart.draw_series(AreaSeries::new(line, 0.0, BLUE.mix(0.25)).border_style(BLUE))?;
+    if is_apart(group) {
+        for line in stretches(&paces, pictures.bucket_s) {
+            chart.draw_series(DashedLineSeries::new(line, 6, 4, RED.into()))?;
+        }
+    }
+    for line in stretches(&caps, pictures.bucket_s) {
+        chart.draw_series(LineSeries::new(line, ShapeStyle::from(RED).stroke_width(2)))?;
+    }
+    marks(&mut chart, pictures, right, highest)
+}
+
+fn fullness(area: &Area<'_>, group: &GroupPictures) -> Drawn {
+    let all: u64 = group.fullness.iter().map(|(_, count)| count).sum();
+    let share = |count: u64| count as f64 * 100.0 / all.max(1) as f64;
+    let most = group.fullness.iter().map(|(_, count)| share(*count)).fold(0.0, f64::max);
+    let fullest = group.fullness.last().map_or(0, |(percent, _)| *percent).max(110) as f64;
+    let mut chart = chart(area, fullest, most)?;
+    let (x, y) = ("% of the limit in a window", "% of windows");
+    mesh(&mut chart, &Axes { x, y, x_labels: 6, x_label: &whole, y_label: &whole })?;
+    let bars = group.fullness.iter().map(|(percent, count)| {
+        let right = *percent as f64;
+        let colour = if *percent > 100 { RED } else { BLUE };
+        Rectangle::new([(right - 4.5, 0.0), (right - 0.5, share(*count))], colour.mix(0.65).filled())
     });
     chart.draw_series(bars)?;
-    let line = [(bound + 0.5, 0.0), (bound + 0.5, most * 1.12)];
-    chart.draw_series(LineSeries::new(line, ShapeStyle::from(RED).stroke_width(2)))?;
+    chart.draw_series([PathElement::new(
+        [(100.0, 0.0), (100.0, most * HEADROOM)],
+        ShapeStyle::from(RED).stroke_width(2),
+    )])?;
     Ok(())
 }
 
 /// Over the logarithm: what matters is the tail.
 fn latency(area: &Area<'_>, group: &GroupPictures) -> Drawn {
-    // From ten microseconds on.
-    let place = |ms: f64| (ms.max(0.01).log10() + 2.0).max(0.0);
-    let longest = group.latency.iter().map(|(ms, _)| place(*ms)).fold(1.0, f64::max);
-    let mut chart = chart(area, longest, 1.0)?;
-    mesh(&mut chart, &|x| format!("{} ms", 10_f64.powf(x - 2.0) as f32))?;
-    let line = group.latency.iter().map(|(ms, share)| (place(*ms), *share));
+    let decade = |ms: f64| ms.max(0.01).log10();
+    let decades = group.latency.iter().map(|(ms, _)| decade(*ms));
+    let first = decades.clone().fold(f64::MAX, f64::min).floor();
+    let last = decades.fold(f64::MIN, f64::max).ceil().max(first + 1.0);
+    let place = |ms: f64| decade(ms) - first;
+    let mut chart = chart(area, last - first, 100.0)?;
+    let label = |x: &f64| format!("{}", 10_f64.powf(x + first) as f32);
+    let (x, y) = ("milliseconds", "% of events within");
+    mesh(&mut chart, &Axes { x, y, x_labels: (last - first) as usize + 1, x_label: &label, y_label: &whole })?;
+    let line = group.latency.iter().map(|(ms, share)| (place(*ms), *share * 100.0));
     chart.draw_series(LineSeries::new(line, ShapeStyle::from(BLUE).stroke_width(2)))?;
+    for (quantile, name) in [(0.5, "p50"), (0.99, "p99")] {
+        let Some((ms, _)) = group.latency.iter().find(|(_, share)| *share >= quantile) else { continue };
+        let at = (place(*ms), quantile * 100.0);
+        let (side, gap) = if at.0 > (last - first) * 0.5 { (HPos::Right, -6) } else { (HPos::Left, 6) };
+        let below = Pos::new(side, VPos::Top);
+        let words = Text::new(format!("{name} {}", in_words(*ms)), (gap, 4), small(GREY).pos(below));
+        let dot = Circle::new((0, 0), 3, BLUE.filled());
+        chart.draw_series([EmptyElement::at(at) + dot + words])?;
+    }
     Ok(())
+}
+
+fn in_words(ms: f64) -> String {
+    match ms {
+        ms if ms >= 10_000.0 => format!("{:.0} s", ms / 1_000.0),
+        ms if ms >= 1_000.0 => format!("{:.1} s", ms / 1_000.0),
+        ms if ms >= 10.0 => format!("{ms:.0} ms"),
+        ms => format!("{ms:.1} ms"),
+    }
 }
 
 fn backlog(area: &Area<'_>, pictures: &Pictures) -> Drawn {
     let most = pictures.backlog.iter().map(|count| *count as f64).fold(0.0, f64::max);
-    let mut chart = chart(area, pictures.backlog.len() as f64 * pictures.bucket_s, most)?;
-    mesh(&mut chart, &seconds)?;
+    let right = pictures.backlog.len() as f64 * pictures.bucket_s;
+    let mut chart = chart(area, right, most)?;
+    let (x, y) = ("seconds since the beginning", "deliveries");
+    mesh(&mut chart, &Axes { x, y, x_labels: 16, x_label: &whole, y_label: &whole })?;
     let line = stairs(pictures.backlog.iter().map(|count| *count as f64), pictures.bucket_s);
-    chart.draw_series(AreaSeries::new(line, 0.0, BLUE.mix(0.3)).border_style(BLUE))?;
-    marks(&mut chart, pictures, most)
+    chart.draw_series(AreaSeries::new(line, 0.0, BLUE.mix(0.25)).border_style(BLUE))?;
+    marks(&mut chart, pictures, right, most)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn every_picture_is_drawn_and_brings_nothing_from_elsewhere() {
+    fn pictures() -> Pictures {
         let group = GroupPictures {
             name: "partner".to_owned(),
             sends_per_s: vec![1.0, 2.0, 0.0],
             cap_per_s: vec![Some(2.0), None, Some(4.0)],
-            windows: vec![(1, 5), (2, 9)],
-            window_bound: Some(2),
+            pace_per_s: vec![Some(2.0), None, Some(1.0)],
+            fullness: vec![(50, 5), (100, 9)],
             latency: vec![(0.4, 0.0), (2.0, 0.5), (90.0, 1.0)],
         };
         let marks = vec![(1.5, "kill <worker>".to_owned())];
-        let pictures = Pictures { bucket_s: 1.0, backlog: vec![3, 1, 0], marks, groups: vec![group] };
-        let drawn = all(&pictures).unwrap();
+        Pictures { bucket_s: 1.0, backlog: vec![3, 1, 0], marks, groups: vec![group] }
+    }
+
+    #[test]
+    fn every_picture_is_drawn_and_brings_nothing_from_elsewhere() {
+        let drawn = all(&pictures()).unwrap();
         assert_eq!(drawn.len(), 4);
-        for picture in &drawn {
-            assert!(picture.svg.starts_with("<svg") && picture.svg.contains("</svg>"), "{}", picture.caption);
-            assert!(!picture.svg.contains("href") && !picture.svg.contains("<worker>"), "{}", picture.caption);
+        for Picture { title, svg, .. } in &drawn {
+            assert!(svg.starts_with("<svg") && svg.contains("</svg>"), "{title}");
+            assert!(!svg.contains("href") && !svg.contains("<worker>"), "{title}");
         }
         assert!(all(&Pictures::default()).is_ok());
+    }
+
+    #[test]
+    fn axes_have_names_and_what_was_done_is_marked() {
+        let drawn = all(&pictures()).unwrap();
+        for (svg, words) in
+            [(&drawn[0].svg, "deliveries"), (&drawn[1].svg, "sends a second"), (&drawn[3].svg, "milliseconds")]
+        {
+            assert!(svg.contains(words), "{words}");
+        }
+        assert!(drawn[1].svg.contains("kill &lt;worker&gt;") && drawn[3].svg.contains("p50 2.0 ms"));
+    }
+
+    #[test]
+    fn a_cap_that_ends_is_not_drawn_on() {
+        let lines = stretches(&[Some(2.0), None, Some(4.0), Some(5.0)], 1.0);
+        assert_eq!(lines, [vec![(0.0, 2.0), (1.0, 2.0)], vec![(2.0, 4.0), (3.0, 4.0), (3.0, 5.0), (4.0, 5.0)]]);
     }
 }

@@ -7,6 +7,7 @@ use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
     process::Stdio,
+    time::Duration,
 };
 
 use anyhow::{Context, ensure};
@@ -18,6 +19,10 @@ use crate::{
     engine,
     scenario::{Roles, SetUp},
 };
+
+/// Of a Redis that was empty at its start. Where claims are out, Weir waits so long for permits that a Redis before it may have given
+/// out. That there was none it cannot know, and a run that began within would measure that.
+const NEW_FOR: Duration = Duration::from_secs(3);
 
 pub(crate) struct Fleet {
     weir: PathBuf,
@@ -63,6 +68,7 @@ impl Fleet {
                 for _ in 0..roles.worker.max(1) {
                     fleet.add("worker").await?;
                 }
+                tokio::time::sleep(NEW_FOR).await;
             }
         }
         Ok(fleet)

@@ -57,7 +57,7 @@ fn posts(publish: &Publish, publish_s: f64) -> Vec<Post> {
         return firsts.map(|first| Post { at: from, first, count: batch.min(events - first) }).collect();
     }
     let span_s = publish.until_s.unwrap_or(publish_s) - publish.from_s;
-    let rate = publish.per_s.unwrap_or_default();
+    let Some(rate) = publish.per_s else { return Vec::new() };
     let requests = (span_s * rate / batch as f64).ceil() as u64;
     let at = |request: u64| from + seconds((request * batch) as f64 / rate);
     (0..requests).map(|request| Post { at: at(request), first: request * batch, count: batch }).collect()

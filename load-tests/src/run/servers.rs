@@ -30,6 +30,8 @@ const SETTINGS: [&str; 6] = [
     "max_wal_senders=0",
 ];
 
+const POSTGRES_PROGRAMS: [&str; 4] = ["initdb", "postgres", "pg_isready", "createdb"];
+
 /// A port that was free a moment ago.
 pub(crate) async fn free_port() -> anyhow::Result<u16> {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
@@ -160,7 +162,8 @@ impl Postgres {
         loop {
             // `template1` is always there; a database of the user's name is not.
             let mut ready = self.client("pg_isready");
-            if quiet(ready.args(["--dbname", "template1"])).status().await?.success() {
+            let ready = quiet(ready.args(["--dbname", "template1"])).status().await;
+            if ready.context("cannot start pg_isready")?.success() {
                 return Ok(());
             }
             ensure!(now() < deadline, "PostgreSQL did not start in time");
@@ -177,7 +180,9 @@ fn postgres_programs() -> anyhow::Result<PathBuf> {
     let mut places: Vec<PathBuf> = std::env::split_paths(&path).collect();
     let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     places.extend(versions.map(|version| version.path().join("bin")));
-    let found = places.into_iter().find(|folder| folder.join("initdb").is_file());
+    // Where only some of them are linked to, the others would be missed later.
+    let has_all = |folder: &PathBuf| POSTGRES_PROGRAMS.iter().all(|program| folder.join(program).is_file());
+    let found = places.into_iter().find(has_all);
     found.context("PostgreSQL is not installed here; `cargo xtask load --scaled` says how to get it")
 }
 

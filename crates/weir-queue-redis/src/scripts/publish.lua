@@ -1,6 +1,6 @@
 -- Publishes what runs claimed: moves the cursors over to the limits, appends the permits to the delivery queue, and re-queues or
--- removes each job, unless its run continues. A stale epoch publishes nothing; the repeat of a publication whose answer was lost
--- changes nothing.
+-- removes each job, unless its run continues. A stale epoch publishes nothing, nor does a run that an edit overtook; the repeat
+-- of a publication whose answer was lost changes nothing.
 --
 -- KEYS    the shard
 -- ARGV    1 when the caller takes the permits, 0 when they go into the delivery queue; then for each publication:
@@ -61,9 +61,7 @@ local function requeue(job, run)
     return
   end
   job.express_ahead = AHEAD_AFTER[next_run]
-  if job.edited then
-    schedule(id, job, now, 0, false)
-  elseif next_run == 'stop' and not woken and job.version == run.version then
+  if next_run == 'stop' and not woken and job.version == run.version then
     move_job(id, job, 'idle', nil)
   elseif next_run == 'stop' then
     schedule(id, job, woken or now, 0, false)
@@ -89,7 +87,8 @@ local function publish(run)
   if job.phase ~= 'leased' or job.epoch ~= run.epoch then
     return 0
   end
-  if job.suspended_at and job.suspended_at > run.version then
+  -- The run may have read the destination before the edit: its limits, or that it was not paused.
+  if job.edited then
     schedule(run.id, job, now, 0, false)
     save_job(run.id, job)
     return 0

@@ -145,7 +145,8 @@ impl JobTable {
         if job.epoch != lease.epoch || !matches!(job.phase, Phase::Leased { .. }) {
             return Published::Stale(deliveries);
         }
-        if job.suspended_at.is_some_and(|at| at > lease.version) {
+        // The run may have read the destination before the edit: its limits, or that it was not paused.
+        if job.meanwhile.edited {
             self.schedule(destination_id, now, Timestamp::MIN, false);
             return Published::Stale(deliveries);
         }
@@ -233,9 +234,6 @@ impl JobTable {
         }
         job.express_ahead = next.express_ahead();
         let meanwhile = job.meanwhile;
-        if meanwhile.edited {
-            return self.schedule(id, now, Timestamp::MIN, false);
-        }
         match (next, meanwhile.wake) {
             (NextRun::Continue, _) => {}
             (NextRun::Stop, None) if job.version == lease.version => self.move_to(id, Phase::Idle),
