@@ -15,6 +15,8 @@ use weir_core::{DestinationId, Timestamp};
 /// How long after a wake its run has probably ended, and how long a gate stays closed at first.
 const FIRST_TRY: Duration = Duration::from_millis(20);
 const LAST_TRY: Duration = Duration::from_secs(2);
+/// How long after a generation began nobody guesses: as long as claims of before may keep a destination waiting.
+const SETTLED_AFTER: Duration = Duration::from_secs(3);
 /// What nobody asked about for so long is not worth a guess: Redis may have forgotten the job.
 const REMEMBERED: Duration = Duration::from_secs(60);
 
@@ -38,9 +40,10 @@ impl Gates {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A run of the destination is asked for: after it, one delivery may try.
-    pub(crate) fn woken(&self, id: DestinationId, now: Timestamp) {
-        let open_from = now + FIRST_TRY;
+    /// A run of the destination is asked for: after it, one delivery may try. In a generation that has just begun the run may come
+    /// late, and would take the claim of that delivery for one that the generation before has left.
+    pub(crate) fn woken(&self, id: DestinationId, generation_began: Timestamp, now: Timestamp) {
+        let open_from = (now + FIRST_TRY).max(generation_began + SETTLED_AFTER);
         let mut gates = self.gates();
         let gate =
             gates.entry(id).or_insert(Gate { open_from, room: 1, reserved: 0, patience: FIRST_TRY, learnt_at: now });
@@ -107,6 +110,7 @@ mod tests {
     use super::*;
 
     const NOW: Timestamp = Timestamp::from_secs(1_000);
+    const LONG_AGO: Timestamp = Timestamp::from_secs(10);
 
     fn id() -> DestinationId {
         DestinationId::from_bytes([1; 16])
@@ -120,7 +124,7 @@ mod tests {
     #[test]
     fn one_delivery_tries_after_a_wake_and_more_when_it_was_admitted() {
         let gates = Gates::default();
-        gates.woken(id(), NOW);
+        gates.woken(id(), LONG_AGO, NOW);
         assert!(!gates.reserve(id(), NOW, 10));
         let later = NOW + FIRST_TRY;
         assert!(gates.reserve(id(), later, 10) && !gates.reserve(id(), later, 10));
@@ -132,9 +136,21 @@ mod tests {
     }
 
     #[test]
+    fn in_a_new_generation_nothing_tries_before_a_run_has_ended() {
+        let gates = Gates::default();
+        gates.woken(id(), NOW, NOW);
+        let guessed = NOW + FIRST_TRY * 2;
+        assert!(!gates.reserve(id(), guessed, 10));
+        assert!(gates.reserve(id(), NOW + SETTLED_AFTER, 10), "a guess, and one only");
+        gates.rested(id(), guessed);
+        gates.unreserve(id());
+        assert!(gates.reserve(id(), guessed, 10));
+    }
+
+    #[test]
     fn a_gate_found_closed_stays_so_twice_as_long_each_time_until_a_run_ends() {
         let gates = Gates::default();
-        gates.woken(id(), NOW);
+        gates.woken(id(), LONG_AGO, NOW);
         let mut now = NOW + FIRST_TRY;
         for wait in [FIRST_TRY, FIRST_TRY * 2, FIRST_TRY * 4] {
             assert!(gates.reserve(id(), now, 10));
@@ -150,7 +166,7 @@ mod tests {
     #[test]
     fn a_limit_keeps_the_gate_closed_until_its_next_slot() {
         let gates = Gates::default();
-        gates.woken(id(), NOW);
+        gates.woken(id(), LONG_AGO, NOW);
         gates.admitted(id(), 0, 10, NOW + Duration::from_millis(100), NOW);
         assert!(!gates.reserve(id(), NOW + Duration::from_millis(99), 10));
         assert!(gates.reserve(id(), NOW + Duration::from_millis(100), 10));
@@ -159,7 +175,7 @@ mod tests {
     #[test]
     fn what_nobody_asks_about_is_forgotten() {
         let gates = Gates::default();
-        gates.woken(id(), NOW);
+        gates.woken(id(), LONG_AGO, NOW);
         gates.tidy(NOW + REMEMBERED);
         assert!(gates.gates().is_empty());
     }

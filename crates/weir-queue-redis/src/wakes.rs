@@ -10,7 +10,12 @@ use tokio::sync::Mutex as Turn;
 use weir_core::{Clock as _, DestinationId, Timestamp};
 use weir_queue::{QueueResult, Wake};
 
-use crate::{core::Core, keys::Shard, schedule::by_shard, scripts::Operation};
+use crate::{
+    core::Core,
+    keys::Shard,
+    schedule::by_shard,
+    scripts::{Operation, from_micros},
+};
 
 #[derive(Default)]
 pub(crate) struct Wakes {
@@ -65,9 +70,15 @@ async fn send(core: &Core, earliest: HashMap<DestinationId, Timestamp>) -> Queue
     let mut calls = Vec::new();
     for (shard, wakes) in by_shard(earliest, |&(id, _)| id) {
         let mut call = core.new_call(shard, Operation::Wake);
+        let now = core.clock.now();
+        let generation_began = match core.hands.generation(shard) {
+            // Not heard of yet.
+            0 => now,
+            generation => from_micros(generation as i64),
+        };
         for &(id, due) in &wakes {
             call.destination(id).not_before(due);
-            core.gates.woken(id, core.clock.now());
+            core.gates.woken(id, generation_began, now);
         }
         calls.push((call, shard, wakes));
     }
