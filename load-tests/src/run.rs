@@ -4,7 +4,7 @@ pub(crate) mod api;
 pub(crate) mod fleet;
 mod progress;
 mod publisher;
-mod receivers;
+pub(crate) mod receivers;
 pub(crate) mod servers;
 mod steps;
 
