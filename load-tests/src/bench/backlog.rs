@@ -18,7 +18,10 @@ use crate::{
     figures::batch,
 };
 
-const WAITING: [u64; 3] = [1_000, 100_000, 1_000_000];
+const WAITING: [u64; 3] = [SMALL, 100_000, LARGE];
+/// What is compared.
+const SMALL: u64 = 1_000;
+const LARGE: u64 = 1_000_000;
 const LIMIT_PER_S: u32 = 2_000;
 const BATCH: u64 = 20;
 const REPEATS: usize = 3;
@@ -32,13 +35,14 @@ pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
     for waiting in WAITING {
         let waiting = if rig.brief { waiting.min(20_000) } else { waiting };
         let found = with(rig, waiting).await.with_context(|| format!("{waiting} waiting"))?;
-        medians.extend(median_all(&found.costs));
+        medians.extend(median_all(&found.costs).map(|cost| (waiting, cost)));
         let what = format!("{} waiting", thousands(waiting));
         figures.extend(figures_of(rig, &what, &found.costs));
         figures.push(Figure::new("memory", format!("{what}, resident memory of weir"), Unit::MiB, found.rss_mib));
         figures.push(Figure::new("loaded", format!("{what}, accepted"), Unit::PerSecond, found.loaded_per_s));
     }
-    if let [small, .., large] = medians[..] {
+    let of = |waiting| medians.iter().find(|(of, _)| *of == waiting).map(|(_, cost)| cost);
+    if let Some((large, small)) = of(LARGE).zip(of(SMALL)) {
         figures.push(Figure::new("large_against_small", "1,000,000 waiting against 1,000", Unit::Times, large / small));
     }
     Ok(Measured::of(figures))

@@ -6,6 +6,7 @@ use anyhow::Context;
 use serde_json::json;
 
 use super::{
+    backlog::thousands,
     figure::{Figure, Unit, median},
     quick::{CONNECTIONS, MAX_IN_FLIGHT, SETTLE},
     results::Measured,
@@ -17,29 +18,29 @@ use crate::{
 };
 
 const ACTIVE: [u64; 5] = [1, 10, 100, 1_000, 10_000];
-/// Of each other, by the target.
-const FEW_AND_MANY: [u64; 2] = [10, 10_000];
+/// What is compared.
+const FEW: u64 = 10;
+const MANY: u64 = 10_000;
 /// Above what all deliveries together need, so that it never binds, whoever gets them.
 const LIMIT_PER_S: u32 = 100_000;
 const BATCH: u64 = 20;
-pub(super) const BATCHES_PER_S: u32 = 100;
+const BATCHES_PER_S: u32 = 100;
 const REPEATS: usize = 3;
 const SECONDS: u64 = 5;
 /// After the last arrival, for the records of it.
 const RECORDED_WITHIN: Duration = Duration::from_millis(300);
 
 pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
-    let mut costs = Vec::new();
+    let mut figures = Vec::new();
+    let mut medians = Vec::new();
     for active in ACTIVE {
         let active = if rig.brief { active.min(1_000) } else { active };
-        costs.push(cost(rig, active).await.with_context(|| format!("{active} destinations"))?);
+        let repeats = cost(rig, active).await.with_context(|| format!("{active} destinations"))?;
+        figures.extend(figures_of(rig, &format!("{} active", thousands(active)), &repeats));
+        medians.extend(median_all(&repeats).map(|cost| (active, cost)));
     }
-    let mut figures = Vec::new();
-    for (active, repeats) in ACTIVE.iter().zip(&costs) {
-        figures.extend(figures_of(rig, &format!("{active} active"), repeats));
-    }
-    let place = |active| ACTIVE.iter().position(|of| *of == active).and_then(|place| median_all(&costs[place]));
-    if let [Some(few), Some(many)] = FEW_AND_MANY.map(place) {
+    let of = |active| medians.iter().find(|(of, _)| *of == active).map(|(_, cost)| cost);
+    if let Some((many, few)) = of(MANY).zip(of(FEW)) {
         figures.push(Figure::new("many_against_few", "10,000 active against 10", Unit::Times, many / few));
     }
     Ok(Measured::of(figures))

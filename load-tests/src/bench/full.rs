@@ -1,8 +1,8 @@
 //! The full bench: every topic on both set-ups. One that fails is told in its place, and the others go on.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use super::{
     SetUp, Topic, backlog, destinations, edit, idle, latency, limits,
@@ -13,6 +13,9 @@ use super::{
     statements, throughput,
 };
 use crate::clock::{Timeline, now};
+
+/// A topic takes three minutes at most; one that hangs does not hold up the others.
+const PATIENCE: Duration = Duration::from_secs(600);
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct FullArgs {
@@ -47,25 +50,20 @@ pub(crate) async fn full(args: &FullArgs) -> anyhow::Result<bool> {
         false => (args.json.clone(), args.page.clone()),
     };
     let mut results = Results::read(&json)?;
+    results.brief = args.brief;
     results.machine =
         Machine::look(&args.weir).with_versions(std::mem::take(&mut results.machine.versions).into_iter().skip(2));
     let mut is_whole = true;
     for set_up in SetUp::ALL.into_iter().filter(|set_up| args.set_up.is_none_or(|only| only == *set_up)) {
-        let rig = Rig::start(set_up, args.weir.clone(), args.folder.clone(), args.brief).await?;
-        results.machine = results.machine.with_versions(rig.versions().await?);
-        for topic in <Topic as clap::ValueEnum>::value_variants() {
-            if !args.only.is_empty() && !args.only.contains(topic) {
-                continue;
-            }
+        let rig = Rig::start(set_up, args.weir.clone(), args.folder.clone(), args.brief).await;
+        if let Ok(rig) = &rig {
+            results.machine = results.machine.with_versions(rig.versions().await.unwrap_or_default());
+        }
+        for topic in Topic::value_variants().iter().filter(|topic| args.only.is_empty() || args.only.contains(topic)) {
             eprintln!("\n· {}: {}", set_up.title(), topic.title());
-            let section = Box::pin(measure(*topic, set_up, &rig)).await;
-            if let Some(failure) = &section.failure {
-                eprintln!("  failed: {failure}");
-                is_whole = false;
-            }
-            for figure in &section.measured.figures {
-                eprintln!("  {:<60} {:>14}", figure.what, figure.unit.write(figure.value));
-            }
+            let section = Box::pin(section(*topic, set_up, rig.as_ref())).await;
+            tell(&section);
+            is_whole &= section.failure.is_none();
             // After each: what was measured is kept, whatever becomes of the rest.
             results.put(section);
             results.write(&json)?;
@@ -76,10 +74,28 @@ pub(crate) async fn full(args: &FullArgs) -> anyhow::Result<bool> {
     Ok(is_whole)
 }
 
-async fn measure(topic: Topic, set_up: SetUp, rig: &Rig) -> Section {
+/// Measures a topic, or says why it could not.
+async fn section(topic: Topic, set_up: SetUp, rig: Result<&Rig, &anyhow::Error>) -> Section {
     let (began, started) = (Timeline::begin().now().to_string(), now());
-    let ceiling = rig.ceiling().await;
-    let measured = match topic {
+    let (ceiling, measured) = match rig {
+        Ok(rig) => {
+            let ceiling = rig.ceiling().await.ok();
+            let measured = tokio::time::timeout(PATIENCE, Box::pin(measure(topic, rig))).await;
+            let hangs = || format!("it was not done after {} minutes", PATIENCE.as_secs() / 60);
+            (ceiling, measured.map_err(|_| hangs()).and_then(|measured| measured.map_err(|error| format!("{error:#}"))))
+        }
+        Err(error) => (None, Err(format!("{error:#}"))),
+    };
+    let took_s = now().duration_since(started).as_secs_f64();
+    let (measured, failure) = match measured {
+        Ok(measured) => (measured, None),
+        Err(failure) => (Measured::default(), Some(failure)),
+    };
+    Section { topic, set_up, began, took_s, ceiling, measured, failure }
+}
+
+async fn measure(topic: Topic, rig: &Rig) -> anyhow::Result<Measured> {
+    match topic {
         Topic::Throughput => Box::pin(throughput::measure(rig)).await,
         Topic::Latency => Box::pin(latency::measure(rig)).await,
         Topic::Destinations => Box::pin(destinations::measure(rig)).await,
@@ -89,13 +105,19 @@ async fn measure(topic: Topic, set_up: SetUp, rig: &Rig) -> Section {
         Topic::Edit => Box::pin(edit::measure(rig)).await,
         Topic::Limits => Box::pin(limits::measure(rig)).await,
         Topic::Overload => Box::pin(overload::measure(rig)).await,
-    };
-    let (measured, failure) = match measured {
-        Ok(measured) => (measured, None),
-        Err(error) => (Measured::default(), Some(format!("{error:#}"))),
-    };
-    let took_s = now().duration_since(started).as_secs_f64();
-    Section { topic, set_up, began, took_s, ceiling: ceiling.ok(), measured, failure }
+    }
+}
+
+/// On the terminal, as it is measured.
+fn tell(section: &Section) {
+    if let Some(failure) = &section.failure {
+        eprintln!("  not measured: {failure}");
+    }
+    for figure in &section.measured.figures {
+        let ratio = figure.ceiling.map_or(String::new(), |ceiling| format!("{:>9.3} of ceiling", ceiling.ratio));
+        eprintln!("  {:<64} {:>14}{ratio}", figure.what, figure.unit.write(figure.value));
+    }
+    eprintln!("  {:.0} s", section.took_s);
 }
 
 fn publish(results: &Results, page: &std::path::Path) -> anyhow::Result<()> {

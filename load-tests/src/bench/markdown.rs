@@ -40,7 +40,8 @@ fn about(topic: Topic) -> &'static str {
         }
         Topic::Limits => {
             "Destinations with a backlog, one for each limit, all but the last at the same time. Use is arrivals ÷ what the limit allowed; \
-             the fullest window of a second, wherever it begins, is that of Weir's recorded send starts, and the receiver's less 5 ms."
+             the fullest window of a second, wherever it begins, is that of Weir's recorded send starts, and the receiver's less 5 ms. \
+             A handful of sends shows a use a little above 1: n sends make n − 1 intervals."
         }
         Topic::Overload => {
             "Batches offered at twice the rate that was delivered at most, to one unlimited destination, beside another that is \
@@ -52,6 +53,9 @@ fn about(topic: Topic) -> &'static str {
 pub(crate) fn page(results: &Results) -> String {
     let machine = &results.machine;
     let mut page = "# Results\n\nWritten by `cargo xtask bench --full`; do not edit.\n\n".to_owned();
+    if results.brief {
+        page += "**A brief run, which shows that everything can be measured. These are no figures to go by.**\n\n";
+    }
     let _ = writeln!(
         page,
         "{}, {} cores shared by client, receiver, engine and servers, {:.0} GiB, {}.  ",

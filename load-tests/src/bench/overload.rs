@@ -55,24 +55,19 @@ pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
 
     let (meanwhile, whole) = (arrived as f64 / offered_s, events as f64 / whole_s);
     let per_s = |id: &str, what: &str, value: f64| Figure::new(id, what, Unit::PerSecond, value);
+    let share = |id: &str, what: &str, value: f64| Figure::new(id, what, Unit::Share, value / most_per_s);
+    let above = (judged.violations + judged.recorded_violations) as f64;
+    let fullest = judged.recorded_worst_sliding.unwrap_or_default();
     let figures = [
         per_s("most", "the most: batches as fast as they are answered, delivered", most_per_s),
+        per_s("offered", "overloaded: offered", batches_per_s * BATCH as f64),
         per_s("accepted", "overloaded: accepted", events as f64 / offered_s),
         per_s("meanwhile", "overloaded: delivered while more was offered", meanwhile),
         per_s("whole", "overloaded: delivered until the last arrival", whole),
-        Figure::new(
-            "of_most",
-            "overloaded: delivered until the last arrival ÷ the most",
-            Unit::Share,
-            whole / most_per_s,
-        ),
-        Figure::new(
-            "above",
-            "sends above the neighbour's limit",
-            Unit::Count,
-            (judged.violations + judged.recorded_violations) as f64,
-        )
-        .remark(format!("fullest window {}", judged.recorded_worst_sliding.unwrap_or_default())),
+        share("of_most.meanwhile", "delivered while more was offered ÷ the most", meanwhile),
+        share("of_most.whole", "delivered until the last arrival ÷ the most", whole),
+        Figure::new("above", "sends above the neighbour's limit", Unit::Count, above)
+            .remark(format!("fullest window {fullest}")),
         Figure::new("left", "not delivered in the end", Unit::Count, left as f64),
     ];
     Ok(breaches

@@ -40,7 +40,7 @@ fn drawn(sends: &Sends, svg: &mut String) -> Result<(), Box<dyn Error>> {
     let mut builder = ChartBuilder::on(&area);
     builder.margin(12).x_label_area_size(30).y_label_area_size(60);
     let mut chart = builder.build_cartesian_2d(0.0..length_s, 0.0..highest * 1.15)?;
-    let label = || ("sans-serif", 13).into_font().color(&GREY);
+    let label = || ("sans-serif", 16).into_font().color(&GREY);
     chart
         .configure_mesh()
         .disable_x_mesh()
@@ -65,8 +65,8 @@ fn drawn(sends: &Sends, svg: &mut String) -> Result<(), Box<dyn Error>> {
         line.extend([(*from_s, *cap), (until_s, *cap)]);
         let text = Text::new(
             format!("cap {cap:.0}/s"),
-            (from_s + length_s * 0.006, cap + highest * 0.09),
-            ("sans-serif", 13).into_font().color(&RED),
+            (from_s + length_s * 0.025, cap + highest * 0.09),
+            ("sans-serif", 16).into_font().color(&RED),
         );
         chart.draw_series([text])?;
     }

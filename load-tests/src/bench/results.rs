@@ -10,6 +10,8 @@ use super::{SetUp, Topic, figure::Figure, machine::Machine, picture::Sends, rig:
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Results {
     pub(crate) machine: Machine,
+    /// A little of everything: no figures to go by.
+    pub(crate) brief: bool,
     /// In the order of the page.
     pub(crate) sections: Vec<Section>,
 }

@@ -106,7 +106,7 @@ impl Servers {
         self.transactions(database).await
     }
 
-    /// `before` is what [`begin_count`](Self::begin_count) answered.
+    /// `before` is what [`begin_count`](Self::begin_count) answered. Complete once the sessions have ended.
     pub(crate) async fn executed(&self, database: &str, before: u64) -> anyhow::Result<Executed> {
         let transactions = self.transactions(database).await? - before;
         let statements = self
@@ -127,7 +127,7 @@ impl Servers {
         })
     }
 
-    /// Sessions report what they did with a delay of up to a second.
+    /// As far as sessions have reported theirs.
     async fn transactions(&self, database: &str) -> anyhow::Result<u64> {
         let answer =
             self.sql(&format!("SELECT xact_commit FROM pg_stat_database WHERE datname = '{database}'")).await?;

@@ -11,10 +11,13 @@ use super::{
 };
 use crate::client::{Until, closed_loop, open_loop};
 
-const SECONDS: u64 = 4;
+const SECONDS: u64 = 6;
 const STEADY_PER_S: u32 = 500;
-/// For the sessions' reports, which come with a delay of up to a second.
-const REPORTED_WITHIN: Duration = Duration::from_millis(1_500);
+/// Sessions of PostgreSQL report what they did with a delay of up to ten seconds, or as they end. What they did at the start must
+/// not be counted later.
+const REPORTED_WITHIN: Duration = Duration::from_millis(10_500);
+const RECORDED_WITHIN: Duration = Duration::from_millis(300);
+const ENDED_WITHIN: Duration = Duration::from_secs(1);
 
 /// How events come in.
 #[derive(Debug, Clone, Copy)]
@@ -83,8 +86,10 @@ async fn under(rig: &Rig, servers: &Servers, load: Load) -> anyhow::Result<(Exec
         }
     };
     rig.receiver.all_arrived(deliveries).await?;
-    tokio::time::sleep(REPORTED_WITHIN).await;
+    tokio::time::sleep(RECORDED_WITHIN).await;
+    running.engine.kill().await?;
+    tokio::time::sleep(ENDED_WITHIN).await;
     let executed = servers.executed(&database, before).await?;
-    running.end().await?;
+    servers.drop_database(&database).await?;
     Ok((executed, deliveries))
 }

@@ -40,7 +40,7 @@ const TARGETS: [Target; 17] = [
     target(Topic::Limits, None, "used.", Asked::AtLeast(0.985)),
     target(Topic::Limits, None, "fullest", Asked::AtMost(1.0)),
     target(Topic::Limits, None, "above", Asked::AtMost(0.0)),
-    target(Topic::Overload, None, "of_most", Asked::AtLeast(0.9)),
+    target(Topic::Overload, None, "of_most.", Asked::AtLeast(0.9)),
     target(Topic::Overload, None, "above", Asked::AtMost(0.0)),
     target(Topic::Overload, None, "left", Asked::AtMost(0.0)),
 ];
