@@ -13,6 +13,7 @@ mod quick;
 mod results;
 mod rig;
 mod servers;
+mod short;
 mod targets;
 
 mod backlog;

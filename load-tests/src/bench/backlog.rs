@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use serde_json::json;
+use hyper::Method;
+use serde_json::{Value, json};
 
 use super::{
     destinations::{Cost, figures_of, median_all},
@@ -37,7 +38,9 @@ pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
         let found = with(rig, waiting).await.with_context(|| format!("{waiting} waiting"))?;
         medians.extend(median_all(&found.costs).map(|cost| (waiting, cost)));
         let what = format!("{} waiting", thousands(waiting));
-        figures.extend(figures_of(rig, &what, &found.costs));
+        let remark = format!("{} at the end", thousands(found.left));
+        let costs = figures_of(rig, waiting, "waiting", &found.costs);
+        figures.extend(costs.into_iter().map(|figure| figure.remark(remark.clone())));
         figures.push(Figure::new("memory", format!("{what}, resident memory of weir"), Unit::MiB, found.rss_mib));
         figures.push(Figure::new("loaded", format!("{what}, accepted"), Unit::PerSecond, found.loaded_per_s));
     }
@@ -52,6 +55,8 @@ struct Found {
     costs: Vec<Cost>,
     rss_mib: f64,
     loaded_per_s: f64,
+    /// What waits at the end, to see that it is about as much.
+    left: u64,
 }
 
 async fn with(rig: &Rig, waiting: u64) -> anyhow::Result<Found> {
@@ -86,9 +91,11 @@ async fn with(rig: &Rig, waiting: u64) -> anyhow::Result<Found> {
         costs.push(Cost::between(before, after, arrived_now - arrived));
         (before, arrived) = (after, arrived_now);
     }
+    let backlog = running.engine.ask(Method::GET, &format!("/v1/destinations/{id}/backlog"), Value::Null).await?;
+    let left = backlog["pending"].as_u64().unwrap_or_default();
     posting.await?.context("posting meanwhile")?;
     running.end().await?;
-    Ok(Found { costs, rss_mib, loaded_per_s })
+    Ok(Found { costs, rss_mib, loaded_per_s, left })
 }
 
 pub(super) fn thousands(number: u64) -> String {

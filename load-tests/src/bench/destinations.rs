@@ -36,7 +36,7 @@ pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
     for active in ACTIVE {
         let active = if rig.brief { active.min(1_000) } else { active };
         let repeats = cost(rig, active).await.with_context(|| format!("{active} destinations"))?;
-        figures.extend(figures_of(rig, &format!("{} active", thousands(active)), &repeats));
+        figures.extend(figures_of(rig, active, "active", &repeats));
         medians.extend(median_all(&repeats).map(|cost| (active, cost)));
     }
     let of = |active| medians.iter().find(|(of, _)| *of == active).map(|(_, cost)| cost);
@@ -65,12 +65,13 @@ pub(super) fn median_all(repeats: &[Cost]) -> Option<f64> {
     median(&repeats.iter().map(|cost| cost.all_us).collect::<Vec<_>>())
 }
 
-pub(super) fn figures_of(rig: &Rig, what: &str, repeats: &[Cost]) -> Vec<Figure> {
-    let figure = |what: String, of: fn(&Cost) -> f64| {
-        Figure::of("cost", what, Unit::CpuUs, &repeats.iter().map(of).collect::<Vec<_>>())
+pub(super) fn figures_of(rig: &Rig, number: u64, what: &str, repeats: &[Cost]) -> Vec<Figure> {
+    let figure = |of_whom: &str, whom: &str, of: fn(&Cost) -> f64| {
+        let what = format!("{} {what}, {whom}", thousands(number));
+        Figure::of(format!("{of_whom}.{number}"), what, Unit::CpuUs, &repeats.iter().map(of).collect::<Vec<_>>())
     };
-    let weir = figure(format!("{what}, weir"), |cost| cost.weir_us);
-    let all = figure(format!("{what}, weir, PostgreSQL and Redis"), |cost| cost.all_us);
+    let weir = figure("weir", "weir", |cost| cost.weir_us);
+    let all = figure("all", "weir, PostgreSQL and Redis", |cost| cost.all_us);
     weir.into_iter().chain(all.filter(|_| rig.servers.is_some())).collect()
 }
 

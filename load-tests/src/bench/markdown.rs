@@ -6,6 +6,7 @@ use super::{
     Topic,
     figure::{Figure, Unit},
     results::{Results, Section},
+    short,
     targets::{Asked, asked},
 };
 
@@ -73,6 +74,7 @@ pub(crate) fn page(results: &Results) -> String {
     if results.sections.iter().any(|section| section.measured.sends.is_some()) {
         page += "\n![Sends per second against a cap that is edited while a backlog drains](results.svg)\n";
     }
+    let _ = write!(page, "\n## In short\n\n{}", short::table(results));
     page += &summary(results);
     let mut last = None;
     for section in &results.sections {

@@ -84,7 +84,7 @@ pub(crate) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
 mod tests {
     use super::*;
 
-    pub(crate) fn section(topic: Topic, set_up: SetUp, began: &str) -> Section {
+    fn section(topic: Topic, set_up: SetUp, began: &str) -> Section {
         let (began, measured) = (began.to_owned(), Measured::default());
         Section { topic, set_up, began, took_s: 1.0, ceiling: None, measured, failure: None }
     }
@@ -102,12 +102,12 @@ mod tests {
 
     #[test]
     fn results_are_read_as_they_were_written() {
-        let path = tempfile::tempdir().unwrap().path().join("deep/results.json");
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("deep/results.json");
         assert!(Results::read(&path).unwrap().sections.is_empty());
         let mut results = Results::default();
         results.put(section(Topic::Idle, SetUp::Scaled, "2026-11-22T06:00:00.000Z"));
         results.write(&path).unwrap();
         assert_eq!(Results::read(&path).unwrap().sections[0].began, "2026-11-22T06:00:00.000Z");
-        std::fs::remove_dir_all(path.parent().unwrap().parent().unwrap()).unwrap();
     }
 }
