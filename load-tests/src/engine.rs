@@ -12,10 +12,10 @@ use tokio::{
     process::{Child, Command},
 };
 
-use crate::{BenchArgs, client::Connection};
+use crate::client::Connection;
 
 /// The kernel's ticks a second in `/proc/PID/stat`: 100 on every Linux that Rust runs on, whatever its own timer does.
-const TICKS_PER_SECOND: f64 = 100.0;
+pub(crate) const TICKS_PER_SECOND: f64 = 100.0;
 const STARTS_WITHIN: Duration = Duration::from_secs(30);
 
 /// A running server; killed, and its database removed, when dropped.
@@ -23,28 +23,27 @@ pub(crate) struct Engine {
     process: Child,
     pid: u32,
     address: SocketAddr,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 impl Engine {
-    pub(crate) async fn start(args: &BenchArgs) -> anyhow::Result<Self> {
-        let folder = match &args.folder {
+    /// Starts `weir` on what [`backing`] or others say, with a folder of its own in `folder`.
+    pub(crate) async fn start(weir: &Path, folder: Option<&Path>, backing: &[(&str, String)]) -> anyhow::Result<Self> {
+        let folder = match folder {
             Some(parent) => tempfile::tempdir_in(parent),
             None => tempfile::tempdir(),
         };
         let folder = folder.context("cannot make a folder for the database")?;
-        let weir = args.weir.canonicalize().with_context(|| {
+        let weir = weir.canonicalize().with_context(|| {
             format!(
                 "there is no {}; build it with `cargo build --release -p weir`, or name another with --weir",
-                args.weir.display()
+                weir.display()
             )
         })?;
-        let mut process = command(&weir, "serve", folder.path(), &backing(args.scaled)?)
-            .spawn()
-            .context("cannot start the engine")?;
+        let mut process = command(&weir, "serve", folder.path(), backing).spawn().context("cannot start the engine")?;
         let pid = process.id().context("the engine ended at once")?;
         let address = listening(&mut process).await?;
-        Ok(Self { process, pid, address, _folder: folder })
+        Ok(Self { process, pid, address, folder })
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -72,7 +71,23 @@ impl Engine {
     /// Its resident memory, in MiB.
     pub(crate) fn rss_mib(&self) -> anyhow::Result<f64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).context("the engine is gone")?;
-        rss_mib_in(&status).context("unknown form of /proc/PID/status")
+        mib_in(&status, "VmRSS:").context("unknown form of /proc/PID/status")
+    }
+
+    /// The most resident memory it has had so far, in MiB.
+    pub(crate) fn peak_mib(&self) -> anyhow::Result<f64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).context("the engine is gone")?;
+        mib_in(&status, "VmHWM:").context("unknown form of /proc/PID/status")
+    }
+
+    /// Where it keeps its database, when that is a file.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Ends it at once, whatever it is doing.
+    pub(crate) async fn kill(mut self) -> anyhow::Result<()> {
+        Ok(self.process.kill().await?)
     }
 
     /// Ends the engine; its destination goes first, so that the next engine on the same servers has nothing to do with it.
@@ -102,7 +117,7 @@ pub(crate) async fn listening(process: &mut Child) -> anyhow::Result<SocketAddr>
 }
 
 /// Where the engine keeps its records and its queue, as settings.
-fn backing(scaled: bool) -> anyhow::Result<Vec<(&'static str, String)>> {
+pub(crate) fn backing(scaled: bool) -> anyhow::Result<Vec<(&'static str, String)>> {
     if !scaled {
         return Ok(vec![("WEIR_DATABASE_URL", "sqlite://weir.db".to_owned())]);
     }
@@ -144,8 +159,8 @@ fn cpu_s_in(stat: &str) -> Option<f64> {
     Some((ticks(14)? + ticks(15)?) / TICKS_PER_SECOND)
 }
 
-fn rss_mib_in(status: &str) -> Option<f64> {
-    let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?.split_whitespace().next()?;
+fn mib_in(status: &str, name: &str) -> Option<f64> {
+    let kib = status.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?;
     Some(kib.parse::<f64>().ok()? / 1_024.0)
 }
 
@@ -157,7 +172,7 @@ mod tests {
     fn times_and_memory_are_read_from_the_kernels_words() {
         let stat = "42 (we (ir) x) S 1 42 42 0 -1 4194304 100 0 0 0 250 50 0 0 20 0 8 0 100 1000 10";
         assert_eq!(cpu_s_in(stat), Some(3.0));
-        assert_eq!(rss_mib_in("Name:\tweir\nVmRSS:\t    2048 kB\nThreads:\t8\n"), Some(2.0));
-        assert_eq!((cpu_s_in("42"), rss_mib_in("Name:\tweir")), (None, None));
+        assert_eq!(mib_in("Name:\tweir\nVmRSS:\t    2048 kB\nThreads:\t8\n", "VmRSS:"), Some(2.0));
+        assert_eq!((cpu_s_in("42"), mib_in("Name:\tweir", "VmRSS:")), (None, None));
     }
 }

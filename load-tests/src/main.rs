@@ -36,6 +36,8 @@ struct Cli {
 enum Command {
     /// The ceiling, end-to-end rates, latency, an idle crowd and a backlog, in one run
     Bench(BenchArgs),
+    /// The whole table of figures on both set-ups, into load-tests/RESULTS.md: exit 1 when a topic could not be measured
+    Full(bench::FullArgs),
     /// Play scenarios and judge them: exit 1 when a promise was broken
     Run(prove::RunArgs),
     /// The scenarios and what they are about
@@ -90,6 +92,11 @@ async fn act(command: Command) -> anyhow::Result<ExitCode> {
         Command::Bench(args) => {
             if let Err(error) = bench::run(&args).await {
                 eprintln!("weir-load-tests: {error:#}");
+                return Ok(ExitCode::FAILURE);
+            }
+        }
+        Command::Full(args) => {
+            if !bench::full(&args).await? {
                 return Ok(ExitCode::FAILURE);
             }
         }

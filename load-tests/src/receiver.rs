@@ -93,6 +93,11 @@ impl Receiver {
         Ok(last)
     }
 
+    /// How many requests have arrived since the last reset.
+    pub(crate) fn arrived(&self) -> u64 {
+        self.arrived.load(Ordering::Acquire)
+    }
+
     /// The noted arrivals: number and instant.
     pub(crate) fn noted(&self) -> Vec<(u64, Instant)> {
         std::mem::take(&mut self.noted.lock().unwrap_or_else(PoisonError::into_inner))

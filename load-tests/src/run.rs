@@ -5,7 +5,7 @@ pub(crate) mod capacity;
 pub(crate) mod fleet;
 mod progress;
 mod publisher;
-mod receivers;
+pub(crate) mod receivers;
 pub(crate) mod servers;
 mod steps;
 

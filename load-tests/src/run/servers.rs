@@ -172,7 +172,7 @@ impl Postgres {
     }
 }
 
-fn postgres_programs() -> anyhow::Result<PathBuf> {
+pub(crate) fn postgres_programs() -> anyhow::Result<PathBuf> {
     if let Some(folder) = std::env::var_os("WEIR_TEST_POSTGRES_BIN") {
         return Ok(folder.into());
     }

@@ -1,0 +1,115 @@
+//! CPU time for each delivery against what waits before it. As much comes in as goes out, so that the backlog stays what it is.
+
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use hyper::Method;
+use serde_json::{Value, json};
+
+use super::{
+    destinations::{Cost, figures_of, median_all},
+    figure::{Figure, Unit},
+    quick::{CONNECTIONS, MAX_IN_FLIGHT, SETTLE},
+    results::Measured,
+    rig::Rig,
+};
+use crate::{
+    client::{MakeBody, open_loop},
+    clock::now,
+    figures::batch,
+};
+
+const WAITING: [u64; 3] = [SMALL, 100_000, LARGE];
+/// What is compared.
+const SMALL: u64 = 1_000;
+const LARGE: u64 = 1_000_000;
+const LIMIT_PER_S: u32 = 2_000;
+const BATCH: u64 = 20;
+const REPEATS: usize = 3;
+const SECONDS: u64 = 4;
+/// Until a destination that was resumed is under way.
+const UNDER_WAY: Duration = Duration::from_secs(1);
+
+pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
+    let mut figures = Vec::new();
+    let mut medians = Vec::new();
+    for waiting in WAITING {
+        let waiting = if rig.brief { waiting.min(20_000) } else { waiting };
+        let found = with(rig, waiting).await.with_context(|| format!("{waiting} waiting"))?;
+        medians.extend(median_all(&found.costs).map(|cost| (waiting, cost)));
+        let what = format!("{} waiting", thousands(waiting));
+        let remark = format!("{} at the end", thousands(found.left));
+        let costs = figures_of(rig, waiting, "waiting", &found.costs);
+        figures.extend(costs.into_iter().map(|figure| figure.remark(remark.clone())));
+        figures.push(Figure::new("memory", format!("{what}, resident memory of weir"), Unit::MiB, found.rss_mib));
+        figures.push(Figure::new("loaded", format!("{what}, accepted"), Unit::PerSecond, found.loaded_per_s));
+    }
+    let of = |waiting| medians.iter().find(|(of, _)| *of == waiting).map(|(_, cost)| cost);
+    if let Some((large, small)) = of(LARGE).zip(of(SMALL)) {
+        figures.push(Figure::new("large_against_small", "1,000,000 waiting against 1,000", Unit::Times, large / small));
+    }
+    Ok(Measured::of(figures))
+}
+
+struct Found {
+    costs: Vec<Cost>,
+    rss_mib: f64,
+    loaded_per_s: f64,
+    /// What waits at the end, to see that it is about as much.
+    left: u64,
+}
+
+async fn with(rig: &Rig, waiting: u64) -> anyhow::Result<Found> {
+    let running = rig.engine().await?;
+    let settings = json!({
+        "url": rig.receiver.url(), "event_types": ["bench"], "max_in_flight": MAX_IN_FLIGHT, "paused": true,
+        "rate_limits": [{"limit": LIMIT_PER_S, "period": "second"}],
+    });
+    let id = running.engine.create_destination(settings).await?;
+    let started = now();
+    running.load("bench", waiting).await.context("loading")?;
+    let loaded_per_s = waiting as f64 / now().duration_since(started).as_secs_f64();
+    running.tidy().await?;
+    tokio::time::sleep(SETTLE).await;
+    let rss_mib = running.engine.rss_mib()?;
+
+    rig.receiver.reset(false);
+    let (span, repeats) = (rig.span(SECONDS), rig.repeats(REPEATS));
+    let posting_s = (UNDER_WAY + span * repeats as u32).as_secs_f64().ceil() as u32 + 1;
+    let per_s = LIMIT_PER_S / BATCH as u32;
+    let body: MakeBody = std::sync::Arc::new(|number| batch("bench", number, BATCH));
+    let (to, every) = (running.engine.address(), Duration::from_secs(1) / per_s);
+    let posting = tokio::spawn(open_loop(to, CONNECTIONS, every, per_s * posting_s, "/v1/events/batch", body));
+    running.patch(&id, json!({"paused": false})).await?;
+    tokio::time::sleep(UNDER_WAY).await;
+    let mut costs = Vec::new();
+    let (mut before, mut arrived) = (running.cpu()?, rig.receiver.arrived());
+    for _ in 0..repeats {
+        tokio::time::sleep(span).await;
+        let (after, arrived_now) = (running.cpu()?, rig.receiver.arrived());
+        ensure!(arrived_now > arrived, "nothing arrived for {} s", span.as_secs());
+        costs.push(Cost::between(before, after, arrived_now - arrived));
+        (before, arrived) = (after, arrived_now);
+    }
+    let backlog = running.engine.ask(Method::GET, &format!("/v1/destinations/{id}/backlog"), Value::Null).await?;
+    let left = backlog["pending"].as_u64().unwrap_or_default();
+    posting.await?.context("posting meanwhile")?;
+    running.end().await?;
+    Ok(Found { costs, rss_mib, loaded_per_s, left })
+}
+
+pub(super) fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();
+    groups.join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_numbers_can_be_read() {
+        assert_eq!([0, 999, 1_000, 1_000_000].map(thousands), ["0", "999", "1,000", "1,000,000"]);
+    }
+}

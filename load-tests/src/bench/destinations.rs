@@ -1,0 +1,145 @@
+//! CPU time for each delivery against the number of active destinations: the same deliveries at the same rate, spread over more.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::Context;
+use serde_json::json;
+
+use super::{
+    backlog::thousands,
+    figure::{Figure, Unit, median},
+    quick::{CONNECTIONS, MAX_IN_FLIGHT, SETTLE},
+    results::Measured,
+    rig::{Cpu, Rig, Running},
+};
+use crate::{
+    client::{MakeBody, Until, closed_loop, open_loop},
+    figures::data,
+};
+
+const ACTIVE: [u64; 5] = [1, 10, 100, 1_000, 10_000];
+/// What is compared.
+const FEW: u64 = 10;
+const MANY: u64 = 10_000;
+/// Above what all deliveries together need, so that it never binds, whoever gets them.
+const LIMIT_PER_S: u32 = 100_000;
+const BATCH: u64 = 20;
+const BATCHES_PER_S: u32 = 100;
+const REPEATS: usize = 3;
+const SECONDS: u64 = 5;
+/// After the last arrival, for the records of it.
+const RECORDED_WITHIN: Duration = Duration::from_millis(300);
+
+pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
+    let mut figures = Vec::new();
+    let mut medians = Vec::new();
+    for active in ACTIVE {
+        let active = if rig.brief { active.min(1_000) } else { active };
+        let repeats = cost(rig, active).await.with_context(|| format!("{active} destinations"))?;
+        figures.extend(figures_of(rig, active, "active", &repeats));
+        medians.extend(median_all(&repeats).map(|cost| (active, cost)));
+    }
+    let of = |active| medians.iter().find(|(of, _)| *of == active).map(|(_, cost)| cost);
+    if let Some((many, few)) = of(MANY).zip(of(FEW)) {
+        figures.push(Figure::new("many_against_few", "10,000 active against 10", Unit::Times, many / few));
+    }
+    Ok(Measured::of(figures))
+}
+
+/// Microseconds of CPU time for each delivery: Weir's own, and with its servers.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Cost {
+    weir_us: f64,
+    all_us: f64,
+}
+
+impl Cost {
+    pub(super) fn between(before: Cpu, after: Cpu, deliveries: u64) -> Self {
+        let us = |before_s: f64, after_s: f64| (after_s - before_s) * 1e6 / deliveries as f64;
+        Self { weir_us: us(before.weir_s, after.weir_s), all_us: us(before.all_s, after.all_s) }
+    }
+}
+
+/// What the target looks at: all of it.
+pub(super) fn median_all(repeats: &[Cost]) -> Option<f64> {
+    median(&repeats.iter().map(|cost| cost.all_us).collect::<Vec<_>>())
+}
+
+pub(super) fn figures_of(rig: &Rig, number: u64, what: &str, repeats: &[Cost]) -> Vec<Figure> {
+    let figure = |of_whom: &str, whom: &str, of: fn(&Cost) -> f64| {
+        let what = format!("{} {what}, {whom}", thousands(number));
+        Figure::of(format!("{of_whom}.{number}"), what, Unit::CpuUs, &repeats.iter().map(of).collect::<Vec<_>>())
+    };
+    let weir = figure("weir", "weir", |cost| cost.weir_us);
+    let all = figure("all", "weir, PostgreSQL and Redis", |cost| cost.all_us);
+    weir.into_iter().chain(all.filter(|_| rig.servers.is_some())).collect()
+}
+
+async fn cost(rig: &Rig, active: u64) -> anyhow::Result<Vec<Cost>> {
+    let running = rig.engine().await?;
+    let url = rig.receiver.url();
+    let settings = json!({
+        "url": url, "max_in_flight": MAX_IN_FLIGHT, "rate_limits": [{"limit": LIMIT_PER_S, "period": "second"}],
+    });
+    let ids: Arc<[String]> = running.create_many(active, move |_| settings.clone()).await?.into();
+    warm(rig, &running, &ids).await?;
+    let mut costs = Vec::new();
+    for _ in 0..rig.repeats(REPEATS) {
+        rig.receiver.reset(false);
+        let batches = BATCHES_PER_S * rig.seconds(SECONDS) as u32;
+        let deliveries = u64::from(batches) * BATCH;
+        let every = Duration::from_secs(1) / BATCHES_PER_S;
+        let before = running.cpu()?;
+        open_loop(running.engine.address(), CONNECTIONS, every, batches, "/v1/events/batch", bodies(&ids)).await?;
+        rig.receiver.all_arrived(deliveries).await?;
+        tokio::time::sleep(RECORDED_WITHIN).await;
+        costs.push(Cost::between(before, running.cpu()?, deliveries));
+    }
+    running.end().await?;
+    Ok(costs)
+}
+
+/// Each destination has been sent to before: what is measured is not its first time.
+async fn warm(rig: &Rig, running: &Running<'_>, ids: &Arc<[String]>) -> anyhow::Result<()> {
+    rig.receiver.reset(false);
+    let batches = (ids.len() as u64).max(2_000).div_ceil(BATCH);
+    closed_loop(running.engine.address(), 8, Until::Sent(batches), "/v1/events/batch", bodies(ids)).await?;
+    rig.receiver.all_arrived(batches * BATCH).await?;
+    running.tidy().await?;
+    tokio::time::sleep(SETTLE).await;
+    Ok(())
+}
+
+/// Batches whose events go to one destination after the other.
+fn bodies(ids: &Arc<[String]>) -> MakeBody {
+    let ids = Arc::clone(ids);
+    Arc::new(move |batch| {
+        let event = |number: u64| {
+            let id = &ids[number as usize % ids.len()];
+            format!(r#"{{"type":"bench","destinations":["{id}"],"data":{}}}"#, data(number))
+        };
+        let events: Vec<_> = (batch * BATCH..(batch + 1) * BATCH).map(event).collect();
+        format!(r#"{{"events":[{}]}}"#, events.join(",")).into()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_go_round() {
+        let ids: Arc<[String]> = ["dst_a", "dst_b", "dst_c"].map(str::to_owned).into();
+        let batch: serde_json::Value = serde_json::from_slice(&bodies(&ids)(1)).unwrap();
+        assert_eq!(batch["events"].as_array().unwrap().len(), 20);
+        assert_eq!(batch["events"][0]["destinations"][0], "dst_c");
+        assert_eq!(batch["events"][1]["destinations"][0], "dst_a");
+    }
+
+    #[test]
+    fn costs_are_microseconds_for_each_delivery() {
+        let (before, after) = (Cpu { weir_s: 1.0, all_s: 2.0 }, Cpu { weir_s: 2.0, all_s: 4.0 });
+        let cost = Cost::between(before, after, 10_000);
+        assert_eq!((cost.weir_us, cost.all_us), (100.0, 200.0));
+    }
+}

@@ -1,0 +1,124 @@
+//! How soon an edited limit shows at the receiver. The picture of sends against a cap that is edited is taken with it.
+
+use std::time::Duration;
+
+use weir_core::Timestamp;
+
+use super::{
+    figure::{Figure, Unit},
+    ladder,
+    recorded::Recorder,
+    results::Measured,
+    rig::Rig,
+};
+
+const SLOW: u32 = 5;
+const FAST: u32 = 100;
+const REPEATS: usize = 8;
+const SETTLED: Duration = Duration::from_millis(900);
+/// Edits come at every phase of the pace.
+const PHASE: Duration = Duration::from_millis(37);
+
+/// One edit, until the next.
+#[derive(Debug, Clone, Copy)]
+struct Edit {
+    sent: Timestamp,
+    answered: Timestamp,
+    until: Timestamp,
+    from_per_s: u32,
+    to_per_s: u32,
+}
+
+pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
+    let running = rig.engine().await?;
+    let mut recorder = Recorder::start().await?;
+    let event_type = recorder.destination(&running, SLOW).await?;
+    let repeats = rig.repeats(REPEATS);
+    running.load(&event_type, u64::from(FAST) * 2 * repeats as u64).await?;
+    recorder.pause(&running, false).await?;
+    tokio::time::sleep(SETTLED).await;
+    let mut edits: Vec<Edit> = Vec::new();
+    for number in 0..repeats * 2 {
+        let (from_per_s, to_per_s) = if number % 2 == 0 { (SLOW, FAST) } else { (FAST, SLOW) };
+        let (sent, answered) = recorder.edit(&running, 0, to_per_s).await?;
+        tokio::time::sleep(SETTLED + PHASE * number as u32).await;
+        edits.push(Edit { sent, answered, until: recorder.now(), from_per_s, to_per_s });
+    }
+    recorder.pause(&running, true).await?;
+    let recorded = recorder.finish(&running).await?;
+    let arrivals = recorded.arrivals(0);
+    running.end().await?;
+
+    let mut figures = Vec::new();
+    for (id, what, to_per_s) in [("up", "5/s to 100/s", FAST), ("down", "100/s to 5/s", SLOW)] {
+        let seen: Vec<_> = edits
+            .iter()
+            .filter(|edit| edit.to_per_s == to_per_s)
+            .filter_map(|edit| Some((edit, effect(&arrivals, edit)?)))
+            .collect();
+        let since = |start: fn(&Edit) -> Timestamp| {
+            let ms = |(edit, at): &(&Edit, Timestamp)| at.since(start(edit)).as_secs_f64() * 1e3;
+            seen.iter().map(ms).collect::<Vec<_>>()
+        };
+        let (from_sent, from_answer) = (since(|edit| edit.sent), since(|edit| edit.answered));
+        let missed = repeats - seen.len();
+        anyhow::ensure!(missed == 0, "{missed} of {repeats} edits {what} had no effect before the next");
+        figures.extend(Figure::of("median", format!("{what}, from the PATCH's sending"), Unit::Ms, &from_sent));
+        figures.extend(Figure::of("median", format!("{what}, from its answer"), Unit::Ms, &from_answer));
+        let worst = from_sent.iter().copied().fold(0.0, f64::max);
+        figures.push(Figure::new(
+            format!("worst.{id}"),
+            format!("{what}, from its sending, the worst"),
+            Unit::Ms,
+            worst,
+        ));
+    }
+    let ladder = ladder::measure(rig).await?;
+    figures.extend(ladder.figures);
+    Ok(Measured { figures, remarks: ladder.remarks, sends: ladder.sends })
+}
+
+/// When an edit first showed, no earlier than it was asked for. A faster pace shows at the first arrival that the slower
+/// one would not have allowed yet; a slower one has begun with the last arrival that is closer than it allows.
+fn effect(arrivals: &[Timestamp], edit: &Edit) -> Option<Timestamp> {
+    let is_faster = edit.to_per_s > edit.from_per_s;
+    let pace = Duration::from_secs(1) / edit.from_per_s.min(edit.to_per_s);
+    // An arrival may be a few milliseconds later than its send.
+    let mut close = arrivals
+        .windows(2)
+        .filter(|pair| edit.sent <= pair[1] && pair[1] < edit.until && pair[1].since(pair[0]) < pace.mul_f64(0.9));
+    match is_faster {
+        true => close.next().map(|pair| pair[1]),
+        // None at all: the edit was in force before anything else was sent.
+        false => Some(close.next_back().map_or(edit.sent, |pair| pair[1])),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: i64) -> Timestamp {
+        Timestamp::from_millis(ms)
+    }
+
+    fn edit(sent_ms: i64, from_per_s: u32, to_per_s: u32) -> Edit {
+        Edit { sent: at(sent_ms), answered: at(sent_ms + 2), until: at(sent_ms + 1_000), from_per_s, to_per_s }
+    }
+
+    #[test]
+    fn a_faster_pace_shows_at_the_first_arrival_that_comes_too_soon() {
+        let arrivals = [0, 200, 400, 425, 435, 445].map(at);
+        assert_eq!(effect(&arrivals, &edit(410, 5, 100)), Some(at(425)));
+        // The one at 400 is on time by the old pace.
+        assert_eq!(effect(&arrivals, &edit(390, 5, 100)), Some(at(425)));
+        assert_eq!(effect(&arrivals[..3], &edit(390, 5, 100)), None);
+    }
+
+    #[test]
+    fn a_slower_pace_shows_at_the_last_arrival_that_comes_too_soon() {
+        let arrivals = [0, 10, 20, 30, 40, 230, 430].map(at);
+        assert_eq!(effect(&arrivals, &edit(15, 100, 5)), Some(at(40)));
+        assert_eq!(effect(&arrivals, &edit(45, 100, 5)), Some(at(45)), "at once");
+    }
+}

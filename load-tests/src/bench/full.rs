@@ -1,0 +1,128 @@
+//! The full bench: every topic on both set-ups. One that fails is told in its place, and the others go on.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::{Args, ValueEnum};
+
+use super::{
+    SetUp, Topic, backlog, destinations, edit, idle, latency, limits,
+    machine::Machine,
+    markdown, overload, picture,
+    results::{Measured, Results, Section, write},
+    rig::Rig,
+    statements, throughput,
+};
+use crate::clock::{Timeline, now};
+
+/// A topic takes three minutes at most; one that hangs does not hold up the others.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct FullArgs {
+    /// The binary to measure
+    #[arg(long, value_name = "PATH", default_value = "target/release/weir")]
+    weir: PathBuf,
+    /// Make databases in this folder [default: the system's for temporary files]
+    #[arg(long, value_name = "FOLDER")]
+    folder: Option<PathBuf>,
+    /// Measure only these; the others stay as they were measured last
+    #[arg(long, value_name = "TOPIC", value_delimiter = ',')]
+    only: Vec<Topic>,
+    /// Measure only this set-up [default: both]
+    #[arg(long, value_name = "SET-UP")]
+    set_up: Option<SetUp>,
+    /// A little of everything, to see that it works; the page goes beside the JSON
+    #[arg(long)]
+    brief: bool,
+    /// Write the page to this file, and the picture beside it
+    #[arg(long, value_name = "FILE", default_value = "load-tests/RESULTS.md")]
+    page: PathBuf,
+    /// Keep the figures in this file
+    #[arg(long, value_name = "FILE", default_value = "target/bench/results.json")]
+    json: PathBuf,
+}
+
+/// Answers whether every topic could be measured. What is asked of the figures is told on the page and is no matter of success:
+/// the machine may be another.
+pub(crate) async fn full(args: &FullArgs) -> anyhow::Result<bool> {
+    let (json, page) = match args.brief {
+        true => (args.json.with_file_name("brief.json"), args.json.with_file_name("BRIEF.md")),
+        false => (args.json.clone(), args.page.clone()),
+    };
+    let mut results = Results::read(&json)?;
+    results.brief = args.brief;
+    results.machine =
+        Machine::look(&args.weir).with_versions(std::mem::take(&mut results.machine.versions).into_iter().skip(2));
+    let mut is_whole = true;
+    for set_up in SetUp::ALL.into_iter().filter(|set_up| args.set_up.is_none_or(|only| only == *set_up)) {
+        let rig = Rig::start(set_up, args.weir.clone(), args.folder.clone(), args.brief).await;
+        if let Ok(rig) = &rig {
+            results.machine = results.machine.with_versions(rig.versions().await.unwrap_or_default());
+        }
+        for topic in Topic::value_variants().iter().filter(|topic| args.only.is_empty() || args.only.contains(topic)) {
+            eprintln!("\n· {}: {}", set_up.title(), topic.title());
+            let section = Box::pin(section(*topic, set_up, rig.as_ref())).await;
+            tell(&section);
+            is_whole &= section.failure.is_none();
+            // After each: what was measured is kept, whatever becomes of the rest.
+            results.put(section);
+            results.write(&json)?;
+            publish(&results, &page)?;
+        }
+    }
+    eprintln!("\n{}", page.display());
+    Ok(is_whole)
+}
+
+/// Measures a topic, or says why it could not.
+async fn section(topic: Topic, set_up: SetUp, rig: Result<&Rig, &anyhow::Error>) -> Section {
+    let (began, started) = (Timeline::begin().now().to_string(), now());
+    let (ceiling, measured) = match rig {
+        Ok(rig) => {
+            let ceiling = rig.ceiling().await.ok();
+            let measured = tokio::time::timeout(PATIENCE, Box::pin(measure(topic, rig))).await;
+            let hangs = || format!("it was not done after {} minutes", PATIENCE.as_secs() / 60);
+            (ceiling, measured.map_err(|_| hangs()).and_then(|measured| measured.map_err(|error| format!("{error:#}"))))
+        }
+        Err(error) => (None, Err(format!("{error:#}"))),
+    };
+    let took_s = now().duration_since(started).as_secs_f64();
+    let (measured, failure) = match measured {
+        Ok(measured) => (measured, None),
+        Err(failure) => (Measured::default(), Some(failure)),
+    };
+    Section { topic, set_up, began, took_s, ceiling, measured, failure }
+}
+
+async fn measure(topic: Topic, rig: &Rig) -> anyhow::Result<Measured> {
+    match topic {
+        Topic::Throughput => Box::pin(throughput::measure(rig)).await,
+        Topic::Latency => Box::pin(latency::measure(rig)).await,
+        Topic::Destinations => Box::pin(destinations::measure(rig)).await,
+        Topic::Backlog => Box::pin(backlog::measure(rig)).await,
+        Topic::Idle => Box::pin(idle::measure(rig)).await,
+        Topic::Statements => Box::pin(statements::measure(rig)).await,
+        Topic::Edit => Box::pin(edit::measure(rig)).await,
+        Topic::Limits => Box::pin(limits::measure(rig)).await,
+        Topic::Overload => Box::pin(overload::measure(rig)).await,
+    }
+}
+
+/// On the terminal, as it is measured.
+fn tell(section: &Section) {
+    if let Some(failure) = &section.failure {
+        eprintln!("  not measured: {failure}");
+    }
+    for figure in &section.measured.figures {
+        let ratio = figure.ceiling.map_or(String::new(), |ceiling| format!("{:>9.3} of ceiling", ceiling.ratio));
+        eprintln!("  {:<64} {:>14}{ratio}", figure.what, figure.unit.write(figure.value));
+    }
+    eprintln!("  {:.0} s", section.took_s);
+}
+
+fn publish(results: &Results, page: &std::path::Path) -> anyhow::Result<()> {
+    if let Some(sends) = results.sections.iter().find_map(|section| section.measured.sends.as_ref()) {
+        write(&page.with_file_name("results.svg"), &picture::draw(sends)?)?;
+    }
+    write(page, &markdown::page(results))
+}

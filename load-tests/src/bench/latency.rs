@@ -1,0 +1,73 @@
+//! Milliseconds from POST to arrival at a steady rate, beside those of the bare client and receiver.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use anyhow::Context;
+
+use super::{
+    figure::{Figure, Unit},
+    quick::{CONNECTIONS, requests},
+    results::Measured,
+    rig::Rig,
+};
+use crate::{
+    client::{MakeBody, Until, closed_loop, open_loop},
+    figures::{Percentiles, data},
+};
+
+const OFFERED_PER_S: [u32; 4] = [200, 500, 1_000, 3_000];
+const REPEATS: usize = 3;
+const BARE_SECONDS: u64 = 2;
+const SECONDS: u64 = 5;
+const WARMING: u64 = 1_000;
+
+pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
+    let running = rig.engine().await?;
+    running.engine.create_destination(rig.unlimited()).await?;
+    let (path, body) = requests(1);
+    // Connections, caches and the database's file are warm in a server that has run for more than a moment.
+    rig.receiver.reset(false);
+    closed_loop(running.engine.address(), CONNECTIONS, Until::Sent(WARMING), path, Arc::clone(&body)).await?;
+    rig.receiver.all_arrived(WARMING).await?;
+
+    let mut figures = Vec::new();
+    for offered in OFFERED_PER_S {
+        let (mut bare, mut weir) = (Vec::new(), Vec::new());
+        for _ in 0..rig.repeats(REPEATS) {
+            let bare_body: MakeBody = Arc::new(|number| data(number).into());
+            let seconds = rig.seconds(BARE_SECONDS);
+            bare.push(percentiles(rig, rig.receiver.address(), offered, seconds, "/hook", bare_body).await?);
+            let (to, seconds) = (running.engine.address(), rig.seconds(SECONDS));
+            weir.push(percentiles(rig, to, offered, seconds, path, Arc::clone(&body)).await?);
+        }
+        for (name, of) in PERCENTILES {
+            let [bare, weir] = [&bare, &weir].map(|runs| runs.iter().map(of).collect::<Vec<_>>());
+            let what = format!("{offered}/s offered, {name}");
+            let figure = Figure::of(format!("{name}.{offered}"), what, Unit::Ms, &weir);
+            figures.extend(figure.map(|figure| figure.beside(&weir, &bare)));
+        }
+    }
+    running.end().await?;
+    Ok(Measured::of(figures))
+}
+
+type Percentile = fn(&Percentiles) -> f64;
+const PERCENTILES: [(&str, Percentile); 3] =
+    [("p50", |of| of.p50_ms), ("p99", |of| of.p99_ms), ("max", |of| of.max_ms)];
+
+async fn percentiles(
+    rig: &Rig,
+    to: SocketAddr,
+    offered: u32,
+    seconds: u64,
+    path: &'static str,
+    body: MakeBody,
+) -> anyhow::Result<Percentiles> {
+    rig.receiver.reset(true);
+    let (every, events) = (Duration::from_secs(1) / offered, offered * seconds as u32);
+    let meant = open_loop(to, CONNECTIONS, every, events, path, body).await?;
+    rig.receiver.all_arrived(u64::from(events)).await?;
+    let arrivals = rig.receiver.noted().into_iter();
+    let taken = arrivals.filter_map(|(number, at)| Some(at.saturating_duration_since(*meant.get(number as usize)?)));
+    Percentiles::of(taken.collect()).context("nothing was noted")
+}

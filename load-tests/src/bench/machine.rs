@@ -1,0 +1,138 @@
+//! What the kernel and the tools say: the machine, the versions, and the CPU time of processes.
+
+use std::{path::Path, process::Command};
+
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+
+use crate::engine::TICKS_PER_SECOND;
+
+/// Where figures were taken, and of what.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Machine {
+    pub(crate) cpu: String,
+    pub(crate) cores: usize,
+    pub(crate) memory_gib: f64,
+    pub(crate) kernel: String,
+    /// Of Weir, the compiler, and the servers that took part.
+    pub(crate) versions: Vec<String>,
+}
+
+impl Machine {
+    pub(crate) fn look(weir: &Path) -> Self {
+        let cpu = read("/proc/cpuinfo");
+        let of = |name: &str| cpu.lines().find(|line| line.starts_with(name))?.split_once(':');
+        let memory = read("/proc/meminfo");
+        let kib =
+            memory.lines().find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next()?.parse().ok());
+        let versions = [
+            first_line(Command::new(weir).arg("--version")).unwrap_or_else(|| "weir".to_owned()) + &commit(),
+            first_line(Command::new("rustc").arg("--version")).unwrap_or_else(|| "rustc unknown".to_owned()),
+        ];
+        Self {
+            cpu: of("model name").map_or("unknown", |(_, model)| model.trim()).to_owned(),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            memory_gib: kib.unwrap_or(0.0_f64) / 1_048_576.0,
+            kernel: format!("Linux {}", read("/proc/sys/kernel/osrelease").trim()),
+            versions: versions.to_vec(),
+        }
+    }
+
+    /// Adds what is not known yet: topics may be measured one by one.
+    pub(crate) fn with_versions(mut self, more: impl IntoIterator<Item = String>) -> Self {
+        for version in more {
+            let name = |of: &str| of.split(' ').next().unwrap_or_default().to_owned();
+            self.versions.retain(|known| name(known) != name(&version));
+            self.versions.push(version);
+        }
+        self
+    }
+}
+
+/// The commit that is checked out, and whether more than that was built.
+fn commit() -> String {
+    let Some(commit) = first_line(Command::new("git").args(["rev-parse", "--short=10", "HEAD"])) else {
+        return String::new();
+    };
+    let changed = first_line(Command::new("git").args(["status", "--porcelain", "--", "crates", "Cargo.lock"]));
+    format!(" (commit {commit}{})", if changed.is_some() { " with changes" } else { "" })
+}
+
+/// The version of SQLite that made a database: its header has it.
+pub(crate) fn sqlite_version(database: &Path) -> Option<String> {
+    let head = std::fs::read(database).ok()?;
+    let number = u32::from_be_bytes(head.get(96..100)?.try_into().ok()?);
+    (number > 0).then(|| format!("SQLite {}.{}.{}", number / 1_000_000, number / 1_000 % 1_000, number % 1_000))
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
+fn first_line(command: &mut Command) -> Option<String> {
+    let output = command.output().ok().filter(|output| output.status.success())?;
+    Some(String::from_utf8(output.stdout).ok()?.lines().next()?.to_owned())
+}
+
+/// The CPU time of a process so far, in seconds.
+pub(crate) fn cpu_s_of(process: u32) -> anyhow::Result<f64> {
+    Ok(Stat::of(process).with_context(|| format!("process {process} is gone"))?.own_s)
+}
+
+/// The CPU time of a process and of its children so far, those included that have ended.
+pub(crate) fn cpu_s_of_family(parent: u32) -> anyhow::Result<f64> {
+    let own = Stat::of(parent).with_context(|| format!("process {parent} is gone"))?;
+    let processes = std::fs::read_dir("/proc")?.flatten();
+    let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let children = numbers.filter_map(Stat::of).filter(|stat| stat.parent == parent);
+    Ok(own.own_s + own.ended_children_s + children.map(|child| child.own_s).sum::<f64>())
+}
+
+pub(crate) fn own_cpu_s() -> anyhow::Result<f64> {
+    cpu_s_of(std::process::id())
+}
+
+#[derive(Debug, PartialEq)]
+struct Stat {
+    parent: u32,
+    own_s: f64,
+    ended_children_s: f64,
+}
+
+impl Stat {
+    fn of(process: u32) -> Option<Self> {
+        Self::parse(&std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?)
+    }
+
+    /// Fields count from 1; the second is the name in parentheses and may hold blanks.
+    fn parse(stat: &str) -> Option<Self> {
+        let fields: Vec<_> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+        let seconds = |field: usize| Some(fields.get(field - 3)?.parse::<f64>().ok()? / TICKS_PER_SECOND);
+        Some(Self {
+            parent: fields.get(1)?.parse().ok()?,
+            own_s: seconds(14)? + seconds(15)?,
+            ended_children_s: seconds(16)? + seconds(17)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_times_of_a_family_are_read_from_the_kernels_words() {
+        let stat = "42 (post (gres) x) S 7 42 42 0 -1 4194304 100 0 0 0 250 50 30 20 20 0 8 0 100 1000 10";
+        assert_eq!(Stat::parse(stat), Some(Stat { parent: 7, own_s: 3.0, ended_children_s: 0.5 }));
+        assert_eq!(Stat::parse("42"), None);
+        assert!(cpu_s_of_family(std::process::id()).unwrap() >= 0.0);
+    }
+
+    #[test]
+    fn versions_of_the_same_thing_replace_each_other() {
+        let machine =
+            Machine { versions: vec!["weir 0.1.0".to_owned(), "Redis 7.0.1".to_owned()], ..Machine::default() };
+        let machine = machine.with_versions(["Redis 7.2.0".to_owned(), "SQLite 3.50.4".to_owned()]);
+        assert_eq!(machine.versions, ["weir 0.1.0", "Redis 7.2.0", "SQLite 3.50.4"]);
+    }
+}

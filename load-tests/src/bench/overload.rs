@@ -1,0 +1,110 @@
+//! Twice as much as goes: throughput meanwhile, the cap of a neighbour, and whether all of it drains.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::{Context, ensure};
+use hyper::Method;
+use serde_json::Value;
+
+use super::{
+    figure::{Figure, Unit},
+    quick::{BATCH, BATCH_CONNECTIONS, CONNECTIONS, requests},
+    recorded::Recorder,
+    results::Measured,
+    rig::{Rig, Running},
+};
+use crate::{
+    client::{MakeBody, Until, closed_loop, open_loop},
+    clock::now,
+    figures::event,
+};
+
+const SECONDS: u64 = 8;
+const MOST_SECONDS: u64 = 4;
+const CAP_PER_S: u32 = 50;
+const DRAINED_WITHIN: Duration = Duration::from_secs(60);
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
+    let most_per_s = most(rig).await.context("the most")?;
+    let running = rig.engine().await?;
+    let unlimited = running.engine.create_destination(rig.unlimited()).await?;
+    let mut recorder = Recorder::start().await?;
+    let capped_type = recorder.destination(&running, CAP_PER_S).await?;
+    recorder.pause(&running, false).await?;
+    rig.receiver.reset(false);
+
+    let (to, seconds) = (running.engine.address(), rig.seconds(SECONDS));
+    let batches_per_s = (2.0 * most_per_s / BATCH as f64).max(1.0);
+    let (batches, every) = ((batches_per_s * seconds as f64) as u32, Duration::from_secs_f64(1.0 / batches_per_s));
+    let capped = CAP_PER_S * 2 * seconds as u32;
+    let capped_body: MakeBody = Arc::new(move |number| event(&capped_type, number).into());
+    let capped_every = Duration::from_secs(1) / (CAP_PER_S * 2);
+    let beside = tokio::spawn(open_loop(to, 8, capped_every, capped, "/v1/events", capped_body));
+    let (path, body) = requests(BATCH);
+    let started = now();
+    open_loop(to, BATCH_CONNECTIONS, every, batches, path, body).await?;
+    let (offered_s, arrived) = (now().duration_since(started).as_secs_f64(), rig.receiver.arrived());
+    beside.await?.context("beside")?;
+    let events = u64::from(batches) * BATCH;
+    let last = rig.receiver.all_arrived(events).await?;
+    let whole_s = last.duration_since(started).as_secs_f64();
+    let left = left(&running, &recorder, &unlimited, capped).await?;
+    let (judged, breaches) = recorder.finish(&running).await?.judge(0)?;
+    running.end().await?;
+
+    let (meanwhile, whole) = (arrived as f64 / offered_s, events as f64 / whole_s);
+    let per_s = |id: &str, what: &str, value: f64| Figure::new(id, what, Unit::PerSecond, value);
+    let share = |id: &str, what: &str, value: f64| Figure::new(id, what, Unit::Share, value / most_per_s);
+    let above = (judged.violations + judged.recorded_violations) as f64;
+    let fullest = judged.recorded_worst_sliding.unwrap_or_default();
+    let figures = [
+        per_s("most", "the most: batches as fast as they are answered, delivered", most_per_s),
+        per_s("offered", "overloaded: offered", batches_per_s * BATCH as f64),
+        per_s("accepted", "overloaded: accepted", events as f64 / offered_s),
+        per_s("meanwhile", "overloaded: delivered while more was offered", meanwhile),
+        per_s("whole", "overloaded: delivered until the last arrival", whole),
+        share("of_most.meanwhile", "delivered while more was offered ÷ the most", meanwhile),
+        share("of_most.whole", "delivered until the last arrival ÷ the most", whole),
+        Figure::new("above", "sends above the neighbour's limit", Unit::Count, above)
+            .remark(format!("fullest window {fullest}")),
+        Figure::new("left", "not delivered in the end", Unit::Count, left as f64),
+    ];
+    Ok(breaches
+        .into_iter()
+        .fold(Measured::of(figures), |measured, breach| measured.remark(format!("The judge: {breach}."))))
+}
+
+/// What is delivered of batches that come as fast as they are answered.
+async fn most(rig: &Rig) -> anyhow::Result<f64> {
+    let running = rig.engine().await?;
+    running.engine.create_destination(rig.unlimited()).await?;
+    rig.receiver.reset(false);
+    let (path, body) = requests(BATCH);
+    let until = Until::Elapsed(rig.span(MOST_SECONDS));
+    let driven = closed_loop(running.engine.address(), CONNECTIONS.min(BATCH_CONNECTIONS), until, path, body).await?;
+    let last = rig.receiver.all_arrived(driven.answered * BATCH).await?;
+    running.end().await?;
+    Ok((driven.answered * BATCH) as f64 / last.duration_since(driven.started).as_secs_f64())
+}
+
+/// Waits for the capped neighbour, and answers what is neither delivered nor recorded in the end.
+async fn left(running: &Running<'_>, recorder: &Recorder, unlimited: &str, capped: u32) -> anyhow::Result<u64> {
+    let deadline = now() + DRAINED_WITHIN;
+    while recorder.arrived() < capped as usize && now() < deadline {
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+    let path = format!("/v1/destinations/{unlimited}/backlog");
+    let mut waiting = 0;
+    while now() < deadline {
+        let backlog: Value = running.engine.ask(Method::GET, &path, Value::Null).await?;
+        waiting = ["pending", "retrying", "delivering"].iter().filter_map(|state| backlog[state].as_u64()).sum();
+        if waiting == 0 {
+            break;
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+    let arrived = recorder.arrived() as u64;
+    ensure!(arrived <= u64::from(capped), "{arrived} arrivals for {capped} events");
+    Ok(waiting + u64::from(capped) - arrived)
+}

@@ -1,0 +1,208 @@
+//! Where engines are measured: a set-up, the receiver, and how large everything is.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use hyper::Method;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use super::{
+    SetUp,
+    machine::{own_cpu_s, sqlite_version},
+    quick::CONNECTIONS,
+    servers::Servers,
+};
+use crate::{
+    client::{Connection, Driven, MakeBody, Until, closed_loop},
+    engine::{Engine, backing},
+    figures::BODY_BYTES,
+    receiver::Receiver,
+};
+
+/// A tenth or less of everything, to see that a topic works; the figures are none.
+const BRIEF: u64 = 20;
+const CEILING_S: u64 = 2;
+
+pub(crate) struct Rig {
+    pub(crate) weir: PathBuf,
+    pub(crate) folder: Option<PathBuf>,
+    pub(crate) brief: bool,
+    /// Of the scaled set-up.
+    pub(crate) servers: Option<Servers>,
+    pub(crate) receiver: Arc<Receiver>,
+}
+
+/// An engine on a fresh database. It is killed when dropped.
+pub(crate) struct Running<'a> {
+    pub(crate) engine: Engine,
+    /// The servers and the name of the database there.
+    pub(crate) on: Option<(&'a Servers, String)>,
+}
+
+/// CPU seconds used so far.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Cpu {
+    pub(crate) weir_s: f64,
+    /// With PostgreSQL and Redis.
+    pub(crate) all_s: f64,
+}
+
+/// What the bare client and receiver do.
+#[derive(Debug, Clone, Copy, serde::Serialize, serde::Deserialize)]
+pub(crate) struct BareCeiling {
+    pub(crate) per_s: f64,
+    /// CPU time of client and receiver for an exchange.
+    pub(crate) cpu_us: f64,
+}
+
+impl Rig {
+    pub(crate) async fn start(
+        set_up: SetUp,
+        weir: PathBuf,
+        folder: Option<PathBuf>,
+        brief: bool,
+    ) -> anyhow::Result<Self> {
+        let servers = match set_up {
+            SetUp::Embedded => None,
+            SetUp::Scaled => Some(Servers::start().await?),
+        };
+        Ok(Self { weir, folder, brief, servers, receiver: Receiver::start().await? })
+    }
+
+    /// So many of something.
+    pub(crate) fn count(&self, full: u64) -> u64 {
+        if self.brief { (full / BRIEF).max(1) } else { full }
+    }
+
+    pub(crate) fn seconds(&self, full: u64) -> u64 {
+        if self.brief { full.div_ceil(4) } else { full }
+    }
+
+    pub(crate) fn span(&self, full: u64) -> Duration {
+        Duration::from_secs(self.seconds(full))
+    }
+
+    pub(crate) fn repeats(&self, full: usize) -> usize {
+        if self.brief { full.min(2) } else { full }
+    }
+
+    pub(crate) async fn engine(&self) -> anyhow::Result<Running<'_>> {
+        self.engine_that(false).await
+    }
+
+    /// With its SQL statements counted, where there is a server that counts.
+    pub(crate) async fn counted_engine(&self) -> anyhow::Result<Running<'_>> {
+        self.engine_that(true).await
+    }
+
+    async fn engine_that(&self, is_counted: bool) -> anyhow::Result<Running<'_>> {
+        let Some(servers) = &self.servers else {
+            let engine = Engine::start(&self.weir, self.folder.as_deref(), &backing(false)?).await?;
+            return Ok(Running { engine, on: None });
+        };
+        let (settings, database) = servers.renew().await?;
+        if is_counted && servers.counts_statements() {
+            servers.track(&database).await?;
+        }
+        let engine = Engine::start(&self.weir, self.folder.as_deref(), &settings).await?;
+        Ok(Running { engine, on: Some((servers, database)) })
+    }
+
+    /// The same client straight to the same receiver.
+    pub(crate) async fn ceiling(&self) -> anyhow::Result<BareCeiling> {
+        self.receiver.reset(false);
+        let body: MakeBody = Arc::new(|_| Bytes::from_static(&[b'x'; BODY_BYTES]));
+        let before_s = own_cpu_s()?;
+        let until = Until::Elapsed(self.span(CEILING_S));
+        let driven = closed_loop(self.receiver.address(), CONNECTIONS, until, "/hook", body).await?;
+        let cpu_us = (own_cpu_s()? - before_s) * 1e6 / driven.answered as f64;
+        Ok(BareCeiling { per_s: driven.per_second(), cpu_us })
+    }
+
+    /// An unlimited destination, the receiver, for events of type `bench`.
+    pub(crate) fn unlimited(&self) -> Value {
+        json!({"url": self.receiver.url(), "event_types": ["bench"], "max_in_flight": super::quick::MAX_IN_FLIGHT})
+    }
+
+    /// What took part, for the head of the page.
+    pub(crate) async fn versions(&self) -> anyhow::Result<Vec<String>> {
+        if let Some(servers) = &self.servers {
+            return Ok(servers.versions().await?.to_vec());
+        }
+        let running = self.engine().await?;
+        let version = sqlite_version(&running.engine.folder().join("weir.db"));
+        running.end().await?;
+        Ok(version.into_iter().collect())
+    }
+}
+
+impl Running<'_> {
+    pub(crate) fn cpu(&self) -> anyhow::Result<Cpu> {
+        let weir_s = self.engine.cpu_s()?;
+        let servers_s = self.on.as_ref().map_or(Ok(0.0), |(servers, _)| servers.cpu_s())?;
+        Ok(Cpu { weir_s, all_s: weir_s + servers_s })
+    }
+
+    /// After much was loaded.
+    pub(crate) async fn tidy(&self) -> anyhow::Result<()> {
+        match &self.on {
+            Some((servers, database)) => servers.tidy(database).await,
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) async fn end(self) -> anyhow::Result<()> {
+        self.engine.kill().await?;
+        match self.on {
+            Some((servers, database)) => servers.drop_database(&database).await,
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) async fn patch(&self, destination: &str, settings: Value) -> anyhow::Result<()> {
+        self.engine.ask(Method::PATCH, &format!("/v1/destinations/{destination}"), settings).await?;
+        Ok(())
+    }
+
+    /// Creates many destinations side by side and answers their ids.
+    pub(crate) async fn create_many(
+        &self,
+        count: u64,
+        settings: impl Fn(u64) -> Value + Clone + Send + 'static,
+    ) -> anyhow::Result<Vec<String>> {
+        let connections = (CONNECTIONS as u64).min(count);
+        let mut creating = JoinSet::new();
+        for first in 0..connections {
+            let mut connection = Connection::open(self.engine.address()).await?;
+            let settings = settings.clone();
+            creating.spawn(async move {
+                let mut ids = Vec::new();
+                for number in (first..count).step_by(connections as usize) {
+                    let body = settings(number).to_string().into();
+                    let answer = connection.send(Method::POST, "/v1/destinations", body).await?;
+                    let answer: Value = serde_json::from_slice(&answer)?;
+                    ids.push(answer["id"].as_str().unwrap_or_default().to_owned());
+                }
+                anyhow::Ok(ids)
+            });
+        }
+        let mut ids = Vec::new();
+        while let Some(created) = creating.join_next().await {
+            ids.extend(created??);
+        }
+        Ok(ids)
+    }
+
+    /// Posts `count` events in batches of a thousand, or what is left.
+    pub(crate) async fn load(&self, event_type: &str, count: u64) -> anyhow::Result<Driven> {
+        const AT_ONCE: u64 = 1_000;
+        let event_type = event_type.to_owned();
+        let body: MakeBody = Arc::new(move |batch| {
+            crate::figures::batch(&event_type, batch, AT_ONCE.min(count.saturating_sub(batch * AT_ONCE)))
+        });
+        let until = Until::Sent(count.div_ceil(AT_ONCE));
+        // Numbers of a smaller last batch overlap with others; nobody looks at those of what was loaded.
+        closed_loop(self.engine.address(), 8, until, "/v1/events/batch", body).await
+    }
+}

@@ -1,0 +1,210 @@
+//! The PostgreSQL and the Redis that the full bench runs Weir on: private, and asked for what they did.
+
+use std::{
+    path::PathBuf,
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use anyhow::{Context, ensure};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::TcpStream,
+    process::Command,
+};
+
+use super::machine::{cpu_s_of, cpu_s_of_family};
+use crate::run::servers::{Postgres, Redis, postgres_programs};
+
+pub(crate) struct Servers {
+    postgres: Postgres,
+    redis: Redis,
+    psql: PathBuf,
+    postmaster: u32,
+    redis_process: u32,
+    /// PostgreSQL has `pg_stat_statements`.
+    counts_statements: bool,
+    databases: AtomicU32,
+}
+
+/// What was executed since [`Servers::begin_count`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Executed {
+    /// Without `BEGIN`, `COMMIT` and what functions do inside.
+    pub(crate) statements: u64,
+    pub(crate) transactions: u64,
+    /// Scripts called.
+    pub(crate) scripts: u64,
+    /// All commands, those inside scripts included.
+    pub(crate) commands: u64,
+}
+
+impl Servers {
+    pub(crate) async fn start() -> anyhow::Result<Self> {
+        let mut postgres = Postgres::start().await?;
+        let redis = Redis::start().await?;
+        let psql = postgres_programs()?.join("psql");
+        let query = |statement| sql(&psql, postgres.url(), statement);
+        let counts_statements =
+            query("SELECT count(*) FROM pg_available_extensions WHERE name = 'pg_stat_statements'").await? == "1";
+        if counts_statements {
+            query("ALTER SYSTEM SET shared_preload_libraries = 'pg_stat_statements'").await?;
+            postgres.stop().await?;
+            postgres.start_again().await?;
+            let query = |statement| sql(&psql, postgres.url(), statement);
+            // Off, but where it is asked for: what counts costs.
+            query("ALTER SYSTEM SET pg_stat_statements.track = 'none'").await?;
+            query("SELECT pg_reload_conf()").await?;
+            query("CREATE EXTENSION pg_stat_statements").await?;
+        }
+        let postmaster =
+            sql(&psql, postgres.url(), r"SELECT split_part(pg_read_file('postmaster.pid'), E'\n', 1)").await?;
+        let postmaster = postmaster.parse().context("postmaster.pid")?;
+        let redis_process = number_in(&ask_redis(&redis.url(), "INFO server").await?, "process_id:");
+        let redis_process = redis_process.context("Redis does not name its process")? as u32;
+        let databases = AtomicU32::new(0);
+        Ok(Self { postgres, redis, psql, postmaster, redis_process, counts_statements, databases })
+    }
+
+    /// Empty servers for another engine: its settings, and the name of its database.
+    pub(crate) async fn renew(&self) -> anyhow::Result<([(&'static str, String); 2], String)> {
+        let database = format!("bench{}", self.databases.fetch_add(1, Ordering::Relaxed));
+        self.sql(&format!("CREATE DATABASE {database}")).await?;
+        self.redis.flush().await?;
+        Ok(([("WEIR_DATABASE_URL", self.url_of(&database)), ("WEIR_REDIS_URL", self.redis.url())], database))
+    }
+
+    pub(crate) async fn drop_database(&self, database: &str) -> anyhow::Result<()> {
+        self.sql(&format!("DROP DATABASE {database} WITH (FORCE)")).await?;
+        Ok(())
+    }
+
+    /// After much was loaded: what would come sooner or later comes now, and not into the figures.
+    pub(crate) async fn tidy(&self, database: &str) -> anyhow::Result<()> {
+        sql(&self.psql, self.url_of(database), "VACUUM (ANALYZE)").await?;
+        self.sql("CHECKPOINT").await?;
+        Ok(())
+    }
+
+    /// The CPU time that the two have used so far, with every process of PostgreSQL's.
+    pub(crate) fn cpu_s(&self) -> anyhow::Result<f64> {
+        Ok(cpu_s_of_family(self.postmaster)? + cpu_s_of(self.redis_process)?)
+    }
+
+    pub(crate) fn counts_statements(&self) -> bool {
+        self.counts_statements
+    }
+
+    /// Connections made from now on to this database have their statements counted.
+    pub(crate) async fn track(&self, database: &str) -> anyhow::Result<()> {
+        self.sql(&format!("ALTER DATABASE {database} SET pg_stat_statements.track = 'top'")).await?;
+        Ok(())
+    }
+
+    pub(crate) async fn begin_count(&self, database: &str) -> anyhow::Result<u64> {
+        self.sql("SELECT pg_stat_statements_reset()").await?;
+        ask_redis(&self.redis.url(), "CONFIG RESETSTAT").await?;
+        self.transactions(database).await
+    }
+
+    /// `before` is what [`begin_count`](Self::begin_count) answered. Complete once the sessions have ended.
+    pub(crate) async fn executed(&self, database: &str, before: u64) -> anyhow::Result<Executed> {
+        let transactions = self.transactions(database).await? - before;
+        let statements = self
+            .sql(&format!(
+                "SELECT coalesce(sum(calls), 0)::bigint FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid \
+                 WHERE d.datname = '{database}' AND query !~* '^(begin|commit|rollback|start transaction)'"
+            ))
+            .await?;
+        let redis = ask_redis(&self.redis.url(), "INFO commandstats").await?;
+        let calls = calls_in(&redis);
+        let is_script = |name: &str| ["evalsha", "eval", "fcall"].contains(&name);
+        Ok(Executed {
+            statements: statements.parse()?,
+            transactions,
+            scripts: calls.iter().filter(|(name, _)| is_script(name)).map(|(_, calls)| calls).sum(),
+            // This question is one of them, and no work of Weir's.
+            commands: calls.iter().filter(|(name, _)| name != "info").map(|(_, calls)| calls).sum(),
+        })
+    }
+
+    /// As far as sessions have reported theirs.
+    async fn transactions(&self, database: &str) -> anyhow::Result<u64> {
+        let answer =
+            self.sql(&format!("SELECT xact_commit FROM pg_stat_database WHERE datname = '{database}'")).await?;
+        Ok(answer.parse()?)
+    }
+
+    /// What they are: `PostgreSQL 15.8`, `Redis 7.0.15`.
+    pub(crate) async fn versions(&self) -> anyhow::Result<[String; 2]> {
+        let postgres = self.sql("SHOW server_version").await?;
+        let redis = ask_redis(&self.redis.url(), "INFO server").await?;
+        let redis = redis.lines().find_map(|line| line.strip_prefix("redis_version:")).unwrap_or("?").trim().to_owned();
+        Ok([format!("PostgreSQL {}", postgres.split(' ').next().unwrap_or_default()), format!("Redis {redis}")])
+    }
+
+    /// What Redis keeps in memory, in MiB.
+    pub(crate) async fn redis_mib(&self) -> anyhow::Result<f64> {
+        let bytes = number_in(&ask_redis(&self.redis.url(), "INFO memory").await?, "used_memory:");
+        Ok(bytes.context("Redis does not tell its memory")? as f64 / 1_048_576.0)
+    }
+
+    fn url_of(&self, database: &str) -> String {
+        let url = self.postgres.url();
+        format!("{}/{database}", url.rsplit_once('/').map_or(url.as_str(), |(server, _)| server))
+    }
+
+    async fn sql(&self, statement: &str) -> anyhow::Result<String> {
+        sql(&self.psql, self.postgres.url(), statement).await
+    }
+}
+
+async fn sql(psql: &PathBuf, url: String, statement: &str) -> anyhow::Result<String> {
+    let mut command = Command::new(psql);
+    command.args(["--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--dbname", &url, "--command", statement]);
+    let output = command.output().await.with_context(|| format!("cannot start {}", psql.display()))?;
+    ensure!(output.status.success(), "{statement}: {}", String::from_utf8_lossy(&output.stderr).trim());
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// Sends a command and answers its bulk or simple string.
+async fn ask_redis(url: &str, command: &str) -> anyhow::Result<String> {
+    let mut stream = TcpStream::connect(url.trim_start_matches("redis://")).await.context("cannot connect to Redis")?;
+    stream.write_all(format!("{command}\r\n").as_bytes()).await?;
+    let mut stream = BufReader::new(stream);
+    let mut head = String::new();
+    stream.read_line(&mut head).await?;
+    let Some(length) = head.trim().strip_prefix('$') else {
+        ensure!(head.starts_with('+'), "{command} was answered {head}");
+        return Ok(head.trim_start_matches('+').trim().to_owned());
+    };
+    let mut answer = vec![0; length.parse()?];
+    stream.read_exact(&mut answer).await?;
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+fn number_in(info: &str, name: &str) -> Option<u64> {
+    info.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
+}
+
+/// The commands of `INFO commandstats` and how often each was called.
+fn calls_in(info: &str) -> Vec<(String, u64)> {
+    let of = |line: &str| {
+        let (name, figures) = line.trim().strip_prefix("cmdstat_")?.split_once(':')?;
+        let calls = figures.split(',').find_map(|figure| figure.strip_prefix("calls="))?;
+        Some((name.to_owned(), calls.parse().ok()?))
+    };
+    info.lines().filter_map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_are_read_from_the_words_of_redis() {
+        let info = "# Commandstats\r\ncmdstat_evalsha:calls=12,usec=80,usec_per_call=6.67,rejected_calls=0\r\n\
+                    cmdstat_config|resetstat:calls=1,usec=3\r\n";
+        assert_eq!(calls_in(info), [("evalsha".to_owned(), 12), ("config|resetstat".to_owned(), 1)]);
+        assert_eq!(number_in("process_id:77\r\ntcp_port:1\r\n", "process_id:"), Some(77));
+    }
+}

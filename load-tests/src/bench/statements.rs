@@ -1,0 +1,95 @@
+//! SQL statements and Redis commands for each delivery, by the servers' own count.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{
+    figure::{Figure, Unit},
+    quick::{BATCH, BATCH_CONNECTIONS, CONNECTIONS, requests},
+    results::Measured,
+    rig::Rig,
+    servers::{Executed, Servers},
+};
+use crate::client::{Until, closed_loop, open_loop};
+
+const SECONDS: u64 = 6;
+const STEADY_PER_S: u32 = 500;
+/// Sessions of PostgreSQL report what they did with a delay of up to ten seconds, or as they end. What they did at the start must
+/// not be counted later.
+const REPORTED_WITHIN: Duration = Duration::from_millis(10_500);
+const RECORDED_WITHIN: Duration = Duration::from_millis(300);
+const ENDED_WITHIN: Duration = Duration::from_secs(1);
+
+/// How events come in.
+#[derive(Debug, Clone, Copy)]
+enum Load {
+    Steady,
+    Single,
+    Batches,
+}
+
+pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
+    let Some(servers) = &rig.servers else {
+        return Ok(Measured::default()
+            .remark("SQLite runs inside Weir, which does not count its statements; there is no server to ask."));
+    };
+    let mut figures = Vec::new();
+    for (load, what) in [
+        (Load::Steady, "500/s"),
+        (Load::Single, "single posts, as many as go"),
+        (Load::Batches, "batches of 100, as many as go"),
+    ] {
+        let (executed, deliveries) = under(rig, servers, load).await?;
+        let each = |what: String, count: u64| {
+            Figure::new("each", what, Unit::Count, count as f64 / deliveries as f64)
+                .remark(format!("{count} for {deliveries}"))
+        };
+        if servers.counts_statements() {
+            figures.push(each(format!("{what}: SQL statements"), executed.statements));
+        }
+        figures.push(each(format!("{what}: transactions"), executed.transactions));
+        figures.push(each(format!("{what}: Redis scripts"), executed.scripts));
+        figures.push(each(format!("{what}: Redis commands"), executed.commands));
+    }
+    let measured = Measured::of(figures).remark(
+        "Statements are those that `pg_stat_statements` counts at the top: what functions do inside is left out, and so are \
+         `BEGIN` and `COMMIT`; transactions are those of `pg_stat_database`. Redis commands are those of `INFO commandstats`, the \
+         calls of scripts and what the scripts do inside alike; a script is one round trip.",
+    );
+    Ok(match servers.counts_statements() {
+        true => measured,
+        false => measured.remark("This PostgreSQL has no `pg_stat_statements`, so statements are not counted."),
+    })
+}
+
+async fn under(rig: &Rig, servers: &Servers, load: Load) -> anyhow::Result<(Executed, u64)> {
+    let running = rig.counted_engine().await?;
+    let database = running.on.as_ref().map(|(_, database)| database.clone()).unwrap_or_default();
+    running.engine.create_destination(rig.unlimited()).await?;
+    tokio::time::sleep(REPORTED_WITHIN).await;
+    rig.receiver.reset(false);
+    let before = servers.begin_count(&database).await?;
+    let (to, seconds) = (running.engine.address(), rig.seconds(SECONDS));
+    let until = Until::Elapsed(Duration::from_secs(seconds));
+    let deliveries = match load {
+        Load::Steady => {
+            let ((path, body), events) = (requests(1), STEADY_PER_S * seconds as u32);
+            open_loop(to, CONNECTIONS, Duration::from_secs(1) / STEADY_PER_S, events, path, body).await?;
+            u64::from(events)
+        }
+        Load::Single => {
+            let (path, body) = requests(1);
+            closed_loop(to, CONNECTIONS, until, path, Arc::clone(&body)).await?.answered
+        }
+        Load::Batches => {
+            let (path, body) = requests(BATCH);
+            closed_loop(to, BATCH_CONNECTIONS, until, path, Arc::clone(&body)).await?.answered * BATCH
+        }
+    };
+    rig.receiver.all_arrived(deliveries).await?;
+    tokio::time::sleep(RECORDED_WITHIN).await;
+    running.engine.kill().await?;
+    tokio::time::sleep(ENDED_WITHIN).await;
+    let executed = servers.executed(&database, before).await?;
+    servers.drop_database(&database).await?;
+    Ok((executed, deliveries))
+}
