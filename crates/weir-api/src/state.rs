@@ -60,23 +60,29 @@ impl ApiState {
         if wakes.is_empty() {
             return;
         }
-        if let Err(error) = in_time(self.queue.wake(wakes)).await {
-            tracing::warn!(%error, destinations = wakes.len(), "could not wake destinations; the sweep will");
+        let (queue, due) = (self.queue.clone(), wakes.to_vec());
+        if let Err(error) = in_time(async move { queue.wake(&due).await }).await {
+            tracing::warn!(%error, destinations = wakes.len(), "destinations are not woken yet; at worst the sweep wakes them");
         }
     }
 
     /// Tells the queue that a destination has changed, so that the change is in effect at once. It is committed by now,
     /// and every run reads it from the store.
     pub(crate) async fn announce_edit(&self, destination_id: DestinationId, suspended: bool) {
-        if let Err(error) = in_time(self.queue.edited(&[Edit { destination_id, suspended }])).await {
-            tracing::warn!(%error, %destination_id, "could not announce an edit; the next run will see it");
+        let queue = self.queue.clone();
+        if let Err(error) = in_time(async move { queue.edited(&[Edit { destination_id, suspended }]).await }).await {
+            tracing::warn!(%error, %destination_id, "an edit is not announced yet; at worst the next run sees it");
         }
     }
 }
 
-async fn in_time(told: impl Future<Output = QueueResult<()>>) -> QueueResult<()> {
-    let late = |_| Err(QueueError("it does not answer in time".to_owned()));
-    tokio::time::timeout(QUEUE_PATIENCE, told).await.unwrap_or_else(late)
+/// What is told to the queue is told to the end, as a task of its own; who asked for it does not wait as long.
+async fn in_time(told: impl Future<Output = QueueResult<()>> + Send + 'static) -> QueueResult<()> {
+    match tokio::time::timeout(QUEUE_PATIENCE, tokio::spawn(told)).await {
+        Ok(Ok(told)) => told,
+        Ok(Err(ended)) => Err(QueueError(ended.to_string())),
+        Err(_) => Err(QueueError("it does not answer in time".to_owned())),
+    }
 }
 
 /// Whether the process takes requests, shared with whoever starts and stops it. A clone is the same flag.

@@ -20,12 +20,16 @@ const DRIFT: Duration = Duration::from_micros(100);
 const SLEW: i64 = 2_000;
 /// An error that costs so much of every slot is worth telling.
 const POOR: Duration = Duration::from_millis(2);
+/// And so often.
+const TOLD_EVERY: Duration = Duration::from_secs(60);
 
 /// Engine time by Redis. Never goes backwards; where the wall clock of this process stands does not matter.
 pub struct RedisClock {
     started: Instant,
     shards: [Offset; SHARDS],
     latest: AtomicI64,
+    /// When a poor error may be told again, by the monotonic clock.
+    tell_from: AtomicI64,
 }
 
 /// How far a server is ahead of `started`, in nanoseconds.
@@ -61,7 +65,12 @@ impl Bounds {
 #[expect(clippy::disallowed_methods, reason = "this is the clock")]
 impl RedisClock {
     pub(crate) fn new() -> Self {
-        Self { started: Instant::now(), shards: Default::default(), latest: AtomicI64::new(0) }
+        Self {
+            started: Instant::now(),
+            shards: Default::default(),
+            latest: AtomicI64::new(0),
+            tell_from: AtomicI64::new(0),
+        }
     }
 }
 
@@ -87,7 +96,8 @@ impl RedisClock {
         let error = (bounds.high - bounds.low) / 2;
         offset.nanos.store(bounds.low + error, Ordering::Relaxed);
         offset.error.store(error, Ordering::Relaxed);
-        if error > POOR.as_nanos() as i64 {
+        if error > POOR.as_nanos() as i64 && self.tell_from.load(Ordering::Relaxed) <= now {
+            self.tell_from.store(now + TOLD_EVERY.as_nanos() as i64, Ordering::Relaxed);
             tracing::warn!(error_us = error / 1_000, "the way to Redis is slow; slots are narrowed by as much");
         }
     }
