@@ -1,4 +1,4 @@
-//! The bench. [`quick`]: six measurements on one set-up, to compare two binaries. [`full`]: the whole table on both, topic by
+//! The bench. [`quick`]: six measurements on one set-up, to compare two binaries. [`mod@full`]: the whole table on both, topic by
 //! topic, written to `load-tests/RESULTS.md`.
 //!
 //! Figures are worth something only beside what the machine could do at the same time, so every topic measures its own ceiling,

@@ -98,7 +98,7 @@ pub(super) struct Job {
     pub(super) in_flight: HashMap<u64, Timestamp>,
     /// Room kept for permits that are to be admitted without a run.
     pub(super) reserved: u32,
-    /// What [`NextRun::express_ahead`] says of the last run.
+    /// What [`weir_core::plan::NextRun::express_ahead`] says of the last run.
     pub(super) express_ahead: Option<Duration>,
 }
 
