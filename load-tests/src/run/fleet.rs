@@ -14,7 +14,7 @@ use anyhow::{Context, ensure};
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
 
-use super::servers::{Postgres, Redis, free_port};
+use super::servers::{HeldPort, Postgres, Redis};
 use crate::{
     engine,
     scenario::{Roles, SetUp},
@@ -37,7 +37,7 @@ pub(crate) struct Fleet {
 
 struct Member {
     role: &'static str,
-    port: u16,
+    port: HeldPort,
     process: Child,
 }
 
@@ -76,12 +76,12 @@ impl Fleet {
 
     /// Where the API answers.
     pub(crate) fn address(&self) -> SocketAddr {
-        ([127, 0, 0, 1], self.members[0].port).into()
+        ([127, 0, 0, 1], self.members[0].port.number).into()
     }
 
     async fn add(&mut self, role: &'static str) -> anyhow::Result<()> {
-        let port = free_port().await?;
-        let process = self.launch(role, port).await?;
+        let port = HeldPort::hold()?;
+        let process = self.launch(role, port.number).await?;
         self.members.push(Member { role, port, process });
         Ok(())
     }
@@ -110,7 +110,7 @@ impl Fleet {
     }
 
     pub(crate) async fn start_again(&mut self, member: usize) -> anyhow::Result<()> {
-        let (role, port) = (self.members[member].role, self.members[member].port);
+        let (role, port) = (self.members[member].role, self.members[member].port.number);
         self.members[member].process = self.launch(role, port).await?;
         Ok(())
     }

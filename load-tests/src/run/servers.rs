@@ -2,6 +2,7 @@
 //! (`WEIR_TEST_REDIS_SERVER`, `WEIR_TEST_POSTGRES_BIN`, as `cargo xtask load` sets them), or else the usual places.
 
 use std::{
+    net::Ipv4Addr,
     os::unix::fs::chown,
     path::{Path, PathBuf},
     process::Stdio,
@@ -12,7 +13,7 @@ use anyhow::{Context, bail, ensure};
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
+    net::{TcpSocket, TcpStream},
     process::{Child, Command},
 };
 
@@ -32,30 +33,40 @@ const SETTINGS: [&str; 6] = [
 
 const POSTGRES_PROGRAMS: [&str; 4] = ["initdb", "postgres", "pg_isready", "createdb"];
 
-/// A port that was free a moment ago.
-pub(crate) async fn free_port() -> anyhow::Result<u16> {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
-    Ok(listener.local_addr()?.port())
+/// A port of loopback that nobody else is given while this lives, whether its server listens or not. A server may listen
+/// there all the same: on Linux sockets that ask for `SO_REUSEADDR`, as every server does, share a port until one listens.
+pub(crate) struct HeldPort {
+    pub(crate) number: u16,
+    _socket: TcpSocket,
+}
+
+impl HeldPort {
+    pub(crate) fn hold() -> std::io::Result<Self> {
+        let socket = TcpSocket::new_v4()?;
+        socket.set_reuseaddr(true)?;
+        socket.bind((Ipv4Addr::LOCALHOST, 0).into())?;
+        Ok(Self { number: socket.local_addr()?.port(), _socket: socket })
+    }
 }
 
 /// A Redis that keeps nothing: each start is empty.
 pub(crate) struct Redis {
     process: Child,
     program: PathBuf,
-    port: u16,
+    port: HeldPort,
 }
 
 impl Redis {
     pub(crate) async fn start() -> anyhow::Result<Self> {
         let program = std::env::var_os("WEIR_TEST_REDIS_SERVER").map_or_else(|| "redis-server".into(), PathBuf::from);
-        let port = free_port().await?;
-        let mut redis = Self { process: Self::spawn(&program, port)?, program, port };
+        let port = HeldPort::hold()?;
+        let redis = Self { process: Self::spawn(&program, port.number)?, program, port };
         redis.listens().await?;
         Ok(redis)
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        format!("redis://127.0.0.1:{}", self.port.number)
     }
 
     pub(crate) async fn kill(&mut self) -> anyhow::Result<()> {
@@ -63,12 +74,12 @@ impl Redis {
     }
 
     pub(crate) async fn start_again(&mut self) -> anyhow::Result<()> {
-        self.process = Self::spawn(&self.program, self.port)?;
+        self.process = Self::spawn(&self.program, self.port.number)?;
         self.listens().await
     }
 
     pub(crate) async fn flush(&self) -> anyhow::Result<()> {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).await?;
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port.number)).await?;
         stream.write_all(b"FLUSHALL\r\n").await?;
         let mut answer = [0; 5];
         stream.read_exact(&mut answer).await?;
@@ -82,14 +93,10 @@ impl Redis {
         quiet(&mut command).spawn().with_context(|| format!("cannot start {}", program.display()))
     }
 
-    async fn listens(&mut self) -> anyhow::Result<()> {
+    async fn listens(&self) -> anyhow::Result<()> {
         let deadline = now() + STARTS_WITHIN;
-        while TcpStream::connect(("127.0.0.1", self.port)).await.is_err() {
+        while TcpStream::connect(("127.0.0.1", self.port.number)).await.is_err() {
             ensure!(now() < deadline, "Redis did not start in time");
-            if self.process.try_wait()?.is_some() {
-                // A connection on its way out may hold the port for a moment.
-                self.process = Self::spawn(&self.program, self.port)?;
-            }
             tokio::time::sleep(ASK_EVERY).await;
         }
         Ok(())
@@ -102,7 +109,7 @@ pub(crate) struct Postgres {
     programs: PathBuf,
     /// Whom it runs as when this is root, which it refuses.
     account: Option<(u32, u32)>,
-    port: u16,
+    port: HeldPort,
     folder: TempDir,
 }
 
@@ -114,11 +121,11 @@ impl Postgres {
         if let Some((user, group)) = account {
             chown(folder.path(), Some(user), Some(group))?;
         }
-        let port = free_port().await?;
+        let port = HeldPort::hold()?;
         let mut initdb = program(&programs, "initdb", folder.path(), account);
         initdb.args(["--username=weir", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync"]);
         run(initdb.args(["--pgdata", "data"])).await?;
-        let process = Self::spawn(&programs, folder.path(), account, port)?;
+        let process = Self::spawn(&programs, folder.path(), account, port.number)?;
         let postgres = Self { process, programs, account, port, folder };
         postgres.accepts().await?;
         run(postgres.client("createdb").arg("weir")).await?;
@@ -126,7 +133,7 @@ impl Postgres {
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("postgres://weir@127.0.0.1:{}/weir", self.port)
+        format!("postgres://weir@127.0.0.1:{}/weir", self.port.number)
     }
 
     /// A fast shutdown: every connection is cut, and what was committed is kept.
@@ -138,7 +145,7 @@ impl Postgres {
     }
 
     pub(crate) async fn start_again(&mut self) -> anyhow::Result<()> {
-        self.process = Self::spawn(&self.programs, self.folder.path(), self.account, self.port)?;
+        self.process = Self::spawn(&self.programs, self.folder.path(), self.account, self.port.number)?;
         self.accepts().await
     }
 
@@ -153,7 +160,7 @@ impl Postgres {
 
     fn client(&self, program: &str) -> Command {
         let mut command = Command::new(self.programs.join(program));
-        command.args(["--host", "127.0.0.1", "--port", &self.port.to_string(), "--username", "weir"]);
+        command.args(["--host", "127.0.0.1", "--port", &self.port.number.to_string(), "--username", "weir"]);
         command
     }
 

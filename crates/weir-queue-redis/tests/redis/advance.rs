@@ -91,9 +91,9 @@ async fn a_permit_whose_delivery_is_not_stored_goes_back() {
 
 #[tokio::test]
 async fn deliveries_come_back_when_the_server_is_gone() {
-    let server = Server::start().await;
+    let mut server = Server::start().await;
     let queue = open(&server).await;
-    drop(server);
+    server.kill();
     reserve(&queue);
     store(&queue, 7);
     let declined = tokio::time::timeout(Duration::from_secs(30), queue.declined()).await.unwrap();

@@ -74,9 +74,9 @@ fn write_certificates(directory: &Path) -> Vec<u8> {
 
 #[tokio::test]
 async fn a_server_that_is_not_there_is_named() {
-    let server = Server::start().await;
+    let mut server = Server::start().await;
     let (url, port) = (server.url(), server.port());
-    drop(server);
+    server.kill();
     let error = refusal(at(url)).await;
     assert!(matches!(error, OpenError::Unreachable { .. }), "{error:?}");
     assert!(error.to_string().contains(&format!("redis_url: cannot reach Redis at 127.0.0.1:{port}")), "{error}");

@@ -194,11 +194,11 @@ async fn an_admission_whose_answers_were_lost_is_repeated_and_done_once() {
 
 #[tokio::test]
 async fn a_publication_that_was_never_sent_is_stale() {
-    let server = Server::start().await;
+    let mut server = Server::start().await;
     let queue = support::open(server.config()).await;
     wake(&queue, destination(1)).await.unwrap();
     let lease = claim(&queue).await;
-    drop(server);
+    server.kill();
     // The first call after the end finds the connection broken: what it asked may have run.
     assert!(wake(&queue, destination(2)).await.is_err());
     let published = queue.publish(vec![publication(&queue, lease, 3, NextRun::Stop)]).await.unwrap().remove(0);

@@ -51,12 +51,29 @@ pub(crate) fn subject_of(queue: RedisQueue) -> Subject {
     Subject { queue: Arc::new(queue), clock, precision: PRECISION }
 }
 
+/// A port of loopback that nobody else is given while this lives, whether its server listens or not. A server may listen
+/// there all the same: on Linux sockets that ask for `SO_REUSEADDR`, as every server does, share a port until one listens.
+struct HeldPort(tokio::net::TcpSocket);
+
+impl HeldPort {
+    fn hold() -> Self {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.set_reuseaddr(true).unwrap();
+        socket.bind((std::net::Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        Self(socket)
+    }
+
+    fn number(&self) -> u16 {
+        self.0.local_addr().unwrap().port()
+    }
+}
+
 /// A redis-server of the test's own, which may be killed.
 pub(crate) struct Server {
     process: Child,
     /// Removed with the server.
     _directory: TempDir,
-    port: u16,
+    port: HeldPort,
     arguments: Vec<String>,
 }
 
@@ -68,8 +85,8 @@ impl Server {
 
     /// `arguments` must make the server listen on the port they are given.
     pub(crate) async fn start_with(directory: TempDir, arguments: impl FnOnce(u16) -> Vec<String>) -> Self {
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let mut arguments = arguments(port);
+        let port = HeldPort::hold();
+        let mut arguments = arguments(port.number());
         // No snapshots but those the test asks for.
         arguments.extend(["--save".to_owned(), String::new(), "--dir".to_owned()]);
         arguments.push(directory.path().display().to_string());
@@ -80,11 +97,11 @@ impl Server {
     }
 
     pub(crate) fn port(&self) -> u16 {
-        self.port
+        self.port.number()
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        format!("redis://127.0.0.1:{}", self.port())
     }
 
     pub(crate) fn config(&self) -> RedisConfig {
@@ -99,17 +116,22 @@ impl Server {
         command.query_async(&mut connection).await.unwrap()
     }
 
-    /// SIGKILL, and a new process from whatever snapshot there is.
-    pub(crate) async fn restart(&mut self) {
+    /// SIGKILL. Nobody listens at its port then.
+    pub(crate) fn kill(&mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
+    }
+
+    /// SIGKILL, and a new process from whatever snapshot there is.
+    pub(crate) async fn restart(&mut self) {
+        self.kill();
         self.process = run(&self.arguments);
         self.listening().await;
     }
 
     async fn listening(&self) {
         eventually("the server listens", async || {
-            tokio::net::TcpStream::connect(("127.0.0.1", self.port)).await.is_ok()
+            tokio::net::TcpStream::connect(("127.0.0.1", self.port())).await.is_ok()
         })
         .await;
     }

@@ -32,11 +32,13 @@ async fn a_url_that_cannot_be_read_is_told() {
 
 #[tokio::test]
 async fn a_server_that_does_not_answer_is_named() {
-    // Free a moment ago: nobody listens there.
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let error = refused(&format!("postgres://weir:swordfish@127.0.0.1:{free}/weir")).await;
+    // Held and not listened at: nobody else listens there.
+    let held = tokio::net::TcpSocket::new_v4().unwrap();
+    held.bind((std::net::Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+    let nobody = held.local_addr().unwrap();
+    let error = refused(&format!("postgres://weir:swordfish@{nobody}/weir")).await;
     assert!(matches!(error, OpenError::Unreachable { .. }), "{error}");
-    assert!(error.to_string().contains(&format!("127.0.0.1:{free}")), "{error}");
+    assert!(error.to_string().contains(&nobody.to_string()), "{error}");
 }
 
 #[tokio::test]

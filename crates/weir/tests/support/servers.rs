@@ -3,6 +3,7 @@
 
 use std::{
     fs::Permissions,
+    net::Ipv4Addr,
     os::unix::fs::{PermissionsExt as _, chown},
     path::{Path, PathBuf},
     process::Stdio,
@@ -11,7 +12,10 @@ use std::{
 };
 
 use tempfile::TempDir;
-use tokio::process::{Child, Command};
+use tokio::{
+    net::TcpSocket,
+    process::{Child, Command},
+};
 
 use super::eventually;
 
@@ -65,16 +69,27 @@ pub(crate) async fn sql(database_url: &str, text: &str) {
     .await;
 }
 
-/// A port that was free a moment ago.
-async fn free_port() -> u16 {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    listener.local_addr().expect("an address").port()
+/// A port of loopback that nobody else is given while this lives, whether its server listens or not. A server may listen
+/// there all the same: on Linux sockets that ask for `SO_REUSEADDR`, as every server does, share a port until one listens.
+struct HeldPort(TcpSocket);
+
+impl HeldPort {
+    fn hold() -> Self {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket.set_reuseaddr(true).expect("a shared port");
+        socket.bind((Ipv4Addr::LOCALHOST, 0).into()).expect("a port");
+        Self(socket)
+    }
+
+    fn number(&self) -> u16 {
+        self.0.local_addr().expect("an address").port()
+    }
 }
 
 /// A redis-server that keeps nothing on disk: each start is empty.
 pub(crate) struct Redis {
     process: Child,
-    port: u16,
+    port: HeldPort,
     arguments: Vec<String>,
 }
 
@@ -84,15 +99,15 @@ impl Redis {
     }
 
     pub(crate) async fn start_with(arguments: &[&str]) -> Self {
-        let port = free_port().await;
+        let port = HeldPort::hold();
         let arguments = arguments.iter().copied().map(str::to_owned).collect();
-        let mut redis = Self { process: Self::spawn(port, &arguments), port, arguments };
+        let redis = Self { process: Self::spawn(&port, &arguments), port, arguments };
         redis.listens().await;
         redis
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        format!("redis://127.0.0.1:{}", self.port.number())
     }
 
     /// SIGKILL.
@@ -107,7 +122,7 @@ impl Redis {
 
     /// A new process at the same port, with nothing in it.
     pub(crate) async fn start_again(&mut self) {
-        self.process = Self::spawn(self.port, &self.arguments);
+        self.process = Self::spawn(&self.port, &self.arguments);
         self.listens().await;
     }
 
@@ -121,23 +136,19 @@ impl Redis {
 
     fn client(&self) -> Command {
         let mut command = Command::new(Path::new(&provided("WEIR_TEST_REDIS_SERVER")).with_file_name("redis-cli"));
-        command.args(["-p", &self.port.to_string()]);
+        command.args(["-p", &self.port.number().to_string()]);
         command
     }
 
-    fn spawn(port: u16, arguments: &Vec<String>) -> Child {
+    fn spawn(port: &HeldPort, arguments: &Vec<String>) -> Child {
         let mut command = Command::new(provided("WEIR_TEST_REDIS_SERVER"));
-        command.args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", "", "--appendonly", "no"]);
+        command.args(["--bind", "127.0.0.1", "--port", &port.number().to_string(), "--save", "", "--appendonly", "no"]);
         command.args(arguments).stdout(Stdio::null()).kill_on_drop(true).spawn().expect("redis-server starts")
     }
 
-    async fn listens(&mut self) {
+    async fn listens(&self) {
         eventually("Redis listens", START, async || {
-            if self.process.try_wait().expect("a status").is_some() {
-                // A connection on its way out may hold the port for a moment.
-                self.process = Self::spawn(self.port, &self.arguments);
-            }
-            tokio::net::TcpStream::connect(("127.0.0.1", self.port)).await.is_ok()
+            tokio::net::TcpStream::connect(("127.0.0.1", self.port.number())).await.is_ok()
         })
         .await;
     }
@@ -150,7 +161,7 @@ const SETTINGS: [&str; 4] =
 /// A PostgreSQL with a database and a user `weir`, as `cargo xtask` starts it.
 pub(crate) struct Postgres {
     process: Child,
-    port: u16,
+    port: HeldPort,
     folder: TempDir,
 }
 
@@ -167,7 +178,7 @@ impl Postgres {
     async fn init(auth: &str, password: Option<&str>) -> Self {
         // PostgreSQL runs as another user when this is root, and must get at its folder.
         let folder = TempDir::with_prefix_in("weir-", "/tmp").expect("a folder");
-        let port = free_port().await;
+        let port = HeldPort::hold();
         if let Some((user, group)) = unprivileged().await {
             chown(folder.path(), Some(user), Some(group)).expect("the folder changes hands");
         }
@@ -182,7 +193,7 @@ impl Postgres {
             initdb.arg("--pwfile").arg(&file);
         }
         run(initdb.arg("--pgdata").arg(&data)).await;
-        let process = Self::spawn(folder.path(), port).await;
+        let process = Self::spawn(folder.path(), &port).await;
         let postgres = Self { process, port, folder };
         postgres.accepts().await;
         run(postgres.client("createdb").env("PGPASSWORD", password.unwrap_or_default()).arg("weir")).await;
@@ -190,11 +201,11 @@ impl Postgres {
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("postgres://weir@127.0.0.1:{}/weir", self.port)
+        format!("postgres://weir@127.0.0.1:{}/weir", self.port.number())
     }
 
     pub(crate) fn url_with(&self, password: &str) -> String {
-        format!("postgres://weir:{password}@127.0.0.1:{}/weir", self.port)
+        format!("postgres://weir:{password}@127.0.0.1:{}/weir", self.port.number())
     }
 
     /// A fast shutdown: every connection is cut, and what was committed is kept.
@@ -213,13 +224,13 @@ impl Postgres {
     }
 
     pub(crate) async fn start_again(&mut self) {
-        self.process = Self::spawn(self.folder.path(), self.port).await;
+        self.process = Self::spawn(self.folder.path(), &self.port).await;
         self.accepts().await;
     }
 
-    async fn spawn(folder: &Path, port: u16) -> Child {
+    async fn spawn(folder: &Path, port: &HeldPort) -> Child {
         let mut command = program("postgres", folder).await;
-        command.args(["-D", "data", "-p", &port.to_string(), "-c", "unix_socket_directories="]);
+        command.args(["-D", "data", "-p", &port.number().to_string(), "-c", "unix_socket_directories="]);
         for setting in SETTINGS {
             command.args(["-c", setting]);
         }
@@ -228,7 +239,7 @@ impl Postgres {
 
     fn client(&self, program: &str) -> Command {
         let mut command = Command::new(postgres_program(program));
-        command.args(["--host", "127.0.0.1", "--port", &self.port.to_string(), "--username", "weir"]);
+        command.args(["--host", "127.0.0.1", "--port", &self.port.number().to_string(), "--username", "weir"]);
         command
     }
 
