@@ -11,12 +11,11 @@ use std::{
 };
 
 use weir_core::{DestinationId, Timestamp};
+use weir_queue::LAST_OLD_START;
 
 /// How long after a wake its run has probably ended, and how long a gate stays closed at first.
 const FIRST_TRY: Duration = Duration::from_millis(20);
 const LAST_TRY: Duration = Duration::from_secs(2);
-/// How long after a generation began nobody guesses: as long as claims of before may keep a destination waiting.
-const SETTLED_AFTER: Duration = Duration::from_secs(3);
 /// What nobody asked about for so long is not worth a guess: Redis may have forgotten the job.
 const REMEMBERED: Duration = Duration::from_secs(60);
 
@@ -43,7 +42,7 @@ impl Gates {
     /// A run of the destination is asked for: after it, one delivery may try. In a generation that has just begun the run may come
     /// late, and would take the claim of that delivery for one that the generation before has left.
     pub(crate) fn woken(&self, id: DestinationId, generation_began: Timestamp, now: Timestamp) {
-        let open_from = (now + FIRST_TRY).max(generation_began + SETTLED_AFTER);
+        let open_from = (now + FIRST_TRY).max(generation_began + LAST_OLD_START);
         let mut gates = self.gates();
         let gate =
             gates.entry(id).or_insert(Gate { open_from, room: 1, reserved: 0, patience: FIRST_TRY, learnt_at: now });
@@ -141,7 +140,7 @@ mod tests {
         gates.woken(id(), NOW, NOW);
         let guessed = NOW + FIRST_TRY * 2;
         assert!(!gates.reserve(id(), guessed, 10));
-        assert!(gates.reserve(id(), NOW + SETTLED_AFTER, 10), "a guess, and one only");
+        assert!(gates.reserve(id(), NOW + LAST_OLD_START, 10), "a guess, and one only");
         gates.rested(id(), guessed);
         gates.unreserve(id());
         assert!(gates.reserve(id(), guessed, 10));

@@ -44,6 +44,9 @@ use weir_core::{
 pub const SLOT_HORIZON: Duration = Duration::from_secs(2);
 /// How long after a send over a standing connection the next one probably finds one too. Node's default keep-alive is 5 s.
 pub const WARM_FOR: Duration = Duration::from_secs(4);
+/// This long after the queue lost what it knew, no permit of before starts any more: a worker starts none without having heard
+/// of the queue in the 2.5 seconds before, and then sends within its slot.
+pub const LAST_OLD_START: Duration = Duration::from_secs(3);
 /// How long a job that waits for a settle waits at most: a settle that never comes must not stop it for good.
 pub const SETTLE_FALLBACK: Duration = Duration::from_secs(1);
 

@@ -8,14 +8,10 @@ use weir_core::{
     lane::{self, Brought, Credit, Split},
     plan::{self, Allowance, InHand, NextRun, Observed, Wanted},
 };
-use weir_queue::{Lease, Publication};
+use weir_queue::{LAST_OLD_START, Lease, Publication};
 use weir_store::{ClaimRequest, SendHistory};
 
 use crate::returns::START_WITHIN;
-
-/// This long after the queue lost what it knew, no permit of before starts any more: a worker starts none without having heard
-/// of the queue in the 2.5 seconds before, and then sends within its slot.
-const LAST_OLD_START: Duration = Duration::from_secs(3);
 
 /// One job of a batch, between reading its destination and publishing.
 #[derive(Clone)]
