@@ -2,22 +2,25 @@
 //!
 //! ```text
 //!   callers ──▶ inbox ──▶ group: everything that waits ──▶ one statement set, one commit ──▶ answers
-//!                 ▲  └──▶ another writer of the kind takes what arrives meanwhile
+//!                 ▲  └──▶ another writer of the kind, once a group of its own is worth it
 //!                 └─────── the next group gathers
 //! ```
 //!
-//! There is no timer: alone, an operation commits at once; under load the group is what arrived during the last commit.
+//! Alone, an operation commits at once; under load the group is what arrived during the last commit. A statement costs the server
+//! as much as several rows, so small groups do not go side by side: what arrives while one is under way waits for its end,
+//! unless it becomes many, or that takes long.
 //! A group that fails because of one of its operations is run again one by one, so that a bad one fails alone. Groups that
 //! others were in the way of are run again a few times.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{io, pin::pin, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use sqlx::{ConnectOptions as _, Connection as _, PgConnection, postgres::PgConnectOptions};
 use tokio::{
-    sync::{Mutex, mpsc, oneshot},
+    select,
+    sync::{Mutex, OwnedMutexGuard, mpsc, oneshot},
     task::JoinHandle,
-    time::{Instant, timeout},
+    time::{Instant, sleep, timeout},
 };
 use weir_store::{StoreError, StoreResult};
 
@@ -30,6 +33,10 @@ use crate::{
 const WAITING_OPERATIONS: usize = 8_192;
 /// The most rows (roughly) in one group: it bounds how long the next group waits.
 const MAX_GROUP_ROWS: usize = 4_096;
+/// With so many rows a group goes beside another one,
+const ENOUGH_ROWS: usize = 1_024;
+/// and so does one that has waited this long: the other may wait itself, for a lock or a slow disk.
+const LONGEST_WAIT: Duration = Duration::from_millis(10);
 /// Longer than the server's own limit for a statement, which is the better answer.
 pub(crate) const GROUP_TIMEOUT: Duration = Duration::from_secs(45);
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -54,6 +61,34 @@ pub(crate) trait Operation: Send + Sync + Sized + 'static {
         connection: &mut PgConnection,
         shared: &Shared,
     ) -> Result<Vec<Self::Answer>, sqlx::Error>;
+}
+
+/// What is to be committed together.
+struct Group<O: Operation> {
+    operations: Vec<Pending<O>>,
+    rows: usize,
+}
+
+impl<O: Operation> Group<O> {
+    /// Adds what waits.
+    fn fill(&mut self, inbox: &mut mpsc::Receiver<Message<O>>) {
+        while self.rows < MAX_GROUP_ROWS
+            && let Ok(message) = inbox.try_recv()
+        {
+            self.add(message, inbox);
+        }
+    }
+
+    fn add(&mut self, message: Message<O>, inbox: &mut mpsc::Receiver<Message<O>>) {
+        match message {
+            Message::Do(pending) => {
+                self.rows += pending.operation.rows();
+                self.operations.push(pending);
+            }
+            // What was sent before is still received, by this writer or another.
+            Message::Close => inbox.close(),
+        }
+    }
 }
 
 /// One operation and the caller who waits for it.
@@ -84,9 +119,10 @@ impl<O: Operation> Writers<O> {
     /// Starts `count` writers, which connect when they have something to do. They end when the sender is gone or closes.
     pub(crate) fn spawn(count: usize, options: &PgConnectOptions, shared: &Arc<Shared>) -> Self {
         let (inbox, receiver) = mpsc::channel(WAITING_OPERATIONS);
-        let receiver = Arc::new(Mutex::new(receiver));
+        let (receiver, turn) = (Arc::new(Mutex::new(receiver)), Arc::default());
         let writer = || Writer {
             inbox: Arc::clone(&receiver),
+            turn: Arc::clone(&turn),
             options: options.clone(),
             connection: None,
             redial: Redial { delay: FIRST_RETRY, not_before: Instant::now() },
@@ -119,6 +155,8 @@ impl<O: Operation> Writers<O> {
 
 struct Writer<O: Operation> {
     inbox: Arc<Mutex<mpsc::Receiver<Message<O>>>>,
+    /// Held by who commits a group that went when no other was under way.
+    turn: Arc<Mutex<()>>,
     options: PgConnectOptions,
     connection: Option<PgConnection>,
     redial: Redial,
@@ -128,7 +166,7 @@ struct Writer<O: Operation> {
 impl<O: Operation> Writer<O> {
     async fn run(mut self) {
         loop {
-            let group = self.next_group().await;
+            let (group, _turn) = self.next_group().await;
             if group.is_empty() {
                 break;
             }
@@ -140,28 +178,31 @@ impl<O: Operation> Writer<O> {
         }
     }
 
-    /// What waits now, once something does; nothing when the store is closed.
-    async fn next_group(&self) -> Vec<Pending<O>> {
+    /// What waits now, once something does and its turn has come, with that turn; nothing when the store is closed.
+    async fn next_group(&self) -> (Vec<Pending<O>>, Option<OwnedMutexGuard<()>>) {
         let mut inbox = self.inbox.lock().await;
-        let mut group = Vec::new();
-        let mut rows = 0;
-        let mut next = inbox.recv().await;
-        while let Some(message) = next {
-            match message {
-                Message::Do(pending) => {
-                    rows += pending.operation.rows();
-                    group.push(pending);
-                }
-                // What was sent before is still received, by this writer or another.
-                Message::Close => inbox.close(),
+        let mut group = Group { operations: Vec::new(), rows: 0 };
+        while group.operations.is_empty() {
+            match inbox.recv().await {
+                Some(message) => group.add(message, &mut inbox),
+                None => return (Vec::new(), None),
             }
-            next = match group.is_empty() {
-                true => inbox.recv().await,
-                false if rows < MAX_GROUP_ROWS => inbox.try_recv().ok(),
-                false => None,
-            };
         }
-        group
+        let mut longest_wait = pin!(sleep(LONGEST_WAIT));
+        let turn = loop {
+            group.fill(&mut inbox);
+            if group.rows >= ENOUGH_ROWS {
+                break Arc::clone(&self.turn).try_lock_owned().ok();
+            }
+            select! {
+                biased;
+                turn = Arc::clone(&self.turn).lock_owned() => break Some(turn),
+                Some(message) = inbox.recv() => group.add(message, &mut inbox),
+                () = &mut longest_wait => break None,
+            }
+        };
+        group.fill(&mut inbox);
+        (group.operations, turn)
     }
 
     /// Commits a group and answers it.
