@@ -7,6 +7,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection, postgres::PgRow, types::Uuid};
+use tokio::time::Instant;
 use weir_core::{
     DestinationId, EventId, Timestamp,
     claim::{Claim, ClaimedBody, ClaimedDelivery},
@@ -19,14 +20,16 @@ use crate::{
     Shared,
     ingest::column,
     lines::advance,
+    reached::{BEGINNING, Queue},
     rows::{self, corrupt, delivery_id, event_id, int, optional_text, optional_time, replay_id, small, time, uuid},
     writer::Operation,
 };
 
 /// The claim, with what it answers of each claimed delivery and where that comes from.
 ///
-/// One look per destination: its oldest due deliveries, found by its part of the due index and bounded by LIMIT, so a long
-/// backlog costs no more than a short one and no destination stands in the way of another. Materialized, or the planner could
+/// One look per destination: its oldest due deliveries from where the last claim ended (`reached.rs`), found by its part of the due
+/// index and bounded by LIMIT, so a long backlog costs no more than a short one and no destination stands in the way of another.
+/// Materialized, or the planner could
 /// run the look again for each row that it updates, and claim more than the limit.
 ///
 /// The look locks nothing, since a lock would write each row once more. Two processes claim the same rows only when a lease
@@ -46,8 +49,8 @@ macro_rules! claim {
         concat!(
             "
 WITH request AS MATERIALIZED (
-    SELECT r.* FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[]) WITH ORDINALITY
-        AS r (destination_id, most, now, after, expires_at, request)
+    SELECT r.* FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[]) WITH ORDINALITY
+        AS r (destination_id, most, start, now, after, expires_at, request)
     JOIN destinations t ON t.id = r.destination_id AND NOT t.paused AND t.deleted_at IS NULL
 ), due AS MATERIALIZED (
     SELECT r.request, r.now, r.expires_at, d.id, d.place
@@ -90,7 +93,7 @@ FROM request r CROSS JOIN LATERAL (
 macro_rules! claim_live {
     ($body:literal, $claimed:literal) => {
         claim!(
-            "next_attempt_at <= r.now",
+            "next_attempt_at >= r.start AND next_attempt_at <= r.now",
             "next_attempt_at > r.after AND next_attempt_at < 4611686018427387904",
             $body,
             $claimed
@@ -102,7 +105,8 @@ macro_rules! claim_live {
 macro_rules! claim_lane {
     ($body:literal, $claimed:literal) => {
         claim!(
-            "next_attempt_at >= 4611686018427387904 AND next_attempt_at <= r.now + 4611686018427387904",
+            "next_attempt_at >= 4611686018427387904 AND next_attempt_at >= r.start \
+                AND next_attempt_at <= r.now + 4611686018427387904",
             "next_attempt_at >= 4611686018427387904 AND next_attempt_at > r.after + 4611686018427387904",
             $body,
             $claimed
@@ -137,8 +141,18 @@ struct Asked<'r> {
     operation: usize,
     index: usize,
     request: &'r ClaimRequest,
+    /// What is left of the request's limit.
+    limit: u32,
+    /// The due time it looks from.
+    start: i64,
     now: Timestamp,
     in_lane: bool,
+}
+
+impl Asked<'_> {
+    fn queue(&self) -> Queue {
+        (self.request.destination_id, self.in_lane)
+    }
 }
 
 #[async_trait]
@@ -159,16 +173,14 @@ impl Operation for Claiming {
         let waves = waves(group);
         let (mut taken, mut left) = (Vec::new(), BTreeSet::new());
         let remembered = !shared.bodies().is_empty();
-        match &waves[..] {
-            [] => {}
-            [wave] => left.extend(claim(wave, remembered, connection, &mut taken, &mut answers).await?),
-            waves => {
-                let mut transaction = connection.begin().await?;
-                for wave in waves {
-                    left.extend(claim(wave, remembered, &mut transaction, &mut taken, &mut answers).await?);
-                }
-                transaction.commit().await?;
+        if waves.len() > 1 {
+            let mut transaction = connection.begin().await?;
+            for wave in waves {
+                left.extend(claim_wave(wave, remembered, &mut transaction, shared, &mut taken, &mut answers).await?);
             }
+            transaction.commit().await?;
+        } else if let Some(wave) = waves.into_iter().next() {
+            left.extend(claim_wave(wave, remembered, connection, shared, &mut taken, &mut answers).await?);
         }
         advance(&left, &[], connection).await;
         if remembered {
@@ -198,7 +210,8 @@ fn waves_of<'r>(group: &[&'r Claiming], in_lane: bool) -> Vec<Vec<Asked<'r>>> {
             if waves.len() == *wave {
                 waves.push(Vec::new());
             }
-            waves[*wave].push(Asked { operation, index, request, now: claiming.now, in_lane });
+            let (limit, now) = (request.limit, claiming.now);
+            waves[*wave].push(Asked { operation, index, request, limit, start: BEGINNING, now, in_lane });
             *wave += 1;
         }
     }
@@ -228,14 +241,57 @@ struct Taken {
     body: Option<EventBody>,
 }
 
-/// Answers the lines whose heads have expired.
+/// Claims from where the last claims ended, and from the beginning for those that this leaves short. Answers the lines whose heads
+/// have expired.
+async fn claim_wave(
+    mut asked: Vec<Asked<'_>>,
+    remembered: bool,
+    connection: &mut PgConnection,
+    shared: &Shared,
+    taken: &mut Vec<Taken>,
+    answers: &mut [Vec<Claims>],
+) -> Result<Vec<Line>, sqlx::Error> {
+    for one in &mut asked {
+        one.start = shared.reached.start(one.queue(), Instant::now());
+    }
+    let mut left = Vec::new();
+    while !asked.is_empty() {
+        let counts = claim(&asked, remembered, &mut *connection, taken, &mut left, answers).await?;
+        let mut short = Vec::new();
+        for (one, count) in asked.into_iter().zip(counts).filter(|(one, _)| one.limit > 0) {
+            match count.last {
+                Some(due) if count.rows == one.limit => {
+                    shared.reached.filled(one.queue(), one.start, due, Instant::now());
+                }
+                _ => {
+                    shared.reached.forget(one.queue());
+                    if one.start != BEGINNING {
+                        short.push(Asked { limit: one.limit - count.rows, start: BEGINNING, ..one });
+                    }
+                }
+            }
+        }
+        asked = short;
+    }
+    Ok(left)
+}
+
+/// What a statement found for one request.
+#[derive(Clone, Copy, Default)]
+struct Count {
+    rows: u32,
+    /// The latest due time of them, as stored.
+    last: Option<i64>,
+}
+
 async fn claim(
     asked: &[Asked<'_>],
     remembered: bool,
     connection: &mut PgConnection,
     taken: &mut Vec<Taken>,
+    left: &mut Vec<Line>,
     answers: &mut [Vec<Claims>],
-) -> Result<Vec<Line>, sqlx::Error> {
+) -> Result<Vec<Count>, sqlx::Error> {
     let in_lane = asked.first().is_some_and(|one| one.in_lane);
     let statement = match (in_lane, remembered) {
         (false, true) => CLAIM,
@@ -245,15 +301,15 @@ async fn claim(
     };
     let rows = sqlx::query(statement)
         .bind(column(asked, |one| uuid(one.request.destination_id.as_bytes())))
-        .bind(column(asked, |one| i64::from(one.request.limit)))
+        .bind(column(asked, |one| i64::from(one.limit)))
+        .bind(column(asked, |one| one.start))
         .bind(column(asked, |one| one.now.as_nanos()))
         .bind(column(asked, after))
         .bind(column(asked, |one| one.request.expires_at.as_nanos()))
         .fetch_all(connection)
         .await?;
-    let mut counts = vec![0; asked.len()];
+    let mut counts = vec![Count::default(); asked.len()];
     let mut expired = vec![false; asked.len()];
-    let mut left = Vec::new();
     taken.reserve(rows.len());
     for row in &rows {
         let at = usize::try_from(int(row, 0)? - 1).map_err(|_| corrupt("a claim"))?;
@@ -262,7 +318,8 @@ async fn claim(
             let due = optional_time(row, 1)?.filter(|due| *due < BEHIND);
             answers[one.operation][one.index].next_due = due.map(lane::due);
         } else {
-            counts[at] += 1;
+            counts[at].rows += 1;
+            counts[at].last = counts[at].last.max(Some(int(row, 1)?));
             if rows::is_null(row, 4)? {
                 expired[at] = true;
                 let destination_id = one.request.destination_id;
@@ -272,15 +329,13 @@ async fn claim(
             }
         }
     }
-    for (one, count) in asked.iter().zip(counts).filter(|(one, _)| one.request.limit > 0) {
-        if count == one.request.limit {
-            answers[one.operation][one.index].next_due = None;
-        }
+    for (one, _) in asked.iter().zip(&counts).filter(|(one, count)| one.limit > 0 && count.rows == one.limit) {
+        answers[one.operation][one.index].next_due = None;
     }
     for (one, _) in asked.iter().zip(expired).filter(|(_, expired)| *expired) {
         answers[one.operation][one.index].next_due = Some(one.now);
     }
-    Ok(left)
+    Ok(counts)
 }
 
 fn read_taken(row: &PgRow, asked: &Asked<'_>) -> Result<Taken, sqlx::Error> {

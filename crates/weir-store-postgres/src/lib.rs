@@ -39,6 +39,7 @@ mod partitions;
 mod plans;
 mod prune;
 mod purge;
+mod reached;
 mod replay_steps;
 mod replays;
 mod results;
@@ -61,6 +62,7 @@ use ingest::Posting;
 use outbox::Releasing;
 use partitions::Partitions;
 use prune::Pruning;
+use reached::Reached;
 use results::Settling;
 use writer::Writers;
 
@@ -86,6 +88,7 @@ struct Shared {
     partitions: Partitions,
     station: Station,
     bodies: Mutex<WaitingBodies>,
+    reached: Reached,
 }
 
 /// Bodies of the events that this process stored, kept for the first claims of their deliveries.
@@ -98,6 +101,7 @@ impl Default for Shared {
             partitions: Partitions::default(),
             station: Station::default(),
             bodies: Mutex::new(WaitingBodies::new(WAITING_BODY_BYTES)),
+            reached: Reached::default(),
         }
     }
 }

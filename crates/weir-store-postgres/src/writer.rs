@@ -201,6 +201,8 @@ impl<O: Operation> Writer<O> {
                 () = &mut longest_wait => break None,
             }
         };
+        // Tasks that are ready may have more for it.
+        tokio::task::yield_now().await;
         group.fill(&mut inbox);
         (group.operations, turn)
     }
