@@ -81,6 +81,7 @@ impl Operation for Posting {
 
     /// A producer waits, and is better told to come again.
     const TIMEOUT: Duration = Duration::from_secs(10);
+    const DELIVERS: bool = false;
 
     fn rows(&self) -> usize {
         self.0.iter().map(|new| 1 + new.event.body.bytes().len() / BYTES_PER_ROW).sum()

@@ -89,6 +89,8 @@ struct Shared {
     station: Station,
     bodies: Mutex<WaitingBodies>,
     reached: Reached,
+    /// Held once more for each group of claims, results and the like that is under way.
+    delivering: Arc<()>,
 }
 
 /// Bodies of the events that this process stored, kept for the first claims of their deliveries.
@@ -102,6 +104,7 @@ impl Default for Shared {
             station: Station::default(),
             bodies: Mutex::new(WaitingBodies::new(WAITING_BODY_BYTES)),
             reached: Reached::default(),
+            delivering: Arc::default(),
         }
     }
 }

@@ -40,6 +40,11 @@ const LONGEST_WAIT: Duration = Duration::from_millis(10);
 /// Longer than the server's own limit for a statement, which is the better answer.
 pub(crate) const GROUP_TIMEOUT: Duration = Duration::from_secs(45);
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// So many rows together come from a flood. While deliveries are claimed or recorded, intake rests after such a group for this many
+/// times as long as the group took: taken in as fast as it comes, twice what can be delivered left deliveries three quarters of
+/// their speed.
+const LARGE_GROUP_ROWS: usize = 256;
+const INTAKE_RESTS: u32 = 2;
 /// A writer that could not connect refuses at once for so long, doubling from the first to the last.
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LONGEST_RETRY: Duration = Duration::from_secs(2);
@@ -51,6 +56,9 @@ pub(crate) trait Operation: Send + Sync + Sized + 'static {
 
     /// After this the server is given up, whether it or the network is silent.
     const TIMEOUT: Duration = GROUP_TIMEOUT;
+
+    /// Whether it is a step of delivering, or takes in what is to be delivered.
+    const DELIVERS: bool = true;
 
     /// Roughly how many rows it is.
     fn rows(&self) -> usize;
@@ -163,6 +171,10 @@ struct Writer<O: Operation> {
     shared: Arc<Shared>,
 }
 
+fn is_large<O: Operation>(group: &[Pending<O>]) -> bool {
+    group.iter().map(|pending| pending.operation.rows()).sum::<usize>() >= LARGE_GROUP_ROWS
+}
+
 impl<O: Operation> Writer<O> {
     async fn run(mut self) {
         loop {
@@ -170,7 +182,13 @@ impl<O: Operation> Writer<O> {
             if group.is_empty() {
                 break;
             }
+            let (began, large) = (Instant::now(), is_large(&group));
+            let under_way = O::DELIVERS.then(|| Arc::clone(&self.shared.delivering));
             self.commit(group).await;
+            drop(under_way);
+            if large && !O::DELIVERS && Arc::strong_count(&self.shared.delivering) > 1 {
+                sleep(began.elapsed() * INTAKE_RESTS).await;
+            }
         }
         if let Some(connection) = self.connection {
             // Only tells the server, which notices anyhow.
