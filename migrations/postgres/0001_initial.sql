@@ -92,7 +92,7 @@ CREATE TABLE idempotency_keys (
 -- need none, because their ids begin with the time in the event's id and so stand next to each other; that there is one
 -- for each destination follows from the event being stored once.
 CREATE TABLE deliveries (
-    id               uuid     NOT NULL PRIMARY KEY,
+    id               uuid     NOT NULL PRIMARY KEY WITH (fillfactor = 40),
     event_id         uuid     NOT NULL,
     destination_id   uuid     NOT NULL,
     -- When it is due. Kept while it is claimed, so that a claim given back is due as before.
@@ -133,7 +133,7 @@ CREATE INDEX deliveries_due ON deliveries (destination_id, next_attempt_at, id) 
     WHERE state IN (0, 2);
 -- Live claims: as many entries as sends are in flight, so it stays in memory and costs little.
 CREATE INDEX deliveries_claimed ON deliveries (destination_id, claim_expires_at) WHERE state = 1;
-CREATE INDEX deliveries_of_destination ON deliveries (destination_id, id);
+CREATE INDEX deliveries_of_destination ON deliveries (destination_id, id) WITH (fillfactor = 40);
 -- What ended without being delivered: rare, and what people look for.
 CREATE INDEX deliveries_ended ON deliveries (state, id) WHERE state IN (4, 5, 6, 7, 8);
 CREATE INDEX deliveries_ended_of_destination ON deliveries (destination_id, state, id) WHERE state IN (4, 5, 6, 7, 8);
