@@ -88,7 +88,8 @@ CREATE TABLE idempotency_keys (
 -- The hot table: narrow, not partitioned. States are small integers, because they are compared in every index predicate:
 --   0 pending, 1 delivering, 2 retrying, 3 delivered, 4 failed, 5 dead, 6 cancelled, 7 superseded, 8 expired.
 -- Every step of a delivery changes its state and with it the partial index it is in, so no update is heap-only, and each
--- index that holds a row whatever its state costs every step an entry: there are two of those. The deliveries of an event
+-- index that holds a row whatever its state costs every step an entry: there are two of those, with room in their leaves for the
+-- entries to come. The deliveries of an event
 -- need none, because their ids begin with the time in the event's id and so stand next to each other; that there is one
 -- for each destination follows from the event being stored once.
 CREATE TABLE deliveries (

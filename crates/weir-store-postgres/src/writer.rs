@@ -44,7 +44,7 @@ pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// times as long as the group took: taken in as fast as it comes, twice what can be delivered left deliveries three quarters of
 /// their speed.
 const LARGE_GROUP_ROWS: usize = 256;
-const INTAKE_RESTS: u32 = 2;
+const INTAKE_RESTS: f32 = 1.5;
 /// A writer that could not connect refuses at once for so long, doubling from the first to the last.
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LONGEST_RETRY: Duration = Duration::from_secs(2);
@@ -187,7 +187,7 @@ impl<O: Operation> Writer<O> {
             self.commit(group).await;
             drop(under_way);
             if large && !O::DELIVERS && Arc::strong_count(&self.shared.delivering) > 1 {
-                sleep(began.elapsed() * INTAKE_RESTS).await;
+                sleep(began.elapsed().mul_f32(INTAKE_RESTS)).await;
             }
         }
         if let Some(connection) = self.connection {

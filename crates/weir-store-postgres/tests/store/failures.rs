@@ -155,3 +155,29 @@ async fn an_answer_with_the_character_zero_is_recorded() {
     assert_eq!(attempt.response_body.as_deref(), Some("a\0b"));
     assert_eq!(attempt.error.as_deref(), Some("c\u{fffd}d"));
 }
+
+/// Small groups do not go side by side, unless the one under way takes long.
+#[tokio::test]
+async fn an_event_does_not_wait_for_one_that_waits_for_a_lock() {
+    let database = Database::create().await;
+    let store = Arc::new(PostgresStore::open(&database.url(), NOW).await.unwrap());
+    store.create_destination(destination(1)).await.unwrap();
+    let mut other = database.connect().await;
+    let mut transaction = sqlx::Connection::begin(&mut other).await.unwrap();
+    sqlx::query("INSERT INTO idempotency_keys VALUES ('acme', 'taken', '00000000-0000-0000-0000-000000000000', 0)")
+        .execute(&mut *transaction)
+        .await
+        .unwrap();
+    let waiting = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { store.ingest(vec![with_key(event(1), "taken")]).await }
+    });
+    let mut observer = database.connect().await;
+    let waits = format!("SELECT count(*) {OF_THE_STORE} AND wait_event_type = 'Lock'");
+    while sqlx::query_scalar::<_, i64>(AssertSqlSafe(waits.clone())).fetch_one(&mut observer).await.unwrap() == 0 {}
+    let stored = tokio::time::timeout(Duration::from_secs(5), store.ingest(vec![event(2)])).await;
+    stored.expect("it goes beside").unwrap();
+    assert!(!waiting.is_finished(), "the other has the key");
+    transaction.rollback().await.unwrap();
+    waiting.await.unwrap().unwrap();
+}

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may stop anywhere, in its helpers too")]
 
+mod claims;
 mod conformance;
 mod database;
 mod failures;
