@@ -27,10 +27,9 @@ use crate::{
 
 /// The claim, with what it answers of each claimed delivery and where that comes from.
 ///
-/// One look per destination: its oldest due deliveries from where the last claim ended (`reached.rs`), found by its part of the due
-/// index and bounded by LIMIT, so a long backlog costs no more than a short one and no destination stands in the way of another.
-/// Materialized, or the planner could
-/// run the look again for each row that it updates, and claim more than the limit.
+/// One look per destination: its oldest due deliveries from where the last claim ended (`reached.rs`), found by its part of the
+/// due index and bounded by LIMIT, so a long backlog costs no more than a short one and no destination stands in the way of
+/// another. Materialized, or the planner could run the look again for each row that it updates, and claim more than the limit.
 ///
 /// The look locks nothing, since a lock would write each row once more. Two processes claim the same rows only when a lease
 /// has ended before its run; then the later one waits, finds them gone, and comes back short. The other's publication is stale, so
@@ -284,6 +283,7 @@ struct Count {
     last: Option<i64>,
 }
 
+/// Answers what it found for each.
 async fn claim(
     asked: &[Asked<'_>],
     remembered: bool,

@@ -8,9 +8,8 @@
 //!
 //! Alone, an operation commits at once; under load the group is what arrived during the last commit. A statement costs the server
 //! as much as several rows, so small groups do not go side by side: what arrives while one is under way waits for its end,
-//! unless it becomes many, or that takes long.
-//! A group that fails because of one of its operations is run again one by one, so that a bad one fails alone. Groups that
-//! others were in the way of are run again a few times.
+//! unless it becomes many, or that takes long. A group that fails because of one of its operations is run again one by one, so
+//! that a bad one fails alone. Groups that others were in the way of are run again a few times.
 
 use std::{io, pin::pin, sync::Arc, time::Duration};
 
@@ -45,6 +44,8 @@ pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// their speed.
 const LARGE_GROUP_ROWS: usize = 256;
 const INTAKE_RESTS: f32 = 1.5;
+/// A group may take long for other reasons.
+const LONGEST_REST: Duration = Duration::from_millis(100);
 /// A writer that could not connect refuses at once for so long, doubling from the first to the last.
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LONGEST_RETRY: Duration = Duration::from_secs(2);
@@ -187,7 +188,7 @@ impl<O: Operation> Writer<O> {
             self.commit(group).await;
             drop(under_way);
             if large && !O::DELIVERS && Arc::strong_count(&self.shared.delivering) > 1 {
-                sleep(began.elapsed().mul_f32(INTAKE_RESTS)).await;
+                sleep(began.elapsed().mul_f32(INTAKE_RESTS).min(LONGEST_REST)).await;
             }
         }
         if let Some(connection) = self.connection {
