@@ -250,24 +250,22 @@ async fn claim_wave(
     taken: &mut Vec<Taken>,
     answers: &mut [Vec<Claims>],
 ) -> Result<Vec<Line>, sqlx::Error> {
+    let now = Instant::now();
     for one in &mut asked {
-        one.start = shared.reached.start(one.queue(), Instant::now());
+        one.start = shared.reached.start(one.queue(), now);
     }
     let mut left = Vec::new();
     while !asked.is_empty() {
         let counts = claim(&asked, remembered, &mut *connection, taken, &mut left, answers).await?;
         let mut short = Vec::new();
         for (one, count) in asked.into_iter().zip(counts).filter(|(one, _)| one.limit > 0) {
-            match count.last {
-                Some(due) if count.rows == one.limit => {
-                    shared.reached.filled(one.queue(), one.start, due, Instant::now());
-                }
-                _ => {
-                    shared.reached.forget(one.queue());
-                    if one.start != BEGINNING {
-                        short.push(Asked { limit: one.limit - count.rows, start: BEGINNING, ..one });
-                    }
-                }
+            if count.rows == one.limit {
+                shared.reached.filled(one.queue(), one.start, count.last, now);
+                continue;
+            }
+            shared.reached.forget(one.queue());
+            if one.start != BEGINNING {
+                short.push(Asked { limit: one.limit - count.rows, start: BEGINNING, ..one });
             }
         }
         asked = short;
@@ -276,11 +274,11 @@ async fn claim_wave(
 }
 
 /// What a statement found for one request.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Count {
     rows: u32,
     /// The latest due time of them, as stored.
-    last: Option<i64>,
+    last: i64,
 }
 
 /// Answers what it found for each.
@@ -308,7 +306,7 @@ async fn claim(
         .bind(column(asked, |one| one.request.expires_at.as_nanos()))
         .fetch_all(connection)
         .await?;
-    let mut counts = vec![Count::default(); asked.len()];
+    let mut counts = vec![Count { rows: 0, last: BEGINNING }; asked.len()];
     let mut expired = vec![false; asked.len()];
     taken.reserve(rows.len());
     for row in &rows {
@@ -319,7 +317,7 @@ async fn claim(
             answers[one.operation][one.index].next_due = due.map(lane::due);
         } else {
             counts[at].rows += 1;
-            counts[at].last = counts[at].last.max(Some(int(row, 1)?));
+            counts[at].last = counts[at].last.max(int(row, 1)?);
             if rows::is_null(row, 4)? {
                 expired[at] = true;
                 let destination_id = one.request.destination_id;

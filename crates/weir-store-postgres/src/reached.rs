@@ -61,7 +61,7 @@ impl Reached {
         }
     }
 
-    /// A claim found less than it asked for, or something came back.
+    /// A claim found less than it asked for.
     pub(crate) fn forget(&self, queue: Queue) {
         self.places().remove(&queue);
     }

@@ -172,20 +172,16 @@ struct Writer<O: Operation> {
     shared: Arc<Shared>,
 }
 
-fn is_large<O: Operation>(group: &[Pending<O>]) -> bool {
-    group.iter().map(|pending| pending.operation.rows()).sum::<usize>() >= LARGE_GROUP_ROWS
-}
-
 impl<O: Operation> Writer<O> {
     async fn run(mut self) {
         loop {
             let (group, _turn) = self.next_group().await;
-            if group.is_empty() {
+            if group.operations.is_empty() {
                 break;
             }
-            let (began, large) = (Instant::now(), is_large(&group));
+            let (began, large) = (Instant::now(), group.rows >= LARGE_GROUP_ROWS);
             let under_way = O::DELIVERS.then(|| Arc::clone(&self.shared.delivering));
-            self.commit(group).await;
+            self.commit(group.operations).await;
             drop(under_way);
             if large && !O::DELIVERS && Arc::strong_count(&self.shared.delivering) > 1 {
                 sleep(began.elapsed().mul_f32(INTAKE_RESTS).min(LONGEST_REST)).await;
@@ -198,13 +194,13 @@ impl<O: Operation> Writer<O> {
     }
 
     /// What waits now, once something does and its turn has come, with that turn; nothing when the store is closed.
-    async fn next_group(&self) -> (Vec<Pending<O>>, Option<OwnedMutexGuard<()>>) {
+    async fn next_group(&self) -> (Group<O>, Option<OwnedMutexGuard<()>>) {
         let mut inbox = self.inbox.lock().await;
         let mut group = Group { operations: Vec::new(), rows: 0 };
         while group.operations.is_empty() {
             match inbox.recv().await {
                 Some(message) => group.add(message, &mut inbox),
-                None => return (Vec::new(), None),
+                None => return (group, None),
             }
         }
         let mut longest_wait = pin!(sleep(LONGEST_WAIT));
@@ -223,7 +219,7 @@ impl<O: Operation> Writer<O> {
         // Tasks that are ready may have more for it.
         tokio::task::yield_now().await;
         group.fill(&mut inbox);
-        (group.operations, turn)
+        (group, turn)
     }
 
     /// Commits a group and answers it.
