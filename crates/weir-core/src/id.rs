@@ -2,13 +2,22 @@
 //!
 //! Source: the TypeID specification 0.3 (26 characters of Crockford's base32, lower case, first character 0–7).
 
-use std::{fmt, str::FromStr};
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+    str::FromStr,
+};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::time::Timestamp;
 
 const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+
+/// A map by ids of the engine's own making. It hashes faster than the standard one, which withstands keys that an attacker has chosen.
+pub type IdMap<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
+/// A set of such ids.
+pub type IdSet<K> = HashSet<K, foldhash::fast::RandomState>;
 
 /// The text is not an id of the expected kind.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

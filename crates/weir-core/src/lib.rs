@@ -30,7 +30,7 @@ pub mod time;
 pub use delivery::DeliveryState;
 pub use destination::Destination;
 pub use error_kind::ErrorKind;
-pub use id::{AttemptId, DeliveryId, DestinationId, EventId, ReplayId};
+pub use id::{AttemptId, DeliveryId, DestinationId, EventId, IdMap, IdSet, ReplayId};
 pub use limit::{Period, RateLimit, RateLimits};
 pub use limiter::{Limiter, Slot};
 pub use time::{Clock, Timestamp};

@@ -129,6 +129,12 @@ impl RateLimits {
         self.0.is_empty()
     }
 
+    /// Whether a machine that lost its power can be back within a window, so that what was sent must be on disk to be counted.
+    /// Within a second none is.
+    pub fn outlast_a_restart(&self) -> bool {
+        self.0.iter().any(|limit| limit.period > Period::Second)
+    }
+
     /// The most permits that may wait in the delivery queue: the smallest bound; `None` when unlimited.
     pub fn max_queued(&self) -> Option<u64> {
         self.0.iter().map(RateLimit::bound).min()

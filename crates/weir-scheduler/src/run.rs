@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use weir_core::{
-    Destination, Limiter, Period, Timestamp,
+    Destination, Limiter, Timestamp,
     claim::ClaimedDelivery,
     lane::{self, Brought, Credit, Split},
     plan::{self, Allowance, InHand, NextRun, Observed, Wanted},
@@ -95,7 +95,6 @@ impl Run {
 
     pub(crate) fn claim_request(&self, now: Timestamp) -> ClaimRequest {
         let settings = self.destination.as_ref().map(|destination| &destination.settings);
-        let limits = settings.map_or(&[][..], |settings| settings.rate_limits.as_slice());
         let timeout_ms = settings.map_or(0, |settings| settings.timeout_ms);
         // A durable claim keeps what was committed before it, too: that the one before was delivered is not forgotten once the next
         // is sent.
@@ -104,7 +103,7 @@ impl Run {
             destination_id: self.lease.destination_id,
             limit: self.wanted.sum(),
             expires_at: now + START_WITHIN + Duration::from_millis(timeout_ms.into()),
-            durable: ordered || limits.iter().any(|limit| limit.period > Period::Second),
+            durable: ordered || settings.is_some_and(|settings| settings.rate_limits.outlast_a_restart()),
         }
     }
 
@@ -155,7 +154,7 @@ fn latest_start(history: SendHistory, known_since: Timestamp, now: Timestamp) ->
 
 #[cfg(test)]
 mod tests {
-    use weir_core::{DestinationId, RateLimit, RateLimits, order::DeliveryOrder};
+    use weir_core::{DestinationId, Period, RateLimit, RateLimits, order::DeliveryOrder};
     use weir_queue::conformance::settings;
 
     use super::*;

@@ -17,10 +17,13 @@ use weir_store::{
     AttemptResult, ClaimRequest, Claims, NewEvent, Recovered, Settlement, StoreError, StoreResult, intake::Outcome,
 };
 
-use crate::{edits::Edit, error::Result, writer::Transaction};
+use crate::{disk::Disk, edits::Edit, error::Result, writer::Transaction};
 
 /// Ingests and results share a commit until they have so many rows, a few milliseconds' worth.
 const MAX_BULK_ROWS: usize = 512;
+/// With more rows than this on their way to the disk, events wait for it, and share the next commit. Fewer are too rare to wait for
+/// each other.
+const MAX_UNSYNCED_ROWS: usize = 1;
 /// Results written before something urgent is looked for.
 const RESULTS_PER_STEP: usize = 64;
 
@@ -64,6 +67,8 @@ pub(crate) enum Operation {
     Release(Release),
     Recover(Recover),
     Claim(Claiming),
+    /// What committed is on disk: nothing to do, but perhaps something that waited for it.
+    Synced,
     /// Commit what came before, then close the file.
     Close,
 }
@@ -92,7 +97,7 @@ impl Group {
         }
     }
 
-    fn add(&mut self, operation: Operation) {
+    pub(crate) fn add(&mut self, operation: Operation) {
         self.operations += 1;
         match operation {
             Operation::Edit(edit) => self.edits.push(*edit),
@@ -107,12 +112,22 @@ impl Group {
             Operation::Release(release) => self.releases.push(release),
             Operation::Recover(recover) => self.recoveries.push(recover),
             Operation::Claim(claim) => self.claims.push(claim),
-            Operation::Close => {}
+            Operation::Synced | Operation::Close => {}
         }
     }
 
     pub(crate) fn rows(&self) -> usize {
         self.rows
+    }
+
+    /// Whether nobody is left to be answered.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.edits.is_empty()
+            && self.ingests.is_empty()
+            && self.settles.is_empty()
+            && self.releases.is_empty()
+            && self.recoveries.is_empty()
+            && self.claims.is_empty()
     }
 
     /// Whether several operations are in it, so that each may be tried alone.
@@ -121,7 +136,7 @@ impl Group {
     }
 
     /// Whether the commit must reach the disk before it is answered.
-    pub(crate) fn durable(&self) -> bool {
+    pub(crate) fn is_durable(&self) -> bool {
         !self.ingests.is_empty()
             || self.edits.iter().any(Edit::durable)
             || self.claims.iter().any(|claim| claim.input.0.iter().any(|request| request.durable))
@@ -156,6 +171,18 @@ impl Group {
         self.claims.into_iter().for_each(|claim| claim.finish(failure));
     }
 
+    /// Takes out what may be lost with the power, whatever commits before it.
+    pub(crate) fn take_fleeting(&mut self) -> Self {
+        let taken = Self {
+            settles: std::mem::take(&mut self.settles),
+            releases: std::mem::take(&mut self.releases),
+            recoveries: std::mem::take(&mut self.recoveries),
+            ..Self::default()
+        };
+        self.rows = self.ingests.iter().map(|ingest| ingest.input.len()).sum();
+        taken
+    }
+
     /// Each operation in a group of its own.
     pub(crate) fn split(self) -> Vec<Self> {
         let edits = self.edits.into_iter().map(Edit::operation);
@@ -188,21 +215,33 @@ pub(crate) struct Waiting {
 
 impl Waiting {
     /// The next group, once there is something to do; `None` at the end.
-    pub(crate) fn next_group(&mut self, operations: &mut mpsc::Receiver<Operation>) -> Option<Group> {
-        self.gather(operations);
-        if self.is_empty() && !self.closing {
-            self.add(operations.blocking_recv()?);
-        }
-        if self.is_empty() {
-            return None;
-        }
-        let bulk = self.urgent.is_empty() || self.bulk_next && self.has_bulk();
+    pub(crate) fn next_group(&mut self, operations: &mut mpsc::Receiver<Operation>, disk: &Disk) -> Option<Group> {
+        let with_ingests = loop {
+            self.gather(operations);
+            let with_ingests = self.closing || disk.rows() <= MAX_UNSYNCED_ROWS;
+            if !self.urgent.is_empty() || !self.results.is_empty() || with_ingests && !self.ingests.is_empty() {
+                break with_ingests;
+            }
+            if self.closing {
+                return None;
+            }
+            if self.ingests.is_empty() || disk.call_me() {
+                match operations.blocking_recv() {
+                    Some(operation) => self.add(operation),
+                    None => self.closing = true,
+                }
+            }
+        };
+        let has_bulk = !self.results.is_empty() || with_ingests && !self.ingests.is_empty();
+        let bulk = self.urgent.is_empty() || self.bulk_next && has_bulk;
         self.bulk_next = !bulk;
         let mut group = Group::default();
         if bulk {
             // Neither kind fills a group that both wait for.
             let ingests = if self.results.is_empty() { MAX_BULK_ROWS } else { MAX_BULK_ROWS / 2 };
-            group.fill(&mut self.ingests, ingests);
+            if with_ingests {
+                group.fill(&mut self.ingests, ingests);
+            }
             group.fill(&mut self.results, group.rows + RESULTS_PER_STEP);
         } else {
             group.fill(&mut self.urgent, usize::MAX);
@@ -229,16 +268,9 @@ impl Waiting {
         }
     }
 
-    fn has_bulk(&self) -> bool {
-        !self.ingests.is_empty() || !self.results.is_empty()
-    }
-
-    fn is_empty(&self) -> bool {
-        self.urgent.is_empty() && !self.has_bulk()
-    }
-
     fn add(&mut self, operation: Operation) {
         let queue = match operation {
+            Operation::Synced => return,
             Operation::Close => {
                 self.closing = true;
                 return;
@@ -277,7 +309,7 @@ mod tests {
     fn durable(operations: impl IntoIterator<Item = Operation>) -> bool {
         let mut group = Group::default();
         operations.into_iter().for_each(|operation| group.add(operation));
-        group.durable()
+        group.is_durable()
     }
 
     #[test]
@@ -309,32 +341,34 @@ mod tests {
         Operation::Ingest(pending((0..events).map(new).collect()))
     }
 
-    #[test]
-    fn events_and_results_share_a_group_and_claims_go_in_turn_with_them() {
+    #[tokio::test]
+    async fn events_and_results_share_a_group_and_claims_go_in_turn_with_them() {
         let (sender, mut operations) = mpsc::channel(16);
         let settle = || Operation::Settle(pending(Vec::new()));
         for operation in [ingest(1), settle(), claiming(false), ingest(1), claiming(false)] {
             sender.try_send(operation).ok().unwrap();
         }
+        let disk = Disk::spawn(Box::new(|| Ok(())), sender.downgrade());
         let mut waiting = Waiting::default();
-        let urgent = waiting.next_group(&mut operations).unwrap();
+        let urgent = waiting.next_group(&mut operations, &disk).unwrap();
         assert_eq!((urgent.claims.len(), urgent.operations), (2, 2));
         sender.try_send(claiming(false)).ok().unwrap();
-        let bulk = waiting.next_group(&mut operations).unwrap();
+        let bulk = waiting.next_group(&mut operations, &disk).unwrap();
         assert_eq!((bulk.ingests.len(), bulk.settles.len(), bulk.operations), (2, 1, 3));
         sender.try_send(settle()).ok().unwrap();
         assert!(waiting.more_results(&bulk, &mut operations).is_none(), "a claim waits");
-        assert_eq!(waiting.next_group(&mut operations).unwrap().claims.len(), 1);
+        assert_eq!(waiting.next_group(&mut operations, &disk).unwrap().claims.len(), 1);
         assert!(waiting.more_results(&bulk, &mut operations).is_some());
     }
 
-    #[test]
-    fn a_flood_of_events_leaves_room_for_results() {
+    #[tokio::test]
+    async fn a_flood_of_events_leaves_room_for_results() {
         let (sender, mut operations) = mpsc::channel(16);
         for operation in [ingest(MAX_BULK_ROWS), ingest(1), Operation::Settle(pending(Vec::new()))] {
             sender.try_send(operation).ok().unwrap();
         }
-        let group = Waiting::default().next_group(&mut operations).unwrap();
+        let disk = Disk::spawn(Box::new(|| Ok(())), sender.downgrade());
+        let group = Waiting::default().next_group(&mut operations, &disk).unwrap();
         assert_eq!((group.ingests.len(), group.settles.len()), (1, 1));
     }
 }

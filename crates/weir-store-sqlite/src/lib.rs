@@ -19,6 +19,7 @@ mod checkpoint;
 mod claims;
 mod deliveries;
 mod destinations;
+mod disk;
 mod edits;
 mod error;
 mod group;

@@ -10,12 +10,9 @@
 //! Changed by the writer alone, after the commit. While a group is under way its changes are in [`StagedClaims`], which the
 //! writer reads through, and which is dropped when the group fails.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::{PoisonError, RwLock, RwLockReadGuard},
-};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
-use weir_core::{DeliveryId, DeliveryState, DestinationId, Timestamp, claim::Claim, delivery::Delivery};
+use weir_core::{DeliveryId, DeliveryState, DestinationId, IdMap, IdSet, Timestamp, claim::Claim, delivery::Delivery};
 use weir_store::lane;
 
 /// A row of the journal.
@@ -56,7 +53,7 @@ impl LiveClaim {
 /// The claims of one destination.
 #[derive(Debug, Default)]
 struct Lane {
-    claimed: HashSet<DeliveryId>,
+    claimed: IdSet<DeliveryId>,
     /// Every waiting delivery up to here is claimed, so a claim begins after it and does not walk what is in flight.
     floor: Option<Position>,
     /// Likewise of the lane of replays.
@@ -65,9 +62,10 @@ struct Lane {
 
 #[derive(Debug, Default)]
 struct Live {
-    by_delivery: HashMap<DeliveryId, LiveClaim>,
-    lanes: HashMap<DestinationId, Lane>,
-    batches: HashMap<BatchId, HashSet<DeliveryId>>,
+    by_delivery: IdMap<DeliveryId, LiveClaim>,
+    lanes: IdMap<DestinationId, Lane>,
+    /// How many claims of each row of the journal are out.
+    batches: IdMap<BatchId, usize>,
 }
 
 impl Live {
@@ -75,7 +73,7 @@ impl Live {
         let Claim { delivery_id, destination_id, .. } = live.claim;
         self.by_delivery.insert(delivery_id, live);
         self.lanes.entry(destination_id).or_default().claimed.insert(delivery_id);
-        self.batches.entry(live.batch()).or_default().insert(delivery_id);
+        *self.batches.entry(live.batch()).or_default() += 1;
     }
 
     fn remove(&mut self, id: DeliveryId) {
@@ -88,8 +86,8 @@ impl Live {
             }
         }
         if let Some(batch) = self.batches.get_mut(&gone.batch()) {
-            batch.remove(&id);
-            if batch.is_empty() {
+            *batch -= 1;
+            if *batch == 0 {
                 self.batches.remove(&gone.batch());
             }
         }
@@ -189,16 +187,16 @@ pub(crate) struct Journal {
 /// Claims as the transaction under way sees them.
 pub(crate) struct StagedClaims<'a> {
     claims: &'a LiveClaims,
-    made: HashMap<DeliveryId, LiveClaim>,
+    made: IdMap<DeliveryId, LiveClaim>,
     /// Whether it was given back unsent.
-    ended: HashMap<DeliveryId, bool>,
+    ended: IdMap<DeliveryId, bool>,
     /// Of what is live, and of the lane.
-    floors: HashMap<(DestinationId, bool), Option<Position>>,
+    floors: IdMap<(DestinationId, bool), Option<Position>>,
 }
 
 impl<'a> StagedClaims<'a> {
     pub(crate) fn new(claims: &'a LiveClaims) -> Self {
-        Self { claims, made: HashMap::new(), ended: HashMap::new(), floors: HashMap::new() }
+        Self { claims, made: IdMap::default(), ended: IdMap::default(), floors: IdMap::default() }
     }
 
     pub(crate) fn is_claimed(&self, id: DeliveryId) -> bool {
@@ -285,22 +283,29 @@ impl<'a> StagedClaims<'a> {
             return journal;
         }
         let live = self.claims.read();
-        let mut touched: HashMap<BatchId, (usize, bool)> = HashMap::new();
+        let mut touched: IdMap<BatchId, (usize, bool)> = IdMap::default();
         for (id, released) in &self.ended {
             let Some(claim) = live.by_delivery.get(id) else { continue };
             let (ended, rewrite) = touched.entry(claim.batch()).or_default();
             *ended += 1;
             *rewrite |= released;
         }
+        let mut rewritten: IdMap<BatchId, Vec<LiveClaim>> = IdMap::default();
         for (batch, (ended, rewrite)) in touched {
-            let Some(ids) = live.batches.get(&batch) else { continue };
-            if ids.len() == ended {
+            if live.batches.get(&batch) == Some(&ended) {
                 journal.over.push(batch);
             } else if rewrite {
-                let left = ids.iter().filter(|id| !self.ended.contains_key(id));
-                let left = left.filter_map(|id| live.by_delivery.get(id).copied()).collect();
-                journal.rewritten.push((batch, left));
+                rewritten.insert(batch, Vec::new());
             }
+        }
+        // Rare, so that a walk over all claims costs less than a list of each row's.
+        if !rewritten.is_empty() {
+            for live in live.by_delivery.values().filter(|live| !self.ended.contains_key(&live.claim.delivery_id)) {
+                if let Some(left) = rewritten.get_mut(&live.batch()) {
+                    left.push(*live);
+                }
+            }
+            journal.rewritten = rewritten.into_iter().collect();
         }
         journal
     }

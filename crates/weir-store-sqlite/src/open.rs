@@ -21,6 +21,7 @@ use crate::{
     SqliteStore,
     cache::DestinationCache,
     claims, destinations,
+    disk::Sync,
     error::Error,
     group::Operation,
     lines,
@@ -83,6 +84,11 @@ pub enum OpenError {
 impl SqliteStore {
     /// Opens the file, makes it if it is not there, and brings its schema up to date.
     pub async fn open(path: &Path) -> Result<Self, OpenError> {
+        Self::open_syncing(path, |log| Box::new(move || log.sync_data())).await
+    }
+
+    /// With another way to sync the log.
+    pub(crate) async fn open_syncing(path: &Path, sync: impl FnOnce(File) -> Sync) -> Result<Self, OpenError> {
         let lock = lock(path).await?;
         migrate_file(path).await?;
         let connection = writing_connection(path).map_err(|error| classify(path, &error.into()))?;
@@ -102,10 +108,14 @@ impl SqliteStore {
             .await
             .map_err(|error| classify(path, &error.into()))?;
         let checkpointing = writing_connection(path).map_err(|error| classify(path, &error.into()))?;
+        // SQLite keeps no locks on the log, so it may be opened and closed beside it.
+        let log_path = beside(path, "-wal");
+        let log = File::open(&log_path).map_err(|source| OpenError::NotWritable { path: log_path, source })?;
         let station = Station::default();
         let opened = Opened {
             connection,
             checkpointing,
+            sync: sync(log),
             destinations: Arc::clone(&destinations),
             claims: Arc::clone(&claims),
             last_batch,
@@ -149,14 +159,22 @@ fn options(path: &Path) -> SqliteConnectOptions {
         .disable_statement_logging()
 }
 
-/// The writer's connection. It is used by one thread at a time, so SQLite needs no locks of its own.
+/// The path of a file that belongs to another.
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(suffix);
+    PathBuf::from(beside)
+}
+
+/// The writer's connection. It is used by one thread at a time, so SQLite needs no locks of its own. Its commits do not wait for the
+/// disk ([`crate::disk`] does); checkpoints do, and the first commit after one.
 fn writing_connection(path: &Path) -> rusqlite::Result<Connection> {
     let connection =
         Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
     connection.set_prepared_statement_cache_capacity(WRITER_STATEMENTS);
     connection.execute_batch(&format!(
-        "PRAGMA synchronous = FULL;
+        "PRAGMA synchronous = NORMAL;
         PRAGMA cache_size = -{WRITER_CACHE_KIB};
         PRAGMA mmap_size = 0;
         PRAGMA temp_store = MEMORY;
@@ -205,9 +223,7 @@ async fn lock(path: &Path) -> Result<File, OpenError> {
     if path.is_dir() {
         return Err(OpenError::NotADatabase { path: path.to_owned() });
     }
-    let mut lock_path = path.as_os_str().to_owned();
-    lock_path.push(".lock");
-    let lock_path = PathBuf::from(lock_path);
+    let lock_path = beside(path, ".lock");
     let unwritable = |source| OpenError::NotWritable { path: path.to_owned(), source };
     let file = OpenOptions::new().create(true).truncate(false).write(true).open(&lock_path).map_err(unwritable)?;
     for _ in 1..LOCK_ATTEMPTS {

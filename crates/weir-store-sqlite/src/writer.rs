@@ -6,6 +6,8 @@
 //!                  └────────── the next group gathers meanwhile ◀─────┘
 //! ```
 //!
+//! A commit does not wait for the disk; those who do are answered by [`crate::disk`], while the writer goes on.
+//!
 //! Inside a group operations of one kind share their statements. When a group fails it is rolled back and each operation
 //! runs in a transaction of its own, so that a bad one fails alone.
 
@@ -22,6 +24,7 @@ use crate::{
     SqliteStore,
     cache::{DestinationCache, Staged},
     checkpoint::{self, Checkpoints},
+    disk::{Committed, Disk, Sync},
     error::Result,
     group::{Group, Operation, Pending, Waiting},
     live::{BatchId, LiveClaims, StagedClaims},
@@ -71,7 +74,7 @@ pub(crate) struct Transaction<'t, 'c> {
     pub(crate) destinations: &'t mut Staged<'c>,
     pub(crate) bodies: &'t mut WaitingBodies,
     pub(crate) claims: &'t mut StagedClaims<'c>,
-    pub(crate) boarding: &'t mut Boarding<'c>,
+    pub(crate) boarding: &'t mut Boarding,
     /// What claims of this transaction are journaled under; the epoch of each.
     pub(crate) batch: BatchId,
     /// The last place given out in any line.
@@ -86,20 +89,20 @@ struct Writer {
     last_place: i64,
     bodies: WaitingBodies,
     checkpoints: Checkpoints,
+    disk: Disk,
     station: Station,
-    /// Whether commits are synced to disk now (`PRAGMA synchronous`).
-    synced: bool,
 }
 
 /// Starts the writer on a thread of its own. It ends when every sender is gone or on [`Operation::Close`], and holds `lock`
 /// until then.
 pub(crate) fn spawn(opened: Opened, lock: File) -> (mpsc::Sender<Operation>, JoinHandle<()>) {
-    let Opened { connection, checkpointing, destinations, claims, last_batch, last_place, station } = opened;
+    let Opened { connection, checkpointing, sync, destinations, claims, last_batch, last_place, station } = opened;
     let (sender, operations) = mpsc::channel(WAITING_OPERATIONS);
     let bodies = WaitingBodies::new(WAITING_BODY_BYTES);
     let checkpoints = checkpoint::spawn(checkpointing);
+    let disk = Disk::spawn(sync, sender.downgrade());
     let writer =
-        Writer { connection, destinations, claims, last_batch, last_place, bodies, checkpoints, station, synced: true };
+        Writer { connection, destinations, claims, last_batch, last_place, bodies, checkpoints, disk, station };
     let thread = tokio::task::spawn_blocking(move || {
         writer.run(operations);
         drop(lock);
@@ -112,6 +115,8 @@ pub(crate) struct Opened {
     pub(crate) connection: Connection,
     /// Another connection to the same file.
     pub(crate) checkpointing: Connection,
+    /// Syncs the write-ahead log of that file.
+    pub(crate) sync: Sync,
     pub(crate) destinations: Arc<DestinationCache>,
     pub(crate) claims: Arc<LiveClaims>,
     pub(crate) last_batch: BatchId,
@@ -122,10 +127,14 @@ pub(crate) struct Opened {
 impl Writer {
     fn run(mut self, mut operations: mpsc::Receiver<Operation>) {
         let mut waiting = Waiting::default();
-        while let Some(group) = waiting.next_group(&mut operations) {
-            self.commit(group, |group| waiting.more_results(group, &mut operations));
+        while let Some(group) = waiting.next_group(&mut operations, &self.disk) {
+            match self.disk.failure() {
+                Some(failure) => group.finish(Some(failure)),
+                None => self.commit(group, |group| waiting.more_results(group, &mut operations)),
+            }
         }
         drop(operations);
+        self.disk.close();
         self.checkpoints.close();
         if let Err((_, error)) = self.connection.close() {
             tracing::warn!(%error, "the database did not close cleanly; the next start recovers it");
@@ -137,12 +146,14 @@ impl Writer {
         let outcome = self.try_commit(&mut group, more).map_err(StoreError::from);
         let rows = group.rows();
         match outcome {
-            Ok(()) => group.finish(None),
+            Ok(boarding) => self.answer(group, boarding),
             Err(error @ StoreError::Failed(_)) if group.is_shared() => {
                 tracing::warn!(%error, "a group failed; its operations run one by one");
                 for mut alone in group.split() {
-                    let outcome = self.try_commit(&mut alone, |_| None).map_err(StoreError::from);
-                    alone.finish(outcome.as_ref().err());
+                    match self.try_commit(&mut alone, |_| None).map_err(StoreError::from) {
+                        Ok(boarding) => self.answer(alone, boarding),
+                        Err(error) => alone.finish(Some(&error)),
+                    }
                 }
             }
             Err(error) => group.finish(Some(&error)),
@@ -150,8 +161,22 @@ impl Writer {
         self.checkpoints.after(rows, &self.connection);
     }
 
-    fn try_commit(&mut self, group: &mut Group, mut more: impl FnMut(&Group) -> Option<Group>) -> Result<()> {
-        self.begin(group.durable())?;
+    /// Answers what has committed, or leaves that to the disk.
+    fn answer(&self, mut group: Group, mut boarding: Boarding) {
+        boarding.depart_committed();
+        group.take_fleeting().finish(None);
+        // What is claimed now may have come with a commit that is not on disk yet.
+        if group.is_durable() || !group.is_empty() && self.disk.rows() > 0 {
+            self.disk.keep(Committed { group, boarding });
+        } else {
+            boarding.depart();
+            group.finish(None);
+        }
+    }
+
+    /// Answers what goes by the express.
+    fn try_commit(&mut self, group: &mut Group, mut more: impl FnMut(&Group) -> Option<Group>) -> Result<Boarding> {
+        statement(&self.connection, "BEGIN IMMEDIATE")?;
         let mut destinations = Staged::new(&self.destinations);
         let mut claims = StagedClaims::new(&self.claims);
         let mut boarding = self.station.boarding();
@@ -177,8 +202,7 @@ impl Writer {
             Ok(()) => {
                 destinations.commit();
                 claims.commit();
-                boarding.depart();
-                Ok(())
+                Ok(boarding)
             }
             Err(error) => {
                 // SQLite has rolled back by itself after some errors; then there is nothing to roll back.
@@ -187,52 +211,8 @@ impl Writer {
             }
         }
     }
-
-    /// Begins a transaction whose commit waits for the disk or does not, which cannot change once it has begun.
-    fn begin(&mut self, durable: bool) -> Result<()> {
-        if self.synced != durable {
-            // Prepared anew each time: SQLite carries this pragma out when it prepares it, not when it steps. One kept
-            // prepared could do nothing, and acknowledged events would not be on disk.
-            let level = if durable { "PRAGMA synchronous = FULL" } else { "PRAGMA synchronous = NORMAL" };
-            self.connection.execute_batch(level)?;
-            self.synced = durable;
-        }
-        statement(&self.connection, "BEGIN IMMEDIATE")
-    }
 }
 
 fn statement(connection: &Connection, sql: &'static str) -> Result<()> {
     execute(connection, sql, &Values::default()).map(drop)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::sql::query;
-
-    #[tokio::test]
-    async fn sqlite_itself_changes_between_synced_and_unsynced_commits_every_time() {
-        let connection = Connection::open_in_memory().unwrap();
-        let destinations = Arc::new(DestinationCache::default());
-        let (claims, bodies, station) = (Arc::default(), WaitingBodies::new(0), Station::default());
-        let checkpoints = checkpoint::spawn(Connection::open_in_memory().unwrap());
-        let mut writer = Writer {
-            connection,
-            destinations,
-            claims,
-            last_batch: 0,
-            last_place: 0,
-            bodies,
-            checkpoints,
-            station,
-            synced: true,
-        };
-        for durable in [false, true, false, true, true, false, false, true] {
-            writer.begin(durable).unwrap();
-            statement(&writer.connection, "COMMIT").unwrap();
-            let level = |row: &rusqlite::Row<'_>| Ok(row.get::<_, i64>(0)?);
-            let synchronous = query(&writer.connection, "PRAGMA synchronous", &Values::default(), level).unwrap();
-            assert_eq!(synchronous, [if durable { 2 } else { 1 }]);
-        }
-    }
 }

@@ -3,9 +3,9 @@
 //! Most deliveries are claimed within milliseconds of their ingest; this spares them the way back through the database.
 //! Bounded in bytes; the oldest go first. Only ever a copy: what is missing is read from the table.
 
-use std::collections::{HashMap, VecDeque, hash_map::Entry};
+use std::collections::{VecDeque, hash_map::Entry};
 
-use weir_core::{EventId, event::EventBody};
+use weir_core::{EventId, IdMap, event::EventBody};
 
 /// Bodies above this are not kept, so that a few large ones do not crowd out the rest.
 const LARGEST: usize = 64 * 1024;
@@ -17,7 +17,7 @@ const SLACK: usize = 1_024;
 /// Bodies of events that wait to be claimed, as many as fit.
 #[derive(Debug)]
 pub struct WaitingBodies {
-    bodies: HashMap<EventId, Waiting>,
+    bodies: IdMap<EventId, Waiting>,
     /// The oldest first, with some that have gone.
     order: VecDeque<EventId>,
     bytes: usize,
@@ -36,7 +36,7 @@ fn cost(body: &EventBody) -> usize {
 
 impl WaitingBodies {
     pub fn new(max_bytes: usize) -> Self {
-        Self { bodies: HashMap::new(), order: VecDeque::new(), bytes: 0, max_bytes }
+        Self { bodies: IdMap::default(), order: VecDeque::new(), bytes: 0, max_bytes }
     }
 
     /// A delivery of this event waits. Lets go of the oldest that no longer fit.

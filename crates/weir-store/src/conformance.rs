@@ -1,6 +1,7 @@
 //! What every store does alike: one function per behaviour, run on each backend by [`store_conformance!`].
 //!
-//! Times are invented: the suite never waits for one. Each behaviour has a database of its own.
+//! Times are invented: the suite never waits for one. Each behaviour has a database of its own. What it makes its rows of is there
+//! for the backends' own tests too.
 
 mod coalescing;
 mod destinations;
@@ -59,19 +60,19 @@ pub struct Subject {
 }
 
 /// The invented present.
-const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
+pub const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
 const TENANT: &str = "acme";
 
 fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-fn destination_id(number: u128) -> DestinationId {
+pub fn destination_id(number: u128) -> DestinationId {
     DestinationId::new(NOW, number)
 }
 
 /// A destination of [`TENANT`] that takes everything. Ids sort by `number`.
-fn destination(number: u128) -> Destination {
+pub fn destination(number: u128) -> Destination {
     Destination {
         id: destination_id(number),
         created_at: NOW,
@@ -104,7 +105,7 @@ fn per_second(limit: u32) -> RateLimits {
 }
 
 /// The `number`-th event of [`TENANT`], created `number` milliseconds after [`NOW`].
-fn event(number: u64) -> Event {
+pub fn event(number: u64) -> Event {
     event_at(number, NOW + Duration::from_millis(number))
 }
 
@@ -129,7 +130,7 @@ fn random(event: &Event) -> u128 {
 }
 
 /// For every destination that matches.
-fn matched(event: Event) -> NewEvent {
+pub fn matched(event: Event) -> NewEvent {
     NewEvent { random: random(&event), event, destinations: None }
 }
 
@@ -138,12 +139,12 @@ fn named(event: Event, destinations: &[u128]) -> NewEvent {
     NewEvent { random: random(&event), event, destinations: Some(destinations) }
 }
 
-fn with_key(mut event: Event, key: &str) -> Event {
+pub fn with_key(mut event: Event, key: &str) -> Event {
     event.idempotency_key = Some(key.to_owned());
     event
 }
 
-fn request(number: u128, limit: u32) -> ClaimRequest {
+pub fn request(number: u128, limit: u32) -> ClaimRequest {
     ClaimRequest { destination_id: destination_id(number), limit, expires_at: NOW + seconds(60), durable: false }
 }
 
@@ -164,7 +165,7 @@ fn attempt(claimed: &ClaimedDelivery, outcome: AttemptOutcome) -> Attempt {
 }
 
 /// The result of a claimed delivery with this verdict, judged a second and 20 ms after [`NOW`].
-fn result(claimed: &ClaimedDelivery, verdict: Verdict) -> AttemptResult {
+pub fn result(claimed: &ClaimedDelivery, verdict: Verdict) -> AttemptResult {
     let outcome = match verdict {
         Verdict::Delivered => AttemptOutcome::Delivered,
         Verdict::Retry { .. } | Verdict::Dead => AttemptOutcome::Retryable,

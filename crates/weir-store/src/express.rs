@@ -10,6 +10,9 @@
 //!    └──────── not stored after all ──────▶ cancel
 //! ```
 //!
+//! What has committed outlives the process, but the machine only once it is on disk. A store whose commits do not wait for the
+//! disk lets go what may go before it ([`Boarding::depart_committed`]).
+//!
 //! A crash between the commit and [`Express::admit`] leaves a claim that expires, as a crash of a scheduler between claim and
 //! publish does.
 
@@ -18,7 +21,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use weir_core::{Destination, DestinationId, Timestamp, claim::ClaimedDelivery};
+use weir_core::{Destination, DestinationId, Timestamp, claim::ClaimedDelivery, event::Event};
 
 /// Decides which new deliveries are claimed as they are stored, and takes them over. Nothing here may wait.
 pub trait Express: Send + Sync + 'static {
@@ -49,48 +52,76 @@ impl Station {
     }
 
     /// For one transaction.
-    pub fn boarding(&self) -> Boarding<'_> {
-        Boarding { express: self.0.get().map(|express| &**express), boarded: Vec::new() }
+    pub fn boarding(&self) -> Boarding {
+        Boarding { express: self.0.get().cloned(), boarded: Vec::new() }
     }
 }
 
-/// The deliveries of one transaction that go by the express. Dropped before the commit, it cancels them.
-pub struct Boarding<'s> {
-    express: Option<&'s dyn Express>,
-    boarded: Vec<ClaimedDelivery>,
+/// What a delivery by the express waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Leaves {
+    /// The commit of its event. Should the machine lose its power before that is on disk, the receiver knows an event that the
+    /// store does not, and of which its producer was told nothing.
+    Committed,
+    /// Its event is on disk, because what has been sent must not be forgotten: a limit would not count it any more, or its
+    /// producer, who posts it again under the same key, would have it sent under another id.
+    OnDisk,
 }
 
-impl Boarding<'_> {
+impl Leaves {
+    fn of(event: &Event, destination: &Destination) -> Self {
+        let waits = event.idempotency_key.is_some() || destination.settings.rate_limits.outlast_a_restart();
+        if waits { Self::OnDisk } else { Self::Committed }
+    }
+}
+
+/// The deliveries of one transaction that go by the express. Dropped before they have left, it cancels them.
+pub struct Boarding {
+    express: Option<Arc<dyn Express>>,
+    boarded: Vec<(Leaves, ClaimedDelivery)>,
+}
+
+impl Boarding {
     /// Takes a delivery along if there is room; it is stored as claimed then, until the instant answered. `claimed` makes the
     /// delivery from that instant.
     pub fn board(
         &mut self,
+        event: &Event,
         destination: &Destination,
         claimed: impl FnOnce(Timestamp) -> ClaimedDelivery,
     ) -> Option<Timestamp> {
-        let expires_at = self.express?.reserve(destination)?;
-        self.boarded.push(claimed(expires_at));
+        let expires_at = self.express.as_ref()?.reserve(destination)?;
+        self.boarded.push((Leaves::of(event, destination), claimed(expires_at)));
         Some(expires_at)
     }
 
-    /// What goes by the express.
-    pub fn boarded(&self) -> &[ClaimedDelivery] {
-        &self.boarded
+    /// What goes by the express and has not left.
+    pub fn boarded(&self) -> impl Iterator<Item = &ClaimedDelivery> {
+        self.boarded.iter().map(|(_, delivery)| delivery)
     }
 
-    /// The transaction has committed.
+    /// The transaction has committed, and is perhaps not on disk.
+    pub fn depart_committed(&mut self) {
+        self.admit(|leaves| leaves == Leaves::Committed);
+    }
+
+    /// The transaction has committed, and is on disk where that matters.
     pub fn depart(mut self) {
-        let boarded = std::mem::take(&mut self.boarded);
-        if let Some(express) = self.express.filter(|_| !boarded.is_empty()) {
-            express.admit(boarded);
+        self.admit(|_| true);
+    }
+
+    fn admit(&mut self, may_leave: impl Fn(Leaves) -> bool) {
+        let leaving: Vec<_> = self.boarded.extract_if(.., |(leaves, _)| may_leave(*leaves)).collect();
+        if let Some(express) = self.express.as_ref().filter(|_| !leaving.is_empty()) {
+            express.admit(leaving.into_iter().map(|(_, delivery)| delivery).collect());
         }
     }
 }
 
-impl Drop for Boarding<'_> {
+impl Drop for Boarding {
     fn drop(&mut self) {
-        let Some(express) = self.express else { return };
-        for delivery in self.boarded.drain(..) {
+        let Some(express) = &self.express else { return };
+        for (_, delivery) in self.boarded.drain(..) {
             express.cancel(delivery.claim.destination_id);
         }
     }

@@ -91,7 +91,7 @@ impl<'e> Intake<'e> {
         known: &KnownKeys,
         directory: &mut impl Directory,
         epoch: i64,
-        boarding: &mut Boarding<'_>,
+        boarding: &mut Boarding,
     ) -> Self {
         let mut intake = Self {
             answers: Vec::with_capacity(new.len()),
@@ -148,7 +148,7 @@ impl<'e> Intake<'e> {
         NewEvent { event, destinations, random }: &'e NewEvent,
         directory: &mut impl Directory,
         epoch: i64,
-        boarding: &mut Boarding<'_>,
+        boarding: &mut Boarding,
     ) -> Outcome {
         let fan_out = fan_out(event, destinations.as_deref(), directory)?;
         // What coalesces waits for a run, however short: what goes at once cannot give way.
@@ -166,7 +166,7 @@ impl<'e> Intake<'e> {
             // While its breaker is not closed, or only just, each attempt is a run's to decide.
             let calm = awake.as_ref().filter(|destination| by_express && destination.breaker.is_calm(event.created_at));
             let claimed_until = calm.and_then(|destination| {
-                boarding.board(destination, |expires_at| ClaimedDelivery {
+                boarding.board(event, destination, |expires_at| ClaimedDelivery {
                     claim: Claim { delivery_id: id, destination_id, epoch },
                     event_id: event.id,
                     event_created_at: event.created_at,

@@ -1,8 +1,8 @@
 //! One destination's job: where it stands in the schedule, its cursors, and its permits.
 
-use std::{collections::HashMap, time::Duration};
+use std::time::Duration;
 
-use weir_core::{Limiter, RateLimits, Slot, Timestamp, destination::Settings, limiter, plan::SHARES};
+use weir_core::{IdMap, Limiter, RateLimits, Slot, Timestamp, destination::Settings, limiter, plan::SHARES};
 
 use crate::{SLOT_HORIZON, WARM_FOR};
 
@@ -93,9 +93,9 @@ pub(super) struct Job {
     /// Paused or deleted, as of this version.
     pub(super) suspended_at: Option<u64>,
     /// Permits published and not started, with the instants their claims expire.
-    pub(super) queued: HashMap<u64, Timestamp>,
+    pub(super) queued: IdMap<u64, Timestamp>,
     /// Sends started and not settled, likewise.
-    pub(super) in_flight: HashMap<u64, Timestamp>,
+    pub(super) in_flight: IdMap<u64, Timestamp>,
     /// Room kept for permits that are to be admitted without a run.
     pub(super) reserved: u32,
     /// What [`weir_core::plan::NextRun::express_ahead`] says of the last run.
@@ -113,8 +113,8 @@ impl Job {
             held_until: Timestamp::MIN,
             warm_until: Timestamp::MIN,
             suspended_at: None,
-            queued: HashMap::new(),
-            in_flight: HashMap::new(),
+            queued: IdMap::default(),
+            in_flight: IdMap::default(),
             reserved: 0,
             express_ahead: None,
         }

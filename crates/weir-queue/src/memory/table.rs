@@ -4,12 +4,12 @@
 //! is in at most one of `queued` and `in_flight`; slots are handed out by [`Cursors`] only.
 
 use std::{
-    collections::{BTreeSet, HashMap, VecDeque},
+    collections::{BTreeSet, VecDeque},
     time::Duration,
 };
 
 use weir_core::{
-    Destination, DestinationId, Limiter, Timestamp,
+    Destination, DestinationId, IdMap, Limiter, Timestamp,
     claim::ClaimedDelivery,
     plan::{LAG_DEPTH, NextRun, paced_due},
 };
@@ -37,7 +37,7 @@ pub struct Depths {
 #[derive(Debug, Default)]
 pub struct JobTable {
     known_since: Timestamp,
-    jobs: HashMap<DestinationId, Job>,
+    jobs: IdMap<DestinationId, Job>,
     schedule: BTreeSet<(Timestamp, DestinationId)>,
     ready: VecDeque<Permit>,
     last_serial: u64,
