@@ -281,9 +281,9 @@ mod tests {
     async fn what_gathers_during_a_sync_shares_the_next() {
         let directory = tempfile::tempdir().unwrap();
         let (store, mut disk) = store(&directory.path().join("weir.db"), &[None]).await;
-        let first = ingest(&store, vec![matched(event(1)), matched(event(2))]);
+        let first = ingest(&store, (1..20).map(|number| matched(event(number))).collect());
         disk.begins().await;
-        let others: Vec<_> = (3..20).map(|number| ingest(&store, vec![matched(event(number))])).collect();
+        let others: Vec<_> = (20..40).map(|number| ingest(&store, vec![matched(event(number))])).collect();
         disk.ends();
         within_reason(first).await.unwrap();
         disk.begins().await;
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_lone_event_does_not_wait_for_the_sync_of_the_one_before() {
+    async fn a_few_events_do_not_wait_for_the_sync_of_those_before() {
         let directory = tempfile::tempdir().unwrap();
         let (store, mut disk) = store(&directory.path().join("weir.db"), &[None]).await;
         let express = Arc::new(OpenExpress::default());

@@ -21,9 +21,9 @@ use crate::{disk::Disk, edits::Edit, error::Result, writer::Transaction};
 
 /// Ingests and results share a commit until they have so many rows, a few milliseconds' worth.
 const MAX_BULK_ROWS: usize = 512;
-/// With more rows than this on their way to the disk, events wait for it, and share the next commit. Fewer are too rare to wait for
-/// each other.
-const MAX_UNSYNCED_ROWS: usize = 1;
+/// With more rows than this on their way to the disk, events wait for it, and share the next commit. Where they are fewer, there is
+/// time for a commit of each.
+const MAX_UNSYNCED_ROWS: usize = 8;
 /// Results written before something urgent is looked for.
 const RESULTS_PER_STEP: usize = 64;
 
