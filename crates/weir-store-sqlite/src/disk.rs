@@ -19,7 +19,7 @@ use std::{
     },
 };
 
-use tokio::{sync::mpsc, task::JoinHandle};
+use tokio::sync::mpsc;
 use weir_store::{Boarding, StoreError};
 
 use crate::group::{Group, Operation};
@@ -45,7 +45,8 @@ impl Committed {
 pub(crate) struct Disk {
     committed: Sender<Committed>,
     shared: Arc<Shared>,
-    thread: JoinHandle<()>,
+    /// Closed by the thread when it has answered everybody.
+    ended: Receiver<()>,
 }
 
 #[derive(Default)]
@@ -62,9 +63,13 @@ impl Disk {
     pub(crate) fn spawn(sync: Sync, writer: mpsc::WeakSender<Operation>) -> Self {
         let (committed, groups) = channel();
         let shared = Arc::new(Shared::default());
+        let (ending, ended) = channel();
         let of_thread = Arc::clone(&shared);
-        let thread = tokio::task::spawn_blocking(move || run(&groups, sync, &of_thread, &writer));
-        Self { committed, shared, thread }
+        tokio::task::spawn_blocking(move || {
+            run(&groups, sync, &of_thread, &writer);
+            drop(ending);
+        });
+        Self { committed, shared, ended }
     }
 
     /// Answers a group once it is on disk.
@@ -93,9 +98,8 @@ impl Disk {
     /// Returns once everything has been answered.
     pub(crate) fn close(self) {
         drop(self.committed);
-        if let Err(error) = tokio::runtime::Handle::current().block_on(self.thread) {
-            tracing::error!(%error, "the thread that syncs the log ended early");
-        }
+        // Nothing is ever sent.
+        let _ = self.ended.recv();
     }
 }
 
@@ -136,7 +140,10 @@ mod tests {
     use std::{path::Path, sync::Mutex, time::Duration};
 
     use futures_util::FutureExt as _;
-    use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+    use tokio::{
+        sync::mpsc::{UnboundedReceiver, unbounded_channel},
+        task::JoinHandle,
+    };
     use weir_core::{
         Destination, DestinationId, EventId, Period, RateLimit, RateLimits, Timestamp, claim::ClaimedDelivery,
         outcome::Verdict,
@@ -283,7 +290,8 @@ mod tests {
         let (store, mut disk) = store(&directory.path().join("weir.db"), &[None]).await;
         let first = ingest(&store, (1..20).map(|number| matched(event(number))).collect());
         disk.begins().await;
-        let others: Vec<_> = (20..40).map(|number| ingest(&store, vec![matched(event(number))])).collect();
+        let mut others: Vec<_> = (20..40).map(|number| store.ingest(vec![matched(event(number))])).collect();
+        assert!(others.iter_mut().all(|other| other.now_or_never().is_none()));
         disk.ends();
         within_reason(first).await.unwrap();
         disk.begins().await;
