@@ -137,7 +137,13 @@ fn run(groups: &Receiver<Committed>, mut sync: Sync, shared: &Shared, writer: &m
 
 #[cfg(test)]
 mod tests {
-    use std::{path::Path, sync::Mutex, time::Duration};
+    use std::{
+        fs::{self, File},
+        os::unix::fs::MetadataExt as _,
+        path::Path,
+        sync::Mutex,
+        time::Duration,
+    };
 
     use futures_util::FutureExt as _;
     use tokio::{
@@ -256,6 +262,27 @@ mod tests {
         assert!(answers.iter().all(|answer| answer.as_ref().is_ok_and(|ingested| ingested.deliveries == 3)));
         let late = [(ids[0], by_hour), (ids[1], unlimited), (ids[1], by_second), (ids[1], by_hour)];
         assert_eq!(express.left(), late);
+    }
+
+    #[tokio::test]
+    async fn what_is_synced_is_the_log_that_commits_are_written_to() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("weir.db");
+        let (tell, told) = channel();
+        let sync = |log: File| -> Sync {
+            Box::new(move || {
+                log.sync_data()?;
+                let _ = tell.send(log.metadata()?);
+                Ok(())
+            })
+        };
+        let store = SqliteStore::open_syncing(&path, sync).await.unwrap();
+        let wal = fs::metadata(directory.path().join("weir.db-wal")).unwrap();
+        store.create_destination(destination(1)).await.unwrap();
+        let synced = told.try_recv().unwrap();
+        assert_eq!((synced.dev(), synced.ino()), (wal.dev(), wal.ino()));
+        assert!(synced.len() > wal.len(), "nothing had been written to it");
+        store.close().await;
     }
 
     #[tokio::test]

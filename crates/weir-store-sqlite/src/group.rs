@@ -4,8 +4,8 @@
 //!
 //! Events and results share their commits, because most of what a commit costs is the pages it writes, and they touch the
 //! same ones. Everything else (claims, edits) goes in groups of its own, in turn with them: workers stand still while a claim
-//! waits, so it waits neither for the disk on account of an event nor for a long list of results, which is broken off when
-//! something urgent has come.
+//! waits, so it does not wait for a long list of results, which is broken off when something urgent has come. Events wait for a
+//! disk that has much to do, and share the next commit.
 //!
 //! Order inside a group is free, since its callers all still wait.
 
