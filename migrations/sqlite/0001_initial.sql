@@ -71,7 +71,8 @@ CREATE UNIQUE INDEX events_idempotency ON events (tenant, idempotency_key) WHERE
 -- backwards on a reader connection; `from` and `to` bound the walk.
 
 -- The hot table: narrow, and rewritten in place as a delivery moves on. States are small integers, because they are
--- compared in every index predicate and 0 and 1 take no room in a row:
+-- compared in every index predicate and 0 and 1 take no room in a row. Predicates compare by < and >, because SQLite makes a
+-- table of a list of more than two, anew for each row that is written:
 --   0 pending, 1 delivering, 2 retrying, 3 delivered, 4 failed, 5 dead, 6 cancelled, 7 superseded, 8 expired.
 -- A claimed delivery is `delivering` in the engine's memory and in `claims`; its row keeps the state it waits in, unless it
 -- was claimed as it was stored and never waited.
@@ -106,19 +107,19 @@ CREATE TABLE deliveries (
 CREATE INDEX deliveries_due ON deliveries (destination_id, next_attempt_at, id, state) WHERE state IN (0, 2);
 CREATE INDEX deliveries_of_destination ON deliveries (destination_id, id);
 -- What ended without being delivered: rare, and what people look for.
-CREATE INDEX deliveries_ended ON deliveries (state, id) WHERE state IN (4, 5, 6, 7, 8);
-CREATE INDEX deliveries_ended_of_destination ON deliveries (destination_id, state, id) WHERE state IN (4, 5, 6, 7, 8);
+CREATE INDEX deliveries_ended ON deliveries (state, id) WHERE state > 3;
+CREATE INDEX deliveries_ended_of_destination ON deliveries (destination_id, state, id) WHERE state > 3;
 -- What waits and will not do so for ever.
 CREATE INDEX deliveries_expiring ON deliveries (expires_at) WHERE expires_at IS NOT NULL AND state IN (0, 2);
 
 -- What gives way to a newer one, or would if it were not under way.
 CREATE INDEX deliveries_coalescing ON deliveries (destination_id, coalesce_key)
-    WHERE coalesce_key IS NOT NULL AND state IN (0, 1, 2);
+    WHERE coalesce_key IS NOT NULL AND state < 3;
 
 -- Lines: who is due or under way comes first, and then those behind, in their order. `state` makes it cover the looks of the
 -- sweep and of the start.
 CREATE INDEX deliveries_lines ON deliveries (destination_id, ordering_key, next_attempt_at, line, state)
-    WHERE ordering_key IS NOT NULL AND state IN (0, 1, 2);
+    WHERE ordering_key IS NOT NULL AND state < 3;
 -- What a replay has taken, by what became of it.
 CREATE INDEX deliveries_replayed ON deliveries (replay_id, state) WHERE replay_id IS NOT NULL;
 

@@ -37,7 +37,7 @@ const REWRITE_JOURNAL: &str = "UPDATE claims SET deliveries = ?2 WHERE id = ?1";
 const DELETE_JOURNAL: &str = "DELETE FROM claims WHERE id = ?";
 const SELECT_JOURNAL: &str = "SELECT id, deliveries FROM claims ORDER BY id";
 const SELECT_CLAIMED: &str = "SELECT destination_id, attempts, state, attempts_before, next_attempt_at,
-    ordering_key IS NOT NULL FROM deliveries WHERE id = ? AND state IN (0, 1, 2)";
+    ordering_key IS NOT NULL FROM deliveries WHERE id = ? AND state < 3";
 
 /// A waiting delivery without its body.
 struct Waiting {

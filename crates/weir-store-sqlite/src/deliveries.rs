@@ -46,10 +46,8 @@ impl Walk {
                     windowed: false,
                 };
             }
-            (None, Some(_)) if ended => {
-                ("INDEXED BY deliveries_ended_of_destination", Some("d.state IN (4, 5, 6, 7, 8)"))
-            }
-            (None, None) if ended => ("INDEXED BY deliveries_ended", Some("d.state IN (4, 5, 6, 7, 8)")),
+            (None, Some(_)) if ended => ("INDEXED BY deliveries_ended_of_destination", Some("d.state > 3")),
+            (None, None) if ended => ("INDEXED BY deliveries_ended", Some("d.state > 3")),
             (None, Some(_)) => ("INDEXED BY deliveries_of_destination", None),
             (None, None) => ("NOT INDEXED", None),
         };

@@ -84,7 +84,7 @@ pub(crate) static KNOWN_KEYS: Batch = Batch::new(
 /// What a new delivery takes the place of.
 pub(crate) const COALESCING: &str = "
 SELECT id, event_id, ordering_key IS NOT NULL FROM deliveries INDEXED BY deliveries_coalescing
-WHERE destination_id = ? AND coalesce_key = ? AND coalesce_key IS NOT NULL AND state IN (0, 1, 2)";
+WHERE destination_id = ? AND coalesce_key = ? AND coalesce_key IS NOT NULL AND state < 3";
 
 const SUPERSEDE: &str = "UPDATE deliveries SET state = 7, updated_at = ? WHERE id = ? AND state IN (0, 2)";
 

@@ -67,7 +67,7 @@ macro_rules! select {
 
 /// The first of a line: its head, or who is next if it has none.
 pub(crate) const FIRST_OF_LINE: &str = select!(
-    "WHERE destination_id = ? AND ordering_key = ? AND ordering_key IS NOT NULL AND state IN (0, 1, 2)
+    "WHERE destination_id = ? AND ordering_key = ? AND ordering_key IS NOT NULL AND state < 3
     ORDER BY next_attempt_at, line LIMIT 1"
 );
 
@@ -84,18 +84,18 @@ WITH RECURSIVE found (destination_id, ordering_key, due) AS (
     SELECT * FROM (
         SELECT destination_id, ordering_key, next_attempt_at FROM deliveries INDEXED BY deliveries_lines
         WHERE (destination_id, ordering_key) > (?, ?) AND destination_id >= ?
-            AND ordering_key IS NOT NULL AND state IN (0, 1, 2)
+            AND ordering_key IS NOT NULL AND state < 3
         ORDER BY destination_id, ordering_key, next_attempt_at LIMIT 1
     )
     UNION ALL
     SELECT n.destination_id, n.ordering_key, n.next_attempt_at FROM found CROSS JOIN deliveries n ON n.id = coalesce((
         SELECT id FROM deliveries INDEXED BY deliveries_lines
         WHERE destination_id = found.destination_id AND ordering_key > found.ordering_key
-            AND ordering_key IS NOT NULL AND state IN (0, 1, 2)
+            AND ordering_key IS NOT NULL AND state < 3
         ORDER BY ordering_key, next_attempt_at LIMIT 1
     ), (
         SELECT id FROM deliveries INDEXED BY deliveries_lines
-        WHERE destination_id > found.destination_id AND ordering_key IS NOT NULL AND state IN (0, 1, 2)
+        WHERE destination_id > found.destination_id AND ordering_key IS NOT NULL AND state < 3
         ORDER BY destination_id, ordering_key, next_attempt_at LIMIT 1
     ))
 )
@@ -105,22 +105,22 @@ SELECT destination_id, ordering_key, due FROM found LIMIT +?";
 pub(crate) const LINED: &str = "
 WITH RECURSIVE found (id) AS (
     SELECT (SELECT destination_id FROM deliveries INDEXED BY deliveries_lines
-        WHERE ordering_key IS NOT NULL AND state IN (0, 1, 2) ORDER BY destination_id LIMIT 1)
+        WHERE ordering_key IS NOT NULL AND state < 3 ORDER BY destination_id LIMIT 1)
     UNION ALL
     SELECT (SELECT destination_id FROM deliveries INDEXED BY deliveries_lines
-        WHERE ordering_key IS NOT NULL AND state IN (0, 1, 2) AND destination_id > found.id ORDER BY destination_id LIMIT 1)
+        WHERE ordering_key IS NOT NULL AND state < 3 AND destination_id > found.id ORDER BY destination_id LIMIT 1)
     FROM found WHERE found.id IS NOT NULL
 )
 SELECT id FROM found WHERE id IS NOT NULL";
 
 pub(crate) const SOME_OF_LINES: &str =
-    select!("WHERE destination_id = ? AND ordering_key IS NOT NULL AND state IN (0, 1, 2) LIMIT +?");
+    select!("WHERE destination_id = ? AND ordering_key IS NOT NULL AND state < 3 LIMIT +?");
 
 const DISSOLVE: &str = "UPDATE deliveries SET ordering_key = NULL, next_attempt_at = ? WHERE id = ?";
 
 const LAST_PLACE: &str = "
 SELECT coalesce(max(line), 0) FROM deliveries INDEXED BY deliveries_lines
-WHERE ordering_key IS NOT NULL AND state IN (0, 1, 2)";
+WHERE ordering_key IS NOT NULL AND state < 3";
 
 /// The last place that was given out in any line. Read at the start, over all that waits in lines.
 pub(crate) fn load(connection: &Connection) -> Result<i64> {

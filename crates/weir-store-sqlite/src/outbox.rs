@@ -126,7 +126,7 @@ fn read_last_send(row: &SqliteRow) -> Result<(DestinationId, Option<Timestamp>)>
 }
 
 /// A claim given back, of a destination that is deleted.
-const CANCEL_RELEASED: &str = "UPDATE deliveries SET state = 6, updated_at = ? WHERE id = ? AND state IN (0, 1, 2)";
+const CANCEL_RELEASED: &str = "UPDATE deliveries SET state = 6, updated_at = ? WHERE id = ? AND state < 3";
 
 /// A claim given back, of a delivery of whose coalesce key a newer one has come. Any other waits in the table as before.
 const SUPERSEDE_RELEASED: &str =

@@ -47,7 +47,7 @@ const DELETE_LANES: &str = "DELETE FROM replay_lanes WHERE replay_id = ?";
 /// pulled out of the lane. What is claimed is among them.
 pub(crate) const WAITING_OF_REPLAY: &str = "
 SELECT id FROM deliveries INDEXED BY deliveries_replayed
-WHERE replay_id = ? AND replay_id IS NOT NULL AND state IN (0, 1, 2) AND next_attempt_at >= ? LIMIT +?";
+WHERE replay_id = ? AND replay_id IS NOT NULL AND state < 3 AND next_attempt_at >= ? LIMIT +?";
 
 /// Columns: id, replay, due, now, whether it joins its line. The plus keeps the planner from walking what has ended instead of looking up these.
 pub(crate) static MOVE: Batch = Batch::new(
@@ -57,7 +57,7 @@ pub(crate) static MOVE: Batch = Batch::new(
     FROM (VALUES ",
     "(?,?,?,?,?)",
     ",",
-    ") AS r WHERE deliveries.id = r.column1 AND +state NOT IN (0, 1, 2)",
+    ") AS r WHERE deliveries.id = r.column1 AND +state > 2",
 );
 
 /// Columns: id, now.

@@ -139,7 +139,7 @@ impl SqliteStore {
 
 /// Which index holds a state in the order of ids, with the condition it needs word for word.
 pub(crate) fn walked(filter: &ReplayFilter, state: DeliveryState) -> (&'static str, String) {
-    let ended = format!("d.state IN (4, 5, 6, 7, 8) AND d.state = {}", state_code(state));
+    let ended = format!("d.state > 3 AND d.state = {}", state_code(state));
     match (state, filter.deliveries.destination_id) {
         (DeliveryState::Delivered, None) => ("NOT INDEXED", "1".to_owned()),
         (DeliveryState::Delivered, Some(_)) => ("INDEXED BY deliveries_of_destination", "1".to_owned()),

@@ -53,7 +53,7 @@ pub(crate) static SETTLE: Batch = Batch::new(
     FROM (VALUES ",
     "(?,?,?,?,?)",
     ",",
-    ") AS r WHERE deliveries.id = r.column1 AND +state IN (0, 1, 2)",
+    ") AS r WHERE deliveries.id = r.column1 AND +state < 3",
 );
 
 static INSERT_ATTEMPTS: Batch = Batch::new(
@@ -70,7 +70,8 @@ const SELECT_ONE: &str = "SELECT destination_id, state, expires_at FROM deliveri
 /// A newer one of its coalesce key has come.
 const IS_REPLACED: &str = "SELECT 1 FROM deliveries WHERE id = ? AND replaced = 1";
 
-const RETRY_ENDED: &str = "UPDATE deliveries SET state = 0, replaced = NULL, next_attempt_at = ?, updated_at = ? WHERE id = ? AND state NOT IN (0, 1, 2)";
+const RETRY_ENDED: &str =
+    "UPDATE deliveries SET state = 0, replaced = NULL, next_attempt_at = ?, updated_at = ? WHERE id = ? AND state > 2";
 
 const PULL_FORWARD: &str = "
 UPDATE deliveries SET next_attempt_at = min(next_attempt_at, ?), updated_at = ? WHERE id = ? AND state IN (0, 2)

@@ -45,7 +45,7 @@ WHERE expires_at IS NOT NULL AND state IN (0, 2) GROUP BY destination_id";
 
 pub(crate) const DEAD: &str = "
 SELECT destination_id, count(*) FROM deliveries INDEXED BY deliveries_ended_of_destination
-WHERE state IN (4, 5, 6, 7, 8) AND state = 5 GROUP BY destination_id";
+WHERE state > 3 AND state = 5 GROUP BY destination_id";
 
 #[async_trait]
 impl Watch for SqliteStore {

@@ -1,9 +1,13 @@
 //! The bodies of events whose deliveries wait for their first claim, kept in memory.
 //!
 //! Most deliveries are claimed within milliseconds of their ingest; this spares them the way back through the database.
-//! Bounded in bytes; the oldest go first. Only ever a copy: what is missing is read from the table.
+//! Bounded in bytes. When it is full the new ones stay away: claims take the oldest first, so those that are here are the next
+//! to be used, unless they are [`STALE`]. Only ever a copy: what is missing is read from the table.
 
-use std::collections::{VecDeque, hash_map::Entry};
+use std::{
+    collections::{VecDeque, hash_map::Entry},
+    time::Duration,
+};
 
 use weir_core::{EventId, IdMap, event::EventBody};
 
@@ -11,6 +15,8 @@ use weir_core::{EventId, IdMap, event::EventBody};
 const LARGEST: usize = 64 * 1024;
 /// What an entry costs besides its bytes, roughly.
 const OVERHEAD: usize = 160;
+/// What has waited so long waits for something else than its turn (a limit, a pause), and gives way to what is new.
+const STALE: Duration = Duration::from_secs(5);
 /// So many ids of bodies that have gone may stand in the order besides as many as there are bodies.
 const SLACK: usize = 1_024;
 
@@ -39,19 +45,17 @@ impl WaitingBodies {
         Self { bodies: IdMap::default(), order: VecDeque::new(), bytes: 0, max_bytes }
     }
 
-    /// A delivery of this event waits. Lets go of the oldest that no longer fit.
+    /// A delivery of this event waits. Kept if there is room, or what is stale makes room.
     pub fn add(&mut self, id: EventId, body: &EventBody) {
         if body.bytes().len() > LARGEST {
             return;
         }
-        match self.bodies.entry(id) {
-            Entry::Occupied(mut waiting) => waiting.get_mut().deliveries += 1,
-            Entry::Vacant(place) => {
-                place.insert(Waiting { body: body.clone(), deliveries: 1 });
-                self.bytes += cost(body);
-                self.order.push_back(id);
-                self.make_room();
-            }
+        if let Some(waiting) = self.bodies.get_mut(&id) {
+            waiting.deliveries += 1;
+        } else if self.make_room(id, cost(body)) {
+            self.bodies.insert(id, Waiting { body: body.clone(), deliveries: 1 });
+            self.bytes += cost(body);
+            self.order.push_back(id);
         }
     }
 
@@ -71,16 +75,23 @@ impl WaitingBodies {
         self.bodies.is_empty()
     }
 
-    fn make_room(&mut self) {
-        while self.bytes > self.max_bytes {
-            let Some(oldest) = self.order.pop_front() else { break };
-            if let Some(gone) = self.bodies.remove(&oldest) {
-                self.bytes -= cost(&gone.body);
-            }
-        }
+    /// Whether `bytes` more fit, for an event as new as `id`.
+    fn make_room(&mut self, id: EventId, bytes: usize) -> bool {
         if self.order.len() > 2 * self.bodies.len() + SLACK {
             self.order.retain(|id| self.bodies.contains_key(id));
         }
+        while self.bytes + bytes > self.max_bytes {
+            match self.order.front() {
+                None => return false,
+                Some(oldest) if id.made_at().since(oldest.made_at()) < STALE && self.bodies.contains_key(oldest) => {
+                    return false;
+                }
+                Some(_) => {}
+            }
+            let gone = self.order.pop_front().and_then(|oldest| self.bodies.remove(&oldest));
+            self.bytes -= gone.map_or(0, |gone| cost(&gone.body));
+        }
+        true
     }
 }
 
@@ -99,16 +110,40 @@ mod tests {
         EventId::new(Timestamp::from_secs(1), n)
     }
 
+    fn made_in(second: i64, n: u128) -> EventId {
+        EventId::new(Timestamp::from_secs(second), n)
+    }
+
     #[test]
-    fn the_oldest_bodies_are_crowded_out() {
+    fn the_next_to_be_claimed_stay_and_the_new_stay_away() {
         let mut waiting = WaitingBodies::new(4 * (100 + OVERHEAD));
         for n in 0..10 {
             waiting.add(id(n), &body(100));
         }
         assert!(waiting.bytes <= waiting.max_bytes);
-        assert!((0..6).all(|n| waiting.take(id(n)).is_none()));
-        assert!((6..10).all(|n| waiting.take(id(n)).is_some()));
+        assert!((4..10).all(|n| waiting.take(id(n)).is_none()));
+        assert!(waiting.take(id(0)).is_some());
+        // There is room again, and what has gone is not counted.
+        waiting.add(id(10), &body(100));
+        assert!([1, 2, 3, 10].into_iter().all(|n| waiting.take(id(n)).is_some()));
         assert_eq!(waiting.bytes, 0);
+    }
+
+    #[test]
+    fn stale_bodies_give_way() {
+        let mut waiting = WaitingBodies::new(4 * (100 + OVERHEAD));
+        for n in 0..4 {
+            waiting.add(made_in(1 + n, n as u128), &body(100));
+        }
+        waiting.add(made_in(7, 4), &body(100));
+        waiting.add(made_in(7, 5), &body(100));
+        assert!(waiting.take(made_in(1, 0)).is_none() && waiting.take(made_in(2, 1)).is_none());
+        assert!(waiting.take(made_in(3, 2)).is_some() && waiting.take(made_in(7, 5)).is_some());
+        waiting.add(made_in(8, 6), &body(100));
+        waiting.add(made_in(8, 7), &body(100));
+        waiting.add(made_in(8, 8), &body(100));
+        assert!(waiting.take(made_in(4, 3)).is_some() && waiting.take(made_in(8, 8)).is_none());
+        assert!(waiting.bytes <= waiting.max_bytes);
     }
 
     #[test]

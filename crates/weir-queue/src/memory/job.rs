@@ -96,6 +96,8 @@ pub(super) struct Job {
     pub(super) queued: IdMap<u64, Timestamp>,
     /// Sends started and not settled, likewise.
     pub(super) in_flight: IdMap<u64, Timestamp>,
+    /// No permit expires before.
+    first_expiry: Timestamp,
     /// Room kept for permits that are to be admitted without a run.
     pub(super) reserved: u32,
     /// What [`weir_core::plan::NextRun::express_ahead`] says of the last run.
@@ -115,6 +117,7 @@ impl Job {
             suspended_at: None,
             queued: IdMap::default(),
             in_flight: IdMap::default(),
+            first_expiry: Timestamp::MAX,
             reserved: 0,
             express_ahead: None,
         }
@@ -122,8 +125,19 @@ impl Job {
 
     /// Permits whose claims have expired are nobody's any more; counting them would leak the destination's room.
     pub(super) fn drop_expired(&mut self, now: Timestamp) {
+        if now < self.first_expiry {
+            return;
+        }
         self.queued.retain(|_, expires| *expires > now);
         self.in_flight.retain(|_, expires| *expires > now);
+        let left = self.queued.values().chain(self.in_flight.values());
+        self.first_expiry = left.min().copied().unwrap_or(Timestamp::MAX);
+    }
+
+    /// A permit is published whose claim expires then.
+    pub(super) fn queue(&mut self, serial: u64, expires: Timestamp) {
+        self.queued.insert(serial, expires);
+        self.first_expiry = self.first_expiry.min(expires);
     }
 
     pub(super) fn is_warm(&self, now: Timestamp) -> bool {

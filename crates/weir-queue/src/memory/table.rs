@@ -176,10 +176,11 @@ impl JobTable {
         let Some(job) = self.jobs.get_mut(&destination_id) else { return };
         let warm = job.is_warm(now);
         let Some(cursors) = &mut job.cursors else { return };
+        let slot = cursors.issue(now, warm);
         self.last_serial += 1;
         let id = PermitId { destination_id, serial: self.last_serial };
-        job.queued.insert(id.serial, delivery.expires_at);
-        self.ready.push_back(Permit { id, slot: cursors.issue(now, warm), delivery });
+        job.queue(id.serial, delivery.expires_at);
+        self.ready.push_back(Permit { id, slot, delivery });
     }
 
     /// Keeps room for a permit without a run, if there is room and a slot now.
