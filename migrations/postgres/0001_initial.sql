@@ -136,18 +136,18 @@ CREATE INDEX deliveries_due ON deliveries (destination_id, next_attempt_at, id) 
 CREATE INDEX deliveries_claimed ON deliveries (destination_id, claim_expires_at) WHERE state = 1;
 CREATE INDEX deliveries_of_destination ON deliveries (destination_id, id) WITH (fillfactor = 40);
 -- What ended without being delivered: rare, and what people look for.
-CREATE INDEX deliveries_ended ON deliveries (state, id) WHERE state IN (4, 5, 6, 7, 8);
-CREATE INDEX deliveries_ended_of_destination ON deliveries (destination_id, state, id) WHERE state IN (4, 5, 6, 7, 8);
+CREATE INDEX deliveries_ended ON deliveries (state, id) WHERE state > 3;
+CREATE INDEX deliveries_ended_of_destination ON deliveries (destination_id, state, id) WHERE state > 3;
 -- What waits and will not do so for ever.
 CREATE INDEX deliveries_expiring ON deliveries (expires_at) WHERE expires_at IS NOT NULL AND state IN (0, 2);
 
 -- What gives way to a newer one, or would if it were not under way.
 CREATE INDEX deliveries_coalescing ON deliveries (destination_id, coalesce_key)
-    WHERE coalesce_key IS NOT NULL AND state IN (0, 1, 2);
+    WHERE coalesce_key IS NOT NULL AND state < 3;
 
 -- Lines: who is due or under way comes first, and then those behind, in their order.
 CREATE INDEX deliveries_lines ON deliveries (destination_id, ordering_key, next_attempt_at, line)
-    WHERE ordering_key IS NOT NULL AND state IN (0, 1, 2);
+    WHERE ordering_key IS NOT NULL AND state < 3;
 
 -- Places in lines: a number for each group that has any, taken under the locks of its keys. So they follow each other in the
 -- order in which events were stored, whatever clocks made their ids.
@@ -238,7 +238,7 @@ BEGIN
             FROM unnest(delivery_destinations, delivery_keys, delivery_superseded, delivery_times)
                 AS r (destination_id, coalesce_key, superseded, created_at)
             JOIN deliveries d ON d.destination_id = r.destination_id AND d.coalesce_key = r.coalesce_key
-                AND d.coalesce_key IS NOT NULL AND d.state IN (0, 1, 2)
+                AND d.coalesce_key IS NOT NULL AND d.state < 3
             WHERE NOT r.superseded
             ORDER BY d.destination_id, d.next_attempt_at, d.id FOR UPDATE OF d
         ), changed AS (
@@ -260,7 +260,7 @@ BEGIN
         -- Asked for in a line only. As a value and not by EXISTS, which could be planned as a look at all lines at once.
         CASE WHEN r.ordering_key IS NOT NULL AND (r.follows OR (
             SELECT true FROM deliveries d WHERE d.destination_id = r.destination_id AND d.ordering_key = r.ordering_key
-                AND d.ordering_key IS NOT NULL AND d.state IN (0, 1, 2) LIMIT 1
+                AND d.ordering_key IS NOT NULL AND d.state < 3 LIMIT 1
         )) THEN 9223372036854775807 ELSE coalesce(r.deliver_at, r.created_at) END,
         r.created_at, r.created_at,
         CASE WHEN r.superseded THEN 7 ELSE (r.claimed_until IS NOT NULL)::integer END,
@@ -304,7 +304,7 @@ BEGIN
         CROSS JOIN LATERAL (
             SELECT id, next_attempt_at FROM deliveries
             WHERE destination_id = r.destination_id AND ordering_key = r.ordering_key
-                AND ordering_key IS NOT NULL AND state IN (0, 1, 2)
+                AND ordering_key IS NOT NULL AND state < 3
             ORDER BY next_attempt_at, line LIMIT 1
         ) d
     )

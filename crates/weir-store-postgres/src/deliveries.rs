@@ -173,7 +173,7 @@ impl Select {
     pub(crate) fn ended(&mut self, state: Option<DeliveryState>) {
         use DeliveryState::{Cancelled, Dead, Expired, Failed, Superseded};
         if let Some(state @ (Failed | Dead | Cancelled | Superseded | Expired)) = state {
-            self.condition(&format!("d.state IN (4, 5, 6, 7, 8) AND d.state = {}", state_code(state)));
+            self.condition(&format!("d.state > 3 AND d.state = {}", state_code(state)));
         }
     }
 

@@ -52,14 +52,14 @@ pub(crate) const LINES: &str = "
 WITH RECURSIVE found AS (
     (
         SELECT destination_id, ordering_key, next_attempt_at FROM deliveries
-        WHERE (destination_id, ordering_key) > ($1, $2) AND ordering_key IS NOT NULL AND state IN (0, 1, 2)
+        WHERE (destination_id, ordering_key) > ($1, $2) AND ordering_key IS NOT NULL AND state < 3
         ORDER BY destination_id, ordering_key, next_attempt_at LIMIT 1
     )
     UNION ALL
     SELECT n.destination_id, n.ordering_key, n.next_attempt_at FROM found f CROSS JOIN LATERAL (
         SELECT destination_id, ordering_key, next_attempt_at FROM deliveries
         WHERE (destination_id, ordering_key) > (f.destination_id, f.ordering_key)
-            AND ordering_key IS NOT NULL AND state IN (0, 1, 2)
+            AND ordering_key IS NOT NULL AND state < 3
         ORDER BY destination_id, ordering_key, next_attempt_at LIMIT 1
     ) n
 )
@@ -70,15 +70,15 @@ SELECT destination_id, ordering_key, next_attempt_at FROM found LIMIT $3";
 pub(crate) const DISSOLVE: &str = "
 WITH RECURSIVE lined (id) AS (
     SELECT (SELECT destination_id FROM deliveries
-        WHERE ordering_key IS NOT NULL AND state IN (0, 1, 2) ORDER BY destination_id LIMIT 1)
+        WHERE ordering_key IS NOT NULL AND state < 3 ORDER BY destination_id LIMIT 1)
     UNION ALL
     SELECT (SELECT destination_id FROM deliveries
-        WHERE ordering_key IS NOT NULL AND state IN (0, 1, 2) AND destination_id > lined.id
+        WHERE ordering_key IS NOT NULL AND state < 3 AND destination_id > lined.id
         ORDER BY destination_id LIMIT 1)
     FROM lined WHERE lined.id IS NOT NULL
 ), chosen AS MATERIALIZED (
     SELECT d.id FROM lined JOIN destinations t ON t.id = lined.id AND NOT t.ordered CROSS JOIN LATERAL (
-        SELECT id FROM deliveries WHERE destination_id = t.id AND ordering_key IS NOT NULL AND state IN (0, 1, 2)
+        SELECT id FROM deliveries WHERE destination_id = t.id AND ordering_key IS NOT NULL AND state < 3
         ORDER BY destination_id, ordering_key, next_attempt_at LIMIT $1 FOR UPDATE SKIP LOCKED
     ) d LIMIT $1
 )

@@ -35,7 +35,7 @@ const DELETE_LANES: &str = "DELETE FROM replay_lanes WHERE replay_id = $1";
 /// Whether something of a replay waits or is under way, and is due from an instant on: the first of the lane, or of all, which
 /// leaves in what somebody has pulled out of the lane.
 pub(crate) const IS_LEFT: &str = "
-SELECT 1 FROM deliveries WHERE replay_id = $1 AND state IN (0, 1, 2) AND next_attempt_at >= $2 LIMIT 1";
+SELECT 1 FROM deliveries WHERE replay_id = $1 AND state < 3 AND next_attempt_at >= $2 LIMIT 1";
 
 /// What waits in the lane goes back to what it was. What is claimed ends by itself; should it wait again after, the next step
 /// finds it.
