@@ -17,6 +17,7 @@ use rusqlite::Connection;
 use tokio::{
     sync::{mpsc, oneshot},
     task::JoinHandle,
+    time::Instant,
 };
 use weir_store::{Boarding, Station, StoreError, StoreResult, WaitingBodies};
 
@@ -130,7 +131,12 @@ impl Writer {
         while let Some(group) = waiting.next_group(&mut operations, &self.disk) {
             match self.disk.failure() {
                 Some(failure) => group.finish(Some(failure)),
-                None => self.commit(group, |group| waiting.more_results(group, &mut operations)),
+                None => {
+                    let began = Instant::now();
+                    if self.commit(group, |group| waiting.more_results(group, &mut operations)) {
+                        waiting.flooded(began.elapsed());
+                    }
+                }
             }
         }
         drop(operations);
@@ -141,10 +147,11 @@ impl Writer {
         }
     }
 
-    /// Commits a group, with what `more` adds to it while it is under way, and answers it.
-    fn commit(&mut self, mut group: Group, more: impl FnMut(&Group) -> Option<Group>) {
+    /// Commits a group, with what `more` adds to it while it is under way, and answers it. Whether it was a flood.
+    fn commit(&mut self, mut group: Group, more: impl FnMut(&Group) -> Option<Group>) -> bool {
         let outcome = self.try_commit(&mut group, more).map_err(StoreError::from);
         let rows = group.rows();
+        let flood = outcome.as_ref().is_ok_and(|boarding| group.is_flood(boarding.boarded().count()));
         match outcome {
             Ok(boarding) => self.answer(group, boarding),
             Err(error @ StoreError::Failed(_)) if group.is_shared() => {
@@ -159,6 +166,7 @@ impl Writer {
             Err(error) => group.finish(Some(&error)),
         }
         self.checkpoints.after(rows, &self.connection);
+        flood
     }
 
     /// Answers what has committed, or leaves that to the disk.
