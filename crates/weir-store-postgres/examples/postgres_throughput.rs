@@ -21,18 +21,14 @@ use std::{
 
 use weir_core::{
     AttemptId, Destination, DestinationId, EventId, RateLimits, Timestamp,
-    alert::AlertOverrides,
-    breaker::{Breaker, BreakerPolicy},
     claim::ClaimedDelivery,
     delivery::{Attempt, AttemptOutcome},
-    destination::Settings,
     event::{Event, EventBody, Terms},
-    order::DeliveryOrder,
     outcome::Verdict,
-    retry::RetryPolicy,
-    signing::{Secret, Signing},
 };
-use weir_store::{AttemptResult, ClaimRequest, Destinations as _, Ingest as _, NewEvent, Outbox as _, Results as _};
+use weir_store::{
+    AttemptResult, ClaimRequest, Destinations as _, Ingest as _, NewEvent, Outbox as _, Results as _, conformance,
+};
 use weir_store_postgres::PostgresStore;
 
 use database::Database;
@@ -43,31 +39,10 @@ const CALLERS: usize = 64;
 const START: Timestamp = Timestamp::from_secs(1_800_000_000);
 
 fn destination(number: u128) -> Destination {
-    Destination {
-        id: DestinationId::new(START, number),
-        created_at: START,
-        updated_at: START,
-        settings: Settings {
-            url: "https://example.com/hook".parse().unwrap(),
-            name: String::new(),
-            tenant: "default".to_owned(),
-            event_types: vec!["*".parse().unwrap()],
-            rate_limits: RateLimits::UNLIMITED,
-            max_in_flight: 64,
-            timeout_ms: 15_000,
-            retry: RetryPolicy::default(),
-            breaker: Some(BreakerPolicy::default()),
-            alerts: AlertOverrides::default(),
-            order: DeliveryOrder::Any,
-            headers: Vec::new(),
-            signing: Signing::new(Secret::from_bytes(vec![7; 32]).unwrap()),
-            paused: false,
-        },
-        paused_reason: None,
-        held_until: None,
-        held_reason: None,
-        breaker: Breaker::default(),
-    }
+    let mut destination = conformance::destination(number);
+    destination.settings.tenant = "default".to_owned();
+    destination.settings.rate_limits = RateLimits::UNLIMITED;
+    destination
 }
 
 /// Scrambles a counter, as fresh random bits would be.

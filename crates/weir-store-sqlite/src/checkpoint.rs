@@ -17,7 +17,7 @@ use crate::error::Result;
 
 /// Rows written between two checkpoints: a few MiB of log, a short recovery. What is copied at once makes the disk busy for everyone:
 /// at five times as many rows, commits stood still for 25 ms at a time, and at 3,000 events a second the slowest hundredth took 13 ms
-/// instead of 2. Throughput is the same.
+/// instead of 2 to 3. Throughput is the same.
 const ROWS: usize = 2_000;
 
 /// How often the thread copies before the writer does. The first time takes long, and leaves what was written in that time; after

@@ -9,15 +9,9 @@ use std::{
 
 use weir_core::{
     Destination, DestinationId, EventId, RateLimits, Timestamp,
-    alert::AlertOverrides,
-    breaker::{Breaker, BreakerPolicy},
-    destination::Settings,
     event::{Event, EventBody, Terms},
-    order::DeliveryOrder,
-    retry::RetryPolicy,
-    signing::{Secret, Signing},
 };
-use weir_store::{ClaimRequest, Destinations as _, Ingest as _, NewEvent, Outbox as _};
+use weir_store::{ClaimRequest, Destinations as _, Ingest as _, NewEvent, Outbox as _, conformance};
 use weir_store_sqlite::SqliteStore;
 
 const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
@@ -31,31 +25,10 @@ fn id(number: u128) -> DestinationId {
 }
 
 fn destination(number: u128) -> Destination {
-    Destination {
-        id: id(number),
-        created_at: NOW,
-        updated_at: NOW,
-        settings: Settings {
-            url: "https://example.com/hook".parse().unwrap(),
-            name: String::new(),
-            tenant: "default".to_owned(),
-            event_types: vec!["*".parse().unwrap()],
-            rate_limits: RateLimits::UNLIMITED,
-            max_in_flight: 64,
-            timeout_ms: 15_000,
-            retry: RetryPolicy::default(),
-            breaker: Some(BreakerPolicy::default()),
-            alerts: AlertOverrides::default(),
-            order: DeliveryOrder::Any,
-            headers: Vec::new(),
-            signing: Signing::new(Secret::from_bytes(vec![7; 32]).unwrap()),
-            paused: false,
-        },
-        paused_reason: None,
-        held_until: None,
-        held_reason: None,
-        breaker: Breaker::default(),
-    }
+    let mut destination = conformance::destination(number);
+    destination.settings.tenant = "default".to_owned();
+    destination.settings.rate_limits = RateLimits::UNLIMITED;
+    destination
 }
 
 fn event(number: u64, to: u128) -> NewEvent {

@@ -6,20 +6,15 @@ use std::{path::Path, time::Duration};
 
 use weir_core::{
     AttemptId, DeliveryState, Destination, DestinationId, EventId, RateLimits, Timestamp,
-    alert::AlertOverrides,
-    breaker::{Breaker, BreakerPolicy},
     claim::ClaimedDelivery,
     delivery::{Attempt, AttemptOutcome},
-    destination::Settings,
     event::{Event, EventBody, Terms},
     order::DeliveryOrder,
     outcome::Verdict,
-    retry::RetryPolicy,
-    signing::{Secret, Signing},
 };
 use weir_store::{
     AttemptResult, ClaimRequest, Destinations as _, History as _, Ingest as _, Lines as _, LinesTended, NewEvent,
-    Outbox as _, Recovered, Results as _,
+    Outbox as _, Recovered, Results as _, conformance,
 };
 use weir_store_sqlite::SqliteStore;
 
@@ -27,31 +22,11 @@ const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
 const TO: DestinationId = DestinationId::from_bytes([7; 16]);
 
 fn destination() -> Destination {
-    Destination {
-        id: TO,
-        created_at: NOW,
-        updated_at: NOW,
-        settings: Settings {
-            url: "https://example.com/hook".parse().unwrap(),
-            name: String::new(),
-            tenant: "default".to_owned(),
-            event_types: vec!["*".parse().unwrap()],
-            rate_limits: RateLimits::UNLIMITED,
-            max_in_flight: 64,
-            timeout_ms: 15_000,
-            retry: RetryPolicy::default(),
-            breaker: Some(BreakerPolicy::default()),
-            alerts: AlertOverrides::default(),
-            order: DeliveryOrder::Any,
-            headers: Vec::new(),
-            signing: Signing::new(Secret::from_bytes(vec![7; 32]).unwrap()),
-            paused: false,
-        },
-        paused_reason: None,
-        held_until: None,
-        held_reason: None,
-        breaker: Breaker::default(),
-    }
+    let mut destination = conformance::destination(1);
+    destination.id = TO;
+    destination.settings.tenant = "default".to_owned();
+    destination.settings.rate_limits = RateLimits::UNLIMITED;
+    destination
 }
 
 fn event(number: u64) -> NewEvent {

@@ -80,16 +80,12 @@ impl WaitingBodies {
         if self.order.len() > 2 * self.bodies.len() + SLACK {
             self.order.retain(|id| self.bodies.contains_key(id));
         }
-        while self.bytes + bytes > self.max_bytes {
-            match self.order.front() {
-                None => return false,
-                Some(oldest) if id.made_at().since(oldest.made_at()) < STALE && self.bodies.contains_key(oldest) => {
-                    return false;
-                }
-                Some(_) => {}
-            }
-            let gone = self.order.pop_front().and_then(|oldest| self.bodies.remove(&oldest));
-            self.bytes -= gone.map_or(0, |gone| cost(&gone.body));
+        let Self { bodies, order, bytes: used, max_bytes } = self;
+        while *used + bytes > *max_bytes {
+            let may_go =
+                |oldest: &mut EventId| !bodies.contains_key(oldest) || id.made_at().since(oldest.made_at()) >= STALE;
+            let Some(oldest) = order.pop_front_if(may_go) else { return false };
+            *used -= bodies.remove(&oldest).map_or(0, |gone| cost(&gone.body));
         }
         true
     }

@@ -3,54 +3,22 @@
 use std::time::Duration;
 
 use weir_core::{
-    AttemptId, Destination, DestinationId, EventId, RateLimits, Timestamp,
-    alert::AlertOverrides,
-    breaker::{Breaker, BreakerPolicy},
+    AttemptId, Destination, EventId, RateLimits, Timestamp,
     claim::ClaimedDelivery,
     delivery::{Attempt, AttemptOutcome},
-    destination::Settings,
     event::{Event, EventBody, Terms},
-    order::DeliveryOrder,
     outcome::Verdict,
-    retry::RetryPolicy,
-    signing::{Secret, Signing},
 };
-use weir_store::{AttemptResult, ClaimRequest, NewEvent};
+use weir_store::{AttemptResult, ClaimRequest, NewEvent, conformance};
 
-/// The invented present.
-pub(crate) const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
+pub(crate) use weir_store::conformance::{NOW, destination_id};
+
 pub(crate) const TENANT: &str = "acme";
 
-pub(crate) fn destination_id(number: u128) -> DestinationId {
-    DestinationId::new(NOW, number)
-}
-
 pub(crate) fn destination(number: u128) -> Destination {
-    Destination {
-        id: destination_id(number),
-        created_at: NOW,
-        updated_at: NOW,
-        settings: Settings {
-            url: "https://example.com/hook".parse().unwrap(),
-            name: String::new(),
-            tenant: TENANT.to_owned(),
-            event_types: vec!["*".parse().unwrap()],
-            rate_limits: RateLimits::UNLIMITED,
-            max_in_flight: 64,
-            timeout_ms: 15_000,
-            retry: RetryPolicy::default(),
-            breaker: Some(BreakerPolicy::default()),
-            alerts: AlertOverrides::default(),
-            order: DeliveryOrder::Any,
-            headers: Vec::new(),
-            signing: Signing::new(Secret::from_bytes(vec![7; 32]).unwrap()),
-            paused: false,
-        },
-        paused_reason: None,
-        held_until: None,
-        held_reason: None,
-        breaker: Breaker::default(),
-    }
+    let mut destination = conformance::destination(number);
+    destination.settings.rate_limits = RateLimits::UNLIMITED;
+    destination
 }
 
 pub(crate) fn event_at(number: u64, created_at: Timestamp) -> NewEvent {
