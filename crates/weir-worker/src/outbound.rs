@@ -7,8 +7,7 @@
 //!
 //! What this module holds to:
 //! - A slot is spent only on a connection that stands. Connecting and sending are apart, and so are their failures.
-//! - No byte of a request leaves outside its slot: the gate (`gate`) is the request's body, and decides before the head
-//!   is flushed.
+//! - No byte of a request leaves outside its slot: the gate (`connection`) looks at the clock and writes in one step.
 //! - Nothing is ever sent twice, no redirect is followed, no proxy is used, and no address is connected to that the policy
 //!   refuses, whatever the name resolves to.
 //! - A connection is driven by whoever holds it, not by a task of its own: sending needs no hand-over between tasks between
@@ -18,7 +17,6 @@ mod answer;
 mod connection;
 mod dial;
 mod fault;
-mod gate;
 mod pool;
 mod stream;
 mod target;
@@ -96,7 +94,7 @@ impl Outbound {
         };
         if let Some(dial) = dial {
             // A task of its own: whoever asked may be served before.
-            tokio::spawn(make(dial, self.dialer.clone(), self.clock.clone()));
+            tokio::spawn(make(dial, self.dialer.clone()));
         }
         place.await.unwrap_or_else(|_| Err(Unreachable::closed_before_send()))
     }
@@ -126,12 +124,7 @@ impl Outbound {
         timeout: Duration,
     ) -> SendResult {
         debug_assert_eq!(target.origin(), connection.origin());
-        // Before the connection is touched, so that a late permit does not cost it.
-        if !slot.contains(self.clock.now()) {
-            self.pool.give_back(connection);
-            return SendResult::SlotMissed;
-        }
-        let result = connection.exchange(target.request(head), body, slot, timeout, &*self.clock).await;
+        let result = connection.exchange(head, body, slot, timeout, &*self.clock).await;
         if connection.is_reusable() {
             self.pool.give_back(connection);
         }
@@ -139,10 +132,8 @@ impl Outbound {
     }
 }
 
-async fn make(dial: Dial, dialer: Arc<Dialer>, clock: Arc<dyn Clock>) {
-    let outcome = match dialer.dial(dial.origin()).await {
-        Ok(stream) => Connection::establish(stream, dial.origin().clone(), clock).await,
-        Err(unreachable) => Err(unreachable),
-    };
-    dial.end(outcome);
+async fn make(dial: Dial, dialer: Arc<Dialer>) {
+    let stream = dialer.dial(dial.origin()).await;
+    let connection = stream.map(|stream| Connection::new(stream, dial.origin().clone()));
+    dial.end(connection);
 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tokio::{net::TcpListener, time::Instant};
 use weir_core::{
     DeliveryId, Destination, EventId, Limiter, RateLimits, Timestamp, address::AddressPolicy, claim::ClaimedBody,
-    outcome::Verdict, plan::NextRun,
+    outcome::Verdict, plan::NextRun, signing::SignatureStyle,
 };
 use weir_queue::{
     Permits as _, Publication, Published, Schedule as _, Wake, conformance::settings, memory::MemoryQueue,
@@ -74,7 +74,7 @@ async fn attempt_after(attempts: u32, attempts_before: u32, expires_in: Duration
     let publication = Publication { lease, limits, recovered, deliveries: vec![delivery], next: NextRun::Stop };
     assert!(matches!(queue.publish(vec![publication]).await.unwrap()[..], [Published::Done]));
     let permit = queue.take(1).await.unwrap().remove(0);
-    let target = Target::new(&destination.settings.url, &[]);
+    let target = Target::new(&destination.settings.url, &[], &SignatureStyle::Standard);
     let target = DestinationTarget { destination: Arc::new(destination), target };
     (attempter.make(permit, body, &target).await, queue)
 }

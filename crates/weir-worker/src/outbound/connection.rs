@@ -3,23 +3,29 @@
 //! An exchange goes through these steps; only the last two are an attempt:
 //!
 //! ```text
-//! stands? ──no──▶ not sent            gate ──slot over──▶ slot missed (the connection is lost, nothing left)
-//!    └─yes─▶ hand the request to hyper ──┴──passed──▶ timeout starts ──▶ answer, failure or timeout
+//! stands? ──no──▶ not sent        gate ──outside the slot──▶ slot missed (nothing left, the connection stands)
+//!    └─yes─▶ head and body ready ──┴──passed, written──▶ answer, failure or timeout
 //! ```
+//!
+//! The **gate** is the look at the clock in [`Connection::leave`]: the write follows at once, in the same call, with nothing
+//! awaited in between. Not a byte leaves before it or without it.
 
 use std::{
     future::poll_fn,
+    io::{self, IoSlice},
+    mem::MaybeUninit,
     pin::{Pin, pin},
     sync::Arc,
-    task::{Context, Poll, Waker},
+    task::{Context, Poll, Waker, ready},
     time::Duration,
 };
 
-use bytes::Bytes;
-use http::Request;
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
-use tokio::{task::unconstrained, time::timeout};
+use bytes::{Buf, Bytes};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    task::unconstrained,
+    time::timeout,
+};
 use weir_core::{
     Clock, Slot, Timestamp,
     outcome::{Failure, Met},
@@ -28,62 +34,34 @@ use weir_core::{
 use super::{
     SendResult, Sent,
     answer::Answer,
-    fault::{Unreachable, answer_error},
-    gate::{Decision, Gate, GatedBody},
+    fault::{Broken, Unreachable},
     stream::Stream,
-    target::{MAX_HEAD, Origin},
+    target::{Origin, RequestHead},
 };
 
-/// hyper flushes when it has buffered this much; a head must fit, or it would leave before the gate is asked.
-const MAX_BUFFER: usize = 256 * 1024;
-const _: () = assert!(MAX_HEAD < MAX_BUFFER);
-/// The most that is read of an answer's head.
-const MAX_ANSWER_HEAD: usize = 32 * 1024;
-const MAX_ANSWER_HEADERS: usize = 128;
+/// Read at one time. Most answers are smaller.
+const READ: usize = 8 * 1024;
 
 /// A connection to one origin.
 pub struct Connection {
     origin: Arc<Origin>,
-    /// Boxed: a connection is moved in and out of the pool.
-    standing: Box<Standing>,
-}
-
-struct Standing {
-    sender: http1::SendRequest<GatedBody>,
-    driver: Driver,
-    gate: Arc<Gate>,
+    stream: Stream,
     /// Between requests: nothing of an exchange is left on it.
     between: bool,
 }
 
-/// The half of a connection that reads and writes.
-pub(super) struct Driver {
-    io: http1::Connection<TokioIo<Stream>, GatedBody>,
-    finished: bool,
-}
-
-impl Driver {
-    /// Reads and writes what can be. How the connection ended is told by the request's own future.
-    pub(super) fn drive(&mut self, cx: &mut Context<'_>) {
-        self.finished = self.finished || Pin::new(&mut self.io).poll(cx).is_ready();
-    }
+/// What became of a request at the gate.
+enum Left {
+    At(Timestamp),
+    /// The slot does not hold this moment. Nothing left.
+    Missed,
+    /// The connection takes nothing. Nothing left.
+    Dead,
 }
 
 impl Connection {
-    pub(super) async fn establish(
-        stream: Stream,
-        origin: Arc<Origin>,
-        clock: Arc<dyn Clock>,
-    ) -> Result<Self, Unreachable> {
-        let (sender, io) = http1::Builder::new()
-            .max_buf_size(MAX_BUFFER)
-            .max_header_size(MAX_ANSWER_HEAD)
-            .max_headers(MAX_ANSWER_HEADERS)
-            .handshake(TokioIo::new(stream))
-            .await
-            .map_err(|_| Unreachable::closed_before_send())?;
-        let driver = Driver { io, finished: false };
-        Ok(Self { origin, standing: Box::new(Standing { sender, driver, gate: Gate::new(clock), between: true }) })
+    pub(super) fn new(stream: Stream, origin: Arc<Origin>) -> Self {
+        Self { origin, stream, between: true }
     }
 
     pub(super) fn origin(&self) -> &Arc<Origin> {
@@ -93,64 +71,124 @@ impl Connection {
     /// Whether a request can be sent: the server has neither closed the connection nor said anything unasked, as far as has
     /// been heard by now. Never waits.
     pub fn stands(&mut self) -> bool {
-        let Standing { sender, driver, between, .. } = &mut *self.standing;
-        // The wake-ups that the look costs are not missed: every exchange drives the connection anew. Without a budget, as a
-        // task that has used up its own would find every connection silent.
-        let mut look = unconstrained(poll_fn(|cx| {
-            driver.drive(cx);
-            Poll::Ready(())
-        }));
-        let _ = Pin::new(&mut look).poll(&mut Context::from_waker(Waker::noop()));
-        *between && !driver.finished && sender.is_ready()
+        let stream = &mut self.stream;
+        let heard = now(|cx| {
+            let mut space = [MaybeUninit::uninit(); 1];
+            Pin::new(&mut *stream).poll_read(cx, &mut ReadBuf::uninit(&mut space))
+        });
+        self.between &= heard.is_pending();
+        self.between
     }
 
     /// Whether the last exchange, if any, left the connection fit for another.
     pub(super) fn is_reusable(&self) -> bool {
-        self.standing.between && !self.standing.driver.finished
+        self.between
     }
 
+    /// Sends one request and reads its answer. The limit runs from the moment the request leaves.
     pub(super) async fn exchange(
         &mut self,
-        request: Request<()>,
+        head: RequestHead,
         body: Bytes,
         slot: Slot,
         limit: Duration,
         clock: &dyn Clock,
     ) -> SendResult {
         if !self.stands() {
-            self.standing.between = false;
             return SendResult::NotSent(Unreachable::closed_before_send());
         }
-        let Standing { sender, driver, gate, between } = &mut *self.standing;
-        *between = false;
-        let mut sending = pin!(sender.send_request(request.map(|()| gate.guard(body, slot))));
-        let asked = poll_fn(|cx| {
-            driver.drive(cx);
-            match gate.decision() {
-                // An end before the gate was asked is an error, and says that nothing has left.
-                Decision::Waiting => sending.as_mut().poll(cx).map(|_| ()),
-                _ => Poll::Ready(()),
-            }
-        });
-        // hyper asks at once; the limit is there so that no change in hyper could hold an attempt for ever.
-        let _ = timeout(limit, asked).await;
-        let sent_at = match gate.decision() {
-            Decision::Waiting => return SendResult::NotSent(Unreachable::closed_before_send()),
-            Decision::Missed => return SendResult::SlotMissed,
-            Decision::Passed(sent_at) => sent_at,
+        let head = head.framing(body.len());
+        let mut request = head.chain(body);
+        let sent_at = match self.leave(&mut request, slot, clock) {
+            Left::At(sent_at) => sent_at,
+            Left::Missed => return SendResult::SlotMissed,
+            Left::Dead => return SendResult::NotSent(Unreachable::closed_before_send()),
         };
-        let mut answer = Answer::default();
-        let end = match timeout(limit, answer.read(sending, driver, clock)).await {
+        let mut answer = Answer::new(clock);
+        let end = match timeout(limit, self.answered(&mut request, &mut answer)).await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => Err((Failure::Broken, answer_error(&error).to_owned())),
+            Ok(Err(broken)) => Err((Failure::Broken, broken.to_string())),
             Err(_) => Err((Failure::Timeout, answer.lateness(limit))),
         };
-        *between = end.is_ok() && answer.is_whole();
+        self.between = end.is_ok() && !request.has_remaining() && answer.leaves_nothing();
         SendResult::Sent(sent(answer, end, sent_at, clock.now()))
+    }
+
+    /// The gate, and the first write. A connection between requests takes it at once, or is of no use.
+    fn leave(&mut self, request: &mut impl Buf, slot: Slot, clock: &dyn Clock) -> Left {
+        let at = clock.now();
+        if !slot.contains(at) {
+            return Left::Missed;
+        }
+        let stream = &mut self.stream;
+        self.between = false;
+        match now(|cx| poll_write(stream, request, cx)) {
+            // With TLS an error does not tell that nothing has left; the next write meets it again.
+            Poll::Ready(_) => Left::At(at),
+            Poll::Pending => Left::Dead,
+        }
+    }
+
+    /// Writes what is left of the request and reads the answer, side by side: an answer may come before the request has been
+    /// read, and a server that has answered need not read on.
+    async fn answered(&mut self, request: &mut impl Buf, answer: &mut Answer<'_>) -> Result<(), Broken> {
+        let stream = &mut self.stream;
+        let (mut flushed, mut unwritable) = (false, None);
+        poll_fn(|cx| {
+            while !flushed && unwritable.is_none() {
+                let written = if request.has_remaining() {
+                    poll_write(stream, request, cx)
+                } else {
+                    Pin::new(&mut *stream).poll_flush(cx).map_ok(|()| flushed = true)
+                };
+                match written {
+                    Poll::Ready(Ok(())) => {}
+                    // What was answered before is still there to be read.
+                    Poll::Ready(Err(error)) => unwritable = Some(error),
+                    Poll::Pending => break,
+                }
+            }
+            poll_read(stream, answer, cx)
+        })
+        .await
+        .map_err(|broken| unwritable.map_or(broken, |error| Broken::from(&error)))
     }
 }
 
-fn sent(answer: Answer, end: Result<(), (Failure, String)>, sent_at: Timestamp, ended_at: Timestamp) -> Sent {
+/// Polls once, whatever the task has used up of its budget: a task without any would find every connection silent and full.
+/// Wake-ups are not asked for; whoever waits polls anew.
+fn now<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
+    pin!(unconstrained(poll_fn(|cx| poll(cx)))).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// Writes once, as much as is taken.
+fn poll_write(stream: &mut Stream, request: &mut impl Buf, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    let mut slices = [IoSlice::new(&[]); 2];
+    let filled = request.chunks_vectored(&mut slices);
+    match ready!(Pin::new(stream).poll_write_vectored(cx, &slices[..filled]))? {
+        0 => Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+        written => {
+            request.advance(written);
+            Poll::Ready(Ok(()))
+        }
+    }
+}
+
+/// Reads to the end of the answer.
+fn poll_read(stream: &mut Stream, answer: &mut Answer<'_>, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
+    let mut space = [MaybeUninit::uninit(); READ];
+    while !answer.is_over() {
+        let mut read = ReadBuf::uninit(&mut space);
+        match ready!(Pin::new(&mut *stream).poll_read(cx, &mut read)) {
+            Ok(()) if read.filled().is_empty() => answer.close()?,
+            Ok(()) => answer.take(read.filled())?,
+            Err(error) => return Poll::Ready(Err(Broken::from(&error))),
+        }
+    }
+    Poll::Ready(Ok(()))
+}
+
+fn sent(answer: Answer<'_>, end: Result<(), (Failure, String)>, sent_at: Timestamp, ended_at: Timestamp) -> Sent {
     let (met, error) = match end {
         Ok(()) => (answer.met(), None),
         Err((failure, error)) => (Met::Failure(failure), Some(error)),

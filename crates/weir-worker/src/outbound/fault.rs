@@ -64,16 +64,24 @@ fn certificate_error(reason: &rustls::CertificateError, host: &str) -> String {
 }
 
 /// Why the answer did not arrive whole, after the request had left.
-pub(super) fn answer_error(error: &hyper::Error) -> &'static str {
-    if error.is_parse_too_large() {
-        return "the answer's headers are too large";
-    }
-    if error.is_parse() {
-        return "the answer is not valid HTTP/1.1";
-    }
-    match find::<io::Error>(error).map(io::Error::kind) {
-        Some(io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe) => "connection reset before the answer ended",
-        _ => "connection closed before the answer ended",
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Broken {
+    #[error("the answer is not valid HTTP/1.1")]
+    NotHttp,
+    #[error("the answer's headers are too large")]
+    TooLarge,
+    #[error("connection reset before the answer ended")]
+    Reset,
+    #[error("connection closed before the answer ended")]
+    Closed,
+}
+
+impl From<&io::Error> for Broken {
+    fn from(error: &io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Self::Reset,
+            _ => Self::Closed,
+        }
     }
 }
 

@@ -272,20 +272,8 @@ async fn sweep_while_used(pool: Weak<Pool>) {
 mod tests {
     use tokio::net::{TcpListener, TcpStream};
     use url::Host;
-    use weir_core::{Clock, Timestamp};
 
     use super::{super::stream::Stream, *};
-
-    struct Still;
-
-    impl Clock for Still {
-        fn now(&self) -> Timestamp {
-            Timestamp::MIN
-        }
-        fn wall(&self) -> Timestamp {
-            Timestamp::MIN
-        }
-    }
 
     /// An origin, and both ends of as many connections to it.
     async fn connected(count: usize) -> (Arc<Origin>, Vec<Connection>, Vec<TcpStream>) {
@@ -297,7 +285,7 @@ mod tests {
         for _ in 0..count {
             let (near, far) = tokio::join!(TcpStream::connect(address), listener.accept());
             let stream = Stream::Plain(near.unwrap());
-            connections.push(Connection::establish(stream, origin.clone(), Arc::new(Still)).await.unwrap());
+            connections.push(Connection::new(stream, origin.clone()));
             ends.push(far.unwrap().0);
         }
         (origin, connections, ends)

@@ -1,48 +1,49 @@
-//! Where to send, compiled once per version of a destination: no URL and no header name is parsed for a send.
+//! Where to send, compiled once per version of a destination: the beginning of every request is ready as bytes, and a send adds
+//! what differs.
 
-use std::sync::Arc;
-
-use http::{
-    HeaderMap, HeaderName, HeaderValue, Method, Request, Uri,
-    header::{self, CONTENT_TYPE, HOST, USER_AGENT},
+use std::{
+    io::{Cursor, Write as _},
+    sync::Arc,
 };
+
+use http::{HeaderName, HeaderValue};
 use url::{Host, Position, Url};
 use weir_core::signing::SignatureStyle;
 
-const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
-const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
-const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
-const WEIR_ATTEMPT: HeaderName = HeaderName::from_static("weir-attempt");
+const WEBHOOK_ID: &str = "webhook-id";
+const WEBHOOK_TIMESTAMP: &str = "webhook-timestamp";
+const WEIR_ATTEMPT: &str = "weir-attempt";
 
-/// Room for what [`Target::request_head`] adds, a timestamp's own header included.
-const ADDED_HEADERS: usize = 5;
-/// The largest head, well below the connection's buffer: a larger one would leave before the gate is asked.
-pub(super) const MAX_HEAD: usize = 192 * 1024;
+/// The largest head. Receivers take far less.
+const MAX_HEAD: usize = 192 * 1024;
+/// Room for what a send adds to a head.
+const ADDED: usize = 384;
 
-/// Headers that frame the request or belong to one hop. A destination that names one (the API refuses it) goes without.
-const FRAMING: [HeaderName; 10] = [
-    header::CONNECTION,
-    header::CONTENT_LENGTH,
-    header::EXPECT,
-    HeaderName::from_static("keep-alive"),
-    header::PROXY_AUTHORIZATION,
-    HeaderName::from_static("proxy-connection"),
-    header::TE,
-    header::TRAILER,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
+/// Headers that frame the request or belong to one hop, and those that every request has from Weir. A destination that names one
+/// (the API refuses it) goes without.
+const RESERVED: [&str; 16] = [
+    "connection",
+    "content-length",
+    "content-type",
+    "expect",
+    "host",
+    "keep-alive",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "user-agent",
+    WEBHOOK_ID,
+    WEBHOOK_TIMESTAMP,
+    WEIR_ATTEMPT,
 ];
 
 /// A destination's URL and headers, ready to send to.
-#[derive(Debug)]
 pub struct Target {
     origin: Arc<Origin>,
-    /// Path and query.
-    uri: Uri,
-    headers: HeaderMap,
-    /// Where the signature goes, and the signed time besides `webhook-timestamp`.
-    signature: HeaderName,
-    timestamp: Option<HeaderName>,
+    start: HeadStart,
     /// Why nothing can be sent here.
     refusal: Option<&'static str>,
 }
@@ -55,71 +56,46 @@ pub(super) struct Origin {
     pub(super) port: u16,
 }
 
-/// The headers of one request.
-#[derive(Debug, Clone)]
-pub struct RequestHead(HeaderMap);
+/// What every request to one destination begins with. Holds the destination's own headers, often credentials: no `Debug`.
+#[derive(Default)]
+struct HeadStart {
+    /// The request line and the headers that are always the same.
+    bytes: Vec<u8>,
+    /// Where the signature goes, and the signed time besides `webhook-timestamp`.
+    signature: String,
+    timestamp: Option<String>,
+}
+
+/// The head of one request, but for how it is framed. Holds credentials: no `Debug`.
+pub struct RequestHead(Vec<u8>);
 
 impl Target {
-    /// Compiles a destination's URL and its own headers. A URL or header that cannot be sent makes a target that refuses
-    /// every connection and says why; the API lets none through.
-    pub fn new(url: &Url, headers: &[(String, String)]) -> Self {
-        let mut refusal = None;
+    /// Compiles a destination's URL and its own headers, with signatures in this style. What cannot be sent makes a target that
+    /// refuses every connection and says why; the API lets none through.
+    pub fn new(url: &Url, headers: &[(String, String)], style: &SignatureStyle) -> Self {
         let host = url.host().map_or_else(|| Host::Domain(String::new()), |host| host.to_owned());
-        if url.host().is_none() {
-            refusal = Some("the URL names no host");
-        }
-        let uri = url[Position::BeforePath..Position::AfterQuery].parse().unwrap_or_else(|_| {
-            refusal = Some("the URL's path cannot be sent");
-            Uri::from_static("/")
-        });
-        let headers = compile_headers(url, headers).unwrap_or_else(|reason| {
-            refusal = Some(reason);
-            HeaderMap::new()
-        });
-        let head_len = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum::<usize>();
-        if head_len + url.as_str().len() > MAX_HEAD {
-            refusal = Some("the URL and headers are too large");
-        }
         let origin =
             Origin { tls: url.scheme() != "http", host, port: url.port_or_known_default().unwrap_or_default() };
-        Self { origin: Arc::new(origin), uri, headers, signature: WEBHOOK_SIGNATURE, timestamp: None, refusal }
+        let (start, refusal) = match HeadStart::compile(url, headers, style) {
+            Ok(start) => (start, None),
+            Err(reason) => (HeadStart::default(), Some(reason)),
+        };
+        Self { origin: Arc::new(origin), start, refusal }
     }
 
-    /// With signatures in this style. A header name that cannot be sent makes a target that refuses, as in [`Self::new`].
-    #[must_use]
-    pub fn signed_in(mut self, style: &SignatureStyle) -> Self {
-        let named = |name: &str| name.parse::<HeaderName>().ok().filter(|name| !FRAMING.contains(name));
-        match (named(style.header()), style.timestamp_header().map(named)) {
-            (Some(signature), None) => self.signature = signature,
-            (Some(signature), Some(Some(timestamp))) => {
-                (self.signature, self.timestamp) = (signature, Some(timestamp));
-            }
-            _ => self.refusal = Some("the signature's header cannot be sent"),
-        }
-        self
-    }
-
-    /// The headers of one attempt, as Standard Webhooks names them unless the signature has a style of its own.
+    /// The head of one attempt, with headers as Standard Webhooks names them unless the signature has a style of its own.
     pub fn request_head(&self, id: &str, unix_seconds: i64, signature: &str, attempt: u32) -> RequestHead {
-        let mut headers = self.headers.clone();
-        headers.reserve(ADDED_HEADERS);
-        // First, so that no style can stand in for what every receiver finds.
-        headers.insert(self.signature.clone(), visible(signature));
-        if let Some(timestamp) = &self.timestamp {
-            headers.insert(timestamp.clone(), HeaderValue::from(unix_seconds));
+        let HeadStart { bytes, signature: signature_header, timestamp } = &self.start;
+        let mut head = Vec::with_capacity(bytes.len() + signature.len() + ADDED);
+        head.extend_from_slice(bytes);
+        add(&mut head, signature_header, visible(signature));
+        if let Some(timestamp) = timestamp {
+            add_number(&mut head, timestamp, unix_seconds);
         }
-        headers.insert(WEBHOOK_ID, visible(id));
-        headers.insert(WEBHOOK_TIMESTAMP, HeaderValue::from(unix_seconds));
-        headers.insert(WEIR_ATTEMPT, HeaderValue::from(attempt));
-        RequestHead(headers)
-    }
-
-    pub(super) fn request(&self, head: RequestHead) -> Request<()> {
-        let mut request = Request::new(());
-        *request.method_mut() = Method::POST;
-        *request.uri_mut() = self.uri.clone();
-        *request.headers_mut() = head.0;
-        request
+        add(&mut head, WEBHOOK_ID, visible(id));
+        add_number(&mut head, WEBHOOK_TIMESTAMP, unix_seconds);
+        add_number(&mut head, WEIR_ATTEMPT, i64::from(attempt));
+        RequestHead(head)
     }
 
     pub(super) fn origin(&self) -> &Arc<Origin> {
@@ -131,28 +107,78 @@ impl Target {
     }
 }
 
-fn compile_headers(url: &Url, custom: &[(String, String)]) -> Result<HeaderMap, &'static str> {
-    let mut headers = HeaderMap::with_capacity(custom.len() + 3 + ADDED_HEADERS);
-    for (name, value) in custom {
-        let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| "a header name cannot be sent")?;
-        let mut value = HeaderValue::from_str(value).map_err(|_| "a header value cannot be sent")?;
-        // Often a credential; kept out of `Debug`.
-        value.set_sensitive(true);
-        if !FRAMING.contains(&name) {
-            headers.append(name, value);
-        }
+impl RequestHead {
+    /// The whole head of a request with a body of this length.
+    pub(super) fn framing(self, body: usize) -> Cursor<Vec<u8>> {
+        let mut head = self.0;
+        add_number(&mut head, "content-length", body as i64);
+        head.extend_from_slice(b"\r\n");
+        Cursor::new(head)
     }
-    // Last, and by `insert`, so that a custom header cannot stand in for one of these.
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers.insert(USER_AGENT, HeaderValue::from_static(concat!("Weir/", env!("CARGO_PKG_VERSION"))));
-    let host = &url[Position::BeforeHost..Position::AfterPort];
-    headers.insert(HOST, HeaderValue::from_str(host).map_err(|_| "the URL's host cannot be sent")?);
-    Ok(headers)
 }
 
-/// Ids and signatures are ASCII by construction; anything else is not worth a panic in the middle of an attempt.
-fn visible(text: &str) -> HeaderValue {
-    HeaderValue::from_str(text).unwrap_or_else(|_| HeaderValue::from_static("invalid"))
+impl HeadStart {
+    fn compile(url: &Url, custom: &[(String, String)], style: &SignatureStyle) -> Result<Self, &'static str> {
+        if url.host().is_none() {
+            return Err("the URL names no host");
+        }
+        let path = &url[Position::BeforePath..Position::AfterQuery];
+        let host = &url[Position::BeforeHost..Position::AfterPort];
+        // `Url` percent-encodes what is not; this makes sure.
+        if !path.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err("the URL's path cannot be sent");
+        }
+        if !host.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err("the URL's host cannot be sent");
+        }
+        let signature = signing_header(style.header())?;
+        // Named as the one that every request has, it is there already.
+        let timestamp = style.timestamp_header().filter(|&name| name != WEBHOOK_TIMESTAMP);
+        let timestamp = timestamp.map(signing_header).transpose()?;
+
+        let mut bytes = format!("POST {path} HTTP/1.1\r\n").into_bytes();
+        add(&mut bytes, "host", host);
+        add(&mut bytes, "content-type", "application/json");
+        add(&mut bytes, "user-agent", concat!("Weir/", env!("CARGO_PKG_VERSION")));
+        for (name, value) in custom {
+            let name = header_name(name).ok_or("a header name cannot be sent")?;
+            // The only judge of what would begin another header.
+            let value = HeaderValue::from_str(value).map_err(|_| "a header value cannot be sent")?;
+            if !RESERVED.contains(&&*name) && name != signature && timestamp.as_ref() != Some(&name) {
+                add(&mut bytes, &name, value.as_bytes());
+            }
+        }
+        if bytes.len() > MAX_HEAD {
+            return Err("the URL and headers are too large");
+        }
+        Ok(Self { bytes, signature, timestamp })
+    }
+}
+
+/// The name in lower case, if a header may be called so.
+fn header_name(name: &str) -> Option<String> {
+    HeaderName::from_bytes(name.as_bytes()).ok().map(|name| name.as_str().to_owned())
+}
+
+fn signing_header(name: &str) -> Result<String, &'static str> {
+    let name = header_name(name).filter(|name| !RESERVED.contains(&&**name));
+    name.ok_or("the signature's header cannot be sent")
+}
+
+/// Ids and signatures are ASCII by construction; should one not be, it begins no other header, and is not worth a panic.
+fn visible(text: &str) -> &str {
+    if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) { text } else { "invalid" }
+}
+
+fn add(head: &mut Vec<u8>, name: &str, value: impl AsRef<[u8]>) {
+    for part in [name.as_bytes(), b": ", value.as_ref(), b"\r\n"] {
+        head.extend_from_slice(part);
+    }
+}
+
+fn add_number(head: &mut Vec<u8>, name: &str, value: i64) {
+    // Writing to memory does not fail.
+    let _ = write!(head, "{name}: {value}\r\n");
 }
 
 #[cfg(test)]
@@ -160,27 +186,53 @@ mod tests {
     use super::*;
 
     fn target(url: &str, headers: &[(&str, &str)]) -> Target {
-        let headers: Vec<_> = headers.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
-        Target::new(&url.parse().unwrap(), &headers)
+        styled(url, headers, &SignatureStyle::Standard)
     }
+
+    fn styled(url: &str, headers: &[(&str, &str)], style: &SignatureStyle) -> Target {
+        let headers: Vec<_> = headers.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
+        Target::new(&url.parse().unwrap(), &headers, style)
+    }
+
+    fn prefixed(header: &str, timestamp_header: Option<&str>) -> SignatureStyle {
+        let timestamp_header = timestamp_header.map(str::to_owned);
+        SignatureStyle::Prefixed { header: header.to_owned(), timestamp_header }
+    }
+
+    /// The request line of a first attempt, and its headers in the order of their names.
+    fn head(target: &Target, signature: &str) -> (String, Vec<String>) {
+        assert_eq!(target.refusal(), None);
+        let bytes = target.request_head("evt_1", 1_700_000_000, signature, 3).framing(17).into_inner();
+        let text = String::from_utf8(bytes).unwrap();
+        let mut lines = text.strip_suffix("\r\n\r\n").unwrap().split("\r\n").map(str::to_owned);
+        let first = lines.next().unwrap();
+        let mut headers: Vec<_> = lines.collect();
+        headers.sort();
+        (first, headers)
+    }
+
+    const USER_AGENT: &str = concat!("user-agent: Weir/", env!("CARGO_PKG_VERSION"));
 
     #[test]
     fn a_url_is_split_into_origin_and_path() {
         let target = target("https://Example.com:8443/a%20b/c?x=1&y=[`|^]#frag", &[]);
-        assert_eq!(target.refusal(), None);
         assert_eq!(*target.origin, Origin { tls: true, host: Host::Domain("example.com".into()), port: 8443 });
-        assert_eq!(target.uri, "/a%20b/c?x=1&y=[`|^]");
-        assert_eq!(target.headers[HOST], "example.com:8443");
+        let (first, headers) = head(&target, "v1,x");
+        assert_eq!(first, "POST /a%20b/c?x=1&y=[`|^] HTTP/1.1");
+        assert!(headers.contains(&"host: example.com:8443".to_owned()), "{headers:?}");
     }
 
     #[test]
     fn the_default_port_is_known_and_not_named() {
-        let secure = target("https://example.com", &[]);
-        assert_eq!((secure.origin.port, secure.uri.path()), (443, "/"));
-        assert_eq!(secure.headers[HOST], "example.com");
-        let plain = target("http://[::1]/", &[]);
-        assert_eq!((plain.origin.port, plain.origin.tls), (80, false));
-        assert_eq!(plain.headers[HOST], "[::1]");
+        for (url, port, tls, host) in
+            [("https://example.com", 443, true, "host: example.com"), ("http://[::1]/", 80, false, "host: [::1]")]
+        {
+            let target = target(url, &[]);
+            assert_eq!((target.origin.port, target.origin.tls), (port, tls));
+            let (first, headers) = head(&target, "v1,x");
+            assert_eq!(first, "POST / HTTP/1.1");
+            assert!(headers.contains(&host.to_owned()), "{headers:?}");
+        }
     }
 
     #[test]
@@ -192,37 +244,47 @@ mod tests {
     #[test]
     fn a_head_carries_the_custom_headers_and_those_of_the_attempt() {
         let target = target("https://a.example/", &[("X-Api-Key", "k"), ("x-two", "1"), ("x-two", "2")]);
-        let RequestHead(headers) = target.request_head("evt_1", 1_700_000_000, "v1,abc=", 3);
-        assert_eq!(headers["webhook-id"], "evt_1");
-        assert_eq!(headers["webhook-timestamp"], "1700000000");
-        assert_eq!(headers["webhook-signature"], "v1,abc=");
-        assert_eq!(headers["weir-attempt"], "3");
-        assert_eq!(headers["content-type"], "application/json");
-        assert_eq!(headers["x-api-key"], "k");
-        assert_eq!(headers.get_all("x-two").iter().count(), 2);
-        assert!(!format!("{headers:?}").contains("\"k\""));
+        let expected = [
+            "content-length: 17",
+            "content-type: application/json",
+            "host: a.example",
+            USER_AGENT,
+            "webhook-id: evt_1",
+            "webhook-signature: v1,abc=",
+            "webhook-timestamp: 1700000000",
+            "weir-attempt: 3",
+            "x-api-key: k",
+            "x-two: 1",
+            "x-two: 2",
+        ];
+        assert_eq!(head(&target, "v1,abc=").1, expected);
     }
 
     #[test]
     fn a_style_has_its_own_headers_beside_those_of_every_delivery() {
-        let style = |header: &str, timestamp_header: Option<&str>| SignatureStyle::Prefixed {
-            header: header.to_owned(),
-            timestamp_header: timestamp_header.map(str::to_owned),
-        };
-        let styled = target("https://a.example/", &[]).signed_in(&style("x-signature", Some("x-time")));
-        let RequestHead(headers) = styled.request_head("evt_1", 1_700_000_000, "sha256=00", 1);
-        assert_eq!(
-            (&headers["x-signature"], &headers["x-time"]),
-            (&"sha256=00".parse().unwrap(), &"1700000000".parse().unwrap())
-        );
-        assert_eq!(
-            (&headers["webhook-id"], &headers["webhook-timestamp"]),
-            (&"evt_1".parse().unwrap(), &headers["x-time"])
-        );
-        assert!(!headers.contains_key("webhook-signature"));
-        for (header, timestamp_header) in [("a b", None), ("content-length", None), ("x", Some("")), ("x", Some("te"))]
-        {
-            let refused = target("https://a.example/", &[]).signed_in(&style(header, timestamp_header));
+        let common = ["content-length: 17", "content-type: application/json", "host: a.example", USER_AGENT];
+        let of_every = ["webhook-id: evt_1", "webhook-timestamp: 1700000000", "weir-attempt: 3"];
+        for (style, own) in [
+            (prefixed("X-Signature", Some("x-time")), &["x-signature: sha256=00", "x-time: 1700000000"][..]),
+            // The standard time serves as the style's own, and is there once.
+            (prefixed("x-signature", Some("webhook-timestamp")), &["x-signature: sha256=00"]),
+            (prefixed("x-signature", None), &["x-signature: sha256=00"]),
+        ] {
+            let own_headers = [("x-signature", "forged"), ("x-mine", "1")];
+            let styled = styled("https://a.example/", &own_headers, &style);
+            let mine = ["x-mine: 1"];
+            let expected: Vec<_> = [&common[..], &of_every, &mine, own].concat();
+            assert_eq!(head(&styled, "sha256=00").1, expected, "{style:?}");
+        }
+        for (header, timestamp_header) in [
+            ("a b", None),
+            ("content-length", None),
+            ("webhook-id", None),
+            ("host", None),
+            ("x", Some("")),
+            ("x", Some("te")),
+        ] {
+            let refused = styled("https://a.example/", &[], &prefixed(header, timestamp_header));
             assert!(refused.refusal().is_some(), "{header} {timestamp_header:?}");
         }
     }
@@ -235,18 +297,13 @@ mod tests {
             ("Connection", "close"),
             ("Host", "other.example"),
             ("user-agent", "me"),
-            ("webhook-id", "forged"),
+            ("Webhook-Id", "forged"),
+            ("webhook-signature", "forged"),
+            ("weir-attempt", "9"),
             ("Expect", "100-continue"),
         ];
-        let target = target("https://a.example/", &custom);
-        let RequestHead(headers) = target.request_head("evt_1", 1, "v1,x", 1);
-        for name in ["transfer-encoding", "content-length", "connection", "expect"] {
-            assert!(!headers.contains_key(name), "{name}");
-        }
-        let only = |name: &str| headers.get_all(name).iter().map(|value| value.to_str().unwrap()).collect::<Vec<_>>();
-        assert_eq!(only("host"), ["a.example"]);
-        assert_eq!(only("webhook-id"), ["evt_1"]);
-        assert!(only("user-agent")[0].starts_with("Weir/"));
+        let with = target("https://a.example/", &custom);
+        assert_eq!(head(&with, "v1,x"), head(&target("https://a.example/", &[]), "v1,x"));
     }
 
     #[test]
@@ -257,11 +314,13 @@ mod tests {
             assert!(target("https://a.example/", &[(name, value)]).refusal().is_some(), "{name:?}: {value:?}");
         }
         // The URL parser drops line breaks itself.
-        assert_eq!(target("https://a.example/x\r\nhost: b", &[]).uri, "/xhost:%20b");
+        assert_eq!(head(&target("https://a.example/x\r\nhost: b", &[]), "v1,x").0, "POST /xhost:%20b HTTP/1.1");
+        let (_, headers) = head(&target("https://a.example/", &[]), "v1,x\r\nx-injected: 1");
+        assert!(headers.contains(&"webhook-signature: invalid".to_owned()), "{headers:?}");
     }
 
     #[test]
-    fn a_head_too_large_for_the_gate_is_refused() {
+    fn a_head_that_no_receiver_takes_is_refused() {
         let long = "x".repeat(4_096);
         assert_eq!(target("https://a.example/", &[("a", long.as_str()); 32]).refusal(), None);
         assert!(target("https://a.example/", &[("a", long.as_str()); 48]).refusal().is_some());

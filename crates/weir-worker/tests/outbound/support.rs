@@ -16,7 +16,7 @@ use tokio::{
     time::Instant,
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
-use weir_core::{Clock, Slot, Timestamp, address::AddressPolicy, outcome::Met};
+use weir_core::{Clock, Slot, Timestamp, address::AddressPolicy, outcome::Met, signing::SignatureStyle};
 use weir_worker::outbound::{Connection, Outbound, RequestHead, SendResult, Sent, Target, TlsRoots};
 
 /// Where the test clocks begin.
@@ -70,7 +70,12 @@ pub(crate) fn outbound() -> Outbound {
 }
 
 pub(crate) fn target(url: &str) -> Target {
-    Target::new(&url.parse().unwrap(), &[])
+    target_with(url, &[])
+}
+
+/// With headers of its own.
+pub(crate) fn target_with(url: &str, headers: &[(String, String)]) -> Target {
+    Target::new(&url.parse().unwrap(), headers, &SignatureStyle::Standard)
 }
 
 pub(crate) fn head(target: &Target) -> RequestHead {
