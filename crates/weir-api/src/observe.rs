@@ -2,13 +2,18 @@
 //!
 //! Labels are bounded: the route is the matched pattern, never the path, and unusual methods share one name.
 
+use std::{
+    collections::HashMap,
+    sync::{Arc, PoisonError, RwLock},
+};
+
 use axum::{
     extract::{MatchedPath, Request, State},
     middleware::Next,
     response::{IntoResponse, Response},
 };
-use http::Method;
-use metrics::{counter, describe_counter, describe_histogram, histogram};
+use http::{Method, StatusCode};
+use metrics::{Counter, Histogram, counter, describe_counter, describe_histogram, histogram};
 
 use crate::state::Api;
 
@@ -30,7 +35,64 @@ pub(crate) fn ingested(events: u64) {
     }
 }
 
-pub(crate) async fn observe(State(api): State<Api>, request: Request, next: Next) -> Response {
+/// What every request passes.
+#[derive(Clone)]
+pub(crate) struct Observer {
+    pub(crate) api: Api,
+    meters: Arc<Meters>,
+}
+
+impl Observer {
+    pub(crate) fn of(api: Api) -> Self {
+        Self { api, meters: Arc::default() }
+    }
+}
+
+/// The meters of each route that was asked for, looked up once: a look-up by labels costs more than the measurement.
+#[derive(Default)]
+struct Meters(RwLock<HashMap<String, OfRoute>>);
+
+/// By method and status; both are few.
+type OfRoute = HashMap<(&'static str, StatusCode), Meter>;
+
+#[derive(Clone)]
+struct Meter {
+    answered: Counter,
+    duration: Histogram,
+}
+
+impl Meter {
+    fn of(route: &str, method: &'static str, status: StatusCode) -> Self {
+        let (route, code) = (route.to_owned(), status.as_str().to_owned());
+        Self {
+            duration: histogram!(DURATION, "route" => route.clone(), "method" => method),
+            answered: counter!(REQUESTS, "route" => route, "method" => method, "status" => code),
+        }
+    }
+
+    fn record(&self, seconds: f64) {
+        self.duration.record(seconds);
+        self.answered.increment(1);
+    }
+}
+
+impl Meters {
+    fn record(&self, route: &str, method: &'static str, status: StatusCode, seconds: f64) {
+        // A panic in between leaves the map as it was, or with one more.
+        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(meter) = known.get(route).and_then(|meters| meters.get(&(method, status))) {
+            return meter.record(seconds);
+        }
+        drop(known);
+        let meter = Meter::of(route, method, status);
+        meter.record(seconds);
+        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        known.entry(route.to_owned()).or_default().insert((method, status), meter);
+    }
+}
+
+pub(crate) async fn observe(State(observer): State<Observer>, request: Request, next: Next) -> Response {
+    let Observer { api, meters } = observer;
     let began = api.clock.now();
     let method = method_name(request.method());
     let route = request.extensions().get::<MatchedPath>().cloned();
@@ -38,11 +100,8 @@ pub(crate) async fn observe(State(api): State<Api>, request: Request, next: Next
         Ok(()) => next.run(request).await,
         Err(problem) => problem.into_response(),
     };
-    let route = route.map_or_else(|| "unmatched".to_owned(), |route| route.as_str().to_owned());
-    let seconds = api.clock.now().since(began).as_secs_f64();
-    histogram!(DURATION, "route" => route.clone(), "method" => method).record(seconds);
-    let status = response.status().as_str().to_owned();
-    counter!(REQUESTS, "route" => route, "method" => method, "status" => status).increment(1);
+    let route = route.as_ref().map_or("unmatched", MatchedPath::as_str);
+    meters.record(route, method, response.status(), api.clock.now().since(began).as_secs_f64());
     response
 }
 

@@ -9,7 +9,8 @@ use axum::{
 use http::{Method, Uri};
 
 use crate::{
-    alerts, audit, backlog, deliveries, destinations, docs, events, health, ingest, observe,
+    alerts, audit, backlog, deliveries, destinations, docs, events, health, ingest,
+    observe::{self, Observer},
     problem::{Kind, Problem},
     purge, replays, secrets,
     state::{Api, ApiState, Operations},
@@ -25,7 +26,7 @@ pub fn router(state: ApiState) -> Router {
         .merge(routed(operation_table()).with_state(operations))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
-        .layer(middleware::from_fn_with_state(api, observe::observe))
+        .layer(middleware::from_fn_with_state(Observer::of(api), observe::observe))
 }
 
 /// What a process without the API serves: its health and its metrics. Nothing of it is secret, so no key is asked for.

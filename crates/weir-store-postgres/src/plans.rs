@@ -3,7 +3,7 @@
 //! With scans allowed, plans are right by their cost wherever there are rows. With the settings of every connection they
 //! are right too where there are none yet: an empty table is cheap to scan, and a generic plan made then would be kept.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, raw_sql};
 use weir_core::{DeliveryState, ErrorKind, EventId, Timestamp, outcome::Verdict};
@@ -57,7 +57,7 @@ async fn loaded() -> (Database, PgConnection) {
             1 => Verdict::Failed,
             _ => Verdict::Delivered,
         };
-        store.settle(claimed.map(|claimed| result(claimed, verdict)).collect()).await.unwrap();
+        store.settle(claimed.map(|claimed| Arc::new(result(claimed, verdict))).collect()).await.unwrap();
     }
     store.close().await;
     let options = open::options(&database.url()).unwrap();

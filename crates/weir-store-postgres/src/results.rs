@@ -3,6 +3,7 @@
 use std::{
     borrow::Cow,
     collections::{BTreeMap, BTreeSet, HashSet},
+    sync::Arc,
 };
 
 use async_trait::async_trait;
@@ -25,7 +26,7 @@ use crate::{
 
 #[async_trait]
 impl Results for PostgresStore {
-    async fn settle(&self, results: Vec<AttemptResult>) -> StoreResult<Vec<Settlement>> {
+    async fn settle(&self, results: Vec<Arc<AttemptResult>>) -> StoreResult<Vec<Settlement>> {
         if results.is_empty() {
             return Ok(Vec::new());
         }
@@ -101,7 +102,7 @@ WHERE id = $1 AND state + 0 IN (0, 2) AND next_attempt_at < 9223372036854775807"
 const CANCEL: &str = "UPDATE deliveries SET state = 6, updated_at = $2 WHERE id = $1";
 
 /// Attempts that one caller records.
-pub(crate) struct Settling(Vec<AttemptResult>);
+pub(crate) struct Settling(Vec<Arc<AttemptResult>>);
 
 #[async_trait]
 impl Operation for Settling {
@@ -112,7 +113,7 @@ impl Operation for Settling {
     }
 
     async fn run(group: &[&Self], connection: &mut PgConnection, _: &Shared) -> Result<Vec<Self::Answer>, sqlx::Error> {
-        let all: Vec<&AttemptResult> = group.iter().flat_map(|settling| &settling.0).collect();
+        let all: Vec<&AttemptResult> = group.iter().flat_map(|settling| &settling.0).map(Arc::as_ref).collect();
         let settled = settle_all(&all, connection).await?;
         let mut settlements = settled.advance(connection).await.into_iter();
         Ok(group.iter().map(|settling| settlements.by_ref().take(settling.0.len()).collect()).collect())

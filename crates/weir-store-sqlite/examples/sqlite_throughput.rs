@@ -76,7 +76,7 @@ fn requests(limit: u32) -> Vec<ClaimRequest> {
     (0..DESTINATIONS).map(request).collect()
 }
 
-fn delivered(claimed: &ClaimedDelivery) -> AttemptResult {
+fn delivered(claimed: &ClaimedDelivery) -> Arc<AttemptResult> {
     let now = claimed.event_created_at + Duration::from_millis(30);
     let random = u128::from_be_bytes(*claimed.claim.delivery_id.as_bytes());
     let attempt = Attempt {
@@ -91,7 +91,7 @@ fn delivered(claimed: &ClaimedDelivery) -> AttemptResult {
         failure: None,
         response_body: Some("ok".to_owned()),
     };
-    AttemptResult { claim: claimed.claim, attempt, verdict: Verdict::Delivered, now }
+    Arc::new(AttemptResult { claim: claimed.claim, attempt, verdict: Verdict::Delivered, now })
 }
 
 /// Processor time of this process so far, and its resident memory in MiB, where `/proc` tells.

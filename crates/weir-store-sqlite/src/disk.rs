@@ -301,7 +301,8 @@ mod tests {
         let claiming = store.claim(vec![request(1, 8)], now);
         tokio::pin!(claiming);
         assert!((&mut claiming).now_or_never().is_none());
-        let results = claims[0].deliveries.iter().map(|claimed| result(claimed, Verdict::Delivered)).collect();
+        let results =
+            claims[0].deliveries.iter().map(|claimed| Arc::new(result(claimed, Verdict::Delivered))).collect();
         // Its commit comes after that of the claim.
         within_reason(store.settle(results)).await.unwrap();
         assert!((&mut claiming).now_or_never().is_none() && !ingesting.is_finished());

@@ -4,7 +4,7 @@
 
 mod waiting;
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
 use tokio::sync::oneshot;
 use weir_core::{Timestamp, claim::Claim};
@@ -41,7 +41,7 @@ impl<I, O> Pending<I, O> {
 pub(crate) type Ingest = Pending<Vec<NewEvent>, Vec<Outcome>>;
 pub(crate) type Claiming = Pending<(Vec<ClaimRequest>, Timestamp), Vec<Claims>>;
 pub(crate) type Release = Pending<(Vec<Claim>, Timestamp), u64>;
-pub(crate) type Settle = Pending<Vec<AttemptResult>, Vec<Settlement>>;
+pub(crate) type Settle = Pending<Vec<Arc<AttemptResult>>, Vec<Settlement>>;
 pub(crate) type Recover = Pending<Recovery, Recovered>;
 
 /// What `recover_claims` asks for.

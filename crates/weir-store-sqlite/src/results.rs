@@ -1,5 +1,7 @@
 //! How deliveries end: results recorded in batches, and what a person asks of one delivery.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use rusqlite::Row;
 use weir_core::{DeliveryId, DeliveryState, DestinationId, Timestamp, order::BEHIND, outcome::Verdict};
@@ -20,7 +22,7 @@ const PER_OPERATION: usize = 64;
 
 #[async_trait]
 impl Results for SqliteStore {
-    async fn settle(&self, results: Vec<AttemptResult>) -> StoreResult<Vec<Settlement>> {
+    async fn settle(&self, results: Vec<Arc<AttemptResult>>) -> StoreResult<Vec<Settlement>> {
         let mut settlements = Vec::with_capacity(results.len());
         let mut parts = Vec::with_capacity(results.len() / PER_OPERATION + 1);
         for part in results.chunks(PER_OPERATION) {
@@ -84,7 +86,7 @@ impl Transaction<'_, '_> {
         if operations.is_empty() {
             return Ok(());
         }
-        let all: Vec<&AttemptResult> = operations.iter().flat_map(|settle| &settle.input).collect();
+        let all: Vec<&AttemptResult> = operations.iter().flat_map(|settle| &settle.input).map(Arc::as_ref).collect();
         let mut settlements = self.settle_all(&all)?.into_iter();
         for operation in operations {
             operation.answer = Some(settlements.by_ref().take(operation.input.len()).collect());

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use std::{path::Path, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use weir_core::{
     AttemptId, DeliveryState, Destination, DestinationId, EventId, RateLimits, Timestamp,
@@ -51,7 +51,7 @@ async fn claim(store: &SqliteStore, limit: u32) -> Vec<ClaimedDelivery> {
     store.claim(vec![request], NOW + Duration::from_secs(1)).await.unwrap().remove(0).deliveries
 }
 
-fn ended(claimed: &ClaimedDelivery, verdict: Verdict) -> AttemptResult {
+fn ended(claimed: &ClaimedDelivery, verdict: Verdict) -> Arc<AttemptResult> {
     let now = NOW + Duration::from_secs(2);
     let attempt = Attempt {
         id: AttemptId::new(now, 1),
@@ -65,7 +65,7 @@ fn ended(claimed: &ClaimedDelivery, verdict: Verdict) -> AttemptResult {
         failure: None,
         response_body: None,
     };
-    AttemptResult { claim: claimed.claim, attempt, verdict, now }
+    Arc::new(AttemptResult { claim: claimed.claim, attempt, verdict, now })
 }
 
 /// Claims five deliveries in two batches: one is delivered, one is to be retried at once, one is given back, two stay out.

@@ -106,8 +106,8 @@ impl Subject {
         self.claim(1, 1).await.remove(0)
     }
 
-    async fn settle(&self, result: AttemptResult) -> Settlement {
-        self.store.settle(vec![result]).await.expect("settle").remove(0)
+    async fn settle(&self, result: impl Into<Arc<AttemptResult>>) -> Settlement {
+        self.store.settle(vec![result.into()]).await.expect("settle").remove(0)
     }
 
     async fn delivery(&self, id: DeliveryId) -> Delivery {

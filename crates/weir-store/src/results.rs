@@ -1,5 +1,7 @@
 //! The worker's side, and a person's: how deliveries end.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use weir_core::{
     DeliveryId, DeliveryState, DestinationId, Timestamp, claim::Claim, delivery::Attempt, outcome::Verdict,
@@ -100,7 +102,7 @@ pub trait Results {
     /// Records attempts and moves their deliveries on, in one group commit. Answers in the same order. A retry of a
     /// deleted destination's delivery becomes `cancelled`, one with a newer delivery of its coalesce key `superseded`. Who leaves
     /// its line, because it has ended or has failed `skip_after_attempts` times, lets the next come forward.
-    async fn settle(&self, results: Vec<AttemptResult>) -> StoreResult<Vec<Settlement>>;
+    async fn settle(&self, results: Vec<Arc<AttemptResult>>) -> StoreResult<Vec<Settlement>>;
 
     /// Makes a delivery due at once: a terminal one goes back to `pending`, a waiting one is pulled forward. Its counted
     /// attempts stay, so one whose attempts were exhausted gets one more. Refused while `delivering`, and once its

@@ -43,7 +43,7 @@ pub(crate) struct Attempter {
 /// How a permit ended.
 pub(crate) enum Ended {
     /// An attempt was made.
-    Recorded(Box<Finished>),
+    Recorded(Finished),
     /// Nothing was sent.
     Unsent(Unsent),
 }
@@ -51,7 +51,8 @@ pub(crate) enum Ended {
 /// An attempt to record.
 pub(crate) struct Finished {
     pub(crate) permit: PermitId,
-    pub(crate) result: AttemptResult,
+    /// Shared with the store, and kept until that has taken it.
+    pub(crate) result: Arc<AttemptResult>,
     pub(crate) effect: Effect,
     /// As it was when the permit was taken.
     pub(crate) destination: Arc<Destination>,
@@ -243,16 +244,9 @@ impl Attempter {
             failure,
             response_body: sent.response_body,
         };
-        let result = AttemptResult { claim, attempt, verdict: decision.verdict, now };
+        let result = Arc::new(AttemptResult { claim, attempt, verdict: decision.verdict, now });
         let destination = target.destination.clone();
-        Ended::Recorded(Box::new(Finished {
-            permit: permit.id,
-            result,
-            effect: decision.effect,
-            destination,
-            began,
-            reason,
-        }))
+        Ended::Recorded(Finished { permit: permit.id, result, effect: decision.effect, destination, began, reason })
     }
 }
 

@@ -148,7 +148,7 @@ impl Worker {
             let (attempter, recording) = (attempter.clone(), recording.clone());
             tokio::spawn(under_way(slot, async move {
                 match attempter.make(permit, body, &target).await {
-                    Ended::Recorded(finished) => recording.finished(*finished),
+                    Ended::Recorded(finished) => recording.finished(finished),
                     Ended::Unsent(unsent) => recording.unsent([unsent]),
                 }
             }));

@@ -121,7 +121,7 @@ impl Ledger {
                     batch.push(ending);
                 }
             }
-            let (mut finished, mut unsent) = (Vec::new(), Vec::new());
+            let (mut finished, mut unsent) = (Vec::with_capacity(batch.len()), Vec::new());
             for ending in batch.drain(..) {
                 match ending {
                     Ending::Finished(ended) => finished.push(ended),

@@ -166,7 +166,7 @@ impl Server {
             response_body: Some("ok".to_owned()),
         };
         let result = AttemptResult { claim: delivery.claim, attempt, verdict, now: now + Duration::from_millis(12) };
-        self.store.settle(vec![result]).await.unwrap();
+        self.store.settle(vec![Arc::new(result)]).await.unwrap();
     }
 }
 

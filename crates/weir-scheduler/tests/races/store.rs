@@ -281,7 +281,7 @@ impl Ingest for TestStore {
 
 #[async_trait]
 impl Results for TestStore {
-    async fn settle(&self, _: Vec<AttemptResult>) -> StoreResult<Vec<Settlement>> {
+    async fn settle(&self, _: Vec<Arc<AttemptResult>>) -> StoreResult<Vec<Settlement>> {
         unasked()
     }
 

@@ -69,7 +69,7 @@ async fn the_store_goes_on_after_its_connections_broke() {
         let mut durable = request(1, 9);
         durable.durable = true;
         let claims = answered(async || store.claim(vec![durable.clone()], now).await).await;
-        let results = vec![result(&claims[0].deliveries[0], Verdict::Delivered)];
+        let results = vec![Arc::new(result(&claims[0].deliveries[0], Verdict::Delivered))];
         let settled = answered(async || store.settle(results.clone()).await).await;
         assert!(matches!(settled[0], Settlement::Settled(_)));
         answered(async || store.hold_destination(destination_id(1), now, "busy").await).await;
@@ -128,7 +128,7 @@ async fn a_result_that_cannot_be_stored_does_not_fail_its_neighbours() {
                 result.attempt.number = u32::MAX;
             }
             let store = Arc::clone(&store);
-            tokio::spawn(async move { store.settle(vec![result]).await })
+            tokio::spawn(async move { store.settle(vec![result.into()]).await })
         })
         .collect();
     for (index, settle) in settles.into_iter().enumerate() {
@@ -150,7 +150,7 @@ async fn an_answer_with_the_character_zero_is_recorded() {
     let mut result = result(&claimed[0], Verdict::Failed);
     result.attempt.response_body = Some("a\0b".to_owned());
     result.attempt.error = Some("c\0d".to_owned());
-    store.settle(vec![result]).await.unwrap();
+    store.settle(vec![result.into()]).await.unwrap();
     let attempt = store.delivery(claimed[0].claim.delivery_id).await.unwrap().unwrap().attempts.remove(0);
     assert_eq!(attempt.response_body.as_deref(), Some("a\0b"));
     assert_eq!(attempt.error.as_deref(), Some("c\u{fffd}d"));

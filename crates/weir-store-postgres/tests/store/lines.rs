@@ -45,7 +45,7 @@ async fn what_is_stored_while_the_head_ends_is_not_left_behind() {
         // The one before ends as this one is stored.
         let ending = async {
             match claimed.pop() {
-                Some(head) => drop(stores[1].settle(vec![result(&head, Verdict::Delivered)]).await.unwrap()),
+                Some(head) => drop(stores[1].settle(vec![result(&head, Verdict::Delivered).into()]).await.unwrap()),
                 None => assert_eq!(number, 1),
             }
         };

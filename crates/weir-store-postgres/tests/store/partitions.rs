@@ -1,6 +1,6 @@
 //! A day has its partitions before it begins, and when it is asked for.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use sqlx::raw_sql;
 use weir_core::{Timestamp, outcome::Verdict, retention::Retention};
@@ -63,7 +63,7 @@ async fn an_event_of_any_time_is_stored_and_delivered() {
         ClaimRequest { destination_id: destination_id(1), limit: 9, expires_at: Timestamp::MAX, durable: false };
     let claimed = store.claim(vec![request], Timestamp::MAX).await.unwrap().remove(0).deliveries;
     assert!(claimed.iter().map(|claimed| claimed.event_id).eq(events.iter().map(|new| new.event.id)));
-    store.settle(claimed.iter().map(|claimed| result(claimed, Verdict::Delivered)).collect()).await.unwrap();
+    store.settle(claimed.iter().map(|claimed| Arc::new(result(claimed, Verdict::Delivered))).collect()).await.unwrap();
     for (new, claimed) in events.iter().zip(&claimed) {
         assert_eq!(store.event(new.event.id).await.unwrap().as_ref(), Some(&new.event));
         let deliveries = store.event_deliveries(new.event.id).await.unwrap();
@@ -113,7 +113,7 @@ async fn three_days(store: &PostgresStore) {
     let claimed = store.claim(vec![request], LATER).await.unwrap().remove(0).deliveries;
     let verdict = |index: usize| if index == 3 { Verdict::Dead } else { Verdict::Delivered };
     let results = claimed.iter().enumerate().map(|(index, claimed)| result(claimed, verdict(index)));
-    store.settle(results.collect()).await.unwrap();
+    store.settle(results.map(Arc::new).collect()).await.unwrap();
 }
 
 #[tokio::test]

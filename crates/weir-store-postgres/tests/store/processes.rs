@@ -174,7 +174,7 @@ async fn a_deletion_leaves_nothing_waiting_behind() {
                     }
                     let (released, settled) = claimed.split_at(claimed.len() / 2);
                     worker.release(released.iter().map(|claimed| claimed.claim).collect(), now).await.unwrap();
-                    let retry = |claimed| result(claimed, Verdict::Retry { at: NOW });
+                    let retry = |claimed| Arc::new(result(claimed, Verdict::Retry { at: NOW }));
                     worker.settle(settled.iter().map(retry).collect()).await.unwrap();
                 }
             }
@@ -214,7 +214,7 @@ async fn an_abandoned_claim_is_recovered_by_one_process() {
     let [first, second] = stores.each_ref().map(recover);
     assert_eq!(first.await.unwrap() + second.await.unwrap(), 300);
     // Its holder comes back too late.
-    let late = stores[0].settle(vec![result(&claimed.deliveries[0], Verdict::Delivered)]).await.unwrap();
+    let late = stores[0].settle(vec![result(&claimed.deliveries[0], Verdict::Delivered).into()]).await.unwrap();
     assert_eq!(late, [Settlement::ClaimLost]);
     let detail = stores[1].delivery(claimed.deliveries[0].claim.delivery_id).await.unwrap().unwrap();
     assert_eq!((detail.delivery.state, detail.attempts.len()), (DeliveryState::Retrying, 1));

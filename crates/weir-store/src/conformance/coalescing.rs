@@ -143,8 +143,10 @@ pub async fn a_burst_of_one_key_leaves_the_last_and_what_was_claimed(subject: Su
             let Some(claimed) = claims.deliveries.first() else { continue };
             match round % 3 {
                 0 => drop(store.release(vec![claimed.claim], NOW).await.expect("release")),
-                1 => drop(store.settle(vec![result(claimed, Verdict::Retry { at: NOW })]).await.expect("settle")),
-                _ => drop(store.settle(vec![result(claimed, Verdict::Delivered)]).await.expect("settle")),
+                ended => {
+                    let verdict = if ended == 1 { Verdict::Retry { at: NOW } } else { Verdict::Delivered };
+                    drop(store.settle(vec![result(claimed, verdict).into()]).await.expect("settle"));
+                }
             }
         }
     });

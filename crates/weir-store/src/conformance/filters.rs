@@ -78,7 +78,7 @@ pub async fn deliveries_are_filtered_by_tenant_type_and_error(subject: Subject) 
     for number in [1, 2] {
         let claimed = subject.claim(number, 9).await;
         let results = claimed.iter().zip(meetings.iter().cycle()).map(|(claimed, &meeting)| met(claimed, meeting));
-        subject.store.settle(results.collect()).await.expect("settle");
+        subject.store.settle(results.map(Arc::new).collect()).await.expect("settle");
         // Lost, so of unknown outcome; and two that stay under way.
         subject.claim(number, 1).await;
         subject.store.recover_claims(NOW, true, 1).await.expect("recover");

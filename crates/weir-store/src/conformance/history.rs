@@ -127,7 +127,7 @@ pub async fn deliveries_are_filtered_by_every_criterion(subject: Subject) {
         let claimed = subject.claim(number, 10).await;
         let verdicts = [Verdict::Delivered, Verdict::Failed, Verdict::Dead, Verdict::Retry { at: NOW + seconds(99) }];
         let results = claimed.iter().take(8).zip(verdicts.iter().cycle());
-        let results = results.map(|(claimed, &verdict)| result(claimed, verdict)).collect();
+        let results = results.map(|(claimed, &verdict)| Arc::new(result(claimed, verdict))).collect();
         subject.store.settle(results).await.expect("settle");
     }
     let waiting = DeliveryFilter { state: Some(DeliveryState::Pending), ..DeliveryFilter::default() };

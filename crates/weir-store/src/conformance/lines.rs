@@ -444,7 +444,7 @@ pub async fn lines_under_load(stores: Vec<SharedStore>, keys: u64, calls: u64) {
                         // Before it is settled, since the next may be claimed by another right after.
                         ended.lock().expect("a lock").push(number_of(&delivery));
                     }
-                    store.settle(vec![result(&delivery, verdict)]).await.expect("settle");
+                    store.settle(vec![result(&delivery, verdict).into()]).await.expect("settle");
                 }
             }
         })

@@ -123,7 +123,8 @@ pub async fn a_purge_beside_claims_loses_nothing_and_touches_no_claim(subject: S
         let mut delivered = 0;
         loop {
             let claims = store.claim(vec![request(1, 25)], NOW + seconds(10)).await.expect("claim").remove(0);
-            let results: Vec<_> = claims.deliveries.iter().map(|one| result(one, Verdict::Delivered)).collect();
+            let results: Vec<_> =
+                claims.deliveries.iter().map(|one| Arc::new(result(one, Verdict::Delivered))).collect();
             let settled = store.settle(results).await.expect("settle");
             assert!(settled.iter().all(|settled| *settled == Settlement::Settled(DeliveryState::Delivered)));
             delivered += settled.len();

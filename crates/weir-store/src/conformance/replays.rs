@@ -26,7 +26,7 @@ impl Subject {
         while left > 0 {
             let claimed = self.claim(to, 1_000).await;
             left -= claimed.len();
-            let results = claimed.iter().map(|one| result(one, verdict)).collect();
+            let results = claimed.iter().map(|one| Arc::new(result(one, verdict))).collect();
             self.store.settle(results).await.expect("settle");
         }
     }
@@ -154,7 +154,11 @@ pub async fn what_has_a_place_in_an_order_is_replayed_in_its_turn(subject: Subje
         if claimed.is_empty() {
             break;
         }
-        subject.store.settle(claimed.iter().map(|one| result(one, Verdict::Dead)).collect()).await.expect("settle");
+        subject
+            .store
+            .settle(claimed.iter().map(|one| Arc::new(result(one, Verdict::Dead))).collect())
+            .await
+            .expect("settle");
     }
     subject.ingest(vec![keyed(5, Some("a"))]).await;
     let of_a = subject.claim(1, 9).await.remove(0);

@@ -58,7 +58,8 @@ pub async fn results_are_answered_in_their_order(subject: Subject) {
     let verdict = |index: usize| {
         if index.is_multiple_of(2) { Verdict::Delivered } else { Verdict::Failed }
     };
-    let results = claimed.iter().enumerate().map(|(index, claimed)| result(claimed, verdict(index))).collect();
+    let results =
+        claimed.iter().enumerate().map(|(index, claimed)| Arc::new(result(claimed, verdict(index)))).collect();
     let settled = subject.store.settle(results).await.expect("settle");
     assert_eq!(settled.len(), 600);
     for (index, settled) in settled.into_iter().enumerate() {
@@ -87,7 +88,7 @@ pub async fn a_lost_claim_settles_nothing(subject: Subject) {
 
 pub async fn of_two_results_for_one_claim_the_first_counts(subject: Subject) {
     let claimed = subject.one_claimed().await;
-    let results = vec![result(&claimed, Verdict::Failed), result(&claimed, Verdict::Delivered)];
+    let results = [Verdict::Failed, Verdict::Delivered].map(|verdict| Arc::new(result(&claimed, verdict))).to_vec();
     let settled = subject.store.settle(results).await.expect("settle");
     assert_eq!(settled, [Settlement::Settled(DeliveryState::Failed), Settlement::ClaimLost]);
     assert_eq!(subject.state(claimed.claim.delivery_id).await, DeliveryState::Failed);
@@ -206,7 +207,7 @@ pub async fn ingested_equals_the_sum_over_the_states(subject: Subject) {
                 store.release(released.iter().map(|claimed| claimed.claim).collect(), NOW).await.expect("release");
                 let verdicts = [Verdict::Delivered, LATER, Verdict::Failed, Verdict::Dead];
                 let verdict = verdicts[(consumer + round) % 4];
-                let results = settled.iter().map(|claimed| result(claimed, verdict)).collect();
+                let results = settled.iter().map(|claimed| Arc::new(result(claimed, verdict))).collect();
                 let settled = store.settle(results).await.expect("settle");
                 assert!(settled.iter().all(|settled| *settled != Settlement::ClaimLost));
             }
