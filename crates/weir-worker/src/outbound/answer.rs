@@ -177,6 +177,10 @@ impl<'c> Answer<'c> {
     }
 
     fn read_chunk_size<'b>(&mut self, bytes: &'b [u8]) -> Result<Option<&'b [u8]>, Broken> {
+        // To httparse no digit at all is a 0, and a 0 ends the body.
+        if !bytes.first().is_some_and(u8::is_ascii_hexdigit) {
+            return Err(Broken::NotHttp);
+        }
         match httparse::parse_chunk_size(bytes) {
             Ok(Status::Complete((length, size))) if length <= MAX_CHUNK_LINE => {
                 self.part = if size == 0 { Part::Trailers } else { Part::Chunk(size) };
@@ -190,6 +194,8 @@ impl<'c> Answer<'c> {
     /// Reads past them.
     fn read_trailers<'b>(&mut self, bytes: &'b [u8]) -> Result<Option<&'b [u8]>, Broken> {
         match httparse::parse_headers(bytes, &mut [httparse::EMPTY_HEADER; MAX_TRAILERS]) {
+            // httparse takes a bare LF for the end of a line; where an answer ends must not be a matter of opinion.
+            Ok(Status::Complete((length, _))) if has_bare_lf(&bytes[..length]) => Err(Broken::NotHttp),
             Ok(Status::Complete((length, _))) if length <= MAX_HEAD => {
                 self.expect(0);
                 Ok(Some(&bytes[length..]))
@@ -215,6 +221,10 @@ impl<'c> Answer<'c> {
         self.body.extend_from_slice(&data[..length.min(room)]);
         (length <= room).then_some((rest, left - length as u64))
     }
+}
+
+fn has_bare_lf(bytes: &[u8]) -> bool {
+    bytes.iter().enumerate().any(|(at, &byte)| byte == b'\n' && !bytes[..at].ends_with(b"\r"))
 }
 
 /// Bytes as text of at most as many bytes. NUL goes too: PostgreSQL stores none in text.

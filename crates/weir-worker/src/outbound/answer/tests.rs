@@ -119,9 +119,12 @@ fn what_cannot_be_trusted_is_refused() {
         ("HTTP/1.1 099 Low\r\n\r\n".to_owned(), Broken::NotHttp),
         (chunked("g\r\n"), Broken::NotHttp),
         (chunked("-1\r\n"), Broken::NotHttp),
+        (chunked("\r\n\r\n"), Broken::NotHttp),
+        (chunked(" \r\n\r\n"), Broken::NotHttp),
         (chunked("ffffffffffffffffff\r\n"), Broken::NotHttp),
         (chunked("2\r\nokay\r\n0\r\n\r\n"), Broken::NotHttp),
         (chunked("2\r\nok\n0\r\n\r\n"), Broken::NotHttp),
+        (chunked("0\r\na: b\n\r\n"), Broken::NotHttp),
         (chunked(&format!("2;{}\r\nok\r\n0\r\n\r\n", "x".repeat(MAX_CHUNK_LINE))), Broken::NotHttp),
         (chunked(&format!("2;{}", "x".repeat(MAX_CHUNK_LINE))), Broken::NotHttp),
         (chunked(&format!("0\r\n{}\r\n", "a: b\r\n".repeat(MAX_TRAILERS + 1))), Broken::TooLarge),
@@ -268,7 +271,7 @@ proptest! {
         prop_assert_eq!(read(answer.chunks(1)), read([&answer[..]]));
     }
 
-    /// hyper, the widely used client, is the judge of what an answer says. Where it is more lenient, the answer is refused.
+    /// hyper, the widely used client, is the judge of what an answer says, and of what is none.
     #[test]
     fn an_answer_says_what_hyper_reads_in_it(answer in answers()) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
