@@ -1,8 +1,10 @@
 //! What leaves, and when: everything inside the slot, nothing outside of it.
 
-use std::time::Duration;
+use std::{pin::pin, time::Duration};
 
 use bytes::Bytes;
+use futures_util::future::poll_immediate;
+use tokio::task::coop::consume_budget;
 use weir_core::{Slot, outcome::Failure};
 use weir_worker::outbound::{Outbound, SendResult, Target, TlsRoots};
 
@@ -151,6 +153,17 @@ async fn an_empty_body_goes_through_the_gate_too() {
     let (result, request) = tokio::join!(sending, receiver);
     assert!(sent(result).sent_at.is_some());
     assert!(request.contains("content-length: 0\r\n"), "{request}");
+}
+
+#[tokio::test]
+async fn a_task_that_has_used_up_its_budget_sends_in_time_all_the_same() {
+    let outbound = outbound();
+    let (listener, target) = plain_receiver().await;
+    let connection = outbound.connect(&target).await.unwrap().connection;
+    let receiver = tokio::spawn(async move { Wire::accept(&listener).await.answer(OK).await });
+    while poll_immediate(pin!(consume_budget())).await.is_some() {}
+    assert_eq!(status(&sent(send(&outbound, &target, connection).await)), 200);
+    receiver.await.unwrap();
 }
 
 #[tokio::test]
