@@ -110,7 +110,6 @@ impl Connection {
             Ok(Err(broken)) => Err((Failure::Broken, broken.to_string())),
             Err(_) => Err((Failure::Timeout, answer.lateness(limit))),
         };
-        self.between = end.is_ok() && !request.has_remaining() && answer.leaves_nothing();
         SendResult::Sent(sent(answer, end, sent_at, clock.now()))
     }
 
@@ -134,7 +133,7 @@ impl Connection {
     async fn answered(&mut self, request: &mut impl Buf, answer: &mut Answer<'_>) -> Result<(), Broken> {
         let stream = &mut self.stream;
         let (mut flushed, mut unwritable) = (false, None);
-        poll_fn(|cx| {
+        let end = poll_fn(|cx| {
             while !flushed && unwritable.is_none() {
                 let written = if request.has_remaining() {
                     poll_write(stream, request, cx)
@@ -150,8 +149,9 @@ impl Connection {
             }
             poll_read(stream, answer, cx)
         })
-        .await
-        .map_err(|broken| unwritable.map_or(broken, |error| Broken::from(&error)))
+        .await;
+        self.between = end.is_ok() && flushed && answer.leaves_nothing();
+        end.map_err(|broken| unwritable.map_or(broken, |error| Broken::from(&error)))
     }
 }
 
