@@ -1,17 +1,15 @@
-//! The bench. [`quick`]: six measurements on one set-up, to compare two binaries. [`mod@full`]: the whole table on both, topic by
-//! topic, written to `load-tests/RESULTS.md`.
+//! The bench: the whole table of figures on both set-ups, topic by topic, written to `load-tests/RESULTS.md`.
 //!
 //! Figures are worth something only beside what the machine could do at the same time, so every topic measures its own ceiling,
 //! and throughput measures one right beside each of its figures.
 
 mod figure;
-mod full;
 mod machine;
 mod markdown;
 mod picture;
-mod quick;
 mod results;
 mod rig;
+mod run;
 mod servers;
 mod short;
 mod targets;
@@ -28,8 +26,7 @@ mod recorded;
 mod statements;
 mod throughput;
 
-pub(crate) use full::{FullArgs, full};
-pub(crate) use quick::run;
+pub(crate) use run::{BenchArgs, run};
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};

@@ -12,10 +12,8 @@ use tokio::{
     process::{Child, Command},
 };
 
-use crate::client::Connection;
+use crate::{client::Connection, process};
 
-/// The kernel's ticks a second in `/proc/PID/stat`: 100 on every Linux that Rust runs on, whatever its own timer does.
-pub(crate) const TICKS_PER_SECOND: f64 = 100.0;
 const STARTS_WITHIN: Duration = Duration::from_secs(30);
 
 /// A running server; killed, and its database removed, when dropped.
@@ -27,7 +25,7 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// Starts `weir` on what [`backing`] or others say, with a folder of its own in `folder`.
+    /// Starts `weir` on what `backing` says, with a folder of its own in `folder`.
     pub(crate) async fn start(weir: &Path, folder: Option<&Path>, backing: &[(&str, String)]) -> anyhow::Result<Self> {
         let folder = match folder {
             Some(parent) => tempfile::tempdir_in(parent),
@@ -64,20 +62,17 @@ impl Engine {
 
     /// The CPU time it has used so far, in seconds.
     pub(crate) fn cpu_s(&self) -> anyhow::Result<f64> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).context("the engine is gone")?;
-        cpu_s_in(&stat).context("unknown form of /proc/PID/stat")
+        process::cpu_s_of(self.pid)
     }
 
     /// Its resident memory, in MiB.
     pub(crate) fn rss_mib(&self) -> anyhow::Result<f64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).context("the engine is gone")?;
-        mib_in(&status, "VmRSS:").context("unknown form of /proc/PID/status")
+        process::rss_mib_of(self.pid)
     }
 
     /// The most resident memory it has had so far, in MiB.
     pub(crate) fn peak_mib(&self) -> anyhow::Result<f64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).context("the engine is gone")?;
-        mib_in(&status, "VmHWM:").context("unknown form of /proc/PID/status")
+        process::peak_mib_of(self.pid)
     }
 
     /// Where it keeps its database, when that is a file.
@@ -87,13 +82,6 @@ impl Engine {
 
     /// Ends it at once, whatever it is doing.
     pub(crate) async fn kill(mut self) -> anyhow::Result<()> {
-        Ok(self.process.kill().await?)
-    }
-
-    /// Ends the engine; its destination goes first, so that the next engine on the same servers has nothing to do with it.
-    pub(crate) async fn stop(mut self, destination: &str) -> anyhow::Result<()> {
-        let path = format!("/v1/destinations/{destination}");
-        Connection::open(self.address).await?.send(Method::DELETE, &path, Bytes::new()).await?;
         Ok(self.process.kill().await?)
     }
 }
@@ -114,19 +102,6 @@ pub(crate) async fn listening(process: &mut Child) -> anyhow::Result<SocketAddr>
     // Keeps the pipe open, so that the engine never writes to a closed one.
     tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
     Ok(address)
-}
-
-/// Where the engine keeps its records and its queue, as settings.
-pub(crate) fn backing(scaled: bool) -> anyhow::Result<Vec<(&'static str, String)>> {
-    if !scaled {
-        return Ok(vec![("WEIR_DATABASE_URL", "sqlite://weir.db".to_owned())]);
-    }
-    let given = |name| {
-        let value =
-            std::env::var(name).with_context(|| format!("--scaled needs {name}; `cargo xtask bench --scaled` sets it"));
-        Ok((name, value?))
-    };
-    ["WEIR_DATABASE_URL", "WEIR_REDIS_URL"].into_iter().map(given).collect()
 }
 
 /// A role of Weir with the settings of the harness: it sends to loopback, in plain HTTP.
@@ -150,29 +125,4 @@ pub(crate) fn command(weir: &Path, role: &str, folder: &Path, backing: &[(&str, 
         .stdout(Stdio::piped())
         .kill_on_drop(true);
     command
-}
-
-/// User and system time: the 14th and 15th field. The second is the name in parentheses and may hold blanks.
-fn cpu_s_in(stat: &str) -> Option<f64> {
-    let fields: Vec<_> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-    let ticks = |field: usize| fields.get(field - 3)?.parse::<f64>().ok();
-    Some((ticks(14)? + ticks(15)?) / TICKS_PER_SECOND)
-}
-
-fn mib_in(status: &str, name: &str) -> Option<f64> {
-    let kib = status.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?;
-    Some(kib.parse::<f64>().ok()? / 1_024.0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_and_memory_are_read_from_the_kernels_words() {
-        let stat = "42 (we (ir) x) S 1 42 42 0 -1 4194304 100 0 0 0 250 50 0 0 20 0 8 0 100 1000 10";
-        assert_eq!(cpu_s_in(stat), Some(3.0));
-        assert_eq!(mib_in("Name:\tweir\nVmRSS:\t    2048 kB\nThreads:\t8\n", "VmRSS:"), Some(2.0));
-        assert_eq!((cpu_s_in("42"), mib_in("Name:\tweir", "VmRSS:")), (None, None));
-    }
 }

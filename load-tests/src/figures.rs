@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use serde::Serialize;
 
 /// The size of a request's body.
 pub(crate) const BODY_BYTES: usize = 256;
@@ -25,7 +24,7 @@ pub(crate) fn batch(event_type: &str, batch: u64, size: u64) -> Bytes {
 }
 
 /// Durations in milliseconds, exact, by nearest rank.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Percentiles {
     pub(crate) p50_ms: f64,
     pub(crate) p99_ms: f64,

@@ -13,16 +13,16 @@ mod engine;
 mod figures;
 mod judge;
 mod pages;
+mod process;
 mod prove;
 mod receiver;
 mod recording;
-mod report;
 mod run;
 mod scenario;
 
 use std::{path::PathBuf, process::ExitCode};
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 
 /// Proves and measures Weir on this machine.
 #[derive(Debug, Parser)]
@@ -34,10 +34,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// The ceiling, end-to-end rates, latency, an idle crowd and a backlog, in one run
-    Bench(BenchArgs),
     /// The whole table of figures on both set-ups, into load-tests/RESULTS.md: exit 1 when a topic could not be measured
-    Full(bench::FullArgs),
+    Bench(bench::BenchArgs),
     /// Play scenarios and judge them: exit 1 when a promise was broken
     Run(prove::RunArgs),
     /// The scenarios and what they are about
@@ -48,31 +46,6 @@ enum Command {
         a: PathBuf,
         b: PathBuf,
     },
-}
-
-#[derive(Debug, Clone, Args)]
-pub(crate) struct BenchArgs {
-    /// The binary to measure
-    #[arg(long, value_name = "PATH", default_value = "target/release/weir")]
-    weir: PathBuf,
-    /// Measure on the PostgreSQL and the Redis of WEIR_DATABASE_URL and WEIR_REDIS_URL [default: SQLite, a fresh file each time]
-    #[arg(long)]
-    scaled: bool,
-    /// Make databases in this folder [default: the system's for temporary files]
-    #[arg(long, value_name = "FOLDER")]
-    folder: Option<PathBuf>,
-    /// Write the figures to this file as JSON
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Send for this long when measuring a rate
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..))]
-    seconds: u64,
-    /// How many destinations idle
-    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
-    idle: u64,
-    /// How many deliveries wait
-    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
-    backlog: u64,
 }
 
 #[tokio::main]
@@ -90,13 +63,7 @@ async fn main() -> ExitCode {
 async fn act(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Bench(args) => {
-            if let Err(error) = bench::run(&args).await {
-                eprintln!("weir-load-tests: {error:#}");
-                return Ok(ExitCode::FAILURE);
-            }
-        }
-        Command::Full(args) => {
-            if !bench::full(&args).await? {
+            if !bench::run(&args).await? {
                 return Ok(ExitCode::FAILURE);
             }
         }

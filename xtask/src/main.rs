@@ -32,15 +32,10 @@ enum Command {
     Ci,
     /// Weir's roles as separate processes over private servers, until Ctrl-C.
     Dev,
-    /// Measure this machine: the ceiling of a bare client and receiver, and Weir beside it.
+    /// Measure this machine: the ceiling of a bare client and receiver, and Weir beside it on both set-ups, into
+    /// load-tests/RESULTS.md; takes about 20 minutes.
     Bench {
-        /// On private PostgreSQL and Redis servers instead of the embedded SQLite and queue.
-        #[arg(long)]
-        scaled: bool,
-        /// The whole table on both set-ups, into load-tests/RESULTS.md; takes about 25 minutes.
-        #[arg(long, conflicts_with = "scaled")]
-        full: bool,
-        /// Given on to `weir-load-tests bench`, or `full`; `-- --help` lists them.
+        /// Given on to `weir-load-tests bench`; `-- --help` lists them.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
@@ -71,15 +66,9 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Lint => step::run_all(&lint_steps(), &[]),
         Command::Ci => run_with_servers(&lint_steps().into_iter().chain(test_steps()).collect::<Vec<_>>()),
         Command::Dev => dev::run(),
-        Command::Bench { full: true, arguments, .. } => {
+        Command::Bench { arguments } => {
             let programs = Servers::programs(servers::given)?;
-            step::run_all(&full_bench_steps(&arguments), programs.env())
-        }
-        Command::Bench { scaled: false, arguments, .. } => step::run_all(&bench_steps(&arguments), &[]),
-        Command::Bench { scaled: true, mut arguments, .. } => {
-            let servers = Servers::for_weir(servers::given)?;
-            arguments.insert(0, "--scaled".to_owned());
-            step::run_all(&bench_steps(&arguments), servers.env())
+            step::run_all(&bench_steps(&arguments), programs.env())
         }
         Command::Load { scaled: false, arguments } => step::run_all(&load_steps("embedded", &arguments), &[]),
         Command::Load { scaled: true, arguments } => {
@@ -124,12 +113,6 @@ fn bench_steps(arguments: &[String]) -> Vec<Step> {
     vec![build_for_load(), measure.with_arguments(arguments)]
 }
 
-fn full_bench_steps(arguments: &[String]) -> Vec<Step> {
-    let measure =
-        Step::new("Measure all of it", &["run", "--release", "--quiet", "--package", "weir-load-tests", "--", "full"]);
-    vec![build_for_load(), measure.with_arguments(arguments)]
-}
-
 fn load_steps(set_up: &str, arguments: &[String]) -> Vec<Step> {
     vec![build_for_load(), prove_under_load(set_up, arguments)]
 }
@@ -156,10 +139,10 @@ mod tests {
 
     #[test]
     fn arguments_of_the_bench_are_given_on() {
-        let cli = Cli::try_parse_from(["xtask", "bench", "--json", "out.json"]).unwrap();
-        let Command::Bench { arguments, scaled: false, full: false } = cli.command else { panic!("{cli:?}") };
+        let cli = Cli::try_parse_from(["xtask", "bench", "--only", "latency"]).unwrap();
+        let Command::Bench { arguments } = cli.command else { panic!("{cli:?}") };
         let steps = bench_steps(&arguments);
-        assert!(steps[1].to_string().ends_with("bench --json out.json"), "{}", steps[1]);
+        assert!(steps[1].to_string().ends_with("bench --only latency"), "{}", steps[1]);
     }
 
     #[test]
@@ -169,15 +152,6 @@ mod tests {
             let proof = format!("run --spawn {set_up} --quick");
             assert!(steps.iter().any(|step| step.ends_with(&proof)), "{steps:?}");
         }
-    }
-
-    #[test]
-    fn the_full_bench_is_of_both_set_ups_and_takes_topics() {
-        let cli = Cli::try_parse_from(["xtask", "bench", "--full", "--only", "latency"]).unwrap();
-        let Command::Bench { arguments, full: true, .. } = cli.command else { panic!("{cli:?}") };
-        let steps = full_bench_steps(&arguments);
-        assert!(steps[1].to_string().ends_with("full --only latency"), "{}", steps[1]);
-        assert!(Cli::try_parse_from(["xtask", "bench", "--full", "--scaled"]).is_err());
     }
 
     #[test]

@@ -9,9 +9,8 @@ use serde_json::{Value, json};
 use super::{
     destinations::{Cost, figures_of, median_all},
     figure::{Figure, Unit},
-    quick::{CONNECTIONS, MAX_IN_FLIGHT, SETTLE},
     results::Measured,
-    rig::Rig,
+    rig::{CONNECTIONS, MAX_IN_FLIGHT, Rig, SETTLE},
 };
 use crate::{
     client::{MakeBody, open_loop},

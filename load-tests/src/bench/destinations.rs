@@ -8,9 +8,8 @@ use serde_json::json;
 use super::{
     backlog::thousands,
     figure::{Figure, Unit, median},
-    quick::{CONNECTIONS, MAX_IN_FLIGHT, SETTLE},
     results::Measured,
-    rig::{Cpu, Rig, Running},
+    rig::{CONNECTIONS, Cpu, MAX_IN_FLIGHT, Rig, Running, SETTLE},
 };
 use crate::{
     client::{MakeBody, Until, closed_loop, open_loop},

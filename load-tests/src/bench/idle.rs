@@ -8,9 +8,8 @@ use serde_json::json;
 use super::{
     backlog::thousands,
     figure::{Figure, Unit},
-    quick::SETTLE,
     results::Measured,
-    rig::Rig,
+    rig::{Rig, SETTLE},
 };
 use crate::clock::now;
 

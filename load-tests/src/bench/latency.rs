@@ -6,9 +6,8 @@ use anyhow::Context;
 
 use super::{
     figure::{Figure, Unit},
-    quick::{CONNECTIONS, requests},
     results::Measured,
-    rig::Rig,
+    rig::{CONNECTIONS, Rig, requests},
 };
 use crate::{
     client::{MakeBody, Until, closed_loop, open_loop},

@@ -2,10 +2,7 @@
 
 use std::{path::Path, process::Command};
 
-use anyhow::Context;
 use serde::{Deserialize, Serialize};
-
-use crate::engine::TICKS_PER_SECOND;
 
 /// Where figures were taken, and of what.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -74,59 +71,9 @@ fn first_line(command: &mut Command) -> Option<String> {
     Some(String::from_utf8(output.stdout).ok()?.lines().next()?.to_owned())
 }
 
-/// The CPU time of a process so far, in seconds.
-pub(crate) fn cpu_s_of(process: u32) -> anyhow::Result<f64> {
-    Ok(Stat::of(process).with_context(|| format!("process {process} is gone"))?.own_s)
-}
-
-/// The CPU time of a process and of its children so far, those included that have ended.
-pub(crate) fn cpu_s_of_family(parent: u32) -> anyhow::Result<f64> {
-    let own = Stat::of(parent).with_context(|| format!("process {parent} is gone"))?;
-    let processes = std::fs::read_dir("/proc")?.flatten();
-    let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let children = numbers.filter_map(Stat::of).filter(|stat| stat.parent == parent);
-    Ok(own.own_s + own.ended_children_s + children.map(|child| child.own_s).sum::<f64>())
-}
-
-pub(crate) fn own_cpu_s() -> anyhow::Result<f64> {
-    cpu_s_of(std::process::id())
-}
-
-#[derive(Debug, PartialEq)]
-struct Stat {
-    parent: u32,
-    own_s: f64,
-    ended_children_s: f64,
-}
-
-impl Stat {
-    fn of(process: u32) -> Option<Self> {
-        Self::parse(&std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?)
-    }
-
-    /// Fields count from 1; the second is the name in parentheses and may hold blanks.
-    fn parse(stat: &str) -> Option<Self> {
-        let fields: Vec<_> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-        let seconds = |field: usize| Some(fields.get(field - 3)?.parse::<f64>().ok()? / TICKS_PER_SECOND);
-        Some(Self {
-            parent: fields.get(1)?.parse().ok()?,
-            own_s: seconds(14)? + seconds(15)?,
-            ended_children_s: seconds(16)? + seconds(17)?,
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_times_of_a_family_are_read_from_the_kernels_words() {
-        let stat = "42 (post (gres) x) S 7 42 42 0 -1 4194304 100 0 0 0 250 50 30 20 20 0 8 0 100 1000 10";
-        assert_eq!(Stat::parse(stat), Some(Stat { parent: 7, own_s: 3.0, ended_children_s: 0.5 }));
-        assert_eq!(Stat::parse("42"), None);
-        assert!(cpu_s_of_family(std::process::id()).unwrap() >= 0.0);
-    }
 
     #[test]
     fn versions_of_the_same_thing_replace_each_other() {

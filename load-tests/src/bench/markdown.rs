@@ -53,7 +53,7 @@ fn about(topic: Topic) -> &'static str {
 
 pub(crate) fn page(results: &Results) -> String {
     let machine = &results.machine;
-    let mut page = "# Results\n\nWritten by `cargo xtask bench --full`; do not edit.\n\n".to_owned();
+    let mut page = "# Results\n\nWritten by `cargo xtask bench`; do not edit.\n\n".to_owned();
     if results.brief {
         page += "**A brief run, which shows that everything can be measured. These are no figures to go by.**\n\n";
     }

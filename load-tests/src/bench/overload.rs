@@ -8,10 +8,9 @@ use serde_json::Value;
 
 use super::{
     figure::{Figure, Unit},
-    quick::{BATCH, BATCH_CONNECTIONS, CONNECTIONS, requests},
     recorded::Recorder,
     results::Measured,
-    rig::{Rig, Running},
+    rig::{BATCH, BATCH_CONNECTIONS, CONNECTIONS, Rig, Running, requests},
 };
 use crate::{
     client::{MakeBody, Until, closed_loop, open_loop},

@@ -41,7 +41,7 @@ impl Recorder {
         let mut settings = limits(limit);
         settings["url"] = json!(format!("http://127.0.0.1:{}/{number}", self.receivers.port));
         settings["event_types"] = json!([event_type]);
-        settings["max_in_flight"] = json!(super::quick::MAX_IN_FLIGHT);
+        settings["max_in_flight"] = json!(super::rig::MAX_IN_FLIGHT);
         settings["paused"] = json!(true);
         let sent = self.timeline.now();
         let change = LimitChange { sent, answered: sent, limits: parsed(&settings)? };

@@ -1,4 +1,4 @@
-//! The results of a full bench, topic by topic, as JSON: a topic that is measured again takes the place of its last time.
+//! The results of a bench, topic by topic, as JSON: a topic that is measured again takes the place of its last time.
 
 use std::path::Path;
 

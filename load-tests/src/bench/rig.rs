@@ -7,18 +7,22 @@ use hyper::Method;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use super::{
-    SetUp,
-    machine::{own_cpu_s, sqlite_version},
-    quick::CONNECTIONS,
-    servers::Servers,
-};
+use super::{SetUp, machine::sqlite_version, servers::Servers};
 use crate::{
     client::{Connection, Driven, MakeBody, Until, closed_loop},
-    engine::{Engine, backing},
-    figures::BODY_BYTES,
+    engine::Engine,
+    figures::{BODY_BYTES, batch, event},
+    process::own_cpu_s,
     receiver::Receiver,
 };
+
+pub(super) const CONNECTIONS: usize = 64;
+/// Fewer, since each carries a hundred events at once.
+pub(super) const BATCH_CONNECTIONS: usize = 16;
+pub(super) const BATCH: u64 = 100;
+pub(super) const MAX_IN_FLIGHT: u32 = 512;
+/// For what a burst of work leaves behind (commits, checkpoints, freed memory) to come to rest.
+pub(super) const SETTLE: Duration = Duration::from_secs(2);
 
 /// A tenth or less of everything, to see that a topic works; the figures are none.
 const BRIEF: u64 = 20;
@@ -98,7 +102,8 @@ impl Rig {
 
     async fn engine_that(&self, is_counted: bool) -> anyhow::Result<Running<'_>> {
         let Some(servers) = &self.servers else {
-            let engine = Engine::start(&self.weir, self.folder.as_deref(), &backing(false)?).await?;
+            let on_sqlite = [("WEIR_DATABASE_URL", "sqlite://weir.db".to_owned())];
+            let engine = Engine::start(&self.weir, self.folder.as_deref(), &on_sqlite).await?;
             return Ok(Running { engine, on: None });
         };
         let (settings, database) = servers.renew().await?;
@@ -122,7 +127,7 @@ impl Rig {
 
     /// An unlimited destination, the receiver, for events of type `bench`.
     pub(crate) fn unlimited(&self) -> Value {
-        json!({"url": self.receiver.url(), "event_types": ["bench"], "max_in_flight": super::quick::MAX_IN_FLIGHT})
+        json!({"url": self.receiver.url(), "event_types": ["bench"], "max_in_flight": MAX_IN_FLIGHT})
     }
 
     /// What took part, for the head of the page.
@@ -198,11 +203,18 @@ impl Running<'_> {
     pub(crate) async fn load(&self, event_type: &str, count: u64) -> anyhow::Result<Driven> {
         const AT_ONCE: u64 = 1_000;
         let event_type = event_type.to_owned();
-        let body: MakeBody = Arc::new(move |batch| {
-            crate::figures::batch(&event_type, batch, AT_ONCE.min(count.saturating_sub(batch * AT_ONCE)))
-        });
+        let body: MakeBody =
+            Arc::new(move |part| batch(&event_type, part, AT_ONCE.min(count.saturating_sub(part * AT_ONCE))));
         let until = Until::Sent(count.div_ceil(AT_ONCE));
         // Numbers of a smaller last batch overlap with others; nobody looks at those of what was loaded.
         closed_loop(self.engine.address(), 8, until, "/v1/events/batch", body).await
+    }
+}
+
+/// The path and the bodies of requests with `size` events each.
+pub(super) fn requests(size: u64) -> (&'static str, MakeBody) {
+    match size {
+        1 => ("/v1/events", Arc::new(|number| event("bench", number).into())),
+        size => ("/v1/events/batch", Arc::new(move |number| batch("bench", number, size))),
     }
 }

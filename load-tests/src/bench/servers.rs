@@ -1,4 +1,4 @@
-//! The PostgreSQL and the Redis that the full bench runs Weir on: private, and asked for what they did.
+//! The PostgreSQL and the Redis that the bench runs Weir on: private, and asked for what they did.
 
 use std::{
     path::PathBuf,
@@ -12,8 +12,10 @@ use tokio::{
     process::Command,
 };
 
-use super::machine::{cpu_s_of, cpu_s_of_family};
-use crate::run::servers::{Postgres, Redis, postgres_programs};
+use crate::{
+    process::{cpu_s_of, cpu_s_of_family},
+    run::servers::{Postgres, Redis, postgres_programs},
+};
 
 pub(crate) struct Servers {
     postgres: Postgres,

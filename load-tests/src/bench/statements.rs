@@ -4,9 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     figure::{Figure, Unit},
-    quick::{BATCH, BATCH_CONNECTIONS, CONNECTIONS, requests},
     results::Measured,
-    rig::Rig,
+    rig::{BATCH, BATCH_CONNECTIONS, CONNECTIONS, Rig, requests},
     servers::{Executed, Servers},
 };
 use crate::client::{Until, closed_loop, open_loop};

@@ -6,9 +6,8 @@ use anyhow::Context;
 
 use super::{
     figure::{Figure, Unit},
-    quick::{BATCH, BATCH_CONNECTIONS, CONNECTIONS, requests},
     results::Measured,
-    rig::Rig,
+    rig::{BATCH, BATCH_CONNECTIONS, CONNECTIONS, Rig, requests},
 };
 use crate::client::{Until, closed_loop};
 

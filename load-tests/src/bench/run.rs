@@ -1,4 +1,4 @@
-//! The full bench: every topic on both set-ups. One that fails is told in its place, and the others go on.
+//! A run of the bench: every topic on both set-ups. One that fails is told in its place, and the others go on.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -18,7 +18,7 @@ use crate::clock::{Timeline, now};
 const PATIENCE: Duration = Duration::from_secs(600);
 
 #[derive(Debug, Clone, Args)]
-pub(crate) struct FullArgs {
+pub(crate) struct BenchArgs {
     /// The binary to measure
     #[arg(long, value_name = "PATH", default_value = "target/release/weir")]
     weir: PathBuf,
@@ -44,7 +44,7 @@ pub(crate) struct FullArgs {
 
 /// Answers whether every topic could be measured. What is asked of the figures is told on the page and is no matter of success:
 /// the machine may be another.
-pub(crate) async fn full(args: &FullArgs) -> anyhow::Result<bool> {
+pub(crate) async fn run(args: &BenchArgs) -> anyhow::Result<bool> {
     let (json, page) = match args.brief {
         true => (args.json.with_file_name("brief.json"), args.json.with_file_name("BRIEF.md")),
         false => (args.json.clone(), args.page.clone()),
