@@ -19,9 +19,12 @@ use weir_store::{Condition, Ingested, NewEvent, SharedStore};
 
 use crate::returns::Failure;
 
-/// The time between two passes, or more: a pass may take this part of the time.
+/// The time between two passes, or more: looking may take this part of the time. What it takes to tell is not counted, or alerts
+/// would come late where the disk is slow and just when there are many.
 const INTERVAL: Duration = Duration::from_secs(2);
 const SHARE: u32 = 100;
+/// At most: on a busy machine a look waits for others longer than it takes.
+const LONGEST_INTERVAL: Duration = Duration::from_secs(30);
 /// Destinations looked at together.
 const PAGE: usize = 256;
 
@@ -50,31 +53,32 @@ impl Watcher {
     pub async fn run(&self, shutdown: impl Future<Output = ()>) {
         tokio::pin!(shutdown);
         loop {
-            let began = self.clock.now();
-            tokio::select! {
+            let looked = tokio::select! {
                 () = &mut shutdown => return,
-                passed = self.pass() => if let Err(error) = passed {
+                looked = self.pass() => looked.unwrap_or_else(|error| {
                     tracing::warn!(%error, "could not look for what there is to tell; the next pass tries again");
-                },
-            }
-            let pause = INTERVAL.max(self.clock.now().since(began) * SHARE);
+                    Duration::ZERO
+                }),
+            };
             tokio::select! {
                 () = &mut shutdown => return,
-                () = tokio::time::sleep(pause) => {}
+                () = tokio::time::sleep(pause_after(looked)) => {}
             }
         }
     }
 
-    /// Tells what there is to tell now.
-    async fn pass(&self) -> Result<(), Failure> {
+    /// Tells what there is to tell now; how long it took to find out.
+    async fn pass(&self) -> Result<Duration, Failure> {
+        let began = self.clock.now();
         let ids = self.store.watchers().await?;
         if ids.is_empty() {
-            return Ok(());
+            return Ok(Duration::ZERO);
         }
         let watchers: Vec<_> = self.store.destinations(&ids).await?.into_iter().flatten().collect();
         let tenants: BTreeSet<_> = watchers.iter().map(|watcher| watcher.settings.tenant.clone()).collect();
         let policy = self.store.alert_policy().await?;
         let conditions = self.store.conditions(&Vec::from_iter(tenants)).await?;
+        let looked = self.clock.now().since(began);
         for conditions in conditions.chunks(PAGE) {
             let ids: Vec<_> = conditions.iter().map(|condition| condition.destination_id).collect();
             let destinations = self.store.destinations(&ids).await?;
@@ -84,7 +88,7 @@ impl Watcher {
             });
             self.send(reports.collect()).await?;
         }
-        Ok(())
+        Ok(looked)
     }
 
     /// Stores the events, and then that they have been told.
@@ -107,6 +111,10 @@ impl Watcher {
         }
         Ok(())
     }
+}
+
+fn pause_after(looked: Duration) -> Duration {
+    (looked * SHARE).clamp(INTERVAL, LONGEST_INTERVAL)
 }
 
 /// What there is to tell of a destination that somebody wants to hear; `None` when there is nothing to record.
@@ -248,6 +256,12 @@ mod tests {
 
     fn told_to(report: Option<&Report>) -> Vec<Vec<DestinationId>> {
         report.into_iter().flat_map(|report| &report.events).map(|new| new.destinations.clone().unwrap()).collect()
+    }
+
+    #[test]
+    fn a_look_that_takes_long_is_followed_by_a_longer_pause_within_reason() {
+        let pauses = [0, 1, 20, 100, 299, 600, 60_000].map(|ms| pause_after(Duration::from_millis(ms)).as_millis());
+        assert_eq!(pauses, [2_000, 2_000, 2_000, 10_000, 29_900, 30_000, 30_000]);
     }
 
     #[test]
