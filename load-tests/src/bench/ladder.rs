@@ -40,7 +40,7 @@ pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
     let above = (judged.violations + judged.recorded_violations) as f64;
     let figure = Figure::new("ladder", "sends above the cap of the picture, in any window", Unit::Count, above);
     let measured = Measured { sends: Some(sends(&recorded.arrivals(0), &caps, ended)), ..Measured::of([figure]) };
-    Ok(breaches.into_iter().fold(measured, |measured, breach| measured.remark(format!("The judge: {breach}."))))
+    Ok(measured.judged(breaches))
 }
 
 /// Counted from the first cap to the end.

@@ -36,8 +36,7 @@ pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
     }
     figures.push(Figure::new("fullest", "the fullest window ÷ its limit", Unit::Share, fullest));
     figures.push(Figure::new("above", "sends above a limit, in any window", Unit::Count, above as f64));
-    let measured = Measured::of(figures);
-    Ok(breaches.into_iter().fold(measured, |measured, breach| measured.remark(format!("The judge: {breach}."))))
+    Ok(Measured::of(figures).judged(breaches))
 }
 
 async fn record(rig: &Rig, limits: &[u32]) -> anyhow::Result<Recorded> {

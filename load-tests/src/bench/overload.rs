@@ -69,9 +69,7 @@ pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
             .remark(format!("fullest window {fullest}")),
         Figure::new("left", "not delivered in the end", Unit::Count, left as f64),
     ];
-    Ok(breaches
-        .into_iter()
-        .fold(Measured::of(figures), |measured, breach| measured.remark(format!("The judge: {breach}."))))
+    Ok(Measured::of(figures).judged(breaches))
 }
 
 /// What is delivered of batches that come as fast as they are answered.

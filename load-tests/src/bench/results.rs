@@ -49,6 +49,11 @@ impl Measured {
         self.remarks.push(remark.into());
         self
     }
+
+    /// What the judge found broken while the figures were taken.
+    pub(crate) fn judged(self, breaches: Vec<String>) -> Self {
+        breaches.into_iter().fold(self, |measured, breach| measured.remark(format!("The judge: {breach}.")))
+    }
 }
 
 impl Results {

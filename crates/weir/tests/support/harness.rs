@@ -5,6 +5,7 @@
 pub(crate) mod app;
 pub(crate) mod cases;
 pub(crate) mod fleet;
+pub(crate) mod machine;
 pub(crate) mod receiver;
 pub(crate) mod servers;
 pub(crate) mod witness;
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 
 pub(crate) use app::App;
 pub(crate) use fleet::Fleet;
+pub(crate) use machine::Machine;
 pub(crate) use receiver::{Answer, Arrival, Receiver};
 
 #[expect(clippy::disallowed_methods, reason = "the tests run in real time")]

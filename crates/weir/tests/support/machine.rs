@@ -1,0 +1,59 @@
+//! How much of the machine there was. A virtual machine loses time to others, and slots that open in that time are lost with it:
+//! nothing that Weir did or could mend. So how well a limit is used, and how soon something arrives, is judged where the machine was
+//! there; what no machine may break, as that a limit is held, is judged always.
+
+use std::fs;
+
+/// Judged is what lost no more of its time to other machines.
+const STOLEN_AT_MOST: f64 = 0.01;
+
+/// The CPU time of the machine, in ticks.
+#[derive(Debug, Clone, Copy)]
+struct Ticks {
+    stolen: u64,
+    all: u64,
+}
+
+impl Ticks {
+    /// None where the system does not tell.
+    fn now() -> Option<Self> {
+        Self::read(&fs::read_to_string("/proc/stat").ok()?)
+    }
+
+    /// The first line: user, nice, system, idle, waiting for the disk, two kinds of interrupts, stolen.
+    fn read(stat: &str) -> Option<Self> {
+        let times = stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace();
+        let times: Vec<u64> = times.take(8).map(str::parse).collect::<Result<_, _>>().ok()?;
+        Some(Self { stolen: *times.get(7)?, all: times.iter().sum() })
+    }
+}
+
+/// A machine that is watched from the moment this was made.
+pub(crate) struct Machine(Option<Ticks>);
+
+impl Machine {
+    pub(crate) fn watched() -> Self {
+        Self(Ticks::now())
+    }
+
+    /// The share of its time that others had.
+    fn stolen(&self) -> f64 {
+        let (Some(before), Some(after)) = (self.0, Ticks::now()) else { return 0.0 };
+        (after.stolen - before.stolen) as f64 / (after.all - before.all).max(1) as f64
+    }
+
+    /// What was seen is as good as it should be, if the machine was there.
+    pub(crate) fn judge(&self, is_good: bool, seen: &str) {
+        let stolen = self.stolen();
+        if stolen > STOLEN_AT_MOST {
+            println!("{seen}; not judged, as others had {stolen:.3} of the machine");
+        } else {
+            assert!(is_good, "{seen}; others had {stolen:.3} of the machine");
+        }
+    }
+
+    /// At least so much of a limit was used, likewise.
+    pub(crate) fn judge_use(&self, what: &str, used: f64, least: f64) {
+        self.judge(used >= least, &format!("{what}: used {used:.4} of at least {least}"));
+    }
+}
