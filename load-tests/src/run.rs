@@ -62,7 +62,7 @@ impl Target {
 pub(crate) async fn record(scenario: &Scenario, mut target: Target, host: &str) -> anyhow::Result<Recording> {
     let api = target.api();
     let timeline = Timeline::begin();
-    let arrivals = Arrivals::new(timeline);
+    let arrivals = Arrivals::new(timeline)?;
     let tag = format!("load{}", timeline.now().as_millis());
     let (mut recording, receivers, ids) = prepare(scenario, &api, host, &arrivals, &tag, timeline).await?;
     // Creating a thousand destinations takes a while; the run begins when they stand.

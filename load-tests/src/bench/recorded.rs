@@ -29,7 +29,7 @@ pub(crate) struct Recorder {
 impl Recorder {
     pub(crate) async fn start() -> anyhow::Result<Self> {
         let timeline = Timeline::begin();
-        let arrivals = Arrivals::new(timeline);
+        let arrivals = Arrivals::new(timeline)?;
         let receivers = Receivers::start("127.0.0.1", Mood::Ok, &arrivals).await?;
         Ok(Self { timeline, arrivals, receivers, recording: Recording::default(), ids: Vec::new() })
     }

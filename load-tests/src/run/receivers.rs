@@ -1,5 +1,8 @@
 //! The receivers of a run: a port for each group, a path for each destination. Every arrival is stamped as its head is read, and
 //! kept. How they answer is their mood, which may change at any time.
+//!
+//! All of a run share a thread, and with it the beat that watches for stalls: what keeps one from running keeps the other. Among the
+//! tasks of the publishers a request could wait its turn while the beat ran beside it.
 
 mod moods;
 
@@ -7,18 +10,21 @@ use std::{
     convert::Infallible,
     net::SocketAddr,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicU64, Ordering},
     },
+    thread,
     time::Duration,
 };
 
+use anyhow::Context;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, combinators::BoxBody};
 use hyper::{Request, Response, body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
 use tokio::{
     net::{TcpListener, TcpStream},
+    runtime::{self, Handle},
     sync::watch,
 };
 use weir_core::{EventId, Timestamp};
@@ -46,9 +52,10 @@ pub(crate) struct Arrivals {
     kept: Mutex<Vec<Arrival>>,
     successes: AtomicU64,
     stalls: Mutex<Vec<Stall>>,
+    thread: Handle,
 }
 
-/// A time in which this process should have run and did not.
+/// A time in which the thread of the receivers should have run and did not.
 #[derive(Debug, Clone, Copy)]
 struct Stall {
     from: Timestamp,
@@ -56,22 +63,20 @@ struct Stall {
 }
 
 impl Arrivals {
-    pub(crate) fn new(timeline: Timeline) -> Arc<Self> {
-        let arrivals =
-            Arc::new(Self { timeline, kept: Mutex::default(), successes: AtomicU64::new(0), stalls: Mutex::default() });
-        let watched = Arc::downgrade(&arrivals);
-        tokio::spawn(async move {
-            let mut from = timeline.now();
-            while let Some(arrivals) = watched.upgrade() {
-                tokio::time::sleep(BEAT).await;
-                let until = timeline.now();
-                if until.since(from) > SLACK {
-                    arrivals.stalls.lock().unwrap_or_else(PoisonError::into_inner).push(Stall { from, until });
-                }
-                from = until;
-            }
+    /// Starts the thread. It ends with these.
+    pub(crate) fn new(timeline: Timeline) -> anyhow::Result<Arc<Self>> {
+        let runtime =
+            runtime::Builder::new_current_thread().enable_all().build().context("cannot start the receivers")?;
+        let arrivals = Arc::new(Self {
+            timeline,
+            kept: Mutex::default(),
+            successes: AtomicU64::new(0),
+            stalls: Mutex::default(),
+            thread: runtime.handle().clone(),
         });
-        arrivals
+        let watched = Arc::downgrade(&arrivals);
+        thread::spawn(move || runtime.block_on(watch_for_stalls(watched)));
+        Ok(arrivals)
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -109,6 +114,20 @@ impl Arrivals {
     }
 }
 
+async fn watch_for_stalls(watched: Weak<Arrivals>) {
+    let Some(timeline) = watched.upgrade().map(|arrivals| arrivals.timeline) else { return };
+    let mut from = timeline.now();
+    while let Some(arrivals) = watched.upgrade() {
+        let until = timeline.now();
+        if until.since(from) > SLACK {
+            arrivals.stalls.lock().unwrap_or_else(PoisonError::into_inner).push(Stall { from, until });
+        }
+        drop(arrivals);
+        from = until;
+        tokio::time::sleep(BEAT).await;
+    }
+}
+
 /// What is read in a stall or right after it may have come when the stall began.
 fn stalled(stalls: &[Stall], at: Timestamp) -> Duration {
     let began = stalls.partition_point(|stall| stall.from <= at);
@@ -122,10 +141,11 @@ fn stalled(stalls: &[Stall], at: Timestamp) -> Duration {
 
 impl Receivers {
     pub(crate) async fn start(host: &str, mood: Mood, arrivals: &Arc<Arrivals>) -> anyhow::Result<Self> {
-        let listener = TcpListener::bind((host, 0)).await?;
+        let at = (host.to_owned(), 0);
+        let listener = arrivals.thread.spawn(TcpListener::bind(at)).await??;
         let address = listener.local_addr()?;
         let (sender, moods) = watch::channel(mood);
-        tokio::spawn(listen(listener, address, moods, Arc::clone(arrivals)));
+        arrivals.thread.spawn(listen(listener, address, moods, Arc::clone(arrivals)));
         Ok(Self { port: address.port(), mood: sender })
     }
 
@@ -247,7 +267,7 @@ mod tests {
 
     #[tokio::test]
     async fn arrivals_are_kept_with_what_they_were_answered() {
-        let arrivals = Arrivals::new(Timeline::begin());
+        let arrivals = Arrivals::new(Timeline::begin()).unwrap();
         let receivers = Receivers::start("127.0.0.1", Mood::Ok, &arrivals).await.unwrap();
         let mut connection = Connection::open(([127, 0, 0, 1], receivers.port).into()).await.unwrap();
         post(&mut connection, 3).await.unwrap();
@@ -264,7 +284,7 @@ mod tests {
 
     #[tokio::test]
     async fn who_refuses_does_not_listen_and_cuts_what_stands_until_the_mood_changes() {
-        let arrivals = Arrivals::new(Timeline::begin());
+        let arrivals = Arrivals::new(Timeline::begin()).unwrap();
         let receivers = Receivers::start("127.0.0.1", Mood::Ok, &arrivals).await.unwrap();
         let address = ([127, 0, 0, 1], receivers.port).into();
         let mut connection = Connection::open(address).await.unwrap();
