@@ -43,7 +43,7 @@ pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// times as long as the group took: taken in as fast as it comes, twice what can be delivered left deliveries three quarters of
 /// their speed.
 const LARGE_GROUP_ROWS: usize = 256;
-const INTAKE_RESTS: f32 = 1.5;
+const INTAKE_RESTS: f32 = 2.0;
 /// A group may take long for other reasons.
 const LONGEST_REST: Duration = Duration::from_millis(100);
 /// A writer that could not connect refuses at once for so long, doubling from the first to the last.
