@@ -10,6 +10,13 @@ pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
+/// The instant that the wall clock showed a time of a moment ago.
+#[cfg(target_os = "linux")]
+#[expect(clippy::disallowed_methods, reason = "this is the clock of the harness")]
+pub(crate) fn of_wall(time: SystemTime) -> Instant {
+    Instant::now() - SystemTime::now().duration_since(time).unwrap_or_default()
+}
+
 /// The time line of a run: the monotonic clock, set from the wall clock once, so that the judge can tell the calendar's windows.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Timeline {

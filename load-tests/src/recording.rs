@@ -99,7 +99,7 @@ pub(crate) struct Arrival {
     pub(crate) event: u64,
     pub(crate) id: Option<EventId>,
     pub(crate) at: Timestamp,
-    /// How much later than it came it may have been read.
+    /// How much later than it was sent it may have come, because nothing ran.
     pub(crate) stalled: Duration,
     /// `None`: the sender went away before.
     pub(crate) answered: Option<Answered>,

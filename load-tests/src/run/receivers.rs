@@ -1,10 +1,12 @@
-//! The receivers of a run: a port for each group, a path for each destination. Every arrival is stamped as its head is read, and
+//! The receivers of a run: a port for each group, a path for each destination. Every arrival has the time at which it came in, and is
 //! kept. How they answer is their mood, which may change at any time.
 //!
-//! All of a run share a thread, and with it the beat that watches for stalls: what keeps one from running keeps the other. Among the
-//! tasks of the publishers a request could wait its turn while the beat ran beside it.
+//! All of a run share a thread, and with it the beat that watches for stalls: what keeps one from running keeps the other. Where the
+//! kernel stamps what comes in, that tells when the machine stood still while something was being sent; elsewhere also when a request
+//! waited to be read.
 
 mod moods;
+mod stamped;
 
 use std::{
     convert::Infallible,
@@ -35,6 +37,7 @@ use crate::{
     scenario::Mood,
 };
 use moods::{Answer, RateLimiter};
+use stamped::{Came, Stamped};
 
 /// How late this process may be without its being noted. It is also what the judge allows the network and the kernel.
 pub(crate) const SLACK: Duration = Duration::from_millis(5);
@@ -128,7 +131,7 @@ async fn watch_for_stalls(watched: Weak<Arrivals>) {
     }
 }
 
-/// What is read in a stall or right after it may have come when the stall began.
+/// What came in a stall or right after it may have been sent when the stall began.
 fn stalled(stalls: &[Stall], at: Timestamp) -> Duration {
     let began = stalls.partition_point(|stall| stall.from <= at);
     let recent = stalls[..began].iter().rev().take(8);
@@ -201,18 +204,26 @@ impl Serving {
     async fn serve(self, stream: TcpStream) {
         let _ = stream.set_nodelay(true);
         let mut moods = self.moods.clone();
-        let answer = service_fn(move |request| self.clone().answer(request));
+        let Ok(stream) = Stamped::new(stream) else { return };
+        let came = stream.came();
+        let answer = service_fn(move |request| self.clone().answer(request, came.clone()));
         let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), answer);
         tokio::select! {
+            // Whoever finds the port closed finds the connections cut.
+            biased;
+            _ = moods.wait_for(|mood| *mood == Mood::Refuse) => {}
             // A peer that goes away is no concern of a receiver's.
             _ = connection => {}
-            _ = moods.wait_for(|mood| *mood == Mood::Refuse) => {}
         }
     }
 
-    async fn answer(self, request: Request<Incoming>) -> Result<Response<BoxBody<Bytes, Infallible>>, hyper::Error> {
-        // Before the body is read: the send has arrived when its head has.
-        let at = now();
+    async fn answer(
+        self,
+        request: Request<Incoming>,
+        came: Came,
+    ) -> Result<Response<BoxBody<Bytes, Infallible>>, hyper::Error> {
+        // Not of the body: the send has arrived when its head has.
+        let at = came.at();
         let (head, body) = request.into_parts();
         let destination = head.uri.path().trim_start_matches('/').parse().ok();
         let id = head.headers.get("webhook-id").and_then(|id| id.to_str().ok()?.parse::<EventId>().ok());
@@ -302,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_after_a_stall_may_have_come_when_it_began() {
+    fn what_comes_after_a_stall_may_have_been_sent_when_it_began() {
         let at = Timestamp::from_millis;
         let stalls = [Stall { from: at(100), until: at(120) }];
         let late = [99, 110, 125, 141].map(|read| stalled(&stalls, at(read)).as_millis());

@@ -1,0 +1,174 @@
+//! A connection that knows when the last of what was read from it came in: by the kernel's stamp, which waits for no thread of this
+//! process. Only Linux stamps what comes by TCP; elsewhere it is the time of reading.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::{Arc, Mutex, PoisonError},
+    task::{Context, Poll},
+    time::Instant,
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
+};
+
+use crate::clock::now;
+
+pub(super) struct Stamped {
+    stream: TcpStream,
+    came: Came,
+    #[cfg(target_os = "linux")]
+    control: Vec<u8>,
+}
+
+/// When the last of what was read came in.
+#[derive(Clone)]
+pub(super) struct Came(Arc<Mutex<Instant>>);
+
+impl Came {
+    pub(super) fn at(&self) -> Instant {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, at: Instant) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = at;
+    }
+}
+
+impl Stamped {
+    pub(super) fn new(stream: TcpStream) -> io::Result<Self> {
+        #[cfg(target_os = "linux")]
+        linux::stamp(&stream)?;
+        Ok(Self {
+            stream,
+            came: Came(Arc::new(Mutex::new(now()))),
+            #[cfg(target_os = "linux")]
+            control: linux::control(),
+        })
+    }
+
+    pub(super) fn came(&self) -> Came {
+        self.came.clone()
+    }
+}
+
+impl AsyncRead for Stamped {
+    #[cfg(target_os = "linux")]
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        loop {
+            std::task::ready!(this.stream.poll_read_ready(context))?;
+            match linux::receive(&this.stream, buffer.initialize_unfilled(), &mut this.control) {
+                Ok((read, came)) => {
+                    buffer.advance(read);
+                    this.came.set(came.unwrap_or_else(now));
+                    return Poll::Ready(Ok(()));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let read = Pin::new(&mut this.stream).poll_read(context, buffer);
+        this.came.set(now());
+        read
+    }
+}
+
+impl AsyncWrite for Stamped {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+/// `SO_TIMESTAMPNS` of socket(7): the kernel's time of what a read answers, beside it.
+#[cfg(target_os = "linux")]
+mod linux {
+    use std::{
+        io::{self, IoSliceMut},
+        os::fd::AsRawFd,
+        time::{Duration, Instant, UNIX_EPOCH},
+    };
+
+    use nix::sys::{
+        socket::{ControlMessageOwned, MsgFlags, recvmsg, setsockopt, sockopt::ReceiveTimestampns},
+        time::TimeSpec,
+    };
+    use tokio::{io::Interest, net::TcpStream};
+
+    use crate::clock;
+
+    pub(super) fn stamp(stream: &TcpStream) -> io::Result<()> {
+        Ok(setsockopt(stream, ReceiveTimestampns, &true)?)
+    }
+
+    /// Room for the stamp.
+    pub(super) fn control() -> Vec<u8> {
+        nix::cmsg_space!(TimeSpec)
+    }
+
+    pub(super) fn receive(
+        stream: &TcpStream,
+        bytes: &mut [u8],
+        control: &mut [u8],
+    ) -> io::Result<(usize, Option<Instant>)> {
+        stream.try_io(Interest::READABLE, || {
+            let mut bytes = [IoSliceMut::new(bytes)];
+            let message = recvmsg::<()>(stream.as_raw_fd(), &mut bytes, Some(control), MsgFlags::empty())?;
+            let came = message.cmsgs()?.find_map(|said| match said {
+                ControlMessageOwned::ScmTimestampns(at) => Some(clock::of_wall(UNIX_EPOCH + Duration::from(at))),
+                _ => None,
+            });
+            Ok((message.bytes, came))
+        })
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+    };
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_waits_to_be_read_has_the_time_at_which_it_came() {
+        const WAITS: Duration = Duration::from_millis(20);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut sender = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let mut stamped = Stamped::new(listener.accept().await.unwrap().0).unwrap();
+        let came = stamped.came();
+        // The kernel begins to stamp a moment after the first socket of all asks for it.
+        for _ in 0..100 {
+            let before = now();
+            sender.write_all(b"here").await.unwrap();
+            let sent = now();
+            tokio::time::sleep(WAITS).await;
+            stamped.read_exact(&mut [0; 4]).await.unwrap();
+            let off = Duration::from_millis(1);
+            assert!(came.at() + off >= before, "before it was sent");
+            if came.at() <= sent + off {
+                return;
+            }
+        }
+        panic!("only the time of reading");
+    }
+}
