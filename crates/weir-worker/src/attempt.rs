@@ -68,8 +68,8 @@ pub(crate) struct Unsent {
     pub(crate) claim: Claim,
 }
 
-impl From<Permit> for Unsent {
-    fn from(permit: Permit) -> Self {
+impl From<&Permit> for Unsent {
+    fn from(permit: &Permit) -> Self {
         Self { permit: permit.id, claim: permit.delivery.claim }
     }
 }
@@ -84,9 +84,9 @@ enum Wire {
 }
 
 impl Attempter {
-    pub(crate) async fn make(&self, permit: Permit, body: EventBody, target: &DestinationTarget) -> Ended {
+    pub(crate) async fn make(&self, permit: &Permit, body: &EventBody, target: &DestinationTarget) -> Ended {
         let began = self.clock.now();
-        match self.send(&permit, &body, target).await {
+        match self.send(permit, body, target).await {
             Wire::Sent(sent) => self.judge(permit, target, sent, began),
             Wire::Unreachable(Unreachable { failure, error }) => {
                 let sent = Sent {
@@ -190,15 +190,15 @@ impl Attempter {
         }
     }
 
-    async fn through_the_gate(
-        &self,
+    fn through_the_gate<'a>(
+        &'a self,
         connection: Connection,
         permit: &Permit,
         body: &EventBody,
-        target: &DestinationTarget,
+        target: &'a DestinationTarget,
         slot: Slot,
         now: Timestamp,
-    ) -> SendResult {
+    ) -> impl Future<Output = SendResult> + 'a {
         let delivery = &permit.delivery;
         let body = body.bytes().clone();
         let unix_seconds = self.clock.wall().as_secs();
@@ -206,11 +206,11 @@ impl Attempter {
         let signing = &target.destination.settings.signing;
         let signature = signing.sign(&id, unix_seconds, &body, now);
         let head = target.target.request_head(&id, unix_seconds, &signature, delivery.attempts + 1);
-        self.outbound.send(&target.target, connection, head, body, slot, target.timeout()).await
+        self.outbound.send(&target.target, connection, head, body, slot, target.timeout())
     }
 
-    fn judge(&self, permit: Permit, target: &DestinationTarget, sent: Sent, began: Timestamp) -> Ended {
-        let ClaimedDelivery { claim, event_created_at, attempts, attempts_before, .. } = permit.delivery;
+    fn judge(&self, permit: &Permit, target: &DestinationTarget, sent: Sent, began: Timestamp) -> Ended {
+        let &ClaimedDelivery { claim, event_created_at, attempts, attempts_before, .. } = &permit.delivery;
         let number = attempts + 1;
         let of_series = number.saturating_sub(attempts_before);
         let now = sent.ended_at;

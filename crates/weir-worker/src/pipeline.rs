@@ -15,7 +15,7 @@ use std::{
 };
 
 use metrics::{counter, gauge};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use weir_core::{Clock, claim::ClaimedBody, event::EventBody};
 use weir_queue::{Permit, SharedQueue};
 use weir_store::{SharedStore, StoreError};
@@ -76,7 +76,7 @@ impl Worker {
         self.take_until(shutdown, &attempter, &recording, &slots).await;
 
         stopping.store(true, Ordering::Relaxed);
-        recording.unsent(self.queue.stop_taking().await.into_iter().map(Unsent::from));
+        recording.unsent(self.queue.stop_taking().await.iter().map(Unsent::from));
         let all_ended = slots.acquire_many(MAX_UNDER_WAY);
         if tokio::time::timeout(self.grace, all_ended).await.is_err() {
             let left = MAX_UNDER_WAY as usize - slots.available_permits();
@@ -114,7 +114,7 @@ impl Worker {
             };
             if let Err((error, permits)) = self.start(permits, &mut targets, attempter, recording, slots).await {
                 tracing::warn!(%error, "could not read destinations; permits go back unsent");
-                recording.unsent(permits.into_iter().map(Unsent::from));
+                recording.unsent(permits.iter().map(Unsent::from));
                 tokio::time::sleep(RETRY).await;
             }
         }
@@ -139,19 +139,21 @@ impl Worker {
         for ((permit, target), body) in permits.into_iter().zip(resolved).zip(bodies) {
             let (Some(target), Some(body)) = (target, body) else {
                 // Deleted: the release makes it cancelled.
-                recording.unsent([Unsent::from(permit)]);
+                recording.unsent([Unsent::from(&permit)]);
                 continue;
             };
-            let Ok(slot) = slots.clone().acquire_owned().await else {
+            let Ok(place) = slots.clone().acquire_owned().await else {
                 return Ok(());
             };
             let (attempter, recording) = (attempter.clone(), recording.clone());
-            tokio::spawn(under_way(slot, async move {
-                match attempter.make(permit, body, &target).await {
+            // Not by a function that takes the attempt: its future would hold it twice, and be copied as often.
+            tokio::spawn(async move {
+                let _place = place;
+                match attempter.make(&permit, &body, &target).await {
                     Ended::Recorded(finished) => recording.finished(finished),
                     Ended::Unsent(unsent) => recording.unsent([unsent]),
                 }
-            }));
+            });
         }
         Ok(())
     }
@@ -167,9 +169,4 @@ impl Worker {
         };
         Ok(permits.iter().map(body).collect())
     }
-}
-
-/// Holds a place among the attempts under way until `attempt` has ended.
-async fn under_way(_place: OwnedSemaphorePermit, attempt: impl Future<Output = ()>) {
-    attempt.await;
 }

@@ -76,7 +76,7 @@ async fn attempt_after(attempts: u32, attempts_before: u32, expires_in: Duration
     let permit = queue.take(1).await.unwrap().remove(0);
     let target = Target::new(&destination.settings.url, &[], &SignatureStyle::Standard);
     let target = DestinationTarget { destination: Arc::new(destination), target };
-    (attempter.make(permit, body, &target).await, queue)
+    (attempter.make(&permit, &body, &target).await, queue)
 }
 
 #[tokio::test]
