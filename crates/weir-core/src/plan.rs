@@ -120,6 +120,8 @@ pub enum NextRun {
     Paced,
     /// A backlog waits for room: at the next settle.
     OnSettle,
+    /// More is being claimed: at the next wake, which the end of that claim brings.
+    OnWake,
     /// At once.
     Now,
     /// Nothing is due before this instant.
@@ -139,7 +141,7 @@ impl NextRun {
         match self {
             Self::At(_) | Self::Stop => Some(Duration::ZERO),
             Self::Soon(_) => Some(lane::EXPRESS_AHEAD),
-            Self::Paced | Self::OnSettle | Self::Now | Self::Continue => None,
+            Self::Paced | Self::OnSettle | Self::OnWake | Self::Now | Self::Continue => None,
         }
     }
 }

@@ -158,6 +158,7 @@ impl Core {
             NextRun::Now => ("now", Timestamp::MIN),
             NextRun::Paced => ("paced", Timestamp::MIN),
             NextRun::OnSettle => ("on_settle", Timestamp::MIN),
+            NextRun::OnWake => ("on_wake", Timestamp::MIN),
             NextRun::Continue => ("continue", Timestamp::MIN),
         };
         call.arg(next).not_before(due).deliveries(deliveries, straight, self.config.largest_inline_body);

@@ -14,7 +14,7 @@ use weir_core::{
     limiter::{LimiterParts, UNLIMITED_SLOT_WIDTH},
     plan::{CADENCE, LAG_DEPTH, LEAD, SHARES},
 };
-use weir_queue::{SETTLE_FALLBACK, SLOT_HORIZON, WARM_FOR};
+use weir_queue::{RUN_FALLBACK, SLOT_HORIZON, WARM_FOR};
 
 use crate::{
     keys::{Keys, Shard},
@@ -101,7 +101,7 @@ fn constants() -> String {
         ("CADENCE", CADENCE),
         ("LEAD", LEAD),
         ("EXPRESS_AHEAD", EXPRESS_AHEAD),
-        ("SETTLE_FALLBACK", SETTLE_FALLBACK),
+        ("RUN_FALLBACK", RUN_FALLBACK),
         ("SLOT_HORIZON", SLOT_HORIZON),
         ("WARM_FOR", WARM_FOR),
         ("WARM_STEP", WARM_STEP),

@@ -432,6 +432,18 @@ pub async fn a_settle_during_a_run_is_not_missed(subject: Subject) {
     subject.claim().await;
 }
 
+pub async fn a_job_that_waits_for_a_claim_runs_at_its_wake(subject: Subject) {
+    let permits = subject.permits(RateLimits::UNLIMITED, 2, NextRun::OnWake).await;
+    subject.queue.settle(&[permits[0].id]).await.expect("settle");
+    subject.assert_nothing_due().await;
+    subject.wake(subject.clock.now()).await;
+    let lease = subject.claim().await;
+    // The claim ended while the run was under way.
+    subject.wake(subject.clock.now()).await;
+    subject.publish(lease, RateLimits::UNLIMITED, 0, NextRun::OnWake).await;
+    subject.claim().await;
+}
+
 pub async fn an_expired_permit_is_withdrawn_and_no_longer_counted(subject: Subject) {
     subject.wake(subject.clock.now()).await;
     let lease = subject.claim().await;
@@ -660,6 +672,7 @@ macro_rules! queue_conformance {
             a_lease_counts_what_is_queued_and_in_flight,
             a_settle_runs_a_job_that_waits_for_room,
             a_settle_during_a_run_is_not_missed,
+            a_job_that_waits_for_a_claim_runs_at_its_wake,
             an_expired_permit_is_withdrawn_and_no_longer_counted,
             permits_whose_workers_died_are_no_longer_counted_once_their_claims_expire,
             one_destination_does_not_delay_another,

@@ -47,8 +47,8 @@ pub const WARM_FOR: Duration = Duration::from_secs(4);
 /// This long after the queue lost what it knew, no permit of before starts any more: a worker starts none without having heard
 /// of the queue in the 2.5 seconds before, and then sends within its slot.
 pub const LAST_OLD_START: Duration = Duration::from_secs(3);
-/// How long a job that waits for a settle waits at most: a settle that never comes must not stop it for good.
-pub const SETTLE_FALLBACK: Duration = Duration::from_secs(1);
+/// How long a job that waits for a settle or a wake waits at most: one that never comes must not stop it for good.
+pub const RUN_FALLBACK: Duration = Duration::from_secs(1);
 
 /// Both halves of a queue.
 pub trait Queue: Schedule + Permits + Send + Sync + 'static {}

@@ -86,11 +86,10 @@ impl Run {
         self.split = Some(credit.split(self.allowance.allow, &issued, now, destination.settings.max_in_flight, out));
     }
 
-    /// What follows a run that claims nothing. Without enough in hand it waits for the claim that is being made: until it is, the
-    /// next answer brings the next run.
+    /// What follows a run that claims nothing. Without enough in hand it waits for the claim that is being made.
     pub(crate) fn next(&self) -> NextRun {
         let is_short = self.deliveries.len() < self.allowance.allow as usize;
-        if self.in_hand.claiming && is_short { NextRun::OnSettle } else { plan::next_run(self.allowance, false, None) }
+        if self.in_hand.claiming && is_short { NextRun::OnWake } else { plan::next_run(self.allowance, false, None) }
     }
 
     pub(crate) fn claim_request(&self, now: Timestamp) -> ClaimRequest {
@@ -161,6 +160,19 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::from_secs(1_000);
 
+    fn lease() -> Lease {
+        Lease {
+            destination_id: DestinationId::from_bytes([1; 16]),
+            epoch: 1,
+            version: 1,
+            due: NOW,
+            queued: 0,
+            in_flight: 0,
+            issued: None,
+            known_since: NOW,
+        }
+    }
+
     fn sent(seconds_ago: u64, unsettled: bool) -> SendHistory {
         SendHistory { last_sent_at: Some(NOW - Duration::from_secs(seconds_ago)), unsettled }
     }
@@ -191,20 +203,23 @@ mod tests {
             let limits = RateLimits::new(RateLimit::new(1, period).into_iter().collect()).unwrap();
             let mut destination = settings(&limits, 64);
             destination.settings.order = order;
-            let lease = Lease {
-                destination_id: DestinationId::from_bytes([1; 16]),
-                epoch: 1,
-                version: 1,
-                due: NOW,
-                queued: 0,
-                in_flight: 0,
-                issued: None,
-                known_since: NOW,
-            };
-            Run::new(lease, Some(Arc::new(destination))).claim_request(NOW).durable
+            Run::new(lease(), Some(Arc::new(destination))).claim_request(NOW).durable
         };
         assert!(!durable(Period::Second, DeliveryOrder::Any));
         assert!(durable(Period::Minute, DeliveryOrder::Any));
         assert!(durable(Period::Second, DeliveryOrder::new(true, None)));
+    }
+
+    #[test]
+    fn who_has_nothing_left_in_hand_waits_for_the_claim_that_is_being_made() {
+        let next = |allow: u32, claiming: bool| {
+            let mut run = Run::new(lease(), None);
+            run.allowance = Allowance { allow, binding: plan::Binding::InFlight };
+            run.in_hand.claiming = claiming;
+            run.next()
+        };
+        assert_eq!(next(1, true), NextRun::OnWake);
+        assert_eq!(next(0, true), NextRun::OnSettle, "there is no room for what it will bring");
+        assert_eq!(next(1, false), NextRun::OnSettle);
     }
 }

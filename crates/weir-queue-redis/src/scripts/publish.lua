@@ -7,7 +7,7 @@
 --           the destination, the lease's epoch and version, a name that no other publication has
 --           limits, as a list of: limit, period, burst
 --           recovered cursors, as a list of none or one: last start (0: none), held until, a list of: limit, period, burst, cursor
---           how the job goes on: continue, stop, at, soon, now, paced or on_settle; the due time of `at` or `soon`, else 0
+--           how the job goes on: continue, stop, at, soon, now, paced, on_settle or on_wake; the due time of `at` or `soon`, else 0
 --           deliveries, as a list of: when the claim expires, and the delivery unless the caller takes it
 -- Answer  the generation, the shard's earliest due time or nil, for each publication 0 when stale, and when done 1, or, when the
 --         caller takes the permits, the serial of the first and their slots (start and end, packed)
@@ -70,8 +70,10 @@ local function requeue(job, run)
   elseif next_run == 'paced' then
     local due = math.max(next_start(job.issued, now) - LEAD, now + CADENCE)
     schedule(id, job, due, due, false)
+  elseif next_run == 'on_wake' then
+    schedule(id, job, woken or now + RUN_FALLBACK, 0, false)
   elseif next_run == 'on_settle' and not job.settled and has_permits(id) then
-    schedule(id, job, now + SETTLE_FALLBACK, now + SETTLE_FALLBACK, true)
+    schedule(id, job, now + RUN_FALLBACK, now + RUN_FALLBACK, true)
   else
     -- At once; room may have come since the lease was given.
     schedule(id, job, now, now, false)

@@ -15,7 +15,7 @@ use weir_core::{
 };
 
 use super::job::{Cursors, Job, Meanwhile, Phase};
-use crate::{Edit, Lease, Permit, PermitId, Publication, Published, SETTLE_FALLBACK, SlotAnswer, Wake};
+use crate::{Edit, Lease, Permit, PermitId, Publication, Published, RUN_FALLBACK, SlotAnswer, Wake};
 
 /// Idle jobs are kept, so that their next run needs nothing from the store, until there are so many more than busy ones.
 const IDLE_KEPT: usize = 20_000;
@@ -247,10 +247,13 @@ impl JobTable {
                 let due = job.cursors.as_ref().map_or(now, |cursors| paced_due(&cursors.issued, now));
                 self.schedule(id, due, due, false);
             }
+            (NextRun::OnWake, wake) => {
+                self.schedule(id, wake.unwrap_or(now + RUN_FALLBACK), Timestamp::MIN, false);
+            }
             // Room may have come since the lease was given.
             (NextRun::OnSettle, _) if meanwhile.settled || !job.has_permits() => self.schedule(id, now, now, false),
             (NextRun::OnSettle, _) => {
-                let fallback = now + SETTLE_FALLBACK;
+                let fallback = now + RUN_FALLBACK;
                 self.schedule(id, fallback, fallback, true);
             }
         }
