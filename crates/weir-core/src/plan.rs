@@ -172,6 +172,8 @@ pub struct InHand {
     pub brisk: bool,
     /// More is being claimed.
     pub claiming: bool,
+    /// New deliveries come in hand as long as nothing waits in the store, and it is time to see whether that is so.
+    pub unlooked: bool,
 }
 
 /// How much to claim. While only room is short, what will fill it is claimed ahead of it, so that it need not wait for the store:
@@ -184,8 +186,8 @@ pub fn wanted(allowance: Allowance, in_hand: InHand, max_in_flight: u32) -> Want
     let now = allowance.allow.saturating_sub(in_hand.taken);
     let most = max_in_flight.min(MAX_PER_RUN).min(allowance.allow.saturating_mul(2));
     let is_ahead = in_hand.brisk && matches!(allowance.binding, Binding::InFlight | Binding::Batch);
-    if is_ahead && (now > 0 || in_hand.left <= most / 2) {
-        return Wanted { now, ahead: most.saturating_sub(in_hand.left) };
+    if is_ahead && (now > 0 || in_hand.left <= most / 2 || in_hand.unlooked) {
+        return Wanted { now, ahead: most.saturating_sub(in_hand.left).max(in_hand.unlooked.into()) };
     }
     Wanted { now, ahead: 0 }
 }
@@ -341,10 +343,12 @@ mod tests {
         let limiter = Limiter::new(&RateLimits::UNLIMITED);
         let full = allowance(&observed(&limiter));
         assert_eq!(wanted(full, InHand::default(), 64), Wanted { now: 32, ahead: 0 }, "it may be slow");
-        let brisk = |taken, left| InHand { taken, left, brisk: true, claiming: false };
+        let brisk = |taken, left| InHand { taken, left, brisk: true, ..InHand::default() };
         assert_eq!(wanted(full, brisk(0, 0), 64), Wanted { now: 32, ahead: 64 });
         assert_eq!(wanted(full, brisk(32, 33), 64), Wanted::default(), "there is enough");
         assert_eq!(wanted(full, brisk(32, 32), 64), Wanted { now: 0, ahead: 32 });
+        let unlooked = InHand { unlooked: true, ..brisk(32, 200) };
+        assert_eq!(wanted(full, unlooked, 64), Wanted { now: 0, ahead: 1 }, "one would show that more waits");
         let claiming = InHand { claiming: true, ..brisk(0, 0) };
         assert_eq!(wanted(full, claiming, 64), Wanted::default(), "it is on its way");
         let one = allowance(&Observed { in_flight: 63, ..observed(&limiter) });

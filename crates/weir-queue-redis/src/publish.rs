@@ -113,6 +113,8 @@ impl Core {
         };
         if next.express_ahead().is_some() {
             self.gates.rested(lease.destination_id, self.clock.now());
+        } else {
+            self.gates.ran(lease.destination_id);
         }
         if back.is_empty() { Published::Done } else { Published::Stale(back) }
     }

@@ -7,7 +7,7 @@ use std::{
 
 use async_trait::async_trait;
 use weir_core::{Clock as _, Destination, DestinationId, Timestamp, claim::ClaimedDelivery};
-use weir_queue::{DueJobs, Edit, Lease, Publication, Published, QueueError, QueueResult, Schedule, Wake};
+use weir_queue::{DueJobs, Edit, Lease, Publication, Published, QueueError, QueueResult, Room, Schedule, Wake};
 
 use crate::{
     RedisQueue,
@@ -121,13 +121,13 @@ impl Schedule for RedisQueue {
         Ok(published.map(|(publication, outcome)| self.core.published(publication, outcome)).collect())
     }
 
-    fn reserve(&self, destination: &Destination, expires_at: Timestamp) -> bool {
+    fn reserve(&self, destination: &Destination, expires_at: Timestamp) -> Room {
         let settings = &destination.settings;
-        let reserved = self.core.gates.reserve(destination.id, self.core.clock.now(), settings.max_in_flight);
-        if reserved && settings.rate_limits.is_unlimited() && self.core.local.takes() {
+        let room = self.core.gates.reserve(destination.id, self.core.clock.now(), settings.max_in_flight);
+        if room.is_kept() && settings.rate_limits.is_unlimited() && self.core.local.takes() {
             self.core.advance.order(destination.id, settings.max_in_flight, expires_at);
         }
-        reserved
+        room
     }
 
     fn unreserve(&self, destination_id: DestinationId) {

@@ -19,7 +19,7 @@ use weir_core::{
     signing::{Secret, Signing},
 };
 
-use crate::{DueJobs, Edit, Lease, Permit, Publication, Published, SharedQueue, SlotAnswer, Wake};
+use crate::{DueJobs, Edit, Lease, Permit, Publication, Published, Room, SharedQueue, SlotAnswer, Wake};
 
 const LEASE: Duration = Duration::from_secs(10);
 /// Long enough for a job that is due to be claimed.
@@ -492,7 +492,7 @@ impl Subject {
     }
 
     fn try_reserve(&self, of: &Destination) -> bool {
-        self.queue.reserve(of, self.clock.now() + SOON)
+        self.queue.reserve(of, self.clock.now() + SOON).is_kept()
     }
 
     /// Keeps room for a permit. A queue that has to guess may need a moment.
@@ -626,6 +626,17 @@ pub async fn room_that_was_given_up_is_there_again(subject: Subject) {
     subject.reserve(&one).await;
 }
 
+pub async fn want_of_room_is_told_from_a_backlog(subject: Subject) {
+    let one = settings(&RateLimits::UNLIMITED, 1);
+    let room = || subject.queue.reserve(&one, subject.clock.now() + SOON);
+    assert_eq!(room(), Room::Closed, "nothing is known of it");
+    subject.run_dry(RateLimits::UNLIMITED).await;
+    subject.reserve(&one).await;
+    assert_eq!(room(), Room::Full);
+    subject.permits(RateLimits::UNLIMITED, 1, NextRun::OnSettle).await;
+    assert_eq!(room(), Room::Closed, "more waits than there is room for");
+}
+
 pub async fn nothing_is_admitted_under_limits_that_the_cursors_do_not_follow(subject: Subject) {
     let (before, after) = (per_second(10), per_second(5));
     subject.run_dry(before).await;
@@ -684,6 +695,7 @@ macro_rules! queue_conformance {
             what_is_live_is_admitted_beside_a_lane_that_has_filled_its_horizon,
             what_is_admitted_after_a_suspension_comes_back,
             room_that_was_given_up_is_there_again,
+            want_of_room_is_told_from_a_backlog,
             nothing_is_admitted_under_limits_that_the_cursors_do_not_follow,
         );
     };

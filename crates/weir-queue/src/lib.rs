@@ -156,6 +156,23 @@ pub enum SlotAnswer {
     Withdrawn,
 }
 
+/// The answer to who asks whether a delivery needs a run ([`Schedule::reserve`]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Room {
+    /// It needs none: room for its permit is kept.
+    Kept,
+    /// Only room is wanting: as many permits are out as may be, and the last run found no backlog.
+    Full,
+    /// It has to wait for a run, or may have to.
+    Closed,
+}
+
+impl Room {
+    pub fn is_kept(self) -> bool {
+        self == Self::Kept
+    }
+}
+
 /// The scheduler's and the producer's half.
 #[async_trait]
 pub trait Schedule {
@@ -180,13 +197,13 @@ pub trait Schedule {
 
     /// Keeps room for a permit that [`Self::admit`] is to publish at once and without a run: the last run of the
     /// destination's job found less than it was allowed to take, its cursors follow these limits, a slot is free now, and
-    /// fewer than `max_in_flight` permits are out. `false` when the delivery has to wait for a run, or may have to.
+    /// fewer than `max_in_flight` permits are out.
     ///
     /// The permit is good until `expires_at`.
     ///
     /// The limits matter because only a run moves the cursors over to others: were an edit's announcement lost, a destination
     /// that never needs a run would keep the old ones for ever.
-    fn reserve(&self, destination: &Destination, expires_at: Timestamp) -> bool;
+    fn reserve(&self, destination: &Destination, expires_at: Timestamp) -> Room;
 
     /// Gives up room that was kept.
     fn unreserve(&self, destination_id: DestinationId);

@@ -17,7 +17,8 @@ use tokio::sync::Notify;
 use weir_core::{Clock, Destination, DestinationId, Timestamp, claim::ClaimedDelivery};
 
 use crate::{
-    DueJobs, Edit, Mailbox, Permit, PermitId, Permits, Publication, Published, QueueResult, Schedule, SlotAnswer, Wake,
+    DueJobs, Edit, Mailbox, Permit, PermitId, Permits, Publication, Published, QueueResult, Room, Schedule, SlotAnswer,
+    Wake,
 };
 
 /// The schedule, permits and delivery queue of one process.
@@ -118,7 +119,7 @@ impl Schedule for MemoryQueue {
         Ok(answers)
     }
 
-    fn reserve(&self, destination: &Destination, _expires_at: Timestamp) -> bool {
+    fn reserve(&self, destination: &Destination, _expires_at: Timestamp) -> Room {
         let now = self.clock.now();
         self.table().reserve(now, destination)
     }

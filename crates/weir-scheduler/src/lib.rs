@@ -9,6 +9,7 @@
 mod ahead;
 mod backoff;
 mod express;
+mod feed;
 mod laned;
 mod lanes;
 mod prune;

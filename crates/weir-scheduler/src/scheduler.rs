@@ -57,6 +57,11 @@ impl Scheduler {
         self.lanes.clone()
     }
 
+    /// Where new deliveries may wait for its runs.
+    pub(crate) fn ahead(&self) -> Arc<Ahead> {
+        self.ahead.clone()
+    }
+
     /// Runs jobs until `shutdown` resolves. A batch that has begun is finished. Several may run side by side.
     pub async fn run(self: &Arc<Self>, shutdown: impl Future<Output = ()>) {
         tokio::pin!(shutdown);
@@ -107,6 +112,23 @@ impl Scheduler {
         }
     }
 
+    /// Has the jobs run of destinations that got new deliveries to keep, until `shutdown` resolves.
+    pub async fn wake_fed(&self, shutdown: impl Future<Output = ()>) {
+        tokio::pin!(shutdown);
+        loop {
+            let fed = tokio::select! {
+                biased;
+                () = &mut shutdown => return,
+                fed = self.ahead.fed() => fed,
+            };
+            let due = self.clock.now();
+            let wakes: Vec<_> = fed.into_iter().map(|destination_id| Wake { destination_id, due }).collect();
+            if let Err(error) = self.queue.wake(&wakes).await {
+                tracing::warn!(%error, "could not wake destinations; what no run takes goes back to the store");
+            }
+        }
+    }
+
     /// Leaves jobs to whoever runs them next.
     async fn hand_back(&self, jobs: DueJobs) {
         let now = self.clock.now();
@@ -148,7 +170,7 @@ impl Scheduler {
             }
         };
         let (laned, plain): (Vec<_>, Vec<_>) = runs.into_iter().zip(claims).partition(|(run, _)| run.split.is_some());
-        self.publish_claimed(plain).await?;
+        self.publish_claimed(plain, now).await?;
         if laned.is_empty() { Ok(()) } else { self.publish_with_lanes(laned, now).await }
     }
 
@@ -205,11 +227,16 @@ impl Scheduler {
 
     async fn fetch_ahead(&self, request: ClaimRequest, claiming: Claiming) {
         let (destination_id, now) = (request.destination_id, self.clock.now());
-        let claimed = self.store.claim(vec![request], now).await;
-        let claimed = claimed.inspect_err(|error| tracing::warn!(%error, "could not claim ahead")).unwrap_or_default();
-        let refused =
-            self.ahead.keep(destination_id, claimed.into_iter().flat_map(|claims| claims.deliveries).collect());
-        self.give_back(refused).await;
+        let wanted = request.limit as usize;
+        match self.store.claim(vec![request], now).await {
+            Ok(claimed) => {
+                let deliveries: Vec<_> = claimed.into_iter().flat_map(|claims| claims.deliveries).collect();
+                self.ahead.looked(destination_id, now, deliveries.len() < wanted);
+                let refused = self.ahead.keep(destination_id, deliveries);
+                self.give_back(refused).await;
+            }
+            Err(error) => tracing::warn!(%error, "could not claim ahead"),
+        }
         drop(claiming);
         // A run that found less because of this claim may have stopped the job.
         if let Err(error) = self.queue.wake(&[Wake { destination_id, due: now }]).await {
@@ -218,11 +245,12 @@ impl Scheduler {
     }
 
     /// Publishes what was claimed for now, keeps what was claimed ahead, and ends the runs.
-    async fn publish_claimed(&self, runs: Vec<(Run, Claims)>) -> Result<(), Failure> {
+    async fn publish_claimed(&self, runs: Vec<(Run, Claims)>, now: Timestamp) -> Result<(), Failure> {
         let mut publications = Vec::with_capacity(runs.len());
         let mut refused = Vec::new();
         for (mut run, Claims { mut deliveries, next_due }) in runs {
             let is_short = deliveries.len() < run.wanted.sum() as usize;
+            self.ahead.looked(run.lease.destination_id, now, is_short);
             let ahead = deliveries.split_off(deliveries.len().min(run.wanted.now as usize));
             let is_empty_handed = ahead.is_empty() && run.in_hand.left == 0;
             if !ahead.is_empty() {

@@ -19,6 +19,14 @@ use crate::{edits::Edit, error::Result, writer::Transaction};
 /// So many events together come from a flood.
 const FLOOD: usize = 128;
 
+/// Many events, stored while deliveries are recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Flood {
+    pub(crate) events: usize,
+    /// Most of their deliveries wait in the store.
+    pub(crate) waits: bool,
+}
+
 /// One operation and the caller who waits for it.
 pub(crate) struct Pending<I, O> {
     pub(crate) input: I,
@@ -112,11 +120,11 @@ impl Group {
         self.rows
     }
 
-    /// Whether it is a flood of events that slows the recording of results, and most of whose deliveries wait anyway: all but those
-    /// that are `sent` at once.
-    pub(crate) fn is_flood(&self, sent: usize) -> bool {
+    /// Whether it is a flood of events, which slows the recording of results. `boarded` of their deliveries went by the express.
+    pub(crate) fn flood(&self, boarded: usize) -> Option<Flood> {
         let events: usize = self.ingests.iter().map(|ingest| ingest.input.len()).sum();
-        !self.settles.is_empty() && events >= FLOOD && sent < events / 2
+        let is_flood = !self.settles.is_empty() && events >= FLOOD;
+        is_flood.then_some(Flood { events, waits: boarded < events / 2 })
     }
 
     /// Whether nobody is left to be answered.
@@ -265,9 +273,9 @@ mod tests {
             }
             group
         };
-        assert!(group(FLOOD, true).is_flood(0));
-        assert!(!group(FLOOD, true).is_flood(FLOOD), "all are sent at once");
-        assert!(!group(FLOOD - 1, true).is_flood(0), "a few");
-        assert!(!group(FLOOD, false).is_flood(0), "nothing is being delivered");
+        assert_eq!(group(FLOOD, true).flood(0), Some(Flood { events: FLOOD, waits: true }));
+        assert_eq!(group(FLOOD, true).flood(FLOOD), Some(Flood { events: FLOOD, waits: false }));
+        assert_eq!(group(FLOOD - 1, true).flood(0), None, "a few");
+        assert_eq!(group(FLOOD, false).flood(0), None, "nothing is being delivered");
     }
 }

@@ -27,7 +27,7 @@ use crate::{
     checkpoint::{self, Checkpoints},
     disk::{Committed, Disk, Sync},
     error::Result,
-    group::{Group, Operation, Pending, Waiting},
+    group::{Flood, Group, Operation, Pending, Waiting},
     live::{BatchId, LiveClaims, StagedClaims},
     sql::{Values, execute},
 };
@@ -128,13 +128,13 @@ pub(crate) struct Opened {
 impl Writer {
     fn run(mut self, mut operations: mpsc::Receiver<Operation>) {
         let mut waiting = Waiting::default();
-        while let Some(group) = waiting.next_group(&mut operations, &self.disk) {
+        while let Some(group) = waiting.next_group(&mut operations, &self.disk, &self.station) {
             match self.disk.failure() {
                 Some(failure) => group.finish(Some(failure)),
                 None => {
                     let began = Instant::now();
-                    if self.commit(group, |group| waiting.more_results(group, &mut operations)) {
-                        waiting.flooded(began.elapsed());
+                    if let Some(flood) = self.commit(group, |group| waiting.more_results(group, &mut operations)) {
+                        waiting.flooded(flood, began.elapsed());
                     }
                 }
             }
@@ -147,11 +147,11 @@ impl Writer {
         }
     }
 
-    /// Commits a group, with what `more` adds to it while it is under way, and answers it. Whether it was a flood.
-    fn commit(&mut self, mut group: Group, more: impl FnMut(&Group) -> Option<Group>) -> bool {
+    /// Commits a group, with what `more` adds to it while it is under way, and answers it. Tells of a flood.
+    fn commit(&mut self, mut group: Group, more: impl FnMut(&Group) -> Option<Group>) -> Option<Flood> {
         let outcome = self.try_commit(&mut group, more).map_err(StoreError::from);
         let rows = group.rows();
-        let flood = outcome.as_ref().is_ok_and(|boarding| group.is_flood(boarding.boarded().count()));
+        let flood = outcome.as_ref().ok().and_then(|boarding| group.flood(boarding.boarded().count()));
         match outcome {
             Ok(boarding) => self.answer(group, boarding),
             Err(error @ StoreError::Failed(_)) if group.is_shared() => {

@@ -33,6 +33,13 @@ pub trait Express: Send + Sync + 'static {
 
     /// These deliveries, for each of which room was kept, are stored and claimed.
     fn admit(&self, deliveries: Vec<ClaimedDelivery>);
+
+    /// Whether so many more would have to wait for a run, but perhaps not a little later. Intake of a flood does well to rest, but
+    /// not for long: a slow destination must not hold up the others.
+    fn is_pressed(&self, deliveries: usize) -> bool {
+        let _ = deliveries;
+        false
+    }
 }
 
 /// Where a store's express leaves from, once there is one.
@@ -49,6 +56,11 @@ impl Station {
     /// The first one stays: a process has one queue.
     pub fn connect(&self, express: Arc<dyn Express>) {
         let _ = self.0.set(express);
+    }
+
+    /// See [`Express::is_pressed`].
+    pub fn is_pressed(&self, deliveries: usize) -> bool {
+        self.0.get().is_some_and(|express| express.is_pressed(deliveries))
     }
 
     /// For one transaction.

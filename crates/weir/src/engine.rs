@@ -70,15 +70,17 @@ impl Engine {
         let (stop_serving, serving_stops) = watch::channel(false);
         let (stop_admitting, admitting_stops) = watch::channel(false);
         let mut background = JoinSet::new();
+        let mut express = Express::new(backends.queue(), backends.clock());
         if role.schedules() {
-            schedule(&backends, settings.retention, &working_stops, &mut background);
+            let scheduler = schedule(&backends, settings.retention, &working_stops, &mut background);
+            express = express.beside(&scheduler);
         }
         if role.works() {
             let worker = work(&backends, &working_stops, settings.addresses.clone(), settings.shutdown_grace);
             background.spawn(worker);
         }
         if role.serves_api() {
-            backends.store().connect(Arc::new(Express::new(backends.queue(), backends.clock())));
+            backends.store().connect(Arc::new(express));
         }
         let declines = Declines::new(backends.store(), backends.queue(), backends.clock());
         let declines = tokio::spawn(async move { declines.run(stopped(admitting_stops)).await });
@@ -156,7 +158,12 @@ impl Engine {
 }
 
 /// The scheduler loops, the sweep, the steps of replays, the pruner and the watch.
-fn schedule(backends: &Backends, retention: Retention, stops: &watch::Receiver<bool>, background: &mut JoinSet<()>) {
+fn schedule(
+    backends: &Backends,
+    retention: Retention,
+    stops: &watch::Receiver<bool>,
+    background: &mut JoinSet<()>,
+) -> Arc<Scheduler> {
     let scheduler = Arc::new(Scheduler::new(backends.store(), backends.queue(), backends.clock()));
     for _ in 0..SCHEDULERS {
         let (scheduler, stops) = (scheduler.clone(), stopped(stops.clone()));
@@ -165,8 +172,10 @@ fn schedule(backends: &Backends, retention: Retention, stops: &watch::Receiver<b
     let replayer = Replayer::new(backends.store(), backends.queue(), backends.clock(), &scheduler);
     let replay_stops = stopped(stops.clone());
     background.spawn(async move { replayer.run(replay_stops).await });
-    let tidy_stops = stopped(stops.clone());
-    background.spawn(async move { scheduler.tidy(tidy_stops).await });
+    let (tidying, tidy_stops) = (scheduler.clone(), stopped(stops.clone()));
+    background.spawn(async move { tidying.tidy(tidy_stops).await });
+    let (waking, wake_stops) = (scheduler.clone(), stopped(stops.clone()));
+    background.spawn(async move { waking.wake_fed(wake_stops).await });
     let sweeper = Sweeper::new(backends.store(), backends.queue(), backends.clock());
     let sweep_stops = stopped(stops.clone());
     background.spawn(async move { sweeper.run(sweep_stops).await });
@@ -176,6 +185,7 @@ fn schedule(backends: &Backends, retention: Retention, stops: &watch::Receiver<b
     let watcher = Watcher::new(backends.store(), backends.queue(), backends.clock());
     let stops = stopped(stops.clone());
     background.spawn(async move { watcher.run(stops).await });
+    scheduler
 }
 
 fn work(

@@ -26,8 +26,8 @@ use weir_core::{
     outcome::Verdict,
 };
 use weir_queue::{
-    DueJobs, Edit, Permit, PermitId, Permits, Publication, Published, QueueError, QueueResult, Schedule, SlotAnswer,
-    Wake,
+    DueJobs, Edit, Permit, PermitId, Permits, Publication, Published, QueueError, QueueResult, Room, Schedule,
+    SlotAnswer, Wake,
 };
 use weir_store::{AttemptResult, ClaimRequest, SharedStore};
 use weir_store_sqlite::SqliteStore;
@@ -325,8 +325,8 @@ impl Schedule for RecordingQueue {
         not_used()
     }
 
-    fn reserve(&self, _: &Destination, _: Timestamp) -> bool {
-        false
+    fn reserve(&self, _: &Destination, _: Timestamp) -> Room {
+        Room::Closed
     }
 
     fn unreserve(&self, _: DestinationId) {}

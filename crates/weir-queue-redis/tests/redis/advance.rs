@@ -24,7 +24,7 @@ async fn open(server: &Server) -> RedisQueue {
     let (limits, recovered, deliveries) = (RateLimits::UNLIMITED, None, Vec::new());
     queue.publish(vec![Publication { lease, limits, recovered, deliveries, next: NextRun::Stop }]).await.unwrap();
     eventually("there is room", async || {
-        let reserved = queue.reserve(&unlimited(), queue.clock().now() + LASTS);
+        let reserved = queue.reserve(&unlimited(), queue.clock().now() + LASTS).is_kept();
         if reserved {
             queue.unreserve(destination(1));
         }
@@ -40,7 +40,7 @@ async fn queued(queue: &RedisQueue) -> usize {
 }
 
 fn reserve(queue: &RedisQueue) {
-    assert!(queue.reserve(&unlimited(), queue.clock().now() + LASTS));
+    assert!(queue.reserve(&unlimited(), queue.clock().now() + LASTS).is_kept());
 }
 
 fn store(queue: &RedisQueue, number: u8) {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use weir_core::{IdMap, Limiter, RateLimits, Slot, Timestamp, destination::Settings, limiter, plan::SHARES};
 
-use crate::{SLOT_HORIZON, WARM_FOR};
+use crate::{Room, SLOT_HORIZON, WARM_FOR};
 
 /// Where a job stands.
 ///
@@ -161,16 +161,16 @@ impl Job {
         self.queued() + self.in_flight.len() as u32
     }
 
-    /// Whether nothing keeps a new delivery from going without a run: the last one found less than it was allowed to take, so
-    /// that at most a handful waits, the cursors follow these limits, and a slot is free now, or near beside a lane.
-    pub(super) fn has_room_now(&self, now: Timestamp, settings: &Settings) -> bool {
+    /// Whether a new delivery can go without a run: if the last one found less than it was allowed to take, so that at most a
+    /// handful waits, the cursors follow these limits, and a slot is free now, or near beside a lane.
+    pub(super) fn room(&self, now: Timestamp, settings: &Settings) -> Room {
         let &Settings { max_in_flight, ref rate_limits, .. } = settings;
         // A run that is under way may publish its share of what may be out.
         let promised = match self.phase {
             Phase::Leased { .. } => max_in_flight.div_ceil(SHARES),
             Phase::Idle | Phase::Scheduled { .. } => 0,
         };
-        let Some(ahead) = self.express_ahead else { return false };
+        let Some(ahead) = self.express_ahead else { return Room::Closed };
         let one_more = self.reserved + 1;
         let slot_is_free = |cursors: &Cursors| {
             let after = now + ahead + Duration::from_nanos(1);
@@ -178,9 +178,10 @@ impl Job {
                 && cursors.issued.slots_before(now, after, one_more) == one_more
                 && cursors.slots.next_start(now) <= now + ahead
         };
-        self.suspended_at.is_none()
-            && self.permits() + promised < max_in_flight
-            && self.cursors.as_ref().is_some_and(slot_is_free)
+        if self.suspended_at.is_some() || !self.cursors.as_ref().is_some_and(slot_is_free) {
+            return Room::Closed;
+        }
+        if self.permits() + promised < max_in_flight { Room::Kept } else { Room::Full }
     }
 
     /// Whether forgetting the job changes nothing: the store can bring its cursors back.

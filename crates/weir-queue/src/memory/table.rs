@@ -15,7 +15,7 @@ use weir_core::{
 };
 
 use super::job::{Cursors, Job, Meanwhile, Phase};
-use crate::{Edit, Lease, Permit, PermitId, Publication, Published, RUN_FALLBACK, SlotAnswer, Wake};
+use crate::{Edit, Lease, Permit, PermitId, Publication, Published, RUN_FALLBACK, Room, SlotAnswer, Wake};
 
 /// Idle jobs are kept, so that their next run needs nothing from the store, until there are so many more than busy ones.
 const IDLE_KEPT: usize = 20_000;
@@ -184,12 +184,16 @@ impl JobTable {
     }
 
     /// Keeps room for a permit without a run, if there is room and a slot now.
-    pub fn reserve(&mut self, now: Timestamp, destination: &Destination) -> bool {
+    pub fn reserve(&mut self, now: Timestamp, destination: &Destination) -> Room {
         if self.closed || self.depth() > LAG_DEPTH {
-            return false;
+            return Room::Closed;
         }
-        let job = self.jobs.get_mut(&destination.id).filter(|job| job.has_room_now(now, &destination.settings));
-        job.map(|job| job.reserved += 1).is_some()
+        let Some(job) = self.jobs.get_mut(&destination.id) else { return Room::Closed };
+        let room = job.room(now, &destination.settings);
+        if room.is_kept() {
+            job.reserved += 1;
+        }
+        room
     }
 
     /// The room is free again; a job that waits for room runs.

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod ahead;
+mod feed;
 mod outage;
 mod store;
 mod unanswered;
@@ -60,15 +61,17 @@ impl World {
         Self { store, queue: Arc::new(MemoryQueue::new(clock.clone())), clock, running: JoinSet::new() }
     }
 
-    fn start_scheduler(&mut self) {
-        self.start_scheduler_on(self.queue.clone());
+    fn start_scheduler(&mut self) -> Arc<Scheduler> {
+        self.start_scheduler_on(self.queue.clone())
     }
 
-    fn start_scheduler_on(&mut self, queue: SharedQueue) {
+    fn start_scheduler_on(&mut self, queue: SharedQueue) -> Arc<Scheduler> {
         let scheduler = Arc::new(Scheduler::new(self.store.clone(), queue, self.clock.clone()));
-        let tidying = scheduler.clone();
-        self.running.spawn(async move { scheduler.run(pending()).await });
+        let [running, tidying, waking] = [(); 3].map(|()| scheduler.clone());
+        self.running.spawn(async move { running.run(pending()).await });
         self.running.spawn(async move { tidying.tidy(pending()).await });
+        self.running.spawn(async move { waking.wake_fed(pending()).await });
+        scheduler
     }
 
     fn start_sweeper(&mut self) {

@@ -44,6 +44,24 @@ struct Row {
     claimed_until: Option<Timestamp>,
 }
 
+impl Row {
+    fn claim(&mut self, now: Timestamp, until: Timestamp) -> ClaimedDelivery {
+        self.epoch += 1;
+        self.claimed_until = Some(until);
+        ClaimedDelivery {
+            claim: Claim { delivery_id: self.id, destination_id: self.destination_id, epoch: self.epoch },
+            event_id: EventId::from_bytes(*self.id.as_bytes()),
+            event_created_at: now,
+            attempts: self.attempts,
+            attempts_before: 0,
+            in_lane: false,
+            body: ClaimedBody::Inline(EventBody::stored(Bytes::from_static(b"{}"), 0)),
+            expires_at: until,
+            destination: None,
+        }
+    }
+}
+
 #[derive(Default)]
 struct Record {
     destinations: HashMap<DestinationId, Arc<Destination>>,
@@ -79,6 +97,21 @@ impl TestStore {
         record.posted += 1;
         let id = DeliveryId::from_bytes(record.posted.to_be_bytes());
         record.rows.push(Row { id, destination_id: to, due, attempts: 0, epoch: 0, claimed_until: None });
+    }
+
+    pub(crate) fn last_posted(&self) -> DeliveryId {
+        DeliveryId::from_bytes(self.record().posted.to_be_bytes())
+    }
+
+    /// Commits a delivery that is claimed as it is stored, until that instant.
+    pub(crate) fn post_claimed(&self, to: DestinationId, now: Timestamp, until: Timestamp) -> ClaimedDelivery {
+        let mut record = self.record();
+        record.posted += 1;
+        let id = DeliveryId::from_bytes(record.posted.to_be_bytes());
+        let mut row = Row { id, destination_id: to, due: now, attempts: 0, epoch: 0, claimed_until: None };
+        let claimed = row.claim(now, until);
+        record.rows.push(row);
+        claimed
     }
 
     /// The next claim is made at once, but answered this much later.
@@ -118,19 +151,7 @@ impl Record {
                 claims.next_due = Some(claims.next_due.map_or(row.due, |due| due.min(row.due)));
                 continue;
             }
-            row.epoch += 1;
-            row.claimed_until = Some(request.expires_at);
-            claims.deliveries.push(ClaimedDelivery {
-                claim: Claim { delivery_id: row.id, destination_id: row.destination_id, epoch: row.epoch },
-                event_id: EventId::from_bytes(*row.id.as_bytes()),
-                event_created_at: now,
-                attempts: row.attempts,
-                attempts_before: 0,
-                in_lane: false,
-                body: ClaimedBody::Inline(EventBody::stored(Bytes::from_static(b"{}"), 0)),
-                expires_at: request.expires_at,
-                destination: None,
-            });
+            claims.deliveries.push(row.claim(now, request.expires_at));
         }
         claims
     }

@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use weir_core::{Destination, DestinationId, Timestamp, claim::ClaimedDelivery};
 use weir_queue::{
-    DueJobs, Edit, Permit, PermitId, Permits, Publication, Published, QueueError, QueueResult, Schedule, SlotAnswer,
-    Wake, memory::MemoryQueue,
+    DueJobs, Edit, Permit, PermitId, Permits, Publication, Published, QueueError, QueueResult, Room, Schedule,
+    SlotAnswer, Wake, memory::MemoryQueue,
 };
 
 /// How a lost answer shows.
@@ -54,7 +54,7 @@ impl Schedule for Unanswered {
         self.queue.check().await
     }
 
-    fn reserve(&self, destination: &Destination, expires_at: Timestamp) -> bool {
+    fn reserve(&self, destination: &Destination, expires_at: Timestamp) -> Room {
         self.queue.reserve(destination, expires_at)
     }
 

@@ -16,7 +16,9 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::{Group, Operation};
+use weir_store::Station;
+
+use super::{Flood, Group, Operation};
 use crate::disk::Disk;
 
 /// Ingests and results share a commit until they have so many rows, a few milliseconds' worth.
@@ -27,10 +29,20 @@ const MAX_UNSYNCED_ROWS: usize = 8;
 /// After a flood of events intake rests for so many times as long as their group took: at 1 deliveries kept 0.94 of their speed or more,
 /// at one half 0.91.
 const RESTS: f32 = 1.0;
+/// While the express is pressed it rests for up to so many times as long, and looks this often.
+const RESTS_PRESSED: f32 = 8.0;
+const PRESSED_LOOK: Duration = Duration::from_millis(1);
 /// A group may take long for other reasons.
 const LONGEST_REST: Duration = Duration::from_millis(100);
 /// Results written before something urgent is looked for.
 const RESULTS_PER_STEP: usize = 64;
+
+/// Events wait until then, and for longer while their express is pressed.
+struct Rest {
+    until: Instant,
+    at_most: Instant,
+    events: usize,
+}
 
 /// What has arrived and is in no group yet.
 #[derive(Default)]
@@ -41,17 +53,21 @@ pub(crate) struct Waiting {
     results: VecDeque<Operation>,
     /// The last group was urgent.
     bulk_next: bool,
-    /// Events wait until then.
-    resting: Option<Instant>,
+    resting: Option<Rest>,
     closing: bool,
 }
 
 impl Waiting {
     /// The next group, once there is something to do; `None` at the end.
-    pub(crate) fn next_group(&mut self, operations: &mut mpsc::Receiver<Operation>, disk: &Disk) -> Option<Group> {
+    pub(crate) fn next_group(
+        &mut self,
+        operations: &mut mpsc::Receiver<Operation>,
+        disk: &Disk,
+        station: &Station,
+    ) -> Option<Group> {
         let with_ingests = loop {
             self.gather(operations);
-            let rest = self.rest();
+            let rest = self.rest(station);
             let with_ingests = self.closing || disk.rows() <= MAX_UNSYNCED_ROWS && rest.is_none();
             if !self.urgent.is_empty() || !self.results.is_empty() || with_ingests && !self.ingests.is_empty() {
                 break with_ingests;
@@ -88,14 +104,21 @@ impl Waiting {
     }
 
     /// A flood of events took so long.
-    pub(crate) fn flooded(&mut self, took: Duration) {
-        self.resting = Some(Instant::now() + took.mul_f32(RESTS).min(LONGEST_REST));
+    pub(crate) fn flooded(&mut self, flood: Flood, took: Duration) {
+        let rest_of = |times: f32| Instant::now() + took.mul_f32(times).min(LONGEST_REST);
+        let until = rest_of(if flood.waits { RESTS } else { 0.0 });
+        self.resting = Some(Rest { until, at_most: rest_of(RESTS_PRESSED), events: flood.events });
     }
 
-    /// What is left of the rest.
-    fn rest(&self) -> Option<Duration> {
-        let left = self.resting?.duration_since(Instant::now());
-        Some(left).filter(|left| !left.is_zero())
+    /// How long to rest before the next look.
+    fn rest(&self, station: &Station) -> Option<Duration> {
+        let Rest { until, at_most, events } = *self.resting.as_ref()?;
+        let now = Instant::now();
+        if now < until {
+            Some(until - now)
+        } else {
+            (now < at_most && station.is_pressed(events)).then(|| PRESSED_LOOK.min(at_most - now))
+        }
     }
 
     /// More results for a group that is under way, unless something urgent has come or it is full.
@@ -144,6 +167,14 @@ impl Waiting {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    };
+
+    use weir_core::{Destination, DestinationId, Timestamp, claim::ClaimedDelivery};
+    use weir_store::Express;
+
     use super::{
         super::tests::{claiming, ingest, pending},
         *,
@@ -158,14 +189,14 @@ mod tests {
         }
         let disk = Disk::spawn(Box::new(|| Ok(())), sender.downgrade());
         let mut waiting = Waiting::default();
-        let urgent = waiting.next_group(&mut operations, &disk).unwrap();
+        let urgent = waiting.next_group(&mut operations, &disk, &Station::default()).unwrap();
         assert_eq!((urgent.claims.len(), urgent.operations), (2, 2));
         sender.try_send(claiming(false)).ok().unwrap();
-        let bulk = waiting.next_group(&mut operations, &disk).unwrap();
+        let bulk = waiting.next_group(&mut operations, &disk, &Station::default()).unwrap();
         assert_eq!((bulk.ingests.len(), bulk.settles.len(), bulk.operations), (2, 1, 3));
         sender.try_send(settle()).ok().unwrap();
         assert!(waiting.more_results(&bulk, &mut operations).is_none(), "a claim waits");
-        assert_eq!(waiting.next_group(&mut operations, &disk).unwrap().claims.len(), 1);
+        assert_eq!(waiting.next_group(&mut operations, &disk, &Station::default()).unwrap().claims.len(), 1);
         assert!(waiting.more_results(&bulk, &mut operations).is_some());
     }
 
@@ -177,11 +208,56 @@ mod tests {
         let disk = Disk::spawn(Box::new(|| Ok(())), sender.downgrade());
         let mut waiting = Waiting::default();
         let began = Instant::now();
-        waiting.flooded(LONGEST_REST);
-        let results = waiting.next_group(&mut operations, &disk).unwrap();
+        waiting.flooded(Flood { events: 1, waits: true }, LONGEST_REST);
+        let results = waiting.next_group(&mut operations, &disk, &Station::default()).unwrap();
         assert_eq!((results.ingests.len(), results.settles.len()), (0, 1));
-        let events = tokio::task::spawn_blocking(move || waiting.next_group(&mut operations, &disk).unwrap());
+        let events = tokio::task::spawn_blocking(move || {
+            waiting.next_group(&mut operations, &disk, &Station::default()).unwrap()
+        });
         assert_eq!(events.await.unwrap().ingests.len(), 1);
+        assert!(began.elapsed() >= LONGEST_REST);
+    }
+
+    /// Full until it is told otherwise.
+    struct PressedExpress(AtomicBool);
+
+    impl Express for PressedExpress {
+        fn reserve(&self, _: &Destination) -> Option<Timestamp> {
+            None
+        }
+
+        fn cancel(&self, _: DestinationId) {}
+
+        fn admit(&self, _: Vec<ClaimedDelivery>) {}
+
+        fn is_pressed(&self, _: usize) -> bool {
+            self.0.load(Ordering::SeqCst)
+        }
+    }
+
+    #[tokio::test]
+    async fn events_wait_for_room_in_their_express_but_not_for_ever() {
+        let (sender, mut operations) = mpsc::channel(16);
+        sender.try_send(ingest(1)).ok().unwrap();
+        sender.try_send(Operation::Settle(pending(Vec::new()))).ok().unwrap();
+        let disk = Disk::spawn(Box::new(|| Ok(())), sender.downgrade());
+        let (station, express) = (Station::default(), Arc::new(PressedExpress(AtomicBool::new(true))));
+        station.connect(express.clone());
+        let mut waiting = Waiting::default();
+        let flood = Flood { events: 1, waits: false };
+        waiting.flooded(flood, Duration::from_secs(1));
+        let results = waiting.next_group(&mut operations, &disk, &station).unwrap();
+        assert_eq!((results.ingests.len(), results.settles.len()), (0, 1), "nothing else waits");
+        express.0.store(false, Ordering::SeqCst);
+        waiting.flooded(flood, Duration::from_secs(1));
+        assert_eq!(waiting.next_group(&mut operations, &disk, &station).unwrap().ingests.len(), 1);
+
+        express.0.store(true, Ordering::SeqCst);
+        sender.try_send(ingest(1)).ok().unwrap();
+        let began = Instant::now();
+        waiting.flooded(flood, Duration::from_secs(1));
+        let next = move || waiting.next_group(&mut operations, &disk, &station).unwrap();
+        assert_eq!(tokio::task::spawn_blocking(next).await.unwrap().ingests.len(), 1);
         assert!(began.elapsed() >= LONGEST_REST);
     }
 
@@ -192,7 +268,7 @@ mod tests {
             sender.try_send(operation).ok().unwrap();
         }
         let disk = Disk::spawn(Box::new(|| Ok(())), sender.downgrade());
-        let group = Waiting::default().next_group(&mut operations, &disk).unwrap();
+        let group = Waiting::default().next_group(&mut operations, &disk, &Station::default()).unwrap();
         assert_eq!((group.ingests.len(), group.settles.len()), (1, 1));
     }
 }
