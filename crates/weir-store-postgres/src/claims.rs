@@ -22,7 +22,7 @@ use crate::{
     lines::advance,
     reached::{BEGINNING, Queue},
     rows::{self, corrupt, delivery_id, event_id, int, optional_text, optional_time, replay_id, small, time, uuid},
-    writer::Operation,
+    writer::{Operation, Turn},
 };
 
 /// The claim, with what it answers of each claimed delivery and where that comes from.
@@ -166,6 +166,7 @@ impl Operation for Claiming {
         group: &[&Self],
         connection: &mut PgConnection,
         shared: &Shared,
+        _: &mut Turn,
     ) -> Result<Vec<Self::Answer>, sqlx::Error> {
         let mut answers: Vec<Vec<Claims>> =
             group.iter().map(|claiming| vec![Claims::default(); claiming.requests.len()]).collect();

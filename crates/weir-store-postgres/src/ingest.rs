@@ -9,11 +9,15 @@
 //! the function `store_events` takes the locks, sees to it that this is still so, and stores it: one round trip and one
 //! commit. When it is not so, nothing is stored, and the group is decided anew in a transaction that looks first.
 //!
+//! What may leave by the express before its event is on disk ([`weir_store::Boarding::depart_committed`]) leaves after that call, whose commit
+//! does not wait for the disk then; another commit does, and the callers with it.
+//!
 //! Idempotency keys are unique across processes by their table's primary key. Of two groups with the same new key one waits
 //! for the other's commit, fails, and runs again, which finds the event stored.
 
 use std::{
     collections::{BTreeSet, HashSet},
+    io,
     sync::Arc,
     time::Duration,
 };
@@ -34,7 +38,7 @@ use crate::{
     locks::{KEY_LOCK_SPACE, LOCK_SPACE, begin_beside_edits, locks_of},
     partitions::day_of_id,
     rows::{self, uuid},
-    writer::Operation,
+    writer::{Operation, Turn},
 };
 
 #[async_trait]
@@ -64,10 +68,23 @@ FROM unnest($1::text[], $2::text[]) AS r (tenant, idempotency_key)
 JOIN idempotency_keys k ON k.tenant = r.tenant AND k.idempotency_key = r.idempotency_key
 JOIN events e ON e.id = k.event_id";
 
+macro_rules! store_events {
+    ($also:literal) => {
+        concat!(
+            "SELECT stored, freed_destinations, freed_keys",
+            $also,
+            " FROM store_events($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21,
+                $22, $23, $24, $25, $26, $27, $28, $29)"
+        )
+    };
+}
+
 /// Everything in one call; see the migration. Answers whether it was stored.
-const STORE: &str = "
-SELECT stored, freed_destinations, freed_keys FROM store_events($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14,
-    $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29)";
+const STORE: &str = store_events!("");
+/// The same, and its commit does not wait for the disk.
+const STORE_UNFLUSHED: &str = store_events!(", set_config('synchronous_commit', 'off', true)");
+/// A commit that waits for the disk, and so for those before it. Without a record of its own it would not.
+const FLUSH: &str = "SELECT pg_logical_emit_message(true, 'weir', '')";
 
 /// The claim of a delivery that is claimed as it is stored is its first.
 const FIRST_EPOCH: i64 = 1;
@@ -91,11 +108,12 @@ impl Operation for Posting {
         group: &[&Self],
         connection: &mut PgConnection,
         shared: &Shared,
+        turn: &mut Turn,
     ) -> Result<Vec<Self::Answer>, sqlx::Error> {
         let all: Vec<&NewEvent> = group.iter().flat_map(|posting| &posting.0).collect();
         let days = all.iter().map(|new| day_of_id(new.event.id.as_bytes()));
         shared.partitions.ensure(&mut *connection, days).await?;
-        let answers = store(&all, connection, shared).await;
+        let answers = store(&all, connection, shared, turn).await;
         if answers.as_ref().is_err_and(lacks_partition) {
             shared.partitions.forget();
         }
@@ -104,11 +122,16 @@ impl Operation for Posting {
     }
 }
 
-async fn store(new: &[&NewEvent], connection: &mut PgConnection, shared: &Shared) -> Result<Vec<Outcome>, sqlx::Error> {
+async fn store(
+    new: &[&NewEvent],
+    connection: &mut PgConnection,
+    shared: &Shared,
+    turn: &mut Turn,
+) -> Result<Vec<Outcome>, sqlx::Error> {
     let tenants: BTreeSet<&str> = new.iter().map(|new| new.event.tenant.as_str()).collect();
     let tenants: Vec<&str> = tenants.into_iter().collect();
     for _ in 0..ATTEMPTS {
-        if let Some(answers) = store_as_known(new, &tenants, connection, shared).await? {
+        if let Some(answers) = store_as_known(new, &tenants, connection, shared, turn).await? {
             return Ok(answers);
         }
         if let Some(answers) = store_after_a_look(new, &tenants, connection, shared).await? {
@@ -132,10 +155,10 @@ async fn store_after_a_look(
     let mut boarding = shared.station.boarding();
     let intake = Intake::of(new, &known, &mut *shared.destinations.tenants(), FIRST_EPOCH, &mut boarding);
     let (first, rest) = intake.deliveries.split_at(intake.deliveries.len().min(MAX_DELIVERIES));
-    let mut freed = insert(&Guards::default(), &intake.events, first, &mut transaction).await?;
+    let mut freed = insert(STORE, &Guards::default(), &intake.events, first, &mut transaction).await?;
     for part in rest.chunks(MAX_DELIVERIES) {
         if let Some(freed) = &mut freed {
-            let more = insert(&Guards::default(), &[], part, &mut transaction).await?;
+            let more = insert(STORE, &Guards::default(), &[], part, &mut transaction).await?;
             freed.extend(more.unwrap_or_default());
         }
     }
@@ -156,6 +179,7 @@ async fn store_as_known(
     tenants: &[&str],
     connection: &mut PgConnection,
     shared: &Shared,
+    turn: &mut Turn,
 ) -> Result<Option<Vec<Outcome>>, sqlx::Error> {
     let mut boarding = shared.station.boarding();
     let (guards, intake) = {
@@ -171,11 +195,28 @@ async fn store_as_known(
     if intake.answers.iter().any(Result::is_err) || intake.deliveries.len() > MAX_DELIVERIES {
         return Ok(None);
     }
-    let Some(freed) = insert(&guards, &intake.events, &intake.deliveries, connection).await? else { return Ok(None) };
-    advance(&freed, &[], connection).await;
+    // Once it has committed a run may claim and send what waits, and with a key that must not be forgotten.
+    let must_wait = |delivery: &NewDelivery<'_>| delivery.event.idempotency_key.is_some() && delivery.is_due_soon();
+    let leaves_early = boarding.leaves_early() && !intake.deliveries.iter().any(must_wait);
+    let store = if leaves_early { STORE_UNFLUSHED } else { STORE };
+    let Some(freed) = insert(store, &guards, &intake.events, &intake.deliveries, connection).await? else {
+        return Ok(None);
+    };
     remember_bodies(&intake, shared);
+    if leaves_early {
+        boarding.depart_committed();
+        turn.pass();
+        flush(connection).await?;
+    }
+    advance(&freed, &[], connection).await;
     boarding.depart();
     Ok(Some(intake.answers))
+}
+
+/// Returns once all that has committed is on disk. A failure is no reason to store it again.
+async fn flush(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+    let flushed = sqlx::query(FLUSH).execute(connection).await;
+    flushed.map(drop).map_err(|error| sqlx::Error::Io(io::Error::other(error)))
 }
 
 /// Keeps the bodies of what is stored and will soon be claimed. What goes by the express has them with it.
@@ -225,6 +266,7 @@ struct Guards<'e> {
 
 /// Answers the lines whose heads may have given way, if it was stored: the guards let it pass.
 async fn insert(
+    store: &'static str,
     guards: &Guards<'_>,
     events: &[(&Event, u32)],
     deliveries: &[NewDelivery<'_>],
@@ -238,7 +280,7 @@ async fn insert(
     let follows = lines.as_ref().map(|_| column(deliveries, |delivery| delivery.follows));
     let ordering_keys = lines.map(|lines| lines.into_iter().map(|line| line.map(|line| line.ordering_key)).collect());
     let ordering_keys: Option<Vec<Option<String>>> = ordering_keys;
-    let row = sqlx::query(STORE)
+    let row = sqlx::query(store)
         .bind(LOCK_SPACE)
         .bind(&guards.locks)
         .bind(KEY_LOCK_SPACE)

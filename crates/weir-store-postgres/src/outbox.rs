@@ -24,7 +24,7 @@ use crate::{
     lines::advance,
     results::settle_all,
     rows::{corrupt, delivery_id, destination_id, flag, int, optional_text, optional_time, small, time, uuid},
-    writer::{Operation, Writers},
+    writer::{Operation, Turn, Writers},
 };
 
 #[async_trait]
@@ -194,7 +194,12 @@ impl Operation for Releasing {
         self.claims.len()
     }
 
-    async fn run(group: &[&Self], connection: &mut PgConnection, _: &Shared) -> Result<Vec<u64>, sqlx::Error> {
+    async fn run(
+        group: &[&Self],
+        connection: &mut PgConnection,
+        _: &Shared,
+        _: &mut Turn,
+    ) -> Result<Vec<u64>, sqlx::Error> {
         let mut all: Vec<(usize, Claim, Timestamp)> = Vec::new();
         for (operation, releasing) in group.iter().enumerate() {
             all.extend(releasing.claims.iter().map(|&claim| (operation, claim, releasing.now)));

@@ -21,7 +21,7 @@ use crate::{
         self, corrupt, destination_id, failure_code, flag, int, optional_text, optional_time, outcome_code, state_code,
         uuid,
     },
-    writer::Operation,
+    writer::{Operation, Turn},
 };
 
 #[async_trait]
@@ -112,7 +112,12 @@ impl Operation for Settling {
         self.0.len()
     }
 
-    async fn run(group: &[&Self], connection: &mut PgConnection, _: &Shared) -> Result<Vec<Self::Answer>, sqlx::Error> {
+    async fn run(
+        group: &[&Self],
+        connection: &mut PgConnection,
+        _: &Shared,
+        _: &mut Turn,
+    ) -> Result<Vec<Self::Answer>, sqlx::Error> {
         let all: Vec<&AttemptResult> = group.iter().flat_map(|settling| &settling.0).map(Arc::as_ref).collect();
         let settled = settle_all(&all, connection).await?;
         let mut settlements = settled.advance(connection).await.into_iter();

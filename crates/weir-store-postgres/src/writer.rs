@@ -74,7 +74,19 @@ pub(crate) trait Operation: Send + Sync + Sized + 'static {
         group: &[&Self],
         connection: &mut PgConnection,
         shared: &Shared,
+        turn: &mut Turn,
     ) -> Result<Vec<Self::Answer>, sqlx::Error>;
+}
+
+/// While a writer has it, small groups of its kind do not go beside its own.
+#[derive(Default)]
+pub(crate) struct Turn(Option<OwnedMutexGuard<()>>);
+
+impl Turn {
+    /// What is left to do costs the server little.
+    pub(crate) fn pass(&mut self) {
+        self.0 = None;
+    }
 }
 
 /// What is to be committed together.
@@ -180,13 +192,14 @@ struct Writer<O: Operation> {
 impl<O: Operation> Writer<O> {
     async fn run(mut self) {
         loop {
-            let (group, _turn) = self.next_group().await;
+            let (group, mut turn) = self.next_group().await;
             if group.operations.is_empty() {
                 break;
             }
             let (began, rows) = (Instant::now(), group.rows);
             let under_way = O::DELIVERS.then(|| Arc::clone(&self.shared.delivering));
-            self.commit(group.operations).await;
+            self.commit(group.operations, &mut turn).await;
+            drop(turn);
             drop(under_way);
             if rows >= LARGE_GROUP_ROWS && !O::DELIVERS && Arc::strong_count(&self.shared.delivering) > 1 {
                 self.rest(rows, began.elapsed()).await;
@@ -208,13 +221,13 @@ impl<O: Operation> Writer<O> {
     }
 
     /// What waits now, once something does and its turn has come, with that turn; nothing when the store is closed.
-    async fn next_group(&self) -> (Group<O>, Option<OwnedMutexGuard<()>>) {
+    async fn next_group(&self) -> (Group<O>, Turn) {
         let mut inbox = self.inbox.lock().await;
         let mut group = Group { operations: Vec::new(), rows: 0 };
         while group.operations.is_empty() {
             match inbox.recv().await {
                 Some(message) => group.add(message, &mut inbox),
-                None => return (group, None),
+                None => return (group, Turn::default()),
             }
         }
         let mut longest_wait = pin!(sleep(LONGEST_WAIT));
@@ -233,13 +246,13 @@ impl<O: Operation> Writer<O> {
         // Tasks that are ready may have more for it.
         tokio::task::yield_now().await;
         group.fill(&mut inbox);
-        (group, turn)
+        (group, Turn(turn))
     }
 
     /// Commits a group and answers it.
-    async fn commit(&mut self, group: Vec<Pending<O>>) {
+    async fn commit(&mut self, group: Vec<Pending<O>>, turn: &mut Turn) {
         let operations: Vec<&O> = group.iter().map(|pending| &pending.operation).collect();
-        match self.run_group(&operations).await {
+        match self.run_group(&operations, turn).await {
             Ok(answers) => {
                 for (pending, answer) in group.into_iter().zip(answers) {
                     // A caller who has left is passed over.
@@ -249,7 +262,7 @@ impl<O: Operation> Writer<O> {
             Err(error @ StoreError::Failed(_)) if group.len() > 1 => {
                 tracing::warn!(%error, operations = group.len(), "a group failed; its operations run one by one");
                 for pending in group {
-                    let answer = self.run_group(&[&pending.operation]).await;
+                    let answer = self.run_group(&[&pending.operation], turn).await;
                     let alone = || StoreError::Failed("the operation was not answered".to_owned());
                     let _ = pending.reply.send(answer.and_then(|mut answers| answers.pop().ok_or_else(alone)));
                 }
@@ -263,22 +276,22 @@ impl<O: Operation> Writer<O> {
     }
 
     /// Runs a group, and again while others are in its way.
-    async fn run_group(&mut self, group: &[&O]) -> StoreResult<Vec<O::Answer>> {
+    async fn run_group(&mut self, group: &[&O], turn: &mut Turn) -> StoreResult<Vec<O::Answer>> {
         for _ in 1..ATTEMPTS {
-            match self.try_group(group).await {
+            match self.try_group(group, turn).await {
                 Err(error) if conflicts(&error) => tracing::debug!(%error, "a group met another and runs again"),
                 outcome => return outcome.map_err(|error| store_error(&error)),
             }
         }
-        self.try_group(group).await.map_err(|error| store_error(&error))
+        self.try_group(group, turn).await.map_err(|error| store_error(&error))
     }
 
-    async fn try_group(&mut self, group: &[&O]) -> Result<Vec<O::Answer>, sqlx::Error> {
+    async fn try_group(&mut self, group: &[&O], turn: &mut Turn) -> Result<Vec<O::Answer>, sqlx::Error> {
         let connection = match &mut self.connection {
             Some(connection) => connection,
             missing => missing.insert(self.redial.connect(&self.options).await?),
         };
-        let outcome = within(O::TIMEOUT, O::run(group, connection, &self.shared)).await;
+        let outcome = within(O::TIMEOUT, O::run(group, connection, &self.shared, turn)).await;
         if outcome.as_ref().is_err_and(|error| !leaves_connection_sound(error)) {
             self.connection = None;
         }

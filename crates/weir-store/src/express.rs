@@ -112,6 +112,11 @@ impl Boarding {
         self.boarded.iter().map(|(_, delivery)| delivery)
     }
 
+    /// Whether some of it may leave before the transaction is on disk.
+    pub fn leaves_early(&self) -> bool {
+        self.boarded.iter().any(|(leaves, _)| *leaves == Leaves::Committed)
+    }
+
     /// The transaction has committed, and is perhaps not on disk.
     pub fn depart_committed(&mut self) {
         self.admit(|leaves| leaves == Leaves::Committed);

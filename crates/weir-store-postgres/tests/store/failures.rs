@@ -19,7 +19,7 @@ const OF_THE_STORE: &str = "FROM pg_stat_activity
     WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()";
 
 /// Ends every connection of the store, as a restart of the server does. Answers how many there were.
-async fn terminate(database: &Database) -> i64 {
+pub(crate) async fn terminate(database: &Database) -> i64 {
     let terminate = AssertSqlSafe(format!("SELECT count(pg_terminate_backend(pid)) {OF_THE_STORE}"));
     sqlx::query_scalar(terminate).fetch_one(&mut database.connect().await).await.unwrap()
 }
@@ -38,7 +38,7 @@ async fn all_connections_gone(database: &Database) {
 }
 
 /// Asks until it is answered. What broke is said to be worth another try, and needs few.
-async fn answered<T>(mut ask: impl AsyncFnMut() -> StoreResult<T>) -> T {
+pub(crate) async fn answered<T>(mut ask: impl AsyncFnMut() -> StoreResult<T>) -> T {
     for _ in 0..20 {
         match ask().await {
             Ok(answer) => return answer,

@@ -5,6 +5,7 @@
 mod claims;
 mod conformance;
 mod database;
+mod early;
 mod failures;
 mod fixtures;
 mod lines;
