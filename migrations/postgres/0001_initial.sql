@@ -221,11 +221,14 @@ BEGIN
     ) THEN
         RETURN;
     END IF;
-    IF keyed AND EXISTS (
-        SELECT FROM unnest(event_tenants, event_keys) AS r (tenant, idempotency_key)
-        JOIN idempotency_keys k ON k.tenant = r.tenant AND k.idempotency_key = r.idempotency_key
-    ) THEN
-        RETURN;
+    -- Apart, because to begin the query costs something for each row even if it is not needed.
+    IF keyed THEN
+        IF EXISTS (
+            SELECT FROM unnest(event_tenants, event_keys) AS r (tenant, idempotency_key)
+            JOIN idempotency_keys k ON k.tenant = r.tenant AND k.idempotency_key = r.idempotency_key
+        ) THEN
+            RETURN;
+        END IF;
     END IF;
     INSERT INTO events (id, tenant, event_type, created_at, idempotency_key, data_offset, body,
         deliver_at, expires_at, coalesce_key, ordering_key)

@@ -218,10 +218,7 @@ fn call(core: &Core, shard: Shard, groups: &[(DestinationId, Vec<Order>)]) -> Ca
     call.arg(1).arg("").arg("").arg(0);
     for (id, orders) in groups {
         call.destination(*id).arg(orders.last().map_or(0, |order| order.max_in_flight)).limits(&[]);
-        call.arg(orders.len());
-        for order in orders {
-            call.deadline(order.expires_at);
-        }
+        call.permits(orders.iter().map(|order| order.expires_at));
     }
     call
 }

@@ -170,14 +170,19 @@ impl Call {
         straight: bool,
         largest_inline_body: usize,
     ) -> &mut Self {
+        if straight {
+            return self.permits(deliveries.iter().map(|delivery| delivery.expires_at));
+        }
         self.arg(deliveries.len());
         for delivery in deliveries {
-            self.deadline(delivery.expires_at);
-            if !straight {
-                self.arg(wire::encode(delivery, largest_inline_body));
-            }
+            self.deadline(delivery.expires_at).arg(wire::encode(delivery, largest_inline_body));
         }
         self
+    }
+
+    /// Permits for claims that the caller keeps, by when those expire.
+    pub(crate) fn permits(&mut self, expire: impl ExactSizeIterator<Item = Timestamp>) -> &mut Self {
+        self.arg(expire.len()).deadline(expire.max().unwrap_or(Timestamp::MIN))
     }
 
     fn limit(&mut self, limit: &RateLimit) -> &mut Self {

@@ -4,8 +4,7 @@
 -- KEYS    the shard
 -- ARGV    1 when the caller takes the permits, 0 when they go into the delivery queue; a name for the caller, of which each call
 --         forgets the one before; a name that no other call has; 1 when the call is a repetition; then for each destination:
---         its id, how many permits may be out, limits as a list of: limit, period, burst, deliveries as a list of: when the claim
---         expires, and the delivery unless the caller takes it
+--         its id, how many permits may be out, limits as a list of: limit, period, burst, and deliveries as in publish.lua
 -- Answer  the generation, that of the call which ran; for each destination: permits issued, the serial of the first, their
 --         slots (start and end, packed) when the caller takes them, the job's version, how many more there is room for, from
 --         when the next slot is near enough
@@ -57,15 +56,15 @@ local function most_at_once(job, room)
   return #job.issued.lanes == 0 and room or math.min(room, 1)
 end
 
-local function admit(id, most, limits, deliveries)
+local function admit(id, most, limits, batch)
   local job = load_job(id)
   if lagging or not is_open(job, limits) then
     return { 0, 0, '', 0, 0, 0 }
   end
   local room = room_of(id, job, most)
-  local count, first, slots = math.min(#deliveries, most_at_once(job, room)), 0, ''
+  local count, first, slots = math.min(batch.count, most_at_once(job, room)), 0, ''
   if count > 0 then
-    first, slots = issue_permits(id, job, job.version, { unpack(deliveries, 1, count) }, straight)
+    first, slots = issue_permits(id, job, job.version, batch, count, straight)
     save_job(id, job)
   end
   return { count, first, slots, job.version, room - count, open_from(job) }
@@ -74,8 +73,7 @@ end
 local answer = { generation }
 while more() do
   local id, most, limits = text(), number(), list(read_limit)
-  local deliveries = list(function() return read_delivery(straight) end)
-  answer[#answer + 1] = admit(id, most, limits, deliveries)
+  answer[#answer + 1] = admit(id, most, limits, read_batch(straight))
 end
 if not straight then
   redis.call('SET', admitted_by, cmsgpack.pack({ name = name, answer = answer }), 'PX', REMEMBERED_MS)

@@ -25,17 +25,17 @@ local function add_all(set, scored)
   end
 end
 
--- Permits go into the delivery queue, or straight to the caller, who has them all to itself then. `version` is that of the job
--- when the destination was last seen to be neither paused nor deleted. Answers the serial of the first permit, and the starts
--- and ends of the slots.
-local function issue_permits(id, job, version, deliveries, straight)
+-- Permits for the first `count` of a batch go into the delivery queue, or straight to the caller, who has them all to itself then.
+-- `version` is that of the job when the destination was last seen to be neither paused nor deleted. Answers the serial of the
+-- first permit, and the starts and ends of the slots.
+local function issue_permits(id, job, version, batch, count, straight)
   local warm, queued, first, scored, slots = now < job.warm_until, queued_of(id), job.serial + 1, {}, {}
   local is_limited = #job.issued.lanes > 0
   local slot_start, slot_end, slot
-  for index, delivery in ipairs(deliveries) do
-    job.serial = job.serial + 1
-    job.permits_until = math.max(job.permits_until, delivery.expires)
-    scored[2 * index - 1], scored[2 * index] = delivery.score, permit_named(digits(job.serial))
+  local serial = job.serial
+  for index = 1, count do
+    serial = serial + 1
+    scored[2 * index - 1], scored[2 * index] = batch.score or batch[index].score, permit_named(digits(serial))
     -- Without a limit every slot is the same.
     if index == 1 or is_limited then
       slot_start, slot_end = issue(job, warm)
@@ -44,23 +44,34 @@ local function issue_permits(id, job, version, deliveries, straight)
     if straight then
       slots[index] = slot
     else
-      local permit = struct.pack('>i8i8i8i8i8i8', generation, version, job.serial, delivery.expires, slot_start, slot_end)
+      local delivery = batch[index]
+      job.permits_until = math.max(job.permits_until, delivery.expires)
+      local permit = struct.pack('>i8i8i8i8i8i8', generation, version, serial, delivery.expires, slot_start, slot_end)
       redis.call('XADD', QUEUE, '*', 'permit', permit, 'delivery', delivery.payload)
     end
   end
+  job.serial = serial
+  job.permits_until = math.max(job.permits_until, batch.expires or 0)
   add_all(queued, scored)
   redis.call('PEXPIREAT', queued, expiry(job.permits_until))
   redis.call('SADD', BUSY, id)
   return first, table.concat(slots)
 end
 
--- Most deliveries of a run expire together. The score is kept as it came, because to write a number costs more than the rest.
-local last_score, last_expires
-
-local function read_delivery(straight)
+local function read_delivery()
   local score = text()
-  if score ~= last_score then
-    last_score, last_expires = score, tonumber(score)
+  return { score = score, expires = tonumber(score), payload = text() }
+end
+
+-- What a caller keeps for itself is a number, and when the last of the claims expires: that a lost permit counts for a little longer
+-- than its claim lasts costs less than to name each. The score is kept as it came, because to write a number costs more than
+-- the rest.
+local function read_batch(straight)
+  if not straight then
+    local batch = list(read_delivery)
+    batch.count = #batch
+    return batch
   end
-  return { score = score, expires = last_expires, payload = not straight and text() }
+  local count, score = number(), text()
+  return { count = count, score = score, expires = tonumber(score) }
 end

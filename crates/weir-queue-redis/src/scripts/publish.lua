@@ -8,7 +8,8 @@
 --           limits, as a list of: limit, period, burst
 --           recovered cursors, as a list of none or one: last start (0: none), held until, a list of: limit, period, burst, cursor
 --           how the job goes on: continue, stop, at, soon, now, paced, on_settle or on_wake; the due time of `at` or `soon`, else 0
---           deliveries, as a list of: when the claim expires, and the delivery unless the caller takes it
+--           how many permits, and when the last of their claims expires; or, when they go into the delivery queue, a list of: when
+--           the claim expires, and the delivery
 -- Answer  the generation, the shard's earliest due time or nil, for each publication 0 when stale, and when done 1, or, when the
 --         caller takes the permits, the serial of the first and their slots (start and end, packed)
 
@@ -30,7 +31,7 @@ local function read_publication()
     id = text(), epoch = number(), version = number(), name = text(),
     limits = list(read_limit), recovered = list(read_limiter)[1],
     next = text(), next_due = number(),
-    deliveries = list(function() return read_delivery(straight) end),
+    batch = read_batch(straight),
   }
 end
 
@@ -97,10 +98,10 @@ local function publish(run)
   end
   ensure_cursors(job, run)
   local first, slots = 0, ''
-  if #run.deliveries > 0 then
+  if run.batch.count > 0 then
     -- The run read the destination after its last edit and found it neither paused nor deleted.
     job.suspended_at = nil
-    first, slots = issue_permits(run.id, job, run.version, run.deliveries, straight)
+    first, slots = issue_permits(run.id, job, run.version, run.batch, run.batch.count, straight)
   end
   requeue(job, run)
   job.published, job.published_first = run.name, first

@@ -6,8 +6,8 @@
 --         and ended; of those that ended, having started before; the entries to remove
 -- Answer  the generation
 
-local before = earliest()
-
+-- The shard's earliest due time before the first job was told to run; most reports tell none.
+local before, told
 -- Which of the permits are queued, each with its score before it, as ZADD takes them.
 local function still_queued(queued, permits)
   local scored = {}
@@ -54,6 +54,9 @@ end
 
 local function make_room(id, job)
   if job.phase == 'scheduled' and job.on_settle then
+    if not told then
+      before, told = earliest(), true
+    end
     schedule(id, job, now, now, false)
     return true
   elseif job.phase == 'leased' and not job.settled then
@@ -92,5 +95,7 @@ while more() do
     end
   end
 end
-announce(before)
+if told then
+  announce(before)
+end
 return { generation }
