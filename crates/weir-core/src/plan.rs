@@ -176,6 +176,9 @@ pub struct InHand {
     pub unlooked: bool,
 }
 
+/// A claim of so many shows whether anything waits in the store. Fewer could be what a run has given back, and no backlog.
+const A_LOOK: u32 = 32;
+
 /// How much to claim. While only room is short, what will fill it is claimed ahead of it, so that it need not wait for the store:
 /// as much as `max_in_flight`, approached by twice what each run may publish, because a destination that uses little needs
 /// little. What is left is topped up at half of that, so that a run for every answer is not a claim for every answer.
@@ -187,7 +190,8 @@ pub fn wanted(allowance: Allowance, in_hand: InHand, max_in_flight: u32) -> Want
     let most = max_in_flight.min(MAX_PER_RUN).min(allowance.allow.saturating_mul(2));
     let is_ahead = in_hand.brisk && matches!(allowance.binding, Binding::InFlight | Binding::Batch);
     if is_ahead && (now > 0 || in_hand.left <= most / 2 || in_hand.unlooked) {
-        return Wanted { now, ahead: most.saturating_sub(in_hand.left).max(in_hand.unlooked.into()) };
+        let look = if in_hand.unlooked { A_LOOK } else { 0 };
+        return Wanted { now, ahead: most.saturating_sub(in_hand.left).max(look) };
     }
     Wanted { now, ahead: 0 }
 }
@@ -348,7 +352,7 @@ mod tests {
         assert_eq!(wanted(full, brisk(32, 33), 64), Wanted::default(), "there is enough");
         assert_eq!(wanted(full, brisk(32, 32), 64), Wanted { now: 0, ahead: 32 });
         let unlooked = InHand { unlooked: true, ..brisk(32, 200) };
-        assert_eq!(wanted(full, unlooked, 64), Wanted { now: 0, ahead: 1 }, "one would show that more waits");
+        assert_eq!(wanted(full, unlooked, 64), Wanted { now: 0, ahead: A_LOOK }, "so many would show that more waits");
         let claiming = InHand { claiming: true, ..brisk(0, 0) };
         assert_eq!(wanted(full, claiming, 64), Wanted::default(), "it is on its way");
         let one = allowance(&Observed { in_flight: 63, ..observed(&limiter) });

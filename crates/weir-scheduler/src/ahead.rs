@@ -188,6 +188,16 @@ impl Ahead {
         true
     }
 
+    /// New deliveries for which no room was kept are in the store by now, if they ever will be.
+    pub(crate) fn stored(&self, destinations: &[DestinationId], now: Timestamp) {
+        let mut hands = self.hands();
+        for id in destinations {
+            if let Some(hand) = hands.of.get_mut(id) {
+                hand.feed.stored(now);
+            }
+        }
+    }
+
     /// New deliveries are stored: keeps as many as room was kept for. Those of a destination are as good as each other, so the last
     /// of them stay and the others are answered, to be sent at once.
     pub(crate) fn feed(&self, deliveries: Vec<ClaimedDelivery>) -> Vec<ClaimedDelivery> {

@@ -22,12 +22,14 @@ pub(crate) struct Feed {
     overflowed_at: Timestamp,
     /// How many new deliveries had to wait in the store since it was dry.
     overflow: usize,
+    /// How many of them are being stored, so that no look finds them yet.
+    storing: usize,
 }
 
 impl Feed {
     /// Whether new deliveries may join.
     pub(crate) fn is_dry(&self, now: Timestamp) -> bool {
-        self.dry_at > self.overflowed_at && now < self.dry_at + DRY_FOR
+        self.storing == 0 && self.dry_at > self.overflowed_at && now < self.dry_at + DRY_FOR
     }
 
     /// Whether it is time to look into the store, for as long as new deliveries join.
@@ -50,7 +52,7 @@ impl Feed {
     /// A claim that began then found nothing more.
     pub(crate) fn found_dry(&mut self, at: Timestamp) {
         self.dry_at = self.dry_at.max(at);
-        if self.dry_at > self.overflowed_at {
+        if self.dry_at > self.overflowed_at && self.storing == 0 {
             self.overflow = 0;
         }
     }
@@ -60,10 +62,17 @@ impl Feed {
         self.overflowed_at = self.overflowed_at.max(at);
     }
 
-    /// A new delivery waits in the store.
+    /// A new delivery has to wait in the store.
     pub(crate) fn overflows(&mut self, now: Timestamp) {
         self.overflowed_at = now;
         self.overflow += 1;
+        self.storing += 1;
+    }
+
+    /// It does so by now. It may be of before this was kept.
+    pub(crate) fn stored(&mut self, now: Timestamp) {
+        self.overflowed_at = now;
+        self.storing = self.storing.saturating_sub(1);
     }
 }
 
@@ -94,6 +103,7 @@ mod tests {
         let mut feed = Feed::default();
         feed.no_backlog(NOW);
         feed.overflows(later(1));
+        feed.stored(later(1));
         assert!(!feed.is_dry(later(1)) && feed.dries_soon(later(1)));
         feed.found_dry(later(1));
         feed.no_backlog(later(2));
@@ -102,6 +112,26 @@ mod tests {
         assert!(feed.is_dry(later(3)) && !feed.dries_soon(later(3)));
         feed.no_backlog(later(4));
         assert!(feed.is_dry(later(103)));
+    }
+
+    #[test]
+    fn a_look_does_not_find_what_is_being_stored() {
+        let mut feed = Feed::default();
+        feed.no_backlog(NOW);
+        feed.overflows(later(1));
+        feed.overflows(later(1));
+        feed.found_dry(later(2));
+        assert!(!feed.is_dry(later(2)) && feed.dries_soon(later(2)));
+        feed.stored(later(3));
+        feed.stored(later(4));
+        feed.found_dry(later(4));
+        assert!(!feed.is_dry(later(4)), "the claim may have begun before the commit");
+        feed.found_dry(later(5));
+        assert!(feed.is_dry(later(5)) && !feed.dries_soon(later(5)));
+        feed.stored(later(6));
+        assert!(!feed.is_dry(later(6)), "one of which this did not know");
+        feed.found_dry(later(7));
+        assert!(feed.is_dry(later(7)));
     }
 
     #[test]

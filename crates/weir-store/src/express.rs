@@ -34,6 +34,12 @@ pub trait Express: Send + Sync + 'static {
     /// These deliveries, for each of which room was kept, are stored and claimed.
     fn admit(&self, deliveries: Vec<ClaimedDelivery>);
 
+    /// New deliveries for which there was no room, by their destinations, are stored by now, or will never be: a claim that begins
+    /// later finds them.
+    fn left_behind(&self, destinations: &[DestinationId]) {
+        let _ = destinations;
+    }
+
     /// Whether so many more would have to wait for a run, but perhaps not a little later. Intake of a flood does well to rest, but
     /// not for long: a slow destination must not hold up the others.
     fn is_pressed(&self, deliveries: usize) -> bool {
@@ -65,7 +71,7 @@ impl Station {
 
     /// For one transaction.
     pub fn boarding(&self) -> Boarding {
-        Boarding { express: self.0.get().cloned(), boarded: Vec::new() }
+        Boarding { express: self.0.get().cloned(), boarded: Vec::new(), behind: Vec::new() }
     }
 }
 
@@ -91,6 +97,8 @@ impl Leaves {
 pub struct Boarding {
     express: Option<Arc<dyn Express>>,
     boarded: Vec<(Leaves, ClaimedDelivery)>,
+    /// The destinations of those for which there was no room.
+    behind: Vec<DestinationId>,
 }
 
 impl Boarding {
@@ -102,7 +110,10 @@ impl Boarding {
         destination: &Destination,
         claimed: impl FnOnce(Timestamp) -> ClaimedDelivery,
     ) -> Option<Timestamp> {
-        let expires_at = self.express.as_ref()?.reserve(destination)?;
+        let Some(expires_at) = self.express.as_ref()?.reserve(destination) else {
+            self.behind.push(destination.id);
+            return None;
+        };
         self.boarded.push((Leaves::of(event, destination), claimed(expires_at)));
         Some(expires_at)
     }
@@ -128,15 +139,23 @@ impl Boarding {
     }
 
     fn admit(&mut self, may_leave: impl Fn(Leaves) -> bool) {
+        self.leave_behind();
         let leaving: Vec<_> = self.boarded.extract_if(.., |(leaves, _)| may_leave(*leaves)).collect();
         if let Some(express) = self.express.as_ref().filter(|_| !leaving.is_empty()) {
             express.admit(leaving.into_iter().map(|(_, delivery)| delivery).collect());
+        }
+    }
+
+    fn leave_behind(&mut self) {
+        if let Some(express) = self.express.as_ref().filter(|_| !self.behind.is_empty()) {
+            express.left_behind(&std::mem::take(&mut self.behind));
         }
     }
 }
 
 impl Drop for Boarding {
     fn drop(&mut self) {
+        self.leave_behind();
         let Some(express) = &self.express else { return };
         for (_, delivery) in self.boarded.drain(..) {
             express.cancel(delivery.claim.destination_id);
