@@ -59,6 +59,9 @@ impl Ingest for PostgresStore {
 const BYTES_PER_ROW: usize = 4 * 1024;
 /// The most deliveries in one statement: an event may go to many destinations.
 const MAX_DELIVERIES: usize = 8_192;
+/// So many events together come from a flood, or in a batch. They leave when they are on disk: one commit in place of two, and
+/// the next group gathers meanwhile and is larger.
+const MANY_EVENTS: usize = 8;
 
 /// Which of some idempotency keys are known, with their events and how many deliveries those had.
 pub(crate) const KNOWN_KEYS: &str = "
@@ -197,7 +200,7 @@ async fn store_as_known(
     }
     // Once it has committed a run may claim and send what waits, and with a key that must not be forgotten.
     let must_wait = |delivery: &NewDelivery<'_>| delivery.event.idempotency_key.is_some() && delivery.is_due_soon();
-    let leaves_early = boarding.leaves_early() && !intake.deliveries.iter().any(must_wait);
+    let leaves_early = new.len() < MANY_EVENTS && boarding.leaves_early() && !intake.deliveries.iter().any(must_wait);
     let store = if leaves_early { STORE_UNFLUSHED } else { STORE };
     let Some(freed) = insert(store, &guards, &intake.events, &intake.deliveries, connection).await? else {
         return Ok(None);
