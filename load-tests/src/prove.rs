@@ -1,5 +1,7 @@
 //! `run`: plays scenarios one after the other, judges each, and writes the report.
 
+mod words;
+
 use std::{
     fmt::Write,
     path::{Path, PathBuf},
@@ -74,7 +76,7 @@ pub(crate) async fn run(args: &RunArgs) -> anyhow::Result<bool> {
                 continue;
             }
         };
-        print!("{}", in_words(scenario, &judgement));
+        print!("{}", words::of(&scenario.name, &judgement));
         report.runs.push(Run {
             scenario: scenario.name.clone(),
             about: scenario.about.clone(),
@@ -161,62 +163,6 @@ async fn target(args: &RunArgs, scenario: &Scenario, folder: &Path) -> anyhow::R
         None => std::env::current_exe()?.with_file_name("weir"),
     };
     Ok(Target::Spawned(Box::new(Fleet::start(args.spawn, &weir, scenario.fleet, log).await?)))
-}
-
-/// What a person wants to know of a run.
-fn in_words(scenario: &Scenario, judgement: &Judgement) -> String {
-    let mut out = String::new();
-    let drained = judgement.drained_after_s.map_or("not drained".to_owned(), |s| format!("drained {s:.1} s after"));
-    let verdict = if judgement.is_passed() { "passed" } else { "FAILED" };
-    // Writing to a `String` cannot fail.
-    let _ = writeln!(
-        out,
-        "  {verdict}  {}: {} events, {} arrivals, {} lost, {} doubled ({} explained), {drained}",
-        scenario.name, judgement.events, judgement.arrivals, judgement.lost, judgement.duplicates, judgement.explained
-    );
-    for group in &judgement.groups {
-        for limit in &group.limits {
-            let used = limit.utilisation.map_or("–".to_owned(), |used| format!("{used:.3}"));
-            let bound = limit.bound.map_or("none".to_owned(), |bound| bound.to_string());
-            let _ = writeln!(
-                out,
-                "          {:<16} {:>6} a {:<6}  fullest window {:>5}, recorded {:>5}  used {used}{}",
-                format!("{} ×{}", group.name, group.destinations),
-                bound,
-                limit.period,
-                limit.worst_sliding,
-                limit.recorded_worst_sliding.unwrap_or(0),
-                if limit.excused > 0 { format!("  ({} excused by stalls)", limit.excused) } else { String::new() },
-            );
-        }
-        if let Some(overload) = group.overload {
-            let _ = writeln!(
-                out,
-                "          {:<16} offered {:.0} a second, sent {:.0} meanwhile, {:.3} of what the machine can take ({:.0})",
-                format!("{} ×{}", group.name, group.destinations),
-                overload.offered_per_s,
-                overload.sent_per_s,
-                overload.share(),
-                overload.capacity_per_s
-            );
-        }
-        if let Some(latency) = group.latency_ms {
-            let fair = group.fairness.map_or(String::new(), |index| format!("  fairness {index:.3}"));
-            let _ = writeln!(
-                out,
-                "          {:<16} p50 {:.1} ms  p99 {:.1} ms  p99.9 {:.1} ms  max {:.1} ms{fair}",
-                format!("{} ×{}", group.name, group.destinations),
-                latency.p50,
-                latency.p99,
-                latency.p99_9,
-                latency.max
-            );
-        }
-    }
-    for breach in &judgement.breaches {
-        let _ = writeln!(out, "  breach: {breach}");
-    }
-    out
 }
 
 /// One line for each scenario.

@@ -1,0 +1,73 @@
+//! What a person who watches wants to know of a run.
+
+use std::fmt::{Result, Write};
+
+use crate::judge::{GroupJudgement, Judgement};
+
+/// A verdict and its figures, a line for each limit and group, and every breach.
+pub(super) fn of(scenario: &str, judgement: &Judgement) -> String {
+    let mut out = String::new();
+    // Writing to a `String` cannot fail.
+    let _ = write_run(&mut out, scenario, judgement);
+    out
+}
+
+fn write_run(out: &mut String, scenario: &str, judgement: &Judgement) -> Result {
+    let verdict = if judgement.is_passed() { "passed" } else { "FAILED" };
+    let Judgement { events, arrivals, lost, duplicates, explained, .. } = judgement;
+    let drained = judgement.drained_after_s.map_or("not drained".to_owned(), |s| format!("drained {s:.1} s after"));
+    writeln!(
+        out,
+        "  {verdict}  {scenario}: {events} events, {arrivals} arrivals, {lost} lost, {duplicates} doubled ({explained} explained), \
+         {drained}"
+    )?;
+    for group in &judgement.groups {
+        write_limits(out, group)?;
+        write_speed(out, group)?;
+    }
+    judgement.breaches.iter().try_for_each(|breach| writeln!(out, "  breach: {breach}"))
+}
+
+fn write_limits(out: &mut String, group: &GroupJudgement) -> Result {
+    for limit in &group.limits {
+        let bound = limit.bound.map_or("none".to_owned(), |bound| bound.to_string());
+        let used = limit.utilisation.map_or("–".to_owned(), |used| format!("{used:.3}"));
+        let excused =
+            if limit.excused > 0 { format!("  ({} excused by stalls)", limit.excused) } else { String::new() };
+        let (at_receiver, recorded) = (limit.worst_sliding, limit.recorded_worst_sliding.unwrap_or(0));
+        writeln!(
+            out,
+            "          {:<16} {bound:>6} a {:<6}  fullest window {at_receiver:>5}, recorded {recorded:>5}  used {used}{excused}",
+            name(group),
+            limit.period,
+        )?;
+    }
+    Ok(())
+}
+
+fn write_speed(out: &mut String, group: &GroupJudgement) -> Result {
+    let name = name(group);
+    if let Some(overload) = group.overload {
+        writeln!(
+            out,
+            "          {name:<16} offered {:.0} a second, sent {:.0} meanwhile, {:.3} of what the machine can take ({:.0})",
+            overload.offered_per_s,
+            overload.sent_per_s,
+            overload.share(),
+            overload.capacity_per_s
+        )?;
+    }
+    if let Some(latency) = group.latency_ms {
+        let fair = group.fairness.map_or(String::new(), |index| format!("  fairness {index:.3}"));
+        writeln!(
+            out,
+            "          {name:<16} p50 {:.1} ms  p99 {:.1} ms  p99.9 {:.1} ms  max {:.1} ms{fair}",
+            latency.p50, latency.p99, latency.p99_9, latency.max
+        )?;
+    }
+    Ok(())
+}
+
+fn name(group: &GroupJudgement) -> String {
+    format!("{} ×{}", group.name, group.destinations)
+}
