@@ -18,13 +18,64 @@ use crate::{
     figures::event,
 };
 
+/// One by itself says little: which of the two finds the machine slower is chance.
+const REPEATS: usize = 3;
 const SECONDS: u64 = 8;
 const MOST_SECONDS: u64 = 4;
 const CAP_PER_S: u32 = 50;
 const DRAINED_WITHIN: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
+/// What one repeat found.
+struct Run {
+    most_per_s: f64,
+    offered_per_s: f64,
+    accepted_per_s: f64,
+    /// While more was offered.
+    meanwhile_per_s: f64,
+    /// Until the last arrival.
+    whole_per_s: f64,
+    /// Sends above the neighbour's limit.
+    above: u64,
+    /// The neighbour's fullest window, as recorded.
+    fullest: u64,
+    /// Neither delivered nor recorded in the end.
+    left: u64,
+    breaches: Vec<String>,
+}
+
 pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
+    let mut runs = Vec::new();
+    for _ in 0..rig.repeats(REPEATS) {
+        runs.push(run(rig).await?);
+    }
+    let all = |of: fn(&Run) -> f64| runs.iter().map(of).collect::<Vec<_>>();
+    let per_s = |id: &str, what: &str, of: fn(&Run) -> f64| Figure::of(id, what, Unit::PerSecond, &all(of));
+    // Each by the most of its own repeat.
+    let share = |id: &str, what: &str, of: fn(&Run) -> f64| Figure::of(id, what, Unit::Share, &all(of));
+    let sum = |of: fn(&Run) -> u64| runs.iter().map(of).sum::<u64>() as f64;
+    let fullest = runs.iter().map(|run| run.fullest).max().unwrap_or_default();
+    let rates = [
+        per_s("most", "the most: batches as fast as they are answered, delivered", |run| run.most_per_s),
+        per_s("offered", "overloaded: offered", |run| run.offered_per_s),
+        per_s("accepted", "overloaded: accepted", |run| run.accepted_per_s),
+        per_s("meanwhile", "overloaded: delivered while more was offered", |run| run.meanwhile_per_s),
+        per_s("whole", "overloaded: delivered until the last arrival", |run| run.whole_per_s),
+        share("of_most.meanwhile", "delivered while more was offered ÷ the most", |run| {
+            run.meanwhile_per_s / run.most_per_s
+        }),
+        share("of_most.whole", "delivered until the last arrival ÷ the most", |run| run.whole_per_s / run.most_per_s),
+    ];
+    let counts = [
+        Figure::new("above", "sends above the neighbour's limit", Unit::Count, sum(|run| run.above))
+            .remark(format!("fullest window {fullest}")),
+        Figure::new("left", "not delivered in the end", Unit::Count, sum(|run| run.left)),
+    ];
+    let measured = Measured::of(rates.into_iter().flatten().chain(counts));
+    Ok(measured.judged(runs.into_iter().flat_map(|run| run.breaches).collect()))
+}
+
+async fn run(rig: &Rig) -> anyhow::Result<Run> {
     let most_per_s = most(rig).await.context("the most")?;
     let running = rig.engine().await?;
     let unlimited = running.engine.create_destination(rig.unlimited()).await?;
@@ -47,29 +98,20 @@ pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
     beside.await?.context("beside")?;
     let events = u64::from(batches) * BATCH;
     let last = rig.receiver.all_arrived(events).await?;
-    let whole_s = last.duration_since(started).as_secs_f64();
     let left = left(&running, &recorder, &unlimited, capped).await?;
     let (judged, breaches) = recorder.finish(&running).await?.judge(0)?;
     running.end().await?;
-
-    let (meanwhile, whole) = (arrived as f64 / offered_s, events as f64 / whole_s);
-    let per_s = |id: &str, what: &str, value: f64| Figure::new(id, what, Unit::PerSecond, value);
-    let share = |id: &str, what: &str, value: f64| Figure::new(id, what, Unit::Share, value / most_per_s);
-    let above = (judged.violations + judged.recorded_violations) as f64;
-    let fullest = judged.recorded_worst_sliding.unwrap_or_default();
-    let figures = [
-        per_s("most", "the most: batches as fast as they are answered, delivered", most_per_s),
-        per_s("offered", "overloaded: offered", batches_per_s * BATCH as f64),
-        per_s("accepted", "overloaded: accepted", events as f64 / offered_s),
-        per_s("meanwhile", "overloaded: delivered while more was offered", meanwhile),
-        per_s("whole", "overloaded: delivered until the last arrival", whole),
-        share("of_most.meanwhile", "delivered while more was offered ÷ the most", meanwhile),
-        share("of_most.whole", "delivered until the last arrival ÷ the most", whole),
-        Figure::new("above", "sends above the neighbour's limit", Unit::Count, above)
-            .remark(format!("fullest window {fullest}")),
-        Figure::new("left", "not delivered in the end", Unit::Count, left as f64),
-    ];
-    Ok(Measured::of(figures).judged(breaches))
+    Ok(Run {
+        most_per_s,
+        offered_per_s: batches_per_s * BATCH as f64,
+        accepted_per_s: events as f64 / offered_s,
+        meanwhile_per_s: arrived as f64 / offered_s,
+        whole_per_s: events as f64 / last.duration_since(started).as_secs_f64(),
+        above: judged.violations + judged.recorded_violations,
+        fullest: judged.recorded_worst_sliding.unwrap_or_default(),
+        left,
+        breaches,
+    })
 }
 
 /// What is delivered of batches that come as fast as they are answered.
