@@ -67,6 +67,13 @@ pub(crate) struct GroupJudgement {
     pub(crate) overload: Option<Overload>,
 }
 
+impl GroupJudgement {
+    /// What reports call it.
+    pub(crate) fn title(&self) -> String {
+        format!("{} ×{}", self.name, self.destinations)
+    }
+}
+
 impl Judgement {
     pub(crate) fn is_passed(&self) -> bool {
         self.breaches.is_empty()

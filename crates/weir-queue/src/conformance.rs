@@ -118,22 +118,37 @@ impl Subject {
         self.claim_for(LEASE).await.remove(0)
     }
 
+    /// The lease of a job that is woken now.
+    async fn begin_run(&self) -> Lease {
+        self.wake(self.clock.now()).await;
+        self.claim().await
+    }
+
     async fn assert_nothing_due(&self) {
         let claimed = tokio::time::timeout(ABSENCE, self.queue.claim_due(16, LEASE)).await;
         assert!(claimed.is_err(), "nothing should be due: {claimed:?}");
     }
 
     async fn publish(&self, lease: Lease, limits: RateLimits, count: u8, next: NextRun) -> Published {
-        let recovered = lease.issued.is_none().then(|| Limiter::new(&limits));
         let deliveries = (0..count).map(|number| self.delivery(number, SOON)).collect();
+        self.publish_these(lease, limits, deliveries, next).await
+    }
+
+    async fn publish_these(
+        &self,
+        lease: Lease,
+        limits: RateLimits,
+        deliveries: Vec<ClaimedDelivery>,
+        next: NextRun,
+    ) -> Published {
+        let recovered = lease.issued.is_none().then(|| Limiter::new(&limits));
         let publication = Publication { lease, limits, recovered, deliveries, next };
         self.queue.publish(vec![publication]).await.expect("publish").remove(0)
     }
 
     /// Wakes, claims, publishes and takes `count` permits under `limits`.
     async fn permits(&self, limits: RateLimits, count: u8, next: NextRun) -> Vec<Permit> {
-        self.wake(self.clock.now()).await;
-        let lease = self.claim().await;
+        let lease = self.begin_run().await;
         assert!(matches!(self.publish(lease, limits, count, next).await, Published::Done));
         self.take(usize::from(count)).await
     }

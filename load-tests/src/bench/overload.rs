@@ -49,22 +49,26 @@ pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
     for _ in 0..rig.repeats(REPEATS) {
         runs.push(run(rig).await?);
     }
-    let all = |of: fn(&Run) -> f64| runs.iter().map(of).collect::<Vec<_>>();
-    let per_s = |id: &str, what: &str, of: fn(&Run) -> f64| Figure::of(id, what, Unit::PerSecond, &all(of));
-    // Each by the most of its own repeat.
-    let share = |id: &str, what: &str, of: fn(&Run) -> f64| Figure::of(id, what, Unit::Share, &all(of));
+    let figure = |id: &str, what: &str, unit: Unit, of: fn(&Run) -> f64| {
+        Figure::of(id, what, unit, &runs.iter().map(of).collect::<Vec<_>>())
+    };
     let sum = |of: fn(&Run) -> u64| runs.iter().map(of).sum::<u64>() as f64;
     let fullest = runs.iter().map(|run| run.fullest).max().unwrap_or_default();
     let rates = [
-        per_s("most", "the most: batches as fast as they are answered, delivered", |run| run.most_per_s),
-        per_s("offered", "overloaded: offered", |run| run.offered_per_s),
-        per_s("accepted", "overloaded: accepted", |run| run.accepted_per_s),
-        per_s("meanwhile", "overloaded: delivered while more was offered", |run| run.meanwhile_per_s),
-        per_s("whole", "overloaded: delivered until the last arrival", |run| run.whole_per_s),
-        share("of_most.meanwhile", "delivered while more was offered ÷ the most", |run| {
+        figure("most", "the most: batches as fast as they are answered, delivered", Unit::PerSecond, |run| {
+            run.most_per_s
+        }),
+        figure("offered", "overloaded: offered", Unit::PerSecond, |run| run.offered_per_s),
+        figure("accepted", "overloaded: accepted", Unit::PerSecond, |run| run.accepted_per_s),
+        figure("meanwhile", "overloaded: delivered while more was offered", Unit::PerSecond, |run| run.meanwhile_per_s),
+        figure("whole", "overloaded: delivered until the last arrival", Unit::PerSecond, |run| run.whole_per_s),
+        // Each by the most of its own repeat.
+        figure("of_most.meanwhile", "delivered while more was offered ÷ the most", Unit::Share, |run| {
             run.meanwhile_per_s / run.most_per_s
         }),
-        share("of_most.whole", "delivered until the last arrival ÷ the most", |run| run.whole_per_s / run.most_per_s),
+        figure("of_most.whole", "delivered until the last arrival ÷ the most", Unit::Share, |run| {
+            run.whole_per_s / run.most_per_s
+        }),
     ];
     let counts = [
         Figure::new("above", "sends above the neighbour's limit", Unit::Count, sum(|run| run.above))

@@ -176,9 +176,8 @@ fn write_limits(out: &mut String, groups: &[GroupJudgement]) -> anyhow::Result<(
         let recorded = |figure: Option<u64>| figure.map_or("–".to_owned(), grouped);
         writeln!(
             out,
-            "<tr><td>{} ×{}<td>{} a {}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}</tr>",
-            escaped(&group.name),
-            group.destinations,
+            "<tr><td>{}<td>{} a {}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}</tr>",
+            escaped(&group.title()),
             limit.bound.map_or("none".to_owned(), grouped),
             limit.period,
             grouped(limit.worst_sliding),
@@ -200,9 +199,8 @@ fn write_latencies(out: &mut String, groups: &[GroupJudgement]) -> anyhow::Resul
     for (group, latency) in groups.iter().filter_map(|group| Some((group, group.latency_ms?))) {
         writeln!(
             out,
-            "<tr><td>{} ×{}<td>{:.1}<td>{:.1}<td>{:.1}<td>{:.1}<td>{:.1}<td><td>{}</tr>",
-            escaped(&group.name),
-            group.destinations,
+            "<tr><td>{}<td>{:.1}<td>{:.1}<td>{:.1}<td>{:.1}<td>{:.1}<td><td>{}</tr>",
+            escaped(&group.title()),
             latency.p50,
             latency.p90,
             latency.p99,

@@ -1,6 +1,6 @@
 //! What a person who watches wants to know of a run.
 
-use std::fmt::{Result, Write};
+use std::fmt::{self, Write};
 
 use crate::judge::{GroupJudgement, Judgement};
 
@@ -12,7 +12,7 @@ pub(super) fn of(scenario: &str, judgement: &Judgement) -> String {
     out
 }
 
-fn write_run(out: &mut String, scenario: &str, judgement: &Judgement) -> Result {
+fn write_run(out: &mut String, scenario: &str, judgement: &Judgement) -> fmt::Result {
     let verdict = if judgement.is_passed() { "passed" } else { "FAILED" };
     let Judgement { events, arrivals, lost, duplicates, explained, .. } = judgement;
     let drained = judgement.drained_after_s.map_or("not drained".to_owned(), |s| format!("drained {s:.1} s after"));
@@ -28,7 +28,7 @@ fn write_run(out: &mut String, scenario: &str, judgement: &Judgement) -> Result 
     judgement.breaches.iter().try_for_each(|breach| writeln!(out, "  breach: {breach}"))
 }
 
-fn write_limits(out: &mut String, group: &GroupJudgement) -> Result {
+fn write_limits(out: &mut String, group: &GroupJudgement) -> fmt::Result {
     for limit in &group.limits {
         let bound = limit.bound.map_or("none".to_owned(), |bound| bound.to_string());
         let used = limit.utilisation.map_or("–".to_owned(), |used| format!("{used:.3}"));
@@ -38,15 +38,15 @@ fn write_limits(out: &mut String, group: &GroupJudgement) -> Result {
         writeln!(
             out,
             "          {:<16} {bound:>6} a {:<6}  fullest window {at_receiver:>5}, recorded {recorded:>5}  used {used}{excused}",
-            name(group),
+            group.title(),
             limit.period,
         )?;
     }
     Ok(())
 }
 
-fn write_speed(out: &mut String, group: &GroupJudgement) -> Result {
-    let name = name(group);
+fn write_speed(out: &mut String, group: &GroupJudgement) -> fmt::Result {
+    let name = group.title();
     if let Some(overload) = group.overload {
         writeln!(
             out,
@@ -66,8 +66,4 @@ fn write_speed(out: &mut String, group: &GroupJudgement) -> Result {
         )?;
     }
     Ok(())
-}
-
-fn name(group: &GroupJudgement) -> String {
-    format!("{} ×{}", group.name, group.destinations)
 }

@@ -14,8 +14,7 @@ pub async fn an_edit_runs_a_parked_job_at_once(subject: Subject) {
 }
 
 pub async fn an_edit_during_a_run_brings_another_run(subject: Subject) {
-    subject.wake(subject.clock.now()).await;
-    let lease = subject.claim().await;
+    let lease = subject.begin_run().await;
     subject.edit(false).await;
     // It may have read the limits of before the edit.
     assert!(matches!(subject.publish(lease, per_second(1), 1, NextRun::Paced).await, Published::Stale(_)));
@@ -31,8 +30,7 @@ pub async fn a_suspended_destination_withdraws_its_permits(subject: Subject) {
 }
 
 pub async fn a_suspension_during_a_run_makes_its_publish_stale(subject: Subject) {
-    subject.wake(subject.clock.now()).await;
-    let lease = subject.claim().await;
+    let lease = subject.begin_run().await;
     subject.edit(true).await;
     assert!(matches!(subject.publish(lease, per_second(10), 2, NextRun::Stop).await, Published::Stale(_)));
     subject.claim().await;

@@ -5,13 +5,12 @@ use std::{sync::Arc, time::Duration};
 use weir_core::{DeliveryId, Destination, RateLimits, Timestamp, claim::ClaimedDelivery, plan::NextRun};
 
 use super::{SOON, Subject, destination, per_second, settings};
-use crate::{Permit, Published, Room, SlotAnswer};
+use crate::{Permit, Published, Room};
 
 impl Subject {
     /// A run that found nothing more to do: the destination has no backlog, and its cursors are known.
     async fn run_dry(&self, limits: RateLimits) {
-        self.wake(self.clock.now()).await;
-        let lease = self.claim().await;
+        let lease = self.begin_run().await;
         assert!(matches!(self.publish(lease, limits, 0, NextRun::Stop).await, Published::Done));
     }
 
@@ -67,9 +66,7 @@ pub async fn a_delivery_is_admitted_without_a_run(subject: Subject) {
     subject.run_dry(RateLimits::UNLIMITED).await;
     let permit = subject.admitted(7, &unlimited).await;
     assert_eq!(permit.delivery.claim.delivery_id, DeliveryId::from_bytes([7; 16]));
-    let SlotAnswer::Granted(slot) = subject.queue.take_slot(permit.id, true).await.expect("take a slot") else {
-        panic!("no slot");
-    };
+    let slot = subject.slot(&permit, true).await;
     tokio::time::sleep(slot.start.since(subject.clock.now())).await;
     assert!(subject.queue.start(permit.id));
     subject.queue.settle(&[permit.id]).await.expect("settle");
@@ -85,13 +82,10 @@ pub async fn an_admitted_delivery_takes_its_slot_off_the_same_cursor(subject: Su
     let limits = per_second(10);
     let spacing = Duration::from_millis(101);
     let first = subject.permits(limits.clone(), 1, NextRun::Stop).await.remove(0);
-    let SlotAnswer::Granted(slot) = subject.queue.take_slot(first.id, true).await.expect("take a slot") else {
-        panic!("no slot");
-    };
+    let slot = subject.slot(&first, true).await;
     let admitted = subject.admitted(7, &settings(&limits, 64)).await.slot.expect("a warm permit has its slot");
     assert!(admitted.start + subject.precision * 2 >= slot.start + spacing, "{admitted:?} after {slot:?}");
-    subject.wake(subject.clock.now()).await;
-    let lease = subject.claim().await;
+    let lease = subject.begin_run().await;
     assert!(matches!(subject.publish(lease, limits, 1, NextRun::Stop).await, Published::Done));
     let next = subject.take(1).await.remove(0).slot.expect("a warm permit has its slot");
     assert!(next.start + subject.precision * 2 >= admitted.start + spacing, "{next:?} after {admitted:?}");
@@ -103,8 +97,7 @@ pub async fn no_more_are_admitted_than_may_be_in_flight(subject: Subject) {
     subject.admitted(1, &two).await;
     subject.admitted(2, &two).await;
     assert!(!subject.try_reserve(&two), "two are out");
-    subject.wake(subject.clock.now()).await;
-    let lease = subject.claim().await;
+    let lease = subject.begin_run().await;
     assert_eq!(lease.queued, 2, "a run counts what was admitted");
 }
 
@@ -117,10 +110,7 @@ pub async fn what_is_live_is_admitted_beside_a_lane_that_has_filled_its_horizon(
     let (soon, limits) = (subject.clock.now() + Duration::from_secs(3_600), per_second(200));
     let mut last = Timestamp::MIN;
     for permit in subject.permits(limits.clone(), 4, NextRun::Soon(soon)).await {
-        let SlotAnswer::Granted(slot) = subject.queue.take_slot(permit.id, true).await.expect("take a slot") else {
-            panic!("no slot");
-        };
-        last = slot.start;
+        last = subject.slot(&permit, true).await.start;
     }
     let admitted = subject.admitted(7, &settings(&limits, 64)).await.slot.expect("a warm permit has its slot");
     assert!(admitted.start + subject.precision * 2 >= last + Duration::from_millis(5), "{admitted:?} after {last:?}");

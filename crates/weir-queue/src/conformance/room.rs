@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use weir_core::{Limiter, RateLimits, plan::NextRun};
+use weir_core::{RateLimits, plan::NextRun};
 
 use super::{Subject, per_second};
-use crate::{Publication, SlotAnswer};
+use crate::SlotAnswer;
 
 pub async fn a_lease_counts_what_is_queued_and_in_flight(subject: Subject) {
     let permits = subject.permits(per_second(10), 3, NextRun::Now).await;
@@ -39,8 +39,7 @@ pub async fn a_job_that_waits_for_a_claim_runs_at_its_wake(subject: Subject) {
     let permits = subject.permits(RateLimits::UNLIMITED, 2, NextRun::OnWake).await;
     subject.queue.settle(&[permits[0].id]).await.expect("settle");
     subject.assert_nothing_due().await;
-    subject.wake(subject.clock.now()).await;
-    let lease = subject.claim().await;
+    let lease = subject.begin_run().await;
     // The claim ended while the run was under way.
     subject.wake(subject.clock.now()).await;
     subject.publish(lease, RateLimits::UNLIMITED, 0, NextRun::OnWake).await;
@@ -48,13 +47,10 @@ pub async fn a_job_that_waits_for_a_claim_runs_at_its_wake(subject: Subject) {
 }
 
 pub async fn an_expired_permit_is_withdrawn_and_no_longer_counted(subject: Subject) {
-    subject.wake(subject.clock.now()).await;
-    let lease = subject.claim().await;
+    let lease = subject.begin_run().await;
     let limits = per_second(10);
     let deliveries = vec![subject.delivery(1, Duration::ZERO)];
-    let recovered = Some(Limiter::new(&limits));
-    let publication = Publication { lease, limits, recovered, deliveries, next: NextRun::Now };
-    subject.queue.publish(vec![publication]).await.expect("publish");
+    subject.publish_these(lease, limits, deliveries, NextRun::Now).await;
     let permit = subject.take(1).await.remove(0);
     assert_eq!(subject.queue.take_slot(permit.id, true).await.expect("ask"), SlotAnswer::Withdrawn);
     assert!(!subject.queue.start(permit.id));
@@ -62,14 +58,11 @@ pub async fn an_expired_permit_is_withdrawn_and_no_longer_counted(subject: Subje
 }
 
 pub async fn permits_whose_workers_died_are_no_longer_counted_once_their_claims_expire(subject: Subject) {
-    subject.wake(subject.clock.now()).await;
-    let lease = subject.claim().await;
+    let lease = subject.begin_run().await;
     let limits = per_second(10);
     let deliveries = [1, 2].map(|number| subject.delivery(number, Duration::from_secs(1))).to_vec();
     let expires_at = deliveries[1].expires_at;
-    let recovered = Some(Limiter::new(&limits));
-    let publication = Publication { lease, limits: limits.clone(), recovered, deliveries, next: NextRun::Now };
-    subject.queue.publish(vec![publication]).await.expect("publish");
+    subject.publish_these(lease, limits.clone(), deliveries, NextRun::Now).await;
     let permit = subject.take(2).await.remove(0);
     subject.slot(&permit, true).await;
     assert!(subject.queue.start(permit.id));

@@ -30,8 +30,7 @@ pub async fn a_job_of_which_only_the_lane_waits_runs_soon_or_at_a_wake(subject: 
     let far = subject.clock.now() + Duration::from_secs(3_600);
     subject.permits(RateLimits::UNLIMITED, 1, NextRun::Soon(far)).await;
     subject.assert_nothing_due().await;
-    subject.wake(subject.clock.now()).await;
-    let lease = subject.claim().await;
+    let lease = subject.begin_run().await;
     let soon = subject.clock.now() + Duration::from_millis(20);
     subject.publish(lease, RateLimits::UNLIMITED, 0, NextRun::Soon(soon)).await;
     let lease = subject.claim().await;
@@ -60,16 +59,14 @@ pub async fn a_stop_removes_the_job(subject: Subject) {
 }
 
 pub async fn a_wake_during_a_run_survives_its_stop(subject: Subject) {
-    subject.wake(subject.clock.now()).await;
-    let lease = subject.claim().await;
+    let lease = subject.begin_run().await;
     subject.wake(subject.clock.now()).await;
     subject.publish(lease, per_second(10), 0, NextRun::Stop).await;
     subject.claim().await;
 }
 
 pub async fn a_wake_during_a_run_pulls_its_parking_forward(subject: Subject) {
-    subject.wake(subject.clock.now()).await;
-    let lease = subject.claim().await;
+    let lease = subject.begin_run().await;
     subject.wake(subject.clock.now()).await;
     let far = subject.clock.now() + Duration::from_secs(3_600);
     subject.publish(lease, per_second(10), 0, NextRun::At(far)).await;
@@ -88,15 +85,13 @@ pub async fn an_ended_lease_is_claimed_again_and_its_stale_epoch_publishes_nothi
 }
 
 pub async fn a_publish_after_a_publish_of_the_same_lease_is_stale(subject: Subject) {
-    subject.wake(subject.clock.now()).await;
-    let lease = subject.claim().await;
+    let lease = subject.begin_run().await;
     assert!(matches!(subject.publish(lease.clone(), per_second(10), 1, NextRun::Stop).await, Published::Done));
     assert!(matches!(subject.publish(lease, per_second(10), 1, NextRun::Stop).await, Published::Stale(_)));
 }
 
 pub async fn a_run_that_continues_keeps_its_lease_and_publishes_again(subject: Subject) {
-    subject.wake(subject.clock.now()).await;
-    let lease = subject.claim().await;
+    let lease = subject.begin_run().await;
     let continued = subject.publish(lease.clone(), per_second(10), 2, NextRun::Continue).await;
     assert!(matches!(continued, Published::Done));
     assert_eq!(subject.take(2).await.len(), 2, "they need not wait for the end of the run");

@@ -53,8 +53,7 @@ pub async fn cursors_survive_a_stop(subject: Subject) {
 }
 
 pub async fn unknown_cursors_continue_from_the_recovered_ones(subject: Subject) {
-    subject.wake(subject.clock.now()).await;
-    let lease = subject.claim().await;
+    let lease = subject.begin_run().await;
     assert!(lease.issued.is_none());
     let last_start = subject.clock.now() + Duration::from_secs(1);
     let recovered = Some(Limiter::recovered(&per_second(10), Some(last_start)));

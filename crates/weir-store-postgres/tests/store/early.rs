@@ -113,3 +113,16 @@ async fn nothing_leaves_early_beside_an_event_with_a_key_that_a_run_may_send() {
     posting.seen.send(()).unwrap();
     assert!(posted.await.unwrap().is_ok(), "it left before it was on disk");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_events_leave_together_when_they_are_on_disk() {
+    let database = Database::create().await;
+    let posting = Posting::to(&database, 8).await;
+    let events: Vec<NewEvent> = (2..10).map(event).collect();
+    let ids: Vec<EventId> = events.iter().map(|new| new.event.id).collect();
+    let posted = posting.post(events);
+    assert_eq!(posting.next_to_leave(), ids);
+    terminate(&database).await;
+    posting.seen.send(()).unwrap();
+    assert!(posted.await.unwrap().is_ok(), "they left before they were on disk");
+}
