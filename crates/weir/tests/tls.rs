@@ -8,12 +8,14 @@ mod support;
 use std::{path::Path, sync::Arc, time::Duration};
 
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
-use serde_json::{Value, json};
-use support::{Answer, App, Arrival, Receiver, assert_cap, eventually};
+use serde_json::json;
+use support::{Answer, App, Arrival, Machine, Receiver, assert_cap, eventually};
 use tokio_rustls::{TlsAcceptor, rustls::ServerConfig};
 
 const SECOND: Duration = Duration::from_secs(1);
 const HANDSHAKE: Duration = Duration::from_millis(500);
+/// Time for everything to arrive, on a machine that is hardly there.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A certificate for `name`, and the file an app must trust to accept it.
 fn certificate(folder: &Path, name: &str) -> (TlsAcceptor, String) {
@@ -34,10 +36,11 @@ fn utilisation_after_two_seconds(arrivals: &[Arrival], rate: f64) -> f64 {
     support::utilisation(&late, rate, SECOND)
 }
 
-async fn drained_at(rate: usize, seconds: usize, answer: Answer) -> (Vec<Arrival>, Value) {
+/// A backlog of some seconds is drained, each event is sent once, no window holds more than the limit, and of that is used what can be.
+async fn is_held_and_used(rate: usize, seconds: usize, answer: Answer) {
     let folder = tempfile::tempdir().unwrap();
     let (acceptor, trusted) = certificate(folder.path(), "localhost");
-    let receiver = Receiver::start_tls(acceptor, HANDSHAKE).await;
+    let (receiver, machine) = (Receiver::start_tls(acceptor, HANDSHAKE).await, Machine::watched());
     receiver.script("/far", [answer]);
     let app = App::start_with(folder.path(), &[("SSL_CERT_FILE", &trusted)]).await;
     let settings = json!({
@@ -48,33 +51,28 @@ async fn drained_at(rate: usize, seconds: usize, answer: Answer) -> (Vec<Arrival
     let id = app.destination(settings).await;
     let count = rate * seconds;
     app.events("far", count).await;
-    let arrivals = receiver.wait_for("/far", count, Duration::from_secs(seconds as u64 * 2 + 10)).await;
-    app.drained(&id, Duration::from_secs(10)).await;
+    let arrivals = receiver.wait_for("/far", count, PATIENCE).await;
+    app.drained(&id, PATIENCE).await;
     app.assert_audit_clean(&id).await;
     assert_eq!(receiver.count("/far"), count, "every event is delivered, once");
     assert_cap(&arrivals, rate, SECOND);
-    (arrivals, app.audit(&id).await)
+    let used = utilisation_after_two_seconds(&arrivals, rate as f64);
+    machine.judge_use(&format!("{rate} per second ({})", app.audit(&id).await), used, 0.95);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_a_second_over_slow_handshakes_and_slow_answers_is_used() {
-    let (arrivals, audit) = drained_at(10, 8, Answer::status(200).after(SECOND)).await;
-    let used = utilisation_after_two_seconds(&arrivals, 10.0);
-    assert!(used >= 0.95, "utilisation {used:.4}: {audit}");
+    is_held_and_used(10, 8, Answer::status(200).after(SECOND)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_hundred_a_second_over_slow_handshakes_and_slow_answers_is_used() {
-    let (arrivals, audit) = drained_at(200, 8, Answer::status(200).after(SECOND)).await;
-    let used = utilisation_after_two_seconds(&arrivals, 200.0);
-    assert!(used >= 0.95, "utilisation {used:.4}: {audit}");
+    is_held_and_used(200, 8, Answer::status(200).after(SECOND)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_receiver_that_closes_after_each_answer_is_used() {
-    let (arrivals, audit) = drained_at(20, 6, Answer::status(200).header("connection", "close")).await;
-    let used = utilisation_after_two_seconds(&arrivals, 20.0);
-    assert!(used >= 0.95, "utilisation {used:.4}: {audit}");
+    is_held_and_used(20, 6, Answer::status(200).header("connection", "close")).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
