@@ -69,6 +69,11 @@ impl Lane {
     fn advance(&mut self, start: Timestamp) {
         self.cursor = self.cursor.max(start) + self.spacing;
     }
+
+    /// To where the last advance began: the cursor, or the start if that was later.
+    fn retreat(&mut self) {
+        self.cursor = self.cursor - self.spacing;
+    }
 }
 
 /// The cursors of one destination. Cheap to clone, so that a plan can be tried on a copy.
@@ -157,6 +162,12 @@ impl Limiter {
         self.last_start = self.last_start.max(Some(start));
         let width = self.lanes.iter().map(|lane| lane.limit.period.slot_width()).min().unwrap_or(UNLIMITED_SLOT_WIDTH);
         Slot { start, end: start + width }
+    }
+
+    /// As if the slot that was handed out last had not been, in which nothing was or will be sent. Each may be given back once, and
+    /// none after an edit of the limits. One that another follows cannot be: the other starts T after it.
+    pub fn give_back_last(&mut self) {
+        self.lanes.iter_mut().for_each(Lane::retreat);
     }
 
     /// How many slots, taken now, would start before `until`; counted up to `max`.
@@ -272,6 +283,27 @@ mod tests {
     }
 
     #[test]
+    fn a_slot_that_is_given_back_costs_its_time_alone() {
+        let mut limiter = Limiter::new(&limits(&[(1, Period::Minute, 1)]));
+        limiter.take(at(0));
+        let missed = limiter.take(at(0));
+        let late = missed.end + Duration::from_millis(40);
+        limiter.give_back_last();
+        assert_eq!(limiter.next_start(late), late, "not a minute later");
+        assert_eq!(limiter.next_start(at(0)), missed.start, "and not earlier than it was");
+    }
+
+    #[test]
+    fn one_of_a_burst_that_is_given_back_can_be_had_again() {
+        let mut limiter = Limiter::new(&limits(&[(10, Period::Second, 2)]));
+        limiter.take(at(0));
+        limiter.take(at(0));
+        limiter.give_back_last();
+        assert_eq!(limiter.take(at(20)).start, at(20));
+        assert_eq!(limiter.take(at(20)).start, at(101));
+    }
+
+    #[test]
     fn a_hold_moves_the_next_slot_and_bunches_nothing_after_it() {
         let mut limiter = Limiter::new(&limits(&[(10, Period::Second, 1)]));
         limiter.hold(at(3_000));
@@ -309,6 +341,26 @@ mod tests {
                 now = now + Duration::from_millis(gap / 8);
                 let slot = limiter.take(now);
                 sends.push(if late { slot.end - Duration::from_nanos(1) } else { slot.start });
+            }
+            for limit in limits.as_slice() {
+                assert_bounded(&mut sends, limit.period.window(), limit.bound());
+            }
+        }
+
+        /// As of a sender that stands still in one slot of two: what it loses is the time, not the slots.
+        #[test]
+        fn slots_that_were_missed_and_given_back_keep_the_bound(limits in any_limits(), stills in prop::collection::vec((0u64..300, any::<bool>()), 1..400)) {
+            let mut limiter = Limiter::new(&limits);
+            let mut now = at(0);
+            let mut sends = Vec::new();
+            for (still, late) in stills {
+                let slot = limiter.take(now);
+                now = now.max(slot.start) + Duration::from_millis(still / 4);
+                if slot.is_over(now) {
+                    limiter.give_back_last();
+                } else {
+                    sends.push(if late { slot.end - Duration::from_nanos(1) } else { now });
+                }
             }
             for limit in limits.as_slice() {
                 assert_bounded(&mut sends, limit.period.window(), limit.bound());

@@ -27,6 +27,7 @@
 //! | Redis comes back empty or stale | `generation` | `without_generations_…` (two) |
 //! | Redis comes back, and workers hold slots from before | `after_loss` | `counting_lost_permits_as_sent_now_…` |
 //! | a slot lies further ahead than is waited for | `slot_horizon` | `a_horizon_kept_by_workers_alone_…` (three) |
+//! | a missed slot is exchanged that another follows | `exchange_last` | `exchanging_a_slot_that_another_follows_…` |
 //! | queued or in flight leaks | `permit_deadlines` | `without_deadlines_…` (two) |
 //! | a delivery is admitted next to a run | `admit_paces` | `without_pacing_…`, `admitting_what_room_was_kept_for_…` |
 //! | the queue loses its cursors before an admission | `admit_knows` | `admitting_with_unknown_cursors_…` |

@@ -65,6 +65,8 @@ pub(crate) enum Stage {
 pub(crate) struct Kept {
     pub(crate) entry: Entry,
     pub(crate) set: Set,
+    /// The last slot was given to it, and the limits are the same since.
+    pub(crate) has_last: bool,
 }
 
 /// The permit's entry in the delivery queue.
@@ -84,7 +86,7 @@ pub(crate) enum Set {
 }
 
 impl Kept {
-    pub(crate) const NOTHING: Self = Self { entry: Entry::None, set: Set::None };
+    pub(crate) const NOTHING: Self = Self { entry: Entry::None, set: Set::None, has_last: false };
 }
 
 impl Permit {

@@ -37,7 +37,9 @@ impl State {
     pub(crate) fn claim_due(&mut self, scenario: &Scenario) -> Lease {
         self.queue.phase = Phase::Leased { expires: LEASE, woken: None };
         if scenario.remedies.permit_deadlines {
-            self.permits.iter_mut().filter(|permit| permit.expires < 0).for_each(|permit| permit.kept.set = Set::None);
+            for permit in self.permits.iter_mut().filter(|permit| permit.expires < 0) {
+                permit.kept = Kept { entry: permit.kept.entry, ..Kept::NOTHING };
+            }
         }
         for scheduler in &mut self.schedulers {
             if let Scheduler::Leased(lease) | Scheduler::Planned(lease, _) = scheduler {
@@ -74,12 +76,15 @@ impl State {
             return false;
         }
         self.witness.stale_published |= lease.foreign || !lease.current;
-        self.queue.rate = plan.rate;
+        if self.queue.rate != plan.rate {
+            self.queue.rate = plan.rate;
+            self.forget_last();
+        }
         let recovered = plan.recovered.map(|start| Cursors { issued: start, slots: start });
         self.queue.cursors = self.queue.cursors.or(recovered);
-        for permit in &mut self.permits {
-            if permit.stage == (Stage::Claimed { scheduler: scheduler as u8 }) {
-                self.queue.publish(scenario, permit, warm);
+        for permit in 0..self.permits.len() {
+            if self.permits[permit].stage == (Stage::Claimed { scheduler: scheduler as u8 }) {
+                self.issue(scenario, permit, warm);
             }
         }
         self.queue.requeue(scenario, plan.next, woken);
@@ -88,8 +93,7 @@ impl State {
 
     /// Publishes the claim of a producer without a run; `false` when it has to wait for one.
     pub(crate) fn admit(&mut self, scenario: &Scenario, permit: usize, warm: bool) -> bool {
-        let permit = &mut self.permits[permit];
-        let Stage::Boarded { rate } = permit.stage else { return false };
+        let Stage::Boarded { rate } = self.permits[permit].stage else { return false };
         if scenario.remedies.admit_in_force && rate != self.queue.rate {
             return false;
         }
@@ -108,7 +112,7 @@ impl State {
         };
         if open {
             self.witness.old_limits_admitted |= rate == self.store.rate && rate != self.queue.rate;
-            self.queue.publish(scenario, permit, warm);
+            self.issue(scenario, permit, warm);
         }
         if !scenario.remedies.admit_paces {
             self.queue.cursors = runs_use;
@@ -116,16 +120,39 @@ impl State {
         open
     }
 
-    /// Another slot; `None` when the permit is not good any more.
+    /// Another slot, in exchange for the one that was missed if there was one; `None` when the permit is not good any more.
     pub(crate) fn take_slot(&mut self, scenario: &Scenario, permit: usize) -> Option<Ticks> {
-        let permit = &mut self.permits[permit];
-        if permit.kept.set == Set::InFlight {
-            permit.kept.set = Set::Queued;
+        let Permit { kept, expires, slot: missed, .. } = &mut self.permits[permit];
+        if kept.set == Set::InFlight {
+            kept.set = Set::Queued;
         }
-        if permit.kept.set != Set::Queued || permit.expires <= 0 {
+        if kept.set != Set::Queued || *expires <= 0 {
             return None;
         }
-        self.queue.take_slot(scenario)
+        let in_exchange = missed.is_some() && (kept.has_last || !scenario.remedies.exchange_last);
+        let slot = self.queue.take_slot(scenario, in_exchange);
+        match slot {
+            Some(_) => self.gave_last(permit),
+            None => self.queue.take_back_issued(scenario),
+        }
+        slot
+    }
+
+    /// Publishes one permit.
+    fn issue(&mut self, scenario: &Scenario, permit: usize, warm: bool) {
+        self.queue.publish(scenario, &mut self.permits[permit], warm);
+        if self.permits[permit].slot.is_some() {
+            self.gave_last(permit);
+        }
+    }
+
+    fn gave_last(&mut self, permit: usize) {
+        self.forget_last();
+        self.permits[permit].kept.has_last = true;
+    }
+
+    fn forget_last(&mut self) {
+        self.permits.iter_mut().for_each(|permit| permit.kept.has_last = false);
     }
 
     /// Redis is gone, and comes back as it was at the snapshot or, without one, empty.
@@ -158,7 +185,7 @@ impl Queue {
 
     fn publish(&mut self, scenario: &Scenario, permit: &mut Permit, warm: bool) {
         permit.stage = Stage::Published;
-        permit.kept = Kept { entry: Entry::Ready, set: Set::Queued };
+        permit.kept = Kept { entry: Entry::Ready, set: Set::Queued, has_last: false };
         permit.slot = self.issue(scenario, warm);
     }
 
@@ -169,22 +196,43 @@ impl Queue {
         if !warm {
             return None;
         }
-        let slot = self.take_slot(scenario);
+        let slot = self.take_slot(scenario, false);
         self.pace_by_slots();
         slot
     }
 
     /// The next slot, unless it is too far ahead to be granted: then the pace waits for the slots.
-    fn take_slot(&mut self, scenario: &Scenario) -> Option<Ticks> {
+    /// In exchange for the last, it is as if that had not been.
+    fn take_slot(&mut self, scenario: &Scenario, in_exchange: bool) -> Option<Ticks> {
+        let spacing = scenario.spacing(self.rate);
         let last = &mut self.cursors.as_mut()?.slots;
-        let mut trial = *last;
-        let slot = take(&mut trial, scenario.spacing(self.rate));
+        let mut trial = if in_exchange { *last - spacing } else { *last };
+        let slot = take(&mut trial, spacing);
         if scenario.remedies.slot_horizon && slot > scenario.horizon() {
             self.pace_by_slots();
             return None;
         }
         *last = trial;
         Some(slot)
+    }
+
+    /// As if a permit had not been issued that found no slot: what it was the pace of comes sooner.
+    fn take_back_issued(&mut self, scenario: &Scenario) {
+        let spacing = scenario.spacing(self.rate);
+        if let Some(cursors) = &mut self.cursors {
+            cursors.issued = cursors.slots.max(cursors.issued - spacing);
+        }
+        let pace = self.paced_due(scenario);
+        if let Phase::Scheduled { due, floor } = &mut self.phase
+            && due == floor
+        {
+            (*due, *floor) = (pace.min(*due), pace.min(*floor));
+        }
+    }
+
+    fn paced_due(&self, scenario: &Scenario) -> Ticks {
+        let opens = self.cursors.map_or(0, |cursors| cursors.issued + scenario.spacing(self.rate));
+        (opens - LEAD).max(CADENCE)
     }
 
     /// The pace follows slots that were missed and replaced.
@@ -211,8 +259,7 @@ impl Queue {
             (NextRun::At(due), _) => Phase::Scheduled { due, floor: 0 },
             (NextRun::Later, _) => Phase::Scheduled { due: CADENCE, floor: CADENCE },
             (NextRun::Paced, _) => {
-                let opens = self.cursors.map_or(0, |cursors| cursors.issued + scenario.spacing(self.rate));
-                let due = (opens - LEAD).max(CADENCE);
+                let due = self.paced_due(scenario);
                 Phase::Scheduled { due, floor: due }
             }
         };

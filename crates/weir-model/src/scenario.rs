@@ -115,6 +115,8 @@ pub struct Remedies {
     /// The queue grants no slot that starts later than W + J from now. Without it a worker declines such a slot when it
     /// has asked for it, but waits for one that was published.
     pub slot_horizon: bool,
+    /// A missed slot that another follows is not given back for a new one.
+    pub exchange_last: bool,
     /// What is admitted takes the next slot off the cursors that runs use.
     pub admit_paces: bool,
     /// Nothing is admitted while the cursors are not known.
@@ -158,6 +160,7 @@ impl Remedies {
         generation: true,
         after_loss: AfterLoss::Waits,
         slot_horizon: true,
+        exchange_last: true,
         admit_paces: true,
         admit_knows: true,
         admit_in_force: true,

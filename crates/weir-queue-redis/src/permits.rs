@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use weir_core::Clock as _;
-use weir_queue::{Permit, PermitId, Permits, QueueError, QueueResult, SlotAnswer};
+use weir_queue::{Permit, PermitId, Permits, QueueError, QueueResult, SlotAnswer, SlotRequest};
 
 use crate::{RedisQueue, keys::Shard, reader::Reader, scripts::Operation};
 
@@ -25,12 +25,15 @@ impl Permits for RedisQueue {
         }
     }
 
-    async fn take_slot(&self, id: PermitId, warm: bool) -> QueueResult<SlotAnswer> {
+    async fn take_slot(&self, id: PermitId, request: SlotRequest) -> QueueResult<SlotAnswer> {
         let shard = Shard::of(id.destination_id);
         // That it was started counts before it goes back.
         self.core.reports.flush(&self.core, shard).await?;
         let mut call = self.core.new_call(shard, Operation::TakeSlot);
-        call.destination(id.destination_id).arg(id.serial).arg(u8::from(warm));
+        call.destination(id.destination_id)
+            .arg(id.serial)
+            .arg(u8::from(request.warm))
+            .arg(u8::from(request.in_exchange));
         let mut slot = self.core.call(call).await?.rest;
         let (Some(start), Some(end)) = (slot.next_int(), slot.next_int()) else {
             return Ok(SlotAnswer::Withdrawn);

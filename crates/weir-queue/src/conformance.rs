@@ -26,7 +26,7 @@ use weir_core::{
 };
 
 pub use self::{edits::*, express::*, room::*, schedule::*, slots::*};
-use crate::{DueJobs, Edit, Lease, Permit, Publication, Published, SharedQueue, SlotAnswer, Wake};
+use crate::{DueJobs, Edit, Lease, Permit, Publication, Published, SharedQueue, SlotAnswer, SlotRequest, Wake};
 
 const LEASE: Duration = Duration::from_secs(10);
 /// Long enough for a job that is due to be claimed.
@@ -48,7 +48,15 @@ fn destination(number: u8) -> DestinationId {
 }
 
 fn per_second(limit: u32) -> RateLimits {
-    RateLimits::new(RateLimit::new(limit, Period::Second).into_iter().collect()).unwrap_or_default()
+    per(limit, Period::Second)
+}
+
+fn per_minute(limit: u32) -> RateLimits {
+    per(limit, Period::Minute)
+}
+
+fn per(limit: u32, period: Period) -> RateLimits {
+    RateLimits::new(RateLimit::new(limit, period).into_iter().collect()).unwrap_or_default()
 }
 
 /// Destination 1 with these settings.
@@ -77,6 +85,13 @@ pub fn settings(limits: &RateLimits, max_in_flight: u32) -> Destination {
         held_until: None,
         held_reason: None,
         breaker: Breaker::default(),
+    }
+}
+
+fn granted(answer: SlotAnswer) -> Slot {
+    match answer {
+        SlotAnswer::Granted(slot) => slot,
+        SlotAnswer::Withdrawn => panic!("the permit should be good"),
     }
 }
 
@@ -174,11 +189,17 @@ impl Subject {
         assert!(actual <= width && actual + self.precision * 2 >= width, "a slot {actual:?} wide instead of {width:?}");
     }
 
+    async fn ask_for_slot(&self, permit: &Permit, request: SlotRequest) -> SlotAnswer {
+        self.queue.take_slot(permit.id, request).await.expect("take a slot")
+    }
+
     async fn slot(&self, permit: &Permit, warm: bool) -> Slot {
-        match self.queue.take_slot(permit.id, warm).await.expect("take a slot") {
-            SlotAnswer::Granted(slot) => slot,
-            SlotAnswer::Withdrawn => panic!("the permit should be good"),
-        }
+        granted(self.ask_for_slot(permit, SlotRequest { warm, in_exchange: false }).await)
+    }
+
+    /// Another slot for a permit that did not use the one it had.
+    async fn exchange(&self, permit: &Permit) -> SlotAnswer {
+        self.ask_for_slot(permit, SlotRequest { warm: true, in_exchange: true }).await
     }
 }
 
@@ -203,6 +224,10 @@ macro_rules! queue_conformance {
             a_cold_destination_takes_its_slots_when_connections_stand,
             a_warm_destination_is_published_with_slots_t_apart,
             a_missed_slot_is_replaced_by_a_later_one,
+            a_missed_slot_that_is_the_last_costs_its_time_alone,
+            a_missed_slot_that_another_follows_is_not_had_again,
+            a_missed_slot_of_other_limits_is_not_had_again,
+            a_missed_slot_of_a_destination_that_is_held_is_not_given_back,
             cursors_survive_a_stop,
             unknown_cursors_continue_from_the_recovered_ones,
             new_limits_apply_from_the_next_publish,
@@ -214,6 +239,7 @@ macro_rules! queue_conformance {
             a_resumed_destination_publishes_again,
             a_hold_moves_the_next_slot_and_stops_what_is_published,
             a_slot_beyond_the_horizon_is_not_granted,
+            a_permit_that_found_no_slot_does_not_slow_the_pace,
             a_permit_is_started_once,
             a_lease_counts_what_is_queued_and_in_flight,
             a_settle_runs_a_job_that_waits_for_room,

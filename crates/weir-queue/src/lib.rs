@@ -148,6 +148,27 @@ pub struct Permit {
     pub delivery: ClaimedDelivery,
 }
 
+/// What a worker says when it asks for a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SlotRequest {
+    /// A standing connection was found, so the destination's next permits may be published with their slots. A permit that had a
+    /// slot and missed it for want of a connection says `false`.
+    pub warm: bool,
+    /// Nothing was or will be sent in the slot that the permit was given last, which nobody else has. If none was handed out after
+    /// it, the new one comes in exchange: what was missed costs its time and not its spacing, which may be a day.
+    ///
+    /// A cursor never moves back by it, because the exchange is one step: were it made twice, or late, a slot would be lost and no
+    /// window exceeded.
+    pub in_exchange: bool,
+}
+
+impl SlotRequest {
+    /// Of a permit that has had no slot, with a standing connection.
+    pub const WARM: Self = Self { warm: true, in_exchange: false };
+    /// Likewise, with a connection that had to be made.
+    pub const COLD: Self = Self { warm: false, in_exchange: false };
+}
+
 /// The answer to a worker that asks for a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SlotAnswer {
@@ -225,10 +246,8 @@ pub trait Permits {
     /// Takes no more: answers what had been fetched for [`Permits::take`] and not yet taken, to go back unsent. The last call.
     async fn stop_taking(&self) -> Vec<Permit>;
 
-    /// Another slot for a permit that has none or missed it; not an attempt. `warm`: a standing connection was found,
-    /// so the destination's next permits may be published with their slots. A permit that had a slot and missed it for want
-    /// of a connection says `false`.
-    async fn take_slot(&self, id: PermitId, warm: bool) -> QueueResult<SlotAnswer>;
+    /// Another slot for a permit that has none or missed it; not an attempt.
+    async fn take_slot(&self, id: PermitId, request: SlotRequest) -> QueueResult<SlotAnswer>;
 
     /// The send is about to leave: queued → in flight. Must not wait. `false` when the permit is known to be no longer good
     /// (its destination was suspended or held meanwhile, or it expired): then nothing may be sent.

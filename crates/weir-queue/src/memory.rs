@@ -18,7 +18,7 @@ use weir_core::{Clock, Destination, DestinationId, Timestamp, claim::ClaimedDeli
 
 use crate::{
     DueJobs, Edit, Mailbox, Permit, PermitId, Permits, Publication, Published, QueueResult, Room, Schedule, SlotAnswer,
-    Wake,
+    SlotRequest, Wake,
 };
 
 /// The schedule, permits and delivery queue of one process.
@@ -156,8 +156,8 @@ impl Permits for MemoryQueue {
         self.table().close()
     }
 
-    async fn take_slot(&self, id: PermitId, warm: bool) -> QueueResult<SlotAnswer> {
-        Ok(self.change(|table, now| table.take_slot(now, id, warm)))
+    async fn take_slot(&self, id: PermitId, request: SlotRequest) -> QueueResult<SlotAnswer> {
+        Ok(self.change(|table, now| table.take_slot(now, id, request)))
     }
 
     fn start(&self, id: PermitId) -> bool {

@@ -16,7 +16,7 @@ use weir_core::{
     event::EventBody,
     outcome::{self, Effect, Failure, HoldReason, Met},
 };
-use weir_queue::{Permit, PermitId, SharedQueue, SlotAnswer};
+use weir_queue::{Permit, PermitId, SharedQueue, SlotAnswer, SlotRequest};
 use weir_store::AttemptResult;
 
 use crate::{
@@ -74,6 +74,20 @@ impl From<&Permit> for Unsent {
     }
 }
 
+/// The slot that a permit was given, and the one it has: live traffic changes slots with replays.
+#[derive(Clone, Copy)]
+struct Held {
+    given: Slot,
+    slot: Slot,
+}
+
+impl Held {
+    /// No other attempt has the one that was given.
+    fn is_its_own(&self) -> bool {
+        self.slot == self.given
+    }
+}
+
 /// What became of the way to the wire.
 enum Wire {
     Sent(Sent),
@@ -108,17 +122,17 @@ impl Attempter {
     async fn send(&self, permit: &Permit, body: &EventBody, target: &DestinationTarget) -> Wire {
         let timeout = target.timeout();
         let start_by = permit.delivery.expires_at - timeout;
-        let mut published = permit.slot;
-        let mut closed = 0;
+        let mut published = match permit.slot {
+            Some(given) => Some(self.wait_for(permit, given).await),
+            None => None,
+        };
+        let (mut unused, mut closed) = (None, 0);
         loop {
-            if let Some(slot) = published {
-                published = Some(self.wait_for(permit, slot).await);
-            }
             let (connection, warm) = match self.outbound.connect(&target.target).await {
                 Ok(Found { connection, warm }) => (connection, warm),
                 Err(unreachable) => return Wire::Unreachable(unreachable),
             };
-            let Some(slot) = self.slot_for(permit, published.take(), warm).await else {
+            let Some(held) = self.slot_for(permit, published.take(), unused, warm).await else {
                 self.outbound.give_back(&target.target, connection);
                 return Wire::Withdrawn;
             };
@@ -127,7 +141,7 @@ impl Attempter {
                 self.outbound.give_back(&target.target, connection);
                 return Wire::Withdrawn;
             }
-            match self.through_the_gate(connection, permit, body, target, slot, now).await {
+            match self.through_the_gate(connection, permit, body, target, held.slot, now).await {
                 SendResult::Sent(sent) => return Wire::Sent(sent),
                 // Back for another slot, or another connection; nothing has left.
                 SendResult::SlotMissed => {
@@ -140,18 +154,26 @@ impl Attempter {
                     }
                 }
             }
+            unused = Some(held);
         }
     }
 
-    /// The published slot while it lasts, else a new one, waited for.
-    async fn slot_for(&self, permit: &Permit, published: Option<Slot>, warm: bool) -> Option<Slot> {
-        if let Some(slot) = published.filter(|slot| !slot.is_over(self.clock.now())) {
-            return Some(slot);
+    /// The published slot while it lasts, else a new one, waited for, in exchange for the one that was not used.
+    async fn slot_for(
+        &self,
+        permit: &Permit,
+        published: Option<Held>,
+        unused: Option<Held>,
+        warm: bool,
+    ) -> Option<Held> {
+        if let Some(held) = published.filter(|held| !held.slot.is_over(self.clock.now())) {
+            return Some(held);
         }
         if published.is_some() {
             counter!("weir_slots_missed_total").increment(1);
         }
-        let slot = match self.queue.take_slot(permit.id, warm).await {
+        let in_exchange = published.or(unused).is_some_and(|held| held.is_its_own());
+        let given = match self.queue.take_slot(permit.id, SlotRequest { warm, in_exchange }).await {
             Ok(SlotAnswer::Granted(slot)) => slot,
             Ok(SlotAnswer::Withdrawn) => return None,
             Err(error) => {
@@ -159,11 +181,15 @@ impl Attempter {
                 return None;
             }
         };
-        Some(self.wait_for(permit, slot).await)
+        Some(self.wait_for(permit, given).await)
+    }
+
+    async fn wait_for(&self, permit: &Permit, given: Slot) -> Held {
+        Held { given, slot: self.reach(permit, given).await }
     }
 
     /// Waits for the slot, or for the one it is changed for: live traffic goes before replays.
-    async fn wait_for(&self, permit: &Permit, mut slot: Slot) -> Slot {
+    async fn reach(&self, permit: &Permit, mut slot: Slot) -> Slot {
         if slot.start <= self.clock.now() {
             return slot;
         }

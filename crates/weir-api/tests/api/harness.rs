@@ -27,7 +27,7 @@ use weir_core::{
 };
 use weir_queue::{
     DueJobs, Edit, Permit, PermitId, Permits, Publication, Published, QueueError, QueueResult, Room, Schedule,
-    SlotAnswer, Wake,
+    SlotAnswer, SlotRequest, Wake,
 };
 use weir_store::{AttemptResult, ClaimRequest, SharedStore};
 use weir_store_sqlite::SqliteStore;
@@ -348,7 +348,7 @@ impl Permits for RecordingQueue {
         Vec::new()
     }
 
-    async fn take_slot(&self, _: PermitId, _: bool) -> QueueResult<SlotAnswer> {
+    async fn take_slot(&self, _: PermitId, _: SlotRequest) -> QueueResult<SlotAnswer> {
         not_used()
     }
 

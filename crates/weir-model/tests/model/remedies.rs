@@ -122,6 +122,12 @@ fn a_horizon_kept_by_workers_alone_lets_old_slots_lie_beyond_where_new_ones_go_o
 }
 
 #[test]
+fn exchanging_a_slot_that_another_follows_exceeds_the_rate() {
+    let scenario = Scenario { deliveries: 3, rate: 2, window: 3, ..faults(Faults { stalls: 3, ..Faults::default() }) };
+    needs(|remedies| remedies.exchange_last = false, scenario, AT_MOST_R_SENDS);
+}
+
+#[test]
 fn a_quarantine_that_is_a_tick_shorter_is_too_short() {
     breaks(Scenario { haste: 1, ..far_slots(AfterLoss::Waits) }, AT_MOST_R_SENDS);
 }

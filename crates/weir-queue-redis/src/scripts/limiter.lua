@@ -62,6 +62,13 @@ local function take_slot(limiter, at)
   return start, start + (width or UNLIMITED_SLOT_WIDTH)
 end
 
+-- As if the slot that was handed out last had not been, and (a number of slots above 0) as if it had been after all.
+local function move_cursors(limiter, slots)
+  for _, lane in ipairs(limiter.lanes) do
+    lane.cursor = lane.cursor + spacing(lane) * slots
+  end
+end
+
 -- Moves every cursor at least as far as the other's. Both follow the same limits.
 local function catch_up(limiter, other)
   for index, lane in ipairs(limiter.lanes) do
@@ -73,12 +80,30 @@ end
 
 -- The next slot of a job, unless it lies beyond the horizon: then no cursor moves but the pace, which has run ahead of the
 -- slots, and the next permit is published when its slot is near.
-local function take_near_slot(job, at)
+local function take_near_slot(job, permit, at)
   if next_start(job.slots, at) > at + SLOT_HORIZON then
     catch_up(job.issued, job.slots)
     return nil
   end
+  job.last_taker = #job.slots.lanes > 0 and permit or nil
   return take_slot(job.slots, at)
+end
+
+-- The slot that a permit was given stays unused. If it is the last, it is as if it had not been; but only if the next can be taken
+-- in its place.
+local function give_back(job, permit, at)
+  if job.last_taker ~= permit then
+    return
+  end
+  move_cursors(job.slots, -1)
+  if next_start(job.slots, at) > at + SLOT_HORIZON then
+    move_cursors(job.slots, 1)
+  end
+end
+
+-- When the job of a backlog runs next: a little before its next slot.
+local function paced_due(limiter, at)
+  return math.max(next_start(limiter, at) - LEAD, at + CADENCE)
 end
 
 -- The debt in sends since the last start, at the new spacing. The product passes 2^53, so one more microsecond makes up for

@@ -6,12 +6,12 @@ end
 
 -- Paces one more permit; a warm one gets its slot, and the pace follows slots that were missed and replaced. A cold one takes
 -- its slot a connect time later, which must not slow the pace of those behind it.
-local function issue(job, warm)
+local function issue(job, permit, warm)
   take_slot(job.issued, now)
   if not warm then
     return 0, 0
   end
-  local slot_start, slot_end = take_near_slot(job, now)
+  local slot_start, slot_end = take_near_slot(job, permit, now)
   catch_up(job.issued, job.slots)
   return slot_start or 0, slot_end or 0
 end
@@ -38,7 +38,7 @@ local function issue_permits(id, job, version, batch, count, straight)
     scored[2 * index - 1], scored[2 * index] = batch.score or batch[index].score, permit_named(digits(serial))
     -- Without a limit every slot is the same.
     if index == 1 or is_limited then
-      slot_start, slot_end = issue(job, warm)
+      slot_start, slot_end = issue(job, serial, warm)
       slot = straight and struct.pack('>i8i8', slot_start, slot_end)
     end
     if straight then

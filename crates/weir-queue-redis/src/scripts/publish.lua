@@ -45,6 +45,9 @@ local function ensure_cursors(job, run)
     hold_limiter(job.issued, job.held_until)
     job.slots = copy(job.issued)
   end
+  if not follows(job.slots, run.limits) then
+    job.last_taker = nil
+  end
   reconfigure(job.issued, run.limits)
   reconfigure(job.slots, run.limits)
 end
@@ -69,7 +72,7 @@ local function requeue(job, run)
   elseif next_run == 'at' or next_run == 'soon' then
     schedule(id, job, math.min(woken or run.next_due, run.next_due), 0, false)
   elseif next_run == 'paced' then
-    local due = math.max(next_start(job.issued, now) - LEAD, now + CADENCE)
+    local due = paced_due(job.issued, now)
     schedule(id, job, due, due, false)
   elseif next_run == 'on_wake' then
     schedule(id, job, woken or now + RUN_FALLBACK, 0, false)

@@ -18,6 +18,8 @@ while more() do
     local slot_start, slot_end = take_slot(limiter, number())
     slots[#slots + 1] = slot_start
     slots[#slots + 1] = slot_end
+  elseif deed == 'give back' then
+    move_cursors(limiter, -1)
   elseif deed == 'hold' then
     hold_limiter(limiter, number())
   elseif deed == 'limits' then
@@ -34,6 +36,8 @@ return slots
 #[derive(Debug, Clone)]
 enum Deed {
     Take(Timestamp),
+    /// One slot in exchange for the last.
+    Exchange(Timestamp),
     Hold(Timestamp),
     Limits(RateLimits),
     /// Cursors known from the last start only, then brought up to the ones before.
@@ -47,6 +51,10 @@ fn in_rust(first: &RateLimits, deeds: &[Deed]) -> Vec<Slot> {
     for deed in deeds {
         match deed {
             Deed::Take(at) => slots.push(limiter.take(*at)),
+            Deed::Exchange(at) => {
+                limiter.give_back_last();
+                slots.push(limiter.take(*at));
+            }
             Deed::Hold(until) => limiter.hold(*until),
             Deed::Limits(new) => {
                 limits = new.clone();
@@ -74,6 +82,7 @@ fn in_lua(first: &RateLimits, deeds: &[Deed]) -> Vec<Slot> {
     for deed in deeds {
         match deed {
             Deed::Take(at) => call.arg("take").not_before(*at),
+            Deed::Exchange(at) => call.arg("give back").arg("take").not_before(*at),
             Deed::Hold(until) => call.arg("hold").not_before(*until),
             Deed::Limits(new) => {
                 limits = new;
@@ -110,10 +119,14 @@ fn any_limits() -> impl Strategy<Value = RateLimits> {
 fn any_deeds(edits: bool) -> impl Strategy<Value = Vec<Deed>> {
     let deed = (0u64..3_000_000, 0u8..if edits { 12 } else { 10 }, any_limits());
     prop::collection::vec(deed, 1..60).prop_map(|steps| {
-        let mut now = 0;
+        let (mut now, mut has_last) = (0, false);
         let step = |(gap, kind, limits)| {
             now += gap / 16;
+            // Nothing is given back but a slot that was taken, under the same limits.
+            let is_exchange = kind == 7 && has_last;
+            has_last = kind < 8;
             match kind {
+                7 if is_exchange => Deed::Exchange(at(now)),
                 8 => Deed::Hold(at(now + gap)),
                 9 => Deed::Recover(at(now)),
                 10.. => Deed::Limits(limits),

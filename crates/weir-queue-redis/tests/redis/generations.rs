@@ -1,7 +1,7 @@
 //! Redis that loses what it knew: nothing of before is used, and the queue goes on by itself.
 
 use weir_core::{Clock as _, plan::NextRun};
-use weir_queue::{Lease, Permit, Permits as _, Published, Schedule as _, SlotAnswer};
+use weir_queue::{Lease, Permit, Permits as _, Published, Schedule as _, SlotAnswer, SlotRequest};
 use weir_queue_redis::RedisQueue;
 
 use crate::support::{self, Server, claim, destination, eventually, permits, publication, wake};
@@ -17,7 +17,7 @@ impl Before {
     async fn on(server: &Server) -> Self {
         let queue = support::open(server.config()).await;
         let permit = permits(&queue, 1).await.remove(0);
-        assert!(matches!(queue.take_slot(permit.id, true).await.unwrap(), SlotAnswer::Granted(_)));
+        assert!(matches!(queue.take_slot(permit.id, SlotRequest::WARM).await.unwrap(), SlotAnswer::Granted(_)));
         wake(&queue, destination(1)).await.unwrap();
         let lease = claim(&queue).await;
         assert!(lease.issued.is_some());
@@ -36,7 +36,7 @@ impl Before {
         let stale = publication(&queue, lease, 3, NextRun::Stop);
         assert!(matches!(queue.publish(vec![stale]).await.unwrap()[..], [Published::Stale(_)]));
         assert!(!queue.start(permit.id), "a permit of before is not started");
-        assert_eq!(queue.take_slot(permit.id, true).await.unwrap(), SlotAnswer::Withdrawn);
+        assert_eq!(queue.take_slot(permit.id, SlotRequest::WARM).await.unwrap(), SlotAnswer::Withdrawn);
         let published = queue.publish(vec![publication(&queue, fresh, 2, NextRun::Stop)]).await.unwrap();
         assert!(matches!(published[..], [Published::Done]));
         let again = support::take(&queue, 2).await;

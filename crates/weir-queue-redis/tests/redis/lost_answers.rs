@@ -14,7 +14,7 @@ use tokio::{
     sync::Mutex,
 };
 use weir_core::{Clock as _, Destination, Timestamp, plan::NextRun};
-use weir_queue::{Permit, Permits as _, Published, Schedule as _, SlotAnswer, conformance::settings};
+use weir_queue::{Permit, Permits as _, Published, Schedule as _, SlotAnswer, SlotRequest, conformance::settings};
 use weir_queue_redis::{RedisConfig, RedisQueue, Topology};
 
 use crate::support::{self, Server, claim, destination, eventually, permits, publication, wake};
@@ -146,7 +146,7 @@ async fn a_publication_to_the_own_worker_whose_answer_was_lost_is_done_once_with
     assert_eq!(permits.len(), 3);
     assert!(permits.iter().all(|permit| permit.slot.is_none()), "the slots were in the answer that was lost");
     for permit in &permits {
-        assert!(matches!(queue.take_slot(permit.id, true).await.unwrap(), SlotAnswer::Granted(_)));
+        assert!(matches!(queue.take_slot(permit.id, SlotRequest::WARM).await.unwrap(), SlotAnswer::Granted(_)));
     }
     hand_back_all(&queue, permits).await;
 }

@@ -14,7 +14,7 @@ use weir_core::{
     breaker::Breaker,
     plan::{self, Observed},
 };
-use weir_queue::{Lease, Permit, Permits as _, Publication, Schedule as _, SlotAnswer};
+use weir_queue::{Lease, Permit, Permits as _, Publication, Schedule as _, SlotAnswer, SlotRequest};
 use weir_queue_redis::{RedisConfig, RedisQueue};
 
 use crate::support::{self, delivery, destination, per_second, wake};
@@ -76,7 +76,7 @@ async fn attempt(queue: Arc<RedisQueue>, permit: Permit, seen: Arc<Seen>) {
     loop {
         let slot = match published.take() {
             Some(slot) if !slot.is_over(clock.now()) => slot,
-            late => match queue.take_slot(permit.id, true).await.unwrap() {
+            late => match queue.take_slot(permit.id, SlotRequest::WARM).await.unwrap() {
                 SlotAnswer::Granted(slot) => {
                     seen.missed.fetch_add(usize::from(late.is_some()), Ordering::Relaxed);
                     slot

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use weir_core::{Clock as _, RateLimits, Timestamp, plan::NextRun};
-use weir_queue::{Edit, Permits as _, Publication, Published, Schedule as _, SlotAnswer, Wake};
+use weir_queue::{Edit, Permits as _, Publication, Published, Schedule as _, SlotAnswer, SlotRequest, Wake};
 use weir_queue_redis::{RedisConfig, RedisQueue};
 
 use crate::support::{self, claim, destination, eventually, permits, wake};
@@ -99,9 +99,9 @@ async fn a_suspension_in_one_process_withdraws_permits_in_another_across_a_clust
 
 async fn assert_withdraws((one, other): (RedisQueue, RedisQueue)) {
     let permit = permits(&other, 1).await.remove(0);
-    other.take_slot(permit.id, true).await.unwrap();
+    other.take_slot(permit.id, SlotRequest::WARM).await.unwrap();
     one.edited(&[Edit { destination_id: destination(1), suspended: true }]).await.unwrap();
-    assert_eq!(other.take_slot(permit.id, true).await.unwrap(), SlotAnswer::Withdrawn);
+    assert_eq!(other.take_slot(permit.id, SlotRequest::WARM).await.unwrap(), SlotAnswer::Withdrawn);
     eventually("the notice arrives", async || !other.start(permit.id)).await;
 }
 
@@ -111,7 +111,9 @@ async fn a_hold_in_one_process_moves_slots_in_another() {
     let permit = permits(&other, 1).await.remove(0);
     let until = one.clock().now() + Duration::from_millis(1_500);
     one.hold(destination(1), until).await.unwrap();
-    let SlotAnswer::Granted(slot) = other.take_slot(permit.id, true).await.unwrap() else { panic!("only held") };
+    let SlotAnswer::Granted(slot) = other.take_slot(permit.id, SlotRequest::WARM).await.unwrap() else {
+        panic!("only held")
+    };
     assert!(slot.start >= until);
 }
 
@@ -121,7 +123,9 @@ async fn slots_taken_by_two_processes_keep_their_distance() {
     let mine = permits(&one, 10).await;
     let mut starts: Vec<Timestamp> = Vec::new();
     for (permit, queue) in mine.iter().zip([&one, &other].into_iter().cycle()) {
-        let SlotAnswer::Granted(slot) = queue.take_slot(permit.id, true).await.unwrap() else { panic!("good permits") };
+        let SlotAnswer::Granted(slot) = queue.take_slot(permit.id, SlotRequest::WARM).await.unwrap() else {
+            panic!("good permits")
+        };
         starts.push(slot.start);
     }
     for pair in starts.windows(2) {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use weir_core::{Limiter, Period, RateLimit, RateLimits, claim::ClaimedBody, event::EventBody, plan::NextRun};
-use weir_queue::{Permits as _, Schedule as _, SlotAnswer};
+use weir_queue::{Permits as _, Schedule as _, SlotAnswer, SlotRequest};
 use weir_queue_redis::{Depths, RedisConfig};
 
 use crate::support::{self, Server, claim, delivery, destination, eventually, permits, publication, take, wake};
@@ -15,7 +15,7 @@ async fn nothing_is_left_when_everything_is_settled() {
     let queue = support::open(server.config()).await;
     let permits = permits(&queue, 8).await;
     for permit in &permits[..5] {
-        queue.take_slot(permit.id, true).await.unwrap();
+        queue.take_slot(permit.id, SlotRequest::WARM).await.unwrap();
         assert!(queue.start(permit.id));
     }
     let ids: Vec<_> = permits.iter().map(|permit| permit.id).collect();
@@ -38,7 +38,7 @@ async fn a_stopped_job_is_kept_until_its_longest_window_has_passed() {
     publication.recovered = Some(Limiter::new(&publication.limits));
     queue.publish(vec![publication]).await.unwrap();
     let permit = take(&queue, 1).await.remove(0);
-    assert!(matches!(queue.take_slot(permit.id, true).await.unwrap(), SlotAnswer::Granted(_)));
+    assert!(matches!(queue.take_slot(permit.id, SlotRequest::WARM).await.unwrap(), SlotAnswer::Granted(_)));
     queue.settle(&[permit.id]).await.unwrap();
     let kept = keys(&server, "*:job:dst_*").await;
     assert_eq!(kept.len(), 1);
@@ -54,7 +54,7 @@ async fn keys(server: &Server, pattern: &str) -> Vec<String> {
 async fn a_start_is_counted_without_anybody_waiting_for_it() {
     let queue = support::open(support::shared_config()).await;
     let permit = permits(&queue, 1).await.remove(0);
-    queue.take_slot(permit.id, true).await.unwrap();
+    queue.take_slot(permit.id, SlotRequest::WARM).await.unwrap();
     assert!(queue.start(permit.id));
     eventually("the start is reported", async || {
         let depths = queue.depths().await.unwrap();

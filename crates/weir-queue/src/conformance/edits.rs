@@ -5,7 +5,7 @@ use std::time::Duration;
 use weir_core::plan::NextRun;
 
 use super::{Subject, destination, per_second};
-use crate::{Published, SlotAnswer};
+use crate::{Published, SlotAnswer, SlotRequest};
 
 pub async fn an_edit_runs_a_parked_job_at_once(subject: Subject) {
     subject.permits(per_second(1), 1, NextRun::Paced).await;
@@ -26,7 +26,7 @@ pub async fn a_suspended_destination_withdraws_its_permits(subject: Subject) {
     subject.slot(&permits[0], true).await;
     subject.edit(true).await;
     assert!(!subject.queue.start(permits[0].id));
-    assert_eq!(subject.queue.take_slot(permits[1].id, true).await.expect("ask"), SlotAnswer::Withdrawn);
+    assert_eq!(subject.ask_for_slot(&permits[1], SlotRequest::WARM).await, SlotAnswer::Withdrawn);
 }
 
 pub async fn a_suspension_during_a_run_makes_its_publish_stale(subject: Subject) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use weir_core::{RateLimits, plan::NextRun};
 
 use super::{Subject, per_second};
-use crate::SlotAnswer;
+use crate::{SlotAnswer, SlotRequest};
 
 pub async fn a_lease_counts_what_is_queued_and_in_flight(subject: Subject) {
     let permits = subject.permits(per_second(10), 3, NextRun::Now).await;
@@ -52,7 +52,7 @@ pub async fn an_expired_permit_is_withdrawn_and_no_longer_counted(subject: Subje
     let deliveries = vec![subject.delivery(1, Duration::ZERO)];
     subject.publish_these(lease, limits, deliveries, NextRun::Now).await;
     let permit = subject.take(1).await.remove(0);
-    assert_eq!(subject.queue.take_slot(permit.id, true).await.expect("ask"), SlotAnswer::Withdrawn);
+    assert_eq!(subject.ask_for_slot(&permit, SlotRequest::WARM).await, SlotAnswer::Withdrawn);
     assert!(!subject.queue.start(permit.id));
     assert_eq!(subject.claim().await.queued, 0);
 }

@@ -37,38 +37,62 @@ pub(super) struct Meanwhile {
 pub(super) struct Cursors {
     pub(super) issued: Limiter,
     pub(super) slots: Limiter,
+    /// The permit that was given the last slot, while that can be given back.
+    last_taker: Option<u64>,
 }
 
 impl Cursors {
     pub(super) fn new(limiter: Limiter) -> Self {
-        Self { issued: limiter.clone(), slots: limiter }
+        Self { issued: limiter.clone(), slots: limiter, last_taker: None }
     }
 
     pub(super) fn follow(&mut self, limits: &RateLimits) {
+        if !self.slots.follows(limits) {
+            self.last_taker = None;
+        }
         self.issued.reconfigure(limits);
         self.slots.reconfigure(limits);
     }
 
     /// Paces one more permit; a warm one gets its slot, and the pace follows slots that were missed and replaced. A cold
     /// one takes its slot a connect time later, which must not slow the pace of those behind it.
-    pub(super) fn issue(&mut self, now: Timestamp, warm: bool) -> Option<Slot> {
+    pub(super) fn issue(&mut self, now: Timestamp, serial: u64, warm: bool) -> Option<Slot> {
         self.issued.take(now);
         if !warm {
             return None;
         }
-        let slot = self.take_slot(now);
+        let slot = self.take_slot(now, serial);
         self.issued.catch_up(&self.slots);
         slot
     }
 
     /// The next slot, unless it lies beyond the horizon. Then no cursor moves but the pace, which has run ahead of the slots:
     /// the next permit is published when its slot is near.
-    pub(super) fn take_slot(&mut self, now: Timestamp) -> Option<Slot> {
+    pub(super) fn take_slot(&mut self, now: Timestamp, serial: u64) -> Option<Slot> {
         if self.slots.next_start(now) > now + SLOT_HORIZON {
             self.issued.catch_up(&self.slots);
             return None;
         }
+        self.last_taker = Some(serial);
         Some(self.slots.take(now))
+    }
+
+    /// As if a permit had not been issued that found no slot.
+    pub(super) fn take_back_issued(&mut self) {
+        self.issued.give_back_last();
+        self.issued.catch_up(&self.slots);
+    }
+
+    /// The slot that a permit was given stays unused. If it is the last, it is as if it had not been; but only if the next can be
+    /// taken in its place.
+    pub(super) fn give_back(&mut self, now: Timestamp, serial: u64) {
+        if self.last_taker == Some(serial) {
+            let mut slots = self.slots.clone();
+            slots.give_back_last();
+            if slots.next_start(now) <= now + SLOT_HORIZON {
+                self.slots = slots;
+            }
+        }
     }
 
     pub(super) fn hold(&mut self, until: Timestamp) {

@@ -15,7 +15,7 @@ use weir_core::{
 };
 
 use super::job::{Cursors, Job, Meanwhile, Phase};
-use crate::{Edit, Lease, Permit, PermitId, Publication, Published, RUN_FALLBACK, Room, SlotAnswer, Wake};
+use crate::{Edit, Lease, Permit, PermitId, Publication, Published, RUN_FALLBACK, Room, SlotAnswer, SlotRequest, Wake};
 
 /// Idle jobs are kept, so that their next run needs nothing from the store, until there are so many more than busy ones.
 const IDLE_KEPT: usize = 20_000;
@@ -176,9 +176,9 @@ impl JobTable {
         let Some(job) = self.jobs.get_mut(&destination_id) else { return };
         let warm = job.is_warm(now);
         let Some(cursors) = &mut job.cursors else { return };
-        let slot = cursors.issue(now, warm);
         self.last_serial += 1;
         let id = PermitId { destination_id, serial: self.last_serial };
+        let slot = cursors.issue(now, id.serial, warm);
         job.queue(id.serial, delivery.expires_at);
         self.ready.push_back(Permit { id, slot, delivery });
     }
@@ -269,7 +269,7 @@ impl JobTable {
         self.ready.drain(..count).collect()
     }
 
-    pub fn take_slot(&mut self, now: Timestamp, id: PermitId, warm: bool) -> SlotAnswer {
+    pub fn take_slot(&mut self, now: Timestamp, id: PermitId, request: SlotRequest) -> SlotAnswer {
         let Some(job) = self.jobs.get_mut(&id.destination_id) else { return SlotAnswer::Withdrawn };
         if let Some(expires) = job.in_flight.remove(&id.serial) {
             job.queued.insert(id.serial, expires);
@@ -277,9 +277,25 @@ impl JobTable {
         if job.suspended_at.is_some() || job.queued.get(&id.serial).is_none_or(|expires| *expires <= now) {
             return SlotAnswer::Withdrawn;
         }
-        job.set_warm(now, warm);
-        let slot = job.cursors.as_mut().and_then(|cursors| cursors.take_slot(now));
-        slot.map_or(SlotAnswer::Withdrawn, SlotAnswer::Granted)
+        job.set_warm(now, request.warm);
+        let Some(cursors) = &mut job.cursors else { return SlotAnswer::Withdrawn };
+        if request.in_exchange {
+            cursors.give_back(now, id.serial);
+        }
+        if let Some(slot) = cursors.take_slot(now, id.serial) {
+            return SlotAnswer::Granted(slot);
+        }
+        // The permit goes back. Another is issued in its place when that slot is near: the run that this one was the pace of comes
+        // sooner.
+        cursors.take_back_issued();
+        let pace = paced_due(&cursors.issued, now);
+        if let Phase::Scheduled { due, floor, on_settle: false } = job.phase
+            && due == floor
+            && pace < due
+        {
+            self.schedule(id.destination_id, pace, pace, false);
+        }
+        SlotAnswer::Withdrawn
     }
 
     pub fn start(&mut self, now: Timestamp, id: PermitId) -> bool {

@@ -16,7 +16,9 @@ use tokio::{
     time::{Instant, timeout},
 };
 use weir_core::{Clock, Period, RateLimits, Timestamp};
-use weir_queue::{Permit, Permits as _, Schedule as _, SharedQueue, SlotAnswer, Wake, memory::MemoryQueue};
+use weir_queue::{
+    Permit, Permits as _, Schedule as _, SharedQueue, SlotAnswer, SlotRequest, Wake, memory::MemoryQueue,
+};
 use weir_scheduler::{Scheduler, Sweeper};
 use weir_store::{ClaimRequest, Outbox as _, SendHistory};
 
@@ -100,7 +102,7 @@ impl World {
 
     /// When the send of this permit may start.
     async fn start_of(&self, permit: &Permit) -> Timestamp {
-        match self.queue.take_slot(permit.id, false).await.unwrap() {
+        match self.queue.take_slot(permit.id, SlotRequest::COLD).await.unwrap() {
             SlotAnswer::Granted(slot) => slot.start,
             SlotAnswer::Withdrawn => panic!("the permit should be good"),
         }

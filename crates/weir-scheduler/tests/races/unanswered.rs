@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use weir_core::{Destination, DestinationId, Timestamp, claim::ClaimedDelivery};
 use weir_queue::{
     DueJobs, Edit, Permit, PermitId, Permits, Publication, Published, QueueError, QueueResult, Room, Schedule,
-    SlotAnswer, Wake, memory::MemoryQueue,
+    SlotAnswer, SlotRequest, Wake, memory::MemoryQueue,
 };
 
 /// How a lost answer shows.
@@ -81,8 +81,8 @@ impl Permits for Unanswered {
         self.queue.stop_taking().await
     }
 
-    async fn take_slot(&self, id: PermitId, warm: bool) -> QueueResult<SlotAnswer> {
-        self.queue.take_slot(id, warm).await
+    async fn take_slot(&self, id: PermitId, request: SlotRequest) -> QueueResult<SlotAnswer> {
+        self.queue.take_slot(id, request).await
     }
 
     fn start(&self, id: PermitId) -> bool {

@@ -5,8 +5,8 @@ use std::{sync::atomic::AtomicBool, time::Duration};
 use bytes::Bytes;
 use tokio::{net::TcpListener, time::Instant};
 use weir_core::{
-    DeliveryId, Destination, EventId, Limiter, RateLimits, Timestamp, address::AddressPolicy, claim::ClaimedBody,
-    outcome::Verdict, plan::NextRun, signing::SignatureStyle,
+    DeliveryId, Destination, EventId, Limiter, Period, RateLimit, RateLimits, Timestamp, address::AddressPolicy,
+    claim::ClaimedBody, outcome::Verdict, plan::NextRun, signing::SignatureStyle,
 };
 use weir_queue::{
     Permits as _, Publication, Published, Schedule as _, Wake, conformance::settings, memory::MemoryQueue,
@@ -27,56 +27,75 @@ impl Clock for TestClock {
     }
 }
 
-/// The first attempt of a permit whose claim expires so long from now, at a receiver that closes every connection.
-async fn attempt(expires_in: Duration) -> (Ended, Arc<MemoryQueue>) {
-    attempt_after(0, 0, expires_in).await
+/// One permit, and a worker whose receiver closes every connection.
+struct Rig {
+    attempter: Attempter,
+    queue: Arc<MemoryQueue>,
+    permit: Permit,
+    body: EventBody,
+    target: DestinationTarget,
 }
 
-/// As [`attempt`], after so many attempts, some of them before a replay.
-async fn attempt_after(attempts: u32, attempts_before: u32, expires_in: Duration) -> (Ended, Arc<MemoryQueue>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}/", listener.local_addr().unwrap()).parse().unwrap();
-    tokio::spawn(async move {
-        while let Ok((connection, _)) = listener.accept().await {
-            drop(connection);
-        }
-    });
-    let clock: Arc<dyn Clock> = Arc::new(TestClock(Instant::now()));
-    let queue = Arc::new(MemoryQueue::new(clock.clone()));
-    let policy = AddressPolicy { allow_http: true, allow_networks: vec!["127.0.0.0/8".parse().unwrap()] };
-    let attempter = Attempter {
-        queue: queue.clone(),
-        clock: clock.clone(),
-        outbound: Arc::new(Outbound::new(policy, TlsRoots::none(), clock.clone())),
-        meters: Meters::new(),
-        lane_slots: LaneSlots::default(),
-        stopping: Arc::new(AtomicBool::new(false)),
-    };
-    let mut destination: Destination = settings(&RateLimits::UNLIMITED, 64);
-    destination.settings.url = url;
-    let now = clock.now();
-    queue.wake(&[Wake { destination_id: destination.id, due: now }]).await.unwrap();
-    let lease = queue.claim_due(1, Duration::from_secs(4)).await.unwrap().leases.remove(0);
-    let body = EventBody::stored(Bytes::from_static(b"{}"), 0);
-    let delivery = ClaimedDelivery {
-        claim: Claim { delivery_id: DeliveryId::from_bytes([1; 16]), destination_id: destination.id, epoch: 1 },
-        event_id: EventId::from_bytes([1; 16]),
-        event_created_at: now,
-        attempts,
-        attempts_before,
-        in_lane: false,
-        body: ClaimedBody::Inline(body.clone()),
-        expires_at: now + expires_in,
-        destination: None,
-    };
-    let limits = RateLimits::UNLIMITED;
-    let recovered = Some(Limiter::new(&limits));
-    let publication = Publication { lease, limits, recovered, deliveries: vec![delivery], next: NextRun::Stop };
-    assert!(matches!(queue.publish(vec![publication]).await.unwrap()[..], [Published::Done]));
-    let permit = queue.take(1).await.unwrap().remove(0);
-    let target = Target::new(&destination.settings.url, &[], &SignatureStyle::Standard);
-    let target = DestinationTarget { destination: Arc::new(destination), target };
-    (attempter.make(&permit, &body, &target).await, queue)
+impl Rig {
+    /// After so many attempts, some of them before a replay.
+    async fn new(limits: RateLimits, (attempts, attempts_before): (u32, u32), expires_in: Duration) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap()).parse().unwrap();
+        tokio::spawn(async move {
+            while let Ok((connection, _)) = listener.accept().await {
+                drop(connection);
+            }
+        });
+        let clock: Arc<dyn Clock> = Arc::new(TestClock(Instant::now()));
+        let queue = Arc::new(MemoryQueue::new(clock.clone()));
+        let policy = AddressPolicy { allow_http: true, allow_networks: vec!["127.0.0.0/8".parse().unwrap()] };
+        let attempter = Attempter {
+            queue: queue.clone(),
+            clock: clock.clone(),
+            outbound: Arc::new(Outbound::new(policy, TlsRoots::none(), clock.clone())),
+            meters: Meters::new(),
+            lane_slots: LaneSlots::default(),
+            stopping: Arc::new(AtomicBool::new(false)),
+        };
+        let mut destination: Destination = settings(&limits, 64);
+        destination.settings.url = url;
+        let now = clock.now();
+        queue.wake(&[Wake { destination_id: destination.id, due: now }]).await.unwrap();
+        let lease = queue.claim_due(1, Duration::from_secs(4)).await.unwrap().leases.remove(0);
+        let body = EventBody::stored(Bytes::from_static(b"{}"), 0);
+        let delivery = ClaimedDelivery {
+            claim: Claim { delivery_id: DeliveryId::from_bytes([1; 16]), destination_id: destination.id, epoch: 1 },
+            event_id: EventId::from_bytes([1; 16]),
+            event_created_at: now,
+            attempts,
+            attempts_before,
+            in_lane: false,
+            body: ClaimedBody::Inline(body.clone()),
+            expires_at: now + expires_in,
+            destination: None,
+        };
+        let recovered = Some(Limiter::new(&limits));
+        let publication = Publication { lease, limits, recovered, deliveries: vec![delivery], next: NextRun::Stop };
+        assert!(matches!(queue.publish(vec![publication]).await.unwrap()[..], [Published::Done]));
+        let permit = queue.take(1).await.unwrap().remove(0);
+        let target = Target::new(&destination.settings.url, &[], &SignatureStyle::Standard);
+        let target = DestinationTarget { destination: Arc::new(destination), target };
+        Self { attempter, queue, permit, body, target }
+    }
+
+    async fn attempt(&self) -> Ended {
+        self.attempter.make(&self.permit, &self.body, &self.target).await
+    }
+}
+
+/// The first attempt of a permit whose claim expires so long from now.
+async fn attempt(expires_in: Duration) -> (Ended, Arc<MemoryQueue>) {
+    let rig = Rig::new(RateLimits::UNLIMITED, (0, 0), expires_in).await;
+    (rig.attempt().await, rig.queue)
+}
+
+fn one_a_minute() -> RateLimits {
+    RateLimits::new(RateLimit::new(1, Period::Minute).into_iter().collect()).unwrap()
 }
 
 #[tokio::test]
@@ -96,10 +115,34 @@ async fn an_attempt_that_ends_before_its_claim_is_made() {
 #[tokio::test]
 async fn the_retries_of_a_replayed_delivery_count_anew() {
     for (attempts, attempts_before, is_retried) in [(14, 0, true), (15, 0, false), (16, 16, true), (31, 16, false)] {
-        let (ended, _) = attempt_after(attempts, attempts_before, Duration::from_secs(75)).await;
-        let Ended::Recorded(finished) = ended else { panic!("it is made") };
+        let rig = Rig::new(RateLimits::UNLIMITED, (attempts, attempts_before), Duration::from_secs(75)).await;
+        let Ended::Recorded(finished) = rig.attempt().await else { panic!("it is made") };
         let result = finished.result;
         assert_eq!(result.attempt.number, attempts + 1, "numbers go on");
         assert_eq!(matches!(result.verdict, Verdict::Retry { .. }), is_retried, "{attempts} {attempts_before}");
     }
+}
+
+/// Each of three connections dies before anything leaves, and the slot with it: the next would be a minute away.
+#[tokio::test]
+async fn a_slot_that_was_not_used_is_exchanged_for_another() {
+    let rig = Rig::new(one_a_minute(), (0, 0), Duration::from_secs(75)).await;
+    let Ended::Recorded(finished) = rig.attempt().await else { panic!("it waits for the next minute") };
+    assert_eq!(finished.result.attempt.failure, Some(Failure::Connect));
+}
+
+#[tokio::test]
+async fn a_slot_that_a_replay_has_now_is_not_exchanged() {
+    let mut rig = Rig::new(one_a_minute(), (0, 0), Duration::from_secs(75)).await;
+    let ms = Duration::from_millis;
+    let now = rig.attempter.clock.now();
+    rig.queue.hold(rig.permit.id.destination_id, now + ms(500)).await.unwrap();
+    let given = rig.queue.take_slot(rig.permit.id, SlotRequest::COLD).await.unwrap();
+    let SlotAnswer::Granted(given) = given else { panic!("it is half a second away") };
+    rig.permit.slot = Some(given);
+    let replay = PermitId { serial: 0, ..rig.permit.id };
+    let earlier = Slot { start: now + ms(400), end: given.end };
+    rig.attempter.lane_slots.wait(replay, earlier);
+    assert!(matches!(rig.attempt().await, Ended::Unsent(_)), "a second slot in the minute of the replay's");
+    assert_eq!(rig.attempter.lane_slots.reach(replay, earlier, now), given);
 }
