@@ -66,13 +66,17 @@ impl Machine {
         (after.stolen - before.stolen) as f64 / (after.all - before.all).max(1) as f64
     }
 
+    pub(crate) fn was_there(&self) -> bool {
+        self.lost() <= LOST_AT_MOST
+    }
+
     /// What was seen is as good as it should be, if the machine was there.
     pub(crate) fn judge(&self, is_good: bool, seen: &str) {
         let lost = self.lost();
-        if lost > LOST_AT_MOST {
-            println!("{seen}; not judged, as others had {lost:.3} of the machine");
-        } else {
+        if self.was_there() {
             assert!(is_good, "{seen}; others had {lost:.3} of the machine");
+        } else {
+            println!("{seen}; not judged, as others had {lost:.3} of the machine");
         }
     }
 
