@@ -7,8 +7,7 @@
 use std::time::Duration;
 
 use crate::{
-    limiter::Limiter,
-    plan::{self, Allowance, LEAD, NextRun, SHARES},
+    plan::{self, Allowance, LEAD, NextRun, Observed, SHARES},
     time::Timestamp,
 };
 
@@ -16,8 +15,8 @@ use crate::{
 pub const ONE_OF: u32 = 10;
 /// How far ahead slots are given to the lane when live has left them.
 pub const HORIZON: Duration = LEAD;
-/// How far ahead the slot of a live delivery may be that goes without a run. The lane has filled those of its horizon, and a worker
-/// changes this one for one of them.
+/// How far ahead the slot of a live delivery may be that goes without a run. Permits of the lane ask for theirs as their time comes,
+/// so a live one that is ready goes first.
 pub const EXPRESS_AHEAD: Duration = HORIZON.saturating_mul(2);
 /// The shortest time between two runs that the lane brings.
 pub const BEAT: Duration = Duration::from_millis(10);
@@ -45,11 +44,13 @@ impl Split {
 }
 
 impl Credit {
-    /// Splits what a run may publish. `out`: permits that are queued or in flight.
-    pub fn split(self, allow: u32, issued: &Limiter, now: Timestamp, max_in_flight: u32, out: u32) -> Split {
+    /// Splits what a run may publish, with permits that are queued or in flight already.
+    pub fn split(self, allow: u32, observed: &Observed<'_>) -> Split {
+        let &Observed { cursors, now, preparation, queued, in_flight, max_in_flight, .. } = observed;
         let least = self.least(allow);
-        let room = max_in_flight.div_ceil(SHARES).saturating_sub(out).min(allow);
-        Split { live: allow - least, least, spare: issued.slots_before(now, now + HORIZON, room) }
+        let room = max_in_flight.div_ceil(SHARES).saturating_sub(queued + in_flight).min(allow);
+        let open = cursors.slots_before(now, now + HORIZON + preparation, room.saturating_add(queued));
+        Split { live: allow - least, least, spare: open.saturating_sub(queued).min(room) }
     }
 
     fn least(self, allow: u32) -> u32 {
@@ -76,14 +77,15 @@ pub struct Brought {
     pub next_due: Option<Timestamp>,
 }
 
-/// What follows a run of a destination with a lane. `issued`: the cursor after what the run publishes. While live has a backlog,
-/// runs follow as ever; while only the lane has one, they follow [`BEAT`] by beat and let a wake pull them forward.
-pub fn next_run(allowance: Allowance, live: Brought, lane: Brought, issued: &Limiter, now: Timestamp) -> NextRun {
+/// What follows a run of a destination with a lane; `next_start` is that of the first slot that no permit is out for, after what
+/// the run publishes. While live has a backlog, runs follow as ever; while only the lane has one, they follow [`BEAT`] by beat and
+/// let a wake pull them forward.
+pub fn next_run(allowance: Allowance, live: Brought, lane: Brought, next_start: Timestamp, now: Timestamp) -> NextRun {
     if !live.short {
         return plan::next_run(allowance, false, None);
     }
     if !lane.short {
-        return NextRun::Soon((issued.next_start(now) - HORIZON).max(now + BEAT));
+        return NextRun::Soon((next_start - HORIZON).max(now + BEAT));
     }
     let next_due = [live.next_due, lane.next_due].into_iter().flatten().min();
     plan::next_run(allowance, true, next_due)
@@ -95,7 +97,9 @@ mod tests {
 
     use super::*;
     use crate::{
+        breaker::Breaker,
         limit::{Period, RateLimit, RateLimits},
+        limiter::Limiter,
         plan::Binding,
     };
 
@@ -109,21 +113,38 @@ mod tests {
         Limiter::new(&RateLimits::UNLIMITED)
     }
 
+    static CLOSED: std::sync::LazyLock<Breaker> = std::sync::LazyLock::new(Breaker::default);
+
+    fn observed(cursors: &Limiter, max_in_flight: u32, in_flight: u32) -> Observed<'_> {
+        Observed {
+            now: NOW,
+            cursors,
+            preparation: Duration::ZERO,
+            queued: 0,
+            in_flight,
+            max_in_flight,
+            max_queued: None,
+            suspended: false,
+            breaker: &CLOSED,
+            lagging: false,
+        }
+    }
+
     #[test]
     fn live_goes_first_and_the_lane_gets_what_it_leaves() {
-        let split = Credit::default().split(70, &per_second(1_000), NOW, 1_000, 0);
+        let split = Credit::default().split(70, &observed(&per_second(1_000), 1_000, 0));
         assert_eq!(split, Split { live: 63, least: 7, spare: 20 });
         assert_eq!([0, 5, 20, 63].map(|live| split.lane(live)), [20, 15, 7, 7]);
     }
 
     #[test]
     fn the_lane_leaves_half_of_the_room_free() {
-        let split = |out| Credit::default().split(16, &unlimited(), NOW, 64, out);
+        let split = |out| Credit::default().split(16, &observed(&unlimited(), 64, out));
         assert_eq!(split(0).spare, 16);
         assert_eq!(split(20).spare, 12);
         assert_eq!(split(32).spare, 0);
         assert_eq!(split(40).least, 1, "its least share is its own");
-        assert_eq!(Credit::default().split(1, &unlimited(), NOW, 1, 0).spare, 1);
+        assert_eq!(Credit::default().split(1, &observed(&unlimited(), 1, 0)).spare, 1);
     }
 
     #[test]
@@ -132,7 +153,7 @@ mod tests {
         let mut credit = Credit::default();
         let lane: Vec<u32> = (0..30)
             .map(|_| {
-                let split = credit.split(1, &limiter, NOW, 64, 0);
+                let split = credit.split(1, &observed(&limiter, 64, 0));
                 let lane = split.lane(split.live);
                 credit = credit.after(split.live, lane, false);
                 assert_eq!(split.live + lane, 1);
@@ -150,13 +171,13 @@ mod tests {
         let waits = Brought { short: false, next_due: None };
         let at = |seconds| Brought { short: true, next_due: Some(Timestamp::from_secs(seconds)) };
         let none = Brought { short: true, next_due: None };
-        assert_eq!(next_run(allowance, waits, waits, &limiter, NOW), NextRun::Paced);
-        assert_eq!(next_run(allowance, at(2_000), waits, &limiter, NOW), NextRun::Soon(NOW + BEAT));
-        assert_eq!(next_run(allowance, at(2_000), at(1_500), &limiter, NOW), NextRun::At(Timestamp::from_secs(1_500)));
-        assert_eq!(next_run(allowance, none, none, &limiter, NOW), NextRun::Stop);
+        assert_eq!(next_run(allowance, waits, waits, NOW, NOW), NextRun::Paced);
+        assert_eq!(next_run(allowance, at(2_000), waits, NOW, NOW), NextRun::Soon(NOW + BEAT));
+        assert_eq!(next_run(allowance, at(2_000), at(1_500), NOW, NOW), NextRun::At(Timestamp::from_secs(1_500)));
+        assert_eq!(next_run(allowance, none, none, NOW, NOW), NextRun::Stop);
         let mut slow = per_second(1);
         slow.take(NOW);
-        let NextRun::Soon(at) = next_run(allowance, none, waits, &slow, NOW) else { panic!("the lane waits") };
+        let NextRun::Soon(at) = next_run(allowance, none, waits, slow.next_start(NOW), NOW) else { panic!("the lane waits") };
         assert!(at > NOW + Duration::from_millis(900), "no runs without a slot");
     }
 
@@ -168,7 +189,7 @@ mod tests {
             let mut runs = Vec::new();
             for allow in allows {
                 // Nothing to spare: a long backlog of live traffic takes all it may.
-                let split = credit.split(allow, &limiter, NOW, 0, 0);
+                let split = credit.split(allow, &observed(&limiter, 0, 0));
                 let lane = split.lane(split.live);
                 prop_assert_eq!(split.live + lane, allow);
                 credit = credit.after(split.live, lane, false);
@@ -191,7 +212,7 @@ mod tests {
             earned in 0u32..=ONE_OF,
         ) {
             let limiter = per_second(rate);
-            let split = Credit(earned).split(allow, &limiter, NOW, 128, out);
+            let split = Credit(earned).split(allow, &observed(&limiter, 128, out));
             let live = live_waits.min(split.live);
             let lane = lane_waits.min(split.lane(live));
             prop_assert!(live + lane <= allow);

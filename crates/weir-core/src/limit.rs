@@ -4,6 +4,8 @@ use std::{num::NonZeroU32, time::Duration};
 
 /// The largest `limit` (and `burst`) accepted.
 pub const MAX_LIMIT: u32 = 1_000_000;
+/// The slot width of limits whose slots may overlap. What was granted before an edit must have been used within 100 ms of it.
+pub const NARROW_SLOT: Duration = Duration::from_millis(10);
 /// How many limits a destination may have: one per period.
 pub const MAX_LIMITS: usize = 4;
 
@@ -30,11 +32,13 @@ impl Period {
         })
     }
 
-    /// The slot width J: 1 % of a second's window, 0.17 % of a minute's and less beyond.
-    pub const fn slot_width(self) -> Duration {
+    /// The widest slot J of a limit of this period: 1 % of a second's window, and 1/600 of longer ones, up to 2.5 s. The longer
+    /// the window, the longer a process may stand still before it loses a slot.
+    pub const fn widest_slot(self) -> Duration {
         Duration::from_millis(match self {
             Self::Second => 10,
-            Self::Minute | Self::Hour | Self::Day => 100,
+            Self::Minute => 100,
+            Self::Hour | Self::Day => 2_500,
         })
     }
 
@@ -76,10 +80,27 @@ impl RateLimit {
         Some(Self { limit: NonZeroU32::new(limit)?, period, burst: NonZeroU32::new(burst)? })
     }
 
+    /// The slot width J. Wide slots never overlap, so that an edit finds one of them at most that may still be used; where slots
+    /// follow each other faster, or come in bursts, each is narrow.
+    pub fn slot_width(&self) -> Duration {
+        let widest = self.period.widest_slot();
+        let is_apart = self.burst.get() == 1 && self.spacing_with(widest) >= widest;
+        if is_apart { widest } else { NARROW_SLOT }
+    }
+
     /// The spacing T = (W + J) / R of slot starts, in nanoseconds, rounded up so that R spacings never fall short of W + J.
     pub fn spacing(&self) -> Duration {
-        let span = (self.period.window() + self.period.slot_width()).as_nanos() as u64;
+        self.spacing_with(self.slot_width())
+    }
+
+    fn spacing_with(&self, slot_width: Duration) -> Duration {
+        let span = (self.period.window() + slot_width).as_nanos() as u64;
         Duration::from_nanos(span.div_ceil(u64::from(self.limit.get())))
+    }
+
+    /// W + J: R spacings last as long.
+    pub fn span(&self) -> Duration {
+        self.period.window() + self.slot_width()
     }
 
     /// The most sends any sliding window may hold: R + B − 1.
@@ -155,6 +176,16 @@ mod tests {
         assert_eq!(RateLimit::new(1, Period::Second).unwrap().spacing(), Duration::from_millis(1_010));
         assert_eq!(RateLimit::new(1000, Period::Second).unwrap().spacing(), Duration::from_micros(1_010));
         assert_eq!(RateLimit::new(30, Period::Minute).unwrap().spacing(), Duration::from_nanos(2_003_333_334));
+    }
+
+    #[test]
+    fn slots_are_wide_where_they_cannot_overlap_and_narrow_elsewhere() {
+        let width = |limit, period, burst| RateLimit::with_burst(limit, period, burst).unwrap().slot_width().as_millis();
+        assert_eq!([1, 100, 1_000].map(|limit| width(limit, Period::Second, 1)), [10; 3]);
+        assert_eq!([1, 300, 601, 602].map(|limit| width(limit, Period::Minute, 1)), [100, 100, 100, 10]);
+        assert_eq!([1, 1_440, 1_442].map(|limit| width(limit, Period::Hour, 1)), [2_500, 2_500, 10]);
+        assert_eq!(width(1, Period::Day, 1), 2_500);
+        assert_eq!(width(1, Period::Day, 2), 10, "a burst's slots overlap");
     }
 
     #[test]

@@ -4,9 +4,10 @@
 //! inside its slot, so the R-th send after `i` starts no earlier than `start_i + R·T = start_i + W + J ≥ send_i + W`: no
 //! half-open window of length W, wherever it begins, holds more than R sends. The utilisation is W / (W + J).
 //!
-//! With a burst B the starts may run ahead of the cursor by (B − 1)·T, which bounds every window by R + B − 1. This is the
-//! generic cell rate algorithm (ITU-T I.371; the cursor is its theoretical arrival time) with an interval instead of an
-//! instant for each cell. Several limits apply together: a slot starts where the strictest cursor allows.
+//! With a burst B up to B slots may start at once, which bounds every window by R + B − 1. This is the generic cell rate
+//! algorithm (ITU-T I.371) with an interval instead of an instant for each cell, kept as a token bucket: `spent` tokens, one
+//! of which comes back every T after `since`. In this form no number grows with B·T, which can be centuries. Several limits
+//! apply together: a slot starts where the strictest cursor allows.
 //!
 //! ```text
 //!   start_i     end_i              start_{i+1}                       start_{i+R}
@@ -22,9 +23,11 @@ use crate::{
     time::Timestamp,
 };
 
-/// How long a permit of an unlimited destination stays good. It bounds how late a pause can be noticed.
-pub const UNLIMITED_SLOT_WIDTH: Duration = Duration::from_millis(100);
-
+/// How long a slot of an unlimited destination stays good. It bounds how late a pause can be noticed.
+pub const UNLIMITED_SLOT_WIDTH: Duration = Duration::from_millis(50);
+/// A slot is granted only when it starts within this time from now. With the width of a narrow slot it bounds how long what was
+/// granted before an edit can be in use: less than 100 ms.
+pub const GRANT_AHEAD: Duration = Duration::from_millis(40);
 /// A half-open interval `[start, end)` in which one send may start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slot {
@@ -46,40 +49,73 @@ impl Slot {
 
 /// One limit and where its next slot may begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Lane {
-    limit: RateLimit,
+pub struct LimitCursor {
+    pub limit: RateLimit,
     spacing: Duration,
-    cursor: Timestamp,
+    /// From when the spent tokens come back, one every T.
+    pub since: Timestamp,
+    /// Tokens spent at `since`, at most the burst.
+    pub spent: u32,
 }
 
-impl Lane {
-    fn new(limit: RateLimit, cursor: Timestamp) -> Self {
-        Self { limit, spacing: limit.spacing(), cursor }
+impl LimitCursor {
+    pub fn new(limit: RateLimit, since: Timestamp, spent: u32) -> Self {
+        Self { limit, spacing: limit.spacing(), since, spent }
     }
 
-    /// How far starts may run ahead of the cursor: (B − 1)·T.
-    fn lead(&self) -> Duration {
-        self.spacing * (self.limit.burst.get() - 1)
+    /// Of a destination whose last send is known, if there was one: the burst counts as spent.
+    fn after(limit: RateLimit, last_start: Option<Timestamp>) -> Self {
+        last_start.map_or(Self::new(limit, Timestamp::MIN, 0), |at| Self::new(limit, at, limit.burst.get()))
     }
 
-    fn earliest(&self) -> Timestamp {
-        self.cursor - self.lead()
+    /// The same cursor with the tokens back that have come back by `now`.
+    fn at(self, now: Timestamp) -> Self {
+        let back = times(now.since(self.since), self.spacing);
+        if back < self.spent {
+            Self { since: self.since + self.spacing * back, spent: self.spent - back, ..self }
+        } else {
+            Self { since: now.max(self.since), spent: 0, ..self }
+        }
     }
 
+    /// Where the slot may start that follows `others` more; [`Timestamp::MIN`] when tokens are left for all of them.
+    fn earliest(&self, others: u32) -> Timestamp {
+        let lacking = (u64::from(self.spent) + u64::from(others) + 1).saturating_sub(self.limit.burst.get().into());
+        match u32::try_from(lacking) {
+            Ok(0) => Timestamp::MIN,
+            Ok(lacking) => self.since + self.spacing.saturating_mul(lacking),
+            Err(_) => Timestamp::MAX,
+        }
+    }
+
+    /// Spends one token at `start`.
     fn advance(&mut self, start: Timestamp) {
-        self.cursor = self.cursor.max(start) + self.spacing;
+        let back = self.at(start);
+        *self = Self { spent: back.spent + 1, ..back };
     }
 
-    /// To where the last advance began: the cursor, or the start if that was later.
-    fn retreat(&mut self) {
-        self.cursor = self.cursor - self.spacing;
+    /// The cursor under another limit of the same period. The debt, measured in sends since the last start, stays, at the new
+    /// spacing; so a window that spans the edit is bounded by the larger of the two limits. Once a whole window has passed since
+    /// the last start there is nothing left that such a window could hold.
+    fn under(&self, limit: RateLimit, last_start: Timestamp) -> Self {
+        let (spacing, burst) = (limit.spacing(), limit.burst.get());
+        // Rounded down, that is, away from the next start.
+        let on_the_way = rescaled(last_start.since(self.since), self.spacing, spacing);
+        let moved = Self::new(limit, last_start - on_the_way, self.spent.min(burst));
+        match self.spent.checked_sub(burst) {
+            None | Some(0) => moved,
+            Some(over) => {
+                let latest = last_start + limit.span() - spacing;
+                Self { since: (moved.since + spacing.saturating_mul(over)).min(latest), ..moved }
+            }
+        }
     }
 }
 
-/// The cursors of one destination. Cheap to clone, so that a plan can be tried on a copy.
+/// The cursors of one destination. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Limiter {
-    lanes: Vec<Lane>,
+    cursors: Vec<LimitCursor>,
     last_start: Option<Timestamp>,
     held_until: Timestamp,
 }
@@ -87,26 +123,22 @@ pub struct Limiter {
 /// A [`Limiter`] taken apart, for a queue that keeps cursors elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LimiterParts {
-    /// Each limit and its cursor, the shortest period first.
-    pub lanes: Vec<(RateLimit, Timestamp)>,
+    /// The shortest period first.
+    pub cursors: Vec<LimitCursor>,
     pub last_start: Option<Timestamp>,
     pub held_until: Timestamp,
 }
 
 impl From<LimiterParts> for Limiter {
-    fn from(parts: LimiterParts) -> Self {
-        let lanes = parts.lanes.into_iter().map(|(limit, cursor)| Lane::new(limit, cursor)).collect();
-        Self { lanes, last_start: parts.last_start, held_until: parts.held_until }
+    fn from(LimiterParts { cursors, last_start, held_until }: LimiterParts) -> Self {
+        Self { cursors, last_start, held_until }
     }
 }
 
 impl From<&Limiter> for LimiterParts {
     fn from(limiter: &Limiter) -> Self {
-        Self {
-            lanes: limiter.lanes.iter().map(|lane| (lane.limit, lane.cursor)).collect(),
-            last_start: limiter.last_start,
-            held_until: limiter.held_until,
-        }
+        let Limiter { cursors, last_start, held_until } = limiter.clone();
+        Self { cursors, last_start, held_until }
     }
 }
 
@@ -121,26 +153,18 @@ impl Limiter {
     /// Slot starts are T apart, so one spacing after the last of them continues the sequence as if nothing had been
     /// forgotten; any burst counts as spent.
     pub fn recovered(limits: &RateLimits, last_start: Option<Timestamp>) -> Self {
-        let lane = |&limit: &RateLimit| Self::spent_lane(limit, last_start);
-        Self { lanes: limits.as_slice().iter().map(lane).collect(), last_start, held_until: Timestamp::MIN }
-    }
-
-    fn spent_lane(limit: RateLimit, last_start: Option<Timestamp>) -> Lane {
-        let mut lane = Lane::new(limit, Timestamp::MIN);
-        if let Some(last_start) = last_start {
-            lane.cursor = last_start + lane.spacing * limit.burst.get();
-        }
-        lane
+        let cursors = limits.as_slice().iter().map(|&limit| LimitCursor::after(limit, last_start)).collect();
+        Self { cursors, last_start, held_until: Timestamp::MIN }
     }
 
     /// Whether slots follow exactly these limits.
     pub fn follows(&self, limits: &RateLimits) -> bool {
-        self.lanes.iter().map(|lane| &lane.limit).eq(limits.as_slice())
+        self.cursors.iter().map(|cursor| &cursor.limit).eq(limits.as_slice())
     }
 
     /// Whether a new limiter would hand out the same slots from `now` on, so that this one may be forgotten.
     pub fn is_fresh(&self, now: Timestamp) -> bool {
-        self.held_until <= now && self.lanes.iter().all(|lane| lane.cursor <= now)
+        self.held_until <= now && self.cursors.iter().all(|cursor| cursor.at(now).spent == 0)
     }
 
     /// Holds the destination: no slot starts before `until`. A hold is only ever extended.
@@ -148,76 +172,95 @@ impl Limiter {
         self.held_until = self.held_until.max(until);
     }
 
+    /// Until when the destination is held.
+    pub fn held_until(&self) -> Timestamp {
+        self.held_until
+    }
+
+    /// How wide the slots are.
+    pub fn slot_width(&self) -> Duration {
+        self.cursors.iter().map(|cursor| cursor.limit.slot_width()).min().unwrap_or(UNLIMITED_SLOT_WIDTH)
+    }
+
     /// Where the next slot would start, were it taken at `now`.
     pub fn next_start(&self, now: Timestamp) -> Timestamp {
-        self.lanes.iter().map(Lane::earliest).fold(now.max(self.held_until), Timestamp::max)
+        self.cursors.iter().map(|cursor| cursor.earliest(0)).fold(now.max(self.held_until), Timestamp::max)
+    }
+
+    /// Where the slot would start that is taken after `others` more: an estimate where several limits bind in turn.
+    pub fn start_after(&self, others: u32, now: Timestamp) -> Timestamp {
+        let next = self.next_start(now);
+        self.cursors.iter().map(|cursor| cursor.at(next).earliest(others)).fold(next, Timestamp::max)
+    }
+
+    /// How many slots, taken now, would start before `until`; counted up to `max`. As [`Self::start_after`], an estimate.
+    pub fn slots_before(&self, now: Timestamp, until: Timestamp, max: u32) -> u32 {
+        let next = self.next_start(now);
+        if next >= until {
+            return 0;
+        }
+        let of = |cursor: &LimitCursor| {
+            let cursor = cursor.at(next);
+            let left = cursor.limit.burst.get().saturating_sub(cursor.spent);
+            let last = until.since(cursor.since).saturating_sub(Duration::from_nanos(1));
+            times(last, cursor.spacing).saturating_add(left)
+        };
+        self.cursors.iter().map(of).fold(max, u32::min)
     }
 
     /// Hands out the next slot. It starts at `now` when the destination was idle, later under backlog.
     pub fn take(&mut self, now: Timestamp) -> Slot {
         let start = self.next_start(now);
-        for lane in &mut self.lanes {
-            lane.advance(start);
+        for cursor in &mut self.cursors {
+            cursor.advance(start);
         }
         self.last_start = self.last_start.max(Some(start));
-        let width = self.lanes.iter().map(|lane| lane.limit.period.slot_width()).min().unwrap_or(UNLIMITED_SLOT_WIDTH);
-        Slot { start, end: start + width }
-    }
-
-    /// As if the slot that was handed out last had not been, in which nothing was or will be sent. Each may be given back once, and
-    /// none after an edit of the limits. One that another follows cannot be: the other starts T after it.
-    pub fn give_back_last(&mut self) {
-        self.lanes.iter_mut().for_each(Lane::retreat);
-    }
-
-    /// How many slots, taken now, would start before `until`; counted up to `max`.
-    pub fn slots_before(&self, now: Timestamp, until: Timestamp, max: u32) -> u32 {
-        if self.lanes.is_empty() {
-            return if self.next_start(now) < until { max } else { 0 };
-        }
-        let mut trial = self.clone();
-        (0..max).take_while(|_| trial.take(now).start < until).count() as u32
-    }
-
-    /// Moves every cursor at least as far as `other`'s. Both must follow the same limits.
-    pub fn catch_up(&mut self, other: &Self) {
-        debug_assert!(self.lanes.iter().map(|lane| lane.limit).eq(other.lanes.iter().map(|lane| lane.limit)));
-        for (lane, ahead) in self.lanes.iter_mut().zip(&other.lanes) {
-            lane.cursor = lane.cursor.max(ahead.cursor);
-        }
-        self.last_start = self.last_start.max(other.last_start);
-        self.hold(other.held_until);
+        Slot { start, end: start + self.slot_width() }
     }
 
     /// Follows new limits without resetting any window.
     ///
-    /// A limit that keeps its period keeps its debt, measured in sends since the last start, at the new spacing; a window
-    /// that spans the edit is thus bounded by the larger of the two rates. A limit of a new period starts with its burst
-    /// spent, one spacing after the last start.
+    /// A limit that keeps its period keeps its debt. A limit of a new period starts with its burst spent, one spacing after the
+    /// last start. The last slot may still be used at its end, so where the new slots are narrower the last start counts as
+    /// so much later.
     pub fn reconfigure(&mut self, limits: &RateLimits) {
         if self.follows(limits) {
             return;
         }
-        let last_start = self.last_start;
-        let lane = |&limit: &RateLimit| {
-            let same_period = self.lanes.iter().find(|lane| lane.limit.period == limit.period);
-            match (same_period, last_start) {
-                (Some(lane), _) if lane.limit == limit => *lane,
-                (Some(lane), Some(last_start)) => {
-                    let mut edited = Lane::new(limit, Timestamp::MIN);
-                    edited.cursor = last_start + rescaled(lane.cursor.since(last_start), lane.spacing, edited.spacing);
-                    edited
-                }
-                _ => Self::spent_lane(limit, last_start),
+        let old_width = self.slot_width();
+        let unmoved = self.last_start;
+        let cursor = |&limit: &RateLimit| {
+            let same_period = self.cursors.iter().find(|cursor| cursor.limit.period == limit.period);
+            match (same_period, unmoved) {
+                (Some(cursor), _) if cursor.limit == limit => *cursor,
+                (Some(cursor), Some(last_start)) => cursor.under(limit, last_start),
+                _ => LimitCursor::after(limit, unmoved),
             }
         };
-        self.lanes = limits.as_slice().iter().map(lane).collect();
+        let mut edited = Self { cursors: limits.as_slice().iter().map(cursor).collect(), ..self.clone() };
+        let later = old_width.saturating_sub(edited.slot_width());
+        if let Some(last_start) = edited.last_start.filter(|_| !later.is_zero()) {
+            edited.last_start = Some(last_start + later);
+            for cursor in &mut edited.cursors {
+                let is_kept = self.cursors.iter().any(|old| old.limit == cursor.limit);
+                if !is_kept {
+                    cursor.since = cursor.since + later;
+                }
+            }
+        }
+        *self = edited;
     }
 }
 
-/// `debt · to / from`, rounded up to the nanosecond.
-fn rescaled(debt: Duration, from: Duration, to: Duration) -> Duration {
-    let nanos = (debt.as_nanos() * to.as_nanos()).div_ceil(from.as_nanos());
+/// How often `spacing` goes into `time`.
+fn times(time: Duration, spacing: Duration) -> u32 {
+    let nanos = |of: Duration| u64::try_from(of.as_nanos()).unwrap_or(u64::MAX);
+    u32::try_from(nanos(time) / nanos(spacing)).unwrap_or(u32::MAX)
+}
+
+/// `time · to / from`, rounded down to the nanosecond.
+fn rescaled(time: Duration, from: Duration, to: Duration) -> Duration {
+    let nanos = time.as_nanos() * to.as_nanos() / from.as_nanos();
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 
@@ -273,7 +316,9 @@ mod tests {
         limiter.take(at(0));
         limiter.reconfigure(&RateLimits::UNLIMITED);
         limiter.reconfigure(&ten);
-        assert_eq!(limiter.next_start(at(1)), at(101));
+        // The last slot may have been as wide as one without a limit.
+        let wider = UNLIMITED_SLOT_WIDTH - crate::limit::NARROW_SLOT;
+        assert_eq!(limiter.next_start(at(1)), at(101) + wider);
     }
 
     #[test]
@@ -283,24 +328,52 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_is_given_back_costs_its_time_alone() {
-        let mut limiter = Limiter::new(&limits(&[(1, Period::Minute, 1)]));
-        limiter.take(at(0));
-        let missed = limiter.take(at(0));
-        let late = missed.end + Duration::from_millis(40);
-        limiter.give_back_last();
-        assert_eq!(limiter.next_start(late), late, "not a minute later");
-        assert_eq!(limiter.next_start(at(0)), missed.start, "and not earlier than it was");
+    fn bursts_at_the_bounds_of_the_range_saturate_nothing() {
+        let mut limiter = Limiter::new(&limits(&[(1, Period::Day, 86_000)]));
+        assert!((0..86_000).all(|_| limiter.take(at(0)).start == at(0)));
+        let day = Duration::from_secs(86_400) + crate::limit::NARROW_SLOT;
+        assert_eq!(limiter.take(at(0)).start, at(0) + day);
+        assert_eq!(limiter.take(at(0)).start, at(0) + day * 2);
+        assert_eq!(limiter.slots_before(at(0), at(0) + day * 10, 100), 7);
     }
 
     #[test]
-    fn one_of_a_burst_that_is_given_back_can_be_had_again() {
-        let mut limiter = Limiter::new(&limits(&[(10, Period::Second, 2)]));
+    fn a_lowered_burst_waits_no_longer_than_a_window() {
+        let mut limiter = Limiter::new(&limits(&[(1, Period::Day, 1_000_000)]));
+        for _ in 0..1_000_000 {
+            limiter.take(at(0));
+        }
+        limiter.reconfigure(&limits(&[(2, Period::Day, 1)]));
+        let two_days = RateLimit::new(2, Period::Day).unwrap();
+        assert_eq!(limiter.next_start(at(0)), at(0) + two_days.span());
         limiter.take(at(0));
-        limiter.take(at(0));
-        limiter.give_back_last();
-        assert_eq!(limiter.take(at(20)).start, at(20));
-        assert_eq!(limiter.take(at(20)).start, at(101));
+        assert_eq!(limiter.next_start(at(0)), at(0) + two_days.span() + two_days.spacing());
+    }
+
+    #[test]
+    fn a_wide_slot_that_an_edit_makes_narrow_counts_from_its_end() {
+        let mut limiter = Limiter::new(&limits(&[(1, Period::Day, 1)]));
+        let wide = limiter.take(at(0));
+        limiter.reconfigure(&limits(&[(1, Period::Second, 1)]));
+        assert!(limiter.next_start(at(0)) >= wide.end + Duration::from_secs(1), "the send may leave at the end of its slot");
+    }
+
+    #[test]
+    fn slots_and_starts_ahead_are_those_that_are_taken() {
+        for of in [(10, Period::Second, 1), (10, Period::Second, 4), (7, Period::Hour, 3)] {
+            let mut limiter = Limiter::new(&limits(&[of]));
+            for _ in 0..2 {
+                limiter.take(at(0));
+            }
+            let mut taken = limiter.clone();
+            let starts: Vec<_> = (0..9).map(|_| taken.take(at(5)).start).collect();
+            for (others, start) in (0..).zip(&starts) {
+                assert_eq!(limiter.start_after(others, at(5)), *start, "{of:?}");
+                let after = *start + Duration::from_nanos(1);
+                let before = starts.iter().filter(|start| **start < after).count() as u32;
+                assert_eq!(limiter.slots_before(at(5), after, 9), before, "{of:?}");
+            }
+        }
     }
 
     #[test]
@@ -347,23 +420,43 @@ mod tests {
             }
         }
 
-        /// As of a sender that stands still in one slot of two: what it loses is the time, not the slots.
+        /// Every edit is followed by sends at the very ends of the slots that were granted before it.
         #[test]
-        fn slots_that_were_missed_and_given_back_keep_the_bound(limits in any_limits(), stills in prop::collection::vec((0u64..300, any::<bool>()), 1..400)) {
-            let mut limiter = Limiter::new(&limits);
+        fn after_an_edit_no_window_exceeds_the_new_limit(edits in prop::collection::vec((1u32..200, 0usize..4, 1u32..5), 2..6), takes in 1usize..40) {
+            let all: Vec<_> = edits.iter().map(|&(r, p, b)| limits(&[(r, Period::ALL[p], b)])).collect();
+            let mut limiter = Limiter::new(&all[0]);
             let mut now = at(0);
-            let mut sends = Vec::new();
-            for (still, late) in stills {
-                let slot = limiter.take(now);
-                now = now.max(slot.start) + Duration::from_millis(still / 4);
-                if slot.is_over(now) {
-                    limiter.give_back_last();
-                } else {
-                    sends.push(if late { slot.end - Duration::from_nanos(1) } else { now });
+            for limits in &all {
+                limiter.reconfigure(limits);
+                let edited_at = now;
+                let mut sends = Vec::new();
+                for take in 0..takes {
+                    now = now.max(limiter.next_start(now) - GRANT_AHEAD);
+                    let slot = limiter.take(now);
+                    sends.push(if take % 2 == 0 { slot.end - Duration::from_nanos(1) } else { slot.start });
+                }
+                sends.retain(|send| *send >= edited_at + Duration::from_millis(100));
+                for limit in limits.as_slice() {
+                    assert_bounded(&mut sends, limit.period.window(), limit.bound());
                 }
             }
-            for limit in limits.as_slice() {
-                assert_bounded(&mut sends, limit.period.window(), limit.bound());
+        }
+
+        #[test]
+        fn no_window_exceeds_its_bound_over_the_whole_range(limit in 1u32..=crate::limit::MAX_LIMIT, burst in 1u32..=crate::limit::MAX_LIMIT, period in 0usize..4, gaps in prop::collection::vec(0u64..200_000_000, 1..200)) {
+            let limit = RateLimit::with_burst(limit, Period::ALL[period], burst).unwrap();
+            // What was spent before counts as a burst at once: so a few slots show the bound.
+            let mut limiter = Limiter::recovered(&RateLimits::new(vec![limit]).unwrap(), Some(at(0)));
+            let (mut now, mut taken, mut first) = (at(0), 0u64, None);
+            for gap in gaps {
+                now = now + Duration::from_millis(gap);
+                let start = limiter.take(now).start;
+                prop_assert!(start >= now && start < Timestamp::MAX);
+                taken += 1;
+                let first = *first.get_or_insert(start);
+                // Tokens come back one every T: never more sends than the burst and what came back since.
+                let back = (start + limit.slot_width()).since(at(0)).as_nanos() / limit.spacing().as_nanos();
+                prop_assert!(u128::from(taken) <= back.max(1) + 1, "{taken} since {first:?}");
             }
         }
 

@@ -26,8 +26,10 @@ pub const SHARES: u32 = 2;
 #[derive(Debug, Clone, Copy)]
 pub struct Observed<'a> {
     pub now: Timestamp,
-    /// The cursors up to which permits have been issued.
-    pub issued: &'a Limiter,
+    /// Where the next slots may begin.
+    pub cursors: &'a Limiter,
+    /// How long workers take to stand ready: permits are published so much earlier.
+    pub preparation: Duration,
     /// Permits published that no worker has started yet.
     pub queued: u32,
     /// Sends started and not yet settled.
@@ -52,11 +54,6 @@ pub struct Allowance {
 impl Allowance {
     /// The allowance of a destination that may send nothing.
     pub const NOTHING: Self = Self { allow: 0, binding: Binding::Suspended };
-
-    /// Whether what is claimed ahead is of no use.
-    pub fn is_suspended(self) -> bool {
-        matches!(self.binding, Binding::Suspended | Binding::Until(_))
-    }
 }
 
 /// What bounds a run.
@@ -95,8 +92,10 @@ pub fn allowance(observed: &Observed<'_>) -> Allowance {
         None => u32::MAX,
     };
     let most = room.min(unqueued).min(MAX_PER_RUN).min(max_in_flight.div_ceil(SHARES));
-    let until = observed.now + CADENCE + LEAD;
-    let slots = observed.issued.slots_before(observed.now, until, most);
+    // Permits that are out take the first slots.
+    let until = observed.now + CADENCE + LEAD + observed.preparation;
+    let open = observed.cursors.slots_before(observed.now, until, most.saturating_add(observed.queued));
+    let slots = open.saturating_sub(observed.queued);
     let allow = scaled(slots, share);
     let binding = if allow < most || most == unqueued {
         Binding::Slots
@@ -120,8 +119,6 @@ pub enum NextRun {
     Paced,
     /// A backlog waits for room: at the next settle.
     OnSettle,
-    /// More is being claimed: at the next wake, which the end of that claim brings.
-    OnWake,
     /// At once.
     Now,
     /// Nothing is due before this instant.
@@ -141,62 +138,12 @@ impl NextRun {
         match self {
             Self::At(_) | Self::Stop => Some(Duration::ZERO),
             Self::Soon(_) => Some(lane::EXPRESS_AHEAD),
-            Self::Paced | Self::OnSettle | Self::OnWake | Self::Now | Self::Continue => None,
+            Self::Paced | Self::OnSettle | Self::Now | Self::Continue => None,
         }
     }
 }
 
-/// What a run claims in the store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Wanted {
-    /// To be published by this run.
-    pub now: u32,
-    /// To be published by a later one.
-    pub ahead: u32,
-}
-
-impl Wanted {
-    pub fn sum(self) -> u32 {
-        self.now + self.ahead
-    }
-}
-
-/// What a run has claimed before.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct InHand {
-    /// Published by this run.
-    pub taken: u32,
-    /// Kept for a later one.
-    pub left: u32,
-    /// The last run was a moment ago: what is claimed ahead will soon be sent.
-    pub brisk: bool,
-    /// More is being claimed.
-    pub claiming: bool,
-    /// New deliveries come in hand as long as nothing waits in the store, and it is time to see whether that is so.
-    pub unlooked: bool,
-}
-
-/// A claim of so many shows whether anything waits in the store. Fewer could be what a run has given back, and no backlog.
-const A_LOOK: u32 = 32;
-
-/// How much to claim. While only room is short, what will fill it is claimed ahead of it, so that it need not wait for the store:
-/// as much as `max_in_flight`, approached by twice what each run may publish, because a destination that uses little needs
-/// little. What is left is topped up at half of that, so that a run for every answer is not a claim for every answer.
-pub fn wanted(allowance: Allowance, in_hand: InHand, max_in_flight: u32) -> Wanted {
-    if in_hand.claiming {
-        return Wanted::default();
-    }
-    let now = allowance.allow.saturating_sub(in_hand.taken);
-    let most = max_in_flight.min(MAX_PER_RUN).min(allowance.allow.saturating_mul(2));
-    let is_ahead = in_hand.brisk && matches!(allowance.binding, Binding::InFlight | Binding::Batch);
-    if is_ahead && (now > 0 || in_hand.left <= most / 2 || in_hand.unlooked) {
-        let look = if in_hand.unlooked { A_LOOK } else { 0 };
-        return Wanted { now, ahead: most.saturating_sub(in_hand.left).max(look) };
-    }
-    Wanted { now, ahead: 0 }
-}
-
-/// What follows a run; `short` when the claim brought less than was wanted and nothing is left in hand. Then `next_due` is the
+/// What follows a run; `short` when the claim brought less than was allowed. Then `next_due` is the
 /// earliest due time of what remains.
 pub fn next_run(allowance: Allowance, short: bool, next_due: Option<Timestamp>) -> NextRun {
     match allowance.binding {
@@ -209,9 +156,10 @@ pub fn next_run(allowance: Allowance, short: bool, next_due: Option<Timestamp>) 
     }
 }
 
-/// The due time of a paced run at `now`, [`LEAD`] before the next slot opens and a [`CADENCE`] from now at the earliest.
-pub fn paced_due(issued: &Limiter, now: Timestamp) -> Timestamp {
-    (issued.next_start(now) - LEAD).max(now + CADENCE)
+/// The due time of a paced run at `now`: [`LEAD`] and what workers take to stand ready before the first slot that no permit is out
+/// for, and a [`CADENCE`] from now at the earliest.
+pub fn paced_due(cursors: &Limiter, queued: u32, preparation: Duration, now: Timestamp) -> Timestamp {
+    (cursors.start_after(queued, now) - LEAD - preparation).max(now + CADENCE)
 }
 
 #[cfg(test)]
@@ -228,10 +176,11 @@ mod tests {
 
     static CLOSED: std::sync::LazyLock<Breaker> = std::sync::LazyLock::new(Breaker::default);
 
-    fn observed(issued: &Limiter) -> Observed<'_> {
+    fn observed(cursors: &Limiter) -> Observed<'_> {
         Observed {
             now: NOW,
-            issued,
+            cursors,
+            preparation: Duration::ZERO,
             queued: 0,
             in_flight: 0,
             max_in_flight: 64,
@@ -257,8 +206,9 @@ mod tests {
     #[test]
     fn never_more_than_the_rate_is_queued() {
         let limiter = per_second(1000);
-        let allowed =
-            allowance(&Observed { queued: 990, max_in_flight: 5000, max_queued: Some(1000), ..observed(&limiter) });
+        let preparation = Duration::from_secs(2);
+        let many = Observed { queued: 990, max_in_flight: 5000, max_queued: Some(1000), ..observed(&limiter) };
+        let allowed = allowance(&Observed { preparation, ..many });
         assert_eq!(allowed, Allowance { allow: 10, binding: Binding::Slots });
     }
 
@@ -310,7 +260,6 @@ mod tests {
         let limiter = per_second(1000);
         let open = allowance(&Observed { breaker: &breaker, ..observed(&limiter) });
         assert_eq!((open.allow, next_run(open, false, None)), (0, NextRun::At(probe_at)));
-        assert!(open.is_suspended());
         let half_open = Observed { now: probe_at, breaker: &breaker, ..observed(&limiter) };
         let probe = allowance(&half_open);
         assert_eq!((probe.allow, next_run(probe, false, None)), (1, NextRun::OnSettle));
@@ -330,7 +279,7 @@ mod tests {
             |secs| (0..64).take_while(|&in_flight| allowance(&Observed { in_flight, ..after(secs) }).allow > 0).count();
         assert_eq!([0, 1, 5, 10].map(most), [4, 7, 32, 64]);
         let limited = per_second(1000);
-        let paced = |secs| allowance(&Observed { issued: &limited, max_in_flight: 1000, ..after(secs) });
+        let paced = |secs| allowance(&Observed { cursors: &limited, max_in_flight: 1000, ..after(secs) });
         assert_eq!([0, 5, 10].map(|secs| paced(secs).allow), [2, 35, 70]);
         assert_eq!(next_run(paced(0), false, None), NextRun::Paced);
     }
@@ -343,31 +292,16 @@ mod tests {
     }
 
     #[test]
-    fn a_brisk_destination_has_its_next_deliveries_claimed_ahead_of_their_room() {
-        let limiter = Limiter::new(&RateLimits::UNLIMITED);
-        let full = allowance(&observed(&limiter));
-        assert_eq!(wanted(full, InHand::default(), 64), Wanted { now: 32, ahead: 0 }, "it may be slow");
-        let brisk = |taken, left| InHand { taken, left, brisk: true, ..InHand::default() };
-        assert_eq!(wanted(full, brisk(0, 0), 64), Wanted { now: 32, ahead: 64 });
-        assert_eq!(wanted(full, brisk(32, 33), 64), Wanted::default(), "there is enough");
-        assert_eq!(wanted(full, brisk(32, 32), 64), Wanted { now: 0, ahead: 32 });
-        let unlooked = InHand { unlooked: true, ..brisk(32, 200) };
-        assert_eq!(wanted(full, unlooked, 64), Wanted { now: 0, ahead: A_LOOK }, "so many would show that more waits");
-        let claiming = InHand { claiming: true, ..brisk(0, 0) };
-        assert_eq!(wanted(full, claiming, 64), Wanted::default(), "it is on its way");
-        let one = allowance(&Observed { in_flight: 63, ..observed(&limiter) });
-        assert_eq!(wanted(one, brisk(0, 0), 64), Wanted { now: 1, ahead: 2 }, "it uses little");
-        let none = allowance(&Observed { in_flight: 64, ..observed(&limiter) });
-        assert_eq!(wanted(none, brisk(0, 0), 64), Wanted::default());
-    }
-
-    #[test]
-    fn nothing_is_claimed_ahead_of_slots() {
+    fn permits_that_are_out_take_the_first_slots_and_slow_connections_bring_more_out() {
         let limiter = per_second(10);
-        let allowed = allowance(&Observed { max_queued: Some(10), ..observed(&limiter) });
-        let brisk = InHand { brisk: true, ..InHand::default() };
-        assert_eq!(wanted(allowed, brisk, 64), Wanted { now: 1, ahead: 0 });
-        assert_eq!(wanted(allowed, InHand { taken: 1, ..brisk }, 64), Wanted::default(), "from before an edit");
+        let with = |queued, preparation| {
+            let preparation = Duration::from_millis(preparation);
+            allowance(&Observed { queued, preparation, max_queued: Some(10), ..observed(&limiter) }).allow
+        };
+        assert_eq!([with(0, 0), with(1, 0)], [1, 0]);
+        assert_eq!([with(0, 500), with(4, 500), with(6, 500)], [6, 2, 0]);
+        let due = |queued, preparation| paced_due(&limiter, queued, Duration::from_millis(preparation), NOW).since(NOW);
+        assert_eq!([due(1, 0), due(6, 500)].map(|due| due.as_millis()), [81, 86]);
     }
 
     #[test]
@@ -377,6 +311,6 @@ mod tests {
         limiter.hold(until);
         let allowed = allowance(&observed(&limiter));
         assert_eq!(allowed, Allowance { allow: 0, binding: Binding::Slots });
-        assert_eq!(paced_due(&limiter, Timestamp::from_secs(1_000)), until - LEAD);
+        assert_eq!(paced_due(&limiter, 0, Duration::ZERO, Timestamp::from_secs(1_000)), until - LEAD);
     }
 }

@@ -9,7 +9,13 @@ mod room;
 mod schedule;
 mod slots;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
+};
 
 use bytes::Bytes;
 use weir_core::{
@@ -19,6 +25,7 @@ use weir_core::{
     claim::{Claim, ClaimedBody, ClaimedDelivery},
     destination::Settings,
     event::EventBody,
+    limiter::GRANT_AHEAD,
     order::DeliveryOrder,
     plan::NextRun,
     retry::RetryPolicy,
@@ -26,7 +33,9 @@ use weir_core::{
 };
 
 pub use self::{edits::*, express::*, room::*, schedule::*, slots::*};
-use crate::{DueJobs, Edit, Lease, Permit, Publication, Published, SharedQueue, SlotAnswer, SlotRequest, Wake};
+use crate::{
+    DueJobs, Edit, HandedBack, Lease, Permit, Publication, Published, SharedQueue, SlotAnswer, SlotRequest, Terms, Wake,
+};
 
 const LEASE: Duration = Duration::from_secs(10);
 /// Long enough for a job that is due to be claimed.
@@ -41,6 +50,8 @@ pub struct Subject {
     /// How much later than the arithmetic says a slot may start, and earlier end, because the queue's clock is not this
     /// process's. Never the other way round.
     pub precision: Duration,
+    /// Edits so far, in seconds: the version of the destination's terms.
+    edits: AtomicI64,
 }
 
 fn destination(number: u8) -> DestinationId {
@@ -91,11 +102,25 @@ pub fn settings(limits: &RateLimits, max_in_flight: u32) -> Destination {
 fn granted(answer: SlotAnswer) -> Slot {
     match answer {
         SlotAnswer::Granted(slot) => slot,
-        SlotAnswer::Withdrawn => panic!("the permit should be good"),
+        refused => panic!("the permit should be good: {refused:?}"),
     }
 }
 
 impl Subject {
+    pub fn new(queue: SharedQueue, clock: Arc<dyn Clock>, precision: Duration) -> Self {
+        Self { queue, clock, precision, edits: AtomicI64::new(1) }
+    }
+
+    /// The destination as it is after the last edit.
+    fn destination(&self, limits: &RateLimits, max_in_flight: u32) -> Destination {
+        let updated_at = Timestamp::from_secs(self.edits.load(Ordering::Relaxed));
+        Destination { updated_at, ..settings(limits, max_in_flight) }
+    }
+
+    fn terms(&self, limits: &RateLimits) -> Terms {
+        Terms::of(&self.destination(limits, 64), self.clock.now())
+    }
+
     fn delivery(&self, number: u8, expires_in: Duration) -> ClaimedDelivery {
         let now = self.clock.now();
         ClaimedDelivery {
@@ -119,8 +144,10 @@ impl Subject {
         self.queue.wake(&[Wake { destination_id: destination(1), due }]).await.expect("wake");
     }
 
-    async fn edit(&self, suspended: bool) {
-        self.queue.edited(&[Edit { destination_id: destination(1), suspended }]).await.expect("edit");
+    async fn edit(&self, limits: &RateLimits, suspended: bool) {
+        self.edits.fetch_add(1, Ordering::Relaxed);
+        let terms = Terms { suspended, ..self.terms(limits) };
+        self.queue.edited(&[Edit { destination_id: destination(1), terms }]).await.expect("edit");
     }
 
     async fn claim_for(&self, lease_for: Duration) -> Vec<Lease> {
@@ -156,8 +183,19 @@ impl Subject {
         deliveries: Vec<ClaimedDelivery>,
         next: NextRun,
     ) -> Published {
-        let recovered = lease.issued.is_none().then(|| Limiter::new(&limits));
-        let publication = Publication { lease, limits, recovered, deliveries, next };
+        let terms = self.terms(&limits);
+        self.publish_under(lease, terms, deliveries, next).await
+    }
+
+    async fn publish_under(
+        &self,
+        lease: Lease,
+        terms: Terms,
+        deliveries: Vec<ClaimedDelivery>,
+        next: NextRun,
+    ) -> Published {
+        let recovered = lease.cursors.is_none().then(|| Limiter::new(&terms.limits));
+        let publication = Publication { lease, terms: Some(terms), recovered, deliveries, next };
         self.queue.publish(vec![publication]).await.expect("publish").remove(0)
     }
 
@@ -189,17 +227,34 @@ impl Subject {
         assert!(actual <= width && actual + self.precision * 2 >= width, "a slot {actual:?} wide instead of {width:?}");
     }
 
-    async fn ask_for_slot(&self, permit: &Permit, request: SlotRequest) -> SlotAnswer {
-        self.queue.take_slot(permit.id, request).await.expect("take a slot")
+    async fn ask_for_slot(&self, permit: &Permit) -> SlotAnswer {
+        self.ask_prepared_in(permit, None).await
     }
 
-    async fn slot(&self, permit: &Permit, warm: bool) -> Slot {
-        granted(self.ask_for_slot(permit, SlotRequest { warm, in_exchange: false }).await)
+    async fn ask_prepared_in(&self, permit: &Permit, preparation: Option<Duration>) -> SlotAnswer {
+        self.queue.take_slot(SlotRequest { id: permit.id, preparation }).await.expect("take a slot")
     }
 
-    /// Another slot for a permit that did not use the one it had.
-    async fn exchange(&self, permit: &Permit) -> SlotAnswer {
-        self.ask_for_slot(permit, SlotRequest { warm: true, in_exchange: true }).await
+    /// A slot, asked for once it is near, as workers do.
+    async fn slot(&self, permit: &Permit) -> Slot {
+        loop {
+            match self.ask_for_slot(permit).await {
+                SlotAnswer::Later(start) => self.until(start - GRANT_AHEAD / 2).await,
+                answer => return granted(answer),
+            }
+        }
+    }
+
+    async fn until(&self, at: Timestamp) {
+        tokio::time::sleep(at.since(self.clock.now())).await;
+    }
+
+    async fn hand_back(&self, permit: &Permit, crowded: bool) {
+        self.queue.hand_back(&[HandedBack { id: permit.id, crowded }]).await.expect("hand back");
+    }
+
+    async fn settle(&self, permit: &Permit) {
+        self.queue.settle(&[permit.id]).await.expect("settle");
     }
 }
 
@@ -221,30 +276,32 @@ macro_rules! queue_conformance {
             a_publish_after_a_publish_of_the_same_lease_is_stale,
             a_run_that_continues_keeps_its_lease_and_publishes_again,
             permits_come_in_the_order_they_were_published,
-            a_cold_destination_takes_its_slots_when_connections_stand,
-            a_warm_destination_is_published_with_slots_t_apart,
+            permits_carry_the_time_at_which_their_slots_are_expected,
+            slots_of_a_backlog_are_t_apart,
+            a_slot_is_granted_a_moment_ahead_and_never_more,
+            who_asks_first_goes_first,
             a_missed_slot_is_replaced_by_a_later_one,
-            a_missed_slot_that_is_the_last_costs_its_time_alone,
-            a_missed_slot_that_another_follows_is_not_had_again,
-            a_missed_slot_of_other_limits_is_not_had_again,
-            a_missed_slot_of_a_destination_that_is_held_is_not_given_back,
             cursors_survive_a_stop,
             unknown_cursors_continue_from_the_recovered_ones,
-            new_limits_apply_from_the_next_publish,
             an_unlimited_permit_has_a_slot_that_starts_now,
+            a_slot_of_a_long_window_is_wide,
+            slow_connections_bring_more_permits_out,
             an_edit_runs_a_parked_job_at_once,
             an_edit_during_a_run_brings_another_run,
+            an_edit_that_is_older_than_what_is_known_changes_nothing,
+            a_raised_limit_binds_for_permits_that_are_out,
+            a_lowered_limit_binds_for_permits_that_are_out,
+            a_lowered_max_in_flight_binds_for_permits_that_are_out,
             a_suspended_destination_withdraws_its_permits,
             a_suspension_during_a_run_makes_its_publish_stale,
             a_resumed_destination_publishes_again,
-            a_hold_moves_the_next_slot_and_stops_what_is_published,
-            a_slot_beyond_the_horizon_is_not_granted,
-            a_permit_that_found_no_slot_does_not_slow_the_pace,
-            a_permit_is_started_once,
+            a_run_under_the_same_terms_ends_a_suspension,
+            a_hold_moves_the_next_slot_of_permits_that_are_out,
+            a_permit_whose_slot_is_far_goes_back_and_costs_no_slot,
             a_lease_counts_what_is_queued_and_in_flight,
             a_settle_runs_a_job_that_waits_for_room,
             a_settle_during_a_run_is_not_missed,
-            a_job_that_waits_for_a_claim_runs_at_its_wake,
+            a_crowded_destination_has_fewer_permits_until_attempts_end,
             an_expired_permit_is_withdrawn_and_no_longer_counted,
             permits_whose_workers_died_are_no_longer_counted_once_their_claims_expire,
             one_destination_does_not_delay_another,
@@ -253,11 +310,10 @@ macro_rules! queue_conformance {
             an_admitted_delivery_takes_its_slot_off_the_same_cursor,
             no_more_are_admitted_than_may_be_in_flight,
             nothing_is_admitted_while_a_backlog_waits,
-            what_is_live_is_admitted_beside_a_lane_that_has_filled_its_horizon,
+            what_is_live_is_admitted_beside_a_lane_and_goes_first,
             what_is_admitted_after_a_suspension_comes_back,
             room_that_was_given_up_is_there_again,
-            want_of_room_is_told_from_a_backlog,
-            nothing_is_admitted_under_limits_that_the_cursors_do_not_follow,
+            nothing_is_admitted_under_terms_that_the_job_does_not_follow,
         );
     };
     (@each $subject:path, $($behaviour:ident),+ $(,)?) => {$(

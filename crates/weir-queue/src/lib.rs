@@ -1,27 +1,25 @@
 //! The schedule, the permits and the delivery queue.
 //!
 //! One job per destination waits in the schedule. A scheduler claims due jobs as leases ([`Schedule::claim_due`]), and
-//! publishes permitted attempts and re-queues the job in one atomic step ([`Schedule::publish`]). Workers take permits
-//! ([`Permits::take`]), ask for a slot when theirs has passed or they had to connect first, and settle. The queue is a
+//! publishes permits and re-queues the job in one atomic step ([`Schedule::publish`]). Workers take permits
+//! ([`Permits::take`]), stand ready to send, ask for a slot ([`Permits::take_slot`]), send inside it, and settle. The queue is a
 //! cache of the store: losing it loses no event.
 //!
 //! A permit's life:
 //!
 //! ```text
-//! publish ─┬▶ queued ──start────▶ in flight ──settle──▶ gone
-//! admit ───┘    │ ▲                   │
-//!               │ └── take_slot ──────┘   the slot was missed at the wire: not sent, another slot
-//!               └──── hand_back ──▶ gone  withdrawn, its claim released: not sent
+//! publish ─┬▶ queued ──take_slot: granted──▶ in flight ──settle──▶ gone
+//! admit ───┘    │ ▲                            │   ▲
+//!               │ └─ take_slot: later          └───┘ take_slot: the slot was missed, another one
+//!               └──── hand_back ──▶ gone             not sent, its claim released; costs no slot
 //! ```
 //!
-//! A backlog is published by runs. A delivery that is new, to a destination without a backlog, needs none: it is claimed as it
-//! is stored, for room that was kept ([`Schedule::reserve`]), and admitted after the commit ([`Schedule::admit`]). It takes
-//! the next slot off the same cursors.
+//! A permit is the right to *ask*. Only the step that grants a slot gives the right to send, and it looks at everything that
+//! decides: the permit, the destination's [`Terms`], its hold, the room below `max_in_flight`, and the cursors. An edit, a pause
+//! or a hold thus binds for permits that are out as well.
 //!
-//! Two sets of cursors keep each destination. `issued` paces how fast permits are published; `slots` hands out the
-//! intervals in which sends start. They differ only by permits published without a slot: to a destination that is *cold*
-//! (the worker has no standing connection) a slot would pass while the connection is made, so the worker takes it once the
-//! connection stands. Exactness rests on `slots` alone.
+//! A backlog is published by runs. A delivery that is new, to a destination without a backlog, needs none: it is claimed as it
+//! is stored, for room that was kept ([`Schedule::reserve`]), and admitted after the commit ([`Schedule::admit`]).
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -33,20 +31,17 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 pub use mailbox::Mailbox;
 use weir_core::{
-    Destination, DestinationId, Limiter, RateLimits, Slot, Timestamp, claim::ClaimedDelivery, plan::NextRun,
+    Destination, DestinationId, Limiter, RateLimits, Slot, Timestamp, breaker::BreakerState, claim::ClaimedDelivery,
+    plan::NextRun,
 };
 
-/// No slot is granted that starts later than this from now: a permit that would have to wait longer goes back instead.
-///
-/// The queue sees to it and not the worker, for two reasons. A slot that a worker declines has moved the cursor, so the
-/// next is as far away, and a slow limit would never send again. And after a loss of the queue the scheduler must know how
-/// late a slot granted before it can start.
+/// A permit whose slot would start later than this from now goes back: it would only wait in the worker.
 pub const SLOT_HORIZON: Duration = Duration::from_secs(2);
-/// How long after a send over a standing connection the next one probably finds one too. Node's default keep-alive is 5 s.
-pub const WARM_FOR: Duration = Duration::from_secs(4);
-/// This long after the queue lost what it knew, no permit of before starts any more: a worker starts none without having heard
-/// of the queue in the 2.5 seconds before, and then sends within its slot.
+/// This long after the queue lost what it knew, no send starts any more in a slot that was granted before: slots are granted
+/// 40 ms ahead and are at most 2.5 s wide.
 pub const LAST_OLD_START: Duration = Duration::from_secs(3);
+/// Permits are published so much earlier at most, for workers that take long to stand ready: connections take as long.
+pub const LONGEST_PREPARATION: Duration = Duration::from_millis(1_500);
 /// How long a job that waits for a settle or a wake waits at most: one that never comes must not stop it for good.
 pub const RUN_FALLBACK: Duration = Duration::from_secs(1);
 
@@ -71,12 +66,40 @@ pub struct Wake {
     pub due: Timestamp,
 }
 
+/// What the step that grants slots must know of a destination's settings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Terms {
+    /// Rises with each edit: the destination's `updated_at`. Older terms never replace newer ones.
+    pub version: Timestamp,
+    pub limits: RateLimits,
+    pub max_in_flight: u32,
+    /// Paused, deleted, or its breaker is open: no slot is granted.
+    pub suspended: bool,
+}
+
+impl Terms {
+    /// Those of a destination as it is now.
+    pub fn of(destination: &Destination, now: Timestamp) -> Self {
+        let settings = &destination.settings;
+        Self {
+            version: destination.updated_at,
+            limits: settings.rate_limits.clone(),
+            max_in_flight: settings.max_in_flight,
+            suspended: settings.paused || destination.breaker.state(now) == BreakerState::Open,
+        }
+    }
+
+    /// Those of a destination that was deleted at `version`.
+    pub fn deleted(version: Timestamp) -> Self {
+        Self { version, limits: RateLimits::UNLIMITED, max_in_flight: 0, suspended: true }
+    }
+}
+
 /// A destination was created, edited, paused, resumed or deleted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Edit {
     pub destination_id: DestinationId,
-    /// Paused or deleted: permits that have not started are withdrawn.
-    pub suspended: bool,
+    pub terms: Terms,
 }
 
 /// A claimed job: the right to run it once.
@@ -85,19 +108,23 @@ pub struct Lease {
     pub destination_id: DestinationId,
     /// Rises with each claim; a publish with an older one is stale.
     pub epoch: u64,
-    /// Rises with each wake and edit; a stop that saw an older one re-queues the job instead.
+    /// Rises with each wake; a stop that saw an older one re-queues the job instead.
     pub version: u64,
     /// When the job was due.
     pub due: Timestamp,
-    /// Permits published that no worker has started yet.
+    /// Permits published that have no slot yet.
     pub queued: u32,
     /// Sends started and not yet settled.
     pub in_flight: u32,
-    /// The cursors up to which permits have been issued; `None` when they are not known (a new queue, or a lost one): the
-    /// scheduler recovers them from the store.
-    pub issued: Option<Limiter>,
+    /// Where the next slots may begin; `None` when that is not known (a new queue, or a lost one): the scheduler recovers it from
+    /// the store.
+    pub cursors: Option<Limiter>,
+    /// How long workers took to stand ready.
+    pub preparation: Duration,
+    /// A bound on what may be out, below `max_in_flight`, while workers have no places for more.
+    pub window: Option<u32>,
     /// When the queue began to keep what it knows now: the start of the process, or of Redis. Permits of before are not granted
-    /// slots any more; one that had a slot may still start in the three seconds after.
+    /// slots any more; one that had a slot may still be sent within [`LAST_OLD_START`].
     pub known_since: Timestamp,
 }
 
@@ -113,8 +140,8 @@ pub struct DueJobs {
 #[derive(Debug, Clone)]
 pub struct Publication {
     pub lease: Lease,
-    /// The limits in force; the cursors are moved to follow them.
-    pub limits: RateLimits,
+    /// The destination's terms as the run read them; `None` when it is gone. The cursors are moved to follow them.
+    pub terms: Option<Terms>,
     /// The cursors to begin with, where the lease knew none.
     pub recovered: Option<Limiter>,
     pub deliveries: Vec<ClaimedDelivery>,
@@ -125,7 +152,7 @@ pub struct Publication {
 #[derive(Debug, Clone)]
 pub enum Published {
     Done,
-    /// The lease had expired and the job was claimed again, or its destination was edited meanwhile. Nothing was
+    /// The lease had expired and the job was claimed again, or its destination was edited since the run read it. Nothing was
     /// published; the claims go back to the store.
     Stale(Vec<ClaimedDelivery>),
     /// The queue did not answer: the permits may be out. Their claims must be left to be settled or to expire.
@@ -139,59 +166,41 @@ pub struct PermitId {
     pub serial: u64,
 }
 
-/// The right to start one send to a destination inside a slot. Used at most once.
+/// The right to ask for a slot, for one send of a claimed delivery.
 #[derive(Debug, Clone)]
 pub struct Permit {
     pub id: PermitId,
-    /// `None`: to be taken with [`Permits::take_slot`] once a connection stands.
-    pub slot: Option<Slot>,
+    /// When its slot is expected: the worker stands ready by then and asks a little before. `None`: as soon as it stands ready.
+    pub expected_at: Option<Timestamp>,
     pub delivery: ClaimedDelivery,
 }
 
-/// What a worker says when it asks for a slot.
+/// A worker stands ready to send and asks for a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotRequest {
-    /// A standing connection was found, so the destination's next permits may be published with their slots. A permit that had a
-    /// slot and missed it for want of a connection says `false`.
-    pub warm: bool,
-    /// Nothing was or will be sent in the slot that the permit was given last, which nobody else has. If none was handed out after
-    /// it, the new one comes in exchange: what was missed costs its time and not its spacing, which may be a day.
-    ///
-    /// A cursor never moves back by it, because the exchange is one step: were it made twice, or late, a slot would be lost and no
-    /// window exceeded.
-    pub in_exchange: bool,
-}
-
-impl SlotRequest {
-    /// Of a permit that has had no slot, with a standing connection.
-    pub const WARM: Self = Self { warm: true, in_exchange: false };
-    /// Likewise, with a connection that had to be made.
-    pub const COLD: Self = Self { warm: false, in_exchange: false };
+    pub id: PermitId,
+    /// How long it took to stand ready: nothing over a standing connection. `None`: that was told before.
+    pub preparation: Option<Duration>,
 }
 
 /// The answer to a worker that asks for a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SlotAnswer {
+    /// The permit is in flight.
     Granted(Slot),
-    /// The destination is suspended, the permit has expired, or the next slot lies beyond [`SLOT_HORIZON`]: release the claim, then hand the permit back.
+    /// The next slot starts then: too far ahead to be granted now. Ask again a little before.
+    Later(Timestamp),
+    /// The destination is suspended, has no room, the permit is no longer good, or the next slot lies beyond [`SLOT_HORIZON`]:
+    /// release the claim, then hand the permit back.
     Withdrawn,
 }
 
-/// The answer to who asks whether a delivery needs a run ([`Schedule::reserve`]).
+/// A permit that was not used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Room {
-    /// It needs none: room for its permit is kept.
-    Kept,
-    /// Only room is wanting: as many permits are out as may be, and the last run found no backlog.
-    Full,
-    /// It has to wait for a run, or may have to.
-    Closed,
-}
-
-impl Room {
-    pub fn is_kept(self) -> bool {
-        self == Self::Kept
-    }
+pub struct HandedBack {
+    pub id: PermitId,
+    /// The worker had no place for it: requests to this destination take long, and others need places too.
+    pub crowded: bool,
 }
 
 /// The scheduler's and the producer's half.
@@ -213,18 +222,13 @@ pub trait Schedule {
     /// Answers when the queue can be reached.
     async fn check(&self) -> QueueResult<()>;
 
-    /// Publishes attempts with their slots and re-queues or removes each job, atomically for each publication.
+    /// Publishes permits and re-queues or removes each job, atomically for each publication.
     async fn publish(&self, publications: Vec<Publication>) -> QueueResult<Vec<Published>>;
 
     /// Keeps room for a permit that [`Self::admit`] is to publish at once and without a run: the last run of the
-    /// destination's job found less than it was allowed to take, its cursors follow these limits, a slot is free now, and
-    /// fewer than `max_in_flight` permits are out.
-    ///
-    /// The permit is good until `expires_at`.
-    ///
-    /// The limits matter because only a run moves the cursors over to others: were an edit's announcement lost, a destination
-    /// that never needs a run would keep the old ones for ever.
-    fn reserve(&self, destination: &Destination, expires_at: Timestamp) -> Room;
+    /// destination's job found less than it was allowed to take, its terms are those of this destination, a slot is free now,
+    /// and fewer than `max_in_flight` permits are out.
+    fn reserve(&self, destination: &Destination) -> bool;
 
     /// Gives up room that was kept.
     fn unreserve(&self, destination_id: DestinationId);
@@ -246,17 +250,12 @@ pub trait Permits {
     /// Takes no more: answers what had been fetched for [`Permits::take`] and not yet taken, to go back unsent. The last call.
     async fn stop_taking(&self) -> Vec<Permit>;
 
-    /// Another slot for a permit that has none or missed it; not an attempt.
-    async fn take_slot(&self, id: PermitId, request: SlotRequest) -> QueueResult<SlotAnswer>;
-
-    /// The send is about to leave: queued → in flight. Must not wait. `false` when the permit is known to be no longer good
-    /// (its destination was suspended or held meanwhile, or it expired): then nothing may be sent.
-    #[must_use]
-    fn start(&self, id: PermitId) -> bool;
+    /// The one way to send: a slot for a worker that stands ready, decided and granted in one step.
+    async fn take_slot(&self, request: SlotRequest) -> QueueResult<SlotAnswer>;
 
     /// The attempts of these permits are recorded; room for others.
     async fn settle(&self, ids: &[PermitId]) -> QueueResult<()>;
 
-    /// These permits were not used and their claims are released.
-    async fn hand_back(&self, ids: &[PermitId]) -> QueueResult<()>;
+    /// These permits were not used and their claims are released. One that had no slot costs none.
+    async fn hand_back(&self, permits: &[HandedBack]) -> QueueResult<()>;
 }

@@ -17,8 +17,8 @@ use tokio::sync::Notify;
 use weir_core::{Clock, Destination, DestinationId, Timestamp, claim::ClaimedDelivery};
 
 use crate::{
-    DueJobs, Edit, Mailbox, Permit, PermitId, Permits, Publication, Published, QueueResult, Room, Schedule, SlotAnswer,
-    SlotRequest, Wake,
+    DueJobs, Edit, HandedBack, Mailbox, Permit, PermitId, Permits, Publication, Published, QueueResult, Schedule,
+    SlotAnswer, SlotRequest, Wake,
 };
 
 /// The schedule, permits and delivery queue of one process.
@@ -76,7 +76,7 @@ impl Schedule for MemoryQueue {
     }
 
     async fn edited(&self, edits: &[Edit]) -> QueueResult<()> {
-        self.change(|table, now| edits.iter().for_each(|&edit| table.edited(now, edit)));
+        self.change(|table, now| edits.iter().for_each(|edit| table.edited(now, edit)));
         Ok(())
     }
 
@@ -119,7 +119,7 @@ impl Schedule for MemoryQueue {
         Ok(answers)
     }
 
-    fn reserve(&self, destination: &Destination, _expires_at: Timestamp) -> Room {
+    fn reserve(&self, destination: &Destination) -> bool {
         let now = self.clock.now();
         self.table().reserve(now, destination)
     }
@@ -156,13 +156,8 @@ impl Permits for MemoryQueue {
         self.table().close()
     }
 
-    async fn take_slot(&self, id: PermitId, request: SlotRequest) -> QueueResult<SlotAnswer> {
-        Ok(self.change(|table, now| table.take_slot(now, id, request)))
-    }
-
-    fn start(&self, id: PermitId) -> bool {
-        let now = self.clock.now();
-        self.table().start(now, id)
+    async fn take_slot(&self, request: SlotRequest) -> QueueResult<SlotAnswer> {
+        Ok(self.change(|table, now| table.take_slot(now, request)))
     }
 
     async fn settle(&self, ids: &[PermitId]) -> QueueResult<()> {
@@ -170,7 +165,8 @@ impl Permits for MemoryQueue {
         Ok(())
     }
 
-    async fn hand_back(&self, ids: &[PermitId]) -> QueueResult<()> {
-        self.settle(ids).await
+    async fn hand_back(&self, permits: &[HandedBack]) -> QueueResult<()> {
+        self.change(|table, now| permits.iter().for_each(|&permit| table.hand_back(now, permit)));
+        Ok(())
     }
 }

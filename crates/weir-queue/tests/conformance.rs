@@ -33,7 +33,7 @@ impl Clock for TestClock {
 
 async fn subject() -> Subject {
     let clock = clock();
-    Subject { queue: Arc::new(MemoryQueue::new(clock.clone())), clock, precision: Duration::ZERO }
+    Subject::new(Arc::new(MemoryQueue::new(clock.clone())), clock, Duration::ZERO)
 }
 
 weir_queue::queue_conformance!(subject);

@@ -7,74 +7,37 @@ use std::{sync::Arc, time::Duration};
 
 use metrics::counter;
 use weir_core::{Clock, Destination, DestinationId, Timestamp, claim::ClaimedDelivery};
-use weir_queue::{Room, SharedQueue};
+use weir_queue::SharedQueue;
 use weir_store::SharedStore;
 
-use crate::{
-    Scheduler,
-    ahead::Ahead,
-    returns::{Returner, START_WITHIN},
-};
+use crate::returns::{Returner, START_WITHIN};
 
 /// The queue, as the store sees it.
 pub struct Express {
     queue: SharedQueue,
     clock: Arc<dyn Clock>,
-    /// Where new deliveries wait for room, in a process that runs jobs.
-    ahead: Option<Arc<Ahead>>,
 }
 
 impl Express {
     pub fn new(queue: SharedQueue, clock: Arc<dyn Clock>) -> Self {
-        Self { queue, clock, ahead: None }
-    }
-
-    /// In a process where `scheduler` runs the jobs, new deliveries of a busy destination without a limit can wait for its runs in
-    /// memory.
-    #[must_use]
-    pub fn beside(self, scheduler: &Scheduler) -> Self {
-        Self { ahead: Some(scheduler.ahead()), ..self }
+        Self { queue, clock }
     }
 }
 
 impl weir_store::Express for Express {
     fn reserve(&self, destination: &Destination) -> Option<Timestamp> {
         let settings = &destination.settings;
-        if settings.paused {
+        if settings.paused || !self.queue.reserve(destination) {
             return None;
         }
-        let now = self.clock.now();
-        let expires_at = now + START_WITHIN + Duration::from_millis(settings.timeout_ms.into());
-        let room = self.queue.reserve(destination, expires_at);
-        // Under a limit it is not only room that is short.
-        let ahead = self.ahead.as_ref().filter(|_| settings.rate_limits.is_unlimited());
-        let joins = |ahead: &Arc<Ahead>| ahead.reserve(destination.id, expires_at, room == Room::Full, now);
-        (room.is_kept() || ahead.is_some_and(joins)).then_some(expires_at)
+        Some(self.clock.now() + START_WITHIN + Duration::from_millis(settings.timeout_ms.into()))
     }
 
     fn cancel(&self, destination_id: DestinationId) {
-        if !self.ahead.as_ref().is_some_and(|ahead| ahead.unreserve(destination_id)) {
-            self.queue.unreserve(destination_id);
-        }
+        self.queue.unreserve(destination_id);
     }
 
-    fn left_behind(&self, destinations: &[DestinationId]) {
-        if let Some(ahead) = &self.ahead {
-            ahead.stored(destinations, self.clock.now());
-        }
-    }
-
-    fn is_pressed(&self, deliveries: usize) -> bool {
-        self.ahead.as_ref().is_some_and(|ahead| ahead.is_pressed(deliveries, self.clock.now()))
-    }
-
-    fn admit(&self, mut deliveries: Vec<ClaimedDelivery>) {
-        if let Some(ahead) = &self.ahead {
-            deliveries = ahead.feed(deliveries);
-        }
-        if deliveries.is_empty() {
-            return;
-        }
+    fn admit(&self, deliveries: Vec<ClaimedDelivery>) {
         counter!("weir_permits_admitted_total").increment(deliveries.len() as u64);
         self.queue.admit(deliveries);
     }

@@ -1,7 +1,7 @@
 //! The end of runs whose destinations have a lane of replays: two claims, the live one first.
 
 use weir_core::{Timestamp, lane::Brought, plan::NextRun};
-use weir_store::{ClaimRequest, Claims};
+use weir_store::Claims;
 
 use crate::{
     returns::Failure,
@@ -18,12 +18,6 @@ struct Laned {
     most: u32,
 }
 
-impl Laned {
-    fn request(&self, now: Timestamp) -> ClaimRequest {
-        ClaimRequest { limit: self.most, ..self.run.claim_request(now) }
-    }
-}
-
 impl Scheduler {
     /// Publishes what is live, and after it what the lane may have beside it; so nothing live waits for the lane's claim.
     pub(crate) async fn publish_with_lanes(&self, runs: Vec<(Run, Claims)>, now: Timestamp) -> Result<(), Failure> {
@@ -31,7 +25,7 @@ impl Scheduler {
         let mut laned: Vec<Laned> = Vec::with_capacity(runs.len());
         for (mut run, claims) in runs {
             let brought = Brought {
-                short: claims.deliveries.len() < run.wanted.now as usize && run.in_hand.left == 0,
+                short: claims.deliveries.len() < run.wanted() as usize,
                 next_due: claims.next_due,
             };
             run.published += claims.deliveries.len() as u32;
@@ -43,7 +37,7 @@ impl Scheduler {
             laned.push(Laned { run, live: brought, most });
         }
         self.publish(live).await?;
-        let requests: Vec<_> = laned.iter().map(|laned| laned.request(now)).collect();
+        let requests: Vec<_> = laned.iter().map(|Laned { run, most, .. }| run.claim_request(*most)).collect();
         let claims = match self.store.claim_lanes(requests, now).await {
             Ok(claims) => claims,
             Err(error) => {
@@ -58,7 +52,7 @@ impl Scheduler {
             if let Some(credit) = self.lanes.credit(id) {
                 self.lanes.set_credit(id, credit.after(run.published, claims.deliveries.len() as u32, lane.short));
             }
-            publications.push(run.end_with_lane(claims.deliveries, live, lane, now));
+            publications.push(run.end_with_lane(claims.deliveries, live, lane));
         }
         self.publish(publications).await
     }

@@ -1,15 +1,13 @@
 //! The scheduler: decides how many attempts of each destination may be published, and when to look again.
 //!
 //! [`Scheduler`] runs due jobs in batches: claim leases, read limits, decide ([`weir_core::plan`]), claim deliveries in the
-//! store, publish with slots. New deliveries to destinations without a backlog need no run: they go by the [`Express`].
+//! store, publish permits. New deliveries to destinations without a backlog need no run: they go by the [`Express`].
 //! What [`Replayer`] sends again goes in a lane of its own ([`weir_core::lane`]).
 //! [`Sweeper`] makes the store the outbox: whatever a crash left without a job gets one. [`Pruner`] deletes what is old, and
 //! [`Watcher`] tells operators what there is to tell.
 
-mod ahead;
 mod backoff;
 mod express;
-mod feed;
 mod laned;
 mod lanes;
 mod prune;

@@ -1,4 +1,4 @@
-//! One run of a job: what it may publish, what it wants of the store, and what follows it. It only decides; the scheduler does.
+//! One run of a job: what it may publish, what it claims in the store, and what follows it. It only decides; the scheduler does.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,9 +6,9 @@ use weir_core::{
     Destination, Limiter, Timestamp,
     claim::ClaimedDelivery,
     lane::{self, Brought, Credit, Split},
-    plan::{self, Allowance, InHand, NextRun, Observed, Wanted},
+    plan::{self, Allowance, NextRun, Observed},
 };
-use weir_queue::{LAST_OLD_START, Lease, Publication};
+use weir_queue::{LAST_OLD_START, Lease, Publication, Terms};
 use weir_store::{ClaimRequest, SendHistory};
 
 use crate::returns::START_WITHIN;
@@ -18,10 +18,10 @@ use crate::returns::START_WITHIN;
 pub(crate) struct Run {
     pub(crate) lease: Lease,
     pub(crate) destination: Option<Arc<Destination>>,
+    /// When the destination was read.
+    now: Timestamp,
     pub(crate) recovered: Option<Limiter>,
     pub(crate) allowance: Allowance,
-    pub(crate) in_hand: InHand,
-    pub(crate) wanted: Wanted,
     /// How the run's permits are split, where replays have a lane.
     pub(crate) split: Option<Split>,
     /// To be published next.
@@ -31,14 +31,13 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    pub(crate) fn new(lease: Lease, destination: Option<Arc<Destination>>) -> Self {
+    pub(crate) fn new(lease: Lease, destination: Option<Arc<Destination>>, now: Timestamp) -> Self {
         Self {
             lease,
             destination,
+            now,
             recovered: None,
             allowance: Allowance::NOTHING,
-            in_hand: InHand::default(),
-            wanted: Wanted::default(),
             split: None,
             deliveries: Vec::new(),
             published: 0,
@@ -54,45 +53,41 @@ impl Run {
         self.recovered = Some(limiter);
     }
 
-    pub(crate) fn allow(&self, now: Timestamp, lagging: bool) -> Allowance {
-        let (Some(destination), Some(issued)) = (&self.destination, self.issued()) else {
-            return Allowance::NOTHING;
-        };
+    /// Decides how much the run may publish; `credit` is that of the destination's lane, if it has one.
+    pub(crate) fn decide(&mut self, lagging: bool, credit: Option<Credit>) {
+        let (Some(destination), Some(cursors)) = (&self.destination, self.cursors()) else { return };
         let settings = &destination.settings;
-        plan::allowance(&Observed {
-            now,
-            issued: &issued,
+        let max_in_flight = settings.max_in_flight;
+        let observed = Observed {
+            now: self.now,
+            cursors: &cursors,
+            preparation: self.lease.preparation,
             queued: self.lease.queued,
             in_flight: self.lease.in_flight,
-            max_in_flight: settings.max_in_flight,
+            max_in_flight: self.lease.window.map_or(max_in_flight, |window| window.min(max_in_flight)),
             max_queued: settings.rate_limits.max_queued(),
             suspended: settings.paused,
             breaker: &destination.breaker,
             lagging,
-        })
+        };
+        let allowance = plan::allowance(&observed);
+        self.split = credit.filter(|_| allowance.allow > 0).map(|credit| credit.split(allowance.allow, &observed));
+        self.allowance = allowance;
     }
 
-    /// The cursors up to which permits have been issued, at the limits in force.
-    pub(crate) fn issued(&self) -> Option<Limiter> {
-        let mut issued = self.lease.issued.as_ref().or(self.recovered.as_ref())?.clone();
-        issued.reconfigure(&self.destination.as_ref()?.settings.rate_limits);
-        Some(issued)
+    /// Where the next slots may begin, at the limits in force.
+    fn cursors(&self) -> Option<Limiter> {
+        let mut cursors = self.lease.cursors.as_ref().or(self.recovered.as_ref())?.clone();
+        cursors.reconfigure(&self.destination.as_ref()?.settings.rate_limits);
+        Some(cursors)
     }
 
-    /// Splits what the run may publish with the lane.
-    pub(crate) fn split_with_lane(&mut self, credit: Credit, now: Timestamp) {
-        let (Some(destination), Some(issued)) = (&self.destination, self.issued()) else { return };
-        let out = self.lease.queued + self.lease.in_flight;
-        self.split = Some(credit.split(self.allowance.allow, &issued, now, destination.settings.max_in_flight, out));
+    /// How much the run claims of what is live.
+    pub(crate) fn wanted(&self) -> u32 {
+        self.split.map_or(self.allowance.allow, |split| split.live)
     }
 
-    /// What follows a run that claims nothing. Without enough in hand it waits for the claim that is being made.
-    pub(crate) fn next(&self) -> NextRun {
-        let is_short = self.deliveries.len() < self.allowance.allow as usize;
-        if self.in_hand.claiming && is_short { NextRun::OnWake } else { plan::next_run(self.allowance, false, None) }
-    }
-
-    pub(crate) fn claim_request(&self, now: Timestamp) -> ClaimRequest {
+    pub(crate) fn claim_request(&self, limit: u32) -> ClaimRequest {
         let settings = self.destination.as_ref().map(|destination| &destination.settings);
         let timeout_ms = settings.map_or(0, |settings| settings.timeout_ms);
         // A durable claim keeps what was committed before it, too: that the one before was delivered is not forgotten once the next
@@ -100,28 +95,18 @@ impl Run {
         let ordered = settings.is_some_and(|settings| settings.order.is_by_key());
         ClaimRequest {
             destination_id: self.lease.destination_id,
-            limit: self.wanted.sum(),
-            expires_at: now + START_WITHIN + Duration::from_millis(timeout_ms.into()),
+            limit,
+            expires_at: self.now + START_WITHIN + Duration::from_millis(timeout_ms.into()),
             durable: ordered || settings.is_some_and(|settings| settings.rate_limits.outlast_a_restart()),
         }
     }
 
     /// Publishes what came of the lane, and ends the run.
-    pub(crate) fn end_with_lane(
-        mut self,
-        deliveries: Vec<ClaimedDelivery>,
-        live: Brought,
-        lane: Brought,
-        now: Timestamp,
-    ) -> Publication {
+    pub(crate) fn end_with_lane(mut self, deliveries: Vec<ClaimedDelivery>, live: Brought, lane: Brought) -> Publication {
         self.deliveries = deliveries;
-        let next = match self.issued() {
-            Some(mut issued) => {
-                for _ in 0..self.published + self.deliveries.len() as u32 {
-                    issued.take(now);
-                }
-                lane::next_run(self.allowance, live, lane, &issued, now)
-            }
+        let out = self.lease.queued + self.published + self.deliveries.len() as u32;
+        let next = match self.cursors() {
+            Some(cursors) => lane::next_run(self.allowance, live, lane, cursors.start_after(out, self.now), self.now),
             None => NextRun::Stop,
         };
         self.into_publication(next)
@@ -137,8 +122,8 @@ impl Run {
         for delivery in &mut self.deliveries {
             delivery.destination.clone_from(&self.destination);
         }
-        let limits = self.destination.map(|destination| destination.settings.rate_limits.clone()).unwrap_or_default();
-        Publication { lease: self.lease, limits, recovered: self.recovered, deliveries: self.deliveries, next }
+        let terms = self.destination.map(|destination| Terms::of(&destination, self.now));
+        Publication { lease: self.lease, terms, recovered: self.recovered, deliveries: self.deliveries, next }
     }
 }
 
@@ -168,7 +153,9 @@ mod tests {
             due: NOW,
             queued: 0,
             in_flight: 0,
-            issued: None,
+            cursors: None,
+            preparation: Duration::ZERO,
+            window: None,
             known_since: NOW,
         }
     }
@@ -203,23 +190,10 @@ mod tests {
             let limits = RateLimits::new(RateLimit::new(1, period).into_iter().collect()).unwrap();
             let mut destination = settings(&limits, 64);
             destination.settings.order = order;
-            Run::new(lease(), Some(Arc::new(destination))).claim_request(NOW).durable
+            Run::new(lease(), Some(Arc::new(destination)), NOW).claim_request(1).durable
         };
         assert!(!durable(Period::Second, DeliveryOrder::Any));
         assert!(durable(Period::Minute, DeliveryOrder::Any));
         assert!(durable(Period::Second, DeliveryOrder::new(true, None)));
-    }
-
-    #[test]
-    fn who_has_nothing_left_in_hand_waits_for_the_claim_that_is_being_made() {
-        let next = |allow: u32, claiming: bool| {
-            let mut run = Run::new(lease(), None);
-            run.allowance = Allowance { allow, binding: plan::Binding::InFlight };
-            run.in_hand.claiming = claiming;
-            run.next()
-        };
-        assert_eq!(next(1, true), NextRun::OnWake);
-        assert_eq!(next(0, true), NextRun::OnSettle, "there is no room for what it will bring");
-        assert_eq!(next(1, false), NextRun::OnSettle);
     }
 }

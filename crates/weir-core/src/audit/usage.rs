@@ -15,7 +15,7 @@ use crate::{limit::Period, time::Timestamp};
 /// - At one send per period the pace itself is a period and a slot. A gap is left out when it is longer than a period and
 ///   ten slot widths.
 pub fn utilisation(sends: &[Timestamp], period: Period, in_force: &InForce) -> Option<f64> {
-    let longest_gap = period.window() + period.slot_width() * 10;
+    let longest_gap = period.window() + period.widest_slot() * 10;
     let mut allowed = 0.0;
     for pair in sends.windows(2) {
         if pair[1].since(pair[0]) <= longest_gap {

@@ -4,56 +4,113 @@ use std::time::Duration;
 
 use weir_core::plan::NextRun;
 
-use super::{Subject, destination, per_second};
-use crate::{Published, SlotAnswer, SlotRequest};
+use super::{SOON, Subject, destination, granted, per_second};
+use crate::{Edit, Published, SlotAnswer, Terms};
 
 pub async fn an_edit_runs_a_parked_job_at_once(subject: Subject) {
     subject.permits(per_second(1), 1, NextRun::Paced).await;
-    subject.edit(false).await;
+    subject.edit(&per_second(1), false).await;
     subject.claim().await;
 }
 
 pub async fn an_edit_during_a_run_brings_another_run(subject: Subject) {
     let lease = subject.begin_run().await;
-    subject.edit(false).await;
-    // It may have read the limits of before the edit.
-    assert!(matches!(subject.publish(lease, per_second(1), 1, NextRun::Paced).await, Published::Stale(_)));
+    let read = subject.terms(&per_second(1));
+    subject.edit(&per_second(2), false).await;
+    let deliveries = vec![subject.delivery(1, SOON)];
+    assert!(matches!(subject.publish_under(lease, read, deliveries, NextRun::Paced).await, Published::Stale(_)));
     subject.claim().await;
 }
 
+pub async fn an_edit_that_is_older_than_what_is_known_changes_nothing(subject: Subject) {
+    let permits = subject.permits(per_second(10), 1, NextRun::Stop).await;
+    let old = subject.terms(&per_second(10));
+    subject.edit(&per_second(10), false).await;
+    let lease = subject.claim().await;
+    subject.publish(lease, per_second(10), 0, NextRun::Stop).await;
+    let late = Edit { destination_id: destination(1), terms: Terms { suspended: true, ..old } };
+    subject.queue.edited(&[late]).await.expect("edit");
+    granted(subject.ask_for_slot(&permits[0]).await);
+}
+
+pub async fn a_raised_limit_binds_for_permits_that_are_out(subject: Subject) {
+    let permits = subject.permits(per_second(1), 2, NextRun::Stop).await;
+    let first = subject.slot(&permits[0]).await;
+    subject.edit(&per_second(100), false).await;
+    let second = granted(subject.ask_for_slot(&permits[1]).await);
+    assert!(second.start + subject.precision >= first.start + Duration::from_micros(10_100));
+    assert!(second.start < first.start + Duration::from_millis(900), "the old spacing no longer holds it");
+}
+
+pub async fn a_lowered_limit_binds_for_permits_that_are_out(subject: Subject) {
+    let permits = subject.permits(per_second(100), 3, NextRun::Stop).await;
+    let first = subject.slot(&permits[0]).await;
+    subject.edit(&per_second(1), false).await;
+    let SlotAnswer::Later(second) = subject.ask_for_slot(&permits[1]).await else { panic!("it is a second away") };
+    subject.assert_starts(second, first.start + Duration::from_millis(1_010));
+}
+
+pub async fn a_lowered_max_in_flight_binds_for_permits_that_are_out(subject: Subject) {
+    let limits = weir_core::RateLimits::UNLIMITED;
+    let permits = subject.permits(limits.clone(), 3, NextRun::Stop).await;
+    subject.slot(&permits[0]).await;
+    let terms = Terms { max_in_flight: 1, version: SOON_EDITED, ..subject.terms(&limits) };
+    subject.queue.edited(&[Edit { destination_id: destination(1), terms }]).await.expect("edit");
+    assert_eq!(subject.ask_for_slot(&permits[1]).await, SlotAnswer::Withdrawn);
+    subject.settle(&permits[0]).await;
+    granted(subject.ask_for_slot(&permits[2]).await);
+}
+
+/// Later than any edit that a test makes.
+const SOON_EDITED: weir_core::Timestamp = weir_core::Timestamp::from_secs(1_000);
+
 pub async fn a_suspended_destination_withdraws_its_permits(subject: Subject) {
     let permits = subject.permits(per_second(10), 2, NextRun::Stop).await;
-    subject.slot(&permits[0], true).await;
-    subject.edit(true).await;
-    assert!(!subject.queue.start(permits[0].id));
-    assert_eq!(subject.ask_for_slot(&permits[1], SlotRequest::WARM).await, SlotAnswer::Withdrawn);
+    subject.slot(&permits[0]).await;
+    subject.edit(&per_second(10), true).await;
+    assert_eq!(subject.ask_for_slot(&permits[0]).await, SlotAnswer::Withdrawn, "it missed its slot");
+    assert_eq!(subject.ask_for_slot(&permits[1]).await, SlotAnswer::Withdrawn);
 }
 
 pub async fn a_suspension_during_a_run_makes_its_publish_stale(subject: Subject) {
     let lease = subject.begin_run().await;
-    subject.edit(true).await;
-    assert!(matches!(subject.publish(lease, per_second(10), 2, NextRun::Stop).await, Published::Stale(_)));
+    let read = subject.terms(&per_second(10));
+    subject.edit(&per_second(10), true).await;
+    let deliveries = vec![subject.delivery(1, SOON)];
+    assert!(matches!(subject.publish_under(lease, read, deliveries, NextRun::Stop).await, Published::Stale(_)));
     subject.claim().await;
 }
 
 pub async fn a_resumed_destination_publishes_again(subject: Subject) {
     subject.permits(per_second(10), 1, NextRun::Stop).await;
-    subject.edit(true).await;
+    subject.edit(&per_second(10), true).await;
     let lease = subject.claim().await;
-    subject.publish(lease, per_second(10), 0, NextRun::Stop).await;
-    subject.edit(false).await;
+    let suspended = Terms { suspended: true, ..subject.terms(&per_second(10)) };
+    subject.publish_under(lease, suspended, Vec::new(), NextRun::Stop).await;
+    subject.edit(&per_second(10), false).await;
     let lease = subject.claim().await;
     subject.publish(lease, per_second(10), 1, NextRun::Stop).await;
     let permit = subject.take(1).await.remove(0);
-    subject.slot(&permit, false).await;
-    assert!(subject.queue.start(permit.id));
+    granted(subject.ask_for_slot(&permit).await);
 }
 
-pub async fn a_hold_moves_the_next_slot_and_stops_what_is_published(subject: Subject) {
+/// As of a breaker whose time to probe has come: the destination was not edited since it opened.
+pub async fn a_run_under_the_same_terms_ends_a_suspension(subject: Subject) {
+    subject.permits(per_second(10), 1, NextRun::Stop).await;
+    subject.edit(&per_second(10), true).await;
+    let lease = subject.claim().await;
+    subject.publish(lease, per_second(10), 1, NextRun::Stop).await;
+    let permit = subject.take(1).await.remove(0);
+    granted(subject.ask_for_slot(&permit).await);
+}
+
+pub async fn a_hold_moves_the_next_slot_of_permits_that_are_out(subject: Subject) {
     let permits = subject.permits(per_second(10), 2, NextRun::Stop).await;
-    subject.slot(&permits[0], true).await;
+    subject.slot(&permits[0]).await;
     let until = subject.clock.now() + Duration::from_secs(1);
     subject.queue.hold(destination(1), until).await.expect("hold");
-    assert!(!subject.queue.start(permits[0].id));
-    subject.assert_starts(subject.slot(&permits[1], true).await.start, until);
+    let SlotAnswer::Later(start) = subject.ask_for_slot(&permits[1]).await else { panic!("it is held") };
+    subject.assert_starts(start, until);
+    subject.queue.hold(destination(1), until + Duration::from_secs(60)).await.expect("hold");
+    assert_eq!(subject.ask_for_slot(&permits[1]).await, SlotAnswer::Withdrawn);
 }

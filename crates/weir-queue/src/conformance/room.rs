@@ -2,20 +2,20 @@
 
 use std::time::Duration;
 
-use weir_core::{RateLimits, plan::NextRun};
+use weir_core::{Period, RateLimits, plan::NextRun};
 
-use super::{Subject, per_second};
-use crate::{SlotAnswer, SlotRequest};
+use super::{Subject, per, per_second};
+use crate::SlotAnswer;
 
 pub async fn a_lease_counts_what_is_queued_and_in_flight(subject: Subject) {
     let permits = subject.permits(per_second(10), 3, NextRun::Now).await;
-    subject.slot(&permits[0], true).await;
-    assert!(subject.queue.start(permits[0].id));
+    subject.slot(&permits[0]).await;
     let lease = subject.claim().await;
     assert_eq!((lease.queued, lease.in_flight), (2, 1));
     subject.publish(lease, per_second(10), 0, NextRun::Now).await;
-    subject.queue.settle(&[permits[0].id]).await.expect("settle");
-    subject.queue.hand_back(&[permits[1].id, permits[2].id]).await.expect("hand back");
+    subject.settle(&permits[0]).await;
+    subject.hand_back(&permits[1], false).await;
+    subject.hand_back(&permits[2], false).await;
     let lease = subject.claim().await;
     assert_eq!((lease.queued, lease.in_flight), (0, 0));
 }
@@ -23,27 +23,43 @@ pub async fn a_lease_counts_what_is_queued_and_in_flight(subject: Subject) {
 pub async fn a_settle_runs_a_job_that_waits_for_room(subject: Subject) {
     let permits = subject.permits(RateLimits::UNLIMITED, 2, NextRun::OnSettle).await;
     subject.assert_nothing_due().await;
-    subject.queue.settle(&[permits[0].id]).await.expect("settle");
+    subject.settle(&permits[0]).await;
     subject.claim().await;
 }
 
 pub async fn a_settle_during_a_run_is_not_missed(subject: Subject) {
     let permits = subject.permits(RateLimits::UNLIMITED, 2, NextRun::Now).await;
     let lease = subject.claim().await;
-    subject.queue.settle(&[permits[0].id]).await.expect("settle");
+    subject.settle(&permits[0]).await;
     subject.publish(lease, RateLimits::UNLIMITED, 0, NextRun::OnSettle).await;
     subject.claim().await;
 }
 
-pub async fn a_job_that_waits_for_a_claim_runs_at_its_wake(subject: Subject) {
-    let permits = subject.permits(RateLimits::UNLIMITED, 2, NextRun::OnWake).await;
-    subject.queue.settle(&[permits[0].id]).await.expect("settle");
-    subject.assert_nothing_due().await;
-    let lease = subject.begin_run().await;
-    // The claim ended while the run was under way.
-    subject.wake(subject.clock.now()).await;
-    subject.publish(lease, RateLimits::UNLIMITED, 0, NextRun::OnWake).await;
-    subject.claim().await;
+/// As of a worker that is stopped: a limit of one an hour loses no hour.
+pub async fn a_permit_whose_slot_is_far_goes_back_and_costs_no_slot(subject: Subject) {
+    let limits = per(1, Period::Hour);
+    let unused = subject.permits(limits.clone(), 1, NextRun::Paced).await.remove(0);
+    subject.hand_back(&unused, false).await;
+    let lease = subject.claim().await;
+    subject.publish(lease, limits.clone(), 1, NextRun::Stop).await;
+    let permit = subject.take(1).await.remove(0);
+    let slot = subject.slot(&permit).await;
+    assert!(slot.start <= subject.clock.now() + subject.precision);
+    subject.settle(&permit).await;
+    let next = subject.permits(limits, 1, NextRun::Stop).await.remove(0);
+    assert_eq!(subject.ask_for_slot(&next).await, SlotAnswer::Withdrawn, "its slot is an hour away");
+}
+
+pub async fn a_crowded_destination_has_fewer_permits_until_attempts_end(subject: Subject) {
+    let permits = subject.permits(RateLimits::UNLIMITED, 3, NextRun::Now).await;
+    subject.slot(&permits[0]).await;
+    subject.slot(&permits[1]).await;
+    subject.hand_back(&permits[2], true).await;
+    let lease = subject.claim().await;
+    assert_eq!(lease.window, Some(2));
+    subject.publish(lease, RateLimits::UNLIMITED, 0, NextRun::OnSettle).await;
+    subject.settle(&permits[0]).await;
+    assert_eq!(subject.claim().await.window, Some(3));
 }
 
 pub async fn an_expired_permit_is_withdrawn_and_no_longer_counted(subject: Subject) {
@@ -52,8 +68,7 @@ pub async fn an_expired_permit_is_withdrawn_and_no_longer_counted(subject: Subje
     let deliveries = vec![subject.delivery(1, Duration::ZERO)];
     subject.publish_these(lease, limits, deliveries, NextRun::Now).await;
     let permit = subject.take(1).await.remove(0);
-    assert_eq!(subject.ask_for_slot(&permit, SlotRequest::WARM).await, SlotAnswer::Withdrawn);
-    assert!(!subject.queue.start(permit.id));
+    assert_eq!(subject.ask_for_slot(&permit).await, SlotAnswer::Withdrawn);
     assert_eq!(subject.claim().await.queued, 0);
 }
 
@@ -64,8 +79,7 @@ pub async fn permits_whose_workers_died_are_no_longer_counted_once_their_claims_
     let expires_at = deliveries[1].expires_at;
     subject.publish_these(lease, limits.clone(), deliveries, NextRun::Now).await;
     let permit = subject.take(2).await.remove(0);
-    subject.slot(&permit, true).await;
-    assert!(subject.queue.start(permit.id));
+    subject.slot(&permit).await;
     let lease = subject.claim().await;
     assert_eq!((lease.queued, lease.in_flight), (1, 1));
     subject.publish(lease, limits, 0, NextRun::At(expires_at)).await;

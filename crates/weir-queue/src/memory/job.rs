@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use weir_core::{IdMap, Limiter, RateLimits, Slot, Timestamp, destination::Settings, limiter, plan::SHARES};
+use weir_core::{Destination, IdMap, Limiter, Slot, Timestamp, limiter::GRANT_AHEAD, plan::{self, SHARES}};
 
-use crate::{Room, SLOT_HORIZON, WARM_FOR};
+use crate::{LONGEST_PREPARATION, SLOT_HORIZON, SlotAnswer, Terms};
 
 /// Where a job stands.
 ///
@@ -28,77 +28,7 @@ pub(super) enum Phase {
 pub(super) struct Meanwhile {
     /// The earliest due time of the wakes.
     pub(super) wake: Option<Timestamp>,
-    pub(super) edited: bool,
     pub(super) settled: bool,
-}
-
-/// The two sets of cursors; see the crate's documentation.
-#[derive(Debug)]
-pub(super) struct Cursors {
-    pub(super) issued: Limiter,
-    pub(super) slots: Limiter,
-    /// The permit that was given the last slot, while that can be given back.
-    last_taker: Option<u64>,
-}
-
-impl Cursors {
-    pub(super) fn new(limiter: Limiter) -> Self {
-        Self { issued: limiter.clone(), slots: limiter, last_taker: None }
-    }
-
-    pub(super) fn follow(&mut self, limits: &RateLimits) {
-        if !self.slots.follows(limits) {
-            self.last_taker = None;
-        }
-        self.issued.reconfigure(limits);
-        self.slots.reconfigure(limits);
-    }
-
-    /// Paces one more permit; a warm one gets its slot, and the pace follows slots that were missed and replaced. A cold
-    /// one takes its slot a connect time later, which must not slow the pace of those behind it.
-    pub(super) fn issue(&mut self, now: Timestamp, serial: u64, warm: bool) -> Option<Slot> {
-        self.issued.take(now);
-        if !warm {
-            return None;
-        }
-        let slot = self.take_slot(now, serial);
-        self.issued.catch_up(&self.slots);
-        slot
-    }
-
-    /// The next slot, unless it lies beyond the horizon. Then no cursor moves but the pace, which has run ahead of the slots:
-    /// the next permit is published when its slot is near.
-    pub(super) fn take_slot(&mut self, now: Timestamp, serial: u64) -> Option<Slot> {
-        if self.slots.next_start(now) > now + SLOT_HORIZON {
-            self.issued.catch_up(&self.slots);
-            return None;
-        }
-        self.last_taker = Some(serial);
-        Some(self.slots.take(now))
-    }
-
-    /// As if a permit had not been issued that found no slot.
-    pub(super) fn take_back_issued(&mut self) {
-        self.issued.give_back_last();
-        self.issued.catch_up(&self.slots);
-    }
-
-    /// The slot that a permit was given stays unused. If it is the last, it is as if it had not been; but only if the next can be
-    /// taken in its place.
-    pub(super) fn give_back(&mut self, now: Timestamp, serial: u64) {
-        if self.last_taker == Some(serial) {
-            let mut slots = self.slots.clone();
-            slots.give_back_last();
-            if slots.next_start(now) <= now + SLOT_HORIZON {
-                self.slots = slots;
-            }
-        }
-    }
-
-    pub(super) fn hold(&mut self, until: Timestamp) {
-        self.issued.hold(until);
-        self.slots.hold(until);
-    }
 }
 
 #[derive(Debug)]
@@ -107,16 +37,17 @@ pub(super) struct Job {
     pub(super) epoch: u64,
     pub(super) version: u64,
     pub(super) meanwhile: Meanwhile,
-    /// Unknown until the first run brings them from the store.
-    pub(super) cursors: Option<Cursors>,
+    /// Unknown until the first edit or run.
+    pub(super) terms: Option<Terms>,
+    /// Where the next slots may begin. Unknown until the first run brings it from the store.
+    pub(super) cursors: Option<Limiter>,
     /// A hold asked for before the cursors were known.
     pub(super) held_until: Timestamp,
-    /// A worker is likely to hold a standing connection until then; before the first send, and after one that had to
-    /// connect, it is not.
-    pub(super) warm_until: Timestamp,
-    /// Paused or deleted, as of this version.
-    pub(super) suspended_at: Option<u64>,
-    /// Permits published and not started, with the instants their claims expire.
+    /// How long workers take to stand ready: the longest of late, and less with each that was quicker.
+    pub(super) preparation: Duration,
+    /// What may be out while workers have no places for more.
+    pub(super) window: Option<u32>,
+    /// Permits published that have no slot, with the instants their claims expire.
     pub(super) queued: IdMap<u64, Timestamp>,
     /// Sends started and not settled, likewise.
     pub(super) in_flight: IdMap<u64, Timestamp>,
@@ -135,10 +66,11 @@ impl Job {
             epoch: 0,
             version: 0,
             meanwhile: Meanwhile::default(),
+            terms: None,
             cursors: None,
             held_until: Timestamp::MIN,
-            warm_until: Timestamp::MIN,
-            suspended_at: None,
+            preparation: Duration::ZERO,
+            window: None,
             queued: IdMap::default(),
             in_flight: IdMap::default(),
             first_expiry: Timestamp::MAX,
@@ -164,12 +96,39 @@ impl Job {
         self.first_expiry = self.first_expiry.min(expires);
     }
 
-    pub(super) fn is_warm(&self, now: Timestamp) -> bool {
-        now < self.warm_until
+    /// Follows these terms, unless newer ones are known.
+    pub(super) fn follow(&mut self, terms: &Terms) {
+        if let Some(cursors) = &mut self.cursors {
+            cursors.reconfigure(&terms.limits);
+        }
+        self.terms = Some(terms.clone());
     }
 
-    pub(super) fn set_warm(&mut self, now: Timestamp, warm: bool) {
-        self.warm_until = if warm { now + WARM_FOR } else { Timestamp::MIN };
+    /// Whether newer terms are known than these.
+    pub(super) fn is_newer_than(&self, terms: &Terms) -> bool {
+        self.terms.as_ref().is_some_and(|known| known.version > terms.version)
+    }
+
+    /// A slot for one of the job's permits, if everything allows it.
+    pub(super) fn take_slot(&mut self, now: Timestamp, serial: u64, preparation: Option<Duration>) -> SlotAnswer {
+        let in_flight = self.in_flight.get(&serial).copied();
+        let Some(expires) = in_flight.or_else(|| self.queued.get(&serial).copied()).filter(|expires| *expires > now) else {
+            return SlotAnswer::Withdrawn;
+        };
+        let has_room = in_flight.is_some() || (self.in_flight.len() as u32) < self.most_out();
+        let (Some(cursors), true, false) = (&mut self.cursors, has_room, self.terms.as_ref().is_none_or(|t| t.suspended))
+        else {
+            return SlotAnswer::Withdrawn;
+        };
+        self.preparation = preparation.map_or(self.preparation, |new| blended(self.preparation, new));
+        match grant(cursors, now) {
+            SlotAnswer::Granted(slot) => {
+                self.queued.remove(&serial);
+                self.in_flight.insert(serial, expires);
+                SlotAnswer::Granted(slot)
+            }
+            refused => refused,
+        }
     }
 
     /// Published or about to be.
@@ -185,27 +144,44 @@ impl Job {
         self.queued() + self.in_flight.len() as u32
     }
 
+    /// How many permits may be out.
+    fn most_out(&self) -> u32 {
+        let max_in_flight = self.terms.as_ref().map_or(0, |terms| terms.max_in_flight);
+        self.window.map_or(max_in_flight, |window| window.min(max_in_flight))
+    }
+
+    /// The worker had no place for one of the job's permits: what is in flight now is as much as there may be.
+    pub(super) fn narrow_window(&mut self) {
+        self.window = Some((self.in_flight.len() as u32).max(1));
+    }
+
+    /// An attempt ended, so there is a place for one more.
+    pub(super) fn widen_window(&mut self) {
+        let max_in_flight = self.terms.as_ref().map_or(u32::MAX, |terms| terms.max_in_flight);
+        self.window = self.window.map(|window| window + 1).filter(|window| *window < max_in_flight);
+    }
+
     /// Whether a new delivery can go without a run: if the last one found less than it was allowed to take, so that at most a
-    /// handful waits, the cursors follow these limits, and a slot is free now, or near beside a lane.
-    pub(super) fn room(&self, now: Timestamp, settings: &Settings) -> Room {
-        let &Settings { max_in_flight, ref rate_limits, .. } = settings;
+    /// handful waits, the terms are those of its destination, a slot is free now, or near beside a lane, and there is room.
+    pub(super) fn has_room(&self, now: Timestamp, destination: &Destination) -> bool {
+        let (Some(ahead), Some(terms), Some(cursors)) = (self.express_ahead, &self.terms, &self.cursors) else {
+            return false;
+        };
         // A run that is under way may publish its share of what may be out.
         let promised = match self.phase {
-            Phase::Leased { .. } => max_in_flight.div_ceil(SHARES),
+            Phase::Leased { .. } => terms.max_in_flight.div_ceil(SHARES),
             Phase::Idle | Phase::Scheduled { .. } => 0,
         };
-        let Some(ahead) = self.express_ahead else { return Room::Closed };
-        let one_more = self.reserved + 1;
-        let slot_is_free = |cursors: &Cursors| {
-            let after = now + ahead + Duration::from_nanos(1);
-            cursors.issued.follows(rate_limits)
-                && cursors.issued.slots_before(now, after, one_more) == one_more
-                && cursors.slots.next_start(now) <= now + ahead
-        };
-        if self.suspended_at.is_some() || !self.cursors.as_ref().is_some_and(slot_is_free) {
-            return Room::Closed;
-        }
-        if self.permits() + promised < max_in_flight { Room::Kept } else { Room::Full }
+        let taken = self.queued() + 1;
+        !terms.suspended
+            && terms.version == destination.updated_at
+            && cursors.slots_before(now, now + ahead + Duration::from_nanos(1), taken) == taken
+            && self.permits() + promised < self.most_out()
+    }
+
+    /// When a run that waits for time comes.
+    pub(super) fn paced_due(&self, now: Timestamp) -> Timestamp {
+        self.cursors.as_ref().map_or(now, |cursors| plan::paced_due(cursors, self.queued(), self.preparation, now))
     }
 
     /// Whether forgetting the job changes nothing: the store can bring its cursors back.
@@ -213,9 +189,7 @@ impl Job {
         self.phase == Phase::Idle
             && !self.has_permits()
             && self.held_until <= now
-            && self.cursors.as_ref().is_none_or(|cursors| {
-                cursors.issued.is_fresh(now) && cursors.slots.is_fresh(now - limiter::UNLIMITED_SLOT_WIDTH)
-            })
+            && self.cursors.as_ref().is_none_or(|cursors| cursors.is_fresh(now - cursors.slot_width()))
     }
 
     pub(super) fn hold(&mut self, until: Timestamp) {
@@ -224,4 +198,23 @@ impl Job {
             cursors.hold(until);
         }
     }
+}
+
+/// The next slot, unless it lies too far ahead: then no cursor moves.
+fn grant(cursors: &mut Limiter, now: Timestamp) -> SlotAnswer {
+    let start = cursors.next_start(now);
+    if start <= now + GRANT_AHEAD {
+        let slot: Slot = cursors.take(now);
+        SlotAnswer::Granted(slot)
+    } else if start <= now + SLOT_HORIZON {
+        SlotAnswer::Later(start)
+    } else {
+        SlotAnswer::Withdrawn
+    }
+}
+
+/// Up at once, down by an eighth each time.
+fn blended(known: Duration, new: Duration) -> Duration {
+    let new = new.min(LONGEST_PREPARATION);
+    if new >= known { new } else { known - (known - new) / 8 }
 }

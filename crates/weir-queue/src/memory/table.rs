@@ -1,7 +1,7 @@
 //! The queue as a state machine without threads or clocks: every job, the schedule over them, and the delivery queue.
 //!
 //! Invariants: a job is in `schedule` exactly while it is Scheduled or Leased, at its due time or its lease's end; a permit
-//! is in at most one of `queued` and `in_flight`; slots are handed out by [`Cursors`] only.
+//! is in at most one of `queued` and `in_flight`; slots are granted by [`Job::take_slot`] only.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -11,11 +11,13 @@ use std::{
 use weir_core::{
     Destination, DestinationId, IdMap, Limiter, Timestamp,
     claim::ClaimedDelivery,
-    plan::{LAG_DEPTH, NextRun, paced_due},
+    plan::{LAG_DEPTH, NextRun},
 };
 
-use super::job::{Cursors, Job, Meanwhile, Phase};
-use crate::{Edit, Lease, Permit, PermitId, Publication, Published, RUN_FALLBACK, Room, SlotAnswer, SlotRequest, Wake};
+use super::job::{Job, Meanwhile, Phase};
+use crate::{
+    Edit, HandedBack, Lease, Permit, PermitId, Publication, Published, RUN_FALLBACK, SlotAnswer, SlotRequest, Wake,
+};
 
 /// Idle jobs are kept, so that their next run needs nothing from the store, until there are so many more than busy ones.
 const IDLE_KEPT: usize = 20_000;
@@ -25,7 +27,7 @@ const IDLE_KEPT: usize = 20_000;
 pub struct Depths {
     /// Permits that no worker has taken.
     pub ready: usize,
-    /// Permits whose sends have not started, taken or not.
+    /// Permits that have no slot, taken or not.
     pub queued: usize,
     /// Sends started and not settled.
     pub in_flight: usize,
@@ -91,15 +93,20 @@ impl JobTable {
         }
     }
 
-    pub fn edited(&mut self, now: Timestamp, edit: Edit) {
+    /// The destination follows these terms from now on, unless newer ones are known, and its job runs.
+    pub fn edited(&mut self, now: Timestamp, edit: &Edit) {
         let job = self.jobs.entry(edit.destination_id).or_insert_with(Job::new);
+        if job.is_newer_than(&edit.terms) {
+            return;
+        }
         job.version += 1;
-        job.suspended_at = edit.suspended.then_some(job.version);
-        // The next run follows the edit, and tells anew whether there is a backlog.
+        job.follow(&edit.terms);
+        // The next run tells anew whether there is a backlog.
         job.express_ahead = None;
-        match job.phase {
-            Phase::Leased { .. } => job.meanwhile.edited = true,
-            Phase::Idle | Phase::Scheduled { .. } => self.schedule(edit.destination_id, now, Timestamp::MIN, false),
+        if !matches!(job.phase, Phase::Leased { .. }) {
+            self.schedule(edit.destination_id, now, Timestamp::MIN, false);
+        } else {
+            job.meanwhile.wake = Some(now);
         }
     }
 
@@ -129,7 +136,9 @@ impl JobTable {
                 due,
                 queued: job.queued(),
                 in_flight: job.in_flight.len() as u32,
-                issued: job.cursors.as_ref().map(|cursors| cursors.issued.clone()),
+                cursors: job.cursors.clone(),
+                preparation: job.preparation,
+                window: job.window,
                 known_since: self.known_since,
             });
         }
@@ -139,14 +148,14 @@ impl JobTable {
     /// Publishes what a run claimed and ends it, unless it continues. A stale epoch publishes nothing, and nothing is published
     /// that nobody takes any more.
     pub fn publish(&mut self, now: Timestamp, publication: Publication) -> Published {
-        let Publication { lease, limits, recovered, deliveries, next } = publication;
+        let Publication { lease, terms, recovered, deliveries, next } = publication;
         let destination_id = lease.destination_id;
         let Some(job) = self.jobs.get_mut(&destination_id) else { return Published::Stale(deliveries) };
         if job.epoch != lease.epoch || !matches!(job.phase, Phase::Leased { .. }) {
             return Published::Stale(deliveries);
         }
-        // The run may have read the destination before the edit: its limits, or that it was not paused.
-        if job.meanwhile.edited {
+        // The run read the destination before it was edited.
+        if terms.as_ref().is_some_and(|terms| job.is_newer_than(terms)) {
             self.schedule(destination_id, now, Timestamp::MIN, false);
             return Published::Stale(deliveries);
         }
@@ -154,46 +163,44 @@ impl JobTable {
         if self.closed && !deliveries.is_empty() {
             return Published::Stale(deliveries);
         }
-        if !deliveries.is_empty() {
-            // The run read the destination after its last edit and found it neither paused nor deleted.
-            job.suspended_at = None;
+        if let Some(terms) = &terms {
+            let held_until = job.held_until;
+            job.cursors.get_or_insert_with(|| {
+                let mut cursors = recovered.unwrap_or_else(|| Limiter::recovered(&terms.limits, Some(now)));
+                cursors.hold(held_until);
+                cursors
+            });
+            job.follow(terms);
         }
-        let held_until = job.held_until;
-        let cursors = job.cursors.get_or_insert_with(|| {
-            let mut cursors = Cursors::new(recovered.unwrap_or_else(|| Limiter::recovered(&limits, Some(now))));
-            cursors.hold(held_until);
-            cursors
-        });
-        cursors.follow(&limits);
-        deliveries.into_iter().for_each(|delivery| self.issue(now, delivery));
+        for delivery in deliveries {
+            let others = self.jobs.get(&destination_id).map_or(0, Job::queued);
+            self.issue(now, delivery, Some(others));
+        }
         self.requeue(now, &lease, next);
         Published::Done
     }
 
-    /// Publishes one permit of a job whose cursors are known.
-    fn issue(&mut self, now: Timestamp, delivery: ClaimedDelivery) {
+    /// Publishes one permit of a job whose cursors are known, which takes its slot after so many others, or as soon as it can.
+    fn issue(&mut self, now: Timestamp, delivery: ClaimedDelivery, others: Option<u32>) {
         let destination_id = delivery.claim.destination_id;
         let Some(job) = self.jobs.get_mut(&destination_id) else { return };
-        let warm = job.is_warm(now);
-        let Some(cursors) = &mut job.cursors else { return };
+        let Some(cursors) = &job.cursors else { return };
         self.last_serial += 1;
         let id = PermitId { destination_id, serial: self.last_serial };
-        let slot = cursors.issue(now, id.serial, warm);
+        let expected_at = others.map(|others| cursors.start_after(others, now));
         job.queue(id.serial, delivery.expires_at);
-        self.ready.push_back(Permit { id, slot, delivery });
+        self.ready.push_back(Permit { id, expected_at, delivery });
     }
 
     /// Keeps room for a permit without a run, if there is room and a slot now.
-    pub fn reserve(&mut self, now: Timestamp, destination: &Destination) -> Room {
+    pub fn reserve(&mut self, now: Timestamp, destination: &Destination) -> bool {
         if self.closed || self.depth() > LAG_DEPTH {
-            return Room::Closed;
+            return false;
         }
-        let Some(job) = self.jobs.get_mut(&destination.id) else { return Room::Closed };
-        let room = job.room(now, &destination.settings);
-        if room.is_kept() {
-            job.reserved += 1;
-        }
-        room
+        let Some(job) = self.jobs.get_mut(&destination.id) else { return false };
+        let has_room = job.has_room(now, destination);
+        job.reserved += u32::from(has_room);
+        has_room
     }
 
     /// The room is free again; a job that waits for room runs.
@@ -211,11 +218,13 @@ impl JobTable {
     pub fn admit(&mut self, now: Timestamp, delivery: ClaimedDelivery) -> Option<ClaimedDelivery> {
         let destination_id = delivery.claim.destination_id;
         let closed = self.closed;
-        let open = |job: &&mut Job| job.suspended_at.is_none() && job.held_until <= now && job.cursors.is_some();
+        let open = |job: &&mut Job| {
+            job.terms.as_ref().is_some_and(|terms| !terms.suspended) && job.held_until <= now && job.cursors.is_some()
+        };
         match self.jobs.get_mut(&destination_id).filter(open).filter(|job| job.reserved > 0 && !closed) {
             Some(job) => {
                 job.reserved -= 1;
-                self.issue(now, delivery);
+                self.issue(now, delivery, None);
                 None
             }
             None => {
@@ -248,11 +257,8 @@ impl JobTable {
             }
             (NextRun::Now, _) => self.schedule(id, now, now, false),
             (NextRun::Paced, _) => {
-                let due = job.cursors.as_ref().map_or(now, |cursors| paced_due(&cursors.issued, now));
+                let due = job.paced_due(now);
                 self.schedule(id, due, due, false);
-            }
-            (NextRun::OnWake, wake) => {
-                self.schedule(id, wake.unwrap_or(now + RUN_FALLBACK), Timestamp::MIN, false);
             }
             // Room may have come since the lease was given.
             (NextRun::OnSettle, _) if meanwhile.settled || !job.has_permits() => self.schedule(id, now, now, false),
@@ -269,56 +275,37 @@ impl JobTable {
         self.ready.drain(..count).collect()
     }
 
-    pub fn take_slot(&mut self, now: Timestamp, id: PermitId, request: SlotRequest) -> SlotAnswer {
-        let Some(job) = self.jobs.get_mut(&id.destination_id) else { return SlotAnswer::Withdrawn };
-        if let Some(expires) = job.in_flight.remove(&id.serial) {
-            job.queued.insert(id.serial, expires);
-        }
-        if job.suspended_at.is_some() || job.queued.get(&id.serial).is_none_or(|expires| *expires <= now) {
-            return SlotAnswer::Withdrawn;
-        }
-        job.set_warm(now, request.warm);
-        let Some(cursors) = &mut job.cursors else { return SlotAnswer::Withdrawn };
-        if request.in_exchange {
-            cursors.give_back(now, id.serial);
-        }
-        if let Some(slot) = cursors.take_slot(now, id.serial) {
-            return SlotAnswer::Granted(slot);
-        }
-        // The permit goes back. Another is issued in its place when that slot is near: the run that this one was the pace of comes
-        // sooner.
-        cursors.take_back_issued();
-        let pace = paced_due(&cursors.issued, now);
-        if let Phase::Scheduled { due, floor, on_settle: false } = job.phase
-            && due == floor
-            && pace < due
-        {
-            self.schedule(id.destination_id, pace, pace, false);
-        }
-        SlotAnswer::Withdrawn
+    pub fn take_slot(&mut self, now: Timestamp, SlotRequest { id, preparation }: SlotRequest) -> SlotAnswer {
+        let job = self.jobs.get_mut(&id.destination_id);
+        job.map_or(SlotAnswer::Withdrawn, |job| job.take_slot(now, id.serial, preparation))
     }
 
-    pub fn start(&mut self, now: Timestamp, id: PermitId) -> bool {
-        let Some(job) = self.jobs.get_mut(&id.destination_id) else { return false };
-        if job.suspended_at.is_some() || job.held_until > now {
-            return false;
-        }
-        if job.is_warm(now) {
-            job.set_warm(now, true);
-        }
-        match job.queued.remove(&id.serial) {
-            Some(expires) if expires > now => job.in_flight.insert(id.serial, expires).is_none(),
-            _ => false,
-        }
-    }
-
-    /// Forgets a permit, used or not; a job that waits for room runs.
+    /// Forgets a permit whose attempt has ended; a job that waits for room runs.
     pub fn settle(&mut self, now: Timestamp, id: PermitId) {
         let Some(job) = self.jobs.get_mut(&id.destination_id) else { return };
-        if job.in_flight.remove(&id.serial).or_else(|| job.queued.remove(&id.serial)).is_none() {
+        if job.in_flight.remove(&id.serial).or_else(|| job.queued.remove(&id.serial)).is_some() {
+            job.widen_window();
+            self.room_came(now, id.destination_id);
+        }
+    }
+
+    /// Forgets a permit that was not used. The slot that it would have taken is another's: a run that waits for the slot after it
+    /// comes sooner.
+    pub fn hand_back(&mut self, now: Timestamp, HandedBack { id, crowded }: HandedBack) {
+        let Some(job) = self.jobs.get_mut(&id.destination_id) else { return };
+        if job.queued.remove(&id.serial).or_else(|| job.in_flight.remove(&id.serial)).is_none() {
             return;
         }
-        self.room_came(now, id.destination_id);
+        if crowded {
+            job.narrow_window();
+        }
+        let pace = job.paced_due(now);
+        match job.phase {
+            Phase::Scheduled { due, floor, on_settle: false } if due == floor && pace < due => {
+                self.schedule(id.destination_id, pace, pace, false);
+            }
+            _ => self.room_came(now, id.destination_id),
+        }
     }
 
     fn room_came(&mut self, now: Timestamp, id: DestinationId) {

@@ -3,8 +3,6 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod ahead;
-mod feed;
 mod outage;
 mod store;
 mod unanswered;
@@ -15,7 +13,7 @@ use tokio::{
     task::JoinSet,
     time::{Instant, timeout},
 };
-use weir_core::{Clock, Period, RateLimits, Timestamp};
+use weir_core::{Clock, Period, RateLimits, Timestamp, limiter::GRANT_AHEAD};
 use weir_queue::{
     Permit, Permits as _, Schedule as _, SharedQueue, SlotAnswer, SlotRequest, Wake, memory::MemoryQueue,
 };
@@ -69,10 +67,8 @@ impl World {
 
     fn start_scheduler_on(&mut self, queue: SharedQueue) -> Arc<Scheduler> {
         let scheduler = Arc::new(Scheduler::new(self.store.clone(), queue, self.clock.clone()));
-        let [running, tidying, waking] = [(); 3].map(|()| scheduler.clone());
+        let running = scheduler.clone();
         self.running.spawn(async move { running.run(pending()).await });
-        self.running.spawn(async move { tidying.tidy(pending()).await });
-        self.running.spawn(async move { waking.wake_fed(pending()).await });
         scheduler
     }
 
@@ -102,9 +98,17 @@ impl World {
 
     /// When the send of this permit may start.
     async fn start_of(&self, permit: &Permit) -> Timestamp {
-        match self.queue.take_slot(permit.id, SlotRequest::COLD).await.unwrap() {
-            SlotAnswer::Granted(slot) => slot.start,
-            SlotAnswer::Withdrawn => panic!("the permit should be good"),
+        self.try_start_of(permit).await.expect("the permit should be good")
+    }
+
+    /// Likewise; `None` when it is withdrawn.
+    async fn try_start_of(&self, permit: &Permit) -> Option<Timestamp> {
+        loop {
+            match self.queue.take_slot(SlotRequest { id: permit.id, preparation: None }).await.unwrap() {
+                SlotAnswer::Granted(slot) => return Some(slot.start),
+                SlotAnswer::Later(start) => tokio::time::sleep((start - GRANT_AHEAD).since(self.clock.now())).await,
+                SlotAnswer::Withdrawn => return None,
+            }
         }
     }
 }
@@ -206,7 +210,7 @@ async fn a_queue_that_comes_back_empty_continues_after_the_last_recorded_send() 
     world.start_scheduler();
     world.start_sweeper();
     let permit = world.permit().await;
-    assert_eq!(world.start_of(&permit).await, last_sent_at + Period::Minute.window() + Period::Minute.slot_width());
+    assert_eq!(world.start_of(&permit).await, last_sent_at + Period::Minute.window() + Period::Minute.widest_slot());
 }
 
 #[tokio::test(start_paused = true)]
@@ -219,6 +223,6 @@ async fn a_queue_that_comes_back_empty_lets_the_permits_of_before_pass() {
     let permit = world.permit().await;
     // A worker that has not heard of the loss sends for three seconds at most.
     let last_old_start = START + Duration::from_secs(3);
-    let spacing = Period::Second.window() + Period::Second.slot_width();
+    let spacing = Period::Second.window() + Period::Second.widest_slot();
     assert_eq!(world.start_of(&permit).await, last_old_start + spacing);
 }

@@ -6,12 +6,12 @@ use std::{collections::HashMap, time::Duration};
 
 use weir_core::{
     DeliveryId, Period, Timestamp,
-    breaker::{BreakerState, Ending, SLOW_START, Window},
+    breaker::{Ending, SLOW_START, Window},
     delivery::AttemptOutcome,
     outcome::Effect,
     retry::{Next, RetryPolicy},
 };
-use weir_queue::{Edit, Permit, Permits as _, Schedule as _, Wake};
+use weir_queue::{Edit, HandedBack, Permit, Permits as _, Schedule as _, Terms, Wake};
 use weir_store::{BreakerChange, Destinations as _, SendHistory};
 
 use crate::{
@@ -36,30 +36,28 @@ struct Endpoint {
 impl World {
     /// Sends what the permit allows, to an endpoint that answers from `back_at` on.
     async fn send(&self, permit: Permit, back_at: Timestamp, endpoint: &mut Endpoint) {
-        let slot = match permit.slot {
-            Some(slot) => slot.start,
-            None => self.start_of(&permit).await,
-        };
-        tokio::time::sleep(slot.since(self.clock.now())).await;
-        let (id, now) = (destination(1), self.clock.now());
+        let id = destination(1);
         let claim = permit.delivery.claim;
-        let known = self.store.destinations(&[id]).await.unwrap().remove(0).unwrap();
-        if !self.queue.start(permit.id) {
+        let Some(start) = self.try_start_of(&permit).await else {
+            let now = self.clock.now();
             self.store.put_back(claim, now);
-            self.queue.hand_back(&[permit.id]).await.unwrap();
+            self.queue.hand_back(&[HandedBack { id: permit.id, crowded: false }]).await.unwrap();
             self.queue.wake(&[Wake { destination_id: id, due: now }]).await.unwrap();
             return;
-        }
+        };
+        tokio::time::sleep(start.since(self.clock.now())).await;
+        let now = self.clock.now();
+        let known = self.store.destinations(&[id]).await.unwrap().remove(0).unwrap();
         endpoint.sends.push(now);
         *endpoint.attempts.entry(claim.delivery_id).or_default() += 1;
         let outcome = if now < back_at { AttemptOutcome::Retryable } else { AttemptOutcome::Delivered };
         let ending = Ending { outcome, effect: Effect::None, began: now, now };
         let policy = known.settings.breaker.unwrap();
         if let Some(changed) = endpoint.window.observe(&known.breaker, &policy, &ending) {
-            let suspended = changed.state(now) == BreakerState::Open;
             let change = BreakerChange { id, expected: known.breaker.clone(), changed, now };
             assert!(self.store.change_breaker(change).await.unwrap());
-            self.queue.edited(&[Edit { destination_id: id, suspended }]).await.unwrap();
+            let known = self.store.destinations(&[id]).await.unwrap().remove(0).unwrap();
+            self.queue.edited(&[Edit { destination_id: id, terms: Terms::of(&known, now) }]).await.unwrap();
         }
         self.queue.settle(&[permit.id]).await.unwrap();
         if outcome == AttemptOutcome::Delivered {

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use weir_core::{Destination, DestinationId, Timestamp, claim::ClaimedDelivery};
 use weir_queue::{
-    DueJobs, Edit, Permit, PermitId, Permits, Publication, Published, QueueError, QueueResult, Room, Schedule,
+    DueJobs, Edit, HandedBack, Permit, PermitId, Permits, Publication, Published, QueueError, QueueResult, Schedule,
     SlotAnswer, SlotRequest, Wake, memory::MemoryQueue,
 };
 
@@ -54,8 +54,8 @@ impl Schedule for Unanswered {
         self.queue.check().await
     }
 
-    fn reserve(&self, destination: &Destination, expires_at: Timestamp) -> Room {
-        self.queue.reserve(destination, expires_at)
+    fn reserve(&self, destination: &Destination) -> bool {
+        self.queue.reserve(destination)
     }
 
     fn unreserve(&self, destination_id: DestinationId) {
@@ -81,19 +81,15 @@ impl Permits for Unanswered {
         self.queue.stop_taking().await
     }
 
-    async fn take_slot(&self, id: PermitId, request: SlotRequest) -> QueueResult<SlotAnswer> {
-        self.queue.take_slot(id, request).await
-    }
-
-    fn start(&self, id: PermitId) -> bool {
-        self.queue.start(id)
+    async fn take_slot(&self, request: SlotRequest) -> QueueResult<SlotAnswer> {
+        self.queue.take_slot(request).await
     }
 
     async fn settle(&self, ids: &[PermitId]) -> QueueResult<()> {
         self.queue.settle(ids).await
     }
 
-    async fn hand_back(&self, ids: &[PermitId]) -> QueueResult<()> {
-        self.queue.hand_back(ids).await
+    async fn hand_back(&self, permits: &[HandedBack]) -> QueueResult<()> {
+        self.queue.hand_back(permits).await
     }
 }
