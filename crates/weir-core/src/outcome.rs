@@ -14,7 +14,7 @@ pub const MAX_HOLD: Duration = Duration::from_secs(3_600);
 /// What an attempt met.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Met {
-    /// An answer whose status and headers arrived, and whose body ended (or reached 16 KiB) in time.
+    /// An answer: its status and headers arrived. They decide, whatever became of the body.
     Answer {
         status: u16,
         retry_after: Option<Duration>,
@@ -33,9 +33,9 @@ pub enum Failure {
     /// The connection was refused, reset before the request, or could not be made in time.
     Connect,
     Tls,
-    /// Headers or body did not arrive within `timeout_ms`.
+    /// The answer's headers did not arrive within `timeout_ms`.
     Timeout,
-    /// The connection broke after the request had left.
+    /// The connection broke after the request had left, before the answer's headers had come.
     Broken,
     /// The address lies in a range that is not allowed.
     Forbidden,

@@ -22,7 +22,7 @@ use weir_store::AttemptResult;
 use crate::{
     lane::LaneSlots,
     meters::Meters,
-    outbound::{Connection, Found, Outbound, SendResult, Sent, Unreachable},
+    outbound::{Connection, Found, Outbound, SendResult, Sent, SlotSource, Unreachable},
     targets::DestinationTarget,
 };
 
@@ -109,6 +109,7 @@ impl Attempter {
                     met: Met::Failure(failure),
                     response_body: None,
                     error: Some(error),
+                    cut_on_reuse: false,
                 };
                 self.judge(permit, target, sent, began)
             }
@@ -120,33 +121,27 @@ impl Attempter {
     }
 
     async fn send(&self, permit: &Permit, body: &EventBody, target: &DestinationTarget) -> Wire {
-        let timeout = target.timeout();
-        let start_by = permit.delivery.expires_at - timeout;
-        let mut published = match permit.slot {
+        let start_by = permit.delivery.expires_at - target.timeout();
+        let published = match permit.slot {
             Some(given) => Some(self.wait_for(permit, given).await),
             None => None,
         };
-        let (mut unused, mut closed) = (None, 0);
+        let mut slots = PermitSlots { attempter: self, permit, start_by, published, unused: None, warm: false };
+        let mut closed = 0;
         loop {
             let (connection, warm) = match self.outbound.connect(&target.target).await {
                 Ok(Found { connection, warm }) => (connection, warm),
                 Err(unreachable) => return Wire::Unreachable(unreachable),
             };
-            let Some(held) = self.slot_for(permit, published.take(), unused, warm).await else {
-                self.outbound.give_back(&target.target, connection);
-                return Wire::Withdrawn;
-            };
-            let now = self.clock.now();
-            if self.stopping.load(Ordering::Relaxed) || now >= start_by || !self.queue.start(permit.id) {
+            slots.warm = warm;
+            if self.clock.now() >= start_by {
                 self.outbound.give_back(&target.target, connection);
                 return Wire::Withdrawn;
             }
-            match self.through_the_gate(connection, permit, body, target, held.slot, now).await {
+            match self.send_on(connection, permit, body, target, &mut slots).await {
                 SendResult::Sent(sent) => return Wire::Sent(sent),
-                // Back for another slot, or another connection; nothing has left.
-                SendResult::SlotMissed => {
-                    counter!("weir_slots_missed_total").increment(1);
-                }
+                SendResult::Withdrawn => return Wire::Withdrawn,
+                // Back for another connection; nothing has left.
                 SendResult::NotSent(_) => {
                     closed += u32::from(!warm);
                     if closed == MAX_CLOSED {
@@ -154,7 +149,6 @@ impl Attempter {
                     }
                 }
             }
-            unused = Some(held);
         }
     }
 
@@ -216,23 +210,22 @@ impl Attempter {
         }
     }
 
-    fn through_the_gate<'a>(
-        &'a self,
+    async fn send_on(
+        &self,
         connection: Connection,
         permit: &Permit,
         body: &EventBody,
-        target: &'a DestinationTarget,
-        slot: Slot,
-        now: Timestamp,
-    ) -> impl Future<Output = SendResult> + 'a {
+        target: &DestinationTarget,
+        slots: &mut PermitSlots<'_>,
+    ) -> SendResult {
         let delivery = &permit.delivery;
         let body = body.bytes().clone();
         let unix_seconds = self.clock.wall().as_secs();
         let id = delivery.event_id.to_string();
         let signing = &target.destination.settings.signing;
-        let signature = signing.sign(&id, unix_seconds, &body, now);
+        let signature = signing.sign(&id, unix_seconds, &body, self.clock.now());
         let head = target.target.request_head(&id, unix_seconds, &signature, delivery.attempts + 1);
-        self.outbound.send(&target.target, connection, head, body, slot, target.timeout())
+        self.outbound.send(&target.target, connection, head, body, slots, target.timeout()).await
     }
 
     fn judge(&self, permit: &Permit, target: &DestinationTarget, sent: Sent, began: Timestamp) -> Ended {
@@ -273,6 +266,32 @@ impl Attempter {
         let result = Arc::new(AttemptResult { claim, attempt, verdict: decision.verdict, now });
         let destination = target.destination.clone();
         Ended::Recorded(Finished { permit: permit.id, result, effect: decision.effect, destination, began, reason })
+    }
+}
+
+/// The slots of one permit: the published one first, then others in exchange for those that were not used.
+struct PermitSlots<'a> {
+    attempter: &'a Attempter,
+    permit: &'a Permit,
+    start_by: Timestamp,
+    published: Option<Held>,
+    unused: Option<Held>,
+    warm: bool,
+}
+
+impl SlotSource for PermitSlots<'_> {
+    async fn next(&mut self) -> Option<Slot> {
+        let Self { attempter, permit, .. } = *self;
+        if self.unused.is_some() {
+            counter!("weir_slots_missed_total").increment(1);
+        }
+        let held = attempter.slot_for(permit, self.published.take(), self.unused, self.warm).await?;
+        let late = attempter.clock.now() >= self.start_by;
+        if late || attempter.stopping.load(Ordering::Relaxed) || !attempter.queue.start(permit.id) {
+            return None;
+        }
+        self.unused = Some(held);
+        Some(held.slot)
     }
 }
 

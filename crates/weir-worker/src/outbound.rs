@@ -7,7 +7,8 @@
 //!
 //! What this module holds to:
 //! - A slot is spent only on a connection that stands. Connecting and sending are apart, and so are their failures.
-//! - No byte of a request leaves outside its slot: the gate (`connection`) looks at the clock and writes in one step.
+//! - No byte of a request leaves outside its slot: the gate (`gate`) looks at the clock and writes in one step. A slot that is
+//!   missed costs the connection nothing: another is asked for.
 //! - Nothing is ever sent twice, no redirect is followed, no proxy is used, and no address is connected to that the policy
 //!   refuses, whatever the name resolves to.
 //! - A connection is driven by whoever holds it, not by a task of its own: sending needs no hand-over between tasks between
@@ -17,6 +18,7 @@ mod answer;
 mod connection;
 mod dial;
 mod fault;
+mod gate;
 mod pool;
 mod stream;
 mod target;
@@ -25,6 +27,7 @@ mod tls;
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use tokio::time::Instant;
 use weir_core::{Clock, Slot, Timestamp, address::AddressPolicy, outcome::Met};
 
 pub use connection::Connection;
@@ -53,9 +56,10 @@ pub struct Outbound {
 pub enum SendResult {
     /// The request left; whatever followed, this is an attempt.
     Sent(Sent),
-    /// The slot did not hold the moment of sending. Nothing left; not an attempt.
-    SlotMissed,
-    /// The connection was dead before anything left. Not an attempt; another connection may be made.
+    /// There was no slot, or no other after one that was missed. Nothing left; not an attempt.
+    Withdrawn,
+    /// The connection was dead before anything left. Not an attempt; another connection may be made. A slot that had been granted
+    /// for it is spent.
     NotSent(Unreachable),
 }
 
@@ -68,8 +72,19 @@ pub struct Sent {
     pub met: Met,
     /// At most [`MAX_ANSWER_BODY`] bytes of the answer.
     pub response_body: Option<String>,
-    /// What went wrong, for the destination's owner.
+    /// What went wrong, for the destination's owner. With an answer: how its body was cut, which changes no verdict.
     pub error: Option<String>,
+    /// The connection had been used before, and ended without one byte of answer: the server most likely closed it as the request
+    /// left, and never saw it. The caller may send it again in the next slot, without backoff, once. It was a send start all the
+    /// same, and counts under the limit.
+    pub cut_on_reuse: bool,
+}
+
+/// Where a request that is ready to leave gets its slot from.
+pub trait SlotSource: Send {
+    /// The slot to send in: the first once the connection stands and the request is ready, and another each time one was missed.
+    /// It may lie ahead: its start is waited for. `None`: the request is withdrawn, and nothing leaves.
+    fn next(&mut self) -> impl Future<Output = Option<Slot>> + Send;
 }
 
 impl Outbound {
@@ -94,7 +109,7 @@ impl Outbound {
         };
         if let Some(dial) = dial {
             // A task of its own: whoever asked may be served before.
-            tokio::spawn(make(dial, self.dialer.clone()));
+            tokio::spawn(make(dial, self.dialer.clone(), self.clock.clone()));
         }
         place.await.unwrap_or_else(|_| Err(Unreachable::closed_before_send()))
     }
@@ -111,29 +126,33 @@ impl Outbound {
         self.pool.give_back(connection);
     }
 
-    /// Sends one request, if this moment lies in `slot`. The timeout runs from the moment the request leaves to the end of
-    /// the answer's body. A connection that can be used again goes back to the pool. Dropping the future closes the
-    /// connection; whether the request had left is then unknown.
+    /// Sends one request in the first slot that is not missed. The timeout runs from the moment the request leaves to the end of
+    /// the answer's body. A connection that can be used again goes back to the pool, after a withdrawal too, unless a slot had been
+    /// missed at the wire. Dropping the future closes the connection; whether the request had left is then unknown.
     pub async fn send(
         &self,
         target: &Target,
         mut connection: Connection,
         head: RequestHead,
         body: Bytes,
-        slot: Slot,
+        slots: &mut impl SlotSource,
         timeout: Duration,
     ) -> SendResult {
         debug_assert_eq!(target.origin(), connection.origin());
-        let result = connection.exchange(head, body, slot, timeout, &*self.clock).await;
-        if connection.is_reusable() {
+        let result = connection.exchange(head.with_body(body), slots, timeout, &*self.clock).await;
+        if connection.is_reusable(Instant::now()) {
             self.pool.give_back(connection);
         }
         result
     }
 }
 
-async fn make(dial: Dial, dialer: Arc<Dialer>) {
-    let stream = dialer.dial(dial.origin()).await;
-    let connection = stream.map(|stream| Connection::new(stream, dial.origin().clone()));
+async fn make(dial: Dial, dialer: Arc<Dialer>, clock: Arc<dyn Clock>) {
+    let connection = match dialer.dial(dial.origin()).await {
+        Ok(stream) => {
+            Connection::new(stream, dial.origin().clone(), clock).await.map_err(|_| Unreachable::closed_before_send())
+        }
+        Err(unreachable) => Err(unreachable),
+    };
     dial.end(connection);
 }

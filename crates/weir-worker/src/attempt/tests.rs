@@ -94,10 +94,6 @@ async fn attempt(expires_in: Duration) -> (Ended, Arc<MemoryQueue>) {
     (rig.attempt().await, rig.queue)
 }
 
-fn a_minute(limit: u32) -> RateLimits {
-    RateLimits::new(RateLimit::new(limit, Period::Minute).into_iter().collect()).unwrap()
-}
-
 #[tokio::test]
 async fn an_attempt_that_could_outlast_its_claim_does_not_leave() {
     // Ten seconds are left of the claim, and the answer may take fifteen.
@@ -121,31 +117,4 @@ async fn the_retries_of_a_replayed_delivery_count_anew() {
         assert_eq!(result.attempt.number, attempts + 1, "numbers go on");
         assert_eq!(matches!(result.verdict, Verdict::Retry { .. }), is_retried, "{attempts} {attempts_before}");
     }
-}
-
-/// Each of three connections dies before anything leaves, and the slot with it: the next would be a minute away.
-#[tokio::test]
-async fn a_slot_that_was_not_used_is_exchanged_for_another() {
-    let rig = Rig::new(a_minute(1), (0, 0), Duration::from_secs(75)).await;
-    let Ended::Recorded(finished) = rig.attempt().await else { panic!("it waits for the next minute") };
-    assert_eq!(finished.result.attempt.failure, Some(Failure::Connect));
-}
-
-/// The slot that was missed was the replay's, which has the one that was given: two of 31 a minute, and a third is further than the
-/// horizon.
-#[tokio::test]
-async fn a_slot_that_a_replay_has_now_is_not_exchanged() {
-    let mut rig = Rig::new(a_minute(31), (0, 0), Duration::from_secs(75)).await;
-    let take_slot = async || match rig.queue.take_slot(rig.permit.id, SlotRequest::COLD).await.unwrap() {
-        SlotAnswer::Granted(slot) => slot,
-        SlotAnswer::Withdrawn => panic!("it is less than two seconds away"),
-    };
-    take_slot().await;
-    let given = take_slot().await;
-    rig.permit.slot = Some(given);
-    let now = rig.attempter.clock.now();
-    let replay = PermitId { serial: 0, ..rig.permit.id };
-    rig.attempter.lane_slots.wait(replay, Slot { start: now + Duration::from_millis(50), end: given.end });
-    assert!(matches!(rig.attempt().await, Ended::Unsent(_)), "the replay sends in the slot that would be given back");
-    assert_eq!(rig.attempter.lane_slots.reach(replay, given, now), given);
 }

@@ -3,65 +3,105 @@
 //! An exchange goes through these steps; only the last two are an attempt:
 //!
 //! ```text
-//! stands? ──no──▶ not sent        gate ──outside the slot──▶ slot missed (nothing left, the connection stands)
-//!    └─yes─▶ head and body ready ──┴──passed, written──▶ answer, failure or timeout
+//! stands? ──no──▶ not sent      next slot ◀──missed: nothing left, the connection stands──┐
+//!    └─yes─▶ request ready ────────▶│──none──▶ withdrawn                                  │
+//!                                   └──wait for its start──▶ gate ───outside the slot─────┘
+//!                                                             └──passed──▶ answer, failure or timeout
 //! ```
 //!
-//! The **gate** is the look at the clock in [`Connection::leave`]: the write follows at once, in the same call, with nothing
-//! awaited in between. Not a byte leaves before it or without it.
+//! hyper writes the request and reads the answer; it is polled here, in the task of the exchange, and nowhere else. That the first
+//! write falls into the slot is the gate's (`gate`).
 
 use std::{
     future::poll_fn,
-    io::{self, IoSlice},
-    mem::MaybeUninit,
     pin::{Pin, pin},
     sync::Arc,
-    task::{Context, Poll, Waker, ready},
+    task::{Context, Poll, Waker},
     time::Duration,
 };
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use hyper::{body::Incoming, client::conn::http1};
+use hyper_util::rt::TokioIo;
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
     task::unconstrained,
-    time::timeout,
+    time::{Instant, sleep, timeout},
 };
-use weir_core::{
-    Clock, Slot, Timestamp,
-    outcome::{Failure, Met},
-};
+use weir_core::{Clock, Slot, Timestamp, outcome::Failure};
 
 use super::{
-    SendResult, Sent,
+    SendResult, Sent, SlotSource,
     answer::Answer,
     fault::{Broken, Unreachable},
+    gate::{Gate, GatedStream, Passage},
     stream::Stream,
-    target::{Origin, RequestHead},
+    target::Origin,
 };
 
-/// Read at one time. Most answers are smaller.
-const READ: usize = 8 * 1024;
+/// The most that is read of an answer's head.
+const MAX_HEAD: usize = 32 * 1024;
+/// How long a connection may stand unused, unless the server names less. Below the idle timeouts of most servers and balancers.
+const MAX_IDLE: Duration = Duration::from_secs(60);
+/// So long before the end that a server names for an idle connection nothing is sent on it: a request must not meet the close.
+const BEFORE_CLOSE: Duration = Duration::from_secs(1);
+/// How old a connection may grow, however busy: a name that points elsewhere is followed within this and its TTL.
+const MAX_AGE: Duration = Duration::from_secs(300);
+/// By how much of it at random that may be less: connections made together are not all made anew together.
+const AGE_JITTER: f64 = 0.2;
 
 /// A connection to one origin.
 pub struct Connection {
     origin: Arc<Origin>,
-    stream: Stream,
+    gate: Arc<Gate>,
+    /// Boxed: connections are moved about.
+    http: Box<Http>,
     /// Between requests: nothing of an exchange is left on it.
     between: bool,
+    /// It has carried a request.
+    used: bool,
+    /// Not to be used from then on, unless it is used before.
+    idle_until: Instant,
+    /// Not to be used from then on.
+    old_at: Instant,
+}
+
+/// hyper's two ends of a connection.
+struct Http {
+    sender: http1::SendRequest<Full<Bytes>>,
+    driver: http1::Connection<TokioIo<GatedStream>, Full<Bytes>>,
+    /// The driver has come to its end, and is not to be polled again.
+    ended: bool,
+}
+
+impl Http {
+    /// Whether the connection goes on.
+    fn drive(&mut self, cx: &mut Context<'_>) -> bool {
+        // What hyper has to say of its end it says to whoever waits for the answer.
+        self.ended = self.ended || Pin::new(&mut self.driver).poll(cx).is_ready();
+        !self.ended
+    }
 }
 
 /// What became of a request at the gate.
 enum Left {
     At(Timestamp),
-    /// The slot does not hold this moment. Nothing left.
+    /// The slot did not hold the moment. Nothing left.
     Missed,
     /// The connection takes nothing. Nothing left.
     Dead,
 }
 
 impl Connection {
-    pub(super) fn new(stream: Stream, origin: Arc<Origin>) -> Self {
-        Self { origin, stream, between: true }
+    pub(super) async fn new(stream: Stream, origin: Arc<Origin>, clock: Arc<dyn Clock>) -> hyper::Result<Self> {
+        let gate = Gate::new(clock);
+        let stream = TokioIo::new(GatedStream::new(stream, gate.clone()));
+        let (sender, driver) = http1::Builder::new().max_header_size(MAX_HEAD).handshake(stream).await?;
+        let http = Box::new(Http { sender, driver, ended: false });
+        let now = Instant::now();
+        let old_at = now + MAX_AGE.mul_f64(1.0 - AGE_JITTER * rand::random::<f64>());
+        Ok(Self { origin, gate, http, between: true, used: false, idle_until: now + MAX_IDLE, old_at })
     }
 
     pub(super) fn origin(&self) -> &Arc<Origin> {
@@ -71,127 +111,145 @@ impl Connection {
     /// Whether a request can be sent: the server has neither closed the connection nor said anything unasked, as far as has
     /// been heard by now. Never waits.
     pub fn stands(&mut self) -> bool {
-        let stream = &mut self.stream;
-        let heard = now(|cx| {
-            let mut space = [MaybeUninit::uninit(); 1];
-            Pin::new(&mut *stream).poll_read(cx, &mut ReadBuf::uninit(&mut space))
-        });
-        self.between &= heard.is_pending();
+        let http = &mut self.http;
+        self.between = self.between && now(|cx| http.drive(cx)) && self.gate.has_flushed();
         self.between
     }
 
-    /// Whether the last exchange, if any, left the connection fit for another.
-    pub(super) fn is_reusable(&self) -> bool {
-        self.between
+    /// Whether the last exchange, if any, left the connection fit for another, and it has stood for neither too long nor unused
+    /// for too long.
+    pub(super) fn is_reusable(&self, now: Instant) -> bool {
+        self.between && now < self.idle_until && now < self.old_at
     }
 
-    /// Sends one request and reads its answer. The limit runs from the moment the request leaves.
+    /// Sends one request in the first slot that is not missed, and reads its answer. The limit runs from the moment the request
+    /// leaves.
     pub(super) async fn exchange(
         &mut self,
-        head: RequestHead,
-        body: Bytes,
-        slot: Slot,
+        request: Request<Full<Bytes>>,
+        slots: &mut impl SlotSource,
         limit: Duration,
         clock: &dyn Clock,
     ) -> SendResult {
         if !self.stands() {
             return SendResult::NotSent(Unreachable::closed_before_send());
         }
-        let head = head.framing(body.len());
-        let mut request = head.chain(body);
-        let sent_at = match self.leave(&mut request, slot, clock) {
-            Left::At(sent_at) => sent_at,
-            Left::Missed => return SendResult::SlotMissed,
-            Left::Dead => return SendResult::NotSent(Unreachable::closed_before_send()),
-        };
-        let mut answer = Answer::new(clock);
-        let end = match timeout(limit, self.answered(&mut request, &mut answer)).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(broken)) => Err((Failure::Broken, broken.to_string())),
-            Err(_) => Err((Failure::Timeout, answer.lateness(limit))),
-        };
-        SendResult::Sent(sent(answer, end, sent_at, clock.now()))
-    }
-
-    /// The gate, and the first write. A connection between requests takes it at once, or is of no use.
-    fn leave(&mut self, request: &mut impl Buf, slot: Slot, clock: &dyn Clock) -> Left {
-        let at = clock.now();
-        if !slot.contains(at) {
-            return Left::Missed;
-        }
-        let stream = &mut self.stream;
+        let Some(mut slot) = begun(slots, clock).await else { return SendResult::Withdrawn };
+        // From here on the request is in hyper's buffer, which gives nothing back: withdrawn after a miss, it costs the connection.
         self.between = false;
-        match now(|cx| poll_write(stream, request, cx)) {
-            // With TLS an error does not tell that nothing has left; the next write meets it again.
-            Poll::Ready(_) => Left::At(at),
-            Poll::Pending => Left::Dead,
+        self.gate.shut();
+        let mut response = pin!(self.http.sender.send_request(request));
+        let sent_at = loop {
+            match self.leave(slot).await {
+                Left::At(sent_at) => break sent_at,
+                Left::Dead => return SendResult::NotSent(Unreachable::closed_before_send()),
+                Left::Missed => match begun(slots, clock).await {
+                    Some(next) => slot = next,
+                    None => return SendResult::Withdrawn,
+                },
+            }
+        };
+        let mut answer = Answer::default();
+        let reused = std::mem::replace(&mut self.used, true);
+        let end = match timeout(limit, self.answered(response.as_mut(), &mut answer)).await {
+            Ok(Ok(())) => None,
+            Ok(Err(broken)) => Some((Failure::Broken, broken.to_string())),
+            Err(_) => Some((Failure::Timeout, answer.lateness(limit))),
+        };
+        self.between = end.is_none() && answer.leaves_nothing() && self.is_idle();
+        let max_idle = answer.keep_alive().map_or(MAX_IDLE, |named| named.saturating_sub(BEFORE_CLOSE).min(MAX_IDLE));
+        self.idle_until = Instant::now() + max_idle;
+        let is_cut = matches!(end, Some((Failure::Broken, _)));
+        let (failure, error) = end.map_or((Failure::Broken, None), |(failure, error)| (failure, Some(error)));
+        SendResult::Sent(Sent {
+            sent_at: Some(sent_at),
+            ended_at: clock.now(),
+            met: answer.met(failure, clock.wall()),
+            response_body: answer.into_text(),
+            error,
+            cut_on_reuse: reused && is_cut && !self.gate.has_heard(),
+        })
+    }
+
+    /// Opens the gate for the slot, and lets hyper write.
+    async fn leave(&mut self, slot: Slot) -> Left {
+        self.gate.open(slot);
+        let http = &mut self.http;
+        // Whatever the task has used up of its budget: without any it would find every connection silent and full.
+        let goes_on = unconstrained(poll_fn(|cx| Poll::Ready(http.drive(cx)))).await;
+        match self.gate.passage() {
+            Passage::Passed(at) => Left::At(at),
+            Passage::Missed if goes_on => Left::Missed,
+            _ => Left::Dead,
         }
     }
 
-    /// Writes what is left of the request and reads the answer, side by side: an answer may come before the request has been
-    /// read, and a server that has answered need not read on.
-    async fn answered(&mut self, request: &mut impl Buf, answer: &mut Answer<'_>) -> Result<(), Broken> {
-        let stream = &mut self.stream;
-        let (mut flushed, mut unwritable) = (false, None);
+    /// Drives the connection to the end of the answer: it may come before all of the request has been read, and a server that has
+    /// answered need not read on.
+    async fn answered(
+        &mut self,
+        mut response: Pin<&mut impl Future<Output = hyper::Result<Response<Incoming>>>>,
+        answer: &mut Answer,
+    ) -> Result<(), Broken> {
+        let http = &mut self.http;
         let end = poll_fn(|cx| {
-            while !flushed && unwritable.is_none() {
-                let written = if request.has_remaining() {
-                    poll_write(stream, request, cx)
-                } else {
-                    Pin::new(&mut *stream).poll_flush(cx).map_ok(|()| flushed = true)
-                };
-                match written {
-                    Poll::Ready(Ok(())) => {}
-                    // What was answered before is still there to be read.
-                    Poll::Ready(Err(error)) => unwritable = Some(error),
-                    Poll::Pending => break,
+            let goes_on = http.drive(cx);
+            if !answer.has_begun() {
+                match response.as_mut().poll(cx) {
+                    Poll::Ready(Ok(response)) => answer.begin(response),
+                    Poll::Ready(Err(error)) => return Poll::Ready(Err(Broken::from(&error))),
+                    Poll::Pending => return if goes_on { Poll::Pending } else { Poll::Ready(Err(Broken::Closed)) },
                 }
             }
-            poll_read(stream, answer, cx)
-        })
-        .await;
-        self.between = end.is_ok() && flushed && answer.leaves_nothing();
-        end.map_err(|broken| unwritable.map_or(broken, |error| Broken::from(&error)))
+            match answer.poll_body(cx) {
+                // What is left may be the end alone, and no more of the body.
+                Poll::Pending if answer.is_full() => {
+                    http.drive(cx);
+                    match answer.poll_body(cx) {
+                        Poll::Pending => Poll::Ready(Ok(())),
+                        end => end,
+                    }
+                }
+                Poll::Pending if !goes_on => Poll::Ready(Err(Broken::Closed)),
+                end => end,
+            }
+        });
+        let end = end.await;
+        // What stopped the writing says more than that nothing came.
+        end.map_err(
+            |broken| {
+                if broken == Broken::Closed { self.gate.unwritable().map_or(broken, Broken::from) } else { broken }
+            },
+        )
+    }
+
+    /// Whether hyper is done with the exchange, and everything has left.
+    fn is_idle(&mut self) -> bool {
+        let http = &mut self.http;
+        // hyper may have ended the answer in this poll, and find itself idle in the next.
+        (http.sender.is_ready() || now(|cx| http.drive(cx)) && http.sender.is_ready())
+            && !http.ended
+            && self.gate.has_flushed()
     }
 }
 
-/// Polls once, whatever the task has used up of its budget: a task without any would find every connection silent and full.
-/// Wake-ups are not asked for; whoever waits polls anew.
-fn now<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
-    pin!(unconstrained(poll_fn(|cx| poll(cx)))).poll(&mut Context::from_waker(Waker::noop()))
-}
-
-/// Writes once, as much as is taken.
-fn poll_write(stream: &mut Stream, request: &mut impl Buf, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-    let mut slices = [IoSlice::new(&[]); 2];
-    let filled = request.chunks_vectored(&mut slices);
-    match ready!(Pin::new(stream).poll_write_vectored(cx, &slices[..filled]))? {
-        0 => Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-        written => {
-            request.advance(written);
-            Poll::Ready(Ok(()))
+/// The next slot whose start has come and that is not over.
+async fn begun(slots: &mut impl SlotSource, clock: &dyn Clock) -> Option<Slot> {
+    loop {
+        let slot = slots.next().await?;
+        let mut now = clock.now();
+        while now < slot.start {
+            sleep(slot.start.since(now)).await;
+            now = clock.now();
+        }
+        if !slot.is_over(now) {
+            return Some(slot);
         }
     }
 }
 
-/// Reads to the end of the answer.
-fn poll_read(stream: &mut Stream, answer: &mut Answer<'_>, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
-    let mut space = [MaybeUninit::uninit(); READ];
-    while !answer.is_over() {
-        let mut read = ReadBuf::uninit(&mut space);
-        match ready!(Pin::new(&mut *stream).poll_read(cx, &mut read)) {
-            Ok(()) if read.filled().is_empty() => answer.close()?,
-            Ok(()) => answer.take(read.filled())?,
-            Err(error) => return Poll::Ready(Err(Broken::from(&error))),
-        }
-    }
-    Poll::Ready(Ok(()))
-}
-
-fn sent(answer: Answer<'_>, end: Result<(), (Failure, String)>, sent_at: Timestamp, ended_at: Timestamp) -> Sent {
-    let (met, error) = match end {
-        Ok(()) => (answer.met(), None),
-        Err((failure, error)) => (Met::Failure(failure), Some(error)),
-    };
-    Sent { sent_at: Some(sent_at), ended_at, met, response_body: answer.into_text(), error }
+/// Polls once, whatever the task has used up of its budget. Wake-ups are not asked for; whoever waits polls anew.
+fn now(mut poll: impl FnMut(&mut Context<'_>) -> bool) -> bool {
+    let once = unconstrained(poll_fn(|cx| Poll::Ready(poll(cx))));
+    matches!(pin!(once).poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(true))
 }

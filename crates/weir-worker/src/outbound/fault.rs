@@ -76,11 +76,30 @@ pub(super) enum Broken {
     Closed,
 }
 
-impl From<&io::Error> for Broken {
-    fn from(error: &io::Error) -> Self {
-        match error.kind() {
+impl From<io::ErrorKind> for Broken {
+    fn from(kind: io::ErrorKind) -> Self {
+        match kind {
             io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Self::Reset,
             _ => Self::Closed,
+        }
+    }
+}
+
+impl From<&hyper::Error> for Broken {
+    fn from(error: &hyper::Error) -> Self {
+        if error.is_parse_too_large() {
+            return Self::TooLarge;
+        }
+        if error.is_parse() {
+            return Self::NotHttp;
+        }
+        match find::<io::Error>(error) {
+            // What is wrong with the chunks of a body; TLS has errors of its own.
+            Some(io) if matches!(io.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData) => {
+                if find::<rustls::Error>(error).is_some() { Self::Closed } else { Self::NotHttp }
+            }
+            Some(io) => Self::from(io.kind()),
+            None => Self::Closed,
         }
     }
 }

@@ -21,8 +21,6 @@ use tokio::{
 
 use super::{connection::Connection, fault::Unreachable, target::Origin};
 
-/// How long a connection may stand unused.
-const MAX_IDLE: Duration = Duration::from_secs(60);
 /// How often those that are too old, or that the server has closed, are dropped.
 const SWEEP: Duration = Duration::from_secs(15);
 /// Unused connections to one origin. Fewer than are in flight at once would be closed and made anew all the time.
@@ -48,7 +46,7 @@ struct Lanes {
 #[derive(Default)]
 struct Lane {
     /// The one used last at the back.
-    unused: VecDeque<Unused>,
+    unused: VecDeque<Connection>,
     line: VecDeque<oneshot::Sender<Answer>>,
     /// Dials under way: as many as wait in line, or more.
     dialling: usize,
@@ -112,15 +110,8 @@ impl Drop for Dial {
     }
 }
 
-struct Unused {
-    connection: Connection,
-    since: Instant,
-}
-
-impl Unused {
-    fn is_fit(&mut self, now: Instant) -> bool {
-        now.duration_since(self.since) < MAX_IDLE && self.connection.stands()
-    }
+fn is_fit(connection: &mut Connection, now: Instant) -> bool {
+    connection.is_reusable(now) && connection.stands()
 }
 
 impl Pool {
@@ -137,8 +128,8 @@ impl Pool {
         loop {
             // Looked at, and dropped, outside the lock.
             let mut unused = self.lock().pop(origin)?;
-            if unused.is_fit(now) {
-                return Some(unused.connection);
+            if is_fit(&mut unused, now) {
+                return Some(unused);
             }
         }
     }
@@ -158,14 +149,14 @@ impl Pool {
                 return Asked::InLine(place, dial);
             };
             drop(lanes);
-            if unused.is_fit(now) {
-                return Asked::Standing(unused.connection);
+            if is_fit(&mut unused, now) {
+                return Asked::Standing(unused);
             }
         }
     }
 
     pub(super) fn give_back(self: &Arc<Self>, connection: Connection) {
-        if connection.is_reusable() {
+        if connection.is_reusable(Instant::now()) {
             self.pass_on(Found { connection, warm: true });
         }
     }
@@ -186,7 +177,7 @@ impl Pool {
     fn keep(self: &Arc<Self>, mut lanes: MutexGuard<'_, Lanes>, connection: Connection) {
         let full = lanes.total >= MAX_TOTAL;
         let lane = lanes.of.entry(connection.origin().clone()).or_default();
-        lane.unused.push_back(Unused { connection, since: Instant::now() });
+        lane.unused.push_back(connection);
         // Dropped outside the lock. With the pool full, the oldest of this lane goes, were it the one that came.
         let surplus = if full || lane.unused.len() > self.max_per_origin { lane.unused.pop_front() } else { None };
         lanes.total += usize::from(surplus.is_none());
@@ -241,7 +232,7 @@ impl Pool {
 }
 
 impl Lanes {
-    fn pop(&mut self, origin: &Arc<Origin>) -> Option<Unused> {
+    fn pop(&mut self, origin: &Arc<Origin>) -> Option<Connection> {
         let unused = self.of.get_mut(origin)?.unused.pop_back()?;
         self.total -= 1;
         Some(unused)
@@ -249,10 +240,10 @@ impl Lanes {
 }
 
 /// Parts connections into those that may stay and those that go.
-fn parted(unused: VecDeque<Unused>, now: Instant) -> (VecDeque<Unused>, VecDeque<Unused>) {
+fn parted(unused: VecDeque<Connection>, now: Instant) -> (VecDeque<Connection>, VecDeque<Connection>) {
     let (mut fit, mut unfit) = (VecDeque::new(), VecDeque::new());
     for mut unused in unused {
-        let side = if unused.is_fit(now) { &mut fit } else { &mut unfit };
+        let side = if is_fit(&mut unused, now) { &mut fit } else { &mut unfit };
         side.push_back(unused);
     }
     (fit, unfit)
@@ -272,8 +263,21 @@ async fn sweep_while_used(pool: Weak<Pool>) {
 mod tests {
     use tokio::net::{TcpListener, TcpStream};
     use url::Host;
+    use weir_core::{Clock, Timestamp};
 
     use super::{super::stream::Stream, *};
+
+    struct Still;
+
+    impl Clock for Still {
+        fn now(&self) -> Timestamp {
+            Timestamp::from_secs(1_000_000)
+        }
+
+        fn wall(&self) -> Timestamp {
+            self.now()
+        }
+    }
 
     /// An origin, and both ends of as many connections to it.
     async fn connected(count: usize) -> (Arc<Origin>, Vec<Connection>, Vec<TcpStream>) {
@@ -285,7 +289,7 @@ mod tests {
         for _ in 0..count {
             let (near, far) = tokio::join!(TcpStream::connect(address), listener.accept());
             let stream = Stream::Plain(near.unwrap());
-            connections.push(Connection::new(stream, origin.clone()));
+            connections.push(Connection::new(stream, origin.clone(), Arc::new(Still)).await.unwrap());
             ends.push(far.unwrap().0);
         }
         (origin, connections, ends)

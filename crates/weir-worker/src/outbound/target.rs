@@ -1,23 +1,25 @@
-//! Where to send, compiled once per version of a destination: the beginning of every request is ready as bytes, and a send adds
-//! what differs.
+//! Where to send, compiled once per version of a destination: the head of every request is ready, and a send fills in what differs.
 
-use std::{
-    io::{Cursor, Write as _},
-    sync::Arc,
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Request, Uri,
+    header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, USER_AGENT},
+    uri::PathAndQuery,
 };
-
-use http::{HeaderName, HeaderValue};
+use http_body_util::Full;
 use url::{Host, Position, Url};
 use weir_core::signing::SignatureStyle;
 
-const WEBHOOK_ID: &str = "webhook-id";
-const WEBHOOK_TIMESTAMP: &str = "webhook-timestamp";
-const WEIR_ATTEMPT: &str = "weir-attempt";
+const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
+const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
+const WEIR_ATTEMPT: HeaderName = HeaderName::from_static("weir-attempt");
 
 /// The largest head. Receivers take far less.
 const MAX_HEAD: usize = 192 * 1024;
-/// Room for what a send adds to a head.
-const ADDED: usize = 384;
+
+const TOO_LARGE: &str = "the URL and headers are too large";
 
 /// Headers that frame the request or belong to one hop, and those that every request has from Weir. A destination that names one
 /// (the API refuses it) goes without.
@@ -35,9 +37,9 @@ const RESERVED: [&str; 16] = [
     "transfer-encoding",
     "upgrade",
     "user-agent",
-    WEBHOOK_ID,
-    WEBHOOK_TIMESTAMP,
-    WEIR_ATTEMPT,
+    "webhook-id",
+    "webhook-timestamp",
+    "weir-attempt",
 ];
 
 /// A destination's URL and headers, ready to send to.
@@ -56,18 +58,22 @@ pub(super) struct Origin {
     pub(super) port: u16,
 }
 
-/// What every request to one destination begins with. Holds the destination's own headers, often credentials: no `Debug`.
+/// The head of every request to one destination. Holds the destination's own headers, often credentials: no `Debug`.
 #[derive(Default)]
 struct HeadStart {
-    /// The request line and the headers that are always the same.
-    bytes: Vec<u8>,
+    uri: Uri,
+    /// In the order in which they leave. Those that differ from send to send have their places, and no value yet.
+    headers: HeaderMap,
     /// Where the signature goes, and the signed time besides `webhook-timestamp`.
-    signature: String,
-    timestamp: Option<String>,
+    signature: Option<HeaderName>,
+    timestamp: Option<HeaderName>,
 }
 
-/// The head of one request, but for how it is framed. Holds credentials: no `Debug`.
-pub struct RequestHead(Vec<u8>);
+/// The head of one request, but for the length of its body. Holds credentials: no `Debug`.
+pub struct RequestHead {
+    uri: Uri,
+    headers: HeaderMap,
+}
 
 impl Target {
     /// Compiles a destination's URL and its own headers, with signatures in this style. What cannot be sent makes a target that
@@ -85,17 +91,18 @@ impl Target {
 
     /// The head of one attempt, with headers as Standard Webhooks names them unless the signature has a style of its own.
     pub fn request_head(&self, id: &str, unix_seconds: i64, signature: &str, attempt: u32) -> RequestHead {
-        let HeadStart { bytes, signature: signature_header, timestamp } = &self.start;
-        let mut head = Vec::with_capacity(bytes.len() + signature.len() + ADDED);
-        head.extend_from_slice(bytes);
-        add(&mut head, signature_header, visible(signature));
-        if let Some(timestamp) = timestamp {
-            add_number(&mut head, timestamp, unix_seconds);
+        let HeadStart { uri, headers, signature: signature_header, timestamp } = &self.start;
+        let mut headers = headers.clone();
+        if let Some(name) = signature_header {
+            headers.insert(name, visible(signature));
         }
-        add(&mut head, WEBHOOK_ID, visible(id));
-        add_number(&mut head, WEBHOOK_TIMESTAMP, unix_seconds);
-        add_number(&mut head, WEIR_ATTEMPT, i64::from(attempt));
-        RequestHead(head)
+        if let Some(name) = timestamp {
+            headers.insert(name, unix_seconds.into());
+        }
+        headers.insert(WEBHOOK_ID, visible(id));
+        headers.insert(WEBHOOK_TIMESTAMP, unix_seconds.into());
+        headers.insert(WEIR_ATTEMPT, attempt.into());
+        RequestHead { uri: uri.clone(), headers }
     }
 
     pub(super) fn origin(&self) -> &Arc<Origin> {
@@ -108,12 +115,15 @@ impl Target {
 }
 
 impl RequestHead {
-    /// The whole head of a request with a body of this length.
-    pub(super) fn framing(self, body: usize) -> Cursor<Vec<u8>> {
-        let mut head = self.0;
-        add_number(&mut head, "content-length", body as i64);
-        head.extend_from_slice(b"\r\n");
-        Cursor::new(head)
+    pub(super) fn with_body(self, body: Bytes) -> Request<Full<Bytes>> {
+        let Self { uri, mut headers } = self;
+        // hyper names no length where there is no body.
+        headers.insert(CONTENT_LENGTH, body.len().into());
+        let mut request = Request::new(Full::new(body));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = uri;
+        *request.headers_mut() = headers;
+        request
     }
 }
 
@@ -123,62 +133,53 @@ impl HeadStart {
             return Err("the URL names no host");
         }
         let path = &url[Position::BeforePath..Position::AfterQuery];
-        let host = &url[Position::BeforeHost..Position::AfterPort];
         // `Url` percent-encodes what is not; this makes sure.
         if !path.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err("the URL's path cannot be sent");
         }
-        if !host.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err("the URL's host cannot be sent");
-        }
+        let path: PathAndQuery = path.parse().map_err(|_| "the URL's path cannot be sent")?;
+        let host = HeaderValue::from_str(&url[Position::BeforeHost..Position::AfterPort]);
+        let host = host.ok().filter(|host| host.as_bytes().iter().all(u8::is_ascii_graphic));
         let signature = signing_header(style.header())?;
         // Named as the one that every request has, it is there already.
-        let timestamp = style.timestamp_header().filter(|&name| name != WEBHOOK_TIMESTAMP);
+        let timestamp = style.timestamp_header().filter(|&name| WEBHOOK_TIMESTAMP != name);
         let timestamp = timestamp.map(signing_header).transpose()?;
 
-        let mut bytes = format!("POST {path} HTTP/1.1\r\n").into_bytes();
-        add(&mut bytes, "host", host);
-        add(&mut bytes, "content-type", "application/json");
-        add(&mut bytes, "user-agent", concat!("Weir/", env!("CARGO_PKG_VERSION")));
+        let mut headers = HeaderMap::new();
+        headers.insert(HOST, host.ok_or("the URL's host cannot be sent")?);
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(USER_AGENT, HeaderValue::from_static(concat!("Weir/", env!("CARGO_PKG_VERSION"))));
         for (name, value) in custom {
-            let name = header_name(name).ok_or("a header name cannot be sent")?;
+            let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| "a header name cannot be sent")?;
             // The only judge of what would begin another header.
             let value = HeaderValue::from_str(value).map_err(|_| "a header value cannot be sent")?;
-            if !RESERVED.contains(&&*name) && name != signature && timestamp.as_ref() != Some(&name) {
-                add(&mut bytes, &name, value.as_bytes());
+            if !RESERVED.contains(&name.as_str()) && name != signature && timestamp.as_ref() != Some(&name) {
+                headers.try_append(name, value).map_err(|_| TOO_LARGE)?;
             }
         }
-        if bytes.len() > MAX_HEAD {
-            return Err("the URL and headers are too large");
+        let length = |(name, value): (&HeaderName, &HeaderValue)| name.as_str().len() + value.len() + ": \r\n".len();
+        if path.as_str().len() + headers.iter().map(length).sum::<usize>() > MAX_HEAD {
+            return Err(TOO_LARGE);
         }
-        Ok(Self { bytes, signature, timestamp })
+        let differing = [Some(&signature), timestamp.as_ref(), Some(&WEBHOOK_ID)];
+        let always = [&WEBHOOK_TIMESTAMP, &WEIR_ATTEMPT, &CONTENT_LENGTH];
+        for name in differing.into_iter().flatten().chain(always) {
+            headers.insert(name, HeaderValue::from_static(""));
+        }
+        Ok(Self { uri: path.into(), headers, signature: Some(signature), timestamp })
     }
 }
 
-/// The name in lower case, if a header may be called so.
-fn header_name(name: &str) -> Option<String> {
-    HeaderName::from_bytes(name.as_bytes()).ok().map(|name| name.as_str().to_owned())
-}
-
-fn signing_header(name: &str) -> Result<String, &'static str> {
-    let name = header_name(name).filter(|name| !RESERVED.contains(&&**name));
+fn signing_header(name: &str) -> Result<HeaderName, &'static str> {
+    let name = HeaderName::from_bytes(name.as_bytes()).ok().filter(|name| !RESERVED.contains(&name.as_str()));
     name.ok_or("the signature's header cannot be sent")
 }
 
 /// Ids and signatures are ASCII by construction; should one not be, it begins no other header, and is not worth a panic.
-fn visible(text: &str) -> &str {
-    if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) { text } else { "invalid" }
-}
-
-fn add(head: &mut Vec<u8>, name: &str, value: impl AsRef<[u8]>) {
-    for part in [name.as_bytes(), b": ", value.as_ref(), b"\r\n"] {
-        head.extend_from_slice(part);
-    }
-}
-
-fn add_number(head: &mut Vec<u8>, name: &str, value: i64) {
-    // Writing to memory does not fail.
-    let _ = write!(head, "{name}: {value}\r\n");
+fn visible(text: &str) -> HeaderValue {
+    let is_visible = text.bytes().all(|byte| matches!(byte, b' '..=b'~'));
+    let value = if is_visible { HeaderValue::from_str(text).ok() } else { None };
+    value.unwrap_or_else(|| HeaderValue::from_static("invalid"))
 }
 
 #[cfg(test)]
@@ -202,11 +203,11 @@ mod tests {
     /// The request line of a first attempt, and its headers in the order of their names.
     fn head(target: &Target, signature: &str) -> (String, Vec<String>) {
         assert_eq!(target.refusal(), None);
-        let bytes = target.request_head("evt_1", 1_700_000_000, signature, 3).framing(17).into_inner();
-        let text = String::from_utf8(bytes).unwrap();
-        let mut lines = text.strip_suffix("\r\n\r\n").unwrap().split("\r\n").map(str::to_owned);
-        let first = lines.next().unwrap();
-        let mut headers: Vec<_> = lines.collect();
+        let body = Bytes::from(vec![b'x'; 17]);
+        let request = target.request_head("evt_1", 1_700_000_000, signature, 3).with_body(body);
+        let first = format!("{} {} HTTP/1.1", request.method(), request.uri());
+        let line = |(name, value): (&HeaderName, &HeaderValue)| format!("{name}: {}", value.to_str().unwrap());
+        let mut headers: Vec<_> = request.headers().iter().map(line).collect();
         headers.sort();
         (first, headers)
     }
@@ -233,6 +234,27 @@ mod tests {
             assert_eq!(first, "POST / HTTP/1.1");
             assert!(headers.contains(&host.to_owned()), "{headers:?}");
         }
+    }
+
+    /// What `Url` leaves as it is, hyper must take.
+    #[test]
+    fn every_character_of_a_url_can_be_sent() {
+        for byte in b' '..=b'~' {
+            let byte = char::from(byte);
+            let target = target(&format!("https://a.example/x{byte}y?x{byte}y"), &[]);
+            assert_eq!(target.refusal(), None, "{byte}");
+        }
+    }
+
+    #[test]
+    fn headers_leave_in_one_order_with_those_of_the_destination_before_those_of_the_attempt() {
+        let target = target("https://a.example/", &[("X-Two", "1"), ("x-one", "k"), ("x-two", "2")]);
+        let request = target.request_head("evt_1", 1_700_000_000, "v1,x", 1).with_body(Bytes::new());
+        let names: Vec<_> = request.headers().iter().map(|(name, _)| name.as_str()).collect();
+        let own = ["x-two", "x-two", "x-one"];
+        let before = ["host", "content-type", "user-agent"];
+        let after = ["webhook-signature", "webhook-id", "webhook-timestamp", "weir-attempt", "content-length"];
+        assert_eq!(names, [&before[..], &own, &after].concat());
     }
 
     #[test]

@@ -150,7 +150,7 @@ async fn a_slow_handshake_costs_no_slot() {
         // The slot is taken now that the connection stands, and is ten milliseconds wide.
         let start = weir_core::Clock::now(&*clock);
         let slot = weir_core::Slot { start, end: start + Duration::from_millis(10) };
-        outbound.send(&target, connection, head(&target), BODY.into(), slot, PATIENCE).await
+        post(&outbound, &target, connection, BODY.into(), &mut Slots::from([slot]), PATIENCE).await
     };
     let receiving = async {
         let (stream, _) = receiver.listener.accept().await.unwrap();

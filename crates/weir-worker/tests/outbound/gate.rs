@@ -1,14 +1,23 @@
 //! What leaves, and when: everything inside the slot, nothing outside of it.
 
-use std::{pin::pin, time::Duration};
+use std::{io::ErrorKind, pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::future::poll_immediate;
-use tokio::task::coop::consume_budget;
-use weir_core::{Slot, outcome::Failure};
-use weir_worker::outbound::{Outbound, SendResult, Target, TlsRoots};
+use tokio::{net::TcpStream, task::coop::consume_budget};
+use weir_core::{Clock as _, Slot, outcome::Failure};
+use weir_worker::outbound::{Connection, Outbound, SendResult, SlotSource, Target, TlsRoots};
 
 use crate::support::*;
+
+async fn posted<const N: usize>(
+    outbound: &Outbound,
+    target: &Target,
+    connection: Connection,
+    slots: [Slot; N],
+) -> SendResult {
+    post(outbound, target, connection, Bytes::from_static(BODY), &mut Slots::from(slots), PATIENCE).await
+}
 
 #[tokio::test]
 async fn a_request_leaves_inside_its_slot_and_says_when() {
@@ -49,9 +58,8 @@ async fn a_slot_that_is_over_costs_neither_a_byte_nor_the_connection() {
     let outbound = outbound();
     let (listener, target) = plain_receiver().await;
     let connection = outbound.connect(&target).await.unwrap().connection;
-    let body = Bytes::from_static(BODY);
-    let result = outbound.send(&target, connection, head(&target), body, over(), PATIENCE).await;
-    assert!(matches!(result, SendResult::SlotMissed));
+    let result = posted(&outbound, &target, connection, [over(), over()]).await;
+    assert!(matches!(result, SendResult::Withdrawn));
 
     let connection = outbound.checkout(&target).expect("the connection went back");
     let receiver = async {
@@ -60,40 +68,99 @@ async fn a_slot_that_is_over_costs_neither_a_byte_nor_the_connection() {
         wire.say(OK).await;
         request
     };
-    let (result, request) = tokio::join!(send(&outbound, &target, connection), receiver);
+    let (result, request) = tokio::join!(posted(&outbound, &target, connection, [over(), wide()]), receiver);
     assert_eq!(status(&sent(result)), 200);
     assert_eq!(request.matches("POST").count(), 1);
 }
 
 #[tokio::test]
-async fn a_slot_that_has_not_begun_is_not_waited_for() {
+async fn a_request_without_a_slot_is_withdrawn_and_keeps_its_connection() {
     let outbound = outbound();
     let (_listener, target) = plain_receiver().await;
     let connection = outbound.connect(&target).await.unwrap().connection;
-    let start = EPOCH + Duration::from_secs(3_600);
-    let slot = Slot { start, end: start + Duration::from_millis(10) };
-    let result = outbound.send(&target, connection, head(&target), Bytes::from_static(BODY), slot, PATIENCE).await;
-    assert!(matches!(result, SendResult::SlotMissed));
+    assert!(matches!(posted(&outbound, &target, connection, []).await, SendResult::Withdrawn));
     assert!(outbound.checkout(&target).is_some());
 }
 
-/// An outbound side whose clock is after the end of [`wide`] at its first look, at the wire.
-fn late_at_the_wire(roots: TlsRoots) -> Outbound {
-    Outbound::new(loopback(), roots, TestClock::scripted([wide().end]))
+#[tokio::test]
+async fn a_slot_that_has_not_begun_is_waited_for() {
+    let clock = TestClock::running();
+    let outbound = Outbound::new(loopback(), TlsRoots::none(), clock.clone());
+    let (listener, target) = plain_receiver().await;
+    let connection = outbound.connect(&target).await.unwrap().connection;
+    let start = clock.now() + Duration::from_millis(100);
+    let slot = Slot { start, end: start + Duration::from_secs(60) };
+    let receiver = async {
+        let mut wire = Wire::accept(&listener).await;
+        wire.stream.peek(&mut [0]).await.unwrap();
+        let came_at = clock.now();
+        wire.answer(OK).await;
+        came_at
+    };
+    let (result, came_at) = tokio::join!(posted(&outbound, &target, connection, [slot]), receiver);
+    let sent_at = sent(result).sent_at.unwrap();
+    assert!(slot.contains(sent_at) && came_at >= start);
+}
+
+/// A source of slots that looks at the receiver's end each time: nothing must have come.
+struct Watching {
+    slots: Slots,
+    wire: std::net::TcpStream,
+    asked: usize,
+}
+
+impl SlotSource for Watching {
+    async fn next(&mut self) -> Option<Slot> {
+        // What is written on loopback is there at once.
+        let seen = self.wire.peek(&mut [0]);
+        assert_eq!(seen.map_err(|error| error.kind()), Err(ErrorKind::WouldBlock));
+        self.asked += 1;
+        self.slots.next().await
+    }
+}
+
+/// An outbound side whose clock finds the slots begun, and is after the end of [`wide`] at the wire, so often.
+fn late_at_the_wire(roots: TlsRoots, times: usize) -> Outbound {
+    let looks = [EPOCH, wide().end].repeat(times);
+    Outbound::new(loopback(), roots, TestClock::scripted(looks))
+}
+
+#[tokio::test]
+async fn a_slot_missed_at_the_wire_keeps_the_connection_and_takes_another_slot() {
+    for body in [Bytes::from_static(BODY), Bytes::new(), Bytes::from(vec![b'x'; 4 << 20])] {
+        let outbound = late_at_the_wire(TlsRoots::none(), 2);
+        let (listener, target) = plain_receiver().await;
+        let connection = outbound.connect(&target).await.unwrap().connection;
+        let wire = listener.accept().await.unwrap().0.into_std().unwrap();
+        let slots = Slots::from([wide(), wide(), wide()]);
+        let mut slots = Watching { slots, wire: wire.try_clone().unwrap(), asked: 0 };
+        let mut wire = Wire { stream: TcpStream::from_std(wire).unwrap() };
+        let receiver = async {
+            let request = wire.request().await;
+            wire.say(OK).await;
+            request
+        };
+        let sending = post(&outbound, &target, connection, body.clone(), &mut slots, PATIENCE);
+        let (result, request) = tokio::join!(sending, receiver);
+        assert_eq!(status(&sent(result)), 200);
+        assert_eq!((slots.asked, request.matches("POST").count()), (3, 1));
+        assert!(request.as_bytes().ends_with(&body));
+        assert!(outbound.checkout(&target).is_some());
+    }
 }
 
 async fn missed_at_the_wire(outbound: &Outbound, target: &Target, body: Bytes) {
     let connection = outbound.connect(target).await.unwrap().connection;
-    let result = outbound.send(target, connection, head(target), body, wide(), PATIENCE).await;
-    assert!(matches!(result, SendResult::SlotMissed), "{result:?}");
-    drop(outbound.checkout(target).expect("the connection went back"));
+    let result = post(outbound, target, connection, body, &mut Slots::from([wide()]), PATIENCE).await;
+    assert!(matches!(result, SendResult::Withdrawn), "{result:?}");
+    assert!(outbound.checkout(target).is_none(), "hyper holds a request that must not leave");
 }
 
 #[tokio::test]
 async fn a_slot_that_ends_at_the_wire_lets_no_byte_leave_whatever_the_body() {
     for body in [Bytes::from_static(BODY), Bytes::new(), Bytes::from(vec![b'x'; 4 << 20])] {
         let (listener, target) = plain_receiver().await;
-        missed_at_the_wire(&late_at_the_wire(TlsRoots::none()), &target, body).await;
+        missed_at_the_wire(&late_at_the_wire(TlsRoots::none(), 1), &target, body).await;
         assert_eq!(Wire::accept(&listener).await.rest().await, b"");
     }
 }
@@ -103,7 +170,7 @@ async fn a_slot_that_ends_at_the_wire_lets_no_byte_of_a_large_head_leave() {
     let (listener, _) = plain_receiver().await;
     let long = vec![("x-long".to_owned(), "x".repeat(4_096)); 32];
     let target = target_with(&format!("http://{}/", listener.local_addr().unwrap()), &long);
-    missed_at_the_wire(&late_at_the_wire(TlsRoots::none()), &target, Bytes::from_static(BODY)).await;
+    missed_at_the_wire(&late_at_the_wire(TlsRoots::none(), 1), &target, Bytes::from_static(BODY)).await;
     assert_eq!(Wire::accept(&listener).await.rest().await, b"");
 }
 
@@ -112,16 +179,31 @@ async fn a_slot_that_ends_at_the_wire_lets_no_byte_leave_under_tls() {
     let authority = Authority::new();
     let receiver = authority.receiver("127.0.0.1").await;
     let target = receiver.target("127.0.0.1");
-    let outbound = late_at_the_wire(authority.trusted());
+    let outbound = late_at_the_wire(authority.trusted(), 1);
     let seen = async { receiver.accept().await.rest().await };
     let ((), seen) = tokio::join!(missed_at_the_wire(&outbound, &target, Bytes::from_static(BODY)), seen);
     assert_eq!(seen, b"");
 }
 
 #[tokio::test]
+async fn a_slot_missed_under_tls_keeps_the_connection_too() {
+    let authority = Authority::new();
+    let receiver = authority.receiver("127.0.0.1").await;
+    let target = receiver.target("127.0.0.1");
+    let outbound = late_at_the_wire(authority.trusted(), 1);
+    let sending = async {
+        let connection = outbound.connect(&target).await.unwrap().connection;
+        posted(&outbound, &target, connection, [wide(), wide()]).await
+    };
+    let receiving = async { receiver.accept().await.answer(OK).await };
+    let (result, ()) = tokio::join!(sending, receiving);
+    assert_eq!(status(&sent(result)), 200);
+}
+
+#[tokio::test]
 async fn a_slot_that_ends_at_the_wire_lets_no_byte_leave_on_a_used_connection() {
-    // The send start, the end of the answer, and the next send.
-    let clock = TestClock::scripted([EPOCH, EPOCH, wide().end]);
+    // The slot's begin, the send start, the end of the answer; then the next send's begin, and too late.
+    let clock = TestClock::scripted([EPOCH, EPOCH, EPOCH, EPOCH, wide().end]);
     let outbound = Outbound::new(loopback(), TlsRoots::none(), clock);
     let (listener, target) = plain_receiver().await;
     let connection = outbound.connect(&target).await.unwrap().connection;
@@ -133,9 +215,50 @@ async fn a_slot_that_ends_at_the_wire_lets_no_byte_leave_on_a_used_connection() 
     let (result, mut wire) = tokio::join!(send(&outbound, &target, connection), receiver);
     assert_eq!(sent(result).sent_at, Some(EPOCH));
     let connection = outbound.checkout(&target).unwrap();
-    assert!(matches!(send(&outbound, &target, connection).await, SendResult::SlotMissed));
-    drop(outbound.checkout(&target).expect("the connection went back"));
+    assert!(matches!(send(&outbound, &target, connection).await, SendResult::Withdrawn));
     assert_eq!(wire.rest().await, b"");
+}
+
+/// A source whose first slot is missed, and meanwhile the server says something or closes; the next slot begins once that is heard.
+struct Meanwhile {
+    clock: Arc<TestClock>,
+    wire: Option<Wire<TcpStream>>,
+    says: &'static str,
+    asked: usize,
+}
+
+impl SlotSource for Meanwhile {
+    async fn next(&mut self) -> Option<Slot> {
+        self.asked += 1;
+        if self.asked == 1 {
+            return Some(wide());
+        }
+        if let Some(mut wire) = self.wire.take() {
+            wire.say(self.says).await;
+            self.wire = (!self.says.is_empty()).then_some(wire);
+        }
+        let start = self.clock.now() + Duration::from_millis(50);
+        Some(Slot { start, end: wide().end })
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_sent_after_the_server_has_closed_or_spoken_between_two_slots() {
+    for says in ["", "HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n"] {
+        let clock = TestClock::scripted([EPOCH, wide().end]);
+        let outbound = Outbound::new(loopback(), TlsRoots::none(), clock.clone());
+        let (listener, target) = plain_receiver().await;
+        let connection = outbound.connect(&target).await.unwrap().connection;
+        let wire = Some(Wire::accept(&listener).await);
+        let mut slots = Meanwhile { clock, wire, says, asked: 0 };
+        let result = post(&outbound, &target, connection, Bytes::from_static(BODY), &mut slots, PATIENCE).await;
+        assert!(matches!(result, SendResult::NotSent(_)), "{result:?}");
+        assert_eq!(slots.asked, 2);
+        if let Some(mut wire) = slots.wire {
+            assert_eq!(wire.rest().await, b"");
+        }
+        assert!(outbound.checkout(&target).is_none());
+    }
 }
 
 #[tokio::test]
@@ -149,7 +272,8 @@ async fn an_empty_body_goes_through_the_gate_too() {
         wire.say(OK).await;
         request
     };
-    let sending = outbound.send(&target, connection, head(&target), Bytes::new(), wide(), PATIENCE);
+    let mut slots = Slots::from([wide()]);
+    let sending = post(&outbound, &target, connection, Bytes::new(), &mut slots, PATIENCE);
     let (result, request) = tokio::join!(sending, receiver);
     assert!(sent(result).sent_at.is_some());
     assert!(request.contains("content-length: 0\r\n"), "{request}");

@@ -1,11 +1,18 @@
 //! Connections that are used again, and those that must not be.
 
-use std::pin::{Pin, pin};
+use std::{
+    pin::{Pin, pin},
+    time::Duration,
+};
 
 use futures_util::future::{join_all, poll_immediate};
-use tokio::{io::AsyncReadExt, net::TcpStream, time::timeout};
-use weir_core::outcome::Failure;
-use weir_worker::outbound::{Connection, Found, Outbound, SendResult, Target};
+use tokio::{
+    io::AsyncReadExt,
+    net::TcpStream,
+    time::{advance, pause, resume, timeout},
+};
+use weir_core::outcome::{Failure, Met};
+use weir_worker::outbound::{Connection, Found, Outbound, SendResult, Sent, Target};
 
 use crate::support::*;
 
@@ -136,6 +143,95 @@ async fn a_connection_closed_in_hand_is_not_sent_on_and_not_counted() {
     assert!(outbound.checkout(&target).is_none());
 }
 
+/// What becomes of a second request on one connection, which the server reads, answers with `says`, and closes.
+async fn cut_on_reuse(says: &str, resets: bool) -> Sent {
+    let outbound = outbound();
+    let (target, mut wire) = used(&outbound, OK).await;
+    let connection = outbound.checkout(&target).unwrap();
+    let receiver = async {
+        wire.answer(says).await;
+        if resets {
+            wire.reset();
+        }
+    };
+    let (result, ()) = tokio::join!(send(&outbound, &target, connection), receiver);
+    sent(result)
+}
+
+#[tokio::test]
+async fn a_request_cut_on_a_used_connection_without_a_byte_of_answer_says_so() {
+    for resets in [false, true] {
+        let sent = cut_on_reuse("", resets).await;
+        assert!(sent.cut_on_reuse && sent.sent_at.is_some());
+        assert_eq!(sent.met, Met::Failure(Failure::Broken));
+    }
+}
+
+#[tokio::test]
+async fn a_request_cut_after_a_byte_of_answer_or_on_a_new_connection_does_not_say_so() {
+    for says in ["H", "HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n", "nonsense\r\n\r\n"] {
+        assert!(!cut_on_reuse(says, false).await.cut_on_reuse, "{says}");
+    }
+    let first = exchange(&outbound(), PATIENCE, async |mut wire| drop(wire.request().await)).await;
+    assert!(!first.cut_on_reuse);
+    assert_eq!(first.met, Met::Failure(Failure::Broken));
+}
+
+#[tokio::test]
+async fn a_silent_server_is_no_cut() {
+    let outbound = outbound();
+    let (target, _wire) = used(&outbound, OK).await;
+    let connection = outbound.checkout(&target).unwrap();
+    let sent = sent(send_for(&outbound, &target, connection, Duration::from_millis(50)).await);
+    assert_eq!((sent.met, sent.cut_on_reuse), (Met::Failure(Failure::Timeout), false));
+}
+
+/// Twelve a minute to a server that keeps a connection for five seconds: each request would meet the close.
+#[tokio::test]
+async fn a_connection_is_not_used_in_the_last_second_that_its_server_names() {
+    for (keeps, passed, fit) in [
+        ("timeout=5", 3_900, true),
+        ("timeout=5, max=1000", 4_000, false),
+        ("timeout=5", 5_000, false),
+        ("timeout=1", 0, false),
+        ("timeout=600", 59_000, true),
+        ("timeout=600", 60_000, false),
+        ("max=1000", 59_000, true),
+    ] {
+        let outbound = outbound();
+        let answer = format!("HTTP/1.1 200 OK\r\nkeep-alive: {keeps}\r\ncontent-length: 0\r\n\r\n");
+        let (target, _wire) = used(&outbound, &answer).await;
+        pause();
+        advance(Duration::from_millis(passed)).await;
+        let connection = outbound.checkout(&target);
+        assert_eq!(connection.is_some(), fit, "{keeps} after {passed} ms");
+        // Held and given back, it is no younger.
+        if let Some(connection) = connection {
+            outbound.give_back(&target, connection);
+            advance(Duration::from_millis(1_100)).await;
+            assert!(outbound.checkout(&target).is_none(), "{keeps}");
+        }
+        resume();
+    }
+}
+
+/// Failover by DNS is followed, however busy the connection.
+#[tokio::test]
+async fn a_connection_that_is_always_used_ends_within_five_minutes() {
+    let outbound = outbound();
+    let (target, mut wire) = used(&outbound, OK).await;
+    let mut age = 0;
+    while let Some(connection) = outbound.checkout(&target) {
+        let (result, ()) = tokio::join!(send(&outbound, &target, connection), wire.answer(OK));
+        assert_eq!(status(&sent(result)), 200);
+        pause();
+        advance(Duration::from_secs(5)).await;
+        resume();
+        age += 5;
+    }
+    assert!((240..=300).contains(&age), "{age} s");
+}
+
 #[tokio::test]
 async fn a_server_that_speaks_unasked_loses_the_connection() {
     let outbound = outbound();
@@ -195,7 +291,8 @@ async fn an_answer_before_the_request_was_read_does_not_leave_half_a_request_beh
         wire
     };
     let body = vec![b'x'; 64 << 20].into();
-    let sending = outbound.send(&target, connection, head(&target), body, wide(), PATIENCE);
+    let mut slots = Slots::from([wide()]);
+    let sending = post(&outbound, &target, connection, body, &mut slots, PATIENCE);
     let (result, _wire) = tokio::join!(sending, receiver);
     assert_eq!(status(&sent(result)), 413);
     assert!(outbound.checkout(&target).is_none());

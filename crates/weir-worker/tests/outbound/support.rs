@@ -17,7 +17,7 @@ use tokio::{
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use weir_core::{Clock, Slot, Timestamp, address::AddressPolicy, outcome::Met, signing::SignatureStyle};
-use weir_worker::outbound::{Connection, Outbound, RequestHead, SendResult, Sent, Target, TlsRoots};
+use weir_worker::outbound::{Connection, Outbound, RequestHead, SendResult, Sent, SlotSource, Target, TlsRoots};
 
 /// Where the test clocks begin.
 pub(crate) const EPOCH: Timestamp = Timestamp::from_secs(1_000_000);
@@ -61,6 +61,21 @@ pub(crate) fn over() -> Slot {
     Slot { start: EPOCH - Duration::from_millis(10), end: EPOCH }
 }
 
+/// These slots, one after the other, and no more.
+pub(crate) struct Slots(VecDeque<Slot>);
+
+impl<const N: usize> From<[Slot; N]> for Slots {
+    fn from(slots: [Slot; N]) -> Self {
+        Self(slots.into())
+    }
+}
+
+impl SlotSource for Slots {
+    async fn next(&mut self) -> Option<Slot> {
+        self.0.pop_front()
+    }
+}
+
 pub(crate) fn loopback() -> AddressPolicy {
     AddressPolicy { allow_http: true, allow_networks: vec!["127.0.0.0/8".parse().unwrap()] }
 }
@@ -98,7 +113,18 @@ pub(crate) async fn send_for(
     connection: Connection,
     limit: Duration,
 ) -> SendResult {
-    outbound.send(target, connection, head(target), Bytes::from_static(BODY), wide(), limit).await
+    post(outbound, target, connection, Bytes::from_static(BODY), &mut Slots::from([wide()]), limit).await
+}
+
+pub(crate) async fn post(
+    outbound: &Outbound,
+    target: &Target,
+    connection: Connection,
+    body: Bytes,
+    slots: &mut impl SlotSource,
+    limit: Duration,
+) -> SendResult {
+    outbound.send(target, connection, head(target), body, slots, limit).await
 }
 
 /// Sends once on a fresh connection, to a receiver that answers with `script`.
@@ -135,6 +161,11 @@ pub(crate) struct Wire<S> {
 impl Wire<TcpStream> {
     pub(crate) async fn accept(listener: &TcpListener) -> Self {
         Self { stream: listener.accept().await.unwrap().0 }
+    }
+
+    /// Closes with a reset.
+    pub(crate) fn reset(self) {
+        self.stream.set_zero_linger().unwrap();
     }
 }
 
