@@ -1,11 +1,15 @@
 //! The life of one attempt: connect, take the slot, send through the gate, judge.
 //!
-//! The slot is taken once a connection stands. A permit published with a slot waits for it and uses a standing connection;
-//! when there is none, and connecting took longer than the slot, it asks for another slot: not an attempt, no retry burnt.
+//! A permit says when its slot is expected. The worker stands ready a little before: it makes a connection at once where none
+//! stands, and signs. Then it asks for the slot. A slot that is missed is not sent in: it asks again; not an attempt, no retry
+//! burnt.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
 use metrics::counter;
@@ -14,20 +18,26 @@ use weir_core::{
     claim::{Claim, ClaimedDelivery},
     delivery::Attempt,
     event::EventBody,
-    outcome::{self, Effect, Failure, HoldReason, Met},
+    outcome::{self, Effect, Failure, HoldReason, Met, Verdict},
 };
 use weir_queue::{Permit, PermitId, SharedQueue, SlotAnswer, SlotRequest};
 use weir_store::AttemptResult;
 
 use crate::{
-    lane::LaneSlots,
     meters::Meters,
-    outbound::{Connection, Found, Outbound, SendResult, Sent, SlotSource, Unreachable},
+    outbound::{Connection, Found, NoConnection, Outbound, SendResult, Sent, SlotSource, Unreachable},
     targets::DestinationTarget,
 };
 
+/// How long before its slot is expected a worker asks for it, so that the answer is there in time.
+const ASK_AHEAD: Duration = Duration::from_millis(15);
+/// Permits that ask at about the same time ask together: at multiples of this.
+const ASK_EVERY: Duration = Duration::from_millis(5);
 /// How many connections that were made for an attempt may be dead before the request leaves.
 const MAX_CLOSED: u32 = 3;
+/// How often a slot is asked for while the queue does not answer, and how long apart.
+const ASK_TRIES: u32 = 3;
+const ASK_RETRY: Duration = Duration::from_millis(100);
 
 /// What an attempt needs of its surroundings.
 pub(crate) struct Attempter {
@@ -35,8 +45,7 @@ pub(crate) struct Attempter {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) outbound: Arc<Outbound>,
     pub(crate) meters: Meters,
-    pub(crate) lane_slots: LaneSlots,
-    /// The process is shutting down: what has not been sent goes back.
+    /// The process is shutting down: what has no slot goes back.
     pub(crate) stopping: Arc<AtomicBool>,
 }
 
@@ -60,31 +69,21 @@ pub(crate) struct Finished {
     pub(crate) began: Timestamp,
     /// What the destination answered, when it has an effect on the destination.
     pub(crate) reason: String,
+    /// It says nothing of the destination's health: the connection was an old one.
+    pub(crate) is_no_failure: bool,
 }
 
 /// A permit that was not used.
 pub(crate) struct Unsent {
     pub(crate) permit: PermitId,
     pub(crate) claim: Claim,
+    /// There was no place for it, beside others of its destination that take long.
+    pub(crate) crowded: bool,
 }
 
 impl From<&Permit> for Unsent {
     fn from(permit: &Permit) -> Self {
-        Self { permit: permit.id, claim: permit.delivery.claim }
-    }
-}
-
-/// The slot that a permit was given, and the one it has: live traffic changes slots with replays.
-#[derive(Clone, Copy)]
-struct Held {
-    given: Slot,
-    slot: Slot,
-}
-
-impl Held {
-    /// No other attempt has the one that was given.
-    fn is_its_own(&self) -> bool {
-        self.slot == self.given
+        Self { permit: permit.id, claim: permit.delivery.claim, crowded: false }
     }
 }
 
@@ -95,6 +94,54 @@ enum Wire {
     Unreachable(Unreachable),
     /// Withdrawn, held, expired, or shutting down.
     Withdrawn,
+}
+
+/// Asks for the slots of one permit.
+struct PermitSlots<'a> {
+    attempter: &'a Attempter,
+    permit: &'a Permit,
+    /// What starts later could outlast its claim.
+    start_by: Timestamp,
+    /// How long it took to stand ready, until that is told.
+    preparation: Option<Duration>,
+    granted: bool,
+}
+
+impl SlotSource for PermitSlots<'_> {
+    async fn next(&mut self) -> Option<Slot> {
+        if std::mem::replace(&mut self.granted, false) {
+            counter!("weir_slots_missed_total").increment(1);
+        }
+        let mut failures = 0;
+        loop {
+            if self.attempter.clock.now() >= self.start_by || self.attempter.stopping.load(Ordering::Relaxed) {
+                return None;
+            }
+            let request = SlotRequest { id: self.permit.id, preparation: self.preparation.take() };
+            match self.attempter.queue.take_slot(request).await {
+                Ok(SlotAnswer::Granted(slot)) => {
+                    self.granted = true;
+                    return Some(slot);
+                }
+                Ok(SlotAnswer::Later(start)) => self.attempter.sleep_until(asks_at(start)).await,
+                Ok(SlotAnswer::Withdrawn) => return None,
+                Err(error) => {
+                    failures += 1;
+                    if failures == ASK_TRIES {
+                        tracing::warn!(%error, "could not take a slot; the permit goes back unsent");
+                        return None;
+                    }
+                    tokio::time::sleep(ASK_RETRY).await;
+                }
+            }
+        }
+    }
+}
+
+/// When to ask for a slot that starts then.
+fn asks_at(start: Timestamp) -> Timestamp {
+    let early = (start - ASK_AHEAD).as_nanos();
+    Timestamp::from_nanos(early - early.rem_euclid(ASK_EVERY.as_nanos() as i64))
 }
 
 impl Attempter {
@@ -122,91 +169,59 @@ impl Attempter {
 
     async fn send(&self, permit: &Permit, body: &EventBody, target: &DestinationTarget) -> Wire {
         let start_by = permit.delivery.expires_at - target.timeout();
-        let published = match permit.slot {
-            Some(given) => Some(self.wait_for(permit, given).await),
-            None => None,
-        };
-        let mut slots = PermitSlots { attempter: self, permit, start_by, published, unused: None, warm: false };
+        let mut slots = PermitSlots { attempter: self, permit, start_by, preparation: None, granted: false };
+        let expected_at = permit.expected_at.map_or(Timestamp::MIN, asks_at);
         let mut closed = 0;
         loop {
-            let (connection, warm) = match self.outbound.connect(&target.target).await {
-                Ok(Found { connection, warm }) => (connection, warm),
-                Err(unreachable) => return Wire::Unreachable(unreachable),
+            let connecting_since = self.clock.now();
+            let found = match self.outbound.checkout(&target.target) {
+                Some(connection) => Ok(Found { connection, warm: true }),
+                None => self.outbound.connect(&target.target).await,
             };
-            slots.warm = warm;
-            if self.clock.now() >= start_by {
+            let Found { connection, warm } = match found {
+                Ok(found) => found,
+                Err(NoConnection::Unreachable(unreachable)) => return self.paced(unreachable, &mut slots).await,
+                Err(NoConnection::Exhausted(what)) => {
+                    tracing::warn!(what, "could not connect; the permit goes back unsent");
+                    return Wire::Withdrawn;
+                }
+            };
+            let took = if warm { Duration::ZERO } else { self.clock.now().since(connecting_since) };
+            slots.preparation = Some(took);
+            slots.granted = false;
+            // One that stands is for others until it is needed.
+            let connection = if warm && expected_at > self.clock.now() {
                 self.outbound.give_back(&target.target, connection);
-                return Wire::Withdrawn;
-            }
+                self.sleep_until(expected_at).await;
+                match self.outbound.checkout(&target.target) {
+                    Some(connection) => connection,
+                    None => continue,
+                }
+            } else {
+                self.sleep_until(expected_at).await;
+                connection
+            };
             match self.send_on(connection, permit, body, target, &mut slots).await {
                 SendResult::Sent(sent) => return Wire::Sent(sent),
                 SendResult::Withdrawn => return Wire::Withdrawn,
                 // Back for another connection; nothing has left.
-                SendResult::NotSent(_) => {
+                SendResult::NotSent(unreachable) => {
                     closed += u32::from(!warm);
                     if closed == MAX_CLOSED {
-                        return closed_each_time();
+                        let error = "each connection was closed before the request could be sent".to_owned();
+                        return self.paced(Unreachable { error, ..unreachable }, &mut slots).await;
                     }
                 }
             }
         }
     }
 
-    /// The published slot while it lasts, else a new one, waited for, in exchange for the one that was not used.
-    async fn slot_for(
-        &self,
-        permit: &Permit,
-        published: Option<Held>,
-        unused: Option<Held>,
-        warm: bool,
-    ) -> Option<Held> {
-        if let Some(held) = published.filter(|held| !held.slot.is_over(self.clock.now())) {
-            return Some(held);
-        }
-        if published.is_some() {
-            counter!("weir_slots_missed_total").increment(1);
-        }
-        let in_exchange = published.or(unused).is_some_and(|held| held.is_its_own());
-        let given = match self.queue.take_slot(permit.id, SlotRequest { warm, in_exchange }).await {
-            Ok(SlotAnswer::Granted(slot)) => slot,
-            Ok(SlotAnswer::Withdrawn) => return None,
-            Err(error) => {
-                tracing::warn!(%error, "could not take a slot; the permit goes back unsent");
-                return None;
-            }
-        };
-        Some(self.wait_for(permit, given).await)
-    }
-
-    async fn wait_for(&self, permit: &Permit, given: Slot) -> Held {
-        Held { given, slot: self.reach(permit, given).await }
-    }
-
-    /// Waits for the slot, or for the one it is changed for: live traffic goes before replays.
-    async fn reach(&self, permit: &Permit, mut slot: Slot) -> Slot {
-        if slot.start <= self.clock.now() {
-            return slot;
-        }
-        if !permit.delivery.in_lane {
-            slot = self.lane_slots.change(permit.id.destination_id, slot, self.clock.now());
-            self.sleep_until(slot.start).await;
-            return slot;
-        }
-        self.lane_slots.wait(permit.id, slot);
-        loop {
-            self.sleep_until(slot.start).await;
-            let now = self.clock.now();
-            slot = self.lane_slots.reach(permit.id, slot, now);
-            if slot.start <= now {
-                return slot;
-            }
-        }
-    }
-
-    async fn sleep_until(&self, at: Timestamp) {
-        let wait = at.since(self.clock.now());
-        if !wait.is_zero() {
-            tokio::time::sleep(wait).await;
+    /// An attempt that finds no connection takes a slot as well: who cannot be reached is not tried more often than the limit says.
+    async fn paced(&self, unreachable: Unreachable, slots: &mut PermitSlots<'_>) -> Wire {
+        slots.granted = false;
+        match slots.next().await {
+            Some(_) => Wire::Unreachable(unreachable),
+            None => Wire::Withdrawn,
         }
     }
 
@@ -228,13 +243,26 @@ impl Attempter {
         self.outbound.send(&target.target, connection, head, body, slots, target.timeout()).await
     }
 
+    async fn sleep_until(&self, at: Timestamp) {
+        let wait = at.since(self.clock.now());
+        if !wait.is_zero() {
+            tokio::time::sleep(wait).await;
+        }
+    }
+
     fn judge(&self, permit: &Permit, target: &DestinationTarget, sent: Sent, began: Timestamp) -> Ended {
         let &ClaimedDelivery { claim, event_created_at, attempts, attempts_before, .. } = &permit.delivery;
         let number = attempts + 1;
         let of_series = number.saturating_sub(attempts_before);
         let now = sent.ended_at;
         let policy = &target.destination.settings.retry;
-        let decision = outcome::judge(&sent.met, policy, of_series, event_created_at, now, rand::random());
+        let mut decision = outcome::judge(&sent.met, policy, of_series, event_created_at, now, rand::random());
+        if sent.cut_on_reuse && matches!(decision.verdict, Verdict::Retry { .. }) {
+            // The server had most likely closed the old connection. It goes in the next slot; a connection that is made for it cannot
+            // end this way again.
+            decision.verdict = Verdict::Retry { at: now };
+            self.outbound.forget(&target.target);
+        }
         let (status_code, failure) = match sent.met {
             Met::Answer { status, .. } => (Some(status), None),
             Met::Failure(failure) => (None, Some(failure)),
@@ -265,39 +293,16 @@ impl Attempter {
         };
         let result = Arc::new(AttemptResult { claim, attempt, verdict: decision.verdict, now });
         let destination = target.destination.clone();
-        Ended::Recorded(Finished { permit: permit.id, result, effect: decision.effect, destination, began, reason })
+        Ended::Recorded(Finished {
+            permit: permit.id,
+            result,
+            effect: decision.effect,
+            destination,
+            began,
+            reason,
+            is_no_failure: sent.cut_on_reuse,
+        })
     }
-}
-
-/// The slots of one permit: the published one first, then others in exchange for those that were not used.
-struct PermitSlots<'a> {
-    attempter: &'a Attempter,
-    permit: &'a Permit,
-    start_by: Timestamp,
-    published: Option<Held>,
-    unused: Option<Held>,
-    warm: bool,
-}
-
-impl SlotSource for PermitSlots<'_> {
-    async fn next(&mut self) -> Option<Slot> {
-        let Self { attempter, permit, .. } = *self;
-        if self.unused.is_some() {
-            counter!("weir_slots_missed_total").increment(1);
-        }
-        let held = attempter.slot_for(permit, self.published.take(), self.unused, self.warm).await?;
-        let late = attempter.clock.now() >= self.start_by;
-        if late || attempter.stopping.load(Ordering::Relaxed) || !attempter.queue.start(permit.id) {
-            return None;
-        }
-        self.unused = Some(held);
-        Some(held.slot)
-    }
-}
-
-fn closed_each_time() -> Wire {
-    let error = "each connection was closed before the request could be sent".to_owned();
-    Wire::Unreachable(Unreachable { failure: Failure::Connect, error })
 }
 
 #[cfg(test)]

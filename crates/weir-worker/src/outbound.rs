@@ -120,6 +120,11 @@ impl Outbound {
         self.pool.checkout(target.origin())
     }
 
+    /// Closes the connections to the target that stand unused.
+    pub fn forget(&self, target: &Target) {
+        self.pool.forget(target.origin());
+    }
+
     /// Takes back a connection that was not used.
     pub fn give_back(&self, target: &Target, connection: Connection) {
         debug_assert_eq!(target.origin(), connection.origin());

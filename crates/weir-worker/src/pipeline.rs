@@ -15,24 +15,23 @@ use std::{
 };
 
 use metrics::{counter, gauge};
-use tokio::sync::Semaphore;
 use weir_core::{Clock, claim::ClaimedBody, event::EventBody};
 use weir_queue::{Permit, SharedQueue};
 use weir_store::{SharedStore, StoreError};
 
 use crate::{
     attempt::{Attempter, Ended, Unsent},
-    lane::LaneSlots,
     meters::Meters,
     outbound::Outbound,
+    places::Places,
     recorder::{Recorder, Recording},
     targets::Targets,
 };
 
 /// Permits taken in one call.
 const BATCH: usize = 256;
-/// Attempts under way at one time in one process, waiting for their slots included.
-const MAX_UNDER_WAY: u32 = 8_192;
+/// Attempts under way at one time in one process, unless its owner says otherwise. Each may hold a connection.
+pub const DEFAULT_CAPACITY: usize = 8_192;
 /// How long to wait after the queue or the store failed.
 const RETRY: Duration = Duration::from_millis(250);
 
@@ -44,6 +43,7 @@ pub struct Worker {
     outbound: Arc<Outbound>,
     /// How long attempts in flight may take to finish at shutdown.
     grace: Duration,
+    capacity: usize,
 }
 
 impl Worker {
@@ -54,7 +54,13 @@ impl Worker {
         outbound: Arc<Outbound>,
         grace: Duration,
     ) -> Self {
-        Self { store, queue, clock, outbound, grace }
+        Self { store, queue, clock, outbound, grace, capacity: DEFAULT_CAPACITY }
+    }
+
+    /// Makes so many attempts at one time at most.
+    #[must_use]
+    pub fn with_capacity(self, capacity: usize) -> Self {
+        Self { capacity, ..self }
     }
 
     /// Delivers until `shutdown` resolves; then finishes what is in flight, hands back the rest, and returns once everything
@@ -68,18 +74,16 @@ impl Worker {
             clock: self.clock.clone(),
             outbound: self.outbound.clone(),
             meters: Meters::new(),
-            lane_slots: LaneSlots::default(),
             stopping: stopping.clone(),
         });
-        let slots = Arc::new(Semaphore::new(MAX_UNDER_WAY as usize));
+        let places = Places::new(self.capacity);
 
-        self.take_until(shutdown, &attempter, &recording, &slots).await;
+        self.take_until(shutdown, &attempter, &recording, &places).await;
 
         stopping.store(true, Ordering::Relaxed);
         recording.unsent(self.queue.stop_taking().await.iter().map(Unsent::from));
-        let all_ended = slots.acquire_many(MAX_UNDER_WAY);
-        if tokio::time::timeout(self.grace, all_ended).await.is_err() {
-            let left = MAX_UNDER_WAY as usize - slots.available_permits();
+        if tokio::time::timeout(self.grace, places.wait_for_all()).await.is_err() {
+            let left = places.taken();
             tracing::warn!(left, "attempts did not finish within the grace period; their outcome is unknown");
         }
         // Tasks beyond the grace period hold clones of the sender, so the recorder is told to end rather than waited for.
@@ -94,15 +98,21 @@ impl Worker {
         shutdown: impl Future<Output = ()>,
         attempter: &Arc<Attempter>,
         recording: &Recording,
-        slots: &Arc<Semaphore>,
+        places: &Arc<Places>,
     ) {
         tokio::pin!(shutdown);
         let mut targets = Targets::new(self.store.clone());
         loop {
+            // What cannot be started now stays in the delivery queue, where another worker can have it.
+            let free = tokio::select! {
+                biased;
+                () = &mut shutdown => return,
+                free = places.wait_for_one() => free,
+            };
             let taken = tokio::select! {
                 biased;
                 () = &mut shutdown => return,
-                taken = self.queue.take(BATCH) => taken,
+                taken = self.queue.take(free.min(BATCH)) => taken,
             };
             let permits = match taken {
                 Ok(permits) => permits,
@@ -112,7 +122,7 @@ impl Worker {
                     continue;
                 }
             };
-            if let Err((error, permits)) = self.start(permits, &mut targets, attempter, recording, slots).await {
+            if let Err((error, permits)) = self.start(permits, &mut targets, attempter, recording, places).await {
                 tracing::warn!(%error, "could not read destinations; permits go back unsent");
                 recording.unsent(permits.iter().map(Unsent::from));
                 tokio::time::sleep(RETRY).await;
@@ -126,7 +136,7 @@ impl Worker {
         targets: &mut Targets,
         attempter: &Arc<Attempter>,
         recording: &Recording,
-        slots: &Arc<Semaphore>,
+        places: &Arc<Places>,
     ) -> Result<(), (StoreError, Vec<Permit>)> {
         counter!("weir_permits_taken_total").increment(permits.len() as u64);
         let resolved = targets.resolve(&permits).await;
@@ -135,26 +145,31 @@ impl Worker {
             (Ok(resolved), Ok(bodies)) => (resolved, bodies),
             (Err(error), _) | (_, Err(error)) => return Err((error, permits)),
         };
-        gauge!("weir_attempts_under_way").set((MAX_UNDER_WAY as usize - slots.available_permits()) as f64);
         for ((permit, target), body) in permits.into_iter().zip(resolved).zip(bodies) {
             let (Some(target), Some(body)) = (target, body) else {
                 // Deleted: the release makes it cancelled.
                 recording.unsent([Unsent::from(&permit)]);
                 continue;
             };
-            let Ok(place) = slots.clone().acquire_owned().await else {
-                return Ok(());
+            let began = self.clock.now();
+            let Some(place) = places.take(permit.id.destination_id, began) else {
+                counter!("weir_permits_crowded_out_total").increment(1);
+                recording.unsent([Unsent { crowded: true, ..Unsent::from(&permit) }]);
+                continue;
             };
             let (attempter, recording) = (attempter.clone(), recording.clone());
             // Not by a function that takes the attempt: its future would hold it twice, and be copied as often.
             tokio::spawn(async move {
-                let _place = place;
                 match attempter.make(&permit, &body, &target).await {
-                    Ended::Recorded(finished) => recording.finished(finished),
+                    Ended::Recorded(finished) => {
+                        place.ended(finished.began, finished.result.now);
+                        recording.finished(finished);
+                    }
                     Ended::Unsent(unsent) => recording.unsent([unsent]),
                 }
             });
         }
+        gauge!("weir_attempts_under_way").set(places.taken() as f64);
         Ok(())
     }
 

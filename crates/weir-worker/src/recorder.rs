@@ -10,10 +10,9 @@ use metrics::counter;
 use tokio::sync::mpsc;
 use weir_core::{
     Clock, DestinationId, Timestamp,
-    breaker::BreakerState,
     outcome::{Effect, Verdict},
 };
-use weir_queue::{Edit, SharedQueue, Wake};
+use weir_queue::{Edit, HandedBack, SharedQueue, Terms, Wake};
 use weir_store::{BreakerChange, Settlement, SharedStore};
 
 use crate::{
@@ -144,7 +143,7 @@ impl Ledger {
             })
         };
         self.restrain(finished()).await;
-        for Changed { change, gives_up } in finished().filter_map(|ended| breakers.observe(ended)) {
+        for Changed { change, gives_up } in finished().filter(|ended| !ended.is_no_failure).filter_map(|ended| breakers.observe(ended)) {
             let id = change.id;
             self.change_breaker(change).await;
             if gives_up {
@@ -185,8 +184,9 @@ impl Ledger {
         let now = self.clock.now();
         let claims: Vec<_> = unsent.iter().map(|ended| ended.claim).collect();
         persist("release claims", || self.store.release(claims.clone(), now)).await;
-        let ids: Vec<_> = unsent.iter().map(|ended| ended.permit).collect();
-        if let Err(error) = self.queue.hand_back(&ids).await {
+        let permits: Vec<_> =
+            unsent.iter().map(|&Unsent { permit: id, crowded, .. }| HandedBack { id, crowded }).collect();
+        if let Err(error) = self.queue.hand_back(&permits).await {
             tracing::warn!(%error, "could not hand permits back; they expire by themselves");
         }
         let wakes: Vec<_> =
@@ -207,15 +207,24 @@ impl Ledger {
         let now = self.clock.now();
         persist("pause a destination", || self.store.pause_destination(id, reason, now)).await;
         tracing::warn!(destination = %id, reason, "paused a destination");
-        if let Err(error) = self.queue.edited(&[Edit { destination_id: id, suspended: true }]).await {
-            tracing::warn!(destination = %id, %error, "could not withdraw the destination's permits");
+        self.announce(id).await;
+    }
+
+    /// Tells the queue how the destination is now, so that no slot is granted that it would not grant anew.
+    async fn announce(&self, id: DestinationId) {
+        let Ok(Some(destination)) = self.store.destination(id).await else {
+            // The next run reads it.
+            return;
+        };
+        let terms = Terms::of(&destination, self.clock.now());
+        if let Err(error) = self.queue.edited(&[Edit { destination_id: id, terms }]).await {
+            tracing::warn!(destination = %id, %error, "could not tell the queue of a destination's change");
         }
     }
 
     /// Opens or closes a breaker, before the destination has its room back. What the store does not take now is found out again by
     /// the attempts that follow.
     async fn change_breaker(&self, change: BreakerChange) {
-        let suspended = change.changed.state(change.now) == BreakerState::Open;
         match self.store.change_breaker(change.clone()).await {
             Ok(true) => tell_of(&change),
             // Another worker was first.
@@ -225,9 +234,7 @@ impl Ledger {
                 return;
             }
         }
-        if let Err(error) = self.queue.edited(&[Edit { destination_id: change.id, suspended }]).await {
-            tracing::warn!(destination = %change.id, %error, "could not tell the queue of a breaker's change");
-        }
+        self.announce(change.id).await;
     }
 
     /// Holds and pauses at once, before anything is recorded: the next send must not slip through.

@@ -155,6 +155,14 @@ impl Pool {
         }
     }
 
+    /// Closes what stands unused.
+    pub(super) fn forget(&self, origin: &Arc<Origin>) {
+        // Dropped outside the lock.
+        while let Some(unused) = { self.lock().pop(origin) } {
+            drop(unused);
+        }
+    }
+
     pub(super) fn give_back(self: &Arc<Self>, connection: Connection) {
         if connection.is_reusable(Instant::now()) {
             self.pass_on(Found { connection, warm: true });
