@@ -22,7 +22,7 @@ use weir_store::AttemptResult;
 use crate::{
     lane::LaneSlots,
     meters::Meters,
-    outbound::{Connection, Found, Outbound, SendResult, Sent, SlotSource, Unreachable},
+    outbound::{Connection, Found, NoConnection, Outbound, SendResult, Sent, SlotSource, Unreachable},
     targets::DestinationTarget,
 };
 
@@ -93,7 +93,7 @@ enum Wire {
     Sent(Sent),
     /// No connection could be made, or each died before the request left.
     Unreachable(Unreachable),
-    /// Withdrawn, held, expired, or shutting down.
+    /// Withdrawn, held, expired, shutting down, or nothing left to connect with.
     Withdrawn,
 }
 
@@ -131,7 +131,11 @@ impl Attempter {
         loop {
             let (connection, warm) = match self.outbound.connect(&target.target).await {
                 Ok(Found { connection, warm }) => (connection, warm),
-                Err(unreachable) => return Wire::Unreachable(unreachable),
+                Err(NoConnection::Unreachable(unreachable)) => return Wire::Unreachable(unreachable),
+                Err(NoConnection::Exhausted(what)) => {
+                    tracing::warn!(what, "could not connect; the permit goes back unsent");
+                    return Wire::Withdrawn;
+                }
             };
             slots.warm = warm;
             if self.clock.now() >= start_by {
