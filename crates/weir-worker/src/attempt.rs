@@ -171,14 +171,14 @@ impl Attempter {
         let start_by = permit.delivery.expires_at - target.timeout();
         let mut slots = PermitSlots { attempter: self, permit, start_by, preparation: None, granted: false };
         let expected_at = permit.expected_at.map_or(Timestamp::MIN, asks_at);
+        // A connection that stands is for others until it is needed; where none stands, one is made meanwhile.
+        if expected_at > self.clock.now() && self.outbound.has_standing(&target.target) {
+            self.sleep_until(expected_at).await;
+        }
         let mut closed = 0;
         loop {
             let connecting_since = self.clock.now();
-            let found = match self.outbound.checkout(&target.target) {
-                Some(connection) => Ok(Found { connection, warm: true }),
-                None => self.outbound.connect(&target.target).await,
-            };
-            let Found { connection, warm } = match found {
+            let Found { connection, warm } = match self.outbound.connect(&target.target).await {
                 Ok(found) => found,
                 Err(NoConnection::Unreachable(unreachable)) => return self.paced(unreachable, &mut slots).await,
                 Err(NoConnection::Exhausted(what)) => {
@@ -189,18 +189,7 @@ impl Attempter {
             let took = if warm { Duration::ZERO } else { self.clock.now().since(connecting_since) };
             slots.preparation = Some(took);
             slots.granted = false;
-            // One that stands is for others until it is needed.
-            let connection = if warm && expected_at > self.clock.now() {
-                self.outbound.give_back(&target.target, connection);
-                self.sleep_until(expected_at).await;
-                match self.outbound.checkout(&target.target) {
-                    Some(connection) => connection,
-                    None => continue,
-                }
-            } else {
-                self.sleep_until(expected_at).await;
-                connection
-            };
+            self.sleep_until(expected_at).await;
             match self.send_on(connection, permit, body, target, &mut slots).await {
                 SendResult::Sent(sent) => return Wire::Sent(sent),
                 SendResult::Withdrawn => return Wire::Withdrawn,

@@ -27,11 +27,15 @@ mod tls;
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use tokio::time::Instant;
-use weir_core::{Clock, Slot, Timestamp, address::AddressPolicy, outcome::Met};
+use tokio::time::{Instant, timeout};
+use weir_core::{
+    Clock, Slot, Timestamp,
+    address::AddressPolicy,
+    outcome::{Failure, Met},
+};
 
 pub use connection::Connection;
-pub use fault::Unreachable;
+pub use fault::{NoConnection, Unreachable};
 pub use pool::Found;
 pub use target::{RequestHead, Target};
 pub use tls::TlsRoots;
@@ -100,24 +104,35 @@ impl Outbound {
     }
 
     /// A connection to the target: the one used last, or the first that is dialled or comes back from use. Errs when the dial
-    /// fails, after the connect budget at the latest.
-    pub async fn connect(&self, target: &Target) -> Result<Found, Unreachable> {
+    /// fails, after the connect budget at the latest; after twice as much where more wait than may dial at one time.
+    pub async fn connect(&self, target: &Target) -> Result<Found, NoConnection> {
         self.dialer.check(target)?;
         let (place, dial) = match self.pool.ask(target.origin()) {
             Asked::Standing(connection) => return Ok(Found { connection, warm: true }),
             Asked::InLine(place, dial) => (place, dial),
         };
         if let Some(dial) = dial {
-            // A task of its own: whoever asked may be served before.
-            tokio::spawn(make(dial, self.dialer.clone(), self.clock.clone()));
+            make(dial, self.dialer.clone(), self.clock.clone());
         }
-        place.await.unwrap_or_else(|_| Err(Unreachable::closed_before_send()))
+        match timeout(2 * self.dialer.budget, place).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) => Err(Unreachable::closed_before_send().into()),
+            Err(_) => Err(self.dialer.late(Failure::Connect).into()),
+        }
     }
 
     /// A standing connection to the target, if there is one: the one used last. Never waits.
     pub fn checkout(&self, target: &Target) -> Option<Connection> {
         self.dialer.check(target).ok()?;
         self.pool.checkout(target.origin())
+    }
+
+    /// Whether a connection to the target stands unused.
+    pub fn has_standing(&self, target: &Target) -> bool {
+        self.checkout(target).is_some_and(|connection| {
+            self.pool.give_back(connection);
+            true
+        })
     }
 
     /// Closes the connections to the target that stand unused.
@@ -152,12 +167,17 @@ impl Outbound {
     }
 }
 
-async fn make(dial: Dial, dialer: Arc<Dialer>, clock: Arc<dyn Clock>) {
-    let connection = match dialer.dial(dial.origin()).await {
-        Ok(stream) => {
-            Connection::new(stream, dial.origin().clone(), clock).await.map_err(|_| Unreachable::closed_before_send())
+/// Dials in a task of its own: whoever asked may be served before.
+fn make(dial: Dial, dialer: Arc<Dialer>, clock: Arc<dyn Clock>) {
+    tokio::spawn(async move {
+        let connection = match dialer.dial(dial.origin()).await {
+            Ok(stream) => Connection::new(stream, dial.origin().clone(), clock.clone())
+                .await
+                .map_err(|_| Unreachable::closed_before_send().into()),
+            Err(error) => Err(error),
+        };
+        for next in dial.end(connection) {
+            make(next, dialer.clone(), clock.clone());
         }
-        Err(unreachable) => Err(unreachable),
-    };
-    dial.end(connection);
+    });
 }

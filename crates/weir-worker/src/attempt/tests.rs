@@ -5,11 +5,11 @@ use std::{sync::atomic::AtomicBool, time::Duration};
 use bytes::Bytes;
 use tokio::{net::TcpListener, time::Instant};
 use weir_core::{
-    DeliveryId, Destination, EventId, Limiter, Period, RateLimit, RateLimits, Timestamp, address::AddressPolicy,
-    claim::ClaimedBody, outcome::Verdict, plan::NextRun, signing::SignatureStyle,
+    DeliveryId, Destination, EventId, Limiter, Period, RateLimit, RateLimits, Timestamp, address::AddressPolicy, claim::ClaimedBody,
+    outcome::Verdict, plan::NextRun, signing::SignatureStyle,
 };
 use weir_queue::{
-    Permits as _, Publication, Published, Schedule as _, Wake, conformance::settings, memory::MemoryQueue,
+    Permits as _, Publication, Published, Schedule as _, Terms, Wake, conformance::settings, memory::MemoryQueue,
 };
 
 use super::*;
@@ -54,7 +54,6 @@ impl Rig {
             clock: clock.clone(),
             outbound: Arc::new(Outbound::new(policy, TlsRoots::none(), clock.clone())),
             meters: Meters::new(),
-            lane_slots: LaneSlots::default(),
             stopping: Arc::new(AtomicBool::new(false)),
         };
         let mut destination: Destination = settings(&limits, 64);
@@ -75,7 +74,8 @@ impl Rig {
             destination: None,
         };
         let recovered = Some(Limiter::new(&limits));
-        let publication = Publication { lease, limits, recovered, deliveries: vec![delivery], next: NextRun::Stop };
+        let terms = Some(Terms::of(&destination, now));
+        let publication = Publication { lease, terms, recovered, deliveries: vec![delivery], next: NextRun::Stop };
         assert!(matches!(queue.publish(vec![publication]).await.unwrap()[..], [Published::Done]));
         let permit = queue.take(1).await.unwrap().remove(0);
         let target = Target::new(&destination.settings.url, &[], &SignatureStyle::Standard);
@@ -99,7 +99,9 @@ async fn an_attempt_that_could_outlast_its_claim_does_not_leave() {
     // Ten seconds are left of the claim, and the answer may take fifteen.
     let (ended, queue) = attempt(Duration::from_secs(10)).await;
     let Ended::Unsent(unsent) = ended else { panic!("a recovered claim would be sent twice") };
-    assert!(queue.start(unsent.permit), "the queue alone would have let it go");
+    let request = SlotRequest { id: unsent.permit, preparation: None };
+    let granted = queue.take_slot(request).await.unwrap();
+    assert!(matches!(granted, SlotAnswer::Granted(_)), "the queue alone would have let it go");
 }
 
 #[tokio::test]
@@ -117,4 +119,14 @@ async fn the_retries_of_a_replayed_delivery_count_anew() {
         assert_eq!(result.attempt.number, attempts + 1, "numbers go on");
         assert_eq!(matches!(result.verdict, Verdict::Retry { .. }), is_retried, "{attempts} {attempts_before}");
     }
+}
+
+/// The receiver closes every connection: an attempt each time, but no more of them than the limit allows.
+#[tokio::test]
+async fn an_attempt_that_finds_no_connection_takes_a_slot() {
+    let one_a_minute = RateLimits::new(RateLimit::new(1, Period::Minute).into_iter().collect()).unwrap();
+    let rig = Rig::new(one_a_minute, (0, 0), Duration::from_secs(75)).await;
+    let Ended::Recorded(finished) = rig.attempt().await else { panic!("the first slot is now") };
+    assert_eq!(finished.result.attempt.failure, Some(Failure::Connect));
+    assert!(matches!(rig.attempt().await, Ended::Unsent(_)), "the next slot is a minute away");
 }

@@ -5,7 +5,7 @@
 
 use std::{
     io,
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
     time::Duration,
 };
 
@@ -20,7 +20,7 @@ use url::Host;
 use weir_core::{address::AddressPolicy, outcome::Failure};
 
 use super::{
-    fault::{Unreachable, connect_error, tls_error},
+    fault::{NoConnection, Unreachable, connect_error, tls_error},
     stream::Stream,
     target::{Origin, Target},
     tls::{TlsRoots, connector},
@@ -55,7 +55,7 @@ impl Dialer {
         Ok(())
     }
 
-    pub(super) async fn dial(&self, origin: &Origin) -> Result<Stream, Unreachable> {
+    pub(super) async fn dial(&self, origin: &Origin) -> Result<Stream, NoConnection> {
         let deadline = Instant::now() + self.budget;
         let addresses = self.permitted(origin, deadline).await?;
         let stream = timeout_at(deadline, connect_any(&addresses)).await.map_err(|_| self.late(Failure::Connect))??;
@@ -67,8 +67,8 @@ impl Dialer {
         let name = server_name(&origin.host)?;
         match timeout_at(deadline, self.tls.connect(name, stream)).await {
             Ok(Ok(stream)) => Ok(Stream::Tls(Box::new(stream))),
-            Ok(Err(error)) => Err(tls_error(&error, &origin.host.to_string())),
-            Err(_) => Err(self.late(Failure::Tls)),
+            Ok(Err(error)) => Err(tls_error(&error, &origin.host.to_string()).into()),
+            Err(_) => Err(self.late(Failure::Tls).into()),
         }
     }
 
@@ -98,7 +98,7 @@ impl Dialer {
         Ok(permitted.into_iter().map(|address| SocketAddr::new(address, origin.port)).collect())
     }
 
-    fn late(&self, failure: Failure) -> Unreachable {
+    pub(super) fn late(&self, failure: Failure) -> Unreachable {
         let what = match failure {
             Failure::Dns => "the name was not resolved",
             Failure::Tls => "the TLS handshake did not end",
@@ -136,16 +136,16 @@ fn interleave(addresses: &mut Vec<IpAddr>) {
 }
 
 /// The first connection that stands. The next address is tried when one fails or keeps silent for [`STAGGER`].
-async fn connect_any(addresses: &[SocketAddr]) -> Result<TcpStream, Unreachable> {
+async fn connect_any(addresses: &[SocketAddr]) -> Result<TcpStream, NoConnection> {
     let mut waiting = addresses.iter();
     let mut trying = FuturesUnordered::new();
     let mut last_error = None;
     loop {
         match waiting.next() {
-            Some(address) => trying.push(TcpStream::connect(*address)),
+            Some(&address) => trying.push(connect(address)),
             None if trying.is_empty() => {
                 let error = last_error.unwrap_or_else(|| io::Error::from(io::ErrorKind::AddrNotAvailable));
-                return Err(connect_error(&error));
+                return Err(connect_error(&error).into());
             }
             None => {}
         }
@@ -158,10 +158,29 @@ async fn connect_any(addresses: &[SocketAddr]) -> Result<TcpStream, Unreachable>
         tokio::select! {
             Some(connected) = trying.next() => match connected {
                 Ok(stream) => return Ok(stream),
-                Err(error) => last_error = Some(error),
+                Err((address, error)) => match NoConnection::exhausted(&error) {
+                    // The other addresses would find no more.
+                    Some(exhausted) if leads_out(address) => return Err(exhausted),
+                    _ => last_error = Some(error),
+                },
             },
             () = next_try => {}
         }
+    }
+}
+
+async fn connect(address: SocketAddr) -> Result<TcpStream, (SocketAddr, io::Error)> {
+    TcpStream::connect(address).await.map_err(|error| (address, error))
+}
+
+/// Whether the machine has an address of its own that leads to this one. No packet leaves: a datagram socket is only told where it
+/// would send to, and that takes no port of TCP's. What it fails for else is the same shortage.
+fn leads_out(address: SocketAddr) -> bool {
+    let unspecified: IpAddr =
+        if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    match UdpSocket::bind((unspecified, 0)) {
+        Ok(socket) => socket.connect(address).is_ok(),
+        Err(error) => NoConnection::exhausted(&error).is_some(),
     }
 }
 

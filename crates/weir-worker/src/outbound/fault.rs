@@ -24,6 +24,32 @@ impl Unreachable {
     }
 }
 
+/// Why there is no connection to send on.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NoConnection {
+    /// The destination's doing, or that of its settings: an attempt that failed.
+    #[error(transparent)]
+    Unreachable(#[from] Unreachable),
+    /// Weir itself has run out of what a connection needs: not an attempt, and nothing against the destination.
+    #[error("{0}")]
+    Exhausted(&'static str),
+}
+
+impl NoConnection {
+    /// What this process or machine has run out of, if that is what the error says. To run out of ports has the same number as to
+    /// have no address that leads to a destination: who connects tells the two apart.
+    pub(super) fn exhausted(error: &io::Error) -> Option<Self> {
+        let what = match error.raw_os_error()? {
+            libc::EMFILE => "the process may open no more files",
+            libc::ENFILE => "the system may open no more files",
+            libc::EADDRNOTAVAIL => "no local port is free",
+            libc::ENOBUFS | libc::ENOMEM => "the system has no memory for another connection",
+            _ => return None,
+        };
+        Some(Self::Exhausted(what))
+    }
+}
+
 /// Why no TCP connection could be made.
 pub(super) fn connect_error(error: &io::Error) -> Unreachable {
     let text = match error.kind() {
@@ -118,4 +144,20 @@ fn find<'a, E: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a 
         next = error.source();
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn running_out_is_told_from_what_the_destination_does() {
+        for code in [libc::EMFILE, libc::ENFILE, libc::EADDRNOTAVAIL, libc::ENOBUFS, libc::ENOMEM] {
+            assert!(NoConnection::exhausted(&io::Error::from_raw_os_error(code)).is_some(), "{code}");
+        }
+        for code in [libc::ECONNREFUSED, libc::EHOSTUNREACH, libc::ENETUNREACH, libc::ETIMEDOUT, libc::ECONNRESET] {
+            assert_eq!(NoConnection::exhausted(&io::Error::from_raw_os_error(code)), None, "{code}");
+        }
+        assert_eq!(NoConnection::exhausted(&io::ErrorKind::TimedOut.into()), None);
+    }
 }

@@ -3,7 +3,7 @@
 //! The one used last is used first, so that those no longer needed grow old and go. Whether a connection still stands is
 //! looked at when it is taken, and every [`SWEEP`] while there are any; nothing wakes up for an empty pool.
 //!
-//! Who finds none joins a line, and there are always as many dials under way as wait in it. A connection goes to the first in
+//! Who finds none joins a line, and there are as many dials under way as wait in it, up to a limit. A connection goes to the first in
 //! line, whether it was dialled or comes back from use: one lost SYN, as of a receiver whose accept queue is full, costs its dial
 //! a second, and must cost no delivery that. A dial that fails answers the first in line as well. What is dialled beyond need
 //! stands in the pool.
@@ -19,7 +19,11 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::{connection::Connection, fault::Unreachable, target::Origin};
+use super::{
+    connection::Connection,
+    fault::{NoConnection, Unreachable},
+    target::Origin,
+};
 
 /// How often those that are too old, or that the server has closed, are dropped.
 const SWEEP: Duration = Duration::from_secs(15);
@@ -27,6 +31,12 @@ const SWEEP: Duration = Duration::from_secs(15);
 const MAX_PER_ORIGIN: usize = 1_024;
 /// Unused connections to all origins.
 const MAX_TOTAL: usize = 4_096;
+/// Dials under way to one origin. One that hangs holds each for the whole connect budget.
+const MAX_DIALS_PER_ORIGIN: usize = 256;
+/// Dials under way to all origins; beyond them an origin has [`DIALS_RESERVED`].
+const MAX_DIALS: usize = 2_048;
+/// Dials that an origin may have under way however many others hang. Two, so that one lost SYN stops nobody.
+const DIALS_RESERVED: usize = 2;
 
 pub(super) struct Pool {
     lanes: Mutex<Lanes>,
@@ -38,6 +48,8 @@ struct Lanes {
     of: HashMap<Arc<Origin>, Lane>,
     /// Unused connections.
     total: usize,
+    /// Dials under way.
+    dialling: usize,
     /// A task sweeps.
     swept: bool,
 }
@@ -48,7 +60,7 @@ struct Lane {
     /// The one used last at the back.
     unused: VecDeque<Connection>,
     line: VecDeque<oneshot::Sender<Answer>>,
-    /// Dials under way: as many as wait in line, or more.
+    /// Dials under way: as many as wait in line, or more, unless that is more than may be.
     dialling: usize,
 }
 
@@ -64,7 +76,7 @@ impl Lane {
 }
 
 /// What comes to whoever waits in line.
-pub(super) type Answer = Result<Found, Unreachable>;
+pub(super) type Answer = Result<Found, NoConnection>;
 
 /// A connection to send on.
 pub struct Found {
@@ -84,7 +96,7 @@ pub(super) enum Asked {
 pub(super) struct Dial {
     pool: Arc<Pool>,
     origin: Arc<Origin>,
-    outcome: Option<Result<Connection, Unreachable>>,
+    outcome: Option<Result<Connection, NoConnection>>,
 }
 
 impl Dial {
@@ -92,20 +104,27 @@ impl Dial {
         &self.origin
     }
 
-    pub(super) fn end(mut self, outcome: Result<Connection, Unreachable>) {
+    /// Hands over the outcome. Returns the dials that are to follow.
+    pub(super) fn end(mut self, outcome: Result<Connection, NoConnection>) -> Vec<Self> {
         self.outcome = Some(outcome);
+        let (pool, origin) = (self.pool.clone(), self.origin.clone());
+        drop(self);
+        pool.dials_wanted(&origin)
     }
 }
 
 impl Drop for Dial {
     fn drop(&mut self) {
-        if let Some(lane) = self.pool.lock().of.get_mut(&self.origin) {
+        let mut lanes = self.pool.lock();
+        lanes.dialling -= 1;
+        if let Some(lane) = lanes.of.get_mut(&self.origin) {
             lane.dialling -= 1;
         }
+        drop(lanes);
         match self.outcome.take() {
             Some(Ok(connection)) => self.pool.pass_on(Found { connection, warm: false }),
-            Some(Err(unreachable)) => self.pool.fail_next(&self.origin, unreachable),
-            None => self.pool.fail_next(&self.origin, Unreachable::closed_before_send()),
+            Some(Err(error)) => self.pool.fail_next(&self.origin, error),
+            None => self.pool.fail_next(&self.origin, Unreachable::closed_before_send().into()),
         }
     }
 }
@@ -143,9 +162,7 @@ impl Pool {
                 let lane = lanes.of.entry(origin.clone()).or_default();
                 let (waiting, place) = oneshot::channel();
                 lane.line.push_back(waiting);
-                let dials = lane.dialling < lane.line.len();
-                lane.dialling += usize::from(dials);
-                let dial = dials.then(|| Dial { pool: self.clone(), origin: origin.clone(), outcome: None });
+                let dial = lanes.begin_dial(origin).then(|| self.dial(origin));
                 return Asked::InLine(place, dial);
             };
             drop(lanes);
@@ -161,6 +178,17 @@ impl Pool {
         while let Some(unused) = { self.lock().pop(origin) } {
             drop(unused);
         }
+    }
+
+    /// The dials that have become possible, for those who wait for one.
+    fn dials_wanted(self: &Arc<Self>, origin: &Arc<Origin>) -> Vec<Dial> {
+        let mut lanes = self.lock();
+        std::iter::from_fn(|| lanes.begin_dial(origin).then(|| self.dial(origin))).collect()
+    }
+
+    /// A dial that has been counted.
+    fn dial(self: &Arc<Self>, origin: &Arc<Origin>) -> Dial {
+        Dial { pool: self.clone(), origin: origin.clone(), outcome: None }
     }
 
     pub(super) fn give_back(self: &Arc<Self>, connection: Connection) {
@@ -197,7 +225,7 @@ impl Pool {
         drop(surplus);
     }
 
-    fn fail_next(&self, origin: &Arc<Origin>, unreachable: Unreachable) {
+    fn fail_next(&self, origin: &Arc<Origin>, error: NoConnection) {
         let mut lanes = self.lock();
         let Some(lane) = lanes.of.get_mut(origin) else { return };
         let waiting = lane.next_in_line();
@@ -206,7 +234,7 @@ impl Pool {
         }
         drop(lanes);
         if let Some(waiting) = waiting {
-            let _ = waiting.send(Err(unreachable));
+            let _ = waiting.send(Err(error));
         }
     }
 
@@ -244,6 +272,18 @@ impl Lanes {
         let unused = self.of.get_mut(origin)?.unused.pop_back()?;
         self.total -= 1;
         Some(unused)
+    }
+
+    /// Counts a dial to the origin, if another is needed and there may be one.
+    fn begin_dial(&mut self, origin: &Arc<Origin>) -> bool {
+        let most = if self.dialling < MAX_DIALS { MAX_DIALS_PER_ORIGIN } else { DIALS_RESERVED };
+        let Some(lane) = self.of.get_mut(origin) else { return false };
+        // Those who gave up are at the front: all wait equally long.
+        while lane.line.pop_front_if(|waiting| waiting.is_closed()).is_some() {}
+        let begins = lane.dialling < lane.line.len().min(most);
+        lane.dialling += usize::from(begins);
+        self.dialling += usize::from(begins);
+        begins
     }
 }
 
@@ -349,6 +389,63 @@ mod tests {
             pool.give_back(connection);
         }
         assert_eq!(total(&pool), 4);
+    }
+
+    fn origin(number: u16) -> Arc<Origin> {
+        Arc::new(Origin { tls: true, host: Host::Domain("hangs.example".to_owned()), port: number })
+    }
+
+    /// So many ask for a connection: their places in line, and the dials that are made.
+    fn ask(pool: &Arc<Pool>, origin: &Arc<Origin>, times: usize) -> (Vec<oneshot::Receiver<Answer>>, Vec<Dial>) {
+        let asked = (0..times).map(|_| match pool.ask(origin) {
+            Asked::Standing(_) => panic!("nobody has connected"),
+            Asked::InLine(place, dial) => (place, dial),
+        });
+        let (places, dials): (Vec<_>, Vec<_>) = asked.unzip();
+        (places, dials.into_iter().flatten().collect())
+    }
+
+    fn refused() -> NoConnection {
+        Unreachable::closed_before_send().into()
+    }
+
+    #[test]
+    fn dials_to_one_origin_are_bounded_and_those_that_end_make_room() {
+        let pool = Pool::new();
+        let (mut places, mut dials) = ask(&pool, &origin(1), 400);
+        assert_eq!(dials.len(), MAX_DIALS_PER_ORIGIN);
+        let next = dials.pop().unwrap().end(Err(refused()));
+        assert_eq!(next.len(), 1);
+        dials.extend(next);
+        assert!(places[0].try_recv().unwrap().is_err(), "the first in line is answered");
+        // Those who gave up need none.
+        places.drain(..300);
+        assert!(dials.pop().unwrap().end(Err(refused())).is_empty());
+    }
+
+    #[test]
+    fn origins_that_hang_leave_dials_to_every_other() {
+        let pool = Pool::new();
+        let hanging: Vec<_> = (1..=500).map(|number| ask(&pool, &origin(number), 64)).collect();
+        let under_way: usize = hanging.iter().map(|(_, dials)| dials.len()).sum();
+        assert!((MAX_DIALS..=MAX_DIALS + 500 * DIALS_RESERVED).contains(&under_way), "{under_way}");
+        assert!(hanging.iter().all(|(_, dials)| dials.len() >= DIALS_RESERVED));
+        // Each that ends is followed by another, until all have theirs.
+        let (places, dials) = ask(&pool, &origin(501), 10);
+        assert_eq!(dials.len(), DIALS_RESERVED);
+        let (mut dials, mut made) = (dials, 0);
+        while let Some(dial) = dials.pop() {
+            dials.extend(dial.end(Err(refused())));
+            made += 1;
+        }
+        assert_eq!(made, 10);
+        assert!(places.into_iter().all(|mut place| place.try_recv().is_ok()));
+        // Room for all again.
+        drop(hanging);
+        let (_places, dials) = ask(&pool, &origin(501), 10);
+        assert_eq!((dials.len(), pool.lock().dialling), (10, 10));
+        drop(dials);
+        assert!(pool.lock().of.is_empty());
     }
 
     #[tokio::test]

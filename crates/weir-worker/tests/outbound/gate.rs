@@ -311,6 +311,6 @@ async fn a_target_that_cannot_be_sent_to_says_so_and_is_not_connected_to() {
     let target = target_with(&format!("http://{}/", listener.local_addr().unwrap()), &injected);
     let outbound = outbound();
     assert!(outbound.checkout(&target).is_none());
-    let refused = outbound.connect(&target).await.err().unwrap();
+    let refused = unreachable(outbound.connect(&target).await);
     assert_eq!((refused.failure, &*refused.error), (Failure::Forbidden, "a header value cannot be sent"));
 }

@@ -17,7 +17,9 @@ use tokio::{
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use weir_core::{Clock, Slot, Timestamp, address::AddressPolicy, outcome::Met, signing::SignatureStyle};
-use weir_worker::outbound::{Connection, Outbound, RequestHead, SendResult, Sent, SlotSource, Target, TlsRoots};
+use weir_worker::outbound::{
+    Connection, Found, NoConnection, Outbound, RequestHead, SendResult, Sent, SlotSource, Target, TlsRoots, Unreachable,
+};
 
 /// Where the test clocks begin.
 pub(crate) const EPOCH: Timestamp = Timestamp::from_secs(1_000_000);
@@ -137,6 +139,13 @@ where
     let receiver = async { script(Wire::accept(&listener).await).await };
     let (result, ()) = tokio::join!(send_for(outbound, &target, connection, limit), receiver);
     sent(result)
+}
+
+pub(crate) fn unreachable(result: Result<Found, NoConnection>) -> Unreachable {
+    match result.err().expect("a connection was made") {
+        NoConnection::Unreachable(unreachable) => unreachable,
+        NoConnection::Exhausted(what) => panic!("{what}"),
+    }
 }
 
 pub(crate) fn sent(result: SendResult) -> Sent {

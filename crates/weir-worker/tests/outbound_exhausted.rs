@@ -1,0 +1,39 @@
+//! The way out when the process has no file left: in a process of its own, whose limit of open files is low.
+
+use std::{fs::File, iter, sync::Arc};
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use tokio::net::TcpListener;
+use weir_core::{Clock, Timestamp, address::AddressPolicy, signing::SignatureStyle};
+use weir_worker::outbound::{NoConnection, Outbound, Target, TlsRoots};
+
+struct Still;
+
+impl Clock for Still {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_secs(1_000_000)
+    }
+
+    fn wall(&self) -> Timestamp {
+        self.now()
+    }
+}
+
+#[tokio::test]
+async fn to_run_out_of_files_is_nothing_against_the_destination() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap()).parse().unwrap();
+    let target = Target::new(&url, &[], &SignatureStyle::Standard);
+    let policy = AddressPolicy { allow_http: true, allow_networks: vec!["127.0.0.0/8".parse().unwrap()] };
+    let outbound = Outbound::new(policy, TlsRoots::none(), Arc::new(Still));
+
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, 64, hard).unwrap();
+    let files: Vec<_> = iter::from_fn(|| File::open("/dev/null").ok()).collect();
+    assert!(!files.is_empty());
+    let exhausted = outbound.connect(&target).await.err().unwrap();
+    assert_eq!(exhausted, NoConnection::Exhausted("the process may open no more files"));
+
+    drop(files);
+    assert!(outbound.connect(&target).await.is_ok());
+}
