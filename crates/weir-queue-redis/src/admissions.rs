@@ -50,19 +50,18 @@ impl Admissions {
 
     /// Repeats what brought no answer: a call that ran is known by its name and answers again.
     async fn admit(&self, core: &Core, deliveries: Vec<ClaimedDelivery>) {
-        let straight = core.local.takes();
         let mut open: Vec<Batch> =
             by_shard(by_destination(deliveries, |delivery| delivery.claim.destination_id), |(id, _)| *id)
                 .into_iter()
                 .enumerate()
                 .map(|(index, (shard, groups))| {
-                    let generation = core.hands.generation(shard);
+                    let generation = core.registry.generation(shard);
                     Batch { shard, groups, index, name: rand::random(), maybe_ran: false, generation }
                 })
                 .collect();
         let mut backoff = Backoff::default();
         loop {
-            self.try_admit(core, &mut open, straight).await;
+            self.try_admit(core, &mut open).await;
             if open.is_empty() {
                 return;
             }
@@ -73,15 +72,15 @@ impl Admissions {
     }
 
     /// One call for each batch; keeps those of which nobody knows whether they ran.
-    async fn try_admit(&self, core: &Core, open: &mut Vec<Batch>, straight: bool) {
-        let calls: Vec<Call> = open.iter().map(|batch| batch.call(core, straight)).collect();
+    async fn try_admit(&self, core: &Core, open: &mut Vec<Batch>) {
+        let calls: Vec<Call> = open.iter().map(|batch| batch.call(core)).collect();
         let answers = core.call_all(&calls).await;
         for (mut batch, answered) in std::mem::take(open).into_iter().zip(answers) {
             match answered {
                 Ok(answered) => {
                     // With what Redis lost went the name: nobody knows whether an earlier try ran, and claims expire.
                     let known = !batch.maybe_ran || answered.generation == batch.generation;
-                    let declined = sort_out(core, batch.groups, answered, straight);
+                    let declined = sort_out(core, batch.groups, answered);
                     if known {
                         self.declined.add(declined);
                     }
@@ -92,8 +91,7 @@ impl Admissions {
                         batch.close_gates(core);
                     }
                     batch.maybe_ran |= matches!(error, CallError::Unknown(_));
-                    // What is nobody's but ours is not sent, whether the call ran or not.
-                    if batch.maybe_ran && !straight {
+                    if batch.maybe_ran {
                         open.push(batch);
                     } else {
                         self.declined.add(batch.groups.into_iter().flat_map(|(_, deliveries)| deliveries).collect());
@@ -118,16 +116,14 @@ struct Batch {
 }
 
 impl Batch {
-    fn call(&self, core: &Core, straight: bool) -> Call {
+    fn call(&self, core: &Core) -> Call {
         let mut call = core.new_call(self.shard, Operation::Admit);
-        call.arg(u8::from(straight)).arg(format!("{}:{}", core.process, self.index)).arg(self.name.to_string());
-        call.arg(u8::from(self.maybe_ran));
+        call.arg(format!("{}:{}", core.process, self.index)).arg(self.name.to_string()).arg(u8::from(self.maybe_ran));
         for (id, deliveries) in &self.groups {
-            // All of them were stored within a moment; without settings there is no room.
-            let settings = deliveries.last().and_then(|delivery| delivery.destination.as_ref()).map(|of| &of.settings);
-            call.destination(*id).arg(settings.map_or(0, |settings| settings.max_in_flight));
-            call.limits(settings.map_or(&[], |settings| settings.rate_limits.as_slice()));
-            call.deliveries(deliveries, straight, core.config.largest_inline_body);
+            // All of them were stored within a moment; without a destination no terms are the same.
+            let version = deliveries.last().and_then(|delivery| delivery.destination.as_ref()).map(|of| of.updated_at);
+            call.destination(*id).version(version.unwrap_or(Timestamp::MIN));
+            call.deliveries(deliveries, core.config.largest_inline_body);
         }
         call
     }
@@ -145,12 +141,12 @@ impl Batch {
     }
 }
 
-/// Hands over what was admitted, and answers the rest.
-fn sort_out(core: &Core, groups: Vec<Group>, mut answered: Answered, straight: bool) -> Vec<ClaimedDelivery> {
+/// Learns what was admitted, and answers the rest.
+fn sort_out(core: &Core, groups: Vec<Group>, mut answered: Answered) -> Vec<ClaimedDelivery> {
     let mut declined = Vec::new();
     for (id, mut deliveries) in groups {
         let now = core.clock.now();
-        let Some(Admitted { count, permits, version, room, open_from }) = answered.rest.next_admitted() else {
+        let Some(Admitted { count, room, open_from }) = answered.rest.next_admitted() else {
             tracing::warn!("an answer of an unexpected shape; claims expire");
             break;
         };
@@ -159,9 +155,6 @@ fn sort_out(core: &Core, groups: Vec<Group>, mut answered: Answered, straight: b
         if !rest.is_empty() {
             core.gates.declined(id, rest.len() as u32, now);
             declined.extend(rest);
-        }
-        if straight {
-            declined.extend(core.hand_over(permits.granted(answered.generation, version).zip(deliveries)));
         }
     }
     declined

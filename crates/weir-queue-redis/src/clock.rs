@@ -18,6 +18,8 @@ use crate::keys::{SHARDS, Shard};
 const DRIFT: Duration = Duration::from_micros(100);
 /// What was known widens by this part of the time since: 500 ppm, as fast as a clock is usually slewed.
 const SLEW: i64 = 2_000;
+/// A server's clock that is so far ahead of what is known of it was set.
+const STEP: i64 = 20_000_000;
 /// An error that costs so much of every slot is worth telling.
 const POOR: Duration = Duration::from_millis(2);
 /// And so often.
@@ -82,23 +84,45 @@ impl RedisClock {
 
     /// Takes in what exchanges told. What was known before still counts, so that exchanges which a busy process or a busy
     /// Redis made slow do not widen the error beyond what a slot can be narrowed by.
-    pub(crate) fn set(&self, shard: Shard, bounds: Bounds) {
+    ///
+    /// A server that is further ahead than can be was set forward, and is not believed unless `believes` says so: slots follow each
+    /// other by this clock, and must not come early because another one jumps. Answers whether that is so.
+    pub(crate) fn set(&self, shard: Shard, bounds: Bounds, believes: bool) -> bool {
         let offset = &self.shards[shard.index()];
         let now = self.monotonic().max(1);
-        let bounds = match offset.set_at.swap(now, Ordering::Relaxed) {
+        let bounds = match offset.set_at.load(Ordering::Relaxed) {
             0 => bounds,
             before => {
                 let (nanos, error) = (offset.nanos.load(Ordering::Relaxed), offset.error.load(Ordering::Relaxed));
                 let within = error + (now - before) / SLEW;
-                Bounds { low: nanos - within, high: nanos + within }.and(bounds)
+                let known = Bounds { low: nanos - within, high: nanos + within };
+                if bounds.low - known.high > STEP && !believes {
+                    return true;
+                }
+                known.and(bounds)
             }
         };
+        offset.set_at.store(now, Ordering::Relaxed);
         let error = (bounds.high - bounds.low) / 2;
         offset.nanos.store(bounds.low + error, Ordering::Relaxed);
         offset.error.store(error, Ordering::Relaxed);
         if error > POOR.as_nanos() as i64 && self.tell_from.load(Ordering::Relaxed) <= now {
             self.tell_from.store(now + TOLD_EVERY.as_nanos() as i64, Ordering::Relaxed);
             tracing::warn!(error_us = error / 1_000, "the way to Redis is slow; slots are narrowed by as much");
+        }
+        false
+    }
+
+    /// The time by the server's clock in microseconds, at least; 0 before the first exchange.
+    pub(crate) fn lower_bound(&self, shard: Shard) -> i64 {
+        let offset = &self.shards[shard.index()];
+        match offset.set_at.load(Ordering::Relaxed) {
+            0 => 0,
+            set_at => {
+                let now = self.monotonic();
+                let error = offset.error.load(Ordering::Relaxed) + (now - set_at) / SLEW;
+                (now + offset.nanos.load(Ordering::Relaxed) - error) / 1_000
+            }
         }
     }
 
@@ -157,12 +181,24 @@ mod tests {
     }
 
     #[test]
+    fn a_server_that_is_suddenly_ahead_is_not_believed_at_once() {
+        let clock = RedisClock::new();
+        let reference = Shard::REFERENCE;
+        let at = |nanos| Bounds { low: nanos, high: nanos + 1_000 };
+        assert!(!clock.set(reference, at(1_000_000_000), false));
+        assert!(clock.set(reference, at(61_000_000_000), false));
+        assert!(clock.now() < Timestamp::from_secs(30));
+        assert!(!clock.set(reference, at(61_000_000_000), true));
+        assert!(clock.now() > Timestamp::from_secs(60));
+    }
+
+    #[test]
     fn time_never_goes_backwards() {
         let clock = RedisClock::new();
         let reference = Shard::REFERENCE;
-        clock.set(reference, Bounds { low: 1_000_000_000, high: 1_000_000_000 });
+        clock.set(reference, Bounds { low: 1_000_000_000, high: 1_000_000_000 }, false);
         let before = clock.now();
-        clock.set(reference, Bounds { low: 0, high: 0 });
+        clock.set(reference, Bounds { low: 0, high: 0 }, false);
         assert!(clock.now() >= before);
     }
 
@@ -170,8 +206,8 @@ mod tests {
     fn a_slot_is_narrowed_by_the_error_and_moved_by_the_difference_of_two_nodes() {
         let clock = RedisClock::new();
         let (reference, other) = (Shard::REFERENCE, Shard::parse("1").unwrap());
-        clock.set(reference, Bounds { low: 0, high: 0 });
-        clock.set(other, Bounds { low: 3_000_000, high: 3_400_000 });
+        clock.set(reference, Bounds { low: 0, high: 0 }, false);
+        clock.set(other, Bounds { low: 3_000_000, high: 3_400_000 }, false);
         let slot = clock.narrowed(other, (10_000, 20_000));
         assert_eq!(slot.start.as_nanos(), 10_000_000 - 3_200_000 + 300_000);
         assert_eq!(slot.end.as_nanos(), 20_000_000 - 3_200_000 - 300_000);

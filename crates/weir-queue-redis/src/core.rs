@@ -3,28 +3,28 @@
 use std::{sync::Arc, time::Duration};
 
 use futures_util::{StreamExt as _, future::join_all};
-use weir_core::{Clock as _, DestinationId, claim::ClaimedDelivery};
-use weir_queue::{Permit, PermitId};
+use tokio::sync::Notify;
+use weir_core::Clock as _;
+use weir_queue::PermitId;
 
 use crate::{
     admissions::Admissions,
-    advance::Advance,
     agenda::Agenda,
     clock::{Bounds, RedisClock},
     config::RedisConfig,
     connect::Backoff,
     gates::Gates,
-    hands::{Hands, Received},
     keys::{Keys, Shard},
-    local::Local,
-    reports::Reports,
+    permit_registry::PermitRegistry,
     scripts::{Call, Operation, from_micros},
+    settlements::{End, Settlements},
+    slots::SlotRequests,
     trunk::{CallError, Trunk},
     wakes::Wakes,
-    wire::{Answer, Entry, Granted},
+    wire::{Answer, Entry},
 };
 
-/// Often enough that what Redis answered stays trusted; see [`Hands`].
+/// How often the clock is set.
 const CLOCK_EVERY: Duration = Duration::from_secs(1);
 /// Exchanges that set an offset; the fastest of them counts.
 const EXCHANGES: usize = 4;
@@ -43,12 +43,13 @@ pub(crate) struct Core {
     pub(crate) trunk: Trunk,
     pub(crate) clock: Arc<RedisClock>,
     pub(crate) agenda: Agenda,
-    pub(crate) hands: Hands,
-    pub(crate) reports: Reports,
+    /// An answer of Redis says that its clock is not what it was.
+    pub(crate) clock_doubt: Notify,
+    pub(crate) registry: PermitRegistry,
+    pub(crate) slot_requests: SlotRequests,
+    pub(crate) settlements: Settlements,
     pub(crate) wakes: Wakes,
-    pub(crate) local: Local,
     pub(crate) gates: Gates,
-    pub(crate) advance: Advance,
     pub(crate) admissions: Admissions,
 }
 
@@ -60,7 +61,7 @@ pub(crate) struct Answered {
 
 impl Core {
     pub(crate) fn new_call(&self, shard: Shard, operation: Operation) -> Call {
-        Call::new(&self.keys, shard, operation)
+        Call::new(&self.keys, shard, operation, self.clock.lower_bound(shard))
     }
 
     pub(crate) async fn call(&self, call: Call) -> Result<Answered, CallError> {
@@ -70,74 +71,67 @@ impl Core {
 
     /// Answers in the order of the calls.
     pub(crate) async fn call_all(&self, calls: &[Call]) -> Vec<Result<Answered, CallError>> {
-        let asked = self.clock.monotonic();
         let answers = self.trunk.call(calls).await;
         let read = |(call, answer): (&Call, Result<redis::Value, CallError>)| {
             let mut rest = Answer::new(answer?).ok_or_else(unexpected)?;
             let generation = rest.next_u64().ok_or_else(unexpected)?;
-            tell_of_loss(call.shard, self.hands.hear(call.shard, generation, asked));
+            tell_of_loss(call.shard, self.registry.learn_generation(call.shard, generation));
             Ok(Answered { generation, rest })
         };
         calls.iter().zip(answers).map(read).collect()
     }
 
-    /// Hands permits that were issued to this process to its worker. Answers the deliveries back that are nobody's now: of a
-    /// generation that has ended, of a destination that was suspended meanwhile, or because no worker takes any more.
-    pub(crate) fn hand_over(
-        &self,
-        issued: impl IntoIterator<Item = (Granted, ClaimedDelivery)>,
-    ) -> Vec<ClaimedDelivery> {
-        let mut permits = Vec::new();
-        let mut back = Vec::new();
-        for (Granted { serial, generation, version, slot }, delivery) in issued {
-            let id = PermitId { destination_id: delivery.claim.destination_id, serial };
-            let received = Received { id, generation, version, expires_at: delivery.expires_at, entry: None };
-            if !self.hands.receive(received) {
-                self.reports.add_unused(id, generation);
-                back.push(delivery);
-                continue;
-            }
-            let shard = Shard::of(id.destination_id);
-            let slot = slot.map(|given| {
-                let mut slot = self.clock.narrowed(shard, given);
-                if is_unlimited(&delivery) {
-                    // There is no window that a send a little too early could fill.
-                    slot.start = self.clock.placed(shard, given.0);
-                }
-                slot
-            });
-            permits.push(Permit { id, slot, delivery });
-        }
-        for Permit { id, delivery, .. } in self.local.hand(permits).err().unwrap_or_default() {
-            self.reports.add(self.hands.end(id));
-            back.push(delivery);
-        }
-        back
+    /// A permit is out of hand; Redis is told with the next settlements.
+    pub(crate) fn end(&self, id: PermitId, end: End) {
+        let generation = self.registry.generation(Shard::of(id.destination_id));
+        self.settlements.add(id, end, self.registry.end(id), generation);
     }
 
-    /// Sets the offset of every shard's clock, and hears of its generation.
-    pub(crate) async fn set_clock(&self) -> Result<(), CallError> {
+    /// Sets the offset of every shard's clock, and hears of its generation. A server whose clock was set forward is told the time, once;
+    /// when it is still ahead the next time, this process is the one that stood still, and believes the server.
+    pub(crate) async fn set_clock(&self, believes: bool) -> Result<bool, CallError> {
+        let mut was_corrected = false;
         if self.trunk.dialer().is_cluster() {
-            return join_all(Shard::all().map(|shard| self.measure(shard))).await.into_iter().try_for_each(
-                |measured| {
-                    let (shard, bounds) = measured?;
-                    self.clock.set(shard, bounds);
-                    Ok(())
-                },
-            );
+            for measured in join_all(Shard::all().map(|shard| self.measure(shard))).await {
+                let (shard, bounds) = measured?;
+                if self.clock.set(shard, bounds, believes) {
+                    self.correct(&[shard]).await?;
+                    was_corrected = true;
+                }
+            }
+            return Ok(was_corrected);
         }
-        let begin: Vec<Call> = Shard::all().map(|shard| self.new_call(shard, Operation::Begin)).collect();
+        let begin: Vec<Call> = Shard::all().map(|shard| self.begin(shard, false)).collect();
         self.call_all(&begin).await.into_iter().try_for_each(|answered| answered.map(drop))?;
         // One server, one clock.
         let (_, bounds) = self.measure(Shard::REFERENCE).await?;
-        Shard::all().for_each(|shard| self.clock.set(shard, bounds));
-        Ok(())
+        let shards: Vec<Shard> = Shard::all().collect();
+        for &shard in &shards {
+            was_corrected |= self.clock.set(shard, bounds, believes);
+        }
+        if was_corrected {
+            self.correct(&shards).await?;
+        }
+        Ok(was_corrected)
+    }
+
+    /// The shards go on from this process's time.
+    async fn correct(&self, shards: &[Shard]) -> Result<(), CallError> {
+        tracing::warn!("the clock of Redis was set forward; its time goes on from where it was");
+        let calls: Vec<Call> = shards.iter().map(|&shard| self.begin(shard, true)).collect();
+        self.call_all(&calls).await.into_iter().try_for_each(|answered| answered.map(drop))
+    }
+
+    pub(crate) fn begin(&self, shard: Shard, corrects: bool) -> Call {
+        let mut call = self.new_call(shard, Operation::Begin);
+        call.arg(u8::from(corrects));
+        call
     }
 
     async fn measure(&self, shard: Shard) -> Result<(Shard, Bounds), CallError> {
         let mut known: Option<Bounds> = None;
         for _ in 0..EXCHANGES {
-            let call = self.new_call(shard, Operation::Begin);
+            let call = self.begin(shard, false);
             let asked = self.clock.monotonic();
             let mut answered = self.call(call).await?;
             let heard = self.clock.monotonic();
@@ -150,10 +144,13 @@ impl Core {
 
     /// Keeps the clock set, for ever.
     pub(crate) async fn run_clock(&self) {
+        let mut believes = false;
         loop {
-            tokio::time::sleep(CLOCK_EVERY).await;
-            if let Err(error) = self.set_clock().await {
-                tracing::debug!(%error, "could not set the clock; it runs on");
+            // Either way the clock is looked at.
+            let _ = tokio::time::timeout(CLOCK_EVERY, self.clock_doubt.notified()).await;
+            match self.set_clock(believes).await {
+                Ok(was_corrected) => believes = was_corrected,
+                Err(error) => tracing::debug!(%error, "could not set the clock; it runs on"),
             }
         }
     }
@@ -192,17 +189,12 @@ impl Core {
     fn hear(&self, text: &str) -> Option<()> {
         let mut words = text.split(' ');
         let (what, of, value) = (words.next()?, words.next()?, words.next()?.parse::<u64>().ok()?);
-        let now = self.clock.now();
         match what {
             "due" => self.agenda.learn(Shard::parse(of)?, from_micros(value.try_into().ok()?)),
             "generation" => {
                 let shard = Shard::parse(of)?;
-                tell_of_loss(shard, self.hands.learn_generation(shard, value));
+                tell_of_loss(shard, self.registry.learn_generation(shard, value));
             }
-            "suspended" | "resumed" => {
-                self.hands.learn_suspension(of.parse::<DestinationId>().ok()?, value, what == "suspended", now);
-            }
-            "held" => self.hands.learn_hold(of.parse().ok()?, from_micros(value.try_into().ok()?), now),
             _ => return None,
         }
         Some(())
@@ -212,7 +204,7 @@ impl Core {
     pub(crate) async fn run_tidying(&self) {
         loop {
             tokio::time::sleep(self.config.tidy_every).await;
-            self.hands.tidy(self.clock.now());
+            self.registry.tidy(self.clock.now());
             self.gates.tidy(self.clock.now());
             for shard in Shard::all() {
                 if let Err(error) = self.tidy(shard).await {
@@ -247,14 +239,10 @@ impl Core {
     /// What has left the delivery queue and was in nobody's hand.
     fn give_back(&self, unread: Vec<Entry>) {
         for entry in &unread {
-            self.reports.add(self.hands.end(entry.id));
+            self.end(entry.id, End::Unused);
         }
         self.admissions.decline(unread.into_iter().map(|entry| entry.delivery).collect());
     }
-}
-
-fn is_unlimited(delivery: &ClaimedDelivery) -> bool {
-    delivery.destination.as_ref().is_some_and(|destination| destination.settings.rate_limits.is_unlimited())
 }
 
 fn tell_of_loss(shard: Shard, lost: bool) {

@@ -11,7 +11,7 @@ use std::{
 };
 
 use weir_core::{DestinationId, Timestamp};
-use weir_queue::{LAST_OLD_START, Room};
+use weir_queue::LAST_OLD_START;
 
 /// How long after a wake its run has probably ended, and how long a gate stays closed at first.
 const FIRST_TRY: Duration = Duration::from_millis(20);
@@ -25,8 +25,6 @@ struct Gate {
     /// Permits it may be opened for before the next answer.
     room: u32,
     reserved: u32,
-    /// The last answer or run of this process found no backlog.
-    dry: bool,
     /// How long it stays closed when it is found closed again.
     patience: Duration,
     learnt_at: Timestamp,
@@ -50,7 +48,6 @@ impl Gates {
             open_from,
             room: 1,
             reserved: 0,
-            dry: false,
             patience: FIRST_TRY,
             learnt_at: now,
         });
@@ -68,17 +65,9 @@ impl Gates {
                 open_from: now,
                 room: gate.room.max(1),
                 reserved: gate.reserved,
-                dry: true,
                 patience: FIRST_TRY,
                 learnt_at: now,
             };
-        }
-    }
-
-    /// A run found a backlog.
-    pub(crate) fn ran(&self, id: DestinationId) {
-        if let Some(gate) = self.gates().get_mut(&id) {
-            gate.dry = false;
         }
     }
 
@@ -86,7 +75,7 @@ impl Gates {
     pub(crate) fn admitted(&self, id: DestinationId, count: u32, room: u32, open_from: Timestamp, now: Timestamp) {
         if let Some(gate) = self.gates().get_mut(&id) {
             let reserved = gate.reserved.saturating_sub(count);
-            *gate = Gate { open_from, room, reserved, dry: true, patience: FIRST_TRY, learnt_at: now };
+            *gate = Gate { open_from, room, reserved, patience: FIRST_TRY, learnt_at: now };
         }
     }
 
@@ -95,19 +84,17 @@ impl Gates {
         if let Some(gate) = self.gates().get_mut(&id) {
             let (open_from, patience) = (now + gate.patience, (gate.patience * 2).min(LAST_TRY));
             let reserved = gate.reserved.saturating_sub(count);
-            *gate = Gate { open_from, room: 1, reserved, dry: false, patience, learnt_at: now };
+            *gate = Gate { open_from, room: 1, reserved, patience, learnt_at: now };
         }
     }
 
     /// Keeps room for one.
-    pub(crate) fn reserve(&self, id: DestinationId, now: Timestamp, max_in_flight: u32) -> Room {
+    pub(crate) fn reserve(&self, id: DestinationId, now: Timestamp, max_in_flight: u32) -> bool {
         let mut gates = self.gates();
-        let Some(gate) = gates.get_mut(&id).filter(|gate| gate.open_from <= now) else { return Room::Closed };
-        if gate.reserved < gate.room.min(max_in_flight) {
-            gate.reserved += 1;
-            return Room::Kept;
-        }
-        if gate.dry { Room::Full } else { Room::Closed }
+        let Some(gate) = gates.get_mut(&id).filter(|gate| gate.open_from <= now) else { return false };
+        let has_room = gate.reserved < gate.room.min(max_in_flight);
+        gate.reserved += u32::from(has_room);
+        has_room
     }
 
     /// Gives up the room of one.
@@ -137,21 +124,21 @@ mod tests {
 
     #[test]
     fn nothing_is_admitted_to_a_destination_of_which_nothing_is_known() {
-        assert!(!Gates::default().reserve(id(), NOW, 10).is_kept());
+        assert!(!Gates::default().reserve(id(), NOW, 10));
     }
 
     #[test]
     fn one_delivery_tries_after_a_wake_and_more_when_it_was_admitted() {
         let gates = Gates::default();
         gates.woken(id(), LONG_AGO, NOW);
-        assert!(!gates.reserve(id(), NOW, 10).is_kept());
+        assert!(!gates.reserve(id(), NOW, 10));
         let later = NOW + FIRST_TRY;
-        assert!(gates.reserve(id(), later, 10).is_kept() && !gates.reserve(id(), later, 10).is_kept());
+        assert!(gates.reserve(id(), later, 10) && !gates.reserve(id(), later, 10));
         gates.admitted(id(), 1, 7, later, later);
-        let taken = (0..9).take_while(|_| gates.reserve(id(), later, 3).is_kept()).count();
+        let taken = (0..9).take_while(|_| gates.reserve(id(), later, 3)).count();
         assert_eq!(taken, 3, "no more than the destination allows");
         gates.unreserve(id());
-        assert!(gates.reserve(id(), later, 3).is_kept());
+        assert!(gates.reserve(id(), later, 3));
     }
 
     #[test]
@@ -159,11 +146,11 @@ mod tests {
         let gates = Gates::default();
         gates.woken(id(), NOW, NOW);
         let guessed = NOW + FIRST_TRY * 2;
-        assert!(!gates.reserve(id(), guessed, 10).is_kept());
-        assert!(gates.reserve(id(), NOW + LAST_OLD_START, 10).is_kept(), "a guess, and one only");
+        assert!(!gates.reserve(id(), guessed, 10));
+        assert!(gates.reserve(id(), NOW + LAST_OLD_START, 10), "a guess, and one only");
         gates.rested(id(), guessed);
         gates.unreserve(id());
-        assert!(gates.reserve(id(), guessed, 10).is_kept());
+        assert!(gates.reserve(id(), guessed, 10));
     }
 
     #[test]
@@ -172,14 +159,14 @@ mod tests {
         gates.woken(id(), LONG_AGO, NOW);
         let mut now = NOW + FIRST_TRY;
         for wait in [FIRST_TRY, FIRST_TRY * 2, FIRST_TRY * 4] {
-            assert!(gates.reserve(id(), now, 10).is_kept());
+            assert!(gates.reserve(id(), now, 10));
             gates.declined(id(), 1, now);
-            assert!(!gates.reserve(id(), now + wait - Duration::from_nanos(1), 10).is_kept());
+            assert!(!gates.reserve(id(), now + wait - Duration::from_nanos(1), 10));
             now = now + wait;
         }
         gates.declined(id(), 0, now);
         gates.rested(id(), now);
-        assert!(gates.reserve(id(), now, 10).is_kept());
+        assert!(gates.reserve(id(), now, 10));
     }
 
     #[test]
@@ -187,8 +174,8 @@ mod tests {
         let gates = Gates::default();
         gates.woken(id(), LONG_AGO, NOW);
         gates.admitted(id(), 0, 10, NOW + Duration::from_millis(100), NOW);
-        assert!(!gates.reserve(id(), NOW + Duration::from_millis(99), 10).is_kept());
-        assert!(gates.reserve(id(), NOW + Duration::from_millis(100), 10).is_kept());
+        assert!(!gates.reserve(id(), NOW + Duration::from_millis(99), 10));
+        assert!(gates.reserve(id(), NOW + Duration::from_millis(100), 10));
     }
 
     #[test]

@@ -9,32 +9,31 @@
 //!                │
 //!              Core ──┬── trunk: one shared connection, scripts in pipelines
 //!                     ├── agenda: when each shard is due        ◀── notices (pub/sub)
-//!                     ├── hands: permits of this process        ◀── notices, reader
-//!                     ├── reports: starts and endings, batched
+//!                     ├── permit_registry: permits of this process   ◀── reader
+//!                     ├── slots: requests for slots, batched
+//!                     ├── settlements: what became of permits, batched
 //!                     ├── wakes: batched, each destination once
 //!                     ├── gates, admissions: new deliveries that need no run
-//!                     ├── local: permits for the worker of this process, past the delivery queue
 //!                     └── clock: offset to the server's TIME
 //!              reader ── blocking reads, a connection of its own
 //! ```
 
 mod admissions;
-mod advance;
 mod agenda;
 mod clock;
 mod config;
 mod connect;
 mod core;
 mod gates;
-mod hands;
 mod keys;
-mod local;
+mod permit_registry;
 mod permits;
 mod publish;
 mod reader;
-mod reports;
 mod schedule;
 mod scripts;
+mod settlements;
+mod slots;
 mod trunk;
 mod wakes;
 mod wire;
@@ -95,25 +94,24 @@ impl RedisQueue {
             trunk: Trunk::new(dialer),
             clock: Arc::new(RedisClock::new()),
             agenda: Agenda::new(),
-            hands: hands::Hands::default(),
-            reports: reports::Reports::default(),
+            clock_doubt: tokio::sync::Notify::new(),
+            registry: permit_registry::PermitRegistry::default(),
+            slot_requests: slots::SlotRequests::default(),
+            settlements: settlements::Settlements::default(),
             wakes: wakes::Wakes::default(),
-            local: local::Local::default(),
             gates: gates::Gates::default(),
-            advance: advance::Advance::default(),
             admissions: admissions::Admissions::default(),
             config,
         });
-        core.set_clock().await.map_err(|error| OpenError::Unusable { address, reason: error.to_string() })?;
+        core.set_clock(false).await.map_err(|error| OpenError::Unusable { address, reason: error.to_string() })?;
         let mut background = JoinSet::new();
         let of = |core: &Arc<Core>| core.clone();
         let (clock, notices, tidying) = (of(&core), of(&core), of(&core));
-        let (reports, advance, admissions) = (of(&core), of(&core), of(&core));
+        let (settlements, admissions) = (of(&core), of(&core));
         background.spawn(async move { clock.run_clock().await });
         background.spawn(async move { notices.run_notices().await });
         background.spawn(async move { tidying.run_tidying().await });
-        background.spawn(async move { reports.reports.run(&reports).await });
-        background.spawn(async move { advance.advance.run(&advance).await });
+        background.spawn(async move { settlements.settlements.run(&settlements).await });
         background.spawn(async move { admissions.admissions.run(&admissions).await });
         Ok(Self { core, reader: Mutex::new(None), _background: background })
     }

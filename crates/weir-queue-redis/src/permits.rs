@@ -1,10 +1,9 @@
-//! The worker's half: taking permits, slots, starts and endings.
+//! The worker's half: taking permits, asking for slots, settling.
 
 use async_trait::async_trait;
-use weir_core::Clock as _;
-use weir_queue::{Permit, PermitId, Permits, QueueError, QueueResult, SlotAnswer, SlotRequest};
+use weir_queue::{HandedBack, Permit, PermitId, Permits, QueueError, QueueResult, SlotAnswer, SlotRequest};
 
-use crate::{RedisQueue, keys::Shard, reader::Reader, scripts::Operation};
+use crate::{RedisQueue, keys::Shard, reader::Reader, settlements::End};
 
 #[async_trait]
 impl Permits for RedisQueue {
@@ -20,51 +19,36 @@ impl Permits for RedisQueue {
 
     async fn stop_taking(&self) -> Vec<Permit> {
         match self.reader.lock().await.as_mut() {
-            Some(reader) => reader.stop(&self.core.local).await,
+            Some(reader) => reader.stop().await,
             None => Vec::new(),
         }
     }
 
-    async fn take_slot(&self, id: PermitId, request: SlotRequest) -> QueueResult<SlotAnswer> {
-        let shard = Shard::of(id.destination_id);
-        // That it was started counts before it goes back.
-        self.core.reports.flush(&self.core, shard).await?;
-        let mut call = self.core.new_call(shard, Operation::TakeSlot);
-        call.destination(id.destination_id)
-            .arg(id.serial)
-            .arg(u8::from(request.warm))
-            .arg(u8::from(request.in_exchange));
-        let mut slot = self.core.call(call).await?.rest;
-        let (Some(start), Some(end)) = (slot.next_int(), slot.next_int()) else {
-            return Ok(SlotAnswer::Withdrawn);
-        };
-        self.core.hands.put_back(id);
-        Ok(SlotAnswer::Granted(self.core.clock.narrowed(shard, (start, end))))
-    }
-
-    fn start(&self, id: PermitId) -> bool {
-        match self.core.hands.start(id, self.core.clock.now(), self.core.clock.monotonic()) {
-            Some(report) => {
-                self.core.reports.add(report);
-                true
-            }
-            None => false,
-        }
+    async fn take_slot(&self, request: SlotRequest) -> QueueResult<SlotAnswer> {
+        self.core.slot_requests.ask(&self.core, request).await
     }
 
     async fn settle(&self, ids: &[PermitId]) -> QueueResult<()> {
-        let mut shards: Vec<Shard> = ids.iter().map(|id| Shard::of(id.destination_id)).collect();
-        shards.sort_unstable();
-        shards.dedup();
-        for &id in ids {
-            self.core.reports.add(self.core.hands.end(id));
-        }
-        // What fails now is sent again until it arrives.
-        self.core.reports.send_all(&self.core, &shards).await?;
-        Ok(())
+        self.end(ids.iter().map(|&id| (id, End::Used))).await
     }
 
-    async fn hand_back(&self, ids: &[PermitId]) -> QueueResult<()> {
-        self.settle(ids).await
+    async fn hand_back(&self, permits: &[HandedBack]) -> QueueResult<()> {
+        let end = |crowded| if crowded { End::Crowded } else { End::Unused };
+        self.end(permits.iter().map(|&HandedBack { id, crowded }| (id, end(crowded)))).await
+    }
+}
+
+impl RedisQueue {
+    async fn end(&self, permits: impl Iterator<Item = (PermitId, End)>) -> QueueResult<()> {
+        let mut shards = Vec::new();
+        for (id, end) in permits {
+            self.core.end(id, end);
+            shards.push(Shard::of(id.destination_id));
+        }
+        shards.sort_unstable();
+        shards.dedup();
+        // What fails now is sent again until it arrives.
+        self.core.settlements.flush(&self.core, &shards).await?;
+        Ok(())
     }
 }

@@ -13,7 +13,6 @@ use crate::{
     schedule::{BATCH, by_shard},
     scripts::{Call, Operation},
     trunk::CallError,
-    wire::{Issued, Ran},
 };
 
 /// How often a publication is tried.
@@ -24,8 +23,6 @@ const FIRST_RETRY: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Done,
-    /// The permits are this process's, of this generation.
-    Issued(u64, Issued),
     /// Nothing was published.
     Stale,
     /// It may have been published.
@@ -41,43 +38,37 @@ struct Batch {
     maybe_ran: bool,
 }
 
-/// What may have been published: in the delivery queue it may be sent; what is nobody's but ours is not.
-fn unknown(straight: bool) -> Outcome {
-    if straight { Outcome::Stale } else { Outcome::Unknown }
-}
-
 impl Core {
     /// Repeats what brought no answer: a publication that ran is known by its name and answers again.
     pub(crate) async fn publish(&self, publications: &[Publication]) -> Vec<Outcome> {
         let mut outcomes = vec![None; publications.len()];
-        let straight = self.local.takes();
-        let mut open = self.batches(publications, straight);
+        let mut open = self.batches(publications);
         let mut delay = FIRST_RETRY;
         for attempt in 0..TRIES {
             if attempt > 0 {
                 tokio::time::sleep(delay).await;
                 delay *= 2;
             }
-            self.try_publish(&mut open, &mut outcomes, straight).await;
+            self.try_publish(&mut open, &mut outcomes).await;
             if open.is_empty() {
                 break;
             }
         }
         for batch in open {
             for member in batch.members {
-                outcomes[member] = Some(if batch.maybe_ran { unknown(straight) } else { Outcome::Stale });
+                outcomes[member] = Some(if batch.maybe_ran { Outcome::Unknown } else { Outcome::Stale });
             }
         }
-        outcomes.into_iter().map(|outcome| outcome.unwrap_or(unknown(straight))).collect()
+        outcomes.into_iter().map(|outcome| outcome.unwrap_or(Outcome::Unknown)).collect()
     }
 
     /// One call for each batch; keeps those without an answer.
-    async fn try_publish(&self, open: &mut Vec<Batch>, outcomes: &mut [Option<Outcome>], straight: bool) {
+    async fn try_publish(&self, open: &mut Vec<Batch>, outcomes: &mut [Option<Outcome>]) {
         let (calls, batches): (Vec<Call>, Vec<(Vec<usize>, bool)>) =
             open.drain(..).map(|batch| (batch.call, (batch.members, batch.maybe_ran))).unzip();
         let answers = self.call_all(&calls).await;
         for ((call, (members, maybe_ran)), answered) in calls.into_iter().zip(batches).zip(answers) {
-            let Answered { generation, mut rest } = match answered {
+            let Answered { mut rest, .. } = match answered {
                 Ok(answered) => answered,
                 Err(error) => {
                     tracing::warn!(%error, "could not publish");
@@ -90,36 +81,30 @@ impl Core {
                 self.agenda.learn(call.shard, due);
             }
             for member in members {
-                outcomes[member] = rest.next_ran().map(|ran| match ran {
-                    Ran::Queued => Outcome::Done,
-                    Ran::Issued(issued) => Outcome::Issued(generation, issued),
-                    Ran::Stale if maybe_ran => unknown(straight),
-                    Ran::Stale => Outcome::Stale,
+                outcomes[member] = rest.next_int().map(|ran| match ran {
+                    1 => Outcome::Done,
+                    _ if maybe_ran => Outcome::Unknown,
+                    _ => Outcome::Stale,
                 });
             }
         }
     }
 
-    /// Gives out what came straight, and learns what the end of a run tells.
+    /// Learns what the end of a run tells.
     pub(crate) fn published(&self, publication: Publication, outcome: Outcome) -> Published {
         let Publication { lease, deliveries, next, .. } = publication;
-        let back = match outcome {
-            Outcome::Done => Vec::new(),
-            Outcome::Issued(generation, issued) => {
-                self.hand_over(issued.granted(generation, lease.version).zip(deliveries))
-            }
+        match outcome {
+            Outcome::Done => {}
             Outcome::Stale => return Published::Stale(deliveries),
             Outcome::Unknown => return Published::Unknown,
-        };
+        }
         if next.express_ahead().is_some() {
             self.gates.rested(lease.destination_id, self.clock.now());
-        } else {
-            self.gates.ran(lease.destination_id);
         }
-        if back.is_empty() { Published::Done } else { Published::Stale(back) }
+        Published::Done
     }
 
-    fn batches(&self, publications: &[Publication], straight: bool) -> Vec<Batch> {
+    fn batches(&self, publications: &[Publication]) -> Vec<Batch> {
         let mut batches: Vec<Batch> = Vec::new();
         let places = by_shard(0..publications.len(), |&place| publications[place].lease.destination_id);
         for (shard, places) in places {
@@ -129,27 +114,30 @@ impl Core {
                 let size = publication.deliveries.len().max(1);
                 if room < size || batches.is_empty() {
                     room = BATCH.max(size);
-                    let mut call = self.new_call(shard, Operation::Publish);
-                    call.arg(u8::from(straight));
+                    let call = self.new_call(shard, Operation::Publish);
                     batches.push(Batch { members: Vec::new(), call, maybe_ran: false });
                 }
                 room -= size;
                 if let Some(batch) = batches.last_mut() {
                     batch.members.push(place);
-                    self.write(publication, straight, &mut batch.call);
+                    self.write(publication, &mut batch.call);
                 }
             }
         }
         batches
     }
 
-    fn write(&self, publication: &Publication, straight: bool, call: &mut Call) {
-        let Publication { lease, limits, recovered, deliveries, next } = publication;
+    fn write(&self, publication: &Publication, call: &mut Call) {
+        let Publication { lease, terms, recovered, deliveries, next } = publication;
         call.destination(lease.destination_id)
             .arg(lease.epoch)
             .arg(lease.version)
             .arg(rand::random::<u64>().to_string());
-        call.limits(limits.as_slice()).arg(u8::from(recovered.is_some()));
+        call.arg(u8::from(terms.is_some()));
+        if let Some(terms) = terms {
+            call.terms(terms);
+        }
+        call.arg(u8::from(recovered.is_some()));
         if let Some(recovered) = recovered {
             call.limiter(recovered);
         }
@@ -160,9 +148,8 @@ impl Core {
             NextRun::Now => ("now", Timestamp::MIN),
             NextRun::Paced => ("paced", Timestamp::MIN),
             NextRun::OnSettle => ("on_settle", Timestamp::MIN),
-            NextRun::OnWake => ("on_wake", Timestamp::MIN),
             NextRun::Continue => ("continue", Timestamp::MIN),
         };
-        call.arg(next).not_before(due).deliveries(deliveries, straight, self.config.largest_inline_body);
+        call.arg(next).not_before(due).deliveries(deliveries, self.config.largest_inline_body);
     }
 }

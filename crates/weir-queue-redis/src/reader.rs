@@ -1,4 +1,4 @@
-//! Reads the delivery queue: blocking reads on connections of their own, into a bounded channel.
+//! Reads the delivery queue: blocking reads on connections of their own, as many permits as the worker has places for.
 //!
 //! A single server is read by one connection for all shards; in a Cluster each shard has its reader, since one command cannot
 //! span slots. After a failure a reader first asks for what it was given and may not have heard of.
@@ -16,24 +16,21 @@ use weir_queue::{Permit, PermitId};
 use crate::{
     connect::{BLOCK, Backoff, Exclusive},
     core::Core,
-    hands::Received,
     keys::{GROUP, Shard},
-    local::{Handed, Local},
-    scripts::Operation,
+    permit_registry::Taken,
     wire::{self, Entry},
 };
 
-/// Permits that wait here for a worker: a few milliseconds of work.
-const PREFETCHED: usize = 256;
 /// Entries read from one shard in one call.
 const PER_READ: usize = 64;
 /// Entries of its own that a reader asks for after a failure.
 const RECALLED: usize = 10_000;
 
-/// The readers of a process, and what comes straight.
+/// The readers of a process.
 pub(crate) struct Reader {
-    permits: mpsc::Receiver<Permit>,
-    handed: Handed,
+    permits: mpsc::UnboundedReceiver<Permit>,
+    /// How many more permits the worker has places for. What it has none for stays in the queue, where another can have it.
+    wanted: watch::Sender<usize>,
     stop: watch::Sender<bool>,
     /// End with the reader; what one was given and nobody took expires.
     _lines: JoinSet<()>,
@@ -45,8 +42,9 @@ type Streams = Vec<(String, Vec<(String, Option<Vec<Bytes>>)>)>;
 impl Reader {
     /// Reads until stopped.
     pub(crate) fn start(core: &Arc<Core>) -> Self {
-        let (sender, permits) = mpsc::channel(PREFETCHED);
+        let (sender, permits) = mpsc::unbounded_channel();
         let (stop, stopped) = watch::channel(false);
+        let (wanted, _) = watch::channel(0);
         let each: Vec<Vec<Shard>> = if core.trunk.dialer().is_cluster() {
             Shard::all().map(|shard| vec![shard]).collect()
         } else {
@@ -54,34 +52,25 @@ impl Reader {
         };
         let mut lines = JoinSet::new();
         for shards in each {
-            let line = Line { core: core.clone(), shards, name: core.process.clone(), permits: sender.clone() };
+            let (permits, wanted) = (sender.clone(), wanted.clone());
+            let line = Line { core: core.clone(), shards, name: core.process.clone(), permits, wanted };
             lines.spawn(line.read(stopped.clone()));
         }
-        Self { permits, handed: core.local.open(), stop, _lines: lines }
+        Self { permits, wanted, stop, _lines: lines }
     }
 
     /// At least one permit, or none when the readers have been stopped.
     pub(crate) async fn take(&mut self, max: usize) -> Vec<Permit> {
+        self.wanted.send_replace(max.saturating_sub(self.permits.len()));
         let mut read = Vec::new();
-        tokio::select! {
-            handed = self.handed.take(max) => handed,
-            _ = self.permits.recv_many(&mut read, max) => read,
-        }
+        self.permits.recv_many(&mut read, max).await;
+        read
     }
 
-    /// Ends the readers and answers all that they had read and nobody took, and what had come straight. Takes as long as a
-    /// blocking read.
-    pub(crate) async fn stop(&mut self, local: &Local) -> Vec<Permit> {
+    /// Ends the readers and answers all that they had read and nobody took. Takes as long as a blocking read.
+    pub(crate) async fn stop(&mut self) -> Vec<Permit> {
         self.stop.send_replace(true);
-        local.close();
         let mut permits = Vec::new();
-        loop {
-            let handed = self.handed.take(usize::MAX).await;
-            if handed.is_empty() {
-                break;
-            }
-            permits.extend(handed);
-        }
         while self.permits.recv_many(&mut permits, usize::MAX).await > 0 {}
         permits
     }
@@ -92,7 +81,8 @@ struct Line {
     core: Arc<Core>,
     shards: Vec<Shard>,
     name: String,
-    permits: mpsc::Sender<Permit>,
+    permits: mpsc::UnboundedSender<Permit>,
+    wanted: watch::Sender<usize>,
 }
 
 impl Line {
@@ -125,22 +115,33 @@ impl Line {
         if recall {
             // A lost queue gets its group with its new generation.
             for &shard in &self.shards {
-                let _ = self.core.call(self.core.new_call(shard, Operation::Begin)).await;
+                let _ = self.core.call(self.core.begin(shard, false)).await;
             }
             // What has ended leaves the queue first, and what is in hand now is passed over even if it ends meanwhile: or a
-            // permit whose reports were still on their way would come back, and be used twice.
-            let held = self.core.hands.held();
-            let reported = self.core.reports.flush_all(&self.core, &self.shards).await;
-            reported.map_err(|_| RedisError::from((ErrorKind::Io, "what has ended is not reported yet")))?;
-            self.hand_on(connection.query(&self.command("0", RECALLED)).await?, &held).await;
+            // permit whose settlement was still on its way would come back, and be used twice.
+            let held = self.core.registry.held();
+            let settled = self.core.settlements.flush(&self.core, &self.shards).await;
+            settled.map_err(|_| RedisError::from((ErrorKind::Io, "what has ended is not settled yet")))?;
+            self.hand_on(connection.query(&self.command("0", RECALLED)).await?, &held);
         }
-        let next = self.command(">", PER_READ);
-        while !*stopped.borrow() {
-            let read: Option<Streams> = connection.query(&next).await?;
+        while let Some(wanted) = self.wanted(stopped).await {
+            // A count is for each shard.
+            let count = (wanted / self.shards.len()).clamp(1, PER_READ);
+            let read: Option<Streams> = connection.query(&self.command(">", count)).await?;
             backoff.reset();
-            self.hand_on(read, &HashSet::new()).await;
+            self.hand_on(read, &HashSet::new());
         }
         Ok(())
+    }
+
+    /// Waits until the worker has places, and answers how many; `None` when the readers are stopped.
+    async fn wanted(&self, stopped: &watch::Receiver<bool>) -> Option<usize> {
+        let (mut stopped, mut wanted) = (stopped.clone(), self.wanted.subscribe());
+        tokio::select! {
+            biased;
+            _ = stopped.wait_for(|stopped| *stopped) => None,
+            wanted = wanted.wait_for(|wanted| *wanted > 0) => wanted.ok().map(|wanted| *wanted),
+        }
     }
 
     /// `>` asks for what nobody has read, `0` for what this reader has read and not done with.
@@ -158,19 +159,19 @@ impl Line {
     }
 
     /// Passes on the permits that are new.
-    async fn hand_on(&self, streams: Option<Streams>, held: &HashSet<PermitId>) {
+    fn hand_on(&self, streams: Option<Streams>, held: &HashSet<PermitId>) {
         for (queue, entries) in streams.into_iter().flatten() {
             let Some(shard) = self.core.keys.shard_of_queue(&queue) else { continue };
             for entry in entries.into_iter().filter_map(|(entry, fields)| read_entry(entry, fields?)) {
-                let Entry { entry, generation, version, id, slot, delivery } = entry;
-                let expires_at = delivery.expires_at;
-                let received = Received { id, generation, version, expires_at, entry: Some(entry) };
-                if held.contains(&id) || !self.core.hands.receive(received) {
+                let Entry { entry, generation, id, expected_at, delivery } = entry;
+                let taken = Taken { generation, expires_at: delivery.expires_at, entry };
+                if held.contains(&id) || !self.core.registry.take(id, taken) {
                     continue;
                 }
-                let slot = slot.map(|slot| self.core.clock.narrowed(shard, slot));
+                let expected_at = expected_at.map(|at| self.core.clock.placed(shard, at));
+                self.wanted.send_modify(|wanted| *wanted = wanted.saturating_sub(1));
                 // The receiver outlives this line.
-                let _ = self.permits.send(Permit { id, slot, delivery }).await;
+                let _ = self.permits.send(Permit { id, expected_at, delivery });
             }
         }
     }

@@ -7,7 +7,7 @@ use std::{
 
 use async_trait::async_trait;
 use weir_core::{Clock as _, Destination, DestinationId, Timestamp, claim::ClaimedDelivery};
-use weir_queue::{DueJobs, Edit, Lease, Publication, Published, QueueError, QueueResult, Room, Schedule, Wake};
+use weir_queue::{DueJobs, Edit, Lease, Publication, Published, QueueError, QueueResult, Schedule, Wake};
 
 use crate::{
     RedisQueue,
@@ -57,7 +57,7 @@ pub(crate) fn by_destination<T>(
 #[async_trait]
 impl Schedule for RedisQueue {
     async fn check(&self) -> QueueResult<()> {
-        let calls: Vec<Call> = Shard::all().map(|shard| self.core.new_call(shard, Operation::Begin)).collect();
+        let calls: Vec<Call> = Shard::all().map(|shard| self.core.begin(shard, false)).collect();
         self.core.call_all(&calls).await.into_iter().try_for_each(|answered| answered.map(drop))?;
         Ok(())
     }
@@ -73,23 +73,18 @@ impl Schedule for RedisQueue {
         for (shard, edits) in &batches {
             let mut call = self.core.new_call(*shard, Operation::Edit);
             for edit in edits {
-                call.destination(edit.destination_id).arg(u8::from(edit.suspended));
+                call.destination(edit.destination_id).terms(&edit.terms);
             }
             calls.push(call);
         }
-        for ((shard, edits), answered) in batches.iter().zip(self.core.call_all(&calls).await) {
-            let mut versions = answered?.rest;
-            for edit in edits {
-                let version = versions.next_u64().ok_or_else(unexpected)?;
-                self.core.hands.learn_suspension(edit.destination_id, version, edit.suspended, now);
-            }
+        for ((shard, _), answered) in batches.iter().zip(self.core.call_all(&calls).await) {
+            answered?;
             self.core.agenda.learn(*shard, now);
         }
         Ok(())
     }
 
     async fn hold(&self, destination_id: DestinationId, until: Timestamp) -> QueueResult<()> {
-        self.core.hands.learn_hold(destination_id, until, self.core.clock.now());
         let mut call = self.core.new_call(Shard::of(destination_id), Operation::Hold);
         call.destination(destination_id).not_before(until);
         self.core.call(call).await?;
@@ -121,24 +116,16 @@ impl Schedule for RedisQueue {
         Ok(published.map(|(publication, outcome)| self.core.published(publication, outcome)).collect())
     }
 
-    fn reserve(&self, destination: &Destination, expires_at: Timestamp) -> Room {
-        let settings = &destination.settings;
-        let room = self.core.gates.reserve(destination.id, self.core.clock.now(), settings.max_in_flight);
-        if room.is_kept() && settings.rate_limits.is_unlimited() && self.core.local.takes() {
-            self.core.advance.order(destination.id, settings.max_in_flight, expires_at);
-        }
-        room
+    fn reserve(&self, destination: &Destination) -> bool {
+        self.core.gates.reserve(destination.id, self.core.clock.now(), destination.settings.max_in_flight)
     }
 
     fn unreserve(&self, destination_id: DestinationId) {
-        if !self.core.advance.give_up(&self.core, destination_id) {
-            self.core.gates.unreserve(destination_id);
-        }
+        self.core.gates.unreserve(destination_id);
     }
 
     fn admit(&self, deliveries: Vec<ClaimedDelivery>) {
-        let others = self.core.advance.deliver(&self.core, deliveries);
-        self.core.admissions.add(others);
+        self.core.admissions.add(deliveries);
     }
 
     async fn declined(&self) -> Vec<ClaimedDelivery> {
@@ -149,7 +136,7 @@ impl Schedule for RedisQueue {
 impl Core {
     async fn claim(&self, shards: &[Shard], max: usize, lease_for: Duration) -> Result<Vec<Lease>, CallError> {
         // What this process did with its permits counts before what it asks.
-        self.reports.flush_all(self, shards).await?;
+        self.settlements.flush(self, shards).await?;
         let calls: Vec<Call> = shards
             .iter()
             .map(|&shard| {

@@ -11,10 +11,11 @@ use weir_core::{
     DestinationId, Limiter, Period, RateLimit, Timestamp,
     claim::ClaimedDelivery,
     lane::EXPRESS_AHEAD,
-    limiter::{LimiterParts, UNLIMITED_SLOT_WIDTH},
+    limit::NARROW_SLOT,
+    limiter::{GRANT_AHEAD, LimitCursor, LimiterParts, UNLIMITED_SLOT_WIDTH},
     plan::{CADENCE, LAG_DEPTH, LEAD, SHARES},
 };
-use weir_queue::{RUN_FALLBACK, SLOT_HORIZON, WARM_FOR};
+use weir_queue::{LAST_OLD_START, LONGEST_PREPARATION, RUN_FALLBACK, SLOT_HORIZON, Terms};
 
 use crate::{
     keys::{Keys, Shard},
@@ -23,8 +24,11 @@ use crate::{
 
 /// How much longer than needed a job is kept: what a process has in its hands may name it a little later.
 const KEPT: Duration = Duration::from_secs(60);
-/// How far the warmth of a destination may lag behind its last send.
-const WARM_STEP: Duration = Duration::from_millis(250);
+/// The time that callers tell is a lower bound, but for what two quartz clocks drift apart. A server that is further behind was set
+/// back.
+const CLOCK_TOLERANCE: Duration = Duration::from_millis(5);
+/// No last start is further ahead than a recovered one, and a little.
+const MOST_AHEAD: Duration = LAST_OLD_START.saturating_add(Duration::from_secs(1));
 /// What Lua's numbers and the scores of sorted sets hold exactly.
 const LATEST_MICROS: i64 = 1 << 53;
 /// How long a shard's data are known to be of this server process once they were checked.
@@ -41,7 +45,7 @@ pub(crate) enum Operation {
     Publish,
     Admit,
     TakeSlot,
-    Report,
+    Settle,
     Tidy,
     Depths,
 }
@@ -77,13 +81,13 @@ static SCRIPTS: LazyLock<[Script; 11]> = LazyLock::new(|| {
     [
         plain(lua!("begin")),
         plain(lua!("wake")),
-        plain(lua!("edit")),
+        limiting(lua!("edit")),
         limiting(lua!("hold")),
         plain(lua!("claim")),
         issuing(lua!("publish")),
         issuing(lua!("admit")),
         limiting(lua!("take_slot")),
-        plain(lua!("report")),
+        limiting(lua!("settle")),
         plain(lua!("tidy")),
         plain(lua!("depths")),
     ]
@@ -93,9 +97,11 @@ static SCRIPTS: LazyLock<[Script; 11]> = LazyLock::new(|| {
 fn constants() -> String {
     let of_periods =
         |of: fn(Period) -> Duration| Period::ALL.map(|period| of(period).as_micros().to_string()).join(", ");
-    let spans = of_periods(|period| period.window() + period.slot_width());
-    let widths = of_periods(Period::slot_width);
-    let mut text = format!("local SPAN = {{ {spans} }}\nlocal SLOT_WIDTH = {{ {widths} }}\n");
+    let spans = of_periods(|period| period.window() + period.widest_slot());
+    let (windows, widest) = (of_periods(Period::window), of_periods(Period::widest_slot));
+    let mut text = format!(
+        "local SPAN = {{ {spans} }}\nlocal WINDOW = {{ {windows} }}\nlocal WIDEST_SLOT = {{ {widest} }}\n"
+    );
     for (name, duration) in [
         ("UNLIMITED_SLOT_WIDTH", UNLIMITED_SLOT_WIDTH),
         ("CADENCE", CADENCE),
@@ -103,8 +109,11 @@ fn constants() -> String {
         ("EXPRESS_AHEAD", EXPRESS_AHEAD),
         ("RUN_FALLBACK", RUN_FALLBACK),
         ("SLOT_HORIZON", SLOT_HORIZON),
-        ("WARM_FOR", WARM_FOR),
-        ("WARM_STEP", WARM_STEP),
+        ("NARROW_SLOT", NARROW_SLOT),
+        ("GRANT_AHEAD", GRANT_AHEAD),
+        ("LONGEST_PREPARATION", LONGEST_PREPARATION),
+        ("MOST_AHEAD", MOST_AHEAD),
+        ("CLOCK_TOLERANCE", CLOCK_TOLERANCE),
         ("CHECKED_FOR", CHECKED_FOR),
     ] {
         text += &format!("local {name} = {}\n", duration.as_micros());
@@ -120,9 +129,10 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    pub(crate) fn new(keys: &Keys, shard: Shard, operation: Operation) -> Self {
+    /// `now`: the caller's time in microseconds by the shard's clock, at most; 0 when it is not known.
+    pub(crate) fn new(keys: &Keys, shard: Shard, operation: Operation, now: i64) -> Self {
         let mut command = redis::cmd("EVALSHA");
-        command.arg(&SCRIPTS[operation as usize].digest).arg(1).arg(keys.shard(shard));
+        command.arg(&SCRIPTS[operation as usize].digest).arg(1).arg(keys.shard(shard)).arg(now);
         Self { shard, operation, command }
     }
 
@@ -156,33 +166,29 @@ impl Call {
     pub(crate) fn limiter(&mut self, limiter: &Limiter) -> &mut Self {
         let parts = LimiterParts::from(limiter);
         self.not_before(parts.last_start.unwrap_or(Timestamp::MIN)).not_before(parts.held_until);
-        self.arg(parts.lanes.len());
-        for (limit, cursor) in &parts.lanes {
-            self.limit(limit).not_before(*cursor);
+        self.arg(parts.cursors.len());
+        for LimitCursor { limit, since, spent, .. } in &parts.cursors {
+            self.limit(limit).not_before(*since).arg(spent);
         }
         self
     }
 
-    /// With what is sent, unless the caller keeps it.
-    pub(crate) fn deliveries(
-        &mut self,
-        deliveries: &[ClaimedDelivery],
-        straight: bool,
-        largest_inline_body: usize,
-    ) -> &mut Self {
-        if straight {
-            return self.permits(deliveries.iter().map(|delivery| delivery.expires_at));
-        }
+    pub(crate) fn terms(&mut self, terms: &Terms) -> &mut Self {
+        let &Terms { version, suspended, max_in_flight, ref limits } = terms;
+        self.version(version).arg(u8::from(suspended)).arg(max_in_flight).limits(limits.as_slice())
+    }
+
+    /// The version of a destination's terms.
+    pub(crate) fn version(&mut self, version: Timestamp) -> &mut Self {
+        self.not_before(version)
+    }
+
+    pub(crate) fn deliveries(&mut self, deliveries: &[ClaimedDelivery], largest_inline_body: usize) -> &mut Self {
         self.arg(deliveries.len());
         for delivery in deliveries {
             self.deadline(delivery.expires_at).arg(wire::encode(delivery, largest_inline_body));
         }
         self
-    }
-
-    /// Permits for claims that the caller keeps, by when those expire.
-    pub(crate) fn permits(&mut self, expire: impl ExactSizeIterator<Item = Timestamp>) -> &mut Self {
-        self.arg(expire.len()).deadline(expire.max().unwrap_or(Timestamp::MIN))
     }
 
     fn limit(&mut self, limit: &RateLimit) -> &mut Self {

@@ -71,7 +71,7 @@ async fn send(core: &Core, earliest: HashMap<DestinationId, Timestamp>) -> Queue
     for (shard, wakes) in by_shard(earliest, |&(id, _)| id) {
         let mut call = core.new_call(shard, Operation::Wake);
         let now = core.clock.now();
-        let generation_began = match core.hands.generation(shard) {
+        let generation_began = match core.registry.generation(shard) {
             // Not heard of yet.
             0 => now,
             generation => from_micros(generation as i64),

@@ -1,7 +1,9 @@
 //! What travels through the delivery queue, and what the scripts answer.
 //!
-//! An entry has two fields: `permit`, six numbers that the publishing script packs, and `delivery`, one field of bytes made
+//! An entry has two fields: `permit`, four numbers that the publishing script packs, and `delivery`, one field of bytes made
 //! here: ids, claim, attempts, and the body unless it is large.
+
+use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes};
 use redis::Value;
@@ -9,7 +11,7 @@ use weir_core::{
     DeliveryId, DestinationId, EventId, Limiter, Timestamp,
     claim::{Claim, ClaimedBody, ClaimedDelivery},
     event::EventBody,
-    limiter::LimiterParts,
+    limiter::{LimitCursor, LimiterParts},
 };
 use weir_queue::{Lease, PermitId};
 
@@ -20,15 +22,13 @@ use crate::scripts::{from_micros, read_limit};
 pub(crate) struct Entry {
     pub(crate) entry: String,
     pub(crate) generation: u64,
-    /// The version of the job that the run had seen.
-    pub(crate) version: u64,
     pub(crate) id: PermitId,
-    /// By the server's clock, in microseconds.
-    pub(crate) slot: Option<(i64, i64)>,
+    /// When its slot is expected, by the server's clock, in microseconds.
+    pub(crate) expected_at: Option<i64>,
     pub(crate) delivery: ClaimedDelivery,
 }
 
-const PERMIT_LEN: usize = 6 * 8;
+const PERMIT_LEN: usize = 4 * 8;
 const INLINE: u8 = 1;
 const IN_LANE: u8 = 2;
 const HEAD_LEN: usize = 3 * 16 + 2 * 8 + 2 * 4 + 1 + 4;
@@ -58,9 +58,9 @@ pub(crate) fn decode(entry: String, mut permit: Bytes, mut delivery: Bytes) -> O
     if permit.len() != PERMIT_LEN || delivery.len() < HEAD_LEN {
         return None;
     }
-    let (generation, version, serial) = (permit.get_u64(), permit.get_u64(), permit.get_u64());
+    let (generation, serial) = (permit.get_u64(), permit.get_u64());
     let expires_at = from_micros(permit.get_i64());
-    let slot = (permit.get_i64(), permit.get_i64());
+    let expected_at = Some(permit.get_i64()).filter(|at| *at > 0);
     let mut id = || {
         let mut id = [0; 16];
         delivery.copy_to_slice(&mut id);
@@ -81,9 +81,8 @@ pub(crate) fn decode(entry: String, mut permit: Bytes, mut delivery: Bytes) -> O
     Some(Entry {
         entry,
         generation,
-        version,
         id: PermitId { destination_id, serial },
-        slot: (slot.1 > 0).then_some(slot),
+        expected_at,
         delivery: ClaimedDelivery {
             claim,
             event_id,
@@ -98,54 +97,13 @@ pub(crate) fn decode(entry: String, mut permit: Bytes, mut delivery: Bytes) -> O
     })
 }
 
-/// Permits that a script issued to its caller.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Issued {
-    /// The serial of the first; the rest follow it.
-    pub(crate) first: u64,
-    /// By the server's clock, in microseconds; `None` for permits that are to ask for one.
-    pub(crate) slots: Vec<Option<(i64, i64)>>,
-}
-
-impl Issued {
-    /// The permits one by one.
-    pub(crate) fn granted(self, generation: u64, version: u64) -> impl Iterator<Item = Granted> {
-        let slots = self.slots.into_iter().chain(std::iter::repeat(None));
-        (self.first..).zip(slots).map(move |(serial, slot)| Granted { serial, generation, version, slot })
-    }
-}
-
-/// One permit that was issued to this process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Granted {
-    pub(crate) serial: u64,
-    pub(crate) generation: u64,
-    /// The version of the job when its destination was seen to be neither paused nor deleted.
-    pub(crate) version: u64,
-    /// As in [`Issued`].
-    pub(crate) slot: Option<(i64, i64)>,
-}
-
 /// What became of the deliveries of one destination that were to be admitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Admitted {
     pub(crate) count: usize,
-    /// Of what the caller takes.
-    pub(crate) permits: Issued,
-    pub(crate) version: u64,
     /// How many more could have been admitted.
     pub(crate) room: u32,
     pub(crate) open_from: Timestamp,
-}
-
-/// What became of a publication.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Ran {
-    Stale,
-    /// The permits are in the delivery queue.
-    Queued,
-    /// They are the caller's.
-    Issued(Issued),
 }
 
 /// An answer of a script, read from front to back. Every reader answers `None` for what does not fit.
@@ -175,36 +133,13 @@ impl Answer {
         self.next_int().map(from_micros)
     }
 
-    fn issued(&mut self) -> Option<Issued> {
-        let first = self.next_u64()?;
-        let slots = match self.0.next()? {
-            Value::BulkString(packed) => packed
-                .chunks_exact(16)
-                .map(|mut slot| (slot.get_i64(), slot.get_i64()))
-                .map(|slot| (slot.1 > 0).then_some(slot))
-                .collect(),
-            _ => return None,
-        };
-        Some(Issued { first, slots })
-    }
-
     pub(crate) fn next_admitted(&mut self) -> Option<Admitted> {
         let mut answer = self.next_answer()?;
         Some(Admitted {
             count: answer.next_u64()? as usize,
-            permits: answer.issued()?,
-            version: answer.next_u64()?,
             room: answer.next_int()?.try_into().ok()?,
             open_from: answer.next_time()?,
         })
-    }
-
-    pub(crate) fn next_ran(&mut self) -> Option<Ran> {
-        match self.0.next()? {
-            Value::Int(0) => Some(Ran::Stale),
-            Value::Int(_) => Some(Ran::Queued),
-            issued => Self::new(issued)?.issued().map(Ran::Issued),
-        }
     }
 
     /// Entries that have left the delivery queue. One that cannot be read is passed over; its claim expires.
@@ -244,7 +179,9 @@ impl Answer {
             due: self.next_time()?,
             queued: self.next_int()?.try_into().ok()?,
             in_flight: self.next_int()?.try_into().ok()?,
-            issued: match self.next_answer() {
+            preparation: Duration::from_micros(self.next_u64()?),
+            window: Some(self.next_int()?.try_into().ok()?).filter(|window| *window > 0),
+            cursors: match self.next_answer() {
                 Some(limiter) => Some(limiter.limiter()?),
                 None => None,
             },
@@ -255,11 +192,12 @@ impl Answer {
     fn limiter(mut self) -> Option<Limiter> {
         let last_start = self.next_time();
         let held_until = self.next_time()?;
-        let mut lanes = Vec::new();
+        let mut cursors = Vec::new();
         while let Some(limit) = self.next_int() {
-            lanes.push((read_limit(limit, self.next_int()?, self.next_int()?)?, self.next_time()?));
+            let limit = read_limit(limit, self.next_int()?, self.next_int()?)?;
+            cursors.push(LimitCursor::new(limit, self.next_time()?, self.next_int()?.try_into().ok()?));
         }
-        Some(LimiterParts { lanes, last_start, held_until }.into())
+        Some(LimiterParts { cursors, last_start, held_until }.into())
     }
 }
 
@@ -285,13 +223,13 @@ mod tests {
         }
     }
 
-    fn permit(numbers: [i64; 6]) -> Bytes {
+    fn permit(numbers: [i64; 4]) -> Bytes {
         numbers.iter().flat_map(|number| number.to_be_bytes()).collect()
     }
 
     fn sent(delivery: &ClaimedDelivery, largest: usize) -> Entry {
         let bytes = Bytes::from(encode(delivery, largest));
-        decode("1-0".to_owned(), permit([10, 11, 12, 7_000_000, 0, 0]), bytes).unwrap()
+        decode("1-0".to_owned(), permit([10, 12, 7_000_000, 0]), bytes).unwrap()
     }
 
     #[test]
@@ -299,7 +237,7 @@ mod tests {
         let written = delivery(ClaimedBody::Inline(EventBody::stored(Bytes::from_static(b"{\"a\":1}"), 5)));
         let read = sent(&written, 100);
         assert_eq!(format!("{:?}", read.delivery), format!("{written:?}"));
-        assert_eq!((read.generation, read.version, read.id.serial, read.slot), (10, 11, 12, None));
+        assert_eq!((read.generation, read.id.serial, read.expected_at), (10, 12, None));
     }
 
     #[test]
@@ -311,6 +249,6 @@ mod tests {
     #[test]
     fn foreign_bytes_are_no_entry() {
         assert!(decode("1-0".to_owned(), Bytes::new(), Bytes::from(vec![0; HEAD_LEN])).is_none());
-        assert!(decode("1-0".to_owned(), permit([0; 6]), Bytes::from(vec![0; HEAD_LEN - 1])).is_none());
+        assert!(decode("1-0".to_owned(), permit([0; 4]), Bytes::from(vec![0; HEAD_LEN - 1])).is_none());
     }
 }

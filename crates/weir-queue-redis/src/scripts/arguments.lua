@@ -1,6 +1,6 @@
--- Reads ARGV from front to back. A list comes as its length and its items.
+-- Reads ARGV from front to back, after the caller's time. A list comes as its length and its items.
 
-local position = 0
+local position = 1
 
 local function text()
   position = position + 1

@@ -1,10 +1,11 @@
 -- Claims due jobs, and jobs whose lease has ended, earliest due first.
 --
 -- KEYS    the shard
--- ARGV    how many at most, how long the leases last
+-- ARGV    the caller's time; how many at most, how long the leases last
 -- Answer  the generation, the earliest due time that remains or nil, permits that no worker has read, the leases; each:
---         destination, epoch, version, due, permits queued and in flight, the cursors or nil (last start or nil, held until,
---         and for each limit: limit, period, burst, cursor)
+--         destination, epoch, version, due, permits queued and in flight, how long workers take to stand ready, a bound on what
+--         may be out or 0, the cursors or nil (last start or nil, held until, and for each limit: limit, period, burst, since,
+--         spent)
 
 -- Permits whose claims have expired are nobody's any more; counting them would leak the destination's room.
 local function still_good(permits)
@@ -17,8 +18,8 @@ local function shown(limiter)
     return false
   end
   local parts = { limiter.last_start or false, limiter.held_until }
-  for _, lane in ipairs(limiter.lanes) do
-    for _, part in ipairs({ lane.limit, lane.period, lane.burst, lane.cursor }) do
+  for _, cursor in ipairs(limiter.cursors) do
+    for _, part in ipairs({ cursor.limit, cursor.period, cursor.burst, cursor.since, cursor.spent }) do
       parts[#parts + 1] = part
     end
   end
@@ -33,11 +34,12 @@ for index = 1, #due, 2 do
   local job = load_job(id)
   move_job(id, job, 'leased', now + lease_for)
   job.epoch = job.epoch + 1
-  job.woken, job.edited, job.settled = nil, nil, nil
+  job.woken, job.settled = nil, nil
   save_job(id, job)
   leases[#leases + 1] = {
     id, job.epoch, job.version, tonumber(due[index + 1]),
-    still_good(queued_of(id)), still_good(in_flight_of(id)), shown(job.issued),
+    still_good(queued_of(id)), still_good(in_flight_of(id)),
+    job.preparation, job.window or 0, shown(job.cursors),
   }
 end
 local unread = redis.call('XLEN', QUEUE) - redis.call('XPENDING', QUEUE, WORKERS)[1]

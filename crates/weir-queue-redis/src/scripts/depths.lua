@@ -1,7 +1,7 @@
 -- How much of everything the shard holds.
 --
 -- KEYS    the shard
--- ARGV    none
+-- ARGV    the caller's time
 -- Answer  the generation; permits that no worker has read; permits queued; in flight; jobs; entries; entries read and not
 --         done with
 

@@ -1,26 +1,25 @@
--- Runs the jobs of edited destinations at once, whatever they wait for, and tells every worker which are suspended.
+-- Destinations were edited: what is out follows their terms from now on, unless newer ones are known, and their jobs run.
 --
 -- KEYS    the shard
--- ARGV    for each edit: the destination, 1 when it is suspended, else 0
--- Answer  the generation, the job's version after each edit
+-- ARGV    the caller's time; then for each edit: the destination, and its terms as in publish.lua
+-- Answer  the generation
 
 local before = earliest()
-local answer = { generation }
 while more() do
-  local id, suspended = text(), number() == 1
+  local id, terms = text(), read_terms()
   local job = load_job(id)
-  job.version = job.version + 1
-  job.suspended_at = suspended and job.version or nil
-  -- The next run follows the edit, and tells anew whether there is a backlog.
-  job.express_ahead = nil
-  if job.phase == 'leased' then
-    job.edited = true
-  else
-    schedule(id, job, now, 0, false)
+  if not is_newer(job, terms) then
+    job.version = job.version + 1
+    follow_terms(job, terms)
+    -- The next run tells anew whether there is a backlog.
+    job.express_ahead = nil
+    if job.phase == 'leased' then
+      job.woken = now
+    else
+      schedule(id, job, now, 0, false)
+    end
+    save_job(id, job)
   end
-  save_job(id, job)
-  notify(suspended and 'suspended' or 'resumed', id, job.version)
-  answer[#answer + 1] = job.version
 end
 announce(before)
-return answer
+return { generation }

@@ -1,25 +1,35 @@
 -- Slots and cursors: `weir_core::Limiter` in whole microseconds. The spacing is rounded up, so the guarantee holds as it does
--- there. A limiter is { lanes = { { limit, period, burst, cursor }… }, last_start = time or nil, held_until = time }.
+-- there. A limiter is { cursors = { { limit, period, burst, since, spent }… }, last_start = time or nil, held_until = time }.
 
 -- Exact: a quotient that is not whole differs from one by at least 1 / limit, far more than a double's error.
-local function spacing(lane)
-  return math.ceil(SPAN[lane.period] / lane.limit)
+local function spacing_with(limit, width)
+  return math.ceil((WINDOW[limit.period] + width) / limit.limit)
 end
 
-local function spent_lane(limit, last_start)
-  local lane = { limit = limit.limit, period = limit.period, burst = limit.burst, cursor = 0 }
-  if last_start then
-    lane.cursor = last_start + spacing(lane) * limit.burst
-  end
-  return lane
+local function slot_width(limit)
+  local widest = WIDEST_SLOT[limit.period]
+  local is_apart = limit.burst == 1 and spacing_with(limit, widest) >= widest
+  return is_apart and widest or NARROW_SLOT
+end
+
+local function spacing(limit)
+  return spacing_with(limit, slot_width(limit))
+end
+
+-- Of a destination whose last send is known, if there was one: the burst counts as spent.
+local function cursor_after(limit, last_start)
+  return {
+    limit = limit.limit, period = limit.period, burst = limit.burst,
+    since = last_start or 0, spent = last_start and limit.burst or 0,
+  }
 end
 
 local function recovered_limiter(limits, last_start)
-  local lanes = {}
+  local cursors = {}
   for index, limit in ipairs(limits) do
-    lanes[index] = spent_lane(limit, last_start)
+    cursors[index] = cursor_after(limit, last_start)
   end
-  return { lanes = lanes, last_start = last_start, held_until = 0 }
+  return { cursors = cursors, last_start = last_start, held_until = 0 }
 end
 
 local function same_limit(one, other)
@@ -27,11 +37,11 @@ local function same_limit(one, other)
 end
 
 local function follows(limiter, limits)
-  if #limiter.lanes ~= #limits then
+  if #limiter.cursors ~= #limits then
     return false
   end
   for index, limit in ipairs(limits) do
-    if not same_limit(limiter.lanes[index], limit) then
+    if not same_limit(limiter.cursors[index], limit) then
       return false
     end
   end
@@ -42,102 +52,137 @@ local function hold_limiter(limiter, till)
   limiter.held_until = math.max(limiter.held_until, till)
 end
 
+-- `since` and `spent` with the tokens back that have come back by then.
+local function tokens_at(cursor, at)
+  local every = spacing(cursor)
+  local back = math.floor(math.max(at - cursor.since, 0) / every)
+  if back < cursor.spent then
+    return cursor.since + back * every, cursor.spent - back
+  end
+  return math.max(at, cursor.since), 0
+end
+
+-- Where the slot may start that follows `others` more; 0 when tokens are left for all of them.
+local function earliest_start(cursor, since, spent, others)
+  local lacking = spent + others + 1 - cursor.burst
+  return lacking > 0 and since + lacking * spacing(cursor) or 0
+end
+
 local function next_start(limiter, at)
   local start = math.max(at, limiter.held_until)
-  for _, lane in ipairs(limiter.lanes) do
-    start = math.max(start, lane.cursor - spacing(lane) * (lane.burst - 1))
+  for _, cursor in ipairs(limiter.cursors) do
+    start = math.max(start, earliest_start(cursor, cursor.since, cursor.spent, 0))
   end
   return start
+end
+
+-- Where the slot would start that is taken after `others` more.
+local function start_after(limiter, others, at)
+  local first = next_start(limiter, at)
+  local start = first
+  for _, cursor in ipairs(limiter.cursors) do
+    local since, spent = tokens_at(cursor, first)
+    start = math.max(start, earliest_start(cursor, since, spent, others))
+  end
+  return start
+end
+
+local function width_of_slots(limiter)
+  local width
+  for _, cursor in ipairs(limiter.cursors) do
+    width = math.min(width or slot_width(cursor), slot_width(cursor))
+  end
+  return width or UNLIMITED_SLOT_WIDTH
 end
 
 -- Hands out the next slot: its start and its end.
 local function take_slot(limiter, at)
   local start = next_start(limiter, at)
-  local width
-  for _, lane in ipairs(limiter.lanes) do
-    lane.cursor = math.max(lane.cursor, start) + spacing(lane)
-    width = math.min(width or SLOT_WIDTH[lane.period], SLOT_WIDTH[lane.period])
+  for _, cursor in ipairs(limiter.cursors) do
+    cursor.since, cursor.spent = tokens_at(cursor, start)
+    cursor.spent = cursor.spent + 1
   end
   limiter.last_start = math.max(limiter.last_start or 0, start)
-  return start, start + (width or UNLIMITED_SLOT_WIDTH)
+  return start, start + width_of_slots(limiter)
 end
 
--- As if the slot that was handed out last had not been, and (a number of slots above 0) as if it had been after all.
-local function move_cursors(limiter, slots)
-  for _, lane in ipairs(limiter.lanes) do
-    lane.cursor = lane.cursor + spacing(lane) * slots
+-- When the job of a backlog runs next: a little before the first slot that no permit is out for.
+local function paced_due(limiter, queued, preparation, at)
+  return math.max(start_after(limiter, queued, at) - LEAD - preparation, at + CADENCE)
+end
+
+-- The cursor under another limit of the same period: the debt in sends since the last start stays, and nothing waits longer than
+-- a window.
+local function moved_cursor(cursor, limit, last_start)
+  local moved = cursor_after(limit, nil)
+  local every = spacing(limit)
+  -- Rounded down, that is, away from the next start. The product passes 2^53, so one less makes up for what is lost.
+  local on_the_way = math.floor(math.max(0, last_start - cursor.since) * every / spacing(cursor)) - 1
+  moved.since = last_start - math.max(0, on_the_way)
+  moved.spent = math.min(cursor.spent, limit.burst)
+  local over = cursor.spent - limit.burst
+  if over > 0 then
+    local latest = last_start + WINDOW[limit.period] + slot_width(limit) - every
+    moved.since = math.min(moved.since + over * every, latest)
   end
+  return moved
 end
 
--- Moves every cursor at least as far as the other's. Both follow the same limits.
-local function catch_up(limiter, other)
-  for index, lane in ipairs(limiter.lanes) do
-    lane.cursor = math.max(lane.cursor, other.lanes[index].cursor)
-  end
-  limiter.last_start = math.max(limiter.last_start or 0, other.last_start or 0)
-  hold_limiter(limiter, other.held_until)
-end
-
--- The next slot of a job, unless it lies beyond the horizon: then no cursor moves but the pace, which has run ahead of the
--- slots, and the next permit is published when its slot is near.
-local function take_near_slot(job, permit, at)
-  if next_start(job.slots, at) > at + SLOT_HORIZON then
-    catch_up(job.issued, job.slots)
-    return nil
-  end
-  job.last_taker = #job.slots.lanes > 0 and permit or nil
-  return take_slot(job.slots, at)
-end
-
--- The slot that a permit was given stays unused. If it is the last, it is as if it had not been; but only if the next can be taken
--- in its place.
-local function give_back(job, permit, at)
-  if job.last_taker ~= permit then
-    return
-  end
-  move_cursors(job.slots, -1)
-  if next_start(job.slots, at) > at + SLOT_HORIZON then
-    move_cursors(job.slots, 1)
-  end
-end
-
--- When the job of a backlog runs next: a little before its next slot.
-local function paced_due(limiter, at)
-  return math.max(next_start(limiter, at) - LEAD, at + CADENCE)
-end
-
--- The debt in sends since the last start, at the new spacing. The product passes 2^53, so one more microsecond makes up for
--- what the division may lose.
-local function rescaled_lane(limit, lane, last_start)
-  local edited = spent_lane(limit, nil)
-  local debt = math.max(0, lane.cursor - last_start)
-  edited.cursor = last_start + math.ceil(debt * spacing(edited) / spacing(lane)) + 1
-  return edited
-end
-
-local function lane_of_period(limiter, period)
-  for _, lane in ipairs(limiter.lanes) do
-    if lane.period == period then
-      return lane
+local function cursor_of_period(limiter, period)
+  for _, cursor in ipairs(limiter.cursors) do
+    if cursor.period == period then
+      return cursor
     end
   end
 end
 
--- Follows new limits without resetting any window.
+-- Follows new limits without resetting any window. The last slot may still be used at its end, so where the new slots are
+-- narrower the last start counts as so much later.
 local function reconfigure(limiter, limits)
   if follows(limiter, limits) then
     return
   end
-  local lanes = {}
+  local old_width, last_start = width_of_slots(limiter), limiter.last_start
+  local cursors, edited = {}, {}
   for index, limit in ipairs(limits) do
-    local lane = lane_of_period(limiter, limit.period)
-    if lane and same_limit(lane, limit) then
-      lanes[index] = lane
-    elseif lane and limiter.last_start then
-      lanes[index] = rescaled_lane(limit, lane, limiter.last_start)
+    local cursor = cursor_of_period(limiter, limit.period)
+    if cursor and same_limit(cursor, limit) then
+      cursors[index] = cursor
+    elseif cursor and last_start then
+      cursors[index] = moved_cursor(cursor, limit, last_start)
+      edited[#edited + 1] = cursors[index]
     else
-      lanes[index] = spent_lane(limit, limiter.last_start)
+      cursors[index] = cursor_after(limit, last_start)
+      edited[#edited + 1] = cursors[index]
     end
   end
-  limiter.lanes = lanes
+  limiter.cursors = cursors
+  local later = old_width - width_of_slots(limiter)
+  if last_start and later > 0 then
+    limiter.last_start = last_start + later
+    for _, cursor in ipairs(edited) do
+      cursor.since = cursor.since + later
+    end
+  end
+end
+
+-- What the step that grants slots must know of a destination's settings.
+local function read_limit()
+  return { limit = number(), period = number(), burst = number() }
+end
+
+local function read_terms()
+  return { version = number(), suspended = number() == 1, max_in_flight = number(), limits = list(read_limit) }
+end
+
+-- Whether newer terms are known than these.
+local function is_newer(job, terms)
+  return job.terms_version > terms.version
+end
+
+local function follow_terms(job, terms)
+  job.terms_version, job.suspended, job.max_in_flight = terms.version, terms.suspended, terms.max_in_flight
+  if job.cursors then
+    reconfigure(job.cursors, terms.limits)
+  end
 end

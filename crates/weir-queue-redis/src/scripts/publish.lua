@@ -3,53 +3,42 @@
 -- of a publication whose answer was lost changes nothing.
 --
 -- KEYS    the shard
--- ARGV    1 when the caller takes the permits, 0 when they go into the delivery queue; then for each publication:
+-- ARGV    the caller's time; then for each publication:
 --           the destination, the lease's epoch and version, a name that no other publication has
---           limits, as a list of: limit, period, burst
---           recovered cursors, as a list of none or one: last start (0: none), held until, a list of: limit, period, burst, cursor
---           how the job goes on: continue, stop, at, soon, now, paced, on_settle or on_wake; the due time of `at` or `soon`, else 0
---           how many permits, and when the last of their claims expires; or, when they go into the delivery queue, a list of: when
---           the claim expires, and the delivery
--- Answer  the generation, the shard's earliest due time or nil, for each publication 0 when stale, and when done 1, or, when the
---         caller takes the permits, the serial of the first and their slots (start and end, packed)
+--           terms as the run read them, as a list of none or one: version, 1 when suspended else 0, max_in_flight, limits as a
+--             list of: limit, period, burst
+--           recovered cursors, as a list of none or one: last start (0: none), held until, a list of: limit, period, burst, since,
+--             spent
+--           how the job goes on: continue, stop, at, soon, now, paced or on_settle; the due time of `at` or `soon`, else 0
+--           a list of: when the claim expires, and the delivery
+-- Answer  the generation, the shard's earliest due time or nil, for each publication 0 when stale, 1 when done
 
-local function read_lane()
-  local lane = read_limit()
-  lane.cursor = number()
-  return lane
+local function read_cursor()
+  local cursor = read_limit()
+  cursor.since, cursor.spent = number(), number()
+  return cursor
 end
 
 local function read_limiter()
   local last_start, held_until = number(), number()
-  return { last_start = last_start > 0 and last_start or nil, held_until = held_until, lanes = list(read_lane) }
+  return { last_start = last_start > 0 and last_start or nil, held_until = held_until, cursors = list(read_cursor) }
 end
-
-local straight = number() == 1
 
 local function read_publication()
   return {
     id = text(), epoch = number(), version = number(), name = text(),
-    limits = list(read_limit), recovered = list(read_limiter)[1],
+    terms = list(read_terms)[1], recovered = list(read_limiter)[1],
     next = text(), next_due = number(),
-    batch = read_batch(straight),
+    batch = list(read_delivery),
   }
 end
 
-local function copy(limiter)
-  return cmsgpack.unpack(cmsgpack.pack(limiter))
-end
-
-local function ensure_cursors(job, run)
-  if not job.slots then
-    job.issued = run.recovered or recovered_limiter(run.limits, now)
-    hold_limiter(job.issued, job.held_until)
-    job.slots = copy(job.issued)
+local function follow(job, run)
+  if not job.cursors then
+    job.cursors = run.recovered or recovered_limiter(run.terms.limits, now)
+    hold_limiter(job.cursors, job.held_until)
   end
-  if not follows(job.slots, run.limits) then
-    job.last_taker = nil
-  end
-  reconfigure(job.issued, run.limits)
-  reconfigure(job.slots, run.limits)
+  follow_terms(job, run.terms)
 end
 
 local function has_permits(id)
@@ -72,10 +61,8 @@ local function requeue(job, run)
   elseif next_run == 'at' or next_run == 'soon' then
     schedule(id, job, math.min(woken or run.next_due, run.next_due), 0, false)
   elseif next_run == 'paced' then
-    local due = paced_due(job.issued, now)
+    local due = job.cursors and paced_due(job.cursors, redis.call('ZCARD', queued_of(id)), job.preparation, now) or now
     schedule(id, job, due, due, false)
-  elseif next_run == 'on_wake' then
-    schedule(id, job, woken or now + RUN_FALLBACK, 0, false)
   elseif next_run == 'on_settle' and not job.settled and has_permits(id) then
     schedule(id, job, now + RUN_FALLBACK, now + RUN_FALLBACK, true)
   else
@@ -87,29 +74,27 @@ end
 local function publish(run)
   local job = load_job(run.id)
   if job.published == run.name then
-    -- The slots were in the answer that was lost; each permit asks for another.
-    return straight and { job.published_first, '' } or 1
+    return 1
   end
   if job.phase ~= 'leased' or job.epoch ~= run.epoch then
     return 0
   end
-  -- The run may have read the destination before the edit: its limits, or that it was not paused.
-  if job.edited then
+  -- The run read the destination before it was edited.
+  if run.terms and is_newer(job, run.terms) then
     schedule(run.id, job, now, 0, false)
     save_job(run.id, job)
     return 0
   end
-  ensure_cursors(job, run)
-  local first, slots = 0, ''
-  if run.batch.count > 0 then
-    -- The run read the destination after its last edit and found it neither paused nor deleted.
-    job.suspended_at = nil
-    first, slots = issue_permits(run.id, job, run.version, run.batch, run.batch.count, straight)
+  if run.terms then
+    follow(job, run)
+  end
+  if #run.batch > 0 then
+    issue_permits(run.id, job, run.batch, #run.batch, true)
   end
   requeue(job, run)
-  job.published, job.published_first = run.name, first
+  job.published = run.name
   save_job(run.id, job)
-  return straight and { first, slots } or 1
+  return 1
 end
 
 local answer = { generation, false }

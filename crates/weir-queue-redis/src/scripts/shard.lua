@@ -2,8 +2,11 @@
 --
 -- KEYS[1]  the shard; every other key is its name and a suffix, so all of them live in one slot of a Cluster
 --
--- Times are integer microseconds since the epoch by this server's clock, read once. Numbers go to commands as numbers:
--- concatenation would cut them to 14 digits.
+-- ARGV[1]  the caller's time, a lower bound of this shard's; 0 when it does not know it yet
+--
+-- Times are integer microseconds since the epoch, by this server's clock, read once, and a shift. The processes' monotonic
+-- clocks carry the time: when the server's clock is set back, or a new server begins, the shift makes up for it. Numbers go to
+-- commands as numbers: concatenation would cut them to 14 digits.
 
 local SHARD = KEYS[1]
 local SCHEDULE = SHARD .. ':schedule'
@@ -15,7 +18,23 @@ local NUMBER = string.match(SHARD, ':(%d+)}$')
 local WORKERS = 'workers'
 
 local clock = redis.call('TIME')
-local now = clock[1] * 1000000 + clock[2]
+local server_time = clock[1] * 1000000 + clock[2]
+local caller_time = tonumber(ARGV[1])
+local known = redis.call('HMGET', GENERATION, 'run_id', 'began', 'checked', 'shift')
+local shift = tonumber(known[4]) or 0
+local now
+
+-- The time goes on from here, whatever the server's clock says.
+local function set_time(time)
+  shift = time - server_time
+  now = time
+  redis.call('HSET', GENERATION, 'shift', shift)
+end
+
+now = server_time + shift
+if now < caller_time - CLOCK_TOLERANCE then
+  set_time(caller_time)
+end
 
 -- An integer as text: a third of what '%.0f' costs, and exact as far as doubles are.
 local function digits(number)
@@ -54,7 +73,6 @@ end
 -- Asking the server for its name costs as much as half a script, so an answer is taken to hold for CHECKED_FOR, which is less
 -- than a server needs to end and start again: data that say they were checked by then were written by this process.
 local function current_generation()
-  local known = redis.call('HMGET', GENERATION, 'run_id', 'began', 'checked')
   local stands = redis.call('EXISTS', QUEUE) == 1
   local since = now - (tonumber(known[3]) or 0)
   if stands and since >= 0 and since < CHECKED_FOR then
@@ -64,6 +82,9 @@ local function current_generation()
   if stands and known[1] == run_id then
     redis.call('HSET', GENERATION, 'checked', now)
     return tonumber(known[2])
+  end
+  if caller_time > 0 then
+    set_time(caller_time)
   end
   local began = math.max(now, (tonumber(known[2]) or 0) + 1)
   redis.call('DEL', SCHEDULE, QUEUE, BUSY)
@@ -79,8 +100,21 @@ local generation = current_generation()
 local function new_job()
   return {
     generation = generation, phase = 'idle', epoch = now, version = now, serial = now,
-    warm_until = 0, held_until = 0, permits_until = 0,
+    terms_version = 0, max_in_flight = 0, preparation = 0, held_until = 0, permits_until = 0,
   }
+end
+
+-- No cursor is further ahead than a recovered one and the longest debt, unless it was written while the server's clock was ahead.
+local function pull_back(limiter)
+  local latest = now + MOST_AHEAD
+  for _, cursor in ipairs(limiter.cursors) do
+    if cursor.since > latest + SPAN[cursor.period] then
+      cursor.since, cursor.spent = latest, cursor.burst
+    end
+  end
+  if limiter.last_start then
+    limiter.last_start = math.min(limiter.last_start, latest)
+  end
 end
 
 local function load_job(id)
@@ -88,6 +122,9 @@ local function load_job(id)
   if packed then
     local job = cmsgpack.unpack(packed)
     if job.generation == generation then
+      if job.cursors then
+        pull_back(job.cursors)
+      end
       return job
     end
   end
@@ -96,21 +133,19 @@ local function load_job(id)
 end
 
 -- Until when forgetting the job could change anything: while it is scheduled, held, or has permits, and until the longest
--- window after its last slot has passed.
+-- window after its last slot has passed. After that the store knows enough.
 local function needed_until(job)
   local needed = math.max(now, job.due or 0, job.held_until, job.permits_until)
-  if job.slots then
-    for _, limiter in ipairs({ job.issued, job.slots }) do
-      for _, lane in ipairs(limiter.lanes) do
-        needed = math.max(needed, lane.cursor, (limiter.last_start or 0) + SPAN[lane.period])
-      end
+  if job.cursors then
+    for _, cursor in ipairs(job.cursors.cursors) do
+      needed = math.max(needed, (job.cursors.last_start or 0) + SPAN[cursor.period])
     end
   end
   return needed
 end
 
 local function expiry(time)
-  return math.ceil(time / 1000) + KEPT_MS
+  return math.ceil((time - shift) / 1000) + KEPT_MS
 end
 
 local function save_job(id, job)

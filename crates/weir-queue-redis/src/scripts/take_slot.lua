@@ -1,42 +1,63 @@
--- Another slot for a permit that has none or missed it: in flight → queued.
+-- The one way to send: a slot for each permit whose worker stands ready. One step looks at everything that decides, moves the
+-- cursors, and marks the permit in flight.
 --
 -- KEYS    the shard
--- ARGV    the destination, the permit's serial, 1 when a standing connection was found, else 0, 1 when the slot comes in
---         exchange for the one that it was given last, else 0
--- Answer  the generation, and the slot's start and end; without them the permit is withdrawn, as is one whose slot would be
---         beyond the horizon
+-- ARGV    the caller's time; then for each permit: its destination, its serial, how long its worker took to stand ready, or -1 when
+--         that was told before
+-- Answer  the generation, and for each permit two times: start and end of its slot; or when its slot starts, and 0, when that is
+--         too far ahead; or 0 and 0, when it is withdrawn
 
-local id, serial, warm, in_exchange = text(), text(), number() == 1, number() == 1
-local permit = permit_named(serial)
-serial = tonumber(serial)
-local job = load_job(id)
-local queued, in_flight = queued_of(id), in_flight_of(id)
-local back = redis.call('ZSCORE', in_flight, permit)
-if back then
-  redis.call('ZREM', in_flight, permit)
-  redis.call('ZADD', queued, back, permit)
-  redis.call('PEXPIREAT', queued, expiry(job.permits_until))
-end
-local expires = tonumber(redis.call('ZSCORE', queued, permit) or 0)
-if job.suspended_at or expires <= now or not job.slots then
-  return { generation }
-end
-job.warm_until = warm and now + WARM_FOR or 0
-if in_exchange then
-  give_back(job, serial, now)
-end
-local slot_start, slot_end = take_near_slot(job, serial, now)
-if not slot_start then
-  -- The permit goes back. Another is issued in its place when that slot is near: the run that this one was the pace of comes
-  -- sooner.
-  move_cursors(job.issued, -1)
-  catch_up(job.issued, job.slots)
-  local pace = paced_due(job.issued, now)
-  if job.phase == 'scheduled' and not job.on_settle and job.due == job.floor and pace < job.due then
-    local before = earliest()
-    schedule(id, job, pace, pace, false)
-    announce(before)
+local jobs = {}
+
+local function job_named(id)
+  if not jobs[id] then
+    jobs[id] = load_job(id)
   end
+  return jobs[id]
 end
-save_job(id, job)
-return { generation, slot_start, slot_end }
+
+-- Up at once, down by an eighth each time.
+local function blended(known, new)
+  new = math.min(new, LONGEST_PREPARATION)
+  return new >= known and new or known - math.floor((known - new) / 8)
+end
+
+local function grant(id, permit, preparation)
+  local job, queued, in_flight = job_named(id), queued_of(id), in_flight_of(id)
+  local waits = redis.call('ZSCORE', queued, permit)
+  local expires = tonumber(waits or redis.call('ZSCORE', in_flight, permit) or 0)
+  if expires <= now or job.suspended or not job.cursors then
+    return 0, 0
+  end
+  local most = math.min(job.max_in_flight, job.window or job.max_in_flight)
+  if waits and redis.call('ZCARD', in_flight) >= most then
+    return 0, 0
+  end
+  if preparation >= 0 then
+    job.preparation = blended(job.preparation, preparation)
+  end
+  local start = next_start(job.cursors, now)
+  if start > now + SLOT_HORIZON then
+    return 0, 0
+  elseif start > now + GRANT_AHEAD then
+    return start, 0
+  end
+  if waits then
+    redis.call('ZREM', queued, permit)
+    redis.call('ZADD', in_flight, waits, permit)
+    redis.call('PEXPIREAT', in_flight, expiry(job.permits_until))
+  end
+  return take_slot(job.cursors, now)
+end
+
+local answer = { generation }
+while more() do
+  local id, permit, preparation = text(), permit_named(text()), number()
+  local slot_start, slot_end = grant(id, permit, preparation)
+  answer[#answer + 1] = slot_start
+  answer[#answer + 1] = slot_end
+end
+for id, job in pairs(jobs) do
+  save_job(id, job)
+end
+return answer

@@ -5,11 +5,8 @@ use weir_core::{RateLimits, Slot};
 
 use super::*;
 
-/// Plays a list of deeds on one limiter and one that follows it, and answers the slots they handed out.
+/// Plays a list of deeds on one limiter, and answers the slots it handed out.
 const PLAY: &str = "
-local function read_limit()
-  return { limit = number(), period = number(), burst = number() }
-end
 local limiter = recovered_limiter(list(read_limit), nil)
 local slots = {}
 while more() do
@@ -18,16 +15,12 @@ while more() do
     local slot_start, slot_end = take_slot(limiter, number())
     slots[#slots + 1] = slot_start
     slots[#slots + 1] = slot_end
-  elseif deed == 'give back' then
-    move_cursors(limiter, -1)
   elseif deed == 'hold' then
     hold_limiter(limiter, number())
   elseif deed == 'limits' then
     reconfigure(limiter, list(read_limit))
   elseif deed == 'recover' then
-    local fresh = recovered_limiter(list(read_limit), number())
-    catch_up(fresh, limiter)
-    limiter = fresh
+    limiter = recovered_limiter(list(read_limit), number())
   end
 end
 return slots
@@ -36,11 +29,9 @@ return slots
 #[derive(Debug, Clone)]
 enum Deed {
     Take(Timestamp),
-    /// One slot in exchange for the last.
-    Exchange(Timestamp),
     Hold(Timestamp),
     Limits(RateLimits),
-    /// Cursors known from the last start only, then brought up to the ones before.
+    /// Nothing is known but the last start.
     Recover(Timestamp),
 }
 
@@ -51,20 +42,12 @@ fn in_rust(first: &RateLimits, deeds: &[Deed]) -> Vec<Slot> {
     for deed in deeds {
         match deed {
             Deed::Take(at) => slots.push(limiter.take(*at)),
-            Deed::Exchange(at) => {
-                limiter.give_back_last();
-                slots.push(limiter.take(*at));
-            }
             Deed::Hold(until) => limiter.hold(*until),
             Deed::Limits(new) => {
                 limits = new.clone();
                 limiter.reconfigure(new);
             }
-            Deed::Recover(last) => {
-                let mut fresh = Limiter::recovered(&limits, Some(*last));
-                fresh.catch_up(&limiter);
-                limiter = fresh;
-            }
+            Deed::Recover(last) => limiter = Limiter::recovered(&limits, Some(*last)),
         }
     }
     slots
@@ -77,12 +60,11 @@ fn in_lua(first: &RateLimits, deeds: &[Deed]) -> Vec<Slot> {
         operation: Operation::Begin,
         command: redis::cmd("EVAL"),
     };
-    call.arg(source).arg(0).limits(first.as_slice());
+    call.arg(source).arg(0).arg(0).limits(first.as_slice());
     let mut limits = first;
     for deed in deeds {
         match deed {
             Deed::Take(at) => call.arg("take").not_before(*at),
-            Deed::Exchange(at) => call.arg("give back").arg("take").not_before(*at),
             Deed::Hold(until) => call.arg("hold").not_before(*until),
             Deed::Limits(new) => {
                 limits = new;
@@ -115,18 +97,25 @@ fn any_limits() -> impl Strategy<Value = RateLimits> {
     each.prop_map(|limits| RateLimits::new(limits.into_iter().flatten().flatten().collect()).unwrap())
 }
 
+/// Limits and bursts anywhere in what is accepted.
+fn limits_of_the_whole_range() -> impl Strategy<Value = RateLimits> {
+    let one = |period| {
+        let most = weir_core::limit::MAX_LIMIT;
+        let around = prop_oneof![1..=most, Just(1), Just(most), Just(86_000)];
+        (around.clone(), around).prop_map(move |(limit, burst)| RateLimit::with_burst(limit, period, burst))
+    };
+    let each = Period::ALL.map(|period| prop::option::of(one(period)));
+    each.prop_map(|limits| RateLimits::new(limits.into_iter().flatten().flatten().collect()).unwrap())
+}
+
 /// Deeds at rising times.
 fn any_deeds(edits: bool) -> impl Strategy<Value = Vec<Deed>> {
     let deed = (0u64..3_000_000, 0u8..if edits { 12 } else { 10 }, any_limits());
     prop::collection::vec(deed, 1..60).prop_map(|steps| {
-        let (mut now, mut has_last) = (0, false);
+        let mut now = 0;
         let step = |(gap, kind, limits)| {
             now += gap / 16;
-            // Nothing is given back but a slot that was taken, under the same limits.
-            let is_exchange = kind == 7 && has_last;
-            has_last = kind < 8;
             match kind {
-                7 if is_exchange => Deed::Exchange(at(now)),
                 8 => Deed::Hold(at(now + gap)),
                 9 => Deed::Recover(at(now)),
                 10.. => Deed::Limits(limits),
@@ -145,6 +134,16 @@ proptest! {
             // Each deed adds a spacing, or a burst of them, rounded up by less than a microsecond.
             let most = Duration::from_micros(6 * deeds.len() as u64);
             prop_assert!(lua.start <= rust.start + most, "{lua:?} starts long after {rust:?}");
+            prop_assert_eq!(lua.end.since(lua.start), rust.end.since(rust.start));
+        }
+    }
+
+    #[test]
+    fn slots_over_the_whole_range_are_those_in_rust(limits in limits_of_the_whole_range(), deeds in any_deeds(false)) {
+        for (lua, rust) in in_lua(&limits, &deeds).into_iter().zip(in_rust(&limits, &deeds)) {
+            prop_assert!(lua.start >= rust.start, "{lua:?} starts before {rust:?}");
+            // A million spacings, each rounded up by less than a microsecond, would be a second.
+            prop_assert!(lua.start <= rust.start + Duration::from_secs(1), "{lua:?} starts long after {rust:?}");
             prop_assert_eq!(lua.end.since(lua.start), rust.end.since(rust.start));
         }
     }

@@ -4,7 +4,7 @@
 -- gone are forgotten once they hold nothing. Oldest entries first, a page in each call.
 --
 -- KEYS    the shard
--- ARGV    entries looked at, how long an entry may wait to be read and how long a reader may be silent in milliseconds
+-- ARGV    the caller's time; entries looked at, how long an entry may wait to be read and how long a reader may be silent in milliseconds
 -- Answer  the generation, entries dropped, those of them that nobody has read as a list of: permit, delivery
 
 local page, unread_ms, silent_ms = number(), number(), number()
@@ -29,9 +29,9 @@ for _, entry in ipairs(redis.call('XRANGE', QUEUE, '-', '+', 'COUNT', page)) do
   local permit, delivery = entry[2][2], entry[2][4]
   local ms, count = entry_number(entry[1])
   local is_unread = ms > last_ms or (ms == last_ms and count > last_count)
-  -- The deadline is the fourth number of the permit; see publish.lua.
-  local has_expired = struct.unpack('>i8', permit, 25) <= now
-  if not has_expired and not (is_unread and ms + unread_ms <= now / 1000) then
+  -- The deadline is the third number of the permit; see permits.lua.
+  local has_expired = struct.unpack('>i8', permit, 17) <= now
+  if not has_expired and not (is_unread and ms + unread_ms <= server_time / 1000) then
     break
   end
   dropped[#dropped + 1] = entry[1]

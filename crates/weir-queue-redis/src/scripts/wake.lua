@@ -1,7 +1,7 @@
 -- Makes sure that jobs run at `due` or earlier: a parked job is pulled forward, but not below its pace.
 --
 -- KEYS    the shard
--- ARGV    for each wake: the destination, due
+-- ARGV    the caller's time; then for each wake: the destination, due
 -- Answer  the generation
 
 local before = earliest()

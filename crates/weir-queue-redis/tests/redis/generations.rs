@@ -1,10 +1,10 @@
 //! Redis that loses what it knew: nothing of before is used, and the queue goes on by itself.
 
 use weir_core::{Clock as _, plan::NextRun};
-use weir_queue::{Lease, Permit, Permits as _, Published, Schedule as _, SlotAnswer, SlotRequest};
+use weir_queue::{Lease, Permit, Permits as _, Published, Schedule as _, SlotAnswer};
 use weir_queue_redis::RedisQueue;
 
-use crate::support::{self, Server, claim, destination, eventually, permits, publication, wake};
+use crate::support::{self, Server, ask_for_slot, claim, destination, eventually, permits, publication, wake};
 
 /// A queue whose server has a permit of it in a worker's hands, and a lease in a scheduler's.
 struct Before {
@@ -17,10 +17,10 @@ impl Before {
     async fn on(server: &Server) -> Self {
         let queue = support::open(server.config()).await;
         let permit = permits(&queue, 1).await.remove(0);
-        assert!(matches!(queue.take_slot(permit.id, SlotRequest::WARM).await.unwrap(), SlotAnswer::Granted(_)));
+        assert!(matches!(ask_for_slot(&queue, permit.id).await, SlotAnswer::Granted(_)));
         wake(&queue, destination(1)).await.unwrap();
         let lease = claim(&queue).await;
-        assert!(lease.issued.is_some());
+        assert!(lease.cursors.is_some());
         Self { queue, permit, lease }
     }
 
@@ -29,14 +29,13 @@ impl Before {
         let Self { queue, permit, lease } = self;
         eventually("the queue is back", async || wake(&queue, destination(1)).await.is_ok()).await;
         let fresh = claim(&queue).await;
-        assert!(fresh.issued.is_none(), "cursors of before are not trusted");
+        assert!(fresh.cursors.is_none(), "cursors of before are not trusted");
         assert!(fresh.known_since > lease.known_since && fresh.known_since <= queue.clock().now());
         assert!(fresh.epoch > lease.epoch);
         assert_eq!((fresh.queued, fresh.in_flight), (0, 0));
         let stale = publication(&queue, lease, 3, NextRun::Stop);
         assert!(matches!(queue.publish(vec![stale]).await.unwrap()[..], [Published::Stale(_)]));
-        assert!(!queue.start(permit.id), "a permit of before is not started");
-        assert_eq!(queue.take_slot(permit.id, SlotRequest::WARM).await.unwrap(), SlotAnswer::Withdrawn);
+        assert_eq!(ask_for_slot(&queue, permit.id).await, SlotAnswer::Withdrawn, "a permit of before gets no slot");
         let published = queue.publish(vec![publication(&queue, fresh, 2, NextRun::Stop)]).await.unwrap();
         assert!(matches!(published[..], [Published::Done]));
         let again = support::take(&queue, 2).await;

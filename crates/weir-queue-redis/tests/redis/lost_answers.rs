@@ -14,10 +14,10 @@ use tokio::{
     sync::Mutex,
 };
 use weir_core::{Clock as _, Destination, Timestamp, plan::NextRun};
-use weir_queue::{Permit, Permits as _, Published, Schedule as _, SlotAnswer, SlotRequest, conformance::settings};
+use weir_queue::{Published, Schedule as _, conformance::settings};
 use weir_queue_redis::{RedisConfig, RedisQueue, Topology};
 
-use crate::support::{self, Server, claim, destination, eventually, permits, publication, wake};
+use crate::support::{self, Server, claim, destination, eventually, hand_back, permits, publication, wake};
 
 /// Only publications of deliveries whose claims expire at this instant are tampered with.
 const MARK: &[u8] = b"4102444800123456";
@@ -69,25 +69,16 @@ async fn pass_on(mut client: TcpStream, mut server: TcpStream, lost: Arc<AtomicU
     }
 }
 
-async fn hand_back_all(queue: &RedisQueue, permits: Vec<Permit>) {
-    let ids: Vec<_> = permits.iter().map(|permit| permit.id).collect();
-    queue.hand_back(&ids).await.unwrap();
-}
-
-/// A queue behind the proxy, and what became of a publication of three permits on it, when so many answers to it are lost. The
-/// process has a worker when it `takes`: permits go straight to it, and into the delivery queue if not.
-async fn publish_losing(answers: usize, takes: bool) -> (Server, RedisQueue, Published) {
+/// A queue behind the proxy, and what became of a publication of three permits on it, when so many answers to it are lost.
+async fn publish_losing(answers: usize) -> (Server, RedisQueue, Published) {
     let server = Server::start().await;
     let lost = Arc::new(AtomicUsize::new(answers));
     let url = proxy(&server, lost.clone()).await;
     let queue = support::open(RedisConfig::new(Topology::Single(url))).await;
     // The server knows the script from then on; or the answer lost were that it does not.
     let other = support::open(server.config()).await;
-    hand_back_all(&other, permits(&other, 1).await).await;
+    hand_back(&other, &permits(&other, 1).await).await;
     drop(other);
-    if takes {
-        hand_back_all(&queue, permits(&queue, 1).await).await;
-    }
     wake(&queue, destination(1)).await.unwrap();
     let lease = claim(&queue).await;
     let mut publication = publication(&queue, lease, 3, NextRun::Stop);
@@ -99,14 +90,14 @@ async fn publish_losing(answers: usize, takes: bool) -> (Server, RedisQueue, Pub
 
 #[tokio::test]
 async fn a_publication_whose_answer_was_lost_is_repeated_and_done_once() {
-    let (_server, queue, published) = publish_losing(1, false).await;
+    let (_server, queue, published) = publish_losing(1).await;
     assert!(matches!(published, Published::Done), "{published:?}");
     assert_eq!(queue.depths().await.unwrap().entries, 3);
 }
 
 #[tokio::test]
 async fn a_publication_that_is_never_answered_stays_unknown() {
-    let (_server, queue, published) = publish_losing(3, false).await;
+    let (_server, queue, published) = publish_losing(3).await;
     assert!(matches!(published, Published::Unknown), "{published:?}");
     assert_eq!(queue.depths().await.unwrap().entries, 3, "which is why its claims must not be given back");
 }
@@ -119,7 +110,7 @@ async fn a_repeat_that_is_refused_leaves_the_publication_unknown() {
     let queue = support::open(RedisConfig::new(Topology::Single(url))).await;
     // The server knows the script from then on; or the answer lost were that it does not.
     let other = support::open(server.config()).await;
-    hand_back_all(&other, permits(&other, 1).await).await;
+    hand_back(&other, &permits(&other, 1).await).await;
     wake(&queue, destination(1)).await.unwrap();
     let mut first = publication(&queue, claim(&queue).await, 3, NextRun::Stop);
     first.deliveries[0].expires_at = MARKED;
@@ -139,26 +130,6 @@ async fn a_repeat_that_is_refused_leaves_the_publication_unknown() {
 }
 
 #[tokio::test]
-async fn a_publication_to_the_own_worker_whose_answer_was_lost_is_done_once_without_slots() {
-    let (_server, queue, published) = publish_losing(1, true).await;
-    assert!(matches!(published, Published::Done), "{published:?}");
-    let permits = queue.take(3).await.unwrap();
-    assert_eq!(permits.len(), 3);
-    assert!(permits.iter().all(|permit| permit.slot.is_none()), "the slots were in the answer that was lost");
-    for permit in &permits {
-        assert!(matches!(queue.take_slot(permit.id, SlotRequest::WARM).await.unwrap(), SlotAnswer::Granted(_)));
-    }
-    hand_back_all(&queue, permits).await;
-}
-
-#[tokio::test]
-async fn a_publication_to_the_own_worker_that_is_never_answered_is_nobodys_and_goes_back() {
-    let (_server, queue, published) = publish_losing(3, true).await;
-    assert!(matches!(published, Published::Stale(back) if back.len() == 3));
-    assert_eq!(queue.depths().await.unwrap().entries, 0);
-}
-
-#[tokio::test]
 async fn an_admission_whose_answers_were_lost_is_repeated_and_done_once() {
     let server = Server::start().await;
     let lost = Arc::new(AtomicUsize::new(0));
@@ -170,7 +141,7 @@ async fn an_admission_whose_answers_were_lost_is_repeated_and_done_once() {
     };
     let admit = |expires_at| {
         let to = Arc::new(Destination { id: destination(1), ..settings(&support::per_second(10), 64) });
-        assert!(queue.reserve(&to, queue.clock().now() + Duration::from_secs(60)).is_kept());
+        assert!(queue.reserve(&to));
         let mut delivery = support::delivery(&queue, to.id, 1, Duration::from_secs(30));
         (delivery.expires_at, delivery.destination) = (expires_at, Some(to));
         queue.admit(vec![delivery]);
@@ -180,16 +151,16 @@ async fn an_admission_whose_answers_were_lost_is_repeated_and_done_once() {
     // The server knows the script from then on; or the answer lost were that it does not.
     admit(queue.clock().now() + Duration::from_secs(30));
     eventually("it is admitted", async || entries().await == 1).await;
-    tokio::time::sleep(Duration::from_millis(101)).await;
+    hand_back(&queue, &support::take(&queue, 1).await).await;
     run_dry().await;
     lost.store(2, Ordering::Relaxed);
     admit(MARKED);
     eventually("it is admitted, and answers were lost", async || {
-        lost.load(Ordering::Relaxed) == 0 && entries().await == 2
+        lost.load(Ordering::Relaxed) == 0 && entries().await == 1
     })
     .await;
     assert!(tokio::time::timeout(Duration::from_millis(500), queue.declined()).await.is_err(), "it does not come back");
-    assert_eq!(entries().await, 2, "it was admitted once");
+    assert_eq!(entries().await, 1, "it was admitted once");
 }
 
 #[tokio::test]

@@ -5,7 +5,6 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod advance;
 mod conformance;
 mod connecting;
 mod generations;

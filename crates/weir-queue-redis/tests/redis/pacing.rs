@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::task::JoinSet;
+use tokio::{task::JoinSet, time::Instant};
 use weir_core::{
     Clock as _, Limiter, Timestamp,
     breaker::Breaker,
@@ -17,16 +17,19 @@ use weir_core::{
 use weir_queue::{Lease, Permit, Permits as _, Publication, Schedule as _, SlotAnswer, SlotRequest};
 use weir_queue_redis::{RedisConfig, RedisQueue};
 
-use crate::support::{self, delivery, destination, per_second, wake};
+use crate::support::{self, Server, delivery, destination, hand_back, per_second, terms, wake};
 
 const RATE: u32 = 100;
 const SECONDS: u64 = 4;
+/// How long before its slot is expected a worker asks for it.
+const ASK_AHEAD: Duration = Duration::from_millis(15);
 /// What two clocks may differ by, in the record of the sends.
 const CLOCK_ERROR: Duration = Duration::from_millis(1);
 
 #[derive(Default)]
 struct Seen {
-    sends: Mutex<Vec<Timestamp>>,
+    /// By the clock of the receiver, which nobody sets.
+    sends: Mutex<Vec<Instant>>,
     /// Slots that a worker came too late for: the machine's doing, not the queue's.
     missed: AtomicUsize,
 }
@@ -41,12 +44,13 @@ async fn schedule(queue: Arc<RedisQueue>) {
 
 fn run(queue: &RedisQueue, lease: Lease) -> Publication {
     let limits = per_second(RATE);
-    let recovered = lease.issued.is_none().then(|| Limiter::new(&limits));
-    let mut issued = lease.issued.clone().or(recovered.clone()).unwrap();
-    issued.reconfigure(&limits);
+    let recovered = lease.cursors.is_none().then(|| Limiter::new(&limits));
+    let mut cursors = lease.cursors.clone().or(recovered.clone()).unwrap();
+    cursors.reconfigure(&limits);
     let allowance = plan::allowance(&Observed {
         now: queue.clock().now(),
-        issued: &issued,
+        cursors: &cursors,
+        preparation: lease.preparation,
         queued: lease.queued,
         in_flight: lease.in_flight,
         max_in_flight: 64,
@@ -57,7 +61,13 @@ fn run(queue: &RedisQueue, lease: Lease) -> Publication {
     });
     let to = lease.destination_id;
     let deliveries = (0..allowance.allow).map(|_| delivery(queue, to, 1, Duration::from_secs(30))).collect();
-    Publication { lease, limits, recovered, deliveries, next: plan::next_run(allowance, false, None) }
+    Publication {
+        lease,
+        terms: Some(terms(limits)),
+        recovered,
+        deliveries,
+        next: plan::next_run(allowance, false, None),
+    }
 }
 
 /// What a worker does with standing connections, to a destination that answers at once.
@@ -72,25 +82,27 @@ async fn work(queue: Arc<RedisQueue>, seen: Arc<Seen>) {
 
 async fn attempt(queue: Arc<RedisQueue>, permit: Permit, seen: Arc<Seen>) {
     let clock = queue.clock();
-    let mut published = permit.slot;
+    let mut asks_at = permit.expected_at.unwrap_or(Timestamp::MIN) - ASK_AHEAD;
     loop {
-        let slot = match published.take() {
-            Some(slot) if !slot.is_over(clock.now()) => slot,
-            late => match queue.take_slot(permit.id, SlotRequest::WARM).await.unwrap() {
-                SlotAnswer::Granted(slot) => {
-                    seen.missed.fetch_add(usize::from(late.is_some()), Ordering::Relaxed);
-                    slot
-                }
-                SlotAnswer::Withdrawn => return,
-            },
+        tokio::time::sleep(asks_at.since(clock.now())).await;
+        let request = SlotRequest { id: permit.id, preparation: None };
+        // The clocks of Redis and of this process may differ.
+        let Ok(answer) = queue.take_slot(request).await else {
+            asks_at = clock.now() + Duration::from_millis(100);
+            continue;
+        };
+        let slot = match answer {
+            SlotAnswer::Granted(slot) => slot,
+            SlotAnswer::Later(start) => {
+                asks_at = start - ASK_AHEAD;
+                continue;
+            }
+            SlotAnswer::Withdrawn => return hand_back(&queue, &[permit]).await,
         };
         tokio::time::sleep(slot.start.since(clock.now())).await;
-        if !queue.start(permit.id) {
-            return;
-        }
-        let now = clock.now();
+        let (now, sent_at) = (clock.now(), Instant::now());
         if slot.contains(now) {
-            seen.sends.lock().unwrap().push(now);
+            seen.sends.lock().unwrap().push(sent_at);
             return queue.settle(&[permit.id]).await.unwrap();
         }
         seen.missed.fetch_add(1, Ordering::Relaxed);
@@ -112,7 +124,8 @@ async fn stalls_for(duration: Duration) -> f64 {
     stalled.as_secs_f64() / duration.as_secs_f64()
 }
 
-async fn assert_paced(config: RedisConfig) {
+/// Two processes that schedule and send.
+async fn two_processes(config: RedisConfig) -> (Arc<Seen>, JoinSet<()>) {
     let seen = Arc::new(Seen::default());
     let mut processes = JoinSet::new();
     for _ in 0..2 {
@@ -121,14 +134,23 @@ async fn assert_paced(config: RedisConfig) {
         processes.spawn(schedule(queue.clone()));
         processes.spawn(work(queue, seen.clone()));
     }
+    (seen, processes)
+}
+
+fn assert_bounded(sends: &[Instant]) {
+    for (first, last) in sends.iter().zip(sends.iter().skip(RATE as usize)) {
+        let span = last.duration_since(*first);
+        assert!(span + CLOCK_ERROR >= Duration::from_secs(1), "{} sends within {span:?}", RATE + 1);
+    }
+}
+
+async fn assert_paced(config: RedisConfig) {
+    let (seen, mut processes) = two_processes(config).await;
     let stalled = stalls_for(Duration::from_secs(SECONDS)).await;
     processes.shutdown().await;
     let mut sends = seen.sends.lock().unwrap().clone();
     sends.sort();
-    for (first, last) in sends.iter().zip(sends.iter().skip(RATE as usize)) {
-        let span = last.since(*first);
-        assert!(span + CLOCK_ERROR >= Duration::from_secs(1), "{} sends within {span:?}", RATE + 1);
-    }
+    assert_bounded(&sends);
     let missed = seen.missed.load(Ordering::Relaxed);
     let handed_out = (sends.len() + missed) as f64 / (f64::from(RATE) * SECONDS as f64);
     assert!(
@@ -145,4 +167,25 @@ async fn a_limit_is_kept_and_used_by_two_processes() {
 #[tokio::test]
 async fn a_limit_is_kept_and_used_by_two_processes_on_a_cluster() {
     assert_paced(support::cluster_config()).await;
+}
+
+/// The processes' clocks carry the time: whatever Redis's does, slots are as far apart as ever, and go on.
+#[tokio::test]
+async fn a_limit_is_kept_and_used_while_the_clock_of_redis_is_set() {
+    let (server, clock) = Server::start_with_clock().await;
+    let (seen, mut processes) = two_processes(server.config()).await;
+    for ahead in [0, 3_600, -3_600, 0, 2] {
+        clock.set(ahead);
+        // It may take a moment to notice, and then a window to go on.
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let since = Instant::now();
+        let stalled = stalls_for(Duration::from_secs(2)).await;
+        let sends = seen.sends.lock().unwrap().iter().filter(|at| **at >= since).count();
+        let used = sends as f64 / (2.0 * f64::from(RATE));
+        assert!(used >= 0.8 - 2.0 * stalled, "used {used:.3} once the clock was {ahead} s ahead");
+    }
+    processes.shutdown().await;
+    let mut sends = seen.sends.lock().unwrap().clone();
+    sends.sort();
+    assert_bounded(&sends);
 }

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use tokio::sync::watch;
-use weir_core::{Clock as _, RateLimits, Timestamp, plan::NextRun};
-use weir_queue::{Edit, Permits as _, Publication, Published, Schedule as _, SlotAnswer, SlotRequest, Wake};
+use weir_core::{Clock as _, RateLimits, Slot, Timestamp, limiter::GRANT_AHEAD, plan::NextRun};
+use weir_queue::{Edit, Permit, Publication, Published, Schedule as _, SlotAnswer, Terms, Wake};
 use weir_queue_redis::{RedisConfig, RedisQueue};
 
-use crate::support::{self, claim, destination, eventually, permits, wake};
+use crate::support::{self, ask_for_slot, claim, destination, per_second, permits, terms, wake};
 
 /// Two processes with the same keys.
 async fn two() -> (RedisQueue, RedisQueue) {
@@ -29,7 +29,7 @@ async fn run_jobs(queue: &RedisQueue, left: &watch::Sender<usize>) -> usize {
         };
         let end = |lease| Publication {
             lease,
-            limits: RateLimits::UNLIMITED,
+            terms: Some(terms(RateLimits::UNLIMITED)),
             recovered: None,
             deliveries: Vec::new(),
             next: NextRun::Stop,
@@ -99,10 +99,9 @@ async fn a_suspension_in_one_process_withdraws_permits_in_another_across_a_clust
 
 async fn assert_withdraws((one, other): (RedisQueue, RedisQueue)) {
     let permit = permits(&other, 1).await.remove(0);
-    other.take_slot(permit.id, SlotRequest::WARM).await.unwrap();
-    one.edited(&[Edit { destination_id: destination(1), suspended: true }]).await.unwrap();
-    assert_eq!(other.take_slot(permit.id, SlotRequest::WARM).await.unwrap(), SlotAnswer::Withdrawn);
-    eventually("the notice arrives", async || !other.start(permit.id)).await;
+    let terms = Terms { version: Timestamp::from_secs(1), suspended: true, ..terms(per_second(10)) };
+    one.edited(&[Edit { destination_id: destination(1), terms }]).await.unwrap();
+    assert_eq!(ask_for_slot(&other, permit.id).await, SlotAnswer::Withdrawn);
 }
 
 #[tokio::test]
@@ -111,10 +110,31 @@ async fn a_hold_in_one_process_moves_slots_in_another() {
     let permit = permits(&other, 1).await.remove(0);
     let until = one.clock().now() + Duration::from_millis(1_500);
     one.hold(destination(1), until).await.unwrap();
-    let SlotAnswer::Granted(slot) = other.take_slot(permit.id, SlotRequest::WARM).await.unwrap() else {
-        panic!("only held")
-    };
-    assert!(slot.start >= until);
+    let SlotAnswer::Later(start) = ask_for_slot(&other, permit.id).await else { panic!("only held") };
+    assert!(start + Duration::from_millis(4) >= until);
+}
+
+#[tokio::test]
+async fn a_limit_that_one_process_lowers_binds_for_the_permits_of_another() {
+    let (one, other) = two().await;
+    let mine = permits(&other, 3).await;
+    let first = slot(&other, &mine[0]).await;
+    let terms = Terms { version: Timestamp::from_secs(1), ..terms(per_second(1)) };
+    one.edited(&[Edit { destination_id: destination(1), terms }]).await.unwrap();
+    let SlotAnswer::Later(second) = ask_for_slot(&other, mine[1].id).await else { panic!("it is a second away") };
+    assert!(second.since(first.start) + Duration::from_millis(4) >= Duration::from_millis(1_010));
+}
+
+async fn slot(queue: &RedisQueue, permit: &Permit) -> Slot {
+    loop {
+        match ask_for_slot(queue, permit.id).await {
+            SlotAnswer::Granted(slot) => return slot,
+            SlotAnswer::Later(start) => {
+                tokio::time::sleep((start - GRANT_AHEAD / 2).since(queue.clock().now())).await;
+            }
+            SlotAnswer::Withdrawn => panic!("a good permit"),
+        }
+    }
 }
 
 #[tokio::test]
@@ -123,10 +143,7 @@ async fn slots_taken_by_two_processes_keep_their_distance() {
     let mine = permits(&one, 10).await;
     let mut starts: Vec<Timestamp> = Vec::new();
     for (permit, queue) in mine.iter().zip([&one, &other].into_iter().cycle()) {
-        let SlotAnswer::Granted(slot) = queue.take_slot(permit.id, SlotRequest::WARM).await.unwrap() else {
-            panic!("good permits")
-        };
-        starts.push(slot.start);
+        starts.push(slot(queue, permit).await.start);
     }
     for pair in starts.windows(2) {
         // The first slot starts `now`, the others a spacing apart; each process narrows by its own error.

@@ -15,7 +15,8 @@ use weir_core::{
     plan::NextRun,
 };
 use weir_queue::{
-    Lease, Permit, Permits as _, Publication, Published, QueueResult, Schedule as _, Wake, conformance::Subject,
+    HandedBack, Lease, Permit, PermitId, Permits as _, Publication, Published, QueueResult, Schedule as _, SlotAnswer,
+    SlotRequest, Terms, Wake, conformance::Subject,
 };
 use weir_queue_redis::{RedisConfig, RedisQueue, Topology};
 
@@ -48,7 +49,7 @@ pub(crate) async fn open(config: RedisConfig) -> RedisQueue {
 
 pub(crate) fn subject_of(queue: RedisQueue) -> Subject {
     let clock = queue.clock();
-    Subject { queue: Arc::new(queue), clock, precision: PRECISION }
+    Subject::new(Arc::new(queue), clock, PRECISION)
 }
 
 /// A port of loopback that nobody else is given while this lives, whether its server listens or not. A server may listen
@@ -75,6 +76,17 @@ pub(crate) struct Server {
     _directory: TempDir,
     port: HeldPort,
     arguments: Vec<String>,
+    environment: Vec<(String, String)>,
+}
+
+/// The clock of a server, which a test sets.
+pub(crate) struct ServerClock(std::path::PathBuf);
+
+impl ServerClock {
+    /// So many seconds ahead of the machine's clock.
+    pub(crate) fn set(&self, seconds: i64) {
+        std::fs::write(&self.0, format!("{seconds:+}")).unwrap();
+    }
 }
 
 impl Server {
@@ -83,15 +95,42 @@ impl Server {
         Self::start_with(directory, |port| vec!["--port".to_owned(), port.to_string()]).await
     }
 
+    /// A server whose clock the test sets, by libfaketime.
+    pub(crate) async fn start_with_clock() -> (Self, ServerClock) {
+        let directory = tempfile::tempdir().unwrap();
+        let clock = ServerClock(directory.path().join("clock"));
+        clock.set(0);
+        let program = std::env::var("WEIR_TEST_FAKETIME").unwrap_or_else(|_| "faketime".to_owned());
+        let asked = Command::new(program).args(["-f", "+0", "printenv", "LD_PRELOAD"]).output();
+        let library = asked.expect("faketime must be installed for this test").stdout;
+        let environment = [
+            ("LD_PRELOAD", String::from_utf8(library).unwrap().trim().to_owned()),
+            ("FAKETIME_TIMESTAMP_FILE", clock.0.display().to_string()),
+            ("FAKETIME_NO_CACHE", "1".to_owned()),
+            ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
+        ];
+        let environment = environment.map(|(name, value)| (name.to_owned(), value)).to_vec();
+        let port = |port: u16| vec!["--port".to_owned(), port.to_string()];
+        (Self::start_in(directory, port, environment).await, clock)
+    }
+
     /// `arguments` must make the server listen on the port they are given.
     pub(crate) async fn start_with(directory: TempDir, arguments: impl FnOnce(u16) -> Vec<String>) -> Self {
+        Self::start_in(directory, arguments, Vec::new()).await
+    }
+
+    async fn start_in(
+        directory: TempDir,
+        arguments: impl FnOnce(u16) -> Vec<String>,
+        environment: Vec<(String, String)>,
+    ) -> Self {
         let port = HeldPort::hold();
         let mut arguments = arguments(port.number());
         // No snapshots but those the test asks for.
         arguments.extend(["--save".to_owned(), String::new(), "--dir".to_owned()]);
         arguments.push(directory.path().display().to_string());
-        let process = run(&arguments);
-        let server = Self { process, _directory: directory, port, arguments };
+        let process = run(&arguments, &environment);
+        let server = Self { process, _directory: directory, port, arguments, environment };
         server.listening().await;
         server
     }
@@ -125,7 +164,7 @@ impl Server {
     /// SIGKILL, and a new process from whatever snapshot there is.
     pub(crate) async fn restart(&mut self) {
         self.kill();
-        self.process = run(&self.arguments);
+        self.process = run(&self.arguments, &self.environment);
         self.listening().await;
     }
 
@@ -144,9 +183,10 @@ impl Drop for Server {
     }
 }
 
-fn run(arguments: &[String]) -> Child {
+fn run(arguments: &[String], environment: &[(String, String)]) -> Child {
     Command::new("redis-server")
         .args(arguments)
+        .envs(environment.iter().cloned())
         .stdout(Stdio::null())
         .spawn()
         .expect("redis-server 7.0 or later must be installed for these tests")
@@ -197,11 +237,11 @@ pub(crate) async fn claim(queue: &RedisQueue) -> Lease {
 
 /// A run that publishes `count` deliveries under a limit of ten a second.
 pub(crate) fn publication(queue: &RedisQueue, lease: Lease, count: u8, next: NextRun) -> Publication {
-    let limits = per_second(10);
-    let recovered = lease.issued.is_none().then(|| Limiter::new(&limits));
+    let terms = terms(per_second(10));
+    let recovered = lease.cursors.is_none().then(|| Limiter::new(&terms.limits));
     let to = lease.destination_id;
     let deliveries = (0..count).map(|number| delivery(queue, to, number, Duration::from_secs(30))).collect();
-    Publication { lease, limits, recovered, deliveries, next }
+    Publication { lease, terms: Some(terms), recovered, deliveries, next }
 }
 
 /// Wakes destination 1, runs it once, and takes its permits.
@@ -221,4 +261,18 @@ pub(crate) async fn take(queue: &RedisQueue, count: usize) -> Vec<Permit> {
         permits.extend(more.expect("permits are published").unwrap());
     }
     permits
+}
+
+/// The terms of a destination that was never edited.
+pub(crate) fn terms(limits: RateLimits) -> Terms {
+    Terms { version: Timestamp::MIN, limits, max_in_flight: 64, suspended: false }
+}
+
+pub(crate) async fn ask_for_slot(queue: &RedisQueue, id: PermitId) -> SlotAnswer {
+    queue.take_slot(SlotRequest { id, preparation: None }).await.unwrap()
+}
+
+pub(crate) async fn hand_back(queue: &RedisQueue, permits: &[Permit]) {
+    let permits: Vec<_> = permits.iter().map(|permit| HandedBack { id: permit.id, crowded: false }).collect();
+    queue.hand_back(&permits).await.unwrap();
 }

@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use weir_core::{Limiter, Period, RateLimit, RateLimits, claim::ClaimedBody, event::EventBody, plan::NextRun};
-use weir_queue::{Permits as _, Schedule as _, SlotAnswer, SlotRequest};
+use weir_queue::{Permits as _, Schedule as _, SlotAnswer};
 use weir_queue_redis::{Depths, RedisConfig};
 
-use crate::support::{self, Server, claim, delivery, destination, eventually, permits, publication, take, wake};
+use crate::support::{
+    self, Server, ask_for_slot, claim, delivery, destination, eventually, hand_back, permits, publication, take, wake,
+};
 
 #[tokio::test]
 async fn nothing_is_left_when_everything_is_settled() {
@@ -15,12 +17,11 @@ async fn nothing_is_left_when_everything_is_settled() {
     let queue = support::open(server.config()).await;
     let permits = permits(&queue, 8).await;
     for permit in &permits[..5] {
-        queue.take_slot(permit.id, SlotRequest::WARM).await.unwrap();
-        assert!(queue.start(permit.id));
+        ask_for_slot(&queue, permit.id).await;
     }
     let ids: Vec<_> = permits.iter().map(|permit| permit.id).collect();
     queue.settle(&ids[..5]).await.unwrap();
-    queue.hand_back(&ids[5..]).await.unwrap();
+    hand_back(&queue, &permits[5..]).await;
     assert_eq!(queue.depths().await.unwrap(), Depths::default());
     for key in keys(&server, "*dst_*").await {
         let redis::Value::Int(left) = server.command(&["TTL", &key]).await else { panic!("a number") };
@@ -34,11 +35,12 @@ async fn a_stopped_job_is_kept_until_its_longest_window_has_passed() {
     let queue = support::open(server.config()).await;
     wake(&queue, destination(1)).await.unwrap();
     let mut publication = publication(&queue, claim(&queue).await, 1, NextRun::Stop);
-    publication.limits = RateLimits::new(RateLimit::new(1, Period::Hour).into_iter().collect()).unwrap();
-    publication.recovered = Some(Limiter::new(&publication.limits));
+    let hourly = RateLimits::new(RateLimit::new(1, Period::Hour).into_iter().collect()).unwrap();
+    publication.recovered = Some(Limiter::new(&hourly));
+    publication.terms = Some(support::terms(hourly));
     queue.publish(vec![publication]).await.unwrap();
     let permit = take(&queue, 1).await.remove(0);
-    assert!(matches!(queue.take_slot(permit.id, SlotRequest::WARM).await.unwrap(), SlotAnswer::Granted(_)));
+    assert!(matches!(ask_for_slot(&queue, permit.id).await, SlotAnswer::Granted(_)));
     queue.settle(&[permit.id]).await.unwrap();
     let kept = keys(&server, "*:job:dst_*").await;
     assert_eq!(kept.len(), 1);
@@ -51,16 +53,16 @@ async fn keys(server: &Server, pattern: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_start_is_counted_without_anybody_waiting_for_it() {
-    let queue = support::open(support::shared_config()).await;
-    let permit = permits(&queue, 1).await.remove(0);
-    queue.take_slot(permit.id, SlotRequest::WARM).await.unwrap();
-    assert!(queue.start(permit.id));
-    eventually("the start is reported", async || {
-        let depths = queue.depths().await.unwrap();
-        (depths.queued, depths.in_flight, depths.pending) == (0, 1, 0)
-    })
-    .await;
+async fn a_worker_takes_no_more_than_it_has_places_for() {
+    let server = Server::start().await;
+    let (busy, idle) = (support::open(server.config()).await, support::open(server.config()).await);
+    wake(&busy, destination(1)).await.unwrap();
+    let lease = claim(&busy).await;
+    busy.publish(vec![publication(&busy, lease, 40, NextRun::Stop)]).await.unwrap();
+    let taken = take(&busy, 4).await;
+    assert_eq!(busy.depths().await.unwrap().ready, 36, "the rest is there to be counted");
+    let others = take(&idle, 36).await;
+    assert_eq!((taken.len(), others.len()), (4, 36), "and for another worker to have");
 }
 
 #[tokio::test]
@@ -104,18 +106,18 @@ async fn what_no_worker_reads_goes_back_before_its_claim_expires() {
 }
 
 #[tokio::test]
-async fn a_worker_that_stops_gets_back_what_was_prefetched() {
+async fn a_worker_that_stops_gets_back_what_was_read_for_it() {
     let queue = support::open(support::shared_config()).await;
     wake(&queue, destination(1)).await.unwrap();
     let lease = claim(&queue).await;
     queue.publish(vec![publication(&queue, lease, 9, NextRun::Stop)]).await.unwrap();
-    let taken = take(&queue, 1).await;
+    let taken = queue.take(4).await.unwrap();
     let unused = queue.stop_taking().await;
-    assert_eq!(taken.len() + unused.len(), 9);
     assert!(queue.take(1).await.is_err(), "it was the last call");
-    let ids: Vec<_> = taken.iter().chain(&unused).map(|permit| permit.id).collect();
-    queue.hand_back(&ids).await.unwrap();
-    assert_eq!(queue.depths().await.unwrap(), Depths::default());
+    hand_back(&queue, &taken).await;
+    hand_back(&queue, &unused).await;
+    let depths = queue.depths().await.unwrap();
+    assert_eq!((depths.ready + taken.len() + unused.len(), depths.pending), (9, 0), "the rest is another's");
 }
 
 #[tokio::test]
