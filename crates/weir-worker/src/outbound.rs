@@ -19,12 +19,13 @@ mod connection;
 mod dial;
 mod fault;
 mod gate;
+mod names;
 mod pool;
 mod stream;
 mod target;
 mod tls;
 
-use std::{sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tokio::time::{Instant, timeout};
@@ -41,6 +42,7 @@ pub use target::{RequestHead, Target};
 pub use tls::TlsRoots;
 
 use dial::Dialer;
+use names::{NameServers, Names};
 use pool::{Asked, Dial, Pool};
 
 /// The bytes of an answer's body that are read; the rest is not.
@@ -94,6 +96,13 @@ pub trait SlotSource: Send {
 impl Outbound {
     pub fn new(policy: AddressPolicy, roots: TlsRoots, clock: Arc<dyn Clock>) -> Self {
         Self { dialer: Arc::new(Dialer::new(policy, roots, CONNECT_BUDGET)), pool: Pool::new(), clock }
+    }
+
+    /// Names are asked for at these servers, instead of where the system's files say.
+    #[must_use]
+    pub fn with_name_servers(mut self, servers: &[SocketAddr]) -> Self {
+        Arc::make_mut(&mut self.dialer).names = Names::new(NameServers::new(servers));
+        self
     }
 
     /// Another budget for DNS, TCP and TLS together.
