@@ -57,7 +57,7 @@ impl Gate {
         Arc::new(Self { clock, state: Mutex::new(state) })
     }
 
-    /// Between two requests.
+    /// After a request, before the next.
     pub(super) fn shut(&self) {
         let mut state = self.lock();
         state.passage = Passage::Shut;

@@ -3,6 +3,7 @@
 use std::{
     fs::{self, File},
     net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, SystemTime},
 };
@@ -23,8 +24,6 @@ use tokio::time::Instant;
 use super::{Found, Lookup, MAX_LOOKUPS, MAX_TTL, NoAddress};
 use crate::outbound::fault::NoConnection;
 
-const RESOLV_CONF: &str = "/etc/resolv.conf";
-const HOSTS: &str = "/etc/hosts";
 /// How often the files are looked at: a process may start before its network has name servers.
 const LOOK_AT_FILES: Duration = Duration::from_secs(5);
 /// The longest that one name server is waited for before it is asked again: a lost datagram must leave time for another.
@@ -66,17 +65,15 @@ impl NameServers {
         Self { hosts: Arc::new(hosts), resolver: resolver.ok() }
     }
 
-    /// As the system's files say. Where there is no name server it is this machine, as in libc.
-    fn of_system() -> Self {
+    /// As the two files say. Where there is no name server it is this machine, as in libc.
+    fn of_files([hosts_file, resolv_conf]: &[PathBuf; 2]) -> Self {
         let mut hosts = Hosts::default();
-        if let Ok(file) = File::open(HOSTS)
-            && let Err(error) = hosts.read_hosts_conf(file)
-        {
-            tracing::warn!(%error, "{HOSTS} could not be read to its end");
+        if let Err(error) = File::open(hosts_file).and_then(|file| hosts.read_hosts_conf(file)) {
+            tracing::warn!(%error, file = %hosts_file.display(), "hosts could not be read");
         }
-        let read = fs::read(RESOLV_CONF).map_err(NetError::from).and_then(parse_resolv_conf);
+        let read = fs::read(resolv_conf).map_err(NetError::from).and_then(parse_resolv_conf);
         let (config, options) = read.unwrap_or_else(|error| {
-            tracing::warn!(%error, "{RESOLV_CONF} names no name server; asking this machine");
+            tracing::warn!(%error, file = %resolv_conf.display(), "no name server is named; asking this machine");
             let this_machine = NameServerConfig::udp_and_tcp(Ipv4Addr::LOCALHOST.into());
             (ResolverConfig::from_parts(None, Vec::new(), vec![this_machine]), ResolverOpts::default())
         });
@@ -128,8 +125,11 @@ impl Lookup for NameServers {
 }
 
 /// The system's names, by its files as they are.
-#[derive(Default)]
-pub(in crate::outbound) struct SystemNames(Mutex<Option<Read>>);
+pub(in crate::outbound) struct SystemNames {
+    /// Of hosts, and of name servers.
+    files: [PathBuf; 2],
+    read: Mutex<Option<Read>>,
+}
 
 struct Read {
     looked_at: Instant,
@@ -138,18 +138,28 @@ struct Read {
     servers: NameServers,
 }
 
+impl Default for SystemNames {
+    fn default() -> Self {
+        Self::of_files(["/etc/hosts".into(), "/etc/resolv.conf".into()])
+    }
+}
+
 impl SystemNames {
+    fn of_files(files: [PathBuf; 2]) -> Self {
+        Self { files, read: Mutex::default() }
+    }
+
     fn servers(&self) -> NameServers {
         let now = Instant::now();
         // A panic in between leaves what was read before.
-        let mut read = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(read) = read.as_mut().filter(|read| now.duration_since(read.looked_at) < LOOK_AT_FILES) {
+        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(read) = read.as_ref().filter(|read| now.duration_since(read.looked_at) < LOOK_AT_FILES) {
             return read.servers.clone();
         }
-        let written = [HOSTS, RESOLV_CONF].map(|path| fs::metadata(path).and_then(|file| file.modified()).ok());
+        let written = self.files.each_ref().map(|file| fs::metadata(file).and_then(|file| file.modified()).ok());
         let servers = match &*read {
             Some(read) if read.written == written => read.servers.clone(),
-            _ => NameServers::of_system(),
+            _ => NameServers::of_files(&self.files),
         };
         read.insert(Read { looked_at: now, written, servers }).servers.clone()
     }
@@ -158,5 +168,36 @@ impl SystemNames {
 impl Lookup for SystemNames {
     fn lookup(&self, name: Arc<str>) -> BoxFuture<'static, Result<Found, NoAddress>> {
         self.servers().lookup(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    async fn addresses(names: &SystemNames, name: &str) -> Vec<String> {
+        let found = names.lookup(name.into()).await.unwrap();
+        found.addresses.iter().map(ToString::to_string).collect()
+    }
+
+    /// No name server is asked: this would wait for one.
+    #[tokio::test(start_paused = true)]
+    async fn the_hosts_file_goes_before_any_server_and_is_read_again_when_it_is_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let [hosts, resolv_conf] = ["hosts", "resolv.conf"].map(|file| folder.path().join(file));
+        fs::write(&hosts, "192.0.2.1 a.example b.example # c.example\n2001:db8::1 b.example\n").unwrap();
+        fs::write(&resolv_conf, "search inside.example\nnameserver 192.0.2.53\n").unwrap();
+        let names = SystemNames::of_files([hosts.clone(), resolv_conf]);
+        assert_eq!(addresses(&names, "a.example").await, ["192.0.2.1"]);
+        assert_eq!(addresses(&names, "B.example.").await, ["192.0.2.1", "2001:db8::1"]);
+
+        fs::write(&hosts, "192.0.2.2 a.example\n").unwrap();
+        let written = File::options().append(true).open(&hosts).unwrap();
+        written.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+        assert_eq!(addresses(&names, "a.example").await, ["192.0.2.1"]);
+        advance(LOOK_AT_FILES).await;
+        assert_eq!(addresses(&names, "a.example").await, ["192.0.2.2"]);
     }
 }
