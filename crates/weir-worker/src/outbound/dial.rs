@@ -211,4 +211,11 @@ mod tests {
         assert_eq!(none.error, "mixed.example has no address that may be sent to");
         assert_eq!(dialer.filtered(&ips("1.1.1.1 1.1.1.2 1.1.1.3 1.1.1.4 1.1.1.5"), &origin).unwrap().len(), 4);
     }
+
+    #[test]
+    fn an_address_that_this_machine_leads_to_is_told_from_one_that_it_does_not() {
+        assert!(leads_out(([127, 0, 0, 1], 80).into()));
+        // Broadcast is refused to a datagram socket that has not asked for it.
+        assert!(!leads_out(([255, 255, 255, 255], 80).into()));
+    }
 }
