@@ -118,7 +118,7 @@ impl Outbound {
         self.dialer.check(target)?;
         let (place, dial) = match self.pool.ask(target.origin()) {
             Asked::Standing(connection) => return Ok(Found { connection, warm: true }),
-            Asked::InLine(place, dial) => (place, dial),
+            Asked::Queued(place, dial) => (place, dial),
         };
         if let Some(dial) = dial {
             make(dial, self.dialer.clone(), self.clock.clone());
