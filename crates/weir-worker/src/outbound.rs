@@ -19,12 +19,13 @@ mod connection;
 mod dial;
 mod fault;
 mod gate;
+mod names;
 mod pool;
 mod stream;
 mod target;
 mod tls;
 
-use std::{sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tokio::time::{Instant, timeout};
@@ -41,6 +42,7 @@ pub use target::{RequestHead, Target};
 pub use tls::TlsRoots;
 
 use dial::Dialer;
+use names::{NameServers, Names};
 use pool::{Asked, Dial, Pool};
 
 /// The bytes of an answer's body that are read; the rest is not.
@@ -96,6 +98,13 @@ impl Outbound {
         Self { dialer: Arc::new(Dialer::new(policy, roots, CONNECT_BUDGET)), pool: Pool::new(), clock }
     }
 
+    /// Names are asked for at these servers, instead of where the system's files say.
+    #[must_use]
+    pub fn with_name_servers(mut self, servers: &[SocketAddr]) -> Self {
+        Arc::make_mut(&mut self.dialer).names = Names::new(NameServers::new(servers));
+        self
+    }
+
     /// Another budget for DNS, TCP and TLS together.
     #[must_use]
     pub fn with_connect_budget(mut self, budget: Duration) -> Self {
@@ -109,7 +118,7 @@ impl Outbound {
         self.dialer.check(target)?;
         let (place, dial) = match self.pool.ask(target.origin()) {
             Asked::Standing(connection) => return Ok(Found { connection, warm: true }),
-            Asked::InLine(place, dial) => (place, dial),
+            Asked::Queued(place, dial) => (place, dial),
         };
         if let Some(dial) = dial {
             make(dial, self.dialer.clone(), self.clock.clone());

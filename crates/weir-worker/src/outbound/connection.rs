@@ -57,7 +57,7 @@ pub struct Connection {
     gate: Arc<Gate>,
     /// Boxed: connections are moved about.
     http: Box<Http>,
-    /// Between requests: nothing of an exchange is left on it.
+    /// Between requests: nothing of an exchange is left on it, and the gate is shut.
     between: bool,
     /// It has carried a request.
     used: bool,
@@ -137,7 +137,6 @@ impl Connection {
         let Some(mut slot) = begun(slots, clock).await else { return SendResult::Withdrawn };
         // From here on the request is in hyper's buffer, which gives nothing back: withdrawn after a miss, it costs the connection.
         self.between = false;
-        self.gate.shut();
         let mut response = pin!(self.http.sender.send_request(request));
         let sent_at = loop {
             match self.leave(slot).await {
@@ -156,10 +155,13 @@ impl Connection {
             Ok(Err(broken)) => Some((Failure::Broken, broken.to_string())),
             Err(_) => Some((Failure::Timeout, answer.lateness(limit))),
         };
-        self.between = end.is_none() && answer.leaves_nothing() && self.is_idle();
         let max_idle = answer.keep_alive().map_or(MAX_IDLE, |named| named.saturating_sub(BEFORE_CLOSE).min(MAX_IDLE));
         self.idle_until = Instant::now() + max_idle;
-        let is_cut = matches!(end, Some((Failure::Broken, _)));
+        let cut_on_reuse = reused && matches!(end, Some((Failure::Broken, _))) && !self.gate.has_heard();
+        self.between = end.is_none() && answer.leaves_nothing() && self.is_idle();
+        if self.between {
+            self.gate.shut();
+        }
         let (failure, error) = end.map_or((Failure::Broken, None), |(failure, error)| (failure, Some(error)));
         SendResult::Sent(Sent {
             sent_at: Some(sent_at),
@@ -167,7 +169,7 @@ impl Connection {
             met: answer.met(failure, clock.wall()),
             response_body: answer.into_text(),
             error,
-            cut_on_reuse: reused && is_cut && !self.gate.has_heard(),
+            cut_on_reuse,
         })
     }
 
@@ -192,7 +194,7 @@ impl Connection {
         answer: &mut Answer,
     ) -> Result<(), Broken> {
         let http = &mut self.http;
-        let end = poll_fn(|cx| {
+        let read = poll_fn(|cx| {
             let goes_on = http.drive(cx);
             if !answer.has_begun() {
                 match response.as_mut().poll(cx) {
@@ -214,13 +216,11 @@ impl Connection {
                 end => end,
             }
         });
-        let end = end.await;
-        // What stopped the writing says more than that nothing came.
-        end.map_err(
-            |broken| {
-                if broken == Broken::Closed { self.gate.unwritable().map_or(broken, Broken::from) } else { broken }
-            },
-        )
+        read.await.map_err(|broken| match self.gate.unwritable() {
+            // What stopped the writing says more than that nothing came.
+            Some(error) if broken == Broken::Closed => error.into(),
+            _ => broken,
+        })
     }
 
     /// Whether hyper is done with the exchange, and everything has left.

@@ -1,11 +1,12 @@
 //! Making a connection: DNS, policy, TCP, TLS, all within one budget.
 //!
 //! The address that was judged is the address that is connected to: there is no second resolution between the two, so a
-//! name that changes its mind (DNS rebinding) gains nothing. Proxy variables of the environment are never read.
+//! name that changes its mind (DNS rebinding) gains nothing, and what is kept of a name is judged anew each time. Proxy variables of the environment are never read.
 
 use std::{
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
+    sync::Arc,
     time::Duration,
 };
 
@@ -21,6 +22,7 @@ use weir_core::{address::AddressPolicy, outcome::Failure};
 
 use super::{
     fault::{NoConnection, Unreachable, connect_error, tls_error},
+    names::{Names, SystemNames},
     stream::Stream,
     target::{Origin, Target},
     tls::{TlsRoots, connector},
@@ -35,13 +37,14 @@ const STAGGER: Duration = Duration::from_millis(250);
 pub(super) struct Dialer {
     policy: AddressPolicy,
     tls: TlsConnector,
+    pub(super) names: Arc<Names>,
     /// For DNS, TCP and TLS together.
     pub(super) budget: Duration,
 }
 
 impl Dialer {
     pub(super) fn new(policy: AddressPolicy, roots: TlsRoots, budget: Duration) -> Self {
-        Self { policy, tls: connector(roots), budget }
+        Self { policy, tls: connector(roots), names: Names::new(SystemNames::default()), budget }
     }
 
     /// Whether the target is one that anything may be sent to, as far as can be said without its addresses.
@@ -73,17 +76,16 @@ impl Dialer {
     }
 
     /// The addresses of the origin that the policy permits; never none.
-    async fn permitted(&self, origin: &Origin, deadline: Instant) -> Result<Vec<SocketAddr>, Unreachable> {
-        let found: Vec<IpAddr> = match &origin.host {
-            Host::Ipv4(v4) => vec![IpAddr::V4(*v4)],
-            Host::Ipv6(v6) => vec![IpAddr::V6(*v6)],
-            Host::Domain(name) => match timeout_at(deadline, resolve(name)).await {
-                Ok(Ok(found)) if !found.is_empty() => found,
-                Ok(_) => return Err(Unreachable::new(Failure::Dns, format!("no address found for {name}"))),
-                Err(_) => return Err(self.late(Failure::Dns)),
+    async fn permitted(&self, origin: &Origin, deadline: Instant) -> Result<Vec<SocketAddr>, NoConnection> {
+        let found = match &origin.host {
+            Host::Ipv4(v4) => [IpAddr::V4(*v4)].into(),
+            Host::Ipv6(v6) => [IpAddr::V6(*v6)].into(),
+            Host::Domain(name) => match timeout_at(deadline, self.names.addresses(name)).await {
+                Ok(found) => found.map_err(|failure| failure.of(name))?,
+                Err(_) => return Err(self.late(Failure::Dns).into()),
             },
         };
-        self.filtered(&found, origin)
+        Ok(self.filtered(&found, origin)?)
     }
 
     fn filtered(&self, found: &[IpAddr], origin: &Origin) -> Result<Vec<SocketAddr>, Unreachable> {
@@ -106,17 +108,6 @@ impl Dialer {
         };
         Unreachable::new(failure, format!("{what} within {} ms", self.budget.as_millis()))
     }
-}
-
-async fn resolve(name: &str) -> io::Result<Vec<IpAddr>> {
-    // Any port will do: only the addresses are used.
-    let mut found: Vec<IpAddr> = Vec::new();
-    for address in tokio::net::lookup_host((name, 0)).await? {
-        if !found.contains(&address.ip()) {
-            found.push(address.ip());
-        }
-    }
-    Ok(found)
 }
 
 /// Takes turns between the two families, beginning with the first one's, so that a host with one family broken is reached by
@@ -219,5 +210,12 @@ mod tests {
         assert_eq!(none.failure, Failure::Forbidden);
         assert_eq!(none.error, "mixed.example has no address that may be sent to");
         assert_eq!(dialer.filtered(&ips("1.1.1.1 1.1.1.2 1.1.1.3 1.1.1.4 1.1.1.5"), &origin).unwrap().len(), 4);
+    }
+
+    #[test]
+    fn an_address_that_this_machine_leads_to_is_told_from_one_that_it_does_not() {
+        assert!(leads_out(([127, 0, 0, 1], 80).into()));
+        // Broadcast is refused to a datagram socket that has not asked for it.
+        assert!(!leads_out(([255, 255, 255, 255], 80).into()));
     }
 }

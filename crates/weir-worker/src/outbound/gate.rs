@@ -57,7 +57,7 @@ impl Gate {
         Arc::new(Self { clock, state: Mutex::new(state) })
     }
 
-    /// Between two requests.
+    /// After a request, before the next.
     pub(super) fn shut(&self) {
         let mut state = self.lock();
         state.passage = Passage::Shut;
@@ -198,5 +198,98 @@ impl AsyncWrite for GatedStream {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{future::poll_fn, time::Duration};
+
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::{TcpListener, TcpStream},
+    };
+
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_secs(1_000_000);
+
+    struct Still;
+
+    impl Clock for Still {
+        fn now(&self) -> Timestamp {
+            NOW
+        }
+
+        fn wall(&self) -> Timestamp {
+            NOW
+        }
+    }
+
+    async fn gated() -> (GatedStream, Arc<Gate>, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let gate = Gate::new(Arc::new(Still));
+        let far = listener.accept().await.unwrap().0;
+        (GatedStream::new(Stream::Plain(near), gate.clone()), gate, far)
+    }
+
+    fn slot(start: Timestamp) -> Slot {
+        Slot { start, end: start + Duration::from_millis(10) }
+    }
+
+    async fn write(stream: &mut GatedStream) -> bool {
+        poll_fn(|cx| Poll::Ready(Pin::new(&mut *stream).poll_write(cx, b"POST").is_ready())).await
+    }
+
+    #[tokio::test]
+    async fn nothing_is_written_but_inside_a_slot_after_its_start_and_before_its_end() {
+        let (mut stream, gate, mut far) = gated().await;
+        assert!(!write(&mut stream).await, "without a slot");
+        for start in [NOW + Duration::from_nanos(1), NOW - Duration::from_millis(10)] {
+            gate.open(slot(start));
+            assert!(!write(&mut stream).await);
+            assert_eq!(gate.passage(), Passage::Missed);
+            assert!(!write(&mut stream).await, "a slot is looked at once");
+        }
+        gate.open(slot(NOW));
+        assert!(write(&mut stream).await);
+        assert_eq!(gate.passage(), Passage::Passed(NOW));
+        gate.shut();
+        assert!(!write(&mut stream).await);
+        drop(stream);
+        let mut seen = Vec::new();
+        far.read_to_end(&mut seen).await.unwrap();
+        assert_eq!(seen, b"POST");
+    }
+
+    #[tokio::test]
+    async fn what_the_server_says_before_a_request_makes_the_connection_useless() {
+        let (mut stream, gate, mut far) = gated().await;
+        far.write_all(b"HTTP/1.1 408").await.unwrap();
+        gate.open(slot(NOW));
+        stream.read_u8().await.unwrap();
+        gate.open(slot(NOW));
+        assert!(!write(&mut stream).await);
+        assert_eq!(gate.passage(), Passage::Dead);
+    }
+
+    #[tokio::test]
+    async fn a_write_that_fails_leaves_what_was_answered_to_be_read() {
+        let (mut stream, gate, mut far) = gated().await;
+        gate.open(slot(NOW));
+        assert!(write(&mut stream).await);
+        far.write_all(b"HTTP/1.1 413").await.unwrap();
+        far.set_zero_linger().unwrap();
+        drop(far);
+        while gate.unwritable().is_none() {
+            write(&mut stream).await;
+            tokio::task::yield_now().await;
+        }
+        assert!(!write(&mut stream).await, "hyper must not hear of it");
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).await.unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 413");
+        assert!(gate.has_heard() && !gate.has_flushed());
     }
 }

@@ -3,10 +3,10 @@
 //! The one used last is used first, so that those no longer needed grow old and go. Whether a connection still stands is
 //! looked at when it is taken, and every [`SWEEP`] while there are any; nothing wakes up for an empty pool.
 //!
-//! Who finds none joins a line, and there are as many dials under way as wait in it, up to a limit. A connection goes to the first in
-//! line, whether it was dialled or comes back from use: one lost SYN, as of a receiver whose accept queue is full, costs its dial
-//! a second, and must cost no delivery that. A dial that fails answers the first in line as well. What is dialled beyond need
-//! stands in the pool.
+//! Who finds none joins the wait queue of its origin. There are as many dials under way as wait in it, up to a limit. A connection
+//! goes to the first in the queue, whether it was dialled or comes back from use: one lost SYN, as of a receiver whose accept queue
+//! is full, costs its dial a second, and must cost no delivery that. A dial that fails answers the first in the queue as well. What
+//! is dialled beyond need stands in the pool.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -39,13 +39,13 @@ const MAX_DIALS: usize = 2_048;
 const DIALS_RESERVED: usize = 2;
 
 pub(super) struct Pool {
-    lanes: Mutex<Lanes>,
+    pools: Mutex<OriginPools>,
     max_per_origin: usize,
 }
 
 #[derive(Default)]
-struct Lanes {
-    of: HashMap<Arc<Origin>, Lane>,
+struct OriginPools {
+    of: HashMap<Arc<Origin>, OriginPool>,
     /// Unused connections.
     total: usize,
     /// Dials under way.
@@ -56,26 +56,26 @@ struct Lanes {
 
 /// One origin.
 #[derive(Default)]
-struct Lane {
+struct OriginPool {
     /// The one used last at the back.
     unused: VecDeque<Connection>,
-    line: VecDeque<oneshot::Sender<Answer>>,
-    /// Dials under way: as many as wait in line, or more, unless that is more than may be.
+    queue: VecDeque<oneshot::Sender<Answer>>,
+    /// Dials under way: as many as wait in the queue, or more, unless that is more than may be.
     dialling: usize,
 }
 
-impl Lane {
-    /// The first in line that has not given up.
-    fn next_in_line(&mut self) -> Option<oneshot::Sender<Answer>> {
-        std::iter::from_fn(|| self.line.pop_front()).find(|waiting| !waiting.is_closed())
+impl OriginPool {
+    /// The first in the queue that has not given up.
+    fn next_waiting(&mut self) -> Option<oneshot::Sender<Answer>> {
+        std::iter::from_fn(|| self.queue.pop_front()).find(|waiting| !waiting.is_closed())
     }
 
     fn is_over(&self) -> bool {
-        self.unused.is_empty() && self.line.is_empty() && self.dialling == 0
+        self.unused.is_empty() && self.queue.is_empty() && self.dialling == 0
     }
 }
 
-/// What comes to whoever waits in line.
+/// What comes to whoever waits in the queue.
 pub(super) type Answer = Result<Found, NoConnection>;
 
 /// A connection to send on.
@@ -88,8 +88,8 @@ pub struct Found {
 /// What there is for whoever needs a connection.
 pub(super) enum Asked {
     Standing(Connection),
-    /// A place in line, and the dial that the caller has to make, if another is needed.
-    InLine(oneshot::Receiver<Answer>, Option<Dial>),
+    /// A place in the queue, and the dial that the caller has to make, if another is needed.
+    Queued(oneshot::Receiver<Answer>, Option<Dial>),
 }
 
 /// A dial that is under way. Dropped without an outcome, it has failed.
@@ -115,12 +115,12 @@ impl Dial {
 
 impl Drop for Dial {
     fn drop(&mut self) {
-        let mut lanes = self.pool.lock();
-        lanes.dialling -= 1;
-        if let Some(lane) = lanes.of.get_mut(&self.origin) {
-            lane.dialling -= 1;
+        let mut pools = self.pool.lock();
+        pools.dialling -= 1;
+        if let Some(pool) = pools.of.get_mut(&self.origin) {
+            pool.dialling -= 1;
         }
-        drop(lanes);
+        drop(pools);
         match self.outcome.take() {
             Some(Ok(connection)) => self.pool.pass_on(Found { connection, warm: false }),
             Some(Err(error)) => self.pool.fail_next(&self.origin, error),
@@ -139,7 +139,7 @@ impl Pool {
     }
 
     fn keeping(max_per_origin: usize) -> Arc<Self> {
-        Arc::new(Self { lanes: Mutex::default(), max_per_origin })
+        Arc::new(Self { pools: Mutex::default(), max_per_origin })
     }
 
     pub(super) fn checkout(&self, origin: &Arc<Origin>) -> Option<Connection> {
@@ -153,19 +153,19 @@ impl Pool {
         }
     }
 
-    /// A standing connection, or a place in line for one.
+    /// A standing connection, or a place in the queue for one.
     pub(super) fn ask(self: &Arc<Self>, origin: &Arc<Origin>) -> Asked {
         let now = Instant::now();
         loop {
-            let mut lanes = self.lock();
-            let Some(mut unused) = lanes.pop(origin) else {
-                let lane = lanes.of.entry(origin.clone()).or_default();
+            let mut pools = self.lock();
+            let Some(mut unused) = pools.pop(origin) else {
+                let pool = pools.of.entry(origin.clone()).or_default();
                 let (waiting, place) = oneshot::channel();
-                lane.line.push_back(waiting);
-                let dial = lanes.begin_dial(origin).then(|| self.dial(origin));
-                return Asked::InLine(place, dial);
+                pool.queue.push_back(waiting);
+                let dial = pools.begin_dial(origin).then(|| self.dial(origin));
+                return Asked::Queued(place, dial);
             };
-            drop(lanes);
+            drop(pools);
             if is_fit(&mut unused, now) {
                 return Asked::Standing(unused);
             }
@@ -182,8 +182,8 @@ impl Pool {
 
     /// The dials that have become possible, for those who wait for one.
     fn dials_wanted(self: &Arc<Self>, origin: &Arc<Origin>) -> Vec<Dial> {
-        let mut lanes = self.lock();
-        std::iter::from_fn(|| lanes.begin_dial(origin).then(|| self.dial(origin))).collect()
+        let mut pools = self.lock();
+        std::iter::from_fn(|| pools.begin_dial(origin).then(|| self.dial(origin))).collect()
     }
 
     /// A dial that has been counted.
@@ -197,42 +197,42 @@ impl Pool {
         }
     }
 
-    /// To the first in line, or else into the pool.
+    /// To the first in the queue, or else into the pool.
     fn pass_on(self: &Arc<Self>, mut found: Found) {
         loop {
-            let mut lanes = self.lock();
-            let lane = lanes.of.entry(found.connection.origin().clone()).or_default();
-            let Some(waiting) = lane.next_in_line() else { return self.keep(lanes, found.connection) };
-            drop(lanes);
+            let mut pools = self.lock();
+            let pool = pools.of.entry(found.connection.origin().clone()).or_default();
+            let Some(waiting) = pool.next_waiting() else { return self.keep(pools, found.connection) };
+            drop(pools);
             // Whoever gave up in this moment gives it back.
             let Err(Ok(back)) = waiting.send(Ok(found)) else { return };
             found = back;
         }
     }
 
-    fn keep(self: &Arc<Self>, mut lanes: MutexGuard<'_, Lanes>, connection: Connection) {
-        let full = lanes.total >= MAX_TOTAL;
-        let lane = lanes.of.entry(connection.origin().clone()).or_default();
-        lane.unused.push_back(connection);
-        // Dropped outside the lock. With the pool full, the oldest of this lane goes, were it the one that came.
-        let surplus = if full || lane.unused.len() > self.max_per_origin { lane.unused.pop_front() } else { None };
-        lanes.total += usize::from(surplus.is_none());
-        if !lanes.swept {
-            lanes.swept = true;
+    fn keep(self: &Arc<Self>, mut pools: MutexGuard<'_, OriginPools>, connection: Connection) {
+        let full = pools.total >= MAX_TOTAL;
+        let pool = pools.of.entry(connection.origin().clone()).or_default();
+        pool.unused.push_back(connection);
+        // Dropped outside the lock. With the pool full, the oldest of this pool goes, were it the one that came.
+        let surplus = if full || pool.unused.len() > self.max_per_origin { pool.unused.pop_front() } else { None };
+        pools.total += usize::from(surplus.is_none());
+        if !pools.swept {
+            pools.swept = true;
             tokio::spawn(sweep_while_used(Arc::downgrade(self)));
         }
-        drop(lanes);
+        drop(pools);
         drop(surplus);
     }
 
     fn fail_next(&self, origin: &Arc<Origin>, error: NoConnection) {
-        let mut lanes = self.lock();
-        let Some(lane) = lanes.of.get_mut(origin) else { return };
-        let waiting = lane.next_in_line();
-        if lane.is_over() {
-            lanes.of.remove(origin);
+        let mut pools = self.lock();
+        let Some(pool) = pools.of.get_mut(origin) else { return };
+        let waiting = pool.next_waiting();
+        if pool.is_over() {
+            pools.of.remove(origin);
         }
-        drop(lanes);
+        drop(pools);
         if let Some(waiting) = waiting {
             let _ = waiting.send(Err(error));
         }
@@ -242,32 +242,32 @@ impl Pool {
     fn sweep(&self, now: Instant) -> bool {
         let origins: Vec<_> = self.lock().of.keys().cloned().collect();
         for origin in origins {
-            // One lane at a time, so that no checkout waits long.
-            let mut lanes = self.lock();
-            let Some(lane) = lanes.of.get_mut(&origin) else {
+            // One pool at a time, so that no checkout waits long.
+            let mut pools = self.lock();
+            let Some(pool) = pools.of.get_mut(&origin) else {
                 continue;
             };
-            let (fit, unfit) = parted(std::mem::take(&mut lane.unused), now);
-            lane.unused = fit;
-            if lane.is_over() {
-                lanes.of.remove(&origin);
+            let (fit, unfit) = parted(std::mem::take(&mut pool.unused), now);
+            pool.unused = fit;
+            if pool.is_over() {
+                pools.of.remove(&origin);
             }
-            lanes.total -= unfit.len();
-            drop(lanes);
+            pools.total -= unfit.len();
+            drop(pools);
             drop(unfit);
         }
-        let mut lanes = self.lock();
-        lanes.swept = lanes.total > 0;
-        lanes.swept
+        let mut pools = self.lock();
+        pools.swept = pools.total > 0;
+        pools.swept
     }
 
-    fn lock(&self) -> MutexGuard<'_, Lanes> {
+    fn lock(&self) -> MutexGuard<'_, OriginPools> {
         // A panic in between leaves at worst a count that is too high: fewer connections are kept.
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pools.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Lanes {
+impl OriginPools {
     fn pop(&mut self, origin: &Arc<Origin>) -> Option<Connection> {
         let unused = self.of.get_mut(origin)?.unused.pop_back()?;
         self.total -= 1;
@@ -277,11 +277,11 @@ impl Lanes {
     /// Counts a dial to the origin, if another is needed and there may be one.
     fn begin_dial(&mut self, origin: &Arc<Origin>) -> bool {
         let most = if self.dialling < MAX_DIALS { MAX_DIALS_PER_ORIGIN } else { DIALS_RESERVED };
-        let Some(lane) = self.of.get_mut(origin) else { return false };
+        let Some(pool) = self.of.get_mut(origin) else { return false };
         // Those who gave up are at the front: all wait equally long.
-        while lane.line.pop_front_if(|waiting| waiting.is_closed()).is_some() {}
-        let begins = lane.dialling < lane.line.len().min(most);
-        lane.dialling += usize::from(begins);
+        while pool.queue.pop_front_if(|waiting| waiting.is_closed()).is_some() {}
+        let begins = pool.dialling < pool.queue.len().min(most);
+        pool.dialling += usize::from(begins);
         self.dialling += usize::from(begins);
         begins
     }
@@ -344,9 +344,9 @@ mod tests {
     }
 
     fn total(pool: &Pool) -> usize {
-        let lanes = pool.lock();
-        assert_eq!(lanes.total, lanes.of.values().map(|lane| lane.unused.len()).sum::<usize>());
-        lanes.total
+        let pools = pool.lock();
+        assert_eq!(pools.total, pools.of.values().map(|pool| pool.unused.len()).sum::<usize>());
+        pools.total
     }
 
     #[tokio::test]
@@ -361,8 +361,8 @@ mod tests {
         assert_eq!(total(&pool), 3);
         assert!(!pool.sweep(now + Duration::from_secs(61)));
         assert_eq!(total(&pool), 0);
-        let lanes = pool.lock();
-        assert!(lanes.of.is_empty() && !lanes.swept);
+        let pools = pool.lock();
+        assert!(pools.of.is_empty() && !pools.swept);
     }
 
     #[tokio::test]
@@ -395,11 +395,11 @@ mod tests {
         Arc::new(Origin { tls: true, host: Host::Domain("hangs.example".to_owned()), port: number })
     }
 
-    /// So many ask for a connection: their places in line, and the dials that are made.
+    /// So many ask for a connection: their places in the queue, and the dials that are made.
     fn ask(pool: &Arc<Pool>, origin: &Arc<Origin>, times: usize) -> (Vec<oneshot::Receiver<Answer>>, Vec<Dial>) {
         let asked = (0..times).map(|_| match pool.ask(origin) {
             Asked::Standing(_) => panic!("nobody has connected"),
-            Asked::InLine(place, dial) => (place, dial),
+            Asked::Queued(place, dial) => (place, dial),
         });
         let (places, dials): (Vec<_>, Vec<_>) = asked.unzip();
         (places, dials.into_iter().flatten().collect())
@@ -417,7 +417,7 @@ mod tests {
         let next = dials.pop().unwrap().end(Err(refused()));
         assert_eq!(next.len(), 1);
         dials.extend(next);
-        assert!(places[0].try_recv().unwrap().is_err(), "the first in line is answered");
+        assert!(places[0].try_recv().unwrap().is_err(), "the first in the queue is answered");
         // Those who gave up need none.
         places.drain(..300);
         assert!(dials.pop().unwrap().end(Err(refused())).is_empty());

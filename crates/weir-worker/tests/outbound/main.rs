@@ -5,5 +5,6 @@
 mod answers;
 mod connecting;
 mod gate;
+mod names;
 mod reuse;
 mod support;

@@ -36,8 +36,8 @@ async fn used(outbound: &Outbound, answer: &str) -> (Target, Wire<TcpStream>) {
     (target, wire)
 }
 
-/// Polls once: whoever asks for a connection is in line then.
-async fn join_line<F: Future>(asking: Pin<&mut F>) {
+/// Polls once: whoever asks for a connection is in the queue then.
+async fn join_queue<F: Future>(asking: Pin<&mut F>) {
     assert!(poll_immediate(asking).await.is_none(), "there was a connection");
 }
 
@@ -310,7 +310,7 @@ async fn whoever_waits_for_a_dial_takes_a_connection_that_comes_back_first() {
 
     // The receiver takes its time over the second handshake.
     let mut second = pin!(outbound.connect(&target));
-    join_line(second.as_mut()).await;
+    join_queue(second.as_mut()).await;
     let (late, _) = receiver.listener.accept().await.unwrap();
     outbound.give_back(&target, first.connection);
     let second = timeout(PATIENCE, second).await.unwrap().unwrap();
@@ -318,7 +318,7 @@ async fn whoever_waits_for_a_dial_takes_a_connection_that_comes_back_first() {
 
     // The third needs no dial of its own: one is under way that nobody waits for.
     let mut third = pin!(outbound.connect(&target));
-    join_line(third.as_mut()).await;
+    join_queue(third.as_mut()).await;
     let (third, _late_wire) = tokio::join!(third, receiver.acceptor.accept(late));
     assert!(!third.unwrap().warm);
     assert!(poll_immediate(pin!(receiver.listener.accept())).await.is_none(), "more dials than waited");
@@ -326,7 +326,7 @@ async fn whoever_waits_for_a_dial_takes_a_connection_that_comes_back_first() {
 }
 
 #[tokio::test]
-async fn a_dial_that_fails_answers_one_of_those_in_line() {
+async fn a_dial_that_fails_answers_one_of_those_that_wait() {
     let outbound = outbound();
     let (listener, target) = plain_receiver().await;
     drop(listener);
@@ -344,7 +344,7 @@ async fn a_connection_passes_over_whoever_gave_up() {
     let (first, _wire) = tokio::join!(outbound.connect(&target), receiver.accept());
     {
         let mut impatient = pin!(outbound.connect(&target));
-        join_line(impatient.as_mut()).await;
+        join_queue(impatient.as_mut()).await;
     }
     outbound.give_back(&target, first.unwrap().connection);
     assert!(outbound.checkout(&target).is_some());

@@ -1,0 +1,203 @@
+//! Look-ups as the system's files say: `/etc/hosts` first, then the name servers and search domains of `/etc/resolv.conf`.
+
+use std::{
+    fs::{self, File},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, SystemTime},
+};
+
+use futures_util::{FutureExt, future::BoxFuture};
+use hickory_resolver::{
+    Hosts, TokioResolver,
+    config::{LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts},
+    net::{NetError, runtime::TokioRuntimeProvider},
+    proto::{
+        op::Query,
+        rr::{Name, RecordType},
+    },
+    system_conf::parse_resolv_conf,
+};
+use tokio::time::Instant;
+
+use super::{Found, Lookup, MAX_LOOKUPS, MAX_TTL, NoAddress};
+use crate::outbound::fault::NoConnection;
+
+/// How often the files are looked at: a process may start before its network has name servers.
+const LOOK_AT_FILES: Duration = Duration::from_secs(5);
+/// The longest that one name server is waited for before it is asked again: a lost datagram must leave time for another.
+const MAX_TRY: Duration = Duration::from_secs(2);
+
+/// The names that these servers know.
+#[derive(Clone)]
+pub(in crate::outbound) struct NameServers {
+    hosts: Arc<Hosts>,
+    /// None when it could not be made.
+    resolver: Option<TokioResolver>,
+}
+
+impl NameServers {
+    pub(in crate::outbound) fn new(servers: &[SocketAddr]) -> Self {
+        let servers = servers.iter().map(|server| {
+            let mut config = NameServerConfig::udp_and_tcp(server.ip());
+            config.connections.iter_mut().for_each(|connection| connection.port = server.port());
+            config
+        });
+        let config = ResolverConfig::from_parts(None, Vec::new(), servers.collect());
+        Self::configured(Hosts::default(), config, ResolverOpts::default())
+    }
+
+    fn configured(hosts: Hosts, config: ResolverConfig, mut options: ResolverOpts) -> Self {
+        options.timeout = options.timeout.min(MAX_TRY);
+        options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
+        // Both are looked at before.
+        options.use_hosts_file = ResolveHosts::Never;
+        options.cache_size = 0;
+        // For each look-up an A and an AAAA, where a server is asked by TCP.
+        options.max_active_requests = 2 * MAX_LOOKUPS;
+        let mut builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
+        *builder.options_mut() = options;
+        let resolver = builder.build();
+        if let Err(error) = &resolver {
+            tracing::warn!(%error, "names cannot be looked up");
+        }
+        Self { hosts: Arc::new(hosts), resolver: resolver.ok() }
+    }
+
+    /// As the two files say. Where there is no name server it is this machine, as in libc.
+    fn of_files([hosts_file, resolv_conf]: &[PathBuf; 2]) -> Self {
+        let mut hosts = Hosts::default();
+        if let Err(error) = File::open(hosts_file).and_then(|file| hosts.read_hosts_conf(file)) {
+            tracing::warn!(%error, file = %hosts_file.display(), "hosts could not be read");
+        }
+        let read = fs::read(resolv_conf).map_err(NetError::from).and_then(parse_resolv_conf);
+        let (config, options) = read.unwrap_or_else(|error| {
+            tracing::warn!(%error, file = %resolv_conf.display(), "no name server is named; asking this machine");
+            let this_machine = NameServerConfig::udp_and_tcp(Ipv4Addr::LOCALHOST.into());
+            (ResolverConfig::from_parts(None, Vec::new(), vec![this_machine]), ResolverOpts::default())
+        });
+        Self::configured(hosts, config, options)
+    }
+
+    /// What the hosts file says; it goes before any server, for both families together.
+    fn in_hosts(&self, name: &str) -> Vec<IpAddr> {
+        let Ok(name) = Name::from_str_relaxed(name) else { return Vec::new() };
+        let of_type = |record_type| self.hosts.lookup_static_host(&Query::query(name.clone(), record_type));
+        let found = [RecordType::A, RecordType::AAAA].into_iter().filter_map(of_type);
+        let addresses = |lookup: hickory_resolver::lookup::Lookup| {
+            lookup.answers().iter().filter_map(|record| record.data.ip_addr()).collect::<Vec<_>>()
+        };
+        found.flat_map(addresses).collect()
+    }
+
+    async fn find(self, name: Arc<str>) -> Result<Found, NoAddress> {
+        let addresses = self.in_hosts(&name);
+        if !addresses.is_empty() {
+            return Ok(Found { addresses, ttl: MAX_TTL });
+        }
+        let lookup = self.resolver.ok_or(NoAddress::Failed)?.lookup_ip(&*name).await;
+        let lookup = lookup.map_err(|error| no_address(&error))?;
+        let seconds = lookup.as_lookup().answers().iter().map(|record| record.ttl).min().unwrap_or(0);
+        let mut addresses: Vec<IpAddr> = Vec::new();
+        for address in lookup.iter() {
+            if !addresses.contains(&address) {
+                addresses.push(address);
+            }
+        }
+        Ok(Found { addresses, ttl: Duration::from_secs(seconds.into()) })
+    }
+}
+
+fn no_address(error: &NetError) -> NoAddress {
+    match error {
+        NetError::Timeout => NoAddress::Late,
+        NetError::Io(error) => NoConnection::exhausted(error).map_or(NoAddress::Failed, NoAddress::Exhausted),
+        error if error.is_no_records_found() => NoAddress::None,
+        _ => NoAddress::Failed,
+    }
+}
+
+impl Lookup for NameServers {
+    fn lookup(&self, name: Arc<str>) -> BoxFuture<'static, Result<Found, NoAddress>> {
+        self.clone().find(name).boxed()
+    }
+}
+
+/// The system's names, by its files as they are.
+pub(in crate::outbound) struct SystemNames {
+    /// Of hosts, and of name servers.
+    files: [PathBuf; 2],
+    read: Mutex<Option<Read>>,
+}
+
+struct Read {
+    looked_at: Instant,
+    /// When the files were written.
+    written: [Option<SystemTime>; 2],
+    servers: NameServers,
+}
+
+impl Default for SystemNames {
+    fn default() -> Self {
+        Self::of_files(["/etc/hosts".into(), "/etc/resolv.conf".into()])
+    }
+}
+
+impl SystemNames {
+    fn of_files(files: [PathBuf; 2]) -> Self {
+        Self { files, read: Mutex::default() }
+    }
+
+    fn servers(&self) -> NameServers {
+        let now = Instant::now();
+        // A panic in between leaves what was read before.
+        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(read) = read.as_ref().filter(|read| now.duration_since(read.looked_at) < LOOK_AT_FILES) {
+            return read.servers.clone();
+        }
+        let written = self.files.each_ref().map(|file| fs::metadata(file).and_then(|file| file.modified()).ok());
+        let servers = match &*read {
+            Some(read) if read.written == written => read.servers.clone(),
+            _ => NameServers::of_files(&self.files),
+        };
+        read.insert(Read { looked_at: now, written, servers }).servers.clone()
+    }
+}
+
+impl Lookup for SystemNames {
+    fn lookup(&self, name: Arc<str>) -> BoxFuture<'static, Result<Found, NoAddress>> {
+        self.servers().lookup(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    async fn addresses(names: &SystemNames, name: &str) -> Vec<String> {
+        let found = names.lookup(name.into()).await.unwrap();
+        found.addresses.iter().map(ToString::to_string).collect()
+    }
+
+    /// No name server is asked: this would wait for one.
+    #[tokio::test(start_paused = true)]
+    async fn the_hosts_file_goes_before_any_server_and_is_read_again_when_it_is_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let [hosts, resolv_conf] = ["hosts", "resolv.conf"].map(|file| folder.path().join(file));
+        fs::write(&hosts, "192.0.2.1 a.example b.example # c.example\n2001:db8::1 b.example\n").unwrap();
+        fs::write(&resolv_conf, "search inside.example\nnameserver 192.0.2.53\n").unwrap();
+        let names = SystemNames::of_files([hosts.clone(), resolv_conf]);
+        assert_eq!(addresses(&names, "a.example").await, ["192.0.2.1"]);
+        assert_eq!(addresses(&names, "B.example.").await, ["192.0.2.1", "2001:db8::1"]);
+
+        fs::write(&hosts, "192.0.2.2 a.example\n").unwrap();
+        let written = File::options().append(true).open(&hosts).unwrap();
+        written.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+        assert_eq!(addresses(&names, "a.example").await, ["192.0.2.1"]);
+        advance(LOOK_AT_FILES).await;
+        assert_eq!(addresses(&names, "a.example").await, ["192.0.2.2"]);
+    }
+}

@@ -1,0 +1,204 @@
+//! Names: who is asked, how often, and what changes when they point elsewhere.
+
+use std::{
+    collections::HashMap,
+    net::{Ipv4Addr, SocketAddr},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use futures_util::future::join_all;
+use tokio::{
+    net::{TcpListener, UdpSocket},
+    task::JoinSet,
+    time::{advance, pause, resume, timeout},
+};
+use weir_core::outcome::Failure;
+use weir_worker::outbound::{Found, Outbound};
+
+use crate::support::*;
+
+const A: u16 = 1;
+
+/// What the name server says of a name.
+#[derive(Clone, Copy)]
+enum Says {
+    Address(Ipv4Addr, u32),
+    /// A response code alone.
+    Code(u8),
+    Nothing,
+}
+
+/// A name server on loopback, and how often each name was asked for its IPv4 addresses.
+#[derive(Clone, Default)]
+struct NameServer {
+    zone: Arc<Mutex<HashMap<String, Says>>>,
+    asked: Arc<Mutex<HashMap<String, usize>>>,
+}
+
+impl NameServer {
+    /// With an outbound side that asks it; what its zone does not have is not answered.
+    async fn start(zone: impl IntoIterator<Item = (&str, Says)>) -> (Self, Outbound) {
+        let server = Self::default();
+        zone.into_iter().for_each(|(name, says)| server.set(name, says));
+        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let outbound = outbound().with_name_servers(&[socket.local_addr().unwrap()]);
+        let serving = server.clone();
+        tokio::spawn(async move {
+            let mut query = [0; 512];
+            loop {
+                let (length, from) = socket.recv_from(&mut query).await.unwrap();
+                if let Some(answer) = serving.answer(&query[..length]) {
+                    socket.send_to(&answer, from).await.unwrap();
+                }
+            }
+        });
+        (server, outbound)
+    }
+
+    fn set(&self, name: &str, says: Says) {
+        self.zone.lock().unwrap().insert(name.to_owned(), says);
+    }
+
+    fn asked(&self, name: &str) -> usize {
+        self.asked.lock().unwrap().get(name).copied().unwrap_or(0)
+    }
+
+    /// Source of the format: RFC 1035, section 4.
+    fn answer(&self, query: &[u8]) -> Option<Vec<u8>> {
+        let (name, record_type, question) = question(query);
+        if record_type == A {
+            *self.asked.lock().unwrap().entry(name.clone()).or_default() += 1;
+        }
+        let says = self.zone.lock().unwrap().get(&name).copied().unwrap_or(Says::Nothing);
+        let (code, answers) = match says {
+            Says::Address(..) => (0, u8::from(record_type == A)),
+            Says::Code(code) => (code, 0),
+            Says::Nothing => return None,
+        };
+        let mut answer = query[..2].to_vec();
+        answer.extend([0x81, 0x80 | code, 0, 1, 0, answers, 0, 0, 0, 0]);
+        answer.extend(question);
+        if let (Says::Address(address, ttl), A) = (says, record_type) {
+            // The name of the question again.
+            answer.extend([0xc0, 12, 0, 1, 0, 1]);
+            answer.extend(ttl.to_be_bytes());
+            answer.extend([0, 4]);
+            answer.extend(address.octets());
+        }
+        Some(answer)
+    }
+}
+
+/// The name, the type, and the bytes of a query's only question.
+fn question(query: &[u8]) -> (String, u16, &[u8]) {
+    let (mut labels, mut at) = (Vec::new(), 12);
+    while query[at] != 0 {
+        let end = at + 1 + usize::from(query[at]);
+        labels.push(String::from_utf8_lossy(&query[at + 1..end]).to_lowercase());
+        at = end;
+    }
+    let record_type = u16::from_be_bytes([query[at + 1], query[at + 2]]);
+    (labels.join("."), record_type, &query[12..at + 5])
+}
+
+async fn receiver_at(address: Ipv4Addr, port: u16) -> TcpListener {
+    TcpListener::bind(SocketAddr::from((address, port))).await.unwrap()
+}
+
+const HERE: Ipv4Addr = Ipv4Addr::LOCALHOST;
+const THERE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+
+#[tokio::test]
+async fn a_name_is_asked_for_once_by_many_dials() {
+    let (server, outbound) = NameServer::start([("receiver.example", Says::Address(HERE, 60))]).await;
+    let listener = receiver_at(HERE, 0).await;
+    let target = target(&format!("http://receiver.example:{}/", listener.local_addr().unwrap().port()));
+    let connections = join_all((0..50).map(|_| outbound.connect(&target))).await;
+    assert!(connections.iter().all(Result::is_ok));
+    assert_eq!(server.asked("receiver.example"), 1);
+}
+
+#[tokio::test]
+async fn names_in_a_zone_that_does_not_answer_stop_nobody_else() {
+    let (server, outbound) = NameServer::start([("receiver.example", Says::Address(HERE, 60))]).await;
+    let outbound = Arc::new(outbound);
+    let mut hanging = JoinSet::new();
+    // As many queries as the server's socket holds while it does not get to read.
+    for number in 0..64 {
+        let (outbound, name) = (outbound.clone(), format!("http://{number}.silent.example/"));
+        hanging.spawn(async move { outbound.connect(&target(&name)).await.is_ok() });
+    }
+    let all_asked = async {
+        while (0..64).any(|number| server.asked(&format!("{number}.silent.example")) == 0) {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(PATIENCE, all_asked).await.unwrap();
+    let listener = receiver_at(HERE, 0).await;
+    let target = target(&format!("http://receiver.example:{}/", listener.local_addr().unwrap().port()));
+    // The others are given up after five seconds.
+    let connected = timeout(Duration::from_secs(4), outbound.connect(&target)).await;
+    assert!(connected.expect("it waits for the others").is_ok());
+    hanging.abort_all();
+}
+
+#[tokio::test]
+async fn what_the_servers_say_is_told_from_what_they_fail_to_say() {
+    let zone = [("nobody.example", Says::Code(3)), ("broken.example", Says::Code(2))];
+    let (_server, outbound) = NameServer::start(zone).await;
+    for (name, error) in [
+        ("nobody.example", "no address found for nobody.example"),
+        ("broken.example", "the name servers failed for broken.example"),
+    ] {
+        let refused = unreachable(outbound.connect(&target(&format!("http://{name}/"))).await);
+        assert_eq!((refused.failure, &*refused.error), (Failure::Dns, error));
+    }
+}
+
+/// Time that passes while nothing waits for the network.
+async fn pass(seconds: u64) {
+    pause();
+    advance(Duration::from_secs(seconds)).await;
+    resume();
+}
+
+#[tokio::test]
+async fn a_name_that_points_elsewhere_is_followed_once_its_connection_is_old() {
+    let (server, outbound) = NameServer::start([("receiver.example", Says::Address(HERE, 60))]).await;
+    let here = receiver_at(HERE, 0).await;
+    let port = here.local_addr().unwrap().port();
+    let there = receiver_at(THERE, port).await;
+    let target = target(&format!("http://receiver.example:{port}/"));
+
+    let Found { connection, .. } = outbound.connect(&target).await.unwrap();
+    let mut wire = Wire::accept(&here).await;
+    let (result, ()) = tokio::join!(send(&outbound, &target, connection), wire.answer(OK));
+    assert_eq!(status(&sent(result)), 200);
+    server.set("receiver.example", Says::Address(THERE, 60));
+
+    let mut seconds = 0;
+    loop {
+        pass(30).await;
+        seconds += 30;
+        let Found { connection, warm } = outbound.connect(&target).await.unwrap();
+        if !warm {
+            break;
+        }
+        let (result, ()) = tokio::join!(send(&outbound, &target, connection), wire.answer(OK));
+        assert_eq!(status(&sent(result)), 200);
+    }
+    assert!(seconds <= 300, "{seconds} s");
+    timeout(PATIENCE, there.accept()).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_name_that_comes_to_point_inside_is_refused_at_the_next_dial() {
+    let (server, outbound) = NameServer::start([("receiver.example", Says::Address(HERE, 1))]).await;
+    let listener = receiver_at(HERE, 0).await;
+    let target = target(&format!("http://receiver.example:{}/", listener.local_addr().unwrap().port()));
+    drop(outbound.connect(&target).await.unwrap());
+    server.set("receiver.example", Says::Address(Ipv4Addr::new(10, 0, 0, 1), 1));
+    pass(2).await;
+    assert_eq!(unreachable(outbound.connect(&target).await).failure, Failure::Forbidden);
+}
