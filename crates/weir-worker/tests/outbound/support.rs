@@ -62,7 +62,7 @@ pub(crate) fn over() -> Slot {
 }
 
 pub(crate) fn loopback() -> AddressPolicy {
-    AddressPolicy { allow_http: true, allow_networks: vec!["127.0.0.0/8".parse().unwrap()] }
+    AddressPolicy { allow_http: true, allow_networks: vec!["127.0.0.0/8".parse().unwrap()], ..AddressPolicy::default() }
 }
 
 pub(crate) fn outbound() -> Outbound {
