@@ -32,7 +32,7 @@ pub(crate) async fn show(State(api): State<Api>, query: Query) -> Answer<Json<Al
 )]
 pub(crate) async fn set(State(api): State<Api>, query: Query, request: Request) -> Answer<Json<AlertPolicy>> {
     query.close()?;
-    let policy = settings::alert_policy(extract::json(request).await?)?;
+    let policy = settings::alert_policy(extract::json(&api, request).await?)?;
     api.store.set_alert_policy(policy).await?;
     tracing::info!(?policy, "set the thresholds of alerts");
     Ok(Json(policy))

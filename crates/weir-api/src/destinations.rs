@@ -35,8 +35,9 @@ const TICK: Duration = Duration::from_millis(1);
     responses((status = 201, description = "Made; shows the secret, as only `/secret` and `/rotate-secret` do besides", body = CreatedView,
         headers(("location" = String, description = "The path of the destination"))))
 )]
-pub(crate) async fn create(State(api): State<Api>, request: Request) -> Answer<Response> {
-    let body = extract::json(request).await?;
+pub(crate) async fn create(State(api): State<Api>, query: Query, request: Request) -> Answer<Response> {
+    query.close()?;
+    let body = extract::json(&api, request).await?;
     let settings = settings::read(body, &api.addresses)?;
     let now = api.clock.now();
     let destination = Destination {
@@ -96,7 +97,8 @@ pub(crate) async fn show(
 /// A JSON merge patch (RFC 7396): only the fields that are named change, and `null` brings back the default. Members of
 /// `retry`, `breaker`, `headers` and `signature` merge one by one; arrays are replaced whole. New limits and `paused` are in effect
 /// within 100 ms, with no reset of the window. A `secret` replaces the one there is at once; `rotate-secret` does it with an
-/// overlap.
+/// overlap. A URL of another origin (scheme, host or port) drops the headers that the same patch does not give anew: their values
+/// are write-only, and were meant for the origin before.
 #[utoipa::path(
     patch, path = "/v1/destinations/{id}", operation_id = "edit_destination", tag = "destinations", params(("id" = String, Path, description = "`dst_…`")),
     request_body = crate::openapi::DestinationPatchRequest,
@@ -108,9 +110,11 @@ pub(crate) async fn show(
 pub(crate) async fn edit(
     State(api): State<Api>,
     PathId(id): PathId<DestinationId>,
+    query: Query,
     request: Request,
 ) -> Answer<Json<DestinationView>> {
-    let patch = extract::json(request).await?;
+    query.close()?;
+    let patch = extract::json(&api, request).await?;
     let destination = change(&api, id, |current| {
         let shown = shown(&current.settings)?;
         settings::merge(&current.settings, shown, patch.clone(), &api.addresses)

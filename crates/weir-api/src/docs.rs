@@ -7,7 +7,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use http::header;
 use sha2::{Digest, Sha256};
 
-use crate::openapi::DOCUMENT;
+use crate::{openapi::DOCUMENT, problem::Answer, query::Query};
 
 const STYLE: &str = include_str!("docs/page.css");
 const SCRIPT: &str = include_str!("docs/page.js");
@@ -34,8 +34,9 @@ fn digest(text: &str) -> String {
     get, path = "/openapi.json", operation_id = "openapi", tag = "operation", security(()),
     responses((status = 200, description = "OpenAPI 3.1", body = Object, content_type = "application/json"))
 )]
-pub(crate) async fn openapi() -> Response {
-    ([(header::CONTENT_TYPE, "application/json")], DOCUMENT.clone()).into_response()
+pub(crate) async fn openapi(query: Query) -> Answer<Response> {
+    query.close()?;
+    Ok(([(header::CONTENT_TYPE, "application/json")], DOCUMENT.clone()).into_response())
 }
 
 /// This documentation, for people
@@ -43,12 +44,13 @@ pub(crate) async fn openapi() -> Response {
     get, path = "/docs", operation_id = "docs", tag = "operation", security(()),
     responses((status = 200, description = "A page", body = String, content_type = "text/html"))
 )]
-pub(crate) async fn page() -> Response {
+pub(crate) async fn page(query: Query) -> Answer<Response> {
+    query.close()?;
     let headers = [
         (header::CONTENT_TYPE, "text/html; charset=utf-8"),
         (header::CONTENT_SECURITY_POLICY, POLICY.as_str()),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::REFERRER_POLICY, "no-referrer"),
     ];
-    (headers, PAGE.as_str()).into_response()
+    Ok((headers, PAGE.as_str()).into_response())
 }

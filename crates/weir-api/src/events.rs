@@ -23,11 +23,14 @@ use crate::{
 };
 
 /// List events
+///
+/// Without `data`, which may be large, unless `include=data` asks for it.
 #[utoipa::path(
     get, path = "/v1/events", operation_id = "list_events", tag = "events",
     params(
         ("type" = Option<String>, Query, description = "Of exactly this type"),
         ("tenant" = Option<String>, Query, description = "Of this tenant only"),
+        ("include" = Option<String>, Query, description = "`data`: with the data of each event"),
         crate::openapi::RangeParameters,
         crate::openapi::PageParameters,
     ),
@@ -38,12 +41,14 @@ pub(crate) async fn list(State(api): State<Api>, mut query: Query) -> Answer<Res
         query.parse("type", |text| valid_type(text).then(|| text.to_owned()).ok_or("must be an event type"));
     let tenant = query.tenant();
     let (from, to) = query.range();
+    let include = query.parse("include", |text| (text == "data").then_some(()).ok_or("must be `data`"));
     let page = Listing::Events.request(&mut query);
     query.close()?;
-    let page = api.store.list_events(&EventFilter { event_type, tenant, from, to }, page).await?;
+    let with_bodies = include.is_some();
+    let page = api.store.list_events(&EventFilter { event_type, tenant, from, to, with_bodies }, page).await?;
     let next_cursor = Listing::Events.next_cursor(&page);
-    let bodies: Vec<Bytes> = page.rows.iter().map(|event| event.body.data()).collect();
-    let views = page.rows.iter().zip(&bodies).map(|(event, data)| view(event, data));
+    let bodies: Vec<Option<Bytes>> = page.rows.iter().map(|event| with_bodies.then(|| event.body.data())).collect();
+    let views = page.rows.iter().zip(&bodies).map(|(event, data)| view(event, data.as_ref()));
     Ok(Json(List { data: views.collect::<Answer<Vec<_>>>()?, next_cursor }).into_response())
 }
 
@@ -57,11 +62,13 @@ pub(crate) async fn show(State(api): State<Api>, PathId(id): PathId<EventId>, qu
     let event = api.store.event(id).await?.ok_or_else(|| Problem::not_found(format!("there is no event {id}")))?;
     let deliveries = api.store.event_deliveries(id).await?.into_iter().map(DeliveryView::from).collect();
     let data = event.body.data();
-    Ok(Json(EventDetailView { event: view(&event, &data)?, deliveries }).into_response())
+    Ok(Json(EventDetailView { event: view(&event, Some(&data))?, deliveries }).into_response())
 }
 
-fn view<'a>(event: &'a Event, data: &'a Bytes) -> Answer<EventView<'a>> {
-    let data: &RawValue = serde_json::from_slice(data)
+fn view<'a>(event: &'a Event, data: Option<&'a Bytes>) -> Answer<EventView<'a>> {
+    let data: Option<&RawValue> = data
+        .map(|data| serde_json::from_slice(data))
+        .transpose()
         .map_err(|error| problem::internal("a stored event's data is not JSON", &format!("{}: {error}", event.id)))?;
     Ok(EventView::new(event, data))
 }

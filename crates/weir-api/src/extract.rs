@@ -1,17 +1,21 @@
 //! Reads requests: bodies within their limit, JSON, ids in paths.
 
-use std::{str::FromStr, time::Duration};
+use std::{ops::Deref, str::FromStr, sync::Arc, time::Duration};
 
 use axum::{
-    body::Body,
+    body::{Body, HttpBody},
     extract::{FromRequestParts, Path, Request},
 };
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, header, request::Parts};
 use http_body_util::BodyExt;
 use serde_json::{Value, error::Category};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::problem::{Kind, Problem};
+use crate::{
+    problem::{Kind, Problem},
+    state::ApiState,
+};
 
 /// The largest body of anything but events.
 pub(crate) const MAX_CONFIG_BYTES: usize = 256 * 1024;
@@ -21,29 +25,78 @@ const DRAIN_BYTES: usize = 8 * 1024 * 1024;
 /// How long a body may take to arrive, so that a stalled client does not hold its memory for ever.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// How many bytes of request bodies a process holds at one time. A clone is the same budget.
+#[derive(Debug, Clone)]
+pub struct BodyBudget {
+    bytes: usize,
+    left: Arc<Semaphore>,
+}
+
+impl BodyBudget {
+    pub fn new(bytes: usize) -> Self {
+        Self { bytes, left: Arc::new(Semaphore::new(bytes)) }
+    }
+
+    /// Room for a body of this size; `None` when there is not enough. A body larger than the budget takes all of it, or it could
+    /// never come in.
+    fn take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        let bytes = bytes.min(self.bytes).try_into().unwrap_or(u32::MAX);
+        Arc::clone(&self.left).try_acquire_many_owned(bytes).ok()
+    }
+}
+
+/// A body in memory. Its part of the budget is given back when it is dropped, however the request ends.
+pub(crate) struct HeldBody {
+    bytes: Bytes,
+    _room: OwnedSemaphorePermit,
+}
+
+impl Deref for HeldBody {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
 /// The body of a request that must be JSON, not parsed yet.
-pub(crate) async fn json_bytes(request: Request, limit: usize) -> Result<Bytes, Problem> {
+pub(crate) async fn json_bytes(api: &ApiState, request: Request, limit: usize) -> Result<HeldBody, Problem> {
     let (parts, body) = request.into_parts();
     expect_json(&parts.headers)?;
-    tokio::time::timeout(BODY_TIMEOUT, read(body, declared_length(&parts.headers), limit))
+    // Unknown of a body in chunks.
+    let declared = body.size_hint().upper().map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+    let room = api.bodies.take(declared.map_or(limit, |bytes| bytes.min(limit)));
+    let received = async {
+        match room {
+            Some(room) => Ok(HeldBody { bytes: read(body, declared, limit).await?, _room: room }),
+            None => {
+                drain(body, declared, limit).await;
+                Err(Problem::new(
+                    Kind::Unavailable,
+                    "the bodies of other requests take all the memory there is for them; try again",
+                ))
+            }
+        }
+    };
+    tokio::time::timeout(BODY_TIMEOUT, received)
         .await
         .unwrap_or_else(|_| Err(Problem::new(Kind::Timeout, "the body did not arrive within a minute")))
 }
 
 /// The body of a request that configures something, as JSON.
-pub(crate) async fn json(request: Request) -> Result<Value, Problem> {
-    let bytes = json_bytes(request, MAX_CONFIG_BYTES).await?;
+pub(crate) async fn json(api: &ApiState, request: Request) -> Result<Value, Problem> {
+    let bytes = json_bytes(api, request, MAX_CONFIG_BYTES).await?;
     serde_json::from_slice(&bytes).map_err(|error| not_json(&error))
 }
 
-/// As [`json`], of a request that may go without: an empty body or `null` is an object without fields.
-pub(crate) async fn json_or_nothing(request: Request) -> Result<Value, Problem> {
-    let bytes = json_bytes(request, MAX_CONFIG_BYTES).await?;
-    let value = if bytes.is_empty() { Ok(Value::Null) } else { serde_json::from_slice(&bytes) };
-    match value.map_err(|error| not_json(&error))? {
-        Value::Null => Ok(Value::Object(serde_json::Map::new())),
-        value => Ok(value),
+/// As [`json`], of a request that may have no body or `null`, which is nothing.
+pub(crate) async fn json_or_nothing(api: &ApiState, request: Request) -> Result<Option<Value>, Problem> {
+    let bytes = json_bytes(api, request, MAX_CONFIG_BYTES).await?;
+    if bytes.is_empty() {
+        return Ok(None);
     }
+    // Serde reads `null` as `None`.
+    serde_json::from_slice(&bytes).map_err(|error| not_json(&error))
 }
 
 /// The refusal of a body that could not be parsed at all.
@@ -80,8 +133,19 @@ fn is_json(content_type: &str) -> bool {
     essence.eq_ignore_ascii_case("application/json") || (essence.is_ascii() && ends_in_json(essence))
 }
 
-fn declared_length(headers: &HeaderMap) -> Option<usize> {
-    headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+/// Reads a body that there is no room for, as far as one that is too large.
+async fn drain(mut body: Body, declared: Option<usize>, limit: usize) {
+    let most = limit + DRAIN_BYTES;
+    if declared.is_some_and(|bytes| bytes > most) {
+        return;
+    }
+    let mut length = 0;
+    while let Some(Ok(frame)) = body.frame().await {
+        length += frame.data_ref().map_or(0, Bytes::len);
+        if length > most {
+            return;
+        }
+    }
 }
 
 async fn read(mut body: Body, declared: Option<usize>, limit: usize) -> Result<Bytes, Problem> {

@@ -13,6 +13,7 @@ use utoipa::ToSchema;
 
 use crate::{
     problem::{Answer, Kind, Problem},
+    query::Query,
     state::Operations,
 };
 
@@ -31,8 +32,9 @@ pub(crate) struct Status {
     get, path = "/healthz", operation_id = "health", tag = "operation", security(()),
     responses((status = 200, description = "It does", body = Status))
 )]
-pub(crate) async fn live() -> Json<Status> {
-    Json(Status { status: "ok" })
+pub(crate) async fn live(query: Query) -> Answer<Json<Status>> {
+    query.close()?;
+    Ok(Json(Status { status: "ok" }))
 }
 
 /// Whether requests should be sent here
@@ -43,7 +45,8 @@ pub(crate) async fn live() -> Json<Status> {
     get, path = "/readyz", operation_id = "readiness", tag = "operation", security(()),
     responses((status = 200, description = "They should", body = Status))
 )]
-pub(crate) async fn ready(State(operations): State<Arc<Operations>>) -> Answer<Json<Status>> {
+pub(crate) async fn ready(State(operations): State<Arc<Operations>>, query: Query) -> Answer<Json<Status>> {
+    query.close()?;
     if let Some(obstacle) = operations.readiness.obstacle() {
         return Err(Problem::new(Kind::Unavailable, obstacle));
     }
@@ -69,7 +72,8 @@ async fn in_time<T>(what: &str, check: impl Future<Output = T>) -> Answer<T> {
     get, path = "/metrics", operation_id = "metrics", tag = "operation", security(()),
     responses((status = 200, description = "The metrics of this process", body = String, content_type = "text/plain"))
 )]
-pub(crate) async fn metrics(State(operations): State<Arc<Operations>>) -> Response {
+pub(crate) async fn metrics(State(operations): State<Arc<Operations>>, query: Query) -> Answer<Response> {
+    query.close()?;
     let rendered = (operations.render_metrics)().await;
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], rendered).into_response()
+    Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], rendered).into_response())
 }

@@ -26,6 +26,7 @@ use crate::{
     fields::Errors,
     observe,
     problem::{self, Answer, FieldError, Kind, Problem},
+    query::Query,
     state::{Api, ApiState},
 };
 
@@ -97,9 +98,10 @@ pub(crate) struct BatchView {
         (status = 200, description = "The idempotency key was there before; nothing was stored", body = AcceptedView),
     )
 )]
-pub(crate) async fn post(State(api): State<Api>, request: Request) -> Answer<Response> {
+pub(crate) async fn post(State(api): State<Api>, query: Query, request: Request) -> Answer<Response> {
+    query.close()?;
     let header_key = read::header_key(request.headers())?;
-    let bytes = extract::json_bytes(request, api.max_event_bytes).await?;
+    let bytes = extract::json_bytes(&api, request, api.max_event_bytes).await?;
     let event = read::event(&bytes, header_key, api.clock.now(), 0)?;
     let outcome = store(&api, vec![event]).await?.pop();
     match outcome.ok_or_else(|| problem::internal("the store answered nothing", &"one event went in"))? {
@@ -122,14 +124,15 @@ pub(crate) async fn post(State(api): State<Api>, request: Request) -> Answer<Res
             content_type = "application/problem+json"),
     )
 )]
-pub(crate) async fn post_batch(State(api): State<Api>, request: Request) -> Answer<Response> {
+pub(crate) async fn post_batch(State(api): State<Api>, query: Query, request: Request) -> Answer<Response> {
+    query.close()?;
     if request.headers().contains_key(KEY_HEADER) {
         return Err(Problem::invalid_field(
             "/idempotency_key",
             "must be given for each event of a batch, not as a header",
         ));
     }
-    let bytes = extract::json_bytes(request, MAX_BATCH_BYTES.max(api.max_event_bytes)).await?;
+    let bytes = extract::json_bytes(&api, request, MAX_BATCH_BYTES.max(api.max_event_bytes)).await?;
     let batch: BatchRequest<'_> = serde_json::from_slice(&bytes).map_err(|error| diagnosis::batch(&bytes, &error))?;
     if !(1..=MAX_BATCH).contains(&batch.events.len()) {
         return Err(Problem::invalid_field("/events", format!("must hold 1 to {MAX_BATCH} events")));

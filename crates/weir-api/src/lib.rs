@@ -1,14 +1,14 @@
 //! The HTTP API: one file per resource, problem+json, OpenAPI.
 //!
-//! A request passes `observe` (who asks, how long it took), is read by `extract` and `query`, handled by the file of
+//! A request passes `observe` (for which host, who asks, how long it took), is read by `extract` and `query`, handled by the file of
 //! its resource, and, when refused, answered by `problem`. A refused request changes nothing: everything is validated
 //! before the first write.
 //!
 //! ```text
-//!   routes ──▶ observe ──▶ auth ──▶ destinations · secrets · backlog · ingest · events · deliveries · replays · audit · health
-//!                                        │                                   │
-//!                                        ▼                                   ▼
-//!                                  store (truth)                      queue (wakes, edits)
+//!   routes ──▶ observe ──▶ hosts, auth ──▶ destinations · secrets · backlog · ingest · events · deliveries · replays · audit · health
+//!                                               │                                   │
+//!                                               ▼                                   ▼
+//!                                         store (truth)                      queue (wakes, edits)
 //! ```
 //!
 //! The store is the truth and is written first; the queue hears of it afterwards. When that fails, the request has still
@@ -25,6 +25,7 @@ mod events;
 mod extract;
 mod fields;
 mod health;
+mod hosts;
 mod ingest;
 mod observe;
 mod openapi;
@@ -40,5 +41,7 @@ mod state;
 mod views;
 
 pub use auth::ApiKeys;
+pub use extract::BodyBudget;
+pub use hosts::Hosts;
 pub use routes::{operations_router, router};
-pub use state::{ApiState, DEFAULT_MAX_EVENT_BYTES, Operations, Readiness, RenderMetrics};
+pub use state::{ApiState, DEFAULT_BODY_BUDGET_BYTES, DEFAULT_MAX_EVENT_BYTES, Operations, Readiness, RenderMetrics};

@@ -1,4 +1,4 @@
-//! What every request passes: the key is checked, and the answer is counted and timed.
+//! What every request passes: the host and the key are checked, and the answer is counted and timed.
 //!
 //! Labels are bounded: the route is the matched pattern, never the path, and unusual methods share one name.
 
@@ -96,7 +96,8 @@ pub(crate) async fn observe(State(observer): State<Observer>, request: Request, 
     let began = api.clock.now();
     let method = method_name(request.method());
     let route = request.extensions().get::<MatchedPath>().cloned();
-    let response = match api.api_keys.admit(request.uri(), request.headers()) {
+    let admitted = api.hosts.admit(&request).and_then(|()| api.api_keys.admit(request.uri(), request.headers()));
+    let response = match admitted {
         Ok(()) => next.run(request).await,
         Err(problem) => problem.into_response(),
     };

@@ -44,7 +44,8 @@ const SECURITY_SCHEME: &str = "api_key";
             Times are RFC 3339 in UTC with milliseconds. Units are in the names. Lists are newest first: follow \
             `next_cursor` until it is null. Every refusal is a problem (RFC 9457) and changes nothing; `errors` names \
             each mistake by a JSON pointer, of a query parameter by `/` and its name. Unknown fields and parameters are \
-            refused. Without a configured key the server listens on loopback only and asks for none.",
+            refused. Without a configured key the server listens on loopback only and asks for none. A request must name a \
+            loopback host or a configured one (421 otherwise).",
         license(name = "Apache-2.0", identifier = "Apache-2.0")
     ),
     tags(
@@ -105,9 +106,9 @@ fn refusals(path: &str, operation: &Operation) -> Vec<Kind> {
             RefOr::Ref(_) => false,
         })
     };
-    let mut kinds = Vec::new();
+    let mut kinds = vec![Kind::Invalid, Kind::Misdirected];
     if path.starts_with("/v1/") {
-        kinds.extend([Kind::Unauthorized, Kind::Invalid, Kind::Internal, Kind::Unavailable]);
+        kinds.extend([Kind::Unauthorized, Kind::Internal, Kind::Unavailable]);
     }
     if path == "/readyz" {
         kinds.extend([Kind::Internal, Kind::Unavailable]);
@@ -198,10 +199,11 @@ mod tests {
         for (path, item) in document()["paths"].as_object().unwrap() {
             for (method, operation) in item.as_object().unwrap() {
                 let responses = operation["responses"].as_object().unwrap();
+                assert!(responses.contains_key("421") && responses.contains_key("422"), "{method} {path}");
                 assert!(responses.keys().any(|status| status.starts_with('2')), "{method} {path}");
                 assert!(operation["summary"].is_string(), "{method} {path}");
                 if path.starts_with("/v1/") {
-                    for status in ["401", "422", "500", "503"] {
+                    for status in ["401", "500", "503"] {
                         assert!(responses.contains_key(status), "{method} {path} {status}");
                     }
                 } else {

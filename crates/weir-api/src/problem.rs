@@ -18,6 +18,7 @@ const RETRY_AFTER_S: &str = "2";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     NotJson,
+    NoHost,
     Unauthorized,
     NotFound,
     MethodNotAllowed,
@@ -25,6 +26,7 @@ pub(crate) enum Kind {
     Conflict,
     TooLarge,
     UnsupportedMediaType,
+    Misdirected,
     Invalid,
     Internal,
     Unavailable,
@@ -32,8 +34,9 @@ pub(crate) enum Kind {
 
 impl Kind {
     /// Every kind, for the documentation.
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 13] = [
         Self::NotJson,
+        Self::NoHost,
         Self::Unauthorized,
         Self::NotFound,
         Self::MethodNotAllowed,
@@ -41,6 +44,7 @@ impl Kind {
         Self::Conflict,
         Self::TooLarge,
         Self::UnsupportedMediaType,
+        Self::Misdirected,
         Self::Invalid,
         Self::Internal,
         Self::Unavailable,
@@ -48,7 +52,7 @@ impl Kind {
 
     pub(crate) const fn status(self) -> StatusCode {
         match self {
-            Self::NotJson => StatusCode::BAD_REQUEST,
+            Self::NotJson | Self::NoHost => StatusCode::BAD_REQUEST,
             Self::Unauthorized => StatusCode::UNAUTHORIZED,
             Self::NotFound => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
@@ -56,6 +60,7 @@ impl Kind {
             Self::Conflict => StatusCode::CONFLICT,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Self::Misdirected => StatusCode::MISDIRECTED_REQUEST,
             Self::Invalid => StatusCode::UNPROCESSABLE_ENTITY,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
             Self::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
@@ -66,6 +71,7 @@ impl Kind {
     const fn uri(self) -> &'static str {
         match self {
             Self::NotJson => "/docs#problem-not-json",
+            Self::NoHost => "/docs#problem-no-host",
             Self::Unauthorized => "/docs#problem-unauthorized",
             Self::NotFound => "/docs#problem-not-found",
             Self::MethodNotAllowed => "/docs#problem-method-not-allowed",
@@ -73,6 +79,7 @@ impl Kind {
             Self::Conflict => "/docs#problem-conflict",
             Self::TooLarge => "/docs#problem-too-large",
             Self::UnsupportedMediaType => "/docs#problem-unsupported-media-type",
+            Self::Misdirected => "/docs#problem-misdirected",
             Self::Invalid => "/docs#problem-invalid",
             Self::Internal => "/docs#problem-internal",
             Self::Unavailable => "/docs#problem-unavailable",
@@ -82,6 +89,7 @@ impl Kind {
     pub(crate) const fn title(self) -> &'static str {
         match self {
             Self::NotJson => "The body is not JSON",
+            Self::NoHost => "The request does not name one host",
             Self::Unauthorized => "An API key is needed",
             Self::NotFound => "There is no such thing",
             Self::MethodNotAllowed => "The method is not allowed here",
@@ -89,6 +97,7 @@ impl Kind {
             Self::Conflict => "The state does not allow this",
             Self::TooLarge => "The body is too large",
             Self::UnsupportedMediaType => "The body must be sent as application/json",
+            Self::Misdirected => "This server does not answer for the host that the request names",
             Self::Invalid => "The request is invalid",
             Self::Internal => "The server failed",
             Self::Unavailable => "The server is not available for the moment",

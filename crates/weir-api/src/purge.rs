@@ -16,7 +16,9 @@ use crate::{
     extract::{self, PathId},
     fields::{Errors, Object},
     problem::{Answer, Problem},
+    query::Query,
     state::Api,
+    views::CountView,
 };
 
 /// Cancel what waits for a destination
@@ -24,19 +26,25 @@ use crate::{
 /// Everything that is `pending` or `retrying` by default (send `{}` for that); `states`, `event_type` and `before` narrow it.
 /// What is being delivered is not touched, nor what comes in after the request. The destination may be paused or running. A
 /// long backlog is cancelled in many small steps, beside which deliveries and events go on; the answer counts them all. Should
-/// it not arrive, ask again for the rest.
+/// it not arrive, ask again for the rest. `dry_run=true` counts and does nothing.
 #[utoipa::path(
     post, path = "/v1/destinations/{id}/purge", operation_id = "purge_destination", tag = "destinations",
-    params(("id" = String, Path, description = "`dst_…`")),
+    params(
+        ("id" = String, Path, description = "`dst_…`"),
+        ("dry_run" = Option<bool>, Query, description = "Only count what would be cancelled"),
+    ),
     request_body = crate::openapi::PurgeRequest,
-    responses((status = 200, description = "How many deliveries were cancelled", body = PurgedView))
+    responses((status = 200, description = "How many deliveries were cancelled, or would be (`dry_run`)", body = PurgeAnswer))
 )]
 pub(crate) async fn purge(
     State(api): State<Api>,
     PathId(id): PathId<DestinationId>,
+    mut query: Query,
     request: Request,
-) -> Answer<Json<PurgedView>> {
-    let chosen = Chosen::read(extract::json(request).await?)?;
+) -> Answer<Json<PurgeAnswer>> {
+    let dry_run = query.dry_run();
+    query.close()?;
+    let chosen = Chosen::read(extract::json(&api, request).await?)?;
     let destination = find(&api, id).await?;
     let now = api.clock.now();
     let purge = Purge {
@@ -47,13 +55,24 @@ pub(crate) async fn purge(
         before: chosen.before.map_or(now, |before| before.min(now)),
         now,
     };
+    if dry_run {
+        return Ok(Json(PurgeAnswer::Counted(CountView { total: api.store.count_purge(&purge).await? })));
+    }
     let cancelled = api.store.purge(&purge).await?;
     if cancelled > 0 && !destination.settings.paused {
         // A run that met the purge may have come back short and taken it for the end of the backlog.
         api.wake(&[Wake { destination_id: id, due: now }]).await;
     }
     tracing::info!(destination = %id, cancelled, "purged a destination");
-    Ok(Json(PurgedView { cancelled }))
+    Ok(Json(PurgeAnswer::Purged(PurgedView { cancelled })))
+}
+
+/// What a purge did, or would do.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+pub(crate) enum PurgeAnswer {
+    Purged(PurgedView),
+    Counted(CountView),
 }
 
 /// What a purge did.

@@ -57,6 +57,12 @@ impl Query {
         }
     }
 
+    /// Whether a request is only to count what it would do.
+    pub(crate) fn dry_run(&mut self) -> bool {
+        let parsed = self.parse("dry_run", |text| text.parse::<bool>().map_err(|_| "must be true or false"));
+        parsed.unwrap_or(false)
+    }
+
     pub(crate) fn tenant(&mut self) -> Option<String> {
         self.parse("tenant", |text| check_tenant(text).map(|()| text.to_owned()))
     }

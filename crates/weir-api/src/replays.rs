@@ -22,8 +22,10 @@ use crate::{
     query::Query,
     settings::check_tenant,
     state::{Api, ApiState},
-    views::List,
+    views::{CountView, List},
 };
+
+const NO_BODY: &str = "is required: `{}` sends again everything that is dead or failed, and its fields narrow that";
 
 /// Send again what has ended
 ///
@@ -37,14 +39,16 @@ use crate::{
     params(("dry_run" = Option<bool>, Query, description = "Only count what would be sent again")),
     request_body = crate::openapi::ReplayRequest,
     responses(
-        (status = 200, description = "How many deliveries would be sent again (`dry_run`)", body = ReplayCountView),
+        (status = 200, description = "How many deliveries would be sent again (`dry_run`)", body = CountView),
         (status = 202, description = "The replay has begun", body = ReplayView),
     )
 )]
 pub(crate) async fn create(State(api): State<Api>, mut query: Query, request: Request) -> Answer<Response> {
-    let dry_run = query.parse("dry_run", |text| text.parse::<bool>().map_err(|_| "must be true or false"));
+    let dry_run = query.dry_run();
     query.close()?;
-    let filter = read(extract::json_or_nothing(request).await?)?;
+    // Nothing would be everything, which must be said.
+    let body = extract::json_or_nothing(&api, request).await?;
+    let filter = read(body.ok_or_else(|| Problem::invalid_field("", NO_BODY))?)?;
     if let Some(id) = filter.deliveries.destination_id
         && api.store.destination(id).await?.is_none()
     {
@@ -52,8 +56,8 @@ pub(crate) async fn create(State(api): State<Api>, mut query: Query, request: Re
     }
     let created_at = api.clock.now();
     let total = api.store.count_replay(&filter, created_at).await?;
-    if dry_run == Some(true) {
-        return Ok(Json(ReplayCountView { total }).into_response());
+    if dry_run {
+        return Ok(Json(CountView { total }).into_response());
     }
     let id = ReplayId::new(created_at, rand::random());
     api.store.create_replay(NewReplay { id, filter, created_at }, total).await?;
@@ -126,13 +130,6 @@ async fn find(api: &ApiState, id: ReplayId) -> Answer<ReplayView> {
 
 fn missing(id: ReplayId) -> Problem {
     Problem::not_found(format!("there is no replay {id}"))
-}
-
-/// What a replay would send again.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = ReplayCount)]
-pub(crate) struct ReplayCountView {
-    total: u64,
 }
 
 /// A replay and how far it has got. `total` is the sum of the four counts after it; it may change a little until everything is

@@ -9,7 +9,9 @@ use axum::{
 use http::{Method, Uri};
 
 use crate::{
-    alerts, audit, backlog, deliveries, destinations, docs, events, health, ingest,
+    alerts, audit, backlog, deliveries, destinations, docs, events, health,
+    hosts::{self, Hosts},
+    ingest,
     observe::{self, Observer},
     problem::{Kind, Problem},
     purge, replays, secrets,
@@ -30,8 +32,12 @@ pub fn router(state: ApiState) -> Router {
 }
 
 /// What a process without the API serves: its health and its metrics. Nothing of it is secret, so no key is asked for.
-pub fn operations_router(operations: Operations) -> Router {
-    routed(operation_table()).with_state(Arc::new(operations)).fallback(no_route).method_not_allowed_fallback(no_method)
+pub fn operations_router(operations: Operations, hosts: Hosts) -> Router {
+    routed(operation_table())
+        .with_state(Arc::new(operations))
+        .fallback(no_route)
+        .method_not_allowed_fallback(no_method)
+        .layer(middleware::from_fn_with_state(Arc::new(hosts), hosts::check))
 }
 
 fn routed<S: Clone + Send + Sync + 'static>(table: Vec<Route<S>>) -> Router<S> {
@@ -49,6 +55,7 @@ pub(crate) struct Route<S> {
 pub(crate) fn operation_table() -> Vec<Route<Arc<Operations>>> {
     let route = |method, path, handler| Route { method, path, handler };
     vec![
+        // Strict about their parameters as everything else is: whoever adds one to a probe learns it at once.
         route(Method::GET, "/healthz", get(health::live)),
         route(Method::GET, "/readyz", get(health::ready)),
         route(Method::GET, "/metrics", get(health::metrics)),

@@ -8,6 +8,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use serde::Serialize;
+use serde_json::json;
 use utoipa::ToSchema;
 use weir_core::{DestinationId, Timestamp, destination::Settings, signing::Signing};
 
@@ -49,9 +50,11 @@ pub(crate) async fn show(State(api): State<Api>, PathId(id): PathId<DestinationI
 pub(crate) async fn rotate(
     State(api): State<Api>,
     PathId(id): PathId<DestinationId>,
+    query: Query,
     request: Request,
 ) -> Answer<Response> {
-    let rotation = settings::rotation(extract::json_or_nothing(request).await?)?;
+    query.close()?;
+    let rotation = settings::rotation(extract::json_or_nothing(&api, request).await?.unwrap_or_else(|| json!({})))?;
     let now = api.clock.now();
     let previous_until = (rotation.overlap_s > 0).then(|| now + Duration::from_secs(rotation.overlap_s.into()));
     let destination = change(&api, id, |current| {

@@ -71,18 +71,29 @@ const RESERVED_PREFIXES: [&str; 2] = ["webhook-", "weir-"];
 
 /// The settings of a new destination.
 pub(crate) fn read(body: Value, addresses: &AddressPolicy) -> Result<Settings, Problem> {
-    Reader { addresses, current: None }.settings(body)
+    Reader { addresses, current: None, moves: false }.settings(body)
 }
 
 /// The settings of an edited destination: `patch` merged into `shown`, which is `current` as it is shown.
 pub(crate) fn merge(
     current: &Settings,
-    shown: Value,
+    mut shown: Value,
     patch: Value,
     addresses: &AddressPolicy,
 ) -> Result<Settings, Problem> {
+    let moves = moves_origin(&current.url, &patch);
+    if moves && let Value::Object(shown) = &mut shown {
+        shown.remove("headers");
+    }
     let merged = merged(shown, patch).map_err(Problem::invalid)?;
-    Reader { addresses, current: Some(current) }.settings(merged)
+    Reader { addresses, current: Some(current), moves }.settings(merged)
+}
+
+/// Whether a patch leads to another origin. The values of headers are write-only: whoever may edit a URL must not have them sent
+/// to a receiver of their own. A URL that is none is refused later.
+fn moves_origin(current: &Url, patch: &Value) -> bool {
+    let url = patch.get("url").and_then(Value::as_str).and_then(|url| url.parse::<Url>().ok());
+    url.is_some_and(|url| url.origin() != current.origin())
 }
 
 /// RFC 7396, and what replaces what: naming a schedule drops the backoff it replaces, and the other way round; naming another
@@ -169,6 +180,8 @@ struct Reader<'a> {
     addresses: &'a AddressPolicy,
     /// What the settings were, when they are edited.
     current: Option<&'a Settings>,
+    /// Whether the edit leads to another origin, to which no header's value may follow.
+    moves: bool,
 }
 
 impl Reader<'_> {
@@ -285,6 +298,9 @@ impl Reader<'_> {
         let Value::String(value) = value else {
             return Err(format!("must be a string, not {}", fields::kind(value)));
         };
+        if value == HEADER_MASK && self.moves {
+            return Err("must be the header's value: it is not kept when the URL is of another origin".to_owned());
+        }
         if value == HEADER_MASK {
             let known = self.current.and_then(|current| current.headers.iter().find(|(known, _)| known == name));
             return known

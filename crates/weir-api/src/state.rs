@@ -13,10 +13,12 @@ use weir_core::{Clock, DestinationId, address::AddressPolicy};
 use weir_queue::{Edit, QueueError, QueueResult, SharedQueue, Wake};
 use weir_store::SharedStore;
 
-use crate::auth::ApiKeys;
+use crate::{auth::ApiKeys, extract::BodyBudget, hosts::Hosts};
 
 /// The largest event, when nobody configures another size.
 pub const DEFAULT_MAX_EVENT_BYTES: usize = 1024 * 1024;
+/// The bytes of request bodies in memory, when nobody configures another budget: eight of the largest batches.
+pub const DEFAULT_BODY_BUDGET_BYTES: usize = 256 * 1024 * 1024;
 
 /// How long a request waits for the queue to hear of what is committed already. A queue that hangs instead of failing must not
 /// keep producers waiting.
@@ -31,8 +33,12 @@ pub struct ApiState {
     pub api_keys: ApiKeys,
     /// Which addresses a destination may have.
     pub addresses: AddressPolicy,
+    /// The hosts this server answers for.
+    pub hosts: Hosts,
     /// The largest request body of one event, in bytes.
     pub max_event_bytes: usize,
+    /// The request bodies that the process holds at one time.
+    pub bodies: BodyBudget,
     pub operations: Operations,
 }
 

@@ -212,6 +212,13 @@ impl From<&RetryPolicy> for RetryView {
     }
 }
 
+/// How many deliveries a request would concern (`dry_run`).
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Count)]
+pub(crate) struct CountView {
+    pub(crate) total: u64,
+}
+
 /// An event.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Event)]
@@ -241,9 +248,10 @@ pub(crate) struct EventView<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String, required = false)]
     ordering_key: Option<&'a str>,
-    /// Byte for byte as it was ingested.
-    #[schema(value_type = serde_json::Value)]
-    data: &'a RawValue,
+    /// Byte for byte as it was ingested. In a list with `include=data` only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = serde_json::Value, required = false)]
+    data: Option<&'a RawValue>,
 }
 
 /// An event with its deliveries.
@@ -257,7 +265,7 @@ pub(crate) struct EventDetailView<'a> {
 
 impl<'a> EventView<'a> {
     /// `data` is the event's own, checked to be JSON.
-    pub(crate) fn new(event: &'a Event, data: &'a RawValue) -> Self {
+    pub(crate) fn new(event: &'a Event, data: Option<&'a RawValue>) -> Self {
         Self {
             id: event.id,
             event_type: &event.event_type,

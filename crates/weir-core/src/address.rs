@@ -2,20 +2,29 @@
 //!
 //! [`AddressPolicy::check_url`] judges what a URL alone can tell, when a destination is written; [`AddressPolicy::check`]
 //! judges every address a connection is about to be made to, after DNS. The second is the guard, the first is the early
-//! and friendly answer. An address that carries another one (IPv4-mapped, IPv4-compatible, NAT64) is judged by it.
+//! and friendly answer. An address that carries another one (IPv4-mapped, IPv4-compatible, NAT64) is judged by it. What is
+//! denied is denied in every spelling, whatever else allows it.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    ops::RangeInclusive,
+};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use url::{Host, Url};
 
-/// What an operator permits beyond https to public addresses.
+/// What an operator permits beyond https to public addresses, and what not even there.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AddressPolicy {
     /// Plain http as well.
     pub allow_http: bool,
     /// Networks exempt from the ranges refused otherwise. An IPv4-mapped address belongs to the IPv4 networks.
     pub allow_networks: Vec<IpNet>,
+    /// Networks that nothing is sent to, public ones included; they win over `allow_networks`.
+    pub deny_networks: Vec<IpNet>,
+    /// The ports that may be sent to; empty: any. By default any, since receivers choose theirs freely, and what a port could
+    /// reach that is no receiver stands in the networks refused already.
+    pub allow_ports: Vec<RangeInclusive<u16>>,
 }
 
 /// Why a URL or an address is not sent to. The text says what would allow it.
@@ -31,10 +40,15 @@ pub enum AddressRefusal {
     UserInfo,
     #[error("must not name port 0")]
     PortZero,
+    #[error("names port {0}, which is none of those that may be sent to; to permit it, add it to `--allow-ports`")]
+    Port(u16),
     #[error("`{0}` is this machine; to permit it, start Weir with `--allow-networks 127.0.0.0/8,::1/128`")]
     Localhost(String),
     #[error("{address} is refused ({range}); to permit it, start Weir with `--allow-networks {network}`")]
     Address { address: IpAddr, range: &'static str, network: IpNet },
+    // The network stays unsaid: what an operator shuts off is the operator's.
+    #[error("{0} is denied by Weir's operator (`--deny-networks`)")]
+    Denied(IpAddr),
 }
 
 impl AddressPolicy {
@@ -47,6 +61,9 @@ impl AddressPolicy {
     pub fn check(&self, address: IpAddr) -> Result<(), AddressRefusal> {
         // What a socket would connect to: `::ffff:10.0.0.1` is `10.0.0.1`.
         let address = address.to_canonical();
+        if self.denies(address) {
+            return Err(AddressRefusal::Denied(address));
+        }
         if self.allow_networks.iter().any(|network| network.contains(&address)) {
             return Ok(());
         }
@@ -63,6 +80,21 @@ impl AddressPolicy {
         }
     }
 
+    /// Whether a connection to this port may be made.
+    pub fn allows_port(&self, port: u16) -> bool {
+        self.allow_ports.is_empty() || self.allow_ports.iter().any(|ports| ports.contains(&port))
+    }
+
+    /// A canonical address, and the one that it carries: NAT64 must not lead around a denial.
+    fn denies(&self, address: IpAddr) -> bool {
+        let carried = match address {
+            IpAddr::V4(_) => None,
+            IpAddr::V6(v6) => embedded_v4(v6).map(IpAddr::V4),
+        };
+        let is_in = |address: &IpAddr| self.deny_networks.iter().any(|network| network.contains(address));
+        is_in(&address) || carried.as_ref().is_some_and(is_in)
+    }
+
     /// Judges a destination's URL as far as it can be judged without DNS.
     pub fn check_url(&self, url: &Url) -> Result<(), AddressRefusal> {
         match url.scheme() {
@@ -77,6 +109,11 @@ impl AddressPolicy {
         }
         if url.port() == Some(0) {
             return Err(AddressRefusal::PortZero);
+        }
+        if let Some(port) = url.port_or_known_default()
+            && !self.allows_port(port)
+        {
+            return Err(AddressRefusal::Port(port));
         }
         match host {
             Host::Ipv4(v4) => self.check(IpAddr::V4(v4)),

@@ -22,7 +22,8 @@ use crate::{
     PostgresStore,
     errors::store_error,
     rows::{
-        self, ATTEMPT_COLUMNS, DELIVERY_COLUMNS, EVENT_COLUMNS, LAST_ATTEMPT, flag, outcome_code, small, time, uuid,
+        self, ATTEMPT_COLUMNS, BODILESS_EVENT_COLUMNS, DELIVERY_COLUMNS, EVENT_COLUMNS, LAST_ATTEMPT, flag,
+        outcome_code, small, time, uuid,
     },
     writer::{GROUP_TIMEOUT, within},
 };
@@ -215,7 +216,8 @@ pub(crate) fn event_deliveries(id: EventId) -> Select {
 }
 
 pub(crate) fn events_page(filter: &EventFilter, page: PageRequest) -> Select {
-    let mut select = Select::new(format!("SELECT {EVENT_COLUMNS} FROM events e"));
+    let columns = if filter.with_bodies { EVENT_COLUMNS } else { BODILESS_EVENT_COLUMNS };
+    let mut select = Select::new(format!("SELECT {columns} FROM events e"));
     if let Some(event_type) = &filter.event_type {
         select.compare("e.event_type =", event_type);
     }

@@ -8,8 +8,8 @@ use std::{sync::Arc, time::Duration};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, raw_sql};
 use weir_core::{DeliveryState, ErrorKind, EventId, Timestamp, outcome::Verdict};
 use weir_store::{
-    DeliveryFilter, Destinations as _, ErrorFilter, EventFilter, Ingest as _, Outbox as _, PageRequest, ReplayFilter,
-    Results as _,
+    DeliveryFilter, Destinations as _, ErrorFilter, EventFilter, Ingest as _, Outbox as _, PageRequest, Purge,
+    ReplayFilter, Results as _,
 };
 
 use crate::{
@@ -26,7 +26,7 @@ use crate::{
     open,
     outbox::{ABANDONED, DUE_DESTINATIONS, EXPIRE, RELEASE, SEND_HISTORY},
     prune::{DELETE_DELIVERIES, DELETE_EVENTS, DELETE_KEYS},
-    purge::{PURGE, PURGE_PREFIX, PURGE_TYPE},
+    purge::{PURGE, PURGE_PREFIX, PURGE_TYPE, counted},
     replay_steps::{IS_LEFT, PUT_BACK, step_of},
     replays::FIGURES,
     results::SETTLE,
@@ -170,6 +170,24 @@ async fn hot_statements_use_their_indexes() {
     let claimed = ["deliveries_claimed"];
     assert_plan_with("off", &mut connection, "abandoned", ABANDONED, &claimed, ["deliveries", "events", "attempts"])
         .await;
+}
+
+#[tokio::test]
+async fn a_purge_is_counted_by_what_waits_for_its_destination() {
+    let (_database, mut connection) = loaded().await;
+    let purge = Purge {
+        destination_id: destination_id(1),
+        pending: true,
+        retrying: false,
+        event_type: None,
+        before: NOW,
+        now: NOW,
+    };
+    let of_a_type = Purge { event_type: Some("video.*".parse().unwrap()), ..purge.clone() };
+    let sql = |purge: &Purge| counted(purge).into_parts().0;
+    assert_plan(&mut connection, "count of a purge", &sql(&purge), &["deliveries_due"]).await;
+    let expected = ["deliveries_due", "events_20270115_pkey"];
+    assert_plan(&mut connection, "count of a purge of a type", &sql(&of_a_type), &expected).await;
 }
 
 #[tokio::test]

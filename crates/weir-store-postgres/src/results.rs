@@ -7,7 +7,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use sqlx::{Connection as _, PgConnection, types::Uuid};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, types::Uuid};
 use weir_core::{DeliveryId, DeliveryState, DestinationId, Timestamp, claim::Claim, order::BEHIND, outcome::Verdict};
 use weir_store::{AttemptResult, DeliveryAction, Line, Purge, PurgePlace, PurgeStep, Results, Settlement, StoreResult};
 
@@ -16,10 +16,10 @@ use crate::{
     edits::Edit,
     ingest::column,
     lines::advance,
-    purge::PurgeSome,
+    purge::{PurgeSome, counted},
     rows::{
-        self, corrupt, destination_id, failure_code, flag, int, optional_text, optional_time, outcome_code, state_code,
-        uuid,
+        self, corrupt, count, destination_id, failure_code, flag, int, optional_text, optional_time, outcome_code,
+        state_code, uuid,
     },
     writer::{Operation, Turn},
 };
@@ -43,6 +43,12 @@ impl Results for PostgresStore {
 
     async fn purge_some(&self, purge: &Purge, after: Option<PurgePlace>) -> StoreResult<PurgeStep> {
         self.edit(PurgeSome { purge, after }).await
+    }
+
+    async fn count_purge(&self, purge: &Purge) -> StoreResult<u64> {
+        let (sql, arguments) = counted(purge).into_parts();
+        let rows = self.read(sqlx::query_with(AssertSqlSafe(sql), arguments?), |row| count(row, 0)).await?;
+        Ok(rows.into_iter().sum())
     }
 }
 

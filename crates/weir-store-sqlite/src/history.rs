@@ -17,7 +17,10 @@ use crate::{
     SqliteStore,
     edits::Edit,
     error::{Error, Result},
-    rows::{self, ATTEMPT_COLUMNS, DELIVERY_COLUMNS, EVENT_COLUMNS, LAST_ATTEMPT, outcome_code, small, time},
+    rows::{
+        self, ATTEMPT_COLUMNS, BODILESS_EVENT_COLUMNS, DELIVERY_COLUMNS, EVENT_COLUMNS, LAST_ATTEMPT, outcome_code,
+        small, time,
+    },
     sql::{Values, fetch},
 };
 
@@ -182,8 +185,9 @@ pub(crate) fn events_page(filter: &EventFilter, page: PageRequest) -> (String, V
     }
     conditions.range("e", page, filter.from, filter.to);
     conditions.values.int(i64::from(page.limit) + 1);
+    let columns = if filter.with_bodies { EVENT_COLUMNS } else { BODILESS_EVENT_COLUMNS };
     let sql = format!(
-        "SELECT {EVENT_COLUMNS} FROM events e INDEXED BY events_id WHERE {} ORDER BY e.id DESC LIMIT +?",
+        "SELECT {columns} FROM events e INDEXED BY events_id WHERE {} ORDER BY e.id DESC LIMIT +?",
         conditions.sql
     );
     (sql, conditions.values)

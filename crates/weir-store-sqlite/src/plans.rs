@@ -2,7 +2,7 @@
 
 use rusqlite::Connection;
 use weir_core::{DeliveryState, DestinationId, ErrorKind, EventId, Timestamp};
-use weir_store::{DeliveryFilter, ErrorFilter, EventFilter, PageRequest, ReplayFilter};
+use weir_store::{DeliveryFilter, ErrorFilter, EventFilter, PageRequest, Purge, ReplayFilter};
 
 use crate::{
     claims::{BODY, WAITING},
@@ -12,7 +12,7 @@ use crate::{
     ingest::{COALESCING, INSERT_DELIVERIES, INSERT_INTO_LINES, KNOWN_KEYS},
     lines::{FIRST_OF_LINE, LINED, LINES, SOME_OF_LINES},
     outbox::{DUE_DESTINATIONS, EXPIRING, LAST_SENDS},
-    purge::{CANCEL, WAITING_OF_ANY_TYPE, WAITING_WITH_TYPES},
+    purge::{self, CANCEL, WAITING_OF_ANY_TYPE, WAITING_WITH_TYPES},
     replay_steps::{MOVE, PUT_BACK, WAITING_OF_REPLAY, candidates},
     replays::{FIGURES, OPEN},
     results::{END, RETRY},
@@ -87,6 +87,18 @@ fn a_purge_walks_its_part_of_the_due_index_from_its_place_without_sorting() {
         let searched =
             "SEARCH deliveries USING COVERING INDEX deliveries_due (destination_id=? AND (next_attempt_at,id)>(?,?))";
         assert!(plan.contains(searched) && !plan.contains("TEMP B-TREE"), "{plan}");
+    }
+}
+
+#[test]
+fn a_purge_is_counted_by_what_waits_for_its_destination() {
+    for event_type in [None, Some("video.*".parse().unwrap())] {
+        let destination_id = DestinationId::from_bytes([1; 16]);
+        let now = Timestamp::from_secs(9);
+        let purge = Purge { destination_id, pending: true, retrying: false, event_type, before: now, now };
+        let plan = plan(&database(), &purge::counted(&purge, &[]).0);
+        assert!(plan.contains("SEARCH d USING INDEX deliveries_due (destination_id=?)"), "{plan}");
+        assert_eq!(plan.contains("SEARCH e USING INDEX events_id (id=?)"), purge.event_type.is_some(), "{plan}");
     }
 }
 

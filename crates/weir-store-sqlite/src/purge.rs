@@ -2,13 +2,14 @@
 
 use std::{collections::BTreeSet, ops::ControlFlow};
 
-use weir_core::{DeliveryId, Timestamp, order::BEHIND};
+use weir_core::{DeliveryId, DeliveryState, Timestamp, order::BEHIND};
 use weir_store::{Line, Purge, PurgePlace, PurgeStep};
 
 use crate::{
     error::Result,
+    history::Conditions,
     live::{FIRST, Position},
-    rows::{self, Columns as _, delivery_id, text, time},
+    rows::{self, Columns as _, delivery_id, state_code, text, time},
     sql::{Batch, MAX_ROWS, Values, execute, padded, walk},
     writer::Transaction,
 };
@@ -46,6 +47,29 @@ pub(crate) static CANCEL: Batch = Batch::new(
     ",",
     ") AS r WHERE deliveries.id = r.column1 AND +state IN (0, 2)",
 );
+
+/// How many a purge would cancel, read on a reader connection. What is claimed waits in its row, so it is left out by its id.
+pub(crate) fn counted<'p>(purge: &'p Purge, claimed: &[DeliveryId]) -> (String, Values<'p>) {
+    let states = [DeliveryState::Pending, DeliveryState::Retrying].into_iter().filter(|&state| purge.takes(state));
+    let states: Vec<String> = states.map(|state| state_code(state).to_string()).collect();
+    let claimed: Vec<String> =
+        claimed.iter().map(|id| format!("\"{:032x}\"", u128::from_be_bytes(*id.as_bytes()))).collect();
+    let mut conditions = Conditions::new();
+    conditions.add("d.destination_id = ?").blob(purge.destination_id.as_bytes());
+    // The first is the condition of the index, word for word.
+    conditions.add(&format!("d.state IN (0, 2) AND d.state IN ({})", states.join(", ")));
+    conditions.add("d.created_at < ?").int(purge.before.as_nanos());
+    conditions
+        .add("d.id NOT IN (SELECT unhex(value) FROM json_each(?))")
+        .owned_text(format!("[{}]", claimed.join(", ")));
+    let mut events = "";
+    if let Some(pattern) = &purge.event_type {
+        events = "CROSS JOIN events e INDEXED BY events_id ON e.id = d.event_id";
+        conditions.of_type(pattern);
+    }
+    let sql = format!("SELECT count(*) FROM deliveries d INDEXED BY deliveries_due {events} WHERE {}", conditions.sql);
+    (sql, conditions.values)
+}
 
 /// What one look of a purge found.
 #[derive(Default)]

@@ -12,7 +12,8 @@ use crate::{
     edits::Edit,
     error::{Error, Result},
     group::{Operation, Settle},
-    rows::{self, destination_id, failure_code, optional_time, outcome_code, state_code},
+    purge::counted,
+    rows::{self, count, destination_id, failure_code, optional_time, outcome_code, state_code},
     sql::{Batch, MAX_ROWS, Values, execute, padded, query},
     writer::Transaction,
 };
@@ -44,6 +45,12 @@ impl Results for SqliteStore {
 
     async fn purge_some(&self, purge: &Purge, after: Option<PurgePlace>) -> StoreResult<PurgeStep> {
         self.ask((purge.clone(), after), |edit| Edit::operation(Edit::Purge(edit))).await
+    }
+
+    async fn count_purge(&self, purge: &Purge) -> StoreResult<u64> {
+        let claimed = self.claims.ids(Some(purge.destination_id));
+        let (sql, values) = counted(purge, &claimed);
+        Ok(self.read(sql, values, |row| count(row, 0)).await?.into_iter().sum())
     }
 }
 

@@ -37,6 +37,8 @@ pub struct EventFilter {
     pub tenant: Option<String>,
     pub from: Option<Timestamp>,
     pub to: Option<Timestamp>,
+    /// Whether to read the bodies, which may be most of a page. Without, the events come with empty ones.
+    pub with_bodies: bool,
 }
 
 /// How many deliveries a page of a list looks at, at most, for those that a filter lets through and no index finds. A page

@@ -117,6 +117,9 @@ pub trait Results {
     /// claims and ingest. What is claimed is passed over.
     async fn purge_some(&self, purge: &Purge, after: Option<PurgePlace>) -> StoreResult<PurgeStep>;
 
+    /// How many a purge would cancel now. Looks at what waits for its destination and at nothing else.
+    async fn count_purge(&self, purge: &Purge) -> StoreResult<u64>;
+
     /// Cancels all that a purge is after, step by step, and answers how many. Should a step fail, what was cancelled stays so.
     async fn purge(&self, purge: &Purge) -> StoreResult<u64> {
         let mut step = self.purge_some(purge, None).await?;

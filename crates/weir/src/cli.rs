@@ -55,12 +55,21 @@ pub(crate) struct SettingFlags {
     /// Ask every client for one of these keys; the environment hides them better [env: WEIR_API_KEYS]
     #[arg(long, value_name = "KEY,…")]
     api_keys: Option<String>,
+    /// Answer requests that name these hosts, besides loopback ones [env: WEIR_HOSTS]
+    #[arg(long, value_name = "HOST,…")]
+    hosts: Option<String>,
     /// Accept destinations with plain http URLs [env: WEIR_ALLOW_HTTP] [default: false]
     #[arg(long, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     allow_http: Option<String>,
     /// Accept destinations in these networks, although they are private [env: WEIR_ALLOW_NETWORKS]
     #[arg(long, value_name = "CIDR,…")]
     allow_networks: Option<String>,
+    /// Refuse destinations in these networks, public or allowed ones too [env: WEIR_DENY_NETWORKS]
+    #[arg(long, value_name = "CIDR,…")]
+    deny_networks: Option<String>,
+    /// Accept destinations on these ports only [env: WEIR_ALLOW_PORTS] [default: any]
+    #[arg(long, value_name = "PORT|FROM-TO,…")]
+    allow_ports: Option<String>,
     /// Log what this filter lets through, such as info,weir_worker=debug [env: WEIR_LOG] [default: info]
     #[arg(long, value_name = "FILTER")]
     log: Option<String>,
@@ -70,6 +79,12 @@ pub(crate) struct SettingFlags {
     /// Refuse events larger than this [env: WEIR_MAX_EVENT_BYTES] [default: 1048576]
     #[arg(long, value_name = "BYTES")]
     max_event_bytes: Option<String>,
+    /// Hold this much of request bodies in memory at one time [env: WEIR_BODY_BUDGET_BYTES] [default: 268435456]
+    #[arg(long, value_name = "BYTES")]
+    body_budget_bytes: Option<String>,
+    /// Keep this many connections of clients at one time; others wait [env: WEIR_MAX_CONNECTIONS] [default: 4096]
+    #[arg(long, value_name = "N")]
+    max_connections: Option<String>,
     /// Let what is in flight finish for this long on shutdown [env: WEIR_SHUTDOWN_GRACE_S] [default: 25]
     #[arg(long, value_name = "SECONDS")]
     shutdown_grace_s: Option<String>,
@@ -93,11 +108,16 @@ impl SettingFlags {
             Key::DatabaseUrl => &self.database_url,
             Key::RedisUrl => &self.redis_url,
             Key::ApiKeys => &self.api_keys,
+            Key::Hosts => &self.hosts,
             Key::AllowHttp => &self.allow_http,
             Key::AllowNetworks => &self.allow_networks,
+            Key::DenyNetworks => &self.deny_networks,
+            Key::AllowPorts => &self.allow_ports,
             Key::Log => &self.log,
             Key::LogFormat => &self.log_format,
             Key::MaxEventBytes => &self.max_event_bytes,
+            Key::BodyBudgetBytes => &self.body_budget_bytes,
+            Key::MaxConnections => &self.max_connections,
             Key::ShutdownGraceS => &self.shutdown_grace_s,
             Key::RetentionDeliveredDays => &self.retention_delivered_days,
             Key::RetentionCancelledDays => &self.retention_cancelled_days,

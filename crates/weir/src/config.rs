@@ -8,9 +8,10 @@ mod key;
 mod parse;
 mod sources;
 
-use std::{ffi::OsString, fmt, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{ffi::OsString, fmt, net::SocketAddr, ops::RangeInclusive, path::PathBuf, time::Duration};
 
 use ipnet::IpNet;
+use url::Host;
 use weir_core::retention::Retention;
 
 pub(crate) use error::ConfigError;
@@ -22,6 +23,9 @@ use sources::Given;
 
 const DEFAULT_DATABASE_URL: &str = "sqlite://weir.db";
 const DEFAULT_MAX_EVENT_BYTES: &str = "1048576";
+const DEFAULT_BODY_BUDGET_BYTES: &str = "268435456";
+/// Many times the pools of a few dozen producers, and with a buffer of 8 KiB each no more than 32 MiB.
+const DEFAULT_MAX_CONNECTIONS: &str = "4096";
 const DEFAULT_SHUTDOWN_GRACE_S: &str = "25";
 const DEFAULT_RETENTION_DAYS: &str = "14";
 /// Instead of a number of days.
@@ -36,14 +40,23 @@ pub(crate) struct Settings {
     pub(crate) redis_url: Option<ServerUrl>,
     /// Empty: everyone may ask, and `listen` is a loopback address.
     pub(crate) api_keys: Vec<ApiKey>,
+    /// The hosts that requests may name besides loopback ones.
+    pub(crate) hosts: Vec<Host<String>>,
     /// Whether destinations may have plain http URLs.
     pub(crate) allow_http: bool,
     /// Networks that destinations may be in although they are private.
     pub(crate) allow_networks: Vec<IpNet>,
+    /// Networks that destinations may not be in, whatever else allows it.
+    pub(crate) deny_networks: Vec<IpNet>,
+    /// The ports that destinations may have; empty: any.
+    pub(crate) allow_ports: Vec<RangeInclusive<u16>>,
     /// A filter that `tracing-subscriber` understands.
     pub(crate) log: String,
     pub(crate) log_format: LogFormat,
     pub(crate) max_event_bytes: usize,
+    /// The request bodies in memory at one time.
+    pub(crate) body_budget_bytes: usize,
+    pub(crate) max_connections: usize,
     /// How long what is in flight may take to finish on shutdown.
     pub(crate) shutdown_grace: Duration,
     pub(crate) retention: Retention,
@@ -160,12 +173,21 @@ impl Settings {
             database_url: typed(given, Key::DatabaseUrl, DEFAULT_DATABASE_URL, parse::database_url)?,
             redis_url: typed(given, Key::RedisUrl, "", parse::redis_url)?,
             api_keys: typed(given, Key::ApiKeys, "", parse::api_keys)?,
+            hosts: typed(given, Key::Hosts, "", parse::hosts)?,
             allow_http: typed(given, Key::AllowHttp, "false", parse::truth)?,
-            allow_networks: typed(given, Key::AllowNetworks, "", parse::allow_networks)?,
+            allow_networks: typed(given, Key::AllowNetworks, "", parse::networks)?,
+            deny_networks: typed(given, Key::DenyNetworks, "", parse::networks)?,
+            allow_ports: typed(given, Key::AllowPorts, "", parse::ports)?,
             log: typed(given, Key::Log, "info", parse::log)?,
             log_format: typed(given, Key::LogFormat, "text", parse::log_format)?,
             max_event_bytes: typed(given, Key::MaxEventBytes, DEFAULT_MAX_EVENT_BYTES, |text| {
                 parse::number(text, 1_024, 64 * 1_024 * 1_024)
+            })?,
+            body_budget_bytes: typed(given, Key::BodyBudgetBytes, DEFAULT_BODY_BUDGET_BYTES, |text| {
+                parse::number(text, 1_024 * 1_024, 64 * 1_024 * 1_024 * 1_024)
+            })?,
+            max_connections: typed(given, Key::MaxConnections, DEFAULT_MAX_CONNECTIONS, |text| {
+                parse::number(text, 1, 1_000_000)
             })?,
             shutdown_grace: typed(given, Key::ShutdownGraceS, DEFAULT_SHUTDOWN_GRACE_S, |text| {
                 parse::number(text, 0, 3_600).map(Duration::from_secs)

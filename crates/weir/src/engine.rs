@@ -2,13 +2,12 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use axum::Router;
 use tokio::{
     net::TcpListener,
     sync::watch,
     task::{JoinHandle, JoinSet},
 };
-use weir_api::{ApiKeys, ApiState, Operations, Readiness};
+use weir_api::{ApiKeys, ApiState, BodyBudget, Hosts, Operations, Readiness};
 use weir_core::{address::AddressPolicy, retention::Retention};
 use weir_scheduler::{Declines, Express, Pruner, Replayer, Scheduler, Sweeper, Watcher};
 use weir_worker::{
@@ -20,6 +19,7 @@ use crate::{
     backends::Backends,
     cli::Misuse,
     config::{Backing, Role},
+    listener::{self, Patience},
     metrics::Metrics,
 };
 
@@ -36,8 +36,11 @@ pub(crate) struct EngineSettings {
     pub(crate) backing: Backing,
     pub(crate) listen: SocketAddr,
     pub(crate) api_keys: ApiKeys,
+    pub(crate) hosts: Hosts,
     pub(crate) addresses: AddressPolicy,
     pub(crate) max_event_bytes: usize,
+    pub(crate) bodies: BodyBudget,
+    pub(crate) max_connections: usize,
     pub(crate) shutdown_grace: Duration,
     pub(crate) retention: Retention,
 }
@@ -92,6 +95,7 @@ impl Engine {
             readiness: readiness.clone(),
             render_metrics: metrics.renderer(backends.clone()),
         };
+        let hosts = settings.hosts.any_for_probes(!settings.listen.ip().to_canonical().is_loopback());
         let router = if role.serves_api() {
             weir_api::router(ApiState {
                 store: backends.store(),
@@ -99,13 +103,16 @@ impl Engine {
                 clock: backends.clock(),
                 api_keys: settings.api_keys,
                 addresses: settings.addresses,
+                hosts,
                 max_event_bytes: settings.max_event_bytes,
+                bodies: settings.bodies,
                 operations,
             })
         } else {
-            weir_api::operations_router(operations)
+            weir_api::operations_router(operations, hosts)
         };
-        let server = tokio::spawn(serve(listener, router, serving_stops));
+        let patience = Patience::new(settings.max_connections);
+        let server = tokio::spawn(listener::serve(listener, router, patience, serving_stops));
         readiness.set_ready();
         let grace = settings.shutdown_grace;
         Ok(Self {
@@ -208,13 +215,7 @@ async fn all_ended(mut background: JoinSet<()>) {
     }
 }
 
-async fn serve(listener: TcpListener, router: Router, stops: watch::Receiver<bool>) {
-    if let Err(error) = axum::serve(listener, router).with_graceful_shutdown(stopped(stops)).await {
-        tracing::error!(%error, "the HTTP server ended");
-    }
-}
-
-async fn stopped(mut stop: watch::Receiver<bool>) {
+pub(crate) async fn stopped(mut stop: watch::Receiver<bool>) {
     // A dropped sender means that the engine is gone: stop as well.
     let _ = stop.wait_for(|stop| *stop).await;
 }

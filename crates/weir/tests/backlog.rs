@@ -26,6 +26,14 @@ async fn found(app: &App, query: &str) -> Vec<Value> {
     }
 }
 
+/// What a purge would cancel.
+async fn counted(app: &App, destination: &str, filter: Value) -> Value {
+    let path = format!("/v1/destinations/{destination}/purge?dry_run=true");
+    let (status, body) = app.request(Method::POST, &path, Some(filter)).await;
+    assert_eq!(status, 200, "{body}");
+    body["total"].clone()
+}
+
 async fn purge(app: &App, destination: &str, filter: Value) -> Value {
     let path = format!("/v1/destinations/{destination}/purge");
     let (status, body) = app.request(Method::POST, &path, Some(filter)).await;
@@ -120,6 +128,11 @@ async fn a_paused_backlog_is_purged(app: &App) {
     .await;
     app.patch(&id, json!({"paused": true})).await;
     app.events("down.second", 2_500).await;
+    for (filter, total) in
+        [(json!({}), 2_503), (json!({"event_type": "down.first"}), 3), (json!({"event_type": "a"}), 0)]
+    {
+        assert_eq!(counted(app, &id, filter).await, total);
+    }
     assert_eq!(purge(app, &id, json!({"states": ["retrying"]})).await, 3);
     assert_eq!(purge(app, &id, json!({"before": "2020-01-01T00:00:00Z"})).await, 0);
     assert_eq!(purge(app, &id, json!({})).await, 2_500);

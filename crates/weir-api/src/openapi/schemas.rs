@@ -91,7 +91,7 @@ pub(crate) struct DestinationRequest {
 #[schema(as = DestinationPatch)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct DestinationPatchRequest {
-    /// May not be null.
+    /// May not be null. One of another origin drops the headers that this patch does not give anew.
     #[schema(max_length = 2048, format = "uri")]
     url: Option<String>,
     #[schema(max_length = 200)]

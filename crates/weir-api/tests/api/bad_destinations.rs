@@ -191,6 +191,23 @@ async fn urls_that_must_not_be_reached_are_refused() {
 }
 
 #[tokio::test]
+async fn denied_networks_and_other_ports_are_refused() {
+    let addresses = AddressPolicy {
+        allow_networks: vec!["10.0.0.0/8".parse().unwrap()],
+        deny_networks: vec!["10.1.0.0/16".parse().unwrap(), "8.8.8.0/24".parse().unwrap()],
+        allow_ports: vec![443..=443, 8_000..=8_999],
+        ..AddressPolicy::default()
+    };
+    let server = Server::start_with(Options { addresses, ..Options::default() }).await;
+    for url in ["https://10.1.2.3/", "https://[::ffff:10.1.2.3]/", "https://8.8.8.8/", "https://example.com:22/"] {
+        assert_eq!(server.post("/v1/destinations", json!({"url": url})).await.pointers(), ["/url"], "{url}");
+    }
+    server.assert_untouched().await;
+    let path = format!("/v1/destinations/{}", server.destination(json!({"url": "https://10.2.0.1:8443/"})).await);
+    assert_eq!(server.patch(&path, json!({"url": "https://10.2.0.1:22/"})).await.pointers(), ["/url"]);
+}
+
+#[tokio::test]
 async fn an_address_that_is_no_longer_allowed_does_not_stand_in_the_way_of_a_pause() {
     let addresses = AddressPolicy { allow_http: true, ..AddressPolicy::default() };
     let server = Server::start_with(Options { addresses, ..Options::default() }).await;

@@ -2,10 +2,12 @@
 
 use axum::body::Body;
 use bytes::Bytes;
+use futures_util::FutureExt;
 use http::{Request, StatusCode, header};
 use serde_json::json;
+use tokio::sync::mpsc;
 
-use crate::harness::{Options, Server, json_request};
+use crate::harness::{Options, Server, json_request, reply};
 
 #[tokio::test]
 async fn what_is_not_json_is_refused_with_400() {
@@ -52,6 +54,71 @@ async fn an_event_of_the_largest_size_is_taken_and_one_byte_more_is_not() {
     assert_eq!(answer["events"][0]["error"]["status"], 413);
     server.post("/v1/events", of_size(1_000)).await.expect(StatusCode::ACCEPTED);
     assert_eq!(server.count("/v1/events").await, 2);
+}
+
+/// A body that goes on as its sender likes, of which nobody knows the length.
+fn open_ended() -> (Request<Body>, mpsc::UnboundedSender<Bytes>) {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    let frames = futures_util::stream::unfold(receiver, |mut receiver| async {
+        receiver.recv().await.map(|frame| (Ok::<_, std::convert::Infallible>(frame), receiver))
+    });
+    let mut request = json_request("POST", "/v1/events", "");
+    *request.body_mut() = Body::from_stream(frames);
+    (request, sender)
+}
+
+#[tokio::test]
+async fn bodies_beyond_the_budget_are_refused_until_others_have_ended() {
+    // Room for one of unknown length, and a little more.
+    let options = Options { max_event_bytes: 10_000, body_budget_bytes: 10_100, ..Options::default() };
+    let server = Server::start_with(options).await;
+    let of_size = |size: usize| format!(r#"{{"type":"t","data":"{}"}}"#, "x".repeat(size));
+    let refused = async |body: String| {
+        let reply = server.post("/v1/events", body).await;
+        reply.problem(503);
+        assert_ne!(reply.header("retry-after"), "");
+    };
+    let accepted = async |body: String| server.post("/v1/events", body).await.expect(StatusCode::ACCEPTED);
+
+    // One ends with its answer.
+    let (request, sender) = open_ended();
+    let mut open = Box::pin(reply(server.router.clone(), request));
+    assert!(open.as_mut().now_or_never().is_none());
+    refused(of_size(200)).await;
+    server.post("/v1/destinations", json!({"url": "https://example.com/", "name": "x".repeat(200)})).await.problem(503);
+    accepted(of_size(10)).await;
+    sender.send(of_size(20).into()).unwrap();
+    drop(sender);
+    open.await.expect(StatusCode::ACCEPTED);
+    accepted(of_size(200)).await;
+
+    // One is refused, in the middle and at the end.
+    for body in [of_size(20_000), "not json".to_owned()] {
+        let (request, sender) = open_ended();
+        let mut open = Box::pin(reply(server.router.clone(), request));
+        assert!(open.as_mut().now_or_never().is_none());
+        refused(of_size(200)).await;
+        sender.send(body.into()).unwrap();
+        drop(sender);
+        assert!(open.await.status.is_client_error());
+        accepted(of_size(200)).await;
+    }
+
+    // One is given up.
+    let (request, _sender) = open_ended();
+    let mut open = Box::pin(reply(server.router.clone(), request));
+    assert!(open.as_mut().now_or_never().is_none());
+    refused(of_size(200)).await;
+    drop(open);
+    accepted(of_size(200)).await;
+    assert_eq!(server.count("/v1/destinations").await, 0);
+}
+
+#[tokio::test]
+async fn a_body_larger_than_the_budget_comes_in_alone() {
+    let server = Server::start_with(Options { body_budget_bytes: 10, ..Options::default() }).await;
+    server.event("video.created").await;
+    server.event("video.created").await;
 }
 
 #[tokio::test]

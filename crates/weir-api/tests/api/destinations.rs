@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use http::StatusCode;
 use serde_json::{Value, json};
-use weir_core::outcome::Verdict;
+use weir_core::{address::AddressPolicy, outcome::Verdict};
 use weir_queue::Edit;
 
-use crate::harness::{Server, json_request, reply};
+use crate::harness::{Options, Server, json_request, reply};
 
 const URL: &str = "https://example.com/hooks";
 
@@ -109,6 +109,32 @@ async fn a_patch_changes_what_it_names_and_null_brings_back_the_default() {
     let stored = server.store.destination(id.parse().unwrap()).await.unwrap().unwrap();
     assert_eq!(stored.settings.headers, [("x-a".to_owned(), "1".to_owned()), ("x-c".to_owned(), "3".to_owned())]);
     assert_eq!(server.queue.edited(), [Edit { destination_id: id.parse().unwrap(), suspended: false }]);
+}
+
+#[tokio::test]
+async fn write_only_headers_do_not_follow_a_url_to_another_origin() {
+    for url in ["https://evil.test/hooks", "https://example.com:8443/hooks", "http://example.com/hooks"] {
+        let addresses = AddressPolicy { allow_http: true, ..AddressPolicy::default() };
+        let server = Server::start_with(Options { addresses, ..Options::default() }).await;
+        let headers = json!({"x-api-key": "s3cret", "x-other": "2"});
+        let id = server.destination(json!({"url": "https://example.com/hooks", "headers": headers})).await;
+        let path = format!("/v1/destinations/{id}");
+        let stored =
+            async || server.store.destination(id.parse().unwrap()).await.unwrap().unwrap().settings.headers.clone();
+        // Another path is the same receiver.
+        server.patch(&path, json!({"url": "https://EXAMPLE.com:443/other"})).await.expect(StatusCode::OK);
+        assert_eq!(stored().await.len(), 2);
+        // The mask stands for no value there.
+        let masked = json!({"url": url, "headers": {"x-api-key": "***"}});
+        assert_eq!(server.patch(&path, masked).await.pointers(), ["/headers/x-api-key"]);
+        assert_eq!(stored().await.len(), 2);
+        let moved = server.patch(&path, json!({"url": url, "headers": {"x-other": "3"}})).await.expect(StatusCode::OK);
+        assert_eq!((&moved["url"], &moved["headers"]), (&json!(url), &json!({"x-other": "***"})));
+        assert_eq!(stored().await, [("x-other".to_owned(), "3".to_owned())]);
+        // Nor do they come back with the URL.
+        let back = server.patch(&path, json!({"url": "https://example.com/hooks"})).await.expect(StatusCode::OK);
+        assert_eq!(back["headers"], json!({}));
+    }
 }
 
 #[tokio::test]

@@ -175,7 +175,7 @@ async fn a_batch_keeps_its_order_in_the_list() {
     let server = Server::start().await;
     let events: Vec<Value> = (0..150).map(|number| json!({"type": format!("t.{number}"), "data": number})).collect();
     server.post("/v1/events/batch", json!({"events": events})).await.expect(StatusCode::ACCEPTED);
-    let listed = server.get("/v1/events?limit=200").await.expect(StatusCode::OK);
+    let listed = server.get("/v1/events?limit=200&include=data").await.expect(StatusCode::OK);
     let data: Vec<i64> =
         listed["data"].as_array().unwrap().iter().map(|event| event["data"].as_i64().unwrap()).collect();
     assert_eq!(data, (0..150).rev().collect::<Vec<_>>());

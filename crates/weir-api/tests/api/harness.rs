@@ -11,12 +11,15 @@ use std::{
 use async_trait::async_trait;
 use axum::{Router, body::Body};
 use bytes::Bytes;
-use http::{HeaderMap, Request, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Request, StatusCode, header};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tower::ServiceExt;
-use weir_api::{ApiKeys, ApiState, DEFAULT_MAX_EVENT_BYTES, Operations, Readiness, router};
+use weir_api::{
+    ApiKeys, ApiState, BodyBudget, DEFAULT_BODY_BUDGET_BYTES, DEFAULT_MAX_EVENT_BYTES, Hosts, Operations, Readiness,
+    router,
+};
 use weir_core::{
     Clock, Destination, DestinationId, Timestamp,
     address::AddressPolicy,
@@ -49,7 +52,9 @@ pub(crate) struct Server {
 pub(crate) struct Options {
     pub(crate) api_keys: ApiKeys,
     pub(crate) addresses: AddressPolicy,
+    pub(crate) hosts: Hosts,
     pub(crate) max_event_bytes: usize,
+    pub(crate) body_budget_bytes: usize,
 }
 
 impl Default for Options {
@@ -57,7 +62,9 @@ impl Default for Options {
         Self {
             api_keys: ApiKeys::default(),
             addresses: AddressPolicy::default(),
+            hosts: Hosts::default(),
             max_event_bytes: DEFAULT_MAX_EVENT_BYTES,
+            body_budget_bytes: DEFAULT_BODY_BUDGET_BYTES,
         }
     }
 }
@@ -80,7 +87,9 @@ impl Server {
             clock: Arc::<TestClock>::clone(&clock),
             api_keys: options.api_keys,
             addresses: options.addresses,
+            hosts: options.hosts,
             max_event_bytes: options.max_event_bytes,
+            bodies: BodyBudget::new(options.body_budget_bytes),
             operations: Operations {
                 store: Arc::clone(&store),
                 queue: None,
@@ -170,7 +179,9 @@ impl Server {
     }
 }
 
-pub(crate) async fn reply(router: Router, request: Request<Body>) -> Reply {
+/// What a request is answered with; one that names no host is for `localhost`.
+pub(crate) async fn reply(router: Router, mut request: Request<Body>) -> Reply {
+    request.headers_mut().entry(header::HOST).or_insert(HeaderValue::from_static("localhost"));
     let (parts, body) = router.oneshot(request).await.unwrap().into_parts();
     Reply { status: parts.status, headers: parts.headers, body: body.collect().await.unwrap().to_bytes() }
 }

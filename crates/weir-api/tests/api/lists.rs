@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use crate::harness::Server;
+use crate::harness::{Server, json_request};
 
 const URL: &str = "https://example.com/hooks";
 
@@ -68,6 +68,18 @@ async fn filters_narrow_a_list() {
 }
 
 #[tokio::test]
+async fn events_are_listed_without_their_data_unless_it_is_asked_for() {
+    let server = Server::start().await;
+    let id = server.event("video.created").await;
+    let without = server.get("/v1/events").await.expect(StatusCode::OK)["data"][0].clone();
+    assert_eq!((&without["id"], without.get("data")), (&json!(id), None));
+    let with = server.get("/v1/events?include=data").await.expect(StatusCode::OK)["data"][0].clone();
+    assert_eq!(with["data"], 1);
+    assert_eq!(server.get(&format!("/v1/events/{id}")).await.expect(StatusCode::OK)["data"], 1);
+    assert_eq!(server.get("/v1/events?include=deliveries").await.pointers(), ["/include"]);
+}
+
+#[tokio::test]
 async fn a_cursor_from_elsewhere_is_refused() {
     let server = Server::start().await;
     for _ in 0..2 {
@@ -84,6 +96,35 @@ async fn a_cursor_from_elsewhere_is_refused() {
     ] {
         assert_eq!(server.get(&path).await.pointers(), ["/cursor"], "{path}");
     }
+}
+
+/// Every operation of the document, whose test holds it to the router.
+#[tokio::test]
+async fn an_unknown_parameter_is_refused_on_every_route_and_nothing_is_done() {
+    let server = Server::start().await;
+    let destination = server.destination(json!({"url": URL})).await;
+    let event = server.event("video.created").await;
+    let deliveries = server.get("/v1/deliveries").await.expect(StatusCode::OK);
+    let delivery = deliveries["data"][0]["id"].as_str().unwrap();
+    let document = server.get("/openapi.json").await.expect(StatusCode::OK);
+    let mut routes = 0;
+    for (path, item) in document["paths"].as_object().unwrap() {
+        let id = match path.split('/').nth(2) {
+            Some("destinations") => &destination,
+            Some("events") => &event,
+            Some("deliveries") => delivery,
+            _ => "rpl_01h2xcejqtf2nbrexx3vqjhp41",
+        };
+        for method in item.as_object().unwrap().keys() {
+            let target = format!("{}?dry_runs=true", path.replace("{id}", id));
+            let reply = server.send(json_request(&method.to_uppercase(), &target, "{}")).await;
+            assert_eq!(reply.pointers(), ["/dry_runs"], "{method} {path}");
+            routes += 1;
+        }
+    }
+    assert!(routes > 25, "{routes}");
+    assert_eq!(server.count("/v1/destinations").await, 1);
+    assert_eq!(server.count("/v1/deliveries?state=pending").await, 1);
 }
 
 #[tokio::test]

@@ -48,6 +48,28 @@ async fn a_purge_cancels_what_waits_and_counts_it() {
 }
 
 #[tokio::test]
+async fn a_dry_run_counts_what_a_purge_would_cancel_and_cancels_nothing() {
+    let server = Server::start().await;
+    let destination = server.destination(json!({"url": URL})).await;
+    for event_type in ["video.created", "video.created", "order.paid"] {
+        server.event(event_type).await;
+    }
+    server.queue.woken();
+    let path = format!("/v1/destinations/{destination}/purge");
+    let dry = format!("{path}?dry_run=true");
+    for (body, total) in [(json!({}), 3), (json!({"event_type": "video.*"}), 2), (json!({"states": ["retrying"]}), 0)] {
+        assert_eq!(server.post(&dry, &body).await.expect(StatusCode::OK), json!({ "total": total }), "{body}");
+    }
+    assert_eq!(server.post(&format!("{path}?dry_run=yes"), "{}").await.pointers(), ["/dry_run"]);
+    assert_eq!(server.post(&dry, json!({"states": []})).await.pointers(), ["/states"]);
+    server.post(&dry.replace(&destination, "dst_01h2xcejqtf2nbrexx3vqjhp41"), "{}").await.problem(404);
+    assert_eq!(server.count("/v1/deliveries?state=pending").await, 3);
+    assert!(server.queue.woken().is_empty());
+    let real = server.post(&format!("{path}?dry_run=false"), "{}").await.expect(StatusCode::OK);
+    assert_eq!(real, json!({"cancelled": 3}));
+}
+
+#[tokio::test]
 async fn a_paused_destination_is_purged_and_not_woken() {
     let server = Server::start().await;
     let destination = server.destination(json!({"url": URL, "paused": true})).await;

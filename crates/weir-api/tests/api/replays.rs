@@ -146,3 +146,19 @@ async fn a_bad_replay_names_its_mistakes_and_begins_nothing() {
     }
     server.get("/v1/replays/rpl_01h2xcejqtf2nbrexx3vqjhp41").await.problem(404);
 }
+
+#[tokio::test]
+async fn a_replay_without_a_body_is_refused_and_told_what_everything_is() {
+    let server = Server::start().await;
+    with_dead_letters(&server).await;
+    for path in ["/v1/replays", "/v1/replays?dry_run=true"] {
+        for body in ["", "null"] {
+            let problem = server.post(path, body).await.problem(422);
+            assert!(problem["detail"].as_str().unwrap().contains("`{}`"), "{problem}");
+        }
+        let bare = http::Request::post(path).body(axum::body::Body::empty()).unwrap();
+        server.send(bare).await.problem(422);
+    }
+    assert_eq!(server.count("/v1/replays").await, 0);
+    assert_eq!(replay(&server, json!({})).await["total"], 4);
+}

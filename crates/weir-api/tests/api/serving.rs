@@ -1,12 +1,15 @@
 //! Who may ask, how the process is, and its documentation.
 
+use std::sync::Arc;
+
 use axum::body::Body;
 use http::{Request, StatusCode};
 use metrics_exporter_prometheus::PrometheusBuilder;
 use serde_json::json;
-use weir_api::ApiKeys;
+use weir_api::{ApiKeys, Hosts, Operations, operations_router};
+use weir_store::PageRequest;
 
-use crate::harness::{Options, Server};
+use crate::harness::{Options, Server, reply};
 
 #[tokio::test]
 async fn with_keys_configured_everything_under_v1_needs_one() {
@@ -23,6 +26,56 @@ async fn with_keys_configured_everything_under_v1_needs_one() {
     for path in ["/healthz", "/readyz", "/metrics", "/openapi.json", "/docs"] {
         assert_eq!(server.get(path).await.status, StatusCode::OK, "{path}");
     }
+}
+
+#[tokio::test]
+async fn a_request_for_another_host_is_not_answered_on_any_route() {
+    let keys = || ApiKeys::new(["sesame"]);
+    let named = Hosts::new([url::Host::parse("weir.example.com").unwrap()]);
+    let request = |path: &str, host: &str| {
+        let request = Request::get(path).header("authorization", "Bearer sesame").header("host", host);
+        request.body(Body::empty()).unwrap()
+    };
+    let paths = ["/v1/events", "/v1/nothing", "/", "/healthz", "/readyz", "/metrics", "/openapi.json", "/docs"];
+    for api_keys in [ApiKeys::default(), keys()] {
+        let server = Server::start_with(Options { api_keys, ..Options::default() }).await;
+        for path in paths {
+            for host in ["evil.test:8080", "weir.example.com"] {
+                server.send(request(path, host)).await.problem(421);
+            }
+            assert_ne!(server.send(request(path, "127.0.0.1:8080")).await.status, StatusCode::MISDIRECTED_REQUEST);
+        }
+        let post = Request::post("/v1/events").header("host", "evil.test").header("content-type", "application/json");
+        let post = post.body(Body::from(r#"{"type":"t","data":1}"#)).unwrap();
+        server.send(post).await.problem(421);
+        assert_eq!(
+            server.store.list_events(&Default::default(), PageRequest { before: None, limit: 1 }).await.unwrap().rows,
+            []
+        );
+    }
+    let server = Server::start_with(Options { api_keys: keys(), hosts: named, ..Options::default() }).await;
+    for host in ["weir.example.com", "weir.example.com:443", "localhost"] {
+        server.send(request("/v1/events", host)).await.expect(StatusCode::OK);
+    }
+    server.send(request("/v1/events", "evil.test")).await.problem(421);
+}
+
+#[tokio::test]
+async fn a_process_without_the_api_checks_the_host_too() {
+    let server = Server::start().await;
+    let operations = |hosts: Hosts| {
+        let operations = Operations {
+            store: server.store.clone(),
+            queue: None,
+            readiness: server.readiness.clone(),
+            render_metrics: Arc::new(|| Box::pin(std::future::ready(String::new()))),
+        };
+        operations_router(operations, hosts)
+    };
+    let probe = |host: &str| Request::get("/healthz").header("host", host).body(Body::empty()).unwrap();
+    reply(operations(Hosts::default()), probe("evil.test")).await.problem(421);
+    reply(operations(Hosts::default()), probe("localhost")).await.expect(StatusCode::OK);
+    reply(operations(Hosts::default().any_for_probes(true)), probe("10.1.2.3:9090")).await.expect(StatusCode::OK);
 }
 
 #[tokio::test]

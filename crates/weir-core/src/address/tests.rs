@@ -9,10 +9,15 @@ fn strict() -> AddressPolicy {
 }
 
 fn allowing(networks: &[&str]) -> AddressPolicy {
-    AddressPolicy {
-        allow_http: true,
-        allow_networks: networks.iter().map(|network| network.parse().unwrap()).collect(),
-    }
+    AddressPolicy { allow_http: true, allow_networks: parsed(networks), ..AddressPolicy::default() }
+}
+
+fn denying(networks: &[&str]) -> AddressPolicy {
+    AddressPolicy { deny_networks: parsed(networks), ..AddressPolicy::default() }
+}
+
+fn parsed(networks: &[&str]) -> Vec<IpNet> {
+    networks.iter().map(|network| network.parse().unwrap()).collect()
 }
 
 fn allows(policy: &AddressPolicy, address: &str) -> bool {
@@ -73,6 +78,50 @@ fn an_ipv6_network_exempts_no_ipv4_address_in_disguise() {
     assert!(!allows(&policy, "::ffff:127.0.0.1"));
     assert!(!allows(&policy, "127.0.0.1"));
     assert!(allows(&policy, "fd00::1"));
+}
+
+#[test]
+fn a_denied_network_is_denied_in_every_disguise_and_nothing_else_is() {
+    let policy = denying(&["8.8.8.0/24", "2606:4700::/32"]);
+    for address in ["8.8.8.8", "::ffff:8.8.8.8", "::8.8.8.8", "64:ff9b::8.8.8.8", "2606:4700::1111"] {
+        assert!(!allows(&policy, address), "{address}");
+        assert!(allows(&strict(), address), "{address}");
+    }
+    for address in ["8.8.4.4", "64:ff9b::8.8.4.4", "2001:4860:4860::8888"] {
+        assert!(allows(&policy, address), "{address}");
+    }
+    let told = check(&policy, "https://8.8.8.8/").unwrap_err().to_string();
+    assert!(told.contains("`--deny-networks`") && !told.contains("8.8.8.0"), "{told}");
+    // No IPv4 address is meant by an IPv6 network.
+    assert!(allows(&denying(&["::/0"]), "8.8.8.8"));
+}
+
+#[test]
+fn what_is_denied_wins_over_what_is_allowed() {
+    for allowed in [&["10.0.0.0/8"][..], &["10.1.2.3/32"], &["64:ff9b::/96", "::/96", "10.0.0.0/8"]] {
+        let policy = AddressPolicy { deny_networks: parsed(&["10.1.0.0/16"]), ..allowing(allowed) };
+        for address in ["10.1.2.3", "::ffff:10.1.2.3", "::10.1.2.3", "64:ff9b::10.1.2.3"] {
+            assert!(!allows(&policy, address), "{address} with {allowed:?}");
+        }
+    }
+    let policy = AddressPolicy { deny_networks: parsed(&["10.1.0.0/16"]), ..allowing(&["10.0.0.0/8"]) };
+    assert!(allows(&policy, "10.2.0.1"));
+}
+
+#[test]
+fn only_allowed_ports_are_sent_to_and_by_default_all_are() {
+    let policy = AddressPolicy { allow_ports: vec![443..=443, 8_000..=8_999], ..allowing(&[]) };
+    for url in
+        ["https://example.com/", "https://example.com:443/", "https://example.com:8443/", "http://a.example:8000"]
+    {
+        assert_eq!(check(&policy, url), Ok(()), "{url}");
+    }
+    for (url, port) in [("http://example.com/", 80), ("https://example.com:22/", 22), ("https://8.8.8.8:9000/", 9_000)]
+    {
+        assert_eq!(check(&policy, url), Err(AddressRefusal::Port(port)), "{url}");
+        assert_eq!(check(&allowing(&[]), url), Ok(()), "{url}");
+    }
+    assert!(policy.allows_port(8_999) && !policy.allows_port(9_000));
 }
 
 #[test]
@@ -148,6 +197,16 @@ proptest! {
                 prop_assert!(mended.allows(address));
             }
         }
+    }
+
+    #[test]
+    fn what_is_denied_is_not_allowed(bits in any::<u32>(), prefix in 0_u8..=32, other in any::<u32>()) {
+        let network = Ipv4Net::new(Ipv4Addr::from_bits(bits), prefix).unwrap().trunc();
+        let policy = AddressPolicy { deny_networks: vec![network.into()], ..allowing(&["0.0.0.0/0", "::/0"]) };
+        let other = Ipv4Addr::from_bits(other);
+        prop_assert!(!policy.allows(IpAddr::V4(Ipv4Addr::from_bits(bits))));
+        prop_assert_eq!(policy.allows(IpAddr::V4(other)), !network.contains(&other));
+        prop_assert_eq!(policy.allows(IpAddr::V6(other.to_ipv6_mapped())), !network.contains(&other));
     }
 
     #[test]

@@ -317,6 +317,10 @@ impl Results for TestStore {
     async fn purge_some(&self, _: &Purge, _: Option<PurgePlace>) -> StoreResult<PurgeStep> {
         unasked()
     }
+
+    async fn count_purge(&self, _: &Purge) -> StoreResult<u64> {
+        unasked()
+    }
 }
 
 #[async_trait]

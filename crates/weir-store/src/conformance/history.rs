@@ -64,6 +64,15 @@ pub async fn events_are_listed_newest_first_page_by_page(subject: Subject) {
     }
 }
 
+pub async fn events_are_listed_with_their_bodies_or_without(subject: Subject) {
+    subject.ingest(vec![matched(event(1))]).await;
+    let bodiless = Event { body: EventBody::stored(Default::default(), event(1).body.data_offset()), ..event(1) };
+    for (with_bodies, expected) in [(true, event(1)), (false, bodiless)] {
+        let filter = EventFilter { with_bodies, ..EventFilter::default() };
+        assert_eq!(subject.store.list_events(&filter, page(9)).await.expect("list").rows, [expected]);
+    }
+}
+
 pub async fn events_are_filtered_by_type_tenant_and_time(subject: Subject) {
     let mut events: Vec<Event> = (0..12).map(event).collect();
     for (index, event) in events.iter_mut().enumerate() {
@@ -86,6 +95,7 @@ pub async fn events_are_filtered_by_type_tenant_and_time(subject: Subject) {
             tenant: Some(TENANT.to_owned()),
             from: Some(events[3].created_at),
             to: Some(events[9].created_at),
+            ..EventFilter::default()
         },
         EventFilter { from: Some(events[4].created_at), ..EventFilter::default() },
         EventFilter { to: Some(events[5].created_at), ..EventFilter::default() },

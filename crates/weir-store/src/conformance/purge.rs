@@ -12,8 +12,12 @@ fn everything() -> Purge {
 }
 
 impl Subject {
+    /// Purges, and answers how many it cancelled, which is what it counted before.
     async fn purge(&self, purge: &Purge) -> u64 {
-        self.store.purge(purge).await.expect("purge")
+        let counted = self.store.count_purge(purge).await.expect("count");
+        let cancelled = self.store.purge(purge).await.expect("purge");
+        assert_eq!(counted, cancelled, "{purge:?}");
+        cancelled
     }
 
     /// How many deliveries are in this state.
@@ -85,6 +89,19 @@ pub async fn a_purge_takes_the_states_types_and_times_it_is_given(subject: Subje
     assert_eq!(subject.count(1, DeliveryState::Cancelled).await, 15);
 }
 
+pub async fn a_purge_that_is_only_counted_changes_nothing(subject: Subject) {
+    subject.create_many(2).await;
+    subject.post(1, 1..=5).await;
+    subject.post(2, [6]).await;
+    let claimed = subject.claim(1, 2).await;
+    subject.settle(result(&claimed[0], LATER)).await;
+    for _ in 0..2 {
+        assert_eq!(subject.store.count_purge(&everything()).await.expect("count"), 4, "three pending, one retrying");
+    }
+    let counts = subject.store.destination_counts(destination_id(1)).await.expect("counts");
+    assert_eq!((counts.pending, counts.retrying, counts.delivering), (3, 1, 1));
+}
+
 pub async fn a_long_purge_goes_step_by_step_and_counts_all(subject: Subject) {
     const COUNT: u64 = 3_000;
     subject.create_many(1).await;
@@ -135,7 +152,7 @@ pub async fn a_purge_beside_claims_loses_nothing_and_touches_no_claim(subject: S
             }
         }
     });
-    let cancelled = subject.purge(&everything()).await as usize;
+    let cancelled = subject.store.purge(&everything()).await.expect("purge") as usize;
     let delivered = worker.await.expect("joined");
     assert_eq!(cancelled + delivered, 2_000);
     assert_eq!(subject.count(1, DeliveryState::Cancelled).await, cancelled);

@@ -48,7 +48,11 @@ impl Rig {
         });
         let clock: Arc<dyn Clock> = Arc::new(TestClock(Instant::now()));
         let queue = Arc::new(MemoryQueue::new(clock.clone()));
-        let policy = AddressPolicy { allow_http: true, allow_networks: vec!["127.0.0.0/8".parse().unwrap()] };
+        let policy = AddressPolicy {
+            allow_http: true,
+            allow_networks: vec!["127.0.0.0/8".parse().unwrap()],
+            ..AddressPolicy::default()
+        };
         let attempter = Attempter {
             queue: queue.clone(),
             clock: clock.clone(),

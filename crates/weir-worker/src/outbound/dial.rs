@@ -55,6 +55,9 @@ impl Dialer {
         if !target.origin().tls && !self.policy.allow_http {
             return Err(Unreachable::new(Failure::Forbidden, "plain http is not allowed"));
         }
+        if !self.policy.allows_port(target.origin().port) {
+            return Err(Unreachable::new(Failure::Forbidden, "the port is not allowed"));
+        }
         Ok(())
     }
 

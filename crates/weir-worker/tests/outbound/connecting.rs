@@ -48,6 +48,18 @@ async fn plain_http_is_refused_unless_allowed() {
 }
 
 #[tokio::test]
+async fn a_port_that_is_not_allowed_and_a_denied_network_are_not_connected_to() {
+    let (listener, target) = plain_receiver().await;
+    let ports = AddressPolicy { allow_ports: vec![443..=443], ..loopback() };
+    let networks = AddressPolicy { deny_networks: vec!["127.0.0.1/32".parse().unwrap()], ..loopback() };
+    for policy in [ports, networks] {
+        let refused = refusal(&Outbound::new(policy, TlsRoots::none(), TestClock::running()), &target).await;
+        assert_eq!(refused.failure, Failure::Forbidden, "{refused}");
+    }
+    assert!(listener.accept().now_or_never().is_none());
+}
+
+#[tokio::test]
 async fn a_closed_port_is_refused() {
     let (listener, target) = plain_receiver().await;
     drop(listener);

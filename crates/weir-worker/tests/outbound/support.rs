@@ -79,7 +79,7 @@ impl SlotSource for Slots {
 }
 
 pub(crate) fn loopback() -> AddressPolicy {
-    AddressPolicy { allow_http: true, allow_networks: vec!["127.0.0.0/8".parse().unwrap()] }
+    AddressPolicy { allow_http: true, allow_networks: vec!["127.0.0.0/8".parse().unwrap()], ..AddressPolicy::default() }
 }
 
 pub(crate) fn outbound() -> Outbound {

@@ -11,7 +11,7 @@ use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use serde_json::{Value, json};
-use weir_api::{ApiKeys, DEFAULT_MAX_EVENT_BYTES};
+use weir_api::{ApiKeys, BodyBudget, DEFAULT_BODY_BUDGET_BYTES, DEFAULT_MAX_EVENT_BYTES, Hosts};
 use weir_core::{Clock, Timestamp, address::AddressPolicy, audit::AuditReport, retention::Retention};
 
 use self::{
@@ -37,6 +37,9 @@ const FILL: f64 = 0.9;
 /// How long the slow destination takes to answer, and how many it takes at once.
 const SLOW_ANSWER: Duration = Duration::from_millis(250);
 const SLOW_IN_FLIGHT: u32 = 8;
+
+/// Nobody but the demo itself asks.
+const MAX_CONNECTIONS: usize = 64;
 
 /// A destination of the demo.
 struct Part {
@@ -94,8 +97,15 @@ pub(super) async fn run(arguments: &DemoArgs) -> anyhow::Result<Exit> {
             backing: Backing::Embedded { database: folder.path().join("demo.db") },
             listen: (Ipv4Addr::LOCALHOST, 0).into(),
             api_keys: ApiKeys::new::<String>([]),
-            addresses: AddressPolicy { allow_http: true, allow_networks: vec!["127.0.0.0/8".parse()?] },
+            hosts: Hosts::default(),
+            addresses: AddressPolicy {
+                allow_http: true,
+                allow_networks: vec!["127.0.0.0/8".parse()?],
+                ..AddressPolicy::default()
+            },
             max_event_bytes: DEFAULT_MAX_EVENT_BYTES,
+            bodies: BodyBudget::new(DEFAULT_BODY_BUDGET_BYTES),
+            max_connections: MAX_CONNECTIONS,
             shutdown_grace: Duration::from_secs(2),
             retention: Retention::default(),
         },

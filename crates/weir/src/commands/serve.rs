@@ -1,7 +1,7 @@
 //! `weir serve`: everything in one process; `weir api`, `weir scheduler`, `weir worker`: one role of several.
 
 use tokio::signal::unix::{SignalKind, signal};
-use weir_api::ApiKeys;
+use weir_api::{ApiKeys, BodyBudget, Hosts};
 use weir_core::address::AddressPolicy;
 
 use crate::{
@@ -22,11 +22,16 @@ pub(super) async fn run(flags: &SettingFlags, role: Role) -> anyhow::Result<Exit
             backing,
             listen: settings.listen,
             api_keys: ApiKeys::new(&settings.api_keys),
+            hosts: Hosts::new(settings.hosts.iter().cloned()),
             addresses: AddressPolicy {
                 allow_http: settings.allow_http,
                 allow_networks: settings.allow_networks.clone(),
+                deny_networks: settings.deny_networks.clone(),
+                allow_ports: settings.allow_ports.clone(),
             },
             max_event_bytes: settings.max_event_bytes,
+            bodies: BodyBudget::new(settings.body_budget_bytes),
+            max_connections: settings.max_connections,
             shutdown_grace: settings.shutdown_grace,
             retention: settings.retention,
         },

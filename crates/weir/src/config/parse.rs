@@ -2,6 +2,7 @@
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
+    ops::RangeInclusive,
     path::PathBuf,
     str::FromStr,
     time::Duration,
@@ -9,6 +10,7 @@ use std::{
 
 use ipnet::IpNet;
 use tracing_subscriber::EnvFilter;
+use url::Host;
 
 use super::{ApiKey, DatabaseUrl, FOREVER, LogFormat, ServerUrl};
 
@@ -67,14 +69,48 @@ pub(super) fn api_keys(text: &str) -> Parsed<Vec<ApiKey>> {
     items(text).map(key).collect()
 }
 
-pub(super) fn allow_networks(text: &str) -> Parsed<Vec<IpNet>> {
-    let network = |text: &str| {
-        let network = text.parse().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from));
-        network.ok_or_else(|| {
-            format!("`{text}` is not a network; give CIDRs separated by commas, such as 10.0.0.0/8,fd00::/8")
+pub(super) fn hosts(text: &str) -> Parsed<Vec<Host<String>>> {
+    let host = |text: &str| {
+        let v6 = text.parse().map(Host::Ipv6).ok();
+        // No `*`: whoever means every host below a name would find that none is.
+        let other = || Host::parse(text).ok().filter(|host| !host.to_string().contains('*'));
+        v6.or_else(other).ok_or_else(|| {
+            format!(
+                "`{text}` is not a host; give names or addresses without scheme and port, separated by commas, such as weir.example.com,10.0.0.5"
+            )
         })
     };
+    items(text).map(host).collect()
+}
+
+pub(super) fn networks(text: &str) -> Parsed<Vec<IpNet>> {
+    let network = |text: &str| {
+        let network = text.parse().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from));
+        let network = network.ok_or_else(|| {
+            format!("`{text}` is not a network; give CIDRs separated by commas, such as 10.0.0.0/8,fd00::/8")
+        })?;
+        // Addresses are compared without this disguise: the network would hold none of them.
+        match network {
+            IpNet::V6(v6) if v6.prefix_len() >= 96 && v6.addr().to_ipv4_mapped().is_some() => {
+                Err(format!("`{text}` is of IPv4-mapped addresses; give the network of IPv4, such as 10.0.0.0/8"))
+            }
+            network => Ok(network),
+        }
+    };
     items(text).map(network).collect()
+}
+
+/// Empty: any.
+pub(super) fn ports(text: &str) -> Parsed<Vec<RangeInclusive<u16>>> {
+    let port = |text: &str| text.trim().parse().ok().filter(|&port: &u16| port > 0);
+    let ports = |text: &str| {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let range = port(first).zip(port(last)).filter(|(first, last)| first <= last);
+        range.map(|(first, last)| first..=last).ok_or_else(|| {
+            format!("`{text}` is not a port; give ports and ranges separated by commas, such as 443,8000-8999")
+        })
+    };
+    items(text).map(ports).collect()
 }
 
 pub(super) fn truth(text: &str) -> Parsed<bool> {
@@ -161,9 +197,31 @@ mod tests {
 
     #[test]
     fn networks_are_cidrs_or_single_addresses() {
-        let networks = allow_networks("127.0.0.0/8, ::1 ,").unwrap();
-        assert_eq!(networks, ["127.0.0.0/8".parse().unwrap(), "::1/128".parse().unwrap()]);
-        assert!(allow_networks("127.0.0.0/33").unwrap_err().contains("`127.0.0.0/33`"));
+        let given = networks("127.0.0.0/8, ::1 ,").unwrap();
+        assert_eq!(given, ["127.0.0.0/8".parse().unwrap(), "::1/128".parse().unwrap()]);
+        assert!(networks("127.0.0.0/33").unwrap_err().contains("`127.0.0.0/33`"));
+        for disguised in ["::ffff:10.0.0.0/104", "::ffff:10.1.2.3"] {
+            assert!(networks(disguised).unwrap_err().contains("of IPv4"), "{disguised}");
+        }
+    }
+
+    #[test]
+    fn hosts_are_names_or_addresses_without_ports() {
+        let expected =
+            ["weir.example.com", "10.0.0.5", "[fd00::1]", "[fd00::2]"].map(|host| Host::parse(host).unwrap());
+        assert_eq!(hosts("Weir.Example.com, 10.0.0.5,fd00::1,[fd00::2],").unwrap(), expected);
+        for bad in ["weir.example.com:8080", "https://weir.example.com", "a b", "10.0.0.5/8", "*.example.com"] {
+            assert!(hosts(bad).unwrap_err().contains("without scheme and port"), "{bad}");
+        }
+    }
+
+    #[test]
+    fn ports_are_numbers_or_ranges() {
+        assert_eq!(ports("443, 8000-8999"), Ok(vec![443..=443, 8_000..=8_999]));
+        assert_eq!(ports(""), Ok(Vec::new()));
+        for bad in ["0", "65536", "https", "9-8", "-", "80-", "1-2-3"] {
+            assert!(ports(bad).unwrap_err().contains("443,8000-8999"), "{bad}");
+        }
     }
 
     #[test]

@@ -111,7 +111,7 @@ impl Given {
                 Some(text) => self.add(key, origin, text),
                 None => {
                     let problem = format!(
-                        "a {} does not fit here; give a text, a number, true or false, or a list of texts",
+                        "a {} does not fit here; give a text, a number, true or false, or a list of those",
                         value.type_str()
                     );
                     return Err(ConfigError::Invalid { named: Named { key, origin }, problem });
@@ -136,7 +136,8 @@ fn as_text(value: &toml::Value) -> Option<String> {
         toml::Value::Integer(number) => Some(number.to_string()),
         toml::Value::Boolean(truth) => Some(truth.to_string()),
         toml::Value::Array(values) => {
-            let texts: Option<Vec<_>> = values.iter().map(toml::Value::as_str).collect();
+            let one = |value: &toml::Value| (!value.is_array()).then(|| as_text(value)).flatten();
+            let texts: Option<Vec<_>> = values.iter().map(one).collect();
             Some(texts?.join(","))
         }
         _ => None,

@@ -39,10 +39,15 @@ fn the_defaults_are_those_of_the_documentation() {
         redis_url: None,
         api_keys: Vec::new(),
         allow_http: false,
+        hosts: Vec::new(),
         allow_networks: Vec::new(),
+        deny_networks: Vec::new(),
+        allow_ports: Vec::new(),
         log: "info".to_owned(),
         log_format: LogFormat::Text,
         max_event_bytes: 1024 * 1024,
+        body_budget_bytes: weir_api::DEFAULT_BODY_BUDGET_BYTES,
+        max_connections: 4096,
         shutdown_grace: Duration::from_secs(25),
         retention: Retention::default(),
     };
@@ -63,6 +68,8 @@ fn a_file_may_use_the_types_of_toml() {
     let settings = load(&[], &[], file).unwrap();
     assert!(settings.allow_http);
     assert_eq!((settings.allow_networks.len(), settings.api_keys.len(), settings.shutdown_grace.as_secs()), (2, 2, 5));
+    assert_eq!(load(&[], &[], "allow_ports = [443, '8000-8999']").unwrap().allow_ports, [443..=443, 8_000..=8_999]);
+    assert!(refusal(&[], &[], "allow_ports = [[443]]").starts_with("`allow_ports` in weir.toml: a array does not fit"));
     assert!(refusal(&[], &[], "listen = 1.5").starts_with("`listen` in weir.toml: a float does not fit"));
     assert!(refusal(&[], &[], "[listen]").contains("a table does not fit"));
 }
