@@ -38,12 +38,13 @@ pub(crate) const POSTGRES: Package = Package {
     homebrew: "postgresql@17",
 };
 
-/// Not a server: it starts a program with another wall clock.
+/// Not a server: it starts a program with another wall clock. Redis needs another allocator for that: its own reads the clock before
+/// libfaketime is ready.
 pub(crate) const FAKETIME: Package = Package {
     name: "faketime",
     programs: &["faketime"],
-    debian: "faketime",
-    fedora: "libfaketime",
+    debian: "faketime libtcmalloc-minimal4",
+    fedora: "libfaketime gperftools-libs",
     homebrew: "libfaketime",
 };
 
@@ -75,7 +76,8 @@ impl Package {
     fn install(&self) -> anyhow::Result<()> {
         eprintln!("\n=== Installing {} with apt-get", self.debian);
         apt_get(&["update", "--quiet"])?;
-        apt_get(&["install", "--yes", "--quiet", "--no-install-recommends", self.debian])?;
+        let install = ["install", "--yes", "--quiet", "--no-install-recommends"];
+        apt_get(&install.into_iter().chain(self.debian.split(' ')).collect::<Vec<_>>())?;
         // Fails where no service was started, as in a container: as good.
         let _ =
             Command::new("service").args([self.debian, "stop"]).stdout(Stdio::null()).stderr(Stdio::null()).status();

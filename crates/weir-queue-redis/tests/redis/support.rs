@@ -104,7 +104,8 @@ impl Server {
         let asked = Command::new(program).args(["-f", "+0", "printenv", "LD_PRELOAD"]).output();
         let library = asked.expect("faketime must be installed for this test").stdout;
         let environment = [
-            ("LD_PRELOAD", String::from_utf8(library).unwrap().trim().to_owned()),
+            // Redis's own allocator reads the clock before libfaketime is ready.
+            ("LD_PRELOAD", format!("libtcmalloc_minimal.so.4 {}", String::from_utf8(library).unwrap().trim())),
             ("FAKETIME_TIMESTAMP_FILE", clock.0.display().to_string()),
             ("FAKETIME_NO_CACHE", "1".to_owned()),
             ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
