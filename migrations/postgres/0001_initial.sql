@@ -105,6 +105,8 @@ CREATE TABLE deliveries (
     updated_at       bigint   NOT NULL,
     attempts         integer  NOT NULL DEFAULT 0 CHECK (attempts >= 0),
     state            smallint NOT NULL DEFAULT 0 CHECK (state BETWEEN 0 AND 8),
+    -- Sent again by a replay: live deliveries are claimed apart from it.
+    is_replay        boolean  NOT NULL DEFAULT false,
     -- Of the event, where there is one: NULLs take no room and are in no index.
     deliver_at       bigint, -- when it lay ahead
     expires_at       bigint,
@@ -124,13 +126,16 @@ CREATE TABLE deliveries (
     -- hundredth keeps the indexes small, and must not sleep while it falls behind.
     fillfactor = 75,
     autovacuum_vacuum_scale_factor = 0.01,
+    -- A claim begins at the head of the due index and steps over the entries that earlier claims left. By default a vacuum leaves the
+    -- indexes alone when few pages of the table have dead rows.
+    vacuum_index_cleanup = on,
     autovacuum_vacuum_insert_scale_factor = 0.05,
     autovacuum_analyze_scale_factor = 0.02,
     autovacuum_vacuum_cost_delay = 0
 );
--- Only what waits, one destination after the other, the oldest due first, and behind everything live the lane of replays: a
--- due time in the lane is stored 2^62 nanoseconds later than it is. What is included makes it cover the counts.
-CREATE INDEX deliveries_due ON deliveries (destination_id, next_attempt_at, id) INCLUDE (created_at, state)
+-- Only what waits: of each destination the live deliveries, then those of replays, the oldest due first. What is included makes
+-- it cover the counts.
+CREATE INDEX deliveries_due ON deliveries (destination_id, is_replay, next_attempt_at, id) INCLUDE (created_at, state)
     WHERE state IN (0, 2);
 -- Live claims: as many entries as sends are in flight, so it stays in memory and costs little.
 CREATE INDEX deliveries_claimed ON deliveries (destination_id, claim_expires_at) WHERE state = 1;
@@ -155,7 +160,7 @@ CREATE SEQUENCE line_places;
 -- What a replay has taken, by what became of it.
 CREATE INDEX deliveries_replayed ON deliveries (replay_id, state) WHERE replay_id IS NOT NULL;
 
--- Replays. Phases: 0 moving into the lane, 1 moved, 2 completed, 3 cancelling, 4 cancelled.
+-- Replays. Phases: 0 moving, 1 moved, 2 completed, 3 cancelling, 4 cancelled.
 CREATE TABLE replays (
     id         uuid     NOT NULL PRIMARY KEY,
     filter     text     NOT NULL, -- JSON
@@ -243,7 +248,7 @@ BEGIN
             JOIN deliveries d ON d.destination_id = r.destination_id AND d.coalesce_key = r.coalesce_key
                 AND d.coalesce_key IS NOT NULL AND d.state < 3
             WHERE NOT r.superseded
-            ORDER BY d.destination_id, d.next_attempt_at, d.id FOR UPDATE OF d
+            ORDER BY d.destination_id, d.is_replay, d.next_attempt_at, d.id FOR UPDATE OF d
         ), changed AS (
             UPDATE deliveries d SET replaced = true, updated_at = older.created_at,
                 state = CASE WHEN d.state = 1 THEN 1 ELSE 7 END

@@ -39,7 +39,6 @@ mod partitions;
 mod plans;
 mod prune;
 mod purge;
-mod reached;
 mod replay_steps;
 mod replays;
 mod results;
@@ -62,7 +61,6 @@ use ingest::Posting;
 use outbox::Releasing;
 use partitions::Partitions;
 use prune::Pruning;
-use reached::Reached;
 use results::Settling;
 use writer::Writers;
 
@@ -88,9 +86,6 @@ struct Shared {
     partitions: Partitions,
     station: Station,
     bodies: Mutex<WaitingBodies>,
-    reached: Reached,
-    /// Held once more for each group of claims, results and the like that is under way.
-    delivering: Arc<()>,
 }
 
 /// Bodies of the events that this process stored, kept for the first claims of their deliveries.
@@ -103,8 +98,6 @@ impl Default for Shared {
             partitions: Partitions::default(),
             station: Station::default(),
             bodies: Mutex::new(WaitingBodies::new(WAITING_BODY_BYTES)),
-            reached: Reached::default(),
-            delivering: Arc::default(),
         }
     }
 }

@@ -24,7 +24,7 @@ use crate::{
     lines::advance,
     results::settle_all,
     rows::{corrupt, delivery_id, destination_id, flag, int, optional_text, optional_time, small, time, uuid},
-    writer::{Operation, Turn, Writers},
+    writer::{Operation, Writers},
 };
 
 #[async_trait]
@@ -76,19 +76,19 @@ impl Outbox for PostgresStore {
 }
 
 impl PostgresStore {
-    /// Claims of what is live, or of the lane of replays.
+    /// Claims of what is live, or of what replays send.
     pub(crate) async fn claim_all(
         &self,
         requests: Vec<ClaimRequest>,
         now: Timestamp,
-        in_lane: bool,
+        of_replays: bool,
     ) -> StoreResult<Vec<Claims>> {
         // Only those that must wait for the disk do.
         let (durable, others): (Vec<_>, Vec<_>) = requests.into_iter().enumerate().partition(|(_, one)| one.durable);
         let count = durable.len() + others.len();
         let (durable, others) = tokio::join!(
-            claim_through(&self.durable_claims, durable, now, in_lane),
-            claim_through(&self.claims, others, now, in_lane)
+            claim_through(&self.durable_claims, durable, now, of_replays),
+            claim_through(&self.claims, others, now, of_replays)
         );
         let mut answers = vec![Claims::default(); count];
         // Should one half fail, what the other claimed expires, as any claim does whose answer is lost.
@@ -104,13 +104,13 @@ async fn claim_through(
     writers: &Writers<Claiming>,
     requests: Vec<(usize, ClaimRequest)>,
     now: Timestamp,
-    in_lane: bool,
+    of_replays: bool,
 ) -> StoreResult<Vec<(usize, Claims)>> {
     if requests.is_empty() {
         return Ok(Vec::new());
     }
     let (places, requests): (Vec<_>, Vec<_>) = requests.into_iter().unzip();
-    let claims = writers.ask(Claiming { requests, now, in_lane }).await?;
+    let claims = writers.ask(Claiming { requests, now, of_replays }).await?;
     Ok(places.into_iter().zip(claims).collect())
 }
 
@@ -135,8 +135,8 @@ UPDATE deliveries d SET claim_expires_at = NULL, updated_at = r.now,
 FROM released r WHERE d.id = r.id AND d.claim_epoch = r.epoch AND d.state + 0 = 1
 RETURNING r.claim, CASE WHEN d.state = 7 THEN d.ordering_key END";
 
-/// A loose index scan: from one destination straight to the next, however long their backlogs are. The first due of a destination
-/// that has only its lane is the lane's; who waits behind in a line is never due.
+/// A loose index scan: from one destination straight to the next, however long their backlogs are. The first due is that of what
+/// is live or of what replays send, whichever is earlier; who waits behind in a line is never due.
 pub(crate) const DUE_DESTINATIONS: &str = "
 WITH RECURSIVE waiting (id) AS (
     SELECT (SELECT destination_id FROM deliveries
@@ -146,15 +146,15 @@ WITH RECURSIVE waiting (id) AS (
         WHERE state IN (0, 2) AND destination_id > waiting.id ORDER BY destination_id LIMIT 1)
     FROM waiting WHERE waiting.id IS NOT NULL
 ), first (id, due) AS (
-    SELECT id, (SELECT next_attempt_at FROM deliveries
-        WHERE destination_id = waiting.id AND state IN (0, 2) ORDER BY next_attempt_at LIMIT 1)
+    SELECT id, least(
+        (SELECT next_attempt_at FROM deliveries
+            WHERE destination_id = waiting.id AND state IN (0, 2) AND NOT is_replay ORDER BY next_attempt_at LIMIT 1),
+        (SELECT next_attempt_at FROM deliveries
+            WHERE destination_id = waiting.id AND state IN (0, 2) AND is_replay ORDER BY next_attempt_at LIMIT 1))
     FROM waiting WHERE id IS NOT NULL
 )
-SELECT first.id, first.due FROM (
-    SELECT id, CASE WHEN due >= 4611686018427387904 THEN due - 4611686018427387904 ELSE due END AS due FROM first
-    WHERE due < 9223372036854775807
-) first JOIN destinations t ON t.id = first.id
-WHERE first.due < $2 AND NOT t.paused AND t.deleted_at IS NULL LIMIT $3";
+SELECT first.id, first.due FROM first JOIN destinations t ON t.id = first.id
+WHERE first.due < $2 AND first.due < 9223372036854775807 AND NOT t.paused AND t.deleted_at IS NULL LIMIT $3";
 
 pub(crate) const SEND_HISTORY: &str = "
 SELECT r.id,
@@ -194,12 +194,7 @@ impl Operation for Releasing {
         self.claims.len()
     }
 
-    async fn run(
-        group: &[&Self],
-        connection: &mut PgConnection,
-        _: &Shared,
-        _: &mut Turn,
-    ) -> Result<Vec<u64>, sqlx::Error> {
+    async fn run(group: &[&Self], connection: &mut PgConnection, _: &Shared) -> Result<Vec<u64>, sqlx::Error> {
         let mut all: Vec<(usize, Claim, Timestamp)> = Vec::new();
         for (operation, releasing) in group.iter().enumerate() {
             all.extend(releasing.claims.iter().map(|&claim| (operation, claim, releasing.now)));

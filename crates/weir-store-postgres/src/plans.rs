@@ -14,7 +14,7 @@ use weir_store::{
 
 use crate::{
     PostgresStore,
-    claims::{BODIES, CLAIM, CLAIM_LANE, CLAIM_LANE_WITH_BODIES, CLAIM_WITH_BODIES},
+    claims::{BODIES, CLAIM, CLAIM_WITH_BODIES},
     database::Database,
     deliveries::{self, Walk, many_wait, window_end},
     destinations::{COUNTS, RECENT_ARRIVALS, RECENT_SENDS},
@@ -119,12 +119,6 @@ async fn hot_statements_use_their_indexes() {
                 "events_20270115_pkey",
                 "Index Only Scan using deliveries_due",
             ],
-        ),
-        ("claim of the lane", CLAIM_LANE, &["using deliveries_due on deliveries", "Tid Scan on deliveries d"]),
-        (
-            "claim of the lane with bodies",
-            CLAIM_LANE_WITH_BODIES,
-            &["using deliveries_due on deliveries", "Tid Scan on deliveries d", "events_20270115_pkey"],
         ),
         ("bodies", BODIES, &["events_20270115_pkey"]),
         ("settle", SETTLE, &[by_id]),

@@ -11,7 +11,6 @@ use weir_core::{
     order::BEHIND,
     outcome::Failure,
 };
-use weir_store::lane;
 
 /// A stored value that this program could not have written.
 pub(crate) fn corrupt(what: &str) -> sqlx::Error {
@@ -150,7 +149,7 @@ pub(crate) fn delivery(row: &PgRow) -> Result<Delivery, sqlx::Error> {
         destination_id: destination_id(row, 3)?,
         state,
         attempts: small(row, 5)?,
-        next_attempt_at: waiting.filter(|due| *due < BEHIND).map(lane::due),
+        next_attempt_at: waiting.filter(|due| *due < BEHIND),
         created_at: time(row, 7)?,
         updated_at: time(row, 8)?,
         expires_at: optional_time(row, 9)?,

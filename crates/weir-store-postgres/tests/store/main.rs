@@ -2,10 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may stop anywhere, in its helpers too")]
 
-mod claims;
 mod conformance;
 mod database;
-mod early;
+mod durability;
 mod failures;
 mod fixtures;
 mod lines;
