@@ -13,7 +13,7 @@ use weir_core::{
     event::EventBody,
     order::BEHIND,
 };
-use weir_store::{ClaimRequest, Claims, Line};
+use weir_store::{ClaimRequest, Claims, Line, ProcessId};
 
 use crate::{
     Shared,
@@ -39,16 +39,21 @@ use crate::{
 /// One whose time is over takes its place in the claim and is `expired` by it; it comes back without an epoch. To look for
 /// another in its stead would cost the more, the more have expired.
 ///
+/// Nothing is claimed for a process that is not registered any more (processes.rs); that is one row, of no request.
+///
 /// What is due next comes with it, for each request: the first after `after`, which is the present, since everything due by
 /// then is claimed by this statement or by another. Should that other fail, the sweep finds what it left.
 macro_rules! claim {
     ($body:literal, $claimed:literal) => {
         concat!(
             "
-WITH request AS MATERIALIZED (
-    SELECT r.* FROM unnest($1::uuid[], $2::boolean[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[]) WITH ORDINALITY
+WITH owner AS MATERIALIZED (
+    SELECT $7::integer IS NULL OR EXISTS (SELECT FROM processes WHERE id = $7) AS is_registered
+), request AS MATERIALIZED (
+    SELECT r.* FROM owner CROSS JOIN unnest($1::uuid[], $2::boolean[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[]) WITH ORDINALITY
         AS r (destination_id, is_replay, most, now, after, expires_at, request)
     JOIN destinations t ON t.id = r.destination_id AND NOT t.paused AND t.deleted_at IS NULL
+    WHERE owner.is_registered
 ), due AS MATERIALIZED (
     SELECT r.request, r.now, r.expires_at, d.id, d.place
     FROM request r CROSS JOIN LATERAL (
@@ -60,7 +65,8 @@ WITH request AS MATERIALIZED (
 ), claimed AS (
     UPDATE deliveries d
     SET state = CASE WHEN d.expires_at <= due.now THEN 8 ELSE 1 END, claim_epoch = claim_epoch + 1,
-        claim_expires_at = CASE WHEN d.expires_at <= due.now THEN NULL ELSE due.expires_at END, updated_at = due.now
+        claim_expires_at = CASE WHEN d.expires_at <= due.now THEN NULL ELSE due.expires_at END,
+        claimed_by = CASE WHEN d.expires_at <= due.now THEN NULL ELSE $7 END, updated_at = due.now
     FROM due WHERE d.ctid = due.place AND d.id = due.id AND d.state + 0 IN (0, 2)
     RETURNING due.request, d.id, d.event_id, CASE WHEN d.state = 1 THEN d.claim_epoch END AS epoch, d.attempts,
         coalesce(d.deliver_at, d.created_at) AS created_at, d.next_attempt_at, d.attempts_before, d.replay_id,
@@ -79,7 +85,9 @@ FROM request r CROSS JOIN LATERAL (
     WHERE destination_id = r.destination_id AND state IN (0, 2) AND is_replay = r.is_replay
         AND next_attempt_at > r.after
     ORDER BY next_attempt_at LIMIT 1
-) next"
+) next
+UNION ALL
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM owner WHERE NOT is_registered"
         )
     };
 }
@@ -128,14 +136,15 @@ impl Operation for Claiming {
         let waves = waves(group);
         let (mut taken, mut left) = (Vec::new(), BTreeSet::new());
         let remembered = !shared.bodies().is_empty();
+        let owner = shared.process.id();
         if waves.len() > 1 {
             let mut transaction = connection.begin().await?;
             for wave in waves {
-                left.extend(claim(&wave, remembered, &mut transaction, &mut taken, &mut answers).await?);
+                left.extend(claim(&wave, owner, remembered, &mut transaction, &mut taken, &mut answers).await?);
             }
             transaction.commit().await?;
         } else if let Some(wave) = waves.first() {
-            left.extend(claim(wave, remembered, connection, &mut taken, &mut answers).await?);
+            left.extend(claim(wave, owner, remembered, connection, &mut taken, &mut answers).await?);
         }
         advance(&left, &[], connection).await;
         if remembered {
@@ -192,6 +201,7 @@ struct Taken {
 /// Answers the lines whose heads have expired.
 async fn claim(
     asked: &[Asked<'_>],
+    owner: Option<ProcessId>,
     remembered: bool,
     connection: &mut PgConnection,
     taken: &mut Vec<Taken>,
@@ -204,12 +214,16 @@ async fn claim(
         .bind(column(asked, |one| one.now.as_nanos()))
         .bind(column(asked, after))
         .bind(column(asked, |one| one.request.expires_at.as_nanos()))
+        .bind(owner.map(|owner| owner.0))
         .fetch_all(connection)
         .await?;
     let mut counts = vec![Count::default(); asked.len()];
     let mut left = Vec::new();
     taken.reserve(rows.len());
     for row in &rows {
+        if rows::is_null(row, 0)? {
+            return Err(sqlx::Error::Protocol("this process was declared dead".to_owned()));
+        }
         let at = usize::try_from(int(row, 0)? - 1).map_err(|_| corrupt("a claim"))?;
         let one = asked.get(at).ok_or_else(|| corrupt("a claim"))?;
         if rows::is_null(row, 2)? {

@@ -22,7 +22,7 @@ use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection, Row as _, postgres::PgRow, types::Uuid};
 use weir_core::{Timestamp, event::Event};
 use weir_store::{
-    Boarding, Express, Ingest, Ingested, Line, NewEvent, StoreResult,
+    Boarding, Express, Ingest, Ingested, Line, NewEvent, ProcessId, Station, StoreResult,
     intake::{Intake, Key, KnownKeys, NewDelivery, Outcome, key},
 };
 
@@ -33,6 +33,7 @@ use crate::{
     lines::{self, advance, lock_name},
     locks::{KEY_LOCK_SPACE, LOCK_SPACE, begin_beside_edits, locks_of},
     partitions::day_of_id,
+    processes::IS_REGISTERED,
     rows::{self, uuid},
     writer::Operation,
 };
@@ -68,7 +69,7 @@ JOIN events e ON e.id = k.event_id";
 const STORE: &str = "
 SELECT stored, freed_destinations, freed_keys
 FROM store_events($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21,
-    $22, $23, $24, $25, $26, $27, $28, $29)";
+    $22, $23, $24, $25, $26, $27, $28, $29, $30)";
 
 /// The claim of a delivery that is claimed as it is stored is its first.
 const FIRST_EPOCH: i64 = 1;
@@ -129,13 +130,16 @@ async fn store_after_a_look(
     let mut transaction = connection.begin_with(begin_beside_edits(tenants.iter().copied())).await?;
     let known = known_keys(new, &mut transaction).await?;
     learn_changes(tenants, &mut transaction, shared).await?;
-    let mut boarding = shared.station.boarding();
+    let guards = Guards { owner: shared.process.id(), ..Guards::default() };
+    // A process that was declared dead stores events all the same, for others to claim.
+    let may_claim = is_registered(guards.owner, &mut transaction).await?;
+    let mut boarding = if may_claim { shared.station.boarding() } else { Station::default().boarding() };
     let intake = Intake::of(new, &known, &mut *shared.destinations.tenants(), FIRST_EPOCH, &mut boarding);
     let (first, rest) = intake.deliveries.split_at(intake.deliveries.len().min(MAX_DELIVERIES));
-    let mut freed = insert(&Guards::default(), &intake.events, first, &mut transaction).await?;
+    let mut freed = insert(&guards, &intake.events, first, &mut transaction).await?;
     for part in rest.chunks(MAX_DELIVERIES) {
         if let Some(freed) = &mut freed {
-            let more = insert(&Guards::default(), &[], part, &mut transaction).await?;
+            let more = insert(&guards, &[], part, &mut transaction).await?;
             freed.extend(more.unwrap_or_default());
         }
     }
@@ -159,6 +163,7 @@ async fn store_as_known(
     let (guards, intake) = {
         let mut known = shared.destinations.tenants();
         let guards = Guards {
+            owner: shared.process.id(),
             locks: locks_of(tenants.iter().copied()),
             tenants: tenants.to_vec(),
             versions: tenants.iter().map(|tenant| known.version(tenant)).collect(),
@@ -225,10 +230,18 @@ async fn learn_changes(tenants: &[&str], connection: &mut PgConnection, shared: 
     Ok(())
 }
 
-/// Under which locks events are stored, and up to which versions the tenants' destinations are known. None when both have
-/// been seen to.
+async fn is_registered(process: Option<ProcessId>, connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
+    match process {
+        Some(ProcessId(id)) => sqlx::query_scalar(IS_REGISTERED).bind(id).fetch_one(connection).await,
+        None => Ok(true),
+    }
+}
+
+/// Who owns the claims, under which locks events are stored, and up to which versions the tenants' destinations are known. No
+/// locks and versions when both have been seen to.
 #[derive(Default)]
 struct Guards<'e> {
+    owner: Option<ProcessId>,
     locks: Vec<i32>,
     tenants: Vec<&'e str>,
     versions: Vec<i64>,
@@ -249,6 +262,8 @@ async fn insert(
     let follows = lines.as_ref().map(|_| column(deliveries, |delivery| delivery.follows));
     let ordering_keys = lines.map(|lines| lines.into_iter().map(|line| line.map(|line| line.ordering_key)).collect());
     let ordering_keys: Option<Vec<Option<String>>> = ordering_keys;
+    let claims = deliveries.iter().any(|delivery| delivery.claimed_until.is_some());
+    let owner = guards.owner.filter(|_| claims);
     let row = sqlx::query(STORE)
         .bind(LOCK_SPACE)
         .bind(&guards.locks)
@@ -256,6 +271,7 @@ async fn insert(
         .bind(key_locks)
         .bind(&guards.tenants)
         .bind(&guards.versions)
+        .bind(owner.map(|owner| owner.0))
         .bind(column(events, |(event, _)| uuid(event.id.as_bytes())))
         .bind(column(events, |(event, _)| event.tenant.as_str()))
         .bind(column(events, |(event, _)| event.event_type.as_str()))

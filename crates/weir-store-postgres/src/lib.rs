@@ -37,8 +37,10 @@ mod outbox;
 mod partitions;
 #[cfg(test)]
 mod plans;
+mod processes;
 mod prune;
 mod purge;
+mod recovery;
 mod replay_steps;
 mod replays;
 mod results;
@@ -60,6 +62,7 @@ use destinations::Lookup;
 use ingest::Posting;
 use outbox::Releasing;
 use partitions::Partitions;
+use processes::{Beating, OwnProcess};
 use prune::Pruning;
 use results::Settling;
 use writer::Writers;
@@ -77,6 +80,7 @@ pub struct PostgresStore {
     releases: Writers<Releasing>,
     settles: Writers<Settling>,
     lookups: Writers<Lookup>,
+    beats: Writers<Beating>,
 }
 
 /// What the writers of one store know together.
@@ -86,6 +90,7 @@ struct Shared {
     partitions: Partitions,
     station: Station,
     bodies: Mutex<WaitingBodies>,
+    process: OwnProcess,
 }
 
 /// Bodies of the events that this process stored, kept for the first claims of their deliveries.
@@ -98,6 +103,7 @@ impl Default for Shared {
             partitions: Partitions::default(),
             station: Station::default(),
             bodies: Mutex::new(WaitingBodies::new(WAITING_BODY_BYTES)),
+            process: OwnProcess::default(),
         }
     }
 }

@@ -3,17 +3,9 @@
 use std::collections::{BTreeSet, HashMap};
 
 use async_trait::async_trait;
-use sqlx::{Connection as _, PgConnection, postgres::PgRow};
-use weir_core::{
-    AttemptId, DeliveryState, DestinationId, Timestamp,
-    claim::Claim,
-    delivery::{Attempt, AttemptOutcome},
-    outcome::Verdict,
-    retry::RetryPolicy,
-};
-use weir_store::{
-    AttemptResult, ClaimRequest, Claims, DueDestination, Line, Outbox, Recovered, SendHistory, StoreResult,
-};
+use sqlx::{PgConnection, postgres::PgRow};
+use weir_core::{DestinationId, Timestamp, claim::Claim};
+use weir_store::{ClaimRequest, Claims, DueDestination, Line, Outbox, Recovered, SendHistory, StoreResult};
 
 use crate::{
     PostgresStore, Shared,
@@ -22,8 +14,8 @@ use crate::{
     errors::store_error,
     ingest::column,
     lines::advance,
-    results::settle_all,
-    rows::{corrupt, delivery_id, destination_id, flag, int, optional_text, optional_time, small, time, uuid},
+    recovery::{Abandoned, Recovery},
+    rows::{corrupt, destination_id, flag, int, optional_text, optional_time, time, uuid},
     writer::{Operation, Writers},
 };
 
@@ -57,7 +49,8 @@ impl Outbox for PostgresStore {
     }
 
     async fn recover_claims(&self, now: Timestamp, all: bool, limit: u32) -> StoreResult<Recovered> {
-        self.edit(Recovery { now, all, limit }).await
+        let before = if all { Timestamp::MAX } else { now };
+        self.edit(Recovery { now, of: Abandoned::Expired { before, limit } }).await
     }
 
     async fn expire_deliveries(&self, now: Timestamp, limit: u32) -> StoreResult<u64> {
@@ -129,7 +122,7 @@ WITH released AS MATERIALIZED (
 ), live AS MATERIALIZED (
     SELECT id FROM destinations WHERE id IN (SELECT destination_id FROM released) AND deleted_at IS NULL FOR KEY SHARE
 )
-UPDATE deliveries d SET claim_expires_at = NULL, updated_at = r.now,
+UPDATE deliveries d SET claim_expires_at = NULL, claimed_by = NULL, updated_at = r.now,
     state = CASE WHEN r.destination_id NOT IN (SELECT id FROM live) THEN 6 WHEN d.replaced THEN 7
         WHEN d.attempts = 0 THEN 0 ELSE 2 END
 FROM released r WHERE d.id = r.id AND d.claim_epoch = r.epoch AND d.state + 0 = 1
@@ -161,15 +154,6 @@ SELECT r.id,
     (SELECT sent_at FROM attempts WHERE destination_id = r.id AND sent_at IS NOT NULL ORDER BY sent_at DESC LIMIT 1),
     EXISTS (SELECT 1 FROM deliveries WHERE destination_id = r.id AND state = 1)
 FROM unnest($1::uuid[]) AS r (id)";
-
-/// Live claims are as many as sends in flight, so all of them may be looked at. Several processes may recover at once: what
-/// another has in hand is passed over.
-pub(crate) const ABANDONED: &str = "
-SELECT d.id, d.destination_id, d.claim_epoch, d.attempts, (
-    SELECT t.retry FROM destinations t WHERE t.id = d.destination_id AND t.deleted_at IS NULL
-), coalesce(d.attempts_before, 0)
-FROM deliveries d WHERE d.state = 1 AND d.claim_expires_at <= $1 LIMIT $2
-FOR UPDATE OF d SKIP LOCKED";
 
 /// Without waiting for anyone: what another process has in hand is passed over.
 pub(crate) const EXPIRE: &str = "
@@ -220,37 +204,6 @@ impl Operation for Releasing {
     }
 }
 
-/// What `recover_claims` asks for.
-struct Recovery {
-    now: Timestamp,
-    all: bool,
-    limit: u32,
-}
-
-#[async_trait]
-impl Edit for Recovery {
-    type Answer = Recovered;
-
-    async fn run(&self, connection: &mut PgConnection) -> Result<Recovered, sqlx::Error> {
-        let expired = if self.all { i64::MAX } else { self.now.as_nanos() - 1 };
-        let mut transaction = connection.begin().await?;
-        let rows =
-            sqlx::query(ABANDONED).bind(expired).bind(i64::from(self.limit)).fetch_all(&mut *transaction).await?;
-        let results: Result<Vec<AttemptResult>, sqlx::Error> =
-            rows.iter().map(|row| unknown_outcome(row, self.now)).collect();
-        let settled = settle_all(&results?.iter().collect::<Vec<_>>(), &mut transaction).await?;
-        transaction.commit().await?;
-        let settlements = settled.advance(connection).await;
-        let count = |state| settlements.iter().filter(|settled| settled.state() == Some(state)).count() as u64;
-        Ok(Recovered {
-            retried: count(DeliveryState::Retrying),
-            dead: count(DeliveryState::Dead),
-            cancelled: count(DeliveryState::Cancelled),
-            superseded: count(DeliveryState::Superseded),
-        })
-    }
-}
-
 /// What `expire_deliveries` asks for.
 struct Expiry {
     now: Timestamp,
@@ -272,31 +225,4 @@ impl Edit for Expiry {
         advance(&left, &[], connection).await;
         Ok(rows.len() as u64)
     }
-}
-
-/// The attempt of a claim whose holder is gone: it may have been sent, up to this moment, and it counts.
-fn unknown_outcome(row: &PgRow, now: Timestamp) -> Result<AttemptResult, sqlx::Error> {
-    let claim =
-        Claim { delivery_id: delivery_id(row, 0)?, destination_id: destination_id(row, 1)?, epoch: int(row, 2)? };
-    let number = small(row, 3)? + 1;
-    let retry: Option<RetryPolicy> = optional_text(row, 4)?
-        .map(|retry| serde_json::from_str(&retry).map_err(|_| corrupt("a retry policy")))
-        .transpose()?;
-    let of_series = number.saturating_sub(small(row, 5)?);
-    let exhausted = retry.is_some_and(|retry| of_series >= retry.max_attempts);
-    let attempt = Attempt {
-        // No fresh randomness here; the delivery's own and the number make it unique.
-        id: AttemptId::new(now, u128::from_be_bytes(*claim.delivery_id.as_bytes()).wrapping_add(number.into())),
-        delivery_id: claim.delivery_id,
-        number,
-        sent_at: Some(now),
-        duration_ms: 0,
-        outcome: AttemptOutcome::Unknown,
-        status_code: None,
-        error: Some("the sender stopped before it could record the outcome; the request may have arrived".to_owned()),
-        failure: None,
-        response_body: None,
-    };
-    let verdict = if exhausted { Verdict::Dead } else { Verdict::Retry { at: now } };
-    Ok(AttemptResult { claim, attempt, verdict, now })
 }

@@ -24,9 +24,11 @@ use crate::{
     ingest::KNOWN_KEYS,
     lines::{DISSOLVE, LINES},
     open,
-    outbox::{ABANDONED, DUE_DESTINATIONS, EXPIRE, RELEASE, SEND_HISTORY},
+    outbox::{DUE_DESTINATIONS, EXPIRE, RELEASE, SEND_HISTORY},
+    processes::ORPHANED,
     prune::{DELETE_DELIVERIES, DELETE_EVENTS, DELETE_KEYS},
     purge::{PURGE, PURGE_PREFIX, PURGE_TYPE},
+    recovery::{EXPIRED, NAMED},
     replay_steps::{IS_LEFT, PUT_BACK, step_of},
     replays::FIGURES,
     results::SETTLE,
@@ -138,6 +140,7 @@ async fn hot_statements_use_their_indexes() {
         ("left of a replay", IS_LEFT, &["Index Scan using deliveries_replayed"]),
         ("put back", PUT_BACK, &["using deliveries_replayed on deliveries", by_id]),
         ("release", RELEASE, &[by_id]),
+        ("named claims", NAMED, &[by_id]),
         ("due destinations", DUE_DESTINATIONS, &["Index Only Scan using deliveries_due"]),
         ("send history", SEND_HISTORY, &["Only Scan Backward using attempts_20270115_destination_id_sent_at_idx"]),
         ("known keys", KNOWN_KEYS, &["idempotency_keys_pkey", "events_20270115_pkey"]),
@@ -162,8 +165,9 @@ async fn hot_statements_use_their_indexes() {
     let waiting = ["Index Only Scan using deliveries_due", "deliveries_expiring", "deliveries_ended"];
     assert_plan_with("off", &mut connection, "conditions", CONDITIONS, &waiting, ["deliveries"; 3]).await;
     let claimed = ["deliveries_claimed"];
-    assert_plan_with("off", &mut connection, "abandoned", ABANDONED, &claimed, ["deliveries", "events", "attempts"])
-        .await;
+    for (name, sql) in [("expired claims", EXPIRED), ("orphaned claims", ORPHANED)] {
+        assert_plan_with("off", &mut connection, name, sql, &claimed, ["deliveries", "events", "attempts"]).await;
+    }
 }
 
 #[tokio::test]

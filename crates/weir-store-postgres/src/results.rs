@@ -61,7 +61,7 @@ WITH result AS MATERIALIZED (
     SELECT id, skip_after_attempts FROM destinations
     WHERE id IN (SELECT destination_id FROM result WHERE state = 2) AND deleted_at IS NULL FOR KEY SHARE
 ), settled AS (
-    UPDATE deliveries d SET attempts = r.number, claim_expires_at = NULL,
+    UPDATE deliveries d SET attempts = r.number, claim_expires_at = NULL, claimed_by = NULL,
         state = CASE WHEN r.state <> 2 THEN r.state WHEN r.destination_id NOT IN (SELECT id FROM live) THEN 6
             WHEN d.replaced THEN 7 ELSE r.state END,
         next_attempt_at = coalesce(r.due, d.next_attempt_at), updated_at = r.now

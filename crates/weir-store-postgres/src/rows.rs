@@ -11,6 +11,7 @@ use weir_core::{
     order::BEHIND,
     outcome::Failure,
 };
+use weir_store::ProcessId;
 
 /// A stored value that this program could not have written.
 pub(crate) fn corrupt(what: &str) -> sqlx::Error {
@@ -83,6 +84,10 @@ pub(crate) fn event_id(row: &PgRow, column: usize) -> Result<EventId, sqlx::Erro
 
 pub(crate) fn replay_id(row: &PgRow, column: usize) -> Result<ReplayId, sqlx::Error> {
     id(row, column).map(ReplayId::from_bytes)
+}
+
+pub(crate) fn process_id(row: &PgRow, column: usize) -> Result<ProcessId, sqlx::Error> {
+    i32::try_from(int(row, column)?).map(ProcessId).map_err(|_| corrupt("a process"))
 }
 
 /// The number of a state: its place in [`DeliveryState::ALL`].

@@ -2,11 +2,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may stop anywhere, in its helpers too")]
 
+mod claims;
 mod conformance;
 mod database;
 mod durability;
 mod failures;
 mod fixtures;
+mod leases;
 mod lines;
 mod open;
 mod partitions;

@@ -1,0 +1,45 @@
+//! Claims that others get in the way of.
+
+use std::time::Duration;
+
+use sqlx::raw_sql;
+use weir_store::{Destinations as _, Ingest as _, Outbox as _};
+use weir_store_postgres::PostgresStore;
+
+use crate::{
+    database::Database,
+    fixtures::{NOW, destination, event, event_at, request},
+};
+
+/// The first claim of the delivery that is due first meets a deadlock. Sequences do not roll back.
+const DEADLOCK_ONCE: &str = "
+CREATE SEQUENCE tries;
+CREATE FUNCTION deadlock_once() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF NEW.state = 1 AND NEW.next_attempt_at <= (SELECT min(next_attempt_at) FROM deliveries) AND nextval('tries') = 1 THEN
+        RAISE EXCEPTION 'deadlock detected' USING ERRCODE = '40P01';
+    END IF;
+    RETURN NEW;
+END $$;
+CREATE TRIGGER deadlock_once BEFORE UPDATE ON deliveries FOR EACH ROW EXECUTE FUNCTION deadlock_once();";
+
+/// A claim that nobody is told of would stay out until it expires, and an ordered key stand still behind it.
+#[tokio::test]
+async fn a_claim_that_fails_and_is_made_again_leaves_no_claim_behind() {
+    let database = Database::create().await;
+    let store = PostgresStore::open(&database.url(), NOW).await.unwrap();
+    store.create_destination(destination(1)).await.unwrap();
+    store.ingest((1..=6).map(event).collect()).await.unwrap();
+    let claim = async |limit| {
+        let claims = store.claim(vec![request(1, limit)], NOW + Duration::from_secs(10)).await.unwrap().remove(0);
+        claims.deliveries.iter().map(|one| one.event_created_at.since(NOW).as_millis()).collect::<Vec<_>>()
+    };
+    assert_eq!(claim(4).await, [1, 2, 3, 4]);
+    // Another process' clock is behind.
+    store.ingest(vec![event_at(7, NOW)]).await.unwrap();
+    raw_sql(DEADLOCK_ONCE).execute(&mut database.connect().await).await.unwrap();
+    assert_eq!(claim(3).await, [0, 5, 6]);
+    let tries: i64 =
+        sqlx::query_scalar("SELECT last_value FROM tries").fetch_one(&mut database.connect().await).await.unwrap();
+    assert_eq!(tries, 2, "it met the deadlock");
+}
