@@ -129,7 +129,8 @@ FROM released r WHERE d.id = r.id AND d.claim_epoch = r.epoch AND d.state + 0 = 
 RETURNING r.claim, CASE WHEN d.state = 7 THEN d.ordering_key END";
 
 /// A loose index scan: from one destination straight to the next, however long their backlogs are. The first due is that of what
-/// is live or of what replays send, whichever is earlier; who waits behind in a line is never due.
+/// is live or of what replays send, whichever is earlier; who waits behind in a line is never due. The
+/// destination is asked for row by row, or the planner could begin with all of them, and in another order.
 pub(crate) const DUE_DESTINATIONS: &str = "
 WITH RECURSIVE waiting (id) AS (
     SELECT (SELECT destination_id FROM deliveries
@@ -138,7 +139,7 @@ WITH RECURSIVE waiting (id) AS (
     SELECT (SELECT destination_id FROM deliveries
         WHERE state IN (0, 2) AND destination_id > waiting.id ORDER BY destination_id LIMIT 1)
     FROM waiting WHERE waiting.id IS NOT NULL
-), first (id, due) AS (
+), first (id, due) AS MATERIALIZED (
     SELECT id, least(
         (SELECT next_attempt_at FROM deliveries
             WHERE destination_id = waiting.id AND state IN (0, 2) AND NOT is_replay ORDER BY next_attempt_at LIMIT 1),
@@ -146,8 +147,10 @@ WITH RECURSIVE waiting (id) AS (
             WHERE destination_id = waiting.id AND state IN (0, 2) AND is_replay ORDER BY next_attempt_at LIMIT 1))
     FROM waiting WHERE id IS NOT NULL
 )
-SELECT first.id, first.due FROM first JOIN destinations t ON t.id = first.id
-WHERE first.due < $2 AND first.due < 9223372036854775807 AND NOT t.paused AND t.deleted_at IS NULL LIMIT $3";
+SELECT first.id, first.due FROM first
+WHERE first.due < $2 AND first.due < 9223372036854775807
+    AND (SELECT NOT t.paused AND t.deleted_at IS NULL FROM destinations t WHERE t.id = first.id)
+LIMIT $3";
 
 pub(crate) const SEND_HISTORY: &str = "
 SELECT r.id,

@@ -159,6 +159,11 @@ async fn hot_statements_use_their_indexes() {
     ] {
         assert_plan(&mut connection, name, sql, expected).await;
     }
+    // A part of the backlog, and not all of it: each part of the index is cut where it is walked.
+    let limited = "->  Limit\n                      ->  Index Scan using deliveries_due";
+    for sql in [PURGE, PURGE_TYPE, PURGE_PREFIX] {
+        assert_plan(&mut connection, "purge", sql, &[limited]).await;
+    }
     let coalescing = ["Index Scan using deliveries_coalescing on deliveries d"];
     assert_plan(&mut connection, "coalescing", &what_coalesces(), &coalescing).await;
     // These look at all that is claimed or waits, of which there is much here: a scan would cost about as much.
