@@ -138,9 +138,10 @@ async fn store_after_a_look(
     let (first, rest) = intake.deliveries.split_at(intake.deliveries.len().min(MAX_DELIVERIES));
     let mut freed = insert(&guards, &intake.events, first, &mut transaction).await?;
     for part in rest.chunks(MAX_DELIVERIES) {
-        if let Some(freed) = &mut freed {
-            let more = insert(&guards, &[], part, &mut transaction).await?;
-            freed.extend(more.unwrap_or_default());
+        let Some(all) = &mut freed else { break };
+        match insert(&guards, &[], part, &mut transaction).await? {
+            Some(more) => all.extend(more),
+            None => freed = None,
         }
     }
     let Some(freed) = freed else {
