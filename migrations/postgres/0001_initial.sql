@@ -85,6 +85,12 @@ CREATE TABLE idempotency_keys (
     PRIMARY KEY (tenant, idempotency_key)
 );
 
+-- The processes that make claims. Each raises its beat; whose beat stands still is declared dead, and its row deleted.
+CREATE TABLE processes (
+    id   integer NOT NULL PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
+    beat bigint  NOT NULL
+) WITH (fillfactor = 50);
+
 -- The hot table: narrow, not partitioned. States are small integers, because they are compared in every index predicate:
 --   0 pending, 1 delivering, 2 retrying, 3 delivered, 4 failed, 5 dead, 6 cancelled, 7 superseded, 8 expired.
 -- Every step of a delivery changes its state and with it the partial index it is in, so no update is heap-only, and each
@@ -105,6 +111,8 @@ CREATE TABLE deliveries (
     updated_at       bigint   NOT NULL,
     attempts         integer  NOT NULL DEFAULT 0 CHECK (attempts >= 0),
     state            smallint NOT NULL DEFAULT 0 CHECK (state BETWEEN 0 AND 8),
+    -- Sent again by a replay: live deliveries are claimed apart from it.
+    is_replay        boolean  NOT NULL DEFAULT false,
     -- Of the event, where there is one: NULLs take no room and are in no index.
     deliver_at       bigint, -- when it lay ahead
     expires_at       bigint,
@@ -118,19 +126,24 @@ CREATE TABLE deliveries (
     replay_id        uuid, -- the last replay that took it
     attempts_before  integer, -- how many of its attempts were made before that
     state_before     smallint, -- what it was before, and is again should the replay be cancelled while it waits
+    -- While it is claimed, by a process that had registered: which. In no index, since every delivery would pay for it.
+    claimed_by       integer CHECK (claimed_by IS NULL OR state = 1),
     CHECK ((state = 1) = (claim_expires_at IS NOT NULL))
 ) WITH (
     -- Room for the next version of a row on its own page. Dead versions are many and short-lived: a vacuum after each
     -- hundredth keeps the indexes small, and must not sleep while it falls behind.
     fillfactor = 75,
     autovacuum_vacuum_scale_factor = 0.01,
+    -- A claim begins at the head of the due index and steps over the entries that earlier claims left. By default a vacuum leaves the
+    -- indexes alone when few pages of the table have dead rows.
+    vacuum_index_cleanup = on,
     autovacuum_vacuum_insert_scale_factor = 0.05,
     autovacuum_analyze_scale_factor = 0.02,
     autovacuum_vacuum_cost_delay = 0
 );
--- Only what waits, one destination after the other, the oldest due first, and behind everything live the lane of replays: a
--- due time in the lane is stored 2^62 nanoseconds later than it is. What is included makes it cover the counts.
-CREATE INDEX deliveries_due ON deliveries (destination_id, next_attempt_at, id) INCLUDE (created_at, state)
+-- Only what waits: of each destination the live deliveries, then those of replays, the oldest due first. What is included makes
+-- it cover the counts.
+CREATE INDEX deliveries_due ON deliveries (destination_id, is_replay, next_attempt_at, id) INCLUDE (created_at, state)
     WHERE state IN (0, 2);
 -- Live claims: as many entries as sends are in flight, so it stays in memory and costs little.
 CREATE INDEX deliveries_claimed ON deliveries (destination_id, claim_expires_at) WHERE state = 1;
@@ -155,7 +168,7 @@ CREATE SEQUENCE line_places;
 -- What a replay has taken, by what became of it.
 CREATE INDEX deliveries_replayed ON deliveries (replay_id, state) WHERE replay_id IS NOT NULL;
 
--- Replays. Phases: 0 moving into the lane, 1 moved, 2 completed, 3 cancelling, 4 cancelled.
+-- Replays. Phases: 0 moving, 1 moved, 2 completed, 3 cancelling, 4 cancelled.
 CREATE TABLE replays (
     id         uuid     NOT NULL PRIMARY KEY,
     filter     text     NOT NULL, -- JSON
@@ -186,7 +199,7 @@ CREATE TABLE replay_lanes (
 -- first, so that each statement after them sees what was committed before they were given.
 --
 -- Deliveries are due at once, with the time of their event as their due time, unless they are delayed. One that is to be sent
--- at once is stored as claimed, until the instant given. Of what most events go without, the array is NULL when it is so for all
+-- at once is stored as claimed, until the instant given, by `owner`; nothing is stored when that has been declared dead. Of what most events go without, the array is NULL when it is so for all
 -- of them; unnest fills it up.
 --
 -- What waits gives way to a new delivery of its coalesce key, and what is under way learns of it. Coalesce keys have locks of
@@ -195,7 +208,7 @@ CREATE TABLE replay_lanes (
 -- answered: the next of them comes forward after the commit.
 CREATE FUNCTION store_events(
     lock_space integer, locks integer[], key_space integer, key_locks integer[], tenants text[], versions bigint[],
-    event_ids uuid[], event_tenants text[], event_types text[], event_times bigint[], event_keys text[],
+    owner integer, event_ids uuid[], event_tenants text[], event_types text[], event_times bigint[], event_keys text[],
     data_offsets integer[], bodies bytea[], event_starts bigint[], event_ends bigint[], coalesce_keys text[],
     ordering_keys text[], delivery_counts integer[],
     delivery_ids uuid[], delivery_events uuid[], delivery_destinations uuid[], delivery_times bigint[],
@@ -221,6 +234,9 @@ BEGIN
     ) THEN
         RETURN;
     END IF;
+    IF owner IS NOT NULL AND NOT EXISTS (SELECT FROM processes WHERE id = owner) THEN
+        RETURN;
+    END IF;
     -- Apart, because to begin the query costs something for each row even if it is not needed.
     IF keyed THEN
         IF EXISTS (
@@ -243,7 +259,7 @@ BEGIN
             JOIN deliveries d ON d.destination_id = r.destination_id AND d.coalesce_key = r.coalesce_key
                 AND d.coalesce_key IS NOT NULL AND d.state < 3
             WHERE NOT r.superseded
-            ORDER BY d.destination_id, d.next_attempt_at, d.id FOR UPDATE OF d
+            ORDER BY d.destination_id, d.is_replay, d.next_attempt_at, d.id FOR UPDATE OF d
         ), changed AS (
             UPDATE deliveries d SET replaced = true, updated_at = older.created_at,
                 state = CASE WHEN d.state = 1 THEN 1 ELSE 7 END
@@ -257,7 +273,7 @@ BEGIN
         first_place := nextval('line_places') * 65536;
     END IF;
     INSERT INTO deliveries (id, event_id, destination_id, next_attempt_at, created_at, updated_at,
-        state, claim_epoch, claim_expires_at, deliver_at, expires_at,
+        state, claim_epoch, claim_expires_at, claimed_by, deliver_at, expires_at,
         coalesce_key, ordering_key, line)
     SELECT r.id, r.event_id, r.destination_id,
         -- Asked for in a line only. As a value and not by EXISTS, which could be planned as a look at all lines at once.
@@ -267,7 +283,8 @@ BEGIN
         )) THEN 9223372036854775807 ELSE coalesce(r.deliver_at, r.created_at) END,
         r.created_at, r.created_at,
         CASE WHEN r.superseded THEN 7 ELSE (r.claimed_until IS NOT NULL)::integer END,
-        (r.claimed_until IS NOT NULL)::integer, r.claimed_until, r.deliver_at, r.expires_at, r.coalesce_key,
+        (r.claimed_until IS NOT NULL)::integer, r.claimed_until,
+        CASE WHEN r.claimed_until IS NOT NULL THEN owner END, r.deliver_at, r.expires_at, r.coalesce_key,
         r.ordering_key, CASE WHEN r.ordering_key IS NOT NULL THEN first_place + r.place END
     FROM unnest(delivery_ids, delivery_events, delivery_destinations, delivery_times, claimed_until, delayed_until,
             delivery_ends, delivery_keys, delivery_superseded, delivery_lines, delivery_follows) WITH ORDINALITY

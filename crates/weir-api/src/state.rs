@@ -72,11 +72,11 @@ impl ApiState {
         }
     }
 
-    /// Tells the queue that a destination has changed, so that the change is in effect at once. It is committed by now,
-    /// and every run reads it from the store.
-    pub(crate) async fn announce_edit(&self, destination_id: DestinationId, suspended: bool) {
+    /// Tells the queue that a destination has changed, so that the change is in effect at once, for permits that are out as well. It is
+    /// committed by now, and every run reads it from the store.
+    pub(crate) async fn announce_edit(&self, destination_id: DestinationId, terms: Terms) {
         let queue = self.queue.clone();
-        if let Err(error) = in_time(async move { queue.edited(&[Edit { destination_id, suspended }]).await }).await {
+        if let Err(error) = in_time(async move { queue.edited(&[Edit { destination_id, terms }]).await }).await {
             tracing::warn!(%error, %destination_id, "an edit is not announced yet; at worst the next run sees it");
         }
     }

@@ -7,29 +7,27 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection, postgres::PgRow, types::Uuid};
-use tokio::time::Instant;
 use weir_core::{
     DestinationId, EventId, Timestamp,
     claim::{Claim, ClaimedBody, ClaimedDelivery},
     event::EventBody,
     order::BEHIND,
 };
-use weir_store::{ClaimRequest, Claims, Line, lane};
+use weir_store::{ClaimRequest, Claims, Line, ProcessId};
 
 use crate::{
     Shared,
     ingest::column,
     lines::advance,
-    reached::{BEGINNING, Queue},
     rows::{self, corrupt, delivery_id, event_id, int, optional_text, optional_time, replay_id, small, time, uuid},
-    writer::{Operation, Turn},
+    writer::Operation,
 };
 
 /// The claim, with what it answers of each claimed delivery and where that comes from.
 ///
-/// One look per destination: its oldest due deliveries from where the last claim ended (`reached.rs`), found by its part of the
-/// due index and bounded by LIMIT, so a long backlog costs no more than a short one and no destination stands in the way of
-/// another. Materialized, or the planner could run the look again for each row that it updates, and claim more than the limit.
+/// One look per destination, at live deliveries or at those of replays: its oldest due, found by its part of the due index and
+/// bounded by LIMIT, so a long backlog costs no more than a short one and no destination stands in the way of another.
+/// Materialized, or the planner could run the look again for each row that it updates, and claim more than the limit.
 ///
 /// The look locks nothing, since a lock would write each row once more. Two processes claim the same rows only when a lease
 /// has ended before its run; then the later one waits, finds them gone, and comes back short. The other's publication is stale, so
@@ -41,29 +39,34 @@ use crate::{
 /// One whose time is over takes its place in the claim and is `expired` by it; it comes back without an epoch. To look for
 /// another in its stead would cost the more, the more have expired.
 ///
+/// Nothing is claimed for a process that is not registered any more (processes.rs); that is one row, of no request.
+///
 /// What is due next comes with it, for each request: the first after `after`, which is the present, since everything due by
 /// then is claimed by this statement or by another. Should that other fail, the sweep finds what it left.
 macro_rules! claim {
-    ($due:literal, $next:literal, $body:literal, $claimed:literal) => {
+    ($body:literal, $claimed:literal) => {
         concat!(
             "
-WITH request AS MATERIALIZED (
-    SELECT r.* FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[]) WITH ORDINALITY
-        AS r (destination_id, most, start, now, after, expires_at, request)
+WITH owner AS MATERIALIZED (
+    SELECT $7::integer IS NULL OR EXISTS (SELECT FROM processes WHERE id = $7) AS is_registered
+), request AS MATERIALIZED (
+    SELECT r.* FROM owner CROSS JOIN unnest($1::uuid[], $2::boolean[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[]) WITH ORDINALITY
+        AS r (destination_id, is_replay, most, now, after, expires_at, request)
     JOIN destinations t ON t.id = r.destination_id AND NOT t.paused AND t.deleted_at IS NULL
+    WHERE owner.is_registered
 ), due AS MATERIALIZED (
     SELECT r.request, r.now, r.expires_at, d.id, d.place
     FROM request r CROSS JOIN LATERAL (
         SELECT id, ctid AS place FROM deliveries
-        WHERE destination_id = r.destination_id AND state IN (0, 2) AND ",
-            $due,
-            "
+        WHERE destination_id = r.destination_id AND state IN (0, 2) AND is_replay = r.is_replay
+            AND next_attempt_at <= r.now
         ORDER BY next_attempt_at, id LIMIT r.most
     ) d
 ), claimed AS (
     UPDATE deliveries d
     SET state = CASE WHEN d.expires_at <= due.now THEN 8 ELSE 1 END, claim_epoch = claim_epoch + 1,
-        claim_expires_at = CASE WHEN d.expires_at <= due.now THEN NULL ELSE due.expires_at END, updated_at = due.now
+        claim_expires_at = CASE WHEN d.expires_at <= due.now THEN NULL ELSE due.expires_at END,
+        claimed_by = CASE WHEN d.expires_at <= due.now THEN NULL ELSE $7 END, updated_at = due.now
     FROM due WHERE d.ctid = due.place AND d.id = due.id AND d.state + 0 IN (0, 2)
     RETURNING due.request, d.id, d.event_id, CASE WHEN d.state = 1 THEN d.claim_epoch END AS epoch, d.attempts,
         coalesce(d.deliver_at, d.created_at) AS created_at, d.next_attempt_at, d.attempts_before, d.replay_id,
@@ -79,50 +82,21 @@ UNION ALL
 SELECT r.request, next.next_attempt_at, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM request r CROSS JOIN LATERAL (
     SELECT next_attempt_at FROM deliveries
-    WHERE destination_id = r.destination_id AND state IN (0, 2) AND ",
-            $next,
-            "
+    WHERE destination_id = r.destination_id AND state IN (0, 2) AND is_replay = r.is_replay
+        AND next_attempt_at > r.after
     ORDER BY next_attempt_at LIMIT 1
-) next"
-        )
-    };
-}
-
-/// Of what is live: it ends where the lane begins.
-macro_rules! claim_live {
-    ($body:literal, $claimed:literal) => {
-        claim!(
-            "next_attempt_at >= r.start AND next_attempt_at <= r.now",
-            "next_attempt_at > r.after AND next_attempt_at < 4611686018427387904",
-            $body,
-            $claimed
-        )
-    };
-}
-
-/// Of the lane, whose due times are stored 2^62 nanoseconds later than they are.
-macro_rules! claim_lane {
-    ($body:literal, $claimed:literal) => {
-        claim!(
-            "next_attempt_at >= 4611686018427387904 AND next_attempt_at >= r.start \
-                AND next_attempt_at <= r.now + 4611686018427387904",
-            "next_attempt_at >= 4611686018427387904 AND next_attempt_at > r.after + 4611686018427387904",
-            $body,
-            $claimed
+) next
+UNION ALL
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM owner WHERE NOT is_registered"
         )
     };
 }
 
 /// With the bodies. An outer join with a condition would look up each event and then not use it.
 pub(crate) const CLAIM_WITH_BODIES: &str =
-    claim_live!("e.data_offset, e.body", "claimed c JOIN events e ON e.id = c.event_id");
+    claim!("e.data_offset, e.body", "claimed c JOIN events e ON e.id = c.event_id");
 
-pub(crate) const CLAIM: &str = claim_live!("NULL::integer, NULL::bytea", "claimed c");
-
-pub(crate) const CLAIM_LANE_WITH_BODIES: &str =
-    claim_lane!("e.data_offset, e.body", "claimed c JOIN events e ON e.id = c.event_id");
-
-pub(crate) const CLAIM_LANE: &str = claim_lane!("NULL::integer, NULL::bytea", "claimed c");
+pub(crate) const CLAIM: &str = claim!("NULL::integer, NULL::bytea", "claimed c");
 
 pub(crate) const BODIES: &str =
     "SELECT e.id, e.data_offset, e.body FROM unnest($1::uuid[]) AS r (id) JOIN events e ON e.id = r.id";
@@ -131,8 +105,8 @@ pub(crate) const BODIES: &str =
 pub(crate) struct Claiming {
     pub(crate) requests: Vec<ClaimRequest>,
     pub(crate) now: Timestamp,
-    /// Of the lane of replays, and not of what is live.
-    pub(crate) in_lane: bool,
+    /// Of the deliveries of replays, and not of what is live.
+    pub(crate) of_replays: bool,
 }
 
 /// A request of the group: where its answer belongs.
@@ -140,18 +114,8 @@ struct Asked<'r> {
     operation: usize,
     index: usize,
     request: &'r ClaimRequest,
-    /// What is left of the request's limit.
-    limit: u32,
-    /// The due time it looks from.
-    start: i64,
     now: Timestamp,
-    in_lane: bool,
-}
-
-impl Asked<'_> {
-    fn queue(&self) -> Queue {
-        (self.request.destination_id, self.in_lane)
-    }
+    of_replays: bool,
 }
 
 #[async_trait]
@@ -166,21 +130,21 @@ impl Operation for Claiming {
         group: &[&Self],
         connection: &mut PgConnection,
         shared: &Shared,
-        _: &mut Turn,
     ) -> Result<Vec<Self::Answer>, sqlx::Error> {
         let mut answers: Vec<Vec<Claims>> =
             group.iter().map(|claiming| vec![Claims::default(); claiming.requests.len()]).collect();
         let waves = waves(group);
         let (mut taken, mut left) = (Vec::new(), BTreeSet::new());
         let remembered = !shared.bodies().is_empty();
+        let owner = shared.process.id();
         if waves.len() > 1 {
             let mut transaction = connection.begin().await?;
             for wave in waves {
-                left.extend(claim_wave(wave, remembered, &mut transaction, shared, &mut taken, &mut answers).await?);
+                left.extend(claim(&wave, owner, remembered, &mut transaction, &mut taken, &mut answers).await?);
             }
             transaction.commit().await?;
-        } else if let Some(wave) = waves.into_iter().next() {
-            left.extend(claim_wave(wave, remembered, connection, shared, &mut taken, &mut answers).await?);
+        } else if let Some(wave) = waves.first() {
+            left.extend(claim(wave, owner, remembered, connection, &mut taken, &mut answers).await?);
         }
         advance(&left, &[], connection).await;
         if remembered {
@@ -191,32 +155,25 @@ impl Operation for Claiming {
     }
 }
 
-/// The requests of all operations, in waves that name a destination once: two requests in one statement would find the same
-/// rows, since a transaction's own locks do not keep it out. Nearly always one wave. Every process claims in the order of
-/// destinations, so that of two that claim the same none waits for the other in a circle. Claims of the lane have waves of their
-/// own, after the others.
+/// The requests of all operations, in waves that name each part of the due index once: two requests for one part in one statement
+/// would find the same rows, since a transaction's own locks do not keep it out. Nearly always one wave. Every process claims in
+/// the order of the index, so that of two that claim the same none waits for the other in a circle.
 fn waves<'r>(group: &[&'r Claiming]) -> Vec<Vec<Asked<'r>>> {
-    let mut waves = waves_of(group, false);
-    waves.extend(waves_of(group, true));
-    waves
-}
-
-fn waves_of<'r>(group: &[&'r Claiming], in_lane: bool) -> Vec<Vec<Asked<'r>>> {
     let mut waves: Vec<Vec<Asked<'r>>> = Vec::new();
-    let mut times_named: HashMap<DestinationId, usize> = HashMap::new();
-    for (operation, claiming) in group.iter().enumerate().filter(|(_, claiming)| claiming.in_lane == in_lane) {
+    let mut times_named: HashMap<(DestinationId, bool), usize> = HashMap::new();
+    for (operation, claiming) in group.iter().enumerate() {
+        let (now, of_replays) = (claiming.now, claiming.of_replays);
         for (index, request) in claiming.requests.iter().enumerate() {
-            let wave = times_named.entry(request.destination_id).or_default();
+            let wave = times_named.entry((request.destination_id, of_replays)).or_default();
             if waves.len() == *wave {
                 waves.push(Vec::new());
             }
-            let (limit, now) = (request.limit, claiming.now);
-            waves[*wave].push(Asked { operation, index, request, limit, start: BEGINNING, now, in_lane });
+            waves[*wave].push(Asked { operation, index, request, now, of_replays });
             *wave += 1;
         }
     }
     for wave in &mut waves {
-        wave.sort_unstable_by_key(|asked| asked.request.destination_id);
+        wave.sort_unstable_by_key(|asked| (asked.request.destination_id, asked.of_replays));
     }
     waves
 }
@@ -241,100 +198,64 @@ struct Taken {
     body: Option<EventBody>,
 }
 
-/// Claims from where the last claims ended, and from the beginning for those that this leaves short. Answers the lines whose heads
-/// have expired.
-async fn claim_wave(
-    mut asked: Vec<Asked<'_>>,
+/// Answers the lines whose heads have expired.
+async fn claim(
+    asked: &[Asked<'_>],
+    owner: Option<ProcessId>,
     remembered: bool,
     connection: &mut PgConnection,
-    shared: &Shared,
     taken: &mut Vec<Taken>,
     answers: &mut [Vec<Claims>],
 ) -> Result<Vec<Line>, sqlx::Error> {
-    let now = Instant::now();
-    for one in &mut asked {
-        one.start = shared.reached.start(one.queue(), now);
-    }
+    let rows = sqlx::query(if remembered { CLAIM } else { CLAIM_WITH_BODIES })
+        .bind(column(asked, |one| uuid(one.request.destination_id.as_bytes())))
+        .bind(column(asked, |one| one.of_replays))
+        .bind(column(asked, |one| i64::from(one.request.limit)))
+        .bind(column(asked, |one| one.now.as_nanos()))
+        .bind(column(asked, after))
+        .bind(column(asked, |one| one.request.expires_at.as_nanos()))
+        .bind(owner.map(|owner| owner.0))
+        .fetch_all(connection)
+        .await?;
+    let mut counts = vec![Count::default(); asked.len()];
     let mut left = Vec::new();
-    while !asked.is_empty() {
-        let counts = claim(&asked, remembered, &mut *connection, taken, &mut left, answers).await?;
-        let mut short = Vec::new();
-        for (one, count) in asked.into_iter().zip(counts).filter(|(one, _)| one.limit > 0) {
-            if count.rows == one.limit {
-                shared.reached.filled(one.queue(), one.start, count.last, now);
-                continue;
-            }
-            shared.reached.forget(one.queue());
-            if one.start != BEGINNING {
-                short.push(Asked { limit: one.limit - count.rows, start: BEGINNING, ..one });
-            }
+    taken.reserve(rows.len());
+    for row in &rows {
+        if rows::is_null(row, 0)? {
+            return Err(sqlx::Error::Protocol("this process was declared dead".to_owned()));
         }
-        asked = short;
+        let at = usize::try_from(int(row, 0)? - 1).map_err(|_| corrupt("a claim"))?;
+        let one = asked.get(at).ok_or_else(|| corrupt("a claim"))?;
+        if rows::is_null(row, 2)? {
+            answers[one.operation][one.index].next_due = optional_time(row, 1)?.filter(|due| *due < BEHIND);
+            continue;
+        }
+        counts[at].rows += 1;
+        if rows::is_null(row, 4)? {
+            counts[at].expired = true;
+            let destination_id = one.request.destination_id;
+            left.extend(optional_text(row, 11)?.map(|ordering_key| Line { destination_id, ordering_key }));
+        } else {
+            taken.push(read_taken(row, one)?);
+        }
+    }
+    for (one, count) in asked.iter().zip(counts) {
+        let answer = &mut answers[one.operation][one.index];
+        if count.expired {
+            answer.next_due = Some(one.now);
+        } else if one.request.limit > 0 && count.rows == one.request.limit {
+            answer.next_due = None;
+        }
     }
     Ok(left)
 }
 
 /// What a statement found for one request.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Count {
     rows: u32,
-    /// The latest due time of them, as stored.
-    last: i64,
-}
-
-/// Answers what it found for each.
-async fn claim(
-    asked: &[Asked<'_>],
-    remembered: bool,
-    connection: &mut PgConnection,
-    taken: &mut Vec<Taken>,
-    left: &mut Vec<Line>,
-    answers: &mut [Vec<Claims>],
-) -> Result<Vec<Count>, sqlx::Error> {
-    let in_lane = asked.first().is_some_and(|one| one.in_lane);
-    let statement = match (in_lane, remembered) {
-        (false, true) => CLAIM,
-        (false, false) => CLAIM_WITH_BODIES,
-        (true, true) => CLAIM_LANE,
-        (true, false) => CLAIM_LANE_WITH_BODIES,
-    };
-    let rows = sqlx::query(statement)
-        .bind(column(asked, |one| uuid(one.request.destination_id.as_bytes())))
-        .bind(column(asked, |one| i64::from(one.limit)))
-        .bind(column(asked, |one| one.start))
-        .bind(column(asked, |one| one.now.as_nanos()))
-        .bind(column(asked, after))
-        .bind(column(asked, |one| one.request.expires_at.as_nanos()))
-        .fetch_all(connection)
-        .await?;
-    let mut counts = vec![Count { rows: 0, last: BEGINNING }; asked.len()];
-    let mut expired = vec![false; asked.len()];
-    taken.reserve(rows.len());
-    for row in &rows {
-        let at = usize::try_from(int(row, 0)? - 1).map_err(|_| corrupt("a claim"))?;
-        let one = asked.get(at).ok_or_else(|| corrupt("a claim"))?;
-        if rows::is_null(row, 2)? {
-            let due = optional_time(row, 1)?.filter(|due| *due < BEHIND);
-            answers[one.operation][one.index].next_due = due.map(lane::due);
-        } else {
-            counts[at].rows += 1;
-            counts[at].last = counts[at].last.max(int(row, 1)?);
-            if rows::is_null(row, 4)? {
-                expired[at] = true;
-                let destination_id = one.request.destination_id;
-                left.extend(optional_text(row, 11)?.map(|ordering_key| Line { destination_id, ordering_key }));
-            } else {
-                taken.push(read_taken(row, one)?);
-            }
-        }
-    }
-    for (one, _) in asked.iter().zip(&counts).filter(|(one, count)| one.limit > 0 && count.rows == one.limit) {
-        answers[one.operation][one.index].next_due = None;
-    }
-    for (one, _) in asked.iter().zip(expired).filter(|(_, expired)| *expired) {
-        answers[one.operation][one.index].next_due = Some(one.now);
-    }
-    Ok(counts)
+    /// Whether the time of one of them was over.
+    expired: bool,
 }
 
 fn read_taken(row: &PgRow, asked: &Asked<'_>) -> Result<Taken, sqlx::Error> {
@@ -348,7 +269,7 @@ fn read_taken(row: &PgRow, asked: &Asked<'_>) -> Result<Taken, sqlx::Error> {
         event_created_at: if rows::is_null(row, 10)? { time(row, 6)? } else { replay_id(row, 10)?.made_at() },
         attempts: small(row, 5)?,
         attempts_before: if rows::is_null(row, 9)? { 0 } else { small(row, 9)? },
-        in_lane: asked.in_lane,
+        in_lane: asked.of_replays,
         expires_at,
         body: (!rows::is_null(row, 8)?).then(|| rows::body(row, 7)).transpose()?,
     })

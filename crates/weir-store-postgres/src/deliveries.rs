@@ -79,7 +79,7 @@ pub(crate) fn many_wait(of: Option<DestinationId>) -> Select {
     let mut select = Select::new("SELECT d.state FROM deliveries d".to_owned());
     select.of_destination(of);
     select.condition("d.state IN (0, 2)");
-    select.sql.push_str(" ORDER BY d.destination_id, d.next_attempt_at LIMIT 1 OFFSET");
+    select.sql.push_str(" ORDER BY d.destination_id LIMIT 1 OFFSET");
     select.value(i64::from(SCANNED_AT_MOST));
     select
 }

@@ -25,7 +25,7 @@ use crate::{
         self, corrupt, count, destination_id, flag, int, limits, limits_json, optional_int, optional_text,
         optional_time, small, text, time, uuid,
     },
-    writer::{Operation, Turn},
+    writer::Operation,
 };
 
 #[async_trait]
@@ -279,7 +279,6 @@ impl Operation for Lookup {
         group: &[&Self],
         connection: &mut PgConnection,
         shared: &Shared,
-        _: &mut Turn,
     ) -> Result<Vec<Self::Answer>, sqlx::Error> {
         let mut ids: Vec<DestinationId> = group.iter().flat_map(|lookup| &lookup.0).copied().collect();
         ids.sort_unstable();

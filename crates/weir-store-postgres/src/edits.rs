@@ -69,7 +69,7 @@ const TOMBSTONE: &str = "UPDATE destinations SET deleted_at = $1, updated_at = $
 pub(crate) const CANCEL_SOME: &str = "
 WITH waiting AS MATERIALIZED (
     SELECT id FROM deliveries WHERE destination_id = $2 AND state IN (0, 2)
-    ORDER BY next_attempt_at, id LIMIT $3 FOR UPDATE SKIP LOCKED
+    ORDER BY is_replay, next_attempt_at, id LIMIT $3 FOR UPDATE SKIP LOCKED
 )
 UPDATE deliveries d SET state = 6, updated_at = $1 FROM waiting WHERE d.id = waiting.id";
 

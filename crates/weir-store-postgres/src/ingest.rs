@@ -9,15 +9,11 @@
 //! the function `store_events` takes the locks, sees to it that this is still so, and stores it: one round trip and one
 //! commit. When it is not so, nothing is stored, and the group is decided anew in a transaction that looks first.
 //!
-//! What may leave by the express before its event is on disk ([`weir_store::Boarding::depart_committed`]) leaves after that call, whose commit
-//! does not wait for the disk then; another commit does, and the callers with it.
-//!
 //! Idempotency keys are unique across processes by their table's primary key. Of two groups with the same new key one waits
 //! for the other's commit, fails, and runs again, which finds the event stored.
 
 use std::{
     collections::{BTreeSet, HashSet},
-    io,
     sync::Arc,
     time::Duration,
 };
@@ -26,7 +22,7 @@ use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection, Row as _, postgres::PgRow, types::Uuid};
 use weir_core::{Timestamp, event::Event};
 use weir_store::{
-    Express, Ingest, Ingested, Line, NewEvent, StoreResult,
+    Boarding, Express, Ingest, Ingested, Line, NewEvent, ProcessId, Station, StoreResult,
     intake::{Intake, Key, KnownKeys, NewDelivery, Outcome, key},
 };
 
@@ -37,8 +33,9 @@ use crate::{
     lines::{self, advance, lock_name},
     locks::{KEY_LOCK_SPACE, LOCK_SPACE, begin_beside_edits, locks_of},
     partitions::day_of_id,
+    processes::IS_REGISTERED,
     rows::{self, uuid},
-    writer::{Operation, Turn},
+    writer::Operation,
 };
 
 #[async_trait]
@@ -59,9 +56,6 @@ impl Ingest for PostgresStore {
 const BYTES_PER_ROW: usize = 4 * 1024;
 /// The most deliveries in one statement: an event may go to many destinations.
 const MAX_DELIVERIES: usize = 8_192;
-/// So many events together come from a flood, or in a batch. They leave when they are on disk: one commit in place of two, and
-/// the next group gathers meanwhile and is larger.
-const MANY_EVENTS: usize = 8;
 
 /// Which of some idempotency keys are known, with their events and how many deliveries those had.
 pub(crate) const KNOWN_KEYS: &str = "
@@ -71,23 +65,11 @@ FROM unnest($1::text[], $2::text[]) AS r (tenant, idempotency_key)
 JOIN idempotency_keys k ON k.tenant = r.tenant AND k.idempotency_key = r.idempotency_key
 JOIN events e ON e.id = k.event_id";
 
-macro_rules! store_events {
-    ($also:literal) => {
-        concat!(
-            "SELECT stored, freed_destinations, freed_keys",
-            $also,
-            " FROM store_events($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21,
-                $22, $23, $24, $25, $26, $27, $28, $29)"
-        )
-    };
-}
-
 /// Everything in one call; see the migration. Answers whether it was stored.
-const STORE: &str = store_events!("");
-/// The same, and its commit does not wait for the disk.
-const STORE_UNFLUSHED: &str = store_events!(", set_config('synchronous_commit', 'off', true)");
-/// A commit that waits for the disk, and so for those before it. Without a record of its own it would not.
-const FLUSH: &str = "SELECT pg_logical_emit_message(true, 'weir', '')";
+const STORE: &str = "
+SELECT stored, freed_destinations, freed_keys
+FROM store_events($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21,
+    $22, $23, $24, $25, $26, $27, $28, $29, $30)";
 
 /// The claim of a delivery that is claimed as it is stored is its first.
 const FIRST_EPOCH: i64 = 1;
@@ -101,7 +83,6 @@ impl Operation for Posting {
 
     /// A producer waits, and is better told to come again.
     const TIMEOUT: Duration = Duration::from_secs(10);
-    const DELIVERS: bool = false;
 
     fn rows(&self) -> usize {
         self.0.iter().map(|new| 1 + new.event.body.bytes().len() / BYTES_PER_ROW).sum()
@@ -111,12 +92,11 @@ impl Operation for Posting {
         group: &[&Self],
         connection: &mut PgConnection,
         shared: &Shared,
-        turn: &mut Turn,
     ) -> Result<Vec<Self::Answer>, sqlx::Error> {
         let all: Vec<&NewEvent> = group.iter().flat_map(|posting| &posting.0).collect();
         let days = all.iter().map(|new| day_of_id(new.event.id.as_bytes()));
         shared.partitions.ensure(&mut *connection, days).await?;
-        let answers = store(&all, connection, shared, turn).await;
+        let answers = store(&all, connection, shared).await;
         if answers.as_ref().is_err_and(lacks_partition) {
             shared.partitions.forget();
         }
@@ -125,16 +105,11 @@ impl Operation for Posting {
     }
 }
 
-async fn store(
-    new: &[&NewEvent],
-    connection: &mut PgConnection,
-    shared: &Shared,
-    turn: &mut Turn,
-) -> Result<Vec<Outcome>, sqlx::Error> {
+async fn store(new: &[&NewEvent], connection: &mut PgConnection, shared: &Shared) -> Result<Vec<Outcome>, sqlx::Error> {
     let tenants: BTreeSet<&str> = new.iter().map(|new| new.event.tenant.as_str()).collect();
     let tenants: Vec<&str> = tenants.into_iter().collect();
     for _ in 0..ATTEMPTS {
-        if let Some(answers) = store_as_known(new, &tenants, connection, shared, turn).await? {
+        if let Some(answers) = store_as_known(new, &tenants, connection, shared).await? {
             return Ok(answers);
         }
         if let Some(answers) = store_after_a_look(new, &tenants, connection, shared).await? {
@@ -155,14 +130,18 @@ async fn store_after_a_look(
     let mut transaction = connection.begin_with(begin_beside_edits(tenants.iter().copied())).await?;
     let known = known_keys(new, &mut transaction).await?;
     learn_changes(tenants, &mut transaction, shared).await?;
-    let mut boarding = shared.station.boarding();
+    let guards = Guards { owner: shared.process.id(), ..Guards::default() };
+    // A process that was declared dead stores events all the same, for others to claim.
+    let may_claim = is_registered(guards.owner, &mut transaction).await?;
+    let mut boarding = if may_claim { shared.station.boarding() } else { Station::default().boarding() };
     let intake = Intake::of(new, &known, &mut *shared.destinations.tenants(), FIRST_EPOCH, &mut boarding);
     let (first, rest) = intake.deliveries.split_at(intake.deliveries.len().min(MAX_DELIVERIES));
-    let mut freed = insert(STORE, &Guards::default(), &intake.events, first, &mut transaction).await?;
+    let mut freed = insert(&guards, &intake.events, first, &mut transaction).await?;
     for part in rest.chunks(MAX_DELIVERIES) {
-        if let Some(freed) = &mut freed {
-            let more = insert(STORE, &Guards::default(), &[], part, &mut transaction).await?;
-            freed.extend(more.unwrap_or_default());
+        let Some(all) = &mut freed else { break };
+        match insert(&guards, &[], part, &mut transaction).await? {
+            Some(more) => all.extend(more),
+            None => freed = None,
         }
     }
     let Some(freed) = freed else {
@@ -170,9 +149,7 @@ async fn store_after_a_look(
         return Ok(None);
     };
     transaction.commit().await?;
-    advance(&freed, &[], connection).await;
-    remember_bodies(&intake, shared);
-    boarding.depart();
+    after_commit(&intake, boarding, &freed, connection, shared).await;
     Ok(Some(intake.answers))
 }
 
@@ -182,12 +159,12 @@ async fn store_as_known(
     tenants: &[&str],
     connection: &mut PgConnection,
     shared: &Shared,
-    turn: &mut Turn,
 ) -> Result<Option<Vec<Outcome>>, sqlx::Error> {
     let mut boarding = shared.station.boarding();
     let (guards, intake) = {
         let mut known = shared.destinations.tenants();
         let guards = Guards {
+            owner: shared.process.id(),
             locks: locks_of(tenants.iter().copied()),
             tenants: tenants.to_vec(),
             versions: tenants.iter().map(|tenant| known.version(tenant)).collect(),
@@ -198,28 +175,24 @@ async fn store_as_known(
     if intake.answers.iter().any(Result::is_err) || intake.deliveries.len() > MAX_DELIVERIES {
         return Ok(None);
     }
-    // Once it has committed a run may claim and send what waits, and with a key that must not be forgotten.
-    let must_wait = |delivery: &NewDelivery<'_>| delivery.event.idempotency_key.is_some() && delivery.is_due_soon();
-    let leaves_early = new.len() < MANY_EVENTS && boarding.leaves_early() && !intake.deliveries.iter().any(must_wait);
-    let store = if leaves_early { STORE_UNFLUSHED } else { STORE };
-    let Some(freed) = insert(store, &guards, &intake.events, &intake.deliveries, connection).await? else {
+    let Some(freed) = insert(&guards, &intake.events, &intake.deliveries, connection).await? else {
         return Ok(None);
     };
-    remember_bodies(&intake, shared);
-    if leaves_early {
-        boarding.depart_committed();
-        turn.pass();
-        flush(connection).await?;
-    }
-    advance(&freed, &[], connection).await;
-    boarding.depart();
+    after_commit(&intake, boarding, &freed, connection, shared).await;
     Ok(Some(intake.answers))
 }
 
-/// Returns once all that has committed is on disk. A failure is no reason to store it again.
-async fn flush(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
-    let flushed = sqlx::query(FLUSH).execute(connection).await;
-    flushed.map(drop).map_err(|error| sqlx::Error::Io(io::Error::other(error)))
+/// What is stored, and on disk, leaves; and the next of the lines come forward whose heads gave way.
+async fn after_commit(
+    intake: &Intake<'_>,
+    boarding: Boarding,
+    freed: &BTreeSet<Line>,
+    connection: &mut PgConnection,
+    shared: &Shared,
+) {
+    remember_bodies(intake, shared);
+    boarding.depart();
+    advance(freed, &[], connection).await;
 }
 
 /// Keeps the bodies of what is stored and will soon be claimed. What goes by the express has them with it.
@@ -258,10 +231,18 @@ async fn learn_changes(tenants: &[&str], connection: &mut PgConnection, shared: 
     Ok(())
 }
 
-/// Under which locks events are stored, and up to which versions the tenants' destinations are known. None when both have
-/// been seen to.
+async fn is_registered(process: Option<ProcessId>, connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
+    match process {
+        Some(ProcessId(id)) => sqlx::query_scalar(IS_REGISTERED).bind(id).fetch_one(connection).await,
+        None => Ok(true),
+    }
+}
+
+/// Who owns the claims, under which locks events are stored, and up to which versions the tenants' destinations are known. No
+/// locks and versions when both have been seen to.
 #[derive(Default)]
 struct Guards<'e> {
+    owner: Option<ProcessId>,
     locks: Vec<i32>,
     tenants: Vec<&'e str>,
     versions: Vec<i64>,
@@ -269,7 +250,6 @@ struct Guards<'e> {
 
 /// Answers the lines whose heads may have given way, if it was stored: the guards let it pass.
 async fn insert(
-    store: &'static str,
     guards: &Guards<'_>,
     events: &[(&Event, u32)],
     deliveries: &[NewDelivery<'_>],
@@ -283,13 +263,16 @@ async fn insert(
     let follows = lines.as_ref().map(|_| column(deliveries, |delivery| delivery.follows));
     let ordering_keys = lines.map(|lines| lines.into_iter().map(|line| line.map(|line| line.ordering_key)).collect());
     let ordering_keys: Option<Vec<Option<String>>> = ordering_keys;
-    let row = sqlx::query(store)
+    let claims = deliveries.iter().any(|delivery| delivery.claimed_until.is_some());
+    let owner = guards.owner.filter(|_| claims);
+    let row = sqlx::query(STORE)
         .bind(LOCK_SPACE)
         .bind(&guards.locks)
         .bind(KEY_LOCK_SPACE)
         .bind(key_locks)
         .bind(&guards.tenants)
         .bind(&guards.versions)
+        .bind(owner.map(|owner| owner.0))
         .bind(column(events, |(event, _)| uuid(event.id.as_bytes())))
         .bind(column(events, |(event, _)| event.tenant.as_str()))
         .bind(column(events, |(event, _)| event.event_type.as_str()))

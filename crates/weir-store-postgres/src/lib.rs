@@ -37,9 +37,10 @@ mod outbox;
 mod partitions;
 #[cfg(test)]
 mod plans;
+mod processes;
 mod prune;
 mod purge;
-mod reached;
+mod recovery;
 mod replay_steps;
 mod replays;
 mod results;
@@ -61,8 +62,8 @@ use destinations::Lookup;
 use ingest::Posting;
 use outbox::Releasing;
 use partitions::Partitions;
+use processes::{Beating, OwnProcess};
 use prune::Pruning;
-use reached::Reached;
 use results::Settling;
 use writer::Writers;
 
@@ -79,6 +80,7 @@ pub struct PostgresStore {
     releases: Writers<Releasing>,
     settles: Writers<Settling>,
     lookups: Writers<Lookup>,
+    beats: Writers<Beating>,
 }
 
 /// What the writers of one store know together.
@@ -88,9 +90,7 @@ struct Shared {
     partitions: Partitions,
     station: Station,
     bodies: Mutex<WaitingBodies>,
-    reached: Reached,
-    /// Held once more for each group of claims, results and the like that is under way.
-    delivering: Arc<()>,
+    process: OwnProcess,
 }
 
 /// Bodies of the events that this process stored, kept for the first claims of their deliveries.
@@ -103,8 +103,7 @@ impl Default for Shared {
             partitions: Partitions::default(),
             station: Station::default(),
             bodies: Mutex::new(WaitingBodies::new(WAITING_BODY_BYTES)),
-            reached: Reached::default(),
-            delivering: Arc::default(),
+            process: OwnProcess::default(),
         }
     }
 }

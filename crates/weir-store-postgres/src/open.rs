@@ -124,6 +124,7 @@ impl PostgresStore {
             releases: Writers::spawn(1, &recoverable, &shared),
             settles: Writers::spawn(SETTLING, &recoverable, &shared),
             lookups: Writers::spawn(1, &options, &shared),
+            beats: Writers::spawn(1, &recoverable, &shared),
             shared,
         };
         store.make_partitions(now).await.map_err(|error| classify(&server, &error))?;
@@ -155,6 +156,7 @@ impl PostgresStore {
         self.releases.close().await;
         self.settles.close().await;
         self.lookups.close().await;
+        self.beats.close().await;
         drop(self.pruning.lock().await.take());
         self.pool.close().await;
     }

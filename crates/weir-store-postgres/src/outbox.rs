@@ -3,17 +3,9 @@
 use std::collections::{BTreeSet, HashMap};
 
 use async_trait::async_trait;
-use sqlx::{Connection as _, PgConnection, postgres::PgRow};
-use weir_core::{
-    AttemptId, DeliveryState, DestinationId, Timestamp,
-    claim::Claim,
-    delivery::{Attempt, AttemptOutcome},
-    outcome::Verdict,
-    retry::RetryPolicy,
-};
-use weir_store::{
-    AttemptResult, ClaimRequest, Claims, DueDestination, Line, Outbox, Recovered, SendHistory, StoreResult,
-};
+use sqlx::{PgConnection, postgres::PgRow};
+use weir_core::{DestinationId, Timestamp, claim::Claim};
+use weir_store::{ClaimRequest, Claims, DueDestination, Line, Outbox, Recovered, SendHistory, StoreResult};
 
 use crate::{
     PostgresStore, Shared,
@@ -22,9 +14,9 @@ use crate::{
     errors::store_error,
     ingest::column,
     lines::advance,
-    results::settle_all,
-    rows::{corrupt, delivery_id, destination_id, flag, int, optional_text, optional_time, small, time, uuid},
-    writer::{Operation, Turn, Writers},
+    recovery::{Abandoned, Recovery},
+    rows::{corrupt, destination_id, flag, int, optional_text, optional_time, time, uuid},
+    writer::{Operation, Writers},
 };
 
 #[async_trait]
@@ -57,7 +49,8 @@ impl Outbox for PostgresStore {
     }
 
     async fn recover_claims(&self, now: Timestamp, all: bool, limit: u32) -> StoreResult<Recovered> {
-        self.edit(Recovery { now, all, limit }).await
+        let before = if all { Timestamp::MAX } else { now };
+        self.edit(Recovery { now, of: Abandoned::Expired { before, limit } }).await
     }
 
     async fn expire_deliveries(&self, now: Timestamp, limit: u32) -> StoreResult<u64> {
@@ -76,19 +69,19 @@ impl Outbox for PostgresStore {
 }
 
 impl PostgresStore {
-    /// Claims of what is live, or of the lane of replays.
+    /// Claims of what is live, or of what replays send.
     pub(crate) async fn claim_all(
         &self,
         requests: Vec<ClaimRequest>,
         now: Timestamp,
-        in_lane: bool,
+        of_replays: bool,
     ) -> StoreResult<Vec<Claims>> {
         // Only those that must wait for the disk do.
         let (durable, others): (Vec<_>, Vec<_>) = requests.into_iter().enumerate().partition(|(_, one)| one.durable);
         let count = durable.len() + others.len();
         let (durable, others) = tokio::join!(
-            claim_through(&self.durable_claims, durable, now, in_lane),
-            claim_through(&self.claims, others, now, in_lane)
+            claim_through(&self.durable_claims, durable, now, of_replays),
+            claim_through(&self.claims, others, now, of_replays)
         );
         let mut answers = vec![Claims::default(); count];
         // Should one half fail, what the other claimed expires, as any claim does whose answer is lost.
@@ -104,13 +97,13 @@ async fn claim_through(
     writers: &Writers<Claiming>,
     requests: Vec<(usize, ClaimRequest)>,
     now: Timestamp,
-    in_lane: bool,
+    of_replays: bool,
 ) -> StoreResult<Vec<(usize, Claims)>> {
     if requests.is_empty() {
         return Ok(Vec::new());
     }
     let (places, requests): (Vec<_>, Vec<_>) = requests.into_iter().unzip();
-    let claims = writers.ask(Claiming { requests, now, in_lane }).await?;
+    let claims = writers.ask(Claiming { requests, now, of_replays }).await?;
     Ok(places.into_iter().zip(claims).collect())
 }
 
@@ -129,14 +122,15 @@ WITH released AS MATERIALIZED (
 ), live AS MATERIALIZED (
     SELECT id FROM destinations WHERE id IN (SELECT destination_id FROM released) AND deleted_at IS NULL FOR KEY SHARE
 )
-UPDATE deliveries d SET claim_expires_at = NULL, updated_at = r.now,
+UPDATE deliveries d SET claim_expires_at = NULL, claimed_by = NULL, updated_at = r.now,
     state = CASE WHEN r.destination_id NOT IN (SELECT id FROM live) THEN 6 WHEN d.replaced THEN 7
         WHEN d.attempts = 0 THEN 0 ELSE 2 END
 FROM released r WHERE d.id = r.id AND d.claim_epoch = r.epoch AND d.state + 0 = 1
 RETURNING r.claim, CASE WHEN d.state = 7 THEN d.ordering_key END";
 
-/// A loose index scan: from one destination straight to the next, however long their backlogs are. The first due of a destination
-/// that has only its lane is the lane's; who waits behind in a line is never due.
+/// A loose index scan: from one destination straight to the next, however long their backlogs are. The first due is that of what
+/// is live or of what replays send, whichever is earlier; who waits behind in a line is never due. The
+/// destination is asked for row by row, or the planner could begin with all of them, and in another order.
 pub(crate) const DUE_DESTINATIONS: &str = "
 WITH RECURSIVE waiting (id) AS (
     SELECT (SELECT destination_id FROM deliveries
@@ -145,31 +139,24 @@ WITH RECURSIVE waiting (id) AS (
     SELECT (SELECT destination_id FROM deliveries
         WHERE state IN (0, 2) AND destination_id > waiting.id ORDER BY destination_id LIMIT 1)
     FROM waiting WHERE waiting.id IS NOT NULL
-), first (id, due) AS (
-    SELECT id, (SELECT next_attempt_at FROM deliveries
-        WHERE destination_id = waiting.id AND state IN (0, 2) ORDER BY next_attempt_at LIMIT 1)
+), first (id, due) AS MATERIALIZED (
+    SELECT id, least(
+        (SELECT next_attempt_at FROM deliveries
+            WHERE destination_id = waiting.id AND state IN (0, 2) AND NOT is_replay ORDER BY next_attempt_at LIMIT 1),
+        (SELECT next_attempt_at FROM deliveries
+            WHERE destination_id = waiting.id AND state IN (0, 2) AND is_replay ORDER BY next_attempt_at LIMIT 1))
     FROM waiting WHERE id IS NOT NULL
 )
-SELECT first.id, first.due FROM (
-    SELECT id, CASE WHEN due >= 4611686018427387904 THEN due - 4611686018427387904 ELSE due END AS due FROM first
-    WHERE due < 9223372036854775807
-) first JOIN destinations t ON t.id = first.id
-WHERE first.due < $2 AND NOT t.paused AND t.deleted_at IS NULL LIMIT $3";
+SELECT first.id, first.due FROM first
+WHERE first.due < $2 AND first.due < 9223372036854775807
+    AND (SELECT NOT t.paused AND t.deleted_at IS NULL FROM destinations t WHERE t.id = first.id)
+LIMIT $3";
 
 pub(crate) const SEND_HISTORY: &str = "
 SELECT r.id,
     (SELECT sent_at FROM attempts WHERE destination_id = r.id AND sent_at IS NOT NULL ORDER BY sent_at DESC LIMIT 1),
     EXISTS (SELECT 1 FROM deliveries WHERE destination_id = r.id AND state = 1)
 FROM unnest($1::uuid[]) AS r (id)";
-
-/// Live claims are as many as sends in flight, so all of them may be looked at. Several processes may recover at once: what
-/// another has in hand is passed over.
-pub(crate) const ABANDONED: &str = "
-SELECT d.id, d.destination_id, d.claim_epoch, d.attempts, (
-    SELECT t.retry FROM destinations t WHERE t.id = d.destination_id AND t.deleted_at IS NULL
-), coalesce(d.attempts_before, 0)
-FROM deliveries d WHERE d.state = 1 AND d.claim_expires_at <= $1 LIMIT $2
-FOR UPDATE OF d SKIP LOCKED";
 
 /// Without waiting for anyone: what another process has in hand is passed over.
 pub(crate) const EXPIRE: &str = "
@@ -194,12 +181,7 @@ impl Operation for Releasing {
         self.claims.len()
     }
 
-    async fn run(
-        group: &[&Self],
-        connection: &mut PgConnection,
-        _: &Shared,
-        _: &mut Turn,
-    ) -> Result<Vec<u64>, sqlx::Error> {
+    async fn run(group: &[&Self], connection: &mut PgConnection, _: &Shared) -> Result<Vec<u64>, sqlx::Error> {
         let mut all: Vec<(usize, Claim, Timestamp)> = Vec::new();
         for (operation, releasing) in group.iter().enumerate() {
             all.extend(releasing.claims.iter().map(|&claim| (operation, claim, releasing.now)));
@@ -225,37 +207,6 @@ impl Operation for Releasing {
     }
 }
 
-/// What `recover_claims` asks for.
-struct Recovery {
-    now: Timestamp,
-    all: bool,
-    limit: u32,
-}
-
-#[async_trait]
-impl Edit for Recovery {
-    type Answer = Recovered;
-
-    async fn run(&self, connection: &mut PgConnection) -> Result<Recovered, sqlx::Error> {
-        let expired = if self.all { i64::MAX } else { self.now.as_nanos() - 1 };
-        let mut transaction = connection.begin().await?;
-        let rows =
-            sqlx::query(ABANDONED).bind(expired).bind(i64::from(self.limit)).fetch_all(&mut *transaction).await?;
-        let results: Result<Vec<AttemptResult>, sqlx::Error> =
-            rows.iter().map(|row| unknown_outcome(row, self.now)).collect();
-        let settled = settle_all(&results?.iter().collect::<Vec<_>>(), &mut transaction).await?;
-        transaction.commit().await?;
-        let settlements = settled.advance(connection).await;
-        let count = |state| settlements.iter().filter(|settled| settled.state() == Some(state)).count() as u64;
-        Ok(Recovered {
-            retried: count(DeliveryState::Retrying),
-            dead: count(DeliveryState::Dead),
-            cancelled: count(DeliveryState::Cancelled),
-            superseded: count(DeliveryState::Superseded),
-        })
-    }
-}
-
 /// What `expire_deliveries` asks for.
 struct Expiry {
     now: Timestamp,
@@ -277,31 +228,4 @@ impl Edit for Expiry {
         advance(&left, &[], connection).await;
         Ok(rows.len() as u64)
     }
-}
-
-/// The attempt of a claim whose holder is gone: it may have been sent, up to this moment, and it counts.
-fn unknown_outcome(row: &PgRow, now: Timestamp) -> Result<AttemptResult, sqlx::Error> {
-    let claim =
-        Claim { delivery_id: delivery_id(row, 0)?, destination_id: destination_id(row, 1)?, epoch: int(row, 2)? };
-    let number = small(row, 3)? + 1;
-    let retry: Option<RetryPolicy> = optional_text(row, 4)?
-        .map(|retry| serde_json::from_str(&retry).map_err(|_| corrupt("a retry policy")))
-        .transpose()?;
-    let of_series = number.saturating_sub(small(row, 5)?);
-    let exhausted = retry.is_some_and(|retry| of_series >= retry.max_attempts);
-    let attempt = Attempt {
-        // No fresh randomness here; the delivery's own and the number make it unique.
-        id: AttemptId::new(now, u128::from_be_bytes(*claim.delivery_id.as_bytes()).wrapping_add(number.into())),
-        delivery_id: claim.delivery_id,
-        number,
-        sent_at: Some(now),
-        duration_ms: 0,
-        outcome: AttemptOutcome::Unknown,
-        status_code: None,
-        error: Some("the sender stopped before it could record the outcome; the request may have arrived".to_owned()),
-        failure: None,
-        response_body: None,
-    };
-    let verdict = if exhausted { Verdict::Dead } else { Verdict::Retry { at: now } };
-    Ok(AttemptResult { claim, attempt, verdict, now })
 }

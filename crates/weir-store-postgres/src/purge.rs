@@ -17,17 +17,26 @@ use crate::{
 /// How many deliveries a step looks at: claims of the destination wait for its commit.
 const STEP: i64 = 1_000;
 
-/// What waits after a place is looked at in the order of the index; of that, what the purge is after is locked, unless
-/// somebody else has it in hand, and cancelled. The lock sees to the state once more, as it is by then. `d.state + 0`, or the
+/// What waits after a place is looked at in the order in which it is due: live deliveries and those of replays, each cut before they
+/// are merged, so that the planner cannot sort all of them. Of that, what the purge is after is locked, unless somebody else has it
+/// in hand, and cancelled. The lock sees to the state once more, as it is by then. `d.state + 0`, or the
 /// planner could walk all that waits instead of looking up these. The type is asked for row by row, for the same reason.
 macro_rules! purge {
     ($of_type:expr) => {
         concat!(
             "
 WITH waiting AS MATERIALIZED (
-    SELECT id, event_id, next_attempt_at FROM deliveries
-    WHERE destination_id = $1 AND state IN (0, 2) AND (next_attempt_at, id) > ($2, $3) AND next_attempt_at <= $8
-    ORDER BY next_attempt_at, id LIMIT $4
+    SELECT * FROM (
+        (SELECT id, event_id, next_attempt_at FROM deliveries
+        WHERE destination_id = $1 AND state IN (0, 2) AND NOT is_replay
+            AND (next_attempt_at, id) > ($2, $3) AND next_attempt_at <= $8
+        ORDER BY next_attempt_at, id LIMIT $4)
+        UNION ALL
+        (SELECT id, event_id, next_attempt_at FROM deliveries
+        WHERE destination_id = $1 AND state IN (0, 2) AND is_replay
+            AND (next_attempt_at, id) > ($2, $3) AND next_attempt_at <= $8
+        ORDER BY next_attempt_at, id LIMIT $4)
+    ) w ORDER BY next_attempt_at, id LIMIT $4
 ), chosen AS MATERIALIZED (
     SELECT d.id FROM waiting w JOIN deliveries d ON d.id = w.id
     WHERE d.state + 0 = ANY($5) AND d.created_at < $6 ",

@@ -1,4 +1,4 @@
-//! The steps of a replay: some deliveries moved into the lane, or back out of it, in one transaction with the place the next
+//! The steps of a replay: some deliveries made to wait again, or put back, in one transaction with the place the next
 //! step goes on from. The replay's row is locked meanwhile, so that one process takes a step, and the others pass over it.
 
 use std::collections::BTreeSet;
@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use async_trait::async_trait;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _, types::Uuid};
 use weir_core::{DeliveryState, DestinationId, ReplayId, Timestamp};
-use weir_store::{Line, ReplayFigures, ReplayFilter, ReplayPhase, ReplayStep, lane};
+use weir_store::{Line, ReplayFigures, ReplayFilter, ReplayPhase, ReplayStep};
 
 use crate::{
     edits::Edit,
@@ -32,19 +32,22 @@ UPDATE replays SET phase = $2, delivered = $3, failed = $4, cancelled = $5, ende
 
 const DELETE_LANES: &str = "DELETE FROM replay_lanes WHERE replay_id = $1";
 
-/// Whether something of a replay waits or is under way, and is due from an instant on: the first of the lane, or of all, which
-/// leaves in what somebody has pulled out of the lane.
+/// Whether something of a replay waits or is under way; with `$2` also what is live by now, because somebody pulled it forward or
+/// its turn in a line has come.
 pub(crate) const IS_LEFT: &str = "
-SELECT 1 FROM deliveries WHERE replay_id = $1 AND state < 3 AND next_attempt_at >= $2 LIMIT 1";
+SELECT 1 FROM deliveries
+WHERE replay_id = $1 AND state < 3 AND (is_replay OR next_attempt_at = 9223372036854775807 OR $2) LIMIT 1";
 
-/// What waits in the lane goes back to what it was. What is claimed ends by itself; should it wait again after, the next step
-/// finds it.
+/// What waits for the replay, also behind in a line, goes back to what it was. What is claimed ends by itself; should it wait again
+/// after, the next step finds it.
 pub(crate) const PUT_BACK: &str = "
 WITH waiting AS MATERIALIZED (
-    SELECT id FROM deliveries WHERE replay_id = $1 AND state IN (0, 2) AND next_attempt_at >= 4611686018427387904
+    SELECT id FROM deliveries
+    WHERE replay_id = $1 AND state IN (0, 2) AND (is_replay OR next_attempt_at = 9223372036854775807)
     LIMIT $2 FOR UPDATE SKIP LOCKED
 )
-UPDATE deliveries d SET state = d.state_before, state_before = NULL, attempts_before = NULL, replay_id = NULL, updated_at = $3
+UPDATE deliveries d SET state = d.state_before, state_before = NULL, attempts_before = NULL, replay_id = NULL, is_replay = false,
+    updated_at = $3
 FROM waiting WHERE d.id = waiting.id";
 
 pub(crate) struct Step {
@@ -92,7 +95,7 @@ impl Edit for Step {
 
 impl Step {
     /// Moves what the replay is after of the next deliveries in its first state that is not walked to its end. What has a place
-    /// in an order goes in its turn, beside what is live, and not in the lane: the lines of these are to be advanced.
+    /// in an order goes in its turn, beside what is live: the lines of these are to be advanced.
     async fn move_some(
         &self,
         open: Open,
@@ -135,8 +138,8 @@ impl Step {
     /// Ends a replay of which nothing waits or is under way, with its figures as they are then.
     async fn end_if_over(&self, ended: ReplayPhase, connection: &mut PgConnection) -> Result<ReplayStep, sqlx::Error> {
         let id = uuid(self.id.as_bytes());
-        let from = if ended == ReplayPhase::Cancelled { lane::LANE } else { 0 };
-        if sqlx::query(IS_LEFT).bind(id).bind(from).fetch_optional(&mut *connection).await?.is_none() {
+        let also_live = ended == ReplayPhase::Completed;
+        if sqlx::query(IS_LEFT).bind(id).bind(also_live).fetch_optional(&mut *connection).await?.is_none() {
             let mut figures = ReplayFigures::default();
             for row in &sqlx::query(FIGURES).bind(id).fetch_all(&mut *connection).await? {
                 let (state, deliveries) = read_figure(row)?;
@@ -188,9 +191,10 @@ fn move_some(step: &Step, open: &Open, state: DeliveryState) -> Select {
     select.value(uuid(step.id.as_bytes()));
     select.sql.push_str(
         ", ordering_key = CASE WHEN live.ordered THEN d.ordering_key END,
+            is_replay = NOT (live.ordered AND d.ordering_key IS NOT NULL),
             next_attempt_at = CASE WHEN live.ordered AND d.ordering_key IS NOT NULL THEN 9223372036854775807 ELSE",
     );
-    select.value(lane::in_lane(open.created_at).as_nanos());
+    select.value(open.created_at.as_nanos());
     select.sql.push_str(" END, updated_at =");
     select.value(step.now.as_nanos());
     select.sql.push_str(

@@ -21,7 +21,7 @@ use crate::{
         self, corrupt, count, destination_id, failure_code, flag, int, optional_text, optional_time, outcome_code,
         state_code, uuid,
     },
-    writer::{Operation, Turn},
+    writer::Operation,
 };
 
 #[async_trait]
@@ -53,9 +53,9 @@ impl Results for PostgresStore {
 }
 
 /// Moves the deliveries on whose claims still hold, and records their attempts, and only theirs. A retry of a deleted
-/// destination becomes `cancelled`, and one with a newer delivery of its coalesce key `superseded`; a retry of the lane waits in the lane; the rows of destinations that are retried are locked so that no deletion passes between
-/// the look at them and this commit (edits.rs). `state + 0`, or the planner could walk all claims instead of looking
-/// up these. Answers the key of each that is to leave its line: it has ended, or has failed too often to keep the others waiting
+/// destination becomes `cancelled`, and one with a newer delivery of its coalesce key `superseded`; the rows of destinations that
+/// are retried are locked so that no deletion passes between the look at them and this commit (edits.rs). `state + 0`, or the
+/// planner could walk all claims instead of looking up these. Answers the key of each that is to leave its line: it has ended, or has failed too often to keep the others waiting
 /// (`DeliveryOrder::leaves_line`).
 pub(crate) const SETTLE: &str = "
 WITH result AS MATERIALIZED (
@@ -67,12 +67,10 @@ WITH result AS MATERIALIZED (
     SELECT id, skip_after_attempts FROM destinations
     WHERE id IN (SELECT destination_id FROM result WHERE state = 2) AND deleted_at IS NULL FOR KEY SHARE
 ), settled AS (
-    UPDATE deliveries d SET attempts = r.number, claim_expires_at = NULL,
+    UPDATE deliveries d SET attempts = r.number, claim_expires_at = NULL, claimed_by = NULL,
         state = CASE WHEN r.state <> 2 THEN r.state WHEN r.destination_id NOT IN (SELECT id FROM live) THEN 6
             WHEN d.replaced THEN 7 ELSE r.state END,
-        next_attempt_at = coalesce(
-            r.due + CASE WHEN d.next_attempt_at >= 4611686018427387904 THEN 4611686018427387904 ELSE 0 END,
-            d.next_attempt_at), updated_at = r.now
+        next_attempt_at = coalesce(r.due, d.next_attempt_at), updated_at = r.now
     FROM result r WHERE d.id = r.id AND d.claim_epoch = r.epoch AND d.state + 0 = 1
     RETURNING r.result, d.state, r.id, r.number, r.attempt_id, r.destination_id, r.sent_at, r.duration_ms, r.outcome,
         r.status_code, r.error, r.failure, r.response_body,
@@ -96,13 +94,13 @@ const LOCK_DELIVERY: &str =
     "SELECT destination_id, state, expires_at, ordering_key FROM deliveries WHERE id = $1 FOR UPDATE";
 
 const RETRY_ENDED: &str = "
-UPDATE deliveries SET state = 0, replaced = NULL, next_attempt_at = $3, updated_at = $2,
+UPDATE deliveries SET state = 0, is_replay = false, replaced = NULL, next_attempt_at = $3, updated_at = $2,
     ordering_key = CASE WHEN $4 THEN ordering_key END
 WHERE id = $1";
 
-/// What is behind in a line stays there.
+/// What is behind in a line stays there. What somebody asks for goes beside what is live.
 const PULL_FORWARD: &str = "
-UPDATE deliveries SET next_attempt_at = least(next_attempt_at, $2), updated_at = $2
+UPDATE deliveries SET is_replay = false, next_attempt_at = least(next_attempt_at, $2), updated_at = $2
 WHERE id = $1 AND state + 0 IN (0, 2) AND next_attempt_at < 9223372036854775807";
 
 const CANCEL: &str = "UPDATE deliveries SET state = 6, updated_at = $2 WHERE id = $1";
@@ -118,12 +116,7 @@ impl Operation for Settling {
         self.0.len()
     }
 
-    async fn run(
-        group: &[&Self],
-        connection: &mut PgConnection,
-        _: &Shared,
-        _: &mut Turn,
-    ) -> Result<Vec<Self::Answer>, sqlx::Error> {
+    async fn run(group: &[&Self], connection: &mut PgConnection, _: &Shared) -> Result<Vec<Self::Answer>, sqlx::Error> {
         let all: Vec<&AttemptResult> = group.iter().flat_map(|settling| &settling.0).map(Arc::as_ref).collect();
         let settled = settle_all(&all, connection).await?;
         let mut settlements = settled.advance(connection).await.into_iter();

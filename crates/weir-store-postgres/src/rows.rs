@@ -11,7 +11,7 @@ use weir_core::{
     order::BEHIND,
     outcome::Failure,
 };
-use weir_store::lane;
+use weir_store::ProcessId;
 
 /// A stored value that this program could not have written.
 pub(crate) fn corrupt(what: &str) -> sqlx::Error {
@@ -84,6 +84,10 @@ pub(crate) fn event_id(row: &PgRow, column: usize) -> Result<EventId, sqlx::Erro
 
 pub(crate) fn replay_id(row: &PgRow, column: usize) -> Result<ReplayId, sqlx::Error> {
     id(row, column).map(ReplayId::from_bytes)
+}
+
+pub(crate) fn process_id(row: &PgRow, column: usize) -> Result<ProcessId, sqlx::Error> {
+    i32::try_from(int(row, column)?).map(ProcessId).map_err(|_| corrupt("a process"))
 }
 
 /// The number of a state: its place in [`DeliveryState::ALL`].
@@ -160,7 +164,7 @@ pub(crate) fn delivery(row: &PgRow) -> Result<Delivery, sqlx::Error> {
         destination_id: destination_id(row, 3)?,
         state,
         attempts: small(row, 5)?,
-        next_attempt_at: waiting.filter(|due| *due < BEHIND).map(lane::due),
+        next_attempt_at: waiting.filter(|due| *due < BEHIND),
         created_at: time(row, 7)?,
         updated_at: time(row, 8)?,
         expires_at: optional_time(row, 9)?,

@@ -27,15 +27,13 @@ INSERT INTO alerts_told AS t (destination_id, version, told) VALUES ($1, $2, $3)
 ON CONFLICT (destination_id) DO UPDATE SET version = excluded.version, told = excluded.told
 WHERE t.version = excluded.version - 1";
 
-/// The kind of each row, a count, a time, and what has been told. What waits in the lane of replays somebody has asked for; it is
-/// left out. The counts are read from their indexes alone, as far as vacuum
-/// keeps up.
+/// The kind of each row, a count, a time, and what has been told. Deliveries of replays are left out: somebody
+/// asked for them. The counts are read from their indexes alone, as far as vacuum keeps up.
 pub(crate) const CONDITIONS: &str = "
 SELECT x.destination_id, x.kind, x.count, x.at, x.told
 FROM (
     SELECT destination_id, 0 AS kind, count(*) AS count, min(created_at) AS at, NULL AS told
-    FROM deliveries WHERE state IN (0, 2)
-        AND (next_attempt_at < 4611686018427387904 OR next_attempt_at = 9223372036854775807)
+    FROM deliveries WHERE state IN (0, 2) AND NOT is_replay
     GROUP BY destination_id
     UNION ALL
     SELECT destination_id, 1, 0, max(expires_at), NULL

@@ -39,18 +39,6 @@ const LONGEST_WAIT: Duration = Duration::from_millis(10);
 /// Longer than the server's own limit for a statement, which is the better answer.
 pub(crate) const GROUP_TIMEOUT: Duration = Duration::from_secs(45);
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// So many rows together come from a flood. While deliveries are claimed or recorded, intake rests after such a group for this many
-/// times as long as the group took: taken in as fast as it comes, twice what can be delivered left deliveries three quarters of
-/// their speed.
-const LARGE_GROUP_ROWS: usize = 256;
-const INTAKE_RESTS: f32 = 2.0;
-/// A group may take long for other reasons.
-const LONGEST_REST: Duration = Duration::from_millis(100);
-/// While its express is pressed, intake rests for up to so many times as long, and looks this often: what need not be claimed costs
-/// deliveries a sixth less.
-const PRESSED_RESTS: f32 = 12.0;
-const LONGEST_PRESSED_REST: Duration = Duration::from_millis(250);
-const PRESSED_LOOK: Duration = Duration::from_millis(1);
 /// A writer that could not connect refuses at once for so long, doubling from the first to the last.
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LONGEST_RETRY: Duration = Duration::from_secs(2);
@@ -63,9 +51,6 @@ pub(crate) trait Operation: Send + Sync + Sized + 'static {
     /// After this the server is given up, whether it or the network is silent.
     const TIMEOUT: Duration = GROUP_TIMEOUT;
 
-    /// Whether it is a step of delivering, or takes in what is to be delivered.
-    const DELIVERS: bool = true;
-
     /// Roughly how many rows it is.
     fn rows(&self) -> usize;
 
@@ -74,20 +59,11 @@ pub(crate) trait Operation: Send + Sync + Sized + 'static {
         group: &[&Self],
         connection: &mut PgConnection,
         shared: &Shared,
-        turn: &mut Turn,
     ) -> Result<Vec<Self::Answer>, sqlx::Error>;
 }
 
 /// While a writer has it, small groups of its kind do not go beside its own.
-#[derive(Default)]
-pub(crate) struct Turn(Option<OwnedMutexGuard<()>>);
-
-impl Turn {
-    /// What is left to do costs the server little.
-    pub(crate) fn pass(&mut self) {
-        self.0 = None;
-    }
-}
+type Turn = Option<OwnedMutexGuard<()>>;
 
 /// What is to be committed together.
 struct Group<O: Operation> {
@@ -192,31 +168,16 @@ struct Writer<O: Operation> {
 impl<O: Operation> Writer<O> {
     async fn run(mut self) {
         loop {
-            let (group, mut turn) = self.next_group().await;
+            let (group, turn) = self.next_group().await;
             if group.operations.is_empty() {
                 break;
             }
-            let (began, rows) = (Instant::now(), group.rows);
-            let under_way = O::DELIVERS.then(|| Arc::clone(&self.shared.delivering));
-            self.commit(group.operations, &mut turn).await;
+            self.commit(group.operations).await;
             drop(turn);
-            drop(under_way);
-            if rows >= LARGE_GROUP_ROWS && !O::DELIVERS && Arc::strong_count(&self.shared.delivering) > 1 {
-                self.rest(rows, began.elapsed()).await;
-            }
         }
         if let Some(connection) = self.connection {
             // Only tells the server, which notices anyhow.
             let _ = connection.close().await;
-        }
-    }
-
-    /// After a large group, which took so long.
-    async fn rest(&self, rows: usize, took: Duration) {
-        sleep(took.mul_f32(INTAKE_RESTS).min(LONGEST_REST)).await;
-        let until = Instant::now() + took.mul_f32(PRESSED_RESTS - INTAKE_RESTS).min(LONGEST_PRESSED_REST);
-        while self.shared.station.is_pressed(rows) && Instant::now() < until {
-            sleep(PRESSED_LOOK).await;
         }
     }
 
@@ -227,7 +188,7 @@ impl<O: Operation> Writer<O> {
         while group.operations.is_empty() {
             match inbox.recv().await {
                 Some(message) => group.add(message, &mut inbox),
-                None => return (group, Turn::default()),
+                None => return (group, None),
             }
         }
         let mut longest_wait = pin!(sleep(LONGEST_WAIT));
@@ -246,13 +207,13 @@ impl<O: Operation> Writer<O> {
         // Tasks that are ready may have more for it.
         tokio::task::yield_now().await;
         group.fill(&mut inbox);
-        (group, Turn(turn))
+        (group, turn)
     }
 
     /// Commits a group and answers it.
-    async fn commit(&mut self, group: Vec<Pending<O>>, turn: &mut Turn) {
+    async fn commit(&mut self, group: Vec<Pending<O>>) {
         let operations: Vec<&O> = group.iter().map(|pending| &pending.operation).collect();
-        match self.run_group(&operations, turn).await {
+        match self.run_group(&operations).await {
             Ok(answers) => {
                 for (pending, answer) in group.into_iter().zip(answers) {
                     // A caller who has left is passed over.
@@ -262,7 +223,7 @@ impl<O: Operation> Writer<O> {
             Err(error @ StoreError::Failed(_)) if group.len() > 1 => {
                 tracing::warn!(%error, operations = group.len(), "a group failed; its operations run one by one");
                 for pending in group {
-                    let answer = self.run_group(&[&pending.operation], turn).await;
+                    let answer = self.run_group(&[&pending.operation]).await;
                     let alone = || StoreError::Failed("the operation was not answered".to_owned());
                     let _ = pending.reply.send(answer.and_then(|mut answers| answers.pop().ok_or_else(alone)));
                 }
@@ -276,22 +237,22 @@ impl<O: Operation> Writer<O> {
     }
 
     /// Runs a group, and again while others are in its way.
-    async fn run_group(&mut self, group: &[&O], turn: &mut Turn) -> StoreResult<Vec<O::Answer>> {
+    async fn run_group(&mut self, group: &[&O]) -> StoreResult<Vec<O::Answer>> {
         for _ in 1..ATTEMPTS {
-            match self.try_group(group, turn).await {
+            match self.try_group(group).await {
                 Err(error) if conflicts(&error) => tracing::debug!(%error, "a group met another and runs again"),
                 outcome => return outcome.map_err(|error| store_error(&error)),
             }
         }
-        self.try_group(group, turn).await.map_err(|error| store_error(&error))
+        self.try_group(group).await.map_err(|error| store_error(&error))
     }
 
-    async fn try_group(&mut self, group: &[&O], turn: &mut Turn) -> Result<Vec<O::Answer>, sqlx::Error> {
+    async fn try_group(&mut self, group: &[&O]) -> Result<Vec<O::Answer>, sqlx::Error> {
         let connection = match &mut self.connection {
             Some(connection) => connection,
             missing => missing.insert(self.redial.connect(&self.options).await?),
         };
-        let outcome = within(O::TIMEOUT, O::run(group, connection, &self.shared, turn)).await;
+        let outcome = within(O::TIMEOUT, O::run(group, connection, &self.shared)).await;
         if outcome.as_ref().is_err_and(|error| !leaves_connection_sound(error)) {
             self.connection = None;
         }

@@ -33,6 +33,7 @@ mod open;
 mod outbox;
 #[cfg(test)]
 mod plans;
+mod processes;
 mod prune;
 mod purge;
 mod replay_steps;

@@ -10,6 +10,7 @@ mod history;
 mod ingest;
 mod lines;
 mod outbox;
+mod processes;
 mod prune;
 mod purge;
 mod recovery;
@@ -39,8 +40,8 @@ use weir_core::{
 };
 
 pub use self::{
-    coalescing::*, destinations::*, express::*, filters::*, history::*, ingest::*, lines::*, outbox::*, prune::*,
-    purge::*, recovery::*, replays::*, results::*, rows::*, timing::*, watch::*,
+    coalescing::*, destinations::*, express::*, filters::*, history::*, ingest::*, lines::*, outbox::*, processes::*,
+    prune::*, purge::*, recovery::*, replays::*, results::*, rows::*, timing::*, watch::*,
 };
 use crate::{
     AttemptResult, ClaimRequest, Claims, DeliveryFilter, Ingested, NewEvent, PageRequest, Settlement, SharedStore,
@@ -329,6 +330,10 @@ macro_rules! store_conformance {
             whoever_looks_for_what_waits_sees_the_lane,
             an_unknown_attempt_of_the_lane_counts_from_the_replay_on,
             replays_are_listed_newest_first,
+            claims_of_a_living_process_and_of_none_are_not_orphaned,
+            resolved_claims_are_of_unknown_outcome_and_counted,
+            claims_that_have_ended_meanwhile_are_not_resolved,
+            a_resolved_claim_ends_its_delivery_where_a_recovered_one_does,
         );
     };
     (@each $backend:path, $($behaviour:ident),+ $(,)?) => {$(

@@ -1,7 +1,7 @@
 //! The record store: what Weir must never lose.
 //!
 //! The traits are split by who needs them: [`Destinations`] and [`History`] serve the API, [`Ingest`] the producer,
-//! [`Outbox`] the scheduler, [`Lines`] the sweep, [`Results`] the worker, [`Replays`] API and scheduler, [`Watch`] the watch. A
+//! [`Outbox`] the scheduler, [`Processes`] who watches processes, [`Lines`] the sweep, [`Results`] the worker, [`Replays`] API and scheduler, [`Watch`] the watch. A
 //! backend implements all of them ([`Store`]) and proves it with the `conformance` suite. Every write names the state it
 //! expects; zero rows changed is an answer, not an error. `now` is
 //! always an argument, never the database's clock.
@@ -17,6 +17,7 @@ pub mod intake;
 pub mod lane;
 mod lines;
 mod outbox;
+mod processes;
 mod prune;
 mod replays;
 mod results;
@@ -34,6 +35,7 @@ pub use history::{
 pub use ingest::{Ingest, IngestRefusal, Ingested, NewEvent};
 pub use lines::{Line, Lines, LinesTended};
 pub use outbox::{ClaimRequest, Claims, DueDestination, Outbox, Recovered, SendHistory};
+pub use processes::{AbandonedClaim, OrphanedClaim, ProcessBeat, ProcessId, Processes};
 pub use prune::{Prune, PrunePlace, PruneStep, Pruned};
 pub use replays::{NewReplay, REPLAYABLE, Replay, ReplayFigures, ReplayFilter, ReplayPhase, ReplayStep, Replays};
 pub use results::{AttemptResult, DeliveryAction, Purge, PurgePlace, PurgeStep, Results, Settlement};
@@ -41,11 +43,23 @@ pub use watch::{Condition, Conditions, Watch};
 
 /// Everything a backend offers.
 pub trait Store:
-    Destinations + Ingest + Outbox + Results + Lines + History + Prune + Replays + Watch + Send + Sync + 'static
+    Destinations + Ingest + Outbox + Processes + Results + Lines + History + Prune + Replays + Watch + Send + Sync + 'static
 {
 }
 impl<T> Store for T where
-    T: Destinations + Ingest + Outbox + Results + Lines + History + Prune + Replays + Watch + Send + Sync + 'static
+    T: Destinations
+        + Ingest
+        + Outbox
+        + Processes
+        + Results
+        + Lines
+        + History
+        + Prune
+        + Replays
+        + Watch
+        + Send
+        + Sync
+        + 'static
 {
 }
 

@@ -73,10 +73,9 @@ impl Engine {
         let (stop_serving, serving_stops) = watch::channel(false);
         let (stop_admitting, admitting_stops) = watch::channel(false);
         let mut background = JoinSet::new();
-        let mut express = Express::new(backends.queue(), backends.clock());
+        let express = Express::new(backends.queue(), backends.clock());
         if role.schedules() {
-            let scheduler = schedule(&backends, settings.retention, &working_stops, &mut background);
-            express = express.beside(&scheduler);
+            schedule(&backends, settings.retention, &working_stops, &mut background);
         }
         if role.works() {
             let worker = work(&backends, &working_stops, settings.addresses.clone(), settings.shutdown_grace);
@@ -170,7 +169,7 @@ fn schedule(
     retention: Retention,
     stops: &watch::Receiver<bool>,
     background: &mut JoinSet<()>,
-) -> Arc<Scheduler> {
+) {
     let scheduler = Arc::new(Scheduler::new(backends.store(), backends.queue(), backends.clock()));
     for _ in 0..SCHEDULERS {
         let (scheduler, stops) = (scheduler.clone(), stopped(stops.clone()));
@@ -179,10 +178,6 @@ fn schedule(
     let replayer = Replayer::new(backends.store(), backends.queue(), backends.clock(), &scheduler);
     let replay_stops = stopped(stops.clone());
     background.spawn(async move { replayer.run(replay_stops).await });
-    let (tidying, tidy_stops) = (scheduler.clone(), stopped(stops.clone()));
-    background.spawn(async move { tidying.tidy(tidy_stops).await });
-    let (waking, wake_stops) = (scheduler.clone(), stopped(stops.clone()));
-    background.spawn(async move { waking.wake_fed(wake_stops).await });
     let sweeper = Sweeper::new(backends.store(), backends.queue(), backends.clock());
     let sweep_stops = stopped(stops.clone());
     background.spawn(async move { sweeper.run(sweep_stops).await });
@@ -192,7 +187,6 @@ fn schedule(
     let watcher = Watcher::new(backends.store(), backends.queue(), backends.clock());
     let stops = stopped(stops.clone());
     background.spawn(async move { watcher.run(stops).await });
-    scheduler
 }
 
 fn work(

@@ -20,9 +20,10 @@ use weir_queue::conformance::settings;
 use weir_store::{
     AttemptResult, BreakerChange, ClaimRequest, Claims, Condition, DeliveryAction, DeliveryDetail, DeliveryFilter,
     DestinationCounts, DestinationPatch, Destinations, DueDestination, EventFilter, Express, History, Ingest,
-    IngestRefusal, Ingested, LimitChange, Line, Lines, LinesTended, NewEvent, NewReplay, Outbox, Page, PageRequest,
-    Prune, PrunePlace, PruneStep, Purge, PurgePlace, PurgeStep, Recovered, Replay, ReplayFilter, ReplayPhase,
-    ReplayStep, Replays, Results, SendHistory, SendRecord, Settlement, StoreResult, Watch,
+    IngestRefusal, Ingested, LimitChange, Line, Lines, LinesTended, NewEvent, NewReplay, OrphanedClaim, Outbox, Page,
+    PageRequest, ProcessBeat, ProcessId, Processes, Prune, PrunePlace, PruneStep, Purge, PurgePlace, PurgeStep,
+    Recovered, Replay, ReplayFilter, ReplayPhase, ReplayStep, Replays, Results, SendHistory, SendRecord, Settlement,
+    StoreResult, Watch,
 };
 
 pub(crate) fn destination(number: u8) -> DestinationId {
@@ -435,6 +436,37 @@ impl History for TestStore {
     }
 
     async fn check(&self) -> StoreResult<()> {
+        unasked()
+    }
+}
+
+#[async_trait]
+impl Processes for TestStore {
+    async fn register_process(&self) -> StoreResult<ProcessId> {
+        unasked()
+    }
+
+    async fn beat(&self) -> StoreResult<bool> {
+        unasked()
+    }
+
+    async fn processes(&self) -> StoreResult<Vec<ProcessBeat>> {
+        unasked()
+    }
+
+    async fn declare_dead(&self, _: ProcessId, _: i64) -> StoreResult<bool> {
+        unasked()
+    }
+
+    async fn deregister(&self) -> StoreResult<()> {
+        unasked()
+    }
+
+    async fn orphaned_claims(&self, _: u32) -> StoreResult<Vec<OrphanedClaim>> {
+        unasked()
+    }
+
+    async fn resolve_claims(&self, _: Vec<Claim>, _: Timestamp) -> StoreResult<Recovered> {
         unasked()
     }
 }

@@ -1,8 +1,8 @@
-//! Claims that follow each other.
+//! Claims that others get in the way of.
 
 use std::time::Duration;
 
-use weir_core::claim::ClaimedDelivery;
+use sqlx::raw_sql;
 use weir_store::{Destinations as _, Ingest as _, Outbox as _};
 use weir_store_postgres::PostgresStore;
 
@@ -11,22 +11,35 @@ use crate::{
     fixtures::{NOW, destination, event, event_at, request},
 };
 
-/// When the events of what is claimed were created, in milliseconds after [`NOW`].
-async fn claim(store: &PostgresStore, limit: u32) -> Vec<u128> {
-    let claims = store.claim(vec![request(1, limit)], NOW + Duration::from_secs(10)).await.unwrap().remove(0);
-    let created = |claimed: &ClaimedDelivery| claimed.event_created_at.since(NOW).as_millis();
-    claims.deliveries.iter().map(created).collect()
-}
+/// The first claim of what is due at [`NOW`] meets a deadlock. Sequences do not roll back.
+const DEADLOCK_ONCE: &str = "
+CREATE SEQUENCE tries;
+CREATE FUNCTION deadlock_once() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF NEW.state = 1 AND NEW.next_attempt_at = 1800000000000000000 AND nextval('tries') = 1 THEN
+        RAISE EXCEPTION 'deadlock detected' USING ERRCODE = '40P01';
+    END IF;
+    RETURN NEW;
+END $$;
+CREATE TRIGGER deadlock_once BEFORE UPDATE ON deliveries FOR EACH ROW EXECUTE FUNCTION deadlock_once();";
 
+/// A claim that nobody is told of would stay out until it expires, and an ordered key stand still behind it.
 #[tokio::test]
-async fn what_is_due_before_the_last_claim_is_found_by_the_first_that_would_come_back_short() {
+async fn a_claim_that_fails_and_is_made_again_leaves_no_claim_behind() {
     let database = Database::create().await;
     let store = PostgresStore::open(&database.url(), NOW).await.unwrap();
+    raw_sql(DEADLOCK_ONCE).execute(&mut database.connect().await).await.unwrap();
     store.create_destination(destination(1)).await.unwrap();
     store.ingest((1..=6).map(event).collect()).await.unwrap();
-    assert_eq!(claim(&store, 4).await, [1, 2, 3, 4]);
+    let claim = async |limit| {
+        let claims = store.claim(vec![request(1, limit)], NOW + Duration::from_secs(10)).await.unwrap().remove(0);
+        claims.deliveries.iter().map(|one| one.event_created_at.since(NOW).as_millis()).collect::<Vec<_>>()
+    };
+    assert_eq!(claim(4).await, [1, 2, 3, 4]);
     // Another process' clock is behind.
     store.ingest(vec![event_at(7, NOW)]).await.unwrap();
-    assert_eq!(claim(&store, 3).await, [0, 5, 6]);
-    assert_eq!(claim(&store, 3).await, [0_u128; 0]);
+    assert_eq!(claim(3).await, [0, 5, 6]);
+    let tries: i64 =
+        sqlx::query_scalar("SELECT last_value FROM tries").fetch_one(&mut database.connect().await).await.unwrap();
+    assert_eq!(tries, 2, "it met the deadlock");
 }

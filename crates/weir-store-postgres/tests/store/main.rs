@@ -5,9 +5,10 @@
 mod claims;
 mod conformance;
 mod database;
-mod early;
+mod durability;
 mod failures;
 mod fixtures;
+mod leases;
 mod lines;
 mod open;
 mod partitions;

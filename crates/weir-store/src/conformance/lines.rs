@@ -1,6 +1,11 @@
 //! Deliveries that wait for each other, in the order of their keys.
 
-use std::{collections::HashMap, sync::Mutex};
+use std::{
+    collections::HashMap,
+    sync::{Mutex, Weak},
+};
+
+use tokio::sync::RwLock;
 
 use super::*;
 use crate::{DeliveryAction, Purge};
@@ -405,61 +410,112 @@ pub async fn lines_that_have_heads_are_left_alone(subject: Subject) {
 
 /// Several producers and consumers at once; `stores` are as many processes. Nothing stands still, and every key's events end one
 /// after the other as they were stored.
+///
+/// A line stands still when all is stored, nobody works, and there is nothing to claim, though not all has ended. However slow the
+/// machine is, nothing here is a matter of time.
 pub async fn lines_under_load(stores: Vec<SharedStore>, keys: u64, calls: u64) {
     stores[0].create_destination(ordered(1, Some(3))).await.expect("create");
+    let load = Arc::new(Load { wanted: (2 * keys * calls) as usize, ended: Mutex::default(), work: RwLock::new(()) });
+    let storing = Arc::new(());
     let producers = (0..keys).map(|key| {
-        let store = stores[key as usize % stores.len()].clone();
+        let (store, storing) = (stores[key as usize % stores.len()].clone(), Arc::clone(&storing));
         tokio::spawn(async move {
             for at in 0..calls {
                 // Two in a call, the second behind the first.
                 let event = |at: u64| named(in_order(key * 10_000 + at, &format!("key {key}")), &[1]);
                 store.ingest(vec![event(2 * at), event(2 * at + 1)]).await.expect("ingest");
             }
+            drop(storing);
         })
     });
-    let ended: Arc<Mutex<Vec<u64>>> = Arc::default();
-    let wanted = (2 * keys * calls) as usize;
+    let producers: Vec<_> = producers.collect();
     let consumers = (0..4).map(|consumer| {
-        let (store, ended) = (stores[consumer % stores.len()].clone(), Arc::clone(&ended));
-        tokio::spawn(async move {
-            let (mut round, mut idle) = (consumer, 0);
-            while idle < 400 && ended.lock().expect("a lock").len() < wanted {
-                let claimed = store.claim(vec![request(1, 7)], NOW + seconds(3_600)).await.expect("claim").remove(0);
-                idle = if claimed.deliveries.is_empty() { idle + 1 } else { 0 };
-                if idle > 0 {
-                    tokio::time::sleep(Duration::from_millis(5)).await;
-                }
-                for delivery in claimed.deliveries {
-                    round += 1;
-                    let verdict = match round % 7 {
-                        0 => {
-                            store.release(vec![delivery.claim], NOW).await.expect("release");
-                            continue;
-                        }
-                        1 | 2 if delivery.attempts == 0 => Verdict::Retry { at: NOW },
-                        3 => Verdict::Failed,
-                        _ => Verdict::Delivered,
-                    };
-                    if !matches!(verdict, Verdict::Retry { .. }) {
-                        // Before it is settled, since the next may be claimed by another right after.
-                        ended.lock().expect("a lock").push(number_of(&delivery));
-                    }
-                    store.settle(vec![result(&delivery, verdict).into()]).await.expect("settle");
-                }
-            }
-        })
+        let consumer =
+            Consumer { store: stores[consumer % stores.len()].clone(), load: Arc::clone(&load), round: consumer };
+        tokio::spawn(consumer.run(Arc::downgrade(&storing)))
     });
-    let tasks: Vec<_> = producers.chain(consumers.collect::<Vec<_>>()).collect();
-    for task in tasks {
+    let consumers: Vec<_> = consumers.collect();
+    drop(storing);
+    for task in producers.into_iter().chain(consumers) {
         task.await.expect("joined");
     }
-    let ended = std::mem::take(&mut *ended.lock().expect("a lock"));
+    let ended = std::mem::take(&mut *load.ended.lock().expect("a lock"));
     let mut last: HashMap<u64, u64> = HashMap::new();
     for number in &ended {
         let before = last.insert(number / 10_000, *number);
         assert!(before.is_none_or(|before| before + 1 == *number), "{before:?} before {number}");
     }
-    assert_eq!(ended.len(), wanted, "a line stands still");
+    assert_eq!(ended.len(), load.wanted, "a line stands still");
+}
+
+/// What the consumers of [`lines_under_load`] share.
+struct Load {
+    wanted: usize,
+    /// The numbers of the events that have ended, in that order.
+    ended: Mutex<Vec<u64>>,
+    /// Held, shared, from a claim until all of it is settled.
+    work: RwLock<()>,
+}
+
+impl Load {
+    fn is_over(&self) -> bool {
+        self.ended.lock().expect("a lock").len() >= self.wanted
+    }
+}
+
+struct Consumer {
+    store: SharedStore,
+    load: Arc<Load>,
+    round: usize,
+}
+
+impl Consumer {
+    async fn run(mut self, storing: Weak<()>) {
+        let load = Arc::clone(&self.load);
+        while !load.is_over() {
+            let nothing_comes = storing.strong_count() == 0;
+            let working = load.work.read().await;
+            let worked = self.work().await;
+            drop(working);
+            if worked {
+                continue;
+            }
+            if nothing_comes {
+                // Alone: what the others had in hand is settled, and in its lines the next have come forward.
+                let _alone = load.work.write().await;
+                if !self.work().await {
+                    return;
+                }
+            } else {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+    }
+
+    /// Claims some and deals with them. Answers whether there were any.
+    async fn work(&mut self) -> bool {
+        let store = &self.store;
+        let claimed = store.claim(vec![request(1, 7)], NOW + seconds(3_600)).await.expect("claim").remove(0).deliveries;
+        let any = !claimed.is_empty();
+        for delivery in claimed {
+            self.round += 1;
+            let verdict = match self.round % 7 {
+                0 => {
+                    store.release(vec![delivery.claim], NOW).await.expect("release");
+                    continue;
+                }
+                1 | 2 if delivery.attempts == 0 => Verdict::Retry { at: NOW },
+                3 => Verdict::Failed,
+                _ => Verdict::Delivered,
+            };
+            if !matches!(verdict, Verdict::Retry { .. }) {
+                // Before it is settled, since the next may be claimed by another right after.
+                self.load.ended.lock().expect("a lock").push(number_of(&delivery));
+            }
+            store.settle(vec![result(&delivery, verdict).into()]).await.expect("settle");
+        }
+        any
+    }
 }
 
 pub async fn no_line_stands_still_or_turns_round_under_load(subject: Subject) {

@@ -1,0 +1,158 @@
+//! Process leases: a row for each process that makes claims, and the claims that name no row any more.
+//!
+//! Claims are made only while their owner's row is there, as their own statement sees it. That row is not locked: every claim
+//! would write it. So a claim may commit a moment after its owner was declared dead. It is orphaned at once then, whoever looks next
+//! resolves it, and the process learns with its next beat that it must not send on it.
+
+use std::{
+    sync::atomic::{AtomicI32, Ordering},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use sqlx::{PgConnection, postgres::PgRow};
+use weir_core::{Timestamp, claim::Claim};
+use weir_store::{OrphanedClaim, ProcessBeat, ProcessId, Processes, Recovered, StoreResult};
+
+use crate::{
+    PostgresStore, Shared,
+    edits::Edit,
+    ingest::column,
+    recovery::{Abandoned, Recovery},
+    rows::{delivery_id, destination_id, int, process_id, time},
+    writer::Operation,
+};
+
+/// The registration of this process, while it has one.
+#[derive(Debug, Default)]
+pub(crate) struct OwnProcess(AtomicI32);
+
+impl OwnProcess {
+    /// The database counts from one.
+    const NONE: i32 = 0;
+
+    pub(crate) fn id(&self) -> Option<ProcessId> {
+        Some(self.0.load(Ordering::Acquire)).filter(|id| *id != Self::NONE).map(ProcessId)
+    }
+
+    fn set(&self, id: Option<ProcessId>) {
+        self.0.store(id.map_or(Self::NONE, |id| id.0), Ordering::Release);
+    }
+}
+
+#[async_trait]
+impl Processes for PostgresStore {
+    async fn register_process(&self) -> StoreResult<ProcessId> {
+        let id = ProcessId(self.edit(Register).await?);
+        self.shared.process.set(Some(id));
+        Ok(id)
+    }
+
+    async fn beat(&self) -> StoreResult<bool> {
+        match self.shared.process.id() {
+            Some(id) => self.beats.ask(Beating(id)).await,
+            None => Ok(false),
+        }
+    }
+
+    async fn processes(&self) -> StoreResult<Vec<ProcessBeat>> {
+        let read = |row: &PgRow| Ok(ProcessBeat { id: process_id(row, 0)?, beat: int(row, 1)? });
+        self.read(sqlx::query(PROCESSES), read).await
+    }
+
+    async fn declare_dead(&self, id: ProcessId, beat: i64) -> StoreResult<bool> {
+        self.edit(Remove { id, beat: Some(beat) }).await
+    }
+
+    async fn deregister(&self) -> StoreResult<()> {
+        if let Some(id) = self.shared.process.id() {
+            self.edit(Remove { id, beat: None }).await?;
+            self.shared.process.set(None);
+        }
+        Ok(())
+    }
+
+    async fn orphaned_claims(&self, limit: u32) -> StoreResult<Vec<OrphanedClaim>> {
+        let read = |row: &PgRow| {
+            let claim = Claim {
+                delivery_id: delivery_id(row, 0)?,
+                destination_id: destination_id(row, 1)?,
+                epoch: int(row, 2)?,
+            };
+            Ok(OrphanedClaim { claim, owner: process_id(row, 3)?, expires_at: time(row, 4)? })
+        };
+        self.read(sqlx::query(ORPHANED).bind(i64::from(limit)), read).await
+    }
+
+    async fn resolve_claims(&self, claims: Vec<Claim>, now: Timestamp) -> StoreResult<Recovered> {
+        if claims.is_empty() {
+            return Ok(Recovered::default());
+        }
+        self.edit(Recovery { now, of: Abandoned::Named(claims) }).await
+    }
+}
+
+const REGISTER: &str = "INSERT INTO processes (beat) VALUES (0) RETURNING id";
+
+const BEAT: &str = "UPDATE processes SET beat = beat + 1 WHERE id = ANY($1) RETURNING id";
+
+const PROCESSES: &str = "SELECT id, beat FROM processes ORDER BY id";
+
+const REMOVE: &str = "DELETE FROM processes WHERE id = $1 AND ($2::bigint IS NULL OR beat = $2)";
+
+/// Whether a process may make claims.
+pub(crate) const IS_REGISTERED: &str = "SELECT EXISTS (SELECT FROM processes WHERE id = $1)";
+
+/// Live claims are as many as sends in flight, so all of them may be looked at.
+pub(crate) const ORPHANED: &str = "
+SELECT d.id, d.destination_id, d.claim_epoch, d.claimed_by, d.claim_expires_at FROM deliveries d
+WHERE d.state = 1 AND d.claimed_by IS NOT NULL
+    AND NOT EXISTS (SELECT FROM processes p WHERE p.id = d.claimed_by)
+LIMIT $1";
+
+struct Register;
+
+#[async_trait]
+impl Edit for Register {
+    type Answer = i32;
+
+    async fn run(&self, connection: &mut PgConnection) -> Result<i32, sqlx::Error> {
+        sqlx::query_scalar(REGISTER).fetch_one(connection).await
+    }
+}
+
+struct Remove {
+    id: ProcessId,
+    beat: Option<i64>,
+}
+
+#[async_trait]
+impl Edit for Remove {
+    type Answer = bool;
+
+    async fn run(&self, connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
+        let removed = sqlx::query(REMOVE).bind(self.id.0).bind(self.beat).execute(connection).await?;
+        Ok(removed.rows_affected() == 1)
+    }
+}
+
+/// A beat. It has a connection of its own, so that it waits for nothing else that this process does, and not for the disk.
+pub(crate) struct Beating(ProcessId);
+
+#[async_trait]
+impl Operation for Beating {
+    type Answer = bool;
+
+    /// A late beat is as bad as none.
+    const TIMEOUT: Duration = Duration::from_secs(2);
+
+    fn rows(&self) -> usize {
+        1
+    }
+
+    async fn run(group: &[&Self], connection: &mut PgConnection, _: &Shared) -> Result<Vec<bool>, sqlx::Error> {
+        let raised: Vec<i32> =
+            sqlx::query_scalar(BEAT).bind(column(group, |Self(id)| id.0)).fetch_all(connection).await?;
+        Ok(group.iter().map(|Self(id)| raised.contains(&id.0)).collect())
+    }
+}

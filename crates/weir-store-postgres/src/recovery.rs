@@ -1,0 +1,88 @@
+//! Recovery of claims whose holders are gone: those that have expired, and those that are named.
+
+use async_trait::async_trait;
+use sqlx::{Connection as _, PgConnection, postgres::PgRow};
+use weir_core::{Timestamp, claim::Claim, retry::RetryPolicy};
+use weir_store::{AbandonedClaim, AttemptResult, Recovered};
+
+use crate::{
+    edits::Edit,
+    ingest::column,
+    results::settle_all,
+    rows::{corrupt, delivery_id, destination_id, int, optional_text, small, uuid},
+};
+
+/// Claims, locked, with what decides how their deliveries go on. Several processes may recover at once: what another has in hand is
+/// passed over.
+macro_rules! abandoned {
+    ($rest:literal) => {
+        concat!(
+            "
+SELECT d.id, d.destination_id, d.claim_epoch, d.attempts, coalesce(d.attempts_before, 0), (
+    SELECT t.retry FROM destinations t WHERE t.id = d.destination_id AND t.deleted_at IS NULL
+)
+FROM ",
+            $rest,
+            " FOR UPDATE OF d SKIP LOCKED"
+        )
+    };
+}
+
+/// Live claims are as many as sends in flight, so all of them may be looked at.
+pub(crate) const EXPIRED: &str = abandoned!("deliveries d WHERE d.state = 1 AND d.claim_expires_at < $1 LIMIT $2");
+
+/// `state + 0`, or the planner could walk all claims instead of looking up these.
+pub(crate) const NAMED: &str = abandoned!(
+    "unnest($1::uuid[], $2::bigint[]) AS r (id, epoch) JOIN deliveries d ON d.id = r.id
+WHERE d.claim_epoch = r.epoch AND d.state + 0 = 1"
+);
+
+/// Which claims to resolve as of unknown outcome.
+pub(crate) enum Abandoned {
+    Expired { before: Timestamp, limit: u32 },
+    Named(Vec<Claim>),
+}
+
+pub(crate) struct Recovery {
+    pub(crate) of: Abandoned,
+    pub(crate) now: Timestamp,
+}
+
+#[async_trait]
+impl Edit for Recovery {
+    type Answer = Recovered;
+
+    async fn run(&self, connection: &mut PgConnection) -> Result<Recovered, sqlx::Error> {
+        let mut transaction = connection.begin().await?;
+        let query = match &self.of {
+            Abandoned::Expired { before, limit } => {
+                sqlx::query(EXPIRED).bind(before.as_nanos()).bind(i64::from(*limit))
+            }
+            Abandoned::Named(claims) => sqlx::query(NAMED)
+                .bind(column(claims, |claim| uuid(claim.delivery_id.as_bytes())))
+                .bind(column(claims, |claim| claim.epoch)),
+        };
+        let rows = query.fetch_all(&mut *transaction).await?;
+        let results: Result<Vec<AttemptResult>, sqlx::Error> =
+            rows.iter().map(|row| Ok(read_abandoned(row)?.unknown_outcome(self.now))).collect();
+        let settled = settle_all(&results?.iter().collect::<Vec<_>>(), &mut transaction).await?;
+        transaction.commit().await?;
+        Ok(Recovered::of(&settled.advance(connection).await))
+    }
+}
+
+fn read_abandoned(row: &PgRow) -> Result<AbandonedClaim, sqlx::Error> {
+    let retry: Option<RetryPolicy> = optional_text(row, 5)?
+        .map(|retry| serde_json::from_str(&retry).map_err(|_| corrupt("a retry policy")))
+        .transpose()?;
+    Ok(AbandonedClaim {
+        claim: Claim {
+            delivery_id: delivery_id(row, 0)?,
+            destination_id: destination_id(row, 1)?,
+            epoch: int(row, 2)?,
+        },
+        attempts: small(row, 3)?,
+        attempts_before: small(row, 4)?,
+        max_attempts: retry.map(|retry| retry.max_attempts),
+    })
+}

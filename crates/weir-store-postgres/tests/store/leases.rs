@@ -1,0 +1,160 @@
+//! Process leases: one process dies, or is cut off, and another resolves what it had claimed.
+
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use sqlx::raw_sql;
+use weir_core::{
+    Destination, DestinationId, Timestamp,
+    claim::{Claim, ClaimedDelivery},
+    outcome::Verdict,
+};
+use weir_store::{
+    Destinations as _, Express, Ingest as _, Outbox as _, ProcessBeat, Processes as _, Recovered, Replays as _,
+    Results as _, Settlement, StoreError,
+};
+use weir_store_postgres::PostgresStore;
+
+use crate::{
+    database::Database,
+    fixtures::{NOW, destination, destination_id, event, request, result},
+    processes::two_processes,
+};
+
+const LATER: Timestamp = Timestamp::from_secs(1_800_000_010);
+
+/// Takes everything.
+#[derive(Default)]
+struct OpenExpress(Mutex<Vec<ClaimedDelivery>>);
+
+impl Express for OpenExpress {
+    fn reserve(&self, _: &Destination) -> Option<Timestamp> {
+        Some(NOW + Duration::from_secs(60))
+    }
+
+    fn cancel(&self, _: DestinationId) {}
+
+    fn admit(&self, deliveries: Vec<ClaimedDelivery>) {
+        self.0.lock().unwrap().extend(deliveries);
+    }
+}
+
+async fn claim(store: &PostgresStore, limit: u32) -> Vec<ClaimedDelivery> {
+    store.claim(vec![request(1, limit)], LATER).await.unwrap().remove(0).deliveries
+}
+
+/// Declares every other process dead, however lively. Answers how many.
+async fn declare_all_dead_but(store: &PostgresStore, living: &[ProcessBeat]) -> usize {
+    let mut dead = 0;
+    for ProcessBeat { id, beat } in store.processes().await.unwrap() {
+        if living.iter().all(|living| living.id != id) {
+            assert!(store.declare_dead(id, beat).await.unwrap());
+            dead += 1;
+        }
+    }
+    dead
+}
+
+async fn orphans(store: &PostgresStore) -> HashSet<Claim> {
+    store.orphaned_claims(99).await.unwrap().iter().map(|orphaned| orphaned.claim).collect()
+}
+
+/// A destination, and two processes: the first is to die, the second, registered by itself, to notice it.
+async fn mortal_and_observer() -> (Database, [Arc<PostgresStore>; 2], Vec<ProcessBeat>) {
+    let (database, stores) = two_processes().await;
+    stores[0].create_destination(destination(1)).await.unwrap();
+    stores[1].register_process().await.unwrap();
+    let living = stores[1].processes().await.unwrap();
+    stores[0].register_process().await.unwrap();
+    (database, stores, living)
+}
+
+#[tokio::test]
+async fn what_a_dead_process_had_claimed_is_orphaned_however_it_was_claimed() {
+    let (database, [mortal, observer], living) = mortal_and_observer().await;
+    mortal.ingest((1..=3).map(event).collect()).await.unwrap();
+    let mut claimed = claim(&mortal, 1).await;
+    claimed.extend(claim(&observer, 1).await);
+    raw_sql("UPDATE deliveries SET is_replay = true WHERE state = 0")
+        .execute(&mut database.connect().await)
+        .await
+        .unwrap();
+    claimed.extend(mortal.claim_lanes(vec![request(1, 9)], LATER).await.unwrap().remove(0).deliveries);
+    let express = Arc::new(OpenExpress::default());
+    mortal.connect(express.clone());
+    mortal.ingest(vec![event(4)]).await.unwrap();
+    claimed.append(&mut express.0.lock().unwrap());
+    let [by_claim, by_observer, of_lane, by_express] = &claimed[..] else { panic!("{claimed:?}") };
+    assert!(orphans(&observer).await.is_empty());
+
+    assert_eq!(declare_all_dead_but(&observer, &living).await, 1);
+    let orphaned = [by_claim, of_lane, by_express].map(|claimed| claimed.claim);
+    assert_eq!(orphans(&observer).await, HashSet::from(orphaned));
+    assert_eq!(observer.orphaned_claims(2).await.unwrap().len(), 2);
+    let one = observer.orphaned_claims(1).await.unwrap().remove(0);
+    assert_eq!(one.expires_at, NOW + Duration::from_secs(60));
+    assert!(living.iter().all(|living| living.id != one.owner));
+
+    let resolved = observer.resolve_claims(orphaned.to_vec(), LATER).await.unwrap();
+    assert_eq!(resolved, Recovered { retried: 3, ..Recovered::default() });
+    assert!(orphans(&observer).await.is_empty());
+    let late = mortal.settle(vec![result(by_express, Verdict::Delivered).into()]).await.unwrap();
+    assert_eq!(late, [Settlement::ClaimLost]);
+    let kept = observer.settle(vec![result(by_observer, Verdict::Delivered).into()]).await.unwrap();
+    assert!(matches!(kept[0], Settlement::Settled(_)));
+}
+
+#[tokio::test]
+async fn a_process_that_was_declared_dead_claims_nothing_until_it_registers_anew() {
+    let (_database, [mortal, observer], living) = mortal_and_observer().await;
+    let express = Arc::new(OpenExpress::default());
+    mortal.connect(express.clone());
+    // So that its destination is known, and the fast path taken.
+    mortal.ingest(vec![event(1)]).await.unwrap();
+    assert_eq!(express.0.lock().unwrap().len(), 1);
+    declare_all_dead_but(&observer, &living).await;
+    let refused = mortal.claim(vec![request(1, 9)], LATER).await;
+    assert!(matches!(refused, Err(StoreError::Unavailable(_))), "{refused:?}");
+    for number in [2, 3] {
+        let posted = mortal.ingest(vec![event(number)]).await.unwrap().remove(0).unwrap();
+        assert_eq!((posted.deliveries, posted.wake), (1, vec![destination_id(1)]));
+    }
+    assert_eq!(express.0.lock().unwrap().len(), 1);
+    assert!(!mortal.beat().await.unwrap());
+
+    let id = mortal.register_process().await.unwrap();
+    assert!(living.iter().all(|living| living.id != id));
+    assert!(mortal.beat().await.unwrap());
+    assert_eq!(claim(&mortal, 9).await.len(), 2);
+    assert_eq!(orphans(&observer).await.len(), 1, "of its life before");
+}
+
+#[tokio::test]
+async fn a_process_that_has_beaten_meanwhile_is_not_declared_dead() {
+    let (_database, [mortal, observer], living) = mortal_and_observer().await;
+    let of_mortal = async || {
+        let all = observer.processes().await.unwrap();
+        all.into_iter().find(|process| living.iter().all(|living| living.id != process.id))
+    };
+    let seen = of_mortal().await.unwrap();
+    assert_eq!(of_mortal().await, Some(seen), "nothing raises it but its own beat");
+    assert!(mortal.beat().await.unwrap());
+    assert_ne!(of_mortal().await, Some(seen));
+    assert!(!observer.declare_dead(seen.id, seen.beat).await.unwrap());
+    assert!(mortal.beat().await.unwrap());
+    let seen = of_mortal().await.unwrap();
+    assert!(observer.declare_dead(seen.id, seen.beat).await.unwrap());
+    assert!(!observer.declare_dead(seen.id, seen.beat).await.unwrap(), "once");
+}
+
+#[tokio::test]
+async fn a_process_that_ends_in_order_is_gone_at_once() {
+    let (_database, [mortal, observer], living) = mortal_and_observer().await;
+    mortal.deregister().await.unwrap();
+    assert_eq!(observer.processes().await.unwrap(), living);
+    assert!(!mortal.beat().await.unwrap());
+    mortal.deregister().await.unwrap();
+}

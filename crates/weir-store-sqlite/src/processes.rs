@@ -1,0 +1,64 @@
+//! Process leases: the one process that holds the file cannot outlive its own death. What it had claimed is recovered at the next
+//! start, so nobody watches it, and its claims are never orphaned.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use sqlx::sqlite::SqliteRow;
+use weir_core::{Timestamp, claim::Claim};
+use weir_store::{
+    AbandonedClaim, OrphanedClaim, ProcessBeat, ProcessId, Processes, Recovered, Results as _, StoreResult,
+};
+
+use crate::{
+    SqliteStore,
+    rows::small,
+    sql::{Values, fetch},
+};
+
+const ATTEMPTS: &str = "SELECT attempts, coalesce(attempts_before, 0) FROM deliveries WHERE id = ?";
+
+#[async_trait]
+impl Processes for SqliteStore {
+    async fn register_process(&self) -> StoreResult<ProcessId> {
+        Ok(ProcessId(1))
+    }
+
+    async fn beat(&self) -> StoreResult<bool> {
+        Ok(true)
+    }
+
+    async fn processes(&self) -> StoreResult<Vec<ProcessBeat>> {
+        Ok(Vec::new())
+    }
+
+    async fn declare_dead(&self, _: ProcessId, _: i64) -> StoreResult<bool> {
+        Ok(false)
+    }
+
+    async fn deregister(&self) -> StoreResult<()> {
+        Ok(())
+    }
+
+    async fn orphaned_claims(&self, _: u32) -> StoreResult<Vec<OrphanedClaim>> {
+        Ok(Vec::new())
+    }
+
+    async fn resolve_claims(&self, claims: Vec<Claim>, now: Timestamp) -> StoreResult<Recovered> {
+        let mut results = Vec::with_capacity(claims.len());
+        for claim in claims {
+            let mut values = Values::default();
+            values.blob(claim.delivery_id.as_bytes());
+            let read = |row: &SqliteRow| Ok((small(row, 0)?, small(row, 1)?));
+            // Nobody counts an attempt while the claim is held, and if it is not, the result is passed over.
+            let Some((attempts, attempts_before)) = fetch(&self.readers, ATTEMPTS, values, read).await?.pop() else {
+                continue;
+            };
+            let destination = self.destinations.get(claim.destination_id);
+            let max_attempts = destination.map(|destination| destination.settings.retry.max_attempts);
+            let abandoned = AbandonedClaim { claim, attempts, attempts_before, max_attempts };
+            results.push(Arc::new(abandoned.unknown_outcome(now)));
+        }
+        Ok(Recovered::of(&self.settle(results).await?))
+    }
+}
