@@ -10,6 +10,7 @@ use axum::{
 use http::{HeaderValue, StatusCode, header};
 use std::time::Duration;
 use weir_core::{Destination, DestinationId, Timestamp, breaker::Breaker, destination::Settings};
+use weir_queue::Terms;
 use weir_store::DestinationPatch;
 
 use crate::{
@@ -135,7 +136,7 @@ pub(crate) async fn change(
         // An edit that changes nothing is still announced: it may be the second try of one whose announcement was lost.
         let edited = if settings == current.settings { Some(current) } else { commit(api, &current, settings).await? };
         if let Some(destination) = edited {
-            api.announce_edit(id, destination.settings.paused).await;
+            api.announce_edit(id, Terms::of(&destination, api.clock.now())).await;
             return Ok(destination);
         }
     }
@@ -174,10 +175,11 @@ pub(crate) async fn delete(
     query: Query,
 ) -> Answer<StatusCode> {
     query.close()?;
-    if !api.store.delete_destination(id, api.clock.now()).await? {
+    let now = api.clock.now();
+    if !api.store.delete_destination(id, now).await? {
         return Err(missing(id));
     }
-    api.announce_edit(id, true).await;
+    api.announce_edit(id, Terms::deleted(now)).await;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -10,7 +10,7 @@ use std::{
 };
 
 use weir_core::{Clock, DestinationId, address::AddressPolicy};
-use weir_queue::{Edit, QueueError, QueueResult, SharedQueue, Wake};
+use weir_queue::{Edit, QueueError, QueueResult, SharedQueue, Terms, Wake};
 use weir_store::SharedStore;
 
 use crate::{auth::ApiKeys, extract::BodyBudget, hosts::Hosts};

@@ -167,7 +167,6 @@ mod tests {
     #[test]
     fn what_follows_a_run_depends_on_who_waits() {
         let allowance = Allowance { allow: 10, binding: Binding::Slots };
-        let limiter = per_second(1_000);
         let waits = Brought { short: false, next_due: None };
         let at = |seconds| Brought { short: true, next_due: Some(Timestamp::from_secs(seconds)) };
         let none = Brought { short: true, next_due: None };

@@ -24,7 +24,11 @@ async fn to_run_out_of_files_is_nothing_against_the_destination() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap()).parse().unwrap();
     let target = Target::new(&url, &[], &SignatureStyle::Standard);
-    let policy = AddressPolicy { allow_http: true, allow_networks: vec!["127.0.0.0/8".parse().unwrap()] };
+    let policy = AddressPolicy {
+        allow_http: true,
+        allow_networks: vec!["127.0.0.0/8".parse().unwrap()],
+        ..AddressPolicy::default()
+    };
     let outbound = Outbound::new(policy, TlsRoots::none(), Arc::new(Still));
 
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
