@@ -62,8 +62,6 @@ struct Hands {
     of: IdMap<DestinationId, Hand>,
     kept: usize,
     reserved: usize,
-    /// Who asked for new deliveries to join since its runs began.
-    asked: IdSet<DestinationId>,
     /// To be woken, because new deliveries have joined.
     fed: IdSet<DestinationId>,
     closed: bool,
@@ -165,7 +163,6 @@ impl Ahead {
             let Some(hand) = hands.of.get_mut(&id) else { return false };
             hand
         };
-        hands.asked.insert(id);
         if no_backlog {
             hand.feed.no_backlog(now);
         }
@@ -186,16 +183,6 @@ impl Ahead {
         hand.reserved -= 1;
         hands.reserved -= 1;
         true
-    }
-
-    /// New deliveries for which no room was kept are in the store by now, if they ever will be.
-    pub(crate) fn stored(&self, destinations: &[DestinationId], now: Timestamp) {
-        let mut hands = self.hands();
-        for id in destinations {
-            if let Some(hand) = hands.of.get_mut(id) {
-                hand.feed.stored(now);
-            }
-        }
     }
 
     /// New deliveries are stored: keeps as many as room was kept for. Those of a destination are as good as each other, so the last
@@ -243,19 +230,6 @@ impl Ahead {
         }
     }
 
-    /// Whether so many new deliveries would have to wait in the store, but perhaps not a little later: there is no room for them
-    /// now, or a few are to be claimed first.
-    pub(crate) fn is_pressed(&self, deliveries: usize, now: Timestamp) -> bool {
-        let hands = self.hands();
-        // Two groups of them may be under way at a time.
-        let has_room = hands.kept + hands.reserved + (2 * deliveries).min(MOST_KEPT) <= MOST_KEPT;
-        let is_pressed = |hand: &Hand| {
-            let is_brisk = now < hand.last_run + BRISK;
-            is_brisk && (hand.feed.dries_soon(now) || !has_room && hand.feed.is_dry(now))
-        };
-        hands.asked.iter().filter_map(|id| hands.of.get(id)).any(is_pressed)
-    }
-
     /// Keeps deliveries for a later run. Answers those back for which there is none.
     pub(crate) fn keep(&self, id: DestinationId, deliveries: Vec<ClaimedDelivery>) -> Vec<ClaimedDelivery> {
         let mut hands = self.hands();
@@ -287,12 +261,8 @@ impl Ahead {
             let before = now() - KEPT;
             let mut hands = self.hands();
             let old = hands.of.extract_if(|_, hand| hand.last_run < before && !hand.claiming && hand.reserved == 0);
-            let (gone, expired): (Vec<_>, Vec<_>) = old.map(|(id, hand)| (id, hand.deliveries)).unzip();
-            let expired: Vec<_> = expired.into_iter().flatten().collect();
+            let expired: Vec<_> = old.flat_map(|(_, hand)| hand.deliveries).collect();
             hands.kept -= expired.len();
-            for id in gone {
-                hands.asked.remove(&id);
-            }
             if !expired.is_empty() {
                 return expired;
             }

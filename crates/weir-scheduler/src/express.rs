@@ -58,16 +58,6 @@ impl weir_store::Express for Express {
         }
     }
 
-    fn left_behind(&self, destinations: &[DestinationId]) {
-        if let Some(ahead) = &self.ahead {
-            ahead.stored(destinations, self.clock.now());
-        }
-    }
-
-    fn is_pressed(&self, deliveries: usize) -> bool {
-        self.ahead.as_ref().is_some_and(|ahead| ahead.is_pressed(deliveries, self.clock.now()))
-    }
-
     fn admit(&self, mut deliveries: Vec<ClaimedDelivery>) {
         if let Some(ahead) = &self.ahead {
             deliveries = ahead.feed(deliveries);

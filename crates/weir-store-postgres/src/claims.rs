@@ -14,11 +14,12 @@ use weir_core::{
     event::EventBody,
     order::BEHIND,
 };
-use weir_store::{ClaimRequest, Claims, Line, lane};
+use weir_store::{ClaimRequest, Claims, Line};
 
 use crate::{
     Shared,
     ingest::column,
+    lane,
     lines::advance,
     reached::{BEGINNING, Queue},
     rows::{self, corrupt, delivery_id, event_id, int, optional_text, optional_time, replay_id, small, time, uuid},

@@ -9,15 +9,11 @@
 //! the function `store_events` takes the locks, sees to it that this is still so, and stores it: one round trip and one
 //! commit. When it is not so, nothing is stored, and the group is decided anew in a transaction that looks first.
 //!
-//! What may leave by the express before its event is on disk ([`weir_store::Boarding::depart_committed`]) leaves after that call, whose commit
-//! does not wait for the disk then; another commit does, and the callers with it.
-//!
 //! Idempotency keys are unique across processes by their table's primary key. Of two groups with the same new key one waits
 //! for the other's commit, fails, and runs again, which finds the event stored.
 
 use std::{
     collections::{BTreeSet, HashSet},
-    io,
     sync::Arc,
     time::Duration,
 };
@@ -59,10 +55,6 @@ impl Ingest for PostgresStore {
 const BYTES_PER_ROW: usize = 4 * 1024;
 /// The most deliveries in one statement: an event may go to many destinations.
 const MAX_DELIVERIES: usize = 8_192;
-/// So many events together come from a flood, or in a batch. They leave when they are on disk: one commit in place of two, and
-/// the next group gathers meanwhile and is larger.
-const MANY_EVENTS: usize = 8;
-
 /// Which of some idempotency keys are known, with their events and how many deliveries those had.
 pub(crate) const KNOWN_KEYS: &str = "
 SELECT e.id, e.tenant, e.event_type, e.created_at, e.idempotency_key, e.data_offset, e.body, e.deliver_at, e.expires_at,
@@ -84,10 +76,6 @@ macro_rules! store_events {
 
 /// Everything in one call; see the migration. Answers whether it was stored.
 const STORE: &str = store_events!("");
-/// The same, and its commit does not wait for the disk.
-const STORE_UNFLUSHED: &str = store_events!(", set_config('synchronous_commit', 'off', true)");
-/// A commit that waits for the disk, and so for those before it. Without a record of its own it would not.
-const FLUSH: &str = "SELECT pg_logical_emit_message(true, 'weir', '')";
 
 /// The claim of a delivery that is claimed as it is stored is its first.
 const FIRST_EPOCH: i64 = 1;
@@ -111,12 +99,12 @@ impl Operation for Posting {
         group: &[&Self],
         connection: &mut PgConnection,
         shared: &Shared,
-        turn: &mut Turn,
+        _: &mut Turn,
     ) -> Result<Vec<Self::Answer>, sqlx::Error> {
         let all: Vec<&NewEvent> = group.iter().flat_map(|posting| &posting.0).collect();
         let days = all.iter().map(|new| day_of_id(new.event.id.as_bytes()));
         shared.partitions.ensure(&mut *connection, days).await?;
-        let answers = store(&all, connection, shared, turn).await;
+        let answers = store(&all, connection, shared).await;
         if answers.as_ref().is_err_and(lacks_partition) {
             shared.partitions.forget();
         }
@@ -125,16 +113,11 @@ impl Operation for Posting {
     }
 }
 
-async fn store(
-    new: &[&NewEvent],
-    connection: &mut PgConnection,
-    shared: &Shared,
-    turn: &mut Turn,
-) -> Result<Vec<Outcome>, sqlx::Error> {
+async fn store(new: &[&NewEvent], connection: &mut PgConnection, shared: &Shared) -> Result<Vec<Outcome>, sqlx::Error> {
     let tenants: BTreeSet<&str> = new.iter().map(|new| new.event.tenant.as_str()).collect();
     let tenants: Vec<&str> = tenants.into_iter().collect();
     for _ in 0..ATTEMPTS {
-        if let Some(answers) = store_as_known(new, &tenants, connection, shared, turn).await? {
+        if let Some(answers) = store_as_known(new, &tenants, connection, shared).await? {
             return Ok(answers);
         }
         if let Some(answers) = store_after_a_look(new, &tenants, connection, shared).await? {
@@ -182,7 +165,6 @@ async fn store_as_known(
     tenants: &[&str],
     connection: &mut PgConnection,
     shared: &Shared,
-    turn: &mut Turn,
 ) -> Result<Option<Vec<Outcome>>, sqlx::Error> {
     let mut boarding = shared.station.boarding();
     let (guards, intake) = {
@@ -198,28 +180,13 @@ async fn store_as_known(
     if intake.answers.iter().any(Result::is_err) || intake.deliveries.len() > MAX_DELIVERIES {
         return Ok(None);
     }
-    // Once it has committed a run may claim and send what waits, and with a key that must not be forgotten.
-    let must_wait = |delivery: &NewDelivery<'_>| delivery.event.idempotency_key.is_some() && delivery.is_due_soon();
-    let leaves_early = new.len() < MANY_EVENTS && boarding.leaves_early() && !intake.deliveries.iter().any(must_wait);
-    let store = if leaves_early { STORE_UNFLUSHED } else { STORE };
-    let Some(freed) = insert(store, &guards, &intake.events, &intake.deliveries, connection).await? else {
+    let Some(freed) = insert(STORE, &guards, &intake.events, &intake.deliveries, connection).await? else {
         return Ok(None);
     };
     remember_bodies(&intake, shared);
-    if leaves_early {
-        boarding.depart_committed();
-        turn.pass();
-        flush(connection).await?;
-    }
     advance(&freed, &[], connection).await;
     boarding.depart();
     Ok(Some(intake.answers))
-}
-
-/// Returns once all that has committed is on disk. A failure is no reason to store it again.
-async fn flush(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
-    let flushed = sqlx::query(FLUSH).execute(connection).await;
-    flushed.map(drop).map_err(|error| sqlx::Error::Io(io::Error::other(error)))
 }
 
 /// Keeps the bodies of what is stored and will soon be claimed. What goes by the express has them with it.

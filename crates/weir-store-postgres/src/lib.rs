@@ -30,6 +30,7 @@ mod errors;
 mod fixtures;
 mod history;
 mod ingest;
+mod lane;
 mod lines;
 mod locks;
 mod open;

@@ -6,11 +6,12 @@ use std::collections::BTreeSet;
 use async_trait::async_trait;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _, types::Uuid};
 use weir_core::{DeliveryState, DestinationId, ReplayId, Timestamp};
-use weir_store::{Line, ReplayFigures, ReplayFilter, ReplayPhase, ReplayStep, lane};
+use weir_store::{Line, ReplayFigures, ReplayFilter, ReplayPhase, ReplayStep};
 
 use crate::{
     edits::Edit,
     history::Select,
+    lane,
     lines::{advance, of_columns},
     replays::{FIGURES, phase, read_figure, sieved_by},
     rows::{corrupt, count, int, text, time, uuid},

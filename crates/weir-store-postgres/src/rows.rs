@@ -11,7 +11,8 @@ use weir_core::{
     order::BEHIND,
     outcome::Failure,
 };
-use weir_store::lane;
+
+use crate::lane;
 
 /// A stored value that this program could not have written.
 pub(crate) fn corrupt(what: &str) -> sqlx::Error {

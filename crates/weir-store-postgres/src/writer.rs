@@ -46,11 +46,6 @@ const LARGE_GROUP_ROWS: usize = 256;
 const INTAKE_RESTS: f32 = 2.0;
 /// A group may take long for other reasons.
 const LONGEST_REST: Duration = Duration::from_millis(100);
-/// While its express is pressed, intake rests for up to so many times as long, and looks this often: what need not be claimed costs
-/// deliveries a sixth less.
-const PRESSED_RESTS: f32 = 12.0;
-const LONGEST_PRESSED_REST: Duration = Duration::from_millis(250);
-const PRESSED_LOOK: Duration = Duration::from_millis(1);
 /// A writer that could not connect refuses at once for so long, doubling from the first to the last.
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LONGEST_RETRY: Duration = Duration::from_secs(2);
@@ -81,13 +76,6 @@ pub(crate) trait Operation: Send + Sync + Sized + 'static {
 /// While a writer has it, small groups of its kind do not go beside its own.
 #[derive(Default)]
 pub(crate) struct Turn(Option<OwnedMutexGuard<()>>);
-
-impl Turn {
-    /// What is left to do costs the server little.
-    pub(crate) fn pass(&mut self) {
-        self.0 = None;
-    }
-}
 
 /// What is to be committed together.
 struct Group<O: Operation> {
@@ -202,7 +190,7 @@ impl<O: Operation> Writer<O> {
             drop(turn);
             drop(under_way);
             if rows >= LARGE_GROUP_ROWS && !O::DELIVERS && Arc::strong_count(&self.shared.delivering) > 1 {
-                self.rest(rows, began.elapsed()).await;
+                self.rest(began.elapsed()).await;
             }
         }
         if let Some(connection) = self.connection {
@@ -212,12 +200,8 @@ impl<O: Operation> Writer<O> {
     }
 
     /// After a large group, which took so long.
-    async fn rest(&self, rows: usize, took: Duration) {
+    async fn rest(&self, took: Duration) {
         sleep(took.mul_f32(INTAKE_RESTS).min(LONGEST_REST)).await;
-        let until = Instant::now() + took.mul_f32(PRESSED_RESTS - INTAKE_RESTS).min(LONGEST_PRESSED_REST);
-        while self.shared.station.is_pressed(rows) && Instant::now() < until {
-            sleep(PRESSED_LOOK).await;
-        }
     }
 
     /// What waits now, once something does and its turn has come, with that turn; nothing when the store is closed.

@@ -82,9 +82,10 @@ impl Purge {
     }
 }
 
-/// Where a purge has got to, in the order in which deliveries are due.
+/// Where a purge has got to, in the order in which deliveries are due: those of replays after what is live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PurgePlace {
+    pub is_replay: bool,
     pub due: Timestamp,
     pub id: DeliveryId,
 }

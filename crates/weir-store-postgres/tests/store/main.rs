@@ -5,7 +5,6 @@
 mod claims;
 mod conformance;
 mod database;
-mod early;
 mod failures;
 mod fixtures;
 mod lines;
