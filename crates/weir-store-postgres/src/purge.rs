@@ -66,7 +66,7 @@ impl Edit for PurgeSome<'_> {
     /// What is behind in lines goes first, which lets nobody come forward; and then what is due. Were it the other way round, who
     /// comes forward in the place of a cancelled head could be due before the place that the purge has got to.
     async fn run(&self, connection: &mut PgConnection) -> Result<PurgeStep, sqlx::Error> {
-        let first = PurgePlace { is_replay: false, due: Timestamp::MIN, id: DeliveryId::from_bytes([0; 16]) };
+        let first = PurgePlace { due: Timestamp::MIN, id: DeliveryId::from_bytes([0; 16]) };
         let first_behind = PurgePlace { due: BEHIND, ..first };
         let after = self.after.unwrap_or(first_behind);
         let mut looked = self.look(after, connection).await?;
@@ -117,7 +117,7 @@ impl PurgeSome<'_> {
         let Some(row) = query.fetch_optional(connection).await? else {
             return Ok(Looked { any: false, cancelled: 0, next: None, left: BTreeSet::new() });
         };
-        let place = PurgePlace { is_replay: false, due: time(&row, 2)?, id: delivery_id(&row, 3)? };
+        let place = PurgePlace { due: time(&row, 2)?, id: delivery_id(&row, 3)? };
         let more = count(&row, 0)? == STEP.unsigned_abs();
         let keys: Option<Vec<String>> = row.try_get_unchecked(4)?;
         let lines = keys.into_iter().flatten().map(|ordering_key| Line { destination_id, ordering_key });

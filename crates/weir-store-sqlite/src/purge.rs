@@ -15,31 +15,34 @@ use crate::{
 /// How many deliveries a step looks at: what the writer does in about ten milliseconds, since claims and events wait for it.
 const STEP: usize = 2 * MAX_ROWS;
 
-/// Before all that is live, all of that which is behind another in its line, and all that replays send again.
-const FIRST: PurgePlace = PurgePlace { is_replay: false, due: Timestamp::MIN, id: DeliveryId::from_bytes([0; 16]) };
-const FIRST_BEHIND: PurgePlace = PurgePlace { due: BEHIND, ..FIRST };
-const FIRST_OF_REPLAYS: PurgePlace = PurgePlace { is_replay: true, ..FIRST };
+/// A place in the order in which deliveries are due.
+type Position = (Timestamp, DeliveryId);
 
-/// What is behind in lines goes first, which lets nobody come forward; and then what is due. Were it the other way round, who
-/// comes forward in the place of a cancelled head could be due before the place that the purge has got to.
-fn stretch_after(place: PurgePlace) -> Option<PurgePlace> {
-    match place {
-        PurgePlace { is_replay: true, .. } => None,
-        PurgePlace { due: BEHIND, .. } => Some(FIRST),
-        _ => Some(FIRST_OF_REPLAYS),
-    }
-}
+/// Before every delivery.
+const FIRST: Position = (Timestamp::MIN, DeliveryId::from_bytes([0; 16]));
 
-/// What waits after a place, with the types of the events, which only a purge by type needs.
+/// Before all that is behind another in its line.
+const FIRST_BEHIND: Position = (BEHIND, FIRST.1);
+
+/// What waits after a place, live and of replays in one order, with the types of the events, which only a purge by type needs.
 macro_rules! waiting {
     ($event_type:literal, $events:literal) => {
         concat!(
             "SELECT due.next_attempt_at, d.id, d.state, d.created_at, ",
             $event_type,
             ", d.ordering_key FROM (
-                SELECT id, next_attempt_at FROM deliveries INDEXED BY deliveries_due
-                WHERE destination_id = ? AND is_replay = ? AND state IN (0, 2) AND (next_attempt_at, id) > (?, ?)
-                ORDER BY next_attempt_at, id LIMIT +?
+                SELECT * FROM (
+                    SELECT id, next_attempt_at FROM deliveries INDEXED BY deliveries_due
+                    WHERE destination_id = ?1 AND is_replay = 0 AND state IN (0, 2) AND (next_attempt_at, id) > (?2, ?3)
+                    ORDER BY next_attempt_at, id LIMIT +?4
+                )
+                UNION ALL
+                SELECT * FROM (
+                    SELECT id, next_attempt_at FROM deliveries INDEXED BY deliveries_due
+                    WHERE destination_id = ?1 AND is_replay = 1 AND state IN (0, 2) AND (next_attempt_at, id) > (?2, ?3)
+                    ORDER BY next_attempt_at, id LIMIT +?4
+                )
+                ORDER BY next_attempt_at, id LIMIT +?4
             ) due CROSS JOIN deliveries d ON d.id = due.id ",
             $events
         )
@@ -69,34 +72,36 @@ struct Look {
 }
 
 impl Transaction<'_, '_> {
+    /// What is behind in lines goes first, which lets nobody come forward; and then what is due. Were it the other way round, who
+    /// comes forward in the place of a cancelled head could be due before the place that the purge has got to.
     pub(crate) fn purge(&mut self, purge: &Purge, after: Option<PurgePlace>) -> Result<PurgeStep> {
-        let mut place = after.unwrap_or(FIRST_BEHIND);
-        loop {
-            let look = self.look_for(purge, place)?;
-            let cancelled = self.cancel_all(&look.chosen, purge.now)?;
-            self.advance_lines(&look.lines)?;
-            match look.next.or_else(|| stretch_after(place)) {
-                // An empty stretch is no step.
-                Some(next) if look.looked_at == 0 => place = next,
-                next => return Ok(PurgeStep { cancelled, next }),
+        let place = after.map_or(FIRST_BEHIND, |place| (place.due, place.id));
+        let mut look = self.look_for(purge, place)?;
+        let mut cancelled = self.cancel_all(&look.chosen, purge.now)?;
+        if place.0 == BEHIND && look.next.is_none() {
+            if look.looked_at > 0 {
+                return Ok(PurgeStep { cancelled, next: Some(PurgePlace { due: FIRST.0, id: FIRST.1 }) });
             }
+            look = self.look_for(purge, FIRST)?;
+            cancelled = self.cancel_all(&look.chosen, purge.now)?;
         }
+        self.advance_lines(&look.lines)?;
+        Ok(PurgeStep { cancelled, next: look.next })
     }
 
-    fn look_for(&self, purge: &Purge, after: PurgePlace) -> Result<Look> {
-        let PurgePlace { is_replay, due, id } = &after;
+    fn look_for(&self, purge: &Purge, after: Position) -> Result<Look> {
+        let (due, id) = &after;
         let mut values = Values::default();
-        values.blob(purge.destination_id.as_bytes()).int((*is_replay).into()).int(due.as_nanos()).blob(id.as_bytes());
-        values.int(STEP as i64);
+        values.blob(purge.destination_id.as_bytes()).int(due.as_nanos()).blob(id.as_bytes()).int(STEP as i64);
         let waiting = if purge.event_type.is_some() { WAITING_WITH_TYPES } else { WAITING_OF_ANY_TYPE };
         let (mut look, mut last) = (Look::default(), None);
         walk(self.connection, waiting, &values, |row| {
             let (due, id) = (time(row, 0)?, delivery_id(row, 1)?);
-            if due == BEHIND && after.due != BEHIND {
+            if due == BEHIND && after.0 != BEHIND {
                 return Ok(ControlFlow::Break(()));
             }
             look.looked_at += 1;
-            last = Some(PurgePlace { due, id, ..after });
+            last = Some(PurgePlace { due, id });
             let event_type = text(row, 4)?;
             if purge.takes(rows::state(row, 2)?)
                 && time(row, 3)? < purge.before

@@ -139,9 +139,7 @@ impl Writer {
     fn run(mut self, mut operations: mpsc::Receiver<Operation>) {
         let mut waiting = Waiting::default();
         while let Some(group) = waiting.next_group(&mut operations) {
-            let rows = group.rows();
             self.store(group, |group| waiting.more_results(group, &mut operations));
-            self.checkpoints.after(rows, &self.connection);
         }
         drop(operations);
         self.checkpoints.close();
@@ -154,8 +152,13 @@ impl Writer {
     fn store(&mut self, mut group: Group, more: impl FnMut(&Group) -> Option<Group>) {
         match self.commit(&mut group, more) {
             Ok(boarding) => {
+                let rows = group.rows();
                 boarding.depart();
                 group.finish(None);
+                if let Err(error) = self.checkpoints.after(rows, &self.connection) {
+                    tracing::warn!(%error, "a checkpoint failed; the log grows until the next");
+                    self.look_at(&error);
+                }
             }
             Err(error @ StoreError::Failed(_)) if group.is_shared() => {
                 tracing::warn!(%error, "a group failed; its operations run one by one");
@@ -171,15 +174,19 @@ impl Writer {
             return Err(failure.clone());
         }
         self.try_commit(group, more).map_err(|error| {
-            if !error.is_failed_sync() {
-                return error.into();
-            }
-            tracing::error!(%error, "the log could not be synced to disk; nothing more is stored until the next start");
-            let failure = StoreError::Unavailable(format!(
-                "the disk did not keep the log of the database ({error}); see to the disk, and start again"
-            ));
-            self.failure.insert(failure).clone()
+            self.look_at(&error);
+            self.failure.clone().unwrap_or_else(|| error.into())
         })
+    }
+
+    /// Gives up when the disk has not kept what it was given.
+    fn look_at(&mut self, error: &Error) {
+        if error.is_failed_sync() {
+            tracing::error!(%error, "the log could not be synced to disk; nothing more is stored until the next start");
+            self.failure = Some(StoreError::Unavailable(format!(
+                "the disk did not keep the log of the database ({error}); see to the disk, and start again"
+            )));
+        }
     }
 
     fn try_commit(&mut self, group: &mut Group, mut more: impl FnMut(&Group) -> Option<Group>) -> Result<Boarding> {

@@ -82,10 +82,9 @@ impl Purge {
     }
 }
 
-/// Where a purge has got to, in the order in which deliveries are due: those of replays after what is live.
+/// Where a purge has got to, in the order in which deliveries are due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PurgePlace {
-    pub is_replay: bool,
     pub due: Timestamp,
     pub id: DeliveryId,
 }
