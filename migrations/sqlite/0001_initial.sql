@@ -74,8 +74,6 @@ CREATE UNIQUE INDEX events_idempotency ON events (tenant, idempotency_key) WHERE
 -- compared in every index predicate and 0 and 1 take no room in a row. Predicates compare by < and >, because SQLite makes a
 -- table of a list of more than two, anew for each row that is written:
 --   0 pending, 1 delivering, 2 retrying, 3 delivered, 4 failed, 5 dead, 6 cancelled, 7 superseded, 8 expired.
--- A claimed delivery is `delivering` in the engine's memory and in `claims`; its row keeps the state it waits in, unless it
--- was claimed as it was stored and never waited.
 -- One for each event and destination. Its id begins with the millisecond that its event's id begins with, so the deliveries
 -- of an event lie close together and need no index.
 CREATE TABLE deliveries (
@@ -84,8 +82,12 @@ CREATE TABLE deliveries (
     destination_id   BLOB    NOT NULL,
     state            INTEGER NOT NULL CHECK (state BETWEEN 0 AND 8),
     attempts         INTEGER NOT NULL,
+    -- 1: it waits, or waited, behind everything live, because a replay sends it again.
+    is_replay        INTEGER NOT NULL DEFAULT 0 CHECK (is_replay IN (0, 1)),
     -- When it is due. Kept while it is claimed, so that a claim given back is due as before.
     next_attempt_at  INTEGER NOT NULL,
+    claim_epoch      INTEGER NOT NULL DEFAULT 0, -- rises with every claim; results and releases name the one they belong to
+    claim_expires_at INTEGER, -- while it is claimed
     created_at       INTEGER NOT NULL, -- of the event
     updated_at       INTEGER NOT NULL,
     -- Of the event, where there is one: NULLs take a byte and are in no index.
@@ -102,9 +104,11 @@ CREATE TABLE deliveries (
     attempts_before  INTEGER, -- how many of its attempts were made before that
     state_before     INTEGER -- what it was before, and is again should the replay be cancelled while it waits
 ) STRICT, WITHOUT ROWID;
--- Only what waits, one destination after the other, the oldest due first, and behind everything live the lane of replays: a
--- due time in the lane is stored 2^62 nanoseconds later than it is. `state` makes it cover the counts.
-CREATE INDEX deliveries_due ON deliveries (destination_id, next_attempt_at, id, state) WHERE state IN (0, 2);
+-- Only what waits, one destination after the other, what is live before what replays send again, the oldest due first.
+-- `state` makes it cover the counts.
+CREATE INDEX deliveries_due ON deliveries (destination_id, is_replay, next_attempt_at, id, state) WHERE state IN (0, 2);
+-- Claims that are out: as many entries as sends are under way, so it stays in memory and costs little.
+CREATE INDEX deliveries_claimed ON deliveries (destination_id, claim_expires_at) WHERE state = 1;
 CREATE INDEX deliveries_of_destination ON deliveries (destination_id, id);
 -- What ended without being delivered: rare, and what people look for.
 CREATE INDEX deliveries_ended ON deliveries (state, id) WHERE state > 3;
@@ -123,7 +127,7 @@ CREATE INDEX deliveries_lines ON deliveries (destination_id, ordering_key, next_
 -- What a replay has taken, by what became of it.
 CREATE INDEX deliveries_replayed ON deliveries (replay_id, state) WHERE replay_id IS NOT NULL;
 
--- Replays. Phases: 0 moving into the lane, 1 moved, 2 completed, 3 cancelling, 4 cancelled.
+-- Replays. Phases: 0 moving its deliveries, 1 moved, 2 completed, 3 cancelling, 4 cancelled.
 CREATE TABLE replays (
     id         BLOB    NOT NULL PRIMARY KEY CHECK (length(id) = 16),
     filter     TEXT    NOT NULL, -- JSON
@@ -147,14 +151,6 @@ CREATE TABLE replay_lanes (
     destination_id BLOB NOT NULL,
     PRIMARY KEY (replay_id, destination_id)
 ) STRICT, WITHOUT ROWID;
-
--- The journal of claims that are out: one row for those that were made in one transaction, deleted when all have ended. For
--- each delivery its id (16 bytes), when the claim expires (8) and the attempts counted before it (4), big-endian. Read at
--- the start only: what is here may have been sent by an engine that died.
-CREATE TABLE claims (
-    id         INTEGER PRIMARY KEY,
-    deliveries BLOB NOT NULL
-) STRICT;
 
 -- Append-only. Outcomes: 0 delivered, 1 retryable, 2 rejected, 3 unknown.
 CREATE TABLE attempts (

@@ -5,11 +5,7 @@
 //! for it), and then what was written meanwhile, which is less each time. The rest the writer copies itself between two groups:
 //! only then is there a moment at which the log is copied to its end, and the next commit begins it anew.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
-    mpsc::{Receiver, SyncSender, sync_channel},
-};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 
 use rusqlite::Connection;
 
@@ -28,32 +24,26 @@ const PASSES: usize = 3;
 pub(crate) struct Checkpoints {
     rows: usize,
     begin: SyncSender<()>,
-    /// The thread has copied what there was when it began.
-    nearly_done: Arc<AtomicBool>,
-    /// Closed by the thread when it has let go of the file.
-    ended: Receiver<()>,
+    /// The thread tells each time how it has copied what there was when it began. Closed when it has let go of the file.
+    copied: Receiver<Result<()>>,
 }
 
 /// Starts the thread on a connection of its own. It ends with the [`Checkpoints`].
 pub(crate) fn spawn(connection: Connection) -> Checkpoints {
     let (begin, begun) = sync_channel(1);
-    let nearly_done = Arc::new(AtomicBool::new(false));
-    let done = Arc::clone(&nearly_done);
-    let (ending, ended) = sync_channel(0);
+    let (tell, copied) = channel();
     tokio::task::spawn_blocking(move || {
-        run(&connection, &begun, &done);
+        run(&connection, &begun, &tell);
         drop(connection);
-        drop(ending);
+        drop(tell);
     });
-    Checkpoints { rows: 0, begin, nearly_done, ended }
+    Checkpoints { rows: 0, begin, copied }
 }
 
-fn run(connection: &Connection, begun: &Receiver<()>, nearly_done: &AtomicBool) {
+fn run(connection: &Connection, begun: &Receiver<()>, tell: &Sender<Result<()>>) {
     while begun.recv().is_ok() {
-        match (0..PASSES).try_for_each(|_| copy(connection)) {
-            Ok(()) => nearly_done.store(true, Ordering::Release),
-            Err(error) => tracing::warn!(%error, "a checkpoint failed; the log grows until the next"),
-        }
+        // The writer listens until this thread has ended.
+        let _ = tell.send((0..PASSES).try_for_each(|_| copy(connection)));
     }
 }
 
@@ -61,21 +51,21 @@ impl Checkpoints {
     /// Ends the thread, so that the last connection to close is the writer's, which clears the log away.
     pub(crate) fn close(self) {
         drop(self.begin);
-        // Nothing is ever sent.
-        let _ = self.ended.recv();
+        while self.copied.recv().is_ok() {}
     }
 
     /// To be called between groups, with the rows of the last.
-    pub(crate) fn after(&mut self, rows: usize, connection: &Connection) {
+    pub(crate) fn after(&mut self, rows: usize, connection: &Connection) -> Result<()> {
         self.rows += rows;
         if self.rows >= ROWS && self.begin.try_send(()).is_ok() {
             self.rows = 0;
         }
-        if self.nearly_done.swap(false, Ordering::Acquire)
-            && let Err(error) = copy(connection)
-        {
-            tracing::warn!(%error, "a checkpoint failed; the log grows until the next");
+        // Nearly all of it is copied.
+        if let Ok(copied) = self.copied.try_recv() {
+            copied?;
+            copy(connection)?;
         }
+        Ok(())
     }
 }
 

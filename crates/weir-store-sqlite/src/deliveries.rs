@@ -2,16 +2,14 @@
 //!
 //! What an index has in the order of ids is walked until the page is full. What none has (a tenant, a type, an error, a
 //! state that every delivery passes through) is sieved out of a window of [`SCANNED_AT_MOST`] rows, so that a page costs no
-//! more on a long history; it ends where the window does, and the next one goes on from there. The few that wait or are
-//! under way are read and sorted instead, because they may be anywhere.
+//! more on a long history; it ends where the window does, and the next one goes on from there. What is under way, and what
+//! waits while that is little, is read and sorted instead, because it may be anywhere.
 
-use sqlx::sqlite::SqliteRow;
-use weir_core::{DeliveryId, DeliveryState, DestinationId, ErrorKind, delivery::Delivery, pattern::EventPattern};
+use weir_core::{DeliveryState, DestinationId, ErrorKind, delivery::Delivery, pattern::EventPattern};
 use weir_store::{DeliveryFilter, ErrorFilter, Page, PageRequest, SCANNED_AT_MOST, StoreResult};
 
 use crate::{
     SqliteStore,
-    error::Result,
     history::{Conditions, cut, delivery_ids_of},
     rows::{self, DELIVERY_COLUMNS, LAST_ATTEMPT, failure_code, state_code},
     sql::Values,
@@ -34,11 +32,18 @@ impl Walk {
 
     /// `few_wait`: no more wait than may be read and sorted for one page.
     pub(crate) fn of(filter: &DeliveryFilter, few_wait: bool) -> Self {
-        use DeliveryState::{Cancelled, Dead, Expired, Failed, Superseded};
+        use DeliveryState::{Cancelled, Dead, Delivering, Expired, Failed, Superseded};
         let ended = matches!(filter.state, Some(Failed | Dead | Cancelled | Superseded | Expired));
         let waiting = filter.state.is_some_and(DeliveryState::is_waiting);
         let (index, predicate) = match (filter.event_id, filter.destination_id) {
             (Some(_), _) => return Self::BY_ID,
+            (None, _) if filter.state == Some(Delivering) => {
+                return Self {
+                    index: "INDEXED BY deliveries_claimed",
+                    predicate: Some("d.state = 1"),
+                    windowed: false,
+                };
+            }
             (None, _) if waiting && few_wait => {
                 return Self {
                     index: "INDEXED BY deliveries_due",
@@ -67,26 +72,14 @@ impl SqliteStore {
         filter: &DeliveryFilter,
         page: PageRequest,
     ) -> StoreResult<Page<Delivery>> {
-        if filter.state == Some(DeliveryState::Delivering) {
-            let rows = self.claimed_deliveries(filter, page).await?;
-            return Ok(cut(rows, page, |delivery| *delivery.id.as_bytes()));
-        }
         let waiting = filter.state.is_some_and(DeliveryState::is_waiting);
         let walk = Walk::of(filter, waiting && self.few_wait(filter.destination_id).await?);
         let window_end = if walk.windowed { self.window_end(filter, page, walk).await? } else { None };
-        // What is claimed is among those that wait, and left out of the page after they are read.
-        let claimed = if waiting { self.claims.count(filter.destination_id) as u32 } else { 0 };
-        let longer = PageRequest { limit: page.limit.saturating_add(claimed), ..page };
-        let (sql, values) = deliveries_page(filter, longer, walk, window_end);
-        let mut rows = self.read(sql, values, |row| self.delivery_as_it_is(row)).await?;
-        rows.retain(|delivery| !waiting || Some(delivery.state) == filter.state);
+        let (sql, values) = deliveries_page(filter, page, walk, window_end);
+        let rows = self.read(sql, values, rows::delivery).await?;
         let mut page = cut(rows, page, |delivery| *delivery.id.as_bytes());
         page.next = page.next.or(window_end);
         Ok(page)
-    }
-
-    pub(crate) fn delivery_as_it_is(&self, row: &SqliteRow) -> Result<Delivery> {
-        Ok(self.claims.overlay(rows::delivery(row)?))
     }
 
     async fn few_wait(&self, of: Option<DestinationId>) -> StoreResult<bool> {
@@ -110,32 +103,6 @@ impl SqliteStore {
         let (sql, values) = window_end(filter, page, walk);
         Ok(self.read(sql, values, |row| rows::id(row, 0)).await?.pop())
     }
-
-    /// The page of what is under way: known by id in memory, and as little as sends are in flight.
-    async fn claimed_deliveries(&self, filter: &DeliveryFilter, page: PageRequest) -> StoreResult<Vec<Delivery>> {
-        let mut ids = self.claims.ids(filter.destination_id);
-        ids.retain(|id| page.before.is_none_or(|before| *id.as_bytes() < before));
-        ids.sort_unstable_by(|one, other| other.cmp(one));
-        // The row says what it waits in, or `delivering`.
-        let any_state = DeliveryFilter { state: None, ..filter.clone() };
-        let mut rows = Vec::new();
-        for id in ids {
-            let (only, end) = only(id);
-            let (sql, values) = deliveries_page(&any_state, only, Walk::BY_ID, Some(end));
-            let found = self.read(sql, values, |row| self.delivery_as_it_is(row)).await?;
-            rows.extend(found.into_iter().filter(|delivery| delivery.state == DeliveryState::Delivering));
-            if rows.len() > page.limit as usize {
-                break;
-            }
-        }
-        Ok(rows)
-    }
-}
-
-/// The page and the end of its window that hold one delivery.
-fn only(id: DeliveryId) -> (PageRequest, [u8; 16]) {
-    let beyond = u128::from_be_bytes(*id.as_bytes()).saturating_add(1);
-    (PageRequest { before: Some(beyond.to_be_bytes()), limit: 1 }, *id.as_bytes())
 }
 
 impl<'f> Conditions<'f> {

@@ -18,7 +18,6 @@ use crate::{
     edits::Edit,
     error::{Error, Result},
     history::first_id,
-    live::ClaimCounts,
     rows::{self, Columns as _, count, destination_id, int, limits, limits_json, optional_time, small, text, time},
     sql::{Values, execute, fetch, query},
     writer::Transaction,
@@ -71,8 +70,13 @@ impl Destinations for SqliteStore {
     async fn destination_counts(&self, id: DestinationId) -> StoreResult<DestinationCounts> {
         let mut values = Values::default();
         values.blob(id.as_bytes());
-        let counted = fetch(&self.readers, COUNTS, values, Counted::read).await?;
-        Ok(total(&counted, self.claims.counts(id))?)
+        let counted = fetch(&self.readers, COUNTS, values, read_count).await?;
+        Ok(counted.into_iter().fold(DestinationCounts::default(), |sum, of_state| DestinationCounts {
+            pending: sum.pending + of_state.pending,
+            retrying: sum.retrying + of_state.retrying,
+            delivering: sum.delivering + of_state.delivering,
+            oldest_created_at: [sum.oldest_created_at, of_state.oldest_created_at].into_iter().flatten().min(),
+        }))
     }
 
     async fn recent_sends(&self, id: DestinationId, now: Timestamp, window: Duration) -> StoreResult<u64> {
@@ -100,11 +104,13 @@ impl Destinations for SqliteStore {
     }
 }
 
-/// Read from the index alone; the oldest of each state is the one with the smallest id. What is claimed is among them.
+/// Read from the indexes alone; the oldest of each state is the one with the smallest id.
 pub(crate) const COUNTS: &str = "
 WITH counted (state, deliveries, oldest) AS (
     SELECT state, count(*), min(id) FROM deliveries INDEXED BY deliveries_due
-    WHERE destination_id = ? AND state IN (0, 2) GROUP BY state
+    WHERE destination_id = ?1 AND state IN (0, 2) GROUP BY state
+    UNION ALL
+    SELECT 1, count(*), min(id) FROM deliveries INDEXED BY deliveries_claimed WHERE destination_id = ?1 AND state = 1
 )
 SELECT state, deliveries, (SELECT created_at FROM deliveries WHERE id = oldest) FROM counted";
 
@@ -119,36 +125,16 @@ WHERE destination_id = ? AND id >= ? AND id < ?";
 
 const LIMIT_CHANGES: &str = "SELECT at, rate_limits FROM limit_changes WHERE destination_id = ? ORDER BY at";
 
-/// One row of [`COUNTS`].
-struct Counted {
-    state: DeliveryState,
-    deliveries: u64,
-    oldest: Option<Timestamp>,
-}
-
-impl Counted {
-    fn read(row: &SqliteRow) -> Result<Self> {
-        Ok(Self { state: rows::state(row, 0)?, deliveries: count(row, 1)?, oldest: optional_time(row, 2)? })
-    }
-}
-
-/// The waiting deliveries less those that are claimed, before their first attempt or after it.
-fn total(counted: &[Counted], claims: ClaimCounts) -> Result<DestinationCounts> {
-    let mut counts = DestinationCounts { delivering: claims.at_birth, ..DestinationCounts::default() };
-    for &Counted { state, deliveries, oldest } in counted {
-        // The claims may have moved on since the rows were read.
-        let (waiting, claimed) = match state {
-            DeliveryState::Pending => (&mut counts.pending, claims.first.min(deliveries)),
-            DeliveryState::Retrying => (&mut counts.retrying, claims.later.min(deliveries)),
-            _ => return Err(Error::Corrupt("a state")),
-        };
-        *waiting = deliveries - claimed;
-        counts.delivering += claimed;
-        counts.oldest_created_at = match (counts.oldest_created_at, oldest) {
-            (Some(known), Some(other)) => Some(known.min(other)),
-            (known, other) => known.or(other),
-        };
-    }
+/// A count with its state in its field.
+fn read_count(row: &SqliteRow) -> Result<DestinationCounts> {
+    let mut counts = DestinationCounts { oldest_created_at: optional_time(row, 2)?, ..DestinationCounts::default() };
+    let field = match rows::state(row, 0)? {
+        DeliveryState::Pending => &mut counts.pending,
+        DeliveryState::Retrying => &mut counts.retrying,
+        DeliveryState::Delivering => &mut counts.delivering,
+        _ => return Err(Error::Corrupt("a state")),
+    };
+    *field = count(row, 1)?;
     Ok(counts)
 }
 
@@ -175,12 +161,9 @@ FROM destinations WHERE deleted_at IS NULL";
 
 const TOMBSTONE: &str = "UPDATE destinations SET deleted_at = ?, updated_at = ? WHERE id = ? AND deleted_at IS NULL";
 
+/// What is under way ends by itself.
 const CANCEL_WAITING: &str = "
 UPDATE deliveries INDEXED BY deliveries_due SET state = 6, updated_at = ? WHERE destination_id = ? AND state IN (0, 2)";
-
-/// What is under way ends by itself; few, so they are put back rather than left out of the statement before.
-const KEEP_CLAIMED: &str =
-    "UPDATE deliveries SET state = CASE WHEN attempts = 0 THEN 0 ELSE 2 END WHERE id = ? AND state = 6";
 
 fn destination_values(destination: &Destination) -> Result<Values<'_>> {
     let settings = &destination.settings;
@@ -328,11 +311,6 @@ impl Transaction<'_, '_> {
         let mut values = Values::default();
         values.int(now.as_nanos()).blob(id.as_bytes());
         execute(self.connection, CANCEL_WAITING, &values)?;
-        for claimed in self.claims.of(id) {
-            let mut values = Values::default();
-            values.blob(claimed.as_bytes());
-            execute(self.connection, KEEP_CLAIMED, &values)?;
-        }
         self.destinations.set(id, None);
         Ok(true)
     }

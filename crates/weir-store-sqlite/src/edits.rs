@@ -95,7 +95,7 @@ impl Edit {
             Self::CreateReplay(edit) => edit.answer = Some(transaction.create_replay(&edit.input.0, edit.input.1)?),
             Self::CancelReplay(edit) => edit.answer = Some(transaction.cancel_replay(edit.input.0, edit.input.1)?),
             Self::StepReplay(edit) => edit.answer = Some(transaction.step_replay(edit.input.0, edit.input.1)?),
-            Self::ClaimLanes(edit) => edit.answer = Some(transaction.claim_lanes(&edit.input.0, edit.input.1)?),
+            Self::ClaimLanes(edit) => edit.answer = Some(transaction.claim_all(&edit.input.0, edit.input.1, true)?),
             Self::Prune(edit) => edit.answer = Some(transaction.prune(&edit.input)?),
             Self::SetAlertPolicy(edit) => edit.answer = Some(transaction.set_alert_policy(&edit.input)?),
             Self::RecordTold(edit) => {

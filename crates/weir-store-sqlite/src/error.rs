@@ -19,14 +19,24 @@ pub(crate) enum Error {
 pub(crate) type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// The primary result code of SQLite, where the error is one of its own.
-    pub(crate) fn sqlite_code(&self) -> Option<u32> {
-        let extended = match self {
+    /// The extended result code of SQLite, where the error is one of its own.
+    fn extended_code(&self) -> Option<u32> {
+        match self {
             Self::Writer(error) => error.sqlite_error().map(|error| error.extended_code.unsigned_abs()),
             Self::Reader(sqlx::Error::Database(error)) => error.code().and_then(|code| code.parse().ok()),
             _ => None,
-        };
-        extended.map(|code| code & 0xff)
+        }
+    }
+
+    /// The primary result code of SQLite, where the error is one of its own.
+    pub(crate) fn sqlite_code(&self) -> Option<u32> {
+        self.extended_code().map(|code| code & 0xff)
+    }
+
+    /// Whether the disk has not kept what it was given.
+    pub(crate) fn is_failed_sync(&self) -> bool {
+        // SQLITE_IOERR_FSYNC
+        self.extended_code() == Some(10 | 4 << 8)
     }
 }
 

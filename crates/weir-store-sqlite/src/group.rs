@@ -16,17 +16,6 @@ pub(crate) use waiting::Waiting;
 
 use crate::{edits::Edit, error::Result, writer::Transaction};
 
-/// So many events together come from a flood.
-const FLOOD: usize = 128;
-
-/// Many events, stored while deliveries are recorded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Flood {
-    pub(crate) events: usize,
-    /// Most of their deliveries wait in the store.
-    pub(crate) waits: bool,
-}
-
 /// One operation and the caller who waits for it.
 pub(crate) struct Pending<I, O> {
     pub(crate) input: I,
@@ -67,8 +56,6 @@ pub(crate) enum Operation {
     Release(Release),
     Recover(Recover),
     Claim(Claiming),
-    /// What committed is on disk: nothing to do, but perhaps something that waited for it.
-    Synced,
     /// Commit what came before, then close the file.
     Close,
 }
@@ -112,29 +99,12 @@ impl Group {
             Operation::Release(release) => self.releases.push(release),
             Operation::Recover(recover) => self.recoveries.push(recover),
             Operation::Claim(claim) => self.claims.push(claim),
-            Operation::Synced | Operation::Close => {}
+            Operation::Close => {}
         }
     }
 
     pub(crate) fn rows(&self) -> usize {
         self.rows
-    }
-
-    /// Whether it is a flood of events, which slows the recording of results. `boarded` of their deliveries went by the express.
-    pub(crate) fn flood(&self, boarded: usize) -> Option<Flood> {
-        let events: usize = self.ingests.iter().map(|ingest| ingest.input.len()).sum();
-        let is_flood = !self.settles.is_empty() && events >= FLOOD;
-        is_flood.then_some(Flood { events, waits: boarded < events / 2 })
-    }
-
-    /// Whether nobody is left to be answered.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.edits.is_empty()
-            && self.ingests.is_empty()
-            && self.settles.is_empty()
-            && self.releases.is_empty()
-            && self.recoveries.is_empty()
-            && self.claims.is_empty()
     }
 
     /// Whether several operations are in it, so that each may be tried alone.
@@ -176,18 +146,6 @@ impl Group {
         self.releases.into_iter().for_each(|release| release.finish(failure));
         self.recoveries.into_iter().for_each(|recovery| recovery.finish(failure));
         self.claims.into_iter().for_each(|claim| claim.finish(failure));
-    }
-
-    /// Takes out what may be lost with the power, whatever commits before it.
-    pub(crate) fn take_fleeting(&mut self) -> Self {
-        let taken = Self {
-            settles: std::mem::take(&mut self.settles),
-            releases: std::mem::take(&mut self.releases),
-            recoveries: std::mem::take(&mut self.recoveries),
-            ..Self::default()
-        };
-        self.rows = self.ingests.iter().map(|ingest| ingest.input.len()).sum();
-        taken
     }
 
     /// Each operation in a group of its own.
@@ -261,21 +219,5 @@ mod tests {
             random: 0,
         };
         Operation::Ingest(pending((0..events).map(new).collect()))
-    }
-
-    #[test]
-    fn a_flood_is_many_events_beside_results_whose_deliveries_wait() {
-        let group = |events: usize, results: bool| {
-            let mut group = Group::default();
-            group.add(ingest(events));
-            if results {
-                group.add(Operation::Settle(pending(Vec::new())));
-            }
-            group
-        };
-        assert_eq!(group(FLOOD, true).flood(0), Some(Flood { events: FLOOD, waits: true }));
-        assert_eq!(group(FLOOD, true).flood(FLOOD), Some(Flood { events: FLOOD, waits: false }));
-        assert_eq!(group(FLOOD - 1, true).flood(0), None, "a few");
-        assert_eq!(group(FLOOD, false).flood(0), None, "nothing is being delivered");
     }
 }

@@ -39,7 +39,7 @@ impl History for SqliteStore {
         let (first, beyond) = delivery_ids_of(&id);
         let mut values = Values::default();
         values.owned_blob(first).owned_blob(beyond).blob(id.as_bytes());
-        self.read(sql, values, |row| self.delivery_as_it_is(row)).await
+        self.read(sql, values, rows::delivery).await
     }
 
     async fn list_events(&self, filter: &EventFilter, page: PageRequest) -> StoreResult<Page<Event>> {
@@ -98,7 +98,7 @@ impl SqliteStore {
             "SELECT {DELIVERY_COLUMNS} FROM deliveries d CROSS JOIN events e ON e.id = d.event_id {LAST_ATTEMPT}
              WHERE d.id = ?"
         );
-        Ok(self.read(sql, one(id.as_bytes()), |row| self.delivery_as_it_is(row)).await?.pop())
+        Ok(self.read(sql, one(id.as_bytes()), rows::delivery).await?.pop())
     }
 
     pub(crate) async fn read<T>(

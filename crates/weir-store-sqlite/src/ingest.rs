@@ -19,7 +19,6 @@ use crate::{
     error::{Error, Result},
     group::{self, Operation},
     lines::Place,
-    live::LiveClaim,
     rows::{self, state_code},
     sql::{Batch, MAX_ROWS, Values, execute, padded, query},
     writer::Transaction,
@@ -39,6 +38,9 @@ impl Ingest for SqliteStore {
     }
 }
 
+/// The claim of a delivery that is claimed as it is stored is its first.
+const FIRST_EPOCH: i64 = 1;
+
 pub(crate) static INSERT_EVENTS: Batch = Batch::new(
     "INSERT OR ROLLBACK INTO events (id, tenant, event_type, created_at, idempotency_key, data_offset, deliveries, body,
         deliver_at, expires_at, coalesce_key, ordering_key)
@@ -49,13 +51,13 @@ pub(crate) static INSERT_EVENTS: Batch = Batch::new(
 );
 
 /// Due at once, with the time of its event as its due time, unless it is delayed. A delivery that is claimed as it is stored
-/// is `delivering`, and so never in the index of what is due.
+/// is `delivering`, and so never in the index of what is due; who has a place in a line waits for a run.
 pub(crate) static INSERT_DELIVERIES: Batch = Batch::new(
     "INSERT OR ROLLBACK INTO deliveries (id, event_id, destination_id, next_attempt_at, created_at, updated_at,
-        state, attempts, deliver_at, expires_at, coalesce_key)
+        state, attempts, deliver_at, expires_at, coalesce_key, claim_epoch, claim_expires_at)
     SELECT r.column1, r.column2, r.column3, coalesce(r.column6, r.column4), r.column4, r.column4, r.column5, 0,
-        r.column6, r.column7, r.column8 FROM (VALUES ",
-    "(?,?,?,?,?,?,?,?)",
+        r.column6, r.column7, r.column8, r.column9 IS NOT NULL, r.column9 FROM (VALUES ",
+    "(?,?,?,?,?,?,?,?,?)",
     ",",
     ") AS r WHERE r.column1 IS NOT NULL",
 );
@@ -83,7 +85,7 @@ pub(crate) static KNOWN_KEYS: Batch = Batch::new(
 
 /// What a new delivery takes the place of.
 pub(crate) const COALESCING: &str = "
-SELECT id, event_id, ordering_key IS NOT NULL FROM deliveries INDEXED BY deliveries_coalescing
+SELECT id, event_id, state, ordering_key IS NOT NULL FROM deliveries INDEXED BY deliveries_coalescing
 WHERE destination_id = ? AND coalesce_key = ? AND coalesce_key IS NOT NULL AND state < 3";
 
 const SUPERSEDE: &str = "UPDATE deliveries SET state = 7, updated_at = ? WHERE id = ? AND state IN (0, 2)";
@@ -118,7 +120,7 @@ impl Transaction<'_, '_> {
     fn store(&mut self, new: &[&NewEvent]) -> Result<Vec<Outcome>> {
         let known = self.known_keys(new)?;
         let Intake { answers, events, deliveries, .. } =
-            Intake::of(new, &known, self.destinations, self.batch, self.boarding);
+            Intake::of(new, &known, self.destinations, FIRST_EPOCH, self.boarding);
         self.insert_events(&events)?;
         // Before they are there themselves.
         for delivery in deliveries.iter().filter(|delivery| !delivery.superseded) {
@@ -131,26 +133,8 @@ impl Transaction<'_, '_> {
         };
         self.insert_deliveries(&INSERT_DELIVERIES, &others, &places)?;
         self.insert_deliveries(&INSERT_INTO_LINES, &placed, &places)?;
-        let behind = |delivery: &NewDelivery<'_>| places.get(&delivery.id).is_some_and(|place| place.behind);
-        for delivery in others.iter().chain(&placed).filter(|delivery| delivery.claimed_until.is_none()) {
-            if !behind(delivery) {
-                self.claims.lower_floor(delivery.destination_id, delivery.event.due());
-            }
-            if delivery.is_due_soon() {
-                self.bodies.add(delivery.event.id, &delivery.event.body);
-            }
-        }
-        for delivery in self.boarding.boarded() {
-            self.claims.make(LiveClaim {
-                claim: delivery.claim,
-                expires_at: delivery.expires_at,
-                attempts: 0,
-                attempts_before: 0,
-                in_lane: false,
-                made_at: delivery.event_created_at,
-                at_birth: true,
-                in_line: false,
-            });
+        for delivery in others.iter().chain(&placed).filter(|delivery| delivery.is_due_soon()) {
+            self.bodies.add(delivery.event.id, &delivery.event.body);
         }
         Ok(answers)
     }
@@ -160,9 +144,11 @@ impl Transaction<'_, '_> {
         let Some(key) = newer.coalesces_by() else { return Ok(()) };
         let mut values = Values::default();
         values.blob(newer.destination_id.as_bytes()).text(&key);
-        let read = |row: &Row<'_>| Ok((rows::delivery_id(row, 0)?, rows::event_id(row, 1)?, rows::int(row, 2)? == 1));
-        for (id, event_id, in_line) in query(self.connection, COALESCING, &values, read)? {
-            let sql = if self.claims.is_claimed(id) {
+        let read = |row: &Row<'_>| {
+            Ok((rows::delivery_id(row, 0)?, rows::event_id(row, 1)?, rows::state(row, 2)?, rows::int(row, 3)? == 1))
+        };
+        for (id, event_id, state, in_line) in query(self.connection, COALESCING, &values, read)? {
+            let sql = if state == DeliveryState::Delivering {
                 REPLACE
             } else {
                 self.bodies.take(event_id);
@@ -248,9 +234,14 @@ impl Transaction<'_, '_> {
                     Some(key) => values.owned_text(key),
                     None => values.nulls(1),
                 };
-                if let Some(place) = places.get(&delivery.id) {
-                    values.optional_text(delivery.ordering_key).int(place.line);
-                    values.optional_int(place.behind.then_some(BEHIND.as_nanos()));
+                match places.get(&delivery.id) {
+                    Some(place) => {
+                        values.optional_text(delivery.ordering_key).int(place.line);
+                        values.optional_int(place.behind.then_some(BEHIND.as_nanos()));
+                    }
+                    None => {
+                        values.optional_int(delivery.claimed_until.map(Timestamp::as_nanos));
+                    }
                 }
             }
             values.nulls(insert.columns() * (size - part.len()));

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   callers ──operations──▶ writer thread ──one transaction per group──▶ its connection  (writer.rs, on rusqlite)
-//!      ▲                          └──what must be on disk──▶ disk thread ──sync──▶ the log  (disk.rs)
-//!      └───────────────────────────────── answers ──────────────┘
+//!      ▲                          │
+//!      └──────── answers ─────────┘
 //!   callers ──reads───────▶ pool of read-only connections                                (history.rs, on sqlx)
 //!   callers ──destinations▶ memory                                                       (cache.rs)
 //! ```
@@ -12,7 +12,7 @@
 //! - A file is open in one engine at a time, held by a lock file beside it. That makes the destinations in memory the
 //!   truth: they change only after the commit that changed the table.
 //! - A write is answered only after its group has committed. What was acknowledged to a producer or a person, and claims
-//!   that ask for it, are synced to disk before; other claims and results may lose their last commits in a power failure, which
+//!   that ask for it, are on disk by then; other claims and results may lose their last commits in a power failure, which
 //!   recovery resolves as unknown outcomes. The database itself stays whole in either case (WAL).
 //! - Every write of a delivery names the state, and for a claimed one the epoch, that it expects.
 
@@ -21,14 +21,14 @@ mod checkpoint;
 mod claims;
 mod deliveries;
 mod destinations;
-mod disk;
+#[cfg(test)]
+mod durability;
 mod edits;
 mod error;
 mod group;
 mod history;
 mod ingest;
 mod lines;
-mod live;
 mod open;
 mod outbox;
 #[cfg(test)]
@@ -55,7 +55,6 @@ pub use open::OpenError;
 
 use cache::DestinationCache;
 use group::Operation;
-use live::LiveClaims;
 
 /// The store of one engine in one SQLite file.
 #[derive(Debug)]
@@ -64,6 +63,5 @@ pub struct SqliteStore {
     writer: std::sync::Mutex<Option<JoinHandle<()>>>,
     readers: SqlitePool,
     destinations: Arc<DestinationCache>,
-    claims: Arc<LiveClaims>,
     station: Station,
 }

@@ -182,7 +182,6 @@ impl Transaction<'_, '_> {
         let mut values = Values::default();
         values.int(due.as_nanos()).blob(id.as_bytes());
         execute(self.connection, COME_FORWARD, &values)?;
-        self.claims.lower_floor(line.destination_id, due);
         Ok(Some(due))
     }
 
@@ -208,7 +207,6 @@ impl Transaction<'_, '_> {
             let mut values = Values::default();
             values.int(due.as_nanos()).blob(delivery.as_bytes());
             execute(self.connection, DISSOLVE, &values)?;
-            self.claims.lower_floor(id, due);
         }
         Ok(some.len() as u32)
     }

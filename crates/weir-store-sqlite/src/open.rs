@@ -20,14 +20,11 @@ use weir_store::Station;
 use crate::{
     SqliteStore,
     cache::DestinationCache,
-    claims, destinations,
-    disk::Sync,
+    destinations,
     error::Error,
     group::Operation,
-    lines,
-    live::LiveClaims,
-    schema,
-    writer::{self, Opened},
+    lines, schema,
+    writer::{self, Commit, Opened},
 };
 
 /// SQLite waits so long for another program that holds the file (a backup, a shell) before it gives up.
@@ -84,18 +81,16 @@ pub enum OpenError {
 impl SqliteStore {
     /// Opens the file, makes it if it is not there, and brings its schema up to date.
     pub async fn open(path: &Path) -> Result<Self, OpenError> {
-        Self::open_syncing(path, |log| Box::new(move || log.sync_data())).await
+        Self::open_committing(path, Box::new(|connection| connection.execute_batch("COMMIT"))).await
     }
 
-    /// With another way to sync the log.
-    pub(crate) async fn open_syncing(path: &Path, sync: impl FnOnce(File) -> Sync) -> Result<Self, OpenError> {
+    /// With another way to end a transaction.
+    pub(crate) async fn open_committing(path: &Path, commit: Commit) -> Result<Self, OpenError> {
         let lock = lock(path).await?;
         migrate_file(path).await?;
         let connection = writing_connection(path).map_err(|error| classify(path, &error.into()))?;
         let loaded = destinations::load(&connection).map_err(|error| classify(path, &error))?;
         let destinations = Arc::new(DestinationCache::new(loaded));
-        let (left, last_batch) = claims::load(&connection).map_err(|error| classify(path, &error))?;
-        let claims = Arc::new(LiveClaims::new(left));
         let last_place = lines::load(&connection).map_err(|error| classify(path, &error))?;
         let readers = SqlitePoolOptions::new()
             .max_connections(READERS)
@@ -108,22 +103,17 @@ impl SqliteStore {
             .await
             .map_err(|error| classify(path, &error.into()))?;
         let checkpointing = writing_connection(path).map_err(|error| classify(path, &error.into()))?;
-        // SQLite keeps no locks on the log, so it may be opened and closed beside it.
-        let log_path = beside(path, "-wal");
-        let log = File::open(&log_path).map_err(|source| OpenError::NotWritable { path: log_path, source })?;
         let station = Station::default();
         let opened = Opened {
             connection,
             checkpointing,
-            sync: sync(log),
+            commit,
             destinations: Arc::clone(&destinations),
-            claims: Arc::clone(&claims),
-            last_batch,
             last_place,
             station: station.clone(),
         };
         let (operations, writer) = writer::spawn(opened, lock);
-        Ok(Self { operations, writer: Some(writer).into(), readers, destinations, claims, station })
+        Ok(Self { operations, writer: Some(writer).into(), readers, destinations, station })
     }
 
     /// Brings the schema of a file up to date without running anything on it. Answers the versions and descriptions of
@@ -166,8 +156,8 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(beside)
 }
 
-/// The writer's connection. It is used by one thread at a time, so SQLite needs no locks of its own. Its commits do not wait for the
-/// disk ([`crate::disk`] does); checkpoints do, and the first commit after one.
+/// The writer's connection. It is used by one thread at a time, so SQLite needs no locks of its own. Which commits wait for the disk is
+/// the writer's to say; checkpoints do, and the first commit after one.
 fn writing_connection(path: &Path) -> rusqlite::Result<Connection> {
     let connection =
         Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;

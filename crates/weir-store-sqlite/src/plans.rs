@@ -5,17 +5,17 @@ use weir_core::{DeliveryState, DestinationId, ErrorKind, EventId, Timestamp};
 use weir_store::{DeliveryFilter, ErrorFilter, EventFilter, PageRequest, Purge, ReplayFilter};
 
 use crate::{
-    claims::{BODY, WAITING},
+    claims::{BODY, CLAIM, WAITING},
     deliveries::{self, Walk, window_end},
     destinations::{COUNTS, RECENT_SENDS},
     history::{SENDS, events_page},
     ingest::{COALESCING, INSERT_DELIVERIES, INSERT_INTO_LINES, KNOWN_KEYS},
     lines::{FIRST_OF_LINE, LINED, LINES, SOME_OF_LINES},
-    outbox::{DUE_DESTINATIONS, EXPIRING, LAST_SENDS},
+    outbox::{ABANDONED, DUE_DESTINATIONS, EXPIRING, SEND_HISTORY},
     purge::{self, CANCEL, WAITING_OF_ANY_TYPE, WAITING_WITH_TYPES},
-    replay_steps::{MOVE, PUT_BACK, WAITING_OF_REPLAY, candidates},
+    replay_steps::{IS_LEFT, IS_UNDER_WAY, MOVE, PUT_BACK, WAITING_OF_REPLAY, candidates},
     replays::{FIGURES, OPEN},
-    results::{END, RETRY},
+    results::{END, HELD, RETRY},
     rows::text,
     sql::{Values, query},
 };
@@ -36,13 +36,16 @@ fn hot_statements_use_their_indexes_at_every_size() {
     let connection = database();
     for size in [1, 2, 4, 8, 16, 32, 64, 128, 256, 512] {
         for (name, batch, index) in [
+            ("claim", &CLAIM, "SEARCH deliveries USING PRIMARY KEY (id=?)"),
+            ("held", &HELD, "SEARCH d USING PRIMARY KEY (id=?)"),
             ("end", &END, "SEARCH deliveries USING PRIMARY KEY (id=?)"),
             ("retry", &RETRY, "SEARCH deliveries USING PRIMARY KEY (id=?)"),
             ("purge", &CANCEL, "SEARCH deliveries USING PRIMARY KEY (id=?)"),
-            ("move into the lane", &MOVE, "SEARCH deliveries USING PRIMARY KEY (id=?)"),
+            ("move", &MOVE, "SEARCH deliveries USING PRIMARY KEY (id=?)"),
             ("put back", &PUT_BACK, "SEARCH deliveries USING PRIMARY KEY (id=?)"),
             ("known keys", &KNOWN_KEYS, "SEARCH e USING INDEX events_idempotency (tenant=? AND idempotency_key=?)"),
-            ("last sends", &LAST_SENDS, "USING COVERING INDEX attempts_of_destination (destination_id=?"),
+            ("last sends", &SEND_HISTORY, "USING COVERING INDEX attempts_of_destination (destination_id=?"),
+            ("claims out", &SEND_HISTORY, "USING COVERING INDEX deliveries_claimed (destination_id=?"),
         ] {
             let plan = plan(&connection, &batch.sql(size));
             assert!(plan.contains(index), "{name} of {size}:\n{plan}");
@@ -60,6 +63,7 @@ fn writing_a_delivery_makes_no_table_for_the_predicates_of_its_indexes() {
     for (name, batch, own) in [
         ("insert", &INSERT_DELIVERIES, 0),
         ("insert into lines", &INSERT_INTO_LINES, 0),
+        ("claim", &CLAIM, 1),
         ("end", &END, 1),
         ("retry", &RETRY, 1),
     ] {
@@ -71,22 +75,21 @@ fn writing_a_delivery_makes_no_table_for_the_predicates_of_its_indexes() {
 }
 
 #[test]
-fn a_claim_walks_its_part_of_the_due_index_from_its_floor_without_sorting() {
+fn a_claim_walks_its_part_of_the_due_index_without_sorting() {
     let plan = plan(&database(), WAITING);
-    let searched =
-        "SEARCH deliveries USING COVERING INDEX deliveries_due (destination_id=? AND (next_attempt_at,id)>(?,?))";
+    let searched = "SEARCH deliveries USING COVERING INDEX deliveries_due (destination_id=? AND is_replay=?)";
     assert!(plan.contains(searched), "{plan}");
     assert!(plan.contains("SEARCH d USING PRIMARY KEY (id=?)"), "{plan}");
     assert!(!plan.contains("TEMP B-TREE"), "{plan}");
 }
 
 #[test]
-fn a_purge_walks_its_part_of_the_due_index_from_its_place_without_sorting() {
+fn a_purge_walks_its_parts_of_the_due_index_from_its_place() {
     for sql in [WAITING_OF_ANY_TYPE, WAITING_WITH_TYPES] {
         let plan = plan(&database(), sql);
-        let searched =
-            "SEARCH deliveries USING COVERING INDEX deliveries_due (destination_id=? AND (next_attempt_at,id)>(?,?))";
-        assert!(plan.contains(searched) && !plan.contains("TEMP B-TREE"), "{plan}");
+        let searched = "SEARCH deliveries USING COVERING INDEX deliveries_due \
+            (destination_id=? AND is_replay=? AND (next_attempt_at,id)>(?,?))";
+        assert_eq!(plan.matches(searched).count(), 2, "live, and of replays: {plan}");
     }
 }
 
@@ -107,6 +110,8 @@ fn reads_use_their_indexes() {
     let connection = database();
     for (name, sql, index) in [
         ("counts", COUNTS, "USING COVERING INDEX deliveries_due (destination_id=?)"),
+        ("counts of claims", COUNTS, "USING COVERING INDEX deliveries_claimed (destination_id=?)"),
+        ("abandoned claims", ABANDONED, "USING INDEX deliveries_claimed"),
         ("recent sends", RECENT_SENDS, "USING COVERING INDEX attempts_of_destination (destination_id=? AND sent_at>?"),
         ("sends", SENDS, "USING INDEX attempts_of_destination (destination_id=? AND sent_at>?"),
         ("body", BODY, "USING INDEX events_id (id=?)"),
@@ -118,8 +123,11 @@ fn reads_use_their_indexes() {
         ("expiring", EXPIRING, "USING INDEX deliveries_expiring (expires_at>? AND expires_at<?)"),
         ("figures of a replay", FIGURES, "USING COVERING INDEX deliveries_replayed (replay_id=?)"),
         ("waiting of a replay", WAITING_OF_REPLAY, "USING INDEX deliveries_replayed (replay_id=? AND state<?)"),
+        ("left of a replay", IS_LEFT, "USING INDEX deliveries_replayed (replay_id=? AND state<?)"),
+        ("a replay under way", IS_UNDER_WAY, "USING COVERING INDEX deliveries_replayed (replay_id=? AND state<?)"),
         ("open replays", OPEN, "USING INDEX replays_open"),
         ("due", DUE_DESTINATIONS, "USING COVERING INDEX deliveries_due (destination_id>?)"),
+        ("first due", DUE_DESTINATIONS, "USING COVERING INDEX deliveries_due (destination_id=? AND is_replay=?)"),
     ] {
         let plan = plan(&connection, sql);
         assert!(plan.contains(index), "{name}:\n{plan}");
@@ -156,7 +164,10 @@ fn lists_walk_one_index_without_sorting() {
         assert!(plan.contains(index), "{filter:?}:\n{plan}");
         assert!(!plan.contains("TEMP B-TREE"), "{filter:?}:\n{plan}");
     }
-    // This one sorts, but only what waits.
+    // These sort, but only what is under way, or what waits.
+    let claimed = DeliveryFilter { state: Some(DeliveryState::Delivering), destination_id, ..base.clone() };
+    let plan_of_claimed = plan(&connection, &deliveries_page(&claimed, page));
+    assert!(plan_of_claimed.contains("deliveries_claimed (destination_id=?)"), "{plan_of_claimed}");
     let waiting = DeliveryFilter { state: Some(DeliveryState::Retrying), ..base.clone() };
     let plan_of_waiting = plan(&connection, &deliveries_page(&waiting, page));
     assert!(plan_of_waiting.contains("deliveries_due"), "{plan_of_waiting}");

@@ -8,7 +8,6 @@ use weir_store::{Line, Purge, PurgePlace, PurgeStep};
 use crate::{
     error::Result,
     history::Conditions,
-    live::{FIRST, Position},
     rows::{self, Columns as _, delivery_id, state_code, text, time},
     sql::{Batch, MAX_ROWS, Values, execute, padded, walk},
     writer::Transaction,
@@ -17,19 +16,34 @@ use crate::{
 /// How many deliveries a step looks at: what the writer does in about ten milliseconds, since claims and events wait for it.
 const STEP: usize = 2 * MAX_ROWS;
 
+/// A place in the order in which deliveries are due.
+type Position = (Timestamp, DeliveryId);
+
+/// Before every delivery.
+const FIRST: Position = (Timestamp::MIN, DeliveryId::from_bytes([0; 16]));
+
 /// Before all that is behind another in its line.
 const FIRST_BEHIND: Position = (BEHIND, FIRST.1);
 
-/// What waits after a place, with the types of the events, which only a purge by type needs.
+/// What waits after a place, live and of replays in one order, with the types of the events, which only a purge by type needs.
 macro_rules! waiting {
     ($event_type:literal, $events:literal) => {
         concat!(
             "SELECT due.next_attempt_at, d.id, d.state, d.created_at, ",
             $event_type,
             ", d.ordering_key FROM (
-                SELECT id, next_attempt_at FROM deliveries INDEXED BY deliveries_due
-                WHERE destination_id = ? AND state IN (0, 2) AND (next_attempt_at, id) > (?, ?)
-                ORDER BY next_attempt_at, id LIMIT +?
+                SELECT * FROM (
+                    SELECT id, next_attempt_at FROM deliveries INDEXED BY deliveries_due
+                    WHERE destination_id = ?1 AND is_replay = 0 AND state IN (0, 2) AND (next_attempt_at, id) > (?2, ?3)
+                    ORDER BY next_attempt_at, id LIMIT +?4
+                )
+                UNION ALL
+                SELECT * FROM (
+                    SELECT id, next_attempt_at FROM deliveries INDEXED BY deliveries_due
+                    WHERE destination_id = ?1 AND is_replay = 1 AND state IN (0, 2) AND (next_attempt_at, id) > (?2, ?3)
+                    ORDER BY next_attempt_at, id LIMIT +?4
+                )
+                ORDER BY next_attempt_at, id LIMIT +?4
             ) due CROSS JOIN deliveries d ON d.id = due.id ",
             $events
         )
@@ -48,20 +62,15 @@ pub(crate) static CANCEL: Batch = Batch::new(
     ") AS r WHERE deliveries.id = r.column1 AND +state IN (0, 2)",
 );
 
-/// How many a purge would cancel, read on a reader connection. What is claimed waits in its row, so it is left out by its id.
-pub(crate) fn counted<'p>(purge: &'p Purge, claimed: &[DeliveryId]) -> (String, Values<'p>) {
+/// How many a purge would cancel, read on a reader connection.
+pub(crate) fn counted(purge: &Purge) -> (String, Values<'_>) {
     let states = [DeliveryState::Pending, DeliveryState::Retrying].into_iter().filter(|&state| purge.takes(state));
     let states: Vec<String> = states.map(|state| state_code(state).to_string()).collect();
-    let claimed: Vec<String> =
-        claimed.iter().map(|id| format!("\"{:032x}\"", u128::from_be_bytes(*id.as_bytes()))).collect();
     let mut conditions = Conditions::new();
     conditions.add("d.destination_id = ?").blob(purge.destination_id.as_bytes());
     // The first is the condition of the index, word for word.
     conditions.add(&format!("d.state IN (0, 2) AND d.state IN ({})", states.join(", ")));
     conditions.add("d.created_at < ?").int(purge.before.as_nanos());
-    conditions
-        .add("d.id NOT IN (SELECT unhex(value) FROM json_each(?))")
-        .owned_text(format!("[{}]", claimed.join(", ")));
     let mut events = "";
     if let Some(pattern) = &purge.event_type {
         events = "CROSS JOIN events e INDEXED BY events_id ON e.id = d.event_id";
@@ -113,9 +122,7 @@ impl Transaction<'_, '_> {
             look.looked_at += 1;
             last = Some(PurgePlace { due, id });
             let event_type = text(row, 4)?;
-            // A claimed delivery's row says what it waited in.
-            if !self.claims.is_claimed(id)
-                && purge.takes(rows::state(row, 2)?)
+            if purge.takes(rows::state(row, 2)?)
                 && time(row, 3)? < purge.before
                 && purge.event_type.as_ref().is_none_or(|pattern| pattern.matches(&event_type))
             {

@@ -5,9 +5,7 @@ use std::collections::BTreeSet;
 
 use rusqlite::Row;
 use weir_core::{DeliveryId, DeliveryState, DestinationId, ReplayId, Timestamp, order::BEHIND};
-use weir_store::{
-    ClaimRequest, Claims, Line, NewReplay, PageRequest, ReplayFigures, ReplayFilter, ReplayPhase, ReplayStep, lane,
-};
+use weir_store::{Line, NewReplay, PageRequest, ReplayFigures, ReplayFilter, ReplayPhase, ReplayStep};
 
 use crate::{
     error::{Error, Result},
@@ -43,16 +41,27 @@ const INSERT_LANE: &str = "INSERT OR IGNORE INTO replay_lanes (replay_id, destin
 
 const DELETE_LANES: &str = "DELETE FROM replay_lanes WHERE replay_id = ?";
 
-/// Of a replay, what waits and is due from an instant on: the first of the lane, or of all, which leaves in what somebody has
-/// pulled out of the lane. What is claimed is among them.
+/// Whether something of a replay waits or is under way.
+pub(crate) const IS_UNDER_WAY: &str = "
+SELECT 1 FROM deliveries INDEXED BY deliveries_replayed
+WHERE replay_id = ? AND replay_id IS NOT NULL AND state < 3 LIMIT 1";
+
+/// The same without what somebody has pulled forward or what has come forward in its line: that goes on after a cancellation.
+pub(crate) const IS_LEFT: &str = "
+SELECT 1 FROM deliveries INDEXED BY deliveries_replayed
+WHERE replay_id = ? AND replay_id IS NOT NULL AND state < 3
+    AND (is_replay = 1 OR next_attempt_at = 9223372036854775807) LIMIT 1";
+
+/// What a cancelled replay has not sent yet.
 pub(crate) const WAITING_OF_REPLAY: &str = "
 SELECT id FROM deliveries INDEXED BY deliveries_replayed
-WHERE replay_id = ? AND replay_id IS NOT NULL AND state < 3 AND next_attempt_at >= ? LIMIT +?";
+WHERE replay_id = ? AND replay_id IS NOT NULL AND state < 3 AND state <> 1
+    AND (is_replay = 1 OR next_attempt_at = 9223372036854775807) LIMIT +?";
 
 /// Columns: id, replay, due, now, whether it joins its line. The plus keeps the planner from walking what has ended instead of looking up these.
 pub(crate) static MOVE: Batch = Batch::new(
     "UPDATE OR ROLLBACK deliveries SET state = 0, state_before = state, attempts_before = attempts, replaced = NULL,
-        replay_id = r.column2, next_attempt_at = r.column3, updated_at = r.column4,
+        replay_id = r.column2, next_attempt_at = r.column3, updated_at = r.column4, is_replay = NOT r.column5,
         ordering_key = CASE WHEN r.column5 THEN ordering_key END
     FROM (VALUES ",
     "(?,?,?,?,?)",
@@ -63,7 +72,7 @@ pub(crate) static MOVE: Batch = Batch::new(
 /// Columns: id, now.
 pub(crate) static PUT_BACK: Batch = Batch::new(
     "UPDATE OR ROLLBACK deliveries SET state = state_before, state_before = NULL, attempts_before = NULL, replay_id = NULL,
-        updated_at = r.column2
+        is_replay = 0, updated_at = r.column2
     FROM (VALUES ",
     "(?,?)",
     ",",
@@ -137,10 +146,6 @@ impl Transaction<'_, '_> {
         }
     }
 
-    pub(crate) fn claim_lanes(&mut self, requests: &[ClaimRequest], now: Timestamp) -> Result<Vec<Claims>> {
-        requests.iter().map(|request| self.claim_of_lane(request, now)).collect()
-    }
-
     fn open_replay(&self, id: ReplayId) -> Result<Option<Open>> {
         let mut values = Values::default();
         values.blob(id.as_bytes());
@@ -180,14 +185,13 @@ impl Transaction<'_, '_> {
             _ => Place { state: place.state + 1, ..Place::default() },
         };
         let taken: Vec<_> = seen.into_iter().filter(|candidate| candidate.taken).collect();
-        let lane_due = lane::in_lane(created_at);
         let mut lines = BTreeSet::new();
         for part in taken.chunks(MAX_ROWS) {
             let size = padded(part.len());
             let mut values = Values::with_capacity(5 * size);
             for one in part {
                 let line = self.line_to_join(one);
-                let due = if line.is_some() { BEHIND } else { lane_due };
+                let due = if line.is_some() { BEHIND } else { created_at };
                 values.blob(one.id.as_bytes()).blob(id.as_bytes()).int(due.as_nanos()).int(now.as_nanos());
                 values.int(line.is_some().into());
                 lines.extend(line);
@@ -201,7 +205,6 @@ impl Transaction<'_, '_> {
             let mut values = Values::default();
             values.blob(id.as_bytes()).blob(to.as_bytes());
             execute(self.connection, INSERT_LANE, &values)?;
-            self.claims.lower_floor(*to, lane_due);
         }
         let mut values = Values::default();
         values.owned_blob(place.to_bytes()).int((moved + taken.len() as u64) as i64).blob(id.as_bytes());
@@ -225,9 +228,8 @@ impl Transaction<'_, '_> {
     /// What is claimed ends by itself; should it wait again after, the next step finds it.
     fn put_some_back(&mut self, id: ReplayId, now: Timestamp) -> Result<ReplayStep> {
         let mut values = Values::default();
-        values.blob(id.as_bytes()).int(lane::LANE).int((STEP + self.claims.count_all()) as i64);
+        values.blob(id.as_bytes()).int(STEP as i64);
         let waiting = query(self.connection, WAITING_OF_REPLAY, &values, |row| delivery_id(row, 0))?;
-        let waiting: Vec<_> = waiting.into_iter().filter(|&id| !self.claims.is_claimed(id)).take(STEP).collect();
         if waiting.is_empty() {
             self.end_if_over(id, ReplayPhase::Cancelled, now)?;
             return Ok(ReplayStep::default());
@@ -245,8 +247,9 @@ impl Transaction<'_, '_> {
     /// Ends a replay of which nothing waits or is under way, with its figures as they are then.
     fn end_if_over(&mut self, id: ReplayId, ended: ReplayPhase, now: Timestamp) -> Result<()> {
         let mut values = Values::default();
-        values.blob(id.as_bytes()).int(if ended == ReplayPhase::Cancelled { lane::LANE } else { 0 }).int(1);
-        if !query(self.connection, WAITING_OF_REPLAY, &values, |_| Ok(()))?.is_empty() {
+        values.blob(id.as_bytes());
+        let is_left = if ended == ReplayPhase::Cancelled { IS_LEFT } else { IS_UNDER_WAY };
+        if !query(self.connection, is_left, &values, |_| Ok(()))?.is_empty() {
             return Ok(());
         }
         let mut figures = ReplayFigures::default();

@@ -1,11 +1,14 @@
 //! How deliveries end: results recorded in batches, and what a person asks of one delivery.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 use async_trait::async_trait;
 use rusqlite::Row;
 use weir_core::{DeliveryId, DeliveryState, DestinationId, Timestamp, order::BEHIND, outcome::Verdict};
-use weir_store::{AttemptResult, DeliveryAction, Purge, PurgePlace, PurgeStep, Results, Settlement, StoreResult, lane};
+use weir_store::{AttemptResult, DeliveryAction, Purge, PurgePlace, PurgeStep, Results, Settlement, StoreResult};
 
 use crate::{
     SqliteStore,
@@ -13,7 +16,7 @@ use crate::{
     error::{Error, Result},
     group::{Operation, Settle},
     purge::counted,
-    rows::{self, count, destination_id, failure_code, optional_time, outcome_code, state_code},
+    rows::{self, count, destination_id, failure_code, int, optional_time, outcome_code, state_code},
     sql::{Batch, MAX_ROWS, Values, execute, padded, query},
     writer::Transaction,
 };
@@ -48,17 +51,25 @@ impl Results for SqliteStore {
     }
 
     async fn count_purge(&self, purge: &Purge) -> StoreResult<u64> {
-        let claimed = self.claims.ids(Some(purge.destination_id));
-        let (sql, values) = counted(purge, &claimed);
+        let (sql, values) = counted(purge);
         Ok(self.read(sql, values, |row| count(row, 0)).await?.into_iter().sum())
     }
 }
 
+/// Which of some claims still hold, and what decides how they end. Columns: id, epoch.
+pub(crate) static HELD: Batch = Batch::new(
+    "SELECT d.id, d.claim_epoch, d.replaced IS NOT NULL, d.ordering_key IS NOT NULL FROM (VALUES ",
+    "(?,?)",
+    ",",
+    ") AS r CROSS JOIN deliveries d ON d.id = r.column1 AND d.claim_epoch = r.column2 AND +d.state = 1",
+);
+
 /// What ends in one state after the same number of attempts, which nearly all do. SQLite changes each row where it finds it; from
 /// a join it would collect the changes in a table first and look up each row twice, which takes half as long again. The plus keeps
-/// the planner from walking all that waits instead of looking up these.
+/// the planner from walking all claims instead of looking up these.
 pub(crate) static END: Batch = Batch::new(
-    "UPDATE OR ROLLBACK deliveries SET state = ?1, attempts = ?2, updated_at = ?3 WHERE +state < 3 AND id IN (",
+    "UPDATE OR ROLLBACK deliveries SET state = ?1, attempts = ?2, claim_expires_at = NULL, updated_at = ?3
+    WHERE +state = 1 AND id IN (",
     "?",
     ",",
     ")",
@@ -66,12 +77,12 @@ pub(crate) static END: Batch = Batch::new(
 
 /// What waits again. Columns: id, new state, counted attempts, due, now.
 pub(crate) static RETRY: Batch = Batch::new(
-    "UPDATE OR ROLLBACK deliveries SET state = r.column2, attempts = r.column3, next_attempt_at = r.column4,
-        updated_at = r.column5
+    "UPDATE OR ROLLBACK deliveries SET state = r.column2, attempts = r.column3, claim_expires_at = NULL,
+        next_attempt_at = r.column4, updated_at = r.column5
     FROM (VALUES ",
     "(?,?,?,?,?)",
     ",",
-    ") AS r WHERE deliveries.id = r.column1 AND +state < 3",
+    ") AS r WHERE deliveries.id = r.column1 AND +state = 1",
 );
 
 static INSERT_ATTEMPTS: Batch = Batch::new(
@@ -85,17 +96,23 @@ static INSERT_ATTEMPTS: Batch = Batch::new(
 
 const SELECT_ONE: &str = "SELECT destination_id, state, expires_at FROM deliveries WHERE id = ?";
 
-/// A newer one of its coalesce key has come.
-const IS_REPLACED: &str = "SELECT 1 FROM deliveries WHERE id = ? AND replaced = 1";
+const RETRY_ENDED: &str = "
+UPDATE deliveries SET state = 0, replaced = NULL, is_replay = 0, next_attempt_at = ?, updated_at = ?
+WHERE id = ? AND state > 2";
 
-const RETRY_ENDED: &str =
-    "UPDATE deliveries SET state = 0, replaced = NULL, next_attempt_at = ?, updated_at = ? WHERE id = ? AND state > 2";
-
+/// It is live from now on.
 const PULL_FORWARD: &str = "
-UPDATE deliveries SET next_attempt_at = min(next_attempt_at, ?), updated_at = ? WHERE id = ? AND state IN (0, 2)
-    AND next_attempt_at < 9223372036854775807";
+UPDATE deliveries SET is_replay = 0, next_attempt_at = min(next_attempt_at, ?), updated_at = ?
+WHERE id = ? AND state IN (0, 2) AND next_attempt_at < 9223372036854775807";
 
 const CANCEL: &str = "UPDATE deliveries SET state = 6, updated_at = ? WHERE id = ? AND state IN (0, 2)";
+
+/// A claim that still holds.
+struct Held {
+    /// A newer one of its coalesce key has come.
+    replaced: bool,
+    in_line: bool,
+}
 
 impl Transaction<'_, '_> {
     pub(crate) fn settle(&mut self, operations: &mut [Settle]) -> Result<()> {
@@ -112,29 +129,24 @@ impl Transaction<'_, '_> {
 
     /// Moves the deliveries on whose claims still hold, then records their attempts, and only theirs.
     pub(crate) fn settle_all(&mut self, results: &[&AttemptResult]) -> Result<Vec<Settlement>> {
+        let mut held = self.held(results)?;
         let mut settled = Vec::with_capacity(results.len());
         let mut ended: BTreeMap<(i64, u32), Vec<&AttemptResult>> = BTreeMap::new();
         let mut retried = Vec::new();
         let mut answers = Vec::with_capacity(results.len());
         let mut leaving = Vec::new();
         for &result in results {
-            let Some(live) = self.claims.held(result.claim) else {
+            // Taken out, so that of two results for one claim the first counts.
+            let Some(held) = held.remove(&(result.claim.delivery_id, result.claim.epoch)) else {
                 answers.push(Settlement::ClaimLost);
                 continue;
             };
-            // Ended as it is answered, so that of two results for one claim the first counts.
-            self.claims.settle(result.claim);
-            let (state, due) = self.next_state(result)?;
-            // A retry of the lane waits in the lane.
-            let due = due.map(|due| if live.in_lane { lane::in_lane(due) } else { due });
+            let (state, due) = self.next_state(result, &held);
             match due {
-                Some(due) => {
-                    self.claims.lower_floor(result.claim.destination_id, due);
-                    retried.push((result, state, due));
-                }
+                Some(due) => retried.push((result, state, due)),
                 None => ended.entry((state_code(state), result.attempt.number)).or_default().push(result),
             }
-            if live.in_line && self.leaves_line(result, state) {
+            if held.in_line && self.leaves_line(result, state) {
                 leaving.push((answers.len(), result.claim.delivery_id, state));
             }
             answers.push(Settlement::Settled(state));
@@ -155,6 +167,24 @@ impl Transaction<'_, '_> {
             }
         }
         Ok(answers)
+    }
+
+    fn held(&self, results: &[&AttemptResult]) -> Result<HashMap<(DeliveryId, i64), Held>> {
+        let mut held = HashMap::with_capacity(results.len());
+        let read = |row: &Row<'_>| {
+            let claim = (rows::delivery_id(row, 0)?, int(row, 1)?);
+            Ok((claim, Held { replaced: int(row, 2)? == 1, in_line: int(row, 3)? == 1 }))
+        };
+        for part in results.chunks(MAX_ROWS) {
+            let size = padded(part.len());
+            let mut values = Values::with_capacity(2 * size);
+            for result in part {
+                values.blob(result.claim.delivery_id.as_bytes()).int(result.claim.epoch);
+            }
+            values.nulls(2 * (size - part.len()));
+            held.extend(query(self.connection, &HELD.sql(size), &values, read)?);
+        }
+        Ok(held)
     }
 
     /// They are written together, and the last of them says when.
@@ -191,8 +221,8 @@ impl Transaction<'_, '_> {
         Ok(())
     }
 
-    /// A claimed delivery waits, in the table; nothing else moves it on.
-    fn move_on(&self, sql: &str, values: &Values<'_>, deliveries: usize) -> Result<()> {
+    /// The writer is alone, so that what it has read of these deliveries holds.
+    pub(crate) fn move_on(&self, sql: &str, values: &Values<'_>, deliveries: usize) -> Result<()> {
         let moved = execute(self.connection, sql, values)?;
         if moved == deliveries as u64 { Ok(()) } else { Err(Error::Corrupt("a claim")) }
     }
@@ -204,23 +234,17 @@ impl Transaction<'_, '_> {
     }
 
     /// The state a verdict leads to and when the delivery is due again.
-    fn next_state(&self, result: &AttemptResult) -> Result<(DeliveryState, Option<Timestamp>)> {
-        Ok(match result.verdict {
+    fn next_state(&self, result: &AttemptResult, held: &Held) -> (DeliveryState, Option<Timestamp>) {
+        match result.verdict {
             Verdict::Delivered => (DeliveryState::Delivered, None),
             Verdict::Failed => (DeliveryState::Failed, None),
             Verdict::Retry { .. } if self.destinations.is_deleted(result.claim.destination_id) => {
                 (DeliveryState::Cancelled, None)
             }
-            Verdict::Retry { .. } if self.is_replaced(result.claim.delivery_id)? => (DeliveryState::Superseded, None),
+            Verdict::Retry { .. } if held.replaced => (DeliveryState::Superseded, None),
             Verdict::Retry { at } => (DeliveryState::Retrying, Some(at)),
             Verdict::Dead => (DeliveryState::Dead, None),
-        })
-    }
-
-    fn is_replaced(&self, id: DeliveryId) -> Result<bool> {
-        let mut values = Values::default();
-        values.blob(id.as_bytes());
-        Ok(!query(self.connection, IS_REPLACED, &values, |_| Ok(()))?.is_empty())
+        }
     }
 
     fn insert_attempts(&mut self, results: &[&AttemptResult]) -> Result<()> {
@@ -265,7 +289,6 @@ impl Transaction<'_, '_> {
         } else {
             self.wait_again(id, destination_id, now)?;
         }
-        self.claims.lower_floor(destination_id, now);
         Ok(DeliveryAction::Done { destination_id })
     }
 
@@ -315,9 +338,7 @@ impl Transaction<'_, '_> {
     fn find(&mut self, id: DeliveryId) -> Result<Option<(DestinationId, DeliveryState, Option<Timestamp>)>> {
         let mut values = Values::default();
         values.blob(id.as_bytes());
-        let claimed = self.claims.is_claimed(id);
-        let state = |row: &Row<'_>| if claimed { Ok(DeliveryState::Delivering) } else { rows::state(row, 1) };
-        let read = |row: &Row<'_>| Ok((destination_id(row, 0)?, state(row)?, optional_time(row, 2)?));
+        let read = |row: &Row<'_>| Ok((destination_id(row, 0)?, rows::state(row, 1)?, optional_time(row, 2)?));
         Ok(query(self.connection, SELECT_ONE, &values, read)?.pop())
     }
 }

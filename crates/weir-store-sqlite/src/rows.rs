@@ -11,8 +11,6 @@ use weir_core::{
     outcome::Failure,
 };
 
-use weir_store::lane;
-
 use crate::error::{Error, Result};
 
 /// A row of the writer's library or of the readers'. The columns' types are the schema's (STRICT).
@@ -165,7 +163,7 @@ pub(crate) fn delivery(row: &impl Columns) -> Result<Delivery> {
         destination_id: destination_id(row, 3)?,
         state,
         attempts: small(row, 5)?,
-        next_attempt_at: waiting.filter(|due| *due < BEHIND).map(lane::due),
+        next_attempt_at: waiting.filter(|due| *due < BEHIND),
         created_at: time(row, 7)?,
         updated_at: time(row, 8)?,
         expires_at: optional_time(row, 9)?,

@@ -30,12 +30,11 @@ INSERT INTO alerts_told (destination_id, version, told) VALUES (?, ?, ?)
 ON CONFLICT (destination_id) DO UPDATE SET version = excluded.version, told = excluded.told
 WHERE version = excluded.version - 1";
 
-/// From the index alone and without the lane of replays, which somebody has asked for; what is claimed is among them. The oldest is the one with the smallest id.
+/// From the index alone and without replays, which somebody has asked for. The oldest is the one with the smallest id.
 pub(crate) const WAITING: &str = "
 WITH counted (destination_id, deliveries, oldest) AS (
     SELECT destination_id, count(*), min(id) FROM deliveries INDEXED BY deliveries_due
-    WHERE state IN (0, 2) AND (next_attempt_at < 4611686018427387904 OR next_attempt_at = 9223372036854775807)
-    GROUP BY destination_id
+    WHERE state IN (0, 2) AND is_replay = 0 GROUP BY destination_id
 )
 SELECT destination_id, deliveries, (SELECT created_at FROM deliveries WHERE id = oldest) FROM counted";
 
@@ -68,10 +67,8 @@ impl Watch for SqliteStore {
         for (id, waiting, oldest) in
             self.look(WAITING, |row| Ok((destination_id(row, 0)?, count(row, 1)?, optional_time(row, 2)?))).await?
         {
-            let claimed = self.claims.counts(id);
             let condition = conditions.of(id);
-            condition.waiting = waiting.saturating_sub(claimed.first + claimed.later);
-            condition.oldest_created_at = oldest;
+            (condition.waiting, condition.oldest_created_at) = (waiting, oldest);
         }
         for (id, last) in self.look(EXPIRING, |row| Ok((destination_id(row, 0)?, optional_time(row, 1)?))).await? {
             conditions.of(id).last_expires_at = last;

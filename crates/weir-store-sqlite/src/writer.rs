@@ -6,7 +6,12 @@
 //!                  └────────── the next group gathers meanwhile ◀─────┘
 //! ```
 //!
-//! A commit does not wait for the disk; those who do are answered by [`crate::disk`], while the writer goes on.
+//! A group with something that was acknowledged to someone waits for the disk in its `COMMIT` (`synchronous=FULL`), and so keeps
+//! every commit before it as well, because the log is in their order. Other groups do not wait (`NORMAL`).
+//!
+//! A sync that fails may have lost pages of the log, and no later one brings them back: nothing that is written after them would
+//! survive either. So after such a failure nothing is stored any more, until the engine is started anew and SQLite has looked at
+//! the log.
 //!
 //! Inside a group operations of one kind share their statements. When a group fails it is rolled back and each operation
 //! runs in a transaction of its own, so that a bad one fails alone.
@@ -17,7 +22,6 @@ use rusqlite::Connection;
 use tokio::{
     sync::{mpsc, oneshot},
     task::JoinHandle,
-    time::Instant,
 };
 use weir_store::{Boarding, Station, StoreError, StoreResult, WaitingBodies};
 
@@ -25,12 +29,13 @@ use crate::{
     SqliteStore,
     cache::{DestinationCache, Staged},
     checkpoint::{self, Checkpoints},
-    disk::{Committed, Disk, Sync},
-    error::Result,
-    group::{Flood, Group, Operation, Pending, Waiting},
-    live::{BatchId, LiveClaims, StagedClaims},
+    error::{Error, Result},
+    group::{Group, Operation, Pending, Waiting},
     sql::{Values, execute},
 };
+
+/// Ends a transaction: `COMMIT`, or what a test makes of it.
+pub(crate) type Commit = Box<dyn FnMut(&Connection) -> rusqlite::Result<()> + Send>;
 
 /// How many operations may wait before callers do.
 const WAITING_OPERATIONS: usize = 8_192;
@@ -69,41 +74,49 @@ fn closed() -> StoreError {
     StoreError::Unavailable("the store is closed".to_owned())
 }
 
+/// Nothing is added to a group while it is under way.
+const ALONE: fn(&Group) -> Option<Group> = |_| None;
+
 /// What the functions of a transaction work with.
 pub(crate) struct Transaction<'t, 'c> {
     pub(crate) connection: &'t Connection,
     pub(crate) destinations: &'t mut Staged<'c>,
     pub(crate) bodies: &'t mut WaitingBodies,
-    pub(crate) claims: &'t mut StagedClaims<'c>,
     pub(crate) boarding: &'t mut Boarding,
-    /// What claims of this transaction are journaled under; the epoch of each.
-    pub(crate) batch: BatchId,
     /// The last place given out in any line.
     pub(crate) last_place: &'t mut i64,
 }
 
 struct Writer {
     connection: Connection,
+    commit: Commit,
+    /// Whether commits of the connection wait for the disk.
+    is_durable: bool,
+    /// Why nothing can be stored any more.
+    failure: Option<StoreError>,
     destinations: Arc<DestinationCache>,
-    claims: Arc<LiveClaims>,
-    last_batch: BatchId,
     last_place: i64,
     bodies: WaitingBodies,
     checkpoints: Checkpoints,
-    disk: Disk,
     station: Station,
 }
 
 /// Starts the writer on a thread of its own. It ends when every sender is gone or on [`Operation::Close`], and holds `lock`
 /// until then.
 pub(crate) fn spawn(opened: Opened, lock: File) -> (mpsc::Sender<Operation>, JoinHandle<()>) {
-    let Opened { connection, checkpointing, sync, destinations, claims, last_batch, last_place, station } = opened;
+    let Opened { connection, checkpointing, commit, destinations, last_place, station } = opened;
     let (sender, operations) = mpsc::channel(WAITING_OPERATIONS);
-    let bodies = WaitingBodies::new(WAITING_BODY_BYTES);
-    let checkpoints = checkpoint::spawn(checkpointing);
-    let disk = Disk::spawn(sync, sender.downgrade());
-    let writer =
-        Writer { connection, destinations, claims, last_batch, last_place, bodies, checkpoints, disk, station };
+    let writer = Writer {
+        connection,
+        commit,
+        is_durable: false,
+        failure: None,
+        destinations,
+        last_place,
+        bodies: WaitingBodies::new(WAITING_BODY_BYTES),
+        checkpoints: checkpoint::spawn(checkpointing),
+        station,
+    };
     let thread = tokio::task::spawn_blocking(move || {
         writer.run(operations);
         drop(lock);
@@ -116,11 +129,8 @@ pub(crate) struct Opened {
     pub(crate) connection: Connection,
     /// Another connection to the same file.
     pub(crate) checkpointing: Connection,
-    /// Syncs the write-ahead log of that file.
-    pub(crate) sync: Sync,
+    pub(crate) commit: Commit,
     pub(crate) destinations: Arc<DestinationCache>,
-    pub(crate) claims: Arc<LiveClaims>,
-    pub(crate) last_batch: BatchId,
     pub(crate) last_place: i64,
     pub(crate) station: Station,
 }
@@ -128,73 +138,66 @@ pub(crate) struct Opened {
 impl Writer {
     fn run(mut self, mut operations: mpsc::Receiver<Operation>) {
         let mut waiting = Waiting::default();
-        while let Some(group) = waiting.next_group(&mut operations, &self.disk, &self.station) {
-            match self.disk.failure() {
-                Some(failure) => group.finish(Some(failure)),
-                None => {
-                    let began = Instant::now();
-                    if let Some(flood) = self.commit(group, |group| waiting.more_results(group, &mut operations)) {
-                        waiting.flooded(flood, began.elapsed());
-                    }
-                }
-            }
+        while let Some(group) = waiting.next_group(&mut operations) {
+            self.store(group, |group| waiting.more_results(group, &mut operations));
         }
         drop(operations);
-        self.disk.close();
         self.checkpoints.close();
         if let Err((_, error)) = self.connection.close() {
             tracing::warn!(%error, "the database did not close cleanly; the next start recovers it");
         }
     }
 
-    /// Commits a group, with what `more` adds to it while it is under way, and answers it. Tells of a flood.
-    fn commit(&mut self, mut group: Group, more: impl FnMut(&Group) -> Option<Group>) -> Option<Flood> {
-        let outcome = self.try_commit(&mut group, more).map_err(StoreError::from);
-        let rows = group.rows();
-        let flood = outcome.as_ref().ok().and_then(|boarding| group.flood(boarding.boarded().count()));
-        match outcome {
-            Ok(boarding) => self.answer(group, boarding),
-            Err(error @ StoreError::Failed(_)) if group.is_shared() => {
-                tracing::warn!(%error, "a group failed; its operations run one by one");
-                for mut alone in group.split() {
-                    match self.try_commit(&mut alone, |_| None).map_err(StoreError::from) {
-                        Ok(boarding) => self.answer(alone, boarding),
-                        Err(error) => alone.finish(Some(&error)),
-                    }
+    /// Commits a group, with what `more` adds to it while it is under way, and answers it.
+    fn store(&mut self, mut group: Group, more: impl FnMut(&Group) -> Option<Group>) {
+        match self.commit(&mut group, more) {
+            Ok(boarding) => {
+                let rows = group.rows();
+                boarding.depart();
+                group.finish(None);
+                if let Err(error) = self.checkpoints.after(rows, &self.connection) {
+                    tracing::warn!(%error, "a checkpoint failed; the log grows until the next");
+                    self.look_at(&error);
                 }
             }
+            Err(error @ StoreError::Failed(_)) if group.is_shared() => {
+                tracing::warn!(%error, "a group failed; its operations run one by one");
+                group.split().into_iter().for_each(|alone| self.store(alone, ALONE));
+            }
             Err(error) => group.finish(Some(&error)),
-        }
-        self.checkpoints.after(rows, &self.connection);
-        flood
-    }
-
-    /// Answers what has committed, or leaves that to the disk.
-    fn answer(&self, mut group: Group, mut boarding: Boarding) {
-        boarding.depart_committed();
-        group.take_fleeting().finish(None);
-        // What is claimed now may have come with a commit that is not on disk yet.
-        if group.is_durable() || !group.is_empty() && self.disk.rows() > 0 {
-            self.disk.keep(Committed { group, boarding });
-        } else {
-            boarding.depart();
-            group.finish(None);
         }
     }
 
     /// Answers what goes by the express.
+    fn commit(&mut self, group: &mut Group, more: impl FnMut(&Group) -> Option<Group>) -> StoreResult<Boarding> {
+        if let Some(failure) = &self.failure {
+            return Err(failure.clone());
+        }
+        self.try_commit(group, more).map_err(|error| {
+            self.look_at(&error);
+            self.failure.clone().unwrap_or_else(|| error.into())
+        })
+    }
+
+    /// Gives up when the disk has not kept what it was given.
+    fn look_at(&mut self, error: &Error) {
+        if error.is_failed_sync() {
+            tracing::error!(%error, "the log could not be synced to disk; nothing more is stored until the next start");
+            self.failure = Some(StoreError::Unavailable(format!(
+                "the disk did not keep the log of the database ({error}); see to the disk, and start again"
+            )));
+        }
+    }
+
     fn try_commit(&mut self, group: &mut Group, mut more: impl FnMut(&Group) -> Option<Group>) -> Result<Boarding> {
+        self.wait_for_disk(group.is_durable())?;
         statement(&self.connection, "BEGIN IMMEDIATE")?;
         let mut destinations = Staged::new(&self.destinations);
-        let mut claims = StagedClaims::new(&self.claims);
         let mut boarding = self.station.boarding();
-        self.last_batch += 1;
         let mut transaction = Transaction {
             connection: &self.connection,
             destinations: &mut destinations,
-            claims: &mut claims,
             boarding: &mut boarding,
-            batch: self.last_batch,
             last_place: &mut self.last_place,
             bodies: &mut self.bodies,
         };
@@ -205,11 +208,9 @@ impl Writer {
             done = next.run(&mut transaction);
             group.join(next);
         }
-        let done = done.and_then(|()| transaction.keep_journal());
-        match done.and_then(|()| statement(&self.connection, "COMMIT")) {
+        match done.and_then(|()| (self.commit)(&self.connection).map_err(Error::from)) {
             Ok(()) => {
                 destinations.commit();
-                claims.commit();
                 Ok(boarding)
             }
             Err(error) => {
@@ -218,6 +219,16 @@ impl Writer {
                 Err(error)
             }
         }
+    }
+
+    /// Whether the next commits do. Takes effect between transactions only, as the statement is prepared; so it is not kept prepared.
+    fn wait_for_disk(&mut self, is_durable: bool) -> Result<()> {
+        if self.is_durable != is_durable {
+            let synchronous = if is_durable { "FULL" } else { "NORMAL" };
+            self.connection.pragma_update(None, "synchronous", synchronous)?;
+            self.is_durable = is_durable;
+        }
+        Ok(())
     }
 }
 

@@ -322,6 +322,7 @@ macro_rules! store_conformance {
             what_has_a_place_in_an_order_is_replayed_in_its_turn,
             a_replay_that_is_cancelled_leaves_lines_as_they_were,
             a_retry_of_the_lane_waits_in_the_lane,
+            a_due_replay_is_found_beside_a_live_retry_that_is_due_later,
             a_long_replay_goes_on_after_a_crash_and_moves_nothing_twice,
             a_cancelled_replay_puts_back_what_it_has_not_sent,
             a_replay_cancelled_before_its_first_step_changes_nothing,

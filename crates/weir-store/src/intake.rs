@@ -166,7 +166,7 @@ impl<'e> Intake<'e> {
             // While its breaker is not closed, or only just, each attempt is a run's to decide.
             let calm = awake.as_ref().filter(|destination| by_express && destination.breaker.is_calm(event.created_at));
             let claimed_until = calm.and_then(|destination| {
-                boarding.board(event, destination, |expires_at| ClaimedDelivery {
+                boarding.board(destination, |expires_at| ClaimedDelivery {
                     claim: Claim { delivery_id: id, destination_id, epoch },
                     event_id: event.id,
                     event_created_at: event.created_at,

@@ -14,7 +14,6 @@ mod express;
 mod history;
 mod ingest;
 pub mod intake;
-pub mod lane;
 mod lines;
 mod outbox;
 mod processes;

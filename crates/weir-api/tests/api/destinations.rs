@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::StatusCode;
 use serde_json::{Value, json};
 use weir_core::{address::AddressPolicy, outcome::Verdict};
-use weir_queue::Edit;
+use weir_queue::{Edit, Terms};
 
 use crate::harness::{Options, Server, json_request, reply};
 
@@ -108,7 +108,8 @@ async fn a_patch_changes_what_it_names_and_null_brings_back_the_default() {
     // The mask kept the value.
     let stored = server.store.destination(id.parse().unwrap()).await.unwrap().unwrap();
     assert_eq!(stored.settings.headers, [("x-a".to_owned(), "1".to_owned()), ("x-c".to_owned(), "3".to_owned())]);
-    assert_eq!(server.queue.edited(), [Edit { destination_id: id.parse().unwrap(), suspended: false }]);
+    let terms = Terms::of(&stored, stored.updated_at);
+    assert_eq!(server.queue.edited(), [Edit { destination_id: id.parse().unwrap(), terms }]);
 }
 
 #[tokio::test]
@@ -163,11 +164,14 @@ async fn pausing_and_deleting_suspend_at_once() {
     let path = format!("/v1/destinations/{id}");
     server.event("video.created").await;
     assert_eq!(server.patch(&path, json!({"paused": true})).await.expect(StatusCode::OK)["paused"], true);
-    let suspended = Edit { destination_id: id.parse().unwrap(), suspended: true };
-    assert_eq!(server.queue.edited(), [suspended]);
+    let suspended = || {
+        let edits = server.queue.edited();
+        edits.iter().map(|edit| (edit.destination_id.to_string(), edit.terms.suspended)).collect::<Vec<_>>()
+    };
+    assert_eq!(suspended(), [(id.clone(), true)]);
     let reply = server.delete(&path).await;
     assert_eq!((reply.status, reply.body.len()), (StatusCode::NO_CONTENT, 0));
-    assert_eq!(server.queue.edited(), [suspended]);
+    assert_eq!(suspended(), [(id.clone(), true)]);
     server.get(&path).await.problem(404);
     server.delete(&path).await.problem(404);
     server.patch(&path, json!({"paused": false})).await.problem(404);

@@ -29,7 +29,7 @@ use weir_core::{
     outcome::Verdict,
 };
 use weir_queue::{
-    DueJobs, Edit, Permit, PermitId, Permits, Publication, Published, QueueError, QueueResult, Room, Schedule,
+    DueJobs, Edit, HandedBack, Permit, PermitId, Permits, Publication, Published, QueueError, QueueResult, Schedule,
     SlotAnswer, SlotRequest, Wake,
 };
 use weir_store::{AttemptResult, ClaimRequest, SharedStore};
@@ -336,8 +336,8 @@ impl Schedule for RecordingQueue {
         not_used()
     }
 
-    fn reserve(&self, _: &Destination, _: Timestamp) -> Room {
-        Room::Closed
+    fn reserve(&self, _: &Destination) -> bool {
+        false
     }
 
     fn unreserve(&self, _: DestinationId) {}
@@ -359,19 +359,15 @@ impl Permits for RecordingQueue {
         Vec::new()
     }
 
-    async fn take_slot(&self, _: PermitId, _: SlotRequest) -> QueueResult<SlotAnswer> {
+    async fn take_slot(&self, _: SlotRequest) -> QueueResult<SlotAnswer> {
         not_used()
-    }
-
-    fn start(&self, _: PermitId) -> bool {
-        false
     }
 
     async fn settle(&self, _: &[PermitId]) -> QueueResult<()> {
         not_used()
     }
 
-    async fn hand_back(&self, _: &[PermitId]) -> QueueResult<()> {
+    async fn hand_back(&self, _: &[HandedBack]) -> QueueResult<()> {
         not_used()
     }
 }

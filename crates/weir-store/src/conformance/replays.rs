@@ -225,6 +225,18 @@ pub async fn a_retry_of_the_lane_waits_in_the_lane(subject: Subject) {
     assert_eq!(subject.figures(1).await.remaining(), 2);
 }
 
+pub async fn a_due_replay_is_found_beside_a_live_retry_that_is_due_later(subject: Subject) {
+    subject.create_many(1).await;
+    subject.ended(1, 1..2, Verdict::Dead).await;
+    subject.post(1, [2]).await;
+    let retried = subject.claim(1, 1).await.remove(0);
+    subject.settle(result(&retried, Verdict::Retry { at: CLAIMED + seconds(600) })).await;
+    subject.begin(1, all_dead()).await;
+    subject.steps(1).await;
+    let due = subject.store.due_destinations(CLAIMED, None, 9).await.expect("due");
+    assert_eq!(due, [crate::DueDestination { destination_id: destination_id(1), due: BEGUN }]);
+}
+
 pub async fn a_long_replay_goes_on_after_a_crash_and_moves_nothing_twice(mut subject: Subject) {
     const COUNT: u64 = 2_500;
     subject.create_many(1).await;

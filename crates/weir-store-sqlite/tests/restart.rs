@@ -1,4 +1,4 @@
-//! What a dead engine had claimed is known to the next one, and nothing else is.
+//! What one engine leaves in its file, the next one finds.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -68,7 +68,7 @@ fn ended(claimed: &ClaimedDelivery, verdict: Verdict) -> Arc<AttemptResult> {
     Arc::new(AttemptResult { claim: claimed.claim, attempt, verdict, now })
 }
 
-/// Claims five deliveries in two batches: one is delivered, one is to be retried at once, one is given back, two stay out.
+/// Claims five deliveries in two calls: one is delivered, one is to be retried at once, one is given back, two stay out.
 async fn claim_and_die(path: &Path) -> Vec<ClaimedDelivery> {
     let store = SqliteStore::open(path).await.unwrap();
     store.create_destination(destination()).await.unwrap();
@@ -108,23 +108,6 @@ async fn only_claims_that_had_not_ended_are_of_unknown_outcome_after_a_restart()
     let store = SqliteStore::open(&path).await.unwrap();
     let again = store.recover_claims(NOW + Duration::from_secs(4), true, 100).await.unwrap();
     assert_eq!(again, Recovered::default());
-    store.close().await;
-}
-
-#[tokio::test]
-async fn a_delivery_that_waits_again_below_what_is_claimed_is_found() {
-    let directory = tempfile::tempdir().unwrap();
-    let store = SqliteStore::open(&directory.path().join("weir.db")).await.unwrap();
-    store.create_destination(destination()).await.unwrap();
-    store.ingest((10..20).map(event).collect()).await.unwrap();
-    let claimed = claim(&store, 8).await;
-    // Given back, retried in the past, and ingested late: each lies before the two that are left.
-    store.release(vec![claimed[3].claim], NOW).await.unwrap();
-    store.settle(vec![ended(&claimed[5], Verdict::Retry { at: NOW })]).await.unwrap();
-    store.ingest(vec![event(1)]).await.unwrap();
-    let ids = |claims: &[ClaimedDelivery]| claims.iter().map(|claimed| claimed.event_id).collect::<Vec<_>>();
-    let expected = [15, 1, 13, 18, 19].map(|number| event(number).event.id);
-    assert_eq!(ids(&claim(&store, 10).await), expected);
     store.close().await;
 }
 
