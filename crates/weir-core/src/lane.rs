@@ -176,7 +176,9 @@ mod tests {
         assert_eq!(next_run(allowance, none, none, NOW, NOW), NextRun::Stop);
         let mut slow = per_second(1);
         slow.take(NOW);
-        let NextRun::Soon(at) = next_run(allowance, none, waits, slow.next_start(NOW), NOW) else { panic!("the lane waits") };
+        let NextRun::Soon(at) = next_run(allowance, none, waits, slow.next_start(NOW), NOW) else {
+            panic!("the lane waits")
+        };
         assert!(at > NOW + Duration::from_millis(900), "no runs without a slot");
     }
 

@@ -180,7 +180,8 @@ mod tests {
 
     #[test]
     fn slots_are_wide_where_they_cannot_overlap_and_narrow_elsewhere() {
-        let width = |limit, period, burst| RateLimit::with_burst(limit, period, burst).unwrap().slot_width().as_millis();
+        let width =
+            |limit, period, burst| RateLimit::with_burst(limit, period, burst).unwrap().slot_width().as_millis();
         assert_eq!([1, 100, 1_000].map(|limit| width(limit, Period::Second, 1)), [10; 3]);
         assert_eq!([1, 300, 601, 602].map(|limit| width(limit, Period::Minute, 1)), [100, 100, 100, 10]);
         assert_eq!([1, 1_440, 1_442].map(|limit| width(limit, Period::Hour, 1)), [2_500, 2_500, 10]);

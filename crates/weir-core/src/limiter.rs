@@ -355,7 +355,10 @@ mod tests {
         let mut limiter = Limiter::new(&limits(&[(1, Period::Day, 1)]));
         let wide = limiter.take(at(0));
         limiter.reconfigure(&limits(&[(1, Period::Second, 1)]));
-        assert!(limiter.next_start(at(0)) >= wide.end + Duration::from_secs(1), "the send may leave at the end of its slot");
+        assert!(
+            limiter.next_start(at(0)) >= wide.end + Duration::from_secs(1),
+            "the send may leave at the end of its slot"
+        );
     }
 
     #[test]

@@ -44,13 +44,8 @@ impl Gates {
     pub(crate) fn woken(&self, id: DestinationId, generation_began: Timestamp, now: Timestamp) {
         let open_from = (now + FIRST_TRY).max(generation_began + LAST_OLD_START);
         let mut gates = self.gates();
-        let gate = gates.entry(id).or_insert(Gate {
-            open_from,
-            room: 1,
-            reserved: 0,
-            patience: FIRST_TRY,
-            learnt_at: now,
-        });
+        let gate =
+            gates.entry(id).or_insert(Gate { open_from, room: 1, reserved: 0, patience: FIRST_TRY, learnt_at: now });
         gate.learnt_at = now;
         if gate.open_from <= now {
             gate.open_from = open_from;

@@ -99,9 +99,8 @@ fn constants() -> String {
         |of: fn(Period) -> Duration| Period::ALL.map(|period| of(period).as_micros().to_string()).join(", ");
     let spans = of_periods(|period| period.window() + period.widest_slot());
     let (windows, widest) = (of_periods(Period::window), of_periods(Period::widest_slot));
-    let mut text = format!(
-        "local SPAN = {{ {spans} }}\nlocal WINDOW = {{ {windows} }}\nlocal WIDEST_SLOT = {{ {widest} }}\n"
-    );
+    let mut text =
+        format!("local SPAN = {{ {spans} }}\nlocal WINDOW = {{ {windows} }}\nlocal WIDEST_SLOT = {{ {widest} }}\n");
     for (name, duration) in [
         ("UNLIMITED_SLOT_WIDTH", UNLIMITED_SLOT_WIDTH),
         ("CADENCE", CADENCE),

@@ -130,7 +130,8 @@ impl Simulation {
     }
 
     fn terms(&self) -> Terms {
-        let mut of = Destination { updated_at: Timestamp::from_secs(self.edits), ..settings(&self.limits, self.max_in_flight) };
+        let mut of =
+            Destination { updated_at: Timestamp::from_secs(self.edits), ..settings(&self.limits, self.max_in_flight) };
         of.settings.paused = self.paused;
         Terms::of(&of, self.now)
     }
@@ -411,7 +412,10 @@ fn a_stopped_job_is_forgotten_only_after_its_window_has_passed() {
         let publication = Publication { lease, terms, recovered, deliveries: vec![delivery], next };
         assert!(matches!(table.publish(START, publication), Published::Done));
         let permit = table.take(1).remove(0);
-        assert!(matches!(table.take_slot(START, SlotRequest { id: permit.id, preparation: None }), SlotAnswer::Granted(_)));
+        assert!(matches!(
+            table.take_slot(START, SlotRequest { id: permit.id, preparation: None }),
+            SlotAnswer::Granted(_)
+        ));
         table.settle(START, permit.id);
     };
     publish_one(hourly, Period::Hour, NextRun::Stop);

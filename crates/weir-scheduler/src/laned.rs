@@ -24,10 +24,7 @@ impl Scheduler {
         let mut live = Vec::new();
         let mut laned: Vec<Laned> = Vec::with_capacity(runs.len());
         for (mut run, claims) in runs {
-            let brought = Brought {
-                short: claims.deliveries.len() < run.wanted() as usize,
-                next_due: claims.next_due,
-            };
+            let brought = Brought { short: claims.deliveries.len() < run.wanted() as usize, next_due: claims.next_due };
             run.published += claims.deliveries.len() as u32;
             run.deliveries = claims.deliveries;
             if !run.deliveries.is_empty() {

@@ -102,7 +102,12 @@ impl Run {
     }
 
     /// Publishes what came of the lane, and ends the run.
-    pub(crate) fn end_with_lane(mut self, deliveries: Vec<ClaimedDelivery>, live: Brought, lane: Brought) -> Publication {
+    pub(crate) fn end_with_lane(
+        mut self,
+        deliveries: Vec<ClaimedDelivery>,
+        live: Brought,
+        lane: Brought,
+    ) -> Publication {
         self.deliveries = deliveries;
         let out = self.lease.queued + self.published + self.deliveries.len() as u32;
         let next = match self.cursors() {

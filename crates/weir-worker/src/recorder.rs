@@ -143,7 +143,9 @@ impl Ledger {
             })
         };
         self.restrain(finished()).await;
-        for Changed { change, gives_up } in finished().filter(|ended| !ended.is_no_failure).filter_map(|ended| breakers.observe(ended)) {
+        for Changed { change, gives_up } in
+            finished().filter(|ended| !ended.is_no_failure).filter_map(|ended| breakers.observe(ended))
+        {
             let id = change.id;
             self.change_breaker(change).await;
             if gives_up {

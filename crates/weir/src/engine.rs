@@ -164,12 +164,7 @@ impl Engine {
 }
 
 /// The scheduler loops, the sweep, the steps of replays, the pruner and the watch.
-fn schedule(
-    backends: &Backends,
-    retention: Retention,
-    stops: &watch::Receiver<bool>,
-    background: &mut JoinSet<()>,
-) {
+fn schedule(backends: &Backends, retention: Retention, stops: &watch::Receiver<bool>, background: &mut JoinSet<()>) {
     let scheduler = Arc::new(Scheduler::new(backends.store(), backends.queue(), backends.clock()));
     for _ in 0..SCHEDULERS {
         let (scheduler, stops) = (scheduler.clone(), stopped(stops.clone()));

@@ -46,7 +46,10 @@ async fn a_rotation_without_a_body_makes_a_secret_and_keeps_the_one_before_for_a
     assert!(!text.contains("whsec_"), "{text}");
     assert!(after.expect(StatusCode::OK)["updated_at"].as_str() > before["updated_at"].as_str());
     let edits = server.queue.edited();
-    assert!(matches!(&edits[..], [edit] if edit.destination_id.to_string() == id && !edit.terms.suspended), "{edits:?}");
+    assert!(
+        matches!(&edits[..], [edit] if edit.destination_id.to_string() == id && !edit.terms.suspended),
+        "{edits:?}"
+    );
 
     let kept = signing(&server, &id).await;
     assert_eq!(kept.previous_at(server.clock.now()).unwrap().secret.reveal(), SECRET);

@@ -35,7 +35,8 @@ pub async fn slots_of_a_backlog_are_t_apart(subject: Subject) {
     let permits = subject.permits(per_second(10), 3, NextRun::Stop).await;
     let asked_at = subject.clock.now();
     let first = subject.slot(&permits[0]).await;
-    let starts_now = first.start + subject.precision >= asked_at && first.start <= subject.clock.now() + subject.precision;
+    let starts_now =
+        first.start + subject.precision >= asked_at && first.start <= subject.clock.now() + subject.precision;
     assert!(starts_now, "an idle destination's slot starts now");
     subject.assert_wide(first, Duration::from_millis(10));
     for (permit, n) in permits[1..].iter().zip(1..) {

@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use weir_core::{Destination, IdMap, Limiter, Slot, Timestamp, limiter::GRANT_AHEAD, plan::{self, SHARES}};
+use weir_core::{
+    Destination, IdMap, Limiter, Slot, Timestamp,
+    limiter::GRANT_AHEAD,
+    plan::{self, SHARES},
+};
 
 use crate::{LONGEST_PREPARATION, SLOT_HORIZON, SlotAnswer, Terms};
 
@@ -112,11 +116,13 @@ impl Job {
     /// A slot for one of the job's permits, if everything allows it.
     pub(super) fn take_slot(&mut self, now: Timestamp, serial: u64, preparation: Option<Duration>) -> SlotAnswer {
         let in_flight = self.in_flight.get(&serial).copied();
-        let Some(expires) = in_flight.or_else(|| self.queued.get(&serial).copied()).filter(|expires| *expires > now) else {
+        let Some(expires) = in_flight.or_else(|| self.queued.get(&serial).copied()).filter(|expires| *expires > now)
+        else {
             return SlotAnswer::Withdrawn;
         };
         let has_room = in_flight.is_some() || (self.in_flight.len() as u32) < self.most_out();
-        let (Some(cursors), true, false) = (&mut self.cursors, has_room, self.terms.as_ref().is_none_or(|t| t.suspended))
+        let (Some(cursors), true, false) =
+            (&mut self.cursors, has_room, self.terms.as_ref().is_none_or(|t| t.suspended))
         else {
             return SlotAnswer::Withdrawn;
         };

@@ -100,21 +100,6 @@ impl TestStore {
         record.rows.push(Row { id, destination_id: to, due, attempts: 0, epoch: 0, claimed_until: None });
     }
 
-    pub(crate) fn last_posted(&self) -> DeliveryId {
-        DeliveryId::from_bytes(self.record().posted.to_be_bytes())
-    }
-
-    /// Commits a delivery that is claimed as it is stored, until that instant.
-    pub(crate) fn post_claimed(&self, to: DestinationId, now: Timestamp, until: Timestamp) -> ClaimedDelivery {
-        let mut record = self.record();
-        record.posted += 1;
-        let id = DeliveryId::from_bytes(record.posted.to_be_bytes());
-        let mut row = Row { id, destination_id: to, due: now, attempts: 0, epoch: 0, claimed_until: None };
-        let claimed = row.claim(now, until);
-        record.rows.push(row);
-        claimed
-    }
-
     /// The next claim is made at once, but answered this much later.
     pub(crate) fn delay_the_next_claim(&self, by: Duration) {
         *self.next_claim_takes.lock().unwrap() = by;

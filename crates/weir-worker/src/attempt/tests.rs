@@ -5,8 +5,8 @@ use std::{sync::atomic::AtomicBool, time::Duration};
 use bytes::Bytes;
 use tokio::{net::TcpListener, time::Instant};
 use weir_core::{
-    DeliveryId, Destination, EventId, Limiter, Period, RateLimit, RateLimits, Timestamp, address::AddressPolicy, claim::ClaimedBody,
-    outcome::Verdict, plan::NextRun, signing::SignatureStyle,
+    DeliveryId, Destination, EventId, Limiter, Period, RateLimit, RateLimits, Timestamp, address::AddressPolicy,
+    claim::ClaimedBody, outcome::Verdict, plan::NextRun, signing::SignatureStyle,
 };
 use weir_queue::{
     Permits as _, Publication, Published, Schedule as _, Terms, Wake, conformance::settings, memory::MemoryQueue,
