@@ -382,7 +382,7 @@ mod tests {
             auditor.delivered(Duration::from_micros(n as u64));
             let bound = match n * 20 {
                 ..3_000_000 => 3_000,
-                ..6_000_000 => 50,
+                3_000_000..6_000_000 => 50,
                 _ => 0,
             };
             assert!(auditor.recent.len() <= bound, "{} sends are kept after {n}", auditor.recent.len());

@@ -15,14 +15,16 @@ use weir_core::{
     event::Event,
 };
 use weir_store::{
-    DeliveryDetail, DeliveryFilter, EventFilter, History, Page, PageRequest, SendRecord, StoreError, StoreResult,
+    DeliveryDetail, DeliveryFilter, EventFilter, History, Page, PageRequest, SendPlace, SendRecord, SendsRequest,
+    StoreError, StoreResult,
 };
 
 use crate::{
     PostgresStore,
     errors::store_error,
     rows::{
-        self, ATTEMPT_COLUMNS, DELIVERY_COLUMNS, EVENT_COLUMNS, LAST_ATTEMPT, flag, outcome_code, small, time, uuid,
+        self, ATTEMPT_COLUMNS, DELIVERY_COLUMNS, EVENT_COLUMNS, LAST_ATTEMPT, delivery_id, flag, outcome_code, small,
+        time, uuid,
     },
     writer::{GROUP_TIMEOUT, within},
 };
@@ -62,8 +64,15 @@ impl History for PostgresStore {
         self.deliveries_page(filter, page).await
     }
 
-    async fn sends(&self, id: DestinationId, from: Timestamp, to: Timestamp) -> StoreResult<Vec<SendRecord>> {
-        let query = sqlx::query(SENDS).bind(uuid(id.as_bytes())).bind(from.as_nanos()).bind(to.as_nanos());
+    async fn sends(&self, request: SendsRequest) -> StoreResult<Vec<SendRecord>> {
+        let place = request.place();
+        let query = sqlx::query(SENDS)
+            .bind(uuid(request.destination_id.as_bytes()))
+            .bind(place.sent_at.as_nanos())
+            .bind(request.to.as_nanos())
+            .bind(uuid(place.delivery_id.as_bytes()))
+            .bind(i64::from(place.number))
+            .bind(i64::from(request.limit));
         self.read(query, send).await
     }
 
@@ -81,21 +90,22 @@ impl History for PostgresStore {
     }
 }
 
+/// The attempts of one instant are few: they alone are sorted.
 pub(crate) const SENDS: &str = "
-SELECT a.sent_at, a.duration_ms, a.outcome, coalesce(p.created_at, d.deliver_at, d.created_at)
+SELECT a.sent_at, a.delivery_id, a.number, a.duration_ms, a.outcome, coalesce(p.created_at, d.deliver_at, d.created_at)
 FROM attempts a JOIN deliveries d ON d.id = a.delivery_id
     LEFT JOIN replays p ON p.id = d.replay_id AND p.created_at <= a.sent_at
-WHERE a.destination_id = $1 AND a.sent_at >= $2 AND a.sent_at < $3 AND a.outcome <> 3
-ORDER BY a.sent_at";
+WHERE a.destination_id = $1 AND a.sent_at >= $2 AND a.sent_at < $3
+    AND (a.sent_at > $2 OR (a.delivery_id, a.number::bigint) > ($4, $5))
+ORDER BY a.sent_at, a.delivery_id, a.number LIMIT $6";
 
 fn send(row: &PgRow) -> Result<SendRecord, sqlx::Error> {
-    let sent_at = time(row, 0)?;
-    let delivered = rows::int(row, 2)? == i64::from(outcome_code(AttemptOutcome::Delivered));
-    let answered_at = sent_at + std::time::Duration::from_millis(small(row, 1)?.into());
-    Ok(SendRecord {
-        sent_at,
-        delivered: delivered.then(|| Ok::<_, sqlx::Error>((time(row, 3)?, answered_at))).transpose()?,
-    })
+    let place = SendPlace { sent_at: time(row, 0)?, delivery_id: delivery_id(row, 1)?, number: small(row, 2)? };
+    let answered_at = place.sent_at + std::time::Duration::from_millis(small(row, 3)?.into());
+    let outcome = rows::int(row, 4)?;
+    let is = |wanted| outcome == i64::from(outcome_code(wanted));
+    let delivered = is(AttemptOutcome::Delivered).then(|| Ok::<_, sqlx::Error>((time(row, 5)?, answered_at)));
+    Ok(SendRecord { place, delivered: delivered.transpose()?, is_unknown: is(AttemptOutcome::Unknown) })
 }
 
 impl PostgresStore {

@@ -237,11 +237,13 @@ mod tests {
     }
 
     /// Every window that begins in steps of 5 ms, without cleverness: how many sends it holds and which limit judges it. Sends
-    /// and edits lie where no step does, so that each set of sends that a window can hold is among these.
+    /// and edits lie where no step does, so that with the edges that edits make each set of sends that a window can hold is
+    /// among these.
     fn brute(sends: &[i64], changes: &[(i64, Option<RateLimit>)], until: i64) -> HashMap<RateLimit, (u64, Vec<i64>)> {
         let mut found: HashMap<RateLimit, (u64, Vec<i64>)> = HashMap::new();
         let replaced = |n: usize| changes.get(n + 1).map_or(i64::MAX, |(next, _)| *next);
-        for begin in (8_004..until).step_by(5) {
+        let edges = changes.iter().flat_map(|(edit, _)| [edit + GRACE_MS, edit - WINDOW_MS]).filter(|edge| *edge > 0);
+        for begin in (8_004..until).step_by(5).chain(edges) {
             // A removal ends the window; a time without a limit at or before its beginning leaves it without a judge.
             let removed = changes.iter().find(|(from, limit)| *from > begin && limit.is_none()).map(|(from, _)| *from);
             let end = (begin + WINDOW_MS).min(removed.unwrap_or(i64::MAX));
