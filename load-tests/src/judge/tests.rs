@@ -49,7 +49,8 @@ fn recording(limit: u32, arrivals_ms: &[i64]) -> Recording {
     let last = arrivals_ms.iter().copied().max().unwrap_or(0);
     let sends: Vec<_> = arrivals.iter().map(|arrival| arrival.at).collect();
     let limits = limits(limit);
-    let evidence = weir_core::audit::Evidence { sends: &sends, limit_changes: &[], limits: &limits, latencies: &[] };
+    let limit_changes = [(Timestamp::MIN, limits.clone())];
+    let evidence = weir_core::audit::Evidence { sends: &sends, limit_changes: &limit_changes, latencies: &[] };
     Recording {
         groups: vec![Group {
             name: "partner".to_owned(),

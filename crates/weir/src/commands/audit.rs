@@ -1,6 +1,6 @@
 //! `weir audit`: asks a running server for the audits of its destinations, and shows them as a table, as JSON, as a picture.
 //!
-//! The judging is the server's (`GET /v1/destinations/{id}/audit`, one implementation in `weir_core::audit`); this command
+//! Without `--from` and `--to` it is the last day. The judging is the server's (`GET /v1/destinations/{id}/audit`, one implementation in `weir_core::audit`); this command
 //! collects, shows and draws.
 
 mod client;
@@ -35,7 +35,7 @@ pub(super) async fn run(arguments: AuditArgs) -> anyhow::Result<Exit> {
         serde_json::to_writer_pretty(&mut out, &audited)?;
         writeln!(out)?;
     } else {
-        writeln!(out, "{}\n{}", table(&audited), verdict(violations))?;
+        writeln!(out, "{}\n{}{}", table(&audited), report::unknown(&audited), verdict(violations))?;
     }
     Ok(if violations == 0 { Exit::Done } else { Exit::Failure })
 }
