@@ -167,6 +167,9 @@ async fn hot_statements_use_their_indexes() {
     // These look at all that is claimed or waits, of which there is much here: a scan would cost about as much.
     let waiting = ["Index Only Scan using deliveries_due", "deliveries_expiring", "deliveries_ended"];
     assert_plan_with("off", &mut connection, "conditions", CONDITIONS, &waiting, ["deliveries"; 3]).await;
+    // A page of an audit is read in its order: sorted as a whole, each page would cost the rest of the range.
+    let in_order = ["Presorted Key: a.sent_at"];
+    assert_plan_with("off", &mut connection, "sends", SENDS, &in_order, ["deliveries", "events", "attempts"]).await;
     let claimed = ["deliveries_claimed"];
     assert_plan_with("off", &mut connection, "abandoned", ABANDONED, &claimed, ["deliveries", "events", "attempts"])
         .await;

@@ -336,7 +336,7 @@ pub(crate) struct Audit {
     /// One for each limit that was in force in the range: the shortest period first, in it the last limit first.
     rate_limits: Vec<LimitAudit>,
     /// The earliest sends of unknown outcome: who made them died before the answer, and they may have started. They count at
-    /// their latest instant.
+    /// their latest instant: those of one crash share it, so that what is too much only with them is a possible violation.
     #[schema(max_items = 100)]
     unknown_sends: Vec<UnknownSend>,
     /// How many sends of unknown outcome there are.
@@ -358,8 +358,10 @@ struct LimitAudit {
     /// The fullest half-open window of one period's length, wherever it begins, of those that this limit judges: the largest
     /// limit of its period in force during a window does, and a limit counts until 100 ms after it was replaced.
     worst_sliding_window: Option<Window>,
-    /// How many sends were one too many in a window that this limit judges.
+    /// How many sends were one too many in a window that this limit judges, whatever became of those of unknown outcome.
     violations: u64,
+    /// How many more were if those of unknown outcome started at their latest instant, as the windows count them.
+    possible_violations: u64,
     /// Sends ÷ (limit × span ÷ period), gaps longer than one period left out.
     utilisation: Option<f64>,
 }

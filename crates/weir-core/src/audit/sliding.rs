@@ -21,38 +21,57 @@ pub(super) const MAX_RECENT: usize = 2 * MAX_LIMIT as usize;
 
 /// The last sends, earliest first, as far as a window may still hold them.
 #[derive(Debug, Default)]
-pub(super) struct Recent(VecDeque<Timestamp>);
+pub(super) struct Recent {
+    sends: VecDeque<Timestamp>,
+    /// Those of them whose outcome is unknown: few, but after a crash.
+    unknown: VecDeque<Timestamp>,
+}
+
+/// What is held from some instant on.
+struct Held {
+    window: Window,
+    /// How many of the sends are of known outcome, so that they did start, and at their instant.
+    known: u64,
+}
 
 impl Recent {
     /// Sends come earliest first.
-    pub(super) fn push(&mut self, at: Timestamp) {
-        if self.0.len() == MAX_RECENT {
-            self.0.pop_front();
+    pub(super) fn push(&mut self, at: Timestamp, is_unknown: bool) {
+        if self.sends.len() == MAX_RECENT {
+            self.sends.pop_front();
+            self.keep_from(self.sends.front().copied());
         }
-        self.0.push_back(at);
+        self.sends.push_back(at);
+        if is_unknown {
+            self.unknown.push_back(at);
+        }
     }
 
     /// Forgets what lies before this instant; everything without one.
     pub(super) fn keep_from(&mut self, earliest: Option<Timestamp>) {
-        match earliest {
-            Some(earliest) => {
-                while self.0.front().is_some_and(|first| *first < earliest) {
-                    self.0.pop_front();
+        for sends in [&mut self.sends, &mut self.unknown] {
+            match earliest {
+                Some(earliest) => {
+                    while sends.front().is_some_and(|first| *first < earliest) {
+                        sends.pop_front();
+                    }
                 }
+                None => sends.clear(),
             }
-            None => self.0.clear(),
         }
     }
 
     /// From the first send at or after `begin` on.
-    fn since(&self, begin: Timestamp) -> Option<Window> {
-        let first = self.0.partition_point(|send| *send < begin);
-        self.0.get(first).map(|start| Window { start: *start, sends: (self.0.len() - first) as u64 })
+    fn since(&self, begin: Timestamp) -> Option<Held> {
+        let held = |sends: &VecDeque<Timestamp>| (sends.len() - sends.partition_point(|send| *send < begin)) as u64;
+        let sends = held(&self.sends);
+        let start = *self.sends.get(self.sends.len() - sends as usize)?;
+        Some(Held { window: Window { start, sends }, known: sends.saturating_sub(held(&self.unknown)) })
     }
 
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        self.0.len()
+        self.sends.len() + self.unknown.len()
     }
 }
 
@@ -62,15 +81,25 @@ pub(super) struct Findings {
     pub(super) limit: RateLimit,
     pub(super) sliding: Option<Window>,
     pub(super) calendar: Option<Window>,
+    /// Sends that were one too many, whatever became of those of unknown outcome.
     pub(super) violations: u64,
-    /// The last send that was one too many, by its number: it counts once, however many windows it breaks.
-    counted: Option<u64>,
+    /// Further ones that were, if those of unknown outcome started at their latest instant.
+    pub(super) possible_violations: u64,
 }
 
 impl Findings {
     fn of(limit: RateLimit) -> Self {
-        Self { limit, sliding: None, calendar: None, violations: 0, counted: None }
+        Self { limit, sliding: None, calendar: None, violations: 0, possible_violations: 0 }
     }
+}
+
+/// What is said of a send: it counts once, however many windows it breaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+enum Verdict {
+    #[default]
+    Fits,
+    MayBreak,
+    Breaks,
 }
 
 /// The windows of one period.
@@ -82,7 +111,8 @@ pub(super) struct Sliding {
     /// How many of them are over.
     over: usize,
     findings: Vec<Findings>,
-    sends: u64,
+    /// On the send that is looked at, by each limit.
+    verdicts: Vec<Verdict>,
 }
 
 impl Sliding {
@@ -98,27 +128,38 @@ impl Sliding {
         let place = |limit: RateLimit| findings.iter().position(|found| found.limit == limit);
         let bindings = in_force.bindings(&windows);
         let bindings = bindings.into_iter().filter_map(|binding| Some((binding, place(binding.limit)?))).collect();
-        Self { windows, bindings, over: 0, findings, sends: 0 }
+        let verdicts = vec![Verdict::Fits; findings.len()];
+        Self { windows, bindings, over: 0, findings, verdicts }
     }
 
     /// The last of `recent` is the send; sends come earliest first. Answers from when on sends are still needed.
-    pub(super) fn send(&mut self, at: Timestamp, recent: &Recent) -> Option<Timestamp> {
-        self.sends += 1;
+    pub(super) fn send(&mut self, at: Timestamp, is_unknown: bool, recent: &Recent) -> Option<Timestamp> {
         let (windows, earliest) = (&self.windows, self.windows.earliest(at));
         self.over += self.bindings[self.over..].iter().take_while(|(b, _)| b.is_over(at, windows)).count();
-        let judging = &self.bindings[self.over..];
-        for (binding, place) in judging.iter().take_while(|(binding, _)| binding.from <= at) {
+        let bindings = &self.bindings[self.over..];
+        let judging = bindings.partition_point(|(binding, _)| binding.from <= at);
+        for (binding, place) in &bindings[..judging] {
             let begin = binding.from.max(earliest);
-            let (Some(window), found) = (recent.since(begin), &mut self.findings[*place]) else { continue };
+            let (Some(held), found) = (recent.since(begin), &mut self.findings[*place]) else { continue };
             let calendar = calendar_start(at, windows.length);
-            let inside = recent.since(begin.max(calendar)).map_or(0, |inside| inside.sends);
-            larger(&mut found.sliding, window);
+            let inside = recent.since(begin.max(calendar)).map_or(0, |inside| inside.window.sends);
+            larger(&mut found.sliding, held.window);
             larger(&mut found.calendar, Window { start: calendar, sends: inside });
-            if window.sends > binding.limit.bound() && found.counted.replace(self.sends) != Some(self.sends) {
-                found.violations += 1;
+            let verdict = match binding.limit.bound() {
+                bound if held.known > bound && !is_unknown => Verdict::Breaks,
+                bound if held.window.sends > bound => Verdict::MayBreak,
+                _ => Verdict::Fits,
+            };
+            self.verdicts[*place] = self.verdicts[*place].max(verdict);
+        }
+        for (_, place) in &bindings[..judging] {
+            match std::mem::take(&mut self.verdicts[*place]) {
+                Verdict::Fits => {}
+                Verdict::MayBreak => self.findings[*place].possible_violations += 1,
+                Verdict::Breaks => self.findings[*place].violations += 1,
             }
         }
-        judging.first().filter(|(binding, _)| binding.from <= at).map(|(binding, _)| binding.from.max(earliest))
+        bindings[..judging].first().map(|(binding, _)| binding.from.max(earliest))
     }
 
     pub(super) fn findings(&self) -> &[Findings] {
@@ -168,8 +209,8 @@ mod tests {
     fn judge(sends_ms: &[i64], in_force: &InForce, from: Timestamp, to: Timestamp) -> Sliding {
         let (mut sliding, mut recent) = (Sliding::new(Period::Second, in_force, from, to), Recent::default());
         for send in sends_ms.iter().map(|ms| at(*ms)) {
-            recent.push(send);
-            let needed = sliding.send(send, &recent);
+            recent.push(send, false);
+            let needed = sliding.send(send, false, &recent);
             recent.keep_from(needed);
         }
         sliding
@@ -226,6 +267,25 @@ mod tests {
         let removed = [(0, Some(limit(2, 1))), (5_000, None)];
         assert_eq!(violations(&[4_700, 4_800, 5_001, 5_002, 5_003], &removed), [(2, 0)]);
         assert_eq!(violations(&[4_700, 4_800, 4_999, 5_002, 5_003], &removed), [(2, 1)]);
+    }
+
+    #[test]
+    fn sends_of_unknown_outcome_fill_windows_and_accuse_nobody_for_certain() {
+        let in_force = in_force(&[(0, Some(limit(2, 1)))]);
+        let judge = |sends: &[(i64, bool)]| {
+            let mut sliding = Sliding::new(Period::Second, &in_force, Timestamp::MIN, Timestamp::MAX);
+            let mut recent = Recent::default();
+            for (send, is_unknown) in sends.iter().map(|(ms, is_unknown)| (at(*ms), *is_unknown)) {
+                recent.push(send, is_unknown);
+                let needed = sliding.send(send, is_unknown, &recent);
+                recent.keep_from(needed);
+            }
+            let found = sliding.findings()[0];
+            (found.sliding.unwrap().sends, found.violations, found.possible_violations)
+        };
+        assert_eq!(judge(&[(0, false), (100, true), (200, true), (300, false)]), (4, 0, 2));
+        assert_eq!(judge(&[(0, false), (100, true), (200, false), (300, false), (301, true)]), (5, 1, 2));
+        assert_eq!(judge(&[(0, true), (999, false), (1_000, false), (1_998, true)]), (3, 0, 1));
     }
 
     #[test]
@@ -296,6 +356,7 @@ mod tests {
                 let (most, too_many) = brute.get(&found.limit).cloned().unwrap_or_default();
                 prop_assert_eq!(found.sliding.map_or(0, |window| window.sends), most, "{:?}", found);
                 prop_assert_eq!(found.violations, too_many.len() as u64, "{:?}", found);
+                prop_assert_eq!(found.possible_violations, 0);
                 prop_assert!(found.calendar.map(|w| w.sends) <= found.sliding.map(|w| w.sends), "{:?}", found);
                 prop_assert_eq!(found.violations > 0, most > found.limit.bound(), "{:?}", found);
             }
