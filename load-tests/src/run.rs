@@ -235,25 +235,10 @@ async fn left_in_queue(api: &Api, target: &Target, recording: &Recording) -> any
 async fn finish(api: &Api, ids: &[String], recording: &mut Recording, arrivals: &Arrivals) -> anyhow::Result<()> {
     let arrived = arrivals.all();
     for (destination, id) in recording.destinations.iter_mut().zip(ids) {
-        if destination.limits.len() > 1 {
-            // An audit reports on the periods that have a limit now. By giving every period that ever had one its last limit
-            // again, when all is sent, the whole history is judged, each send by what was in force at its time.
-            api.patch(id, &ever_limited(&destination.limits)).await?;
-        }
         destination.audit = Some(api.audit(id).await.context("audit")?);
     }
     recording.sort_in(arrived);
     Ok(())
-}
-
-fn ever_limited(changes: &[LimitChange]) -> Value {
-    let last_of = |period| {
-        let limits = changes.iter().rev().flat_map(|change| change.limits.as_slice());
-        limits.copied().find(|limit: &weir_core::RateLimit| limit.period == period)
-    };
-    let shown = |limit: weir_core::RateLimit| json!({"limit": limit.limit, "period": limit.period.as_str(), "burst": limit.burst});
-    let limits: Vec<Value> = weir_core::Period::ALL.into_iter().filter_map(last_of).map(shown).collect();
-    json!({ "rate_limits": limits })
 }
 
 /// Leaves a Weir that was running as it was found.
@@ -276,30 +261,4 @@ async fn end_target(target: Target, api: &Api, ids: &[String], recording: &mut R
 pub(crate) fn log_file(folder: &Path, name: &str) -> anyhow::Result<std::fs::File> {
     let path = folder.join(format!("{name}.log"));
     std::fs::File::create(&path).with_context(|| format!("cannot write {}", path.display()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_period_that_ever_had_a_limit_is_audited_with_its_last() {
-        let change = |limits: Value| LimitChange {
-            sent: Timestamp::MIN,
-            answered: Timestamp::MIN,
-            limits: limits_in(&json!({ "rate_limits": limits })).unwrap().unwrap(),
-        };
-        let changes = [
-            change(json!([{"limit": 10, "period": "second"}])),
-            change(json!([{"limit": 5, "period": "second", "burst": 2}, {"limit": 9, "period": "hour"}])),
-            change(json!([{"limit": 60, "period": "minute"}])),
-            change(json!([])),
-        ];
-        let expected = json!({"rate_limits": [
-            {"limit": 5, "period": "second", "burst": 2},
-            {"limit": 60, "period": "minute", "burst": 1},
-            {"limit": 9, "period": "hour", "burst": 1},
-        ]});
-        assert_eq!(ever_limited(&changes), expected);
-    }
 }

@@ -240,22 +240,24 @@ mod tests {
     #[test]
     fn the_described_audit_is_the_one_that_is_shown() {
         use weir_core::{
-            Period, RateLimit, RateLimits, Timestamp,
-            audit::{Evidence, audit},
+            DeliveryId, Period, RateLimit, RateLimits, Timestamp,
+            audit::{Auditor, UnknownSend},
         };
         fn names(value: &Value) -> BTreeSet<&String> {
             value.as_object().unwrap().keys().collect()
         }
         let limits = RateLimits::new(vec![RateLimit::new(1, Period::Second).unwrap()]).unwrap();
-        let sends = [Timestamp::from_secs(1)];
-        let report = audit(&Evidence { sends: &sends, limit_changes: &[], limits: &limits, latencies: &[] });
-        let shown = serde_json::to_value(report).unwrap();
+        let mut auditor = Auditor::new(vec![(Timestamp::MIN, limits)], Timestamp::MIN, Timestamp::MAX);
+        let delivery_id = DeliveryId::from_bytes([1; 16]);
+        auditor.unknown_send(UnknownSend { delivery_id, number: 1, latest_at: Timestamp::from_secs(1) });
+        let shown = serde_json::to_value(auditor.report()).unwrap();
         let document = document();
         let schema = |name: &str| document.pointer(&format!("/components/schemas/{name}/properties")).unwrap().clone();
         let table = [
             ("Audit", &shown),
             ("LimitAudit", &shown["rate_limits"][0]),
             ("Window", &shown["rate_limits"][0]["worst_sliding_window"]),
+            ("UnknownSend", &shown["unknown_sends"][0]),
             ("Latency", &shown["delivery_latency_ms"]),
             ("Series", &shown["series"]),
             ("SeriesCap", &shown["series"]["caps"][0]),

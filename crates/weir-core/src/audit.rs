@@ -1,17 +1,27 @@
 //! The one judge of send starts: did a destination keep its limits, how much of them did it use, how long did events take?
 //!
-//! Pure and exact: no sampling, no buckets. Every half-open window of a period's length is looked at, wherever it begins,
-//! because the worst one always begins at a send. The parts:
+//! Pure and exact: no sampling, no buckets. Every half-open window of a period's length that lies inside the judged range is
+//! looked at, wherever it begins. Sends come one by one, earliest first, and are not kept: an [`Auditor`] holds the sends of the
+//! longest window of a limit (8 bytes each, those of unknown outcome 16; 32 MB at most) and less than 1 MB beside, however many
+//! sends a range has.
 //!
-//! - [`windows`]: the fullest calendar and sliding windows, and the sends that broke a limit;
+//! A send of unknown outcome (its sender died before the answer) counts at the latest instant that it may have started at. It
+//! started earlier, or never; and those of one crash share that instant. So it fills windows and is named, but what is one too
+//! many only because of such sends is a possible violation, apart from those that are certain. The parts:
+//!
+//! - [`in_force`]: which limit of a period held when, edits included, and so which of them judges a window;
+//! - `sliding`: the fullest calendar and sliding windows of each limit, and the sends that broke it;
 //! - [`usage`]: how much of what was allowed was sent;
-//! - [`in_force`]: which limit of a period held when, edits included;
-//! - [`series`]: the same sends counted in buckets, for a picture.
+//! - [`series`]: the same sends counted in buckets, for a picture;
+//! - `latency`: percentiles to a thousandth;
+//! - [`windows`]: what somebody else saw, judged by the same rules; for the load tests.
 //!
 //! The report serialises to the JSON of `GET /v1/destinations/{id}/audit` and reads back from it.
 
 pub mod in_force;
+mod latency;
 pub mod series;
+mod sliding;
 pub mod usage;
 pub mod windows;
 
@@ -20,7 +30,8 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::{
-    limit::{Period, RateLimit, RateLimits},
+    id::DeliveryId,
+    limit::{Period, RateLimits},
     time::Timestamp,
 };
 
@@ -28,26 +39,27 @@ pub use series::Series;
 pub use windows::Window;
 
 use in_force::InForce;
+use latency::Histogram;
+use sliding::{Recent, Sliding};
+use usage::Usage;
 
-/// What is judged.
-#[derive(Debug, Clone, Copy)]
-pub struct Evidence<'a> {
-    /// Every send start, in any order.
-    pub sends: &'a [Timestamp],
-    /// The limits and when each came into force. Empty when they never changed. The oldest also holds for the time before.
-    pub limit_changes: &'a [(Timestamp, RateLimits)],
-    /// The limits to report on: the current ones.
-    pub limits: &'a RateLimits,
-    /// For each delivered event, from its creation to the end of the answer.
-    pub latencies: &'a [Duration],
-}
+/// How many sends of unknown outcome a report names; it counts them all.
+pub const MAX_UNKNOWN_NAMED: usize = 100;
 
 /// The judgement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AuditReport {
+    /// The range that was judged, `to` excluded. `None` without an end.
+    pub from: Timestamp,
+    pub to: Option<Timestamp>,
+    /// Those of unknown outcome included.
     pub sends: u64,
-    /// One per current limit, the shortest period first.
+    /// One for each limit that was in force in the range: the shortest period first, in it the last limit first.
     pub rate_limits: Vec<LimitAudit>,
+    /// The earliest sends of unknown outcome, [`MAX_UNKNOWN_NAMED`] at most.
+    pub unknown_sends: Vec<UnknownSend>,
+    /// How many there are.
+    pub unknown_sends_total: u64,
     pub delivery_latency_ms: LatencyPercentiles,
     /// `None` when nothing was sent.
     pub series: Option<Series>,
@@ -58,26 +70,42 @@ impl AuditReport {
     pub fn violations(&self) -> u64 {
         self.rate_limits.iter().map(|limit| limit.violations).sum()
     }
+
+    /// Those that did if the sends of unknown outcome started at their latest instant.
+    pub fn possible_violations(&self) -> u64 {
+        self.rate_limits.iter().map(|limit| limit.possible_violations).sum()
+    }
 }
 
-/// The judgement on one limit.
+/// The judgement on one limit, over the time that it was in force.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LimitAudit {
     pub limit: u32,
     #[serde(serialize_with = "period_name", deserialize_with = "period_of_name")]
     pub period: Period,
     pub burst: u32,
-    /// The fullest period by the UTC calendar.
+    /// The fullest period by the UTC calendar, of windows that this limit judges.
     pub worst_calendar_window: Option<Window>,
-    /// The fullest half-open window of one period's length, wherever it begins.
+    /// The fullest half-open window of one period's length, wherever it begins, of those that this limit judges.
     pub worst_sliding_window: Option<Window>,
-    /// How many sends were one too many, by the limits in force at their time.
+    /// How many sends were one too many in a window that this limit judges, whatever became of those of unknown outcome.
     pub violations: u64,
+    /// How many more were if those of unknown outcome started at their latest instant, as the windows count them.
+    pub possible_violations: u64,
     /// Sends ÷ what the limit allowed meanwhile; see [`usage::utilisation`].
     pub utilisation: Option<f64>,
 }
 
-/// Latencies in milliseconds, by nearest rank.
+/// A send whose outcome nobody could record: it may have started, and did so no later than this.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnknownSend {
+    pub delivery_id: DeliveryId,
+    /// Of the delivery's attempts.
+    pub number: u32,
+    pub latest_at: Timestamp,
+}
+
+/// Latencies in milliseconds, by nearest rank, to a thousandth.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct LatencyPercentiles {
     pub p50: Option<f64>,
@@ -86,47 +114,127 @@ pub struct LatencyPercentiles {
     pub max: Option<f64>,
 }
 
+/// Judges sends as they come.
+#[derive(Debug)]
+pub struct Auditor {
+    from: Timestamp,
+    to: Timestamp,
+    limit_changes: Vec<(Timestamp, RateLimits)>,
+    recent: Recent,
+    /// Those of the periods that have a limit in the range, the shortest first.
+    periods: Vec<(Sliding, Usage)>,
+    sends: u64,
+    unknown_sends: Vec<UnknownSend>,
+    unknown_sends_total: u64,
+    latencies: Histogram,
+    counter: series::Counter,
+}
+
+impl Auditor {
+    /// Of sends in `[from, to)`, under limits that came into force when `limit_changes` say, the oldest first. The oldest set
+    /// also holds for the time before.
+    pub fn new(limit_changes: Vec<(Timestamp, RateLimits)>, from: Timestamp, to: Timestamp) -> Self {
+        let judges = |period| {
+            let in_force = InForce::new(&limit_changes, period);
+            let sliding = Sliding::new(period, &in_force, from, to);
+            (!sliding.findings().is_empty()).then(|| (sliding, Usage::new(period, &in_force)))
+        };
+        let periods = Period::ALL.into_iter().filter_map(judges).collect();
+        Self {
+            from,
+            to,
+            limit_changes,
+            recent: Recent::default(),
+            periods,
+            sends: 0,
+            unknown_sends: Vec::new(),
+            unknown_sends_total: 0,
+            latencies: Histogram::default(),
+            counter: series::Counter::default(),
+        }
+    }
+
+    /// A send. Sends come earliest first, whatever their outcome.
+    pub fn send(&mut self, at: Timestamp) {
+        self.judge(at, false);
+    }
+
+    /// A send of unknown outcome counts at its latest instant, and is named.
+    pub fn unknown_send(&mut self, send: UnknownSend) {
+        self.unknown_sends_total += 1;
+        if self.unknown_sends.len() < MAX_UNKNOWN_NAMED {
+            self.unknown_sends.push(send);
+        }
+        self.judge(send.latest_at, true);
+    }
+
+    fn judge(&mut self, at: Timestamp, is_unknown: bool) {
+        self.sends += 1;
+        self.counter.send(at);
+        self.recent.push(at, is_unknown);
+        let mut needed: Option<Timestamp> = None;
+        for (sliding, usage) in &mut self.periods {
+            usage.send(at);
+            let since = sliding.send(at, is_unknown, &self.recent);
+            needed = needed.into_iter().chain(since).min();
+        }
+        self.recent.keep_from(needed);
+    }
+
+    /// How long a delivered event took, from its creation to the end of the answer.
+    pub fn delivered(&mut self, latency: Duration) {
+        self.latencies.record(latency);
+    }
+
+    /// The judgement on what has come.
+    pub fn report(self) -> AuditReport {
+        let limits = |(sliding, usage): &(Sliding, Usage)| {
+            let of = |found: &sliding::Findings| LimitAudit {
+                limit: found.limit.limit.get(),
+                period: found.limit.period,
+                burst: found.limit.burst.get(),
+                worst_calendar_window: found.calendar,
+                worst_sliding_window: found.sliding,
+                violations: found.violations,
+                possible_violations: found.possible_violations,
+                utilisation: usage.of(|limit| limit == Some(found.limit)),
+            };
+            sliding.findings().iter().map(of).collect::<Vec<_>>()
+        };
+        AuditReport {
+            from: self.from,
+            to: (self.to < Timestamp::MAX).then_some(self.to),
+            sends: self.sends,
+            rate_limits: self.periods.iter().flat_map(limits).collect(),
+            unknown_sends: self.unknown_sends,
+            unknown_sends_total: self.unknown_sends_total,
+            delivery_latency_ms: self.latencies.percentiles(),
+            series: self.counter.series(&self.limit_changes),
+        }
+    }
+}
+
+/// What is judged, for who has all of it.
+#[derive(Debug, Clone, Copy)]
+pub struct Evidence<'a> {
+    /// Every send start, in any order.
+    pub sends: &'a [Timestamp],
+    /// The limits and when each came into force, in any order. The oldest also holds for the time before it.
+    pub limit_changes: &'a [(Timestamp, RateLimits)],
+    /// For each delivered event, from its creation to the end of the answer.
+    pub latencies: &'a [Duration],
+}
+
 /// Judges the evidence.
 pub fn audit(evidence: &Evidence<'_>) -> AuditReport {
-    let mut sends = evidence.sends.to_vec();
-    sends.sort_unstable();
     let mut changes = evidence.limit_changes.to_vec();
     changes.sort_by_key(|(at, _)| *at);
-    if changes.is_empty() {
-        changes.push((Timestamp::MIN, evidence.limits.clone()));
-    }
-    AuditReport {
-        sends: sends.len() as u64,
-        rate_limits: evidence.limits.as_slice().iter().map(|limit| audit_limit(&sends, &changes, limit)).collect(),
-        delivery_latency_ms: percentiles(evidence.latencies),
-        series: series::series(&sends, &changes),
-    }
-}
-
-fn audit_limit(sends: &[Timestamp], changes: &[(Timestamp, RateLimits)], limit: &RateLimit) -> LimitAudit {
-    let in_force = InForce::new(changes, limit.period);
-    let window = limit.period.window();
-    LimitAudit {
-        limit: limit.limit.get(),
-        period: limit.period,
-        burst: limit.burst.get(),
-        worst_calendar_window: windows::worst_calendar(sends, window),
-        worst_sliding_window: windows::worst_sliding(sends, window),
-        violations: windows::violations(sends, window, &in_force),
-        utilisation: usage::utilisation(sends, limit.period, &in_force),
-    }
-}
-
-/// Exact percentiles by nearest rank: the smallest latency that at least this share of all does not exceed.
-fn percentiles(latencies: &[Duration]) -> LatencyPercentiles {
-    let mut sorted = latencies.to_vec();
-    sorted.sort_unstable();
-    let rank = |percent: usize| {
-        let index = (sorted.len() * percent).div_ceil(100).saturating_sub(1);
-        // Whole microseconds: more digits than any clock here deserves would only fill the page.
-        sorted.get(index).map(|latency| latency.as_micros() as f64 / 1_000.0)
-    };
-    LatencyPercentiles { p50: rank(50), p95: rank(95), p99: rank(99), max: rank(100) }
+    let mut auditor = Auditor::new(changes, Timestamp::MIN, Timestamp::MAX);
+    let mut sends = evidence.sends.to_vec();
+    sends.sort_unstable();
+    sends.iter().for_each(|send| auditor.send(*send));
+    evidence.latencies.iter().for_each(|latency| auditor.delivered(*latency));
+    auditor.report()
 }
 
 fn period_name<S: Serializer>(period: &Period, serializer: S) -> Result<S::Ok, S::Error> {
@@ -141,27 +249,56 @@ fn period_of_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Period, 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limit::RateLimit;
+
+    fn limits(all: &[(u32, Period)]) -> RateLimits {
+        RateLimits::new(all.iter().map(|(limit, period)| RateLimit::new(*limit, *period).unwrap()).collect()).unwrap()
+    }
 
     fn per_second(limit: u32) -> RateLimits {
-        RateLimits::new(vec![RateLimit::new(limit, Period::Second).unwrap()]).unwrap()
+        limits(&[(limit, Period::Second)])
+    }
+
+    fn always(limits: RateLimits) -> [(Timestamp, RateLimits); 1] {
+        [(Timestamp::MIN, limits)]
+    }
+
+    fn judge(sends: &[Timestamp], limit_changes: &[(Timestamp, RateLimits)]) -> AuditReport {
+        audit(&Evidence { sends, limit_changes, latencies: &[] })
     }
 
     #[test]
     fn the_report_has_the_shape_of_the_api() {
-        let sends: Vec<_> = (0..4).map(|n| Timestamp::from_millis(1_763_710_200_250 + n * 500)).collect();
-        let latencies = [Duration::from_micros(1_500), Duration::from_millis(4)];
-        let limits = per_second(2);
-        let report = audit(&Evidence { sends: &sends, limit_changes: &[], limits: &limits, latencies: &latencies });
+        let start = Timestamp::from_millis(1_763_710_200_250);
+        let limits = always(per_second(2)).to_vec();
+        let mut auditor = Auditor::new(limits, Timestamp::from_secs(1_763_710_200), Timestamp::MAX);
+        for n in 0..3 {
+            auditor.send(start + Duration::from_millis(n * 500));
+        }
+        let unknown = UnknownSend {
+            delivery_id: DeliveryId::from_bytes([0; 16]),
+            number: 2,
+            latest_at: start + Duration::from_millis(1_500),
+        };
+        auditor.unknown_send(unknown);
+        auditor.delivered(Duration::from_micros(1_500));
+        auditor.delivered(Duration::from_micros(4_001));
+        let report = auditor.report();
         let json = serde_json::to_value(&report).unwrap();
         let expected = serde_json::json!({
+            "from": "2025-11-21T07:30:00.000Z", "to": null,
             "sends": 4,
             "rate_limits": [{
                 "limit": 2, "period": "second", "burst": 1,
                 "worst_calendar_window": {"start": "2025-11-21T07:30:00.000Z", "sends": 2},
                 "worst_sliding_window": {"start": "2025-11-21T07:30:00.250Z", "sends": 2},
-                "violations": 0, "utilisation": 1.25
+                "violations": 0, "possible_violations": 0, "utilisation": 1.25
             }],
-            "delivery_latency_ms": {"p50": 1.5, "p95": 4.0, "p99": 4.0, "max": 4.0},
+            "unknown_sends": [{
+                "delivery_id": unknown.delivery_id.to_string(), "number": 2, "latest_at": "2025-11-21T07:30:01.750Z"
+            }],
+            "unknown_sends_total": 1,
+            "delivery_latency_ms": {"p50": 1.5, "p95": 4.0, "p99": 4.0, "max": 4.001},
             "series": {
                 "start": "2025-11-21T07:30:00.000Z", "bucket_ms": 1000, "counts": [2, 2],
                 "caps": [{"at": "2025-11-21T07:30:00.000Z", "sends": 2}]
@@ -173,9 +310,7 @@ mod tests {
 
     #[test]
     fn nothing_sent_is_null_and_not_zero() {
-        let limits = per_second(2);
-        let report = audit(&Evidence { sends: &[], limit_changes: &[], limits: &limits, latencies: &[] });
-        let json = serde_json::to_value(&report).unwrap();
+        let json = serde_json::to_value(judge(&[], &always(per_second(2)))).unwrap();
         assert_eq!(json["sends"], 0);
         assert_eq!(json["rate_limits"][0]["violations"], 0);
         for pointer in [
@@ -190,32 +325,100 @@ mod tests {
 
     #[test]
     fn an_unlimited_destination_has_no_limits_to_judge() {
-        let sends = [Timestamp::from_secs(5); 3];
-        let unlimited = RateLimits::UNLIMITED;
-        let report = audit(&Evidence { sends: &sends, limit_changes: &[], limits: &unlimited, latencies: &[] });
+        let report = judge(&[Timestamp::from_secs(5); 3], &always(RateLimits::UNLIMITED));
         assert_eq!((report.sends, report.rate_limits.len(), report.violations()), (3, 0, 0));
     }
 
     #[test]
-    fn the_order_of_the_sends_does_not_matter() {
-        let sends: Vec<_> = [5_000, 1_000, 1_300, 1_600, 4_900].map(Timestamp::from_millis).to_vec();
-        let mut reversed = sends.clone();
-        reversed.reverse();
-        let limits = per_second(2);
-        let judge =
-            |sends: &[Timestamp]| audit(&Evidence { sends, limit_changes: &[], limits: &limits, latencies: &[] });
-        assert_eq!(judge(&sends), judge(&reversed));
-        assert_eq!(judge(&sends).violations(), 1);
+    fn the_order_of_the_evidence_does_not_matter() {
+        let mut sends: Vec<_> = [5_000, 1_000, 1_300, 1_600, 4_900].map(Timestamp::from_millis).to_vec();
+        let judged = judge(&sends, &always(per_second(2)));
+        sends.reverse();
+        assert_eq!(judge(&sends, &always(per_second(2))), judged);
+        assert_eq!(judged.violations(), 1);
     }
 
     #[test]
-    fn percentiles_are_by_nearest_rank() {
-        let hundred: Vec<_> = (1..=100).rev().map(Duration::from_millis).collect();
-        let of_hundred = percentiles(&hundred);
-        assert_eq!(
-            of_hundred,
-            LatencyPercentiles { p50: Some(50.0), p95: Some(95.0), p99: Some(99.0), max: Some(100.0) }
-        );
-        assert_eq!(percentiles(&hundred[..1]).p50, Some(100.0));
+    fn every_limit_that_was_in_force_has_its_row_whatever_became_of_it() {
+        let at = Timestamp::from_secs;
+        let changes = [
+            (at(0), limits(&[(10, Period::Second), (100, Period::Minute)])),
+            (at(10), per_second(5)),
+            (at(20), RateLimits::UNLIMITED),
+            (at(30), per_second(10)),
+        ];
+        // Eleven in the last second of the 10 and of the minute, six in the last of the 5, then anything.
+        let burst =
+            |end_s: i64, count: i64| (0..count).map(move |n| Timestamp::from_millis(end_s * 1_000 - 900 + n * 10));
+        let sends: Vec<_> = burst(10, 11).chain(burst(20, 6)).chain(burst(29, 80)).collect();
+        let report = judge(&sends, &changes);
+        let rows: Vec<_> = report.rate_limits.iter().map(|row| (row.limit, row.period, row.violations)).collect();
+        assert_eq!(rows, [(10, Period::Second, 1), (5, Period::Second, 1), (100, Period::Minute, 0)]);
+        let fullest = |row: &LimitAudit| row.worst_sliding_window.map(|window| window.sends);
+        assert_eq!(report.rate_limits.iter().map(fullest).collect::<Vec<_>>(), [Some(11), Some(6), Some(11)]);
+    }
+
+    #[test]
+    fn what_was_in_force_outside_the_range_has_no_row() {
+        let at = Timestamp::from_secs;
+        let changes = vec![(at(0), per_second(10)), (at(10), per_second(5)), (at(20), per_second(1))];
+        let rows = |from, to| {
+            let report = Auditor::new(changes.clone(), from, to).report();
+            report.rate_limits.iter().map(|row| row.limit).collect::<Vec<_>>()
+        };
+        assert_eq!(rows(at(12), at(18)), [5]);
+        assert_eq!(rows(at(9), at(18)), [5, 10]);
+        assert_eq!(rows(at(30), Timestamp::MAX), [1]);
+    }
+
+    #[test]
+    fn sends_of_unknown_outcome_count_and_the_first_of_them_are_named() {
+        let mut auditor = Auditor::new(always(per_second(1)).to_vec(), Timestamp::MIN, Timestamp::MAX);
+        auditor.send(Timestamp::from_secs(9));
+        for number in 1..=150 {
+            let latest_at = Timestamp::from_millis(9_500 + i64::from(number));
+            auditor.unknown_send(UnknownSend { delivery_id: DeliveryId::from_bytes([1; 16]), number, latest_at });
+        }
+        let report = auditor.report();
+        assert_eq!((report.sends, report.unknown_sends_total), (151, 150));
+        assert_eq!((report.violations(), report.possible_violations()), (0, 150));
+        assert_eq!(report.rate_limits[0].worst_sliding_window.map(|window| window.sends), Some(151));
+        let named: Vec<_> = report.unknown_sends.iter().map(|send| send.number).collect();
+        assert_eq!(named, (1..=100).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_million_sends_leave_no_more_than_those_of_the_longest_window() {
+        let changes = [
+            (Timestamp::MIN, limits(&[(100, Period::Second), (3_000, Period::Minute)])),
+            (Timestamp::from_secs(3_000), per_second(50)),
+            (Timestamp::from_secs(6_000), RateLimits::UNLIMITED),
+        ];
+        let mut auditor = Auditor::new(changes.to_vec(), Timestamp::MIN, Timestamp::MAX);
+        let mut most = 0;
+        for n in 0..1_000_000 {
+            auditor.send(Timestamp::from_millis(n * 20));
+            auditor.delivered(Duration::from_micros(n as u64));
+            let bound = match n * 20 {
+                ..3_000_000 => 3_000,
+                3_000_000..6_000_000 => 50,
+                _ => 0,
+            };
+            assert!(auditor.recent.len() <= bound, "{} sends are kept after {n}", auditor.recent.len());
+            most = most.max(auditor.recent.len());
+        }
+        assert_eq!(most, 3_000);
+        let report = auditor.report();
+        assert_eq!((report.sends, report.violations()), (1_000_000, 0));
+        assert!(report.series.is_some_and(|series| series.counts.len() <= series::MAX_BUCKETS));
+    }
+
+    #[test]
+    fn a_limit_that_is_far_exceeded_keeps_no_more_sends_than_the_largest_bound() {
+        let mut auditor = Auditor::new(always(limits(&[(1, Period::Day)])).to_vec(), Timestamp::MIN, Timestamp::MAX);
+        let sends = sliding::MAX_RECENT as u64 + 1_000;
+        (0..sends).for_each(|n| auditor.send(Timestamp::from_nanos(n as i64)));
+        assert_eq!(auditor.recent.len(), sliding::MAX_RECENT);
+        assert_eq!(auditor.report().violations(), sends - 1);
     }
 }

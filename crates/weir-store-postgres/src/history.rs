@@ -5,9 +5,10 @@
 
 use async_trait::async_trait;
 use sqlx::{
-    Arguments as _, AssertSqlSafe, Encode, Postgres, Type,
+    Arguments as _, AssertSqlSafe, Connection as _, Encode, Postgres, Type,
     postgres::{PgArguments, PgRow},
     query::Query,
+    raw_sql,
 };
 use weir_core::{
     DeliveryId, DestinationId, EventId, Timestamp,
@@ -15,15 +16,16 @@ use weir_core::{
     event::Event,
 };
 use weir_store::{
-    DeliveryDetail, DeliveryFilter, EventFilter, History, Page, PageRequest, SendRecord, StoreError, StoreResult,
+    DeliveryDetail, DeliveryFilter, EventFilter, History, Page, PageRequest, SendPlace, SendRecord, SendsRequest,
+    StoreError, StoreResult,
 };
 
 use crate::{
     PostgresStore,
     errors::store_error,
     rows::{
-        self, ATTEMPT_COLUMNS, BODILESS_EVENT_COLUMNS, DELIVERY_COLUMNS, EVENT_COLUMNS, LAST_ATTEMPT, flag,
-        outcome_code, small, time, uuid,
+        self, ATTEMPT_COLUMNS, BODILESS_EVENT_COLUMNS, DELIVERY_COLUMNS, EVENT_COLUMNS, LAST_ATTEMPT, delivery_id,
+        flag, outcome_code, small, time, uuid,
     },
     writer::{GROUP_TIMEOUT, within},
 };
@@ -63,9 +65,17 @@ impl History for PostgresStore {
         self.deliveries_page(filter, page).await
     }
 
-    async fn sends(&self, id: DestinationId, from: Timestamp, to: Timestamp) -> StoreResult<Vec<SendRecord>> {
-        let query = sqlx::query(SENDS).bind(uuid(id.as_bytes())).bind(from.as_nanos()).bind(to.as_nanos());
-        self.read(query, send).await
+    async fn sends(&self, request: SendsRequest) -> StoreResult<Vec<SendRecord>> {
+        let place = request.place();
+        let query = sqlx::query(SENDS)
+            .bind(uuid(request.destination_id.as_bytes()))
+            .bind(place.sent_at.as_nanos())
+            .bind(request.to.as_nanos())
+            .bind(uuid(place.delivery_id.as_bytes()))
+            .bind(i64::from(place.number))
+            .bind(i64::from(request.limit));
+        let rows = self.fetch_in_order(query).await.map_err(|error| store_error(&error))?;
+        rows.iter().map(send).collect::<Result<_, _>>().map_err(|error| store_error(&error))
     }
 
     async fn destination_existed(&self, id: DestinationId) -> StoreResult<bool> {
@@ -82,21 +92,26 @@ impl History for PostgresStore {
     }
 }
 
+/// For a statement that reads one page of a long range. A generic plan knows neither: it expects few rows, and would fetch and
+/// sort what is left of the range for each page. Of the sorts only that of a few rows at a time remains.
+pub(crate) const IN_ORDER: &str = "SET LOCAL enable_sort = off; SET LOCAL enable_bitmapscan = off";
+
+/// The attempts of one instant are few: they alone are sorted.
 pub(crate) const SENDS: &str = "
-SELECT a.sent_at, a.duration_ms, a.outcome, coalesce(p.created_at, d.deliver_at, d.created_at)
+SELECT a.sent_at, a.delivery_id, a.number, a.duration_ms, a.outcome, coalesce(p.created_at, d.deliver_at, d.created_at)
 FROM attempts a JOIN deliveries d ON d.id = a.delivery_id
     LEFT JOIN replays p ON p.id = d.replay_id AND p.created_at <= a.sent_at
-WHERE a.destination_id = $1 AND a.sent_at >= $2 AND a.sent_at < $3 AND a.outcome <> 3
-ORDER BY a.sent_at";
+WHERE a.destination_id = $1 AND a.sent_at >= $2 AND a.sent_at < $3
+    AND (a.sent_at > $2 OR (a.delivery_id, a.number::bigint) > ($4, $5))
+ORDER BY a.sent_at, a.delivery_id, a.number LIMIT $6";
 
 fn send(row: &PgRow) -> Result<SendRecord, sqlx::Error> {
-    let sent_at = time(row, 0)?;
-    let delivered = rows::int(row, 2)? == i64::from(outcome_code(AttemptOutcome::Delivered));
-    let answered_at = sent_at + std::time::Duration::from_millis(small(row, 1)?.into());
-    Ok(SendRecord {
-        sent_at,
-        delivered: delivered.then(|| Ok::<_, sqlx::Error>((time(row, 3)?, answered_at))).transpose()?,
-    })
+    let place = SendPlace { sent_at: time(row, 0)?, delivery_id: delivery_id(row, 1)?, number: small(row, 2)? };
+    let answered_at = place.sent_at + std::time::Duration::from_millis(small(row, 3)?.into());
+    let outcome = rows::int(row, 4)?;
+    let is = |wanted| outcome == i64::from(outcome_code(wanted));
+    let delivered = is(AttemptOutcome::Delivered).then(|| Ok::<_, sqlx::Error>((time(row, 5)?, answered_at)));
+    Ok(SendRecord { place, delivered: delivered.transpose()?, is_unknown: is(AttemptOutcome::Unknown) })
 }
 
 impl PostgresStore {
@@ -114,6 +129,23 @@ impl PostgresStore {
         let rows = within(GROUP_TIMEOUT, query.fetch_all(&mut *connection)).await;
         if rows.is_err() {
             // It may be dead, or in the middle of an answer.
+            connection.close_on_drop();
+        }
+        rows
+    }
+
+    /// The rows of a statement under [`IN_ORDER`], which holds for its transaction.
+    async fn fetch_in_order(&self, query: Query<'_, Postgres, PgArguments>) -> Result<Vec<PgRow>, sqlx::Error> {
+        let mut connection = self.pool.acquire().await?;
+        let rows = within(GROUP_TIMEOUT, async {
+            let mut transaction = connection.begin().await?;
+            raw_sql(IN_ORDER).execute(&mut *transaction).await?;
+            let rows = query.fetch_all(&mut *transaction).await?;
+            transaction.commit().await?;
+            Ok(rows)
+        });
+        let rows = rows.await;
+        if rows.is_err() {
             connection.close_on_drop();
         }
         rows

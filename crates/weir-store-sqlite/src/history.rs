@@ -11,15 +11,18 @@ use weir_core::{
     delivery::{AttemptOutcome, Delivery},
     event::Event,
 };
-use weir_store::{DeliveryDetail, DeliveryFilter, EventFilter, History, Page, PageRequest, SendRecord, StoreResult};
+use weir_store::{
+    DeliveryDetail, DeliveryFilter, EventFilter, History, Page, PageRequest, SendPlace, SendRecord, SendsRequest,
+    StoreResult,
+};
 
 use crate::{
     SqliteStore,
     edits::Edit,
     error::{Error, Result},
     rows::{
-        self, ATTEMPT_COLUMNS, BODILESS_EVENT_COLUMNS, DELIVERY_COLUMNS, EVENT_COLUMNS, LAST_ATTEMPT, outcome_code,
-        small, time,
+        self, ATTEMPT_COLUMNS, BODILESS_EVENT_COLUMNS, DELIVERY_COLUMNS, EVENT_COLUMNS, LAST_ATTEMPT, delivery_id,
+        outcome_code, small, time,
     },
     sql::{Values, fetch},
 };
@@ -61,9 +64,11 @@ impl History for SqliteStore {
         self.deliveries_page(filter, page).await
     }
 
-    async fn sends(&self, id: DestinationId, from: Timestamp, to: Timestamp) -> StoreResult<Vec<SendRecord>> {
-        let mut values = one(id.as_bytes());
-        values.int(from.as_nanos()).int(to.as_nanos());
+    async fn sends(&self, request: SendsRequest) -> StoreResult<Vec<SendRecord>> {
+        let place = request.place();
+        let mut values = one(request.destination_id.as_bytes());
+        values.int(place.sent_at.as_nanos()).int(request.to.as_nanos()).int(place.sent_at.as_nanos());
+        values.blob(place.delivery_id.as_bytes()).int(place.number.into()).int(request.limit.into());
         self.read(SENDS.to_owned(), values, send).await
     }
 
@@ -78,18 +83,25 @@ impl History for SqliteStore {
     }
 }
 
+/// The index ends with the primary key, so that it has the order too.
 pub(crate) const SENDS: &str = "
-SELECT a.sent_at, a.duration_ms, a.outcome, coalesce(p.created_at, d.deliver_at, d.created_at)
+SELECT a.sent_at, a.delivery_id, a.number, a.duration_ms, a.outcome, coalesce(p.created_at, d.deliver_at, d.created_at)
 FROM attempts a INDEXED BY attempts_of_destination CROSS JOIN deliveries d ON d.id = a.delivery_id
     LEFT JOIN replays p ON p.id = d.replay_id AND p.created_at <= a.sent_at
-WHERE a.destination_id = ? AND a.sent_at >= ? AND a.sent_at < ? AND a.outcome <> 3
-ORDER BY a.sent_at";
+WHERE a.destination_id = ? AND a.sent_at >= ? AND a.sent_at < ?
+    AND (a.sent_at > ? OR (a.delivery_id, a.number) > (?, ?))
+ORDER BY a.sent_at, a.delivery_id, a.number LIMIT +?";
 
 fn send(row: &SqliteRow) -> Result<SendRecord> {
-    let sent_at = time(row, 0)?;
-    let delivered = rows::int(row, 2)? == outcome_code(AttemptOutcome::Delivered);
-    let answered_at = sent_at + std::time::Duration::from_millis(small(row, 1)?.into());
-    Ok(SendRecord { sent_at, delivered: delivered.then(|| Ok::<_, Error>((time(row, 3)?, answered_at))).transpose()? })
+    let place = SendPlace { sent_at: time(row, 0)?, delivery_id: delivery_id(row, 1)?, number: small(row, 2)? };
+    let answered_at = place.sent_at + std::time::Duration::from_millis(small(row, 3)?.into());
+    let outcome = rows::int(row, 4)?;
+    let delivered = outcome == outcome_code(AttemptOutcome::Delivered);
+    Ok(SendRecord {
+        place,
+        delivered: delivered.then(|| Ok::<_, Error>((time(row, 5)?, answered_at))).transpose()?,
+        is_unknown: outcome == outcome_code(AttemptOutcome::Unknown),
+    })
 }
 
 impl SqliteStore {

@@ -132,7 +132,7 @@ fn reads_use_their_indexes() {
         let plan = plan(&connection, sql);
         assert!(plan.contains(index), "{name}:\n{plan}");
     }
-    for sql in [FIRST_OF_LINE, LINES, LINED] {
+    for sql in [SENDS, FIRST_OF_LINE, LINES, LINED] {
         let plan = plan(&connection, sql);
         assert!(!plan.contains("TEMP B-TREE"), "{plan}");
     }

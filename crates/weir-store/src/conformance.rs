@@ -267,6 +267,7 @@ macro_rules! store_conformance {
             deliveries_are_filtered_by_tenant_type_and_error,
             a_page_of_a_filtered_list_looks_at_a_bounded_number_of_deliveries,
             sends_are_listed_with_what_was_delivered,
+            sends_of_one_instant_are_each_on_one_page,
             a_destination_that_ever_was_existed,
             a_working_store_passes_its_check,
             a_delivery_that_goes_by_the_express_is_stored_as_claimed,

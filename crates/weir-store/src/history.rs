@@ -96,12 +96,44 @@ pub struct DeliveryDetail {
     pub attempts: Vec<Attempt>,
 }
 
+/// Which recorded sends of a destination to read.
+#[derive(Debug, Clone, Copy)]
+pub struct SendsRequest {
+    pub destination_id: DestinationId,
+    /// Sends in `[from, to)`.
+    pub from: Timestamp,
+    pub to: Timestamp,
+    /// The last send of the page before; those behind it follow.
+    pub after: Option<SendPlace>,
+    pub limit: u32,
+}
+
+impl SendsRequest {
+    /// The place that the page begins behind.
+    pub fn place(&self) -> SendPlace {
+        let beginning = SendPlace { sent_at: self.from, delivery_id: DeliveryId::from_bytes([0; 16]), number: 0 };
+        self.after.map_or(beginning, |after| after.max(beginning))
+    }
+}
+
+/// Where a send stands among those of its destination: by its time, and among those of one instant by its attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SendPlace {
+    pub sent_at: Timestamp,
+    pub delivery_id: DeliveryId,
+    /// Of the delivery's attempts.
+    pub number: u32,
+}
+
 /// One recorded send start, for the audit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SendRecord {
-    pub sent_at: Timestamp,
+    /// Of a send of unknown outcome, with the latest instant that it may have started at.
+    pub place: SendPlace,
     /// For an attempt that delivered: when its event was created, or its replay had begun, and when the answer was complete.
     pub delivered: Option<(Timestamp, Timestamp)>,
+    /// Whether nobody could record the outcome.
+    pub is_unknown: bool,
 }
 
 #[async_trait]
@@ -129,9 +161,8 @@ pub trait History {
     /// Looks at no more than [`SCANNED_AT_MOST`] deliveries, however many there are and whatever the filter is.
     async fn list_deliveries(&self, filter: &DeliveryFilter, page: PageRequest) -> StoreResult<Page<Delivery>>;
 
-    /// The recorded send starts of a destination in `[from, to)`, earliest first. Unknown outcomes are left out: their
-    /// instants are not known.
-    async fn sends(&self, id: DestinationId, from: Timestamp, to: Timestamp) -> StoreResult<Vec<SendRecord>>;
+    /// A page of the recorded send starts of a destination, earliest first. It is the last one if it is shorter than its limit.
+    async fn sends(&self, request: SendsRequest) -> StoreResult<Vec<SendRecord>>;
 
     /// Whether any destination, deleted or not, ever had this id.
     async fn destination_existed(&self, id: DestinationId) -> StoreResult<bool>;

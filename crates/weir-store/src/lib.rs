@@ -29,7 +29,8 @@ pub use bodies::WaitingBodies;
 pub use destinations::{BreakerChange, DestinationCounts, DestinationPatch, Destinations, LimitChange};
 pub use express::{Boarding, Express, Station};
 pub use history::{
-    DeliveryDetail, DeliveryFilter, ErrorFilter, EventFilter, History, Page, PageRequest, SCANNED_AT_MOST, SendRecord,
+    DeliveryDetail, DeliveryFilter, ErrorFilter, EventFilter, History, Page, PageRequest, SCANNED_AT_MOST, SendPlace,
+    SendRecord, SendsRequest,
 };
 pub use ingest::{Ingest, IngestRefusal, Ingested, NewEvent};
 pub use lines::{Line, Lines, LinesTended};

@@ -151,10 +151,10 @@ pub(crate) struct AuditArgs {
     /// Audit this destination only, by id or name; may be repeated
     #[arg(long = "destination", value_name = "ID|NAME")]
     pub(crate) destinations: Vec<String>,
-    /// Leave out sends before this time (RFC 3339)
+    /// Leave out sends before this time (RFC 3339) [default: a day before --to]
     #[arg(long, value_name = "TIME")]
     pub(crate) from: Option<weir_core::Timestamp>,
-    /// Leave out sends at and after this time (RFC 3339)
+    /// Leave out sends at and after this time (RFC 3339) [default: now]
     #[arg(long, value_name = "TIME")]
     pub(crate) to: Option<weir_core::Timestamp>,
     /// Print JSON instead of a table

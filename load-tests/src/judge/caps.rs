@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use weir_core::{
     Period, RateLimits, Timestamp,
     audit::{
-        in_force::InForce,
+        Window,
+        in_force::{EDIT_GRACE, InForce, Windows},
         usage,
         windows::{self, Sighting},
     },
@@ -110,11 +111,12 @@ fn judge_period(recording: &Recording, group: usize, period: Period) -> Option<L
         }
         let in_force = InForce::new(&changes(&destination.limits, period), period);
         let mut one = judge_destination(recording.at(number), period, &in_force, &destination.limits);
-        let recorded = destination.audit.iter().flat_map(|audit| &audit.rate_limits).find(|l| l.period == period);
-        if let Some(recorded) = recorded {
-            one.recorded_worst_sliding = Some(recorded.worst_sliding_window.map_or(0, |window| window.sends));
-            one.recorded_worst_calendar = Some(recorded.worst_calendar_window.map_or(0, |window| window.sends));
-            one.recorded_violations = recorded.violations;
+        // A row for each limit that the period had: the worst of each.
+        for recorded in destination.audit.iter().flat_map(|audit| &audit.rate_limits).filter(|l| l.period == period) {
+            let most = |window: Option<Window>| Some(window.map_or(0, |window| window.sends));
+            one.recorded_worst_sliding = one.recorded_worst_sliding.max(most(recorded.worst_sliding_window));
+            one.recorded_worst_calendar = one.recorded_worst_calendar.max(most(recorded.worst_calendar_window));
+            one.recorded_violations += recorded.violations;
         }
         judgement = Some(match judgement {
             Some(others) => others.with(one),
@@ -130,18 +132,18 @@ fn judge_destination(
     in_force: &InForce,
     limits: &[LimitChange],
 ) -> LimitJudgement {
-    let window = period.window() - SLACK;
+    let windows = Windows { length: period.window() - SLACK, grace: EDIT_GRACE + SLACK, ..Windows::of(period) };
     let seen: Vec<Timestamp> = arrivals.iter().map(|arrival| arrival.at).collect();
     let with = |doubt: fn(&Arrival) -> Timestamp| {
         let sightings: Vec<_> =
             arrivals.iter().map(|arrival| Sighting { seen: arrival.at, earliest: doubt(arrival) }).collect();
-        windows::certain_violations(&sightings, window, in_force)
+        windows::certain_violations(&sightings, &windows, in_force)
     };
     let violations = with(|arrival| arrival.at - arrival.stalled);
     LimitJudgement {
         period: period.as_str().to_owned(),
         bound: limits.last().and_then(|change| limit_of(&change.limits, period)),
-        worst_sliding: windows::worst_sliding(&seen, window).map_or(0, |window| window.sends),
+        worst_sliding: windows::worst_sliding(&seen, windows.length).map_or(0, |window| window.sends),
         worst_calendar: windows::worst_calendar(&seen, period.window()).map_or(0, |window| window.sends),
         violations,
         excused: with(|arrival| arrival.at) - violations,

@@ -49,7 +49,8 @@ fn recording(limit: u32, arrivals_ms: &[i64]) -> Recording {
     let last = arrivals_ms.iter().copied().max().unwrap_or(0);
     let sends: Vec<_> = arrivals.iter().map(|arrival| arrival.at).collect();
     let limits = limits(limit);
-    let evidence = weir_core::audit::Evidence { sends: &sends, limit_changes: &[], limits: &limits, latencies: &[] };
+    let limit_changes = [(Timestamp::MIN, limits.clone())];
+    let evidence = weir_core::audit::Evidence { sends: &sends, limit_changes: &limit_changes, latencies: &[] };
     Recording {
         groups: vec![Group {
             name: "partner".to_owned(),
@@ -59,7 +60,7 @@ fn recording(limit: u32, arrivals_ms: &[i64]) -> Recording {
         }],
         destinations: vec![Destination {
             group: 0,
-            limits: vec![LimitChange { sent: at(0), answered: at(0), limits: limits.clone() }],
+            limits: vec![LimitChange { sent: at(0), answered: at(0), limits }],
             audit: Some(audit(&evidence)),
         }],
         events: (0..arrivals_ms.len() as u64).map(event).collect(),

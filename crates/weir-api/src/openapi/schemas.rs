@@ -325,29 +325,56 @@ pub(crate) struct BatchProblem {
 /// The judgement on a destination's recorded send starts.
 #[derive(ToSchema)]
 pub(crate) struct Audit {
+    /// The range that was judged.
+    #[schema(format = DateTime)]
+    from: String,
+    /// Null: up to now.
+    #[schema(format = DateTime)]
+    to: Option<String>,
+    /// Those of unknown outcome included.
     sends: u64,
-    /// One per current limit, the shortest period first.
+    /// One for each limit that was in force in the range: the shortest period first, in it the last limit first.
     rate_limits: Vec<LimitAudit>,
+    /// The earliest sends of unknown outcome: who made them died before the answer, and they may have started. They count at
+    /// their latest instant: those of one crash share it, so that what is too much only with them is a possible violation.
+    #[schema(max_items = 100)]
+    unknown_sends: Vec<UnknownSend>,
+    /// How many sends of unknown outcome there are.
+    unknown_sends_total: u64,
     delivery_latency_ms: Latency,
     /// For a picture; null when nothing was sent.
     series: Option<Series>,
 }
 
-/// The judgement on one limit.
+/// The judgement on one limit, over the time that it was in force.
 #[derive(ToSchema)]
 struct LimitAudit {
     limit: u32,
     #[schema(pattern = "^(second|minute|hour|day)$")]
     period: String,
     burst: u32,
-    /// The fullest period by the UTC calendar.
+    /// The fullest period by the UTC calendar, of windows that this limit judges.
     worst_calendar_window: Option<Window>,
-    /// The fullest half-open window of one period's length, wherever it begins.
+    /// The fullest half-open window of one period's length, wherever it begins, of those that this limit judges: the largest
+    /// limit of its period in force during a window does, and a limit counts until 100 ms after it was replaced.
     worst_sliding_window: Option<Window>,
-    /// How many sends were one too many, by the limits in force at their time.
+    /// How many sends were one too many in a window that this limit judges, whatever became of those of unknown outcome.
     violations: u64,
+    /// How many more were if those of unknown outcome started at their latest instant, as the windows count them.
+    possible_violations: u64,
     /// Sends ÷ (limit × span ÷ period), gaps longer than one period left out.
     utilisation: Option<f64>,
+}
+
+/// A send whose outcome nobody could record.
+#[derive(ToSchema)]
+struct UnknownSend {
+    delivery_id: String,
+    /// Of the delivery's attempts.
+    number: u32,
+    /// It started no later than this, if it did.
+    #[schema(format = DateTime)]
+    latest_at: String,
 }
 
 /// A window and how many sends it holds.
@@ -358,7 +385,7 @@ struct Window {
     sends: u64,
 }
 
-/// From an event's creation, or its `deliver_at`, to the end of the answer, in milliseconds.
+/// From an event's creation, or its `deliver_at`, to the end of the answer, in milliseconds, to a thousandth.
 #[derive(ToSchema)]
 struct Latency {
     p50: Option<f64>,

@@ -1,4 +1,4 @@
-//! Destinations: made, shown, edited, deleted, with their backlog and audit.
+//! Destinations: made, shown, edited, deleted, with their backlog.
 
 use std::time::Duration;
 
@@ -230,27 +230,4 @@ async fn the_backlog_counts_states_and_foresees_the_drain() {
     assert_eq!((&busy["achieved_per_s"], &busy["drain_eta_s"]), (&json!(0.2), &json!(1.0)));
     assert_eq!((&busy["inflow_per_s"], &busy["drains"]), (&json!(0.067), &json!(true)));
     assert_eq!(busy["oldest_age_s"], 2.0);
-}
-
-#[tokio::test]
-async fn the_audit_judges_the_recorded_sends() {
-    let server = Server::start().await;
-    let id = server.destination(json!({"url": URL, "rate_limits": [{"limit": 1, "period": "second"}]})).await;
-    for _ in 0..3 {
-        server.event("video.created").await;
-    }
-    // All three in the same second: two too many.
-    for delivery in server.claim(&id).await {
-        server.settle(&delivery, 200, Verdict::Delivered).await;
-    }
-    let path = format!("/v1/destinations/{id}/audit");
-    let report = server.get(&path).await.expect(StatusCode::OK);
-    assert_eq!(report["sends"], 3);
-    let limit = &report["rate_limits"][0];
-    assert_eq!((&limit["limit"], &limit["period"], &limit["burst"]), (&json!(1), &json!("second"), &json!(1)));
-    assert_eq!((&limit["violations"], &limit["worst_sliding_window"]["sends"]), (&json!(2), &json!(3)));
-    assert_eq!(limit["worst_calendar_window"], json!({"start": "2026-11-21T07:30:00.000Z", "sends": 3}));
-    assert!(report["delivery_latency_ms"]["p99"].as_f64().unwrap() >= 12.0);
-    let before = server.get(&format!("{path}?to=2026-11-21T07:00:00Z")).await.expect(StatusCode::OK);
-    assert_eq!(before["sends"], 0);
 }

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 
 mod alerts;
+mod audit;
 mod bad_destinations;
 mod bad_input;
 mod deliveries;

@@ -1,6 +1,16 @@
-//! Which limit of one period held when. An edit takes effect within [`EDIT_GRACE`], so the old limit counts that long.
+//! Which limit of one period held when, and which of them judges a window.
+//!
+//! A window is judged by the largest limit in force during it. An edit takes effect within [`EDIT_GRACE`]: the old limit counts
+//! that long, so that a window is judged by the new one alone from edit + grace on. A window that touches a time without a limit
+//! of the period is not judged, except that those that begin before a removal end with it.
+//!
+//! ```text
+//!   limit 10, lowered to 1 at e        windows that begin before e + 100 ms: 10, then: 1
+//!   limit 10, raised to 20 at e        windows that end by e: 10, those that reach beyond: 20
+//!   limit 10, removed at e             windows end at e: 10
+//! ```
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use crate::{
     limit::{Period, RateLimit, RateLimits},
@@ -9,6 +19,9 @@ use crate::{
 
 /// How long after an edit sends may still be paced by the limits before it.
 pub const EDIT_GRACE: Duration = Duration::from_millis(100);
+
+/// The shortest time there is.
+const TICK: Duration = Duration::from_nanos(1);
 
 /// The limits of one period over time, earliest first, without gaps.
 #[derive(Debug, Clone)]
@@ -27,12 +40,52 @@ pub struct Stretch {
 
 impl Stretch {
     /// Until when sends may have been paced by it.
-    fn counts_until(&self) -> Timestamp {
+    pub(super) fn counts_until(&self) -> Timestamp {
         self.until + EDIT_GRACE
     }
 
     fn bound(&self) -> Option<u64> {
         self.limit.map(|limit| limit.bound())
+    }
+}
+
+/// Which limit judges the windows that begin in `[from, until)`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Binding {
+    pub from: Timestamp,
+    pub until: Timestamp,
+    /// No window reaches beyond this instant: the limit is removed then, or the judged time is over.
+    pub end: Timestamp,
+    pub limit: RateLimit,
+}
+
+/// How windows are looked at.
+#[derive(Debug, Clone, Copy)]
+pub struct Windows {
+    pub length: Duration,
+    /// How long after an edit the limit before it counts.
+    pub grace: Duration,
+    /// Windows lie within `[from, to)`.
+    pub from: Timestamp,
+    pub to: Timestamp,
+}
+
+impl Windows {
+    /// Those of one period's length, at all times.
+    pub const fn of(period: Period) -> Self {
+        Self { length: period.window(), grace: EDIT_GRACE, from: Timestamp::MIN, to: Timestamp::MAX }
+    }
+
+    /// The earliest window that holds a send at `last` as its last begins here.
+    pub(super) fn earliest(&self, last: Timestamp) -> Timestamp {
+        last - self.length + TICK
+    }
+}
+
+impl Binding {
+    /// Whether it judges no window that holds a send at `last` or a later one.
+    pub(super) fn is_over(&self, last: Timestamp, windows: &Windows) -> bool {
+        self.until <= windows.earliest(last) || self.end <= last
     }
 }
 
@@ -76,6 +129,49 @@ impl InForce {
             largest = largest.max(Some(stretch.bound()?));
         }
         largest
+    }
+
+    /// Which limit judges which windows, earliest first, without overlaps.
+    pub fn bindings(&self, windows: &Windows) -> Vec<Binding> {
+        let limited = |a: &Stretch, b: &Stretch| a.limit.is_some() == b.limit.is_some();
+        let mut bindings = Vec::new();
+        for (n, stretches) in self.0.chunk_by(limited).enumerate() {
+            // The time without a limit has its grace too. The first stretch has none before it.
+            let grace = if n == 0 { Duration::ZERO } else { windows.grace };
+            bind(stretches, grace, windows, &mut bindings);
+        }
+        bindings
+    }
+}
+
+/// The bindings of stretches that follow each other, all with a limit or none of them.
+fn bind(stretches: &[Stretch], grace: Duration, windows: &Windows, bindings: &mut Vec<Binding>) {
+    let (Some(first), Some(last)) = (stretches.first(), stretches.last()) else { return };
+    let (begin, end) = ((first.from + grace).max(windows.from), last.until.min(windows.to));
+    // A limit begins to count for the windows that reach its beginning, and ends to count for those that begin after its grace.
+    let mut steps = Vec::new();
+    for (index, stretch) in stretches.iter().enumerate() {
+        let (Some(limit), true) = (stretch.limit, stretch.from < end) else { continue };
+        let enters = if index == 0 { begin } else { windows.earliest(stretch.from).max(begin) };
+        let leaves = if stretch.until >= end { end } else { (stretch.until + windows.grace).max(begin) };
+        steps.push((enters, false, index, limit));
+        steps.push((leaves, true, index, limit));
+    }
+    steps.sort_by_key(|&(at, leaves, index, _)| (at, leaves, index));
+    // Of equals the later one judges.
+    let mut counting: BTreeSet<(u64, usize)> = BTreeSet::new();
+    for (n, &(at, leaves, index, limit)) in steps.iter().enumerate() {
+        match leaves {
+            true => counting.remove(&(limit.bound(), index)),
+            false => counting.insert((limit.bound(), index)),
+        };
+        let until = steps.get(n + 1).map_or(end, |next| next.0).min(end);
+        let judge = counting.last().and_then(|&(_, index)| stretches[index].limit);
+        let (Some(limit), true) = (judge, at < until) else { continue };
+        match bindings.last_mut() {
+            Some(before) if before.limit == limit && before.until == at => before.until = until,
+            _ => bindings.push(Binding { from: at, until, end, limit }),
+        }
     }
 }
 
@@ -152,5 +248,47 @@ mod tests {
         let limits = RateLimits::new(vec![RateLimit::with_burst(10, Period::Second, 5).unwrap()]).unwrap();
         let in_force = InForce::new(&[(Timestamp::MIN, limits)], Period::Second);
         assert_eq!(bound(&in_force, 5_000), Some(14));
+    }
+
+    fn windows() -> Windows {
+        Windows::of(Period::Second)
+    }
+
+    /// From when on, until when, ended by when, by which limit; in milliseconds.
+    fn bound_by(changes: &[(i64, RateLimits)], windows: &Windows) -> Vec<(i64, i64, i64, u32)> {
+        let changes: Vec<_> =
+            changes.iter().map(|(ms, limits)| (Timestamp::from_millis(*ms), limits.clone())).collect();
+        let far = |at: Timestamp| if at == Timestamp::MAX { i64::MAX } else { at.as_millis() };
+        let shown = |b: Binding| (far(b.from), far(b.until), far(b.end), b.limit.limit.get());
+        InForce::new(&changes, Period::Second).bindings(windows).into_iter().map(shown).collect()
+    }
+
+    const FAR: i64 = i64::MAX;
+
+    #[test]
+    fn a_lowered_limit_judges_what_begins_after_the_grace_and_a_raised_one_what_reaches_its_time() {
+        let lowered = [(0, per_second(10)), (5_000, per_second(1))];
+        assert_eq!(bound_by(&lowered, &windows()), [(0, 5_100, FAR, 10), (5_100, FAR, FAR, 1)]);
+        let raised = [(0, per_second(10)), (5_000, per_second(20))];
+        assert_eq!(bound_by(&raised, &windows()), [(0, 4_000, FAR, 10), (4_000, FAR, FAR, 20)]);
+        let there_and_back = [(0, per_second(10)), (5_000, per_second(1)), (5_500, per_second(10))];
+        assert_eq!(bound_by(&there_and_back, &windows()), [(0, FAR, FAR, 10)], "each window touches a 10");
+    }
+
+    #[test]
+    fn windows_of_a_removed_limit_end_with_its_removal_and_of_an_added_one_begin_after_the_grace() {
+        let changes = [(0, per_second(10)), (5_000, RateLimits::UNLIMITED), (9_000, per_second(3))];
+        assert_eq!(bound_by(&changes, &windows()), [(0, 5_000, 5_000, 10), (9_100, FAR, FAR, 3)]);
+    }
+
+    #[test]
+    fn windows_lie_within_the_judged_time() {
+        let changes = [(0, per_second(10)), (5_000, per_second(1)), (9_000, per_second(20))];
+        let at = Timestamp::from_millis;
+        let inside = Windows { from: at(5_200), to: at(8_999), ..windows() };
+        assert_eq!(bound_by(&changes, &inside), [(5_200, 8_999, 8_999, 1)]);
+        let across = Windows { from: at(5_050), to: at(9_001), ..windows() };
+        let expected = [(5_050, 5_100, 9_001, 10), (5_100, 8_000, 9_001, 1), (8_000, 9_001, 9_001, 20)];
+        assert_eq!(bound_by(&changes, &across), expected);
     }
 }

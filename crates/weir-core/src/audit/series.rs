@@ -9,8 +9,8 @@ use crate::{limit::RateLimits, time::Timestamp};
 /// The most buckets of a series; longer times get longer buckets.
 pub const MAX_BUCKETS: usize = 2_000;
 
-/// Bucket lengths in seconds that a reader can divide by; beyond the last, multiples of it.
-const LENGTHS_S: [u64; 13] = [1, 2, 5, 10, 30, 60, 300, 600, 1_800, 3_600, 21_600, 43_200, 86_400];
+/// Bucket lengths in seconds, each a multiple of the one before, so that counts can be put together; beyond the last, doubled.
+const LENGTHS_S: [u64; 12] = [1, 2, 10, 30, 60, 300, 600, 1_800, 3_600, 21_600, 43_200, 86_400];
 
 /// Sends per bucket, from the bucket of the first send to the bucket of the last.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,28 +31,59 @@ pub struct Cap {
     pub sends: Option<u64>,
 }
 
-/// Counts `sends`, earliest first, under limits that changed as `changes` say, oldest first.
-pub fn series(sends: &[Timestamp], changes: &[(Timestamp, RateLimits)]) -> Option<Series> {
-    let (first, last) = (*sends.first()?, *sends.last()?);
-    let bucket_s = bucket_length_s(first, last);
-    let bucket = Duration::from_secs(bucket_s);
-    let number = |at: Timestamp| at.as_secs().div_euclid(bucket_s as i64);
-    let start = Timestamp::from_secs(number(first) * bucket_s as i64);
-    let mut counts = vec![0; (number(last) - number(first) + 1) as usize];
-    for send in sends {
-        counts[(number(*send) - number(first)) as usize] += 1;
-    }
-    Some(Series { start, bucket_ms: bucket_s * 1_000, counts, caps: caps(start, last, bucket, changes) })
+/// Counts sends in buckets of a second, and in longer ones as soon as they would be too many.
+#[derive(Debug, Default)]
+pub(super) struct Counter {
+    bucket_s: u64,
+    /// The number of the first bucket since the epoch.
+    first: i64,
+    counts: Vec<u32>,
+    last: Option<Timestamp>,
 }
 
-fn bucket_length_s(first: Timestamp, last: Timestamp) -> u64 {
-    // One bucket more than the length: the first and the last are seldom whole.
-    let fits = |length_s: &u64| last.since(first).as_secs() / length_s + 2 <= MAX_BUCKETS as u64;
-    let largest = LENGTHS_S[LENGTHS_S.len() - 1];
-    LENGTHS_S.into_iter().find(fits).unwrap_or_else(|| {
-        let days = last.since(first).as_secs().div_ceil(largest * (MAX_BUCKETS as u64 - 2));
-        days * largest
-    })
+impl Counter {
+    /// Sends come earliest first.
+    pub(super) fn send(&mut self, at: Timestamp) {
+        if self.last.is_none() {
+            (self.bucket_s, self.first) = (LENGTHS_S[0], at.as_secs());
+        }
+        self.last = Some(at);
+        while self.place(at) >= MAX_BUCKETS {
+            self.lengthen();
+        }
+        let place = self.place(at);
+        if place >= self.counts.len() {
+            self.counts.resize(place + 1, 0);
+        }
+        self.counts[place] = self.counts[place].saturating_add(1);
+    }
+
+    fn place(&self, at: Timestamp) -> usize {
+        usize::try_from(at.as_secs().div_euclid(self.bucket_s as i64) - self.first).unwrap_or(0)
+    }
+
+    /// Puts the counts into buckets of the next length, which is a multiple of the last.
+    fn lengthen(&mut self) {
+        let next = LENGTHS_S.into_iter().find(|length_s| *length_s > self.bucket_s).unwrap_or(self.bucket_s * 2);
+        let several = (next / self.bucket_s) as i64;
+        let first = self.first.div_euclid(several);
+        let mut counts: Vec<u32> = Vec::new();
+        for (number, count) in (self.first..).zip(self.counts.drain(..)) {
+            let place = usize::try_from(number.div_euclid(several) - first).unwrap_or(0);
+            if place >= counts.len() {
+                counts.resize(place + 1, 0);
+            }
+            counts[place] = counts[place].saturating_add(count);
+        }
+        *self = Self { bucket_s: next, first, counts, last: self.last };
+    }
+
+    /// The series, under limits that changed as `changes` say, oldest first. `None` when nothing was sent.
+    pub(super) fn series(self, changes: &[(Timestamp, RateLimits)]) -> Option<Series> {
+        let start = Timestamp::from_secs(self.first * self.bucket_s as i64);
+        let caps = caps(start, self.last?, Duration::from_secs(self.bucket_s), changes);
+        Some(Series { start, bucket_ms: self.bucket_s * 1_000, counts: self.counts, caps })
+    }
 }
 
 /// The caps that matter between `start` and `last`. What the oldest change set also holds for the time before it.
@@ -86,6 +117,12 @@ mod tests {
     use super::*;
     use crate::limit::{Period, RateLimit};
 
+    fn series(sends: &[Timestamp], changes: &[(Timestamp, RateLimits)]) -> Option<Series> {
+        let mut counter = Counter::default();
+        sends.iter().for_each(|send| counter.send(*send));
+        counter.series(changes)
+    }
+
     fn limits(all: &[(u32, Period)]) -> RateLimits {
         RateLimits::new(all.iter().map(|(limit, period)| RateLimit::new(*limit, *period).unwrap()).collect()).unwrap()
     }
@@ -107,6 +144,16 @@ mod tests {
             assert!(series.counts.len() <= MAX_BUCKETS, "{days} days make {} buckets", series.counts.len());
             assert_eq!(series.counts.iter().sum::<u32>(), 2);
         }
+    }
+
+    #[test]
+    fn counts_that_were_put_together_are_those_of_their_time() {
+        let sends: Vec<_> = (0..9_000).map(|n| Timestamp::from_secs(1_763_710_207 + n)).collect();
+        let series = series(&sends, &[]).unwrap();
+        assert_eq!((series.start, series.bucket_ms), (Timestamp::from_secs(1_763_710_200), 10_000));
+        let (first, rest) = series.counts.split_first().unwrap();
+        let (last, middle) = rest.split_last().unwrap();
+        assert!(*first == 3 && *last == 7 && middle.iter().all(|count| *count == 10), "{:?}", series.counts);
     }
 
     #[test]

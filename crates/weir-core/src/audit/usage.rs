@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-use super::in_force::InForce;
-use crate::{limit::Period, time::Timestamp};
+use super::in_force::{InForce, Stretch};
+use crate::{
+    limit::{Period, RateLimit},
+    time::Timestamp,
+};
 
 /// Sends ÷ (limit × span ÷ period). The span runs from the first send to the last and leaves out gaps longer than one
 /// period: nothing waited then. `None` while there is no span. Sends come earliest first.
@@ -15,35 +18,76 @@ use crate::{limit::Period, time::Timestamp};
 /// - At one send per period the pace itself is a period and a slot. A gap is left out when it is longer than a period and
 ///   ten slot widths.
 pub fn utilisation(sends: &[Timestamp], period: Period, in_force: &InForce) -> Option<f64> {
-    let longest_gap = period.window() + period.widest_slot() * 10;
-    let mut allowed = 0.0;
-    for pair in sends.windows(2) {
-        if pair[1].since(pair[0]) <= longest_gap {
-            allowed += allowance(pair[0], pair[1], period.window(), in_force);
-        }
-    }
-    let counted = sends.iter().filter(|send| in_force.limit_at(**send).is_some()).count() as f64;
-    (allowed > 0.0).then(|| (counted / allowed).min(1.0 + 1.0 / counted))
+    let mut usage = Usage::new(period, in_force);
+    sends.iter().for_each(|send| usage.send(*send));
+    usage.of(|limit| limit.is_some())
 }
 
-/// How many sends the limits in force allow between two instants, at the sustained rate.
-fn allowance(from: Timestamp, until: Timestamp, window: Duration, in_force: &InForce) -> f64 {
-    let stretches = in_force.stretches();
-    let first = stretches.partition_point(|stretch| stretch.until <= from);
-    stretches[first..]
-        .iter()
-        .take_while(|stretch| stretch.from < until)
-        .filter_map(|stretch| {
-            let common = stretch.until.min(until).since(stretch.from.max(from));
-            Some(f64::from(stretch.limit?.limit.get()) * common.as_secs_f64() / window.as_secs_f64())
-        })
-        .sum()
+/// The use of the limits of one period, send by send.
+#[derive(Debug)]
+pub(super) struct Usage {
+    longest_gap: Duration,
+    window: Duration,
+    stretches: Vec<(Stretch, Used)>,
+    /// The stretch of the send before.
+    current: usize,
+    previous: Option<Timestamp>,
+}
+
+/// What was sent in a stretch, and what was allowed at its sustained rate while sends followed each other.
+#[derive(Debug, Clone, Copy, Default)]
+struct Used {
+    sends: u64,
+    allowed: f64,
+}
+
+impl Usage {
+    pub(super) fn new(period: Period, in_force: &InForce) -> Self {
+        Self {
+            longest_gap: period.window() + period.widest_slot() * 10,
+            window: period.window(),
+            stretches: in_force.stretches().iter().map(|stretch| (*stretch, Used::default())).collect(),
+            current: 0,
+            previous: None,
+        }
+    }
+
+    /// Sends come earliest first.
+    pub(super) fn send(&mut self, at: Timestamp) {
+        if let Some(previous) = self.previous.replace(at)
+            && at.since(previous) <= self.longest_gap
+        {
+            let since = self.stretches[self.current..].iter_mut().take_while(|(stretch, _)| stretch.from < at);
+            for (stretch, used) in since {
+                let Some(limit) = stretch.limit else { continue };
+                let common = stretch.until.min(at).since(stretch.from.max(previous));
+                used.allowed += f64::from(limit.limit.get()) * common.as_secs_f64() / self.window.as_secs_f64();
+            }
+        }
+        while self.stretches.get(self.current + 1).is_some_and(|(next, _)| next.from <= at) {
+            self.current += 1;
+        }
+        if let Some((_, used)) = self.stretches.get_mut(self.current) {
+            used.sends += 1;
+        }
+    }
+
+    /// The utilisation of the limits that are wanted, over the time that they were in force.
+    pub(super) fn of(&self, wanted: impl Fn(Option<RateLimit>) -> bool) -> Option<f64> {
+        let (mut sends, mut allowed) = (0, 0.0);
+        for (_, used) in self.stretches.iter().filter(|(stretch, _)| wanted(stretch.limit)) {
+            sends += used.sends;
+            allowed += used.allowed;
+        }
+        let sends = sends as f64;
+        (sends > 0.0 && allowed > 0.0).then(|| (sends / allowed).min(1.0 + 1.0 / sends))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::{RateLimit, RateLimits};
+    use crate::limit::RateLimits;
 
     fn limits(limit: u32) -> RateLimits {
         RateLimits::new(vec![RateLimit::new(limit, Period::Second).unwrap()]).unwrap()
@@ -106,5 +150,20 @@ mod tests {
         let changes = [(Timestamp::MIN, RateLimits::UNLIMITED), (Timestamp::from_secs(10), limits(10))];
         let in_force = InForce::new(&changes, Period::Second);
         close(utilisation(&paced(0, 200, 101), Period::Second, &in_force), 51.0 / 100.0);
+    }
+
+    #[test]
+    fn each_limit_has_its_own_use_over_the_time_that_it_was_in_force() {
+        let changes = [
+            (Timestamp::MIN, limits(10)),
+            (Timestamp::from_secs(10), limits(20)),
+            (Timestamp::from_secs(15), limits(10)),
+        ];
+        let mut usage = Usage::new(Period::Second, &InForce::new(&changes, Period::Second));
+        paced(0, 200, 101).into_iter().for_each(|send| usage.send(send));
+        let of = |limit: u32| usage.of(|wanted| wanted.is_some_and(|wanted| wanted.limit.get() == limit));
+        close(of(10), 76.0 / 150.0);
+        close(of(20), 25.0 / 100.0);
+        assert_eq!(of(30), None);
     }
 }

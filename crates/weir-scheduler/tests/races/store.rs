@@ -22,8 +22,8 @@ use weir_store::{
     DestinationCounts, DestinationPatch, Destinations, DueDestination, EventFilter, Express, History, Ingest,
     IngestRefusal, Ingested, LimitChange, Line, Lines, LinesTended, NewEvent, NewReplay, OrphanedClaim, Outbox, Page,
     PageRequest, ProcessBeat, ProcessId, Processes, Prune, PrunePlace, PruneStep, Purge, PurgePlace, PurgeStep,
-    Recovered, Replay, ReplayFilter, ReplayPhase, ReplayStep, Replays, Results, SendHistory, SendRecord, Settlement,
-    StoreResult, Watch,
+    Recovered, Replay, ReplayFilter, ReplayPhase, ReplayStep, Replays, Results, SendHistory, SendRecord, SendsRequest,
+    Settlement, StoreResult, Watch,
 };
 
 pub(crate) fn destination(number: u8) -> DestinationId {
@@ -412,7 +412,7 @@ impl History for TestStore {
         unasked()
     }
 
-    async fn sends(&self, _: DestinationId, _: Timestamp, _: Timestamp) -> StoreResult<Vec<SendRecord>> {
+    async fn sends(&self, _: SendsRequest) -> StoreResult<Vec<SendRecord>> {
         unasked()
     }
 

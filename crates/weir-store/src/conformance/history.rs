@@ -1,7 +1,7 @@
 //! What people read.
 
 use super::*;
-use crate::{EventFilter, SendRecord};
+use crate::{EventFilter, SendRecord, SendsRequest};
 
 pub async fn an_event_is_read_back(subject: Subject) {
     let event = with_key(event(1), "a");
@@ -38,6 +38,24 @@ impl Subject {
             if page.next.is_none() {
                 return seen;
             }
+        }
+    }
+
+    /// The recorded sends of a destination, read in pages of two.
+    pub(super) async fn sends(&self, number: u128, from: Timestamp, to: Timestamp) -> Vec<SendRecord> {
+        let destination_id = destination_id(number);
+        let mut request = SendsRequest { destination_id, from, to, after: None, limit: 2 };
+        let mut seen: Vec<SendRecord> = Vec::new();
+        loop {
+            let page = self.store.sends(request).await.expect("sends");
+            assert!(page.len() <= 2);
+            let is_last = page.len() < 2;
+            seen.extend(page);
+            if is_last {
+                assert!(seen.is_sorted_by(|a, b| a.place < b.place), "{seen:?}");
+                return seen;
+            }
+            request.after = seen.last().map(|send| send.place);
         }
     }
 
@@ -185,19 +203,38 @@ pub async fn sends_are_listed_with_what_was_delivered(subject: Subject) {
         result.attempt.duration_ms = 250;
         subject.settle(result).await;
     }
-    // An unknown outcome, whose instant is not known.
+    // The sender died: it may have sent up to now.
     subject.claim(1, 1).await;
     subject.store.recover_claims(sent(35), true, 9).await.expect("recover");
-    let sends = subject.store.sends(destination_id(1), Timestamp::MIN, Timestamp::MAX).await.expect("read");
+    let sends = subject.sends(1, Timestamp::MIN, Timestamp::MAX).await;
     let answered = |second| sent(second) + Duration::from_millis(250);
+    let seen: Vec<_> = sends.iter().map(|send| (send.place.sent_at, send.delivered, send.is_unknown)).collect();
     let expected = [
-        SendRecord { sent_at: sent(20), delivered: None },
-        SendRecord { sent_at: sent(30), delivered: Some((event(1).created_at, answered(30))) },
-        SendRecord { sent_at: sent(40), delivered: Some((event(3).created_at, answered(40))) },
+        (sent(20), None, false),
+        (sent(30), Some((event(1).created_at, answered(30))), false),
+        (sent(35), None, true),
+        (sent(40), Some((event(3).created_at, answered(40))), false),
     ];
-    assert_eq!(sends, expected);
-    let middle = subject.store.sends(destination_id(1), sent(30), sent(40)).await.expect("read");
-    assert_eq!(middle, expected[1..2]);
+    assert_eq!(seen, expected);
+    for send in &sends {
+        let attempts = subject.attempts(send.place.delivery_id).await;
+        let attempt = attempts.iter().find(|attempt| attempt.number == send.place.number).expect("the attempt");
+        assert_eq!(attempt.sent_at, Some(send.place.sent_at));
+    }
+    assert_eq!(subject.sends(1, sent(30), sent(40)).await, sends[1..3]);
+}
+
+pub async fn sends_of_one_instant_are_each_on_one_page(subject: Subject) {
+    subject.create_many(1).await;
+    subject.post(1, 1..=9).await;
+    for (index, claimed) in subject.claim(1, 9).await.iter().enumerate() {
+        let mut result = result(claimed, Verdict::Delivered);
+        result.attempt.sent_at = Some(NOW + seconds(if index < 7 { 20 } else { 21 }));
+        subject.settle(result).await;
+    }
+    let sends = subject.sends(1, NOW + seconds(20), NOW + seconds(22)).await;
+    assert_eq!(sends.len(), 9);
+    assert_eq!(subject.sends(1, NOW + seconds(20), NOW + seconds(21)).await, sends[..7]);
 }
 
 pub async fn a_destination_that_ever_was_existed(subject: Subject) {

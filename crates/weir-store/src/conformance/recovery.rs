@@ -107,7 +107,7 @@ pub async fn a_connection_that_failed_is_no_send(subject: Subject) {
     subject.settle(result).await;
     assert_eq!(subject.history(1).await, SendHistory::default());
     assert_eq!(subject.attempts(claimed.claim.delivery_id).await[0].sent_at, None);
-    let sends = subject.store.sends(destination_id(1), Timestamp::MIN, Timestamp::MAX).await.expect("read");
+    let sends = subject.sends(1, Timestamp::MIN, Timestamp::MAX).await;
     assert!(sends.is_empty());
 }
 

@@ -1,6 +1,6 @@
 //! `weir audit`: asks a running server for the audits of its destinations, and shows them as a table, as JSON, as a picture.
 //!
-//! The judging is the server's (`GET /v1/destinations/{id}/audit`, one implementation in `weir_core::audit`); this command
+//! Without `--from` and `--to` it is the last day. The judging is the server's (`GET /v1/destinations/{id}/audit`, one implementation in `weir_core::audit`); this command
 //! collects, shows and draws.
 
 mod client;
@@ -30,12 +30,13 @@ pub(super) async fn run(arguments: AuditArgs) -> anyhow::Result<Exit> {
         draw(file, "Sends against the caps", &audited)?;
     }
     let violations: u64 = audited.iter().map(|audited| audited.report.violations()).sum();
+    let possible: u64 = audited.iter().map(|audited| audited.report.possible_violations()).sum();
     let mut out = io::stdout().lock();
     if arguments.json {
         serde_json::to_writer_pretty(&mut out, &audited)?;
         writeln!(out)?;
     } else {
-        writeln!(out, "{}\n{}", table(&audited), verdict(violations))?;
+        writeln!(out, "{}\n{}{}", table(&audited), report::unknown(&audited), verdict(violations, possible))?;
     }
     Ok(if violations == 0 { Exit::Done } else { Exit::Failure })
 }
@@ -46,10 +47,33 @@ pub(super) fn draw(file: &Path, title: &str, audited: &[Audited]) -> anyhow::Res
         .with_context(|| format!("cannot write the picture to {} (--svg)", file.display()))
 }
 
-fn verdict(violations: u64) -> String {
-    match violations {
+/// On what is certain, and on what only those of unknown outcome would have broken.
+fn verdict(violations: u64, possible: u64) -> String {
+    let certain = match violations {
         0 => "Every limit was kept in every sliding window.".to_owned(),
         1 => "1 send BROKE a limit.".to_owned(),
         several => format!("{several} sends BROKE a limit."),
+    };
+    match possible {
+        0 => certain,
+        possible => format!(
+            "{certain} If the sends of unknown outcome started at their latest instant, {possible} more did not fit."
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::verdict;
+
+    #[test]
+    fn the_verdict_tells_what_is_certain_from_what_is_possible() {
+        assert_eq!(verdict(0, 0), "Every limit was kept in every sliding window.");
+        assert_eq!(verdict(2, 0), "2 sends BROKE a limit.");
+        let possible = verdict(0, 8);
+        assert!(
+            possible.starts_with("Every limit was kept") && possible.ends_with("8 more did not fit."),
+            "{possible}"
+        );
     }
 }

@@ -10,7 +10,7 @@ use weir_core::audit::AuditReport;
 
 use crate::cli::{AuditArgs, Misuse};
 
-/// An audit reads every send of a destination, so that a long history takes its time.
+/// An audit reads every send of its range. The server gives up after 100 s, and says so.
 const TIMEOUT: Duration = Duration::from_secs(120);
 /// The most the server gives in one page.
 const PAGE: &str = "200";

@@ -27,7 +27,7 @@ const NONE: &str = "–";
 /// Longer names are cut, so that a row stays a line.
 const NAME_CHARS: usize = 32;
 
-/// One row per limit; a destination with several limits has its name and figures on the first.
+/// One row for each limit that was in force; a destination with several has its name and figures on the first.
 pub(in crate::commands) fn table(audited: &[Audited]) -> String {
     let mut rows = vec![HEAD.map(str::to_owned)];
     rows.extend(audited.iter().flat_map(rows_of));
@@ -71,6 +71,37 @@ fn rows_of(audited: &Audited) -> Vec<[String; HEAD.len()]> {
     match report.rate_limits.as_slice() {
         [] => vec![row(true, None)],
         limits => limits.iter().enumerate().map(|(n, limit)| row(n == 0, Some(limit))).collect(),
+    }
+}
+
+/// The sends of unknown outcome, one on a line; empty when there are none.
+pub(super) fn unknown(audited: &[Audited]) -> String {
+    let of = |audited: &Audited| {
+        let report = &audited.report;
+        let mut lines: Vec<_> = report
+            .unknown_sends
+            .iter()
+            .map(|send| {
+                format!(
+                    "  {}  attempt {} of {}, no later than {}",
+                    cut(audited.title()),
+                    send.number,
+                    send.delivery_id,
+                    send.latest_at
+                )
+            })
+            .collect();
+        let unnamed = report.unknown_sends_total.saturating_sub(lines.len() as u64);
+        lines.extend((unnamed > 0).then(|| format!("  {}  and {unnamed} more", cut(audited.title()))));
+        lines
+    };
+    let lines: Vec<_> = audited.iter().flat_map(of).collect();
+    match lines.as_slice() {
+        [] => String::new(),
+        lines => format!(
+            "Sends of unknown outcome, counted at the latest instant that they may have started at:\n{}\n",
+            lines.join("\n")
+        ),
     }
 }
 
@@ -122,18 +153,29 @@ mod tests {
     use std::time::Duration;
 
     use weir_core::{
-        Period, RateLimit, RateLimits, Timestamp,
-        audit::{Evidence, audit},
+        DeliveryId, Period, RateLimit, RateLimits, Timestamp,
+        audit::{Auditor, UnknownSend},
     };
 
     use super::*;
 
-    fn audited(name: &str, limits: Vec<RateLimit>) -> Audited {
-        let sends: Vec<_> = (0..4).map(|n| Timestamp::from_millis(1_763_710_200_000 + n * 250)).collect();
+    const START: Timestamp = Timestamp::from_millis(1_763_710_200_000);
+
+    /// Four sends under these limits.
+    fn sent(limits: Vec<RateLimit>) -> Auditor {
         let limits = RateLimits::new(limits).unwrap();
-        let latencies = [Duration::from_micros(1_540)];
-        let report = audit(&Evidence { sends: &sends, limit_changes: &[], limits: &limits, latencies: &latencies });
-        Audited { id: "dst_1".to_owned(), name: name.to_owned(), report }
+        let mut auditor = Auditor::new(vec![(Timestamp::MIN, limits)], Timestamp::MIN, Timestamp::MAX);
+        (0..4).for_each(|n| auditor.send(START + Duration::from_millis(n * 250)));
+        auditor.delivered(Duration::from_micros(1_540));
+        auditor
+    }
+
+    fn named(name: &str, auditor: Auditor) -> Audited {
+        Audited { id: "dst_1".to_owned(), name: name.to_owned(), report: auditor.report() }
+    }
+
+    fn audited(name: &str, limits: Vec<RateLimit>) -> Audited {
+        named(name, sent(limits))
     }
 
     #[test]
@@ -146,6 +188,21 @@ mod tests {
         assert_eq!(lines[2], ["Acme", "2/second", "burst", "2", "4", "4", "4", "1", "1.2500", "1.5", "1.5"]);
         assert_eq!(lines[3], ["30/minute", "4", "4", "0", "1.2500"]);
         assert_eq!(lines[4], ["dst_1", "none", "4", "–", "–", "–", "–", "1.5", "1.5"]);
+    }
+
+    #[test]
+    fn sends_of_unknown_outcome_are_named() {
+        assert_eq!(unknown(&[audited("Acme", Vec::new())]), "");
+        let mut auditor = sent(Vec::new());
+        let delivery_id = DeliveryId::from_bytes([0; 16]);
+        for number in 1..=101 {
+            auditor.unknown_send(UnknownSend { delivery_id, number, latest_at: START + Duration::from_secs(1) });
+        }
+        let shown = unknown(&[audited("Bolt", Vec::new()), named("Acme", auditor)]);
+        let lines: Vec<_> = shown.lines().collect();
+        assert_eq!(lines.len(), 102, "{shown}");
+        assert_eq!(lines[1], format!("  Acme  attempt 1 of {delivery_id}, no later than 2025-11-21T07:30:01.000Z"));
+        assert_eq!(lines[101], "  Acme  and 1 more");
     }
 
     #[test]

@@ -1,0 +1,178 @@
+//! Audits: which sends are judged by which limits, and what is said of them.
+
+use std::{sync::Arc, time::Duration};
+
+use http::StatusCode;
+use serde_json::{Value, json};
+use weir_core::{
+    Clock as _,
+    claim::ClaimedDelivery,
+    delivery::{Attempt, AttemptOutcome},
+    id::AttemptId,
+    outcome::Verdict,
+};
+use weir_store::{AttemptResult, ClaimRequest};
+
+use crate::harness::Server;
+
+const URL: &str = "https://example.com/hooks";
+
+fn limits(all: &[(u32, &str)]) -> Value {
+    let shown = |(limit, period): &(u32, &str)| json!({"limit": limit, "period": period, "burst": 1});
+    all.iter().map(shown).collect()
+}
+
+impl Server {
+    /// A destination with these limits, and so many claimed deliveries to it.
+    async fn claimed(&self, limits: Value, count: usize) -> (String, Vec<ClaimedDelivery>) {
+        let id = self.destination(json!({"url": URL, "rate_limits": limits})).await;
+        let event = json!({"type": "video.created", "data": 1});
+        let mut left = count;
+        while left > 0 {
+            let events = vec![event.clone(); left.min(1_000)];
+            self.post("/v1/events/batch", json!({"events": events})).await.expect(StatusCode::ACCEPTED);
+            left -= events.len();
+        }
+        let now = self.clock.now();
+        let request = ClaimRequest {
+            destination_id: id.parse().unwrap(),
+            limit: count as u32,
+            expires_at: now + Duration::from_secs(3_600),
+            durable: false,
+        };
+        let claimed = self.store.claim(vec![request], now).await.unwrap().pop().unwrap().deliveries;
+        assert_eq!(claimed.len(), count);
+        (id, claimed)
+    }
+
+    /// Records sends that are so far apart, as the worker does.
+    async fn sent(&self, deliveries: &[ClaimedDelivery], apart: Duration) {
+        let mut results = Vec::new();
+        for delivery in deliveries {
+            let now = self.clock.now();
+            let attempt = Attempt {
+                id: AttemptId::new(now, results.len() as u128),
+                delivery_id: delivery.claim.delivery_id,
+                number: delivery.attempts + 1,
+                sent_at: Some(now),
+                duration_ms: 12,
+                outcome: AttemptOutcome::Delivered,
+                status_code: Some(200),
+                error: None,
+                failure: None,
+                response_body: None,
+            };
+            let now = now + Duration::from_millis(12);
+            results.push(Arc::new(AttemptResult { claim: delivery.claim, attempt, verdict: Verdict::Delivered, now }));
+            self.clock.advance(apart);
+        }
+        self.store.settle(results).await.unwrap();
+    }
+
+    async fn limit(&self, id: &str, limits: Value) {
+        self.patch(&format!("/v1/destinations/{id}"), json!({"rate_limits": limits})).await.expect(StatusCode::OK);
+    }
+
+    async fn audit(&self, id: &str, query: &str) -> Value {
+        self.get(&format!("/v1/destinations/{id}/audit{query}")).await.expect(StatusCode::OK)
+    }
+}
+
+/// Limit, period and violations of each row.
+fn rows(report: &Value) -> Vec<(u64, String, u64)> {
+    let number = |value: &Value| value.as_u64().unwrap();
+    let row =
+        |row: &Value| (number(&row["limit"]), row["period"].as_str().unwrap().to_owned(), number(&row["violations"]));
+    report["rate_limits"].as_array().unwrap().iter().map(row).collect()
+}
+
+#[tokio::test]
+async fn the_audit_judges_the_recorded_sends() {
+    let server = Server::start().await;
+    // All three in the same second: two too many.
+    let (id, claimed) = server.claimed(limits(&[(1, "second")]), 3).await;
+    server.sent(&claimed, Duration::ZERO).await;
+    let report = server.audit(&id, "").await;
+    assert_eq!(report["sends"], 3);
+    let limit = &report["rate_limits"][0];
+    assert_eq!((&limit["limit"], &limit["period"], &limit["burst"]), (&json!(1), &json!("second"), &json!(1)));
+    assert_eq!((&limit["violations"], &limit["worst_sliding_window"]["sends"]), (&json!(2), &json!(3)));
+    assert_eq!(limit["worst_calendar_window"], json!({"start": "2026-11-21T07:30:00.000Z", "sends": 3}));
+    assert!(report["delivery_latency_ms"]["p99"].as_f64().unwrap() >= 12.0);
+    assert_eq!((&report["unknown_sends"], &report["unknown_sends_total"]), (&json!([]), &json!(0)));
+    let before = server.audit(&id, "?to=2026-11-21T07:00:00Z").await;
+    assert_eq!(before["sends"], 0);
+}
+
+#[tokio::test]
+async fn a_limit_that_was_removed_has_its_row() {
+    let server = Server::start().await;
+    let (id, claimed) = server.claimed(limits(&[(2, "second"), (100, "minute")]), 6).await;
+    server.sent(&claimed[..3], Duration::from_millis(10)).await;
+    server.limit(&id, limits(&[(100, "minute")])).await;
+    server.clock.advance(Duration::from_secs(1));
+    server.sent(&claimed[3..], Duration::from_millis(10)).await;
+    let report = server.audit(&id, "").await;
+    assert_eq!(rows(&report), [(2, "second".to_owned(), 1), (100, "minute".to_owned(), 0)]);
+    server.limit(&id, json!([])).await;
+    let report = server.audit(&id, "").await;
+    assert_eq!(rows(&report), [(2, "second".to_owned(), 1), (100, "minute".to_owned(), 0)]);
+    server.delete(&format!("/v1/destinations/{id}")).await;
+    assert_eq!(rows(&server.audit(&id, "").await).len(), 2, "of a deleted destination too");
+}
+
+#[tokio::test]
+async fn sends_beyond_a_lowered_limit_are_reported_from_100_ms_after_the_edit_on() {
+    let server = Server::start().await;
+    let (id, claimed) = server.claimed(limits(&[(10, "second")]), 9).await;
+    server.clock.advance(Duration::from_secs(60));
+    server.limit(&id, limits(&[(1, "second")])).await;
+    server.clock.advance(Duration::from_millis(110));
+    server.sent(&claimed, Duration::from_millis(90)).await;
+    let report = server.audit(&id, "").await;
+    assert_eq!(rows(&report), [(1, "second".to_owned(), 8), (10, "second".to_owned(), 0)]);
+    assert_eq!(report["rate_limits"][0]["worst_sliding_window"]["sends"], 9);
+}
+
+#[tokio::test]
+async fn sends_of_unknown_outcome_count_at_their_latest_instant_and_are_named() {
+    let server = Server::start().await;
+    let (id, claimed) = server.claimed(limits(&[(10, "second")]), 2).await;
+    server.sent(&claimed[..1], Duration::from_secs(5)).await;
+    let recovered_at = server.clock.now();
+    server.store.recover_claims(recovered_at, true, 10).await.unwrap();
+    let report = server.audit(&id, "").await;
+    assert_eq!((&report["sends"], &report["unknown_sends_total"]), (&json!(2), &json!(1)));
+    let named = json!([{
+        "delivery_id": claimed[1].claim.delivery_id.to_string(), "number": 1, "latest_at": recovered_at.to_string()
+    }]);
+    assert_eq!(report["unknown_sends"], named);
+}
+
+#[tokio::test]
+async fn without_a_range_the_last_day_is_judged() {
+    let server = Server::start().await;
+    let (id, claimed) = server.claimed(limits(&[(10, "second")]), 3).await;
+    server.sent(&claimed[..2], Duration::from_secs(1)).await;
+    server.clock.advance(Duration::from_secs(24 * 60 * 60));
+    server.sent(&claimed[2..], Duration::from_secs(1)).await;
+    let report = server.audit(&id, "").await;
+    assert_eq!(
+        (&report["sends"], &report["from"], &report["to"]),
+        (&json!(1), &json!("2026-11-21T07:30:03.000Z"), &Value::Null)
+    );
+    assert_eq!(server.audit(&id, "?from=2026-11-21T07:00:00Z").await["sends"], 3);
+    let day_before = server.audit(&id, "?to=2026-11-22T07:30:00Z").await;
+    assert_eq!((&day_before["sends"], &day_before["from"]), (&json!(2), &json!("2026-11-21T07:30:00.000Z")));
+}
+
+#[tokio::test]
+async fn an_audit_reads_as_many_pages_as_there_are() {
+    let server = Server::start().await;
+    let (id, claimed) = server.claimed(limits(&[(1_000_000, "second")]), 5_001).await;
+    server.sent(&claimed, Duration::from_millis(1)).await;
+    let report = server.audit(&id, "").await;
+    assert_eq!(report["sends"], 5_001);
+    let counts = report["series"]["counts"].as_array().unwrap();
+    assert_eq!(counts.iter().map(|count| count.as_u64().unwrap()).sum::<u64>(), 5_001);
+}
