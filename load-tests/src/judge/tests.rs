@@ -60,7 +60,7 @@ fn recording(limit: u32, arrivals_ms: &[i64]) -> Recording {
         }],
         destinations: vec![Destination {
             group: 0,
-            limits: vec![LimitChange { sent: at(0), answered: at(0), limits: limits.clone() }],
+            limits: vec![LimitChange { sent: at(0), answered: at(0), limits }],
             audit: Some(audit(&evidence)),
         }],
         events: (0..arrivals_ms.len() as u64).map(event).collect(),
