@@ -2,7 +2,7 @@
 //!
 //! Pure and exact: no sampling, no buckets. Every half-open window of a period's length that lies inside the judged range is
 //! looked at, wherever it begins. Sends come one by one, earliest first, and are not kept: an [`Auditor`] holds the sends of the
-//! longest window of a limit (8 bytes each, those of unknown outcome 16; 32 MB at most) and less than 1 MB beside, however many
+//! longest window of a limit (8 bytes each, those of unknown outcome 16; 32 MB at most), its edits, and less than 1 MB, however many
 //! sends a range has.
 //!
 //! A send of unknown outcome (its sender died before the answer) counts at the latest instant that it may have started at. It
