@@ -75,11 +75,6 @@ impl Boarding {
         Some(expires_at)
     }
 
-    /// What goes by the express and has not left.
-    pub fn boarded(&self) -> &[ClaimedDelivery] {
-        &self.boarded
-    }
-
     /// The transaction has committed, and is on disk.
     pub fn depart(mut self) {
         let boarded = std::mem::take(&mut self.boarded);
