@@ -39,6 +39,9 @@ const MAX_CLOSED: u32 = 3;
 const ASK_TRIES: u32 = 3;
 const ASK_RETRY: Duration = Duration::from_millis(100);
 
+/// How long a permit is kept that finds no file or port left for a connection.
+const EXHAUSTED_PAUSE: Duration = Duration::from_secs(1);
+
 /// What an attempt needs of its surroundings.
 pub(crate) struct Attempter {
     pub(crate) queue: SharedQueue,
@@ -183,6 +186,8 @@ impl Attempter {
                 Err(NoConnection::Unreachable(unreachable)) => return self.paced(unreachable, &mut slots).await,
                 Err(NoConnection::Exhausted(what)) => {
                     tracing::warn!(what, "could not connect; the permit goes back unsent");
+                    // It would come straight back, and find the same.
+                    tokio::time::sleep(EXHAUSTED_PAUSE).await;
                     return Wire::Withdrawn;
                 }
             };

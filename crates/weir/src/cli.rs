@@ -85,6 +85,10 @@ pub(crate) struct SettingFlags {
     /// Keep this many connections of clients at one time; others wait [env: WEIR_MAX_CONNECTIONS] [default: 4096]
     #[arg(long, value_name = "N")]
     max_connections: Option<String>,
+    /// Make this many attempts at one time; auto: as the limit of open files allows, at most 8192 [env: WEIR_WORKER_CAPACITY]
+    /// [default: auto]
+    #[arg(long, value_name = "N")]
+    worker_capacity: Option<String>,
     /// Let what is in flight finish for this long on shutdown [env: WEIR_SHUTDOWN_GRACE_S] [default: 25]
     #[arg(long, value_name = "SECONDS")]
     shutdown_grace_s: Option<String>,
@@ -118,6 +122,7 @@ impl SettingFlags {
             Key::MaxEventBytes => &self.max_event_bytes,
             Key::BodyBudgetBytes => &self.body_budget_bytes,
             Key::MaxConnections => &self.max_connections,
+            Key::WorkerCapacity => &self.worker_capacity,
             Key::ShutdownGraceS => &self.shutdown_grace_s,
             Key::RetentionDeliveredDays => &self.retention_delivered_days,
             Key::RetentionCancelledDays => &self.retention_cancelled_days,

@@ -28,6 +28,8 @@ const DEFAULT_BODY_BUDGET_BYTES: &str = "268435456";
 const DEFAULT_MAX_CONNECTIONS: &str = "4096";
 const DEFAULT_SHUTDOWN_GRACE_S: &str = "25";
 const DEFAULT_RETENTION_DAYS: &str = "14";
+/// Instead of a number of attempts.
+const AUTO: &str = "auto";
 /// Instead of a number of days.
 const FOREVER: &str = "forever";
 
@@ -57,6 +59,8 @@ pub(crate) struct Settings {
     /// The request bodies in memory at one time.
     pub(crate) body_budget_bytes: usize,
     pub(crate) max_connections: usize,
+    /// How many attempts a worker makes at one time; `None`: as the limit of open files allows.
+    pub(crate) worker_capacity: Option<usize>,
     /// How long what is in flight may take to finish on shutdown.
     pub(crate) shutdown_grace: Duration,
     pub(crate) retention: Retention,
@@ -189,6 +193,7 @@ impl Settings {
             max_connections: typed(given, Key::MaxConnections, DEFAULT_MAX_CONNECTIONS, |text| {
                 parse::number(text, 1, 1_000_000)
             })?,
+            worker_capacity: typed(given, Key::WorkerCapacity, AUTO, parse::capacity)?,
             shutdown_grace: typed(given, Key::ShutdownGraceS, DEFAULT_SHUTDOWN_GRACE_S, |text| {
                 parse::number(text, 0, 3_600).map(Duration::from_secs)
             })?,

@@ -41,6 +41,8 @@ pub(crate) struct EngineSettings {
     pub(crate) max_event_bytes: usize,
     pub(crate) bodies: BodyBudget,
     pub(crate) max_connections: usize,
+    /// How many attempts a worker makes at one time; `None`: as the limit of open files allows.
+    pub(crate) worker_capacity: Option<usize>,
     pub(crate) shutdown_grace: Duration,
     pub(crate) retention: Retention,
 }
@@ -78,7 +80,9 @@ impl Engine {
             schedule(&backends, settings.retention, &working_stops, &mut background);
         }
         if role.works() {
-            let worker = work(&backends, &working_stops, settings.addresses.clone(), settings.shutdown_grace);
+            let capacity = settings.worker_capacity.unwrap_or_else(crate::open_files::capacity);
+            let addresses = settings.addresses.clone();
+            let worker = work(&backends, &working_stops, addresses, settings.shutdown_grace, capacity);
             background.spawn(worker);
         }
         if role.serves_api() {
@@ -189,9 +193,11 @@ fn work(
     stops: &watch::Receiver<bool>,
     addresses: AddressPolicy,
     grace: Duration,
+    capacity: usize,
 ) -> impl Future<Output = ()> + Send + use<> {
     let outbound = Outbound::new(addresses, TlsRoots::system(), backends.clock());
     let worker = Worker::new(backends.store(), backends.queue(), backends.clock(), outbound.into(), grace);
+    let worker = worker.with_capacity(capacity);
     let stops = stopped(stops.clone());
     async move { worker.run(stops).await }
 }

@@ -9,6 +9,7 @@ mod engine;
 mod listener;
 mod logs;
 mod metrics;
+mod open_files;
 
 use std::process::ExitCode;
 

@@ -24,6 +24,7 @@ pub(crate) enum Key {
     MaxEventBytes,
     BodyBudgetBytes,
     MaxConnections,
+    WorkerCapacity,
     ShutdownGraceS,
     RetentionDeliveredDays,
     RetentionCancelledDays,
@@ -31,7 +32,7 @@ pub(crate) enum Key {
 }
 
 impl Key {
-    pub(crate) const ALL: [Self; 18] = [
+    pub(crate) const ALL: [Self; 19] = [
         Self::Listen,
         Self::DatabaseUrl,
         Self::RedisUrl,
@@ -46,6 +47,7 @@ impl Key {
         Self::MaxEventBytes,
         Self::BodyBudgetBytes,
         Self::MaxConnections,
+        Self::WorkerCapacity,
         Self::ShutdownGraceS,
         Self::RetentionDeliveredDays,
         Self::RetentionCancelledDays,
@@ -69,6 +71,7 @@ impl Key {
             Self::MaxEventBytes => "max_event_bytes",
             Self::BodyBudgetBytes => "body_budget_bytes",
             Self::MaxConnections => "max_connections",
+            Self::WorkerCapacity => "worker_capacity",
             Self::ShutdownGraceS => "shutdown_grace_s",
             Self::RetentionDeliveredDays => "retention_delivered_days",
             Self::RetentionCancelledDays => "retention_cancelled_days",

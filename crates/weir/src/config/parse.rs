@@ -12,7 +12,7 @@ use ipnet::IpNet;
 use tracing_subscriber::EnvFilter;
 use url::Host;
 
-use super::{ApiKey, DatabaseUrl, FOREVER, LogFormat, ServerUrl};
+use super::{AUTO, ApiKey, DatabaseUrl, FOREVER, LogFormat, ServerUrl};
 
 type Parsed<T> = Result<T, String>;
 
@@ -146,6 +146,16 @@ pub(super) fn number<T: FromStr + PartialOrd + std::fmt::Display>(text: &str, le
     }
 }
 
+/// How many attempts a worker makes at one time. `None`: as many as fit.
+pub(super) fn capacity(text: &str) -> Parsed<Option<usize>> {
+    if text == AUTO {
+        return Ok(None);
+    }
+    number(text, 1, 1_000_000)
+        .map(Some)
+        .map_err(|problem| format!("{problem}, or {AUTO} for what the limit of open files allows"))
+}
+
 /// How long something is kept. `None`: forever. A day at least, since limits by the day look back that far.
 pub(super) fn days(text: &str) -> Parsed<Option<Duration>> {
     if text == FOREVER {
@@ -238,6 +248,13 @@ mod tests {
         for bad in ["0", "-1", "1.5", "never", "", "36501"] {
             assert!(days(bad).unwrap_err().contains("or forever"), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_capacity_is_a_number_or_left_to_the_machine() {
+        assert_eq!(capacity("auto"), Ok(None));
+        assert_eq!(capacity("512"), Ok(Some(512)));
+        assert!(capacity("0").unwrap_err().contains("auto"));
     }
 
     #[test]
