@@ -144,6 +144,7 @@ fn paused(express: Express) -> Scenario {
     Scenario {
         edits: &[Terms { rate: 1, suspended: true }, Terms { rate: 1, suspended: false }],
         express,
-        ..faults(Faults { crashes: 1, stalls: 1, ..Faults::default() })
+        faults: Faults { stalls: 1, ..Faults::default() },
+        ..GUESSES
     }
 }

@@ -1,11 +1,11 @@
 //! One race after another: with its remedy nothing is violated, without it the expected property is.
 
 use weir_model::{
-    Faults, Scenario, Terms,
+    Action, Faults, Remedies, Scenario, Terms,
     properties::{AT_MOST_R_SENDS, BINDS, DELIVERED, DUPLICATES, EMPTY, HAS_A_JOB, STALE_EPOCH, USED_ONCE},
 };
 
-use crate::checked::{breaks, needs};
+use crate::checked::{breaks, breaks_by, needs};
 
 const TWO_EVENTS: Scenario = Scenario { deliveries: 2, ..Scenario::SMALL };
 
@@ -128,6 +128,38 @@ fn slots_granted_far_ahead_are_used_after_a_pause() {
 #[test]
 fn permits_that_are_out_exceed_a_lowered_limit_if_only_runs_follow_it() {
     needs(|remedies| remedies.grant_limits = false, LOWERED, BINDS);
+}
+
+/// One missed its slot and asks again, the other asks for its first: both under the limit of before, as the run that the edit
+/// calls for is slow.
+#[test]
+fn permits_that_are_out_exceed_a_lowered_limit_without_any_run_after_the_edit() {
+    let is_published = |run: [Action; 3]| [Action::ProducerCommits, Action::ProducerWakes].into_iter().chain(run);
+    let run = [
+        Action::SchedulerClaimsJob,
+        Action::SchedulerDecides(1),
+        Action::SchedulerPublishes { scheduler: 1, reply_lost: false },
+    ];
+    let first = is_published(run).chain([Action::WorkerTakes(0), Action::WorkerTakesSlot(0), Action::Tick]);
+    let second = is_published(run).chain([Action::WorkerTakes(0)]);
+    let after_the_edit = [
+        Action::TermsAreEdited,
+        Action::EditIsAnnounced(1),
+        Action::Tick,
+        Action::Tick,
+        Action::WorkerTakesSlot(0),
+        Action::WorkerSends(0),
+        Action::WorkerIsAnswered { permit: 1, refused: false },
+        Action::WorkerRecords(1),
+        Action::Tick,
+        Action::WorkerTakesSlot(0),
+        Action::Tick,
+        Action::WorkerSends(0),
+    ];
+    let steps: Vec<_> = first.chain(second).chain(after_the_edit).collect();
+    let faults = Faults { stalls: 5, ..NO_FAULTS };
+    let remedies = Remedies { grant_limits: false, ..Remedies::ALL };
+    breaks_by(&steps, Scenario { deliveries: 2, faults, remedies, ..LOWERED }, BINDS);
 }
 
 #[test]
