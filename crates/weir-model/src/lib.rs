@@ -29,6 +29,7 @@
 //! | a slot is granted long before a loss, or a pause | `grant_ahead` | `slots_granted_far_ahead_…` (two) |
 //! | a limit is lowered, or a destination paused, while permits are out | `grant_limits`, `grant_suspension` | `permits_that_are_out_…` (two) |
 //! | a run has read the destination before an edit | `publish_version` | `a_run_that_read_older_terms_…` |
+//! | an edit's version is below the one before: the queue ignores it, and each run is stale | `versions_rise` | `an_edit_whose_version_does_not_rise_…` (two) |
 //! | edits are announced in another order | `edit_version` | `an_edit_that_is_announced_after_a_later_one_…` |
 //! | queued or in flight leaks | `permit_deadlines` | `without_deadlines_…` (two) |
 //! | the queue loses its cursor before an admission | `admit_knows` | `admitting_with_an_unknown_cursor_…` |

@@ -34,7 +34,7 @@ impl State {
     /// for.
     pub(crate) fn edited(&mut self, scenario: &Scenario, version: u8) {
         self.told(scenario, version);
-        if scenario.remedies.edit_version && self.queue.version > version {
+        if scenario.remedies.edit_version && scenario.is_newer(self.queue.version, version) {
             return;
         }
         if scenario.remedies.grant_limits {
@@ -84,7 +84,7 @@ impl State {
         if !matches {
             return false;
         }
-        if scenario.remedies.publish_version && self.queue.version > plan.version {
+        if scenario.remedies.publish_version && scenario.is_newer(self.queue.version, plan.version) {
             self.queue.phase = Phase::Scheduled { due: 0, floor: 0 };
             return false;
         }

@@ -85,6 +85,8 @@ pub struct Faults {
 /// The remedies of the protocol; [the crate's page](crate) says which race each closes.
 #[derive(Debug, Clone, Copy)]
 pub struct Remedies {
+    /// The version of a destination's terms rises with each edit. Without it, an editor's clock is behind, and it falls.
+    pub versions_rise: bool,
     /// A wake during a run is seen by the stop that would remove the job.
     pub wake_version: bool,
     /// A wake moves a parked job to an earlier time.
@@ -141,6 +143,7 @@ pub struct Remedies {
 impl Remedies {
     /// Every one of them.
     pub const ALL: Self = Self {
+        versions_rise: true,
         wake_version: true,
         wake_pulls_forward: true,
         sweep: true,
@@ -203,6 +206,11 @@ impl Scenario {
     pub(crate) fn terms(&self, version: u8) -> Terms {
         let original = Terms { rate: self.rate, suspended: false };
         usize::from(version).checked_sub(1).map_or(original, |edit| self.edits[edit])
+    }
+
+    /// Whether these terms count as newer than the others.
+    pub(crate) fn is_newer(&self, version: u8, other: u8) -> bool {
+        if self.remedies.versions_rise { version > other } else { version < other }
     }
 
     /// The most sends of a window in which these terms are in force.

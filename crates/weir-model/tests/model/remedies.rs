@@ -178,6 +178,17 @@ fn an_edit_that_is_announced_after_a_later_one_undoes_it() {
     needs(|remedies| remedies.edit_version = false, Scenario { edits, ..LOWERED }, BINDS);
 }
 
+#[test]
+fn an_edit_whose_version_does_not_rise_does_not_bind() {
+    needs(|remedies| remedies.versions_rise = false, PAUSED, BINDS);
+}
+
+#[test]
+fn an_edit_whose_version_does_not_rise_makes_each_run_stale_for_good() {
+    let scenario = Scenario { deliveries: 1, faults: NO_FAULTS, ..LOWERED };
+    needs(|remedies| remedies.versions_rise = false, scenario, DELIVERED);
+}
+
 const LOWERED: Scenario = Scenario {
     window: 3,
     start_within: 6,
