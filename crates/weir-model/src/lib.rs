@@ -27,7 +27,7 @@
 //! | Redis comes back empty or stale | `generation` | `without_generations_…` (two) |
 //! | Redis comes back, and workers hold slots from before | `last_old_start` | `counting_lost_permits_as_sent_now_…` |
 //! | a slot is granted long before a loss, or a pause | `grant_ahead` | `slots_granted_far_ahead_…` (two) |
-//! | a limit is lowered, or a destination paused, while permits are out | `grant_limits`, `grant_suspension` | `permits_that_are_out_…` (two) |
+//! | a limit is lowered, or a destination paused, while permits are out | `grant_limits`, `grant_suspension` | `permits_that_are_out_…` (three) |
 //! | a run has read the destination before an edit | `publish_version` | `a_run_that_read_older_terms_…` |
 //! | an edit's version is below the one before: the queue ignores it, and each run is stale | `versions_rise` | `an_edit_whose_version_does_not_rise_…` (two) |
 //! | edits are announced in another order | `edit_version` | `an_edit_that_is_announced_after_a_later_one_…` |
@@ -59,8 +59,8 @@
 //! are whether they match.
 //!
 //! *Left out*: several limits and bursts (one cursor's arithmetic, held by the properties of `weir_core::limiter`),
-//! `max_in_flight` and its window, holds (a later start for the next slot), exhausted attempts, and the error of clocks. A producer that guesses what will be
-//! admitted learns nothing from what was declined: it may guess at any time.
+//! `max_in_flight` and its window, holds (a later start for the next slot), exhausted attempts, and the error of clocks. A
+//! producer that guesses what will be admitted learns nothing from what was declined: it may guess at any time.
 
 mod actions;
 mod drained;
