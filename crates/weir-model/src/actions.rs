@@ -9,8 +9,8 @@ use crate::{
     Scenario,
     drained::Drained,
     properties,
-    scenario::{Connections, Express},
-    state::{MAX_PERMITS, MAX_SCHEDULERS, State},
+    scenario::Express,
+    state::{MAX_EDITS, MAX_PERMITS, MAX_SCHEDULERS, State},
 };
 
 /// Permits and schedulers are named by their place in the state before.
@@ -22,27 +22,26 @@ pub enum Action {
     WorkerRecords(usize),
     WorkerIsAnswered { permit: usize, refused: bool },
     WorkerSends(usize),
-    WorkerStarts(usize),
     WorkerTakesSlot(usize),
     WorkerReclaims(usize),
     WorkerTakes(usize),
     SchedulerGivesBack(usize),
-    SchedulerPublishes { scheduler: usize, warm: bool, reply_lost: bool },
+    SchedulerPublishes { scheduler: usize, reply_lost: bool },
     SchedulerDecides(usize),
     SchedulerClaimsJob,
     ExpressReleases(usize),
-    ExpressAdmits { permit: usize, warm: bool, reply_lost: bool },
+    ExpressAdmits { permit: usize, reply_lost: bool },
     ProducerWakes,
     ProducerCommits,
     ProducerCommitsClaimed,
-    EditIsNoticed,
-    RateIsEdited,
+    EditIsAnnounced(u8),
+    TermsAreEdited,
     Sweep,
     Tick,
     WorkerCrashes(usize),
     SchedulerCrashes(usize),
     ProducerCrashes,
-    EditorCrashes,
+    EditorCrashes(u8),
     ExpressCrashes(usize),
     QueueIsSaved,
     QueueIsLost,
@@ -63,8 +62,8 @@ impl Protocol {
     }
 
     /// What somebody does when nothing more fails and nobody waits who need not: ends first, then beginnings, then time.
-    pub(crate) fn quiet_step(&self, state: &State, warm: bool) -> Option<State> {
-        steps(warm, self.scenario.express).find_map(|action| self.next_state(state, action))
+    pub(crate) fn quiet_step(&self, state: &State) -> Option<State> {
+        steps(&self.scenario).find_map(|action| self.next_state(state, action))
     }
 
     fn apply(&self, next: &mut State, action: Action) -> bool {
@@ -78,27 +77,25 @@ impl Protocol {
                 spend(&mut next.faults.refusals, refused) && next.worker_is_answered(permit, refused)
             }
             Action::WorkerSends(permit) => next.worker_sends(scenario, permit),
-            Action::WorkerStarts(permit) => next.worker_starts(permit),
             Action::WorkerTakesSlot(permit) => next.worker_takes_slot(scenario, permit),
             Action::WorkerReclaims(permit) => next.worker_reclaims(scenario, permit),
             Action::WorkerTakes(permit) => next.worker_takes(permit),
             Action::SchedulerGivesBack(scheduler) => next.scheduler_gives_back(scenario, scheduler),
-            Action::SchedulerPublishes { scheduler, warm, reply_lost } => {
+            Action::SchedulerPublishes { scheduler, reply_lost } => {
                 spend(&mut next.faults.lost_replies, reply_lost)
-                    && next.scheduler_publishes(scenario, scheduler, warm, reply_lost)
+                    && next.scheduler_publishes(scenario, scheduler, reply_lost)
             }
             Action::SchedulerDecides(scheduler) => next.scheduler_decides(scenario, scheduler),
             Action::SchedulerClaimsJob => next.scheduler_claims_job(scenario),
             Action::ExpressReleases(permit) => next.express_releases(scenario, permit),
-            Action::ExpressAdmits { permit, warm, reply_lost } => {
-                spend(&mut next.faults.lost_replies, reply_lost)
-                    && next.express_admits(scenario, permit, warm, reply_lost)
+            Action::ExpressAdmits { permit, reply_lost } => {
+                spend(&mut next.faults.lost_replies, reply_lost) && next.express_admits(scenario, permit, reply_lost)
             }
             Action::ProducerWakes => next.producer_wakes(scenario),
             Action::ProducerCommits => next.producer_commits(scenario),
             Action::ProducerCommitsClaimed => next.producer_commits_claimed(scenario),
-            Action::EditIsNoticed => next.edit_is_noticed(scenario),
-            Action::RateIsEdited => next.rate_is_edited(scenario),
+            Action::EditIsAnnounced(version) => next.edit_is_announced(scenario, version),
+            Action::TermsAreEdited => next.terms_are_edited(scenario),
             Action::Sweep => next.sweeps(scenario),
             Action::Tick => {
                 let stalled = next.somebody_could_act(scenario);
@@ -112,7 +109,7 @@ impl Protocol {
             }
             Action::ProducerCrashes => spend(&mut next.faults.crashes, true) && std::mem::take(&mut next.wake_owed),
             Action::ExpressCrashes(permit) => spend(&mut next.faults.crashes, true) && next.express_crashes(permit),
-            Action::EditorCrashes => spend(&mut next.faults.crashes, true) && std::mem::take(&mut next.edit_owed),
+            Action::EditorCrashes(version) => spend(&mut next.faults.crashes, true) && next.editor_crashes(version),
             Action::QueueIsSaved => next.faults.restores > 0 && next.save_queue(),
             Action::QueueIsLost => {
                 next.lose_queue(scenario, None);
@@ -140,33 +137,23 @@ impl Model for Protocol {
     }
 
     fn actions(&self, _: &State, actions: &mut Vec<Action>) {
-        let Scenario { connections, express, .. } = self.scenario;
-        actions.extend(steps(connections != Connections::Cold, express));
+        actions.extend(steps(&self.scenario));
         for scheduler in 0..MAX_SCHEDULERS {
-            if connections == Connections::Any {
-                actions.push(Action::SchedulerPublishes { scheduler, warm: false, reply_lost: false });
-            }
-            let warm = connections != Connections::Cold;
-            actions.push(Action::SchedulerPublishes { scheduler, warm, reply_lost: true });
+            actions.push(Action::SchedulerPublishes { scheduler, reply_lost: true });
             actions.push(Action::SchedulerCrashes(scheduler));
         }
         for permit in 0..MAX_PERMITS {
             actions.push(Action::WorkerIsAnswered { permit, refused: true });
             actions.push(Action::WorkerCrashes(permit));
-            if express == Express::Closed {
-                continue;
+            if self.scenario.express != Express::Closed {
+                actions.push(Action::ExpressAdmits { permit, reply_lost: true });
+                actions.push(Action::ExpressCrashes(permit));
             }
-            if connections == Connections::Any {
-                actions.push(Action::ExpressAdmits { permit, warm: false, reply_lost: false });
-            }
-            let warm = connections != Connections::Cold;
-            actions.push(Action::ExpressAdmits { permit, warm, reply_lost: true });
-            actions.push(Action::ExpressCrashes(permit));
         }
+        actions.extend((1..=MAX_EDITS).map(Action::EditorCrashes));
         actions.extend([
             Action::ProducerCommitsClaimed,
             Action::ProducerCrashes,
-            Action::EditorCrashes,
             Action::QueueIsSaved,
             Action::QueueIsLost,
             Action::QueueIsRestored,
@@ -190,7 +177,7 @@ impl Model for Protocol {
 }
 
 /// The steps that nobody's failure takes part in, the most urgent first.
-fn steps(warm: bool, express: Express) -> impl Iterator<Item = Action> {
+fn steps(scenario: &Scenario) -> impl Iterator<Item = Action> + use<> {
     let of_permits = [
         Action::WorkerWakes as fn(usize) -> Action,
         Action::WorkerHandsBack,
@@ -198,14 +185,13 @@ fn steps(warm: bool, express: Express) -> impl Iterator<Item = Action> {
         Action::WorkerRecords,
         |permit| Action::WorkerIsAnswered { permit, refused: false },
         Action::WorkerSends,
-        Action::WorkerStarts,
         Action::WorkerTakesSlot,
         Action::WorkerReclaims,
         Action::WorkerTakes,
     ];
-    let boarding = if express == Express::Closed { 0 } else { MAX_PERMITS };
-    let admits = move |permit| Action::ExpressAdmits { permit, warm, reply_lost: false };
-    let publishes = move |scheduler| Action::SchedulerPublishes { scheduler, warm, reply_lost: false };
+    let boarding = if scenario.express == Express::Closed { 0 } else { MAX_PERMITS };
+    let admits = |permit| Action::ExpressAdmits { permit, reply_lost: false };
+    let publishes = |scheduler| Action::SchedulerPublishes { scheduler, reply_lost: false };
     of_permits
         .into_iter()
         .flat_map(|of_permit| (0..MAX_PERMITS).map(of_permit))
@@ -214,15 +200,9 @@ fn steps(warm: bool, express: Express) -> impl Iterator<Item = Action> {
         .chain((0..MAX_SCHEDULERS).map(Action::SchedulerGivesBack))
         .chain((0..MAX_SCHEDULERS).map(publishes))
         .chain((0..MAX_SCHEDULERS).map(Action::SchedulerDecides))
-        .chain([
-            Action::SchedulerClaimsJob,
-            Action::ProducerWakes,
-            Action::ProducerCommits,
-            Action::EditIsNoticed,
-            Action::RateIsEdited,
-            Action::Sweep,
-            Action::Tick,
-        ])
+        .chain([Action::SchedulerClaimsJob, Action::ProducerWakes, Action::ProducerCommits])
+        .chain((1..=MAX_EDITS).map(Action::EditIsAnnounced))
+        .chain([Action::TermsAreEdited, Action::Sweep, Action::Tick])
 }
 
 /// Takes one from a budget of faults, when a fault is what happens.

@@ -14,35 +14,28 @@ use std::{
 
 use crate::{
     actions::Protocol,
-    scenario::Connections,
     state::{Delivery, State},
 };
 
-/// States from which the quiet course is known to end well, with warm connections or cold ones.
+/// States from which the quiet course is known to end well.
 #[derive(Debug, Default)]
 pub(crate) struct Drained(Mutex<HashSet<u64>>);
 
 impl Protocol {
-    /// The quiet course from this state ends with everything delivered, whichever connections there are.
+    /// The quiet course from this state ends with everything delivered.
     pub(crate) fn drains(&self, state: &State) -> bool {
-        let connections = self.scenario.connections;
-        (connections == Connections::Cold || self.ends_well(state, true))
-            && (connections == Connections::Warm || self.ends_well(state, false))
-    }
-
-    fn ends_well(&self, state: &State, warm: bool) -> bool {
         let mut known = self.drained.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut course = HashSet::new();
         let mut at = state.clone();
         loop {
-            let here = BuildHasherDefault::<DefaultHasher>::default().hash_one((&at, warm));
+            let here = BuildHasherDefault::<DefaultHasher>::default().hash_one(&at);
             if known.contains(&here) {
                 break;
             }
             if !course.insert(here) {
                 return false;
             }
-            match self.quiet_step(&at, warm) {
+            match self.quiet_step(&at) {
                 Some(next) => at = next,
                 None if at.is_delivered() => break,
                 None => return false,

@@ -3,7 +3,7 @@
 
 use crate::{
     Scenario,
-    permit::{Entry, Permit, Stage},
+    permit::{Permit, Stage},
     scenario::Express,
     state::State,
 };
@@ -22,28 +22,24 @@ impl State {
             // Under a limit one at a time: the slot after the next is not free.
             Express::KeepsRoom => {
                 let kept = self.permits.iter().any(|permit| permit.is_boarded());
-                !kept && self.queue.has_room_now(scenario)
+                !kept && self.has_room_now(scenario, self.store.version)
             }
             Express::Guesses => true,
         };
         boards && self.ingest_claimed(scenario)
     }
 
-    /// The queue is asked. A lost answer matters only if the permit was for the asker alone, past the delivery queue:
-    /// then the claim goes back, and what the queue keeps of the permit lasts until its deadline. A call that did not
-    /// arrive is a crash before it.
-    pub(crate) fn express_admits(&mut self, scenario: &Scenario, permit: usize, warm: bool, reply_lost: bool) -> bool {
+    /// The queue is asked. A lost answer matters only if the call is repeated without a name: it would be decided anew, and
+    /// declined because of the permit that is out. A call that did not arrive is a crash before it.
+    pub(crate) fn express_admits(&mut self, scenario: &Scenario, permit: usize, reply_lost: bool) -> bool {
         if !self.permits[permit].is_boarded() {
             return false;
         }
-        if !self.admit(scenario, permit, warm) {
+        if !self.admit(scenario, permit) {
             self.permits[permit].stage = Stage::Declined;
             return !reply_lost;
         }
-        if reply_lost && scenario.remedies.admit_sole {
-            self.permits[permit].kept.entry = Entry::None;
-            self.permits[permit].stage = Stage::Declined;
-        } else if reply_lost {
+        if reply_lost && !scenario.remedies.admit_once {
             self.release(scenario, permit);
             self.wake(scenario, 0);
         }

@@ -18,25 +18,31 @@
 //! | crash between the store's commit and the wake | `sweep` | `without_the_sweep_…` |
 //! | a scheduler dies between claim and publish | `claim_expiry` | `without_claim_expiry_what_a_dead_scheduler_…` |
 //! | a worker is late, and its claim is another's by now | `claim_epoch` | `without_claim_epochs_…` |
-//! | publish's reply is lost | `never_unclaim` | `after_a_lost_reply_…` |
+//! | publish's reply is lost | `never_unclaim`, `publish_once` | `after_a_lost_reply_…`, `a_publication_that_is_repeated_…` |
 //! | two schedulers run one job | `publish_epoch` | `without_epochs_…` |
 //! | a stale run gives its claims back when the job has stopped | `release_wakes` | `a_stale_run_…` |
 //! | a worker dies after sending, before recording | `at_most_once` | `an_entry_of_a_dead_worker_…` |
 //! | a worker stalls at the wire | `slot_gate` | `without_the_gate_…` |
-//! | the job stops and restarts | `cursors_outlive_stop` | `a_job_that_forgets_its_cursors_…` |
+//! | the job stops and restarts | `cursor_outlives_stop` | `a_job_that_forgets_its_cursor_…` |
 //! | Redis comes back empty or stale | `generation` | `without_generations_…` (two) |
-//! | Redis comes back, and workers hold slots from before | `after_loss` | `counting_lost_permits_as_sent_now_…` |
-//! | a slot lies further ahead than is waited for | `slot_horizon` | `a_horizon_kept_by_workers_alone_…` (three) |
-//! | a missed slot is exchanged that another follows | `exchange_last` | `exchanging_a_slot_that_another_follows_…` |
+//! | Redis comes back, and workers hold slots from before | `last_old_start` | `counting_lost_permits_as_sent_now_…` |
+//! | a slot is granted long before a loss, or a pause | `grant_ahead` | `slots_granted_far_ahead_…` (two) |
+//! | a limit is lowered, or a destination paused, while permits are out | `grant_limits`, `grant_suspension` | `permits_that_are_out_…` (three) |
+//! | a run has read the destination before an edit | `publish_version` | `a_run_that_read_older_terms_…` |
+//! | an edit's version is below the one before: the queue ignores it, and each run is stale | `versions_rise` | `an_edit_whose_version_does_not_rise_…` (two) |
+//! | edits are announced in another order | `edit_version` | `an_edit_that_is_announced_after_a_later_one_…` |
 //! | queued or in flight leaks | `permit_deadlines` | `without_deadlines_…` (two) |
-//! | a delivery is admitted next to a run | `admit_paces` | `without_pacing_…`, `admitting_what_room_was_kept_for_…` |
-//! | the queue loses its cursors before an admission | `admit_knows` | `admitting_with_unknown_cursors_…` |
+//! | the queue loses its cursor before an admission | `admit_knows` | `admitting_with_an_unknown_cursor_…` |
 //! | an edit is not announced, and without a run nobody reads it | `admit_in_force` | `an_edit_that_is_not_announced_…` (two) |
-//! | an admission's answer is lost | `admit_sole` | `giving_back_an_admission_…` |
+//! | an admission's answer is lost | `admit_once` | `an_admission_that_is_repeated_…` |
 //! | the job has gone on or stopped when an admission is declined | `decline_releases`, `decline_wakes` | `a_declined_delivery_…` (three) |
 //! | a producer dies between commit and admission | `claim_expiry` | `without_claim_expiry_what_a_dead_producer_…` |
 //!
 //! # What an answer of the checker means
+//!
+//! *A permit* is the right to ask: no slot is published. A worker that stands ready asks, and the one step that answers sees
+//! the permit, the terms, and the only cursor. When it asks is up to the order of steps, so permits need no time hints and
+//! workers no kinds of connections here. An edit is in force from its announcement on, or from the first run that reads it.
 //!
 //! *Time* is in ticks of the slot width J. A send in a tick may start at any instant of it, and the rate is judged by the
 //! worst of these. Instants are relative to now and forgotten when they no longer matter, so time has no end and the
@@ -53,8 +59,8 @@
 //! are whether they match.
 //!
 //! *Left out*: several limits and bursts (one cursor's arithmetic, held by the properties of `weir_core::limiter`),
-//! `max_in_flight`, holds and pauses, exhausted attempts, and the error of clocks. A producer that guesses what will be
-//! admitted learns nothing from what was declined: it may guess at any time.
+//! `max_in_flight` and its window, holds (a later start for the next slot), exhausted attempts, and the error of clocks. A
+//! producer that guesses what will be admitted learns nothing from what was declined: it may guess at any time.
 
 mod actions;
 mod drained;
@@ -71,5 +77,5 @@ mod time;
 mod worker;
 
 pub use actions::{Action, Protocol};
-pub use scenario::{AfterLoss, Connections, Express, Faults, Remedies, Scenario};
+pub use scenario::{Express, Faults, Remedies, Scenario, Terms};
 pub use state::{State, Ticks};

@@ -11,6 +11,7 @@ pub(crate) struct Permit {
     pub(crate) holds_claim: bool,
     /// When the claim, and with it the permit, expires.
     pub(crate) expires: Ticks,
+    /// The slot that it was granted.
     pub(crate) slot: Option<Ticks>,
     /// A send has started on it, that long ago.
     pub(crate) sent: Option<Ticks>,
@@ -25,7 +26,7 @@ pub(crate) struct Permit {
 /// ```text
 /// Boarded ──▶ Declined ──▶ Waking ──▶ Gone
 ///    └──────────┐
-/// Claimed ──▶ Published ──▶ Taken ⇄ Started ──▶ Sent ──▶ Answered ──▶ Waking ──▶ Gone
+/// Claimed ──▶ Published ──▶ Taken ──▶ Sent ──▶ Answered ──▶ Waking ──▶ Gone
 ///    └─ stale ──▶ Gone        └──▶ Withdrawn ──▶ Released ──▶ Gone
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -34,18 +35,16 @@ pub(crate) enum Stage {
     Claimed {
         scheduler: u8,
     },
-    /// Stored as claimed by a producer, which has read this rate and not asked the queue to admit it.
+    /// Stored as claimed by a producer, which has read these terms and not asked the queue to admit it.
     Boarded {
-        rate: u8,
+        version: u8,
     },
     /// Not admitted: the producer's process has it, and the claim goes back.
     Declined,
     /// In the delivery queue.
     Published,
-    /// A worker has it and waits for its slot.
+    /// A worker has it and stands ready: it asks for a slot, and waits for the start of the one that it was granted.
     Taken,
-    /// Marked as started; the gate at the wire comes next.
-    Started,
     Sent,
     /// The answer is in and the queue has heard of it; the store has not.
     Answered {
@@ -65,8 +64,6 @@ pub(crate) enum Stage {
 pub(crate) struct Kept {
     pub(crate) entry: Entry,
     pub(crate) set: Set,
-    /// The last slot was given to it, and the limits are the same since.
-    pub(crate) has_last: bool,
 }
 
 /// The permit's entry in the delivery queue.
@@ -86,7 +83,7 @@ pub(crate) enum Set {
 }
 
 impl Kept {
-    pub(crate) const NOTHING: Self = Self { entry: Entry::None, set: Set::None, has_last: false };
+    pub(crate) const NOTHING: Self = Self { entry: Entry::None, set: Set::None };
 }
 
 impl Permit {

@@ -5,28 +5,30 @@ use stateright::Property;
 use crate::{
     actions::Protocol,
     permit::{Entry, Permit, Set, Stage},
-    scenario::Faults,
-    state::{Delivery, Phase, Scheduler, State},
+    scenario::{Faults, GRANT_AHEAD},
+    state::{Delivery, Phase, Scheduler, State, Witness},
 };
 
 pub const AT_MOST_R_SENDS: &str = "at most R sends start in any window";
+pub const BINDS: &str = "no window that begins after an edit is in force holds more than it allows";
 pub const DELIVERED: &str = "whatever failed, everything is delivered once nothing more fails";
 pub const HAS_A_JOB: &str = "without faults neither a due delivery nor a claim waits for the sweep";
 pub const USED_ONCE: &str = "a permit is used at most once";
 pub const DUPLICATES: &str = "duplicates are at most the crashes between send and record";
 pub const STALE_EPOCH: &str = "a stale epoch publishes nothing";
-pub const IN_FORCE: &str = "what is stored after an edit is not admitted under the limits of before";
+pub const IN_FORCE: &str = "what is stored after an edit is not admitted under the terms of before";
 pub const EMPTY: &str = "when everything has come to rest, queued, in flight and the queue are empty";
 
 pub(crate) fn all() -> Vec<Property<Protocol>> {
     vec![
         Property::always(AT_MOST_R_SENDS, at_most_r_sends),
+        Property::always(BINDS, edits_bind),
         Property::always(DELIVERED, Protocol::drains),
         Property::always(HAS_A_JOB, has_a_job),
         Property::always(USED_ONCE, |_, state: &State| !state.witness.permit_used_twice),
         Property::always(DUPLICATES, duplicates_are_explained),
         Property::always(STALE_EPOCH, |_, state: &State| !state.witness.stale_published),
-        Property::always(IN_FORCE, |_, state: &State| !state.witness.old_limits_admitted),
+        Property::always(IN_FORCE, |_, state: &State| !state.witness.old_terms_admitted),
         Property::always(EMPTY, is_empty_at_rest),
     ]
 }
@@ -35,7 +37,18 @@ pub(crate) fn all() -> Vec<Property<Protocol>> {
 /// start within W + 1 successive ticks, and no more.
 fn at_most_r_sends(protocol: &Protocol, state: &State) -> bool {
     let sends: u8 = state.witness.sends.iter().sum();
-    sends <= protocol.scenario.most_sends()
+    let versions = 0..=protocol.scenario.edits.len() as u8;
+    sends <= versions.map(|version| protocol.scenario.limit(version)).max().unwrap_or(0)
+}
+
+/// What was granted before an edit starts within [`GRANT_AHEAD`].
+fn edits_bind(_: &Protocol, state: &State) -> bool {
+    let Witness { sends, limits, .. } = &state.witness;
+    let is_bound = |ticks: usize| {
+        let spanned = limits.len().min(ticks + GRANT_AHEAD as usize);
+        sends[..ticks].iter().sum::<u8>() <= limits[..spanned].iter().copied().max().unwrap_or(0)
+    };
+    (1..=sends.len()).all(is_bound)
 }
 
 fn has_a_job(protocol: &Protocol, state: &State) -> bool {
@@ -44,6 +57,8 @@ fn has_a_job(protocol: &Protocol, state: &State) -> bool {
         return true;
     }
     let wake_owed = state.wake_owed
+        || state.edits_owed != 0
+        || protocol.scenario.terms(state.store.version).suspended
         || state.schedulers.contains(&Scheduler::Stale)
         || state.permits.iter().any(|permit| matches!(permit.stage, Stage::Waking | Stage::Released));
     let runs_by = match state.queue.phase {
@@ -77,7 +92,7 @@ fn duplicates_are_explained(_: &Protocol, state: &State) -> bool {
 
 /// Permits past their deadlines are not counted: that is what the deadlines are for.
 fn is_empty_at_rest(protocol: &Protocol, state: &State) -> bool {
-    let at_rest = || protocol.quiet_step(state, true).is_none();
+    let at_rest = || protocol.quiet_step(state).is_none();
     let counts = |expires: i8| expires >= 0 || !protocol.scenario.remedies.permit_deadlines;
     let is_left =
         |permit: &Permit| permit.kept.entry != Entry::None || (permit.kept.set != Set::None && counts(permit.expires));

@@ -2,9 +2,20 @@
 
 use crate::{
     permit::{Entry, Kept, Permit, Set, Stage},
-    scenario::{CADENCE, Express, LEAD, LEASE, Scenario},
-    state::{Cursors, Lease, NextRun, Phase, Plan, Queue, Scheduler, State, Ticks},
+    scenario::{CADENCE, Express, GRANT_AHEAD, LEAD, LEASE, SLOT_HORIZON, Scenario, TIMEOUT},
+    state::{Lease, NextRun, Phase, Plan, Queue, Scheduler, State, Ticks},
 };
+
+/// The answer to a worker that asks for a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SlotAnswer {
+    /// It starts then.
+    Granted(Ticks),
+    /// Too far ahead to be granted now.
+    Later,
+    /// The permit goes back.
+    Withdrawn,
+}
 
 impl State {
     pub(crate) fn wake(&mut self, scenario: &Scenario, wake: Ticks) {
@@ -19,8 +30,17 @@ impl State {
         }
     }
 
-    /// The job runs at once, whatever it waits for.
-    pub(crate) fn edited(&mut self, scenario: &Scenario) {
+    /// What is out follows these terms from now on, unless newer ones are known, and the job runs at once, whatever it waits
+    /// for.
+    pub(crate) fn edited(&mut self, scenario: &Scenario, version: u8) {
+        self.told(scenario, version);
+        if scenario.remedies.edit_version && scenario.is_newer(self.queue.version, version) {
+            return;
+        }
+        if scenario.remedies.grant_limits {
+            self.queue.version = version;
+        }
+        self.queue.dry = false;
         match self.queue.phase {
             Phase::Idle | Phase::Scheduled { .. } => self.queue.phase = Phase::Scheduled { due: 0, floor: 0 },
             Phase::Leased { .. } => self.wake(scenario, 0),
@@ -49,22 +69,11 @@ impl State {
         let keeps_room = |permit: &Permit| permit.is_boarded() && scenario.express == Express::KeepsRoom;
         let is_queued = |permit: &&Permit| permit.kept.set == Set::Queued || keeps_room(permit);
         let queued = self.permits.iter().filter(is_queued).count();
-        Lease {
-            current: true,
-            foreign: false,
-            queued: queued as u8,
-            issued: self.queue.cursors.map(|cursors| cursors.issued),
-        }
+        Lease { current: true, foreign: false, queued: queued as u8, cursor: self.queue.cursor }
     }
 
-    /// Publishes the claims of a scheduler and re-queues the job; `false` when the lease is stale.
-    pub(crate) fn publish(
-        &mut self,
-        scenario: &Scenario,
-        scheduler: usize,
-        (lease, plan): (Lease, Plan),
-        warm: bool,
-    ) -> bool {
+    /// Publishes the claims of a scheduler and re-queues the job; `false` when the lease or the terms are stale.
+    pub(crate) fn publish(&mut self, scenario: &Scenario, scheduler: usize, (lease, plan): (Lease, Plan)) -> bool {
         let Phase::Leased { woken, .. } = self.queue.phase else { return false };
         let matches = if lease.foreign {
             // Epochs begin anew with the queue; only the generation tells that these are not the same.
@@ -75,84 +84,104 @@ impl State {
         if !matches {
             return false;
         }
-        self.witness.stale_published |= lease.foreign || !lease.current;
-        if self.queue.rate != plan.rate {
-            self.queue.rate = plan.rate;
-            self.forget_last();
+        if scenario.remedies.publish_version && scenario.is_newer(self.queue.version, plan.version) {
+            self.queue.phase = Phase::Scheduled { due: 0, floor: 0 };
+            return false;
         }
-        let recovered = plan.recovered.map(|start| Cursors { issued: start, slots: start });
-        self.queue.cursors = self.queue.cursors.or(recovered);
-        for permit in 0..self.permits.len() {
-            if self.permits[permit].stage == (Stage::Claimed { scheduler: scheduler as u8 }) {
-                self.issue(scenario, permit, warm);
+        self.witness.stale_published |= lease.foreign || !lease.current;
+        self.queue.version = plan.version;
+        self.told(scenario, plan.version);
+        self.queue.cursor = self.queue.cursor.or(plan.recovered);
+        for permit in &mut self.permits {
+            if permit.stage == (Stage::Claimed { scheduler: scheduler as u8 }) {
+                permit.issue();
             }
         }
-        self.queue.requeue(scenario, plan.next, woken);
+        let pace = self.paced_due(scenario);
+        self.queue.requeue(scenario, plan.next, woken, pace);
         true
     }
 
+    /// The same delivery is published once more; `false` when this world has no room for another permit.
+    pub(crate) fn issue_again(&mut self, scenario: &Scenario, permit: usize) -> bool {
+        let copy = self.permits[permit];
+        self.free_permit(scenario).map(|place| *place = copy).is_some()
+    }
+
     /// Publishes the claim of a producer without a run; `false` when it has to wait for one.
-    pub(crate) fn admit(&mut self, scenario: &Scenario, permit: usize, warm: bool) -> bool {
-        let Stage::Boarded { rate } = self.permits[permit].stage else { return false };
-        if scenario.remedies.admit_in_force && rate != self.queue.rate {
-            return false;
-        }
-        let idle = Cursors { issued: scenario.long_ago(), slots: scenario.long_ago() };
-        if !scenario.remedies.admit_knows && self.queue.cursors.is_none() {
-            self.queue.cursors = Some(idle);
+    pub(crate) fn admit(&mut self, scenario: &Scenario, permit: usize) -> bool {
+        let Stage::Boarded { version } = self.permits[permit].stage else { return false };
+        if !scenario.remedies.admit_knows && self.queue.cursor.is_none() {
+            self.queue.cursor = Some(scenario.long_ago());
             self.queue.dry = true;
         }
-        let runs_use = self.queue.cursors;
-        if !scenario.remedies.admit_paces {
-            self.queue.cursors = runs_use.and(Some(idle));
-        }
         let open = match scenario.express {
-            Express::KeepsRoom => self.queue.cursors.is_some(),
-            Express::Closed | Express::Guesses => self.queue.has_room_now(scenario),
+            Express::KeepsRoom => self.queue.cursor.is_some() && !scenario.terms(self.queue.version).suspended,
+            Express::Closed | Express::Guesses => self.has_room_now(scenario, version),
         };
         if open {
-            self.witness.old_limits_admitted |= rate == self.store.rate && rate != self.queue.rate;
-            self.issue(scenario, permit, warm);
-        }
-        if !scenario.remedies.admit_paces {
-            self.queue.cursors = runs_use;
+            self.witness.old_terms_admitted |= version == self.store.version && version != self.queue.version;
+            self.permits[permit].issue();
         }
         open
     }
 
-    /// Another slot, in exchange for the one that was missed if there was one; `None` when the permit is not good any more.
-    pub(crate) fn take_slot(&mut self, scenario: &Scenario, permit: usize) -> Option<Ticks> {
-        let Permit { kept, expires, slot: missed, .. } = &mut self.permits[permit];
-        if kept.set == Set::InFlight {
-            kept.set = Set::Queued;
-        }
-        if kept.set != Set::Queued || *expires <= 0 {
-            return None;
-        }
-        let in_exchange = missed.is_some() && (kept.has_last || !scenario.remedies.exchange_last);
-        let slot = self.queue.take_slot(scenario, in_exchange);
-        match slot {
-            Some(_) => self.gave_last(permit),
-            None => self.queue.take_back_issued(scenario),
-        }
-        slot
+    /// Nothing keeps a delivery that was stored under these terms from being sent at once: next to nothing waits, and a slot
+    /// is free.
+    pub(crate) fn has_room_now(&self, scenario: &Scenario, version: u8) -> bool {
+        let knows = version == self.queue.version || !scenario.remedies.admit_in_force;
+        let is_free = self.start_after_queued(scenario).is_some_and(|start| start <= 0);
+        self.queue.dry && knows && is_free && !scenario.terms(self.queue.version).suspended
     }
 
-    /// Publishes one permit.
-    fn issue(&mut self, scenario: &Scenario, permit: usize, warm: bool) {
-        self.queue.publish(scenario, &mut self.permits[permit], warm);
-        if self.permits[permit].slot.is_some() {
-            self.gave_last(permit);
+    /// The one way to send: everything that decides is looked at, the cursor moves, and the permit is in flight.
+    pub(crate) fn take_slot(&mut self, scenario: &Scenario, permit: usize) -> SlotAnswer {
+        let answer = self.slot_answer(scenario, permit);
+        if let SlotAnswer::Granted(start) = answer {
+            self.queue.cursor = Some(start);
+            self.permits[permit].kept.set = Set::InFlight;
+        }
+        answer
+    }
+
+    /// What a worker is answered. That its claim may expire before an answer is recorded it knows itself.
+    pub(crate) fn slot_answer(&self, scenario: &Scenario, permit: usize) -> SlotAnswer {
+        let Permit { kept, expires, .. } = self.permits[permit];
+        let terms = scenario.terms(self.queue.version);
+        let is_good = kept.set != Set::None && expires > TIMEOUT;
+        let is_open = !terms.suspended || !scenario.remedies.grant_suspension;
+        let Some(last) = self.queue.cursor.filter(|_| is_good && is_open) else { return SlotAnswer::Withdrawn };
+        let start = next_start(last, scenario.spacing(terms.rate));
+        let ahead = if scenario.remedies.grant_ahead { GRANT_AHEAD } else { SLOT_HORIZON };
+        if start <= ahead {
+            SlotAnswer::Granted(start)
+        } else if start <= SLOT_HORIZON {
+            SlotAnswer::Later
+        } else {
+            SlotAnswer::Withdrawn
         }
     }
 
-    fn gave_last(&mut self, permit: usize) {
-        self.forget_last();
-        self.permits[permit].kept.has_last = true;
+    /// When the slot may start that no permit is out for.
+    fn start_after_queued(&self, scenario: &Scenario) -> Option<Ticks> {
+        let queued = self.permits.iter().filter(|permit| permit.kept.set == Set::Queued).count();
+        let spacing = scenario.spacing(scenario.terms(self.queue.version).rate);
+        self.queue.cursor.map(|last| next_start(last, spacing) + queued as Ticks * spacing)
     }
 
-    fn forget_last(&mut self) {
-        self.permits.iter_mut().for_each(|permit| permit.kept.has_last = false);
+    fn paced_due(&self, scenario: &Scenario) -> Ticks {
+        (self.start_after_queued(scenario).unwrap_or(0) - LEAD).max(CADENCE)
+    }
+
+    /// The slot that an unused permit would have taken is another's: a run that waits for the one after it comes sooner.
+    pub(crate) fn pull_pace(&mut self, scenario: &Scenario) {
+        let pace = self.paced_due(scenario);
+        if let Phase::Scheduled { due, floor } = &mut self.queue.phase
+            && due == floor
+            && pace < *due
+        {
+            (*due, *floor) = (pace, pace);
+        }
     }
 
     /// Redis is gone, and comes back as it was at the snapshot or, without one, empty.
@@ -171,85 +200,20 @@ impl State {
             }
         }
         self.snapshot = None;
-        let empty = Queue { phase: Phase::Idle, cursors: None, rate: self.store.rate, dry: false, generation_age: 0 };
+        let empty = Queue { phase: Phase::Idle, cursor: None, version: 0, dry: false, generation_age: 0 };
         self.queue = restored.unwrap_or(empty);
     }
 }
 
 impl Queue {
-    /// Nothing keeps a new delivery from being sent at once: next to nothing waits, and a slot is free.
-    pub(crate) fn has_room_now(&self, scenario: &Scenario) -> bool {
-        let is_free = |last: Ticks| last + scenario.spacing(self.rate) <= 0;
-        self.dry && self.cursors.is_some_and(|cursors| is_free(cursors.issued) && is_free(cursors.slots))
-    }
-
-    fn publish(&mut self, scenario: &Scenario, permit: &mut Permit, warm: bool) {
-        permit.stage = Stage::Published;
-        permit.kept = Kept { entry: Entry::Ready, set: Set::Queued, has_last: false };
-        permit.slot = self.issue(scenario, warm);
-    }
-
-    /// Paces one more permit; a warm one gets its slot, a cold one takes it once it is connected.
-    fn issue(&mut self, scenario: &Scenario, warm: bool) -> Option<Ticks> {
-        let spacing = scenario.spacing(self.rate);
-        take(&mut self.cursors.as_mut()?.issued, spacing);
-        if !warm {
-            return None;
-        }
-        let slot = self.take_slot(scenario, false);
-        self.pace_by_slots();
-        slot
-    }
-
-    /// The next slot, unless it is too far ahead to be granted: then the pace waits for the slots.
-    /// In exchange for the last, it is as if that had not been.
-    fn take_slot(&mut self, scenario: &Scenario, in_exchange: bool) -> Option<Ticks> {
-        let spacing = scenario.spacing(self.rate);
-        let last = &mut self.cursors.as_mut()?.slots;
-        let mut trial = if in_exchange { *last - spacing } else { *last };
-        let slot = take(&mut trial, spacing);
-        if scenario.remedies.slot_horizon && slot > scenario.horizon() {
-            self.pace_by_slots();
-            return None;
-        }
-        *last = trial;
-        Some(slot)
-    }
-
-    /// As if a permit had not been issued that found no slot: what it was the pace of comes sooner.
-    fn take_back_issued(&mut self, scenario: &Scenario) {
-        let spacing = scenario.spacing(self.rate);
-        if let Some(cursors) = &mut self.cursors {
-            cursors.issued = cursors.slots.max(cursors.issued - spacing);
-        }
-        let pace = self.paced_due(scenario);
-        if let Phase::Scheduled { due, floor } = &mut self.phase
-            && due == floor
-        {
-            (*due, *floor) = (pace.min(*due), pace.min(*floor));
-        }
-    }
-
-    fn paced_due(&self, scenario: &Scenario) -> Ticks {
-        let opens = self.cursors.map_or(0, |cursors| cursors.issued + scenario.spacing(self.rate));
-        (opens - LEAD).max(CADENCE)
-    }
-
-    /// The pace follows slots that were missed and replaced.
-    fn pace_by_slots(&mut self) {
-        if let Some(cursors) = &mut self.cursors {
-            cursors.issued = cursors.issued.max(cursors.slots);
-        }
-    }
-
-    fn requeue(&mut self, scenario: &Scenario, next: NextRun, woken: Option<Ticks>) {
+    fn requeue(&mut self, scenario: &Scenario, next: NextRun, woken: Option<Ticks>, pace: Ticks) {
         let remedies = &scenario.remedies;
         self.dry = scenario.express != Express::Closed && matches!(next, NextRun::Stop | NextRun::At(_));
         self.phase = match (next, woken) {
             (NextRun::Stop, Some(due)) if remedies.wake_version => Phase::Scheduled { due, floor: 0 },
             (NextRun::Stop, _) => {
-                if !remedies.cursors_outlive_stop {
-                    self.cursors = None;
+                if !remedies.cursor_outlives_stop {
+                    self.cursor = None;
                 }
                 Phase::Idle
             }
@@ -257,17 +221,20 @@ impl Queue {
                 Phase::Scheduled { due: due.min(wake), floor: 0 }
             }
             (NextRun::At(due), _) => Phase::Scheduled { due, floor: 0 },
-            (NextRun::Later, _) => Phase::Scheduled { due: CADENCE, floor: CADENCE },
-            (NextRun::Paced, _) => {
-                let due = self.paced_due(scenario);
-                Phase::Scheduled { due, floor: due }
-            }
+            (NextRun::Paced, _) => Phase::Scheduled { due: pace, floor: pace },
         };
     }
 }
 
-/// The start of the next slot after the last.
-pub(crate) fn take(last: &mut Ticks, spacing: Ticks) -> Ticks {
-    *last = (*last + spacing).max(0);
-    *last
+/// Where the next slot may start after the last.
+pub(crate) fn next_start(last: Ticks, spacing: Ticks) -> Ticks {
+    (last + spacing).max(0)
+}
+
+impl Permit {
+    /// It goes into the delivery queue.
+    fn issue(&mut self) {
+        self.stage = Stage::Published;
+        self.kept = Kept { entry: Entry::Ready, set: Set::Queued };
+    }
 }

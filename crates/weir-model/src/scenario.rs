@@ -6,8 +6,12 @@ use crate::state::Ticks;
 pub(crate) const SLOT_WIDTH: Ticks = 1;
 /// The shortest time between two paced runs of one job.
 pub(crate) const CADENCE: Ticks = 1;
-/// How long before its start a slot is published.
+/// How long before its slot may start a permit is published.
 pub(crate) const LEAD: Ticks = 1;
+/// How far ahead a slot is granted at most.
+pub(crate) const GRANT_AHEAD: Ticks = 1;
+/// A permit whose slot would start later than this goes back.
+pub(crate) const SLOT_HORIZON: Ticks = 2;
 /// How long a run may take before its job is claimed by another.
 pub(crate) const LEASE: Ticks = 2;
 /// Within this time after its start a send is answered and recorded; a worker that takes longer counts as crashed.
@@ -22,17 +26,16 @@ pub struct Scenario {
     pub window: Ticks,
     /// R; the spacing `(W + J) / R` must be whole.
     pub rate: u8,
-    /// The rate after the one edit, if there is one.
-    pub edited_rate: Option<u8>,
+    /// The terms after each edit.
+    pub edits: &'static [Terms],
     /// How many events the producer commits.
     pub deliveries: usize,
     /// How many claims and permits exist at one time at most.
     pub permits: usize,
     pub schedulers: usize,
-    pub connections: Connections,
     pub express: Express,
-    /// How long after its claim a send may start. Longer than a granted slot is ahead, or a permit that waits for its slot
-    /// may be too late each time.
+    /// How long after its claim a worker may ask for a slot. Longer than the wait for one, or a permit may be too late each
+    /// time.
     pub start_within: Ticks,
     /// How many ticks too soon slots go on after a loss: to see that none is waited in vain.
     pub haste: Ticks,
@@ -40,13 +43,11 @@ pub struct Scenario {
     pub remedies: Remedies,
 }
 
-/// What workers find when they want to send, which decides whether permits are published with slots.
+/// What the step that grants slots must know of the destination's settings. Their version is the number of edits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Connections {
-    Warm,
-    Cold,
-    /// Either, at each publication.
-    Any,
+pub struct Terms {
+    pub rate: u8,
+    pub suspended: bool,
 }
 
 /// Which new deliveries are stored as claimed, and admitted after the commit without a run.
@@ -55,7 +56,7 @@ pub enum Express {
     /// None: each waits for a run.
     Closed,
     /// Those for which the queue keeps room, in one process with it: a job that ran dry and a slot that is free. What
-    /// room was kept for is admitted, whatever a run does meanwhile.
+    /// room was kept for is admitted unless the destination is suspended meanwhile.
     KeepsRoom,
     /// Any: what a producer apart from the queue knows of it may be old. The queue decides, and admits only while the
     /// job is dry and a slot is free.
@@ -84,6 +85,8 @@ pub struct Faults {
 /// The remedies of the protocol; [the crate's page](crate) says which race each closes.
 #[derive(Debug, Clone, Copy)]
 pub struct Remedies {
+    /// The version of a destination's terms rises with each edit. Without it, an editor's clock is behind, and it falls.
+    pub versions_rise: bool,
     /// A wake during a run is seen by the stop that would remove the job.
     pub wake_version: bool,
     /// A wake moves a parked job to an earlier time.
@@ -98,53 +101,49 @@ pub struct Remedies {
     pub claim_epoch: bool,
     /// After a publication whose reply was lost, the claims are left alone.
     pub never_unclaim: bool,
+    /// A publication that is repeated is known by its name. The epoch does not tell: a run that goes on keeps its lease.
+    pub publish_once: bool,
+    /// A publication is refused when the queue knows newer terms than its run has read.
+    pub publish_version: bool,
+    /// Older terms never replace newer ones, in whatever order edits are announced.
+    pub edit_version: bool,
     /// A stale run that gives its claims back wakes the job.
     pub release_wakes: bool,
-    /// A stopped job keeps its cursors.
-    pub cursors_outlive_stop: bool,
+    /// A stopped job keeps its cursor.
+    pub cursor_outlives_stop: bool,
     /// Permits leave `queued` and `in_flight` at their deadlines.
     pub permit_deadlines: bool,
+    /// The step that grants a slot follows the limits of an edit from its announcement on. Without it, from the next run on.
+    pub grant_limits: bool,
+    /// It grants none to a suspended destination.
+    pub grant_suspension: bool,
+    /// It grants none that starts later than a tick from now. Without it, any that is waited for.
+    pub grant_ahead: bool,
     /// The slot is checked again when the request leaves.
     pub slot_gate: bool,
     /// An entry whose worker died is dropped and not sent by another.
     pub at_most_once: bool,
     /// The queue notices that it came back empty or stale: nothing of an earlier generation is valid.
     pub generation: bool,
-    /// How slots go on after a loss while claims are out.
-    pub after_loss: AfterLoss,
-    /// The queue grants no slot that starts later than W + J from now. Without it a worker declines such a slot when it
-    /// has asked for it, but waits for one that was published.
-    pub slot_horizon: bool,
-    /// A missed slot that another follows is not given back for a new one.
-    pub exchange_last: bool,
-    /// What is admitted takes the next slot off the cursors that runs use.
-    pub admit_paces: bool,
-    /// Nothing is admitted while the cursors are not known.
+    /// After a loss, while claims are out, slots go on after the last that can have been granted before it
+    /// (`LAST_OLD_START`). Without it, as if the sends of those claims had started by now.
+    pub last_old_start: bool,
+    /// Nothing is admitted while the cursor is not known.
     pub admit_knows: bool,
-    /// Nothing is admitted under other limits than its producer read: the job runs and reads them.
+    /// Nothing is admitted under other terms than its producer read: the job runs and reads them.
     pub admit_in_force: bool,
-    /// An admission whose answer was lost is given back only if nobody else can use its permit.
-    pub admit_sole: bool,
+    /// An admission that is repeated, because its answer was lost, is known by its name.
+    pub admit_once: bool,
     /// The claim of a delivery that was not admitted is released.
     pub decline_releases: bool,
     /// Then its job is woken.
     pub decline_wakes: bool,
 }
 
-/// How slots go on after a loss while claims are out, whose permits may have slots from before.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AfterLoss {
-    /// As if their sends had started by now: right for the embedded queue, which dies with its workers.
-    CountsAsNow,
-    /// Not until they are settled or have expired, or 2·(W + J) has passed.
-    Waits,
-    /// One spacing after the last slot that can have been granted before the loss.
-    GoesOn,
-}
-
 impl Remedies {
     /// Every one of them.
     pub const ALL: Self = Self {
+        versions_rise: true,
         wake_version: true,
         wake_pulls_forward: true,
         sweep: true,
@@ -152,34 +151,36 @@ impl Remedies {
         claim_expiry: true,
         claim_epoch: true,
         never_unclaim: true,
+        publish_once: true,
+        publish_version: true,
+        edit_version: true,
         release_wakes: true,
-        cursors_outlive_stop: true,
+        cursor_outlives_stop: true,
         permit_deadlines: true,
+        grant_limits: true,
+        grant_suspension: true,
+        grant_ahead: true,
         slot_gate: true,
         at_most_once: true,
         generation: true,
-        after_loss: AfterLoss::Waits,
-        slot_horizon: true,
-        exchange_last: true,
-        admit_paces: true,
+        last_old_start: true,
         admit_knows: true,
         admit_in_force: true,
-        admit_sole: true,
+        admit_once: true,
         decline_releases: true,
         decline_wakes: true,
     };
 }
 
 impl Scenario {
-    /// One event, one a window of one tick, warm connections, no express, no faults, every remedy.
+    /// One event, one a window of one tick, no express, no faults, every remedy.
     pub const SMALL: Self = Self {
         window: 1,
         rate: 1,
-        edited_rate: None,
+        edits: &[],
         deliveries: 1,
         permits: 3,
         schedulers: 1,
-        connections: Connections::Warm,
         express: Express::Closed,
         start_within: 3,
         haste: 0,
@@ -197,19 +198,24 @@ impl Scenario {
         -(self.window + SLOT_WIDTH)
     }
 
-    /// How long after a loss claims that are out are waited for: slots granted before it lie up to W + J ahead, and their
-    /// sends count for another W + J.
-    pub(crate) fn quarantine(&self) -> Ticks {
-        2 * (self.window + SLOT_WIDTH)
+    /// From this age on it makes no difference how old a generation is: the last slot of before is as long ago as ever.
+    pub(crate) fn old_age(&self) -> Ticks {
+        GRANT_AHEAD + self.window + SLOT_WIDTH
     }
 
-    /// How far ahead a granted slot starts at most, if the protocol bounds it.
-    pub(crate) fn horizon(&self) -> Ticks {
-        self.window + SLOT_WIDTH
+    pub(crate) fn terms(&self, version: u8) -> Terms {
+        let original = Terms { rate: self.rate, suspended: false };
+        usize::from(version).checked_sub(1).map_or(original, |edit| self.edits[edit])
     }
 
-    /// The most sends a window may hold: a window that spans the edit is bounded by the larger rate.
-    pub(crate) fn most_sends(&self) -> u8 {
-        self.rate.max(self.edited_rate.unwrap_or(0))
+    /// Whether these terms count as newer than the others.
+    pub(crate) fn is_newer(&self, version: u8, other: u8) -> bool {
+        if self.remedies.versions_rise { version > other } else { version < other }
+    }
+
+    /// The most sends of a window in which these terms are in force.
+    pub(crate) fn limit(&self, version: u8) -> u8 {
+        let Terms { rate, suspended } = self.terms(version);
+        if suspended { 0 } else { rate }
     }
 }

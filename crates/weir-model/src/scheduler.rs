@@ -2,9 +2,9 @@
 
 use crate::{
     permit::Stage,
-    queue::take,
-    scenario::{AfterLoss, CADENCE, LEAD, Scenario},
-    state::{Lease, NextRun, Phase, Plan, Scheduler, State, Ticks},
+    queue::next_start,
+    scenario::{CADENCE, GRANT_AHEAD, LEAD, Scenario},
+    state::{NextRun, Phase, Plan, Scheduler, State, Ticks},
 };
 
 impl State {
@@ -23,53 +23,48 @@ impl State {
     /// Reads the destination, decides, and claims in the store.
     pub(crate) fn scheduler_decides(&mut self, scenario: &Scenario, scheduler: usize) -> bool {
         let Scheduler::Leased(lease) = self.schedulers[scheduler] else { return false };
-        let rate = self.store.rate;
-        let recovered = if lease.issued.is_none() { self.recovered_cursors(scenario) } else { None };
-        let plan = match lease.issued.or(recovered) {
-            None => Plan { rate, recovered, next: NextRun::Later },
-            Some(issued) => {
-                let allow = allowance(scenario, rate, lease, issued);
-                let Some(claimed) = self.claim(scenario, scheduler, allow) else { return false };
-                let next =
-                    if claimed < allow { self.next_due().map_or(NextRun::Stop, NextRun::At) } else { NextRun::Paced };
-                Plan { rate, recovered, next }
-            }
+        let version = self.store.version;
+        let recovered = if lease.cursor.is_none() { Some(self.recovered_cursor(scenario)) } else { None };
+        let Some(last) = lease.cursor.or(recovered) else { return false };
+        let terms = scenario.terms(version);
+        let allow = if terms.suspended { 0 } else { allowance(scenario, terms.rate, lease.queued, last) };
+        let Some(claimed) = self.claim(scenario, scheduler, allow) else { return false };
+        let next = match self.next_due() {
+            _ if terms.suspended => NextRun::Stop,
+            _ if claimed == allow => NextRun::Paced,
+            None => NextRun::Stop,
+            Some(due) => NextRun::At(due),
         };
-        self.schedulers[scheduler] = Scheduler::Planned(lease, plan);
+        self.schedulers[scheduler] = Scheduler::Planned(lease, Plan { version, recovered, next });
         true
     }
 
-    /// Where cursors that were lost go on from; `None` while that cannot be known.
-    fn recovered_cursors(&self, scenario: &Scenario) -> Option<Ticks> {
+    /// Where a cursor that was lost goes on from: the last slot in which a send can have started, or will yet.
+    fn recovered_cursor(&self, scenario: &Scenario) -> Ticks {
         let recorded = self.store.last_sent;
         if !self.unsettled() {
-            return Some(recorded);
+            return recorded;
         }
-        let age = self.queue.generation_age + scenario.haste;
-        match scenario.remedies.after_loss {
-            AfterLoss::CountsAsNow => Some(0),
-            AfterLoss::Waits => (age >= scenario.quarantine()).then_some(recorded),
-            AfterLoss::GoesOn => Some(recorded.max(scenario.horizon() - age)),
-        }
+        let last_old_start = GRANT_AHEAD - self.queue.generation_age - scenario.haste;
+        recorded.max(if scenario.remedies.last_old_start { last_old_start } else { 0 })
     }
 
-    pub(crate) fn scheduler_publishes(
-        &mut self,
-        scenario: &Scenario,
-        scheduler: usize,
-        warm: bool,
-        reply_lost: bool,
-    ) -> bool {
+    pub(crate) fn scheduler_publishes(&mut self, scenario: &Scenario, scheduler: usize, reply_lost: bool) -> bool {
         let Scheduler::Planned(lease, plan) = self.schedulers[scheduler] else { return false };
         let of_run = self.permits.map(|permit| permit.stage == Stage::Claimed { scheduler: scheduler as u8 });
-        let published = self.publish(scenario, scheduler, (lease, plan), warm);
+        let published = self.publish(scenario, scheduler, (lease, plan));
         self.schedulers[scheduler] = if published { Scheduler::Idle } else { Scheduler::Stale };
-        // With the remedy a lost reply changes nothing: a repeat finds the lease gone, and nothing is given back.
+        // With the remedies a lost reply changes nothing: a repetition is known by its name, and nothing is given back that was
+        // perhaps published.
+        if reply_lost && !published {
+            return false;
+        }
+        let issued = || (0..of_run.len()).filter(|&permit| of_run[permit]);
+        if reply_lost && !scenario.remedies.publish_once && !issued().all(|permit| self.issue_again(scenario, permit)) {
+            return false;
+        }
         if reply_lost && !scenario.remedies.never_unclaim {
-            if !published {
-                return false;
-            }
-            (0..self.permits.len()).filter(|&permit| of_run[permit]).for_each(|permit| self.release(scenario, permit));
+            issued().for_each(|permit| self.release(scenario, permit));
             self.wake(scenario, 0);
         }
         true
@@ -128,9 +123,9 @@ impl State {
     }
 }
 
-/// allow = min(slots that open before the next run, R − queued).
-fn allowance(scenario: &Scenario, rate: u8, lease: Lease, mut issued: Ticks) -> u8 {
-    let spacing = scenario.spacing(rate);
-    let unqueued = rate.saturating_sub(lease.queued);
-    (0..unqueued).take_while(|_| take(&mut issued, spacing) < CADENCE + LEAD).count() as u8
+/// allow = min(slots that open before the next run, R) − queued: permits that are out take the first slots.
+fn allowance(scenario: &Scenario, rate: u8, queued: u8, last: Ticks) -> u8 {
+    let starts = |others: &u8| next_start(last, scenario.spacing(rate)) + *others as Ticks * scenario.spacing(rate);
+    let open = (0..rate).take_while(|others| starts(others) < CADENCE + LEAD).count() as u8;
+    open.saturating_sub(queued)
 }

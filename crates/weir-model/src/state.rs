@@ -11,11 +11,13 @@ use crate::{
 /// Ticks from now: negative is past.
 pub type Ticks = i8;
 
-/// The most deliveries, permits and schedulers of any [`Scenario`], and one more than its longest window.
+/// The most deliveries, permits, schedulers and edits of any [`Scenario`], and the ticks that a property looks back: those of
+/// its longest window, one more, and those that a slot is granted ahead.
 pub(crate) const MAX_DELIVERIES: usize = 3;
 pub(crate) const MAX_PERMITS: usize = 5;
 pub(crate) const MAX_SCHEDULERS: usize = 2;
-pub(crate) const MAX_WINDOW: usize = 5;
+pub(crate) const MAX_EDITS: u8 = 2;
+pub(crate) const MAX_TICKS: usize = 5;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct State {
@@ -27,9 +29,8 @@ pub struct State {
     pub(crate) permits: [Permit; MAX_PERMITS],
     /// The producer has committed and not yet woken the job.
     pub(crate) wake_owed: bool,
-    /// A rate was edited in the store and the queue has not heard of it.
-    pub(crate) edit_owed: bool,
-    pub(crate) edits_left: u8,
+    /// The versions that are in the store and have not been announced to the queue: bits.
+    pub(crate) edits_owed: u8,
     /// Faults that may still happen.
     pub(crate) faults: Faults,
     pub(crate) witness: Witness,
@@ -39,7 +40,8 @@ pub struct State {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Store {
     pub(crate) deliveries: [Delivery; MAX_DELIVERIES],
-    pub(crate) rate: u8,
+    /// Of the terms: so many edits were made.
+    pub(crate) version: u8,
     /// The last recorded send start.
     pub(crate) last_sent: Ticks,
 }
@@ -59,13 +61,14 @@ pub(crate) enum Delivery {
     Delivered,
 }
 
-/// The queue's half of the destination: its job and cursors. Losable.
+/// The queue's half of the destination: its job, terms and cursor. Losable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Queue {
     pub(crate) phase: Phase,
-    pub(crate) cursors: Option<Cursors>,
-    /// The rate the cursors follow.
-    pub(crate) rate: u8,
+    /// The start of the last slot; the next starts at least one spacing later.
+    pub(crate) cursor: Option<Ticks>,
+    /// Of the terms that it follows.
+    pub(crate) version: u8,
     /// The last run found less than it was allowed to take. Only an express asks.
     pub(crate) dry: bool,
     /// Since the generation began.
@@ -87,13 +90,6 @@ pub(crate) enum Phase {
     },
 }
 
-/// The starts of the last slots; the next starts at least one spacing later.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Cursors {
-    pub(crate) issued: Ticks,
-    pub(crate) slots: Ticks,
-}
-
 /// A scheduler, between the steps of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Scheduler {
@@ -112,13 +108,14 @@ pub(crate) struct Lease {
     /// The queue has lost its state since.
     pub(crate) foreign: bool,
     pub(crate) queued: u8,
-    pub(crate) issued: Option<Ticks>,
+    pub(crate) cursor: Option<Ticks>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Plan {
-    pub(crate) rate: u8,
-    /// The last slot's start to begin with, where the lease knew no cursors.
+    /// Of the terms that the run has read.
+    pub(crate) version: u8,
+    /// The last slot's start to begin with, where the lease knew no cursor.
     pub(crate) recovered: Option<Ticks>,
     pub(crate) next: NextRun,
 }
@@ -127,8 +124,6 @@ pub(crate) struct Plan {
 pub(crate) enum NextRun {
     Paced,
     At(Ticks),
-    /// Claims from before a loss are waited for: in a while, and no wake makes it sooner.
-    Later,
     Stop,
 }
 
@@ -136,44 +131,45 @@ pub(crate) enum NextRun {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Witness {
     /// Send starts, by ticks ago.
-    pub(crate) sends: [u8; MAX_WINDOW],
+    pub(crate) sends: [u8; MAX_TICKS],
+    /// The newest terms that the queue was told of: those in force, whatever it makes of them.
+    pub(crate) told: u8,
+    /// The most that terms in force allowed, by ticks ago.
+    pub(crate) limits: [u8; MAX_TICKS],
     /// Requests of each delivery that the receiver did not refuse.
     pub(crate) accepted: [u8; MAX_DELIVERIES],
     pub(crate) crashed_after_send: u8,
     pub(crate) permit_used_twice: bool,
     pub(crate) stale_published: bool,
-    pub(crate) old_limits_admitted: bool,
+    pub(crate) old_terms_admitted: bool,
 }
 
 impl State {
     pub(crate) fn initial(scenario: &Scenario) -> Self {
         Self {
-            store: Store {
-                deliveries: [Delivery::Absent; MAX_DELIVERIES],
-                rate: scenario.rate,
-                last_sent: scenario.long_ago(),
-            },
+            store: Store { deliveries: [Delivery::Absent; MAX_DELIVERIES], version: 0, last_sent: scenario.long_ago() },
             queue: Queue {
                 phase: Phase::Idle,
-                cursors: None,
-                rate: scenario.rate,
+                cursor: None,
+                version: 0,
                 dry: false,
-                generation_age: scenario.quarantine(),
+                generation_age: scenario.old_age(),
             },
             snapshot: None,
             schedulers: [Scheduler::Idle; MAX_SCHEDULERS],
             permits: [Permit::FREE; MAX_PERMITS],
             wake_owed: false,
-            edit_owed: false,
-            edits_left: u8::from(scenario.edited_rate.is_some()),
+            edits_owed: 0,
             faults: scenario.faults,
             witness: Witness {
-                sends: [0; MAX_WINDOW],
+                sends: [0; MAX_TICKS],
+                told: 0,
+                limits: [scenario.rate; MAX_TICKS],
                 accepted: [0; MAX_DELIVERIES],
                 crashed_after_send: 0,
                 permit_used_twice: false,
                 stale_published: false,
-                old_limits_admitted: false,
+                old_terms_admitted: false,
             },
         }
     }

@@ -15,7 +15,7 @@ impl State {
 
     /// The delivery is stored as claimed.
     pub(crate) fn ingest_claimed(&mut self, scenario: &Scenario) -> bool {
-        let boarded = Stage::Boarded { rate: self.store.rate };
+        let boarded = Stage::Boarded { version: self.store.version };
         self.next_event(scenario).is_some_and(|next| self.claim_one(scenario, next, boarded))
     }
 
@@ -39,15 +39,19 @@ impl State {
         Some(claimed)
     }
 
-    /// `false` when this world has no room for another permit.
-    fn claim_one(&mut self, scenario: &Scenario, delivery: usize, stage: Stage) -> bool {
+    /// `None` when this world has no room for another permit.
+    pub(crate) fn free_permit(&mut self, scenario: &Scenario) -> Option<&mut Permit> {
         let room = MAX_PERMITS - scenario.permits;
         let free = self.permits.iter().filter(|permit| **permit == Permit::FREE).count();
         let place = self.permits.iter_mut().find(|permit| **permit == Permit::FREE);
-        let Some(place) = place.filter(|_| free > room) else { return false };
+        place.filter(|_| free > room)
+    }
+
+    fn claim_one(&mut self, scenario: &Scenario, delivery: usize, stage: Stage) -> bool {
         let expires = scenario.start_within + TIMEOUT;
-        self.store.deliveries[delivery] = Delivery::Claimed { expires };
+        let Some(place) = self.free_permit(scenario) else { return false };
         *place = Permit { stage, delivery: delivery as u8, holds_claim: true, expires, ..Permit::FREE };
+        self.store.deliveries[delivery] = Delivery::Claimed { expires };
         true
     }
 

@@ -19,17 +19,36 @@ impl State {
         std::mem::take(&mut self.wake_owed)
     }
 
-    pub(crate) fn rate_is_edited(&mut self, scenario: &Scenario) -> bool {
-        let Some(rate) = scenario.edited_rate.filter(|_| self.edits_left > 0) else { return false };
-        self.store.rate = rate;
-        self.edits_left -= 1;
-        self.edit_owed = true;
+    /// The operator changes the terms; the announcement is a step of its own.
+    pub(crate) fn terms_are_edited(&mut self, scenario: &Scenario) -> bool {
+        if usize::from(self.store.version) == scenario.edits.len() {
+            return false;
+        }
+        self.store.version += 1;
+        self.edits_owed |= 1 << self.store.version;
         true
     }
 
-    pub(crate) fn edit_is_noticed(&mut self, scenario: &Scenario) -> bool {
-        self.edited(scenario);
-        std::mem::take(&mut self.edit_owed)
+    pub(crate) fn edit_is_announced(&mut self, scenario: &Scenario, version: u8) -> bool {
+        let owed = self.editor_crashes(version);
+        if owed {
+            self.edited(scenario, version);
+        }
+        owed
+    }
+
+    /// Nobody announces the edit any more.
+    pub(crate) fn editor_crashes(&mut self, version: u8) -> bool {
+        let owed = self.edits_owed;
+        self.edits_owed &= !(1 << version);
+        self.edits_owed != owed
+    }
+
+    /// Terms are in force from when the queue is told of them.
+    pub(crate) fn told(&mut self, scenario: &Scenario, version: u8) {
+        let witness = &mut self.witness;
+        witness.told = witness.told.max(version);
+        witness.limits[0] = witness.limits[0].max(scenario.limit(witness.told));
     }
 
     /// Everything but the store is gone. At the start no other process can hold a claim, so all are resolved.
@@ -40,7 +59,7 @@ impl State {
         self.permits.fill(Permit::FREE);
         self.schedulers.fill(Scheduler::Idle);
         self.wake_owed = false;
-        self.edit_owed = false;
+        self.edits_owed = 0;
         self.recover_claims(true);
     }
 

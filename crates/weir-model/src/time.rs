@@ -2,8 +2,9 @@
 
 use crate::{
     permit::{Entry, Stage},
-    scenario::{Scenario, TIMEOUT},
-    state::{Delivery, MAX_WINDOW, NextRun, Phase, Queue, Scheduler, State, Ticks},
+    queue::SlotAnswer,
+    scenario::{GRANT_AHEAD, Scenario, TIMEOUT},
+    state::{Delivery, NextRun, Phase, Queue, Scheduler, State, Ticks},
 };
 
 /// Not below `least`: from there on the past is all the same.
@@ -22,17 +23,19 @@ impl State {
         let job_waits = self.job_is_due() && self.idle_scheduler(scenario).is_some();
         job_waits
             || self.wake_owed
-            || self.edit_owed
+            || self.edits_owed != 0
             || self.schedulers.iter().any(|scheduler| *scheduler != Scheduler::Idle)
-            || self.permits.iter().any(|permit| match permit.stage {
+            || self.permits.iter().enumerate().any(|(place, permit)| match permit.stage {
                 Stage::Published => true,
                 Stage::Gone => permit.kept.entry == Entry::Ready,
-                Stage::Taken => permit.slot.is_none_or(|start| start <= 0),
+                Stage::Taken if self.needs_slot(scenario, place) => {
+                    self.slot_answer(scenario, place) != SlotAnswer::Later
+                }
+                Stage::Taken => permit.slot.is_some_and(|start| start <= 0),
                 // Until the answer comes, the receiver is at work; the claims in a scheduler's hands are its own.
                 Stage::Sent | Stage::Claimed { .. } => false,
                 Stage::Boarded { .. }
                 | Stage::Declined
-                | Stage::Started
                 | Stage::Answered { .. }
                 | Stage::Waking
                 | Stage::Withdrawn
@@ -59,9 +62,9 @@ impl State {
         }
         for scheduler in &mut self.schedulers {
             match scheduler {
-                Scheduler::Leased(lease) => lease.issued.iter_mut().for_each(|start| age(start, long_ago)),
+                Scheduler::Leased(lease) => lease.cursor.iter_mut().for_each(|start| age(start, long_ago)),
                 Scheduler::Planned(lease, plan) => {
-                    lease.issued.iter_mut().chain(&mut plan.recovered).for_each(|start| age(start, long_ago));
+                    lease.cursor.iter_mut().chain(&mut plan.recovered).for_each(|start| age(start, long_ago));
                     if let NextRun::At(due) = &mut plan.next {
                         age(due, DUE);
                     }
@@ -76,7 +79,10 @@ impl State {
         }
         self.witness.sends.rotate_right(1);
         self.witness.sends[0] = 0;
-        self.witness.sends[scenario.window as usize + 1..MAX_WINDOW].fill(0);
+        self.witness.sends[scenario.window as usize + 1..].fill(0);
+        self.witness.limits.rotate_right(1);
+        self.witness.limits[0] = scenario.limit(self.witness.told);
+        self.witness.limits[(scenario.window + 1 + GRANT_AHEAD) as usize..].fill(0);
         true
     }
 }
@@ -94,10 +100,7 @@ impl Queue {
                 woken.iter_mut().for_each(|due| age(due, DUE));
             }
         }
-        if let Some(cursors) = &mut self.cursors {
-            age(&mut cursors.issued, scenario.long_ago());
-            age(&mut cursors.slots, scenario.long_ago());
-        }
-        self.generation_age = (self.generation_age + 1).min(scenario.quarantine());
+        self.cursor.iter_mut().for_each(|last| age(last, scenario.long_ago()));
+        self.generation_age = (self.generation_age + 1).min(scenario.old_age());
     }
 }

@@ -2,8 +2,9 @@
 //! nothing, so each permit has a worker of its own here; one that dies with several permits is several crashes.
 
 use crate::{
-    permit::{Entry, Kept, Permit, Set, Stage},
-    scenario::{Scenario, TIMEOUT},
+    permit::{Entry, Kept, Permit, Stage},
+    queue::SlotAnswer,
+    scenario::Scenario,
     state::{Delivery, State},
 };
 
@@ -32,39 +33,25 @@ impl State {
             return false;
         }
         permit.stage = Stage::Taken;
+        permit.slot = None;
         true
     }
 
-    /// Asks for a slot when there is none, or it has passed.
-    pub(crate) fn worker_takes_slot(&mut self, scenario: &Scenario, permit: usize) -> bool {
+    /// Whether a worker that stands ready has a slot to ask for: it has none, or has missed it.
+    pub(crate) fn needs_slot(&self, scenario: &Scenario, permit: usize) -> bool {
         let Permit { stage, slot, .. } = self.permits[permit];
-        let needs_slot = match stage {
-            Stage::Taken => slot.is_none_or(|start| start < 0),
-            Stage::Started => scenario.remedies.slot_gate && slot != Some(0),
-            _ => false,
-        };
-        if !needs_slot {
-            return false;
-        }
-        let slot = self.take_slot(scenario, permit).filter(|start| *start <= scenario.horizon());
-        self.permits[permit].slot = slot;
-        self.permits[permit].stage = if slot.is_some() { Stage::Taken } else { Stage::Withdrawn };
-        true
+        stage == Stage::Taken && slot.is_none_or(|start| start < 0 && scenario.remedies.slot_gate)
     }
 
-    /// Marks the permit as started, unless its claim may expire before an answer is recorded.
-    pub(crate) fn worker_starts(&mut self, permit: usize) -> bool {
-        let permit = &mut self.permits[permit];
-        if permit.stage != Stage::Taken || permit.slot != Some(0) {
+    /// Asks for a slot, unless its claim may expire before an answer is recorded.
+    pub(crate) fn worker_takes_slot(&mut self, scenario: &Scenario, permit: usize) -> bool {
+        if !self.needs_slot(scenario, permit) {
             return false;
         }
-        if permit.expires <= TIMEOUT {
-            permit.stage = Stage::Withdrawn;
-            return true;
-        }
-        permit.stage = Stage::Started;
-        if permit.kept.set == Set::Queued {
-            permit.kept.set = Set::InFlight;
+        match self.take_slot(scenario, permit) {
+            SlotAnswer::Granted(start) => self.permits[permit].slot = Some(start),
+            SlotAnswer::Later => return false,
+            SlotAnswer::Withdrawn => self.permits[permit].stage = Stage::Withdrawn,
         }
         true
     }
@@ -72,8 +59,8 @@ impl State {
     /// The request passes the gate.
     pub(crate) fn worker_sends(&mut self, scenario: &Scenario, permit: usize) -> bool {
         let permit = &mut self.permits[permit];
-        let opens = permit.slot == Some(0) || !scenario.remedies.slot_gate;
-        if permit.stage != Stage::Started || !opens {
+        let opens = permit.slot.is_some_and(|start| start == 0 || (start < 0 && !scenario.remedies.slot_gate));
+        if permit.stage != Stage::Taken || !opens {
             return false;
         }
         self.witness.permit_used_twice |= permit.sent.is_some();
@@ -135,6 +122,7 @@ impl State {
         }
         self.permits[permit].stage = Stage::Gone;
         self.permits[permit].kept = Kept::NOTHING;
+        self.pull_pace(scenario);
         self.wake(scenario, 0);
         true
     }

@@ -1,7 +1,7 @@
 //! Deliveries that are claimed as they are stored: nothing is violated, and without each remedy the expected property is.
 
 use weir_model::{
-    Action, AfterLoss, Connections, Express, Faults, Remedies, Scenario,
+    Action, Express, Faults, Remedies, Scenario, Terms,
     properties::{AT_MOST_R_SENDS, DELIVERED, DUPLICATES, HAS_A_JOB, IN_FORCE},
 };
 
@@ -35,25 +35,12 @@ fn crashes_anywhere_between_commit_and_admission_lose_nothing() {
 
 #[test]
 fn a_loss_of_the_queue_and_a_crash_between_commit_and_admission_break_nothing() {
-    holds(Scenario {
-        connections: Connections::Any,
-        faults: Faults { crashes: 1, losses: 1, stalls: 1, ..Faults::default() },
-        ..GUESSES
-    });
+    holds(Scenario { faults: Faults { crashes: 1, losses: 1, stalls: 1, ..Faults::default() }, ..GUESSES });
 }
 
 #[test]
 fn a_second_loss_before_the_admission_breaks_nothing() {
     holds(faults(Faults { losses: 2, ..Faults::default() }));
-}
-
-#[test]
-fn admissions_go_on_after_the_last_slot_granted_before_a_loss() {
-    holds(Scenario {
-        connections: Connections::Any,
-        remedies: Remedies { after_loss: AfterLoss::GoesOn, ..Remedies::ALL },
-        ..faults(Faults { losses: 1, ..Faults::default() })
-    });
 }
 
 #[test]
@@ -63,20 +50,22 @@ fn a_stale_restore_between_commit_and_admission_breaks_nothing() {
 
 #[test]
 fn restarts_of_the_embedded_build_between_commit_and_admission_break_nothing() {
-    holds(Scenario {
-        connections: Connections::Any,
-        faults: Faults { restarts: 2, stalls: 2, ..Faults::default() },
-        remedies: Remedies { after_loss: AfterLoss::CountsAsNow, ..Remedies::ALL },
-        ..KEEPS_ROOM
-    });
+    holds(Scenario { faults: Faults { restarts: 2, stalls: 2, ..Faults::default() }, ..KEEPS_ROOM });
 }
 
 #[test]
 fn refusals_and_lost_answers_break_nothing() {
-    holds(Scenario {
-        connections: Connections::Any,
-        ..faults(Faults { refusals: 1, lost_replies: 1, ..Faults::default() })
-    });
+    holds(Scenario { ..faults(Faults { refusals: 1, lost_replies: 1, ..Faults::default() }) });
+}
+
+#[test]
+fn a_pause_between_commit_and_admission_binds() {
+    holds(paused(Express::Guesses));
+}
+
+#[test]
+fn a_pause_between_commit_and_admission_binds_where_room_is_kept_too() {
+    holds(paused(Express::KeepsRoom));
 }
 
 #[test]
@@ -92,17 +81,7 @@ fn a_window_of_two_sends_is_never_exceeded() {
 }
 
 #[test]
-fn without_pacing_an_admission_follows_a_send_of_a_run_too_closely() {
-    needs(|remedies| remedies.admit_paces = false, stalls(), AT_MOST_R_SENDS);
-}
-
-#[test]
-fn admitting_what_room_was_kept_for_without_pacing_exceeds_the_rate_too() {
-    needs(|remedies| remedies.admit_paces = false, KEEPS_ROOM, AT_MOST_R_SENDS);
-}
-
-#[test]
-fn admitting_with_unknown_cursors_exceeds_the_rate_after_a_loss() {
+fn admitting_with_an_unknown_cursor_exceeds_the_rate_after_a_loss() {
     let scenario = faults(Faults { losses: 1, ..Faults::default() });
     needs(|remedies| remedies.admit_knows = false, scenario, AT_MOST_R_SENDS);
 }
@@ -134,9 +113,9 @@ fn a_declined_delivery_without_a_release_stays_claimed_by_nobody() {
 }
 
 #[test]
-fn giving_back_an_admission_that_others_may_take_sends_it_twice() {
+fn an_admission_that_is_repeated_without_a_name_is_sent_twice() {
     let scenario = faults(Faults { lost_replies: 1, ..Faults::default() });
-    needs(|remedies| remedies.admit_sole = false, scenario, DUPLICATES);
+    needs(|remedies| remedies.admit_once = false, scenario, DUPLICATES);
 }
 
 #[test]
@@ -154,9 +133,18 @@ fn edited(express: Express) -> Scenario {
         window: 3,
         start_within: 6,
         rate: 2,
-        edited_rate: Some(1),
+        edits: &[Terms { rate: 1, suspended: false }],
         express,
         faults: Faults { crashes: 1, stalls: 1, ..Faults::default() },
+        ..GUESSES
+    }
+}
+
+fn paused(express: Express) -> Scenario {
+    Scenario {
+        edits: &[Terms { rate: 1, suspended: true }, Terms { rate: 1, suspended: false }],
+        express,
+        faults: Faults { stalls: 1, ..Faults::default() },
         ..GUESSES
     }
 }

@@ -1,6 +1,6 @@
 //! With every remedy nothing is violated, whatever fails and however slow everybody is.
 
-use weir_model::{AfterLoss, Connections, Faults, Remedies, Scenario};
+use weir_model::{Faults, Scenario, Terms};
 
 use crate::checked::holds;
 
@@ -8,13 +8,7 @@ const TWO_SCHEDULERS: Scenario = Scenario { deliveries: 2, schedulers: 2, ..Scen
 
 #[test]
 fn two_schedulers_that_stall_break_nothing() {
-    holds(Scenario {
-        deliveries: 3,
-        permits: 4,
-        connections: Connections::Any,
-        faults: Faults { stalls: 4, ..Faults::default() },
-        ..TWO_SCHEDULERS
-    });
+    holds(Scenario { deliveries: 3, permits: 4, faults: Faults { stalls: 4, ..Faults::default() }, ..TWO_SCHEDULERS });
 }
 
 #[test]
@@ -26,7 +20,6 @@ fn crashes_anywhere_lose_nothing_and_send_no_more_than_allowed() {
 fn a_loss_of_the_queue_and_a_crash_break_nothing() {
     holds(Scenario {
         permits: 4,
-        connections: Connections::Any,
         faults: Faults { crashes: 1, losses: 1, stalls: 2, ..Faults::default() },
         ..TWO_SCHEDULERS
     });
@@ -34,49 +27,23 @@ fn a_loss_of_the_queue_and_a_crash_break_nothing() {
 
 #[test]
 fn a_second_loss_while_the_first_is_mended_breaks_nothing() {
-    holds(Scenario {
-        permits: 4,
-        connections: Connections::Any,
-        faults: Faults { losses: 2, stalls: 2, ..Faults::default() },
-        ..TWO_SCHEDULERS
-    });
-}
-
-#[test]
-fn going_on_after_the_last_slot_granted_before_a_loss_breaks_nothing_either() {
-    holds(Scenario {
-        permits: 4,
-        connections: Connections::Any,
-        faults: Faults { crashes: 1, losses: 1, stalls: 2, ..Faults::default() },
-        remedies: Remedies { after_loss: AfterLoss::GoesOn, ..Remedies::ALL },
-        ..TWO_SCHEDULERS
-    });
+    holds(Scenario { permits: 4, faults: Faults { losses: 2, stalls: 2, ..Faults::default() }, ..TWO_SCHEDULERS });
 }
 
 #[test]
 fn a_stale_restore_breaks_nothing() {
-    holds(Scenario {
-        connections: Connections::Any,
-        faults: Faults { restores: 1, stalls: 2, ..Faults::default() },
-        ..TWO_SCHEDULERS
-    });
+    holds(Scenario { faults: Faults { restores: 1, stalls: 2, ..Faults::default() }, ..TWO_SCHEDULERS });
 }
 
 #[test]
 fn restarts_of_the_embedded_build_break_nothing() {
-    holds(Scenario {
-        connections: Connections::Any,
-        faults: Faults { restarts: 2, stalls: 2, ..Faults::default() },
-        remedies: Remedies { after_loss: AfterLoss::CountsAsNow, ..Remedies::ALL },
-        ..TWO_SCHEDULERS
-    });
+    holds(Scenario { faults: Faults { restarts: 2, stalls: 2, ..Faults::default() }, ..TWO_SCHEDULERS });
 }
 
 #[test]
 fn refusals_and_lost_replies_break_nothing() {
     holds(Scenario {
         permits: 4,
-        connections: Connections::Any,
         faults: Faults { refusals: 2, lost_replies: 1, stalls: 2, ..Faults::default() },
         ..TWO_SCHEDULERS
     });
@@ -90,22 +57,20 @@ fn a_window_of_two_sends_is_never_exceeded() {
         rate: 2,
         deliveries: 3,
         permits: 4,
-        connections: Connections::Any,
         faults: Faults { losses: 1, stalls: 2, ..Faults::default() },
         ..Scenario::SMALL
     });
 }
 
 #[test]
-fn an_edit_to_a_lower_rate_is_bounded_by_the_higher() {
+fn an_edit_to_a_lower_rate_binds_what_is_out() {
     holds(Scenario {
         window: 3,
         start_within: 6,
         rate: 2,
-        edited_rate: Some(1),
+        edits: &[Terms { rate: 1, suspended: false }],
         deliveries: 3,
         permits: 4,
-        connections: Connections::Any,
         faults: Faults { stalls: 2, ..Faults::default() },
         ..Scenario::SMALL
     });
@@ -117,11 +82,20 @@ fn an_edit_to_a_higher_rate_with_a_loss_is_bounded_by_the_higher() {
         window: 3,
         start_within: 6,
         rate: 1,
-        edited_rate: Some(2),
+        edits: &[Terms { rate: 2, suspended: false }],
         deliveries: 3,
         permits: 4,
-        connections: Connections::Warm,
         faults: Faults { losses: 1, stalls: 2, ..Faults::default() },
         ..Scenario::SMALL
+    });
+}
+
+#[test]
+fn a_pause_binds_what_is_out_and_a_resumption_delivers_it() {
+    holds(Scenario {
+        edits: &[Terms { rate: 1, suspended: true }, Terms { rate: 1, suspended: false }],
+        permits: 4,
+        faults: Faults { crashes: 1, stalls: 2, ..Faults::default() },
+        ..TWO_SCHEDULERS
     });
 }

@@ -1,11 +1,11 @@
 //! One race after another: with its remedy nothing is violated, without it the expected property is.
 
 use weir_model::{
-    AfterLoss, Connections, Faults, Remedies, Scenario,
-    properties::{AT_MOST_R_SENDS, DELIVERED, DUPLICATES, EMPTY, HAS_A_JOB, STALE_EPOCH, USED_ONCE},
+    Action, Faults, Remedies, Scenario, Terms,
+    properties::{AT_MOST_R_SENDS, BINDS, DELIVERED, DUPLICATES, EMPTY, HAS_A_JOB, STALE_EPOCH, USED_ONCE},
 };
 
-use crate::checked::{breaks, needs};
+use crate::checked::{breaks, breaks_by, needs};
 
 const TWO_EVENTS: Scenario = Scenario { deliveries: 2, ..Scenario::SMALL };
 
@@ -54,14 +54,20 @@ fn after_a_lost_reply_unclaiming_sends_what_was_published_twice() {
 }
 
 #[test]
+fn a_publication_that_is_repeated_without_a_name_is_sent_twice() {
+    let scenario = faults(Faults { lost_replies: 1, stalls: 2, ..Faults::default() });
+    needs(|remedies| remedies.publish_once = false, scenario, DUPLICATES);
+}
+
+#[test]
 fn a_stale_run_that_gives_its_claims_back_without_a_wake_leaves_them_to_the_sweep() {
     let scenario = Scenario { schedulers: 2, ..TWO_EVENTS };
     needs(|remedies| remedies.release_wakes = false, scenario, HAS_A_JOB);
 }
 
 #[test]
-fn a_job_that_forgets_its_cursors_when_it_stops_exceeds_the_rate_when_it_is_woken() {
-    needs(|remedies| remedies.cursors_outlive_stop = false, TWO_EVENTS, AT_MOST_R_SENDS);
+fn a_job_that_forgets_its_cursor_when_it_stops_exceeds_the_rate_when_it_is_woken() {
+    needs(|remedies| remedies.cursor_outlives_stop = false, TWO_EVENTS, AT_MOST_R_SENDS);
 }
 
 #[test]
@@ -101,51 +107,106 @@ fn without_generations_a_stale_restore_brings_back_entries_that_were_sent() {
 
 #[test]
 fn counting_lost_permits_as_sent_now_lets_new_slots_follow_slots_granted_before_a_loss_too_closely() {
-    let scenario = faults(Faults { losses: 1, stalls: 2, ..Faults::default() });
-    needs(|remedies| remedies.after_loss = AfterLoss::CountsAsNow, scenario, AT_MOST_R_SENDS);
-}
-
-#[test]
-fn a_horizon_kept_by_workers_alone_wastes_each_slot_that_they_decline_and_nothing_is_sent_any_more() {
-    let scenario = Scenario { connections: Connections::Cold, ..faults(Faults { stalls: 2, ..Faults::default() }) };
-    needs(|remedies| remedies.slot_horizon = false, scenario, DELIVERED);
-}
-
-#[test]
-fn a_horizon_kept_by_workers_alone_lets_a_slot_outlive_the_quarantine() {
-    needs(|remedies| remedies.slot_horizon = false, far_slots(AfterLoss::Waits), AT_MOST_R_SENDS);
-}
-
-#[test]
-fn a_horizon_kept_by_workers_alone_lets_old_slots_lie_beyond_where_new_ones_go_on() {
-    needs(|remedies| remedies.slot_horizon = false, far_slots(AfterLoss::GoesOn), AT_MOST_R_SENDS);
-}
-
-#[test]
-fn exchanging_a_slot_that_another_follows_exceeds_the_rate() {
-    let scenario = Scenario { deliveries: 3, rate: 2, window: 3, ..faults(Faults { stalls: 3, ..Faults::default() }) };
-    needs(|remedies| remedies.exchange_last = false, scenario, AT_MOST_R_SENDS);
-}
-
-#[test]
-fn a_quarantine_that_is_a_tick_shorter_is_too_short() {
-    breaks(Scenario { haste: 1, ..far_slots(AfterLoss::Waits) }, AT_MOST_R_SENDS);
+    needs(|remedies| remedies.last_old_start = false, loss(), AT_MOST_R_SENDS);
 }
 
 #[test]
 fn going_on_a_tick_sooner_after_a_loss_is_too_soon() {
-    breaks(Scenario { haste: 1, ..far_slots(AfterLoss::GoesOn) }, AT_MOST_R_SENDS);
+    breaks(Scenario { haste: 1, ..loss() }, AT_MOST_R_SENDS);
 }
 
-/// Slots far ahead: a permit that misses its slot at the wire takes one behind those published meanwhile. Claims outlast
-/// the quarantine.
-fn far_slots(after_loss: AfterLoss) -> Scenario {
-    Scenario {
-        deliveries: 3,
-        permits: 4,
-        start_within: 7,
-        connections: Connections::Any,
-        remedies: Remedies { after_loss, ..Remedies::ALL },
-        ..faults(Faults { losses: 1, stalls: 2, ..Faults::default() })
-    }
+#[test]
+fn slots_granted_far_ahead_lie_beyond_where_new_ones_go_on_after_a_loss() {
+    needs(|remedies| remedies.grant_ahead = false, loss(), AT_MOST_R_SENDS);
+}
+
+#[test]
+fn slots_granted_far_ahead_are_used_after_a_pause() {
+    needs(|remedies| remedies.grant_ahead = false, PAUSED, BINDS);
+}
+
+#[test]
+fn permits_that_are_out_exceed_a_lowered_limit_if_only_runs_follow_it() {
+    needs(|remedies| remedies.grant_limits = false, LOWERED, BINDS);
+}
+
+/// One missed its slot and asks again, the other asks for its first: both under the limit of before, as the run that the edit
+/// calls for is slow.
+#[test]
+fn permits_that_are_out_exceed_a_lowered_limit_without_any_run_after_the_edit() {
+    let is_published = |run: [Action; 3]| [Action::ProducerCommits, Action::ProducerWakes].into_iter().chain(run);
+    let run = [
+        Action::SchedulerClaimsJob,
+        Action::SchedulerDecides(1),
+        Action::SchedulerPublishes { scheduler: 1, reply_lost: false },
+    ];
+    let first = is_published(run).chain([Action::WorkerTakes(0), Action::WorkerTakesSlot(0), Action::Tick]);
+    let second = is_published(run).chain([Action::WorkerTakes(0)]);
+    let after_the_edit = [
+        Action::TermsAreEdited,
+        Action::EditIsAnnounced(1),
+        Action::Tick,
+        Action::Tick,
+        Action::WorkerTakesSlot(0),
+        Action::WorkerSends(0),
+        Action::WorkerIsAnswered { permit: 1, refused: false },
+        Action::WorkerRecords(1),
+        Action::Tick,
+        Action::WorkerTakesSlot(0),
+        Action::Tick,
+        Action::WorkerSends(0),
+    ];
+    let steps: Vec<_> = first.chain(second).chain(after_the_edit).collect();
+    let faults = Faults { stalls: 5, ..NO_FAULTS };
+    let remedies = Remedies { grant_limits: false, ..Remedies::ALL };
+    breaks_by(&steps, Scenario { deliveries: 2, faults, remedies, ..LOWERED }, BINDS);
+}
+
+#[test]
+fn permits_that_are_out_are_sent_to_a_paused_destination_if_only_runs_see_the_pause() {
+    needs(|remedies| remedies.grant_suspension = false, PAUSED, BINDS);
+}
+
+#[test]
+fn a_run_that_read_older_terms_than_the_queue_knows_undoes_an_edit() {
+    needs(|remedies| remedies.publish_version = false, LOWERED, BINDS);
+}
+
+#[test]
+fn an_edit_that_is_announced_after_a_later_one_undoes_it() {
+    let edits = &[Terms { rate: 2, suspended: false }, Terms { rate: 1, suspended: false }];
+    needs(|remedies| remedies.edit_version = false, Scenario { edits, ..LOWERED }, BINDS);
+}
+
+#[test]
+fn an_edit_whose_version_does_not_rise_does_not_bind() {
+    needs(|remedies| remedies.versions_rise = false, PAUSED, BINDS);
+}
+
+#[test]
+fn an_edit_whose_version_does_not_rise_makes_each_run_stale_for_good() {
+    let scenario = Scenario { deliveries: 1, faults: NO_FAULTS, ..LOWERED };
+    needs(|remedies| remedies.versions_rise = false, scenario, DELIVERED);
+}
+
+const LOWERED: Scenario = Scenario {
+    window: 3,
+    start_within: 6,
+    rate: 2,
+    edits: &[Terms { rate: 1, suspended: false }],
+    deliveries: 3,
+    faults: Faults { stalls: 3, ..NO_FAULTS },
+    ..Scenario::SMALL
+};
+
+const PAUSED: Scenario = Scenario {
+    edits: &[Terms { rate: 1, suspended: true }, Terms { rate: 1, suspended: false }],
+    faults: Faults { stalls: 2, ..NO_FAULTS },
+    ..TWO_EVENTS
+};
+
+const NO_FAULTS: Faults = Faults { stalls: 0, ..Scenario::SMALL.faults };
+
+fn loss() -> Scenario {
+    faults(Faults { losses: 1, stalls: 2, ..Faults::default() })
 }
