@@ -175,11 +175,11 @@ pub(crate) async fn delete(
     query: Query,
 ) -> Answer<StatusCode> {
     query.close()?;
-    let now = api.clock.now();
+    let (destination, now) = (find(&api, id).await?, api.clock.now());
     if !api.store.delete_destination(id, now).await? {
         return Err(missing(id));
     }
-    api.announce_edit(id, Terms::deleted(now)).await;
+    api.announce_edit(id, Terms::deleted(later(destination.updated_at, now))).await;
     Ok(StatusCode::NO_CONTENT)
 }
 

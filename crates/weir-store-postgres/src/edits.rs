@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection};
 use weir_core::{Destination, DestinationId, Timestamp};
-use weir_store::{BreakerChange, DestinationPatch, StoreResult};
+use weir_store::{BreakerChange, DestinationPatch, StoreResult, paused_by_weir};
 
 use crate::{
     PostgresStore,
@@ -160,13 +160,7 @@ impl Edit for Pause {
     type Answer = bool;
 
     async fn run(&self, connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
-        let paused = change_destination(connection, self.id, |current| {
-            let mut paused = current.clone();
-            paused.settings.paused = true;
-            paused.paused_reason = Some(self.reason.clone());
-            paused.updated_at = self.now;
-            (!current.settings.paused).then_some(paused)
-        });
+        let paused = change_destination(connection, self.id, |current| paused_by_weir(current, &self.reason, self.now));
         Ok(paused.await?.is_some())
     }
 }

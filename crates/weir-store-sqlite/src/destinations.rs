@@ -11,6 +11,7 @@ use weir_core::{
 };
 use weir_store::{
     BreakerChange, DestinationCounts, DestinationPatch, Destinations, LimitChange, Page, PageRequest, StoreResult,
+    paused_by_weir,
 };
 
 use crate::{
@@ -275,12 +276,8 @@ impl Transaction<'_, '_> {
     }
 
     pub(crate) fn pause_destination(&mut self, id: DestinationId, reason: &str, now: Timestamp) -> Result<bool> {
-        let current = self.destinations.get(id).filter(|current| !current.settings.paused);
-        let Some(current) = current else { return Ok(false) };
-        let mut paused = Destination::clone(&current);
-        paused.settings.paused = true;
-        paused.paused_reason = Some(reason.to_owned());
-        paused.updated_at = now;
+        let paused = self.destinations.get(id).and_then(|current| paused_by_weir(&current, reason, now));
+        let Some(paused) = paused else { return Ok(false) };
         self.update_destination(paused)?;
         Ok(true)
     }

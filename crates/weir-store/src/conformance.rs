@@ -169,6 +169,7 @@ macro_rules! store_conformance {
             a_breaker_changes_from_the_state_it_is_expected_in_only,
             an_edit_that_may_mend_a_destination_closes_its_breaker,
             a_destination_is_paused_once,
+            a_pause_counts_as_later_than_the_edit_before,
             a_hold_is_only_ever_extended,
             deleting_a_destination_cancels_what_waits_and_keeps_its_history,
             counts_follow_the_backlog,

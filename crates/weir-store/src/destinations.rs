@@ -53,9 +53,27 @@ impl BreakerChange {
         if current.breaker != self.expected {
             return None;
         }
-        let updated_at = self.now.max(current.updated_at + Duration::from_micros(1));
+        let updated_at = later_than(current, self.now);
         Some(Destination { breaker: self.changed.clone(), updated_at, ..current.clone() })
     }
+}
+
+/// When an edit counts as made: later than the one before, whatever the clocks of two processes say. The queue goes by it, and takes
+/// no older terms for newer ones.
+pub fn later_than(current: &Destination, now: Timestamp) -> Timestamp {
+    now.max(current.updated_at + Duration::from_micros(1))
+}
+
+/// The destination paused by Weir itself, with the reason; `None` when it is paused already.
+pub fn paused_by_weir(current: &Destination, reason: &str, now: Timestamp) -> Option<Destination> {
+    if current.settings.paused {
+        return None;
+    }
+    let mut paused = current.clone();
+    paused.settings.paused = true;
+    paused.paused_reason = Some(reason.to_owned());
+    paused.updated_at = later_than(current, now);
+    Some(paused)
 }
 
 /// The backlog of one destination, by state.

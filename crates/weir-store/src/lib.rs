@@ -26,7 +26,9 @@ mod watch;
 use std::sync::Arc;
 
 pub use bodies::WaitingBodies;
-pub use destinations::{BreakerChange, DestinationCounts, DestinationPatch, Destinations, LimitChange};
+pub use destinations::{
+    BreakerChange, DestinationCounts, DestinationPatch, Destinations, LimitChange, later_than, paused_by_weir,
+};
 pub use express::{Boarding, Express, Station};
 pub use history::{
     DeliveryDetail, DeliveryFilter, ErrorFilter, EventFilter, History, Page, PageRequest, SCANNED_AT_MOST, SendPlace,

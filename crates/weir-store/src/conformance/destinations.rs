@@ -168,6 +168,16 @@ pub async fn a_destination_is_paused_once(subject: Subject) {
     assert!(!subject.store.pause_destination(destination_id(2), "gone", NOW).await.expect("pause"));
 }
 
+/// The queue takes no older terms for newer ones, and the clock of the process that pauses may be behind.
+pub async fn a_pause_counts_as_later_than_the_edit_before(subject: Subject) {
+    let made = subject.create(destination(1)).await;
+    let edited =
+        subject.patch(&made, NOW + seconds(5), |settings| settings.name = "b".to_owned()).await.expect("applied");
+    assert!(subject.store.pause_destination(made.id, "gone", NOW + seconds(1)).await.expect("pause"));
+    let paused = subject.store.destination(made.id).await.expect("read").expect("a destination");
+    assert!(paused.updated_at > edited.updated_at, "{:?}", paused.updated_at);
+}
+
 pub async fn a_hold_is_only_ever_extended(subject: Subject) {
     let made = subject.create(destination(1)).await;
     for (until, reason, expected) in
