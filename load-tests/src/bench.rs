@@ -1,4 +1,4 @@
-//! The bench: the whole table of figures on both set-ups, topic by topic, written to `load-tests/RESULTS.md`.
+//! The bench: the whole table of figures on each set-up, topic by topic, written to `load-tests/RESULTS.md`.
 //!
 //! Figures are worth something only beside what the machine could do at the same time, so every topic measures its own ceiling,
 //! and throughput measures one right beside each of its figures.
@@ -13,6 +13,7 @@ mod run;
 mod servers;
 mod short;
 mod targets;
+mod weir;
 
 mod backlog;
 mod destinations;
@@ -39,16 +40,25 @@ pub(crate) enum SetUp {
     Embedded,
     /// One process with all roles, over PostgreSQL and Redis
     Scaled,
+    /// An API, a scheduler and two workers, each a process, over PostgreSQL and Redis: throughput and latency
+    Roles,
 }
 
 impl SetUp {
-    pub(crate) const ALL: [Self; 2] = [Self::Embedded, Self::Scaled];
+    pub(crate) const ALL: [Self; 3] = [Self::Embedded, Self::Scaled, Self::Roles];
 
     pub(crate) fn title(self) -> &'static str {
         match self {
             Self::Embedded => "Embedded (SQLite)",
-            Self::Scaled => "PostgreSQL + Redis",
+            Self::Scaled => "PostgreSQL + Redis, one process",
+            Self::Roles => "PostgreSQL + Redis, a process per role",
         }
+    }
+
+    /// Whether a topic is measured on it. What separate processes change is how a delivery gets from one to the next; what it costs
+    /// beside many others, and whether limits hold, is the same engine's doing as in one process.
+    pub(crate) fn has(self, topic: Topic) -> bool {
+        self != Self::Roles || matches!(topic, Topic::Throughput | Topic::Latency)
     }
 }
 
@@ -89,5 +99,17 @@ impl Topic {
             Self::Limits => "Use of limits",
             Self::Overload => "Overload",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn separate_roles_are_measured_for_throughput_and_latency_and_the_others_for_everything() {
+        let topics = |set_up: SetUp| Topic::value_variants().iter().copied().filter(|topic| set_up.has(*topic)).count();
+        assert_eq!(SetUp::ALL.map(topics), [9, 9, 2]);
+        assert!(SetUp::Roles.has(Topic::Throughput) && SetUp::Roles.has(Topic::Latency));
     }
 }

@@ -32,8 +32,8 @@ enum Command {
     Ci,
     /// Weir's roles as separate processes over private servers, until Ctrl-C.
     Dev,
-    /// Measure this machine: the ceiling of a bare client and receiver, and Weir beside it on both set-ups, into
-    /// load-tests/RESULTS.md; takes about 20 minutes.
+    /// Measure this machine: the ceiling of a bare client and receiver, and Weir beside it on each set-up, into
+    /// load-tests/RESULTS.md; takes 20 to 25 minutes.
     Bench {
         /// Given on to `weir-load-tests bench`; `-- --help` lists them.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]

@@ -9,7 +9,7 @@ use super::{
     backlog::thousands,
     figure::{Figure, Unit, median},
     results::Measured,
-    rig::{CONNECTIONS, Cpu, MAX_IN_FLIGHT, Rig, Running, SETTLE},
+    rig::{CONNECTIONS, Cpu, MAX_IN_FLIGHT, RECORDED_WITHIN, Rig, Running, SETTLE},
 };
 use crate::{
     client::{MakeBody, Until, closed_loop, open_loop},
@@ -26,8 +26,6 @@ const BATCH: u64 = 20;
 const BATCHES_PER_S: u32 = 100;
 const REPEATS: usize = 3;
 const SECONDS: u64 = 5;
-/// After the last arrival, for the records of it.
-const RECORDED_WITHIN: Duration = Duration::from_millis(300);
 
 pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
     let mut figures = Vec::new();

@@ -5,9 +5,11 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 use anyhow::Context;
 
 use super::{
+    SetUp,
+    destinations::{Cost, figures_of},
     figure::{Figure, Unit},
     results::Measured,
-    rig::{CONNECTIONS, Rig, requests},
+    rig::{CONNECTIONS, RECORDED_WITHIN, Rig, requests},
 };
 use crate::{
     client::{MakeBody, Until, closed_loop, open_loop},
@@ -15,6 +17,8 @@ use crate::{
 };
 
 const OFFERED_PER_S: [u32; 4] = [200, 500, 1_000, 3_000];
+/// What something is asked of, and at which set-ups are compared.
+const COMPARED_PER_S: u32 = 500;
 const REPEATS: usize = 3;
 const BARE_SECONDS: u64 = 2;
 const SECONDS: u64 = 5;
@@ -30,14 +34,17 @@ pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
     rig.receiver.all_arrived(WARMING).await?;
 
     let mut figures = Vec::new();
-    for offered in OFFERED_PER_S {
-        let (mut bare, mut weir) = (Vec::new(), Vec::new());
+    for &offered in offered_on(rig.set_up) {
+        let (mut bare, mut weir, mut costs) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..rig.repeats(REPEATS) {
             let bare_body: MakeBody = Arc::new(|number| data(number).into());
             let seconds = rig.seconds(BARE_SECONDS);
             bare.push(percentiles(rig, rig.receiver.address(), offered, seconds, "/hook", bare_body).await?);
             let (to, seconds) = (running.engine.address(), rig.seconds(SECONDS));
+            let before = running.cpu()?;
             weir.push(percentiles(rig, to, offered, seconds, path, Arc::clone(&body)).await?);
+            tokio::time::sleep(RECORDED_WITHIN).await;
+            costs.push(Cost::between(before, running.cpu()?, u64::from(offered) * seconds));
         }
         for (name, of) in PERCENTILES {
             let [bare, weir] = [&bare, &weir].map(|runs| runs.iter().map(of).collect::<Vec<_>>());
@@ -45,9 +52,19 @@ pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
             let figure = Figure::of(format!("{name}.{offered}"), what, Unit::Ms, &weir);
             figures.extend(figure.map(|figure| figure.beside(&weir, &bare)));
         }
+        if offered == COMPARED_PER_S {
+            figures.extend(figures_of(rig, u64::from(offered), "a second, CPU for each delivery", &costs));
+        }
     }
     running.end().await?;
     Ok(Measured::of(figures))
+}
+
+fn offered_on(set_up: SetUp) -> &'static [u32] {
+    match set_up {
+        SetUp::Embedded | SetUp::Scaled => &OFFERED_PER_S,
+        SetUp::Roles => &[COMPARED_PER_S],
+    }
 }
 
 type Percentile = fn(&Percentiles) -> f64;

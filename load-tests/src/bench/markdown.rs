@@ -19,7 +19,7 @@ fn about(topic: Topic) -> &'static str {
         }
         Topic::Latency => {
             "From the instant a POST was meant to be sent to the arrival at the receiver, commit included, at a steady rate. The ceiling is \
-             the same client, at the same rate, straight to the receiver."
+             the same client, at the same rate, straight to the receiver. CPU time is from POST to record."
         }
         Topic::Destinations => {
             "CPU time for each delivery, from POST to record, of a steady 2,000/s in batches of 20, spread evenly over so many destinations. \
@@ -70,7 +70,8 @@ pub(crate) fn page(results: &Results) -> String {
         let _ = writeln!(page, "Measured from {first} to {last}, {minutes:.0} minutes in all.");
     }
     page += "\nThe *ceiling* is what a bare HTTP client and receiver do on this machine without Weir between them: the same ones that \
-             measure Weir. Where there are repeats, the figure is their median, and *range* the least and the most.\n";
+             measure Weir. Where there are repeats, the figure is their median, and *range* the least and the most. \
+             *A process per role* is an API, a scheduler and two workers: what stands there of weir is of all four together.\n";
     if results.sections.iter().any(|section| section.measured.sends.is_some()) {
         page += "\n![Sends per second against a cap that is edited while a backlog drains](results.svg)\n";
     }
@@ -186,10 +187,10 @@ mod tests {
         results.put(section(Topic::Throughput, Measured::of([single, batch]).remark("As it is."), None));
         let page = page(&results);
         for line in [
-            "| Throughput: single posts | Embedded (SQLite) | ≥ 18 % | 20.0 % | met |",
-            "| Throughput: batches | Embedded (SQLite) | ≥ 38 % | 45.0 % | met |",
+            "| Throughput: single posts | Embedded (SQLite) | ≥ 13 % | 20.0 % | met |",
+            "| Throughput: batches | Embedded (SQLite) | ≥ 25 % | 45.0 % | met |",
             "2 of 2 are met.",
-            "| single posts | 4000/s | 3000/s – 5000/s | 20000/s | 20.0 % | ≥ 18 % | met |  |",
+            "| single posts | 4000/s | 3000/s – 5000/s | 20000/s | 20.0 % | ≥ 13 % | met |  |",
             "\nAs it is.\n",
         ] {
             assert!(page.contains(line), "{line}\n{page}");

@@ -1,13 +1,22 @@
 //! Where engines are measured: a set-up, the receiver, and how large everything is.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use hyper::Method;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use super::{SetUp, machine::sqlite_version, servers::Servers};
+use super::{
+    SetUp,
+    machine::sqlite_version,
+    servers::Servers,
+    weir::{Roles, Weir},
+};
 use crate::{
     client::{Connection, Driven, MakeBody, Until, closed_loop},
     engine::Engine,
@@ -24,22 +33,26 @@ pub(super) const MAX_IN_FLIGHT: u32 = 512;
 /// For what a burst of work leaves behind (commits, checkpoints, freed memory) to come to rest.
 pub(super) const SETTLE: Duration = Duration::from_secs(2);
 
+/// After the last arrival, for the record of it.
+pub(super) const RECORDED_WITHIN: Duration = Duration::from_millis(300);
+
 /// A tenth or less of everything, to see that a topic works; the figures are none.
 const BRIEF: u64 = 20;
 const CEILING_S: u64 = 2;
 
 pub(crate) struct Rig {
+    pub(crate) set_up: SetUp,
     pub(crate) weir: PathBuf,
     pub(crate) folder: Option<PathBuf>,
     pub(crate) brief: bool,
-    /// Of the scaled set-up.
+    /// Of the set-ups over PostgreSQL and Redis.
     pub(crate) servers: Option<Servers>,
     pub(crate) receiver: Arc<Receiver>,
 }
 
 /// An engine on a fresh database. It is killed when dropped.
 pub(crate) struct Running<'a> {
-    pub(crate) engine: Engine,
+    pub(crate) engine: Weir,
     /// The servers and the name of the database there.
     pub(crate) on: Option<(&'a Servers, String)>,
 }
@@ -69,9 +82,9 @@ impl Rig {
     ) -> anyhow::Result<Self> {
         let servers = match set_up {
             SetUp::Embedded => None,
-            SetUp::Scaled => Some(Servers::start().await?),
+            SetUp::Scaled | SetUp::Roles => Some(Servers::start().await?),
         };
-        Ok(Self { weir, folder, brief, servers, receiver: Receiver::start().await? })
+        Ok(Self { set_up, weir, folder, brief, servers, receiver: Receiver::start().await? })
     }
 
     /// So many of something.
@@ -104,13 +117,20 @@ impl Rig {
         let Some(servers) = &self.servers else {
             let on_sqlite = [("WEIR_DATABASE_URL", "sqlite://weir.db".to_owned())];
             let engine = Engine::start(&self.weir, self.folder.as_deref(), &on_sqlite).await?;
-            return Ok(Running { engine, on: None });
+            return Ok(Running { engine: Weir::One(engine), on: None });
         };
         let (settings, database) = servers.renew().await?;
         if is_counted && servers.counts_statements() {
             servers.track(&database).await?;
         }
-        let engine = Engine::start(&self.weir, self.folder.as_deref(), &settings).await?;
+        let folder = self.folder.as_deref();
+        let engine = match self.set_up {
+            SetUp::Roles => {
+                let folder = folder.map_or_else(std::env::temp_dir, Path::to_owned);
+                Weir::Roles(Roles::start(&self.weir, &folder, &settings).await?)
+            }
+            SetUp::Embedded | SetUp::Scaled => Weir::One(Engine::start(&self.weir, folder, &settings).await?),
+        };
         Ok(Running { engine, on: Some((servers, database)) })
     }
 

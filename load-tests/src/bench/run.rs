@@ -1,7 +1,8 @@
-//! A run of the bench: every topic on both set-ups. One that fails is told in its place, and the others go on.
+//! A run of the bench: every topic on each set-up. One that fails is told in its place, and the others go on.
 
 use std::{path::PathBuf, time::Duration};
 
+use anyhow::ensure;
 use clap::{Args, ValueEnum};
 
 use super::{
@@ -28,7 +29,7 @@ pub(crate) struct BenchArgs {
     /// Measure only these; the others stay as they were measured last
     #[arg(long, value_name = "TOPIC", value_delimiter = ',')]
     only: Vec<Topic>,
-    /// Measure only this set-up [default: both]
+    /// Measure only this set-up [default: all]
     #[arg(long, value_name = "SET-UP")]
     set_up: Option<SetUp>,
     /// A little of everything, to see that it works; the page goes beside the JSON
@@ -42,9 +43,23 @@ pub(crate) struct BenchArgs {
     json: PathBuf,
 }
 
+impl BenchArgs {
+    /// Those that are asked for and have something that is.
+    fn set_ups(&self) -> impl Iterator<Item = SetUp> {
+        let is_asked_for = |set_up: &SetUp| self.set_up.is_none_or(|only| only == *set_up);
+        SetUp::ALL.into_iter().filter(is_asked_for).filter(|set_up| self.topics(*set_up).next().is_some())
+    }
+
+    fn topics(&self, set_up: SetUp) -> impl Iterator<Item = Topic> {
+        let is_asked_for = |topic: &Topic| self.only.is_empty() || self.only.contains(topic);
+        Topic::value_variants().iter().copied().filter(move |topic| set_up.has(*topic)).filter(is_asked_for)
+    }
+}
+
 /// Answers whether every topic could be measured. What is asked of the figures is told on the page and is no matter of success:
 /// the machine may be another.
 pub(crate) async fn run(args: &BenchArgs) -> anyhow::Result<bool> {
+    ensure!(args.set_ups().next().is_some(), "nothing of --only is measured on this set-up");
     let (json, page) = match args.brief {
         true => (args.json.with_file_name("brief.json"), args.json.with_file_name("BRIEF.md")),
         false => (args.json.clone(), args.page.clone()),
@@ -54,14 +69,14 @@ pub(crate) async fn run(args: &BenchArgs) -> anyhow::Result<bool> {
     results.machine =
         Machine::look(&args.weir).with_versions(std::mem::take(&mut results.machine.versions).into_iter().skip(2));
     let mut is_whole = true;
-    for set_up in SetUp::ALL.into_iter().filter(|set_up| args.set_up.is_none_or(|only| only == *set_up)) {
+    for set_up in args.set_ups() {
         let rig = Rig::start(set_up, args.weir.clone(), args.folder.clone(), args.brief).await;
         if let Ok(rig) = &rig {
             results.machine = results.machine.with_versions(rig.versions().await.unwrap_or_default());
         }
-        for topic in Topic::value_variants().iter().filter(|topic| args.only.is_empty() || args.only.contains(topic)) {
+        for topic in args.topics(set_up) {
             eprintln!("\n· {}: {}", set_up.title(), topic.title());
-            let section = Box::pin(section(*topic, set_up, rig.as_ref())).await;
+            let section = Box::pin(section(topic, set_up, rig.as_ref())).await;
             tell(&section);
             is_whole &= section.failure.is_none();
             // After each: what was measured is kept, whatever becomes of the rest.
@@ -125,4 +140,30 @@ fn publish(results: &Results, page: &std::path::Path) -> anyhow::Result<()> {
         write(&page.with_file_name("results.svg"), &picture::draw(sends)?)?;
     }
     write(page, &markdown::page(results))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: BenchArgs,
+    }
+
+    fn set_ups(arguments: &[&str]) -> Vec<SetUp> {
+        let cli = Cli::try_parse_from([&["bench"], arguments].concat()).unwrap();
+        cli.args.set_ups().collect()
+    }
+
+    #[test]
+    fn servers_are_started_only_for_set_ups_of_which_something_is_measured() {
+        assert_eq!(set_ups(&[]), SetUp::ALL);
+        assert_eq!(set_ups(&["--only", "edit"]), [SetUp::Embedded, SetUp::Scaled]);
+        assert_eq!(set_ups(&["--only", "edit,latency", "--set-up", "roles"]), [SetUp::Roles]);
+        assert_eq!(set_ups(&["--only", "edit", "--set-up", "roles"]), []);
+    }
 }

@@ -1,4 +1,4 @@
-//! The figures in short, both set-ups side by side: what the README shows.
+//! The figures in short, the set-ups side by side: what the README shows.
 
 use std::fmt::Write;
 
@@ -28,11 +28,12 @@ const fn row(what: &'static str, topic: Topic, ids: &'static [&'static str], pic
     Row { what, topic, ids, pick }
 }
 
-const ROWS: [Row; 11] = [
+const ROWS: [Row; 12] = [
     row("single posts, delivered (of the ceiling)", Topic::Throughput, &["single"], Pick::First),
     row("batches of 100, delivered (of the ceiling)", Topic::Throughput, &["batch"], Pick::First),
     row("POST to arrival at 500/s, p50", Topic::Latency, &["p50.500"], Pick::First),
     row("POST to arrival at 500/s, p99", Topic::Latency, &["p99.500"], Pick::First),
+    row("CPU for each delivery at 500/s", Topic::Latency, &["all.500", "weir.500"], Pick::First),
     row(
         "CPU for each delivery, 10,000 active destinations",
         Topic::Destinations,
@@ -50,7 +51,7 @@ const ROWS: [Row; 11] = [
 pub(super) fn table(results: &Results) -> String {
     let mut text = "| |".to_owned();
     SetUp::ALL.iter().for_each(|set_up| text += &format!(" {} |", set_up.title()));
-    text += "\n|---|---|---|\n";
+    text += &format!("\n|---{}|\n", "|---".repeat(SetUp::ALL.len()));
     for row in &ROWS {
         let cells = SetUp::ALL.map(|set_up| pick(results, set_up, row).map_or("–".to_owned(), write));
         let _ = writeln!(text, "| {} | {} |", row.what, cells.join(" | "));
@@ -108,7 +109,7 @@ mod tests {
     fn a_rate_stands_with_its_share_of_the_ceiling() {
         let single = Figure::new("single", "", Unit::PerSecond, 5_000.0).beside(&[5_000.0], &[20_000.0]);
         let table = table(&results(Topic::Throughput, vec![single]));
-        assert!(table.contains("| single posts, delivered (of the ceiling) | – | 5000/s (25 %) |"), "{table}");
+        assert!(table.contains("| single posts, delivered (of the ceiling) | – | 5000/s (25 %) | – |"), "{table}");
     }
 
     #[test]
@@ -116,13 +117,13 @@ mod tests {
         let used = |id: &str, value| Figure::new(id, "", Unit::Share, value);
         let table =
             table(&results(Topic::Limits, vec![used("used.1", 1.02), used("used.10", 0.989), used("used.50", 0.99)]));
-        assert!(table.contains("| – | 0.9890 |"), "{table}");
+        assert!(table.contains("| – | 0.9890 | – |"), "{table}");
     }
 
     #[test]
     fn the_cost_with_the_servers_goes_before_that_without() {
         let cost = |id: &str, value| Figure::new(id, "", Unit::CpuUs, value);
         let table = table(&results(Topic::Backlog, vec![cost("weir.1000000", 90.0), cost("all.1000000", 270.0)]));
-        assert!(table.contains("| – | 270 µs |"), "{table}");
+        assert!(table.contains("| – | 270 µs | – |"), "{table}");
     }
 }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use super::{
     figure::{Figure, Unit},
     results::Measured,
-    rig::{BATCH, BATCH_CONNECTIONS, CONNECTIONS, Rig, requests},
+    rig::{BATCH, BATCH_CONNECTIONS, CONNECTIONS, RECORDED_WITHIN, Rig, requests},
     servers::{Executed, Servers},
 };
 use crate::client::{Until, closed_loop, open_loop};
@@ -15,7 +15,6 @@ const STEADY_PER_S: u32 = 500;
 /// Sessions of PostgreSQL report what they did with a delay of up to ten seconds, or as they end. What they did at the start must
 /// not be counted later.
 const REPORTED_WITHIN: Duration = Duration::from_millis(10_500);
-const RECORDED_WITHIN: Duration = Duration::from_millis(300);
 const ENDED_WITHIN: Duration = Duration::from_secs(1);
 
 /// How events come in.

@@ -1,0 +1,173 @@
+//! Weir while it is measured: one process, or one for each role, as production runs it.
+
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, ensure};
+use hyper::Method;
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::process::Child;
+
+use crate::{
+    engine::{self, Engine},
+    process,
+    run::api::Api,
+};
+
+/// What a deployment begins with, and what `cargo xtask dev` starts. The API comes first: it is who is asked.
+const ROLES: [&str; 4] = ["api", "scheduler", "worker", "worker"];
+
+/// Killed when dropped.
+pub(crate) enum Weir {
+    One(Engine),
+    Roles(Roles),
+}
+
+impl Weir {
+    pub(crate) fn address(&self) -> SocketAddr {
+        match self {
+            Self::One(engine) => engine.address(),
+            Self::Roles(roles) => roles.address,
+        }
+    }
+
+    /// Creates a destination and answers its id.
+    pub(crate) async fn create_destination(&self, settings: Value) -> anyhow::Result<String> {
+        match self {
+            Self::One(engine) => engine.create_destination(settings).await,
+            Self::Roles(roles) => Api::new(roles.address, None).create_destination(&settings).await,
+        }
+    }
+
+    pub(crate) async fn ask(&self, method: Method, path: &str, body: Value) -> anyhow::Result<Value> {
+        match self {
+            Self::One(engine) => engine.ask(method, path, body).await,
+            Self::Roles(roles) => Api::new(roles.address, None).ask(method, path, &body).await,
+        }
+    }
+
+    /// The CPU time that all its processes have used so far, in seconds.
+    pub(crate) fn cpu_s(&self) -> anyhow::Result<f64> {
+        match self {
+            Self::One(engine) => engine.cpu_s(),
+            Self::Roles(roles) => roles.sum(process::cpu_s_of),
+        }
+    }
+
+    /// The resident memory of all its processes, in MiB. What they share counts for each of them.
+    pub(crate) fn rss_mib(&self) -> anyhow::Result<f64> {
+        match self {
+            Self::One(engine) => engine.rss_mib(),
+            Self::Roles(roles) => roles.sum(process::rss_mib_of),
+        }
+    }
+
+    /// The most resident memory that each of its processes has had so far, in MiB, summed.
+    pub(crate) fn peak_mib(&self) -> anyhow::Result<f64> {
+        match self {
+            Self::One(engine) => engine.peak_mib(),
+            Self::Roles(roles) => roles.sum(process::peak_mib_of),
+        }
+    }
+
+    /// Where one process keeps its database, when that is a file.
+    pub(crate) fn folder(&self) -> &Path {
+        match self {
+            Self::One(engine) => engine.folder(),
+            Self::Roles(roles) => roles.folder.path(),
+        }
+    }
+
+    /// Ends it at once, whatever it is doing.
+    pub(crate) async fn kill(self) -> anyhow::Result<()> {
+        match self {
+            Self::One(engine) => engine.kill().await,
+            Self::Roles(roles) => roles.kill().await,
+        }
+    }
+}
+
+pub(crate) struct Roles {
+    /// In the order of [`ROLES`].
+    processes: Vec<Child>,
+    pids: Vec<u32>,
+    address: SocketAddr,
+    folder: TempDir,
+}
+
+impl Roles {
+    /// Starts `weir` once for each role on what `backing` says, in a folder of their own in `folder`.
+    pub(crate) async fn start(weir: &Path, folder: &Path, backing: &[(&str, String)]) -> anyhow::Result<Self> {
+        let weir = weir.canonicalize().with_context(|| {
+            format!("there is no {}; build it with `cargo build --release -p weir`", weir.display())
+        })?;
+        let folder = tempfile::tempdir_in(folder).context("cannot make a folder for the roles")?;
+        Self::start_in(weir, folder, backing).await
+    }
+
+    async fn start_in(weir: PathBuf, folder: TempDir, backing: &[(&str, String)]) -> anyhow::Result<Self> {
+        let (mut processes, mut pids, mut addresses) = (Vec::new(), Vec::new(), Vec::new());
+        for role in ROLES {
+            let starting = engine::command(&weir, role, folder.path(), backing).spawn();
+            let mut process = starting.with_context(|| format!("cannot start {role}"))?;
+            pids.push(process.id().with_context(|| format!("{role} ended at once"))?);
+            addresses.push(engine::listening(&mut process).await.with_context(|| role.to_owned())?);
+            processes.push(process);
+        }
+        Ok(Self { processes, pids, address: addresses[0], folder })
+    }
+
+    fn sum(&self, of: fn(u32) -> anyhow::Result<f64>) -> anyhow::Result<f64> {
+        self.pids.iter().map(|pid| of(*pid)).sum()
+    }
+
+    /// It is an error when one had ended by itself: the others would have been measured without it.
+    async fn kill(mut self) -> anyhow::Result<()> {
+        for (role, process) in ROLES.iter().zip(&mut self.processes) {
+            let ended = process.try_wait()?;
+            ensure!(ended.is_none(), "{role} ended by itself while it was measured");
+        }
+        for process in &mut self.processes {
+            process.kill().await?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The shell in the place of `weir`: called with the name of a role, it runs the file of that name.
+    async fn roles(worker: &str) -> Roles {
+        let folder = tempfile::tempdir().unwrap();
+        for (port, role) in ["api", "scheduler", "worker"].into_iter().enumerate() {
+            let then = if role == "worker" { worker } else { "exec sleep 600" };
+            let script = format!("echo 'weir 0.1.0 {role} is listening on http://127.0.0.1:{}'\n{then}\n", port + 1);
+            std::fs::write(folder.path().join(role), script).unwrap();
+        }
+        Roles::start_in("/bin/sh".into(), folder, &[]).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn the_api_of_four_processes_is_asked_and_all_of_them_are_counted() {
+        let roles = roles("exec sleep 600").await;
+        assert_eq!((roles.pids.len(), roles.sum(|_| Ok(1.5)).unwrap()), (4, 6.0));
+        let weir = Weir::Roles(roles);
+        assert_eq!(weir.address(), ([127, 0, 0, 1], 1).into());
+        assert!(weir.cpu_s().unwrap() >= 0.0);
+        assert!(weir.peak_mib().unwrap() >= weir.rss_mib().unwrap());
+        weir.kill().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_role_that_has_ended_by_itself_spoils_the_figures() {
+        let mut roles = roles("exit 1").await;
+        roles.processes[3].wait().await.unwrap();
+        let error = Weir::Roles(roles).kill().await.unwrap_err();
+        assert_eq!(error.to_string(), "worker ended by itself while it was measured");
+    }
+}
