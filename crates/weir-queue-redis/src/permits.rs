@@ -25,7 +25,7 @@ impl Permits for RedisQueue {
     }
 
     async fn take_slot(&self, request: SlotRequest) -> QueueResult<SlotAnswer> {
-        self.core.slot_requests.ask(&self.core, request).await
+        self.core.ask_for_slot(request).await
     }
 
     async fn settle(&self, ids: &[PermitId]) -> QueueResult<()> {

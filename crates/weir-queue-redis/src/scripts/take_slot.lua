@@ -2,12 +2,13 @@
 -- cursors, and marks the permit in flight.
 --
 -- KEYS    the shard
--- ARGV    the caller's time; then for each permit: its destination, its serial, how long its worker took to stand ready, or -1 when
+-- ARGV    the caller's time; from when the caller can use a slot, 0: at once; then for each permit: its destination, its serial, how long its worker took to stand ready, or -1 when
 --         that was told before
 -- Answer  the generation, and for each permit two times: start and end of its slot; or when its slot starts, and 0, when that is
 --         too far ahead; or 0 and 0, when it is withdrawn
 
 local jobs = {}
+local usable_from = math.min(math.max(now, number()), now + GRANT_AHEAD)
 
 local function job_named(id)
   if not jobs[id] then
@@ -36,7 +37,7 @@ local function grant(id, permit, preparation)
   if preparation >= 0 then
     job.preparation = blended(job.preparation, preparation)
   end
-  local start = next_start(job.cursors, now)
+  local start = next_start(job.cursors, usable_from)
   if start > now + SLOT_HORIZON then
     return 0, 0
   elseif start > now + GRANT_AHEAD then
@@ -47,7 +48,7 @@ local function grant(id, permit, preparation)
     redis.call('ZADD', in_flight, waits, permit)
     redis.call('PEXPIREAT', in_flight, expiry(job.permits_until))
   end
-  return take_slot(job.cursors, now)
+  return take_slot(job.cursors, usable_from)
 end
 
 local answer = { generation }
