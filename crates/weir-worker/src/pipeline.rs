@@ -23,7 +23,7 @@ use crate::{
     attempt::{Attempter, Ended, Unsent},
     meters::Meters,
     outbound::Outbound,
-    places::Places,
+    places::{NoPlace, Places},
     recorder::{Recorder, Recording},
     targets::Targets,
 };
@@ -152,10 +152,14 @@ impl Worker {
                 continue;
             };
             let began = self.clock.now();
-            let Some(place) = places.take(permit.id.destination_id, began) else {
-                counter!("weir_permits_crowded_out_total").increment(1);
-                recording.unsent([Unsent { crowded: true, ..Unsent::from(&permit) }]);
-                continue;
+            let place = match places.take(permit.id.destination_id, began) {
+                Ok(place) => place,
+                Err(why) => {
+                    let crowded = why == NoPlace::Crowded;
+                    counter!("weir_permits_crowded_out_total").increment(u64::from(crowded));
+                    recording.unsent([Unsent { crowded, ..Unsent::from(&permit) }]);
+                    continue;
+                }
             };
             let (attempter, recording) = (attempter.clone(), recording.clone());
             // Not by a function that takes the attempt: its future would hold it twice, and be copied as often.

@@ -23,6 +23,7 @@ const KEPT_FOR_QUICK: usize = 8;
 /// Destinations that hold nothing are forgotten above this number.
 const MOST_KNOWN: usize = 50_000;
 
+#[derive(Debug)]
 pub(crate) struct Places {
     capacity: usize,
     state: Mutex<State>,
@@ -30,13 +31,13 @@ pub(crate) struct Places {
     freed: Notify,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct State {
     taken: usize,
     destinations: HashMap<DestinationId, Held>,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Held {
     places: usize,
     quick_at: Option<Timestamp>,
@@ -48,7 +49,17 @@ impl Held {
     }
 }
 
+/// Why there is no place for an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NoPlace {
+    /// Every place is taken.
+    Full,
+    /// The destination holds its share.
+    Crowded,
+}
+
 /// One attempt's place; free again when it is dropped.
+#[derive(Debug)]
 pub(crate) struct Place {
     places: Arc<Places>,
     id: DestinationId,
@@ -65,20 +76,23 @@ impl Places {
     }
 
     /// A place for an attempt at this destination, unless it holds its share.
-    pub(crate) fn take(self: &Arc<Self>, id: DestinationId, now: Timestamp) -> Option<Place> {
+    pub(crate) fn take(self: &Arc<Self>, id: DestinationId, now: Timestamp) -> Result<Place, NoPlace> {
         let mut state = self.state();
         if state.destinations.len() > MOST_KNOWN {
             state.destinations.retain(|_, held| held.places > 0);
         }
         let free = self.capacity - state.taken;
+        if free == 0 {
+            return Err(NoPlace::Full);
+        }
         let held = state.destinations.entry(id).or_default();
         let kept = if held.is_quick(now) { 0 } else { self.capacity / KEPT_FOR_QUICK };
         if held.places >= free.saturating_sub(kept) {
-            return None;
+            return Err(NoPlace::Crowded);
         }
         held.places += 1;
         state.taken += 1;
-        Some(Place { places: self.clone(), id })
+        Ok(Place { places: self.clone(), id })
     }
 
     /// How many places are free.
@@ -148,7 +162,7 @@ mod tests {
     }
 
     fn take_all(places: &Arc<Places>, of: u16) -> Vec<Place> {
-        std::iter::from_fn(|| places.take(id(of), NOW)).collect()
+        std::iter::from_fn(|| places.take(id(of), NOW).ok()).collect()
     }
 
     /// A destination that has answered quickly.
@@ -171,7 +185,7 @@ mod tests {
         let hanging: Vec<_> = (0..500).flat_map(|of| take_all(&places, of)).collect();
         assert!(hanging.len() <= 700, "{} of 800", hanging.len());
         assert!(take_all(&places, 1_000).len() >= 50);
-        assert!(places.take(id(999), NOW).is_none());
+        assert_eq!(places.take(id(999), NOW).err(), Some(NoPlace::Crowded));
     }
 
     #[test]
@@ -180,9 +194,9 @@ mod tests {
         prove(&places, 1);
         let later = NOW + QUICK;
         places.take(id(1), NOW).expect("a place").ended(NOW, later);
-        let others: Vec<_> = (10..17).filter_map(|of| places.take(id(of), NOW)).collect();
+        let others: Vec<_> = (10..17).filter_map(|of| places.take(id(of), NOW).ok()).collect();
         assert_eq!(others.len(), 7);
-        assert!(places.take(id(1), later).is_none());
+        assert_eq!(places.take(id(1), later).err(), Some(NoPlace::Crowded));
     }
 
     #[tokio::test]
@@ -190,6 +204,7 @@ mod tests {
         let places = Places::new(1);
         prove(&places, 1);
         let place = places.take(id(1), NOW).expect("a place");
+        assert_eq!(places.take(id(1), NOW).err(), Some(NoPlace::Full));
         let (free, ()) = tokio::join!(places.wait_for_one(), async { drop(place) });
         assert_eq!(free, 1);
         places.wait_for_all().await;
