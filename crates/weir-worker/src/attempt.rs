@@ -31,6 +31,7 @@ use crate::{
 
 /// How long before its slot is expected a worker asks for it, so that the answer is there in time.
 const ASK_AHEAD: Duration = Duration::from_millis(15);
+const ASK_AHEAD_IN_LANE: Duration = Duration::from_millis(2);
 /// Permits that ask at about the same time ask together: at multiples of this.
 const ASK_EVERY: Duration = Duration::from_millis(5);
 /// How many connections that were made for an attempt may be dead before the request leaves.
@@ -126,7 +127,7 @@ impl SlotSource for PermitSlots<'_> {
                     self.granted = true;
                     return Some(slot);
                 }
-                Ok(SlotAnswer::Later(start)) => self.attempter.sleep_until(asks_at(start)).await,
+                Ok(SlotAnswer::Later(start)) => self.attempter.sleep_until(asks_at(start, &self.permit.delivery)).await,
                 Ok(SlotAnswer::Withdrawn) => return None,
                 Err(error) => {
                     failures += 1;
@@ -141,8 +142,11 @@ impl SlotSource for PermitSlots<'_> {
     }
 }
 
-/// When to ask for a slot that starts then.
-fn asks_at(start: Timestamp) -> Timestamp {
+/// When to ask for a slot that starts then. What is replayed asks as its time comes, so that a live delivery that is ready goes first.
+fn asks_at(start: Timestamp, delivery: &ClaimedDelivery) -> Timestamp {
+    if delivery.in_lane {
+        return start - ASK_AHEAD_IN_LANE;
+    }
     let early = (start - ASK_AHEAD).as_nanos();
     Timestamp::from_nanos(early - early.rem_euclid(ASK_EVERY.as_nanos() as i64))
 }
@@ -173,7 +177,7 @@ impl Attempter {
     async fn send(&self, permit: &Permit, body: &EventBody, target: &DestinationTarget) -> Wire {
         let start_by = permit.delivery.expires_at - target.timeout();
         let mut slots = PermitSlots { attempter: self, permit, start_by, preparation: None, granted: false };
-        let expected_at = permit.expected_at.map_or(Timestamp::MIN, asks_at);
+        let expected_at = permit.expected_at.map_or(Timestamp::MIN, |at| asks_at(at, &permit.delivery));
         // A connection that stands is for others until it is needed; where none stands, one is made meanwhile.
         if expected_at > self.clock.now() && self.outbound.has_standing(&target.target) {
             self.sleep_until(expected_at).await;

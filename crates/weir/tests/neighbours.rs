@@ -6,32 +6,29 @@ mod support;
 use std::{collections::HashMap, time::Duration};
 
 use serde_json::json;
-use support::{Answer, App, Machine, Receiver, now, receiver::AnswerBody};
+use support::{Answer, App, Fleet, Machine, Receiver, now, receiver::AnswerBody};
 
 const HEALTHY: usize = 100;
 const ROUNDS: usize = 15;
 
-/// From just before a post to each arrival, over all healthy destinations.
-async fn latencies(app: &App, receiver: &Receiver, event_type: &str) -> Vec<Duration> {
-    let mut latencies = Vec::new();
-    for round in 1..=ROUNDS {
+/// How long the slowest of the healthy destinations takes from just before a post to its arrival, in a typical round: the median, since a
+/// disk that stands still for a moment holds up a round whoever the neighbours are. `before`: rounds that there have been already.
+async fn slowest_of_a_round(app: &App, receiver: &Receiver, event_type: &str, before: usize) -> Duration {
+    let mut rounds = Vec::new();
+    for round in before + 1..=before + ROUNDS {
         let posted = now();
         let id = app.event(event_type).await;
         for healthy in 0..HEALTHY {
             receiver.wait_for(&format!("/{event_type}/{healthy}"), round, Duration::from_secs(10)).await;
         }
-        for healthy in 0..HEALTHY {
+        let arrived_after = |healthy| {
             let arrivals = receiver.arrivals(&format!("/{event_type}/{healthy}"));
-            let arrival = arrivals.iter().find(|arrival| arrival.header("webhook-id") == id).expect("it arrived");
-            latencies.push(arrival.at - posted);
-        }
+            arrivals.iter().find(|arrival| arrival.header("webhook-id") == id).expect("it arrived").at - posted
+        };
+        rounds.push((0..HEALTHY).map(arrived_after).max().unwrap_or_default());
     }
-    latencies.sort_unstable();
-    latencies
-}
-
-fn p99(latencies: &[Duration]) -> Duration {
-    latencies[latencies.len() * 99 / 100]
+    rounds.sort_unstable();
+    rounds[ROUNDS / 2]
 }
 
 async fn healthy_ones(app: &App, receiver: &Receiver, event_type: &str) {
@@ -42,11 +39,11 @@ async fn healthy_ones(app: &App, receiver: &Receiver, event_type: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_p99_of_a_hundred_healthy_destinations_does_not_move_beside_bad_ones() {
+async fn the_slowest_of_a_hundred_healthy_destinations_is_as_quick_beside_bad_ones() {
     let folder = tempfile::tempdir().unwrap();
     let (app, receiver, machine) = (App::start(folder.path()).await, Receiver::start().await, Machine::watched());
     healthy_ones(&app, &receiver, "calm").await;
-    let alone = latencies(&app, &receiver, "calm").await;
+    let alone = slowest_of_a_round(&app, &receiver, "calm", 0).await;
 
     receiver.script("/hangs", [Answer::status(200).after(Duration::from_secs(30))]);
     receiver.script("/drips", [Answer::status(200).body(AnswerBody::Drip(Duration::from_millis(100)))]);
@@ -65,10 +62,51 @@ async fn the_p99_of_a_hundred_healthy_destinations_does_not_move_beside_bad_ones
     }
     receiver.wait_for("/hangs", 64, Duration::from_secs(10)).await;
     healthy_ones(&app, &receiver, "beside").await;
-    let beside = latencies(&app, &receiver, "beside").await;
+    let beside = slowest_of_a_round(&app, &receiver, "beside", 0).await;
 
     assert_eq!(receiver.count("/hangs"), 64, "a hanging destination holds its own max_in_flight and no more");
-    let (alone, beside) = (p99(&alone), p99(&beside));
     let is_undisturbed = beside <= alone * 3 + Duration::from_millis(20);
-    machine.judge(is_undisturbed, &format!("p99 alone {alone:?}, beside bad neighbours {beside:?}"));
+    machine.judge(is_undisturbed, &format!("{alone:?} alone, {beside:?} beside bad neighbours"));
+}
+
+/// More requests hang than a worker has places for: at twenty destinations a few each, and at one as many as it may have.
+async fn hanging_requests_leave_places_for_others(app: &App) {
+    let (receiver, hanging, machine) = (Receiver::start().await, Receiver::start().await, Machine::watched());
+    healthy_ones(app, &receiver, "calm").await;
+    let alone = slowest_of_a_round(app, &receiver, "calm", 0).await;
+
+    hanging.script("/hangs", [Answer::status(200).after(Duration::from_secs(60))]);
+    for number in 0..21 {
+        let max_in_flight = if number == 0 { 10_000 } else { 64 };
+        let settings = json!({
+            "url": hanging.url("/hangs"), "event_types": ["hang"], "max_in_flight": max_in_flight, "timeout_ms": 120_000,
+        });
+        app.destination(settings).await;
+    }
+    app.events("hang", 400).await;
+    // Each is held to a few once it is crowded; without that they would take every place.
+    hanging.wait_for("/hangs", CAPACITY / 6, Duration::from_secs(20)).await;
+    let beside = slowest_of_a_round(app, &receiver, "calm", ROUNDS).await;
+
+    assert!(hanging.count("/hangs") < CAPACITY, "some places are left");
+    let is_undisturbed = beside <= alone * 2 + Duration::from_millis(20);
+    machine.judge(is_undisturbed, &format!("{alone:?} alone, {beside:?} beside requests that hang"));
+}
+
+const CAPACITY: usize = 600;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hanging_requests_leave_places_for_others_in_one_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let capacity = CAPACITY.to_string();
+    let app = App::start_with(folder.path(), &[("WEIR_WORKER_CAPACITY", &capacity)]).await;
+    hanging_requests_leave_places_for_others(&app).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hanging_requests_leave_places_for_others_on_servers() {
+    let fleet = Fleet::new().await;
+    let capacity = CAPACITY.to_string();
+    let app = fleet.launch_with("serve", &[("WEIR_WORKER_CAPACITY", &capacity)]).await;
+    hanging_requests_leave_places_for_others(&app).await;
 }

@@ -75,6 +75,28 @@ async fn a_receiver_that_closes_after_each_answer_is_used() {
     is_held_and_used(20, 6, Answer::status(200).header("connection", "close")).await;
 }
 
+/// The connections were asked for under the old limit, and stand under the new one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lowered_limit_binds_for_connections_that_were_being_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let (acceptor, trusted) = certificate(folder.path(), "localhost");
+    let receiver = Receiver::start_tls(acceptor, Duration::from_millis(1_600)).await;
+    receiver.script("/stalled", [Answer::status(200)]);
+    let app = App::start_with(folder.path(), &[("SSL_CERT_FILE", &trusted)]).await;
+    let ten = json!({"url": receiver.url("/stalled"), "rate_limits": [{"limit": 10, "period": "second"}]});
+    let id = app.destination(ten).await;
+    app.events("far", 14).await;
+    // The first handshakes are nearly over.
+    tokio::time::sleep(Duration::from_millis(1_300)).await;
+    app.patch(&id, json!({"rate_limits": [{"limit": 1, "period": "second"}]})).await;
+    let in_effect = support::now() + Duration::from_millis(100);
+    let arrivals = receiver.wait_for("/stalled", 6, PATIENCE).await;
+    let after: Vec<_> = arrivals.into_iter().filter(|arrival| arrival.at >= in_effect).collect();
+    assert!(after.len() >= 5, "it goes on: {}", after.len());
+    assert_cap(&after, 1, SECOND);
+    app.assert_audit_clean(&id).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_untrusted_certificate_and_a_wrong_name_are_refused_and_retried() {
     let folder = tempfile::tempdir().unwrap();
