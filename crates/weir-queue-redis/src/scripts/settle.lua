@@ -57,7 +57,7 @@ local function settle(id, ended, unused, crowded)
   local had_window = job.window
   widen_window(job, gone)
   if crowded > 0 and back > 0 then
-    job.window = math.max(redis.call('ZCARD', in_flight), 1)
+    job.window = math.max(redis.call('ZCARD', queued) + redis.call('ZCARD', in_flight), 1)
   end
   local changed = job.window ~= had_window
   if back > 0 then

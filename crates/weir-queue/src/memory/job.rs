@@ -156,9 +156,9 @@ impl Job {
         self.window.map_or(max_in_flight, |window| window.min(max_in_flight))
     }
 
-    /// The worker had no place for one of the job's permits: what is in flight now is as much as there may be.
+    /// The worker had no place for one of the job's permits, which is gone by now: what is still out is as much as there may be.
     pub(super) fn narrow_window(&mut self) {
-        self.window = Some((self.in_flight.len() as u32).max(1));
+        self.window = Some(self.permits().max(1));
     }
 
     /// An attempt ended, so there is a place for one more.
