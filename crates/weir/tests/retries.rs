@@ -104,7 +104,11 @@ async fn timeouts_refusals_and_floods_are_retried_or_cut() {
     let hung = ended(&app, &hangs).await;
     assert_eq!((hung["state"].as_str(), receiver.count("/hangs")), (Some("dead"), 3));
     assert!(hung["attempts"][0]["error"].as_str().unwrap().contains("500 ms"), "{hung}");
-    assert_eq!(ended(&app, &drips).await["state"], "dead", "the timeout covers the body");
+    let dripped = ended(&app, &drips).await;
+    assert_eq!((dripped["state"].as_str(), receiver.count("/drips")), (Some("delivered"), 1), "its head says so");
+    let duration_ms = dripped["attempts"][0]["duration_ms"].as_u64().unwrap();
+    assert!((450..3_000).contains(&duration_ms), "the body is read within the timeout, no longer: {dripped}");
+    assert!(dripped["attempts"][0]["error"].is_string(), "the cut is noted: {dripped}");
     let flooded = ended(&app, &floods).await;
     assert_eq!(flooded["state"], "delivered");
     assert_eq!(flooded["attempts"][0]["response_body"].as_str().unwrap().len(), 16 << 10);
