@@ -1,6 +1,6 @@
 //! Windows of what somebody else saw: the fullest ones, and the sends that did not fit. All functions take sends earliest first.
 //!
-//! The audit's own look at windows is [`super::sliding`], which needs no list; where nothing is in doubt the two agree.
+//! The audit's own look at windows is `super::sliding`, which needs no list; where nothing is in doubt the two agree.
 
 use std::time::Duration;
 
