@@ -5,13 +5,10 @@ use std::collections::HashMap;
 use async_trait::async_trait;
 use rusqlite::Row;
 use sqlx::sqlite::SqliteRow;
-use weir_core::{
-    AttemptId, DeliveryId, DeliveryState, DestinationId, Timestamp,
-    claim::Claim,
-    delivery::{Attempt, AttemptOutcome},
-    outcome::Verdict,
+use weir_core::{DeliveryId, DestinationId, Timestamp, claim::Claim};
+use weir_store::{
+    AbandonedClaim, AttemptResult, ClaimRequest, Claims, DueDestination, Outbox, Recovered, SendHistory, StoreResult,
 };
-use weir_store::{AttemptResult, ClaimRequest, Claims, DueDestination, Outbox, Recovered, SendHistory, StoreResult};
 
 use crate::{
     SqliteStore,
@@ -138,25 +135,18 @@ pub(crate) const ABANDONED: &str = "
 SELECT id, destination_id, claim_epoch, attempts, coalesce(attempts_before, 0)
 FROM deliveries INDEXED BY deliveries_claimed WHERE state = 1 AND claim_expires_at <= ? LIMIT +?";
 
-/// A claim whose holder is gone.
-struct Abandoned {
-    claim: Claim,
-    attempts: u32,
-    attempts_before: u32,
-}
-
-impl Abandoned {
-    fn read(row: &Row<'_>) -> Result<Self> {
-        Ok(Self {
-            claim: Claim {
-                delivery_id: delivery_id(row, 0)?,
-                destination_id: destination_id(row, 1)?,
-                epoch: int(row, 2)?,
-            },
-            attempts: small(row, 3)?,
-            attempts_before: small(row, 4)?,
-        })
-    }
+/// Whose `max_attempts` its destination tells.
+fn read_abandoned(row: &Row<'_>) -> Result<AbandonedClaim> {
+    Ok(AbandonedClaim {
+        claim: Claim {
+            delivery_id: delivery_id(row, 0)?,
+            destination_id: destination_id(row, 1)?,
+            epoch: int(row, 2)?,
+        },
+        attempts: small(row, 3)?,
+        attempts_before: small(row, 4)?,
+        max_attempts: None,
+    })
 }
 
 impl Transaction<'_, '_> {
@@ -209,41 +199,15 @@ impl Transaction<'_, '_> {
         let Recovery { now, all, limit } = recovery;
         let mut values = Values::default();
         values.int(if all { i64::MAX } else { now.as_nanos() - 1 }).int(limit.into());
-        let abandoned = query(self.connection, ABANDONED, &values, Abandoned::read)?;
-        let results: Vec<AttemptResult> = abandoned.iter().map(|one| self.unknown_outcome(one, now)).collect();
-        let settlements = self.settle_all(&results.iter().collect::<Vec<_>>())?;
-        let count = |state| settlements.iter().filter(|settled| settled.state() == Some(state)).count() as u64;
-        Ok(Recovered {
-            retried: count(DeliveryState::Retrying),
-            dead: count(DeliveryState::Dead),
-            cancelled: count(DeliveryState::Cancelled),
-            superseded: count(DeliveryState::Superseded),
-        })
-    }
-
-    /// The attempt of a claim whose holder is gone: it may have been sent, up to this moment, and it counts.
-    fn unknown_outcome(&self, abandoned: &Abandoned, now: Timestamp) -> AttemptResult {
-        let &Abandoned { claim, attempts, attempts_before } = abandoned;
-        let number = attempts + 1;
-        let destination = self.destinations.get(claim.destination_id);
-        let of_series = number.saturating_sub(attempts_before);
-        let exhausted = destination.is_some_and(|destination| of_series >= destination.settings.retry.max_attempts);
-        let attempt = Attempt {
-            // No fresh randomness here; the delivery's own and the number make it unique.
-            id: AttemptId::new(now, u128::from_be_bytes(*claim.delivery_id.as_bytes()).wrapping_add(number.into())),
-            delivery_id: claim.delivery_id,
-            number,
-            sent_at: Some(now),
-            duration_ms: 0,
-            outcome: AttemptOutcome::Unknown,
-            status_code: None,
-            error: Some(
-                "the sender stopped before it could record the outcome; the request may have arrived".to_owned(),
-            ),
-            failure: None,
-            response_body: None,
+        let abandoned = query(self.connection, ABANDONED, &values, read_abandoned)?;
+        let max_attempts = |claim: Claim| {
+            self.destinations.get(claim.destination_id).map(|destination| destination.settings.retry.max_attempts)
         };
-        let verdict = if exhausted { Verdict::Dead } else { Verdict::Retry { at: now } };
-        AttemptResult { claim, attempt, verdict, now }
+        let results: Vec<AttemptResult> = abandoned
+            .into_iter()
+            .map(|one| AbandonedClaim { max_attempts: max_attempts(one.claim), ..one }.unknown_outcome(now))
+            .collect();
+        let settlements = self.settle_all(&results.iter().collect::<Vec<_>>())?;
+        Ok(Recovered::of(&settlements))
     }
 }
