@@ -89,7 +89,8 @@ impl AnswerTime {
 }
 
 impl Core {
-    /// A task of its own asks for all who wait: were it one of them, the others would take turns, one call for each.
+    /// One task asks for everybody who waits. If each waiting attempt took its own turn, each would make a call of its own, and the slots
+    /// would be over before the last answer came.
     pub(crate) async fn ask_for_slot(self: &Arc<Self>, request: SlotRequest) -> QueueResult<SlotAnswer> {
         let shard = Shard::of(request.id.destination_id);
         let (answer, answered) = oneshot::channel();

@@ -69,7 +69,7 @@ async fn pass_on(mut client: TcpStream, mut server: TcpStream, lost: Arc<AtomicU
     }
 }
 
-/// A queue behind the proxy, and what became of a publication of three permits on it, when so many answers to it are lost.
+/// Publishes three permits through the proxy, which loses this many answers. Answers the queue and the result of the publication.
 async fn publish_losing(answers: usize) -> (Server, RedisQueue, Published) {
     let server = Server::start().await;
     let lost = Arc::new(AtomicUsize::new(answers));
