@@ -34,6 +34,7 @@ CREATE TABLE destinations (
 CREATE SEQUENCE destination_versions OWNED BY destinations.version;
 ALTER TABLE destinations ALTER COLUMN version SET DEFAULT nextval('destination_versions');
 CREATE INDEX destinations_changed ON destinations (tenant, version);
+CREATE INDEX destinations_edited ON destinations (updated_at, id);
 CREATE INDEX destinations_watching ON destinations (id) WHERE watches AND deleted_at IS NULL;
 
 -- Every set of limits a destination ever had, from which instant on. The audit judges a send by the limits of its time.

@@ -28,6 +28,7 @@ CREATE TABLE destinations (
     updated_at    INTEGER NOT NULL,
     deleted_at    INTEGER
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX destinations_edited ON destinations (updated_at, id);
 
 -- Every set of limits a destination ever had, from which instant on. The audit judges a send by the limits of its time.
 CREATE TABLE limit_changes (

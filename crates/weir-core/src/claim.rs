@@ -9,6 +9,10 @@ use crate::{
     time::Timestamp,
 };
 
+/// One life of a process that makes claims or sends: never used again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ProcessId(pub i32);
+
 /// Proof of a claim. A write that settles or gives back a delivery names it, and changes nothing once the claim is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Claim {

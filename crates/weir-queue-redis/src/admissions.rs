@@ -4,7 +4,10 @@
 //! A lost answer means that the call may have run, and its permits may be in the delivery queue. It is repeated under its name
 //! until there is an answer, or the claims have expired: they go back only if nothing was published.
 
-use weir_core::{Clock as _, DestinationId, Timestamp, claim::ClaimedDelivery};
+use weir_core::{
+    Clock as _, DestinationId, Timestamp,
+    claim::{ClaimedDelivery, ProcessId},
+};
 use weir_queue::Mailbox;
 
 use crate::{
@@ -56,7 +59,8 @@ impl Admissions {
                 .enumerate()
                 .map(|(index, (shard, groups))| {
                     let generation = core.registry.generation(shard);
-                    Batch { shard, groups, index, name: rand::random(), maybe_ran: false, generation }
+                    let process = core.lease.process();
+                    Batch { shard, groups, index, name: rand::random(), maybe_ran: false, generation, process }
                 })
                 .collect();
         let mut backoff = Backoff::default();
@@ -73,6 +77,13 @@ impl Admissions {
 
     /// One call for each batch; keeps those of which nobody knows whether they ran.
     async fn try_admit(&self, core: &Core, open: &mut Vec<Batch>) {
+        let (good, lapsed): (Vec<_>, Vec<_>) = open.drain(..).partition(|batch| core.may_publish(batch.process));
+        *open = good;
+        // What may have been admitted is for others to find: this process was declared dead, or will be.
+        for batch in lapsed.into_iter().filter(|batch| !batch.maybe_ran) {
+            batch.close_gates(core);
+            self.declined.add(batch.into_deliveries());
+        }
         let calls: Vec<Call> = open.iter().map(|batch| batch.call(core)).collect();
         let answers = core.call_all(&calls).await;
         for (mut batch, answered) in std::mem::take(open).into_iter().zip(answers) {
@@ -94,7 +105,7 @@ impl Admissions {
                     if batch.maybe_ran {
                         open.push(batch);
                     } else {
-                        self.declined.add(batch.groups.into_iter().flat_map(|(_, deliveries)| deliveries).collect());
+                        self.declined.add(batch.into_deliveries());
                     }
                 }
             }
@@ -113,12 +124,16 @@ struct Batch {
     maybe_ran: bool,
     /// Of the shard before the first try.
     generation: u64,
+    /// Whose claims they are.
+    process: Option<ProcessId>,
 }
 
 impl Batch {
     fn call(&self, core: &Core) -> Call {
         let mut call = core.new_call(self.shard, Operation::Admit);
-        call.arg(format!("{}:{}", core.process, self.index)).arg(self.name.to_string()).arg(u8::from(self.maybe_ran));
+        call.arg(format!("{}:{}", core.lease.name, self.index))
+            .arg(self.name.to_string())
+            .arg(u8::from(self.maybe_ran));
         for (id, deliveries) in &self.groups {
             // All of them were stored within a moment; without a destination no terms are the same.
             let version = deliveries.last().and_then(|delivery| delivery.destination.as_ref()).map(|of| of.updated_at);
@@ -126,6 +141,10 @@ impl Batch {
             call.deliveries(deliveries, core.config.largest_inline_body);
         }
         call
+    }
+
+    fn into_deliveries(self) -> Vec<ClaimedDelivery> {
+        self.groups.into_iter().flat_map(|(_, deliveries)| deliveries).collect()
     }
 
     /// Whether a claim has not expired: what has is resolved by the sweep.

@@ -15,6 +15,7 @@ use crate::{
     connect::Backoff,
     gates::Gates,
     keys::{Keys, Shard},
+    leases::OwnLease,
     permit_registry::PermitRegistry,
     scripts::{Call, Operation, from_micros},
     settlements::{End, Settlements},
@@ -37,8 +38,7 @@ const SILENT: Duration = Duration::from_secs(600);
 
 pub(crate) struct Core {
     pub(crate) config: RedisConfig,
-    /// Names this process among those that share the queue.
-    pub(crate) process: String,
+    pub(crate) lease: OwnLease,
     pub(crate) keys: Keys,
     pub(crate) trunk: Trunk,
     pub(crate) clock: Arc<RedisClock>,
@@ -81,10 +81,16 @@ impl Core {
         calls.iter().zip(answers).map(read).collect()
     }
 
-    /// A permit is out of hand; Redis is told with the next settlements.
+    /// What became of a permit; Redis is told with the next settlements. It stays in hand until that is recorded.
     pub(crate) fn end(&self, id: PermitId, end: End) {
-        let generation = self.registry.generation(Shard::of(id.destination_id));
-        self.settlements.add(id, end, self.registry.end(id), generation);
+        let known = self.registry.generation(Shard::of(id.destination_id));
+        if end == End::Used {
+            let generation = self.registry.generation_of(id).unwrap_or(known);
+            return self.settlements.add(id, end, generation, None);
+        }
+        let (generation, entry) =
+            self.registry.end(id).map_or((known, None), |taken| (taken.generation, Some(taken.entry)));
+        self.settlements.add(id, end, generation, entry);
     }
 
     /// Sets the offset of every shard's clock, and hears of its generation. A server whose clock was set forward is told the time, once;
@@ -222,7 +228,7 @@ impl Core {
             let mut answer = self.call(call).await?.rest;
             let dropped = answer.next_int().ok_or_else(unexpected)?;
             let unread = answer.next_entries().ok_or_else(unexpected)?;
-            if dropped > 0 {
+            if !unread.is_empty() {
                 tracing::warn!(
                     dropped,
                     unread = unread.len(),

@@ -10,6 +10,7 @@
 //!              Core ──┬── trunk: one shared connection, scripts in pipelines
 //!                     ├── agenda: when each shard is due        ◀── notices (pub/sub)
 //!                     ├── permit_registry: permits of this process   ◀── reader
+//!                     ├── leases: this process's name, and what gone processes left
 //!                     ├── slots: requests for slots, batched
 //!                     ├── settlements: what became of permits, batched
 //!                     ├── wakes: batched, each destination once
@@ -26,6 +27,7 @@ mod connect;
 mod core;
 mod gates;
 mod keys;
+mod leases;
 mod permit_registry;
 mod permits;
 mod publish;
@@ -38,7 +40,7 @@ mod trunk;
 mod wakes;
 mod wire;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tokio::{sync::Mutex, task::JoinSet};
 use weir_queue::{QueueError, QueueResult};
@@ -56,6 +58,9 @@ pub use self::{
     clock::RedisClock,
     config::{OpenError, RedisConfig, Topology},
 };
+
+/// How long the last call may take.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// The schedule, permits and delivery queue of all processes that use this Redis.
 pub struct RedisQueue {
@@ -90,7 +95,7 @@ impl RedisQueue {
         let address = dialer.check().await?;
         let core = Arc::new(Core {
             keys: Keys::new(&config.prefix),
-            process: format!("{:016x}", rand::random::<u64>()),
+            lease: leases::OwnLease::new(),
             trunk: Trunk::new(dialer),
             clock: Arc::new(RedisClock::new()),
             agenda: Agenda::new(),
@@ -119,6 +124,13 @@ impl RedisQueue {
     /// Redis's clock, which slots are in: what a process with this queue must use everywhere.
     pub fn clock(&self) -> Arc<RedisClock> {
         self.core.clock.clone()
+    }
+
+    /// Redis hears what it was not told yet. The last call.
+    pub async fn close(&self) {
+        let shards: Vec<_> = Shard::all().collect();
+        // What it does not hear, others find.
+        let _ = tokio::time::timeout(LAST_WORDS, self.core.settlements.flush(&self.core, &shards)).await;
     }
 
     /// Counted in Redis: for gauges and tests.

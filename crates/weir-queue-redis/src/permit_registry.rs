@@ -1,7 +1,7 @@
 //! The permits that this process has taken, with their entries of the delivery queue, and the generations it has heard of.
 //!
-//! An entry stays in the delivery queue until its permit has ended: so what a dead worker had in hand is still there to be found. A
-//! reader that asks again, after a failure, for what it was given gets these entries once more; a permit that is in hand is passed
+//! An entry stays in the delivery queue until the store has what became of its permit: so what a dead worker had in hand is still
+//! there to be found. A reader that asks again, after a failure, for what it was given gets these entries once more; a permit that is in hand is passed
 //! over.
 
 use std::{
@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use weir_core::Timestamp;
+use weir_core::{Timestamp, claim::ProcessId};
 use weir_queue::PermitId;
 
 use crate::keys::{SHARDS, Shard};
@@ -24,6 +24,8 @@ pub(crate) struct Taken {
     pub(crate) generation: u64,
     pub(crate) expires_at: Timestamp,
     pub(crate) entry: String,
+    /// The name that this process had when it took the permit; `None` without a lease.
+    pub(crate) holder: Option<ProcessId>,
 }
 
 #[derive(Default)]
@@ -70,6 +72,16 @@ impl PermitRegistry {
         self.known().permits.keys().copied().collect()
     }
 
+    /// Under which name a permit in hand was taken; `None` when it is not in hand.
+    pub(crate) fn holder(&self, id: PermitId) -> Option<Option<ProcessId>> {
+        self.known().permits.get(&id).map(|taken| taken.holder)
+    }
+
+    /// Of which generation a permit in hand is.
+    pub(crate) fn generation_of(&self, id: PermitId) -> Option<u64> {
+        self.known().permits.get(&id).map(|taken| taken.generation)
+    }
+
     /// The permit is out of hand, used or not.
     pub(crate) fn end(&self, id: PermitId) -> Option<Taken> {
         self.known().permits.remove(&id)
@@ -94,7 +106,7 @@ mod tests {
     }
 
     fn taken(generation: u64) -> Taken {
-        Taken { generation, expires_at: NOW, entry: "1-0".to_owned() }
+        Taken { generation, expires_at: NOW, entry: "1-0".to_owned(), holder: None }
     }
 
     #[test]

@@ -25,11 +25,18 @@ impl Permits for RedisQueue {
     }
 
     async fn take_slot(&self, request: SlotRequest) -> QueueResult<SlotAnswer> {
+        if !self.core.may_use(request.id) {
+            return Ok(SlotAnswer::Withdrawn);
+        }
         self.core.ask_for_slot(request).await
     }
 
     async fn settle(&self, ids: &[PermitId]) -> QueueResult<()> {
         self.end(ids.iter().map(|&id| (id, End::Used))).await
+    }
+
+    fn recorded(&self, ids: &[PermitId]) {
+        ids.iter().for_each(|&id| self.core.end(id, End::Recorded));
     }
 
     async fn hand_back(&self, permits: &[HandedBack]) -> QueueResult<()> {

@@ -41,6 +41,9 @@ struct Batch {
 impl Core {
     /// Repeats what brought no answer: a publication that ran is known by its name and answers again.
     pub(crate) async fn publish(&self, publications: &[Publication]) -> Vec<Outcome> {
+        if !self.lease.is_valid() {
+            return vec![Outcome::Stale; publications.len()];
+        }
         let mut outcomes = vec![None; publications.len()];
         let mut open = self.batches(publications);
         let mut delay = FIRST_RETRY;

@@ -11,6 +11,7 @@ use tokio::{
     sync::{mpsc, watch},
     task::JoinSet,
 };
+use weir_core::claim::ProcessId;
 use weir_queue::{Permit, PermitId};
 
 use crate::{
@@ -53,7 +54,7 @@ impl Reader {
         let mut lines = JoinSet::new();
         for shards in each {
             let (permits, wanted) = (sender.clone(), wanted.clone());
-            let line = Line { core: core.clone(), shards, name: core.process.clone(), permits, wanted };
+            let line = Line { core: core.clone(), shards, permits, wanted };
             lines.spawn(line.read(stopped.clone()));
         }
         Self { permits, wanted, stop, _lines: lines }
@@ -76,11 +77,19 @@ impl Reader {
     }
 }
 
+/// What a reader asks for.
+#[derive(Clone, Copy)]
+enum Which {
+    /// What nobody has read.
+    New,
+    /// What it has read itself, and is not done with.
+    Own,
+}
+
 /// One connection and the shards it reads.
 struct Line {
     core: Arc<Core>,
     shards: Vec<Shard>,
-    name: String,
     permits: mpsc::UnboundedSender<Permit>,
     wanted: watch::Sender<usize>,
 }
@@ -122,32 +131,51 @@ impl Line {
             let held = self.core.registry.held();
             let settled = self.core.settlements.flush(&self.core, &self.shards).await;
             settled.map_err(|_| RedisError::from((ErrorKind::Io, "what has ended is not settled yet")))?;
-            self.hand_on(connection.query(&self.command("0", RECALLED)).await?, &held);
+            self.read_as(Which::Own, RECALLED, connection, &held).await?;
         }
         while let Some(wanted) = self.wanted(stopped).await {
             // A count is for each shard.
             let count = (wanted / self.shards.len()).clamp(1, PER_READ);
-            let read: Option<Streams> = connection.query(&self.command(">", count)).await?;
+            self.read_as(Which::New, count, connection, &HashSet::new()).await?;
             backoff.reset();
-            self.hand_on(read, &HashSet::new());
         }
         Ok(())
     }
 
-    /// Waits until the worker has places, and answers how many; `None` when the readers are stopped.
+    /// Reads under the name that the process has now, and passes on what is new.
+    async fn read_as(
+        &self,
+        which: Which,
+        count: usize,
+        connection: &mut Exclusive,
+        held: &HashSet<PermitId>,
+    ) -> RedisResult<()> {
+        let (holder, reader) = (self.core.lease.process(), self.core.lease.reader());
+        let read: Option<Streams> = connection.query(&self.command(which, &reader, count)).await?;
+        self.hand_on(read, holder, held);
+        Ok(())
+    }
+
+    /// Waits until the worker has places and the process may take permits, and answers how many; `None` when the readers are stopped.
     async fn wanted(&self, stopped: &watch::Receiver<bool>) -> Option<usize> {
         let (mut stopped, mut wanted) = (stopped.clone(), self.wanted.subscribe());
         tokio::select! {
             biased;
             _ = stopped.wait_for(|stopped| *stopped) => None,
-            wanted = wanted.wait_for(|wanted| *wanted > 0) => wanted.ok().map(|wanted| *wanted),
+            wanted = async {
+                self.core.lease.valid().await;
+                wanted.wait_for(|wanted| *wanted > 0).await.ok().map(|wanted| *wanted)
+            } => wanted,
         }
     }
 
-    /// `>` asks for what nobody has read, `0` for what this reader has read and not done with.
-    fn command(&self, from: &str, count: usize) -> Cmd {
+    fn command(&self, which: Which, reader: &str, count: usize) -> Cmd {
+        let from = match which {
+            Which::New => ">",
+            Which::Own => "0",
+        };
         let mut command = redis::cmd("XREADGROUP");
-        command.arg("GROUP").arg(GROUP).arg(&self.name).arg("COUNT").arg(count);
+        command.arg("GROUP").arg(GROUP).arg(reader).arg("COUNT").arg(count);
         command.arg("BLOCK").arg(BLOCK.as_millis() as u64).arg("STREAMS");
         for &shard in &self.shards {
             command.arg(self.core.keys.queue(shard));
@@ -159,12 +187,12 @@ impl Line {
     }
 
     /// Passes on the permits that are new.
-    fn hand_on(&self, streams: Option<Streams>, held: &HashSet<PermitId>) {
+    fn hand_on(&self, streams: Option<Streams>, holder: Option<ProcessId>, held: &HashSet<PermitId>) {
         for (queue, entries) in streams.into_iter().flatten() {
             let Some(shard) = self.core.keys.shard_of_queue(&queue) else { continue };
             for entry in entries.into_iter().filter_map(|(entry, fields)| read_entry(entry, fields?)) {
                 let Entry { entry, generation, id, expected_at, delivery } = entry;
-                let taken = Taken { generation, expires_at: delivery.expires_at, entry };
+                let taken = Taken { generation, expires_at: delivery.expires_at, entry, holder };
                 if held.contains(&id) || !self.core.registry.take(id, taken) {
                     continue;
                 }

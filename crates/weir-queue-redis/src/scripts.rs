@@ -46,6 +46,10 @@ pub(crate) enum Operation {
     Admit,
     TakeSlot,
     Settle,
+    Holders,
+    Left,
+    Withdraw,
+    Entries,
     Tidy,
     Depths,
 }
@@ -73,7 +77,7 @@ const ARGUMENTS: &str = lua!("arguments");
 const LIMITER: &str = lua!("limiter");
 
 /// In the order of [`Operation`].
-static SCRIPTS: LazyLock<[Script; 11]> = LazyLock::new(|| {
+static SCRIPTS: LazyLock<[Script; 15]> = LazyLock::new(|| {
     let constants = constants();
     let plain = |operation| Script::new(&[&constants, lua!("shard"), ARGUMENTS, operation]);
     let limiting = |operation| Script::new(&[&constants, lua!("shard"), ARGUMENTS, LIMITER, operation]);
@@ -88,6 +92,10 @@ static SCRIPTS: LazyLock<[Script; 11]> = LazyLock::new(|| {
         issuing(lua!("admit")),
         limiting(lua!("take_slot")),
         limiting(lua!("settle")),
+        plain(lua!("holders")),
+        plain(lua!("left")),
+        plain(lua!("withdraw")),
+        plain(lua!("entries")),
         plain(lua!("tidy")),
         plain(lua!("depths")),
     ]
@@ -117,7 +125,10 @@ fn constants() -> String {
     ] {
         text += &format!("local {name} = {}\n", duration.as_micros());
     }
-    text + &format!("local KEPT_MS = {}\nlocal SHARES = {SHARES}\nlocal LAG_DEPTH = {LAG_DEPTH}\n", KEPT.as_millis())
+    for (name, number) in [("SHARES", SHARES as usize), ("LAG_DEPTH", LAG_DEPTH), ("DELIVERY_HEAD", wire::HEAD_LEN)] {
+        text += &format!("local {name} = {number}\n");
+    }
+    text + &format!("local KEPT_MS = {}\n", KEPT.as_millis())
 }
 
 /// A call of a script on a shard.

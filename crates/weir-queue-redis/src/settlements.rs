@@ -17,13 +17,14 @@ use weir_queue::PermitId;
 use crate::{
     core::Core,
     keys::{SHARDS, Shard},
-    permit_registry::Taken,
     scripts::{Call, Operation},
     trunk::CallError,
 };
 
 /// Settlements in one call.
 const BATCH: usize = 500;
+/// How long what nobody waits for waits for a call that takes it along.
+const GATHER: Duration = Duration::from_millis(20);
 /// How long to wait after Redis failed.
 const RETRY: Duration = Duration::from_millis(100);
 /// Settlements kept for a shard while Redis is away. What is dropped beyond that leaves permits that expire by themselves.
@@ -32,8 +33,10 @@ const MOST_KEPT: usize = 50_000;
 /// How a permit ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
-    /// Its attempt has ended.
+    /// Its attempt has ended, and is not recorded yet.
     Used,
+    /// What became of it is recorded.
+    Recorded,
     /// Nothing was sent.
     Unused,
     /// Nothing was sent, for want of a place in the worker.
@@ -71,9 +74,8 @@ impl Settlements {
         self.shards.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `taken`: as this process had it in hand; without it the generation alone is known.
-    pub(crate) fn add(&self, id: PermitId, end: End, taken: Option<Taken>, generation: u64) {
-        let (generation, entry) = taken.map_or((generation, None), |taken| (taken.generation, Some(taken.entry)));
+    /// `entry`: what leaves the delivery queue.
+    pub(crate) fn add(&self, id: PermitId, end: End, generation: u64, entry: Option<String>) {
         let mut shards = self.shards();
         let outbox = &mut shards[Shard::of(id.destination_id).index()];
         if outbox.waiting.len() < MOST_KEPT {
@@ -134,6 +136,7 @@ impl Settlements {
     pub(crate) async fn run(&self, core: &Core) {
         loop {
             self.added.notified().await;
+            tokio::time::sleep(GATHER).await;
             while self.flush(core, &self.shards_waiting()).await.is_err() {
                 tokio::time::sleep(RETRY).await;
             }
@@ -167,6 +170,7 @@ impl<'s> Digest<'s> {
             match end {
                 End::Used => digest.used.push(*serial),
                 End::Unused | End::Crowded => digest.unused.push(*serial),
+                End::Recorded => {}
             }
             digest.crowded += usize::from(*end == End::Crowded);
             digest.entries.extend(entry.as_deref());

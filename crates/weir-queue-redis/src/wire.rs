@@ -28,10 +28,22 @@ pub(crate) struct Entry {
     pub(crate) delivery: ClaimedDelivery,
 }
 
+/// An entry that is in the hand of a process that is gone.
+#[derive(Debug, Clone)]
+pub(crate) struct LeftEntry {
+    pub(crate) entry: String,
+    pub(crate) generation: u64,
+    pub(crate) id: PermitId,
+    pub(crate) claim: Claim,
+    pub(crate) expires_at: Timestamp,
+    pub(crate) had_slot: bool,
+}
+
 const PERMIT_LEN: usize = 4 * 8;
 const INLINE: u8 = 1;
 const IN_LANE: u8 = 2;
-const HEAD_LEN: usize = 3 * 16 + 2 * 8 + 2 * 4 + 1 + 4;
+/// What comes before the body.
+pub(crate) const HEAD_LEN: usize = 3 * 16 + 2 * 8 + 2 * 4 + 1 + 4;
 
 /// The `delivery` field. Bodies above `largest` stay in the store.
 pub(crate) fn encode(delivery: &ClaimedDelivery, largest: usize) -> Vec<u8> {
@@ -97,6 +109,21 @@ pub(crate) fn decode(entry: String, mut permit: Bytes, mut delivery: Bytes) -> O
     })
 }
 
+/// Of the beginning of a delivery.
+fn decode_claim(mut delivery: Bytes) -> Option<Claim> {
+    if delivery.len() < HEAD_LEN {
+        return None;
+    }
+    let mut id = || {
+        let mut id = [0; 16];
+        delivery.copy_to_slice(&mut id);
+        id
+    };
+    let (delivery_id, destination_id) = (DeliveryId::from_bytes(id()), DestinationId::from_bytes(id()));
+    delivery.advance(16);
+    Some(Claim { delivery_id, destination_id, epoch: delivery.get_i64() })
+}
+
 /// What became of the deliveries of one destination that were to be admitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Admitted {
@@ -150,6 +177,28 @@ impl Answer {
             entries.extend(decode(String::new(), permit, answer.next_bytes()?));
         }
         Some(entries)
+    }
+
+    pub(crate) fn next_text(&mut self) -> Option<String> {
+        String::from_utf8(self.next_bytes()?.into()).ok()
+    }
+
+    /// The claim in the beginning of a delivery.
+    pub(crate) fn next_claim(&mut self) -> Option<Claim> {
+        decode_claim(self.next_bytes()?)
+    }
+
+    /// An entry without a slot, as far as is known.
+    pub(crate) fn next_left(&mut self) -> Option<LeftEntry> {
+        let entry = self.next_text()?;
+        let (mut permit, claim) = (self.next_bytes()?, self.next_claim()?);
+        if permit.len() != PERMIT_LEN {
+            return None;
+        }
+        let (generation, serial) = (permit.get_u64(), permit.get_u64());
+        let expires_at = from_micros(permit.get_i64());
+        let id = PermitId { destination_id: claim.destination_id, serial };
+        Some(LeftEntry { entry, generation, id, claim, expires_at, had_slot: false })
     }
 
     fn next_bytes(&mut self) -> Option<Bytes> {
@@ -238,6 +287,8 @@ mod tests {
         let read = sent(&written, 100);
         assert_eq!(format!("{:?}", read.delivery), format!("{written:?}"));
         assert_eq!((read.generation, read.id.serial, read.expected_at), (10, 12, None));
+        let head = Bytes::from(encode(&written, 0)).slice(..HEAD_LEN);
+        assert_eq!(decode_claim(head), Some(written.claim));
     }
 
     #[test]

@@ -8,7 +8,7 @@
 //! A permit's life:
 //!
 //! ```text
-//! publish ─┬▶ queued ──take_slot: granted──▶ in flight ──settle──▶ gone
+//! publish ─┬▶ queued ──take_slot: granted──▶ in flight ──settle──▶ room for others ──recorded──▶ gone
 //! admit ───┘    │ ▲                            │   ▲
 //!               │ └─ take_slot: later          └───┘ take_slot: the slot was missed, another one
 //!               └──── hand_back ──▶ gone             not sent, its claim released; costs no slot
@@ -26,12 +26,18 @@ pub mod conformance;
 mod mailbox;
 pub mod memory;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use async_trait::async_trait;
 pub use mailbox::Mailbox;
 use weir_core::{
-    Destination, DestinationId, Limiter, RateLimits, Slot, Timestamp, breaker::BreakerState, claim::ClaimedDelivery,
+    Destination, DestinationId, Limiter, RateLimits, Slot, Timestamp,
+    breaker::BreakerState,
+    claim::{Claim, ClaimedDelivery, ProcessId},
     plan::NextRun,
 };
 
@@ -45,9 +51,9 @@ pub const LONGEST_PREPARATION: Duration = Duration::from_millis(1_500);
 /// How long a job that waits for a settle or a wake waits at most: one that never comes must not stop it for good.
 pub const RUN_FALLBACK: Duration = Duration::from_secs(1);
 
-/// Both halves of a queue.
-pub trait Queue: Schedule + Permits + Send + Sync + 'static {}
-impl<T: Schedule + Permits + Send + Sync + 'static> Queue for T {}
+/// All of a queue.
+pub trait Queue: Schedule + Permits + Leases + Send + Sync + 'static {}
+impl<T: Schedule + Permits + Leases + Send + Sync + 'static> Queue for T {}
 
 /// A queue, shared.
 pub type SharedQueue = Arc<dyn Queue>;
@@ -209,7 +215,7 @@ pub trait Schedule {
     /// Makes sure a job runs at `due` or earlier. Idempotent; pulls a parked job forward, but not below its pace.
     async fn wake(&self, wakes: &[Wake]) -> QueueResult<()>;
 
-    /// Runs the jobs of edited destinations at once, whatever they wait for.
+    /// Runs the jobs of edited destinations at once, whatever they wait for, unless these terms or newer ones are known.
     async fn edited(&self, edits: &[Edit]) -> QueueResult<()>;
 
     /// No slot of the destination starts before `until`; a hold is only ever extended.
@@ -253,9 +259,45 @@ pub trait Permits {
     /// The one way to send: a slot for a worker that stands ready, decided and granted in one step.
     async fn take_slot(&self, request: SlotRequest) -> QueueResult<SlotAnswer>;
 
-    /// The attempts of these permits are recorded; room for others.
+    /// The attempts of these permits have ended; room for others.
     async fn settle(&self, ids: &[PermitId]) -> QueueResult<()>;
+
+    /// The store has the attempts of these settled permits: until then each is there to be found, should this process die.
+    fn recorded(&self, ids: &[PermitId]);
 
     /// These permits were not used and their claims are released. One that had no slot costs none.
     async fn hand_back(&self, permits: &[HandedBack]) -> QueueResult<()>;
+}
+
+/// A permit that a process left that is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LeftPermit {
+    pub id: PermitId,
+    pub claim: Claim,
+    /// A slot was granted for it, so it may have been sent.
+    pub had_slot: bool,
+}
+
+/// What the processes that share a queue must know of each other. A queue inside one process dies with it, and knows of no other.
+#[async_trait]
+pub trait Leases {
+    /// This process is alive until then: later, unless this is called again, it takes and publishes no permit and gets no slot.
+    /// Permits that it took under another name are not good any more.
+    fn renew_lease(&self, _process: ProcessId, _until: Instant) {}
+
+    /// Who has permits in hand.
+    async fn holders(&self) -> QueueResult<Vec<ProcessId>> {
+        Ok(Vec::new())
+    }
+
+    /// Permits that these processes had in hand: some, and none only if there are none. Those without a slot can get none any more.
+    /// Each comes again until it is handed back, or settled and recorded.
+    async fn left_permits(&self, _gone: &[ProcessId]) -> QueueResult<Vec<LeftPermit>> {
+        Ok(Vec::new())
+    }
+
+    /// The claims of all permits that are in the delivery queue or in somebody's hand.
+    async fn permitted_claims(&self) -> QueueResult<HashSet<Claim>> {
+        Ok(HashSet::new())
+    }
 }

@@ -17,8 +17,8 @@ use tokio::sync::Notify;
 use weir_core::{Clock, Destination, DestinationId, Timestamp, claim::ClaimedDelivery};
 
 use crate::{
-    DueJobs, Edit, HandedBack, Mailbox, Permit, PermitId, Permits, Publication, Published, QueueResult, Schedule,
-    SlotAnswer, SlotRequest, Wake,
+    DueJobs, Edit, HandedBack, Leases, Mailbox, Permit, PermitId, Permits, Publication, Published, QueueResult,
+    Schedule, SlotAnswer, SlotRequest, Wake,
 };
 
 /// The schedule, permits and delivery queue of one process.
@@ -165,8 +165,12 @@ impl Permits for MemoryQueue {
         Ok(())
     }
 
+    fn recorded(&self, _: &[PermitId]) {}
+
     async fn hand_back(&self, permits: &[HandedBack]) -> QueueResult<()> {
         self.change(|table, now| permits.iter().for_each(|&permit| table.hand_back(now, permit)));
         Ok(())
     }
 }
+
+impl Leases for MemoryQueue {}

@@ -3,13 +3,16 @@
 //! [`Scheduler`] runs due jobs in batches: claim leases, read limits, decide ([`weir_core::plan`]), claim deliveries in the
 //! store, publish permits. New deliveries to destinations without a backlog need no run: they go by the [`Express`].
 //! What [`Replayer`] sends again goes in a lane of its own ([`weir_core::lane`]).
-//! [`Sweeper`] makes the store the outbox: whatever a crash left without a job gets one. [`Pruner`] deletes what is old, and
+//! [`Sweeper`] makes the store the outbox: whatever a crash left without a job gets one. [`ProcessWatcher`] resolves what
+//! processes had under way that died. [`EditWatcher`] announces edits again, [`Pruner`] deletes what is old, and
 //! [`Watcher`] tells operators what there is to tell.
 
 mod backoff;
+mod edits;
 mod express;
 mod laned;
 mod lanes;
+mod processes;
 mod prune;
 mod replay;
 mod returns;
@@ -19,7 +22,9 @@ mod sweep;
 mod watch;
 
 pub use backoff::Backoff;
+pub use edits::EditWatcher;
 pub use express::{Declines, Express};
+pub use processes::ProcessWatcher;
 pub use prune::Pruner;
 pub use replay::Replayer;
 pub use scheduler::Scheduler;

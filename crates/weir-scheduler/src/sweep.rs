@@ -124,8 +124,7 @@ async fn recover(store: &dyn Store, now: Timestamp, all: bool) -> Result<Recover
     loop {
         let recovered = store.recover_claims(now, all, PAGE).await?;
         if recovered == Recovered::default() {
-            counter!("weir_claims_recovered_total")
-                .increment(total.retried + total.dead + total.cancelled + total.superseded);
+            counter!("weir_claims_recovered_total").increment(total.total());
             return Ok(total);
         }
         total.retried += recovered.retried;

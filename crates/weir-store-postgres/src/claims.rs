@@ -9,11 +9,11 @@ use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection, postgres::PgRow, types::Uuid};
 use weir_core::{
     DestinationId, EventId, Timestamp,
-    claim::{Claim, ClaimedBody, ClaimedDelivery},
+    claim::{Claim, ClaimedBody, ClaimedDelivery, ProcessId},
     event::EventBody,
     order::BEHIND,
 };
-use weir_store::{ClaimRequest, Claims, Line, ProcessId};
+use weir_store::{ClaimRequest, Claims, Line};
 
 use crate::{
     Shared,

@@ -13,7 +13,8 @@ use weir_core::{
     signing::Signing,
 };
 use weir_store::{
-    BreakerChange, DestinationCounts, DestinationPatch, Destinations, LimitChange, Page, PageRequest, StoreResult,
+    BreakerChange, DestinationCounts, DestinationPatch, Destinations, EditPlace, Edited, LimitChange, Page,
+    PageRequest, StoreResult,
 };
 
 use crate::{
@@ -97,6 +98,18 @@ impl Destinations for PostgresStore {
         Ok(self.read(query, |row| count(row, 0)).await?.pop().unwrap_or_default())
     }
 
+    async fn edited_after(&self, place: EditPlace, limit: u32) -> StoreResult<Vec<Edited>> {
+        let query = sqlx::query(EDITED)
+            .bind(place.updated_at.as_nanos())
+            .bind(uuid(place.id.as_bytes()))
+            .bind(i64::from(limit));
+        let read = |row: &PgRow| {
+            let Change { id, destination, .. } = read_change(row)?;
+            Ok(Edited { place: EditPlace { updated_at: time(row, 14)?, id }, destination })
+        };
+        self.read(query, read).await
+    }
+
     async fn limit_changes(&self, id: DestinationId) -> StoreResult<Vec<LimitChange>> {
         let change = |row: &PgRow| Ok(LimitChange { at: time(row, 0)?, limits: limits(&text(row, 1)?)? });
         self.read(sqlx::query(LIMIT_CHANGES).bind(uuid(id.as_bytes())), change).await
@@ -163,6 +176,9 @@ const LIST: &str = select!(
     WHERE t.deleted_at IS NULL AND ($1::text IS NULL OR t.tenant = $1) AND ($2::uuid IS NULL OR t.id < $2)
     ORDER BY t.id DESC LIMIT $3"
 );
+
+pub(crate) const EDITED: &str =
+    select!("FROM destinations t WHERE (t.updated_at, t.id) > ($1, $2) ORDER BY t.updated_at, t.id LIMIT $3");
 
 /// A destination that is about to be edited.
 pub(crate) const LOCK_LIVE: &str =

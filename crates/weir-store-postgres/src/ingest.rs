@@ -20,9 +20,9 @@ use std::{
 
 use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection, Row as _, postgres::PgRow, types::Uuid};
-use weir_core::{Timestamp, event::Event};
+use weir_core::{Timestamp, claim::ProcessId, event::Event};
 use weir_store::{
-    Boarding, Express, Ingest, Ingested, Line, NewEvent, ProcessId, Station, StoreResult,
+    Boarding, Express, Ingest, Ingested, Line, NewEvent, Station, StoreResult,
     intake::{Intake, Key, KnownKeys, NewDelivery, Outcome, key},
 };
 

@@ -11,15 +11,18 @@ use std::{
 
 use async_trait::async_trait;
 use sqlx::{PgConnection, postgres::PgRow};
-use weir_core::{Timestamp, claim::Claim};
-use weir_store::{OrphanedClaim, ProcessBeat, ProcessId, Processes, Recovered, StoreResult};
+use weir_core::{
+    Timestamp,
+    claim::{Claim, ProcessId},
+};
+use weir_store::{ProcessBeat, Processes, Recovered, StoreResult};
 
 use crate::{
     PostgresStore, Shared,
     edits::Edit,
     ingest::column,
     recovery::{Abandoned, Recovery},
-    rows::{delivery_id, destination_id, int, process_id, time},
+    rows::{delivery_id, destination_id, int, process_id},
     writer::Operation,
 };
 
@@ -72,14 +75,10 @@ impl Processes for PostgresStore {
         Ok(())
     }
 
-    async fn orphaned_claims(&self, limit: u32) -> StoreResult<Vec<OrphanedClaim>> {
+    async fn orphaned_claims(&self, limit: u32) -> StoreResult<Vec<Claim>> {
         let read = |row: &PgRow| {
-            let claim = Claim {
-                delivery_id: delivery_id(row, 0)?,
-                destination_id: destination_id(row, 1)?,
-                epoch: int(row, 2)?,
-            };
-            Ok(OrphanedClaim { claim, owner: process_id(row, 3)?, expires_at: time(row, 4)? })
+            let (delivery_id, destination_id) = (delivery_id(row, 0)?, destination_id(row, 1)?);
+            Ok(Claim { delivery_id, destination_id, epoch: int(row, 2)? })
         };
         self.read(sqlx::query(ORPHANED).bind(i64::from(limit)), read).await
     }
@@ -105,7 +104,7 @@ pub(crate) const IS_REGISTERED: &str = "SELECT EXISTS (SELECT FROM processes WHE
 
 /// Live claims are as many as sends in flight, so all of them may be looked at.
 pub(crate) const ORPHANED: &str = "
-SELECT d.id, d.destination_id, d.claim_epoch, d.claimed_by, d.claim_expires_at FROM deliveries d
+SELECT d.id, d.destination_id, d.claim_epoch FROM deliveries d
 WHERE d.state = 1 AND d.claimed_by IS NOT NULL
     AND NOT EXISTS (SELECT FROM processes p WHERE p.id = d.claimed_by)
 LIMIT $1";

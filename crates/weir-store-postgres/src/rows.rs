@@ -6,12 +6,12 @@ use sqlx::{Row as _, ValueRef as _, postgres::PgRow, types::Uuid};
 use weir_core::{
     AttemptId, DeliveryId, DeliveryState, DestinationId, ErrorKind, EventId, Period, RateLimit, RateLimits, ReplayId,
     Timestamp,
+    claim::ProcessId,
     delivery::{Attempt, AttemptOutcome, Delivery, LastAttempt},
     event::{Event, EventBody, Terms},
     order::BEHIND,
     outcome::Failure,
 };
-use weir_store::ProcessId;
 
 /// A stored value that this program could not have written.
 pub(crate) fn corrupt(what: &str) -> sqlx::Error {

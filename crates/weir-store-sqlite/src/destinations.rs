@@ -10,8 +10,8 @@ use weir_core::{
     pattern::EventPattern, signing::Signing,
 };
 use weir_store::{
-    BreakerChange, DestinationCounts, DestinationPatch, Destinations, LimitChange, Page, PageRequest, StoreResult,
-    paused_by_weir,
+    BreakerChange, DestinationCounts, DestinationPatch, Destinations, EditPlace, Edited, LimitChange, Page,
+    PageRequest, StoreResult, paused_by_weir,
 };
 
 use crate::{
@@ -97,6 +97,15 @@ impl Destinations for SqliteStore {
         Ok(counted.first().copied().unwrap_or(0))
     }
 
+    async fn edited_after(&self, place: EditPlace, limit: u32) -> StoreResult<Vec<Edited>> {
+        let mut values = Values::default();
+        values.int(place.updated_at.as_nanos()).blob(place.id.as_bytes()).int(limit.into());
+        let read = |row: &SqliteRow| Ok(EditPlace { updated_at: time(row, 0)?, id: destination_id(row, 1)? });
+        let places = fetch(&self.readers, EDITED, values, read).await?;
+        let edited = |place: EditPlace| Edited { place, destination: self.destinations.get(place.id) };
+        Ok(places.into_iter().map(edited).collect())
+    }
+
     async fn limit_changes(&self, id: DestinationId) -> StoreResult<Vec<LimitChange>> {
         let mut values = Values::default();
         values.blob(id.as_bytes());
@@ -123,6 +132,9 @@ WHERE destination_id = ? AND sent_at > ? AND sent_at <= ?";
 pub(crate) const RECENT_ARRIVALS: &str = "
 SELECT count(*) FROM deliveries INDEXED BY deliveries_of_destination
 WHERE destination_id = ? AND id >= ? AND id < ?";
+
+pub(crate) const EDITED: &str = "
+SELECT updated_at, id FROM destinations WHERE (updated_at, id) > (?, ?) ORDER BY updated_at, id LIMIT ?";
 
 const LIMIT_CHANGES: &str = "SELECT at, rate_limits FROM limit_changes WHERE destination_id = ? ORDER BY at";
 

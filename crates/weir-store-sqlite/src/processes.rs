@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use sqlx::sqlite::SqliteRow;
-use weir_core::{Timestamp, claim::Claim};
-use weir_store::{
-    AbandonedClaim, OrphanedClaim, ProcessBeat, ProcessId, Processes, Recovered, Results as _, StoreResult,
+use weir_core::{
+    Timestamp,
+    claim::{Claim, ProcessId},
 };
+use weir_store::{AbandonedClaim, ProcessBeat, Processes, Recovered, Results as _, StoreResult};
 
 use crate::{
     SqliteStore,
@@ -40,7 +41,7 @@ impl Processes for SqliteStore {
         Ok(())
     }
 
-    async fn orphaned_claims(&self, _: u32) -> StoreResult<Vec<OrphanedClaim>> {
+    async fn orphaned_claims(&self, _: u32) -> StoreResult<Vec<Claim>> {
         Ok(Vec::new())
     }
 

@@ -163,6 +163,7 @@ macro_rules! store_conformance {
             destinations_are_answered_in_the_order_asked,
             destinations_are_listed_newest_first_and_by_tenant,
             an_edit_applies_to_the_version_it_names_only,
+            edits_are_read_in_the_order_of_their_times,
             a_deleted_destination_cannot_be_edited,
             changed_limits_are_recorded_and_unchanged_ones_are_not,
             resuming_clears_the_reason_of_the_pause,

@@ -93,6 +93,28 @@ pub struct LimitChange {
     pub limits: RateLimits,
 }
 
+/// A destination as its last edit left it.
+#[derive(Debug, Clone)]
+pub struct Edited {
+    pub place: EditPlace,
+    /// `None` when it was deleted.
+    pub destination: Option<Arc<Destination>>,
+}
+
+/// Where an edit stands among all, in the order of their times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct EditPlace {
+    pub updated_at: Timestamp,
+    pub id: DestinationId,
+}
+
+impl EditPlace {
+    /// Before all edits of an instant and after.
+    pub fn at(time: Timestamp) -> Self {
+        Self { updated_at: time, id: DestinationId::from_bytes([0; 16]) }
+    }
+}
+
 #[async_trait]
 pub trait Destinations {
     /// Stores a new destination and the limits it begins with.
@@ -133,6 +155,9 @@ pub trait Destinations {
 
     /// How many deliveries a destination was given in the `window` before `now`.
     async fn recent_arrivals(&self, id: DestinationId, now: Timestamp, window: Duration) -> StoreResult<u64>;
+
+    /// The destinations that were edited last after this place, at most `limit`, in the order of their edits.
+    async fn edited_after(&self, place: EditPlace, limit: u32) -> StoreResult<Vec<Edited>>;
 
     /// Every change of a destination's limits, oldest first, the ones it was created with included. Kept after deletion.
     async fn limit_changes(&self, id: DestinationId) -> StoreResult<Vec<LimitChange>>;

@@ -27,7 +27,8 @@ use std::sync::Arc;
 
 pub use bodies::WaitingBodies;
 pub use destinations::{
-    BreakerChange, DestinationCounts, DestinationPatch, Destinations, LimitChange, later_than, paused_by_weir,
+    BreakerChange, DestinationCounts, DestinationPatch, Destinations, EditPlace, Edited, LimitChange, later_than,
+    paused_by_weir,
 };
 pub use express::{Boarding, Express, Station};
 pub use history::{
@@ -37,7 +38,7 @@ pub use history::{
 pub use ingest::{Ingest, IngestRefusal, Ingested, NewEvent};
 pub use lines::{Line, Lines, LinesTended};
 pub use outbox::{ClaimRequest, Claims, DueDestination, Outbox, Recovered, SendHistory};
-pub use processes::{AbandonedClaim, OrphanedClaim, ProcessBeat, ProcessId, Processes};
+pub use processes::{AbandonedClaim, BEAT_EVERY, DEAD_AFTER, LEASE_VALID, ProcessBeat, Processes};
 pub use prune::{Prune, PrunePlace, PruneStep, Pruned};
 pub use replays::{NewReplay, REPLAYABLE, Replay, ReplayFigures, ReplayFilter, ReplayPhase, ReplayStep, Replays};
 pub use results::{AttemptResult, DeliveryAction, Purge, PurgePlace, PurgeStep, Results, Settlement};

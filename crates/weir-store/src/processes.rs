@@ -10,33 +10,30 @@
 //!
 //! A process that was only cut off finds its row gone by its next beat. It must have stopped sending by then, and registers anew.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use weir_core::{
     AttemptId, DeliveryState, Timestamp,
-    claim::Claim,
+    claim::{Claim, ProcessId},
     delivery::{Attempt, AttemptOutcome},
     outcome::Verdict,
 };
 
 use crate::{AttemptResult, Recovered, Settlement, StoreResult};
 
-/// One life of a process: never used again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ProcessId(pub i32);
+/// A process raises its beat so often.
+pub const BEAT_EVERY: Duration = Duration::from_secs(1);
+/// So long after its last beat a process does nothing more that others must know of: it asks for no slot, takes and publishes no permit.
+pub const LEASE_VALID: Duration = Duration::from_secs(4);
+/// One whose beat stands still for so long is declared dead: later than its lease ends, so that it has stopped by then.
+pub const DEAD_AFTER: Duration = Duration::from_secs(5);
 
 /// A process and its beat. Beats mean nothing but that one which has changed was raised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProcessBeat {
     pub id: ProcessId,
     pub beat: i64,
-}
-
-/// A claim whose owner is gone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OrphanedClaim {
-    pub claim: Claim,
-    pub owner: ProcessId,
-    pub expires_at: Timestamp,
 }
 
 #[async_trait]
@@ -59,7 +56,7 @@ pub trait Processes {
     async fn deregister(&self) -> StoreResult<()>;
 
     /// Claims whose owners are not registered any more, at most `limit`.
-    async fn orphaned_claims(&self, limit: u32) -> StoreResult<Vec<OrphanedClaim>>;
+    async fn orphaned_claims(&self, limit: u32) -> StoreResult<Vec<Claim>>;
 
     /// Resolves exactly these claims as [`crate::Outbox::recover_claims`] does those that have expired. What was settled, given back
     /// or resolved meanwhile is passed over, and so is what somebody is just settling.
@@ -105,6 +102,11 @@ impl AbandonedClaim {
 }
 
 impl Recovered {
+    /// How many claims were resolved.
+    pub fn total(&self) -> u64 {
+        self.retried + self.dead + self.cancelled + self.superseded
+    }
+
     /// What became of abandoned claims.
     pub fn of(settlements: &[Settlement]) -> Self {
         let count = |state| settlements.iter().filter(|settled| settled.state() == Some(state)).count() as u64;

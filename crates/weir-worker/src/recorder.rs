@@ -168,8 +168,10 @@ impl Ledger {
         }
         let retries: Vec<_> = finished.iter().filter_map(retry_wake).collect();
         let destinations: Vec<_> = finished.iter().map(|ended| ended.result.claim.destination_id).collect();
+        let permits: Vec<_> = finished.iter().map(|ended| ended.permit).collect();
         let results: Vec<_> = finished.into_iter().map(|ended| ended.result).collect();
         let settlements = persist("record attempts", || self.store.settle(results.clone())).await;
+        self.queue.recorded(&permits);
         let lost = settlements.iter().filter(|settlement| **settlement == Settlement::ClaimLost).count();
         if lost > 0 {
             counter!("weir_claims_lost_total").increment(lost as u64);

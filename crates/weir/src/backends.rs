@@ -89,7 +89,10 @@ impl Backends {
     pub(crate) async fn close(&self) {
         match self {
             Self::Embedded { store, .. } => store.close().await,
-            Self::Scaled { store, .. } => store.close().await,
+            Self::Scaled { store, queue } => {
+                queue.close().await;
+                store.close().await;
+            }
         }
     }
 }

@@ -9,7 +9,7 @@ use tokio::{
 };
 use weir_api::{ApiKeys, ApiState, BodyBudget, Hosts, Operations, Readiness};
 use weir_core::{address::AddressPolicy, retention::Retention};
-use weir_scheduler::{Declines, Express, Pruner, Replayer, Scheduler, Sweeper, Watcher};
+use weir_scheduler::{Declines, EditWatcher, Express, ProcessWatcher, Pruner, Replayer, Scheduler, Sweeper, Watcher};
 use weir_worker::{
     Worker,
     outbound::{Outbound, TlsRoots},
@@ -19,6 +19,7 @@ use crate::{
     backends::Backends,
     cli::Misuse,
     config::{Backing, Role},
+    lease::ProcessLease,
     listener::{self, Patience},
     metrics::Metrics,
 };
@@ -61,6 +62,7 @@ pub(crate) struct Engine {
     background: JoinSet<()>,
     server: JoinHandle<()>,
     declines: JoinHandle<()>,
+    lease: JoinHandle<()>,
 }
 
 impl Engine {
@@ -71,6 +73,8 @@ impl Engine {
         })?;
         let address = listener.local_addr()?;
         let backends = Backends::open(&settings.backing).await?;
+        let lease = ProcessLease::begin(backends.store(), backends.queue()).await?;
+        let lease = tokio::spawn(lease.keep());
         let (stop_working, working_stops) = watch::channel(false);
         let (stop_serving, serving_stops) = watch::channel(false);
         let (stop_admitting, admitting_stops) = watch::channel(false);
@@ -129,6 +133,7 @@ impl Engine {
             background,
             server,
             declines,
+            lease,
         })
     }
 
@@ -163,11 +168,13 @@ impl Engine {
         if tokio::time::timeout(RECORDING_GRACE, self.declines).await.is_err() {
             tracing::error!("the store did not take back what was not sent; it counts as unknown");
         }
+        self.lease.abort();
+        ProcessLease::end(&self.backends.store()).await;
         self.backends.close().await;
     }
 }
 
-/// The scheduler loops, the sweep, the steps of replays, the pruner and the watch.
+/// The scheduler loops, the sweep, the watches over processes and edits, the steps of replays, the pruner and the watch.
 fn schedule(backends: &Backends, retention: Retention, stops: &watch::Receiver<bool>, background: &mut JoinSet<()>) {
     let scheduler = Arc::new(Scheduler::new(backends.store(), backends.queue(), backends.clock()));
     for _ in 0..SCHEDULERS {
@@ -180,6 +187,12 @@ fn schedule(backends: &Backends, retention: Retention, stops: &watch::Receiver<b
     let sweeper = Sweeper::new(backends.store(), backends.queue(), backends.clock());
     let sweep_stops = stopped(stops.clone());
     background.spawn(async move { sweeper.run(sweep_stops).await });
+    let processes = ProcessWatcher::new(backends.store(), backends.queue(), backends.clock());
+    let processes_stop = stopped(stops.clone());
+    background.spawn(async move { processes.run(processes_stop).await });
+    let edits = EditWatcher::new(backends.store(), backends.queue(), backends.clock());
+    let edits_stop = stopped(stops.clone());
+    background.spawn(async move { edits.run(edits_stop).await });
     let pruner = Pruner::new(backends.store(), backends.clock(), retention);
     let prune_stops = stopped(stops.clone());
     background.spawn(async move { pruner.run(prune_stops).await });

@@ -6,6 +6,7 @@ mod clock;
 mod commands;
 mod config;
 mod engine;
+mod lease;
 mod listener;
 mod logs;
 mod metrics;

@@ -29,8 +29,8 @@ use weir_core::{
     outcome::Verdict,
 };
 use weir_queue::{
-    DueJobs, Edit, HandedBack, Permit, PermitId, Permits, Publication, Published, QueueError, QueueResult, Schedule,
-    SlotAnswer, SlotRequest, Wake,
+    DueJobs, Edit, HandedBack, Leases, Permit, PermitId, Permits, Publication, Published, QueueError, QueueResult,
+    Schedule, SlotAnswer, SlotRequest, Wake,
 };
 use weir_store::{AttemptResult, ClaimRequest, SharedStore};
 use weir_store_sqlite::SqliteStore;
@@ -367,7 +367,11 @@ impl Permits for RecordingQueue {
         not_used()
     }
 
+    fn recorded(&self, _: &[PermitId]) {}
+
     async fn hand_back(&self, _: &[HandedBack]) -> QueueResult<()> {
         not_used()
     }
 }
+
+impl Leases for RecordingQueue {}

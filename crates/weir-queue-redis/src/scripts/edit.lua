@@ -1,4 +1,4 @@
--- Destinations were edited: what is out follows their terms from now on, unless newer ones are known, and their jobs run.
+-- Destinations were edited: what is out follows their terms from now on, unless these or newer ones are known, and their jobs run.
 --
 -- KEYS    the shard
 -- ARGV    the caller's time; then for each edit: the destination, and its terms as in publish.lua
@@ -8,7 +8,7 @@ local before = earliest()
 while more() do
   local id, terms = text(), read_terms()
   local job = load_job(id)
-  if not is_newer(job, terms) then
+  if job.terms_version < terms.version then
     job.version = job.version + 1
     follow_terms(job, terms)
     -- The next run tells anew whether there is a backlog.

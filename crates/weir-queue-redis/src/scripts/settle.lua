@@ -1,5 +1,6 @@
 -- What became of permits: their attempts have ended, or they were not used. A job that waits for room runs, and one that waits
--- for time runs when the slots of unused permits come. The entries leave the delivery queue. Told twice it changes nothing.
+-- for time runs when the slots of unused permits come. The entries of those that are recorded leave the delivery queue. Told twice
+-- it changes nothing.
 --
 -- KEYS    the shard
 -- ARGV    the caller's time; then for each destination: its id, the generation of its permits; the serials of those whose attempts
@@ -81,7 +82,9 @@ while more() do
   local id, of = text(), number()
   local ended, unused, crowded, entries = list(permit), list(permit), number(), list(text)
   if of == generation then
-    settle(id, ended, unused, crowded)
+    if #ended + #unused > 0 then
+      settle(id, ended, unused, crowded)
+    end
     if #entries > 0 then
       redis.call('XACK', QUEUE, WORKERS, unpack(entries))
       redis.call('XDEL', QUEUE, unpack(entries))

@@ -42,12 +42,12 @@ impl Before {
         assert!(again.iter().all(|permit| permit.delivery.claim.destination_id == destination(1)));
         let ids: Vec<_> = again.iter().map(|permit| permit.id).collect();
         queue.settle(&ids).await.unwrap();
-        let depths = queue.depths().await.unwrap();
-        assert_eq!(
-            (depths.queued, depths.in_flight, depths.entries),
-            (0, 0, 0),
-            "only what was published since came out"
-        );
+        queue.recorded(&ids);
+        eventually("only what was published since is there", async || {
+            let depths = queue.depths().await.unwrap();
+            (depths.queued, depths.in_flight, depths.entries) == (0, 0, 0)
+        })
+        .await;
     }
 }
 

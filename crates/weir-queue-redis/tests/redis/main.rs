@@ -8,6 +8,7 @@
 mod conformance;
 mod connecting;
 mod generations;
+mod leases;
 mod lost_answers;
 mod pacing;
 mod sharing;

@@ -108,6 +108,11 @@ impl Job {
         self.terms = Some(terms.clone());
     }
 
+    /// Whether these terms or newer ones are known.
+    pub(super) fn knows(&self, terms: &Terms) -> bool {
+        self.terms.as_ref().is_some_and(|known| known.version >= terms.version)
+    }
+
     /// Whether newer terms are known than these.
     pub(super) fn is_newer_than(&self, terms: &Terms) -> bool {
         self.terms.as_ref().is_some_and(|known| known.version > terms.version)

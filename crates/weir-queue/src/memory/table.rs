@@ -93,10 +93,10 @@ impl JobTable {
         }
     }
 
-    /// The destination follows these terms from now on, unless newer ones are known, and its job runs.
+    /// The destination follows these terms from now on, unless these or newer ones are known, and its job runs.
     pub fn edited(&mut self, now: Timestamp, edit: &Edit) {
         let job = self.jobs.entry(edit.destination_id).or_insert_with(Job::new);
-        if job.is_newer_than(&edit.terms) {
+        if job.knows(&edit.terms) {
             return;
         }
         job.version += 1;

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use weir_core::{
     DeliveryId, Destination, DestinationId, EventId, Period, RateLimit, RateLimits, ReplayId, Timestamp,
     alert::{AlertPolicy, Told},
-    claim::{Claim, ClaimedBody, ClaimedDelivery},
+    claim::{Claim, ClaimedBody, ClaimedDelivery, ProcessId},
     delivery::Delivery,
     event::{Event, EventBody},
     retention::Cutoffs,
@@ -19,11 +19,11 @@ use weir_core::{
 use weir_queue::conformance::settings;
 use weir_store::{
     AttemptResult, BreakerChange, ClaimRequest, Claims, Condition, DeliveryAction, DeliveryDetail, DeliveryFilter,
-    DestinationCounts, DestinationPatch, Destinations, DueDestination, EventFilter, Express, History, Ingest,
-    IngestRefusal, Ingested, LimitChange, Line, Lines, LinesTended, NewEvent, NewReplay, OrphanedClaim, Outbox, Page,
-    PageRequest, ProcessBeat, ProcessId, Processes, Prune, PrunePlace, PruneStep, Purge, PurgePlace, PurgeStep,
-    Recovered, Replay, ReplayFilter, ReplayPhase, ReplayStep, Replays, Results, SendHistory, SendRecord, SendsRequest,
-    Settlement, StoreResult, Watch,
+    DestinationCounts, DestinationPatch, Destinations, DueDestination, EditPlace, Edited, EventFilter, Express,
+    History, Ingest, IngestRefusal, Ingested, LimitChange, Line, Lines, LinesTended, NewEvent, NewReplay, Outbox, Page,
+    PageRequest, ProcessBeat, Processes, Prune, PrunePlace, PruneStep, Purge, PurgePlace, PurgeStep, Recovered, Replay,
+    ReplayFilter, ReplayPhase, ReplayStep, Replays, Results, SendHistory, SendRecord, SendsRequest, Settlement,
+    StoreResult, Watch,
 };
 
 pub(crate) fn destination(number: u8) -> DestinationId {
@@ -270,6 +270,10 @@ impl Destinations for TestStore {
         unasked()
     }
 
+    async fn edited_after(&self, _: EditPlace, _: u32) -> StoreResult<Vec<Edited>> {
+        unasked()
+    }
+
     async fn limit_changes(&self, _: DestinationId) -> StoreResult<Vec<LimitChange>> {
         unasked()
     }
@@ -447,7 +451,7 @@ impl Processes for TestStore {
         unasked()
     }
 
-    async fn orphaned_claims(&self, _: u32) -> StoreResult<Vec<OrphanedClaim>> {
+    async fn orphaned_claims(&self, _: u32) -> StoreResult<Vec<Claim>> {
         unasked()
     }
 

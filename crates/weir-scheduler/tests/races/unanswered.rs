@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use weir_core::{Destination, DestinationId, Timestamp, claim::ClaimedDelivery};
 use weir_queue::{
-    DueJobs, Edit, HandedBack, Permit, PermitId, Permits, Publication, Published, QueueError, QueueResult, Schedule,
-    SlotAnswer, SlotRequest, Wake, memory::MemoryQueue,
+    DueJobs, Edit, HandedBack, Leases, Permit, PermitId, Permits, Publication, Published, QueueError, QueueResult,
+    Schedule, SlotAnswer, SlotRequest, Wake, memory::MemoryQueue,
 };
 
 /// How a lost answer shows.
@@ -89,7 +89,13 @@ impl Permits for Unanswered {
         self.queue.settle(ids).await
     }
 
+    fn recorded(&self, ids: &[PermitId]) {
+        self.queue.recorded(ids);
+    }
+
     async fn hand_back(&self, permits: &[HandedBack]) -> QueueResult<()> {
         self.queue.hand_back(permits).await
     }
 }
+
+impl Leases for Unanswered {}

@@ -59,7 +59,7 @@ async fn declare_all_dead_but(store: &PostgresStore, living: &[ProcessBeat]) -> 
 }
 
 async fn orphans(store: &PostgresStore) -> HashSet<Claim> {
-    store.orphaned_claims(99).await.unwrap().iter().map(|orphaned| orphaned.claim).collect()
+    store.orphaned_claims(99).await.unwrap().into_iter().collect()
 }
 
 /// A destination, and two processes: the first is to die, the second, registered by itself, to notice it.
@@ -94,9 +94,6 @@ async fn what_a_dead_process_had_claimed_is_orphaned_however_it_was_claimed() {
     let orphaned = [by_claim, of_lane, by_express].map(|claimed| claimed.claim);
     assert_eq!(orphans(&observer).await, HashSet::from(orphaned));
     assert_eq!(observer.orphaned_claims(2).await.unwrap().len(), 2);
-    let one = observer.orphaned_claims(1).await.unwrap().remove(0);
-    assert_eq!(one.expires_at, NOW + Duration::from_secs(60));
-    assert!(living.iter().all(|living| living.id != one.owner));
 
     let resolved = observer.resolve_claims(orphaned.to_vec(), LATER).await.unwrap();
     assert_eq!(resolved, Recovered { retried: 3, ..Recovered::default() });

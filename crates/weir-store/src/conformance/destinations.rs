@@ -7,7 +7,7 @@ use weir_core::{
 };
 
 use super::*;
-use crate::BreakerChange;
+use crate::{BreakerChange, EditPlace};
 
 pub async fn a_created_destination_is_read_back(subject: Subject) {
     let mut made = destination(1);
@@ -54,6 +54,23 @@ pub async fn destinations_are_listed_newest_first_and_by_tenant(subject: Subject
     assert_eq!(of_tenant.rows.iter().map(|row| row.id).collect::<Vec<_>>(), [destination_id(6)]);
     assert_eq!(of_tenant.next, None);
     assert!(subject.store.list_destinations(Some("nobody"), page(10)).await.expect("list").rows.is_empty());
+}
+
+pub async fn edits_are_read_in_the_order_of_their_times(subject: Subject) {
+    subject.create_many(4).await;
+    let began = subject.store.destination(destination_id(1)).await.expect("read").expect("a destination").updated_at;
+    let later = began + seconds(1);
+    assert!(subject.store.pause_destination(destination_id(3), "it asked for it", later).await.expect("pause"));
+    subject.store.delete_destination(destination_id(1), later + seconds(1)).await.expect("delete");
+    assert!(subject.store.pause_destination(destination_id(2), "so did it", later + seconds(2)).await.expect("pause"));
+    let all = subject.store.edited_after(EditPlace::at(began), 9).await.expect("read");
+    let seen: Vec<_> = all.iter().map(|edited| (edited.place.id, edited.destination.is_some())).collect();
+    let [first, second, third, fourth] = [1, 2, 3, 4].map(destination_id);
+    assert_eq!(seen, [(fourth, true), (third, true), (first, false), (second, true)]);
+    assert_eq!(all[1].place.updated_at, later);
+    assert!(all[1].destination.as_ref().expect("a destination").settings.paused);
+    let two = subject.store.edited_after(all[0].place, 2).await.expect("read");
+    assert_eq!(two.iter().map(|edited| edited.place).collect::<Vec<_>>(), [all[1].place, all[2].place]);
 }
 
 pub async fn an_edit_applies_to_the_version_it_names_only(subject: Subject) {

@@ -53,6 +53,17 @@ impl Fleet {
         App::launch(self.command(role, &[])).await
     }
 
+    /// Where the database server listens.
+    pub(crate) fn database_address(&self) -> String {
+        let (_, server) = self.database_url.rsplit_once('@').expect("the URL names a user");
+        server.split('/').next().unwrap_or_default().to_owned()
+    }
+
+    /// The database by another port of loopback.
+    pub(crate) fn database_url_at(&self, port: u16) -> String {
+        self.database_url.replace(&self.database_address(), &format!("127.0.0.1:{port}"))
+    }
+
     /// Runs SQL on the database, as nobody should.
     pub(crate) async fn sql(&self, text: &str) {
         servers::sql(&self.database_url, text).await;

@@ -1,0 +1,13 @@
+-- A page of the delivery queue, read or not.
+--
+-- KEYS    the shard
+-- ARGV    the caller's time; from which entry on, how many
+-- Answer  the generation; how many there were, the last of them or nil, the beginning of each delivery
+
+local from, most = text(), number()
+local entries = redis.call('XRANGE', QUEUE, from, '+', 'COUNT', most)
+local answer = { generation, #entries, #entries > 0 and entries[#entries][1] }
+for _, entry in ipairs(entries) do
+  answer[#answer + 1] = string.sub(entry[2][4], 1, DELIVERY_HEAD)
+end
+return answer
