@@ -3,10 +3,10 @@
 //! Each process reads the delivery queue under its own name, so Redis knows who has which entry in hand. What a gone process
 //! left without a slot is moved to [`NOBODY`]'s hand before it is answered: so it is known to be unsent, whoever looks next.
 
-use std::{collections::HashSet, time::Instant};
+use std::collections::HashSet;
 
 use async_trait::async_trait;
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 use weir_core::claim::{Claim, ProcessId};
 use weir_queue::{Leases, LeftPermit, PermitId, QueueResult};
 

@@ -26,14 +26,11 @@ pub mod conformance;
 mod mailbox;
 pub mod memory;
 
-use std::{
-    collections::HashSet,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 pub use mailbox::Mailbox;
+use tokio::time::Instant;
 use weir_core::{
     Destination, DestinationId, Limiter, RateLimits, Slot, Timestamp,
     breaker::BreakerState,

@@ -11,10 +11,11 @@
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use metrics::counter;
+use tokio::time::Instant;
 use weir_core::{
     Clock,
     claim::{Claim, ProcessId},

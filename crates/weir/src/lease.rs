@@ -3,8 +3,9 @@
 //! A beat that the store took lets the queue be used for some seconds more. A process that is cut off from the store thus stops by
 //! itself, before others declare it dead and resolve what it had under way.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use tokio::time::Instant;
 use weir_core::claim::ProcessId;
 use weir_queue::SharedQueue;
 use weir_store::{BEAT_EVERY, LEASE_VALID, SharedStore, StoreResult};

@@ -1,10 +1,8 @@
 //! What a process that is gone leaves to the others, and what one may do that was taken for dead.
 
-use std::{
-    collections::HashSet,
-    time::{Duration, Instant},
-};
+use std::{collections::HashSet, time::Duration};
 
+use tokio::time::Instant;
 use weir_core::{claim::ProcessId, plan::NextRun};
 use weir_queue::{Leases as _, LeftPermit, Permit, Permits as _, Published, Schedule as _, SlotAnswer};
 use weir_queue_redis::{Depths, RedisConfig, RedisQueue};
@@ -15,14 +13,9 @@ const HOUR: Duration = Duration::from_secs(3_600);
 const DYING: ProcessId = ProcessId(7);
 const LIVING: ProcessId = ProcessId(8);
 
-#[expect(clippy::disallowed_methods, reason = "leases end in real time")]
-fn now() -> Instant {
-    Instant::now()
-}
-
 async fn open_as(config: &RedisConfig, process: ProcessId) -> RedisQueue {
     let queue = support::open(config.clone()).await;
-    queue.renew_lease(process, now() + HOUR);
+    queue.renew_lease(process, Instant::now() + HOUR);
     queue
 }
 
@@ -122,7 +115,7 @@ async fn a_process_whose_lease_has_ended_gets_no_slot_and_takes_and_publishes_no
     let permit = permits(&queue, 1).await.remove(0);
     wake(&queue, destination(2)).await.unwrap();
     let lease = claim(&queue).await;
-    queue.renew_lease(DYING, now());
+    queue.renew_lease(DYING, Instant::now());
     assert_eq!(ask_for_slot(&queue, permit.id).await, SlotAnswer::Withdrawn);
     let late = queue.publish(vec![publication(&queue, lease, 1, NextRun::Stop)]).await.unwrap();
     assert!(matches!(&late[..], [Published::Stale(back)] if back.len() == 1), "{late:?}");
@@ -133,7 +126,7 @@ async fn a_process_whose_lease_has_ended_gets_no_slot_and_takes_and_publishes_no
     let read = tokio::time::timeout(Duration::from_secs(3), queue.take(1)).await;
     let brought = read.map_or(0, |read| read.unwrap().len());
 
-    queue.renew_lease(DYING, now() + HOUR);
+    queue.renew_lease(DYING, Instant::now() + HOUR);
     assert!(matches!(ask_for_slot(&queue, permit.id).await, SlotAnswer::Granted(_)));
     take(&queue, 1 - brought).await;
 }
@@ -142,7 +135,7 @@ async fn a_process_whose_lease_has_ended_gets_no_slot_and_takes_and_publishes_no
 async fn permits_taken_under_a_name_that_was_declared_dead_are_good_no_more() {
     let [queue, _] = dying_and_living().await;
     let before = permits(&queue, 1).await.remove(0);
-    queue.renew_lease(ProcessId(9), now() + HOUR);
+    queue.renew_lease(ProcessId(9), Instant::now() + HOUR);
     assert_eq!(ask_for_slot(&queue, before.id).await, SlotAnswer::Withdrawn);
     wake(&queue, destination(2)).await.unwrap();
     let lease = claim(&queue).await;
