@@ -28,8 +28,8 @@ use crate::{
     targets::Targets,
 };
 
-/// Permits taken in one call.
-const BATCH: usize = 256;
+/// Permits taken in one call. A queue of many shards divides it among them, and one destination lives in one of those.
+const BATCH: usize = 1_024;
 /// Attempts under way at one time in one process, unless its owner says otherwise. Each may hold a connection.
 pub const DEFAULT_CAPACITY: usize = 8_192;
 /// How long to wait after the queue or the store failed.
