@@ -1,6 +1,6 @@
 //! Opening a database: is it there, new enough, up to date; then the connections, which know what they are for.
 
-use std::{fmt, str::FromStr as _, sync::Arc};
+use std::{fmt, str::FromStr as _, sync::Arc, time::Duration};
 
 use sqlx::{
     ConnectOptions as _, Connection as _, PgConnection,
@@ -19,6 +19,8 @@ use crate::{
 
 /// What the schema and its statements need, as `server_version_num` has it.
 const OLDEST_SERVER: i32 = 140_000;
+/// A connection that has rested for longer may be lost, and is asked before it is used.
+const TRUSTED_FOR: Duration = Duration::from_secs(1);
 /// For edits and for people's reads.
 const POOL: u32 = 6;
 /// Writers of each kind. Two, where one can work while the other waits for the disk or for its answer.
@@ -111,8 +113,11 @@ impl PostgresStore {
         let pool = PgPoolOptions::new()
             .max_connections(POOL)
             .acquire_timeout(CONNECT_TIMEOUT)
-            // A ping for each use would cost as much as most reads. A connection that was lost fails once.
+            // A ping for each use would cost as much as most reads.
             .test_before_acquire(false)
+            .before_acquire(|connection, of| {
+                Box::pin(async move { Ok(of.idle_for < TRUSTED_FOR || connection.ping().await.is_ok()) })
+            })
             .connect_lazy_with(options.clone());
         let recoverable = recoverable(&options);
         let store = Self {

@@ -21,10 +21,10 @@ const FIRST_WORKER: usize = 4;
 const EVENTS: usize = 50_000;
 /// In one request.
 const BATCH: usize = 500;
-/// A claim that was lost expires a minute and this after it was made.
 const TIMEOUT_MS: u32 = 4_000;
 const KILLS: usize = 24;
-/// How long at most nothing ends after the last fault, while something is left: until the last lost claim is delivered again.
+/// How long at most nothing ends after the last fault, while something is left. What a lost Redis knew of is found once its claim
+/// has expired, a minute and the timeout after it was made; what a dead process had, within ten seconds.
 const RECOVERED: Duration = Duration::from_secs(90);
 /// From a send to the commit of its record, on a machine this busy; while Redis or PostgreSQL is away it takes longer, and where others
 /// have some of the machine.

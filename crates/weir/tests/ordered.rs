@@ -203,9 +203,8 @@ async fn neither_a_worker_that_dies_nor_one_that_stands_still_turns_an_order_rou
     stopped.signal("STOP").await;
     killed.kill().await;
     let _another = fleet.launch("worker").await;
-    // Claims end a minute and the timeout after they were made; a sweep finds them.
-    eventually("the keys of the lost go on", SECOND * 90, async || witness.ended() == keys * count).await;
-    tokio::time::sleep((SECOND * 66).saturating_sub(faulty.elapsed())).await;
+    eventually("the keys of the lost go on", SECOND * 60, async || witness.ended() == keys * count).await;
+    tokio::time::sleep((SECOND * 20).saturating_sub(faulty.elapsed())).await;
     stopped.signal("CONT").await;
     post_turns(&api, keys, count, 10).await;
     eventually("the last are delivered", SECOND * 60, async || witness.ended() == keys * (count + 10)).await;

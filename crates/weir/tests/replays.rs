@@ -301,8 +301,7 @@ async fn a_replay_goes_on_after_a_kill_on_servers() {
     receiver.wait_for("/killed", 1_700, SECOND * 20).await;
     scheduler.kill().await;
     let _scheduler = fleet.launch("scheduler").await;
-    // What was claimed and not published counts as unknown once its claim has expired, a minute later.
-    let shown = completed(&api, &replay, SECOND * 120).await;
+    let shown = completed(&api, &replay, SECOND * 60).await;
     assert_eq!((&shown["total"], &shown["delivered"]), (&json!(1_500), &json!(1_500)), "{shown}");
     assert_replayed(&receiver, "/killed", 1_500, 0);
     api.assert_audit_clean(&id).await;

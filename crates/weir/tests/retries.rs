@@ -5,10 +5,14 @@
 #[path = "support/harness.rs"]
 mod support;
 
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use serde_json::{Value, json};
 use support::{Answer, App, Fleet, Receiver, assert_cap, eventually, receiver::AnswerBody};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpListener,
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -272,4 +276,51 @@ async fn answers_control_what_processes_send() {
     retry_after_holds(&api).await;
     a_used_up_rate_limit_holds(&api).await;
     retry_after_as_a_date_holds(&api).await;
+}
+
+/// A server that keeps a connection for five seconds after an answer, as many do, and does not say so.
+async fn closes_after_five_seconds() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            tokio::spawn(async move {
+                let mut read = Vec::new();
+                while let Ok(Ok(1..)) = tokio::time::timeout(SECOND * 5, stream.read_buf(&mut read)).await {
+                    // The body of every request ends with this, and nothing else has it.
+                    if read.ends_with(b"{\"n\":1}}") {
+                        read.clear();
+                        let answered = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await;
+                        answered.unwrap();
+                    }
+                }
+            });
+        }
+    });
+    address
+}
+
+/// At 12 a minute each request finds the connection of the one before just closing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_closes_its_connections_as_the_next_request_comes_costs_no_attempt() {
+    let folder = tempfile::tempdir().unwrap();
+    let app = App::start(folder.path()).await;
+    let url = format!("http://{}/closing", closes_after_five_seconds().await);
+    let limits = json!([{"limit": 12, "period": "minute"}, {"limit": 1, "period": "second"}]);
+    let id = app.destination(json!({"url": url, "rate_limits": limits})).await;
+    for _ in 0..6 {
+        app.event("closing").await;
+    }
+    app.drained(&id, SECOND * 40).await;
+    let deliveries = app.get("/v1/deliveries?limit=200").await;
+    let failed: Vec<_> =
+        deliveries["data"].as_array().unwrap().iter().filter(|one| one["state"] != "delivered").collect();
+    assert_eq!(failed, Vec::<&Value>::new());
+    // One that is cut off after all goes in the next slot.
+    let attempts: u64 =
+        deliveries["data"].as_array().unwrap().iter().map(|one| one["attempt_count"].as_u64().unwrap()).sum();
+    assert!(attempts <= 7, "{attempts} attempts for 6 events: {deliveries}");
+    let audit = app.audit(&id).await;
+    assert_eq!(audit["rate_limits"][0]["violations"], 0, "{audit}");
 }

@@ -1,0 +1,70 @@
+//! Running out of ports is Weir's fault, not a destination's: no attempt, no breaker, and everything is delivered in the end.
+//!
+//! In a network namespace of its own, where the system hands out twenty ports: the test starts itself in there.
+
+#![cfg(target_os = "linux")]
+
+#[path = "support/harness.rs"]
+mod support;
+
+use std::{process::Stdio, time::Duration};
+
+use serde_json::json;
+use support::{Answer, App, Receiver};
+use tokio::process::Command;
+
+const INSIDE: &str = "WEIR_TEST_IN_A_NAMESPACE";
+const PORTS: usize = 20;
+const EVENTS: usize = 100;
+
+/// Runs this test in a namespace; `true` there.
+async fn in_a_namespace(test: &str) -> bool {
+    if std::env::var_os(INSIDE).is_some() {
+        return true;
+    }
+    let mut command = Command::new("unshare");
+    command.args(["--map-root-user", "--net"]).arg(std::env::current_exe().expect("this program"));
+    let output = command
+        .args(["--exact", test, "--nocapture"])
+        .env(INSIDE, "1")
+        .stdin(Stdio::null())
+        .output()
+        .await
+        .expect("`unshare` (util-linux) must be installed for this test");
+    let said = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{}{}", said(&output.stdout), said(&output.stderr));
+    false
+}
+
+async fn narrow_the_ports() {
+    let up = Command::new("ip").args(["link", "set", "lo", "up"]).status().await;
+    assert!(up.expect("`ip` (iproute2) must be installed for this test").success());
+    let range = format!("40000 {}", 40_000 + PORTS - 1);
+    std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", range).expect("a namespace of the test's own");
+}
+
+async fn ports_run_out(app: &App, receiver: &Receiver) {
+    receiver.script("/all", [Answer::status(200).after(Duration::from_millis(500))]);
+    let settings = json!({"url": receiver.url("/all"), "max_in_flight": 64, "breaker": {"consecutive": 1}});
+    let id = app.destination(settings).await;
+    app.events("all", EVENTS).await;
+    receiver.wait_for("/all", PORTS, Duration::from_secs(20)).await;
+    app.drained(&id, Duration::from_secs(60)).await;
+    assert_eq!(receiver.count("/all"), EVENTS);
+    let deliveries = app.get("/v1/deliveries?limit=200").await;
+    for delivery in deliveries["data"].as_array().expect("deliveries") {
+        assert_eq!((&delivery["state"], &delivery["attempt_count"]), (&json!("delivered"), &json!(1)), "{delivery}");
+    }
+    let unused = app.metric("weir_permits_unused_total").await;
+    assert!(unused > 0.0, "the ports did not run out");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ports_that_run_out_are_no_attempt_in_one_process() {
+    if !in_a_namespace("ports_that_run_out_are_no_attempt_in_one_process").await {
+        return;
+    }
+    narrow_the_ports().await;
+    let (folder, receiver) = (tempfile::tempdir().expect("a folder"), Receiver::start().await);
+    ports_run_out(&App::start(folder.path()).await, &receiver).await;
+}
