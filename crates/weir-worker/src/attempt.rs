@@ -108,12 +108,18 @@ struct PermitSlots<'a> {
     start_by: Timestamp,
     /// How long it took to stand ready, until that is told.
     preparation: Option<Duration>,
-    granted: bool,
+    /// Granted and not used yet.
+    slot: Option<Slot>,
 }
 
 impl SlotSource for PermitSlots<'_> {
     async fn next(&mut self) -> Option<Slot> {
-        if std::mem::replace(&mut self.granted, false) {
+        if let Some(slot) = self.slot.take() {
+            if !slot.is_over(self.attempter.clock.now()) {
+                // Its connection died under it. Another may be there in time; the next slot may be an hour away.
+                self.slot = Some(slot);
+                return Some(slot);
+            }
             counter!("weir_slots_missed_total").increment(1);
         }
         let mut failures = 0;
@@ -124,7 +130,7 @@ impl SlotSource for PermitSlots<'_> {
             let request = SlotRequest { id: self.permit.id, preparation: self.preparation.take() };
             match self.attempter.queue.take_slot(request).await {
                 Ok(SlotAnswer::Granted(slot)) => {
-                    self.granted = true;
+                    self.slot = Some(slot);
                     return Some(slot);
                 }
                 Ok(SlotAnswer::Later(start)) => self.attempter.sleep_until(asks_at(start, &self.permit.delivery)).await,
@@ -176,7 +182,7 @@ impl Attempter {
 
     async fn send(&self, permit: &Permit, body: &EventBody, target: &DestinationTarget) -> Wire {
         let start_by = permit.delivery.expires_at - target.timeout();
-        let mut slots = PermitSlots { attempter: self, permit, start_by, preparation: None, granted: false };
+        let mut slots = PermitSlots { attempter: self, permit, start_by, preparation: None, slot: None };
         let expected_at = permit.expected_at.map_or(Timestamp::MIN, |at| asks_at(at, &permit.delivery));
         // A connection that stands is for others until it is needed; where none stands, one is made meanwhile.
         if expected_at > self.clock.now() && self.outbound.has_standing(&target.target) {
@@ -197,7 +203,6 @@ impl Attempter {
             };
             let took = if warm { Duration::ZERO } else { self.clock.now().since(connecting_since) };
             slots.preparation = Some(took);
-            slots.granted = false;
             self.sleep_until(expected_at).await;
             match self.send_on(connection, permit, body, target, &mut slots).await {
                 SendResult::Sent(sent) => return Wire::Sent(sent),
@@ -216,7 +221,6 @@ impl Attempter {
 
     /// An attempt that finds no connection takes a slot as well: who cannot be reached is not tried more often than the limit says.
     async fn paced(&self, unreachable: Unreachable, slots: &mut PermitSlots<'_>) -> Wire {
-        slots.granted = false;
         match slots.next().await {
             Some(_) => Wire::Unreachable(unreachable),
             None => Wire::Withdrawn,

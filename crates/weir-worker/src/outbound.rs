@@ -65,7 +65,7 @@ pub enum SendResult {
     /// There was no slot, or no other after one that was missed. Nothing left; not an attempt.
     Withdrawn,
     /// The connection was dead before anything left. Not an attempt; another connection may be made. A slot that had been granted
-    /// for it is spent.
+    /// for it can still be used, as long as it lasts.
     NotSent(Unreachable),
 }
 
@@ -168,7 +168,11 @@ impl Outbound {
         timeout: Duration,
     ) -> SendResult {
         debug_assert_eq!(target.origin(), connection.origin());
+        let taken = Instant::now();
         let result = connection.exchange(head.with_body(body), slots, timeout, &*self.clock).await;
+        if matches!(result, SendResult::NotSent(_)) {
+            self.pool.learn_of(&connection, taken);
+        }
         if connection.is_reusable(Instant::now()) {
             self.pool.give_back(connection);
         }

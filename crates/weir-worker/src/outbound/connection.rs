@@ -44,8 +44,8 @@ use super::{
 const MAX_HEAD: usize = 32 * 1024;
 /// How long a connection may stand unused, unless the server names less. Below the idle timeouts of most servers and balancers.
 const MAX_IDLE: Duration = Duration::from_secs(60);
-/// So long before the end that a server names for an idle connection nothing is sent on it: a request must not meet the close.
-const BEFORE_CLOSE: Duration = Duration::from_secs(1);
+/// So long before the end that a server names for an idle connection, or that was learned, nothing is sent on it: a request must not meet the close.
+pub(super) const BEFORE_CLOSE: Duration = Duration::from_secs(1);
 /// How old a connection may grow, however busy: a name that points elsewhere is followed within this and its TTL.
 const MAX_AGE: Duration = Duration::from_secs(300);
 /// By how much of it at random that may be less: connections made together are not all made anew together.
@@ -61,6 +61,8 @@ pub struct Connection {
     between: bool,
     /// It has carried a request.
     used: bool,
+    /// Since when it stands unused.
+    idle_since: Instant,
     /// Not to be used from then on, unless it is used before.
     idle_until: Instant,
     /// Not to be used from then on.
@@ -101,7 +103,7 @@ impl Connection {
         let http = Box::new(Http { sender, driver, ended: false });
         let now = Instant::now();
         let old_at = now + MAX_AGE.mul_f64(1.0 - AGE_JITTER * rand::random::<f64>());
-        Ok(Self { origin, gate, http, between: true, used: false, idle_until: now + MAX_IDLE, old_at })
+        Ok(Self { origin, gate, http, between: true, used: false, idle_since: now, idle_until: now + MAX_IDLE, old_at })
     }
 
     pub(super) fn origin(&self) -> &Arc<Origin> {
@@ -120,6 +122,11 @@ impl Connection {
     /// for too long.
     pub(super) fn is_reusable(&self, now: Instant) -> bool {
         self.between && now < self.idle_until && now < self.old_at
+    }
+
+    /// How long it has stood unused.
+    pub(super) fn stood_for(&self, now: Instant) -> Duration {
+        now.duration_since(self.idle_since)
     }
 
     /// Sends one request in the first slot that is not missed, and reads its answer. The limit runs from the moment the request
@@ -156,7 +163,8 @@ impl Connection {
             Err(_) => Some((Failure::Timeout, answer.lateness(limit))),
         };
         let max_idle = answer.keep_alive().map_or(MAX_IDLE, |named| named.saturating_sub(BEFORE_CLOSE).min(MAX_IDLE));
-        self.idle_until = Instant::now() + max_idle;
+        self.idle_since = Instant::now();
+        self.idle_until = self.idle_since + max_idle;
         let cut_on_reuse = reused && matches!(end, Some((Failure::Broken, _))) && !self.gate.has_heard();
         self.between = end.is_none() && answer.leaves_nothing() && self.is_idle();
         if self.between {

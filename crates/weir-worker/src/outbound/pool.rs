@@ -1,7 +1,9 @@
 //! Connections that stand unused, and who waits for one, by origin.
 //!
 //! The one used last is used first, so that those no longer needed grow old and go. Whether a connection still stands is
-//! looked at when it is taken, and every [`SWEEP`] while there are any; nothing wakes up for an empty pool.
+//! looked at when it is taken, and every [`SWEEP`] while there are any; nothing wakes up for an empty pool. One that its server has
+//! closed tells how long that keeps idle connections: for a while none is trusted for as long, or each request of a slow limit
+//! could meet the close.
 //!
 //! Who finds none joins the wait queue of its origin. There are as many dials under way as wait in it, up to a limit. A connection
 //! goes to the first in the queue, whether it was dialled or comes back from use: one lost SYN, as of a receiver whose accept queue
@@ -20,7 +22,7 @@ use tokio::{
 };
 
 use super::{
-    connection::Connection,
+    connection::{BEFORE_CLOSE, Connection},
     fault::{NoConnection, Unreachable},
     target::Origin,
 };
@@ -31,6 +33,12 @@ const SWEEP: Duration = Duration::from_secs(15);
 const MAX_PER_ORIGIN: usize = 1_024;
 /// Unused connections to all origins.
 const MAX_TOTAL: usize = 4_096;
+/// What a server shows of how long it keeps connections is believed for so long.
+const LEARNED_FOR: Duration = Duration::from_secs(300);
+/// One that falls earlier tells nothing: its server was restarted, or a balancer moved it.
+const LEAST_LEARNED: Duration = Duration::from_secs(2);
+/// Origins of which something is known so.
+const MOST_LEARNED: usize = 4_096;
 /// Dials under way to one origin. One that hangs holds each for the whole connect budget.
 const MAX_DIALS_PER_ORIGIN: usize = 256;
 /// Dials under way to all origins; beyond them an origin has [`DIALS_RESERVED`].
@@ -46,12 +54,20 @@ pub(super) struct Pool {
 #[derive(Default)]
 struct OriginPools {
     of: HashMap<Arc<Origin>, OriginPool>,
+    /// Servers that closed connections after they had stood unused for this long.
+    closes_after: HashMap<Arc<Origin>, Learned>,
     /// Unused connections.
     total: usize,
     /// Dials under way.
     dialling: usize,
     /// A task sweeps.
     swept: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Learned {
+    closes_after: Duration,
+    until: Instant,
 }
 
 /// One origin.
@@ -147,7 +163,7 @@ impl Pool {
         loop {
             // Looked at, and dropped, outside the lock.
             let mut unused = self.lock().pop(origin)?;
-            if is_fit(&mut unused, now) {
+            if self.is_trusted(&mut unused, now) {
                 return Some(unused);
             }
         }
@@ -166,10 +182,38 @@ impl Pool {
                 return Asked::Queued(place, dial);
             };
             drop(pools);
-            if is_fit(&mut unused, now) {
+            if self.is_trusted(&mut unused, now) {
                 return Asked::Standing(unused);
             }
         }
+    }
+
+    /// Whether a connection that stood unused can be used. Asked outside the lock.
+    fn is_trusted(&self, connection: &mut Connection, now: Instant) -> bool {
+        let learned = self.lock().closes_after.get(connection.origin()).copied().filter(|learned| now < learned.until);
+        let trusted_for = learned.map_or(Duration::MAX, |learned| learned.closes_after.saturating_sub(BEFORE_CLOSE));
+        if !connection.is_reusable(now) || connection.stood_for(now) >= trusted_for {
+            return false;
+        }
+        let stands = connection.stands();
+        if !stands {
+            self.learn_of(connection, now);
+        }
+        stands
+    }
+
+    /// A connection has fallen that stood unused until now.
+    pub(super) fn learn_of(&self, fallen: &Connection, now: Instant) {
+        let closes_after = fallen.stood_for(now);
+        if closes_after < LEAST_LEARNED {
+            return;
+        }
+        let mut pools = self.lock();
+        if pools.closes_after.len() >= MOST_LEARNED {
+            pools.closes_after.clear();
+        }
+        let learned = Learned { closes_after, until: now + LEARNED_FOR };
+        pools.closes_after.insert(fallen.origin().clone(), learned);
     }
 
     /// Closes what stands unused.

@@ -215,6 +215,47 @@ async fn a_connection_is_not_used_in_the_last_second_that_its_server_names() {
     }
 }
 
+/// Most servers do not say how long they keep one.
+#[tokio::test]
+async fn how_long_a_server_keeps_a_connection_is_learned_from_one_that_it_closed() {
+    let (outbound, (listener, target)) = (outbound(), plain_receiver().await);
+    let used = async || {
+        let connection = outbound.connect(&target).await.unwrap().connection;
+        let receiver = async {
+            let mut wire = Wire::accept(&listener).await;
+            wire.answer(OK).await;
+            wire
+        };
+        let (result, wire) = tokio::join!(send(&outbound, &target, connection), receiver);
+        sent(result);
+        wire
+    };
+    let stands = || {
+        let connection = outbound.checkout(&target);
+        connection.map(|connection| outbound.give_back(&target, connection)).is_some()
+    };
+    let wire = used().await;
+    pause();
+    advance(Duration::from_secs(5)).await;
+    assert!(stands());
+    resume();
+    drop(wire);
+    let gone = async {
+        while stands() {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(PATIENCE, gone).await.unwrap();
+
+    let _wire = used().await;
+    pause();
+    advance(Duration::from_millis(3_900)).await;
+    assert!(stands());
+    advance(Duration::from_millis(300)).await;
+    assert!(!stands(), "a request would meet the close");
+    resume();
+}
+
 /// Failover by DNS is followed, however busy the connection.
 #[tokio::test]
 async fn a_connection_that_is_always_used_ends_within_five_minutes() {
