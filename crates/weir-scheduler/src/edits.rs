@@ -14,8 +14,9 @@ use crate::returns::Failure;
 
 /// The time between two looks.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// How long an edit may take from its time until it can be read: longer than any statement may run.
-const OVERLAP: Duration = Duration::from_secs(30);
+/// How long an edit takes from its time until it can be read, by far. Not longer: each look reads what was edited meanwhile, and
+/// a hundred thousand destinations may have been made at once.
+const OVERLAP: Duration = Duration::from_secs(5);
 /// How far the first look goes back: nobody may have been there to look for a day. What was edited before has run since.
 const FIRST_LOOK: Duration = Duration::from_secs(24 * 60 * 60);
 /// Edits announced in one call.

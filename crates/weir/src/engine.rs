@@ -145,10 +145,10 @@ impl Engine {
     /// Resolves when a part of the process has ended by itself, which none does unless it panicked. A process that goes on
     /// without it would look well and do nothing.
     pub(crate) async fn broken(&mut self) {
-        if self.background.is_empty() {
-            return std::future::pending().await;
+        tokio::select! {
+            Some(_) = self.background.join_next() => {}
+            _ = &mut self.lease => {}
         }
-        self.background.join_next().await;
         self.readiness.set_stopping();
     }
 

@@ -73,6 +73,7 @@ fn describe() {
     describe_counter!("weir_permits_unused_total", "Permits handed back unsent (paused, held, deleted, shutting down)");
     describe_counter!("weir_slots_missed_total", "Slots that passed unused; each costs a destination one spacing");
     describe_counter!("weir_stale_publishes_total", "Runs that came too late and published nothing");
+    describe_counter!("weir_processes_lost_total", "Processes whose leases ended without a word; look why they died");
     describe_counter!("weir_claims_recovered_total", "Claims whose sender died; each counts as an unknown attempt");
     describe_counter!(
         "weir_claims_lost_total",
