@@ -1,7 +1,8 @@
-//! Process leases: the name under which this process takes permits and until when it may, and what those have left that are gone.
+//! Process leases: the name under which this process takes permits, how long it may do so, and the permits of dead processes.
 //!
-//! Each process reads the delivery queue under its own name, so Redis knows who has which entry in hand. What a gone process
-//! left without a slot is moved to [`NOBODY`]'s hand before it is answered: so it is known to be unsent, whoever looks next.
+//! Each process reads the delivery queue under its own name. So Redis knows which process has which entry. An entry of a dead
+//! process whose permit has no slot is first moved to a reader with the name [`NOBODY`]. So every later look knows that it was not
+//! sent.
 
 use std::collections::HashSet;
 

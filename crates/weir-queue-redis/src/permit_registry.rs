@@ -1,7 +1,7 @@
 //! The permits that this process has taken, with their entries of the delivery queue, and the generations it has heard of.
 //!
-//! An entry stays in the delivery queue until the store has what became of its permit: so what a dead worker had in hand is still
-//! there to be found. A reader that asks again, after a failure, for what it was given gets these entries once more; a permit that is in hand is passed
+//! An entry stays in the delivery queue until the store has recorded what became of its permit. So the entries of a dead worker can
+//! still be found. A reader that asks again, after a failure, for what it was given gets these entries once more; a permit that is in hand is passed
 //! over.
 
 use std::{

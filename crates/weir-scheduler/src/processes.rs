@@ -20,10 +20,10 @@ use weir_core::{
     Clock,
     claim::{Claim, ProcessId},
 };
-use weir_queue::{HandedBack, LeftPermit, SharedQueue, Wake};
+use weir_queue::{HandedBack, LeftPermit, SharedQueue};
 use weir_store::{BEAT_EVERY, DEAD_AFTER, ProcessBeat, SharedStore};
 
-use crate::returns::Failure;
+use crate::returns::{Failure, wakes_of};
 
 /// Claims looked at in one pass: more than are ever out.
 const MOST_CLAIMS: u32 = 100_000;
@@ -95,17 +95,18 @@ impl ProcessWatcher {
             let (had_slot, unsent): (Vec<LeftPermit>, Vec<LeftPermit>) =
                 left.into_iter().partition(|permit| permit.had_slot);
             let claims = |permits: &[LeftPermit]| permits.iter().map(|permit| permit.claim).collect::<Vec<_>>();
-            let now = self.clock.now();
-            self.store.release(claims(&unsent), now).await?;
+            let (unsent_claims, unknown_claims) = (claims(&unsent), claims(&had_slot));
+            let wakes = wakes_of(&[&unsent_claims[..], &unknown_claims[..]].concat(), self.clock.now());
+            self.store.release(unsent_claims, self.clock.now()).await?;
             let handed_back: Vec<_> =
                 unsent.iter().map(|permit| HandedBack { id: permit.id, crowded: false }).collect();
             self.queue.hand_back(&handed_back).await?;
-            self.resolve(&claims(&had_slot)).await?;
+            self.resolve(&unknown_claims).await?;
             let settled: Vec<_> = had_slot.iter().map(|permit| permit.id).collect();
             self.queue.settle(&settled).await?;
             self.queue.recorded(&settled);
             tracing::warn!(unknown = had_slot.len(), unsent = unsent.len(), "resolved what lost workers had in hand");
-            self.wake(unsent.iter().chain(&had_slot).map(|permit| permit.claim)).await?;
+            self.queue.wake(&wakes).await?;
         }
     }
 
@@ -125,7 +126,7 @@ impl ProcessWatcher {
         if !lost.is_empty() {
             self.resolve(&lost).await?;
             tracing::warn!(unknown = lost.len(), "resolved what lost processes had claimed");
-            self.wake(lost.into_iter()).await?;
+            self.queue.wake(&wakes_of(&lost, self.clock.now())).await?;
         }
         Ok(())
     }
@@ -137,16 +138,9 @@ impl ProcessWatcher {
         }
         Ok(())
     }
-
-    async fn wake(&self, claims: impl Iterator<Item = Claim>) -> Result<(), Failure> {
-        let destinations: HashSet<_> = claims.map(|claim| claim.destination_id).collect();
-        let due = self.clock.now();
-        let wakes: Vec<_> = destinations.into_iter().map(|destination_id| Wake { destination_id, due }).collect();
-        Ok(self.queue.wake(&wakes).await?)
-    }
 }
 
-/// For how long each process's beat has stood still, by the clock of who looks.
+/// How long the beat of each process has not changed, measured by the clock of this process.
 #[derive(Debug, Default)]
 struct Beats {
     known: HashMap<ProcessId, Still>,

@@ -40,9 +40,8 @@ impl Returner {
     pub(crate) async fn give_back(&self, deliveries: Vec<ClaimedDelivery>) -> Result<(), Failure> {
         let now = self.clock.now();
         let claims: Vec<Claim> = deliveries.into_iter().map(|delivery| delivery.claim).collect();
-        let destinations: HashSet<_> = claims.iter().map(|claim| claim.destination_id).collect();
+        let wakes = wakes_of(&claims, now);
         self.release(claims, now).await?;
-        let wakes: Vec<_> = destinations.into_iter().map(|destination_id| Wake { destination_id, due: now }).collect();
         Ok(self.queue.wake(&wakes).await?)
     }
 
@@ -59,4 +58,10 @@ impl Returner {
             }
         }
     }
+}
+
+/// A wake for each destination of these claims.
+pub(crate) fn wakes_of(claims: &[Claim], due: Timestamp) -> Vec<Wake> {
+    let destinations: HashSet<_> = claims.iter().map(|claim| claim.destination_id).collect();
+    destinations.into_iter().map(|destination_id| Wake { destination_id, due }).collect()
 }

@@ -24,9 +24,11 @@ use crate::{AttemptResult, Recovered, Settlement, StoreResult};
 
 /// A process raises its beat so often.
 pub const BEAT_EVERY: Duration = Duration::from_secs(1);
-/// So long after its last beat a process does nothing more that others must know of: it asks for no slot, takes and publishes no permit.
+/// A lease lasts this long after the last beat. Then the process stops by itself: it asks for no slot, and it takes and publishes no
+/// permit.
 pub const LEASE_VALID: Duration = Duration::from_secs(4);
-/// One whose beat stands still for so long is declared dead: later than its lease ends, so that it has stopped by then.
+/// When a beat has not changed for this long, its process is declared dead. This is longer than a lease lasts, so the process has
+/// stopped by then.
 pub const DEAD_AFTER: Duration = Duration::from_secs(5);
 
 /// A process and its beat. Beats mean nothing but that one which has changed was raised.

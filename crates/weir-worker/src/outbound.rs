@@ -19,6 +19,7 @@ mod connection;
 mod dial;
 mod fault;
 mod gate;
+mod idle_times;
 mod names;
 mod pool;
 mod stream;
@@ -171,7 +172,7 @@ impl Outbound {
         let taken = Instant::now();
         let result = connection.exchange(head.with_body(body), slots, timeout, &*self.clock).await;
         if matches!(result, SendResult::NotSent(_)) {
-            self.pool.learn_of(&connection, taken);
+            self.pool.closed_by_server(&connection, taken);
         }
         if connection.is_reusable(Instant::now()) {
             self.pool.give_back(connection);

@@ -69,7 +69,7 @@ async fn the_slowest_of_a_hundred_healthy_destinations_is_as_quick_beside_bad_on
     machine.judge(is_undisturbed, &format!("{alone:?} alone, {beside:?} beside bad neighbours"));
 }
 
-/// More requests hang than a worker has places for: at twenty destinations a few each, and at one as many as it may have.
+/// More requests hang than the worker has places. Twenty destinations hold a few places each, and one holds as many as it may.
 async fn hanging_requests_leave_places_for_others(app: &App) {
     let (receiver, hanging, machine) = (Receiver::start().await, Receiver::start().await, Machine::watched());
     healthy_ones(app, &receiver, "calm").await;

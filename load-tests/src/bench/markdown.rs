@@ -69,9 +69,9 @@ pub(crate) fn page(results: &Results) -> String {
         let minutes = results.sections.iter().map(|section| section.took_s).sum::<f64>() / 60.0;
         let _ = writeln!(page, "Measured from {first} to {last}, {minutes:.0} minutes in all.");
     }
-    page += "\nThe *ceiling* is what a bare HTTP client and receiver do on this machine without Weir between them: the same ones that \
-             measure Weir. Where there are repeats, the figure is their median, and *range* the least and the most. \
-             *A process per role* is an API, a scheduler and two workers: what stands there of weir is of all four together.\n";
+    page += "\nThe *ceiling* is what a plain HTTP client and receiver reach on this machine without Weir between them. The same client \
+             and receiver measure Weir. A figure that was measured several times is the median, and *range* shows the least and \
+             the most. *A process per role* is an API, a scheduler and two workers, and its figures are of all four together.\n";
     if results.sections.iter().any(|section| section.measured.sends.is_some()) {
         page += "\n![Sends per second against a cap that is edited while a backlog drains](results.svg)\n";
     }

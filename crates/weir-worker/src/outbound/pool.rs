@@ -1,9 +1,7 @@
 //! Connections that stand unused, and who waits for one, by origin.
 //!
 //! The one used last is used first, so that those no longer needed grow old and go. Whether a connection still stands is
-//! looked at when it is taken, and every [`SWEEP`] while there are any; nothing wakes up for an empty pool. One that its server has
-//! closed tells how long that keeps idle connections: for a while none is trusted for as long, or each request of a slow limit
-//! could meet the close.
+//! looked at when it is taken, and every [`SWEEP`] while there are any; nothing wakes up for an empty pool.
 //!
 //! Who finds none joins the wait queue of its origin. There are as many dials under way as wait in it, up to a limit. A connection
 //! goes to the first in the queue, whether it was dialled or comes back from use: one lost SYN, as of a receiver whose accept queue
@@ -22,8 +20,9 @@ use tokio::{
 };
 
 use super::{
-    connection::{BEFORE_CLOSE, Connection},
+    connection::Connection,
     fault::{NoConnection, Unreachable},
+    idle_times::IdleTimes,
     target::Origin,
 };
 
@@ -33,12 +32,6 @@ const SWEEP: Duration = Duration::from_secs(15);
 const MAX_PER_ORIGIN: usize = 1_024;
 /// Unused connections to all origins.
 const MAX_TOTAL: usize = 4_096;
-/// What a server shows of how long it keeps connections is believed for so long.
-const LEARNED_FOR: Duration = Duration::from_secs(300);
-/// One that falls earlier tells nothing: its server was restarted, or a balancer moved it.
-const LEAST_LEARNED: Duration = Duration::from_secs(2);
-/// Origins of which something is known so.
-const MOST_LEARNED: usize = 4_096;
 /// Dials under way to one origin. One that hangs holds each for the whole connect budget.
 const MAX_DIALS_PER_ORIGIN: usize = 256;
 /// Dials under way to all origins; beyond them an origin has [`DIALS_RESERVED`].
@@ -54,8 +47,7 @@ pub(super) struct Pool {
 #[derive(Default)]
 struct OriginPools {
     of: HashMap<Arc<Origin>, OriginPool>,
-    /// Servers that closed connections after they had stood unused for this long.
-    closes_after: HashMap<Arc<Origin>, Learned>,
+    idle_times: IdleTimes,
     /// Unused connections.
     total: usize,
     /// Dials under way.
@@ -64,10 +56,10 @@ struct OriginPools {
     swept: bool,
 }
 
-#[derive(Clone, Copy)]
-struct Learned {
-    closes_after: Duration,
-    until: Instant,
+/// A connection that stood unused, and for how long such a one can be used.
+struct Unused {
+    connection: Connection,
+    trusted_for: Duration,
 }
 
 /// One origin.
@@ -162,9 +154,9 @@ impl Pool {
         let now = Instant::now();
         loop {
             // Looked at, and dropped, outside the lock.
-            let mut unused = self.lock().pop(origin)?;
-            if self.is_trusted(&mut unused, now) {
-                return Some(unused);
+            let unused = self.lock().pop(origin, now)?;
+            if let Some(connection) = self.usable(unused, now) {
+                return Some(connection);
             }
         }
     }
@@ -174,7 +166,7 @@ impl Pool {
         let now = Instant::now();
         loop {
             let mut pools = self.lock();
-            let Some(mut unused) = pools.pop(origin) else {
+            let Some(unused) = pools.pop(origin, now) else {
                 let pool = pools.of.entry(origin.clone()).or_default();
                 let (waiting, place) = oneshot::channel();
                 pool.queue.push_back(waiting);
@@ -182,44 +174,35 @@ impl Pool {
                 return Asked::Queued(place, dial);
             };
             drop(pools);
-            if self.is_trusted(&mut unused, now) {
-                return Asked::Standing(unused);
+            if let Some(connection) = self.usable(unused, now) {
+                return Asked::Standing(connection);
             }
         }
     }
 
-    /// Whether a connection that stood unused can be used. Asked outside the lock.
-    fn is_trusted(&self, connection: &mut Connection, now: Instant) -> bool {
-        let learned = self.lock().closes_after.get(connection.origin()).copied().filter(|learned| now < learned.until);
-        let trusted_for = learned.map_or(Duration::MAX, |learned| learned.closes_after.saturating_sub(BEFORE_CLOSE));
+    /// The connection, if it can still be used. Asked outside the lock.
+    fn usable(&self, unused: Unused, now: Instant) -> Option<Connection> {
+        let Unused { mut connection, trusted_for } = unused;
         if !connection.is_reusable(now) || connection.stood_for(now) >= trusted_for {
-            return false;
+            return None;
         }
-        let stands = connection.stands();
-        if !stands {
-            self.learn_of(connection, now);
+        if !connection.stands() {
+            self.closed_by_server(&connection, now);
+            return None;
         }
-        stands
+        Some(connection)
     }
 
-    /// A connection has fallen that stood unused until now.
-    pub(super) fn learn_of(&self, fallen: &Connection, now: Instant) {
-        let closes_after = fallen.stood_for(now);
-        if closes_after < LEAST_LEARNED {
-            return;
-        }
-        let mut pools = self.lock();
-        if pools.closes_after.len() >= MOST_LEARNED {
-            pools.closes_after.clear();
-        }
-        let learned = Learned { closes_after, until: now + LEARNED_FOR };
-        pools.closes_after.insert(fallen.origin().clone(), learned);
+    /// The server has closed a connection that stood unused until now.
+    pub(super) fn closed_by_server(&self, connection: &Connection, now: Instant) {
+        self.lock().idle_times.learn(connection.origin(), connection.stood_for(now), now);
     }
 
     /// Closes what stands unused.
     pub(super) fn forget(&self, origin: &Arc<Origin>) {
         // Dropped outside the lock.
-        while let Some(unused) = { self.lock().pop(origin) } {
+        let now = Instant::now();
+        while let Some(unused) = { self.lock().pop(origin, now) } {
             drop(unused);
         }
     }
@@ -312,10 +295,10 @@ impl Pool {
 }
 
 impl OriginPools {
-    fn pop(&mut self, origin: &Arc<Origin>) -> Option<Connection> {
-        let unused = self.of.get_mut(origin)?.unused.pop_back()?;
+    fn pop(&mut self, origin: &Arc<Origin>, now: Instant) -> Option<Unused> {
+        let connection = self.of.get_mut(origin)?.unused.pop_back()?;
         self.total -= 1;
-        Some(unused)
+        Some(Unused { connection, trusted_for: self.idle_times.trusted_for(origin, now) })
     }
 
     /// Counts a dial to the origin, if another is needed and there may be one.
