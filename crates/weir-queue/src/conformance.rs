@@ -302,6 +302,8 @@ macro_rules! queue_conformance {
             a_settle_runs_a_job_that_waits_for_room,
             a_settle_during_a_run_is_not_missed,
             a_crowded_destination_has_fewer_permits_until_attempts_end,
+            a_permit_that_found_no_place_brings_no_run_at_once,
+            a_paced_permit_that_found_no_place_brings_no_run_at_once,
             an_expired_permit_is_withdrawn_and_no_longer_counted,
             permits_whose_workers_died_are_no_longer_counted_once_their_claims_expire,
             one_destination_does_not_delay_another,

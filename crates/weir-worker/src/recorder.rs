@@ -12,7 +12,7 @@ use weir_core::{
     Clock, DestinationId, Timestamp,
     outcome::{Effect, Verdict},
 };
-use weir_queue::{Edit, HandedBack, SharedQueue, Terms, Wake};
+use weir_queue::{Edit, HandedBack, RUN_FALLBACK, SharedQueue, Terms, Wake};
 use weir_store::{BreakerChange, Settlement, SharedStore};
 
 use crate::{
@@ -193,8 +193,12 @@ impl Ledger {
         if let Err(error) = self.queue.hand_back(&permits).await {
             tracing::warn!(%error, "could not hand permits back; they expire by themselves");
         }
-        let wakes: Vec<_> =
-            unsent.iter().map(|ended| Wake { destination_id: ended.claim.destination_id, due: now }).collect();
+        // What found no place is tried again when one may have become free.
+        let due = |crowded| if crowded { now + RUN_FALLBACK } else { now };
+        let wakes: Vec<_> = unsent
+            .iter()
+            .map(|ended| Wake { destination_id: ended.claim.destination_id, due: due(ended.crowded) })
+            .collect();
         self.wake(&wakes).await;
     }
 

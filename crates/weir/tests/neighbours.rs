@@ -76,24 +76,32 @@ async fn hanging_requests_leave_places_for_others(app: &App) {
     let alone = slowest_of_a_round(app, &receiver, "calm", 0).await;
 
     hanging.script("/hangs", [Answer::status(200).after(Duration::from_secs(60))]);
-    for number in 0..21 {
+    for number in 0..HANGING {
         let max_in_flight = if number == 0 { 10_000 } else { 64 };
         let settings = json!({
             "url": hanging.url("/hangs"), "event_types": ["hang"], "max_in_flight": max_in_flight, "timeout_ms": 120_000,
         });
         app.destination(settings).await;
     }
-    app.events("hang", 400).await;
+    let since = now();
+    app.events("hang", EVENTS).await;
     // Each is held to a few once it is crowded; without that they would take every place.
     hanging.wait_for("/hangs", CAPACITY / 6, Duration::from_secs(20)).await;
     let beside = slowest_of_a_round(app, &receiver, "calm", ROUNDS).await;
 
+    // What is out for a destination that is crowded comes back once; then it is tried again once a second.
+    tokio::time::sleep(Duration::from_secs(2).saturating_sub(now() - since)).await;
+    let crowded = app.metric("weir_permits_crowded_out_total").await;
+    let most = (EVENTS + (HANGING - 1) * 64) as f64 + HANGING as f64 * ((now() - since).as_secs_f64() + 1.0);
+    assert!(crowded <= most, "{crowded} permits found no place, of which {most} can be explained");
     assert!(hanging.count("/hangs") < CAPACITY, "some places are left");
     let is_undisturbed = beside <= alone * 2 + Duration::from_millis(20);
     machine.judge(is_undisturbed, &format!("{alone:?} alone, {beside:?} beside requests that hang"));
 }
 
 const CAPACITY: usize = 600;
+const HANGING: usize = 21;
+const EVENTS: usize = 400;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hanging_requests_leave_places_for_others_in_one_process() {

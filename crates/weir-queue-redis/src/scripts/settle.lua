@@ -1,6 +1,7 @@
 -- What became of permits: their attempts have ended, or they were not used. A job that waits for room runs, and one that waits
--- for time runs when the slots of unused permits come. The entries of those that are recorded leave the delivery queue. Told twice
--- it changes nothing.
+-- for time runs when the slots of unused permits come; not those of permits that found no place, since a run at once would find
+-- none either, and so on without an end. The entries of those that are recorded leave the delivery queue. Told twice it changes
+-- nothing.
 --
 -- KEYS    the shard
 -- ARGV    the caller's time; then for each destination: its id, the generation of its permits; the serials of those whose attempts
@@ -61,7 +62,7 @@ local function settle(id, ended, unused, crowded)
     job.window = math.max(redis.call('ZCARD', queued) + redis.call('ZCARD', in_flight), 1)
   end
   local changed = job.window ~= had_window
-  if back > 0 then
+  if back > crowded then
     changed = pull_pace(id, job, queued) or changed
   elseif gone > 0 then
     changed = make_room(id, job) or changed

@@ -62,6 +62,20 @@ pub async fn a_crowded_destination_has_fewer_permits_until_attempts_end(subject:
     assert_eq!(subject.claim().await.window, Some(3));
 }
 
+pub async fn a_permit_that_found_no_place_brings_no_run_at_once(subject: Subject) {
+    let permits = subject.permits(RateLimits::UNLIMITED, 2, NextRun::OnSettle).await;
+    subject.hand_back(&permits[0], true).await;
+    subject.assert_nothing_due().await;
+    subject.settle(&permits[1]).await;
+    subject.claim().await;
+}
+
+pub async fn a_paced_permit_that_found_no_place_brings_no_run_at_once(subject: Subject) {
+    let permits = subject.permits(per_second(1), 1, NextRun::Paced).await;
+    subject.hand_back(&permits[0], true).await;
+    subject.assert_nothing_due().await;
+}
+
 pub async fn an_expired_permit_is_withdrawn_and_no_longer_counted(subject: Subject) {
     let lease = subject.begin_run().await;
     let limits = per_second(10);

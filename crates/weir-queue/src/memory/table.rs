@@ -290,7 +290,7 @@ impl JobTable {
     }
 
     /// Forgets a permit that was not used. The slot that it would have taken is another's: a run that waits for the slot after it
-    /// comes sooner.
+    /// comes sooner. Not when its worker had no place: a run at once would find none either, and so on without an end.
     pub fn hand_back(&mut self, now: Timestamp, HandedBack { id, crowded }: HandedBack) {
         let Some(job) = self.jobs.get_mut(&id.destination_id) else { return };
         if job.queued.remove(&id.serial).or_else(|| job.in_flight.remove(&id.serial)).is_none() {
@@ -298,6 +298,7 @@ impl JobTable {
         }
         if crowded {
             job.narrow_window();
+            return;
         }
         let pace = job.paced_due(now);
         match job.phase {
