@@ -13,6 +13,7 @@ use serde_json::{Value, error::Category};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::{
+    observe,
     problem::{Kind, Problem},
     state::ApiState,
 };
@@ -70,6 +71,7 @@ pub(crate) async fn json_bytes(api: &ApiState, request: Request, limit: usize) -
         match room {
             Some(room) => Ok(HeldBody { bytes: read(body, declared, limit).await?, _room: room }),
             None => {
+                observe::shed();
                 drain(body, declared, limit).await;
                 Err(Problem::new(
                     Kind::Unavailable,

@@ -67,13 +67,17 @@ async fn in_time<T>(what: &str, check: impl Future<Output = T>) -> Answer<T> {
 
 /// Metrics in Prometheus' text format
 ///
-/// Open without a key, as scrapers expect; nothing in it names a tenant or a destination.
+/// Open without a key, as scrapers expect; nothing in it names a tenant or a destination. Not found where the metrics have a
+/// listener of their own (`WEIR_METRICS_LISTEN`).
 #[utoipa::path(
     get, path = "/metrics", operation_id = "metrics", tag = "operation", security(()),
     responses((status = 200, description = "The metrics of this process", body = String, content_type = "text/plain"))
 )]
 pub(crate) async fn metrics(State(operations): State<Arc<Operations>>, query: Query) -> Answer<Response> {
     query.close()?;
-    let rendered = (operations.render_metrics)().await;
+    let Some(render) = &operations.render_metrics else {
+        return Err(Problem::not_found("the metrics are not here but where `WEIR_METRICS_LISTEN` says"));
+    };
+    let rendered = render().await;
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], rendered).into_response())
 }

@@ -19,13 +19,25 @@ use crate::state::Api;
 
 const REQUESTS: &str = "weir_http_requests_total";
 const DURATION: &str = "weir_http_request_duration_seconds";
+const SHED: &str = "weir_http_shed_total";
 const INGESTED: &str = "weir_events_ingested_total";
 
 /// Says what the metrics are for. The recorder must be installed by now for the words to reach it.
 pub(crate) fn describe() {
     describe_counter!(REQUESTS, "API requests by route, method and status: error rates, and who uses what.");
     describe_histogram!(DURATION, "Time to answer an API request, in seconds: what producers wait for.");
+    describe_counter!(
+        SHED,
+        "API requests turned away because the process was full, by what was short: raise it, or add processes."
+    );
+    counter!(SHED, "reason" => "body_budget").increment(0);
+    counter!(INGESTED).increment(0);
     describe_counter!(INGESTED, "Events stored, duplicates not counted: the load that comes in.");
+}
+
+/// Counts a request that was turned away because the process was full.
+pub(crate) fn shed() {
+    counter!(SHED, "reason" => "body_budget").increment(1);
 }
 
 /// Counts stored events.

@@ -113,7 +113,7 @@ fn refusals(path: &str, operation: &Operation) -> Vec<Kind> {
     if path == "/readyz" {
         kinds.extend([Kind::Internal, Kind::Unavailable]);
     }
-    if has(ParameterIn::Path) {
+    if has(ParameterIn::Path) || path == "/metrics" {
         kinds.push(Kind::NotFound);
     }
     if operation.request_body.is_some() {

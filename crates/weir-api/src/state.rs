@@ -50,7 +50,8 @@ pub struct Operations {
     /// because the store is the truth.
     pub queue: Option<SharedQueue>,
     pub readiness: Readiness,
-    pub render_metrics: RenderMetrics,
+    /// `None`: the metrics have a listener of their own.
+    pub render_metrics: Option<RenderMetrics>,
 }
 
 /// Renders the metrics of this process in Prometheus' text format.

@@ -76,6 +76,8 @@ pub struct RedisQueue {
 pub struct Depths {
     /// Permits that no worker has read.
     pub ready: usize,
+    /// For how long the oldest of them has waited; zero when there is none.
+    pub oldest_waited: Duration,
     /// Permits whose sends have not started, read or not.
     pub queued: usize,
     /// Sends started and not settled.
@@ -139,9 +141,12 @@ impl RedisQueue {
         let mut total = Depths::default();
         for answered in self.core.call_all(&calls).await {
             let mut counts = answered?.rest;
-            let Depths { ready, queued, in_flight, jobs, entries, pending } = &mut total;
-            for count in [ready, queued, in_flight, jobs, entries, pending] {
-                *count += counts.next_u64().ok_or_else(|| QueueError::from(unexpected()))? as usize;
+            let mut next = || counts.next_u64().ok_or_else(|| QueueError::from(unexpected()));
+            total.ready += next()? as usize;
+            total.oldest_waited = total.oldest_waited.max(Duration::from_micros(next()?));
+            let Depths { queued, in_flight, jobs, entries, pending, .. } = &mut total;
+            for count in [queued, in_flight, jobs, entries, pending] {
+                *count += next()? as usize;
             }
         }
         Ok(total)

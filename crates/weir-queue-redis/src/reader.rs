@@ -191,15 +191,16 @@ impl Line {
         for (queue, entries) in streams.into_iter().flatten() {
             let Some(shard) = self.core.keys.shard_of_queue(&queue) else { continue };
             for entry in entries.into_iter().filter_map(|(entry, fields)| read_entry(entry, fields?)) {
-                let Entry { entry, generation, id, expected_at, delivery } = entry;
+                let Entry { entry, published_at, generation, id, expected_at, delivery } = entry;
                 let taken = Taken { generation, expires_at: delivery.expires_at, entry, holder };
                 if held.contains(&id) || !self.core.registry.take(id, taken) {
                     continue;
                 }
                 let expected_at = expected_at.map(|at| self.core.clock.placed(shard, at));
+                let published_at = self.core.clock.placed(shard, published_at);
                 self.wanted.send_modify(|wanted| *wanted = wanted.saturating_sub(1));
                 // The receiver outlives this line.
-                let _ = self.permits.send(Permit { id, expected_at, delivery });
+                let _ = self.permits.send(Permit { id, published_at, expected_at, delivery });
             }
         }
     }

@@ -1,6 +1,6 @@
 //! What travels through the delivery queue, and what the scripts answer.
 //!
-//! An entry has two fields: `permit`, four numbers that the publishing script packs, and `delivery`, one field of bytes made
+//! An entry has two fields: `permit`, five numbers that the publishing script packs, and `delivery`, one field of bytes made
 //! here: ids, claim, attempts, and the body unless it is large.
 
 use std::time::Duration;
@@ -21,6 +21,8 @@ use crate::scripts::{from_micros, read_limit};
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
     pub(crate) entry: String,
+    /// By the server's clock, in microseconds.
+    pub(crate) published_at: i64,
     pub(crate) generation: u64,
     pub(crate) id: PermitId,
     /// When its slot is expected, by the server's clock, in microseconds.
@@ -39,7 +41,8 @@ pub(crate) struct LeftEntry {
     pub(crate) had_slot: bool,
 }
 
-const PERMIT_LEN: usize = 4 * 8;
+/// A later version may append to it: while processes are replaced, two versions share a queue.
+const PERMIT_LEN: usize = 5 * 8;
 const INLINE: u8 = 1;
 const IN_LANE: u8 = 2;
 /// What comes before the body.
@@ -67,12 +70,12 @@ pub(crate) fn encode(delivery: &ClaimedDelivery, largest: usize) -> Vec<u8> {
 
 /// `None` when the entry is not one of ours.
 pub(crate) fn decode(entry: String, mut permit: Bytes, mut delivery: Bytes) -> Option<Entry> {
-    if permit.len() != PERMIT_LEN || delivery.len() < HEAD_LEN {
+    if permit.len() < PERMIT_LEN || delivery.len() < HEAD_LEN {
         return None;
     }
     let (generation, serial) = (permit.get_u64(), permit.get_u64());
     let expires_at = from_micros(permit.get_i64());
-    let expected_at = Some(permit.get_i64()).filter(|at| *at > 0);
+    let (expected_at, published_at) = (Some(permit.get_i64()).filter(|at| *at > 0), permit.get_i64());
     let mut id = || {
         let mut id = [0; 16];
         delivery.copy_to_slice(&mut id);
@@ -91,6 +94,7 @@ pub(crate) fn decode(entry: String, mut permit: Bytes, mut delivery: Bytes) -> O
         ClaimedBody::InStore
     };
     Some(Entry {
+        published_at,
         entry,
         generation,
         id: PermitId { destination_id, serial },
@@ -192,7 +196,7 @@ impl Answer {
     pub(crate) fn next_left(&mut self) -> Option<LeftEntry> {
         let entry = self.next_text()?;
         let (mut permit, claim) = (self.next_bytes()?, self.next_claim()?);
-        if permit.len() != PERMIT_LEN {
+        if permit.len() < PERMIT_LEN {
             return None;
         }
         let (generation, serial) = (permit.get_u64(), permit.get_u64());
@@ -272,13 +276,13 @@ mod tests {
         }
     }
 
-    fn permit(numbers: [i64; 4]) -> Bytes {
+    fn permit(numbers: [i64; 5]) -> Bytes {
         numbers.iter().flat_map(|number| number.to_be_bytes()).collect()
     }
 
     fn sent(delivery: &ClaimedDelivery, largest: usize) -> Entry {
         let bytes = Bytes::from(encode(delivery, largest));
-        decode("1-0".to_owned(), permit([10, 12, 7_000_000, 0]), bytes).unwrap()
+        decode("1-0".to_owned(), permit([10, 12, 7_000_000, 0, 6_000_000]), bytes).unwrap()
     }
 
     #[test]
@@ -286,7 +290,7 @@ mod tests {
         let written = delivery(ClaimedBody::Inline(EventBody::stored(Bytes::from_static(b"{\"a\":1}"), 5)));
         let read = sent(&written, 100);
         assert_eq!(format!("{:?}", read.delivery), format!("{written:?}"));
-        assert_eq!((read.generation, read.id.serial, read.expected_at), (10, 12, None));
+        assert_eq!((read.generation, read.id.serial, read.expected_at, read.published_at), (10, 12, None, 6_000_000));
         let head = Bytes::from(encode(&written, 0)).slice(..HEAD_LEN);
         assert_eq!(decode_claim(head), Some(written.claim));
     }
@@ -300,6 +304,6 @@ mod tests {
     #[test]
     fn foreign_bytes_are_no_entry() {
         assert!(decode("1-0".to_owned(), Bytes::new(), Bytes::from(vec![0; HEAD_LEN])).is_none());
-        assert!(decode("1-0".to_owned(), permit([0; 4]), Bytes::from(vec![0; HEAD_LEN - 1])).is_none());
+        assert!(decode("1-0".to_owned(), permit([0; 5]), Bytes::from(vec![0; HEAD_LEN - 1])).is_none());
     }
 }

@@ -173,6 +173,7 @@ pub struct PermitId {
 #[derive(Debug, Clone)]
 pub struct Permit {
     pub id: PermitId,
+    pub published_at: Timestamp,
     /// When its slot is expected: the worker stands ready by then and asks a little before. `None`: as soon as it stands ready.
     pub expected_at: Option<Timestamp>,
     pub delivery: ClaimedDelivery,

@@ -4,9 +4,10 @@
 //! store, publish permits. New deliveries to destinations without a backlog need no run: they go by the [`Express`].
 //! What [`Replayer`] sends again goes in a lane of its own ([`weir_core::lane`]).
 //! [`Sweeper`] makes the store the outbox: whatever a crash left without a job gets one. [`ProcessWatcher`] resolves what
-//! processes had under way that died. [`EditWatcher`] announces edits again, [`Pruner`] deletes what is old, and
-//! [`Watcher`] tells operators what there is to tell.
+//! processes had under way that died. [`EditWatcher`] announces edits again, [`Pruner`] deletes what is old,
+//! [`Watcher`] tells operators what there is to tell, and [`BacklogMeter`] counts what waits.
 
+mod backlog;
 mod backoff;
 mod edits;
 mod express;
@@ -21,6 +22,7 @@ mod scheduler;
 mod sweep;
 mod watch;
 
+pub use backlog::BacklogMeter;
 pub use backoff::Backoff;
 pub use edits::EditWatcher;
 pub use express::{Declines, Express};

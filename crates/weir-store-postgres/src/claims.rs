@@ -122,6 +122,8 @@ struct Asked<'r> {
 impl Operation for Claiming {
     type Answer = Vec<Claims>;
 
+    const NAME: &'static str = "claim";
+
     fn rows(&self) -> usize {
         self.requests.iter().map(|request| request.limit as usize).sum()
     }

@@ -287,6 +287,8 @@ pub(crate) struct Lookup(Vec<DestinationId>);
 impl Operation for Lookup {
     type Answer = Vec<Option<Arc<Destination>>>;
 
+    const NAME: &'static str = "look_up";
+
     fn rows(&self) -> usize {
         self.0.len()
     }

@@ -81,6 +81,8 @@ pub(crate) struct Posting(Vec<NewEvent>);
 impl Operation for Posting {
     type Answer = Vec<Outcome>;
 
+    const NAME: &'static str = "ingest";
+
     /// A producer waits, and is better told to come again.
     const TIMEOUT: Duration = Duration::from_secs(10);
 

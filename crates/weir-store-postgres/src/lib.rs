@@ -83,6 +83,22 @@ pub struct PostgresStore {
     beats: Writers<Beating>,
 }
 
+/// How the pool of connections is used, which edits and reads share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PoolUse {
+    pub in_use: u32,
+    pub idle: u32,
+    pub most: u32,
+}
+
+impl PostgresStore {
+    pub fn pool_use(&self) -> PoolUse {
+        let idle = u32::try_from(self.pool.num_idle()).unwrap_or(u32::MAX);
+        let most = self.pool.options().get_max_connections();
+        PoolUse { in_use: self.pool.size().saturating_sub(idle), idle, most }
+    }
+}
+
 /// What the writers of one store know together.
 #[derive(Debug)]
 struct Shared {

@@ -177,6 +177,8 @@ pub(crate) struct Releasing {
 impl Operation for Releasing {
     type Answer = u64;
 
+    const NAME: &'static str = "release";
+
     fn rows(&self) -> usize {
         self.claims.len()
     }

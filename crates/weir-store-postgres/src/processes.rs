@@ -142,6 +142,8 @@ pub(crate) struct Beating(ProcessId);
 impl Operation for Beating {
     type Answer = bool;
 
+    const NAME: &'static str = "beat";
+
     /// A late beat is as bad as none.
     const TIMEOUT: Duration = Duration::from_secs(2);
 

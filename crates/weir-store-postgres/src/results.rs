@@ -112,6 +112,8 @@ pub(crate) struct Settling(Vec<Arc<AttemptResult>>);
 impl Operation for Settling {
     type Answer = Vec<Settlement>;
 
+    const NAME: &'static str = "settle";
+
     fn rows(&self) -> usize {
         self.0.len()
     }

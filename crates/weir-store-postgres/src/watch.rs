@@ -22,6 +22,9 @@ const SET_POLICY: &str =
 
 const WATCHERS: &str = "SELECT id FROM destinations WHERE watches AND deleted_at IS NULL ORDER BY id";
 
+/// Read from the index of what is due alone, as far as vacuum keeps up.
+const BACKLOG: &str = "SELECT count(*) FROM deliveries WHERE state IN (0, 2)";
+
 const TELL: &str = "
 INSERT INTO alerts_told AS t (destination_id, version, told) VALUES ($1, $2, $3)
 ON CONFLICT (destination_id) DO UPDATE SET version = excluded.version, told = excluded.told
@@ -76,6 +79,10 @@ impl Watch for PostgresStore {
             }
         }
         Ok(conditions.into_vec(|_| true))
+    }
+
+    async fn backlog(&self) -> StoreResult<u64> {
+        Ok(self.read(sqlx::query(BACKLOG), |row| count(row, 0)).await?.pop().unwrap_or_default())
     }
 
     async fn record_told(&self, id: DestinationId, version: u64, told: Told) -> StoreResult<bool> {

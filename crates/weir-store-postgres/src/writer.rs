@@ -14,6 +14,7 @@
 use std::{io, pin::pin, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
+use metrics::{Histogram, histogram};
 use sqlx::{ConnectOptions as _, Connection as _, PgConnection, postgres::PgConnectOptions};
 use tokio::{
     select,
@@ -47,6 +48,9 @@ const LONGEST_RETRY: Duration = Duration::from_secs(2);
 #[async_trait]
 pub(crate) trait Operation: Send + Sync + Sized + 'static {
     type Answer: Send + 'static;
+
+    /// What its metrics call it.
+    const NAME: &'static str;
 
     /// After this the server is given up, whether it or the network is silent.
     const TIMEOUT: Duration = GROUP_TIMEOUT;
@@ -129,6 +133,8 @@ impl<O: Operation> Writers<O> {
             connection: None,
             redial: Redial { delay: FIRST_RETRY, not_before: Instant::now() },
             shared: Arc::clone(shared),
+            commit_seconds: histogram!("weir_store_commit_seconds", "operation" => O::NAME),
+            commit_size: histogram!("weir_store_commit_size", "operation" => O::NAME),
         };
         let tasks = (0..count).map(|_| tokio::spawn(writer().run())).collect();
         Self { inbox, tasks: std::sync::Mutex::new(tasks) }
@@ -163,6 +169,8 @@ struct Writer<O: Operation> {
     connection: Option<PgConnection>,
     redial: Redial,
     shared: Arc<Shared>,
+    commit_seconds: Histogram,
+    commit_size: Histogram,
 }
 
 impl<O: Operation> Writer<O> {
@@ -213,8 +221,11 @@ impl<O: Operation> Writer<O> {
     /// Commits a group and answers it.
     async fn commit(&mut self, group: Vec<Pending<O>>) {
         let operations: Vec<&O> = group.iter().map(|pending| &pending.operation).collect();
+        let began = Instant::now();
         match self.run_group(&operations).await {
             Ok(answers) => {
+                self.commit_seconds.record(began.elapsed());
+                self.commit_size.record(group.len() as f64);
                 for (pending, answer) in group.into_iter().zip(answers) {
                     // A caller who has left is passed over.
                     let _ = pending.reply.send(Ok(answer));

@@ -107,6 +107,10 @@ impl Group {
         self.rows
     }
 
+    pub(crate) fn operations(&self) -> usize {
+        self.operations
+    }
+
     /// Whether several operations are in it, so that each may be tried alone.
     pub(crate) fn is_shared(&self) -> bool {
         self.operations > 1

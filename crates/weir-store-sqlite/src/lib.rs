@@ -45,7 +45,7 @@ mod sql;
 mod watch;
 mod writer;
 
-use std::sync::Arc;
+use std::{path::PathBuf, sync::Arc};
 
 use sqlx::SqlitePool;
 use tokio::{sync::mpsc, task::JoinHandle};
@@ -64,4 +64,6 @@ pub struct SqliteStore {
     readers: SqlitePool,
     destinations: Arc<DestinationCache>,
     station: Station,
+    /// The write-ahead log.
+    log: PathBuf,
 }

@@ -78,6 +78,13 @@ pub enum OpenError {
     Failed { path: PathBuf, reason: String },
 }
 
+/// SQLite's write-ahead log of a file.
+fn log_of(path: &Path) -> PathBuf {
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    log.into()
+}
+
 impl SqliteStore {
     /// Opens the file, makes it if it is not there, and brings its schema up to date.
     pub async fn open(path: &Path) -> Result<Self, OpenError> {
@@ -113,7 +120,13 @@ impl SqliteStore {
             station: station.clone(),
         };
         let (operations, writer) = writer::spawn(opened, lock);
-        Ok(Self { operations, writer: Some(writer).into(), readers, destinations, station })
+        let log = log_of(path);
+        Ok(Self { operations, writer: Some(writer).into(), readers, destinations, station, log })
+    }
+
+    /// The size of the write-ahead log, in bytes; 0 when there is none.
+    pub fn wal_bytes(&self) -> u64 {
+        std::fs::metadata(&self.log).map_or(0, |log| log.len())
     }
 
     /// Brings the schema of a file up to date without running anything on it. Answers the versions and descriptions of

@@ -46,6 +46,8 @@ pub(crate) const DEAD: &str = "
 SELECT destination_id, count(*) FROM deliveries INDEXED BY deliveries_ended_of_destination
 WHERE state > 3 AND state = 5 GROUP BY destination_id";
 
+const BACKLOG: &str = "SELECT count(*) FROM deliveries INDEXED BY deliveries_due WHERE state IN (0, 2)";
+
 #[async_trait]
 impl Watch for SqliteStore {
     async fn alert_policy(&self) -> StoreResult<AlertPolicy> {
@@ -86,6 +88,10 @@ impl Watch for SqliteStore {
         let is_of_them = |destination: &Destination| tenants.contains(&destination.settings.tenant);
         let of_them: HashSet<_> = self.destinations.filter(is_of_them).into_iter().collect();
         Ok(conditions.into_vec(|id| of_them.contains(&id)))
+    }
+
+    async fn backlog(&self) -> StoreResult<u64> {
+        Ok(self.look(BACKLOG, |row| count(row, 0)).await?.pop().unwrap_or_default())
     }
 
     async fn record_told(&self, id: DestinationId, version: u64, told: Told) -> StoreResult<bool> {

@@ -18,10 +18,12 @@
 
 use std::{fs::File, sync::Arc};
 
+use metrics::{Histogram, histogram};
 use rusqlite::Connection;
 use tokio::{
     sync::{mpsc, oneshot},
     task::JoinHandle,
+    time::Instant,
 };
 use weir_store::{Boarding, Station, StoreError, StoreResult, WaitingBodies};
 
@@ -99,6 +101,8 @@ struct Writer {
     bodies: WaitingBodies,
     checkpoints: Checkpoints,
     station: Station,
+    commit_seconds: Histogram,
+    commit_size: Histogram,
 }
 
 /// Starts the writer on a thread of its own. It ends when every sender is gone or on [`Operation::Close`], and holds `lock`
@@ -116,6 +120,8 @@ pub(crate) fn spawn(opened: Opened, lock: File) -> (mpsc::Sender<Operation>, Joi
         bodies: WaitingBodies::new(WAITING_BODY_BYTES),
         checkpoints: checkpoint::spawn(checkpointing),
         station,
+        commit_seconds: histogram!("weir_store_commit_seconds", "operation" => "group"),
+        commit_size: histogram!("weir_store_commit_size", "operation" => "group"),
     };
     let thread = tokio::task::spawn_blocking(move || {
         writer.run(operations);
@@ -150,8 +156,11 @@ impl Writer {
 
     /// Commits a group, with what `more` adds to it while it is under way, and answers it.
     fn store(&mut self, mut group: Group, more: impl FnMut(&Group) -> Option<Group>) {
+        let began = Instant::now();
         match self.commit(&mut group, more) {
             Ok(boarding) => {
+                self.commit_seconds.record(began.elapsed());
+                self.commit_size.record(group.operations() as f64);
                 let rows = group.rows();
                 boarding.depart();
                 group.finish(None);

@@ -72,6 +72,9 @@ pub trait Watch {
     /// something told of it. Reads through all that waits and all dead letters.
     async fn conditions(&self, tenants: &[String]) -> StoreResult<Vec<Condition>>;
 
+    /// How many deliveries wait, over all destinations. Reads through all of them, in an index.
+    async fn backlog(&self) -> StoreResult<u64>;
+
     /// Records what has been told of a destination. `false` when somebody else has meanwhile, and `version` is not the current one.
     async fn record_told(&self, id: DestinationId, version: u64, told: Told) -> StoreResult<bool>;
 }

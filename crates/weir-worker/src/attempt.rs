@@ -110,6 +110,9 @@ struct PermitSlots<'a> {
     preparation: Option<Duration>,
     /// Granted and not used yet.
     slot: Option<Slot>,
+    /// Since when nothing but this process keeps the request from leaving: it is published, the limit lets it go, and the
+    /// connection stands.
+    due: Timestamp,
 }
 
 impl SlotSource for PermitSlots<'_> {
@@ -120,7 +123,7 @@ impl SlotSource for PermitSlots<'_> {
                 self.slot = Some(slot);
                 return Some(slot);
             }
-            counter!("weir_slots_missed_total").increment(1);
+            self.attempter.meters.slots_missed.increment(1);
         }
         let mut failures = 0;
         loop {
@@ -130,10 +133,14 @@ impl SlotSource for PermitSlots<'_> {
             let request = SlotRequest { id: self.permit.id, preparation: self.preparation.take() };
             match self.attempter.queue.take_slot(request).await {
                 Ok(SlotAnswer::Granted(slot)) => {
+                    self.limited_until(slot.start);
                     self.slot = Some(slot);
                     return Some(slot);
                 }
-                Ok(SlotAnswer::Later(start)) => self.attempter.sleep_until(asks_at(start, &self.permit.delivery)).await,
+                Ok(SlotAnswer::Later(start)) => {
+                    self.limited_until(start);
+                    self.attempter.sleep_until(asks_at(start, &self.permit.delivery)).await;
+                }
                 Ok(SlotAnswer::Withdrawn) => return None,
                 Err(error) => {
                     failures += 1;
@@ -145,6 +152,21 @@ impl SlotSource for PermitSlots<'_> {
                 }
             }
         }
+    }
+}
+
+impl PermitSlots<'_> {
+    /// A slot that lies ahead waits for the limit, not for this process. One that starts now may have come late.
+    fn limited_until(&mut self, start: Timestamp) {
+        if start > self.attempter.clock.now() {
+            self.due = self.due.max(start);
+        }
+    }
+
+    /// A connection was made from `since` on, which takes as long as the other side takes.
+    fn connected(&mut self, since: Timestamp) {
+        let waited_since = self.due.max(since);
+        self.due = self.due + self.attempter.clock.now().since(waited_since);
     }
 }
 
@@ -182,7 +204,8 @@ impl Attempter {
 
     async fn send(&self, permit: &Permit, body: &EventBody, target: &DestinationTarget) -> Wire {
         let start_by = permit.delivery.expires_at - target.timeout();
-        let mut slots = PermitSlots { attempter: self, permit, start_by, preparation: None, slot: None };
+        let due = permit.expected_at.map_or(permit.published_at, |at| at.max(permit.published_at));
+        let mut slots = PermitSlots { attempter: self, permit, start_by, preparation: None, slot: None, due };
         let expected_at = permit.expected_at.map_or(Timestamp::MIN, |at| asks_at(at, &permit.delivery));
         // A connection that stands is for others until it is needed; where none stands, one is made meanwhile.
         if expected_at > self.clock.now() && self.outbound.has_standing(&target.target) {
@@ -201,11 +224,19 @@ impl Attempter {
                     return Wire::Withdrawn;
                 }
             };
+            if !warm {
+                slots.connected(connecting_since);
+            }
             let took = if warm { Duration::ZERO } else { self.clock.now().since(connecting_since) };
             slots.preparation = Some(took);
             self.sleep_until(expected_at).await;
             match self.send_on(connection, permit, body, target, &mut slots).await {
-                SendResult::Sent(sent) => return Wire::Sent(sent),
+                SendResult::Sent(sent) => {
+                    if let Some(sent_at) = sent.sent_at {
+                        self.meters.sent(slots.due, sent_at);
+                    }
+                    return Wire::Sent(sent);
+                }
                 SendResult::Withdrawn => return Wire::Withdrawn,
                 // Back for another connection; nothing has left.
                 SendResult::NotSent(unreachable) => {

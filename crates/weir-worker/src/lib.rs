@@ -12,4 +12,4 @@ mod places;
 mod recorder;
 mod targets;
 
-pub use pipeline::{DEFAULT_CAPACITY, Worker};
+pub use pipeline::{DEFAULT_CAPACITY, Load, Worker};

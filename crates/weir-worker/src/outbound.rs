@@ -145,6 +145,11 @@ impl Outbound {
         })
     }
 
+    /// How many connections are open, and how many of them stand unused.
+    pub fn connections(&self) -> (usize, usize) {
+        self.pool.connections()
+    }
+
     /// Closes the connections to the target that stand unused.
     pub fn forget(&self, target: &Target) {
         self.pool.forget(target.origin());

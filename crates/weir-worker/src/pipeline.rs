@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use metrics::{counter, gauge};
+use metrics::counter;
 use weir_core::{Clock, claim::ClaimedBody, event::EventBody};
 use weir_queue::{Permit, SharedQueue};
 use weir_store::{SharedStore, StoreError};
@@ -43,7 +43,32 @@ pub struct Worker {
     outbound: Arc<Outbound>,
     /// How long attempts in flight may take to finish at shutdown.
     grace: Duration,
-    capacity: usize,
+    places: Arc<Places>,
+}
+
+/// How busy a worker is, for gauges. A clone tells of the same worker.
+#[derive(Clone)]
+pub struct Load {
+    places: Arc<Places>,
+    outbound: Arc<Outbound>,
+}
+
+impl Load {
+    /// How many attempts the worker makes at one time at most.
+    pub fn capacity(&self) -> usize {
+        self.places.capacity()
+    }
+
+    /// Attempts in its hands, those that wait for their slots included.
+    pub fn under_way(&self) -> usize {
+        self.places.taken()
+    }
+
+    /// Connections to destinations: how many are in use, and how many stand unused.
+    pub fn connections(&self) -> (usize, usize) {
+        let (open, unused) = self.outbound.connections();
+        (open - unused, unused)
+    }
 }
 
 impl Worker {
@@ -54,13 +79,18 @@ impl Worker {
         outbound: Arc<Outbound>,
         grace: Duration,
     ) -> Self {
-        Self { store, queue, clock, outbound, grace, capacity: DEFAULT_CAPACITY }
+        Self { store, queue, clock, outbound, grace, places: Places::new(DEFAULT_CAPACITY) }
     }
 
     /// Makes so many attempts at one time at most.
     #[must_use]
     pub fn with_capacity(self, capacity: usize) -> Self {
-        Self { capacity, ..self }
+        Self { places: Places::new(capacity), ..self }
+    }
+
+    /// How busy it is, now and later.
+    pub fn load(&self) -> Load {
+        Load { places: self.places.clone(), outbound: self.outbound.clone() }
     }
 
     /// Delivers until `shutdown` resolves; then finishes what is in flight, hands back the rest, and returns once everything
@@ -76,9 +106,9 @@ impl Worker {
             meters: Meters::new(),
             stopping: stopping.clone(),
         });
-        let places = Places::new(self.capacity);
+        let places = &self.places;
 
-        self.take_until(shutdown, &attempter, &recording, &places).await;
+        self.take_until(shutdown, &attempter, &recording, places).await;
 
         stopping.store(true, Ordering::Relaxed);
         recording.unsent(self.queue.stop_taking().await.iter().map(Unsent::from));
@@ -173,7 +203,6 @@ impl Worker {
                 }
             });
         }
-        gauge!("weir_attempts_under_way").set(places.taken() as f64);
         Ok(())
     }
 

@@ -95,6 +95,10 @@ impl Places {
         Ok(Place { places: self.clone(), id })
     }
 
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
     /// How many places are free.
     pub(crate) fn free(&self) -> usize {
         self.capacity - self.state().taken

@@ -18,6 +18,7 @@ use weir_store::{BreakerChange, Settlement, SharedStore};
 use crate::{
     attempt::{Finished, Unsent},
     breakers::{Breakers, Changed},
+    meters::{self, EndingMeters},
 };
 
 /// Recorded in one commit.
@@ -73,7 +74,7 @@ pub(crate) struct Recorder {
 impl Recorder {
     pub(crate) fn new(store: SharedStore, queue: SharedQueue, clock: Arc<dyn Clock>) -> (Recording, Self) {
         let (sender, endings) = mpsc::unbounded_channel();
-        (Recording(sender), Self { ledger: Ledger { store, queue, clock }, endings })
+        (Recording(sender), Self { ledger: Ledger { store, queue, clock, endings: EndingMeters::new() }, endings })
     }
 
     /// Records until told to finish; what was reported before that is recorded when this returns.
@@ -89,6 +90,7 @@ struct Ledger {
     store: SharedStore,
     queue: SharedQueue,
     clock: Arc<dyn Clock>,
+    endings: EndingMeters,
 }
 
 impl Ledger {
@@ -172,6 +174,7 @@ impl Ledger {
         let results: Vec<_> = finished.into_iter().map(|ended| ended.result).collect();
         let settlements = persist("record attempts", || self.store.settle(results.clone())).await;
         self.queue.recorded(&permits);
+        settlements.iter().filter_map(|settlement| settlement.state()).for_each(|state| self.endings.count(state));
         let lost = settlements.iter().filter(|settlement| **settlement == Settlement::ClaimLost).count();
         if lost > 0 {
             counter!("weir_claims_lost_total").increment(lost as u64);
@@ -274,7 +277,7 @@ impl Ledger {
 /// What a log says of a breaker that has changed.
 fn tell_of(change: &BreakerChange) {
     let (id, state) = (change.id, change.changed.state(change.now).as_str());
-    counter!("weir_breaker_changes_total", "state" => state).increment(1);
+    meters::breaker_changes(state).increment(1);
     match change.changed.reason() {
         Some(reason) if change.expected.reason().is_none() => {
             tracing::warn!(destination = %id, reason, "a breaker has opened");

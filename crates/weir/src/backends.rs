@@ -1,13 +1,13 @@
 //! The store, the queue and the clock that go together, by name: the only place that knows there are several.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use weir_core::{Clock, Timestamp};
 use weir_queue::{SharedQueue, memory::MemoryQueue};
 use weir_queue_redis::{RedisConfig, RedisQueue};
 use weir_store::SharedStore;
-use weir_store_postgres::PostgresStore;
+use weir_store_postgres::{PoolUse, PostgresStore};
 use weir_store_sqlite::SqliteStore;
 
 use crate::{clock::SystemClock, config::Backing};
@@ -25,9 +25,18 @@ pub(crate) enum Backends {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Depths {
     pub(crate) ready: usize,
+    /// For how long the oldest of these has waited.
+    pub(crate) oldest_waited: Duration,
     pub(crate) queued: usize,
     pub(crate) in_flight: usize,
     pub(crate) jobs: usize,
+}
+
+/// How much a store uses of what it has.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum StoreUse {
+    Sqlite { wal_bytes: u64 },
+    Postgres(PoolUse),
 }
 
 impl Backends {
@@ -74,14 +83,24 @@ impl Backends {
     /// `None` while the queue cannot be reached.
     pub(crate) async fn depths(&self) -> Option<Depths> {
         match self {
-            Self::Embedded { queue, .. } => {
-                let weir_queue::memory::Depths { ready, queued, in_flight, jobs } = queue.depths();
-                Some(Depths { ready, queued, in_flight, jobs })
+            Self::Embedded { queue, clock, .. } => {
+                let weir_queue::memory::Depths { ready, oldest_published_at, queued, in_flight, jobs } = queue.depths();
+                let oldest_waited = oldest_published_at.map_or(Duration::ZERO, |at| clock.now().since(at));
+                Some(Depths { ready, oldest_waited, queued, in_flight, jobs })
             }
             Self::Scaled { queue, .. } => {
-                let weir_queue_redis::Depths { ready, queued, in_flight, jobs, .. } = queue.depths().await.ok()?;
-                Some(Depths { ready, queued, in_flight, jobs })
+                let weir_queue_redis::Depths { ready, oldest_waited, queued, in_flight, jobs, .. } =
+                    queue.depths().await.ok()?;
+                Some(Depths { ready, oldest_waited, queued, in_flight, jobs })
             }
+        }
+    }
+
+    /// What only one kind of store has, for gauges.
+    pub(crate) fn store_use(&self) -> StoreUse {
+        match self {
+            Self::Embedded { store, .. } => StoreUse::Sqlite { wal_bytes: store.wal_bytes() },
+            Self::Scaled { store, .. } => StoreUse::Postgres(store.pool_use()),
         }
     }
 

@@ -46,6 +46,9 @@ pub(crate) struct SettingFlags {
     /// for a scheduler or worker, which serve health and metrics, any free port]
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Option<String>,
+    /// Serve the metrics here, and no longer where the API is; health too [env: WEIR_METRICS_LISTEN] [default: with everything else]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics_listen: Option<String>,
     /// Keep the records here: sqlite://FILE or postgres://… [env: WEIR_DATABASE_URL] [default: sqlite://weir.db]
     #[arg(long, value_name = "URL")]
     database_url: Option<String>,
@@ -109,6 +112,7 @@ impl SettingFlags {
     pub(crate) fn texts(&self) -> impl Iterator<Item = (Key, String)> {
         let given = |key: Key| match key {
             Key::Listen => &self.listen,
+            Key::MetricsListen => &self.metrics_listen,
             Key::DatabaseUrl => &self.database_url,
             Key::RedisUrl => &self.redis_url,
             Key::ApiKeys => &self.api_keys,

@@ -37,6 +37,8 @@ const FOREVER: &str = "forever";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Settings {
     pub(crate) listen: SocketAddr,
+    /// `None`: metrics are served where everything else is.
+    pub(crate) metrics_listen: Option<SocketAddr>,
     pub(crate) database_url: DatabaseUrl,
     /// `None`: the queue is in the process.
     pub(crate) redis_url: Option<ServerUrl>,
@@ -174,6 +176,7 @@ impl Settings {
     fn from_given(given: &Given, role: Role) -> Result<Self, ConfigError> {
         let settings = Self {
             listen: typed(given, Key::Listen, role.default_listen(), parse::listen)?,
+            metrics_listen: typed(given, Key::MetricsListen, "", parse::optional_listen)?,
             database_url: typed(given, Key::DatabaseUrl, DEFAULT_DATABASE_URL, parse::database_url)?,
             redis_url: typed(given, Key::RedisUrl, "", parse::redis_url)?,
             api_keys: typed(given, Key::ApiKeys, "", parse::api_keys)?,

@@ -9,7 +9,9 @@ use tokio::{
 };
 use weir_api::{ApiKeys, ApiState, BodyBudget, Hosts, Operations, Readiness};
 use weir_core::{address::AddressPolicy, retention::Retention};
-use weir_scheduler::{Declines, EditWatcher, Express, ProcessWatcher, Pruner, Replayer, Scheduler, Sweeper, Watcher};
+use weir_scheduler::{
+    BacklogMeter, Declines, EditWatcher, Express, ProcessWatcher, Pruner, Replayer, Scheduler, Sweeper, Watcher,
+};
 use weir_worker::{
     Worker,
     outbound::{Outbound, TlsRoots},
@@ -18,10 +20,10 @@ use weir_worker::{
 use crate::{
     backends::Backends,
     cli::Misuse,
-    config::{Backing, Role},
+    config::{Backing, Key, Role},
     lease::ProcessLease,
     listener::{self, Patience},
-    metrics::Metrics,
+    metrics::{Metrics, Sources},
 };
 
 /// How many scheduler loops run side by side: while one waits for a commit, another can claim.
@@ -36,6 +38,8 @@ const RECORDING_GRACE: Duration = Duration::from_secs(30);
 pub(crate) struct EngineSettings {
     pub(crate) backing: Backing,
     pub(crate) listen: SocketAddr,
+    /// `None`: metrics are served where everything else is.
+    pub(crate) metrics_listen: Option<SocketAddr>,
     pub(crate) api_keys: ApiKeys,
     pub(crate) hosts: Hosts,
     pub(crate) addresses: AddressPolicy,
@@ -51,6 +55,7 @@ pub(crate) struct EngineSettings {
 /// A running engine.
 pub(crate) struct Engine {
     address: SocketAddr,
+    metrics_address: Option<SocketAddr>,
     backends: Backends,
     readiness: Readiness,
     /// How long what is in flight may take to finish.
@@ -61,6 +66,7 @@ pub(crate) struct Engine {
     stop_admitting: watch::Sender<bool>,
     background: JoinSet<()>,
     server: JoinHandle<()>,
+    metrics_server: Option<JoinHandle<()>>,
     declines: JoinHandle<()>,
     lease: JoinHandle<()>,
 }
@@ -68,10 +74,13 @@ pub(crate) struct Engine {
 impl Engine {
     pub(crate) async fn start(role: Role, settings: EngineSettings, metrics: Metrics) -> anyhow::Result<Self> {
         // The port first: a second server on it must not get as far as the database.
-        let listener = TcpListener::bind(settings.listen).await.map_err(|error| {
-            Misuse(format!("listen: cannot listen on {} ({error}); choose another address or port", settings.listen))
-        })?;
+        let listener = bind(Key::Listen, settings.listen).await?;
         let address = listener.local_addr()?;
+        let metrics_listener = match settings.metrics_listen {
+            Some(listen) => Some(bind(Key::MetricsListen, listen).await?),
+            None => None,
+        };
+        let metrics_address = metrics_listener.as_ref().map(TcpListener::local_addr).transpose()?;
         let backends = Backends::open(&settings.backing).await?;
         let lease = ProcessLease::begin(backends.store(), backends.queue()).await?;
         let lease = tokio::spawn(lease.keep());
@@ -83,11 +92,14 @@ impl Engine {
         if role.schedules() {
             schedule(&backends, settings.retention, &working_stops, &mut background);
         }
+        let mut load = None;
         if role.works() {
             let capacity = settings.worker_capacity.unwrap_or_else(crate::open_files::capacity);
             let addresses = settings.addresses.clone();
-            let worker = work(&backends, &working_stops, addresses, settings.shutdown_grace, capacity);
-            background.spawn(worker);
+            let worker = worker(&backends, addresses, settings.shutdown_grace, capacity);
+            load = Some(worker.load());
+            let stops = stopped(working_stops.clone());
+            background.spawn(async move { worker.run(stops).await });
         }
         if role.serves_api() {
             backends.store().connect(Arc::new(express));
@@ -95,13 +107,24 @@ impl Engine {
         let declines = Declines::new(backends.store(), backends.queue(), backends.clock());
         let declines = tokio::spawn(async move { declines.run(stopped(admitting_stops)).await });
         let readiness = Readiness::starting();
+        let sources = Sources { role, backends: backends.clone(), load };
+        background.spawn(sources.clone().check_backends(stopped(working_stops.clone())));
+        let render = metrics.renderer(sources);
         let operations = Operations {
             store: backends.store(),
             // Whoever serves the API is useful without the queue.
             queue: (!role.serves_api()).then(|| backends.queue()),
             readiness: readiness.clone(),
-            render_metrics: metrics.renderer(backends.clone()),
+            render_metrics: metrics_listener.is_none().then(|| render.clone()),
         };
+        let patience = Patience::new(settings.max_connections);
+        let metrics_server = metrics_listener.map(|listener| {
+            // Whoever reaches this port may have all that it serves.
+            let hosts = Hosts::default().any_for_probes(true);
+            let operations = Operations { render_metrics: Some(render), ..operations.clone() };
+            let router = weir_api::operations_router(operations, hosts);
+            tokio::spawn(listener::serve(listener, router, patience, serving_stops.clone()))
+        });
         let hosts = settings.hosts.any_for_probes(!settings.listen.ip().to_canonical().is_loopback());
         let router = if role.serves_api() {
             weir_api::router(ApiState {
@@ -118,12 +141,12 @@ impl Engine {
         } else {
             weir_api::operations_router(operations, hosts)
         };
-        let patience = Patience::new(settings.max_connections);
         let server = tokio::spawn(listener::serve(listener, router, patience, serving_stops));
         readiness.set_ready();
         let grace = settings.shutdown_grace;
         Ok(Self {
             address,
+            metrics_address,
             backends,
             readiness,
             grace,
@@ -132,6 +155,7 @@ impl Engine {
             stop_admitting,
             background,
             server,
+            metrics_server,
             declines,
             lease,
         })
@@ -140,6 +164,11 @@ impl Engine {
     /// Where it listens.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where it serves its metrics, when that is somewhere else.
+    pub(crate) fn metrics_address(&self) -> Option<SocketAddr> {
+        self.metrics_address
     }
 
     /// Resolves when a part of the process has ended by itself, which none does unless it panicked. A process that goes on
@@ -162,6 +191,9 @@ impl Engine {
         let _ = self.stop_serving.send(true);
         if tokio::time::timeout(API_GRACE, self.server).await.is_err() {
             tracing::warn!("API requests were still open after the grace period");
+        }
+        if let Some(server) = self.metrics_server {
+            server.abort();
         }
         // Nothing more comes in; what came last and nobody works off any more goes back.
         let _ = self.stop_admitting.send(true);
@@ -196,23 +228,26 @@ fn schedule(backends: &Backends, retention: Retention, stops: &watch::Receiver<b
     let pruner = Pruner::new(backends.store(), backends.clock(), retention);
     let prune_stops = stopped(stops.clone());
     background.spawn(async move { pruner.run(prune_stops).await });
+    let backlog = BacklogMeter::new(backends.store());
+    let backlog_stops = stopped(stops.clone());
+    background.spawn(async move { backlog.run(backlog_stops).await });
     let watcher = Watcher::new(backends.store(), backends.queue(), backends.clock());
     let stops = stopped(stops.clone());
     background.spawn(async move { watcher.run(stops).await });
 }
 
-fn work(
-    backends: &Backends,
-    stops: &watch::Receiver<bool>,
-    addresses: AddressPolicy,
-    grace: Duration,
-    capacity: usize,
-) -> impl Future<Output = ()> + Send + use<> {
+fn worker(backends: &Backends, addresses: AddressPolicy, grace: Duration, capacity: usize) -> Worker {
     let outbound = Outbound::new(addresses, TlsRoots::system(), backends.clock());
     let worker = Worker::new(backends.store(), backends.queue(), backends.clock(), outbound.into(), grace);
-    let worker = worker.with_capacity(capacity);
-    let stops = stopped(stops.clone());
-    async move { worker.run(stops).await }
+    worker.with_capacity(capacity)
+}
+
+async fn bind(setting: Key, listen: SocketAddr) -> anyhow::Result<TcpListener> {
+    let taken = |error| {
+        let name = setting.name();
+        Misuse(format!("{name}: cannot listen on {listen} ({error}); choose another address or port"))
+    };
+    Ok(TcpListener::bind(listen).await.map_err(taken)?)
 }
 
 async fn all_ended(mut background: JoinSet<()>) {

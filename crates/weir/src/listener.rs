@@ -27,6 +27,7 @@ use hyper::{
     service::{Service as _, service_fn},
 };
 use hyper_util::{rt::TokioIo, service::TowerToHyperService};
+use metrics::gauge;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
@@ -36,6 +37,8 @@ use tokio::{
 
 use crate::engine::stopped;
 
+/// The metric of what clients have open.
+pub(crate) const CONNECTIONS: &str = "weir_http_connections";
 /// How long accepting pauses when the process has no files left: until others are closed, every try fails.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
 
@@ -69,7 +72,10 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, patience: Patie
         };
         let (router, stops) = (router.clone(), stops.clone());
         tokio::spawn(async move {
+            let open = gauge!(CONNECTIONS);
+            open.increment(1.0);
             converse(stream, router, patience, stops).await;
+            open.decrement(1.0);
             drop(place);
         });
     }

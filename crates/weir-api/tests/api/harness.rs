@@ -94,9 +94,9 @@ impl Server {
                 store: Arc::clone(&store),
                 queue: None,
                 readiness: readiness.clone(),
-                render_metrics: Arc::new(|| {
+                render_metrics: Some(Arc::new(|| {
                     Box::pin(std::future::ready("# HELP weir_up Whether it runs.\nweir_up 1\n".to_owned()))
-                }),
+                })),
             },
         });
         Self { router, store, queue, clock, readiness, _dir: dir }

@@ -1,7 +1,5 @@
 //! Who may ask, how the process is, and its documentation.
 
-use std::sync::Arc;
-
 use axum::body::Body;
 use http::{Request, StatusCode};
 use metrics_exporter_prometheus::PrometheusBuilder;
@@ -68,7 +66,7 @@ async fn a_process_without_the_api_checks_the_host_too() {
             store: server.store.clone(),
             queue: None,
             readiness: server.readiness.clone(),
-            render_metrics: Arc::new(|| Box::pin(std::future::ready(String::new()))),
+            render_metrics: None,
         };
         operations_router(operations, hosts)
     };

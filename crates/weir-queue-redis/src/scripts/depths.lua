@@ -2,8 +2,8 @@
 --
 -- KEYS    the shard
 -- ARGV    the caller's time
--- Answer  the generation; permits that no worker has read; permits queued; in flight; jobs; entries; entries read and not
---         done with
+-- Answer  the generation; permits that no worker has read; for how long the oldest of them has waited, in microseconds, 0 when
+--         there is none; permits queued; in flight; jobs; entries; entries read and not done with
 
 local entries = redis.call('XLEN', QUEUE)
 local pending = redis.call('XPENDING', QUEUE, WORKERS)[1]
@@ -12,4 +12,25 @@ for _, id in ipairs(redis.call('SMEMBERS', BUSY)) do
   queued = queued + redis.call('ZCOUNT', queued_of(id), now, '+inf')
   in_flight = in_flight + redis.call('ZCOUNT', in_flight_of(id), now, '+inf')
 end
-return { generation, entries - pending, queued, in_flight, redis.call('ZCARD', SCHEDULE), entries, pending }
+
+-- XINFO answers names and values in turn.
+local function last_read()
+  for _, group in ipairs(redis.call('XINFO', 'GROUPS', QUEUE)) do
+    for index = 1, #group, 2 do
+      if group[index] == 'last-delivered-id' then
+        return group[index + 1]
+      end
+    end
+  end
+end
+
+local function waited()
+  if entries == pending then
+    return 0
+  end
+  local oldest = redis.call('XRANGE', QUEUE, '(' .. last_read(), '+', 'COUNT', 1)[1]
+  local published = oldest and struct.unpack('>i8', oldest[2][2], 33) or now
+  return math.max(now - published, 0)
+end
+
+return { generation, entries - pending, waited(), queued, in_flight, redis.call('ZCARD', SCHEDULE), entries, pending }

@@ -20,7 +20,7 @@ local function issue_permits(id, job, batch, count, paced)
     scored[2 * index - 1], scored[2 * index] = delivery.score, permit_named(digits(job.serial))
     job.permits_until = math.max(job.permits_until, delivery.expires)
     local expected = paced and start_after(job.cursors, others + index - 1, now) or 0
-    local permit = struct.pack('>i8i8i8i8', generation, job.serial, delivery.expires, expected)
+    local permit = struct.pack('>i8i8i8i8i8', generation, job.serial, delivery.expires, expected, now)
     redis.call('XADD', QUEUE, '*', 'permit', permit, 'delivery', delivery.payload)
   end
   add_all(queued, scored)

@@ -61,7 +61,9 @@ async fn a_worker_takes_no_more_than_it_has_places_for() {
     let lease = claim(&busy).await;
     busy.publish(vec![publication(&busy, lease, 40, NextRun::Stop)]).await.unwrap();
     let taken = take(&busy, 4).await;
-    assert_eq!(busy.depths().await.unwrap().ready, 36, "the rest is there to be counted");
+    let depths = busy.depths().await.unwrap();
+    assert_eq!(depths.ready, 36, "the rest is there to be counted");
+    eventually("its age is told", async || busy.depths().await.unwrap().oldest_waited > depths.oldest_waited).await;
     let others = take(&idle, 36).await;
     assert_eq!((taken.len(), others.len()), (4, 36), "and for another worker to have");
 }

@@ -27,6 +27,8 @@ const IDLE_KEPT: usize = 20_000;
 pub struct Depths {
     /// Permits that no worker has taken.
     pub ready: usize,
+    /// When the oldest of them was published.
+    pub oldest_published_at: Option<Timestamp>,
     /// Permits that have no slot, taken or not.
     pub queued: usize,
     /// Sends started and not settled.
@@ -70,6 +72,7 @@ impl JobTable {
         let count = |of: fn(&Job) -> usize| self.jobs.values().map(of).sum();
         Depths {
             ready: self.ready.len(),
+            oldest_published_at: self.ready.front().map(|permit| permit.published_at),
             queued: count(|job| job.queued.len()),
             in_flight: count(|job| job.in_flight.len()),
             jobs: self.schedule.len(),
@@ -189,7 +192,7 @@ impl JobTable {
         let id = PermitId { destination_id, serial: self.last_serial };
         let expected_at = others.map(|others| cursors.start_after(others, now));
         job.queue(id.serial, delivery.expires_at);
-        self.ready.push_back(Permit { id, expected_at, delivery });
+        self.ready.push_back(Permit { id, published_at: now, expected_at, delivery });
     }
 
     /// Keeps room for a permit without a run, if there is room and a slot now.

@@ -389,6 +389,10 @@ impl Watch for TestStore {
         unasked()
     }
 
+    async fn backlog(&self) -> StoreResult<u64> {
+        unasked()
+    }
+
     async fn record_told(&self, _: DestinationId, _: u64, _: Told) -> StoreResult<bool> {
         unasked()
     }

@@ -69,9 +69,11 @@ pub async fn conditions_count_what_waits_and_what_is_dead(subject: Subject) {
     subject.settle(result(&claimed[2], Verdict::Retry { at: NOW + seconds(600) })).await;
     let condition = subject.condition(1).await;
     assert_eq!((condition.waiting, condition.dead), (4, 1), "one is under way");
+    subject.post(2, 8..=9).await;
+    assert_eq!(subject.store.backlog().await.expect("read"), 6);
     assert_eq!(condition.last_expires_at, Some(NOW + seconds(90)));
     assert!(condition.oldest_created_at.is_some_and(|at| at <= event(4).created_at));
-    assert_eq!(subject.conditions().await.len(), 1, "of the others there is nothing to tell");
+    assert_eq!(subject.conditions().await.len(), 2, "of the third there is nothing to tell");
 }
 
 pub async fn conditions_name_troubled_destinations_of_the_tenants_asked_for(subject: Subject) {

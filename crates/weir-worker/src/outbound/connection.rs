@@ -15,7 +15,10 @@
 use std::{
     future::poll_fn,
     pin::{Pin, pin},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     task::{Context, Poll, Waker},
     time::Duration,
 };
@@ -67,6 +70,23 @@ pub struct Connection {
     idle_until: Instant,
     /// Not to be used from then on.
     old_at: Instant,
+    counted: Option<Counted>,
+}
+
+/// One of the open connections, as long as it lives.
+pub(super) struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    pub(super) fn among(open: &Arc<AtomicUsize>) -> Self {
+        open.fetch_add(1, Ordering::Relaxed);
+        Self(open.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// hyper's two ends of a connection.
@@ -103,7 +123,22 @@ impl Connection {
         let http = Box::new(Http { sender, driver, ended: false });
         let now = Instant::now();
         let old_at = now + MAX_AGE.mul_f64(1.0 - AGE_JITTER * rand::random::<f64>());
-        Ok(Self { origin, gate, http, between: true, used: false, idle_since: now, idle_until: now + MAX_IDLE, old_at })
+        Ok(Self {
+            origin,
+            gate,
+            http,
+            between: true,
+            used: false,
+            idle_since: now,
+            idle_until: now + MAX_IDLE,
+            old_at,
+            counted: None,
+        })
+    }
+
+    /// Counts it as open from now on.
+    pub(super) fn count(&mut self, counted: Counted) {
+        self.counted = Some(counted);
     }
 
     pub(super) fn origin(&self) -> &Arc<Origin> {

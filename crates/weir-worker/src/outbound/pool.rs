@@ -10,7 +10,10 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -20,7 +23,7 @@ use tokio::{
 };
 
 use super::{
-    connection::Connection,
+    connection::{Connection, Counted},
     fault::{NoConnection, Unreachable},
     idle_times::IdleTimes,
     target::Origin,
@@ -41,6 +44,8 @@ const DIALS_RESERVED: usize = 2;
 
 pub(super) struct Pool {
     pools: Mutex<OriginPools>,
+    /// Connections that stand unused or are in use.
+    open: Arc<AtomicUsize>,
     max_per_origin: usize,
 }
 
@@ -130,7 +135,10 @@ impl Drop for Dial {
         }
         drop(pools);
         match self.outcome.take() {
-            Some(Ok(connection)) => self.pool.pass_on(Found { connection, warm: false }),
+            Some(Ok(mut connection)) => {
+                connection.count(Counted::among(&self.pool.open));
+                self.pool.pass_on(Found { connection, warm: false });
+            }
             Some(Err(error)) => self.pool.fail_next(&self.origin, error),
             None => self.pool.fail_next(&self.origin, Unreachable::closed_before_send().into()),
         }
@@ -147,7 +155,7 @@ impl Pool {
     }
 
     fn keeping(max_per_origin: usize) -> Arc<Self> {
-        Arc::new(Self { pools: Mutex::default(), max_per_origin })
+        Arc::new(Self { pools: Mutex::default(), open: Arc::default(), max_per_origin })
     }
 
     pub(super) fn checkout(&self, origin: &Arc<Origin>) -> Option<Connection> {
@@ -286,6 +294,12 @@ impl Pool {
         let mut pools = self.lock();
         pools.swept = pools.total > 0;
         pools.swept
+    }
+
+    /// How many connections are open, and how many of them stand unused.
+    pub(super) fn connections(&self) -> (usize, usize) {
+        let unused = self.lock().total;
+        (self.open.load(Ordering::Relaxed).max(unused), unused)
     }
 
     fn lock(&self) -> MutexGuard<'_, OriginPools> {

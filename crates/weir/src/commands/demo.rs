@@ -96,6 +96,7 @@ pub(super) async fn run(arguments: &DemoArgs) -> anyhow::Result<Exit> {
         EngineSettings {
             backing: Backing::Embedded { database: folder.path().join("demo.db") },
             listen: (Ipv4Addr::LOCALHOST, 0).into(),
+            metrics_listen: None,
             api_keys: ApiKeys::new::<String>([]),
             hosts: Hosts::default(),
             addresses: AddressPolicy {

@@ -21,6 +21,7 @@ pub(super) async fn run(flags: &SettingFlags, role: Role) -> anyhow::Result<Exit
         EngineSettings {
             backing,
             listen: settings.listen,
+            metrics_listen: settings.metrics_listen,
             api_keys: ApiKeys::new(&settings.api_keys),
             hosts: Hosts::new(settings.hosts.iter().cloned()),
             addresses: AddressPolicy {
@@ -40,6 +41,9 @@ pub(super) async fn run(flags: &SettingFlags, role: Role) -> anyhow::Result<Exit
     )
     .await?;
     // On standard output, whatever the log filter: a script that asked for port 0 reads the port here.
+    if let Some(address) = engine.metrics_address() {
+        println!("metrics are served on http://{address}/metrics");
+    }
     let (version, address) = (env!("CARGO_PKG_VERSION"), engine.address());
     if role == Role::Serve {
         println!("weir {version} is listening on http://{address}");

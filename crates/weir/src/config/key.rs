@@ -11,6 +11,7 @@ pub(crate) const VERIFY_ENV: &str = "WEIR_VERIFY_SECRET";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Key {
     Listen,
+    MetricsListen,
     DatabaseUrl,
     RedisUrl,
     ApiKeys,
@@ -32,8 +33,9 @@ pub(crate) enum Key {
 }
 
 impl Key {
-    pub(crate) const ALL: [Self; 19] = [
+    pub(crate) const ALL: [Self; 20] = [
         Self::Listen,
+        Self::MetricsListen,
         Self::DatabaseUrl,
         Self::RedisUrl,
         Self::ApiKeys,
@@ -58,6 +60,7 @@ impl Key {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Listen => "listen",
+            Self::MetricsListen => "metrics_listen",
             Self::DatabaseUrl => "database_url",
             Self::RedisUrl => "redis_url",
             Self::ApiKeys => "api_keys",

@@ -23,6 +23,11 @@ pub(super) fn listen(text: &str) -> Parsed<SocketAddr> {
     })
 }
 
+/// Empty: none.
+pub(super) fn optional_listen(text: &str) -> Parsed<Option<SocketAddr>> {
+    if text.is_empty() { Ok(None) } else { listen(text).map(Some) }
+}
+
 pub(super) fn database_url(text: &str) -> Parsed<DatabaseUrl> {
     if text.starts_with("postgres://") || text.starts_with("postgresql://") {
         return Ok(DatabaseUrl::Postgres(ServerUrl(text.to_owned())));

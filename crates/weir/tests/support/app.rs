@@ -23,6 +23,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) struct App {
     child: Child,
     pub(crate) url: String,
+    /// Where its metrics are, when they have a listener of their own.
+    pub(crate) metrics_url: Option<String>,
     pub(crate) http: reqwest::Client,
 }
 
@@ -44,8 +46,12 @@ impl App {
         let mut child = command.stdout(Stdio::piped()).kill_on_drop(true).spawn().expect("the binary starts");
         let stdout = child.stdout.take().expect("stdout is piped");
         let mut lines = BufReader::new(stdout).lines();
+        let mut metrics_url = None;
         let listening = tokio::time::timeout(Duration::from_secs(30), async {
             while let Some(line) = lines.next_line().await.expect("stdout is text") {
+                if let Some((_, url)) = line.split_once("metrics are served on ") {
+                    metrics_url = Some(url.trim().to_owned());
+                }
                 if let Some((_, url)) = line.split_once("listening on ") {
                     return Some(url.trim().to_owned());
                 }
@@ -60,6 +66,7 @@ impl App {
         Ok(Self {
             child,
             url,
+            metrics_url,
             http: reqwest::Client::builder().no_proxy().timeout(PATIENCE).build().expect("a client"),
         })
     }
