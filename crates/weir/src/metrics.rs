@@ -4,7 +4,7 @@ mod busy;
 
 use std::{sync::Arc, time::Duration};
 
-use metrics::{Unit, describe_counter, describe_gauge, describe_histogram, gauge};
+use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tokio::{
     sync::Mutex,
@@ -37,6 +37,23 @@ const CHECK_EVERY: Duration = Duration::from_secs(5);
 const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 /// What is counted in the queue is counted anew after this time at the earliest, however often and by whomever it is scraped.
 const DEPTHS_KEPT: Duration = Duration::from_secs(1);
+
+/// Counters of each role that are there from the start: what has never happened is 0 then, and its first time a rise.
+const OF_SCHEDULERS: [&str; 6] = [
+    "weir_scheduler_runs_total",
+    "weir_permits_published_total",
+    "weir_permits_declined_total",
+    "weir_stale_publishes_total",
+    "weir_processes_lost_total",
+    "weir_claims_recovered_total",
+];
+const OF_WORKERS: [&str; 4] = [
+    "weir_permits_taken_total",
+    "weir_permits_unused_total",
+    "weir_permits_crowded_out_total",
+    "weir_claims_lost_total",
+];
+const OF_THE_API: [&str; 2] = ["weir_permits_admitted_total", "weir_permits_declined_total"];
 
 /// The process's metrics.
 #[derive(Clone)]
@@ -80,6 +97,14 @@ impl Metrics {
         let Self { handle, busy } = self.clone();
         gauge!("weir_build_info", "version" => env!("CARGO_PKG_VERSION"), "role" => sources.role.name()).set(1.0);
         gauge!(listener::CONNECTIONS).increment(0.0);
+        let counted_by = [
+            (sources.role.schedules(), &OF_SCHEDULERS[..]),
+            (sources.role.works(), &OF_WORKERS[..]),
+            (sources.role.serves_api(), &OF_THE_API[..]),
+        ];
+        for name in counted_by.into_iter().filter(|(counts, _)| *counts).flat_map(|(_, names)| names) {
+            counter!(*name).increment(0);
+        }
         let depths = Arc::new(Mutex::new(None));
         Arc::new(move || {
             let (handle, busy, sources, depths) = (handle.clone(), busy.clone(), sources.clone(), depths.clone());

@@ -71,17 +71,17 @@ pub(crate) async fn sql(database_url: &str, text: &str) {
 
 /// A port of loopback that nobody else is given while this lives, whether its server listens or not. A server may listen
 /// there all the same: on Linux sockets that ask for `SO_REUSEADDR`, as every server does, share a port until one listens.
-struct HeldPort(TcpSocket);
+pub(crate) struct HeldPort(TcpSocket);
 
 impl HeldPort {
-    fn hold() -> Self {
+    pub(crate) fn hold() -> Self {
         let socket = TcpSocket::new_v4().expect("a socket");
         socket.set_reuseaddr(true).expect("a shared port");
         socket.bind((Ipv4Addr::LOCALHOST, 0).into()).expect("a port");
         Self(socket)
     }
 
-    fn number(&self) -> u16 {
+    pub(crate) fn number(&self) -> u16 {
         self.0.local_addr().expect("an address").port()
     }
 }
