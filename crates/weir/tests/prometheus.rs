@@ -1,6 +1,8 @@
 //! What a real Prometheus makes of every role under load: every rule can be evaluated, every query of the dashboard has an answer,
 //! and no series is of one destination.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 #[path = "support/harness.rs"]
 mod support;
 

@@ -1,5 +1,7 @@
 //! A new version goes out: every process is replaced by another, one after another, under load.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 #[path = "support/harness.rs"]
 mod support;
 

@@ -35,6 +35,7 @@ fn the_defaults_are_those_of_the_documentation() {
     let settings = load(&[], &[], "").unwrap();
     let expected = Settings {
         listen: "127.0.0.1:8080".parse().unwrap(),
+        metrics_listen: None,
         database_url: DatabaseUrl::Sqlite("weir.db".into()),
         redis_url: None,
         api_keys: Vec::new(),
