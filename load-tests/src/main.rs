@@ -2,9 +2,11 @@
 //! same machine.
 //!
 //! Client, receiver and judge are this process; the engine is others, as it would be in production. `run` plays
-//! [scenarios](scenario), records [everything](recording) that happens, and [judges](judge) it when it is over. `bench` takes
-//! figures, which are worth something only side by side, so that every run measures its own ceiling first.
+//! [scenarios](scenario), records [everything](recording) that happens, and [judges](judge) it when it is over. `autoscale` does so while
+//! workers come and go as the manifests have it. `bench` takes figures, which are worth something only side by side, so that every run
+//! measures its own ceiling first.
 
+mod autoscale;
 mod bench;
 mod client;
 mod clock;
@@ -38,6 +40,8 @@ enum Command {
     Bench(bench::BenchArgs),
     /// Play scenarios and judge them: exit 1 when a promise was broken
     Run(prove::RunArgs),
+    /// Prove the autoscaling of workers with real processes, as the manifests have it: exit 1 when a promise was broken
+    Autoscale(autoscale::AutoscaleArgs),
     /// The scenarios and what they are about
     List,
     /// Two reports side by side
@@ -69,6 +73,11 @@ async fn act(command: Command) -> anyhow::Result<ExitCode> {
         }
         Command::Run(args) => {
             if !prove::run(&args).await? {
+                return Ok(ExitCode::FAILURE);
+            }
+        }
+        Command::Autoscale(args) => {
+            if !autoscale::run(&args).await? {
                 return Ok(ExitCode::FAILURE);
             }
         }

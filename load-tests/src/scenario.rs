@@ -190,10 +190,14 @@ fn connections() -> u32 {
 
 impl Scenario {
     pub(crate) fn parse(name: &str, text: &str) -> anyhow::Result<Self> {
-        let mut scenario: Self = toml::from_str(text).with_context(|| format!("scenario {name}"))?;
-        name.clone_into(&mut scenario.name);
-        scenario.check().with_context(|| format!("scenario {name}"))?;
-        Ok(scenario)
+        toml::from_str::<Self>(text).with_context(|| format!("scenario {name}"))?.named_as(name)
+    }
+
+    /// Under a name, and sound: of a file, or of a part of one.
+    pub(crate) fn named_as(mut self, name: &str) -> anyhow::Result<Self> {
+        name.clone_into(&mut self.name);
+        self.check().with_context(|| format!("scenario {name}"))?;
+        Ok(self)
     }
 
     /// Every scenario of the folder, in the order of their table.

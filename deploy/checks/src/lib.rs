@@ -1,11 +1,16 @@
-//! What the tests of `deploy/` and `k8s/` share: where the files are, and the tools that read them.
+//! What the tests of `deploy/` and `k8s/` share: where the files are, the tools that read them, and manifests as kustomize renders them.
+
+pub mod manifests;
+pub mod queries;
 
 use std::{
+    fs,
     path::{Path, PathBuf},
     process::Command,
 };
 
 use anyhow::{Context, ensure};
+use serde_json::Value;
 
 /// The folder of the whole project.
 pub fn project() -> PathBuf {
@@ -19,10 +24,51 @@ pub fn tool(variable: &str) -> anyhow::Result<PathBuf> {
     Ok(path.with_context(|| format!("{variable} is not set: run `cargo xtask test`, which sets it"))?.into())
 }
 
+/// The program that the manifests run: WEIR_TEST_WEIR, or what the release build left.
+pub fn weir() -> anyhow::Result<PathBuf> {
+    let built = || project().join("target/release/weir");
+    let path = std::env::var_os("WEIR_TEST_WEIR").map_or_else(built, PathBuf::from);
+    ensure!(path.is_file(), "{} is not there: run `cargo build --release --package weir`", path.display());
+    Ok(path)
+}
+
 /// Runs a command to its end and answers what it printed; a failure says what it said.
 pub fn run(command: &mut Command) -> anyhow::Result<String> {
     let output = command.output().with_context(|| format!("could not start {command:?}"))?;
     let (printed, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     ensure!(output.status.success(), "{command:?} failed ({}):\n{printed}{said}", output.status);
     Ok(printed.into_owned())
+}
+
+/// A file of the project.
+pub fn read(path: &str) -> anyhow::Result<String> {
+    fs::read_to_string(project().join(path)).with_context(|| format!("could not read {path}"))
+}
+
+/// A YAML file of the project.
+pub fn yaml(path: &str) -> anyhow::Result<Value> {
+    serde_saphyr::from_str(&read(path)?).with_context(|| format!("{path} is no YAML"))
+}
+
+/// The settings that the program knows, as its help lists them: `WEIR_LISTEN` and so on.
+pub fn known_settings() -> anyhow::Result<Vec<String>> {
+    let help = run(Command::new(weir()?).args(["serve", "--help"]))?;
+    let named = help.split("[env: ").skip(1).filter_map(|rest| rest.split([']', '=']).next());
+    Ok(named.map(str::to_owned).collect())
+}
+
+/// How long a process may take to end, from the program's own constants: what is in flight, what is recorded, the listener, and the
+/// permits that go back.
+pub fn drain_seconds() -> anyhow::Result<u64> {
+    let (engine, config) = (read("crates/weir/src/engine.rs")?, read("crates/weir/src/config.rs")?);
+    let recording = number_after(&engine, "const RECORDING_GRACE: Duration = Duration::from_secs(")?;
+    let api = number_after(&engine, "const API_GRACE: Duration = Duration::from_secs(")?;
+    let in_flight = number_after(&config, "const DEFAULT_SHUTDOWN_GRACE_S: &str = \"")?;
+    Ok(in_flight + recording + api + recording)
+}
+
+fn number_after(text: &str, start: &str) -> anyhow::Result<u64> {
+    let (_, rest) = text.split_once(start).with_context(|| format!("`{start}…` is gone: look where it went"))?;
+    let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().with_context(|| format!("`{start}` is followed by no number"))
 }

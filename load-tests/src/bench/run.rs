@@ -13,7 +13,10 @@ use super::{
     rig::Rig,
     statements, throughput,
 };
-use crate::clock::{Timeline, now};
+use crate::{
+    autoscale,
+    clock::{Timeline, now},
+};
 
 /// A topic takes three minutes at most; one that hangs does not hold up the others.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -139,7 +142,9 @@ fn publish(results: &Results, page: &std::path::Path) -> anyhow::Result<()> {
     if let Some(sends) = results.sections.iter().find_map(|section| section.measured.sends.as_ref()) {
         write(&page.with_file_name("results.svg"), &picture::draw(sends)?)?;
     }
-    write(page, &markdown::page(results))
+    // What the load tests wrote there of autoscaling stays.
+    let old = std::fs::read_to_string(page).unwrap_or_default();
+    write(page, &autoscale::keep_section(&old, &markdown::page(results)))
 }
 
 #[cfg(test)]

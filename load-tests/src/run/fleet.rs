@@ -65,13 +65,23 @@ impl Fleet {
                 for _ in 0..roles.scheduler.max(1) {
                     fleet.add("scheduler").await?;
                 }
-                for _ in 0..roles.worker.max(1) {
+                for _ in 0..roles.worker {
                     fleet.add("worker").await?;
                 }
                 tokio::time::sleep(NEW_FOR).await;
             }
         }
         Ok(fleet)
+    }
+
+    /// What its processes are told of its servers.
+    pub(crate) fn backing(&self) -> &[(&'static str, String)] {
+        &self.backing
+    }
+
+    /// Where the processes of a role listen, in the order of their start.
+    pub(crate) fn ports<'a>(&'a self, role: &'a str) -> impl Iterator<Item = u16> + 'a {
+        self.members.iter().filter(move |member| member.role == role).map(|member| member.port.number)
     }
 
     /// Where the API answers.

@@ -1,0 +1,182 @@
+//! The rules and the dashboard: well formed, tested, explained, and about metrics that exist.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+    process::Command,
+};
+
+use serde_json::Value;
+use weir_deploy_checks::{
+    project,
+    queries::{self, Query},
+    read, run, tool, yaml,
+};
+
+const GUIDE: &str = "docs/operations.md";
+/// Where readers of an alert find it.
+const GUIDE_URL: &str = "https://github.com/weir-webhooks/weir/blob/main/docs/operations.md";
+/// Told alike by every process that tells it, so a sum would count it several times.
+const CLUSTER_WIDE: [&str; 6] = [
+    "weir_backlog_deliveries",
+    "weir_delivery_queue_depth",
+    "weir_delivery_queue_oldest_seconds",
+    "weir_in_flight_sends",
+    "weir_queued_permits",
+    "weir_scheduled_jobs",
+];
+
+fn promtool(arguments: &[&str], file: &Path) -> anyhow::Result<String> {
+    run(Command::new(tool("WEIR_TEST_PROMTOOL")?).args(arguments).arg(file))
+}
+
+#[test]
+fn prometheus_takes_the_rules() -> anyhow::Result<()> {
+    promtool(&["check", "rules"], &project().join("deploy/prometheus/rules.yaml")).map(drop)
+}
+
+#[test]
+fn the_rules_pass_their_tests() -> anyhow::Result<()> {
+    promtool(&["test", "rules"], &project().join("deploy/prometheus/rules_test.yaml")).map(drop)
+}
+
+#[test]
+fn prometheus_takes_every_query_of_the_dashboard() -> anyhow::Result<()> {
+    let recorded: Vec<Value> = queries::of_dashboard("1m")?
+        .iter()
+        .map(|query| serde_json::json!({"record": "panel", "expr": query.expr, "labels": {"of": query.name}}))
+        .collect();
+    let directory = tempfile::tempdir()?;
+    let file = directory.path().join("rules.json");
+    // JSON is YAML.
+    fs::write(&file, serde_json::json!({"groups": [{"name": "dashboard", "rules": recorded}]}).to_string())?;
+    promtool(&["check", "rules"], &file).map(drop)
+}
+
+#[test]
+fn every_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() -> anyhow::Result<()> {
+    let mut cases: BTreeMap<String, (usize, usize)> = BTreeMap::new();
+    let file = yaml("deploy/prometheus/rules_test.yaml")?;
+    for case in items(&file, "/tests").iter().flat_map(|test| items(test, "/alert_rule_test")) {
+        let (fires, silent) = cases.entry(case["alertname"].as_str().unwrap_or_default().to_owned()).or_default();
+        *(if items(case, "/exp_alerts").is_empty() { silent } else { fires }) += 1;
+    }
+    let alerts: BTreeSet<String> = queries::alerts()?.into_iter().map(|alert| alert.name).collect();
+    assert_eq!(cases.keys().cloned().collect::<BTreeSet<_>>(), alerts, "tests on the left, alerts on the right");
+    let incomplete: Vec<_> = cases.iter().filter(|(_, (fires, silent))| *fires == 0 || *silent == 0).collect();
+    assert!(incomplete.is_empty(), "never fires, or is never silent: {incomplete:?}");
+    Ok(())
+}
+
+#[test]
+fn every_alert_says_what_it_is_and_leads_to_its_paragraph_of_the_guide() -> anyhow::Result<()> {
+    let guide = read(GUIDE)?;
+    let anchors: BTreeSet<String> = guide.lines().filter(|line| line.starts_with('#')).map(anchor_of).collect();
+    for alert in queries::alerts()? {
+        let name = &alert.name;
+        assert!(["critical", "warning"].contains(&alert.severity.as_str()), "{name}: {}", alert.severity);
+        assert!(!alert.summary.is_empty() && !alert.description.is_empty(), "{name} says nothing");
+        let anchor = name.to_lowercase();
+        assert_eq!(alert.runbook_url, format!("{GUIDE_URL}#{anchor}"));
+        assert!(anchors.contains(&anchor), "{GUIDE} has no heading {name}");
+    }
+    Ok(())
+}
+
+#[test]
+fn every_metric_of_rules_dashboard_and_guide_is_one_of_weir_or_a_known_one() -> anyhow::Result<()> {
+    let mut known = queries::recorded()?;
+    for crate_folder in fs::read_dir(project().join("crates"))? {
+        exported_in(&crate_folder?.path().join("src"), &mut known)?;
+    }
+    let is_known = |name: &str| {
+        let parts = ["_bucket", "_sum", "_count"].iter().filter_map(|part| name.strip_suffix(part));
+        let foreign = name == "up" || name.starts_with("kube_") || name.starts_with("process_");
+        foreign || known.contains(name) || parts.into_iter().any(|histogram| known.contains(histogram))
+    };
+    let mut unknown: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for Query { name, expr } in queries::all("1m")? {
+        for metric in queries::metrics_in(&expr).into_iter().filter(|metric| !is_known(metric)) {
+            unknown.entry(metric).or_default().push(name.clone());
+        }
+    }
+    let guide = read(GUIDE)?;
+    let words = guide.split(|c: char| !(c.is_ascii_lowercase() || c == '_'));
+    for metric in words.filter(|word| word.starts_with("weir_") && !is_known(word)) {
+        unknown.entry(metric.to_owned()).or_default().push(GUIDE.to_owned());
+    }
+    assert!(unknown.is_empty(), "no source in crates/ exports {unknown:#?}");
+    Ok(())
+}
+
+#[test]
+fn what_every_process_tells_alike_is_never_summed() -> anyhow::Result<()> {
+    for Query { name, expr } in queries::all("1m")? {
+        for gauge in CLUSTER_WIDE {
+            for (at, _) in expr.match_indices(gauge) {
+                let before = expr[..at].trim_end_matches("min_over_time(");
+                let is_maximum = before.ends_with("max(") || before.ends_with("max by (namespace) (");
+                assert!(is_maximum, "{name}: {gauge} without max");
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn every_panel_says_what_it_shows_in_a_unit_from_the_chosen_source_and_no_destination_has_a_series()
+-> anyhow::Result<()> {
+    let dashboard = queries::dashboard()?;
+    assert!(dashboard["schemaVersion"].as_u64() >= Some(39));
+    let variables: Vec<_> = items(&dashboard, "/templating/list").iter().filter_map(|of| of["name"].as_str()).collect();
+    assert_eq!(variables, ["datasource", "namespace", "job", "instance"]);
+
+    let mut ids = BTreeSet::new();
+    for panel in queries::panels()? {
+        let title = panel["title"].as_str().unwrap_or_default();
+        assert!(ids.insert(panel["id"].as_u64()), "{title}: its id is taken");
+        assert!(
+            panel["description"].as_str().is_some_and(|text| !text.is_empty()),
+            "{title} does not say what it shows"
+        );
+        assert!(
+            panel["type"] == "table" || panel.pointer("/fieldConfig/defaults/unit").is_some(),
+            "{title} has no unit"
+        );
+        for source in items(&panel, "/targets").iter().chain([&panel]) {
+            assert_eq!(source["datasource"]["uid"], "${datasource}", "{title}");
+        }
+    }
+    for Query { name, expr } in queries::of_dashboard("1m")? {
+        assert!(!expr.contains("destination"), "{name}: {expr}");
+    }
+    Ok(())
+}
+
+/// What GitHub makes of a heading.
+fn anchor_of(heading: &str) -> String {
+    let text = heading.trim_start_matches('#').trim().to_lowercase();
+    let kept = text.chars().filter(|c| c.is_alphanumeric() || [' ', '-', '_'].contains(c));
+    kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+}
+
+/// The names of metrics in the sources of a folder: each is a text of its own.
+fn exported_in(folder: &Path, names: &mut BTreeSet<String>) -> anyhow::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            exported_in(&path, names)?;
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let source = fs::read_to_string(&path)?;
+            let texts = source.split('"').filter(|text| text.starts_with("weir_"));
+            let is_name = |text: &&str| text.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+            names.extend(texts.filter(is_name).map(ToOwned::to_owned));
+        }
+    }
+    Ok(())
+}
+
+fn items<'v>(value: &'v Value, pointer: &str) -> &'v [Value] {
+    value.pointer(pointer).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}

@@ -1,0 +1,129 @@
+//! `autoscale`: proves the autoscaling of workers with real processes.
+//!
+//! Queries, targets and behaviour are read [from the manifests](manifest), so that what is proved is what is deployed. A real
+//! [Prometheus](prometheus) scrapes real [workers](pods); a [controller] asks it at each sync and decides
+//! [as the HPA does](hpa). The load is a scenario like any other, played and judged by the same code: nothing may be lost, doubled or sent
+//! above a cap while workers come and go. Over the [trace] of it each [promise] is judged.
+//!
+//! The short form runs ten times as fast: every time of the manifest and of the scenario is divided, rates stay. It shows that the
+//! algorithm and the signals work together; figures are those of the real time.
+
+mod controller;
+mod hpa;
+mod manifest;
+mod picture;
+mod plan;
+mod play;
+mod pods;
+mod prometheus;
+mod promise;
+mod promql;
+mod relay;
+mod results;
+mod trace;
+mod words;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail, ensure};
+use clap::Args;
+use tokio::signal::unix::{SignalKind, signal};
+
+use manifest::Scaling;
+use plan::Plan;
+use play::{Played, Settings};
+
+pub(crate) use results::keep_section;
+
+/// How much faster the short form is.
+const SHORT: f64 = 10.0;
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct AutoscaleArgs {
+    /// Which, by name or as a file of your own (FILE.toml); all when none is named
+    scenarios: Vec<String>,
+    /// Ten times as fast: some minutes instead of one and a half hours
+    #[arg(long)]
+    short: bool,
+    /// A ScaledObject or an HPA, alone or among other manifests (`kubectl kustomize … > FILE`)
+    #[arg(long, value_name = "FILE", default_value = "k8s/components/keda/scaledobject.yaml")]
+    manifest: PathBuf,
+    /// The binary to start [default: the one beside this]
+    #[arg(long, value_name = "PATH")]
+    weir: Option<PathBuf>,
+    /// Write what happened, pictures and what Weir had to say to this folder [default: target/load/autoscale]
+    #[arg(long, value_name = "DIR")]
+    report: Option<PathBuf>,
+    /// Write load-tests/autoscale.svg and the section of load-tests/RESULTS.md, of the real-time form
+    #[arg(long, conflicts_with = "short")]
+    results: bool,
+}
+
+/// Answers whether every promise was kept.
+pub(crate) async fn run(args: &AutoscaleArgs) -> anyhow::Result<bool> {
+    let plans: Vec<Plan> = if args.scenarios.is_empty() {
+        Plan::all()?
+    } else {
+        args.scenarios.iter().map(|name| Plan::named(name)).collect::<anyhow::Result<_>>()?
+    };
+    let scaling = Scaling::read(&args.manifest)?;
+    let folder = match &args.report {
+        Some(folder) => folder.clone(),
+        // This program is in `target/release`.
+        None => std::env::current_exe()?.with_file_name("../load/autoscale"),
+    };
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let folder = folder.canonicalize()?;
+    let weir = match &args.weir {
+        Some(path) => path.clone(),
+        None => std::env::current_exe()?.with_file_name("weir"),
+    };
+    let times = if args.short { SHORT } else { 1.0 };
+    let settings = Settings { weir: &weir, scaling: &scaling, times, folder: &folder };
+    let (played, unplayed) = play_all(&plans, &settings).await?;
+    if args.results {
+        results::write(Path::new("load-tests"), &played, scaling.kind)?;
+    }
+    let failed: Vec<_> =
+        played.iter().filter(|played| !played.is_passed()).map(|played| played.name.as_str()).collect();
+    println!("\n{} of {} passed; {}", played.len() - failed.len(), played.len(), folder.display());
+    if !failed.is_empty() {
+        println!("failed: {}", failed.join(", "));
+    }
+    ensure!(unplayed.is_empty(), "could not be played: {}", unplayed.join(", "));
+    Ok(failed.is_empty())
+}
+
+/// One after the other. Answers also which could not be played.
+async fn play_all<'a>(plans: &'a [Plan], settings: &Settings<'_>) -> anyhow::Result<(Vec<Played>, Vec<&'a str>)> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let (mut all, mut unplayed) = (Vec::new(), Vec::new());
+    for (number, plan) in plans.iter().enumerate() {
+        eprintln!("· {} ({}/{})", plan.name, number + 1, plans.len());
+        let played = tokio::select! {
+            played = play::play(plan, settings) => played,
+            // What was started is stopped on the way out.
+            _ = tokio::signal::ctrl_c() => bail!("interrupted"),
+            _ = terminate.recv() => bail!("told to end"),
+        };
+        match played {
+            Ok(played) => {
+                print!("{}", words::of(&played));
+                report(&played, settings.folder)?;
+                all.push(played);
+            }
+            // The others may be played all the same.
+            Err(error) => {
+                eprintln!("  could not be played: {error:#}");
+                unplayed.push(plan.name.as_str());
+            }
+        }
+    }
+    Ok((all, unplayed))
+}
+
+fn report(played: &Played, folder: &Path) -> anyhow::Result<()> {
+    std::fs::write(folder.join(format!("{}.json", played.name)), serde_json::to_string(played)? + "\n")?;
+    std::fs::write(folder.join(format!("{}.svg", played.name)), picture::draw(&played.trace)?)?;
+    Ok(())
+}

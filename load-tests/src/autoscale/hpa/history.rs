@@ -1,0 +1,125 @@
+//! What an autoscaler remembers: its recommendations and what it did. Windows and policies look back on it.
+
+use std::time::Duration;
+
+use super::{Amount, Blocked, Bounds, Decision, Reading, Replicas, Rules, Select, largest, proposal};
+
+/// A number and its time.
+type Dated = (Duration, u32);
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct History {
+    /// What the metrics asked for, before windows and policies.
+    pub(super) recommendations: Vec<Dated>,
+    /// Replicas added at once.
+    pub(super) added: Vec<Dated>,
+    pub(super) removed: Vec<Dated>,
+}
+
+impl History {
+    /// Decides, and remembers what was decided.
+    pub(crate) fn decide(
+        &mut self,
+        readings: &[Reading],
+        replicas: Replicas,
+        bounds: &Bounds,
+        now: Duration,
+    ) -> Decision {
+        let propose = |reading: &Reading| Some(proposal(reading.target, reading.value?, replicas, bounds));
+        let proposals: Vec<_> = readings.iter().map(propose).collect();
+        let wanted = replicas.wanted;
+        let (desired, decided) = if wanted > bounds.max {
+            (Err(Blocked::OutOfBounds), bounds.max)
+        } else if wanted < bounds.min {
+            (Err(Blocked::OutOfBounds), bounds.min)
+        } else {
+            match largest(&proposals, wanted) {
+                Ok(desired) => {
+                    let stabilised = self.stabilise(desired, wanted, bounds, now);
+                    (Ok(desired), self.limit(stabilised, wanted, bounds, now))
+                }
+                Err(blocked) => (Err(blocked), wanted),
+            }
+        };
+        self.remember(wanted, decided, bounds, now);
+        Decision { proposals, desired, replicas: decided }
+    }
+
+    /// Moves towards what is desired only as far as all of the window agree: up to the lowest, down to the highest.
+    pub(super) fn stabilise(&mut self, desired: u32, wanted: u32, bounds: &Bounds, now: Duration) -> u32 {
+        let within = |window: Duration| {
+            let recent = self.recommendations.iter().filter(move |(at, _)| *at + window > now);
+            recent.map(|(_, recommended)| *recommended).chain([desired])
+        };
+        let lowest = within(bounds.up.window).min().unwrap_or(desired);
+        let highest = within(bounds.down.window).max().unwrap_or(desired);
+        let oldest = bounds.up.window.max(bounds.down.window);
+        self.recommendations.retain(|(at, _)| *at + oldest > now);
+        self.recommendations.push((now, desired));
+        // `clamp` would panic where windows of different lengths have the lowest above the highest; upstream's order of the two.
+        wanted.max(lowest).min(highest)
+    }
+
+    /// What policies and bounds leave of a change.
+    pub(super) fn limit(&self, desired: u32, wanted: u32, bounds: &Bounds, now: Duration) -> u32 {
+        if desired > wanted {
+            let most = self.allowed(&bounds.up, wanted, Direction::Up, now).max(wanted);
+            desired.min(most.min(bounds.max))
+        } else if desired < wanted {
+            let least = self.allowed(&bounds.down, wanted, Direction::Down, now).min(wanted);
+            desired.max(least.max(bounds.min))
+        } else {
+            desired
+        }
+    }
+
+    /// How far policies let it go. A policy's period begins where the changes within it began.
+    fn allowed(&self, rules: &Rules, wanted: u32, direction: Direction, now: Duration) -> u32 {
+        if rules.select == Select::Disabled {
+            return wanted;
+        }
+        let of = |policy: &super::Policy| {
+            let sum = |events: &[Dated]| {
+                let recent = events.iter().filter(|(at, _)| *at + policy.period > now);
+                recent.map(|(_, change)| i64::from(*change)).sum::<i64>()
+            };
+            let before = i64::from(wanted) - sum(&self.added) + sum(&self.removed);
+            match (direction, policy.amount) {
+                (Direction::Up, Amount::Pods(pods)) => before + i64::from(pods),
+                (Direction::Down, Amount::Pods(pods)) => before - i64::from(pods),
+                // Rounded up, or one replica would never become two.
+                (Direction::Up, Amount::Percent(percent)) => {
+                    (before as f64 * (1.0 + f64::from(percent) / 100.0)).ceil() as i64
+                }
+                (Direction::Down, Amount::Percent(percent)) => {
+                    (before as f64 * (1.0 - f64::from(percent) / 100.0)) as i64
+                }
+            }
+        };
+        let allowed = rules.policies.iter().map(of);
+        // The largest change is the largest number on the way up, and the smallest on the way down.
+        let chosen =
+            if (direction == Direction::Up) == (rules.select == Select::Max) { allowed.max() } else { allowed.min() };
+        chosen.map_or(wanted, |replicas| replicas.clamp(0, i64::from(i32::MAX)) as u32)
+    }
+
+    fn remember(&mut self, wanted: u32, decided: u32, bounds: &Bounds, now: Duration) {
+        let longest = |rules: &Rules| rules.policies.iter().map(|policy| policy.period).max().unwrap_or_default();
+        // Both directions look at both lists.
+        let longest = longest(&bounds.up).max(longest(&bounds.down));
+        for events in [&mut self.added, &mut self.removed] {
+            events.retain(|(at, _)| *at + longest > now);
+        }
+        match decided.cmp(&wanted) {
+            std::cmp::Ordering::Greater => self.added.push((now, decided - wanted)),
+            std::cmp::Ordering::Less => self.removed.push((now, wanted - decided)),
+            std::cmp::Ordering::Equal => {}
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    Up,
+    Down,
+}

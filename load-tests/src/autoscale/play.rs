@@ -1,0 +1,273 @@
+//! One run: servers, schedulers and an API that stay, workers that come and go, a Prometheus that watches them, the controller, and the
+//! load, which is played and judged as any other scenario.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::{Context, ensure};
+use serde::Serialize;
+use tokio::sync::{Mutex, watch};
+use weir_core::Timestamp;
+
+use super::{
+    controller::{Controller, Tick, first_look},
+    hpa::Target,
+    manifest::Scaling,
+    plan::{Outage, Plan, Server},
+    pods::{self, Deployment, Template},
+    prometheus::{Prometheus, Scraped},
+    promise::Verdict,
+    trace::{Trace, lateness, rates},
+};
+use crate::{
+    clock::{Timeline, now},
+    judge::{self, Judgement},
+    recording::Recording,
+    run::{self, Target as Weir, api::Api, fleet::Fleet},
+    scenario::{SetUp, seconds},
+};
+
+/// From being wanted to the start of a worker.
+const START_DELAY: Duration = Duration::from_secs(5);
+/// How often Prometheus scrapes: `interval` of the PodMonitor in `k8s/`, which a test compares.
+const SCRAPE_EVERY: Duration = Duration::from_secs(15);
+const READY_WITHIN: Duration = Duration::from_secs(60);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// The 99th percentile of the start lag.
+const LAG: &str =
+    "1000 * histogram_quantile(0.99, sum by (le) (rate(weir_start_lag_seconds_bucket{job=\"weir-worker\"}[1m])))";
+const QUEUED: &str = "max(weir_delivery_queue_depth{job=\"weir-scheduler\"})";
+const STORED: &str = "max(weir_backlog_deliveries{job=\"weir-scheduler\"})";
+/// By which the manifest's signal of how busy workers are is known.
+const BUSY: &str = "weir_worker_busy_ratio";
+
+/// How a run is to be.
+pub(crate) struct Settings<'a> {
+    pub(crate) weir: &'a Path,
+    /// As in the manifest, at its own speed.
+    pub(crate) scaling: &'a Scaling,
+    /// How much faster time is to run.
+    pub(crate) times: f64,
+    /// Where the processes' own words go.
+    pub(crate) folder: &'a Path,
+}
+
+/// What a run came to.
+#[derive(Debug, Serialize)]
+pub(crate) struct Played {
+    pub(crate) name: String,
+    pub(crate) about: String,
+    pub(crate) verdicts: Vec<Verdict>,
+    /// Loss, doubles, caps, order, processes that ended by themselves.
+    pub(crate) breaches: Vec<String>,
+    pub(crate) trace: Trace,
+    pub(crate) ticks: Vec<Tick>,
+    pub(crate) judgement: Judgement,
+}
+
+impl Played {
+    pub(crate) fn is_passed(&self) -> bool {
+        self.breaches.is_empty() && self.verdicts.iter().all(|verdict| verdict.is_kept)
+    }
+}
+
+/// Plays a plan, which is one of the real time.
+pub(crate) async fn play(plan: &Plan, settings: &Settings<'_>) -> anyhow::Result<Played> {
+    let times = settings.times;
+    let plan = plan.clone().hastened(times);
+    let scaling = plan.scaling(settings.scaling).hastened(times);
+    let log = run::log_file(settings.folder, &plan.name)?;
+    let mut fleet = Fleet::start(SetUp::Scaled, settings.weir, plan.load.fleet, log).await?;
+    let mut prometheus =
+        Prometheus::start(&["weir-api", "weir-scheduler", pods::JOB], SCRAPE_EVERY.div_f64(times), times).await?;
+    let client = prometheus.client();
+    for role in ["api", "scheduler"] {
+        let pods = fleet.ports(role).enumerate();
+        let pods: Vec<_> = pods.map(|(number, port)| Scraped { pod: format!("weir-{role}-{number}"), port }).collect();
+        client.set_targets(&format!("weir-{role}"), &pods)?;
+    }
+    let mut deployment = Deployment::new(template(&plan, &fleet, settings)?, client.clone());
+    deployment.scale(scaling.bounds.min)?;
+    all_ready(&mut deployment).await?;
+    tokio::time::sleep(first_look(prometheus.scrape_every())).await;
+
+    let timeline = Timeline::begin();
+    let deployment = Arc::new(Mutex::new(deployment));
+    let (stop, stopped) = watch::channel(false);
+    let controller = Controller {
+        scaling: scaling.clone(),
+        prometheus: client.clone(),
+        deployment: Arc::clone(&deployment),
+        timeline,
+    };
+    let controlling = tokio::spawn(controller.run(stopped.clone()));
+    let api = Api::new(fleet.address(), None);
+    let load = async {
+        let recording = run::record(&plan.load, Weir::Running(api), "127.0.0.1").await;
+        stop.send_replace(true);
+        recording
+    };
+    let taking_away = take_away(&plan.outages, &mut fleet, &mut prometheus, timeline, stopped);
+    let (recording, outages) = tokio::join!(load, taking_away);
+    let (recording, outages) = (recording?, outages?);
+    let ticks = controlling.await??;
+
+    let deployment = Arc::into_inner(deployment).context("the controller still holds the Deployment")?.into_inner();
+    let mut failures = deployment.end().await;
+    failures.extend(fleet.ended()?.into_iter().map(|role| format!("{role} ended by itself")));
+    fleet.stop().await?;
+    let trace = trace(&plan, &scaling, &recording, &ticks, &outages);
+    let trace = with_series(trace, &prometheus, &recording, times).await?;
+    Ok(judged(&plan, recording, trace, ticks, failures))
+}
+
+fn template(plan: &Plan, fleet: &Fleet, settings: &Settings<'_>) -> anyhow::Result<Template> {
+    let mut environment = fleet.backing().to_vec();
+    environment.push(("WEIR_WORKER_CAPACITY", plan.capacity.to_string()));
+    let weir: PathBuf =
+        settings.weir.canonicalize().with_context(|| format!("there is no {}", settings.weir.display()))?;
+    Ok(Template {
+        weir,
+        folder: settings.folder.to_owned(),
+        settings: environment,
+        start_delay: START_DELAY.div_f64(settings.times),
+        log: settings.folder.join(format!("{}-workers.log", plan.name)),
+    })
+}
+
+async fn all_ready(deployment: &mut Deployment) -> anyhow::Result<()> {
+    let deadline = now() + READY_WITHIN;
+    while deployment.ready() < deployment.wanted() {
+        if let Some(failure) = deployment.failures().pop() {
+            anyhow::bail!("{failure}");
+        }
+        ensure!(now() < deadline, "the first workers were not ready in time");
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+    Ok(())
+}
+
+/// Takes servers away and brings them back. Answers from when until when each was away.
+async fn take_away(
+    outages: &[Outage],
+    fleet: &mut Fleet,
+    prometheus: &mut Prometheus,
+    timeline: Timeline,
+    mut stopped: watch::Receiver<bool>,
+) -> anyhow::Result<Vec<(Server, Timestamp, Timestamp)>> {
+    let mut done = Vec::new();
+    for outage in outages {
+        let begins = timeline.began() + seconds(outage.at_s);
+        tokio::select! {
+            () = tokio::time::sleep(begins.saturating_duration_since(now())) => {}
+            // What was to be played has ended, or could not be played.
+            _ = stopped.wait_for(|stopped| *stopped) => break,
+        }
+        let from = timeline.now();
+        match outage.of {
+            Server::Prometheus => prometheus.kill().await?,
+            Server::Redis => fleet.redis()?.kill().await?,
+        }
+        tokio::time::sleep(seconds(outage.for_s)).await;
+        match outage.of {
+            Server::Prometheus => prometheus.start_again().await?,
+            Server::Redis => fleet.redis()?.start_again().await?,
+        }
+        done.push((outage.of, from, timeline.now()));
+    }
+    Ok(done)
+}
+
+/// All but what Prometheus knows.
+fn trace(
+    plan: &Plan,
+    scaling: &Scaling,
+    recording: &Recording,
+    ticks: &[Tick],
+    outages: &[(Server, Timestamp, Timestamp)],
+) -> Trace {
+    // Destinations are made first; what the controller did meanwhile was before the beginning.
+    let seconds = |at: Timestamp| at.since(recording.began).as_secs_f64();
+    let during = || ticks.iter().filter(|tick| tick.at >= recording.began);
+    let busy = scaling.metrics.iter().find(|metric| metric.query.contains(BUSY)).map(|metric| metric.target);
+    let sync_s = scaling.sync.as_secs_f64();
+    let [offered, started] = rates(recording, sync_s);
+    Trace {
+        min: scaling.bounds.min,
+        max: scaling.bounds.max,
+        capacity: plan.capacity,
+        busy_target: match busy {
+            Some(Target::AverageValue(target)) => target as f64 / 1_000.0,
+            _ => 1.0,
+        },
+        sync_s,
+        down: scaling.bounds.down.clone(),
+        replicas: during().map(|tick| (seconds(tick.at), tick.replicas)).collect(),
+        ready: during().map(|tick| (seconds(tick.at), tick.ready)).collect(),
+        offered,
+        started,
+        late_ms: lateness(recording, sync_s),
+        outages: outages.iter().map(|(server, from, until)| (*server, seconds(*from), seconds(*until))).collect(),
+        ..Trace::default()
+    }
+}
+
+async fn with_series(
+    trace: Trace,
+    prometheus: &Prometheus,
+    recording: &Recording,
+    times: f64,
+) -> anyhow::Result<Trace> {
+    let (client, step) = (prometheus.client(), prometheus.scrape_every());
+    let series = async |query: &str| {
+        let query = super::promql::hastened(query, times);
+        let series = client.series(&query, recording.began, recording.ended, step).await?;
+        let seconds = |at: Timestamp| at.since(recording.began).as_secs_f64();
+        anyhow::Ok(series.into_iter().map(|(at, value)| (seconds(at), value)).collect())
+    };
+    let [lag_ms, queued, stored] = [series(LAG).await?, series(QUEUED).await?, series(STORED).await?];
+    Ok(Trace { lag_ms, queued, stored, step_s: step.as_secs_f64(), ..trace })
+}
+
+fn judged(plan: &Plan, recording: Recording, trace: Trace, ticks: Vec<Tick>, failures: Vec<String>) -> Played {
+    let judgement = judge::judge(&recording);
+    let verdict = |promise: &super::promise::Promise| {
+        let verdict = promise.judge(&trace);
+        match &plan.must_break {
+            Some(kind) if promise.kind() == kind => Verdict {
+                promise: format!("must be broken: {}", verdict.promise),
+                is_kept: !verdict.is_kept,
+                ..verdict
+            },
+            _ => verdict,
+        }
+    };
+    Played {
+        name: plan.name.clone(),
+        about: plan.load.about.clone(),
+        verdicts: plan.promises.iter().map(verdict).collect(),
+        breaches: judgement.breaches.iter().cloned().chain(failures).collect(),
+        trace,
+        ticks,
+        judgement,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prometheus_scrapes_as_often_as_the_pod_monitor_says() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../k8s/components/prometheus-operator/podmonitor.yaml");
+        let monitor: serde_json::Value = serde_saphyr::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+        let endpoints = monitor["spec"]["podMetricsEndpoints"].as_array().unwrap();
+        for endpoint in endpoints {
+            assert_eq!(endpoint["interval"], format!("{}s", SCRAPE_EVERY.as_secs()));
+        }
+    }
+}

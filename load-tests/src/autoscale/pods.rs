@@ -1,0 +1,208 @@
+//! A Deployment of workers: each pod a `weir worker` with a small capacity, which starts a while after it was wanted and is told to
+//! end by SIGTERM. What a pod has in hand it may end; one that ends in any other way is a breach.
+
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    process::Stdio,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use anyhow::{Context, ensure};
+use tokio::{
+    process::{Child, Command},
+    sync::oneshot,
+    task::JoinSet,
+};
+
+use super::prometheus::{Client, Scraped};
+use crate::{engine, run::servers::HeldPort};
+
+/// The job by which the manifests know workers.
+pub(crate) const JOB: &str = "weir-worker";
+/// What the manifests grant a worker after SIGTERM, and some.
+const ENDS_WITHIN: Duration = Duration::from_secs(100);
+
+/// What pods are made of.
+#[derive(Debug, Clone)]
+pub(crate) struct Template {
+    pub(crate) weir: PathBuf,
+    pub(crate) folder: PathBuf,
+    /// Environment: the servers, the capacity.
+    pub(crate) settings: Vec<(&'static str, String)>,
+    /// From being wanted to the start of the process: scheduling, pulling the image.
+    pub(crate) start_delay: Duration,
+    pub(crate) log: PathBuf,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Wanted; there is no process yet.
+    Pending,
+    /// A process that is not ready yet.
+    Starting,
+    Ready,
+    /// Told to end. Not counted as a replica any more, and scraped for as long as it lives.
+    Ending,
+}
+
+/// What all pods tell of themselves.
+struct Board {
+    phases: Mutex<BTreeMap<u32, (Phase, u16)>>,
+    prometheus: Client,
+}
+
+impl Board {
+    fn set(&self, number: u32, port: u16, phase: Option<Phase>) -> anyhow::Result<()> {
+        let mut phases = self.phases.lock().unwrap_or_else(PoisonError::into_inner);
+        match phase {
+            Some(phase) => phases.insert(number, (phase, port)),
+            None => phases.remove(&number),
+        };
+        let has_process = phases.iter().filter(|(_, (phase, _))| *phase != Phase::Pending);
+        let scraped = has_process.map(|(number, (_, port))| Scraped { pod: format!("{JOB}-{number}"), port: *port });
+        self.prometheus.set_targets(JOB, &scraped.collect::<Vec<_>>())
+    }
+
+    fn phase(&self, number: u32) -> Option<Phase> {
+        self.phases.lock().unwrap_or_else(PoisonError::into_inner).get(&number).map(|(phase, _)| *phase)
+    }
+
+    fn count(&self, is: fn(Phase) -> bool) -> u32 {
+        let phases = self.phases.lock().unwrap_or_else(PoisonError::into_inner);
+        phases.values().filter(|(phase, _)| is(*phase)).count() as u32
+    }
+}
+
+pub(crate) struct Deployment {
+    template: Arc<Template>,
+    board: Arc<Board>,
+    /// Those that are to be there, by number: dropping one tells it to end.
+    wanted: BTreeMap<u32, oneshot::Sender<()>>,
+    tasks: JoinSet<anyhow::Result<()>>,
+    next: u32,
+}
+
+impl Deployment {
+    pub(crate) fn new(template: Template, prometheus: Client) -> Self {
+        let board = Arc::new(Board { phases: Mutex::default(), prometheus });
+        Self { template: Arc::new(template), board, wanted: BTreeMap::new(), tasks: JoinSet::new(), next: 0 }
+    }
+
+    pub(crate) fn wanted(&self) -> u32 {
+        self.wanted.len() as u32
+    }
+
+    pub(crate) fn ready(&self) -> u32 {
+        self.board.count(|phase| phase == Phase::Ready)
+    }
+
+    /// So many replicas. Like a ReplicaSet, it first ends those that are not ready, and of the others the youngest.
+    pub(crate) fn scale(&mut self, replicas: u32) -> anyhow::Result<()> {
+        while self.wanted() < replicas {
+            self.add()?;
+        }
+        while self.wanted() > replicas {
+            let rank = |number: &u32| (self.board.phase(*number) != Some(Phase::Ready), *number);
+            let Some(last) = self.wanted.keys().copied().max_by_key(rank) else { break };
+            self.wanted.remove(&last);
+        }
+        Ok(())
+    }
+
+    fn add(&mut self) -> anyhow::Result<()> {
+        let number = self.next;
+        self.next += 1;
+        let port = HeldPort::hold()?;
+        self.board.set(number, port.number, Some(Phase::Pending))?;
+        let (stay, end) = oneshot::channel();
+        self.wanted.insert(number, stay);
+        let pod = Pod { number, port, template: Arc::clone(&self.template), board: Arc::clone(&self.board) };
+        self.tasks.spawn(pod.live(end));
+        Ok(())
+    }
+
+    /// What went wrong with pods that have ended so far.
+    pub(crate) fn failures(&mut self) -> Vec<String> {
+        let mut failures = Vec::new();
+        while let Some(ended) = self.tasks.try_join_next() {
+            failures.extend(failure(ended));
+        }
+        failures
+    }
+
+    /// Ends all, and answers what went wrong.
+    pub(crate) async fn end(mut self) -> Vec<String> {
+        self.wanted.clear();
+        let mut failures = Vec::new();
+        while let Some(ended) = self.tasks.join_next().await {
+            failures.extend(failure(ended));
+        }
+        failures
+    }
+}
+
+fn failure(ended: Result<anyhow::Result<()>, tokio::task::JoinError>) -> Option<String> {
+    match ended {
+        Ok(Ok(())) => None,
+        Ok(Err(error)) => Some(format!("{error:#}")),
+        Err(error) => Some(error.to_string()),
+    }
+}
+
+struct Pod {
+    number: u32,
+    port: HeldPort,
+    template: Arc<Template>,
+    board: Arc<Board>,
+}
+
+impl Pod {
+    /// The life of a pod, until nobody wants it.
+    async fn live(self, mut end: oneshot::Receiver<()>) -> anyhow::Result<()> {
+        let outcome = self.until_ended(&mut end).await.with_context(|| format!("{JOB}-{}", self.number));
+        self.board.set(self.number, self.port.number, None)?;
+        outcome
+    }
+
+    async fn until_ended(&self, end: &mut oneshot::Receiver<()>) -> anyhow::Result<()> {
+        tokio::select! {
+            () = tokio::time::sleep(self.template.start_delay) => {}
+            _ = &mut *end => return Ok(()),
+        }
+        let mut process = self.spawn()?;
+        self.set(Phase::Starting)?;
+        tokio::select! {
+            listens = engine::listening(&mut process) => { listens?; }
+            _ = &mut *end => return self.terminate(process).await,
+        }
+        self.set(Phase::Ready)?;
+        tokio::select! {
+            status = process.wait() => anyhow::bail!("it ended by itself with {}", status?),
+            _ = &mut *end => self.terminate(process).await,
+        }
+    }
+
+    fn set(&self, phase: Phase) -> anyhow::Result<()> {
+        self.board.set(self.number, self.port.number, Some(phase))
+    }
+
+    fn spawn(&self) -> anyhow::Result<Child> {
+        let Template { weir, folder, settings, log, .. } = &*self.template;
+        let log = std::fs::OpenOptions::new().create(true).append(true).open(log).context("cannot write its log")?;
+        let mut command = engine::command(weir, "worker", folder, settings);
+        command.env("WEIR_LISTEN", format!("127.0.0.1:{}", self.port.number)).stderr(Stdio::from(log));
+        command.spawn().context("cannot start it")
+    }
+
+    /// SIGTERM, and the end that the process makes of it.
+    async fn terminate(&self, mut process: Child) -> anyhow::Result<()> {
+        self.set(Phase::Ending)?;
+        let pid = process.id().context("it has ended before it was told to")?.to_string();
+        Command::new("kill").args(["-TERM", &pid]).status().await?;
+        let status = tokio::time::timeout(ENDS_WITHIN, process.wait()).await.context("it did not end in time")??;
+        ensure!(status.success(), "told to end, it did so with {status}");
+        Ok(())
+    }
+}

@@ -1,0 +1,229 @@
+//! What is promised of autoscaling, and whether a run kept it. Pure, over the [trace](Trace) of a run.
+
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::{
+    hpa::{Amount, Rules},
+    plan::Server,
+    trace::Trace,
+};
+
+/// Times in seconds of the run.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum Promise {
+    /// The 99th percentile of the start lag is below `p99_ms` at the latest `within_s` after `from_s`, and stays there until `until_s`:
+    /// as Weir measures it, and as the receivers do, who count from the instant an event was to be posted.
+    Settles { from_s: f64, within_s: f64, until_s: f64, p99_ms: f64 },
+    /// So many times the workers that are needed for `places` sends at once, and no more.
+    Replicas { from_s: f64, until_s: f64, places: f64, times_at_most: f64 },
+    /// The number of replicas changes its direction at most so often.
+    Reversals { from_s: f64, until_s: f64, at_most: u32 },
+    /// Never more than the minimum.
+    StaysAtMinimum { from_s: f64, until_s: f64 },
+    /// After a step down from `places` sends at once: those that were needed stay for the window of `scaleDown`, nobody goes faster than
+    /// its policies allow, and the minimum is reached at `until_s`.
+    ScalesIn { from_s: f64, until_s: f64, places: f64 },
+    /// While it is away, the number stays as it was.
+    Holds(Server),
+    /// After it has come back, as `settles`.
+    Recovers { of: Server, within_s: f64, until_s: f64, p99_ms: f64 },
+}
+
+/// What came of a promise.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub(crate) struct Verdict {
+    pub(crate) promise: String,
+    pub(crate) measured: String,
+    pub(crate) is_kept: bool,
+}
+
+impl Promise {
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Self::Settles { .. } => "settles",
+            Self::Replicas { .. } => "replicas",
+            Self::Reversals { .. } => "reversals",
+            Self::StaysAtMinimum { .. } => "stays_at_minimum",
+            Self::ScalesIn { .. } => "scales_in",
+            Self::Holds(_) => "holds",
+            Self::Recovers { .. } => "recovers",
+        }
+    }
+
+    pub(super) fn hasten(&mut self, times: f64) {
+        match self {
+            Self::Settles { from_s, within_s, until_s, .. } => {
+                [from_s, within_s, until_s].into_iter().for_each(|time| *time /= times);
+            }
+            Self::Replicas { from_s, until_s, .. }
+            | Self::Reversals { from_s, until_s, .. }
+            | Self::StaysAtMinimum { from_s, until_s }
+            | Self::ScalesIn { from_s, until_s, .. } => [from_s, until_s].into_iter().for_each(|time| *time /= times),
+            Self::Holds(_) => {}
+            Self::Recovers { within_s, until_s, .. } => {
+                [within_s, until_s].into_iter().for_each(|time| *time /= times);
+            }
+        }
+    }
+
+    pub(crate) fn judge(&self, trace: &Trace) -> Verdict {
+        match *self {
+            Self::Settles { from_s, within_s, until_s, p99_ms } => settles(trace, from_s, within_s, until_s, p99_ms),
+            Self::Replicas { from_s, until_s, places, times_at_most } => {
+                let needed = needed(trace, places);
+                let most = trace.replicas(from_s, until_s).map(|(_, replicas)| replicas).max().unwrap_or_default();
+                Verdict {
+                    promise: format!("at most {times_at_most} × the {needed:.0} workers that are needed"),
+                    measured: format!("{most} at the most"),
+                    is_kept: f64::from(most) <= needed * times_at_most && most > 0,
+                }
+            }
+            Self::Reversals { from_s, until_s, at_most } => {
+                let reversals = reversals(trace.replicas(from_s, until_s).map(|(_, replicas)| replicas));
+                Verdict {
+                    promise: format!("the number of workers turns at most {at_most} ×"),
+                    measured: format!("{reversals} ×"),
+                    is_kept: reversals <= at_most,
+                }
+            }
+            Self::StaysAtMinimum { from_s, until_s } => {
+                let most = trace.replicas(from_s, until_s).map(|(_, replicas)| replicas).max().unwrap_or_default();
+                Verdict {
+                    promise: format!("no more workers than the minimum of {}", trace.min),
+                    measured: format!("{most} at the most"),
+                    is_kept: most == trace.min,
+                }
+            }
+            Self::ScalesIn { from_s, until_s, places } => scales_in(trace, from_s, until_s, places),
+            Self::Holds(of) => holds(trace, of),
+            Self::Recovers { of, within_s, until_s, p99_ms } => {
+                let Some(back_s) = trace.outage(of).map(|(_, until_s)| until_s) else {
+                    return Verdict {
+                        promise: format!("{of:?} comes back"),
+                        measured: "it did not".to_owned(),
+                        is_kept: false,
+                    };
+                };
+                let verdict = settles(trace, back_s, within_s, until_s, p99_ms);
+                Verdict { promise: format!("{of:?} is back: {}", verdict.promise), ..verdict }
+            }
+        }
+    }
+}
+
+/// How many workers so many sends at once need, each as busy as it is to be.
+fn needed(trace: &Trace, places: f64) -> f64 {
+    (places / (f64::from(trace.capacity) * trace.busy_target)).ceil()
+}
+
+fn settles(trace: &Trace, from_s: f64, within_s: f64, until_s: f64, p99_ms: f64) -> Verdict {
+    let lag = settled(&trace.lag_ms, from_s, until_s, trace.step_s, p99_ms);
+    let late = settled(&trace.late_ms, from_s, until_s, trace.sync_s, p99_ms);
+    let in_words = |settled: &Result<(f64, f64), &str>| match settled {
+        Ok((after_s, most)) => format!("after {after_s:.1} s, {most:.0} ms at the most"),
+        Err(why) => (*why).to_owned(),
+    };
+    let is_kept = |settled: &Result<(f64, f64), &str>| matches!(settled, Ok((after_s, _)) if *after_s <= within_s);
+    Verdict {
+        promise: format!("p99 start lag below {p99_ms:.0} ms within {within_s:.0} s, and stays"),
+        measured: format!("{}; receivers: {}", in_words(&lag), in_words(&late)),
+        is_kept: is_kept(&lag) && is_kept(&late),
+    }
+}
+
+/// How long after `from_s` a series was last too high, and the highest of it.
+fn settled(
+    series: &[(f64, f64)],
+    from_s: f64,
+    until_s: f64,
+    step_s: f64,
+    p99_ms: f64,
+) -> Result<(f64, f64), &'static str> {
+    let during: Vec<_> = series.iter().filter(|(at, _)| (from_s..until_s).contains(at)).collect();
+    let most = during.iter().map(|(_, ms)| *ms).reduce(f64::max).ok_or("not measured")?;
+    let last_s = during.last().map_or(from_s, |(at, _)| *at);
+    if until_s - last_s > (until_s - from_s) / 4.0 {
+        return Err("not measured to the end");
+    }
+    let late = during.iter().rfind(|(_, ms)| *ms >= p99_ms);
+    Ok((late.map_or(0.0, |(at, _)| at + step_s - from_s), most))
+}
+
+/// How often a series changes its direction.
+fn reversals(series: impl Iterator<Item = u32>) -> u32 {
+    let series: Vec<_> = series.collect();
+    let directions: Vec<_> = series.windows(2).map(|two| two[1].cmp(&two[0])).filter(|way| way.is_ne()).collect();
+    directions.windows(2).filter(|two| two[0] != two[1]).count() as u32
+}
+
+fn scales_in(trace: &Trace, from_s: f64, until_s: f64, places: f64) -> Verdict {
+    let series: Vec<_> = trace.replicas(from_s, until_s).collect();
+    let window_s = trace.down.window.as_secs_f64();
+    let needed = needed(trace, places) as u32;
+    let mut faults = Vec::new();
+    // The last recommendation of before may be as old as a sync.
+    let kept = series.iter().filter(|(at, _)| *at < from_s + window_s - trace.sync_s).map(|(_, replicas)| *replicas);
+    let kept = kept.min().unwrap_or_default();
+    if kept < needed {
+        faults.push(format!("{kept} within the window"));
+    }
+    for (number, (at, replicas)) in series.iter().enumerate().skip(1) {
+        let least = least_allowed(&trace.down, &series[..number], *at);
+        if *replicas < least && *replicas < series[number - 1].1 {
+            faults.push(format!("{replicas} at {at:.1} s, where the policy allows {least}"));
+        }
+    }
+    let last = series.last().map_or(0, |(_, replicas)| *replicas);
+    if last != trace.min {
+        faults.push(format!("{last} are left"));
+    }
+    let reached = series.iter().find(|(_, replicas)| *replicas == trace.min).map_or(until_s, |(at, _)| *at);
+    Verdict {
+        promise: format!("{needed} stay for {window_s:.0} s, then go as the policy says, down to {}", trace.min),
+        measured: if faults.is_empty() {
+            format!("{kept} stayed; {last} after {:.1} s", reached - from_s)
+        } else {
+            faults.join("; ")
+        },
+        is_kept: faults.is_empty(),
+    }
+}
+
+/// What policies leave of the number at the beginning of their periods, counted from the series alone.
+fn least_allowed(rules: &Rules, before: &[(f64, u32)], at: f64) -> u32 {
+    let of = |amount: Amount, period: Duration| {
+        let begins = at - period.as_secs_f64();
+        // A change of just then is out of the period; half a tick decides.
+        let then = before.iter().rfind(|(time, _)| *time <= begins + 1e-3).or(before.first());
+        let then = then.map_or(0, |(_, replicas)| *replicas);
+        match amount {
+            Amount::Pods(pods) => then.saturating_sub(pods),
+            Amount::Percent(percent) => (f64::from(then) * (1.0 - f64::from(percent) / 100.0)).max(0.0) as u32,
+        }
+    };
+    rules.policies.iter().map(|policy| of(policy.amount, policy.period)).min().unwrap_or_default()
+}
+
+fn holds(trace: &Trace, of: Server) -> Verdict {
+    let promise = format!("the number of workers stays while {of:?} is away");
+    let Some((from_s, until_s)) = trace.outage(of) else {
+        return Verdict { promise, measured: format!("{of:?} was not away"), is_kept: false };
+    };
+    let before = trace.replicas(0.0, from_s).last().map_or(trace.min, |(_, replicas)| replicas);
+    let during: Vec<_> = trace.replicas(from_s, until_s).map(|(_, replicas)| replicas).collect();
+    let (least, most) = (during.iter().min().copied(), during.iter().max().copied());
+    Verdict {
+        promise,
+        measured: match (least, most) {
+            (Some(least), Some(most)) => format!("{before} before; {least} to {most} in {:.0} s", until_s - from_s),
+            _ => "nobody looked".to_owned(),
+        },
+        is_kept: least == Some(before) && most == Some(before),
+    }
+}

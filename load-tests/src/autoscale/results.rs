@@ -1,0 +1,60 @@
+//! The section of `RESULTS.md`, which the bench writes otherwise and leaves this part of as it is.
+
+use std::path::Path;
+
+use anyhow::Context;
+
+use super::{picture, play::Played, words};
+
+const BEGINS: &str = "<!-- autoscaling -->";
+const ENDS: &str = "<!-- end of autoscaling -->";
+/// Whose picture is shown.
+const PICTURED: &str = "steps";
+
+/// Writes the section and the picture.
+pub(super) fn write(folder: &Path, played: &[Played], kind: &str) -> anyhow::Result<()> {
+    let path = folder.join("RESULTS.md");
+    let page = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    std::fs::write(&path, with_section(&page, &words::markdown(played, kind)))?;
+    if let Some(pictured) = played.iter().find(|played| played.name == PICTURED) {
+        std::fs::write(folder.join("autoscale.svg"), picture::draw(&pictured.trace)?)?;
+    }
+    Ok(())
+}
+
+/// A new page with the section of the old one, if that has it.
+pub(crate) fn keep_section(old: &str, new: &str) -> String {
+    match section(old) {
+        Some(kept) => with_section(new, kept),
+        None => new.to_owned(),
+    }
+}
+
+fn section(page: &str) -> Option<&str> {
+    let (_, after) = page.split_once(BEGINS)?;
+    Some(after.split_once(ENDS)?.0.trim())
+}
+
+/// The page with this section, in its place or at the end.
+fn with_section(page: &str, section: &str) -> String {
+    let section = format!("{BEGINS}\n{}\n{ENDS}\n", section.trim());
+    match page.split_once(BEGINS).and_then(|(before, after)| Some((before, after.split_once(ENDS)?.1))) {
+        Some((before, after)) => format!("{before}{section}{}", after.trim_start_matches('\n')),
+        None => format!("{}\n\n{section}", page.trim_end()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_section_is_put_in_its_place_and_kept_when_the_rest_is_written_anew() {
+        let first = with_section("# Results\n\n| a |\n", "## Autoscaling\n");
+        assert_eq!(first, format!("# Results\n\n| a |\n\n{BEGINS}\n## Autoscaling\n{ENDS}\n"));
+        let second = with_section(&first, "## Again");
+        assert_eq!(second, format!("# Results\n\n| a |\n\n{BEGINS}\n## Again\n{ENDS}\n"));
+        assert_eq!(keep_section(&second, "# New\n"), format!("# New\n\n{BEGINS}\n## Again\n{ENDS}\n"));
+        assert_eq!(keep_section("# Old\n", "# New\n"), "# New\n");
+    }
+}
