@@ -1,5 +1,7 @@
 //! `cargo xtask dev`: Weir as it runs in production, one process per role, over private servers, in one terminal.
 //!
+//! Prometheus scrapes them when it is installed, with the rules of `deploy/prometheus`.
+//!
 //! The first of Ctrl-C, SIGTERM and a role that ends by itself ends all of it: the roles first, as gracefully as they can, and
 //! then the servers they need for that. A second Ctrl-C does not wait for the roles.
 
@@ -16,21 +18,24 @@ use anyhow::{Context, bail};
 use signal_hook::{consts::TERM_SIGNALS, iterator::Signals};
 
 use crate::{
-    servers::{self, Servers, guarded::Guarded},
+    servers::{self, Servers, guarded::Guarded, ports, prometheus, server::Server},
     step::{self, Step},
+    tools::PROMETHEUS,
 };
 
 /// A process of Weir: the name before its lines, and what to call the program with.
 struct Role {
     name: &'static str,
+    /// What Prometheus calls it.
+    job: &'static str,
     arguments: &'static [&'static str],
 }
 
 const ROLES: [Role; 4] = [
-    Role { name: "api", arguments: &["api"] },
-    Role { name: "scheduler", arguments: &["scheduler", "--listen", "127.0.0.1:0"] },
-    Role { name: "worker-1", arguments: &["worker", "--listen", "127.0.0.1:0"] },
-    Role { name: "worker-2", arguments: &["worker", "--listen", "127.0.0.1:0"] },
+    Role { name: "api", job: "weir-api", arguments: &["api"] },
+    Role { name: "scheduler", job: "weir-scheduler", arguments: &["scheduler", "--listen", "127.0.0.1:0"] },
+    Role { name: "worker-1", job: "weir-worker", arguments: &["worker", "--listen", "127.0.0.1:0"] },
+    Role { name: "worker-2", job: "weir-worker", arguments: &["worker", "--listen", "127.0.0.1:0"] },
 ];
 
 /// Receivers written by hand listen on the same machine and speak plain http. What the caller has set stays.
@@ -75,20 +80,40 @@ pub(crate) fn run() -> anyhow::Result<()> {
         println!("    {name}={value}");
     }
     println!();
-    run_roles(&program, &ROLES, &env, &events, || happened.recv().context("nobody is left to wait for"))
+    let metrics: [u16; ROLES.len()] = ports::free()?;
+    let targets: Vec<_> = ROLES.iter().zip(metrics).map(|(role, port)| (role.job, port)).collect();
+    let _prometheus = watch_roles(&targets)?;
+    run_roles(&program, &ROLES, &metrics, &env, &events, || happened.recv().context("nobody is left to wait for"))
+}
+
+/// A Prometheus that scrapes the roles, where it is installed.
+fn watch_roles(targets: &[(&str, u16)]) -> anyhow::Result<Option<Server>> {
+    let Some(folder) = PROMETHEUS.installed() else {
+        println!(
+            "    Prometheus is not installed; with it (Debian: apt-get install prometheus) the roles' metrics could be seen.\n"
+        );
+        return Ok(None);
+    };
+    let rules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/prometheus/rules.yaml");
+    let rules = rules.canonicalize().context("the rules for Prometheus are not where they should be")?;
+    let prometheus = prometheus::start(&folder, &rules, targets)?;
+    println!("    Prometheus watches them at {}, with the rules of deploy/prometheus.\n", prometheus.url());
+    Ok(Some(prometheus))
 }
 
 /// Runs roles until something happens, then stops them all. It is an error when a role ended by itself.
 fn run_roles(
     program: &Path,
     roles: &[Role],
+    metrics: &[u16],
     env: &Env,
     events: &Sender<Event>,
     next_event: impl FnOnce() -> anyhow::Result<Event>,
 ) -> anyhow::Result<()> {
-    let numbered = roles.iter().enumerate();
-    let mut running: Vec<Running> =
-        numbered.map(|(n, role)| start(program, role, env, n, events.clone())).collect::<anyhow::Result<_>>()?;
+    let numbered = roles.iter().zip(metrics).enumerate();
+    let mut running: Vec<Running> = numbered
+        .map(|(n, (role, port))| start(program, role, *port, env, n, events.clone()))
+        .collect::<anyhow::Result<_>>()?;
     let event = next_event()?;
 
     // All are told before any is waited for.
@@ -106,10 +131,18 @@ fn run_roles(
     }
 }
 
-fn start(program: &Path, role: &Role, env: &Env, n: usize, events: Sender<Event>) -> anyhow::Result<Running> {
+fn start(
+    program: &Path,
+    role: &Role,
+    metrics: u16,
+    env: &Env,
+    n: usize,
+    events: Sender<Event>,
+) -> anyhow::Result<Running> {
     let (output, write) = io::pipe().context("no pipe for a role's lines")?;
     let mut command = Guarded::command("TERM", None);
     command.arg(program).args(role.arguments).envs(env.iter().cloned());
+    command.env("WEIR_METRICS_LISTEN", format!("127.0.0.1:{metrics}"));
     command.stdout(write.try_clone()?).stderr(write);
     let process = Guarded::spawn(command)?;
     let name = role.name;
@@ -153,11 +186,11 @@ mod tests {
     #[test]
     fn a_role_that_ends_by_itself_stops_the_others_and_is_named() {
         let roles = [
-            Role { name: "patient", arguments: &["-c", "exec sleep 600"] },
-            Role { name: "hasty", arguments: &["-c", "echo out of memory; exit 7"] },
+            Role { name: "patient", job: "", arguments: &["-c", "exec sleep 600"] },
+            Role { name: "hasty", job: "", arguments: &["-c", "echo out of memory; exit 7"] },
         ];
         let (events, happened) = mpsc::channel();
-        let ended = run_roles(Path::new("sh"), &roles, &Env::new(), &events, || Ok(happened.recv()?));
+        let ended = run_roles(Path::new("sh"), &roles, &[0; 2], &Env::new(), &events, || Ok(happened.recv()?));
         let error = ended.unwrap_err().to_string();
         assert!(error.starts_with("hasty ended by itself (exit status: 7)"), "{error}");
     }
@@ -167,12 +200,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let ready = folder.path().join("ready");
         let stopped = folder.path().join("stopped");
-        let roles = [Role { name: "graceful", arguments: &["-c", GRACEFUL] }];
+        let roles = [Role { name: "graceful", job: "", arguments: &["-c", GRACEFUL] }];
         assert!(Command::new("mkfifo").arg(&ready).status().unwrap().success());
         let text = |path: &Path| path.to_str().unwrap().to_owned();
         let env = vec![("READY", text(&ready)), ("STOPPED", text(&stopped))];
         let (events, _happened) = mpsc::channel();
-        run_roles(Path::new("sh"), &roles, &env, &events, || {
+        run_roles(Path::new("sh"), &roles, &[0], &env, &events, || {
             fs::read(&ready)?;
             Ok(Event::Signal)
         })

@@ -6,6 +6,7 @@
 mod dev;
 mod servers;
 mod step;
+mod tools;
 
 use std::process::ExitCode;
 
@@ -23,8 +24,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Every test, with the servers they need: first those that keep their own time, then the ones on real sockets and real clocks, one by
-    /// one, and last the quick set of the load tests on both set-ups.
+    /// Every test, with the servers and tools they need: first those that keep their own time, then the ones on real sockets and real
+    /// clocks, one by one, those of deploy/ and k8s/, and last the quick set of the load tests on both set-ups.
     Test,
     /// Formatting, lints and documentation, without a warning.
     Lint,
@@ -44,6 +45,9 @@ enum Command {
         /// As a process for each role, over private PostgreSQL and Redis servers, instead of in one process.
         #[arg(long)]
         scaled: bool,
+        /// Prove the autoscaling of workers, as k8s/ has it, with real processes and a real Prometheus.
+        #[arg(long, conflicts_with = "scaled")]
+        autoscale: bool,
         /// Given on to `weir-load-tests run`; `-- --help` lists them.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
@@ -70,8 +74,16 @@ fn run(command: Command) -> anyhow::Result<()> {
             let programs = Servers::programs(servers::given)?;
             step::run_all(&bench_steps(&arguments), programs.env())
         }
-        Command::Load { scaled: false, arguments } => step::run_all(&load_steps("embedded", &arguments), &[]),
-        Command::Load { scaled: true, arguments } => {
+        Command::Load { autoscale: true, arguments, .. } => {
+            let programs = Servers::programs(servers::given)?;
+            let play = ["run", "--release", "--quiet", "--package", "weir-load-tests", "--", "autoscale"];
+            let steps = [build_for_load(), Step::new("Prove autoscaling", &play).with_arguments(&arguments)];
+            let prometheus = ("WEIR_TEST_PROMETHEUS", servers::utf8(&tools::PROMETHEUS.find()?.join("prometheus"))?);
+            let env: Vec<_> = programs.env().iter().cloned().chain([prometheus]).collect();
+            step::run_all(&steps, &env)
+        }
+        Command::Load { scaled: false, arguments, .. } => step::run_all(&load_steps("embedded", &arguments), &[]),
+        Command::Load { scaled: true, arguments, .. } => {
             let programs = Servers::programs(servers::given)?;
             step::run_all(&load_steps("scaled", &arguments), programs.env())
         }
@@ -86,7 +98,10 @@ fn run_with_servers(steps: &[Step]) -> anyhow::Result<()> {
 fn test_steps() -> Vec<Step> {
     let quick = ["--quick".to_owned()];
     vec![
-        Step::new("Tests of every crate but the binary", &["test", "--workspace", "--exclude", "weir"]),
+        Step::new(
+            "Tests of every crate but the binary",
+            &["test", "--workspace", "--exclude", "weir", "--exclude", "weir-deploy-checks"],
+        ),
         // The binary's tests send over real sockets in real time: optimised, and one at a time, so that a limit that
         // slips is Weir's doing and not that of the test beside it.
         Step::new(
@@ -94,6 +109,11 @@ fn test_steps() -> Vec<Step> {
             &["test", "--release", "--package", "weir", "--tests", "--", "--test-threads=1"],
         ),
         build_for_load(),
+        // After the build: they ask the program whether it takes what the manifests give it.
+        Step::new(
+            "Tests of deploy/ and k8s/, with the tools that read them",
+            &["test", "--package", "weir-deploy-checks"],
+        ),
         prove_under_load("embedded", &quick),
         prove_under_load("scaled", &quick),
     ]
@@ -155,9 +175,17 @@ mod tests {
     }
 
     #[test]
+    fn manifests_are_checked_once_and_against_the_program_that_was_just_built() {
+        let steps: Vec<_> = test_steps().iter().map(Step::to_string).collect();
+        let at = |ending: &str| steps.iter().position(|step| step.ends_with(ending)).unwrap();
+        assert!(at("--exclude weir-deploy-checks") < at("build --release --package weir --package weir-load-tests"));
+        assert!(at("--package weir-load-tests") < at("test --package weir-deploy-checks"));
+    }
+
+    #[test]
     fn scenarios_are_given_on_with_their_set_up() {
         let cli = Cli::try_parse_from(["xtask", "load", "--scaled", "steady", "--report", "out"]).unwrap();
-        let Command::Load { arguments, scaled: true } = cli.command else { panic!("{cli:?}") };
+        let Command::Load { arguments, scaled: true, .. } = cli.command else { panic!("{cli:?}") };
         let steps = load_steps("scaled", &arguments);
         assert!(steps[1].to_string().ends_with("run --spawn scaled steady --report out"), "{}", steps[1]);
     }

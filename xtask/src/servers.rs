@@ -5,17 +5,20 @@
 
 mod account;
 pub(crate) mod guarded;
-mod ports;
+pub(crate) mod ports;
 mod postgres;
-mod programs;
+pub(crate) mod programs;
+pub(crate) mod prometheus;
 mod redis;
-mod server;
+pub(crate) mod server;
 
 use std::path::Path;
 
 use anyhow::Context;
 
 use server::Server;
+
+use crate::tools;
 
 /// Looks a variable up in the caller's environment.
 pub(crate) type Given = fn(&str) -> Option<String>;
@@ -29,8 +32,8 @@ pub(crate) struct Servers {
 }
 
 impl Servers {
-    /// What the tests want: every kind of server, and the programs, for tests that kill servers of their own, set
-    /// clocks off or run the receivers of the examples.
+    /// What the tests want: every kind of server; the programs, for tests that kill servers of their own, set clocks off or
+    /// run the receivers of the examples; and the tools that read what lies in `deploy/` and `k8s/`.
     pub(crate) fn for_tests(given: Given) -> anyhow::Result<Self> {
         let mut servers = Self::none(given);
         let redis = servers.name("WEIR_TEST_REDIS_SERVER", || utf8(&programs::REDIS.find()?.join("redis-server")))?;
@@ -38,6 +41,9 @@ impl Servers {
         servers.name("WEIR_TEST_FAKETIME", || utf8(&programs::FAKETIME.find()?.join("faketime")))?;
         servers.name("WEIR_TEST_PYTHON", || utf8(&programs::PYTHON.find()?.join("python3")))?;
         servers.name("WEIR_TEST_NODE", || utf8(&programs::NODE.find()?.join("node")))?;
+        for (variable, find) in tools::ALL {
+            servers.name(variable, || utf8(&find()?))?;
+        }
         let (redis, postgres) = (Path::new(&redis), Path::new(&postgres));
         servers.serve("WEIR_TEST_POSTGRES_URL", || Ok(vec![postgres::start(postgres)?]))?;
         servers.serve("WEIR_TEST_REDIS_URL", || Ok(vec![redis::start(redis)?]))?;
@@ -105,7 +111,7 @@ pub(crate) fn given(variable: &str) -> Option<String> {
     std::env::var(variable).ok().filter(|value| !value.is_empty())
 }
 
-fn utf8(path: &Path) -> anyhow::Result<String> {
+pub(crate) fn utf8(path: &Path) -> anyhow::Result<String> {
     Ok(path.to_str().with_context(|| format!("{} is not UTF-8", path.display()))?.to_owned())
 }
 

@@ -11,15 +11,15 @@ use anyhow::{Context, bail, ensure};
 
 use super::account;
 
-/// A server's programs, which lie in one folder, and the packages that bring them.
+/// Programs that lie in one folder, and the packages that bring them.
 #[derive(Debug)]
 pub(crate) struct Package {
-    name: &'static str,
-    programs: &'static [&'static str],
+    pub(crate) name: &'static str,
+    pub(crate) programs: &'static [&'static str],
     /// The package and, on Debian, the service that comes with it.
-    debian: &'static str,
-    fedora: &'static str,
-    homebrew: &'static str,
+    pub(crate) debian: &'static str,
+    pub(crate) fedora: &'static str,
+    pub(crate) homebrew: &'static str,
 }
 
 pub(crate) const REDIS: Package = Package {
@@ -62,10 +62,20 @@ impl Package {
         if let Some(folder) = self.find_in(&places(&path)) {
             return Ok(folder);
         }
-        if account::is_root() && holds(&path, "apt-get") {
-            self.install().with_context(|| self.missing())?;
-        }
+        self.install()?;
         self.find_in(&places(&path)).with_context(|| self.missing())
+    }
+
+    /// Installs the Debian package for root on Debian or Ubuntu; for anybody else it is an error that says what to install.
+    pub(crate) fn install(&self) -> anyhow::Result<()> {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        ensure!(account::is_root() && holds(&path, "apt-get"), self.missing());
+        self.install_with_apt().with_context(|| self.missing())
+    }
+
+    /// The folder of the programs, if they are there already.
+    pub(crate) fn installed(&self) -> Option<PathBuf> {
+        self.find_in(&places(&std::env::var_os("PATH").unwrap_or_default()))
     }
 
     fn find_in(&self, places: &[PathBuf]) -> Option<PathBuf> {
@@ -73,7 +83,7 @@ impl Package {
     }
 
     /// Installs the Debian package and stops the service that comes with it: the servers here are private ones.
-    fn install(&self) -> anyhow::Result<()> {
+    fn install_with_apt(&self) -> anyhow::Result<()> {
         eprintln!("\n=== Installing {} with apt-get", self.debian);
         apt_get(&["update", "--quiet"])?;
         let install = ["install", "--yes", "--quiet", "--no-install-recommends"];

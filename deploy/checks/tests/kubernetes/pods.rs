@@ -1,0 +1,163 @@
+//! What every pod has: confinement, time to end, probes that tell the right thing, a budget.
+
+use serde_json::{Value, json};
+use weir_deploy_checks::{
+    drain_seconds,
+    manifests::{self, Composition, id, kind, list, text},
+};
+
+/// Every pod of every composition, with what to call it.
+fn pods() -> impl Iterator<Item = (String, &'static Value)> {
+    manifests::all().iter().flat_map(|composition| named(composition, composition.workloads()))
+}
+
+fn role_pods() -> impl Iterator<Item = (String, &'static Value)> {
+    manifests::all().iter().flat_map(|composition| named(composition, composition.roles()))
+}
+
+fn named<'a>(
+    composition: &'a Composition,
+    workloads: impl Iterator<Item = (&'a Value, &'a Value)>,
+) -> impl Iterator<Item = (String, &'a Value)> {
+    workloads.map(|(workload, template)| (format!("{} of {}", id(workload), composition.name), &template["spec"]))
+}
+
+#[test]
+fn every_pod_is_restricted() {
+    for (name, pod) in pods() {
+        let about = &pod["securityContext"];
+        assert_eq!(about["runAsNonRoot"], true, "{name}");
+        assert!(about["runAsUser"].as_u64().is_some_and(|user| user > 0), "{name}");
+        assert_eq!(about["seccompProfile"]["type"], "RuntimeDefault", "{name}");
+        for forbidden in ["hostNetwork", "hostPID", "hostIPC", "initContainers", "ephemeralContainers"] {
+            assert!(pod[forbidden].is_null(), "{name}: {forbidden}");
+        }
+        for volume in list(pod, "/volumes") {
+            let allowed = ["name", "emptyDir", "configMap", "secret", "persistentVolumeClaim", "projected"];
+            assert!(volume.as_object().unwrap().keys().all(|key| allowed.contains(&key.as_str())), "{name}: {volume}");
+        }
+        for container in list(pod, "/containers") {
+            // The whole of it, so that nothing that weakens it stands beside.
+            let expected = json!({
+                "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "capabilities": {"drop": ["ALL"]}
+            });
+            assert_eq!(container["securityContext"], expected, "{name}");
+            assert!(list(container, "/ports").iter().all(|port| port["hostPort"].is_null()), "{name}");
+        }
+    }
+}
+
+#[test]
+fn the_namespace_refuses_pods_that_are_not() {
+    for composition in manifests::all() {
+        let namespaces: Vec<_> = composition.of_kind("Namespace").collect();
+        assert_eq!(namespaces.len(), 1, "{}", composition.name);
+        assert_eq!(namespaces[0]["metadata"]["labels"]["pod-security.kubernetes.io/enforce"], "restricted");
+    }
+}
+
+#[test]
+fn no_pod_has_a_token_or_variables_of_services() {
+    for (name, pod) in pods() {
+        assert_eq!(pod["automountServiceAccountToken"], false, "{name}");
+        // WEIR_API_PORT, set by Kubernetes for the Service, would be a setting that Weir refuses.
+        assert_eq!(pod["enableServiceLinks"], false, "{name}");
+    }
+}
+
+#[test]
+fn every_container_says_what_it_needs_and_may_not_eat_the_node() {
+    for (name, pod) in pods() {
+        for container in list(pod, "/containers") {
+            for pointer in ["/resources/requests/cpu", "/resources/requests/memory", "/resources/limits/memory"] {
+                assert!(container.pointer(pointer).is_some(), "{name}: {pointer}");
+            }
+            let image = text(container, "/image");
+            assert!(!image.ends_with(":latest"), "{name}: {image}");
+        }
+    }
+}
+
+#[test]
+fn pods_are_killed_only_when_they_have_drained() {
+    let drain = drain_seconds().unwrap();
+    for (name, pod) in role_pods() {
+        let before = pod.pointer("/containers/0/lifecycle/preStop/sleep/seconds").and_then(Value::as_u64).unwrap_or(0);
+        let grace = pod["terminationGracePeriodSeconds"].as_u64().unwrap();
+        assert!(grace >= drain + before + 5, "{name} has {grace} s for {before} + {drain} s");
+    }
+}
+
+#[test]
+fn the_grace_that_is_counted_is_the_grace_that_is_set() {
+    for composition in manifests::all() {
+        for config in
+            composition.of_kind("ConfigMap").filter(|config| text(config, "/metadata/name").starts_with("weir-config"))
+        {
+            // `drain_seconds` counts the default.
+            assert_eq!(config["data"]["WEIR_SHUTDOWN_GRACE_S"], "25", "{}", composition.name);
+        }
+    }
+}
+
+#[test]
+fn balancers_learn_that_an_api_goes_before_it_goes() {
+    for (name, pod) in role_pods() {
+        if ["api", "serve"].contains(&text(pod, "/containers/0/args/0")) {
+            assert_eq!(pod.pointer("/containers/0/lifecycle/preStop/sleep/seconds"), Some(&json!(10)), "{name}");
+        }
+    }
+}
+
+#[test]
+fn liveness_asks_no_store_and_readiness_does() {
+    for (name, pod) in role_pods() {
+        let container = &pod["containers"][0];
+        if text(container, "/args/0") == "migrate" {
+            continue;
+        }
+        for (probe, path) in
+            [("startupProbe", "/healthz"), ("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")]
+        {
+            // On the listener for metrics: the API's may be full, and that is no reason for a restart.
+            assert_eq!(container[probe]["httpGet"], json!({"path": path, "port": "metrics"}), "{name}: {probe}");
+        }
+    }
+}
+
+#[test]
+fn roles_are_spread_over_zones_and_nodes() {
+    for composition in manifests::all() {
+        for (deployment, template) in composition.roles().filter(|(workload, _)| kind(workload) == "Deployment") {
+            let constraints = list(template, "/spec/topologySpreadConstraints");
+            let keys: Vec<_> = constraints.iter().map(|constraint| text(constraint, "/topologyKey")).collect();
+            assert_eq!(keys, ["topology.kubernetes.io/zone", "kubernetes.io/hostname"], "{}", id(deployment));
+            for constraint in constraints {
+                assert_eq!(constraint["labelSelector"], deployment["spec"]["selector"], "{}", id(deployment));
+            }
+        }
+    }
+}
+
+#[test]
+fn there_are_two_schedulers() {
+    for composition in manifests::all().iter().filter(|composition| composition.name != "minimal") {
+        let schedulers =
+            composition.of_kind("Deployment").find(|object| text(object, "/metadata/name") == "weir-scheduler");
+        assert_eq!(schedulers.unwrap()["spec"]["replicas"], 2, "{}", composition.name);
+    }
+}
+
+#[test]
+fn every_role_has_a_disruption_budget() {
+    for composition in manifests::all() {
+        let budgets: Vec<_> = composition.of_kind("PodDisruptionBudget").collect();
+        for (workload, _) in composition.roles().filter(|(workload, _)| kind(workload) != "Job") {
+            let selector = &workload["spec"]["selector"];
+            let of_it: Vec<_> = budgets.iter().filter(|budget| budget["spec"]["selector"] == *selector).collect();
+            assert_eq!(of_it.len(), 1, "{} of {}", id(workload), composition.name);
+            assert_eq!(of_it[0]["spec"]["maxUnavailable"], "25%");
+        }
+        assert_eq!(budgets.len(), composition.roles().filter(|(workload, _)| kind(workload) != "Job").count());
+    }
+}

@@ -1,0 +1,81 @@
+//! The workflows: valid, with no more rights than they need, and nothing that follows a branch.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{fs, process::Command};
+
+use serde_json::Value;
+use weir_deploy_checks::{manifests::list, project, run, tool, yaml};
+
+fn workflows() -> Vec<(String, Value)> {
+    let folder = project().join(".github/workflows");
+    let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.map(|name| (name.clone(), yaml(&format!(".github/workflows/{name}")).unwrap())).collect()
+}
+
+fn jobs(workflow: &Value) -> impl Iterator<Item = (&String, &Value)> {
+    workflow["jobs"].as_object().unwrap().iter()
+}
+
+#[test]
+fn workflows_follow_the_schema() {
+    for (name, _) in workflows() {
+        let mut check = Command::new(tool("WEIR_TEST_CHECK_JSONSCHEMA").unwrap());
+        let file = project().join(".github/workflows").join(name);
+        run(check.args(["--builtin-schema", "vendor.github-workflows"]).arg(file)).unwrap();
+    }
+}
+
+#[test]
+fn workflows_may_read_and_what_more_they_may_stands_at_the_job() {
+    for (name, workflow) in workflows() {
+        let rights = workflow["permissions"].as_object().unwrap();
+        assert!(rights.iter().all(|(right, level)| right == "contents" && level == "read"), "{name}: {rights:?}");
+        for (job, about) in jobs(&workflow) {
+            let writes = about["permissions"].as_object().into_iter().flatten().filter(|(_, level)| *level == "write");
+            let allowed = ["attestations", "id-token"];
+            assert!(writes.into_iter().all(|(right, _)| allowed.contains(&right.as_str())), "{name}: {job}");
+        }
+    }
+}
+
+#[test]
+fn every_action_is_pinned_and_no_checkout_keeps_its_token() {
+    for (name, workflow) in workflows() {
+        for step in jobs(&workflow).flat_map(|(_, job)| list(job, "/steps")) {
+            let Some(uses) = step["uses"].as_str() else { continue };
+            let (action, version) = uses.split_once('@').unwrap();
+            let commit = version.len() == 40 && version.bytes().all(|byte| byte.is_ascii_hexdigit());
+            let release =
+                version.strip_prefix('v').is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()));
+            assert!(commit || release, "{name}: {uses}");
+            if action == "actions/checkout" {
+                assert_eq!(step["with"]["persist-credentials"], false, "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_job_ends() {
+    for (name, workflow) in workflows() {
+        for (job, about) in jobs(&workflow) {
+            assert!(about["timeout-minutes"].is_u64() || about["uses"].is_string(), "{name}: {job}");
+        }
+    }
+}
+
+#[test]
+fn nothing_is_published_before_it_was_tested_built_and_scanned() {
+    let release = yaml(".github/workflows/release.yaml").unwrap();
+    assert_eq!(release["jobs"]["publish"]["needs"], "build");
+    assert_eq!(list(&release, "/jobs/build/needs"), ["test", "bases"]);
+    let build = list(&release, "/jobs/build/steps");
+    let at =
+        |start: &str| build.iter().position(|step| step["uses"].as_str().is_some_and(|uses| uses.starts_with(start)));
+    let (built, scanned) = (at("docker/build-push-action@").unwrap(), at("anchore/scan-action@").unwrap());
+    assert!(built < scanned);
+    let with = &build[built]["with"];
+    assert_eq!((&with["sbom"], &with["provenance"]), (&Value::Bool(true), &Value::from("mode=max")));
+    assert!(with["outputs"].as_str().unwrap().contains("push-by-digest=true") && with.get("tags").is_none());
+}

