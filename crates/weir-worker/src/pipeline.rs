@@ -25,13 +25,15 @@ use crate::{
     outbound::Outbound,
     places::{NoPlace, Places},
     recorder::{Recorder, Recording},
-    targets::Targets,
+    targets::{DestinationTarget, Targets},
 };
 
 /// Permits taken in one call. A queue of many shards divides it among them, and one destination lives in one of those.
 const BATCH: usize = 1_024;
 /// Attempts under way at one time in one process, unless its owner says otherwise. Each may hold a connection.
 pub const DEFAULT_CAPACITY: usize = 8_192;
+/// How long a permit waits for a place before it is looked at anew whether its destination still answers.
+const PLACE_PATIENCE: Duration = Duration::from_millis(100);
 /// How long to wait after the queue or the store failed.
 const RETRY: Duration = Duration::from_millis(250);
 
@@ -44,6 +46,13 @@ pub struct Worker {
     /// How long attempts in flight may take to finish at shutdown.
     grace: Duration,
     places: Arc<Places>,
+}
+
+/// A permit with all that it takes to send.
+struct Ready {
+    permit: Permit,
+    target: Arc<DestinationTarget>,
+    body: EventBody,
 }
 
 /// How busy a worker is, for gauges. A clone tells of the same worker.
@@ -152,22 +161,43 @@ impl Worker {
                     continue;
                 }
             };
-            if let Err((error, permits)) = self.start(permits, &mut targets, attempter, recording, places).await {
-                tracing::warn!(%error, "could not read destinations; permits go back unsent");
-                recording.unsent(permits.iter().map(Unsent::from));
-                tokio::time::sleep(RETRY).await;
+            let mut waiting = match self.resolve(permits, &mut targets, recording).await {
+                Ok(ready) => ready,
+                Err((error, permits)) => {
+                    tracing::warn!(%error, "could not read destinations; permits go back unsent");
+                    recording.unsent(permits.iter().map(Unsent::from));
+                    tokio::time::sleep(RETRY).await;
+                    continue;
+                }
+            };
+            // No more are taken before these have their places: what waits is in the queue, where it is counted and others can have it.
+            loop {
+                let freed = places.next_freed();
+                tokio::pin!(freed);
+                freed.as_mut().enable();
+                waiting = self.start(waiting, attempter, recording, places);
+                if waiting.is_empty() {
+                    break;
+                }
+                tokio::select! {
+                    biased;
+                    () = &mut shutdown => {
+                        recording.unsent(waiting.iter().map(|ready| Unsent::from(&ready.permit)));
+                        return;
+                    }
+                    _ = tokio::time::timeout(PLACE_PATIENCE, freed) => {}
+                }
             }
         }
     }
 
-    async fn start(
+    /// What each permit needs to be sent. Those of destinations that are gone go back.
+    async fn resolve(
         &self,
         permits: Vec<Permit>,
         targets: &mut Targets,
-        attempter: &Arc<Attempter>,
         recording: &Recording,
-        places: &Arc<Places>,
-    ) -> Result<(), (StoreError, Vec<Permit>)> {
+    ) -> Result<Vec<Ready>, (StoreError, Vec<Permit>)> {
         counter!("weir_permits_taken_total").increment(permits.len() as u64);
         let resolved = targets.resolve(&permits).await;
         let bodies = self.bodies(&permits).await;
@@ -175,25 +205,44 @@ impl Worker {
             (Ok(resolved), Ok(bodies)) => (resolved, bodies),
             (Err(error), _) | (_, Err(error)) => return Err((error, permits)),
         };
+        let mut ready = Vec::with_capacity(permits.len());
         for ((permit, target), body) in permits.into_iter().zip(resolved).zip(bodies) {
-            let (Some(target), Some(body)) = (target, body) else {
+            match (target, body) {
+                (Some(target), Some(body)) => ready.push(Ready { permit, target, body }),
                 // Deleted: the release makes it cancelled.
-                recording.unsent([Unsent::from(&permit)]);
-                continue;
-            };
+                _ => recording.unsent([Unsent::from(&permit)]),
+            }
+        }
+        Ok(ready)
+    }
+
+    /// Starts what there are places for, and answers what has to wait for one.
+    fn start(
+        &self,
+        ready: Vec<Ready>,
+        attempter: &Arc<Attempter>,
+        recording: &Recording,
+        places: &Arc<Places>,
+    ) -> Vec<Ready> {
+        let mut waiting = Vec::new();
+        for ready in ready {
             let began = self.clock.now();
-            let place = match places.take(permit.id.destination_id, began) {
+            let place = match places.take(ready.permit.id.destination_id, began) {
                 Ok(place) => place,
-                Err(why) => {
-                    let crowded = why == NoPlace::Crowded;
-                    counter!("weir_permits_crowded_out_total").increment(u64::from(crowded));
-                    recording.unsent([Unsent { crowded, ..Unsent::from(&permit) }]);
+                Err(NoPlace::Soon) => {
+                    waiting.push(ready);
+                    continue;
+                }
+                Err(NoPlace::Crowded) => {
+                    counter!("weir_permits_crowded_out_total").increment(1);
+                    recording.unsent([Unsent { crowded: true, ..Unsent::from(&ready.permit) }]);
                     continue;
                 }
             };
             let (attempter, recording) = (attempter.clone(), recording.clone());
             // Not by a function that takes the attempt: its future would hold it twice, and be copied as often.
             tokio::spawn(async move {
+                let Ready { permit, target, body } = ready;
                 match attempter.make(&permit, &body, &target).await {
                     Ended::Recorded(finished) => {
                         place.ended(finished.began, finished.result.now);
@@ -203,7 +252,7 @@ impl Worker {
                 }
             });
         }
-        Ok(())
+        waiting
     }
 
     /// What each permit sends: most bring it with them, the rest are read in one call.

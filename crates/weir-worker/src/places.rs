@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, futures::Notified};
 use weir_core::{DestinationId, Timestamp};
 
 /// An attempt that ends within this time is quick.
@@ -47,14 +47,19 @@ impl Held {
     fn is_quick(&self, now: Timestamp) -> bool {
         self.quick_at.is_some_and(|at| now.since(at) < RECENT)
     }
+
+    /// Its attempts end quickly at this time, so that its places are soon free again.
+    fn is_moving(&self, now: Timestamp) -> bool {
+        self.quick_at.is_some_and(|at| now.since(at) < QUICK)
+    }
 }
 
 /// Why there is no place for an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NoPlace {
-    /// Every place is taken.
-    Full,
-    /// The destination holds its share.
+    /// Wait for one: every place is taken, or the destination holds its share and will soon have a place free.
+    Soon,
+    /// The destination holds its share, and its attempts take long.
     Crowded,
 }
 
@@ -83,12 +88,12 @@ impl Places {
         }
         let free = self.capacity - state.taken;
         if free == 0 {
-            return Err(NoPlace::Full);
+            return Err(NoPlace::Soon);
         }
         let held = state.destinations.entry(id).or_default();
         let kept = if held.is_quick(now) { 0 } else { self.capacity / KEPT_FOR_QUICK };
         if held.places >= free.saturating_sub(kept) {
-            return Err(NoPlace::Crowded);
+            return Err(if held.is_moving(now) { NoPlace::Soon } else { NoPlace::Crowded });
         }
         held.places += 1;
         state.taken += 1;
@@ -112,6 +117,11 @@ impl Places {
     pub(crate) async fn wait_for_one(&self) -> usize {
         self.wait_until(|places| places.free() > 0).await;
         self.free()
+    }
+
+    /// Waits until a place becomes free after this was called.
+    pub(crate) fn next_freed(&self) -> Notified<'_> {
+        self.freed.notified()
     }
 
     /// Waits until every attempt has ended.
@@ -203,12 +213,25 @@ mod tests {
         assert_eq!(places.take(id(1), later).err(), Some(NoPlace::Crowded));
     }
 
+    #[test]
+    fn one_whose_answers_come_quickly_waits_for_its_own_places() {
+        let places = Places::new(8);
+        prove(&places, 1);
+        let held = take_all(&places, 1);
+        assert_eq!((held.len(), places.take(id(1), NOW).err()), (4, Some(NoPlace::Soon)));
+        assert_eq!(
+            places.take(id(1), NOW + QUICK).err(),
+            Some(NoPlace::Crowded),
+            "unless nothing has ended for a second"
+        );
+    }
+
     #[tokio::test]
     async fn who_waits_for_a_place_is_told_when_one_is_free() {
         let places = Places::new(1);
         prove(&places, 1);
         let place = places.take(id(1), NOW).expect("a place");
-        assert_eq!(places.take(id(1), NOW).err(), Some(NoPlace::Full));
+        assert_eq!(places.take(id(1), NOW).err(), Some(NoPlace::Soon));
         let (free, ()) = tokio::join!(places.wait_for_one(), async { drop(place) });
         assert_eq!(free, 1);
         places.wait_for_all().await;

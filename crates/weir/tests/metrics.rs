@@ -60,6 +60,32 @@ async fn what_no_worker_has_taken_is_counted_and_its_lag_is_told_once_it_is_sent
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_full_worker_cannot_take_stays_in_the_queue_and_is_counted() {
+    let fleet = Fleet::new().await;
+    let (api, scheduler) = (fleet.launch("api").await, fleet.launch("scheduler").await);
+    let worker = fleet.launch_with("worker", &[("WEIR_WORKER_CAPACITY", "16")]).await;
+    let receiver = Receiver::start().await;
+    receiver.script("/hot", [support::Answer::status(200).after(Duration::from_millis(100))]);
+    let settings = json!({"url": receiver.url("/hot"), "event_types": ["hot"], "max_in_flight": 1_000});
+    api.destination(settings).await;
+    api.events("hot", 600).await;
+    receiver.wait_for("/hot", 60, SOON).await;
+
+    // It has answered by now: what finds no place waits for one, and nothing goes round.
+    let crowded_out = worker.metric("weir_permits_crowded_out_total").await;
+    receiver.wait_for("/hot", 300, SOON).await;
+    assert_eq!(worker.metric("weir_permits_crowded_out_total").await, crowded_out);
+    let depth = scheduler.metric("weir_delivery_queue_depth").await;
+    assert!(depth > 100.0, "300 have arrived, and of the rest {depth} are in the queue");
+    assert!(scheduler.metric("weir_delivery_queue_oldest_seconds").await > 0.5);
+    assert!(worker.metric("weir_worker_busy_ratio").await >= 0.5);
+    receiver.wait_for("/hot", 600, Duration::from_secs(30)).await;
+    wait_for(&scheduler, "weir_delivery_queue_depth", |depth| depth == 0.0).await;
+    let lag = worker.metric("weir_start_lag_seconds_sum").await / 600.0;
+    assert!(lag > 0.5, "most waited for a place for seconds: {lag} s on the average");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiting_for_a_limit_or_a_slow_answer_is_no_lag_and_gauges_come_back_to_rest() {
     let fleet = Fleet::new().await;
     let app = fleet.launch("serve").await;
