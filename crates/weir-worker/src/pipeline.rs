@@ -115,14 +115,12 @@ impl Worker {
             meters: Meters::new(),
             stopping: stopping.clone(),
         });
-        let places = &self.places;
-
-        self.take_until(shutdown, &attempter, &recording, places).await;
+        self.take_until(shutdown, &attempter, &recording).await;
 
         stopping.store(true, Ordering::Relaxed);
         recording.unsent(self.queue.stop_taking().await.iter().map(Unsent::from));
-        if tokio::time::timeout(self.grace, places.wait_for_all()).await.is_err() {
-            let left = places.taken();
+        if tokio::time::timeout(self.grace, self.places.wait_for_all()).await.is_err() {
+            let left = self.places.taken();
             tracing::warn!(left, "attempts did not finish within the grace period; their outcome is unknown");
         }
         // Tasks beyond the grace period hold clones of the sender, so the recorder is told to end rather than waited for.
@@ -132,13 +130,7 @@ impl Worker {
         }
     }
 
-    async fn take_until(
-        &self,
-        shutdown: impl Future<Output = ()>,
-        attempter: &Arc<Attempter>,
-        recording: &Recording,
-        places: &Arc<Places>,
-    ) {
+    async fn take_until(&self, shutdown: impl Future<Output = ()>, attempter: &Arc<Attempter>, recording: &Recording) {
         tokio::pin!(shutdown);
         let mut targets = Targets::new(self.store.clone());
         loop {
@@ -146,7 +138,7 @@ impl Worker {
             let free = tokio::select! {
                 biased;
                 () = &mut shutdown => return,
-                free = places.wait_for_one() => free,
+                free = self.places.wait_for_one() => free,
             };
             let taken = tokio::select! {
                 biased;
@@ -172,10 +164,10 @@ impl Worker {
             };
             // No more are taken before these have their places: what waits is in the queue, where it is counted and others can have it.
             loop {
-                let freed = places.next_freed();
+                let freed = self.places.next_freed();
                 tokio::pin!(freed);
                 freed.as_mut().enable();
-                waiting = self.start(waiting, attempter, recording, places);
+                waiting = self.start(waiting, attempter, recording);
                 if waiting.is_empty() {
                     break;
                 }
@@ -217,17 +209,11 @@ impl Worker {
     }
 
     /// Starts what there are places for, and answers what has to wait for one.
-    fn start(
-        &self,
-        ready: Vec<Ready>,
-        attempter: &Arc<Attempter>,
-        recording: &Recording,
-        places: &Arc<Places>,
-    ) -> Vec<Ready> {
+    fn start(&self, ready: Vec<Ready>, attempter: &Arc<Attempter>, recording: &Recording) -> Vec<Ready> {
         let mut waiting = Vec::new();
         for ready in ready {
             let began = self.clock.now();
-            let place = match places.take(ready.permit.id.destination_id, began) {
+            let place = match self.places.take(ready.permit.id.destination_id, began) {
                 Ok(place) => place,
                 Err(NoPlace::Soon) => {
                     waiting.push(ready);

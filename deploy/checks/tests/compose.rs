@@ -19,7 +19,8 @@ fn services() -> Vec<(String, Value)> {
     services.iter().map(|(name, service)| (name.clone(), merged(service))).collect()
 }
 
-/// A YAML merge key, resolved: what stands beside `<<` wins. The schema does not need it, the questions below do.
+/// Puts in the values that a YAML merge key (`<<`) names. A value that stands beside the merge key wins. The schema check does not
+/// need this; the tests below do.
 fn merged(value: &Value) -> Value {
     let Some(object) = value.as_object() else { return value.clone() };
     let mut all = object.get("<<").map(merged).and_then(|base| base.as_object().cloned()).unwrap_or_default();

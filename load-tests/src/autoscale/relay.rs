@@ -1,6 +1,8 @@
-//! Where time runs faster, Prometheus does not find pods fast enough: it takes up a new list of targets after five to ten seconds,
-//! whatever is set. There it scrapes this, one page for each job, which asks the pods at that moment and names them as Prometheus would.
-//! Their values, their times and the absence of those that do not answer (`up`) are what Prometheus would have found itself.
+//! A page that Prometheus scrapes instead of the pods, in the short form.
+//!
+//! Prometheus reads a new list of targets only after five to ten seconds, and no setting changes that. This is too slow when time runs
+//! ten times as fast. So it scrapes one page for each job. The page asks all pods at that moment and labels their series as Prometheus
+//! would. A pod that does not answer has `up` 0, as it would have in Prometheus.
 
 use std::{
     convert::Infallible,

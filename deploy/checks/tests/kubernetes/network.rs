@@ -48,7 +48,7 @@ fn workers_reach_exactly_what_weir_lets_them_send_to() {
         let blocks = blocks(policy(composition, "reach-destinations"));
         let mut addresses: Vec<IpAddr> =
             blocks.iter().flat_map(|(block, except)| except.iter().chain([block]).flat_map(edges)).collect();
-        // Every /16 of both families, so that a range that only Weir knows is found too.
+        // Looks at each /16 network of IPv4 and IPv6. So a range that Weir refuses and the policy does not name is found too.
         for part in 0..=u16::MAX {
             let [a, b] = part.to_be_bytes();
             addresses.push(Ipv4Addr::new(a, b, 7, 7).into());

@@ -34,7 +34,8 @@ fn a_metric_per_pod_asks_for_what_upstream_asks_for() {
     }
 }
 
-/// `replica_calculator_test.go`: TestReplicaCalcExternalMetric, and of TestReplicaCalcObjectMetric what takes the same way.
+/// The cases of `TestReplicaCalcExternalMetric` in `replica_calculator_test.go`, and those of `TestReplicaCalcObjectMetric` that run
+/// through the same code.
 #[test]
 fn a_metric_of_the_whole_asks_for_what_upstream_asks_for() {
     let one_of_three = Replicas { wanted: 3, current: 3, ready: 1 };
@@ -318,6 +319,7 @@ fn after_a_step_down_it_waits_for_the_window_and_then_goes_by_the_policy() {
     }
     let mut changes = series.clone();
     changes.dedup_by_key(|(_, replicas)| *replicas);
-    // 2, and twice as many or four more in 15 s; the last high recommendation is of second 135, and counts until 435.
+    // It starts with 2 replicas and may double them, or add four, every 15 s. The last high recommendation is made at second 135. The
+    // window of 300 s keeps it until second 435.
     assert_eq!(changes, [(0, 6), (15, 10), (435, 7), (495, 5), (555, 3), (615, 2)]);
 }
