@@ -89,7 +89,7 @@ pub(crate) async fn record(scenario: &Scenario, mut target: Target, host: &str) 
     recording.drained = drained(&api, &ids, &recording, timeline, deadline).await?;
     tokio::time::sleep(RECORDED_WITHIN).await;
     finish(&api, &ids, &mut recording, &arrivals).await?;
-    recording.left = left_in_queue(&api, &target, &recording).await?;
+    recording.left = left_in_queue(&target, &recording).await?;
     recording.ended = timeline.now();
     progress.end();
     end_target(target, &api, &ids, &mut recording).await?;
@@ -214,15 +214,17 @@ async fn drained(
 }
 
 /// Permits that nobody needs any more. What dead workers left is dropped every ten seconds.
-async fn left_in_queue(api: &Api, target: &Target, recording: &Recording) -> anyhow::Result<u64> {
+async fn left_in_queue(target: &Target, recording: &Recording) -> anyhow::Result<u64> {
     let is_idle = recording.drained.is_some() && recording.groups.iter().all(|group| group.expect.delivered);
-    // Of a Weir that others use too, nothing can be said.
-    if !is_idle || matches!(target, Target::Running(_)) {
-        return Ok(0);
-    }
+    let fleet = match target {
+        Target::Spawned(fleet) if is_idle => fleet,
+        // Of a Weir that others use too, nothing can be said.
+        Target::Spawned(_) | Target::Running(_) => return Ok(0),
+    };
+    let scheduler = Api::new(fleet.scheduler_address()?, None);
     let deadline = now() + DROPPED_WITHIN;
     loop {
-        let left = api.gauges(&QUEUE_GAUGES).await?;
+        let left = scheduler.gauges(&QUEUE_GAUGES).await?;
         if left == Some(0) || now() >= deadline {
             // A process that was started a moment ago has not looked yet.
             return left.with_context(|| format!("/metrics lacks one of {QUEUE_GAUGES:?}"));

@@ -89,6 +89,11 @@ impl Fleet {
         ([127, 0, 0, 1], self.members[0].port.number).into()
     }
 
+    /// Where a scheduler answers: it alone knows the depths of the queue.
+    pub(crate) fn scheduler_address(&self) -> anyhow::Result<SocketAddr> {
+        Ok(([127, 0, 0, 1], self.members[self.member("scheduler")?].port.number).into())
+    }
+
     async fn add(&mut self, role: &'static str) -> anyhow::Result<()> {
         let port = HeldPort::hold()?;
         let process = self.launch(role, port.number).await?;
