@@ -97,18 +97,21 @@ impl LimitCursor {
     /// The cursor under another limit of the same period. The debt, measured in sends since the last start, stays, at the new
     /// spacing; so a window that spans the edit is bounded by the larger of the two limits. Once a whole window has passed since
     /// the last start there is nothing left that such a window could hold.
+    ///
+    /// No edit adds a token: those of a raised burst begin spent. Otherwise a burst that is lowered and raised would be had
+    /// again and again.
     fn under(&self, limit: RateLimit, last_start: Timestamp) -> Self {
         let (spacing, burst) = (limit.spacing(), limit.burst.get());
-        // Rounded down, that is, away from the next start.
+        let raised = burst.saturating_sub(self.limit.burst.get());
+        let spent = self.spent.saturating_add(raised);
+        // Both rounded away from the next start.
         let on_the_way = rescaled(last_start.since(self.since), self.spacing, spacing);
-        let moved = Self::new(limit, last_start - on_the_way, self.spent.min(burst));
-        match self.spent.checked_sub(burst) {
-            None | Some(0) => moved,
-            Some(over) => {
-                let latest = last_start + limit.span() - spacing;
-                Self { since: (moved.since + spacing.saturating_mul(over)).min(latest), ..moved }
-            }
-        }
+        let owed = rescaled(self.since.since(last_start), self.spacing, spacing);
+        let owed = if owed.is_zero() { owed } else { owed + Duration::from_nanos(1) };
+        let over = spacing.saturating_mul(spent.saturating_sub(burst));
+        let latest = last_start + limit.span() - spacing;
+        let since = last_start - on_the_way + owed + over;
+        Self::new(limit, since.min(latest), spent.min(burst))
     }
 }
 
@@ -348,6 +351,34 @@ mod tests {
         assert_eq!(limiter.next_start(at(0)), at(0) + two_days.span());
         limiter.take(at(0));
         assert_eq!(limiter.next_start(at(0)), at(0) + two_days.span() + two_days.spacing());
+    }
+
+    #[test]
+    fn a_burst_that_is_lowered_and_raised_is_had_once() {
+        for (low, high) in
+            [((1, Period::Second, 1), (1, Period::Second, 2)), ((1, Period::Second, 1), (3, Period::Second, 100))]
+        {
+            let mut limiter = Limiter::new(&limits(&[high]));
+            let at_once = |limiter: &mut Limiter| {
+                std::iter::repeat_with(|| limiter.take(at(0)).start).take_while(|start| *start == at(0)).count()
+            };
+            assert_eq!(at_once(&mut limiter), high.2 as usize);
+            for _ in 0..3 {
+                limiter.reconfigure(&limits(&[low]));
+                limiter.reconfigure(&limits(&[high]));
+                assert!(limiter.next_start(at(0)) > at(0), "{low:?} and {high:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_raised_burst_comes_with_time() {
+        let mut limiter = Limiter::new(&limits(&[(10, Period::Second, 1)]));
+        limiter.take(at(0));
+        limiter.reconfigure(&limits(&[(10, Period::Second, 3)]));
+        assert_eq!(limiter.next_start(at(0)), at(101));
+        let starts: Vec<_> = (0..4).map(|_| limiter.take(at(303)).start).collect();
+        assert_eq!(starts, [at(303), at(303), at(303), at(404)]);
     }
 
     #[test]

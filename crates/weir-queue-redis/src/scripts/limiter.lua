@@ -111,20 +111,22 @@ local function paced_due(limiter, queued, preparation, at)
   return math.max(start_after(limiter, queued, at) - LEAD - preparation, at + CADENCE)
 end
 
--- The cursor under another limit of the same period: the debt in sends since the last start stays, and nothing waits longer than
--- a window.
+-- The cursor under another limit of the same period: the debt in sends since the last start stays, nothing waits longer than a
+-- window, and no edit adds a token: those of a raised burst begin spent.
 local function moved_cursor(cursor, limit, last_start)
   local moved = cursor_after(limit, nil)
   local every = spacing(limit)
-  -- Rounded down, that is, away from the next start. The product passes 2^53, so one less makes up for what is lost.
+  -- Both rounded away from the next start. The products pass 2^53, so one more or less makes up for what is lost.
   local on_the_way = math.floor(math.max(0, last_start - cursor.since) * every / spacing(cursor)) - 1
-  moved.since = last_start - math.max(0, on_the_way)
-  moved.spent = math.min(cursor.spent, limit.burst)
-  local over = cursor.spent - limit.burst
-  if over > 0 then
-    local latest = last_start + WINDOW[limit.period] + slot_width(limit) - every
-    moved.since = math.min(moved.since + over * every, latest)
+  local owed = math.max(0, cursor.since - last_start)
+  if owed > 0 then
+    owed = math.ceil(owed * every / spacing(cursor)) + 1
   end
+  local spent = cursor.spent + math.max(0, limit.burst - cursor.burst)
+  local over = math.max(0, spent - limit.burst) * every
+  local latest = last_start + WINDOW[limit.period] + slot_width(limit) - every
+  moved.since = math.min(last_start - math.max(0, on_the_way) + owed + over, latest)
+  moved.spent = math.min(spent, limit.burst)
   return moved
 end
 
