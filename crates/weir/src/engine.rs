@@ -85,7 +85,7 @@ impl Engine {
             None => None,
         };
         let metrics_address = metrics_listener.as_ref().map(TcpListener::local_addr).transpose()?;
-        let traces = settings.traces.map(Traces::start).transpose()?;
+        let traces = settings.traces.filter(|_| role.serves_api() || role.works()).map(Traces::start).transpose()?;
         let backends = Backends::open(&settings.backing).await?;
         let lease = ProcessLease::begin(backends.store(), backends.queue()).await?;
         let lease = tokio::spawn(lease.keep());

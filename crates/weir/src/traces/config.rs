@@ -1,5 +1,5 @@
 //! The standard variables of OpenTelemetry, as far as they decide here; the SDK and the exporter read the others themselves
-//! (`OTEL_RESOURCE_ATTRIBUTES`, `OTEL_EXPORTER_OTLP_HEADERS`, `OTEL_BSP_*`).
+//! (`OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_EXPORTER_OTLP_HEADERS`).
 
 use opentelemetry::{TraceId, trace::SpanKind};
 use opentelemetry_sdk::trace::{Sampler, SamplingDecision, ShouldSample as _};
