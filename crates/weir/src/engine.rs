@@ -86,7 +86,8 @@ impl Engine {
         };
         let metrics_address = metrics_listener.as_ref().map(TcpListener::local_addr).transpose()?;
         let traces = settings.traces.filter(|_| role.serves_api() || role.works()).map(Traces::start).transpose()?;
-        let backends = Backends::open(&settings.backing).await?;
+        // Once in a process, and large: it would make every future around it as large.
+        let backends = Box::pin(Backends::open(&settings.backing)).await?;
         let lease = ProcessLease::begin(backends.store(), backends.queue()).await?;
         let lease = tokio::spawn(lease.keep());
         let (stop_working, working_stops) = watch::channel(false);
