@@ -25,7 +25,8 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Every test, with the servers and tools they need: first those that keep their own time, then the ones on real sockets and real
-    /// clocks, one by one, those of deploy/ and k8s/, and last the quick set of the load tests on both set-ups.
+    /// clocks, one by one, those of deploy/ and k8s/, and last the quick set of the load tests on both set-ups and the short form of
+    /// autoscaling.
     Test,
     /// Formatting, lints and documentation, without a warning.
     Lint,
@@ -76,8 +77,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         }
         Command::Load { autoscale: true, arguments, .. } => {
             let programs = Servers::programs(servers::given)?;
-            let play = ["run", "--release", "--quiet", "--package", "weir-load-tests", "--", "autoscale"];
-            let steps = [build_for_load(), Step::new("Prove autoscaling", &play).with_arguments(&arguments)];
+            let steps = [build_for_load(), prove_autoscaling(&arguments)];
             let prometheus = ("WEIR_TEST_PROMETHEUS", servers::utf8(&tools::PROMETHEUS.find()?.join("prometheus"))?);
             let env: Vec<_> = programs.env().iter().cloned().chain([prometheus]).collect();
             step::run_all(&steps, &env)
@@ -116,6 +116,8 @@ fn test_steps() -> Vec<Step> {
         ),
         prove_under_load("embedded", &quick),
         prove_under_load("scaled", &quick),
+        // Ten times as fast. Those in which a server is away are left to `cargo xtask load --autoscale`.
+        prove_autoscaling(&["--short", "steps", "capped", "slow-receivers", "backlog-as-signal"].map(str::to_owned)),
     ]
 }
 
@@ -144,6 +146,11 @@ fn build_for_load() -> Step {
 fn prove_under_load(set_up: &str, arguments: &[String]) -> Step {
     let run = ["run", "--release", "--quiet", "--package", "weir-load-tests", "--", "run", "--spawn", set_up];
     Step::new("Prove it under load", &run).with_arguments(arguments)
+}
+
+fn prove_autoscaling(arguments: &[String]) -> Step {
+    let play = ["run", "--release", "--quiet", "--package", "weir-load-tests", "--", "autoscale"];
+    Step::new("Prove autoscaling", &play).with_arguments(arguments)
 }
 
 #[cfg(test)]

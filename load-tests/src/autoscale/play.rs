@@ -30,8 +30,10 @@ use crate::{
     scenario::{SetUp, seconds},
 };
 
-/// From being wanted to the start of a worker.
+/// From being wanted to being ready.
 const START_DELAY: Duration = Duration::from_secs(5);
+/// What of it the process itself needs, however fast time runs.
+const OWN_START: Duration = Duration::from_millis(500);
 /// How often Prometheus scrapes: `interval` of the PodMonitor in `k8s/`, which a test compares.
 const SCRAPE_EVERY: Duration = Duration::from_secs(15);
 const READY_WITHIN: Duration = Duration::from_secs(60);
@@ -134,7 +136,7 @@ fn template(plan: &Plan, fleet: &Fleet, settings: &Settings<'_>) -> anyhow::Resu
         weir,
         folder: settings.folder.to_owned(),
         settings: environment,
-        start_delay: START_DELAY.div_f64(settings.times),
+        start_delay: START_DELAY.div_f64(settings.times).saturating_sub(OWN_START),
         log: settings.folder.join(format!("{}-workers.log", plan.name)),
     })
 }

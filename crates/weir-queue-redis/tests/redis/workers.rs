@@ -1,6 +1,6 @@
 //! What workers leave behind, alive or dead.
 
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 use bytes::Bytes;
 use weir_core::{Limiter, Period, RateLimit, RateLimits, claim::ClaimedBody, event::EventBody, plan::NextRun};
@@ -106,6 +106,32 @@ async fn what_no_worker_reads_goes_back_before_its_claim_expires() {
     back.sort_by_key(|claim| claim.delivery_id);
     assert_eq!(back, published);
     eventually("nothing is left", async || queue.depths().await.unwrap() == Depths::default()).await;
+}
+
+/// Why workers are not scaled by it (`lagCount` of KEDA's `redis-streams`): Redis also counts entries that were deleted unread.
+#[tokio::test]
+async fn the_lag_that_redis_tells_stays_when_the_queue_is_empty_after_an_outage() {
+    let server = Server::start().await;
+    let often = Duration::from_millis(50);
+    let queue = support::open(RedisConfig { tidy_every: often, unread_for: often, ..server.config() }).await;
+    wake(&queue, destination(1)).await.unwrap();
+    let lease = claim(&queue).await;
+    queue.publish(vec![publication(&queue, lease, 20, NextRun::Stop)]).await.unwrap();
+    // Some were read before the workers went away.
+    let taken = take(&queue, 4).await;
+    hand_back(&queue, &taken).await;
+    eventually("nothing is left", async || queue.depths().await.unwrap() == Depths::default()).await;
+    let mut lag = 0;
+    for stream in keys(&server, "*:queue").await {
+        assert_eq!(server.command(&["XLEN", &stream]).await, redis::Value::Int(0));
+        let groups: Vec<HashMap<String, redis::Value>> =
+            redis::from_redis_value(server.command(&["XINFO", "GROUPS", &stream]).await).unwrap();
+        lag += groups
+            .iter()
+            .filter_map(|group| redis::from_redis_value::<Option<i64>>(group["lag"].clone()).unwrap())
+            .sum::<i64>();
+    }
+    assert!(lag > 0, "Redis has learned to count: then lagCount may be looked at again");
 }
 
 #[tokio::test]

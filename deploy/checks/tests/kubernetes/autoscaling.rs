@@ -45,7 +45,7 @@ fn behaviour_is_as_it_was_decided() {
     assert_eq!(spec["fallback"]["behavior"], "currentReplicasIfHigher");
     let behavior = json!({
         "scaleUp": {"stabilizationWindowSeconds": 0, "selectPolicy": "Max", "policies": [
-            {"type": "Percent", "value": 100, "periodSeconds": 15}, {"type": "Pods", "value": 4, "periodSeconds": 15}
+            {"type": "Percent", "value": 50, "periodSeconds": 60}, {"type": "Pods", "value": 4, "periodSeconds": 60}
         ]},
         "scaleDown": {"stabilizationWindowSeconds": 300, "selectPolicy": "Max", "policies": [
             {"type": "Percent", "value": 25, "periodSeconds": 60}
