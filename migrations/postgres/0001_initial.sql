@@ -72,7 +72,8 @@ CREATE TABLE events (
     deliver_at      bigint, -- as the producer named it
     expires_at      bigint,
     coalesce_key    text,
-    ordering_key    text
+    ordering_key    text,
+    traceparent     bytea CHECK (length(traceparent) = 25) -- trace id, span id, flags
 ) PARTITION BY RANGE (id);
 -- No index by tenant or type: each would cost every ingest as much as the event itself. Lists filtered by them walk the ids
 -- backwards; `from` and `to` bound the walk.
@@ -211,7 +212,7 @@ CREATE FUNCTION store_events(
     lock_space integer, locks integer[], key_space integer, key_locks integer[], tenants text[], versions bigint[],
     owner integer, event_ids uuid[], event_tenants text[], event_types text[], event_times bigint[], event_keys text[],
     data_offsets integer[], bodies bytea[], event_starts bigint[], event_ends bigint[], coalesce_keys text[],
-    ordering_keys text[], delivery_counts integer[],
+    ordering_keys text[], traceparents bytea[], delivery_counts integer[],
     delivery_ids uuid[], delivery_events uuid[], delivery_destinations uuid[], delivery_times bigint[],
     claimed_until bigint[], delayed_until bigint[], delivery_ends bigint[],
     delivery_keys text[], delivery_superseded boolean[], delivery_lines text[], delivery_follows boolean[],
@@ -248,9 +249,9 @@ BEGIN
         END IF;
     END IF;
     INSERT INTO events (id, tenant, event_type, created_at, idempotency_key, data_offset, body,
-        deliver_at, expires_at, coalesce_key, ordering_key)
+        deliver_at, expires_at, coalesce_key, ordering_key, traceparent)
     SELECT * FROM unnest(event_ids, event_tenants, event_types, event_times, event_keys, data_offsets, bodies,
-        event_starts, event_ends, coalesce_keys, ordering_keys);
+        event_starts, event_ends, coalesce_keys, ordering_keys, traceparents);
     IF delivery_keys IS NOT NULL THEN
         -- Locked in the order in which claims lock them, so that neither waits for the other in a circle.
         WITH older AS MATERIALIZED (

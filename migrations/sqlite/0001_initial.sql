@@ -64,6 +64,7 @@ CREATE TABLE events (
     expires_at      INTEGER,
     coalesce_key    TEXT,
     ordering_key    TEXT,
+    traceparent     BLOB CHECK (length(traceparent) = 25), -- trace id, span id, flags
     body            BLOB    NOT NULL
 ) STRICT;
 CREATE UNIQUE INDEX events_id ON events (id);

@@ -17,7 +17,7 @@ use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
-use weir_core::{DestinationId, EventId, Timestamp};
+use weir_core::{DestinationId, EventId, Timestamp, TraceParent};
 use weir_queue::Wake;
 use weir_store::{IngestRefusal, Ingested, NewEvent};
 
@@ -27,6 +27,7 @@ use crate::{
     observe,
     problem::{self, Answer, FieldError, Kind, Problem},
     query::Query,
+    spans::{self, Taken},
     state::{Api, ApiState},
 };
 
@@ -92,7 +93,7 @@ pub(crate) struct BatchView {
 /// after the commit: an answered event is not lost.
 #[utoipa::path(
     post, path = "/v1/events", operation_id = "send_event", tag = "events", request_body = crate::openapi::EventRequest,
-    params(("Idempotency-Key" = Option<String>, Header, description = "The same as the field `idempotency_key`")),
+    params(("Idempotency-Key" = Option<String>, Header, description = "The same as the field `idempotency_key`"), crate::openapi::TraceParameters),
     responses(
         (status = 202, description = "Stored", body = AcceptedView),
         (status = 200, description = "The idempotency key was there before; nothing was stored", body = AcceptedView),
@@ -100,12 +101,18 @@ pub(crate) struct BatchView {
 )]
 pub(crate) async fn post(State(api): State<Api>, query: Query, request: Request) -> Answer<Response> {
     query.close()?;
+    let parent = spans::parent(request.headers());
+    spans::in_span(&api, "/v1/events", parent, async |trace, taken| take_one(&api, request, trace, taken).await).await
+}
+
+async fn take_one(api: &ApiState, request: Request, trace: Option<TraceParent>, taken: &mut Taken) -> Answer<Response> {
     let header_key = read::header_key(request.headers())?;
-    let bytes = extract::json_bytes(&api, request, api.max_event_bytes).await?;
-    let event = read::event(&bytes, header_key, api.clock.now(), 0)?;
-    let outcome = store(&api, vec![event]).await?.pop();
+    let bytes = extract::json_bytes(api, request, api.max_event_bytes).await?;
+    let event = in_trace(read::event(&bytes, header_key, api.clock.now(), 0)?, trace);
+    let outcome = store(api, vec![event]).await?.pop();
     match outcome.ok_or_else(|| problem::internal("the store answered nothing", &"one event went in"))? {
         Ok(view) => {
+            *taken = Taken { event_count: 1, event_id: Some(view.id) };
             let status = if view.duplicate { StatusCode::OK } else { StatusCode::ACCEPTED };
             Ok((status, Json(view)).into_response())
         }
@@ -118,6 +125,7 @@ pub(crate) async fn post(State(api): State<Api>, query: Query, request: Request)
 /// Each stands alone: those that are valid are stored, the others are answered with an `error`.
 #[utoipa::path(
     post, path = "/v1/events/batch", operation_id = "send_events", tag = "events", request_body = crate::openapi::BatchRequest,
+    params(crate::openapi::TraceParameters),
     responses(
         (status = 202, description = "At least one was stored, or was there before", body = BatchView),
         (status = 422, description = "None was valid", body = crate::openapi::BatchProblem,
@@ -132,7 +140,18 @@ pub(crate) async fn post_batch(State(api): State<Api>, query: Query, request: Re
             "must be given for each event of a batch, not as a header",
         ));
     }
-    let bytes = extract::json_bytes(&api, request, MAX_BATCH_BYTES.max(api.max_event_bytes)).await?;
+    let parent = spans::parent(request.headers());
+    let handle = async |trace, taken: &mut Taken| take_batch(&api, request, trace, taken).await;
+    spans::in_span(&api, "/v1/events/batch", parent, handle).await
+}
+
+async fn take_batch(
+    api: &ApiState,
+    request: Request,
+    trace: Option<TraceParent>,
+    taken: &mut Taken,
+) -> Answer<Response> {
+    let bytes = extract::json_bytes(api, request, MAX_BATCH_BYTES.max(api.max_event_bytes)).await?;
     let batch: BatchRequest<'_> = serde_json::from_slice(&bytes).map_err(|error| diagnosis::batch(&bytes, &error))?;
     if !(1..=MAX_BATCH).contains(&batch.events.len()) {
         return Err(Problem::invalid_field("/events", format!("must hold 1 to {MAX_BATCH} events")));
@@ -141,14 +160,23 @@ pub(crate) async fn post_batch(State(api): State<Api>, query: Query, request: Re
     let mut events = Vec::with_capacity(batch.events.len());
     let read = batch.events.iter().enumerate().map(|(index, raw)| read_member(raw, api.max_event_bytes, now, index));
     // The refused keep their places; the accepted take theirs once they are stored.
-    let refused: Vec<Option<Problem>> = read.map(|event| event.map(|event| events.push(event)).err()).collect();
-    let mut outcomes = store(&api, events).await?.into_iter();
+    let refused: Vec<Option<Problem>> =
+        read.map(|event| event.map(|event| events.push(in_trace(event, trace))).err()).collect();
+    let mut outcomes = store(api, events).await?.into_iter();
     let events: Vec<BatchItem> = refused
         .into_iter()
         .filter_map(|refusal| refusal.map(Err).or_else(|| outcomes.next()))
         .map(|outcome| outcome.map_or_else(|error| BatchItem::Refused { error }, BatchItem::Accepted))
         .collect();
+    taken.event_count = events.iter().filter(|item| matches!(item, BatchItem::Accepted(_))).count();
     Ok(answer_batch(events))
+}
+
+fn in_trace(mut new: NewEvent, trace: Option<TraceParent>) -> NewEvent {
+    if trace.is_some() {
+        new.event.body = new.event.body.traced(trace);
+    }
+    new
 }
 
 fn read_member(raw: &RawValue, limit: usize, now: Timestamp, index: usize) -> Answer<NewEvent> {

@@ -37,6 +37,7 @@ mod replays;
 mod routes;
 mod secrets;
 mod settings;
+mod spans;
 mod state;
 mod views;
 
@@ -44,4 +45,5 @@ pub use auth::ApiKeys;
 pub use extract::BodyBudget;
 pub use hosts::Hosts;
 pub use routes::{operations_router, router};
+pub use spans::{Begun, RequestSpan, RequestSpans};
 pub use state::{ApiState, DEFAULT_BODY_BUDGET_BYTES, DEFAULT_MAX_EVENT_BYTES, Operations, Readiness, RenderMetrics};

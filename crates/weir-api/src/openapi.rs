@@ -24,7 +24,7 @@ use crate::{
 
 pub(crate) use schemas::{
     Alerts, Audit, BatchProblem, BatchRequest, DestinationPatchRequest, DestinationRequest, EventRequest,
-    PageParameters, PurgeRequest, RangeParameters, Refused, ReplayRequest, RotateSecretRequest,
+    PageParameters, PurgeRequest, RangeParameters, Refused, ReplayRequest, RotateSecretRequest, TraceParameters,
 };
 
 /// The document, as it is served.

@@ -50,7 +50,7 @@ pub(crate) use alerts::policy as alert_policy;
 pub(crate) use signing::rotation;
 
 /// Headers that Weir sets itself, or that change what the request is to the server or a proxy on the way.
-const RESERVED_HEADERS: [&str; 15] = [
+const RESERVED_HEADERS: [&str; 16] = [
     "connection",
     "content-encoding",
     "content-length",
@@ -61,6 +61,7 @@ const RESERVED_HEADERS: [&str; 15] = [
     "proxy-authorization",
     "proxy-connection",
     "te",
+    "traceparent",
     "trailer",
     "transfer-encoding",
     "upgrade",

@@ -13,7 +13,7 @@ use weir_core::{Clock, DestinationId, address::AddressPolicy};
 use weir_queue::{Edit, QueueError, QueueResult, SharedQueue, Terms, Wake};
 use weir_store::SharedStore;
 
-use crate::{auth::ApiKeys, extract::BodyBudget, hosts::Hosts};
+use crate::{auth::ApiKeys, extract::BodyBudget, hosts::Hosts, spans::RequestSpans};
 
 /// The largest event, when nobody configures another size.
 pub const DEFAULT_MAX_EVENT_BYTES: usize = 1024 * 1024;
@@ -40,6 +40,8 @@ pub struct ApiState {
     /// The request bodies that the process holds at one time.
     pub bodies: BodyBudget,
     pub operations: Operations,
+    /// `None`: requests are not traced.
+    pub spans: Option<Arc<dyn RequestSpans>>,
 }
 
 /// What a process of any role tells about itself: whether it lives, whether it can do its work, its metrics.

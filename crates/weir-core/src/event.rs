@@ -2,7 +2,7 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use crate::{id::EventId, time::Timestamp};
+use crate::{id::EventId, time::Timestamp, trace::TraceParent};
 
 /// The largest event type, in bytes.
 pub const MAX_TYPE_LEN: usize = 128;
@@ -44,12 +44,14 @@ impl Event {
     }
 }
 
-/// The bytes every destination receives: `{"id", "type", "timestamp", "data"}`, with `data` byte for byte as ingested.
+/// What every destination receives: the bytes `{"id", "type", "timestamp", "data"}`, with `data` byte for byte as ingested, and
+/// beside them the trace that the event belongs to. They are kept and travel together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventBody {
     bytes: Bytes,
     /// Where `data` begins; it ends one byte before the end.
     data_offset: u32,
+    trace: Option<TraceParent>,
 }
 
 impl EventBody {
@@ -60,12 +62,23 @@ impl EventBody {
         bytes.put_slice(head.as_bytes());
         bytes.put_slice(data.as_bytes());
         bytes.put_u8(b'}');
-        Self { bytes: bytes.freeze(), data_offset: head.len() as u32 }
+        Self { bytes: bytes.freeze(), data_offset: head.len() as u32, trace: None }
     }
 
     /// A body read back from the store.
     pub fn stored(bytes: Bytes, data_offset: u32) -> Self {
-        Self { bytes, data_offset }
+        Self { bytes, data_offset, trace: None }
+    }
+
+    /// In this trace.
+    #[must_use]
+    pub fn traced(self, trace: Option<TraceParent>) -> Self {
+        Self { trace, ..self }
+    }
+
+    /// The span that the event came from: of its producer, or of the request that brought it.
+    pub fn trace(&self) -> Option<TraceParent> {
+        self.trace
     }
 
     /// What is signed and sent.

@@ -26,6 +26,7 @@ pub mod retention;
 pub mod retry;
 pub mod signing;
 pub mod time;
+pub mod trace;
 
 pub use delivery::DeliveryState;
 pub use destination::Destination;
@@ -34,3 +35,4 @@ pub use id::{AttemptId, DeliveryId, DestinationId, EventId, IdMap, IdSet, Replay
 pub use limit::{Period, RateLimit, RateLimits};
 pub use limiter::{Limiter, Slot};
 pub use time::{Clock, Timestamp};
+pub use trace::TraceParent;

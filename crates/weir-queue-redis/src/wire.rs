@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::{Buf, BufMut, Bytes};
 use redis::Value;
 use weir_core::{
-    DeliveryId, DestinationId, EventId, Limiter, Timestamp,
+    DeliveryId, DestinationId, EventId, Limiter, Timestamp, TraceParent,
     claim::{Claim, ClaimedBody, ClaimedDelivery},
     event::EventBody,
     limiter::{LimitCursor, LimiterParts},
@@ -45,7 +45,9 @@ pub(crate) struct LeftEntry {
 const PERMIT_LEN: usize = 5 * 8;
 const INLINE: u8 = 1;
 const IN_LANE: u8 = 2;
-/// What comes before the body.
+/// The trace stands before the body.
+const TRACED: u8 = 4;
+/// What comes before the trace and the body.
 pub(crate) const HEAD_LEN: usize = 3 * 16 + 2 * 8 + 2 * 4 + 1 + 4;
 
 /// The `delivery` field. Bodies above `largest` stay in the store.
@@ -54,7 +56,10 @@ pub(crate) fn encode(delivery: &ClaimedDelivery, largest: usize) -> Vec<u8> {
         ClaimedBody::Inline(body) if body.bytes().len() <= largest => Some(body),
         ClaimedBody::Inline(_) | ClaimedBody::InStore => None,
     };
-    let mut bytes = Vec::with_capacity(HEAD_LEN + body.map_or(0, |body| body.bytes().len()));
+    // Where the body is read from the store, so is its trace.
+    let trace = body.and_then(EventBody::trace);
+    let trace_len = trace.map_or(0, |_| TraceParent::BYTES);
+    let mut bytes = Vec::with_capacity(HEAD_LEN + trace_len + body.map_or(0, |body| body.bytes().len()));
     bytes.put_slice(delivery.claim.delivery_id.as_bytes());
     bytes.put_slice(delivery.claim.destination_id.as_bytes());
     bytes.put_slice(delivery.event_id.as_bytes());
@@ -62,8 +67,12 @@ pub(crate) fn encode(delivery: &ClaimedDelivery, largest: usize) -> Vec<u8> {
     bytes.put_i64(delivery.event_created_at.as_nanos());
     bytes.put_u32(delivery.attempts);
     bytes.put_u32(delivery.attempts_before);
-    bytes.put_u8(if body.is_some() { INLINE } else { 0 } | if delivery.in_lane { IN_LANE } else { 0 });
+    let flag = |flag: u8, is_set: bool| if is_set { flag } else { 0 };
+    bytes.put_u8(flag(INLINE, body.is_some()) | flag(IN_LANE, delivery.in_lane) | flag(TRACED, trace.is_some()));
     bytes.put_u32(body.map_or(0, EventBody::data_offset));
+    if let Some(trace) = trace {
+        bytes.put_slice(&trace.to_bytes());
+    }
     bytes.put_slice(body.map_or(&[], |body| body.bytes()));
     bytes
 }
@@ -88,8 +97,15 @@ pub(crate) fn decode(entry: String, mut permit: Bytes, mut delivery: Bytes) -> O
     let (attempts, attempts_before) = (delivery.get_u32(), delivery.get_u32());
     let flags = delivery.get_u8();
     let data_offset = delivery.get_u32();
+    let trace = if flags & TRACED > 0 {
+        let trace = delivery.get(..TraceParent::BYTES).map(TraceParent::from_bytes)?;
+        delivery.advance(TraceParent::BYTES);
+        trace
+    } else {
+        None
+    };
     let body = if flags & INLINE > 0 {
-        ClaimedBody::Inline(EventBody::stored(delivery, data_offset))
+        ClaimedBody::Inline(EventBody::stored(delivery, data_offset).traced(trace))
     } else {
         ClaimedBody::InStore
     };
@@ -293,6 +309,18 @@ mod tests {
         assert_eq!((read.generation, read.id.serial, read.expected_at, read.published_at), (10, 12, None, 6_000_000));
         let head = Bytes::from(encode(&written, 0)).slice(..HEAD_LEN);
         assert_eq!(decode_claim(head), Some(written.claim));
+    }
+
+    #[test]
+    fn a_body_travels_with_its_trace() {
+        let trace = TraceParent::new([7; 16], [8; 8], true);
+        let body = EventBody::stored(Bytes::from_static(b"{\"a\":1}"), 5).traced(trace);
+        let written = delivery(ClaimedBody::Inline(body));
+        assert!(trace.is_some());
+        assert_eq!(sent(&written, 100).delivery.body, written.body);
+        assert_eq!(sent(&written, 1).delivery.body, ClaimedBody::InStore);
+        let cut = Bytes::from(encode(&written, 100)).slice(..HEAD_LEN + TraceParent::BYTES - 1);
+        assert!(decode("1-0".to_owned(), permit([0; 5]), cut).is_none());
     }
 
     #[test]

@@ -79,7 +79,7 @@ FROM ",
             $claimed,
             "
 UNION ALL
-SELECT r.request, next.next_attempt_at, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+SELECT r.request, next.next_attempt_at, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM request r CROSS JOIN LATERAL (
     SELECT next_attempt_at FROM deliveries
     WHERE destination_id = r.destination_id AND state IN (0, 2) AND is_replay = r.is_replay
@@ -87,19 +87,19 @@ FROM request r CROSS JOIN LATERAL (
     ORDER BY next_attempt_at LIMIT 1
 ) next
 UNION ALL
-SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM owner WHERE NOT is_registered"
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM owner WHERE NOT is_registered"
         )
     };
 }
 
 /// With the bodies. An outer join with a condition would look up each event and then not use it.
 pub(crate) const CLAIM_WITH_BODIES: &str =
-    claim!("e.data_offset, e.body", "claimed c JOIN events e ON e.id = c.event_id");
+    claim!("e.data_offset, e.body, e.traceparent", "claimed c JOIN events e ON e.id = c.event_id");
 
-pub(crate) const CLAIM: &str = claim!("NULL::integer, NULL::bytea", "claimed c");
+pub(crate) const CLAIM: &str = claim!("NULL::integer, NULL::bytea, NULL::bytea", "claimed c");
 
 pub(crate) const BODIES: &str =
-    "SELECT e.id, e.data_offset, e.body FROM unnest($1::uuid[]) AS r (id) JOIN events e ON e.id = r.id";
+    "SELECT e.id, e.data_offset, e.body, e.traceparent FROM unnest($1::uuid[]) AS r (id) JOIN events e ON e.id = r.id";
 
 /// What one caller asks for.
 pub(crate) struct Claiming {
@@ -236,7 +236,7 @@ async fn claim(
         if rows::is_null(row, 4)? {
             counts[at].expired = true;
             let destination_id = one.request.destination_id;
-            left.extend(optional_text(row, 11)?.map(|ordering_key| Line { destination_id, ordering_key }));
+            left.extend(optional_text(row, 12)?.map(|ordering_key| Line { destination_id, ordering_key }));
         } else {
             taken.push(read_taken(row, one)?);
         }
@@ -268,9 +268,9 @@ fn read_taken(row: &PgRow, asked: &Asked<'_>) -> Result<Taken, sqlx::Error> {
         due: time(row, 1)?,
         claim: Claim { delivery_id: delivery_id(row, 2)?, destination_id, epoch: int(row, 4)? },
         event_id: event_id(row, 3)?,
-        event_created_at: if rows::is_null(row, 10)? { time(row, 6)? } else { replay_id(row, 10)?.made_at() },
+        event_created_at: if rows::is_null(row, 11)? { time(row, 6)? } else { replay_id(row, 11)?.made_at() },
         attempts: small(row, 5)?,
-        attempts_before: if rows::is_null(row, 9)? { 0 } else { small(row, 9)? },
+        attempts_before: if rows::is_null(row, 10)? { 0 } else { small(row, 10)? },
         in_lane: asked.of_replays,
         expires_at,
         body: (!rows::is_null(row, 8)?).then(|| rows::body(row, 7)).transpose()?,

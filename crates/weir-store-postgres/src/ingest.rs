@@ -20,7 +20,7 @@ use std::{
 
 use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection, Row as _, postgres::PgRow, types::Uuid};
-use weir_core::{Timestamp, claim::ProcessId, event::Event};
+use weir_core::{Timestamp, TraceParent, claim::ProcessId, event::Event};
 use weir_store::{
     Boarding, Express, Ingest, Ingested, Line, NewEvent, Station, StoreResult,
     intake::{Intake, Key, KnownKeys, NewDelivery, Outcome, key},
@@ -59,8 +59,8 @@ const MAX_DELIVERIES: usize = 8_192;
 
 /// Which of some idempotency keys are known, with their events and how many deliveries those had.
 pub(crate) const KNOWN_KEYS: &str = "
-SELECT e.id, e.tenant, e.event_type, e.created_at, e.idempotency_key, e.data_offset, e.body, e.deliver_at, e.expires_at,
-    e.coalesce_key, e.ordering_key, k.deliveries
+SELECT e.id, e.tenant, e.event_type, e.created_at, e.idempotency_key, e.data_offset, e.body, e.traceparent, e.deliver_at,
+    e.expires_at, e.coalesce_key, e.ordering_key, k.deliveries
 FROM unnest($1::text[], $2::text[]) AS r (tenant, idempotency_key)
 JOIN idempotency_keys k ON k.tenant = r.tenant AND k.idempotency_key = r.idempotency_key
 JOIN events e ON e.id = k.event_id";
@@ -69,7 +69,7 @@ JOIN events e ON e.id = k.event_id";
 const STORE: &str = "
 SELECT stored, freed_destinations, freed_keys
 FROM store_events($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21,
-    $22, $23, $24, $25, $26, $27, $28, $29, $30)";
+    $22, $23, $24, $25, $26, $27, $28, $29, $30, $31)";
 
 /// The claim of a delivery that is claimed as it is stored is its first.
 const FIRST_EPOCH: i64 = 1;
@@ -216,7 +216,7 @@ async fn known_keys(new: &[&NewEvent], connection: &mut PgConnection) -> Result<
     let known = rows.iter().map(|row| {
         let event = rows::event(row)?;
         let key = event.idempotency_key.clone().ok_or_else(|| rows::corrupt("an idempotency key"))?;
-        let deliveries = rows::small(row, 11)?;
+        let deliveries = rows::small(row, 12)?;
         Ok(((event.tenant.clone(), key), Ingested { event, deliveries, duplicate: true, wake: Vec::new() }))
     });
     known.collect()
@@ -286,6 +286,7 @@ async fn insert(
         .bind(rare_column(events, |(event, _)| event.terms.expires_at.map(Timestamp::as_nanos)))
         .bind(rare_column(events, |(event, _)| event.terms.coalesce_key.as_deref()))
         .bind(rare_column(events, |(event, _)| event.terms.ordering_key.as_deref()))
+        .bind(rare_column(events, |(event, _)| event.body.trace().map(TraceParent::to_bytes)))
         .bind(column(events, |&(_, deliveries)| deliveries as i32))
         .bind(column(deliveries, |delivery| uuid(delivery.id.as_bytes())))
         .bind(column(deliveries, |delivery| uuid(delivery.event.id.as_bytes())))

@@ -38,7 +38,7 @@ use crate::{
 /// Ten thousand events for four destinations: most delivered, some failed, some under way, a backlog.
 async fn loaded() -> (Database, PgConnection) {
     let database = Database::create().await;
-    let store = PostgresStore::open(&database.url(), NOW).await.unwrap();
+    let store = Box::pin(PostgresStore::open(&database.url(), NOW)).await.unwrap();
     for number in 1..=4 {
         store.create_destination(destination(number)).await.unwrap();
     }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use sqlx::{Row as _, ValueRef as _, postgres::PgRow, types::Uuid};
 use weir_core::{
     AttemptId, DeliveryId, DeliveryState, DestinationId, ErrorKind, EventId, Period, RateLimit, RateLimits, ReplayId,
-    Timestamp,
+    Timestamp, TraceParent,
     claim::ProcessId,
     delivery::{Attempt, AttemptOutcome, Delivery, LastAttempt},
     event::{Event, EventBody, Terms},
@@ -114,7 +114,7 @@ macro_rules! event_columns {
         concat!(
             "e.id, e.tenant, e.event_type, e.created_at, e.idempotency_key, e.data_offset, ",
             $body,
-            ", e.deliver_at, e.expires_at, e.coalesce_key, e.ordering_key"
+            ", e.traceparent, e.deliver_at, e.expires_at, e.coalesce_key, e.ordering_key"
         )
     };
 }
@@ -133,18 +133,20 @@ pub(crate) fn event(row: &PgRow) -> Result<Event, sqlx::Error> {
         idempotency_key: optional_text(row, 4)?,
         body: body(row, 5)?,
         terms: Terms {
-            deliver_at: optional_time(row, 7)?,
-            expires_at: optional_time(row, 8)?,
-            coalesce_key: optional_text(row, 9)?,
-            ordering_key: optional_text(row, 10)?,
+            deliver_at: optional_time(row, 8)?,
+            expires_at: optional_time(row, 9)?,
+            coalesce_key: optional_text(row, 10)?,
+            ordering_key: optional_text(row, 11)?,
         },
     })
 }
 
-/// A body from its offset and, in the next column, its bytes.
+/// A body from its offset and, in the next columns, its bytes and its trace.
 pub(crate) fn body(row: &PgRow, column: usize) -> Result<EventBody, sqlx::Error> {
     let bytes: Vec<u8> = row.try_get_unchecked(column + 1)?;
-    Ok(EventBody::stored(Bytes::from(bytes), small(row, column)?))
+    let trace: Option<&[u8]> = row.try_get_unchecked(column + 2)?;
+    let trace = trace.and_then(TraceParent::from_bytes);
+    Ok(EventBody::stored(Bytes::from(bytes), small(row, column)?).traced(trace))
 }
 
 /// What [`delivery`] reads.

@@ -38,7 +38,7 @@ pub(crate) static CLAIM: Batch = Batch::new(
     ")",
 );
 
-pub(crate) const BODY: &str = "SELECT data_offset, body FROM events INDEXED BY events_id WHERE id = ?";
+pub(crate) const BODY: &str = "SELECT data_offset, body, traceparent FROM events INDEXED BY events_id WHERE id = ?";
 
 /// A waiting delivery without its body.
 struct Waiting {

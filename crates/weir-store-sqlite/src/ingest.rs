@@ -43,9 +43,9 @@ const FIRST_EPOCH: i64 = 1;
 
 pub(crate) static INSERT_EVENTS: Batch = Batch::new(
     "INSERT OR ROLLBACK INTO events (id, tenant, event_type, created_at, idempotency_key, data_offset, deliveries, body,
-        deliver_at, expires_at, coalesce_key, ordering_key)
+        traceparent, deliver_at, expires_at, coalesce_key, ordering_key)
     SELECT * FROM (VALUES ",
-    "(?,?,?,?,?,?,?,?,?,?,?,?)",
+    "(?,?,?,?,?,?,?,?,?,?,?,?,?)",
     ",",
     ") AS r WHERE r.column1 IS NOT NULL",
 );
@@ -75,8 +75,8 @@ pub(crate) static INSERT_INTO_LINES: Batch = Batch::new(
 
 /// Which of some idempotency keys are known, with their events and how many deliveries those have.
 pub(crate) static KNOWN_KEYS: Batch = Batch::new(
-    "SELECT e.id, e.tenant, e.event_type, e.created_at, e.idempotency_key, e.data_offset, e.body, e.deliver_at,
-        e.expires_at, e.coalesce_key, e.ordering_key, e.deliveries
+    "SELECT e.id, e.tenant, e.event_type, e.created_at, e.idempotency_key, e.data_offset, e.body, e.traceparent,
+        e.deliver_at, e.expires_at, e.coalesce_key, e.ordering_key, e.deliveries
     FROM (VALUES ",
     "(?,?)",
     ",",
@@ -184,7 +184,7 @@ impl Transaction<'_, '_> {
     fn insert_events(&mut self, events: &[(&Event, u32)]) -> Result<()> {
         for part in events.chunks(MAX_ROWS) {
             let size = padded(part.len());
-            let mut values = Values::with_capacity(12 * size);
+            let mut values = Values::with_capacity(13 * size);
             for (event, deliveries) in part {
                 values
                     .blob(event.id.as_bytes())
@@ -195,12 +195,13 @@ impl Transaction<'_, '_> {
                     .int(event.body.data_offset().into())
                     .int((*deliveries).into())
                     .blob(event.body.bytes())
+                    .optional_blob(event.body.trace().map(|trace| trace.to_bytes().to_vec()))
                     .optional_int(event.terms.deliver_at.map(Timestamp::as_nanos))
                     .optional_int(event.terms.expires_at.map(Timestamp::as_nanos))
                     .optional_text(event.terms.coalesce_key.as_deref())
                     .optional_text(event.terms.ordering_key.as_deref());
             }
-            values.nulls(12 * (size - part.len()));
+            values.nulls(13 * (size - part.len()));
             execute(self.connection, &INSERT_EVENTS.sql(size), &values)?;
         }
         Ok(())
@@ -254,6 +255,6 @@ impl Transaction<'_, '_> {
 fn read_known(row: &Row<'_>) -> Result<((String, String), Ingested)> {
     let event = rows::event(row)?;
     let key = event.idempotency_key.clone().ok_or(Error::Corrupt("an idempotency key"))?;
-    let deliveries = rows::small(row, 11)?;
+    let deliveries = rows::small(row, 12)?;
     Ok(((event.tenant.clone(), key), Ingested { event, deliveries, duplicate: true, wake: Vec::new() }))
 }

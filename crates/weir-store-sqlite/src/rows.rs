@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use sqlx::{Row as _, sqlite::SqliteRow};
 use weir_core::{
     AttemptId, DeliveryId, DeliveryState, DestinationId, ErrorKind, EventId, Period, RateLimit, RateLimits, Timestamp,
+    TraceParent,
     delivery::{Attempt, AttemptOutcome, Delivery, LastAttempt},
     event::{Event, EventBody, Terms},
     order::BEHIND,
@@ -113,7 +114,7 @@ macro_rules! event_columns {
         concat!(
             "e.id, e.tenant, e.event_type, e.created_at, e.idempotency_key, e.data_offset, ",
             $body,
-            ", e.deliver_at, e.expires_at, e.coalesce_key, e.ordering_key"
+            ", e.traceparent, e.deliver_at, e.expires_at, e.coalesce_key, e.ordering_key"
         )
     };
 }
@@ -132,18 +133,19 @@ pub(crate) fn event(row: &impl Columns) -> Result<Event> {
         idempotency_key: row.optional_text(4)?,
         body: body(row, 5)?,
         terms: Terms {
-            deliver_at: optional_time(row, 7)?,
-            expires_at: optional_time(row, 8)?,
-            coalesce_key: row.optional_text(9)?,
-            ordering_key: row.optional_text(10)?,
+            deliver_at: optional_time(row, 8)?,
+            expires_at: optional_time(row, 9)?,
+            coalesce_key: row.optional_text(10)?,
+            ordering_key: row.optional_text(11)?,
         },
     })
 }
 
-/// A body from its offset and, in the next column, its bytes.
+/// A body from its offset and, in the next columns, its bytes and its trace.
 pub(crate) fn body(row: &impl Columns, column: usize) -> Result<EventBody> {
     let bytes = row.optional_blob(column + 1)?.ok_or(Error::Corrupt("a body"))?;
-    Ok(EventBody::stored(Bytes::copy_from_slice(bytes), small(row, column)?))
+    let trace = row.optional_blob(column + 2)?.and_then(TraceParent::from_bytes);
+    Ok(EventBody::stored(Bytes::copy_from_slice(bytes), small(row, column)?).traced(trace))
 }
 
 /// What [`delivery`] reads.

@@ -107,6 +107,13 @@ impl<'v> Values<'v> {
         self
     }
 
+    pub(crate) fn optional_blob(&mut self, value: Option<Vec<u8>>) -> &mut Self {
+        match value {
+            Some(value) => self.owned_blob(value),
+            None => self.push(ValueRef::Null),
+        }
+    }
+
     pub(crate) fn optional_text(&mut self, value: Option<&'v str>) -> &mut Self {
         match value {
             Some(value) => self.text(value),

@@ -18,6 +18,7 @@ mod replays;
 mod results;
 mod rows;
 mod timing;
+mod traces;
 mod watch;
 
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
@@ -25,7 +26,7 @@ use std::{num::NonZeroU32, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use weir_core::{
     AttemptId, DeliveryId, DeliveryState, Destination, DestinationId, EventId, Period, RateLimit, RateLimits,
-    Timestamp,
+    Timestamp, TraceParent,
     alert::AlertOverrides,
     breaker::{Breaker, BreakerPolicy},
     claim::{ClaimedBody, ClaimedDelivery},
@@ -41,7 +42,7 @@ use weir_core::{
 
 pub use self::{
     coalescing::*, destinations::*, express::*, filters::*, history::*, ingest::*, lines::*, outbox::*, processes::*,
-    prune::*, purge::*, recovery::*, replays::*, results::*, rows::*, timing::*, watch::*,
+    prune::*, purge::*, recovery::*, replays::*, results::*, rows::*, timing::*, traces::*, watch::*,
 };
 use crate::{
     AttemptResult, ClaimRequest, Claims, DeliveryFilter, Ingested, NewEvent, PageRequest, Settlement, SharedStore,
@@ -159,6 +160,9 @@ fn non_zero(number: u32) -> NonZeroU32 {
 macro_rules! store_conformance {
     ($backend:path) => {
         $crate::store_conformance!(@each $backend,
+            an_event_keeps_its_trace,
+            an_idempotency_key_used_again_keeps_the_first_trace,
+            a_replay_keeps_the_trace,
             a_created_destination_is_read_back,
             destinations_are_answered_in_the_order_asked,
             destinations_are_listed_newest_first_and_by_tenant,

@@ -14,7 +14,7 @@ use std::{
 
 use metrics::counter;
 use weir_core::{
-    AttemptId, Clock, Destination, Slot, Timestamp,
+    AttemptId, Clock, Destination, Slot, Timestamp, TraceParent,
     claim::{Claim, ClaimedDelivery},
     delivery::Attempt,
     event::EventBody,
@@ -26,6 +26,7 @@ use weir_store::AttemptResult;
 use crate::{
     meters::Meters,
     outbound::{Connection, Found, NoConnection, Outbound, SendResult, Sent, SlotSource, Unreachable},
+    spans::{AttemptSpan, AttemptSpans, Begun},
     targets::DestinationTarget,
 };
 
@@ -49,6 +50,8 @@ pub(crate) struct Attempter {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) outbound: Arc<Outbound>,
     pub(crate) meters: Meters,
+    /// `None`: attempts are not traced.
+    pub(crate) spans: Option<Arc<dyn AttemptSpans>>,
     /// The process is shutting down: what has no slot goes back.
     pub(crate) stopping: Arc<AtomicBool>,
 }
@@ -182,8 +185,11 @@ fn asks_at(start: Timestamp, delivery: &ClaimedDelivery) -> Timestamp {
 impl Attempter {
     pub(crate) async fn make(&self, permit: &Permit, body: &EventBody, target: &DestinationTarget) -> Ended {
         let began = self.clock.now();
-        match self.send(permit, body, target).await {
-            Wire::Sent(sent) => self.judge(permit, target, sent, began),
+        let parent = body.trace();
+        let span = self.spans.as_ref().and_then(|spans| spans.begin(parent));
+        let trace = span.map(|span| span.context).or(parent);
+        match self.send(permit, body, target, trace).await {
+            Wire::Sent(sent) => self.judge(permit, target, sent, began, span),
             Wire::Unreachable(Unreachable { failure, error }) => {
                 let sent = Sent {
                     sent_at: None,
@@ -193,7 +199,7 @@ impl Attempter {
                     error: Some(error),
                     cut_on_reuse: false,
                 };
-                self.judge(permit, target, sent, began)
+                self.judge(permit, target, sent, began, span)
             }
             Wire::Withdrawn => {
                 counter!("weir_permits_unused_total").increment(1);
@@ -202,7 +208,13 @@ impl Attempter {
         }
     }
 
-    async fn send(&self, permit: &Permit, body: &EventBody, target: &DestinationTarget) -> Wire {
+    async fn send(
+        &self,
+        permit: &Permit,
+        body: &EventBody,
+        target: &DestinationTarget,
+        trace: Option<TraceParent>,
+    ) -> Wire {
         let start_by = permit.delivery.expires_at - target.timeout();
         let due = permit.expected_at.map_or(permit.published_at, |at| at.max(permit.published_at));
         let mut slots = PermitSlots { attempter: self, permit, start_by, preparation: None, slot: None, due };
@@ -230,7 +242,7 @@ impl Attempter {
             let took = if warm { Duration::ZERO } else { self.clock.now().since(connecting_since) };
             slots.preparation = Some(took);
             self.sleep_until(expected_at).await;
-            match self.send_on(connection, permit, body, target, &mut slots).await {
+            match self.send_on(connection, permit, (body, trace), target, &mut slots).await {
                 SendResult::Sent(sent) => {
                     if let Some(sent_at) = sent.sent_at {
                         self.meters.sent(slots.due, sent_at);
@@ -262,7 +274,7 @@ impl Attempter {
         &self,
         connection: Connection,
         permit: &Permit,
-        body: &EventBody,
+        (body, trace): (&EventBody, Option<TraceParent>),
         target: &DestinationTarget,
         slots: &mut PermitSlots<'_>,
     ) -> SendResult {
@@ -272,7 +284,7 @@ impl Attempter {
         let id = delivery.event_id.to_string();
         let signing = &target.destination.settings.signing;
         let signature = signing.sign(&id, unix_seconds, &body, self.clock.now());
-        let head = target.target.request_head(&id, unix_seconds, &signature, delivery.attempts + 1);
+        let head = target.target.request_head(&id, unix_seconds, &signature, delivery.attempts + 1, trace);
         self.outbound.send(&target.target, connection, head, body, slots, target.timeout()).await
     }
 
@@ -283,7 +295,14 @@ impl Attempter {
         }
     }
 
-    fn judge(&self, permit: &Permit, target: &DestinationTarget, sent: Sent, began: Timestamp) -> Ended {
+    fn judge(
+        &self,
+        permit: &Permit,
+        target: &DestinationTarget,
+        sent: Sent,
+        began: Timestamp,
+        span: Option<Begun>,
+    ) -> Ended {
         let &ClaimedDelivery { claim, event_created_at, attempts, attempts_before, .. } = &permit.delivery;
         let number = attempts + 1;
         let of_series = number.saturating_sub(attempts_before);
@@ -300,6 +319,19 @@ impl Attempter {
             Met::Answer { status, .. } => (Some(status), None),
             Met::Failure(failure) => (None, Some(failure)),
         };
+        if let (Some(spans), Some(span)) = (&self.spans, span) {
+            spans.end(AttemptSpan {
+                span,
+                event_id: permit.delivery.event_id,
+                claim,
+                number,
+                sent_at: sent.sent_at.unwrap_or(now),
+                ended_at: now,
+                url: &target.destination.settings.url,
+                status_code,
+                failure,
+            });
+        }
         let kind = failure.map_or("answer", Failure::as_str);
         self.meters.observe(decision.outcome, kind, event_created_at, sent.sent_at, now);
         let reason = match decision.effect {

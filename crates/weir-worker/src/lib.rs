@@ -10,6 +10,8 @@ pub mod outbound;
 mod pipeline;
 mod places;
 mod recorder;
+mod spans;
 mod targets;
 
 pub use pipeline::{DEFAULT_CAPACITY, Load, Worker};
+pub use spans::{AttemptSpan, AttemptSpans, Begun};

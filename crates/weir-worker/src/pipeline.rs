@@ -25,6 +25,7 @@ use crate::{
     outbound::Outbound,
     places::{NoPlace, Places},
     recorder::{Recorder, Recording},
+    spans::AttemptSpans,
     targets::{DestinationTarget, Targets},
 };
 
@@ -46,6 +47,7 @@ pub struct Worker {
     /// How long attempts in flight may take to finish at shutdown.
     grace: Duration,
     places: Arc<Places>,
+    spans: Option<Arc<dyn AttemptSpans>>,
 }
 
 /// A permit with all that it takes to send.
@@ -88,13 +90,19 @@ impl Worker {
         outbound: Arc<Outbound>,
         grace: Duration,
     ) -> Self {
-        Self { store, queue, clock, outbound, grace, places: Places::new(DEFAULT_CAPACITY) }
+        Self { store, queue, clock, outbound, grace, places: Places::new(DEFAULT_CAPACITY), spans: None }
     }
 
     /// Makes so many attempts at one time at most.
     #[must_use]
     pub fn with_capacity(self, capacity: usize) -> Self {
         Self { places: Places::new(capacity), ..self }
+    }
+
+    /// Tells a tracer of each attempt.
+    #[must_use]
+    pub fn with_spans(self, spans: Option<Arc<dyn AttemptSpans>>) -> Self {
+        Self { spans, ..self }
     }
 
     /// How busy it is, now and later.
@@ -113,6 +121,7 @@ impl Worker {
             clock: self.clock.clone(),
             outbound: self.outbound.clone(),
             meters: Meters::new(),
+            spans: self.spans.clone(),
             stopping: stopping.clone(),
         });
         self.take_until(shutdown, &attempter, &recording).await;

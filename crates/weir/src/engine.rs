@@ -24,6 +24,7 @@ use crate::{
     lease::ProcessLease,
     listener::{self, Patience},
     metrics::{Metrics, Sources},
+    traces::{TraceSettings, Traces},
 };
 
 /// How many scheduler loops run side by side: while one waits for a commit, another can claim.
@@ -50,6 +51,8 @@ pub(crate) struct EngineSettings {
     pub(crate) worker_capacity: Option<usize>,
     pub(crate) shutdown_grace: Duration,
     pub(crate) retention: Retention,
+    /// `None`: nothing is traced.
+    pub(crate) traces: Option<TraceSettings>,
 }
 
 /// A running engine.
@@ -69,6 +72,7 @@ pub(crate) struct Engine {
     metrics_server: Option<JoinHandle<()>>,
     declines: JoinHandle<()>,
     lease: JoinHandle<()>,
+    traces: Option<Arc<Traces>>,
 }
 
 impl Engine {
@@ -81,7 +85,9 @@ impl Engine {
             None => None,
         };
         let metrics_address = metrics_listener.as_ref().map(TcpListener::local_addr).transpose()?;
-        let backends = Backends::open(&settings.backing).await?;
+        let traces = settings.traces.filter(|_| role.serves_api() || role.works()).map(Traces::start).transpose()?;
+        // Once in a process, and large: it would make every future around it as large.
+        let backends = Box::pin(Backends::open(&settings.backing)).await?;
         let lease = ProcessLease::begin(backends.store(), backends.queue()).await?;
         let lease = tokio::spawn(lease.keep());
         let (stop_working, working_stops) = watch::channel(false);
@@ -96,7 +102,8 @@ impl Engine {
         if role.works() {
             let capacity = settings.worker_capacity.unwrap_or_else(crate::open_files::capacity);
             let addresses = settings.addresses.clone();
-            let worker = worker(&backends, addresses, settings.shutdown_grace, capacity);
+            let worker = worker(&backends, addresses, settings.shutdown_grace, capacity)
+                .with_spans(traces.clone().map(|traces| traces as _));
             load = Some(worker.load());
             let stops = stopped(working_stops.clone());
             background.spawn(async move { worker.run(stops).await });
@@ -137,6 +144,7 @@ impl Engine {
                 max_event_bytes: settings.max_event_bytes,
                 bodies: settings.bodies,
                 operations,
+                spans: traces.clone().map(|traces| traces as _),
             })
         } else {
             weir_api::operations_router(operations, hosts)
@@ -158,6 +166,7 @@ impl Engine {
             metrics_server,
             declines,
             lease,
+            traces,
         })
     }
 
@@ -199,6 +208,9 @@ impl Engine {
         let _ = self.stop_admitting.send(true);
         if tokio::time::timeout(RECORDING_GRACE, self.declines).await.is_err() {
             tracing::error!("the store did not take back what was not sent; it counts as unknown");
+        }
+        if let Some(traces) = self.traces {
+            traces.stop().await;
         }
         self.lease.abort();
         ProcessLease::end(&self.backends.store()).await;

@@ -11,6 +11,7 @@ mod listener;
 mod logs;
 mod metrics;
 mod open_files;
+mod traces;
 
 use std::process::ExitCode;
 

@@ -38,6 +38,16 @@ pub(crate) struct RangeParameters {
     to: Option<String>,
 }
 
+/// The trace.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Header)]
+pub(crate) struct TraceParameters {
+    /// The span that the events come from (W3C Trace Context). Receivers are told of the same trace, by a header of this name. What
+    /// does not follow that specification is ignored.
+    #[param(example = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")]
+    traceparent: Option<String>,
+}
+
 /// A destination to make.
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]

@@ -82,6 +82,7 @@ impl Server {
         let readiness = Readiness::starting();
         readiness.set_ready();
         let router = router(ApiState {
+            spans: None,
             store: Arc::clone(&store),
             queue: Arc::<RecordingQueue>::clone(&queue),
             clock: Arc::<TestClock>::clone(&clock),

@@ -7,9 +7,9 @@ use crate::{DeliveryAction, NewReplay, Purge, Recovered, Replay, ReplayFigures, 
 
 /// When the replays of this suite begin, their steps are taken, and their lanes claimed.
 const BEGUN: Timestamp = Timestamp::from_secs(1_800_000_060);
-const CLAIMED: Timestamp = Timestamp::from_secs(1_800_000_070);
+pub(super) const CLAIMED: Timestamp = Timestamp::from_secs(1_800_000_070);
 
-fn all_dead() -> ReplayFilter {
+pub(super) fn all_dead() -> ReplayFilter {
     ReplayFilter { states: vec![DeliveryState::Dead, DeliveryState::Failed], deliveries: DeliveryFilter::default() }
 }
 
@@ -31,7 +31,7 @@ impl Subject {
         }
     }
 
-    async fn begin(&self, number: u128, filter: ReplayFilter) -> u64 {
+    pub(super) async fn begin(&self, number: u128, filter: ReplayFilter) -> u64 {
         let total = self.store.count_replay(&filter, BEGUN).await.expect("count");
         let replay = NewReplay { id: replay_id(number), filter, created_at: BEGUN };
         self.store.create_replay(replay, total).await.expect("create");
@@ -39,7 +39,7 @@ impl Subject {
     }
 
     /// Takes steps until there is nothing more to do at once; how many deliveries they moved.
-    async fn steps(&self, number: u128) -> u64 {
+    pub(super) async fn steps(&self, number: u128) -> u64 {
         let mut moved = 0;
         loop {
             let step = self.store.step_replay(replay_id(number), BEGUN + seconds(1)).await.expect("a step");

@@ -87,6 +87,12 @@ pub fn with_key(mut event: Event, key: &str) -> Event {
     event
 }
 
+/// The trace that a `number`-th producer's span belongs to.
+pub(super) fn in_trace(mut event: Event, number: u8) -> Event {
+    event.body = event.body.traced(TraceParent::new([number; 16], [number; 8], true));
+    event
+}
+
 pub fn request(number: u128, limit: u32) -> ClaimRequest {
     ClaimRequest { destination_id: destination_id(number), limit, expires_at: NOW + seconds(60), durable: false }
 }

@@ -58,6 +58,7 @@ impl Rig {
             clock: clock.clone(),
             outbound: Arc::new(Outbound::new(policy, TlsRoots::none(), clock.clone())),
             meters: Meters::new(),
+            spans: None,
             stopping: Arc::new(AtomicBool::new(false)),
         };
         let mut destination: Destination = settings(&limits, 64);

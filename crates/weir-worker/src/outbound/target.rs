@@ -10,10 +10,11 @@ use http::{
 };
 use http_body_util::Full;
 use url::{Host, Position, Url};
-use weir_core::signing::SignatureStyle;
+use weir_core::{TraceParent, signing::SignatureStyle, trace};
 
 const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
 const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
+const TRACEPARENT: HeaderName = HeaderName::from_static(trace::HEADER);
 const WEIR_ATTEMPT: HeaderName = HeaderName::from_static("weir-attempt");
 
 /// The largest head. Receivers take far less.
@@ -23,7 +24,7 @@ const TOO_LARGE: &str = "the URL and headers are too large";
 
 /// Headers that frame the request or belong to one hop, and those that every request has from Weir. A destination that names one
 /// (the API refuses it) goes without.
-const RESERVED: [&str; 16] = [
+const RESERVED: [&str; 17] = [
     "connection",
     "content-length",
     "content-type",
@@ -33,6 +34,7 @@ const RESERVED: [&str; 16] = [
     "proxy-authorization",
     "proxy-connection",
     "te",
+    "traceparent",
     "trailer",
     "transfer-encoding",
     "upgrade",
@@ -90,7 +92,15 @@ impl Target {
     }
 
     /// The head of one attempt, with headers as Standard Webhooks names them unless the signature has a style of its own.
-    pub fn request_head(&self, id: &str, unix_seconds: i64, signature: &str, attempt: u32) -> RequestHead {
+    /// In a trace, its parent is the span named here.
+    pub fn request_head(
+        &self,
+        id: &str,
+        unix_seconds: i64,
+        signature: &str,
+        attempt: u32,
+        trace: Option<TraceParent>,
+    ) -> RequestHead {
         let HeadStart { uri, headers, signature: signature_header, timestamp } = &self.start;
         let mut headers = headers.clone();
         if let Some(name) = signature_header {
@@ -102,6 +112,9 @@ impl Target {
         headers.insert(WEBHOOK_ID, visible(id));
         headers.insert(WEBHOOK_TIMESTAMP, unix_seconds.into());
         headers.insert(WEIR_ATTEMPT, attempt.into());
+        if let Some(trace) = trace {
+            headers.insert(TRACEPARENT, visible(&trace.to_string()));
+        }
         RequestHead { uri: uri.clone(), headers }
     }
 
@@ -204,7 +217,7 @@ mod tests {
     fn head(target: &Target, signature: &str) -> (String, Vec<String>) {
         assert_eq!(target.refusal(), None);
         let body = Bytes::from(vec![b'x'; 17]);
-        let request = target.request_head("evt_1", 1_700_000_000, signature, 3).with_body(body);
+        let request = target.request_head("evt_1", 1_700_000_000, signature, 3, None).with_body(body);
         let first = format!("{} {} HTTP/1.1", request.method(), request.uri());
         let line = |(name, value): (&HeaderName, &HeaderValue)| format!("{name}: {}", value.to_str().unwrap());
         let mut headers: Vec<_> = request.headers().iter().map(line).collect();
@@ -249,12 +262,21 @@ mod tests {
     #[test]
     fn headers_leave_in_one_order_with_those_of_the_destination_before_those_of_the_attempt() {
         let target = target("https://a.example/", &[("X-Two", "1"), ("x-one", "k"), ("x-two", "2")]);
-        let request = target.request_head("evt_1", 1_700_000_000, "v1,x", 1).with_body(Bytes::new());
+        let request = target.request_head("evt_1", 1_700_000_000, "v1,x", 1, None).with_body(Bytes::new());
         let names: Vec<_> = request.headers().iter().map(|(name, _)| name.as_str()).collect();
         let own = ["x-two", "x-two", "x-one"];
         let before = ["host", "content-type", "user-agent"];
         let after = ["webhook-signature", "webhook-id", "webhook-timestamp", "weir-attempt", "content-length"];
         assert_eq!(names, [&before[..], &own, &after].concat());
+    }
+
+    #[test]
+    fn a_head_names_the_span_that_it_was_sent_in() {
+        let target = target("https://a.example/", &[("traceparent", "forged")]);
+        let trace = TraceParent::new([1; 16], [2; 8], true);
+        let request = target.request_head("evt_1", 1_700_000_000, "v1,x", 1, trace).with_body(Bytes::new());
+        let sent: Vec<_> = request.headers().get_all(TRACEPARENT).iter().collect();
+        assert_eq!(sent, ["00-01010101010101010101010101010101-0202020202020202-01"]);
     }
 
     #[test]
@@ -322,6 +344,7 @@ mod tests {
             ("Webhook-Id", "forged"),
             ("webhook-signature", "forged"),
             ("weir-attempt", "9"),
+            ("Traceparent", "00-11111111111111111111111111111111-2222222222222222-01"),
             ("Expect", "100-continue"),
         ];
         let with = target("https://a.example/", &custom);

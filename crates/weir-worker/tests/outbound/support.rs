@@ -96,7 +96,7 @@ pub(crate) fn target_with(url: &str, headers: &[(String, String)]) -> Target {
 }
 
 pub(crate) fn head(target: &Target) -> RequestHead {
-    target.request_head("evt_1", 1_700_000_000, "v1,c2ln", 1)
+    target.request_head("evt_1", 1_700_000_000, "v1,c2ln", 1, None)
 }
 
 pub(crate) async fn plain_receiver() -> (TcpListener, Target) {

@@ -110,6 +110,8 @@ pub(super) async fn run(arguments: &DemoArgs) -> anyhow::Result<Exit> {
             worker_capacity: None,
             shutdown_grace: Duration::from_secs(2),
             retention: Retention::default(),
+            // Its output is for reading on the spot.
+            traces: None,
         },
         Metrics::install()?,
     )

@@ -10,11 +10,13 @@ use crate::{
     engine::{Engine, EngineSettings},
     logs,
     metrics::Metrics,
+    traces::TraceSettings,
 };
 
 pub(super) async fn run(flags: &SettingFlags, role: Role) -> anyhow::Result<Exit> {
     let settings = Settings::load(flags, role)?;
     let backing = settings.backing(role)?;
+    let traces = TraceSettings::load()?;
     logs::start(&settings.log, settings.log_format);
     let mut engine = Engine::start(
         role,
@@ -36,6 +38,7 @@ pub(super) async fn run(flags: &SettingFlags, role: Role) -> anyhow::Result<Exit
             worker_capacity: settings.worker_capacity,
             shutdown_grace: settings.shutdown_grace,
             retention: settings.retention,
+            traces,
         },
         Metrics::install()?,
     )

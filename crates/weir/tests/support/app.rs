@@ -75,7 +75,8 @@ impl App {
     pub(crate) fn command(folder: &Path) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
         // What names the tests' servers is no setting of Weir, and what the caller has set is none of the tests'.
-        for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"WEIR_")) {
+        let is_a_setting = |name: &[u8]| name.starts_with(b"WEIR_") || name.starts_with(b"OTEL_");
+        for (name, _) in std::env::vars_os().filter(|(name, _)| is_a_setting(name.as_encoded_bytes())) {
             command.env_remove(name);
         }
         command

@@ -1,0 +1,158 @@
+//! The way to the collector: a bounded queue, a thread of the SDK that sends it in batches, and this process's HTTP client. A
+//! collector that is away or slow costs spans, which are counted, and nothing else.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use async_trait::async_trait;
+use metrics::{counter, describe_counter};
+use opentelemetry::KeyValue;
+use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
+use opentelemetry_otlp::{WithExportConfig as _, WithHttpConfig as _};
+use opentelemetry_sdk::{
+    Resource,
+    error::OTelSdkResult,
+    trace::{BatchConfigBuilder, BatchSpanProcessor, SpanData, SpanExporter, SpanProcessor as _},
+};
+use tokio::runtime::Handle;
+use url::Url;
+
+use crate::cli::Misuse;
+
+const EXPORTED: &str = "weir_spans_exported_total";
+const DROPPED: &str = "weir_spans_dropped_total";
+/// Spans that wait or are being sent. The queue of the SDK has the same room, so that it never drops one itself.
+const ROOM: usize = 8_192;
+const BATCH: usize = 512;
+/// How long the collector may take for a batch.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// How long spans wait for others to be sent with.
+const DELAY: Duration = Duration::from_secs(1);
+
+/// Takes spans, and never waits.
+pub(super) struct Export {
+    processor: BatchSpanProcessor,
+    pending: Arc<AtomicUsize>,
+}
+
+impl Export {
+    pub(super) fn start(endpoint: &Url, service_is_named: bool) -> anyhow::Result<Self> {
+        describe_counter!(EXPORTED, "Spans that the collector took.");
+        describe_counter!(
+            DROPPED,
+            "Spans that are lost, by reason: the queue was full, or the collector did not take them."
+        );
+        counter!(EXPORTED).increment(0);
+        counter!(DROPPED, "reason" => "queue_full").increment(0);
+        counter!(DROPPED, "reason" => "export_failed").increment(0);
+        let redirects = reqwest::redirect::Policy::none();
+        let http = reqwest::Client::builder().timeout(TIMEOUT).redirect(redirects).build();
+        let client = Client { http: http.context("no HTTP client for traces")?, runtime: Handle::current() };
+        let exporter = opentelemetry_otlp::SpanExporter::builder()
+            .with_http()
+            .with_endpoint(endpoint.as_str())
+            .with_timeout(TIMEOUT)
+            .with_http_client(client)
+            .build()
+            .map_err(|error| Misuse(format!("traces cannot be exported: {error}")))?;
+        let pending = Arc::new(AtomicUsize::new(0));
+        let counted = Counted { exporter, pending: pending.clone(), failing: AtomicBool::new(false) };
+        let batches = BatchConfigBuilder::default()
+            .with_max_queue_size(ROOM)
+            .with_max_export_batch_size(BATCH)
+            .with_scheduled_delay(DELAY)
+            .build();
+        let mut processor = BatchSpanProcessor::new(counted, batches);
+        processor.set_resource(&resource(service_is_named));
+        Ok(Self { processor, pending })
+    }
+
+    pub(super) fn queue(&self, span: SpanData) {
+        if self.pending.fetch_add(1, Ordering::Relaxed) < ROOM {
+            self.processor.on_end(span);
+        } else {
+            self.pending.fetch_sub(1, Ordering::Relaxed);
+            counter!(DROPPED, "reason" => "queue_full").increment(1);
+        }
+    }
+
+    pub(super) fn stop(&self, timeout: Duration) -> OTelSdkResult {
+        self.processor.shutdown_with_timeout(timeout)
+    }
+}
+
+/// What the process is called. The variables for it go first.
+fn resource(service_is_named: bool) -> Resource {
+    let resource = Resource::builder().with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")));
+    if service_is_named { resource.build() } else { resource.with_service_name("weir").build() }
+}
+
+/// Counts what the exporter is given and what becomes of it.
+#[derive(Debug)]
+struct Counted {
+    exporter: opentelemetry_otlp::SpanExporter,
+    pending: Arc<AtomicUsize>,
+    /// Whether the last batch failed: the log tells when that changes, and not of every batch.
+    failing: AtomicBool,
+}
+
+impl SpanExporter for Counted {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        let count = batch.len();
+        let exported = self.exporter.export(batch).await;
+        self.pending.fetch_sub(count, Ordering::Relaxed);
+        let failed = exported.is_err();
+        let was_failing = self.failing.swap(failed, Ordering::Relaxed);
+        match &exported {
+            Ok(()) => counter!(EXPORTED).increment(count as u64),
+            Err(_) => counter!(DROPPED, "reason" => "export_failed").increment(count as u64),
+        }
+        match &exported {
+            Ok(()) if was_failing => tracing::info!("the trace collector takes spans again"),
+            Err(error) if !was_failing => {
+                tracing::warn!(%error, "the trace collector does not take spans; they are dropped until it does");
+            }
+            _ => {}
+        }
+        exported
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.exporter.shutdown_with_timeout(timeout)
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.exporter.set_resource(resource);
+    }
+}
+
+/// The SDK's thread has no runtime, which the client needs; it waits for a task of this process's.
+#[derive(Debug)]
+struct Client {
+    http: reqwest::Client,
+    runtime: Handle,
+}
+
+#[async_trait]
+impl HttpClient for Client {
+    async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+        let http = self.http.clone();
+        let answer = self.runtime.spawn(async move {
+            let answer = http.execute(request.try_into()?).await?;
+            let status = answer.status();
+            // What was not taken of a batch stands there; a few bytes.
+            let body = answer.bytes().await?;
+            Ok::<_, reqwest::Error>((status, body))
+        });
+        let (status, body) = answer.await??;
+        let mut response = Response::new(body);
+        *response.status_mut() = status;
+        Ok(response)
+    }
+}
