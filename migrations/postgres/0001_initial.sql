@@ -403,3 +403,16 @@ BEGIN
     END IF;
 END
 $$;
+
+-- After the restore of a backup: until when sends may have started that the record does not know of. Empty: never restored.
+CREATE TABLE restored (
+    single      boolean NOT NULL PRIMARY KEY DEFAULT true CHECK (single),
+    sends_until bigint  NOT NULL
+);
+
+-- Which programs may use this schema: those that know at least the migration with this number (migrations/README.md).
+CREATE TABLE schema_marker (
+    single         boolean NOT NULL PRIMARY KEY DEFAULT true CHECK (single),
+    oldest_program integer NOT NULL
+);
+INSERT INTO schema_marker (oldest_program) VALUES (1);

@@ -172,3 +172,16 @@ CREATE TABLE attempts (
     PRIMARY KEY (delivery_id, number)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX attempts_of_destination ON attempts (destination_id, sent_at) WHERE sent_at IS NOT NULL;
+
+-- After the restore of a backup: until when sends may have started that the record does not know of. Empty: never restored.
+CREATE TABLE restored (
+    single      INTEGER NOT NULL PRIMARY KEY CHECK (single = 1),
+    sends_until INTEGER NOT NULL
+) STRICT;
+
+-- Which programs may use this schema: those that know at least the migration with this number (migrations/README.md).
+CREATE TABLE schema_marker (
+    single         INTEGER NOT NULL PRIMARY KEY CHECK (single = 1),
+    oldest_program INTEGER NOT NULL
+) STRICT;
+INSERT INTO schema_marker (single, oldest_program) VALUES (1, 1);

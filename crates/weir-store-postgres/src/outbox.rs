@@ -63,6 +63,10 @@ impl Outbox for PostgresStore {
         Ok(ids.iter().map(|id| found.get(id).copied().unwrap_or_default()).collect())
     }
 
+    async fn mark_restored(&self, sends_until: Timestamp) -> StoreResult<()> {
+        self.edit(RestoreMark { sends_until }).await
+    }
+
     async fn maintain(&self, now: Timestamp) -> StoreResult<()> {
         self.make_partitions(now).await.map_err(|error| store_error(&error))
     }
@@ -108,7 +112,9 @@ async fn claim_through(
 }
 
 fn read_history(row: &PgRow) -> Result<(DestinationId, SendHistory), sqlx::Error> {
-    Ok((destination_id(row, 0)?, SendHistory { last_sent_at: optional_time(row, 1)?, unsettled: flag(row, 2)? }))
+    // `None` is before every time.
+    let last_sent_at = optional_time(row, 1)?.max(optional_time(row, 3)?);
+    Ok((destination_id(row, 0)?, SendHistory { last_sent_at, unsettled: flag(row, 2)? }))
 }
 
 /// Back to the state a delivery with its attempts waits in; to `cancelled` when its destination is deleted, to `superseded` when
@@ -155,8 +161,13 @@ LIMIT $3";
 pub(crate) const SEND_HISTORY: &str = "
 SELECT r.id,
     (SELECT sent_at FROM attempts WHERE destination_id = r.id AND sent_at IS NOT NULL ORDER BY sent_at DESC LIMIT 1),
-    EXISTS (SELECT 1 FROM deliveries WHERE destination_id = r.id AND state = 1)
+    EXISTS (SELECT 1 FROM deliveries WHERE destination_id = r.id AND state = 1),
+    (SELECT m.sends_until FROM restored m
+        WHERE m.single AND m.sends_until >= (SELECT t.created_at FROM destinations t WHERE t.id = r.id))
 FROM unnest($1::uuid[]) AS r (id)";
+
+const MARK_RESTORED: &str = "
+INSERT INTO restored (sends_until) VALUES ($1) ON CONFLICT (single) DO UPDATE SET sends_until = excluded.sends_until";
 
 /// Without waiting for anyone: what another process has in hand is passed over.
 pub(crate) const EXPIRE: &str = "
@@ -229,5 +240,19 @@ impl Edit for Expiry {
         }
         advance(&left, &[], connection).await;
         Ok(rows.len() as u64)
+    }
+}
+
+/// What `mark_restored` asks for.
+struct RestoreMark {
+    sends_until: Timestamp,
+}
+
+#[async_trait]
+impl Edit for RestoreMark {
+    type Answer = ();
+
+    async fn run(&self, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+        sqlx::query(MARK_RESTORED).bind(self.sends_until.as_nanos()).execute(connection).await.map(drop)
     }
 }

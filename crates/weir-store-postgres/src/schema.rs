@@ -1,7 +1,8 @@
 //! The migrations in `migrations/postgres`, built into the program.
 //!
 //! A migration never changes once released: sqlx keeps its checksum in the database and refuses another text. Several
-//! processes may start at once; one migrates, the others wait for its lock.
+//! processes may start at once; one migrates, the others wait for its lock. A database that a newer program migrated may be
+//! opened as long as its marker allows this one (migrations/README.md).
 
 use sqlx::{
     PgConnection, SqlSafeStr as _,
@@ -30,13 +31,22 @@ pub(crate) async fn migrate(connection: &mut PgConnection) -> Result<Vec<(i64, S
     // The migrator takes this lock too, which is no harm; it is taken here so that what is read next stays true.
     connection.lock().await?;
     let before = applied(connection).await?;
-    if let Some(&newer) = before.iter().find(|&&version| version > latest()) {
-        return Err(MigrateError::VersionMissing(newer));
+    let newest = before.iter().copied().max().unwrap_or(0);
+    let newer = newest > latest();
+    if newer && oldest_program(connection).await? > latest() {
+        return Err(MigrateError::VersionMissing(newest));
     }
-    migrator().run_direct(None, connection, false).await?;
+    let mut migrator = migrator();
+    migrator.set_ignore_missing(newer);
+    migrator.run_direct(None, connection, false).await?;
     connection.unlock().await?;
     let fresh = MIGRATIONS.iter().filter(|(version, ..)| !before.contains(version));
     Ok(fresh.map(|&(version, description, _)| (version, description.to_owned())).collect())
+}
+
+/// The oldest version whose programs may go on using what newer ones have migrated, as the last migration says.
+async fn oldest_program(connection: &mut PgConnection) -> Result<i64, MigrateError> {
+    Ok(sqlx::query_scalar("SELECT oldest_program::bigint FROM schema_marker").fetch_one(connection).await?)
 }
 
 /// The versions a database has, without making the table that records them.

@@ -43,6 +43,8 @@ pub(crate) enum Edit {
     SetAlertPolicy(Pending<AlertPolicy, ()>),
     /// Of a destination, with the version that is the current one.
     RecordTold(Pending<(DestinationId, u64, Told), bool>),
+    /// Until when unknown sends may have started.
+    MarkRestored(Pending<Timestamp, ()>),
     /// Shows that the writer lives and gets its lock.
     Check(Pending<(), ()>),
 }
@@ -97,6 +99,7 @@ impl Edit {
             Self::StepReplay(edit) => edit.answer = Some(transaction.step_replay(edit.input.0, edit.input.1)?),
             Self::ClaimLanes(edit) => edit.answer = Some(transaction.claim_all(&edit.input.0, edit.input.1, true)?),
             Self::Prune(edit) => edit.answer = Some(transaction.prune(&edit.input)?),
+            Self::MarkRestored(edit) => edit.answer = Some(transaction.mark_restored(edit.input)?),
             Self::SetAlertPolicy(edit) => edit.answer = Some(transaction.set_alert_policy(&edit.input)?),
             Self::RecordTold(edit) => {
                 let (id, version, told) = &edit.input;
@@ -127,6 +130,7 @@ impl Edit {
             Self::Prune(edit) => edit.finish(failure),
             Self::SetAlertPolicy(edit) => edit.finish(failure),
             Self::RecordTold(edit) => edit.finish(failure),
+            Self::MarkRestored(edit) => edit.finish(failure),
             Self::Check(edit) => edit.finish(failure),
         }
     }

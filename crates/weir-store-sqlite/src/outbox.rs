@@ -73,10 +73,16 @@ impl Outbox for SqliteStore {
         }
         Ok(histories)
     }
+
+    async fn mark_restored(&self, sends_until: Timestamp) -> StoreResult<()> {
+        self.ask(sends_until, |edit| Edit::operation(Edit::MarkRestored(edit))).await
+    }
 }
 
 fn read_history(row: &SqliteRow) -> Result<(DestinationId, SendHistory)> {
-    Ok((destination_id(row, 0)?, SendHistory { last_sent_at: optional_time(row, 1)?, unsettled: int(row, 2)? == 1 }))
+    // `None` is before every time.
+    let last_sent_at = optional_time(row, 1)?.max(optional_time(row, 3)?);
+    Ok((destination_id(row, 0)?, SendHistory { last_sent_at, unsettled: int(row, 2)? == 1 }))
 }
 
 /// Back to the state a delivery with its attempts waits in; to `cancelled` when its destination is deleted, to `superseded` when
@@ -123,12 +129,16 @@ pub(crate) static SEND_HISTORY: Batch = Batch::new(
         (SELECT max(sent_at) FROM attempts INDEXED BY attempts_of_destination
             WHERE destination_id = r.column1 AND sent_at IS NOT NULL),
         EXISTS (SELECT 1 FROM deliveries INDEXED BY deliveries_claimed
-            WHERE destination_id = r.column1 AND state = 1)
+            WHERE destination_id = r.column1 AND state = 1),
+        (SELECT m.sends_until FROM destinations t CROSS JOIN restored m
+            WHERE t.id = r.column1 AND m.single = 1 AND t.created_at <= m.sends_until)
     FROM (VALUES ",
     "(?)",
     ",",
     ") AS r WHERE r.column1 IS NOT NULL",
 );
+
+const MARK_RESTORED: &str = "INSERT OR REPLACE INTO restored (single, sends_until) VALUES (1, ?)";
 
 /// Claims are as many as sends under way, so all of them may be looked at.
 pub(crate) const ABANDONED: &str = "
@@ -192,6 +202,13 @@ impl Transaction<'_, '_> {
         if in_line && let Some(line) = self.line_of(id)? {
             self.advance_line(&line)?;
         }
+        Ok(())
+    }
+
+    pub(crate) fn mark_restored(&mut self, sends_until: Timestamp) -> Result<()> {
+        let mut values = Values::default();
+        values.int(sends_until.as_nanos());
+        execute(self.connection, MARK_RESTORED, &values)?;
         Ok(())
     }
 

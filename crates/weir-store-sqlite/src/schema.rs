@@ -1,6 +1,7 @@
 //! The migrations in `migrations/sqlite`, built into the program.
 //!
-//! A migration never changes once released: sqlx keeps its checksum in the file and refuses another text.
+//! A migration never changes once released: sqlx keeps its checksum in the file and refuses another text. A file that a newer
+//! program migrated may be opened as long as its marker allows this one (migrations/README.md).
 
 use sqlx::{
     SqlSafeStr as _, SqliteConnection,
@@ -25,12 +26,21 @@ fn migrator() -> Migrator {
 /// Brings the schema up to date. Answers the versions and descriptions that were applied now.
 pub(crate) async fn migrate(connection: &mut SqliteConnection) -> Result<Vec<(i64, String)>, MigrateError> {
     let before = applied(connection).await?;
-    if let Some(&newer) = before.iter().find(|&&version| version > latest()) {
-        return Err(MigrateError::VersionMissing(newer));
+    let newest = before.iter().copied().max().unwrap_or(0);
+    let newer = newest > latest();
+    if newer && oldest_program(connection).await? > latest() {
+        return Err(MigrateError::VersionMissing(newest));
     }
-    migrator().run_direct(None, connection, false).await?;
+    let mut migrator = migrator();
+    migrator.set_ignore_missing(newer);
+    migrator.run_direct(None, connection, false).await?;
     let fresh = MIGRATIONS.iter().filter(|(version, ..)| !before.contains(version));
     Ok(fresh.map(|&(version, description, _)| (version, description.to_owned())).collect())
+}
+
+/// The oldest version whose programs may go on using what newer ones have migrated, as the last migration says.
+async fn oldest_program(connection: &mut SqliteConnection) -> Result<i64, MigrateError> {
+    Ok(sqlx::query_scalar("SELECT oldest_program FROM schema_marker").fetch_one(connection).await?)
 }
 
 /// The versions a file has, without making the table that records them.

@@ -86,17 +86,40 @@ async fn connect(path: &Path) -> SqliteConnection {
     SqliteConnection::connect_with(&SqliteConnectOptions::new().filename(path)).await.unwrap()
 }
 
+/// What a newer program may have done to the file; the marker says who may still use it.
+async fn migrated_later(path: &Path, oldest_program: i64) {
+    SqliteStore::migrate(path).await.unwrap();
+    let mut connection = connect(path).await;
+    for statement in [
+        "ALTER TABLE destinations ADD COLUMN colour TEXT",
+        "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
+            VALUES (9999, 'later', TRUE, x'00', 0)",
+    ] {
+        sqlx::query(statement).execute(&mut connection).await.unwrap();
+    }
+    let mark = sqlx::query("UPDATE schema_marker SET oldest_program = ?").bind(oldest_program);
+    mark.execute(&mut connection).await.unwrap();
+    connection.close().await.unwrap();
+}
+
 #[tokio::test]
-async fn a_schema_of_a_newer_version_is_refused() {
+async fn a_schema_of_a_newer_version_that_does_without_this_one_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("weir.db");
-    SqliteStore::migrate(&path).await.unwrap();
-    let newer = "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
-        VALUES (9999, 'later', TRUE, x'00', 0)";
-    let mut connection = connect(&path).await;
-    sqlx::query(newer).execute(&mut connection).await.unwrap();
-    connection.close().await.unwrap();
+    migrated_later(&path, 9999).await;
     assert!(matches!(refused(&path).await, OpenError::NewerSchema { found: 9999, .. }));
+}
+
+#[tokio::test]
+async fn a_schema_of_a_newer_version_that_this_one_can_live_with_is_opened_and_left_as_it_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("weir.db");
+    migrated_later(&path, 1).await;
+    assert_eq!(SqliteStore::migrate(&path).await.unwrap(), []);
+    SqliteStore::open(&path).await.unwrap().close().await;
+    let mut connection = connect(&path).await;
+    let newest = sqlx::query_scalar::<_, i64>("SELECT max(version) FROM _sqlx_migrations");
+    assert_eq!(newest.fetch_one(&mut connection).await.unwrap(), 9999);
 }
 
 #[tokio::test]

@@ -38,7 +38,8 @@ pub struct DueDestination {
 /// What the store knows of a destination's last sends, for cursors that were lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SendHistory {
-    /// The latest recorded send start; for unknown outcomes the latest instant it can have been.
+    /// The latest recorded send start; for unknown outcomes the latest instant it can have been. For a destination that is
+    /// older than the mark of a restore, not before that mark.
     pub last_sent_at: Option<Timestamp>,
     /// Whether claims are out whose send starts are not recorded yet.
     pub unsettled: bool,
@@ -91,6 +92,10 @@ pub trait Outbox {
 
     /// The last sends of these destinations, in the same order.
     async fn send_history(&self, ids: &[DestinationId]) -> StoreResult<Vec<SendHistory>>;
+
+    /// Marks the store as restored from a backup: until `sends_until` sends may have started that it knows nothing of. The mark
+    /// takes part in the history of every destination that was there by then, until later sends overtake it.
+    async fn mark_restored(&self, sends_until: Timestamp) -> StoreResult<()>;
 
     /// Prepares the store for the time to come, such as the partitions of the next days. The sweep calls it each time; it
     /// costs nothing when there is nothing to do.

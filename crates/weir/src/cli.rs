@@ -28,6 +28,8 @@ pub(crate) enum Command {
     Verify(VerifyArgs),
     /// Bring the database to this version's schema, then stop
     Migrate(SettingFlags),
+    /// After restoring a backup, before anything starts: count sends that the backup does not know of as started until now
+    Restored(SettingFlags),
     /// Run the API alone, beside other processes (needs PostgreSQL and Redis)
     Api(SettingFlags),
     /// Run a scheduler alone, beside other processes (needs PostgreSQL and Redis)

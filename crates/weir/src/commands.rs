@@ -3,6 +3,7 @@
 mod audit;
 mod demo;
 mod migrate;
+mod restored;
 mod serve;
 mod verify;
 
@@ -21,5 +22,6 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Audit(arguments) => audit::run(arguments).await,
         Command::Verify(arguments) => verify::run(&arguments),
         Command::Migrate(flags) => migrate::run(&flags).await,
+        Command::Restored(flags) => restored::run(&flags).await,
     }
 }

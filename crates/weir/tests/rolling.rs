@@ -1,4 +1,5 @@
-//! A new version goes out: every process is replaced by another, one after another, under load.
+//! A new version goes out: every process is replaced by another, one after another, under load, and old ones start beside a newer
+//! schema.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -18,6 +19,16 @@ use serde_json::json;
 use support::{Answer, App, Fleet, Receiver, assert_cap, cases::limit};
 
 const SECOND: Duration = Duration::from_secs(1);
+/// As many sends of a destination as one killed worker may have under way: what a destination may have in flight.
+const IN_FLIGHT: usize = 64;
+
+/// A migration of a later version that the one under test can live with: the marker stays as it is.
+const NEWER_SCHEMA: &str = "
+ALTER TABLE destinations ADD COLUMN colour text;
+ALTER TABLE deliveries ADD COLUMN colour text;
+ALTER TABLE events ADD COLUMN colour text;
+ALTER TABLE attempts ADD COLUMN colour text;
+INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) VALUES (9999, 'later', TRUE, '', 0)";
 
 /// Posts an event every few milliseconds to whatever API there is at the time, again until it has the answer; the ids.
 async fn produce(api: Arc<Mutex<String>>, stop: Arc<AtomicBool>) -> Vec<String> {
@@ -51,22 +62,56 @@ async fn replace(fleet: &Fleet, role: &str, old: App) -> App {
     new
 }
 
+/// What is sent to, and at most how often in a second.
+struct Destinations(Vec<(String, String, Option<usize>)>);
+
+impl Destinations {
+    const RATES: [u32; 3] = [20, 60, 150];
+
+    /// Limited ones whose receivers take a while, and `/rolled`, which takes all at once.
+    async fn create(api: &App, receiver: &Receiver) -> Self {
+        let mut created = Vec::new();
+        for rate in Self::RATES {
+            let path = format!("/rolled-{rate}");
+            receiver.script(&path, [Answer::status(200).after(Duration::from_millis(80))]);
+            let mut settings = json!({"url": receiver.url(&path), "event_types": ["rolled"]});
+            settings["rate_limits"] = limit(rate, "second");
+            let id = api.destination(settings).await;
+            created.push((path, id, Some(rate as usize)));
+        }
+        let unlimited = api.destination(json!({"url": receiver.url("/rolled"), "event_types": ["rolled"]})).await;
+        created.push(("/rolled".to_owned(), unlimited, None));
+        Self(created)
+    }
+
+    /// Every event has arrived once and nothing else has, but for what a killed worker had under way, and no limit was exceeded.
+    async fn judge(&self, api: &App, receiver: &Receiver, ids: &[String], killed: bool) {
+        assert!(ids.len() > 300, "{} events under way is no load", ids.len());
+        for (path, id, rate) in &self.0 {
+            api.drained(id, SECOND * 120).await;
+            let arrivals = receiver.arrivals(path);
+            let mut times = HashMap::new();
+            arrivals.iter().for_each(|arrival| *times.entry(arrival.header("webhook-id").to_owned()).or_insert(0) += 1);
+            assert!(ids.iter().all(|id| times.contains_key(id)), "{path}: each event arrives");
+            assert_eq!(times.len(), ids.len(), "{path}: and nothing else does");
+            let doubled = arrivals.len() - times.len();
+            // What the killed one had sent and not recorded, and nothing besides.
+            assert!(doubled <= if killed { IN_FLIGHT } else { 0 }, "{path}: {doubled} duplicates");
+            if let Some(rate) = rate {
+                assert_cap(&arrivals, *rate, SECOND);
+                api.assert_audit_clean(id).await;
+            }
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replacing_every_process_under_load_loses_doubles_and_exceeds_nothing() {
-    const RATES: [u32; 3] = [20, 60, 150];
     let (fleet, receiver) = (Fleet::new().await, Receiver::start().await);
     let mut api = fleet.launch("api").await;
     let mut schedulers = vec![fleet.launch("scheduler").await, fleet.launch("scheduler").await];
     let mut workers = vec![fleet.launch("worker").await, fleet.launch("worker").await];
-    let mut limited = Vec::new();
-    for rate in RATES {
-        let path = format!("/rolled-{rate}");
-        receiver.script(&path, [Answer::status(200).after(Duration::from_millis(80))]);
-        let mut settings = json!({"url": receiver.url(&path), "event_types": ["rolled"]});
-        settings["rate_limits"] = limit(rate, "second");
-        limited.push(api.destination(settings).await);
-    }
-    let unlimited = api.destination(json!({"url": receiver.url("/rolled"), "event_types": ["rolled"]})).await;
+    let destinations = Destinations::create(&api, &receiver).await;
 
     let (url, stop) = (Arc::new(Mutex::new(api.url.clone())), Arc::new(AtomicBool::new(false)));
     let producer = tokio::spawn(produce(url.clone(), stop.clone()));
@@ -85,24 +130,60 @@ async fn replacing_every_process_under_load_loses_doubles_and_exceeds_nothing() 
         }
     }
     stop.store(true, Ordering::Relaxed);
-    let ids = producer.await.unwrap();
-    assert!(ids.len() > 300, "{} events under way is no load", ids.len());
+    destinations.judge(&api, &receiver, &producer.await.unwrap(), false).await;
+}
 
-    for (path, id, rate) in RATES
-        .iter()
-        .zip(&limited)
-        .map(|(rate, id)| (format!("/rolled-{rate}"), id, Some(*rate as usize)))
-        .chain([("/rolled".to_owned(), &unlimited, None)])
-    {
-        api.drained(id, SECOND * 120).await;
-        let arrivals = receiver.arrivals(&path);
-        let mut times = HashMap::new();
-        arrivals.iter().for_each(|arrival| *times.entry(arrival.header("webhook-id").to_owned()).or_insert(0) += 1);
-        assert!(ids.iter().all(|id| times.get(id) == Some(&1)), "{path}: each event arrives once");
-        assert_eq!(times.len(), ids.len(), "{path}: and nothing else does");
-        if let Some(rate) = rate {
-            assert_cap(&arrivals, rate, SECOND);
-            api.assert_audit_clean(id).await;
-        }
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn old_processes_start_beside_a_newer_schema_that_they_can_live_with() {
+    let (fleet, receiver) = (Fleet::new().await, Receiver::start().await);
+    let mut api = fleet.launch("api").await;
+    let scheduler = fleet.launch("scheduler").await;
+    let (killed, worker) = (fleet.launch("worker").await, fleet.launch("worker").await);
+    let destinations = Destinations::create(&api, &receiver).await;
+    let (url, stop) = (Arc::new(Mutex::new(api.url.clone())), Arc::new(AtomicBool::new(false)));
+    let producer = tokio::spawn(produce(url.clone(), stop.clone()));
+    receiver.wait_for("/rolled", 100, SECOND * 20).await;
+
+    // As a later version would, while everything of this one runs.
+    fleet.sql(NEWER_SCHEMA).await;
+    receiver.wait_for("/rolled", receiver.count("/rolled") + 60, SECOND * 20).await;
+    // One crashes and another takes its place, and an autoscaler adds one of each role.
+    killed.kill().await;
+    let replacement = fleet.launch("worker").await;
+    let added = (fleet.launch("api").await, fleet.launch("scheduler").await, fleet.launch("worker").await);
+    receiver.wait_for("/rolled", receiver.count("/rolled") + 60, SECOND * 20).await;
+
+    // All are replaced.
+    let new = fleet.launch("api").await;
+    *url.lock().unwrap() = new.url.clone();
+    assert!(std::mem::replace(&mut api, new).terminate().await.success());
+    let mut running = vec![];
+    for (role, old) in [
+        ("scheduler", scheduler),
+        ("scheduler", added.1),
+        ("worker", worker),
+        ("worker", replacement),
+        ("worker", added.2),
+        ("api", added.0),
+    ] {
+        running.push(replace(&fleet, role, old).await);
+        receiver.wait_for("/rolled", receiver.count("/rolled") + 40, SECOND * 20).await;
+    }
+    stop.store(true, Ordering::Relaxed);
+    destinations.judge(&api, &receiver, &producer.await.unwrap(), true).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_newer_schema_that_breaks_older_programs_lets_none_of_them_start() {
+    let fleet = Fleet::new().await;
+    assert!(fleet.run("migrate").await.status.success());
+    fleet.sql(NEWER_SCHEMA).await;
+    assert!(fleet.run("migrate").await.status.success(), "so far it can live with that");
+    fleet.sql("UPDATE schema_marker SET oldest_program = 9999").await;
+    for command in ["worker", "scheduler", "api", "migrate"] {
+        let refused = fleet.run(command).await;
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(2), "{command}: {said}");
+        assert!(said.contains("was written by a newer Weir (schema 9999, this one knows 1)"), "{command}: {said}");
     }
 }

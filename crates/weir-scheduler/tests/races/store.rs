@@ -209,6 +209,10 @@ impl Outbox for TestStore {
         let record = self.record();
         Ok(ids.iter().map(|id| record.history.get(id).copied().unwrap_or_default()).collect())
     }
+
+    async fn mark_restored(&self, _: Timestamp) -> StoreResult<()> {
+        unasked()
+    }
 }
 
 fn unasked<T>() -> T {

@@ -72,14 +72,33 @@ async fn a_user_who_may_not_change_the_schema_is_named() {
     assert!(matches!(error, OpenError::NotAllowed { .. }), "{error}");
 }
 
-#[tokio::test]
-async fn a_schema_of_a_newer_version_is_refused() {
-    let database = Database::create().await;
+/// What a newer program may have done to the database; the marker says who may still use it.
+async fn migrated_later(database: &Database, oldest_program: i32) {
     PostgresStore::migrate(&database.url()).await.unwrap();
-    let newer = "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
-        VALUES (9999, 'later', TRUE, '', 0)";
-    sqlx::query(newer).execute(&mut database.connect().await).await.unwrap();
+    let newer = format!(
+        "ALTER TABLE destinations ADD COLUMN colour text;
+        INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
+        VALUES (9999, 'later', TRUE, '', 0);
+        UPDATE schema_marker SET oldest_program = {oldest_program}"
+    );
+    raw_sql(AssertSqlSafe(newer)).execute(&mut database.connect().await).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_schema_of_a_newer_version_that_does_without_this_one_is_refused() {
+    let database = Database::create().await;
+    migrated_later(&database, 9999).await;
     assert!(matches!(refused(&database.url()).await, OpenError::NewerSchema { found: 9999, .. }));
+}
+
+#[tokio::test]
+async fn a_schema_of_a_newer_version_that_this_one_can_live_with_is_opened_and_left_as_it_is() {
+    let database = Database::create().await;
+    migrated_later(&database, 1).await;
+    assert_eq!(PostgresStore::migrate(&database.url()).await.unwrap(), []);
+    PostgresStore::open(&database.url(), NOW).await.unwrap().close().await;
+    let newest = sqlx::query_scalar::<_, i64>("SELECT max(version) FROM _sqlx_migrations");
+    assert_eq!(newest.fetch_one(&mut database.connect().await).await.unwrap(), 9999);
 }
 
 #[tokio::test]

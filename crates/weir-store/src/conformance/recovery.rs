@@ -118,3 +118,36 @@ pub async fn claims_out_are_unsettled_history(subject: Subject) {
     let settled = SendHistory { last_sent_at: Some(NOW + seconds(1)), unsettled: false };
     assert_eq!(subject.history(1).await, settled);
 }
+
+pub async fn a_restored_store_takes_unknown_sends_into_account(mut subject: Subject) {
+    subject.create_many(2).await;
+    let claimed = {
+        subject.post(1, [1]).await;
+        subject.claim(1, 1).await.remove(0)
+    };
+    subject.settle(result(&claimed, Verdict::Delivered)).await;
+    let mark = NOW + seconds(100);
+    for sends_until in [NOW + seconds(50), mark] {
+        subject.store.mark_restored(sends_until).await.expect("mark");
+    }
+    subject.reopen().await;
+    let ids = [1, 2, 9].map(destination_id);
+    let last = subject.store.send_history(&ids).await.expect("read").into_iter().map(|history| history.last_sent_at);
+    assert!(last.eq([Some(mark), Some(mark), None]), "whether it is known to have sent or not");
+}
+
+pub async fn later_sends_overtake_the_mark_of_a_restore(subject: Subject) {
+    subject.store.mark_restored(NOW).await.expect("mark");
+    let claimed = subject.one_claimed().await;
+    subject.settle(result(&claimed, Verdict::Delivered)).await;
+    assert_eq!(subject.history(1).await.last_sent_at, Some(NOW + seconds(1)));
+}
+
+pub async fn a_destination_made_after_a_restore_has_no_unknown_sends(subject: Subject) {
+    subject.create_many(1).await;
+    subject.store.mark_restored(NOW + seconds(100)).await.expect("mark");
+    let later = Destination { created_at: NOW + seconds(101), updated_at: NOW + seconds(101), ..destination(2) };
+    subject.create(later).await;
+    assert_eq!(subject.history(1).await.last_sent_at, Some(NOW + seconds(100)));
+    assert_eq!(subject.history(2).await.last_sent_at, None);
+}

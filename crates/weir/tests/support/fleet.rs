@@ -3,7 +3,8 @@
 use std::{
     fs::File,
     io::{Read as _, Seek as _, SeekFrom},
-    process::ExitStatus,
+    path::{Path, PathBuf},
+    process::{ExitStatus, Output, Stdio},
 };
 
 use tempfile::TempDir;
@@ -67,6 +68,25 @@ impl Fleet {
     /// Runs SQL on the database, as nobody should.
     pub(crate) async fn sql(&self, text: &str) {
         servers::sql(&self.database_url, text).await;
+    }
+
+    /// Dumps the database into a file.
+    pub(crate) async fn back_up(&self) -> PathBuf {
+        let file = self.folder.path().join("weir.dump");
+        servers::dump(&self.database_url, &file).await;
+        file
+    }
+
+    /// Goes on with a new database, as it was dumped, and a Redis that knows nothing. No process may run.
+    pub(crate) async fn restore(&mut self, backup: &Path) {
+        self.database_url = servers::restored(backup).await;
+        self.redis.kill().await;
+        self.redis.start_again().await;
+    }
+
+    /// Runs a command of the program to its end.
+    pub(crate) async fn run(&self, command: &str) -> Output {
+        self.command(command, &[]).stderr(Stdio::piped()).output().await.expect("it runs")
     }
 
     fn command(&self, role: &str, environment: &[(&str, &str)]) -> Command {

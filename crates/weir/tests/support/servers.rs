@@ -57,6 +57,20 @@ pub(crate) async fn database() -> String {
     format!("{base}/{name}")
 }
 
+/// Dumps a database into a file, as a backup does.
+pub(crate) async fn dump(database_url: &str, file: &Path) {
+    run(Command::new(postgres_program("pg_dump")).args(["--format=custom", "--file"]).arg(file).arg(database_url))
+        .await;
+}
+
+/// A new database with what was dumped.
+pub(crate) async fn restored(file: &Path) -> String {
+    let database_url = database().await;
+    let mut restore = Command::new(postgres_program("pg_restore"));
+    run(restore.args(["--no-owner", "--exit-on-error", "--dbname", &database_url]).arg(file)).await;
+    database_url
+}
+
 /// Runs SQL on a database.
 pub(crate) async fn sql(database_url: &str, text: &str) {
     run(Command::new(postgres_program("psql")).args([
