@@ -1,0 +1,264 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::limit::Period;
+
+fn limits(of: &[(u32, Period, u32)]) -> RateLimits {
+    RateLimits::new(of.iter().map(|&(r, w, b)| RateLimit::with_burst(r, w, b).unwrap()).collect()).unwrap()
+}
+
+fn at(millis: i64) -> Timestamp {
+    Timestamp::from_secs(1_000_000) + Duration::from_millis(millis as u64)
+}
+
+#[test]
+fn an_idle_destination_gets_a_slot_that_starts_now() {
+    let mut limiter = Limiter::new(&limits(&[(10, Period::Second, 1)]));
+    assert_eq!(limiter.take(at(0)), Slot { start: at(0), end: at(10) });
+    assert_eq!(limiter.take(at(0)).start, at(101));
+    assert_eq!(limiter.take(at(5_000)).start, at(5_000));
+}
+
+#[test]
+fn the_strictest_of_several_limits_binds() {
+    let mut limiter = Limiter::new(&limits(&[(10, Period::Second, 1), (30, Period::Minute, 1)]));
+    limiter.take(at(0));
+    assert_eq!(limiter.take(at(0)).start, at(2_003) + Duration::from_nanos(333_334));
+}
+
+#[test]
+fn a_burst_runs_ahead_of_the_cursor_once() {
+    let mut limiter = Limiter::new(&limits(&[(10, Period::Second, 3)]));
+    let starts: Vec<_> = (0..5).map(|_| limiter.take(at(0)).start).collect();
+    assert_eq!(starts, [at(0), at(0), at(0), at(101), at(202)]);
+}
+
+#[test]
+fn a_raised_limit_takes_effect_from_the_last_start() {
+    let mut limiter = Limiter::new(&limits(&[(1, Period::Second, 1)]));
+    limiter.take(at(0));
+    limiter.reconfigure(&limits(&[(100, Period::Second, 1)]));
+    assert_eq!(limiter.next_start(at(0)), at(10) + Duration::from_micros(100));
+}
+
+#[test]
+fn a_limit_removed_and_put_back_is_not_reset() {
+    let ten = limits(&[(10, Period::Second, 1)]);
+    let mut limiter = Limiter::new(&ten);
+    limiter.take(at(0));
+    limiter.reconfigure(&RateLimits::UNLIMITED);
+    limiter.reconfigure(&ten);
+    // The last slot may have been as wide as one without a limit.
+    let wider = UNLIMITED_SLOT_WIDTH - crate::limit::NARROW_SLOT;
+    assert_eq!(limiter.next_start(at(1)), at(101) + wider);
+}
+
+#[test]
+fn a_recovered_limiter_counts_the_burst_as_spent() {
+    let limiter = Limiter::recovered(&limits(&[(10, Period::Second, 5)]), Some(at(0)));
+    assert_eq!(limiter.next_start(at(1)), at(101));
+}
+
+#[test]
+fn bursts_at_the_bounds_of_the_range_saturate_nothing() {
+    let mut limiter = Limiter::new(&limits(&[(1, Period::Day, 86_000)]));
+    assert!((0..86_000).all(|_| limiter.take(at(0)).start == at(0)));
+    let day = Duration::from_secs(86_400) + crate::limit::NARROW_SLOT;
+    assert_eq!(limiter.take(at(0)).start, at(0) + day);
+    assert_eq!(limiter.take(at(0)).start, at(0) + day * 2);
+    assert_eq!(limiter.slots_before(at(0), at(0) + day * 10, 100), 7);
+}
+
+#[test]
+fn a_lowered_burst_waits_no_longer_than_a_window() {
+    let mut limiter = Limiter::new(&limits(&[(1, Period::Day, 1_000_000)]));
+    for _ in 0..1_000_000 {
+        limiter.take(at(0));
+    }
+    limiter.reconfigure(&limits(&[(2, Period::Day, 1)]));
+    let two_days = RateLimit::new(2, Period::Day).unwrap();
+    assert_eq!(limiter.next_start(at(0)), at(0) + two_days.span());
+    limiter.take(at(0));
+    assert_eq!(limiter.next_start(at(0)), at(0) + two_days.span() + two_days.spacing());
+}
+
+#[test]
+fn a_burst_that_is_lowered_and_raised_is_had_once() {
+    for (low, high) in
+        [((1, Period::Second, 1), (1, Period::Second, 2)), ((1, Period::Second, 1), (3, Period::Second, 100))]
+    {
+        let mut limiter = Limiter::new(&limits(&[high]));
+        let at_once = |limiter: &mut Limiter| {
+            std::iter::repeat_with(|| limiter.take(at(0)).start).take_while(|start| *start == at(0)).count()
+        };
+        assert_eq!(at_once(&mut limiter), high.2 as usize);
+        for _ in 0..3 {
+            limiter.reconfigure(&limits(&[low]));
+            limiter.reconfigure(&limits(&[high]));
+            assert!(limiter.next_start(at(0)) > at(0), "{low:?} and {high:?}");
+        }
+    }
+}
+
+#[test]
+fn a_raised_burst_comes_with_time() {
+    let mut limiter = Limiter::new(&limits(&[(10, Period::Second, 1)]));
+    limiter.take(at(0));
+    limiter.reconfigure(&limits(&[(10, Period::Second, 3)]));
+    assert_eq!(limiter.next_start(at(0)), at(101));
+    let starts: Vec<_> = (0..4).map(|_| limiter.take(at(303)).start).collect();
+    assert_eq!(starts, [at(303), at(303), at(303), at(404)]);
+}
+
+#[test]
+fn a_wide_slot_that_an_edit_makes_narrow_counts_from_its_end() {
+    let mut limiter = Limiter::new(&limits(&[(1, Period::Day, 1)]));
+    let wide = limiter.take(at(0));
+    limiter.reconfigure(&limits(&[(1, Period::Second, 1)]));
+    assert!(
+        limiter.next_start(at(0)) >= wide.end + Duration::from_secs(1),
+        "the send may leave at the end of its slot"
+    );
+}
+
+#[test]
+fn slots_and_starts_ahead_are_those_that_are_taken() {
+    for of in [(10, Period::Second, 1), (10, Period::Second, 4), (7, Period::Hour, 3)] {
+        let mut limiter = Limiter::new(&limits(&[of]));
+        for _ in 0..2 {
+            limiter.take(at(0));
+        }
+        let mut taken = limiter.clone();
+        let starts: Vec<_> = (0..9).map(|_| taken.take(at(5)).start).collect();
+        for (others, start) in (0..).zip(&starts) {
+            assert_eq!(limiter.start_after(others, at(5)), *start, "{of:?}");
+            let after = *start + Duration::from_nanos(1);
+            let before = starts.iter().filter(|start| **start < after).count() as u32;
+            assert_eq!(limiter.slots_before(at(5), after, 9), before, "{of:?}");
+        }
+    }
+}
+
+#[test]
+fn a_hold_moves_the_next_slot_and_bunches_nothing_after_it() {
+    let mut limiter = Limiter::new(&limits(&[(10, Period::Second, 1)]));
+    limiter.hold(at(3_000));
+    limiter.hold(at(1_000));
+    assert_eq!(limiter.take(at(0)).start, at(3_000));
+    assert_eq!(limiter.take(at(3_000)).start, at(3_101));
+}
+
+/// The guarantee, over sends placed adversarially: each at the very end or the very start of its slot.
+fn assert_bounded(sends: &mut [Timestamp], window: Duration, bound: u64) {
+    sends.sort();
+    let bound = bound as usize;
+    for (first, last) in sends.iter().zip(sends.iter().skip(bound)) {
+        assert!(last.since(*first) >= window, "{bound} + 1 sends within {:?}", last.since(*first));
+    }
+}
+
+fn any_limits() -> impl Strategy<Value = RateLimits> {
+    (1u32..300, 1u32..2_000, 1u32..6, any::<bool>()).prop_map(|(second, minute, burst, both)| {
+        let mut of = vec![(second, Period::Second, burst)];
+        if both {
+            of.push((minute, Period::Minute, 1));
+        }
+        limits(&of)
+    })
+}
+
+proptest! {
+    #[test]
+    fn no_sliding_window_exceeds_its_bound(limits in any_limits(), gaps in prop::collection::vec((0u64..400, any::<bool>()), 1..800)) {
+        let mut limiter = Limiter::new(&limits);
+        let mut now = at(0);
+        let mut sends = Vec::new();
+        for (gap, late) in gaps {
+            now = now + Duration::from_millis(gap / 8);
+            let slot = limiter.take(now);
+            sends.push(if late { slot.end - Duration::from_nanos(1) } else { slot.start });
+        }
+        for limit in limits.as_slice() {
+            assert_bounded(&mut sends, limit.period.window(), limit.bound());
+        }
+    }
+
+    /// Every edit is followed by sends at the very ends of the slots that were granted before it.
+    #[test]
+    fn after_an_edit_no_window_exceeds_the_new_limit(edits in prop::collection::vec((1u32..200, 0usize..4, 1u32..5), 2..6), takes in 1usize..40) {
+        let all: Vec<_> = edits.iter().map(|&(r, p, b)| limits(&[(r, Period::ALL[p], b)])).collect();
+        let mut limiter = Limiter::new(&all[0]);
+        let mut now = at(0);
+        for limits in &all {
+            limiter.reconfigure(limits);
+            let edited_at = now;
+            let mut sends = Vec::new();
+            for take in 0..takes {
+                now = now.max(limiter.next_start(now) - GRANT_AHEAD);
+                let slot = limiter.take(now);
+                sends.push(if take % 2 == 0 { slot.end - Duration::from_nanos(1) } else { slot.start });
+            }
+            sends.retain(|send| *send >= edited_at + Duration::from_millis(100));
+            for limit in limits.as_slice() {
+                assert_bounded(&mut sends, limit.period.window(), limit.bound());
+            }
+        }
+    }
+
+    #[test]
+    fn no_window_exceeds_its_bound_over_the_whole_range(limit in 1u32..=crate::limit::MAX_LIMIT, burst in 1u32..=crate::limit::MAX_LIMIT, period in 0usize..4, gaps in prop::collection::vec(0u64..200_000_000, 1..200)) {
+        let limit = RateLimit::with_burst(limit, Period::ALL[period], burst).unwrap();
+        // What was spent before counts as a burst at once: so a few slots show the bound.
+        let mut limiter = Limiter::recovered(&RateLimits::new(vec![limit]).unwrap(), Some(at(0)));
+        let (mut now, mut taken, mut first) = (at(0), 0u64, None);
+        for gap in gaps {
+            now = now + Duration::from_millis(gap);
+            let start = limiter.take(now).start;
+            prop_assert!(start >= now && start < Timestamp::MAX);
+            taken += 1;
+            let first = *first.get_or_insert(start);
+            // Tokens come back one every T: never more sends than the burst and what came back since.
+            let back = (start + limit.slot_width()).since(at(0)).as_nanos() / limit.spacing().as_nanos();
+            prop_assert!(u128::from(taken) <= back.max(1) + 1, "{taken} since {first:?}");
+        }
+    }
+
+    #[test]
+    fn a_window_that_spans_edits_is_bounded_by_the_largest_rate(rates in prop::collection::vec((1u32..200, 1u32..4), 2..6), takes in 1usize..60, gap in 0u64..30) {
+        let all: Vec<_> = rates.iter().map(|&(r, b)| limits(&[(r, Period::Second, b)])).collect();
+        let mut limiter = Limiter::new(&all[0]);
+        let mut now = at(0);
+        let mut sends = Vec::new();
+        for limits in &all {
+            limiter.reconfigure(limits);
+            for take in 0..takes {
+                now = now + Duration::from_millis(gap);
+                let slot = limiter.take(now);
+                sends.push(if take % 2 == 0 { slot.end - Duration::from_nanos(1) } else { slot.start });
+            }
+        }
+        let rate = rates.iter().map(|&(r, _)| r).max().unwrap();
+        let burst = rates.iter().map(|&(_, b)| b).max().unwrap();
+        assert_bounded(&mut sends, Duration::from_secs(1), u64::from(rate + burst - 1));
+    }
+
+    #[test]
+    fn a_restart_that_knows_only_the_last_start_keeps_the_bound(limits in any_limits(), before in 1usize..200, after in 1usize..200) {
+        let mut limiter = Limiter::new(&limits);
+        let mut sends: Vec<_> = (0..before).map(|_| limiter.take(at(0)).end - Duration::from_nanos(1)).collect();
+        let last = *sends.iter().max().unwrap();
+        let mut limiter = Limiter::recovered(&limits, Some(last));
+        sends.extend((0..after).map(|_| limiter.take(at(0)).start));
+        for limit in limits.as_slice() {
+            assert_bounded(&mut sends, limit.period.window(), limit.bound());
+        }
+    }
+
+    #[test]
+    fn a_saturated_limit_is_used(rate in 1u32..2_000) {
+        let mut limiter = Limiter::new(&limits(&[(rate, Period::Second, 1)]));
+        let last = (0..rate * 10).map(|_| limiter.take(at(0)).start).last().unwrap();
+        let utilisation = f64::from(rate * 10 - 1) / f64::from(rate) / last.since(at(0)).as_secs_f64();
+        prop_assert!(rate == 1 || utilisation >= 0.985, "{utilisation}");
+    }
+}
