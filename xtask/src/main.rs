@@ -116,7 +116,8 @@ fn test_steps() -> Vec<Step> {
         ),
         prove_under_load("embedded", &quick),
         prove_under_load("scaled", &quick),
-        // Ten times as fast. `cargo xtask load --autoscale` has the others, some of which ask for a machine that does nothing else.
+        // The short form, in which time runs ten times as fast. `cargo xtask load --autoscale` plays the other scenarios too; some of
+        // them need a machine that does nothing else.
         prove_autoscaling(
             &["--short", "capped", "slow-receivers", "backlog-as-signal", "prometheus-away"].map(str::to_owned),
         ),

@@ -1,5 +1,5 @@
-//! W3C Trace Context: the `traceparent` header, as a value. What does not follow the specification is no context, never an error:
-//! a producer's event is taken all the same.
+//! W3C Trace Context: the `traceparent` header, as a value. A header that breaks the specification is ignored and is never an error:
+//! the producer's event is accepted all the same.
 //!
 //! ```text
 //! 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
@@ -52,7 +52,7 @@ impl TraceParent {
         if dashes && hex && ends_well { Self::with_flags(trace_id, span_id, flags[0]) } else { None }
     }
 
-    /// The compact form in which stores and queues keep it; `None` for what is not one.
+    /// Reads the 25 bytes that stores and queues keep: trace id, span id, flags. `None` when they are no valid context.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (trace_id, rest) = bytes.split_first_chunk()?;
         let (span_id, flags) = rest.split_first_chunk()?;

@@ -44,7 +44,7 @@ pub(crate) async fn migrate(connection: &mut PgConnection) -> Result<Vec<(i64, S
     Ok(fresh.map(|&(version, description, _)| (version, description.to_owned())).collect())
 }
 
-/// The oldest version whose programs may go on using what newer ones have migrated, as the last migration says.
+/// A program may use the database if it knows the migration with this number. Migrations that break older programs raise it.
 async fn oldest_program(connection: &mut PgConnection) -> Result<i64, MigrateError> {
     Ok(sqlx::query_scalar("SELECT oldest_program::bigint FROM schema_marker").fetch_one(connection).await?)
 }

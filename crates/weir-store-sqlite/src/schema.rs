@@ -38,7 +38,7 @@ pub(crate) async fn migrate(connection: &mut SqliteConnection) -> Result<Vec<(i6
     Ok(fresh.map(|&(version, description, _)| (version, description.to_owned())).collect())
 }
 
-/// The oldest version whose programs may go on using what newer ones have migrated, as the last migration says.
+/// A program may use the database if it knows the migration with this number. Migrations that break older programs raise it.
 async fn oldest_program(connection: &mut SqliteConnection) -> Result<i64, MigrateError> {
     Ok(sqlx::query_scalar("SELECT oldest_program FROM schema_marker").fetch_one(connection).await?)
 }

@@ -14,7 +14,7 @@ use std::{
 
 use metrics::counter;
 use weir_core::{
-    AttemptId, Clock, Destination, Slot, Timestamp, TraceParent,
+    AttemptId, Clock, Destination, Slot, Timestamp,
     claim::{Claim, ClaimedDelivery},
     delivery::Attempt,
     event::EventBody,
@@ -185,10 +185,10 @@ fn asks_at(start: Timestamp, delivery: &ClaimedDelivery) -> Timestamp {
 impl Attempter {
     pub(crate) async fn make(&self, permit: &Permit, body: &EventBody, target: &DestinationTarget) -> Ended {
         let began = self.clock.now();
-        let parent = body.trace();
-        let span = self.spans.as_ref().and_then(|spans| spans.begin(parent));
-        let trace = span.map(|span| span.context).or(parent);
-        match self.send(permit, body, target, trace).await {
+        let span = self.spans.as_ref().and_then(|spans| spans.begin(body.trace()));
+        // The receiver is told the attempt's own span, where there is one.
+        let in_span = span.map(|span| body.clone().traced(Some(span.context)));
+        match self.send(permit, in_span.as_ref().unwrap_or(body), target).await {
             Wire::Sent(sent) => self.judge(permit, target, sent, began, span),
             Wire::Unreachable(Unreachable { failure, error }) => {
                 let sent = Sent {
@@ -208,13 +208,7 @@ impl Attempter {
         }
     }
 
-    async fn send(
-        &self,
-        permit: &Permit,
-        body: &EventBody,
-        target: &DestinationTarget,
-        trace: Option<TraceParent>,
-    ) -> Wire {
+    async fn send(&self, permit: &Permit, body: &EventBody, target: &DestinationTarget) -> Wire {
         let start_by = permit.delivery.expires_at - target.timeout();
         let due = permit.expected_at.map_or(permit.published_at, |at| at.max(permit.published_at));
         let mut slots = PermitSlots { attempter: self, permit, start_by, preparation: None, slot: None, due };
@@ -242,7 +236,7 @@ impl Attempter {
             let took = if warm { Duration::ZERO } else { self.clock.now().since(connecting_since) };
             slots.preparation = Some(took);
             self.sleep_until(expected_at).await;
-            match self.send_on(connection, permit, (body, trace), target, &mut slots).await {
+            match self.send_on(connection, permit, body, target, &mut slots).await {
                 SendResult::Sent(sent) => {
                     if let Some(sent_at) = sent.sent_at {
                         self.meters.sent(slots.due, sent_at);
@@ -274,12 +268,12 @@ impl Attempter {
         &self,
         connection: Connection,
         permit: &Permit,
-        (body, trace): (&EventBody, Option<TraceParent>),
+        body: &EventBody,
         target: &DestinationTarget,
         slots: &mut PermitSlots<'_>,
     ) -> SendResult {
         let delivery = &permit.delivery;
-        let body = body.bytes().clone();
+        let (trace, body) = (body.trace(), body.bytes().clone());
         let unix_seconds = self.clock.wall().as_secs();
         let id = delivery.event_id.to_string();
         let signing = &target.destination.settings.signing;

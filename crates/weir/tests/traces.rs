@@ -223,7 +223,8 @@ async fn what_is_queued_is_exported_before_the_process_ends() {
     assert_eq!(collector.spans().len(), 2);
 }
 
-/// Without export: the header is handed on as it came, an invalid one is ignored, and without one there is none.
+/// Nothing is exported here. A valid header reaches the receiver unchanged, an invalid one is ignored, and an event without one is sent
+/// without one.
 async fn the_header_is_handed_on(app: &App) {
     let receiver = Receiver::start().await;
     receiver.script("/hooks", [Answer::status(503), Answer::status(204)]);

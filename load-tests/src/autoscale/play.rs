@@ -30,9 +30,9 @@ use crate::{
     scenario::{SetUp, seconds},
 };
 
-/// From being wanted to being ready.
+/// From the decision for another worker until it is ready.
 const START_DELAY: Duration = Duration::from_secs(5);
-/// What of it the process itself needs, however fast time runs.
+/// The part of it that the process itself needs. It is the same in the short form.
 const OWN_START: Duration = Duration::from_millis(500);
 /// How often Prometheus scrapes: `interval` of the PodMonitor in `k8s/`, which a test compares.
 const SCRAPE_EVERY: Duration = Duration::from_secs(15);

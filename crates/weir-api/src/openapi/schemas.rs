@@ -139,7 +139,8 @@ pub(crate) struct DestinationPatchRequest {
     paused: Option<bool>,
 }
 
-/// At most `limit` sends in every window of one `period`; `limit + burst − 1` when `burst` is above 1.
+/// At most `limit` sends in every window of one `period`; `limit + burst − 1` when `burst` is above 1. An edit that raises the burst of
+/// a destination that sends takes effect with time: the burst fills at the rate of the limit.
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
 struct RateLimitRequest {

@@ -1,5 +1,5 @@
-//! `weir restored`: what a backup cannot know of is taken into account. Between the backup and now sends may have started, so every
-//! limit goes on as if the last of them had started now.
+//! `weir restored`: tells a restored store that sends may have started after its backup. Every limit then goes on as if the last of
+//! them had started now.
 
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ use crate::{
     config::{Backing, Role, Settings},
 };
 
-/// The clock that sends went by may have been ahead of this one. Nothing waits so much longer for it: a start that seems to lie in
-/// the future counts as now.
+/// The clock by which the old system sent may have been ahead of this one. This margin makes nobody wait longer: a last start that
+/// lies in the future counts as now.
 const CLOCKS_DIFFER_BY: Duration = Duration::from_secs(2);
 
 pub(super) async fn run(flags: &SettingFlags) -> anyhow::Result<Exit> {

@@ -107,18 +107,20 @@ impl SpanExporter for Counted {
         let count = batch.len();
         let exported = self.exporter.export(batch).await;
         self.pending.fetch_sub(count, Ordering::Relaxed);
-        let failed = exported.is_err();
-        let was_failing = self.failing.swap(failed, Ordering::Relaxed);
+        let was_failing = self.failing.swap(exported.is_err(), Ordering::Relaxed);
         match &exported {
-            Ok(()) => counter!(EXPORTED).increment(count as u64),
-            Err(_) => counter!(DROPPED, "reason" => "export_failed").increment(count as u64),
-        }
-        match &exported {
-            Ok(()) if was_failing => tracing::info!("the trace collector takes spans again"),
-            Err(error) if !was_failing => {
-                tracing::warn!(%error, "the trace collector does not take spans; they are dropped until it does");
+            Ok(()) => {
+                counter!(EXPORTED).increment(count as u64);
+                if was_failing {
+                    tracing::info!("the trace collector takes spans again");
+                }
             }
-            _ => {}
+            Err(error) => {
+                counter!(DROPPED, "reason" => "export_failed").increment(count as u64);
+                if !was_failing {
+                    tracing::warn!(%error, "the trace collector does not take spans; they are dropped until it does");
+                }
+            }
         }
         exported
     }
