@@ -21,7 +21,7 @@ CREATE TABLE destinations (
     breaker       text   NOT NULL, -- JSON: when it opens; null: never
     breaker_state text   NOT NULL, -- JSON: {open, closed_at}
     alerts        text    NOT NULL, -- JSON: what differs from the policy of all
-    watches       boolean NOT NULL, -- whether event_types name Weir's own
+    takes_alerts       boolean NOT NULL, -- whether event_types name Weir's own
     ordered       boolean NOT NULL,
     skip_after_attempts bigint CHECK (skip_after_attempts > 0),
     created_at    bigint  NOT NULL,
@@ -35,7 +35,7 @@ CREATE SEQUENCE destination_versions OWNED BY destinations.version;
 ALTER TABLE destinations ALTER COLUMN version SET DEFAULT nextval('destination_versions');
 CREATE INDEX destinations_changed ON destinations (tenant, version);
 CREATE INDEX destinations_edited ON destinations (updated_at, id);
-CREATE INDEX destinations_watching ON destinations (id) WHERE watches AND deleted_at IS NULL;
+CREATE INDEX destinations_taking_alerts ON destinations (id) WHERE takes_alerts AND deleted_at IS NULL;
 
 -- Every set of limits a destination ever had, from which instant on. The audit judges a send by the limits of its time.
 CREATE TABLE limit_changes (
@@ -52,7 +52,7 @@ CREATE TABLE alert_policy (
 );
 
 -- What has been told of destinations, so that it is told once.
-CREATE TABLE alerts_told (
+CREATE TABLE alert_states (
     destination_id uuid   NOT NULL PRIMARY KEY,
     version        bigint NOT NULL, -- rises with every change
     told           text   NOT NULL  -- JSON
@@ -161,12 +161,12 @@ CREATE INDEX deliveries_coalescing ON deliveries (destination_id, coalesce_key)
     WHERE coalesce_key IS NOT NULL AND state < 3;
 
 -- Lines: who is due or under way comes first, and then those behind, in their order.
-CREATE INDEX deliveries_lines ON deliveries (destination_id, ordering_key, next_attempt_at, line)
+CREATE INDEX deliveries_message_groups ON deliveries (destination_id, ordering_key, next_attempt_at, line)
     WHERE ordering_key IS NOT NULL AND state < 3;
 
 -- Places in lines: a number for each group that has any, taken under the locks of its keys. So they follow each other in the
 -- order in which events were stored, whatever clocks made their ids.
-CREATE SEQUENCE line_places;
+CREATE SEQUENCE group_positions;
 -- What a replay has taken, by what became of it.
 CREATE INDEX deliveries_replayed ON deliveries (replay_id, state) WHERE replay_id IS NOT NULL;
 
@@ -190,7 +190,7 @@ CREATE TABLE replays (
 CREATE INDEX replays_open ON replays (id) WHERE phase IN (0, 1, 3);
 
 -- The destinations to which a replay under way has something to send.
-CREATE TABLE replay_lanes (
+CREATE TABLE replay_destinations (
     replay_id      uuid NOT NULL,
     destination_id uuid NOT NULL,
     PRIMARY KEY (replay_id, destination_id)
@@ -206,7 +206,7 @@ CREATE TABLE replay_lanes (
 --
 -- What waits gives way to a new delivery of its coalesce key, and what is under way learns of it. Coalesce keys have locks of
 -- their own: without them two groups with the same key would not see each other's, and both would wait. Lines have locks for the
--- same reason, and because what ends a head must see who is behind it (advance_lines). The lines whose heads may have given way are
+-- same reason, and because what ends a head must see who is behind it (advance_message_groups). The lines whose heads may have given way are
 -- answered: the next of them comes forward after the commit.
 CREATE FUNCTION store_events(
     lock_space integer, locks integer[], key_space integer, key_locks integer[], tenants text[], versions bigint[],
@@ -215,7 +215,7 @@ CREATE FUNCTION store_events(
     ordering_keys text[], traceparents bytea[], delivery_counts integer[],
     delivery_ids uuid[], delivery_events uuid[], delivery_destinations uuid[], delivery_times bigint[],
     claimed_until bigint[], delayed_until bigint[], delivery_ends bigint[],
-    delivery_keys text[], delivery_superseded boolean[], delivery_lines text[], delivery_follows boolean[],
+    delivery_keys text[], delivery_superseded boolean[], delivery_message_groups text[], delivery_follows boolean[],
     OUT stored boolean, OUT freed_destinations uuid[], OUT freed_keys text[]
 ) LANGUAGE plpgsql AS $$
 DECLARE
@@ -271,8 +271,8 @@ BEGIN
         SELECT array_agg(destination_id), array_agg(ordering_key) INTO freed_destinations, freed_keys
         FROM changed WHERE state = 7 AND ordering_key IS NOT NULL;
     END IF;
-    IF delivery_lines IS NOT NULL THEN
-        first_place := nextval('line_places') * 65536;
+    IF delivery_message_groups IS NOT NULL THEN
+        first_place := nextval('group_positions') * 65536;
     END IF;
     INSERT INTO deliveries (id, event_id, destination_id, next_attempt_at, created_at, updated_at,
         state, claim_epoch, claim_expires_at, claimed_by, deliver_at, expires_at,
@@ -289,7 +289,7 @@ BEGIN
         CASE WHEN r.claimed_until IS NOT NULL THEN owner END, r.deliver_at, r.expires_at, r.coalesce_key,
         r.ordering_key, CASE WHEN r.ordering_key IS NOT NULL THEN first_place + r.place END
     FROM unnest(delivery_ids, delivery_events, delivery_destinations, delivery_times, claimed_until, delayed_until,
-            delivery_ends, delivery_keys, delivery_superseded, delivery_lines, delivery_follows) WITH ORDINALITY
+            delivery_ends, delivery_keys, delivery_superseded, delivery_message_groups, delivery_follows) WITH ORDINALITY
         AS r (id, event_id, destination_id, created_at, claimed_until, deliver_at, expires_at, coalesce_key, superseded,
             ordering_key, follows, place);
     IF keyed THEN
@@ -305,7 +305,7 @@ $$;
 -- taken first, so that what follows sees every delivery that was stored beside that. Deliveries that are skipped leave their
 -- lines before. In its turn a delivery is due as it was stored, or moved by a replay, so that it takes its place among what is
 -- live. Answers which lines have a new head, by their places in the arrays, and when it is due.
-CREATE FUNCTION advance_lines(
+CREATE FUNCTION advance_message_groups(
     key_space integer, key_locks integer[], destination_ids uuid[], ordering_keys text[], leaving uuid[]
 ) RETURNS TABLE (line bigint, due bigint) LANGUAGE plpgsql AS $$
 #variable_conflict use_column

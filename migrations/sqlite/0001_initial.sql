@@ -45,7 +45,7 @@ CREATE TABLE alert_policy (
 ) STRICT;
 
 -- What has been told of destinations, so that it is told once.
-CREATE TABLE alerts_told (
+CREATE TABLE alert_states (
     destination_id BLOB    NOT NULL PRIMARY KEY,
     version        INTEGER NOT NULL, -- rises with every change
     told           TEXT    NOT NULL  -- JSON
@@ -124,7 +124,7 @@ CREATE INDEX deliveries_coalescing ON deliveries (destination_id, coalesce_key)
 
 -- Lines: who is due or under way comes first, and then those behind, in their order. `state` makes it cover the looks of the
 -- sweep and of the start.
-CREATE INDEX deliveries_lines ON deliveries (destination_id, ordering_key, next_attempt_at, line, state)
+CREATE INDEX deliveries_message_groups ON deliveries (destination_id, ordering_key, next_attempt_at, line, state)
     WHERE ordering_key IS NOT NULL AND state < 3;
 -- What a replay has taken, by what became of it.
 CREATE INDEX deliveries_replayed ON deliveries (replay_id, state) WHERE replay_id IS NOT NULL;
@@ -148,7 +148,7 @@ CREATE TABLE replays (
 CREATE INDEX replays_open ON replays (id) WHERE phase IN (0, 1, 3);
 
 -- The destinations to which a replay under way has something to send.
-CREATE TABLE replay_lanes (
+CREATE TABLE replay_destinations (
     replay_id      BLOB NOT NULL,
     destination_id BLOB NOT NULL,
     PRIMARY KEY (replay_id, destination_id)

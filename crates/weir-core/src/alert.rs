@@ -1,7 +1,7 @@
 //! Alerts: what an operator is told of a destination, and when.
 //!
 //! Each is an event of a type that begins with `weir.`, made once when something begins and once when it is over. What has been
-//! told stands in the record ([`Told`]), so that nobody is told twice and a restart forgets nothing.
+//! told stands in the record ([`AlertState`]), so that nobody is told twice and a restart forgets nothing.
 //!
 //! A backlog that hovers about a threshold would be told of all the time. So it counts as cleared only below
 //! [`CLEARED_BELOW`] of every threshold, and dead letters are told of once a [`QUIET`] at most.
@@ -92,7 +92,7 @@ pub struct Seen {
 
 /// What has been told of a destination. The default is nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Told {
+pub struct AlertState {
     backlog_high: bool,
     breaker_opened: bool,
     paused: bool,
@@ -145,7 +145,7 @@ impl Alert {
 /// The type of the events about dead letters.
 pub const DEAD: &str = "weir.delivery.dead";
 
-impl Told {
+impl AlertState {
     /// What is left to tell, given what has been told before.
     pub fn alerts(&self, policy: &AlertPolicy, seen: &Seen, now: Timestamp) -> Vec<Alert> {
         let mut alerts = Vec::new();
@@ -227,7 +227,7 @@ mod tests {
     }
 
     /// Tells everything there is to tell, and answers its types.
-    fn tell(told: &mut Told, policy: &AlertPolicy, seen: &Seen, now: Timestamp) -> Vec<&'static str> {
+    fn tell(told: &mut AlertState, policy: &AlertPolicy, seen: &Seen, now: Timestamp) -> Vec<&'static str> {
         *told = told.tidied(policy, seen);
         let alerts = told.alerts(policy, seen, now);
         *told = alerts.iter().fold(*told, |told, alert| told.with(alert, now));
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_backlog_is_told_of_once_and_clears_well_below_its_threshold() {
-        let mut told = Told::default();
+        let mut told = AlertState::default();
         let steps = [
             (99, vec![]),
             (100, vec!["weir.backlog.high"]),
@@ -255,22 +255,22 @@ mod tests {
     #[test]
     fn each_measure_raises_and_is_named() {
         let old = Seen { oldest_age: Duration::from_secs(60), ..waiting(1) };
-        assert_eq!(Told::default().alerts(&policy(), &old, NOW), [Alert::BacklogHigh(vec![Measure::OldestAgeS])]);
+        assert_eq!(AlertState::default().alerts(&policy(), &old, NOW), [Alert::BacklogHigh(vec![Measure::OldestAgeS])]);
         let late = Seen { drains_in: Some(Duration::from_secs(3_600)), ..waiting(100) };
         assert_eq!(
-            Told::default().alerts(&policy(), &late, NOW),
+            AlertState::default().alerts(&policy(), &late, NOW),
             [Alert::BacklogHigh(vec![Measure::BacklogDepth, Measure::DrainBeyondTtl])]
         );
         let hopeless = Seen { drains_in: Some(Duration::from_secs(1)), life: Duration::ZERO, ..waiting(1) };
         assert_eq!(
-            Told::default().alerts(&policy(), &hopeless, NOW),
+            AlertState::default().alerts(&policy(), &hopeless, NOW),
             [Alert::BacklogHigh(vec![Measure::DrainBeyondTtl])]
         );
     }
 
     #[test]
     fn a_threshold_that_is_taken_away_clears() {
-        let mut told = Told::default();
+        let mut told = AlertState::default();
         tell(&mut told, &policy(), &waiting(500), NOW);
         let none = AlertPolicy { backlog_depth: None, ..policy() };
         assert_eq!(tell(&mut told, &none, &waiting(500), NOW), ["weir.backlog.cleared"]);
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn a_breaker_and_a_pause_are_told_of_once_each_time() {
-        let mut told = Told::default();
+        let mut told = AlertState::default();
         let open = Seen { breaker: Some("10 failures in a row".to_owned()), ..Seen::default() };
         let paused = Seen { paused: Some("410 Gone".to_owned()), ..Seen::default() };
         let steps = [
@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn dead_letters_are_told_of_by_the_handful_and_not_too_often() {
-        let mut told = Told::default();
+        let mut told = AlertState::default();
         let dead = |count| Seen { dead: count, ..Seen::default() };
         let later = |secs| NOW + Duration::from_secs(secs);
         let steps = [
@@ -319,7 +319,7 @@ mod tests {
 
     #[test]
     fn dead_letters_of_a_time_when_nobody_cared_are_not_told_of_later() {
-        let mut told = Told::default();
+        let mut told = AlertState::default();
         let off = AlertPolicy { dead_letters: None, ..policy() };
         assert!(tell(&mut told, &off, &Seen { dead: 50, ..Seen::default() }, NOW).is_empty());
         assert!(tell(&mut told, &policy(), &Seen { dead: 54, ..Seen::default() }, NOW).is_empty());
@@ -336,7 +336,7 @@ mod tests {
     proptest! {
         #[test]
         fn highs_and_cleareds_take_turns(counts in proptest::collection::vec(0_u64..300, 1..50)) {
-            let mut told = Told::default();
+            let mut told = AlertState::default();
             let mut told_of = Vec::new();
             for count in counts {
                 let types = tell(&mut told, &policy(), &waiting(count), NOW);
@@ -351,7 +351,7 @@ mod tests {
 
         #[test]
         fn every_dead_letter_is_told_of_once(deaths in proptest::collection::vec(0_u64..20, 1..50)) {
-            let mut told = Told::default();
+            let mut told = AlertState::default();
             let (mut dead, mut reported, mut now) = (0, 0, NOW);
             for new in deaths {
                 dead += new;

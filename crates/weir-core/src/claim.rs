@@ -43,7 +43,7 @@ pub struct ClaimedDelivery {
     /// Those of them that were made before the delivery was replayed, and do not count against its retries.
     pub attempts_before: u32,
     /// Whether it is in the lane of replays, and live traffic goes before it.
-    pub in_lane: bool,
+    pub is_replay: bool,
     pub body: ClaimedBody,
     pub expires_at: Timestamp,
     /// The destination as it was when the delivery was claimed, where it was claimed; a worker elsewhere reads it.

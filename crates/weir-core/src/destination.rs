@@ -68,7 +68,7 @@ pub const TIMEOUT_MS: std::ops::RangeInclusive<u32> = 100..=120_000;
 
 impl Settings {
     /// Whether it takes Weir's own events.
-    pub fn watches(&self) -> bool {
+    pub fn takes_alerts(&self) -> bool {
         self.event_types.iter().any(EventPattern::is_operational)
     }
 }

@@ -134,10 +134,10 @@ pub enum NextRun {
 impl NextRun {
     /// How far ahead the slot of a new delivery may be that goes without a run. `None`: a backlog waits, which it must not
     /// overtake.
-    pub fn express_ahead(self) -> Option<Duration> {
+    pub fn fast_path_ahead(self) -> Option<Duration> {
         match self {
             Self::At(_) | Self::Stop => Some(Duration::ZERO),
-            Self::Soon(_) => Some(lane::EXPRESS_AHEAD),
+            Self::Soon(_) => Some(replay_share::FAST_PATH_AHEAD),
             Self::Paced | Self::OnSettle | Self::Now | Self::Continue => None,
         }
     }

@@ -9,7 +9,7 @@ use crate::{
     Scenario,
     drained::Drained,
     properties,
-    scenario::Express,
+    scenario::FastPath,
     state::{MAX_EDITS, MAX_PERMITS, MAX_SCHEDULERS, State},
 };
 
@@ -29,8 +29,8 @@ pub enum Action {
     SchedulerPublishes { scheduler: usize, reply_lost: bool },
     SchedulerDecides(usize),
     SchedulerClaimsJob,
-    ExpressReleases(usize),
-    ExpressAdmits { permit: usize, reply_lost: bool },
+    FastPathReleases(usize),
+    FastPathAdmits { permit: usize, reply_lost: bool },
     ProducerWakes,
     ProducerCommits,
     ProducerCommitsClaimed,
@@ -42,7 +42,7 @@ pub enum Action {
     SchedulerCrashes(usize),
     ProducerCrashes,
     EditorCrashes(u8),
-    ExpressCrashes(usize),
+    FastPathCrashes(usize),
     QueueIsSaved,
     QueueIsLost,
     QueueIsRestored,
@@ -87,9 +87,9 @@ impl Protocol {
             }
             Action::SchedulerDecides(scheduler) => next.scheduler_decides(scenario, scheduler),
             Action::SchedulerClaimsJob => next.scheduler_claims_job(scenario),
-            Action::ExpressReleases(permit) => next.express_releases(scenario, permit),
-            Action::ExpressAdmits { permit, reply_lost } => {
-                spend(&mut next.faults.lost_replies, reply_lost) && next.express_admits(scenario, permit, reply_lost)
+            Action::FastPathReleases(permit) => next.fast_path_releases(scenario, permit),
+            Action::FastPathAdmits { permit, reply_lost } => {
+                spend(&mut next.faults.lost_replies, reply_lost) && next.fast_path_admits(scenario, permit, reply_lost)
             }
             Action::ProducerWakes => next.producer_wakes(scenario),
             Action::ProducerCommits => next.producer_commits(scenario),
@@ -108,7 +108,7 @@ impl Protocol {
                 spend(&mut next.faults.crashes, true) && next.scheduler_crashes(scheduler)
             }
             Action::ProducerCrashes => spend(&mut next.faults.crashes, true) && std::mem::take(&mut next.wake_owed),
-            Action::ExpressCrashes(permit) => spend(&mut next.faults.crashes, true) && next.express_crashes(permit),
+            Action::FastPathCrashes(permit) => spend(&mut next.faults.crashes, true) && next.fast_path_crashes(permit),
             Action::EditorCrashes(version) => spend(&mut next.faults.crashes, true) && next.editor_crashes(version),
             Action::QueueIsSaved => next.faults.restores > 0 && next.save_queue(),
             Action::QueueIsLost => {
@@ -145,9 +145,9 @@ impl Model for Protocol {
         for permit in 0..MAX_PERMITS {
             actions.push(Action::WorkerIsAnswered { permit, refused: true });
             actions.push(Action::WorkerCrashes(permit));
-            if self.scenario.express != Express::Closed {
-                actions.push(Action::ExpressAdmits { permit, reply_lost: true });
-                actions.push(Action::ExpressCrashes(permit));
+            if self.scenario.fast_path != FastPath::Closed {
+                actions.push(Action::FastPathAdmits { permit, reply_lost: true });
+                actions.push(Action::FastPathCrashes(permit));
             }
         }
         actions.extend((1..=MAX_EDITS).map(Action::EditorCrashes));
@@ -189,13 +189,13 @@ fn steps(scenario: &Scenario) -> impl Iterator<Item = Action> + use<> {
         Action::WorkerReclaims,
         Action::WorkerTakes,
     ];
-    let boarding = if scenario.express == Express::Closed { 0 } else { MAX_PERMITS };
-    let admits = |permit| Action::ExpressAdmits { permit, reply_lost: false };
+    let boarding = if scenario.fast_path == FastPath::Closed { 0 } else { MAX_PERMITS };
+    let admits = |permit| Action::FastPathAdmits { permit, reply_lost: false };
     let publishes = |scheduler| Action::SchedulerPublishes { scheduler, reply_lost: false };
     of_permits
         .into_iter()
         .flat_map(|of_permit| (0..MAX_PERMITS).map(of_permit))
-        .chain((0..boarding).map(Action::ExpressReleases))
+        .chain((0..boarding).map(Action::FastPathReleases))
         .chain((0..boarding).map(admits))
         .chain((0..MAX_SCHEDULERS).map(Action::SchedulerGivesBack))
         .chain((0..MAX_SCHEDULERS).map(publishes))

@@ -11,7 +11,7 @@
 //! The tests take the protocol's remedies away, one at a time, and see it break in the way that the remedy is there to
 //! prevent:
 //!
-//! | race | remedy ([`Remedies`]) | without it (tests of `remedies`, `express`) |
+//! | race | remedy ([`Remedies`]) | without it (tests of `remedies`, `fast_path`) |
 //! |---|---|---|
 //! | the scheduler sees nothing, the wake finds the job present, the scheduler removes it | `wake_version` | `without_wake_versions_…` |
 //! | a wake while the job is parked at a later retry | `wake_pulls_forward` | `without_pulling_forward_…` |
@@ -64,7 +64,7 @@
 
 mod actions;
 mod drained;
-mod express;
+mod fast_path;
 mod permit;
 pub mod properties;
 mod queue;
@@ -77,5 +77,5 @@ mod time;
 mod worker;
 
 pub use actions::{Action, Protocol};
-pub use scenario::{Express, Faults, Remedies, Scenario, Terms};
+pub use scenario::{FastPath, Faults, Remedies, Scenario, Terms};
 pub use state::{State, Ticks};

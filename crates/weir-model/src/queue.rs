@@ -2,7 +2,7 @@
 
 use crate::{
     permit::{Entry, Kept, Permit, Set, Stage},
-    scenario::{CADENCE, Express, GRANT_AHEAD, LEAD, LEASE, SLOT_HORIZON, Scenario, TIMEOUT},
+    scenario::{CADENCE, FastPath, GRANT_AHEAD, LEAD, LEASE, SLOT_HORIZON, Scenario, TIMEOUT},
     state::{Lease, NextRun, Phase, Plan, Queue, Scheduler, State, Ticks},
 };
 
@@ -66,7 +66,7 @@ impl State {
                 lease.current = false;
             }
         }
-        let keeps_room = |permit: &Permit| permit.is_boarded() && scenario.express == Express::KeepsRoom;
+        let keeps_room = |permit: &Permit| permit.is_boarded() && scenario.fast_path == FastPath::KeepsRoom;
         let is_queued = |permit: &&Permit| permit.kept.set == Set::Queued || keeps_room(permit);
         let queued = self.permits.iter().filter(is_queued).count();
         Lease { current: true, foreign: false, queued: queued as u8, cursor: self.queue.cursor }
@@ -115,9 +115,9 @@ impl State {
             self.queue.cursor = Some(scenario.long_ago());
             self.queue.dry = true;
         }
-        let open = match scenario.express {
-            Express::KeepsRoom => self.queue.cursor.is_some() && !scenario.terms(self.queue.version).suspended,
-            Express::Closed | Express::Guesses => self.has_room_now(scenario, version),
+        let open = match scenario.fast_path {
+            FastPath::KeepsRoom => self.queue.cursor.is_some() && !scenario.terms(self.queue.version).suspended,
+            FastPath::Closed | FastPath::Guesses => self.has_room_now(scenario, version),
         };
         if open {
             self.witness.old_terms_admitted |= version == self.store.version && version != self.queue.version;
@@ -208,7 +208,7 @@ impl State {
 impl Queue {
     fn requeue(&mut self, scenario: &Scenario, next: NextRun, woken: Option<Ticks>, pace: Ticks) {
         let remedies = &scenario.remedies;
-        self.dry = scenario.express != Express::Closed && matches!(next, NextRun::Stop | NextRun::At(_));
+        self.dry = scenario.fast_path != FastPath::Closed && matches!(next, NextRun::Stop | NextRun::At(_));
         self.phase = match (next, woken) {
             (NextRun::Stop, Some(due)) if remedies.wake_version => Phase::Scheduled { due, floor: 0 },
             (NextRun::Stop, _) => {

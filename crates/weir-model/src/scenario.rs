@@ -33,7 +33,7 @@ pub struct Scenario {
     /// How many claims and permits exist at one time at most.
     pub permits: usize,
     pub schedulers: usize,
-    pub express: Express,
+    pub fast_path: FastPath,
     /// How long after its claim a worker may ask for a slot. Longer than the wait for one, or a permit may be too late each
     /// time.
     pub start_within: Ticks,
@@ -52,7 +52,7 @@ pub struct Terms {
 
 /// Which new deliveries are stored as claimed, and admitted after the commit without a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Express {
+pub enum FastPath {
     /// None: each waits for a run.
     Closed,
     /// Those for which the queue keeps room, in one process with it: a job that ran dry and a slot that is free. What
@@ -173,7 +173,7 @@ impl Remedies {
 }
 
 impl Scenario {
-    /// One event, one a window of one tick, no express, no faults, every remedy.
+    /// One event, one a window of one tick, no fast path, no faults, every remedy.
     pub const SMALL: Self = Self {
         window: 1,
         rate: 1,
@@ -181,7 +181,7 @@ impl Scenario {
         deliveries: 1,
         permits: 3,
         schedulers: 1,
-        express: Express::Closed,
+        fast_path: FastPath::Closed,
         start_within: 3,
         haste: 0,
         faults: Faults { crashes: 0, losses: 0, restores: 0, restarts: 0, lost_replies: 0, refusals: 0, stalls: 4 },

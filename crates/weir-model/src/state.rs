@@ -69,7 +69,7 @@ pub(crate) struct Queue {
     pub(crate) cursor: Option<Ticks>,
     /// Of the terms that it follows.
     pub(crate) version: u8,
-    /// The last run found less than it was allowed to take. Only an express asks.
+    /// The last run found less than it was allowed to take. Only A fast path asks.
     pub(crate) dry: bool,
     /// Since the generation began.
     pub(crate) generation_age: Ticks,

@@ -11,13 +11,13 @@ use weir_core::{
 use weir_queue::Mailbox;
 
 use crate::{
+    codec::Admitted,
     connect::Backoff,
-    core::{Answered, Core},
+    connection::CallError,
     keys::Shard,
     schedule::{by_destination, by_shard},
     scripts::{Call, Operation},
-    trunk::CallError,
-    wire::Admitted,
+    shard_context::{Answered, ShardContext},
 };
 
 /// Deliveries of one destination.
@@ -44,7 +44,7 @@ impl Admissions {
     }
 
     /// Admits, for ever.
-    pub(crate) async fn run(&self, core: &Core) {
+    pub(crate) async fn run(&self, core: &ShardContext) {
         loop {
             let deliveries = self.waiting.take().await;
             self.admit(core, deliveries).await;
@@ -52,7 +52,7 @@ impl Admissions {
     }
 
     /// Repeats what brought no answer: a call that ran is known by its name and answers again.
-    async fn admit(&self, core: &Core, deliveries: Vec<ClaimedDelivery>) {
+    async fn admit(&self, core: &ShardContext, deliveries: Vec<ClaimedDelivery>) {
         let mut open: Vec<Batch> =
             by_shard(by_destination(deliveries, |delivery| delivery.claim.destination_id), |(id, _)| *id)
                 .into_iter()
@@ -76,7 +76,7 @@ impl Admissions {
     }
 
     /// One call for each batch; keeps those of which nobody knows whether they ran.
-    async fn try_admit(&self, core: &Core, open: &mut Vec<Batch>) {
+    async fn try_admit(&self, core: &ShardContext, open: &mut Vec<Batch>) {
         let (good, lapsed): (Vec<_>, Vec<_>) = open.drain(..).partition(|batch| core.may_publish(batch.process));
         *open = good;
         // What may have been admitted is for others to find: this process was declared dead, or will be.
@@ -129,7 +129,7 @@ struct Batch {
 }
 
 impl Batch {
-    fn call(&self, core: &Core) -> Call {
+    fn call(&self, core: &ShardContext) -> Call {
         let mut call = core.new_call(self.shard, Operation::Admit);
         call.arg(format!("{}:{}", core.lease.name, self.index))
             .arg(self.name.to_string())
@@ -152,7 +152,7 @@ impl Batch {
         self.groups.iter().any(|(_, deliveries)| deliveries.iter().any(|delivery| delivery.expires_at > now))
     }
 
-    fn close_gates(&self, core: &Core) {
+    fn close_gates(&self, core: &ShardContext) {
         let now = core.clock.now();
         for (id, deliveries) in &self.groups {
             core.gates.declined(*id, deliveries.len() as u32, now);
@@ -161,7 +161,7 @@ impl Batch {
 }
 
 /// Learns what was admitted, and answers the rest.
-fn sort_out(core: &Core, groups: Vec<Group>, mut answered: Answered) -> Vec<ClaimedDelivery> {
+fn sort_out(core: &ShardContext, groups: Vec<Group>, mut answered: Answered) -> Vec<ClaimedDelivery> {
     let mut declined = Vec::new();
     for (id, mut deliveries) in groups {
         let now = core.clock.now();

@@ -13,12 +13,12 @@ use weir_queue::{Leases, LeftPermit, PermitId, QueueResult};
 
 use crate::{
     RedisQueue,
-    core::{Core, unexpected},
+    codec::LeftEntry,
+    connection::CallError,
     keys::Shard,
     permit_registry::Taken,
     scripts::Operation,
-    trunk::CallError,
-    wire::LeftEntry,
+    shard_context::{ShardContext, unexpected},
 };
 
 /// Has in hand what gone processes left unsent. No process has this name.
@@ -127,7 +127,7 @@ impl Leases for RedisQueue {
     }
 }
 
-impl Core {
+impl ShardContext {
     /// Whether a permit in hand is still good: it was taken under the name that this process still has.
     pub(crate) fn may_use(&self, id: PermitId) -> bool {
         self.lease.is_valid() && self.registry.holder(id).is_none_or(|holder| holder == self.lease.process())

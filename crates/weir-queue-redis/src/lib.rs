@@ -7,8 +7,8 @@
 //! ```text
 //!            RedisQueue ── schedule.rs, permits.rs: the traits
 //!                │
-//!              Core ──┬── trunk: one shared connection, scripts in pipelines
-//!                     ├── agenda: when each shard is due        ◀── notices (pub/sub)
+//!              ShardContext ──┬── connection: one shared connection, scripts in pipelines
+//!                     ├── due_times: when each shard is due        ◀── notices (pub/sub)
 //!                     ├── permit_registry: permits of this process   ◀── reader
 //!                     ├── leases: this process's name, and what gone processes left
 //!                     ├── slots: requests for slots, batched
@@ -19,13 +19,14 @@
 //!              reader ── blocking reads, a connection of its own
 //! ```
 
+mod admission_estimates;
 mod admissions;
-mod agenda;
 mod clock;
+mod codec;
 mod config;
 mod connect;
-mod core;
-mod gates;
+mod connection;
+mod due_times;
 mod keys;
 mod leases;
 mod permit_registry;
@@ -35,28 +36,27 @@ mod reader;
 mod schedule;
 mod scripts;
 mod settlements;
+mod shard_context;
 mod slots;
-mod trunk;
 mod wakes;
-mod wire;
 
 use std::{sync::Arc, time::Duration};
 
 use tokio::{sync::Mutex, task::JoinSet};
 use weir_queue::{QueueError, QueueResult};
 
-use self::{
-    agenda::Agenda,
-    connect::Dialer,
-    core::{Core, unexpected},
-    keys::{Keys, Shard},
-    reader::Reader,
-    scripts::Operation,
-    trunk::Trunk,
-};
 pub use self::{
     clock::RedisClock,
     config::{OpenError, RedisConfig, Topology},
+};
+use self::{
+    connect::Dialer,
+    connection::Connection,
+    due_times::DueTimes,
+    keys::{Keys, Shard},
+    reader::Reader,
+    scripts::Operation,
+    shard_context::{ShardContext, unexpected},
 };
 
 /// How long the last call may take.
@@ -64,7 +64,7 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// The schedule, permits and delivery queue of all processes that use this Redis.
 pub struct RedisQueue {
-    core: Arc<Core>,
+    core: Arc<ShardContext>,
     /// Begins with the first take: a process that only ingests reads no permits.
     reader: Mutex<Option<Reader>>,
     /// Ends with the queue.
@@ -95,24 +95,24 @@ impl RedisQueue {
     pub async fn open(config: RedisConfig) -> Result<Self, OpenError> {
         let dialer = Dialer::new(&config)?;
         let address = dialer.check().await?;
-        let core = Arc::new(Core {
+        let core = Arc::new(ShardContext {
             keys: Keys::new(&config.prefix),
             lease: leases::OwnLease::new(),
-            trunk: Trunk::new(dialer),
+            connection: Connection::new(dialer),
             clock: Arc::new(RedisClock::new()),
-            agenda: Agenda::new(),
+            due_times: DueTimes::new(),
             clock_doubt: tokio::sync::Notify::new(),
             registry: permit_registry::PermitRegistry::default(),
             slot_requests: slots::SlotRequests::default(),
             settlements: settlements::Settlements::default(),
             wakes: wakes::Wakes::default(),
-            gates: gates::Gates::default(),
+            gates: admission_estimates::AdmissionEstimates::default(),
             admissions: admissions::Admissions::default(),
             config,
         });
         core.set_clock(false).await.map_err(|error| OpenError::Unusable { address, reason: error.to_string() })?;
         let mut background = JoinSet::new();
-        let of = |core: &Arc<Core>| core.clone();
+        let of = |core: &Arc<ShardContext>| core.clone();
         let (clock, notices, tidying) = (of(&core), of(&core), of(&core));
         let (settlements, admissions) = (of(&core), of(&core));
         background.spawn(async move { clock.run_clock().await });

@@ -9,10 +9,10 @@ use weir_core::{Clock as _, Timestamp, plan::NextRun};
 use weir_queue::{Publication, Published};
 
 use crate::{
-    core::{Answered, Core},
+    connection::CallError,
     schedule::{BATCH, by_shard},
     scripts::{Call, Operation},
-    trunk::CallError,
+    shard_context::{Answered, ShardContext},
 };
 
 /// How often a publication is tried.
@@ -38,7 +38,7 @@ struct Batch {
     maybe_ran: bool,
 }
 
-impl Core {
+impl ShardContext {
     /// Repeats what brought no answer: a publication that ran is known by its name and answers again.
     pub(crate) async fn publish(&self, publications: &[Publication]) -> Vec<Outcome> {
         if !self.lease.is_valid() {
@@ -81,7 +81,7 @@ impl Core {
                 }
             };
             if let Some(due) = rest.next_time() {
-                self.agenda.learn(call.shard, due);
+                self.due_times.learn(call.shard, due);
             }
             for member in members {
                 outcomes[member] = rest.next_int().map(|ran| match ran {
@@ -101,7 +101,7 @@ impl Core {
             Outcome::Stale => return Published::Stale(deliveries),
             Outcome::Unknown => return Published::Unknown,
         }
-        if next.express_ahead().is_some() {
+        if next.fast_path_ahead().is_some() {
             self.gates.rested(lease.destination_id, self.clock.now());
         }
         Published::Done

@@ -15,11 +15,11 @@ use weir_core::claim::ProcessId;
 use weir_queue::{Permit, PermitId};
 
 use crate::{
+    codec::{self, Entry},
     connect::{BLOCK, Backoff, Exclusive},
-    core::Core,
     keys::{GROUP, Shard},
     permit_registry::Taken,
-    wire::{self, Entry},
+    shard_context::ShardContext,
 };
 
 /// Entries read from one shard in one call.
@@ -42,11 +42,11 @@ type Streams = Vec<(String, Vec<(String, Option<Vec<Bytes>>)>)>;
 
 impl Reader {
     /// Reads until stopped.
-    pub(crate) fn start(core: &Arc<Core>) -> Self {
+    pub(crate) fn start(core: &Arc<ShardContext>) -> Self {
         let (sender, permits) = mpsc::unbounded_channel();
         let (stop, stopped) = watch::channel(false);
         let (wanted, _) = watch::channel(0);
-        let each: Vec<Vec<Shard>> = if core.trunk.dialer().is_cluster() {
+        let each: Vec<Vec<Shard>> = if core.connection.dialer().is_cluster() {
             Shard::all().map(|shard| vec![shard]).collect()
         } else {
             vec![Shard::all().collect()]
@@ -88,7 +88,7 @@ enum Which {
 
 /// One connection and the shards it reads.
 struct Line {
-    core: Arc<Core>,
+    core: Arc<ShardContext>,
     shards: Vec<Shard>,
     permits: mpsc::UnboundedSender<Permit>,
     wanted: watch::Sender<usize>,
@@ -108,7 +108,7 @@ impl Line {
     }
 
     async fn read_on(&self, stopped: &watch::Receiver<bool>, recall: bool, backoff: &mut Backoff) -> RedisResult<()> {
-        let mut connection = self.core.trunk.dialer().reader().await?;
+        let mut connection = self.core.connection.dialer().reader().await?;
         let read = self.read_with(&mut connection, stopped, recall, backoff).await;
         connection.discard();
         read
@@ -208,7 +208,7 @@ impl Line {
 
 fn read_entry(entry: String, fields: Vec<Bytes>) -> Option<Entry> {
     let [_, permit, _, delivery] = <[Bytes; 4]>::try_from(fields).ok()?;
-    let read = wire::decode(entry, permit, delivery);
+    let read = codec::decode(entry, permit, delivery);
     if read.is_none() {
         tracing::warn!("an entry of the delivery queue that cannot be read; its claim expires");
     }

@@ -11,10 +11,10 @@ use weir_queue::{DueJobs, Edit, Lease, Publication, Published, QueueError, Queue
 
 use crate::{
     RedisQueue,
-    core::{Answered, Core, unexpected},
+    connection::CallError,
     keys::Shard,
     scripts::{Call, Operation, from_micros},
-    trunk::CallError,
+    shard_context::{Answered, ShardContext, unexpected},
 };
 
 /// Items in one call, so that no script keeps the server for long.
@@ -79,7 +79,7 @@ impl Schedule for RedisQueue {
         }
         for ((shard, _), answered) in batches.iter().zip(self.core.call_all(&calls).await) {
             answered?;
-            self.core.agenda.learn(*shard, now);
+            self.core.due_times.learn(*shard, now);
         }
         Ok(())
     }
@@ -93,19 +93,19 @@ impl Schedule for RedisQueue {
 
     async fn claim_due(&self, max: usize, lease_for: Duration) -> QueueResult<DueJobs> {
         loop {
-            let sooner = self.core.agenda.sooner();
+            let sooner = self.core.due_times.sooner();
             tokio::pin!(sooner);
             sooner.as_mut().enable();
             let now = self.core.clock.now();
-            let shards = self.core.agenda.take_due(now, max);
+            let shards = self.core.due_times.take_due(now, max);
             if !shards.is_empty() {
                 let leases = self.core.claim(&shards, max / shards.len(), lease_for).await?;
                 if !leases.is_empty() {
-                    return Ok(DueJobs { leases, depth: self.core.agenda.unread() });
+                    return Ok(DueJobs { leases, depth: self.core.due_times.unread() });
                 }
             }
             // Either way the shards are looked at again.
-            let wait = self.core.agenda.next().since(self.core.clock.now());
+            let wait = self.core.due_times.next().since(self.core.clock.now());
             let _ = tokio::time::timeout(wait, sooner).await;
         }
     }
@@ -133,7 +133,7 @@ impl Schedule for RedisQueue {
     }
 }
 
-impl Core {
+impl ShardContext {
     async fn claim(&self, shards: &[Shard], max: usize, lease_for: Duration) -> Result<Vec<Lease>, CallError> {
         // What this process did with its permits counts before what it asks.
         self.settlements.flush(self, shards).await?;
@@ -163,10 +163,10 @@ impl Core {
     fn read_claim(&self, shard: Shard, mut answered: Answered) -> Result<Vec<Lease>, CallError> {
         let known_since = from_micros(answered.generation as i64);
         if let Some(due) = answered.rest.next_time() {
-            self.agenda.learn(shard, due);
+            self.due_times.learn(shard, due);
         }
         let unread = answered.rest.next_int().ok_or_else(unexpected)?;
-        self.agenda.set_unread(shard, unread.max(0) as usize);
+        self.due_times.set_unread(shard, unread.max(0) as usize);
         answered.rest.next_leases(known_since).ok_or_else(unexpected)
     }
 }

@@ -10,10 +10,10 @@ use redis::{Arg, Cmd, ToRedisArgs};
 use weir_core::{
     DestinationId, Limiter, Period, RateLimit, Timestamp,
     claim::ClaimedDelivery,
-    lane::EXPRESS_AHEAD,
     limit::NARROW_SLOT,
     limiter::{GRANT_AHEAD, LimitCursor, LimiterParts, UNLIMITED_SLOT_WIDTH},
     plan::{CADENCE, LAG_DEPTH, LEAD, SHARES},
+    replay_share::FAST_PATH_AHEAD,
 };
 use weir_queue::{LAST_OLD_START, LONGEST_PREPARATION, RUN_FALLBACK, SLOT_HORIZON, Terms};
 
@@ -113,7 +113,7 @@ fn constants() -> String {
         ("UNLIMITED_SLOT_WIDTH", UNLIMITED_SLOT_WIDTH),
         ("CADENCE", CADENCE),
         ("LEAD", LEAD),
-        ("EXPRESS_AHEAD", EXPRESS_AHEAD),
+        ("FAST_PATH_AHEAD", FAST_PATH_AHEAD),
         ("RUN_FALLBACK", RUN_FALLBACK),
         ("SLOT_HORIZON", SLOT_HORIZON),
         ("NARROW_SLOT", NARROW_SLOT),
@@ -125,7 +125,7 @@ fn constants() -> String {
     ] {
         text += &format!("local {name} = {}\n", duration.as_micros());
     }
-    for (name, number) in [("SHARES", SHARES as usize), ("LAG_DEPTH", LAG_DEPTH), ("DELIVERY_HEAD", wire::HEAD_LEN)] {
+    for (name, number) in [("SHARES", SHARES as usize), ("LAG_DEPTH", LAG_DEPTH), ("DELIVERY_HEAD", codec::HEAD_LEN)] {
         text += &format!("local {name} = {number}\n");
     }
     text + &format!("local KEPT_MS = {}\n", KEPT.as_millis())
@@ -196,7 +196,7 @@ impl Call {
     pub(crate) fn deliveries(&mut self, deliveries: &[ClaimedDelivery], largest_inline_body: usize) -> &mut Self {
         self.arg(deliveries.len());
         for delivery in deliveries {
-            self.deadline(delivery.expires_at).arg(wire::encode(delivery, largest_inline_body));
+            self.deadline(delivery.expires_at).arg(codec::encode(delivery, largest_inline_body));
         }
         self
     }

@@ -15,10 +15,10 @@ use weir_core::DestinationId;
 use weir_queue::PermitId;
 
 use crate::{
-    core::Core,
+    connection::CallError,
     keys::{SHARDS, Shard},
     scripts::{Call, Operation},
-    trunk::CallError,
+    shard_context::ShardContext,
 };
 
 /// Settlements in one call.
@@ -109,11 +109,11 @@ impl Settlements {
     }
 
     /// Returns once what had been added for the shards is in Redis.
-    pub(crate) async fn flush(&self, core: &Core, shards: &[Shard]) -> Result<(), CallError> {
+    pub(crate) async fn flush(&self, core: &ShardContext, shards: &[Shard]) -> Result<(), CallError> {
         join_all(shards.iter().map(|&shard| self.send(core, shard))).await.into_iter().collect()
     }
 
-    async fn send(&self, core: &Core, shard: Shard) -> Result<(), CallError> {
+    async fn send(&self, core: &ShardContext, shard: Shard) -> Result<(), CallError> {
         let last = {
             let outbox = &self.shards()[shard.index()];
             outbox.arrived + outbox.waiting.len() as u64
@@ -133,7 +133,7 @@ impl Settlements {
     }
 
     /// Sends what no call takes along, for ever.
-    pub(crate) async fn run(&self, core: &Core) {
+    pub(crate) async fn run(&self, core: &ShardContext) {
         loop {
             self.added.notified().await;
             tokio::time::sleep(GATHER).await;

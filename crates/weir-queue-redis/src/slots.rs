@@ -16,10 +16,10 @@ use weir_core::{
 use weir_queue::{QueueError, QueueResult, SlotAnswer, SlotRequest};
 
 use crate::{
-    core::{Core, unexpected},
+    codec::Answer,
     keys::{SHARDS, Shard},
     scripts::Operation,
-    wire::Answer,
+    shard_context::{ShardContext, unexpected},
 };
 
 /// Slots asked for in one call, so that no script keeps the server for long.
@@ -88,7 +88,7 @@ impl AnswerTime {
     }
 }
 
-impl Core {
+impl ShardContext {
     /// One task asks for everybody who waits. If each waiting attempt took its own turn, each would make a call of its own, and the slots
     /// would be over before the last answer came.
     pub(crate) async fn ask_for_slot(self: &Arc<Self>, request: SlotRequest) -> QueueResult<SlotAnswer> {
@@ -112,7 +112,7 @@ impl Core {
     }
 }
 
-impl Core {
+impl ShardContext {
     async fn ask_for_slots(&self, shard: Shard, waiting: Vec<Waiting>) {
         let mut call = self.new_call(shard, Operation::TakeSlot);
         call.arg(self.slot_requests.answer_time.usable_from(self.clock.lower_bound(shard)));

@@ -11,10 +11,10 @@ use weir_core::{Clock as _, DestinationId, Timestamp};
 use weir_queue::{QueueResult, Wake};
 
 use crate::{
-    core::Core,
     keys::Shard,
     schedule::by_shard,
     scripts::{Operation, from_micros},
+    shard_context::ShardContext,
 };
 
 #[derive(Default)]
@@ -49,7 +49,7 @@ impl Wakes {
     }
 
     /// Resolves when Redis has these wakes, or has failed to answer.
-    pub(crate) async fn send(&self, core: &Core, wakes: &[Wake]) -> QueueResult<()> {
+    pub(crate) async fn send(&self, core: &ShardContext, wakes: &[Wake]) -> QueueResult<()> {
         let joined = self.add(wakes);
         let _turn = self.turn.lock().await;
         if let Some(outcome) = joined.get() {
@@ -66,7 +66,7 @@ impl Wakes {
     }
 }
 
-async fn send(core: &Core, earliest: HashMap<DestinationId, Timestamp>) -> QueueResult<()> {
+async fn send(core: &ShardContext, earliest: HashMap<DestinationId, Timestamp>) -> QueueResult<()> {
     let mut calls = Vec::new();
     for (shard, wakes) in by_shard(earliest, |&(id, _)| id) {
         let mut call = core.new_call(shard, Operation::Wake);
@@ -84,7 +84,7 @@ async fn send(core: &Core, earliest: HashMap<DestinationId, Timestamp>) -> Queue
     }
     // A scheduler in this process may claim at once: its call follows these on the same connection.
     let learn = |shard: Shard, wakes: &[(DestinationId, Timestamp)]| {
-        wakes.iter().for_each(|&(_, due)| core.agenda.learn(shard, due));
+        wakes.iter().for_each(|&(_, due)| core.due_times.learn(shard, due));
     };
     calls.iter().for_each(|(_, shard, wakes)| learn(*shard, wakes));
     let (calls, shards): (Vec<_>, Vec<_>) =

@@ -4,7 +4,7 @@
 //! Real time, since a queue may keep a clock of its own; waits are for signals, and only absence is waited out.
 
 mod edits;
-mod express;
+mod fast_path;
 mod room;
 mod schedule;
 mod slots;
@@ -32,7 +32,7 @@ use weir_core::{
     signing::{Secret, Signing},
 };
 
-pub use self::{edits::*, express::*, room::*, schedule::*, slots::*};
+pub use self::{edits::*, fast_path::*, room::*, schedule::*, slots::*};
 use crate::{
     DueJobs, Edit, HandedBack, Lease, Permit, Publication, Published, SharedQueue, SlotAnswer, SlotRequest, Terms, Wake,
 };
@@ -133,7 +133,7 @@ impl Subject {
             event_created_at: now,
             attempts: 0,
             attempts_before: 0,
-            in_lane: false,
+            is_replay: false,
             body: ClaimedBody::Inline(EventBody::stored(Bytes::from_static(b"{}"), 0)),
             expires_at: now + expires_in,
             destination: None,

@@ -79,7 +79,7 @@ fn delivery(now: Timestamp) -> ClaimedDelivery {
         event_created_at: now,
         attempts: 0,
         attempts_before: 0,
-        in_lane: false,
+        is_replay: false,
         body: ClaimedBody::Inline(EventBody::stored(Bytes::new(), 0)),
         expires_at: now + Duration::from_secs(86_400),
         destination: None,

@@ -9,7 +9,7 @@ use weir_core::{Clock, DestinationId, Timestamp};
 use weir_queue::{SharedQueue, Wake};
 use weir_store::{SharedStore, StoreError};
 
-use crate::{Backoff, lanes::Lanes, scheduler::Scheduler};
+use crate::{Backoff, replay_shares::ReplayShares, scheduler::Scheduler};
 
 /// The time between two looks while there is nothing to move.
 const INTERVAL: Duration = Duration::from_millis(250);
@@ -23,13 +23,13 @@ pub struct Replayer {
     store: SharedStore,
     queue: SharedQueue,
     clock: Arc<dyn Clock>,
-    lanes: Arc<Lanes>,
+    replay_shares: Arc<ReplayShares>,
 }
 
 impl Replayer {
     /// For the runs of this scheduler, which learn from it what lanes there are.
     pub fn new(store: SharedStore, queue: SharedQueue, clock: Arc<dyn Clock>, scheduler: &Scheduler) -> Self {
-        Self { store, queue, clock, lanes: scheduler.lanes() }
+        Self { store, queue, clock, replay_shares: scheduler.replay_shares() }
     }
 
     /// Until `shutdown` resolves. May be broken off anywhere.
@@ -79,12 +79,12 @@ impl Replayer {
                     continue;
                 }
             };
-            self.lanes.add(&step.wake);
+            self.replay_shares.add(&step.wake);
             self.wake(&step.wake, now).await;
             more |= step.more;
         }
-        let lanes = if open.is_empty() { Vec::new() } else { self.store.lanes().await? };
-        let new = self.lanes.replace(&lanes);
+        let lanes = if open.is_empty() { Vec::new() } else { self.store.replay_destinations().await? };
+        let new = self.replay_shares.replace(&lanes);
         self.wake(if wake_all { &lanes } else { &new }, now).await;
         failed.map_or(Ok(more), Err)
     }

@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use weir_core::{
     Destination, Limiter, Timestamp,
     claim::ClaimedDelivery,
-    lane::{self, Brought, Credit, Split},
     plan::{self, Allowance, NextRun, Observed},
+    replay_share::{self, Brought, Credit, Split},
 };
 use weir_queue::{LAST_OLD_START, Lease, Publication, Terms};
 use weir_store::{ClaimRequest, SendHistory};
@@ -102,7 +102,7 @@ impl Run {
     }
 
     /// Publishes what came of the lane, and ends the run.
-    pub(crate) fn end_with_lane(
+    pub(crate) fn end_with_replay(
         mut self,
         deliveries: Vec<ClaimedDelivery>,
         live: Brought,
@@ -111,7 +111,9 @@ impl Run {
         self.deliveries = deliveries;
         let out = self.lease.queued + self.published + self.deliveries.len() as u32;
         let next = match self.cursors() {
-            Some(cursors) => lane::next_run(self.allowance, live, lane, cursors.start_after(out, self.now), self.now),
+            Some(cursors) => {
+                replay_share::next_run(self.allowance, live, lane, cursors.start_after(out, self.now), self.now)
+            }
             None => NextRun::Stop,
         };
         self.into_publication(next)

@@ -15,7 +15,7 @@ use weir_store::{Claims, SharedStore, StoreError};
 
 use crate::{
     Backoff,
-    lanes::Lanes,
+    replay_shares::ReplayShares,
     returns::{Failure, Returner},
     run::Run,
 };
@@ -35,18 +35,18 @@ pub struct Scheduler {
     queue: SharedQueue,
     clock: Arc<dyn Clock>,
     returner: Returner,
-    pub(crate) lanes: Arc<Lanes>,
+    pub(crate) replay_shares: Arc<ReplayShares>,
 }
 
 impl Scheduler {
     pub fn new(store: SharedStore, queue: SharedQueue, clock: Arc<dyn Clock>) -> Self {
         let returner = Returner::new(store.clone(), queue.clone(), clock.clone());
-        Self { store, queue, clock, returner, lanes: Arc::default() }
+        Self { store, queue, clock, returner, replay_shares: Arc::default() }
     }
 
     /// Where it learns of the lanes of replays.
-    pub(crate) fn lanes(&self) -> Arc<Lanes> {
-        self.lanes.clone()
+    pub(crate) fn replay_shares(&self) -> Arc<ReplayShares> {
+        self.replay_shares.clone()
     }
 
     /// Runs jobs until `shutdown` resolves. A batch that has begun is finished. Several may run side by side.
@@ -117,7 +117,7 @@ impl Scheduler {
         };
         let (laned, plain): (Vec<_>, Vec<_>) = runs.into_iter().zip(claims).partition(|(run, _)| run.split.is_some());
         self.publish_claimed(plain).await?;
-        if laned.is_empty() { Ok(()) } else { self.publish_with_lanes(laned, now).await }
+        if laned.is_empty() { Ok(()) } else { self.publish_with_replays(laned, now).await }
     }
 
     /// Publishes what was claimed, and ends the runs.
@@ -144,7 +144,7 @@ impl Scheduler {
         self.recover_cursors(&mut runs, now).await?;
         let lagging = jobs.depth > plan::LAG_DEPTH;
         for run in &mut runs {
-            run.decide(lagging, self.lanes.credit(run.lease.destination_id));
+            run.decide(lagging, self.replay_shares.credit(run.lease.destination_id));
         }
         Ok(runs)
     }

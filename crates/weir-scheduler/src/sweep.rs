@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 use metrics::counter;
 use weir_core::{Clock, Timestamp};
 use weir_queue::{SharedQueue, Wake};
-use weir_store::{Line, LinesTended, Recovered, SharedStore, Store, StoreError};
+use weir_store::{MessageGroup, MessageGroupsRepaired, Recovered, SharedStore, Store, StoreError};
 
 /// The time between two sweeps.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -54,7 +54,7 @@ impl Sweeper {
     }
 
     /// `tended`: up to where lines have been looked at.
-    async fn sweep(&self, recovers: bool, tended: &mut Option<Line>) -> Result<(), StoreError> {
+    async fn sweep(&self, recovers: bool, tended: &mut Option<MessageGroup>) -> Result<(), StoreError> {
         let now = self.clock.now();
         if let Err(error) = self.store.maintain(now).await {
             tracing::warn!(%error, "could not prepare the store for the days to come; the next sweep tries again");
@@ -63,14 +63,14 @@ impl Sweeper {
             self.recover_expired(now).await?;
         }
         self.expire(now).await?;
-        self.tend_lines(tended).await?;
+        self.repair_message_groups(tended).await?;
         self.wake_due(now).await
     }
 
     /// Some lines in each sweep, and all of them in turn. What is not ordered any more goes at once.
-    async fn tend_lines(&self, tended: &mut Option<Line>) -> Result<(), StoreError> {
-        while self.store.dissolve_lines(PAGE).await? == u64::from(PAGE) {}
-        let LinesTended { advanced, next } = self.store.tend_lines(tended.take(), PAGE).await?;
+    async fn repair_message_groups(&self, tended: &mut Option<MessageGroup>) -> Result<(), StoreError> {
+        while self.store.dissolve_message_groups(PAGE).await? == u64::from(PAGE) {}
+        let MessageGroupsRepaired { advanced, next } = self.store.repair_message_groups(tended.take(), PAGE).await?;
         *tended = next;
         if advanced > 0 {
             tracing::warn!(lines = advanced, "found lines without a head, and let the next come forward");

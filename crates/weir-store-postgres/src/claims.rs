@@ -13,12 +13,12 @@ use weir_core::{
     event::EventBody,
     order::BEHIND,
 };
-use weir_store::{ClaimRequest, Claims, Line};
+use weir_store::{ClaimRequest, Claims, MessageGroup};
 
 use crate::{
     Shared,
     ingest::column,
-    lines::advance,
+    message_groups::advance,
     rows::{self, corrupt, delivery_id, event_id, int, optional_text, optional_time, replay_id, small, time, uuid},
     writer::Operation,
 };
@@ -195,7 +195,7 @@ struct Taken {
     event_created_at: Timestamp,
     attempts: u32,
     attempts_before: u32,
-    in_lane: bool,
+    is_replay: bool,
     expires_at: Timestamp,
     body: Option<EventBody>,
 }
@@ -208,7 +208,7 @@ async fn claim(
     connection: &mut PgConnection,
     taken: &mut Vec<Taken>,
     answers: &mut [Vec<Claims>],
-) -> Result<Vec<Line>, sqlx::Error> {
+) -> Result<Vec<MessageGroup>, sqlx::Error> {
     let rows = sqlx::query(if remembered { CLAIM } else { CLAIM_WITH_BODIES })
         .bind(column(asked, |one| uuid(one.request.destination_id.as_bytes())))
         .bind(column(asked, |one| one.of_replays))
@@ -236,7 +236,7 @@ async fn claim(
         if rows::is_null(row, 4)? {
             counts[at].expired = true;
             let destination_id = one.request.destination_id;
-            left.extend(optional_text(row, 12)?.map(|ordering_key| Line { destination_id, ordering_key }));
+            left.extend(optional_text(row, 12)?.map(|ordering_key| MessageGroup { destination_id, ordering_key }));
         } else {
             taken.push(read_taken(row, one)?);
         }
@@ -271,7 +271,7 @@ fn read_taken(row: &PgRow, asked: &Asked<'_>) -> Result<Taken, sqlx::Error> {
         event_created_at: if rows::is_null(row, 11)? { time(row, 6)? } else { replay_id(row, 11)?.made_at() },
         attempts: small(row, 5)?,
         attempts_before: if rows::is_null(row, 10)? { 0 } else { small(row, 10)? },
-        in_lane: asked.of_replays,
+        is_replay: asked.of_replays,
         expires_at,
         body: (!rows::is_null(row, 8)?).then(|| rows::body(row, 7)).transpose()?,
     })
@@ -311,7 +311,7 @@ fn hand_out(mut taken: Vec<Taken>, answers: &mut [Vec<Claims>]) {
             event_created_at: one.event_created_at,
             attempts: one.attempts,
             attempts_before: one.attempts_before,
-            in_lane: one.in_lane,
+            is_replay: one.is_replay,
             body: ClaimedBody::Inline(body),
             expires_at: one.expires_at,
             destination: None,

@@ -186,14 +186,14 @@ pub(crate) const LOCK_LIVE: &str =
 
 pub(crate) const INSERT: &str = "
 INSERT INTO destinations (name, url, event_types, rate_limits, max_in_flight, timeout_ms, retry, headers, signing,
-    paused, paused_reason, held_until, held_reason, updated_at, breaker, breaker_state, alerts, watches, ordered,
+    paused, paused_reason, held_until, held_reason, updated_at, breaker, breaker_state, alerts, takes_alerts, ordered,
     skip_after_attempts, id, tenant, created_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23)";
 
 /// All but the tenant, which a destination keeps for life.
 pub(crate) const UPDATE: &str = "
 UPDATE destinations SET (name, url, event_types, rate_limits, max_in_flight, timeout_ms, retry, headers, signing,
-    paused, paused_reason, held_until, held_reason, updated_at, breaker, breaker_state, alerts, watches, ordered,
+    paused, paused_reason, held_until, held_reason, updated_at, breaker, breaker_state, alerts, takes_alerts, ordered,
     skip_after_attempts, version)
     = ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, DEFAULT)
 WHERE id = $21";
@@ -227,7 +227,7 @@ pub(crate) fn write_destination(
         .bind(serde_json::to_string(&settings.breaker).map_err(unwritable)?)
         .bind(serde_json::to_string(&destination.breaker).map_err(unwritable)?)
         .bind(serde_json::to_string(&settings.alerts).map_err(unwritable)?)
-        .bind(settings.watches())
+        .bind(settings.takes_alerts())
         .bind(settings.order.is_by_key())
         .bind(settings.order.skip_after_attempts().map(|most| i64::from(most.get())))
         .bind(uuid(destination.id.as_bytes())))

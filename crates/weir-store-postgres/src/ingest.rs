@@ -22,7 +22,7 @@ use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection, Row as _, postgres::PgRow, types::Uuid};
 use weir_core::{Timestamp, TraceParent, claim::ProcessId, event::Event};
 use weir_store::{
-    Boarding, Express, Ingest, Ingested, Line, NewEvent, Station, StoreResult,
+    FastPath, FastPathBatch, FastPathHandle, Ingest, Ingested, MessageGroup, NewEvent, StoreResult,
     intake::{Intake, Key, KnownKeys, NewDelivery, Outcome, key},
 };
 
@@ -30,8 +30,8 @@ use crate::{
     PostgresStore, Shared,
     destinations::{CHANGED, read_change},
     errors::{ATTEMPTS, lacks_partition},
-    lines::{self, advance, lock_name},
     locks::{KEY_LOCK_SPACE, LOCK_SPACE, begin_beside_edits, locks_of},
+    message_groups::{self, advance, lock_name},
     partitions::day_of_id,
     processes::IS_REGISTERED,
     rows::{self, uuid},
@@ -47,8 +47,8 @@ impl Ingest for PostgresStore {
         self.posts.ask(Posting(events)).await
     }
 
-    fn connect(&self, express: Arc<dyn Express>) {
-        self.shared.station.connect(express);
+    fn connect(&self, fast_path: Arc<dyn FastPath>) {
+        self.shared.fast_path.connect(fast_path);
     }
 }
 
@@ -135,7 +135,7 @@ async fn store_after_a_look(
     let guards = Guards { owner: shared.process.id(), ..Guards::default() };
     // A process that was declared dead stores events all the same, for others to claim.
     let may_claim = is_registered(guards.owner, &mut transaction).await?;
-    let mut boarding = if may_claim { shared.station.boarding() } else { Station::default().boarding() };
+    let mut boarding = if may_claim { shared.fast_path.boarding() } else { FastPathHandle::default().boarding() };
     let intake = Intake::of(new, &known, &mut *shared.destinations.tenants(), FIRST_EPOCH, &mut boarding);
     let (first, rest) = intake.deliveries.split_at(intake.deliveries.len().min(MAX_DELIVERIES));
     let mut freed = insert(&guards, &intake.events, first, &mut transaction).await?;
@@ -162,7 +162,7 @@ async fn store_as_known(
     connection: &mut PgConnection,
     shared: &Shared,
 ) -> Result<Option<Vec<Outcome>>, sqlx::Error> {
-    let mut boarding = shared.station.boarding();
+    let mut boarding = shared.fast_path.boarding();
     let (guards, intake) = {
         let mut known = shared.destinations.tenants();
         let guards = Guards {
@@ -187,8 +187,8 @@ async fn store_as_known(
 /// What is stored, and on disk, leaves; and the next of the lines come forward whose heads gave way.
 async fn after_commit(
     intake: &Intake<'_>,
-    boarding: Boarding,
-    freed: &BTreeSet<Line>,
+    boarding: FastPathBatch,
+    freed: &BTreeSet<MessageGroup>,
     connection: &mut PgConnection,
     shared: &Shared,
 ) {
@@ -197,7 +197,7 @@ async fn after_commit(
     advance(freed, &[], connection).await;
 }
 
-/// Keeps the bodies of what is stored and will soon be claimed. What goes by the express has them with it.
+/// Keeps the bodies of what is stored and will soon be claimed. What goes over the fast path has them with it.
 fn remember_bodies(intake: &Intake<'_>, shared: &Shared) {
     let mut waiting = intake.deliveries.iter().filter(|delivery| delivery.is_due_soon()).peekable();
     if waiting.peek().is_some() {
@@ -256,7 +256,7 @@ async fn insert(
     events: &[(&Event, u32)],
     deliveries: &[NewDelivery<'_>],
     connection: &mut PgConnection,
-) -> Result<Option<BTreeSet<Line>>, sqlx::Error> {
+) -> Result<Option<BTreeSet<MessageGroup>>, sqlx::Error> {
     let coalescing = rare_column(deliveries, NewDelivery::coalesces_by);
     let lines = rare_column(deliveries, |delivery| delivery.line());
     let names: Vec<String> = lines.iter().flatten().flatten().map(lock_name).collect();
@@ -304,10 +304,10 @@ async fn insert(
     rows::flag(&row, 0)?.then(|| freed_lines(&row)).transpose()
 }
 
-fn freed_lines(row: &PgRow) -> Result<BTreeSet<Line>, sqlx::Error> {
+fn freed_lines(row: &PgRow) -> Result<BTreeSet<MessageGroup>, sqlx::Error> {
     let destinations: Option<Vec<Uuid>> = row.try_get_unchecked(1)?;
     let keys: Option<Vec<String>> = row.try_get_unchecked(2)?;
-    Ok(lines::of_columns(destinations.unwrap_or_default(), keys.unwrap_or_default()).collect())
+    Ok(message_groups::of_columns(destinations.unwrap_or_default(), keys.unwrap_or_default()).collect())
 }
 
 /// One parameter of a statement over many rows.

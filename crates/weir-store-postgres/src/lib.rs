@@ -16,6 +16,7 @@
 //!   unknown: the caller hears [`StoreError::Unavailable`](weir_store::StoreError::Unavailable) and asks again, a producer
 //!   under the same idempotency key.
 
+mod alerting;
 mod cache;
 mod claims;
 #[cfg(test)]
@@ -30,8 +31,8 @@ mod errors;
 mod fixtures;
 mod history;
 mod ingest;
-mod lines;
 mod locks;
+mod message_groups;
 mod open;
 mod outbox;
 mod partitions;
@@ -46,13 +47,12 @@ mod replays;
 mod results;
 mod rows;
 mod schema;
-mod watch;
 mod writer;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sqlx::PgPool;
-use weir_store::{Station, WaitingBodies};
+use weir_store::{FastPathHandle, WaitingBodies};
 
 pub use open::{OpenError, Server};
 
@@ -104,7 +104,7 @@ impl PostgresStore {
 struct Shared {
     destinations: DestinationCache,
     partitions: Partitions,
-    station: Station,
+    fast_path: FastPathHandle,
     bodies: Mutex<WaitingBodies>,
     process: OwnProcess,
 }
@@ -117,7 +117,7 @@ impl Default for Shared {
         Self {
             destinations: DestinationCache::default(),
             partitions: Partitions::default(),
-            station: Station::default(),
+            fast_path: FastPathHandle::default(),
             bodies: Mutex::new(WaitingBodies::new(WAITING_BODY_BYTES)),
             process: OwnProcess::default(),
         }

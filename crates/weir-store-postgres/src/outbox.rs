@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use async_trait::async_trait;
 use sqlx::{PgConnection, postgres::PgRow};
 use weir_core::{DestinationId, Timestamp, claim::Claim};
-use weir_store::{ClaimRequest, Claims, DueDestination, Line, Outbox, Recovered, SendHistory, StoreResult};
+use weir_store::{ClaimRequest, Claims, DueDestination, MessageGroup, Outbox, Recovered, SendHistory, StoreResult};
 
 use crate::{
     PostgresStore, Shared,
@@ -13,7 +13,7 @@ use crate::{
     edits::Edit,
     errors::store_error,
     ingest::column,
-    lines::advance,
+    message_groups::advance,
     recovery::{Abandoned, Recovery},
     rows::{corrupt, destination_id, flag, int, optional_text, optional_time, time, uuid},
     writer::{Operation, Writers},
@@ -213,7 +213,7 @@ impl Operation for Releasing {
             let at = usize::try_from(int(row, 0)? - 1).ok().and_then(|at| all.get(at));
             let &(operation, Claim { destination_id, .. }, _) = at.ok_or_else(|| corrupt("a release"))?;
             released[operation] += 1;
-            left.extend(optional_text(row, 1)?.map(|ordering_key| Line { destination_id, ordering_key }));
+            left.extend(optional_text(row, 1)?.map(|ordering_key| MessageGroup { destination_id, ordering_key }));
         }
         advance(&left, &[], connection).await;
         Ok(released)
@@ -236,7 +236,7 @@ impl Edit for Expiry {
         let mut left = BTreeSet::new();
         for row in &rows {
             let destination_id = destination_id(row, 0)?;
-            left.extend(optional_text(row, 1)?.map(|ordering_key| Line { destination_id, ordering_key }));
+            left.extend(optional_text(row, 1)?.map(|ordering_key| MessageGroup { destination_id, ordering_key }));
         }
         advance(&left, &[], connection).await;
         Ok(rows.len() as u64)

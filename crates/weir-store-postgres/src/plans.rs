@@ -14,6 +14,7 @@ use weir_store::{
 
 use crate::{
     PostgresStore,
+    alerting::CONDITIONS,
     claims::{BODIES, CLAIM, CLAIM_WITH_BODIES},
     database::Database,
     deliveries::{self, Walk, many_wait, window_end},
@@ -22,7 +23,7 @@ use crate::{
     fixtures::{NOW, destination, destination_id, event, request, result},
     history::{IN_ORDER, SENDS, Select, event_deliveries, events_page},
     ingest::KNOWN_KEYS,
-    lines::{DISSOLVE, LINES},
+    message_groups::{DISSOLVE, LINES},
     open,
     outbox::{DUE_DESTINATIONS, EXPIRE, RELEASE, SEND_HISTORY},
     processes::ORPHANED,
@@ -32,7 +33,6 @@ use crate::{
     replay_steps::{IS_LEFT, PUT_BACK, step_of},
     replays::FIGURES,
     results::SETTLE,
-    watch::CONDITIONS,
 };
 
 /// Ten thousand events for four destinations: most delivered, some failed, some under way, a backlog.
@@ -151,10 +151,10 @@ async fn hot_statements_use_their_indexes() {
         assert_plan(&mut connection, name, sql, expected).await;
     }
     for (name, sql, expected) in [
-        ("lines", LINES, &["using deliveries_lines on deliveries"][..]),
-        ("dissolve", DISSOLVE, &["using deliveries_lines on deliveries", by_id]),
-        ("advance", &foremost_of_lines(), &["using deliveries_lines on deliveries", by_id]),
-        ("join", &has_a_line(), &["using deliveries_lines on deliveries d"]),
+        ("lines", LINES, &["using deliveries_message_groups on deliveries"][..]),
+        ("dissolve", DISSOLVE, &["using deliveries_message_groups on deliveries", by_id]),
+        ("advance", &foremost_of_lines(), &["using deliveries_message_groups on deliveries", by_id]),
+        ("join", &has_a_line(), &["using deliveries_message_groups on deliveries d"]),
     ] {
         assert_plan(&mut connection, name, sql, expected).await;
     }

@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use async_trait::async_trait;
 use sqlx::{PgConnection, Row as _};
 use weir_core::{DeliveryId, DeliveryState, Timestamp, order::BEHIND, pattern::EventPattern};
-use weir_store::{Line, Purge, PurgePlace, PurgeStep};
+use weir_store::{MessageGroup, Purge, PurgePlace, PurgeStep};
 
 use crate::{
     edits::Edit,
     history::Select,
-    lines::advance,
+    message_groups::advance,
     rows::{count, delivery_id, state_code, time, uuid},
 };
 
@@ -119,7 +119,7 @@ struct Looked {
     cancelled: u64,
     next: Option<PurgePlace>,
     /// The lines of what was cancelled.
-    left: BTreeSet<Line>,
+    left: BTreeSet<MessageGroup>,
 }
 
 impl PurgeSome<'_> {
@@ -150,7 +150,7 @@ impl PurgeSome<'_> {
         let place = PurgePlace { due: time(&row, 2)?, id: delivery_id(&row, 3)? };
         let more = count(&row, 0)? == STEP.unsigned_abs();
         let keys: Option<Vec<String>> = row.try_get_unchecked(4)?;
-        let lines = keys.into_iter().flatten().map(|ordering_key| Line { destination_id, ordering_key });
+        let lines = keys.into_iter().flatten().map(|ordering_key| MessageGroup { destination_id, ordering_key });
         Ok(Looked {
             any: true,
             cancelled: count(&row, 1)?,

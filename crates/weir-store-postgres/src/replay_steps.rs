@@ -6,12 +6,12 @@ use std::collections::BTreeSet;
 use async_trait::async_trait;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _, types::Uuid};
 use weir_core::{DeliveryState, DestinationId, ReplayId, Timestamp};
-use weir_store::{Line, ReplayFigures, ReplayFilter, ReplayPhase, ReplayStep};
+use weir_store::{MessageGroup, ReplayFigures, ReplayFilter, ReplayPhase, ReplayStep};
 
 use crate::{
     edits::Edit,
     history::Select,
-    lines::{advance, of_columns},
+    message_groups::{advance, of_columns},
     replays::{FIGURES, phase, read_figure, sieved_by},
     rows::{corrupt, count, int, text, time, uuid},
 };
@@ -30,7 +30,7 @@ const ALL_MOVED: &str = "UPDATE replays SET phase = 1, total = moved WHERE id = 
 const END: &str = "
 UPDATE replays SET phase = $2, delivered = $3, failed = $4, cancelled = $5, ended_at = coalesce(ended_at, $6) WHERE id = $1";
 
-const DELETE_LANES: &str = "DELETE FROM replay_lanes WHERE replay_id = $1";
+const DELETE_LANES: &str = "DELETE FROM replay_destinations WHERE replay_id = $1";
 
 /// Whether something of a replay waits or is under way; with `$2` also what is live by now, because somebody pulled it forward or
 /// its turn in a line has come.
@@ -99,7 +99,7 @@ impl Step {
     async fn move_some(
         &self,
         open: Open,
-        lines: &mut BTreeSet<Line>,
+        lines: &mut BTreeSet<MessageGroup>,
         connection: &mut PgConnection,
     ) -> Result<ReplayStep, sqlx::Error> {
         let id = uuid(self.id.as_bytes());
@@ -201,7 +201,7 @@ fn move_some(step: &Step, open: &Open, state: DeliveryState) -> Select {
         " FROM chosen JOIN live ON live.id = chosen.destination_id WHERE d.id = chosen.id
             RETURNING d.destination_id, d.ordering_key
         ), lane AS (
-            INSERT INTO replay_lanes (replay_id, destination_id) SELECT",
+            INSERT INTO replay_destinations (replay_id, destination_id) SELECT",
     );
     select.value(uuid(step.id.as_bytes()));
     select.sql.push_str(

@@ -65,11 +65,11 @@ impl Replays for PostgresStore {
         self.edit(Step { id, now }).await
     }
 
-    async fn lanes(&self) -> StoreResult<Vec<DestinationId>> {
+    async fn replay_destinations(&self) -> StoreResult<Vec<DestinationId>> {
         self.read(sqlx::query(LANES), |row| destination_id(row, 0)).await
     }
 
-    async fn claim_lanes(&self, requests: Vec<ClaimRequest>, now: Timestamp) -> StoreResult<Vec<Claims>> {
+    async fn claim_replays(&self, requests: Vec<ClaimRequest>, now: Timestamp) -> StoreResult<Vec<Claims>> {
         if requests.is_empty() {
             return Ok(Vec::new());
         }
@@ -81,7 +81,7 @@ const SELECT: &str = "SELECT id, filter, phase, created_at, ended_at, total, del
 
 pub(crate) const OPEN: &str = "SELECT id FROM replays WHERE phase IN (0, 1, 3) ORDER BY id";
 
-const LANES: &str = "SELECT DISTINCT destination_id FROM replay_lanes ORDER BY destination_id";
+const LANES: &str = "SELECT DISTINCT destination_id FROM replay_destinations ORDER BY destination_id";
 
 /// By the states of its deliveries, from the index alone, as far as vacuum keeps up.
 pub(crate) const FIGURES: &str = "SELECT state, count(*) FROM deliveries WHERE replay_id = $1 GROUP BY state";

@@ -9,13 +9,15 @@ use std::{
 use async_trait::async_trait;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, types::Uuid};
 use weir_core::{DeliveryId, DeliveryState, DestinationId, Timestamp, claim::Claim, order::BEHIND, outcome::Verdict};
-use weir_store::{AttemptResult, DeliveryAction, Line, Purge, PurgePlace, PurgeStep, Results, Settlement, StoreResult};
+use weir_store::{
+    AttemptResult, DeliveryAction, MessageGroup, Purge, PurgePlace, PurgeStep, Results, Settlement, StoreResult,
+};
 
 use crate::{
     PostgresStore, Shared,
     edits::Edit,
     ingest::column,
-    lines::advance,
+    message_groups::advance,
     purge::{PurgeSome, counted},
     rows::{
         self, corrupt, count, destination_id, failure_code, flag, int, optional_text, optional_time, outcome_code,
@@ -162,7 +164,7 @@ pub(crate) async fn settle_all(
         settled.settlements[at] = Settlement::Settled(rows::state(row, 1)?);
         let Claim { delivery_id, destination_id, .. } = results[at].claim;
         if let Some(ordering_key) = optional_text(row, 2)? {
-            settled.left.push(Left { at, delivery_id, line: Line { destination_id, ordering_key } });
+            settled.left.push(Left { at, delivery_id, line: MessageGroup { destination_id, ordering_key } });
         }
     }
     Ok(settled)
@@ -178,17 +180,17 @@ struct Left {
     /// The place of its settlement.
     at: usize,
     delivery_id: DeliveryId,
-    line: Line,
+    line: MessageGroup,
 }
 
 impl Settled {
     /// After the commit: the next of the lines come forward. Answers the settlements.
     pub(crate) async fn advance(mut self, connection: &mut PgConnection) -> Vec<Settlement> {
-        let lines: BTreeSet<Line> = self.left.iter().map(|left| left.line.clone()).collect();
+        let lines: BTreeSet<MessageGroup> = self.left.iter().map(|left| left.line.clone()).collect();
         let skipped = |left: &&Left| self.settlements[left.at].state().is_some_and(DeliveryState::is_waiting);
         let skipped: Vec<DeliveryId> = self.left.iter().filter(skipped).map(|left| left.delivery_id).collect();
         let dues = advance(&lines, &skipped, connection).await;
-        let dues: BTreeMap<&Line, Timestamp> =
+        let dues: BTreeMap<&MessageGroup, Timestamp> =
             lines.iter().zip(dues).filter_map(|(line, due)| Some((line, due?))).collect();
         for left in &self.left {
             if let (Some(state), Some(&next_due)) = (self.settlements[left.at].state(), dues.get(&left.line)) {
@@ -219,7 +221,7 @@ struct Locked {
     destination_id: DestinationId,
     state: DeliveryState,
     expires_at: Option<Timestamp>,
-    line: Option<Line>,
+    line: Option<MessageGroup>,
 }
 
 /// What a delivery is now, kept so until the transaction ends.
@@ -227,7 +229,7 @@ async fn lock_delivery(connection: &mut PgConnection, id: DeliveryId) -> Result<
     let row = sqlx::query(LOCK_DELIVERY).bind(uuid(id.as_bytes())).fetch_optional(connection).await?;
     let Some(row) = &row else { return Ok(None) };
     let destination_id = destination_id(row, 0)?;
-    let line = optional_text(row, 3)?.map(|ordering_key| Line { destination_id, ordering_key });
+    let line = optional_text(row, 3)?.map(|ordering_key| MessageGroup { destination_id, ordering_key });
     Ok(Some(Locked { destination_id, state: rows::state(row, 1)?, expires_at: optional_time(row, 2)?, line }))
 }
 
@@ -245,7 +247,7 @@ async fn update_delivery(
 pub(crate) async fn wait_again(
     connection: &mut PgConnection,
     id: DeliveryId,
-    line: Option<&Line>,
+    line: Option<&MessageGroup>,
     now: Timestamp,
 ) -> Result<(), sqlx::Error> {
     let due = if line.is_some() { BEHIND } else { now };

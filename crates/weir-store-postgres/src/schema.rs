@@ -76,7 +76,7 @@ mod tests {
         r#"
         SELECT make_partitions(ARRAY[20833]);
         INSERT INTO destinations (id, tenant, name, url, event_types, rate_limits, max_in_flight, timeout_ms, retry, headers,
-            signing, paused, breaker, breaker_state, alerts, watches, ordered, created_at, updated_at)
+            signing, paused, breaker, breaker_state, alerts, takes_alerts, ordered, created_at, updated_at)
         VALUES ('01a3185c-5000-7000-8000-000000000001', 'acme', 'a', 'https://example.com/', '["*"]',
             '[{"limit":10,"period":"second","burst":1}]', 64, 15000,
             '{"max_attempts":16,"max_age_s":259200,"delays":{"backoff":{"base_ms":10000,"cap_ms":3600000}}}', '[]',

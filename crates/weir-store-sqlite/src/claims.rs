@@ -149,7 +149,7 @@ impl Transaction<'_, '_> {
             event_created_at: waiting.created_at,
             attempts,
             attempts_before,
-            in_lane: of_replays,
+            is_replay: of_replays,
             body: ClaimedBody::Inline(self.body(event_id)?),
             expires_at,
             destination: None,

@@ -15,7 +15,7 @@ use weir_core::{
     DeliveryState, Destination, DestinationId, EventId, Timestamp, claim::ClaimedDelivery, outcome::Verdict,
 };
 use weir_store::{
-    ClaimRequest, Destinations as _, Express, History as _, Ingest as _, Outbox as _, Recovered, Results as _,
+    ClaimRequest, Destinations as _, FastPath, History as _, Ingest as _, Outbox as _, Recovered, Results as _,
     StoreError,
     conformance::{NOW, destination, destination_id, event, matched, request, result},
 };
@@ -84,12 +84,12 @@ fn log_of(path: &Path) -> PathBuf {
 
 /// There is always room, and what leaves is written down.
 #[derive(Default)]
-struct OpenExpress {
+struct OpenFastPath {
     left: Mutex<Vec<EventId>>,
     cancelled: AtomicUsize,
 }
 
-impl Express for OpenExpress {
+impl FastPath for OpenFastPath {
     fn reserve(&self, _: &Destination) -> Option<Timestamp> {
         Some(NOW + Duration::from_secs(60))
     }
@@ -147,14 +147,14 @@ async fn what_commits_later_and_waits_for_the_disk_keeps_what_came_before() {
 #[tokio::test]
 async fn nothing_leaves_before_its_event_is_on_disk() {
     let machine = Machine::start().await;
-    let express = Arc::new(OpenExpress::default());
-    machine.store.connect(express.clone());
+    let fast_path = Arc::new(OpenFastPath::default());
+    machine.store.connect(fast_path.clone());
     machine.store.create_destination(destination(1)).await.unwrap();
     for number in 1..=5 {
         let new = matched(event(number));
         let id = new.event.id;
         machine.store.ingest(vec![new]).await.unwrap();
-        assert_eq!(express.left.lock().unwrap().last(), Some(&id));
+        assert_eq!(fast_path.left.lock().unwrap().last(), Some(&id));
         // Had it left before the commit, or had that not waited for the disk, the receiver would know more than the store.
         let after = machine.lose_power().await;
         assert!(after.event(id).await.unwrap().is_some(), "event {number}");
@@ -167,20 +167,20 @@ async fn nothing_leaves_before_its_event_is_on_disk() {
 async fn after_a_sync_that_failed_nothing_is_acknowledged_any_more() {
     let machine = Machine::start().await;
     let store = &machine.store;
-    let express = Arc::new(OpenExpress::default());
-    store.connect(express.clone());
+    let fast_path = Arc::new(OpenFastPath::default());
+    store.connect(fast_path.clone());
     store.create_destination(destination(1)).await.unwrap();
     machine.disk.fails.store(true, SeqCst);
     let error = store.ingest(vec![matched(event(1))]).await.unwrap_err();
     assert!(matches!(&error, StoreError::Unavailable(reason) if reason.contains("see to the disk")), "{error}");
-    assert!(express.left.lock().unwrap().is_empty(), "what was not stored left");
-    assert_eq!(express.cancelled.load(SeqCst), 1);
+    assert!(fast_path.left.lock().unwrap().is_empty(), "what was not stored left");
+    assert_eq!(fast_path.cancelled.load(SeqCst), 1);
 
     // A later sync of the same log may succeed; what was lost before is lost all the same.
     machine.disk.fails.store(false, SeqCst);
     assert!(store.ingest(vec![matched(event(2))]).await.is_err());
     assert!(store.check().await.is_err(), "it says that it is well");
-    assert!(express.left.lock().unwrap().is_empty());
+    assert!(fast_path.left.lock().unwrap().is_empty());
     store.close().await;
 
     let again = SqliteStore::open(&machine.directory.path().join("weir.db")).await.unwrap();

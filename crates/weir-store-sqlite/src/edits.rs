@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use weir_core::{
     DeliveryId, Destination, DestinationId, ReplayId, Timestamp,
-    alert::{AlertPolicy, Told},
+    alert::{AlertPolicy, AlertState},
 };
 use weir_store::{
-    BreakerChange, ClaimRequest, Claims, DeliveryAction, DestinationPatch, Line, NewReplay, Pruned, Purge, PurgePlace,
-    PurgeStep, ReplayPhase, ReplayStep, StoreError,
+    BreakerChange, ClaimRequest, Claims, DeliveryAction, DestinationPatch, MessageGroup, NewReplay, Pruned, Purge,
+    PurgePlace, PurgeStep, ReplayPhase, ReplayStep, StoreError,
 };
 
 use crate::{
@@ -32,17 +32,17 @@ pub(crate) enum Edit {
     Expire(Pending<(Timestamp, u32), u64>),
     Purge(Pending<(Purge, Option<PurgePlace>), PurgeStep>),
     /// Of the sweep: lines that seem to have no head.
-    Advance(Pending<Vec<Line>, u64>),
+    Advance(Pending<Vec<MessageGroup>, u64>),
     /// Of the sweep: the lines of a destination that is not ordered any more, so many deliveries at most.
     Dissolve(Pending<(DestinationId, u32), u32>),
     CreateReplay(Pending<(NewReplay, u64), ()>),
     CancelReplay(Pending<(ReplayId, Timestamp), Option<ReplayPhase>>),
     StepReplay(Pending<(ReplayId, Timestamp), ReplayStep>),
-    ClaimLanes(Pending<(Vec<ClaimRequest>, Timestamp), Vec<Claims>>),
+    ClaimReplays(Pending<(Vec<ClaimRequest>, Timestamp), Vec<Claims>>),
     Prune(Pending<Rest, Pruned>),
     SetAlertPolicy(Pending<AlertPolicy, ()>),
     /// Of a destination, with the version that is the current one.
-    RecordTold(Pending<(DestinationId, u64, Told), bool>),
+    RecordAlertState(Pending<(DestinationId, u64, AlertState), bool>),
     /// Until when unknown sends may have started.
     MarkRestored(Pending<Timestamp, ()>),
     /// Shows that the writer lives and gets its lock.
@@ -58,7 +58,7 @@ impl Edit {
     /// A hold that is lost with the power is one `Retry-After` not honoured; a breaker opens again, what expired expires again, and
     /// the sweep does again what it did. Everything else was acknowledged to someone.
     pub(crate) fn durable(&self) -> bool {
-        if let Self::ClaimLanes(claim) = self {
+        if let Self::ClaimReplays(claim) = self {
             return claim.input.0.iter().any(|request| request.durable);
         }
         let swept = matches!(
@@ -91,19 +91,21 @@ impl Edit {
             Self::Expire(edit) => edit.answer = Some(transaction.expire_deliveries(edit.input.0, edit.input.1)?),
             Self::Purge(edit) => edit.answer = Some(transaction.purge(&edit.input.0, edit.input.1)?),
             Self::Advance(edit) => {
-                edit.answer = Some(transaction.advance_lines(&edit.input.iter().cloned().collect())?);
+                edit.answer = Some(transaction.advance_message_groups(&edit.input.iter().cloned().collect())?);
             }
-            Self::Dissolve(edit) => edit.answer = Some(transaction.dissolve_lines(edit.input.0, edit.input.1)?),
+            Self::Dissolve(edit) => {
+                edit.answer = Some(transaction.dissolve_message_groups(edit.input.0, edit.input.1)?)
+            }
             Self::CreateReplay(edit) => edit.answer = Some(transaction.create_replay(&edit.input.0, edit.input.1)?),
             Self::CancelReplay(edit) => edit.answer = Some(transaction.cancel_replay(edit.input.0, edit.input.1)?),
             Self::StepReplay(edit) => edit.answer = Some(transaction.step_replay(edit.input.0, edit.input.1)?),
-            Self::ClaimLanes(edit) => edit.answer = Some(transaction.claim_all(&edit.input.0, edit.input.1, true)?),
+            Self::ClaimReplays(edit) => edit.answer = Some(transaction.claim_all(&edit.input.0, edit.input.1, true)?),
             Self::Prune(edit) => edit.answer = Some(transaction.prune(&edit.input)?),
             Self::MarkRestored(edit) => edit.answer = Some(transaction.mark_restored(edit.input)?),
             Self::SetAlertPolicy(edit) => edit.answer = Some(transaction.set_alert_policy(&edit.input)?),
-            Self::RecordTold(edit) => {
+            Self::RecordAlertState(edit) => {
                 let (id, version, told) = &edit.input;
-                edit.answer = Some(transaction.record_told(*id, *version, told)?);
+                edit.answer = Some(transaction.record_alert_state(*id, *version, told)?);
             }
             Self::Check(edit) => edit.answer = Some(()),
         }
@@ -126,10 +128,10 @@ impl Edit {
             Self::CreateReplay(edit) => edit.finish(failure),
             Self::CancelReplay(edit) => edit.finish(failure),
             Self::StepReplay(edit) => edit.finish(failure),
-            Self::ClaimLanes(edit) => edit.finish(failure),
+            Self::ClaimReplays(edit) => edit.finish(failure),
             Self::Prune(edit) => edit.finish(failure),
             Self::SetAlertPolicy(edit) => edit.finish(failure),
-            Self::RecordTold(edit) => edit.finish(failure),
+            Self::RecordAlertState(edit) => edit.finish(failure),
             Self::MarkRestored(edit) => edit.finish(failure),
             Self::Check(edit) => edit.finish(failure),
         }

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use rusqlite::Row;
 use weir_core::{DeliveryId, DeliveryState, Destination, DestinationId, Timestamp, event::Event, order::BEHIND};
 use weir_store::{
-    Express, Ingest, Ingested, NewEvent, StoreResult,
+    FastPath, Ingest, Ingested, NewEvent, StoreResult,
     intake::{Directory, Intake, Key, KnownKeys, NewDelivery, Outcome, key},
 };
 
@@ -18,7 +18,7 @@ use crate::{
     cache::Staged,
     error::{Error, Result},
     group::{self, Operation},
-    lines::Place,
+    message_groups::Place,
     rows::{self, state_code},
     sql::{Batch, MAX_ROWS, Values, execute, padded, query},
     writer::Transaction,
@@ -33,8 +33,8 @@ impl Ingest for SqliteStore {
         self.ask(events, Operation::Ingest).await
     }
 
-    fn connect(&self, express: Arc<dyn Express>) {
-        self.station.connect(express);
+    fn connect(&self, fast_path: Arc<dyn FastPath>) {
+        self.fast_path.connect(fast_path);
     }
 }
 

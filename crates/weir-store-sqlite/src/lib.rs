@@ -16,6 +16,7 @@
 //!   recovery resolves as unknown outcomes. The database itself stays whole in either case (WAL).
 //! - Every write of a delivery names the state, and for a claimed one the epoch, that it expects.
 
+mod alerting;
 mod cache;
 mod checkpoint;
 mod claims;
@@ -28,7 +29,7 @@ mod error;
 mod group;
 mod history;
 mod ingest;
-mod lines;
+mod message_groups;
 mod open;
 mod outbox;
 #[cfg(test)]
@@ -42,14 +43,13 @@ mod results;
 mod rows;
 mod schema;
 mod sql;
-mod watch;
 mod writer;
 
 use std::{path::PathBuf, sync::Arc};
 
 use sqlx::SqlitePool;
 use tokio::{sync::mpsc, task::JoinHandle};
-use weir_store::Station;
+use weir_store::FastPathHandle;
 
 pub use open::OpenError;
 
@@ -63,7 +63,7 @@ pub struct SqliteStore {
     writer: std::sync::Mutex<Option<JoinHandle<()>>>,
     readers: SqlitePool,
     destinations: Arc<DestinationCache>,
-    station: Station,
+    fast_path: FastPathHandle,
     /// The write-ahead log.
     log: PathBuf,
 }

@@ -15,7 +15,7 @@ use sqlx::{
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
 };
 
-use weir_store::Station;
+use weir_store::FastPathHandle;
 
 use crate::{
     SqliteStore,
@@ -98,7 +98,7 @@ impl SqliteStore {
         let connection = writing_connection(path).map_err(|error| classify(path, &error.into()))?;
         let loaded = destinations::load(&connection).map_err(|error| classify(path, &error))?;
         let destinations = Arc::new(DestinationCache::new(loaded));
-        let last_place = lines::load(&connection).map_err(|error| classify(path, &error))?;
+        let last_place = message_groups::load(&connection).map_err(|error| classify(path, &error))?;
         let readers = SqlitePoolOptions::new()
             .max_connections(READERS)
             .min_connections(1)
@@ -110,18 +110,18 @@ impl SqliteStore {
             .await
             .map_err(|error| classify(path, &error.into()))?;
         let checkpointing = writing_connection(path).map_err(|error| classify(path, &error.into()))?;
-        let station = Station::default();
+        let fast_path = FastPathHandle::default();
         let opened = Opened {
             connection,
             checkpointing,
             commit,
             destinations: Arc::clone(&destinations),
             last_place,
-            station: station.clone(),
+            fast_path: fast_path.clone(),
         };
         let (operations, writer) = writer::spawn(opened, lock);
         let log = log_of(path);
-        Ok(Self { operations, writer: Some(writer).into(), readers, destinations, station, log })
+        Ok(Self { operations, writer: Some(writer).into(), readers, destinations, fast_path, log })
     }
 
     /// The size of the write-ahead log, in bytes; 0 when there is none.

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, ops::ControlFlow};
 
 use weir_core::{DeliveryId, DeliveryState, Timestamp, order::BEHIND};
-use weir_store::{Line, Purge, PurgePlace, PurgeStep};
+use weir_store::{MessageGroup, Purge, PurgePlace, PurgeStep};
 
 use crate::{
     error::Result,
@@ -86,7 +86,7 @@ struct Look {
     looked_at: usize,
     chosen: Vec<DeliveryId>,
     /// Those whose heads are among them.
-    lines: BTreeSet<Line>,
+    lines: BTreeSet<MessageGroup>,
     next: Option<PurgePlace>,
 }
 
@@ -104,7 +104,7 @@ impl Transaction<'_, '_> {
             look = self.look_for(purge, FIRST)?;
             cancelled = self.cancel_all(&look.chosen, purge.now)?;
         }
-        self.advance_lines(&look.lines)?;
+        self.advance_message_groups(&look.lines)?;
         Ok(PurgeStep { cancelled, next: look.next })
     }
 
@@ -130,7 +130,7 @@ impl Transaction<'_, '_> {
                 if due < BEHIND
                     && let Some(ordering_key) = row.optional_text(5)?
                 {
-                    look.lines.insert(Line { destination_id: purge.destination_id, ordering_key });
+                    look.lines.insert(MessageGroup { destination_id: purge.destination_id, ordering_key });
                 }
             }
             Ok(ControlFlow::Continue(()))

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use rusqlite::Row;
 use weir_core::{DeliveryId, DeliveryState, DestinationId, ReplayId, Timestamp, order::BEHIND};
-use weir_store::{Line, NewReplay, PageRequest, ReplayFigures, ReplayFilter, ReplayPhase, ReplayStep};
+use weir_store::{MessageGroup, NewReplay, PageRequest, ReplayFigures, ReplayFilter, ReplayPhase, ReplayStep};
 
 use crate::{
     error::{Error, Result},
@@ -37,9 +37,9 @@ const ALL_MOVED: &str = "UPDATE replays SET phase = 1, place = NULL, moved = ?2,
 const END: &str = "
 UPDATE replays SET phase = ?, delivered = ?, failed = ?, cancelled = ?, ended_at = coalesce(ended_at, ?) WHERE id = ?";
 
-const INSERT_LANE: &str = "INSERT OR IGNORE INTO replay_lanes (replay_id, destination_id) VALUES (?, ?)";
+const INSERT_LANE: &str = "INSERT OR IGNORE INTO replay_destinations (replay_id, destination_id) VALUES (?, ?)";
 
-const DELETE_LANES: &str = "DELETE FROM replay_lanes WHERE replay_id = ?";
+const DELETE_LANES: &str = "DELETE FROM replay_destinations WHERE replay_id = ?";
 
 /// Whether something of a replay waits or is under way.
 pub(crate) const IS_UNDER_WAY: &str = "
@@ -199,7 +199,7 @@ impl Transaction<'_, '_> {
             values.nulls(5 * (size - part.len()));
             execute(self.connection, &MOVE.sql(size), &values)?;
         }
-        self.advance_lines(&lines)?;
+        self.advance_message_groups(&lines)?;
         let wake: BTreeSet<DestinationId> = taken.iter().map(|one| one.destination_id).collect();
         for to in &wake {
             let mut values = Values::default();
@@ -213,10 +213,10 @@ impl Transaction<'_, '_> {
     }
 
     /// What has a place in an order goes in its turn, beside what is live, and not in the lane.
-    fn line_to_join(&self, one: &Candidate) -> Option<Line> {
+    fn line_to_join(&self, one: &Candidate) -> Option<MessageGroup> {
         let destination = self.destinations.get(one.destination_id)?;
         let ordering_key = one.ordering_key.clone().filter(|_| destination.settings.order.is_by_key())?;
-        Some(Line { destination_id: one.destination_id, ordering_key })
+        Some(MessageGroup { destination_id: one.destination_id, ordering_key })
     }
 
     fn all_moved(&mut self, id: ReplayId, moved: u64) -> Result<()> {

@@ -68,15 +68,15 @@ impl Replays for SqliteStore {
         self.ask((id, now), |edit| Edit::operation(Edit::StepReplay(edit))).await
     }
 
-    async fn lanes(&self) -> StoreResult<Vec<DestinationId>> {
+    async fn replay_destinations(&self) -> StoreResult<Vec<DestinationId>> {
         self.read(LANES.to_owned(), Values::default(), |row| destination_id(row, 0)).await
     }
 
-    async fn claim_lanes(&self, requests: Vec<ClaimRequest>, now: Timestamp) -> StoreResult<Vec<Claims>> {
+    async fn claim_replays(&self, requests: Vec<ClaimRequest>, now: Timestamp) -> StoreResult<Vec<Claims>> {
         if requests.is_empty() {
             return Ok(Vec::new());
         }
-        self.ask((requests, now), |edit| Edit::operation(Edit::ClaimLanes(edit))).await
+        self.ask((requests, now), |edit| Edit::operation(Edit::ClaimReplays(edit))).await
     }
 }
 
@@ -84,7 +84,7 @@ const SELECT: &str = "SELECT id, filter, phase, created_at, ended_at, total, del
 
 pub(crate) const OPEN: &str = "SELECT id FROM replays INDEXED BY replays_open WHERE phase IN (0, 1, 3) ORDER BY id";
 
-const LANES: &str = "SELECT DISTINCT destination_id FROM replay_lanes ORDER BY destination_id";
+const LANES: &str = "SELECT DISTINCT destination_id FROM replay_destinations ORDER BY destination_id";
 
 /// By the states of its deliveries, from the index alone.
 pub(crate) const FIGURES: &str = "

@@ -25,7 +25,7 @@ use tokio::{
     task::JoinHandle,
     time::Instant,
 };
-use weir_store::{Boarding, Station, StoreError, StoreResult, WaitingBodies};
+use weir_store::{FastPathBatch, FastPathHandle, StoreError, StoreResult, WaitingBodies};
 
 use crate::{
     SqliteStore,
@@ -84,7 +84,7 @@ pub(crate) struct Transaction<'t, 'c> {
     pub(crate) connection: &'t Connection,
     pub(crate) destinations: &'t mut Staged<'c>,
     pub(crate) bodies: &'t mut WaitingBodies,
-    pub(crate) boarding: &'t mut Boarding,
+    pub(crate) boarding: &'t mut FastPathBatch,
     /// The last place given out in any line.
     pub(crate) last_place: &'t mut i64,
 }
@@ -100,7 +100,7 @@ struct Writer {
     last_place: i64,
     bodies: WaitingBodies,
     checkpoints: Checkpoints,
-    station: Station,
+    fast_path: FastPathHandle,
     commit_seconds: Histogram,
     commit_size: Histogram,
 }
@@ -108,7 +108,7 @@ struct Writer {
 /// Starts the writer on a thread of its own. It ends when every sender is gone or on [`Operation::Close`], and holds `lock`
 /// until then.
 pub(crate) fn spawn(opened: Opened, lock: File) -> (mpsc::Sender<Operation>, JoinHandle<()>) {
-    let Opened { connection, checkpointing, commit, destinations, last_place, station } = opened;
+    let Opened { connection, checkpointing, commit, destinations, last_place, fast_path } = opened;
     let (sender, operations) = mpsc::channel(WAITING_OPERATIONS);
     let writer = Writer {
         connection,
@@ -119,7 +119,7 @@ pub(crate) fn spawn(opened: Opened, lock: File) -> (mpsc::Sender<Operation>, Joi
         last_place,
         bodies: WaitingBodies::new(WAITING_BODY_BYTES),
         checkpoints: checkpoint::spawn(checkpointing),
-        station,
+        fast_path,
         commit_seconds: histogram!("weir_store_commit_seconds", "operation" => "group"),
         commit_size: histogram!("weir_store_commit_size", "operation" => "group"),
     };
@@ -138,7 +138,7 @@ pub(crate) struct Opened {
     pub(crate) commit: Commit,
     pub(crate) destinations: Arc<DestinationCache>,
     pub(crate) last_place: i64,
-    pub(crate) station: Station,
+    pub(crate) fast_path: FastPathHandle,
 }
 
 impl Writer {
@@ -177,8 +177,8 @@ impl Writer {
         }
     }
 
-    /// Answers what goes by the express.
-    fn commit(&mut self, group: &mut Group, more: impl FnMut(&Group) -> Option<Group>) -> StoreResult<Boarding> {
+    /// Answers what goes over the fast path.
+    fn commit(&mut self, group: &mut Group, more: impl FnMut(&Group) -> Option<Group>) -> StoreResult<FastPathBatch> {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
         }
@@ -198,11 +198,15 @@ impl Writer {
         }
     }
 
-    fn try_commit(&mut self, group: &mut Group, mut more: impl FnMut(&Group) -> Option<Group>) -> Result<Boarding> {
+    fn try_commit(
+        &mut self,
+        group: &mut Group,
+        mut more: impl FnMut(&Group) -> Option<Group>,
+    ) -> Result<FastPathBatch> {
         self.wait_for_disk(group.is_durable())?;
         statement(&self.connection, "BEGIN IMMEDIATE")?;
         let mut destinations = Staged::new(&self.destinations);
-        let mut boarding = self.station.boarding();
+        let mut boarding = self.fast_path.boarding();
         let mut transaction = Transaction {
             connection: &self.connection,
             destinations: &mut destinations,

@@ -13,8 +13,8 @@ use weir_core::{
     outcome::Verdict,
 };
 use weir_store::{
-    AttemptResult, ClaimRequest, Destinations as _, History as _, Ingest as _, Lines as _, LinesTended, NewEvent,
-    Outbox as _, Recovered, Results as _, conformance,
+    AttemptResult, ClaimRequest, Destinations as _, History as _, Ingest as _, MessageGroups as _,
+    MessageGroupsRepaired, NewEvent, Outbox as _, Recovered, Results as _, conformance,
 };
 use weir_store_sqlite::SqliteStore;
 
@@ -133,10 +133,10 @@ async fn a_line_that_lost_its_head_unnoticed_goes_on_with_the_next_look() {
     rusqlite::Connection::open(&path).unwrap().execute_batch(ended).unwrap();
     let store = SqliteStore::open(&path).await.unwrap();
     assert_eq!(claim(&store, 9).await.len(), 1, "only the third key goes on");
-    let first = store.tend_lines(None, 2).await.unwrap();
+    let first = store.repair_message_groups(None, 2).await.unwrap();
     assert_eq!(first.advanced, 2);
-    let rest = store.tend_lines(first.next, 2).await.unwrap();
-    assert_eq!(rest, LinesTended { advanced: 0, next: None });
+    let rest = store.repair_message_groups(first.next, 2).await.unwrap();
+    assert_eq!(rest, MessageGroupsRepaired { advanced: 0, next: None });
     assert_eq!(claim(&store, 9).await.len(), 2);
-    assert_eq!(store.tend_lines(None, 9).await.unwrap().advanced, 0, "each has a head");
+    assert_eq!(store.repair_message_groups(None, 9).await.unwrap().advanced, 0, "each has a head");
 }

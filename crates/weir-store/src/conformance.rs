@@ -2,13 +2,14 @@
 //!
 //! Times are invented: the suite never waits for one. Each behaviour has a database of its own.
 
+mod alerting;
 mod coalescing;
 mod destinations;
-mod express;
+mod fast_path;
 mod filters;
 mod history;
 mod ingest;
-mod lines;
+mod message_groups;
 mod outbox;
 mod processes;
 mod prune;
@@ -19,7 +20,6 @@ mod results;
 mod rows;
 mod timing;
 mod traces;
-mod watch;
 
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
@@ -41,8 +41,8 @@ use weir_core::{
 };
 
 pub use self::{
-    coalescing::*, destinations::*, express::*, filters::*, history::*, ingest::*, lines::*, outbox::*, processes::*,
-    prune::*, purge::*, recovery::*, replays::*, results::*, rows::*, timing::*, traces::*, watch::*,
+    coalescing::*, destinations::*, fast_path::*, filters::*, history::*, ingest::*, message_groups::*, outbox::*,
+    processes::*, prune::*, purge::*, recovery::*, replays::*, results::*, rows::*, timing::*, traces::*, watch::*,
 };
 use crate::{
     AttemptResult, ClaimRequest, Claims, DeliveryFilter, Ingested, NewEvent, PageRequest, Settlement, SharedStore,
@@ -279,16 +279,16 @@ macro_rules! store_conformance {
             sends_of_one_instant_are_each_on_one_page,
             a_destination_that_ever_was_existed,
             a_working_store_passes_its_check,
-            a_delivery_that_goes_by_the_express_is_stored_as_claimed,
-            what_the_express_has_no_room_for_waits,
-            an_express_claim_is_settled_like_any_other,
-            an_express_claim_given_back_waits_like_any_other,
-            an_express_claim_survives_the_process,
-            an_express_claim_of_a_deleted_destination_ends_with_it,
-            nothing_goes_to_a_paused_destination_by_the_express,
+            a_delivery_that_goes_by_the_fast_path_is_stored_as_claimed,
+            what_the_fast_path_has_no_room_for_waits,
+            an_fast_path_claim_is_settled_like_any_other,
+            an_fast_path_claim_given_back_waits_like_any_other,
+            an_fast_path_claim_survives_the_process,
+            an_fast_path_claim_of_a_deleted_destination_ends_with_it,
+            nothing_goes_to_a_paused_destination_by_the_fast_path,
             room_kept_for_what_is_not_stored_is_given_up,
-            a_delayed_event_does_not_go_by_the_express,
-            what_coalesces_does_not_go_by_the_express,
+            a_delayed_event_does_not_go_by_the_fast_path,
+            what_coalesces_does_not_go_by_the_fast_path,
             what_waits_gives_way_to_a_newer_event_of_its_key,
             of_a_key_used_often_in_one_call_the_last_waits,
             an_event_that_is_not_stored_supersedes_nothing,
@@ -327,7 +327,7 @@ macro_rules! store_conformance {
             a_line_of_a_deleted_destination_ends_with_it,
             lines_that_have_heads_are_left_alone,
             no_line_stands_still_or_turns_round_under_load,
-            what_has_a_place_in_a_line_does_not_go_by_the_express,
+            what_has_a_place_in_a_line_does_not_go_by_the_fast_path,
             what_has_ended_is_replayed_in_the_lane,
             what_has_a_place_in_an_order_is_replayed_in_its_turn,
             a_replay_that_is_cancelled_leaves_lines_as_they_were,

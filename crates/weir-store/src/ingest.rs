@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use weir_core::{DestinationId, event::Event};
 
-use crate::{Express, StoreResult};
+use crate::{FastPath, StoreResult};
 
 /// An event to store, and where it goes.
 #[derive(Debug, Clone)]
@@ -47,6 +47,6 @@ pub trait Ingest {
     /// twice gets one delivery.
     async fn ingest(&self, events: Vec<NewEvent>) -> StoreResult<Vec<Result<Ingested, IngestRefusal>>>;
 
-    /// From now on new deliveries go by this express where it has room.
-    fn connect(&self, express: Arc<dyn Express>);
+    /// From now on new deliveries go by this fast path where it has room.
+    fn connect(&self, fast_path: Arc<dyn FastPath>);
 }

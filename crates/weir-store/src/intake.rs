@@ -1,4 +1,4 @@
-//! What a group of new events comes to, alike in every store: deduplicated, fanned out, and taken along by the express where
+//! What a group of new events comes to, alike in every store: deduplicated, fanned out, and taken along over the fast path where
 //! it has room.
 
 use std::{
@@ -12,7 +12,7 @@ use weir_core::{
     event::Event,
 };
 
-use crate::{Boarding, IngestRefusal, Ingested, Line, NewEvent};
+use crate::{FastPathBatch, IngestRefusal, Ingested, MessageGroup, NewEvent};
 
 /// What becomes of one event.
 pub type Outcome = Result<Ingested, IngestRefusal>;
@@ -49,9 +49,9 @@ pub struct NewDelivery<'e> {
 
 impl NewDelivery<'_> {
     /// The line that it joins.
-    pub fn line(&self) -> Option<Line> {
+    pub fn line(&self) -> Option<MessageGroup> {
         let ordering_key = self.ordering_key.filter(|_| !self.superseded)?.to_owned();
-        Some(Line { destination_id: self.destination_id, ordering_key })
+        Some(MessageGroup { destination_id: self.destination_id, ordering_key })
     }
 
     /// Whether a run will soon ask for its body.
@@ -91,7 +91,7 @@ impl<'e> Intake<'e> {
         known: &KnownKeys,
         directory: &mut impl Directory,
         epoch: i64,
-        boarding: &mut Boarding,
+        boarding: &mut FastPathBatch,
     ) -> Self {
         let mut intake = Self {
             answers: Vec::with_capacity(new.len()),
@@ -148,11 +148,11 @@ impl<'e> Intake<'e> {
         NewEvent { event, destinations, random }: &'e NewEvent,
         directory: &mut impl Directory,
         epoch: i64,
-        boarding: &mut Boarding,
+        boarding: &mut FastPathBatch,
     ) -> Outcome {
         let fan_out = fan_out(event, destinations.as_deref(), directory)?;
         // What coalesces waits for a run, however short: what goes at once cannot give way.
-        let by_express = event.delayed_until().is_none() && event.terms.coalesce_key.is_none();
+        let by_fast_path = event.delayed_until().is_none() && event.terms.coalesce_key.is_none();
         let mut wake = Vec::new();
         for (index, &destination_id) in fan_out.iter().enumerate() {
             let id = delivery_id(event, *random, index);
@@ -162,9 +162,10 @@ impl<'e> Intake<'e> {
             // A paused destination holds what it gets: it is neither sent at once nor woken.
             let awake = found.filter(|found| !found.settings.paused);
             // What has a place in a line waits for a run: only the table knows whether it is the first.
-            let by_express = by_express && ordering_key.is_none();
+            let by_fast_path = by_fast_path && ordering_key.is_none();
             // While its breaker is not closed, or only just, each attempt is a run's to decide.
-            let calm = awake.as_ref().filter(|destination| by_express && destination.breaker.is_calm(event.created_at));
+            let calm =
+                awake.as_ref().filter(|destination| by_fast_path && destination.breaker.is_calm(event.created_at));
             let claimed_until = calm.and_then(|destination| {
                 boarding.board(destination, |expires_at| ClaimedDelivery {
                     claim: Claim { delivery_id: id, destination_id, epoch },
@@ -172,7 +173,7 @@ impl<'e> Intake<'e> {
                     event_created_at: event.created_at,
                     attempts: 0,
                     attempts_before: 0,
-                    in_lane: false,
+                    is_replay: false,
                     body: ClaimedBody::Inline(event.body.clone()),
                     expires_at,
                     destination: Some(destination.clone()),

@@ -1,27 +1,27 @@
 //! The record store: what Weir must never lose.
 //!
 //! The traits are split by who needs them: [`Destinations`] and [`History`] serve the API, [`Ingest`] the producer,
-//! [`Outbox`] the scheduler, [`Processes`] who watches processes, [`Lines`] the sweep, [`Results`] the worker, [`Replays`] API and scheduler, [`Watch`] the watch. A
+//! [`Outbox`] the scheduler, [`Processes`] who watches processes, [`MessageGroups`] the sweep, [`Results`] the worker, [`Replays`] API and scheduler, [`Watch`] the watch. A
 //! backend implements all of them ([`Store`]) and proves it with the `conformance` suite. Every write names the state it
 //! expects; zero rows changed is an answer, not an error. `now` is
 //! always an argument, never the database's clock.
 
+mod alerting;
 mod bodies;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod destinations;
-mod express;
+mod fast_path;
 mod history;
 mod ingest;
 pub mod intake;
-mod lines;
+mod message_groups;
 mod outbox;
 mod processes;
 mod prune;
 mod replays;
 mod results;
 mod stored_filter;
-mod watch;
 
 use std::sync::Arc;
 
@@ -30,23 +30,35 @@ pub use destinations::{
     BreakerChange, DestinationCounts, DestinationPatch, Destinations, EditPlace, Edited, LimitChange, later_than,
     paused_by_weir,
 };
-pub use express::{Boarding, Express, Station};
+pub use fast_path::{FastPath, FastPathBatch, FastPathHandle};
 pub use history::{
     DeliveryDetail, DeliveryFilter, ErrorFilter, EventFilter, History, Page, PageRequest, SCANNED_AT_MOST, SendPlace,
     SendRecord, SendsRequest,
 };
 pub use ingest::{Ingest, IngestRefusal, Ingested, NewEvent};
-pub use lines::{Line, Lines, LinesTended};
+pub use message_groups::{MessageGroup, MessageGroups, MessageGroupsRepaired};
 pub use outbox::{ClaimRequest, Claims, DueDestination, Outbox, Recovered, SendHistory};
 pub use processes::{AbandonedClaim, BEAT_EVERY, DEAD_AFTER, LEASE_VALID, ProcessBeat, Processes};
 pub use prune::{Prune, PrunePlace, PruneStep, Pruned};
 pub use replays::{NewReplay, REPLAYABLE, Replay, ReplayFigures, ReplayFilter, ReplayPhase, ReplayStep, Replays};
 pub use results::{AttemptResult, DeliveryAction, Purge, PurgePlace, PurgeStep, Results, Settlement};
-pub use watch::{Condition, Conditions, Watch};
+pub use watch::{Alerting, Condition, Conditions};
 
 /// Everything a backend offers.
 pub trait Store:
-    Destinations + Ingest + Outbox + Processes + Results + Lines + History + Prune + Replays + Watch + Send + Sync + 'static
+    Destinations
+    + Ingest
+    + Outbox
+    + Processes
+    + Results
+    + MessageGroups
+    + History
+    + Prune
+    + Replays
+    + Alerting
+    + Send
+    + Sync
+    + 'static
 {
 }
 impl<T> Store for T where
@@ -55,11 +67,11 @@ impl<T> Store for T where
         + Outbox
         + Processes
         + Results
-        + Lines
+        + MessageGroups
         + History
         + Prune
         + Replays
-        + Watch
+        + Alerting
         + Send
         + Sync
         + 'static

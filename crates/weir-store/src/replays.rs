@@ -139,8 +139,8 @@ pub trait Replays {
     async fn step_replay(&self, id: ReplayId, now: Timestamp) -> StoreResult<ReplayStep>;
 
     /// The destinations that may have something in the lane.
-    async fn lanes(&self) -> StoreResult<Vec<DestinationId>>;
+    async fn replay_destinations(&self) -> StoreResult<Vec<DestinationId>>;
 
     /// Claims of the lane as [`crate::Outbox::claim`] does of what is live.
-    async fn claim_lanes(&self, requests: Vec<ClaimRequest>, now: Timestamp) -> StoreResult<Vec<Claims>>;
+    async fn claim_replays(&self, requests: Vec<ClaimRequest>, now: Timestamp) -> StoreResult<Vec<Claims>>;
 }

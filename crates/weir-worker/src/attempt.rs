@@ -175,7 +175,7 @@ impl PermitSlots<'_> {
 
 /// When to ask for a slot that starts then. What is replayed asks as its time comes, so that a live delivery that is ready goes first.
 fn asks_at(start: Timestamp, delivery: &ClaimedDelivery) -> Timestamp {
-    if delivery.in_lane {
+    if delivery.is_replay {
         return start - ASK_AHEAD_IN_LANE;
     }
     let early = (start - ASK_AHEAD).as_nanos();

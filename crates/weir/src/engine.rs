@@ -10,7 +10,7 @@ use tokio::{
 use weir_api::{ApiKeys, ApiState, BodyBudget, Hosts, Operations, Readiness};
 use weir_core::{address::AddressPolicy, retention::Retention};
 use weir_scheduler::{
-    BacklogMeter, Declines, EditWatcher, Express, ProcessWatcher, Pruner, Replayer, Scheduler, Sweeper, Watcher,
+    AlertPublisher, BacklogMeter, Declines, EditWatcher, FastPath, ProcessWatcher, Pruner, Replayer, Scheduler, Sweeper,
 };
 use weir_worker::{
     Worker,
@@ -94,7 +94,7 @@ impl Engine {
         let (stop_serving, serving_stops) = watch::channel(false);
         let (stop_admitting, admitting_stops) = watch::channel(false);
         let mut background = JoinSet::new();
-        let express = Express::new(backends.queue(), backends.clock());
+        let fast_path = FastPath::new(backends.queue(), backends.clock());
         if role.schedules() {
             schedule(&backends, settings.retention, &working_stops, &mut background);
         }
@@ -109,7 +109,7 @@ impl Engine {
             background.spawn(async move { worker.run(stops).await });
         }
         if role.serves_api() {
-            backends.store().connect(Arc::new(express));
+            backends.store().connect(Arc::new(fast_path));
         }
         let declines = Declines::new(backends.store(), backends.queue(), backends.clock());
         let declines = tokio::spawn(async move { declines.run(stopped(admitting_stops)).await });
@@ -243,9 +243,9 @@ fn schedule(backends: &Backends, retention: Retention, stops: &watch::Receiver<b
     let backlog = BacklogMeter::new(backends.store());
     let backlog_stops = stopped(stops.clone());
     background.spawn(async move { backlog.run(backlog_stops).await });
-    let watcher = Watcher::new(backends.store(), backends.queue(), backends.clock());
+    let subscriber = AlertPublisher::new(backends.store(), backends.queue(), backends.clock());
     let stops = stopped(stops.clone());
-    background.spawn(async move { watcher.run(stops).await });
+    background.spawn(async move { subscriber.run(stops).await });
 }
 
 fn worker(backends: &Backends, addresses: AddressPolicy, grace: Duration, capacity: usize) -> Worker {

@@ -17,7 +17,7 @@ use weir_deploy_checks::{
 const GUIDE: &str = "docs/operations.md";
 /// Where readers of an alert find it.
 const GUIDE_URL: &str = "https://github.com/weir-webhooks/weir/blob/main/docs/operations.md";
-/// Told alike by every process that tells it, so a sum would count it several times.
+/// AlertState alike by every process that tells it, so a sum would count it several times.
 const CLUSTER_WIDE: [&str; 6] = [
     "weir_backlog_deliveries",
     "weir_delivery_queue_depth",

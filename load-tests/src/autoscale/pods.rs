@@ -43,7 +43,7 @@ enum Phase {
     /// A process that is not ready yet.
     Starting,
     Ready,
-    /// Told to end. Not counted as a replica any more, and scraped for as long as it lives.
+    /// AlertState to end. Not counted as a replica any more, and scraped for as long as it lives.
     Ending,
 }
 

@@ -85,7 +85,7 @@ async fn a_replay_is_followed_to_its_end() {
         durable: false,
     };
     for remaining in [1, 0] {
-        let claimed = server.store.claim_lanes(vec![request.clone()], now).await.unwrap().remove(0).deliveries;
+        let claimed = server.store.claim_replays(vec![request.clone()], now).await.unwrap().remove(0).deliveries;
         assert_eq!((claimed[0].attempts, claimed[0].attempts_before), (1, 1));
         server.settle(&claimed[0], 200, Verdict::Delivered).await;
         let shown = server.get(&path).await.expect(StatusCode::OK);

@@ -1,6 +1,6 @@
 //! Every interleaving of small worlds.
 
 mod checked;
-mod express;
+mod fast_path;
 mod protocol;
 mod remedies;

@@ -23,7 +23,7 @@ end
 -- The last run found less than it was allowed to take, so at most a handful waits. A job whose cursors are not known, or that
 -- follows other terms, needs a run first.
 local function is_open(job, version)
-  return job.express_ahead and job.cursors and job.terms_version == version and not job.suspended
+  return job.fast_path_ahead and job.cursors and job.terms_version == version and not job.suspended
 end
 
 -- A run that is under way may publish its share of what may be out.
@@ -41,7 +41,7 @@ local lagging = redis.call('XLEN', QUEUE) - redis.call('XPENDING', QUEUE, WORKER
 
 -- From when a slot is near enough for one more.
 local function open_from(id, job)
-  return start_after(job.cursors, redis.call('ZCARD', queued_of(id)), now) - job.express_ahead
+  return start_after(job.cursors, redis.call('ZCARD', queued_of(id)), now) - job.fast_path_ahead
 end
 
 -- Under a limit one at a time: the next slot of an idle destination is free now, the one after it is not, unless it may burst.

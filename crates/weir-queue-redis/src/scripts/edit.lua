@@ -12,7 +12,7 @@ while more() do
     job.version = job.version + 1
     follow_terms(job, terms)
     -- The next run tells anew whether there is a backlog.
-    job.express_ahead = nil
+    job.fast_path_ahead = nil
     if job.phase == 'leased' then
       job.woken = now
     else

@@ -46,14 +46,14 @@ local function has_permits(id)
 end
 
 -- How far ahead the slot of a new delivery may be that goes without a run.
-local AHEAD_AFTER = { stop = 0, at = 0, soon = EXPRESS_AHEAD }
+local AHEAD_AFTER = { stop = 0, at = 0, soon = FAST_PATH_AHEAD }
 
 local function requeue(job, run)
   local id, next_run, woken = run.id, run.next, job.woken
   if next_run == 'continue' then
     return
   end
-  job.express_ahead = AHEAD_AFTER[next_run]
+  job.fast_path_ahead = AHEAD_AFTER[next_run]
   if next_run == 'stop' and not woken and job.version == run.version then
     move_job(id, job, 'idle', nil)
   elseif next_run == 'stop' then

@@ -219,7 +219,7 @@ pub(crate) fn delivery(queue: &RedisQueue, to: DestinationId, number: u8, expire
         event_created_at: now,
         attempts: 0,
         attempts_before: 0,
-        in_lane: false,
+        is_replay: false,
         body: ClaimedBody::Inline(EventBody::stored(Bytes::from_static(b"{}"), 0)),
         expires_at: now + expires_in,
         destination: None,

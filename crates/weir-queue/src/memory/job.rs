@@ -59,8 +59,8 @@ pub(super) struct Job {
     first_expiry: Timestamp,
     /// Room kept for permits that are to be admitted without a run.
     pub(super) reserved: u32,
-    /// What [`weir_core::plan::NextRun::express_ahead`] says of the last run.
-    pub(super) express_ahead: Option<Duration>,
+    /// What [`weir_core::plan::NextRun::fast_path_ahead`] says of the last run.
+    pub(super) fast_path_ahead: Option<Duration>,
 }
 
 impl Job {
@@ -79,7 +79,7 @@ impl Job {
             in_flight: IdMap::default(),
             first_expiry: Timestamp::MAX,
             reserved: 0,
-            express_ahead: None,
+            fast_path_ahead: None,
         }
     }
 
@@ -175,7 +175,7 @@ impl Job {
     /// Whether a new delivery can go without a run: if the last one found less than it was allowed to take, so that at most a
     /// handful waits, the terms are those of its destination, a slot is free now, or near beside a lane, and there is room.
     pub(super) fn has_room(&self, now: Timestamp, destination: &Destination) -> bool {
-        let (Some(ahead), Some(terms), Some(cursors)) = (self.express_ahead, &self.terms, &self.cursors) else {
+        let (Some(ahead), Some(terms), Some(cursors)) = (self.fast_path_ahead, &self.terms, &self.cursors) else {
             return false;
         };
         // A run that is under way may publish its share of what may be out.

@@ -105,7 +105,7 @@ impl JobTable {
         job.version += 1;
         job.follow(&edit.terms);
         // The next run tells anew whether there is a backlog.
-        job.express_ahead = None;
+        job.fast_path_ahead = None;
         if !matches!(job.phase, Phase::Leased { .. }) {
             self.schedule(edit.destination_id, now, Timestamp::MIN, false);
         } else {
@@ -249,7 +249,7 @@ impl JobTable {
         if next == NextRun::Continue {
             return;
         }
-        job.express_ahead = next.express_ahead();
+        job.fast_path_ahead = next.fast_path_ahead();
         let meanwhile = job.meanwhile;
         match (next, meanwhile.wake) {
             (NextRun::Continue, _) => {}

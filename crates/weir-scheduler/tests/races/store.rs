@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use weir_core::{
     DeliveryId, Destination, DestinationId, EventId, Period, RateLimit, RateLimits, ReplayId, Timestamp,
-    alert::{AlertPolicy, Told},
+    alert::{AlertPolicy, AlertState},
     claim::{Claim, ClaimedBody, ClaimedDelivery, ProcessId},
     delivery::Delivery,
     event::{Event, EventBody},
@@ -18,12 +18,12 @@ use weir_core::{
 };
 use weir_queue::conformance::settings;
 use weir_store::{
-    AttemptResult, BreakerChange, ClaimRequest, Claims, Condition, DeliveryAction, DeliveryDetail, DeliveryFilter,
-    DestinationCounts, DestinationPatch, Destinations, DueDestination, EditPlace, Edited, EventFilter, Express,
-    History, Ingest, IngestRefusal, Ingested, LimitChange, Line, Lines, LinesTended, NewEvent, NewReplay, Outbox, Page,
-    PageRequest, ProcessBeat, Processes, Prune, PrunePlace, PruneStep, Purge, PurgePlace, PurgeStep, Recovered, Replay,
-    ReplayFilter, ReplayPhase, ReplayStep, Replays, Results, SendHistory, SendRecord, SendsRequest, Settlement,
-    StoreResult, Watch,
+    Alerting, AttemptResult, BreakerChange, ClaimRequest, Claims, Condition, DeliveryAction, DeliveryDetail,
+    DeliveryFilter, DestinationCounts, DestinationPatch, Destinations, DueDestination, EditPlace, Edited, EventFilter,
+    FastPath, History, Ingest, IngestRefusal, Ingested, LimitChange, MessageGroup, MessageGroups,
+    MessageGroupsRepaired, NewEvent, NewReplay, Outbox, Page, PageRequest, ProcessBeat, Processes, Prune, PrunePlace,
+    PruneStep, Purge, PurgePlace, PurgeStep, Recovered, Replay, ReplayFilter, ReplayPhase, ReplayStep, Replays,
+    Results, SendHistory, SendRecord, SendsRequest, Settlement, StoreResult,
 };
 
 pub(crate) fn destination(number: u8) -> DestinationId {
@@ -55,7 +55,7 @@ impl Row {
             event_created_at: now,
             attempts: self.attempts,
             attempts_before: 0,
-            in_lane: false,
+            is_replay: false,
             body: ClaimedBody::Inline(EventBody::stored(Bytes::from_static(b"{}"), 0)),
             expires_at: until,
             destination: None,
@@ -289,7 +289,7 @@ impl Ingest for TestStore {
         unasked()
     }
 
-    fn connect(&self, _: Arc<dyn Express>) {
+    fn connect(&self, _: Arc<dyn FastPath>) {
         unasked::<()>();
     }
 }
@@ -318,12 +318,12 @@ impl Results for TestStore {
 }
 
 #[async_trait]
-impl Lines for TestStore {
-    async fn tend_lines(&self, _: Option<Line>, _: u32) -> StoreResult<LinesTended> {
-        Ok(LinesTended::default())
+impl MessageGroups for TestStore {
+    async fn repair_message_groups(&self, _: Option<MessageGroup>, _: u32) -> StoreResult<MessageGroupsRepaired> {
+        Ok(MessageGroupsRepaired::default())
     }
 
-    async fn dissolve_lines(&self, _: u32) -> StoreResult<u64> {
+    async fn dissolve_message_groups(&self, _: u32) -> StoreResult<u64> {
         Ok(0)
     }
 }
@@ -366,17 +366,17 @@ impl Replays for TestStore {
         unasked()
     }
 
-    async fn lanes(&self) -> StoreResult<Vec<DestinationId>> {
+    async fn replay_destinations(&self) -> StoreResult<Vec<DestinationId>> {
         unasked()
     }
 
-    async fn claim_lanes(&self, _: Vec<ClaimRequest>, _: Timestamp) -> StoreResult<Vec<Claims>> {
+    async fn claim_replays(&self, _: Vec<ClaimRequest>, _: Timestamp) -> StoreResult<Vec<Claims>> {
         unasked()
     }
 }
 
 #[async_trait]
-impl Watch for TestStore {
+impl Alerting for TestStore {
     async fn alert_policy(&self) -> StoreResult<AlertPolicy> {
         unasked()
     }
@@ -385,7 +385,7 @@ impl Watch for TestStore {
         unasked()
     }
 
-    async fn watchers(&self) -> StoreResult<Vec<DestinationId>> {
+    async fn alert_subscribers(&self) -> StoreResult<Vec<DestinationId>> {
         unasked()
     }
 
@@ -397,7 +397,7 @@ impl Watch for TestStore {
         unasked()
     }
 
-    async fn record_told(&self, _: DestinationId, _: u64, _: Told) -> StoreResult<bool> {
+    async fn record_alert_state(&self, _: DestinationId, _: u64, _: AlertState) -> StoreResult<bool> {
         unasked()
     }
 }

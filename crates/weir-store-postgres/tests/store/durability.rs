@@ -8,7 +8,7 @@ use std::sync::{
 use sqlx::{PgConnection, raw_sql};
 use tokio::{runtime::Handle, sync::Mutex, task::block_in_place};
 use weir_core::{Destination, DestinationId, Timestamp, claim::ClaimedDelivery};
-use weir_store::{Destinations as _, Express, Ingest as _};
+use weir_store::{Destinations as _, FastPath, Ingest as _};
 use weir_store_postgres::PostgresStore;
 
 use crate::{
@@ -31,12 +31,12 @@ const IS_ON_DISK: &str = "
 SELECT coalesce((SELECT waits = 'on' AND log_position <= pg_current_wal_flush_lsn() FROM commits WHERE delivery_id = $1), false)";
 
 /// Looks at the database, on a connection of its own, before it takes what has left.
-struct WatchedExpress {
+struct WatchedFastPath {
     connection: Mutex<PgConnection>,
     on_disk: Sender<Vec<bool>>,
 }
 
-impl Express for WatchedExpress {
+impl FastPath for WatchedFastPath {
     fn reserve(&self, _: &Destination) -> Option<Timestamp> {
         Some(NOW)
     }
@@ -65,7 +65,7 @@ async fn nothing_is_handed_over_before_its_event_is_on_disk() {
     let mut connection = database.connect().await;
     raw_sql(WATCH_COMMITS).execute(&mut connection).await.unwrap();
     let (on_disk, left) = channel();
-    store.connect(Arc::new(WatchedExpress { connection: Mutex::new(connection), on_disk }));
+    store.connect(Arc::new(WatchedFastPath { connection: Mutex::new(connection), on_disk }));
     // The first finds a destination that this process does not know, the next what it knows; one event, and many.
     for numbers in [1..2, 2..3, 3..20] {
         let events = numbers.clone().count();

@@ -13,7 +13,7 @@ use weir_core::{
     outcome::Verdict,
 };
 use weir_store::{
-    Destinations as _, Express, Ingest as _, Outbox as _, ProcessBeat, Processes as _, Recovered, Replays as _,
+    Destinations as _, FastPath, Ingest as _, Outbox as _, ProcessBeat, Processes as _, Recovered, Replays as _,
     Results as _, Settlement, StoreError,
 };
 use weir_store_postgres::PostgresStore;
@@ -28,9 +28,9 @@ const LATER: Timestamp = Timestamp::from_secs(1_800_000_010);
 
 /// Takes everything.
 #[derive(Default)]
-struct OpenExpress(Mutex<Vec<ClaimedDelivery>>);
+struct OpenFastPath(Mutex<Vec<ClaimedDelivery>>);
 
-impl Express for OpenExpress {
+impl FastPath for OpenFastPath {
     fn reserve(&self, _: &Destination) -> Option<Timestamp> {
         Some(NOW + Duration::from_secs(60))
     }
@@ -82,23 +82,23 @@ async fn what_a_dead_process_had_claimed_is_orphaned_however_it_was_claimed() {
         .execute(&mut database.connect().await)
         .await
         .unwrap();
-    claimed.extend(mortal.claim_lanes(vec![request(1, 9)], LATER).await.unwrap().remove(0).deliveries);
-    let express = Arc::new(OpenExpress::default());
-    mortal.connect(express.clone());
+    claimed.extend(mortal.claim_replays(vec![request(1, 9)], LATER).await.unwrap().remove(0).deliveries);
+    let fast_path = Arc::new(OpenFastPath::default());
+    mortal.connect(fast_path.clone());
     mortal.ingest(vec![event(4)]).await.unwrap();
-    claimed.append(&mut express.0.lock().unwrap());
-    let [by_claim, by_observer, of_lane, by_express] = &claimed[..] else { panic!("{claimed:?}") };
+    claimed.append(&mut fast_path.0.lock().unwrap());
+    let [by_claim, by_observer, of_lane, by_fast_path] = &claimed[..] else { panic!("{claimed:?}") };
     assert!(orphans(&observer).await.is_empty());
 
     assert_eq!(declare_all_dead_but(&observer, &living).await, 1);
-    let orphaned = [by_claim, of_lane, by_express].map(|claimed| claimed.claim);
+    let orphaned = [by_claim, of_lane, by_fast_path].map(|claimed| claimed.claim);
     assert_eq!(orphans(&observer).await, HashSet::from(orphaned));
     assert_eq!(observer.orphaned_claims(2).await.unwrap().len(), 2);
 
     let resolved = observer.resolve_claims(orphaned.to_vec(), LATER).await.unwrap();
     assert_eq!(resolved, Recovered { retried: 3, ..Recovered::default() });
     assert!(orphans(&observer).await.is_empty());
-    let late = mortal.settle(vec![result(by_express, Verdict::Delivered).into()]).await.unwrap();
+    let late = mortal.settle(vec![result(by_fast_path, Verdict::Delivered).into()]).await.unwrap();
     assert_eq!(late, [Settlement::ClaimLost]);
     let kept = observer.settle(vec![result(by_observer, Verdict::Delivered).into()]).await.unwrap();
     assert!(matches!(kept[0], Settlement::Settled(_)));
@@ -107,11 +107,11 @@ async fn what_a_dead_process_had_claimed_is_orphaned_however_it_was_claimed() {
 #[tokio::test]
 async fn a_process_that_was_declared_dead_claims_nothing_until_it_registers_anew() {
     let (_database, [mortal, observer], living) = mortal_and_observer().await;
-    let express = Arc::new(OpenExpress::default());
-    mortal.connect(express.clone());
+    let fast_path = Arc::new(OpenFastPath::default());
+    mortal.connect(fast_path.clone());
     // So that its destination is known, and the fast path taken.
     mortal.ingest(vec![event(1)]).await.unwrap();
-    assert_eq!(express.0.lock().unwrap().len(), 1);
+    assert_eq!(fast_path.0.lock().unwrap().len(), 1);
     declare_all_dead_but(&observer, &living).await;
     let refused = mortal.claim(vec![request(1, 9)], LATER).await;
     assert!(matches!(refused, Err(StoreError::Unavailable(_))), "{refused:?}");
@@ -119,7 +119,7 @@ async fn a_process_that_was_declared_dead_claims_nothing_until_it_registers_anew
         let posted = mortal.ingest(vec![event(number)]).await.unwrap().remove(0).unwrap();
         assert_eq!((posted.deliveries, posted.wake), (1, vec![destination_id(1)]));
     }
-    assert_eq!(express.0.lock().unwrap().len(), 1);
+    assert_eq!(fast_path.0.lock().unwrap().len(), 1);
     assert!(!mortal.beat().await.unwrap());
 
     let id = mortal.register_process().await.unwrap();

@@ -9,7 +9,7 @@ mod durability;
 mod failures;
 mod fixtures;
 mod leases;
-mod lines;
+mod message_groups;
 mod open;
 mod partitions;
 mod processes;

@@ -13,14 +13,14 @@ impl Subject {
 }
 
 pub async fn claims_of_a_living_process_and_of_none_are_not_orphaned(subject: Subject) {
-    let express = subject.express(9).await;
+    let fast_path = subject.fast_path(9).await;
     subject.post(1, [1]).await;
     subject.store.register_process().await.expect("register");
     subject.post(1, [2]).await;
     let mut delayed = event(3);
     delayed.terms.deliver_at = Some(event(3).created_at + Duration::from_millis(1));
     subject.ingest(vec![named(delayed, &[1])]).await;
-    assert_eq!((express.admitted().len(), subject.claim(1, 9).await.len()), (2, 1));
+    assert_eq!((fast_path.admitted().len(), subject.claim(1, 9).await.len()), (2, 1));
     assert!(subject.store.beat().await.expect("beat"));
     assert_eq!(subject.store.orphaned_claims(9).await.expect("read"), []);
 }

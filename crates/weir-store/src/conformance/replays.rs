@@ -59,9 +59,9 @@ impl Subject {
     }
 
     /// Claims of the lane of destination `number`.
-    async fn claim_lane(&self, number: u128, limit: u32) -> Claims {
+    async fn claim_replay(&self, number: u128, limit: u32) -> Claims {
         let request = ClaimRequest { expires_at: CLAIMED + seconds(60), ..request(number, limit) };
-        self.store.claim_lanes(vec![request], CLAIMED).await.expect("claim").remove(0)
+        self.store.claim_replays(vec![request], CLAIMED).await.expect("claim").remove(0)
     }
 
     async fn settle_later(&self, claimed: &ClaimedDelivery, verdict: Verdict) {
@@ -89,7 +89,7 @@ pub async fn what_has_ended_is_replayed_in_the_lane(subject: Subject) {
     assert_eq!(subject.replay(1).await.phase, ReplayPhase::Moving);
     assert_eq!(subject.store.open_replays().await.expect("open"), [replay_id(1)]);
     assert_eq!(subject.steps(1).await, 4);
-    assert_eq!(subject.store.lanes().await.expect("lanes"), [destination_id(1)]);
+    assert_eq!(subject.store.replay_destinations().await.expect("lanes"), [destination_id(1)]);
     assert_eq!(
         (subject.in_state(1, DeliveryState::Pending).await, subject.in_state(1, DeliveryState::Dead).await),
         (5, 0)
@@ -98,14 +98,14 @@ pub async fn what_has_ended_is_replayed_in_the_lane(subject: Subject) {
     // Live and lane are claimed apart, each the oldest first.
     let live = subject.claims(vec![request(1, 9)], CLAIMED).await.remove(0);
     assert_eq!((numbers_of(&live), live.next_due), (vec![8], None));
-    let first = subject.claim_lane(1, 3).await;
+    let first = subject.claim_replay(1, 3).await;
     assert_eq!((numbers_of(&first), first.next_due), (vec![1, 2, 3], None));
-    let second = subject.claim_lane(1, 3).await;
+    let second = subject.claim_replay(1, 3).await;
     assert_eq!((numbers_of(&second), second.next_due), (vec![4], None));
-    assert!(subject.claim_lane(2, 3).await.deliveries.is_empty());
+    assert!(subject.claim_replay(2, 3).await.deliveries.is_empty());
     let one = &first.deliveries[0];
     assert_eq!((one.attempts, one.attempts_before, one.event_created_at), (1, 1, BEGUN), "its retries count anew");
-    assert!(one.in_lane && !live.deliveries[0].in_lane);
+    assert!(one.is_replay && !live.deliveries[0].is_replay);
     assert_eq!((live.deliveries[0].attempts_before, live.deliveries[0].event_created_at), (0, event(8).created_at));
 
     for (claimed, verdict) in first.deliveries.iter().chain(&second.deliveries).zip([
@@ -126,7 +126,7 @@ pub async fn what_has_ended_is_replayed_in_the_lane(subject: Subject) {
         (ReplayPhase::Completed, figures, Some(BEGUN + seconds(1)))
     );
     assert!(subject.store.open_replays().await.expect("open").is_empty());
-    assert!(subject.store.lanes().await.expect("lanes").is_empty());
+    assert!(subject.store.replay_destinations().await.expect("lanes").is_empty());
     // What became of it later is not the replay's any more.
     let again = subject.store.retry_delivery(first.deliveries[2].claim.delivery_id, CLAIMED + seconds(2)).await;
     assert!(matches!(again, Ok(DeliveryAction::Done { .. })));
@@ -164,7 +164,7 @@ pub async fn what_has_a_place_in_an_order_is_replayed_in_its_turn(subject: Subje
     let of_a = subject.claim(1, 9).await.remove(0);
     assert_eq!(subject.begin(1, all_dead()).await, 4);
     assert_eq!(subject.steps(1).await, 4);
-    assert_eq!(numbers_of(&subject.claim_lane(1, 9).await), [4], "without a key");
+    assert_eq!(numbers_of(&subject.claim_replay(1, 9).await), [4], "without a key");
     let live = async || subject.claims(vec![request(1, 9)], CLAIMED).await.remove(0);
     let of_b = live().await;
     assert_eq!(numbers_of(&of_b), [3], "of the other key one is under way");
@@ -210,10 +210,10 @@ pub async fn a_retry_of_the_lane_waits_in_the_lane(subject: Subject) {
     subject.begin(1, all_dead()).await;
     subject.steps(1).await;
     let at = CLAIMED + seconds(30);
-    let claimed = subject.claim_lane(1, 1).await.deliveries.remove(0);
+    let claimed = subject.claim_replay(1, 1).await.deliveries.remove(0);
     subject.settle_later(&claimed, Verdict::Retry { at }).await;
     assert_eq!(subject.delivery(claimed.claim.delivery_id).await.next_attempt_at, Some(at), "shown as it is");
-    let rest = subject.claim_lane(1, 9).await;
+    let rest = subject.claim_replay(1, 9).await;
     assert_eq!((numbers_of(&rest), rest.next_due), (vec![2], Some(at)));
     let live = subject.claims(vec![request(1, 9)], at).await.remove(0);
     assert_eq!((live.deliveries.len(), live.next_due), (0, None), "a claim of what is live ends before the lane");
@@ -221,7 +221,7 @@ pub async fn a_retry_of_the_lane_waits_in_the_lane(subject: Subject) {
     assert_eq!(due, [crate::DueDestination { destination_id: destination_id(1), due: at }]);
     // Given back, it waits where it did.
     subject.store.release(vec![rest.deliveries[0].claim], CLAIMED).await.expect("release");
-    assert_eq!(numbers_of(&subject.claim_lane(1, 9).await), [2]);
+    assert_eq!(numbers_of(&subject.claim_replay(1, 9).await), [2]);
     assert_eq!(subject.figures(1).await.remaining(), 2);
 }
 
@@ -254,7 +254,7 @@ pub async fn a_long_replay_goes_on_after_a_crash_and_moves_nothing_twice(mut sub
         subject.reopen().await;
         if steps == 1 {
             // Fails again before the replay has come to an end: it is not sent a third time.
-            let claimed = subject.claim_lane(1, 1).await.deliveries.remove(0);
+            let claimed = subject.claim_replay(1, 1).await.deliveries.remove(0);
             subject.settle(result(&claimed, Verdict::Failed)).await;
             let figures = subject.figures(1).await;
             assert_eq!((figures.failed, figures.remaining()), (1, COUNT - 1));
@@ -272,7 +272,7 @@ pub async fn a_cancelled_replay_puts_back_what_it_has_not_sent(subject: Subject)
     subject.ended(1, 4..6, Verdict::Failed).await;
     subject.begin(1, all_dead()).await;
     subject.steps(1).await;
-    let claimed = subject.claim_lane(1, 2).await.deliveries;
+    let claimed = subject.claim_replay(1, 2).await.deliveries;
     let cancelling = subject.store.cancel_replay(replay_id(1), CLAIMED).await.expect("cancel");
     assert_eq!(cancelling, Some(ReplayPhase::Cancelling));
     assert_eq!(subject.steps(1).await, 3);
@@ -280,7 +280,7 @@ pub async fn a_cancelled_replay_puts_back_what_it_has_not_sent(subject: Subject)
         (subject.in_state(1, DeliveryState::Dead).await, subject.in_state(1, DeliveryState::Failed).await),
         (1, 2)
     );
-    assert!(subject.claim_lane(1, 9).await.deliveries.is_empty());
+    assert!(subject.claim_replay(1, 9).await.deliveries.is_empty());
     assert_eq!(subject.replay(1).await.phase, ReplayPhase::Cancelling, "two are under way");
     // What is under way ends by itself, and does not wait again.
     subject.settle_later(&claimed[0], Verdict::Delivered).await;
@@ -319,7 +319,7 @@ pub async fn a_replay_leaves_out_what_cannot_be_sent_or_is_in_hand(subject: Subj
     subject.delete(2).await;
     assert_eq!(subject.begin(1, all_dead()).await, 3, "neither expired nor of a deleted destination");
     assert_eq!(subject.steps(1).await, 3);
-    let claimed = subject.claim_lane(1, 1).await.deliveries.remove(0);
+    let claimed = subject.claim_replay(1, 1).await.deliveries.remove(0);
     subject.settle(result(&claimed, Verdict::Dead)).await;
     assert_eq!(subject.begin(2, all_dead()).await, 0, "the first has them in hand");
     assert_eq!(subject.steps(2).await, 0);
@@ -378,7 +378,7 @@ pub async fn whoever_looks_for_what_waits_sees_the_lane(subject: Subject) {
     subject.steps(1).await;
     let counts = subject.store.destination_counts(destination_id(1)).await.expect("counts");
     assert_eq!((counts.pending, counts.retrying, counts.delivering), (5, 0, 0));
-    let claimed = subject.claim_lane(1, 1).await.deliveries.remove(0);
+    let claimed = subject.claim_replay(1, 1).await.deliveries.remove(0);
     let counts = subject.store.destination_counts(destination_id(1)).await.expect("counts");
     assert_eq!((counts.pending, counts.retrying, counts.delivering), (4, 0, 1));
     let waiting = DeliveryFilter {
@@ -416,7 +416,7 @@ pub async fn an_unknown_attempt_of_the_lane_counts_from_the_replay_on(mut subjec
     for (counted, expected) in
         [(2, Recovered { retried: 1, ..Recovered::default() }), (3, Recovered { dead: 1, ..Recovered::default() })]
     {
-        let claimed = subject.claim_lane(1, 1).await.deliveries.remove(0);
+        let claimed = subject.claim_replay(1, 1).await.deliveries.remove(0);
         subject.reopen().await;
         assert_eq!(subject.store.recover_claims(CLAIMED, true, 9).await.expect("recover"), expected);
         assert_eq!(subject.delivery(claimed.claim.delivery_id).await.attempts, counted);

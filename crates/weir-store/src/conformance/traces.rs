@@ -45,6 +45,6 @@ pub async fn a_replay_keeps_the_trace(subject: Subject) {
     subject.begin(1, replays::all_dead()).await;
     assert_eq!(subject.steps(1).await, 1);
     let requests = vec![ClaimRequest { expires_at: CLAIMED + seconds(60), ..request(1, 1) }];
-    let claims = subject.store.claim_lanes(requests, CLAIMED).await.expect("claim").remove(0);
+    let claims = subject.store.claim_replays(requests, CLAIMED).await.expect("claim").remove(0);
     assert_eq!(claims.deliveries.iter().map(trace_of).collect::<Vec<_>>(), [event.body.trace()]);
 }

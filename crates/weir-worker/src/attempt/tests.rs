@@ -73,7 +73,7 @@ impl Rig {
             event_created_at: now,
             attempts,
             attempts_before,
-            in_lane: false,
+            is_replay: false,
             body: ClaimedBody::Inline(body.clone()),
             expires_at: now + expires_in,
             destination: None,

@@ -17,7 +17,7 @@ use crate::keys::{SHARDS, Shard};
 
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-pub(crate) struct Agenda {
+pub(crate) struct DueTimes {
     dues: Mutex<[Timestamp; SHARDS]>,
     sooner: Notify,
     unread: [AtomicUsize; SHARDS],
@@ -25,7 +25,7 @@ pub(crate) struct Agenda {
     turn: AtomicUsize,
 }
 
-impl Agenda {
+impl DueTimes {
     pub(crate) fn new() -> Self {
         Self {
             dues: Mutex::new([Timestamp::MIN; SHARDS]),
@@ -95,22 +95,22 @@ mod tests {
 
     #[test]
     fn a_shard_is_looked_at_when_something_is_due_and_once_a_second() {
-        let agenda = Agenda::new();
-        assert_eq!(agenda.take_due(at(1_000), SHARDS).len(), SHARDS);
-        assert_eq!(agenda.take_due(at(1_500), SHARDS), []);
+        let due_times = DueTimes::new();
+        assert_eq!(due_times.take_due(at(1_000), SHARDS).len(), SHARDS);
+        assert_eq!(due_times.take_due(at(1_500), SHARDS), []);
         let shard = Shard::parse("3").unwrap();
-        agenda.learn(shard, at(1_600));
-        agenda.learn(shard, at(1_700));
-        assert_eq!(agenda.next(), at(1_600));
-        assert_eq!(agenda.take_due(at(1_600), SHARDS), [shard]);
-        assert_eq!(agenda.take_due(at(2_000), SHARDS).len(), SHARDS - 1);
+        due_times.learn(shard, at(1_600));
+        due_times.learn(shard, at(1_700));
+        assert_eq!(due_times.next(), at(1_600));
+        assert_eq!(due_times.take_due(at(1_600), SHARDS), [shard]);
+        assert_eq!(due_times.take_due(at(2_000), SHARDS).len(), SHARDS - 1);
     }
 
     #[test]
     fn no_shard_is_always_first() {
-        let agenda = Agenda::new();
+        let due_times = DueTimes::new();
         let mut firsts: Vec<Shard> =
-            (0..SHARDS as i64).map(|second| agenda.take_due(at(second * 2_000), 1)[0]).collect();
+            (0..SHARDS as i64).map(|second| due_times.take_due(at(second * 2_000), 1)[0]).collect();
         firsts.sort_unstable();
         firsts.dedup();
         assert!(firsts.len() > 1, "{firsts:?}");

@@ -11,7 +11,7 @@ use metrics::counter;
 use serde_json::json;
 use weir_core::{
     Clock, Destination, DestinationId, EventId, Timestamp,
-    alert::{Alert, AlertPolicy, DEAD, Seen, Told},
+    alert::{Alert, AlertPolicy, AlertState, DEAD, Seen},
     event::{Event, EventBody, Terms},
 };
 use weir_queue::{SharedQueue, Wake};
@@ -29,7 +29,7 @@ const LONGEST_INTERVAL: Duration = Duration::from_secs(30);
 const PAGE: usize = 256;
 
 /// Makes events of what there is to tell of destinations.
-pub struct Watcher {
+pub struct AlertPublisher {
     store: SharedStore,
     queue: SharedQueue,
     clock: Arc<dyn Clock>,
@@ -40,11 +40,11 @@ struct Report {
     destination_id: DestinationId,
     version: u64,
     /// What has been told once the events are stored.
-    told: Told,
+    told: AlertState,
     events: Vec<NewEvent>,
 }
 
-impl Watcher {
+impl AlertPublisher {
     pub fn new(store: SharedStore, queue: SharedQueue, clock: Arc<dyn Clock>) -> Self {
         Self { store, queue, clock }
     }
@@ -70,12 +70,13 @@ impl Watcher {
     /// Tells what there is to tell now; how long it took to find out.
     async fn pass(&self) -> Result<Duration, Failure> {
         let began = self.clock.now();
-        let ids = self.store.watchers().await?;
+        let ids = self.store.alert_subscribers().await?;
         if ids.is_empty() {
             return Ok(Duration::ZERO);
         }
-        let watchers: Vec<_> = self.store.destinations(&ids).await?.into_iter().flatten().collect();
-        let tenants: BTreeSet<_> = watchers.iter().map(|watcher| watcher.settings.tenant.clone()).collect();
+        let alert_subscribers: Vec<_> = self.store.destinations(&ids).await?.into_iter().flatten().collect();
+        let tenants: BTreeSet<_> =
+            alert_subscribers.iter().map(|subscriber| subscriber.settings.tenant.clone()).collect();
         let policy = self.store.alert_policy().await?;
         let conditions = self.store.conditions(&Vec::from_iter(tenants)).await?;
         let looked = self.clock.now().since(began);
@@ -84,7 +85,7 @@ impl Watcher {
             let destinations = self.store.destinations(&ids).await?;
             let now = self.clock.now();
             let reports = conditions.iter().zip(&destinations).filter_map(|(condition, destination)| {
-                report(destination.as_ref()?, condition, &policy, &watchers, now)
+                report(destination.as_ref()?, condition, &policy, &alert_subscribers, now)
             });
             self.send(reports.collect()).await?;
         }
@@ -107,7 +108,7 @@ impl Watcher {
             }
         }
         for Report { destination_id, version, told, .. } in reports {
-            self.store.record_told(destination_id, version, told).await?;
+            self.store.record_alert_state(destination_id, version, told).await?;
         }
         Ok(())
     }
@@ -122,7 +123,7 @@ fn report(
     destination: &Arc<Destination>,
     condition: &Condition,
     policy: &AlertPolicy,
-    watchers: &[Arc<Destination>],
+    alert_subscribers: &[Arc<Destination>],
     now: Timestamp,
 ) -> Option<Report> {
     let policy = destination.settings.alerts.over(policy);
@@ -130,7 +131,7 @@ fn report(
     let mut told = condition.told.tidied(&policy, &seen);
     let mut events = Vec::new();
     for alert in told.alerts(&policy, &seen, now) {
-        let recipients = recipients(destination, &alert, watchers);
+        let recipients = recipients(destination, &alert, alert_subscribers);
         if !recipients.is_empty() {
             events.push(event(destination, &alert, &seen, condition.version, recipients, now));
             told = told.with(&alert, now);
@@ -161,13 +162,14 @@ fn seen(destination: &Destination, condition: &Condition, now: Timestamp) -> See
 
 /// Who takes an alert about a destination: not that destination, which would hear of its own failure only once it is over. Nor does
 /// anybody hear of dead letters of who would hear of theirs: two that fail would write to each other for ever.
-fn recipients(about: &Destination, alert: &Alert, watchers: &[Arc<Destination>]) -> Vec<DestinationId> {
+fn recipients(about: &Destination, alert: &Alert, alert_subscribers: &[Arc<Destination>]) -> Vec<DestinationId> {
     let tenant = &about.settings.tenant;
     if matches!(alert, Alert::Dead { .. }) && about.accepts(tenant, DEAD) {
         return Vec::new();
     }
-    let takes = |watcher: &&Arc<Destination>| watcher.id != about.id && watcher.accepts(tenant, alert.event_type());
-    watchers.iter().filter(takes).map(|watcher| watcher.id).collect()
+    let takes =
+        |subscriber: &&Arc<Destination>| subscriber.id != about.id && subscriber.accepts(tenant, alert.event_type());
+    alert_subscribers.iter().filter(takes).map(|subscriber| subscriber.id).collect()
 }
 
 fn event(
@@ -249,7 +251,7 @@ mod tests {
             oldest_created_at: None,
             last_expires_at: None,
             dead: count,
-            told: Told::default(),
+            told: AlertState::default(),
             version: 6,
         }
     }
@@ -267,8 +269,8 @@ mod tests {
     #[test]
     fn watchers_hear_of_others_and_dead_letters_of_watchers_are_nobodys() {
         let (first, second, other) = (destination(1, "weir.*"), destination(2, "weir.*"), destination(3, "*"));
-        let watchers = [first.clone(), second.clone()];
-        let of = |about| report(about, &dead(about, 3), &AlertPolicy::default(), &watchers, NOW);
+        let alert_subscribers = [first.clone(), second.clone()];
+        let of = |about| report(about, &dead(about, 3), &AlertPolicy::default(), &alert_subscribers, NOW);
         assert_eq!(told_to(of(&other).as_ref()), [vec![first.id, second.id]]);
         assert!(of(&first).is_none(), "or the two would write to each other for ever");
         let mut paused = Destination::clone(&first);
@@ -278,14 +280,14 @@ mod tests {
 
     #[test]
     fn what_nobody_wants_to_hear_is_not_taken_for_told() {
-        let (watcher, other) = (destination(1, "weir.breaker.opened"), destination(3, "*"));
-        assert!(report(&other, &dead(&other, 3), &AlertPolicy::default(), &[watcher], NOW).is_none());
+        let (subscriber, other) = (destination(1, "weir.breaker.opened"), destination(3, "*"));
+        assert!(report(&other, &dead(&other, 3), &AlertPolicy::default(), &[subscriber], NOW).is_none());
     }
 
     #[test]
     fn an_event_is_named_after_what_has_been_told_before() {
-        let (watcher, other) = (destination(1, "weir.*"), destination(3, "*"));
-        let report = report(&other, &dead(&other, 3), &AlertPolicy::default(), &[watcher], NOW).unwrap();
+        let (subscriber, other) = (destination(1, "weir.*"), destination(3, "*"));
+        let report = report(&other, &dead(&other, 3), &AlertPolicy::default(), &[subscriber], NOW).unwrap();
         let event = &report.events[0].event;
         assert_eq!(event.idempotency_key, Some(format!("weir.delivery.dead/{}/7", other.id)));
         let data: serde_json::Value = serde_json::from_slice(&event.body.data()).unwrap();
@@ -305,7 +307,7 @@ mod tests {
         let strained = seen_of(&waiting(600, 60));
         assert_eq!((strained.drains_in, strained.life), (Some(Duration::from_secs(60)), Duration::from_secs(60)));
         let high = [Alert::BacklogHigh(vec![weir_core::alert::Measure::DrainBeyondTtl])];
-        assert_eq!(Told::default().alerts(&AlertPolicy::default(), &strained, NOW), high);
-        assert!(Told::default().alerts(&AlertPolicy::default(), &seen_of(&waiting(599, 60)), NOW).is_empty());
+        assert_eq!(AlertState::default().alerts(&AlertPolicy::default(), &strained, NOW), high);
+        assert!(AlertState::default().alerts(&AlertPolicy::default(), &seen_of(&waiting(599, 60)), NOW).is_empty());
     }
 }

@@ -1,14 +1,14 @@
 //! Deliveries that are claimed as they are stored: nothing is violated, and without each remedy the expected property is.
 
 use weir_model::{
-    Action, Express, Faults, Remedies, Scenario, Terms,
+    Action, FastPath, Faults, Remedies, Scenario, Terms,
     properties::{AT_MOST_R_SENDS, DELIVERED, DUPLICATES, HAS_A_JOB, IN_FORCE},
 };
 
 use crate::checked::{breaks_by, holds, needs};
 
-const GUESSES: Scenario = Scenario { deliveries: 2, express: Express::Guesses, ..Scenario::SMALL };
-const KEEPS_ROOM: Scenario = Scenario { express: Express::KeepsRoom, ..GUESSES };
+const GUESSES: Scenario = Scenario { deliveries: 2, fast_path: FastPath::Guesses, ..Scenario::SMALL };
+const KEEPS_ROOM: Scenario = Scenario { fast_path: FastPath::KeepsRoom, ..GUESSES };
 
 fn faults(faults: Faults) -> Scenario {
     Scenario { faults: Faults { stalls: 2, ..faults }, ..GUESSES }
@@ -60,12 +60,12 @@ fn refusals_and_lost_answers_break_nothing() {
 
 #[test]
 fn a_pause_between_commit_and_admission_binds() {
-    holds(paused(Express::Guesses));
+    holds(paused(FastPath::Guesses));
 }
 
 #[test]
 fn a_pause_between_commit_and_admission_binds_where_room_is_kept_too() {
-    holds(paused(Express::KeepsRoom));
+    holds(paused(FastPath::KeepsRoom));
 }
 
 #[test]
@@ -88,12 +88,12 @@ fn admitting_with_an_unknown_cursor_exceeds_the_rate_after_a_loss() {
 
 #[test]
 fn an_edit_that_is_not_announced_is_not_in_force_while_each_delivery_is_admitted() {
-    needs(|remedies| remedies.admit_in_force = false, edited(Express::Guesses), IN_FORCE);
+    needs(|remedies| remedies.admit_in_force = false, edited(FastPath::Guesses), IN_FORCE);
 }
 
 #[test]
 fn an_edit_that_is_not_announced_is_not_in_force_where_room_is_kept_either() {
-    needs(|remedies| remedies.admit_in_force = false, edited(Express::KeepsRoom), IN_FORCE);
+    needs(|remedies| remedies.admit_in_force = false, edited(FastPath::KeepsRoom), IN_FORCE);
 }
 
 #[test]
@@ -123,27 +123,27 @@ fn without_claim_expiry_what_a_dead_producer_had_claimed_is_never_sent() {
     let scenario = Scenario { deliveries: 1, ..faults(Faults { crashes: 1, ..Faults::default() }) };
     holds(scenario.clone());
     let remedies = Remedies { claim_expiry: false, ..Remedies::ALL };
-    let dies = [Action::ProducerCommitsClaimed, Action::ExpressCrashes(0)];
+    let dies = [Action::ProducerCommitsClaimed, Action::FastPathCrashes(0)];
     breaks_by(&dies, Scenario { remedies, ..scenario }, DELIVERED);
 }
 
 /// To a lower rate, and who edits may die before the queue hears of it.
-fn edited(express: Express) -> Scenario {
+fn edited(fast_path: FastPath) -> Scenario {
     Scenario {
         window: 3,
         start_within: 6,
         rate: 2,
         edits: &[Terms { rate: 1, suspended: false }],
-        express,
+        fast_path,
         faults: Faults { crashes: 1, stalls: 1, ..Faults::default() },
         ..GUESSES
     }
 }
 
-fn paused(express: Express) -> Scenario {
+fn paused(fast_path: FastPath) -> Scenario {
     Scenario {
         edits: &[Terms { rate: 1, suspended: true }, Terms { rate: 1, suspended: false }],
-        express,
+        fast_path,
         faults: Faults { stalls: 1, ..Faults::default() },
         ..GUESSES
     }

@@ -8,21 +8,21 @@ use weir_core::Clock as _;
 use weir_queue::PermitId;
 
 use crate::{
+    admission_estimates::AdmissionEstimates,
     admissions::Admissions,
-    agenda::Agenda,
     clock::{Bounds, RedisClock},
+    codec::{Answer, Entry},
     config::RedisConfig,
     connect::Backoff,
-    gates::Gates,
+    connection::{CallError, Connection},
+    due_times::DueTimes,
     keys::{Keys, Shard},
     leases::OwnLease,
     permit_registry::PermitRegistry,
     scripts::{Call, Operation, from_micros},
     settlements::{End, Settlements},
     slots::SlotRequests,
-    trunk::{CallError, Trunk},
     wakes::Wakes,
-    wire::{Answer, Entry},
 };
 
 /// How often the clock is set.
@@ -36,20 +36,20 @@ const TIDY_PAGE: i64 = 200;
 /// A reader that asked for nothing for so long is gone.
 const SILENT: Duration = Duration::from_secs(600);
 
-pub(crate) struct Core {
+pub(crate) struct ShardContext {
     pub(crate) config: RedisConfig,
     pub(crate) lease: OwnLease,
     pub(crate) keys: Keys,
-    pub(crate) trunk: Trunk,
+    pub(crate) connection: Connection,
     pub(crate) clock: Arc<RedisClock>,
-    pub(crate) agenda: Agenda,
+    pub(crate) due_times: DueTimes,
     /// An answer of Redis says that its clock is not what it was.
     pub(crate) clock_doubt: Notify,
     pub(crate) registry: PermitRegistry,
     pub(crate) slot_requests: SlotRequests,
     pub(crate) settlements: Settlements,
     pub(crate) wakes: Wakes,
-    pub(crate) gates: Gates,
+    pub(crate) gates: AdmissionEstimates,
     pub(crate) admissions: Admissions,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct Answered {
     pub(crate) rest: Answer,
 }
 
-impl Core {
+impl ShardContext {
     pub(crate) fn new_call(&self, shard: Shard, operation: Operation) -> Call {
         Call::new(&self.keys, shard, operation, self.clock.lower_bound(shard))
     }
@@ -71,7 +71,7 @@ impl Core {
 
     /// Answers in the order of the calls.
     pub(crate) async fn call_all(&self, calls: &[Call]) -> Vec<Result<Answered, CallError>> {
-        let answers = self.trunk.call(calls).await;
+        let answers = self.connection.call(calls).await;
         let read = |(call, answer): (&Call, Result<redis::Value, CallError>)| {
             let mut rest = Answer::new(answer?).ok_or_else(unexpected)?;
             let generation = rest.next_u64().ok_or_else(unexpected)?;
@@ -97,7 +97,7 @@ impl Core {
     /// when it is still ahead the next time, this process is the one that stood still, and believes the server.
     pub(crate) async fn set_clock(&self, believes: bool) -> Result<bool, CallError> {
         let mut was_corrected = false;
-        if self.trunk.dialer().is_cluster() {
+        if self.connection.dialer().is_cluster() {
             for measured in join_all(Shard::all().map(|shard| self.measure(shard))).await {
                 let (shard, bounds) = measured?;
                 if self.clock.set(shard, bounds, believes) {
@@ -173,7 +173,7 @@ impl Core {
     }
 
     async fn listen(&self, backoff: &mut Backoff) -> redis::RedisResult<()> {
-        let (mut line, mut messages) = self.trunk.dialer().notices().await?.split();
+        let (mut line, mut messages) = self.connection.dialer().notices().await?.split();
         line.subscribe(self.keys.notices()).await?;
         backoff.reset();
         loop {
@@ -196,7 +196,7 @@ impl Core {
         let mut words = text.split(' ');
         let (what, of, value) = (words.next()?, words.next()?, words.next()?.parse::<u64>().ok()?);
         match what {
-            "due" => self.agenda.learn(Shard::parse(of)?, from_micros(value.try_into().ok()?)),
+            "due" => self.due_times.learn(Shard::parse(of)?, from_micros(value.try_into().ok()?)),
             "generation" => {
                 let shard = Shard::parse(of)?;
                 tell_of_loss(shard, self.registry.learn_generation(shard, value));

@@ -320,13 +320,13 @@ pub async fn a_purge_takes_long_lines_and_many_lines_whole(subject: Subject) {
 
 pub async fn an_order_that_is_given_up_holds_nobody_back(subject: Subject) {
     let mut subject = Subject::lines(&[(1, "a"), (2, "a"), (3, "a"), (4, "b")], subject).await;
-    assert_eq!(subject.store.dissolve_lines(9).await.expect("dissolve"), 0, "it is ordered");
+    assert_eq!(subject.store.dissolve_message_groups(9).await.expect("dissolve"), 0, "it is ordered");
     let under_way = subject.claim(1, 1).await.remove(0);
     let current = subject.store.destination(destination_id(1)).await.expect("read").expect("a destination");
     let current = subject.patch(&current, NOW + seconds(1), |settings| settings.order = DeliveryOrder::Any).await;
-    assert_eq!(subject.store.dissolve_lines(3).await.expect("dissolve"), 3, "at most so many");
-    assert_eq!(subject.store.dissolve_lines(3).await.expect("dissolve"), 1);
-    assert_eq!(subject.store.dissolve_lines(3).await.expect("dissolve"), 0);
+    assert_eq!(subject.store.dissolve_message_groups(3).await.expect("dissolve"), 3, "at most so many");
+    assert_eq!(subject.store.dissolve_message_groups(3).await.expect("dissolve"), 1);
+    assert_eq!(subject.store.dissolve_message_groups(3).await.expect("dissolve"), 0);
     assert_eq!(subject.claimable().await, [2, 3, 4]);
     assert_eq!(subject.settle(result(&under_way, Verdict::Delivered)).await, Settlement::Settled(Delivered));
     // And again: what is stored from then on has an order, and what is there already has none.
@@ -389,7 +389,10 @@ pub async fn a_line_of_a_deleted_destination_ends_with_it(subject: Subject) {
     for number in 1..=3 {
         assert_eq!(subject.by_number(number).await.state, Cancelled);
     }
-    assert_eq!(subject.store.tend_lines(None, 9).await.expect("tend"), crate::LinesTended::default());
+    assert_eq!(
+        subject.store.repair_message_groups(None, 9).await.expect("tend"),
+        crate::MessageGroupsRepaired::default()
+    );
 }
 
 pub async fn lines_that_have_heads_are_left_alone(subject: Subject) {
@@ -397,7 +400,7 @@ pub async fn lines_that_have_heads_are_left_alone(subject: Subject) {
     subject.claim(1, 1).await;
     let (mut looks, mut after) = (0, None);
     loop {
-        let tended = subject.store.tend_lines(after, 2).await.expect("tend");
+        let tended = subject.store.repair_message_groups(after, 2).await.expect("tend");
         assert_eq!(tended.advanced, 0);
         (looks, after) = (looks + 1, tended.next);
         if after.is_none() {
@@ -522,10 +525,10 @@ pub async fn no_line_stands_still_or_turns_round_under_load(subject: Subject) {
     lines_under_load(vec![subject.store.clone()], 8, 20).await;
 }
 
-pub async fn what_has_a_place_in_a_line_does_not_go_by_the_express(subject: Subject) {
-    let express = subject.express(9).await;
+pub async fn what_has_a_place_in_a_line_does_not_go_by_the_fast_path(subject: Subject) {
+    let fast_path = subject.fast_path(9).await;
     subject.create(ordered(2, None)).await;
     let answer = subject.ingest(vec![named(in_order(1, "a"), &[1, 2])]).await.remove(0);
     assert_eq!(answer.wake, [destination_id(2)]);
-    assert_eq!(express.admitted().len(), 1, "to the destination that is not ordered");
+    assert_eq!(fast_path.admitted().len(), 1, "to the destination that is not ordered");
 }

@@ -1,6 +1,6 @@
 //! The end of runs whose destinations have a lane of replays: two claims, the live one first.
 
-use weir_core::{Timestamp, lane::Brought, plan::NextRun};
+use weir_core::{Timestamp, plan::NextRun, replay_share::Brought};
 use weir_store::Claims;
 
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// A run of a destination with a lane, once it has claimed what is live.
-struct Laned {
+struct ReplayRun {
     run: Run,
     /// What the claim of what is live brought.
     live: Brought,
@@ -20,9 +20,9 @@ struct Laned {
 
 impl Scheduler {
     /// Publishes what is live, and after it what the lane may have beside it; so nothing live waits for the lane's claim.
-    pub(crate) async fn publish_with_lanes(&self, runs: Vec<(Run, Claims)>, now: Timestamp) -> Result<(), Failure> {
+    pub(crate) async fn publish_with_replays(&self, runs: Vec<(Run, Claims)>, now: Timestamp) -> Result<(), Failure> {
         let mut live = Vec::new();
-        let mut laned: Vec<Laned> = Vec::with_capacity(runs.len());
+        let mut laned: Vec<ReplayRun> = Vec::with_capacity(runs.len());
         for (mut run, claims) in runs {
             let brought = Brought { short: claims.deliveries.len() < run.wanted() as usize, next_due: claims.next_due };
             run.published += claims.deliveries.len() as u32;
@@ -31,11 +31,11 @@ impl Scheduler {
                 live.push(run.publication(NextRun::Continue));
             }
             let most = run.split.unwrap_or_default().lane(run.published);
-            laned.push(Laned { run, live: brought, most });
+            laned.push(ReplayRun { run, live: brought, most });
         }
         self.publish(live).await?;
-        let requests: Vec<_> = laned.iter().map(|Laned { run, most, .. }| run.claim_request(*most)).collect();
-        let claims = match self.store.claim_lanes(requests, now).await {
+        let requests: Vec<_> = laned.iter().map(|ReplayRun { run, most, .. }| run.claim_request(*most)).collect();
+        let claims = match self.store.claim_replays(requests, now).await {
             Ok(claims) => claims,
             Err(error) => {
                 self.end_runs(laned.into_iter().map(|laned| laned.run).collect(), now + RETRY_RUN).await?;
@@ -43,13 +43,14 @@ impl Scheduler {
             }
         };
         let mut publications = Vec::with_capacity(laned.len());
-        for (Laned { run, live, most }, claims) in laned.into_iter().zip(claims) {
+        for (ReplayRun { run, live, most }, claims) in laned.into_iter().zip(claims) {
             let lane = Brought { short: claims.deliveries.len() < most as usize, next_due: claims.next_due };
             let id = run.lease.destination_id;
-            if let Some(credit) = self.lanes.credit(id) {
-                self.lanes.set_credit(id, credit.after(run.published, claims.deliveries.len() as u32, lane.short));
+            if let Some(credit) = self.replay_shares.credit(id) {
+                self.replay_shares
+                    .set_credit(id, credit.after(run.published, claims.deliveries.len() as u32, lane.short));
             }
-            publications.push(run.end_with_lane(claims.deliveries, live, lane));
+            publications.push(run.end_with_replay(claims.deliveries, live, lane));
         }
         self.publish(publications).await
     }

@@ -4,9 +4,9 @@ use async_trait::async_trait;
 use sqlx::{PgConnection, postgres::PgRow};
 use weir_core::{
     DestinationId, Timestamp,
-    alert::{AlertPolicy, Told},
+    alert::{AlertPolicy, AlertState},
 };
-use weir_store::{Condition, Conditions, StoreResult, Watch};
+use weir_store::{Alerting, Condition, Conditions, StoreResult};
 
 use crate::{
     PostgresStore,
@@ -20,13 +20,13 @@ const POLICY: &str = "SELECT policy FROM alert_policy";
 const SET_POLICY: &str =
     "INSERT INTO alert_policy (policy) VALUES ($1) ON CONFLICT (single) DO UPDATE SET policy = excluded.policy";
 
-const WATCHERS: &str = "SELECT id FROM destinations WHERE watches AND deleted_at IS NULL ORDER BY id";
+const WATCHERS: &str = "SELECT id FROM destinations WHERE takes_alerts AND deleted_at IS NULL ORDER BY id";
 
 /// Read from the index of what is due alone, as far as vacuum keeps up.
 const BACKLOG: &str = "SELECT count(*) FROM deliveries WHERE state IN (0, 2)";
 
 const TELL: &str = "
-INSERT INTO alerts_told AS t (destination_id, version, told) VALUES ($1, $2, $3)
+INSERT INTO alert_states AS t (destination_id, version, told) VALUES ($1, $2, $3)
 ON CONFLICT (destination_id) DO UPDATE SET version = excluded.version, told = excluded.told
 WHERE t.version = excluded.version - 1";
 
@@ -44,7 +44,7 @@ FROM (
     UNION ALL
     SELECT destination_id, 2, count(*), NULL, NULL FROM deliveries WHERE state = 5 GROUP BY destination_id
     UNION ALL
-    SELECT destination_id, 3, version, NULL, told FROM alerts_told
+    SELECT destination_id, 3, version, NULL, told FROM alert_states
     UNION ALL
     SELECT id, 4, 0, NULL, NULL FROM destinations
     WHERE paused_reason IS NOT NULL OR breaker_state::jsonb ->> 'open' IS NOT NULL
@@ -52,7 +52,7 @@ FROM (
 JOIN destinations t ON t.id = x.destination_id AND t.tenant = ANY($1) AND t.deleted_at IS NULL";
 
 #[async_trait]
-impl Watch for PostgresStore {
+impl Alerting for PostgresStore {
     async fn alert_policy(&self) -> StoreResult<AlertPolicy> {
         let read = |row: &PgRow| serde_json::from_str(&text(row, 0)?).map_err(|_| corrupt("the policy of alerts"));
         Ok(self.read(sqlx::query(POLICY), read).await?.pop().unwrap_or_default())
@@ -62,7 +62,7 @@ impl Watch for PostgresStore {
         self.edit(SetPolicy(policy)).await
     }
 
-    async fn watchers(&self) -> StoreResult<Vec<DestinationId>> {
+    async fn alert_subscribers(&self) -> StoreResult<Vec<DestinationId>> {
         self.read(sqlx::query(WATCHERS), |row| destination_id(row, 0)).await
     }
 
@@ -85,7 +85,7 @@ impl Watch for PostgresStore {
         Ok(self.read(sqlx::query(BACKLOG), |row| count(row, 0)).await?.pop().unwrap_or_default())
     }
 
-    async fn record_told(&self, id: DestinationId, version: u64, told: Told) -> StoreResult<bool> {
+    async fn record_alert_state(&self, id: DestinationId, version: u64, told: AlertState) -> StoreResult<bool> {
         self.edit(Tell { id, version, told }).await
     }
 }
@@ -96,7 +96,7 @@ struct Part {
     kind: i64,
     count: u64,
     at: Option<Timestamp>,
-    told: Told,
+    told: AlertState,
 }
 
 impl Part {
@@ -130,7 +130,7 @@ impl Edit for SetPolicy {
 struct Tell {
     id: DestinationId,
     version: u64,
-    told: Told,
+    told: AlertState,
 }
 
 #[async_trait]

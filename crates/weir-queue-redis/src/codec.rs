@@ -44,7 +44,7 @@ pub(crate) struct LeftEntry {
 /// A later version may append to it: while processes are replaced, two versions share a queue.
 const PERMIT_LEN: usize = 5 * 8;
 const INLINE: u8 = 1;
-const IN_LANE: u8 = 2;
+const IS_REPLAY: u8 = 2;
 /// The trace stands before the body.
 const TRACED: u8 = 4;
 /// What comes before the trace and the body.
@@ -68,7 +68,7 @@ pub(crate) fn encode(delivery: &ClaimedDelivery, largest: usize) -> Vec<u8> {
     bytes.put_u32(delivery.attempts);
     bytes.put_u32(delivery.attempts_before);
     let flag = |flag: u8, is_set: bool| if is_set { flag } else { 0 };
-    bytes.put_u8(flag(INLINE, body.is_some()) | flag(IN_LANE, delivery.in_lane) | flag(TRACED, trace.is_some()));
+    bytes.put_u8(flag(INLINE, body.is_some()) | flag(IS_REPLAY, delivery.is_replay) | flag(TRACED, trace.is_some()));
     bytes.put_u32(body.map_or(0, EventBody::data_offset));
     if let Some(trace) = trace {
         bytes.put_slice(&trace.to_bytes());
@@ -121,7 +121,7 @@ pub(crate) fn decode(entry: String, mut permit: Bytes, mut delivery: Bytes) -> O
             event_created_at,
             attempts,
             attempts_before,
-            in_lane: flags & IN_LANE > 0,
+            is_replay: flags & IS_REPLAY > 0,
             body,
             expires_at,
             destination: None,
@@ -285,7 +285,7 @@ mod tests {
             event_created_at: Timestamp::from_nanos(5),
             attempts: 6,
             attempts_before: 2,
-            in_lane: true,
+            is_replay: true,
             body,
             expires_at: Timestamp::from_secs(7),
             destination: None,

@@ -1,6 +1,6 @@
 //! What there is to tell of destinations, and what has been told.
 
-use weir_core::alert::{Alert, AlertOverrides, AlertPolicy, Told};
+use weir_core::alert::{Alert, AlertOverrides, AlertPolicy, AlertState};
 
 use super::*;
 use crate::Condition;
@@ -49,11 +49,11 @@ pub async fn watchers_are_those_that_name_operational_events(mut subject: Subjec
     }
     subject.delete(5).await;
     subject.reopen().await;
-    assert_eq!(subject.store.watchers().await.expect("read"), [2, 3].map(destination_id));
+    assert_eq!(subject.store.alert_subscribers().await.expect("read"), [2, 3].map(destination_id));
     let third = subject.store.destination(destination_id(3)).await.expect("read").expect("a destination");
     let no_more = |to: &mut Settings| to.event_types = vec!["*".parse().expect("a pattern")];
     subject.patch(&third, NOW + seconds(1), no_more).await.expect("an edit");
-    assert_eq!(subject.store.watchers().await.expect("read"), [destination_id(2)]);
+    assert_eq!(subject.store.alert_subscribers().await.expect("read"), [destination_id(2)]);
 }
 
 pub async fn conditions_count_what_waits_and_what_is_dead(subject: Subject) {
@@ -95,11 +95,11 @@ pub async fn conditions_name_troubled_destinations_of_the_tenants_asked_for(subj
 
 pub async fn what_has_been_told_is_recorded_by_the_first_only(mut subject: Subject) {
     subject.create_many(1).await;
-    let high = Told::default().with(&Alert::BacklogHigh(Vec::new()), NOW);
+    let high = AlertState::default().with(&Alert::BacklogHigh(Vec::new()), NOW);
     let record =
-        async |version, told| subject.store.record_told(destination_id(1), version, told).await.expect("record");
+        async |version, told| subject.store.record_alert_state(destination_id(1), version, told).await.expect("record");
     assert!(record(0, high).await);
-    assert!(!record(0, Told::default()).await, "somebody else was first");
+    assert!(!record(0, AlertState::default()).await, "somebody else was first");
     assert!(record(1, high.with(&Alert::Dead { new: 3 }, NOW)).await);
     assert!(record(2, high).await);
     subject.reopen().await;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 use weir_core::{
     DestinationId, Timestamp,
-    alert::{AlertPolicy, Told},
+    alert::{AlertPolicy, AlertState},
 };
 
 use crate::StoreResult;
@@ -22,7 +22,7 @@ pub struct Condition {
     pub last_expires_at: Option<Timestamp>,
     /// Dead letters.
     pub dead: u64,
-    pub told: Told,
+    pub told: AlertState,
     /// Rises with every change of `told`; 0 when nothing has been told.
     pub version: u64,
 }
@@ -36,7 +36,7 @@ impl Condition {
             oldest_created_at: None,
             last_expires_at: None,
             dead: 0,
-            told: Told::default(),
+            told: AlertState::default(),
             version: 0,
         }
     }
@@ -59,14 +59,14 @@ impl Conditions {
 }
 
 #[async_trait]
-pub trait Watch {
+pub trait Alerting {
     /// The policy of all destinations; the default until another is set.
     async fn alert_policy(&self) -> StoreResult<AlertPolicy>;
 
     async fn set_alert_policy(&self, policy: AlertPolicy) -> StoreResult<()>;
 
     /// The destinations that take events of Weir's own types. Asked for every other second, and cheap.
-    async fn watchers(&self) -> StoreResult<Vec<DestinationId>>;
+    async fn alert_subscribers(&self) -> StoreResult<Vec<DestinationId>>;
 
     /// Every destination of these tenants with a backlog, dead letters, a breaker that is not closed, a pause of Weir's own, or
     /// something told of it. Reads through all that waits and all dead letters.
@@ -76,5 +76,5 @@ pub trait Watch {
     async fn backlog(&self) -> StoreResult<u64>;
 
     /// Records what has been told of a destination. `false` when somebody else has meanwhile, and `version` is not the current one.
-    async fn record_told(&self, id: DestinationId, version: u64, told: Told) -> StoreResult<bool>;
+    async fn record_alert_state(&self, id: DestinationId, version: u64, told: AlertState) -> StoreResult<bool>;
 }

@@ -25,7 +25,7 @@ pub(crate) enum CallError {
     Unknown(String),
 }
 
-pub(crate) struct Trunk {
+pub(crate) struct Connection {
     dialer: Dialer,
     line: Mutex<Line>,
 }
@@ -39,7 +39,7 @@ struct Line {
     last_error: String,
 }
 
-impl Trunk {
+impl Connection {
     pub(crate) fn new(dialer: Dialer) -> Self {
         let line = Line {
             connection: None,

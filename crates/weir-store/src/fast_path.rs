@@ -1,9 +1,9 @@
-//! The express way: deliveries claimed as they are stored.
+//! The fast path: deliveries claimed as they are stored.
 //!
 //! A delivery of an idle destination would be claimed a moment after its event has been stored: a second commit, and a wait
 //! for it. So for each new delivery the store asks whether it may be sent at once. If so it is stored as `delivering`, claimed,
 //! and handed over after the commit. The rest wait for a run of their destination's job, as does everything without an
-//! express.
+//! fast path.
 //!
 //! ```text
 //! reserve ──▶ stored as claimed ──commit──▶ admit ──▶ a permit, or the claim is given back
@@ -12,7 +12,7 @@
 //!
 //! The commit is durable before anything is handed over: a receiver never knows an event that the store could forget.
 //!
-//! A crash between the commit and [`Express::admit`] leaves a claim that expires, as a crash of a scheduler between claim and
+//! A crash between the commit and [`FastPath::admit`] leaves a claim that expires, as a crash of a scheduler between claim and
 //! publish does.
 
 use std::{
@@ -23,7 +23,7 @@ use std::{
 use weir_core::{Destination, DestinationId, Timestamp, claim::ClaimedDelivery};
 
 /// Decides which new deliveries are claimed as they are stored, and takes them over. Nothing here may wait.
-pub trait Express: Send + Sync + 'static {
+pub trait FastPath: Send + Sync + 'static {
     /// Keeps room for one delivery that would be sent at once; answers when its claim expires. `None`: it waits for a run.
     fn reserve(&self, destination: &Destination) -> Option<Timestamp>;
 
@@ -34,35 +34,35 @@ pub trait Express: Send + Sync + 'static {
     fn admit(&self, deliveries: Vec<ClaimedDelivery>);
 }
 
-/// Where a store's express leaves from, once there is one.
+/// Where a store's fast path leaves from, once there is one.
 #[derive(Clone, Default)]
-pub struct Station(Arc<OnceLock<Arc<dyn Express>>>);
+pub struct FastPathHandle(Arc<OnceLock<Arc<dyn FastPath>>>);
 
-impl fmt::Debug for Station {
+impl fmt::Debug for FastPathHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Station").field(&self.0.get().is_some()).finish()
+        f.debug_tuple("FastPathHandle").field(&self.0.get().is_some()).finish()
     }
 }
 
-impl Station {
+impl FastPathHandle {
     /// The first one stays: a process has one queue.
-    pub fn connect(&self, express: Arc<dyn Express>) {
-        let _ = self.0.set(express);
+    pub fn connect(&self, fast_path: Arc<dyn FastPath>) {
+        let _ = self.0.set(fast_path);
     }
 
     /// For one transaction.
-    pub fn boarding(&self) -> Boarding {
-        Boarding { express: self.0.get().cloned(), boarded: Vec::new() }
+    pub fn boarding(&self) -> FastPathBatch {
+        FastPathBatch { fast_path: self.0.get().cloned(), boarded: Vec::new() }
     }
 }
 
-/// The deliveries of one transaction that go by the express. Dropped before they have left, it cancels them.
-pub struct Boarding {
-    express: Option<Arc<dyn Express>>,
+/// The deliveries of one transaction that go over the fast path. Dropped before they have left, it cancels them.
+pub struct FastPathBatch {
+    fast_path: Option<Arc<dyn FastPath>>,
     boarded: Vec<ClaimedDelivery>,
 }
 
-impl Boarding {
+impl FastPathBatch {
     /// Takes a delivery along if there is room; it is stored as claimed then, until the instant answered. `claimed` makes the
     /// delivery from that instant.
     pub fn board(
@@ -70,7 +70,7 @@ impl Boarding {
         destination: &Destination,
         claimed: impl FnOnce(Timestamp) -> ClaimedDelivery,
     ) -> Option<Timestamp> {
-        let expires_at = self.express.as_ref()?.reserve(destination)?;
+        let expires_at = self.fast_path.as_ref()?.reserve(destination)?;
         self.boarded.push(claimed(expires_at));
         Some(expires_at)
     }
@@ -78,17 +78,17 @@ impl Boarding {
     /// The transaction has committed, and is on disk.
     pub fn depart(mut self) {
         let boarded = std::mem::take(&mut self.boarded);
-        if let Some(express) = self.express.as_ref().filter(|_| !boarded.is_empty()) {
-            express.admit(boarded);
+        if let Some(fast_path) = self.fast_path.as_ref().filter(|_| !boarded.is_empty()) {
+            fast_path.admit(boarded);
         }
     }
 }
 
-impl Drop for Boarding {
+impl Drop for FastPathBatch {
     fn drop(&mut self) {
-        let Some(express) = &self.express else { return };
+        let Some(fast_path) = &self.fast_path else { return };
         for delivery in self.boarded.drain(..) {
-            express.cancel(delivery.claim.destination_id);
+            fast_path.cancel(delivery.claim.destination_id);
         }
     }
 }

@@ -31,9 +31,9 @@ struct Gate {
 }
 
 #[derive(Default)]
-pub(crate) struct Gates(Mutex<HashMap<DestinationId, Gate>>);
+pub(crate) struct AdmissionEstimates(Mutex<HashMap<DestinationId, Gate>>);
 
-impl Gates {
+impl AdmissionEstimates {
     // A panic while the lock is held is a bug already reported; a guess is whole at any time.
     fn gates(&self) -> MutexGuard<'_, HashMap<DestinationId, Gate>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -119,12 +119,12 @@ mod tests {
 
     #[test]
     fn nothing_is_admitted_to_a_destination_of_which_nothing_is_known() {
-        assert!(!Gates::default().reserve(id(), NOW, 10));
+        assert!(!AdmissionEstimates::default().reserve(id(), NOW, 10));
     }
 
     #[test]
     fn one_delivery_tries_after_a_wake_and_more_when_it_was_admitted() {
-        let gates = Gates::default();
+        let gates = AdmissionEstimates::default();
         gates.woken(id(), LONG_AGO, NOW);
         assert!(!gates.reserve(id(), NOW, 10));
         let later = NOW + FIRST_TRY;
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn in_a_new_generation_nothing_tries_before_a_run_has_ended() {
-        let gates = Gates::default();
+        let gates = AdmissionEstimates::default();
         gates.woken(id(), NOW, NOW);
         let guessed = NOW + FIRST_TRY * 2;
         assert!(!gates.reserve(id(), guessed, 10));
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn a_gate_found_closed_stays_so_twice_as_long_each_time_until_a_run_ends() {
-        let gates = Gates::default();
+        let gates = AdmissionEstimates::default();
         gates.woken(id(), LONG_AGO, NOW);
         let mut now = NOW + FIRST_TRY;
         for wait in [FIRST_TRY, FIRST_TRY * 2, FIRST_TRY * 4] {
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_limit_keeps_the_gate_closed_until_its_next_slot() {
-        let gates = Gates::default();
+        let gates = AdmissionEstimates::default();
         gates.woken(id(), LONG_AGO, NOW);
         gates.admitted(id(), 0, 10, NOW + Duration::from_millis(100), NOW);
         assert!(!gates.reserve(id(), NOW + Duration::from_millis(99), 10));
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn what_nobody_asks_about_is_forgotten() {
-        let gates = Gates::default();
+        let gates = AdmissionEstimates::default();
         gates.woken(id(), LONG_AGO, NOW);
         gates.tidy(NOW + REMEMBERED);
         assert!(gates.gates().is_empty());

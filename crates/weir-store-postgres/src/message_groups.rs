@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use async_trait::async_trait;
 use sqlx::{PgConnection, postgres::PgRow, types::Uuid};
 use weir_core::{DeliveryId, DestinationId, Timestamp, order::BEHIND};
-use weir_store::{Line, Lines, LinesTended, StoreResult};
+use weir_store::{MessageGroup, MessageGroups, MessageGroupsRepaired, StoreResult};
 
 use crate::{
     PostgresStore,
@@ -28,21 +28,25 @@ use crate::{
 };
 
 #[async_trait]
-impl Lines for PostgresStore {
-    async fn tend_lines(&self, after: Option<Line>, limit: u32) -> StoreResult<LinesTended> {
+impl MessageGroups for PostgresStore {
+    async fn repair_message_groups(
+        &self,
+        after: Option<MessageGroup>,
+        limit: u32,
+    ) -> StoreResult<MessageGroupsRepaired> {
         // The id of zeros sorts before every id that was made.
         let (id, key) =
             after.map_or(([0; 16], String::new()), |line| (*line.destination_id.as_bytes(), line.ordering_key));
         let query = sqlx::query(LINES).bind(uuid(&id)).bind(key).bind(i64::from(limit));
         let found = self.read(query, |row| Ok((line(row, 0)?, time(row, 2)?))).await?;
         let next = found.last().filter(|_| found.len() == limit as usize).map(|(line, _)| line.clone());
-        let headless: BTreeSet<Line> =
+        let headless: BTreeSet<MessageGroup> =
             found.into_iter().filter(|(_, due)| *due == BEHIND).map(|(line, _)| line).collect();
         let advanced = if headless.is_empty() { 0 } else { self.edit(Advance(headless)).await? };
-        Ok(LinesTended { advanced, next })
+        Ok(MessageGroupsRepaired { advanced, next })
     }
 
-    async fn dissolve_lines(&self, limit: u32) -> StoreResult<u64> {
+    async fn dissolve_message_groups(&self, limit: u32) -> StoreResult<u64> {
         self.edit(Dissolve { limit }).await
     }
 }
@@ -89,15 +93,15 @@ UPDATE deliveries d SET ordering_key = NULL,
 FROM chosen WHERE d.id = chosen.id";
 
 /// See the migration.
-const ADVANCE: &str = "SELECT line, due FROM advance_lines($1, $2, $3, $4, $5)";
+const ADVANCE: &str = "SELECT line, due FROM advance_message_groups($1, $2, $3, $4, $5)";
 
-fn line(row: &PgRow, column: usize) -> Result<Line, sqlx::Error> {
-    Ok(Line { destination_id: destination_id(row, column)?, ordering_key: text(row, column + 1)? })
+fn line(row: &PgRow, column: usize) -> Result<MessageGroup, sqlx::Error> {
+    Ok(MessageGroup { destination_id: destination_id(row, column)?, ordering_key: text(row, column + 1)? })
 }
 
 /// Lines, out of a column of destinations and one of keys.
-pub(crate) fn of_columns(destinations: Vec<Uuid>, keys: Vec<String>) -> impl Iterator<Item = Line> {
-    let line = |(id, ordering_key): (Uuid, _)| Line {
+pub(crate) fn of_columns(destinations: Vec<Uuid>, keys: Vec<String>) -> impl Iterator<Item = MessageGroup> {
+    let line = |(id, ordering_key): (Uuid, _)| MessageGroup {
         destination_id: DestinationId::from_bytes(id.into_bytes()),
         ordering_key,
     };
@@ -105,7 +109,7 @@ pub(crate) fn of_columns(destinations: Vec<Uuid>, keys: Vec<String>) -> impl Ite
 }
 
 /// What the lock of a line is chosen by. Coalesce keys share the locks, which is no harm.
-pub(crate) fn lock_name(line: &Line) -> String {
+pub(crate) fn lock_name(line: &MessageGroup) -> String {
     format!("{} {}", line.destination_id, line.ordering_key)
 }
 
@@ -113,7 +117,7 @@ pub(crate) fn lock_name(line: &Line) -> String {
 /// due that has come forward, in the order of the lines. Not within a transaction. An error is no reason to fail what has been
 /// committed already: the sweep does it again.
 pub(crate) async fn advance(
-    lines: &BTreeSet<Line>,
+    lines: &BTreeSet<MessageGroup>,
     leaving: &[DeliveryId],
     connection: &mut PgConnection,
 ) -> Vec<Option<Timestamp>> {
@@ -128,11 +132,11 @@ pub(crate) async fn advance(
 }
 
 async fn try_advance(
-    lines: &BTreeSet<Line>,
+    lines: &BTreeSet<MessageGroup>,
     leaving: &[DeliveryId],
     connection: &mut PgConnection,
 ) -> Result<Vec<Option<Timestamp>>, sqlx::Error> {
-    let lines: Vec<&Line> = lines.iter().collect();
+    let lines: Vec<&MessageGroup> = lines.iter().collect();
     let names: Vec<String> = lines.iter().map(|line| lock_name(line)).collect();
     let mut attempts = 1;
     let rows = loop {
@@ -160,7 +164,7 @@ async fn try_advance(
 }
 
 /// Lines that seem to have no head.
-struct Advance(BTreeSet<Line>);
+struct Advance(BTreeSet<MessageGroup>);
 
 #[async_trait]
 impl Edit for Advance {

@@ -1,6 +1,6 @@
 //! Lines: the deliveries of one destination and ordering key that have not ended, one after the other.
 //!
-//! Whatever ends a delivery that has a key, or takes it out of its line, calls [`Transaction::advance_lines`] in the same
+//! Whatever ends a delivery that has a key, or takes it out of its line, calls [`Transaction::advance_message_groups`] in the same
 //! transaction; that looks who is first, and does nothing if there is a head. There is one writer, so nothing comes between.
 
 use std::collections::{BTreeSet, HashMap};
@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use rusqlite::Connection;
 use sqlx::sqlite::SqliteRow;
 use weir_core::{DeliveryId, DestinationId, Timestamp, order::BEHIND};
-use weir_store::{Line, Lines, LinesTended, StoreResult, intake::NewDelivery};
+use weir_store::{MessageGroup, MessageGroups, MessageGroupsRepaired, StoreResult, intake::NewDelivery};
 
 use crate::{
     SqliteStore,
@@ -21,8 +21,12 @@ use crate::{
 };
 
 #[async_trait]
-impl Lines for SqliteStore {
-    async fn tend_lines(&self, after: Option<Line>, limit: u32) -> StoreResult<LinesTended> {
+impl MessageGroups for SqliteStore {
+    async fn repair_message_groups(
+        &self,
+        after: Option<MessageGroup>,
+        limit: u32,
+    ) -> StoreResult<MessageGroupsRepaired> {
         let mut values = Values::default();
         let (id, key) = match &after {
             Some(line) => (&line.destination_id.as_bytes()[..], line.ordering_key.as_str()),
@@ -32,15 +36,16 @@ impl Lines for SqliteStore {
         values.blob(id).text(key).blob(id).int(limit.into());
         let found = fetch(&self.readers, LINES, values, |row: &SqliteRow| Ok((line(row, 0)?, time(row, 2)?))).await?;
         let next = found.last().filter(|_| found.len() == limit as usize).map(|(line, _)| line.clone());
-        let headless: Vec<Line> = found.into_iter().filter(|(_, due)| *due == BEHIND).map(|(line, _)| line).collect();
+        let headless: Vec<MessageGroup> =
+            found.into_iter().filter(|(_, due)| *due == BEHIND).map(|(line, _)| line).collect();
         let mut advanced = 0;
         if !headless.is_empty() {
             advanced = self.ask(headless, |edit| Edit::operation(Edit::Advance(edit))).await?;
         }
-        Ok(LinesTended { advanced, next })
+        Ok(MessageGroupsRepaired { advanced, next })
     }
 
-    async fn dissolve_lines(&self, limit: u32) -> StoreResult<u64> {
+    async fn dissolve_message_groups(&self, limit: u32) -> StoreResult<u64> {
         let mut left = limit;
         for id in self.read(LINED.to_owned(), Values::default(), |row| destination_id(row, 0)).await? {
             let ordered = |id| self.destinations.get(id).is_some_and(|found| found.settings.order.is_by_key());
@@ -59,7 +64,7 @@ macro_rules! select {
         concat!(
             "SELECT id, next_attempt_at,
                 CASE WHEN replay_id IS NULL THEN coalesce(deliver_at, created_at) ELSE updated_at END
-            FROM deliveries INDEXED BY deliveries_lines ",
+            FROM deliveries INDEXED BY deliveries_message_groups ",
             $which
         )
     };
@@ -82,19 +87,19 @@ const LEAVE: &str = "UPDATE deliveries SET ordering_key = NULL WHERE id = ?";
 pub(crate) const LINES: &str = "
 WITH RECURSIVE found (destination_id, ordering_key, due) AS (
     SELECT * FROM (
-        SELECT destination_id, ordering_key, next_attempt_at FROM deliveries INDEXED BY deliveries_lines
+        SELECT destination_id, ordering_key, next_attempt_at FROM deliveries INDEXED BY deliveries_message_groups
         WHERE (destination_id, ordering_key) > (?, ?) AND destination_id >= ?
             AND ordering_key IS NOT NULL AND state < 3
         ORDER BY destination_id, ordering_key, next_attempt_at LIMIT 1
     )
     UNION ALL
     SELECT n.destination_id, n.ordering_key, n.next_attempt_at FROM found CROSS JOIN deliveries n ON n.id = coalesce((
-        SELECT id FROM deliveries INDEXED BY deliveries_lines
+        SELECT id FROM deliveries INDEXED BY deliveries_message_groups
         WHERE destination_id = found.destination_id AND ordering_key > found.ordering_key
             AND ordering_key IS NOT NULL AND state < 3
         ORDER BY ordering_key, next_attempt_at LIMIT 1
     ), (
-        SELECT id FROM deliveries INDEXED BY deliveries_lines
+        SELECT id FROM deliveries INDEXED BY deliveries_message_groups
         WHERE destination_id > found.destination_id AND ordering_key IS NOT NULL AND state < 3
         ORDER BY destination_id, ordering_key, next_attempt_at LIMIT 1
     ))
@@ -104,10 +109,10 @@ SELECT destination_id, ordering_key, due FROM found LIMIT +?";
 /// The destinations that have lines: a loose index scan too.
 pub(crate) const LINED: &str = "
 WITH RECURSIVE found (id) AS (
-    SELECT (SELECT destination_id FROM deliveries INDEXED BY deliveries_lines
+    SELECT (SELECT destination_id FROM deliveries INDEXED BY deliveries_message_groups
         WHERE ordering_key IS NOT NULL AND state < 3 ORDER BY destination_id LIMIT 1)
     UNION ALL
-    SELECT (SELECT destination_id FROM deliveries INDEXED BY deliveries_lines
+    SELECT (SELECT destination_id FROM deliveries INDEXED BY deliveries_message_groups
         WHERE ordering_key IS NOT NULL AND state < 3 AND destination_id > found.id ORDER BY destination_id LIMIT 1)
     FROM found WHERE found.id IS NOT NULL
 )
@@ -119,7 +124,7 @@ pub(crate) const SOME_OF_LINES: &str =
 const DISSOLVE: &str = "UPDATE deliveries SET ordering_key = NULL, next_attempt_at = ? WHERE id = ?";
 
 const LAST_PLACE: &str = "
-SELECT coalesce(max(line), 0) FROM deliveries INDEXED BY deliveries_lines
+SELECT coalesce(max(line), 0) FROM deliveries INDEXED BY deliveries_message_groups
 WHERE ordering_key IS NOT NULL AND state < 3";
 
 /// The last place that was given out in any line. Read at the start, over all that waits in lines.
@@ -134,8 +139,8 @@ pub(crate) struct Place {
     pub(crate) behind: bool,
 }
 
-fn line(row: &impl Columns, column: usize) -> Result<Line> {
-    Ok(Line { destination_id: destination_id(row, column)?, ordering_key: text(row, column + 1)? })
+fn line(row: &impl Columns, column: usize) -> Result<MessageGroup> {
+    Ok(MessageGroup { destination_id: destination_id(row, column)?, ordering_key: text(row, column + 1)? })
 }
 
 /// The first of a line, when it is due, and when it would be due in its turn.
@@ -155,7 +160,7 @@ impl Transaction<'_, '_> {
         Ok(places)
     }
 
-    fn first_of(&self, line: &Line) -> Result<Option<First>> {
+    fn first_of(&self, line: &MessageGroup) -> Result<Option<First>> {
         let mut values = Values::default();
         values.blob(line.destination_id.as_bytes()).text(&line.ordering_key);
         let read = |row: &rusqlite::Row<'_>| Ok((delivery_id(row, 0)?, time(row, 1)?, time(row, 2)?));
@@ -163,7 +168,7 @@ impl Transaction<'_, '_> {
     }
 
     /// The line a delivery is in, or was in when it ended.
-    pub(crate) fn line_of(&self, id: DeliveryId) -> Result<Option<Line>> {
+    pub(crate) fn line_of(&self, id: DeliveryId) -> Result<Option<MessageGroup>> {
         let mut values = Values::default();
         values.blob(id.as_bytes());
         Ok(query(self.connection, LINE_OF, &values, |row| line(row, 0))?.pop())
@@ -177,7 +182,7 @@ impl Transaction<'_, '_> {
     }
 
     /// The next of a line comes forward if that has no head. Answers when it is due.
-    pub(crate) fn advance_line(&mut self, line: &Line) -> Result<Option<Timestamp>> {
+    pub(crate) fn advance_line(&mut self, line: &MessageGroup) -> Result<Option<Timestamp>> {
         let Some((id, BEHIND, due)) = self.first_of(line)? else { return Ok(None) };
         let mut values = Values::default();
         values.int(due.as_nanos()).blob(id.as_bytes());
@@ -186,7 +191,7 @@ impl Transaction<'_, '_> {
     }
 
     /// The same for each of some lines. Answers how many have a new head.
-    pub(crate) fn advance_lines(&mut self, lines: &BTreeSet<Line>) -> Result<u64> {
+    pub(crate) fn advance_message_groups(&mut self, lines: &BTreeSet<MessageGroup>) -> Result<u64> {
         let mut advanced = 0;
         for line in lines {
             advanced += u64::from(self.advance_line(line)?.is_some());
@@ -194,7 +199,7 @@ impl Transaction<'_, '_> {
         Ok(advanced)
     }
 
-    pub(crate) fn dissolve_lines(&mut self, id: DestinationId, limit: u32) -> Result<u32> {
+    pub(crate) fn dissolve_message_groups(&mut self, id: DestinationId, limit: u32) -> Result<u32> {
         if self.destinations.get(id).is_some_and(|found| found.settings.order.is_by_key()) {
             return Ok(0);
         }

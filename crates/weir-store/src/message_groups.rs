@@ -10,27 +10,31 @@ use crate::StoreResult;
 
 /// A destination and an ordering key.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Line {
+pub struct MessageGroup {
     pub destination_id: DestinationId,
     pub ordering_key: String,
 }
 
 /// What one look at some lines did.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct LinesTended {
+pub struct MessageGroupsRepaired {
     /// Lines that had lost their head and have one again.
     pub advanced: u64,
     /// Where the next look goes on; `None` at the end.
-    pub next: Option<Line>,
+    pub next: Option<MessageGroup>,
 }
 
 #[async_trait]
-pub trait Lines {
+pub trait MessageGroups {
     /// Looks at some lines after a place, in their order, and lets the next of those come forward that have no head: a process
     /// may have died between the end of one and the start of the next. At most `limit` in one call.
-    async fn tend_lines(&self, after: Option<Line>, limit: u32) -> StoreResult<LinesTended>;
+    async fn repair_message_groups(
+        &self,
+        after: Option<MessageGroup>,
+        limit: u32,
+    ) -> StoreResult<MessageGroupsRepaired>;
 
     /// Lets deliveries go without order whose destinations are not ordered any more: what was behind is due. At most `limit` in
     /// one call; answers how many.
-    async fn dissolve_lines(&self, limit: u32) -> StoreResult<u64>;
+    async fn dissolve_message_groups(&self, limit: u32) -> StoreResult<u64>;
 }

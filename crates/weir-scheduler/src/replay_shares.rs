@@ -8,12 +8,12 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use weir_core::{DestinationId, lane::Credit};
+use weir_core::{DestinationId, replay_share::Credit};
 
 #[derive(Debug, Default)]
-pub(crate) struct Lanes(Mutex<HashMap<DestinationId, Credit>>);
+pub(crate) struct ReplayShares(Mutex<HashMap<DestinationId, Credit>>);
 
-impl Lanes {
+impl ReplayShares {
     // No code path panics while it holds the lock; a poisoned one is as good as ever.
     fn credits(&self) -> MutexGuard<'_, HashMap<DestinationId, Credit>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -54,7 +54,7 @@ mod tests {
     #[test]
     fn a_lane_keeps_its_credit_while_it_is_known() {
         let [one, two] = [1, 2].map(|number| DestinationId::from_bytes([number; 16]));
-        let lanes = Lanes::default();
+        let lanes = ReplayShares::default();
         assert_eq!((lanes.replace(&[one]), lanes.credit(two)), (vec![one], None));
         let credit = Credit::default().after(5, 0, false);
         lanes.set_credit(one, credit);

@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use sqlx::raw_sql;
 use weir_core::{order::DeliveryOrder, outcome::Verdict};
 use weir_store::{
-    Destinations as _, Ingest as _, Lines as _, LinesTended, NewEvent, Outbox as _, Results as _, SharedStore,
-    conformance::lines_under_load,
+    Destinations as _, Ingest as _, MessageGroups as _, MessageGroupsRepaired, NewEvent, Outbox as _, Results as _,
+    SharedStore, conformance::lines_under_load,
 };
 use weir_store_postgres::PostgresStore;
 
@@ -72,10 +72,10 @@ async fn a_line_that_lost_its_head_unnoticed_goes_on_with_the_next_look() {
         "UPDATE deliveries SET state = 3 WHERE ordering_key IN ('a', 'b') AND next_attempt_at < 9223372036854775807";
     raw_sql(ended).execute(&mut database.connect().await).await.unwrap();
     assert_eq!(claim().await.deliveries.len(), 1, "only the third key goes on");
-    let first = store.tend_lines(None, 2).await.unwrap();
+    let first = store.repair_message_groups(None, 2).await.unwrap();
     assert_eq!(first.advanced, 2);
-    let rest = store.tend_lines(first.next, 2).await.unwrap();
-    assert_eq!(rest, LinesTended { advanced: 0, next: None });
+    let rest = store.repair_message_groups(first.next, 2).await.unwrap();
+    assert_eq!(rest, MessageGroupsRepaired { advanced: 0, next: None });
     assert_eq!(claim().await.deliveries.len(), 2);
-    assert_eq!(store.tend_lines(None, 9).await.unwrap().advanced, 0, "each has a head");
+    assert_eq!(store.repair_message_groups(None, 9).await.unwrap().advanced, 0, "each has a head");
 }

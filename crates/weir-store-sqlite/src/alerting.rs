@@ -6,9 +6,9 @@ use async_trait::async_trait;
 use sqlx::sqlite::SqliteRow;
 use weir_core::{
     Destination, DestinationId,
-    alert::{AlertPolicy, Told},
+    alert::{AlertPolicy, AlertState},
 };
-use weir_store::{Condition, Conditions, StoreResult, Watch};
+use weir_store::{Alerting, Condition, Conditions, StoreResult};
 
 use crate::{
     SqliteStore,
@@ -23,10 +23,10 @@ const POLICY: &str = "SELECT policy FROM alert_policy";
 
 const SET_POLICY: &str = "INSERT OR REPLACE INTO alert_policy (single, policy) VALUES (1, ?)";
 
-const TOLD: &str = "SELECT destination_id, version, told FROM alerts_told";
+const TOLD: &str = "SELECT destination_id, version, told FROM alert_states";
 
 const TELL: &str = "
-INSERT INTO alerts_told (destination_id, version, told) VALUES (?, ?, ?)
+INSERT INTO alert_states (destination_id, version, told) VALUES (?, ?, ?)
 ON CONFLICT (destination_id) DO UPDATE SET version = excluded.version, told = excluded.told
 WHERE version = excluded.version - 1";
 
@@ -49,7 +49,7 @@ WHERE state > 3 AND state = 5 GROUP BY destination_id";
 const BACKLOG: &str = "SELECT count(*) FROM deliveries INDEXED BY deliveries_due WHERE state IN (0, 2)";
 
 #[async_trait]
-impl Watch for SqliteStore {
+impl Alerting for SqliteStore {
     async fn alert_policy(&self) -> StoreResult<AlertPolicy> {
         let policy = fetch(&self.readers, POLICY, Values::default(), |row| text(row, 0)).await?;
         let Some(policy) = policy.first() else { return Ok(AlertPolicy::default()) };
@@ -60,8 +60,8 @@ impl Watch for SqliteStore {
         self.ask(policy, |edit| Edit::operation(Edit::SetAlertPolicy(edit))).await
     }
 
-    async fn watchers(&self) -> StoreResult<Vec<DestinationId>> {
-        Ok(self.destinations.filter(|destination| destination.settings.watches()))
+    async fn alert_subscribers(&self) -> StoreResult<Vec<DestinationId>> {
+        Ok(self.destinations.filter(|destination| destination.settings.takes_alerts()))
     }
 
     async fn conditions(&self, tenants: &[String]) -> StoreResult<Vec<Condition>> {
@@ -78,7 +78,7 @@ impl Watch for SqliteStore {
         for (id, dead) in self.look(DEAD, |row| Ok((destination_id(row, 0)?, count(row, 1)?))).await? {
             conditions.of(id).dead = dead;
         }
-        for (id, version, told) in self.look(TOLD, read_told).await? {
+        for (id, version, told) in self.look(TOLD, read_alert_state).await? {
             let condition = conditions.of(id);
             (condition.version, condition.told) = (version, told);
         }
@@ -94,8 +94,8 @@ impl Watch for SqliteStore {
         Ok(self.look(BACKLOG, |row| count(row, 0)).await?.pop().unwrap_or_default())
     }
 
-    async fn record_told(&self, id: DestinationId, version: u64, told: Told) -> StoreResult<bool> {
-        self.ask((id, version, told), |edit| Edit::operation(Edit::RecordTold(edit))).await
+    async fn record_alert_state(&self, id: DestinationId, version: u64, told: AlertState) -> StoreResult<bool> {
+        self.ask((id, version, told), |edit| Edit::operation(Edit::RecordAlertState(edit))).await
     }
 }
 
@@ -105,7 +105,7 @@ impl SqliteStore {
     }
 }
 
-fn read_told(row: &SqliteRow) -> Result<(DestinationId, u64, Told)> {
+fn read_alert_state(row: &SqliteRow) -> Result<(DestinationId, u64, AlertState)> {
     let told = serde_json::from_str(&text(row, 2)?).map_err(|_| Error::Corrupt("what has been told"))?;
     Ok((destination_id(row, 0)?, count(row, 1)?, told))
 }
@@ -117,7 +117,7 @@ impl Transaction<'_, '_> {
         execute(self.connection, SET_POLICY, &values).map(drop)
     }
 
-    pub(crate) fn record_told(&mut self, id: DestinationId, version: u64, told: &Told) -> Result<bool> {
+    pub(crate) fn record_alert_state(&mut self, id: DestinationId, version: u64, told: &AlertState) -> Result<bool> {
         let mut values = Values::default();
         values.blob(id.as_bytes()).int(version as i64 + 1).owned_text(serde_json::to_string(told)?);
         Ok(execute(self.connection, TELL, &values)? == 1)

@@ -1,4 +1,4 @@
-//! The express way past the schedule: a new delivery of a destination that has nothing else to do needs no run.
+//! The fast path past the schedule: a new delivery of a destination that has nothing else to do needs no run.
 //!
 //! The store asks for room while it stores an event, and hands over what it claimed once that is committed. What the queue
 //! cannot publish after all, because its destination was paused or woken in between, goes back to wait for a run.
@@ -13,18 +13,18 @@ use weir_store::SharedStore;
 use crate::returns::{Returner, START_WITHIN};
 
 /// The queue, as the store sees it.
-pub struct Express {
+pub struct FastPath {
     queue: SharedQueue,
     clock: Arc<dyn Clock>,
 }
 
-impl Express {
+impl FastPath {
     pub fn new(queue: SharedQueue, clock: Arc<dyn Clock>) -> Self {
         Self { queue, clock }
     }
 }
 
-impl weir_store::Express for Express {
+impl weir_store::FastPath for FastPath {
     fn reserve(&self, destination: &Destination) -> Option<Timestamp> {
         let settings = &destination.settings;
         if settings.paused || !self.queue.reserve(destination) {
@@ -43,7 +43,7 @@ impl weir_store::Express for Express {
     }
 }
 
-/// Gives back what the express could not take after all.
+/// Gives back what the fast path could not take after all.
 pub struct Declines {
     queue: SharedQueue,
     returner: Returner,
@@ -71,7 +71,7 @@ impl Declines {
             };
             counter!("weir_permits_declined_total").increment(declined.len() as u64);
             if let Err(error) = self.returner.give_back(declined).await {
-                tracing::warn!(%error, "could not give back what the express could not take; the sweep finds it");
+                tracing::warn!(%error, "could not give back what the fast path could not take; the sweep finds it");
             }
         }
     }

@@ -17,7 +17,7 @@ pub const ONE_OF: u32 = 10;
 pub const HORIZON: Duration = LEAD;
 /// How far ahead the slot of a live delivery may be that goes without a run. Permits of the lane ask for theirs as their time comes,
 /// so a live one that is ready goes first.
-pub const EXPRESS_AHEAD: Duration = HORIZON.saturating_mul(2);
+pub const FAST_PATH_AHEAD: Duration = HORIZON.saturating_mul(2);
 /// The shortest time between two runs that the lane brings.
 pub const BEAT: Duration = Duration::from_millis(10);
 
@@ -59,8 +59,8 @@ impl Credit {
 
     /// A run has published so many of each. A lane that came short has nothing to catch up with.
     #[must_use]
-    pub fn after(self, live: u32, lane: u32, lane_is_short: bool) -> Self {
-        if lane_is_short {
+    pub fn after(self, live: u32, lane: u32, replay_is_short: bool) -> Self {
+        if replay_is_short {
             return Self::default();
         }
         let earned = self.0.saturating_add(live).saturating_add(lane);
