@@ -109,7 +109,7 @@ async fn prepare(
     let mut receivers = Vec::new();
     let mut ids = Vec::new();
     for (number, group) in scenario.destinations.iter().enumerate() {
-        let receiver = Receivers::start(host, group.mood, arrivals).await.context("cannot listen")?;
+        let receiver = Receivers::start(host, group.behavior, arrivals).await.context("cannot listen")?;
         let coalesces =
             |publish: &crate::scenario::Publish| publish.to.contains(&group.name) && publish.coalesce_keys.is_some();
         let streams = (0..).zip(&scenario.publish).filter(|(_, publish)| publish.to.contains(&group.name));

@@ -1,6 +1,6 @@
 //! Scenarios: what is to be done to a Weir, and what must come of it. TOML in `scenarios/`, built into the program.
 
-mod mood;
+mod behavior;
 mod step;
 mod table;
 
@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use weir_core::{Period, RateLimit, RateLimits};
 
-pub(crate) use mood::Mood;
+pub(crate) use behavior::ReceiverBehavior;
 pub(crate) use step::{Action, Step};
 pub(crate) use table::SCENARIOS;
 
@@ -94,7 +94,7 @@ pub(crate) struct Group {
     #[serde(default)]
     pub(crate) no_breaker: bool,
     #[serde(default)]
-    pub(crate) mood: Mood,
+    pub(crate) behavior: ReceiverBehavior,
     #[serde(default)]
     pub(crate) expect: Expect,
 }

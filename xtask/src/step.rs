@@ -1,6 +1,7 @@
 //! One run of cargo under a heading, and the closing lines of the test runners it started.
 
 use std::{
+    ffi::OsStr,
     fmt,
     io::{self, BufRead, BufReader, Write},
     process::{Command, Stdio},
@@ -37,6 +38,9 @@ impl Step {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut command = Command::new(cargo);
         command.args(&self.arguments).envs(env.iter().cloned()).envs(self.env).stdout(Stdio::piped());
+        for name in std::env::vars_os().map(|(name, _)| name).filter(|name| describes_a_package(name)) {
+            command.env_remove(name);
+        }
         let mut child = command.spawn().with_context(|| format!("could not start `{self}`"))?;
         let mut closing = Vec::new();
         if let Some(output) = child.stdout.take() {
@@ -53,6 +57,12 @@ impl Step {
         ensure!(status.success(), "`{self}` failed ({status})");
         Ok(closing)
     }
+}
+
+/// Whether Cargo sets the variable to describe the package that it runs, here xtask. Build scripts (that of ring) run again when such a
+/// variable changes. With these variables each `cargo xtask` and each plain `cargo build` would compile half of the tree anew.
+fn describes_a_package(name: &OsStr) -> bool {
+    name.to_str().is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_"))
 }
 
 impl fmt::Display for Step {

@@ -1,8 +1,8 @@
-//! Who may ask: bearer keys, compared in constant time.
+//! Authentication by bearer keys, which are compared in constant time.
 //!
-//! Keys are kept as SHA-256 digests, so that comparing takes the same time whatever their lengths, and a memory dump does
-//! not hold them. Everything under `/v1` needs one when any is configured. Health, metrics and the documentation are open:
-//! they show no tenant's data.
+//! Keys are stored as SHA-256 digests, so that a comparison takes the same time for every length, and a memory dump does not
+//! contain the keys. If any key is configured, every path under `/v1` needs one. Health, metrics and the documentation need no
+//! key: they show no data of tenants.
 
 use std::fmt;
 
@@ -17,31 +17,31 @@ use crate::problem::{Kind, Problem};
 pub struct ApiKeys(Vec<[u8; 32]>);
 
 impl ApiKeys {
-    /// Blank keys are left out: an empty bearer token must never open anything.
+    /// Blank keys are ignored: an empty bearer token must never be valid.
     pub fn new<K: AsRef<str>>(keys: impl IntoIterator<Item = K>) -> Self {
         let keys = keys.into_iter();
         Self(keys.filter(|key| !key.as_ref().trim().is_empty()).map(|key| digest(key.as_ref().trim())).collect())
     }
 
-    /// Whether no key is configured and everyone may ask.
+    /// Whether no key is configured, so that requests need none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Every key is compared, so that the time does not tell which one matched.
+    /// Compares every key, so that the time does not reveal which one matched.
     fn contains(&self, key: &str) -> bool {
         let given = digest(key);
         self.0.iter().fold(Choice::from(0), |found, known| found | known.ct_eq(&given)).into()
     }
 
-    /// Refuses a request that needs a key and brings none that is known.
+    /// Refuses a request that needs a key and does not send a valid one.
     pub(crate) fn admit(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
         if self.is_empty() || !is_guarded(uri.path()) {
             return Ok(());
         }
         match bearer(headers) {
             Some(key) if self.contains(key) => Ok(()),
-            Some(_) => Err(Problem::new(Kind::Unauthorized, "the API key is not known")),
+            Some(_) => Err(Problem::new(Kind::Unauthorized, "the API key is not valid")),
             None => Err(Problem::new(Kind::Unauthorized, "send `Authorization: Bearer <key>`")),
         }
     }
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn only_known_keys_open_what_is_guarded() {
+    fn guarded_paths_need_a_valid_key() {
         let keys = ApiKeys::new(["alpha", " beta ", "", " "]);
         let table = [
             ("/v1/events", Some("Bearer alpha"), true),
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn without_keys_everything_is_open() {
+    fn without_configured_keys_no_path_needs_one() {
         assert!(admitted(&ApiKeys::new([""; 1]), "/v1/events", None));
     }
 }

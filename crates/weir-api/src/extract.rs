@@ -18,41 +18,41 @@ use crate::{
     state::ApiState,
 };
 
-/// The largest body of anything but events.
+/// The largest body of requests other than events.
 pub(crate) const MAX_CONFIG_BYTES: usize = 256 * 1024;
-/// How much of a body that is too large is still read and dropped. A server that answers and hangs up while the client
-/// writes often costs the client the answer; this much is read to spare it that.
+/// How many bytes beyond the limit are read and dropped. A client that is still writing when the server closes the
+/// connection often loses the response.
 const DRAIN_BYTES: usize = 8 * 1024 * 1024;
-/// How long a body may take to arrive, so that a stalled client does not hold its memory for ever.
+/// How long a body may take to arrive, so that a stalled client does not hold memory forever.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How many bytes of request bodies a process holds at one time. A clone is the same budget.
+/// The bytes of request bodies that a process may hold at one time. Clones share one budget.
 #[derive(Debug, Clone)]
 pub struct BodyBudget {
     bytes: usize,
-    left: Arc<Semaphore>,
+    free: Arc<Semaphore>,
 }
 
 impl BodyBudget {
     pub fn new(bytes: usize) -> Self {
-        Self { bytes, left: Arc::new(Semaphore::new(bytes)) }
+        Self { bytes, free: Arc::new(Semaphore::new(bytes)) }
     }
 
-    /// Room for a body of this size; `None` when there is not enough. A body larger than the budget takes all of it, or it could
-    /// never come in.
-    fn take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+    /// Reserves memory for a body of this size; `None` if there is not enough. A body larger than the budget reserves the whole
+    /// budget, because otherwise it would never be accepted.
+    fn reserve(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         let bytes = bytes.min(self.bytes).try_into().unwrap_or(u32::MAX);
-        Arc::clone(&self.left).try_acquire_many_owned(bytes).ok()
+        Arc::clone(&self.free).try_acquire_many_owned(bytes).ok()
     }
 }
 
-/// A body in memory. Its part of the budget is given back when it is dropped, however the request ends.
-pub(crate) struct HeldBody {
+/// A body in memory. Its drop frees its share of the budget.
+pub(crate) struct BudgetedBody {
     bytes: Bytes,
-    _room: OwnedSemaphorePermit,
+    _reserved: OwnedSemaphorePermit,
 }
 
-impl Deref for HeldBody {
+impl Deref for BudgetedBody {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -60,38 +60,38 @@ impl Deref for HeldBody {
     }
 }
 
-/// The body of a request that must be JSON, not parsed yet.
-pub(crate) async fn json_bytes(api: &ApiState, request: Request, limit: usize) -> Result<HeldBody, Problem> {
+/// Reads the body of a request that must be JSON, without parsing it.
+pub(crate) async fn json_bytes(api: &ApiState, request: Request, limit: usize) -> Result<BudgetedBody, Problem> {
     let (parts, body) = request.into_parts();
     expect_json(&parts.headers)?;
-    // Unknown of a body in chunks.
+    // A chunked body has no declared length and reserves the limit.
     let declared = body.size_hint().upper().map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
-    let room = api.bodies.take(declared.map_or(limit, |bytes| bytes.min(limit)));
+    let reserved = api.bodies.reserve(declared.map_or(limit, |bytes| bytes.min(limit)));
     let received = async {
-        match room {
-            Some(room) => Ok(HeldBody { bytes: read(body, declared, limit).await?, _room: room }),
+        match reserved {
+            Some(reserved) => Ok(BudgetedBody { bytes: read(body, declared, limit).await?, _reserved: reserved }),
             None => {
                 observe::shed();
                 drain(body, declared, limit).await;
                 Err(Problem::new(
                     Kind::Unavailable,
-                    "the bodies of other requests take all the memory there is for them; try again",
+                    "the memory budget for request bodies is used up; try again",
                 ))
             }
         }
     };
     tokio::time::timeout(BODY_TIMEOUT, received)
         .await
-        .unwrap_or_else(|_| Err(Problem::new(Kind::Timeout, "the body did not arrive within a minute")))
+        .unwrap_or_else(|_| Err(Problem::new(Kind::Timeout, "the body did not arrive within 60 s")))
 }
 
-/// The body of a request that configures something, as JSON.
+/// Reads the body of a request other than events, as JSON.
 pub(crate) async fn json(api: &ApiState, request: Request) -> Result<Value, Problem> {
     let bytes = json_bytes(api, request, MAX_CONFIG_BYTES).await?;
     serde_json::from_slice(&bytes).map_err(|error| not_json(&error))
 }
 
-/// As [`json`], of a request that may have no body or `null`, which is nothing.
+/// As [`json`]. `None` if the body is empty or `null`.
 pub(crate) async fn json_or_nothing(api: &ApiState, request: Request) -> Result<Option<Value>, Problem> {
     let bytes = json_bytes(api, request, MAX_CONFIG_BYTES).await?;
     if bytes.is_empty() {
@@ -101,24 +101,24 @@ pub(crate) async fn json_or_nothing(api: &ApiState, request: Request) -> Result<
     serde_json::from_slice(&bytes).map_err(|error| not_json(&error))
 }
 
-/// The refusal of a body that could not be parsed at all.
+/// The refusal of a body that is not valid JSON.
 pub(crate) fn not_json(error: &serde_json::Error) -> Problem {
     match error.classify() {
         Category::Data => Problem::invalid_field("", error.to_string()),
         Category::Eof if error.line() <= 1 && error.column() == 0 => {
-            Problem::new(Kind::NotJson, "the body is empty; JSON is expected")
+            Problem::new(Kind::NotJson, "the body is empty; send JSON")
         }
-        _ => Problem::new(Kind::NotJson, format!("the body is not JSON: {error}")),
+        _ => Problem::new(Kind::NotJson, format!("the body is not valid JSON: {error}")),
     }
 }
 
 /// The refusal of a body of more than `limit` bytes.
 pub(crate) fn too_large(limit: usize) -> Problem {
-    Problem::new(Kind::TooLarge, format!("the body may have at most {limit} bytes"))
+    Problem::new(Kind::TooLarge, format!("the body is larger than {limit} bytes"))
 }
 
-/// A body that says it is something else is refused. One that says nothing is taken for JSON, unless a web page sent it:
-/// a page may post bodies without a type to other sites, a keyless server on loopback included, without asking first.
+/// Refuses a body with another media type. A body without a media type counts as JSON, unless a web page sent it: a page
+/// can post such bodies to other sites, including a server without keys on loopback, without a CORS preflight.
 fn expect_json(headers: &HeaderMap) -> Result<(), Problem> {
     let accepted = match headers.get(header::CONTENT_TYPE) {
         Some(value) => value.to_str().is_ok_and(is_json),
@@ -135,16 +135,16 @@ fn is_json(content_type: &str) -> bool {
     essence.eq_ignore_ascii_case("application/json") || (essence.is_ascii() && ends_in_json(essence))
 }
 
-/// Reads a body that there is no room for, as far as one that is too large.
+/// Reads and drops a body for which the budget has no memory, as far as a body that is too large.
 async fn drain(mut body: Body, declared: Option<usize>, limit: usize) {
-    let most = limit + DRAIN_BYTES;
-    if declared.is_some_and(|bytes| bytes > most) {
+    let max_length = limit + DRAIN_BYTES;
+    if declared.is_some_and(|bytes| bytes > max_length) {
         return;
     }
     let mut length = 0;
     while let Some(Ok(frame)) = body.frame().await {
         length += frame.data_ref().map_or(0, Bytes::len);
-        if length > most {
+        if length > max_length {
             return;
         }
     }
@@ -154,7 +154,7 @@ async fn read(mut body: Body, declared: Option<usize>, limit: usize) -> Result<B
     if declared.is_some_and(|bytes| bytes > limit + DRAIN_BYTES) {
         return Err(too_large(limit));
     }
-    // A small body comes in one frame and is not copied.
+    // A small body arrives in one frame and is not copied.
     let mut first = Bytes::new();
     let mut whole = BytesMut::new();
     let mut length = 0;
@@ -184,7 +184,7 @@ async fn read(mut body: Body, declared: Option<usize>, limit: usize) -> Result<B
     }
 }
 
-/// The id in a path. Anything that is no id of the expected kind names nothing, so it is answered with 404.
+/// The id in a path. A text that is no id of the expected kind is answered with 404.
 pub(crate) struct PathId<T>(pub(crate) T);
 
 impl<T, S> FromRequestParts<S> for PathId<T>
@@ -197,7 +197,7 @@ where
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let Path(text) = Path::<String>::from_request_parts(parts, state)
             .await
-            .map_err(|_| Problem::not_found("the path is not valid text"))?;
+            .map_err(|_| Problem::not_found("the path is not valid UTF-8"))?;
         text.parse().map(Self).map_err(|error| Problem::not_found(format!("the id in the path {error}")))
     }
 }
@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_is_known_by_its_media_type() {
+    fn json_is_recognised_by_its_media_type() {
         for good in ["application/json", "Application/JSON; charset=utf-8", "application/vnd.acme+json"] {
             assert!(is_json(good), "{good}");
         }

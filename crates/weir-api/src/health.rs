@@ -1,4 +1,4 @@
-//! Whether the process lives, whether it can serve, and its metrics.
+//! Health, readiness and metrics of the process.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,58 +17,57 @@ use crate::{
     state::Operations,
 };
 
-/// A store or queue that takes longer than this to answer is not ready.
+/// How long store and queue may take to answer the readiness check.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A state in one word.
+/// A status in one word.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Status {
     #[schema(value_type = String, example = "ok")]
     status: &'static str,
 }
 
-/// Whether the process serves at all
+/// Check that the process runs
 #[utoipa::path(
     get, path = "/healthz", operation_id = "health", tag = "operation", security(()),
-    responses((status = 200, description = "It does", body = Status))
+    responses((status = 200, description = "The process runs", body = Status))
 )]
 pub(crate) async fn live(query: Query) -> Answer<Json<Status>> {
     query.close()?;
     Ok(Json(Status { status: "ok" }))
 }
 
-/// Whether requests should be sent here
+/// Check that the process is ready for requests
 ///
-/// The process has started, is not stopping, and what its role needs answers: the store, and for scheduler and worker the
-/// queue too.
+/// A process is ready when it has started, is not stopping, and the store answers. A scheduler or worker also needs the queue.
 #[utoipa::path(
     get, path = "/readyz", operation_id = "readiness", tag = "operation", security(()),
-    responses((status = 200, description = "They should", body = Status))
+    responses((status = 200, description = "The process is ready", body = Status))
 )]
 pub(crate) async fn ready(State(operations): State<Arc<Operations>>, query: Query) -> Answer<Json<Status>> {
     query.close()?;
-    if let Some(obstacle) = operations.readiness.obstacle() {
-        return Err(Problem::new(Kind::Unavailable, obstacle));
+    if let Some(reason) = operations.readiness.not_ready_reason() {
+        return Err(Problem::new(Kind::Unavailable, reason));
     }
     in_time("store", operations.store.check()).await??;
     if let Some(queue) = &operations.queue
         && let Err(error) = in_time("queue", queue.check()).await?
     {
-        tracing::warn!(%error, "not ready");
+        tracing::warn!(%error, "not ready: the queue check failed");
         return Err(Problem::new(Kind::Unavailable, "the queue cannot be reached"));
     }
     Ok(Json(Status { status: "ready" }))
 }
 
-async fn in_time<T>(what: &str, check: impl Future<Output = T>) -> Answer<T> {
-    let late = |_| Problem::new(Kind::Unavailable, format!("the {what} does not answer in time"));
-    tokio::time::timeout(CHECK_TIMEOUT, check).await.map_err(late)
+async fn in_time<T>(backend: &str, check: impl Future<Output = T>) -> Answer<T> {
+    let timed_out = |_| Problem::new(Kind::Unavailable, format!("the {backend} does not answer in time"));
+    tokio::time::timeout(CHECK_TIMEOUT, check).await.map_err(timed_out)
 }
 
-/// Metrics in Prometheus' text format
+/// Show the metrics in the Prometheus text format
 ///
-/// Open without a key, as scrapers expect; nothing in it names a tenant or a destination. Not found where the metrics have a
-/// listener of their own (`WEIR_METRICS_LISTEN`).
+/// Needs no key. No metric names a tenant or a destination. Answers 404 if a separate listener serves the metrics
+/// (`WEIR_METRICS_LISTEN`).
 #[utoipa::path(
     get, path = "/metrics", operation_id = "metrics", tag = "operation", security(()),
     responses((status = 200, description = "The metrics of this process", body = String, content_type = "text/plain"))
@@ -76,7 +75,7 @@ async fn in_time<T>(what: &str, check: impl Future<Output = T>) -> Answer<T> {
 pub(crate) async fn metrics(State(operations): State<Arc<Operations>>, query: Query) -> Answer<Response> {
     query.close()?;
     let Some(render) = &operations.render_metrics else {
-        return Err(Problem::not_found("the metrics are not here but where `WEIR_METRICS_LISTEN` says"));
+        return Err(Problem::not_found("the metrics are served on the address in `WEIR_METRICS_LISTEN`"));
     };
     let rendered = render().await;
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], rendered).into_response())

@@ -1,8 +1,8 @@
-//! Which hosts the server answers for.
+//! The hosts that the server serves.
 //!
-//! A web page can have its own name resolve to 127.0.0.1 and then ask what listens there as if it were its own server (DNS
-//! rebinding). The browser still sends the page's name as `Host`, so a request is answered only for loopback hosts and for those
-//! the operator named. Ports are not compared: the page's port says nothing.
+//! A web page can let its own name resolve to 127.0.0.1 and then send requests to the server on loopback as if it were the page's own
+//! server (DNS rebinding). The browser still sends the page's name as `Host`. So the server answers only requests that name a
+//! loopback host or a configured host. Ports are not compared, because the page chooses its port.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -16,7 +16,7 @@ use url::Host;
 
 use crate::problem::{Kind, Problem};
 
-/// The hosts that requests may name.
+/// The hosts that requests may address.
 #[derive(Debug, Clone, Default)]
 pub struct Hosts {
     configured: Vec<Host<String>>,
@@ -24,13 +24,13 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// Loopback, and these.
+    /// Loopback hosts and the configured ones.
     pub fn new(configured: impl IntoIterator<Item = Host<String>>) -> Self {
         Self { configured: configured.into_iter().collect(), any_for_probes: false }
     }
 
-    /// Lets requests for health and metrics name any host. For servers that listen beyond loopback: whoever reaches such a port may
-    /// ask for them anyway, and the probes of an orchestrator name the address of the moment.
+    /// Lets requests for health and metrics name any host. This is for servers that listen beyond loopback: such requests need
+    /// no protection there, and the probes of an orchestrator use changing addresses.
     pub fn any_for_probes(self, any_for_probes: bool) -> Self {
         Self { any_for_probes, ..self }
     }
@@ -42,23 +42,23 @@ impl Hosts {
         }
         let authority = authority(request)?;
         match NamedHost::parse(authority) {
-            Some(host) if self.answers_for(host) => Ok(()),
+            Some(host) if self.serves(host) => Ok(()),
             Some(_) => Err(Problem::new(
                 Kind::Misdirected,
                 format!(
-                    "this server does not answer for `{authority}`; to have it do so, name the host in `WEIR_HOSTS`"
+                    "this server does not serve the host `{authority}`; to serve it, add the host to `WEIR_HOSTS`"
                 ),
             )),
-            None => Err(Problem::new(Kind::NoHost, "the host that the request names is none")),
+            None => Err(Problem::new(Kind::NoHost, "the host of the request is not valid")),
         }
     }
 
-    fn answers_for(&self, host: NamedHost<'_>) -> bool {
+    fn serves(&self, host: NamedHost<'_>) -> bool {
         host.is_loopback() || self.configured.iter().any(|configured| host.is(configured))
     }
 }
 
-/// What every request to a process without the API passes.
+/// The middleware of a process without the API: checks the host.
 pub(crate) async fn check(State(hosts): State<Arc<Hosts>>, request: Request, next: Next) -> Response {
     match hosts.admit(&request) {
         Ok(()) => next.run(request).await,
@@ -66,20 +66,21 @@ pub(crate) async fn check(State(hosts): State<Arc<Hosts>>, request: Request, nex
     }
 }
 
-/// What the request is for: the target's own authority (`GET http://host/path`) wins over the header. Without any, HTTP/1.1 is broken,
-/// and HTTP/1.0 names no host that is answered for. Source: RFC 9112, sections 3.2 and 3.2.2.
+/// The authority that the request addresses. An authority in the target (`GET http://host/path`) overrides the header. A
+/// request without a `Host` header is invalid in HTTP/1.1; in HTTP/1.0 it names no served host. Source: RFC 9112, sections 3.2
+/// and 3.2.2.
 fn authority(request: &Request) -> Result<&str, Problem> {
     let mut headers = request.headers().get_all(header::HOST).iter();
-    let given = match (headers.next(), headers.next()) {
+    let header = match (headers.next(), headers.next()) {
         (Some(only), None) => only.to_str().map_err(|_| Problem::new(Kind::NoHost, "the `Host` header is not text"))?,
         (None, _) if request.version() < Version::HTTP_11 => "",
         (None, _) => return Err(Problem::new(Kind::NoHost, "the `Host` header is missing")),
         (Some(_), Some(_)) => return Err(Problem::new(Kind::NoHost, "there are several `Host` headers")),
     };
-    Ok(request.uri().authority().map_or(given, |authority| authority.as_str()))
+    Ok(request.uri().authority().map_or(header, |authority| authority.as_str()))
 }
 
-/// A host as a request names it.
+/// The host of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum NamedHost<'a> {
     Address(IpAddr),
@@ -87,7 +88,7 @@ enum NamedHost<'a> {
 }
 
 impl<'a> NamedHost<'a> {
-    /// The host of `host[:port]`; an empty one is a name that nobody answers for.
+    /// The host of `host[:port]`. An empty host is a name that no server serves.
     fn parse(authority: &'a str) -> Option<Self> {
         let (host, port) = match authority.strip_prefix('[') {
             Some(rest) => {
@@ -133,7 +134,7 @@ mod tests {
         Hosts::new(["weir.example.com", "10.0.0.5", "[fd00::1]"].map(|host| Host::parse(host).unwrap()))
     }
 
-    /// The status of the refusal; 200 for none.
+    /// The status of the refusal, or 200.
     fn admitted(hosts: &Hosts, request: http::request::Builder) -> u16 {
         let admitted = hosts.admit(&request.body(Body::empty()).unwrap());
         admitted.map_or_else(|problem| problem.into_response().status().as_u16(), |()| 200)
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn loopback_hosts_are_answered_for_whatever_the_port() {
+    fn loopback_hosts_are_served_on_any_port() {
         for host in [
             "localhost",
             "localhost:8080",
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn other_hosts_are_not_unless_they_are_configured() {
+    fn other_hosts_are_served_only_if_they_are_configured() {
         for host in
             ["weir.example.com", "Weir.Example.COM.:443", "10.0.0.5:8080", "[fd00::1]", "[fd00::1]:80", "localhost"]
         {
@@ -192,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_host_is_refused() {
+    fn an_invalid_or_missing_host_is_refused() {
         for host in [
             "me@localhost",
             "localhost:80:80",
@@ -212,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn the_target_wins_over_the_header() {
+    fn the_target_overrides_the_header() {
         let to = |target: &str| Request::get(target).header("host", "localhost");
         assert_eq!(admitted(&hosts(), to("http://evil.test:8080/v1/events")), 421);
         assert_eq!(admitted(&hosts(), to("http://me@localhost/v1/events")), 400);
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn probes_may_name_any_host_where_the_server_listens_beyond_loopback() {
+    fn probes_may_name_any_host_if_the_server_listens_beyond_loopback() {
         let beyond = hosts().any_for_probes(true);
         for path in ["/healthz", "/readyz", "/metrics"] {
             let probe = || Request::get(path).header("host", "10.1.2.3:8080");

@@ -1,8 +1,8 @@
 //! The HTTP API: one file per resource, problem+json, OpenAPI.
 //!
-//! A request passes `observe` (for which host, who asks, how long it took), is read by `extract` and `query`, handled by the file of
-//! its resource, and, when refused, answered by `problem`. A refused request changes nothing: everything is validated
-//! before the first write.
+//! A request passes `observe`, which checks the host and the key and measures the duration. `extract` and `query` read the request,
+//! and the file of its resource handles it. `problem` answers refused requests. A refused request changes nothing: everything is
+//! validated before the first write.
 //!
 //! ```text
 //!   routes ──▶ observe ──▶ hosts, auth ──▶ destinations · secrets · backlog · ingest · events · deliveries · replays · audit · health
@@ -11,8 +11,8 @@
 //!                                         store (truth)                      queue (wakes, edits)
 //! ```
 //!
-//! The store is the truth and is written first; the queue hears of it afterwards. When that fails, the request has still
-//! succeeded: the sweep finds what was not woken, and every run reads the destination anew.
+//! The store is the source of truth and is written first; afterwards the queue is told. If that fails, the request has still
+//! succeeded: the sweep wakes the destinations, and every run reads its destination from the store.
 
 mod alerts;
 mod audit;
@@ -45,5 +45,5 @@ pub use auth::ApiKeys;
 pub use extract::BodyBudget;
 pub use hosts::Hosts;
 pub use routes::{operations_router, router};
-pub use spans::{Begun, RequestSpan, RequestSpans};
+pub use spans::{RequestSpan, RequestSpans, StartedSpan};
 pub use state::{ApiState, DEFAULT_BODY_BUDGET_BYTES, DEFAULT_MAX_EVENT_BYTES, Operations, Readiness, RenderMetrics};

@@ -1,6 +1,6 @@
-//! What every request passes: the host and the key are checked, and the answer is counted and timed.
+//! The middleware of every request: checks the host and the key, and counts and times the response.
 //!
-//! Labels are bounded: the route is the matched pattern, never the path, and unusual methods share one name.
+//! The number of labels is bounded: the route is the matched pattern, not the path, and unusual methods share one label.
 
 use std::{
     collections::HashMap,
@@ -22,20 +22,20 @@ const DURATION: &str = "weir_http_request_duration_seconds";
 const SHED: &str = "weir_http_shed_total";
 const INGESTED: &str = "weir_events_ingested_total";
 
-/// Says what the metrics are for. The recorder must be installed by now for the words to reach it.
+/// Registers the descriptions of the metrics. The recorder must be installed before.
 pub(crate) fn describe() {
-    describe_counter!(REQUESTS, "API requests by route, method and status: error rates, and who uses what.");
-    describe_histogram!(DURATION, "Time to answer an API request, in seconds: what producers wait for.");
+    describe_counter!(REQUESTS, "API requests by route, method and status; alert on the rate of errors");
+    describe_histogram!(DURATION, "Time to answer an API request, in seconds; producers wait this long");
     describe_counter!(
         SHED,
-        "API requests turned away because the process was full, by what was short: raise it, or add processes."
+        "API requests refused because a resource was used up, by resource; raise its limit or add processes"
     );
     counter!(SHED, "reason" => "body_budget").increment(0);
     counter!(INGESTED).increment(0);
-    describe_counter!(INGESTED, "Events stored, duplicates not counted: the load that comes in.");
+    describe_counter!(INGESTED, "Events stored, without duplicates: the incoming load");
 }
 
-/// Counts a request that was turned away because the process was full.
+/// Counts a request that was refused because the body budget was used up.
 pub(crate) fn shed() {
     counter!(SHED, "reason" => "body_budget").increment(1);
 }
@@ -47,7 +47,7 @@ pub(crate) fn ingested(events: u64) {
     }
 }
 
-/// What every request passes.
+/// The state of the middleware.
 #[derive(Clone)]
 pub(crate) struct Observer {
     pub(crate) api: Api,
@@ -60,16 +60,16 @@ impl Observer {
     }
 }
 
-/// The meters of each route that was asked for, looked up once: a look-up by labels costs more than the measurement.
+/// The meters of each requested route. They are cached, because a look-up by labels costs more than the measurement.
 #[derive(Default)]
-struct Meters(RwLock<HashMap<String, OfRoute>>);
+struct Meters(RwLock<HashMap<String, RouteMeters>>);
 
-/// By method and status; both are few.
-type OfRoute = HashMap<(&'static str, StatusCode), Meter>;
+/// The meters of a route by method and status.
+type RouteMeters = HashMap<(&'static str, StatusCode), Meter>;
 
 #[derive(Clone)]
 struct Meter {
-    answered: Counter,
+    requests: Counter,
     duration: Histogram,
 }
 
@@ -78,19 +78,19 @@ impl Meter {
         let (route, code) = (route.to_owned(), status.as_str().to_owned());
         Self {
             duration: histogram!(DURATION, "route" => route.clone(), "method" => method),
-            answered: counter!(REQUESTS, "route" => route, "method" => method, "status" => code),
+            requests: counter!(REQUESTS, "route" => route, "method" => method, "status" => code),
         }
     }
 
     fn record(&self, seconds: f64) {
         self.duration.record(seconds);
-        self.answered.increment(1);
+        self.requests.increment(1);
     }
 }
 
 impl Meters {
     fn record(&self, route: &str, method: &'static str, status: StatusCode, seconds: f64) {
-        // A panic in between leaves the map as it was, or with one more.
+        // A panic under the lock leaves a valid map.
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(meter) = known.get(route).and_then(|meters| meters.get(&(method, status))) {
             return meter.record(seconds);

@@ -1,7 +1,7 @@
 //! The OpenAPI document.
 //!
-//! Handlers describe themselves where they are; this file adds what they share: request bodies, parameters, and the
-//! refusals that follow from a route's shape. A test holds the document and the routes together.
+//! Each handler describes itself in its own file. This file adds the shared parts: request bodies, parameters, and the
+//! refusals that follow from the shape of a route. A test checks that document and routes agree.
 
 mod schemas;
 
@@ -27,13 +27,13 @@ pub(crate) use schemas::{
     PageParameters, PurgeRequest, RangeParameters, Refused, ReplayRequest, RotateSecretRequest, TraceParameters,
 };
 
-/// The document, as it is served.
+/// The document as served.
 pub(crate) static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| {
     let json = Api::openapi().to_pretty_json();
     json.unwrap_or_else(|error| format!(r#"{{"error": "{error}"}}"#)).into()
 });
 
-/// Named in the attribute below too, which takes literals only.
+/// The attribute below repeats this name, because it accepts only literals.
 const SECURITY_SCHEME: &str = "api_key";
 
 #[derive(OpenApi)]
@@ -41,20 +41,20 @@ const SECURITY_SCHEME: &str = "api_key";
     info(
         title = "Weir",
         description = "Outbound webhooks at exactly the rate the other side can take.\n\n\
-            Times are RFC 3339 in UTC with milliseconds. Units are in the names. Lists are newest first: follow \
-            `next_cursor` until it is null. Every refusal is a problem (RFC 9457) and changes nothing; `errors` names \
-            each mistake by a JSON pointer, of a query parameter by `/` and its name. Unknown fields and parameters are \
-            refused. Without a configured key the server listens on loopback only and asks for none. A request must name a \
-            loopback host or a configured one (421 otherwise).",
+            Times are RFC 3339 in UTC with milliseconds. Field names include the unit. Lists show the newest row first: \
+            follow `next_cursor` until it is null. Every refused request gets a problem (RFC 9457) and changes nothing. \
+            `errors` names each invalid value by a JSON pointer, or a query parameter by `/` and its name. Unknown fields \
+            and parameters are refused. Without configured API keys the server listens only on loopback and requests need \
+            no key. A request must name a loopback host or a configured host; otherwise the answer is 421.",
         license(name = "Apache-2.0", identifier = "Apache-2.0")
     ),
     tags(
-        (name = "events", description = "Facts that come in once and go out to many."),
-        (name = "destinations", description = "Where events go, and how fast."),
+        (name = "events", description = "Facts that a producer sends once and Weir delivers to several destinations."),
+        (name = "destinations", description = "The endpoints that receive events, with their limits and settings."),
         (name = "deliveries", description = "One event owed to one destination, and its attempts."),
-        (name = "replays", description = "What has ended, sent again beside live traffic."),
-        (name = "alerts", description = "When operators are told of destinations, by events of Weir's own."),
-        (name = "operation", description = "Health, metrics and this documentation. Open without a key.")
+        (name = "replays", description = "Ended deliveries that are sent again beside live traffic."),
+        (name = "alerts", description = "Thresholds for alerts about destinations. Alerts are events whose type begins with `weir.`."),
+        (name = "operation", description = "Health, metrics and this documentation. These paths need no key.")
     ),
     paths(
         ingest::post, ingest::post_batch, events::list, events::show,
@@ -71,7 +71,7 @@ const SECURITY_SCHEME: &str = "api_key";
 )]
 struct Api;
 
-/// Adds what follows from the shape of a route.
+/// Adds the security scheme and the refusals that follow from the shape of a route.
 struct Shared;
 
 impl Modify for Shared {
@@ -98,7 +98,7 @@ impl Modify for Shared {
     }
 }
 
-/// What any request of this shape may be answered with.
+/// The refusals that a request of this shape may get.
 fn refusals(path: &str, operation: &Operation) -> Vec<Kind> {
     let has = |place: ParameterIn| {
         operation.parameters.iter().flatten().any(|parameter| match parameter {
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn the_document_and_the_router_name_the_same_routes() {
+    fn the_document_and_the_router_have_the_same_routes() {
         let operations = routes::operation_table();
         let operations = operations.iter().map(|route| format!("{} {}", route.method, route.path));
         let served: BTreeSet<String> =
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn every_reference_of_the_document_leads_somewhere() {
+    fn every_reference_of_the_document_resolves() {
         fn references(value: &Value, found: &mut BTreeSet<String>) {
             match value {
                 Value::Object(fields) => {
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn every_operation_has_a_name_of_its_own() {
+    fn every_operation_has_a_unique_name() {
         let document = document();
         let operations =
             document["paths"].as_object().unwrap().values().flat_map(|item| item.as_object().unwrap().values());
@@ -213,9 +213,9 @@ mod tests {
         }
     }
 
-    /// Every property of the schema is sent with a value of the wrong type: each must be known, and refused for that.
+    /// Sends every property of the schema with a value of the wrong type: each must be known, and refused for its type.
     #[test]
-    fn the_described_request_is_the_one_that_is_read() {
+    fn the_described_request_matches_the_fields_that_are_read() {
         let document = document();
         for name in ["DestinationRequest", "DestinationPatch"] {
             let properties = document.pointer(&format!("/components/schemas/{name}/properties")).unwrap();
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn the_described_audit_is_the_one_that_is_shown() {
+    fn the_described_audit_matches_the_audit_that_is_shown() {
         use weir_core::{
             DeliveryId, Period, RateLimit, RateLimits, Timestamp,
             audit::{Auditor, UnknownSend},

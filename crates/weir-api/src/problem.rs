@@ -1,6 +1,6 @@
-//! The one place where errors become HTTP: RFC 9457 `application/problem+json`.
+//! Maps errors to HTTP responses: RFC 9457 `application/problem+json`. No other module does.
 //!
-//! Internals never reach a client. What the store says of itself is logged here, once, and answered as 500 or 503.
+//! Internals never reach a client. Errors of the store are logged here, once, and answered with 500 or 503.
 
 use std::borrow::Cow;
 
@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 use weir_store::StoreError;
 
 const MEDIA_TYPE: HeaderValue = HeaderValue::from_static("application/problem+json");
-/// When to try again after a 503, in seconds: longer than a restart of the store takes, shorter than patience lasts.
+/// `Retry-After` of a 503, in seconds: longer than a restart of the store, and short enough for clients to wait.
 const RETRY_AFTER_S: &str = "2";
 
 /// The kinds of refusal, one per `type`.
@@ -33,7 +33,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Every kind, for the documentation.
+    /// Every kind, for the OpenAPI document.
     pub(crate) const ALL: [Self; 13] = [
         Self::NotJson,
         Self::NoHost,
@@ -67,7 +67,7 @@ impl Kind {
         }
     }
 
-    /// The `type`: a reference to the documentation that this server shows.
+    /// The `type` of the problem: a reference into the documentation of this server.
     const fn uri(self) -> &'static str {
         match self {
             Self::NotJson => "/docs#problem-not-json",
@@ -89,29 +89,29 @@ impl Kind {
     pub(crate) const fn title(self) -> &'static str {
         match self {
             Self::NotJson => "The body is not JSON",
-            Self::NoHost => "The request does not name one host",
-            Self::Unauthorized => "An API key is needed",
-            Self::NotFound => "There is no such thing",
-            Self::MethodNotAllowed => "The method is not allowed here",
+            Self::NoHost => "The request does not name exactly one host",
+            Self::Unauthorized => "An API key is required",
+            Self::NotFound => "Not found",
+            Self::MethodNotAllowed => "This path does not support the method",
             Self::Timeout => "The body did not arrive in time",
-            Self::Conflict => "The state does not allow this",
+            Self::Conflict => "The current state does not allow this operation",
             Self::TooLarge => "The body is too large",
             Self::UnsupportedMediaType => "The body must be sent as application/json",
-            Self::Misdirected => "This server does not answer for the host that the request names",
+            Self::Misdirected => "This server does not serve the host that the request names",
             Self::Invalid => "The request is invalid",
-            Self::Internal => "The server failed",
-            Self::Unavailable => "The server is not available for the moment",
+            Self::Internal => "Internal error",
+            Self::Unavailable => "The server is temporarily unavailable",
         }
     }
 }
 
-/// One thing that is wrong with a request.
+/// One error of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct FieldError {
-    /// Where, as a JSON pointer into the body; of a query parameter, `/` and its name.
+    /// The invalid value, as a JSON pointer into the body. For a query parameter: `/` and its name.
     #[schema(example = "/rate_limits/0/limit")]
     pub(crate) pointer: String,
-    /// What is expected there.
+    /// The expected value.
     #[schema(example = "must be a whole number from 1 to 1000000")]
     pub(crate) detail: String,
 }
@@ -137,7 +137,7 @@ impl Problem {
         Self::new(Kind::Conflict, detail)
     }
 
-    /// The answer to a body or query with these mistakes. The first is told in `detail` too, for people who read no further.
+    /// The problem of a body or query with these errors. The first error is repeated in `detail`.
     pub(crate) fn invalid(errors: Vec<FieldError>) -> Self {
         let detail = match errors.as_slice() {
             [] => Cow::Borrowed("the request is invalid"),
@@ -147,7 +147,7 @@ impl Problem {
         Self { kind: Kind::Invalid, detail, errors }
     }
 
-    /// The answer to a request with one mistake.
+    /// The problem of a request with one error.
     pub(crate) fn invalid_field(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
         Self::invalid(vec![FieldError { pointer: pointer.into(), detail: detail.into() }])
     }
@@ -180,19 +180,19 @@ fn describe(error: &FieldError) -> String {
 #[derive(Debug, Clone, Copy, Serialize, ToSchema)]
 #[schema(as = Problem)]
 pub(crate) struct ProblemDocument<'a> {
-    /// What kind of problem it is; a reference into this server's documentation.
+    /// The kind of problem, as a reference into the documentation of this server.
     #[serde(rename = "type")]
     #[schema(value_type = String, example = "/docs#problem-invalid")]
     kind: &'static str,
-    /// The kind in words.
+    /// A short description of the kind.
     #[schema(value_type = String)]
     title: &'static str,
     /// The HTTP status.
     status: u16,
-    /// What happened this time.
+    /// The cause of this occurrence.
     #[schema(value_type = String)]
     detail: &'a str,
-    /// Each thing that is wrong, for problems of validation.
+    /// Every validation error of the request.
     #[serde(skip_serializing_if = "<[FieldError]>::is_empty")]
     #[schema(value_type = Vec<FieldError>, required = false)]
     errors: &'a [FieldError],
@@ -210,7 +210,7 @@ impl IntoResponse for Problem {
     }
 }
 
-/// A problem response whose document may carry members of its own.
+/// A problem response whose document may have additional members.
 pub(crate) fn response(kind: Kind, document: &impl Serialize) -> Response {
     let body = serde_json::to_vec(document).unwrap_or_default();
     let mut response = (kind.status(), body).into_response();
@@ -233,20 +233,20 @@ impl From<StoreError> for Problem {
         match error {
             StoreError::Unavailable(reason) => {
                 tracing::warn!(%reason, "the store is unavailable");
-                Self::new(Kind::Unavailable, "the store does not answer for the moment; try again")
+                Self::new(Kind::Unavailable, "the store does not answer; try again")
             }
-            StoreError::Failed(reason) => internal("the store failed", &reason),
+            StoreError::Failed(reason) => internal("a store operation failed", &reason),
         }
     }
 }
 
-/// Something that should not happen did: told to the operator, not to the client.
-pub(crate) fn internal(what: &'static str, reason: &dyn std::fmt::Display) -> Problem {
-    tracing::error!(%reason, "{what}");
-    Problem::new(Kind::Internal, "the server failed; its log says why")
+/// An internal error. The log gets the reason, the client does not.
+pub(crate) fn internal(message: &'static str, reason: &dyn std::fmt::Display) -> Problem {
+    tracing::error!(%reason, "{message}");
+    Problem::new(Kind::Internal, "an internal error occurred; the log of the server gives the reason")
 }
 
-/// What handlers answer.
+/// The result of a handler.
 pub(crate) type Answer<T> = Result<T, Problem>;
 
 #[cfg(test)]
@@ -254,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_store_says_of_itself_stays_inside() {
+    fn store_errors_are_not_shown_to_clients() {
         let table = [
             (StoreError::Unavailable("disk /dev/sda1".to_owned()), 503, true),
             (StoreError::Failed("no such table: secret".to_owned()), 500, false),
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_mistake_is_told_in_the_detail() {
+    fn the_detail_repeats_the_first_error() {
         let mistake = |pointer: &str| FieldError { pointer: pointer.to_owned(), detail: "is required".to_owned() };
         let detail = |errors| Problem::invalid(errors).detail().to_owned();
         assert_eq!(detail(vec![mistake("/url")]), "/url is required");

@@ -1,4 +1,4 @@
-//! What a tracer is told of requests that bring events. Who exports them, and how, is not known here.
+//! The interface to a tracer of requests that send events. How spans are exported is not known here.
 
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, StatusCode};
@@ -6,26 +6,26 @@ use weir_core::{EventId, Timestamp, TraceParent, trace};
 
 use crate::{problem::Answer, state::ApiState};
 
-/// Records a span for each request that brings events. Neither call may wait: producers would.
+/// Records a span for each request that sends events. The calls must not block, because the producer would wait.
 pub trait RequestSpans: Send + Sync {
-    /// The span of a request that begins, as its producer's context or none asks for. `None`: it has no span, and its events keep the
-    /// producer's context.
-    fn begin(&self, parent: Option<TraceParent>) -> Option<Begun>;
+    /// Begins the span of a request, under the producer's context if there is one. `None`: the request has no span, and its events
+    /// keep the producer's context.
+    fn begin(&self, parent: Option<TraceParent>) -> Option<StartedSpan>;
 
-    /// The request is answered.
+    /// Ends the span when the request is answered.
     fn end(&self, span: RequestSpan);
 }
 
 /// A span that has begun.
 #[derive(Debug, Clone, Copy)]
-pub struct Begun {
-    /// What is stored with the events. When the span is not recorded: the producer's, or that of a trace nobody records, so that
-    /// it is decided once for the whole trace.
+pub struct StartedSpan {
+    /// The context that is stored with the events. If the span is not recorded, it is the producer's context or that of a new
+    /// unrecorded trace, so that the whole trace has one sampling decision.
     pub context: TraceParent,
     pub is_recorded: bool,
 }
 
-/// A request that was answered.
+/// An answered request.
 #[derive(Debug)]
 pub struct RequestSpan {
     pub context: TraceParent,
@@ -34,41 +34,42 @@ pub struct RequestSpan {
     pub began_at: Timestamp,
     pub ended_at: Timestamp,
     pub status: StatusCode,
-    /// How many events were stored, or had been before.
+    /// The number of accepted events, duplicates included.
     pub event_count: usize,
-    /// The event, when it was one.
+    /// The event, if the request sent a single event.
     pub event_id: Option<EventId>,
 }
 
-/// What a handler makes known of its events.
+/// The events that a handler accepted.
 #[derive(Default)]
-pub(crate) struct Taken {
+pub(crate) struct AcceptedEvents {
     pub(crate) event_count: usize,
     pub(crate) event_id: Option<EventId>,
 }
 
-/// Handles a request in a span, or without one when nobody records any: then its events have the producer's context, if that
-/// named one.
+/// Handles a request in a span. Without a tracer there is no span, and the events get the producer's context, if there is one.
 pub(crate) async fn in_span(
     api: &ApiState,
     route: &'static str,
     parent: Option<TraceParent>,
-    handle: impl AsyncFnOnce(Option<TraceParent>, &mut Taken) -> Answer<Response>,
+    handle: impl AsyncFnOnce(Option<TraceParent>, &mut AcceptedEvents) -> Answer<Response>,
 ) -> Answer<Response> {
-    let mut taken = Taken::default();
-    let Some(spans) = &api.spans else { return handle(parent, &mut taken).await };
+    let mut accepted = AcceptedEvents::default();
+    let Some(spans) = &api.spans else { return handle(parent, &mut accepted).await };
     let began_at = api.clock.now();
-    let Some(Begun { context, is_recorded }) = spans.begin(parent) else { return handle(parent, &mut taken).await };
-    let response = handle(Some(context), &mut taken).await.into_response();
+    let Some(StartedSpan { context, is_recorded }) = spans.begin(parent) else {
+        return handle(parent, &mut accepted).await;
+    };
+    let response = handle(Some(context), &mut accepted).await.into_response();
     if is_recorded {
-        let Taken { event_count, event_id } = taken;
+        let AcceptedEvents { event_count, event_id } = accepted;
         let (ended_at, status) = (api.clock.now(), response.status());
         spans.end(RequestSpan { context, parent, route, began_at, ended_at, status, event_count, event_id });
     }
     Ok(response)
 }
 
-/// One header names a context; several, or one that is not valid, name none.
+/// The context of the `traceparent` header. Several headers or an invalid one count as none.
 pub(crate) fn parent(headers: &HeaderMap) -> Option<TraceParent> {
     let mut values = headers.get_all(trace::HEADER).iter();
     let value = values.next()?;
@@ -80,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_valid_header_is_the_context() {
+    fn only_a_single_valid_header_gives_the_context() {
         let valid = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
         for (values, known) in [
             (&[][..], false),

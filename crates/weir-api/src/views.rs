@@ -272,10 +272,10 @@ impl<'a> EventView<'a> {
             tenant: &event.tenant,
             created_at: event.created_at,
             idempotency_key: event.idempotency_key.as_deref(),
-            deliver_at: event.terms.deliver_at,
-            expires_at: event.terms.expires_at,
-            coalesce_key: event.terms.coalesce_key.as_deref(),
-            ordering_key: event.terms.ordering_key.as_deref(),
+            deliver_at: event.options.deliver_at,
+            expires_at: event.options.expires_at,
+            coalesce_key: event.options.coalesce_key.as_deref(),
+            ordering_key: event.options.ordering_key.as_deref(),
             data,
         }
     }

@@ -1,10 +1,12 @@
-//! Alerts: what an operator is told of a destination, and when.
+//! Alerts: which events Weir sends about a destination's condition, and when.
 //!
-//! Each is an event of a type that begins with `weir.`, made once when something begins and once when it is over. What has been
-//! told stands in the record ([`AlertState`]), so that nobody is told twice and a restart forgets nothing.
+//! Each alert is an event whose type begins with `weir.`. A condition that lasts raises one alert when it begins and
+//! one when it ends. The alerts that have been raised are recorded ([`AlertState`]), so no alert is raised twice and a
+//! restart forgets none.
 //!
-//! A backlog that hovers about a threshold would be told of all the time. So it counts as cleared only below
-//! [`CLEARED_BELOW`] of every threshold, and dead letters are told of once a [`QUIET`] at most.
+//! A backlog that stays near a threshold must not raise alerts all the time. So it counts as cleared only when it is
+//! below [`CLEARED_BELOW`] of every threshold. An alert about dead letters is raised at most once in
+//! [`DEAD_LETTER_INTERVAL`].
 
 use std::time::Duration;
 
@@ -12,25 +14,25 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::time::Timestamp;
 
-/// A backlog has cleared when each of its measures is below this part of its threshold.
+/// A backlog has cleared when each of its measures is below this fraction of its threshold.
 pub const CLEARED_BELOW: f64 = 0.8;
 /// The shortest time between two alerts about dead letters of one destination.
-pub const QUIET: Duration = Duration::from_secs(60);
-/// What the thresholds on counts may be.
+pub const DEAD_LETTER_INTERVAL: Duration = Duration::from_secs(60);
+/// The allowed range of thresholds on counts.
 pub const COUNTS: std::ops::RangeInclusive<u32> = 1..=1_000_000_000;
-/// What `oldest_age_s` may be: up to a year.
+/// The allowed range of `oldest_age_s`: up to a year.
 pub const AGE_S: std::ops::RangeInclusive<u32> = 1..=31_536_000;
 
-/// The thresholds above which a destination is told of.
+/// The thresholds at which a destination raises alerts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AlertPolicy {
-    /// Deliveries that wait, in [`COUNTS`]; `None`: never.
+    /// Waiting deliveries, in [`COUNTS`]; `None` disables the threshold.
     pub backlog_depth: Option<u32>,
-    /// Of the oldest delivery that waits, in [`AGE_S`]; `None`: never.
+    /// The age of the oldest waiting delivery, in [`AGE_S`]; `None` disables the threshold.
     pub oldest_age_s: Option<u32>,
-    /// Whether a backlog is high that drains, at the destination's limit, only after deliveries of it have expired.
+    /// Whether a backlog counts as high when deliveries in it expire before the destination's limit lets it drain.
     pub drain_beyond_ttl: bool,
-    /// Dead letters since the last alert about them, in [`COUNTS`]; `None`: never.
+    /// Dead letters since the last alert about them, in [`COUNTS`]; `None` disables the threshold.
     pub dead_letters: Option<u32>,
 }
 
@@ -40,7 +42,7 @@ impl Default for AlertPolicy {
     }
 }
 
-/// What one destination has instead of the policy of all.
+/// The settings of one destination that replace those of the general policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AlertOverrides {
@@ -54,14 +56,14 @@ pub struct AlertOverrides {
     pub dead_letters: Option<Option<u32>>,
 }
 
-/// A field that is there, `null` or not.
+/// A field that is present, with a value or `null`.
 fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<u32>>, D::Error> {
     Option::deserialize(deserializer).map(Some)
 }
 
 impl AlertOverrides {
-    /// The policy of a destination with these.
-    pub fn over(&self, policy: &AlertPolicy) -> AlertPolicy {
+    /// The general policy with these overrides.
+    pub fn apply_to(&self, policy: &AlertPolicy) -> AlertPolicy {
         AlertPolicy {
             backlog_depth: self.backlog_depth.unwrap_or(policy.backlog_depth),
             oldest_age_s: self.oldest_age_s.unwrap_or(policy.oldest_age_s),
@@ -71,32 +73,32 @@ impl AlertOverrides {
     }
 }
 
-/// What there is to tell of a destination now.
+/// The current condition of a destination, as far as alerts depend on it.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Seen {
-    /// Deliveries that wait.
+pub struct DestinationStatus {
+    /// Waiting deliveries.
     pub waiting: u64,
-    /// Of the oldest of them.
+    /// The age of the oldest waiting delivery.
     pub oldest_age: Duration,
-    /// Until all that waits is sent, at the destination's limit; `None` when it has none.
+    /// The time until the backlog is sent, at the destination's limit; `None` without a limit.
     pub drains_in: Option<Duration>,
-    /// Until what came last is given up.
-    pub life: Duration,
+    /// The time until the newest waiting delivery is given up.
+    pub remaining_life: Duration,
     /// Why the breaker is not closed.
     pub breaker: Option<String>,
-    /// Why Weir paused it.
+    /// Why Weir paused the destination.
     pub paused: Option<String>,
-    /// Dead letters that lie there.
+    /// Dead letters of the destination.
     pub dead: u64,
 }
 
-/// What has been told of a destination. The default is nothing.
+/// The alerts that have been raised for a destination. The default is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct AlertState {
     backlog_high: bool,
     breaker_opened: bool,
     paused: bool,
-    /// Dead letters that need no telling.
+    /// Dead letters that need no alert any more.
     dead: u64,
     dead_at: Option<Timestamp>,
 }
@@ -110,7 +112,7 @@ pub enum Measure {
     DrainBeyondTtl,
 }
 
-/// Something to tell.
+/// An alert to raise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Alert {
     BacklogHigh(Vec<Measure>),
@@ -122,14 +124,14 @@ pub enum Alert {
     Paused {
         reason: String,
     },
-    /// So many have died since the last such alert.
+    /// There are `new` dead letters since the last alert about them.
     Dead {
         new: u64,
     },
 }
 
 impl Alert {
-    /// The type of its event.
+    /// The type of the alert's event.
     pub const fn event_type(&self) -> &'static str {
         match self {
             Self::BacklogHigh(_) => "weir.backlog.high",
@@ -146,41 +148,42 @@ impl Alert {
 pub const DEAD: &str = "weir.delivery.dead";
 
 impl AlertState {
-    /// What is left to tell, given what has been told before.
-    pub fn alerts(&self, policy: &AlertPolicy, seen: &Seen, now: Timestamp) -> Vec<Alert> {
+    /// The alerts that are to be raised now.
+    pub fn alerts(&self, policy: &AlertPolicy, status: &DestinationStatus, now: Timestamp) -> Vec<Alert> {
         let mut alerts = Vec::new();
-        let strains = strains(policy, seen);
-        let high: Vec<Measure> = strains.iter().filter(|(_, strain)| *strain >= 1.0).map(|(of, _)| *of).collect();
-        let is_calm = strains.iter().all(|(_, strain)| *strain < CLEARED_BELOW);
+        let ratios = threshold_ratios(policy, status);
+        let high: Vec<Measure> =
+            ratios.iter().filter(|(_, ratio)| *ratio >= 1.0).map(|(measure, _)| *measure).collect();
+        let is_cleared = ratios.iter().all(|(_, ratio)| *ratio < CLEARED_BELOW);
         match self.backlog_high {
             false if !high.is_empty() => alerts.push(Alert::BacklogHigh(high)),
-            true if is_calm => alerts.push(Alert::BacklogCleared),
+            true if is_cleared => alerts.push(Alert::BacklogCleared),
             _ => {}
         }
-        match (&seen.breaker, self.breaker_opened) {
+        match (&status.breaker, self.breaker_opened) {
             (Some(reason), false) => alerts.push(Alert::BreakerOpened { reason: reason.clone() }),
             (None, true) => alerts.push(Alert::BreakerClosed),
             _ => {}
         }
-        if let Some(reason) = seen.paused.as_ref().filter(|_| !self.paused) {
+        if let Some(reason) = status.paused.as_ref().filter(|_| !self.paused) {
             alerts.push(Alert::Paused { reason: reason.clone() });
         }
-        let new = seen.dead.saturating_sub(self.dead);
-        let is_quiet = self.dead_at.is_some_and(|at| now < at + QUIET);
-        if policy.dead_letters.is_some_and(|most| new >= most.into()) && !is_quiet {
+        let new = status.dead.saturating_sub(self.dead);
+        let is_too_soon = self.dead_at.is_some_and(|at| now < at + DEAD_LETTER_INTERVAL);
+        if policy.dead_letters.is_some_and(|threshold| new >= threshold.into()) && !is_too_soon {
             alerts.push(Alert::Dead { new });
         }
         alerts
     }
 
-    /// What is forgotten without a word: a pause that is over, and dead letters that were replayed or deleted. Those of a
-    /// destination whose dead letters interest nobody need no telling later, either.
-    pub fn tidied(self, policy: &AlertPolicy, seen: &Seen) -> Self {
-        let dead = if policy.dead_letters.is_some() { self.dead.min(seen.dead) } else { seen.dead };
-        Self { paused: self.paused && seen.paused.is_some(), dead, ..self }
+    /// The state without what ends silently: a pause that is over, and dead letters that were replayed or deleted.
+    /// While alerts about dead letters are disabled, all of them count as alerted.
+    pub fn reconciled(self, policy: &AlertPolicy, status: &DestinationStatus) -> Self {
+        let dead = if policy.dead_letters.is_some() { self.dead.min(status.dead) } else { status.dead };
+        Self { paused: self.paused && status.paused.is_some(), dead, ..self }
     }
 
-    /// After an alert.
+    /// The state after this alert was raised.
     pub fn with(self, alert: &Alert, now: Timestamp) -> Self {
         match alert {
             Alert::BacklogHigh(_) => Self { backlog_high: true, ..self },
@@ -193,20 +196,20 @@ impl AlertState {
     }
 }
 
-/// How each measure stands to its threshold: 1 is at it.
-fn strains(policy: &AlertPolicy, seen: &Seen) -> Vec<(Measure, f64)> {
-    let beyond = match seen.drains_in {
-        Some(drains_in) if policy.drain_beyond_ttl && seen.waiting > 0 => {
-            // What is given up at once is of no use to the one who would send it, however soon.
-            Some(drains_in.as_secs_f64() / seen.life.as_secs_f64().max(f64::MIN_POSITIVE))
+/// Each enabled measure divided by its threshold: 1 is at the threshold.
+fn threshold_ratios(policy: &AlertPolicy, status: &DestinationStatus) -> Vec<(Measure, f64)> {
+    let drain = match status.drains_in {
+        Some(drains_in) if policy.drain_beyond_ttl && status.waiting > 0 => {
+            // With no remaining life any time to drain is too long, so the ratio becomes very large.
+            Some(drains_in.as_secs_f64() / status.remaining_life.as_secs_f64().max(f64::MIN_POSITIVE))
         }
         _ => None,
     };
-    let depth = policy.backlog_depth.map(|most| seen.waiting as f64 / f64::from(most));
-    let age = policy.oldest_age_s.map(|most| seen.oldest_age.as_secs_f64() / f64::from(most));
-    [(Measure::BacklogDepth, depth), (Measure::OldestAgeS, age), (Measure::DrainBeyondTtl, beyond)]
+    let depth = policy.backlog_depth.map(|threshold| status.waiting as f64 / f64::from(threshold));
+    let age = policy.oldest_age_s.map(|threshold| status.oldest_age.as_secs_f64() / f64::from(threshold));
+    [(Measure::BacklogDepth, depth), (Measure::OldestAgeS, age), (Measure::DrainBeyondTtl, drain)]
         .into_iter()
-        .filter_map(|(measure, strain)| Some((measure, strain?)))
+        .filter_map(|(measure, ratio)| Some((measure, ratio?)))
         .collect()
 }
 
@@ -222,21 +225,26 @@ mod tests {
         AlertPolicy { backlog_depth: Some(100), oldest_age_s: Some(60), drain_beyond_ttl: true, dead_letters: Some(5) }
     }
 
-    fn waiting(count: u64) -> Seen {
-        Seen { waiting: count, life: Duration::from_secs(3_600), ..Seen::default() }
+    fn waiting(count: u64) -> DestinationStatus {
+        DestinationStatus { waiting: count, remaining_life: Duration::from_secs(3_600), ..DestinationStatus::default() }
     }
 
-    /// Tells everything there is to tell, and answers its types.
-    fn tell(told: &mut AlertState, policy: &AlertPolicy, seen: &Seen, now: Timestamp) -> Vec<&'static str> {
-        *told = told.tidied(policy, seen);
-        let alerts = told.alerts(policy, seen, now);
-        *told = alerts.iter().fold(*told, |told, alert| told.with(alert, now));
+    /// Raises all alerts that are due, and returns their types.
+    fn raise(
+        state: &mut AlertState,
+        policy: &AlertPolicy,
+        status: &DestinationStatus,
+        now: Timestamp,
+    ) -> Vec<&'static str> {
+        *state = state.reconciled(policy, status);
+        let alerts = state.alerts(policy, status, now);
+        *state = alerts.iter().fold(*state, |state, alert| state.with(alert, now));
         alerts.iter().map(Alert::event_type).collect()
     }
 
     #[test]
-    fn a_backlog_is_told_of_once_and_clears_well_below_its_threshold() {
-        let mut told = AlertState::default();
+    fn a_high_backlog_raises_one_alert_and_clears_well_below_its_threshold() {
+        let mut state = AlertState::default();
         let steps = [
             (99, vec![]),
             (100, vec!["weir.backlog.high"]),
@@ -248,20 +256,21 @@ mod tests {
             (100, vec!["weir.backlog.high"]),
         ];
         for (count, expected) in steps {
-            assert_eq!(tell(&mut told, &policy(), &waiting(count), NOW), expected, "{count}");
+            assert_eq!(raise(&mut state, &policy(), &waiting(count), NOW), expected, "{count}");
         }
     }
 
     #[test]
-    fn each_measure_raises_and_is_named() {
-        let old = Seen { oldest_age: Duration::from_secs(60), ..waiting(1) };
+    fn each_measure_raises_an_alert_that_names_it() {
+        let old = DestinationStatus { oldest_age: Duration::from_secs(60), ..waiting(1) };
         assert_eq!(AlertState::default().alerts(&policy(), &old, NOW), [Alert::BacklogHigh(vec![Measure::OldestAgeS])]);
-        let late = Seen { drains_in: Some(Duration::from_secs(3_600)), ..waiting(100) };
+        let late = DestinationStatus { drains_in: Some(Duration::from_secs(3_600)), ..waiting(100) };
         assert_eq!(
             AlertState::default().alerts(&policy(), &late, NOW),
             [Alert::BacklogHigh(vec![Measure::BacklogDepth, Measure::DrainBeyondTtl])]
         );
-        let hopeless = Seen { drains_in: Some(Duration::from_secs(1)), life: Duration::ZERO, ..waiting(1) };
+        let hopeless =
+            DestinationStatus { drains_in: Some(Duration::from_secs(1)), remaining_life: Duration::ZERO, ..waiting(1) };
         assert_eq!(
             AlertState::default().alerts(&policy(), &hopeless, NOW),
             [Alert::BacklogHigh(vec![Measure::DrainBeyondTtl])]
@@ -269,35 +278,36 @@ mod tests {
     }
 
     #[test]
-    fn a_threshold_that_is_taken_away_clears() {
-        let mut told = AlertState::default();
-        tell(&mut told, &policy(), &waiting(500), NOW);
+    fn a_threshold_that_is_removed_clears_the_backlog() {
+        let mut state = AlertState::default();
+        raise(&mut state, &policy(), &waiting(500), NOW);
         let none = AlertPolicy { backlog_depth: None, ..policy() };
-        assert_eq!(tell(&mut told, &none, &waiting(500), NOW), ["weir.backlog.cleared"]);
+        assert_eq!(raise(&mut state, &none, &waiting(500), NOW), ["weir.backlog.cleared"]);
     }
 
     #[test]
-    fn a_breaker_and_a_pause_are_told_of_once_each_time() {
-        let mut told = AlertState::default();
-        let open = Seen { breaker: Some("10 failures in a row".to_owned()), ..Seen::default() };
-        let paused = Seen { paused: Some("410 Gone".to_owned()), ..Seen::default() };
+    fn each_opening_of_a_breaker_and_each_pause_raises_one_alert() {
+        let mut state = AlertState::default();
+        let open =
+            DestinationStatus { breaker: Some("10 failures in a row".to_owned()), ..DestinationStatus::default() };
+        let paused = DestinationStatus { paused: Some("410 Gone".to_owned()), ..DestinationStatus::default() };
         let steps = [
             (&open, vec!["weir.breaker.opened"]),
             (&open, vec![]),
             (&paused, vec!["weir.breaker.closed", "weir.destination.paused"]),
             (&paused, vec![]),
-            (&Seen::default(), vec![]),
+            (&DestinationStatus::default(), vec![]),
             (&paused, vec!["weir.destination.paused"]),
         ];
-        for (seen, expected) in steps {
-            assert_eq!(tell(&mut told, &policy(), seen, NOW), expected, "{seen:?}");
+        for (status, expected) in steps {
+            assert_eq!(raise(&mut state, &policy(), status, NOW), expected, "{status:?}");
         }
     }
 
     #[test]
-    fn dead_letters_are_told_of_by_the_handful_and_not_too_often() {
-        let mut told = AlertState::default();
-        let dead = |count| Seen { dead: count, ..Seen::default() };
+    fn dead_letters_raise_an_alert_at_their_threshold_and_once_a_minute_at_most() {
+        let mut state = AlertState::default();
+        let dead = |count| DestinationStatus { dead: count, ..DestinationStatus::default() };
         let later = |secs| NOW + Duration::from_secs(secs);
         let steps = [
             (dead(4), 0, None),
@@ -309,25 +319,33 @@ mod tests {
             (dead(4), 300, None),
             (dead(9), 400, Some(5)),
         ];
-        for (seen, at, expected) in steps {
-            told = told.tidied(&policy(), &seen);
-            let alerts = told.alerts(&policy(), &seen, later(at));
+        for (status, at, expected) in steps {
+            state = state.reconciled(&policy(), &status);
+            let alerts = state.alerts(&policy(), &status, later(at));
             assert_eq!(alerts, Vec::from_iter(expected.map(|new| Alert::Dead { new })), "at {at} s");
-            told = alerts.iter().fold(told, |told, alert| told.with(alert, later(at)));
+            state = alerts.iter().fold(state, |state, alert| state.with(alert, later(at)));
         }
     }
 
     #[test]
-    fn dead_letters_of_a_time_when_nobody_cared_are_not_told_of_later() {
-        let mut told = AlertState::default();
+    fn dead_letters_from_a_time_without_a_threshold_raise_no_alert_later() {
+        let mut state = AlertState::default();
         let off = AlertPolicy { dead_letters: None, ..policy() };
-        assert!(tell(&mut told, &off, &Seen { dead: 50, ..Seen::default() }, NOW).is_empty());
-        assert!(tell(&mut told, &policy(), &Seen { dead: 54, ..Seen::default() }, NOW).is_empty());
-        assert_eq!(tell(&mut told, &policy(), &Seen { dead: 55, ..Seen::default() }, NOW), [DEAD]);
+        assert!(
+            raise(&mut state, &off, &DestinationStatus { dead: 50, ..DestinationStatus::default() }, NOW).is_empty()
+        );
+        assert!(
+            raise(&mut state, &policy(), &DestinationStatus { dead: 54, ..DestinationStatus::default() }, NOW)
+                .is_empty()
+        );
+        assert_eq!(
+            raise(&mut state, &policy(), &DestinationStatus { dead: 55, ..DestinationStatus::default() }, NOW),
+            [DEAD]
+        );
     }
 
     #[test]
-    fn an_override_says_what_it_names_and_null_is_off() {
+    fn an_override_replaces_only_the_fields_it_names_and_null_disables() {
         let overrides: AlertOverrides = serde_json::from_str(r#"{"backlog_depth": null, "dead_letters": 9}"#).unwrap();
         assert_eq!(overrides.over(&policy()), AlertPolicy { backlog_depth: None, dead_letters: Some(9), ..policy() });
         assert_eq!(serde_json::to_string(&overrides).unwrap(), r#"{"backlog_depth":null,"dead_letters":9}"#);
@@ -335,32 +353,32 @@ mod tests {
 
     proptest! {
         #[test]
-        fn highs_and_cleareds_take_turns(counts in proptest::collection::vec(0_u64..300, 1..50)) {
-            let mut told = AlertState::default();
-            let mut told_of = Vec::new();
+        fn high_and_cleared_alerts_alternate(counts in proptest::collection::vec(0_u64..300, 1..50)) {
+            let mut state = AlertState::default();
+            let mut raised = Vec::new();
             for count in counts {
-                let types = tell(&mut told, &policy(), &waiting(count), NOW);
+                let types = raise(&mut state, &policy(), &waiting(count), NOW);
                 let expected = if count >= 100 { "weir.backlog.high" } else { "weir.backlog.cleared" };
-                prop_assert!(types.iter().all(|of| *of == expected));
-                told_of.extend(types);
+                prop_assert!(types.iter().all(|event_type| *event_type == expected));
+                raised.extend(types);
             }
-            for (index, of) in told_of.iter().enumerate() {
-                prop_assert_eq!(*of, ["weir.backlog.high", "weir.backlog.cleared"][index % 2]);
+            for (index, event_type) in raised.iter().enumerate() {
+                prop_assert_eq!(*event_type, ["weir.backlog.high", "weir.backlog.cleared"][index % 2]);
             }
         }
 
         #[test]
-        fn every_dead_letter_is_told_of_once(deaths in proptest::collection::vec(0_u64..20, 1..50)) {
-            let mut told = AlertState::default();
+        fn every_dead_letter_is_counted_in_one_alert(deaths in proptest::collection::vec(0_u64..20, 1..50)) {
+            let mut state = AlertState::default();
             let (mut dead, mut reported, mut now) = (0, 0, NOW);
             for new in deaths {
                 dead += new;
-                now = now + QUIET;
-                let seen = Seen { dead, ..Seen::default() };
-                for alert in told.alerts(&policy(), &seen, now) {
+                now = now + DEAD_LETTER_INTERVAL;
+                let status = DestinationStatus { dead, ..DestinationStatus::default() };
+                for alert in state.alerts(&policy(), &status, now) {
                     let Alert::Dead { new } = alert else { panic!("{alert:?}") };
                     reported += new;
-                    told = told.with(&alert, now);
+                    state = state.with(&alert, now);
                 }
                 prop_assert!(reported <= dead && dead - reported < 5);
             }

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Whether it is open stands in the destination's record, so that every process sees it and nothing forgets it. What leads to it
-//! is counted where the answers come in ([`Window`]): each worker process judges by its own attempts.
+//! is counted where the answers come in ([`AttemptWindow`]): each worker process judges by its own attempts.
 //!
 //! Source of the states: M. Nygard, "Release It!", 2007.
 
@@ -177,7 +177,7 @@ enum Sign {
 
 /// An attempt that ended, as far as a breaker cares.
 #[derive(Debug, Clone, Copy)]
-pub struct Ending {
+pub struct EndedAttempt {
     pub outcome: AttemptOutcome,
     pub effect: Effect,
     /// When the work on it began: after the probe's instant if it was a probe.
@@ -185,7 +185,7 @@ pub struct Ending {
     pub now: Timestamp,
 }
 
-impl Ending {
+impl EndedAttempt {
     /// `None`: it says neither. Who asks for patience is held for as long and is in good health; who is gone
     /// (410) is paused.
     fn failed(&self) -> Option<bool> {
@@ -203,7 +203,7 @@ const BUCKETS: usize = 6;
 
 /// The attempts of a destination in the last minute, in buckets of ten seconds.
 #[derive(Debug, Clone, Default)]
-pub struct Window {
+pub struct AttemptWindow {
     buckets: [Bucket; BUCKETS],
     consecutive: u32,
     /// Of what began earlier nothing is counted: it belongs to a state that has ended.
@@ -218,9 +218,9 @@ struct Bucket {
     failures: u32,
 }
 
-impl Window {
+impl AttemptWindow {
     /// Counts an attempt. Answers what the breaker becomes by it, if that is anything else.
-    pub fn observe(&mut self, breaker: &Breaker, policy: &BreakerPolicy, ending: &Ending) -> Option<Breaker> {
+    pub fn observe(&mut self, breaker: &Breaker, policy: &BreakerPolicy, ending: &EndedAttempt) -> Option<Breaker> {
         let failed = ending.failed()?;
         let sign = self.count(failed, policy, ending);
         let changed = breaker.after(sign, ending.began, policy, ending.now)?;
@@ -233,7 +233,7 @@ impl Window {
         now.since(self.last) > BUCKET * (BUCKETS as u32 + 1)
     }
 
-    fn count(&mut self, failed: bool, policy: &BreakerPolicy, ending: &Ending) -> Sign {
+    fn count(&mut self, failed: bool, policy: &BreakerPolicy, ending: &EndedAttempt) -> Sign {
         if ending.began < self.since {
             return if failed { Sign::Failure } else { Sign::Success };
         }
@@ -272,22 +272,22 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::from_secs(1_000_000);
 
-    fn ended(outcome: AttemptOutcome, secs: f64) -> Ending {
+    fn ended(outcome: AttemptOutcome, secs: f64) -> EndedAttempt {
         let now = NOW + Duration::from_secs_f64(secs);
-        Ending { outcome, effect: Effect::None, began: now, now }
+        EndedAttempt { outcome, effect: Effect::None, began: now, now }
     }
 
-    fn failure(secs: f64) -> Ending {
+    fn failure(secs: f64) -> EndedAttempt {
         ended(AttemptOutcome::Retryable, secs)
     }
 
-    fn success(secs: f64) -> Ending {
+    fn success(secs: f64) -> EndedAttempt {
         ended(AttemptOutcome::Delivered, secs)
     }
 
     /// The breaker after these, with the instants at which it changed.
-    fn played(endings: &[Ending]) -> (Breaker, Vec<Timestamp>) {
-        let (mut breaker, mut window, mut changes) = (Breaker::default(), Window::default(), Vec::new());
+    fn played(endings: &[EndedAttempt]) -> (Breaker, Vec<Timestamp>) {
+        let (mut breaker, mut window, mut changes) = (Breaker::default(), AttemptWindow::default(), Vec::new());
         for ending in endings {
             if let Some(changed) = window.observe(&breaker, &BreakerPolicy::default(), ending) {
                 breaker = changed;
@@ -331,7 +331,7 @@ mod tests {
 
     #[test]
     fn a_failed_probe_doubles_the_time_up_to_the_longest() {
-        let (mut breaker, mut window) = (Breaker::default(), Window::default());
+        let (mut breaker, mut window) = (Breaker::default(), AttemptWindow::default());
         let policy = BreakerPolicy::default();
         for _ in 0..10 {
             breaker = window.observe(&breaker, &policy, &failure(0.0)).unwrap_or(breaker);
@@ -342,7 +342,7 @@ mod tests {
             let probe_at = breaker.next_probe_at().unwrap();
             lengths.push(probe_at.since(now).as_secs());
             now = probe_at;
-            let probe = Ending { began: now, now, ..failure(0.0) };
+            let probe = EndedAttempt { began: now, now, ..failure(0.0) };
             breaker = window.observe(&breaker, &policy, &probe).unwrap();
         }
         assert_eq!(lengths, [30, 60, 120, 240, 480, 960, 1_800, 1_800]);
@@ -351,7 +351,7 @@ mod tests {
     #[test]
     fn it_gives_up_when_every_probe_has_failed_for_days() {
         let policy = BreakerPolicy { pause_after_s: Some(86_400), ..BreakerPolicy::default() };
-        let (mut breaker, mut window) = (Breaker::default(), Window::default());
+        let (mut breaker, mut window) = (Breaker::default(), AttemptWindow::default());
         for _ in 0..10 {
             breaker = window.observe(&breaker, &policy, &failure(0.0)).unwrap_or(breaker);
         }
@@ -359,7 +359,7 @@ mod tests {
         let mut now = NOW;
         while !breaker.gives_up(&policy, now) {
             now = breaker.next_probe_at().unwrap();
-            breaker = window.observe(&breaker, &policy, &Ending { began: now, now, ..failure(0.0) }).unwrap();
+            breaker = window.observe(&breaker, &policy, &EndedAttempt { began: now, now, ..failure(0.0) }).unwrap();
             probes += 1;
         }
         assert!(now.since(NOW) >= Duration::from_secs(86_400) && now.since(NOW) < Duration::from_secs(86_400 + 1_800));
@@ -385,7 +385,7 @@ mod tests {
     fn what_began_before_the_breaker_changed_says_nothing_of_it() {
         let mut endings = vec![failure(0.0); 10];
         // Under way when it opened; they end while it is open, half open and closed.
-        let late = |outcome, secs| Ending { began: NOW, ..ended(outcome, secs) };
+        let late = |outcome, secs| EndedAttempt { began: NOW, ..ended(outcome, secs) };
         endings.extend([late(AttemptOutcome::Delivered, 5.0), late(AttemptOutcome::Retryable, 31.0)]);
         assert_eq!(played(&endings).1.len(), 1);
         endings.push(success(32.0));
@@ -396,7 +396,7 @@ mod tests {
     #[test]
     fn who_asks_for_patience_is_in_good_health() {
         let held =
-            Ending { effect: Effect::HoldUntil(NOW + Duration::from_secs(60), HoldReason::RetryAfter), ..failure(0.0) };
+            EndedAttempt { effect: Effect::HoldUntil(NOW + Duration::from_secs(60), HoldReason::RetryAfter), ..failure(0.0) };
         assert!(played(&[held; 100]).1.is_empty());
     }
 
@@ -404,7 +404,7 @@ mod tests {
         #[test]
         fn it_opens_only_for_a_reason_and_never_while_open(steps in prop::collection::vec((0u64..20_000, any::<bool>()), 1..400)) {
             let policy = BreakerPolicy::default();
-            let (mut breaker, mut window) = (Breaker::default(), Window::default());
+            let (mut breaker, mut window) = (Breaker::default(), AttemptWindow::default());
             let mut now = NOW;
             let mut row = 0;
             let mut minute: Vec<(Timestamp, bool)> = Vec::new();
@@ -417,7 +417,7 @@ mod tests {
                 }
                 row = if failed { row + 1 } else { 0 };
                 minute.push((now, failed));
-                let ending = Ending { began: now, now, ..if failed { failure(0.0) } else { success(0.0) } };
+                let ending = EndedAttempt { began: now, now, ..if failed { failure(0.0) } else { success(0.0) } };
                 let changed = window.observe(&breaker, &policy, &ending);
                 let recent: Vec<bool> = minute.iter().filter(|(at, _)| now.since(*at) < Duration::from_secs(60)).map(|one| one.1).collect();
                 let failures = recent.iter().filter(|failed| **failed).count();

@@ -75,7 +75,7 @@ impl Settings {
 
 impl Destination {
     /// Whether Weir itself keeps it from being sent to as usual: its breaker is not closed, or Weir paused it.
-    pub fn is_troubled(&self) -> bool {
+    pub fn is_impaired(&self) -> bool {
         self.breaker.reason().is_some() || self.paused_reason.is_some()
     }
 

@@ -15,13 +15,13 @@ pub struct Event {
     pub event_type: String,
     pub created_at: Timestamp,
     pub idempotency_key: Option<String>,
-    pub terms: Terms,
+    pub options: DeliveryOptions,
     pub body: EventBody,
 }
 
 /// On which terms an event is delivered, where its producer named any.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Terms {
+pub struct DeliveryOptions {
     /// No delivery is attempted before.
     pub deliver_at: Option<Timestamp>,
     /// No delivery is claimed from here on.
@@ -35,7 +35,7 @@ pub struct Terms {
 impl Event {
     /// Until when its deliveries wait; `None` when they may be sent at once.
     pub fn delayed_until(&self) -> Option<Timestamp> {
-        self.terms.deliver_at.filter(|at| *at > self.created_at)
+        self.options.deliver_at.filter(|at| *at > self.created_at)
     }
 
     /// When its deliveries are due first. Their age counts from here.

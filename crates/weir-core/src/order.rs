@@ -1,36 +1,38 @@
 //! Strict order per key.
 //!
-//! The deliveries of one destination and `ordering_key` that have not ended form a *line*. Its head is due or under way; what is
-//! behind it is not due at all, until the head has left. So one is in flight at a time, and no claim walks past what may
-//! not be sent yet.
+//! The deliveries of one destination and `ordering_key` that have not ended form a *message group*. Its head is due or
+//! in flight. The other deliveries of the group are not due until the head has left the group. So one delivery of a
+//! group is in flight at a time, and no claim has to skip deliveries that may not be sent yet.
 //!
 //! ```text
-//!   ingest ──line is empty──▶ head ──ends, or is skipped──▶ out of the line; the next becomes the head
-//!          ──otherwise──▶ behind ──the one before has left──▶ head
+//!   ingest ──group is empty──▶ head ──ends, or is skipped──▶ out of the group; the next delivery becomes the head
+//!          ──otherwise──▶ behind the head ──all before it have left──▶ head
 //! ```
 
 use std::num::NonZeroU32;
 
 use crate::{delivery::DeliveryState, time::Timestamp};
 
-/// When a delivery is due that is behind another in its line.
+/// The due time of a delivery that is not the head of its message group.
 pub const BEHIND: Timestamp = Timestamp::MAX;
 
-/// In which order a destination gets its events.
+/// The order in which a destination gets its events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DeliveryOrder {
-    /// In none that is promised.
+    /// No order is promised.
     #[default]
     Any,
-    /// Those of one `ordering_key` one after the other, as they were stored.
+    /// Events with the same `ordering_key` are delivered one after the other, in the order in which they were stored.
     ByKey {
-        /// A head that has failed so often lets the next go first; `None`: never, it blocks its key until it ends.
+        /// A head with this many failed attempts lets the next delivery go first. `None`: the head blocks its message
+        /// group until it ends.
         skip_after_attempts: Option<NonZeroU32>,
     },
 }
 
 impl DeliveryOrder {
-    /// From how it is stored and shown: whether there is an order, and when it is given up for a delivery.
+    /// The order from the two values that are stored and shown: whether there is an order, and after how many attempts
+    /// a head is skipped.
     pub fn new(ordered: bool, skip_after_attempts: Option<NonZeroU32>) -> Self {
         if ordered { Self::ByKey { skip_after_attempts } } else { Self::Any }
     }
@@ -46,11 +48,11 @@ impl DeliveryOrder {
         }
     }
 
-    /// Whether the head of a line leaves it, now that it is in this state after so many counted attempts: because it has ended, or
-    /// because it has failed too often to keep the others waiting. One given back unsent keeps its place.
-    pub fn leaves_line(self, state: DeliveryState, attempts: u32) -> bool {
-        let too_often = || self.skip_after_attempts().is_some_and(|most| attempts >= most.get());
-        state.is_terminal() || (state == DeliveryState::Retrying && too_often())
+    /// Whether a head in this state, after `attempts` counted attempts, leaves its message group: because it has ended,
+    /// or because it is skipped after too many failed attempts. A head that is given back unsent keeps its place.
+    pub fn leaves_message_group(self, state: DeliveryState, attempts: u32) -> bool {
+        let is_skipped = || self.skip_after_attempts().is_some_and(|limit| attempts >= limit.get());
+        state.is_terminal() || (state == DeliveryState::Retrying && is_skipped())
     }
 }
 
@@ -67,9 +69,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_has_ended_leaves_its_line_and_what_is_under_way_does_not(order in order(), attempts in 0u32..30) {
+        fn an_ended_head_leaves_its_group_and_one_in_flight_does_not(order in order(), attempts in 0u32..30) {
             for state in DeliveryState::ALL {
-                let leaves = order.leaves_line(state, attempts);
+                let leaves = order.leaves_message_group(state, attempts);
                 prop_assert!(leaves || !state.is_terminal());
                 prop_assert!(!leaves || !matches!(state, DeliveryState::Pending | DeliveryState::Delivering));
             }
@@ -78,12 +80,12 @@ mod tests {
         #[test]
         fn a_head_is_skipped_from_its_last_allowed_attempt_on(skip in 1u32..20, attempts in 0u32..30) {
             let order = DeliveryOrder::new(true, NonZeroU32::new(skip));
-            prop_assert_eq!(order.leaves_line(DeliveryState::Retrying, attempts), attempts >= skip);
+            prop_assert_eq!(order.leaves_message_group(DeliveryState::Retrying, attempts), attempts >= skip);
         }
 
         #[test]
-        fn without_a_number_a_head_is_never_skipped(ordered in any::<bool>(), attempts in any::<u32>()) {
-            prop_assert!(!DeliveryOrder::new(ordered, None).leaves_line(DeliveryState::Retrying, attempts));
+        fn without_skip_after_attempts_a_head_is_never_skipped(ordered in any::<bool>(), attempts in any::<u32>()) {
+            prop_assert!(!DeliveryOrder::new(ordered, None).leaves_message_group(DeliveryState::Retrying, attempts));
         }
 
         #[test]

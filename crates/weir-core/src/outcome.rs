@@ -13,7 +13,7 @@ pub const MAX_HOLD: Duration = Duration::from_secs(3_600);
 
 /// What an attempt met.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Met {
+pub enum SendResult {
     /// An answer: its status and headers arrived. They decide, whatever became of the body.
     Answer {
         status: u16,
@@ -103,7 +103,7 @@ pub struct Decision {
 
 /// Judges attempt number `attempt` of an event created at `created_at`. `jitter` is uniform in [0, 1).
 pub fn judge(
-    met: &Met,
+    met: &SendResult,
     policy: &RetryPolicy,
     attempt: u32,
     created_at: Timestamp,
@@ -118,19 +118,19 @@ pub fn judge(
     let effect = hold.map_or(Effect::None, |(until, reason)| Effect::HoldUntil(until, reason));
     let not_before = hold.map(|(until, _)| until);
     let (outcome, verdict, effect) = match *met {
-        Met::Answer { status: 200..=299, .. } => (AttemptOutcome::Delivered, Verdict::Delivered, effect),
-        Met::Answer { status: 408 | 425 | 429 | 500..=599, .. } | Met::Failure(_) => {
+        SendResult::Answer { status: 200..=299, .. } => (AttemptOutcome::Delivered, Verdict::Delivered, effect),
+        SendResult::Answer { status: 408 | 425 | 429 | 500..=599, .. } | SendResult::Failure(_) => {
             (AttemptOutcome::Retryable, retry(not_before), effect)
         }
-        Met::Answer { status: 410, .. } => (AttemptOutcome::Rejected, Verdict::Failed, Effect::Pause),
-        Met::Answer { .. } => (AttemptOutcome::Rejected, Verdict::Failed, effect),
+        SendResult::Answer { status: 410, .. } => (AttemptOutcome::Rejected, Verdict::Failed, Effect::Pause),
+        SendResult::Answer { .. } => (AttemptOutcome::Rejected, Verdict::Failed, effect),
     };
     Decision { outcome, verdict, effect }
 }
 
 /// For how long the destination asks to be left alone: the longer of what it says.
-fn hold_for(met: &Met) -> Option<(Duration, HoldReason)> {
-    let Met::Answer { status, retry_after, used_up_for } = *met else { return None };
+fn hold_for(met: &SendResult) -> Option<(Duration, HoldReason)> {
+    let SendResult::Answer { status, retry_after, used_up_for } = *met else { return None };
     let asked = retry_after.filter(|_| matches!(status, 429 | 503)).map(|delay| (delay, HoldReason::RetryAfter));
     let used_up = used_up_for.map(|delay| (delay, HoldReason::QuotaUsedUp));
     [used_up, asked].into_iter().flatten().max_by_key(|(delay, _)| *delay)
@@ -154,12 +154,12 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::from_secs(1_000_000);
 
-    fn judged(met: Met) -> Decision {
+    fn judged(met: SendResult) -> Decision {
         judge(&met, &RetryPolicy::default(), 1, NOW, NOW, 0.5)
     }
 
-    fn answer(status: u16) -> Met {
-        Met::Answer { status, retry_after: None, used_up_for: None }
+    fn answer(status: u16) -> SendResult {
+        SendResult::Answer { status, retry_after: None, used_up_for: None }
     }
 
     #[test]
@@ -177,7 +177,7 @@ mod tests {
         for failure in
             [Failure::Dns, Failure::Connect, Failure::Tls, Failure::Timeout, Failure::Broken, Failure::Forbidden]
         {
-            assert_eq!(judged(Met::Failure(failure)).verdict, retried, "{failure:?}");
+            assert_eq!(judged(SendResult::Failure(failure)).verdict, retried, "{failure:?}");
         }
     }
 
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn retry_after_on_429_and_503_holds_the_destination_for_an_hour_at_most() {
         let asked = |status, secs| {
-            judged(Met::Answer { status, retry_after: Some(Duration::from_secs(secs)), used_up_for: None })
+            judged(SendResult::Answer { status, retry_after: Some(Duration::from_secs(secs)), used_up_for: None })
         };
         let in_a_minute = NOW + Duration::from_secs(60);
         for status in [429, 503] {
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn a_quota_that_is_used_up_holds_the_destination_whatever_the_status() {
         let minute = Duration::from_secs(60);
-        let used_up = |status, retry_after| judged(Met::Answer { status, retry_after, used_up_for: Some(minute) });
+        let used_up = |status, retry_after| judged(SendResult::Answer { status, retry_after, used_up_for: Some(minute) });
         let held = Effect::HoldUntil(NOW + minute, HoldReason::QuotaUsedUp);
         assert_eq!((used_up(200, None).verdict, used_up(200, None).effect), (Verdict::Delivered, held));
         assert_eq!(
@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn an_exhausted_delivery_is_dead_and_a_hold_still_holds() {
         let policy = RetryPolicy { max_attempts: 1, ..RetryPolicy::default() };
-        let met = Met::Answer { status: 429, retry_after: Some(Duration::from_secs(1)), used_up_for: None };
+        let met = SendResult::Answer { status: 429, retry_after: Some(Duration::from_secs(1)), used_up_for: None };
         let decision = judge(&met, &policy, 1, NOW, NOW, 0.5);
         assert_eq!(decision.verdict, Verdict::Dead);
         assert_eq!(decision.effect, Effect::HoldUntil(NOW + Duration::from_secs(1), HoldReason::RetryAfter));

@@ -1,36 +1,36 @@
-//! What one run of a job does: how many attempts it may publish, and when the job runs next.
+//! The decisions of one run of a job: how many permits it may publish, and when the job runs next.
 
 use std::time::Duration;
 
 use crate::{
     breaker::{Breaker, BreakerState},
-    lane,
     limiter::Limiter,
+    replay_share,
     time::Timestamp,
 };
 
 /// The shortest time between two paced runs of one job.
 pub const CADENCE: Duration = Duration::from_millis(50);
-/// How long before its start a slot is published, so that it is in a worker's hands when it opens.
+/// How long before the start of its slot a permit is published, so that a worker has it when the slot opens.
 pub const LEAD: Duration = Duration::from_millis(20);
-/// The most attempts one run publishes, so that no destination holds up the others of its batch.
+/// The most permits that one run publishes, so that no destination delays the others of its batch.
 pub const MAX_PER_RUN: u32 = 512;
-/// More permits than this in the delivery queue mean that the workers are behind; issuing more would only make them late.
+/// With more permits than this in the delivery queue the workers are behind, and further permits would only be late.
 pub const LAG_DEPTH: usize = 8_192;
 
-/// A run publishes at most this part of `max_in_flight`. What is published together ends about together; were it all of
-/// it, the workers would stand still while the next is claimed.
+/// A run publishes at most `max_in_flight / SHARES` permits. Permits that are published together end at about the same
+/// time: if a run published all of `max_in_flight`, the workers would be idle during the next claim.
 pub const SHARES: u32 = 2;
 
-/// What a run knows about its destination.
+/// The input of a run's decisions.
 #[derive(Debug, Clone, Copy)]
 pub struct Observed<'a> {
     pub now: Timestamp,
     /// Where the next slots may begin.
     pub cursors: &'a Limiter,
-    /// How long workers take to stand ready: permits are published so much earlier.
+    /// How long workers take to connect and sign. Permits are published earlier by this time.
     pub preparation: Duration,
-    /// Permits published that no worker has started yet.
+    /// Permits that are published and have no slot yet.
     pub queued: u32,
     /// Sends started and not yet settled.
     pub in_flight: u32,
@@ -40,11 +40,11 @@ pub struct Observed<'a> {
     /// Paused or deleted.
     pub suspended: bool,
     pub breaker: &'a Breaker,
-    /// The workers are behind: the delivery queue is longer than they can empty in time.
+    /// The workers are behind: the delivery queue is longer than [`LAG_DEPTH`].
     pub lagging: bool,
 }
 
-/// How many attempts to publish, and what kept it from being more.
+/// How many permits to publish, and which bound limits this number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Allowance {
     pub allow: u32,
@@ -56,23 +56,25 @@ impl Allowance {
     pub const NOTHING: Self = Self { allow: 0, binding: Binding::Suspended };
 }
 
-/// What bounds a run.
+/// The bound that limits a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Binding {
-    /// The slots that open before the next run, `rate − queued`, or a lagging queue: time brings the next run.
+    /// The slots that open before the next run, `rate − queued`, or a lagging queue. The next run is paced.
     Slots,
-    /// `max_in_flight`: a settle brings the next run.
+    /// `max_in_flight`. The next settle starts the next run.
     InFlight,
-    /// [`MAX_PER_RUN`], or the run's share of `max_in_flight`: the next run follows at once.
+    /// [`MAX_PER_RUN`], or the run's share of `max_in_flight`. The next run follows at once.
     Batch,
-    /// Nothing may be sent; an edit brings the next run.
+    /// The destination is suspended: nothing may be sent. An edit starts the next run.
     Suspended,
     /// The breaker is open: nothing may be sent before the next probe.
     Until(Timestamp),
 }
 
-/// allow = min(slots that open before the next run, R − queued, max_in_flight − queued − in flight). With its breaker half open a
-/// destination has one in flight; after that, for a while, only its share.
+/// allow = min(slots that open before the next run, R − queued, max_in_flight − queued − in flight).
+///
+/// With a half-open breaker a destination has at most one send in flight. During the slow start after that, it gets
+/// only a share of its slots and of `max_in_flight`.
 pub fn allowance(observed: &Observed<'_>) -> Allowance {
     if observed.suspended {
         return Allowance::NOTHING;
@@ -80,19 +82,21 @@ pub fn allowance(observed: &Observed<'_>) -> Allowance {
     if observed.lagging {
         return Allowance { allow: 0, binding: Binding::Slots };
     }
+    // The breaker lowers `max_in_flight`, or allows nothing at all.
     let share = observed.breaker.share(observed.now);
     let max_in_flight = match (observed.breaker.state(observed.now), observed.breaker.next_probe_at()) {
         (BreakerState::Open, Some(at)) => return Allowance { allow: 0, binding: Binding::Until(at) },
         (BreakerState::Closed, _) => scaled(observed.max_in_flight, share),
         _ => 1,
     };
+    // The bounds that do not depend on slots.
     let room = max_in_flight.saturating_sub(observed.queued).saturating_sub(observed.in_flight);
     let unqueued = match observed.max_queued {
         Some(max) => u32::try_from(max.saturating_sub(u64::from(observed.queued))).unwrap_or(u32::MAX),
         None => u32::MAX,
     };
     let most = room.min(unqueued).min(MAX_PER_RUN).min(max_in_flight.div_ceil(SHARES));
-    // Permits that are out take the first slots.
+    // The slots that open before the next run. Permits that are out take the first of them.
     let until = observed.now + CADENCE + LEAD + observed.preparation;
     let open = observed.cursors.slots_before(observed.now, until, most.saturating_add(observed.queued));
     let slots = open.saturating_sub(observed.queued);
@@ -107,7 +111,7 @@ pub fn allowance(observed: &Observed<'_>) -> Allowance {
     Allowance { allow, binding }
 }
 
-/// That share of a count, and 1 at least where there is any.
+/// The share of a count, rounded up.
 fn scaled(count: u32, share: f64) -> u32 {
     if share >= 1.0 { count } else { (f64::from(count) * share).ceil() as u32 }
 }
@@ -115,25 +119,25 @@ fn scaled(count: u32, share: f64) -> u32 {
 /// When a job runs next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NextRun {
-    /// A backlog waits: when the next slot is about to open, at the cadence at most.
+    /// There is a backlog: shortly before the next slot opens, and no sooner than [`CADENCE`] from now.
     Paced,
-    /// A backlog waits for room: at the next settle.
+    /// There is a backlog, but `max_in_flight` is reached: at the next settle.
     OnSettle,
     /// At once.
     Now,
     /// Nothing is due before this instant.
     At(Timestamp),
-    /// Only the lane of replays waits: at this instant, or as soon as a live delivery wakes the job.
+    /// Only replays have a backlog: at this instant, or as soon as a live delivery wakes the job.
     Soon(Timestamp),
-    /// Nothing waits: the job is removed, unless it was woken meanwhile.
+    /// Nothing is waiting: the job is removed, unless it was woken during the run.
     Stop,
-    /// The run is not over: it publishes once more under the same lease.
+    /// The run continues: it publishes once more under the same lease.
     Continue,
 }
 
 impl NextRun {
-    /// How far ahead the slot of a new delivery may be that goes without a run. `None`: a backlog waits, which it must not
-    /// overtake.
+    /// How far ahead the slot of a new delivery on the fast path may be. `None`: the fast path is closed, because there
+    /// is a backlog that the delivery must not overtake.
     pub fn fast_path_ahead(self) -> Option<Duration> {
         match self {
             Self::At(_) | Self::Stop => Some(Duration::ZERO),
@@ -143,21 +147,21 @@ impl NextRun {
     }
 }
 
-/// What follows a run; `short` when the claim brought less than was allowed. Then `next_due` is the
-/// earliest due time of what remains.
-pub fn next_run(allowance: Allowance, short: bool, next_due: Option<Timestamp>) -> NextRun {
+/// When the job runs next. `exhausted`: the claim returned fewer deliveries than allowed, and `next_due` is the
+/// earliest due time of the deliveries that are left.
+pub fn next_run(allowance: Allowance, exhausted: bool, next_due: Option<Timestamp>) -> NextRun {
     match allowance.binding {
         Binding::Suspended => NextRun::Stop,
         Binding::Until(at) => NextRun::At(at),
-        _ if short => next_due.map_or(NextRun::Stop, NextRun::At),
+        _ if exhausted => next_due.map_or(NextRun::Stop, NextRun::At),
         Binding::Slots => NextRun::Paced,
         Binding::InFlight => NextRun::OnSettle,
         Binding::Batch => NextRun::Now,
     }
 }
 
-/// The due time of a paced run at `now`: [`LEAD`] and what workers take to stand ready before the first slot that no permit is out
-/// for, and a [`CADENCE`] from now at the earliest.
+/// The due time of a paced run at `now`: [`LEAD`] and the workers' preparation time before the first slot that no
+/// permit is out for, and no sooner than [`CADENCE`] from now.
 pub fn paced_due(cursors: &Limiter, queued: u32, preparation: Duration, now: Timestamp) -> Timestamp {
     (cursors.start_after(queued, now) - LEAD - preparation).max(now + CADENCE)
 }
@@ -166,7 +170,7 @@ pub fn paced_due(cursors: &Limiter, queued: u32, preparation: Duration, now: Tim
 mod tests {
     use super::*;
     use crate::{
-        breaker::{BreakerPolicy, Ending, Window},
+        breaker::{AttemptWindow, BreakerPolicy, EndedAttempt},
         delivery::AttemptOutcome,
         limit::{Period, RateLimit, RateLimits},
         outcome::Effect,
@@ -223,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_claim_stops_the_job_or_waits_for_the_next_retry() {
+    fn after_an_exhausted_claim_the_job_stops_or_waits_for_the_next_retry() {
         let limiter = per_second(10);
         let allowed = allowance(&Observed { max_queued: Some(10), ..observed(&limiter) });
         assert_eq!(allowed.allow, 1);
@@ -239,9 +243,9 @@ mod tests {
         assert_eq!((allowed.allow, next_run(allowed, false, None)), (0, NextRun::Stop));
     }
 
-    /// A breaker that ten failures have opened, and the instant of its probe.
+    /// A breaker that was opened by ten failures, and the instant of its probe.
     fn open_breaker() -> (Breaker, Timestamp) {
-        let (mut breaker, mut window) = (Breaker::default(), Window::default());
+        let (mut breaker, mut window) = (Breaker::default(), AttemptWindow::default());
         for _ in 0..10 {
             breaker = window.observe(&breaker, &BreakerPolicy::default(), &ending(false, NOW)).unwrap_or(breaker);
         }
@@ -249,13 +253,13 @@ mod tests {
         (breaker, probe_at)
     }
 
-    fn ending(delivered: bool, now: Timestamp) -> Ending {
+    fn ending(delivered: bool, now: Timestamp) -> EndedAttempt {
         let outcome = if delivered { AttemptOutcome::Delivered } else { AttemptOutcome::Retryable };
-        Ending { outcome, effect: Effect::None, began: now, now }
+        EndedAttempt { outcome, effect: Effect::None, began: now, now }
     }
 
     #[test]
-    fn an_open_breaker_waits_for_its_probe_and_then_lets_one_through_at_a_time() {
+    fn an_open_breaker_waits_for_its_probe_and_then_allows_one_send_at_a_time() {
         let (breaker, probe_at) = open_breaker();
         let limiter = per_second(1000);
         let open = allowance(&Observed { breaker: &breaker, ..observed(&limiter) });
@@ -268,10 +272,10 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_breaker_comes_back_to_the_limit_slowly() {
+    fn after_its_breaker_has_closed_a_destination_returns_to_its_limit_slowly() {
         let (open, probe_at) = open_breaker();
         let policy = BreakerPolicy::default();
-        let closed = Window::default().observe(&open, &policy, &ending(true, probe_at)).unwrap();
+        let closed = AttemptWindow::default().observe(&open, &policy, &ending(true, probe_at)).unwrap();
         let limiter = Limiter::new(&RateLimits::UNLIMITED);
         let after =
             |secs| Observed { now: probe_at + Duration::from_secs(secs), breaker: &closed, ..observed(&limiter) };
@@ -292,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn permits_that_are_out_take_the_first_slots_and_slow_connections_bring_more_out() {
+    fn permits_that_are_out_take_the_first_slots_and_slow_connections_need_more_permits() {
         let limiter = per_second(10);
         let with = |queued, preparation| {
             let preparation = Duration::from_millis(preparation);

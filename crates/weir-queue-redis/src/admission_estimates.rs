@@ -1,8 +1,8 @@
-//! Which destinations' new deliveries may be admitted without a run, as far as this process knows.
+//! Estimates which destinations admit new deliveries without a run.
 //!
-//! The truth is in Redis and is not asked for each delivery; the script decides. A wrong guess costs two writes of the store
-//! and a wait, so a gate that turned out to be closed stays closed for a while, twice as long each time. Runs of this
-//! process that find nothing more to do open it at once.
+//! Only Redis knows, and it is not asked for each delivery: the process estimates and the script decides. A wrong
+//! estimate costs two writes of the store and a delay. So after a refusal the estimate admits nothing for a pause,
+//! which doubles with each further refusal. A run of this process that finds no backlog ends the pause at once.
 
 use std::{
     collections::HashMap,
@@ -13,96 +13,104 @@ use std::{
 use weir_core::{DestinationId, Timestamp};
 use weir_queue::LAST_OLD_START;
 
-/// How long after a wake its run has probably ended, and how long a gate stays closed at first.
-const FIRST_TRY: Duration = Duration::from_millis(20);
-const LAST_TRY: Duration = Duration::from_secs(2);
-/// What nobody asked about for so long is not worth a guess: Redis may have forgotten the job.
-const REMEMBERED: Duration = Duration::from_secs(60);
+/// The first pause: the time after a wake in which its run has probably ended, and the pause after the first refusal.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// An estimate that was not updated for so long is dropped: Redis may have forgotten the job.
+const KEPT_FOR: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
-struct Gate {
-    open_from: Timestamp,
-    /// Permits it may be opened for before the next answer.
+struct Estimate {
+    admits_from: Timestamp,
+    /// How many permits may be admitted before the next answer of the script.
     room: u32,
+    /// Permits that room is reserved for.
     reserved: u32,
-    /// How long it stays closed when it is found closed again.
-    patience: Duration,
-    learnt_at: Timestamp,
+    /// The pause after the next refusal.
+    next_pause: Duration,
+    updated_at: Timestamp,
 }
 
 #[derive(Default)]
-pub(crate) struct AdmissionEstimates(Mutex<HashMap<DestinationId, Gate>>);
+pub(crate) struct AdmissionEstimates(Mutex<HashMap<DestinationId, Estimate>>);
 
 impl AdmissionEstimates {
-    // A panic while the lock is held is a bug already reported; a guess is whole at any time.
-    fn gates(&self) -> MutexGuard<'_, HashMap<DestinationId, Gate>> {
+    // A panic while the lock is held is a bug already reported; an estimate is complete at any time.
+    fn estimates(&self) -> MutexGuard<'_, HashMap<DestinationId, Estimate>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A run of the destination is asked for: after it, one delivery may try. In a generation that has just begun the run may come
-    /// late, and would take the claim of that delivery for one that the generation before has left.
+    /// A run of the destination was requested. After it, one delivery may be tried. In a generation that has just begun
+    /// the run may be late, and would take the claim of that delivery for one of the generation before.
     pub(crate) fn woken(&self, id: DestinationId, generation_began: Timestamp, now: Timestamp) {
-        let open_from = (now + FIRST_TRY).max(generation_began + LAST_OLD_START);
-        let mut gates = self.gates();
-        let gate =
-            gates.entry(id).or_insert(Gate { open_from, room: 1, reserved: 0, patience: FIRST_TRY, learnt_at: now });
-        gate.learnt_at = now;
-        if gate.open_from <= now {
-            gate.open_from = open_from;
-            gate.room = gate.room.max(1);
+        let admits_from = (now + FIRST_PAUSE).max(generation_began + LAST_OLD_START);
+        let mut estimates = self.estimates();
+        let estimate = estimates.entry(id).or_insert(Estimate {
+            admits_from,
+            room: 1,
+            reserved: 0,
+            next_pause: FIRST_PAUSE,
+            updated_at: now,
+        });
+        estimate.updated_at = now;
+        if estimate.admits_from <= now {
+            estimate.admits_from = admits_from;
+            estimate.room = estimate.room.max(1);
         }
     }
 
-    /// A run found less than it was allowed to take. How much room there is the next answer tells.
-    pub(crate) fn rested(&self, id: DestinationId, now: Timestamp) {
-        if let Some(gate) = self.gates().get_mut(&id) {
-            *gate = Gate {
-                open_from: now,
-                room: gate.room.max(1),
-                reserved: gate.reserved,
-                patience: FIRST_TRY,
-                learnt_at: now,
+    /// A run found less than it was allowed to claim. The next answer of the script says how much room there is.
+    pub(crate) fn backlog_ended(&self, id: DestinationId, now: Timestamp) {
+        if let Some(estimate) = self.estimates().get_mut(&id) {
+            *estimate = Estimate {
+                admits_from: now,
+                room: estimate.room.max(1),
+                reserved: estimate.reserved,
+                next_pause: FIRST_PAUSE,
+                updated_at: now,
             };
         }
     }
 
-    /// Some were admitted, for which room had been kept. There is room for more, from an instant on.
-    pub(crate) fn admitted(&self, id: DestinationId, count: u32, room: u32, open_from: Timestamp, now: Timestamp) {
-        if let Some(gate) = self.gates().get_mut(&id) {
-            let reserved = gate.reserved.saturating_sub(count);
-            *gate = Gate { open_from, room, reserved, patience: FIRST_TRY, learnt_at: now };
+    /// Redis admitted `count` deliveries with reserved room, and has room for `room` more from `admits_from` on.
+    pub(crate) fn admitted(&self, id: DestinationId, count: u32, room: u32, admits_from: Timestamp, now: Timestamp) {
+        if let Some(estimate) = self.estimates().get_mut(&id) {
+            let reserved = estimate.reserved.saturating_sub(count);
+            *estimate = Estimate { admits_from, room, reserved, next_pause: FIRST_PAUSE, updated_at: now };
         }
     }
 
-    /// Some could not be admitted.
+    /// Redis refused `count` deliveries.
     pub(crate) fn declined(&self, id: DestinationId, count: u32, now: Timestamp) {
-        if let Some(gate) = self.gates().get_mut(&id) {
-            let (open_from, patience) = (now + gate.patience, (gate.patience * 2).min(LAST_TRY));
-            let reserved = gate.reserved.saturating_sub(count);
-            *gate = Gate { open_from, room: 1, reserved, patience, learnt_at: now };
+        if let Some(estimate) = self.estimates().get_mut(&id) {
+            let (admits_from, next_pause) = (now + estimate.next_pause, (estimate.next_pause * 2).min(LONGEST_PAUSE));
+            let reserved = estimate.reserved.saturating_sub(count);
+            *estimate = Estimate { admits_from, room: 1, reserved, next_pause, updated_at: now };
         }
     }
 
-    /// Keeps room for one.
+    /// Reserves room for one permit, if there is any.
     pub(crate) fn reserve(&self, id: DestinationId, now: Timestamp, max_in_flight: u32) -> bool {
-        let mut gates = self.gates();
-        let Some(gate) = gates.get_mut(&id).filter(|gate| gate.open_from <= now) else { return false };
-        let has_room = gate.reserved < gate.room.min(max_in_flight);
-        gate.reserved += u32::from(has_room);
+        let mut estimates = self.estimates();
+        let Some(estimate) = estimates.get_mut(&id).filter(|estimate| estimate.admits_from <= now) else {
+            return false;
+        };
+        let has_room = estimate.reserved < estimate.room.min(max_in_flight);
+        estimate.reserved += u32::from(has_room);
         has_room
     }
 
-    /// Gives up the room of one.
+    /// Releases the room of one permit.
     pub(crate) fn unreserve(&self, id: DestinationId) {
-        if let Some(gate) = self.gates().get_mut(&id) {
-            gate.reserved = gate.reserved.saturating_sub(1);
+        if let Some(estimate) = self.estimates().get_mut(&id) {
+            estimate.reserved = estimate.reserved.saturating_sub(1);
         }
     }
 
-    /// Forgets what nobody has asked about.
+    /// Drops estimates that are out of date.
     pub(crate) fn tidy(&self, now: Timestamp) {
-        let before = now - REMEMBERED;
-        self.gates().retain(|_, gate| gate.reserved > 0 || gate.learnt_at > before);
+        let before = now - KEPT_FOR;
+        self.estimates().retain(|_, estimate| estimate.reserved > 0 || estimate.updated_at > before);
     }
 }
 
@@ -118,66 +126,66 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_admitted_to_a_destination_of_which_nothing_is_known() {
+    fn nothing_is_admitted_to_an_unknown_destination() {
         assert!(!AdmissionEstimates::default().reserve(id(), NOW, 10));
     }
 
     #[test]
-    fn one_delivery_tries_after_a_wake_and_more_when_it_was_admitted() {
-        let gates = AdmissionEstimates::default();
-        gates.woken(id(), LONG_AGO, NOW);
-        assert!(!gates.reserve(id(), NOW, 10));
-        let later = NOW + FIRST_TRY;
-        assert!(gates.reserve(id(), later, 10) && !gates.reserve(id(), later, 10));
-        gates.admitted(id(), 1, 7, later, later);
-        let taken = (0..9).take_while(|_| gates.reserve(id(), later, 3)).count();
-        assert_eq!(taken, 3, "no more than the destination allows");
-        gates.unreserve(id());
-        assert!(gates.reserve(id(), later, 3));
+    fn one_delivery_is_tried_after_a_wake_and_more_after_an_admission() {
+        let estimates = AdmissionEstimates::default();
+        estimates.woken(id(), LONG_AGO, NOW);
+        assert!(!estimates.reserve(id(), NOW, 10));
+        let later = NOW + FIRST_PAUSE;
+        assert!(estimates.reserve(id(), later, 10) && !estimates.reserve(id(), later, 10));
+        estimates.admitted(id(), 1, 7, later, later);
+        let taken = (0..9).take_while(|_| estimates.reserve(id(), later, 3)).count();
+        assert_eq!(taken, 3, "no more than `max_in_flight`");
+        estimates.unreserve(id());
+        assert!(estimates.reserve(id(), later, 3));
     }
 
     #[test]
-    fn in_a_new_generation_nothing_tries_before_a_run_has_ended() {
-        let gates = AdmissionEstimates::default();
-        gates.woken(id(), NOW, NOW);
-        let guessed = NOW + FIRST_TRY * 2;
-        assert!(!gates.reserve(id(), guessed, 10));
-        assert!(gates.reserve(id(), NOW + LAST_OLD_START, 10), "a guess, and one only");
-        gates.rested(id(), guessed);
-        gates.unreserve(id());
-        assert!(gates.reserve(id(), guessed, 10));
+    fn nothing_is_tried_in_a_new_generation_before_a_run_has_ended() {
+        let estimates = AdmissionEstimates::default();
+        estimates.woken(id(), NOW, NOW);
+        let early = NOW + FIRST_PAUSE * 2;
+        assert!(!estimates.reserve(id(), early, 10));
+        assert!(estimates.reserve(id(), NOW + LAST_OLD_START, 10), "one delivery is tried");
+        estimates.backlog_ended(id(), early);
+        estimates.unreserve(id());
+        assert!(estimates.reserve(id(), early, 10));
     }
 
     #[test]
-    fn a_gate_found_closed_stays_so_twice_as_long_each_time_until_a_run_ends() {
-        let gates = AdmissionEstimates::default();
-        gates.woken(id(), LONG_AGO, NOW);
-        let mut now = NOW + FIRST_TRY;
-        for wait in [FIRST_TRY, FIRST_TRY * 2, FIRST_TRY * 4] {
-            assert!(gates.reserve(id(), now, 10));
-            gates.declined(id(), 1, now);
-            assert!(!gates.reserve(id(), now + wait - Duration::from_nanos(1), 10));
+    fn the_pause_doubles_with_each_refusal_until_a_run_ends() {
+        let estimates = AdmissionEstimates::default();
+        estimates.woken(id(), LONG_AGO, NOW);
+        let mut now = NOW + FIRST_PAUSE;
+        for wait in [FIRST_PAUSE, FIRST_PAUSE * 2, FIRST_PAUSE * 4] {
+            assert!(estimates.reserve(id(), now, 10));
+            estimates.declined(id(), 1, now);
+            assert!(!estimates.reserve(id(), now + wait - Duration::from_nanos(1), 10));
             now = now + wait;
         }
-        gates.declined(id(), 0, now);
-        gates.rested(id(), now);
-        assert!(gates.reserve(id(), now, 10));
+        estimates.declined(id(), 0, now);
+        estimates.backlog_ended(id(), now);
+        assert!(estimates.reserve(id(), now, 10));
     }
 
     #[test]
-    fn a_limit_keeps_the_gate_closed_until_its_next_slot() {
-        let gates = AdmissionEstimates::default();
-        gates.woken(id(), LONG_AGO, NOW);
-        gates.admitted(id(), 0, 10, NOW + Duration::from_millis(100), NOW);
-        assert!(!gates.reserve(id(), NOW + Duration::from_millis(99), 10));
-        assert!(gates.reserve(id(), NOW + Duration::from_millis(100), 10));
+    fn nothing_is_admitted_before_the_next_slot_of_a_limit() {
+        let estimates = AdmissionEstimates::default();
+        estimates.woken(id(), LONG_AGO, NOW);
+        estimates.admitted(id(), 0, 10, NOW + Duration::from_millis(100), NOW);
+        assert!(!estimates.reserve(id(), NOW + Duration::from_millis(99), 10));
+        assert!(estimates.reserve(id(), NOW + Duration::from_millis(100), 10));
     }
 
     #[test]
-    fn what_nobody_asks_about_is_forgotten() {
-        let gates = AdmissionEstimates::default();
-        gates.woken(id(), LONG_AGO, NOW);
-        gates.tidy(NOW + REMEMBERED);
-        assert!(gates.gates().is_empty());
+    fn unused_estimates_are_forgotten() {
+        let estimates = AdmissionEstimates::default();
+        estimates.woken(id(), LONG_AGO, NOW);
+        estimates.tidy(NOW + KEPT_FOR);
+        assert!(estimates.estimates().is_empty());
     }
 }

@@ -1,8 +1,9 @@
-//! Deliveries that were claimed as they were stored, on their way to Redis. Those that come while a call is under way go
-//! together in the next.
+//! Sends deliveries to Redis that were claimed as they were stored. Deliveries that arrive during a call go together in
+//! the next call.
 //!
-//! A lost answer means that the call may have run, and its permits may be in the delivery queue. It is repeated under its name
-//! until there is an answer, or the claims have expired: they go back only if nothing was published.
+//! If an answer is lost, the call may have run and its permits may be in the delivery queue. The call is repeated under
+//! its name until there is an answer or the claims have expired. Claims go back to the store only if nothing was
+//! published.
 
 use weir_core::{
     Clock as _, DestinationId, Timestamp,
@@ -17,7 +18,7 @@ use crate::{
     keys::Shard,
     schedule::{by_destination, by_shard},
     scripts::{Call, Operation},
-    shard_context::{Answered, ShardContext},
+    shard_context::{ScriptAnswer, ShardContext},
 };
 
 /// Deliveries of one destination.
@@ -25,16 +26,16 @@ type Group = (DestinationId, Vec<ClaimedDelivery>);
 
 #[derive(Default)]
 pub(crate) struct Admissions {
-    waiting: Mailbox<ClaimedDelivery>,
+    added: Mailbox<ClaimedDelivery>,
     declined: Mailbox<ClaimedDelivery>,
 }
 
 impl Admissions {
     pub(crate) fn add(&self, deliveries: Vec<ClaimedDelivery>) {
-        self.waiting.add(deliveries);
+        self.added.add(deliveries);
     }
 
-    /// What could not be admitted.
+    /// Waits for deliveries that could not be admitted.
     pub(crate) async fn declined(&self) -> Vec<ClaimedDelivery> {
         self.declined.take().await
     }
@@ -43,63 +44,64 @@ impl Admissions {
         self.declined.add(deliveries);
     }
 
-    /// Admits, for ever.
-    pub(crate) async fn run(&self, core: &ShardContext) {
+    /// Admits deliveries. Never returns.
+    pub(crate) async fn run(&self, context: &ShardContext) {
         loop {
-            let deliveries = self.waiting.take().await;
-            self.admit(core, deliveries).await;
+            let deliveries = self.added.take().await;
+            self.admit(context, deliveries).await;
         }
     }
 
-    /// Repeats what brought no answer: a call that ran is known by its name and answers again.
-    async fn admit(&self, core: &ShardContext, deliveries: Vec<ClaimedDelivery>) {
+    /// Repeats calls without an answer. Redis knows a call that ran by its name and gives the same answer again.
+    async fn admit(&self, context: &ShardContext, deliveries: Vec<ClaimedDelivery>) {
         let mut open: Vec<Batch> =
             by_shard(by_destination(deliveries, |delivery| delivery.claim.destination_id), |(id, _)| *id)
                 .into_iter()
                 .enumerate()
                 .map(|(index, (shard, groups))| {
-                    let generation = core.registry.generation(shard);
-                    let process = core.lease.process();
+                    let generation = context.registry.generation(shard);
+                    let process = context.lease.process();
                     Batch { shard, groups, index, name: rand::random(), maybe_ran: false, generation, process }
                 })
                 .collect();
         let mut backoff = Backoff::default();
         loop {
-            self.try_admit(core, &mut open).await;
+            self.try_admit(context, &mut open).await;
             if open.is_empty() {
                 return;
             }
             tokio::time::sleep(backoff.fail()).await;
-            let now = core.clock.now();
+            let now = context.clock.now();
             open.retain(|batch| batch.lasts_beyond(now));
         }
     }
 
-    /// One call for each batch; keeps those of which nobody knows whether they ran.
-    async fn try_admit(&self, core: &ShardContext, open: &mut Vec<Batch>) {
-        let (good, lapsed): (Vec<_>, Vec<_>) = open.drain(..).partition(|batch| core.may_publish(batch.process));
-        *open = good;
-        // What may have been admitted is for others to find: this process was declared dead, or will be.
-        for batch in lapsed.into_iter().filter(|batch| !batch.maybe_ran) {
-            batch.close_gates(core);
+    /// Makes one call for each batch. Keeps the batches that may have run.
+    async fn try_admit(&self, context: &ShardContext, open: &mut Vec<Batch>) {
+        // Without a valid lease this process was declared dead, or will be. It declines the batches that did not run.
+        // Other processes resolve the batches that may have run.
+        let (valid, expired): (Vec<_>, Vec<_>) = open.drain(..).partition(|batch| context.may_publish(batch.process));
+        *open = valid;
+        for batch in expired.into_iter().filter(|batch| !batch.maybe_ran) {
+            batch.record_refusal(context);
             self.declined.add(batch.into_deliveries());
         }
-        let calls: Vec<Call> = open.iter().map(|batch| batch.call(core)).collect();
-        let answers = core.call_all(&calls).await;
+        let calls: Vec<Call> = open.iter().map(|batch| batch.call(context)).collect();
+        let answers = context.call_all(&calls).await;
         for (mut batch, answered) in std::mem::take(open).into_iter().zip(answers) {
             match answered {
                 Ok(answered) => {
-                    // With what Redis lost went the name: nobody knows whether an earlier try ran, and claims expire.
-                    let known = !batch.maybe_ran || answered.generation == batch.generation;
-                    let declined = sort_out(core, batch.groups, answered);
-                    if known {
+                    // In a new generation the name is lost too. If an earlier try may have run, the claims must expire.
+                    let is_certain = !batch.maybe_ran || answered.generation == batch.generation;
+                    let declined = record_admitted(context, batch.groups, answered);
+                    if is_certain {
                         self.declined.add(declined);
                     }
                 }
                 Err(error) => {
                     if !batch.maybe_ran {
                         tracing::warn!(%error, "could not admit deliveries");
-                        batch.close_gates(core);
+                        batch.record_refusal(context);
                     }
                     batch.maybe_ran |= matches!(error, CallError::Unknown(_));
                     if batch.maybe_ran {
@@ -113,32 +115,33 @@ impl Admissions {
     }
 }
 
-/// Deliveries that go in one call.
+/// The deliveries of one call.
 struct Batch {
     shard: Shard,
     groups: Vec<Group>,
-    /// Among those of one round.
+    /// The position among the batches of one round.
     index: usize,
     name: u64,
     /// An earlier try may have run.
     maybe_ran: bool,
-    /// Of the shard before the first try.
+    /// The generation of the shard before the first try.
     generation: u64,
-    /// Whose claims they are.
+    /// The process that made the claims.
     process: Option<ProcessId>,
 }
 
 impl Batch {
-    fn call(&self, core: &ShardContext) -> Call {
-        let mut call = core.new_call(self.shard, Operation::Admit);
-        call.arg(format!("{}:{}", core.lease.name, self.index))
+    fn call(&self, context: &ShardContext) -> Call {
+        let mut call = context.new_call(self.shard, Operation::Admit);
+        call.arg(format!("{}:{}", context.lease.name, self.index))
             .arg(self.name.to_string())
             .arg(u8::from(self.maybe_ran));
         for (id, deliveries) in &self.groups {
-            // All of them were stored within a moment; without a destination no terms are the same.
+            // The deliveries were stored at about the same time, so the version of the last one stands for all. Without
+            // a destination the version matches no terms.
             let version = deliveries.last().and_then(|delivery| delivery.destination.as_ref()).map(|of| of.updated_at);
             call.destination(*id).version(version.unwrap_or(Timestamp::MIN));
-            call.deliveries(deliveries, core.config.largest_inline_body);
+            call.deliveries(deliveries, context.config.largest_inline_body);
         }
         call
     }
@@ -147,33 +150,33 @@ impl Batch {
         self.groups.into_iter().flat_map(|(_, deliveries)| deliveries).collect()
     }
 
-    /// Whether a claim has not expired: what has is resolved by the sweep.
+    /// Whether a claim has not expired. The sweep resolves expired claims.
     fn lasts_beyond(&self, now: Timestamp) -> bool {
         self.groups.iter().any(|(_, deliveries)| deliveries.iter().any(|delivery| delivery.expires_at > now))
     }
 
-    fn close_gates(&self, core: &ShardContext) {
-        let now = core.clock.now();
+    fn record_refusal(&self, context: &ShardContext) {
+        let now = context.clock.now();
         for (id, deliveries) in &self.groups {
-            core.gates.declined(*id, deliveries.len() as u32, now);
+            context.admission_estimates.declined(*id, deliveries.len() as u32, now);
         }
     }
 }
 
-/// Learns what was admitted, and answers the rest.
-fn sort_out(core: &ShardContext, groups: Vec<Group>, mut answered: Answered) -> Vec<ClaimedDelivery> {
+/// Learns which deliveries were admitted, and returns the refused ones.
+fn record_admitted(context: &ShardContext, groups: Vec<Group>, mut answered: ScriptAnswer) -> Vec<ClaimedDelivery> {
     let mut declined = Vec::new();
     for (id, mut deliveries) in groups {
-        let now = core.clock.now();
-        let Some(Admitted { count, room, open_from }) = answered.rest.next_admitted() else {
-            tracing::warn!("an answer of an unexpected shape; claims expire");
+        let now = context.clock.now();
+        let Some(Admitted { count, room, admits_from }) = answered.values.next_admitted() else {
+            tracing::warn!("the answer has an unexpected shape; the claims will expire");
             break;
         };
-        let rest = deliveries.split_off(count.min(deliveries.len()));
-        core.gates.admitted(id, deliveries.len() as u32, room, open_from, now);
-        if !rest.is_empty() {
-            core.gates.declined(id, rest.len() as u32, now);
-            declined.extend(rest);
+        let refused = deliveries.split_off(count.min(deliveries.len()));
+        context.admission_estimates.admitted(id, deliveries.len() as u32, room, admits_from, now);
+        if !refused.is_empty() {
+            context.admission_estimates.declined(id, refused.len() as u32, now);
+            declined.extend(refused);
         }
     }
     declined

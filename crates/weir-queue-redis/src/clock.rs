@@ -1,9 +1,10 @@
-//! The queue's clock in this process: Redis `TIME`, carried by the process's monotonic clock.
+//! The queue's clock in this process: Redis `TIME`, continued by the process's monotonic clock.
 //!
-//! Each exchange with a server bounds how far its clock is ahead of ours: it read `TIME` after we asked and before we heard. The
-//! bounds of several exchanges intersect in an interval no wider than the fastest round trip; its middle is the offset, half
-//! its width the error. Slots are narrowed by the error before they are handed out, so a send inside one is inside the
-//! server's. In a Cluster every shard has the clock of its node, and its slots are moved by the difference.
+//! Each exchange with a server bounds the offset of its clock: the server read `TIME` after the request was sent and
+//! before the answer arrived. The bounds of several exchanges intersect in an interval no wider than the fastest round
+//! trip; its middle is the offset, half its width the error. Slots are narrowed by the error before workers get them,
+//! so a send inside a narrowed slot is inside the slot by the server's clock. In a Cluster every shard has the clock of
+//! its node, and its slots are moved by the difference.
 
 use std::{
     sync::atomic::{AtomicI64, Ordering},
@@ -14,36 +15,36 @@ use weir_core::{Clock, Slot, Timestamp};
 
 use crate::keys::{SHARDS, Shard};
 
-/// How far two quartz clocks drift apart between two refreshes, generously.
+/// An upper bound of the drift between two quartz clocks from one refresh to the next.
 const DRIFT: Duration = Duration::from_micros(100);
-/// What was known widens by this part of the time since: 500 ppm, as fast as a clock is usually slewed.
+/// Earlier bounds widen by the time since, divided by this number: 500 ppm, the usual maximum rate of a slewed clock.
 const SLEW: i64 = 2_000;
-/// A server's clock that is so far ahead of what is known of it was set.
+/// A server's clock that is so many nanoseconds ahead of its bounds was set forward.
 const STEP: i64 = 20_000_000;
-/// An error that costs so much of every slot is worth telling.
-const POOR: Duration = Duration::from_millis(2);
-/// And so often.
-const TOLD_EVERY: Duration = Duration::from_secs(60);
+/// A larger error is reported, because it is taken from both ends of every slot.
+const LARGE_ERROR: Duration = Duration::from_millis(2);
+/// How often a large error is reported at most.
+const WARN_EVERY: Duration = Duration::from_secs(60);
 
-/// Engine time by Redis. Never goes backwards; where the wall clock of this process stands does not matter.
+/// Engine time by the clock of Redis. Never goes backwards, and does not depend on the wall clock of this process.
 pub struct RedisClock {
     started: Instant,
     shards: [Offset; SHARDS],
     latest: AtomicI64,
-    /// When a poor error may be told again, by the monotonic clock.
-    tell_from: AtomicI64,
+    /// When a large error may be reported again, by the monotonic clock.
+    warn_from: AtomicI64,
 }
 
-/// How far a server is ahead of `started`, in nanoseconds.
+/// The offset of a server's clock from the monotonic clock, in nanoseconds.
 #[derive(Default)]
 struct Offset {
     nanos: AtomicI64,
     error: AtomicI64,
-    /// By the monotonic clock; 0 before the first time.
+    /// When the offset was set, by the monotonic clock; 0 before the first time.
     set_at: AtomicI64,
 }
 
-/// What exchanges with one server tell about its offset: at least `low`, at most `high`.
+/// The bounds of a server's offset, from exchanges with it: at least `low`, at most `high`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Bounds {
     low: i64,
@@ -51,13 +52,14 @@ pub(crate) struct Bounds {
 }
 
 impl Bounds {
-    /// From one exchange: asked and heard by our clock, the server's microseconds in between.
-    pub(crate) fn of(asked: i64, server_micros: i64, heard: i64) -> Self {
+    /// The bounds from one exchange, with the times of request and answer by the monotonic clock.
+    pub(crate) fn of(asked_at: i64, server_micros: i64, answered_at: i64) -> Self {
         let server = server_micros.saturating_mul(1_000);
-        Self { low: server - heard, high: server + 1_000 - asked }
+        Self { low: server - answered_at, high: server + 1_000 - asked_at }
     }
 
-    /// What both know. Where they contradict each other the server's clock was set in between, and the later one is right.
+    /// The intersection of both. If they contradict each other, the server's clock was set in between, and the later
+    /// bounds hold.
     pub(crate) fn and(self, later: Self) -> Self {
         let both = Self { low: self.low.max(later.low), high: self.high.min(later.high) };
         if both.low <= both.high { both } else { later }
@@ -71,32 +73,33 @@ impl RedisClock {
             started: Instant::now(),
             shards: Default::default(),
             latest: AtomicI64::new(0),
-            tell_from: AtomicI64::new(0),
+            warn_from: AtomicI64::new(0),
         }
     }
 }
 
 impl RedisClock {
-    /// Nanoseconds by the process's monotonic clock.
+    /// The process's monotonic clock, in nanoseconds.
     pub(crate) fn monotonic(&self) -> i64 {
         i64::try_from(self.started.elapsed().as_nanos()).unwrap_or(i64::MAX)
     }
 
-    /// Takes in what exchanges told. What was known before still counts, so that exchanges which a busy process or a busy
-    /// Redis made slow do not widen the error beyond what a slot can be narrowed by.
+    /// Sets the offset from the bounds of new exchanges. Earlier bounds still count, so that slow exchanges of a busy
+    /// process or a busy Redis do not widen the error beyond what a slot can be narrowed by.
     ///
-    /// A server that is further ahead than can be was set forward, and is not believed unless `believes` says so: slots follow each
-    /// other by this clock, and must not come early because another one jumps. Answers whether that is so.
-    pub(crate) fn set(&self, shard: Shard, bounds: Bounds, believes: bool) -> bool {
+    /// If the server's clock is more than [`STEP`] ahead of its bounds, it was set forward. Then the offset stays,
+    /// unless `trusts_server` is set, because slots must not start early when a clock jumps. Returns whether the offset
+    /// stayed.
+    pub(crate) fn set(&self, shard: Shard, bounds: Bounds, trusts_server: bool) -> bool {
         let offset = &self.shards[shard.index()];
         let now = self.monotonic().max(1);
         let bounds = match offset.set_at.load(Ordering::Relaxed) {
             0 => bounds,
-            before => {
+            set_at => {
                 let (nanos, error) = (offset.nanos.load(Ordering::Relaxed), offset.error.load(Ordering::Relaxed));
-                let within = error + (now - before) / SLEW;
-                let known = Bounds { low: nanos - within, high: nanos + within };
-                if bounds.low - known.high > STEP && !believes {
+                let margin = error + (now - set_at) / SLEW;
+                let known = Bounds { low: nanos - margin, high: nanos + margin };
+                if bounds.low - known.high > STEP && !trusts_server {
                     return true;
                 }
                 known.and(bounds)
@@ -106,14 +109,17 @@ impl RedisClock {
         let error = (bounds.high - bounds.low) / 2;
         offset.nanos.store(bounds.low + error, Ordering::Relaxed);
         offset.error.store(error, Ordering::Relaxed);
-        if error > POOR.as_nanos() as i64 && self.tell_from.load(Ordering::Relaxed) <= now {
-            self.tell_from.store(now + TOLD_EVERY.as_nanos() as i64, Ordering::Relaxed);
-            tracing::warn!(error_us = error / 1_000, "the way to Redis is slow; slots are narrowed by as much");
+        if error > LARGE_ERROR.as_nanos() as i64 && self.warn_from.load(Ordering::Relaxed) <= now {
+            self.warn_from.store(now + WARN_EVERY.as_nanos() as i64, Ordering::Relaxed);
+            tracing::warn!(
+                error_us = error / 1_000,
+                "the connection to Redis is slow; slots are narrowed by this error"
+            );
         }
         false
     }
 
-    /// The time by the server's clock in microseconds, at least; 0 before the first exchange.
+    /// A lower bound of the time by the server's clock, in microseconds; 0 before the first exchange.
     pub(crate) fn lower_bound(&self, shard: Shard) -> i64 {
         let offset = &self.shards[shard.index()];
         match offset.set_at.load(Ordering::Relaxed) {
@@ -126,20 +132,20 @@ impl RedisClock {
         }
     }
 
-    /// The part of a slot, given by the server's clock in microseconds, that lies within it whatever the error.
+    /// Narrows a slot, given by the server's clock in microseconds, by the error at both ends.
     pub(crate) fn narrowed(&self, shard: Shard, (start, end): (i64, i64)) -> Slot {
         let width = (end - start).saturating_mul(1_000);
-        // A slot always keeps a quarter: with a Redis further away than that, exactness has this bound.
+        // A slot keeps a quarter of its width. With a larger error a send may be outside the slot by the difference.
         let error = self.shards[shard.index()].error.load(Ordering::Relaxed);
         let margin = (error + DRIFT.as_nanos() as i64).min(width * 3 / 8);
         Slot {
-            start: Timestamp::from_nanos(self.placed(shard, start).as_nanos() + margin),
-            end: Timestamp::from_nanos(self.placed(shard, end).as_nanos() - margin),
+            start: Timestamp::from_nanos(self.engine_time(shard, start).as_nanos() + margin),
+            end: Timestamp::from_nanos(self.engine_time(shard, end).as_nanos() - margin),
         }
     }
 
-    /// A time by the server's clock, in microseconds, give or take the error.
-    pub(crate) fn placed(&self, shard: Shard, micros: i64) -> Timestamp {
+    /// Converts a time by the server's clock, in microseconds, to engine time. The result is off by the error at most.
+    pub(crate) fn engine_time(&self, shard: Shard, micros: i64) -> Timestamp {
         let ahead = self.offset() - self.shards[shard.index()].nanos.load(Ordering::Relaxed);
         Timestamp::from_nanos(micros.saturating_mul(1_000) + ahead)
     }
@@ -155,7 +161,7 @@ impl Clock for RedisClock {
         Timestamp::from_nanos(self.latest.fetch_max(now, Ordering::Relaxed).max(now))
     }
 
-    /// Redis's time as well: one wall clock for all processes.
+    /// The time of Redis: one wall clock for all processes.
     fn wall(&self) -> Timestamp {
         self.now()
     }
@@ -167,21 +173,21 @@ mod tests {
 
     #[test]
     fn exchanges_narrow_the_offset() {
-        // The server is 5 ms ahead; one exchange was slow on the way there, the other on the way back.
-        let slow_there = Bounds::of(0, 5_000 + 900, 1_000_000);
-        let slow_back = Bounds::of(2_000_000, 5_000 + 2_100, 3_000_000);
-        assert_eq!(slow_there.and(slow_back), Bounds { low: 4_900_000, high: 5_101_000 });
+        // The server is 5 ms ahead. In one exchange the request was slow, in the other the answer.
+        let slow_request = Bounds::of(0, 5_000 + 900, 1_000_000);
+        let slow_answer = Bounds::of(2_000_000, 5_000 + 2_100, 3_000_000);
+        assert_eq!(slow_request.and(slow_answer), Bounds { low: 4_900_000, high: 5_101_000 });
     }
 
     #[test]
-    fn a_server_whose_clock_was_set_is_believed() {
+    fn later_bounds_replace_bounds_that_contradict_them() {
         let before = Bounds::of(0, 1_000_000, 1_000);
         let after = Bounds::of(2_000, 9_000_000, 3_000);
         assert_eq!(before.and(after), after);
     }
 
     #[test]
-    fn a_server_that_is_suddenly_ahead_is_not_believed_at_once() {
+    fn a_clock_that_jumps_ahead_is_not_trusted_at_once() {
         let clock = RedisClock::new();
         let reference = Shard::REFERENCE;
         let at = |nanos| Bounds { low: nanos, high: nanos + 1_000 };

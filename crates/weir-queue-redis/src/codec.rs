@@ -1,7 +1,7 @@
-//! What travels through the delivery queue, and what the scripts answer.
+//! The encoding of entries of the delivery queue, and of the answers of scripts.
 //!
-//! An entry has two fields: `permit`, five numbers that the publishing script packs, and `delivery`, one field of bytes made
-//! here: ids, claim, attempts, and the body unless it is large.
+//! An entry has two fields. The publishing script packs `permit`, five numbers. This file encodes `delivery`: ids,
+//! claim, attempts, and the body unless it is large.
 
 use std::time::Duration;
 
@@ -20,19 +20,20 @@ use crate::scripts::{from_micros, read_limit};
 /// An entry of the delivery queue.
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
+    /// Its id in the stream.
     pub(crate) entry: String,
     /// By the server's clock, in microseconds.
     pub(crate) published_at: i64,
     pub(crate) generation: u64,
     pub(crate) id: PermitId,
-    /// When its slot is expected, by the server's clock, in microseconds.
+    /// When the slot is expected, by the server's clock, in microseconds.
     pub(crate) expected_at: Option<i64>,
     pub(crate) delivery: ClaimedDelivery,
 }
 
-/// An entry that is in the hand of a process that is gone.
+/// An entry that a dead process had read and not acknowledged.
 #[derive(Debug, Clone)]
-pub(crate) struct LeftEntry {
+pub(crate) struct OrphanedEntry {
     pub(crate) entry: String,
     pub(crate) generation: u64,
     pub(crate) id: PermitId,
@@ -41,22 +42,23 @@ pub(crate) struct LeftEntry {
     pub(crate) had_slot: bool,
 }
 
-/// A later version may append to it: while processes are replaced, two versions share a queue.
+/// The minimum length of the `permit` field. A later version may append to it, because two versions share a queue
+/// during a rolling update.
 const PERMIT_LEN: usize = 5 * 8;
 const INLINE: u8 = 1;
 const IS_REPLAY: u8 = 2;
-/// The trace stands before the body.
+/// A trace context is in front of the body.
 const TRACED: u8 = 4;
-/// What comes before the trace and the body.
+/// The length of the part in front of the trace and the body.
 pub(crate) const HEAD_LEN: usize = 3 * 16 + 2 * 8 + 2 * 4 + 1 + 4;
 
-/// The `delivery` field. Bodies above `largest` stay in the store.
+/// Encodes the `delivery` field. Bodies of more than `largest` bytes stay in the store.
 pub(crate) fn encode(delivery: &ClaimedDelivery, largest: usize) -> Vec<u8> {
     let body = match &delivery.body {
         ClaimedBody::Inline(body) if body.bytes().len() <= largest => Some(body),
         ClaimedBody::Inline(_) | ClaimedBody::InStore => None,
     };
-    // Where the body is read from the store, so is its trace.
+    // A body that stays in the store keeps its trace there.
     let trace = body.and_then(EventBody::trace);
     let trace_len = trace.map_or(0, |_| TraceParent::BYTES);
     let mut bytes = Vec::with_capacity(HEAD_LEN + trace_len + body.map_or(0, |body| body.bytes().len()));
@@ -77,7 +79,7 @@ pub(crate) fn encode(delivery: &ClaimedDelivery, largest: usize) -> Vec<u8> {
     bytes
 }
 
-/// `None` when the entry is not one of ours.
+/// Decodes an entry; `None` when it has another format.
 pub(crate) fn decode(entry: String, mut permit: Bytes, mut delivery: Bytes) -> Option<Entry> {
     if permit.len() < PERMIT_LEN || delivery.len() < HEAD_LEN {
         return None;
@@ -129,7 +131,7 @@ pub(crate) fn decode(entry: String, mut permit: Bytes, mut delivery: Bytes) -> O
     })
 }
 
-/// Of the beginning of a delivery.
+/// Decodes the claim at the beginning of a `delivery` field.
 fn decode_claim(mut delivery: Bytes) -> Option<Claim> {
     if delivery.len() < HEAD_LEN {
         return None;
@@ -144,19 +146,21 @@ fn decode_claim(mut delivery: Bytes) -> Option<Claim> {
     Some(Claim { delivery_id, destination_id, epoch: delivery.get_i64() })
 }
 
-/// What became of the deliveries of one destination that were to be admitted.
+/// The answer to an admission, for one destination.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Admitted {
+    /// How many deliveries were admitted.
     pub(crate) count: usize,
-    /// How many more could have been admitted.
+    /// How many more may be admitted.
     pub(crate) room: u32,
-    pub(crate) open_from: Timestamp,
+    pub(crate) admits_from: Timestamp,
 }
 
-/// An answer of a script, read from front to back. Every reader answers `None` for what does not fit.
-pub(crate) struct Answer(std::vec::IntoIter<Value>);
+/// Reads the answer of a script from front to back. Every method returns `None` when the next value does not have its
+/// type.
+pub(crate) struct AnswerReader(std::vec::IntoIter<Value>);
 
-impl Answer {
+impl AnswerReader {
     pub(crate) fn new(value: Value) -> Option<Self> {
         match value {
             Value::Array(values) => Some(Self(values.into_iter())),
@@ -175,7 +179,7 @@ impl Answer {
         self.next_int()?.try_into().ok()
     }
 
-    /// A time, or `None` where the script answered nil.
+    /// A time; also `None` where the script answered nil.
     pub(crate) fn next_time(&mut self) -> Option<Timestamp> {
         self.next_int().map(from_micros)
     }
@@ -185,11 +189,11 @@ impl Answer {
         Some(Admitted {
             count: answer.next_u64()? as usize,
             room: answer.next_int()?.try_into().ok()?,
-            open_from: answer.next_time()?,
+            admits_from: answer.next_time()?,
         })
     }
 
-    /// Entries that have left the delivery queue. One that cannot be read is passed over; its claim expires.
+    /// Entries that have left the delivery queue. An entry that cannot be decoded is skipped; its claim expires.
     pub(crate) fn next_entries(&mut self) -> Option<Vec<Entry>> {
         let mut answer = self.next_answer()?;
         let mut entries = Vec::new();
@@ -203,13 +207,13 @@ impl Answer {
         String::from_utf8(self.next_bytes()?.into()).ok()
     }
 
-    /// The claim in the beginning of a delivery.
+    /// The claim at the beginning of a `delivery` field.
     pub(crate) fn next_claim(&mut self) -> Option<Claim> {
         decode_claim(self.next_bytes()?)
     }
 
-    /// An entry without a slot, as far as is known.
-    pub(crate) fn next_left(&mut self) -> Option<LeftEntry> {
+    /// An entry of a dead process. Whether it had a slot is not known yet.
+    pub(crate) fn next_orphaned(&mut self) -> Option<OrphanedEntry> {
         let entry = self.next_text()?;
         let (mut permit, claim) = (self.next_bytes()?, self.next_claim()?);
         if permit.len() < PERMIT_LEN {
@@ -218,7 +222,7 @@ impl Answer {
         let (generation, serial) = (permit.get_u64(), permit.get_u64());
         let expires_at = from_micros(permit.get_i64());
         let id = PermitId { destination_id: claim.destination_id, serial };
-        Some(LeftEntry { entry, generation, id, claim, expires_at, had_slot: false })
+        Some(OrphanedEntry { entry, generation, id, claim, expires_at, had_slot: false })
     }
 
     fn next_bytes(&mut self) -> Option<Bytes> {
@@ -330,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_bytes_are_no_entry() {
+    fn unknown_bytes_are_not_decoded() {
         assert!(decode("1-0".to_owned(), Bytes::new(), Bytes::from(vec![0; HEAD_LEN])).is_none());
         assert!(decode("1-0".to_owned(), permit([0; 5]), Bytes::from(vec![0; HEAD_LEN - 1])).is_none());
     }

@@ -1,4 +1,4 @@
-//! What a queue is opened with, and why it could not be.
+//! The settings of the queue, and the errors when it is opened.
 
 use std::time::Duration;
 
@@ -24,21 +24,21 @@ impl Topology {
 #[derive(Debug, Clone)]
 pub struct RedisConfig {
     pub topology: Topology,
-    /// Certificates, in PEM, of the authorities to trust instead of the system's.
+    /// Certificates, in PEM, of the authorities that are trusted instead of the system's.
     pub trusted_ca: Option<Vec<u8>>,
-    /// What every key begins with, for queues that share a server.
+    /// The prefix of every key, for queues that share a server.
     pub prefix: String,
-    /// Bodies above this size stay in the store, and workers read them there.
+    /// Larger bodies, in bytes, stay in the store, and workers read them there.
     pub largest_inline_body: usize,
-    /// How often this process drops what dead workers left.
+    /// How often this process drops expired state of dead workers.
     pub tidy_every: Duration,
-    /// How long permits wait for a worker before they go back to the store. Together with `tidy_every` less than a claim lasts, or
-    /// they would count as attempts.
+    /// How long permits wait for a worker before their claims go back to the store. Together with `tidy_every` this
+    /// must be shorter than a claim lasts; otherwise the claims would expire and count as attempts.
     pub unread_for: Duration,
 }
 
 impl RedisConfig {
-    /// One server, or the Cluster of several nodes separated by commas.
+    /// One URL is a single server. Several URLs, separated by commas, are nodes of a Cluster.
     pub fn from_urls(urls: &str) -> Self {
         let nodes: Vec<_> = urls.split(',').map(|node| node.trim().to_owned()).collect();
         Self::new(if nodes.len() == 1 { Topology::Single(urls.to_owned()) } else { Topology::Cluster(nodes) })
@@ -56,7 +56,7 @@ impl RedisConfig {
     }
 }
 
-/// Why the queue could not be opened. Every text names the setting and what to do; none shows a password.
+/// The queue could not be opened. Every text names the setting and the remedy; none shows a password.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     #[error("redis_url: this is not a Redis URL ({0}); write redis://host:6379, or rediss:// for TLS")]

@@ -1,8 +1,8 @@
-//! Makes connections: shared ones for scripts, one of its own for each blocking reader, one for notices.
+//! Makes connections: shared ones for scripts, one for each blocking reader, and one for notifications.
 //!
-//! A blocking read holds up everything behind it on its connection, so a reader never shares one; the pool is there for that
-//! exclusivity and nothing else. Every connection has explicit timeouts: redis-rs would give up after 500 ms, in the middle
-//! of a blocking read.
+//! A blocking read delays all later commands on its connection, so a reader never shares one. The pool exists only for
+//! these exclusive connections. Every connection has explicit timeouts: the default of redis-rs, 500 ms, is shorter
+//! than a blocking read.
 
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
@@ -23,9 +23,9 @@ use crate::config::{OpenError, RedisConfig, Topology};
 pub(crate) const BLOCK: Duration = Duration::from_secs(1);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Blocking reads answer after [`BLOCK`] when nothing comes.
+/// A blocking read is answered after [`BLOCK`] when there are no permits.
 const READ_TIMEOUT: Duration = BLOCK.saturating_add(RESPONSE_TIMEOUT);
-/// Connections of the pool: the reader, and room for the one that takes its place while it is being closed.
+/// Connections of the pool: the reader, and its successor while the reader is being closed.
 const EXCLUSIVE: usize = 2;
 const OLDEST_MAJOR: u32 = 7;
 
@@ -42,12 +42,12 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// It works.
+    /// The connection works.
     pub(crate) fn reset(&mut self) {
         self.0 = FIRST_RETRY;
     }
 
-    /// It failed: half to all of the delay, so that processes do not come back in step.
+    /// The connection failed. Returns half to all of the delay, so that processes do not reconnect at the same time.
     pub(crate) fn fail(&mut self) -> Duration {
         let wait = self.0.mul_f64(rand::random_range(0.5..1.0));
         self.0 = (self.0 * 2).min(LONGEST_RETRY);
@@ -55,14 +55,14 @@ impl Backoff {
     }
 }
 
-/// A connection whose clones share one socket (one to each node).
+/// A connection whose clones share one socket, or one socket to each node of a Cluster.
 #[derive(Clone)]
 pub(crate) enum Shared {
     Single(MultiplexedConnection),
     Cluster(ClusterConnection),
 }
 
-/// A connection of a reader's own.
+/// A connection that only one reader uses.
 pub(crate) enum Exclusive {
     Single(deadpool_redis::Connection),
     Cluster(ClusterConnection),
@@ -76,7 +76,7 @@ impl Exclusive {
         }
     }
 
-    /// Closes the connection rather than giving it back: what it was waiting for may still be on its way.
+    /// Closes the connection instead of returning it to the pool: an answer may still arrive on it.
     pub(crate) fn discard(self) {
         if let Self::Single(connection) = self {
             drop(deadpool_redis::Connection::take(connection));
@@ -94,10 +94,10 @@ struct ClusterRoute {
     reading: ClusterClient,
 }
 
-/// Knows how to reach Redis.
+/// Opens connections to Redis.
 pub(crate) struct Dialer {
     route: Route,
-    /// Each configured node, for what any of them can answer.
+    /// Each configured node, for requests that any node can answer.
     nodes: Vec<Client>,
     next_node: AtomicUsize,
 }
@@ -106,7 +106,7 @@ impl Dialer {
     pub(crate) fn new(config: &RedisConfig) -> Result<Self, OpenError> {
         let url_error = |error: RedisError| OpenError::Url(error.to_string());
         if config.topology.urls().iter().any(|url| url.starts_with("rediss:")) {
-            // The workspace's TLS provider; an error means that there is one already.
+            // The TLS provider of the workspace. An error means that a provider is installed already.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
         let nodes: Vec<Client> = config
@@ -156,8 +156,8 @@ impl Dialer {
         }
     }
 
-    /// Notices reach every node; each call asks the next one.
-    pub(crate) async fn notices(&self) -> RedisResult<PubSub> {
+    /// Notifications reach every node. Each call connects to the next node.
+    pub(crate) async fn pub_sub(&self) -> RedisResult<PubSub> {
         let node = self.next_node.fetch_add(1, Ordering::Relaxed) % self.nodes.len();
         match tokio::time::timeout(CONNECT_TIMEOUT, self.nodes[node].get_async_pubsub()).await {
             Ok(connected) => connected,
@@ -165,7 +165,7 @@ impl Dialer {
         }
     }
 
-    /// Looks at the first node that answers, and tells its address: whether Weir can work with it.
+    /// Checks whether Weir can work with the first node that answers, and returns its address.
     pub(crate) async fn check(&self) -> Result<String, OpenError> {
         let mut last = Err(OpenError::Url("no node is named".to_owned()));
         for node in &self.nodes {
@@ -239,7 +239,8 @@ fn refused(address: &str, error: &RedisError) -> OpenError {
     OpenError::Unreachable { address, reason: error.to_string() }
 }
 
-/// Evicted keys are a lost queue: it recovers, but holds every destination meanwhile.
+/// Warns when Redis may evict keys. An evicted key is a lost queue: the queue recovers, but holds every destination
+/// meanwhile.
 async fn warn_of_eviction(connection: &mut impl ConnectionLike, address: &str) -> RedisResult<()> {
     let asked: RedisResult<Vec<String>> =
         redis::cmd("CONFIG").arg("GET").arg("maxmemory-policy").query_async(connection).await;
@@ -254,7 +255,7 @@ async fn warn_of_eviction(connection: &mut impl ConnectionLike, address: &str) -
             }
             Ok(())
         }
-        // Hosted Redis often refuses CONFIG.
+        // Hosted Redis services often refuse CONFIG.
         Err(error) if !error.is_io_error() => Ok(()),
         Err(error) => Err(error),
     }

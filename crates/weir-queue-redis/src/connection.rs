@@ -1,9 +1,9 @@
 //! The connection that all scripts of the process share.
 //!
-//! Calls are pipelined; each is answered by itself. A connection that failed is replaced by the next call, after a backoff in
-//! which calls fail at once: whoever called decides what to do meanwhile.
+//! Calls are pipelined; each has an answer of its own. The next call replaces a connection that failed. During the
+//! backoff after a failed attempt to connect, calls fail at once, and each caller decides how to go on.
 
-use redis::{RedisError, Value};
+use redis::{RedisError, RedisResult, Value};
 use tokio::{sync::Mutex, time::Instant};
 
 use crate::{
@@ -11,28 +11,29 @@ use crate::{
     scripts::Call,
 };
 
-/// Why a call brought no answer.
+/// Why a call has no answer.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum CallError {
-    /// Nothing left this process.
+    /// The call was not sent.
     #[error("no connection to Redis: {0}")]
     NotSent(String),
-    /// Redis said that it does not run scripts now.
-    #[error("Redis refuses for the moment: {0}")]
+    /// Redis did not run the script.
+    #[error("Redis does not run scripts at the moment: {0}")]
     Refused(String),
-    /// It may have run.
+    /// The script may have run.
     #[error("no answer from Redis: {0}")]
     Unknown(String),
 }
 
 pub(crate) struct Connection {
     dialer: Dialer,
-    line: Mutex<Line>,
+    state: Mutex<ConnectionState>,
 }
 
-struct Line {
+/// The current connection, or when the next attempt to connect may be made.
+struct ConnectionState {
     connection: Option<Shared>,
-    /// Differs for each connection, so that only the one that failed is dropped.
+    /// The number of the current connection, so that only the connection that failed is dropped.
     number: u64,
     backoff: Backoff,
     retry_at: Instant,
@@ -41,27 +42,27 @@ struct Line {
 
 impl Connection {
     pub(crate) fn new(dialer: Dialer) -> Self {
-        let line = Line {
+        let state = ConnectionState {
             connection: None,
             number: 0,
             backoff: Backoff::default(),
             retry_at: Instant::now(),
             last_error: String::new(),
         };
-        Self { dialer, line: Mutex::new(line) }
+        Self { dialer, state: Mutex::new(state) }
     }
 
     pub(crate) fn dialer(&self) -> &Dialer {
         &self.dialer
     }
 
-    /// The answers, in the order of the calls. Calls of one shard run in their order.
+    /// Returns the answers in the order of the calls. Calls of one shard run in the given order.
     pub(crate) async fn call(&self, calls: &[Call]) -> Vec<Result<Value, CallError>> {
         let (number, connection) = match self.connection().await {
             Ok(connected) => connected,
             Err(error) => return calls.iter().map(|_| Err(error.clone())).collect(),
         };
-        // The client of a Cluster tries again by itself, so its last answer says nothing of the tries before.
+        // The client of a Cluster repeats calls by itself, so its last error says nothing about the earlier tries.
         let tried_once = matches!(connection, Shared::Single(_));
         let answers = match connection {
             Shared::Single(connection) => in_one_pipeline(connection, calls).await,
@@ -70,6 +71,7 @@ impl Connection {
                 futures_util::future::join_all(each).await
             }
         };
+        // The next call connects again.
         if answers.iter().any(|answer| answer.as_ref().is_err_and(is_broken)) {
             self.drop_connection(number).await;
         }
@@ -81,40 +83,38 @@ impl Connection {
     }
 
     async fn connection(&self) -> Result<(u64, Shared), CallError> {
-        let mut line = self.line.lock().await;
-        if let Some(connection) = &line.connection {
-            return Ok((line.number, connection.clone()));
+        let mut state = self.state.lock().await;
+        if let Some(connection) = &state.connection {
+            return Ok((state.number, connection.clone()));
         }
-        if Instant::now() < line.retry_at {
-            return Err(CallError::NotSent(line.last_error.clone()));
+        if Instant::now() < state.retry_at {
+            return Err(CallError::NotSent(state.last_error.clone()));
         }
         match self.dialer.shared().await {
             Ok(connection) => {
-                line.number += 1;
-                line.backoff.reset();
-                line.connection = Some(connection.clone());
-                Ok((line.number, connection))
+                state.number += 1;
+                state.backoff.reset();
+                state.connection = Some(connection.clone());
+                Ok((state.number, connection))
             }
             Err(error) => {
-                let wait = line.backoff.fail();
-                line.retry_at = Instant::now() + wait;
-                line.last_error = error.to_string();
-                Err(CallError::NotSent(line.last_error.clone()))
+                let wait = state.backoff.fail();
+                state.retry_at = Instant::now() + wait;
+                state.last_error = error.to_string();
+                Err(CallError::NotSent(state.last_error.clone()))
             }
         }
     }
 
     async fn drop_connection(&self, number: u64) {
-        let mut line = self.line.lock().await;
-        if line.number == number {
-            line.connection = None;
+        let mut state = self.state.lock().await;
+        if state.number == number {
+            state.connection = None;
         }
     }
 }
 
-type Answered = Result<Value, RedisError>;
-
-async fn in_one_pipeline(mut connection: redis::aio::MultiplexedConnection, calls: &[Call]) -> Vec<Answered> {
+async fn in_one_pipeline(mut connection: redis::aio::MultiplexedConnection, calls: &[Call]) -> Vec<RedisResult<Value>> {
     if let [call] = calls {
         return vec![one(connection, call).await];
     }
@@ -123,7 +123,7 @@ async fn in_one_pipeline(mut connection: redis::aio::MultiplexedConnection, call
     for call in calls {
         pipeline.add_command(call.command().clone());
     }
-    let mut answers: Vec<Answered> = match pipeline.query_async(&mut connection).await {
+    let mut answers: Vec<RedisResult<Value>> = match pipeline.query_async(&mut connection).await {
         Ok(answers) => answers,
         Err(error) => return calls.iter().map(|_| Err(error.clone())).collect(),
     };
@@ -135,7 +135,7 @@ async fn in_one_pipeline(mut connection: redis::aio::MultiplexedConnection, call
     answers
 }
 
-async fn one(mut connection: impl redis::aio::ConnectionLike, call: &Call) -> Answered {
+async fn one(mut connection: impl redis::aio::ConnectionLike, call: &Call) -> RedisResult<Value> {
     match call.command().query_async(&mut connection).await {
         Err(error) if is_unknown_script(&error) => call.in_full().query_async(&mut connection).await,
         answered => answered,
@@ -146,12 +146,13 @@ fn is_unknown_script(error: &RedisError) -> bool {
     error.code() == Some("NOSCRIPT")
 }
 
-/// Nothing was written: the server is loading, full, busy, or not the primary.
+/// The server wrote nothing: it is loading, full, busy, or not the primary.
 fn is_refusal(error: &RedisError) -> bool {
     matches!(error.code(), Some("LOADING" | "BUSY" | "OOM" | "MISCONF" | "NOREPLICAS" | "READONLY" | "MASTERDOWN"))
 }
 
-/// A primary that was demoted keeps its connections, and would refuse for ever; another look finds its successor.
+/// Whether the connection must be replaced. A demoted primary keeps its connections and refuses every write; a new
+/// connection finds its successor.
 fn is_broken(error: &RedisError) -> bool {
     error.is_io_error()
         || error.is_cluster_error()

@@ -1,6 +1,7 @@
-//! When each shard has something due, as far as this process knows.
+//! When each shard has a due job, as far as this process knows.
 //!
-//! Claims, publishes and notices tell. Because a notice may be lost, every shard is looked at once a second whatever is known.
+//! Due times come from claims, publications, wakes and notifications. Because a notification may be lost, every shard
+//! is checked at least once a second.
 
 use std::{
     sync::{
@@ -15,14 +16,15 @@ use weir_core::Timestamp;
 
 use crate::keys::{SHARDS, Shard};
 
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 pub(crate) struct DueTimes {
     dues: Mutex<[Timestamp; SHARDS]>,
     sooner: Notify,
+    /// Permits that no worker has read, for each shard.
     unread: [AtomicUsize; SHARDS],
-    /// Which shard comes first, so that none is always last.
-    turn: AtomicUsize,
+    /// Which shard comes first in the next claim, so that none is always last.
+    rotation: AtomicUsize,
 }
 
 impl DueTimes {
@@ -31,16 +33,16 @@ impl DueTimes {
             dues: Mutex::new([Timestamp::MIN; SHARDS]),
             sooner: Notify::new(),
             unread: Default::default(),
-            turn: AtomicUsize::new(0),
+            rotation: AtomicUsize::new(0),
         }
     }
 
-    // A panic while the lock is held is a bug already reported; the next look mends what it left.
+    // A panic while the lock is held is a bug already reported; the next check of the shards repairs the times.
     fn dues(&self) -> MutexGuard<'_, [Timestamp; SHARDS]> {
         self.dues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something is due in the shard at this instant.
+    /// A job of the shard is due at this instant.
     pub(crate) fn learn(&self, shard: Shard, due: Timestamp) {
         let mut dues = self.dues();
         if due < dues[shard.index()] {
@@ -50,9 +52,10 @@ impl DueTimes {
         }
     }
 
-    /// The shards to look at now, at most `max`; each is then left alone until something is learnt of it, or for a second.
+    /// Takes the shards to check now, at most `max`. Each is due again after [`CHECK_EVERY`], or earlier when an
+    /// earlier due time is learned.
     pub(crate) fn take_due(&self, now: Timestamp, max: usize) -> Vec<Shard> {
-        let first = self.turn.fetch_add(1, Ordering::Relaxed);
+        let first = self.rotation.fetch_add(1, Ordering::Relaxed);
         let mut dues = self.dues();
         let mut shards: Vec<Shard> = Shard::all().filter(|shard| dues[shard.index()] <= now).collect();
         if !shards.is_empty() {
@@ -61,16 +64,18 @@ impl DueTimes {
             shards.truncate(max);
         }
         for shard in &shards {
-            dues[shard.index()] = now + LOOK_EVERY;
+            dues[shard.index()] = now + CHECK_EVERY;
         }
         shards
     }
 
+    /// When the next shard is to be checked.
     pub(crate) fn next(&self) -> Timestamp {
         self.dues().iter().copied().min().unwrap_or(Timestamp::MAX)
     }
 
-    /// Resolves when something is learnt; made before [`Self::next`] is asked, it misses nothing.
+    /// Resolves when an earlier due time is learned. Create it before calling [`Self::next`]; otherwise a due time can
+    /// be missed.
     pub(crate) fn sooner(&self) -> Notified<'_> {
         self.sooner.notified()
     }
@@ -79,7 +84,7 @@ impl DueTimes {
         self.unread[shard.index()].store(permits, Ordering::Relaxed);
     }
 
-    /// Permits that no worker has read, as of the last look at each shard.
+    /// Permits that no worker has read, as of the last check of each shard.
     pub(crate) fn unread(&self) -> usize {
         self.unread.iter().map(|permits| permits.load(Ordering::Relaxed)).sum()
     }
@@ -94,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shard_is_looked_at_when_something_is_due_and_once_a_second() {
+    fn a_shard_is_checked_when_a_job_is_due_and_once_a_second() {
         let due_times = DueTimes::new();
         assert_eq!(due_times.take_due(at(1_000), SHARDS).len(), SHARDS);
         assert_eq!(due_times.take_due(at(1_500), SHARDS), []);

@@ -1,23 +1,25 @@
-//! Names of keys: the only place that makes them, with `scripts/shard.lua`, which adds the suffixes.
+//! Names of keys. Only this file and `scripts/shard.lua`, which adds the suffixes, make them.
 //!
-//! Every destination belongs to one of [`SHARDS`] shards, and all keys of a shard carry the same hash tag, so that a script on a
-//! shard works in a Cluster. The number is fixed: two processes that disagreed on it would run a destination twice.
+//! Every destination belongs to one of [`SHARDS`] shards. All keys of a shard have the same hash tag, so that a script
+//! on a shard works in a Cluster. The number is fixed: two processes with different numbers would run a destination
+//! twice.
 //!
 //! ```text
-//! {weir:3}:generation               hash    which server process the shard's data belong to, and since when
+//! {weir:3}:generation               hash    the server process that wrote the shard's data, and since when
 //! {weir:3}:schedule                 zset    destination → due time
 //! {weir:3}:queue                    stream  permits; one group, `workers`
 //! {weir:3}:busy                     set     destinations that may have permits
 //! {weir:3}:job:dst_…                string  the job, packed; expires when forgetting it changes nothing
 //! {weir:3}:queued:dst_…             zset    permit → when the claim expires
-//! {weir:3}:in_flight:dst_…          zset    likewise
-//! weir:notices                      channel what waiting processes should hear of
+//! {weir:3}:in_flight:dst_…          zset    permit → when the claim expires
+//! {weir:3}:admitted:…               string  the last admission of a caller and its answer, packed
+//! weir:notices                      channel notifications: earlier due times and new generations
 //! ```
 
 use weir_core::DestinationId;
 
 pub(crate) const SHARDS: usize = 16;
-/// The group that every worker reads the delivery queue as.
+/// The consumer group in which workers read the delivery queue.
 pub(crate) const GROUP: &str = "workers";
 
 /// One of the [`SHARDS`].
@@ -25,14 +27,14 @@ pub(crate) const GROUP: &str = "workers";
 pub(crate) struct Shard(usize);
 
 impl Shard {
-    /// The one whose clock is the reference.
+    /// The shard whose clock is the reference.
     pub(crate) const REFERENCE: Self = Self(0);
 
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         (0..SHARDS).map(Self)
     }
 
-    /// The shard a destination lives in. Never changes: the last bytes of an id are random.
+    /// The shard of a destination. Never changes. The last bytes of an id are random, so destinations spread evenly.
     pub(crate) fn of(id: DestinationId) -> Self {
         let tail = id.as_bytes().iter().skip(8).fold(0u64, |tail, &byte| tail << 8 | u64::from(byte));
         Self((tail % SHARDS as u64) as usize)
@@ -54,12 +56,12 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// `prefix` sets queues that share a server apart.
+    /// `prefix` separates queues that share a server.
     pub(crate) fn new(prefix: &str) -> Self {
         Self { prefix: prefix.to_owned() }
     }
 
-    /// What the keys of a shard begin with.
+    /// The beginning of all keys of a shard.
     pub(crate) fn shard(&self, shard: Shard) -> String {
         format!("{}{{weir:{}}}", self.prefix, shard.0)
     }
@@ -68,11 +70,12 @@ impl Keys {
         self.shard(shard) + ":queue"
     }
 
-    pub(crate) fn notices(&self) -> String {
+    /// The pub/sub channel of notifications.
+    pub(crate) fn notifications(&self) -> String {
         format!("{}weir:notices", self.prefix)
     }
 
-    /// The shard of a delivery queue's name.
+    /// The shard of a delivery queue, from its key.
     pub(crate) fn shard_of_queue(&self, key: &str) -> Option<Shard> {
         let tagged = key.strip_prefix(self.prefix.as_str())?.strip_prefix("{weir:")?;
         Shard::parse(tagged.strip_suffix("}:queue")?)
@@ -84,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_queue_s_name_tells_its_shard() {
+    fn the_shard_is_read_from_the_name_of_a_queue() {
         let keys = Keys::new("test:");
         for shard in Shard::all() {
             assert_eq!(keys.shard_of_queue(&keys.queue(shard)), Some(shard));

@@ -1,42 +1,43 @@
-//! Process leases: the name under which this process takes permits, how long it may do so, and the permits of dead processes.
+//! Process leases: the id under which this process takes permits, how long it may do so, and the permits of dead
+//! processes.
 //!
-//! Each process reads the delivery queue under its own name. So Redis knows which process has which entry. An entry of a dead
-//! process whose permit has no slot is first moved to a reader with the name [`NOBODY`]. So every later look knows that it was not
-//! sent.
+//! Each process reads the delivery queue under its own id, so Redis knows which process has which entry. An entry of a
+//! dead process whose permit has no slot is first moved to the reader [`WITHDRAWN_READER`]. So every later lookup knows
+//! that it was not sent.
 
 use std::collections::HashSet;
 
 use async_trait::async_trait;
 use tokio::{sync::watch, time::Instant};
 use weir_core::claim::{Claim, ProcessId};
-use weir_queue::{Leases, LeftPermit, PermitId, QueueResult};
+use weir_queue::{Leases, OrphanedPermit, PermitId, QueueResult};
 
 use crate::{
     RedisQueue,
-    codec::LeftEntry,
+    codec::OrphanedEntry,
     connection::CallError,
     keys::Shard,
-    permit_registry::Taken,
+    permit_registry::HeldPermit,
     scripts::Operation,
     shard_context::{ShardContext, unexpected},
 };
 
-/// Has in hand what gone processes left unsent. No process has this name.
-const NOBODY: ProcessId = ProcessId(0);
-/// Entries looked at in one call.
-const LEFT_PAGE: usize = 100;
+/// The reader that holds the unsent entries of dead processes. No process has this id.
+const WITHDRAWN_READER: ProcessId = ProcessId(0);
+/// Entries in one call.
+const ORPHANED_PAGE: usize = 100;
 const QUEUE_PAGE: usize = 200;
 
-/// The lease of this process, as it was last told. A process that was never told of one reads under a random name and may do
-/// everything: nobody watches it.
+/// The lease of this process, as last renewed. A process without a lease reads under a random name and may do
+/// everything: no other process declares it dead.
 pub(crate) struct OwnLease {
-    /// Random: names this process where it needs no lease.
+    /// A random name of this process, for uses that need no lease.
     pub(crate) name: String,
-    lease: watch::Sender<Option<Lease>>,
+    lease: watch::Sender<Option<ProcessLease>>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Lease {
+struct ProcessLease {
     process: ProcessId,
     until: Instant,
 }
@@ -50,7 +51,7 @@ impl OwnLease {
         self.lease.borrow().map(|lease| lease.process)
     }
 
-    /// The name under which this process takes permits.
+    /// The reader name under which this process takes permits.
     pub(crate) fn reader(&self) -> String {
         self.process().map_or_else(|| self.name.clone(), reader_named)
     }
@@ -61,12 +62,12 @@ impl OwnLease {
 
     /// Waits until the lease is valid.
     pub(crate) async fn valid(&self) {
-        // The sender is this very lease.
+        // The sender is in `self`, so the channel stays open.
         let _ = self.lease.subscribe().wait_for(is_valid).await;
     }
 }
 
-fn is_valid(lease: &Option<Lease>) -> bool {
+fn is_valid(lease: &Option<ProcessLease>) -> bool {
     lease.is_none_or(|lease| Instant::now() < lease.until)
 }
 
@@ -77,32 +78,32 @@ fn reader_named(process: ProcessId) -> String {
 #[async_trait]
 impl Leases for RedisQueue {
     fn renew_lease(&self, process: ProcessId, until: Instant) {
-        self.core.lease.lease.send_replace(Some(Lease { process, until }));
+        self.context.lease.lease.send_replace(Some(ProcessLease { process, until }));
     }
 
     async fn holders(&self) -> QueueResult<Vec<ProcessId>> {
-        let calls: Vec<_> = Shard::all().map(|shard| self.core.new_call(shard, Operation::Holders)).collect();
+        let calls: Vec<_> = Shard::all().map(|shard| self.context.new_call(shard, Operation::Holders)).collect();
         let mut holders = HashSet::new();
-        for answered in self.core.call_all(&calls).await {
-            let mut names = answered?.rest;
+        for answered in self.context.call_all(&calls).await {
+            let mut names = answered?.values;
             while let Some(name) = names.next_text() {
-                // Other names are of processes without a lease.
+                // Processes without a lease have names that are not numbers.
                 holders.extend(name.parse().map(ProcessId));
             }
         }
         Ok(holders.into_iter().collect())
     }
 
-    async fn left_permits(&self, gone: &[ProcessId]) -> QueueResult<Vec<LeftPermit>> {
-        let mut left = Vec::new();
+    async fn orphaned_permits(&self, dead: &[ProcessId]) -> QueueResult<Vec<OrphanedPermit>> {
+        let mut orphaned = Vec::new();
         for shard in Shard::all() {
-            // What this process has found out of them before.
-            self.core.settlements.flush(&self.core, &[shard]).await?;
-            for &process in gone {
-                left.extend(self.core.left_by(process, shard).await?);
+            // Settlements of orphaned permits that this process found earlier.
+            self.context.settlements.flush(&self.context, &[shard]).await?;
+            for &process in dead {
+                orphaned.extend(self.context.orphaned_by(process, shard).await?);
             }
         }
-        Ok(left)
+        Ok(orphaned)
     }
 
     async fn permitted_claims(&self) -> QueueResult<HashSet<Claim>> {
@@ -110,9 +111,9 @@ impl Leases for RedisQueue {
         for shard in Shard::all() {
             let mut after = "-".to_owned();
             loop {
-                let mut call = self.core.new_call(shard, Operation::Entries);
+                let mut call = self.context.new_call(shard, Operation::Entries);
                 call.arg(after).arg(QUEUE_PAGE);
-                let mut answer = self.core.call(call).await?.rest;
+                let mut answer = self.context.call(call).await?.values;
                 let (count, last) = (answer.next_u64().ok_or_else(unexpected)?, answer.next_text());
                 while let Some(claim) = answer.next_claim() {
                     claims.insert(claim);
@@ -128,42 +129,44 @@ impl Leases for RedisQueue {
 }
 
 impl ShardContext {
-    /// Whether a permit in hand is still good: it was taken under the name that this process still has.
+    /// Whether a permit may be used: the lease is valid, and the permit was taken under the current id of this process.
     pub(crate) fn may_use(&self, id: PermitId) -> bool {
         self.lease.is_valid() && self.registry.holder(id).is_none_or(|holder| holder == self.lease.process())
     }
 
-    /// Whether claims that a process made may be published: it is this one still.
+    /// Whether claims of `process` may be published: the lease is valid, and `process` is the current id of this
+    /// process.
     pub(crate) fn may_publish(&self, process: Option<ProcessId>) -> bool {
         self.lease.is_valid() && process == self.lease.process()
     }
 
-    /// A page of what a process left in a shard. It is taken in hand, so that it can be settled or handed back.
-    async fn left_by(&self, process: ProcessId, shard: Shard) -> Result<Vec<LeftPermit>, CallError> {
-        let mut call = self.new_call(shard, Operation::Left);
-        call.arg(reader_named(process)).arg(LEFT_PAGE);
-        let mut answer = self.call(call).await?.rest;
+    /// A page of the orphaned permits of a dead process in a shard. This process holds them from now on, so that they
+    /// can be settled or handed back.
+    async fn orphaned_by(&self, process: ProcessId, shard: Shard) -> Result<Vec<OrphanedPermit>, CallError> {
+        let mut call = self.new_call(shard, Operation::Orphaned);
+        call.arg(reader_named(process)).arg(ORPHANED_PAGE);
+        let mut answer = self.call(call).await?.values;
         let mut entries = Vec::new();
-        while let Some(entry) = answer.next_left() {
+        while let Some(entry) = answer.next_orphaned() {
             entries.push(entry);
         }
-        if process != NOBODY && !entries.is_empty() {
+        if process != WITHDRAWN_READER && !entries.is_empty() {
             let mut call = self.new_call(shard, Operation::Withdraw);
-            call.arg(reader_named(NOBODY));
-            for LeftEntry { entry, id, .. } in &entries {
+            call.arg(reader_named(WITHDRAWN_READER));
+            for OrphanedEntry { entry, id, .. } in &entries {
                 call.destination(id.destination_id).arg(id.serial).arg(entry);
             }
-            let mut answer = self.call(call).await?.rest;
+            let mut answer = self.call(call).await?.values;
             for entry in &mut entries {
                 entry.had_slot = answer.next_int().ok_or_else(unexpected)? == 0;
             }
         }
         let holder = self.lease.process();
-        let in_hand = |entry: LeftEntry| {
-            let LeftEntry { entry, generation, id, claim, expires_at, had_slot } = entry;
-            self.registry.take(id, Taken { generation, expires_at, entry, holder });
-            LeftPermit { id, claim, had_slot }
+        let register = |entry: OrphanedEntry| {
+            let OrphanedEntry { entry, generation, id, claim, expires_at, had_slot } = entry;
+            self.registry.register(id, HeldPermit { generation, expires_at, entry, holder });
+            OrphanedPermit { id, claim, had_slot }
         };
-        Ok(entries.into_iter().map(in_hand).collect())
+        Ok(entries.into_iter().map(register).collect())
     }
 }

@@ -1,22 +1,23 @@
-//! The queue on Redis, a single server or a Cluster: what lets several processes schedule and send side by side.
+//! The queue on Redis, on a single server or a Cluster. Several processes schedule and send with it side by side.
 //!
-//! Every operation is one Lua script on one shard (`scripts/`), with the same meaning as `weir_queue::memory`'s job table. The
-//! server's clock is the clock; [`RedisClock`] carries it into the process. Redis is a cache of the store: when it loses what
-//! it knew, a new *generation* begins, whose cursors the scheduler recovers from the store.
+//! Every operation is one Lua script on one shard (`scripts/`), with the same meaning as `weir_queue::memory`'s job
+//! table. The server's clock is the clock; [`RedisClock`] carries it into the process. Redis is a cache of the store:
+//! when it loses its data, a new *generation* begins, and the scheduler recovers the cursors from the store.
 //!
 //! ```text
-//!            RedisQueue ── schedule.rs, permits.rs: the traits
-//!                │
-//!              ShardContext ──┬── connection: one shared connection, scripts in pipelines
-//!                     ├── due_times: when each shard is due        ◀── notices (pub/sub)
-//!                     ├── permit_registry: permits of this process   ◀── reader
-//!                     ├── leases: this process's name, and what gone processes left
-//!                     ├── slots: requests for slots, batched
-//!                     ├── settlements: what became of permits, batched
-//!                     ├── wakes: batched, each destination once
-//!                     ├── gates, admissions: new deliveries that need no run
-//!                     └── clock: offset to the server's TIME
-//!              reader ── blocking reads, a connection of its own
+//! RedisQueue ── schedule.rs, permits.rs: the traits
+//!     │
+//! ShardContext ─┬─ connection: one shared connection, scripts in pipelines
+//!     │         ├─ due_times: when each shard has a due job          ◀── notifications (pub/sub)
+//!     │         ├─ permit_registry: permits held by this process     ◀── reader
+//!     │         ├─ leases: the process lease, and permits of dead processes
+//!     │         ├─ slots: slot requests, batched
+//!     │         ├─ settlements: ended permits, batched
+//!     │         ├─ wakes: batched, each destination once
+//!     │         ├─ admission_estimates, admissions: new deliveries that need no run
+//!     │         └─ clock: the offset to the server's TIME
+//!     │
+//!   reader ──── blocking reads of the delivery queue, on a connection of its own
 //! ```
 
 mod admission_estimates;
@@ -59,24 +60,24 @@ use self::{
     shard_context::{ShardContext, unexpected},
 };
 
-/// How long the last call may take.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+/// How long [`RedisQueue::close`] may take.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The schedule, permits and delivery queue of all processes that use this Redis.
 pub struct RedisQueue {
-    core: Arc<ShardContext>,
-    /// Begins with the first take: a process that only ingests reads no permits.
+    context: Arc<ShardContext>,
+    /// Started by the first take: a process that only ingests reads no permits.
     reader: Mutex<Option<Reader>>,
-    /// Ends with the queue.
+    /// Tasks that end when the queue is dropped.
     _background: JoinSet<()>,
 }
 
-/// How much of everything there is, over all processes.
+/// Counts over all processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Depths {
     /// Permits that no worker has read.
     pub ready: usize,
-    /// For how long the oldest of them has waited; zero when there is none.
+    /// The age of the oldest unread permit; zero when there is none.
     pub oldest_waited: Duration,
     /// Permits whose sends have not started, read or not.
     pub queued: usize,
@@ -86,16 +87,16 @@ pub struct Depths {
     pub jobs: usize,
     /// Entries of the delivery queue.
     pub entries: usize,
-    /// Entries that a worker has read and not reported on.
+    /// Entries that a worker has read and not yet acknowledged.
     pub pending: usize,
 }
 
 impl RedisQueue {
-    /// Connects, checks the server, and sets the clock. Later failures mend themselves.
+    /// Connects, checks the server, and sets the clock. The queue reconnects by itself after later failures.
     pub async fn open(config: RedisConfig) -> Result<Self, OpenError> {
         let dialer = Dialer::new(&config)?;
         let address = dialer.check().await?;
-        let core = Arc::new(ShardContext {
+        let context = Arc::new(ShardContext {
             keys: Keys::new(&config.prefix),
             lease: leases::OwnLease::new(),
             connection: Connection::new(dialer),
@@ -106,41 +107,40 @@ impl RedisQueue {
             slot_requests: slots::SlotRequests::default(),
             settlements: settlements::Settlements::default(),
             wakes: wakes::Wakes::default(),
-            gates: admission_estimates::AdmissionEstimates::default(),
+            admission_estimates: admission_estimates::AdmissionEstimates::default(),
             admissions: admissions::Admissions::default(),
             config,
         });
-        core.set_clock(false).await.map_err(|error| OpenError::Unusable { address, reason: error.to_string() })?;
+        context.set_clock(false).await.map_err(|error| OpenError::Unusable { address, reason: error.to_string() })?;
         let mut background = JoinSet::new();
-        let of = |core: &Arc<ShardContext>| core.clone();
-        let (clock, notices, tidying) = (of(&core), of(&core), of(&core));
-        let (settlements, admissions) = (of(&core), of(&core));
+        let (clock, notifications, tidying) = (context.clone(), context.clone(), context.clone());
+        let (settlements, admissions) = (context.clone(), context.clone());
         background.spawn(async move { clock.run_clock().await });
-        background.spawn(async move { notices.run_notices().await });
+        background.spawn(async move { notifications.run_notifications().await });
         background.spawn(async move { tidying.run_tidying().await });
         background.spawn(async move { settlements.settlements.run(&settlements).await });
         background.spawn(async move { admissions.admissions.run(&admissions).await });
-        Ok(Self { core, reader: Mutex::new(None), _background: background })
+        Ok(Self { context, reader: Mutex::new(None), _background: background })
     }
 
-    /// Redis's clock, which slots are in: what a process with this queue must use everywhere.
+    /// The clock of Redis. Slots are given by it, so a process with this queue must use it everywhere.
     pub fn clock(&self) -> Arc<RedisClock> {
-        self.core.clock.clone()
+        self.context.clock.clone()
     }
 
-    /// Redis hears what it was not told yet. The last call.
+    /// Sends the settlements that Redis does not have yet. Must be the last call.
     pub async fn close(&self) {
         let shards: Vec<_> = Shard::all().collect();
-        // What it does not hear, others find.
-        let _ = tokio::time::timeout(LAST_WORDS, self.core.settlements.flush(&self.core, &shards)).await;
+        // Other processes find the permits whose settlements are not sent.
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, self.context.settlements.flush(&self.context, &shards)).await;
     }
 
-    /// Counted in Redis: for gauges and tests.
+    /// Counted in Redis, for gauges and tests.
     pub async fn depths(&self) -> QueueResult<Depths> {
-        let calls: Vec<_> = Shard::all().map(|shard| self.core.new_call(shard, Operation::Depths)).collect();
+        let calls: Vec<_> = Shard::all().map(|shard| self.context.new_call(shard, Operation::Depths)).collect();
         let mut total = Depths::default();
-        for answered in self.core.call_all(&calls).await {
-            let mut counts = answered?.rest;
+        for answered in self.context.call_all(&calls).await {
+            let mut counts = answered?.values;
             let mut next = || counts.next_u64().ok_or_else(|| QueueError::from(unexpected()));
             total.ready += next()? as usize;
             total.oldest_waited = total.oldest_waited.max(Duration::from_micros(next()?));

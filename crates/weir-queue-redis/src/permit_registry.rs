@@ -1,8 +1,8 @@
-//! The permits that this process has taken, with their entries of the delivery queue, and the generations it has heard of.
+//! The permits that this process holds, with their entries of the delivery queue, and the known generations.
 //!
-//! An entry stays in the delivery queue until the store has recorded what became of its permit. So the entries of a dead worker can
-//! still be found. A reader that asks again, after a failure, for what it was given gets these entries once more; a permit that is in hand is passed
-//! over.
+//! An entry stays in the delivery queue until the store has recorded the end of its permit. So the entries of a dead
+//! worker can still be found. After a failure a reader asks again for its own entries; permits that the process already
+//! holds are skipped.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -15,81 +15,81 @@ use weir_queue::PermitId;
 
 use crate::keys::{SHARDS, Shard};
 
-/// Longer than any permit lives: what is older concerns nobody.
-const REMEMBERED: Duration = Duration::from_secs(600);
+/// Longer than any permit lives. Older permits are dropped.
+const KEPT_FOR: Duration = Duration::from_secs(600);
 
 /// A permit that was read from the delivery queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Taken {
+pub(crate) struct HeldPermit {
     pub(crate) generation: u64,
     pub(crate) expires_at: Timestamp,
     pub(crate) entry: String,
-    /// The name that this process had when it took the permit; `None` without a lease.
+    /// The process id under which the permit was taken; `None` without a process lease.
     pub(crate) holder: Option<ProcessId>,
 }
 
 #[derive(Default)]
-struct Known {
+struct State {
     generations: [u64; SHARDS],
-    permits: HashMap<PermitId, Taken>,
+    permits: HashMap<PermitId, HeldPermit>,
 }
 
 #[derive(Default)]
-pub(crate) struct PermitRegistry(Mutex<Known>);
+pub(crate) struct PermitRegistry(Mutex<State>);
 
 impl PermitRegistry {
-    // A panic while the lock is held is a bug already reported; what is known is still the best there is.
-    fn known(&self) -> MutexGuard<'_, Known> {
+    // A panic while the lock is held is a bug already reported; the state is still the best there is.
+    fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Generations only ever rise; answers whether this one ends another.
+    /// Learns a generation; generations only rise. Returns whether it ends an earlier one.
     pub(crate) fn learn_generation(&self, shard: Shard, generation: u64) -> bool {
-        let known = &mut self.known().generations[shard.index()];
-        let ended = std::mem::replace(known, generation.max(*known));
+        let latest = &mut self.state().generations[shard.index()];
+        let ended = std::mem::replace(latest, generation.max(*latest));
         ended > 0 && generation > ended
     }
 
-    /// The shard's generation, as far as is known.
+    /// The latest known generation of the shard.
     pub(crate) fn generation(&self, shard: Shard) -> u64 {
-        self.known().generations[shard.index()]
+        self.state().generations[shard.index()]
     }
 
-    /// Takes a permit in hand. `false`: it must not be used, because it is there already, or of a generation that has ended.
-    pub(crate) fn take(&self, id: PermitId, taken: Taken) -> bool {
+    /// Adds a permit. `false`: it must not be used, because the process holds it already or its generation has ended.
+    pub(crate) fn register(&self, id: PermitId, permit: HeldPermit) -> bool {
         let shard = Shard::of(id.destination_id);
-        self.learn_generation(shard, taken.generation);
-        let mut known = self.known();
-        if taken.generation != known.generations[shard.index()] || known.permits.contains_key(&id) {
+        self.learn_generation(shard, permit.generation);
+        let mut state = self.state();
+        if permit.generation != state.generations[shard.index()] || state.permits.contains_key(&id) {
             return false;
         }
-        known.permits.insert(id, taken);
+        state.permits.insert(id, permit);
         true
     }
 
-    /// Every permit in hand.
+    /// All permits that the process holds.
     pub(crate) fn held(&self) -> HashSet<PermitId> {
-        self.known().permits.keys().copied().collect()
+        self.state().permits.keys().copied().collect()
     }
 
-    /// Under which name a permit in hand was taken; `None` when it is not in hand.
+    /// The process id under which a held permit was taken; the outer `None` when the permit is not held.
     pub(crate) fn holder(&self, id: PermitId) -> Option<Option<ProcessId>> {
-        self.known().permits.get(&id).map(|taken| taken.holder)
+        self.state().permits.get(&id).map(|held| held.holder)
     }
 
-    /// Of which generation a permit in hand is.
+    /// The generation of a held permit.
     pub(crate) fn generation_of(&self, id: PermitId) -> Option<u64> {
-        self.known().permits.get(&id).map(|taken| taken.generation)
+        self.state().permits.get(&id).map(|held| held.generation)
     }
 
-    /// The permit is out of hand, used or not.
-    pub(crate) fn end(&self, id: PermitId) -> Option<Taken> {
-        self.known().permits.remove(&id)
+    /// Removes a permit, used or not.
+    pub(crate) fn remove(&self, id: PermitId) -> Option<HeldPermit> {
+        self.state().permits.remove(&id)
     }
 
-    /// Forgets what concerns no permit any more.
+    /// Drops permits that expired long ago.
     pub(crate) fn tidy(&self, now: Timestamp) {
-        self.known().permits.retain(|_, taken| taken.expires_at > now - REMEMBERED);
+        self.state().permits.retain(|_, held| held.expires_at > now - KEPT_FOR);
     }
 }
 
@@ -105,33 +105,33 @@ mod tests {
         PermitId { destination_id: DestinationId::from_bytes([1; 16]), serial }
     }
 
-    fn taken(generation: u64) -> Taken {
-        Taken { generation, expires_at: NOW, entry: "1-0".to_owned(), holder: None }
+    fn held(generation: u64) -> HeldPermit {
+        HeldPermit { generation, expires_at: NOW, entry: "1-0".to_owned(), holder: None }
     }
 
     #[test]
-    fn a_permit_that_comes_twice_is_used_once() {
+    fn a_permit_that_is_read_twice_is_registered_once() {
         let registry = PermitRegistry::default();
-        assert!(registry.take(permit(1), taken(5)));
-        assert!(!registry.take(permit(1), taken(5)));
-        assert_eq!(registry.end(permit(1)), Some(taken(5)));
-        assert_eq!(registry.end(permit(1)), None);
+        assert!(registry.register(permit(1), held(5)));
+        assert!(!registry.register(permit(1), held(5)));
+        assert_eq!(registry.remove(permit(1)), Some(held(5)));
+        assert_eq!(registry.remove(permit(1)), None);
     }
 
     #[test]
     fn a_permit_of_an_ended_generation_is_not_taken() {
         let registry = PermitRegistry::default();
-        assert!(registry.take(permit(1), taken(5)));
+        assert!(registry.register(permit(1), held(5)));
         assert!(registry.learn_generation(Shard::of(permit(1).destination_id), 6));
-        assert!(!registry.take(permit(2), taken(5)));
-        assert!(registry.take(permit(3), taken(6)));
+        assert!(!registry.register(permit(2), held(5)));
+        assert!(registry.register(permit(3), held(6)));
     }
 
     #[test]
-    fn what_concerns_no_permit_is_forgotten() {
+    fn old_permits_are_forgotten() {
         let registry = PermitRegistry::default();
-        registry.take(permit(1), taken(5));
-        registry.tidy(NOW + REMEMBERED);
+        registry.register(permit(1), held(5));
+        registry.tidy(NOW + KEPT_FOR);
         assert!(registry.held().is_empty());
     }
 }

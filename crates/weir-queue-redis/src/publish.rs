@@ -1,7 +1,7 @@
-//! Publishing: the end of a run, once.
+//! Publishes the result of a run exactly once.
 //!
-//! A lost answer means that the publication may have run. It is repeated under its name, by which the script knows it; only an
-//! answer to a first try can say that nothing was published, and only then may the claims be given back.
+//! If an answer is lost, the publication may have run. It is repeated under its name, by which the script knows it.
+//! Only the answer to a first try can say that nothing was published, and only then may the claims be given back.
 
 use std::time::Duration;
 
@@ -12,37 +12,37 @@ use crate::{
     connection::CallError,
     schedule::{BATCH, by_shard},
     scripts::{Call, Operation},
-    shard_context::{Answered, ShardContext},
+    shard_context::{ScriptAnswer, ShardContext},
 };
 
-/// How often a publication is tried.
+/// How many times a publication is tried.
 const TRIES: u32 = 3;
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 
-/// What became of a publication.
+/// The result of a publication.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum PublishOutcome {
     Done,
     /// Nothing was published.
     Stale,
-    /// It may have been published.
+    /// The permits may have been published.
     Unknown,
 }
 
-/// Publications that go in one call.
+/// The publications of one call.
 struct Batch {
-    /// Their places among all.
-    members: Vec<usize>,
+    /// Their indexes in the list of all publications.
+    indexes: Vec<usize>,
     call: Call,
-    /// An earlier try may have run: then a refusal says nothing about it.
+    /// An earlier try may have run. Then a refusal does not mean that nothing was published.
     maybe_ran: bool,
 }
 
 impl ShardContext {
-    /// Repeats what brought no answer: a publication that ran is known by its name and answers again.
-    pub(crate) async fn publish(&self, publications: &[Publication]) -> Vec<Outcome> {
+    /// Repeats calls without an answer. Redis knows a publication that ran by its name and gives the same answer again.
+    pub(crate) async fn publish(&self, publications: &[Publication]) -> Vec<PublishOutcome> {
         if !self.lease.is_valid() {
-            return vec![Outcome::Stale; publications.len()];
+            return vec![PublishOutcome::Stale; publications.len()];
         }
         let mut outcomes = vec![None; publications.len()];
         let mut open = self.batches(publications);
@@ -57,72 +57,74 @@ impl ShardContext {
                 break;
             }
         }
+        // These batches have no answer after the last try.
         for batch in open {
-            for member in batch.members {
-                outcomes[member] = Some(if batch.maybe_ran { Outcome::Unknown } else { Outcome::Stale });
+            for index in batch.indexes {
+                outcomes[index] = Some(if batch.maybe_ran { PublishOutcome::Unknown } else { PublishOutcome::Stale });
             }
         }
-        outcomes.into_iter().map(|outcome| outcome.unwrap_or(Outcome::Unknown)).collect()
+        outcomes.into_iter().map(|outcome| outcome.unwrap_or(PublishOutcome::Unknown)).collect()
     }
 
-    /// One call for each batch; keeps those without an answer.
-    async fn try_publish(&self, open: &mut Vec<Batch>, outcomes: &mut [Option<Outcome>]) {
+    /// Makes one call for each batch. Keeps the batches without an answer.
+    async fn try_publish(&self, open: &mut Vec<Batch>, outcomes: &mut [Option<PublishOutcome>]) {
         let (calls, batches): (Vec<Call>, Vec<(Vec<usize>, bool)>) =
-            open.drain(..).map(|batch| (batch.call, (batch.members, batch.maybe_ran))).unzip();
+            open.drain(..).map(|batch| (batch.call, (batch.indexes, batch.maybe_ran))).unzip();
         let answers = self.call_all(&calls).await;
-        for ((call, (members, maybe_ran)), answered) in calls.into_iter().zip(batches).zip(answers) {
-            let Answered { mut rest, .. } = match answered {
+        for ((call, (indexes, maybe_ran)), answered) in calls.into_iter().zip(batches).zip(answers) {
+            let ScriptAnswer { mut values, .. } = match answered {
                 Ok(answered) => answered,
                 Err(error) => {
                     tracing::warn!(%error, "could not publish");
                     let maybe_ran = maybe_ran || matches!(error, CallError::Unknown(_));
-                    open.push(Batch { members, call, maybe_ran });
+                    open.push(Batch { indexes, call, maybe_ran });
                     continue;
                 }
             };
-            if let Some(due) = rest.next_time() {
+            if let Some(due) = values.next_time() {
                 self.due_times.learn(call.shard, due);
             }
-            for member in members {
-                outcomes[member] = rest.next_int().map(|ran| match ran {
-                    1 => Outcome::Done,
-                    _ if maybe_ran => Outcome::Unknown,
-                    _ => Outcome::Stale,
+            for index in indexes {
+                outcomes[index] = values.next_int().map(|ran| match ran {
+                    1 => PublishOutcome::Done,
+                    _ if maybe_ran => PublishOutcome::Unknown,
+                    _ => PublishOutcome::Stale,
                 });
             }
         }
     }
 
-    /// Learns what the end of a run tells.
-    pub(crate) fn published(&self, publication: Publication, outcome: Outcome) -> Published {
+    /// Updates the admission estimates, and returns the result to the scheduler.
+    pub(crate) fn published(&self, publication: Publication, outcome: PublishOutcome) -> Published {
         let Publication { lease, deliveries, next, .. } = publication;
         match outcome {
-            Outcome::Done => {}
-            Outcome::Stale => return Published::Stale(deliveries),
-            Outcome::Unknown => return Published::Unknown,
+            PublishOutcome::Done => {}
+            PublishOutcome::Stale => return Published::Stale(deliveries),
+            PublishOutcome::Unknown => return Published::Unknown,
         }
         if next.fast_path_ahead().is_some() {
-            self.gates.rested(lease.destination_id, self.clock.now());
+            self.admission_estimates.backlog_ended(lease.destination_id, self.clock.now());
         }
         Published::Done
     }
 
     fn batches(&self, publications: &[Publication]) -> Vec<Batch> {
         let mut batches: Vec<Batch> = Vec::new();
-        let places = by_shard(0..publications.len(), |&place| publications[place].lease.destination_id);
-        for (shard, places) in places {
+        let indexes = by_shard(0..publications.len(), |&index| publications[index].lease.destination_id);
+        for (shard, indexes) in indexes {
+            // How many more deliveries the current call takes.
             let mut room = 0;
-            for place in places {
-                let publication = &publications[place];
+            for index in indexes {
+                let publication = &publications[index];
                 let size = publication.deliveries.len().max(1);
                 if room < size || batches.is_empty() {
                     room = BATCH.max(size);
                     let call = self.new_call(shard, Operation::Publish);
-                    batches.push(Batch { members: Vec::new(), call, maybe_ran: false });
+                    batches.push(Batch { indexes: Vec::new(), call, maybe_ran: false });
                 }
                 room -= size;
                 if let Some(batch) = batches.last_mut() {
-                    batch.members.push(place);
+                    batch.indexes.push(index);
                     self.write(publication, &mut batch.call);
                 }
             }

@@ -1,7 +1,8 @@
-//! Reads the delivery queue: blocking reads on connections of their own, as many permits as the worker has places for.
+//! Reads the delivery queue with blocking reads on separate connections. It reads no more permits than the worker has
+//! places for.
 //!
-//! A single server is read by one connection for all shards; in a Cluster each shard has its reader, since one command cannot
-//! span slots. After a failure a reader first asks for what it was given and may not have heard of.
+//! On a single server one connection reads all shards. In a Cluster each shard has its own connection, since a command
+//! cannot span hash slots. After a failure a reader first asks for its own entries: it may not have received them.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -18,49 +19,49 @@ use crate::{
     codec::{self, Entry},
     connect::{BLOCK, Backoff, Exclusive},
     keys::{GROUP, Shard},
-    permit_registry::Taken,
+    permit_registry::HeldPermit,
     shard_context::ShardContext,
 };
 
 /// Entries read from one shard in one call.
 const PER_READ: usize = 64;
-/// Entries of its own that a reader asks for after a failure.
-const RECALLED: usize = 10_000;
+/// How many of its own entries a reader asks for after a failure.
+const RECALL_COUNT: usize = 10_000;
 
 /// The readers of a process.
 pub(crate) struct Reader {
     permits: mpsc::UnboundedReceiver<Permit>,
-    /// How many more permits the worker has places for. What it has none for stays in the queue, where another can have it.
+    /// How many more permits the worker has places for. Other permits stay in the queue for other workers.
     wanted: watch::Sender<usize>,
     stop: watch::Sender<bool>,
-    /// End with the reader; what one was given and nobody took expires.
-    _lines: JoinSet<()>,
+    /// Tasks that end with the reader. Permits that were read and not taken expire.
+    _shard_readers: JoinSet<()>,
 }
 
-/// The name and the answer of XREADGROUP: streams, their entries, the fields of each.
+/// The answer of XREADGROUP: streams, their entries, and the fields of each entry.
 type Streams = Vec<(String, Vec<(String, Option<Vec<Bytes>>)>)>;
 
 impl Reader {
-    /// Reads until stopped.
-    pub(crate) fn start(core: &Arc<ShardContext>) -> Self {
+    /// Starts tasks that read until they are stopped.
+    pub(crate) fn start(context: &Arc<ShardContext>) -> Self {
         let (sender, permits) = mpsc::unbounded_channel();
         let (stop, stopped) = watch::channel(false);
         let (wanted, _) = watch::channel(0);
-        let each: Vec<Vec<Shard>> = if core.connection.dialer().is_cluster() {
+        let each: Vec<Vec<Shard>> = if context.connection.dialer().is_cluster() {
             Shard::all().map(|shard| vec![shard]).collect()
         } else {
             vec![Shard::all().collect()]
         };
-        let mut lines = JoinSet::new();
+        let mut shard_readers = JoinSet::new();
         for shards in each {
             let (permits, wanted) = (sender.clone(), wanted.clone());
-            let line = Line { core: core.clone(), shards, permits, wanted };
-            lines.spawn(line.read(stopped.clone()));
+            let shard_reader = ShardReader { context: context.clone(), shards, permits, wanted };
+            shard_readers.spawn(shard_reader.read(stopped.clone()));
         }
-        Self { permits, wanted, stop, _lines: lines }
+        Self { permits, wanted, stop, _shard_readers: shard_readers }
     }
 
-    /// At least one permit, or none when the readers have been stopped.
+    /// Waits for at least one permit; returns none when the readers have been stopped.
     pub(crate) async fn take(&mut self, max: usize) -> Vec<Permit> {
         self.wanted.send_replace(max.saturating_sub(self.permits.len()));
         let mut read = Vec::new();
@@ -68,7 +69,7 @@ impl Reader {
         read
     }
 
-    /// Ends the readers and answers all that they had read and nobody took. Takes as long as a blocking read.
+    /// Ends the readers and returns the permits that were read and not taken. Takes as long as a blocking read.
     pub(crate) async fn stop(&mut self) -> Vec<Permit> {
         self.stop.send_replace(true);
         let mut permits = Vec::new();
@@ -77,29 +78,29 @@ impl Reader {
     }
 }
 
-/// What a reader asks for.
+/// The entries that a reader asks for.
 #[derive(Clone, Copy)]
-enum Which {
-    /// What nobody has read.
-    New,
-    /// What it has read itself, and is not done with.
+enum Selection {
+    /// Entries that no reader has read.
+    Unread,
+    /// Entries that this reader has read and not acknowledged.
     Own,
 }
 
-/// One connection and the shards it reads.
-struct Line {
-    core: Arc<ShardContext>,
+/// Reads some shards on one connection.
+struct ShardReader {
+    context: Arc<ShardContext>,
     shards: Vec<Shard>,
     permits: mpsc::UnboundedSender<Permit>,
     wanted: watch::Sender<usize>,
 }
 
-impl Line {
+impl ShardReader {
     async fn read(self, mut stopped: watch::Receiver<bool>) {
         let mut failed_before = false;
         let mut backoff = Backoff::default();
         while !*stopped.borrow() {
-            if let Err(error) = self.read_on(&stopped, failed_before, &mut backoff).await {
+            if let Err(error) = self.read_once_connected(&stopped, failed_before, &mut backoff).await {
                 tracing::debug!(%error, "could not read permits; trying again");
                 failed_before = true;
                 let _ = tokio::time::timeout(backoff.fail(), stopped.wait_for(|stopped| *stopped)).await;
@@ -107,8 +108,13 @@ impl Line {
         }
     }
 
-    async fn read_on(&self, stopped: &watch::Receiver<bool>, recall: bool, backoff: &mut Backoff) -> RedisResult<()> {
-        let mut connection = self.core.connection.dialer().reader().await?;
+    async fn read_once_connected(
+        &self,
+        stopped: &watch::Receiver<bool>,
+        recall: bool,
+        backoff: &mut Backoff,
+    ) -> RedisResult<()> {
+        let mut connection = self.context.connection.dialer().reader().await?;
         let read = self.read_with(&mut connection, stopped, recall, backoff).await;
         connection.discard();
         read
@@ -122,63 +128,64 @@ impl Line {
         backoff: &mut Backoff,
     ) -> RedisResult<()> {
         if recall {
-            // A lost queue gets its group with its new generation.
+            // A lost queue gets its consumer group with its new generation.
             for &shard in &self.shards {
-                let _ = self.core.call(self.core.begin(shard, false)).await;
+                let _ = self.context.call(self.context.begin(shard, false)).await;
             }
-            // What has ended leaves the queue first, and what is in hand now is passed over even if it ends meanwhile: or a
-            // permit whose settlement was still on its way would come back, and be used twice.
-            let held = self.core.registry.held();
-            let settled = self.core.settlements.flush(&self.core, &self.shards).await;
-            settled.map_err(|_| RedisError::from((ErrorKind::Io, "what has ended is not settled yet")))?;
-            self.read_as(Which::Own, RECALLED, connection, &held).await?;
+            // A permit whose settlement is not sent yet would be read again and used twice. So settlements are sent
+            // first, and permits that are held now are skipped even if they end meanwhile.
+            let held = self.context.registry.held();
+            let settled = self.context.settlements.flush(&self.context, &self.shards).await;
+            settled.map_err(|_| RedisError::from((ErrorKind::Io, "ended permits are not settled yet")))?;
+            self.read_as(Selection::Own, RECALL_COUNT, connection, &held).await?;
         }
         while let Some(wanted) = self.wanted(stopped).await {
-            // A count is for each shard.
+            // COUNT applies to each stream.
             let count = (wanted / self.shards.len()).clamp(1, PER_READ);
-            self.read_as(Which::New, count, connection, &HashSet::new()).await?;
+            self.read_as(Selection::Unread, count, connection, &HashSet::new()).await?;
             backoff.reset();
         }
         Ok(())
     }
 
-    /// Reads under the name that the process has now, and passes on what is new.
+    /// Reads under the current name of the process, and forwards the permits that are new.
     async fn read_as(
         &self,
-        which: Which,
+        selection: Selection,
         count: usize,
         connection: &mut Exclusive,
         held: &HashSet<PermitId>,
     ) -> RedisResult<()> {
-        let (holder, reader) = (self.core.lease.process(), self.core.lease.reader());
-        let read: Option<Streams> = connection.query(&self.command(which, &reader, count)).await?;
-        self.hand_on(read, holder, held);
+        let (holder, reader) = (self.context.lease.process(), self.context.lease.reader());
+        let read: Option<Streams> = connection.query(&self.command(selection, &reader, count)).await?;
+        self.forward(read, holder, held);
         Ok(())
     }
 
-    /// Waits until the worker has places and the process may take permits, and answers how many; `None` when the readers are stopped.
+    /// Waits until the worker has places and the process may take permits. Returns the number of places; `None` when
+    /// the readers are stopped.
     async fn wanted(&self, stopped: &watch::Receiver<bool>) -> Option<usize> {
         let (mut stopped, mut wanted) = (stopped.clone(), self.wanted.subscribe());
         tokio::select! {
             biased;
             _ = stopped.wait_for(|stopped| *stopped) => None,
             wanted = async {
-                self.core.lease.valid().await;
+                self.context.lease.valid().await;
                 wanted.wait_for(|wanted| *wanted > 0).await.ok().map(|wanted| *wanted)
             } => wanted,
         }
     }
 
-    fn command(&self, which: Which, reader: &str, count: usize) -> Cmd {
-        let from = match which {
-            Which::New => ">",
-            Which::Own => "0",
+    fn command(&self, selection: Selection, reader: &str, count: usize) -> Cmd {
+        let from = match selection {
+            Selection::Unread => ">",
+            Selection::Own => "0",
         };
         let mut command = redis::cmd("XREADGROUP");
         command.arg("GROUP").arg(GROUP).arg(reader).arg("COUNT").arg(count);
         command.arg("BLOCK").arg(BLOCK.as_millis() as u64).arg("STREAMS");
         for &shard in &self.shards {
-            command.arg(self.core.keys.queue(shard));
+            command.arg(self.context.keys.queue(shard));
         }
         for _ in &self.shards {
             command.arg(from);
@@ -186,20 +193,20 @@ impl Line {
         command
     }
 
-    /// Passes on the permits that are new.
-    fn hand_on(&self, streams: Option<Streams>, holder: Option<ProcessId>, held: &HashSet<PermitId>) {
+    /// Forwards the permits that are new.
+    fn forward(&self, streams: Option<Streams>, holder: Option<ProcessId>, held: &HashSet<PermitId>) {
         for (queue, entries) in streams.into_iter().flatten() {
-            let Some(shard) = self.core.keys.shard_of_queue(&queue) else { continue };
+            let Some(shard) = self.context.keys.shard_of_queue(&queue) else { continue };
             for entry in entries.into_iter().filter_map(|(entry, fields)| read_entry(entry, fields?)) {
                 let Entry { entry, published_at, generation, id, expected_at, delivery } = entry;
-                let taken = Taken { generation, expires_at: delivery.expires_at, entry, holder };
-                if held.contains(&id) || !self.core.registry.take(id, taken) {
+                let held_permit = HeldPermit { generation, expires_at: delivery.expires_at, entry, holder };
+                if held.contains(&id) || !self.context.registry.register(id, held_permit) {
                     continue;
                 }
-                let expected_at = expected_at.map(|at| self.core.clock.placed(shard, at));
-                let published_at = self.core.clock.placed(shard, published_at);
+                let expected_at = expected_at.map(|at| self.context.clock.engine_time(shard, at));
+                let published_at = self.context.clock.engine_time(shard, published_at);
                 self.wanted.send_modify(|wanted| *wanted = wanted.saturating_sub(1));
-                // The receiver outlives this line.
+                // The receiver outlives this task.
                 let _ = self.permits.send(Permit { id, published_at, expected_at, delivery });
             }
         }
@@ -210,7 +217,7 @@ fn read_entry(entry: String, fields: Vec<Bytes>) -> Option<Entry> {
     let [_, permit, _, delivery] = <[Bytes; 4]>::try_from(fields).ok()?;
     let read = codec::decode(entry, permit, delivery);
     if read.is_none() {
-        tracing::warn!("an entry of the delivery queue that cannot be read; its claim expires");
+        tracing::warn!("could not read an entry of the delivery queue; its claim will expire");
     }
     read
 }

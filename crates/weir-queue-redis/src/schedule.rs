@@ -1,4 +1,4 @@
-//! The scheduler's and the producer's half: wakes, edits, holds, and claims of due jobs.
+//! The queue for schedulers and producers: wakes, edits, holds, and claims of due jobs.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -14,10 +14,10 @@ use crate::{
     connection::CallError,
     keys::Shard,
     scripts::{Call, Operation, from_micros},
-    shard_context::{Answered, ShardContext, unexpected},
+    shard_context::{ScriptAnswer, ShardContext, unexpected},
 };
 
-/// Items in one call, so that no script keeps the server for long.
+/// Items in one call, so that no script occupies the server for long.
 pub(crate) const BATCH: usize = 200;
 
 impl From<CallError> for QueueError {
@@ -26,7 +26,7 @@ impl From<CallError> for QueueError {
     }
 }
 
-/// The items of each shard, in their order, at most [`BATCH`] together.
+/// Groups items by shard in batches of at most [`BATCH`]; their order stays.
 pub(crate) fn by_shard<T>(
     items: impl IntoIterator<Item = T>,
     id: impl Fn(&T) -> DestinationId,
@@ -42,7 +42,7 @@ pub(crate) fn by_shard<T>(
     shards.into_iter().flat_map(|(shard, batches)| batches.into_iter().map(move |batch| (shard, batch))).collect()
 }
 
-/// The items of each destination, in their order.
+/// Groups items by destination; their order stays.
 pub(crate) fn by_destination<T>(
     items: impl IntoIterator<Item = T>,
     id: impl Fn(&T) -> DestinationId,
@@ -57,85 +57,89 @@ pub(crate) fn by_destination<T>(
 #[async_trait]
 impl Schedule for RedisQueue {
     async fn check(&self) -> QueueResult<()> {
-        let calls: Vec<Call> = Shard::all().map(|shard| self.core.begin(shard, false)).collect();
-        self.core.call_all(&calls).await.into_iter().try_for_each(|answered| answered.map(drop))?;
+        let calls: Vec<Call> = Shard::all().map(|shard| self.context.begin(shard, false)).collect();
+        self.context.call_all(&calls).await.into_iter().try_for_each(|answered| answered.map(drop))?;
         Ok(())
     }
 
     async fn wake(&self, wakes: &[Wake]) -> QueueResult<()> {
-        self.core.wakes.send(&self.core, wakes).await
+        self.context.wakes.send(&self.context, wakes).await
     }
 
     async fn edited(&self, edits: &[Edit]) -> QueueResult<()> {
-        let now = self.core.clock.now();
+        let now = self.context.clock.now();
         let batches = by_shard(edits, |edit| edit.destination_id);
         let mut calls = Vec::new();
         for (shard, edits) in &batches {
-            let mut call = self.core.new_call(*shard, Operation::Edit);
+            let mut call = self.context.new_call(*shard, Operation::Edit);
             for edit in edits {
                 call.destination(edit.destination_id).terms(&edit.terms);
             }
             calls.push(call);
         }
-        for ((shard, _), answered) in batches.iter().zip(self.core.call_all(&calls).await) {
+        for ((shard, _), answered) in batches.iter().zip(self.context.call_all(&calls).await) {
             answered?;
-            self.core.due_times.learn(*shard, now);
+            self.context.due_times.learn(*shard, now);
         }
         Ok(())
     }
 
     async fn hold(&self, destination_id: DestinationId, until: Timestamp) -> QueueResult<()> {
-        let mut call = self.core.new_call(Shard::of(destination_id), Operation::Hold);
+        let mut call = self.context.new_call(Shard::of(destination_id), Operation::Hold);
         call.destination(destination_id).not_before(until);
-        self.core.call(call).await?;
+        self.context.call(call).await?;
         Ok(())
     }
 
     async fn claim_due(&self, max: usize, lease_for: Duration) -> QueueResult<DueJobs> {
         loop {
-            let sooner = self.core.due_times.sooner();
+            let sooner = self.context.due_times.sooner();
             tokio::pin!(sooner);
             sooner.as_mut().enable();
-            let now = self.core.clock.now();
-            let shards = self.core.due_times.take_due(now, max);
+            let now = self.context.clock.now();
+            let shards = self.context.due_times.take_due(now, max);
             if !shards.is_empty() {
-                let leases = self.core.claim(&shards, max / shards.len(), lease_for).await?;
+                let leases = self.context.claim(&shards, max / shards.len(), lease_for).await?;
                 if !leases.is_empty() {
-                    return Ok(DueJobs { leases, depth: self.core.due_times.unread() });
+                    return Ok(DueJobs { leases, depth: self.context.due_times.unread() });
                 }
             }
-            // Either way the shards are looked at again.
-            let wait = self.core.due_times.next().since(self.core.clock.now());
+            // The shards are checked again in either case.
+            let wait = self.context.due_times.next().since(self.context.clock.now());
             let _ = tokio::time::timeout(wait, sooner).await;
         }
     }
 
     async fn publish(&self, publications: Vec<Publication>) -> QueueResult<Vec<Published>> {
-        let outcomes = self.core.publish(&publications).await;
+        let outcomes = self.context.publish(&publications).await;
         let published = publications.into_iter().zip(outcomes);
-        Ok(published.map(|(publication, outcome)| self.core.published(publication, outcome)).collect())
+        Ok(published.map(|(publication, outcome)| self.context.published(publication, outcome)).collect())
     }
 
     fn reserve(&self, destination: &Destination) -> bool {
-        self.core.gates.reserve(destination.id, self.core.clock.now(), destination.settings.max_in_flight)
+        self.context.admission_estimates.reserve(
+            destination.id,
+            self.context.clock.now(),
+            destination.settings.max_in_flight,
+        )
     }
 
     fn unreserve(&self, destination_id: DestinationId) {
-        self.core.gates.unreserve(destination_id);
+        self.context.admission_estimates.unreserve(destination_id);
     }
 
     fn admit(&self, deliveries: Vec<ClaimedDelivery>) {
-        self.core.admissions.add(deliveries);
+        self.context.admissions.add(deliveries);
     }
 
     async fn declined(&self) -> Vec<ClaimedDelivery> {
-        self.core.admissions.declined().await
+        self.context.admissions.declined().await
     }
 }
 
 impl ShardContext {
     async fn claim(&self, shards: &[Shard], max: usize, lease_for: Duration) -> Result<Vec<Lease>, CallError> {
-        // What this process did with its permits counts before what it asks.
+        // The leases must count the permits that this process has settled.
         self.settlements.flush(self, shards).await?;
         let calls: Vec<Call> = shards
             .iter()
@@ -153,20 +157,20 @@ impl ShardContext {
                 Err(error) => failed = Some(error),
             }
         }
-        // Leases in hand are run; what failed is due again a little later.
+        // Run the leases that were claimed. A shard whose call failed is checked again within a second.
         match failed {
             Some(error) if leases.is_empty() => Err(error),
             _ => Ok(leases),
         }
     }
 
-    fn read_claim(&self, shard: Shard, mut answered: Answered) -> Result<Vec<Lease>, CallError> {
+    fn read_claim(&self, shard: Shard, mut answered: ScriptAnswer) -> Result<Vec<Lease>, CallError> {
         let known_since = from_micros(answered.generation as i64);
-        if let Some(due) = answered.rest.next_time() {
+        if let Some(due) = answered.values.next_time() {
             self.due_times.learn(shard, due);
         }
-        let unread = answered.rest.next_int().ok_or_else(unexpected)?;
+        let unread = answered.values.next_int().ok_or_else(unexpected)?;
         self.due_times.set_unread(shard, unread.max(0) as usize);
-        answered.rest.next_leases(known_since).ok_or_else(unexpected)
+        answered.values.next_leases(known_since).ok_or_else(unexpected)
     }
 }

@@ -1,8 +1,8 @@
 //! The Lua scripts, one for each operation, and calls of them.
 //!
-//! A script is put together from what it needs: the constants, which come from the Rust definitions so that both sides agree,
-//! the shard, the limiter, and the operation itself. Calls name it by its digest; a server that does not know it gets it in
-//! full, once.
+//! A script consists of the constants, which come from the Rust definitions so that both sides agree, the parts that it
+//! uses (shard, arguments, limiter, permits), and the operation itself. Calls name it by its digest. A server that does
+//! not know the digest gets the source once.
 
 use std::{sync::LazyLock, time::Duration};
 
@@ -18,20 +18,21 @@ use weir_core::{
 use weir_queue::{LAST_OLD_START, LONGEST_PREPARATION, RUN_FALLBACK, SLOT_HORIZON, Terms};
 
 use crate::{
+    codec,
     keys::{Keys, Shard},
-    wire,
 };
 
-/// How much longer than needed a job is kept: what a process has in its hands may name it a little later.
-const KEPT: Duration = Duration::from_secs(60);
-/// The time that callers tell is a lower bound, but for what two quartz clocks drift apart. A server that is further behind was set
-/// back.
+/// How much longer than needed a job is kept, because a process may still use it a little later.
+const KEEP_LONGER: Duration = Duration::from_secs(60);
+/// The caller's time is a lower bound, except for the drift between two quartz clocks. A server that is further behind
+/// was set back.
 const CLOCK_TOLERANCE: Duration = Duration::from_millis(5);
-/// No last start is further ahead than a recovered one, and a little.
+/// No last start is further ahead of the time: a recovered one is at most [`LAST_OLD_START`] ahead, and a second is
+/// added.
 const MOST_AHEAD: Duration = LAST_OLD_START.saturating_add(Duration::from_secs(1));
-/// What Lua's numbers and the scores of sorted sets hold exactly.
+/// The largest integer that Lua's numbers and the scores of sorted sets hold exactly.
 const LATEST_MICROS: i64 = 1 << 53;
-/// How long a shard's data are known to be of this server process once they were checked.
+/// How long the check holds that a shard's data belong to the current server process.
 const CHECKED_FOR: Duration = Duration::from_millis(5);
 
 /// One operation on a shard.
@@ -47,7 +48,7 @@ pub(crate) enum Operation {
     TakeSlot,
     Settle,
     Holders,
-    Left,
+    Orphaned,
     Withdraw,
     Entries,
     Tidy,
@@ -93,7 +94,7 @@ static SCRIPTS: LazyLock<[Script; 15]> = LazyLock::new(|| {
         limiting(lua!("take_slot")),
         limiting(lua!("settle")),
         plain(lua!("holders")),
-        plain(lua!("left")),
+        plain(lua!("orphaned")),
         plain(lua!("withdraw")),
         plain(lua!("entries")),
         plain(lua!("tidy")),
@@ -101,7 +102,7 @@ static SCRIPTS: LazyLock<[Script; 15]> = LazyLock::new(|| {
     ]
 });
 
-/// Numbers the scripts share with the rest of Weir, in microseconds; periods go by their place in [`Period::ALL`].
+/// The constants of the scripts. Times are in microseconds; tables by period are in the order of [`Period::ALL`].
 fn constants() -> String {
     let of_periods =
         |of: fn(Period) -> Duration| Period::ALL.map(|period| of(period).as_micros().to_string()).join(", ");
@@ -128,7 +129,7 @@ fn constants() -> String {
     for (name, number) in [("SHARES", SHARES as usize), ("LAG_DEPTH", LAG_DEPTH), ("DELIVERY_HEAD", codec::HEAD_LEN)] {
         text += &format!("local {name} = {number}\n");
     }
-    text + &format!("local KEPT_MS = {}\n", KEPT.as_millis())
+    text + &format!("local KEEP_LONGER_MS = {}\n", KEEP_LONGER.as_millis())
 }
 
 /// A call of a script on a shard.
@@ -139,7 +140,7 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// `now`: the caller's time in microseconds by the shard's clock, at most; 0 when it is not known.
+    /// `now` is a lower bound of the time by the shard's clock, in microseconds; 0 when it is not known.
     pub(crate) fn new(keys: &Keys, shard: Shard, operation: Operation, now: i64) -> Self {
         let mut command = redis::cmd("EVALSHA");
         command.arg(&SCRIPTS[operation as usize].digest).arg(1).arg(keys.shard(shard)).arg(now);
@@ -155,12 +156,12 @@ impl Call {
         self.arg(id.to_string())
     }
 
-    /// Before this instant nothing may happen: rounded up.
+    /// An instant before which nothing may happen, rounded up.
     pub(crate) fn not_before(&mut self, time: Timestamp) -> &mut Self {
         self.arg(micros_up(time))
     }
 
-    /// From this instant on nothing may happen: rounded down.
+    /// An instant from which on nothing may happen, rounded down.
     pub(crate) fn deadline(&mut self, time: Timestamp) -> &mut Self {
         self.arg((time.as_nanos() / 1_000).min(LATEST_MICROS))
     }
@@ -210,7 +211,7 @@ impl Call {
         &self.command
     }
 
-    /// The same call with the script's source, for a server that does not know it.
+    /// The same call with the script's source, for a server that does not know the digest.
     pub(crate) fn in_full(&self) -> Cmd {
         let mut command = redis::cmd("EVAL");
         command.arg(&SCRIPTS[self.operation as usize].source);
@@ -223,19 +224,19 @@ impl Call {
     }
 }
 
-/// The limit that [`Call::limits`] wrote.
+/// Reads a limit in the format of [`Call::limits`].
 pub(crate) fn read_limit(limit: i64, period: i64, burst: i64) -> Option<RateLimit> {
     let period = *Period::ALL.get(usize::try_from(period - 1).ok()?)?;
     RateLimit::with_burst(limit.try_into().ok()?, period, burst.try_into().ok()?)
 }
 
 fn micros_up(time: Timestamp) -> i64 {
-    // Not `div_ceil`, which would overflow at the far end.
+    // `div_ceil` would overflow for the latest times.
     let micros = time.as_nanos() / 1_000 + i64::from(time.as_nanos() % 1_000 > 0);
     micros.min(LATEST_MICROS)
 }
 
-/// A time that a script answered.
+/// Converts a time from the answer of a script.
 pub(crate) fn from_micros(micros: i64) -> Timestamp {
     Timestamp::from_nanos(micros.saturating_mul(1_000))
 }

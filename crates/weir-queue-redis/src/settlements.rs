@@ -1,7 +1,7 @@
-//! What became of permits, on its way to Redis.
+//! Sends to Redis how permits ended.
 //!
-//! Settlements gather for each shard and go in batches; what comes while a batch is under way goes in the next. A batch that failed
-//! stays first in line and goes again: told twice it changes nothing.
+//! Settlements are collected for each shard and sent in batches. Settlements that arrive during a call go in the next
+//! batch. A batch that failed stays first in its queue and is sent again; repeating it changes nothing.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -10,7 +10,7 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use tokio::sync::{Mutex as Turn, Notify};
+use tokio::sync::{Mutex as AsyncMutex, Notify};
 use weir_core::DestinationId;
 use weir_queue::PermitId;
 
@@ -23,129 +23,130 @@ use crate::{
 
 /// Settlements in one call.
 const BATCH: usize = 500;
-/// How long what nobody waits for waits for a call that takes it along.
-const GATHER: Duration = Duration::from_millis(20);
-/// How long to wait after Redis failed.
+/// How long a settlement that no caller waits for stays before it causes a call of its own.
+const BATCH_DELAY: Duration = Duration::from_millis(20);
+/// How long to wait after a failed call.
 const RETRY: Duration = Duration::from_millis(100);
-/// Settlements kept for a shard while Redis is away. What is dropped beyond that leaves permits that expire by themselves.
-const MOST_KEPT: usize = 50_000;
+/// Settlements kept for a shard while Redis is unavailable. Further settlements are dropped; their permits expire.
+const MAX_KEPT: usize = 50_000;
 
 /// How a permit ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum End {
-    /// Its attempt has ended, and is not recorded yet.
+pub(crate) enum PermitEnd {
+    /// The attempt has ended and is not recorded yet.
     Used,
-    /// What became of it is recorded.
+    /// The attempt is recorded.
     Recorded,
     /// Nothing was sent.
     Unused,
-    /// Nothing was sent, for want of a place in the worker.
+    /// Nothing was sent, because the worker had no place.
     Crowded,
 }
 
 #[derive(Debug, Clone)]
 struct Settlement {
     id: PermitId,
-    end: End,
+    end: PermitEnd,
     generation: u64,
     entry: Option<String>,
 }
 
-/// The settlements of a shard.
+/// The unsent settlements of a shard.
 #[derive(Default)]
-struct Outbox {
-    /// What goes next, in order.
-    waiting: VecDeque<Settlement>,
-    /// How many have arrived.
-    arrived: u64,
+struct SettlementQueue {
+    /// In the order of sending.
+    unsent: VecDeque<Settlement>,
+    /// How many settlements Redis has received so far.
+    sent: u64,
 }
 
 #[derive(Default)]
 pub(crate) struct Settlements {
-    shards: Mutex<[Outbox; SHARDS]>,
-    /// Who holds it sends the shard's settlements.
-    turns: [Turn<()>; SHARDS],
+    shards: Mutex<[SettlementQueue; SHARDS]>,
+    /// The holder of a shard's lock sends its settlements.
+    send_locks: [AsyncMutex<()>; SHARDS],
     added: Notify,
 }
 
 impl Settlements {
-    // A panic while the lock is held is a bug already reported; the lists are whole between two calls.
-    fn shards(&self) -> MutexGuard<'_, [Outbox; SHARDS]> {
+    // A panic while the lock is held is a bug already reported; the lists are complete between two calls.
+    fn shards(&self) -> MutexGuard<'_, [SettlementQueue; SHARDS]> {
         self.shards.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `entry`: what leaves the delivery queue.
-    pub(crate) fn add(&self, id: PermitId, end: End, generation: u64, entry: Option<String>) {
+    /// `entry` is removed from the delivery queue.
+    pub(crate) fn add(&self, id: PermitId, end: PermitEnd, generation: u64, entry: Option<String>) {
         let mut shards = self.shards();
-        let outbox = &mut shards[Shard::of(id.destination_id).index()];
-        if outbox.waiting.len() < MOST_KEPT {
-            outbox.waiting.push_back(Settlement { id, end, generation, entry });
+        let queue = &mut shards[Shard::of(id.destination_id).index()];
+        if queue.unsent.len() < MAX_KEPT {
+            queue.unsent.push_back(Settlement { id, end, generation, entry });
         }
         drop(shards);
         self.added.notify_one();
     }
 
-    /// The first in line, unless all up to `last` have arrived. They stay there until they have: whoever sends them may be
-    /// cancelled.
+    /// The next settlements to send; none when all up to `last` were sent. They stay in the queue until Redis has
+    /// received them, because the sending task may be cancelled.
     fn next_batch(&self, shard: Shard, last: u64) -> Vec<Settlement> {
         let shards = self.shards();
-        let outbox = &shards[shard.index()];
-        if outbox.arrived >= last {
+        let queue = &shards[shard.index()];
+        if queue.sent >= last {
             return Vec::new();
         }
-        outbox.waiting.iter().take(BATCH).cloned().collect()
+        queue.unsent.iter().take(BATCH).cloned().collect()
     }
 
-    fn arrived(&self, shard: Shard, count: usize) {
+    fn mark_sent(&self, shard: Shard, count: usize) {
         let mut shards = self.shards();
-        let outbox = &mut shards[shard.index()];
-        outbox.waiting.drain(..count);
-        outbox.arrived += count as u64;
+        let queue = &mut shards[shard.index()];
+        queue.unsent.drain(..count);
+        queue.sent += count as u64;
     }
 
-    fn shards_waiting(&self) -> Vec<Shard> {
+    fn shards_with_unsent(&self) -> Vec<Shard> {
         let shards = self.shards();
-        Shard::all().filter(|shard| !shards[shard.index()].waiting.is_empty()).collect()
+        Shard::all().filter(|shard| !shards[shard.index()].unsent.is_empty()).collect()
     }
 
-    /// Returns once what had been added for the shards is in Redis.
-    pub(crate) async fn flush(&self, core: &ShardContext, shards: &[Shard]) -> Result<(), CallError> {
-        join_all(shards.iter().map(|&shard| self.send(core, shard))).await.into_iter().collect()
+    /// Returns once Redis has received all settlements that were added for the shards before this call.
+    pub(crate) async fn flush(&self, context: &ShardContext, shards: &[Shard]) -> Result<(), CallError> {
+        join_all(shards.iter().map(|&shard| self.send(context, shard))).await.into_iter().collect()
     }
 
-    async fn send(&self, core: &ShardContext, shard: Shard) -> Result<(), CallError> {
+    async fn send(&self, context: &ShardContext, shard: Shard) -> Result<(), CallError> {
         let last = {
-            let outbox = &self.shards()[shard.index()];
-            outbox.arrived + outbox.waiting.len() as u64
+            let queue = &self.shards()[shard.index()];
+            queue.sent + queue.unsent.len() as u64
         };
-        // Whoever has the turn takes along what the others came for: they find it gone, and need no call.
-        let _turn = self.turns[shard.index()].lock().await;
+        // The holder of the lock also sends the settlements of the callers that wait for it. They find them sent and
+        // make no call.
+        let _sending = self.send_locks[shard.index()].lock().await;
         loop {
             let batch = self.next_batch(shard, last);
             if batch.is_empty() {
                 return Ok(());
             }
-            let mut call = core.new_call(shard, Operation::Settle);
-            Digest::of_all(&batch).iter().for_each(|digest| digest.write(&mut call));
-            core.call(call).await?;
-            self.arrived(shard, batch.len());
+            let mut call = context.new_call(shard, Operation::Settle);
+            DestinationSettlements::of_all(&batch).iter().for_each(|group| group.write(&mut call));
+            context.call(call).await?;
+            self.mark_sent(shard, batch.len());
         }
     }
 
-    /// Sends what no call takes along, for ever.
-    pub(crate) async fn run(&self, core: &ShardContext) {
+    /// Sends settlements that no flush has sent. Never returns.
+    pub(crate) async fn run(&self, context: &ShardContext) {
         loop {
             self.added.notified().await;
-            tokio::time::sleep(GATHER).await;
-            while self.flush(core, &self.shards_waiting()).await.is_err() {
+            tokio::time::sleep(BATCH_DELAY).await;
+            while self.flush(context, &self.shards_with_unsent()).await.is_err() {
                 tokio::time::sleep(RETRY).await;
             }
         }
     }
 }
 
-/// What a batch says of the permits of one destination.
-struct Digest<'s> {
+/// The settlements of a batch for one destination and generation.
+struct DestinationSettlements<'s> {
     destination_id: DestinationId,
     generation: u64,
     used: Vec<u64>,
@@ -154,28 +155,28 @@ struct Digest<'s> {
     entries: Vec<&'s str>,
 }
 
-impl<'s> Digest<'s> {
-    /// One for each destination and generation.
+impl<'s> DestinationSettlements<'s> {
+    /// Groups a batch by destination and generation.
     fn of_all(batch: &'s [Settlement]) -> Vec<Self> {
-        let mut places = HashMap::new();
-        let mut digests: Vec<Self> = Vec::new();
+        let mut indexes = HashMap::new();
+        let mut groups: Vec<Self> = Vec::new();
         for Settlement { id: PermitId { destination_id, serial }, end, generation, entry } in batch {
-            let place = *places.entry((destination_id, generation)).or_insert_with(|| {
+            let index = *indexes.entry((destination_id, generation)).or_insert_with(|| {
                 let (used, unused, entries) = (Vec::new(), Vec::new(), Vec::new());
                 let (destination_id, generation) = (*destination_id, *generation);
-                digests.push(Self { destination_id, generation, used, unused, crowded: 0, entries });
-                digests.len() - 1
+                groups.push(Self { destination_id, generation, used, unused, crowded: 0, entries });
+                groups.len() - 1
             });
-            let digest = &mut digests[place];
+            let group = &mut groups[index];
             match end {
-                End::Used => digest.used.push(*serial),
-                End::Unused | End::Crowded => digest.unused.push(*serial),
-                End::Recorded => {}
+                PermitEnd::Used => group.used.push(*serial),
+                PermitEnd::Unused | PermitEnd::Crowded => group.unused.push(*serial),
+                PermitEnd::Recorded => {}
             }
-            digest.crowded += usize::from(*end == End::Crowded);
-            digest.entries.extend(entry.as_deref());
+            group.crowded += usize::from(*end == PermitEnd::Crowded);
+            group.entries.extend(entry.as_deref());
         }
-        digests
+        groups
     }
 
     fn write(&self, call: &mut Call) {

@@ -1,4 +1,4 @@
-//! What every part of the queue shares: the way to Redis, the clock, and what this process knows.
+//! The context that all parts of the queue share: the connection to Redis, the clock, and the state of this process.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,7 +11,7 @@ use crate::{
     admission_estimates::AdmissionEstimates,
     admissions::Admissions,
     clock::{Bounds, RedisClock},
-    codec::{Answer, Entry},
+    codec::{AnswerReader, Entry},
     config::RedisConfig,
     connect::Backoff,
     connection::{CallError, Connection},
@@ -20,21 +20,21 @@ use crate::{
     leases::OwnLease,
     permit_registry::PermitRegistry,
     scripts::{Call, Operation, from_micros},
-    settlements::{End, Settlements},
+    settlements::{PermitEnd, Settlements},
     slots::SlotRequests,
     wakes::Wakes,
 };
 
 /// How often the clock is set.
 const CLOCK_EVERY: Duration = Duration::from_secs(1);
-/// Exchanges that set an offset; the fastest of them counts.
+/// Exchanges with a server for each setting of its offset. Their bounds are intersected.
 const EXCHANGES: usize = 4;
-/// After so long without a notice the line is tested.
-const SILENCE: Duration = Duration::from_secs(5);
-/// Entries and destinations tidied in one call.
+/// After so long without a notification the connection is tested with a ping.
+const PING_AFTER: Duration = Duration::from_secs(5);
+/// Entries and destinations that one call tidies.
 const TIDY_PAGE: i64 = 200;
-/// A reader that asked for nothing for so long is gone.
-const SILENT: Duration = Duration::from_secs(600);
+/// A reader that was idle for so long is removed from the consumer group.
+const READER_IDLE: Duration = Duration::from_secs(600);
 
 pub(crate) struct ShardContext {
     pub(crate) config: RedisConfig,
@@ -43,20 +43,21 @@ pub(crate) struct ShardContext {
     pub(crate) connection: Connection,
     pub(crate) clock: Arc<RedisClock>,
     pub(crate) due_times: DueTimes,
-    /// An answer of Redis says that its clock is not what it was.
+    /// Notified when an answer of Redis suggests that its clock was changed.
     pub(crate) clock_doubt: Notify,
     pub(crate) registry: PermitRegistry,
     pub(crate) slot_requests: SlotRequests,
     pub(crate) settlements: Settlements,
     pub(crate) wakes: Wakes,
-    pub(crate) gates: AdmissionEstimates,
+    pub(crate) admission_estimates: AdmissionEstimates,
     pub(crate) admissions: Admissions,
 }
 
-/// What a script answered, after the generation that every answer begins with.
-pub(crate) struct Answered {
+/// The answer of a script.
+pub(crate) struct ScriptAnswer {
+    /// Every answer begins with it.
     pub(crate) generation: u64,
-    pub(crate) rest: Answer,
+    pub(crate) values: AnswerReader,
 }
 
 impl ShardContext {
@@ -64,43 +65,45 @@ impl ShardContext {
         Call::new(&self.keys, shard, operation, self.clock.lower_bound(shard))
     }
 
-    pub(crate) async fn call(&self, call: Call) -> Result<Answered, CallError> {
+    pub(crate) async fn call(&self, call: Call) -> Result<ScriptAnswer, CallError> {
         let mut answers = self.call_all(std::slice::from_ref(&call)).await;
         answers.pop().unwrap_or_else(|| Err(unexpected()))
     }
 
-    /// Answers in the order of the calls.
-    pub(crate) async fn call_all(&self, calls: &[Call]) -> Vec<Result<Answered, CallError>> {
+    /// Returns the answers in the order of the calls.
+    pub(crate) async fn call_all(&self, calls: &[Call]) -> Vec<Result<ScriptAnswer, CallError>> {
         let answers = self.connection.call(calls).await;
         let read = |(call, answer): (&Call, Result<redis::Value, CallError>)| {
-            let mut rest = Answer::new(answer?).ok_or_else(unexpected)?;
-            let generation = rest.next_u64().ok_or_else(unexpected)?;
-            tell_of_loss(call.shard, self.registry.learn_generation(call.shard, generation));
-            Ok(Answered { generation, rest })
+            let mut values = AnswerReader::new(answer?).ok_or_else(unexpected)?;
+            let generation = values.next_u64().ok_or_else(unexpected)?;
+            warn_of_loss(call.shard, self.registry.learn_generation(call.shard, generation));
+            Ok(ScriptAnswer { generation, values })
         };
         calls.iter().zip(answers).map(read).collect()
     }
 
-    /// What became of a permit; Redis is told with the next settlements. It stays in hand until that is recorded.
-    pub(crate) fn end(&self, id: PermitId, end: End) {
-        let known = self.registry.generation(Shard::of(id.destination_id));
-        if end == End::Used {
-            let generation = self.registry.generation_of(id).unwrap_or(known);
+    /// Ends a permit; Redis learns it with the next settlements. A used permit stays held until its attempt is
+    /// recorded.
+    pub(crate) fn end(&self, id: PermitId, end: PermitEnd) {
+        let current = self.registry.generation(Shard::of(id.destination_id));
+        if end == PermitEnd::Used {
+            let generation = self.registry.generation_of(id).unwrap_or(current);
             return self.settlements.add(id, end, generation, None);
         }
         let (generation, entry) =
-            self.registry.end(id).map_or((known, None), |taken| (taken.generation, Some(taken.entry)));
+            self.registry.remove(id).map_or((current, None), |held| (held.generation, Some(held.entry)));
         self.settlements.add(id, end, generation, entry);
     }
 
-    /// Sets the offset of every shard's clock, and hears of its generation. A server whose clock was set forward is told the time, once;
-    /// when it is still ahead the next time, this process is the one that stood still, and believes the server.
-    pub(crate) async fn set_clock(&self, believes: bool) -> Result<bool, CallError> {
+    /// Sets the offset of every shard's clock, learns its generation, and returns whether a server was corrected. A
+    /// server whose clock was set forward is corrected once. If it is still ahead the next time, it was this process
+    /// that stalled: with `trusts_server` the time of the server is accepted.
+    pub(crate) async fn set_clock(&self, trusts_server: bool) -> Result<bool, CallError> {
         let mut was_corrected = false;
         if self.connection.dialer().is_cluster() {
             for measured in join_all(Shard::all().map(|shard| self.measure(shard))).await {
                 let (shard, bounds) = measured?;
-                if self.clock.set(shard, bounds, believes) {
+                if self.clock.set(shard, bounds, trusts_server) {
                     self.correct(&[shard]).await?;
                     was_corrected = true;
                 }
@@ -109,11 +112,11 @@ impl ShardContext {
         }
         let begin: Vec<Call> = Shard::all().map(|shard| self.begin(shard, false)).collect();
         self.call_all(&begin).await.into_iter().try_for_each(|answered| answered.map(drop))?;
-        // One server, one clock.
+        // All shards are on one server with one clock.
         let (_, bounds) = self.measure(Shard::REFERENCE).await?;
         let shards: Vec<Shard> = Shard::all().collect();
         for &shard in &shards {
-            was_corrected |= self.clock.set(shard, bounds, believes);
+            was_corrected |= self.clock.set(shard, bounds, trusts_server);
         }
         if was_corrected {
             self.correct(&shards).await?;
@@ -121,9 +124,9 @@ impl ShardContext {
         Ok(was_corrected)
     }
 
-    /// The shards go on from this process's time.
+    /// Sets the time of the shards to the time of this process.
     async fn correct(&self, shards: &[Shard]) -> Result<(), CallError> {
-        tracing::warn!("the clock of Redis was set forward; its time goes on from where it was");
+        tracing::warn!("the clock of Redis was set forward; Weir keeps the time from before the change");
         let calls: Vec<Call> = shards.iter().map(|&shard| self.begin(shard, true)).collect();
         self.call_all(&calls).await.into_iter().try_for_each(|answered| answered.map(drop))
     }
@@ -135,86 +138,86 @@ impl ShardContext {
     }
 
     async fn measure(&self, shard: Shard) -> Result<(Shard, Bounds), CallError> {
-        let mut known: Option<Bounds> = None;
+        let mut measured: Option<Bounds> = None;
         for _ in 0..EXCHANGES {
             let call = self.begin(shard, false);
-            let asked = self.clock.monotonic();
+            let asked_at = self.clock.monotonic();
             let mut answered = self.call(call).await?;
-            let heard = self.clock.monotonic();
-            let micros = answered.rest.next_int().ok_or_else(unexpected)?;
-            let bounds = Bounds::of(asked, micros, heard);
-            known = Some(known.map_or(bounds, |known| known.and(bounds)));
+            let answered_at = self.clock.monotonic();
+            let micros = answered.values.next_int().ok_or_else(unexpected)?;
+            let bounds = Bounds::of(asked_at, micros, answered_at);
+            measured = Some(measured.map_or(bounds, |earlier| earlier.and(bounds)));
         }
-        known.map(|bounds| (shard, bounds)).ok_or_else(unexpected)
+        measured.map(|bounds| (shard, bounds)).ok_or_else(unexpected)
     }
 
-    /// Keeps the clock set, for ever.
+    /// Sets the clock every second, and at once when it is in doubt. Never returns.
     pub(crate) async fn run_clock(&self) {
-        let mut believes = false;
+        let mut trusts_server = false;
         loop {
-            // Either way the clock is looked at.
+            // The clock is set in either case.
             let _ = tokio::time::timeout(CLOCK_EVERY, self.clock_doubt.notified()).await;
-            match self.set_clock(believes).await {
-                Ok(was_corrected) => believes = was_corrected,
-                Err(error) => tracing::debug!(%error, "could not set the clock; it runs on"),
+            match self.set_clock(trusts_server).await {
+                Ok(was_corrected) => trusts_server = was_corrected,
+                Err(error) => tracing::debug!(%error, "could not set the clock; it keeps its offset"),
             }
         }
     }
 
-    /// Listens to notices, for ever.
-    pub(crate) async fn run_notices(&self) {
+    /// Receives notifications. Never returns.
+    pub(crate) async fn run_notifications(&self) {
         let mut backoff = Backoff::default();
         loop {
             if let Err(error) = self.listen(&mut backoff).await {
-                tracing::debug!(%error, "not listening to notices; trying again");
+                tracing::debug!(%error, "not subscribed to notifications; trying again");
             }
             tokio::time::sleep(backoff.fail()).await;
         }
     }
 
     async fn listen(&self, backoff: &mut Backoff) -> redis::RedisResult<()> {
-        let (mut line, mut messages) = self.connection.dialer().notices().await?.split();
-        line.subscribe(self.keys.notices()).await?;
+        let (mut connection, mut messages) = self.connection.dialer().pub_sub().await?.split();
+        connection.subscribe(self.keys.notifications()).await?;
         backoff.reset();
         loop {
-            let Ok(message) = tokio::time::timeout(SILENCE, messages.next()).await else {
-                // Nothing to hear, or a line that is dead without knowing.
-                let answered = tokio::time::timeout(SILENCE, line.ping::<redis::Value>()).await;
+            let Ok(message) = tokio::time::timeout(PING_AFTER, messages.next()).await else {
+                // There were no notifications, or the connection is broken.
+                let answered = tokio::time::timeout(PING_AFTER, connection.ping::<redis::Value>()).await;
                 answered.map_err(|_| redis::RedisError::from((redis::ErrorKind::Io, "no answer to a ping")))??;
                 continue;
             };
             let Some(message) = message else { return Ok(()) };
             let text: String = message.get_payload()?;
-            if self.hear(&text).is_none() {
-                tracing::warn!(text, "a notice that cannot be read");
+            if self.apply_notification(&text).is_none() {
+                tracing::warn!(text, "could not read a notification");
             }
         }
     }
 
-    /// A notice: what happened, to whom, and a number.
-    fn hear(&self, text: &str) -> Option<()> {
+    /// A notification is three words: its kind, a shard, and a number.
+    fn apply_notification(&self, text: &str) -> Option<()> {
         let mut words = text.split(' ');
-        let (what, of, value) = (words.next()?, words.next()?, words.next()?.parse::<u64>().ok()?);
-        match what {
-            "due" => self.due_times.learn(Shard::parse(of)?, from_micros(value.try_into().ok()?)),
+        let (kind, shard, value) = (words.next()?, words.next()?, words.next()?.parse::<u64>().ok()?);
+        match kind {
+            "due" => self.due_times.learn(Shard::parse(shard)?, from_micros(value.try_into().ok()?)),
             "generation" => {
-                let shard = Shard::parse(of)?;
-                tell_of_loss(shard, self.registry.learn_generation(shard, value));
+                let shard = Shard::parse(shard)?;
+                warn_of_loss(shard, self.registry.learn_generation(shard, value));
             }
             _ => return None,
         }
         Some(())
     }
 
-    /// Drops what dead workers left, in Redis and here, for ever.
+    /// Drops expired state of dead workers, in Redis and in this process. Never returns.
     pub(crate) async fn run_tidying(&self) {
         loop {
             tokio::time::sleep(self.config.tidy_every).await;
             self.registry.tidy(self.clock.now());
-            self.gates.tidy(self.clock.now());
+            self.admission_estimates.tidy(self.clock.now());
             for shard in Shard::all() {
                 if let Err(error) = self.tidy(shard).await {
-                    tracing::debug!(%error, "could not tidy; the next time will do");
+                    tracing::debug!(%error, "could not tidy; trying again later");
                     break;
                 }
             }
@@ -224,39 +227,39 @@ impl ShardContext {
     async fn tidy(&self, shard: Shard) -> Result<(), CallError> {
         loop {
             let mut call = self.new_call(shard, Operation::Tidy);
-            call.arg(TIDY_PAGE).arg(self.config.unread_for.as_millis() as u64).arg(SILENT.as_millis() as u64);
-            let mut answer = self.call(call).await?.rest;
+            call.arg(TIDY_PAGE).arg(self.config.unread_for.as_millis() as u64).arg(READER_IDLE.as_millis() as u64);
+            let mut answer = self.call(call).await?.values;
             let dropped = answer.next_int().ok_or_else(unexpected)?;
             let unread = answer.next_entries().ok_or_else(unexpected)?;
             if !unread.is_empty() {
                 tracing::warn!(
                     dropped,
                     unread = unread.len(),
-                    "dropped permits that no worker has used; is there a worker?"
+                    "dropped permits that no worker has used; is a worker running?"
                 );
             }
-            self.give_back(unread);
+            self.decline_unread(unread);
             if dropped < TIDY_PAGE {
                 return Ok(());
             }
         }
     }
 
-    /// What has left the delivery queue and was in nobody's hand.
-    fn give_back(&self, unread: Vec<Entry>) {
+    /// Ends permits that left the delivery queue unread, and declines their deliveries.
+    fn decline_unread(&self, unread: Vec<Entry>) {
         for entry in &unread {
-            self.end(entry.id, End::Unused);
+            self.end(entry.id, PermitEnd::Unused);
         }
         self.admissions.decline(unread.into_iter().map(|entry| entry.delivery).collect());
     }
 }
 
-fn tell_of_loss(shard: Shard, lost: bool) {
+fn warn_of_loss(shard: Shard, lost: bool) {
     if lost {
-        tracing::warn!(shard = shard.index(), "Redis has lost what it knew; destinations recover from the store");
+        tracing::warn!(shard = shard.index(), "Redis has lost its data; destinations recover from the store");
     }
 }
 
 pub(crate) fn unexpected() -> CallError {
-    CallError::Unknown("an answer of an unexpected shape".to_owned())
+    CallError::Unknown("the answer has an unexpected shape".to_owned())
 }

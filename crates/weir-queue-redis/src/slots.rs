@@ -1,4 +1,4 @@
-//! Asking for slots: those who ask while a call is under way ask together in the next.
+//! Asking for slots. Requests that arrive during a call go together in the next call.
 
 use std::{
     sync::{
@@ -16,72 +16,75 @@ use weir_core::{
 use weir_queue::{QueueError, QueueResult, SlotAnswer, SlotRequest};
 
 use crate::{
-    codec::Answer,
+    codec::AnswerReader,
     keys::{SHARDS, Shard},
     scripts::Operation,
     shard_context::{ShardContext, unexpected},
 };
 
-/// Slots asked for in one call, so that no script keeps the server for long.
+/// Slots requested in one call, so that no script occupies the server for long.
 const BATCH: usize = 200;
-/// An answer that takes so long costs a narrow slot a good part of its width.
+/// Slower answers use up a good part of a narrow slot, so slots are then requested for the time at which the answer
+/// arrives.
 const SLOW_ANSWER: Duration = Duration::from_millis(3);
-/// A slot that starts so much further ahead than any is granted was granted by a clock that is wrong.
+/// Redis grants slots [`GRANT_AHEAD`] ahead at most. If a slot starts later than that plus this margin, a clock is
+/// wrong.
 const CLOCK_DOUBT: Duration = Duration::from_millis(50);
 
-struct Waiting {
+struct PendingRequest {
     request: SlotRequest,
     answer: oneshot::Sender<QueueResult<SlotAnswer>>,
 }
 
-/// Those who wait for slots of a shard.
+/// The requests for slots of one shard that were not sent yet.
 #[derive(Default)]
-struct Line {
-    waiting: Vec<Waiting>,
-    /// A task asks for them, and for those who come meanwhile.
+struct WaitQueue {
+    requests: Vec<PendingRequest>,
+    /// A task sends these requests, and those that arrive meanwhile.
     is_served: bool,
 }
 
 #[derive(Default)]
 pub(crate) struct SlotRequests {
-    lines: Mutex<[Line; SHARDS]>,
+    queues: Mutex<[WaitQueue; SHARDS]>,
     answer_time: AnswerTime,
 }
 
 impl SlotRequests {
-    // A panic while the lock is held is a bug already reported; the lists are whole between two calls.
-    fn lines(&self) -> MutexGuard<'_, [Line; SHARDS]> {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    // A panic while the lock is held is a bug already reported; the lists are complete between two calls.
+    fn queues(&self) -> MutexGuard<'_, [WaitQueue; SHARDS]> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Joins the line; answers whether somebody has to serve it.
-    fn join(&self, shard: Shard, waiting: Waiting) -> bool {
-        let line = &mut self.lines()[shard.index()];
-        line.waiting.push(waiting);
-        !std::mem::replace(&mut line.is_served, true)
+    /// Adds a request. Returns whether the caller must start the task that serves the queue.
+    fn join(&self, shard: Shard, request: PendingRequest) -> bool {
+        let queue = &mut self.queues()[shard.index()];
+        queue.requests.push(request);
+        !std::mem::replace(&mut queue.is_served, true)
     }
 
-    /// Those who wait now, as many as go in one call. With nobody left the line is not served any more.
-    fn next(&self, shard: Shard) -> Vec<Waiting> {
-        let line = &mut self.lines()[shard.index()];
-        line.is_served = !line.waiting.is_empty();
-        let count = line.waiting.len().min(BATCH);
-        line.waiting.drain(..count).collect()
+    /// Takes the requests for the next call. When there are none, the serving task ends.
+    fn next(&self, shard: Shard) -> Vec<PendingRequest> {
+        let queue = &mut self.queues()[shard.index()];
+        queue.is_served = !queue.requests.is_empty();
+        let count = queue.requests.len().min(BATCH);
+        queue.requests.drain(..count).collect()
     }
 }
 
-/// How long Redis takes to answer of late, in nanoseconds: up at once, down by an eighth each time. A slot that would be over before
-/// the answer is here is of no use; whoever always asked for such slots would never send.
+/// How long Redis takes to answer, in nanoseconds. A longer time counts at once; a shorter one reduces the value by an
+/// eighth of the difference. A slot that ends before its answer arrives is useless; a worker that got only such slots
+/// would never send.
 #[derive(Default)]
 struct AnswerTime(AtomicI64);
 
 impl AnswerTime {
     fn observe(&self, took: i64) {
-        let known = self.0.load(Ordering::Relaxed);
-        self.0.store(if took >= known { took } else { known - (known - took) / 8 }, Ordering::Relaxed);
+        let before = self.0.load(Ordering::Relaxed);
+        self.0.store(if took >= before { took } else { before - (before - took) / 8 }, Ordering::Relaxed);
     }
 
-    /// From when a slot can be used that is asked for at `now`, in microseconds; 0 while answers come quickly.
+    /// From when a slot that is requested at `now` can be used, in microseconds; 0 while answers are fast.
     fn usable_from(&self, now: i64) -> i64 {
         let took = self.0.load(Ordering::Relaxed);
         if took < SLOW_ANSWER.as_nanos() as i64 { 0 } else { now + took / 1_000 }
@@ -89,51 +92,51 @@ impl AnswerTime {
 }
 
 impl ShardContext {
-    /// One task asks for everybody who waits. If each waiting attempt took its own turn, each would make a call of its own, and the slots
-    /// would be over before the last answer came.
+    /// One task sends all pending requests. If each attempt made a call of its own, the slots would be over before the
+    /// last answer arrived.
     pub(crate) async fn ask_for_slot(self: &Arc<Self>, request: SlotRequest) -> QueueResult<SlotAnswer> {
         let shard = Shard::of(request.id.destination_id);
         let (answer, answered) = oneshot::channel();
-        if self.slot_requests.join(shard, Waiting { request, answer }) {
-            let core = self.clone();
-            tokio::spawn(async move { core.serve(shard).await });
+        if self.slot_requests.join(shard, PendingRequest { request, answer }) {
+            let context = self.clone();
+            tokio::spawn(async move { context.serve(shard).await });
         }
-        answered.await.unwrap_or_else(|_| Err(QueueError("who asked for slots was stopped".to_owned())))
+        answered.await.unwrap_or_else(|_| Err(QueueError("the task that requests slots was stopped".to_owned())))
     }
 
     async fn serve(&self, shard: Shard) {
         loop {
-            let waiting = self.slot_requests.next(shard);
-            if waiting.is_empty() {
+            let requests = self.slot_requests.next(shard);
+            if requests.is_empty() {
                 return;
             }
-            self.ask_for_slots(shard, waiting).await;
+            self.ask_for_slots(shard, requests).await;
         }
     }
 }
 
 impl ShardContext {
-    async fn ask_for_slots(&self, shard: Shard, waiting: Vec<Waiting>) {
+    async fn ask_for_slots(&self, shard: Shard, requests: Vec<PendingRequest>) {
         let mut call = self.new_call(shard, Operation::TakeSlot);
         call.arg(self.slot_requests.answer_time.usable_from(self.clock.lower_bound(shard)));
-        for Waiting { request: SlotRequest { id, preparation }, .. } in &waiting {
+        for PendingRequest { request: SlotRequest { id, preparation }, .. } in &requests {
             let micros = preparation.map_or(-1, |took| i64::try_from(took.as_micros()).unwrap_or(i64::MAX));
             call.destination(id.destination_id).arg(id.serial).arg(micros);
         }
         let asked = self.clock.monotonic();
         let mut answered = self.call(call).await.map_err(QueueError::from);
         self.slot_requests.answer_time.observe(self.clock.monotonic() - asked);
-        for Waiting { answer, .. } in waiting {
+        for PendingRequest { answer, .. } in requests {
             let slot = match &mut answered {
-                Ok(answered) => self.read_slot(shard, &mut answered.rest),
+                Ok(answered) => self.read_slot(shard, &mut answered.values),
                 Err(error) => Err(error.clone()),
             };
-            // Who asked may have gone.
+            // The attempt may have been cancelled.
             let _ = answer.send(slot);
         }
     }
 
-    fn read_slot(&self, shard: Shard, answer: &mut Answer) -> QueueResult<SlotAnswer> {
+    fn read_slot(&self, shard: Shard, answer: &mut AnswerReader) -> QueueResult<SlotAnswer> {
         let (Some(start), Some(end)) = (answer.next_int(), answer.next_int()) else {
             return Err(unexpected().into());
         };
@@ -141,12 +144,12 @@ impl ShardContext {
             return Ok(SlotAnswer::Withdrawn);
         }
         if end == 0 {
-            return Ok(SlotAnswer::Later(self.clock.placed(shard, start)));
+            return Ok(SlotAnswer::Later(self.clock.engine_time(shard, start)));
         }
         let mut slot = self.clock.narrowed(shard, (start, end));
         if end - start == UNLIMITED_SLOT_WIDTH.as_micros() as i64 {
-            // There is no window that a send a little too early could fill.
-            slot.start = self.clock.placed(shard, start);
+            // The destination has no limit, so a send that is a little early exceeds nothing.
+            slot.start = self.clock.engine_time(shard, start);
         }
         if slot.start > self.clock.now() + GRANT_AHEAD + CLOCK_DOUBT {
             self.clock_doubt.notify_one();
@@ -161,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_are_asked_for_from_when_they_can_be_used() {
+    fn slots_are_requested_from_the_time_they_are_usable() {
         let time = AnswerTime::default();
         time.observe(1_000_000);
         assert_eq!(time.usable_from(5_000_000), 0);

@@ -1,12 +1,12 @@
-//! Wakes on their way to Redis. Those that come while a call is under way go together in the next, each destination once:
-//! a producer that posts a thousand events a second to one destination wakes it a few hundred times.
+//! Sends wakes to Redis. Wakes that arrive during a call go together in the next call, each destination once. So a
+//! producer that posts a thousand events a second to one destination wakes it only a few hundred times a second.
 
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
-use tokio::sync::Mutex as Turn;
+use tokio::sync::Mutex as AsyncMutex;
 use weir_core::{Clock as _, DestinationId, Timestamp};
 use weir_queue::{QueueResult, Wake};
 
@@ -19,78 +19,79 @@ use crate::{
 
 #[derive(Default)]
 pub(crate) struct Wakes {
-    gathering: Mutex<Gathering>,
-    /// Who holds it sends what has gathered.
-    turn: Turn<()>,
+    pending: Mutex<PendingWakes>,
+    /// The holder sends the pending wakes.
+    send_lock: AsyncMutex<()>,
 }
 
 #[derive(Default)]
-struct Gathering {
+struct PendingWakes {
     earliest: HashMap<DestinationId, Timestamp>,
-    outcome: Outcome,
+    result: SharedResult,
 }
 
-/// What became of the wakes that went together; empty while it is not known.
-type Outcome = Arc<OnceLock<QueueResult<()>>>;
+/// The result of the wakes of one call; empty until it is known.
+type SharedResult = Arc<OnceLock<QueueResult<()>>>;
 
 impl Wakes {
-    // A panic while the lock is held is a bug already reported; a map of wakes is whole between two calls.
-    fn gathering(&self) -> MutexGuard<'_, Gathering> {
-        self.gathering.lock().unwrap_or_else(PoisonError::into_inner)
+    // A panic while the lock is held is a bug already reported; the map is complete between two calls.
+    fn pending(&self) -> MutexGuard<'_, PendingWakes> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn add(&self, wakes: &[Wake]) -> Outcome {
-        let mut gathering = self.gathering();
+    fn add(&self, wakes: &[Wake]) -> SharedResult {
+        let mut pending = self.pending();
         for wake in wakes {
-            let due = gathering.earliest.entry(wake.destination_id).or_insert(wake.due);
+            let due = pending.earliest.entry(wake.destination_id).or_insert(wake.due);
             *due = wake.due.min(*due);
         }
-        gathering.outcome.clone()
+        pending.result.clone()
     }
 
-    /// Resolves when Redis has these wakes, or has failed to answer.
-    pub(crate) async fn send(&self, core: &ShardContext, wakes: &[Wake]) -> QueueResult<()> {
+    /// Returns when Redis has received these wakes, or the call has failed.
+    pub(crate) async fn send(&self, context: &ShardContext, wakes: &[Wake]) -> QueueResult<()> {
         let joined = self.add(wakes);
-        let _turn = self.turn.lock().await;
-        if let Some(outcome) = joined.get() {
-            return outcome.clone();
+        let _sending = self.send_lock.lock().await;
+        if let Some(result) = joined.get() {
+            return result.clone();
         }
-        // Again: whoever had taken them along may have been cancelled. A wake sent twice changes nothing.
+        // The task that had taken the wakes may have been cancelled, so they are added again. Repeating a wake changes
+        // nothing.
         self.add(wakes);
-        let Gathering { earliest, outcome } = std::mem::take(&mut *self.gathering());
-        let sent = send(core, earliest).await;
-        for outcome in [joined, outcome] {
-            let _ = outcome.set(sent.clone());
+        let PendingWakes { earliest, result } = std::mem::take(&mut *self.pending());
+        let sent = send(context, earliest).await;
+        for result in [joined, result] {
+            let _ = result.set(sent.clone());
         }
         sent
     }
 }
 
-async fn send(core: &ShardContext, earliest: HashMap<DestinationId, Timestamp>) -> QueueResult<()> {
+async fn send(context: &ShardContext, earliest: HashMap<DestinationId, Timestamp>) -> QueueResult<()> {
     let mut calls = Vec::new();
     for (shard, wakes) in by_shard(earliest, |&(id, _)| id) {
-        let mut call = core.new_call(shard, Operation::Wake);
-        let now = core.clock.now();
-        let generation_began = match core.registry.generation(shard) {
-            // Not heard of yet.
+        let mut call = context.new_call(shard, Operation::Wake);
+        let now = context.clock.now();
+        let generation_began = match context.registry.generation(shard) {
+            // Not known yet.
             0 => now,
             generation => from_micros(generation as i64),
         };
         for &(id, due) in &wakes {
             call.destination(id).not_before(due);
-            core.gates.woken(id, generation_began, now);
+            context.admission_estimates.woken(id, generation_began, now);
         }
         calls.push((call, shard, wakes));
     }
-    // A scheduler in this process may claim at once: its call follows these on the same connection.
+    // A scheduler in this process may claim at once: its call comes after these calls on the same connection.
     let learn = |shard: Shard, wakes: &[(DestinationId, Timestamp)]| {
-        wakes.iter().for_each(|&(_, due)| core.due_times.learn(shard, due));
+        wakes.iter().for_each(|&(_, due)| context.due_times.learn(shard, due));
     };
     calls.iter().for_each(|(_, shard, wakes)| learn(*shard, wakes));
     let (calls, shards): (Vec<_>, Vec<_>) =
         calls.into_iter().map(|(call, shard, wakes)| (call, (shard, wakes))).unzip();
-    core.call_all(&calls).await.into_iter().try_for_each(|answered| answered.map(drop))?;
-    // And again, had it looked too early.
+    context.call_all(&calls).await.into_iter().try_for_each(|answered| answered.map(drop))?;
+    // Learn again, in case the scheduler claimed before the wakes arrived.
     shards.iter().for_each(|(shard, wakes)| learn(*shard, wakes));
     Ok(())
 }

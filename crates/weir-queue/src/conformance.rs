@@ -1,7 +1,8 @@
-//! What every queue does alike: one function per behaviour, run on each backend by
+//! The behaviour that all queues have in common: one function per behaviour, run on each backend by
 //! [`queue_conformance!`](crate::queue_conformance).
 //!
-//! Real time, since a queue may keep a clock of its own; waits are for signals, and only absence is waited out.
+//! The suite runs in real time, because a queue may have its own clock. Tests wait for signals; they sleep only to show
+//! that nothing happens.
 
 mod edits;
 mod fast_path;
@@ -38,19 +39,19 @@ use crate::{
 };
 
 const LEASE: Duration = Duration::from_secs(10);
-/// Long enough for a job that is due to be claimed.
+/// A due job is claimed within this time.
 const SOON: Duration = Duration::from_secs(5);
-/// Long enough to believe that nothing is due.
+/// If nothing was claimed for so long, no job is due.
 const ABSENCE: Duration = Duration::from_millis(60);
 
 /// A fresh queue and its clock.
 pub struct Subject {
     pub queue: SharedQueue,
     pub clock: Arc<dyn Clock>,
-    /// How much later than the arithmetic says a slot may start, and earlier end, because the queue's clock is not this
-    /// process's. Never the other way round.
+    /// How much later a slot may start, and how much earlier it may end, than calculated, because the queue has another
+    /// clock than this process.
     pub precision: Duration,
-    /// Edits so far, in seconds: the version of the destination's terms.
+    /// The number of edits so far, which in seconds is the version of the destination's terms.
     edits: AtomicI64,
 }
 
@@ -102,7 +103,7 @@ pub fn settings(limits: &RateLimits, max_in_flight: u32) -> Destination {
 fn granted(answer: SlotAnswer) -> Slot {
     match answer {
         SlotAnswer::Granted(slot) => slot,
-        refused => panic!("the permit should be good: {refused:?}"),
+        refused => panic!("a slot should be granted: {refused:?}"),
     }
 }
 
@@ -111,7 +112,7 @@ impl Subject {
         Self { queue, clock, precision, edits: AtomicI64::new(1) }
     }
 
-    /// The destination as it is after the last edit.
+    /// The destination after the last edit.
     fn destination(&self, limits: &RateLimits, max_in_flight: u32) -> Destination {
         let updated_at = Timestamp::from_secs(self.edits.load(Ordering::Relaxed));
         Destination { updated_at, ..settings(limits, max_in_flight) }
@@ -160,7 +161,7 @@ impl Subject {
         self.claim_for(LEASE).await.remove(0)
     }
 
-    /// The lease of a job that is woken now.
+    /// Wakes the job and claims its lease.
     async fn begin_run(&self) -> Lease {
         self.wake(self.clock.now()).await;
         self.claim().await
@@ -235,7 +236,7 @@ impl Subject {
         self.queue.take_slot(SlotRequest { id: permit.id, preparation }).await.expect("take a slot")
     }
 
-    /// A slot, asked for once it is near, as workers do.
+    /// Asks for a slot as workers do: again shortly before the slot, when it is too far ahead.
     async fn slot(&self, permit: &Permit) -> Slot {
         loop {
             match self.ask_for_slot(permit).await {
@@ -258,7 +259,7 @@ impl Subject {
     }
 }
 
-/// Runs every behaviour as a test of its own on the queue that `$subject`, an async function, makes.
+/// Runs every behaviour as a separate test on a queue from `$subject`, an async function.
 #[macro_export]
 macro_rules! queue_conformance {
     ($subject:path) => {
@@ -266,56 +267,56 @@ macro_rules! queue_conformance {
             a_woken_job_is_claimed_once,
             a_claim_waits_for_a_wake,
             a_wake_pulls_a_parked_job_forward,
-            a_job_of_which_only_the_lane_waits_runs_soon_or_at_a_wake,
+            a_job_with_only_replayed_deliveries_runs_soon_or_at_a_wake,
             a_later_wake_does_not_push_a_job_back,
-            a_wake_does_not_pull_a_paced_job_below_its_pace,
+            a_wake_does_not_run_a_paced_job_early,
             a_stop_removes_the_job,
             a_wake_during_a_run_survives_its_stop,
-            a_wake_during_a_run_pulls_its_parking_forward,
+            a_wake_during_a_run_pulls_the_parked_job_forward,
             an_ended_lease_is_claimed_again_and_its_stale_epoch_publishes_nothing,
             a_publish_after_a_publish_of_the_same_lease_is_stale,
             a_run_that_continues_keeps_its_lease_and_publishes_again,
-            permits_come_in_the_order_they_were_published,
+            permits_are_taken_in_the_order_of_publication,
             permits_carry_the_time_at_which_their_slots_are_expected,
-            slots_of_a_backlog_are_t_apart,
-            a_slot_is_granted_a_moment_ahead_and_never_more,
-            who_asks_first_goes_first,
+            slots_of_a_backlog_are_one_spacing_apart,
+            a_slot_is_granted_at_most_40_ms_ahead,
+            the_first_request_gets_the_first_slot,
             a_missed_slot_is_replaced_by_a_later_one,
             cursors_survive_a_stop,
             unknown_cursors_continue_from_the_recovered_ones,
             an_unlimited_permit_has_a_slot_that_starts_now,
             a_slot_of_a_long_window_is_wide,
-            slow_connections_bring_more_permits_out,
+            a_lease_reports_how_long_workers_prepare,
             an_edit_runs_a_parked_job_at_once,
-            an_edit_during_a_run_brings_another_run,
-            an_edit_that_is_older_than_what_is_known_changes_nothing,
-            a_raised_limit_binds_for_permits_that_are_out,
-            a_lowered_limit_binds_for_permits_that_are_out,
-            a_lowered_max_in_flight_binds_for_permits_that_are_out,
+            an_edit_during_a_run_causes_another_run,
+            an_edit_with_older_terms_changes_nothing,
+            a_raised_limit_applies_to_outstanding_permits,
+            a_lowered_limit_applies_to_outstanding_permits,
+            a_lowered_max_in_flight_applies_to_outstanding_permits,
             a_suspended_destination_withdraws_its_permits,
             a_suspension_during_a_run_makes_its_publish_stale,
             a_resumed_destination_publishes_again,
             a_run_under_the_same_terms_ends_a_suspension,
-            a_hold_moves_the_next_slot_of_permits_that_are_out,
-            a_permit_whose_slot_is_far_goes_back_and_costs_no_slot,
+            a_hold_moves_the_next_slot_of_outstanding_permits,
+            a_permit_handed_back_before_its_slot_costs_no_slot,
             a_lease_counts_what_is_queued_and_in_flight,
             a_settle_runs_a_job_that_waits_for_room,
             a_settle_during_a_run_is_not_missed,
-            a_crowded_destination_has_fewer_permits_until_attempts_end,
-            a_permit_that_found_no_place_brings_no_run_at_once,
-            a_paced_permit_that_found_no_place_brings_no_run_at_once,
+            a_crowded_destination_gets_fewer_permits_until_attempts_end,
+            a_crowded_permit_starts_no_run,
+            a_crowded_paced_permit_starts_no_run,
             an_expired_permit_is_withdrawn_and_no_longer_counted,
             permits_whose_workers_died_are_no_longer_counted_once_their_claims_expire,
             one_destination_does_not_delay_another,
             a_delivery_is_admitted_without_a_run,
             nothing_is_admitted_to_a_destination_that_never_ran,
-            an_admitted_delivery_takes_its_slot_off_the_same_cursor,
-            no_more_are_admitted_than_may_be_in_flight,
-            nothing_is_admitted_while_a_backlog_waits,
-            what_is_live_is_admitted_beside_a_lane_and_goes_first,
-            what_is_admitted_after_a_suspension_comes_back,
-            room_that_was_given_up_is_there_again,
-            nothing_is_admitted_under_terms_that_the_job_does_not_follow,
+            an_admitted_delivery_takes_its_slot_from_the_same_cursor,
+            admissions_stop_at_max_in_flight,
+            nothing_is_admitted_while_there_is_a_backlog,
+            a_live_delivery_is_admitted_during_a_replay_and_goes_first,
+            a_delivery_admitted_after_a_suspension_is_declined,
+            released_room_can_be_reserved_again,
+            nothing_is_admitted_under_terms_that_the_job_does_not_know,
         );
     };
     (@each $subject:path, $($behaviour:ident),+ $(,)?) => {$(

@@ -1,25 +1,26 @@
 //! The schedule, the permits and the delivery queue.
 //!
-//! One job per destination waits in the schedule. A scheduler claims due jobs as leases ([`Schedule::claim_due`]), and
+//! The schedule holds one job per destination. A scheduler claims due jobs as leases ([`Schedule::claim_due`]). It
 //! publishes permits and re-queues the job in one atomic step ([`Schedule::publish`]). Workers take permits
-//! ([`Permits::take`]), stand ready to send, ask for a slot ([`Permits::take_slot`]), send inside it, and settle. The queue is a
-//! cache of the store: losing it loses no event.
+//! ([`Permits::take`]), get ready to send, ask for a slot ([`Permits::take_slot`]), send inside it, and settle. The
+//! queue is a cache of the store: losing it loses no event.
 //!
 //! A permit's life:
 //!
 //! ```text
-//! publish ─┬▶ queued ──take_slot: granted──▶ in flight ──settle──▶ room for others ──recorded──▶ gone
+//! publish ─┬▶ queued ──take_slot: granted──▶ in flight ──settle──▶ settled: its room is free ──recorded──▶ removed
 //! admit ───┘    │ ▲                            │   ▲
-//!               │ └─ take_slot: later          └───┘ take_slot: the slot was missed, another one
-//!               └──── hand_back ──▶ gone             not sent, its claim released; costs no slot
+//!               │ └─ take_slot: later          └───┘ take_slot: after a missed slot, another one
+//!               └──── hand_back ──▶ removed          not sent; its claim was released; costs no slot
 //! ```
 //!
-//! A permit is the right to *ask*. Only the step that grants a slot gives the right to send, and it looks at everything that
-//! decides: the permit, the destination's [`Terms`], its hold, the room below `max_in_flight`, and the cursors. An edit, a pause
-//! or a hold thus binds for permits that are out as well.
+//! A permit is the right to *ask*. Only the step that grants a slot gives the right to send. This step checks all
+//! conditions: the permit, the destination's [`Terms`], its hold, the room below `max_in_flight`, and the cursors. So
+//! an edit, a pause or a hold also applies to outstanding permits.
 //!
-//! A backlog is published by runs. A delivery that is new, to a destination without a backlog, needs none: it is claimed as it
-//! is stored, for room that was kept ([`Schedule::reserve`]), and admitted after the commit ([`Schedule::admit`]).
+//! Runs publish a backlog. A new delivery to a destination without a backlog needs no run: it takes the fast path. It
+//! is claimed as it is stored, with reserved room ([`Schedule::reserve`]), and admitted after the commit
+//! ([`Schedule::admit`]).
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -38,21 +39,21 @@ use weir_core::{
     plan::NextRun,
 };
 
-/// A permit whose slot would start later than this from now goes back: it would only wait in the worker.
+/// A permit whose slot would start later than this from now is withdrawn, because it would only wait in the worker.
 pub const SLOT_HORIZON: Duration = Duration::from_secs(2);
-/// This long after the queue lost what it knew, no send starts any more in a slot that was granted before: slots are granted
-/// 40 ms ahead and are at most 2.5 s wide.
+/// So long after the queue lost its data, no send starts any more in a slot that was granted before the loss: slots are
+/// granted 40 ms ahead and are at most 2.5 s wide.
 pub const LAST_OLD_START: Duration = Duration::from_secs(3);
-/// Permits are published so much earlier at most, for workers that take long to stand ready: connections take as long.
+/// The longest time that permits are published earlier for workers that take long to be ready, mostly to connect.
 pub const LONGEST_PREPARATION: Duration = Duration::from_millis(1_500);
-/// How long a job that waits for a settle or a wake waits at most: one that never comes must not stop it for good.
+/// How long a job waits at most for a settle or a wake, because either may be lost.
 pub const RUN_FALLBACK: Duration = Duration::from_secs(1);
 
-/// All of a queue.
+/// The whole interface of a queue.
 pub trait Queue: Schedule + Permits + Leases + Send + Sync + 'static {}
 impl<T: Schedule + Permits + Leases + Send + Sync + 'static> Queue for T {}
 
-/// A queue, shared.
+/// A shared queue.
 pub type SharedQueue = Arc<dyn Queue>;
 
 /// The queue cannot be reached, or the outcome of the call is unknown.
@@ -69,7 +70,7 @@ pub struct Wake {
     pub due: Timestamp,
 }
 
-/// What the step that grants slots must know of a destination's settings.
+/// The settings of a destination that decide whether a slot is granted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Terms {
     /// Rises with each edit: the destination's `updated_at`. Older terms never replace newer ones.
@@ -81,7 +82,7 @@ pub struct Terms {
 }
 
 impl Terms {
-    /// Those of a destination as it is now.
+    /// The terms of a destination at `now`.
     pub fn of(destination: &Destination, now: Timestamp) -> Self {
         let settings = &destination.settings;
         Self {
@@ -92,7 +93,7 @@ impl Terms {
         }
     }
 
-    /// Those of a destination that was deleted at `version`.
+    /// The terms of a destination that was deleted at `version`.
     pub fn deleted(version: Timestamp) -> Self {
         Self { version, limits: RateLimits::UNLIMITED, max_in_flight: 0, suspended: true }
     }
@@ -109,9 +110,9 @@ pub struct Edit {
 #[derive(Debug, Clone)]
 pub struct Lease {
     pub destination_id: DestinationId,
-    /// Rises with each claim; a publish with an older one is stale.
+    /// Rises with each claim. A publication with an older epoch is stale.
     pub epoch: u64,
-    /// Rises with each wake; a stop that saw an older one re-queues the job instead.
+    /// Rises with each wake. A stop with an older version re-queues the job instead.
     pub version: u64,
     /// When the job was due.
     pub due: Timestamp,
@@ -119,46 +120,47 @@ pub struct Lease {
     pub queued: u32,
     /// Sends started and not yet settled.
     pub in_flight: u32,
-    /// Where the next slots may begin; `None` when that is not known (a new queue, or a lost one): the scheduler recovers it from
-    /// the store.
+    /// Where the next slots may begin. `None` in a new queue, or one that lost its data: the scheduler recovers the
+    /// cursors from the store.
     pub cursors: Option<Limiter>,
-    /// How long workers took to stand ready.
+    /// How long workers take to be ready to send.
     pub preparation: Duration,
-    /// A bound on what may be out, below `max_in_flight`, while workers have no places for more.
+    /// The maximum of outstanding permits, below `max_in_flight`, while workers have no places for more.
     pub window: Option<u32>,
-    /// When the queue began to keep what it knows now: the start of the process, or of Redis. Permits of before are not granted
-    /// slots any more; one that had a slot may still be sent within [`LAST_OLD_START`].
+    /// When the queue's current data began: at the start of the process, or of Redis. Earlier permits get no slots any
+    /// more; an earlier permit that had a slot may still be sent within [`LAST_OLD_START`].
     pub known_since: Timestamp,
 }
 
-/// What a claim of due jobs brought.
+/// The result of a claim of due jobs.
 #[derive(Debug, Clone, Default)]
 pub struct DueJobs {
     pub leases: Vec<Lease>,
-    /// Permits in the delivery queue that no worker has taken yet.
+    /// Permits in the delivery queue that no worker has taken.
     pub depth: usize,
 }
 
-/// What a run publishes, and when the job runs next unless the run continues.
+/// The result of a run: what it publishes, and when the job runs next.
 #[derive(Debug, Clone)]
 pub struct Publication {
     pub lease: Lease,
-    /// The destination's terms as the run read them; `None` when it is gone. The cursors are moved to follow them.
+    /// The terms that the run read; `None` when the destination was deleted. The cursors are moved to these limits.
     pub terms: Option<Terms>,
-    /// The cursors to begin with, where the lease knew none.
+    /// The recovered cursors, when the lease has none.
     pub recovered: Option<Limiter>,
     pub deliveries: Vec<ClaimedDelivery>,
     pub next: NextRun,
 }
 
-/// What became of a [`Publication`].
+/// The answer to a [`Publication`].
 #[derive(Debug, Clone)]
 pub enum Published {
     Done,
-    /// The lease had expired and the job was claimed again, or its destination was edited since the run read it. Nothing was
-    /// published; the claims go back to the store.
+    /// Nothing was published, because the lease had expired and the job was claimed again, or the destination was
+    /// edited after the run had read it. The claims go back to the store.
     Stale(Vec<ClaimedDelivery>),
-    /// The queue did not answer: the permits may be out. Their claims must be left to be settled or to expire.
+    /// The queue did not answer, so the permits may be published. Their claims must not be released: they are settled
+    /// or expire.
     Unknown,
 }
 
@@ -174,127 +176,133 @@ pub struct PermitId {
 pub struct Permit {
     pub id: PermitId,
     pub published_at: Timestamp,
-    /// When its slot is expected: the worker stands ready by then and asks a little before. `None`: as soon as it stands ready.
+    /// When its slot is expected: the worker is ready by then and asks a little earlier. `None`: the worker asks as
+    /// soon as it is ready.
     pub expected_at: Option<Timestamp>,
     pub delivery: ClaimedDelivery,
 }
 
-/// A worker stands ready to send and asks for a slot.
+/// The request of a worker that is ready to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotRequest {
     pub id: PermitId,
-    /// How long it took to stand ready: nothing over a standing connection. `None`: that was told before.
+    /// How long the worker took to be ready; zero with an open connection. `None` when it was reported before.
     pub preparation: Option<Duration>,
 }
 
-/// The answer to a worker that asks for a slot.
+/// The answer to a [`SlotRequest`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SlotAnswer {
     /// The permit is in flight.
     Granted(Slot),
-    /// The next slot starts then: too far ahead to be granted now. Ask again a little before.
+    /// The next slot starts at this instant, which is too far ahead to grant it now. Ask again a little before it.
     Later(Timestamp),
-    /// The destination is suspended, has no room, the permit is no longer good, or the next slot lies beyond [`SLOT_HORIZON`]:
-    /// release the claim, then hand the permit back.
+    /// Release the claim, then hand the permit back: the destination is suspended or has no room, the permit is not
+    /// valid any more, or the next slot is beyond [`SLOT_HORIZON`].
     Withdrawn,
 }
 
-/// A permit that was not used.
+/// A permit that a worker did not use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HandedBack {
     pub id: PermitId,
-    /// The worker had no place for it: requests to this destination take long, and others need places too.
+    /// The worker had no place for it: requests to this destination take long, and other destinations need places too.
     pub crowded: bool,
 }
 
-/// The scheduler's and the producer's half.
+/// The interface for schedulers and producers.
 #[async_trait]
 pub trait Schedule {
-    /// Makes sure a job runs at `due` or earlier. Idempotent; pulls a parked job forward, but not below its pace.
+    /// Makes sure that a job runs at `due` or earlier. Idempotent. A parked job becomes due earlier, but a paced job
+    /// keeps its pace.
     async fn wake(&self, wakes: &[Wake]) -> QueueResult<()>;
 
-    /// Runs the jobs of edited destinations at once, whatever they wait for, unless these terms or newer ones are known.
+    /// Applies new terms, and makes the jobs of the edited destinations due at once. Ignores terms that are not newer
+    /// than the known ones.
     async fn edited(&self, edits: &[Edit]) -> QueueResult<()>;
 
-    /// No slot of the destination starts before `until`; a hold is only ever extended.
+    /// Holds a destination: none of its slots starts before `until`. A hold is only extended, never shortened.
     async fn hold(&self, destination_id: DestinationId, until: Timestamp) -> QueueResult<()>;
 
-    /// Waits until a job is due and claims up to `max` of them, earliest due first, each for `lease_for`. A lease that
-    /// ends without a publish makes its job due again.
+    /// Waits until a job is due and claims up to `max` due jobs, earliest first, each for `lease_for`. If a lease ends
+    /// without a publication, its job is due again.
     async fn claim_due(&self, max: usize, lease_for: Duration) -> QueueResult<DueJobs>;
 
-    /// Answers when the queue can be reached.
+    /// Returns when the queue can be reached.
     async fn check(&self) -> QueueResult<()>;
 
     /// Publishes permits and re-queues or removes each job, atomically for each publication.
     async fn publish(&self, publications: Vec<Publication>) -> QueueResult<Vec<Published>>;
 
-    /// Keeps room for a permit that [`Self::admit`] is to publish at once and without a run: the last run of the
-    /// destination's job found less than it was allowed to take, its terms are those of this destination, a slot is free now,
-    /// and fewer than `max_in_flight` permits are out.
+    /// Reserves room for a permit that [`Self::admit`] will publish without a run. There is room if the last run of the
+    /// job found less than it was allowed to claim, the job has the terms of this destination, a slot is free now, and
+    /// fewer than `max_in_flight` permits are outstanding.
     fn reserve(&self, destination: &Destination) -> bool;
 
-    /// Gives up room that was kept.
+    /// Releases reserved room.
     fn unreserve(&self, destination_id: DestinationId);
 
-    /// Publishes deliveries for each of which room was kept, without a run; each says with which settings. Must not wait.
-    /// What cannot be published after all comes back by [`Self::declined`].
+    /// Publishes deliveries without a run. Room was reserved for each of them, and each carries the destination that it
+    /// was claimed for. Must not wait. Deliveries that cannot be published come back from [`Self::declined`].
     fn admit(&self, deliveries: Vec<ClaimedDelivery>);
 
-    /// Waits until deliveries have been declined and answers them: their claims go back to the store.
+    /// Waits for declined deliveries. Their claims go back to the store.
     async fn declined(&self) -> Vec<ClaimedDelivery>;
 }
 
-/// The worker's half.
+/// The interface for workers.
 #[async_trait]
 pub trait Permits {
-    /// Waits for permits and takes up to `max` of them, in the order they were published.
+    /// Waits for permits and takes up to `max` of them, in the order of publication.
     async fn take(&self, max: usize) -> QueueResult<Vec<Permit>>;
 
-    /// Takes no more: answers what had been fetched for [`Permits::take`] and not yet taken, to go back unsent. The last call.
+    /// Stops taking permits. Returns the permits that were fetched for [`Permits::take`] and not taken; they go back
+    /// unsent. [`Permits::take`] must not be called afterwards.
     async fn stop_taking(&self) -> Vec<Permit>;
 
-    /// The one way to send: a slot for a worker that stands ready, decided and granted in one step.
+    /// The only way to send: decides about a slot and grants it in one step, for a worker that is ready.
     async fn take_slot(&self, request: SlotRequest) -> QueueResult<SlotAnswer>;
 
-    /// The attempts of these permits have ended; room for others.
+    /// The attempts of these permits have ended. Their room is free for other permits.
     async fn settle(&self, ids: &[PermitId]) -> QueueResult<()>;
 
-    /// The store has the attempts of these settled permits: until then each is there to be found, should this process die.
+    /// The store has recorded the attempts of these settled permits. Until then other processes can find the permits,
+    /// in case this process dies.
     fn recorded(&self, ids: &[PermitId]);
 
-    /// These permits were not used and their claims are released. One that had no slot costs none.
+    /// These permits were not used, and their claims are released. A permit without a slot costs none.
     async fn hand_back(&self, permits: &[HandedBack]) -> QueueResult<()>;
 }
 
-/// A permit that a process left that is gone.
+/// A permit that a dead process held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LeftPermit {
+pub struct OrphanedPermit {
     pub id: PermitId,
     pub claim: Claim,
-    /// A slot was granted for it, so it may have been sent.
+    /// A slot was granted for the permit, so the delivery may have been sent.
     pub had_slot: bool,
 }
 
-/// What the processes that share a queue must know of each other. A queue inside one process dies with it, and knows of no other.
+/// Process leases, for processes that share a queue. The default methods are for a queue inside one process.
 #[async_trait]
 pub trait Leases {
-    /// This process is alive until then: later, unless this is called again, it takes and publishes no permit and gets no slot.
-    /// Permits that it took under another name are not good any more.
+    /// Renews the lease of this process. After `until` the process takes and publishes no permit and gets no slot.
+    /// Permits that it took under another id are not valid any more.
     fn renew_lease(&self, _process: ProcessId, _until: Instant) {}
 
-    /// Who has permits in hand.
+    /// The processes that hold permits.
     async fn holders(&self) -> QueueResult<Vec<ProcessId>> {
         Ok(Vec::new())
     }
 
-    /// Permits that these processes had in hand: some, and none only if there are none. Those without a slot can get none any more.
-    /// Each comes again until it is handed back, or settled and recorded.
-    async fn left_permits(&self, _gone: &[ProcessId]) -> QueueResult<Vec<LeftPermit>> {
+    /// Permits that these dead processes held. Returns a part of them, and an empty list only if there are none.
+    /// Permits without a slot can get none any more. A permit is returned again until it is handed back, or settled and
+    /// recorded.
+    async fn orphaned_permits(&self, _dead: &[ProcessId]) -> QueueResult<Vec<OrphanedPermit>> {
         Ok(Vec::new())
     }
 
-    /// The claims of all permits that are in the delivery queue or in somebody's hand.
+    /// The claims of all permits that are in the delivery queue or held by a process.
     async fn permitted_claims(&self) -> QueueResult<HashSet<Claim>> {
         Ok(HashSet::new())
     }

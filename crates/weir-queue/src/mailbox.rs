@@ -1,42 +1,42 @@
-//! Things handed over by whoever must not wait, to one who does.
+//! A list of items from senders that must not wait, for one receiver that waits.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-/// Takes things in at any time, and gives out all that have gathered.
+/// Collects items. The receiver takes all of them at once.
 #[derive(Debug)]
 pub struct Mailbox<T> {
-    waiting: Mutex<Vec<T>>,
+    items: Mutex<Vec<T>>,
     added: Notify,
 }
 
 impl<T> Default for Mailbox<T> {
     fn default() -> Self {
-        Self { waiting: Mutex::default(), added: Notify::new() }
+        Self { items: Mutex::default(), added: Notify::new() }
     }
 }
 
 impl<T> Mailbox<T> {
-    // A panic while the lock is held is a bug already reported; a list is whole at any time.
-    fn waiting(&self) -> MutexGuard<'_, Vec<T>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    // A panic while the lock is held is a bug already reported; the list is complete at any time.
+    fn items(&self) -> MutexGuard<'_, Vec<T>> {
+        self.items.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands some over.
-    pub fn add(&self, things: Vec<T>) {
-        if !things.is_empty() {
-            self.waiting().extend(things);
+    /// Adds items. Never waits.
+    pub fn add(&self, items: Vec<T>) {
+        if !items.is_empty() {
+            self.items().extend(items);
             self.added.notify_one();
         }
     }
 
-    /// Everything that has gathered, once there is something. For one receiver.
+    /// Waits for items and takes all of them. For one receiver.
     pub async fn take(&self) -> Vec<T> {
         loop {
-            let things = std::mem::take(&mut *self.waiting());
-            if !things.is_empty() {
-                return things;
+            let items = std::mem::take(&mut *self.items());
+            if !items.is_empty() {
+                return items;
             }
             self.added.notified().await;
         }

@@ -1,7 +1,7 @@
 //! The in-process queue: the embedded default.
 //!
-//! All state is one [`JobTable`] behind a mutex that is held for microseconds and never across an await. What must outlive a
-//! restart comes back from the store: jobs by the sweep, cursors from the recorded sends.
+//! All state is one [`JobTable`] behind a mutex that is held for microseconds and never across an await. After a
+//! restart the state comes back from the store: jobs from the sweep, cursors from the recorded sends.
 
 mod job;
 mod table;
@@ -25,7 +25,7 @@ use crate::{
 pub struct MemoryQueue {
     table: Mutex<JobTable>,
     clock: Arc<dyn Clock>,
-    /// A job may be due earlier than the scheduler waits for.
+    /// A job may be due earlier than the scheduler expects.
     rescheduled: Notify,
     /// Permits were published.
     published: Notify,
@@ -44,7 +44,7 @@ impl MemoryQueue {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the table, and tells the scheduler when the earliest due time moved forward.
+    /// Changes the table, and notifies the scheduler when the earliest due time is earlier than before.
     fn change<T>(&self, change: impl FnOnce(&mut JobTable, Timestamp) -> T) -> T {
         let now = self.clock.now();
         let mut table = self.table();
@@ -62,7 +62,7 @@ impl MemoryQueue {
         answer
     }
 
-    /// How much of everything there is, for gauges.
+    /// Counts for gauges.
     pub fn depths(&self) -> Depths {
         self.table().depths()
     }
@@ -98,7 +98,7 @@ impl Schedule for MemoryQueue {
             };
             match next_due {
                 Some(due) => {
-                    // Either way the table is looked at again.
+                    // The table is checked again in either case.
                     let _ = tokio::time::timeout(due.since(now), self.rescheduled.notified()).await;
                 }
                 None => self.rescheduled.notified().await,

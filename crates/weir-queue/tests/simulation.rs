@@ -1,7 +1,8 @@
-//! The whole limiter in simulated time: plans, permits and slots over hours, with workers that are late, cold, or killed.
+//! The whole limiter in simulated time: plans, permits and slots over hours, with workers that are late, must connect
+//! first, or are killed.
 //!
-//! A discrete-event loop stands in for scheduler and workers; the job table and the plans are the real ones. Every send start
-//! is recorded and judged over every sliding window.
+//! A discrete-event loop replaces scheduler and workers; the job table and the plans are the real ones. Every send
+//! start is recorded and checked over every sliding window.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -26,27 +27,27 @@ use weir_queue::{
 
 const START: Timestamp = Timestamp::from_secs(1_000_000_000);
 const LEASE: Duration = Duration::from_secs(10);
-/// How long before it is expected workers ask for a slot.
+/// Workers ask for a slot this long before the slot is expected.
 const ASK_AHEAD: Duration = Duration::from_millis(10);
 
-/// How the simulated workers behave.
+/// The timing of the simulated workers.
 #[derive(Clone, Copy)]
-struct Weather {
-    /// From a slot's opening to the send, at most.
+struct WorkerTiming {
+    /// The maximum time from the start of a slot to the send.
     lateness: Duration,
-    /// Time to connect; zero means that connections stand.
+    /// The time to connect; zero when connections are open.
     connect: Duration,
-    /// From send to answer.
+    /// The time from send to answer.
     answer: Duration,
 }
 
-const CALM: Weather =
-    Weather { lateness: Duration::from_millis(2), connect: Duration::ZERO, answer: Duration::from_millis(5) };
+const PUNCTUAL: WorkerTiming =
+    WorkerTiming { lateness: Duration::from_millis(2), connect: Duration::ZERO, answer: Duration::from_millis(5) };
 
 #[derive(PartialEq, Eq, PartialOrd, Ord, Clone, Copy)]
-enum Happening {
+enum SimulatedEvent {
     SlotOpens(u64, i64, i64),
-    /// The worker stands ready, after so many nanoseconds of connecting, for a slot that is expected then.
+    /// The worker is ready: its permit, the nanoseconds it took to connect, and when its slot is expected.
     Ready(u64, i64, i64),
     Asks(u64),
     Answered(u64),
@@ -59,10 +60,10 @@ struct Simulation {
     edits: i64,
     max_in_flight: u32,
     backlog: u64,
-    weather: Weather,
+    timing: WorkerTiming,
     random: u64,
     now: Timestamp,
-    happenings: BinaryHeap<Reverse<(Timestamp, Happening)>>,
+    events: BinaryHeap<Reverse<(Timestamp, SimulatedEvent)>>,
     sends: Vec<Timestamp>,
     runs: u64,
     most_queued: u32,
@@ -91,7 +92,7 @@ fn limits(of: &[(u32, Period)]) -> RateLimits {
 }
 
 impl Simulation {
-    fn new(limits: RateLimits, weather: Weather) -> Self {
+    fn new(limits: RateLimits, timing: WorkerTiming) -> Self {
         Self {
             table: JobTable::new(START),
             limits,
@@ -99,10 +100,10 @@ impl Simulation {
             edits: 0,
             max_in_flight: 10_000,
             backlog: 0,
-            weather,
+            timing,
             random: 0x9e37_79b9_7f4a_7c15,
             now: START,
-            happenings: BinaryHeap::new(),
+            events: BinaryHeap::new(),
             sends: Vec::new(),
             runs: 0,
             most_queued: 0,
@@ -136,10 +137,10 @@ impl Simulation {
         Terms::of(&of, self.now)
     }
 
-    /// The process dies: everything in memory is gone; the store knows the last recorded send, or that one may be unknown.
+    /// The process dies and loses its memory. The store knows the last recorded send, or that a send may be unknown.
     fn crash(&mut self) {
         self.table = JobTable::new(self.now);
-        self.happenings.clear();
+        self.events.clear();
         self.table.wake(Wake { destination_id: destination(), due: self.now });
     }
 
@@ -151,17 +152,17 @@ impl Simulation {
     fn run_for(&mut self, duration: Duration) {
         let end = self.now + duration;
         loop {
-            let next = [self.table.next_due(), self.happenings.peek().map(|Reverse((at, _))| *at)];
+            let next = [self.table.next_due(), self.events.peek().map(|Reverse((at, _))| *at)];
             let Some(next) = next.into_iter().flatten().min().filter(|next| *next <= end) else { break };
             self.now = self.now.max(next);
             self.run_due_jobs();
             self.take_permits();
-            while let Some(Reverse((at, happening))) = self.happenings.peek().copied() {
+            while let Some(Reverse((at, event))) = self.events.peek().copied() {
                 if at > self.now {
                     break;
                 }
-                self.happenings.pop();
-                self.happen(happening);
+                self.events.pop();
+                self.handle(event);
             }
         }
         self.now = end;
@@ -201,9 +202,9 @@ impl Simulation {
     fn take_permits(&mut self) {
         for permit in self.table.take(usize::MAX) {
             let expected = permit.expected_at.unwrap_or(self.now).as_nanos();
-            let connect = self.weather.connect;
-            let ready = Happening::Ready(permit.id.serial, connect.as_nanos() as i64, expected);
-            self.happenings.push(Reverse((self.now + connect, ready)));
+            let connect = self.timing.connect;
+            let ready = SimulatedEvent::Ready(permit.id.serial, connect.as_nanos() as i64, expected);
+            self.events.push(Reverse((self.now + connect, ready)));
         }
     }
 
@@ -211,7 +212,7 @@ impl Simulation {
         match self.table.take_slot(self.now, SlotRequest { id, preparation }) {
             SlotAnswer::Granted(slot) => self.wait_for(id, slot),
             SlotAnswer::Later(start) => {
-                self.happenings.push(Reverse((start - ASK_AHEAD, Happening::Asks(id.serial))));
+                self.events.push(Reverse((start - ASK_AHEAD, SimulatedEvent::Asks(id.serial))));
             }
             SlotAnswer::Withdrawn => {
                 self.table.hand_back(self.now, HandedBack { id, crowded: false });
@@ -222,38 +223,38 @@ impl Simulation {
     }
 
     fn wait_for(&mut self, id: PermitId, slot: Slot) {
-        let at = slot.start.max(self.now) + self.jitter(self.weather.lateness);
-        let opens = Happening::SlotOpens(id.serial, slot.start.as_nanos(), slot.end.as_nanos());
-        self.happenings.push(Reverse((at, opens)));
+        let at = slot.start.max(self.now) + self.jitter(self.timing.lateness);
+        let opens = SimulatedEvent::SlotOpens(id.serial, slot.start.as_nanos(), slot.end.as_nanos());
+        self.events.push(Reverse((at, opens)));
     }
 
-    fn happen(&mut self, happening: Happening) {
+    fn handle(&mut self, event: SimulatedEvent) {
         let id = |serial| PermitId { destination_id: destination(), serial };
-        match happening {
-            Happening::Ready(serial, connect, expected) => {
+        match event {
+            SimulatedEvent::Ready(serial, connect, expected) => {
                 let preparation = Some(Duration::from_nanos(connect as u64));
                 let asks_at = Timestamp::from_nanos(expected) - ASK_AHEAD;
                 if asks_at > self.now {
-                    self.happenings.push(Reverse((asks_at, Happening::Ready(serial, connect, 0))));
+                    self.events.push(Reverse((asks_at, SimulatedEvent::Ready(serial, connect, 0))));
                 } else {
                     self.ask_for_slot(id(serial), preparation);
                 }
             }
-            Happening::Asks(serial) => self.ask_for_slot(id(serial), None),
-            Happening::SlotOpens(serial, start, end) => {
+            SimulatedEvent::Asks(serial) => self.ask_for_slot(id(serial), None),
+            SimulatedEvent::SlotOpens(serial, start, end) => {
                 let slot = Slot { start: Timestamp::from_nanos(start), end: Timestamp::from_nanos(end) };
                 if !slot.contains(self.now) {
                     return self.ask_for_slot(id(serial), None);
                 }
                 self.sends.push(self.now);
-                let answered = self.now + self.weather.answer;
-                self.happenings.push(Reverse((answered, Happening::Answered(serial))));
+                let answered = self.now + self.timing.answer;
+                self.events.push(Reverse((answered, SimulatedEvent::Answered(serial))));
             }
-            Happening::Answered(serial) => self.table.settle(self.now, id(serial)),
+            SimulatedEvent::Answered(serial) => self.table.settle(self.now, id(serial)),
         }
     }
 
-    /// No half-open window of `window` holds more than `bound` of the sends.
+    /// No half-open window of length `window` holds more than `bound` sends.
     fn assert_cap(&self, window: Duration, bound: u32) {
         let mut recent = VecDeque::new();
         for &send in &self.sends {
@@ -293,7 +294,7 @@ const EVERY_LIMIT: [(u32, Period); 9] = [
 fn every_limit_holds_and_is_used_over_hours_of_backlog() {
     for limit in EVERY_LIMIT {
         let hours = if limit.1 == Period::Hour { 24 } else { 3 };
-        let mut simulation = Simulation::new(limits(&[limit]), CALM);
+        let mut simulation = Simulation::new(limits(&[limit]), PUNCTUAL);
         simulation.add(u64::MAX / 2);
         simulation.run_for(Duration::from_secs(hours * 3_600 / if limit.0 >= 1000 { 10 } else { 1 }));
         simulation.assert_caps();
@@ -304,7 +305,7 @@ fn every_limit_holds_and_is_used_over_hours_of_backlog() {
 
 #[test]
 fn several_limits_hold_together() {
-    let mut simulation = Simulation::new(limits(&[(10, Period::Second), (300, Period::Minute)]), CALM);
+    let mut simulation = Simulation::new(limits(&[(10, Period::Second), (300, Period::Minute)]), PUNCTUAL);
     simulation.add(1_000_000);
     simulation.run_for(Duration::from_secs(3_600));
     simulation.assert_caps();
@@ -312,8 +313,8 @@ fn several_limits_hold_together() {
 }
 
 #[test]
-fn workers_late_beyond_the_slot_exceed_nothing() {
-    let late = Weather { lateness: Duration::from_millis(40), ..CALM };
+fn workers_that_miss_their_slots_do_not_exceed_the_limit() {
+    let late = WorkerTiming { lateness: Duration::from_millis(40), ..PUNCTUAL };
     for limit in [(10, Period::Second), (1000, Period::Second)] {
         let mut simulation = Simulation::new(limits(&[limit]), late);
         simulation.add(1_000_000);
@@ -324,8 +325,8 @@ fn workers_late_beyond_the_slot_exceed_nothing() {
 }
 
 #[test]
-fn a_process_that_stands_still_for_a_second_loses_no_slot_of_an_hourly_limit() {
-    let late = Weather { lateness: Duration::from_secs(2), ..CALM };
+fn a_process_that_stalls_for_a_second_loses_no_slot_of_an_hourly_limit() {
+    let late = WorkerTiming { lateness: Duration::from_secs(2), ..PUNCTUAL };
     let mut simulation = Simulation::new(limits(&[(60, Period::Hour)]), late);
     simulation.add(1_000_000);
     simulation.run_for(Duration::from_secs(360_000));
@@ -335,7 +336,7 @@ fn a_process_that_stands_still_for_a_second_loses_no_slot_of_an_hourly_limit() {
 
 #[test]
 fn a_destination_that_closes_after_each_answer_loses_no_slot() {
-    let cold = Weather { connect: Duration::from_millis(500), ..CALM };
+    let cold = WorkerTiming { connect: Duration::from_millis(500), ..PUNCTUAL };
     for limit in [(10, Period::Second), (200, Period::Second), (5, Period::Minute)] {
         let mut simulation = Simulation::new(limits(&[limit]), cold);
         simulation.add(1_000_000);
@@ -346,13 +347,13 @@ fn a_destination_that_closes_after_each_answer_loses_no_slot() {
 }
 
 #[test]
-fn edits_under_backlog_take_effect_within_100_ms_and_reset_nothing() {
-    let ladder =
+fn edits_under_backlog_take_effect_within_100_ms_and_reset_no_cursor() {
+    let edits =
         [(10, Period::Second), (100, Period::Second), (5, Period::Second), (1, Period::Second), (50, Period::Second)];
-    let mut simulation = Simulation::new(limits(&ladder[..1]), CALM);
+    let mut simulation = Simulation::new(limits(&edits[..1]), PUNCTUAL);
     simulation.add(1_000_000);
     simulation.run_for(Duration::from_secs(10));
-    for pair in ladder.windows(2) {
+    for pair in edits.windows(2) {
         simulation.edit(limits(&pair[1..]));
         let edited_at = simulation.now;
         simulation.run_for(Duration::from_secs(10));
@@ -369,8 +370,8 @@ fn edits_under_backlog_take_effect_within_100_ms_and_reset_nothing() {
 }
 
 #[test]
-fn an_edit_to_none_and_to_another_period_takes_effect() {
-    let mut simulation = Simulation::new(limits(&[(10, Period::Second)]), CALM);
+fn an_edit_to_another_period_or_to_no_limit_takes_effect() {
+    let mut simulation = Simulation::new(limits(&[(10, Period::Second)]), PUNCTUAL);
     simulation.add(100_000);
     simulation.run_for(Duration::from_secs(5));
     simulation.edit(limits(&[(30, Period::Minute)]));
@@ -384,8 +385,8 @@ fn an_edit_to_none_and_to_another_period_takes_effect() {
 }
 
 #[test]
-fn a_stop_and_restart_of_the_job_brings_no_second_burst() {
-    let mut simulation = Simulation::new(limits(&[(10, Period::Second)]), CALM);
+fn a_stopped_and_restarted_job_starts_no_second_burst() {
+    let mut simulation = Simulation::new(limits(&[(10, Period::Second)]), PUNCTUAL);
     for _ in 0..2_000 {
         simulation.add(3);
         let pause = simulation.jitter(Duration::from_millis(600));
@@ -420,7 +421,7 @@ fn a_stopped_job_is_forgotten_only_after_its_window_has_passed() {
     };
     publish_one(hourly, Period::Hour, NextRun::Stop);
     publish_one(brief, Period::Second, NextRun::Stop);
-    // Of so many jobs the idle ones are forgotten, as far as that changes nothing.
+    // With so many jobs, idle jobs that the store can recover are dropped.
     let later = START + Duration::from_secs(600);
     for number in 0..25_000u128 {
         let far = later + Duration::from_secs(3_600);
@@ -431,19 +432,19 @@ fn a_stopped_job_is_forgotten_only_after_its_window_has_passed() {
         table.wake(Wake { destination_id: id, due: later });
         table.claim_due(later, 1, LEASE).remove(0).cursors.is_some()
     };
-    assert!(!knows_cursors(brief), "the store can bring these back");
-    assert!(knows_cursors(hourly), "its window still counts the send");
+    assert!(!knows_cursors(brief), "the store can recover these cursors");
+    assert!(knows_cursors(hourly), "the send is still inside its window");
 }
 
 #[test]
-fn a_pause_holds_everything_and_bunches_nothing_afterwards() {
-    let mut simulation = Simulation::new(limits(&[(100, Period::Second)]), CALM);
+fn a_pause_stops_all_sends_and_causes_no_burst_afterwards() {
+    let mut simulation = Simulation::new(limits(&[(100, Period::Second)]), PUNCTUAL);
     simulation.add(10_000);
     simulation.run_for(Duration::from_secs(3));
     simulation.pause(true);
     let paused_at = simulation.now;
     simulation.run_for(Duration::from_secs(60));
-    // What had its slot may still leave inside it.
+    // A permit that has a slot may still be sent inside it.
     let latest = paused_at + Duration::from_millis(100);
     assert_eq!(simulation.sends.iter().filter(|send| **send > latest).count(), 0);
     simulation.pause(false);
@@ -455,7 +456,7 @@ fn a_pause_holds_everything_and_bunches_nothing_afterwards() {
 #[test]
 fn a_crash_at_any_instant_keeps_the_cap_across_the_restart() {
     for limit in [(1, Period::Second), (10, Period::Second), (1000, Period::Second), (30, Period::Minute)] {
-        let mut simulation = Simulation::new(limits(&[limit]), CALM);
+        let mut simulation = Simulation::new(limits(&[limit]), PUNCTUAL);
         simulation.add(1_000_000);
         for _ in 0..200 {
             let alive = simulation.jitter(Duration::from_secs(3));
@@ -468,7 +469,7 @@ fn a_crash_at_any_instant_keeps_the_cap_across_the_restart() {
 
 #[test]
 fn a_slow_destination_is_bounded_by_max_in_flight_and_does_not_spin() {
-    let slow = Weather { answer: Duration::from_secs(30), ..CALM };
+    let slow = WorkerTiming { answer: Duration::from_secs(30), ..PUNCTUAL };
     let mut simulation = Simulation::new(RateLimits::UNLIMITED, slow);
     simulation.max_in_flight = 8;
     simulation.add(100);
@@ -479,7 +480,7 @@ fn a_slow_destination_is_bounded_by_max_in_flight_and_does_not_spin() {
 
 #[test]
 fn an_idle_destination_costs_nothing() {
-    let mut simulation = Simulation::new(limits(&[(10, Period::Second)]), CALM);
+    let mut simulation = Simulation::new(limits(&[(10, Period::Second)]), PUNCTUAL);
     simulation.add(1);
     simulation.run_for(Duration::from_secs(10));
     let runs = simulation.runs;

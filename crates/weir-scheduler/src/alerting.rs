@@ -11,8 +11,8 @@ use metrics::counter;
 use serde_json::json;
 use weir_core::{
     Clock, Destination, DestinationId, EventId, Timestamp,
-    alert::{Alert, AlertPolicy, AlertState, DEAD, Seen},
-    event::{Event, EventBody, Terms},
+    alert::{Alert, AlertPolicy, AlertState, DEAD, DestinationStatus},
+    event::{DeliveryOptions, Event, EventBody},
 };
 use weir_queue::{SharedQueue, Wake};
 use weir_store::{Condition, Ingested, NewEvent, SharedStore};
@@ -126,9 +126,9 @@ fn report(
     alert_subscribers: &[Arc<Destination>],
     now: Timestamp,
 ) -> Option<Report> {
-    let policy = destination.settings.alerts.over(policy);
+    let policy = destination.settings.alerts.apply_to(policy);
     let seen = seen(destination, condition, now);
-    let mut told = condition.told.tidied(&policy, &seen);
+    let mut told = condition.state.reconciled(&policy, &seen);
     let mut events = Vec::new();
     for alert in told.alerts(&policy, &seen, now) {
         let recipients = recipients(destination, &alert, alert_subscribers);
@@ -138,19 +138,19 @@ fn report(
         }
     }
     let Condition { destination_id, version, .. } = *condition;
-    (told != condition.told).then_some(Report { destination_id, version, told, events })
+    (told != condition.state).then_some(Report { destination_id, version, told, events })
 }
 
-fn seen(destination: &Destination, condition: &Condition, now: Timestamp) -> Seen {
+fn seen(destination: &Destination, condition: &Condition, now: Timestamp) -> DestinationStatus {
     let settings = &destination.settings;
     let held = destination.held_until.map_or(Duration::ZERO, |until| until.since(now));
     let drains_in = settings.rate_limits.per_second().map(|rate| condition.waiting as f64 / rate);
-    Seen {
+    DestinationStatus {
         waiting: condition.waiting,
         oldest_age: condition.oldest_created_at.map_or(Duration::ZERO, |at| now.since(at)),
         drains_in: drains_in.and_then(|secs| Duration::try_from_secs_f64(secs).ok()).map(|drains| held + drains),
         // As if what expires last had come last.
-        life: match condition.last_expires_at {
+        remaining_life: match condition.last_expires_at {
             Some(at) => at.since(now),
             None => Duration::from_secs(settings.retry.max_age_s.into()),
         },
@@ -175,7 +175,7 @@ fn recipients(about: &Destination, alert: &Alert, alert_subscribers: &[Arc<Desti
 fn event(
     about: &Destination,
     alert: &Alert,
-    seen: &Seen,
+    seen: &DestinationStatus,
     version: u64,
     recipients: Vec<DestinationId>,
     now: Timestamp,
@@ -191,14 +191,14 @@ fn event(
         event_type: event_type.to_owned(),
         created_at: now,
         idempotency_key: Some(name),
-        terms: Terms::default(),
+        options: DeliveryOptions::default(),
         body,
     };
     NewEvent { event, destinations: Some(recipients), random }
 }
 
 /// The `data` of an event. Neither the URL nor a header is in it: an alert goes to others than its destination's owner.
-fn data(about: &Destination, alert: &Alert, seen: &Seen) -> serde_json::Value {
+fn data(about: &Destination, alert: &Alert, seen: &DestinationStatus) -> serde_json::Value {
     let mut data = json!({"destination_id": about.id.to_string(), "name": about.settings.name});
     let backlog = || {
         json!({
@@ -251,7 +251,7 @@ mod tests {
             oldest_created_at: None,
             last_expires_at: None,
             dead: count,
-            told: AlertState::default(),
+            state: AlertState::default(),
             version: 6,
         }
     }
@@ -305,7 +305,10 @@ mod tests {
         };
         let seen_of = |condition: &Condition| seen(&other, condition, NOW);
         let strained = seen_of(&waiting(600, 60));
-        assert_eq!((strained.drains_in, strained.life), (Some(Duration::from_secs(60)), Duration::from_secs(60)));
+        assert_eq!(
+            (strained.drains_in, strained.remaining_life),
+            (Some(Duration::from_secs(60)), Duration::from_secs(60))
+        );
         let high = [Alert::BacklogHigh(vec![weir_core::alert::Measure::DrainBeyondTtl])];
         assert_eq!(AlertState::default().alerts(&AlertPolicy::default(), &strained, NOW), high);
         assert!(AlertState::default().alerts(&AlertPolicy::default(), &seen_of(&waiting(599, 60)), NOW).is_empty());

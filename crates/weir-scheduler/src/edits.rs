@@ -8,7 +8,7 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use weir_core::{Clock, Timestamp};
 use weir_queue::{Edit, SharedQueue, Terms};
-use weir_store::{EditPlace, Edited, SharedStore};
+use weir_store::{EditPlace, EditedDestination, SharedStore};
 
 use crate::returns::Failure;
 
@@ -78,7 +78,7 @@ impl EditWatcher {
     }
 }
 
-fn edit(edited: &Edited, now: Timestamp) -> Edit {
+fn edit(edited: &EditedDestination, now: Timestamp) -> Edit {
     let EditPlace { updated_at, id } = edited.place;
     let terms = match &edited.destination {
         Some(destination) => Terms::of(destination, now),

@@ -20,7 +20,7 @@ use weir_core::{
     Clock,
     claim::{Claim, ProcessId},
 };
-use weir_queue::{HandedBack, LeftPermit, SharedQueue};
+use weir_queue::{HandedBack, OrphanedPermit, SharedQueue};
 use weir_store::{BEAT_EVERY, DEAD_AFTER, ProcessBeat, SharedStore};
 
 use crate::returns::{Failure, wakes_of};
@@ -88,13 +88,13 @@ impl ProcessWatcher {
     /// What gone workers had in hand.
     async fn resolve_permits(&self, gone: &[ProcessId]) -> Result<(), Failure> {
         loop {
-            let left = self.queue.left_permits(gone).await?;
+            let left = self.queue.orphaned_permits(gone).await?;
             if left.is_empty() {
                 return Ok(());
             }
-            let (had_slot, unsent): (Vec<LeftPermit>, Vec<LeftPermit>) =
+            let (had_slot, unsent): (Vec<OrphanedPermit>, Vec<OrphanedPermit>) =
                 left.into_iter().partition(|permit| permit.had_slot);
-            let claims = |permits: &[LeftPermit]| permits.iter().map(|permit| permit.claim).collect::<Vec<_>>();
+            let claims = |permits: &[OrphanedPermit]| permits.iter().map(|permit| permit.claim).collect::<Vec<_>>();
             let (unsent_claims, unknown_claims) = (claims(&unsent), claims(&had_slot));
             let wakes = wakes_of(&[&unsent_claims[..], &unknown_claims[..]].concat(), self.clock.now());
             self.store.release(unsent_claims, self.clock.now()).await?;

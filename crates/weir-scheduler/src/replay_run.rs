@@ -1,6 +1,6 @@
 //! The end of runs whose destinations have a lane of replays: two claims, the live one first.
 
-use weir_core::{Timestamp, plan::NextRun, replay_share::Brought};
+use weir_core::{Timestamp, plan::NextRun, replay_share::ClaimResult};
 use weir_store::Claims;
 
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
 struct ReplayRun {
     run: Run,
     /// What the claim of what is live brought.
-    live: Brought,
+    live: ClaimResult,
     /// How much of the lane it may publish.
     most: u32,
 }
@@ -24,13 +24,14 @@ impl Scheduler {
         let mut live = Vec::new();
         let mut laned: Vec<ReplayRun> = Vec::with_capacity(runs.len());
         for (mut run, claims) in runs {
-            let brought = Brought { short: claims.deliveries.len() < run.wanted() as usize, next_due: claims.next_due };
+            let brought =
+                ClaimResult { exhausted: claims.deliveries.len() < run.wanted() as usize, next_due: claims.next_due };
             run.published += claims.deliveries.len() as u32;
             run.deliveries = claims.deliveries;
             if !run.deliveries.is_empty() {
                 live.push(run.publication(NextRun::Continue));
             }
-            let most = run.split.unwrap_or_default().lane(run.published);
+            let most = run.split.unwrap_or_default().replay(run.published);
             laned.push(ReplayRun { run, live: brought, most });
         }
         self.publish(live).await?;
@@ -44,13 +45,13 @@ impl Scheduler {
         };
         let mut publications = Vec::with_capacity(laned.len());
         for (ReplayRun { run, live, most }, claims) in laned.into_iter().zip(claims) {
-            let lane = Brought { short: claims.deliveries.len() < most as usize, next_due: claims.next_due };
+            let replay = ClaimResult { exhausted: claims.deliveries.len() < most as usize, next_due: claims.next_due };
             let id = run.lease.destination_id;
             if let Some(credit) = self.replay_shares.credit(id) {
                 self.replay_shares
-                    .set_credit(id, credit.after(run.published, claims.deliveries.len() as u32, lane.short));
+                    .set_credit(id, credit.after(run.published, claims.deliveries.len() as u32, replay.exhausted));
             }
-            publications.push(run.end_with_replay(claims.deliveries, live, lane));
+            publications.push(run.end_with_replay(claims.deliveries, live, replay));
         }
         self.publish(publications).await
     }

@@ -6,7 +6,7 @@ use weir_core::{
     Destination, Limiter, Timestamp,
     claim::ClaimedDelivery,
     plan::{self, Allowance, NextRun, Observed},
-    replay_share::{self, Brought, Credit, Split},
+    replay_share::{self, ClaimResult, Credit, Split},
 };
 use weir_queue::{LAST_OLD_START, Lease, Publication, Terms};
 use weir_store::{ClaimRequest, SendHistory};
@@ -105,14 +105,14 @@ impl Run {
     pub(crate) fn end_with_replay(
         mut self,
         deliveries: Vec<ClaimedDelivery>,
-        live: Brought,
-        lane: Brought,
+        live: ClaimResult,
+        replay: ClaimResult,
     ) -> Publication {
         self.deliveries = deliveries;
         let out = self.lease.queued + self.published + self.deliveries.len() as u32;
         let next = match self.cursors() {
             Some(cursors) => {
-                replay_share::next_run(self.allowance, live, lane, cursors.start_after(out, self.now), self.now)
+                replay_share::next_run(self.allowance, live, replay, cursors.start_after(out, self.now), self.now)
             }
             None => NextRun::Stop,
         };

@@ -20,22 +20,22 @@ const POLICY: &str = "SELECT policy FROM alert_policy";
 const SET_POLICY: &str =
     "INSERT INTO alert_policy (policy) VALUES ($1) ON CONFLICT (single) DO UPDATE SET policy = excluded.policy";
 
-const WATCHERS: &str = "SELECT id FROM destinations WHERE takes_alerts AND deleted_at IS NULL ORDER BY id";
+const ALERT_SUBSCRIBERS: &str = "SELECT id FROM destinations WHERE takes_alerts AND deleted_at IS NULL ORDER BY id";
 
 /// Read from the index of what is due alone, as far as vacuum keeps up.
 const BACKLOG: &str = "SELECT count(*) FROM deliveries WHERE state IN (0, 2)";
 
-const TELL: &str = "
-INSERT INTO alert_states AS t (destination_id, version, told) VALUES ($1, $2, $3)
-ON CONFLICT (destination_id) DO UPDATE SET version = excluded.version, told = excluded.told
+const RECORD_ALERT_STATE: &str = "
+INSERT INTO alert_states AS t (destination_id, version, state) VALUES ($1, $2, $3)
+ON CONFLICT (destination_id) DO UPDATE SET version = excluded.version, state = excluded.state
 WHERE t.version = excluded.version - 1";
 
-/// The kind of each row, a count, a time, and what has been told. Deliveries of replays are left out: somebody
+/// The kind of each row, a count, a time, and what has been state. Deliveries of replays are left out: somebody
 /// asked for them. The counts are read from their indexes alone, as far as vacuum keeps up.
 pub(crate) const CONDITIONS: &str = "
-SELECT x.destination_id, x.kind, x.count, x.at, x.told
+SELECT x.destination_id, x.kind, x.count, x.at, x.state
 FROM (
-    SELECT destination_id, 0 AS kind, count(*) AS count, min(created_at) AS at, NULL AS told
+    SELECT destination_id, 0 AS kind, count(*) AS count, min(created_at) AS at, NULL AS state
     FROM deliveries WHERE state IN (0, 2) AND NOT is_replay
     GROUP BY destination_id
     UNION ALL
@@ -44,7 +44,7 @@ FROM (
     UNION ALL
     SELECT destination_id, 2, count(*), NULL, NULL FROM deliveries WHERE state = 5 GROUP BY destination_id
     UNION ALL
-    SELECT destination_id, 3, version, NULL, told FROM alert_states
+    SELECT destination_id, 3, version, NULL, state FROM alert_states
     UNION ALL
     SELECT id, 4, 0, NULL, NULL FROM destinations
     WHERE paused_reason IS NOT NULL OR breaker_state::jsonb ->> 'open' IS NOT NULL
@@ -63,7 +63,7 @@ impl Alerting for PostgresStore {
     }
 
     async fn alert_subscribers(&self) -> StoreResult<Vec<DestinationId>> {
-        self.read(sqlx::query(WATCHERS), |row| destination_id(row, 0)).await
+        self.read(sqlx::query(ALERT_SUBSCRIBERS), |row| destination_id(row, 0)).await
     }
 
     async fn conditions(&self, tenants: &[String]) -> StoreResult<Vec<Condition>> {
@@ -74,7 +74,7 @@ impl Alerting for PostgresStore {
                 0 => (condition.waiting, condition.oldest_created_at) = (part.count, part.at),
                 1 => condition.last_expires_at = part.at,
                 2 => condition.dead = part.count,
-                3 => (condition.version, condition.told) = (part.count, part.told),
+                3 => (condition.version, condition.state) = (part.count, part.state),
                 _ => {}
             }
         }
@@ -85,8 +85,8 @@ impl Alerting for PostgresStore {
         Ok(self.read(sqlx::query(BACKLOG), |row| count(row, 0)).await?.pop().unwrap_or_default())
     }
 
-    async fn record_alert_state(&self, id: DestinationId, version: u64, told: AlertState) -> StoreResult<bool> {
-        self.edit(Tell { id, version, told }).await
+    async fn record_alert_state(&self, id: DestinationId, version: u64, state: AlertState) -> StoreResult<bool> {
+        self.edit(RecordAlertState { id, version, state }).await
     }
 }
 
@@ -96,18 +96,18 @@ struct Part {
     kind: i64,
     count: u64,
     at: Option<Timestamp>,
-    told: AlertState,
+    state: AlertState,
 }
 
 impl Part {
     fn read(row: &PgRow) -> Result<Self, sqlx::Error> {
-        let told = optional_text(row, 4)?.map(|told| serde_json::from_str(&told));
+        let state = optional_text(row, 4)?.map(|state| serde_json::from_str(&state));
         Ok(Self {
             destination_id: destination_id(row, 0)?,
             kind: int(row, 1)?,
             count: count(row, 2)?,
             at: optional_time(row, 3)?,
-            told: told.transpose().map_err(|_| corrupt("what has been told"))?.unwrap_or_default(),
+            state: state.transpose().map_err(|_| corrupt("what has been state"))?.unwrap_or_default(),
         })
     }
 }
@@ -127,21 +127,21 @@ impl Edit for SetPolicy {
     }
 }
 
-struct Tell {
+struct RecordAlertState {
     id: DestinationId,
     version: u64,
-    told: AlertState,
+    state: AlertState,
 }
 
 #[async_trait]
-impl Edit for Tell {
+impl Edit for RecordAlertState {
     type Answer = bool;
 
     async fn run(&self, connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
-        let query = sqlx::query(TELL)
+        let query = sqlx::query(RECORD_ALERT_STATE)
             .bind(uuid(self.id.as_bytes()))
             .bind(self.version as i64 + 1)
-            .bind(serde_json::to_string(&self.told).map_err(unwritable)?);
+            .bind(serde_json::to_string(&self.state).map_err(unwritable)?);
         Ok(query.execute(connection).await?.rows_affected() == 1)
     }
 }

@@ -70,11 +70,11 @@ WITH owner AS MATERIALIZED (
     FROM due WHERE d.ctid = due.place AND d.id = due.id AND d.state + 0 IN (0, 2)
     RETURNING due.request, d.id, d.event_id, CASE WHEN d.state = 1 THEN d.claim_epoch END AS epoch, d.attempts,
         coalesce(d.deliver_at, d.created_at) AS created_at, d.next_attempt_at, d.attempts_before, d.replay_id,
-        CASE WHEN d.state = 8 THEN d.ordering_key END AS left_line
+        CASE WHEN d.state = 8 THEN d.ordering_key END AS left_group
 )
 SELECT c.request, c.next_attempt_at, c.id, c.event_id, c.epoch, c.attempts, c.created_at, ",
             $body,
-            ", c.attempts_before, c.replay_id, c.left_line
+            ", c.attempts_before, c.replay_id, c.left_group
 FROM ",
             $claimed,
             "

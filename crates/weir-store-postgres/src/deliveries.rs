@@ -11,7 +11,7 @@ use weir_store::{DeliveryFilter, ErrorFilter, Page, PageRequest, SCANNED_AT_MOST
 
 use crate::{
     PostgresStore,
-    history::{Select, cut},
+    history::{Select, into_page},
     rows::{self, DELIVERY_COLUMNS, failure_code, state_code, uuid},
 };
 
@@ -27,21 +27,21 @@ pub(crate) enum Walk {
 }
 
 impl Walk {
-    /// `few_wait`: no more wait than may be read and sorted for one page.
-    pub(crate) fn of(filter: &DeliveryFilter, few_wait: bool) -> Self {
+    /// `is_backlog_small`: no more wait than may be read and sorted for one page.
+    pub(crate) fn of(filter: &DeliveryFilter, is_backlog_small: bool) -> Self {
         use DeliveryState::{Cancelled, Dead, Delivering, Expired, Failed, Superseded};
         match filter.state {
             _ if filter.event_id.is_some() => Self::Ids,
             Some(Delivering) => Self::Few,
-            Some(state) if state.is_waiting() && few_wait => Self::Few,
-            None | Some(Failed | Dead | Cancelled | Superseded | Expired) if !is_sieved(filter) => Self::Ids,
+            Some(state) if state.is_waiting() && is_backlog_small => Self::Few,
+            None | Some(Failed | Dead | Cancelled | Superseded | Expired) if !filters_joined(filter) => Self::Ids,
             _ => Self::Window,
         }
     }
 }
 
 /// Whether rows are left out by what is not in the table itself.
-pub(crate) fn is_sieved(filter: &DeliveryFilter) -> bool {
+pub(crate) fn filters_joined(filter: &DeliveryFilter) -> bool {
     filter.tenant.is_some() || filter.event_type.is_some() || filter.error.is_some()
 }
 
@@ -52,16 +52,16 @@ impl PostgresStore {
         page: PageRequest,
     ) -> StoreResult<Page<Delivery>> {
         let waiting = filter.state.is_some_and(DeliveryState::is_waiting);
-        let walk = Walk::of(filter, waiting && self.few_wait(filter.destination_id).await?);
+        let walk = Walk::of(filter, waiting && self.is_backlog_small(filter.destination_id).await?);
         let end = if walk == Walk::Window { self.window_end(filter, page).await? } else { None };
         let (sql, arguments) = deliveries_page(filter, page, walk, end).into_parts();
         let rows = self.read(sqlx::query_with(AssertSqlSafe(sql), arguments?), rows::delivery).await?;
-        let mut page = cut(rows, page, |delivery| *delivery.id.as_bytes());
+        let mut page = into_page(rows, page, |delivery| *delivery.id.as_bytes());
         page.next = page.next.or(end);
         Ok(page)
     }
 
-    async fn few_wait(&self, of: Option<DestinationId>) -> StoreResult<bool> {
+    async fn is_backlog_small(&self, of: Option<DestinationId>) -> StoreResult<bool> {
         let (sql, arguments) = many_wait(of).into_parts();
         Ok(self.read(sqlx::query_with(AssertSqlSafe(sql), arguments?), |_| Ok(())).await?.is_empty())
     }
@@ -136,7 +136,7 @@ pub(crate) fn deliveries_page(
         select.compare("d.id >=", uuid(&end));
     }
     // The page is cut before the events are looked up, unless they decide what is in it.
-    if is_sieved(filter) {
+    if filters_joined(filter) {
         select.sql.push_str(&format!(" ORDER BY {walked}.id DESC"));
     } else {
         select.page(walked, page);
@@ -157,7 +157,7 @@ fn with_events(mut select: Select, filter: &DeliveryFilter, page: PageRequest) -
         ) a ON true WHERE true",
         select.sql
     );
-    select.sieve(filter);
+    select.filter_joined(filter);
     select.page("d", page);
     select
 }
@@ -178,7 +178,7 @@ impl Select {
     }
 
     /// What the events and the last attempts know.
-    pub(crate) fn sieve(&mut self, filter: &DeliveryFilter) {
+    pub(crate) fn filter_joined(&mut self, filter: &DeliveryFilter) {
         if let Some(tenant) = &filter.tenant {
             self.compare("e.tenant =", tenant);
         }

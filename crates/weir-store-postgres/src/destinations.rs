@@ -13,7 +13,7 @@ use weir_core::{
     signing::Signing,
 };
 use weir_store::{
-    BreakerChange, DestinationCounts, DestinationPatch, Destinations, EditPlace, Edited, LimitChange, Page,
+    BreakerChange, DestinationCounts, DestinationPatch, Destinations, EditPlace, EditedDestination, LimitChange, Page,
     PageRequest, StoreResult,
 };
 
@@ -49,7 +49,7 @@ impl Destinations for PostgresStore {
     async fn list_destinations(&self, tenant: Option<&str>, page: PageRequest) -> StoreResult<Page<Arc<Destination>>> {
         let query = sqlx::query(LIST).bind(tenant).bind(page.before.as_ref().map(uuid)).bind(i64::from(page.limit) + 1);
         let rows = self.read(query, |row| Ok(Arc::new(read_destination(row)?))).await?;
-        Ok(crate::history::cut(rows, page, |destination| *destination.id.as_bytes()))
+        Ok(crate::history::into_page(rows, page, |destination| *destination.id.as_bytes()))
     }
 
     async fn patch_destination(&self, patch: DestinationPatch) -> StoreResult<Option<Arc<Destination>>> {
@@ -98,14 +98,14 @@ impl Destinations for PostgresStore {
         Ok(self.read(query, |row| count(row, 0)).await?.pop().unwrap_or_default())
     }
 
-    async fn edited_after(&self, place: EditPlace, limit: u32) -> StoreResult<Vec<Edited>> {
+    async fn edited_after(&self, place: EditPlace, limit: u32) -> StoreResult<Vec<EditedDestination>> {
         let query = sqlx::query(EDITED)
             .bind(place.updated_at.as_nanos())
             .bind(uuid(place.id.as_bytes()))
             .bind(i64::from(limit));
         let read = |row: &PgRow| {
             let Change { id, destination, .. } = read_change(row)?;
-            Ok(Edited { place: EditPlace { updated_at: time(row, 14)?, id }, destination })
+            Ok(EditedDestination { place: EditPlace { updated_at: time(row, 14)?, id }, destination })
         };
         self.read(query, read).await
     }

@@ -45,7 +45,7 @@ impl History for PostgresStore {
     async fn list_events(&self, filter: &EventFilter, page: PageRequest) -> StoreResult<Page<Event>> {
         let (sql, arguments) = events_page(filter, page).into_parts();
         let rows = self.read(sqlx::query_with(AssertSqlSafe(sql), arguments?), rows::event).await?;
-        Ok(cut(rows, page, |event| *event.id.as_bytes()))
+        Ok(into_page(rows, page, |event| *event.id.as_bytes()))
     }
 
     async fn delivery(&self, id: DeliveryId) -> StoreResult<Option<DeliveryDetail>> {
@@ -153,7 +153,7 @@ impl PostgresStore {
 }
 
 /// One row more than the page was asked for, which tells that there is another page.
-pub(crate) fn cut<T>(mut rows: Vec<T>, page: PageRequest, id: impl Fn(&T) -> [u8; 16]) -> Page<T> {
+pub(crate) fn into_page<T>(mut rows: Vec<T>, page: PageRequest, id: impl Fn(&T) -> [u8; 16]) -> Page<T> {
     let limit = page.limit as usize;
     let more = rows.len() > limit;
     rows.truncate(limit);

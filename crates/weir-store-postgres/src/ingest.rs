@@ -23,7 +23,7 @@ use sqlx::{Connection as _, PgConnection, Row as _, postgres::PgRow, types::Uuid
 use weir_core::{Timestamp, TraceParent, claim::ProcessId, event::Event};
 use weir_store::{
     FastPath, FastPathBatch, FastPathHandle, Ingest, Ingested, MessageGroup, NewEvent, StoreResult,
-    intake::{Intake, Key, KnownKeys, NewDelivery, Outcome, key},
+    intake::{IngestResult, Intake, Key, KnownKeys, NewDelivery, key},
 };
 
 use crate::{
@@ -40,7 +40,7 @@ use crate::{
 
 #[async_trait]
 impl Ingest for PostgresStore {
-    async fn ingest(&self, events: Vec<NewEvent>) -> StoreResult<Vec<Outcome>> {
+    async fn ingest(&self, events: Vec<NewEvent>) -> StoreResult<Vec<IngestResult>> {
         if events.is_empty() {
             return Ok(Vec::new());
         }
@@ -79,7 +79,7 @@ pub(crate) struct Posting(Vec<NewEvent>);
 
 #[async_trait]
 impl Operation for Posting {
-    type Answer = Vec<Outcome>;
+    type Answer = Vec<IngestResult>;
 
     const NAME: &'static str = "ingest";
 
@@ -107,7 +107,11 @@ impl Operation for Posting {
     }
 }
 
-async fn store(new: &[&NewEvent], connection: &mut PgConnection, shared: &Shared) -> Result<Vec<Outcome>, sqlx::Error> {
+async fn store(
+    new: &[&NewEvent],
+    connection: &mut PgConnection,
+    shared: &Shared,
+) -> Result<Vec<IngestResult>, sqlx::Error> {
     let tenants: BTreeSet<&str> = new.iter().map(|new| new.event.tenant.as_str()).collect();
     let tenants: Vec<&str> = tenants.into_iter().collect();
     for _ in 0..ATTEMPTS {
@@ -128,15 +132,15 @@ async fn store_after_a_look(
     tenants: &[&str],
     connection: &mut PgConnection,
     shared: &Shared,
-) -> Result<Option<Vec<Outcome>>, sqlx::Error> {
+) -> Result<Option<Vec<IngestResult>>, sqlx::Error> {
     let mut transaction = connection.begin_with(begin_beside_edits(tenants.iter().copied())).await?;
     let known = known_keys(new, &mut transaction).await?;
     learn_changes(tenants, &mut transaction, shared).await?;
     let guards = Guards { owner: shared.process.id(), ..Guards::default() };
     // A process that was declared dead stores events all the same, for others to claim.
     let may_claim = is_registered(guards.owner, &mut transaction).await?;
-    let mut boarding = if may_claim { shared.fast_path.boarding() } else { FastPathHandle::default().boarding() };
-    let intake = Intake::of(new, &known, &mut *shared.destinations.tenants(), FIRST_EPOCH, &mut boarding);
+    let mut fast_path_batch = if may_claim { shared.fast_path.batch() } else { FastPathHandle::default().batch() };
+    let intake = Intake::of(new, &known, &mut *shared.destinations.tenants(), FIRST_EPOCH, &mut fast_path_batch);
     let (first, rest) = intake.deliveries.split_at(intake.deliveries.len().min(MAX_DELIVERIES));
     let mut freed = insert(&guards, &intake.events, first, &mut transaction).await?;
     for part in rest.chunks(MAX_DELIVERIES) {
@@ -151,7 +155,7 @@ async fn store_after_a_look(
         return Ok(None);
     };
     transaction.commit().await?;
-    after_commit(&intake, boarding, &freed, connection, shared).await;
+    after_commit(&intake, fast_path_batch, &freed, connection, shared).await;
     Ok(Some(intake.answers))
 }
 
@@ -161,8 +165,8 @@ async fn store_as_known(
     tenants: &[&str],
     connection: &mut PgConnection,
     shared: &Shared,
-) -> Result<Option<Vec<Outcome>>, sqlx::Error> {
-    let mut boarding = shared.fast_path.boarding();
+) -> Result<Option<Vec<IngestResult>>, sqlx::Error> {
+    let mut fast_path_batch = shared.fast_path.batch();
     let (guards, intake) = {
         let mut known = shared.destinations.tenants();
         let guards = Guards {
@@ -171,7 +175,7 @@ async fn store_as_known(
             tenants: tenants.to_vec(),
             versions: tenants.iter().map(|tenant| known.version(tenant)).collect(),
         };
-        (guards, Intake::of(new, &KnownKeys::new(), &mut *known, FIRST_EPOCH, &mut boarding))
+        (guards, Intake::of(new, &KnownKeys::new(), &mut *known, FIRST_EPOCH, &mut fast_path_batch))
     };
     // A destination that is not known may be new.
     if intake.answers.iter().any(Result::is_err) || intake.deliveries.len() > MAX_DELIVERIES {
@@ -180,20 +184,20 @@ async fn store_as_known(
     let Some(freed) = insert(&guards, &intake.events, &intake.deliveries, connection).await? else {
         return Ok(None);
     };
-    after_commit(&intake, boarding, &freed, connection, shared).await;
+    after_commit(&intake, fast_path_batch, &freed, connection, shared).await;
     Ok(Some(intake.answers))
 }
 
 /// What is stored, and on disk, leaves; and the next of the lines come forward whose heads gave way.
 async fn after_commit(
     intake: &Intake<'_>,
-    boarding: FastPathBatch,
+    fast_path_batch: FastPathBatch,
     freed: &BTreeSet<MessageGroup>,
     connection: &mut PgConnection,
     shared: &Shared,
 ) {
     remember_bodies(intake, shared);
-    boarding.depart();
+    fast_path_batch.admit();
     advance(freed, &[], connection).await;
 }
 
@@ -258,7 +262,7 @@ async fn insert(
     connection: &mut PgConnection,
 ) -> Result<Option<BTreeSet<MessageGroup>>, sqlx::Error> {
     let coalescing = rare_column(deliveries, NewDelivery::coalesces_by);
-    let lines = rare_column(deliveries, |delivery| delivery.line());
+    let lines = rare_column(deliveries, |delivery| delivery.message_group());
     let names: Vec<String> = lines.iter().flatten().flatten().map(lock_name).collect();
     let key_locks = locks_of(coalescing.iter().flatten().flatten().chain(&names).map(String::as_str));
     let superseded = coalescing.as_ref().map(|_| column(deliveries, |delivery| delivery.superseded));
@@ -282,10 +286,10 @@ async fn insert(
         .bind(column(events, |(event, _)| event.idempotency_key.as_deref()))
         .bind(column(events, |(event, _)| event.body.data_offset() as i32))
         .bind(column(events, |(event, _)| &event.body.bytes()[..]))
-        .bind(rare_column(events, |(event, _)| event.terms.deliver_at.map(Timestamp::as_nanos)))
-        .bind(rare_column(events, |(event, _)| event.terms.expires_at.map(Timestamp::as_nanos)))
-        .bind(rare_column(events, |(event, _)| event.terms.coalesce_key.as_deref()))
-        .bind(rare_column(events, |(event, _)| event.terms.ordering_key.as_deref()))
+        .bind(rare_column(events, |(event, _)| event.options.deliver_at.map(Timestamp::as_nanos)))
+        .bind(rare_column(events, |(event, _)| event.options.expires_at.map(Timestamp::as_nanos)))
+        .bind(rare_column(events, |(event, _)| event.options.coalesce_key.as_deref()))
+        .bind(rare_column(events, |(event, _)| event.options.ordering_key.as_deref()))
         .bind(rare_column(events, |(event, _)| event.body.trace().map(TraceParent::to_bytes)))
         .bind(column(events, |&(_, deliveries)| deliveries as i32))
         .bind(column(deliveries, |delivery| uuid(delivery.id.as_bytes())))
@@ -294,7 +298,7 @@ async fn insert(
         .bind(column(deliveries, |delivery| delivery.event.created_at.as_nanos()))
         .bind(column(deliveries, |delivery| delivery.claimed_until.map(Timestamp::as_nanos)))
         .bind(rare_column(deliveries, |delivery| delivery.event.delayed_until().map(Timestamp::as_nanos)))
-        .bind(rare_column(deliveries, |delivery| delivery.event.terms.expires_at.map(Timestamp::as_nanos)))
+        .bind(rare_column(deliveries, |delivery| delivery.event.options.expires_at.map(Timestamp::as_nanos)))
         .bind(coalescing)
         .bind(superseded)
         .bind(ordering_keys)

@@ -52,7 +52,7 @@ mod writer;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sqlx::PgPool;
-use weir_store::{FastPathHandle, WaitingBodies};
+use weir_store::{BodyCache, FastPathHandle};
 
 pub use open::{OpenError, Server};
 
@@ -105,12 +105,12 @@ struct Shared {
     destinations: DestinationCache,
     partitions: Partitions,
     fast_path: FastPathHandle,
-    bodies: Mutex<WaitingBodies>,
+    bodies: Mutex<BodyCache>,
     process: OwnProcess,
 }
 
 /// Bodies of the events that this process stored, kept for the first claims of their deliveries.
-const WAITING_BODY_BYTES: usize = 64 * 1024 * 1024;
+const BODY_CACHE_BYTES: usize = 64 * 1024 * 1024;
 
 impl Default for Shared {
     fn default() -> Self {
@@ -118,14 +118,14 @@ impl Default for Shared {
             destinations: DestinationCache::default(),
             partitions: Partitions::default(),
             fast_path: FastPathHandle::default(),
-            bodies: Mutex::new(WaitingBodies::new(WAITING_BODY_BYTES)),
+            bodies: Mutex::new(BodyCache::new(BODY_CACHE_BYTES)),
             process: OwnProcess::default(),
         }
     }
 }
 
 impl Shared {
-    fn bodies(&self) -> MutexGuard<'_, WaitingBodies> {
+    fn bodies(&self) -> MutexGuard<'_, BodyCache> {
         self.bodies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,14 +1,14 @@
 //! Lines: the deliveries of one destination and ordering key that have not ended, one after the other.
 //!
-//! Whatever ends a delivery that has a key calls [`advance`] with its line, *after its own commit*. That takes the lock of the
-//! key, which ingest holds from before it looks at the line until its own commit, and then looks who is first:
+//! Whatever ends a delivery that has a key calls [`advance`] with its message_group, *after its own commit*. That takes the lock of the
+//! key, which ingest holds from before it looks at the message_group until its own commit, and then looks who is first:
 //!
 //! - what ingest put behind the one that ended is seen, because its commit came before the lock was given;
 //! - what comes in later sees the end, because that was committed before;
 //! - of two that end at about the same time, the later advance sees both ends.
 //!
-//! So a line is without a head only between a commit and the advance that follows it. Should the process die there, the sweep finds
-//! the line. Locks of keys are taken before any lock of a row, and the advance has a transaction of its own, so that nobody
+//! So a message_group is without a head only between a commit and the advance that follows it. Should the process die there, the sweep finds
+//! the message_group. Locks of keys are taken before any lock of a row, and the advance has a transaction of its own, so that nobody
 //! waits for it in a circle with what it waits for.
 
 use std::collections::BTreeSet;
@@ -36,12 +36,12 @@ impl MessageGroups for PostgresStore {
     ) -> StoreResult<MessageGroupsRepaired> {
         // The id of zeros sorts before every id that was made.
         let (id, key) =
-            after.map_or(([0; 16], String::new()), |line| (*line.destination_id.as_bytes(), line.ordering_key));
-        let query = sqlx::query(LINES).bind(uuid(&id)).bind(key).bind(i64::from(limit));
-        let found = self.read(query, |row| Ok((line(row, 0)?, time(row, 2)?))).await?;
-        let next = found.last().filter(|_| found.len() == limit as usize).map(|(line, _)| line.clone());
+            after.map_or(([0; 16], String::new()), |message_group| (*message_group.destination_id.as_bytes(), message_group.ordering_key));
+        let query = sqlx::query(MESSAGE_GROUPS).bind(uuid(&id)).bind(key).bind(i64::from(limit));
+        let found = self.read(query, |row| Ok((message_group(row, 0)?, time(row, 2)?))).await?;
+        let next = found.last().filter(|_| found.len() == limit as usize).map(|(message_group, _)| message_group.clone());
         let headless: BTreeSet<MessageGroup> =
-            found.into_iter().filter(|(_, due)| *due == BEHIND).map(|(line, _)| line).collect();
+            found.into_iter().filter(|(_, due)| *due == BEHIND).map(|(message_group, _)| message_group).collect();
         let advanced = if headless.is_empty() { 0 } else { self.edit(Advance(headless)).await? };
         Ok(MessageGroupsRepaired { advanced, next })
     }
@@ -51,8 +51,8 @@ impl MessageGroups for PostgresStore {
     }
 }
 
-/// The lines after a place, each with when its first is due: a loose index scan, from one straight to the next.
-pub(crate) const LINES: &str = "
+/// The message_groups after a place, each with when its first is due: a loose index scan, from one straight to the next.
+pub(crate) const MESSAGE_GROUPS: &str = "
 WITH RECURSIVE found AS (
     (
         SELECT destination_id, ordering_key, next_attempt_at FROM deliveries
@@ -69,19 +69,19 @@ WITH RECURSIVE found AS (
 )
 SELECT destination_id, ordering_key, next_attempt_at FROM found LIMIT $3";
 
-/// Of the destinations that have lines, those that are not ordered. Without waiting for anyone: what another process has in hand
+/// Of the destinations that have message_groups, those that are not ordered. Without waiting for anyone: what another process has in hand
 /// is passed over.
 pub(crate) const DISSOLVE: &str = "
-WITH RECURSIVE lined (id) AS (
+WITH RECURSIVE ordered_destinations (id) AS (
     SELECT (SELECT destination_id FROM deliveries
         WHERE ordering_key IS NOT NULL AND state < 3 ORDER BY destination_id LIMIT 1)
     UNION ALL
     SELECT (SELECT destination_id FROM deliveries
-        WHERE ordering_key IS NOT NULL AND state < 3 AND destination_id > lined.id
+        WHERE ordering_key IS NOT NULL AND state < 3 AND destination_id > ordered_destinations.id
         ORDER BY destination_id LIMIT 1)
-    FROM lined WHERE lined.id IS NOT NULL
+    FROM ordered_destinations WHERE ordered_destinations.id IS NOT NULL
 ), chosen AS MATERIALIZED (
-    SELECT d.id FROM lined JOIN destinations t ON t.id = lined.id AND NOT t.ordered CROSS JOIN LATERAL (
+    SELECT d.id FROM ordered_destinations JOIN destinations t ON t.id = ordered_destinations.id AND NOT t.ordered CROSS JOIN LATERAL (
         SELECT id FROM deliveries WHERE destination_id = t.id AND ordering_key IS NOT NULL AND state < 3
         ORDER BY destination_id, ordering_key, next_attempt_at LIMIT $1 FOR UPDATE SKIP LOCKED
     ) d LIMIT $1
@@ -93,58 +93,58 @@ UPDATE deliveries d SET ordering_key = NULL,
 FROM chosen WHERE d.id = chosen.id";
 
 /// See the migration.
-const ADVANCE: &str = "SELECT line, due FROM advance_message_groups($1, $2, $3, $4, $5)";
+const ADVANCE: &str = "SELECT message_group, due FROM advance_message_groups($1, $2, $3, $4, $5)";
 
-fn line(row: &PgRow, column: usize) -> Result<MessageGroup, sqlx::Error> {
+fn message_group(row: &PgRow, column: usize) -> Result<MessageGroup, sqlx::Error> {
     Ok(MessageGroup { destination_id: destination_id(row, column)?, ordering_key: text(row, column + 1)? })
 }
 
 /// Lines, out of a column of destinations and one of keys.
 pub(crate) fn of_columns(destinations: Vec<Uuid>, keys: Vec<String>) -> impl Iterator<Item = MessageGroup> {
-    let line = |(id, ordering_key): (Uuid, _)| MessageGroup {
+    let message_group = |(id, ordering_key): (Uuid, _)| MessageGroup {
         destination_id: DestinationId::from_bytes(id.into_bytes()),
         ordering_key,
     };
-    destinations.into_iter().zip(keys).map(line)
+    destinations.into_iter().zip(keys).map(message_group)
 }
 
-/// What the lock of a line is chosen by. Coalesce keys share the locks, which is no harm.
-pub(crate) fn lock_name(line: &MessageGroup) -> String {
-    format!("{} {}", line.destination_id, line.ordering_key)
+/// What the lock of a message_group is chosen by. Coalesce keys share the locks, which is no harm.
+pub(crate) fn lock_name(message_group: &MessageGroup) -> String {
+    format!("{} {}", message_group.destination_id, message_group.ordering_key)
 }
 
-/// The next of each line comes forward if that has no head; those `leaving` are out of their lines before. Answers when each is
-/// due that has come forward, in the order of the lines. Not within a transaction. An error is no reason to fail what has been
+/// The next of each message_group comes forward if that has no head; those `leaving` are out of their message_groups before. Answers when each is
+/// due that has come forward, in the order of the message_groups. Not within a transaction. An error is no reason to fail what has been
 /// committed already: the sweep does it again.
 pub(crate) async fn advance(
-    lines: &BTreeSet<MessageGroup>,
+    message_groups: &BTreeSet<MessageGroup>,
     leaving: &[DeliveryId],
     connection: &mut PgConnection,
 ) -> Vec<Option<Timestamp>> {
-    if lines.is_empty() {
+    if message_groups.is_empty() {
         return Vec::new();
     }
-    let advanced = try_advance(lines, leaving, connection).await;
+    let advanced = try_advance(message_groups, leaving, connection).await;
     advanced.unwrap_or_else(|error| {
-        tracing::warn!(%error, lines = lines.len(), "could not let the next of a line come forward; the sweep will");
-        vec![None; lines.len()]
+        tracing::warn!(%error, message_groups = message_groups.len(), "could not let the next of a message_group come forward; the sweep will");
+        vec![None; message_groups.len()]
     })
 }
 
 async fn try_advance(
-    lines: &BTreeSet<MessageGroup>,
+    message_groups: &BTreeSet<MessageGroup>,
     leaving: &[DeliveryId],
     connection: &mut PgConnection,
 ) -> Result<Vec<Option<Timestamp>>, sqlx::Error> {
-    let lines: Vec<&MessageGroup> = lines.iter().collect();
-    let names: Vec<String> = lines.iter().map(|line| lock_name(line)).collect();
+    let message_groups: Vec<&MessageGroup> = message_groups.iter().collect();
+    let names: Vec<String> = message_groups.iter().map(|message_group| lock_name(message_group)).collect();
     let mut attempts = 1;
     let rows = loop {
         let advancing = sqlx::query(ADVANCE)
             .bind(KEY_LOCK_SPACE)
             .bind(locks_of(names.iter().map(String::as_str)))
-            .bind(column(&lines, |line| uuid(line.destination_id.as_bytes())))
-            .bind(column(&lines, |line| line.ordering_key.as_str()))
+            .bind(column(&message_groups, |message_group| uuid(message_group.destination_id.as_bytes())))
+            .bind(column(&message_groups, |message_group| message_group.ordering_key.as_str()))
             .bind(column(leaving, |id| uuid(id.as_bytes())))
             .fetch_all(&mut *connection)
             .await;
@@ -153,7 +153,7 @@ async fn try_advance(
             outcome => break outcome?,
         }
     };
-    let mut dues = vec![None; lines.len()];
+    let mut dues = vec![None; message_groups.len()];
     for row in &rows {
         let due = usize::try_from(int(row, 0)? - 1).ok().and_then(|at| dues.get_mut(at));
         if let Some(due) = due {

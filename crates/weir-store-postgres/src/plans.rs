@@ -23,14 +23,14 @@ use crate::{
     fixtures::{NOW, destination, destination_id, event, request, result},
     history::{IN_ORDER, SENDS, Select, event_deliveries, events_page},
     ingest::KNOWN_KEYS,
-    message_groups::{DISSOLVE, LINES},
+    message_groups::{DISSOLVE, MESSAGE_GROUPS},
     open,
     outbox::{DUE_DESTINATIONS, EXPIRE, RELEASE, SEND_HISTORY},
     processes::ORPHANED,
     prune::{DELETE_DELIVERIES, DELETE_EVENTS, DELETE_KEYS},
-    purge::{PURGE, PURGE_PREFIX, PURGE_TYPE, counted},
+    purge::{PURGE, PURGE_PREFIX, PURGE_TYPE, count_sql},
     recovery::{EXPIRED, NAMED},
-    replay_steps::{IS_LEFT, PUT_BACK, step_of},
+    replay_steps::{IS_UNFINISHED, PUT_BACK, step_of},
     replays::FIGURES,
     results::SETTLE,
 };
@@ -137,7 +137,7 @@ async fn hot_statements_use_their_indexes() {
         ),
         ("prune keys", DELETE_KEYS, &["idempotency_keys_pkey"]),
         ("figures of a replay", FIGURES, &["Index Only Scan using deliveries_replayed"]),
-        ("left of a replay", IS_LEFT, &["Index Scan using deliveries_replayed"]),
+        ("left of a replay", IS_UNFINISHED, &["Index Scan using deliveries_replayed"]),
         ("put back", PUT_BACK, &["using deliveries_replayed on deliveries", by_id]),
         ("release", RELEASE, &[by_id]),
         ("named claims", NAMED, &[by_id]),
@@ -151,7 +151,7 @@ async fn hot_statements_use_their_indexes() {
         assert_plan(&mut connection, name, sql, expected).await;
     }
     for (name, sql, expected) in [
-        ("lines", LINES, &["using deliveries_message_groups on deliveries"][..]),
+        ("lines", MESSAGE_GROUPS, &["using deliveries_message_groups on deliveries"][..]),
         ("dissolve", DISSOLVE, &["using deliveries_message_groups on deliveries", by_id]),
         ("advance", &foremost_of_lines(), &["using deliveries_message_groups on deliveries", by_id]),
         ("join", &has_a_line(), &["using deliveries_message_groups on deliveries d"]),
@@ -191,7 +191,7 @@ async fn a_purge_is_counted_by_what_waits_for_its_destination() {
         now: NOW,
     };
     let of_a_type = Purge { event_type: Some("video.*".parse().unwrap()), ..purge.clone() };
-    let sql = |purge: &Purge| counted(purge).into_parts().0;
+    let sql = |purge: &Purge| count_sql(purge).into_parts().0;
     assert_plan(&mut connection, "count of a purge", &sql(&purge), &["deliveries_due"]).await;
     let expected = ["deliveries_due", "events_20270115_pkey"];
     assert_plan(&mut connection, "count of a purge of a type", &sql(&of_a_type), &expected).await;

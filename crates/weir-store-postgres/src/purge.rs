@@ -66,7 +66,7 @@ pub(crate) const PURGE_PREFIX: &str = purge!(concat!("AND starts_with(", event_t
 
 /// How many a purge would cancel. The type is asked for row by row, as in the purge: OFFSET 0 keeps the planner from joining all
 /// events instead.
-pub(crate) fn counted(purge: &Purge) -> Select {
+pub(crate) fn count_sql(purge: &Purge) -> Select {
     let of_type = "CROSS JOIN LATERAL (SELECT event_type FROM events WHERE id = d.event_id OFFSET 0) e";
     let events = if purge.event_type.is_some() { of_type } else { "" };
     let mut select = Select::new(format!("SELECT count(*) FROM deliveries d {events}"));
@@ -101,20 +101,20 @@ impl Edit for PurgeSome<'_> {
         let first = PurgePlace { due: Timestamp::MIN, id: DeliveryId::from_bytes([0; 16]) };
         let first_behind = PurgePlace { due: BEHIND, ..first };
         let after = self.after.unwrap_or(first_behind);
-        let mut looked = self.look(after, connection).await?;
-        if after.due == BEHIND && looked.next.is_none() {
-            if looked.any {
-                return Ok(PurgeStep { cancelled: looked.cancelled, next: Some(first) });
+        let mut scan = self.scan(after, connection).await?;
+        if after.due == BEHIND && scan.next.is_none() {
+            if scan.any {
+                return Ok(PurgeStep { cancelled: scan.cancelled, next: Some(first) });
             }
-            looked = self.look(first, connection).await?;
+            scan = self.scan(first, connection).await?;
         }
-        advance(&looked.left, &[], connection).await;
-        Ok(PurgeStep { cancelled: looked.cancelled, next: looked.next })
+        advance(&scan.left, &[], connection).await;
+        Ok(PurgeStep { cancelled: scan.cancelled, next: scan.next })
     }
 }
 
 /// What one look of a purge did.
-struct Looked {
+struct PurgeScan {
     any: bool,
     cancelled: u64,
     next: Option<PurgePlace>,
@@ -123,7 +123,7 @@ struct Looked {
 }
 
 impl PurgeSome<'_> {
-    async fn look(&self, after: PurgePlace, connection: &mut PgConnection) -> Result<Looked, sqlx::Error> {
+    async fn scan(&self, after: PurgePlace, connection: &mut PgConnection) -> Result<PurgeScan, sqlx::Error> {
         let &Purge { destination_id, ref event_type, before, now, .. } = self.purge;
         let (sql, of_type) = match event_type {
             None => (PURGE, None),
@@ -145,13 +145,13 @@ impl PurgeSome<'_> {
             query = query.bind(text);
         }
         let Some(row) = query.fetch_optional(connection).await? else {
-            return Ok(Looked { any: false, cancelled: 0, next: None, left: BTreeSet::new() });
+            return Ok(PurgeScan { any: false, cancelled: 0, next: None, left: BTreeSet::new() });
         };
         let place = PurgePlace { due: time(&row, 2)?, id: delivery_id(&row, 3)? };
         let more = count(&row, 0)? == STEP.unsigned_abs();
         let keys: Option<Vec<String>> = row.try_get_unchecked(4)?;
         let lines = keys.into_iter().flatten().map(|ordering_key| MessageGroup { destination_id, ordering_key });
-        Ok(Looked {
+        Ok(PurgeScan {
             any: true,
             cancelled: count(&row, 1)?,
             next: more.then_some(place),

@@ -12,7 +12,7 @@ use crate::{
     edits::Edit,
     history::Select,
     message_groups::{advance, of_columns},
-    replays::{FIGURES, phase, read_figure, sieved_by},
+    replays::{FIGURES, phase, read_figure, filter_joins},
     rows::{corrupt, count, int, text, time, uuid},
 };
 
@@ -23,18 +23,18 @@ const LOCK: &str = "
 SELECT phase, filter, created_at, place, seen, moved FROM replays
 WHERE id = $1 AND phase IN (0, 1, 3) FOR UPDATE SKIP LOCKED";
 
-const GO_ON: &str = "UPDATE replays SET place = $2, seen = $3, moved = $4 WHERE id = $1";
+const SAVE_PROGRESS: &str = "UPDATE replays SET place = $2, seen = $3, moved = $4 WHERE id = $1";
 
-const ALL_MOVED: &str = "UPDATE replays SET phase = 1, total = moved WHERE id = $1";
+const MARK_MOVED: &str = "UPDATE replays SET phase = 1, total = moved WHERE id = $1";
 
 const END: &str = "
 UPDATE replays SET phase = $2, delivered = $3, failed = $4, cancelled = $5, ended_at = coalesce(ended_at, $6) WHERE id = $1";
 
-const DELETE_LANES: &str = "DELETE FROM replay_destinations WHERE replay_id = $1";
+const DELETE_REPLAY_DESTINATIONS: &str = "DELETE FROM replay_destinations WHERE replay_id = $1";
 
 /// Whether something of a replay waits or is under way; with `$2` also what is live by now, because somebody pulled it forward or
 /// its turn in a line has come.
-pub(crate) const IS_LEFT: &str = "
+pub(crate) const IS_UNFINISHED: &str = "
 SELECT 1 FROM deliveries
 WHERE replay_id = $1 AND state < 3 AND (is_replay OR next_attempt_at = 9223372036854775807 OR $2) LIMIT 1";
 
@@ -56,7 +56,7 @@ pub(crate) struct Step {
 }
 
 /// A replay with steps to take.
-struct Open {
+struct OpenReplay {
     filter: ReplayFilter,
     created_at: Timestamp,
     /// Which of its states is walked.
@@ -74,7 +74,7 @@ impl Edit for Step {
         let mut transaction = connection.begin().await?;
         let row = sqlx::query(LOCK).bind(uuid(self.id.as_bytes())).fetch_optional(&mut *transaction).await?;
         let Some(row) = row else { return Ok(ReplayStep::default()) };
-        let open = Open {
+        let open = OpenReplay {
             filter: ReplayFilter::from_stored(&text(&row, 1)?).ok_or_else(|| corrupt("a filter"))?,
             created_at: time(&row, 2)?,
             place: int(&row, 3)?,
@@ -83,9 +83,9 @@ impl Edit for Step {
         };
         let mut lines = BTreeSet::new();
         let step = match phase(&row, 0)? {
-            ReplayPhase::Moving => self.move_some(open, &mut lines, &mut transaction).await?,
-            ReplayPhase::Cancelling => self.put_some_back(&mut transaction).await?,
-            _ => self.end_if_over(ReplayPhase::Completed, &mut transaction).await?,
+            ReplayPhase::Moving => self.move_next(open, &mut lines, &mut transaction).await?,
+            ReplayPhase::Cancelling => self.put_back(&mut transaction).await?,
+            _ => self.end_if_finished(ReplayPhase::Completed, &mut transaction).await?,
         };
         transaction.commit().await?;
         advance(&lines, &[], connection).await;
@@ -96,19 +96,19 @@ impl Edit for Step {
 impl Step {
     /// Moves what the replay is after of the next deliveries in its first state that is not walked to its end. What has a place
     /// in an order goes in its turn, beside what is live: the lines of these are to be advanced.
-    async fn move_some(
+    async fn move_next(
         &self,
-        open: Open,
+        open: OpenReplay,
         lines: &mut BTreeSet<MessageGroup>,
         connection: &mut PgConnection,
     ) -> Result<ReplayStep, sqlx::Error> {
         let id = uuid(self.id.as_bytes());
         let state = usize::try_from(open.place).ok().and_then(|place| open.filter.states.get(place));
         let Some(&state) = state else {
-            sqlx::query(ALL_MOVED).bind(id).execute(connection).await?;
+            sqlx::query(MARK_MOVED).bind(id).execute(connection).await?;
             return Ok(ReplayStep { more: true, ..ReplayStep::default() });
         };
-        let (sql, arguments) = move_some(self, &open, state).into_parts();
+        let (sql, arguments) = move_next(self, &open, state).into_parts();
         let arguments = arguments.map_err(|_| corrupt("a filter"))?;
         let row = sqlx::query_with(AssertSqlSafe(sql), arguments).fetch_one(&mut *connection).await?;
         let moved = count(&row, 1)?;
@@ -120,26 +120,26 @@ impl Step {
             Some(last) if int(&row, 0)? == STEP => (open.place, last),
             _ => (open.place + 1, Uuid::nil()),
         };
-        let go_on = sqlx::query(GO_ON).bind(id).bind(place as i32).bind(seen).bind(open.moved + moved as i64);
+        let go_on = sqlx::query(SAVE_PROGRESS).bind(id).bind(place as i32).bind(seen).bind(open.moved + moved as i64);
         go_on.execute(connection).await?;
         let wake = wake.into_iter().map(|id| DestinationId::from_bytes(id.into_bytes())).collect();
         Ok(ReplayStep { moved, wake, more: true })
     }
 
-    async fn put_some_back(&self, connection: &mut PgConnection) -> Result<ReplayStep, sqlx::Error> {
+    async fn put_back(&self, connection: &mut PgConnection) -> Result<ReplayStep, sqlx::Error> {
         let put_back = sqlx::query(PUT_BACK).bind(uuid(self.id.as_bytes())).bind(STEP).bind(self.now.as_nanos());
         let moved = put_back.execute(&mut *connection).await?.rows_affected();
         if moved == 0 {
-            return self.end_if_over(ReplayPhase::Cancelled, connection).await;
+            return self.end_if_finished(ReplayPhase::Cancelled, connection).await;
         }
         Ok(ReplayStep { moved, wake: Vec::new(), more: true })
     }
 
     /// Ends a replay of which nothing waits or is under way, with its figures as they are then.
-    async fn end_if_over(&self, ended: ReplayPhase, connection: &mut PgConnection) -> Result<ReplayStep, sqlx::Error> {
+    async fn end_if_finished(&self, ended: ReplayPhase, connection: &mut PgConnection) -> Result<ReplayStep, sqlx::Error> {
         let id = uuid(self.id.as_bytes());
         let also_live = ended == ReplayPhase::Completed;
-        if sqlx::query(IS_LEFT).bind(id).bind(also_live).fetch_optional(&mut *connection).await?.is_none() {
+        if sqlx::query(IS_UNFINISHED).bind(id).bind(also_live).fetch_optional(&mut *connection).await?.is_none() {
             let mut figures = ReplayFigures::default();
             for row in &sqlx::query(FIGURES).bind(id).fetch_all(&mut *connection).await? {
                 let (state, deliveries) = read_figure(row)?;
@@ -154,7 +154,7 @@ impl Step {
                 .bind(self.now.as_nanos())
                 .execute(&mut *connection)
                 .await?;
-            sqlx::query(DELETE_LANES).bind(id).execute(connection).await?;
+            sqlx::query(DELETE_REPLAY_DESTINATIONS).bind(id).execute(connection).await?;
         }
         Ok(ReplayStep::default())
     }
@@ -163,9 +163,9 @@ impl Step {
 /// The next deliveries in a state are looked at in the order of ids; of these, what the replay wants is locked, unless somebody
 /// else has it in hand, and moved, if it is still as it was seen. The destinations are locked against deletion before. What is
 /// wanted is decided apart from the lock, or the planner could begin with all deliveries of the destinations.
-fn move_some(step: &Step, open: &Open, state: DeliveryState) -> Select {
+fn move_next(step: &Step, open: &OpenReplay, state: DeliveryState) -> Select {
     let mut select = Select::new("SELECT d.* FROM deliveries d".to_owned());
-    select.walked(&open.filter, state);
+    select.index_for_state(&open.filter, state);
     select.compare("d.id >", open.seen);
     select.sql.push_str(" ORDER BY d.id LIMIT");
     select.value(STEP);
@@ -176,10 +176,10 @@ fn move_some(step: &Step, open: &Open, state: DeliveryState) -> Select {
         ), wanted AS MATERIALIZED (
             SELECT d.id, d.updated_at FROM seen d {} WHERE d.destination_id IN (SELECT id FROM live)",
         select.sql,
-        sieved_by(&open.filter)
+        filter_joins(&open.filter)
     );
     select.eligible(state, open.created_at, step.now);
-    select.sieve(&open.filter.deliveries);
+    select.filter_joined(&open.filter.deliveries);
     select.sql.push_str(
         "), chosen AS MATERIALIZED (
             SELECT d.id, d.destination_id FROM wanted JOIN deliveries d
@@ -217,6 +217,6 @@ fn move_some(step: &Step, open: &Open, state: DeliveryState) -> Select {
 
 #[cfg(test)]
 pub(crate) fn step_of(filter: &ReplayFilter, state: DeliveryState) -> String {
-    let open = Open { filter: filter.clone(), created_at: Timestamp::MIN, place: 0, seen: Uuid::nil(), moved: 0 };
-    move_some(&Step { id: ReplayId::from_bytes([0; 16]), now: Timestamp::MIN }, &open, state).sql
+    let open = OpenReplay { filter: filter.clone(), created_at: Timestamp::MIN, place: 0, seen: Uuid::nil(), moved: 0 };
+    move_next(&Step { id: ReplayId::from_bytes([0; 16]), now: Timestamp::MIN }, &open, state).sql
 }

@@ -1,4 +1,4 @@
-//! Replays: recorded, counted, shown. Their steps are in `replay_steps`.
+//! Replays: recorded, count_sql, shown. Their steps are in `replay_steps`.
 
 use async_trait::async_trait;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, postgres::PgRow};
@@ -10,9 +10,9 @@ use weir_store::{
 
 use crate::{
     PostgresStore,
-    deliveries::is_sieved,
+    deliveries::filters_joined,
     edits::Edit,
-    history::{Select, cut},
+    history::{Select, into_page},
     replay_steps::Step,
     rows::{self, corrupt, count, destination_id, int, optional_time, replay_id, state_code, text, time, uuid},
 };
@@ -22,7 +22,7 @@ impl Replays for PostgresStore {
     async fn count_replay(&self, filter: &ReplayFilter, now: Timestamp) -> StoreResult<u64> {
         let mut total = 0;
         for &state in &filter.states {
-            let (sql, arguments) = counted(filter, state, now).into_parts();
+            let (sql, arguments) = count_sql(filter, state, now).into_parts();
             let rows = self.read(sqlx::query_with(AssertSqlSafe(sql), arguments?), |row| count(row, 0)).await?;
             total += rows.into_iter().sum::<u64>();
         }
@@ -46,7 +46,7 @@ impl Replays for PostgresStore {
         select.page("replays", page);
         let (sql, arguments) = select.into_parts();
         let rows = self.read(sqlx::query_with(AssertSqlSafe(sql), arguments?), read_replay).await?;
-        let mut page = cut(rows, page, |replay| *replay.id.as_bytes());
+        let mut page = into_page(rows, page, |replay| *replay.id.as_bytes());
         for replay in &mut page.rows {
             *replay = self.with_figures(replay.clone()).await?;
         }
@@ -66,7 +66,7 @@ impl Replays for PostgresStore {
     }
 
     async fn replay_destinations(&self) -> StoreResult<Vec<DestinationId>> {
-        self.read(sqlx::query(LANES), |row| destination_id(row, 0)).await
+        self.read(sqlx::query(REPLAY_DESTINATIONS), |row| destination_id(row, 0)).await
     }
 
     async fn claim_replays(&self, requests: Vec<ClaimRequest>, now: Timestamp) -> StoreResult<Vec<Claims>> {
@@ -81,7 +81,7 @@ const SELECT: &str = "SELECT id, filter, phase, created_at, ended_at, total, del
 
 pub(crate) const OPEN: &str = "SELECT id FROM replays WHERE phase IN (0, 1, 3) ORDER BY id";
 
-const LANES: &str = "SELECT DISTINCT destination_id FROM replay_destinations ORDER BY destination_id";
+const REPLAY_DESTINATIONS: &str = "SELECT DISTINCT destination_id FROM replay_destinations ORDER BY destination_id";
 
 /// By the states of its deliveries, from the index alone, as far as vacuum keeps up.
 pub(crate) const FIGURES: &str = "SELECT state, count(*) FROM deliveries WHERE replay_id = $1 GROUP BY state";
@@ -171,8 +171,8 @@ impl Edit for Cancel {
 }
 
 /// Joins what a filter sieves by, where it does, row by row.
-pub(crate) fn sieved_by(filter: &ReplayFilter) -> &'static str {
-    if is_sieved(&filter.deliveries) {
+pub(crate) fn filter_joins(filter: &ReplayFilter) -> &'static str {
+    if filters_joined(&filter.deliveries) {
         "CROSS JOIN LATERAL (SELECT event_type, tenant FROM events WHERE id = d.event_id OFFSET 0) e
         LEFT JOIN LATERAL (
             SELECT outcome, status_code, failure, error FROM attempts
@@ -185,7 +185,7 @@ pub(crate) fn sieved_by(filter: &ReplayFilter) -> &'static str {
 
 impl Select {
     /// What an index knows of the deliveries `d` that a replay walks.
-    pub(crate) fn walked(&mut self, filter: &ReplayFilter, state: DeliveryState) {
+    pub(crate) fn index_for_state(&mut self, filter: &ReplayFilter, state: DeliveryState) {
         self.of_destination(filter.deliveries.destination_id);
         self.ended(Some(state));
         let page = PageRequest { before: None, limit: 0 };
@@ -204,12 +204,12 @@ impl Select {
     }
 }
 
-pub(crate) fn counted(filter: &ReplayFilter, state: DeliveryState, now: Timestamp) -> Select {
-    let head = format!("SELECT count(*) FROM deliveries d {}", sieved_by(filter));
+pub(crate) fn count_sql(filter: &ReplayFilter, state: DeliveryState, now: Timestamp) -> Select {
+    let head = format!("SELECT count(*) FROM deliveries d {}", filter_joins(filter));
     let mut select = Select::new(head);
-    select.walked(filter, state);
+    select.index_for_state(filter, state);
     select.eligible(state, now, now);
     select.condition("EXISTS (SELECT FROM destinations t WHERE t.id = d.destination_id AND t.deleted_at IS NULL)");
-    select.sieve(&filter.deliveries);
+    select.filter_joined(&filter.deliveries);
     select
 }

@@ -18,7 +18,7 @@ use crate::{
     edits::Edit,
     ingest::column,
     message_groups::advance,
-    purge::{PurgeSome, counted},
+    purge::{PurgeSome, count_sql},
     rows::{
         self, corrupt, count, destination_id, failure_code, flag, int, optional_text, optional_time, outcome_code,
         state_code, uuid,
@@ -48,7 +48,7 @@ impl Results for PostgresStore {
     }
 
     async fn count_purge(&self, purge: &Purge) -> StoreResult<u64> {
-        let (sql, arguments) = counted(purge).into_parts();
+        let (sql, arguments) = count_sql(purge).into_parts();
         let rows = self.read(sqlx::query_with(AssertSqlSafe(sql), arguments?), |row| count(row, 0)).await?;
         Ok(rows.into_iter().sum())
     }
@@ -57,8 +57,8 @@ impl Results for PostgresStore {
 /// Moves the deliveries on whose claims still hold, and records their attempts, and only theirs. A retry of a deleted
 /// destination becomes `cancelled`, and one with a newer delivery of its coalesce key `superseded`; the rows of destinations that
 /// are retried are locked so that no deletion passes between the look at them and this commit (edits.rs). `state + 0`, or the
-/// planner could walk all claims instead of looking up these. Answers the key of each that is to leave its line: it has ended, or has failed too often to keep the others waiting
-/// (`DeliveryOrder::leaves_line`).
+/// planner could walk all claims instead of looking up these. Answers the key of each that is to leave its message_group: it has ended, or has failed too often to keep the others waiting
+/// (`DeliveryOrder::leaves_message_group`).
 pub(crate) const SETTLE: &str = "
 WITH result AS MATERIALIZED (
     SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::uuid[], $4::smallint[], $5::bigint[], $6::bigint[], $7::integer[],
@@ -78,7 +78,7 @@ WITH result AS MATERIALIZED (
         r.status_code, r.error, r.failure, r.response_body,
         CASE WHEN d.ordering_key IS NOT NULL AND (d.state <> 2
             OR r.number >= (SELECT live.skip_after_attempts FROM live WHERE live.id = r.destination_id)) THEN d.ordering_key END
-            AS left_line
+            AS left_group
 ), recorded AS (
     INSERT INTO attempts (delivery_id, number, id, destination_id, sent_at, duration_ms, outcome, status_code, error,
         failure, response_body)
@@ -86,7 +86,7 @@ WITH result AS MATERIALIZED (
         failure, response_body
     FROM settled
 )
-SELECT result, state, left_line FROM settled";
+SELECT result, state, left_group FROM settled";
 
 const DESTINATION_OF: &str = "SELECT destination_id FROM deliveries WHERE id = $1";
 
@@ -100,7 +100,7 @@ UPDATE deliveries SET state = 0, is_replay = false, replaced = NULL, next_attemp
     ordering_key = CASE WHEN $4 THEN ordering_key END
 WHERE id = $1";
 
-/// What is behind in a line stays there. What somebody asks for goes beside what is live.
+/// What is behind in a message_group stays there. What somebody asks for goes beside what is live.
 const PULL_FORWARD: &str = "
 UPDATE deliveries SET is_replay = false, next_attempt_at = least(next_attempt_at, $2), updated_at = $2
 WHERE id = $1 AND state + 0 IN (0, 2) AND next_attempt_at < 9223372036854775807";
@@ -164,13 +164,13 @@ pub(crate) async fn settle_all(
         settled.settlements[at] = Settlement::Settled(rows::state(row, 1)?);
         let Claim { delivery_id, destination_id, .. } = results[at].claim;
         if let Some(ordering_key) = optional_text(row, 2)? {
-            settled.left.push(Left { at, delivery_id, line: MessageGroup { destination_id, ordering_key } });
+            settled.left.push(Left { at, delivery_id, message_group: MessageGroup { destination_id, ordering_key } });
         }
     }
     Ok(settled)
 }
 
-/// What a statement settled, and who has to leave their lines for it.
+/// What a statement settled, and who has to leave their message_groups for it.
 pub(crate) struct Settled {
     pub(crate) settlements: Vec<Settlement>,
     left: Vec<Left>,
@@ -180,20 +180,20 @@ struct Left {
     /// The place of its settlement.
     at: usize,
     delivery_id: DeliveryId,
-    line: MessageGroup,
+    message_group: MessageGroup,
 }
 
 impl Settled {
-    /// After the commit: the next of the lines come forward. Answers the settlements.
+    /// After the commit: the next of the message_groups come forward. Answers the settlements.
     pub(crate) async fn advance(mut self, connection: &mut PgConnection) -> Vec<Settlement> {
-        let lines: BTreeSet<MessageGroup> = self.left.iter().map(|left| left.line.clone()).collect();
+        let message_groups: BTreeSet<MessageGroup> = self.left.iter().map(|left| left.message_group.clone()).collect();
         let skipped = |left: &&Left| self.settlements[left.at].state().is_some_and(DeliveryState::is_waiting);
         let skipped: Vec<DeliveryId> = self.left.iter().filter(skipped).map(|left| left.delivery_id).collect();
-        let dues = advance(&lines, &skipped, connection).await;
+        let dues = advance(&message_groups, &skipped, connection).await;
         let dues: BTreeMap<&MessageGroup, Timestamp> =
-            lines.iter().zip(dues).filter_map(|(line, due)| Some((line, due?))).collect();
+            message_groups.iter().zip(dues).filter_map(|(message_group, due)| Some((message_group, due?))).collect();
         for left in &self.left {
-            if let (Some(state), Some(&next_due)) = (self.settlements[left.at].state(), dues.get(&left.line)) {
+            if let (Some(state), Some(&next_due)) = (self.settlements[left.at].state(), dues.get(&left.message_group)) {
                 self.settlements[left.at] = Settlement::Advanced { state, next_due };
             }
         }
@@ -221,7 +221,7 @@ struct Locked {
     destination_id: DestinationId,
     state: DeliveryState,
     expires_at: Option<Timestamp>,
-    line: Option<MessageGroup>,
+    message_group: Option<MessageGroup>,
 }
 
 /// What a delivery is now, kept so until the transaction ends.
@@ -229,8 +229,8 @@ async fn lock_delivery(connection: &mut PgConnection, id: DeliveryId) -> Result<
     let row = sqlx::query(LOCK_DELIVERY).bind(uuid(id.as_bytes())).fetch_optional(connection).await?;
     let Some(row) = &row else { return Ok(None) };
     let destination_id = destination_id(row, 0)?;
-    let line = optional_text(row, 3)?.map(|ordering_key| MessageGroup { destination_id, ordering_key });
-    Ok(Some(Locked { destination_id, state: rows::state(row, 1)?, expires_at: optional_time(row, 2)?, line }))
+    let message_group = optional_text(row, 3)?.map(|ordering_key| MessageGroup { destination_id, ordering_key });
+    Ok(Some(Locked { destination_id, state: rows::state(row, 1)?, expires_at: optional_time(row, 2)?, message_group }))
 }
 
 async fn update_delivery(
@@ -242,17 +242,17 @@ async fn update_delivery(
     sqlx::query(sql).bind(uuid(id.as_bytes())).bind(now.as_nanos()).execute(connection).await.map(drop)
 }
 
-/// A delivery that has ended waits again: due now, or in its line, if it has one and its destination still keeps an order. It is
+/// A delivery that has ended waits again: due now, or in its message_group, if it has one and its destination still keeps an order. It is
 /// behind there at first; [`advance`], after the commit, sees whether its turn has come.
-pub(crate) async fn wait_again(
+pub(crate) async fn make_waiting(
     connection: &mut PgConnection,
     id: DeliveryId,
-    line: Option<&MessageGroup>,
+    message_group: Option<&MessageGroup>,
     now: Timestamp,
 ) -> Result<(), sqlx::Error> {
-    let due = if line.is_some() { BEHIND } else { now };
+    let due = if message_group.is_some() { BEHIND } else { now };
     let waiting = sqlx::query(RETRY_ENDED).bind(uuid(id.as_bytes())).bind(now.as_nanos()).bind(due.as_nanos());
-    waiting.bind(line.is_some()).execute(connection).await.map(drop)
+    waiting.bind(message_group.is_some()).execute(connection).await.map(drop)
 }
 
 struct RetryDelivery {
@@ -272,7 +272,7 @@ impl Edit for RetryDelivery {
         };
         // The destination first, as a deletion does.
         let live = sqlx::query(LOCK_DESTINATION).bind::<Uuid>(destination).fetch_optional(&mut *transaction).await?;
-        let Some(Locked { destination_id, state, expires_at, line }) = lock_delivery(&mut transaction, self.id).await?
+        let Some(Locked { destination_id, state, expires_at, message_group }) = lock_delivery(&mut transaction, self.id).await?
         else {
             return Ok(DeliveryAction::NotFound);
         };
@@ -287,16 +287,16 @@ impl Edit for RetryDelivery {
             transaction.rollback().await?;
             return Ok(DeliveryAction::Expired);
         }
-        let line = line.filter(|_| flag(&live, 0).is_ok_and(|ordered| ordered));
+        let message_group = message_group.filter(|_| flag(&live, 0).is_ok_and(|ordered| ordered));
         if state.is_waiting() {
             update_delivery(&mut transaction, PULL_FORWARD, self.id, self.now).await?;
             transaction.commit().await?;
             return Ok(DeliveryAction::Done { destination_id });
         }
-        wait_again(&mut transaction, self.id, line.as_ref(), self.now).await?;
+        make_waiting(&mut transaction, self.id, message_group.as_ref(), self.now).await?;
         transaction.commit().await?;
-        if line.is_some() {
-            advance(&line.into_iter().collect(), &[], connection).await;
+        if message_group.is_some() {
+            advance(&message_group.into_iter().collect(), &[], connection).await;
             update_delivery(connection, PULL_FORWARD, self.id, self.now).await?;
         }
         Ok(DeliveryAction::Done { destination_id })
@@ -314,7 +314,7 @@ impl Edit for CancelDelivery {
 
     async fn run(&self, connection: &mut PgConnection) -> Result<DeliveryAction, sqlx::Error> {
         let mut transaction = connection.begin().await?;
-        let Some(Locked { destination_id, state, line, .. }) = lock_delivery(&mut transaction, self.id).await? else {
+        let Some(Locked { destination_id, state, message_group, .. }) = lock_delivery(&mut transaction, self.id).await? else {
             return Ok(DeliveryAction::NotFound);
         };
         if !state.is_waiting() {
@@ -322,7 +322,7 @@ impl Edit for CancelDelivery {
         }
         update_delivery(&mut transaction, CANCEL, self.id, self.now).await?;
         transaction.commit().await?;
-        advance(&line.into_iter().collect(), &[], connection).await;
+        advance(&message_group.into_iter().collect(), &[], connection).await;
         Ok(DeliveryAction::Done { destination_id })
     }
 }

@@ -8,7 +8,7 @@ use weir_core::{
     Timestamp, TraceParent,
     claim::ProcessId,
     delivery::{Attempt, AttemptOutcome, Delivery, LastAttempt},
-    event::{Event, EventBody, Terms},
+    event::{DeliveryOptions, Event, EventBody},
     order::BEHIND,
     outcome::Failure,
 };
@@ -132,7 +132,7 @@ pub(crate) fn event(row: &PgRow) -> Result<Event, sqlx::Error> {
         created_at: time(row, 3)?,
         idempotency_key: optional_text(row, 4)?,
         body: body(row, 5)?,
-        terms: Terms {
+        options: DeliveryOptions {
             deliver_at: optional_time(row, 8)?,
             expires_at: optional_time(row, 9)?,
             coalesce_key: optional_text(row, 10)?,

@@ -1,4 +1,4 @@
-//! What the watch asks: destinations from memory, counts by index.
+//! Alerting: destinations are read from memory, counts from indexes.
 
 use std::collections::HashSet;
 
@@ -23,15 +23,16 @@ const POLICY: &str = "SELECT policy FROM alert_policy";
 
 const SET_POLICY: &str = "INSERT OR REPLACE INTO alert_policy (single, policy) VALUES (1, ?)";
 
-const TOLD: &str = "SELECT destination_id, version, told FROM alert_states";
+const ALERT_STATES: &str = "SELECT destination_id, version, state FROM alert_states";
 
-const TELL: &str = "
-INSERT INTO alert_states (destination_id, version, told) VALUES (?, ?, ?)
-ON CONFLICT (destination_id) DO UPDATE SET version = excluded.version, told = excluded.told
+const RECORD_ALERT_STATE: &str = "
+INSERT INTO alert_states (destination_id, version, state) VALUES (?, ?, ?)
+ON CONFLICT (destination_id) DO UPDATE SET version = excluded.version, state = excluded.state
 WHERE version = excluded.version - 1";
 
-/// From the index alone and without replays, which somebody has asked for. The oldest is the one with the smallest id.
-pub(crate) const WAITING: &str = "
+/// From the index alone. Replays are left out, because an operator asked for them. The oldest delivery has the smallest
+/// id.
+pub(crate) const WAITING_COUNTS: &str = "
 WITH counted (destination_id, deliveries, oldest) AS (
     SELECT destination_id, count(*), min(id) FROM deliveries INDEXED BY deliveries_due
     WHERE state IN (0, 2) AND is_replay = 0 GROUP BY destination_id
@@ -53,7 +54,7 @@ impl Alerting for SqliteStore {
     async fn alert_policy(&self) -> StoreResult<AlertPolicy> {
         let policy = fetch(&self.readers, POLICY, Values::default(), |row| text(row, 0)).await?;
         let Some(policy) = policy.first() else { return Ok(AlertPolicy::default()) };
-        Ok(serde_json::from_str(policy).map_err(|_| Error::Corrupt("the policy of alerts"))?)
+        Ok(serde_json::from_str(policy).map_err(|_| Error::Corrupt("the alert policy"))?)
     }
 
     async fn set_alert_policy(&self, policy: AlertPolicy) -> StoreResult<()> {
@@ -66,48 +67,49 @@ impl Alerting for SqliteStore {
 
     async fn conditions(&self, tenants: &[String]) -> StoreResult<Vec<Condition>> {
         let mut conditions = Conditions::default();
-        for (id, waiting, oldest) in
-            self.look(WAITING, |row| Ok((destination_id(row, 0)?, count(row, 1)?, optional_time(row, 2)?))).await?
+        for (id, waiting, oldest) in self
+            .read_all(WAITING_COUNTS, |row| Ok((destination_id(row, 0)?, count(row, 1)?, optional_time(row, 2)?)))
+            .await?
         {
             let condition = conditions.of(id);
             (condition.waiting, condition.oldest_created_at) = (waiting, oldest);
         }
-        for (id, last) in self.look(EXPIRING, |row| Ok((destination_id(row, 0)?, optional_time(row, 1)?))).await? {
+        for (id, last) in self.read_all(EXPIRING, |row| Ok((destination_id(row, 0)?, optional_time(row, 1)?))).await? {
             conditions.of(id).last_expires_at = last;
         }
-        for (id, dead) in self.look(DEAD, |row| Ok((destination_id(row, 0)?, count(row, 1)?))).await? {
+        for (id, dead) in self.read_all(DEAD, |row| Ok((destination_id(row, 0)?, count(row, 1)?))).await? {
             conditions.of(id).dead = dead;
         }
-        for (id, version, told) in self.look(TOLD, read_alert_state).await? {
+        for (id, version, state) in self.read_all(ALERT_STATES, read_alert_state).await? {
             let condition = conditions.of(id);
-            (condition.version, condition.told) = (version, told);
+            (condition.version, condition.state) = (version, state);
         }
-        for id in self.destinations.filter(Destination::is_troubled) {
+        for id in self.destinations.filter(Destination::is_impaired) {
             conditions.of(id);
         }
-        let is_of_them = |destination: &Destination| tenants.contains(&destination.settings.tenant);
-        let of_them: HashSet<_> = self.destinations.filter(is_of_them).into_iter().collect();
-        Ok(conditions.into_vec(|id| of_them.contains(&id)))
+        let has_tenant = |destination: &Destination| tenants.contains(&destination.settings.tenant);
+        let selected: HashSet<_> = self.destinations.filter(has_tenant).into_iter().collect();
+        Ok(conditions.into_vec(|id| selected.contains(&id)))
     }
 
     async fn backlog(&self) -> StoreResult<u64> {
-        Ok(self.look(BACKLOG, |row| count(row, 0)).await?.pop().unwrap_or_default())
+        Ok(self.read_all(BACKLOG, |row| count(row, 0)).await?.pop().unwrap_or_default())
     }
 
-    async fn record_alert_state(&self, id: DestinationId, version: u64, told: AlertState) -> StoreResult<bool> {
-        self.ask((id, version, told), |edit| Edit::operation(Edit::RecordAlertState(edit))).await
+    async fn record_alert_state(&self, id: DestinationId, version: u64, state: AlertState) -> StoreResult<bool> {
+        self.ask((id, version, state), |edit| Edit::operation(Edit::RecordAlertState(edit))).await
     }
 }
 
 impl SqliteStore {
-    async fn look<T>(&self, sql: &'static str, read: impl FnMut(&SqliteRow) -> Result<T>) -> Result<Vec<T>> {
+    async fn read_all<T>(&self, sql: &'static str, read: impl FnMut(&SqliteRow) -> Result<T>) -> Result<Vec<T>> {
         fetch(&self.readers, sql, Values::default(), read).await
     }
 }
 
 fn read_alert_state(row: &SqliteRow) -> Result<(DestinationId, u64, AlertState)> {
-    let told = serde_json::from_str(&text(row, 2)?).map_err(|_| Error::Corrupt("what has been told"))?;
-    Ok((destination_id(row, 0)?, count(row, 1)?, told))
+    let state = serde_json::from_str(&text(row, 2)?).map_err(|_| Error::Corrupt("an alert state"))?;
+    Ok((destination_id(row, 0)?, count(row, 1)?, state))
 }
 
 impl Transaction<'_, '_> {
@@ -117,9 +119,9 @@ impl Transaction<'_, '_> {
         execute(self.connection, SET_POLICY, &values).map(drop)
     }
 
-    pub(crate) fn record_alert_state(&mut self, id: DestinationId, version: u64, told: &AlertState) -> Result<bool> {
+    pub(crate) fn record_alert_state(&mut self, id: DestinationId, version: u64, state: &AlertState) -> Result<bool> {
         let mut values = Values::default();
-        values.blob(id.as_bytes()).int(version as i64 + 1).owned_text(serde_json::to_string(told)?);
-        Ok(execute(self.connection, TELL, &values)? == 1)
+        values.blob(id.as_bytes()).int(version as i64 + 1).owned_text(serde_json::to_string(state)?);
+        Ok(execute(self.connection, RECORD_ALERT_STATE, &values)? == 1)
     }
 }

@@ -1,7 +1,8 @@
-//! The live destinations, in memory: the truth while the engine runs (the file is open in one engine only).
+//! The cached destinations: all that are not deleted. The cache is authoritative, because only one engine has the file
+//! open.
 //!
-//! Changed by the writer alone, after the commit that changed the table. While a group is under way its changes are in
-//! [`Staged`], which the writer reads through, and which is dropped when the group fails.
+//! Only the writer changes the cache, after the commit that changed the table. While a group runs, its changes are in
+//! [`StagedDestinations`], through which the writer reads. They are dropped if the group fails.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -11,16 +12,16 @@ use std::{
 
 use weir_core::{Destination, DestinationId};
 
-/// How many event types a tenant's remembered matches hold before they are forgotten.
+/// The most event types for which a tenant's matches are cached. Beyond this they are cleared.
 const MAX_REMEMBERED: usize = 1_024;
 
 #[derive(Debug, Default)]
 pub(crate) struct DestinationCache {
-    inner: RwLock<Live>,
+    inner: RwLock<CachedDestinations>,
 }
 
 #[derive(Debug, Default)]
-struct Live {
+struct CachedDestinations {
     by_id: BTreeMap<DestinationId, Arc<Destination>>,
     tenants: HashMap<String, Tenant>,
 }
@@ -28,7 +29,7 @@ struct Live {
 #[derive(Debug, Default)]
 struct Tenant {
     by_id: BTreeMap<DestinationId, Arc<Destination>>,
-    /// The destinations whose patterns match a type; forgotten whenever the tenant changes.
+    /// The destinations whose patterns match an event type. Cleared when a destination of the tenant changes.
     matches: HashMap<String, Arc<[DestinationId]>>,
 }
 
@@ -39,8 +40,8 @@ impl DestinationCache {
         this
     }
 
-    // No code path panics while it holds the lock; a poisoned one is as good as ever.
-    fn read(&self) -> RwLockReadGuard<'_, Live> {
+    // No code panics while it holds the lock, so a poisoned lock is safe to use.
+    fn read(&self) -> RwLockReadGuard<'_, CachedDestinations> {
         self.inner.read().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -49,26 +50,26 @@ impl DestinationCache {
     }
 
     pub(crate) fn get_many(&self, ids: &[DestinationId]) -> Vec<Option<Arc<Destination>>> {
-        let live = self.read();
-        ids.iter().map(|id| live.by_id.get(id).cloned()).collect()
+        let cached = self.read();
+        ids.iter().map(|id| cached.by_id.get(id).cloned()).collect()
     }
 
-    /// Those of which `which` is true, in the order of their ids.
+    /// The destinations for which `which` is true, in the order of their ids.
     pub(crate) fn filter(&self, which: impl Fn(&Destination) -> bool) -> Vec<DestinationId> {
         self.read().by_id.values().filter(|destination| which(destination)).map(|destination| destination.id).collect()
     }
 
-    /// At most `limit` destinations below `before`, newest first.
+    /// At most `limit` destinations with ids below `before`, newest first.
     pub(crate) fn page(
         &self,
         tenant: Option<&str>,
         before: Option<DestinationId>,
         limit: usize,
     ) -> Vec<Arc<Destination>> {
-        let live = self.read();
+        let cached = self.read();
         let all = match tenant {
-            None => &live.by_id,
-            Some(tenant) => match live.tenants.get(tenant) {
+            None => &cached.by_id,
+            Some(tenant) => match cached.tenants.get(tenant) {
                 Some(tenant) => &tenant.by_id,
                 None => return Vec::new(),
             },
@@ -87,8 +88,8 @@ impl DestinationCache {
                 }
             }
         }
-        let mut live = self.inner.write().unwrap_or_else(PoisonError::into_inner);
-        let Some(found) = live.tenants.get_mut(tenant) else {
+        let mut cached = self.inner.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(found) = cached.tenants.get_mut(tenant) else {
             return Arc::new([]);
         };
         let accepting = found.by_id.values().filter(|destination| destination.accepts(tenant, event_type));
@@ -100,36 +101,36 @@ impl DestinationCache {
         matches
     }
 
-    /// Puts committed changes in force; `None` for a deleted destination.
+    /// Applies committed changes; `None` for a deleted destination.
     fn apply(&self, changes: impl IntoIterator<Item = (DestinationId, Option<Arc<Destination>>)>) {
-        let mut live = self.inner.write().unwrap_or_else(PoisonError::into_inner);
+        let mut cached = self.inner.write().unwrap_or_else(PoisonError::into_inner);
         for (id, destination) in changes {
-            if let Some(old) = live.by_id.remove(&id)
-                && let Some(tenant) = live.tenants.get_mut(&old.settings.tenant)
+            if let Some(old) = cached.by_id.remove(&id)
+                && let Some(tenant) = cached.tenants.get_mut(&old.settings.tenant)
             {
                 tenant.by_id.remove(&id);
                 tenant.matches.clear();
                 if tenant.by_id.is_empty() {
-                    live.tenants.remove(&old.settings.tenant);
+                    cached.tenants.remove(&old.settings.tenant);
                 }
             }
             if let Some(destination) = destination {
-                let tenant = live.tenants.entry(destination.settings.tenant.clone()).or_default();
+                let tenant = cached.tenants.entry(destination.settings.tenant.clone()).or_default();
                 tenant.by_id.insert(id, Arc::clone(&destination));
                 tenant.matches.clear();
-                live.by_id.insert(id, destination);
+                cached.by_id.insert(id, destination);
             }
         }
     }
 }
 
-/// Destinations as the transaction under way sees them.
-pub(crate) struct Staged<'a> {
+/// Destinations as the running transaction sees them.
+pub(crate) struct StagedDestinations<'a> {
     cache: &'a DestinationCache,
     changes: HashMap<DestinationId, Option<Arc<Destination>>>,
 }
 
-impl<'a> Staged<'a> {
+impl<'a> StagedDestinations<'a> {
     pub(crate) fn new(cache: &'a DestinationCache) -> Self {
         Self { cache, changes: HashMap::new() }
     }
@@ -149,7 +150,7 @@ impl<'a> Staged<'a> {
         self.changes.insert(id, destination);
     }
 
-    /// The destinations that take an event which names none.
+    /// The destinations that take an event without named destinations.
     pub(crate) fn matching(&self, tenant: &str, event_type: &str) -> Arc<[DestinationId]> {
         let committed = self.cache.matching(tenant, event_type);
         if self.changes.is_empty() {
@@ -160,7 +161,7 @@ impl<'a> Staged<'a> {
         unchanged.chain(self.changes.values().flatten().filter(accepting).map(|destination| destination.id)).collect()
     }
 
-    /// The transaction has committed.
+    /// Applies the changes to the cache after the transaction has committed.
     pub(crate) fn commit(self) {
         if !self.changes.is_empty() {
             self.cache.apply(self.changes);

@@ -1,4 +1,4 @@
-//! Claims: each destination's oldest due deliveries, with their bodies.
+//! Claims: the oldest due deliveries of each destination, with their bodies.
 
 use std::ops::ControlFlow;
 
@@ -15,21 +15,22 @@ use crate::{
     error::{Error, Result},
     group::Claiming,
     rows::{self, Columns as _, delivery_id, event_id, int, optional_time, small, time},
-    sql::{Batch, MAX_ROWS, Values, padded, query, walk},
+    sql::{Batch, MAX_ROWS, Values, padded, query, visit_rows},
     writer::Transaction,
 };
 
-/// The oldest waiting deliveries of one destination, live or of replays, by its part of the due index: a long backlog costs no
-/// more than a short one, and no destination stands in the way of another. They come in the order of the index; the
+/// The oldest waiting deliveries of one destination, either live or of replays, from its part of the due index. The
+/// cost does not depend on the backlog, and no destination delays another. The rows come in the order of the index; the
 /// subquery's LIMIT keeps the planner from folding it into the join.
-pub(crate) const WAITING: &str = "
+pub(crate) const OLDEST_DUE: &str = "
 SELECT d.id, due.next_attempt_at, d.event_id, d.attempts, coalesce(d.attempts_before, 0), d.claim_epoch,
     coalesce(d.deliver_at, d.created_at), d.expires_at, d.replay_id, d.ordering_key IS NOT NULL FROM (
     SELECT id, next_attempt_at FROM deliveries INDEXED BY deliveries_due
     WHERE destination_id = ? AND is_replay = ? AND state IN (0, 2) ORDER BY next_attempt_at, id LIMIT +?
 ) due CROSS JOIN deliveries d ON d.id = due.id";
 
-/// What one request takes. The plus keeps the planner from walking all that waits instead of looking up these.
+/// Claims the deliveries of one request. The plus keeps the planner from scanning all waiting deliveries instead of
+/// looking up these.
 pub(crate) static CLAIM: Batch = Batch::new(
     "UPDATE OR ROLLBACK deliveries SET state = 1, claim_epoch = claim_epoch + 1, claim_expires_at = ?1, updated_at = ?2
     WHERE +state IN (0, 2) AND id IN (",
@@ -41,20 +42,20 @@ pub(crate) static CLAIM: Batch = Batch::new(
 pub(crate) const BODY: &str = "SELECT data_offset, body, traceparent FROM events INDEXED BY events_id WHERE id = ?";
 
 /// A waiting delivery without its body.
-struct Waiting {
+struct DueDelivery {
     id: DeliveryId,
     event_id: EventId,
     attempts: u32,
     attempts_before: u32,
     /// Of its last claim.
     epoch: i64,
-    /// From when its age counts.
+    /// The start of its age: the time of its replay, else `deliver_at`, else the time of its event.
     created_at: Timestamp,
     expires_at: Option<Timestamp>,
-    in_line: bool,
+    in_message_group: bool,
 }
 
-impl Waiting {
+impl DueDelivery {
     fn read(row: &Row<'_>) -> Result<Self> {
         let replayed_at = row.optional_blob(8)?.map(|_| rows::id(row, 8).map(|id| ReplayId::from_bytes(id).made_at()));
         Ok(Self {
@@ -65,7 +66,7 @@ impl Waiting {
             epoch: int(row, 5)?,
             created_at: replayed_at.transpose()?.map_or_else(|| time(row, 6), Ok)?,
             expires_at: optional_time(row, 7)?,
-            in_line: int(row, 9)? == 1,
+            in_message_group: int(row, 9)? == 1,
         })
     }
 }
@@ -79,18 +80,18 @@ impl Transaction<'_, '_> {
         Ok(())
     }
 
-    /// Of what is live, or of replays.
+    /// Claims live deliveries, or with `is_replay` those of replays.
     pub(crate) fn claim_all(
         &mut self,
         requests: &[ClaimRequest],
         now: Timestamp,
-        of_replays: bool,
+        is_replay: bool,
     ) -> Result<Vec<Claims>> {
-        requests.iter().map(|request| self.claim_one(request, now, of_replays)).collect()
+        requests.iter().map(|request| self.claim_one(request, now, is_replay)).collect()
     }
 
-    /// Nothing for paused and deleted destinations.
-    fn claim_one(&mut self, request: &ClaimRequest, now: Timestamp, of_replays: bool) -> Result<Claims> {
+    /// Claims nothing for paused and deleted destinations.
+    fn claim_one(&mut self, request: &ClaimRequest, now: Timestamp, is_replay: bool) -> Result<Claims> {
         let mut claims = Claims::default();
         let id = request.destination_id;
         if self.destinations.get(id).is_none_or(|destination| destination.settings.paused) {
@@ -98,41 +99,42 @@ impl Transaction<'_, '_> {
         }
         let wanted = request.limit as usize;
         let mut values = Values::with_capacity(3);
-        // One more, for the due time of what remains.
-        values.blob(id.as_bytes()).int(of_replays.into()).int(wanted as i64 + 1);
+        // One more row, for the due time of the next delivery.
+        values.blob(id.as_bytes()).int(is_replay.into()).int(wanted as i64 + 1);
         let (mut taken, mut expired) = (Vec::with_capacity(wanted), Vec::new());
-        walk(self.connection, WAITING, &values, |row| {
+        visit_rows(self.connection, OLDEST_DUE, &values, |row| {
             let due = time(row, 1)?;
-            let looked_at = taken.len() + expired.len();
-            if looked_at == wanted || due > now {
-                let is_asked_for = wanted == 0 || looked_at < wanted;
+            let scanned = taken.len() + expired.len();
+            if scanned == wanted || due > now {
+                let is_asked_for = wanted == 0 || scanned < wanted;
                 claims.next_due = Some(due).filter(|due| is_asked_for && *due < BEHIND);
                 return Ok(ControlFlow::Break(()));
             }
-            let waiting = Waiting::read(row)?;
-            let is_over = waiting.expires_at.is_some_and(|at| at <= now);
-            (if is_over { &mut expired } else { &mut taken }).push(waiting);
+            let delivery = DueDelivery::read(row)?;
+            let is_expired = delivery.expires_at.is_some_and(|at| at <= now);
+            (if is_expired { &mut expired } else { &mut taken }).push(delivery);
             Ok(ControlFlow::Continue(()))
         })?;
         self.take(&taken, request.expires_at, now)?;
-        for waiting in taken {
-            claims.deliveries.push(self.claimed(&waiting, request, of_replays)?);
+        for delivery in taken {
+            claims.deliveries.push(self.claimed(&delivery, request, is_replay)?);
         }
-        for waiting in expired {
+        // Expired deliveries used up a part of the limit, so more may be due now.
+        for delivery in expired {
             claims.next_due = Some(now);
-            self.bodies.take(waiting.event_id);
-            self.expire(waiting.id, waiting.in_line, now)?;
+            self.bodies.take(delivery.event_id);
+            self.expire(delivery.id, delivery.in_message_group, now)?;
         }
         Ok(claims)
     }
 
-    fn take(&self, taken: &[Waiting], expires_at: Timestamp, now: Timestamp) -> Result<()> {
+    fn take(&self, taken: &[DueDelivery], expires_at: Timestamp, now: Timestamp) -> Result<()> {
         for part in taken.chunks(MAX_ROWS) {
             let size = padded(part.len());
             let mut values = Values::with_capacity(2 + size);
             values.int(expires_at.as_nanos()).int(now.as_nanos());
-            for waiting in part {
-                values.blob(waiting.id.as_bytes());
+            for delivery in part {
+                values.blob(delivery.id.as_bytes());
             }
             values.nulls(size - part.len());
             self.move_on(&CLAIM.sql(size), &values, part.len())?;
@@ -140,16 +142,16 @@ impl Transaction<'_, '_> {
         Ok(())
     }
 
-    fn claimed(&mut self, waiting: &Waiting, request: &ClaimRequest, of_replays: bool) -> Result<ClaimedDelivery> {
-        let &Waiting { attempts, attempts_before, event_id, .. } = waiting;
+    fn claimed(&mut self, delivery: &DueDelivery, request: &ClaimRequest, is_replay: bool) -> Result<ClaimedDelivery> {
+        let &DueDelivery { attempts, attempts_before, event_id, .. } = delivery;
         let &ClaimRequest { destination_id, expires_at, .. } = request;
         Ok(ClaimedDelivery {
-            claim: Claim { delivery_id: waiting.id, destination_id, epoch: waiting.epoch + 1 },
+            claim: Claim { delivery_id: delivery.id, destination_id, epoch: delivery.epoch + 1 },
             event_id,
-            event_created_at: waiting.created_at,
+            event_created_at: delivery.created_at,
             attempts,
             attempts_before,
-            is_replay: of_replays,
+            is_replay,
             body: ClaimedBody::Inline(self.body(event_id)?),
             expires_at,
             destination: None,

@@ -1,37 +1,39 @@
-//! Lists of deliveries: which index a page walks, and how far.
+//! Lists of deliveries: the index that a page reads, and how far it reads.
 //!
-//! What an index has in the order of ids is walked until the page is full. What none has (a tenant, a type, an error, a
-//! state that every delivery passes through) is sieved out of a window of [`SCANNED_AT_MOST`] rows, so that a page costs no
-//! more on a long history; it ends where the window does, and the next one goes on from there. What is under way, and what
-//! waits while that is little, is read and sorted instead, because it may be anywhere.
+//! - A filter that an index serves in the order of ids is read until the page is full.
+//! - Other filters (a tenant, an event type, an error, a state that every delivery passes through) are applied to a
+//!   window of [`SCANNED_AT_MOST`] rows, so that the cost of a page does not depend on the length of the history. The
+//!   page ends with its window, and the next page starts there.
+//! - Deliveries in flight, and waiting deliveries of a small backlog, are read and sorted, because their ids may be
+//!   anywhere.
 
 use weir_core::{DeliveryState, DestinationId, ErrorKind, delivery::Delivery, pattern::EventPattern};
 use weir_store::{DeliveryFilter, ErrorFilter, Page, PageRequest, SCANNED_AT_MOST, StoreResult};
 
 use crate::{
     SqliteStore,
-    history::{Conditions, cut, delivery_ids_of},
+    history::{WhereClause, delivery_ids_of, into_page},
     rows::{self, DELIVERY_COLUMNS, LAST_ATTEMPT, failure_code, state_code},
     sql::Values,
 };
 
-/// How a page finds its deliveries. Which index, is decided here and not by the planner: without statistics it would guess,
-/// with stale ones it would guess wrong.
+/// How a page finds its deliveries. The index is chosen here and not by the planner, which would guess without
+/// statistics and choose wrongly with stale ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Walk {
+pub(crate) struct ListPlan {
     index: &'static str,
-    /// Of a partial index; must be in the statement word for word.
+    /// The predicate of a partial index. The statement must contain it word for word.
     predicate: Option<&'static str>,
-    /// Whether the page may have to pass over many rows, and so ends with its window.
+    /// Whether many rows may not match, so that the page ends with its window.
     windowed: bool,
 }
 
-impl Walk {
-    /// By the ids, as far as it takes.
+impl ListPlan {
+    /// By id, until the page is full.
     const BY_ID: Self = Self { index: "NOT INDEXED", predicate: None, windowed: false };
 
-    /// `few_wait`: no more wait than may be read and sorted for one page.
-    pub(crate) fn of(filter: &DeliveryFilter, few_wait: bool) -> Self {
+    /// `is_backlog_small`: the waiting deliveries are few enough to be read and sorted for one page.
+    pub(crate) fn of(filter: &DeliveryFilter, is_backlog_small: bool) -> Self {
         use DeliveryState::{Cancelled, Dead, Delivering, Expired, Failed, Superseded};
         let ended = matches!(filter.state, Some(Failed | Dead | Cancelled | Superseded | Expired));
         let waiting = filter.state.is_some_and(DeliveryState::is_waiting);
@@ -44,7 +46,7 @@ impl Walk {
                     windowed: false,
                 };
             }
-            (None, _) if waiting && few_wait => {
+            (None, _) if waiting && is_backlog_small => {
                 return Self {
                     index: "INDEXED BY deliveries_due",
                     predicate: Some("d.state IN (0, 2)"),
@@ -56,13 +58,13 @@ impl Walk {
             (None, Some(_)) => ("INDEXED BY deliveries_of_destination", None),
             (None, None) => ("NOT INDEXED", None),
         };
-        let windowed = is_sieved(filter) || (filter.state.is_some() && !ended);
+        let windowed = filters_joined(filter) || (filter.state.is_some() && !ended);
         Self { index, predicate, windowed }
     }
 }
 
-/// Whether rows are left out by what is not in the table itself.
-pub(crate) fn is_sieved(filter: &DeliveryFilter) -> bool {
+/// Whether the filter has terms on joined tables.
+pub(crate) fn filters_joined(filter: &DeliveryFilter) -> bool {
     filter.tenant.is_some() || filter.event_type.is_some() || filter.error.is_some()
 }
 
@@ -73,17 +75,17 @@ impl SqliteStore {
         page: PageRequest,
     ) -> StoreResult<Page<Delivery>> {
         let waiting = filter.state.is_some_and(DeliveryState::is_waiting);
-        let walk = Walk::of(filter, waiting && self.few_wait(filter.destination_id).await?);
-        let window_end = if walk.windowed { self.window_end(filter, page, walk).await? } else { None };
-        let (sql, values) = deliveries_page(filter, page, walk, window_end);
+        let plan = ListPlan::of(filter, waiting && self.is_backlog_small(filter.destination_id).await?);
+        let window_end = if plan.windowed { self.window_end(filter, page, plan).await? } else { None };
+        let (sql, values) = deliveries_page(filter, page, plan, window_end);
         let rows = self.read(sql, values, rows::delivery).await?;
-        let mut page = cut(rows, page, |delivery| *delivery.id.as_bytes());
+        let mut page = into_page(rows, page, |delivery| *delivery.id.as_bytes());
         page.next = page.next.or(window_end);
         Ok(page)
     }
 
-    async fn few_wait(&self, of: Option<DestinationId>) -> StoreResult<bool> {
-        let mut conditions = Conditions::new();
+    async fn is_backlog_small(&self, of: Option<DestinationId>) -> StoreResult<bool> {
+        let mut conditions = WhereClause::new();
         conditions.of_destination(of.as_ref());
         conditions.values.int(SCANNED_AT_MOST.into());
         let sql = format!(
@@ -93,40 +95,41 @@ impl SqliteStore {
         Ok(self.read(sql, conditions.values, |_| Ok(())).await?.is_empty())
     }
 
-    /// The last id of the page's window; `None` when all that is left is less than a window.
+    /// The last id of the page's window. `None` when fewer rows than a window remain.
     async fn window_end(
         &self,
         filter: &DeliveryFilter,
         page: PageRequest,
-        walk: Walk,
+        plan: ListPlan,
     ) -> StoreResult<Option<[u8; 16]>> {
-        let (sql, values) = window_end(filter, page, walk);
+        let (sql, values) = window_end(filter, page, plan);
         Ok(self.read(sql, values, |row| rows::id(row, 0)).await?.pop())
     }
 }
 
-impl<'f> Conditions<'f> {
+impl<'f> WhereClause<'f> {
     pub(crate) fn of_destination(&mut self, id: Option<&'f DestinationId>) {
         if let Some(id) = id {
             self.add("d.destination_id = ?").blob(id.as_bytes());
         }
     }
 
-    /// What the walk's index knows.
-    fn walk(&mut self, filter: &'f DeliveryFilter, page: PageRequest, walk: Walk) {
+    /// Adds the terms that the index of the plan serves.
+    fn plan_conditions(&mut self, filter: &'f DeliveryFilter, page: PageRequest, plan: ListPlan) {
         self.of_destination(filter.destination_id.as_ref());
-        if let Some(predicate) = walk.predicate {
+        if let Some(predicate) = plan.predicate {
             self.add(predicate);
         }
-        if let (Some(state), Some(_)) = (filter.state, walk.predicate) {
-            // Written out, not bound: a partial index is only used for a condition that is known when the plan is made.
+        if let (Some(state), Some(_)) = (filter.state, plan.predicate) {
+            // A literal, not a parameter: SQLite uses a partial index only for a condition that is known at planning
+            // time.
             self.add(&format!("d.state = {}", state_code(state)));
         }
         self.range("d", page, filter.from, filter.to);
     }
 
-    /// What the events and the last attempts know.
-    pub(crate) fn sieve(&mut self, filter: &'f DeliveryFilter) {
+    /// Adds the terms on the joined events and last attempts.
+    pub(crate) fn filter_joined(&mut self, filter: &'f DeliveryFilter) {
         if let Some(tenant) = &filter.tenant {
             self.add("e.tenant = ?").text(tenant);
         }
@@ -150,7 +153,7 @@ impl<'f> Conditions<'f> {
         }
     }
 
-    /// Of the event `e`.
+    /// Adds the term on the type of the event `e`.
     pub(crate) fn of_type(&mut self, pattern: &'f EventPattern) {
         match pattern {
             EventPattern::Any => self.add("instr(e.event_type, 'weir.') <> 1"),
@@ -160,49 +163,49 @@ impl<'f> Conditions<'f> {
     }
 }
 
-pub(crate) fn window_end(filter: &DeliveryFilter, page: PageRequest, walk: Walk) -> (String, Values<'_>) {
-    let mut conditions = Conditions::new();
-    conditions.walk(filter, page, walk);
+pub(crate) fn window_end(filter: &DeliveryFilter, page: PageRequest, plan: ListPlan) -> (String, Values<'_>) {
+    let mut conditions = WhereClause::new();
+    conditions.plan_conditions(filter, page, plan);
     conditions.values.int(i64::from(SCANNED_AT_MOST) - 1);
     let sql = format!(
         "SELECT d.id FROM deliveries d {} WHERE {} ORDER BY d.id DESC LIMIT 1 OFFSET +?",
-        walk.index, conditions.sql
+        plan.index, conditions.sql
     );
     (sql, conditions.values)
 }
 
-/// One row more than the page has, from the ids below `page.before` down to `window_end`.
+/// Reads one row more than the page has, from the ids below `page.before` down to `window_end`.
 pub(crate) fn deliveries_page(
     filter: &DeliveryFilter,
     page: PageRequest,
-    walk: Walk,
+    plan: ListPlan,
     window_end: Option<[u8; 16]>,
 ) -> (String, Values<'_>) {
-    let mut conditions = Conditions::new();
+    let mut conditions = WhereClause::new();
     if let Some(id) = &filter.event_id {
         let (first, beyond) = delivery_ids_of(id);
         conditions.add("d.id >= ?").owned_blob(first);
         conditions.add("d.id < ?").owned_blob(beyond);
         conditions.add("d.event_id = ?").blob(id.as_bytes());
     }
-    conditions.walk(filter, page, walk);
-    if let (Some(state), None) = (filter.state, walk.predicate) {
+    conditions.plan_conditions(filter, page, plan);
+    if let (Some(state), None) = (filter.state, plan.predicate) {
         conditions.add(&format!("d.state = {}", state_code(state)));
     }
     if let Some(end) = window_end {
         conditions.add("d.id >= ?").owned_blob(end.to_vec());
     }
     let limit = i64::from(page.limit) + 1;
-    // The page is cut before the events are looked up, unless they decide what is in it.
-    conditions.values.int(if is_sieved(filter) { -1 } else { limit });
-    let walked = std::mem::replace(&mut conditions.sql, "1".to_owned());
-    conditions.sieve(filter);
+    // Limit the rows before the events are looked up, unless the filter needs the events.
+    conditions.values.int(if filters_joined(filter) { -1 } else { limit });
+    let planned = std::mem::replace(&mut conditions.sql, "1".to_owned());
+    conditions.filter_joined(filter);
     conditions.values.int(limit);
     let sql = format!(
         "SELECT {DELIVERY_COLUMNS} FROM (
-            SELECT * FROM deliveries d {} WHERE {walked} ORDER BY d.id DESC LIMIT +?
+            SELECT * FROM deliveries d {} WHERE {planned} ORDER BY d.id DESC LIMIT +?
          ) d CROSS JOIN events e ON e.id = d.event_id {LAST_ATTEMPT} WHERE {} ORDER BY d.id DESC LIMIT +?",
-        walk.index, conditions.sql
+        plan.index, conditions.sql
     );
     (sql, conditions.values)
 }

@@ -1,4 +1,4 @@
-//! Destinations: read from memory, edited through the writer, counted by index.
+//! Destinations: read from the cache, edited through the writer, counted from indexes.
 
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
@@ -10,7 +10,7 @@ use weir_core::{
     pattern::EventPattern, signing::Signing,
 };
 use weir_store::{
-    BreakerChange, DestinationCounts, DestinationPatch, Destinations, EditPlace, Edited, LimitChange, Page,
+    BreakerChange, DestinationCounts, DestinationPatch, Destinations, EditPlace, EditedDestination, LimitChange, Page,
     PageRequest, StoreResult, paused_by_weir,
 };
 
@@ -97,12 +97,12 @@ impl Destinations for SqliteStore {
         Ok(counted.first().copied().unwrap_or(0))
     }
 
-    async fn edited_after(&self, place: EditPlace, limit: u32) -> StoreResult<Vec<Edited>> {
+    async fn edited_after(&self, place: EditPlace, limit: u32) -> StoreResult<Vec<EditedDestination>> {
         let mut values = Values::default();
         values.int(place.updated_at.as_nanos()).blob(place.id.as_bytes()).int(limit.into());
         let read = |row: &SqliteRow| Ok(EditPlace { updated_at: time(row, 0)?, id: destination_id(row, 1)? });
         let places = fetch(&self.readers, EDITED, values, read).await?;
-        let edited = |place: EditPlace| Edited { place, destination: self.destinations.get(place.id) };
+        let edited = |place: EditPlace| EditedDestination { place, destination: self.destinations.get(place.id) };
         Ok(places.into_iter().map(edited).collect())
     }
 
@@ -114,7 +114,7 @@ impl Destinations for SqliteStore {
     }
 }
 
-/// Read from the indexes alone; the oldest of each state is the one with the smallest id.
+/// Read from the indexes alone. The oldest delivery of each state has the smallest id.
 pub(crate) const COUNTS: &str = "
 WITH counted (state, deliveries, oldest) AS (
     SELECT state, count(*), min(id) FROM deliveries INDEXED BY deliveries_due
@@ -128,7 +128,7 @@ pub(crate) const RECENT_SENDS: &str = "
 SELECT count(*) FROM attempts INDEXED BY attempts_of_destination
 WHERE destination_id = ? AND sent_at > ? AND sent_at <= ?";
 
-/// Ids begin with the time of the event.
+/// The ids of deliveries begin with the time of their event.
 pub(crate) const RECENT_ARRIVALS: &str = "
 SELECT count(*) FROM deliveries INDEXED BY deliveries_of_destination
 WHERE destination_id = ? AND id >= ? AND id < ?";
@@ -138,7 +138,7 @@ SELECT updated_at, id FROM destinations WHERE (updated_at, id) > (?, ?) ORDER BY
 
 const LIMIT_CHANGES: &str = "SELECT at, rate_limits FROM limit_changes WHERE destination_id = ? ORDER BY at";
 
-/// A count with its state in its field.
+/// Counts with only the field of the row's state set.
 fn read_count(row: &SqliteRow) -> Result<DestinationCounts> {
     let mut counts = DestinationCounts { oldest_created_at: optional_time(row, 2)?, ..DestinationCounts::default() };
     let field = match rows::state(row, 0)? {
@@ -151,7 +151,7 @@ fn read_count(row: &SqliteRow) -> Result<DestinationCounts> {
     Ok(counts)
 }
 
-/// Everything of a destination but its id, in the order of `destination_values` and what follows it.
+/// The columns are in the order of `destination_values`, followed by `created_at` and `id`.
 const INSERT: &str = "
 INSERT INTO destinations (tenant, name, url, event_types, rate_limits, max_in_flight, timeout_ms, retry, headers, signing,
     paused, paused_reason, held_until, held_reason, updated_at, breaker, breaker_state, alerts, ordered, skip_after_attempts,
@@ -166,7 +166,7 @@ WHERE id = ? AND deleted_at IS NULL";
 
 const INSERT_LIMIT_CHANGE: &str = "INSERT INTO limit_changes (destination_id, at, rate_limits) VALUES (?, ?, ?)";
 
-const SELECT_LIVE: &str = "
+const SELECT_ALL: &str = "
 SELECT tenant, name, url, event_types, rate_limits, max_in_flight, timeout_ms, retry, headers, signing,
     paused, paused_reason, held_until, held_reason, updated_at, created_at, id, breaker, breaker_state,
     alerts, ordered, skip_after_attempts
@@ -174,7 +174,7 @@ FROM destinations WHERE deleted_at IS NULL";
 
 const TOMBSTONE: &str = "UPDATE destinations SET deleted_at = ?, updated_at = ? WHERE id = ? AND deleted_at IS NULL";
 
-/// What is under way ends by itself.
+/// Deliveries in flight are not cancelled; they end by themselves.
 const CANCEL_WAITING: &str = "
 UPDATE deliveries INDEXED BY deliveries_due SET state = 6, updated_at = ? WHERE destination_id = ? AND state IN (0, 2)";
 
@@ -220,7 +220,7 @@ fn read_destination(row: &Row<'_>) -> Result<Destination> {
         timeout_ms: small(row, 6)?,
         retry: serde_json::from_str(&text(row, 7)?).map_err(|_| Error::Corrupt("a retry policy"))?,
         headers: serde_json::from_str(&text(row, 8)?).map_err(|_| Error::Corrupt("headers"))?,
-        signing: Signing::from_stored(&text(row, 9)?).ok_or(Error::Corrupt("what signs"))?,
+        signing: Signing::from_stored(&text(row, 9)?).ok_or(Error::Corrupt("signing settings"))?,
         paused: int(row, 10)? == 1,
         breaker: serde_json::from_str(&text(row, 17)?).map_err(|_| Error::Corrupt("a breaker"))?,
         alerts: serde_json::from_str(&text(row, 19)?).map_err(|_| Error::Corrupt("alerts"))?,
@@ -244,9 +244,9 @@ fn skip_after_attempts(row: &Row<'_>) -> Result<Option<NonZeroU32>> {
     most.map(Some).ok_or(Error::Corrupt("a number of attempts"))
 }
 
-/// Every live destination, for the memory the engine starts with.
+/// Every destination that is not deleted, for the cache.
 pub(crate) fn load(connection: &Connection) -> Result<Vec<Destination>> {
-    query(connection, SELECT_LIVE, &Values::default(), read_destination)
+    query(connection, SELECT_ALL, &Values::default(), read_destination)
 }
 
 impl Transaction<'_, '_> {

@@ -1,4 +1,4 @@
-//! Tests of what survives the machine: every commit here goes to a disk that keeps what it was told to sync, and nothing else.
+//! Tests of power failures, with a simulated disk that keeps only synced data.
 
 use std::{
     fs,
@@ -25,10 +25,10 @@ use crate::{SqliteStore, writer::Commit};
 /// `SQLITE_IOERR_FSYNC`.
 const FAILED_SYNC: i32 = 1034;
 
-/// `PRAGMA synchronous` of a commit that waits for the disk.
+/// The value of `PRAGMA synchronous` for commits that wait for the disk.
 const FULL: i64 = 2;
 
-/// What is on disk: of the log as much as there was at the end of the last commit that waited for it.
+/// A simulated disk. It keeps the length that the log had after the last commit that waited for the disk.
 #[derive(Default)]
 struct Disk {
     kept: AtomicUsize,
@@ -52,7 +52,7 @@ impl Disk {
     }
 }
 
-/// A store that goes through such a disk.
+/// A store on a simulated disk.
 struct Machine {
     directory: tempfile::TempDir,
     disk: Arc<Disk>,
@@ -68,7 +68,7 @@ impl Machine {
         Self { directory, disk, store }
     }
 
-    /// What a machine that loses its power now finds when it has it again.
+    /// The store that a machine finds after a power failure at this moment.
     async fn lose_power(&self) -> SqliteStore {
         let (path, after) = (self.directory.path().join("weir.db"), self.directory.path().join("after.db"));
         fs::copy(&path, &after).unwrap();
@@ -82,10 +82,10 @@ fn log_of(path: &Path) -> PathBuf {
     path.with_extension("db-wal")
 }
 
-/// There is always room, and what leaves is written down.
+/// A fast path that always has room and records the deliveries it admits.
 #[derive(Default)]
 struct OpenFastPath {
-    left: Mutex<Vec<EventId>>,
+    admitted: Mutex<Vec<EventId>>,
     cancelled: AtomicUsize,
 }
 
@@ -99,12 +99,12 @@ impl FastPath for OpenFastPath {
     }
 
     fn admit(&self, deliveries: Vec<ClaimedDelivery>) {
-        self.left.lock().unwrap().extend(deliveries.iter().map(|delivery| delivery.event_id));
+        self.admitted.lock().unwrap().extend(deliveries.iter().map(|delivery| delivery.event_id));
     }
 }
 
 #[tokio::test]
-async fn what_was_acknowledged_survives_the_power_and_what_was_not_is_lost() {
+async fn a_power_failure_loses_only_commits_that_were_not_durable() {
     let machine = Machine::start().await;
     let store = &machine.store;
     store.create_destination(destination(1)).await.unwrap();
@@ -122,14 +122,14 @@ async fn what_was_acknowledged_survives_the_power_and_what_was_not_is_lost() {
     for number in 1..=3 {
         assert!(after.event(event(number).id).await.unwrap().is_some(), "event {number}");
     }
-    assert_eq!(state(&kept).await, DeliveryState::Delivering, "its claim is known, and its result is not");
-    assert_eq!(state(&lost).await, DeliveryState::Pending, "this claim is not known");
+    assert_eq!(state(&kept).await, DeliveryState::Delivering, "its claim was durable, its result was not");
+    assert_eq!(state(&lost).await, DeliveryState::Pending, "this claim was not durable");
     let recovered = after.recover_claims(now, true, 9).await.unwrap();
     assert_eq!(recovered, Recovered { retried: 1, ..Recovered::default() });
 }
 
 #[tokio::test]
-async fn what_commits_later_and_waits_for_the_disk_keeps_what_came_before() {
+async fn a_durable_commit_also_keeps_the_commits_before_it() {
     let machine = Machine::start().await;
     let store = &machine.store;
     store.create_destination(destination(1)).await.unwrap();
@@ -145,7 +145,7 @@ async fn what_commits_later_and_waits_for_the_disk_keeps_what_came_before() {
 }
 
 #[tokio::test]
-async fn nothing_leaves_before_its_event_is_on_disk() {
+async fn the_fast_path_admits_a_delivery_only_after_its_event_is_on_disk() {
     let machine = Machine::start().await;
     let fast_path = Arc::new(OpenFastPath::default());
     machine.store.connect(fast_path.clone());
@@ -154,8 +154,8 @@ async fn nothing_leaves_before_its_event_is_on_disk() {
         let new = matched(event(number));
         let id = new.event.id;
         machine.store.ingest(vec![new]).await.unwrap();
-        assert_eq!(fast_path.left.lock().unwrap().last(), Some(&id));
-        // Had it left before the commit, or had that not waited for the disk, the receiver would know more than the store.
+        assert_eq!(fast_path.admitted.lock().unwrap().last(), Some(&id));
+        // Otherwise a receiver could get an event that the store loses.
         let after = machine.lose_power().await;
         assert!(after.event(id).await.unwrap().is_some(), "event {number}");
         assert_eq!(after.destination_counts(destination_id(1)).await.unwrap().delivering, number);
@@ -164,7 +164,7 @@ async fn nothing_leaves_before_its_event_is_on_disk() {
 }
 
 #[tokio::test]
-async fn after_a_sync_that_failed_nothing_is_acknowledged_any_more() {
+async fn nothing_is_acknowledged_after_a_failed_sync() {
     let machine = Machine::start().await;
     let store = &machine.store;
     let fast_path = Arc::new(OpenFastPath::default());
@@ -172,15 +172,15 @@ async fn after_a_sync_that_failed_nothing_is_acknowledged_any_more() {
     store.create_destination(destination(1)).await.unwrap();
     machine.disk.fails.store(true, SeqCst);
     let error = store.ingest(vec![matched(event(1))]).await.unwrap_err();
-    assert!(matches!(&error, StoreError::Unavailable(reason) if reason.contains("see to the disk")), "{error}");
-    assert!(fast_path.left.lock().unwrap().is_empty(), "what was not stored left");
+    assert!(matches!(&error, StoreError::Unavailable(reason) if reason.contains("check the disk")), "{error}");
+    assert!(fast_path.admitted.lock().unwrap().is_empty(), "a delivery was admitted without being stored");
     assert_eq!(fast_path.cancelled.load(SeqCst), 1);
 
-    // A later sync of the same log may succeed; what was lost before is lost all the same.
+    // A later sync of the same log may succeed, but the pages of the failed sync stay lost.
     machine.disk.fails.store(false, SeqCst);
     assert!(store.ingest(vec![matched(event(2))]).await.is_err());
-    assert!(store.check().await.is_err(), "it says that it is well");
-    assert!(fast_path.left.lock().unwrap().is_empty());
+    assert!(store.check().await.is_err(), "the store reports that it is healthy");
+    assert!(fast_path.admitted.lock().unwrap().is_empty());
     store.close().await;
 
     let again = SqliteStore::open(&machine.directory.path().join("weir.db")).await.unwrap();

@@ -1,4 +1,5 @@
-//! Edits: what a person, a single answer or the sweep asks the writer for, one at a time and in their order.
+//! Edits: single changes for a person, an HTTP response or the sweep. The writer runs them one at a time, in their
+//! order.
 
 use std::sync::Arc;
 
@@ -14,11 +15,11 @@ use weir_store::{
 use crate::{
     error::Result,
     group::{Operation, Pending},
-    prune::Rest,
+    prune::PruneBatch,
     writer::Transaction,
 };
 
-/// A change that one person or one answer asked for: not worth a shared statement.
+/// A single change: too rare for a shared statement.
 pub(crate) enum Edit {
     Create(Pending<Destination, Arc<Destination>>),
     Patch(Pending<DestinationPatch, Option<Arc<Destination>>>),
@@ -28,44 +29,46 @@ pub(crate) enum Edit {
     Delete(Pending<(DestinationId, Timestamp), bool>),
     RetryDelivery(Pending<(DeliveryId, Timestamp), DeliveryAction>),
     CancelDelivery(Pending<(DeliveryId, Timestamp), DeliveryAction>),
-    /// Of the sweep: until when, and at most how many.
+    /// Of the sweep: the present time, and the maximum number of deliveries.
     Expire(Pending<(Timestamp, u32), u64>),
     Purge(Pending<(Purge, Option<PurgePlace>), PurgeStep>),
-    /// Of the sweep: lines that seem to have no head.
+    /// Of the sweep: message groups that seem to have no head.
     Advance(Pending<Vec<MessageGroup>, u64>),
-    /// Of the sweep: the lines of a destination that is not ordered any more, so many deliveries at most.
+    /// Of the sweep: a destination that is no longer ordered, and the maximum number of deliveries to remove from its
+    /// groups.
     Dissolve(Pending<(DestinationId, u32), u32>),
     CreateReplay(Pending<(NewReplay, u64), ()>),
     CancelReplay(Pending<(ReplayId, Timestamp), Option<ReplayPhase>>),
     StepReplay(Pending<(ReplayId, Timestamp), ReplayStep>),
     ClaimReplays(Pending<(Vec<ClaimRequest>, Timestamp), Vec<Claims>>),
-    Prune(Pending<Rest, Pruned>),
+    Prune(Pending<PruneBatch, Pruned>),
     SetAlertPolicy(Pending<AlertPolicy, ()>),
-    /// Of a destination, with the version that is the current one.
+    /// Of a destination, with the version that must be the current one.
     RecordAlertState(Pending<(DestinationId, u64, AlertState), bool>),
-    /// Until when unknown sends may have started.
+    /// The latest instant at which an unrecorded send may have started.
     MarkRestored(Pending<Timestamp, ()>),
-    /// Shows that the writer lives and gets its lock.
+    /// Proves that the writer runs and can lock the database.
     Check(Pending<(), ()>),
 }
 
 impl Edit {
-    /// Boxed: edits are rare and much larger than the operations they would widen.
+    /// Boxed, because edits are rare and would make every operation larger.
     pub(crate) fn operation(self) -> Operation {
         Operation::Edit(Box::new(self))
     }
 
-    /// A hold that is lost with the power is one `Retry-After` not honoured; a breaker opens again, what expired expires again, and
-    /// the sweep does again what it did. Everything else was acknowledged to someone.
+    /// Whether the commit must reach the disk. A power failure may lose a hold, which ignores one `Retry-After`; a
+    /// breaker change, because the breaker opens again; and the work of the sweep, which the sweep repeats. All other
+    /// edits were acknowledged.
     pub(crate) fn durable(&self) -> bool {
         if let Self::ClaimReplays(claim) = self {
             return claim.input.0.iter().any(|request| request.durable);
         }
-        let swept = matches!(
+        let is_repeated_by_sweep = matches!(
             self,
             Self::Expire(_) | Self::Advance(_) | Self::Dissolve(_) | Self::StepReplay(_) | Self::Prune(_)
         );
-        !swept && !matches!(self, Self::Hold(_) | Self::ChangeBreaker(_) | Self::Check(_))
+        !is_repeated_by_sweep && !matches!(self, Self::Hold(_) | Self::ChangeBreaker(_) | Self::Check(_))
     }
 
     pub(crate) fn run(&mut self, transaction: &mut Transaction<'_, '_>) -> Result<()> {
@@ -104,8 +107,8 @@ impl Edit {
             Self::MarkRestored(edit) => edit.answer = Some(transaction.mark_restored(edit.input)?),
             Self::SetAlertPolicy(edit) => edit.answer = Some(transaction.set_alert_policy(&edit.input)?),
             Self::RecordAlertState(edit) => {
-                let (id, version, told) = &edit.input;
-                edit.answer = Some(transaction.record_alert_state(*id, *version, told)?);
+                let (id, version, state) = &edit.input;
+                edit.answer = Some(transaction.record_alert_state(*id, *version, state)?);
             }
             Self::Check(edit) => edit.answer = Some(()),
         }

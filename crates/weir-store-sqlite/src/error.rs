@@ -1,8 +1,8 @@
-//! What can go wrong in a statement, on the writer's side and on the readers'.
+//! Errors of statements, on the writer's connection and on the readers'.
 
 use weir_store::StoreError;
 
-/// Why statements failed.
+/// Why a statement failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error(transparent)]
@@ -33,23 +33,23 @@ impl Error {
         self.extended_code().map(|code| code & 0xff)
     }
 
-    /// Whether the disk has not kept what it was given.
+    /// Whether the disk failed to sync.
     pub(crate) fn is_failed_sync(&self) -> bool {
         // SQLITE_IOERR_FSYNC
         self.extended_code() == Some(10 | 4 << 8)
     }
 }
 
-/// Busy, full and unreadable disks may mend; anything else will fail again.
+/// A busy, full or unreadable disk may recover. Any other error would occur again.
 impl From<Error> for StoreError {
     fn from(error: Error) -> Self {
-        let passing = match &error {
+        let is_temporary = match &error {
             Error::Reader(
                 sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::WorkerCrashed,
             ) => true,
             // SQLITE_BUSY, LOCKED, READONLY, IOERR, FULL, CANTOPEN.
             error => matches!(error.sqlite_code(), Some(5 | 6 | 8 | 10 | 13 | 14)),
         };
-        if passing { Self::Unavailable(error.to_string()) } else { Self::Failed(error.to_string()) }
+        if is_temporary { Self::Unavailable(error.to_string()) } else { Self::Failed(error.to_string()) }
     }
 }

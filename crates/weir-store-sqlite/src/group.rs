@@ -1,22 +1,22 @@
-//! What commits together. What waits, and which of it makes the next group, is in [`waiting`].
+//! Commit groups: operations that commit together. [`queue`] decides which operations form the next group.
 //!
-//! Order inside a group is free, since its callers all still wait.
+//! The operations of a group may run in any order, because none of their callers has an answer yet.
 
-mod waiting;
+mod queue;
 
 use std::{collections::VecDeque, sync::Arc};
 
 use tokio::sync::oneshot;
 use weir_core::{Timestamp, claim::Claim};
 use weir_store::{
-    AttemptResult, ClaimRequest, Claims, NewEvent, Recovered, Settlement, StoreError, StoreResult, intake::Outcome,
+    AttemptResult, ClaimRequest, Claims, NewEvent, Recovered, Settlement, StoreError, StoreResult, intake::IngestResult,
 };
 
-pub(crate) use waiting::Waiting;
+pub(crate) use queue::CommitQueue;
 
 use crate::{edits::Edit, error::Result, writer::Transaction};
 
-/// One operation and the caller who waits for it.
+/// One operation and the channel to its caller.
 pub(crate) struct Pending<I, O> {
     pub(crate) input: I,
     pub(crate) answer: Option<O>,
@@ -24,7 +24,7 @@ pub(crate) struct Pending<I, O> {
 }
 
 impl<I, O> Pending<I, O> {
-    /// Sends the answer found, or why there is none. A caller who has left is passed over.
+    /// Sends the answer, or the reason for its absence. Ignores callers that no longer wait.
     pub(crate) fn finish(self, failure: Option<&StoreError>) {
         let unanswered = || StoreError::Failed("the operation was not answered".to_owned());
         let answer = match failure {
@@ -35,13 +35,13 @@ impl<I, O> Pending<I, O> {
     }
 }
 
-pub(crate) type Ingest = Pending<Vec<NewEvent>, Vec<Outcome>>;
+pub(crate) type Ingest = Pending<Vec<NewEvent>, Vec<IngestResult>>;
 pub(crate) type Claiming = Pending<(Vec<ClaimRequest>, Timestamp), Vec<Claims>>;
 pub(crate) type Release = Pending<(Vec<Claim>, Timestamp), u64>;
 pub(crate) type Settle = Pending<Vec<Arc<AttemptResult>>, Vec<Settlement>>;
 pub(crate) type Recover = Pending<Recovery, Recovered>;
 
-/// What `recover_claims` asks for.
+/// The arguments of `recover_claims`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Recovery {
     pub(crate) now: Timestamp,
@@ -56,7 +56,7 @@ pub(crate) enum Operation {
     Release(Release),
     Recover(Recover),
     Claim(Claiming),
-    /// Commit what came before, then close the file.
+    /// Commit all earlier operations, then close the file.
     Close,
 }
 
@@ -70,7 +70,7 @@ pub(crate) struct Group {
     recoveries: Vec<Recover>,
     claims: Vec<Claiming>,
     operations: usize,
-    /// Of its ingests and results.
+    /// The rows of its ingests and results.
     rows: usize,
 }
 
@@ -111,12 +111,12 @@ impl Group {
         self.operations
     }
 
-    /// Whether several operations are in it, so that each may be tried alone.
-    pub(crate) fn is_shared(&self) -> bool {
+    /// Whether it has several operations, so that each can be retried alone.
+    pub(crate) fn has_several(&self) -> bool {
         self.operations > 1
     }
 
-    /// Whether the commit must reach the disk before it is answered.
+    /// Whether the commit must reach the disk before the callers get their answers.
     pub(crate) fn is_durable(&self) -> bool {
         !self.ingests.is_empty()
             || self.edits.iter().any(Edit::durable)
@@ -136,7 +136,7 @@ impl Group {
         transaction.claim(&mut self.claims)
     }
 
-    /// Takes in results that were written in the same transaction.
+    /// Adds results that were written in the same transaction.
     pub(crate) fn join(&mut self, more: Self) {
         self.operations += more.operations;
         self.rows += more.rows;
@@ -175,7 +175,7 @@ mod tests {
     use bytes::Bytes;
     use weir_core::{
         DestinationId, EventId,
-        event::{Event, EventBody, Terms},
+        event::{DeliveryOptions, Event, EventBody},
     };
 
     use super::*;
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_acknowledged_is_synced_to_disk_and_what_can_be_recovered_is_not() {
+    fn acknowledged_operations_are_durable_and_recoverable_ones_are_not() {
         let settle = || Operation::Settle(pending(Vec::new()));
         let release = || Operation::Release(pending((Vec::new(), Timestamp::MIN)));
         assert!(!durable([claiming(false), settle(), release()]));
@@ -216,7 +216,7 @@ mod tests {
                 event_type: "a".to_owned(),
                 created_at: Timestamp::MIN,
                 idempotency_key: None,
-                terms: Terms::default(),
+                options: DeliveryOptions::default(),
                 body: EventBody::stored(Bytes::new(), 0),
             },
             destinations: None,

@@ -1,8 +1,8 @@
 //! Reads for people, on connections that cannot write.
 //!
-//! Lists are newest first by id, a page at a time. Ids begin with the time they were made, so a range of times is a range
-//! of ids, and every list walks one index backwards from its cursor. Which index, is decided here and not by the planner:
-//! without statistics it would guess, with stale ones it would guess wrong.
+//! Lists are sorted by id, newest first, and split into pages. Ids begin with their creation time, so a range of times
+//! is a range of ids, and every list reads one index backwards from its cursor. The index is chosen here and not by the
+//! planner, which would guess without statistics and choose wrongly with stale ones.
 
 use async_trait::async_trait;
 use sqlx::sqlite::SqliteRow;
@@ -48,7 +48,7 @@ impl History for SqliteStore {
     async fn list_events(&self, filter: &EventFilter, page: PageRequest) -> StoreResult<Page<Event>> {
         let (sql, values) = events_page(filter, page);
         let rows = self.read(sql, values, rows::event).await?;
-        Ok(cut(rows, page, |event| *event.id.as_bytes()))
+        Ok(into_page(rows, page, |event| *event.id.as_bytes()))
     }
 
     async fn delivery(&self, id: DeliveryId) -> StoreResult<Option<DeliveryDetail>> {
@@ -83,7 +83,7 @@ impl History for SqliteStore {
     }
 }
 
-/// The index ends with the primary key, so that it has the order too.
+/// The index ends with the primary key, so it is already in this order.
 pub(crate) const SENDS: &str = "
 SELECT a.sent_at, a.delivery_id, a.number, a.duration_ms, a.outcome, coalesce(p.created_at, d.deliver_at, d.created_at)
 FROM attempts a INDEXED BY attempts_of_destination CROSS JOIN deliveries d ON d.id = a.delivery_id
@@ -129,8 +129,8 @@ fn one(id: &[u8; 16]) -> Values<'_> {
     values
 }
 
-/// One row more than the page was asked for, which tells that there is another page.
-pub(crate) fn cut<T>(mut rows: Vec<T>, page: PageRequest, id: impl Fn(&T) -> [u8; 16]) -> Page<T> {
+/// Makes a page from its rows and one more, which exists if there is another page.
+pub(crate) fn into_page<T>(mut rows: Vec<T>, page: PageRequest, id: impl Fn(&T) -> [u8; 16]) -> Page<T> {
     let limit = page.limit as usize;
     let more = rows.len() > limit;
     rows.truncate(limit);
@@ -138,13 +138,13 @@ pub(crate) fn cut<T>(mut rows: Vec<T>, page: PageRequest, id: impl Fn(&T) -> [u8
     Page { rows, next }
 }
 
-/// Terms of a WHERE with their values.
-pub(crate) struct Conditions<'f> {
+/// The terms of a WHERE clause, with their values.
+pub(crate) struct WhereClause<'f> {
     pub(crate) sql: String,
     pub(crate) values: Values<'f>,
 }
 
-impl<'f> Conditions<'f> {
+impl<'f> WhereClause<'f> {
     pub(crate) fn new() -> Self {
         Self { sql: "1".to_owned(), values: Values::default() }
     }
@@ -155,7 +155,8 @@ impl<'f> Conditions<'f> {
         &mut self.values
     }
 
-    /// The cursor and the times, as a range of ids of `table`; then the times themselves, which are finer.
+    /// Adds the cursor and the times as a range of ids of `table`, and the exact times, because ids have only
+    /// milliseconds.
     pub(crate) fn range(&mut self, table: &str, page: PageRequest, from: Option<Timestamp>, to: Option<Timestamp>) {
         if let Some(before) = page.before {
             self.add(&format!("{table}.id < ?")).owned_blob(before.to_vec());
@@ -171,7 +172,7 @@ impl<'f> Conditions<'f> {
     }
 }
 
-/// A bound below every id made in this millisecond and above every earlier one.
+/// A bound below every id created in this millisecond and above every earlier id.
 pub(crate) fn first_id(millis: i64) -> Vec<u8> {
     let millis = millis.clamp(0, 0xffff_ffff_ffff).unsigned_abs();
     let mut id = vec![0; 16];
@@ -179,7 +180,7 @@ pub(crate) fn first_id(millis: i64) -> Vec<u8> {
     id
 }
 
-/// Between which ids the deliveries of an event lie: they begin with the same millisecond.
+/// The range of ids that contains the deliveries of an event: those that begin with the same millisecond.
 pub(crate) fn delivery_ids_of(id: &EventId) -> (Vec<u8>, Vec<u8>) {
     let mut millis = [0; 8];
     millis[2..].copy_from_slice(&id.as_bytes()[..6]);
@@ -188,7 +189,7 @@ pub(crate) fn delivery_ids_of(id: &EventId) -> (Vec<u8>, Vec<u8>) {
 }
 
 pub(crate) fn events_page(filter: &EventFilter, page: PageRequest) -> (String, Values<'_>) {
-    let mut conditions = Conditions::new();
+    let mut conditions = WhereClause::new();
     if let Some(event_type) = &filter.event_type {
         conditions.add("e.event_type = ?").text(event_type);
     }

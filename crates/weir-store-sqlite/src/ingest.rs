@@ -1,4 +1,4 @@
-//! Events come in: deduplicated, fanned out, and stored with their deliveries in a few statements per group.
+//! Ingest: events are deduplicated, fanned out, and stored with their deliveries in a few statements per commit group.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -10,15 +10,15 @@ use rusqlite::Row;
 use weir_core::{DeliveryId, DeliveryState, Destination, DestinationId, Timestamp, event::Event, order::BEHIND};
 use weir_store::{
     FastPath, Ingest, Ingested, NewEvent, StoreResult,
-    intake::{Directory, Intake, Key, KnownKeys, NewDelivery, Outcome, key},
+    intake::{Directory, IngestResult, Intake, Key, KnownKeys, NewDelivery, key},
 };
 
 use crate::{
     SqliteStore,
-    cache::Staged,
+    cache::StagedDestinations,
     error::{Error, Result},
     group::{self, Operation},
-    message_groups::Place,
+    message_groups::GroupPosition,
     rows::{self, state_code},
     sql::{Batch, MAX_ROWS, Values, execute, padded, query},
     writer::Transaction,
@@ -26,7 +26,7 @@ use crate::{
 
 #[async_trait]
 impl Ingest for SqliteStore {
-    async fn ingest(&self, events: Vec<NewEvent>) -> StoreResult<Vec<Outcome>> {
+    async fn ingest(&self, events: Vec<NewEvent>) -> StoreResult<Vec<IngestResult>> {
         if events.is_empty() {
             return Ok(Vec::new());
         }
@@ -38,7 +38,7 @@ impl Ingest for SqliteStore {
     }
 }
 
-/// The claim of a delivery that is claimed as it is stored is its first.
+/// The epoch of a delivery that is claimed as it is stored.
 const FIRST_EPOCH: i64 = 1;
 
 pub(crate) static INSERT_EVENTS: Batch = Batch::new(
@@ -50,8 +50,8 @@ pub(crate) static INSERT_EVENTS: Batch = Batch::new(
     ") AS r WHERE r.column1 IS NOT NULL",
 );
 
-/// Due at once, with the time of its event as its due time, unless it is delayed. A delivery that is claimed as it is stored
-/// is `delivering`, and so never in the index of what is due; who has a place in a line waits for a run.
+/// A delivery is due at the time of its event, unless it is delayed. A delivery that is claimed as it is stored is
+/// `delivering`, so it never enters the due index. An ordered delivery always waits for a run.
 pub(crate) static INSERT_DELIVERIES: Batch = Batch::new(
     "INSERT OR ROLLBACK INTO deliveries (id, event_id, destination_id, next_attempt_at, created_at, updated_at,
         state, attempts, deliver_at, expires_at, coalesce_key, claim_epoch, claim_expires_at)
@@ -62,10 +62,11 @@ pub(crate) static INSERT_DELIVERIES: Batch = Batch::new(
     ") AS r WHERE r.column1 IS NOT NULL",
 );
 
-/// Those that have a place in a line, so that all others have nothing to do with lines.
-pub(crate) static INSERT_INTO_LINES: Batch = Batch::new(
+/// Inserts deliveries with a position in a message group. A separate statement, so that other deliveries pay nothing
+/// for order.
+pub(crate) static INSERT_INTO_GROUPS: Batch = Batch::new(
     "INSERT OR ROLLBACK INTO deliveries (id, event_id, destination_id, next_attempt_at, created_at, updated_at,
-        state, attempts, deliver_at, expires_at, coalesce_key, ordering_key, line)
+        state, attempts, deliver_at, expires_at, coalesce_key, ordering_key, group_position)
     SELECT r.column1, r.column2, r.column3, coalesce(r.column11, r.column6, r.column4), r.column4, r.column4, r.column5, 0,
         r.column6, r.column7, r.column8, r.column9, r.column10 FROM (VALUES ",
     "(?,?,?,?,?,?,?,?,?,?,?)",
@@ -73,7 +74,7 @@ pub(crate) static INSERT_INTO_LINES: Batch = Batch::new(
     ") AS r WHERE r.column1 IS NOT NULL",
 );
 
-/// Which of some idempotency keys are known, with their events and how many deliveries those have.
+/// The known ones among some idempotency keys, with their events and the number of deliveries of each.
 pub(crate) static KNOWN_KEYS: Batch = Batch::new(
     "SELECT e.id, e.tenant, e.event_type, e.created_at, e.idempotency_key, e.data_offset, e.body, e.traceparent,
         e.deliver_at, e.expires_at, e.coalesce_key, e.ordering_key, e.deliveries
@@ -83,23 +84,23 @@ pub(crate) static KNOWN_KEYS: Batch = Batch::new(
     ") AS k CROSS JOIN events e INDEXED BY events_idempotency ON e.tenant = k.column1 AND e.idempotency_key = k.column2",
 );
 
-/// What a new delivery takes the place of.
+/// The deliveries that a new one supersedes or replaces.
 pub(crate) const COALESCING: &str = "
 SELECT id, event_id, state, ordering_key IS NOT NULL FROM deliveries INDEXED BY deliveries_coalescing
 WHERE destination_id = ? AND coalesce_key = ? AND coalesce_key IS NOT NULL AND state < 3";
 
 const SUPERSEDE: &str = "UPDATE deliveries SET state = 7, updated_at = ? WHERE id = ? AND state IN (0, 2)";
 
-/// What is under way.
+/// For a delivery in flight.
 const REPLACE: &str = "UPDATE deliveries SET replaced = 1, updated_at = ? WHERE id = ?";
 
-impl Directory for Staged<'_> {
+impl Directory for StagedDestinations<'_> {
     fn find(&self, tenant: &str, id: DestinationId) -> Option<Arc<Destination>> {
         self.get(id).filter(|destination| destination.settings.tenant == tenant)
     }
 
     fn matching(&mut self, tenant: &str, event_type: &str) -> Arc<[DestinationId]> {
-        Staged::matching(self, tenant, event_type)
+        StagedDestinations::matching(self, tenant, event_type)
     }
 }
 
@@ -117,29 +118,29 @@ impl Transaction<'_, '_> {
         Ok(())
     }
 
-    fn store(&mut self, new: &[&NewEvent]) -> Result<Vec<Outcome>> {
+    fn store(&mut self, new: &[&NewEvent]) -> Result<Vec<IngestResult>> {
         let known = self.known_keys(new)?;
         let Intake { answers, events, deliveries, .. } =
-            Intake::of(new, &known, self.destinations, FIRST_EPOCH, self.boarding);
+            Intake::of(new, &known, self.destinations, FIRST_EPOCH, self.fast_path_batch);
         self.insert_events(&events)?;
-        // Before they are there themselves.
+        // Before the new deliveries are stored, so that they do not supersede themselves.
         for delivery in deliveries.iter().filter(|delivery| !delivery.superseded) {
             self.supersede(delivery)?;
         }
-        let places = self.places(&deliveries)?;
-        let (placed, others): (Vec<NewDelivery<'_>>, _) = match places.is_empty() {
+        let group_positions = self.group_positions(&deliveries)?;
+        let (ordered, others): (Vec<NewDelivery<'_>>, _) = match group_positions.is_empty() {
             true => (Vec::new(), deliveries),
-            false => deliveries.into_iter().partition(|delivery| places.contains_key(&delivery.id)),
+            false => deliveries.into_iter().partition(|delivery| group_positions.contains_key(&delivery.id)),
         };
-        self.insert_deliveries(&INSERT_DELIVERIES, &others, &places)?;
-        self.insert_deliveries(&INSERT_INTO_LINES, &placed, &places)?;
-        for delivery in others.iter().chain(&placed).filter(|delivery| delivery.is_due_soon()) {
+        self.insert_deliveries(&INSERT_DELIVERIES, &others, &group_positions)?;
+        self.insert_deliveries(&INSERT_INTO_GROUPS, &ordered, &group_positions)?;
+        for delivery in others.iter().chain(&ordered).filter(|delivery| delivery.is_due_soon()) {
             self.bodies.add(delivery.event.id, &delivery.event.body);
         }
         Ok(answers)
     }
 
-    /// Ends what waits and gives way to this delivery.
+    /// Supersedes the waiting deliveries of the same coalesce key, and marks those in flight as replaced.
     fn supersede(&mut self, newer: &NewDelivery<'_>) -> Result<()> {
         let Some(key) = newer.coalesces_by() else { return Ok(()) };
         let mut values = Values::default();
@@ -147,7 +148,7 @@ impl Transaction<'_, '_> {
         let read = |row: &Row<'_>| {
             Ok((rows::delivery_id(row, 0)?, rows::event_id(row, 1)?, rows::state(row, 2)?, rows::int(row, 3)? == 1))
         };
-        for (id, event_id, state, in_line) in query(self.connection, COALESCING, &values, read)? {
+        for (id, event_id, state, in_message_group) in query(self.connection, COALESCING, &values, read)? {
             let sql = if state == DeliveryState::Delivering {
                 REPLACE
             } else {
@@ -157,14 +158,14 @@ impl Transaction<'_, '_> {
             let mut values = Values::default();
             values.int(newer.event.created_at.as_nanos()).blob(id.as_bytes());
             execute(self.connection, sql, &values)?;
-            if in_line && let Some(line) = self.line_of(id)? {
-                self.advance_line(&line)?;
+            if in_message_group && let Some(message_group) = self.message_group_of(id)? {
+                self.advance_message_group(&message_group)?;
             }
         }
         Ok(())
     }
 
-    /// The stored events whose keys are used again.
+    /// The stored events whose idempotency keys the new events use again.
     fn known_keys(&mut self, new: &[&NewEvent]) -> Result<KnownKeys> {
         let keys: HashSet<Key<'_>> = new.iter().filter_map(|new| key(&new.event)).collect();
         let keys: Vec<Key<'_>> = keys.into_iter().collect();
@@ -196,10 +197,10 @@ impl Transaction<'_, '_> {
                     .int((*deliveries).into())
                     .blob(event.body.bytes())
                     .optional_blob(event.body.trace().map(|trace| trace.to_bytes().to_vec()))
-                    .optional_int(event.terms.deliver_at.map(Timestamp::as_nanos))
-                    .optional_int(event.terms.expires_at.map(Timestamp::as_nanos))
-                    .optional_text(event.terms.coalesce_key.as_deref())
-                    .optional_text(event.terms.ordering_key.as_deref());
+                    .optional_int(event.options.deliver_at.map(Timestamp::as_nanos))
+                    .optional_int(event.options.expires_at.map(Timestamp::as_nanos))
+                    .optional_text(event.options.coalesce_key.as_deref())
+                    .optional_text(event.options.ordering_key.as_deref());
             }
             values.nulls(13 * (size - part.len()));
             execute(self.connection, &INSERT_EVENTS.sql(size), &values)?;
@@ -207,12 +208,13 @@ impl Transaction<'_, '_> {
         Ok(())
     }
 
-    /// `insert` is the statement for those that have places, or for those that have none.
+    /// `insert` is [`INSERT_INTO_GROUPS`] for deliveries with group positions, and [`INSERT_DELIVERIES`] for the
+    /// others.
     fn insert_deliveries(
         &mut self,
         insert: &Batch,
         deliveries: &[NewDelivery<'_>],
-        places: &HashMap<DeliveryId, Place>,
+        group_positions: &HashMap<DeliveryId, GroupPosition>,
     ) -> Result<()> {
         for part in deliveries.chunks(MAX_ROWS) {
             let size = padded(part.len());
@@ -230,15 +232,15 @@ impl Transaction<'_, '_> {
                     .int(delivery.event.created_at.as_nanos())
                     .int(state_code(state))
                     .optional_int(delivery.event.delayed_until().map(Timestamp::as_nanos))
-                    .optional_int(delivery.event.terms.expires_at.map(Timestamp::as_nanos));
+                    .optional_int(delivery.event.options.expires_at.map(Timestamp::as_nanos));
                 match delivery.coalesces_by() {
                     Some(key) => values.owned_text(key),
                     None => values.nulls(1),
                 };
-                match places.get(&delivery.id) {
-                    Some(place) => {
-                        values.optional_text(delivery.ordering_key).int(place.line);
-                        values.optional_int(place.behind.then_some(BEHIND.as_nanos()));
+                match group_positions.get(&delivery.id) {
+                    Some(position) => {
+                        values.optional_text(delivery.ordering_key).int(position.position);
+                        values.optional_int(position.is_behind.then_some(BEHIND.as_nanos()));
                     }
                     None => {
                         values.optional_int(delivery.claimed_until.map(Timestamp::as_nanos));

@@ -5,16 +5,16 @@
 //!      ▲                          │
 //!      └──────── answers ─────────┘
 //!   callers ──reads───────▶ pool of read-only connections                                (history.rs, on sqlx)
-//!   callers ──destinations▶ memory                                                       (cache.rs)
+//!   callers ──destinations▶ cache                                                        (cache.rs)
 //! ```
 //!
 //! Invariants:
-//! - A file is open in one engine at a time, held by a lock file beside it. That makes the destinations in memory the
-//!   truth: they change only after the commit that changed the table.
-//! - A write is answered only after its group has committed. What was acknowledged to a producer or a person, and claims
-//!   that ask for it, are on disk by then; other claims and results may lose their last commits in a power failure, which
-//!   recovery resolves as unknown outcomes. The database itself stays whole in either case (WAL).
-//! - Every write of a delivery names the state, and for a claimed one the epoch, that it expects.
+//! - One engine at a time has the file open, under a lock file beside it. So the cached destinations are authoritative:
+//!   they change only after the commit that changes the table.
+//! - A write is answered only after its group has committed. Writes acknowledged to a producer or a person, and durable
+//!   claims, are then on disk. A power failure may lose the last commits of other claims and results; recovery resolves
+//!   those as unknown outcomes. The database itself stays consistent in either case (WAL).
+//! - Every write of a delivery names the state that it expects, and for a claimed delivery the epoch.
 
 mod alerting;
 mod cache;

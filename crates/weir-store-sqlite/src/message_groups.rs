@@ -1,7 +1,8 @@
-//! Lines: the deliveries of one destination and ordering key that have not ended, one after the other.
+//! Message groups: the unfinished deliveries of one destination and ordering key, in order.
 //!
-//! Whatever ends a delivery that has a key, or takes it out of its line, calls [`Transaction::advance_message_groups`] in the same
-//! transaction; that looks who is first, and does nothing if there is a head. There is one writer, so nothing comes between.
+//! Code that ends an ordered delivery, or removes it from its group, calls [`Transaction::advance_message_group`] in
+//! the same transaction. If the group has no head, the first delivery behind becomes the head. There is one writer, so
+//! no other write comes between.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -29,15 +30,18 @@ impl MessageGroups for SqliteStore {
     ) -> StoreResult<MessageGroupsRepaired> {
         let mut values = Values::default();
         let (id, key) = match &after {
-            Some(line) => (&line.destination_id.as_bytes()[..], line.ordering_key.as_str()),
+            Some(message_group) => (&message_group.destination_id.as_bytes()[..], message_group.ordering_key.as_str()),
             // The empty blob sorts before every id.
             None => (&[][..], ""),
         };
         values.blob(id).text(key).blob(id).int(limit.into());
-        let found = fetch(&self.readers, LINES, values, |row: &SqliteRow| Ok((line(row, 0)?, time(row, 2)?))).await?;
-        let next = found.last().filter(|_| found.len() == limit as usize).map(|(line, _)| line.clone());
+        let found =
+            fetch(&self.readers, MESSAGE_GROUPS, values, |row: &SqliteRow| Ok((message_group(row, 0)?, time(row, 2)?)))
+                .await?;
+        let next =
+            found.last().filter(|_| found.len() == limit as usize).map(|(message_group, _)| message_group.clone());
         let headless: Vec<MessageGroup> =
-            found.into_iter().filter(|(_, due)| *due == BEHIND).map(|(line, _)| line).collect();
+            found.into_iter().filter(|(_, due)| *due == BEHIND).map(|(message_group, _)| message_group).collect();
         let mut advanced = 0;
         if !headless.is_empty() {
             advanced = self.ask(headless, |edit| Edit::operation(Edit::Advance(edit))).await?;
@@ -46,19 +50,21 @@ impl MessageGroups for SqliteStore {
     }
 
     async fn dissolve_message_groups(&self, limit: u32) -> StoreResult<u64> {
-        let mut left = limit;
-        for id in self.read(LINED.to_owned(), Values::default(), |row| destination_id(row, 0)).await? {
+        let mut remaining = limit;
+        for id in
+            self.read(DESTINATIONS_WITH_GROUPS.to_owned(), Values::default(), |row| destination_id(row, 0)).await?
+        {
             let ordered = |id| self.destinations.get(id).is_some_and(|found| found.settings.order.is_by_key());
-            if left > 0 && !ordered(id) {
-                left -= self.ask((id, left), |edit| Edit::operation(Edit::Dissolve(edit))).await?;
+            if remaining > 0 && !ordered(id) {
+                remaining -= self.ask((id, remaining), |edit| Edit::operation(Edit::Dissolve(edit))).await?;
             }
         }
-        Ok((limit - left).into())
+        Ok((limit - remaining).into())
     }
 }
 
-/// Of deliveries in lines, when each is due, and when it would be in its turn: as it was stored, or moved by a replay, so that it
-/// takes its place among what is live.
+/// Deliveries in message groups: the due time, and the due time as head. As head a delivery is due when it was stored
+/// or when a replay moved it, so that it is ordered correctly among the live deliveries.
 macro_rules! select {
     ($which:literal) => {
         concat!(
@@ -70,21 +76,23 @@ macro_rules! select {
     };
 }
 
-/// The first of a line: its head, or who is next if it has none.
-pub(crate) const FIRST_OF_LINE: &str = select!(
+/// The first delivery of a message group: its head, or the next one if the group has no head.
+pub(crate) const FIRST_OF_GROUP: &str = select!(
     "WHERE destination_id = ? AND ordering_key = ? AND ordering_key IS NOT NULL AND state < 3
-    ORDER BY next_attempt_at, line LIMIT 1"
+    ORDER BY next_attempt_at, group_position LIMIT 1"
 );
 
-const COME_FORWARD: &str = "UPDATE deliveries SET next_attempt_at = ? WHERE id = ?";
+const MAKE_HEAD: &str = "UPDATE deliveries SET next_attempt_at = ? WHERE id = ?";
 
-/// The line a delivery is in, or was in when it ended.
-const LINE_OF: &str = "SELECT destination_id, ordering_key FROM deliveries WHERE id = ? AND ordering_key IS NOT NULL";
+/// The message group that a delivery is in, or was in when it ended.
+const GROUP_OF_DELIVERY: &str =
+    "SELECT destination_id, ordering_key FROM deliveries WHERE id = ? AND ordering_key IS NOT NULL";
 
-const LEAVE: &str = "UPDATE deliveries SET ordering_key = NULL WHERE id = ?";
+const LEAVE_GROUP: &str = "UPDATE deliveries SET ordering_key = NULL WHERE id = ?";
 
-/// The lines after a place, each with when its first is due: a loose index scan, from one straight to the next.
-pub(crate) const LINES: &str = "
+/// The message groups after a given one, each with the due time of its first delivery. A loose index scan: it jumps
+/// from one group to the next.
+pub(crate) const MESSAGE_GROUPS: &str = "
 WITH RECURSIVE found (destination_id, ordering_key, due) AS (
     SELECT * FROM (
         SELECT destination_id, ordering_key, next_attempt_at FROM deliveries INDEXED BY deliveries_message_groups
@@ -106,8 +114,8 @@ WITH RECURSIVE found (destination_id, ordering_key, due) AS (
 )
 SELECT destination_id, ordering_key, due FROM found LIMIT +?";
 
-/// The destinations that have lines: a loose index scan too.
-pub(crate) const LINED: &str = "
+/// The destinations that have message groups, by a loose index scan.
+pub(crate) const DESTINATIONS_WITH_GROUPS: &str = "
 WITH RECURSIVE found (id) AS (
     SELECT (SELECT destination_id FROM deliveries INDEXED BY deliveries_message_groups
         WHERE ordering_key IS NOT NULL AND state < 3 ORDER BY destination_id LIMIT 1)
@@ -118,83 +126,87 @@ WITH RECURSIVE found (id) AS (
 )
 SELECT id FROM found WHERE id IS NOT NULL";
 
-pub(crate) const SOME_OF_LINES: &str =
+pub(crate) const SOME_OF_GROUPS: &str =
     select!("WHERE destination_id = ? AND ordering_key IS NOT NULL AND state < 3 LIMIT +?");
 
 const DISSOLVE: &str = "UPDATE deliveries SET ordering_key = NULL, next_attempt_at = ? WHERE id = ?";
 
-const LAST_PLACE: &str = "
-SELECT coalesce(max(line), 0) FROM deliveries INDEXED BY deliveries_message_groups
+const LAST_POSITION: &str = "
+SELECT coalesce(max(group_position), 0) FROM deliveries INDEXED BY deliveries_message_groups
 WHERE ordering_key IS NOT NULL AND state < 3";
 
-/// The last place that was given out in any line. Read at the start, over all that waits in lines.
+/// The last position in any message group. Read once at the start, over all deliveries in groups.
 pub(crate) fn load(connection: &Connection) -> Result<i64> {
-    Ok(query(connection, LAST_PLACE, &Values::default(), |row| int(row, 0))?.pop().unwrap_or_default())
+    Ok(query(connection, LAST_POSITION, &Values::default(), |row| int(row, 0))?.pop().unwrap_or_default())
 }
 
-/// Where a delivery joins its line.
+/// Where a delivery joins its message group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
-    pub(crate) line: i64,
-    pub(crate) behind: bool,
+pub(crate) struct GroupPosition {
+    pub(crate) position: i64,
+    pub(crate) is_behind: bool,
 }
 
-fn line(row: &impl Columns, column: usize) -> Result<MessageGroup> {
+fn message_group(row: &impl Columns, column: usize) -> Result<MessageGroup> {
     Ok(MessageGroup { destination_id: destination_id(row, column)?, ordering_key: text(row, column + 1)? })
 }
 
-/// The first of a line, when it is due, and when it would be due in its turn.
+/// The first delivery of a message group, its due time, and its due time as head.
 type First = (DeliveryId, Timestamp, Timestamp);
 
 impl Transaction<'_, '_> {
-    /// The places of new deliveries that have one. They follow each other as they were stored, whatever the clock does: a place is
-    /// above every one before, and about the time, so that what ended long ago and is tried again goes first.
-    pub(crate) fn places(&mut self, deliveries: &[NewDelivery<'_>]) -> Result<HashMap<DeliveryId, Place>> {
-        let mut places = HashMap::new();
+    /// The positions of new ordered deliveries. Positions rise in the order of storage, even when the clock steps back:
+    /// each is above every earlier one. They are close to the current time, so that an old delivery that is retried
+    /// goes first.
+    pub(crate) fn group_positions(
+        &mut self,
+        deliveries: &[NewDelivery<'_>],
+    ) -> Result<HashMap<DeliveryId, GroupPosition>> {
+        let mut group_positions = HashMap::new();
         for delivery in deliveries {
-            let Some(line) = delivery.line() else { continue };
-            let behind = delivery.follows || self.first_of(&line)?.is_some();
-            *self.last_place = delivery.event.created_at.as_nanos().max(*self.last_place + 1);
-            places.insert(delivery.id, Place { line: *self.last_place, behind });
+            let Some(message_group) = delivery.message_group() else { continue };
+            let is_behind = delivery.follows || self.first_of(&message_group)?.is_some();
+            *self.last_group_position = delivery.event.created_at.as_nanos().max(*self.last_group_position + 1);
+            group_positions.insert(delivery.id, GroupPosition { position: *self.last_group_position, is_behind });
         }
-        Ok(places)
+        Ok(group_positions)
     }
 
-    fn first_of(&self, line: &MessageGroup) -> Result<Option<First>> {
+    fn first_of(&self, message_group: &MessageGroup) -> Result<Option<First>> {
         let mut values = Values::default();
-        values.blob(line.destination_id.as_bytes()).text(&line.ordering_key);
+        values.blob(message_group.destination_id.as_bytes()).text(&message_group.ordering_key);
         let read = |row: &rusqlite::Row<'_>| Ok((delivery_id(row, 0)?, time(row, 1)?, time(row, 2)?));
-        Ok(query(self.connection, FIRST_OF_LINE, &values, read)?.pop())
+        Ok(query(self.connection, FIRST_OF_GROUP, &values, read)?.pop())
     }
 
-    /// The line a delivery is in, or was in when it ended.
-    pub(crate) fn line_of(&self, id: DeliveryId) -> Result<Option<MessageGroup>> {
+    /// The message group that a delivery is in, or was in when it ended.
+    pub(crate) fn message_group_of(&self, id: DeliveryId) -> Result<Option<MessageGroup>> {
         let mut values = Values::default();
         values.blob(id.as_bytes());
-        Ok(query(self.connection, LINE_OF, &values, |row| line(row, 0))?.pop())
+        Ok(query(self.connection, GROUP_OF_DELIVERY, &values, |row| message_group(row, 0))?.pop())
     }
 
-    /// It goes on by itself, without order.
-    pub(crate) fn leave_line(&self, id: DeliveryId) -> Result<()> {
+    /// Removes a delivery from its message group. It is then delivered without order.
+    pub(crate) fn leave_message_group(&self, id: DeliveryId) -> Result<()> {
         let mut values = Values::default();
         values.blob(id.as_bytes());
-        execute(self.connection, LEAVE, &values).map(drop)
+        execute(self.connection, LEAVE_GROUP, &values).map(drop)
     }
 
-    /// The next of a line comes forward if that has no head. Answers when it is due.
-    pub(crate) fn advance_line(&mut self, line: &MessageGroup) -> Result<Option<Timestamp>> {
-        let Some((id, BEHIND, due)) = self.first_of(line)? else { return Ok(None) };
+    /// Makes the next delivery the head if the message group has none. Returns when the new head is due.
+    pub(crate) fn advance_message_group(&mut self, message_group: &MessageGroup) -> Result<Option<Timestamp>> {
+        let Some((id, BEHIND, due)) = self.first_of(message_group)? else { return Ok(None) };
         let mut values = Values::default();
         values.int(due.as_nanos()).blob(id.as_bytes());
-        execute(self.connection, COME_FORWARD, &values)?;
+        execute(self.connection, MAKE_HEAD, &values)?;
         Ok(Some(due))
     }
 
-    /// The same for each of some lines. Answers how many have a new head.
-    pub(crate) fn advance_message_groups(&mut self, lines: &BTreeSet<MessageGroup>) -> Result<u64> {
+    /// Advances several message groups. Returns how many have a new head.
+    pub(crate) fn advance_message_groups(&mut self, message_groups: &BTreeSet<MessageGroup>) -> Result<u64> {
         let mut advanced = 0;
-        for line in lines {
-            advanced += u64::from(self.advance_line(line)?.is_some());
+        for message_group in message_groups {
+            advanced += u64::from(self.advance_message_group(message_group)?.is_some());
         }
         Ok(advanced)
     }
@@ -206,13 +218,13 @@ impl Transaction<'_, '_> {
         let mut values = Values::default();
         values.blob(id.as_bytes()).int(limit.into());
         let read = |row: &rusqlite::Row<'_>| Ok((delivery_id(row, 0)?, time(row, 1)?, time(row, 2)?));
-        let some = query(self.connection, SOME_OF_LINES, &values, read)?;
-        for &(delivery, due, in_turn) in &some {
-            let due = if due == BEHIND { in_turn } else { due };
+        let dissolved = query(self.connection, SOME_OF_GROUPS, &values, read)?;
+        for &(delivery, due, due_as_head) in &dissolved {
+            let due = if due == BEHIND { due_as_head } else { due };
             let mut values = Values::default();
             values.int(due.as_nanos()).blob(delivery.as_bytes());
             execute(self.connection, DISSOLVE, &values)?;
         }
-        Ok(some.len() as u32)
+        Ok(dissolved.len() as u32)
     }
 }

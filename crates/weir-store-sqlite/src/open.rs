@@ -1,4 +1,4 @@
-//! Opening a file: the lock beside it, the connections, the schema, the destinations into memory.
+//! Opens a file: takes its lock, migrates its schema, connects, and loads the destinations into the cache.
 
 use std::{
     fs::{File, OpenOptions, TryLockError},
@@ -23,24 +23,24 @@ use crate::{
     destinations,
     error::Error,
     group::Operation,
-    lines, schema,
-    writer::{self, Commit, Opened},
+    message_groups, schema,
+    writer::{self, Commit, WriterSetup},
 };
 
-/// SQLite waits so long for another program that holds the file (a backup, a shell) before it gives up.
+/// How long SQLite waits for another program that has locked the file (a backup, a shell).
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-/// Page caches, in KiB. The writer touches the ends of a dozen trees; the readers are for people.
+/// Page caches, in KiB. The writer mostly writes at the ends of a dozen trees; the readers serve people.
 const WRITER_CACHE_KIB: u32 = 16 * 1024;
 const READER_CACHE_KIB: u32 = 2 * 1024;
 const READERS: u32 = 4;
-/// Statements the writer keeps prepared: each batch in each of its sizes.
+/// The number of statements that the writer keeps prepared: each batch in each of its sizes.
 const WRITER_STATEMENTS: usize = 256;
 const WAL_SIZE_LIMIT_BYTES: u32 = 64 * 1024 * 1024;
-/// An engine that was just told to stop may need a moment to let go of the file.
+/// A stopping engine may need a moment to release the file.
 const LOCK_ATTEMPTS: u32 = 20;
 const LOCK_PAUSE: Duration = Duration::from_millis(100);
 
-/// Why a file could not be opened. Each says which setting to look at and what to do.
+/// Why a file could not be opened. Each message names the setting and a remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     #[error(
@@ -78,7 +78,7 @@ pub enum OpenError {
     Failed { path: PathBuf, reason: String },
 }
 
-/// SQLite's write-ahead log of a file.
+/// The path of SQLite's write-ahead log for a file.
 fn log_of(path: &Path) -> PathBuf {
     let mut log = path.as_os_str().to_owned();
     log.push("-wal");
@@ -86,23 +86,23 @@ fn log_of(path: &Path) -> PathBuf {
 }
 
 impl SqliteStore {
-    /// Opens the file, makes it if it is not there, and brings its schema up to date.
+    /// Opens the file, creates it if it is missing, and migrates its schema.
     pub async fn open(path: &Path) -> Result<Self, OpenError> {
         Self::open_committing(path, Box::new(|connection| connection.execute_batch("COMMIT"))).await
     }
 
-    /// With another way to end a transaction.
+    /// Opens the file with another way to commit a transaction, for tests.
     pub(crate) async fn open_committing(path: &Path, commit: Commit) -> Result<Self, OpenError> {
         let lock = lock(path).await?;
         migrate_file(path).await?;
         let connection = writing_connection(path).map_err(|error| classify(path, &error.into()))?;
         let loaded = destinations::load(&connection).map_err(|error| classify(path, &error))?;
         let destinations = Arc::new(DestinationCache::new(loaded));
-        let last_place = message_groups::load(&connection).map_err(|error| classify(path, &error))?;
+        let last_group_position = message_groups::load(&connection).map_err(|error| classify(path, &error))?;
         let readers = SqlitePoolOptions::new()
             .max_connections(READERS)
             .min_connections(1)
-            // A connection in this process does not go stale, and the ping would cost a thread switch for each read.
+            // A connection to a local file does not go stale, and a ping would cost a thread switch for each read.
             .test_before_acquire(false)
             .idle_timeout(None)
             .max_lifetime(None)
@@ -111,15 +111,15 @@ impl SqliteStore {
             .map_err(|error| classify(path, &error.into()))?;
         let checkpointing = writing_connection(path).map_err(|error| classify(path, &error.into()))?;
         let fast_path = FastPathHandle::default();
-        let opened = Opened {
+        let setup = WriterSetup {
             connection,
             checkpointing,
             commit,
             destinations: Arc::clone(&destinations),
-            last_place,
+            last_group_position,
             fast_path: fast_path.clone(),
         };
-        let (operations, writer) = writer::spawn(opened, lock);
+        let (operations, writer) = writer::spawn(setup, lock);
         let log = log_of(path);
         Ok(Self { operations, writer: Some(writer).into(), readers, destinations, fast_path, log })
     }
@@ -129,20 +129,20 @@ impl SqliteStore {
         std::fs::metadata(&self.log).map_or(0, |log| log.len())
     }
 
-    /// Brings the schema of a file up to date without running anything on it. Answers the versions and descriptions of
-    /// the migrations that were applied.
+    /// Migrates the schema of a file without opening a store. Returns the versions and descriptions of the applied
+    /// migrations.
     pub async fn migrate(path: &Path) -> Result<Vec<(i64, String)>, OpenError> {
         let _lock = lock(path).await?;
         migrate_file(path).await
     }
 
-    /// Finishes what was asked so far, copies the WAL into the file and lets go of it. Later calls are refused.
+    /// Commits the operations sent so far, copies the WAL into the file and closes it. Later calls are refused.
     pub async fn close(&self) {
-        // The readers first: the last connection to close is the one that clears the WAL away.
+        // Close the readers first, because the last connection to close removes the WAL.
         self.readers.close().await;
         let writer = self.writer.lock().ok().and_then(|mut writer| writer.take());
         let Some(writer) = writer else { return };
-        // Fails only when the writer has ended already.
+        // Fails only if the writer has already ended.
         let _ = self.operations.send(Operation::Close).await;
         if let Err(error) = writer.await {
             tracing::error!(%error, "the writer ended early; the next start recovers the database");
@@ -156,21 +156,21 @@ fn options(path: &Path) -> SqliteConnectOptions {
         .busy_timeout(BUSY_TIMEOUT)
         .foreign_keys(false)
         .pragma("cache_size", format!("-{READER_CACHE_KIB}"))
-        // Reads of a mapped file would count as resident memory, and an I/O error would be a signal.
+        // A mapped file would count as resident memory, and an I/O error would raise a signal.
         .pragma("mmap_size", "0")
         .pragma("temp_store", "MEMORY")
         .disable_statement_logging()
 }
 
-/// The path of a file that belongs to another.
+/// The path of a file next to another, with a suffix.
 fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut beside = path.as_os_str().to_owned();
     beside.push(suffix);
     PathBuf::from(beside)
 }
 
-/// The writer's connection. It is used by one thread at a time, so SQLite needs no locks of its own. Which commits wait for the disk is
-/// the writer's to say; checkpoints do, and the first commit after one.
+/// The writer's connection. One thread at a time uses it, so SQLite needs no mutex. The writer decides which commits
+/// wait for the disk; a checkpoint always waits, and so does the first commit after one.
 fn writing_connection(path: &Path) -> rusqlite::Result<Connection> {
     let connection =
         Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
@@ -187,7 +187,7 @@ fn writing_connection(path: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-/// Makes the file if it is not there, and brings its schema up to date. Answers what was applied.
+/// Creates the file if it is missing, and migrates its schema. Returns the applied migrations.
 async fn migrate_file(path: &Path) -> Result<Vec<(i64, String)>, OpenError> {
     let unopened = |error: sqlx::Error| classify(path, &error.into());
     let options =
@@ -216,8 +216,8 @@ fn classify(path: &Path, error: &Error) -> OpenError {
     }
 }
 
-/// The lock of a file: `<file>.lock` beside it, because SQLite's own locks come and go with its transactions. The kernel
-/// releases it with the process, so a leftover file locks nobody out.
+/// Locks `<file>.lock` beside the file, because SQLite holds its own locks only during transactions. The kernel
+/// releases the lock when the process ends, so a leftover lock file blocks no later start.
 async fn lock(path: &Path) -> Result<File, OpenError> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !directory.is_dir() {

@@ -1,4 +1,4 @@
-//! The scheduler's side: claims of many destinations in one statement, releases, recovery, and what the sweep asks.
+//! The scheduler's side: claims, releases, recovery, and the queries of the sweep.
 
 use std::collections::HashMap;
 
@@ -80,28 +80,28 @@ impl Outbox for SqliteStore {
 }
 
 fn read_history(row: &SqliteRow) -> Result<(DestinationId, SendHistory)> {
-    // `None` is before every time.
+    // `None` compares less than every time.
     let last_sent_at = optional_time(row, 1)?.max(optional_time(row, 3)?);
     Ok((destination_id(row, 0)?, SendHistory { last_sent_at, unsettled: int(row, 2)? == 1 }))
 }
 
-/// Back to the state a delivery with its attempts waits in; to `cancelled` when its destination is deleted, to `superseded` when
-/// a newer one of its coalesce key has come.
+/// Returns a delivery to `pending`, or to `retrying` if it has attempts; to `cancelled` when its destination is
+/// deleted, and to `superseded` when a newer delivery with its coalesce key was stored.
 const RELEASE: &str = "
 UPDATE deliveries SET claim_expires_at = NULL, updated_at = ?1,
     state = CASE WHEN ?2 THEN 6 WHEN replaced = 1 THEN 7 WHEN attempts = coalesce(attempts_before, 0) THEN 0 ELSE 2 END
 WHERE id = ?3 AND claim_epoch = ?4 AND +state = 1
 RETURNING state, ordering_key IS NOT NULL";
 
-/// What waits and whose time is over.
+/// The waiting deliveries that have expired.
 pub(crate) const EXPIRING: &str = "
 SELECT id, ordering_key IS NOT NULL FROM deliveries INDEXED BY deliveries_expiring
 WHERE expires_at IS NOT NULL AND state IN (0, 2) AND expires_at <= ? ORDER BY expires_at LIMIT +?";
 
 const EXPIRE: &str = "UPDATE deliveries SET state = 8, updated_at = ? WHERE id = ? AND state IN (0, 2)";
 
-/// A loose index scan: from one destination straight to the next, however long their backlogs are. Who waits behind in a line is
-/// never due.
+/// A loose index scan: it jumps from one destination to the next, so its cost does not depend on the backlogs. A
+/// delivery behind in a message group is never due.
 pub(crate) const DUE_DESTINATIONS: &str = "
 WITH RECURSIVE waiting (id) AS (
     SELECT (SELECT destination_id FROM deliveries INDEXED BY deliveries_due
@@ -140,12 +140,12 @@ pub(crate) static SEND_HISTORY: Batch = Batch::new(
 
 const MARK_RESTORED: &str = "INSERT OR REPLACE INTO restored (single, sends_until) VALUES (1, ?)";
 
-/// Claims are as many as sends under way, so all of them may be looked at.
+/// There are only as many claims as sends in flight, so the statement may read all of them.
 pub(crate) const ABANDONED: &str = "
 SELECT id, destination_id, claim_epoch, attempts, coalesce(attempts_before, 0)
 FROM deliveries INDEXED BY deliveries_claimed WHERE state = 1 AND claim_expires_at <= ? LIMIT +?";
 
-/// Whose `max_attempts` its destination tells.
+/// The caller fills in `max_attempts` from the destination.
 fn read_abandoned(row: &Row<'_>) -> Result<AbandonedClaim> {
     Ok(AbandonedClaim {
         claim: Claim {
@@ -169,13 +169,15 @@ impl Transaction<'_, '_> {
                 let mut values = Values::default();
                 values.int(now.as_nanos()).int(deleted.into()).blob(claim.delivery_id.as_bytes()).int(claim.epoch);
                 let read = |row: &Row<'_>| Ok((state(row, 0)?, int(row, 1)? == 1));
-                let Some((state, in_line)) = query(self.connection, RELEASE, &values, read)?.pop() else { continue };
+                let Some((state, in_message_group)) = query(self.connection, RELEASE, &values, read)?.pop() else {
+                    continue;
+                };
                 released += 1;
-                if in_line
+                if in_message_group
                     && !state.is_waiting()
-                    && let Some(line) = self.line_of(claim.delivery_id)?
+                    && let Some(message_group) = self.message_group_of(claim.delivery_id)?
                 {
-                    self.advance_line(&line)?;
+                    self.advance_message_group(&message_group)?;
                 }
             }
             operation.answer = Some(released);
@@ -183,24 +185,24 @@ impl Transaction<'_, '_> {
         Ok(())
     }
 
-    /// What is under way ends by itself; should it wait again after, the next sweep finds it.
+    /// Deliveries in flight are left alone. If one waits again later, the next sweep expires it.
     pub(crate) fn expire_deliveries(&mut self, now: Timestamp, limit: u32) -> Result<u64> {
         let mut values = Values::default();
         values.int(now.as_nanos()).int(limit.into());
         let read = |row: &Row<'_>| Ok((delivery_id(row, 0)?, int(row, 1)? == 1));
         let expired = query(self.connection, EXPIRING, &values, read)?;
-        for &(id, in_line) in &expired {
-            self.expire(id, in_line, now)?;
+        for &(id, in_message_group) in &expired {
+            self.expire(id, in_message_group, now)?;
         }
         Ok(expired.len() as u64)
     }
 
-    pub(crate) fn expire(&mut self, id: DeliveryId, in_line: bool, now: Timestamp) -> Result<()> {
+    pub(crate) fn expire(&mut self, id: DeliveryId, in_message_group: bool, now: Timestamp) -> Result<()> {
         let mut values = Values::default();
         values.int(now.as_nanos()).blob(id.as_bytes());
         execute(self.connection, EXPIRE, &values)?;
-        if in_line && let Some(line) = self.line_of(id)? {
-            self.advance_line(&line)?;
+        if in_message_group && let Some(message_group) = self.message_group_of(id)? {
+            self.advance_message_group(&message_group)?;
         }
         Ok(())
     }

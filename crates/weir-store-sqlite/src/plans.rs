@@ -1,21 +1,21 @@
-//! Tests of what SQLite makes of the statements: the index each must use, and that a long backlog costs nothing.
+//! Tests of SQLite's query plans: each statement uses its index, so its cost does not depend on the backlog.
 
 use rusqlite::Connection;
 use weir_core::{DeliveryState, DestinationId, ErrorKind, EventId, Timestamp};
 use weir_store::{DeliveryFilter, ErrorFilter, EventFilter, PageRequest, Purge, ReplayFilter};
 
 use crate::{
-    claims::{BODY, CLAIM, WAITING},
-    deliveries::{self, Walk, window_end},
+    claims::{BODY, CLAIM, OLDEST_DUE},
+    deliveries::{self, ListPlan, window_end},
     destinations::{COUNTS, RECENT_SENDS},
     history::{SENDS, events_page},
-    ingest::{COALESCING, INSERT_DELIVERIES, INSERT_INTO_LINES, KNOWN_KEYS},
-    message_groups::{FIRST_OF_LINE, LINED, LINES, SOME_OF_LINES},
+    ingest::{COALESCING, INSERT_DELIVERIES, INSERT_INTO_GROUPS, KNOWN_KEYS},
+    message_groups::{DESTINATIONS_WITH_GROUPS, FIRST_OF_GROUP, MESSAGE_GROUPS, SOME_OF_GROUPS},
     outbox::{ABANDONED, DUE_DESTINATIONS, EXPIRING, SEND_HISTORY},
     purge::{self, CANCEL, WAITING_OF_ANY_TYPE, WAITING_WITH_TYPES},
-    replay_steps::{IS_LEFT, IS_UNDER_WAY, MOVE, PUT_BACK, WAITING_OF_REPLAY, candidates},
+    replay_steps::{IS_UNFINISHED, IS_UNFINISHED_IN_REPLAY, MOVE, PUT_BACK, WAITING_OF_REPLAY, candidates},
     replays::{FIGURES, OPEN},
-    results::{END, HELD, RETRY},
+    results::{END, HELD_CLAIMS, RETRY},
     rows::text,
     sql::{Values, query},
 };
@@ -37,7 +37,7 @@ fn hot_statements_use_their_indexes_at_every_size() {
     for size in [1, 2, 4, 8, 16, 32, 64, 128, 256, 512] {
         for (name, batch, index) in [
             ("claim", &CLAIM, "SEARCH deliveries USING PRIMARY KEY (id=?)"),
-            ("held", &HELD, "SEARCH d USING PRIMARY KEY (id=?)"),
+            ("held", &HELD_CLAIMS, "SEARCH d USING PRIMARY KEY (id=?)"),
             ("end", &END, "SEARCH deliveries USING PRIMARY KEY (id=?)"),
             ("retry", &RETRY, "SEARCH deliveries USING PRIMARY KEY (id=?)"),
             ("purge", &CANCEL, "SEARCH deliveries USING PRIMARY KEY (id=?)"),
@@ -56,13 +56,13 @@ fn hot_statements_use_their_indexes_at_every_size() {
 }
 
 #[test]
-fn writing_a_delivery_makes_no_table_for_the_predicates_of_its_indexes() {
+fn writing_a_delivery_builds_no_table_for_index_predicates() {
     let connection = database();
-    // UPDATE … FROM makes one for what it joins, and IN one of its list; an update that does not change rows where it finds them
-    // would make another.
+    // `UPDATE … FROM` builds one table for the joined rows, and `IN` one for its list. An update that does not change
+    // rows where it finds them would build another.
     for (name, batch, own) in [
         ("insert", &INSERT_DELIVERIES, 0),
-        ("insert into lines", &INSERT_INTO_LINES, 0),
+        ("insert into groups", &INSERT_INTO_GROUPS, 0),
         ("claim", &CLAIM, 1),
         ("end", &END, 1),
         ("retry", &RETRY, 1),
@@ -75,8 +75,8 @@ fn writing_a_delivery_makes_no_table_for_the_predicates_of_its_indexes() {
 }
 
 #[test]
-fn a_claim_walks_its_part_of_the_due_index_without_sorting() {
-    let plan = plan(&database(), WAITING);
+fn a_claim_reads_its_part_of_the_due_index_without_sorting() {
+    let plan = plan(&database(), OLDEST_DUE);
     let searched = "SEARCH deliveries USING COVERING INDEX deliveries_due (destination_id=? AND is_replay=?)";
     assert!(plan.contains(searched), "{plan}");
     assert!(plan.contains("SEARCH d USING PRIMARY KEY (id=?)"), "{plan}");
@@ -84,7 +84,7 @@ fn a_claim_walks_its_part_of_the_due_index_without_sorting() {
 }
 
 #[test]
-fn a_purge_walks_its_parts_of_the_due_index_from_its_place() {
+fn a_purge_reads_its_parts_of_the_due_index_from_its_position() {
     for sql in [WAITING_OF_ANY_TYPE, WAITING_WITH_TYPES] {
         let plan = plan(&database(), sql);
         let searched = "SEARCH deliveries USING COVERING INDEX deliveries_due \
@@ -94,12 +94,12 @@ fn a_purge_walks_its_parts_of_the_due_index_from_its_place() {
 }
 
 #[test]
-fn a_purge_is_counted_by_what_waits_for_its_destination() {
+fn a_purge_count_reads_only_the_waiting_deliveries_of_its_destination() {
     for event_type in [None, Some("video.*".parse().unwrap())] {
         let destination_id = DestinationId::from_bytes([1; 16]);
         let now = Timestamp::from_secs(9);
         let purge = Purge { destination_id, pending: true, retrying: false, event_type, before: now, now };
-        let plan = plan(&database(), &purge::counted(&purge).0);
+        let plan = plan(&database(), &purge::count_sql(&purge).0);
         assert!(plan.contains("SEARCH d USING INDEX deliveries_due (destination_id=?)"), "{plan}");
         assert_eq!(plan.contains("SEARCH e USING INDEX events_id (id=?)"), purge.event_type.is_some(), "{plan}");
     }
@@ -116,15 +116,27 @@ fn reads_use_their_indexes() {
         ("sends", SENDS, "USING INDEX attempts_of_destination (destination_id=? AND sent_at>?"),
         ("body", BODY, "USING INDEX events_id (id=?)"),
         ("coalescing", COALESCING, "USING INDEX deliveries_coalescing (destination_id=? AND coalesce_key=?)"),
-        ("line", FIRST_OF_LINE, "USING INDEX deliveries_message_groups (destination_id=? AND ordering_key=?)"),
-        ("some of lines", SOME_OF_LINES, "USING INDEX deliveries_message_groups (destination_id=?"),
-        ("lined", LINED, "USING COVERING INDEX deliveries_message_groups (destination_id>?"),
-        ("lines", LINES, "USING COVERING INDEX deliveries_message_groups"),
+        (
+            "first of group",
+            FIRST_OF_GROUP,
+            "USING INDEX deliveries_message_groups (destination_id=? AND ordering_key=?)",
+        ),
+        ("some of groups", SOME_OF_GROUPS, "USING INDEX deliveries_message_groups (destination_id=?"),
+        (
+            "destinations with groups",
+            DESTINATIONS_WITH_GROUPS,
+            "USING COVERING INDEX deliveries_message_groups (destination_id>?",
+        ),
+        ("message groups", MESSAGE_GROUPS, "USING COVERING INDEX deliveries_message_groups"),
         ("expiring", EXPIRING, "USING INDEX deliveries_expiring (expires_at>? AND expires_at<?)"),
         ("figures of a replay", FIGURES, "USING COVERING INDEX deliveries_replayed (replay_id=?)"),
         ("waiting of a replay", WAITING_OF_REPLAY, "USING INDEX deliveries_replayed (replay_id=? AND state<?)"),
-        ("left of a replay", IS_LEFT, "USING INDEX deliveries_replayed (replay_id=? AND state<?)"),
-        ("a replay under way", IS_UNDER_WAY, "USING COVERING INDEX deliveries_replayed (replay_id=? AND state<?)"),
+        (
+            "unfinished in a replay",
+            IS_UNFINISHED_IN_REPLAY,
+            "USING INDEX deliveries_replayed (replay_id=? AND state<?)",
+        ),
+        ("unfinished of a replay", IS_UNFINISHED, "USING COVERING INDEX deliveries_replayed (replay_id=? AND state<?)"),
         ("open replays", OPEN, "USING INDEX replays_open"),
         ("due", DUE_DESTINATIONS, "USING COVERING INDEX deliveries_due (destination_id>?)"),
         ("first due", DUE_DESTINATIONS, "USING COVERING INDEX deliveries_due (destination_id=? AND is_replay=?)"),
@@ -132,20 +144,20 @@ fn reads_use_their_indexes() {
         let plan = plan(&connection, sql);
         assert!(plan.contains(index), "{name}:\n{plan}");
     }
-    for sql in [SENDS, FIRST_OF_LINE, LINES, LINED] {
+    for sql in [SENDS, FIRST_OF_GROUP, MESSAGE_GROUPS, DESTINATIONS_WITH_GROUPS] {
         let plan = plan(&connection, sql);
         assert!(!plan.contains("TEMP B-TREE"), "{plan}");
     }
 }
 
 #[test]
-fn lists_walk_one_index_without_sorting() {
+fn lists_read_one_index_without_sorting() {
     let connection = database();
     let page = PageRequest { before: Some([7; 16]), limit: 50 };
     let destination_id = Some(DestinationId::from_bytes([1; 16]));
     let failed = Some(DeliveryState::Failed);
     let deliveries_page =
-        |filter: &DeliveryFilter, page| deliveries::deliveries_page(filter, page, Walk::of(filter, true), None).0;
+        |filter: &DeliveryFilter, page| deliveries::deliveries_page(filter, page, ListPlan::of(filter, true), None).0;
     let base = DeliveryFilter { from: Some(Timestamp::from_secs(9)), ..DeliveryFilter::default() };
     let filters = [
         (base.clone(), "USING PRIMARY KEY (id>? AND id<?)"),
@@ -164,7 +176,7 @@ fn lists_walk_one_index_without_sorting() {
         assert!(plan.contains(index), "{filter:?}:\n{plan}");
         assert!(!plan.contains("TEMP B-TREE"), "{filter:?}:\n{plan}");
     }
-    // These sort, but only what is under way, or what waits.
+    // These plans sort, but only the deliveries in flight, or a small backlog.
     let claimed = DeliveryFilter { state: Some(DeliveryState::Delivering), destination_id, ..base.clone() };
     let plan_of_claimed = plan(&connection, &deliveries_page(&claimed, page));
     assert!(plan_of_claimed.contains("deliveries_claimed (destination_id=?)"), "{plan_of_claimed}");
@@ -184,7 +196,7 @@ fn lists_walk_one_index_without_sorting() {
 }
 
 #[test]
-fn what_is_sieved_is_looked_up_row_by_row_in_a_window_of_ids() {
+fn filters_on_joined_tables_look_up_rows_one_by_one_in_a_window_of_ids() {
     let connection = database();
     let page = PageRequest { before: Some([7; 16]), limit: 50 };
     let error = Some(ErrorFilter::Kind(ErrorKind::Answer(5)));
@@ -199,10 +211,10 @@ fn what_is_sieved_is_looked_up_row_by_row_in_a_window_of_ids() {
             let (tenant, event_type) = (Some("a".to_owned()), Some("video.*".parse().unwrap()));
             let filter =
                 DeliveryFilter { destination_id, state, tenant, event_type, error, ..DeliveryFilter::default() };
-            let walk = Walk::of(&filter, false);
-            let end = plan(&connection, &window_end(&filter, page, walk).0);
+            let list_plan = ListPlan::of(&filter, false);
+            let end = plan(&connection, &window_end(&filter, page, list_plan).0);
             assert!(end.contains("id<?)") && !end.contains("TEMP B-TREE"), "{end}");
-            let plan = plan(&connection, &deliveries::deliveries_page(&filter, page, walk, Some([1; 16])).0);
+            let plan = plan(&connection, &deliveries::deliveries_page(&filter, page, list_plan, Some([1; 16])).0);
             for part in [
                 index,
                 "SEARCH e USING INDEX events_id (id=?)",
@@ -216,7 +228,7 @@ fn what_is_sieved_is_looked_up_row_by_row_in_a_window_of_ids() {
 }
 
 #[test]
-fn a_step_of_a_replay_walks_one_index_in_a_window_of_ids() {
+fn a_step_of_a_replay_reads_one_index_in_a_window_of_ids() {
     let connection = database();
     for (state, destination_id, index) in [
         (DeliveryState::Dead, None, "deliveries_ended (state=? AND id>?)"),

@@ -1,5 +1,5 @@
-//! Process leases: the one process that holds the file cannot outlive its own death. What it had claimed is recovered at the next
-//! start, so nobody watches it, and its claims are never orphaned.
+//! Process leases: only one process has the file open, so no other process can observe its death. Its claims are
+//! recovered at the next start and are never orphaned.
 
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ impl Processes for SqliteStore {
             let mut values = Values::default();
             values.blob(claim.delivery_id.as_bytes());
             let read = |row: &SqliteRow| Ok((small(row, 0)?, small(row, 1)?));
-            // Nobody counts an attempt while the claim is held, and if it is not, the result is passed over.
+            // No attempt is counted while the claim holds. If the claim no longer holds, the result is ignored.
             let Some((attempts, attempts_before)) = fetch(&self.readers, ATTEMPTS, values, read).await?.pop() else {
                 continue;
             };

@@ -1,6 +1,6 @@
-//! What is too old goes: found by readers, deleted by the writer, a few hundred rows at a time.
+//! Retention: readers find the rows that are too old, and the writer deletes them, a few hundred at a time.
 //!
-//! The file does not shrink; the pages that become free are used again.
+//! The file does not shrink; SQLite reuses the free pages.
 
 use async_trait::async_trait;
 use sqlx::sqlite::SqliteRow;
@@ -17,21 +17,21 @@ use crate::{
     writer::Transaction,
 };
 
-/// Rows looked at, and at most deleted, in one step: what the writer does in about ten milliseconds.
+/// The rows that one step reads and may delete: about 10 ms of the writer's time.
 const STEP: usize = 500;
 
-/// A delivery as it was found to be too old.
+/// A delivery that is too old, with its state when it was read.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Old {
+pub(crate) struct OldDelivery {
     id: DeliveryId,
     state: DeliveryState,
     ended_at: Timestamp,
 }
 
-/// What the writer is to delete.
+/// The rows that the writer is to delete.
 #[derive(Debug, Clone)]
-pub(crate) enum Rest {
-    Deliveries(Vec<Old>),
+pub(crate) enum PruneBatch {
+    Deliveries(Vec<OldDelivery>),
     Events(Vec<EventId>),
 }
 
@@ -41,10 +41,10 @@ SELECT id, state, updated_at FROM deliveries NOT INDEXED WHERE id > ? AND id < ?
 pub(crate) const EVENTS: &str = "
 SELECT id FROM events INDEXED BY events_id WHERE id > ? AND id < ? ORDER BY id LIMIT +?";
 
-/// As it was found, or it has been sent again meanwhile.
+/// Deletes a delivery only if it is unchanged; a replay or a retry may have changed it meanwhile.
 pub(crate) const DELETE_DELIVERY: &str = "DELETE FROM deliveries WHERE id = ? AND +state = ? AND updated_at = ?";
 pub(crate) const DELETE_ATTEMPTS: &str = "DELETE FROM attempts WHERE delivery_id = ?";
-/// Its deliveries, if any are left, are those with ids of its millisecond.
+/// Deletes an event that has no deliveries. Delivery ids begin with the millisecond of the event's id.
 pub(crate) const DELETE_EVENT: &str = "
 DELETE FROM events WHERE id = ?1 AND NOT EXISTS (
     SELECT 1 FROM deliveries d NOT INDEXED WHERE d.id >= ?2 AND d.id < ?3 AND d.event_id = ?1
@@ -69,16 +69,17 @@ impl SqliteStore {
         let Some(before) = cutoffs.deliveries() else {
             return Ok(PruneStep { pruned: Pruned::default(), next: None });
         };
-        let read =
-            |row: &SqliteRow| Ok(Old { id: delivery_id(row, 0)?, state: state(row, 1)?, ended_at: time(row, 2)? });
+        let read = |row: &SqliteRow| {
+            Ok(OldDelivery { id: delivery_id(row, 0)?, state: state(row, 1)?, ended_at: time(row, 2)? })
+        };
         let found = self.read(DELIVERIES.to_owned(), range(&after, before), read).await?;
         let next = match found.last() {
             Some(last) if found.len() == STEP => PrunePlace::Deliveries(*last.id.as_bytes()),
             _ => PrunePlace::Events([0; 16]),
         };
-        let too_old = |old: &Old| cutoffs.of(old.state).is_some_and(|cutoff| old.ended_at < cutoff);
-        let old: Vec<Old> = found.into_iter().filter(too_old).collect();
-        let pruned = if old.is_empty() { Pruned::default() } else { self.delete(Rest::Deliveries(old)).await? };
+        let too_old = |old: &OldDelivery| cutoffs.of(old.state).is_some_and(|cutoff| old.ended_at < cutoff);
+        let old: Vec<OldDelivery> = found.into_iter().filter(too_old).collect();
+        let pruned = if old.is_empty() { Pruned::default() } else { self.delete(PruneBatch::Deliveries(old)).await? };
         Ok(PruneStep { pruned, next: Some(next) })
     }
 
@@ -89,16 +90,16 @@ impl SqliteStore {
         let found = self.read(EVENTS.to_owned(), range(&after, before), |row| event_id(row, 0)).await?;
         let last = found.last().filter(|_| found.len() == STEP);
         let next = last.map(|last| PrunePlace::Events(*last.as_bytes()));
-        let pruned = if found.is_empty() { Pruned::default() } else { self.delete(Rest::Events(found)).await? };
+        let pruned = if found.is_empty() { Pruned::default() } else { self.delete(PruneBatch::Events(found)).await? };
         Ok(PruneStep { pruned, next })
     }
 
-    async fn delete(&self, rest: Rest) -> StoreResult<Pruned> {
-        self.ask(rest, |edit| Edit::operation(Edit::Prune(edit))).await
+    async fn delete(&self, batch: PruneBatch) -> StoreResult<Pruned> {
+        self.ask(batch, |edit| Edit::operation(Edit::Prune(edit))).await
     }
 }
 
-/// The ids after one and made before an instant, as many as a step takes.
+/// The ids after a given one and before an instant, limited to one step.
 fn range(after: &[u8; 16], before: Timestamp) -> Values<'_> {
     let mut values = Values::default();
     values.blob(after).owned_blob(first_id(before.as_millis())).int(STEP as i64);
@@ -106,10 +107,10 @@ fn range(after: &[u8; 16], before: Timestamp) -> Values<'_> {
 }
 
 impl Transaction<'_, '_> {
-    pub(crate) fn prune(&mut self, rest: &Rest) -> Result<Pruned> {
+    pub(crate) fn prune(&mut self, batch: &PruneBatch) -> Result<Pruned> {
         let mut pruned = Pruned::default();
-        match rest {
-            Rest::Deliveries(old) => {
+        match batch {
+            PruneBatch::Deliveries(old) => {
                 for old in old {
                     let mut values = Values::default();
                     values.blob(old.id.as_bytes()).int(state_code(old.state)).int(old.ended_at.as_nanos());
@@ -121,7 +122,7 @@ impl Transaction<'_, '_> {
                     }
                 }
             }
-            Rest::Events(ids) => {
+            PruneBatch::Events(ids) => {
                 for id in ids {
                     let (first, beyond) = delivery_ids_of(id);
                     let mut values = Values::default();

@@ -1,4 +1,4 @@
-//! A purge, step by step: each walks a part of what waits for one destination and cancels what it is after.
+//! A purge, step by step. Each step scans a part of a destination's waiting deliveries and cancels those that match.
 
 use std::{collections::BTreeSet, ops::ControlFlow};
 
@@ -7,25 +7,26 @@ use weir_store::{MessageGroup, Purge, PurgePlace, PurgeStep};
 
 use crate::{
     error::Result,
-    history::Conditions,
+    history::WhereClause,
     rows::{self, Columns as _, delivery_id, state_code, text, time},
-    sql::{Batch, MAX_ROWS, Values, execute, padded, walk},
+    sql::{Batch, MAX_ROWS, Values, execute, padded, visit_rows},
     writer::Transaction,
 };
 
-/// How many deliveries a step looks at: what the writer does in about ten milliseconds, since claims and events wait for it.
+/// The deliveries that one step scans: about 10 ms of the writer's time, because claims and events wait for it.
 const STEP: usize = 2 * MAX_ROWS;
 
-/// A place in the order in which deliveries are due.
+/// A position in the order of due times.
 type Position = (Timestamp, DeliveryId);
 
 /// Before every delivery.
 const FIRST: Position = (Timestamp::MIN, DeliveryId::from_bytes([0; 16]));
 
-/// Before all that is behind another in its line.
+/// Before all deliveries that are behind in a message group.
 const FIRST_BEHIND: Position = (BEHIND, FIRST.1);
 
-/// What waits after a place, live and of replays in one order, with the types of the events, which only a purge by type needs.
+/// The waiting deliveries after a position, live and replayed ones merged by due time. Only a purge by type joins the
+/// event types.
 macro_rules! waiting {
     ($event_type:literal, $events:literal) => {
         concat!(
@@ -54,7 +55,7 @@ pub(crate) const WAITING_OF_ANY_TYPE: &str = waiting!("''", "");
 pub(crate) const WAITING_WITH_TYPES: &str =
     waiting!("e.event_type", "CROSS JOIN events e INDEXED BY events_id ON e.id = d.event_id");
 
-/// Columns: id, now. The plus keeps the planner from walking all that waits instead of looking up these.
+/// Columns: id, now. The plus keeps the planner from scanning all waiting deliveries instead of looking up these.
 pub(crate) static CANCEL: Batch = Batch::new(
     "UPDATE OR ROLLBACK deliveries SET state = 6, updated_at = r.column2 FROM (VALUES ",
     "(?,?)",
@@ -62,13 +63,13 @@ pub(crate) static CANCEL: Batch = Batch::new(
     ") AS r WHERE deliveries.id = r.column1 AND +state IN (0, 2)",
 );
 
-/// How many a purge would cancel, read on a reader connection.
-pub(crate) fn counted(purge: &Purge) -> (String, Values<'_>) {
+/// The statement that counts the deliveries a purge would cancel. It runs on a reader connection.
+pub(crate) fn count_sql(purge: &Purge) -> (String, Values<'_>) {
     let states = [DeliveryState::Pending, DeliveryState::Retrying].into_iter().filter(|&state| purge.takes(state));
     let states: Vec<String> = states.map(|state| state_code(state).to_string()).collect();
-    let mut conditions = Conditions::new();
+    let mut conditions = WhereClause::new();
     conditions.add("d.destination_id = ?").blob(purge.destination_id.as_bytes());
-    // The first is the condition of the index, word for word.
+    // The first term is the condition of the index, word for word.
     conditions.add(&format!("d.state IN (0, 2) AND d.state IN ({})", states.join(", ")));
     conditions.add("d.created_at < ?").int(purge.before.as_nanos());
     let mut events = "";
@@ -80,63 +81,65 @@ pub(crate) fn counted(purge: &Purge) -> (String, Values<'_>) {
     (sql, conditions.values)
 }
 
-/// What one look of a purge found.
+/// The deliveries that one step of a purge has scanned.
 #[derive(Default)]
-struct Look {
-    looked_at: usize,
+struct PurgeScan {
+    scanned: usize,
     chosen: Vec<DeliveryId>,
-    /// Those whose heads are among them.
-    lines: BTreeSet<MessageGroup>,
+    /// The message groups whose heads are among the chosen deliveries.
+    message_groups: BTreeSet<MessageGroup>,
     next: Option<PurgePlace>,
 }
 
 impl Transaction<'_, '_> {
-    /// What is behind in lines goes first, which lets nobody come forward; and then what is due. Were it the other way round, who
-    /// comes forward in the place of a cancelled head could be due before the place that the purge has got to.
+    /// Deliveries behind in message groups are cancelled first, which makes no new heads, and then the due ones. In the
+    /// opposite order a cancelled head's successor could become due before the position that the purge has reached, and
+    /// be missed.
     pub(crate) fn purge(&mut self, purge: &Purge, after: Option<PurgePlace>) -> Result<PurgeStep> {
         let place = after.map_or(FIRST_BEHIND, |place| (place.due, place.id));
-        let mut look = self.look_for(purge, place)?;
-        let mut cancelled = self.cancel_all(&look.chosen, purge.now)?;
-        if place.0 == BEHIND && look.next.is_none() {
-            if look.looked_at > 0 {
+        let mut scan = self.scan(purge, place)?;
+        let mut cancelled = self.cancel_all(&scan.chosen, purge.now)?;
+        if place.0 == BEHIND && scan.next.is_none() {
+            // The deliveries behind are done; the next step starts with the due ones.
+            if scan.scanned > 0 {
                 return Ok(PurgeStep { cancelled, next: Some(PurgePlace { due: FIRST.0, id: FIRST.1 }) });
             }
-            look = self.look_for(purge, FIRST)?;
-            cancelled = self.cancel_all(&look.chosen, purge.now)?;
+            scan = self.scan(purge, FIRST)?;
+            cancelled = self.cancel_all(&scan.chosen, purge.now)?;
         }
-        self.advance_message_groups(&look.lines)?;
-        Ok(PurgeStep { cancelled, next: look.next })
+        self.advance_message_groups(&scan.message_groups)?;
+        Ok(PurgeStep { cancelled, next: scan.next })
     }
 
-    fn look_for(&self, purge: &Purge, after: Position) -> Result<Look> {
+    fn scan(&self, purge: &Purge, after: Position) -> Result<PurgeScan> {
         let (due, id) = &after;
         let mut values = Values::default();
         values.blob(purge.destination_id.as_bytes()).int(due.as_nanos()).blob(id.as_bytes()).int(STEP as i64);
         let waiting = if purge.event_type.is_some() { WAITING_WITH_TYPES } else { WAITING_OF_ANY_TYPE };
-        let (mut look, mut last) = (Look::default(), None);
-        walk(self.connection, waiting, &values, |row| {
+        let (mut scan, mut last) = (PurgeScan::default(), None);
+        visit_rows(self.connection, waiting, &values, |row| {
             let (due, id) = (time(row, 0)?, delivery_id(row, 1)?);
             if due == BEHIND && after.0 != BEHIND {
                 return Ok(ControlFlow::Break(()));
             }
-            look.looked_at += 1;
+            scan.scanned += 1;
             last = Some(PurgePlace { due, id });
             let event_type = text(row, 4)?;
             if purge.takes(rows::state(row, 2)?)
                 && time(row, 3)? < purge.before
                 && purge.event_type.as_ref().is_none_or(|pattern| pattern.matches(&event_type))
             {
-                look.chosen.push(id);
+                scan.chosen.push(id);
                 if due < BEHIND
                     && let Some(ordering_key) = row.optional_text(5)?
                 {
-                    look.lines.insert(MessageGroup { destination_id: purge.destination_id, ordering_key });
+                    scan.message_groups.insert(MessageGroup { destination_id: purge.destination_id, ordering_key });
                 }
             }
             Ok(ControlFlow::Continue(()))
         })?;
-        look.next = last.filter(|_| look.looked_at == STEP);
-        Ok(look)
+        scan.next = last.filter(|_| scan.scanned == STEP);
+        Ok(scan)
     }
 
     fn cancel_all(&mut self, ids: &[DeliveryId], now: Timestamp) -> Result<u64> {

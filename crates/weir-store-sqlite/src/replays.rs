@@ -1,4 +1,4 @@
-//! Replays: recorded, counted, shown. Their steps are in `replay_steps`.
+//! Replays: created, counted and read. Their steps are in `replay_steps`.
 
 use async_trait::async_trait;
 use weir_core::{DeliveryState, DestinationId, ReplayId, Timestamp};
@@ -9,10 +9,10 @@ use weir_store::{
 
 use crate::{
     SqliteStore,
-    deliveries::is_sieved,
+    deliveries::filters_joined,
     edits::Edit,
     error::{Error, Result},
-    history::{Conditions, cut},
+    history::{WhereClause, into_page},
     rows::{self, Columns, LAST_ATTEMPT, count, destination_id, int, optional_time, state_code, text, time},
     sql::Values,
 };
@@ -22,7 +22,7 @@ impl Replays for SqliteStore {
     async fn count_replay(&self, filter: &ReplayFilter, now: Timestamp) -> StoreResult<u64> {
         let mut total = 0;
         for &state in &filter.states {
-            let (sql, values) = counted(filter, state, now);
+            let (sql, values) = count_sql(filter, state, now);
             total += self.read(sql, values, |row| count(row, 0)).await?.into_iter().sum::<u64>();
         }
         Ok(total)
@@ -42,13 +42,14 @@ impl Replays for SqliteStore {
     }
 
     async fn list_replays(&self, page: PageRequest) -> StoreResult<Page<Replay>> {
-        let mut conditions = Conditions::new();
+        let mut conditions = WhereClause::new();
         if let Some(before) = page.before {
             conditions.add("id < ?").owned_blob(before.to_vec());
         }
         conditions.values.int(i64::from(page.limit) + 1);
         let sql = format!("{SELECT} WHERE {} ORDER BY id DESC LIMIT +?", conditions.sql);
-        let mut page = cut(self.read(sql, conditions.values, replay).await?, page, |replay| *replay.id.as_bytes());
+        let mut page =
+            into_page(self.read(sql, conditions.values, replay).await?, page, |replay| *replay.id.as_bytes());
         for replay in &mut page.rows {
             *replay = self.with_figures(replay.clone()).await?;
         }
@@ -69,7 +70,7 @@ impl Replays for SqliteStore {
     }
 
     async fn replay_destinations(&self) -> StoreResult<Vec<DestinationId>> {
-        self.read(LANES.to_owned(), Values::default(), |row| destination_id(row, 0)).await
+        self.read(REPLAY_DESTINATIONS.to_owned(), Values::default(), |row| destination_id(row, 0)).await
     }
 
     async fn claim_replays(&self, requests: Vec<ClaimRequest>, now: Timestamp) -> StoreResult<Vec<Claims>> {
@@ -84,14 +85,14 @@ const SELECT: &str = "SELECT id, filter, phase, created_at, ended_at, total, del
 
 pub(crate) const OPEN: &str = "SELECT id FROM replays INDEXED BY replays_open WHERE phase IN (0, 1, 3) ORDER BY id";
 
-const LANES: &str = "SELECT DISTINCT destination_id FROM replay_destinations ORDER BY destination_id";
+const REPLAY_DESTINATIONS: &str = "SELECT DISTINCT destination_id FROM replay_destinations ORDER BY destination_id";
 
-/// By the states of its deliveries, from the index alone.
+/// The number of a replay's deliveries in each state, from the index alone.
 pub(crate) const FIGURES: &str = "
 SELECT state, count(*) FROM deliveries INDEXED BY deliveries_replayed
 WHERE replay_id = ? AND replay_id IS NOT NULL GROUP BY state";
 
-/// What [`SELECT`] reads.
+/// Reads a row of [`SELECT`].
 pub(crate) fn replay(row: &impl Columns) -> Result<Replay> {
     Ok(Replay {
         id: ReplayId::from_bytes(rows::id(row, 0)?),
@@ -113,18 +114,18 @@ pub(crate) fn phase(row: &impl Columns, column: usize) -> Result<ReplayPhase> {
     phase.ok_or(Error::Corrupt("a phase"))
 }
 
-/// The number of a phase: its place in [`ReplayPhase::ALL`].
+/// The number of a phase: its index in [`ReplayPhase::ALL`].
 pub(crate) const fn phase_code(phase: ReplayPhase) -> i64 {
     phase as i64
 }
 
-/// What [`FIGURES`] counts.
+/// Reads a row of [`FIGURES`].
 pub(crate) fn figure(row: &impl Columns) -> Result<(DeliveryState, u64)> {
     Ok((rows::state(row, 0)?, count(row, 1)?))
 }
 
 impl SqliteStore {
-    /// A replay under way is counted as it is now; of one that has ended the row knows.
+    /// Counts the deliveries of an open replay. The row of an ended replay has the final figures.
     async fn with_figures(&self, mut replay: Replay) -> StoreResult<Replay> {
         if replay.phase.is_open() {
             let mut values = Values::default();
@@ -137,8 +138,8 @@ impl SqliteStore {
     }
 }
 
-/// Which index holds a state in the order of ids, with the condition it needs word for word.
-pub(crate) fn walked(filter: &ReplayFilter, state: DeliveryState) -> (&'static str, String) {
+/// The index that has a state in the order of ids, and the condition that it needs word for word.
+pub(crate) fn index_for_state(filter: &ReplayFilter, state: DeliveryState) -> (&'static str, String) {
     let ended = format!("d.state > 3 AND d.state = {}", state_code(state));
     match (state, filter.deliveries.destination_id) {
         (DeliveryState::Delivered, None) => ("NOT INDEXED", "1".to_owned()),
@@ -148,8 +149,8 @@ pub(crate) fn walked(filter: &ReplayFilter, state: DeliveryState) -> (&'static s
     }
 }
 
-/// What a replay that begins at `began` may take of the deliveries `d`, at `now`.
-pub(crate) fn eligible(conditions: &mut Conditions<'_>, state: DeliveryState, began: Timestamp, now: Timestamp) {
+/// The conditions on a delivery `d` that a replay may take at `now`, if the replay began at `began`.
+pub(crate) fn eligible(conditions: &mut WhereClause<'_>, state: DeliveryState, began: Timestamp, now: Timestamp) {
     conditions.add(&format!("d.state = {}", state_code(state)));
     conditions.add("d.updated_at <= ?").int(began.as_nanos());
     conditions.add("(d.expires_at IS NULL OR d.expires_at > ?)").int(now.as_nanos());
@@ -159,24 +160,24 @@ pub(crate) fn eligible(conditions: &mut Conditions<'_>, state: DeliveryState, be
     conditions.add("EXISTS (SELECT 1 FROM destinations t WHERE t.id = d.destination_id AND t.deleted_at IS NULL)");
 }
 
-/// Joins what a filter sieves by, where it does.
-pub(crate) fn sieved_by(filter: &ReplayFilter) -> String {
-    if is_sieved(&filter.deliveries) {
+/// Joins the other tables that the filter needs.
+pub(crate) fn filter_joins(filter: &ReplayFilter) -> String {
+    if filters_joined(&filter.deliveries) {
         format!("CROSS JOIN events e INDEXED BY events_id ON e.id = d.event_id {LAST_ATTEMPT}")
     } else {
         String::new()
     }
 }
 
-pub(crate) fn counted(filter: &ReplayFilter, state: DeliveryState, now: Timestamp) -> (String, Values<'_>) {
-    let (index, indexed) = walked(filter, state);
-    let mut conditions = Conditions::new();
+pub(crate) fn count_sql(filter: &ReplayFilter, state: DeliveryState, now: Timestamp) -> (String, Values<'_>) {
+    let (index, indexed) = index_for_state(filter, state);
+    let mut conditions = WhereClause::new();
     conditions.add(&indexed);
     conditions.of_destination(filter.deliveries.destination_id.as_ref());
     let page = PageRequest { before: None, limit: 0 };
     conditions.range("d", page, filter.deliveries.from, filter.deliveries.to);
     eligible(&mut conditions, state, now, now);
-    conditions.sieve(&filter.deliveries);
-    let sql = format!("SELECT count(*) FROM deliveries d {index} {} WHERE {}", sieved_by(filter), conditions.sql);
+    conditions.filter_joined(&filter.deliveries);
+    let sql = format!("SELECT count(*) FROM deliveries d {index} {} WHERE {}", filter_joins(filter), conditions.sql);
     (sql, conditions.values)
 }

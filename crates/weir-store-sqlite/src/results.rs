@@ -1,4 +1,4 @@
-//! How deliveries end: results recorded in batches, and what a person asks of one delivery.
+//! Results: attempts recorded in batches, and manual retries and cancellations of single deliveries.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -15,13 +15,13 @@ use crate::{
     edits::Edit,
     error::{Error, Result},
     group::{Operation, Settle},
-    purge::counted,
+    purge::count_sql,
     rows::{self, count, destination_id, failure_code, int, optional_time, outcome_code, state_code},
     sql::{Batch, MAX_ROWS, Values, execute, padded, query},
     writer::Transaction,
 };
 
-/// A long list of results is several operations, so that claims may go between them.
+/// A long list of results is split into operations of this size, so that claims can run between them.
 const PER_OPERATION: usize = 64;
 
 #[async_trait]
@@ -51,22 +51,22 @@ impl Results for SqliteStore {
     }
 
     async fn count_purge(&self, purge: &Purge) -> StoreResult<u64> {
-        let (sql, values) = counted(purge);
+        let (sql, values) = count_sql(purge);
         Ok(self.read(sql, values, |row| count(row, 0)).await?.into_iter().sum())
     }
 }
 
-/// Which of some claims still hold, and what decides how they end. Columns: id, epoch.
-pub(crate) static HELD: Batch = Batch::new(
+/// The claims that still hold, with the data that decides how they end. Columns: id, epoch.
+pub(crate) static HELD_CLAIMS: Batch = Batch::new(
     "SELECT d.id, d.claim_epoch, d.replaced IS NOT NULL, d.ordering_key IS NOT NULL FROM (VALUES ",
     "(?,?)",
     ",",
     ") AS r CROSS JOIN deliveries d ON d.id = r.column1 AND d.claim_epoch = r.column2 AND +d.state = 1",
 );
 
-/// What ends in one state after the same number of attempts, which nearly all do. SQLite changes each row where it finds it; from
-/// a join it would collect the changes in a table first and look up each row twice, which takes half as long again. The plus keeps
-/// the planner from walking all claims instead of looking up these.
+/// Ends deliveries with the same final state and number of attempts; nearly all share both. SQLite changes each row
+/// where it finds it; from a join it would collect the changes in a table first and look up each row twice, which takes
+/// half as long again. The plus keeps the planner from walking all claims instead of looking up these.
 pub(crate) static END: Batch = Batch::new(
     "UPDATE OR ROLLBACK deliveries SET state = ?1, attempts = ?2, claim_expires_at = NULL, updated_at = ?3
     WHERE +state = 1 AND id IN (",
@@ -75,7 +75,7 @@ pub(crate) static END: Batch = Batch::new(
     ")",
 );
 
-/// What waits again. Columns: id, new state, counted attempts, due, now.
+/// Makes deliveries wait for a retry. Columns: id, new state, counted attempts, due, now.
 pub(crate) static RETRY: Batch = Batch::new(
     "UPDATE OR ROLLBACK deliveries SET state = r.column2, attempts = r.column3, claim_expires_at = NULL,
         next_attempt_at = r.column4, updated_at = r.column5
@@ -100,7 +100,7 @@ const RETRY_ENDED: &str = "
 UPDATE deliveries SET state = 0, replaced = NULL, is_replay = 0, next_attempt_at = ?, updated_at = ?
 WHERE id = ? AND state > 2";
 
-/// It is live from now on.
+/// Makes a waiting delivery live and due now, unless it is behind in a message group.
 const PULL_FORWARD: &str = "
 UPDATE deliveries SET is_replay = 0, next_attempt_at = min(next_attempt_at, ?), updated_at = ?
 WHERE id = ? AND state IN (0, 2) AND next_attempt_at < 9223372036854775807";
@@ -108,10 +108,10 @@ WHERE id = ? AND state IN (0, 2) AND next_attempt_at < 9223372036854775807";
 const CANCEL: &str = "UPDATE deliveries SET state = 6, updated_at = ? WHERE id = ? AND state IN (0, 2)";
 
 /// A claim that still holds.
-struct Held {
-    /// A newer one of its coalesce key has come.
+struct HeldClaim {
+    /// A newer delivery with its coalesce key was stored.
     replaced: bool,
-    in_line: bool,
+    in_message_group: bool,
 }
 
 impl Transaction<'_, '_> {
@@ -127,16 +127,17 @@ impl Transaction<'_, '_> {
         Ok(())
     }
 
-    /// Moves the deliveries on whose claims still hold, then records their attempts, and only theirs.
+    /// Updates the deliveries whose claims still hold, then records their attempts. Results of lost claims change
+    /// nothing.
     pub(crate) fn settle_all(&mut self, results: &[&AttemptResult]) -> Result<Vec<Settlement>> {
-        let mut held = self.held(results)?;
+        let mut held = self.held_claims(results)?;
         let mut settled = Vec::with_capacity(results.len());
         let mut ended: BTreeMap<(i64, u32), Vec<&AttemptResult>> = BTreeMap::new();
         let mut retried = Vec::new();
         let mut answers = Vec::with_capacity(results.len());
         let mut leaving = Vec::new();
         for &result in results {
-            // Taken out, so that of two results for one claim the first counts.
+            // Removed from the map, so that only the first of two results for one claim counts.
             let Some(held) = held.remove(&(result.claim.delivery_id, result.claim.epoch)) else {
                 answers.push(Settlement::ClaimLost);
                 continue;
@@ -146,34 +147,36 @@ impl Transaction<'_, '_> {
                 Some(due) => retried.push((result, state, due)),
                 None => ended.entry((state_code(state), result.attempt.number)).or_default().push(result),
             }
-            if held.in_line && self.leaves_line(result, state) {
+            if held.in_message_group && self.leaves_message_group(result, state) {
                 leaving.push((answers.len(), result.claim.delivery_id, state));
             }
             answers.push(Settlement::Settled(state));
             settled.push(result);
         }
+        // Write the new states first, in as few statements as possible, then the attempts.
         for ((state, attempts), results) in ended {
             self.end(state, attempts, &results)?;
         }
         self.retry(&retried)?;
         self.insert_attempts(&settled)?;
+        // Give the message groups of ended and skipped heads a new head.
         for (at, id, state) in leaving {
-            let Some(line) = self.line_of(id)? else { continue };
+            let Some(message_group) = self.message_group_of(id)? else { continue };
             if state.is_waiting() {
-                self.leave_line(id)?;
+                self.leave_message_group(id)?;
             }
-            if let Some(next_due) = self.advance_line(&line)? {
+            if let Some(next_due) = self.advance_message_group(&message_group)? {
                 answers[at] = Settlement::Advanced { state, next_due };
             }
         }
         Ok(answers)
     }
 
-    fn held(&self, results: &[&AttemptResult]) -> Result<HashMap<(DeliveryId, i64), Held>> {
+    fn held_claims(&self, results: &[&AttemptResult]) -> Result<HashMap<(DeliveryId, i64), HeldClaim>> {
         let mut held = HashMap::with_capacity(results.len());
         let read = |row: &Row<'_>| {
             let claim = (rows::delivery_id(row, 0)?, int(row, 1)?);
-            Ok((claim, Held { replaced: int(row, 2)? == 1, in_line: int(row, 3)? == 1 }))
+            Ok((claim, HeldClaim { replaced: int(row, 2)? == 1, in_message_group: int(row, 3)? == 1 }))
         };
         for part in results.chunks(MAX_ROWS) {
             let size = padded(part.len());
@@ -182,12 +185,12 @@ impl Transaction<'_, '_> {
                 values.blob(result.claim.delivery_id.as_bytes()).int(result.claim.epoch);
             }
             values.nulls(2 * (size - part.len()));
-            held.extend(query(self.connection, &HELD.sql(size), &values, read)?);
+            held.extend(query(self.connection, &HELD_CLAIMS.sql(size), &values, read)?);
         }
         Ok(held)
     }
 
-    /// They are written together, and the last of them says when.
+    /// The deliveries are written together, with the latest of their times as `updated_at`.
     fn end(&self, state: i64, attempts: u32, results: &[&AttemptResult]) -> Result<()> {
         for part in results.chunks(MAX_ROWS) {
             let size = padded(part.len());
@@ -221,20 +224,20 @@ impl Transaction<'_, '_> {
         Ok(())
     }
 
-    /// The writer is alone, so that what it has read of these deliveries holds.
+    /// Changes exactly this many deliveries. The writer is alone, so no delivery has changed since it was read.
     pub(crate) fn move_on(&self, sql: &str, values: &Values<'_>, deliveries: usize) -> Result<()> {
         let moved = execute(self.connection, sql, values)?;
         if moved == deliveries as u64 { Ok(()) } else { Err(Error::Corrupt("a claim")) }
     }
 
-    fn leaves_line(&self, result: &AttemptResult, state: DeliveryState) -> bool {
+    fn leaves_message_group(&self, result: &AttemptResult, state: DeliveryState) -> bool {
         let destination = self.destinations.get(result.claim.destination_id);
         let order = destination.map(|destination| destination.settings.order).unwrap_or_default();
-        order.leaves_line(state, result.attempt.number)
+        order.leaves_message_group(state, result.attempt.number)
     }
 
-    /// The state a verdict leads to and when the delivery is due again.
-    fn next_state(&self, result: &AttemptResult, held: &Held) -> (DeliveryState, Option<Timestamp>) {
+    /// The new state by the verdict, and when the delivery is due again.
+    fn next_state(&self, result: &AttemptResult, held: &HeldClaim) -> (DeliveryState, Option<Timestamp>) {
         match result.verdict {
             Verdict::Delivered => (DeliveryState::Delivered, None),
             Verdict::Failed => (DeliveryState::Failed, None),
@@ -287,32 +290,33 @@ impl Transaction<'_, '_> {
         if state.is_waiting() {
             self.pull_forward(id, now)?;
         } else {
-            self.wait_again(id, destination_id, now)?;
+            self.make_waiting(id, destination_id, now)?;
         }
         Ok(DeliveryAction::Done { destination_id })
     }
 
-    /// What is behind in a line stays there.
+    /// A delivery behind in a message group stays there.
     fn pull_forward(&self, id: DeliveryId, now: Timestamp) -> Result<()> {
         let mut values = Values::default();
         values.int(now.as_nanos()).int(now.as_nanos()).blob(id.as_bytes());
         execute(self.connection, PULL_FORWARD, &values).map(drop)
     }
 
-    /// A delivery that has ended waits again: due now, or in its line, if it has one and its destination still keeps an order.
-    pub(crate) fn wait_again(&mut self, id: DeliveryId, destination_id: DestinationId, now: Timestamp) -> Result<()> {
-        let line = self.line_of(id)?;
+    /// Makes an ended delivery wait again. It is due now, or joins its message group if it has one and its destination
+    /// is still ordered.
+    pub(crate) fn make_waiting(&mut self, id: DeliveryId, destination_id: DestinationId, now: Timestamp) -> Result<()> {
+        let message_group = self.message_group_of(id)?;
         let ordered = self.destinations.get(destination_id).is_some_and(|found| found.settings.order.is_by_key());
-        let due = if ordered && line.is_some() { BEHIND } else { now };
+        let due = if ordered && message_group.is_some() { BEHIND } else { now };
         let mut values = Values::default();
         values.int(due.as_nanos()).int(now.as_nanos()).blob(id.as_bytes());
         execute(self.connection, RETRY_ENDED, &values)?;
-        match line {
-            Some(line) if ordered => {
-                self.advance_line(&line)?;
+        match message_group {
+            Some(message_group) if ordered => {
+                self.advance_message_group(&message_group)?;
                 self.pull_forward(id, now)?;
             }
-            Some(_) => self.leave_line(id)?,
+            Some(_) => self.leave_message_group(id)?,
             None => {}
         }
         Ok(())
@@ -328,13 +332,13 @@ impl Transaction<'_, '_> {
         let mut values = Values::default();
         values.int(now.as_nanos()).blob(id.as_bytes());
         execute(self.connection, CANCEL, &values)?;
-        if let Some(line) = self.line_of(id)? {
-            self.advance_line(&line)?;
+        if let Some(message_group) = self.message_group_of(id)? {
+            self.advance_message_group(&message_group)?;
         }
         Ok(DeliveryAction::Done { destination_id })
     }
 
-    /// The writer is alone, so what it reads holds until it writes.
+    /// The writer is alone, so the values stay valid until it writes.
     fn find(&mut self, id: DeliveryId) -> Result<Option<(DestinationId, DeliveryState, Option<Timestamp>)>> {
         let mut values = Values::default();
         values.blob(id.as_bytes());

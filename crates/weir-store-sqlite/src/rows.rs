@@ -1,4 +1,4 @@
-//! Between Rust values and SQLite's: states and outcomes as numbers, ids as blobs, limits as JSON.
+//! Conversions between Rust and SQLite values: states and outcomes as numbers, ids as blobs, limits as JSON.
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -7,14 +7,14 @@ use weir_core::{
     AttemptId, DeliveryId, DeliveryState, DestinationId, ErrorKind, EventId, Period, RateLimit, RateLimits, Timestamp,
     TraceParent,
     delivery::{Attempt, AttemptOutcome, Delivery, LastAttempt},
-    event::{Event, EventBody, Terms},
+    event::{DeliveryOptions, Event, EventBody},
     order::BEHIND,
     outcome::Failure,
 };
 
 use crate::error::{Error, Result};
 
-/// A row of the writer's library or of the readers'. The columns' types are the schema's (STRICT).
+/// A row of either library, rusqlite or sqlx. The tables are STRICT, so columns have the types of the schema.
 pub(crate) trait Columns {
     fn optional_int(&self, column: usize) -> Result<Option<i64>>;
     fn optional_text(&self, column: usize) -> Result<Option<String>>;
@@ -90,7 +90,7 @@ pub(crate) fn event_id(row: &impl Columns, column: usize) -> Result<EventId> {
     id(row, column).map(EventId::from_bytes)
 }
 
-/// The number of a state: its place in [`DeliveryState::ALL`].
+/// The number of a state: its index in [`DeliveryState::ALL`].
 pub(crate) const fn state_code(state: DeliveryState) -> i64 {
     state as i64
 }
@@ -119,7 +119,7 @@ macro_rules! event_columns {
     };
 }
 
-/// What [`event`] reads.
+/// The columns of [`event`].
 pub(crate) const EVENT_COLUMNS: &str = event_columns!("e.body");
 /// The same with an empty body, which costs nothing to read.
 pub(crate) const BODILESS_EVENT_COLUMNS: &str = event_columns!("x''");
@@ -132,7 +132,7 @@ pub(crate) fn event(row: &impl Columns) -> Result<Event> {
         created_at: time(row, 3)?,
         idempotency_key: row.optional_text(4)?,
         body: body(row, 5)?,
-        terms: Terms {
+        options: DeliveryOptions {
             deliver_at: optional_time(row, 8)?,
             expires_at: optional_time(row, 9)?,
             coalesce_key: row.optional_text(10)?,
@@ -141,18 +141,18 @@ pub(crate) fn event(row: &impl Columns) -> Result<Event> {
     })
 }
 
-/// A body from its offset and, in the next columns, its bytes and its trace.
+/// A body from three columns: its offset, its bytes and its trace.
 pub(crate) fn body(row: &impl Columns, column: usize) -> Result<EventBody> {
     let bytes = row.optional_blob(column + 1)?.ok_or(Error::Corrupt("a body"))?;
     let trace = row.optional_blob(column + 2)?.and_then(TraceParent::from_bytes);
     Ok(EventBody::stored(Bytes::copy_from_slice(bytes), small(row, column)?).traced(trace))
 }
 
-/// What [`delivery`] reads.
+/// The columns of [`delivery`].
 pub(crate) const DELIVERY_COLUMNS: &str = "d.id, d.event_id, e.event_type, d.destination_id, d.state, d.attempts, d.next_attempt_at, d.created_at, d.updated_at,
     d.expires_at,
     a.outcome, a.status_code, a.failure, a.error";
-/// Joins what [`DELIVERY_COLUMNS`] names beside the delivery `d` and its event `e`.
+/// Joins the last attempt, which [`DELIVERY_COLUMNS`] needs beside the delivery `d` and its event `e`.
 pub(crate) const LAST_ATTEMPT: &str = "LEFT JOIN attempts a ON a.delivery_id = d.id AND a.number = d.attempts";
 
 pub(crate) fn delivery(row: &impl Columns) -> Result<Delivery> {
@@ -187,7 +187,7 @@ fn status_code(row: &impl Columns, column: usize) -> Result<Option<u16>> {
     status_code.map_err(|_| Error::Corrupt("a status code"))
 }
 
-/// The number of a failure: its place in [`Failure::ALL`].
+/// The number of a failure: its index in [`Failure::ALL`].
 pub(crate) const fn failure_code(failure: Failure) -> i64 {
     failure as i64
 }
@@ -198,7 +198,7 @@ fn failure(row: &impl Columns, column: usize) -> Result<Option<Failure>> {
     failure.map(Some).ok_or(Error::Corrupt("a failure"))
 }
 
-/// What [`attempt`] reads.
+/// The columns of [`attempt`].
 pub(crate) const ATTEMPT_COLUMNS: &str =
     "id, delivery_id, number, sent_at, duration_ms, outcome, status_code, error, failure, response_body";
 
@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_of_states_and_outcomes_are_those_in_the_schema() {
+    fn states_and_outcomes_have_the_numbers_of_the_schema() {
         assert_eq!(DeliveryState::ALL.map(state_code), [0, 1, 2, 3, 4, 5, 6, 7, 8]);
         assert_eq!(state_code(DeliveryState::Delivering), 1);
         assert_eq!(state_code(DeliveryState::Retrying), 2);

@@ -1,7 +1,7 @@
 //! The migrations in `migrations/sqlite`, built into the program.
 //!
-//! A migration never changes once released: sqlx keeps its checksum in the file and refuses another text. A file that a newer
-//! program migrated may be opened as long as its marker allows this one (migrations/README.md).
+//! A released migration never changes: sqlx stores its checksum in the file and refuses a different text. A file that a
+//! newer program migrated can be opened if its marker allows this program (migrations/README.md).
 
 use sqlx::{
     SqlSafeStr as _, SqliteConnection,
@@ -23,7 +23,7 @@ fn migrator() -> Migrator {
     Migrator::with_migrations(MIGRATIONS.iter().map(migration).collect())
 }
 
-/// Brings the schema up to date. Answers the versions and descriptions that were applied now.
+/// Applies the missing migrations. Returns their versions and descriptions.
 pub(crate) async fn migrate(connection: &mut SqliteConnection) -> Result<Vec<(i64, String)>, MigrateError> {
     let before = applied(connection).await?;
     let newest = before.iter().copied().max().unwrap_or(0);
@@ -38,12 +38,13 @@ pub(crate) async fn migrate(connection: &mut SqliteConnection) -> Result<Vec<(i6
     Ok(fresh.map(|&(version, description, _)| (version, description.to_owned())).collect())
 }
 
-/// A program may use the database if it knows the migration with this number. Migrations that break older programs raise it.
+/// A program may use the database if it knows the migration with this number. Migrations that break older programs
+/// raise the number.
 async fn oldest_program(connection: &mut SqliteConnection) -> Result<i64, MigrateError> {
     Ok(sqlx::query_scalar("SELECT oldest_program FROM schema_marker").fetch_one(connection).await?)
 }
 
-/// The versions a file has, without making the table that records them.
+/// The versions that were applied to a file. Does not create the table that records them.
 async fn applied(connection: &mut SqliteConnection) -> Result<Vec<i64>, MigrateError> {
     let known = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = '_sqlx_migrations'";
     if sqlx::query(known).fetch_optional(&mut *connection).await?.is_none() {

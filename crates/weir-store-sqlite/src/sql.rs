@@ -1,11 +1,11 @@
-//! Statements over many rows, and the two ways to run one: on the writer's connection, and on a reader's.
+//! Statements over many rows, and functions to run statements on the writer's connection or a reader's.
 //!
-//! A batch of n rows is one statement whose size is the next power of two, filled up with rows of NULL that match and
-//! insert nothing ([`padded`]): each size is prepared once, and opening a table with its indexes, which costs more than
-//! a row does, is done once for all of them.
-//! `LIMIT +?` instead of `LIMIT ?`: for a bare parameter SQLite plans the statement anew each time a value is bound.
-//! `OR ROLLBACK`, because the group is rolled back after an error anyway, and undoing one statement alone would cost
-//! each of them a journal.
+//! - A batch of n rows is one statement. Its size is the next power of two, padded with rows of NULL that match and
+//!   insert nothing ([`padded`]). Each size is prepared once, and the cost to open a table with its indexes, which is
+//!   higher than that of a row, is paid once.
+//! - `LIMIT +?` instead of `LIMIT ?`: for a bare parameter SQLite plans the statement again each time a value is bound.
+//! - `OR ROLLBACK`: an error rolls back the whole group in any case, and undoing single statements would cost each a
+//!   journal.
 
 use std::{
     ops::ControlFlow,
@@ -27,7 +27,7 @@ use crate::error::Result;
 const LARGEST: usize = 9;
 pub(crate) const MAX_ROWS: usize = 1 << LARGEST;
 
-/// A statement with a repeated part.
+/// A statement with one repeated part per row.
 pub(crate) struct Batch {
     head: &'static str,
     row: &'static str,
@@ -46,7 +46,7 @@ impl Batch {
         Self { head, row, separator, tail, built: [const { OnceLock::new() }; LARGEST + 1] }
     }
 
-    /// The values of one row.
+    /// The number of values in one row.
     pub(crate) fn columns(&self) -> usize {
         self.row.bytes().filter(|byte| *byte == b'?').count()
     }
@@ -62,12 +62,12 @@ impl Batch {
     }
 }
 
-/// The size of the statement that takes `rows`, at most [`MAX_ROWS`], with the rest filled by NULLs.
+/// The size of the statement for `rows`, at most [`MAX_ROWS`]. The other rows are NULL.
 pub(crate) fn padded(rows: usize) -> usize {
     rows.clamp(1, MAX_ROWS).next_power_of_two()
 }
 
-/// The values of one statement, in order. Borrowed wherever possible: SQLite makes the one copy there is.
+/// The values of one statement, in order. Borrowed where possible, so that only SQLite copies them.
 #[derive(Default)]
 pub(crate) struct Values<'v>(Vec<ToSqlOutput<'v>>);
 
@@ -149,7 +149,7 @@ impl<'v> Values<'v> {
     }
 }
 
-/// Runs a statement on the writer's connection; how many rows it changed.
+/// Runs a statement on the writer's connection. Returns the number of changed rows.
 pub(crate) fn execute(connection: &Connection, sql: &str, values: &Values<'_>) -> Result<u64> {
     let mut statement = connection.prepare_cached(sql)?;
     for (index, value) in values.0.iter().enumerate() {
@@ -158,7 +158,7 @@ pub(crate) fn execute(connection: &Connection, sql: &str, values: &Values<'_>) -
     Ok(statement.raw_execute()? as u64)
 }
 
-/// Runs a statement on the writer's connection to its end; its rows as `read` makes them.
+/// Runs a statement on the writer's connection to its end. Returns its rows, converted by `read`.
 pub(crate) fn query<T>(
     connection: &Connection,
     sql: &str,
@@ -166,16 +166,16 @@ pub(crate) fn query<T>(
     mut read: impl FnMut(&Row<'_>) -> Result<T>,
 ) -> Result<Vec<T>> {
     let mut all = Vec::new();
-    walk(connection, sql, values, |row| {
+    visit_rows(connection, sql, values, |row| {
         all.push(read(row)?);
         Ok(ControlFlow::Continue(()))
     })?;
     Ok(all)
 }
 
-/// Reads rows on the writer's connection one by one until `visit` breaks off. Not for statements that change rows: one that
-/// does not run to its end may not have changed all.
-pub(crate) fn walk(
+/// Reads rows on the writer's connection one by one until `visit` breaks. Not for statements that change rows: an
+/// unfinished statement may have changed only some of them.
+pub(crate) fn visit_rows(
     connection: &Connection,
     sql: &str,
     values: &Values<'_>,
@@ -194,7 +194,7 @@ pub(crate) fn walk(
     Ok(())
 }
 
-/// Runs a statement on one of the readers' connections; its rows as `read` makes them.
+/// Runs a statement on a reader's connection. Returns its rows, converted by `read`.
 pub(crate) async fn fetch<T>(
     readers: &SqlitePool,
     sql: impl Into<Arc<str>>,
@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_statement_is_filled_up_to_the_next_power_of_two() {
+    fn a_statement_is_padded_to_the_next_power_of_two() {
         assert_eq!([1, 2, 3, 100, 512].map(padded), [1, 2, 4, 128, 512]);
     }
 

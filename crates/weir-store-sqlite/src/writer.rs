@@ -1,20 +1,19 @@
-//! The one writer: a thread that owns the only writing connection and commits what waits together.
+//! The writer: one thread owns the only writing connection and commits the waiting operations in groups.
 //!
 //! ```text
-//!   callers ──▶ channel ──▶ group: everything that waits ──▶ BEGIN IMMEDIATE … COMMIT ──▶ answers
+//!   callers ──▶ channel ──▶ group of waiting operations ──▶ BEGIN IMMEDIATE … COMMIT ──▶ answers
 //!                  ▲                                                  │
 //!                  └────────── the next group gathers meanwhile ◀─────┘
 //! ```
 //!
-//! A group with something that was acknowledged to someone waits for the disk in its `COMMIT` (`synchronous=FULL`), and so keeps
-//! every commit before it as well, because the log is in their order. Other groups do not wait (`NORMAL`).
+//! The `COMMIT` of a group with durable operations waits for the disk (`synchronous=FULL`). It makes every earlier
+//! commit durable as well, because the log keeps their order. Other groups do not wait (`NORMAL`).
 //!
-//! A sync that fails may have lost pages of the log, and no later one brings them back: nothing that is written after them would
-//! survive either. So after such a failure nothing is stored any more, until the engine is started anew and SQLite has looked at
-//! the log.
+//! A failed sync may have lost pages of the log. Later syncs do not restore them, so later commits would be lost as
+//! well. After such a failure the writer stores nothing until the next start, when SQLite recovers the log.
 //!
-//! Inside a group operations of one kind share their statements. When a group fails it is rolled back and each operation
-//! runs in a transaction of its own, so that a bad one fails alone.
+//! In a group, operations of one kind share their statements. When a group fails, it is rolled back and each operation
+//! runs in a transaction of its own, so that only the faulty operation fails.
 
 use std::{fs::File, sync::Arc};
 
@@ -25,32 +24,32 @@ use tokio::{
     task::JoinHandle,
     time::Instant,
 };
-use weir_store::{FastPathBatch, FastPathHandle, StoreError, StoreResult, WaitingBodies};
+use weir_store::{BodyCache, FastPathBatch, FastPathHandle, StoreError, StoreResult};
 
 use crate::{
     SqliteStore,
-    cache::{DestinationCache, Staged},
+    cache::{DestinationCache, StagedDestinations},
     checkpoint::{self, Checkpoints},
     error::{Error, Result},
-    group::{Group, Operation, Pending, Waiting},
+    group::{CommitQueue, Group, Operation, Pending},
     sql::{Values, execute},
 };
 
-/// Ends a transaction: `COMMIT`, or what a test makes of it.
+/// Ends a transaction: `COMMIT`, or the replacement of a test.
 pub(crate) type Commit = Box<dyn FnMut(&Connection) -> rusqlite::Result<()> + Send>;
 
-/// How many operations may wait before callers do.
+/// The capacity of the channel. When it is full, callers wait.
 const WAITING_OPERATIONS: usize = 8_192;
-/// Bodies of events, kept for the first claims of their deliveries.
-const WAITING_BODY_BYTES: usize = 8 * 1024 * 1024;
+/// The size of the [`BodyCache`].
+const BODY_CACHE_BYTES: usize = 8 * 1024 * 1024;
 
 impl SqliteStore {
-    /// Hands an operation to the writer and waits for its answer.
+    /// Sends an operation to the writer and waits for its answer.
     pub(crate) async fn ask<I, O>(&self, input: I, wrap: impl FnOnce(Pending<I, O>) -> Operation) -> StoreResult<O> {
         self.post(input, wrap).await?.get().await
     }
 
-    /// Hands an operation to the writer.
+    /// Sends an operation to the writer.
     pub(crate) async fn post<I, O>(
         &self,
         input: I,
@@ -63,7 +62,7 @@ impl SqliteStore {
     }
 }
 
-/// An answer to come.
+/// The future answer to an operation.
 pub(crate) struct Answer<O>(oneshot::Receiver<StoreResult<O>>);
 
 impl<O> Answer<O> {
@@ -76,17 +75,17 @@ fn closed() -> StoreError {
     StoreError::Unavailable("the store is closed".to_owned())
 }
 
-/// Nothing is added to a group while it is under way.
+/// For a group to which nothing is added while it runs.
 const ALONE: fn(&Group) -> Option<Group> = |_| None;
 
-/// What the functions of a transaction work with.
+/// The state that the operations of one transaction use.
 pub(crate) struct Transaction<'t, 'c> {
     pub(crate) connection: &'t Connection,
-    pub(crate) destinations: &'t mut Staged<'c>,
-    pub(crate) bodies: &'t mut WaitingBodies,
-    pub(crate) boarding: &'t mut FastPathBatch,
-    /// The last place given out in any line.
-    pub(crate) last_place: &'t mut i64,
+    pub(crate) destinations: &'t mut StagedDestinations<'c>,
+    pub(crate) bodies: &'t mut BodyCache,
+    pub(crate) fast_path_batch: &'t mut FastPathBatch,
+    /// The last position that was assigned in any message group.
+    pub(crate) last_group_position: &'t mut i64,
 }
 
 struct Writer {
@@ -94,21 +93,21 @@ struct Writer {
     commit: Commit,
     /// Whether commits of the connection wait for the disk.
     is_durable: bool,
-    /// Why nothing can be stored any more.
+    /// Set after a failed sync: the reason why nothing more is stored.
     failure: Option<StoreError>,
     destinations: Arc<DestinationCache>,
-    last_place: i64,
-    bodies: WaitingBodies,
+    last_group_position: i64,
+    bodies: BodyCache,
     checkpoints: Checkpoints,
     fast_path: FastPathHandle,
     commit_seconds: Histogram,
     commit_size: Histogram,
 }
 
-/// Starts the writer on a thread of its own. It ends when every sender is gone or on [`Operation::Close`], and holds `lock`
-/// until then.
-pub(crate) fn spawn(opened: Opened, lock: File) -> (mpsc::Sender<Operation>, JoinHandle<()>) {
-    let Opened { connection, checkpointing, commit, destinations, last_place, fast_path } = opened;
+/// Starts the writer on a thread of its own. It ends when every sender is gone or on [`Operation::Close`], and holds
+/// `lock` until then.
+pub(crate) fn spawn(setup: WriterSetup, lock: File) -> (mpsc::Sender<Operation>, JoinHandle<()>) {
+    let WriterSetup { connection, checkpointing, commit, destinations, last_group_position, fast_path } = setup;
     let (sender, operations) = mpsc::channel(WAITING_OPERATIONS);
     let writer = Writer {
         connection,
@@ -116,8 +115,8 @@ pub(crate) fn spawn(opened: Opened, lock: File) -> (mpsc::Sender<Operation>, Joi
         is_durable: false,
         failure: None,
         destinations,
-        last_place,
-        bodies: WaitingBodies::new(WAITING_BODY_BYTES),
+        last_group_position,
+        bodies: BodyCache::new(BODY_CACHE_BYTES),
         checkpoints: checkpoint::spawn(checkpointing),
         fast_path,
         commit_seconds: histogram!("weir_store_commit_seconds", "operation" => "group"),
@@ -130,22 +129,22 @@ pub(crate) fn spawn(opened: Opened, lock: File) -> (mpsc::Sender<Operation>, Joi
     (sender, thread)
 }
 
-/// What the writer begins with.
-pub(crate) struct Opened {
+/// The resources that the writer starts with.
+pub(crate) struct WriterSetup {
     pub(crate) connection: Connection,
     /// Another connection to the same file.
     pub(crate) checkpointing: Connection,
     pub(crate) commit: Commit,
     pub(crate) destinations: Arc<DestinationCache>,
-    pub(crate) last_place: i64,
+    pub(crate) last_group_position: i64,
     pub(crate) fast_path: FastPathHandle,
 }
 
 impl Writer {
     fn run(mut self, mut operations: mpsc::Receiver<Operation>) {
-        let mut waiting = Waiting::default();
-        while let Some(group) = waiting.next_group(&mut operations) {
-            self.store(group, |group| waiting.more_results(group, &mut operations));
+        let mut queue = CommitQueue::default();
+        while let Some(group) = queue.next_group(&mut operations) {
+            self.store(group, |group| queue.more_results(group, &mut operations));
         }
         drop(operations);
         self.checkpoints.close();
@@ -154,46 +153,46 @@ impl Writer {
         }
     }
 
-    /// Commits a group, with what `more` adds to it while it is under way, and answers it.
+    /// Commits a group, with the results that `more` adds while it runs, and answers its callers.
     fn store(&mut self, mut group: Group, more: impl FnMut(&Group) -> Option<Group>) {
         let began = Instant::now();
         match self.commit(&mut group, more) {
-            Ok(boarding) => {
+            Ok(fast_path_batch) => {
                 self.commit_seconds.record(began.elapsed());
                 self.commit_size.record(group.operations() as f64);
                 let rows = group.rows();
-                boarding.depart();
+                fast_path_batch.admit();
                 group.finish(None);
                 if let Err(error) = self.checkpoints.after(rows, &self.connection) {
-                    tracing::warn!(%error, "a checkpoint failed; the log grows until the next");
-                    self.look_at(&error);
+                    tracing::warn!(%error, "a checkpoint failed; the log grows until the next one");
+                    self.stop_after_failed_sync(&error);
                 }
             }
-            Err(error @ StoreError::Failed(_)) if group.is_shared() => {
-                tracing::warn!(%error, "a group failed; its operations run one by one");
+            Err(error @ StoreError::Failed(_)) if group.has_several() => {
+                tracing::warn!(%error, "a commit group failed; its operations run one by one");
                 group.split().into_iter().for_each(|alone| self.store(alone, ALONE));
             }
             Err(error) => group.finish(Some(&error)),
         }
     }
 
-    /// Answers what goes over the fast path.
+    /// Returns the deliveries that go over the fast path.
     fn commit(&mut self, group: &mut Group, more: impl FnMut(&Group) -> Option<Group>) -> StoreResult<FastPathBatch> {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
         }
         self.try_commit(group, more).map_err(|error| {
-            self.look_at(&error);
+            self.stop_after_failed_sync(&error);
             self.failure.clone().unwrap_or_else(|| error.into())
         })
     }
 
-    /// Gives up when the disk has not kept what it was given.
-    fn look_at(&mut self, error: &Error) {
+    /// Refuses all later commits if the disk failed to sync the log.
+    fn stop_after_failed_sync(&mut self, error: &Error) {
         if error.is_failed_sync() {
             tracing::error!(%error, "the log could not be synced to disk; nothing more is stored until the next start");
             self.failure = Some(StoreError::Unavailable(format!(
-                "the disk did not keep the log of the database ({error}); see to the disk, and start again"
+                "the disk failed to sync the log of the database ({error}); check the disk and start Weir again"
             )));
         }
     }
@@ -205,15 +204,16 @@ impl Writer {
     ) -> Result<FastPathBatch> {
         self.wait_for_disk(group.is_durable())?;
         statement(&self.connection, "BEGIN IMMEDIATE")?;
-        let mut destinations = Staged::new(&self.destinations);
-        let mut boarding = self.fast_path.boarding();
+        let mut destinations = StagedDestinations::new(&self.destinations);
+        let mut fast_path_batch = self.fast_path.batch();
         let mut transaction = Transaction {
             connection: &self.connection,
             destinations: &mut destinations,
-            boarding: &mut boarding,
-            last_place: &mut self.last_place,
+            fast_path_batch: &mut fast_path_batch,
+            last_group_position: &mut self.last_group_position,
             bodies: &mut self.bodies,
         };
+        // Run the group, then add results for as long as nothing urgent waits.
         let mut done = group.run(&mut transaction);
         while done.is_ok()
             && let Some(mut next) = more(group)
@@ -224,17 +224,18 @@ impl Writer {
         match done.and_then(|()| (self.commit)(&self.connection).map_err(Error::from)) {
             Ok(()) => {
                 destinations.commit();
-                Ok(boarding)
+                Ok(fast_path_batch)
             }
             Err(error) => {
-                // SQLite has rolled back by itself after some errors; then there is nothing to roll back.
+                // Fails if SQLite has already rolled back by itself, which some errors cause.
                 let _ = statement(&self.connection, "ROLLBACK");
                 Err(error)
             }
         }
     }
 
-    /// Whether the next commits do. Takes effect between transactions only, as the statement is prepared; so it is not kept prepared.
+    /// Sets whether commits wait for the disk. The pragma takes effect between transactions only, when the statement is
+    /// prepared, so the statement is not cached.
     fn wait_for_disk(&mut self, is_durable: bool) -> Result<()> {
         if self.is_durable != is_durable {
             let synchronous = if is_durable { "FULL" } else { "NORMAL" };

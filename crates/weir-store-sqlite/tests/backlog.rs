@@ -1,4 +1,4 @@
-//! A long backlog costs no more than a short one.
+//! The cost of claims and sweeps does not depend on the length of the backlog.
 
 #![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test of durations")]
 
@@ -9,7 +9,7 @@ use std::{
 
 use weir_core::{
     Destination, DestinationId, EventId, RateLimits, Timestamp,
-    event::{Event, EventBody, Terms},
+    event::{DeliveryOptions, Event, EventBody},
 };
 use weir_store::{ClaimRequest, Destinations as _, Ingest as _, NewEvent, Outbox as _, conformance};
 use weir_store_sqlite::SqliteStore;
@@ -38,12 +38,20 @@ fn event(number: u64, to: u128) -> NewEvent {
     let event_type = "video.created".to_owned();
     let body = EventBody::freeze(event_id, &event_type, created_at, r#"{"width": 1920, "height": 1080}"#);
     let tenant = "default".to_owned();
-    let event =
-        Event { id: event_id, tenant, event_type, created_at, idempotency_key: None, terms: Terms::default(), body };
+    let event = Event {
+        id: event_id,
+        tenant,
+        event_type,
+        created_at,
+        idempotency_key: None,
+        options: DeliveryOptions::default(),
+        body,
+    };
     NewEvent { event, destinations: Some(vec![id(to)]), random }
 }
 
-/// The median of claims of ten from destination 1 with `backlog` waiting, and of what the sweep asks meanwhile.
+/// The median durations of a claim of ten deliveries from destination 1 and of the sweep's query, with `backlog`
+/// deliveries waiting.
 async fn medians(path: &Path, backlog: u64) -> (Duration, Duration) {
     let store = SqliteStore::open(path).await.unwrap();
     for number in 1..=2 {
@@ -78,7 +86,8 @@ async fn a_long_backlog_slows_neither_claims_nor_the_sweep() {
     let directory = tempfile::tempdir().unwrap();
     let (short_claim, short_sweep) = medians(&directory.path().join("short.db"), SHORT).await;
     let (long_claim, long_sweep) = medians(&directory.path().join("long.db"), LONG).await;
-    // A hundred times the backlog. Were it scanned, the factor would be tens; other work on the machine may double it.
+    // The backlog is 100 times as long. A scan would cost tens of times as much; other load on the machine may double a
+    // duration.
     let allowed = |short: Duration| short * 5 + Duration::from_millis(2);
     assert!(long_claim < allowed(short_claim), "claims: {short_claim:?} became {long_claim:?}");
     assert!(long_sweep < allowed(short_sweep), "sweeps: {short_sweep:?} became {long_sweep:?}");

@@ -1,4 +1,4 @@
-//! A disk that is full: `COMMIT` fails by itself, and what was acknowledged before stays.
+//! A full disk: `COMMIT` fails, and the events acknowledged before stay stored.
 
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "a test may stop anywhere, in its helpers too")]
@@ -14,7 +14,7 @@ use weir_store_sqlite::SqliteStore;
 
 const FOLDER: &str = "WEIR_TEST_FULL_DISK";
 
-/// In blocks of 512 bytes or of 1,024, which depends on the shell.
+/// In blocks of 512 or 1,024 bytes, depending on the shell.
 const LARGEST_FILE: &str = "8192";
 
 fn large_event(number: u64) -> Event {
@@ -23,7 +23,7 @@ fn large_event(number: u64) -> Event {
     Event { body: EventBody::freeze(event.id, &event.event_type, event.created_at, &data), ..event }
 }
 
-/// In a process that may write no file longer than so: stores events until one is refused.
+/// Stores events until one is refused. Runs in a process with a limit on the file size.
 async fn fill(path: &Path) {
     let store = SqliteStore::open(path).await.unwrap();
     store.create_destination(destination(1)).await.unwrap();
@@ -33,10 +33,10 @@ async fn fill(path: &Path) {
             Ok(_) => acknowledged += 1,
             Err(error) => break error,
         }
-        assert!(acknowledged < 1_000, "the disk is never full");
+        assert!(acknowledged < 1_000, "the disk never became full");
     };
     assert!(matches!(error, StoreError::Unavailable(_)), "{error}");
-    assert!(store.event(event(acknowledged + 1).id).await.unwrap().is_none(), "it was refused and stored");
+    assert!(store.event(event(acknowledged + 1).id).await.unwrap().is_none(), "the refused event was stored");
     std::fs::write(path.with_extension("acknowledged"), acknowledged.to_string()).unwrap();
 }
 

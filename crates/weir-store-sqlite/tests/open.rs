@@ -1,4 +1,4 @@
-//! What can go wrong when a file is opened, and what its owner is told.
+//! Failures to open a file, and their error messages.
 
 #![expect(clippy::unwrap_used, reason = "a test may stop anywhere, in its helpers too")]
 
@@ -8,7 +8,7 @@ use sqlx::{Connection as _, SqliteConnection, sqlite::SqliteConnectOptions};
 use weir_store::History as _;
 use weir_store_sqlite::{OpenError, SqliteStore};
 
-/// The error of opening `path`; it names the setting and says what to do.
+/// The error of opening `path`. Its message names the setting and a remedy.
 async fn refused(path: &Path) -> OpenError {
     let error = SqliteStore::open(path).await.unwrap_err();
     let message = error.to_string();
@@ -18,14 +18,14 @@ async fn refused(path: &Path) -> OpenError {
 }
 
 #[tokio::test]
-async fn a_file_is_made_when_it_is_not_there() {
+async fn a_missing_file_is_created() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("weir.db");
     let store = SqliteStore::open(&path).await.unwrap();
     store.check().await.unwrap();
     store.close().await;
     assert!(path.exists());
-    assert!(!directory.path().join("weir.db-wal").exists(), "the WAL is copied into the file at the end");
+    assert!(!directory.path().join("weir.db-wal").exists(), "closing copies the WAL into the file");
 }
 
 #[tokio::test]
@@ -49,7 +49,7 @@ async fn a_file_is_open_in_one_engine_at_a_time() {
 }
 
 #[tokio::test]
-async fn a_store_that_is_dropped_lets_go_of_its_file() {
+async fn a_dropped_store_releases_its_file() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("weir.db");
     drop(SqliteStore::open(&path).await.unwrap());
@@ -57,7 +57,7 @@ async fn a_store_that_is_dropped_lets_go_of_its_file() {
 }
 
 #[tokio::test]
-async fn a_missing_directory_is_named() {
+async fn the_error_names_a_missing_directory() {
     let directory = tempfile::tempdir().unwrap();
     let missing = directory.path().join("missing");
     let error = refused(&missing.join("weir.db")).await;
@@ -66,13 +66,13 @@ async fn a_missing_directory_is_named() {
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn a_directory_that_cannot_be_written_is_told() {
-    // Permissions do not stop the superuser, but nobody makes files in /proc.
+async fn a_directory_without_write_permission_is_reported() {
+    // Permissions do not stop the superuser, but even the superuser cannot create files in /proc.
     assert!(matches!(refused(Path::new("/proc/weir.db")).await, OpenError::NotWritable { .. }));
 }
 
 #[tokio::test]
-async fn a_file_that_is_no_database_is_left_alone() {
+async fn a_file_that_is_not_a_database_is_not_changed() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("notes.txt");
     let notes = "these are notes, not a database\n".repeat(200);
@@ -86,7 +86,7 @@ async fn connect(path: &Path) -> SqliteConnection {
     SqliteConnection::connect_with(&SqliteConnectOptions::new().filename(path)).await.unwrap()
 }
 
-/// What a newer program may have done to the file; the marker says who may still use it.
+/// Applies a migration of a newer program. `oldest_program` is the marker for the programs that may still use the file.
 async fn migrated_later(path: &Path, oldest_program: i64) {
     SqliteStore::migrate(path).await.unwrap();
     let mut connection = connect(path).await;
@@ -103,7 +103,7 @@ async fn migrated_later(path: &Path, oldest_program: i64) {
 }
 
 #[tokio::test]
-async fn a_schema_of_a_newer_version_that_does_without_this_one_is_refused() {
+async fn a_newer_schema_that_excludes_this_program_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("weir.db");
     migrated_later(&path, 9999).await;
@@ -111,7 +111,7 @@ async fn a_schema_of_a_newer_version_that_does_without_this_one_is_refused() {
 }
 
 #[tokio::test]
-async fn a_schema_of_a_newer_version_that_this_one_can_live_with_is_opened_and_left_as_it_is() {
+async fn a_newer_schema_that_allows_this_program_is_opened_unchanged() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("weir.db");
     migrated_later(&path, 1).await;
@@ -134,7 +134,7 @@ async fn a_schema_that_was_changed_by_hand_is_refused() {
 }
 
 #[tokio::test]
-async fn migrate_tells_what_it_applied() {
+async fn migrate_returns_the_applied_migrations() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("weir.db");
     let applied = SqliteStore::migrate(&path).await.unwrap();

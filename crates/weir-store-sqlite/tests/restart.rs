@@ -1,4 +1,4 @@
-//! What one engine leaves in its file, the next one finds.
+//! The state of the file survives a restart of the engine.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -8,7 +8,7 @@ use weir_core::{
     AttemptId, DeliveryState, Destination, DestinationId, EventId, RateLimits, Timestamp,
     claim::ClaimedDelivery,
     delivery::{Attempt, AttemptOutcome},
-    event::{Event, EventBody, Terms},
+    event::{DeliveryOptions, Event, EventBody},
     order::DeliveryOrder,
     outcome::Verdict,
 };
@@ -40,7 +40,7 @@ fn event(number: u64) -> NewEvent {
         event_type,
         created_at,
         idempotency_key: None,
-        terms: Terms::default(),
+        options: DeliveryOptions::default(),
         body,
     };
     NewEvent { event, destinations: Some(vec![TO]), random: number.into() }
@@ -68,8 +68,8 @@ fn ended(claimed: &ClaimedDelivery, verdict: Verdict) -> Arc<AttemptResult> {
     Arc::new(AttemptResult { claim: claimed.claim, attempt, verdict, now })
 }
 
-/// Claims five deliveries in two calls: one is delivered, one is to be retried at once, one is given back, two stay out.
-async fn claim_and_die(path: &Path) -> Vec<ClaimedDelivery> {
+/// Claims five deliveries in two calls: one is delivered, one is retried at once, one is released, two stay claimed.
+async fn claim_and_stop(path: &Path) -> Vec<ClaimedDelivery> {
     let store = SqliteStore::open(path).await.unwrap();
     store.create_destination(destination()).await.unwrap();
     store.ingest((1..=5).map(event).collect()).await.unwrap();
@@ -83,10 +83,10 @@ async fn claim_and_die(path: &Path) -> Vec<ClaimedDelivery> {
 }
 
 #[tokio::test]
-async fn only_claims_that_had_not_ended_are_of_unknown_outcome_after_a_restart() {
+async fn after_a_restart_only_unfinished_claims_have_an_unknown_outcome() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("weir.db");
-    let claimed = claim_and_die(&path).await;
+    let claimed = claim_and_stop(&path).await;
     assert_eq!(claimed.len(), 5);
     let store = SqliteStore::open(&path).await.unwrap();
     let state = async |index: usize| {
@@ -111,9 +111,9 @@ async fn only_claims_that_had_not_ended_are_of_unknown_outcome_after_a_restart()
     store.close().await;
 }
 
-/// Nothing here leaves a line so; an older version, or somebody who mends a file by hand, might.
+/// The store never leaves a message group without a head, but an older version or a manual edit of the file may.
 #[tokio::test]
-async fn a_line_that_lost_its_head_unnoticed_goes_on_with_the_next_look() {
+async fn a_message_group_without_a_head_gets_one_by_the_next_repair() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("weir.db");
     let store = SqliteStore::open(&path).await.unwrap();
@@ -122,7 +122,7 @@ async fn a_line_that_lost_its_head_unnoticed_goes_on_with_the_next_look() {
     store.create_destination(ordered).await.unwrap();
     let in_order = |(number, key): (u64, &str)| {
         let mut new = event(number);
-        new.event.terms.ordering_key = Some(key.to_owned());
+        new.event.options.ordering_key = Some(key.to_owned());
         new
     };
     let events = [(1, "a"), (2, "a"), (3, "a"), (4, "b"), (5, "b"), (6, "c")];
@@ -132,11 +132,11 @@ async fn a_line_that_lost_its_head_unnoticed_goes_on_with_the_next_look() {
         "UPDATE deliveries SET state = 3 WHERE ordering_key IN ('a', 'b') AND next_attempt_at < 9223372036854775807";
     rusqlite::Connection::open(&path).unwrap().execute_batch(ended).unwrap();
     let store = SqliteStore::open(&path).await.unwrap();
-    assert_eq!(claim(&store, 9).await.len(), 1, "only the third key goes on");
+    assert_eq!(claim(&store, 9).await.len(), 1, "only the third group has a head");
     let first = store.repair_message_groups(None, 2).await.unwrap();
     assert_eq!(first.advanced, 2);
     let rest = store.repair_message_groups(first.next, 2).await.unwrap();
     assert_eq!(rest, MessageGroupsRepaired { advanced: 0, next: None });
     assert_eq!(claim(&store, 9).await.len(), 2);
-    assert_eq!(store.repair_message_groups(None, 9).await.unwrap().advanced, 0, "each has a head");
+    assert_eq!(store.repair_message_groups(None, 9).await.unwrap().advanced, 0, "each group has a head");
 }

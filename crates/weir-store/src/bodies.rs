@@ -1,8 +1,9 @@
-//! The bodies of events whose deliveries wait for their first claim, kept in memory.
+//! A memory cache of the bodies of events whose deliveries wait for their first claim.
 //!
-//! Most deliveries are claimed within milliseconds of their ingest; this spares them the way back through the database.
-//! Bounded in bytes. When it is full the new ones stay away: claims take the oldest first, so those that are here are the next
-//! to be used, unless they are [`STALE`]. Only ever a copy: what is missing is read from the table.
+//! Most deliveries are claimed within milliseconds of their ingest, so their claims need no read of the body. The cache
+//! is bounded in bytes. When it is full, new bodies are not added: claims take the oldest deliveries first, so the
+//! cached bodies are the next to be used, unless they are [`STALE`]. The cache has only copies; a missing body is read
+//! from the table.
 
 use std::{
     collections::{VecDeque, hash_map::Entry},
@@ -11,28 +12,29 @@ use std::{
 
 use weir_core::{EventId, IdMap, event::EventBody};
 
-/// Bodies above this are not kept, so that a few large ones do not crowd out the rest.
+/// Larger bodies are not cached, so that a few of them do not displace many small ones.
 const LARGEST: usize = 64 * 1024;
-/// What an entry costs besides its bytes, roughly.
+/// The approximate cost of an entry besides its bytes.
 const OVERHEAD: usize = 160;
-/// What has waited so long waits for something else than its turn (a limit, a pause), and gives way to what is new.
+/// A body older than this waits for a limit or a pause, and makes room for new bodies.
 const STALE: Duration = Duration::from_secs(5);
-/// So many ids of bodies that have gone may stand in the order besides as many as there are bodies.
+/// How many ids of removed bodies `oldest_first` may have, besides as many as there are bodies.
 const SLACK: usize = 1_024;
 
-/// Bodies of events that wait to be claimed, as many as fit.
+/// Cached bodies of events whose deliveries wait to be claimed.
 #[derive(Debug)]
-pub struct WaitingBodies {
-    bodies: IdMap<EventId, Waiting>,
-    /// The oldest first, with some that have gone.
-    order: VecDeque<EventId>,
+pub struct BodyCache {
+    bodies: IdMap<EventId, CachedBody>,
+    /// The ids in the order of insertion, also of some removed bodies.
+    oldest_first: VecDeque<EventId>,
     bytes: usize,
     max_bytes: usize,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct CachedBody {
     body: EventBody,
+    /// How many deliveries still wait for it.
     deliveries: u32,
 }
 
@@ -40,33 +42,33 @@ fn cost(body: &EventBody) -> usize {
     body.bytes().len() + OVERHEAD
 }
 
-impl WaitingBodies {
+impl BodyCache {
     pub fn new(max_bytes: usize) -> Self {
-        Self { bodies: IdMap::default(), order: VecDeque::new(), bytes: 0, max_bytes }
+        Self { bodies: IdMap::default(), oldest_first: VecDeque::new(), bytes: 0, max_bytes }
     }
 
-    /// A delivery of this event waits. Kept if there is room, or what is stale makes room.
+    /// Adds the body for one waiting delivery, if there is room or stale bodies make room.
     pub fn add(&mut self, id: EventId, body: &EventBody) {
         if body.bytes().len() > LARGEST {
             return;
         }
-        if let Some(waiting) = self.bodies.get_mut(&id) {
-            waiting.deliveries += 1;
+        if let Some(cached) = self.bodies.get_mut(&id) {
+            cached.deliveries += 1;
         } else if self.make_room(id, cost(body)) {
-            self.bodies.insert(id, Waiting { body: body.clone(), deliveries: 1 });
+            self.bodies.insert(id, CachedBody { body: body.clone(), deliveries: 1 });
             self.bytes += cost(body);
-            self.order.push_back(id);
+            self.oldest_first.push_back(id);
         }
     }
 
-    /// The body of an event, if it is here, for one of its deliveries. It goes with the last of them.
+    /// The body of an event for one of its deliveries, if it is cached. The last delivery removes it.
     pub fn take(&mut self, id: EventId) -> Option<EventBody> {
-        let Entry::Occupied(mut waiting) = self.bodies.entry(id) else { return None };
-        if waiting.get().deliveries > 1 {
-            waiting.get_mut().deliveries -= 1;
-            return Some(waiting.get().body.clone());
+        let Entry::Occupied(mut cached) = self.bodies.entry(id) else { return None };
+        if cached.get().deliveries > 1 {
+            cached.get_mut().deliveries -= 1;
+            return Some(cached.get().body.clone());
         }
-        let body = waiting.remove().body;
+        let body = cached.remove().body;
         self.bytes -= cost(&body);
         Some(body)
     }
@@ -75,17 +77,18 @@ impl WaitingBodies {
         self.bodies.is_empty()
     }
 
-    /// Whether `bytes` more fit, for an event as new as `id`.
+    /// Removes stale bodies until `bytes` more fit. `id` is the new event, whose time is the present. `false` if they
+    /// do not fit.
     fn make_room(&mut self, id: EventId, bytes: usize) -> bool {
-        if self.order.len() > 2 * self.bodies.len() + SLACK {
-            self.order.retain(|id| self.bodies.contains_key(id));
+        if self.oldest_first.len() > 2 * self.bodies.len() + SLACK {
+            self.oldest_first.retain(|id| self.bodies.contains_key(id));
         }
-        let Self { bodies, order, bytes: used, max_bytes } = self;
+        let Self { bodies, oldest_first, bytes: used, max_bytes } = self;
         while *used + bytes > *max_bytes {
-            let may_go =
+            let is_removable =
                 |oldest: &mut EventId| !bodies.contains_key(oldest) || id.made_at().since(oldest.made_at()) >= STALE;
-            let Some(oldest) = order.pop_front_if(may_go) else { return false };
-            *used -= bodies.remove(&oldest).map_or(0, |gone| cost(&gone.body));
+            let Some(oldest) = oldest_first.pop_front_if(is_removable) else { return false };
+            *used -= bodies.remove(&oldest).map_or(0, |removed| cost(&removed.body));
         }
         true
     }
@@ -111,63 +114,63 @@ mod tests {
     }
 
     #[test]
-    fn the_next_to_be_claimed_stay_and_the_new_stay_away() {
-        let mut waiting = WaitingBodies::new(4 * (100 + OVERHEAD));
+    fn a_full_cache_keeps_the_oldest_bodies() {
+        let mut cache = BodyCache::new(4 * (100 + OVERHEAD));
         for n in 0..10 {
-            waiting.add(id(n), &body(100));
+            cache.add(id(n), &body(100));
         }
-        assert!(waiting.bytes <= waiting.max_bytes);
-        assert!((4..10).all(|n| waiting.take(id(n)).is_none()));
-        assert!(waiting.take(id(0)).is_some());
-        // There is room again, and what has gone is not counted.
-        waiting.add(id(10), &body(100));
-        assert!([1, 2, 3, 10].into_iter().all(|n| waiting.take(id(n)).is_some()));
-        assert_eq!(waiting.bytes, 0);
+        assert!(cache.bytes <= cache.max_bytes);
+        assert!((4..10).all(|n| cache.take(id(n)).is_none()));
+        assert!(cache.take(id(0)).is_some());
+        // There is room again, because removed bodies are not counted.
+        cache.add(id(10), &body(100));
+        assert!([1, 2, 3, 10].into_iter().all(|n| cache.take(id(n)).is_some()));
+        assert_eq!(cache.bytes, 0);
     }
 
     #[test]
-    fn stale_bodies_give_way() {
-        let mut waiting = WaitingBodies::new(4 * (100 + OVERHEAD));
+    fn stale_bodies_make_room_for_new_ones() {
+        let mut cache = BodyCache::new(4 * (100 + OVERHEAD));
         for n in 0..4 {
-            waiting.add(made_in(1 + n, n as u128), &body(100));
+            cache.add(made_in(1 + n, n as u128), &body(100));
         }
-        waiting.add(made_in(7, 4), &body(100));
-        waiting.add(made_in(7, 5), &body(100));
-        assert!(waiting.take(made_in(1, 0)).is_none() && waiting.take(made_in(2, 1)).is_none());
-        assert!(waiting.take(made_in(3, 2)).is_some() && waiting.take(made_in(7, 5)).is_some());
-        waiting.add(made_in(8, 6), &body(100));
-        waiting.add(made_in(8, 7), &body(100));
-        waiting.add(made_in(8, 8), &body(100));
-        assert!(waiting.take(made_in(4, 3)).is_some() && waiting.take(made_in(8, 8)).is_none());
-        assert!(waiting.bytes <= waiting.max_bytes);
+        cache.add(made_in(7, 4), &body(100));
+        cache.add(made_in(7, 5), &body(100));
+        assert!(cache.take(made_in(1, 0)).is_none() && cache.take(made_in(2, 1)).is_none());
+        assert!(cache.take(made_in(3, 2)).is_some() && cache.take(made_in(7, 5)).is_some());
+        cache.add(made_in(8, 6), &body(100));
+        cache.add(made_in(8, 7), &body(100));
+        cache.add(made_in(8, 8), &body(100));
+        assert!(cache.take(made_in(4, 3)).is_some() && cache.take(made_in(8, 8)).is_none());
+        assert!(cache.bytes <= cache.max_bytes);
     }
 
     #[test]
-    fn a_body_goes_with_the_last_delivery_that_waits_for_it() {
-        let mut waiting = WaitingBodies::new(usize::MAX);
-        waiting.add(id(1), &body(100));
-        waiting.add(id(1), &body(100));
-        assert!(waiting.take(id(1)).is_some() && waiting.take(id(1)).is_some());
-        assert!(waiting.take(id(1)).is_none() && waiting.is_empty());
+    fn a_body_is_removed_with_its_last_waiting_delivery() {
+        let mut cache = BodyCache::new(usize::MAX);
+        cache.add(id(1), &body(100));
+        cache.add(id(1), &body(100));
+        assert!(cache.take(id(1)).is_some() && cache.take(id(1)).is_some());
+        assert!(cache.take(id(1)).is_none() && cache.is_empty());
     }
 
     #[test]
-    fn what_is_claimed_soon_leaves_nothing_behind() {
-        let mut waiting = WaitingBodies::new(usize::MAX);
-        waiting.add(id(0), &body(100));
+    fn ids_of_removed_bodies_do_not_accumulate() {
+        let mut cache = BodyCache::new(usize::MAX);
+        cache.add(id(0), &body(100));
         for n in 1..10_000 {
-            waiting.add(id(n), &body(100));
-            waiting.take(id(n));
+            cache.add(id(n), &body(100));
+            cache.take(id(n));
         }
-        assert!(waiting.order.len() <= SLACK + 3);
-        assert!(waiting.take(id(0)).is_some());
+        assert!(cache.oldest_first.len() <= SLACK + 3);
+        assert!(cache.take(id(0)).is_some());
     }
 
     #[test]
-    fn large_bodies_are_not_kept() {
-        let mut waiting = WaitingBodies::new(usize::MAX);
-        waiting.add(id(1), &body(LARGEST + 1));
-        assert!(waiting.is_empty());
-        assert_eq!(waiting.bytes, 0);
+    fn large_bodies_are_not_cached() {
+        let mut cache = BodyCache::new(usize::MAX);
+        cache.add(id(1), &body(LARGEST + 1));
+        assert!(cache.is_empty());
+        assert_eq!(cache.bytes, 0);
     }
 }

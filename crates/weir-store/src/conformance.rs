@@ -32,7 +32,7 @@ use weir_core::{
     claim::{ClaimedBody, ClaimedDelivery},
     delivery::{Attempt, AttemptOutcome, Delivery},
     destination::Settings,
-    event::{Event, EventBody, Terms},
+    event::{DeliveryOptions, Event, EventBody},
     order::DeliveryOrder,
     outcome::Verdict,
     pattern::EventPattern,

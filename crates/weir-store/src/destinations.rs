@@ -13,13 +13,13 @@ pub struct DestinationPatch {
     pub id: DestinationId,
     pub expected_updated_at: Timestamp,
     pub settings: Settings,
-    /// When the edit is made: the new `updated_at`, later than the expected one.
+    /// The time of the edit, which becomes `updated_at`. Must be later than the expected one.
     pub now: Timestamp,
 }
 
 impl DestinationPatch {
-    /// The destination as edited; `None` when it has been edited meanwhile. Its breaker closes by an edit that may have mended
-    /// what was wrong: another URL, another breaker, or being resumed.
+    /// The edited destination; `None` if it was edited meanwhile. Its breaker closes if the edit may have fixed the
+    /// problem: another URL, another breaker policy, or a resume.
     pub fn applied_to(&self, current: &Destination) -> Option<Destination> {
         if current.updated_at != self.expected_updated_at {
             return None;
@@ -37,7 +37,7 @@ impl DestinationPatch {
     }
 }
 
-/// Another state of a destination's breaker, set only if it is still in the expected one.
+/// A new state of a destination's breaker, applied only if the breaker still has the expected state.
 #[derive(Debug, Clone)]
 pub struct BreakerChange {
     pub id: DestinationId,
@@ -47,8 +47,8 @@ pub struct BreakerChange {
 }
 
 impl BreakerChange {
-    /// The destination with the breaker changed; `None` when it is in another state. Its `updated_at` rises, for those who keep
-    /// what they know of it.
+    /// The destination with the new breaker state; `None` if the breaker has another state than expected. `updated_at`
+    /// rises, so that caches see the change.
     pub fn applied_to(&self, current: &Destination) -> Option<Destination> {
         if current.breaker != self.expected {
             return None;
@@ -58,13 +58,13 @@ impl BreakerChange {
     }
 }
 
-/// When an edit counts as made: later than the one before, whatever the clocks of two processes say. The queue goes by it, and takes
-/// no older terms for newer ones.
+/// The `updated_at` of an edit: later than the previous one, even if the clocks of two processes differ. The queue uses
+/// it as the version of a destination's terms.
 pub fn later_than(current: &Destination, now: Timestamp) -> Timestamp {
     now.max(current.updated_at + Duration::from_micros(1))
 }
 
-/// The destination paused by Weir itself, with the reason; `None` when it is paused already.
+/// The destination paused by Weir itself, with the reason; `None` if it is already paused.
 pub fn paused_by_weir(current: &Destination, reason: &str, now: Timestamp) -> Option<Destination> {
     if current.settings.paused {
         return None;
@@ -86,22 +86,22 @@ pub struct DestinationCounts {
     pub oldest_created_at: Option<Timestamp>,
 }
 
-/// Limits that came into force at an instant and stayed until the next change.
+/// Limits that applied from an instant until the next change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LimitChange {
     pub at: Timestamp,
     pub limits: RateLimits,
 }
 
-/// A destination as its last edit left it.
+/// A destination after its last edit.
 #[derive(Debug, Clone)]
-pub struct Edited {
+pub struct EditedDestination {
     pub place: EditPlace,
-    /// `None` when it was deleted.
+    /// `None` if it was deleted.
     pub destination: Option<Arc<Destination>>,
 }
 
-/// Where an edit stands among all, in the order of their times.
+/// The position of an edit among all edits, in the order of their times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct EditPlace {
     pub updated_at: Timestamp,
@@ -109,7 +109,7 @@ pub struct EditPlace {
 }
 
 impl EditPlace {
-    /// Before all edits of an instant and after.
+    /// The position before all edits at and after an instant.
     pub fn at(time: Timestamp) -> Self {
         Self { updated_at: time, id: DestinationId::from_bytes([0; 16]) }
     }
@@ -117,48 +117,49 @@ impl EditPlace {
 
 #[async_trait]
 pub trait Destinations {
-    /// Stores a new destination and the limits it begins with.
+    /// Stores a new destination and its initial limits.
     async fn create_destination(&self, destination: Destination) -> StoreResult<Arc<Destination>>;
 
-    /// The destination, unless it was never made or was deleted.
+    /// The destination; `None` if it never existed or was deleted.
     async fn destination(&self, id: DestinationId) -> StoreResult<Option<Arc<Destination>>>;
 
-    /// The current values of these destinations, in the same order; `None` for a deleted one. Cheap: the scheduler asks
-    /// before each run, so an edit made a moment ago must be seen.
+    /// The current values of these destinations, in the same order; `None` for a deleted one. Must be cheap and must
+    /// see every committed edit, because the scheduler calls it before each run.
     async fn destinations(&self, ids: &[DestinationId]) -> StoreResult<Vec<Option<Arc<Destination>>>>;
 
     /// Newest first, optionally of one tenant.
     async fn list_destinations(&self, tenant: Option<&str>, page: PageRequest) -> StoreResult<Page<Arc<Destination>>>;
 
-    /// Applies an edit and records changed limits. Resuming a paused destination clears `paused_reason`. `None` when the
-    /// destination is gone or was edited meanwhile.
+    /// Applies an edit and records changed limits. Resuming a paused destination clears `paused_reason`. `None` if the
+    /// destination is deleted or was edited meanwhile.
     async fn patch_destination(&self, patch: DestinationPatch) -> StoreResult<Option<Arc<Destination>>>;
 
-    /// Pauses a destination on Weir's own account, with the reason. `false` when it is gone or paused already.
+    /// Pauses a destination on behalf of Weir itself, with the reason. `false` if it is deleted or already paused.
     async fn pause_destination(&self, id: DestinationId, reason: &str, now: Timestamp) -> StoreResult<bool>;
 
     /// Records that no send may start before `until`; only ever extends a hold. Does not touch `updated_at`.
     async fn hold_destination(&self, id: DestinationId, until: Timestamp, reason: &str) -> StoreResult<()>;
 
-    /// Opens or closes a destination's breaker. `false` when it is gone, or its breaker is in another state than expected.
+    /// Opens or closes a destination's breaker. `false` if the destination is deleted, or its breaker has another state
+    /// than expected.
     async fn change_breaker(&self, change: BreakerChange) -> StoreResult<bool>;
 
-    /// Deletes a destination: what waits becomes `cancelled`, history stays. `false` when there is none. What is being
-    /// delivered ends by itself; a failure then cancels it instead of retrying.
+    /// Deletes a destination. Its waiting deliveries become `cancelled`; the history stays. Deliveries in flight end by
+    /// themselves, and a failed one is cancelled instead of retried. `false` if there is no such destination.
     async fn delete_destination(&self, id: DestinationId, now: Timestamp) -> StoreResult<bool>;
 
-    /// How many deliveries of a destination wait or are under way.
+    /// The deliveries of a destination that wait or are in flight.
     async fn destination_counts(&self, id: DestinationId) -> StoreResult<DestinationCounts>;
 
-    /// How many attempts of a destination started in the `window` before `now`.
+    /// The number of attempts of a destination that started in the `window` before `now`.
     async fn recent_sends(&self, id: DestinationId, now: Timestamp, window: Duration) -> StoreResult<u64>;
 
-    /// How many deliveries a destination was given in the `window` before `now`.
+    /// The number of new deliveries of a destination in the `window` before `now`.
     async fn recent_arrivals(&self, id: DestinationId, now: Timestamp, window: Duration) -> StoreResult<u64>;
 
-    /// The destinations that were edited last after this place, at most `limit`, in the order of their edits.
-    async fn edited_after(&self, place: EditPlace, limit: u32) -> StoreResult<Vec<Edited>>;
+    /// At most `limit` destinations whose last edit is after this position, in the order of their edits.
+    async fn edited_after(&self, place: EditPlace, limit: u32) -> StoreResult<Vec<EditedDestination>>;
 
-    /// Every change of a destination's limits, oldest first, the ones it was created with included. Kept after deletion.
+    /// Every change of a destination's limits, oldest first, including the initial limits. Kept after deletion.
     async fn limit_changes(&self, id: DestinationId) -> StoreResult<Vec<LimitChange>>;
 }

@@ -1,19 +1,19 @@
 //! The fast path: deliveries claimed as they are stored.
 //!
-//! A delivery of an idle destination would be claimed a moment after its event has been stored: a second commit, and a wait
-//! for it. So for each new delivery the store asks whether it may be sent at once. If so it is stored as `delivering`, claimed,
-//! and handed over after the commit. The rest wait for a run of their destination's job, as does everything without an
-//! fast path.
+//! A separate claim right after the ingest would cost a delivery to an idle destination a second commit. So the store
+//! asks for each new delivery whether it may be sent at once. If so, the delivery is stored as claimed (`delivering`)
+//! and admitted to the queue after the commit. All other deliveries wait for a run of their destination's job.
 //!
 //! ```text
-//! reserve ──▶ stored as claimed ──commit──▶ admit ──▶ a permit, or the claim is given back
-//!    └──────── not stored after all ──────▶ cancel
+//! reserve ──▶ stored as claimed ──commit──▶ admit ──▶ a permit, or the claim is released
+//!    └──────── not stored ────────────────▶ cancel
 //! ```
 //!
-//! The commit is durable before anything is handed over: a receiver never knows an event that the store could forget.
+//! The commit is durable before the deliveries are admitted, so a receiver never gets an event that the store could
+//! lose.
 //!
-//! A crash between the commit and [`FastPath::admit`] leaves a claim that expires, as a crash of a scheduler between claim and
-//! publish does.
+//! A crash between the commit and [`FastPath::admit`] leaves a claim that expires, like a crash of a scheduler between
+//! claim and publish.
 
 use std::{
     fmt,
@@ -22,19 +22,20 @@ use std::{
 
 use weir_core::{Destination, DestinationId, Timestamp, claim::ClaimedDelivery};
 
-/// Decides which new deliveries are claimed as they are stored, and takes them over. Nothing here may wait.
+/// Decides which new deliveries are claimed as they are stored, and admits them to the queue. No method may block.
 pub trait FastPath: Send + Sync + 'static {
-    /// Keeps room for one delivery that would be sent at once; answers when its claim expires. `None`: it waits for a run.
+    /// Reserves room for one delivery that is to be sent at once. Returns when its claim expires; `None` if the
+    /// delivery must wait for a run.
     fn reserve(&self, destination: &Destination) -> Option<Timestamp>;
 
-    /// The delivery for which room was kept has not been stored, or nobody knows whether it has.
+    /// Frees the room of a delivery that was not stored, or may not have been stored.
     fn cancel(&self, destination_id: DestinationId);
 
-    /// These deliveries, for each of which room was kept, are stored and claimed.
+    /// Admits deliveries that have reserved room and are now stored as claimed.
     fn admit(&self, deliveries: Vec<ClaimedDelivery>);
 }
 
-/// Where a store's fast path leaves from, once there is one.
+/// A store's handle of the fast path, which is connected after the store is opened.
 #[derive(Clone, Default)]
 pub struct FastPathHandle(Arc<OnceLock<Arc<dyn FastPath>>>);
 
@@ -45,41 +46,42 @@ impl fmt::Debug for FastPathHandle {
 }
 
 impl FastPathHandle {
-    /// The first one stays: a process has one queue.
+    /// Later calls have no effect, because a process has one queue.
     pub fn connect(&self, fast_path: Arc<dyn FastPath>) {
         let _ = self.0.set(fast_path);
     }
 
-    /// For one transaction.
-    pub fn boarding(&self) -> FastPathBatch {
-        FastPathBatch { fast_path: self.0.get().cloned(), boarded: Vec::new() }
+    /// An empty batch for one transaction.
+    pub fn batch(&self) -> FastPathBatch {
+        FastPathBatch { fast_path: self.0.get().cloned(), deliveries: Vec::new() }
     }
 }
 
-/// The deliveries of one transaction that go over the fast path. Dropped before they have left, it cancels them.
+/// The deliveries of one transaction that go over the fast path. Dropping the batch cancels those that were not
+/// admitted.
 pub struct FastPathBatch {
     fast_path: Option<Arc<dyn FastPath>>,
-    boarded: Vec<ClaimedDelivery>,
+    deliveries: Vec<ClaimedDelivery>,
 }
 
 impl FastPathBatch {
-    /// Takes a delivery along if there is room; it is stored as claimed then, until the instant answered. `claimed` makes the
-    /// delivery from that instant.
-    pub fn board(
+    /// Adds a delivery if the fast path has room. Returns when its claim expires; the delivery must then be stored as
+    /// claimed until that instant. `claimed` makes the delivery from that instant.
+    pub fn try_add(
         &mut self,
         destination: &Destination,
         claimed: impl FnOnce(Timestamp) -> ClaimedDelivery,
     ) -> Option<Timestamp> {
         let expires_at = self.fast_path.as_ref()?.reserve(destination)?;
-        self.boarded.push(claimed(expires_at));
+        self.deliveries.push(claimed(expires_at));
         Some(expires_at)
     }
 
-    /// The transaction has committed, and is on disk.
-    pub fn depart(mut self) {
-        let boarded = std::mem::take(&mut self.boarded);
-        if let Some(fast_path) = self.fast_path.as_ref().filter(|_| !boarded.is_empty()) {
-            fast_path.admit(boarded);
+    /// Admits the deliveries. To be called once the commit of their transaction is durable.
+    pub fn admit(mut self) {
+        let deliveries = std::mem::take(&mut self.deliveries);
+        if let Some(fast_path) = self.fast_path.as_ref().filter(|_| !deliveries.is_empty()) {
+            fast_path.admit(deliveries);
         }
     }
 }
@@ -87,7 +89,7 @@ impl FastPathBatch {
 impl Drop for FastPathBatch {
     fn drop(&mut self) {
         let Some(fast_path) = &self.fast_path else { return };
-        for delivery in self.boarded.drain(..) {
+        for delivery in self.deliveries.drain(..) {
             fast_path.cancel(delivery.claim.destination_id);
         }
     }

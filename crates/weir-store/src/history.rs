@@ -13,10 +13,10 @@ use weir_core::{
 
 use crate::StoreResult;
 
-/// Where a page begins and how long it is.
+/// Where a page begins, and how many rows it has.
 #[derive(Debug, Clone, Copy)]
 pub struct PageRequest {
-    /// The id bytes of the last row of the page before; rows with smaller ids follow.
+    /// The id of the last row of the previous page. The page has rows with smaller ids.
     pub before: Option<[u8; 16]>,
     /// 1 to 200.
     pub limit: u32,
@@ -26,7 +26,7 @@ pub struct PageRequest {
 #[derive(Debug, Clone)]
 pub struct Page<T> {
     pub rows: Vec<T>,
-    /// The `before` of the next page; `None` on the last.
+    /// The `before` of the next page; `None` on the last page.
     pub next: Option<[u8; 16]>,
 }
 
@@ -37,12 +37,12 @@ pub struct EventFilter {
     pub tenant: Option<String>,
     pub from: Option<Timestamp>,
     pub to: Option<Timestamp>,
-    /// Whether to read the bodies, which may be most of a page. Without, the events come with empty ones.
+    /// Whether to read the bodies, which may be most of a page. Without them the events have empty bodies.
     pub with_bodies: bool,
 }
 
-/// How many deliveries a page of a list looks at, at most, for those that a filter lets through and no index finds. A page
-/// that ends there may be short, or empty, and still have a `next`.
+/// The most deliveries that a page of a list reads when no index serves its filter. A page that ends at this bound may
+/// be short or empty and still have a `next`.
 pub const SCANNED_AT_MOST: u32 = 5_000;
 
 /// Which deliveries to list. Times are of `created_at`, `from` included, `to` excluded.
@@ -53,17 +53,17 @@ pub struct DeliveryFilter {
     pub state: Option<DeliveryState>,
     pub tenant: Option<String>,
     pub event_type: Option<EventPattern>,
-    /// Of the last counted attempt.
+    /// The error of the last counted attempt.
     pub error: Option<ErrorFilter>,
     pub from: Option<Timestamp>,
     pub to: Option<Timestamp>,
 }
 
-/// Which error.
+/// A filter by error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorFilter {
     Kind(ErrorKind),
-    /// An answer with this very status.
+    /// A response with exactly this status.
     Status(u16),
 }
 
@@ -76,7 +76,7 @@ impl fmt::Display for ErrorFilter {
     }
 }
 
-/// A kind of error, or the very status of an answer.
+/// A kind of error, or the exact status of a response.
 impl FromStr for ErrorFilter {
     type Err = String;
 
@@ -103,36 +103,37 @@ pub struct SendsRequest {
     /// Sends in `[from, to)`.
     pub from: Timestamp,
     pub to: Timestamp,
-    /// The last send of the page before; those behind it follow.
+    /// The last send of the previous page. The page has later sends.
     pub after: Option<SendPlace>,
     pub limit: u32,
 }
 
 impl SendsRequest {
-    /// The place that the page begins behind.
+    /// The position after which the page begins.
     pub fn place(&self) -> SendPlace {
         let beginning = SendPlace { sent_at: self.from, delivery_id: DeliveryId::from_bytes([0; 16]), number: 0 };
         self.after.map_or(beginning, |after| after.max(beginning))
     }
 }
 
-/// Where a send stands among those of its destination: by its time, and among those of one instant by its attempt.
+/// The position of a send among those of its destination: by time, and at the same time by attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SendPlace {
     pub sent_at: Timestamp,
     pub delivery_id: DeliveryId,
-    /// Of the delivery's attempts.
+    /// The number of the attempt within its delivery.
     pub number: u32,
 }
 
 /// One recorded send start, for the audit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SendRecord {
-    /// Of a send of unknown outcome, with the latest instant that it may have started at.
+    /// For a send of unknown outcome, with the latest instant at which it may have started.
     pub place: SendPlace,
-    /// For an attempt that delivered: when its event was created, or its replay had begun, and when the answer was complete.
+    /// For a successful attempt: when its event was created (or was due, or its replay began), and when the response
+    /// was complete.
     pub delivered: Option<(Timestamp, Timestamp)>,
-    /// Whether nobody could record the outcome.
+    /// Whether the outcome is unknown, because it could not be recorded.
     pub is_unknown: bool,
 }
 
@@ -141,8 +142,8 @@ pub trait History {
     /// The event, without its deliveries.
     async fn event(&self, id: EventId) -> StoreResult<Option<Event>>;
 
-    /// The bodies of these events, in the same order; `None` where there is no such event. For the few that are too large for
-    /// the delivery queue, so one by one will do.
+    /// The bodies of these events, in the same order; `None` where there is no such event. Only for bodies that are too
+    /// large for the delivery queue. They are few, so they are read one by one.
     async fn bodies(&self, ids: &[EventId]) -> StoreResult<Vec<Option<EventBody>>> {
         let mut bodies = Vec::with_capacity(ids.len());
         for &id in ids {
@@ -158,15 +159,16 @@ pub trait History {
 
     async fn delivery(&self, id: DeliveryId) -> StoreResult<Option<DeliveryDetail>>;
 
-    /// Looks at no more than [`SCANNED_AT_MOST`] deliveries, however many there are and whatever the filter is.
+    /// Reads at most [`SCANNED_AT_MOST`] deliveries, with any filter.
     async fn list_deliveries(&self, filter: &DeliveryFilter, page: PageRequest) -> StoreResult<Page<Delivery>>;
 
-    /// A page of the recorded send starts of a destination, earliest first. It is the last one if it is shorter than its limit.
+    /// A page of the recorded send starts of a destination, earliest first. A page with fewer rows than its limit is
+    /// the last.
     async fn sends(&self, request: SendsRequest) -> StoreResult<Vec<SendRecord>>;
 
-    /// Whether any destination, deleted or not, ever had this id.
+    /// Whether a destination with this id exists or was deleted.
     async fn destination_existed(&self, id: DestinationId) -> StoreResult<bool>;
 
-    /// Answers when the store can read and write.
+    /// Returns once the store has proved that it can read and write.
     async fn check(&self) -> StoreResult<()>;
 }

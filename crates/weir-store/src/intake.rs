@@ -1,5 +1,5 @@
-//! What a group of new events comes to, alike in every store: deduplicated, fanned out, and taken along over the fast path where
-//! it has room.
+//! The intake of a group of new events, which is the same in every store: deduplication, fan-out, and the choice of
+//! deliveries that take the fast path.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -14,20 +14,20 @@ use weir_core::{
 
 use crate::{FastPathBatch, IngestRefusal, Ingested, MessageGroup, NewEvent};
 
-/// What becomes of one event.
-pub type Outcome = Result<Ingested, IngestRefusal>;
+/// The result for one event.
+pub type IngestResult = Result<Ingested, IngestRefusal>;
 
 /// A tenant and an idempotency key.
 pub type Key<'e> = (&'e str, &'e str);
 
-/// The stored events whose keys are used again.
+/// The stored events whose idempotency keys the new events use again.
 pub type KnownKeys = HashMap<(String, String), Ingested>;
 
-/// The live destinations of the tenants.
+/// The destinations of the tenants, without deleted ones.
 pub trait Directory {
     fn find(&self, tenant: &str, id: DestinationId) -> Option<Arc<Destination>>;
 
-    /// Those of a tenant whose patterns match a type.
+    /// The destinations of a tenant whose patterns match an event type.
     fn matching(&mut self, tenant: &str, event_type: &str) -> Arc<[DestinationId]>;
 }
 
@@ -37,102 +37,103 @@ pub struct NewDelivery<'e> {
     pub id: DeliveryId,
     pub event: &'e Event,
     pub destination_id: DestinationId,
-    /// It is stored as claimed, until then.
+    /// Set if it is stored as claimed: when that claim expires.
     pub claimed_until: Option<Timestamp>,
-    /// It is stored as superseded, by a later event of the group.
+    /// Whether it is stored as superseded by a later event of the commit group.
     pub superseded: bool,
-    /// Its place is in the line of this key. NULL in the store for all others, so that they pay nothing.
+    /// The key of its message group. `None` if it is not ordered.
     pub ordering_key: Option<&'e str>,
-    /// An earlier one of the group is in the same line.
+    /// Whether an earlier delivery of the commit group is in the same message group.
     pub follows: bool,
 }
 
 impl NewDelivery<'_> {
-    /// The line that it joins.
-    pub fn line(&self) -> Option<MessageGroup> {
+    /// The message group that it joins.
+    pub fn message_group(&self) -> Option<MessageGroup> {
         let ordering_key = self.ordering_key.filter(|_| !self.superseded)?.to_owned();
         Some(MessageGroup { destination_id: self.destination_id, ordering_key })
     }
 
-    /// Whether a run will soon ask for its body.
+    /// Whether a run will soon read its body.
     pub fn is_due_soon(&self) -> bool {
         self.claimed_until.is_none() && !self.superseded && self.event.delayed_until().is_none()
     }
 
-    /// What it coalesces by, among the deliveries of its destination. A type has no spaces.
+    /// The key by which the deliveries of its destination coalesce: the event type, which has no spaces, a space, and
+    /// the key.
     pub fn coalesces_by(&self) -> Option<String> {
-        self.event.terms.coalesce_key.as_ref().map(|key| format!("{} {key}", self.event.event_type))
+        self.event.options.coalesce_key.as_ref().map(|key| format!("{} {key}", self.event.event_type))
     }
 }
 
-/// What a group comes to.
+/// The result of an intake: what to store, and the answers to the callers.
 #[derive(Debug, Default)]
 pub struct Intake<'e> {
     /// In the order of the events.
-    pub answers: Vec<Outcome>,
+    pub answers: Vec<IngestResult>,
     /// The events to store, with the number of their deliveries.
     pub events: Vec<(&'e Event, u32)>,
     pub deliveries: Vec<NewDelivery<'e>>,
-    /// Where the last delivery of each destination, type and coalesce key is.
+    /// The index of the last delivery for each destination, event type and coalesce key.
     last_of_key: HashMap<(DestinationId, &'e str, &'e str), usize>,
-    /// The lines that are joined.
-    joined: HashSet<(DestinationId, &'e str)>,
+    /// The message groups that have a delivery in this commit group.
+    message_groups: HashSet<(DestinationId, &'e str)>,
 }
 
-/// An event's tenant and key, if it has one.
+/// An event's tenant and idempotency key, if it has a key.
 pub fn key(event: &Event) -> Option<Key<'_>> {
     event.idempotency_key.as_deref().map(|key| (event.tenant.as_str(), key))
 }
 
 impl<'e> Intake<'e> {
-    /// `epoch` is that of the claims made here.
+    /// Takes in the events of a commit group. `epoch` is the epoch of the claims made here.
     pub fn of(
         new: &[&'e NewEvent],
         known: &KnownKeys,
         directory: &mut impl Directory,
         epoch: i64,
-        boarding: &mut FastPathBatch,
+        fast_path_batch: &mut FastPathBatch,
     ) -> Self {
         let mut intake = Self {
             answers: Vec::with_capacity(new.len()),
             events: Vec::with_capacity(new.len()),
             deliveries: Vec::with_capacity(new.len()),
             last_of_key: HashMap::new(),
-            joined: HashSet::new(),
+            message_groups: HashSet::new(),
         };
-        // Where the answer to the first event with a key is, among the events of this group.
+        // The index of the answer to the first event with each key.
         let mut first: HashMap<Key<'_>, usize> = HashMap::new();
         for &new in new {
             let key = key(&new.event);
-            let answer = match intake.stored_before(key, known, &first) {
+            let answer = match intake.duplicate(key, known, &first) {
                 Some(answer) => answer,
-                None => intake.take_in(new, directory, epoch, boarding),
+                None => intake.accept(new, directory, epoch, fast_path_batch),
             };
-            // A refused event leaves its key to the next one.
+            // A refused event does not use up its key.
             if let (Ok(_), Some(key)) = (&answer, key) {
                 first.entry(key).or_insert(intake.answers.len());
             }
             intake.answers.push(answer);
         }
-        intake.form_lines();
+        intake.mark_followers();
         intake
     }
 
-    /// Who follows whom, now that it is known what gives way within the group.
-    fn form_lines(&mut self) {
+    /// Sets `follows`. Called at the end, because superseded deliveries join no message group.
+    fn mark_followers(&mut self) {
         for delivery in self.deliveries.iter_mut().filter(|delivery| !delivery.superseded) {
             let Some(key) = delivery.ordering_key else { continue };
-            delivery.follows = !self.joined.insert((delivery.destination_id, key));
+            delivery.follows = !self.message_groups.insert((delivery.destination_id, key));
         }
     }
 
-    /// The answer to an event whose key is used again: the first one's.
-    fn stored_before(
+    /// The answer to an event whose key was already used: that of the first event with the key.
+    fn duplicate(
         &self,
         key: Option<Key<'_>>,
         known: &KnownKeys,
         first: &HashMap<Key<'_>, usize>,
-    ) -> Option<Outcome> {
+    ) -> Option<IngestResult> {
         let (tenant, key) = key?;
         if !known.is_empty()
             && let Some(stored) = known.get(&(tenant.to_owned(), key.to_owned()))
@@ -143,31 +144,33 @@ impl<'e> Intake<'e> {
         first.get(&(tenant, key)).map(|&at| self.answers[at].clone().map(again))
     }
 
-    fn take_in(
+    /// Fans out an event that is not a duplicate.
+    fn accept(
         &mut self,
         NewEvent { event, destinations, random }: &'e NewEvent,
         directory: &mut impl Directory,
         epoch: i64,
-        boarding: &mut FastPathBatch,
-    ) -> Outcome {
+        fast_path_batch: &mut FastPathBatch,
+    ) -> IngestResult {
         let fan_out = fan_out(event, destinations.as_deref(), directory)?;
-        // What coalesces waits for a run, however short: what goes at once cannot give way.
-        let by_fast_path = event.delayed_until().is_none() && event.terms.coalesce_key.is_none();
+        // A delivery with a coalesce key waits for a run: sent at once, it could not be superseded.
+        let by_fast_path = event.delayed_until().is_none() && event.options.coalesce_key.is_none();
         let mut wake = Vec::new();
         for (index, &destination_id) in fan_out.iter().enumerate() {
             let id = delivery_id(event, *random, index);
             let found = directory.find(&event.tenant, destination_id);
             let ordered = found.as_ref().is_some_and(|found| found.settings.order.is_by_key());
-            let ordering_key = event.terms.ordering_key.as_deref().filter(|_| ordered);
-            // A paused destination holds what it gets: it is neither sent at once nor woken.
+            let ordering_key = event.options.ordering_key.as_deref().filter(|_| ordered);
+            // A paused destination keeps its deliveries: they are not sent at once, and it is not woken.
             let awake = found.filter(|found| !found.settings.paused);
-            // What has a place in a line waits for a run: only the table knows whether it is the first.
+            // An ordered delivery waits for a run: only the table knows whether it is the head of its message group.
             let by_fast_path = by_fast_path && ordering_key.is_none();
-            // While its breaker is not closed, or only just, each attempt is a run's to decide.
-            let calm =
-                awake.as_ref().filter(|destination| by_fast_path && destination.breaker.is_calm(event.created_at));
-            let claimed_until = calm.and_then(|destination| {
-                boarding.board(destination, |expires_at| ClaimedDelivery {
+            // While the breaker is open or has just closed, only a run may decide about an attempt.
+            let eligible = awake
+                .as_ref()
+                .filter(|destination| by_fast_path && destination.breaker.allows_full_rate(event.created_at));
+            let claimed_until = eligible.and_then(|destination| {
+                fast_path_batch.try_add(destination, |expires_at| ClaimedDelivery {
                     claim: Claim { delivery_id: id, destination_id, epoch },
                     event_id: event.id,
                     event_created_at: event.created_at,
@@ -182,7 +185,8 @@ impl<'e> Intake<'e> {
             if awake.is_some() && claimed_until.is_none() {
                 wake.push(destination_id);
             }
-            if let Some(key) = &event.terms.coalesce_key {
+            // Of several deliveries with one coalesce key in this commit group only the last is not superseded.
+            if let Some(key) = &event.options.coalesce_key {
                 let key = (destination_id, event.event_type.as_str(), key.as_str());
                 if let Some(earlier) = self.last_of_key.insert(key, self.deliveries.len()) {
                     self.deliveries[earlier].superseded = true;
@@ -204,7 +208,7 @@ impl<'e> Intake<'e> {
     }
 }
 
-/// Where an event goes: to the named destinations, or to every one of the tenant whose patterns match.
+/// The destinations of an event: the named ones, or all of the tenant whose patterns match.
 fn fan_out(
     event: &Event,
     named: Option<&[DestinationId]>,
@@ -220,8 +224,8 @@ fn fan_out(
     Ok(named.iter().copied().filter(|&id| named.len() == 1 || seen.insert(id)).collect())
 }
 
-/// The id of an event's `index`-th delivery: the time in the event's id, by which the deliveries of an event are found, and
-/// random bits. Exclusive or with the index keeps them different within the event and next to each other in the table.
+/// The id of an event's `index`-th delivery: the time in the event's id, by which the deliveries of an event are found,
+/// and random bits. XOR with the index keeps the ids of an event distinct and next to each other in the table.
 fn delivery_id(event: &Event, random: u128, index: usize) -> DeliveryId {
     let mut id = *DeliveryId::new(event.created_at, random ^ index as u128).as_bytes();
     id[..6].copy_from_slice(&event.id.as_bytes()[..6]);

@@ -1,10 +1,10 @@
-//! The record store: what Weir must never lose.
+//! The record store: the data that Weir must never lose.
 //!
-//! The traits are split by who needs them: [`Destinations`] and [`History`] serve the API, [`Ingest`] the producer,
-//! [`Outbox`] the scheduler, [`Processes`] who watches processes, [`MessageGroups`] the sweep, [`Results`] the worker, [`Replays`] API and scheduler, [`Watch`] the watch. A
-//! backend implements all of them ([`Store`]) and proves it with the `conformance` suite. Every write names the state it
-//! expects; zero rows changed is an answer, not an error. `now` is
-//! always an argument, never the database's clock.
+//! The traits are split by their users: [`Destinations`] and [`History`] serve the API, [`Ingest`] the producer,
+//! [`Outbox`] the scheduler, [`Processes`] the supervision of processes, [`MessageGroups`] the sweep, [`Results`] the
+//! worker, [`Replays`] the API and the scheduler, [`Alerting`] the alerts, [`Prune`] the retention. A backend
+//! implements all of them ([`Store`]) and passes the `conformance` suite. Every write names the state that it expects;
+//! zero changed rows are a result, not an error. `now` is always an argument, never the database's clock.
 
 mod alerting;
 mod bodies;
@@ -25,10 +25,11 @@ mod stored_filter;
 
 use std::sync::Arc;
 
-pub use bodies::WaitingBodies;
+pub use alerting::{Alerting, Condition, Conditions};
+pub use bodies::BodyCache;
 pub use destinations::{
-    BreakerChange, DestinationCounts, DestinationPatch, Destinations, EditPlace, Edited, LimitChange, later_than,
-    paused_by_weir,
+    BreakerChange, DestinationCounts, DestinationPatch, Destinations, EditPlace, EditedDestination, LimitChange,
+    later_than, paused_by_weir,
 };
 pub use fast_path::{FastPath, FastPathBatch, FastPathHandle};
 pub use history::{
@@ -42,7 +43,6 @@ pub use processes::{AbandonedClaim, BEAT_EVERY, DEAD_AFTER, LEASE_VALID, Process
 pub use prune::{Prune, PrunePlace, PruneStep, Pruned};
 pub use replays::{NewReplay, REPLAYABLE, Replay, ReplayFigures, ReplayFilter, ReplayPhase, ReplayStep, Replays};
 pub use results::{AttemptResult, DeliveryAction, Purge, PurgePlace, PurgeStep, Results, Settlement};
-pub use watch::{Alerting, Condition, Conditions};
 
 /// Everything a backend offers.
 pub trait Store:
@@ -81,13 +81,14 @@ impl<T> Store for T where
 /// A store, shared.
 pub type SharedStore = Arc<dyn Store>;
 
-/// Why the store did not do what it was asked.
+/// Why a call failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
-    /// The store cannot be reached or is shutting down. Nothing was changed, or the outcome is unknown; try again.
+    /// The store cannot be reached or is shutting down. Nothing was changed, or the outcome is unknown. The caller may
+    /// retry.
     #[error("the store is unavailable: {0}")]
     Unavailable(String),
-    /// A statement failed for a reason that trying again does not mend.
+    /// A statement failed, and a retry would fail again.
     #[error("the store failed: {0}")]
     Failed(String),
 }

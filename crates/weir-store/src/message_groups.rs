@@ -1,7 +1,8 @@
-//! Lines: what waits in the order of its key, and what puts a line right that no ending will.
+//! Message groups: deliveries in the order of their key, and the repairs that the sweep makes.
 //!
-//! See [`weir_core::order`] for what a line is. Whatever ends its head lets the next come forward: [`crate::Results`] and
-//! [`crate::Outbox`] do so by themselves, in the same commit or right after it. What is here is for the sweep.
+//! [`weir_core::order`] defines message groups. When a head ends, [`crate::Results`] and [`crate::Outbox`] make the
+//! next delivery the head, in the same commit or right after it. The sweep calls the functions here for the groups that
+//! a crash or an edit left.
 
 use async_trait::async_trait;
 use weir_core::DestinationId;
@@ -15,26 +16,26 @@ pub struct MessageGroup {
     pub ordering_key: String,
 }
 
-/// What one look at some lines did.
+/// The result of one repair of some message groups.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MessageGroupsRepaired {
-    /// Lines that had lost their head and have one again.
+    /// The number of message groups without a head that have got one.
     pub advanced: u64,
-    /// Where the next look goes on; `None` at the end.
+    /// The last group that was checked: the next call continues after it. `None` at the end.
     pub next: Option<MessageGroup>,
 }
 
 #[async_trait]
 pub trait MessageGroups {
-    /// Looks at some lines after a place, in their order, and lets the next of those come forward that have no head: a process
-    /// may have died between the end of one and the start of the next. At most `limit` in one call.
+    /// Checks at most `limit` message groups after a given one, in their order, and gives each group without a head a
+    /// new head. A process may have died between the end of one delivery and the start of the next.
     async fn repair_message_groups(
         &self,
         after: Option<MessageGroup>,
         limit: u32,
     ) -> StoreResult<MessageGroupsRepaired>;
 
-    /// Lets deliveries go without order whose destinations are not ordered any more: what was behind is due. At most `limit` in
-    /// one call; answers how many.
+    /// Removes at most `limit` deliveries from their message groups if their destinations are no longer ordered;
+    /// deliveries behind a head become due. Returns how many.
     async fn dissolve_message_groups(&self, limit: u32) -> StoreResult<u64>;
 }

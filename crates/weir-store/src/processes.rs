@@ -1,14 +1,16 @@
-//! Process leases: which processes live, and the claims of those that died.
+//! Process leases: the running processes, and the claims of dead ones.
 //!
-//! Each process that makes claims has a row with a beat, which it raises; its claims name it. The others watch the beats, each by
-//! its own clock: when one stands still for too long, they declare its process dead.
+//! Each process that makes claims has a row with a beat, which it raises regularly; its claims name the process. The
+//! other processes observe the beats, each with its own clock. When a beat has not changed for too long, they declare
+//! its process dead.
 //!
 //! ```text
 //! register ──▶ beat, beat, … ──▶ deregister
-//!                 └──stands still──▶ declared dead ──▶ its claims are orphaned ──▶ resolved as of unknown outcome
+//!                 └──stops──▶ declared dead ──▶ its claims are orphaned ──▶ resolved as unknown outcomes
 //! ```
 //!
-//! A process that was only cut off finds its row gone by its next beat. It must have stopped sending by then, and registers anew.
+//! A process that was only disconnected finds at its next beat that its row is gone. It has stopped sending by then,
+//! and registers again.
 
 use std::time::Duration;
 
@@ -22,16 +24,16 @@ use weir_core::{
 
 use crate::{AttemptResult, Recovered, Settlement, StoreResult};
 
-/// A process raises its beat so often.
+/// How often a process raises its beat.
 pub const BEAT_EVERY: Duration = Duration::from_secs(1);
-/// A lease lasts this long after the last beat. Then the process stops by itself: it asks for no slot, and it takes and publishes no
-/// permit.
+/// How long a lease is valid after the last beat. Then the process stops by itself: it takes no slots and no permits,
+/// and publishes none.
 pub const LEASE_VALID: Duration = Duration::from_secs(4);
-/// When a beat has not changed for this long, its process is declared dead. This is longer than a lease lasts, so the process has
+/// A process whose beat has not changed for this long is declared dead. This is longer than a lease, so the process has
 /// stopped by then.
 pub const DEAD_AFTER: Duration = Duration::from_secs(5);
 
-/// A process and its beat. Beats mean nothing but that one which has changed was raised.
+/// A process and its beat. The value has no meaning; a change shows that the process runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProcessBeat {
     pub id: ProcessId,
@@ -40,51 +42,52 @@ pub struct ProcessBeat {
 
 #[async_trait]
 pub trait Processes {
-    /// Registers this process. It owns every claim that this handle makes from then on, also by ingest; claims made before have no
-    /// owner, and end by their expiry alone.
+    /// Registers this process. It owns every claim that this handle makes from then on, also by ingest. Earlier claims
+    /// have no owner and end only when they expire.
     async fn register_process(&self) -> StoreResult<ProcessId>;
 
-    /// Raises the beat of this process. `false`: it is not registered, because it was declared dead. It makes no claims then, until
-    /// it registers anew.
+    /// Raises the beat of this process. `false` if it is no longer registered, because it was declared dead; it then
+    /// makes no claims until it registers again.
     async fn beat(&self) -> StoreResult<bool>;
 
-    /// The processes that may be declared dead. A store that belongs to one process has none.
+    /// The processes that can be declared dead. A store with a single process has none.
     async fn processes(&self) -> StoreResult<Vec<ProcessBeat>>;
 
-    /// Removes a process whose beat is still this one. `false`: it has beaten meanwhile, or is gone already.
+    /// Removes a process if its beat is still this one. `false` if the beat has changed or the process is already
+    /// removed.
     async fn declare_dead(&self, id: ProcessId, beat: i64) -> StoreResult<bool>;
 
-    /// Removes this process at its orderly end. What it has left claimed is orphaned at once.
+    /// Removes this process when it shuts down. Its remaining claims are orphaned at once.
     async fn deregister(&self) -> StoreResult<()>;
 
-    /// Claims whose owners are not registered any more, at most `limit`.
+    /// At most `limit` claims whose owners are no longer registered.
     async fn orphaned_claims(&self, limit: u32) -> StoreResult<Vec<Claim>>;
 
-    /// Resolves exactly these claims as [`crate::Outbox::recover_claims`] does those that have expired. What was settled, given back
-    /// or resolved meanwhile is passed over, and so is what somebody is just settling.
+    /// Resolves exactly these claims, as [`crate::Outbox::recover_claims`] resolves expired ones. Claims that were
+    /// settled, released or resolved meanwhile, or are being settled now, are skipped.
     async fn resolve_claims(&self, claims: Vec<Claim>, now: Timestamp) -> StoreResult<Recovered>;
 }
 
-/// A claim whose holder is gone, and what decides how its delivery goes on.
+/// A claim whose process is gone, with the data that decides the next state of its delivery.
 #[derive(Debug, Clone, Copy)]
 pub struct AbandonedClaim {
     pub claim: Claim,
     /// Attempts counted before this one.
     pub attempts: u32,
-    /// Those of them that were made before the delivery was replayed.
+    /// The attempts among them that were made before the delivery was replayed.
     pub attempts_before: u32,
-    /// `None` when the destination is gone.
+    /// `None` if the destination is deleted.
     pub max_attempts: Option<u32>,
 }
 
 impl AbandonedClaim {
-    /// The result of its attempt: it may have been sent, up to this moment, and it counts.
+    /// The result of its attempt. The request may have been sent, at any time until now, so the attempt counts.
     pub fn unknown_outcome(&self, now: Timestamp) -> AttemptResult {
         let Self { claim, attempts, attempts_before, max_attempts } = *self;
         let number = attempts + 1;
         let exhausted = max_attempts.is_some_and(|most| number.saturating_sub(attempts_before) >= most);
         let attempt = Attempt {
-            // No fresh randomness here; the delivery's own and the number make it unique.
+            // The random bits of the delivery's id and the number make the id unique.
             id: AttemptId::new(now, u128::from_be_bytes(*claim.delivery_id.as_bytes()).wrapping_add(number.into())),
             delivery_id: claim.delivery_id,
             number,
@@ -109,7 +112,7 @@ impl Recovered {
         self.retried + self.dead + self.cancelled + self.superseded
     }
 
-    /// What became of abandoned claims.
+    /// Counts the settlements of abandoned claims.
     pub fn of(settlements: &[Settlement]) -> Self {
         let count = |state| settlements.iter().filter(|settled| settled.state() == Some(state)).count() as u64;
         Self {

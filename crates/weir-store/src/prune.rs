@@ -1,4 +1,4 @@
-//! What is too old goes, a little at a time.
+//! Retention: deletes old data in small steps.
 
 use std::ops::AddAssign;
 
@@ -7,14 +7,14 @@ use weir_core::retention::Cutoffs;
 
 use crate::StoreResult;
 
-/// How far a pass has got. It begins with the deliveries; whole days and events go when no delivery is left of them.
+/// The progress of a pass. It starts with the deliveries; days and events are deleted once they have no deliveries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PrunePlace {
     /// After the delivery with this id.
     Deliveries([u8; 16]),
-    /// After this day, counted since the Unix epoch. Only where whole days can be dropped.
+    /// After this day, counted since the Unix epoch. Only in stores that can drop whole days.
     Days(i32),
-    /// After the event with this id, at the idempotency keys of a day that is about to be dropped.
+    /// After the event with this id, among the idempotency keys of a day that is about to be dropped.
     Keys([u8; 16]),
     /// After the event with this id.
     Events([u8; 16]),
@@ -24,14 +24,14 @@ impl PrunePlace {
     pub const START: Self = Self::Deliveries([0; 16]);
 }
 
-/// How much is gone.
+/// The number of deleted rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Pruned {
     pub deliveries: u64,
     pub attempts: u64,
-    /// One by one; those of whole days are not counted.
+    /// Events deleted one by one, without those of dropped days.
     pub events: u64,
-    /// Days dropped whole, each with its events.
+    /// Days that were dropped with their events.
     pub days: u64,
 }
 
@@ -44,18 +44,18 @@ impl AddAssign for Pruned {
     }
 }
 
-/// What one step of a pass did.
+/// The result of one step of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PruneStep {
     pub pruned: Pruned,
-    /// Where the next goes on; `None` at the end of the pass, also when another process is at it.
+    /// Where the next step continues; `None` at the end of the pass, and while another process prunes.
     pub next: Option<PrunePlace>,
 }
 
 #[async_trait]
 pub trait Prune {
-    /// Deletes, from a place on, some of the deliveries that ended before the cutoff of their state, with their attempts, and
-    /// of the events, with their idempotency keys, those of which no delivery is left. One transaction, too short to be in the
-    /// way of deliveries; what is gone is gone, so a pass may end anywhere. Of several processes one at a time does this.
+    /// One step, from `place` on. Deletes deliveries that ended before the cutoff of their state, with their attempts,
+    /// and events that have no deliveries, with their idempotency keys. The transaction is too short to delay
+    /// deliveries, and a pass may stop after any step. Only one process prunes at a time.
     async fn prune_some(&self, cutoffs: &Cutoffs, place: PrunePlace) -> StoreResult<PruneStep>;
 }

@@ -1,30 +1,30 @@
-//! Replays: what has ended, sent again in a lane of its own.
+//! Replays: ended deliveries are sent again, within the replay share of their destination.
 //!
 //! ```text
-//! moving ──all moved──▶ moved ──nothing waits──▶ completed
+//! moving ──all moved──▶ moved ──none waiting──▶ completed
 //!    └────────┬───────────┘
-//!           cancel ──▶ cancelling ──nothing waits──▶ cancelled
+//!           cancel ──▶ cancelling ──none waiting──▶ cancelled
 //! ```
 //!
-//! A replay goes on in steps, each one bounded transaction that also writes down where it has got to. Whoever takes the next
-//! step goes on from there, so it may end anywhere, with its process or without.
+//! A replay runs in steps. Each step is one bounded transaction that also stores the progress, so that any process can
+//! take the next step after a crash.
 
 use async_trait::async_trait;
 use weir_core::{DeliveryState, DestinationId, ReplayId, Timestamp};
 
 use crate::{ClaimRequest, Claims, DeliveryFilter, Page, PageRequest, StoreResult};
 
-/// The states that can be replayed: those that say that somebody may have missed the event.
+/// The states that can be replayed: those in which the receiver may have missed the event.
 pub const REPLAYABLE: [DeliveryState; 4] =
     [DeliveryState::Failed, DeliveryState::Dead, DeliveryState::Cancelled, DeliveryState::Delivered];
 
-/// Which deliveries a replay sends again: what was in one of these states when it began. Those of deleted destinations, those
-/// whose time to live is over, and those that another replay has in hand are left out.
+/// The deliveries that a replay sends again: those in one of these states when the replay began. Deliveries of deleted
+/// destinations, expired ones, and those of another open replay are left out.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReplayFilter {
-    /// Some of [`REPLAYABLE`], each once.
+    /// Some of [`REPLAYABLE`], without duplicates.
     pub states: Vec<DeliveryState>,
-    /// Without a state of its own.
+    /// Must have no `state`.
     pub deliveries: DeliveryFilter,
 }
 
@@ -36,30 +36,30 @@ pub struct NewReplay {
     pub created_at: Timestamp,
 }
 
-/// Where a replay stands.
+/// The phase of a replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplayPhase {
-    /// What it sends again is being moved into the lane.
+    /// Its deliveries are being moved into the replay backlog.
     Moving,
-    /// All of it is in the lane, or has ended.
+    /// All its deliveries are in the replay backlog, or have ended.
     Moved,
     Completed,
-    /// What waits in the lane goes back to where it came from.
+    /// Its waiting deliveries return to their previous states.
     Cancelling,
     Cancelled,
 }
 
 impl ReplayPhase {
-    /// Every phase. A store keeps the place in this list.
+    /// Every phase. A store keeps the index in this list.
     pub const ALL: [Self; 5] = [Self::Moving, Self::Moved, Self::Completed, Self::Cancelling, Self::Cancelled];
 
-    /// Whether there are steps to take.
+    /// Whether it has steps left.
     pub fn is_open(self) -> bool {
         matches!(self, Self::Moving | Self::Moved | Self::Cancelling)
     }
 }
 
-/// What became of the deliveries of a replay.
+/// The deliveries of a replay, counted by result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ReplayFigures {
     pub total: u64,
@@ -71,17 +71,17 @@ pub struct ReplayFigures {
 }
 
 impl ReplayFigures {
-    /// Those that have ended.
+    /// The deliveries that have ended.
     pub fn ended(self) -> u64 {
         self.delivered + self.failed + self.cancelled
     }
 
-    /// Those that have not; of a cancelled replay, those it left as they were.
+    /// The deliveries that have not ended; for a cancelled replay, those that it did not send.
     pub fn remaining(self) -> u64 {
         self.total.saturating_sub(self.ended())
     }
 
-    /// Counts deliveries in this state.
+    /// Adds deliveries in this state.
     pub fn count(&mut self, state: DeliveryState, deliveries: u64) {
         use DeliveryState::{Cancelled, Dead, Delivered, Expired, Failed, Superseded};
         match state {
@@ -93,7 +93,7 @@ impl ReplayFigures {
     }
 }
 
-/// A replay as it is shown.
+/// A replay as the API shows it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Replay {
     pub id: ReplayId,
@@ -105,42 +105,43 @@ pub struct Replay {
     pub ended_at: Option<Timestamp>,
 }
 
-/// What one step of a replay did.
+/// The result of one step of a replay.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ReplayStep {
-    /// Moved into the lane, or back out of it.
+    /// The number of deliveries moved into the replay backlog or put back.
     pub moved: u64,
     /// The destinations to wake.
     pub wake: Vec<DestinationId>,
-    /// Whether the next step has something to do at once.
+    /// Whether the next step can run at once.
     pub more: bool,
 }
 
 #[async_trait]
 pub trait Replays {
-    /// How many deliveries a replay would send again if it began at `now`.
+    /// The number of deliveries that a replay would send again if it began at `now`.
     async fn count_replay(&self, filter: &ReplayFilter, now: Timestamp) -> StoreResult<u64>;
 
-    /// Stores a replay that begins, with that count as its `total` until all is moved.
+    /// Stores a new replay. `total` is the count from [`Self::count_replay`], shown until all deliveries are moved.
     async fn create_replay(&self, replay: NewReplay, total: u64) -> StoreResult<()>;
 
     async fn replay(&self, id: ReplayId) -> StoreResult<Option<Replay>>;
 
     async fn list_replays(&self, page: PageRequest) -> StoreResult<Page<Replay>>;
 
-    /// Begins to cancel a replay that is under way: nothing more is moved, and what waits in the lane is put back by the steps
-    /// that follow. What is under way ends by itself. `None` when there is none; else the phase it is in by now.
+    /// Begins to cancel an open replay: no more deliveries are moved, and the following steps put its waiting
+    /// deliveries back. Deliveries in flight end by themselves. Returns the phase after the call; `None` if there is no
+    /// such replay.
     async fn cancel_replay(&self, id: ReplayId, now: Timestamp) -> StoreResult<Option<ReplayPhase>>;
 
-    /// The replays that have steps to take, oldest first.
+    /// The replays with steps left, oldest first.
     async fn open_replays(&self) -> StoreResult<Vec<ReplayId>>;
 
-    /// Takes the next step of a replay: one short transaction. Does nothing while somebody else takes it.
+    /// Takes the next step of a replay in one short transaction. Does nothing while another process takes it.
     async fn step_replay(&self, id: ReplayId, now: Timestamp) -> StoreResult<ReplayStep>;
 
-    /// The destinations that may have something in the lane.
+    /// The destinations that may have waiting deliveries of a replay.
     async fn replay_destinations(&self) -> StoreResult<Vec<DestinationId>>;
 
-    /// Claims of the lane as [`crate::Outbox::claim`] does of what is live.
+    /// Claims deliveries of replays, as [`crate::Outbox::claim`] claims live deliveries.
     async fn claim_replays(&self, requests: Vec<ClaimRequest>, now: Timestamp) -> StoreResult<Vec<Claims>>;
 }

@@ -1,4 +1,4 @@
-//! The worker's side, and a person's: how deliveries end.
+//! The end of deliveries: the results of workers, and manual retries, cancellations and purges.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use weir_core::{
 
 use crate::StoreResult;
 
-/// One attempt to record and what it makes of its delivery.
+/// One attempt to record, and its verdict on the delivery.
 #[derive(Debug, Clone)]
 pub struct AttemptResult {
     pub claim: Claim,
@@ -20,21 +20,21 @@ pub struct AttemptResult {
     pub now: Timestamp,
 }
 
-/// What became of a recorded attempt.
+/// The effect of a recorded attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Settlement {
     Settled(DeliveryState),
-    /// Settled, and it has left its line: the next of that has come forward, due at this time.
+    /// Settled, and the delivery has left its message group: the next one is the head, due at this time.
     Advanced {
         state: DeliveryState,
         next_due: Timestamp,
     },
-    /// The claim was lost meanwhile (expired and recovered). Nothing was changed.
+    /// The claim had expired and was recovered. Nothing was changed.
     ClaimLost,
 }
 
 impl Settlement {
-    /// The state that it led to; `None` when the claim was lost.
+    /// The new state of the delivery; `None` if the claim was lost.
     pub fn state(self) -> Option<DeliveryState> {
         match self {
             Self::Settled(state) | Self::Advanced { state, .. } => Some(state),
@@ -43,32 +43,32 @@ impl Settlement {
     }
 }
 
-/// What a person's request did to a delivery.
+/// The result of a manual request for one delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeliveryAction {
     Done {
         destination_id: DestinationId,
     },
     NotFound,
-    /// It is in this state, which does not allow it.
+    /// The delivery's state, given here, does not allow the request.
     Refused(DeliveryState),
-    /// Its `expires_at` has passed.
+    /// The delivery's `expires_at` has passed.
     Expired,
-    /// Its destination is deleted.
+    /// The delivery's destination is deleted.
     DestinationGone,
 }
 
-/// Which waiting deliveries of a destination to cancel.
+/// The waiting deliveries of a destination to cancel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Purge {
     pub destination_id: DestinationId,
     pub pending: bool,
     pub retrying: bool,
     pub event_type: Option<EventPattern>,
-    /// Of events created before this instant only: the beginning of the purge at the latest, so that what comes in meanwhile
-    /// stays.
+    /// Only deliveries of events created before this instant. At the latest it is the start of the purge, so that new
+    /// events stay.
     pub before: Timestamp,
-    /// When it began.
+    /// When the purge began.
     pub now: Timestamp,
 }
 
@@ -82,45 +82,47 @@ impl Purge {
     }
 }
 
-/// Where a purge has got to, in the order in which deliveries are due.
+/// The progress of a purge, in the order of due times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PurgePlace {
     pub due: Timestamp,
     pub id: DeliveryId,
 }
 
-/// What one bounded transaction of a purge did.
+/// The result of one bounded transaction of a purge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PurgeStep {
     pub cancelled: u64,
-    /// Where the next goes on; `None` at the end.
+    /// Where the next step continues; `None` at the end.
     pub next: Option<PurgePlace>,
 }
 
 #[async_trait]
 pub trait Results {
-    /// Records attempts and moves their deliveries on, in one group commit. Answers in the same order. A retry of a
-    /// deleted destination's delivery becomes `cancelled`, one with a newer delivery of its coalesce key `superseded`. Who leaves
-    /// its line, because it has ended or has failed `skip_after_attempts` times, lets the next come forward.
+    /// Records attempts and updates their deliveries in one group commit. Returns the settlements in the same order.
+    /// Instead of a retry, a delivery of a deleted destination becomes `cancelled`, and one with a newer delivery of
+    /// its coalesce key `superseded`. A delivery that has ended, or has failed `skip_after_attempts` times, leaves its
+    /// message group; the next one becomes the head.
     async fn settle(&self, results: Vec<Arc<AttemptResult>>) -> StoreResult<Vec<Settlement>>;
 
-    /// Makes a delivery due at once: a terminal one goes back to `pending`, a waiting one is pulled forward. Its counted
-    /// attempts stay, so one whose attempts were exhausted gets one more. Refused while `delivering`, and once its
-    /// `expires_at` has passed. In a line it keeps to the order: one that is behind stays behind, and one that had ended
-    /// joins its line again, at its old place among those behind.
+    /// Makes a delivery due at once: an ended delivery returns to `pending`, a waiting one becomes due now. The counted
+    /// attempts stay, so a delivery without attempts left gets one more. Refused while `delivering`, and once its
+    /// `expires_at` has passed. The delivery order is kept: a delivery behind in a message group stays there, and an
+    /// ended one joins its group again at its old position among the deliveries behind the head.
     async fn retry_delivery(&self, id: DeliveryId, now: Timestamp) -> StoreResult<DeliveryAction>;
 
     /// Cancels a waiting delivery. Refused in any other state.
     async fn cancel_delivery(&self, id: DeliveryId, now: Timestamp) -> StoreResult<DeliveryAction>;
 
-    /// Cancels some of what a purge is after, from a place on, in one transaction that is too short to be in the way of
-    /// claims and ingest. What is claimed is passed over.
+    /// One step of a purge: cancels some of its deliveries after a position, in a transaction that is too short to
+    /// delay claims and ingest. Claimed deliveries are skipped.
     async fn purge_some(&self, purge: &Purge, after: Option<PurgePlace>) -> StoreResult<PurgeStep>;
 
-    /// How many a purge would cancel now. Looks at what waits for its destination and at nothing else.
+    /// The number of deliveries that a purge would cancel now. Reads only the waiting deliveries of its destination.
     async fn count_purge(&self, purge: &Purge) -> StoreResult<u64>;
 
-    /// Cancels all that a purge is after, step by step, and answers how many. Should a step fail, what was cancelled stays so.
+    /// Cancels all deliveries of a purge, step by step. Returns how many. If a step fails, the deliveries of earlier
+    /// steps stay cancelled.
     async fn purge(&self, purge: &Purge) -> StoreResult<u64> {
         let mut step = self.purge_some(purge, None).await?;
         let mut cancelled = step.cancelled;

@@ -1,4 +1,4 @@
-//! The filter of a replay as text, for the stores to keep.
+//! The stored text form of a replay's filter.
 
 use serde_json::{Map, Value, json};
 use weir_core::{DeliveryState, Timestamp};
@@ -6,7 +6,7 @@ use weir_core::{DeliveryState, Timestamp};
 use crate::{DeliveryFilter, ErrorFilter, ReplayFilter};
 
 impl ReplayFilter {
-    /// One JSON object, with what is not asked for left out.
+    /// One JSON object, without the terms that are not set.
     pub fn to_stored(&self) -> String {
         let DeliveryFilter { destination_id, tenant, event_type, error, from, to, .. } = &self.deliveries;
         let mut object = Map::new();
@@ -19,13 +19,13 @@ impl ReplayFilter {
         put("tenant", tenant.as_ref().map(|tenant| json!(tenant)));
         put("event_type", event_type.as_ref().map(|pattern| json!(pattern.to_string())));
         put("error", error.map(|error| json!(error.to_string())));
-        // In nanoseconds: the text form of a time ends at milliseconds.
+        // In nanoseconds, because the text form of a time has only milliseconds.
         put("from", from.map(|from| json!(from.as_nanos())));
         put("to", to.map(|to| json!(to.as_nanos())));
         Value::Object(object).to_string()
     }
 
-    /// `None` when the text is not one of ours.
+    /// `None` if [`Self::to_stored`] did not write the text.
     pub fn from_stored(text: &str) -> Option<Self> {
         let object: Map<String, Value> = serde_json::from_str(text).ok()?;
         fn parsed<T: std::str::FromStr>(object: &Map<String, Value>, name: &str) -> Option<Option<T>> {

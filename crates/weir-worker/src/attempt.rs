@@ -18,7 +18,7 @@ use weir_core::{
     claim::{Claim, ClaimedDelivery},
     delivery::Attempt,
     event::EventBody,
-    outcome::{self, Effect, Failure, HoldReason, Met, Verdict},
+    outcome::{self, Effect, Failure, HoldReason, SendResult, Verdict},
 };
 use weir_queue::{Permit, PermitId, SharedQueue, SlotAnswer, SlotRequest};
 use weir_store::AttemptResult;
@@ -194,7 +194,7 @@ impl Attempter {
                 let sent = Sent {
                     sent_at: None,
                     ended_at: self.clock.now(),
-                    met: Met::Failure(failure),
+                    result: SendResult::Failure(failure),
                     response_body: None,
                     error: Some(error),
                     cut_on_reuse: false,
@@ -302,16 +302,16 @@ impl Attempter {
         let of_series = number.saturating_sub(attempts_before);
         let now = sent.ended_at;
         let policy = &target.destination.settings.retry;
-        let mut decision = outcome::judge(&sent.met, policy, of_series, event_created_at, now, rand::random());
+        let mut decision = outcome::judge(&sent.result, policy, of_series, event_created_at, now, rand::random());
         if sent.cut_on_reuse && matches!(decision.verdict, Verdict::Retry { .. }) {
             // The server had most likely closed the old connection. It goes in the next slot; a connection that is made for it cannot
             // end this way again.
             decision.verdict = Verdict::Retry { at: now };
             self.outbound.forget(&target.target);
         }
-        let (status_code, failure) = match sent.met {
-            Met::Answer { status, .. } => (Some(status), None),
-            Met::Failure(failure) => (None, Some(failure)),
+        let (status_code, failure) = match sent.result {
+            SendResult::Answer { status, .. } => (Some(status), None),
+            SendResult::Failure(failure) => (None, Some(failure)),
         };
         if let (Some(spans), Some(span)) = (&self.spans, span) {
             spans.end(AttemptSpan {

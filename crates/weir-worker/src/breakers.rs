@@ -7,7 +7,7 @@ use std::{collections::HashMap, time::Duration};
 
 use weir_core::{
     DestinationId, Timestamp,
-    breaker::{Ending, Window},
+    breaker::{AttemptWindow, EndedAttempt},
 };
 use weir_store::BreakerChange;
 
@@ -18,7 +18,7 @@ const TIDY: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
 pub(crate) struct Breakers {
-    windows: HashMap<DestinationId, Window>,
+    windows: HashMap<DestinationId, AttemptWindow>,
     tidied_at: Timestamp,
 }
 
@@ -35,11 +35,11 @@ impl Breakers {
         let destination = &ended.destination;
         let policy = destination.settings.breaker.as_ref()?;
         let (outcome, now) = (ended.result.attempt.outcome, ended.result.now);
-        let ending = Ending { outcome, effect: ended.effect, began: ended.began, now };
+        let ending = EndedAttempt { outcome, effect: ended.effect, began: ended.began, now };
         let window = self.windows.entry(destination.id).or_default();
         let changed = window.observe(&destination.breaker, policy, &ending)?;
         Some(Changed {
-            gives_up: changed.gives_up(policy, now),
+            gives_up: changed.should_pause(policy, now),
             change: BreakerChange { id: destination.id, expected: destination.breaker.clone(), changed, now },
         })
     }

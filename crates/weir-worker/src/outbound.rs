@@ -33,7 +33,7 @@ use tokio::time::{Instant, timeout};
 use weir_core::{
     Clock, Slot, Timestamp,
     address::AddressPolicy,
-    outcome::{Failure, Met},
+    outcome::{Failure, SendResult},
 };
 
 pub use connection::Connection;
@@ -76,7 +76,7 @@ pub struct Sent {
     /// When the request left; always there when [`Outbound::send`] made this.
     pub sent_at: Option<Timestamp>,
     pub ended_at: Timestamp,
-    pub met: Met,
+    pub result: SendResult,
     /// At most [`MAX_ANSWER_BODY`] bytes of the answer.
     pub response_body: Option<String>,
     /// What went wrong, for the destination's owner. With an answer: how its body was cut, which changes no verdict.

@@ -1,4 +1,4 @@
-//! The store, the queue and the clock that go together, by name: the only place that knows there are several.
+//! The combinations of store, queue and clock: the only module that names the backends.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,24 +15,24 @@ use crate::{clock::SystemClock, config::Backing};
 /// Opened backends, shared by all parts of the process.
 #[derive(Clone)]
 pub(crate) enum Backends {
-    /// One process has the file, and the queue is inside it.
+    /// One process owns the SQLite file and holds the queue in memory.
     Embedded { store: Arc<SqliteStore>, queue: Arc<MemoryQueue>, clock: Arc<SystemClock> },
-    /// Any number of processes share the servers, and Redis's clock.
+    /// Any number of processes share the servers and the clock of Redis.
     Scaled { store: Arc<PostgresStore>, queue: Arc<RedisQueue> },
 }
 
-/// How much is in the queue, for gauges.
+/// The depths of the queue, for gauges.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Depths {
     pub(crate) ready: usize,
-    /// For how long the oldest of these has waited.
+    /// How long the oldest ready permit has waited.
     pub(crate) oldest_waited: Duration,
     pub(crate) queued: usize,
     pub(crate) in_flight: usize,
     pub(crate) jobs: usize,
 }
 
-/// How much a store uses of what it has.
+/// The resources that a store uses, for gauges.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum StoreUse {
     Sqlite { wal_bytes: u64 },
@@ -46,7 +46,7 @@ impl Backends {
                 let store = Arc::new(SqliteStore::open(database).await?);
                 let clock = Arc::new(SystemClock::start());
                 let queue = Arc::new(MemoryQueue::new(clock.clone()));
-                // Nobody else can hold a claim, and cursors are recovered from a complete history: before anything runs.
+                // Before anything runs: no other process can hold a claim, and the cursors need the complete history.
                 resolve_abandoned_claims(&*store, clock.now()).await?;
                 Ok(Self::Embedded { store, queue, clock })
             }
@@ -96,7 +96,7 @@ impl Backends {
         }
     }
 
-    /// What only one kind of store has, for gauges.
+    /// The resources that the store uses.
     pub(crate) fn store_use(&self) -> StoreUse {
         match self {
             Self::Embedded { store, .. } => StoreUse::Sqlite { wal_bytes: store.wal_bytes() },
@@ -104,7 +104,7 @@ impl Backends {
         }
     }
 
-    /// Finishes what was asked so far.
+    /// Finishes the pending operations and closes the connections.
     pub(crate) async fn close(&self) {
         match self {
             Self::Embedded { store, .. } => store.close().await,
@@ -117,10 +117,13 @@ impl Backends {
 }
 
 async fn resolve_abandoned_claims(store: &dyn weir_store::Store, now: Timestamp) -> anyhow::Result<()> {
-    let recovered = weir_scheduler::recover_all(store, now).await.context("cannot resolve claims left by a crash")?;
+    let recovered = weir_scheduler::recover_all(store, now).await.context("cannot recover the claims of a crash")?;
     let count = recovered.retried + recovered.dead + recovered.cancelled;
     if count > 0 {
-        tracing::warn!(count, "deliveries were under way when the last process died; their attempts count as unknown");
+        tracing::warn!(
+            count,
+            "the last process died with claimed deliveries; each counts as an attempt of unknown outcome"
+        );
     }
     Ok(())
 }

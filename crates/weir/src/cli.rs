@@ -1,4 +1,4 @@
-//! The command line: what can be asked of the program, and how it ends.
+//! The command line: the commands, their flags, and the exit codes.
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -10,7 +10,7 @@ use crate::config::{ConfigError, Key, VERIFY_ENV};
 /// Outbound webhooks at exactly the rate the other side can take.
 #[derive(Debug, Parser)]
 #[command(name = "weir", version, arg_required_else_help = true)]
-#[command(after_help = "Exit codes: 0 done, 1 the job found a failure, 2 wrong use or configuration.")]
+#[command(after_help = "Exit codes: 0 success, 1 failure, 2 wrong command line or configuration.")]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -18,101 +18,107 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run everything in one process: API, scheduler, workers
+    /// Run API, scheduler and worker in one process
     Serve(SettingFlags),
-    /// Show the main job on real HTTP with live progress, and audit it; needs nothing, leaves nothing behind
+    /// Send events at limited rates over real HTTP, show the progress and audit the result; needs no setup, leaves no
+    /// files
     Demo(DemoArgs),
-    /// Audit a running server: did every destination keep its limits, how well were they used, how long did events take
+    /// Audit a running server: whether each limit was kept, how well it was used, and how long deliveries took
     Audit(AuditArgs),
-    /// Check the signature of a request as it was received: exit code 0 if it is good, 1 if not
+    /// Check the signature of a received request: exit code 0 if it is valid, 1 if not
     Verify(VerifyArgs),
-    /// Bring the database to this version's schema, then stop
+    /// Migrate the database to the schema of this version, then exit
     Migrate(SettingFlags),
-    /// After restoring a backup, before anything starts: count sends that the backup does not know of as started until now
+    /// Mark a database that was restored from a backup, before any process starts: limits then continue as if sends had
+    /// started until now
     Restored(SettingFlags),
-    /// Run the API alone, beside other processes (needs PostgreSQL and Redis)
+    /// Run only the API; other processes run the other roles (needs PostgreSQL and Redis)
     Api(SettingFlags),
-    /// Run a scheduler alone, beside other processes (needs PostgreSQL and Redis)
+    /// Run only a scheduler; other processes run the other roles (needs PostgreSQL and Redis)
     Scheduler(SettingFlags),
-    /// Run a worker alone, beside other processes (needs PostgreSQL and Redis)
+    /// Run only a worker; other processes run the other roles (needs PostgreSQL and Redis)
     Worker(SettingFlags),
 }
 
-/// The settings as flags; each wins over its environment variable, which wins over the file.
+/// The settings as flags. A flag overrides its environment variable, and the variable overrides the configuration file.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct SettingFlags {
-    /// Read this configuration file [env: WEIR_CONFIG] [default: weir.toml, if it is there]
+    /// Configuration file [env: WEIR_CONFIG] [default: weir.toml, if it exists]
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Listen here; without API keys the API accepts only a loopback address [env: WEIR_LISTEN] [default: 127.0.0.1:8080;
-    /// for a scheduler or worker, which serve health and metrics, any free port]
+    /// Address to listen on; without API keys the API must listen on a loopback address [env: WEIR_LISTEN]
+    /// [default: 127.0.0.1:8080; for a scheduler or worker, which serve health and metrics, any free port]
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Option<String>,
-    /// Serve the metrics here, and no longer where the API is; health too [env: WEIR_METRICS_LISTEN] [default: with everything else]
+    /// Separate address for metrics, which are then not served on the listen address; serves health too
+    /// [env: WEIR_METRICS_LISTEN] [default: none]
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics_listen: Option<String>,
-    /// Keep the records here: sqlite://FILE or postgres://… [env: WEIR_DATABASE_URL] [default: sqlite://weir.db]
+    /// Database: sqlite://FILE or postgres://… [env: WEIR_DATABASE_URL] [default: sqlite://weir.db]
     #[arg(long, value_name = "URL")]
     database_url: Option<String>,
-    /// Keep the queue in Redis, or in the Cluster of these nodes [env: WEIR_REDIS_URL] [default: in the process]
+    /// Redis for the queue, or several nodes of a Redis Cluster [env: WEIR_REDIS_URL]
+    /// [default: none, the queue is in the process]
     #[arg(long, value_name = "URL")]
     redis_url: Option<String>,
-    /// Ask every client for one of these keys; the environment hides them better [env: WEIR_API_KEYS]
+    /// API keys; a request must send one of them. The environment variable hides them better [env: WEIR_API_KEYS]
     #[arg(long, value_name = "KEY,…")]
     api_keys: Option<String>,
-    /// Answer requests that name these hosts, besides loopback ones [env: WEIR_HOSTS]
+    /// Host names that requests may address, besides loopback hosts [env: WEIR_HOSTS]
     #[arg(long, value_name = "HOST,…")]
     hosts: Option<String>,
     /// Accept destinations with plain http URLs [env: WEIR_ALLOW_HTTP] [default: false]
     #[arg(long, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     allow_http: Option<String>,
-    /// Accept destinations in these networks, although they are private [env: WEIR_ALLOW_NETWORKS]
+    /// Accept destinations in these private networks [env: WEIR_ALLOW_NETWORKS]
     #[arg(long, value_name = "CIDR,…")]
     allow_networks: Option<String>,
-    /// Refuse destinations in these networks, public or allowed ones too [env: WEIR_DENY_NETWORKS]
+    /// Refuse destinations in these networks, even if they are public or allowed [env: WEIR_DENY_NETWORKS]
     #[arg(long, value_name = "CIDR,…")]
     deny_networks: Option<String>,
-    /// Accept destinations on these ports only [env: WEIR_ALLOW_PORTS] [default: any]
+    /// Accept only destinations on these ports [env: WEIR_ALLOW_PORTS] [default: any]
     #[arg(long, value_name = "PORT|FROM-TO,…")]
     allow_ports: Option<String>,
-    /// Log what this filter lets through, such as info,weir_worker=debug [env: WEIR_LOG] [default: info]
+    /// Log filter, such as info,weir_worker=debug [env: WEIR_LOG] [default: info]
     #[arg(long, value_name = "FILTER")]
     log: Option<String>,
-    /// Write log lines as text or json [env: WEIR_LOG_FORMAT] [default: text]
+    /// Format of log lines: text or json [env: WEIR_LOG_FORMAT] [default: text]
     #[arg(long, value_name = "FORMAT")]
     log_format: Option<String>,
-    /// Refuse events larger than this [env: WEIR_MAX_EVENT_BYTES] [default: 1048576]
+    /// Refuse events larger than this size [env: WEIR_MAX_EVENT_BYTES] [default: 1048576]
     #[arg(long, value_name = "BYTES")]
     max_event_bytes: Option<String>,
-    /// Hold this much of request bodies in memory at one time [env: WEIR_BODY_BUDGET_BYTES] [default: 268435456]
+    /// Memory for the bodies of all open requests; further requests get 503 [env: WEIR_BODY_BUDGET_BYTES]
+    /// [default: 268435456]
     #[arg(long, value_name = "BYTES")]
     body_budget_bytes: Option<String>,
-    /// Keep this many connections of clients at one time; others wait [env: WEIR_MAX_CONNECTIONS] [default: 4096]
+    /// Most client connections at one time; further clients wait [env: WEIR_MAX_CONNECTIONS] [default: 4096]
     #[arg(long, value_name = "N")]
     max_connections: Option<String>,
-    /// Make this many attempts at one time; auto: as the limit of open files allows, at most 8192 [env: WEIR_WORKER_CAPACITY]
-    /// [default: auto]
+    /// Most attempts of a worker at one time; auto: as many as the limit of open files allows, at most 8192
+    /// [env: WEIR_WORKER_CAPACITY] [default: auto]
     #[arg(long, value_name = "N")]
     worker_capacity: Option<String>,
-    /// Let what is in flight finish for this long on shutdown [env: WEIR_SHUTDOWN_GRACE_S] [default: 25]
+    /// Time for attempts in flight to finish on shutdown [env: WEIR_SHUTDOWN_GRACE_S] [default: 25]
     #[arg(long, value_name = "SECONDS")]
     shutdown_grace_s: Option<String>,
-    /// Keep what was delivered for this long, with its attempts and its events; or: forever [env: WEIR_RETENTION_DELIVERED_DAYS]
-    /// [default: 14]
+    /// Delete delivered deliveries, with their attempts and events, after this time; or: forever
+    /// [env: WEIR_RETENTION_DELIVERED_DAYS] [default: 14]
     #[arg(long, value_name = "DAYS")]
     retention_delivered_days: Option<String>,
-    /// Keep what was cancelled for this long; or: forever [env: WEIR_RETENTION_CANCELLED_DAYS] [default: 14]
+    /// Delete cancelled deliveries after this time; or: forever [env: WEIR_RETENTION_CANCELLED_DAYS] [default: 14]
     #[arg(long, value_name = "DAYS")]
     retention_cancelled_days: Option<String>,
-    /// Keep dead letters, dead and failed, for this long [env: WEIR_RETENTION_DEAD_DAYS] [default: forever]
+    /// Delete dead letters (dead and failed deliveries) after this time; or: forever [env: WEIR_RETENTION_DEAD_DAYS]
+    /// [default: forever]
     #[arg(long, value_name = "DAYS")]
     retention_dead_days: Option<String>,
 }
 
 impl SettingFlags {
-    /// The flags that were given, as texts: all sources are parsed by the same code, with the same messages.
+    /// The flags that are set, as texts: the same code parses flags, environment and file, with the same messages.
     pub(crate) fn texts(&self) -> impl Iterator<Item = (Key, String)> {
-        let given = |key: Key| match key {
+        let flag = |key: Key| match key {
             Key::Listen => &self.listen,
             Key::MetricsListen => &self.metrics_listen,
             Key::DatabaseUrl => &self.database_url,
@@ -134,16 +140,16 @@ impl SettingFlags {
             Key::RetentionCancelledDays => &self.retention_cancelled_days,
             Key::RetentionDeadDays => &self.retention_dead_days,
         };
-        Key::ALL.into_iter().filter_map(move |key| Some((key, given(key).clone()?)))
+        Key::ALL.into_iter().filter_map(move |key| Some((key, flag(key).clone()?)))
     }
 }
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct DemoArgs {
-    /// Send for this long
+    /// Duration of the demo in seconds
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(3..=3600))]
     pub(crate) seconds: u32,
-    /// Draw the sends against the caps into this file
+    /// Write a chart of the sends and the limits to this file (SVG)
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
     /// Print the audit as JSON instead of a table
@@ -153,55 +159,55 @@ pub(crate) struct DemoArgs {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct AuditArgs {
-    /// The server's address
+    /// URL of the server
     #[arg(long, default_value = "http://127.0.0.1:8080", value_parser = server_url)]
     pub(crate) url: Url,
-    /// A key of the server [default: the first of WEIR_API_KEYS in the environment]
+    /// API key of the server [default: the first key in WEIR_API_KEYS]
     #[arg(long, value_name = "KEY")]
     pub(crate) api_key: Option<String>,
-    /// Audit this destination only, by id or name; may be repeated
+    /// Audit only this destination, by id or name; may be repeated
     #[arg(long = "destination", value_name = "ID|NAME")]
     pub(crate) destinations: Vec<String>,
-    /// Leave out sends before this time (RFC 3339) [default: a day before --to]
+    /// Ignore sends before this time (RFC 3339) [default: a day before --to]
     #[arg(long, value_name = "TIME")]
     pub(crate) from: Option<weir_core::Timestamp>,
-    /// Leave out sends at and after this time (RFC 3339) [default: now]
+    /// Ignore sends at or after this time (RFC 3339) [default: now]
     #[arg(long, value_name = "TIME")]
     pub(crate) to: Option<weir_core::Timestamp>,
     /// Print JSON instead of a table
     #[arg(long)]
     pub(crate) json: bool,
-    /// Draw the sends against the caps into this file
+    /// Write a chart of the sends and the limits to this file (SVG)
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
 }
 
 #[derive(Clone, Args)]
 pub(crate) struct VerifyArgs {
-    /// The secret (whsec_…, whsk_…) or public key (whpk_…); the environment hides it better
+    /// The secret (whsec_…, whsk_…) or public key (whpk_…); the environment variable hides it better
     #[arg(long, value_name = "SECRET", env = VERIFY_ENV, hide_env_values = true)]
     pub(crate) secret: Option<String>,
-    /// How the destination signs
+    /// The signature style of the destination
     #[arg(long, value_name = "STYLE", default_value = "standard", value_parser = ["standard", "timestamped", "prefixed"])]
     pub(crate) style: String,
-    /// The `webhook-id` header; for the standard style
+    /// The `webhook-id` header; only for the standard style
     #[arg(long, value_name = "ID")]
     pub(crate) id: Option<String>,
-    /// The `webhook-timestamp` header; for the prefixed style the destination's timestamp header, left out when it has none
+    /// The `webhook-timestamp` header; for the prefixed style the destination's timestamp header, if it has one
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     pub(crate) timestamp: Option<i64>,
-    /// The whole value of the signature's header
+    /// The complete value of the signature header
     #[arg(long, value_name = "SIGNATURE")]
     pub(crate) signature: String,
-    /// The body, byte for byte as it was received; - is standard input
+    /// The body, byte for byte as received; - is standard input
     #[arg(long, value_name = "FILE", default_value = "-")]
     pub(crate) body: PathBuf,
-    /// Accept a time this far from now, in the past and in the future
+    /// Accept a signed time up to this many seconds in the past or in the future
     #[arg(long, value_name = "N", default_value_t = 300)]
     pub(crate) tolerance_s: u32,
 }
 
-// By hand: a secret must not be printed.
+// Written by hand: a secret must not be printed.
 impl std::fmt::Debug for VerifyArgs {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("VerifyArgs").field("style", &self.style).field("id", &self.id).finish_non_exhaustive()
@@ -209,25 +215,25 @@ impl std::fmt::Debug for VerifyArgs {
 }
 
 fn server_url(text: &str) -> Result<Url, String> {
-    let url: Url = text.parse().map_err(|error| format!("{error}; give one such as http://127.0.0.1:8080"))?;
+    let url: Url = text.parse().map_err(|error| format!("{error}; use a URL such as http://127.0.0.1:8080"))?;
     match url.scheme() {
         "http" | "https" => Ok(url),
-        other => Err(format!("`{other}` is not http or https")),
+        other => Err(format!("the scheme is `{other}`; use http or https")),
     }
 }
 
-/// How the program ends.
+/// The exit codes of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
     Done,
-    /// The job found a failure, or could not be done.
+    /// The command failed, or found a failure.
     Failure,
-    /// Wrong use or configuration.
+    /// Wrong command line or configuration.
     Misuse,
 }
 
 impl Exit {
-    /// What an error that ends the program amounts to.
+    /// The exit code for an error that ends the program.
     pub(crate) fn of_error(error: &anyhow::Error) -> Self {
         let misuse = |cause: &(dyn std::error::Error + 'static)| {
             cause.is::<ConfigError>()
@@ -250,7 +256,7 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// A request that only another command line or configuration can mend.
+/// An error in the command line or the configuration.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Misuse(pub(crate) String);
@@ -262,12 +268,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_sound() {
+    fn the_command_line_passes_the_checks_of_clap() {
         Cli::command().debug_assert();
     }
 
     #[test]
-    fn every_setting_has_its_flag_and_its_help_names_the_variable() {
+    fn every_setting_has_a_flag_whose_help_names_the_variable() {
         let mut command = Cli::command();
         let serve = command.find_subcommand_mut("serve").unwrap();
         for key in Key::ALL {
@@ -280,14 +286,14 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_use_and_configuration_end_with_their_own_code() {
+    fn errors_of_use_and_configuration_have_their_own_exit_code() {
         assert_eq!(Exit::of_error(&Misuse("no key".to_owned()).into()), Exit::Misuse);
         assert_eq!(Exit::of_error(&ConfigError::RoleAlone { role: "api" }.into()), Exit::Misuse);
         assert_eq!(Exit::of_error(&anyhow::anyhow!("disk full")), Exit::Failure);
     }
 
     #[test]
-    fn an_audit_needs_a_url_of_http() {
+    fn an_audit_needs_an_http_url() {
         assert!(Cli::try_parse_from(["weir", "audit", "--url", "ftp://x"]).is_err());
         assert!(Cli::try_parse_from(["weir", "audit", "--from", "2026-11-21T07:30:00Z"]).is_ok());
         assert!(Cli::try_parse_from(["weir", "audit", "--from", "yesterday"]).is_err());

@@ -1,10 +1,10 @@
-//! The process's clock: the only place that reads the operating system's clocks.
+//! The clock of the process: the only code that reads the operating system's clocks.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use weir_core::{Clock, Timestamp};
 
-/// Engine time runs on the monotonic clock from the wall clock's reading at start, so that no step of the wall clock moves a
+/// Engine time starts at the wall clock and then follows the monotonic clock, so that a step of the wall clock moves no
 /// slot.
 #[derive(Debug)]
 pub(crate) struct SystemClock {
@@ -31,6 +31,6 @@ impl Clock for SystemClock {
 
 #[expect(clippy::disallowed_methods, reason = "this is the clock")]
 fn wall() -> Timestamp {
-    // A clock set before 1970 reads as 1970.
+    // A clock that is set before 1970 counts as 1970.
     Timestamp::MIN + SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! What the program can be asked to do, one file per command.
+//! The commands of the program, one file per command.
 
 mod audit;
 mod demo;

@@ -1,4 +1,4 @@
-//! The composition root: the roles of a process, on the backends it was given.
+//! The composition root: starts the roles of a process on its backends, and stops them in order.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -22,24 +22,24 @@ use crate::{
     cli::Misuse,
     config::{Backing, Key, Role},
     lease::ProcessLease,
-    listener::{self, Patience},
+    listener::{self, ConnectionLimits},
     metrics::{Metrics, Sources},
     traces::{TraceSettings, Traces},
 };
 
-/// How many scheduler loops run side by side: while one waits for a commit, another can claim.
+/// The number of scheduler loops in a process: while one waits for a commit, the other can claim.
 const SCHEDULERS: usize = 2;
-/// How long open API requests may take to finish at shutdown.
+/// How long open API requests may take to finish on shutdown.
 const API_GRACE: Duration = Duration::from_secs(5);
-/// How long what has ended may take to be recorded at shutdown: a store that is away must not keep the process for ever. What
-/// is not recorded by then counts as unknown.
+/// How long the recording of results may take on shutdown: an unreachable store must not keep the process from ending.
+/// An attempt that is not recorded by then counts as unknown.
 const RECORDING_GRACE: Duration = Duration::from_secs(30);
 
-/// What the engine is started with.
+/// The settings of an engine.
 pub(crate) struct EngineSettings {
     pub(crate) backing: Backing,
     pub(crate) listen: SocketAddr,
-    /// `None`: metrics are served where everything else is.
+    /// `None`: metrics are served on `listen`.
     pub(crate) metrics_listen: Option<SocketAddr>,
     pub(crate) api_keys: ApiKeys,
     pub(crate) hosts: Hosts,
@@ -47,7 +47,7 @@ pub(crate) struct EngineSettings {
     pub(crate) max_event_bytes: usize,
     pub(crate) bodies: BodyBudget,
     pub(crate) max_connections: usize,
-    /// How many attempts a worker makes at one time; `None`: as the limit of open files allows.
+    /// The most attempts that a worker makes at one time; `None`: as many as the limit of open files allows.
     pub(crate) worker_capacity: Option<usize>,
     pub(crate) shutdown_grace: Duration,
     pub(crate) retention: Retention,
@@ -61,9 +61,9 @@ pub(crate) struct Engine {
     metrics_address: Option<SocketAddr>,
     backends: Backends,
     readiness: Readiness,
-    /// How long what is in flight may take to finish.
+    /// How long attempts in flight may take to finish on shutdown.
     grace: Duration,
-    /// Each stage of the shutdown, in order.
+    /// The stages of the shutdown, in order.
     stop_working: watch::Sender<bool>,
     stop_serving: watch::Sender<bool>,
     stop_admitting: watch::Sender<bool>,
@@ -77,7 +77,7 @@ pub(crate) struct Engine {
 
 impl Engine {
     pub(crate) async fn start(role: Role, settings: EngineSettings, metrics: Metrics) -> anyhow::Result<Self> {
-        // The port first: a second server on it must not get as far as the database.
+        // Bind the port first: a second server on the same port must fail before it opens the database.
         let listener = bind(Key::Listen, settings.listen).await?;
         let address = listener.local_addr()?;
         let metrics_listener = match settings.metrics_listen {
@@ -86,10 +86,12 @@ impl Engine {
         };
         let metrics_address = metrics_listener.as_ref().map(TcpListener::local_addr).transpose()?;
         let traces = settings.traces.filter(|_| role.serves_api() || role.works()).map(Traces::start).transpose()?;
-        // Once in a process, and large: it would make every future around it as large.
+        // Boxed, because this future is large and would enlarge every future around it.
         let backends = Box::pin(Backends::open(&settings.backing)).await?;
         let lease = ProcessLease::begin(backends.store(), backends.queue()).await?;
         let lease = tokio::spawn(lease.keep());
+
+        // Start the background tasks of the roles.
         let (stop_working, working_stops) = watch::channel(false);
         let (stop_serving, serving_stops) = watch::channel(false);
         let (stop_admitting, admitting_stops) = watch::channel(false);
@@ -113,24 +115,26 @@ impl Engine {
         }
         let declines = Declines::new(backends.store(), backends.queue(), backends.clock());
         let declines = tokio::spawn(async move { declines.run(stopped(admitting_stops)).await });
+
+        // Serve health, metrics and, with the role, the API.
         let readiness = Readiness::starting();
         let sources = Sources { role, backends: backends.clone(), load };
         background.spawn(sources.clone().check_backends(stopped(working_stops.clone())));
         let render = metrics.renderer(sources);
         let operations = Operations {
             store: backends.store(),
-            // Whoever serves the API is useful without the queue.
+            // A process with the API is ready without the queue, because it can still accept events.
             queue: (!role.serves_api()).then(|| backends.queue()),
             readiness: readiness.clone(),
             render_metrics: metrics_listener.is_none().then(|| render.clone()),
         };
-        let patience = Patience::new(settings.max_connections);
+        let limits = ConnectionLimits::new(settings.max_connections);
         let metrics_server = metrics_listener.map(|listener| {
-            // Whoever reaches this port may have all that it serves.
+            // This port serves nothing that needs protection, so any host name is accepted.
             let hosts = Hosts::default().any_for_probes(true);
             let operations = Operations { render_metrics: Some(render), ..operations.clone() };
             let router = weir_api::operations_router(operations, hosts);
-            tokio::spawn(listener::serve(listener, router, patience, serving_stops.clone()))
+            tokio::spawn(listener::serve(listener, router, limits, serving_stops.clone()))
         });
         let hosts = settings.hosts.any_for_probes(!settings.listen.ip().to_canonical().is_loopback());
         let router = if role.serves_api() {
@@ -149,7 +153,7 @@ impl Engine {
         } else {
             weir_api::operations_router(operations, hosts)
         };
-        let server = tokio::spawn(listener::serve(listener, router, patience, serving_stops));
+        let server = tokio::spawn(listener::serve(listener, router, limits, serving_stops));
         readiness.set_ready();
         let grace = settings.shutdown_grace;
         Ok(Self {
@@ -170,19 +174,19 @@ impl Engine {
         })
     }
 
-    /// Where it listens.
+    /// The address of the main listener.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where it serves its metrics, when that is somewhere else.
+    /// The address of the separate metrics listener, if there is one.
     pub(crate) fn metrics_address(&self) -> Option<SocketAddr> {
         self.metrics_address
     }
 
-    /// Resolves when a part of the process has ended by itself, which none does unless it panicked. A process that goes on
-    /// without it would look well and do nothing.
-    pub(crate) async fn broken(&mut self) {
+    /// Resolves when a background task has ended by itself, which happens only after a panic. Without this task the
+    /// process would seem healthy but not do its work.
+    pub(crate) async fn task_failed(&mut self) {
         tokio::select! {
             Some(_) = self.background.join_next() => {}
             _ = &mut self.lease => {}
@@ -190,12 +194,12 @@ impl Engine {
         self.readiness.set_stopping();
     }
 
-    /// Stops in order: no new sends, what is in flight finishes and is recorded, the API ends, the store closes.
+    /// Stops in order: no new sends start, attempts in flight finish and are recorded, the API ends, the store closes.
     pub(crate) async fn stop(self) {
         self.readiness.set_stopping();
         let _ = self.stop_working.send(true);
         if tokio::time::timeout(self.grace + RECORDING_GRACE, all_ended(self.background)).await.is_err() {
-            tracing::error!("the store did not take all results in time; what is missing counts as unknown");
+            tracing::error!("the store did not record all results in time; unrecorded attempts count as unknown");
         }
         let _ = self.stop_serving.send(true);
         if tokio::time::timeout(API_GRACE, self.server).await.is_err() {
@@ -204,10 +208,10 @@ impl Engine {
         if let Some(server) = self.metrics_server {
             server.abort();
         }
-        // Nothing more comes in; what came last and nobody works off any more goes back.
+        // No more events come in. Release the last fast-path deliveries that no worker has taken.
         let _ = self.stop_admitting.send(true);
         if tokio::time::timeout(RECORDING_GRACE, self.declines).await.is_err() {
-            tracing::error!("the store did not take back what was not sent; it counts as unknown");
+            tracing::error!("the store did not release all unsent deliveries in time; they count as unknown attempts");
         }
         if let Some(traces) = self.traces {
             traces.stop().await;
@@ -218,7 +222,8 @@ impl Engine {
     }
 }
 
-/// The scheduler loops, the sweep, the watches over processes and edits, the steps of replays, the pruner and the watch.
+/// Starts the background tasks of a scheduler: the scheduler loops, replays, the sweep, the watchers of processes and
+/// edits, retention, the backlog meter and alerts.
 fn schedule(backends: &Backends, retention: Retention, stops: &watch::Receiver<bool>, background: &mut JoinSet<()>) {
     let scheduler = Arc::new(Scheduler::new(backends.store(), backends.queue(), backends.clock()));
     for _ in 0..SCHEDULERS {
@@ -243,9 +248,9 @@ fn schedule(backends: &Backends, retention: Retention, stops: &watch::Receiver<b
     let backlog = BacklogMeter::new(backends.store());
     let backlog_stops = stopped(stops.clone());
     background.spawn(async move { backlog.run(backlog_stops).await });
-    let subscriber = AlertPublisher::new(backends.store(), backends.queue(), backends.clock());
-    let stops = stopped(stops.clone());
-    background.spawn(async move { subscriber.run(stops).await });
+    let alerts = AlertPublisher::new(backends.store(), backends.queue(), backends.clock());
+    let alert_stops = stopped(stops.clone());
+    background.spawn(async move { alerts.run(alert_stops).await });
 }
 
 fn worker(backends: &Backends, addresses: AddressPolicy, grace: Duration, capacity: usize) -> Worker {
@@ -255,22 +260,22 @@ fn worker(backends: &Backends, addresses: AddressPolicy, grace: Duration, capaci
 }
 
 async fn bind(setting: Key, listen: SocketAddr) -> anyhow::Result<TcpListener> {
-    let taken = |error| {
+    let refused = |error| {
         let name = setting.name();
         Misuse(format!("{name}: cannot listen on {listen} ({error}); choose another address or port"))
     };
-    Ok(TcpListener::bind(listen).await.map_err(taken)?)
+    Ok(TcpListener::bind(listen).await.map_err(refused)?)
 }
 
 async fn all_ended(mut background: JoinSet<()>) {
     while let Some(ended) = background.join_next().await {
         if ended.is_err() {
-            tracing::error!("a background task ended with a panic");
+            tracing::error!("a background task panicked");
         }
     }
 }
 
 pub(crate) async fn stopped(mut stop: watch::Receiver<bool>) {
-    // A dropped sender means that the engine is gone: stop as well.
+    // The sender is dropped with the engine: stop then, too.
     let _ = stop.wait_for(|stop| *stop).await;
 }

@@ -1,7 +1,7 @@
-//! The lease of this process: it registers, and raises its beat as long as it lives.
+//! The lease of this process: the process registers in the store and raises its beat periodically.
 //!
-//! A beat that the store took lets the queue be used for some seconds more. A process that is cut off from the store thus stops by
-//! itself, before others declare it dead and resolve what it had under way.
+//! Each beat that the store accepts extends the use of the queue by a few seconds. So a process that loses the
+//! connection to the store stops by itself, before other processes declare it dead and resolve its claims.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use weir_core::claim::ProcessId;
 use weir_queue::SharedQueue;
 use weir_store::{BEAT_EVERY, LEASE_VALID, SharedStore, StoreResult};
 
-/// How long the last word may take.
-const LAST_WORD: Duration = Duration::from_secs(2);
+/// How long the deregistration may take on shutdown.
+const DEREGISTER_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(crate) struct ProcessLease {
     store: SharedStore,
@@ -27,12 +27,12 @@ impl ProcessLease {
         Ok(Self { store, queue, process })
     }
 
-    /// Keeps the lease, for ever.
+    /// Renews the lease until the task is aborted.
     pub(crate) async fn keep(mut self) {
         loop {
             tokio::time::sleep(BEAT_EVERY).await;
             if let Err(error) = self.beat().await {
-                tracing::warn!(%error, "the store does not hear of this process; it sends nothing until it does");
+                tracing::warn!(%error, "cannot renew the lease of this process in the store; nothing is sent without it");
             }
         }
     }
@@ -40,17 +40,20 @@ impl ProcessLease {
     async fn beat(&mut self) -> StoreResult<()> {
         let asked = Instant::now();
         if !self.store.beat().await? {
-            tracing::warn!(process = self.process.0, "this process was taken for dead; it goes on as another");
+            tracing::warn!(
+                process = self.process.0,
+                "this process was declared dead; it registers again under a new id"
+            );
             self.process = self.store.register_process().await?;
         }
         self.queue.renew_lease(self.process, asked + LEASE_VALID);
         Ok(())
     }
 
-    /// What the process has left, others may take at once.
+    /// Deregisters the process, so that other processes can take its claims at once.
     pub(crate) async fn end(store: &SharedStore) {
-        if !matches!(tokio::time::timeout(LAST_WORD, store.deregister()).await, Ok(Ok(()))) {
-            tracing::warn!("could not tell the store that this process ends; others find out");
+        if !matches!(tokio::time::timeout(DEREGISTER_TIMEOUT, store.deregister()).await, Ok(Ok(()))) {
+            tracing::warn!("cannot deregister this process in the store; its lease ends in a few seconds");
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The HTTP listener: how many connections there may be, and how long a client may keep one without asking for anything.
+//! The HTTP listener. It limits the number of connections, and how long a client may keep a connection without a
+//! request.
 //!
 //! ```text
 //!        first byte of a head        head complete        answer's body ended
@@ -6,8 +7,9 @@
 //!    └── idle_timeout: close     └── head_timeout: close
 //! ```
 //!
-//! The times are kept in [`Watched`], below hyper: its own timer of heads runs while a connection is idle too, so that the two could
-//! not differ. While a request is served no time runs here: bodies have their own, and an answer may be a long one.
+//! [`TimedStream`] keeps these timeouts, below hyper. Hyper's own timeout of heads runs on idle connections too, so
+//! both timeouts would have to be equal. No timeout runs here while a request is served: bodies have their own timeout,
+//! and a response may be long.
 
 use std::{
     convert::Infallible,
@@ -37,92 +39,102 @@ use tokio::{
 
 use crate::engine::stopped;
 
-/// The metric of what clients have open.
+/// The metric of open client connections.
 pub(crate) const CONNECTIONS: &str = "weir_http_connections";
-/// How long accepting pauses when the process has no files left: until others are closed, every try fails.
+/// The pause of accepting when the process has no free file descriptors: until some are closed, every accept fails.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
 
-/// What a listener bears with.
+/// The limits of a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Patience {
-    /// The most connections. Whoever comes then waits in the kernel's backlog until one of them ends.
+pub(crate) struct ConnectionLimits {
+    /// The most open connections. Further clients wait in the kernel's backlog until a connection ends.
     pub(crate) max_connections: usize,
-    /// From the first byte of a head to its last, and from the accept to the end of the first head. Heads are a few hundred bytes
-    /// that clients send at once.
+    /// From the first byte of a head to its last byte, and from the accept to the end of the first head. Heads are a
+    /// few hundred bytes that clients send at once.
     pub(crate) head_timeout: Duration,
-    /// From the end of an answer to the first byte of the next head. Longer than the 90 s after which most clients' pools give up an
-    /// idle connection, so that it is they who close it, and no request meets a closing one.
+    /// From the end of a response to the first byte of the next head. Most clients close an idle connection after 90 s.
+    /// This timeout is longer, so that the client closes first and sends no request on a connection that the server is
+    /// closing.
     pub(crate) idle_timeout: Duration,
 }
 
-impl Patience {
+impl ConnectionLimits {
     pub(crate) const fn new(max_connections: usize) -> Self {
         Self { max_connections, head_timeout: Duration::from_secs(10), idle_timeout: Duration::from_secs(120) }
     }
 }
 
-/// Serves until it is stopped, and then until the requests under way are answered.
-pub(crate) async fn serve(listener: TcpListener, router: Router, patience: Patience, stops: watch::Receiver<bool>) {
-    let places = Arc::new(Semaphore::new(patience.max_connections));
+/// Serves until it is stopped, and then until the open requests are answered.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    router: Router,
+    limits: ConnectionLimits,
+    stops: watch::Receiver<bool>,
+) {
+    let free_connections = Arc::new(Semaphore::new(limits.max_connections));
     let mut stop = pin!(stopped(stops.clone()));
     loop {
-        let (stream, place) = tokio::select! {
-            accepted = accept(&listener, &places) => accepted,
+        let (stream, reservation) = tokio::select! {
+            accepted = accept(&listener, &free_connections) => accepted,
             () = &mut stop => break,
         };
         let (router, stops) = (router.clone(), stops.clone());
         tokio::spawn(async move {
             let open = gauge!(CONNECTIONS);
             open.increment(1.0);
-            converse(stream, router, patience, stops).await;
+            serve_client(stream, router, limits, stops).await;
             open.decrement(1.0);
-            drop(place);
+            drop(reservation);
         });
     }
-    // Whoever comes now is refused rather than left to wait.
+    // New clients are refused instead of waiting in the kernel's backlog.
     drop(listener);
-    let all = u32::try_from(patience.max_connections).unwrap_or(u32::MAX);
-    let _ = places.acquire_many(all).await;
+    // Wait until all connections have ended: only then can all reservations be acquired at once.
+    let all = u32::try_from(limits.max_connections).unwrap_or(u32::MAX);
+    let _ = free_connections.acquire_many(all).await;
 }
 
-/// The next connection, once there is a place for it.
-async fn accept(listener: &TcpListener, places: &Arc<Semaphore>) -> (TcpStream, Option<OwnedSemaphorePermit>) {
-    // Nobody closes the semaphore.
-    let place = Arc::clone(places).acquire_owned().await.ok();
+/// Accepts the next connection once the limit of connections allows one.
+async fn accept(
+    listener: &TcpListener,
+    free_connections: &Arc<Semaphore>,
+) -> (TcpStream, Option<OwnedSemaphorePermit>) {
+    // The semaphore is never closed.
+    let reservation = Arc::clone(free_connections).acquire_owned().await.ok();
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => return (stream, place),
-            // It was given up before it was accepted.
-            Err(error) if is_of_connection(&error) => {}
+            Ok((stream, _)) => return (stream, reservation),
+            // The client closed the connection before it was accepted.
+            Err(error) if is_connection_error(&error) => {}
             Err(error) => {
-                tracing::error!(%error, "cannot accept connections for the moment");
+                tracing::error!(%error, "cannot accept connections; trying again in half a second");
                 sleep(ACCEPT_PAUSE).await;
             }
         }
     }
 }
 
-fn is_of_connection(error: &io::Error) -> bool {
+fn is_connection_error(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
 
-/// One connection, from its accept to its end.
-async fn converse(stream: TcpStream, router: Router, patience: Patience, stops: watch::Receiver<bool>) {
-    // An answer in several writes must not wait for the client's acknowledgement. Should it fail, it waits.
+/// Serves one connection, from its accept to its end.
+async fn serve_client(stream: TcpStream, router: Router, limits: ConnectionLimits, stops: watch::Receiver<bool>) {
+    // A response in several writes must not wait for the client's acknowledgements. An error here only costs latency.
     let _ = stream.set_nodelay(true);
-    let turns = Arc::new(Turns::new());
+    let phases = Arc::new(PhaseTracker::new());
     let router = TowerToHyperService::new(router);
     let exchange = service_fn(|request: Request<Incoming>| {
-        let served = Turns::begin(&turns);
-        let answer = router.call(request);
+        let guard = PhaseTracker::begin_request(&phases);
+        let response = router.call(request);
         async move {
-            let answer = answer.await?;
-            Ok::<_, Infallible>(answer.map(|body| Answer { body, _served: served }))
+            let response = response.await?;
+            Ok::<_, Infallible>(response.map(|body| GuardedBody { body, _guard: guard }))
         }
     });
-    let watched = TokioIo::new(Watched::new(stream, Arc::clone(&turns), patience));
-    let mut connection = pin!(http1::Builder::new().header_read_timeout(None).serve_connection(watched, exchange));
+    let stream = TokioIo::new(TimedStream::new(stream, Arc::clone(&phases), limits));
+    let mut connection = pin!(http1::Builder::new().header_read_timeout(None).serve_connection(stream, exchange));
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
         () = stopped(stops) => {
@@ -135,60 +147,60 @@ async fn converse(stream: TcpStream, router: Router, patience: Patience, stops: 
     }
 }
 
-/// How far the conversation on a connection is.
+/// The phase of a connection: idle or reading a head, or serving a request.
 #[derive(Debug, Clone, Copy)]
-struct Turn {
-    /// How often a request has begun to be served, or has ended: odd while one is served.
+struct Phase {
+    /// Increases when a request begins to be served and when it ends, so it is odd while a request is served.
     number: u64,
     since: Instant,
 }
 
-impl Turn {
-    fn is_served(self) -> bool {
+impl Phase {
+    fn is_serving(self) -> bool {
         self.number % 2 == 1
     }
 }
 
-/// The turn of a connection, shared between its stream and its answers.
+/// The phase of a connection, shared between its stream and its responses.
 #[derive(Debug)]
-struct Turns(Mutex<Turn>);
+struct PhaseTracker(Mutex<Phase>);
 
-impl Turns {
+impl PhaseTracker {
     fn new() -> Self {
-        Self(Mutex::new(Turn { number: 0, since: Instant::now() }))
+        Self(Mutex::new(Phase { number: 0, since: Instant::now() }))
     }
 
-    fn current(&self) -> Turn {
+    fn current(&self) -> Phase {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn next(&self) {
-        let mut turn = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        *turn = Turn { number: turn.number + 1, since: Instant::now() };
+    fn advance(&self) {
+        let mut phase = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *phase = Phase { number: phase.number + 1, since: Instant::now() };
     }
 
-    fn begin(this: &Arc<Self>) -> Served {
-        this.next();
-        Served(Arc::clone(this))
+    fn begin_request(this: &Arc<Self>) -> RequestGuard {
+        this.advance();
+        RequestGuard(Arc::clone(this))
     }
 }
 
-/// Kept from the end of a request's head to the end of its answer's body.
-struct Served(Arc<Turns>);
+/// Lives from the end of a request's head to the end of the response body. Its drop ends the serving phase.
+struct RequestGuard(Arc<PhaseTracker>);
 
-impl Drop for Served {
+impl Drop for RequestGuard {
     fn drop(&mut self) {
-        self.0.next();
+        self.0.advance();
     }
 }
 
-/// The body of an answer, which hyper drops when the last of it is written.
-struct Answer {
+/// The body of a response. Hyper drops it when its last byte is written.
+struct GuardedBody {
     body: RouterBody,
-    _served: Served,
+    _guard: RequestGuard,
 }
 
-impl Body for Answer {
+impl Body for GuardedBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -205,67 +217,68 @@ impl Body for Answer {
     }
 }
 
-/// A stream whose reads fail when a client keeps it too long without asking for anything.
-struct Watched {
+/// A stream whose reads fail when the head of a request does not arrive in time.
+struct TimedStream {
     stream: TcpStream,
-    turns: Arc<Turns>,
-    patience: Patience,
-    /// Since when a head is being read, and in which turn.
+    phases: Arc<PhaseTracker>,
+    limits: ConnectionLimits,
+    /// The phase in which a head is being read, and since when.
     head: Option<(u64, Instant)>,
-    /// Goes off at the deadline or before it, and is only then set anew: doing so for each request would cost more than to look
-    /// again. It is polled while a request is served too, since hyper may not read again when that has ended.
-    alarm: Pin<Box<Sleep>>,
+    /// Fires at the deadline or before it. Only then it is set to the new deadline: a reset for each request would cost
+    /// more than a wake-up. It is polled while a request is served too, because hyper may not read again after the
+    /// response.
+    timer: Pin<Box<Sleep>>,
 }
 
-impl Watched {
-    fn new(stream: TcpStream, turns: Arc<Turns>, patience: Patience) -> Self {
-        let Turn { number, since } = turns.current();
-        let alarm = Box::pin(sleep_until(since + patience.head_timeout.min(patience.idle_timeout)));
-        Self { stream, turns, patience, head: Some((number, since)), alarm }
+impl TimedStream {
+    fn new(stream: TcpStream, phases: Arc<PhaseTracker>, limits: ConnectionLimits) -> Self {
+        let Phase { number, since } = phases.current();
+        let timer = Box::pin(sleep_until(since + limits.head_timeout.min(limits.idle_timeout)));
+        Self { stream, phases, limits, head: Some((number, since)), timer }
     }
 
-    /// When the head that is being read must have ended.
-    fn head_deadline(&self, turn: Turn) -> Option<Instant> {
-        let (_, since) = self.head.filter(|(number, _)| *number == turn.number)?;
-        Some(since + self.patience.head_timeout)
+    /// The deadline of the head that is being read, if one is.
+    fn head_deadline(&self, phase: Phase) -> Option<Instant> {
+        let (_, since) = self.head.filter(|(number, _)| *number == phase.number)?;
+        Some(since + self.limits.head_timeout)
     }
 
-    fn is_late(&mut self, turn: Turn, cx: &mut Context<'_>) -> bool {
-        let head = self.head_deadline(turn);
-        if let Some(deadline) = head.filter(|deadline| *deadline < self.alarm.deadline()) {
-            self.alarm.as_mut().reset(deadline);
+    fn has_timed_out(&mut self, phase: Phase, cx: &mut Context<'_>) -> bool {
+        let head = self.head_deadline(phase);
+        if let Some(deadline) = head.filter(|deadline| *deadline < self.timer.deadline()) {
+            self.timer.as_mut().reset(deadline);
         }
-        while self.alarm.as_mut().poll(cx).is_ready() {
+        while self.timer.as_mut().poll(cx).is_ready() {
             let now = Instant::now();
-            let idle_since = if turn.is_served() { now } else { turn.since };
-            let deadline = head.unwrap_or(idle_since + self.patience.idle_timeout);
+            let idle_since = if phase.is_serving() { now } else { phase.since };
+            let deadline = head.unwrap_or(idle_since + self.limits.idle_timeout);
             if now >= deadline {
                 return true;
             }
-            self.alarm.as_mut().reset(deadline);
+            self.timer.as_mut().reset(deadline);
         }
         false
     }
 }
 
-impl AsyncRead for Watched {
+impl AsyncRead for TimedStream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        let turn = this.turns.current();
+        let phase = this.phases.current();
         let before = buffer.filled().len();
         let read = Pin::new(&mut this.stream).poll_read(cx, buffer);
-        if read.is_pending() && this.is_late(turn, cx) {
+        if read.is_pending() && this.has_timed_out(phase, cx) {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
-        // While a request is served, this is its body.
-        if buffer.filled().len() > before && !turn.is_served() && this.head_deadline(turn).is_none() {
-            this.head = Some((turn.number, Instant::now()));
+        // Bytes that arrive while a request is served belong to its body. Otherwise they begin a head.
+        if buffer.filled().len() > before && !phase.is_serving() && this.head_deadline(phase).is_none() {
+            this.head = Some((phase.number, Instant::now()));
         }
         read
     }
 }
 
-impl AsyncWrite for Watched {
+impl AsyncWrite for TimedStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }

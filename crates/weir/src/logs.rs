@@ -1,4 +1,4 @@
-//! Log lines on standard error: for people, or as JSON for machines.
+//! Log lines on standard error, as text or as JSON.
 
 use std::io::IsTerminal as _;
 
@@ -6,7 +6,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::config::LogFormat;
 
-/// Starts logging. At most once in a process.
+/// Starts logging. Call it at most once in a process.
 pub(crate) fn start(filter: &str, format: LogFormat) {
     let filter = EnvFilter::new(filter);
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);

@@ -1,4 +1,4 @@
-//! Weir: outbound webhooks at exactly the rate the other side can take.
+//! Weir: outbound webhooks under exact rate limits.
 
 mod backends;
 mod cli;
@@ -23,7 +23,7 @@ use cli::{Cli, Exit};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    // Wrong use ends here, with clap's message and exit code 2.
+    // A wrong command line ends here, with clap's message and exit code 2.
     let cli = Cli::parse();
     let exit = run(cli).unwrap_or_else(|error| {
         eprintln!("error: {error:#}");
@@ -33,7 +33,7 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> anyhow::Result<Exit> {
-    // reqwest and the worker share one TLS provider; a second install would be refused, and there is none.
+    // reqwest and the worker share this TLS provider. The call fails only if one is installed already, and none is.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(commands::run(cli.command))

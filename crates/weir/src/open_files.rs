@@ -1,20 +1,20 @@
-//! How many attempts a worker may make at one time: each may hold a connection, and so a file.
+//! How many attempts a worker may make at one time. Each attempt may hold a connection, which is an open file.
 
 use weir_worker::DEFAULT_CAPACITY;
 
-/// Files that everything else may hold open: the stores, the queue, clients of the API.
+/// Open files reserved for the store, the queue and the clients of the API.
 const RESERVED: u64 = 512;
-/// Room for attempts wherever the limit is.
-const LEAST: u64 = 64;
+/// The minimum capacity, whatever the limit is.
+const MIN_CAPACITY: u64 = 64;
 
-/// Raises the limit of open files as far as it goes, and answers how many attempts fit below it.
+/// Raises the soft limit of open files to the hard limit and returns how many attempts fit below it.
 #[cfg(unix)]
 pub(crate) fn capacity() -> usize {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return DEFAULT_CAPACITY };
     let raised = setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok();
-    fitting(if raised { hard } else { soft })
+    capacity_for(if raised { hard } else { soft })
 }
 
 #[cfg(not(unix))]
@@ -22,10 +22,10 @@ pub(crate) fn capacity() -> usize {
     DEFAULT_CAPACITY
 }
 
-/// Three quarters of what is left, since connections that stand unused are files as well.
-fn fitting(files: u64) -> usize {
-    let fit = (files.saturating_sub(RESERVED) / 4).saturating_mul(3).max(LEAST);
-    usize::try_from(fit).unwrap_or(usize::MAX).min(DEFAULT_CAPACITY)
+/// Three quarters of the files that are not reserved, because idle connections are open files too.
+fn capacity_for(files: u64) -> usize {
+    let capacity = (files.saturating_sub(RESERVED) / 4).saturating_mul(3).max(MIN_CAPACITY);
+    usize::try_from(capacity).unwrap_or(usize::MAX).min(DEFAULT_CAPACITY)
 }
 
 #[cfg(test)]
@@ -34,9 +34,9 @@ mod tests {
 
     #[test]
     fn the_limit_of_open_files_bounds_the_attempts() {
-        assert_eq!(fitting(1_024), 384);
-        assert_eq!(fitting(100), 64);
-        assert_eq!(fitting(1 << 20), DEFAULT_CAPACITY);
-        assert_eq!(fitting(u64::MAX), DEFAULT_CAPACITY);
+        assert_eq!(capacity_for(1_024), 384);
+        assert_eq!(capacity_for(100), 64);
+        assert_eq!(capacity_for(1 << 20), DEFAULT_CAPACITY);
+        assert_eq!(capacity_for(u64::MAX), DEFAULT_CAPACITY);
     }
 }

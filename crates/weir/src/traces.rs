@@ -1,8 +1,8 @@
-//! Traces, exported over OTLP when an endpoint is configured; otherwise nothing here is made.
+//! Traces, exported over OTLP if an endpoint is configured. Without an endpoint no [`Traces`] exist.
 //!
-//! The engine says when a request or an attempt begins and ends. A span's ids are needed when it begins, because the receiver is
-//! told them, and its data only once it has ended; so spans are put together here at the end, in one piece, and handed to the
-//! SDK's batch processor, which exports on a thread of its own.
+//! The API and the worker report the begin and the end of each request and attempt. The ids of a span are created at
+//! its begin, because the request to the receiver contains them. The span itself is built at its end and passed to the
+//! SDK's batch processor, which exports it on its own thread.
 
 mod config;
 mod export;
@@ -26,32 +26,32 @@ use config::Sampling;
 pub(crate) use config::TraceSettings;
 use export::Export;
 
-/// How long what is queued may take to be exported at shutdown.
+/// How long the export of queued spans may take on shutdown.
 const FLUSH: Duration = Duration::from_secs(5);
 
-/// Records spans.
+/// Records and exports spans.
 pub(crate) struct Traces {
     sampling: Sampling,
     export: Export,
 }
 
 impl Traces {
-    /// Begins to export. Needs the runtime, on which the requests to the collector are made.
+    /// Starts the export. Call it on the runtime that sends the requests to the collector.
     pub(crate) fn start(settings: TraceSettings) -> anyhow::Result<Arc<Self>> {
         let TraceSettings { endpoint, service_is_named, sampling } = settings;
         Ok(Arc::new(Self { sampling, export: Export::start(&endpoint, service_is_named)? }))
     }
 
-    /// Exports what is queued, as far as that takes no longer than it may.
+    /// Exports the queued spans and stops, after at most [`FLUSH`].
     pub(crate) async fn stop(self: Arc<Self>) {
-        // The SDK waits by blocking.
+        // The SDK blocks the thread while it waits.
         let stopped = tokio::task::spawn_blocking(move || self.export.stop(FLUSH)).await;
         if let Ok(Err(error)) = stopped {
-            tracing::warn!(%error, "spans were left that are not exported");
+            tracing::warn!(%error, "some spans were not exported before the end of the process");
         }
     }
 
-    /// The context of a span that begins, and whether it is recorded.
+    /// The context of a new span, and whether the span is recorded.
     fn begin_span(&self, parent: Option<TraceParent>, name: &str, kind: &SpanKind) -> Option<(TraceParent, bool)> {
         let trace_id = parent.map_or_else(rand::random, |parent| parent.trace_id());
         let is_recorded = self.sampling.records(parent, trace_id, name, kind);
@@ -94,11 +94,11 @@ impl Traces {
 }
 
 impl RequestSpans for Traces {
-    fn begin(&self, parent: Option<TraceParent>) -> Option<weir_api::Begun> {
+    fn begin(&self, parent: Option<TraceParent>) -> Option<weir_api::StartedSpan> {
         let (context, is_recorded) = self.begin_span(parent, "POST", &SpanKind::Server)?;
-        // A span that is not recorded is nobody's parent.
+        // A span that is not recorded cannot be a parent.
         let context = if is_recorded { context } else { parent.unwrap_or(context) };
-        Some(weir_api::Begun { context, is_recorded })
+        Some(weir_api::StartedSpan { context, is_recorded })
     }
 
     fn end(&self, span: RequestSpan) {

@@ -15,7 +15,7 @@ use crate::{
         api::Api,
         receivers::{Arrivals, Receivers},
     },
-    scenario::{Expect, Mood, limits_in},
+    scenario::{Expect, ReceiverBehavior, limits_in},
 };
 
 pub(crate) struct Recorder {
@@ -30,7 +30,7 @@ impl Recorder {
     pub(crate) async fn start() -> anyhow::Result<Self> {
         let timeline = Timeline::begin();
         let arrivals = Arrivals::new(timeline)?;
-        let receivers = Receivers::start("127.0.0.1", Mood::Ok, &arrivals).await?;
+        let receivers = Receivers::start("127.0.0.1", ReceiverBehavior::Ok, &arrivals).await?;
         Ok(Self { timeline, arrivals, receivers, recording: Recording::default(), ids: Vec::new() })
     }
 

@@ -10,7 +10,7 @@ use weir_core::{
         Window,
         in_force::{EDIT_GRACE, InForce, Windows},
         usage,
-        windows::{self, Sighting},
+        windows::{self, ObservedSend},
     },
 };
 
@@ -136,7 +136,7 @@ fn judge_destination(
     let seen: Vec<Timestamp> = arrivals.iter().map(|arrival| arrival.at).collect();
     let with = |doubt: fn(&Arrival) -> Timestamp| {
         let sightings: Vec<_> =
-            arrivals.iter().map(|arrival| Sighting { seen: arrival.at, earliest: doubt(arrival) }).collect();
+            arrivals.iter().map(|arrival| ObservedSend { seen: arrival.at, earliest: doubt(arrival) }).collect();
         windows::certain_violations(&sightings, &windows, in_force)
     };
     let violations = with(|arrival| arrival.at - arrival.stalled);

@@ -5,7 +5,7 @@ use anyhow::ensure;
 
 use crate::{
     recording::Recording,
-    scenario::{Expect, Mood, Publish, Scenario},
+    scenario::{Expect, ReceiverBehavior, Publish, Scenario},
 };
 
 /// Enough for some seconds, of which the beginning does not count for much.
@@ -17,7 +17,7 @@ pub(crate) fn scenario(of: &Scenario, publish: &Publish) -> Scenario {
     let mut destinations = of.destinations.clone();
     destinations.retain(|group| publish.to.contains(&group.name));
     for group in &mut destinations {
-        (group.mood, group.expect) = (Mood::Ok, Expect::default());
+        (group.behavior, group.expect) = (ReceiverBehavior::Ok, Expect::default());
     }
     let burst = Publish { burst: Some(EVENTS), overload: None, from_s: 0.0, until_s: None, ..publish.clone() };
     Scenario {

@@ -1,11 +1,11 @@
 //! The receivers of a run: a port for each group, a path for each destination. Every arrival has the time at which it came in, and is
-//! kept. How they answer is their mood, which may change at any time.
+//! kept. How they answer is their behavior, which may change at any time.
 //!
 //! All of a run share a thread, and with it the beat that watches for stalls: what keeps one from running keeps the other. Where the
 //! kernel stamps what comes in, that tells when the machine stood still while something was being sent; elsewhere also when a request
 //! waited to be read.
 
-mod moods;
+mod behaviors;
 mod stamped;
 
 use std::{
@@ -34,9 +34,9 @@ use weir_core::{EventId, Timestamp};
 use crate::{
     clock::{Timeline, now},
     recording::{Answered, Arrival},
-    scenario::Mood,
+    scenario::ReceiverBehavior,
 };
-use moods::{Answer, RateLimiter};
+use behaviors::{Answer, RateLimiter};
 use stamped::{Came, Stamped};
 
 /// How late this process may be without its being noted. It is also what the judge allows the network and the kernel.
@@ -46,7 +46,7 @@ const BEAT: Duration = Duration::from_millis(1);
 /// A port where one group's destinations are.
 pub(crate) struct Receivers {
     pub(crate) port: u16,
-    mood: watch::Sender<Mood>,
+    behavior: watch::Sender<ReceiverBehavior>,
 }
 
 /// What all receivers of a run keep together.
@@ -143,27 +143,27 @@ fn stalled(stalls: &[Stall], at: Timestamp) -> Duration {
 }
 
 impl Receivers {
-    pub(crate) async fn start(host: &str, mood: Mood, arrivals: &Arc<Arrivals>) -> anyhow::Result<Self> {
+    pub(crate) async fn start(host: &str, behavior: ReceiverBehavior, arrivals: &Arc<Arrivals>) -> anyhow::Result<Self> {
         let at = (host.to_owned(), 0);
         let listener = arrivals.thread.spawn(TcpListener::bind(at)).await??;
         let address = listener.local_addr()?;
-        let (sender, moods) = watch::channel(mood);
-        arrivals.thread.spawn(listen(listener, address, moods, Arc::clone(arrivals)));
-        Ok(Self { port: address.port(), mood: sender })
+        let (sender, behaviors) = watch::channel(behavior);
+        arrivals.thread.spawn(listen(listener, address, behaviors, Arc::clone(arrivals)));
+        Ok(Self { port: address.port(), behavior: sender })
     }
 
-    pub(crate) fn set_mood(&self, mood: Mood) {
-        self.mood.send_replace(mood);
+    pub(crate) fn set_behavior(&self, behavior: ReceiverBehavior) {
+        self.behavior.send_replace(behavior);
     }
 }
 
-/// Accepts, except while the mood is to refuse: then nobody listens at the port.
-async fn listen(listener: TcpListener, address: SocketAddr, mut moods: watch::Receiver<Mood>, arrivals: Arc<Arrivals>) {
+/// Accepts, except while the behavior is to refuse: then nobody listens at the port.
+async fn listen(listener: TcpListener, address: SocketAddr, mut behaviors: watch::Receiver<ReceiverBehavior>, arrivals: Arc<Arrivals>) {
     let mut listener = Some(listener);
     let limiter = Arc::new(RateLimiter::default());
     let since = now();
     loop {
-        let is_refusing = *moods.borrow_and_update() == Mood::Refuse;
+        let is_refusing = *behaviors.borrow_and_update() == ReceiverBehavior::Refuse;
         if is_refusing {
             listener = None;
         } else if listener.is_none() {
@@ -180,10 +180,10 @@ async fn listen(listener: TcpListener, address: SocketAddr, mut moods: watch::Re
             }
         };
         tokio::select! {
-            changed = moods.changed() => if changed.is_err() { return },
+            changed = behaviors.changed() => if changed.is_err() { return },
             accepted = accepted => if let Ok((stream, _)) = accepted {
                 let serving = Serving {
-                    moods: moods.clone(), arrivals: Arc::clone(&arrivals), limiter: Arc::clone(&limiter), since,
+                    behaviors: behaviors.clone(), arrivals: Arc::clone(&arrivals), limiter: Arc::clone(&limiter), since,
                 };
                 tokio::spawn(serving.serve(stream));
             }
@@ -194,7 +194,7 @@ async fn listen(listener: TcpListener, address: SocketAddr, mut moods: watch::Re
 /// One connection.
 #[derive(Clone)]
 struct Serving {
-    moods: watch::Receiver<Mood>,
+    behaviors: watch::Receiver<ReceiverBehavior>,
     arrivals: Arc<Arrivals>,
     limiter: Arc<RateLimiter>,
     since: std::time::Instant,
@@ -203,7 +203,7 @@ struct Serving {
 impl Serving {
     async fn serve(self, stream: TcpStream) {
         let _ = stream.set_nodelay(true);
-        let mut moods = self.moods.clone();
+        let mut behaviors = self.behaviors.clone();
         let Ok(stream) = Stamped::new(stream) else { return };
         let came = stream.came();
         let answer = service_fn(move |request| self.clone().answer(request, came.clone()));
@@ -211,7 +211,7 @@ impl Serving {
         tokio::select! {
             // Whoever finds the port closed finds the connections cut.
             biased;
-            _ = moods.wait_for(|mood| *mood == Mood::Refuse) => {}
+            _ = behaviors.wait_for(|behavior| *behavior == ReceiverBehavior::Refuse) => {}
             // A peer that goes away is no concern of a receiver's.
             _ = connection => {}
         }
@@ -234,9 +234,9 @@ impl Serving {
         let arrivals = &self.arrivals;
         let at = arrivals.timeline.at(at);
         let number = arrivals.keep(Arrival { destination, event, id, at, stalled: Duration::ZERO, answered: None });
-        let mood = *self.moods.borrow();
+        let behavior = *self.behaviors.borrow();
         let Answer { after, status, retry_after_s, drip } =
-            moods::answer(mood, self.since.elapsed(), |per_s| self.limiter.has_room(destination, at, per_s));
+            behaviors::answer(behavior, self.since.elapsed(), |per_s| self.limiter.has_room(destination, at, per_s));
         if !after.is_zero() {
             tokio::time::sleep(after).await;
         }
@@ -246,7 +246,7 @@ impl Serving {
         }
         let body = match drip {
             // It is never answered in full.
-            Some(every) => moods::drip(every),
+            Some(every) => behaviors::drip(every),
             None => {
                 arrivals.answered(number, status);
                 Full::default().boxed()
@@ -279,10 +279,10 @@ mod tests {
     #[tokio::test]
     async fn arrivals_are_kept_with_what_they_were_answered() {
         let arrivals = Arrivals::new(Timeline::begin()).unwrap();
-        let receivers = Receivers::start("127.0.0.1", Mood::Ok, &arrivals).await.unwrap();
+        let receivers = Receivers::start("127.0.0.1", ReceiverBehavior::Ok, &arrivals).await.unwrap();
         let mut connection = Connection::open(([127, 0, 0, 1], receivers.port).into()).await.unwrap();
         post(&mut connection, 3).await.unwrap();
-        receivers.set_mood(Mood::Status { code: 500 });
+        receivers.set_behavior(ReceiverBehavior::Status { code: 500 });
         assert!(post(&mut connection, 4).await.is_err());
         let kept: Vec<_> = arrivals
             .all()
@@ -296,16 +296,16 @@ mod tests {
     #[tokio::test]
     async fn who_refuses_does_not_listen_and_cuts_what_stands_until_the_mood_changes() {
         let arrivals = Arrivals::new(Timeline::begin()).unwrap();
-        let receivers = Receivers::start("127.0.0.1", Mood::Ok, &arrivals).await.unwrap();
+        let receivers = Receivers::start("127.0.0.1", ReceiverBehavior::Ok, &arrivals).await.unwrap();
         let address = ([127, 0, 0, 1], receivers.port).into();
         let mut connection = Connection::open(address).await.unwrap();
         post(&mut connection, 1).await.unwrap();
-        receivers.set_mood(Mood::Refuse);
+        receivers.set_behavior(ReceiverBehavior::Refuse);
         while Connection::open(address).await.is_ok() {
             tokio::time::sleep(BEAT).await;
         }
         assert!(post(&mut connection, 2).await.is_err());
-        receivers.set_mood(Mood::Ok);
+        receivers.set_behavior(ReceiverBehavior::Ok);
         while Connection::open(address).await.is_err() {
             tokio::time::sleep(BEAT).await;
         }

@@ -8,7 +8,7 @@ use super::{Target, api::Api, fleet::Fleet, receivers::Receivers};
 use crate::{
     clock::{Timeline, now},
     recording::{Fault, LimitChange, Mark, Pause, Recording},
-    scenario::{Action, Mood, Step, limits_in, seconds},
+    scenario::{Action, ReceiverBehavior, Step, limits_in, seconds},
 };
 
 /// Where the steps are played.
@@ -47,11 +47,11 @@ impl Stage<'_> {
                 }
                 self.edit(group, &json!({"paused": false})).await?;
             }
-            Action::Mood { of, mood } => {
+            Action::Behavior { of, behavior } => {
                 let group =
                     self.recording.groups.iter().position(|group| group.name == *of).context("no such group")?;
-                self.receivers[group].set_mood(*mood);
-                if *mood == Mood::Refuse {
+                self.receivers[group].set_behavior(*behavior);
+                if *behavior == ReceiverBehavior::Refuse {
                     // What was answered as the connection was cut may not have been heard.
                     self.recording.faults.push(Fault { from, until: self.timeline.now() });
                 }
@@ -145,9 +145,9 @@ fn in_words(action: &Action) -> String {
         },
         Action::Pause(group) => format!("pause {group}"),
         Action::Resume(group) => format!("resume {group}"),
-        Action::Mood { of, mood } => {
-            let mood = format!("{mood:?}").to_lowercase();
-            format!("{of}: {}", mood.split(' ').next().unwrap_or_default())
+        Action::Behavior { of, behavior } => {
+            let behavior = format!("{behavior:?}").to_lowercase();
+            format!("{of}: {}", behavior.split(' ').next().unwrap_or_default())
         }
         Action::Kill { role, .. } => format!("kill {role}"),
         Action::Stop { role, .. } => format!("stop {role}"),

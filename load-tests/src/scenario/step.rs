@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::Mood;
+use super::ReceiverBehavior;
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -22,9 +22,9 @@ pub(crate) enum Action {
     },
     Pause(String),
     Resume(String),
-    Mood {
+    Behavior {
         of: String,
-        mood: Mood,
+        behavior: ReceiverBehavior,
     },
     /// SIGKILL, and a new process after a while. In the embedded set-up the one process, whatever the role.
     Kill {
@@ -59,7 +59,7 @@ impl Action {
     pub(super) fn group(&self) -> Option<&str> {
         match self {
             Self::Edit { to: name, .. } | Self::Pause(name) | Self::Resume(name) => Some(name),
-            Self::Mood { of: name, .. } | Self::Replay { of: name, .. } => Some(name),
+            Self::Behavior { of: name, .. } | Self::Replay { of: name, .. } => Some(name),
             _ => None,
         }
     }

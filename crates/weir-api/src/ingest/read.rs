@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use weir_core::{
     DestinationId, EventId, Timestamp,
     destination::DEFAULT_TENANT,
-    event::{Event, EventBody, MAX_TYPE_LEN, Terms, valid_type},
+    event::{DeliveryOptions, Event, EventBody, MAX_TYPE_LEN, valid_type},
     id::InvalidId,
     time::InvalidTimestamp,
 };
@@ -84,15 +84,15 @@ fn accept(request: EventRequest<'_>, header_key: Option<String>, now: Timestamp,
         errors.add("/idempotency_key", "differs from the `Idempotency-Key` header");
     }
     let destinations = request.destinations.map(|ids| read_destinations(&ids, &mut errors));
-    let mut terms = read_terms(request.deliver_at.as_deref(), request.ttl_s, now, &mut errors);
+    let mut options = read_options(request.deliver_at.as_deref(), request.ttl_s, now, &mut errors);
     if let Some(Err(detail)) = request.coalesce_key.as_deref().map(check_coalesce_key) {
         errors.add("/coalesce_key", detail);
     }
     if let Some(Err(detail)) = request.ordering_key.as_deref().map(check_coalesce_key) {
         errors.add("/ordering_key", detail);
     }
-    terms.coalesce_key = request.coalesce_key;
-    terms.ordering_key = request.ordering_key;
+    options.coalesce_key = request.coalesce_key;
+    options.ordering_key = request.ordering_key;
     if !errors.is_empty() {
         return Err(Problem::invalid(errors.into_vec()));
     }
@@ -105,14 +105,14 @@ fn accept(request: EventRequest<'_>, header_key: Option<String>, now: Timestamp,
         event_type: request.event_type.into_owned(),
         created_at: now,
         idempotency_key: request.idempotency_key.or(header_key),
-        terms,
+        options,
         body,
     };
     Ok(NewEvent { event, destinations, random })
 }
 
 /// A time to live counts from when the event may be sent.
-fn read_terms(deliver_at: Option<&str>, ttl_s: Option<u32>, now: Timestamp, errors: &mut Errors) -> Terms {
+fn read_options(deliver_at: Option<&str>, ttl_s: Option<u32>, now: Timestamp, errors: &mut Errors) -> DeliveryOptions {
     let deliver_at = deliver_at.and_then(|text| match check_deliver_at(text, now) {
         Ok(at) => Some(at),
         Err(detail) => {
@@ -125,7 +125,7 @@ fn read_terms(deliver_at: Option<&str>, ttl_s: Option<u32>, now: Timestamp, erro
     }
     let due = deliver_at.unwrap_or(now).max(now);
     let expires_at = ttl_s.map(|ttl_s| due + Duration::from_secs(ttl_s.into()));
-    Terms { deliver_at, expires_at, ..Terms::default() }
+    DeliveryOptions { deliver_at, expires_at, ..DeliveryOptions::default() }
 }
 
 fn read_destinations(ids: &[String], errors: &mut Errors) -> Vec<DestinationId> {

@@ -1,7 +1,7 @@
-//! Shapes that exist for the document only: bodies that are read field by field or borrowed from the request, and the
-//! audit, which is serialised where it is made. Tests hold them to what is really read and shown.
+//! Types that exist only for the document: bodies that are read field by field or borrowed from the request, and the
+//! audit, which another crate serialises. Tests compare them with the fields that are read and shown.
 
-#![expect(dead_code, reason = "described, never made")]
+#![expect(dead_code, reason = "used only as schemas, never constructed")]
 
 use std::collections::BTreeMap;
 
@@ -10,27 +10,27 @@ use utoipa::{IntoParams, ToResponse, ToSchema};
 
 use crate::problem::ProblemDocument;
 
-/// The state does not allow this
+/// The current state does not allow this operation
 #[derive(ToResponse)]
-#[response(description = "The state does not allow this", content_type = "application/problem+json")]
+#[response(description = "The current state does not allow this operation", content_type = "application/problem+json")]
 pub(crate) struct Refused(ProblemDocument<'static>);
 
-/// Which page of a list.
+/// The page of a list.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct PageParameters {
     /// The most rows of the page.
     #[param(minimum = 1, maximum = 200, default = 50)]
     limit: Option<u32>,
-    /// The `next_cursor` of the page before. Of this list only.
+    /// The `next_cursor` of the previous page of the same list.
     cursor: Option<String>,
 }
 
-/// Which time.
+/// A time range.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct RangeParameters {
-    /// From this instant on (RFC 3339).
+    /// At or after this instant (RFC 3339).
     #[param(format = DateTime)]
     from: Option<String>,
     /// Before this instant (RFC 3339).
@@ -38,109 +38,112 @@ pub(crate) struct RangeParameters {
     to: Option<String>,
 }
 
-/// The trace.
+/// The trace of the request.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Header)]
 pub(crate) struct TraceParameters {
-    /// The span that the events come from (W3C Trace Context). Receivers are told of the same trace, by a header of this name. What
-    /// does not follow that specification is ignored.
+    /// The producer's span (W3C Trace Context). Receivers get the same trace in a header of this name. A value that does not
+    /// follow the specification is ignored.
     #[param(example = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")]
     traceparent: Option<String>,
 }
 
-/// A destination to make.
+/// A new destination.
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct DestinationRequest {
-    /// `https`, or `http` where the server allows it. No user name, no fragment, no private address.
+    /// `https`, or `http` if the server allows it. Without user name and fragment, and not a private address.
     #[schema(max_length = 2048, format = "uri", example = "https://example.com/hooks")]
     url: String,
     #[schema(max_length = 200, default = "")]
     name: Option<String>,
     #[schema(max_length = 128, default = "default")]
     tenant: Option<String>,
-    /// Exact (`video.created`), a prefix (`video.*`) or `*`, which leaves out Weir's own `weir.*`.
+    /// Exact (`video.created`), a prefix (`video.*`) or `*`. `*` does not include alerts (`weir.*`).
     #[schema(min_items = 1, max_items = 100, default = json!(["*"]))]
     event_types: Option<Vec<String>>,
-    /// At most one per period; `[]` is unlimited.
+    /// At most one limit per period; `[]` means unlimited.
     #[schema(max_items = 4, default = json!([]))]
     rate_limits: Option<Vec<RateLimitRequest>>,
-    /// Sends started and not yet settled at one time.
+    /// Most sends that are started and not yet settled at one time.
     #[schema(minimum = 1, maximum = 10_000, default = 64)]
     max_in_flight: Option<u32>,
-    /// For one attempt, to the end of the answer's body.
+    /// Time limit of one attempt, including the body of the response.
     #[schema(minimum = 100, maximum = 120_000, default = 15_000)]
     timeout_ms: Option<u32>,
     retry: Option<RetryRequest>,
-    /// `null` turns it off; absent, the defaults hold.
+    /// `null` disables the breaker. If absent, the defaults apply.
     breaker: Option<BreakerRequest>,
-    /// What is named here differs from the thresholds of all destinations; `null` is never.
+    /// Thresholds that override the thresholds of all destinations; `null` disables a threshold.
     alerts: Option<Alerts>,
-    /// Events with the same `ordering_key` are delivered one after the other, as they were stored: the next waits until the one
-    /// before is delivered or has ended otherwise. Other keys go on, and so do events without a key.
+    /// Events with the same `ordering_key` are delivered one after the other, in the order in which they were stored: the next
+    /// event waits until the previous one is delivered or has ended otherwise. Events with other keys or without a key do not
+    /// wait.
     #[schema(default = false)]
     ordered: Option<bool>,
-    /// With `ordered` only. An event that has failed so often no longer holds up the others of its key: they go on, and it is
-    /// tried again by itself, outside of the order. `null`: it holds them up until it has ended.
+    /// Only with `ordered`. After this many failed attempts an event no longer blocks the later events of its key. It is then
+    /// retried outside the order. `null`: it blocks them until it has ended.
     #[schema(minimum = 1, maximum = 100)]
     skip_after_attempts: Option<u32>,
-    /// Added to every request. Values are write-only. Names that Weir sets itself are refused.
+    /// Headers added to every request. Values are write-only. Names that Weir sets itself are refused.
     #[schema(default = json!({}))]
     headers: Option<BTreeMap<String, String>>,
-    /// `whsec_` and the base64 of 24 to 64 bytes, or `whsk_` and the base64 of an Ed25519 private key (its 32 bytes, alone
-    /// or with the public key's). A `whsec_` is made when absent.
+    /// `whsec_` and the base64 of 24 to 64 bytes, or `whsk_` and the base64 of an Ed25519 private key (its 32 bytes, optionally
+    /// followed by the public key). If absent, a `whsec_` secret is generated.
     secret: Option<String>,
     signature: Option<SignatureRequest>,
-    /// Nothing is sent while it is paused; events wait.
+    /// Nothing is sent while the destination is paused; its deliveries wait.
     #[schema(default = false)]
     paused: Option<bool>,
 }
 
-/// A JSON merge patch: only the fields that are named change, and `null` brings back the default.
+/// A JSON merge patch: only the given fields change, and `null` restores the default.
 #[derive(ToSchema)]
 #[schema(as = DestinationPatch)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct DestinationPatchRequest {
-    /// May not be null. One of another origin drops the headers that this patch does not give anew.
+    /// Must not be null. A URL with another origin removes the headers that this patch does not set.
     #[schema(max_length = 2048, format = "uri")]
     url: Option<String>,
     #[schema(max_length = 200)]
     name: Option<String>,
     #[schema(max_length = 128)]
     tenant: Option<String>,
-    /// Replaced whole.
+    /// Replaces the whole array.
     #[schema(min_items = 1, max_items = 100)]
     event_types: Option<Vec<String>>,
-    /// Replaced whole. In effect within 100 ms, with no reset of the window.
+    /// Replaces the whole array. Takes effect within 100 ms and does not reset the windows.
     #[schema(max_items = 4)]
     rate_limits: Option<Vec<RateLimitRequest>>,
     #[schema(minimum = 1, maximum = 10_000)]
     max_in_flight: Option<u32>,
     #[schema(minimum = 100, maximum = 120_000)]
     timeout_ms: Option<u32>,
-    /// Merged member by member; `schedule_ms` and the other two replace each other.
+    /// Merged member by member. `schedule_ms` replaces `base_ms` and `cap_ms`, and the other way round.
     retry: Option<RetryRequest>,
-    /// Merged member by member; `null` turns it off. A breaker that is open closes when this, the URL or `paused: false` changes.
+    /// Merged member by member; `null` disables the breaker. A change of the breaker or the URL, or `paused: false`, closes an
+    /// open breaker.
     breaker: Option<BreakerRequest>,
-    /// Merged member by member, of which `null` is never; `"alerts": null` brings the thresholds of all back.
+    /// Merged member by member; a `null` member disables its threshold. `"alerts": null` restores the thresholds of all
+    /// destinations.
     alerts: Option<Alerts>,
-    /// `false` lets go what waits for its turn, within seconds, and drops `skip_after_attempts`; `true` orders what is stored from
-    /// then on.
+    /// `false` releases the deliveries that wait for an earlier one, within seconds, and removes `skip_after_attempts`. `true`
+    /// orders the events that are stored from then on.
     ordered: Option<bool>,
     #[schema(minimum = 1, maximum = 100)]
     skip_after_attempts: Option<u32>,
-    /// Merged header by header; null drops one, `***` keeps its value.
+    /// Merged header by header; `null` removes a header, `***` keeps its value.
     headers: Option<BTreeMap<String, Option<String>>>,
-    /// May not be null. Replaces the secret at once, and ends what is left of a rotation.
+    /// Must not be null. Replaces the secret at once and ends a rotation that is in progress.
     secret: Option<String>,
-    /// Merged member by member; another style begins with its defaults.
+    /// Merged member by member; a new style starts with its defaults.
     signature: Option<SignatureRequest>,
-    /// In effect within 100 ms.
+    /// Takes effect within 100 ms.
     paused: Option<bool>,
 }
 
-/// At most `limit` sends in every window of one `period`; `limit + burst − 1` when `burst` is above 1. An edit that raises the burst of
-/// a destination that sends takes effect with time: the burst fills at the rate of the limit.
+/// At most `limit` sends in every window of one `period`, or `limit + burst − 1` if `burst` is above 1. An edit that raises the
+/// burst of an active destination takes effect gradually: the burst fills at the rate of the limit.
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
 struct RateLimitRequest {
@@ -152,82 +155,83 @@ struct RateLimitRequest {
     burst: Option<u32>,
 }
 
-/// When a destination is left alone because it fails. An attempt fails when it is not answered with 2xx; `Retry-After` and 410
-/// are seen to in their own ways.
+/// The circuit breaker, which stops sends to a failing destination. An attempt fails if the response is not 2xx. `Retry-After`
+/// and 410 have separate rules.
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
 struct BreakerRequest {
-    /// It opens when more than this part of the last minute's attempts failed, of `min_attempts` at least.
+    /// The breaker opens if more than this share of the attempts of the last minute failed, with at least `min_attempts` attempts.
     #[schema(minimum = 0, maximum = 1, default = 0.5)]
     failure_ratio: Option<f64>,
     #[schema(minimum = 1, maximum = 100_000, default = 20)]
     min_attempts: Option<u32>,
-    /// It opens after so many failures in a row.
+    /// The breaker opens after this many failures in a row.
     #[schema(minimum = 1, maximum = 100_000, default = 10)]
     consecutive: Option<u32>,
-    /// Then nothing is sent for so long, before one probe at a time.
+    /// Nothing is sent for this time after the breaker opens. Then one probe is sent at a time.
     #[schema(minimum = 100, maximum = 86_400_000, default = 30_000)]
     open_ms: Option<u32>,
-    /// Each failed probe doubles the time up to this.
+    /// Each failed probe doubles the open time, up to this time.
     #[schema(minimum = 100, maximum = 86_400_000, default = 1_800_000)]
     open_max_ms: Option<u32>,
-    /// A destination whose every probe has failed for so long is paused; `null`: never.
+    /// The destination is paused when every probe has failed for this time; `null`: never.
     #[schema(minimum = 1, maximum = 31_536_000, default = 432_000)]
     pause_after_s: Option<u32>,
 }
 
-/// The thresholds above which operators are told of a destination; `null`: never.
+/// The thresholds above which a destination raises alerts; `null` disables a threshold.
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Alerts {
-    /// Deliveries that wait.
+    /// The number of waiting deliveries.
     #[schema(minimum = 1, maximum = 1_000_000_000)]
     backlog_depth: Option<u32>,
-    /// Of the oldest delivery that waits.
+    /// The age of the oldest waiting delivery.
     #[schema(minimum = 1, maximum = 31_536_000)]
     oldest_age_s: Option<u32>,
-    /// Whether a backlog is too high that drains, at the destination's limit, only after deliveries of it have expired: by
-    /// their `ttl_s`, or where they have none by `retry.max_age_s`.
+    /// Raise an alert if the backlog, at the destination's limit, drains only after some of its deliveries have expired (by
+    /// `ttl_s`, or without one by `retry.max_age_s`).
     #[schema(default = true)]
     drain_beyond_ttl: Option<bool>,
-    /// Dead letters since the last alert about them.
+    /// The number of dead letters since the last alert about dead letters.
     #[schema(minimum = 1, maximum = 1_000_000_000, default = 1)]
     dead_letters: Option<u32>,
 }
 
-/// How often, how long and how far apart a delivery is tried.
+/// The retry policy: the number of attempts, their age limit and their delays.
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
 struct RetryRequest {
     #[schema(minimum = 1, maximum = 100, default = 16)]
     max_attempts: Option<u32>,
-    /// From the event's creation, or its `deliver_at`.
+    /// No retry after this time, counted from the event's creation or its `deliver_at`.
     #[schema(minimum = 1, maximum = 2_592_000, default = 259_200)]
     max_age_s: Option<u32>,
-    /// After attempt n: a random delay up to `base_ms` · 2^(n−1).
+    /// The delay after attempt n is random, up to `base_ms` · 2^(n−1).
     #[schema(minimum = 1, maximum = 2_592_000_000_u64, default = 10_000)]
     base_ms: Option<u32>,
     /// The longest delay.
     #[schema(minimum = 1, maximum = 2_592_000_000_u64, default = 3_600_000)]
     cap_ms: Option<u32>,
-    /// Instead of base and cap: after attempt n the n-th of these, the last one repeated.
+    /// Replaces `base_ms` and `cap_ms`: the delay after attempt n is the n-th value. The last value repeats.
     #[schema(min_items = 1, max_items = 100)]
     schedule_ms: Option<Vec<u32>>,
 }
 
-/// How what is sent is signed. The key of every HMAC is what follows `whsec_`, decoded from base64.
+/// The signature of requests. The key of every HMAC is the text after `whsec_`, decoded from base64.
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
 struct SignatureRequest {
     /// `standard`: Standard Webhooks, in `webhook-signature`. `timestamped`: `t=<unix seconds>,v1=<hex>`, the HMAC-SHA256 of
-    /// `{unix seconds}.{body}`. `prefixed`: `sha256=<hex>`, of the same with a `timestamp_header`, of the body alone without.
-    /// During a rotation the first has a space, the second `,v1=`, the third `,sha256=` before the other signature.
+    /// `{unix seconds}.{body}`. `prefixed`: `sha256=<hex>`, the HMAC-SHA256 of `{unix seconds}.{body}` if `timestamp_header` is
+    /// set, and of the body otherwise. During a rotation the second signature follows after a space (`standard`), `,v1=`
+    /// (`timestamped`) or `,sha256=` (`prefixed`).
     #[schema(pattern = "^(standard|timestamped|prefixed)$", default = "standard")]
     style: Option<String>,
-    /// The header of the signature; not for `standard`. None that Weir or HTTP sets.
+    /// The header of the signature; not for `standard`. Headers that Weir or HTTP sets are refused.
     #[schema(default = "webhook-signature", example = "x-signature")]
     header: Option<String>,
-    /// Of `prefixed` only: the header of the signed time, in unix seconds; `webhook-timestamp` may be named.
+    /// Only for `prefixed`: the header with the signed time, in unix seconds; `webhook-timestamp` is allowed.
     timestamp_header: Option<String>,
 }
 
@@ -235,46 +239,46 @@ struct SignatureRequest {
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RotateSecretRequest {
-    /// How long the secret before signs too; 0: not at all.
+    /// How long the previous secret still signs; 0: not at all.
     #[schema(minimum = 0, maximum = 2_592_000, default = 86_400)]
     overlap_s: Option<u32>,
-    /// The new secret. When absent one is made, of the kind of the one before.
+    /// The new secret. If absent, a secret of the same kind is generated.
     secret: Option<String>,
 }
 
-/// What to cancel; everything that waits by default.
+/// The deliveries to cancel; by default all waiting deliveries.
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PurgeRequest {
     /// `pending`, `retrying` or both.
     #[schema(min_items = 1, default = json!(["pending", "retrying"]))]
     states: Option<Vec<String>>,
-    /// Of events of this type: exact (`video.created`), a prefix (`video.*`) or `*`.
+    /// Only events of this type: exact (`video.created`), a prefix (`video.*`) or `*`.
     event_type: Option<String>,
-    /// Of events created before this instant (RFC 3339).
+    /// Only events created before this instant (RFC 3339).
     #[schema(format = DateTime)]
     before: Option<String>,
 }
 
-/// What to send again; everything that is dead or failed by default.
+/// The deliveries to send again; by default all dead and failed ones.
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ReplayRequest {
-    /// Some of `failed`, `dead`, `cancelled` and `delivered`.
+    /// One or more of `failed`, `dead`, `cancelled` and `delivered`.
     #[schema(min_items = 1, default = json!(["dead", "failed"]))]
     states: Option<Vec<String>>,
-    /// To this destination: `dst_…`.
+    /// Only deliveries to this destination: `dst_…`.
     destination: Option<String>,
-    /// Of this tenant only.
+    /// Only this tenant.
     tenant: Option<String>,
-    /// Of events of this type: exact (`video.created`), a prefix (`video.*`) or `*`.
+    /// Only events of this type: exact (`video.created`), a prefix (`video.*`) or `*`.
     event_type: Option<String>,
-    /// Whose last attempt ended so, as in the list of deliveries: `timeout`, `5xx`, `503`.
+    /// Only deliveries whose last attempt had this error, as in the list of deliveries: `timeout`, `5xx`, `503`.
     error: Option<String>,
-    /// Of events created from this instant on (RFC 3339).
+    /// Only events created at or after this instant (RFC 3339).
     #[schema(format = DateTime)]
     from: Option<String>,
-    /// Of events created before this instant (RFC 3339).
+    /// Only events created before this instant (RFC 3339).
     #[schema(format = DateTime)]
     to: Option<String>,
 }
@@ -283,35 +287,36 @@ pub(crate) struct ReplayRequest {
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct EventRequest {
-    /// Dot-separated words. `weir.` is Weir's own.
+    /// Dot-separated words. The prefix `weir.` is reserved.
     #[schema(max_length = 128, example = "video.created")]
     r#type: String,
-    /// Any JSON value; sent byte for byte.
+    /// Any JSON value; delivered byte for byte.
     #[schema(example = json!({"id": 7}))]
     data: Value,
     #[schema(max_length = 128, default = "default")]
     tenant: Option<String>,
-    /// A second event with the same key and tenant is answered with the first, and not stored.
+    /// A second event with the same key and tenant is not stored; the answer shows the first event.
     #[schema(min_length = 1, max_length = 255)]
     idempotency_key: Option<String>,
-    /// Instead of every destination of the tenant whose `event_types` match.
+    /// Deliver to these destinations instead of all destinations of the tenant whose `event_types` match.
     #[schema(min_items = 1, max_items = 1000)]
     destinations: Option<Vec<String>>,
-    /// No delivery is attempted before this instant (RFC 3339), at most 365 days ahead; one in the past is now. What
-    /// `retry.max_age_s` and `ttl_s` bound counts from here.
+    /// No attempt starts before this instant (RFC 3339), at most 365 days ahead. An instant in the past means now.
+    /// `retry.max_age_s` and `ttl_s` count from this instant.
     #[schema(format = DateTime)]
     deliver_at: Option<String>,
-    /// How long the event is worth sending. A delivery that has not been claimed by then, because of a limit, a pause or a
-    /// retry that is not due yet, becomes `expired`.
+    /// The lifetime of the event. A delivery that is not claimed by then, because of a limit, a pause or a retry that is not
+    /// yet due, becomes `expired`.
     #[schema(minimum = 1, maximum = 31_536_000)]
     ttl_s: Option<u32>,
-    /// Names what the event is the latest state of. A delivery that waits (`pending` or `retrying`) for the same destination
-    /// with the same type and key becomes `superseded` in favour of this event's. One under way goes on, and is not tried
-    /// again if it fails.
+    /// The object whose latest state the event carries. A waiting delivery (`pending` or `retrying`) with the same destination,
+    /// type and key becomes `superseded` by the delivery of this event. A delivery that is in progress continues, but is not
+    /// retried if it fails.
     #[schema(min_length = 1, max_length = 255, example = "video-7")]
     coalesce_key: Option<String>,
-    /// A destination that is `ordered` gets the events of one key one after the other, in the order in which they were stored: an
-    /// event whose 202 came before another was sent comes before it, and the events of a batch come in its order.
+    /// An `ordered` destination gets the events of one key one after the other, in the order in which they were stored. So if a
+    /// producer sends an event after it got the 202 of another one, the other one comes first. The events of a batch keep their
+    /// order.
     #[schema(min_length = 1, max_length = 255, example = "account-42")]
     ordering_key: Option<String>,
 }
@@ -324,7 +329,7 @@ pub(crate) struct BatchRequest {
     events: Vec<EventRequest>,
 }
 
-/// A problem with the answer that a batch with valid events would have had.
+/// A problem that also contains the results of the events, as in the answer to a batch with valid events.
 #[derive(ToSchema)]
 pub(crate) struct BatchProblem {
     #[schema(inline)]
@@ -333,62 +338,65 @@ pub(crate) struct BatchProblem {
     events: Vec<crate::ingest::BatchItem>,
 }
 
-/// The judgement on a destination's recorded send starts.
+/// The audit of a destination's recorded send starts.
 #[derive(ToSchema)]
 pub(crate) struct Audit {
-    /// The range that was judged.
+    /// The start of the audited range.
     #[schema(format = DateTime)]
     from: String,
-    /// Null: up to now.
+    /// The end of the audited range; null: until now.
     #[schema(format = DateTime)]
     to: Option<String>,
-    /// Those of unknown outcome included.
+    /// The number of sends, including sends of unknown outcome.
     sends: u64,
-    /// One for each limit that was in force in the range: the shortest period first, in it the last limit first.
+    /// One entry for each limit that was in force in the range: the shortest period first, and for one period the latest limit
+    /// first.
     rate_limits: Vec<LimitAudit>,
-    /// The earliest sends of unknown outcome: who made them died before the answer, and they may have started. They count at
-    /// their latest instant: those of one crash share it, so that what is too much only with them is a possible violation.
+    /// The earliest sends of unknown outcome. Their worker died before it recorded a result, so they may or may not have started.
+    /// They count at their latest possible instant. All sends of one crash share this instant, so a violation that depends on
+    /// them is only a possible violation.
     #[schema(max_items = 100)]
     unknown_sends: Vec<UnknownSend>,
-    /// How many sends of unknown outcome there are.
+    /// The number of sends of unknown outcome.
     unknown_sends_total: u64,
     delivery_latency_ms: Latency,
-    /// For a picture; null when nothing was sent.
+    /// The data of a chart; null if nothing was sent.
     series: Option<Series>,
 }
 
-/// The judgement on one limit, over the time that it was in force.
+/// The audit of one limit, over the time that it was in force.
 #[derive(ToSchema)]
 struct LimitAudit {
     limit: u32,
     #[schema(pattern = "^(second|minute|hour|day)$")]
     period: String,
     burst: u32,
-    /// The fullest period by the UTC calendar, of windows that this limit judges.
+    /// The calendar window (UTC) with the most sends, among the windows that this limit applies to.
     worst_calendar_window: Option<Window>,
-    /// The fullest half-open window of one period's length, wherever it begins, of those that this limit judges: the largest
-    /// limit of its period in force during a window does, and a limit counts until 100 ms after it was replaced.
+    /// The half-open window of one period with the most sends, wherever it begins, among the windows that this limit applies to.
+    /// Of the limits of one period, the largest one in force during a window applies to it. A limit counts as in force until 100 ms
+    /// after it was replaced.
     worst_sliding_window: Option<Window>,
-    /// How many sends were one too many in a window that this limit judges, whatever became of those of unknown outcome.
+    /// The number of sends that exceed this limit in a window, without counting sends of unknown outcome.
     violations: u64,
-    /// How many more were if those of unknown outcome started at their latest instant, as the windows count them.
+    /// The number of further sends that exceed it if the sends of unknown outcome started at their latest instant.
     possible_violations: u64,
-    /// Sends ÷ (limit × span ÷ period), gaps longer than one period left out.
+    /// Sends ÷ (limit × span ÷ period), without gaps longer than one period.
     utilisation: Option<f64>,
 }
 
-/// A send whose outcome nobody could record.
+/// A send whose outcome was not recorded.
 #[derive(ToSchema)]
 struct UnknownSend {
     delivery_id: String,
-    /// Of the delivery's attempts.
+    /// The number of the attempt.
     number: u32,
-    /// It started no later than this, if it did.
+    /// The latest instant at which the send may have started.
     #[schema(format = DateTime)]
     latest_at: String,
 }
 
-/// A window and how many sends it holds.
+/// A window and the number of its sends.
 #[derive(ToSchema)]
 struct Window {
     #[schema(format = DateTime)]
@@ -396,7 +404,7 @@ struct Window {
     sends: u64,
 }
 
-/// From an event's creation, or its `deliver_at`, to the end of the answer, in milliseconds, to a thousandth.
+/// The time from an event's creation, or its `deliver_at`, to the end of the response, in milliseconds with three decimals.
 #[derive(ToSchema)]
 struct Latency {
     p50: Option<f64>,
@@ -405,7 +413,7 @@ struct Latency {
     max: Option<f64>,
 }
 
-/// Sends per bucket.
+/// The number of sends per time bucket.
 #[derive(ToSchema)]
 struct Series {
     #[schema(format = DateTime)]
@@ -415,7 +423,7 @@ struct Series {
     caps: Vec<SeriesCap>,
 }
 
-/// The most that one bucket may hold, from an instant on.
+/// The most sends that the limits allow per bucket, from an instant on.
 #[derive(ToSchema)]
 struct SeriesCap {
     #[schema(format = DateTime)]

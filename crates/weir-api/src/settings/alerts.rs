@@ -22,7 +22,7 @@ pub(crate) fn policy(body: Value) -> Result<AlertPolicy, Problem> {
     let mut errors = Errors::default();
     let read = Object::open(body, "", &mut errors).map(read);
     match read {
-        Some(read) if errors.is_empty() => Ok(read.over(&AlertPolicy::default())),
+        Some(read) if errors.is_empty() => Ok(read.apply_to(&AlertPolicy::default())),
         _ => Err(Problem::invalid(errors.into_vec())),
     }
 }

@@ -182,7 +182,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        audit::windows::{self, Sighting},
+        audit::windows::{self, ObservedSend},
         limit::RateLimits,
     };
 
@@ -369,7 +369,7 @@ mod tests {
         ) {
             sends.sort_unstable();
             let in_force = in_force(&changes);
-            let sightings: Vec<_> = sends.iter().map(|ms| Sighting { seen: at(*ms), earliest: at(*ms) }).collect();
+            let sightings: Vec<_> = sends.iter().map(|ms| ObservedSend { seen: at(*ms), earliest: at(*ms) }).collect();
             let seen = windows::certain_violations(&sightings, &Windows::of(Period::Second), &in_force);
             let sliding = judge(&sends, &in_force, Timestamp::MIN, Timestamp::MAX);
             // A send may break two limits, each in a window of its own.

@@ -46,7 +46,7 @@ pub fn counts(sends: &[Timestamp], window: Duration) -> impl Iterator<Item = u64
 
 /// A send as somebody else saw it: it left no later than `seen`, and no earlier than `earliest`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sighting {
+pub struct ObservedSend {
     pub seen: Timestamp,
     pub earliest: Timestamp,
 }
@@ -56,7 +56,7 @@ pub struct Sighting {
 /// are known to be off.
 ///
 /// A sighting that was late makes the next ones look too close, so only the opening one has the benefit of the doubt.
-pub fn certain_violations(sightings: &[Sighting], windows: &Windows, in_force: &InForce) -> u64 {
+pub fn certain_violations(sightings: &[ObservedSend], windows: &Windows, in_force: &InForce) -> u64 {
     let bindings = in_force.bindings(windows);
     let mut over = 0;
     let mut violations = 0;
@@ -114,12 +114,12 @@ mod tests {
     fn a_sighting_that_may_have_been_late_opens_its_window_earlier() {
         let once = RateLimits::new(vec![RateLimit::new(1, Period::Second).unwrap()]).unwrap();
         let in_force = InForce::new(&[(Timestamp::MIN, once)], Period::Second);
-        let seen = |seen: i64, late: i64| Sighting {
+        let seen = |seen: i64, late: i64| ObservedSend {
             seen: Timestamp::from_millis(seen),
             earliest: Timestamp::from_millis(seen - late),
         };
         let violations =
-            |sightings: [Sighting; 2]| certain_violations(&sightings, &Windows::of(Period::Second), &in_force);
+            |sightings: [ObservedSend; 2]| certain_violations(&sightings, &Windows::of(Period::Second), &in_force);
         assert_eq!(violations([seen(0, 0), seen(990, 0)]), 1);
         assert_eq!(violations([seen(0, 10), seen(990, 0)]), 0);
         assert_eq!(violations([seen(0, 0), seen(990, 10)]), 1);

@@ -48,7 +48,7 @@ fn a_limit_removed_and_put_back_is_not_reset() {
     limiter.take(at(0));
     limiter.reconfigure(&RateLimits::UNLIMITED);
     limiter.reconfigure(&ten);
-    // The last slot may have been as wide as one without a limit.
+    // The last slot may have been as wide as the slot of an unlimited destination.
     let wider = UNLIMITED_SLOT_WIDTH - crate::limit::NARROW_SLOT;
     assert_eq!(limiter.next_start(at(1)), at(101) + wider);
 }
@@ -60,7 +60,7 @@ fn a_recovered_limiter_counts_the_burst_as_spent() {
 }
 
 #[test]
-fn bursts_at_the_bounds_of_the_range_saturate_nothing() {
+fn the_arithmetic_does_not_saturate_with_very_large_bursts() {
     let mut limiter = Limiter::new(&limits(&[(1, Period::Day, 86_000)]));
     assert!((0..86_000).all(|_| limiter.take(at(0)).start == at(0)));
     let day = Duration::from_secs(86_400) + crate::limit::NARROW_SLOT;
@@ -70,7 +70,7 @@ fn bursts_at_the_bounds_of_the_range_saturate_nothing() {
 }
 
 #[test]
-fn a_lowered_burst_waits_no_longer_than_a_window() {
+fn after_a_burst_is_lowered_the_next_slot_waits_no_longer_than_a_window() {
     let mut limiter = Limiter::new(&limits(&[(1, Period::Day, 1_000_000)]));
     for _ in 0..1_000_000 {
         limiter.take(at(0));
@@ -83,7 +83,7 @@ fn a_lowered_burst_waits_no_longer_than_a_window() {
 }
 
 #[test]
-fn a_burst_that_is_lowered_and_raised_is_had_once() {
+fn a_burst_that_is_lowered_and_raised_is_not_granted_again() {
     for (low, high) in
         [((1, Period::Second, 1), (1, Period::Second, 2)), ((1, Period::Second, 1), (3, Period::Second, 100))]
     {
@@ -101,7 +101,7 @@ fn a_burst_that_is_lowered_and_raised_is_had_once() {
 }
 
 #[test]
-fn a_raised_burst_comes_with_time() {
+fn the_tokens_of_a_raised_burst_are_returned_over_time() {
     let mut limiter = Limiter::new(&limits(&[(10, Period::Second, 1)]));
     limiter.take(at(0));
     limiter.reconfigure(&limits(&[(10, Period::Second, 3)]));
@@ -111,7 +111,7 @@ fn a_raised_burst_comes_with_time() {
 }
 
 #[test]
-fn a_wide_slot_that_an_edit_makes_narrow_counts_from_its_end() {
+fn when_slots_become_narrower_the_last_slot_counts_from_its_end() {
     let mut limiter = Limiter::new(&limits(&[(1, Period::Day, 1)]));
     let wide = limiter.take(at(0));
     limiter.reconfigure(&limits(&[(1, Period::Second, 1)]));
@@ -122,7 +122,7 @@ fn a_wide_slot_that_an_edit_makes_narrow_counts_from_its_end() {
 }
 
 #[test]
-fn slots_and_starts_ahead_are_those_that_are_taken() {
+fn estimated_slots_and_starts_match_the_slots_that_are_taken() {
     for of in [(10, Period::Second, 1), (10, Period::Second, 4), (7, Period::Hour, 3)] {
         let mut limiter = Limiter::new(&limits(&[of]));
         for _ in 0..2 {
@@ -140,7 +140,7 @@ fn slots_and_starts_ahead_are_those_that_are_taken() {
 }
 
 #[test]
-fn a_hold_moves_the_next_slot_and_bunches_nothing_after_it() {
+fn a_hold_moves_the_next_slot_and_later_slots_keep_their_spacing() {
     let mut limiter = Limiter::new(&limits(&[(10, Period::Second, 1)]));
     limiter.hold(at(3_000));
     limiter.hold(at(1_000));
@@ -148,7 +148,7 @@ fn a_hold_moves_the_next_slot_and_bunches_nothing_after_it() {
     assert_eq!(limiter.take(at(3_000)).start, at(3_101));
 }
 
-/// The guarantee, over sends placed adversarially: each at the very end or the very start of its slot.
+/// Checks the guarantee: any `bound + 1` successive sends span at least a window.
 fn assert_bounded(sends: &mut [Timestamp], window: Duration, bound: u64) {
     sends.sort();
     let bound = bound as usize;
@@ -183,7 +183,8 @@ proptest! {
         }
     }
 
-    /// Every edit is followed by sends at the very ends of the slots that were granted before it.
+    /// Sends start alternately at the end and at the start of their slots, and some slots were granted before the next
+    /// edit.
     #[test]
     fn after_an_edit_no_window_exceeds_the_new_limit(edits in prop::collection::vec((1u32..200, 0usize..4, 1u32..5), 2..6), takes in 1usize..40) {
         let all: Vec<_> = edits.iter().map(|&(r, p, b)| limits(&[(r, Period::ALL[p], b)])).collect();
@@ -208,7 +209,7 @@ proptest! {
     #[test]
     fn no_window_exceeds_its_bound_over_the_whole_range(limit in 1u32..=crate::limit::MAX_LIMIT, burst in 1u32..=crate::limit::MAX_LIMIT, period in 0usize..4, gaps in prop::collection::vec(0u64..200_000_000, 1..200)) {
         let limit = RateLimit::with_burst(limit, Period::ALL[period], burst).unwrap();
-        // What was spent before counts as a burst at once: so a few slots show the bound.
+        // A recovered limiter has spent its whole burst, so a few slots are enough to check the bound.
         let mut limiter = Limiter::recovered(&RateLimits::new(vec![limit]).unwrap(), Some(at(0)));
         let (mut now, mut taken, mut first) = (at(0), 0u64, None);
         for gap in gaps {
@@ -217,9 +218,9 @@ proptest! {
             prop_assert!(start >= now && start < Timestamp::MAX);
             taken += 1;
             let first = *first.get_or_insert(start);
-            // Tokens come back one every T: never more sends than the burst and what came back since.
-            let back = (start + limit.slot_width()).since(at(0)).as_nanos() / limit.spacing().as_nanos();
-            prop_assert!(u128::from(taken) <= back.max(1) + 1, "{taken} since {first:?}");
+            // One token is returned every T: there are never more sends than tokens returned since the recovery.
+            let returned = (start + limit.slot_width()).since(at(0)).as_nanos() / limit.spacing().as_nanos();
+            prop_assert!(u128::from(taken) <= returned.max(1) + 1, "{taken} since {first:?}");
         }
     }
 

@@ -1,12 +1,12 @@
--- Publishes deliveries that were claimed as they were stored, without a run: as many as can be sent at once, to destinations
--- without a backlog.
+-- Publishes deliveries without a run that were claimed as they were stored: as many as can be sent at once, to
+-- destinations without a backlog.
 --
 -- KEYS    the shard
--- ARGV    the caller's time; a name for the caller, of which each call forgets the one before; a name that no other call has; 1 when
---         the call is a repetition; then for each destination: its id, the version of its terms, and a list of: when the claim
---         expires, and the delivery
--- Answer  the generation, that of the call which ran; for each destination: permits issued, how many more there is room for, from
---         when the next slot is near enough
+-- ARGV    the caller's time; the name of the caller, whose last call is remembered; a unique name of the call; 1 when the
+--         call is repeated, else 0; then for each destination: its id, the version of its terms, a list of: when the claim
+--         expires, the delivery
+-- Answer  the generation in which the call ran; for each destination: permits issued, how many more there is room for,
+--         from when more are admitted
 
 local caller, name, repeated = text(), text(), number() == 1
 local admitted_by = SHARD .. ':admitted:' .. caller
@@ -20,13 +20,13 @@ if repeated then
   end
 end
 
--- The last run found less than it was allowed to take, so at most a handful waits. A job whose cursors are not known, or that
--- follows other terms, needs a run first.
-local function is_open(job, version)
+-- Whether the last run found less than it was allowed to claim, so that at most a few deliveries are waiting. A job
+-- without cursors, or with other terms, needs a run first.
+local function admits(job, version)
   return job.fast_path_ahead and job.cursors and job.terms_version == version and not job.suspended
 end
 
--- A run that is under way may publish its share of what may be out.
+-- How many more permits may be issued. A run that is under way may publish its share of `max_in_flight`.
 local function room_of(id, job)
   local most = math.min(job.max_in_flight, job.window or job.max_in_flight)
   local out = redis.call('ZCARD', queued_of(id)) + redis.call('ZCARD', in_flight_of(id))
@@ -36,17 +36,18 @@ local function room_of(id, job)
   return math.max(most - out, 0)
 end
 
--- The workers are behind: what is issued now would be late.
+-- Whether the workers are behind: permits that are issued now would be late.
 local lagging = redis.call('XLEN', QUEUE) - redis.call('XPENDING', QUEUE, WORKERS)[1] > LAG_DEPTH
 
--- From when a slot is near enough for one more.
-local function open_from(id, job)
+-- From when the next slot is near enough for one more permit.
+local function admits_from(id, job)
   return start_after(job.cursors, redis.call('ZCARD', queued_of(id)), now) - job.fast_path_ahead
 end
 
--- Under a limit one at a time: the next slot of an idle destination is free now, the one after it is not, unless it may burst.
+-- With a limit one permit at a time, because only the next slot is free now. Without a limit as many as there is room
+-- for.
 local function most_at_once(id, job, room)
-  if open_from(id, job) > now then
+  if admits_from(id, job) > now then
     return 0
   end
   return #job.cursors.cursors == 0 and room or math.min(room, 1)
@@ -54,7 +55,7 @@ end
 
 local function admit(id, version, batch)
   local job = load_job(id)
-  if lagging or not is_open(job, version) then
+  if lagging or not admits(job, version) then
     return { 0, 0, 0 }
   end
   local room = room_of(id, job)
@@ -63,7 +64,7 @@ local function admit(id, version, batch)
     issue_permits(id, job, batch, count, false)
     save_job(id, job)
   end
-  return { count, room - count, open_from(id, job) }
+  return { count, room - count, admits_from(id, job) }
 end
 
 local answer = { generation }

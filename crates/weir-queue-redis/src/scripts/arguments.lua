@@ -1,4 +1,4 @@
--- Reads ARGV from front to back, after the caller's time. A list comes as its length and its items.
+-- Reads ARGV from front to back, after the caller's time. A list is its length followed by its items.
 
 local position = 1
 

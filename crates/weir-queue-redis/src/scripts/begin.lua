@@ -1,4 +1,4 @@
--- Makes sure the shard has a generation and its queue, and tells the time.
+-- Makes sure that the shard has a generation and its delivery queue, and returns the time.
 --
 -- KEYS    the shard
 -- ARGV    the caller's time; 1 when the server's clock was set forward and the caller's time is right, else 0
@@ -6,7 +6,8 @@
 
 if number() == 1 and caller_time > 0 and now > caller_time then
   set_time(caller_time)
-  -- What was scheduled by the wrong time would come too late. A run too many finds nothing to do.
+  -- Jobs that were scheduled by the wrong time would run too late, so all of them run now. An unneeded run finds
+  -- nothing to do.
   for _, id in ipairs(redis.call('ZRANGE', SCHEDULE, now, '+inf', 'BYSCORE')) do
     redis.call('ZADD', SCHEDULE, now, id)
   end

@@ -2,18 +2,19 @@
 --
 -- KEYS    the shard
 -- ARGV    the caller's time; how many at most, how long the leases last
--- Answer  the generation, the earliest due time that remains or nil, permits that no worker has read, the leases; each:
---         destination, epoch, version, due, permits queued and in flight, how long workers take to stand ready, a bound on what
---         may be out or 0, the cursors or nil (last start or nil, held until, and for each limit: limit, period, burst, since,
---         spent)
+-- Answer  the generation, the earliest remaining due time or nil, permits that no worker has read, the leases; each:
+--         destination, epoch, version, due, permits queued and in flight, how long workers take to be ready, the maximum of
+--         outstanding permits or 0, the cursors or nil (last start or nil, held until, and for each limit: limit, period,
+--         burst, since, spent)
 
--- Permits whose claims have expired are nobody's any more; counting them would leak the destination's room.
-local function still_good(permits)
+-- Drops permits whose claims have expired and counts the others. Expired permits would use up the destination's room
+-- permanently.
+local function count_valid(permits)
   redis.call('ZREMRANGEBYSCORE', permits, '-inf', now)
   return redis.call('ZCARD', permits)
 end
 
-local function shown(limiter)
+local function cursors_of(limiter)
   if not limiter then
     return false
   end
@@ -38,8 +39,8 @@ for index = 1, #due, 2 do
   save_job(id, job)
   leases[#leases + 1] = {
     id, job.epoch, job.version, tonumber(due[index + 1]),
-    still_good(queued_of(id)), still_good(in_flight_of(id)),
-    job.preparation, job.window or 0, shown(job.cursors),
+    count_valid(queued_of(id)), count_valid(in_flight_of(id)),
+    job.preparation, job.window or 0, cursors_of(job.cursors),
   }
 end
 local unread = redis.call('XLEN', QUEUE) - redis.call('XPENDING', QUEUE, WORKERS)[1]

@@ -1,9 +1,9 @@
--- How much of everything the shard holds.
+-- Counts for gauges.
 --
 -- KEYS    the shard
 -- ARGV    the caller's time
--- Answer  the generation; permits that no worker has read; for how long the oldest of them has waited, in microseconds, 0 when
---         there is none; permits queued; in flight; jobs; entries; entries read and not done with
+-- Answer  the generation; permits that no worker has read; the age of the oldest of them in microseconds, 0 when there is
+--         none; permits queued; in flight; jobs; entries; entries read and not acknowledged
 
 local entries = redis.call('XLEN', QUEUE)
 local pending = redis.call('XPENDING', QUEUE, WORKERS)[1]
@@ -13,7 +13,7 @@ for _, id in ipairs(redis.call('SMEMBERS', BUSY)) do
   in_flight = in_flight + redis.call('ZCOUNT', in_flight_of(id), now, '+inf')
 end
 
--- XINFO answers names and values in turn.
+-- XINFO answers names and values alternately.
 local function last_read()
   for _, group in ipairs(redis.call('XINFO', 'GROUPS', QUEUE)) do
     for index = 1, #group, 2 do
@@ -24,7 +24,7 @@ local function last_read()
   end
 end
 
-local function waited()
+local function oldest_age()
   if entries == pending then
     return 0
   end
@@ -33,4 +33,5 @@ local function waited()
   return math.max(now - published, 0)
 end
 
-return { generation, entries - pending, waited(), queued, in_flight, redis.call('ZCARD', SCHEDULE), entries, pending }
+local jobs = redis.call('ZCARD', SCHEDULE)
+return { generation, entries - pending, oldest_age(), queued, in_flight, jobs, entries, pending }

@@ -1,4 +1,5 @@
--- Destinations were edited: what is out follows their terms from now on, unless these or newer ones are known, and their jobs run.
+-- Applies the terms of edited destinations, also to outstanding permits, and makes their jobs due. Terms that are not
+-- newer than the known ones are ignored.
 --
 -- KEYS    the shard
 -- ARGV    the caller's time; then for each edit: the destination, and its terms as in publish.lua
@@ -11,7 +12,7 @@ while more() do
   if job.terms_version < terms.version then
     job.version = job.version + 1
     follow_terms(job, terms)
-    -- The next run tells anew whether there is a backlog.
+    -- The next run finds out whether there is a backlog.
     job.fast_path_ahead = nil
     if job.phase == 'leased' then
       job.woken = now

@@ -1,8 +1,8 @@
 -- A page of the delivery queue, read or not.
 --
 -- KEYS    the shard
--- ARGV    the caller's time; from which entry on, how many
--- Answer  the generation; how many there were, the last of them or nil, the beginning of each delivery
+-- ARGV    the caller's time; the first entry, how many at most
+-- Answer  the generation; how many entries there are in the page, the last one or nil, the beginning of each delivery
 
 local from, most = text(), number()
 local entries = redis.call('XRANGE', QUEUE, from, '+', 'COUNT', most)

@@ -1,14 +1,14 @@
--- No slot of the destination starts before `till`; a hold is only ever extended.
+-- Holds a destination: none of its slots starts before `hold_until`. A hold is only extended, never shortened.
 --
 -- KEYS    the shard
--- ARGV    the caller's time; the destination, till
+-- ARGV    the caller's time; the destination, hold_until
 -- Answer  the generation
 
-local id, till = text(), number()
+local id, hold_until = text(), number()
 local job = load_job(id)
-job.held_until = math.max(job.held_until, till)
+job.held_until = math.max(job.held_until, hold_until)
 if job.cursors then
-  hold_limiter(job.cursors, till)
+  hold_limiter(job.cursors, hold_until)
 end
 save_job(id, job)
 return { generation }

@@ -1,4 +1,4 @@
--- Who has entries of the delivery queue in hand.
+-- The readers that hold entries of the delivery queue: entries read and not acknowledged.
 --
 -- KEYS    the shard
 -- ARGV    the caller's time

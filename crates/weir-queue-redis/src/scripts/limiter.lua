@@ -1,7 +1,8 @@
--- Slots and cursors: `weir_core::Limiter` in whole microseconds. The spacing is rounded up, so the guarantee holds as it does
--- there. A limiter is { cursors = { { limit, period, burst, since, spent }… }, last_start = time or nil, held_until = time }.
+-- Slots and cursors: `weir_core::Limiter` in whole microseconds. The spacing is rounded up, so the guarantee holds. A
+-- limiter is { cursors = { { limit, period, burst, since, spent }… }, last_start = time or nil, held_until = time }.
 
--- Exact: a quotient that is not whole differs from one by at least 1 / limit, far more than a double's error.
+-- Exact: a quotient that is not an integer differs from every integer by at least 1 / limit, far more than a double's
+-- error.
 local function spacing_with(limit, width)
   return math.ceil((WINDOW[limit.period] + width) / limit.limit)
 end
@@ -16,7 +17,7 @@ local function spacing(limit)
   return spacing_with(limit, slot_width(limit))
 end
 
--- Of a destination whose last send is known, if there was one: the burst counts as spent.
+-- A cursor after the last send, if there was one: then the burst counts as spent.
 local function cursor_after(limit, last_start)
   return {
     limit = limit.limit, period = limit.period, burst = limit.burst,
@@ -48,11 +49,11 @@ local function follows(limiter, limits)
   return true
 end
 
-local function hold_limiter(limiter, till)
-  limiter.held_until = math.max(limiter.held_until, till)
+local function hold_limiter(limiter, hold_until)
+  limiter.held_until = math.max(limiter.held_until, hold_until)
 end
 
--- `since` and `spent` with the tokens back that have come back by then.
+-- `since` and `spent` after the tokens that have come back until `at`.
 local function tokens_at(cursor, at)
   local every = spacing(cursor)
   local back = math.floor(math.max(at - cursor.since, 0) / every)
@@ -62,7 +63,7 @@ local function tokens_at(cursor, at)
   return math.max(at, cursor.since), 0
 end
 
--- Where the slot may start that follows `others` more; 0 when tokens are left for all of them.
+-- The earliest start of a slot after `others` further slots; 0 when there are tokens for all of them.
 local function earliest_start(cursor, since, spent, others)
   local lacking = spent + others + 1 - cursor.burst
   return lacking > 0 and since + lacking * spacing(cursor) or 0
@@ -76,7 +77,7 @@ local function next_start(limiter, at)
   return start
 end
 
--- Where the slot would start that is taken after `others` more.
+-- The start of a slot that is taken after `others` further slots.
 local function start_after(limiter, others, at)
   local first = next_start(limiter, at)
   local start = first
@@ -95,7 +96,7 @@ local function width_of_slots(limiter)
   return width or UNLIMITED_SLOT_WIDTH
 end
 
--- Hands out the next slot: its start and its end.
+-- Takes the next slot and returns its start and its end.
 local function take_slot(limiter, at)
   local start = next_start(limiter, at)
   for _, cursor in ipairs(limiter.cursors) do
@@ -106,17 +107,18 @@ local function take_slot(limiter, at)
   return start, start + width_of_slots(limiter)
 end
 
--- When the job of a backlog runs next: a little before the first slot that no permit is out for.
+-- When the job of a backlog runs next: shortly before the first slot that no queued permit will take.
 local function paced_due(limiter, queued, preparation, at)
   return math.max(start_after(limiter, queued, at) - LEAD - preparation, at + CADENCE)
 end
 
--- The cursor under another limit of the same period: the debt in sends since the last start stays, nothing waits longer than a
--- window, and no edit adds a token: those of a raised burst begin spent.
+-- The cursor under another limit of the same period. The debt, in sends since the last start, stays, but no wait is
+-- longer than a window. No edit adds a token: the tokens by which a burst is raised count as spent.
 local function moved_cursor(cursor, limit, last_start)
   local moved = cursor_after(limit, nil)
   local every = spacing(limit)
-  -- Both rounded away from the next start. The products pass 2^53, so one more or less makes up for what is lost.
+  -- Both values are rounded so that the next start is later. The products exceed 2^53, so a further microsecond covers
+  -- the lost digits.
   local on_the_way = math.floor(math.max(0, last_start - cursor.since) * every / spacing(cursor)) - 1
   local owed = math.max(0, cursor.since - last_start)
   if owed > 0 then
@@ -138,8 +140,8 @@ local function cursor_of_period(limiter, period)
   end
 end
 
--- Follows new limits without resetting any window. The last slot may still be used at its end, so where the new slots are
--- narrower the last start counts as so much later.
+-- Applies new limits without resetting any window. The last slot may still be used at its end, so if the new slots are
+-- narrower, the last start counts as later by the difference.
 local function reconfigure(limiter, limits)
   if follows(limiter, limits) then
     return
@@ -168,16 +170,16 @@ local function reconfigure(limiter, limits)
   end
 end
 
--- What the step that grants slots must know of a destination's settings.
 local function read_limit()
   return { limit = number(), period = number(), burst = number() }
 end
 
+-- The terms of a destination: the settings that decide whether a slot is granted.
 local function read_terms()
   return { version = number(), suspended = number() == 1, max_in_flight = number(), limits = list(read_limit) }
 end
 
--- Whether newer terms are known than these.
+-- Whether the job has newer terms than these.
 local function is_newer(job, terms)
   return job.terms_version > terms.version
 end

@@ -1,6 +1,6 @@
--- How permits are issued, by a run or without one.
+-- Issues permits, by a run or without one.
 
--- Members of a sorted set that go in one command: what Lua can unpack, by far.
+-- Members of a sorted set in one command, far fewer than Lua can unpack.
 local MOST_MEMBERS = 500
 
 local function add_all(set, scored)
@@ -9,8 +9,8 @@ local function add_all(set, scored)
   end
 end
 
--- Permits for the first `count` of a batch go into the delivery queue. With `paced` each says when its slot is expected, after
--- those that are out already; without, they ask as soon as their workers stand ready.
+-- Appends permits for the first `count` deliveries of a batch to the delivery queue. With `paced` each permit says when
+-- its slot is expected, after the queued permits. Without it a worker asks for the slot as soon as it is ready.
 local function issue_permits(id, job, batch, count, paced)
   local queued, scored = queued_of(id), {}
   local others = paced and redis.call('ZCARD', queued) or 0
@@ -28,7 +28,7 @@ local function issue_permits(id, job, batch, count, paced)
   redis.call('SADD', BUSY, id)
 end
 
--- The score is kept as it came, because to write a number costs more than the rest.
+-- The score stays text, because formatting a number costs more than the rest of the function.
 local function read_delivery()
   local score = text()
   return { score = score, expires = tonumber(score), payload = text() }

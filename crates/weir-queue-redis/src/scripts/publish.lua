@@ -1,17 +1,17 @@
--- Publishes what runs claimed: moves the cursors over to the limits, appends the permits to the delivery queue, and re-queues or
--- removes each job, unless its run continues. A stale epoch publishes nothing, nor does a run that an edit overtook; the repeat
--- of a publication whose answer was lost changes nothing.
+-- Publishes the claims of runs: applies the limits to the cursors, appends the permits to the delivery queue, and
+-- re-queues or removes each job, unless its run continues. A stale epoch publishes nothing, and neither does a run that
+-- read the destination before an edit. Repeating a publication whose answer was lost changes nothing.
 --
 -- KEYS    the shard
 -- ARGV    the caller's time; then for each publication:
---           the destination, the lease's epoch and version, a name that no other publication has
---           terms as the run read them, as a list of none or one: version, 1 when suspended else 0, max_in_flight, limits as a
---             list of: limit, period, burst
---           recovered cursors, as a list of none or one: last start (0: none), held until, a list of: limit, period, burst, since,
---             spent
---           how the job goes on: continue, stop, at, soon, now, paced or on_settle; the due time of `at` or `soon`, else 0
---           a list of: when the claim expires, and the delivery
--- Answer  the generation, the shard's earliest due time or nil, for each publication 0 when stale, 1 when done
+--           the destination, the lease's epoch and version, a unique name of the publication
+--           the terms that the run read, as a list of none or one: version, 1 when suspended, else 0, max_in_flight, limits
+--             as a list of: limit, period, burst
+--           recovered cursors, as a list of none or one: last start (0: none), held until, a list of: limit, period, burst,
+--             since, spent
+--           the next run: continue, stop, at, soon, now, paced or on_settle; the due time of `at` or `soon`, else 0
+--           a list of: when the claim expires, the delivery
+-- Answer  the generation, the shard's earliest due time or nil, for each publication 1 when done, 0 when stale
 
 local function read_cursor()
   local cursor = read_limit()
@@ -45,7 +45,7 @@ local function has_permits(id)
   return redis.call('EXISTS', queued_of(id), in_flight_of(id)) > 0
 end
 
--- How far ahead the slot of a new delivery may be that goes without a run.
+-- How far ahead the slot of a delivery without a run may be.
 local AHEAD_AFTER = { stop = 0, at = 0, soon = FAST_PATH_AHEAD }
 
 local function requeue(job, run)
@@ -66,7 +66,7 @@ local function requeue(job, run)
   elseif next_run == 'on_settle' and not job.settled and has_permits(id) then
     schedule(id, job, now + RUN_FALLBACK, now + RUN_FALLBACK, true)
   else
-    -- At once; room may have come since the lease was given.
+    -- Run at once: `now`, or a permit has ended since the lease was claimed, so there may be room.
     schedule(id, job, now, now, false)
   end
 end
@@ -79,7 +79,7 @@ local function publish(run)
   if job.phase ~= 'leased' or job.epoch ~= run.epoch then
     return 0
   end
-  -- The run read the destination before it was edited.
+  -- The run read the destination before an edit.
   if run.terms and is_newer(job, run.terms) then
     schedule(run.id, job, now, 0, false)
     save_job(run.id, job)

@@ -1,16 +1,16 @@
--- What became of permits: their attempts have ended, or they were not used. A job that waits for room runs, and one that waits
--- for time runs when the slots of unused permits come; not those of permits that found no place, since a run at once would find
--- none either, and so on without an end. The entries of those that are recorded leave the delivery queue. Told twice it changes
--- nothing.
+-- Settles permits: their attempts have ended, or they were not used. A job that waits for room becomes due. A paced job
+-- becomes due for the slots that unused permits leave free. A permit that found no place in its worker makes no job
+-- due: the run would find no place either, and so on without end. Entries of recorded attempts are removed from the
+-- delivery queue. Repeating the call changes nothing.
 --
 -- KEYS    the shard
--- ARGV    the caller's time; then for each destination: its id, the generation of its permits; the serials of those whose attempts
---         have ended; of those that were not used; how many of them found no place in their workers; the entries to remove
+-- ARGV    the caller's time; then for each destination: its id; the generation of its permits; the serials of permits
+--         whose attempts have ended, and of unused permits; how many unused permits found no place; the entries to remove
 -- Answer  the generation
 
 local before = earliest()
 
--- Answers how many of them had been there: in the first set, as a rule, and else in the other.
+-- Removes permits and returns how many there were. They usually are in the first set.
 local function remove(permits, first, other)
   if #permits == 0 then
     return 0
@@ -22,7 +22,7 @@ local function remove(permits, first, other)
   return removed
 end
 
--- There is a place for one more with each attempt that ends.
+-- Each attempt that ends makes a place for one more.
 local function widen_window(job, ended)
   if job.window and ended > 0 then
     local window = job.window + ended
@@ -40,7 +40,7 @@ local function make_room(id, job)
   end
 end
 
--- A run that waits for the slot after theirs comes sooner.
+-- Makes a paced job due earlier, for the slots that unused permits leave free.
 local function pull_pace(id, job, queued)
   if job.phase ~= 'scheduled' or job.on_settle or job.due ~= job.floor or not job.cursors then
     return make_room(id, job)
@@ -54,17 +54,17 @@ end
 
 local function settle(id, ended, unused, crowded)
   local job, queued, in_flight = load_job(id), queued_of(id), in_flight_of(id)
-  local gone = remove(ended, in_flight, queued)
-  local back = remove(unused, queued, in_flight)
+  local removed_ended = remove(ended, in_flight, queued)
+  local removed_unused = remove(unused, queued, in_flight)
   local had_window = job.window
-  widen_window(job, gone)
-  if crowded > 0 and back > 0 then
+  widen_window(job, removed_ended)
+  if crowded > 0 and removed_unused > 0 then
     job.window = math.max(redis.call('ZCARD', queued) + redis.call('ZCARD', in_flight), 1)
   end
   local changed = job.window ~= had_window
-  if back > crowded then
+  if removed_unused > crowded then
     changed = pull_pace(id, job, queued) or changed
-  elseif gone > 0 then
+  elseif removed_ended > 0 then
     changed = make_room(id, job) or changed
   end
   if changed then
@@ -80,9 +80,9 @@ local function permit()
 end
 
 while more() do
-  local id, of = text(), number()
+  local id, permit_generation = text(), number()
   local ended, unused, crowded, entries = list(permit), list(permit), number(), list(text)
-  if of == generation then
+  if permit_generation == generation then
     if #ended + #unused > 0 then
       settle(id, ended, unused, crowded)
     end

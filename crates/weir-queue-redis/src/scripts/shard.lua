@@ -1,12 +1,12 @@
--- What every script on a shard begins with: the keys, the time, the generation, and the jobs.
+-- The beginning of every script on a shard: the keys, the time, the generation, and the jobs.
 --
--- KEYS[1]  the shard; every other key is its name and a suffix, so all of them live in one slot of a Cluster
+-- KEYS[1]  the shard; every other key is this name and a suffix, so all of them are in one hash slot of a Cluster
 --
--- ARGV[1]  the caller's time, a lower bound of this shard's; 0 when it does not know it yet
+-- ARGV[1]  the caller's time, a lower bound of this shard's time; 0 when the caller does not know it yet
 --
--- Times are integer microseconds since the epoch, by this server's clock, read once, and a shift. The processes' monotonic
--- clocks carry the time: when the server's clock is set back, or a new server begins, the shift makes up for it. Numbers go to
--- commands as numbers: concatenation would cut them to 14 digits.
+-- Times are integer microseconds since the epoch: this server's clock, read once, plus a shift. The processes continue
+-- the time with their monotonic clocks: when the server's clock is set back, or another server takes over, the shift
+-- corrects it. Numbers are passed to commands as numbers, because concatenation would cut them to 14 digits.
 
 local SHARD = KEYS[1]
 local SCHEDULE = SHARD .. ':schedule'
@@ -24,7 +24,7 @@ local known = redis.call('HMGET', GENERATION, 'run_id', 'began', 'checked', 'shi
 local shift = tonumber(known[4]) or 0
 local now
 
--- The time goes on from here, whatever the server's clock says.
+-- Sets the time of the shard, independent of the server's clock.
 local function set_time(time)
   shift = time - server_time
   now = time
@@ -36,13 +36,13 @@ if now < caller_time - CLOCK_TOLERANCE then
   set_time(caller_time)
 end
 
--- An integer as text: a third of what '%.0f' costs, and exact as far as doubles are.
+-- An integer as text. '%d' costs a third of '%.0f', and is exact for all integers that a double holds exactly.
 local function digits(number)
   return string.format('%d', number)
 end
 
-local function notify(what, of, value)
-  redis.call('PUBLISH', CHANNEL, what .. ' ' .. of .. ' ' .. digits(value))
+local function notify(kind, shard, value)
+  redis.call('PUBLISH', CHANNEL, kind .. ' ' .. shard .. ' ' .. digits(value))
 end
 
 local function queued_of(id)
@@ -53,8 +53,8 @@ local function in_flight_of(id)
   return SHARD .. ':in_flight:' .. id
 end
 
--- A permit in those sets. Its name is longer than what Redis keeps in compact sets (64 bytes by default): in those each step
--- reads half of the set, which took about a quarter of the server's time.
+-- The name of a permit in these sets. It is longer than the members of Redis's compact sets (64 bytes by default). In a
+-- compact set each operation reads half of the set, which took about a quarter of the server's time.
 local PERMIT = string.rep('.', 65)
 
 local function permit_named(serial)
@@ -65,21 +65,21 @@ local function job_of(id)
   return SHARD .. ':job:' .. id
 end
 
--- When the shard's generation began, which is also its name. The data belong to the server process that wrote them: when the
--- marker is missing (flushed, started empty, evicted) or names another process (restarted, a replica, an older snapshot),
--- what is here may be stale, and a new generation begins without schedule, queue and permits. Jobs name their generation
--- and are passed over when they are of another.
+-- The shard's generation: the time at which it began. The data belong to the server process that wrote them. When the
+-- marker is missing (flushed, started empty, evicted) or names another process (restarted, a replica, an older
+-- snapshot), the data may be stale. Then a new generation begins without schedule, queue and permits. Jobs name their
+-- generation; jobs of another generation are ignored.
 --
--- Asking the server for its name costs as much as half a script, so an answer is taken to hold for CHECKED_FOR, which is less
--- than a server needs to end and start again: data that say they were checked by then were written by this process.
+-- INFO costs as much as half a script, so its result is used for CHECKED_FOR. A server needs longer than that to end
+-- and start again, so data that were checked within that time were written by this process.
 local function current_generation()
-  local stands = redis.call('EXISTS', QUEUE) == 1
+  local has_queue = redis.call('EXISTS', QUEUE) == 1
   local since = now - (tonumber(known[3]) or 0)
-  if stands and since >= 0 and since < CHECKED_FOR then
+  if has_queue and since >= 0 and since < CHECKED_FOR then
     return tonumber(known[2])
   end
   local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
-  if stands and known[1] == run_id then
+  if has_queue and known[1] == run_id then
     redis.call('HSET', GENERATION, 'checked', now)
     return tonumber(known[2])
   end
@@ -96,7 +96,8 @@ end
 
 local generation = current_generation()
 
--- A job that is not known starts its counts at the time, so that no lease, version or serial of a lost one ever comes again.
+-- A new job starts its counters at the current time, so that no epoch, version or serial of a lost job is ever used
+-- again.
 local function new_job()
   return {
     generation = generation, phase = 'idle', epoch = now, version = now, serial = now,
@@ -104,7 +105,8 @@ local function new_job()
   }
 end
 
--- No cursor is further ahead than a recovered one and the longest debt, unless it was written while the server's clock was ahead.
+-- A cursor can be ahead by a recovered last start and the longest debt. A cursor that is further ahead was written
+-- while the server's clock was wrong.
 local function pull_back(limiter)
   local latest = now + MOST_AHEAD
   for _, cursor in ipairs(limiter.cursors) do
@@ -132,8 +134,8 @@ local function load_job(id)
   return new_job()
 end
 
--- Until when forgetting the job could change anything: while it is scheduled, held, or has permits, and until the longest
--- window after its last slot has passed. After that the store knows enough.
+-- How long the job must be kept: while it is scheduled, held, or has permits, and until the longest window after its
+-- last slot has passed. After that its cursors can be recovered from the store.
 local function needed_until(job)
   local needed = math.max(now, job.due or 0, job.held_until, job.permits_until)
   if job.cursors then
@@ -145,14 +147,14 @@ local function needed_until(job)
 end
 
 local function expiry(time)
-  return math.ceil((time - shift) / 1000) + KEPT_MS
+  return math.ceil((time - shift) / 1000) + KEEP_LONGER_MS
 end
 
 local function save_job(id, job)
   redis.call('SET', job_of(id), cmsgpack.pack(job), 'PXAT', expiry(needed_until(job)))
 end
 
--- The only place that changes a phase: job and schedule stay in step.
+-- The only function that changes a phase, so that job and schedule agree.
 local function move_job(id, job, phase, due)
   job.phase = phase
   job.due = due
@@ -174,7 +176,7 @@ local function earliest()
   return tonumber(redis.call('ZRANGE', SCHEDULE, 0, 0, 'WITHSCORES')[2])
 end
 
--- Tells waiting schedulers when something became due earlier than they know of.
+-- Notifies waiting schedulers when the earliest due time is now earlier than `before`.
 local function announce(before)
   local after = earliest()
   if after and (not before or after < before) then

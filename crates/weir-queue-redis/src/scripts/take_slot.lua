@@ -1,48 +1,49 @@
--- The one way to send: a slot for each permit whose worker stands ready. One step looks at everything that decides, moves the
+-- The only way to send: grants a slot to each permit whose worker is ready. One step checks all conditions, moves the
 -- cursors, and marks the permit in flight.
 --
 -- KEYS    the shard
--- ARGV    the caller's time; from when the caller can use a slot, 0: at once; then for each permit, named once: its destination, its
---         serial, how long its worker took to stand ready, or -1 when that was told before
--- Answer  the generation, and for each permit two times: start and end of its slot; or when its slot starts, and 0, when that is
---         too far ahead; or 0 and 0, when it is withdrawn
+-- ARGV    the caller's time; from when the caller can use a slot, or 0 for at once; then for each permit, each at most once:
+--         its destination, its serial, and how long its worker took to be ready, or -1 when that was reported before
+-- Answer  the generation; for each permit two numbers: the start and end of its slot; or the start of its slot and 0, when
+--         the slot is too far ahead; or 0 and 0, when the permit is withdrawn
 
 local usable_from = math.min(math.max(now, number()), now + GRANT_AHEAD)
 
--- Up at once, down by an eighth each time.
-local function blended(known, new)
+-- A longer time counts at once; a shorter one reduces the known time by an eighth of the difference.
+local function smoothed(known, new)
   new = math.min(new, LONGEST_PREPARATION)
   return new >= known and new or known - math.floor((known - new) / 8)
 end
 
--- The requests of each destination, in their order: each set of permits is read and written once for all of them.
+-- The requests by destination, in their order, so that each set of permits is read and written once.
 local function read_requests()
   local destinations, by_id, count = {}, {}, 0
   while more() do
     local id, permit, preparation = text(), permit_named(text()), number()
-    local asked = by_id[id]
-    if not asked then
-      asked = { id = id, permits = {}, preparations = {}, places = {} }
-      by_id[id] = asked
-      destinations[#destinations + 1] = asked
+    local requests = by_id[id]
+    if not requests then
+      requests = { id = id, permits = {}, preparations = {}, positions = {} }
+      by_id[id] = requests
+      destinations[#destinations + 1] = requests
     end
     count = count + 1
-    local next_one = #asked.permits + 1
-    asked.permits[next_one], asked.preparations[next_one], asked.places[next_one] = permit, preparation, count
+    local index = #requests.permits + 1
+    requests.permits[index], requests.preparations[index], requests.positions[index] = permit, preparation, count
   end
   return destinations
 end
 
--- When the claims of permits expire that have no slot yet, and of those that have one; false for what is not there.
-local function expiries(asked)
-  local waiting = redis.call('ZMSCORE', queued_of(asked.id), unpack(asked.permits))
-  local flying
-  for index = 1, #asked.permits do
-    if not waiting[index] then
-      flying = flying or redis.call('ZMSCORE', in_flight_of(asked.id), unpack(asked.permits))
+-- The expiry times of the claims of queued permits, and of permits in flight; false for a permit that is not in the
+-- set.
+local function expiries(requests)
+  local queued = redis.call('ZMSCORE', queued_of(requests.id), unpack(requests.permits))
+  local in_flight
+  for index = 1, #requests.permits do
+    if not queued[index] then
+      in_flight = in_flight or redis.call('ZMSCORE', in_flight_of(requests.id), unpack(requests.permits))
     end
   end
-  return waiting, flying or {}
+  return queued, in_flight or {}
 end
 
 local function put_in_flight(id, job, permits, scored)
@@ -51,7 +52,7 @@ local function put_in_flight(id, job, permits, scored)
   redis.call('PEXPIREAT', in_flight_of(id), expiry(job.permits_until))
 end
 
--- Start and end of the slot, or when it starts and 0, or 0 and 0.
+-- The two numbers of a permit's answer.
 local function take(job)
   local start = next_start(job.cursors, usable_from)
   if start > now + SLOT_HORIZON then
@@ -64,31 +65,31 @@ end
 
 local answer = { generation }
 
-local function grant_all(asked)
-  local id = asked.id
+local function grant_all(requests)
+  local id = requests.id
   local job = load_job(id)
-  local waiting, flying = expiries(asked)
+  local queued, in_flight = expiries(requests)
   local most = math.min(job.max_in_flight, job.window or job.max_in_flight)
   local out = redis.call('ZCARD', in_flight_of(id))
   local granted, scored = {}, {}
-  for index, permit in ipairs(asked.permits) do
-    local waits = waiting[index]
-    local expires = tonumber(waits or flying[index] or 0)
+  for index, permit in ipairs(requests.permits) do
+    local queued_score = queued[index]
+    local expires = tonumber(queued_score or in_flight[index] or 0)
     local slot_start, slot_end = 0, 0
-    if expires > now and not job.suspended and job.cursors and not (waits and out >= most) then
-      if asked.preparations[index] >= 0 then
-        job.preparation = blended(job.preparation, asked.preparations[index])
+    if expires > now and not job.suspended and job.cursors and not (queued_score and out >= most) then
+      if requests.preparations[index] >= 0 then
+        job.preparation = smoothed(job.preparation, requests.preparations[index])
       end
       slot_start, slot_end = take(job)
-      if waits and slot_end > 0 then
+      if queued_score and slot_end > 0 then
         out = out + 1
         granted[#granted + 1] = permit
-        scored[#scored + 1] = waits
+        scored[#scored + 1] = queued_score
         scored[#scored + 1] = permit
       end
     end
-    local place = 2 * asked.places[index]
-    answer[place], answer[place + 1] = slot_start, slot_end
+    local offset = 2 * requests.positions[index]
+    answer[offset], answer[offset + 1] = slot_start, slot_end
   end
   if #granted > 0 then
     put_in_flight(id, job, granted, scored)
@@ -96,7 +97,7 @@ local function grant_all(asked)
   save_job(id, job)
 end
 
-for _, asked in ipairs(read_requests()) do
-  grant_all(asked)
+for _, requests in ipairs(read_requests()) do
+  grant_all(requests)
 end
 return answer

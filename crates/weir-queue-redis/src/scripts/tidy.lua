@@ -1,15 +1,16 @@
--- Drops entries of the delivery queue that lead nowhere. Those whose claims have expired, read or not, are what dead workers left:
--- never sent, and the store resolves their claims. Those that no worker has read for long, because there is none or all are behind,
--- are answered while their claims last: nobody can send them any more, so they go back and count as no attempt. Readers that are
--- gone are forgotten once they hold nothing. Oldest entries first, a page in each call.
+-- Drops old entries of the delivery queue, oldest first, one page in each call. Entries whose claims have expired, read
+-- or not, are never sent; the store resolves their claims. Entries that no worker has read for long, because there is
+-- no worker or all are behind, are returned while their claims last: no worker can send them any more, so the claims go
+-- back and count as no attempt. Idle readers without entries are removed.
 --
 -- KEYS    the shard
--- ARGV    the caller's time; entries looked at, how long an entry may wait to be read and how long a reader may be silent in milliseconds
--- Answer  the generation, entries dropped, those of them that nobody has read as a list of: permit, delivery
+-- ARGV    the caller's time; entries in a page; how long an entry may stay unread, and how long a reader may be idle, both
+--         in milliseconds
+-- Answer  the generation; how many entries were dropped; the unread ones as a list of: permit, delivery
 
-local page, unread_ms, silent_ms = number(), number(), number()
+local page, unread_ms, idle_ms = number(), number(), number()
 
--- Two numbers, the first of which is a time in milliseconds.
+-- The two numbers of an entry's id: a time in milliseconds and a counter.
 local function entry_number(id)
   local ms, count = string.match(id, '(%d+)-(%d+)')
   return tonumber(ms), tonumber(count)
@@ -58,7 +59,7 @@ for _, pairs_of in ipairs(redis.call('XINFO', 'CONSUMERS', QUEUE, WORKERS)) do
   for index = 1, #pairs_of, 2 do
     reader[pairs_of[index]] = pairs_of[index + 1]
   end
-  if reader.pending == 0 and reader.idle > silent_ms then
+  if reader.pending == 0 and reader.idle > idle_ms then
     redis.call('XGROUP', 'DELCONSUMER', QUEUE, WORKERS, reader.name)
   end
 end

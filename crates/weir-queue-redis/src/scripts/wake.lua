@@ -1,4 +1,4 @@
--- Makes sure that jobs run at `due` or earlier: a parked job is pulled forward, but not below its pace.
+-- Makes sure that jobs run at `due` or earlier. A parked job becomes due earlier, but a paced job keeps its pace.
 --
 -- KEYS    the shard
 -- ARGV    the caller's time; then for each wake: the destination, due
@@ -10,7 +10,7 @@ while more() do
   local job = load_job(id)
   job.version = job.version + 1
   if job.phase ~= 'idle' and not redis.call('ZSCORE', SCHEDULE, id) then
-    -- The schedule was evicted: nobody would ever claim the job.
+    -- The schedule was evicted, so no scheduler would ever claim the job.
     job.phase = 'idle'
   end
   if job.phase == 'idle' then

@@ -14,7 +14,7 @@ fn at(url: String) -> RedisConfig {
 
 async fn refusal(config: RedisConfig) -> OpenError {
     match RedisQueue::open(config).await {
-        Ok(_) => panic!("it should be refused"),
+        Ok(_) => panic!("the configuration should be refused"),
         Err(error) => error,
     }
 }
@@ -24,7 +24,7 @@ fn plain(more: &'static [&'static str]) -> impl FnOnce(u16) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_password_is_needed_where_one_is_set() {
+async fn a_wrong_or_missing_password_is_refused() {
     let server = Server::start_with(tempfile::tempdir().unwrap(), plain(&["--requirepass", "open-sesame"])).await;
     let port = server.port();
     for url in [server.url(), format!("redis://:wrong@127.0.0.1:{port}")] {
@@ -55,10 +55,10 @@ async fn a_server_over_tls_is_used_when_its_authority_is_trusted() {
     let error = refusal(at(url.clone())).await;
     assert!(matches!(error, OpenError::Unreachable { .. }), "{error:?}");
     let queue = support::open(RedisConfig { trusted_ca: Some(authority), ..at(url) }).await;
-    assert_eq!(permits(&queue, 2).await.len(), 2, "scripts and the blocking reader go over TLS");
+    assert_eq!(permits(&queue, 2).await.len(), 2, "scripts and the blocking reader use TLS");
 }
 
-/// A certificate for `localhost` and its authority, which is answered in PEM.
+/// Writes a certificate for `localhost`, and returns its authority in PEM.
 fn write_certificates(directory: &Path) -> Vec<u8> {
     let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -73,7 +73,7 @@ fn write_certificates(directory: &Path) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_is_named() {
+async fn an_unreachable_server_is_named_in_the_error() {
     let mut server = Server::start().await;
     let (url, port) = (server.url(), server.port());
     server.kill();
@@ -83,13 +83,13 @@ async fn a_server_that_is_not_there_is_named() {
 }
 
 #[tokio::test]
-async fn what_is_not_a_url_is_refused() {
+async fn an_invalid_url_is_refused() {
     let error = refusal(at("localhost".to_owned())).await;
     assert!(matches!(error, OpenError::Url(_)), "{error:?}");
 }
 
 #[tokio::test]
-async fn a_server_that_is_no_cluster_is_not_used_as_one() {
+async fn a_single_server_is_refused_as_a_cluster() {
     let server = Server::start().await;
     let error = refusal(RedisConfig::new(Topology::Cluster(vec![server.url()]))).await;
     assert!(matches!(error, OpenError::Unusable { .. }), "{error:?}");

@@ -1,4 +1,4 @@
-//! Redis that loses what it knew: nothing of before is used, and the queue goes on by itself.
+//! A Redis that loses its data: no earlier state is used, and the queue recovers by itself.
 
 use weir_core::{Clock as _, plan::NextRun};
 use weir_queue::{Lease, Permit, Permits as _, Published, Schedule as _, SlotAnswer};
@@ -6,7 +6,7 @@ use weir_queue_redis::RedisQueue;
 
 use crate::support::{self, Server, ask_for_slot, claim, destination, eventually, permits, publication, wake};
 
-/// A queue whose server has a permit of it in a worker's hands, and a lease in a scheduler's.
+/// A queue before its server loses its data, with a permit in flight and a claimed lease.
 struct Before {
     queue: RedisQueue,
     permit: Permit,
@@ -24,18 +24,19 @@ impl Before {
         Self { queue, permit, lease }
     }
 
-    /// What the queue knew is gone: a job that is woken again has no cursors, and nothing of before counts.
+    /// The queue has lost its data: a job that is woken again has no cursors, and earlier leases and permits are not
+    /// used.
     async fn assert_lost(self) {
         let Self { queue, permit, lease } = self;
         eventually("the queue is back", async || wake(&queue, destination(1)).await.is_ok()).await;
         let fresh = claim(&queue).await;
-        assert!(fresh.cursors.is_none(), "cursors of before are not trusted");
+        assert!(fresh.cursors.is_none(), "earlier cursors are not trusted");
         assert!(fresh.known_since > lease.known_since && fresh.known_since <= queue.clock().now());
         assert!(fresh.epoch > lease.epoch);
         assert_eq!((fresh.queued, fresh.in_flight), (0, 0));
         let stale = publication(&queue, lease, 3, NextRun::Stop);
         assert!(matches!(queue.publish(vec![stale]).await.unwrap()[..], [Published::Stale(_)]));
-        assert_eq!(ask_for_slot(&queue, permit.id).await, SlotAnswer::Withdrawn, "a permit of before gets no slot");
+        assert_eq!(ask_for_slot(&queue, permit.id).await, SlotAnswer::Withdrawn, "an earlier permit gets no slot");
         let published = queue.publish(vec![publication(&queue, fresh, 2, NextRun::Stop)]).await.unwrap();
         assert!(matches!(published[..], [Published::Done]));
         let again = support::take(&queue, 2).await;
@@ -43,7 +44,7 @@ impl Before {
         let ids: Vec<_> = again.iter().map(|permit| permit.id).collect();
         queue.settle(&ids).await.unwrap();
         queue.recorded(&ids);
-        eventually("only what was published since is there", async || {
+        eventually("only permits of the new generation are there", async || {
             let depths = queue.depths().await.unwrap();
             (depths.queued, depths.in_flight, depths.entries) == (0, 0, 0)
         })
@@ -74,7 +75,7 @@ async fn a_server_that_comes_back_with_an_older_snapshot_begins_a_new_generation
     wake(&queue, destination(1)).await.unwrap();
     let lease = claim(&queue).await;
     queue.publish(vec![publication(&queue, lease, 5, NextRun::Stop)]).await.unwrap();
-    // The snapshot holds permits that nobody has read; read and used afterwards, they must not come out of it again.
+    // The snapshot holds unread permits. They are used afterwards and must not be used again from the snapshot.
     server.command(&["SAVE"]).await;
     let used: Vec<_> = support::take(&queue, 5).await.iter().map(|permit| permit.id).collect();
     queue.settle(&used).await.unwrap();

@@ -1,10 +1,10 @@
-//! What a process that is gone leaves to the others, and what one may do that was taken for dead.
+//! Orphaned permits of a dead process, and the limits of a process that was declared dead.
 
 use std::{collections::HashSet, time::Duration};
 
 use tokio::time::Instant;
 use weir_core::{claim::ProcessId, plan::NextRun};
-use weir_queue::{Leases as _, LeftPermit, Permit, Permits as _, Published, Schedule as _, SlotAnswer};
+use weir_queue::{Leases as _, OrphanedPermit, Permit, Permits as _, Published, Schedule as _, SlotAnswer};
 use weir_queue_redis::{Depths, RedisConfig, RedisQueue};
 
 use crate::support::{self, ask_for_slot, claim, destination, eventually, hand_back, permits, publication, take, wake};
@@ -24,19 +24,19 @@ async fn dying_and_living() -> [RedisQueue; 2] {
     [open_as(&config, DYING).await, open_as(&config, LIVING).await]
 }
 
-/// All that is left.
-async fn left(queue: &RedisQueue, gone: &[ProcessId]) -> Vec<LeftPermit> {
-    let mut left = queue.left_permits(gone).await.unwrap();
-    left.sort_by_key(|permit| permit.id.serial);
-    left
+/// The orphaned permits of these processes, by serial.
+async fn orphaned(queue: &RedisQueue, dead: &[ProcessId]) -> Vec<OrphanedPermit> {
+    let mut orphaned = queue.orphaned_permits(dead).await.unwrap();
+    orphaned.sort_by_key(|permit| permit.id.serial);
+    orphaned
 }
 
-fn as_left(permit: &Permit, had_slot: bool) -> LeftPermit {
-    LeftPermit { id: permit.id, claim: permit.delivery.claim, had_slot }
+fn as_orphaned(permit: &Permit, had_slot: bool) -> OrphanedPermit {
+    OrphanedPermit { id: permit.id, claim: permit.delivery.claim, had_slot }
 }
 
 #[tokio::test]
-async fn permits_of_a_gone_process_are_left_and_those_of_a_living_one_are_not() {
+async fn permits_of_a_dead_process_are_orphaned_and_those_of_a_living_one_are_not() {
     let [dying, living] = dying_and_living().await;
     let mut taken = permits(&dying, 4).await;
     taken.sort_by_key(|permit| permit.id.serial);
@@ -46,16 +46,16 @@ async fn permits_of_a_gone_process_are_left_and_those_of_a_living_one_are_not() 
     assert_eq!(living.holders().await.unwrap(), [DYING]);
 
     let expected: Vec<_> =
-        taken.iter().zip([true, true, false, false]).map(|(permit, had)| as_left(permit, had)).collect();
+        taken.iter().zip([true, true, false, false]).map(|(permit, had)| as_orphaned(permit, had)).collect();
     assert_eq!(
-        left(&living, &[DYING]).await,
+        orphaned(&living, &[DYING]).await,
         expected,
-        "what has a slot may have been sent, also when it is not recorded yet"
+        "a permit with a slot may have been sent, also when its attempt is not recorded yet"
     );
-    // Whoever looks next: the first may have died over it.
-    let gone = living.holders().await.unwrap();
-    assert!(!gone.contains(&LIVING), "{gone:?}");
-    assert_eq!(left(&living, &gone).await, expected);
+    // A second call returns the same permits, because the first caller may die before it resolves them.
+    let dead = living.holders().await.unwrap();
+    assert!(!dead.contains(&LIVING), "{dead:?}");
+    assert_eq!(orphaned(&living, &dead).await, expected);
 
     for permit in &taken[2..] {
         assert_eq!(
@@ -67,19 +67,19 @@ async fn permits_of_a_gone_process_are_left_and_those_of_a_living_one_are_not() 
     let sent = [taken[0].id, taken[1].id];
     living.settle(&sent).await.unwrap();
     living.recorded(&sent);
-    assert_eq!(left(&living, &gone).await, []);
+    assert_eq!(orphaned(&living, &dead).await, []);
     assert_eq!(living.depths().await.unwrap(), Depths::default());
     assert_eq!(living.holders().await.unwrap(), []);
 }
 
 #[tokio::test]
-async fn many_left_permits_come_in_pages() {
+async fn many_orphaned_permits_come_in_pages() {
     let [dying, living] = dying_and_living().await;
     permits(&dying, 250).await;
     let mut seen = HashSet::new();
     loop {
-        let gone = living.holders().await.unwrap();
-        let page = left(&living, &gone).await;
+        let dead = living.holders().await.unwrap();
+        let page = orphaned(&living, &dead).await;
         if page.is_empty() {
             break;
         }
@@ -93,20 +93,20 @@ async fn many_left_permits_come_in_pages() {
 }
 
 #[tokio::test]
-async fn a_permit_is_out_for_a_claim_until_its_attempt_is_recorded() {
+async fn a_claim_has_a_permit_until_its_attempt_is_recorded() {
     let [worker, other] = dying_and_living().await;
     wake(&worker, destination(1)).await.unwrap();
     let lease = claim(&worker).await;
     let publication = publication(&worker, lease, 250, NextRun::Stop);
     let claims: HashSet<_> = publication.deliveries.iter().map(|delivery| delivery.claim).collect();
     worker.publish(vec![publication]).await.unwrap();
-    assert_eq!(other.permitted_claims().await.unwrap(), claims, "those that nobody has read");
+    assert_eq!(other.permitted_claims().await.unwrap(), claims, "claims of unread permits");
     let taken = take(&worker, 250).await;
     worker.settle(&[taken[0].id]).await.unwrap();
-    assert_eq!(other.permitted_claims().await.unwrap(), claims, "those in hand, and those not recorded");
+    assert_eq!(other.permitted_claims().await.unwrap(), claims, "claims of permits that are held, or not recorded");
     worker.recorded(&[taken[0].id]);
-    let rest: HashSet<_> = taken[1..].iter().map(|permit| permit.delivery.claim).collect();
-    eventually("the recorded one is gone", async || other.permitted_claims().await.unwrap() == rest).await;
+    let others: HashSet<_> = taken[1..].iter().map(|permit| permit.delivery.claim).collect();
+    eventually("the recorded one is gone", async || other.permitted_claims().await.unwrap() == others).await;
 }
 
 #[tokio::test]
@@ -122,17 +122,17 @@ async fn a_process_whose_lease_has_ended_gets_no_slot_and_takes_and_publishes_no
     wake(&other, destination(3)).await.unwrap();
     let lease = claim(&other).await;
     other.publish(vec![publication(&other, lease, 1, NextRun::Stop)]).await.unwrap();
-    // A read that was under way when the lease ended may bring one more.
+    // A read that was under way when the lease ended may return one more permit.
     let read = tokio::time::timeout(Duration::from_secs(3), queue.take(1)).await;
-    let brought = read.map_or(0, |read| read.unwrap().len());
+    let taken = read.map_or(0, |read| read.unwrap().len());
 
     queue.renew_lease(DYING, Instant::now() + HOUR);
     assert!(matches!(ask_for_slot(&queue, permit.id).await, SlotAnswer::Granted(_)));
-    take(&queue, 1 - brought).await;
+    take(&queue, 1 - taken).await;
 }
 
 #[tokio::test]
-async fn permits_taken_under_a_name_that_was_declared_dead_are_good_no_more() {
+async fn permits_taken_by_a_process_declared_dead_get_no_slot() {
     let [queue, _] = dying_and_living().await;
     let before = permits(&queue, 1).await.remove(0);
     queue.renew_lease(ProcessId(9), Instant::now() + HOUR);

@@ -1,7 +1,7 @@
 //! The Redis queue against real servers.
 //!
-//! Most tests share the servers named by `WEIR_TEST_REDIS_URL` and `WEIR_TEST_REDIS_CLUSTER_URL`, each with keys of its own.
-//! Those that must kill, flush or secure a server start one.
+//! Most tests share the servers of `WEIR_TEST_REDIS_URL` and `WEIR_TEST_REDIS_CLUSTER_URL`, each with its own keys.
+//! Tests that kill, flush or secure a server start their own.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

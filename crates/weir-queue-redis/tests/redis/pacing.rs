@@ -1,4 +1,4 @@
-//! The guarantee, and the use of what it allows, with two schedulers and two workers on one Redis.
+//! The guarantee and the utilisation, with two schedulers and two workers on one Redis.
 
 use std::{
     sync::{
@@ -21,20 +21,20 @@ use crate::support::{self, Server, delivery, destination, hand_back, per_second,
 
 const RATE: u32 = 100;
 const SECONDS: u64 = 4;
-/// How long before its slot is expected a worker asks for it.
+/// A worker asks for a slot this long before the slot is expected.
 const ASK_AHEAD: Duration = Duration::from_millis(15);
-/// What two clocks may differ by, in the record of the sends.
+/// The tolerance for the recorded times of sends.
 const CLOCK_ERROR: Duration = Duration::from_millis(1);
 
 #[derive(Default)]
-struct Seen {
-    /// By the clock of the receiver, which nobody sets.
+struct Recording {
+    /// By the receiver's clock, which no test changes.
     sends: Mutex<Vec<Instant>>,
-    /// Slots that a worker came too late for: the machine's doing, not the queue's.
+    /// Slots that a worker missed. The machine causes these, not the queue.
     missed: AtomicUsize,
 }
 
-/// What a scheduler does, with a backlog that never ends.
+/// A scheduler with an endless backlog.
 async fn schedule(queue: Arc<RedisQueue>) {
     loop {
         let leases = queue.claim_due(16, Duration::from_secs(4)).await.unwrap().leases;
@@ -70,17 +70,17 @@ fn run(queue: &RedisQueue, lease: Lease) -> Publication {
     }
 }
 
-/// What a worker does with standing connections, to a destination that answers at once.
-async fn work(queue: Arc<RedisQueue>, seen: Arc<Seen>) {
+/// A worker with open connections to a destination that answers at once.
+async fn work(queue: Arc<RedisQueue>, recording: Arc<Recording>) {
     let mut attempts = JoinSet::new();
     loop {
         for permit in queue.take(64).await.unwrap() {
-            attempts.spawn(attempt(queue.clone(), permit, seen.clone()));
+            attempts.spawn(attempt(queue.clone(), permit, recording.clone()));
         }
     }
 }
 
-async fn attempt(queue: Arc<RedisQueue>, permit: Permit, seen: Arc<Seen>) {
+async fn attempt(queue: Arc<RedisQueue>, permit: Permit, recording: Arc<Recording>) {
     let clock = queue.clock();
     let mut asks_at = permit.expected_at.unwrap_or(Timestamp::MIN) - ASK_AHEAD;
     loop {
@@ -102,15 +102,15 @@ async fn attempt(queue: Arc<RedisQueue>, permit: Permit, seen: Arc<Seen>) {
         tokio::time::sleep(slot.start.since(clock.now())).await;
         let (now, sent_at) = (clock.now(), Instant::now());
         if slot.contains(now) {
-            seen.sends.lock().unwrap().push(sent_at);
+            recording.sends.lock().unwrap().push(sent_at);
             return queue.settle(&[permit.id]).await.unwrap();
         }
-        seen.missed.fetch_add(1, Ordering::Relaxed);
+        recording.missed.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// For how much of the time this test was kept from running by whatever else the machine does: what the queue hands out is
-/// judged by the rest.
+/// The share of the time in which other load on the machine kept this test from running. The slots of the queue are
+/// judged by the remaining time.
 async fn stalls_for(duration: Duration) -> f64 {
     let tick = Duration::from_millis(5);
     let begin = tokio::time::Instant::now();
@@ -118,23 +118,23 @@ async fn stalls_for(duration: Duration) -> f64 {
     while begin.elapsed() < duration {
         let before = tokio::time::Instant::now();
         tokio::time::sleep(tick).await;
-        // A timer is up to a millisecond late by itself.
+        // A timer can be a millisecond late on an idle machine.
         stalled += before.elapsed().saturating_sub(tick + Duration::from_millis(2));
     }
     stalled.as_secs_f64() / duration.as_secs_f64()
 }
 
 /// Two processes that schedule and send.
-async fn two_processes(config: RedisConfig) -> (Arc<Seen>, JoinSet<()>) {
-    let seen = Arc::new(Seen::default());
+async fn two_processes(config: RedisConfig) -> (Arc<Recording>, JoinSet<()>) {
+    let recording = Arc::new(Recording::default());
     let mut processes = JoinSet::new();
     for _ in 0..2 {
         let queue = Arc::new(support::open(config.clone()).await);
         wake(&queue, destination(1)).await.unwrap();
         processes.spawn(schedule(queue.clone()));
-        processes.spawn(work(queue, seen.clone()));
+        processes.spawn(work(queue, recording.clone()));
     }
-    (seen, processes)
+    (recording, processes)
 }
 
 fn assert_bounded(sends: &[Instant]) {
@@ -145,17 +145,17 @@ fn assert_bounded(sends: &[Instant]) {
 }
 
 async fn assert_paced(config: RedisConfig) {
-    let (seen, mut processes) = two_processes(config).await;
+    let (recording, mut processes) = two_processes(config).await;
     let stalled = stalls_for(Duration::from_secs(SECONDS)).await;
     processes.shutdown().await;
-    let mut sends = seen.sends.lock().unwrap().clone();
+    let mut sends = recording.sends.lock().unwrap().clone();
     sends.sort();
     assert_bounded(&sends);
-    let missed = seen.missed.load(Ordering::Relaxed);
-    let handed_out = (sends.len() + missed) as f64 / (f64::from(RATE) * SECONDS as f64);
+    let missed = recording.missed.load(Ordering::Relaxed);
+    let granted = (sends.len() + missed) as f64 / (f64::from(RATE) * SECONDS as f64);
     assert!(
-        handed_out >= 0.95 - 2.0 * stalled,
-        "only {handed_out:.3} of the limit was handed out; {missed} slots were missed, {stalled:.3} of the time nothing ran"
+        granted >= 0.95 - 2.0 * stalled,
+        "only {granted:.3} of the limit was granted; {missed} slots were missed; {stalled:.3} of the time was stalled"
     );
 }
 
@@ -169,23 +169,23 @@ async fn a_limit_is_kept_and_used_by_two_processes_on_a_cluster() {
     assert_paced(support::cluster_config()).await;
 }
 
-/// The processes' clocks carry the time: whatever Redis's does, slots are as far apart as ever, and go on.
+/// The processes' clocks carry the time: slots keep their spacing and go on when the clock of Redis is set.
 #[tokio::test]
 async fn a_limit_is_kept_and_used_while_the_clock_of_redis_is_set() {
     let (server, clock) = Server::start_with_clock().await;
-    let (seen, mut processes) = two_processes(server.config()).await;
+    let (recording, mut processes) = two_processes(server.config()).await;
     for ahead in [0, 3_600, -3_600, 0, 2] {
         clock.set(ahead);
-        // It may take a moment to notice, and then a window to go on.
+        // A process needs a moment to notice the change, and then a window to go on.
         tokio::time::sleep(Duration::from_secs(3)).await;
         let since = Instant::now();
         let stalled = stalls_for(Duration::from_secs(2)).await;
-        let sends = seen.sends.lock().unwrap().iter().filter(|at| **at >= since).count();
+        let sends = recording.sends.lock().unwrap().iter().filter(|at| **at >= since).count();
         let used = sends as f64 / (2.0 * f64::from(RATE));
         assert!(used >= 0.8 - 2.0 * stalled, "used {used:.3} once the clock was {ahead} s ahead");
     }
     processes.shutdown().await;
-    let mut sends = seen.sends.lock().unwrap().clone();
+    let mut sends = recording.sends.lock().unwrap().clone();
     sends.sort();
     assert_bounded(&sends);
 }

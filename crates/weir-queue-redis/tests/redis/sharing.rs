@@ -1,4 +1,4 @@
-//! Several processes on one queue; here each is a `RedisQueue` of its own.
+//! Several processes on one queue. In these tests each process is a separate `RedisQueue`.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ async fn two_on(config: RedisConfig) -> (RedisQueue, RedisQueue) {
     (support::open(config.clone()).await, support::open(config).await)
 }
 
-/// Runs jobs until all have run; answers how many this one ran.
+/// Runs jobs until all jobs have run. Returns how many jobs this scheduler ran.
 async fn run_jobs(queue: &RedisQueue, left: &watch::Sender<usize>) -> usize {
     let mut over = left.subscribe();
     let mut ran = 0;
@@ -36,7 +36,7 @@ async fn run_jobs(queue: &RedisQueue, left: &watch::Sender<usize>) -> usize {
         };
         let ends = jobs.unwrap().leases.into_iter().map(end).collect();
         let answers = queue.publish(ends).await.unwrap();
-        // A lease that ended meanwhile was taken over.
+        // A job whose lease has ended was run by the other scheduler.
         let count = answers.iter().filter(|answer| matches!(answer, Published::Done)).count();
         left.send_modify(|left| *left -= count);
         ran += count;
@@ -68,17 +68,17 @@ async fn the_job_of_a_scheduler_that_died_is_taken_over_when_its_lease_ends() {
 }
 
 #[tokio::test]
-async fn a_wake_in_one_process_brings_a_claim_in_another() {
+async fn a_wake_in_one_process_causes_a_claim_in_another() {
     assert_wakes(two().await).await;
 }
 
 #[tokio::test]
-async fn a_wake_in_one_process_brings_a_claim_in_another_across_a_cluster() {
+async fn a_wake_in_one_process_causes_a_claim_in_another_across_a_cluster() {
     assert_wakes(two_on(support::cluster_config()).await).await;
 }
 
 async fn assert_wakes((one, other): (RedisQueue, RedisQueue)) {
-    // Both have looked at every shard and found nothing.
+    // Both have checked every shard and found no due job.
     for queue in [&one, &other] {
         let looked = tokio::time::timeout(Duration::from_millis(50), queue.claim_due(16, Duration::from_secs(4))).await;
         assert!(looked.is_err());
@@ -110,12 +110,12 @@ async fn a_hold_in_one_process_moves_slots_in_another() {
     let permit = permits(&other, 1).await.remove(0);
     let until = one.clock().now() + Duration::from_millis(1_500);
     one.hold(destination(1), until).await.unwrap();
-    let SlotAnswer::Later(start) = ask_for_slot(&other, permit.id).await else { panic!("only held") };
+    let SlotAnswer::Later(start) = ask_for_slot(&other, permit.id).await else { panic!("it should be held") };
     assert!(start + Duration::from_millis(4) >= until);
 }
 
 #[tokio::test]
-async fn a_limit_that_one_process_lowers_binds_for_the_permits_of_another() {
+async fn a_limit_that_one_process_lowers_applies_to_the_permits_of_another() {
     let (one, other) = two().await;
     let mine = permits(&other, 3).await;
     let first = slot(&other, &mine[0]).await;
@@ -132,13 +132,13 @@ async fn slot(queue: &RedisQueue, permit: &Permit) -> Slot {
             SlotAnswer::Later(start) => {
                 tokio::time::sleep((start - GRANT_AHEAD / 2).since(queue.clock().now())).await;
             }
-            SlotAnswer::Withdrawn => panic!("a good permit"),
+            SlotAnswer::Withdrawn => panic!("the permit should be valid"),
         }
     }
 }
 
 #[tokio::test]
-async fn slots_taken_by_two_processes_keep_their_distance() {
+async fn slots_taken_by_two_processes_are_one_spacing_apart() {
     let (one, other) = two().await;
     let mine = permits(&one, 10).await;
     let mut starts: Vec<Timestamp> = Vec::new();

@@ -1,4 +1,4 @@
-//! Queues for tests, and servers for those tests that must have their own.
+//! Queues for tests, and servers for tests that need their own.
 
 use std::{
     process::{Child, Command, Stdio},
@@ -20,7 +20,7 @@ use weir_queue::{
 };
 use weir_queue_redis::{RedisConfig, RedisQueue, Topology};
 
-/// On a machine this busy, what the way to Redis may cost a slot.
+/// How much of a slot the connection to Redis may cost on a busy machine.
 const PRECISION: Duration = Duration::from_millis(10);
 
 pub(crate) fn shared_config() -> RedisConfig {
@@ -38,7 +38,7 @@ fn provided(variable: &str) -> String {
     })
 }
 
-/// Tests run side by side, and so do runs of them.
+/// Separate keys, because tests and test runs share a server at the same time.
 fn with_own_keys(config: RedisConfig) -> RedisConfig {
     RedisConfig { prefix: format!("test-{:016x}:", rand::random::<u64>()), ..config }
 }
@@ -52,8 +52,8 @@ pub(crate) fn subject_of(queue: RedisQueue) -> Subject {
     Subject::new(Arc::new(queue), clock, PRECISION)
 }
 
-/// A port of loopback that nobody else is given while this lives, whether its server listens or not. A server may listen
-/// there all the same: on Linux sockets that ask for `SO_REUSEADDR`, as every server does, share a port until one listens.
+/// A loopback port that the system gives to no other process while this value lives, whether its server listens or not.
+/// The server can still listen there: on Linux, sockets with `SO_REUSEADDR` share a port until one of them listens.
 struct HeldPort(tokio::net::TcpSocket);
 
 impl HeldPort {
@@ -69,21 +69,21 @@ impl HeldPort {
     }
 }
 
-/// A redis-server of the test's own, which may be killed.
+/// A redis-server of one test, which may be killed.
 pub(crate) struct Server {
     process: Child,
-    /// Removed with the server.
+    /// Removed when the server is dropped.
     _directory: TempDir,
     port: HeldPort,
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
 }
 
-/// The clock of a server, which a test sets.
+/// The clock of a server that a test sets.
 pub(crate) struct ServerClock(std::path::PathBuf);
 
 impl ServerClock {
-    /// So many seconds ahead of the machine's clock.
+    /// Sets the clock to `seconds` ahead of the machine's clock.
     pub(crate) fn set(&self, seconds: i64) {
         std::fs::write(&self.0, format!("{seconds:+}")).unwrap();
     }
@@ -95,7 +95,7 @@ impl Server {
         Self::start_with(directory, |port| vec!["--port".to_owned(), port.to_string()]).await
     }
 
-    /// A server whose clock the test sets, by libfaketime.
+    /// A server whose clock the test sets with libfaketime.
     pub(crate) async fn start_with_clock() -> (Self, ServerClock) {
         let directory = tempfile::tempdir().unwrap();
         let clock = ServerClock(directory.path().join("clock"));
@@ -115,7 +115,7 @@ impl Server {
         (Self::start_in(directory, port, environment).await, clock)
     }
 
-    /// `arguments` must make the server listen on the port they are given.
+    /// `arguments` must make the server listen on the given port.
     pub(crate) async fn start_with(directory: TempDir, arguments: impl FnOnce(u16) -> Vec<String>) -> Self {
         Self::start_in(directory, arguments, Vec::new()).await
     }
@@ -127,7 +127,7 @@ impl Server {
     ) -> Self {
         let port = HeldPort::hold();
         let mut arguments = arguments(port.number());
-        // No snapshots but those the test asks for.
+        // No snapshots except those that the test requests.
         arguments.extend(["--save".to_owned(), String::new(), "--dir".to_owned()]);
         arguments.push(directory.path().display().to_string());
         let process = run(&arguments, &environment);
@@ -156,13 +156,13 @@ impl Server {
         command.query_async(&mut connection).await.unwrap()
     }
 
-    /// SIGKILL. Nobody listens at its port then.
+    /// Kills the server with SIGKILL. No process listens at its port afterwards.
     pub(crate) fn kill(&mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
     }
 
-    /// SIGKILL, and a new process from whatever snapshot there is.
+    /// Kills the server with SIGKILL and starts a new process, from the snapshot if there is one.
     pub(crate) async fn restart(&mut self) {
         self.kill();
         self.process = run(&self.arguments, &self.environment);
@@ -193,14 +193,14 @@ fn run(arguments: &[String], environment: &[(String, String)]) -> Child {
         .expect("redis-server 7.0 or later must be installed for these tests")
 }
 
-/// Waits for what no signal tells of, in another process.
-pub(crate) async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+/// Polls for a condition in another process, which sends no signal.
+pub(crate) async fn eventually(condition: &str, mut holds: impl AsyncFnMut() -> bool) {
     let waited = async {
         while !holds().await {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(10), waited).await.unwrap_or_else(|_| panic!("in vain: {what}"));
+    tokio::time::timeout(Duration::from_secs(10), waited).await.unwrap_or_else(|_| panic!("timed out: {condition}"));
 }
 
 pub(crate) fn destination(number: u64) -> DestinationId {
@@ -245,7 +245,7 @@ pub(crate) fn publication(queue: &RedisQueue, lease: Lease, count: u8, next: Nex
     Publication { lease, terms: Some(terms), recovered, deliveries, next }
 }
 
-/// Wakes destination 1, runs it once, and takes its permits.
+/// Wakes destination 1, runs its job once, and takes its permits.
 pub(crate) async fn permits(queue: &RedisQueue, count: u8) -> Vec<Permit> {
     wake(queue, destination(1)).await.unwrap();
     let lease = claim(queue).await;

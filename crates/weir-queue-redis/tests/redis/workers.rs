@@ -1,4 +1,4 @@
-//! What workers leave behind, alive or dead.
+//! Permits and entries of living and dead workers.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -25,8 +25,8 @@ async fn nothing_is_left_when_everything_is_settled() {
     hand_back(&queue, &permits[5..]).await;
     eventually("nothing is left", async || queue.depths().await.unwrap() == Depths::default()).await;
     for key in keys(&server, "*dst_*").await {
-        let redis::Value::Int(left) = server.command(&["TTL", &key]).await else { panic!("a number") };
-        assert!((0..120).contains(&left), "{key} stays for {left} s");
+        let redis::Value::Int(ttl) = server.command(&["TTL", &key]).await else { panic!("a number") };
+        assert!((0..120).contains(&ttl), "{key} stays for {ttl} s");
     }
 }
 
@@ -45,8 +45,8 @@ async fn a_stopped_job_is_kept_until_its_longest_window_has_passed() {
     queue.settle(&[permit.id]).await.unwrap();
     let kept = keys(&server, "*:job:dst_*").await;
     assert_eq!(kept.len(), 1);
-    let redis::Value::Int(left) = server.command(&["TTL", &kept[0]]).await else { panic!("a number") };
-    assert!(left >= 3_600, "its cursor is forgotten in {left} s, and the hour begins anew");
+    let redis::Value::Int(ttl) = server.command(&["TTL", &kept[0]]).await else { panic!("a number") };
+    assert!(ttl >= 3_600, "the cursor expires in {ttl} s, before its hour has passed");
 }
 
 async fn keys(server: &Server, pattern: &str) -> Vec<String> {
@@ -62,10 +62,13 @@ async fn a_worker_takes_no_more_than_it_has_places_for() {
     busy.publish(vec![publication(&busy, lease, 40, NextRun::Stop)]).await.unwrap();
     let taken = take(&busy, 4).await;
     let depths = busy.depths().await.unwrap();
-    assert_eq!(depths.ready, 36, "the rest is there to be counted");
-    eventually("its age is told", async || busy.depths().await.unwrap().oldest_waited > depths.oldest_waited).await;
+    assert_eq!(depths.ready, 36, "permits that the worker has no place for stay unread");
+    eventually("the age of the oldest permit rises", async || {
+        busy.depths().await.unwrap().oldest_waited > depths.oldest_waited
+    })
+    .await;
     let others = take(&idle, 36).await;
-    assert_eq!((taken.len(), others.len()), (4, 36), "and for another worker to have");
+    assert_eq!((taken.len(), others.len()), (4, 36), "another worker takes the other permits");
 }
 
 #[tokio::test]
@@ -88,7 +91,7 @@ async fn entries_of_a_dead_worker_are_dropped_and_never_sent_again() {
 }
 
 #[tokio::test]
-async fn what_no_worker_reads_goes_back_before_its_claim_expires() {
+async fn unread_permits_go_back_before_their_claims_expire() {
     let often = Duration::from_millis(50);
     let config = RedisConfig { tidy_every: often, unread_for: often, ..support::shared_config() };
     let queue = support::open(config).await;
@@ -100,7 +103,7 @@ async fn what_no_worker_reads_goes_back_before_its_claim_expires() {
     let mut back = Vec::new();
     while back.len() < published.len() {
         let declined = tokio::time::timeout(Duration::from_secs(10), queue.declined()).await;
-        back.extend(declined.expect("a store with no worker gets its claims back").into_iter().map(|one| one.claim));
+        back.extend(declined.expect("the claims go back to the store").into_iter().map(|one| one.claim));
     }
     published.sort_by_key(|claim| claim.delivery_id);
     back.sort_by_key(|claim| claim.delivery_id);
@@ -108,16 +111,17 @@ async fn what_no_worker_reads_goes_back_before_its_claim_expires() {
     eventually("nothing is left", async || queue.depths().await.unwrap() == Depths::default()).await;
 }
 
-/// Why workers are not scaled by it (`lagCount` of KEDA's `redis-streams`): Redis also counts entries that were deleted unread.
+/// Redis also counts entries that were deleted unread. So workers must not be scaled by this lag (`lagCount` of KEDA's
+/// `redis-streams`).
 #[tokio::test]
-async fn the_lag_that_redis_tells_stays_when_the_queue_is_empty_after_an_outage() {
+async fn the_lag_that_redis_reports_stays_above_zero_after_an_outage() {
     let server = Server::start().await;
     let often = Duration::from_millis(50);
     let queue = support::open(RedisConfig { tidy_every: often, unread_for: often, ..server.config() }).await;
     wake(&queue, destination(1)).await.unwrap();
     let lease = claim(&queue).await;
     queue.publish(vec![publication(&queue, lease, 20, NextRun::Stop)]).await.unwrap();
-    // Some were read before the workers went away.
+    // Some permits are read before the workers stop.
     let taken = take(&queue, 4).await;
     hand_back(&queue, &taken).await;
     eventually("nothing is left", async || queue.depths().await.unwrap() == Depths::default()).await;
@@ -131,22 +135,26 @@ async fn the_lag_that_redis_tells_stays_when_the_queue_is_empty_after_an_outage(
             .filter_map(|group| redis::from_redis_value::<Option<i64>>(group["lag"].clone()).unwrap())
             .sum::<i64>();
     }
-    assert!(lag > 0, "Redis has learned to count: then lagCount may be looked at again");
+    assert!(lag > 0, "Redis counts correctly now, so lagCount can be used");
 }
 
 #[tokio::test]
-async fn a_worker_that_stops_gets_back_what_was_read_for_it() {
+async fn a_stopping_worker_gets_the_permits_that_were_read_for_it() {
     let queue = support::open(support::shared_config()).await;
     wake(&queue, destination(1)).await.unwrap();
     let lease = claim(&queue).await;
     queue.publish(vec![publication(&queue, lease, 9, NextRun::Stop)]).await.unwrap();
     let taken = queue.take(4).await.unwrap();
     let unused = queue.stop_taking().await;
-    assert!(queue.take(1).await.is_err(), "it was the last call");
+    assert!(queue.take(1).await.is_err(), "`stop_taking` is the last call");
     hand_back(&queue, &taken).await;
     hand_back(&queue, &unused).await;
     let depths = queue.depths().await.unwrap();
-    assert_eq!((depths.ready + taken.len() + unused.len(), depths.pending), (9, 0), "the rest is another's");
+    assert_eq!(
+        (depths.ready + taken.len() + unused.len(), depths.pending),
+        (9, 0),
+        "the other permits stay for other workers"
+    );
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ pub async fn an_edit_runs_a_parked_job_at_once(subject: Subject) {
     subject.claim().await;
 }
 
-pub async fn an_edit_during_a_run_brings_another_run(subject: Subject) {
+pub async fn an_edit_during_a_run_causes_another_run(subject: Subject) {
     let lease = subject.begin_run().await;
     let read = subject.terms(&per_second(1));
     subject.edit(&per_second(2), false).await;
@@ -22,7 +22,7 @@ pub async fn an_edit_during_a_run_brings_another_run(subject: Subject) {
     subject.claim().await;
 }
 
-pub async fn an_edit_that_is_older_than_what_is_known_changes_nothing(subject: Subject) {
+pub async fn an_edit_with_older_terms_changes_nothing(subject: Subject) {
     let permits = subject.permits(per_second(10), 1, NextRun::Stop).await;
     let old = subject.terms(&per_second(10));
     subject.edit(&per_second(10), false).await;
@@ -33,28 +33,30 @@ pub async fn an_edit_that_is_older_than_what_is_known_changes_nothing(subject: S
     granted(subject.ask_for_slot(&permits[0]).await);
 }
 
-pub async fn a_raised_limit_binds_for_permits_that_are_out(subject: Subject) {
+pub async fn a_raised_limit_applies_to_outstanding_permits(subject: Subject) {
     let permits = subject.permits(per_second(1), 2, NextRun::Stop).await;
     let first = subject.slot(&permits[0]).await;
     subject.edit(&per_second(100), false).await;
     let second = granted(subject.ask_for_slot(&permits[1]).await);
     assert!(second.start + subject.precision >= first.start + Duration::from_micros(10_100));
-    assert!(second.start < first.start + Duration::from_millis(900), "the old spacing no longer holds it");
+    assert!(second.start < first.start + Duration::from_millis(900), "the old spacing no longer applies");
 }
 
-pub async fn a_lowered_limit_binds_for_permits_that_are_out(subject: Subject) {
+pub async fn a_lowered_limit_applies_to_outstanding_permits(subject: Subject) {
     let permits = subject.permits(per_second(100), 3, NextRun::Stop).await;
     let first = subject.slot(&permits[0]).await;
     subject.edit(&per_second(1), false).await;
-    let SlotAnswer::Later(second) = subject.ask_for_slot(&permits[1]).await else { panic!("it is a second away") };
+    let SlotAnswer::Later(second) = subject.ask_for_slot(&permits[1]).await else {
+        panic!("the next slot is 1 s away")
+    };
     subject.assert_starts(second, first.start + Duration::from_millis(1_010));
 }
 
-pub async fn a_lowered_max_in_flight_binds_for_permits_that_are_out(subject: Subject) {
+pub async fn a_lowered_max_in_flight_applies_to_outstanding_permits(subject: Subject) {
     let limits = weir_core::RateLimits::UNLIMITED;
     let permits = subject.permits(limits.clone(), 3, NextRun::Stop).await;
     subject.slot(&permits[0]).await;
-    let terms = Terms { max_in_flight: 1, version: SOON_EDITED, ..subject.terms(&limits) };
+    let terms = Terms { max_in_flight: 1, version: LATE_VERSION, ..subject.terms(&limits) };
     subject.queue.edited(&[Edit { destination_id: destination(1), terms }]).await.expect("edit");
     assert_eq!(subject.ask_for_slot(&permits[1]).await, SlotAnswer::Withdrawn);
     subject.settle(&permits[0]).await;
@@ -62,13 +64,13 @@ pub async fn a_lowered_max_in_flight_binds_for_permits_that_are_out(subject: Sub
 }
 
 /// Later than any edit that a test makes.
-const SOON_EDITED: weir_core::Timestamp = weir_core::Timestamp::from_secs(1_000);
+const LATE_VERSION: weir_core::Timestamp = weir_core::Timestamp::from_secs(1_000);
 
 pub async fn a_suspended_destination_withdraws_its_permits(subject: Subject) {
     let permits = subject.permits(per_second(10), 2, NextRun::Stop).await;
     subject.slot(&permits[0]).await;
     subject.edit(&per_second(10), true).await;
-    assert_eq!(subject.ask_for_slot(&permits[0]).await, SlotAnswer::Withdrawn, "it missed its slot");
+    assert_eq!(subject.ask_for_slot(&permits[0]).await, SlotAnswer::Withdrawn, "its slot was missed");
     assert_eq!(subject.ask_for_slot(&permits[1]).await, SlotAnswer::Withdrawn);
 }
 
@@ -94,7 +96,7 @@ pub async fn a_resumed_destination_publishes_again(subject: Subject) {
     granted(subject.ask_for_slot(&permit).await);
 }
 
-/// As of a breaker whose time to probe has come: the destination was not edited since it opened.
+/// Like a breaker that is due for a probe: the destination was not edited since the breaker opened.
 pub async fn a_run_under_the_same_terms_ends_a_suspension(subject: Subject) {
     subject.permits(per_second(10), 1, NextRun::Stop).await;
     subject.edit(&per_second(10), true).await;
@@ -104,12 +106,12 @@ pub async fn a_run_under_the_same_terms_ends_a_suspension(subject: Subject) {
     granted(subject.ask_for_slot(&permit).await);
 }
 
-pub async fn a_hold_moves_the_next_slot_of_permits_that_are_out(subject: Subject) {
+pub async fn a_hold_moves_the_next_slot_of_outstanding_permits(subject: Subject) {
     let permits = subject.permits(per_second(10), 2, NextRun::Stop).await;
     subject.slot(&permits[0]).await;
     let until = subject.clock.now() + Duration::from_secs(1);
     subject.queue.hold(destination(1), until).await.expect("hold");
-    let SlotAnswer::Later(start) = subject.ask_for_slot(&permits[1]).await else { panic!("it is held") };
+    let SlotAnswer::Later(start) = subject.ask_for_slot(&permits[1]).await else { panic!("the destination is held") };
     subject.assert_starts(start, until);
     subject.queue.hold(destination(1), until + Duration::from_secs(60)).await.expect("hold");
     assert_eq!(subject.ask_for_slot(&permits[1]).await, SlotAnswer::Withdrawn);

@@ -8,8 +8,8 @@ use super::{SOON, Subject, destination, granted, per_second};
 use crate::{Permit, Published};
 
 impl Subject {
-    /// A run that found nothing more to do: the destination has no backlog, and its cursors are known.
-    async fn run_dry(&self, limits: RateLimits) {
+    /// A run that finds no deliveries: the destination has no backlog, and its cursors are known.
+    async fn run_without_backlog(&self, limits: RateLimits) {
         let lease = self.begin_run().await;
         assert!(matches!(self.publish(lease, limits, 0, NextRun::Stop).await, Published::Done));
     }
@@ -18,7 +18,7 @@ impl Subject {
         self.queue.reserve(of)
     }
 
-    /// Keeps room for a permit. A queue that has to guess may need a moment.
+    /// Reserves room for a permit. A queue that only estimates the room may need a moment.
     async fn reserve(&self, of: &Destination) {
         let until = self.clock.now() + SOON;
         while !self.try_reserve(of) {
@@ -32,19 +32,20 @@ impl Subject {
         self.queue.admit(vec![ClaimedDelivery { destination: Some(Arc::new(of.clone())), ..delivery }]);
     }
 
-    /// The permit of a delivery that is admitted; tried again when it comes back, since a queue may guess.
+    /// Admits a delivery and takes its permit. Tries again when the delivery is declined, because a queue may only
+    /// estimate the room.
     async fn admitted(&self, number: u8, of: &Destination) -> Permit {
         loop {
             self.reserve(of).await;
             self.admit(number, of);
             tokio::select! {
-                permits = self.take(1) => return permits.into_iter().next().expect("one was taken"),
+                permits = self.take(1) => return permits.into_iter().next().expect("a permit"),
                 _ = self.queue.declined() => {}
             }
         }
     }
 
-    /// A queue that has to guess may keep room, and declines.
+    /// A queue that only estimates the room may reserve it, and then declines the delivery.
     async fn assert_not_admitted(&self, number: u8, of: &Destination) {
         if self.try_reserve(of) {
             self.admit(number, of);
@@ -63,10 +64,10 @@ impl Subject {
 
 pub async fn a_delivery_is_admitted_without_a_run(subject: Subject) {
     let unlimited = subject.destination(&RateLimits::UNLIMITED, 64);
-    subject.run_dry(RateLimits::UNLIMITED).await;
+    subject.run_without_backlog(RateLimits::UNLIMITED).await;
     let permit = subject.admitted(7, &unlimited).await;
     assert_eq!(permit.delivery.claim.delivery_id, DeliveryId::from_bytes([7; 16]));
-    assert_eq!(permit.expected_at, None, "it asks as soon as its worker stands ready");
+    assert_eq!(permit.expected_at, None, "the worker asks as soon as it is ready");
     granted(subject.ask_for_slot(&permit).await);
     subject.settle(&permit).await;
     subject.admitted(8, &unlimited).await;
@@ -77,7 +78,7 @@ pub async fn nothing_is_admitted_to_a_destination_that_never_ran(subject: Subjec
     assert!(!subject.try_reserve(&subject.destination(&RateLimits::UNLIMITED, 64)), "its cursors are not known");
 }
 
-pub async fn an_admitted_delivery_takes_its_slot_off_the_same_cursor(subject: Subject) {
+pub async fn an_admitted_delivery_takes_its_slot_from_the_same_cursor(subject: Subject) {
     let limits = per_second(10);
     let spacing = Duration::from_millis(101);
     let first = subject.permits(limits.clone(), 1, NextRun::Stop).await.remove(0);
@@ -92,7 +93,7 @@ pub async fn an_admitted_delivery_takes_its_slot_off_the_same_cursor(subject: Su
     assert!(next.start + subject.precision * 2 >= admitted.start + spacing, "{next:?} after {admitted:?}");
 }
 
-pub async fn no_more_are_admitted_than_may_be_in_flight(subject: Subject) {
+pub async fn admissions_stop_at_max_in_flight(subject: Subject) {
     let two = subject.destination(&RateLimits::UNLIMITED, 2);
     let lease = subject.begin_run().await;
     let terms = crate::Terms::of(&two, subject.clock.now());
@@ -101,30 +102,30 @@ pub async fn no_more_are_admitted_than_may_be_in_flight(subject: Subject) {
     subject.admitted(2, &two).await;
     subject.assert_not_admitted(3, &two).await;
     let lease = subject.begin_run().await;
-    assert_eq!(lease.queued, 2, "a run counts what was admitted");
+    assert_eq!(lease.queued, 2, "a run counts admitted permits");
 }
 
-pub async fn nothing_is_admitted_while_a_backlog_waits(subject: Subject) {
+pub async fn nothing_is_admitted_while_there_is_a_backlog(subject: Subject) {
     subject.permits(RateLimits::UNLIMITED, 1, NextRun::Now).await;
     subject.assert_not_admitted(7, &subject.destination(&RateLimits::UNLIMITED, 64)).await;
 }
 
-pub async fn what_is_live_is_admitted_beside_a_lane_and_goes_first(subject: Subject) {
+pub async fn a_live_delivery_is_admitted_during_a_replay_and_goes_first(subject: Subject) {
     let (soon, limits) = (subject.clock.now() + Duration::from_secs(3_600), per_second(200));
-    let lane = subject.permits(limits.clone(), 4, NextRun::Soon(soon)).await;
+    let replay = subject.permits(limits.clone(), 4, NextRun::Soon(soon)).await;
     let admitted = subject.admitted(7, &subject.destination(&limits, 64)).await;
     let live = subject.slot(&admitted).await;
-    let replayed = subject.slot(&lane[0]).await;
+    let replayed = subject.slot(&replay[0]).await;
     assert!(live.start < replayed.start, "{live:?} before {replayed:?}");
     let slow = per_second(10);
     subject.permits(slow.clone(), 2, NextRun::Soon(soon)).await;
-    // Its next slot is far away.
+    // The next slot is far away.
     subject.assert_not_admitted(8, &subject.destination(&slow, 64)).await;
 }
 
-pub async fn what_is_admitted_after_a_suspension_comes_back(subject: Subject) {
+pub async fn a_delivery_admitted_after_a_suspension_is_declined(subject: Subject) {
     let unlimited = subject.destination(&RateLimits::UNLIMITED, 64);
-    subject.run_dry(RateLimits::UNLIMITED).await;
+    subject.run_without_backlog(RateLimits::UNLIMITED).await;
     subject.reserve(&unlimited).await;
     subject.edit(&RateLimits::UNLIMITED, true).await;
     subject.admit(7, &unlimited);
@@ -133,7 +134,7 @@ pub async fn what_is_admitted_after_a_suspension_comes_back(subject: Subject) {
     assert!(!subject.try_reserve(&unlimited));
 }
 
-pub async fn room_that_was_given_up_is_there_again(subject: Subject) {
+pub async fn released_room_can_be_reserved_again(subject: Subject) {
     let one = subject.destination(&RateLimits::UNLIMITED, 1);
     let lease = subject.begin_run().await;
     let terms = crate::Terms::of(&one, subject.clock.now());
@@ -144,10 +145,10 @@ pub async fn room_that_was_given_up_is_there_again(subject: Subject) {
     subject.reserve(&one).await;
 }
 
-pub async fn nothing_is_admitted_under_terms_that_the_job_does_not_follow(subject: Subject) {
-    subject.run_dry(per_second(10)).await;
+pub async fn nothing_is_admitted_under_terms_that_the_job_does_not_know(subject: Subject) {
+    subject.run_without_backlog(per_second(10)).await;
     let before = subject.destination(&per_second(10), 64);
-    // The announcement of an edit is lost, or late.
+    // The notification of an edit is lost or late.
     let edited = Destination { updated_at: before.updated_at + Duration::from_secs(100), ..before };
     subject.assert_not_admitted(7, &edited).await;
     let lease = subject.begin_run().await;

@@ -1,4 +1,4 @@
-//! What counts as out, and jobs that wait for room.
+//! Outstanding permits, and jobs that wait for room.
 
 use std::time::Duration;
 
@@ -35,8 +35,8 @@ pub async fn a_settle_during_a_run_is_not_missed(subject: Subject) {
     subject.claim().await;
 }
 
-/// As of a worker that is stopped: a limit of one an hour loses no hour.
-pub async fn a_permit_whose_slot_is_far_goes_back_and_costs_no_slot(subject: Subject) {
+/// Like a worker that stops: a limit of one an hour loses no hour.
+pub async fn a_permit_handed_back_before_its_slot_costs_no_slot(subject: Subject) {
     let limits = per(1, Period::Hour);
     let unused = subject.permits(limits.clone(), 1, NextRun::Paced).await.remove(0);
     subject.hand_back(&unused, false).await;
@@ -47,10 +47,10 @@ pub async fn a_permit_whose_slot_is_far_goes_back_and_costs_no_slot(subject: Sub
     assert!(slot.start <= subject.clock.now() + subject.precision);
     subject.settle(&permit).await;
     let next = subject.permits(limits, 1, NextRun::Stop).await.remove(0);
-    assert_eq!(subject.ask_for_slot(&next).await, SlotAnswer::Withdrawn, "its slot is an hour away");
+    assert_eq!(subject.ask_for_slot(&next).await, SlotAnswer::Withdrawn, "the next slot is an hour away");
 }
 
-pub async fn a_crowded_destination_has_fewer_permits_until_attempts_end(subject: Subject) {
+pub async fn a_crowded_destination_gets_fewer_permits_until_attempts_end(subject: Subject) {
     let permits = subject.permits(RateLimits::UNLIMITED, 3, NextRun::Now).await;
     subject.slot(&permits[0]).await;
     subject.slot(&permits[1]).await;
@@ -62,7 +62,7 @@ pub async fn a_crowded_destination_has_fewer_permits_until_attempts_end(subject:
     assert_eq!(subject.claim().await.window, Some(3));
 }
 
-pub async fn a_permit_that_found_no_place_brings_no_run_at_once(subject: Subject) {
+pub async fn a_crowded_permit_starts_no_run(subject: Subject) {
     let permits = subject.permits(RateLimits::UNLIMITED, 2, NextRun::OnSettle).await;
     subject.hand_back(&permits[0], true).await;
     subject.assert_nothing_due().await;
@@ -70,7 +70,7 @@ pub async fn a_permit_that_found_no_place_brings_no_run_at_once(subject: Subject
     subject.claim().await;
 }
 
-pub async fn a_paced_permit_that_found_no_place_brings_no_run_at_once(subject: Subject) {
+pub async fn a_crowded_paced_permit_starts_no_run(subject: Subject) {
     let permits = subject.permits(per_second(1), 1, NextRun::Paced).await;
     subject.hand_back(&permits[0], true).await;
     subject.assert_nothing_due().await;

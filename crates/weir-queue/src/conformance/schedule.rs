@@ -26,7 +26,7 @@ pub async fn a_wake_pulls_a_parked_job_forward(subject: Subject) {
     subject.claim().await;
 }
 
-pub async fn a_job_of_which_only_the_lane_waits_runs_soon_or_at_a_wake(subject: Subject) {
+pub async fn a_job_with_only_replayed_deliveries_runs_soon_or_at_a_wake(subject: Subject) {
     let far = subject.clock.now() + Duration::from_secs(3_600);
     subject.permits(RateLimits::UNLIMITED, 1, NextRun::Soon(far)).await;
     subject.assert_nothing_due().await;
@@ -35,7 +35,7 @@ pub async fn a_job_of_which_only_the_lane_waits_runs_soon_or_at_a_wake(subject: 
     subject.publish(lease, RateLimits::UNLIMITED, 0, NextRun::Soon(soon)).await;
     let lease = subject.claim().await;
     assert!(subject.clock.now() + subject.precision * 2 >= soon);
-    // A wake during a run is not lost either.
+    // A wake during a run also counts.
     subject.wake(subject.clock.now()).await;
     subject.publish(lease, RateLimits::UNLIMITED, 0, NextRun::Soon(far)).await;
     subject.claim().await;
@@ -47,7 +47,7 @@ pub async fn a_later_wake_does_not_push_a_job_back(subject: Subject) {
     subject.claim().await;
 }
 
-pub async fn a_wake_does_not_pull_a_paced_job_below_its_pace(subject: Subject) {
+pub async fn a_wake_does_not_run_a_paced_job_early(subject: Subject) {
     subject.permits(per_second(1), 1, NextRun::Paced).await;
     subject.wake(subject.clock.now()).await;
     subject.assert_nothing_due().await;
@@ -65,7 +65,7 @@ pub async fn a_wake_during_a_run_survives_its_stop(subject: Subject) {
     subject.claim().await;
 }
 
-pub async fn a_wake_during_a_run_pulls_its_parking_forward(subject: Subject) {
+pub async fn a_wake_during_a_run_pulls_the_parked_job_forward(subject: Subject) {
     let lease = subject.begin_run().await;
     subject.wake(subject.clock.now()).await;
     let far = subject.clock.now() + Duration::from_secs(3_600);
@@ -94,8 +94,8 @@ pub async fn a_run_that_continues_keeps_its_lease_and_publishes_again(subject: S
     let lease = subject.begin_run().await;
     let continued = subject.publish(lease.clone(), per_second(10), 2, NextRun::Continue).await;
     assert!(matches!(continued, Published::Done));
-    assert_eq!(subject.take(2).await.len(), 2, "they need not wait for the end of the run");
-    // A wake during the run is for the one after it.
+    assert_eq!(subject.take(2).await.len(), 2, "the permits are published before the run ends");
+    // A wake during the run causes another run.
     subject.wake(subject.clock.now()).await;
     assert!(matches!(subject.publish(lease.clone(), per_second(10), 1, NextRun::Stop).await, Published::Done));
     assert_eq!(subject.take(1).await.len(), 1);

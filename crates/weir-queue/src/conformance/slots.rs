@@ -11,7 +11,7 @@ use weir_core::{
 use super::{SOON, Subject, granted, per, per_minute, per_second};
 use crate::{Publication, SlotAnswer};
 
-pub async fn permits_come_in_the_order_they_were_published(subject: Subject) {
+pub async fn permits_are_taken_in_the_order_of_publication(subject: Subject) {
     let permits = subject.permits(per_second(10), 5, NextRun::Stop).await;
     let order: Vec<_> = permits.iter().map(|permit| permit.delivery.claim.delivery_id.as_bytes()[0]).collect();
     assert_eq!(order, [0, 1, 2, 3, 4]);
@@ -28,10 +28,10 @@ pub async fn permits_carry_the_time_at_which_their_slots_are_expected(subject: S
     let lease = subject.claim().await;
     subject.publish(lease, per_second(10), 1, NextRun::Stop).await;
     let next = subject.take(1).await.remove(0).expected_at.expect("paced");
-    assert!(next + subject.precision >= first + Duration::from_millis(303), "three that are out go before it");
+    assert!(next + subject.precision >= first + Duration::from_millis(303), "the three outstanding permits come first");
 }
 
-pub async fn slots_of_a_backlog_are_t_apart(subject: Subject) {
+pub async fn slots_of_a_backlog_are_one_spacing_apart(subject: Subject) {
     let permits = subject.permits(per_second(10), 3, NextRun::Stop).await;
     let asked_at = subject.clock.now();
     let first = subject.slot(&permits[0]).await;
@@ -44,17 +44,19 @@ pub async fn slots_of_a_backlog_are_t_apart(subject: Subject) {
     }
 }
 
-pub async fn a_slot_is_granted_a_moment_ahead_and_never_more(subject: Subject) {
+pub async fn a_slot_is_granted_at_most_40_ms_ahead(subject: Subject) {
     let permits = subject.permits(per_second(10), 2, NextRun::Stop).await;
     let first = subject.slot(&permits[0]).await;
-    let SlotAnswer::Later(start) = subject.ask_for_slot(&permits[1]).await else { panic!("it is 101 ms away") };
+    let SlotAnswer::Later(start) = subject.ask_for_slot(&permits[1]).await else {
+        panic!("the next slot is 101 ms away")
+    };
     subject.assert_starts(start, first.start + Duration::from_millis(101));
     subject.until(start - GRANT_AHEAD / 2).await;
     let second = granted(subject.ask_for_slot(&permits[1]).await);
     subject.assert_starts(second.start, start);
 }
 
-pub async fn who_asks_first_goes_first(subject: Subject) {
+pub async fn the_first_request_gets_the_first_slot(subject: Subject) {
     let permits = subject.permits(per_second(10), 2, NextRun::Stop).await;
     let first = subject.slot(&permits[1]).await;
     let second = subject.slot(&permits[0]).await;
@@ -104,7 +106,7 @@ pub async fn a_slot_of_a_long_window_is_wide(subject: Subject) {
     subject.assert_wide(granted(subject.ask_for_slot(&permits[0]).await), Duration::from_millis(2_500));
 }
 
-pub async fn slow_connections_bring_more_permits_out(subject: Subject) {
+pub async fn a_lease_reports_how_long_workers_prepare(subject: Subject) {
     let permits = subject.permits(per_minute(60), 1, NextRun::Paced).await;
     granted(subject.ask_prepared_in(&permits[0], Some(Duration::from_millis(500))).await);
     let lease = subject.begin_run().await;

@@ -1,4 +1,4 @@
-//! One destination's job: where it stands in the schedule, its cursors, and its permits.
+//! The job of one destination: its phase in the schedule, its cursors, and its permits.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use weir_core::{
 
 use crate::{LONGEST_PREPARATION, SLOT_HORIZON, SlotAnswer, Terms};
 
-/// Where a job stands.
+/// The phase of a job.
 ///
 /// ```text
 /// Idle ──wake, edit──▶ Scheduled ──claim──▶ Leased ──publish──▶ Scheduled | Idle
@@ -19,19 +19,20 @@ use crate::{LONGEST_PREPARATION, SLOT_HORIZON, SlotAnswer, Terms};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Nothing waits. Cursors and permits remain.
+    /// The job is not scheduled. Cursors and permits remain.
     Idle,
-    /// Runs at `due`; a wake pulls it forward, but not below `floor`.
+    /// The job runs at `due`. A wake makes it due earlier, but not before `floor`.
     Scheduled { due: Timestamp, floor: Timestamp, on_settle: bool },
-    /// A scheduler runs it; due again when the lease expires.
+    /// A scheduler runs the job. It is due again when the lease expires.
     Leased { expires: Timestamp },
 }
 
-/// What happened while the job was leased.
+/// Events while the job is leased.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Meanwhile {
+pub(super) struct DuringLease {
     /// The earliest due time of the wakes.
     pub(super) wake: Option<Timestamp>,
+    /// A permit was settled or handed back.
     pub(super) settled: bool,
 }
 
@@ -40,26 +41,26 @@ pub(super) struct Job {
     pub(super) phase: Phase,
     pub(super) epoch: u64,
     pub(super) version: u64,
-    pub(super) meanwhile: Meanwhile,
+    pub(super) during_lease: DuringLease,
     /// Unknown until the first edit or run.
     pub(super) terms: Option<Terms>,
-    /// Where the next slots may begin. Unknown until the first run brings it from the store.
+    /// Where the next slots may begin. Unknown until the first run recovers the cursors from the store.
     pub(super) cursors: Option<Limiter>,
-    /// A hold asked for before the cursors were known.
+    /// The end of the latest hold; kept here because the cursors may be unknown.
     pub(super) held_until: Timestamp,
-    /// How long workers take to stand ready: the longest of late, and less with each that was quicker.
+    /// How long workers take to be ready. A longer time counts at once; shorter times reduce the value step by step.
     pub(super) preparation: Duration,
-    /// What may be out while workers have no places for more.
+    /// The maximum of outstanding permits while workers have no places for more.
     pub(super) window: Option<u32>,
-    /// Permits published that have no slot, with the instants their claims expire.
+    /// Permits published that have no slot, with the times at which their claims expire.
     pub(super) queued: IdMap<u64, Timestamp>,
-    /// Sends started and not settled, likewise.
+    /// Permits that have a slot and are not settled, with the times at which their claims expire.
     pub(super) in_flight: IdMap<u64, Timestamp>,
-    /// No permit expires before.
+    /// No permit expires before this time.
     first_expiry: Timestamp,
-    /// Room kept for permits that are to be admitted without a run.
+    /// Room reserved for permits that will be admitted without a run.
     pub(super) reserved: u32,
-    /// What [`weir_core::plan::NextRun::fast_path_ahead`] says of the last run.
+    /// [`weir_core::plan::NextRun::fast_path_ahead`] of the last run.
     pub(super) fast_path_ahead: Option<Duration>,
 }
 
@@ -69,7 +70,7 @@ impl Job {
             phase: Phase::Idle,
             epoch: 0,
             version: 0,
-            meanwhile: Meanwhile::default(),
+            during_lease: DuringLease::default(),
             terms: None,
             cursors: None,
             held_until: Timestamp::MIN,
@@ -83,24 +84,24 @@ impl Job {
         }
     }
 
-    /// Permits whose claims have expired are nobody's any more; counting them would leak the destination's room.
+    /// Drops permits whose claims have expired. Otherwise they would use up the destination's room permanently.
     pub(super) fn drop_expired(&mut self, now: Timestamp) {
         if now < self.first_expiry {
             return;
         }
         self.queued.retain(|_, expires| *expires > now);
         self.in_flight.retain(|_, expires| *expires > now);
-        let left = self.queued.values().chain(self.in_flight.values());
-        self.first_expiry = left.min().copied().unwrap_or(Timestamp::MAX);
+        let expiries = self.queued.values().chain(self.in_flight.values());
+        self.first_expiry = expiries.min().copied().unwrap_or(Timestamp::MAX);
     }
 
-    /// A permit is published whose claim expires then.
+    /// Adds a published permit whose claim expires at `expires`.
     pub(super) fn queue(&mut self, serial: u64, expires: Timestamp) {
         self.queued.insert(serial, expires);
         self.first_expiry = self.first_expiry.min(expires);
     }
 
-    /// Follows these terms, unless newer ones are known.
+    /// Applies these terms.
     pub(super) fn follow(&mut self, terms: &Terms) {
         if let Some(cursors) = &mut self.cursors {
             cursors.reconfigure(&terms.limits);
@@ -108,30 +109,30 @@ impl Job {
         self.terms = Some(terms.clone());
     }
 
-    /// Whether these terms or newer ones are known.
+    /// Whether the job has these terms or newer ones.
     pub(super) fn knows(&self, terms: &Terms) -> bool {
         self.terms.as_ref().is_some_and(|known| known.version >= terms.version)
     }
 
-    /// Whether newer terms are known than these.
+    /// Whether the job has newer terms than these.
     pub(super) fn is_newer_than(&self, terms: &Terms) -> bool {
         self.terms.as_ref().is_some_and(|known| known.version > terms.version)
     }
 
-    /// A slot for one of the job's permits, if everything allows it.
+    /// Decides about a slot for one of the job's permits.
     pub(super) fn take_slot(&mut self, now: Timestamp, serial: u64, preparation: Option<Duration>) -> SlotAnswer {
         let in_flight = self.in_flight.get(&serial).copied();
         let Some(expires) = in_flight.or_else(|| self.queued.get(&serial).copied()).filter(|expires| *expires > now)
         else {
             return SlotAnswer::Withdrawn;
         };
-        let has_room = in_flight.is_some() || (self.in_flight.len() as u32) < self.most_out();
+        let has_room = in_flight.is_some() || (self.in_flight.len() as u32) < self.max_outstanding();
         let (Some(cursors), true, false) =
             (&mut self.cursors, has_room, self.terms.as_ref().is_none_or(|t| t.suspended))
         else {
             return SlotAnswer::Withdrawn;
         };
-        self.preparation = preparation.map_or(self.preparation, |new| blended(self.preparation, new));
+        self.preparation = preparation.map_or(self.preparation, |new| smoothed(self.preparation, new));
         match grant(cursors, now) {
             SlotAnswer::Granted(slot) => {
                 self.queued.remove(&serial);
@@ -142,7 +143,7 @@ impl Job {
         }
     }
 
-    /// Published or about to be.
+    /// Whether permits are outstanding or reserved.
     pub(super) fn has_permits(&self) -> bool {
         self.permits() > 0
     }
@@ -155,30 +156,32 @@ impl Job {
         self.queued() + self.in_flight.len() as u32
     }
 
-    /// How many permits may be out.
-    fn most_out(&self) -> u32 {
+    /// The maximum of outstanding permits.
+    fn max_outstanding(&self) -> u32 {
         let max_in_flight = self.terms.as_ref().map_or(0, |terms| terms.max_in_flight);
         self.window.map_or(max_in_flight, |window| window.min(max_in_flight))
     }
 
-    /// The worker had no place for one of the job's permits, which is gone by now: what is still out is as much as there may be.
+    /// Limits the outstanding permits to the present number, because a worker had no place for one that was just
+    /// removed.
     pub(super) fn narrow_window(&mut self) {
         self.window = Some(self.permits().max(1));
     }
 
-    /// An attempt ended, so there is a place for one more.
+    /// Raises the maximum by one, because an attempt has ended and its place is free.
     pub(super) fn widen_window(&mut self) {
         let max_in_flight = self.terms.as_ref().map_or(u32::MAX, |terms| terms.max_in_flight);
         self.window = self.window.map(|window| window + 1).filter(|window| *window < max_in_flight);
     }
 
-    /// Whether a new delivery can go without a run: if the last one found less than it was allowed to take, so that at most a
-    /// handful waits, the terms are those of its destination, a slot is free now, or near beside a lane, and there is room.
+    /// Whether a new delivery can be sent without a run. The last run found less than it was allowed to claim, so that
+    /// at most a few deliveries are waiting; the terms are those of the destination; a slot is free now, or soon during
+    /// a replay; there is room.
     pub(super) fn has_room(&self, now: Timestamp, destination: &Destination) -> bool {
         let (Some(ahead), Some(terms), Some(cursors)) = (self.fast_path_ahead, &self.terms, &self.cursors) else {
             return false;
         };
-        // A run that is under way may publish its share of what may be out.
+        // A run that is under way may publish its share of `max_in_flight`.
         let promised = match self.phase {
             Phase::Leased { .. } => terms.max_in_flight.div_ceil(SHARES),
             Phase::Idle | Phase::Scheduled { .. } => 0,
@@ -187,15 +190,15 @@ impl Job {
         !terms.suspended
             && terms.version == destination.updated_at
             && cursors.slots_before(now, now + ahead + Duration::from_nanos(1), taken) == taken
-            && self.permits() + promised < self.most_out()
+            && self.permits() + promised < self.max_outstanding()
     }
 
-    /// When a run that waits for time comes.
+    /// When a paced job runs.
     pub(super) fn paced_due(&self, now: Timestamp) -> Timestamp {
         self.cursors.as_ref().map_or(now, |cursors| plan::paced_due(cursors, self.queued(), self.preparation, now))
     }
 
-    /// Whether forgetting the job changes nothing: the store can bring its cursors back.
+    /// Whether the job can be dropped, because its cursors can be recovered from the store.
     pub(super) fn is_forgettable(&self, now: Timestamp) -> bool {
         self.phase == Phase::Idle
             && !self.has_permits()
@@ -211,7 +214,7 @@ impl Job {
     }
 }
 
-/// The next slot, unless it lies too far ahead: then no cursor moves.
+/// Takes the next slot, unless it is too far ahead. Then no cursor moves.
 fn grant(cursors: &mut Limiter, now: Timestamp) -> SlotAnswer {
     let start = cursors.next_start(now);
     if start <= now + GRANT_AHEAD {
@@ -224,8 +227,8 @@ fn grant(cursors: &mut Limiter, now: Timestamp) -> SlotAnswer {
     }
 }
 
-/// Up at once, down by an eighth each time.
-fn blended(known: Duration, new: Duration) -> Duration {
+/// A longer time counts at once; a shorter one reduces the known time by an eighth of the difference.
+fn smoothed(known: Duration, new: Duration) -> Duration {
     let new = new.min(LONGEST_PREPARATION);
     if new >= known { new } else { known - (known - new) / 8 }
 }

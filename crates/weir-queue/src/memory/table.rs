@@ -1,7 +1,7 @@
 //! The queue as a state machine without threads or clocks: every job, the schedule over them, and the delivery queue.
 //!
-//! Invariants: a job is in `schedule` exactly while it is Scheduled or Leased, at its due time or its lease's end; a permit
-//! is in at most one of `queued` and `in_flight`; slots are granted by [`Job::take_slot`] only.
+//! Invariants: a job is in `schedule` exactly while it is Scheduled or Leased, at its due time or its lease's end; a
+//! permit is in at most one of `queued` and `in_flight`; slots are granted by [`Job::take_slot`] only.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -14,24 +14,24 @@ use weir_core::{
     plan::{LAG_DEPTH, NextRun},
 };
 
-use super::job::{Job, Meanwhile, Phase};
+use super::job::{DuringLease, Job, Phase};
 use crate::{
     Edit, HandedBack, Lease, Permit, PermitId, Publication, Published, RUN_FALLBACK, SlotAnswer, SlotRequest, Wake,
 };
 
-/// Idle jobs are kept, so that their next run needs nothing from the store, until there are so many more than busy ones.
-const IDLE_KEPT: usize = 20_000;
+/// Idle jobs are kept until there are more jobs than this, so that their next run needs nothing from the store.
+const MIN_KEPT_JOBS: usize = 20_000;
 
-/// How much of everything there is.
+/// Counts over all jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Depths {
     /// Permits that no worker has taken.
     pub ready: usize,
     /// When the oldest of them was published.
     pub oldest_published_at: Option<Timestamp>,
-    /// Permits that have no slot, taken or not.
+    /// Permits without a slot, taken or not.
     pub queued: usize,
-    /// Sends started and not settled.
+    /// Permits with a slot that are not settled.
     pub in_flight: usize,
     /// Jobs scheduled or leased.
     pub jobs: usize,
@@ -45,9 +45,9 @@ pub struct JobTable {
     schedule: BTreeSet<(Timestamp, DestinationId)>,
     ready: VecDeque<Permit>,
     last_serial: u64,
-    /// Prune when there are more jobs than this.
+    /// Prune when there are more jobs than this: twice as many as the last prune kept.
     prune_above: usize,
-    /// Nobody takes permits any more.
+    /// The worker has stopped; no more permits are published.
     closed: bool,
 }
 
@@ -67,14 +67,14 @@ impl JobTable {
         self.ready.len()
     }
 
-    /// Counted over every job: for gauges and tests, not for the hot path.
+    /// Counts over every job, for gauges and tests; too slow for the hot path.
     pub fn depths(&self) -> Depths {
-        let count = |of: fn(&Job) -> usize| self.jobs.values().map(of).sum();
+        let sum = |count: fn(&Job) -> usize| self.jobs.values().map(count).sum();
         Depths {
             ready: self.ready.len(),
             oldest_published_at: self.ready.front().map(|permit| permit.published_at),
-            queued: count(|job| job.queued.len()),
-            in_flight: count(|job| job.in_flight.len()),
+            queued: sum(|job| job.queued.len()),
+            in_flight: sum(|job| job.in_flight.len()),
             jobs: self.schedule.len(),
         }
     }
@@ -91,12 +91,12 @@ impl JobTable {
                 }
             }
             Phase::Leased { .. } => {
-                job.meanwhile.wake = Some(job.meanwhile.wake.map_or(wake.due, |due| due.min(wake.due)));
+                job.during_lease.wake = Some(job.during_lease.wake.map_or(wake.due, |due| due.min(wake.due)));
             }
         }
     }
 
-    /// The destination follows these terms from now on, unless these or newer ones are known, and its job runs.
+    /// Applies the terms, unless the job has these or newer ones, and makes the job due.
     pub fn edited(&mut self, now: Timestamp, edit: &Edit) {
         let job = self.jobs.entry(edit.destination_id).or_insert_with(Job::new);
         if job.knows(&edit.terms) {
@@ -104,12 +104,12 @@ impl JobTable {
         }
         job.version += 1;
         job.follow(&edit.terms);
-        // The next run tells anew whether there is a backlog.
+        // The next run finds out whether there is a backlog.
         job.fast_path_ahead = None;
         if !matches!(job.phase, Phase::Leased { .. }) {
             self.schedule(edit.destination_id, now, Timestamp::MIN, false);
         } else {
-            job.meanwhile.wake = Some(now);
+            job.during_lease.wake = Some(now);
         }
     }
 
@@ -130,7 +130,7 @@ impl JobTable {
             self.move_to(destination_id, Phase::Leased { expires });
             let Some(job) = self.jobs.get_mut(&destination_id) else { continue };
             job.epoch += 1;
-            job.meanwhile = Meanwhile::default();
+            job.during_lease = DuringLease::default();
             job.drop_expired(now);
             leases.push(Lease {
                 destination_id,
@@ -148,8 +148,8 @@ impl JobTable {
         leases
     }
 
-    /// Publishes what a run claimed and ends it, unless it continues. A stale epoch publishes nothing, and nothing is published
-    /// that nobody takes any more.
+    /// Publishes the claims of a run, and ends the run unless it continues. A stale epoch publishes nothing. Nothing is
+    /// published after the worker has stopped.
     pub fn publish(&mut self, now: Timestamp, publication: Publication) -> Published {
         let Publication { lease, terms, recovered, deliveries, next } = publication;
         let destination_id = lease.destination_id;
@@ -157,12 +157,12 @@ impl JobTable {
         if job.epoch != lease.epoch || !matches!(job.phase, Phase::Leased { .. }) {
             return Published::Stale(deliveries);
         }
-        // The run read the destination before it was edited.
+        // The run read the destination before an edit.
         if terms.as_ref().is_some_and(|terms| job.is_newer_than(terms)) {
             self.schedule(destination_id, now, Timestamp::MIN, false);
             return Published::Stale(deliveries);
         }
-        // A run that was under way when the worker stopped: nobody would take its permits, nor give them back.
+        // The worker stopped during the run, so no worker would take the permits or hand them back.
         if self.closed && !deliveries.is_empty() {
             return Published::Stale(deliveries);
         }
@@ -183,7 +183,8 @@ impl JobTable {
         Published::Done
     }
 
-    /// Publishes one permit of a job whose cursors are known, which takes its slot after so many others, or as soon as it can.
+    /// Publishes one permit of a job with known cursors. Its slot is expected after `others` other permits; `None`: as
+    /// soon as the worker is ready.
     fn issue(&mut self, now: Timestamp, delivery: ClaimedDelivery, others: Option<u32>) {
         let destination_id = delivery.claim.destination_id;
         let Some(job) = self.jobs.get_mut(&destination_id) else { return };
@@ -195,7 +196,7 @@ impl JobTable {
         self.ready.push_back(Permit { id, published_at: now, expected_at, delivery });
     }
 
-    /// Keeps room for a permit without a run, if there is room and a slot now.
+    /// Reserves room for a permit without a run, if there is room and a free slot.
     pub fn reserve(&mut self, now: Timestamp, destination: &Destination) -> bool {
         if self.closed || self.depth() > LAG_DEPTH {
             return false;
@@ -206,25 +207,25 @@ impl JobTable {
         has_room
     }
 
-    /// The room is free again; a job that waits for room runs.
+    /// Releases reserved room. A job that waits for room becomes due.
     pub fn unreserve(&mut self, now: Timestamp, destination_id: DestinationId) {
         if let Some(job) = self.jobs.get_mut(&destination_id)
             && job.reserved > 0
         {
             job.reserved -= 1;
-            self.room_came(now, destination_id);
+            self.room_freed(now, destination_id);
         }
     }
 
-    /// Publishes a permit for which room was kept. Answers the delivery back when its destination was suspended or held
-    /// meanwhile, or nobody takes permits any more.
+    /// Publishes a permit for which room was reserved. Returns the delivery when the destination has been suspended or
+    /// held, or the worker has stopped.
     pub fn admit(&mut self, now: Timestamp, delivery: ClaimedDelivery) -> Option<ClaimedDelivery> {
         let destination_id = delivery.claim.destination_id;
         let closed = self.closed;
-        let open = |job: &&mut Job| {
+        let admits = |job: &&mut Job| {
             job.terms.as_ref().is_some_and(|terms| !terms.suspended) && job.held_until <= now && job.cursors.is_some()
         };
-        match self.jobs.get_mut(&destination_id).filter(open).filter(|job| job.reserved > 0 && !closed) {
+        match self.jobs.get_mut(&destination_id).filter(admits).filter(|job| job.reserved > 0 && !closed) {
             Some(job) => {
                 job.reserved -= 1;
                 self.issue(now, delivery, None);
@@ -237,12 +238,13 @@ impl JobTable {
         }
     }
 
-    /// Takes everything that is published. Nothing more is.
+    /// Takes all published permits, and publishes no more.
     pub fn close(&mut self) -> Vec<Permit> {
         self.closed = true;
         self.take(usize::MAX)
     }
 
+    /// Ends a run: schedules the next one, or makes the job idle.
     fn requeue(&mut self, now: Timestamp, lease: &Lease, next: NextRun) {
         let id = lease.destination_id;
         let Some(job) = self.jobs.get_mut(&id) else { return };
@@ -250,8 +252,8 @@ impl JobTable {
             return;
         }
         job.fast_path_ahead = next.fast_path_ahead();
-        let meanwhile = job.meanwhile;
-        match (next, meanwhile.wake) {
+        let during_lease = job.during_lease;
+        match (next, during_lease.wake) {
             (NextRun::Continue, _) => {}
             (NextRun::Stop, None) if job.version == lease.version => self.move_to(id, Phase::Idle),
             (NextRun::Stop, wake) => self.schedule(id, wake.unwrap_or(now), Timestamp::MIN, false),
@@ -263,8 +265,8 @@ impl JobTable {
                 let due = job.paced_due(now);
                 self.schedule(id, due, due, false);
             }
-            // Room may have come since the lease was given.
-            (NextRun::OnSettle, _) if meanwhile.settled || !job.has_permits() => self.schedule(id, now, now, false),
+            // There may be room, because a permit has ended since the lease was claimed.
+            (NextRun::OnSettle, _) if during_lease.settled || !job.has_permits() => self.schedule(id, now, now, false),
             (NextRun::OnSettle, _) => {
                 let fallback = now + RUN_FALLBACK;
                 self.schedule(id, fallback, fallback, true);
@@ -272,7 +274,7 @@ impl JobTable {
         }
     }
 
-    /// Takes published permits in their order.
+    /// Takes permits in the order of publication.
     pub fn take(&mut self, max: usize) -> Vec<Permit> {
         let count = max.min(self.ready.len());
         self.ready.drain(..count).collect()
@@ -283,17 +285,17 @@ impl JobTable {
         job.map_or(SlotAnswer::Withdrawn, |job| job.take_slot(now, id.serial, preparation))
     }
 
-    /// Forgets a permit whose attempt has ended; a job that waits for room runs.
+    /// Removes a permit whose attempt has ended. A job that waits for room becomes due.
     pub fn settle(&mut self, now: Timestamp, id: PermitId) {
         let Some(job) = self.jobs.get_mut(&id.destination_id) else { return };
         if job.in_flight.remove(&id.serial).or_else(|| job.queued.remove(&id.serial)).is_some() {
             job.widen_window();
-            self.room_came(now, id.destination_id);
+            self.room_freed(now, id.destination_id);
         }
     }
 
-    /// Forgets a permit that was not used. The slot that it would have taken is another's: a run that waits for the slot after it
-    /// comes sooner. Not when its worker had no place: a run at once would find none either, and so on without an end.
+    /// Removes an unused permit. A paced job becomes due earlier, because another permit can take the slot. But if the
+    /// worker had no place, the job does not become due: the run would find no place either, and so on without end.
     pub fn hand_back(&mut self, now: Timestamp, HandedBack { id, crowded }: HandedBack) {
         let Some(job) = self.jobs.get_mut(&id.destination_id) else { return };
         if job.queued.remove(&id.serial).or_else(|| job.in_flight.remove(&id.serial)).is_none() {
@@ -308,15 +310,16 @@ impl JobTable {
             Phase::Scheduled { due, floor, on_settle: false } if due == floor && pace < due => {
                 self.schedule(id.destination_id, pace, pace, false);
             }
-            _ => self.room_came(now, id.destination_id),
+            _ => self.room_freed(now, id.destination_id),
         }
     }
 
-    fn room_came(&mut self, now: Timestamp, id: DestinationId) {
+    /// A job that waits for room becomes due.
+    fn room_freed(&mut self, now: Timestamp, id: DestinationId) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         match job.phase {
             Phase::Scheduled { on_settle: true, .. } => self.schedule(id, now, now, false),
-            Phase::Leased { .. } => job.meanwhile.settled = true,
+            Phase::Leased { .. } => job.during_lease.settled = true,
             Phase::Idle | Phase::Scheduled { .. } => {}
         }
     }
@@ -325,25 +328,25 @@ impl JobTable {
         self.move_to(id, Phase::Scheduled { due, floor, on_settle });
     }
 
-    /// The only place that changes a phase: job and schedule stay in step.
+    /// The only function that changes a phase, so that job and schedule agree.
     fn move_to(&mut self, id: DestinationId, phase: Phase) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
-        let place = |phase| match phase {
+        let schedule_key = |phase| match phase {
             Phase::Idle => None,
             Phase::Scheduled { due, .. } => Some((due, id)),
             Phase::Leased { expires } => Some((expires, id)),
         };
-        if let Some(place) = place(job.phase) {
-            self.schedule.remove(&place);
+        if let Some(key) = schedule_key(job.phase) {
+            self.schedule.remove(&key);
         }
-        if let Some(place) = place(phase) {
-            self.schedule.insert(place);
+        if let Some(key) = schedule_key(phase) {
+            self.schedule.insert(key);
         }
         job.phase = phase;
     }
 
     fn prune(&mut self, now: Timestamp) {
-        if self.jobs.len() > self.prune_above.max(IDLE_KEPT) {
+        if self.jobs.len() > self.prune_above.max(MIN_KEPT_JOBS) {
             self.jobs.retain(|_, job| !job.is_forgettable(now));
             self.prune_above = self.jobs.len() * 2;
         }

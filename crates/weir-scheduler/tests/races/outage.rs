@@ -6,7 +6,7 @@ use std::{collections::HashMap, time::Duration};
 
 use weir_core::{
     DeliveryId, Period, Timestamp,
-    breaker::{Ending, SLOW_START, Window},
+    breaker::{AttemptWindow, EndedAttempt, SLOW_START},
     delivery::AttemptOutcome,
     outcome::Effect,
     retry::{Next, RetryPolicy},
@@ -30,7 +30,7 @@ struct Endpoint {
     sends: Vec<Timestamp>,
     attempts: HashMap<DeliveryId, u32>,
     delivered: u32,
-    window: Window,
+    window: AttemptWindow,
 }
 
 impl World {
@@ -51,7 +51,7 @@ impl World {
         endpoint.sends.push(now);
         *endpoint.attempts.entry(claim.delivery_id).or_default() += 1;
         let outcome = if now < back_at { AttemptOutcome::Retryable } else { AttemptOutcome::Delivered };
-        let ending = Ending { outcome, effect: Effect::None, began: now, now };
+        let ending = EndedAttempt { outcome, effect: Effect::None, began: now, now };
         let policy = known.settings.breaker.unwrap();
         if let Some(changed) = endpoint.window.observe(&known.breaker, &policy, &ending) {
             let change = BreakerChange { id, expected: known.breaker.clone(), changed, now };

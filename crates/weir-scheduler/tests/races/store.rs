@@ -19,8 +19,8 @@ use weir_core::{
 use weir_queue::conformance::settings;
 use weir_store::{
     Alerting, AttemptResult, BreakerChange, ClaimRequest, Claims, Condition, DeliveryAction, DeliveryDetail,
-    DeliveryFilter, DestinationCounts, DestinationPatch, Destinations, DueDestination, EditPlace, Edited, EventFilter,
-    FastPath, History, Ingest, IngestRefusal, Ingested, LimitChange, MessageGroup, MessageGroups,
+    DeliveryFilter, DestinationCounts, DestinationPatch, Destinations, DueDestination, EditPlace, EditedDestination,
+    EventFilter, FastPath, History, Ingest, IngestRefusal, Ingested, LimitChange, MessageGroup, MessageGroups,
     MessageGroupsRepaired, NewEvent, NewReplay, Outbox, Page, PageRequest, ProcessBeat, Processes, Prune, PrunePlace,
     PruneStep, Purge, PurgePlace, PurgeStep, Recovered, Replay, ReplayFilter, ReplayPhase, ReplayStep, Replays,
     Results, SendHistory, SendRecord, SendsRequest, Settlement, StoreResult,
@@ -274,7 +274,7 @@ impl Destinations for TestStore {
         unasked()
     }
 
-    async fn edited_after(&self, _: EditPlace, _: u32) -> StoreResult<Vec<Edited>> {
+    async fn edited_after(&self, _: EditPlace, _: u32) -> StoreResult<Vec<EditedDestination>> {
         unasked()
     }
 

@@ -6,7 +6,7 @@ use weir_core::{
     AttemptId, Destination, EventId, RateLimits, Timestamp,
     claim::ClaimedDelivery,
     delivery::{Attempt, AttemptOutcome},
-    event::{Event, EventBody, Terms},
+    event::{DeliveryOptions, Event, EventBody},
     outcome::Verdict,
 };
 use weir_store::{AttemptResult, ClaimRequest, NewEvent, conformance};
@@ -32,7 +32,7 @@ pub(crate) fn event_at(number: u64, created_at: Timestamp) -> NewEvent {
         event_type,
         created_at,
         idempotency_key: None,
-        terms: Terms::default(),
+        options: DeliveryOptions::default(),
         body,
     };
     NewEvent { event, destinations: None, random: random.rotate_left(17) }

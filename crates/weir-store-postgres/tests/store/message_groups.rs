@@ -17,7 +17,7 @@ use crate::{
 
 pub(crate) fn in_order(number: u64, key: &str) -> NewEvent {
     let mut new = event(number);
-    new.event.terms.ordering_key = Some(key.to_owned());
+    new.event.options.ordering_key = Some(key.to_owned());
     new
 }
 

@@ -103,7 +103,7 @@ async fn of_a_coalesce_key_posted_to_two_processes_one_event_waits() {
             .map(|number| {
                 let store = Arc::clone(&stores[number as usize % 2]);
                 let mut new = event(round * 100 + number);
-                new.event.terms.coalesce_key = Some("a".to_owned());
+                new.event.options.coalesce_key = Some("a".to_owned());
                 tokio::spawn(async move { store.ingest(vec![new]).await.unwrap().remove(0).unwrap() })
             })
             .collect();

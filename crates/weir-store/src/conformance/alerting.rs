@@ -61,7 +61,7 @@ pub async fn conditions_count_what_waits_and_what_is_dead(subject: Subject) {
     assert_eq!(subject.conditions().await, []);
     subject.post(1, 1..=6).await;
     let mut expiring = event(7);
-    expiring.terms.expires_at = Some(NOW + seconds(90));
+    expiring.options.expires_at = Some(NOW + seconds(90));
     subject.ingest(vec![named(expiring, &[1])]).await;
     let claimed = subject.claim(1, 4).await;
     subject.settle(result(&claimed[0], Verdict::Dead)).await;
@@ -104,5 +104,5 @@ pub async fn what_has_been_told_is_recorded_by_the_first_only(mut subject: Subje
     assert!(record(2, high).await);
     subject.reopen().await;
     let condition = subject.condition(1).await;
-    assert_eq!((condition.version, condition.told), (3, high));
+    assert_eq!((condition.version, condition.state), (3, high));
 }

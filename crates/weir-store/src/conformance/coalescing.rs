@@ -5,7 +5,7 @@ use crate::{DeliveryAction, Recovered};
 
 fn of_key(number: u64, key: &str) -> Event {
     let mut event = event(number);
-    event.terms.coalesce_key = Some(key.to_owned());
+    event.options.coalesce_key = Some(key.to_owned());
     event
 }
 

@@ -1,7 +1,7 @@
 //! Destinations and what an edit of them does.
 
 use weir_core::{
-    breaker::{Ending, Window},
+    breaker::{AttemptWindow, EndedAttempt},
     outcome::Effect,
     signing::{KeyKind, SignatureStyle},
 };
@@ -129,8 +129,8 @@ pub async fn resuming_clears_the_reason_of_the_pause(subject: Subject) {
 
 /// What a breaker becomes after ten failures in a row.
 fn opened(breaker: &Breaker, at: Timestamp) -> Breaker {
-    let (policy, mut window) = (BreakerPolicy::default(), Window::default());
-    let failure = Ending { outcome: AttemptOutcome::Retryable, effect: Effect::None, began: at, now: at };
+    let (policy, mut window) = (BreakerPolicy::default(), AttemptWindow::default());
+    let failure = EndedAttempt { outcome: AttemptOutcome::Retryable, effect: Effect::None, began: at, now: at };
     (0..10).find_map(|_| window.observe(breaker, &policy, &failure)).expect("it opens")
 }
 

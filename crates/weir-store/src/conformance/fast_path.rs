@@ -164,9 +164,9 @@ pub async fn room_kept_for_what_is_not_stored_is_given_up(subject: Subject) {
 pub async fn a_delayed_event_does_not_go_by_the_fast_path(subject: Subject) {
     let fast_path = subject.fast_path(9).await;
     let mut delayed = event(1);
-    delayed.terms.deliver_at = Some(delayed.created_at + Duration::from_nanos(1));
+    delayed.options.deliver_at = Some(delayed.created_at + Duration::from_nanos(1));
     let mut past = event(2);
-    past.terms.deliver_at = Some(past.created_at);
+    past.options.deliver_at = Some(past.created_at);
     let answers = subject.ingest(vec![matched(delayed), matched(past)]).await;
     assert_eq!(answers[0].wake, [destination_id(1)]);
     assert_eq!(fast_path.admitted().iter().map(number_of).collect::<Vec<_>>(), [2]);
@@ -175,7 +175,7 @@ pub async fn a_delayed_event_does_not_go_by_the_fast_path(subject: Subject) {
 pub async fn what_coalesces_does_not_go_by_the_fast_path(subject: Subject) {
     let fast_path = subject.fast_path(9).await;
     let mut coalescing = event(1);
-    coalescing.terms.coalesce_key = Some("a".to_owned());
+    coalescing.options.coalesce_key = Some("a".to_owned());
     let answer = subject.ingest(vec![matched(coalescing)]).await.remove(0);
     assert_eq!(answer.wake, [destination_id(1)]);
     assert!(fast_path.admitted().is_empty());

@@ -21,7 +21,7 @@ fn ordered(number: u128, skip_after_attempts: Option<u32>) -> Destination {
 
 fn in_order(number: u64, key: &str) -> Event {
     let mut event = event(number);
-    event.terms.ordering_key = Some(key.to_owned());
+    event.options.ordering_key = Some(key.to_owned());
     event
 }
 
@@ -130,7 +130,7 @@ impl Subject {
     async fn end(&mut self, end: End) {
         let newer = |number| {
             let mut newer = event(number);
-            newer.terms.coalesce_key = Some("c".to_owned());
+            newer.options.coalesce_key = Some("c".to_owned());
             vec![named(newer, &[1])]
         };
         let id = self.by_number(1).await.id;
@@ -180,9 +180,9 @@ async fn head_ends(mut subject: Subject, end: End, state: DeliveryState) {
     subject.create(only_once).await;
     let mut head = in_order(1, "a");
     head.event_type = if end == End::Purge { "head".to_owned() } else { head.event_type };
-    head.terms.coalesce_key = Some("c".to_owned());
+    head.options.coalesce_key = Some("c".to_owned());
     if matches!(end, End::Expiry | End::ExpiryInClaim) {
-        head.terms.expires_at = Some(NOW + seconds(5));
+        head.options.expires_at = Some(NOW + seconds(5));
     }
     let others = [(2, "a"), (3, "a"), (4, "b"), (5, "b")].map(|(number, key)| named(in_order(number, key), &[1]));
     subject.ingest([vec![named(head, &[1])], others.into()].concat()).await;
@@ -281,7 +281,7 @@ pub async fn a_head_that_fails_too_often_is_skipped_and_goes_on_without_order(su
 pub async fn who_waits_behind_ends_like_any_other_and_the_line_closes_up(subject: Subject) {
     subject.create(ordered(1, None)).await;
     let mut expiring = in_order(3, "a");
-    expiring.terms.expires_at = Some(NOW + seconds(5));
+    expiring.options.expires_at = Some(NOW + seconds(5));
     subject.join(&[(1, "a"), (2, "a")]).await;
     subject.ingest(vec![named(expiring, &[1])]).await;
     subject.join(&[(4, "a")]).await;
@@ -367,7 +367,7 @@ pub async fn what_is_tried_again_by_hand_joins_its_line(subject: Subject) {
 pub async fn a_delayed_head_that_is_tried_by_hand_waits_no_longer(subject: Subject) {
     subject.create(ordered(1, None)).await;
     let mut delayed = in_order(1, "a");
-    delayed.terms.deliver_at = Some(NOW + seconds(3_600));
+    delayed.options.deliver_at = Some(NOW + seconds(3_600));
     subject.ingest(vec![named(delayed, &[1])]).await;
     subject.join(&[(2, "a")]).await;
     assert!(subject.claimable().await.is_empty(), "the order is that of storing, also while the first is delayed");

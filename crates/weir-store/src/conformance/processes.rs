@@ -18,7 +18,7 @@ pub async fn claims_of_a_living_process_and_of_none_are_not_orphaned(subject: Su
     subject.store.register_process().await.expect("register");
     subject.post(1, [2]).await;
     let mut delayed = event(3);
-    delayed.terms.deliver_at = Some(event(3).created_at + Duration::from_millis(1));
+    delayed.options.deliver_at = Some(event(3).created_at + Duration::from_millis(1));
     subject.ingest(vec![named(delayed, &[1])]).await;
     assert_eq!((fast_path.admitted().len(), subject.claim(1, 9).await.len()), (2, 1));
     assert!(subject.store.beat().await.expect("beat"));
@@ -74,7 +74,7 @@ pub async fn a_resolved_claim_ends_its_delivery_where_a_recovered_one_does(subje
     subject.create(destination(2)).await;
     let coalescing = |number| {
         let mut event = event(number);
-        event.terms.coalesce_key = Some("a".to_owned());
+        event.options.coalesce_key = Some("a".to_owned());
         named(event, &[3])
     };
     subject.create(destination(3)).await;

@@ -145,7 +145,7 @@ pub async fn what_has_a_place_in_an_order_is_replayed_in_its_turn(subject: Subje
     subject.create(ordered).await;
     let keyed = |number: u64, key: Option<&str>| {
         let mut event = event(number);
-        event.terms.ordering_key = key.map(str::to_owned);
+        event.options.ordering_key = key.map(str::to_owned);
         named(event, &[1])
     };
     subject.ingest(vec![keyed(1, Some("a")), keyed(2, Some("a")), keyed(3, Some("b")), keyed(4, None)]).await;
@@ -184,7 +184,7 @@ pub async fn a_replay_that_is_cancelled_leaves_lines_as_they_were(subject: Subje
     subject.create(ordered).await;
     let keyed = |number: u64| {
         let mut event = event(number);
-        event.terms.ordering_key = Some("a".to_owned());
+        event.options.ordering_key = Some("a".to_owned());
         named(event, &[1])
     };
     for number in 1..=3 {
@@ -312,8 +312,8 @@ pub async fn a_replay_leaves_out_what_cannot_be_sent_or_is_in_hand(subject: Subj
     subject.create_many(2).await;
     subject.ended(1, 1..4, Verdict::Dead).await;
     subject.ended(2, 4..6, Verdict::Dead).await;
-    let short = Terms { expires_at: Some(BEGUN), ..Terms::default() };
-    subject.ingest(vec![named(Event { terms: short, ..event(6) }, &[1])]).await;
+    let short = DeliveryOptions { expires_at: Some(BEGUN), ..DeliveryOptions::default() };
+    subject.ingest(vec![named(Event { options: short, ..event(6) }, &[1])]).await;
     let claimed = subject.claim(1, 9).await.remove(0);
     subject.settle(result(&claimed, Verdict::Dead)).await;
     subject.delete(2).await;

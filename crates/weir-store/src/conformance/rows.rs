@@ -62,7 +62,7 @@ pub(super) fn event_at(number: u64, created_at: Timestamp) -> Event {
         event_type,
         created_at,
         idempotency_key: None,
-        terms: Terms::default(),
+        options: DeliveryOptions::default(),
         body,
     }
 }

@@ -4,12 +4,12 @@ use super::*;
 use crate::DeliveryAction;
 
 fn delayed(mut event: Event, until: Timestamp) -> Event {
-    event.terms.deliver_at = Some(until);
+    event.options.deliver_at = Some(until);
     event
 }
 
 fn expiring(mut event: Event, at: Timestamp) -> Event {
-    event.terms.expires_at = Some(at);
+    event.options.expires_at = Some(at);
     event
 }
 

@@ -13,7 +13,7 @@ use http::{HeaderMap, Response, StatusCode, header};
 use hyper::body::{Body as _, Incoming};
 use weir_core::{
     Timestamp,
-    outcome::{self, Failure, Met},
+    outcome::{self, Failure, SendResult},
     quota,
 };
 
@@ -91,10 +91,10 @@ impl Answer {
     }
 
     /// What the attempt met: an answer when its head has come, whatever ended the reading.
-    pub(super) fn met(&self, failure: Failure, wall: Timestamp) -> Met {
-        let Some(Begun { status, headers, .. }) = &self.begun else { return Met::Failure(failure) };
+    pub(super) fn send_result(&self, failure: Failure, wall: Timestamp) -> SendResult {
+        let Some(Begun { status, headers, .. }) = &self.begun else { return SendResult::Failure(failure) };
         let first = |name| headers.get(name).and_then(|value| value.to_str().ok());
-        Met::Answer {
+        SendResult::Answer {
             status: status.as_u16(),
             retry_after: first("retry-after").and_then(|value| outcome::retry_after(value, wall)),
             used_up_for: quota::used_up_for(first, wall),

@@ -209,7 +209,7 @@ impl Connection {
         SendResult::Sent(Sent {
             sent_at: Some(sent_at),
             ended_at: clock.now(),
-            met: answer.met(failure, clock.wall()),
+            result: answer.send_result(failure, clock.wall()),
             response_body: answer.into_text(),
             error,
             cut_on_reuse,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use tokio::{io::AsyncWriteExt, net::TcpStream};
-use weir_core::outcome::{Failure, Met};
+use weir_core::outcome::{Failure, SendResult};
 use weir_worker::outbound::{MAX_ANSWER_BODY, Sent};
 
 use crate::support::*;
@@ -21,9 +21,9 @@ async fn answered_within_short<F: Future<Output = ()>>(script: impl FnOnce(Wire<
 }
 
 fn failure(sent: &Sent) -> (Failure, &str) {
-    match sent.met {
-        Met::Failure(failure) => (failure, sent.error.as_deref().unwrap()),
-        Met::Answer { status, .. } => panic!("answered {status}"),
+    match sent.result {
+        SendResult::Failure(failure) => (failure, sent.error.as_deref().unwrap()),
+        SendResult::Answer { status, .. } => panic!("answered {status}"),
     }
 }
 
@@ -58,8 +58,8 @@ async fn retry_after_is_read_as_seconds_or_against_the_wall_clock() {
     ] {
         let sent = answered(&format!("HTTP/1.1 503 X\r\nretry-after: {value}\r\ncontent-length: 0\r\n\r\n")).await;
         assert_eq!(
-            sent.met,
-            Met::Answer { status: 503, retry_after: seconds.map(Duration::from_secs), used_up_for: None },
+            sent.result,
+            SendResult::Answer { status: 503, retry_after: seconds.map(Duration::from_secs), used_up_for: None },
             "{value}"
         );
     }
@@ -220,7 +220,7 @@ async fn a_body_cut_short_is_judged_by_its_status_and_the_cut_is_noted() {
         (503, "retry-after: 2\r\ncontent-length: 10", "", in_two_seconds, "", cut),
     ] {
         let sent = answered(&format!("HTTP/1.1 {code} X\r\n{headers}\r\n\r\n{body}")).await;
-        assert_eq!(sent.met, Met::Answer { status: code, retry_after, used_up_for: None });
+        assert_eq!(sent.result, SendResult::Answer { status: code, retry_after, used_up_for: None });
         assert_eq!(sent.response_body.as_deref().unwrap_or_default(), kept, "{code} {headers}");
         assert_eq!(sent.error.as_deref(), Some(error), "{code} {headers}");
     }

@@ -11,7 +11,7 @@ use tokio::{
     net::TcpStream,
     time::{advance, pause, resume, timeout},
 };
-use weir_core::outcome::{Failure, Met};
+use weir_core::outcome::{Failure, SendResult};
 use weir_worker::outbound::{Connection, Found, Outbound, SendResult, Sent, Target};
 
 use crate::support::*;
@@ -163,7 +163,7 @@ async fn a_request_cut_on_a_used_connection_without_a_byte_of_answer_says_so() {
     for resets in [false, true] {
         let sent = cut_on_reuse("", resets).await;
         assert!(sent.cut_on_reuse && sent.sent_at.is_some());
-        assert_eq!(sent.met, Met::Failure(Failure::Broken));
+        assert_eq!(sent.result, SendResult::Failure(Failure::Broken));
     }
 }
 
@@ -174,7 +174,7 @@ async fn a_request_cut_after_a_byte_of_answer_or_on_a_new_connection_does_not_sa
     }
     let first = exchange(&outbound(), PATIENCE, async |mut wire| drop(wire.request().await)).await;
     assert!(!first.cut_on_reuse);
-    assert_eq!(first.met, Met::Failure(Failure::Broken));
+    assert_eq!(first.result, SendResult::Failure(Failure::Broken));
 }
 
 #[tokio::test]
@@ -183,7 +183,7 @@ async fn a_silent_server_is_no_cut() {
     let (target, _wire) = used(&outbound, OK).await;
     let connection = outbound.checkout(&target).unwrap();
     let sent = sent(send_for(&outbound, &target, connection, Duration::from_millis(50)).await);
-    assert_eq!((sent.met, sent.cut_on_reuse), (Met::Failure(Failure::Timeout), false));
+    assert_eq!((sent.result, sent.cut_on_reuse), (SendResult::Failure(Failure::Timeout), false));
 }
 
 /// Twelve a minute to a server that keeps a connection for five seconds: each request would meet the close.

@@ -16,7 +16,7 @@ use tokio::{
     time::Instant,
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
-use weir_core::{Clock, Slot, Timestamp, address::AddressPolicy, outcome::Met, signing::SignatureStyle};
+use weir_core::{Clock, Slot, Timestamp, address::AddressPolicy, outcome::SendResult, signing::SignatureStyle};
 use weir_worker::outbound::{
     Connection, Found, NoConnection, Outbound, RequestHead, SendResult, Sent, SlotSource, Target, TlsRoots, Unreachable,
 };
@@ -156,9 +156,9 @@ pub(crate) fn sent(result: SendResult) -> Sent {
 }
 
 pub(crate) fn status(sent: &Sent) -> u16 {
-    match sent.met {
-        Met::Answer { status, .. } => status,
-        Met::Failure(failure) => panic!("{failure:?}: {:?}", sent.error),
+    match sent.result {
+        SendResult::Answer { status, .. } => status,
+        SendResult::Failure(failure) => panic!("{failure:?}: {:?}", sent.error),
     }
 }
 

@@ -1,7 +1,8 @@
-//! `weir audit`: asks a running server for the audits of its destinations, and shows them as a table, as JSON, as a picture.
+//! `weir audit`: requests the audits of the destinations from a running server and shows them as a table, as JSON or as a
+//! chart.
 //!
-//! Without `--from` and `--to` it is the last day. The judging is the server's (`GET /v1/destinations/{id}/audit`, one implementation in `weir_core::audit`); this command
-//! collects, shows and draws.
+//! Without `--from` and `--to`, the audit covers the last day. The server computes it (`GET /v1/destinations/{id}/audit`,
+//! implemented in `weir_core::audit`); this command only collects and shows the results.
 
 mod client;
 mod report;
@@ -18,7 +19,7 @@ pub(super) use report::{Audited, table};
 use crate::cli::{AuditArgs, Exit};
 use client::Client;
 
-/// Audits what was asked for. [`Exit::Failure`] when any destination was sent more than its limits allowed.
+/// Audits the selected destinations. Ends with [`Exit::Failure`] if any limit was exceeded.
 pub(super) async fn run(arguments: AuditArgs) -> anyhow::Result<Exit> {
     let client = Client::new(&arguments)?;
     let mut audited = Vec::new();
@@ -27,7 +28,7 @@ pub(super) async fn run(arguments: AuditArgs) -> anyhow::Result<Exit> {
         audited.push(Audited { id: destination.id, name: destination.name, report });
     }
     if let Some(file) = &arguments.svg {
-        draw(file, "Sends against the caps", &audited)?;
+        draw(file, "Sends and limits", &audited)?;
     }
     let violations: u64 = audited.iter().map(|audited| audited.report.violations()).sum();
     let possible: u64 = audited.iter().map(|audited| audited.report.possible_violations()).sum();
@@ -41,13 +42,13 @@ pub(super) async fn run(arguments: AuditArgs) -> anyhow::Result<Exit> {
     Ok(if violations == 0 { Exit::Done } else { Exit::Failure })
 }
 
-/// Draws the sends of every destination against its cap.
+/// Writes a chart of the sends and the limits of every destination.
 pub(super) fn draw(file: &Path, title: &str, audited: &[Audited]) -> anyhow::Result<()> {
-    std::fs::write(file, report::picture(title, audited))
-        .with_context(|| format!("cannot write the picture to {} (--svg)", file.display()))
+    std::fs::write(file, report::chart_svg(title, audited))
+        .with_context(|| format!("cannot write the chart to {} (--svg)", file.display()))
 }
 
-/// On what is certain, and on what only those of unknown outcome would have broken.
+/// The verdict on certain violations, and on violations that depend on sends of unknown outcome.
 fn verdict(violations: u64, possible: u64) -> String {
     let certain = match violations {
         0 => "Every limit was kept in every sliding window.".to_owned(),
@@ -67,7 +68,7 @@ mod tests {
     use super::verdict;
 
     #[test]
-    fn the_verdict_tells_what_is_certain_from_what_is_possible() {
+    fn the_verdict_separates_certain_and_possible_violations() {
         assert_eq!(verdict(0, 0), "Every limit was kept in every sliding window.");
         assert_eq!(verdict(2, 0), "2 sends BROKE a limit.");
         let possible = verdict(0, 8);

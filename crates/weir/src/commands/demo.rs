@@ -1,7 +1,8 @@
-//! `weir demo`: the main job on real HTTP, in one process that leaves nothing behind.
+//! `weir demo`: rate-limited deliveries over real HTTP, in one process with a temporary database.
 //!
-//! Four destinations get far more than their caps allow at once; while the backlog drains, one limit is edited. The audit at
-//! the end comes from the API, over the recorded send starts, and is held against what the receiver counted.
+//! Four destinations get far more events at once than their limits allow. One limit is edited while the backlog drains.
+//! At the end, the audit of the API over the recorded send starts is compared with the requests that the receiver
+//! counted.
 
 mod client;
 mod progress;
@@ -16,7 +17,7 @@ use weir_core::{Clock, Timestamp, address::AddressPolicy, audit::AuditReport, re
 
 use self::{
     client::Client,
-    progress::{Line, Progress},
+    progress::{Progress, ProgressLine},
     receiver::Receiver,
 };
 use super::audit::{Audited, draw, table};
@@ -30,30 +31,30 @@ use crate::{
 };
 
 const FRAME: Duration = Duration::from_millis(200);
-/// How long the backlog may take beyond the asked time before the demo counts as failed.
-const PATIENCE: Duration = Duration::from_secs(15);
-/// The share of the time after which the planned backlog should be gone.
-const FILL: f64 = 0.9;
-/// How long the slow destination takes to answer, and how many it takes at once.
-const SLOW_ANSWER: Duration = Duration::from_millis(250);
+/// How much longer than the requested time the backlog may take before the demo fails.
+const EXTRA_TIME: Duration = Duration::from_secs(15);
+/// The share of the requested time in which the backlog should drain.
+const DRAIN_SHARE: f64 = 0.9;
+/// The response time of the slow destination, and its `max_in_flight`.
+const SLOW_RESPONSE: Duration = Duration::from_millis(250);
 const SLOW_IN_FLIGHT: u32 = 8;
 
-/// Nobody but the demo itself asks.
+/// Only the demo itself sends requests.
 const MAX_CONNECTIONS: usize = 64;
 
 /// A destination of the demo.
-struct Part {
+struct DemoDestination {
     name: &'static str,
     path: &'static str,
     cap: String,
     limits: Value,
     max_in_flight: u32,
-    answers_after: Duration,
+    response_delay: Duration,
     total: usize,
     id: String,
 }
 
-impl Part {
+impl DemoDestination {
     fn new(name: &'static str, path: &'static str, limit: Option<(u32, &str)>, total: f64) -> Self {
         Self {
             name,
@@ -61,29 +62,30 @@ impl Part {
             cap: limit.map_or("none".to_owned(), |(limit, period)| format!("{limit}/{period}")),
             limits: limit.map_or(json!([]), |(limit, period)| json!([{"limit": limit, "period": period}])),
             max_in_flight: 64,
-            answers_after: Duration::ZERO,
+            response_delay: Duration::ZERO,
             total: (total as usize).max(1),
             id: String::new(),
         }
     }
 }
 
-/// The index of the part whose limit is edited, its new limit, and when, as a share of the time.
+/// The index of the destination whose limit is edited, its new limit, and the time of the edit as a share of the
+/// duration.
 const EDITED: (usize, u32, f64) = (1, 100, 0.5);
 
-fn parts(seconds: f64) -> Vec<Part> {
-    let time = seconds * FILL;
+fn demo_destinations(seconds: f64) -> Vec<DemoDestination> {
+    let time = seconds * DRAIN_SHARE;
     let (_, faster, when) = EDITED;
     let edited = 50.0 * seconds * when + f64::from(faster) * (time - seconds * when);
-    let slow = f64::from(SLOW_IN_FLIGHT) / SLOW_ANSWER.as_secs_f64() * time * 0.8;
+    let slow = f64::from(SLOW_IN_FLIGHT) / SLOW_RESPONSE.as_secs_f64() * time * 0.8;
     vec![
-        Part::new("Small partner", "/small", Some((5, "second")), 5.0 * time),
-        Part::new("Growing partner", "/growing", Some((50, "second")), edited),
-        Part::new("Careful partner", "/careful", Some((90, "minute")), 1.5 * time),
-        Part {
+        DemoDestination::new("Small partner", "/small", Some((5, "second")), 5.0 * time),
+        DemoDestination::new("Growing partner", "/growing", Some((50, "second")), edited),
+        DemoDestination::new("Careful partner", "/careful", Some((90, "minute")), 1.5 * time),
+        DemoDestination {
             max_in_flight: SLOW_IN_FLIGHT,
-            answers_after: SLOW_ANSWER,
-            ..Part::new("Slow, unlimited", "/slow", None, slow)
+            response_delay: SLOW_RESPONSE,
+            ..DemoDestination::new("Slow, unlimited", "/slow", None, slow)
         },
     ]
 }
@@ -110,117 +112,133 @@ pub(super) async fn run(arguments: &DemoArgs) -> anyhow::Result<Exit> {
             worker_capacity: None,
             shutdown_grace: Duration::from_secs(2),
             retention: Retention::default(),
-            // Its output is for reading on the spot.
             traces: None,
         },
         Metrics::install()?,
     )
     .await?;
-    let exit = show(&engine, arguments).await;
+    let exit = run_on(&engine, arguments).await;
     engine.stop().await;
     exit
 }
 
-async fn show(engine: &Engine, arguments: &DemoArgs) -> anyhow::Result<Exit> {
+async fn run_on(engine: &Engine, arguments: &DemoArgs) -> anyhow::Result<Exit> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
     let receiver = Receiver::start(clock.clone()).await.context("cannot start the demo's receiver")?;
     let client = Client::new(engine.address())?;
-    let mut parts = parts(f64::from(arguments.seconds));
-    for part in &mut parts {
-        let (id, secret) = client.create(part, &receiver.url(part.path)).await?;
-        part.id = id;
-        receiver.open(part.path, secret, part.answers_after);
+    let mut destinations = demo_destinations(f64::from(arguments.seconds));
+    for destination in &mut destinations {
+        let (id, secret) = client.create(destination, &receiver.url(destination.path)).await?;
+        destination.id = id;
+        receiver.open(destination.path, secret, destination.response_delay);
     }
-    let total: usize = parts.iter().map(|part| part.total).sum();
+    let total: usize = destinations.iter().map(|destination| destination.total).sum();
     let mut progress = Progress::quiet_if(arguments.json);
     progress.say(&format!("Weir at http://{}: {total} events at once, for four destinations\n", engine.address()));
-    for part in &parts {
-        client.burst(&part.id, part.total).await?;
+    for destination in &destinations {
+        client.burst(&destination.id, destination.total).await?;
     }
-    let drained = watch(&*clock, &client, &receiver, &mut parts, &mut progress, arguments.seconds).await?;
-    let reports = reports(&client, &parts).await?;
-    let sound = drained & received_what_was_sent(&receiver, &parts, &reports, &mut progress);
-    conclude(&parts, reports, sound, arguments)
+    let drained = drain(&*clock, &client, &receiver, &mut destinations, &mut progress, arguments.seconds).await?;
+    let reports = reports(&client, &destinations).await?;
+    let complete = drained & all_arrived_once(&receiver, &destinations, &reports, &mut progress);
+    conclude(&destinations, reports, complete, arguments)
 }
 
-/// Shows the backlog drain, and edits one limit on the way. Whether everything arrived.
-async fn watch(
+/// Shows how the backlog drains, and edits one limit meanwhile. Returns whether every event arrived in time.
+async fn drain(
     clock: &dyn Clock,
     client: &Client,
     receiver: &Receiver,
-    parts: &mut [Part],
+    destinations: &mut [DemoDestination],
     progress: &mut Progress,
     seconds: u32,
 ) -> anyhow::Result<bool> {
     let (edited, limit, when) = EDITED;
     let started = clock.now();
     let edit_at = started + Duration::from_secs_f64(f64::from(seconds) * when);
-    let give_up_at = started + Duration::from_secs(seconds.into()) + PATIENCE;
-    let mut edit_due = true;
+    let give_up_at = started + Duration::from_secs(seconds.into()) + EXTRA_TIME;
+    let mut edit_pending = true;
     loop {
         let now = clock.now();
-        let arrivals: Vec<Vec<Timestamp>> = parts.iter().map(|part| receiver.tally(part.path).arrivals).collect();
-        let lines: Vec<_> = parts
+        let arrivals: Vec<Vec<Timestamp>> =
+            destinations.iter().map(|destination| receiver.tally(destination.path).arrivals).collect();
+        let lines: Vec<_> = destinations
             .iter()
             .zip(&arrivals)
-            .map(|(part, arrivals)| Line { name: part.name, cap: &part.cap, total: part.total, arrivals })
+            .map(|(destination, arrivals)| ProgressLine {
+                name: destination.name,
+                cap: &destination.cap,
+                total: destination.total,
+                arrivals,
+            })
             .collect();
-        let drained = parts.iter().zip(&arrivals).all(|(part, arrivals)| arrivals.len() >= part.total);
+        let drained =
+            destinations.iter().zip(&arrivals).all(|(destination, arrivals)| arrivals.len() >= destination.total);
         progress.draw(now, started, &lines, drained);
         if drained || now > give_up_at {
             return Ok(drained);
         }
-        if edit_due && now >= edit_at {
-            edit_due = false;
-            let part = &mut parts[edited];
-            client.edit(&part.id, &json!([{"limit": limit, "period": "second"}])).await?;
-            let before = std::mem::replace(&mut part.cap, format!("{limit}/second"));
-            progress.say(&format!("\n{}: {before} edited to {} while its backlog drains\n", part.name, part.cap));
+        if edit_pending && now >= edit_at {
+            edit_pending = false;
+            let destination = &mut destinations[edited];
+            client.edit(&destination.id, &json!([{"limit": limit, "period": "second"}])).await?;
+            let before = std::mem::replace(&mut destination.cap, format!("{limit}/second"));
+            progress.say(&format!(
+                "\n{}: {before} edited to {} while its backlog drains\n",
+                destination.name, destination.cap
+            ));
         }
         tokio::time::sleep(FRAME).await;
     }
 }
 
-async fn reports(client: &Client, parts: &[Part]) -> anyhow::Result<Vec<AuditReport>> {
+async fn reports(client: &Client, destinations: &[DemoDestination]) -> anyhow::Result<Vec<AuditReport>> {
     let mut reports = Vec::new();
-    for part in parts {
-        client.settled(&part.id).await?;
-        reports.push(client.audit(&part.id).await?);
+    for destination in destinations {
+        client.wait_until_settled(&destination.id).await?;
+        reports.push(client.audit(&destination.id).await?);
     }
     Ok(reports)
 }
 
-/// Holds the receiver's count against the audit: every recorded send arrived once, signed.
-fn received_what_was_sent(
+/// Compares the requests that the receiver counted with the audit. Returns whether every event was sent once and
+/// arrived once, with a valid signature.
+fn all_arrived_once(
     receiver: &Receiver,
-    parts: &[Part],
+    destinations: &[DemoDestination],
     reports: &[AuditReport],
     progress: &mut Progress,
 ) -> bool {
-    let mut sound = true;
-    for (part, report) in parts.iter().zip(reports) {
-        let tally = receiver.tally(part.path);
-        if tally.forged > 0 || tally.arrivals.len() != part.total || report.sends != part.total as u64 {
-            sound = false;
+    let mut complete = true;
+    for (destination, report) in destinations.iter().zip(reports) {
+        let tally = receiver.tally(destination.path);
+        if tally.forged > 0 || tally.arrivals.len() != destination.total || report.sends != destination.total as u64 {
+            complete = false;
             progress.say(&format!(
                 "{}: {} events, {} sends recorded, {} requests received, {} with a bad signature",
-                part.name,
-                part.total,
+                destination.name,
+                destination.total,
                 report.sends,
                 tally.arrivals.len(),
                 tally.forged
             ));
         }
     }
-    sound
+    complete
 }
 
-fn conclude(parts: &[Part], reports: Vec<AuditReport>, sound: bool, arguments: &DemoArgs) -> anyhow::Result<Exit> {
+/// Prints the audit and the verdict, and writes the chart.
+fn conclude(
+    destinations: &[DemoDestination],
+    reports: Vec<AuditReport>,
+    complete: bool,
+    arguments: &DemoArgs,
+) -> anyhow::Result<Exit> {
     let kept = reports.iter().all(|report| report.violations() == 0);
-    let audited: Vec<_> = parts
+    let audited: Vec<_> = destinations
         .iter()
         .zip(reports)
-        .map(|(part, report)| Audited { name: part.name.to_owned(), id: part.id.clone(), report })
+        .map(|(destination, report)| Audited { name: destination.name.to_owned(), id: destination.id.clone(), report })
         .collect();
     if let Some(file) = &arguments.svg {
         draw(file, "weir demo: sends per second", &audited)?;
@@ -229,12 +247,12 @@ fn conclude(parts: &[Part], reports: Vec<AuditReport>, sound: bool, arguments: &
         println!("{}", serde_json::to_string_pretty(&audited)?);
     } else {
         println!("\n{}", table(&audited));
-        let verdict = match (kept, sound) {
+        let verdict = match (kept, complete) {
             (true, true) => "Every cap held in every sliding window; every event arrived once, with a good signature.",
             (false, _) => "A cap was exceeded: see the violations above.",
-            (true, false) => "Every cap held, but not every event arrived once: see above.",
+            (true, false) => "Every cap held, but not every event arrived exactly once: see above.",
         };
         println!("{verdict}");
     }
-    Ok(if kept && sound { Exit::Done } else { Exit::Failure })
+    Ok(if kept && complete { Exit::Done } else { Exit::Failure })
 }

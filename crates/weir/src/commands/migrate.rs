@@ -1,4 +1,4 @@
-//! `weir migrate`: the database at this version's schema.
+//! `weir migrate`: migrates the database to the schema of this version.
 
 use weir_store_postgres::PostgresStore;
 use weir_store_sqlite::SqliteStore;
@@ -9,7 +9,7 @@ use crate::{
 };
 
 pub(super) async fn run(flags: &SettingFlags) -> anyhow::Result<Exit> {
-    // No role is started, so what only the API needs is not asked for.
+    // No role is started. As a worker, the settings need no API key.
     let settings = Settings::load(flags, Role::Worker)?;
     let applied = match &settings.database_url {
         DatabaseUrl::Sqlite(path) => SqliteStore::migrate(path).await?,

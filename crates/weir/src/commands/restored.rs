@@ -1,5 +1,5 @@
-//! `weir restored`: tells a restored store that sends may have started after its backup. Every limit then goes on as if the last of
-//! them had started now.
+//! `weir restored`: marks a restored store, because sends may have started after its backup. Every limit then continues
+//! as if the last of them had started now.
 
 use std::time::Duration;
 
@@ -15,29 +15,29 @@ use crate::{
     config::{Backing, Role, Settings},
 };
 
-/// The clock by which the old system sent may have been ahead of this one. This margin makes nobody wait longer: a last start that
-/// lies in the future counts as now.
-const CLOCKS_DIFFER_BY: Duration = Duration::from_secs(2);
+/// The clock of the old system may have been ahead of this clock. The margin delays no send: a last start in the future
+/// counts as now.
+const CLOCK_DIFFERENCE: Duration = Duration::from_secs(2);
 
 pub(super) async fn run(flags: &SettingFlags) -> anyhow::Result<Exit> {
-    // No role is started, so what only the API needs is not asked for; both set-ups can be meant.
+    // No role is started. As a worker, the settings need no API key; as `serve`, both kinds of backends are accepted.
     let settings = Settings::load(flags, Role::Worker)?;
     let sends_until = match settings.backing(Role::Serve)? {
         Backing::Embedded { database } => {
-            // While a process sends, it holds the file, and this is refused.
+            // This fails while another process has the file open.
             let store = SqliteStore::open(&database).await?;
-            let sends_until = SystemClock::start().now() + CLOCKS_DIFFER_BY;
+            let sends_until = SystemClock::start().now() + CLOCK_DIFFERENCE;
             store.mark_restored(sends_until).await?;
             store.close().await;
             sends_until
         }
         Backing::Scaled { postgres, redis } => {
-            // The processes that share Redis go by its clock.
+            // Processes that share Redis use its clock.
             let queue = RedisQueue::open(RedisConfig::from_urls(redis.as_ref())).await?;
             let now = queue.clock().now();
             queue.close().await;
             let store = PostgresStore::open(postgres.as_ref(), now).await?;
-            let sends_until = now + CLOCKS_DIFFER_BY;
+            let sends_until = now + CLOCK_DIFFERENCE;
             store.mark_restored(sends_until).await?;
             store.close().await;
             sends_until
@@ -48,5 +48,5 @@ pub(super) async fn run(flags: &SettingFlags) -> anyhow::Result<Exit> {
 }
 
 fn report(sends_until: Timestamp) {
-    println!("marked as restored: sends may have started until {sends_until}; every limit goes on from there");
+    println!("marked as restored: sends may have started until {sends_until}; every limit continues from then");
 }

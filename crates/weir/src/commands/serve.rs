@@ -1,4 +1,4 @@
-//! `weir serve`: everything in one process; `weir api`, `weir scheduler`, `weir worker`: one role of several.
+//! `weir serve` runs all roles in one process; `weir api`, `weir scheduler` and `weir worker` run one role.
 
 use tokio::signal::unix::{SignalKind, signal};
 use weir_api::{ApiKeys, BodyBudget, Hosts};
@@ -43,7 +43,7 @@ pub(super) async fn run(flags: &SettingFlags, role: Role) -> anyhow::Result<Exit
         Metrics::install()?,
     )
     .await?;
-    // On standard output, whatever the log filter: a script that asked for port 0 reads the port here.
+    // On standard output, independent of the log filter: with port 0, scripts read the actual port here.
     if let Some(address) = engine.metrics_address() {
         println!("metrics are served on http://{address}/metrics");
     }
@@ -54,16 +54,18 @@ pub(super) async fn run(flags: &SettingFlags, role: Role) -> anyhow::Result<Exit
         println!("weir {version} {} is listening on http://{address}", role.name());
     }
     if role.serves_api() && settings.api_keys.is_empty() {
-        tracing::info!("no API key is set (WEIR_API_KEYS): anyone on this machine may use the API, and nobody else");
+        tracing::info!(
+            "no API key is set (WEIR_API_KEYS): every user of this machine can use the API, and no other machine can"
+        );
     }
     let exit = tokio::select! {
         signal = wait_for_stop() => {
             let grace_s = settings.shutdown_grace.as_secs();
-            tracing::info!(signal = signal?, grace_s, "stopping: finishing what is in flight");
+            tracing::info!(signal = signal?, grace_s, "stopping: attempts in flight may finish");
             Exit::Done
         }
-        () = engine.broken() => {
-            tracing::error!("a part of this process ended by itself; it stops, so that whoever watches it starts another");
+        () = engine.task_failed() => {
+            tracing::error!("a background task ended by itself; this process stops, so that its supervisor restarts it");
             Exit::Failure
         }
     };

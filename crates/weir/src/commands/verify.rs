@@ -1,4 +1,4 @@
-//! `weir verify`: does to one received request what its receiver should do.
+//! `weir verify`: verifies one received request as a receiver should.
 
 use std::{
     fs,
@@ -17,11 +17,11 @@ use crate::{
     clock::SystemClock,
 };
 
-/// [`Exit::Failure`] with the reason when the request is not to be trusted.
+/// Ends with [`Exit::Failure`] and prints the reason if the signature is not valid.
 pub(super) fn run(arguments: &VerifyArgs) -> anyhow::Result<Exit> {
     let secret = arguments.secret.as_deref().filter(|secret| !secret.is_empty());
-    let secret = secret.ok_or_else(|| misuse("give the secret in WEIR_VERIFY_SECRET or with --secret"))?;
-    // Never with the text: it is a secret, perhaps misspelt.
+    let secret = secret.ok_or_else(|| misuse("the secret is missing; set WEIR_VERIFY_SECRET or --secret"))?;
+    // The error never repeats the text: it may be a misspelled secret.
     let key: Key = secret.trim().parse().map_err(|error| misuse(&format!("the secret {error}")))?;
     let style = style(arguments)?;
     let body = body(&arguments.body)?;
@@ -44,13 +44,13 @@ pub(super) fn run(arguments: &VerifyArgs) -> anyhow::Result<Exit> {
     })
 }
 
-/// The style, once what it needs is there and what it ignores is not.
+/// The signature style, if its required arguments are given and no other ones.
 fn style(arguments: &VerifyArgs) -> Result<SignatureStyle, Misuse> {
     let header = || DEFAULT_HEADER.to_owned();
     let (id, time) = (arguments.id.is_some(), arguments.timestamp.is_some());
     match arguments.style.as_str() {
         "timestamped" if time => {
-            Err(misuse("--timestamp is not for the timestamped style: the signature holds its time"))
+            Err(misuse("the timestamped style takes no --timestamp: the signature contains the time"))
         }
         "timestamped" => Ok(SignatureStyle::Timestamped { header: header() }),
         "prefixed" => Ok(SignatureStyle::Prefixed { header: header(), timestamp_header: time.then(header) }),

@@ -1,10 +1,10 @@
-//! What can be wrong with a configuration. Every message names the setting, where it came from, and what to do about it.
+//! Errors of the configuration. Every message names the setting, its source, and the remedy.
 
 use std::{fmt, net::SocketAddr, path::PathBuf};
 
 use super::key::Key;
 
-/// Where a value came from.
+/// The source of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Origin {
     Flag,
@@ -13,14 +13,14 @@ pub(crate) enum Origin {
     Default,
 }
 
-/// A setting and where its value came from, in the words its author used.
+/// A setting and the source of its value, shown as it is written in that source.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Named {
+pub(crate) struct SettingSource {
     pub(crate) key: Key,
     pub(crate) origin: Origin,
 }
 
-impl fmt::Display for Named {
+impl fmt::Display for SettingSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.origin {
             Origin::Flag => write!(f, "{}", self.key.flag()),
@@ -34,38 +34,38 @@ impl fmt::Display for Named {
 /// Why Weir does not start.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ConfigError {
-    #[error("{named}: {problem}")]
-    Invalid { named: Named, problem: String },
+    #[error("{setting}: {problem}")]
+    Invalid { setting: SettingSource, problem: String },
 
-    #[error("{} is not a setting of Weir{}; unset it, or use one of {}", .name, did_you_mean(.nearest), all_env())]
+    #[error("{} is not a setting of Weir{}; unset it, or use one of {}", .name, did_you_mean(.nearest), all_variables())]
     UnknownVariable { name: String, nearest: Option<String> },
 
     #[error("`{}` in {} is not a setting of Weir{}; remove it, or use one of {}", .name, .path.display(), did_you_mean(.nearest), all_names())]
     UnknownKey { name: String, path: PathBuf, nearest: Option<String> },
 
-    #[error("cannot read the configuration file {}: {reason}; name another with --config or WEIR_CONFIG", .path.display())]
+    #[error("cannot read the configuration file {}: {reason}; set another file with --config or WEIR_CONFIG", .path.display())]
     Unreadable { path: PathBuf, reason: String },
 
-    #[error("the configuration file {} is not TOML: {reason}", .path.display())]
+    #[error("the configuration file {} is not valid TOML: {reason}", .path.display())]
     NotToml { path: PathBuf, reason: String },
 
     #[error(
-        "{named}: {listen} can be reached from other machines, and no API key is set, so that anyone could send; set WEIR_API_KEYS (or --api-keys), or listen on 127.0.0.1"
+        "{setting}: other machines can reach {listen}, and no API key is set, so anyone could send events; set WEIR_API_KEYS (or --api-keys), or listen on 127.0.0.1"
     )]
-    OpenToAll { named: Named, listen: SocketAddr },
+    OpenToAll { setting: SettingSource, listen: SocketAddr },
 
     #[error(
-        "`weir {role}` runs one role of several processes, which share PostgreSQL and Redis: set WEIR_DATABASE_URL=postgres://… and WEIR_REDIS_URL=redis://… (or --database-url and --redis-url), or use `weir serve`, which runs all roles in one process"
+        "`weir {role}` runs one role and shares PostgreSQL and Redis with other processes: set WEIR_DATABASE_URL=postgres://… and WEIR_REDIS_URL=redis://… (or --database-url and --redis-url), or use `weir serve`, which runs all roles in one process"
     )]
     RoleAlone { role: &'static str },
 
     #[error(
-        "redis_url is set, and database_url is a SQLite file, which one process has for itself: set WEIR_DATABASE_URL=postgres://…, or unset WEIR_REDIS_URL for the queue in the process"
+        "redis_url is set, but database_url is a SQLite file, which only one process can use: set WEIR_DATABASE_URL=postgres://…, or unset WEIR_REDIS_URL to keep the queue in the process"
     )]
     RedisAlone,
 
     #[error(
-        "database_url is PostgreSQL, which several processes may share, and redis_url is not set, without which they would not keep one rate: set WEIR_REDIS_URL=redis://…, or use a SQLite file"
+        "database_url is PostgreSQL, which several processes may share, but redis_url is not set, and without Redis they cannot keep a common rate limit: set WEIR_REDIS_URL=redis://…, or use a SQLite file"
     )]
     PostgresAlone,
 }
@@ -74,7 +74,7 @@ fn did_you_mean(nearest: &Option<String>) -> String {
     nearest.as_ref().map(|name| format!(" (did you mean {name}?)")).unwrap_or_default()
 }
 
-fn all_env() -> String {
+fn all_variables() -> String {
     Key::ALL.map(Key::env).join(", ")
 }
 

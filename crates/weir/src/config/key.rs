@@ -1,10 +1,11 @@
-//! The settings by name. One name makes all three: `listen` in `weir.toml`, `WEIR_LISTEN`, `--listen`.
+//! The names of the settings. The key, the variable and the flag follow from one name: `listen` in `weir.toml`,
+//! `WEIR_LISTEN`, `--listen`.
 
-/// What environment variables of Weir begin with.
+/// The prefix of Weir's environment variables.
 pub(crate) const ENV_PREFIX: &str = "WEIR_";
-/// Names the configuration file; the one variable that is no setting of the file itself.
+/// The path of the configuration file. This variable has no key in the file.
 pub(crate) const CONFIG_ENV: &str = "WEIR_CONFIG";
-/// What `weir verify` reads: no setting of a server, but no mistake either where it is exported.
+/// The secret for `weir verify`. It is no setting of a server, and a server ignores it.
 pub(crate) const VERIFY_ENV: &str = "WEIR_VERIFY_SECRET";
 
 /// A setting.
@@ -101,14 +102,14 @@ impl Key {
     }
 }
 
-/// The known name most like `unknown`, if one is like it at all.
+/// The known name that is most similar to `unknown`, if any is similar.
 pub(crate) fn nearest(unknown: &str, known: impl Iterator<Item = String>) -> Option<String> {
     let unknown = unknown.to_ascii_lowercase();
     let distances = known.map(|name| (distance(&unknown, &name.to_ascii_lowercase()), name));
     distances.filter(|(distance, _)| *distance <= 3).min().map(|(_, name)| name)
 }
 
-/// How many letters to insert, drop or change to make one word of the other (Levenshtein).
+/// The number of letters to insert, delete or change to turn one word into the other (Levenshtein distance).
 fn distance(from: &str, to: &str) -> usize {
     let to: Vec<char> = to.chars().collect();
     let mut row: Vec<usize> = (0..=to.len()).collect();
@@ -129,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_name_makes_all_three() {
+    fn key_variable_and_flag_follow_from_one_name() {
         assert_eq!(Key::DatabaseUrl.env(), "WEIR_DATABASE_URL");
         assert_eq!(Key::DatabaseUrl.flag(), "--database-url");
         for key in Key::ALL {
@@ -139,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slip_of_the_pen_finds_its_name_and_nonsense_none() {
+    fn a_misspelled_name_finds_the_nearest_and_nonsense_finds_none() {
         let known = || Key::ALL.into_iter().map(Key::env);
         assert_eq!(nearest("WEIR_LISTN", known()).as_deref(), Some("WEIR_LISTEN"));
         assert_eq!(nearest("WEIR_API_KEY", known()).as_deref(), Some("WEIR_API_KEYS"));

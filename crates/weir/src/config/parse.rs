@@ -1,4 +1,4 @@
-//! From texts to typed settings. Each function says what is wrong and what would be right; it never repeats a secret.
+//! Parses texts into typed settings. Each error says what is wrong and what is valid; it never repeats a secret.
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -19,7 +19,7 @@ type Parsed<T> = Result<T, String>;
 pub(super) fn listen(text: &str) -> Parsed<SocketAddr> {
     let local = text.strip_prefix("localhost:").and_then(|port| port.parse().ok());
     local.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port))).or_else(|| text.parse().ok()).ok_or_else(|| {
-        format!("`{text}` is not an address to listen on; give an IP address and a port such as 127.0.0.1:8080")
+        format!("`{text}` is not an address to listen on; use an IP address and a port such as 127.0.0.1:8080")
     })
 }
 
@@ -32,31 +32,31 @@ pub(super) fn database_url(text: &str) -> Parsed<DatabaseUrl> {
     if text.starts_with("postgres://") || text.starts_with("postgresql://") {
         return Ok(DatabaseUrl::Postgres(ServerUrl(text.to_owned())));
     }
-    // Not echoed from here on: what looks like no URL of ours may still hold a password.
+    // The errors below do not repeat the text: even an unknown URL may hold a password.
     let path = text.strip_prefix("sqlite://").or_else(|| text.strip_prefix("sqlite:"));
     match path {
         Some(path) if path.contains('?') => {
-            Err("sqlite:// takes a path and no parameters; drop what follows the `?`".to_owned())
+            Err("sqlite:// takes a path without parameters; remove the `?` and the text after it".to_owned())
         }
         Some("" | ":memory:") => {
-            Err("the store must outlive the process: name a file, such as sqlite://weir.db".to_owned())
+            Err("the database must be a file that outlives the process; use a path such as sqlite://weir.db".to_owned())
         }
         Some(path) => Ok(DatabaseUrl::Sqlite(PathBuf::from(path))),
         None => {
-            Err("not a database Weir knows; give sqlite:// and the path of a file, such as sqlite://weir.db, or postgres://user@host/database".to_owned())
+            Err("not a database URL that Weir supports; use sqlite:// and the path of a file, such as sqlite://weir.db, or postgres://user@host/database".to_owned())
         }
     }
 }
 
 /// Empty: none.
 pub(super) fn redis_url(text: &str) -> Parsed<Option<ServerUrl>> {
-    // Several nodes of a Cluster are separated by commas. Not echoed: it may hold a password.
+    // Commas separate the nodes of a Cluster. The error does not repeat the text, which may hold a password.
     let known = |node: &str| node.starts_with("redis://") || node.starts_with("rediss://");
     match text {
         "" => Ok(None),
         _ if text.split(',').all(known) => Ok(Some(ServerUrl(text.to_owned()))),
         _ => {
-            Err("not a Redis URL; give redis://host:6379, rediss:// for TLS, or nodes of a Cluster separated by commas"
+            Err("not a Redis URL; use redis://host:6379, rediss:// for TLS, or nodes of a Cluster separated by commas"
                 .to_owned())
         }
     }
@@ -64,10 +64,10 @@ pub(super) fn redis_url(text: &str) -> Parsed<Option<ServerUrl>> {
 
 pub(super) fn api_keys(text: &str) -> Parsed<Vec<ApiKey>> {
     let key = |key: &str| {
-        // What a request can carry in its `Authorization` header.
+        // Only these characters can be sent in the `Authorization` header.
         let sendable = key.bytes().all(|byte| byte.is_ascii_graphic());
         sendable.then(|| ApiKey(key.to_owned())).ok_or_else(|| {
-            "a key holds a blank or a character outside ASCII, which no request could send; separate keys by commas"
+            "a key contains a space or a non-ASCII character, which no request can send; separate keys by commas"
                 .to_owned()
         })
     };
@@ -77,11 +77,11 @@ pub(super) fn api_keys(text: &str) -> Parsed<Vec<ApiKey>> {
 pub(super) fn hosts(text: &str) -> Parsed<Vec<Host<String>>> {
     let host = |text: &str| {
         let v6 = text.parse().map(Host::Ipv6).ok();
-        // No `*`: whoever means every host below a name would find that none is.
+        // A `*` is refused: wildcards are not supported and would match no host.
         let other = || Host::parse(text).ok().filter(|host| !host.to_string().contains('*'));
         v6.or_else(other).ok_or_else(|| {
             format!(
-                "`{text}` is not a host; give names or addresses without scheme and port, separated by commas, such as weir.example.com,10.0.0.5"
+                "`{text}` is not a host; use names or addresses without scheme and port, separated by commas, such as weir.example.com,10.0.0.5"
             )
         })
     };
@@ -92,12 +92,12 @@ pub(super) fn networks(text: &str) -> Parsed<Vec<IpNet>> {
     let network = |text: &str| {
         let network = text.parse().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from));
         let network = network.ok_or_else(|| {
-            format!("`{text}` is not a network; give CIDRs separated by commas, such as 10.0.0.0/8,fd00::/8")
+            format!("`{text}` is not a network; use CIDRs separated by commas, such as 10.0.0.0/8,fd00::/8")
         })?;
-        // Addresses are compared without this disguise: the network would hold none of them.
+        // IPv4-mapped addresses are compared as IPv4, so such a network would match no address.
         match network {
             IpNet::V6(v6) if v6.prefix_len() >= 96 && v6.addr().to_ipv4_mapped().is_some() => {
-                Err(format!("`{text}` is of IPv4-mapped addresses; give the network of IPv4, such as 10.0.0.0/8"))
+                Err(format!("`{text}` is a network of IPv4-mapped addresses; use the IPv4 network, such as 10.0.0.0/8"))
             }
             network => Ok(network),
         }
@@ -112,17 +112,17 @@ pub(super) fn ports(text: &str) -> Parsed<Vec<RangeInclusive<u16>>> {
         let (first, last) = text.split_once('-').unwrap_or((text, text));
         let range = port(first).zip(port(last)).filter(|(first, last)| first <= last);
         range.map(|(first, last)| first..=last).ok_or_else(|| {
-            format!("`{text}` is not a port; give ports and ranges separated by commas, such as 443,8000-8999")
+            format!("`{text}` is not a port; use ports and ranges separated by commas, such as 443,8000-8999")
         })
     };
     items(text).map(ports).collect()
 }
 
-pub(super) fn truth(text: &str) -> Parsed<bool> {
+pub(super) fn boolean(text: &str) -> Parsed<bool> {
     match text {
         "true" | "1" => Ok(true),
         "false" | "0" => Ok(false),
-        _ => Err(format!("`{text}` is neither true nor false")),
+        _ => Err(format!("`{text}` is not a boolean; use true or false")),
     }
 }
 
@@ -130,7 +130,7 @@ pub(super) fn log(text: &str) -> Parsed<String> {
     match EnvFilter::try_new(text) {
         Ok(_) => Ok(text.to_owned()),
         Err(error) => Err(format!(
-            "`{text}` is not a log filter ({error}); give a level such as info, or levels by module such as info,weir_worker=debug"
+            "`{text}` is not a log filter ({error}); use a level such as info, or levels by module such as info,weir_worker=debug"
         )),
     }
 }
@@ -139,39 +139,40 @@ pub(super) fn log_format(text: &str) -> Parsed<LogFormat> {
     match text {
         "text" => Ok(LogFormat::Text),
         "json" => Ok(LogFormat::Json),
-        _ => Err(format!("`{text}` is not a log format; give text or json")),
+        _ => Err(format!("`{text}` is not a log format; use text or json")),
     }
 }
 
-/// A whole number within bounds.
+/// A whole number from `least` to `most`.
 pub(super) fn number<T: FromStr + PartialOrd + std::fmt::Display>(text: &str, least: T, most: T) -> Parsed<T> {
     match text.parse::<T>() {
         Ok(number) if least <= number && number <= most => Ok(number),
-        _ => Err(format!("`{text}` does not fit; give a whole number from {least} to {most}")),
+        _ => Err(format!("`{text}` is not a whole number from {least} to {most}")),
     }
 }
 
-/// How many attempts a worker makes at one time. `None`: as many as fit.
+/// The most attempts that a worker makes at one time. `None`: as many as the limit of open files allows.
 pub(super) fn capacity(text: &str) -> Parsed<Option<usize>> {
     if text == AUTO {
         return Ok(None);
     }
     number(text, 1, 1_000_000)
         .map(Some)
-        .map_err(|problem| format!("{problem}, or {AUTO} for what the limit of open files allows"))
+        .map_err(|problem| format!("{problem}, nor {AUTO}, which means as many as the limit of open files allows"))
 }
 
-/// How long something is kept. `None`: forever. A day at least, since limits by the day look back that far.
+/// How long records are kept. `None`: forever. The minimum is a day, because daily limits need the sends of the last
+/// day.
 pub(super) fn days(text: &str) -> Parsed<Option<Duration>> {
     if text == FOREVER {
         return Ok(None);
     }
     let days: Parsed<u64> = number(text, 1, 36_500);
     days.map(|days| Some(Duration::from_secs(days * 86_400)))
-        .map_err(|problem| format!("{problem}, or {FOREVER} to keep it until told otherwise"))
+        .map_err(|problem| format!("{problem}, nor {FOREVER}, which disables the deletion"))
 }
 
-/// The items of a list, without blanks.
+/// The items of a comma-separated list, trimmed; empty items are ignored.
 fn items(text: &str) -> impl Iterator<Item = &str> {
     text.split(',').map(str::trim).filter(|item| !item.is_empty())
 }
@@ -190,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_database_is_a_file() {
+    fn a_sqlite_url_needs_a_file_path() {
         assert_eq!(database_url("sqlite://weir.db"), Ok(DatabaseUrl::Sqlite("weir.db".into())));
         assert_eq!(database_url("sqlite:///var/lib/weir.db"), Ok(DatabaseUrl::Sqlite("/var/lib/weir.db".into())));
         assert_eq!(database_url("sqlite:data/weir.db"), Ok(DatabaseUrl::Sqlite("data/weir.db".into())));
@@ -200,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_are_known_by_their_schemes_and_their_passwords_are_not_shown() {
+    fn server_urls_are_recognised_by_scheme_and_their_passwords_are_not_shown() {
         let url = "postgres://weir:hunter2@db/weir";
         assert_eq!(database_url(url), Ok(DatabaseUrl::Postgres(ServerUrl(url.to_owned()))));
         assert!(!format!("{:?}", database_url(url)).contains("hunter2"));
@@ -212,11 +213,11 @@ mod tests {
 
     #[test]
     fn networks_are_cidrs_or_single_addresses() {
-        let given = networks("127.0.0.0/8, ::1 ,").unwrap();
-        assert_eq!(given, ["127.0.0.0/8".parse().unwrap(), "::1/128".parse().unwrap()]);
+        let parsed = networks("127.0.0.0/8, ::1 ,").unwrap();
+        assert_eq!(parsed, ["127.0.0.0/8".parse().unwrap(), "::1/128".parse().unwrap()]);
         assert!(networks("127.0.0.0/33").unwrap_err().contains("`127.0.0.0/33`"));
-        for disguised in ["::ffff:10.0.0.0/104", "::ffff:10.1.2.3"] {
-            assert!(networks(disguised).unwrap_err().contains("of IPv4"), "{disguised}");
+        for mapped in ["::ffff:10.0.0.0/104", "::ffff:10.1.2.3"] {
+            assert!(networks(mapped).unwrap_err().contains("IPv4-mapped"), "{mapped}");
         }
     }
 
@@ -240,30 +241,30 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_no_request_can_send_is_refused_unseen() {
+    fn a_key_that_no_request_can_send_is_refused_and_not_shown() {
         assert_eq!(api_keys("a, b,").unwrap().len(), 2);
         let problem = api_keys("good,geh eim").unwrap_err();
         assert!(!problem.contains("geh eim"), "{problem}");
     }
 
     #[test]
-    fn what_is_kept_is_kept_for_days_or_forever() {
+    fn retention_is_a_number_of_days_or_forever() {
         assert_eq!(days("14"), Ok(Some(Duration::from_secs(14 * 86_400))));
         assert_eq!(days("forever"), Ok(None));
         for bad in ["0", "-1", "1.5", "never", "", "36501"] {
-            assert!(days(bad).unwrap_err().contains("or forever"), "{bad}");
+            assert!(days(bad).unwrap_err().contains("nor forever"), "{bad}");
         }
     }
 
     #[test]
-    fn a_capacity_is_a_number_or_left_to_the_machine() {
+    fn a_capacity_is_a_number_or_auto() {
         assert_eq!(capacity("auto"), Ok(None));
         assert_eq!(capacity("512"), Ok(Some(512)));
         assert!(capacity("0").unwrap_err().contains("auto"));
     }
 
     #[test]
-    fn numbers_keep_their_bounds() {
+    fn numbers_outside_their_bounds_are_refused() {
         assert_eq!(number("5", 1, 5), Ok(5));
         for bad in ["0", "6", "-1", "1.5", ""] {
             assert!(number::<u64>(bad, 1, 5).unwrap_err().contains("from 1 to 5"), "{bad}");

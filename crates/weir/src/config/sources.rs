@@ -1,4 +1,4 @@
-//! The places a setting can come from, each read into the same shape: texts by key, with their origin.
+//! The sources of settings. Each is read into the same form: texts by key, with their origin.
 
 use std::{
     collections::BTreeMap,
@@ -8,52 +8,52 @@ use std::{
 };
 
 use super::{
-    error::{ConfigError, Named, Origin},
+    error::{ConfigError, Origin, SettingSource},
     key::{CONFIG_ENV, ENV_PREFIX, Key, VERIFY_ENV, nearest},
 };
 use crate::cli::SettingFlags;
 
-/// The file that is read, if it is there, when nobody names one.
+/// The configuration file that is read by default, if it exists.
 const DEFAULT_FILE: &str = "weir.toml";
 
-/// Every setting that was given somewhere, by its strongest source.
+/// Every setting that is set, with the value of its strongest source.
 #[derive(Debug, Default)]
-pub(crate) struct Given(BTreeMap<Key, (Origin, String)>);
+pub(crate) struct SourceValues(BTreeMap<Key, (Origin, String)>);
 
-impl Given {
-    /// Reads flags, then the environment, then the file that they or the environment name.
+impl SourceValues {
+    /// Reads the flags, then the environment, then the configuration file named by a flag or the environment.
     pub(crate) fn read(
         flags: &SettingFlags,
         environment: impl Iterator<Item = (OsString, OsString)>,
     ) -> Result<Self, ConfigError> {
-        let mut given = Self::default();
-        given.add_flags(flags);
-        let config_in_environment = given.add_environment(environment)?;
+        let mut values = Self::default();
+        values.add_flags(flags);
+        let config_in_environment = values.add_environment(environment)?;
         match flags.config.clone().or(config_in_environment) {
             Some(path) => {
                 let text = std::fs::read_to_string(&path).map_err(|error| unreadable(&path, &error))?;
-                given.add_file(&path, &text)?;
+                values.add_file(&path, &text)?;
             }
             None => match std::fs::read_to_string(DEFAULT_FILE) {
-                Ok(text) => given.add_file(Path::new(DEFAULT_FILE), &text)?,
+                Ok(text) => values.add_file(Path::new(DEFAULT_FILE), &text)?,
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => return Err(unreadable(Path::new(DEFAULT_FILE), &error)),
             },
         }
-        Ok(given)
+        Ok(values)
     }
 
-    /// The value of a setting with the name of its source, or the default.
-    pub(crate) fn get(&self, key: Key, default: &str) -> (Named, String) {
-        self.find(key).unwrap_or_else(|| (Named { key, origin: Origin::Default }, default.to_owned()))
+    /// The value of a setting with its source, or the default.
+    pub(crate) fn get(&self, key: Key, default: &str) -> (SettingSource, String) {
+        self.find(key).unwrap_or_else(|| (SettingSource { key, origin: Origin::Default }, default.to_owned()))
     }
 
-    pub(crate) fn find(&self, key: Key) -> Option<(Named, String)> {
+    pub(crate) fn find(&self, key: Key) -> Option<(SettingSource, String)> {
         let (origin, text) = self.0.get(&key)?;
-        Some((Named { key, origin: origin.clone() }, text.clone()))
+        Some((SettingSource { key, origin: origin.clone() }, text.clone()))
     }
 
-    /// Keeps what a stronger source, read before, has given.
+    /// Adds a value unless a stronger source, which was read earlier, has set it.
     fn add(&mut self, key: Key, origin: Origin, text: String) {
         self.0.entry(key).or_insert((origin, text));
     }
@@ -64,8 +64,8 @@ impl Given {
         }
     }
 
-    /// Adds the environment's settings and answers the configuration file it names. Empty variables count as unset, as
-    /// in a compose file that passes on what may not be there.
+    /// Adds the settings of the environment and returns the configuration file that it names. An empty variable counts
+    /// as unset: a compose file may pass on variables that are not set.
     pub(crate) fn add_environment(
         &mut self,
         environment: impl Iterator<Item = (OsString, OsString)>,
@@ -87,7 +87,7 @@ impl Given {
                 return Err(ConfigError::UnknownVariable { name: name.to_owned(), nearest: nearest(name, known) });
             };
             let text = value.into_string().map_err(|_| ConfigError::Invalid {
-                named: Named { key, origin: Origin::Environment },
+                setting: SettingSource { key, origin: Origin::Environment },
                 problem: "the value is not UTF-8".to_owned(),
             })?;
             if !text.is_empty() {
@@ -111,10 +111,10 @@ impl Given {
                 Some(text) => self.add(key, origin, text),
                 None => {
                     let problem = format!(
-                        "a {} does not fit here; give a text, a number, true or false, or a list of those",
+                        "must not be a TOML {}; use a string, a whole number, true or false, or a list of these",
                         value.type_str()
                     );
-                    return Err(ConfigError::Invalid { named: Named { key, origin }, problem });
+                    return Err(ConfigError::Invalid { setting: SettingSource { key, origin }, problem });
                 }
             }
         }
@@ -122,19 +122,19 @@ impl Given {
     }
 }
 
-/// Where a file is not TOML, and why. The error's own text shows the line, which may hold a key or a password.
+/// The line and the reason of a TOML error. The error's own text quotes the line, which may hold a key or a password.
 fn place_and_reason(text: &str, error: &toml::de::Error) -> String {
     let before = error.span().map_or(0, |span| span.start);
     let line = 1 + text.bytes().take(before).filter(|&byte| byte == b'\n').count();
     format!("line {line}: {}", error.message())
 }
 
-/// A value of the file as one would write it in the environment.
+/// A value of the file, written as in an environment variable.
 fn as_text(value: &toml::Value) -> Option<String> {
     match value {
         toml::Value::String(text) => Some(text.clone()),
         toml::Value::Integer(number) => Some(number.to_string()),
-        toml::Value::Boolean(truth) => Some(truth.to_string()),
+        toml::Value::Boolean(boolean) => Some(boolean.to_string()),
         toml::Value::Array(values) => {
             let one = |value: &toml::Value| (!value.is_array()).then(|| as_text(value)).flatten();
             let texts: Option<Vec<_>> = values.iter().map(one).collect();
@@ -144,8 +144,8 @@ fn as_text(value: &toml::Value) -> Option<String> {
     }
 }
 
-/// Whether Kubernetes or Docker made this variable: beside a service named `weir` every container is given
-/// `WEIR_SERVICE_HOST`, `WEIR_PORT_8080_TCP` and the like, which nobody here chose.
+/// Whether Kubernetes or Docker set this variable: for a service named `weir` they set `WEIR_SERVICE_HOST`,
+/// `WEIR_PORT_8080_TCP` and similar variables in every container.
 fn is_service_link(name: &str) -> bool {
     name.ends_with("_SERVICE_HOST")
         || name.contains("_SERVICE_PORT")

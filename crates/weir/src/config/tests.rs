@@ -1,4 +1,4 @@
-//! The configuration as a whole: which source wins, what is refused, and whether the message helps.
+//! The whole configuration: the order of the sources, refused settings, and helpful messages.
 
 use std::path::Path;
 
@@ -17,21 +17,22 @@ fn environment(variables: &[(&str, &str)]) -> impl Iterator<Item = (OsString, Os
     variables.iter().map(|(name, value)| (name.into(), value.into())).collect::<Vec<_>>().into_iter()
 }
 
-/// Settings from flags and environment, and a file that is not on the disk.
+/// Settings from flags, environment and the text of a file.
 fn load(arguments: &[&str], variables: &[(&str, &str)], file: &str) -> Result<Settings, ConfigError> {
-    let mut given = Given::default();
-    given.add_flags(&flags(arguments));
-    given.add_environment(environment(variables))?;
-    given.add_file(Path::new("weir.toml"), file)?;
-    Settings::from_given(&given, Role::Serve)
+    let mut values = SourceValues::default();
+    values.add_flags(&flags(arguments));
+    values.add_environment(environment(variables))?;
+    values.add_file(Path::new("weir.toml"), file)?;
+    Settings::from_sources(&values, Role::Serve)
 }
 
+/// The message of the error.
 fn refusal(arguments: &[&str], variables: &[(&str, &str)], file: &str) -> String {
     load(arguments, variables, file).unwrap_err().to_string()
 }
 
 #[test]
-fn the_defaults_are_those_of_the_documentation() {
+fn the_defaults_match_the_documentation() {
     let settings = load(&[], &[], "").unwrap();
     let expected = Settings {
         listen: "127.0.0.1:8080".parse().unwrap(),
@@ -57,7 +58,7 @@ fn the_defaults_are_those_of_the_documentation() {
 }
 
 #[test]
-fn flags_win_over_the_environment_and_the_environment_over_the_file() {
+fn flags_override_the_environment_and_the_environment_overrides_the_file() {
     let file = "listen = '127.0.0.1:1'\nlog = 'warn'\nmax_event_bytes = 2048\n";
     let variables = [("WEIR_LISTEN", "127.0.0.1:2"), ("WEIR_LOG", "debug")];
     let settings = load(&["--listen", "127.0.0.1:3"], &variables, file).unwrap();
@@ -71,13 +72,15 @@ fn a_file_may_use_the_types_of_toml() {
     assert!(settings.allow_http);
     assert_eq!((settings.allow_networks.len(), settings.api_keys.len(), settings.shutdown_grace.as_secs()), (2, 2, 5));
     assert_eq!(load(&[], &[], "allow_ports = [443, '8000-8999']").unwrap().allow_ports, [443..=443, 8_000..=8_999]);
-    assert!(refusal(&[], &[], "allow_ports = [[443]]").starts_with("`allow_ports` in weir.toml: a array does not fit"));
-    assert!(refusal(&[], &[], "listen = 1.5").starts_with("`listen` in weir.toml: a float does not fit"));
-    assert!(refusal(&[], &[], "[listen]").contains("a table does not fit"));
+    assert!(
+        refusal(&[], &[], "allow_ports = [[443]]").starts_with("`allow_ports` in weir.toml: must not be a TOML array;")
+    );
+    assert!(refusal(&[], &[], "listen = 1.5").starts_with("`listen` in weir.toml: must not be a TOML float;"));
+    assert!(refusal(&[], &[], "[listen]").contains("must not be a TOML table;"));
 }
 
 #[test]
-fn a_flag_of_truth_needs_no_value() {
+fn a_boolean_flag_needs_no_value() {
     assert!(load(&["--allow-http"], &[], "").unwrap().allow_http);
     assert!(!load(&["--allow-http=false"], &[("WEIR_ALLOW_HTTP", "true")], "").unwrap().allow_http);
 }
@@ -92,7 +95,7 @@ fn unknown_keys_and_variables_are_refused_by_name() {
 }
 
 #[test]
-fn variables_that_kubernetes_makes_for_a_service_named_weir_are_passed_over() {
+fn variables_that_kubernetes_sets_for_a_service_named_weir_are_ignored() {
     let links = [
         ("WEIR_SERVICE_HOST", "10.0.0.1"),
         ("WEIR_SERVICE_PORT", "80"),
@@ -103,7 +106,7 @@ fn variables_that_kubernetes_makes_for_a_service_named_weir_are_passed_over() {
 }
 
 #[test]
-fn the_variable_of_verify_is_passed_over() {
+fn the_variable_of_verify_is_ignored() {
     load(&[], &[("WEIR_VERIFY_SECRET", "whsec_x")], "").unwrap();
 }
 
@@ -113,18 +116,15 @@ fn an_empty_variable_counts_as_unset() {
 }
 
 #[test]
-fn an_error_names_the_setting_where_it_came_from_and_the_mend() {
+fn an_error_names_the_setting_its_source_and_the_remedy() {
     let cases = [
-        (refusal(&["--listen", "here"], &[], ""), "--listen: `here` is not an address to listen on; give an IP"),
+        (refusal(&["--listen", "here"], &[], ""), "--listen: `here` is not an address to listen on; use an IP"),
         (
             refusal(&[], &[("WEIR_LOG_FORMAT", "xml")], ""),
-            "WEIR_LOG_FORMAT in the environment: `xml` is not a log format; give text or json",
+            "WEIR_LOG_FORMAT in the environment: `xml` is not a log format; use text or json",
         ),
-        (
-            refusal(&[], &[], "max_event_bytes = 1"),
-            "`max_event_bytes` in weir.toml: `1` does not fit; give a whole number from",
-        ),
-        (refusal(&[], &[], "listen = "), "the configuration file weir.toml is not TOML: "),
+        (refusal(&[], &[], "max_event_bytes = 1"), "`max_event_bytes` in weir.toml: `1` is not a whole number from"),
+        (refusal(&[], &[], "listen = "), "the configuration file weir.toml is not valid TOML: "),
         (refusal(&["--log", "a=b=c"], &[], ""), "--log: `a=b=c` is not a log filter"),
     ];
     for (actual, expected) in cases {
@@ -133,13 +133,13 @@ fn an_error_names_the_setting_where_it_came_from_and_the_mend() {
 }
 
 #[test]
-fn a_file_that_is_not_toml_is_not_shown() {
+fn an_invalid_file_is_not_quoted_in_the_error() {
     let refused = refusal(&[], &[], "log = \"info\"\napi_keys = [hunter2");
     assert!(refused.contains("line 2: ") && !refused.contains("hunter2"), "{refused}");
 }
 
 #[test]
-fn store_and_queue_go_together() {
+fn the_store_determines_the_queue() {
     let backing = |role, variables: &[(&str, &str)]| load(&[], variables, "").unwrap().backing(role);
     let (postgres, redis) = (("WEIR_DATABASE_URL", "postgres://db/weir"), ("WEIR_REDIS_URL", "redis://cache"));
     let embedded = Backing::Embedded { database: "weir.db".into() };
@@ -156,18 +156,19 @@ fn store_and_queue_go_together() {
 }
 
 #[test]
-fn only_the_api_needs_a_key_to_be_reached_from_elsewhere() {
-    let mut given = Given::default();
-    given.add_environment(environment(&[("WEIR_LISTEN", "0.0.0.0:9000")])).unwrap();
-    assert!(matches!(Settings::from_given(&given, Role::Api), Err(ConfigError::OpenToAll { .. })));
-    assert!(Settings::from_given(&given, Role::Worker).is_ok());
+fn only_the_api_needs_a_key_to_listen_beyond_loopback() {
+    let mut values = SourceValues::default();
+    values.add_environment(environment(&[("WEIR_LISTEN", "0.0.0.0:9000")])).unwrap();
+    assert!(matches!(Settings::from_sources(&values, Role::Api), Err(ConfigError::OpenToAll { .. })));
+    assert!(Settings::from_sources(&values, Role::Worker).is_ok());
 }
 
 #[test]
 fn without_a_key_weir_listens_on_loopback_only() {
     let message = refusal(&[], &[("WEIR_LISTEN", "0.0.0.0:8080")], "");
     assert!(
-        message.starts_with("WEIR_LISTEN in the environment: 0.0.0.0:8080") && message.contains("WEIR_API_KEYS"),
+        message.starts_with("WEIR_LISTEN in the environment: other machines can reach 0.0.0.0:8080")
+            && message.contains("WEIR_API_KEYS"),
         "{message}"
     );
     assert!(load(&[], &[("WEIR_LISTEN", "0.0.0.0:8080"), ("WEIR_API_KEYS", " , ")], "").is_err());
@@ -185,7 +186,7 @@ fn keys_are_not_shown() {
 }
 
 #[test]
-fn a_named_file_is_read_and_must_be_there() {
+fn a_named_file_is_read_and_must_exist() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("other.toml");
     std::fs::write(&path, "listen = '127.0.0.1:4'").unwrap();

@@ -1,4 +1,4 @@
-//! How busy the threads of the runtime are, over the last seconds.
+//! How busy the threads of the runtime were in the last seconds.
 
 use std::{
     collections::VecDeque,
@@ -11,12 +11,12 @@ use tokio::{
     time::Instant,
 };
 
-/// Samples kept. The oldest is what the share is counted from, so it is over one to two times as many seconds as they are apart.
-const KEPT: usize = 2;
+/// Samples kept. The share is measured from the oldest sample, so it covers one to two sampling intervals.
+const SAMPLES_KEPT: usize = 2;
 
-/// Samples of the time that the runtime's threads have worked. A thread that waits for a CPU works, as far as it knows: a process
-/// that is throttled is a busy one.
-pub(super) struct Busy {
+/// Samples of the time that the runtime's threads were busy. A thread that waits for a CPU counts as busy, so a
+/// throttled process is a busy one.
+pub(super) struct BusyMeter {
     runtime: RuntimeMetrics,
     samples: Mutex<VecDeque<Sample>>,
 }
@@ -24,29 +24,29 @@ pub(super) struct Busy {
 #[derive(Debug, Clone, Copy)]
 struct Sample {
     at: Instant,
-    /// Over all threads.
+    /// Sum over all threads.
     worked: Duration,
 }
 
-impl Busy {
-    /// Of the runtime that runs this.
+impl BusyMeter {
+    /// Measures the runtime that runs this function.
     pub(super) fn start() -> Self {
         let busy = Self { runtime: Handle::current().metrics(), samples: Mutex::default() };
         busy.sample();
         busy
     }
 
-    /// To be called every few seconds.
+    /// Takes a sample. Call it every few seconds.
     pub(super) fn sample(&self) {
         let now = self.now();
         let mut samples = self.samples();
-        if samples.len() == KEPT {
+        if samples.len() == SAMPLES_KEPT {
             samples.pop_front();
         }
         samples.push_back(now);
     }
 
-    /// The share of their time that the threads have worked since the oldest sample, from 0 to 1.
+    /// The share of time that the threads were busy since the oldest sample, from 0 to 1.
     pub(super) fn share(&self) -> f64 {
         let (since, now) = (self.samples().front().copied(), self.now());
         since.map_or(0.0, |since| share(since, now, self.runtime.num_workers()))
@@ -60,7 +60,7 @@ impl Busy {
         }
     }
 
-    // A panic in between leaves the samples as they were.
+    // A panic under the lock leaves valid samples.
     fn samples(&self) -> MutexGuard<'_, VecDeque<Sample>> {
         self.samples.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_share_is_of_the_time_that_all_threads_had() {
+    fn the_busy_share_is_measured_over_the_time_of_all_threads() {
         let at = Instant::now();
         let since = Sample { at, worked: Duration::from_secs(7) };
         let after = |worked| Sample { at: at + Duration::from_secs(10), worked: Duration::from_secs(worked) };

@@ -1,5 +1,5 @@
-//! The standard variables of OpenTelemetry, as far as they decide here; the SDK and the exporter read the others themselves
-//! (`OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_EXPORTER_OTLP_HEADERS`).
+//! The standard variables of OpenTelemetry, as far as they decide here; the SDK and the exporter read the others
+//! themselves (`OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_EXPORTER_OTLP_HEADERS`).
 
 use opentelemetry::{TraceId, trace::SpanKind};
 use opentelemetry_sdk::trace::{Sampler, SamplingDecision, ShouldSample as _};
@@ -13,11 +13,11 @@ const TRACES_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
 const SAMPLER: &str = "OTEL_TRACES_SAMPLER";
 const SAMPLER_ARG: &str = "OTEL_TRACES_SAMPLER_ARG";
 
-/// What traces are exported by.
+/// The settings of the trace export.
 #[derive(Debug)]
 pub(crate) struct TraceSettings {
     pub(crate) endpoint: Url,
-    /// Whether somebody named the service; otherwise it is `weir`.
+    /// Whether the environment names the service; otherwise its name is `weir`.
     pub(crate) service_is_named: bool,
     pub(crate) sampling: Sampling,
 }
@@ -26,17 +26,17 @@ pub(crate) struct TraceSettings {
 #[derive(Debug)]
 pub(crate) struct Sampling {
     root: Sampler,
-    /// Whether a parent decides, where there is one.
-    by_parent: bool,
+    /// Whether the decision of a parent span is followed, if there is a parent.
+    follows_parent: bool,
 }
 
 impl TraceSettings {
-    /// `None` when no endpoint is set, or when the variables say that nothing is exported.
+    /// `None` if no endpoint is set or if the variables disable the export.
     pub(crate) fn load() -> Result<Option<Self>, Misuse> {
         Self::from(|name| std::env::var(name).ok())
     }
 
-    /// Empty variables count as unset, as the specification has it.
+    /// Empty variables count as unset, as the specification says.
     fn from(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, Misuse> {
         let given = |name: &str| variable(name).map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
         let is = |name: &str, value: &str| given(name).is_some_and(|text| text.eq_ignore_ascii_case(value));
@@ -46,7 +46,7 @@ impl TraceSettings {
         let endpoint = match (given(TRACES_ENDPOINT), given(ENDPOINT)) {
             (Some(text), _) => endpoint(TRACES_ENDPOINT, &text)?,
             (None, Some(text)) => {
-                // The path of a common endpoint is a beginning.
+                // The signal's path is appended to the common endpoint.
                 let base = endpoint(ENDPOINT, &text)?;
                 let path = format!("{}/v1/traces", base.path().trim_end_matches('/'));
                 let mut endpoint = base;
@@ -57,7 +57,7 @@ impl TraceSettings {
         };
         for name in ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"] {
             if let Some(protocol) = given(name).filter(|protocol| protocol != "http/protobuf") {
-                return Err(Misuse(format!("{name}: traces are exported as http/protobuf only, not `{protocol}`")));
+                return Err(Misuse(format!("{name}: must be http/protobuf, not `{protocol}`")));
             }
         }
         let sampler = given(SAMPLER).unwrap_or_else(|| "parentbased_always_on".to_owned());
@@ -69,17 +69,17 @@ impl TraceSettings {
     }
 }
 
-/// The text is not repeated: it may hold a password.
+/// The error does not repeat the text, which may hold a password.
 fn endpoint(name: &str, text: &str) -> Result<Url, Misuse> {
     let fits = |url: &Url| matches!(url.scheme(), "http" | "https") && url.has_host();
     let url = Url::parse(text).ok().filter(fits);
     url.ok_or_else(|| {
-        Misuse(format!("{name} in the environment: must be an http or https URL, like http://localhost:4318"))
+        Misuse(format!("{name} in the environment: must be an http or https URL, such as http://localhost:4318"))
     })
 }
 
 fn sampling(name: &str, argument: Option<&str>) -> Result<Sampling, Misuse> {
-    let (by_parent, root) = match name.strip_prefix("parentbased_") {
+    let (follows_parent, root) = match name.strip_prefix("parentbased_") {
         Some(root) => (true, root),
         None => (false, name),
     };
@@ -96,17 +96,17 @@ fn sampling(name: &str, argument: Option<&str>) -> Result<Sampling, Misuse> {
         }
         _ => {
             return Err(Misuse(format!(
-                "{SAMPLER} in the environment: must be always_on, always_off, traceidratio, or one of these with parentbased_ before it"
+                "{SAMPLER} in the environment: must be always_on, always_off or traceidratio, with or without the prefix parentbased_"
             )));
         }
     };
-    Ok(Sampling { root, by_parent })
+    Ok(Sampling { root, follows_parent })
 }
 
 impl Sampling {
-    /// Whether a span is recorded that begins under `parent`.
+    /// Whether a new span under `parent` is recorded.
     pub(super) fn records(&self, parent: Option<TraceParent>, trace_id: [u8; 16], name: &str, kind: &SpanKind) -> bool {
-        if let Some(parent) = parent.filter(|_| self.by_parent) {
+        if let Some(parent) = parent.filter(|_| self.follows_parent) {
             return parent.is_sampled();
         }
         let result = self.root.should_sample(None, TraceId::from_bytes(trace_id), name, kind, &[], &[]);
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn the_path_of_a_common_endpoint_goes_on_and_that_of_traces_is_whole() {
+    fn the_traces_path_is_appended_to_the_common_endpoint_only() {
         for (variables, url) in [
             (&[(ENDPOINT, "http://a:4318")][..], "http://a:4318/v1/traces"),
             (&[(ENDPOINT, "https://a/otlp/")], "https://a/otlp/v1/traces"),
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_names_its_variable() {
+    fn an_error_names_its_variable() {
         let with = |name, value| load(&[(ENDPOINT, "http://a"), (name, value)]).unwrap_err().0;
         for (name, value) in [
             (TRACES_ENDPOINT, "collector:4318"),
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parent_decides_unless_the_sampler_does() {
+    fn a_parent_decides_only_with_a_parent_based_sampler() {
         let parent = |sampled| TraceParent::new([9; 16], [1; 8], sampled);
         for (name, argument, parent, recorded) in [
             ("parentbased_always_on", None, None, true),

@@ -1,5 +1,5 @@
-//! The way to the collector: a bounded queue, a thread of the SDK that sends it in batches, and this process's HTTP client. A
-//! collector that is away or slow costs spans, which are counted, and nothing else.
+//! The export to the collector: a bounded queue, a thread of the SDK that sends batches, and the HTTP client of this
+//! process. An unreachable or slow collector causes lost spans, which are counted, and no other harm.
 
 use std::{
     sync::{
@@ -27,15 +27,16 @@ use crate::cli::Misuse;
 
 const EXPORTED: &str = "weir_spans_exported_total";
 const DROPPED: &str = "weir_spans_dropped_total";
-/// Spans that wait or are being sent. The queue of the SDK has the same room, so that it never drops one itself.
-const ROOM: usize = 8_192;
+/// The most spans that wait or are being sent. The queue of the SDK has the same size, so the SDK never drops a span
+/// itself.
+const MAX_PENDING: usize = 8_192;
 const BATCH: usize = 512;
 /// How long the collector may take for a batch.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// How long spans wait for others to be sent with.
+/// How long spans wait to be sent in a batch.
 const DELAY: Duration = Duration::from_secs(1);
 
-/// Takes spans, and never waits.
+/// Queues spans for export, without blocking.
 pub(super) struct Export {
     processor: BatchSpanProcessor,
     pending: Arc<AtomicUsize>,
@@ -43,10 +44,10 @@ pub(super) struct Export {
 
 impl Export {
     pub(super) fn start(endpoint: &Url, service_is_named: bool) -> anyhow::Result<Self> {
-        describe_counter!(EXPORTED, "Spans that the collector took.");
+        describe_counter!(EXPORTED, "Spans that the trace collector accepted");
         describe_counter!(
             DROPPED,
-            "Spans that are lost, by reason: the queue was full, or the collector did not take them."
+            "Spans lost, by reason: the queue was full, or the export failed; check the trace collector"
         );
         counter!(EXPORTED).increment(0);
         counter!(DROPPED, "reason" => "queue_full").increment(0);
@@ -62,19 +63,19 @@ impl Export {
             .build()
             .map_err(|error| Misuse(format!("traces cannot be exported: {error}")))?;
         let pending = Arc::new(AtomicUsize::new(0));
-        let counted = Counted { exporter, pending: pending.clone(), failing: AtomicBool::new(false) };
+        let counting = CountingExporter { exporter, pending: pending.clone(), failing: AtomicBool::new(false) };
         let batches = BatchConfigBuilder::default()
-            .with_max_queue_size(ROOM)
+            .with_max_queue_size(MAX_PENDING)
             .with_max_export_batch_size(BATCH)
             .with_scheduled_delay(DELAY)
             .build();
-        let mut processor = BatchSpanProcessor::new(counted, batches);
+        let mut processor = BatchSpanProcessor::new(counting, batches);
         processor.set_resource(&resource(service_is_named));
         Ok(Self { processor, pending })
     }
 
     pub(super) fn queue(&self, span: SpanData) {
-        if self.pending.fetch_add(1, Ordering::Relaxed) < ROOM {
+        if self.pending.fetch_add(1, Ordering::Relaxed) < MAX_PENDING {
             self.processor.on_end(span);
         } else {
             self.pending.fetch_sub(1, Ordering::Relaxed);
@@ -87,22 +88,22 @@ impl Export {
     }
 }
 
-/// What the process is called. The variables for it go first.
+/// The resource of the spans. The standard variables, if set, override the service name.
 fn resource(service_is_named: bool) -> Resource {
     let resource = Resource::builder().with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")));
     if service_is_named { resource.build() } else { resource.with_service_name("weir").build() }
 }
 
-/// Counts what the exporter is given and what becomes of it.
+/// An exporter that counts exported and dropped spans.
 #[derive(Debug)]
-struct Counted {
+struct CountingExporter {
     exporter: opentelemetry_otlp::SpanExporter,
     pending: Arc<AtomicUsize>,
-    /// Whether the last batch failed: the log tells when that changes, and not of every batch.
+    /// Whether the last batch failed. The log reports changes, not every failed batch.
     failing: AtomicBool,
 }
 
-impl SpanExporter for Counted {
+impl SpanExporter for CountingExporter {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         let count = batch.len();
         let exported = self.exporter.export(batch).await;
@@ -112,13 +113,13 @@ impl SpanExporter for Counted {
             Ok(()) => {
                 counter!(EXPORTED).increment(count as u64);
                 if was_failing {
-                    tracing::info!("the trace collector takes spans again");
+                    tracing::info!("the trace collector accepts spans again");
                 }
             }
             Err(error) => {
                 counter!(DROPPED, "reason" => "export_failed").increment(count as u64);
                 if !was_failing {
-                    tracing::warn!(%error, "the trace collector does not take spans; they are dropped until it does");
+                    tracing::warn!(%error, "the trace collector does not accept spans; spans are dropped until it does");
                 }
             }
         }
@@ -134,7 +135,8 @@ impl SpanExporter for Counted {
     }
 }
 
-/// The SDK's thread has no runtime, which the client needs; it waits for a task of this process's.
+/// The HTTP client of the exporter. The SDK's thread has no runtime, so the request runs as a task on the runtime of
+/// this process.
 #[derive(Debug)]
 struct Client {
     http: reqwest::Client,
@@ -145,14 +147,14 @@ struct Client {
 impl HttpClient for Client {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         let http = self.http.clone();
-        let answer = self.runtime.spawn(async move {
-            let answer = http.execute(request.try_into()?).await?;
-            let status = answer.status();
-            // What was not taken of a batch stands there; a few bytes.
-            let body = answer.bytes().await?;
+        let response = self.runtime.spawn(async move {
+            let response = http.execute(request.try_into()?).await?;
+            let status = response.status();
+            // The body is short: it reports the spans of the batch that were rejected.
+            let body = response.bytes().await?;
             Ok::<_, reqwest::Error>((status, body))
         });
-        let (status, body) = answer.await??;
+        let (status, body) = response.await??;
         let mut response = Response::new(body);
         *response.status_mut() = status;
         Ok(response)

@@ -1,4 +1,4 @@
-//! The audit's way to the server: two kinds of request, and errors that say what to do.
+//! The HTTP client of `weir audit`.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use weir_core::audit::AuditReport;
 
 use crate::cli::{AuditArgs, Misuse};
 
-/// An audit reads every send of its range. The server gives up after 100 s, and says so.
+/// An audit reads every send of its range. The server aborts after 100 s and reports that.
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// The most the server gives in one page.
+/// The largest page size of the server.
 const PAGE: &str = "200";
 
-/// A destination, as far as an audit needs it.
+/// The fields of a destination that an audit needs.
 #[derive(Debug, Deserialize)]
 pub(super) struct Destination {
     pub(super) id: String,
@@ -29,7 +29,7 @@ struct Page {
     next_cursor: Option<String>,
 }
 
-/// What an answer that is not a success says of itself (RFC 9457).
+/// The fields of a problem document (RFC 9457).
 #[derive(Debug, Default, Deserialize)]
 struct Problem {
     title: Option<String>,
@@ -47,7 +47,7 @@ impl Client {
     pub(super) fn new(args: &AuditArgs) -> anyhow::Result<Self> {
         let http = reqwest::Client::builder()
             .timeout(TIMEOUT)
-            // The server is one's own, often on loopback: a proxy for the internet would not reach it.
+            // The server is often on loopback or in a private network, where an internet proxy cannot reach it.
             .no_proxy()
             .user_agent(concat!("weir-audit/", env!("CARGO_PKG_VERSION")))
             .build()
@@ -61,7 +61,7 @@ impl Client {
         Ok(Self { http, server: args.url.clone(), key: args.api_key.clone().or_else(first_key), from_to })
     }
 
-    /// The destinations with these ids or names, or all of them; the oldest first.
+    /// The destinations with these ids or names, or all destinations if none is named; the oldest first.
     pub(super) async fn destinations(&self, wanted: &[String]) -> anyhow::Result<Vec<Destination>> {
         let mut all = Vec::new();
         let mut cursor: Option<String> = None;
@@ -97,11 +97,11 @@ impl Client {
             request = request.bearer_auth(key);
         }
         let response = request.send().await.with_context(|| {
-            format!("no answer from {}; is `weir serve` running there? Name another server with --url", self.server)
+            format!("no response from {}; is `weir serve` running there? Set another server with --url", self.server)
         })?;
         let status = response.status();
         if status.is_success() {
-            return response.json().await.with_context(|| format!("{url} did not answer as a Weir server does"));
+            return response.json().await.with_context(|| format!("the response of {url} is not from a Weir server"));
         }
         let problem: Problem = response.json().await.unwrap_or_default();
         Err(refused(&url, status, &problem))
@@ -110,15 +110,15 @@ impl Client {
 
 fn refused(url: &Url, status: StatusCode, problem: &Problem) -> anyhow::Error {
     if status == StatusCode::UNAUTHORIZED {
-        let message = "the server wants an API key it knows; give it with --api-key or in WEIR_API_KEYS";
+        let message = "the server requires a valid API key; set --api-key or WEIR_API_KEYS";
         return Misuse(message.to_owned()).into();
     }
-    let said = problem.detail.as_deref().or(problem.title.as_deref()).unwrap_or("no reason given");
-    anyhow::anyhow!("{url} answered {status}: {said}")
+    let reason = problem.detail.as_deref().or(problem.title.as_deref()).unwrap_or("no reason given");
+    anyhow::anyhow!("{url} answered {status}: {reason}")
 }
 
-/// Those of `all` that were asked for, by id or name. Asking for one that is not there is an error: an audit that looked at
-/// nothing must not pass.
+/// The destinations of `all` whose id or name is wanted, or all of them if none is. A wanted destination that does not
+/// exist is an error: an audit of nothing must not pass.
 fn select(all: Vec<Destination>, wanted: &[String]) -> anyhow::Result<Vec<Destination>> {
     let is = |destination: &Destination, wanted: &String| destination.id == *wanted || destination.name == *wanted;
     if let Some(missing) = wanted.iter().find(|wanted| !all.iter().any(|destination| is(destination, wanted))) {
@@ -145,21 +145,21 @@ mod tests {
     }
 
     #[test]
-    fn destinations_are_chosen_by_id_or_name() {
+    fn destinations_are_selected_by_id_or_name() {
         assert_eq!(chosen(&[]), ["dst_1", "dst_2", "dst_3"]);
         assert_eq!(chosen(&["dst_2"]), ["dst_2"]);
         assert_eq!(chosen(&["Acme"]), ["dst_1", "dst_3"]);
     }
 
     #[test]
-    fn a_destination_that_is_not_there_is_wrong_use() {
+    fn an_unknown_destination_is_wrong_use() {
         let error = select(destinations(), &["Zeta".to_owned()]).unwrap_err();
         assert_eq!(Exit::of_error(&error), Exit::Misuse);
         assert!(error.to_string().contains("`Zeta`"), "{error}");
     }
 
     #[test]
-    fn a_key_that_is_missing_is_wrong_use_and_a_failing_server_is_not() {
+    fn a_missing_key_is_wrong_use_and_a_failing_server_is_not() {
         let url: Url = "http://127.0.0.1:8080/v1/destinations".parse().unwrap();
         let unauthorized = refused(&url, StatusCode::UNAUTHORIZED, &Problem::default());
         assert_eq!(Exit::of_error(&unauthorized), Exit::Misuse);

@@ -1,4 +1,4 @@
-//! Audits for people: the table and the picture, of `weir audit` and of `weir demo`.
+//! The table and the chart of audits, for `weir audit` and `weir demo`.
 
 use serde::Serialize;
 use weir_core::{
@@ -24,16 +24,17 @@ impl Audited {
 const HEAD: [&str; 9] =
     ["destination", "cap", "sends", "worst calendar", "worst sliding", "violations", "utilisation", "p50 ms", "p99 ms"];
 const NONE: &str = "–";
-/// Longer names are cut, so that a row stays a line.
+/// Longer names are truncated, so that a row fits on one line.
 const NAME_CHARS: usize = 32;
 
-/// One row for each limit that was in force; a destination with several has its name and figures on the first.
+/// One row for each limit that was in force. With several limits, only the first row shows the destination's name and
+/// figures.
 pub(in crate::commands) fn table(audited: &[Audited]) -> String {
     let mut rows = vec![HEAD.map(str::to_owned)];
     rows.extend(audited.iter().flat_map(rows_of));
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: [usize; HEAD.len()] = std::array::from_fn(width);
-    // The first two columns are words, to the left; the others are figures, to the right.
+    // The first two columns are text, aligned left; the others are numbers, aligned right.
     let line = |row: &[String; HEAD.len()]| {
         let cells = row.iter().zip(widths).enumerate().map(|(column, (cell, width))| match column {
             0 | 1 => format!("{cell:<width$}"),
@@ -51,7 +52,7 @@ fn rows_of(audited: &Audited) -> Vec<[String; HEAD.len()]> {
     let latency = |latency: Option<f64>| latency.map_or(NONE.to_owned(), |ms| format!("{ms:.1}"));
     let row = |first: bool, limit: Option<&LimitAudit>| {
         let mut row = [
-            cut(audited.title()),
+            cell_text(audited.title()),
             limit.map_or("none".to_owned(), cap),
             report.sends.to_string(),
             fullest(limit.and_then(|limit| limit.worst_calendar_window)),
@@ -74,7 +75,7 @@ fn rows_of(audited: &Audited) -> Vec<[String; HEAD.len()]> {
     }
 }
 
-/// The sends of unknown outcome, one on a line; empty when there are none.
+/// The sends of unknown outcome, one per line; empty if there are none.
 pub(super) fn unknown(audited: &[Audited]) -> String {
     let of = |audited: &Audited| {
         let report = &audited.report;
@@ -84,7 +85,7 @@ pub(super) fn unknown(audited: &[Audited]) -> String {
             .map(|send| {
                 format!(
                     "  {}  attempt {} of {}, no later than {}",
-                    cut(audited.title()),
+                    cell_text(audited.title()),
                     send.number,
                     send.delivery_id,
                     send.latest_at
@@ -92,21 +93,21 @@ pub(super) fn unknown(audited: &[Audited]) -> String {
             })
             .collect();
         let unnamed = report.unknown_sends_total.saturating_sub(lines.len() as u64);
-        lines.extend((unnamed > 0).then(|| format!("  {}  and {unnamed} more", cut(audited.title()))));
+        lines.extend((unnamed > 0).then(|| format!("  {}  and {unnamed} more", cell_text(audited.title()))));
         lines
     };
     let lines: Vec<_> = audited.iter().flat_map(of).collect();
     match lines.as_slice() {
         [] => String::new(),
         lines => format!(
-            "Sends of unknown outcome, counted at the latest instant that they may have started at:\n{}\n",
+            "Sends of unknown outcome, counted at the latest instant at which they may have started:\n{}\n",
             lines.join("\n")
         ),
     }
 }
 
-/// A panel for each destination: its sends, its cap, its figures.
-pub(super) fn picture(title: &str, audited: &[Audited]) -> String {
+/// The chart, with a panel for each destination: its sends, its limits, its figures.
+pub(super) fn chart_svg(title: &str, audited: &[Audited]) -> String {
     let notes: Vec<_> = audited.iter().map(|audited| note(&audited.report)).collect();
     let panels = audited.iter().zip(&notes);
     let panels: Vec<_> = panels
@@ -138,8 +139,8 @@ fn fullest(window: Option<Window>) -> String {
     window.map_or(NONE.to_owned(), |window| window.sends.to_string())
 }
 
-/// A name for one cell: cut, and without characters that would move the terminal's cursor.
-fn cut(name: &str) -> String {
+/// A name for one cell: truncated, and without control characters, which could move the terminal's cursor.
+fn cell_text(name: &str) -> String {
     let clean = |char: char| if char.is_control() { ' ' } else { char };
     if name.chars().count() <= NAME_CHARS {
         name.chars().map(clean).collect()
@@ -161,8 +162,8 @@ mod tests {
 
     const START: Timestamp = Timestamp::from_millis(1_763_710_200_000);
 
-    /// Four sends under these limits.
-    fn sent(limits: Vec<RateLimit>) -> Auditor {
+    /// An audit of four sends under these limits.
+    fn audit_of(limits: Vec<RateLimit>) -> Auditor {
         let limits = RateLimits::new(limits).unwrap();
         let mut auditor = Auditor::new(vec![(Timestamp::MIN, limits)], Timestamp::MIN, Timestamp::MAX);
         (0..4).for_each(|n| auditor.send(START + Duration::from_millis(n * 250)));
@@ -175,7 +176,7 @@ mod tests {
     }
 
     fn audited(name: &str, limits: Vec<RateLimit>) -> Audited {
-        named(name, sent(limits))
+        named(name, audit_of(limits))
     }
 
     #[test]
@@ -191,9 +192,9 @@ mod tests {
     }
 
     #[test]
-    fn sends_of_unknown_outcome_are_named() {
+    fn sends_of_unknown_outcome_are_listed() {
         assert_eq!(unknown(&[audited("Acme", Vec::new())]), "");
-        let mut auditor = sent(Vec::new());
+        let mut auditor = audit_of(Vec::new());
         let delivery_id = DeliveryId::from_bytes([0; 16]);
         for number in 1..=101 {
             auditor.unknown_send(UnknownSend { delivery_id, number, latest_at: START + Duration::from_secs(1) });
@@ -214,18 +215,18 @@ mod tests {
     }
 
     #[test]
-    fn the_picture_has_a_panel_for_each_destination() {
+    fn the_chart_has_a_panel_for_each_destination() {
         let limit = RateLimit::new(2, Period::Second).unwrap();
-        let picture = picture("Sends", &[audited("Acme", vec![limit]), audited("Bolt", Vec::new())]);
+        let chart = chart_svg("Sends", &[audited("Acme", vec![limit]), audited("Bolt", Vec::new())]);
         for part in
             [">Acme<", "2/second · 4 sends · worst sliding window 4 · violations 2", ">Bolt<", "no limit · 4 sends"]
         {
-            assert!(picture.contains(part), "{part} is missing in {picture}");
+            assert!(chart.contains(part), "{part} is missing in {chart}");
         }
     }
 
     #[test]
-    fn json_has_the_destination_beside_its_audit() {
+    fn json_contains_the_destination_and_its_audit() {
         let json = serde_json::to_value(audited("Acme", Vec::new())).unwrap();
         assert_eq!((json["id"].as_str(), json["sends"].as_u64()), (Some("dst_1"), Some(4)));
     }

@@ -1,4 +1,4 @@
-//! The demo's producer: it knows Weir only through its HTTP API, like everyone else.
+//! The producer of the demo. It uses only the HTTP API of Weir.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -7,7 +7,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use weir_core::{audit::AuditReport, signing::Secret};
 
-use super::Part;
+use super::DemoDestination;
 
 /// Events posted in one batch.
 const BATCH: usize = 500;
@@ -23,28 +23,28 @@ impl Client {
         Ok(Self { http, base: format!("http://{address}") })
     }
 
-    async fn ask(&self, method: Method, path: &str, body: Option<Value>) -> anyhow::Result<Value> {
+    async fn request(&self, method: Method, path: &str, body: Option<Value>) -> anyhow::Result<Value> {
         let mut request = self.http.request(method.clone(), format!("{}{path}", self.base));
         if let Some(body) = &body {
             request = request.json(body);
         }
         let response = request.send().await.with_context(|| format!("{method} {path}"))?;
-        let (status, answer) = (response.status(), response.json::<Value>().await?);
+        let (status, body) = (response.status(), response.json::<Value>().await?);
         if !status.is_success() {
-            bail!("{method} {path} answered {status}: {answer}");
+            bail!("{method} {path} answered {status}: {body}");
         }
-        Ok(answer)
+        Ok(body)
     }
 
-    /// Creates the destination of a part: its id and its secret.
-    pub(super) async fn create(&self, part: &Part, url: &str) -> anyhow::Result<(String, Secret)> {
+    /// Creates a destination and returns its id and its secret.
+    pub(super) async fn create(&self, destination: &DemoDestination, url: &str) -> anyhow::Result<(String, Secret)> {
         let settings = json!({
             "url": url,
-            "name": part.name,
-            "rate_limits": part.limits,
-            "max_in_flight": part.max_in_flight,
+            "name": destination.name,
+            "rate_limits": destination.limits,
+            "max_in_flight": destination.max_in_flight,
         });
-        let created = self.ask(Method::POST, "/v1/destinations", Some(settings)).await?;
+        let created = self.request(Method::POST, "/v1/destinations", Some(settings)).await?;
         let text = |field: &str| created[field].as_str().map(str::to_owned).with_context(|| format!("no {field}"));
         Ok((text("id")?, text("secret")?.parse()?))
     }
@@ -53,20 +53,20 @@ impl Client {
         let event = |n| json!({"type": "video.created", "data": {"video": n}, "destinations": [destination]});
         for first in (0..count).step_by(BATCH) {
             let events: Vec<_> = (first..count.min(first + BATCH)).map(event).collect();
-            self.ask(Method::POST, "/v1/events/batch", Some(json!({ "events": events }))).await?;
+            self.request(Method::POST, "/v1/events/batch", Some(json!({ "events": events }))).await?;
         }
         Ok(())
     }
 
     pub(super) async fn edit(&self, destination: &str, limits: &Value) -> anyhow::Result<()> {
         let path = format!("/v1/destinations/{destination}");
-        self.ask(Method::PATCH, &path, Some(json!({ "rate_limits": limits }))).await.map(drop)
+        self.request(Method::PATCH, &path, Some(json!({ "rate_limits": limits }))).await.map(drop)
     }
 
-    /// Waits, for a short while, until the last answers are recorded.
-    pub(super) async fn settled(&self, destination: &str) -> anyhow::Result<()> {
+    /// Waits up to one second until the last results are recorded.
+    pub(super) async fn wait_until_settled(&self, destination: &str) -> anyhow::Result<()> {
         for _ in 0..50 {
-            let backlog = self.ask(Method::GET, &format!("/v1/destinations/{destination}/backlog"), None).await?;
+            let backlog = self.request(Method::GET, &format!("/v1/destinations/{destination}/backlog"), None).await?;
             if ["pending", "retrying", "delivering"].iter().all(|state| backlog[state] == 0) {
                 break;
             }
@@ -76,7 +76,7 @@ impl Client {
     }
 
     pub(super) async fn audit(&self, destination: &str) -> anyhow::Result<AuditReport> {
-        let audit = self.ask(Method::GET, &format!("/v1/destinations/{destination}/audit"), None).await?;
-        serde_json::from_value(audit).context("the audit is not of the expected shape")
+        let audit = self.request(Method::GET, &format!("/v1/destinations/{destination}/audit"), None).await?;
+        serde_json::from_value(audit).context("the audit does not have the expected fields")
     }
 }

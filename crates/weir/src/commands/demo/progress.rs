@@ -1,4 +1,4 @@
-//! Live progress: bars on a terminal, plain lines elsewhere.
+//! Live progress: bars on a terminal, plain lines otherwise.
 
 use std::{
     fmt::Write as _,
@@ -12,15 +12,15 @@ const BAR: usize = 24;
 /// How often plain lines are written.
 const PLAIN_EVERY: Duration = Duration::from_secs(2);
 
-/// What one line shows.
-pub(super) struct Line<'a> {
+/// The content of one line.
+pub(super) struct ProgressLine<'a> {
     pub(super) name: &'a str,
     pub(super) cap: &'a str,
     pub(super) total: usize,
     pub(super) arrivals: &'a [Timestamp],
 }
 
-/// Draws the lines again and again in place, or writes them out now and then.
+/// Redraws the lines in place on a terminal, or writes them periodically.
 pub(super) struct Progress {
     quiet: bool,
     live: bool,
@@ -29,12 +29,12 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Shows nothing when `quiet`: standard output then belongs to something else.
+    /// Shows nothing if `quiet`, which keeps standard output free for JSON.
     pub(super) fn quiet_if(quiet: bool) -> Self {
         Self { quiet, live: std::io::stdout().is_terminal(), drawn: 0, written_at: None }
     }
 
-    pub(super) fn draw(&mut self, now: Timestamp, started: Timestamp, lines: &[Line<'_>], last: bool) {
+    pub(super) fn draw(&mut self, now: Timestamp, started: Timestamp, lines: &[ProgressLine<'_>], last: bool) {
         if self.quiet {
             return;
         }
@@ -44,34 +44,34 @@ impl Progress {
         self.written_at = Some(now);
         let mut text = String::new();
         if self.live && self.drawn > 0 {
-            // Back to the first line, clearing what was there.
+            // Move the cursor to the first line and clear the old lines.
             let _ = write!(text, "\x1b[{}A\x1b[J", self.drawn);
         }
         for line in lines {
             let _ = writeln!(text, "{}", render(line, now, started, self.live));
         }
         self.drawn = lines.len();
-        put(&text);
+        print(&text);
     }
 
-    /// A remark above what is drawn next.
-    pub(super) fn say(&mut self, remark: &str) {
+    /// Writes a message above the lines that are drawn next.
+    pub(super) fn say(&mut self, message: &str) {
         if self.quiet {
             return;
         }
         self.drawn = 0;
-        put(&format!("{remark}\n"));
+        print(&format!("{message}\n"));
     }
 }
 
-// Progress is for people: a closed pipe must not fail the demo.
-fn put(text: &str) {
+// Errors are ignored: a closed pipe must not fail the demo.
+fn print(text: &str) {
     let mut stdout = std::io::stdout().lock();
     let _ = stdout.write_all(text.as_bytes());
     let _ = stdout.flush();
 }
 
-fn render(line: &Line<'_>, now: Timestamp, started: Timestamp, live: bool) -> String {
+fn render(line: &ProgressLine<'_>, now: Timestamp, started: Timestamp, live: bool) -> String {
     let done = line.arrivals.len();
     let last_second = line.arrivals.iter().rev().take_while(|at| now.since(**at) < Duration::from_secs(1)).count();
     let counts = format!(

@@ -1,4 +1,4 @@
-//! The demo's receiver: a bare HTTP server on loopback that checks each signature and counts.
+//! The receiver of the demo: a minimal HTTP server on loopback that checks the signatures and counts the requests.
 
 use std::{
     collections::HashMap,
@@ -15,7 +15,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
 use weir_core::{Clock, Timestamp, signing::Secret};
 
-/// What arrived for one destination.
+/// The requests that arrived for one destination.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Tally {
     pub(super) arrivals: Vec<Timestamp>,
@@ -23,10 +23,10 @@ pub(super) struct Tally {
     pub(super) forged: usize,
 }
 
-/// How one path answers.
+/// One path of the receiver: its secret, its response time, and the arrived requests.
 struct Inbox {
     secret: Secret,
-    answers_after: Duration,
+    response_delay: Duration,
     tally: Tally,
 }
 
@@ -47,9 +47,9 @@ impl Receiver {
             while let Ok((stream, _)) = listener.accept().await {
                 let serving = serving.clone();
                 tokio::spawn(async move {
-                    // Latency is what the demo shows; a failure here shows as a missing arrival.
+                    // Avoids latency. An error here or below shows as a missing request.
                     let _ = stream.set_nodelay(true);
-                    let service = service_fn(|request| serving.answer(request));
+                    let service = service_fn(|request| serving.respond(request));
                     let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
                 });
             }
@@ -62,8 +62,8 @@ impl Receiver {
     }
 
     /// Opens a path whose requests must be signed with `secret`.
-    pub(super) fn open(&self, path: &str, secret: Secret, answers_after: Duration) {
-        self.inboxes().insert(path.to_owned(), Inbox { secret, answers_after, tally: Tally::default() });
+    pub(super) fn open(&self, path: &str, secret: Secret, response_delay: Duration) {
+        self.inboxes().insert(path.to_owned(), Inbox { secret, response_delay, tally: Tally::default() });
     }
 
     pub(super) fn tally(&self, path: &str) -> Tally {
@@ -74,7 +74,7 @@ impl Receiver {
         self.inboxes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn answer(&self, request: Request<Incoming>) -> Result<Response<Empty<Bytes>>, Infallible> {
+    async fn respond(&self, request: Request<Incoming>) -> Result<Response<Empty<Bytes>>, Infallible> {
         let at = self.clock.now();
         let (head, body) = request.into_parts();
         let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
@@ -84,7 +84,7 @@ impl Receiver {
             let expected = inbox.secret.sign(header("webhook-id"), timestamp, &body);
             inbox.tally.arrivals.push(at);
             inbox.tally.forged += usize::from(header("webhook-signature") != expected);
-            inbox.answers_after
+            inbox.response_delay
         });
         let mut response = Response::new(Empty::new());
         match delay {

@@ -1,10 +1,12 @@
-//! What waits, gathered into groups.
+//! The queue of waiting operations, which forms the commit groups.
 //!
-//! There is no timer: alone, an operation commits at once; under load the group is what arrived during the last commit.
+//! There is no timer. A single operation commits at once; under load a group has the operations that arrived during the
+//! last commit.
 //!
-//! Events and results share their commits, because most of what a commit costs is the pages it writes, and they touch the
-//! same ones. Everything else (claims, edits) goes in groups of its own, in turn with them: workers stand still while a claim
-//! waits, so it does not wait for a long list of results, which is broken off when something urgent has come.
+//! Events and results share their commits, because most of the cost of a commit is the pages it writes, and they write
+//! the same pages. Other operations (claims, edits) are urgent, because workers are idle while a claim waits. They have
+//! groups of their own, alternating with the shared ones. A long list of results is interrupted when an urgent
+//! operation arrives.
 
 use std::collections::VecDeque;
 
@@ -12,25 +14,25 @@ use tokio::sync::mpsc;
 
 use super::{Group, Operation};
 
-/// Ingests and results share a commit until they have so many rows, a few milliseconds' worth.
+/// The most rows of ingests and results in one commit: a few milliseconds of work.
 const MAX_BULK_ROWS: usize = 512;
-/// Results written before something urgent is looked for.
+/// Results written between two checks for urgent operations.
 const RESULTS_PER_STEP: usize = 64;
 
-/// What has arrived and is in no group yet.
+/// The operations that have arrived and are in no group yet.
 #[derive(Default)]
-pub(crate) struct Waiting {
-    /// Claims, and what is as rare as edits.
+pub(crate) struct CommitQueue {
+    /// Claims, and rare operations such as edits.
     urgent: VecDeque<Operation>,
     ingests: VecDeque<Operation>,
     results: VecDeque<Operation>,
-    /// The last group was urgent.
+    /// Whether the last group was urgent, so that events and results are next.
     bulk_next: bool,
     closing: bool,
 }
 
-impl Waiting {
-    /// The next group, once there is something to do; `None` at the end.
+impl CommitQueue {
+    /// Waits for the next group. `None` when the store closes.
     pub(crate) fn next_group(&mut self, operations: &mut mpsc::Receiver<Operation>) -> Option<Group> {
         self.gather(operations);
         while self.urgent.is_empty() && !self.has_bulk() {
@@ -47,7 +49,7 @@ impl Waiting {
         self.bulk_next = !bulk;
         let mut group = Group::default();
         if bulk {
-            // Neither kind fills a group that both wait for.
+            // When ingests and results both wait, neither fills the group alone.
             let ingests = if self.results.is_empty() { MAX_BULK_ROWS } else { MAX_BULK_ROWS / 2 };
             group.fill(&mut self.ingests, ingests);
             group.fill(&mut self.results, group.rows + RESULTS_PER_STEP);
@@ -61,7 +63,7 @@ impl Waiting {
         !self.ingests.is_empty() || !self.results.is_empty()
     }
 
-    /// More results for a group that is under way, unless something urgent has come or it is full.
+    /// More results for a running group. `None` when an urgent operation waits or the group is full.
     pub(crate) fn more_results(&mut self, group: &Group, operations: &mut mpsc::Receiver<Operation>) -> Option<Group> {
         self.gather(operations);
         if group.settles.is_empty() || self.results.is_empty() || !self.urgent.is_empty() || group.rows >= MAX_BULK_ROWS
@@ -73,7 +75,7 @@ impl Waiting {
         Some(more)
     }
 
-    /// Takes in what has arrived.
+    /// Takes the operations that have arrived.
     fn gather(&mut self, operations: &mut mpsc::Receiver<Operation>) {
         while let Ok(operation) = operations.try_recv() {
             self.add(operation);
@@ -90,7 +92,7 @@ impl Waiting {
             Operation::Settle(_) => &mut self.results,
             _ => &mut self.urgent,
         };
-        // What comes after the end is refused: dropped, its caller learns that the store is closed.
+        // An operation after `Close` is dropped, which tells its caller that the store is closed.
         if !self.closing {
             queue.push_back(operation);
         }
@@ -105,22 +107,22 @@ mod tests {
     };
 
     #[test]
-    fn events_and_results_share_a_group_and_claims_go_in_turn_with_them() {
+    fn events_and_results_share_a_group_and_alternate_with_claims() {
         let (sender, mut operations) = mpsc::channel(16);
         let settle = || Operation::Settle(pending(Vec::new()));
         for operation in [ingest(1), settle(), claiming(false), ingest(1), claiming(false)] {
             sender.try_send(operation).ok().unwrap();
         }
-        let mut waiting = Waiting::default();
-        let urgent = waiting.next_group(&mut operations).unwrap();
+        let mut queue = CommitQueue::default();
+        let urgent = queue.next_group(&mut operations).unwrap();
         assert_eq!((urgent.claims.len(), urgent.operations), (2, 2));
         sender.try_send(claiming(false)).ok().unwrap();
-        let bulk = waiting.next_group(&mut operations).unwrap();
+        let bulk = queue.next_group(&mut operations).unwrap();
         assert_eq!((bulk.ingests.len(), bulk.settles.len(), bulk.operations), (2, 1, 3));
         sender.try_send(settle()).ok().unwrap();
-        assert!(waiting.more_results(&bulk, &mut operations).is_none(), "a claim waits");
-        assert_eq!(waiting.next_group(&mut operations).unwrap().claims.len(), 1);
-        assert!(waiting.more_results(&bulk, &mut operations).is_some());
+        assert!(queue.more_results(&bulk, &mut operations).is_none(), "a claim waits");
+        assert_eq!(queue.next_group(&mut operations).unwrap().claims.len(), 1);
+        assert!(queue.more_results(&bulk, &mut operations).is_some());
     }
 
     #[test]
@@ -129,7 +131,7 @@ mod tests {
         for operation in [ingest(MAX_BULK_ROWS), ingest(1), Operation::Settle(pending(Vec::new()))] {
             sender.try_send(operation).ok().unwrap();
         }
-        let group = Waiting::default().next_group(&mut operations).unwrap();
+        let group = CommitQueue::default().next_group(&mut operations).unwrap();
         assert_eq!((group.ingests.len(), group.settles.len()), (1, 1));
     }
 }

@@ -5,7 +5,7 @@ use serde::Deserialize;
 /// How a receiver answers.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub(crate) enum Mood {
+pub(crate) enum ReceiverBehavior {
     /// 200, at once.
     #[default]
     Ok,

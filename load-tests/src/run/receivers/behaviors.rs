@@ -1,4 +1,4 @@
-//! What a mood comes to for one request.
+//! What a behavior comes to for one request.
 
 use std::{
     collections::HashMap,
@@ -15,7 +15,7 @@ use hyper::body::{Body, Frame};
 use tokio::time::{Interval, interval};
 use weir_core::Timestamp;
 
-use crate::scenario::Mood;
+use crate::scenario::ReceiverBehavior;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Answer {
@@ -25,22 +25,22 @@ pub(super) struct Answer {
     pub(super) drip: Option<Duration>,
 }
 
-/// How a receiver of this mood, `elapsed` after its start, answers; `has_room` says whether it may take one more this second.
-pub(super) fn answer(mood: Mood, elapsed: Duration, has_room: impl FnOnce(u32) -> bool) -> Answer {
+/// How a receiver of this behavior, `elapsed` after its start, answers; `has_room` says whether it may take one more this second.
+pub(super) fn answer(behavior: ReceiverBehavior, elapsed: Duration, has_room: impl FnOnce(u32) -> bool) -> Answer {
     let with = |status| Answer { after: Duration::ZERO, status, retry_after_s: None, drip: None };
-    match mood {
-        Mood::Ok => with(200),
-        Mood::Slow { ms } => Answer { after: Duration::from_millis(ms), ..with(200) },
-        Mood::Status { code } => with(code),
+    match behavior {
+        ReceiverBehavior::Ok => with(200),
+        ReceiverBehavior::Slow { ms } => Answer { after: Duration::from_millis(ms), ..with(200) },
+        ReceiverBehavior::Status { code } => with(code),
         // What was read before the connection was cut.
-        Mood::Refuse => with(503),
-        Mood::Flap { up_ms, down_ms, code } => {
+        ReceiverBehavior::Refuse => with(503),
+        ReceiverBehavior::Flap { up_ms, down_ms, code } => {
             let phase = elapsed.as_millis() % u128::from((up_ms + down_ms).max(1));
             with(if phase < u128::from(up_ms) { 200 } else { code })
         }
-        Mood::Drip { every_ms } => Answer { drip: Some(Duration::from_millis(every_ms.max(1))), ..with(200) },
-        Mood::RateLimit { per_s, .. } if has_room(per_s) => with(200),
-        Mood::RateLimit { retry_after_s, .. } => Answer { retry_after_s: Some(retry_after_s), ..with(429) },
+        ReceiverBehavior::Drip { every_ms } => Answer { drip: Some(Duration::from_millis(every_ms.max(1))), ..with(200) },
+        ReceiverBehavior::RateLimit { per_s, .. } if has_room(per_s) => with(200),
+        ReceiverBehavior::RateLimit { retry_after_s, .. } => Answer { retry_after_s: Some(retry_after_s), ..with(429) },
     }
 }
 
@@ -85,8 +85,8 @@ mod tests {
 
     #[test]
     fn who_flaps_is_up_and_down_in_turn() {
-        let mood = Mood::Flap { up_ms: 100, down_ms: 50, code: 503 };
-        let status = |ms| answer(mood, Duration::from_millis(ms), |_| true).status;
+        let behavior = ReceiverBehavior::Flap { up_ms: 100, down_ms: 50, code: 503 };
+        let status = |ms| answer(behavior, Duration::from_millis(ms), |_| true).status;
         assert_eq!([0, 99, 100, 149, 150, 251].map(status), [200, 200, 503, 503, 200, 503]);
     }
 
@@ -98,7 +98,7 @@ mod tests {
             [room(1, 0), room(1, 999), room(1, 999), room(2, 999), room(1, 1_000)],
             [true, true, false, true, true]
         );
-        let refused = answer(Mood::RateLimit { per_s: 2, retry_after_s: 3 }, Duration::ZERO, |_| false);
+        let refused = answer(ReceiverBehavior::RateLimit { per_s: 2, retry_after_s: 3 }, Duration::ZERO, |_| false);
         assert_eq!((refused.status, refused.retry_after_s), (429, Some(3)));
     }
 }
