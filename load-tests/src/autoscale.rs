@@ -21,7 +21,7 @@ mod promql;
 mod relay;
 mod results;
 mod trace;
-mod words;
+mod summary;
 
 use std::path::{Path, PathBuf};
 
@@ -108,7 +108,7 @@ async fn play_all<'a>(plans: &'a [Plan], settings: &Settings<'_>) -> anyhow::Res
         };
         match played {
             Ok(played) => {
-                print!("{}", words::of(&played));
+                print!("{}", summary::of(&played));
                 report(&played, settings.folder)?;
                 all.push(played);
             }

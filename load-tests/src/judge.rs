@@ -191,14 +191,14 @@ fn breach_whole(recording: &Recording, reconciled: &Reconciled, breaches: &mut V
     if let Some(first) = reconciled.short.first() {
         breaches.push(format!("{} events were accepted for too few destinations: {first}", reconciled.short.len()));
     }
-    if recording.astray > 0 {
-        breaches.push(format!("{} arrivals at paths that are no destination's", recording.astray));
+    if recording.unknown_paths > 0 {
+        breaches.push(format!("{} arrivals at paths that are no destination's", recording.unknown_paths));
     }
     if recording.drained.is_none() {
         breaches.push("the backlog was not drained in time".to_owned());
     }
-    if recording.left > 0 {
-        breaches.push(format!("{} permits are left in the queue of a Weir with nothing to do", recording.left));
+    if recording.permits_left > 0 {
+        breaches.push(format!("{} permits are left in the queue of a Weir with nothing to do", recording.permits_left));
     }
     for role in &recording.died {
         breaches.push(format!("{role} ended by itself"));

@@ -1,6 +1,6 @@
 //! `run`: plays scenarios one after the other, judges each, and writes the report.
 
-mod words;
+mod summary;
 
 use std::{
     fmt::Write,
@@ -76,7 +76,7 @@ pub(crate) async fn run(args: &RunArgs) -> anyhow::Result<bool> {
                 continue;
             }
         };
-        print!("{}", words::of(&scenario.name, &judgement));
+        print!("{}", summary::of(&scenario.name, &judgement));
         report.runs.push(Run {
             scenario: scenario.name.clone(),
             about: scenario.about.clone(),

@@ -20,7 +20,7 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::clock;
 
 /// How long nothing may arrive before what is missing counts as lost.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
 pub(crate) struct Receiver {
@@ -75,7 +75,7 @@ impl Receiver {
         let mut progress = clock::now();
         while seen < expected {
             ensure!(
-                clock::now().duration_since(progress) < PATIENCE,
+                clock::now().duration_since(progress) < TIMEOUT,
                 "{} of {expected} events never arrived",
                 expected - seen
             );

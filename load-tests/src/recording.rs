@@ -16,7 +16,7 @@ pub(crate) struct Recording {
     /// Of each destination, in the order of `at`.
     pub(crate) arrivals: Vec<Vec<Arrival>>,
     /// Requests to paths that are no destination's.
-    pub(crate) astray: u64,
+    pub(crate) unknown_paths: u64,
     pub(crate) faults: Vec<Fault>,
     pub(crate) marks: Vec<Mark>,
     /// Events a second that the machine was measured to take before, where it is overloaded.
@@ -28,7 +28,7 @@ pub(crate) struct Recording {
     pub(crate) drained: Option<Timestamp>,
     pub(crate) ended: Timestamp,
     /// What was left in the queue of a Weir that had nothing to do any more.
-    pub(crate) left: u64,
+    pub(crate) permits_left: u64,
     /// Roles whose process ended without having been told to.
     pub(crate) died: Vec<&'static str>,
 }
@@ -143,7 +143,7 @@ impl Recording {
         for arrival in arrivals {
             match self.arrivals.get_mut(arrival.destination as usize) {
                 Some(at) => at.push(arrival),
-                None => self.astray += 1,
+                None => self.unknown_paths += 1,
             }
         }
     }

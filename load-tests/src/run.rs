@@ -30,12 +30,12 @@ use fleet::Fleet;
 use progress::Progress;
 use publisher::Stream;
 use receivers::{Arrivals, Receivers};
-use steps::Stage;
+use steps::StepRunner;
 
 pub(crate) use receivers::SLACK;
 
 /// Between two looks at whether everything has arrived, or has been drained.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const POLL_EVERY: Duration = Duration::from_millis(100);
 /// From an answer to the commit of its record: what is drained may not be recorded yet.
 const RECORDED_WITHIN: Duration = Duration::from_millis(250);
 
@@ -75,21 +75,21 @@ pub(crate) async fn record(scenario: &Scenario, mut target: Target, host: &str) 
     for stream in streams {
         publishing.spawn(stream.run(scenario.publish_s, timeline, api.clone(), Arc::clone(&events), deadline));
     }
-    let mut stage = Stage { timeline, api: &api, receivers: &receivers, ids: &ids, target: &mut target, recording };
+    let mut runner = StepRunner { timeline, api: &api, receivers: &receivers, ids: &ids, target: &mut target, recording };
     let progress = Progress::start(&scenario.name, scenario.publish_s, Arc::clone(&arrivals));
-    let (steps, published) = tokio::join!(stage.play(&scenario.steps), async {
+    let (steps, published) = tokio::join!(runner.play(&scenario.steps), async {
         while publishing.join_next().await.is_some() {}
         timeline.now()
     });
     steps?;
-    let mut recording = stage.recording;
+    let mut recording = runner.recording;
     recording.published = published;
     recording.events = std::mem::take(&mut *events.lock().unwrap_or_else(PoisonError::into_inner));
     wait_for_arrivals(&recording, &arrivals, deadline).await;
     recording.drained = drained(&api, &ids, &recording, timeline, deadline).await?;
     tokio::time::sleep(RECORDED_WITHIN).await;
     finish(&api, &ids, &mut recording, &arrivals).await?;
-    recording.left = left_in_queue(&target, &recording).await?;
+    recording.permits_left = left_in_queue(&target, &recording).await?;
     recording.ended = timeline.now();
     progress.end();
     end_target(target, &api, &ids, &mut recording).await?;
@@ -182,7 +182,7 @@ async fn wait_for_arrivals(recording: &Recording, arrivals: &Arrivals, deadline:
     };
     let owed: u64 = recording.events.iter().map(of).sum();
     while arrivals.successes() < owed && now() < deadline {
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_EVERY).await;
     }
 }
 
@@ -209,7 +209,7 @@ async fn drained(
         if now() >= deadline {
             return Ok(None);
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_EVERY).await;
     }
 }
 
@@ -229,7 +229,7 @@ async fn left_in_queue(target: &Target, recording: &Recording) -> anyhow::Result
             // A process that was started a moment ago has not looked yet.
             return left.with_context(|| format!("/metrics lacks one of {QUEUE_GAUGES:?}"));
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_EVERY).await;
     }
 }
 

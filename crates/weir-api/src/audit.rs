@@ -1,4 +1,4 @@
-//! The audit of a destination: the recorded send starts, judged page by page as they are read.
+//! The audit of a destination: reads the recorded send starts page by page and judges them.
 
 use std::time::Duration;
 
@@ -12,33 +12,34 @@ use weir_store::{SendRecord, SendsRequest};
 use crate::{
     destinations,
     extract::PathId,
-    problem::{Answer, Problem},
+    problem::{ApiResult, Problem},
     query::Query,
     state::{Api, ApiState},
 };
 
-/// What is judged when nobody names a range.
+/// The range of an audit without `from`.
 const DEFAULT_RANGE: Duration = Duration::from_secs(24 * 60 * 60);
-/// How many sends are read at once. To judge them takes a few milliseconds, after which others have their turn.
+/// The number of sends per page. The judgement of a page takes a few milliseconds; then other tasks can run.
 const PAGE: u32 = 5_000;
-/// An audit that takes longer is refused. Shorter than the patience of `weir audit`.
-const LONGEST: Duration = Duration::from_secs(100);
+/// An audit that takes longer is refused. Shorter than the timeout of `weir audit`.
+const TIME_LIMIT: Duration = Duration::from_secs(100);
 
 /// Audit a destination's limits
 ///
-/// Exact over every sliding window inside the range, computed from the recorded send starts. Without `from`, the range begins a
-/// day before `to`; without `to`, it ends with the last send. Deleted destinations have an audit too. An edit has 100 ms to act;
-/// a window across an edit is judged by the larger limit. A range with more sends than can be judged in 100 s is refused.
+/// The audit is exact for every sliding window inside the range. It is computed from the recorded send starts. Without
+/// `from`, the range begins a day before `to`; without `to`, it ends with the last send. Deleted destinations can be
+/// audited too. An edit must take effect within 100 ms; a window that spans an edit is judged by the larger limit. A
+/// range with too many sends for an audit of 100 s is refused.
 #[utoipa::path(
     get, path = "/v1/destinations/{id}/audit", operation_id = "show_audit", tag = "destinations",
     params(("id" = String, Path, description = "`dst_…`"), crate::openapi::RangeParameters),
-    responses((status = 200, description = "The judgement", body = crate::openapi::Audit))
+    responses((status = 200, description = "The audit", body = crate::openapi::Audit))
 )]
 pub(crate) async fn show(
     State(api): State<Api>,
     PathId(id): PathId<DestinationId>,
     mut query: Query,
-) -> Answer<Json<AuditReport>> {
+) -> ApiResult<Json<AuditReport>> {
     let (from, to) = query.range();
     query.close()?;
     if api.store.destination(id).await?.is_none() && !api.store.destination_existed(id).await? {
@@ -48,7 +49,12 @@ pub(crate) async fn show(
     in_time(judge(&api, id, from, to.unwrap_or(Timestamp::MAX))).await.map(Json)
 }
 
-async fn judge(api: &ApiState, destination_id: DestinationId, from: Timestamp, to: Timestamp) -> Answer<AuditReport> {
+async fn judge(
+    api: &ApiState,
+    destination_id: DestinationId,
+    from: Timestamp,
+    to: Timestamp,
+) -> ApiResult<AuditReport> {
     let changes = api.store.limit_changes(destination_id).await?;
     let mut auditor = Auditor::new(changes.into_iter().map(|change| (change.at, change.limits)).collect(), from, to);
     let mut request = SendsRequest { destination_id, from, to, after: None, limit: PAGE };
@@ -79,12 +85,13 @@ fn judge_send(auditor: &mut Auditor, record: &SendRecord) {
     }
 }
 
-async fn in_time<T>(judged: impl Future<Output = Answer<T>>) -> Answer<T> {
+async fn in_time<T>(audit: impl Future<Output = ApiResult<T>>) -> ApiResult<T> {
     let too_long = |_| {
-        let detail = format!("holds more sends than can be judged in {} s; name a later time", LONGEST.as_secs());
+        let seconds = TIME_LIMIT.as_secs();
+        let detail = format!("must be later: the audit of this range takes longer than {seconds} s");
         Err(Problem::invalid_field("/from", detail))
     };
-    tokio::time::timeout(LONGEST, judged).await.unwrap_or_else(too_long)
+    tokio::time::timeout(TIME_LIMIT, audit).await.unwrap_or_else(too_long)
 }
 
 #[cfg(test)]
@@ -92,8 +99,8 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn an_audit_that_takes_too_long_is_refused_with_what_to_do() {
-        let refused = in_time(std::future::pending::<Answer<()>>()).await.expect_err("it never ends");
+    async fn an_audit_that_takes_too_long_is_refused_with_a_remedy() {
+        let refused = in_time(std::future::pending::<ApiResult<()>>()).await.expect_err("it never ends");
         assert_eq!(refused.errors()[0].pointer, "/from");
         assert!(refused.detail().contains("100 s"), "{}", refused.detail());
     }

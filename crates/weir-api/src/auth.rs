@@ -1,8 +1,8 @@
 //! Authentication by bearer keys, which are compared in constant time.
 //!
-//! Keys are stored as SHA-256 digests, so that a comparison takes the same time for every length, and a memory dump does not
-//! contain the keys. If any key is configured, every path under `/v1` needs one. Health, metrics and the documentation need no
-//! key: they show no data of tenants.
+//! Keys are stored as SHA-256 digests, so that a comparison takes the same time for every length, and a memory dump
+//! does not contain the keys. If any key is configured, every path under `/v1` needs one. Health, metrics and the
+//! documentation need no key: they show no data of tenants.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use http::{HeaderMap, Uri, header};
 use sha2::{Digest, Sha256};
 use subtle::{Choice, ConstantTimeEq};
 
-use crate::problem::{Kind, Problem};
+use crate::problem::{Problem, ProblemKind};
 
 /// The configured API keys.
 #[derive(Clone, Default)]
@@ -41,8 +41,8 @@ impl ApiKeys {
         }
         match bearer(headers) {
             Some(key) if self.contains(key) => Ok(()),
-            Some(_) => Err(Problem::new(Kind::Unauthorized, "the API key is not valid")),
-            None => Err(Problem::new(Kind::Unauthorized, "send `Authorization: Bearer <key>`")),
+            Some(_) => Err(Problem::new(ProblemKind::Unauthorized, "the API key is not valid")),
+            None => Err(Problem::new(ProblemKind::Unauthorized, "send `Authorization: Bearer <key>`")),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! How much waits for a destination, how fast it goes, and when it will be done.
+//! The backlog of a destination: its size, its rates, and the estimated time until it is drained.
 
 use std::time::Duration;
 
@@ -8,35 +8,36 @@ use utoipa::ToSchema;
 use weir_core::{Destination, DestinationId, Timestamp, breaker::BreakerState};
 use weir_store::DestinationCounts;
 
-use crate::{destinations, extract::PathId, problem::Answer, query::Query, state::Api};
+use crate::{destinations, extract::PathId, problem::ApiResult, query::Query, state::Api};
 
-/// The time over which `achieved_per_s` is taken.
+/// The time over which `achieved_per_s` is measured.
 const RECENT: Duration = Duration::from_secs(10);
-/// The time over which `inflow_per_s` is taken.
+/// The time over which `inflow_per_s` is measured.
 const INFLOW: Duration = Duration::from_secs(60);
 
 /// The backlog of a destination.
 #[derive(Debug, PartialEq, Serialize, ToSchema)]
 #[schema(as = Backlog)]
 pub(crate) struct BacklogView {
-    /// Those that wait for their `deliver_at` are among them, here and below.
+    /// Pending deliveries. All fields include deliveries that wait for their `deliver_at`.
     pending: u64,
     retrying: u64,
     delivering: u64,
-    /// Since the oldest of them was made; null when there is none.
+    /// The age of the oldest of these deliveries; null if there is none.
     oldest_age_s: Option<f64>,
-    /// By the limit that binds; null when unlimited.
+    /// The rate of the strictest limit; null if unlimited.
     configured_per_s: Option<f64>,
-    /// What of that may be used now: nothing while it is paused, held, or its breaker is not closed, and little at first after
-    /// that; null when unlimited.
+    /// The rate that is allowed now: 0 while the destination is paused or held or its breaker is not closed, and a
+    /// growing share of the limit after the breaker has closed; null if unlimited.
     effective_per_s: Option<f64>,
-    /// Over the last ten seconds.
+    /// The sends of the last ten seconds, per second.
     achieved_per_s: f64,
-    /// Deliveries that came in, over the last minute.
+    /// The new deliveries of the last minute, per second.
     inflow_per_s: f64,
-    /// Until all that waits now is sent; null when it is not known, while the destination is paused, or its breaker not closed.
+    /// The estimated time until all waiting deliveries are sent; null if unknown, or while the destination is paused or
+    /// its breaker is not closed.
     drain_eta_s: Option<f64>,
-    /// Whether it gets shorter at all at this inflow; null when that is not known.
+    /// Whether the backlog gets shorter at the current inflow; null if unknown.
     drains: Option<bool>,
 }
 
@@ -44,13 +45,13 @@ pub(crate) struct BacklogView {
 #[utoipa::path(
     get, path = "/v1/destinations/{id}/backlog", operation_id = "show_backlog", tag = "destinations",
     params(("id" = String, Path, description = "`dst_…`")),
-    responses((status = 200, description = "The backlog now", body = BacklogView))
+    responses((status = 200, description = "The current backlog", body = BacklogView))
 )]
 pub(crate) async fn show(
     State(api): State<Api>,
     PathId(id): PathId<DestinationId>,
     query: Query,
-) -> Answer<Json<BacklogView>> {
+) -> ApiResult<Json<BacklogView>> {
     query.close()?;
     let destination = destinations::find(&api, id).await?;
     let counts = api.store.destination_counts(id).await?;
@@ -87,7 +88,7 @@ fn view(
     let drains = match waiting {
         0 => Some(true),
         _ if is_stopped => Some(false),
-        // Without a limit what was achieved is what there was to do: more might be possible.
+        // Without a limit the achieved rate may only reflect the inflow, and a higher rate may be possible.
         _ if configured_per_s.is_none() && rate <= inflow_per_s => None,
         _ => Some(rate > inflow_per_s),
     };
@@ -105,7 +106,7 @@ fn view(
     }
 }
 
-/// Seconds, rounded to the millisecond: more digits would only fill the page.
+/// Seconds, rounded to milliseconds.
 fn millis(seconds: f64) -> f64 {
     (seconds * 1_000.0).round() / 1_000.0
 }
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hold_comes_before_the_drain_and_a_pause_never_ends() {
+    fn the_eta_includes_a_hold_and_is_unknown_during_a_pause() {
         let mut held = destination(Some(60), false);
         held.held_until = Some(NOW + Duration::from_secs(5));
         assert_eq!(view(&held, counts(10), 0, 0, NOW).drain_eta_s, Some(15.0));
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backlog_drains_when_less_comes_in_than_may_go_out() {
+    fn a_backlog_drains_if_the_inflow_is_below_the_rate() {
         let limited = destination(Some(60), false);
         for (arrivals, expected) in [(0, true), (59, true), (60, false), (600, false)] {
             assert_eq!(view(&limited, counts(10), 0, arrivals, NOW).drains, Some(expected), "{arrivals} in a minute");
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_may_not_be_used_is_not_effective() {
+    fn the_effective_rate_is_zero_during_a_pause_or_hold() {
         let limited = destination(Some(60), false);
         assert_eq!(view(&limited, counts(1), 0, 0, NOW).effective_per_s, Some(1.0));
         assert_eq!(view(&destination(Some(60), true), counts(1), 0, 0, NOW).effective_per_s, Some(0.0));
@@ -190,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_waiting_is_drained_and_has_no_age() {
+    fn an_empty_backlog_is_drained_and_has_no_age() {
         let shown = view(&destination(None, false), counts(0), 0, 0, NOW);
         assert_eq!((shown.oldest_age_s, shown.drain_eta_s), (None, Some(0.0)));
     }

@@ -1,4 +1,4 @@
-//! Deliveries: looked up, tried again, cancelled.
+//! Deliveries: list, show, retry and cancel.
 
 use axum::{Json, extract::State};
 use http::StatusCode;
@@ -9,7 +9,7 @@ use weir_store::{DeliveryAction, DeliveryDetail, DeliveryFilter};
 use crate::{
     extract::PathId,
     page::Listing,
-    problem::{Answer, Problem},
+    problem::{ApiResult, Problem},
     query::Query,
     state::{Api, ApiState},
     views::{AttemptView, DeliveryDetailView, DeliveryView, List},
@@ -17,27 +17,27 @@ use crate::{
 
 /// List deliveries
 ///
-/// A page looks at 5000 deliveries at most for what `tenant`, `event_type`, `error` and some states let through, so that a
-/// long history costs no more than a short one. Such a page may be short, or even empty, and still have a `next_cursor`: the
-/// list is at its end when that is null, not before. `from`, `to`, `destination` and the states `failed`, `dead`, `cancelled`,
-/// `superseded` and `expired` narrow what has to be looked at.
+/// With the filters `tenant`, `event_type`, `error` and some states, a page examines at most 5000 deliveries, so that a
+/// long history costs no more than a short one. Such a page may be short or empty and still have a `next_cursor`: the
+/// list ends only when `next_cursor` is null. `from`, `to`, `destination` and the states `failed`, `dead`, `cancelled`,
+/// `superseded` and `expired` reduce the number of deliveries to examine.
 #[utoipa::path(
     get, path = "/v1/deliveries", operation_id = "list_deliveries", tag = "deliveries",
     params(
-        ("destination" = Option<String>, Query, description = "To this destination: `dst_…`"),
-        ("event" = Option<String>, Query, description = "Of this event: `evt_…`"),
+        ("destination" = Option<String>, Query, description = "Only deliveries to this destination: `dst_…`"),
+        ("event" = Option<String>, Query, description = "Only deliveries of this event: `evt_…`"),
         ("state" = Option<String>, Query,
             description = "`pending`, `delivering`, `retrying`, `delivered`, `failed`, `dead`, `cancelled`, `superseded` or `expired`"),
-        ("tenant" = Option<String>, Query, description = "Of this tenant only"),
-        ("event_type" = Option<String>, Query, description = "Of events of this type: exact (`video.created`), a prefix (`video.*`) or `*`"),
+        ("tenant" = Option<String>, Query, description = "Only this tenant"),
+        ("event_type" = Option<String>, Query, description = "Only events of this type: exact (`video.created`), a prefix (`video.*`) or `*`"),
         ("error" = Option<String>, Query,
-            description = "Whose last attempt ended so: `dns`, `connect`, `tls`, `timeout`, `broken`, `forbidden`, `unknown`, a class of answers (`3xx`, `4xx`, `5xx`) or one status (`503`)"),
+            description = "Only deliveries whose last attempt had this error: `dns`, `connect`, `tls`, `timeout`, `broken`, `forbidden`, `unknown`, a class of statuses (`3xx`, `4xx`, `5xx`) or one status (`503`)"),
         crate::openapi::RangeParameters,
         crate::openapi::PageParameters,
     ),
     responses((status = 200, description = "One page, newest first", body = List<DeliveryView>))
 )]
-pub(crate) async fn list(State(api): State<Api>, mut query: Query) -> Answer<Json<List<DeliveryView>>> {
+pub(crate) async fn list(State(api): State<Api>, mut query: Query) -> ApiResult<Json<List<DeliveryView>>> {
     let destination_id = query.parse("destination", str::parse);
     let event_id = query.parse("event", str::parse);
     let state = query.parse("state", |text| DeliveryState::parse(text).ok_or_else(unknown_state));
@@ -65,16 +65,17 @@ pub(crate) async fn show(
     State(api): State<Api>,
     PathId(id): PathId<DeliveryId>,
     query: Query,
-) -> Answer<Json<DeliveryDetailView>> {
+) -> ApiResult<Json<DeliveryDetailView>> {
     query.close()?;
     find(&api, id).await.map(Json)
 }
 
-/// Try a delivery again
+/// Retry a delivery
 ///
-/// Makes it due at once, under the same limits as everything else; one that waits for its event's `deliver_at` waits no
-/// longer. One whose attempts were exhausted gets one more. Not once its `expires_at` has passed. Where the destination is
-/// `ordered`, one that waits for its turn goes on waiting, and one that had ended waits for its turn again, which is the next.
+/// Makes the delivery due at once, under the usual limits. A delivery that waits for the `deliver_at` of its event
+/// becomes due too. A delivery without attempts left gets one more attempt. After its `expires_at` a delivery cannot be
+/// retried. At an `ordered` destination, a delivery that waits for an earlier one continues to wait, and an ended
+/// delivery becomes the next one of its key after the current one.
 #[utoipa::path(
     post, path = "/v1/deliveries/{id}/retry", operation_id = "retry_delivery", tag = "deliveries", params(("id" = String, Path, description = "`dlv_…`")),
     responses(
@@ -86,7 +87,7 @@ pub(crate) async fn retry(
     State(api): State<Api>,
     PathId(id): PathId<DeliveryId>,
     query: Query,
-) -> Answer<(StatusCode, Json<DeliveryDetailView>)> {
+) -> ApiResult<(StatusCode, Json<DeliveryDetailView>)> {
     query.close()?;
     let now = api.clock.now();
     match api.store.retry_delivery(id, now).await? {
@@ -94,14 +95,14 @@ pub(crate) async fn retry(
             let due = now;
             api.wake(&[Wake { destination_id, due }]).await;
         }
-        other => return Err(refusal(id, other, "tried again")),
+        other => return Err(refusal(id, other, "retried")),
     }
     Ok((StatusCode::ACCEPTED, Json(find(&api, id).await?)))
 }
 
 /// Cancel a delivery
 ///
-/// Only what waits can be cancelled.
+/// Only a waiting delivery (`pending` or `retrying`) can be cancelled.
 #[utoipa::path(
     post, path = "/v1/deliveries/{id}/cancel", operation_id = "cancel_delivery", tag = "deliveries", params(("id" = String, Path, description = "`dlv_…`")),
     responses(
@@ -113,12 +114,12 @@ pub(crate) async fn cancel(
     State(api): State<Api>,
     PathId(id): PathId<DeliveryId>,
     query: Query,
-) -> Answer<(StatusCode, Json<DeliveryDetailView>)> {
+) -> ApiResult<(StatusCode, Json<DeliveryDetailView>)> {
     query.close()?;
     let now = api.clock.now();
     match api.store.cancel_delivery(id, now).await? {
         DeliveryAction::Done { destination_id } => {
-            // The next of its line may have come forward.
+            // The next delivery of its message group may have become due.
             api.wake(&[Wake { destination_id, due: now }]).await;
             Ok((StatusCode::ACCEPTED, Json(find(&api, id).await?)))
         }
@@ -126,23 +127,23 @@ pub(crate) async fn cancel(
     }
 }
 
-/// Why the delivery was not `done`.
-fn refusal(id: DeliveryId, action: DeliveryAction, done: &str) -> Problem {
+/// Why the delivery cannot be `verb` ("retried", "cancelled").
+fn refusal(id: DeliveryId, action: DeliveryAction, verb: &str) -> Problem {
     match action {
         DeliveryAction::Refused(state) => {
-            Problem::conflict(format!("the delivery is {} and cannot be {done}", state.as_str()))
+            Problem::conflict(format!("the delivery is {} and cannot be {verb}", state.as_str()))
         }
         DeliveryAction::Expired => {
-            Problem::conflict(format!("the delivery's time is over (`expires_at`), so it cannot be {done}"))
+            Problem::conflict(format!("the delivery has expired (`expires_at`) and cannot be {verb}"))
         }
         DeliveryAction::DestinationGone => {
-            Problem::conflict(format!("the destination is deleted, so the delivery cannot be {done}"))
+            Problem::conflict(format!("the destination is deleted, so the delivery cannot be {verb}"))
         }
         DeliveryAction::NotFound | DeliveryAction::Done { .. } => missing(id),
     }
 }
 
-async fn find(api: &ApiState, id: DeliveryId) -> Answer<DeliveryDetailView> {
+async fn find(api: &ApiState, id: DeliveryId) -> ApiResult<DeliveryDetailView> {
     let DeliveryDetail { delivery, attempts } = api.store.delivery(id).await?.ok_or_else(|| missing(id))?;
     let attempts = attempts.into_iter().map(AttemptView::from).collect();
     Ok(DeliveryDetailView { delivery: delivery.into(), attempts })

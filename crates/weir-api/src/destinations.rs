@@ -1,4 +1,4 @@
-//! Destinations: made, listed, shown, edited, deleted.
+//! Destinations: create, list, show, edit and delete.
 
 use std::sync::Arc;
 
@@ -16,27 +16,28 @@ use weir_store::DestinationPatch;
 use crate::{
     extract::{self, PathId},
     page::Listing,
-    problem::{self, Answer, Problem},
+    problem::{self, ApiResult, Problem},
     query::Query,
     settings,
     state::{Api, ApiState},
     views::{CreatedView, DestinationView, List, SettingsView},
 };
 
-/// How often an edit is tried anew when others edit the same destination meanwhile. Each round, one of them succeeds.
+/// How often an edit is tried while other requests edit the same destination. In each round one of these requests
+/// succeeds.
 const EDIT_ROUNDS: usize = 64;
-/// Two versions of a destination must differ in what is shown of `updated_at`.
+/// `updated_at` is shown in milliseconds, and two versions of a destination must show different values.
 const TICK: Duration = Duration::from_millis(1);
 
-/// Make a destination
+/// Create a destination
 ///
-/// Only `url` is required. Everything that is wrong is named in `errors`.
+/// Only `url` is required. `errors` lists every invalid field.
 #[utoipa::path(
     post, path = "/v1/destinations", operation_id = "create_destination", tag = "destinations", request_body = crate::openapi::DestinationRequest,
-    responses((status = 201, description = "Made; shows the secret, as only `/secret` and `/rotate-secret` do besides", body = CreatedView,
+    responses((status = 201, description = "Created; shows the secret, which otherwise only `/secret` and `/rotate-secret` show", body = CreatedView,
         headers(("location" = String, description = "The path of the destination"))))
 )]
-pub(crate) async fn create(State(api): State<Api>, query: Query, request: Request) -> Answer<Response> {
+pub(crate) async fn create(State(api): State<Api>, query: Query, request: Request) -> ApiResult<Response> {
     query.close()?;
     let body = extract::json(&api, request).await?;
     let settings = settings::read(body, &api.addresses)?;
@@ -64,12 +65,12 @@ pub(crate) async fn create(State(api): State<Api>, query: Query, request: Reques
 #[utoipa::path(
     get, path = "/v1/destinations", operation_id = "list_destinations", tag = "destinations",
     params(
-        ("tenant" = Option<String>, Query, description = "Of this tenant only"),
+        ("tenant" = Option<String>, Query, description = "Only this tenant"),
         crate::openapi::PageParameters,
     ),
     responses((status = 200, description = "One page, newest first", body = List<DestinationView>))
 )]
-pub(crate) async fn list(State(api): State<Api>, mut query: Query) -> Answer<Json<List<DestinationView>>> {
+pub(crate) async fn list(State(api): State<Api>, mut query: Query) -> ApiResult<Json<List<DestinationView>>> {
     let tenant = query.tenant();
     let page = Listing::Destinations.request(&mut query);
     query.close()?;
@@ -87,7 +88,7 @@ pub(crate) async fn show(
     State(api): State<Api>,
     PathId(id): PathId<DestinationId>,
     query: Query,
-) -> Answer<Json<DestinationView>> {
+) -> ApiResult<Json<DestinationView>> {
     query.close()?;
     let destination = find(&api, id).await?;
     Ok(Json(DestinationView::new(&destination, api.clock.now())))
@@ -95,16 +96,16 @@ pub(crate) async fn show(
 
 /// Edit a destination
 ///
-/// A JSON merge patch (RFC 7396): only the fields that are named change, and `null` brings back the default. Members of
-/// `retry`, `breaker`, `headers` and `signature` merge one by one; arrays are replaced whole. New limits and `paused` are in effect
-/// within 100 ms, with no reset of the window. A `secret` replaces the one there is at once; `rotate-secret` does it with an
-/// overlap. A URL of another origin (scheme, host or port) drops the headers that the same patch does not give anew: their values
-/// are write-only, and were meant for the origin before.
+/// A JSON merge patch (RFC 7396): only the given fields change, and `null` restores the default. Members of `retry`,
+/// `breaker`, `headers` and `signature` are merged one by one; arrays are replaced as a whole. New limits and `paused`
+/// take effect within 100 ms and do not reset the windows. A `secret` replaces the old secret at once; `rotate-secret`
+/// replaces it with an overlap. A URL with another origin (scheme, host or port) removes the headers that the same
+/// patch does not set: their values are write-only and were meant for the previous origin.
 #[utoipa::path(
     patch, path = "/v1/destinations/{id}", operation_id = "edit_destination", tag = "destinations", params(("id" = String, Path, description = "`dst_…`")),
     request_body = crate::openapi::DestinationPatchRequest,
     responses(
-        (status = 200, description = "The destination as edited", body = DestinationView),
+        (status = 200, description = "The edited destination", body = DestinationView),
         (status = 409, response = inline(crate::openapi::Refused)),
     )
 )]
@@ -113,7 +114,7 @@ pub(crate) async fn edit(
     PathId(id): PathId<DestinationId>,
     query: Query,
     request: Request,
-) -> Answer<Json<DestinationView>> {
+) -> ApiResult<Json<DestinationView>> {
     query.close()?;
     let patch = extract::json(&api, request).await?;
     let destination = change(&api, id, |current| {
@@ -124,26 +125,27 @@ pub(crate) async fn edit(
     Ok(Json(DestinationView::new(&destination, api.clock.now())))
 }
 
-/// Edits a destination as `edit` says, anew when others were faster, and announces it.
+/// Applies `edit` to a destination and announces the change. If another request changed the destination meanwhile, it
+/// starts again from the new state.
 pub(crate) async fn change(
     api: &ApiState,
     id: DestinationId,
-    edit: impl Fn(&Destination) -> Answer<Settings>,
-) -> Answer<Arc<Destination>> {
+    edit: impl Fn(&Destination) -> ApiResult<Settings>,
+) -> ApiResult<Arc<Destination>> {
     for _ in 0..EDIT_ROUNDS {
         let current = find(api, id).await?;
         let settings = edit(&current)?;
-        // An edit that changes nothing is still announced: it may be the second try of one whose announcement was lost.
+        // An edit without a change is announced too: it may repeat an edit whose announcement was lost.
         let edited = if settings == current.settings { Some(current) } else { commit(api, &current, settings).await? };
         if let Some(destination) = edited {
             api.announce_edit(id, Terms::of(&destination, api.clock.now())).await;
             return Ok(destination);
         }
     }
-    Err(Problem::conflict("others keep editing this destination; try again"))
+    Err(Problem::conflict("other requests keep editing this destination; try again"))
 }
 
-async fn commit(api: &ApiState, current: &Destination, settings: Settings) -> Answer<Option<Arc<Destination>>> {
+async fn commit(api: &ApiState, current: &Destination, settings: Settings) -> ApiResult<Option<Arc<Destination>>> {
     let patch = DestinationPatch {
         id: current.id,
         expected_updated_at: current.updated_at,
@@ -157,14 +159,14 @@ fn later(updated_at: Timestamp, now: Timestamp) -> Timestamp {
     now.max(updated_at + TICK)
 }
 
-fn shown(settings: &Settings) -> Answer<serde_json::Value> {
+fn shown(settings: &Settings) -> ApiResult<serde_json::Value> {
     serde_json::to_value(SettingsView::from(settings))
-        .map_err(|error| problem::internal("could not show a destination's settings", &error))
+        .map_err(|error| problem::internal("cannot serialise the settings of a destination", &error))
 }
 
 /// Delete a destination
 ///
-/// Cancels what waits and keeps the history.
+/// Cancels its waiting deliveries and keeps the history.
 #[utoipa::path(
     delete, path = "/v1/destinations/{id}", operation_id = "delete_destination", tag = "destinations", params(("id" = String, Path, description = "`dst_…`")),
     responses((status = 204, description = "Deleted"))
@@ -173,7 +175,7 @@ pub(crate) async fn delete(
     State(api): State<Api>,
     PathId(id): PathId<DestinationId>,
     query: Query,
-) -> Answer<StatusCode> {
+) -> ApiResult<StatusCode> {
     query.close()?;
     let (destination, now) = (find(&api, id).await?, api.clock.now());
     if !api.store.delete_destination(id, now).await? {
@@ -183,8 +185,8 @@ pub(crate) async fn delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// The destination, or the refusal that says there is none.
-pub(crate) async fn find(api: &ApiState, id: DestinationId) -> Answer<Arc<Destination>> {
+/// The destination, or a 404 problem.
+pub(crate) async fn find(api: &ApiState, id: DestinationId) -> ApiResult<Arc<Destination>> {
     api.store.destination(id).await?.ok_or_else(|| missing(id))
 }
 
@@ -192,7 +194,7 @@ pub(crate) fn missing(id: DestinationId) -> Problem {
     Problem::not_found(format!("there is no destination {id}"))
 }
 
-/// Secrets stay out of caches.
+/// Keeps a response with a secret out of caches.
 pub(crate) fn unstored(mut response: Response) -> Response {
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response

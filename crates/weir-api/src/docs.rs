@@ -1,4 +1,4 @@
-//! The documentation for people: one page without anything from elsewhere, which renders `/openapi.json`.
+//! The documentation as a page: it renders `/openapi.json` and loads nothing from other servers.
 
 use std::sync::LazyLock;
 
@@ -7,7 +7,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use http::header;
 use sha2::{Digest, Sha256};
 
-use crate::{openapi::DOCUMENT, problem::Answer, query::Query};
+use crate::{openapi::DOCUMENT, problem::ApiResult, query::Query};
 
 const STYLE: &str = include_str!("docs/page.css");
 const SCRIPT: &str = include_str!("docs/page.js");
@@ -15,7 +15,7 @@ const SCRIPT: &str = include_str!("docs/page.js");
 static PAGE: LazyLock<String> =
     LazyLock::new(|| include_str!("docs/page.html").replace("{{style}}", STYLE).replace("{{script}}", SCRIPT));
 
-/// Only the page's own style and script run, and they may ask this server only.
+/// Allows only the page's own style and script, and requests only to this server.
 static POLICY: LazyLock<String> = LazyLock::new(|| {
     format!(
         "default-src 'none'; style-src 'sha256-{}'; script-src 'sha256-{}'; connect-src 'self'; img-src data:; \
@@ -29,22 +29,22 @@ fn digest(text: &str) -> String {
     STANDARD.encode(Sha256::digest(text))
 }
 
-/// The OpenAPI document
+/// Show the OpenAPI document
 #[utoipa::path(
     get, path = "/openapi.json", operation_id = "openapi", tag = "operation", security(()),
     responses((status = 200, description = "OpenAPI 3.1", body = Object, content_type = "application/json"))
 )]
-pub(crate) async fn openapi(query: Query) -> Answer<Response> {
+pub(crate) async fn openapi(query: Query) -> ApiResult<Response> {
     query.close()?;
     Ok(([(header::CONTENT_TYPE, "application/json")], DOCUMENT.clone()).into_response())
 }
 
-/// This documentation, for people
+/// Show this documentation as a page
 #[utoipa::path(
     get, path = "/docs", operation_id = "docs", tag = "operation", security(()),
-    responses((status = 200, description = "A page", body = String, content_type = "text/html"))
+    responses((status = 200, description = "The page", body = String, content_type = "text/html"))
 )]
-pub(crate) async fn page(query: Query) -> Answer<Response> {
+pub(crate) async fn page(query: Query) -> ApiResult<Response> {
     query.close()?;
     let headers = [
         (header::CONTENT_TYPE, "text/html; charset=utf-8"),

@@ -1,4 +1,4 @@
-//! Events, looked up. How they come in is in [`crate::ingest`].
+//! Events: list and show. [`crate::ingest`] accepts them.
 
 use axum::Json;
 use axum::{
@@ -16,7 +16,7 @@ use weir_store::EventFilter;
 use crate::{
     extract::PathId,
     page::Listing,
-    problem::{self, Answer, Problem},
+    problem::{self, ApiResult, Problem},
     query::Query,
     state::Api,
     views::{DeliveryView, EventDetailView, EventView, List},
@@ -24,19 +24,19 @@ use crate::{
 
 /// List events
 ///
-/// Without `data`, which may be large, unless `include=data` asks for it.
+/// The list omits `data`, which may be large, unless `include=data` is given.
 #[utoipa::path(
     get, path = "/v1/events", operation_id = "list_events", tag = "events",
     params(
-        ("type" = Option<String>, Query, description = "Of exactly this type"),
-        ("tenant" = Option<String>, Query, description = "Of this tenant only"),
-        ("include" = Option<String>, Query, description = "`data`: with the data of each event"),
+        ("type" = Option<String>, Query, description = "Only events of exactly this type"),
+        ("tenant" = Option<String>, Query, description = "Only this tenant"),
+        ("include" = Option<String>, Query, description = "`data`: include the data of each event"),
         crate::openapi::RangeParameters,
         crate::openapi::PageParameters,
     ),
     responses((status = 200, description = "One page, newest first", body = List<EventView<'static>>))
 )]
-pub(crate) async fn list(State(api): State<Api>, mut query: Query) -> Answer<Response> {
+pub(crate) async fn list(State(api): State<Api>, mut query: Query) -> ApiResult<Response> {
     let event_type =
         query.parse("type", |text| valid_type(text).then(|| text.to_owned()).ok_or("must be an event type"));
     let tenant = query.tenant();
@@ -49,7 +49,7 @@ pub(crate) async fn list(State(api): State<Api>, mut query: Query) -> Answer<Res
     let next_cursor = Listing::Events.next_cursor(&page);
     let bodies: Vec<Option<Bytes>> = page.rows.iter().map(|event| with_bodies.then(|| event.body.data())).collect();
     let views = page.rows.iter().zip(&bodies).map(|(event, data)| view(event, data.as_ref()));
-    Ok(Json(List { data: views.collect::<Answer<Vec<_>>>()?, next_cursor }).into_response())
+    Ok(Json(List { data: views.collect::<ApiResult<Vec<_>>>()?, next_cursor }).into_response())
 }
 
 /// Show an event with its deliveries
@@ -57,7 +57,7 @@ pub(crate) async fn list(State(api): State<Api>, mut query: Query) -> Answer<Res
     get, path = "/v1/events/{id}", operation_id = "show_event", tag = "events", params(("id" = String, Path, description = "`evt_…`")),
     responses((status = 200, description = "The event", body = EventDetailView<'static>))
 )]
-pub(crate) async fn show(State(api): State<Api>, PathId(id): PathId<EventId>, query: Query) -> Answer<Response> {
+pub(crate) async fn show(State(api): State<Api>, PathId(id): PathId<EventId>, query: Query) -> ApiResult<Response> {
     query.close()?;
     let event = api.store.event(id).await?.ok_or_else(|| Problem::not_found(format!("there is no event {id}")))?;
     let deliveries = api.store.event_deliveries(id).await?.into_iter().map(DeliveryView::from).collect();
@@ -65,7 +65,7 @@ pub(crate) async fn show(State(api): State<Api>, PathId(id): PathId<EventId>, qu
     Ok(Json(EventDetailView { event: view(&event, Some(&data))?, deliveries }).into_response())
 }
 
-fn view<'a>(event: &'a Event, data: Option<&'a Bytes>) -> Answer<EventView<'a>> {
+fn view<'a>(event: &'a Event, data: Option<&'a Bytes>) -> ApiResult<EventView<'a>> {
     let data: Option<&RawValue> = data
         .map(|data| serde_json::from_slice(data))
         .transpose()

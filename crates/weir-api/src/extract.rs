@@ -14,7 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::{
     observe,
-    problem::{Kind, Problem},
+    problem::{Problem, ProblemKind},
     state::ApiState,
 };
 
@@ -38,8 +38,8 @@ impl BodyBudget {
         Self { bytes, free: Arc::new(Semaphore::new(bytes)) }
     }
 
-    /// Reserves memory for a body of this size; `None` if there is not enough. A body larger than the budget reserves the whole
-    /// budget, because otherwise it would never be accepted.
+    /// Reserves memory for a body of this size; `None` if there is not enough. A body larger than the budget reserves
+    /// the whole budget, because otherwise it would never be accepted.
     fn reserve(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         let bytes = bytes.min(self.bytes).try_into().unwrap_or(u32::MAX);
         Arc::clone(&self.free).try_acquire_many_owned(bytes).ok()
@@ -74,7 +74,7 @@ pub(crate) async fn json_bytes(api: &ApiState, request: Request, limit: usize) -
                 observe::shed();
                 drain(body, declared, limit).await;
                 Err(Problem::new(
-                    Kind::Unavailable,
+                    ProblemKind::Unavailable,
                     "the memory budget for request bodies is used up; try again",
                 ))
             }
@@ -82,7 +82,7 @@ pub(crate) async fn json_bytes(api: &ApiState, request: Request, limit: usize) -
     };
     tokio::time::timeout(BODY_TIMEOUT, received)
         .await
-        .unwrap_or_else(|_| Err(Problem::new(Kind::Timeout, "the body did not arrive within 60 s")))
+        .unwrap_or_else(|_| Err(Problem::new(ProblemKind::Timeout, "the body did not arrive within 60 s")))
 }
 
 /// Reads the body of a request other than events, as JSON.
@@ -106,19 +106,19 @@ pub(crate) fn not_json(error: &serde_json::Error) -> Problem {
     match error.classify() {
         Category::Data => Problem::invalid_field("", error.to_string()),
         Category::Eof if error.line() <= 1 && error.column() == 0 => {
-            Problem::new(Kind::NotJson, "the body is empty; send JSON")
+            Problem::new(ProblemKind::NotJson, "the body is empty; send JSON")
         }
-        _ => Problem::new(Kind::NotJson, format!("the body is not valid JSON: {error}")),
+        _ => Problem::new(ProblemKind::NotJson, format!("the body is not valid JSON: {error}")),
     }
 }
 
 /// The refusal of a body of more than `limit` bytes.
 pub(crate) fn too_large(limit: usize) -> Problem {
-    Problem::new(Kind::TooLarge, format!("the body is larger than {limit} bytes"))
+    Problem::new(ProblemKind::TooLarge, format!("the body is larger than {limit} bytes"))
 }
 
-/// Refuses a body with another media type. A body without a media type counts as JSON, unless a web page sent it: a page
-/// can post such bodies to other sites, including a server without keys on loopback, without a CORS preflight.
+/// Refuses a body with another media type. A body without a media type counts as JSON, unless a web page sent it: a
+/// page can post such bodies to other sites, including a server without keys on loopback, without a CORS preflight.
 fn expect_json(headers: &HeaderMap) -> Result<(), Problem> {
     let accepted = match headers.get(header::CONTENT_TYPE) {
         Some(value) => value.to_str().is_ok_and(is_json),
@@ -126,7 +126,7 @@ fn expect_json(headers: &HeaderMap) -> Result<(), Problem> {
     };
     accepted
         .then_some(())
-        .ok_or_else(|| Problem::new(Kind::UnsupportedMediaType, "send `Content-Type: application/json`"))
+        .ok_or_else(|| Problem::new(ProblemKind::UnsupportedMediaType, "send `Content-Type: application/json`"))
 }
 
 fn is_json(content_type: &str) -> bool {
@@ -135,7 +135,7 @@ fn is_json(content_type: &str) -> bool {
     essence.eq_ignore_ascii_case("application/json") || (essence.is_ascii() && ends_in_json(essence))
 }
 
-/// Reads and drops a body for which the budget has no memory, as far as a body that is too large.
+/// Reads and drops a body for which the budget has no memory, up to the same length as a body that is too large.
 async fn drain(mut body: Body, declared: Option<usize>, limit: usize) {
     let max_length = limit + DRAIN_BYTES;
     if declared.is_some_and(|bytes| bytes > max_length) {
@@ -159,7 +159,7 @@ async fn read(mut body: Body, declared: Option<usize>, limit: usize) -> Result<B
     let mut whole = BytesMut::new();
     let mut length = 0;
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| Problem::new(Kind::NotJson, "the body ended before it was complete"))?;
+        let frame = frame.map_err(|_| Problem::new(ProblemKind::NotJson, "the body ended before it was complete"))?;
         let Ok(data) = frame.into_data() else { continue };
         length += data.len();
         if length > limit {

@@ -1,7 +1,7 @@
-//! Reads a JSON object field by field and collects everything that is wrong with it, each with its JSON pointer.
+//! Reads a JSON object field by field and collects all errors, each with its JSON pointer.
 //!
-//! Serde stops at the first mistake; a person who fills in a form wants to hear of all of them. Absent and `null` are the
-//! same here: the default.
+//! Serde stops at the first error, but a client should get all errors at once. An absent field and `null` both mean the
+//! default.
 
 use std::{fmt::Display, ops::RangeInclusive, str::FromStr};
 
@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::problem::FieldError;
 
-/// What is wrong so far.
+/// The errors so far.
 #[derive(Debug, Default)]
 pub(crate) struct Errors(Vec<FieldError>);
 
@@ -31,7 +31,7 @@ impl Errors {
     }
 }
 
-/// An object that is being read. Every field is taken once; what is left at [`Object::close`] is unknown.
+/// An object that is being read. Every field is taken once; the fields that remain at [`Object::close`] are unknown.
 pub(crate) struct Object<'e> {
     fields: Map<String, Value>,
     pointer: String,
@@ -39,13 +39,13 @@ pub(crate) struct Object<'e> {
 }
 
 impl<'e> Object<'e> {
-    /// Begins to read `value`, which is at `pointer` (empty for the whole body).
+    /// Starts to read `value`, which is at `pointer` (empty for the whole body).
     pub(crate) fn open(value: Value, pointer: impl Into<String>, errors: &'e mut Errors) -> Option<Self> {
         let pointer = pointer.into();
         match value {
             Value::Object(fields) => Some(Self { fields, pointer, errors }),
             other => {
-                errors.add(pointer, format!("must be an object, not {}", kind(&other)));
+                errors.add(pointer, format!("must be an object, not {}", type_name(&other)));
                 None
             }
         }
@@ -64,19 +64,19 @@ impl<'e> Object<'e> {
         self.errors
     }
 
-    /// Whether the field is there, `null` or not.
+    /// Whether the field exists, `null` or not.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.fields.contains_key(name)
     }
 
-    /// Whether the field is there and not `null`.
-    pub(crate) fn names(&self, name: &str) -> bool {
+    /// Whether the field exists and is not `null`.
+    pub(crate) fn has_value(&self, name: &str) -> bool {
         self.fields.get(name).is_some_and(|value| !value.is_null())
     }
 
-    /// Takes the field if it is `null`, for those to which that says something else than leaving it out.
+    /// Takes the field if it is `null`, for fields to which `null` and an absent field differ.
     pub(crate) fn take_null(&mut self, name: &str) -> bool {
-        let is_null = self.has(name) && !self.names(name);
+        let is_null = self.has(name) && !self.has_value(name);
         if is_null {
             self.fields.remove(name);
         }
@@ -87,9 +87,9 @@ impl<'e> Object<'e> {
         self.fields.remove(name).filter(|value| !value.is_null())
     }
 
-    /// A field that must be there and not `null`.
+    /// A field that must exist and not be `null`.
     pub(crate) fn required_string(&mut self, name: &str) -> Option<String> {
-        if !self.names(name) {
+        if !self.has_value(name) {
             self.fields.remove(name);
             self.refuse(name, "is required");
             return None;
@@ -101,13 +101,13 @@ impl<'e> Object<'e> {
         match self.take(name)? {
             Value::String(text) => Some(text),
             other => {
-                self.refuse(name, format!("must be a string, not {}", kind(&other)));
+                self.refuse(name, format!("must be a string, not {}", type_name(&other)));
                 None
             }
         }
     }
 
-    /// A string that means something else.
+    /// A string that is parsed into another type.
     pub(crate) fn parsed<T: FromStr<Err: Display>>(&mut self, name: &str) -> Option<T> {
         match self.string(name)?.parse() {
             Ok(value) => Some(value),
@@ -122,7 +122,7 @@ impl<'e> Object<'e> {
         match self.take(name)? {
             Value::Bool(value) => Some(value),
             other => {
-                self.refuse(name, format!("must be true or false, not {}", kind(&other)));
+                self.refuse(name, format!("must be true or false, not {}", type_name(&other)));
                 None
             }
         }
@@ -132,7 +132,7 @@ impl<'e> Object<'e> {
         match self.take(name)? {
             Value::Array(values) => Some(values),
             other => {
-                self.refuse(name, format!("must be an array, not {}", kind(&other)));
+                self.refuse(name, format!("must be an array, not {}", type_name(&other)));
                 None
             }
         }
@@ -147,7 +147,7 @@ impl<'e> Object<'e> {
         integer
     }
 
-    /// Ends the reading: what nobody took is not known here. `read_only` fields are known but not for writing.
+    /// Ends the reading and refuses the fields that were not taken, as unknown or as `read_only`.
     pub(crate) fn close(mut self, read_only: &[&str]) {
         for name in std::mem::take(&mut self.fields).keys() {
             let detail = if read_only.contains(&name.as_str()) { "is read-only" } else { "is not a known field" };
@@ -156,18 +156,18 @@ impl<'e> Object<'e> {
     }
 }
 
-/// The whole number that `value` is, when it is in the range.
+/// The value as a whole number, if it is one and in the range.
 pub(crate) fn integer(value: &Value, range: &RangeInclusive<u32>) -> Option<u32> {
     value.as_u64().and_then(|number| u32::try_from(number).ok()).filter(|number| range.contains(number))
 }
 
-/// What to say of a number outside the range.
+/// The error for a number outside the range.
 pub(crate) fn outside(range: &RangeInclusive<u32>) -> String {
     format!("must be a whole number from {} to {}", range.start(), range.end())
 }
 
-/// A JSON value's type, in words.
-pub(crate) fn kind(value: &Value) -> &'static str {
+/// The type of a JSON value, with its article.
+pub(crate) fn type_name(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "a boolean",
@@ -178,7 +178,7 @@ pub(crate) fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// A name as a step of a JSON pointer (RFC 6901, section 3).
+/// Escapes a name for a JSON pointer (RFC 6901, section 3).
 pub(crate) fn escape(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
 }
@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_mistake_is_named_with_its_pointer() {
+    fn every_error_has_its_pointer() {
         let mut errors = Errors::default();
         let body =
             json!({"text": 1, "flag": "x", "list": {}, "number": 7, "whole": 1.5, "a/b": 0, "id": "x", "gone": null});

@@ -12,7 +12,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::{
-    problem::{Answer, Kind, Problem},
+    problem::{ApiResult, Problem, ProblemKind},
     query::Query,
     state::Operations,
 };
@@ -32,35 +32,36 @@ pub(crate) struct Status {
     get, path = "/healthz", operation_id = "health", tag = "operation", security(()),
     responses((status = 200, description = "The process runs", body = Status))
 )]
-pub(crate) async fn live(query: Query) -> Answer<Json<Status>> {
+pub(crate) async fn live(query: Query) -> ApiResult<Json<Status>> {
     query.close()?;
     Ok(Json(Status { status: "ok" }))
 }
 
 /// Check that the process is ready for requests
 ///
-/// A process is ready when it has started, is not stopping, and the store answers. A scheduler or worker also needs the queue.
+/// A process is ready when it has started, is not stopping, and the store answers. A scheduler or worker also needs the
+/// queue.
 #[utoipa::path(
     get, path = "/readyz", operation_id = "readiness", tag = "operation", security(()),
     responses((status = 200, description = "The process is ready", body = Status))
 )]
-pub(crate) async fn ready(State(operations): State<Arc<Operations>>, query: Query) -> Answer<Json<Status>> {
+pub(crate) async fn ready(State(operations): State<Arc<Operations>>, query: Query) -> ApiResult<Json<Status>> {
     query.close()?;
     if let Some(reason) = operations.readiness.not_ready_reason() {
-        return Err(Problem::new(Kind::Unavailable, reason));
+        return Err(Problem::new(ProblemKind::Unavailable, reason));
     }
     in_time("store", operations.store.check()).await??;
     if let Some(queue) = &operations.queue
         && let Err(error) = in_time("queue", queue.check()).await?
     {
         tracing::warn!(%error, "not ready: the queue check failed");
-        return Err(Problem::new(Kind::Unavailable, "the queue cannot be reached"));
+        return Err(Problem::new(ProblemKind::Unavailable, "the queue cannot be reached"));
     }
     Ok(Json(Status { status: "ready" }))
 }
 
-async fn in_time<T>(backend: &str, check: impl Future<Output = T>) -> Answer<T> {
-    let timed_out = |_| Problem::new(Kind::Unavailable, format!("the {backend} does not answer in time"));
+async fn in_time<T>(backend: &str, check: impl Future<Output = T>) -> ApiResult<T> {
+    let timed_out = |_| Problem::new(ProblemKind::Unavailable, format!("the {backend} does not answer in time"));
     tokio::time::timeout(CHECK_TIMEOUT, check).await.map_err(timed_out)
 }
 
@@ -72,7 +73,7 @@ async fn in_time<T>(backend: &str, check: impl Future<Output = T>) -> Answer<T> 
     get, path = "/metrics", operation_id = "metrics", tag = "operation", security(()),
     responses((status = 200, description = "The metrics of this process", body = String, content_type = "text/plain"))
 )]
-pub(crate) async fn metrics(State(operations): State<Arc<Operations>>, query: Query) -> Answer<Response> {
+pub(crate) async fn metrics(State(operations): State<Arc<Operations>>, query: Query) -> ApiResult<Response> {
     query.close()?;
     let Some(render) = &operations.render_metrics else {
         return Err(Problem::not_found("the metrics are served on the address in `WEIR_METRICS_LISTEN`"));

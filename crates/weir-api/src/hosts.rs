@@ -1,8 +1,8 @@
 //! The hosts that the server serves.
 //!
-//! A web page can let its own name resolve to 127.0.0.1 and then send requests to the server on loopback as if it were the page's own
-//! server (DNS rebinding). The browser still sends the page's name as `Host`. So the server answers only requests that name a
-//! loopback host or a configured host. Ports are not compared, because the page chooses its port.
+//! A web page can let its own name resolve to 127.0.0.1 and then send requests to the server on loopback as if it were
+//! the page's own server (DNS rebinding). The browser still sends the page's name as `Host`. So the server answers only
+//! requests that name a loopback host or a configured host. Ports are not compared, because the page chooses its port.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -14,7 +14,7 @@ use axum::{
 use http::{Version, header};
 use url::Host;
 
-use crate::problem::{Kind, Problem};
+use crate::problem::{Problem, ProblemKind};
 
 /// The hosts that requests may address.
 #[derive(Debug, Clone, Default)]
@@ -29,8 +29,8 @@ impl Hosts {
         Self { configured: configured.into_iter().collect(), any_for_probes: false }
     }
 
-    /// Lets requests for health and metrics name any host. This is for servers that listen beyond loopback: such requests need
-    /// no protection there, and the probes of an orchestrator use changing addresses.
+    /// Lets requests for health and metrics name any host. This is for servers that listen beyond loopback: such
+    /// requests need no protection there, and the probes of an orchestrator use changing addresses.
     pub fn any_for_probes(self, any_for_probes: bool) -> Self {
         Self { any_for_probes, ..self }
     }
@@ -44,12 +44,10 @@ impl Hosts {
         match NamedHost::parse(authority) {
             Some(host) if self.serves(host) => Ok(()),
             Some(_) => Err(Problem::new(
-                Kind::Misdirected,
-                format!(
-                    "this server does not serve the host `{authority}`; to serve it, add the host to `WEIR_HOSTS`"
-                ),
+                ProblemKind::Misdirected,
+                format!("this server does not serve the host `{authority}`; to serve it, add the host to `WEIR_HOSTS`"),
             )),
-            None => Err(Problem::new(Kind::NoHost, "the host of the request is not valid")),
+            None => Err(Problem::new(ProblemKind::NoHost, "the host of the request is not valid")),
         }
     }
 
@@ -66,16 +64,18 @@ pub(crate) async fn check(State(hosts): State<Arc<Hosts>>, request: Request, nex
     }
 }
 
-/// The authority that the request addresses. An authority in the target (`GET http://host/path`) overrides the header. A
-/// request without a `Host` header is invalid in HTTP/1.1; in HTTP/1.0 it names no served host. Source: RFC 9112, sections 3.2
-/// and 3.2.2.
+/// The authority that the request addresses. An authority in the target (`GET http://host/path`) overrides the header.
+/// A request without a `Host` header is invalid in HTTP/1.1; in HTTP/1.0 it names no served host. Source: RFC 9112,
+/// sections 3.2 and 3.2.2.
 fn authority(request: &Request) -> Result<&str, Problem> {
     let mut headers = request.headers().get_all(header::HOST).iter();
     let header = match (headers.next(), headers.next()) {
-        (Some(only), None) => only.to_str().map_err(|_| Problem::new(Kind::NoHost, "the `Host` header is not text"))?,
+        (Some(only), None) => {
+            only.to_str().map_err(|_| Problem::new(ProblemKind::NoHost, "the `Host` header is not text"))?
+        }
         (None, _) if request.version() < Version::HTTP_11 => "",
-        (None, _) => return Err(Problem::new(Kind::NoHost, "the `Host` header is missing")),
-        (Some(_), Some(_)) => return Err(Problem::new(Kind::NoHost, "there are several `Host` headers")),
+        (None, _) => return Err(Problem::new(ProblemKind::NoHost, "the `Host` header is missing")),
+        (Some(_), Some(_)) => return Err(Problem::new(ProblemKind::NoHost, "there are several `Host` headers")),
     };
     Ok(request.uri().authority().map_or(header, |authority| authority.as_str()))
 }

@@ -1,7 +1,7 @@
-//! Events come in: the hot path.
+//! Accepts events: the hot path of the API.
 //!
-//! A body is parsed in one pass that leaves `data` where it is; the only copy of it is the frozen body ([`read`]). A body
-//! that does not parse so is looked at a second time ([`diagnosis`]), for the sake of a good refusal.
+//! A body is parsed in one pass without a copy of `data`; the only copy is made for the frozen body ([`read`]). A body
+//! that does not parse is read a second time ([`diagnosis`]) to report all its errors.
 
 mod diagnosis;
 mod read;
@@ -25,17 +25,17 @@ use crate::{
     extract,
     fields::Errors,
     observe,
-    problem::{self, Answer, FieldError, Kind, Problem},
+    problem::{self, ApiResult, FieldError, Problem, ProblemKind},
     query::Query,
-    spans::{self, Taken},
+    spans::{self, AcceptedEvents},
     state::{Api, ApiState},
 };
 
-/// The most events of one batch.
+/// The maximum number of events of one batch.
 const MAX_BATCH: usize = 1_000;
-/// The largest body of a batch. One event may always be as large as the limit of events allows.
+/// The largest body of a batch, unless the limit of one event is larger.
 const MAX_BATCH_BYTES: usize = 32 * 1024 * 1024;
-/// Names an event, so that it can be sent again without harm.
+/// The header with the idempotency key, with which a producer can safely repeat a request.
 const KEY_HEADER: &str = "idempotency-key";
 
 #[derive(Deserialize)]
@@ -45,7 +45,7 @@ struct BatchRequest<'a> {
     events: Vec<&'a RawValue>,
 }
 
-/// An event that was taken.
+/// An accepted event.
 #[derive(Serialize, ToSchema)]
 #[schema(as = AcceptedEvent)]
 pub(crate) struct AcceptedView {
@@ -62,13 +62,13 @@ pub(crate) struct AcceptedView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String, format = DateTime, required = false)]
     expires_at: Option<Timestamp>,
-    /// How many destinations it is owed to.
+    /// The number of deliveries, one per destination.
     deliveries: u32,
-    /// Whether an event with this idempotency key was there before; this is the first one then.
+    /// Whether an event with this idempotency key already existed. If so, this is the existing event.
     duplicate: bool,
 }
 
-/// What became of one event of a batch.
+/// The result of one event of a batch.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
 #[schema(as = BatchItem)]
@@ -80,7 +80,7 @@ pub(crate) enum BatchItem {
     },
 }
 
-/// What became of each event of a batch, in the same order.
+/// The results of the events of a batch, in the same order.
 #[derive(Serialize, ToSchema)]
 #[schema(as = BatchAnswer)]
 pub(crate) struct BatchView {
@@ -89,30 +89,36 @@ pub(crate) struct BatchView {
 
 /// Send an event
 ///
-/// It goes to the named destinations, or to every destination of the tenant whose `event_types` match. The answer is sent
-/// after the commit: an answered event is not lost.
+/// The event goes to the destinations in `destinations`, or to every destination of the tenant whose `event_types`
+/// match. The answer is sent after the commit, so an accepted event is not lost.
 #[utoipa::path(
     post, path = "/v1/events", operation_id = "send_event", tag = "events", request_body = crate::openapi::EventRequest,
     params(("Idempotency-Key" = Option<String>, Header, description = "The same as the field `idempotency_key`"), crate::openapi::TraceParameters),
     responses(
         (status = 202, description = "Stored", body = AcceptedView),
-        (status = 200, description = "The idempotency key was there before; nothing was stored", body = AcceptedView),
+        (status = 200, description = "An event with this idempotency key already existed; nothing was stored", body = AcceptedView),
     )
 )]
-pub(crate) async fn post(State(api): State<Api>, query: Query, request: Request) -> Answer<Response> {
+pub(crate) async fn post(State(api): State<Api>, query: Query, request: Request) -> ApiResult<Response> {
     query.close()?;
     let parent = spans::parent(request.headers());
-    spans::in_span(&api, "/v1/events", parent, async |trace, taken| take_one(&api, request, trace, taken).await).await
+    let handle = async |trace, accepted: &mut AcceptedEvents| accept_one(&api, request, trace, accepted).await;
+    spans::in_span(&api, "/v1/events", parent, handle).await
 }
 
-async fn take_one(api: &ApiState, request: Request, trace: Option<TraceParent>, taken: &mut Taken) -> Answer<Response> {
+async fn accept_one(
+    api: &ApiState,
+    request: Request,
+    trace: Option<TraceParent>,
+    accepted: &mut AcceptedEvents,
+) -> ApiResult<Response> {
     let header_key = read::header_key(request.headers())?;
     let bytes = extract::json_bytes(api, request, api.max_event_bytes).await?;
     let event = in_trace(read::event(&bytes, header_key, api.clock.now(), 0)?, trace);
     let outcome = store(api, vec![event]).await?.pop();
-    match outcome.ok_or_else(|| problem::internal("the store answered nothing", &"one event went in"))? {
+    match outcome.ok_or_else(|| problem::internal("the store returned no result", &"for one event"))? {
         Ok(view) => {
-            *taken = Taken { event_count: 1, event_id: Some(view.id) };
+            *accepted = AcceptedEvents { event_count: 1, event_id: Some(view.id) };
             let status = if view.duplicate { StatusCode::OK } else { StatusCode::ACCEPTED };
             Ok((status, Json(view)).into_response())
         }
@@ -122,44 +128,45 @@ async fn take_one(api: &ApiState, request: Request, trace: Option<TraceParent>, 
 
 /// Send up to 1000 events
 ///
-/// Each stands alone: those that are valid are stored, the others are answered with an `error`.
+/// Each event is handled independently: valid events are stored, and the result of an invalid event is an `error`.
 #[utoipa::path(
     post, path = "/v1/events/batch", operation_id = "send_events", tag = "events", request_body = crate::openapi::BatchRequest,
     params(crate::openapi::TraceParameters),
     responses(
-        (status = 202, description = "At least one was stored, or was there before", body = BatchView),
-        (status = 422, description = "None was valid", body = crate::openapi::BatchProblem,
+        (status = 202, description = "At least one event was stored or already existed", body = BatchView),
+        (status = 422, description = "No event was valid", body = crate::openapi::BatchProblem,
             content_type = "application/problem+json"),
     )
 )]
-pub(crate) async fn post_batch(State(api): State<Api>, query: Query, request: Request) -> Answer<Response> {
+pub(crate) async fn post_batch(State(api): State<Api>, query: Query, request: Request) -> ApiResult<Response> {
     query.close()?;
     if request.headers().contains_key(KEY_HEADER) {
         return Err(Problem::invalid_field(
             "/idempotency_key",
-            "must be given for each event of a batch, not as a header",
+            "must be a field of each event in a batch, not a header",
         ));
     }
     let parent = spans::parent(request.headers());
-    let handle = async |trace, taken: &mut Taken| take_batch(&api, request, trace, taken).await;
+    let handle = async |trace, accepted: &mut AcceptedEvents| accept_batch(&api, request, trace, accepted).await;
     spans::in_span(&api, "/v1/events/batch", parent, handle).await
 }
 
-async fn take_batch(
+async fn accept_batch(
     api: &ApiState,
     request: Request,
     trace: Option<TraceParent>,
-    taken: &mut Taken,
-) -> Answer<Response> {
+    accepted: &mut AcceptedEvents,
+) -> ApiResult<Response> {
     let bytes = extract::json_bytes(api, request, MAX_BATCH_BYTES.max(api.max_event_bytes)).await?;
     let batch: BatchRequest<'_> = serde_json::from_slice(&bytes).map_err(|error| diagnosis::batch(&bytes, &error))?;
     if !(1..=MAX_BATCH).contains(&batch.events.len()) {
-        return Err(Problem::invalid_field("/events", format!("must hold 1 to {MAX_BATCH} events")));
+        return Err(Problem::invalid_field("/events", format!("must contain 1 to {MAX_BATCH} events")));
     }
     let now = api.clock.now();
     let mut events = Vec::with_capacity(batch.events.len());
     let read = batch.events.iter().enumerate().map(|(index, raw)| read_member(raw, api.max_event_bytes, now, index));
-    // The refused keep their places; the accepted take theirs once they are stored.
+    // One entry per event: the refusal, or `None` for an event to store. The results of the store fill the `None`
+    // entries.
     let refused: Vec<Option<Problem>> =
         read.map(|event| event.map(|event| events.push(in_trace(event, trace))).err()).collect();
     let mut outcomes = store(api, events).await?.into_iter();
@@ -168,7 +175,7 @@ async fn take_batch(
         .filter_map(|refusal| refusal.map(Err).or_else(|| outcomes.next()))
         .map(|outcome| outcome.map_or_else(|error| BatchItem::Refused { error }, BatchItem::Accepted))
         .collect();
-    taken.event_count = events.iter().filter(|item| matches!(item, BatchItem::Accepted(_))).count();
+    accepted.event_count = events.iter().filter(|item| matches!(item, BatchItem::Accepted(_))).count();
     Ok(answer_batch(events))
 }
 
@@ -179,7 +186,7 @@ fn in_trace(mut new: NewEvent, trace: Option<TraceParent>) -> NewEvent {
     new
 }
 
-fn read_member(raw: &RawValue, limit: usize, now: Timestamp, index: usize) -> Answer<NewEvent> {
+fn read_member(raw: &RawValue, limit: usize, now: Timestamp, index: usize) -> ApiResult<NewEvent> {
     let bytes = raw.get().as_bytes();
     if bytes.len() > limit {
         return Err(extract::too_large(limit));
@@ -187,8 +194,8 @@ fn read_member(raw: &RawValue, limit: usize, now: Timestamp, index: usize) -> An
     read::event(bytes, None, now, index)
 }
 
-/// 202 when any was taken. When none was, a problem that names every mistake by its place in the batch, with the usual
-/// answer as a member of its own.
+/// 202 if any event was accepted. Otherwise a problem that lists every error by its index in the batch and contains the
+/// results as an additional member.
 fn answer_batch(events: Vec<BatchItem>) -> Response {
     if events.iter().any(|item| matches!(item, BatchItem::Accepted(_))) {
         return (StatusCode::ACCEPTED, Json(BatchView { events })).into_response();
@@ -205,7 +212,7 @@ fn answer_batch(events: Vec<BatchItem>) -> Response {
         }
     }
     let problem = Problem::invalid(errors.into_vec());
-    problem::response(Kind::Invalid, &BatchProblemView { problem: problem.document(), events })
+    problem::response(ProblemKind::Invalid, &BatchProblemView { problem: problem.document(), events })
 }
 
 #[derive(Serialize)]
@@ -215,8 +222,8 @@ struct BatchProblemView<'a> {
     events: Vec<BatchItem>,
 }
 
-/// Stores the events and wakes what they are owed to.
-async fn store(api: &ApiState, events: Vec<NewEvent>) -> Answer<Vec<Answer<AcceptedView>>> {
+/// Stores the events and wakes their destinations.
+async fn store(api: &ApiState, events: Vec<NewEvent>) -> ApiResult<Vec<ApiResult<AcceptedView>>> {
     if events.is_empty() {
         return Ok(Vec::new());
     }
@@ -236,7 +243,7 @@ async fn store(api: &ApiState, events: Vec<NewEvent>) -> Answer<Vec<Answer<Accep
     Ok(outcomes.into_iter().map(view).collect())
 }
 
-fn view(outcome: Result<Ingested, IngestRefusal>) -> Answer<AcceptedView> {
+fn view(outcome: Result<Ingested, IngestRefusal>) -> ApiResult<AcceptedView> {
     match outcome {
         Ok(Ingested { event, deliveries, duplicate, .. }) => Ok(AcceptedView {
             id: event.id,
@@ -249,7 +256,7 @@ fn view(outcome: Result<Ingested, IngestRefusal>) -> Answer<AcceptedView> {
             duplicate,
         }),
         Err(IngestRefusal::UnknownDestination { index }) => {
-            Err(Problem::invalid_field(format!("/destinations/{index}"), "is no destination of this tenant"))
+            Err(Problem::invalid_field(format!("/destinations/{index}"), "is not a destination of this tenant"))
         }
     }
 }

@@ -1,18 +1,18 @@
 //! The HTTP API: one file per resource, problem+json, OpenAPI.
 //!
-//! A request passes `observe`, which checks the host and the key and measures the duration. `extract` and `query` read the request,
-//! and the file of its resource handles it. `problem` answers refused requests. A refused request changes nothing: everything is
-//! validated before the first write.
+//! A request passes `observe`, which checks the host and the key and measures the duration. `extract` and `query` read
+//! the request, and the file of its resource handles it. `problem` answers refused requests. A refused request changes
+//! nothing: everything is validated before the first write.
 //!
 //! ```text
 //!   routes ──▶ observe ──▶ hosts, auth ──▶ destinations · secrets · backlog · ingest · events · deliveries · replays · audit · health
 //!                                               │                                   │
 //!                                               ▼                                   ▼
-//!                                         store (truth)                      queue (wakes, edits)
+//!                                   store (source of truth)                  queue (wakes, edits)
 //! ```
 //!
-//! The store is the source of truth and is written first; afterwards the queue is told. If that fails, the request has still
-//! succeeded: the sweep wakes the destinations, and every run reads its destination from the store.
+//! The store is the source of truth and is written first; afterwards the queue is notified. If that fails, the request
+//! has still succeeded: the sweep wakes the destinations, and every run reads its destination from the store.
 
 mod alerts;
 mod audit;

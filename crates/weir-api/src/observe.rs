@@ -1,6 +1,7 @@
 //! The middleware of every request: checks the host and the key, and counts and times the response.
 //!
-//! The number of labels is bounded: the route is the matched pattern, not the path, and unusual methods share one label.
+//! The number of labels is bounded: the route is the matched pattern, not the path, and unusual methods share one
+//! label.
 
 use std::{
     collections::HashMap,

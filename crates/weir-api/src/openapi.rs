@@ -18,8 +18,8 @@ use utoipa::{
 };
 
 use crate::{
-    alerts, audit, backlog, deliveries, destinations, docs, events, health, ingest, problem::Kind, purge, replays,
-    secrets,
+    alerts, audit, backlog, deliveries, destinations, docs, events, health, ingest, problem::ProblemKind, purge,
+    replays, secrets,
 };
 
 pub(crate) use schemas::{
@@ -80,7 +80,7 @@ impl Modify for Shared {
             let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some("A configured API key"));
             let scheme = RefOr::T(SecurityScheme::Http(bearer.build()));
             components.security_schemes.insert(SECURITY_SCHEME.to_owned(), scheme);
-            for kind in Kind::ALL {
+            for kind in ProblemKind::ALL {
                 components.responses.insert(response_name(kind), RefOr::T(response(kind)));
             }
         }
@@ -99,34 +99,39 @@ impl Modify for Shared {
 }
 
 /// The refusals that a request of this shape may get.
-fn refusals(path: &str, operation: &Operation) -> Vec<Kind> {
+fn refusals(path: &str, operation: &Operation) -> Vec<ProblemKind> {
     let has = |place: ParameterIn| {
         operation.parameters.iter().flatten().any(|parameter| match parameter {
             RefOr::T(parameter) => parameter.parameter_in == place,
             RefOr::Ref(_) => false,
         })
     };
-    let mut kinds = vec![Kind::Invalid, Kind::Misdirected];
+    let mut kinds = vec![ProblemKind::Invalid, ProblemKind::Misdirected];
     if path.starts_with("/v1/") {
-        kinds.extend([Kind::Unauthorized, Kind::Internal, Kind::Unavailable]);
+        kinds.extend([ProblemKind::Unauthorized, ProblemKind::Internal, ProblemKind::Unavailable]);
     }
     if path == "/readyz" {
-        kinds.extend([Kind::Internal, Kind::Unavailable]);
+        kinds.extend([ProblemKind::Internal, ProblemKind::Unavailable]);
     }
     if has(ParameterIn::Path) || path == "/metrics" {
-        kinds.push(Kind::NotFound);
+        kinds.push(ProblemKind::NotFound);
     }
     if operation.request_body.is_some() {
-        kinds.extend([Kind::NotJson, Kind::Timeout, Kind::TooLarge, Kind::UnsupportedMediaType]);
+        kinds.extend([
+            ProblemKind::NotJson,
+            ProblemKind::Timeout,
+            ProblemKind::TooLarge,
+            ProblemKind::UnsupportedMediaType,
+        ]);
     }
     kinds
 }
 
-fn response_name(kind: Kind) -> String {
+fn response_name(kind: ProblemKind) -> String {
     format!("{kind:?}")
 }
 
-fn response(kind: Kind) -> Response {
+fn response(kind: ProblemKind) -> Response {
     let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
     ResponseBuilder::new().description(kind.title()).content("application/problem+json", content).build()
 }

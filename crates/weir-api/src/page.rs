@@ -1,7 +1,7 @@
-//! Pages of lists: `limit`, and cursors that only the list that made them understands.
+//! Pages of lists: `limit`, and a `cursor` that is valid only for its own list.
 //!
-//! A cursor is base64url of one byte that names the list and the sixteen of the last row's id. Clients are told that it is
-//! opaque; the tag keeps one of another list from quietly skipping rows.
+//! A cursor is the base64url of one byte that names the list and the 16 bytes of the last row's id. It is opaque to
+//! clients. The first byte prevents a cursor of another list from silently skipping rows.
 
 use axum::Json;
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -12,7 +12,7 @@ use crate::{query::Query, views::List};
 const DEFAULT_LIMIT: u32 = 50;
 const MAX_LIMIT: u32 = 200;
 
-/// Which list a cursor belongs to.
+/// The list of a cursor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Listing {
     Destinations = b'd' as isize,
@@ -44,12 +44,11 @@ impl Listing {
             let limit = text.parse::<u32>().ok().filter(|limit| (1..=MAX_LIMIT).contains(limit));
             limit.ok_or_else(|| format!("must be a whole number from 1 to {MAX_LIMIT}"))
         });
-        let before =
-            query.parse("cursor", |text| self.position(text).ok_or("must be the `next_cursor` of a page of this list"));
+        let before = query.parse("cursor", |text| self.position(text).ok_or("must be a `next_cursor` of this list"));
         PageRequest { before, limit: limit.unwrap_or(DEFAULT_LIMIT) }
     }
 
-    /// The page as it is shown.
+    /// The JSON view of a page.
     pub(crate) fn page<T, V>(self, page: Page<T>, view: impl FnMut(T) -> V) -> Json<List<V>> {
         let next_cursor = self.next_cursor(&page);
         Json(List { data: page.rows.into_iter().map(view).collect(), next_cursor })
@@ -65,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cursor_is_read_back_by_its_own_list_only() {
+    fn a_cursor_is_valid_only_for_its_own_list() {
         let id = [7; 16];
         let cursor = Listing::Events.cursor(id);
         assert_eq!(Listing::Events.position(&cursor), Some(id));

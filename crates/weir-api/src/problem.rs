@@ -16,7 +16,7 @@ const RETRY_AFTER_S: &str = "2";
 
 /// The kinds of refusal, one per `type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ProblemKind {
     NotJson,
     NoHost,
     Unauthorized,
@@ -32,7 +32,7 @@ pub(crate) enum Kind {
     Unavailable,
 }
 
-impl Kind {
+impl ProblemKind {
     /// Every kind, for the OpenAPI document.
     pub(crate) const ALL: [Self; 13] = [
         Self::NotJson,
@@ -119,22 +119,22 @@ pub(crate) struct FieldError {
 /// A refused request.
 #[derive(Debug)]
 pub(crate) struct Problem {
-    kind: Kind,
+    kind: ProblemKind,
     detail: Cow<'static, str>,
     errors: Vec<FieldError>,
 }
 
 impl Problem {
-    pub(crate) fn new(kind: Kind, detail: impl Into<Cow<'static, str>>) -> Self {
+    pub(crate) fn new(kind: ProblemKind, detail: impl Into<Cow<'static, str>>) -> Self {
         Self { kind, detail: detail.into(), errors: Vec::new() }
     }
 
     pub(crate) fn not_found(detail: impl Into<Cow<'static, str>>) -> Self {
-        Self::new(Kind::NotFound, detail)
+        Self::new(ProblemKind::NotFound, detail)
     }
 
     pub(crate) fn conflict(detail: impl Into<Cow<'static, str>>) -> Self {
-        Self::new(Kind::Conflict, detail)
+        Self::new(ProblemKind::Conflict, detail)
     }
 
     /// The problem of a body or query with these errors. The first error is repeated in `detail`.
@@ -144,7 +144,7 @@ impl Problem {
             [only] => Cow::Owned(describe(only)),
             [first, rest @ ..] => Cow::Owned(format!("{}; {} more in `errors`", describe(first), rest.len())),
         };
-        Self { kind: Kind::Invalid, detail, errors }
+        Self { kind: ProblemKind::Invalid, detail, errors }
     }
 
     /// The problem of a request with one error.
@@ -211,16 +211,16 @@ impl IntoResponse for Problem {
 }
 
 /// A problem response whose document may have additional members.
-pub(crate) fn response(kind: Kind, document: &impl Serialize) -> Response {
+pub(crate) fn response(kind: ProblemKind, document: &impl Serialize) -> Response {
     let body = serde_json::to_vec(document).unwrap_or_default();
     let mut response = (kind.status(), body).into_response();
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, MEDIA_TYPE);
     match kind {
-        Kind::Unauthorized => {
+        ProblemKind::Unauthorized => {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(r#"Bearer realm="weir""#));
         }
-        Kind::Unavailable => {
+        ProblemKind::Unavailable => {
             headers.insert(header::RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER_S));
         }
         _ => {}
@@ -233,7 +233,7 @@ impl From<StoreError> for Problem {
         match error {
             StoreError::Unavailable(reason) => {
                 tracing::warn!(%reason, "the store is unavailable");
-                Self::new(Kind::Unavailable, "the store does not answer; try again")
+                Self::new(ProblemKind::Unavailable, "the store does not answer; try again")
             }
             StoreError::Failed(reason) => internal("a store operation failed", &reason),
         }
@@ -243,11 +243,11 @@ impl From<StoreError> for Problem {
 /// An internal error. The log gets the reason, the client does not.
 pub(crate) fn internal(message: &'static str, reason: &dyn std::fmt::Display) -> Problem {
     tracing::error!(%reason, "{message}");
-    Problem::new(Kind::Internal, "an internal error occurred; the log of the server gives the reason")
+    Problem::new(ProblemKind::Internal, "an internal error occurred; the log of the server gives the reason")
 }
 
 /// The result of a handler.
-pub(crate) type Answer<T> = Result<T, Problem>;
+pub(crate) type ApiResult<T> = Result<T, Problem>;
 
 #[cfg(test)]
 mod tests {
@@ -272,9 +272,9 @@ mod tests {
 
     #[test]
     fn the_detail_repeats_the_first_error() {
-        let mistake = |pointer: &str| FieldError { pointer: pointer.to_owned(), detail: "is required".to_owned() };
+        let error = |pointer: &str| FieldError { pointer: pointer.to_owned(), detail: "is required".to_owned() };
         let detail = |errors| Problem::invalid(errors).detail().to_owned();
-        assert_eq!(detail(vec![mistake("/url")]), "/url is required");
-        assert_eq!(detail(vec![mistake("/url"), mistake("/name")]), "/url is required; 1 more in `errors`");
+        assert_eq!(detail(vec![error("/url")]), "/url is required");
+        assert_eq!(detail(vec![error("/url"), error("/name")]), "/url is required; 1 more in `errors`");
     }
 }

@@ -1,4 +1,4 @@
-//! Purges: what waits for a destination cancelled by the many.
+//! Purges: waiting deliveries of a destination cancelled in bulk.
 
 use axum::{
     Json,
@@ -15,44 +15,45 @@ use crate::{
     destinations::find,
     extract::{self, PathId},
     fields::{Errors, Object},
-    problem::{Answer, Problem},
+    problem::{ApiResult, Problem},
     query::Query,
     state::Api,
     views::CountView,
 };
 
-/// Cancel what waits for a destination
+/// Cancel the waiting deliveries of a destination
 ///
-/// Everything that is `pending` or `retrying` by default (send `{}` for that); `states`, `event_type` and `before` narrow it.
-/// What is being delivered is not touched, nor what comes in after the request. The destination may be paused or running. A
-/// long backlog is cancelled in many small steps, beside which deliveries and events go on; the answer counts them all. Should
-/// it not arrive, ask again for the rest. `dry_run=true` counts and does nothing.
+/// By default (with the body `{}`) it cancels every `pending` and `retrying` delivery; `states`, `event_type` and
+/// `before` are filters. Deliveries in state `delivering` and deliveries that arrive after the request are not
+/// affected. The destination may be paused or active. A long backlog is cancelled in many small steps, while other
+/// deliveries and events continue; the answer gives the total. If the answer does not arrive, repeat the request to
+/// cancel the rest. `dry_run=true` only counts.
 #[utoipa::path(
     post, path = "/v1/destinations/{id}/purge", operation_id = "purge_destination", tag = "destinations",
     params(
         ("id" = String, Path, description = "`dst_…`"),
-        ("dry_run" = Option<bool>, Query, description = "Only count what would be cancelled"),
+        ("dry_run" = Option<bool>, Query, description = "Only count the deliveries that would be cancelled"),
     ),
     request_body = crate::openapi::PurgeRequest,
-    responses((status = 200, description = "How many deliveries were cancelled, or would be (`dry_run`)", body = PurgeAnswer))
+    responses((status = 200, description = "The number of cancelled deliveries, or of those that would be cancelled (`dry_run`)", body = PurgeAnswer))
 )]
 pub(crate) async fn purge(
     State(api): State<Api>,
     PathId(id): PathId<DestinationId>,
     mut query: Query,
     request: Request,
-) -> Answer<Json<PurgeAnswer>> {
+) -> ApiResult<Json<PurgeAnswer>> {
     let dry_run = query.dry_run();
     query.close()?;
-    let chosen = Chosen::read(extract::json(&api, request).await?)?;
+    let filter = PurgeFilter::read(extract::json(&api, request).await?)?;
     let destination = find(&api, id).await?;
     let now = api.clock.now();
     let purge = Purge {
         destination_id: id,
-        pending: chosen.pending,
-        retrying: chosen.retrying,
-        event_type: chosen.event_type,
-        before: chosen.before.map_or(now, |before| before.min(now)),
+        pending: filter.pending,
+        retrying: filter.retrying,
+        event_type: filter.event_type,
+        before: filter.before.map_or(now, |before| before.min(now)),
         now,
     };
     if dry_run {
@@ -60,14 +61,15 @@ pub(crate) async fn purge(
     }
     let cancelled = api.store.purge(&purge).await?;
     if cancelled > 0 && !destination.settings.paused {
-        // A run that met the purge may have come back short and taken it for the end of the backlog.
+        // A concurrent run may have claimed fewer deliveries because of the purge and concluded that the backlog is
+        // empty.
         api.wake(&[Wake { destination_id: id, due: now }]).await;
     }
-    tracing::info!(destination = %id, cancelled, "purged a destination");
+    tracing::info!(destination = %id, cancelled, "purged the waiting deliveries of a destination");
     Ok(Json(PurgeAnswer::Purged(PurgedView { cancelled })))
 }
 
-/// What a purge did, or would do.
+/// The result of a purge or of its dry run.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(untagged)]
 pub(crate) enum PurgeAnswer {
@@ -75,40 +77,40 @@ pub(crate) enum PurgeAnswer {
     Counted(CountView),
 }
 
-/// What a purge did.
+/// The result of a purge.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Purged)]
 pub(crate) struct PurgedView {
     cancelled: u64,
 }
 
-/// What a request chose.
+/// The filter of a request.
 #[derive(Debug, PartialEq, Eq)]
-struct Chosen {
+struct PurgeFilter {
     pending: bool,
     retrying: bool,
     event_type: Option<EventPattern>,
     before: Option<Timestamp>,
 }
 
-impl Chosen {
-    fn read(body: Value) -> Answer<Self> {
+impl PurgeFilter {
+    fn read(body: Value) -> ApiResult<Self> {
         let mut errors = Errors::default();
-        let chosen = Object::open(body, "", &mut errors).map(|mut body| {
+        let filter = Object::open(body, "", &mut errors).map(|mut body| {
             let (pending, retrying) = states(&mut body);
             let event_type = body.parsed("event_type");
             let before = body.parsed("before");
             body.close(&[]);
             Self { pending, retrying, event_type, before }
         });
-        match chosen {
-            Some(chosen) if errors.is_empty() => Ok(chosen),
+        match filter {
+            Some(filter) if errors.is_empty() => Ok(filter),
             _ => Err(Problem::invalid(errors.into_vec())),
         }
     }
 }
 
-/// Whether to take what is pending, and what is retrying.
+/// Whether to cancel pending and retrying deliveries.
 fn states(body: &mut Object<'_>) -> (bool, bool) {
     let Some(states) = body.array("states") else { return (true, true) };
     if states.is_empty() {
@@ -121,7 +123,7 @@ fn states(body: &mut Object<'_>) -> (bool, bool) {
             Some(DeliveryState::Pending) => pending = true,
             Some(DeliveryState::Retrying) => retrying = true,
             _ => {
-                let detail = "must be `pending` or `retrying`: only what waits can be purged";
+                let detail = "must be `pending` or `retrying`: only waiting deliveries can be purged";
                 body.errors().add(format!("{pointer}/{index}"), detail);
             }
         }
@@ -136,14 +138,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_fields_everything_that_waits_is_chosen() {
-        let all = Chosen { pending: true, retrying: true, event_type: None, before: None };
-        assert_eq!(Chosen::read(json!({})).unwrap(), all);
-        assert_eq!(Chosen::read(json!({"states": null, "event_type": null, "before": null})).unwrap(), all);
+    fn an_empty_body_selects_all_waiting_deliveries() {
+        let all = PurgeFilter { pending: true, retrying: true, event_type: None, before: None };
+        assert_eq!(PurgeFilter::read(json!({})).unwrap(), all);
+        assert_eq!(PurgeFilter::read(json!({"states": null, "event_type": null, "before": null})).unwrap(), all);
         assert_eq!(
-            Chosen::read(json!({"states": ["retrying"], "event_type": "video.*", "before": "2026-11-21T07:30:00Z"}))
-                .unwrap(),
-            Chosen {
+            PurgeFilter::read(
+                json!({"states": ["retrying"], "event_type": "video.*", "before": "2026-11-21T07:30:00Z"})
+            )
+            .unwrap(),
+            PurgeFilter {
                 pending: false,
                 retrying: true,
                 event_type: Some(EventPattern::Prefix("video.".to_owned())),

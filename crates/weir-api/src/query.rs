@@ -1,4 +1,4 @@
-//! Query parameters: each read once, all mistakes told at once, unknown ones refused by name.
+//! Query parameters. Each is read once, unknown ones are refused by name, and all errors are reported at once.
 
 use std::fmt::Display;
 
@@ -9,9 +9,9 @@ use weir_core::{Timestamp, pattern::EventPattern};
 
 use crate::{fields::Errors, problem::Problem, settings::check_tenant};
 
-/// The query of a request. [`Query::close`] says whether all of it was understood.
+/// The query of a request. [`Query::close`] reports the errors.
 pub(crate) struct Query {
-    /// In the order they came.
+    /// In the order of the request.
     parameters: Vec<(String, String)>,
     errors: Errors,
 }
@@ -35,17 +35,17 @@ impl Query {
     }
 
     fn take(&mut self, name: &str) -> Option<String> {
-        let index = self.parameters.iter().position(|(given, _)| given == name)?;
+        let index = self.parameters.iter().position(|(other, _)| other == name)?;
         let (_, value) = self.parameters.remove(index);
-        if self.parameters.iter().any(|(given, _)| given == name) {
-            self.parameters.retain(|(given, _)| given != name);
-            self.refuse(name, "must be given once");
+        if self.parameters.iter().any(|(other, _)| other == name) {
+            self.parameters.retain(|(other, _)| other != name);
+            self.refuse(name, "must be given only once");
             return None;
         }
         Some(value)
     }
 
-    /// A parameter as `parse` understands it.
+    /// A parameter, parsed by `parse`.
     pub(crate) fn parse<T, E: Display>(&mut self, name: &str, parse: impl FnOnce(&str) -> Result<T, E>) -> Option<T> {
         let text = self.take(name)?;
         match parse(&text) {
@@ -57,7 +57,7 @@ impl Query {
         }
     }
 
-    /// Whether a request is only to count what it would do.
+    /// `dry_run`: whether the request should only count the affected rows.
     pub(crate) fn dry_run(&mut self) -> bool {
         let parsed = self.parse("dry_run", |text| text.parse::<bool>().map_err(|_| "must be true or false"));
         parsed.unwrap_or(false)
@@ -67,7 +67,7 @@ impl Query {
         self.parse("tenant", |text| check_tenant(text).map(|()| text.to_owned()))
     }
 
-    /// An event type, or a prefix of some, as destinations name them.
+    /// An event type or a prefix, as in the `event_types` of destinations.
     pub(crate) fn event_pattern(&mut self, name: &str) -> Option<EventPattern> {
         self.parse(name, str::parse)
     }
@@ -83,16 +83,17 @@ impl Query {
         (from, to)
     }
 
-    /// A `+` that was not escaped has become a space by now; no time has one where an offset begins.
+    /// A time. Form decoding turns an unescaped `+` of an offset into a space, which is reversed here; a valid time
+    /// contains no space.
     fn time(&mut self, name: &str) -> Option<Timestamp> {
         self.parse(name, |text| text.replace(' ', "+").parse::<Timestamp>())
     }
 
-    /// Ends the reading: what nobody took is not known here.
+    /// Ends the reading and refuses the parameters that were not taken.
     pub(crate) fn close(mut self) -> Result<(), Problem> {
         for (name, _) in std::mem::take(&mut self.parameters) {
             let name = crate::fields::escape(&name);
-            self.refuse(&name, "is not known here");
+            self.refuse(&name, "is not a known parameter");
         }
         if self.errors.is_empty() { Ok(()) } else { Err(Problem::invalid(self.errors.into_vec())) }
     }
@@ -102,7 +103,7 @@ impl Query {
 mod tests {
     use super::*;
 
-    fn mistakes(query: &str) -> Vec<String> {
+    fn errors(query: &str) -> Vec<String> {
         let mut query = Query::new(query);
         query.tenant();
         query.range();
@@ -116,15 +117,15 @@ mod tests {
 
     #[test]
     fn unknown_repeated_and_malformed_parameters_are_refused_by_name() {
-        assert_eq!(mistakes("tenant=a&from=2026-01-01T00:00:00Z&to=2026-01-02T00:00:00+01:00"), Vec::<String>::new());
+        assert_eq!(errors("tenant=a&from=2026-01-01T00:00:00Z&to=2026-01-02T00:00:00+01:00"), Vec::<String>::new());
         assert_eq!(
-            mistakes("tenant=a&tenant=b&colour=red&from=yesterday"),
+            errors("tenant=a&tenant=b&colour=red&from=yesterday"),
             [
-                "/tenant must be given once",
+                "/tenant must be given only once",
                 "/from must be an RFC 3339 time such as 2026-11-21T07:30:00.000Z",
-                "/colour is not known here",
+                "/colour is not a known parameter",
             ]
         );
-        assert_eq!(mistakes("from=2026-01-02T00:00:00Z&to=2026-01-01T00:00:00Z"), ["/to must not be before `from`"]);
+        assert_eq!(errors("from=2026-01-02T00:00:00Z&to=2026-01-01T00:00:00Z"), ["/to must not be before `from`"]);
     }
 }

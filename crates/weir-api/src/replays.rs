@@ -1,4 +1,4 @@
-//! Replays: what has ended sent again, beside live traffic.
+//! Replays: ended deliveries sent again in bulk, beside live traffic.
 
 use std::time::Duration;
 
@@ -18,35 +18,35 @@ use crate::{
     extract::{self, PathId},
     fields::{Errors, Object},
     page::Listing,
-    problem::{Answer, Problem},
+    problem::{ApiResult, Problem},
     query::Query,
     settings::check_tenant,
     state::{Api, ApiState},
     views::{CountView, List},
 };
 
-const NO_BODY: &str = "is required: `{}` sends again everything that is dead or failed, and its fields narrow that";
+const NO_BODY: &str = "is required: `{}` replays every dead and failed delivery, and its fields are filters";
 
-/// Send again what has ended
+/// Send ended deliveries again
 ///
-/// Everything that is `dead` or `failed` by default (send `{}` for that); the fields narrow it. Events are sent as they were,
-/// under the same `webhook-id`, and each delivery has all its retries anew, counted from the replay on. A replay has a lane of
-/// its own within its destinations' limits: live traffic goes first, the replay gets what that leaves, and a tenth of the sends
-/// while both wait. What was deleted with its destination, what has expired, and what another replay still has in hand is left
-/// out. `dry_run=true` counts and does nothing.
+/// By default (with the body `{}`) it replays every `dead` and `failed` delivery; the fields are filters. Events are
+/// sent unchanged, with the same `webhook-id`, and each delivery gets all its retries again, counted from the start of
+/// the replay. A replay has its own share of each destination's limits: live traffic goes first, the replay uses the
+/// sends that live traffic leaves, and it gets a tenth of the sends while both wait. Deliveries of deleted
+/// destinations, expired deliveries and deliveries of another open replay are left out. `dry_run=true` only counts.
 #[utoipa::path(
     post, path = "/v1/replays", operation_id = "create_replay", tag = "replays",
-    params(("dry_run" = Option<bool>, Query, description = "Only count what would be sent again")),
+    params(("dry_run" = Option<bool>, Query, description = "Only count the deliveries that would be sent again")),
     request_body = crate::openapi::ReplayRequest,
     responses(
-        (status = 200, description = "How many deliveries would be sent again (`dry_run`)", body = CountView),
-        (status = 202, description = "The replay has begun", body = ReplayView),
+        (status = 200, description = "The number of deliveries that would be sent again (`dry_run`)", body = CountView),
+        (status = 202, description = "The replay has started", body = ReplayView),
     )
 )]
-pub(crate) async fn create(State(api): State<Api>, mut query: Query, request: Request) -> Answer<Response> {
+pub(crate) async fn create(State(api): State<Api>, mut query: Query, request: Request) -> ApiResult<Response> {
     let dry_run = query.dry_run();
     query.close()?;
-    // Nothing would be everything, which must be said.
+    // A missing body would mean every dead and failed delivery. A client must state this explicitly.
     let body = extract::json_or_nothing(&api, request).await?;
     let filter = read(body.ok_or_else(|| Problem::invalid_field("", NO_BODY))?)?;
     if let Some(id) = filter.deliveries.destination_id
@@ -61,7 +61,7 @@ pub(crate) async fn create(State(api): State<Api>, mut query: Query, request: Re
     }
     let id = ReplayId::new(created_at, rand::random());
     api.store.create_replay(NewReplay { id, filter, created_at }, total).await?;
-    tracing::info!(replay = %id, total, "a replay has begun");
+    tracing::info!(replay = %id, total, "replay started");
     Ok((StatusCode::ACCEPTED, Json(find(&api, id).await?)).into_response())
 }
 
@@ -71,14 +71,14 @@ pub(crate) async fn create(State(api): State<Api>, mut query: Query, request: Re
     params(crate::openapi::PageParameters),
     responses((status = 200, description = "One page, newest first", body = List<ReplayView>))
 )]
-pub(crate) async fn list(State(api): State<Api>, mut query: Query) -> Answer<Json<List<ReplayView>>> {
+pub(crate) async fn list(State(api): State<Api>, mut query: Query) -> ApiResult<Json<List<ReplayView>>> {
     let page = Listing::Replays.request(&mut query);
     query.close()?;
     let (page, now) = (api.store.list_replays(page).await?, api.clock.now());
     Ok(Listing::Replays.page(page, |replay| ReplayView::of(replay, now)))
 }
 
-/// Show how far a replay has got
+/// Show the progress of a replay
 #[utoipa::path(
     get, path = "/v1/replays/{id}", operation_id = "show_replay", tag = "replays",
     params(("id" = String, Path, description = "`rpl_…`")),
@@ -88,15 +88,15 @@ pub(crate) async fn show(
     State(api): State<Api>,
     PathId(id): PathId<ReplayId>,
     query: Query,
-) -> Answer<Json<ReplayView>> {
+) -> ApiResult<Json<ReplayView>> {
     query.close()?;
     find(&api, id).await.map(Json)
 }
 
 /// Cancel a replay
 ///
-/// What it has not sent yet is again what it was before, `dead` or `failed` for instance, so that another replay finds it. What
-/// is being delivered ends by itself.
+/// Its unsent deliveries return to their previous state, such as `dead` or `failed`, so another replay can select them.
+/// Deliveries in state `delivering` end as usual.
 #[utoipa::path(
     post, path = "/v1/replays/{id}/cancel", operation_id = "cancel_replay", tag = "replays",
     params(("id" = String, Path, description = "`rpl_…`")),
@@ -109,21 +109,22 @@ pub(crate) async fn cancel(
     State(api): State<Api>,
     PathId(id): PathId<ReplayId>,
     query: Query,
-) -> Answer<Json<ReplayView>> {
+) -> ApiResult<Json<ReplayView>> {
     query.close()?;
     match api.store.cancel_replay(id, api.clock.now()).await? {
         None => return Err(missing(id)),
         Some(ReplayPhase::Completed) => {
             return Err(Problem::conflict("the replay is completed and cannot be cancelled"));
         }
-        // Nobody waits for the steps to come: the less is sent after the answer, the better.
+        // Take the steps at once instead of waiting for the scheduler, so that few deliveries are sent after the
+        // answer.
         Some(_) => while api.store.step_replay(id, api.clock.now()).await?.more {},
     }
-    tracing::info!(replay = %id, "cancelled a replay");
+    tracing::info!(replay = %id, "replay cancelled");
     find(&api, id).await.map(Json)
 }
 
-async fn find(api: &ApiState, id: ReplayId) -> Answer<ReplayView> {
+async fn find(api: &ApiState, id: ReplayId) -> ApiResult<ReplayView> {
     let replay = api.store.replay(id).await?.ok_or_else(|| missing(id))?;
     Ok(ReplayView::of(replay, api.clock.now()))
 }
@@ -132,8 +133,8 @@ fn missing(id: ReplayId) -> Problem {
     Problem::not_found(format!("there is no replay {id}"))
 }
 
-/// A replay and how far it has got. `total` is the sum of the four counts after it; it may change a little until everything is
-/// in the lane.
+/// A replay and its progress. `total` is the sum of the four counts after it. It may change slightly until every
+/// delivery has been moved into the replay.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Replay)]
 pub(crate) struct ReplayView {
@@ -142,7 +143,7 @@ pub(crate) struct ReplayView {
     /// `running`, `completed` or `cancelled`.
     #[schema(value_type = String, example = "running")]
     state: &'static str,
-    /// What it was asked for.
+    /// The filter of the replay, here and in the next fields.
     #[schema(value_type = Vec<String>)]
     states: Vec<&'static str>,
     #[schema(value_type = Option<String>)]
@@ -156,13 +157,13 @@ pub(crate) struct ReplayView {
     to: Option<Timestamp>,
     total: u64,
     delivered: u64,
-    /// `failed` or `dead` once more.
+    /// Deliveries that are `failed` or `dead` again.
     failed: u64,
-    /// Cancelled one by one, purged, superseded or expired meanwhile.
+    /// Deliveries that were cancelled individually, purged, superseded or expired meanwhile.
     cancelled: u64,
-    /// What has not ended yet; of a cancelled replay, what it left as it was.
+    /// Deliveries that have not ended; for a cancelled replay, deliveries returned to their previous state.
     remaining: u64,
-    /// At the pace up to now; null while that cannot be told.
+    /// The estimated time until the end, at the average rate so far; null if unknown.
     eta_s: Option<u64>,
     #[schema(value_type = String, format = DateTime)]
     created_at: Timestamp,
@@ -201,16 +202,16 @@ impl ReplayView {
     }
 }
 
-/// How long the rest takes at the pace of what has ended, rounded up.
-fn eta_s(ended: u64, remaining: u64, passed: Duration) -> Option<u64> {
+/// The time for the remaining deliveries at the average rate so far, rounded up.
+fn eta_s(ended: u64, remaining: u64, elapsed: Duration) -> Option<u64> {
     if remaining == 0 {
         return Some(0);
     }
-    (ended > 0).then(|| (passed.as_secs_f64() * remaining as f64 / ended as f64).ceil() as u64)
+    (ended > 0).then(|| (elapsed.as_secs_f64() * remaining as f64 / ended as f64).ceil() as u64)
 }
 
-/// What a request asks for.
-fn read(body: Value) -> Answer<ReplayFilter> {
+/// Reads the filter of a request.
+fn read(body: Value) -> ApiResult<ReplayFilter> {
     let mut errors = Errors::default();
     let filter = Object::open(body, "", &mut errors).map(|mut body| {
         let states = states(&mut body);
@@ -241,7 +242,7 @@ fn states(body: &mut Object<'_>) -> Vec<DeliveryState> {
     let Some(named) = body.array("states") else { return vec![DeliveryState::Dead, DeliveryState::Failed] };
     let allowed = REPLAYABLE.map(|state| format!("`{}`", state.as_str())).join(", ");
     if named.is_empty() {
-        body.refuse("states", format!("must name some of {allowed}"));
+        body.refuse("states", format!("must name one or more of {allowed}"));
     }
     let pointer = body.pointer_to("states");
     let mut states = Vec::new();
@@ -270,17 +271,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_fields_what_is_dead_or_failed_is_sent_again() {
+    fn an_empty_body_selects_dead_and_failed_deliveries() {
         let filter = read(json!({})).unwrap();
         assert_eq!(filter.states, [DeliveryState::Dead, DeliveryState::Failed]);
         assert_eq!(filter.deliveries, DeliveryFilter::default());
     }
 
     #[test]
-    fn the_time_left_follows_from_the_pace() {
-        let passed = Duration::from_secs(10);
-        assert_eq!(eta_s(0, 5, passed), None);
-        assert_eq!(eta_s(0, 0, passed), Some(0));
-        assert_eq!(eta_s(100, 1_001, passed), Some(101));
+    fn the_remaining_time_follows_from_the_average_rate() {
+        let elapsed = Duration::from_secs(10);
+        assert_eq!(eta_s(0, 5, elapsed), None);
+        assert_eq!(eta_s(0, 0, elapsed), Some(0));
+        assert_eq!(eta_s(100, 1_001, elapsed), Some(101));
     }
 }

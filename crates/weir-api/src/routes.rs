@@ -1,4 +1,4 @@
-//! Every route, in one table.
+//! The table of all routes.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::{
     hosts::{self, Hosts},
     ingest,
     observe::{self, Observer},
-    problem::{Kind, Problem},
+    problem::{Problem, ProblemKind},
     purge, replays, secrets,
     state::{Api, ApiState, Operations},
 };
@@ -31,7 +31,7 @@ pub fn router(state: ApiState) -> Router {
         .layer(middleware::from_fn_with_state(Observer::of(api), observe::observe))
 }
 
-/// What a process without the API serves: its health and its metrics. Nothing of it is secret, so no key is asked for.
+/// The routes of a process without the API: health and metrics. They show no secrets and need no key.
 pub fn operations_router(operations: Operations, hosts: Hosts) -> Router {
     routed(operation_table())
         .with_state(Arc::new(operations))
@@ -44,9 +44,9 @@ fn routed<S: Clone + Send + Sync + 'static>(table: Vec<Route<S>>) -> Router<S> {
     table.into_iter().fold(Router::new(), |router, route| router.route(route.path, route.handler))
 }
 
-/// One method of one path. The document is tested against these.
+/// One method of one path. A test compares the OpenAPI document with the table.
 pub(crate) struct Route<S> {
-    #[cfg_attr(not(test), expect(dead_code, reason = "the handler knows it too, but does not tell"))]
+    #[cfg_attr(not(test), expect(dead_code, reason = "only the test of the document reads it"))]
     pub(crate) method: Method,
     pub(crate) path: &'static str,
     handler: MethodRouter<S>,
@@ -55,7 +55,7 @@ pub(crate) struct Route<S> {
 pub(crate) fn operation_table() -> Vec<Route<Arc<Operations>>> {
     let route = |method, path, handler| Route { method, path, handler };
     vec![
-        // Strict about their parameters as everything else is: whoever adds one to a probe learns it at once.
+        // Unknown parameters are refused here too, so a wrong probe fails at once.
         route(Method::GET, "/healthz", get(health::live)),
         route(Method::GET, "/readyz", get(health::ready)),
         route(Method::GET, "/metrics", get(health::metrics)),
@@ -95,9 +95,9 @@ pub(crate) fn table() -> Vec<Route<Api>> {
 }
 
 async fn no_route(uri: Uri) -> Problem {
-    Problem::not_found(format!("there is no {}; /docs lists every path", uri.path()))
+    Problem::not_found(format!("there is no path {}; /docs lists all paths", uri.path()))
 }
 
 async fn no_method(method: Method, uri: Uri) -> Problem {
-    Problem::new(Kind::MethodNotAllowed, format!("{} does not answer {method}", uri.path()))
+    Problem::new(ProblemKind::MethodNotAllowed, format!("{} does not support {method}", uri.path()))
 }

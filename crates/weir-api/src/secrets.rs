@@ -1,4 +1,4 @@
-//! The secrets of a destination: shown to their owner, and rotated with an overlap in which both sign.
+//! The secret of a destination: show and rotate. During the overlap of a rotation both secrets sign.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use weir_core::{DestinationId, Timestamp, destination::Settings, signing::Signin
 use crate::{
     destinations::{change, find, unstored},
     extract::{self, PathId},
-    problem::Answer,
+    problem::ApiResult,
     query::Query,
     settings,
     state::Api,
@@ -27,7 +27,11 @@ use crate::{
     params(("id" = String, Path, description = "`dst_…`")),
     responses((status = 200, description = "The secret", body = SecretView))
 )]
-pub(crate) async fn show(State(api): State<Api>, PathId(id): PathId<DestinationId>, query: Query) -> Answer<Response> {
+pub(crate) async fn show(
+    State(api): State<Api>,
+    PathId(id): PathId<DestinationId>,
+    query: Query,
+) -> ApiResult<Response> {
     query.close()?;
     let destination = find(&api, id).await?;
     Ok(shown(&destination.settings.signing, api.clock.now()))
@@ -35,15 +39,15 @@ pub(crate) async fn show(State(api): State<Api>, PathId(id): PathId<DestinationI
 
 /// Rotate a destination's secret
 ///
-/// The next attempts carry two signatures, the new secret's first, until the overlap is over. Meanwhile receivers change to
-/// the new secret one by one and refuse nothing. Of two rotations within an overlap the second ends the first: only the
-/// secret before the last rotation is kept. Without a body everything is as by default.
+/// Until the overlap ends, requests carry two signatures, first the one by the new secret. So receivers can change to
+/// the new secret one by one without refusing a request. A second rotation within an overlap ends the first: only the
+/// secret before the last rotation is kept. Without a body the defaults apply.
 #[utoipa::path(
     post, path = "/v1/destinations/{id}/rotate-secret", operation_id = "rotate_secret", tag = "destinations",
     params(("id" = String, Path, description = "`dst_…`")),
     request_body = Option<crate::openapi::RotateSecretRequest>,
     responses(
-        (status = 200, description = "The new secret, and until when the one before signs too", body = SecretView),
+        (status = 200, description = "The new secret, and until when the previous secret also signs", body = SecretView),
         (status = 409, response = inline(crate::openapi::Refused)),
     )
 )]
@@ -52,7 +56,7 @@ pub(crate) async fn rotate(
     PathId(id): PathId<DestinationId>,
     query: Query,
     request: Request,
-) -> Answer<Response> {
+) -> ApiResult<Response> {
     query.close()?;
     let rotation = settings::rotation(extract::json_or_nothing(&api, request).await?.unwrap_or_else(|| json!({})))?;
     let now = api.clock.now();
@@ -66,16 +70,16 @@ pub(crate) async fn rotate(
     Ok(shown(&destination.settings.signing, now))
 }
 
-/// What signs the events that a destination receives.
+/// The secret that signs the requests to a destination.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Secret)]
 pub(crate) struct SecretView {
     #[schema(example = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")]
     secret: String,
-    /// What receivers verify with when the secret is a private key (`whsk_…`); null for a shared secret.
+    /// The key with which receivers verify, if the secret is a private key (`whsk_…`); null for a shared secret.
     #[schema(example = "whpk_1SiA4o9hyqTCpIqC5V9HUakiiaeACeqfZTInDBbOir4=")]
     public_key: Option<String>,
-    /// Until then the secret before the last rotation signs too; null when only one signs.
+    /// Until when the secret before the last rotation also signs; null if only one secret signs.
     #[schema(value_type = Option<String>, format = DateTime)]
     previous_valid_until: Option<Timestamp>,
 }

@@ -1,7 +1,7 @@
-//! What a person may choose of a destination: read from JSON, validated field by field, all mistakes told at once.
+//! The settings of a destination: read from JSON and validated field by field, with all errors reported at once.
 //!
-//! A PATCH is a JSON merge patch (RFC 7396) on the destination as it is shown, read again like a new one. So there is one
-//! set of rules, and an edit cannot make what a creation could not.
+//! A PATCH is a JSON merge patch (RFC 7396) on the view of the destination. The result is read like a new destination.
+//! So one set of rules applies to both, and an edit cannot produce settings that a creation would refuse.
 
 mod alerts;
 mod breaker;
@@ -23,9 +23,9 @@ use crate::{
     problem::{FieldError, Problem},
 };
 
-/// What stands for the value of a header wherever a destination is shown. Sent back, it keeps the value.
+/// The mask that is shown instead of a header's value. A patch with the mask keeps the value.
 pub(crate) const HEADER_MASK: &str = "***";
-/// Fields of a destination that are shown only.
+/// Fields of a destination that are shown but cannot be set.
 pub(crate) const READ_ONLY: [&str; 9] = [
     "id",
     "created_at",
@@ -44,12 +44,12 @@ const MAX_TENANT_LEN: usize = 128;
 const MAX_PATTERNS: usize = 100;
 const MAX_HEADERS: usize = 32;
 const MAX_HEADER_VALUE_LEN: usize = 4_096;
-const HEADER_TWICE: &str = "is given twice: case makes no difference";
+const HEADER_TWICE: &str = "is given twice: header names are not case-sensitive";
 
 pub(crate) use alerts::policy as alert_policy;
 pub(crate) use signing::rotation;
 
-/// Headers that Weir sets itself, or that change what the request is to the server or a proxy on the way.
+/// Headers that Weir sets itself, or that change how the server or a proxy handles the request.
 const RESERVED_HEADERS: [&str; 16] = [
     "connection",
     "content-encoding",
@@ -72,45 +72,46 @@ const RESERVED_PREFIXES: [&str; 2] = ["webhook-", "weir-"];
 
 /// The settings of a new destination.
 pub(crate) fn read(body: Value, addresses: &AddressPolicy) -> Result<Settings, Problem> {
-    Reader { addresses, current: None, moves: false }.settings(body)
+    SettingsReader { addresses, current: None, origin_changes: false }.settings(body)
 }
 
-/// The settings of an edited destination: `patch` merged into `shown`, which is `current` as it is shown.
+/// The settings of an edited destination: `patch` merged into `shown`, the view of `current`.
 pub(crate) fn merge(
     current: &Settings,
     mut shown: Value,
     patch: Value,
     addresses: &AddressPolicy,
 ) -> Result<Settings, Problem> {
-    let moves = moves_origin(&current.url, &patch);
-    if moves && let Value::Object(shown) = &mut shown {
+    let origin_changes = changes_origin(&current.url, &patch);
+    if origin_changes && let Value::Object(shown) = &mut shown {
         shown.remove("headers");
     }
-    let merged = merged(shown, patch).map_err(Problem::invalid)?;
-    Reader { addresses, current: Some(current), moves }.settings(merged)
+    let merged = apply_patch(shown, patch).map_err(Problem::invalid)?;
+    SettingsReader { addresses, current: Some(current), origin_changes }.settings(merged)
 }
 
-/// Whether a patch leads to another origin. The values of headers are write-only: whoever may edit a URL must not have them sent
-/// to a receiver of their own. A URL that is none is refused later.
-fn moves_origin(current: &Url, patch: &Value) -> bool {
+/// Whether a patch changes the origin of the URL. The values of headers are write-only, so a client that edits the URL
+/// must not be able to send them to a receiver of its own. An invalid URL is refused later.
+fn changes_origin(current: &Url, patch: &Value) -> bool {
     let url = patch.get("url").and_then(Value::as_str).and_then(|url| url.parse::<Url>().ok());
     url.is_some_and(|url| url.origin() != current.origin())
 }
 
-/// RFC 7396, and what replaces what: naming a schedule drops the backoff it replaces, and the other way round; naming another
-/// style of signature drops the headers of the one before; and giving up the order drops `skip_after_attempts`. A breaker of
-/// `null` is none, not the default, and so are its `pause_after_s` and the thresholds in `alerts`.
-fn merged(mut shown: Value, patch: Value) -> Result<Value, Vec<FieldError>> {
+/// Applies a merge patch (RFC 7396) with the rules of settings that replace each other: a schedule removes the backoff,
+/// and the other way round; another signature style removes the headers of the old style; and `ordered: false` removes
+/// `skip_after_attempts`. For the breaker, its `pause_after_s` and the thresholds in `alerts`, `null` means disabled,
+/// not the default.
+fn apply_patch(mut shown: Value, patch: Value) -> Result<Value, Vec<FieldError>> {
     let mut errors = Errors::default();
     let Value::Object(mut patch) = patch else {
-        errors.add("", format!("must be an object, not {}", fields::kind(&patch)));
+        errors.add("", format!("must be an object, not {}", fields::type_name(&patch)));
         return Err(errors.into_vec());
     };
     if patch.get("secret").is_some_and(Value::is_null) {
-        errors.add("/secret", "cannot be null: leave it out to keep it, or give another");
+        errors.add("/secret", "must not be null: omit it to keep the secret, or give a new one");
     }
     if let Some(Value::Object(headers)) = patch.get_mut("headers") {
-        // Shown names are in lower case, and the merge must find them.
+        // The view has names in lower case, and the merge must match them.
         for (name, value) in std::mem::take(headers) {
             let name = name.to_ascii_lowercase();
             if headers.insert(name.clone(), value).is_some() {
@@ -121,28 +122,29 @@ fn merged(mut shown: Value, patch: Value) -> Result<Value, Vec<FieldError>> {
     if !errors.is_empty() {
         return Err(errors.into_vec());
     }
+    // A schedule and a backoff replace each other.
     if let (Some(Value::Object(shown)), Some(Value::Object(retry))) = (shown.get_mut("retry"), patch.get("retry")) {
-        let names = |field: &str| retry.get(field).is_some_and(|value| !value.is_null());
-        if names("schedule_ms") {
+        let has_value = |field: &str| retry.get(field).is_some_and(|value| !value.is_null());
+        if has_value("schedule_ms") {
             shown.retain(|field, _| !["base_ms", "cap_ms"].contains(&field.as_str()));
-        } else if names("base_ms") || names("cap_ms") {
+        } else if has_value("base_ms") || has_value("cap_ms") {
             shown.remove("schedule_ms");
         }
     }
-    if let (Some(Value::Object(signature)), Some(then)) = (patch.get("signature"), shown.get("signature"))
-        && signature.get("style").is_some_and(|style| !style.is_null() && *style != then["style"])
+    // A new signature style does not keep the headers of the old style.
+    if let (Some(Value::Object(signature)), Some(current)) = (patch.get("signature"), shown.get("signature"))
+        && signature.get("style").is_some_and(|style| !style.is_null() && *style != current["style"])
         && let Value::Object(shown) = &mut shown
     {
-        // Another style does not begin with the headers of the one before.
         shown.remove("signature");
     }
-    // Without an order nothing is skipped.
+    // `skip_after_attempts` is only valid with `ordered: true`.
     if patch.get("ordered").is_some_and(|ordered| *ordered != Value::Bool(true))
         && let Value::Object(shown) = &mut shown
     {
         shown.remove("skip_after_attempts");
     }
-    // Null is a value here: no breaker, never paused by it, and never told of.
+    // The merge removes `null` members, so disabled settings are restored as `null` after it.
     let no_breaker = patch.get("breaker").is_some_and(Value::is_null);
     let no_pause = patch.get("breaker").and_then(|breaker| breaker.get("pause_after_s")).is_some_and(Value::is_null);
     let no_alerts: Vec<String> = match patch.get("alerts") {
@@ -151,7 +153,7 @@ fn merged(mut shown: Value, patch: Value) -> Result<Value, Vec<FieldError>> {
         }
         _ => Vec::new(),
     };
-    apply(&mut shown, Value::Object(patch));
+    merge_value(&mut shown, Value::Object(patch));
     if no_breaker {
         shown["breaker"] = Value::Null;
     } else if no_pause {
@@ -163,13 +165,13 @@ fn merged(mut shown: Value, patch: Value) -> Result<Value, Vec<FieldError>> {
     Ok(shown)
 }
 
-fn apply(target: &mut Value, patch: Value) {
+fn merge_value(target: &mut Value, patch: Value) {
     match (target, patch) {
         (Value::Object(target), Value::Object(patch)) => {
             for (name, value) in patch {
                 match value {
                     Value::Null => drop(target.remove(&name)),
-                    value => apply(target.entry(name).or_insert(Value::Object(Map::new())), value),
+                    value => merge_value(target.entry(name).or_insert(Value::Object(Map::new())), value),
                 }
             }
         }
@@ -177,15 +179,15 @@ fn apply(target: &mut Value, patch: Value) {
     }
 }
 
-struct Reader<'a> {
+struct SettingsReader<'a> {
     addresses: &'a AddressPolicy,
-    /// What the settings were, when they are edited.
+    /// The settings before the edit; `None` for a new destination.
     current: Option<&'a Settings>,
-    /// Whether the edit leads to another origin, to which no header's value may follow.
-    moves: bool,
+    /// Whether the edit changes the origin of the URL. Then header values are not kept.
+    origin_changes: bool,
 }
 
-impl Reader<'_> {
+impl SettingsReader<'_> {
     fn settings(&self, body: Value) -> Result<Settings, Problem> {
         let mut errors = Errors::default();
         let settings = Object::open(body, "", &mut errors).and_then(|body| self.fields(body));
@@ -195,7 +197,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads every field, whatever is wrong with the ones before; only a URL has no default to go on with.
+    /// Reads every field, even after an error. `None` if the URL or the signing settings are invalid, which have no
+    /// default.
     fn fields(&self, mut body: Object<'_>) -> Option<Settings> {
         let url = self.url(&mut body);
         let name = name(&mut body);
@@ -243,12 +246,12 @@ impl Reader<'_> {
                 return None;
             }
         };
-        // An address that was allowed when it was chosen must not stand in the way of pausing the destination.
+        // An unchanged URL is not checked again: a destination must stay editable if its address is no longer allowed.
         if self.current.is_some_and(|current| current.url == url) {
             return Some(url);
         }
         if url.fragment().is_some() {
-            body.refuse("url", "must have no fragment: it is never sent");
+            body.refuse("url", "must not have a fragment: HTTP does not send it");
             return None;
         }
         match self.addresses.check_url(&url) {
@@ -266,16 +269,16 @@ impl Reader<'_> {
         };
         let pointer = body.pointer_to("headers");
         let errors = body.errors();
-        let Value::Object(given) = value else {
-            errors.add(pointer, format!("must be an object of names and values, not {}", fields::kind(&value)));
+        let Value::Object(members) = value else {
+            errors.add(pointer, format!("must be an object of names and values, not {}", fields::type_name(&value)));
             return Vec::new();
         };
-        if given.len() > MAX_HEADERS {
-            errors.add(&pointer, format!("must hold at most {MAX_HEADERS} headers"));
+        if members.len() > MAX_HEADERS {
+            errors.add(&pointer, format!("must contain at most {MAX_HEADERS} headers"));
         }
-        let mut headers: Vec<(String, String)> = Vec::with_capacity(given.len());
-        for (name, value) in given {
-            // Null means the default here too: no such header.
+        let mut headers: Vec<(String, String)> = Vec::with_capacity(members.len());
+        for (name, value) in members {
+            // Null means the default: the header is absent.
             if value.is_null() {
                 continue;
             }
@@ -294,25 +297,25 @@ impl Reader<'_> {
         let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| "is not a header name".to_owned())?;
         let name = name.as_str();
         if RESERVED_HEADERS.contains(&name) || RESERVED_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
-            return Err("is set by Weir and cannot be chosen".to_owned());
+            return Err("is reserved: Weir or HTTP sets this header".to_owned());
         }
         let Value::String(value) = value else {
-            return Err(format!("must be a string, not {}", fields::kind(value)));
+            return Err(format!("must be a string, not {}", fields::type_name(value)));
         };
-        if value == HEADER_MASK && self.moves {
-            return Err("must be the header's value: it is not kept when the URL is of another origin".to_owned());
+        if value == HEADER_MASK && self.origin_changes {
+            return Err("must be the value, not `***`: values are not kept when the URL gets another origin".to_owned());
         }
         if value == HEADER_MASK {
             let known = self.current.and_then(|current| current.headers.iter().find(|(known, _)| known == name));
             return known
                 .cloned()
-                .ok_or_else(|| "must be the header's value: `***` only stands for one that is there".to_owned());
+                .ok_or_else(|| "must be the value, not `***`: the destination has no such header".to_owned());
         }
         if value.len() > MAX_HEADER_VALUE_LEN {
             return Err(format!("must be at most {MAX_HEADER_VALUE_LEN} bytes long"));
         }
         if !value.is_ascii() || HeaderValue::from_str(value).is_err() {
-            return Err("must be printable ASCII".to_owned());
+            return Err("must contain only printable ASCII characters".to_owned());
         }
         Ok((name.to_owned(), value.clone()))
     }
@@ -323,7 +326,7 @@ fn name(body: &mut Object<'_>) -> String {
     if name.chars().count() > MAX_NAME_CHARS {
         body.refuse("name", format!("must be at most {MAX_NAME_CHARS} characters long"));
     } else if name.chars().any(char::is_control) {
-        body.refuse("name", "must hold no control characters");
+        body.refuse("name", "must not contain control characters");
     }
     name
 }
@@ -336,7 +339,7 @@ fn tenant(body: &mut Object<'_>) -> String {
     tenant
 }
 
-/// Whether `text` may name a tenant.
+/// Checks that `text` is a valid name of a tenant.
 pub(crate) fn check_tenant(text: &str) -> Result<(), &'static str> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.:".contains(&byte);
     if (1..=MAX_TENANT_LEN).contains(&text.len()) && text.bytes().all(allowed) {
@@ -350,7 +353,7 @@ fn event_types(body: &mut Object<'_>) -> Vec<EventPattern> {
         return vec![EventPattern::Any];
     };
     if !(1..=MAX_PATTERNS).contains(&values.len()) {
-        body.refuse("event_types", format!("must hold 1 to {MAX_PATTERNS} patterns"));
+        body.refuse("event_types", format!("must contain 1 to {MAX_PATTERNS} patterns"));
     }
     let pointer = body.pointer_to("event_types");
     let mut patterns: Vec<EventPattern> = Vec::with_capacity(values.len());

@@ -4,12 +4,12 @@ use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, StatusCode};
 use weir_core::{EventId, Timestamp, TraceParent, trace};
 
-use crate::{problem::Answer, state::ApiState};
+use crate::{problem::ApiResult, state::ApiState};
 
 /// Records a span for each request that sends events. The calls must not block, because the producer would wait.
 pub trait RequestSpans: Send + Sync {
-    /// Begins the span of a request, under the producer's context if there is one. `None`: the request has no span, and its events
-    /// keep the producer's context.
+    /// Begins the span of a request, under the producer's context if there is one. `None`: the request has no span, and
+    /// its events keep the producer's context.
     fn begin(&self, parent: Option<TraceParent>) -> Option<StartedSpan>;
 
     /// Ends the span when the request is answered.
@@ -19,8 +19,8 @@ pub trait RequestSpans: Send + Sync {
 /// A span that has begun.
 #[derive(Debug, Clone, Copy)]
 pub struct StartedSpan {
-    /// The context that is stored with the events. If the span is not recorded, it is the producer's context or that of a new
-    /// unrecorded trace, so that the whole trace has one sampling decision.
+    /// The context that is stored with the events. If the span is not recorded, it is the producer's context or that of
+    /// a new unrecorded trace, so that the whole trace has one sampling decision.
     pub context: TraceParent,
     pub is_recorded: bool,
 }
@@ -47,13 +47,14 @@ pub(crate) struct AcceptedEvents {
     pub(crate) event_id: Option<EventId>,
 }
 
-/// Handles a request in a span. Without a tracer there is no span, and the events get the producer's context, if there is one.
+/// Handles a request in a span. Without a tracer there is no span, and the events get the producer's context, if there
+/// is one.
 pub(crate) async fn in_span(
     api: &ApiState,
     route: &'static str,
     parent: Option<TraceParent>,
-    handle: impl AsyncFnOnce(Option<TraceParent>, &mut AcceptedEvents) -> Answer<Response>,
-) -> Answer<Response> {
+    handle: impl AsyncFnOnce(Option<TraceParent>, &mut AcceptedEvents) -> ApiResult<Response>,
+) -> ApiResult<Response> {
     let mut accepted = AcceptedEvents::default();
     let Some(spans) = &api.spans else { return handle(parent, &mut accepted).await };
     let began_at = api.clock.now();

@@ -1,4 +1,4 @@
-//! What the API needs from the process that serves it.
+//! The state of the API: the backends and the settings that it gets from its process.
 
 use std::{
     pin::Pin,
@@ -24,7 +24,7 @@ pub const DEFAULT_BODY_BUDGET_BYTES: usize = 256 * 1024 * 1024;
 /// producers.
 const QUEUE_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// What the API needs from the process that serves it.
+/// The backends and the settings of the API.
 pub struct ApiState {
     pub store: SharedStore,
     pub queue: SharedQueue,
@@ -48,8 +48,8 @@ pub struct ApiState {
 #[derive(Clone)]
 pub struct Operations {
     pub store: SharedStore,
-    /// The queue, if the role cannot work without it. The API still accepts events while the queue is unreachable, because the
-    /// store is the source of truth.
+    /// The queue, if the role cannot work without it. The API still accepts events while the queue is unreachable,
+    /// because the store is the source of truth.
     pub queue: Option<SharedQueue>,
     pub readiness: Readiness,
     /// `None`: the metrics are served by a separate listener.
@@ -63,8 +63,8 @@ pub type RenderMetrics = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = String> + S
 pub(crate) type Api = Arc<ApiState>;
 
 impl ApiState {
-    /// Tells the queue that deliveries are due. The deliveries are already committed, so an error only delays them, at most until
-    /// the next sweep, and is not returned to the caller.
+    /// Tells the queue that deliveries are due. The deliveries are already committed, so an error only delays them, at
+    /// most until the next sweep, and is not returned to the caller.
     pub(crate) async fn wake(&self, wakes: &[Wake]) {
         if wakes.is_empty() {
             return;
@@ -75,8 +75,8 @@ impl ApiState {
         }
     }
 
-    /// Tells the queue that a destination has changed, so that the change takes effect at once, also for published permits. The
-    /// change is already committed, and every run reads it from the store.
+    /// Tells the queue that a destination has changed, so that the change takes effect at once, also for published
+    /// permits. The change is already committed, and every run reads it from the store.
     pub(crate) async fn announce_edit(&self, destination_id: DestinationId, terms: Terms) {
         let queue = self.queue.clone();
         if let Err(error) = in_time(async move { queue.edited(&[Edit { destination_id, terms }]).await }).await {
@@ -85,7 +85,8 @@ impl ApiState {
     }
 }
 
-/// Runs a call of the queue as a separate task and waits for it up to [`QUEUE_TIMEOUT`]. After the timeout the task continues.
+/// Runs a call of the queue as a separate task and waits for it up to [`QUEUE_TIMEOUT`]. After the timeout the task
+/// continues.
 async fn in_time(call: impl Future<Output = QueueResult<()>> + Send + 'static) -> QueueResult<()> {
     match tokio::time::timeout(QUEUE_TIMEOUT, tokio::spawn(call)).await {
         Ok(Ok(result)) => result,

@@ -1,4 +1,4 @@
-//! How destinations, events and deliveries are shown.
+//! The JSON views of destinations, events and deliveries.
 
 mod signature;
 
@@ -24,7 +24,7 @@ use crate::settings::HEADER_MASK;
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct List<T> {
     pub(crate) data: Vec<T>,
-    /// The `cursor` of the next page; null on the last.
+    /// The `cursor` of the next page; null on the last page.
     pub(crate) next_cursor: Option<String>,
 }
 
@@ -38,37 +38,37 @@ pub(crate) struct DestinationView {
     settings: SettingsView,
     #[schema(value_type = String, format = DateTime)]
     created_at: Timestamp,
-    /// Rises with every edit.
+    /// Increases with every edit.
     #[schema(value_type = String, format = DateTime)]
     updated_at: Timestamp,
-    /// Why Weir paused it by itself: the destination answered 410 Gone, or every attempt failed for days.
+    /// Why Weir paused the destination automatically: it answered 410 Gone, or every attempt failed for days.
     paused_reason: Option<String>,
-    /// No send starts before this instant: the destination asked for it with `Retry-After` or `RateLimit`.
+    /// No send starts before this instant, because the destination sent `Retry-After` or `RateLimit`.
     #[schema(value_type = Option<String>, format = DateTime)]
     held_until: Option<Timestamp>,
     held_reason: Option<String>,
-    /// `open` sends nothing; `half_open` sends one probe at a time.
+    /// `open`: nothing is sent. `half_open`: one probe is sent at a time.
     #[schema(value_type = String, pattern = "^(closed|open|half_open)$", example = "closed")]
     breaker_state: &'static str,
     /// Why the breaker is not closed.
     breaker_reason: Option<String>,
-    /// When an open breaker lets the next probe through.
+    /// When an open breaker allows the next probe.
     #[schema(value_type = Option<String>, format = DateTime)]
     next_probe_at: Option<Timestamp>,
 }
 
-/// A destination that was just made: the only one shown with its secret.
+/// A newly created destination. Only this view of a destination shows the secret.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = CreatedDestination)]
 pub(crate) struct CreatedView {
     #[serde(flatten)]
     destination: DestinationView,
-    /// Signs what is sent. Shown here, by `GET /v1/destinations/{id}/secret` and by a rotation only.
+    /// The secret that signs requests. Shown only here, by `GET /v1/destinations/{id}/secret` and by a rotation.
     #[schema(example = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")]
     secret: String,
 }
 
-/// What a person chose of a destination.
+/// The settings of a destination.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = DestinationSettings)]
 pub(crate) struct SettingsView {
@@ -81,17 +81,18 @@ pub(crate) struct SettingsView {
     max_in_flight: u32,
     timeout_ms: u32,
     retry: RetryView,
-    /// Null: none.
+    /// Null: the breaker is disabled.
     breaker: Option<BreakerView>,
-    /// What differs from the thresholds of all destinations.
+    /// The thresholds that override the thresholds of all destinations.
     #[schema(value_type = crate::openapi::Alerts)]
     alerts: AlertOverrides,
     /// Events with the same `ordering_key` are delivered one after the other.
     ordered: bool,
-    /// Null: one that fails holds up the others of its key until it has ended.
+    /// After this many failed attempts an event no longer blocks the later events of its key. Null: it blocks them
+    /// until it has ended.
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 100)]
     skip_after_attempts: Option<NonZeroU32>,
-    /// Names with `***` for each value: values are write-only. A PATCH that sends the mask back keeps the value.
+    /// The header names, each with the value `***`: values are write-only. A PATCH with `***` keeps the value.
     headers: BTreeMap<String, &'static str>,
     signature: SignatureView,
     paused: bool,
@@ -109,7 +110,7 @@ struct RateLimitView {
     burst: u32,
 }
 
-/// How often, how long and how far apart a delivery is tried: `base_ms` and `cap_ms`, or `schedule_ms`.
+/// The retry policy. The delays are given by `base_ms` and `cap_ms`, or by `schedule_ms`.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Retry)]
 struct RetryView {
@@ -126,7 +127,7 @@ struct RetryView {
     schedule_ms: Option<Vec<u32>>,
 }
 
-/// When a destination is left alone because it fails.
+/// The circuit breaker, which stops sends to a failing destination.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Breaker)]
 struct BreakerView {
@@ -147,7 +148,7 @@ impl From<&BreakerPolicy> for BreakerView {
 }
 
 impl DestinationView {
-    /// A hold that has passed is not shown.
+    /// A hold that has ended is not shown.
     pub(crate) fn new(destination: &Destination, now: Timestamp) -> Self {
         let held_until = destination.held_until.filter(|until| *until > now);
         Self {
@@ -212,7 +213,7 @@ impl From<&RetryPolicy> for RetryView {
     }
 }
 
-/// How many deliveries a request would concern (`dry_run`).
+/// The number of deliveries that a request would affect (`dry_run`).
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Count)]
 pub(crate) struct CountView {
@@ -234,11 +235,11 @@ pub(crate) struct EventView<'a> {
     created_at: Timestamp,
     #[schema(value_type = Option<String>)]
     idempotency_key: Option<&'a str>,
-    /// No delivery is attempted before.
+    /// No attempt starts before this instant.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String, format = DateTime, required = false)]
     deliver_at: Option<Timestamp>,
-    /// What has not been sent by then becomes `expired`.
+    /// Deliveries that are not sent by this instant become `expired`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String, format = DateTime, required = false)]
     expires_at: Option<Timestamp>,
@@ -248,7 +249,7 @@ pub(crate) struct EventView<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String, required = false)]
     ordering_key: Option<&'a str>,
-    /// Byte for byte as it was ingested. In a list with `include=data` only.
+    /// The data, byte for byte as ingested. Lists show it only with `include=data`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = serde_json::Value, required = false)]
     data: Option<&'a RawValue>,
@@ -264,7 +265,7 @@ pub(crate) struct EventDetailView<'a> {
 }
 
 impl<'a> EventView<'a> {
-    /// `data` is the event's own, checked to be JSON.
+    /// `data` is the data of the event and valid JSON.
     pub(crate) fn new(event: &'a Event, data: Option<&'a RawValue>) -> Self {
         Self {
             id: event.id,
@@ -297,29 +298,29 @@ pub(crate) struct DeliveryView {
         pattern = "^(pending|delivering|retrying|delivered|failed|dead|cancelled|superseded|expired)$"
     )]
     state: &'static str,
-    /// Attempts counted so far.
+    /// The number of counted attempts.
     attempt_count: u32,
-    /// When it is due, while it waits. Null while it waits for an earlier one of its `ordering_key`.
+    /// The due time of a waiting delivery. Null while it waits for an earlier delivery of its `ordering_key`.
     #[schema(value_type = Option<String>, format = DateTime)]
     next_attempt_at: Option<Timestamp>,
-    /// If it is not under way by then, it becomes `expired`.
+    /// The delivery becomes `expired` if it is not claimed by this instant.
     #[schema(value_type = Option<String>, format = DateTime)]
     expires_at: Option<Timestamp>,
     #[schema(value_type = String, format = DateTime)]
     created_at: Timestamp,
     #[schema(value_type = String, format = DateTime)]
     updated_at: Timestamp,
-    /// What went wrong with the last attempt, in words; null when nothing did.
+    /// The error of the last attempt; null if it had none.
     last_error: Option<String>,
-    /// In one word, as the filter `error` takes it: `dns`, `connect`, `tls`, `timeout`, `broken`, `forbidden`, `unknown`, or
-    /// the class of the answer (`5xx`).
+    /// The error in one word, as in the filter `error`: `dns`, `connect`, `tls`, `timeout`, `broken`, `forbidden`,
+    /// `unknown`, or the class of the status (`5xx`).
     #[schema(example = "timeout")]
     last_error_kind: Option<String>,
-    /// What the last attempt was answered with.
+    /// The HTTP status of the last attempt.
     last_status_code: Option<u16>,
 }
 
-/// A delivery with its attempts, first to last.
+/// A delivery with its attempts, oldest first.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = DeliveryDetail)]
 pub(crate) struct DeliveryDetailView {
@@ -334,21 +335,21 @@ pub(crate) struct DeliveryDetailView {
 pub(crate) struct AttemptView {
     #[schema(value_type = String)]
     id: AttemptId,
-    /// 1 for the first.
+    /// 1 for the first attempt.
     number: u32,
-    /// When the request left for the socket; of an unknown outcome, the latest instant it can have left; null when it never
-    /// left.
+    /// When the send started. For an unknown outcome, the latest instant at which it may have started. Null if no send
+    /// started.
     #[schema(value_type = Option<String>, format = DateTime)]
     sent_at: Option<Timestamp>,
     status_code: Option<u16>,
     duration_ms: u32,
     error: Option<String>,
-    /// `error` in one word, or the class of an answer that is not 2xx.
+    /// The error in one word, or the class of a status that is not 2xx.
     #[schema(example = "timeout")]
     error_kind: Option<String>,
     #[schema(value_type = String, pattern = "^(delivered|retryable|rejected|unknown)$")]
     outcome: &'static str,
-    /// The answer's body, cut to 16 KiB.
+    /// The body of the response, truncated to 16 KiB.
     response_body: Option<String>,
 }
 

@@ -1,22 +1,23 @@
-//! The one judge of send starts: did a destination keep its limits, how much of them did it use, how long did events take?
+//! Judges send starts: did a destination keep its limits, how much of them did it use, and how long did events take?
 //!
-//! Pure and exact: no sampling, no buckets. Every half-open window of a period's length that lies inside the judged range is
-//! looked at, wherever it begins. Sends come one by one, earliest first, and are not kept: an [`Auditor`] holds the sends of the
-//! longest window of a limit (8 bytes each, those of unknown outcome 16; 32 MB at most), its edits, and less than 1 MB, however many
-//! sends a range has.
+//! The audit is exact, without sampling or buckets. It examines every half-open window of a period's length inside the
+//! judged range, wherever the window begins. Sends are added one by one, earliest first. An [`Auditor`] keeps only the
+//! sends of the longest window of a limit (8 bytes each, 16 bytes with an unknown outcome; at most 32 MB), the edits of
+//! the limits, and less than 1 MB of other data, however many sends a range has.
 //!
-//! A send of unknown outcome (its sender died before the answer) counts at the latest instant that it may have started at. It
-//! started earlier, or never; and those of one crash share that instant. So it fills windows and is named, but what is one too
-//! many only because of such sends is a possible violation, apart from those that are certain. The parts:
+//! A send has an unknown outcome when its sender died before the answer. It counts at the latest instant at which it
+//! may have started. It started earlier, or never, and all such sends of one crash share that instant. So the report
+//! names it and windows count it, but a violation that exists only because of such sends is reported as a possible
+//! violation. The parts:
 //!
-//! - [`in_force`]: which limit of a period held when, edits included, and so which of them judges a window;
-//! - `sliding`: the fullest calendar and sliding windows of each limit, and the sends that broke it;
-//! - [`usage`]: how much of what was allowed was sent;
-//! - [`series`]: the same sends counted in buckets, for a picture;
-//! - `latency`: percentiles to a thousandth;
-//! - [`windows`]: what somebody else saw, judged by the same rules; for the load tests.
+//! - [`in_force`]: which limit of a period was in force when, edits included, and which limit judges a window;
+//! - `sliding`: the fullest calendar and sliding windows of each limit, and the sends that broke the limit;
+//! - [`usage`]: the ratio of sends to the sends that were allowed;
+//! - [`series`]: the same sends counted in buckets, for a chart;
+//! - `latency`: percentiles with a precision of a thousandth;
+//! - [`windows`]: the same rules for sends that an outside observer saw; for the load tests.
 //!
-//! The report serialises to the JSON of `GET /v1/destinations/{id}/audit` and reads back from it.
+//! The report serialises to the JSON of `GET /v1/destinations/{id}/audit` and deserialises from it.
 
 pub mod in_force;
 mod latency;
@@ -43,22 +44,23 @@ use latency::Histogram;
 use sliding::{Recent, Sliding};
 use usage::Usage;
 
-/// How many sends of unknown outcome a report names; it counts them all.
+/// How many sends of unknown outcome a report names. It counts all of them.
 pub const MAX_UNKNOWN_NAMED: usize = 100;
 
-/// The judgement.
+/// The result of an audit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AuditReport {
-    /// The range that was judged, `to` excluded. `None` without an end.
+    /// The judged range, `to` excluded. `None`: the range has no end.
     pub from: Timestamp,
     pub to: Option<Timestamp>,
-    /// Those of unknown outcome included.
+    /// All sends, including those of unknown outcome.
     pub sends: u64,
-    /// One for each limit that was in force in the range: the shortest period first, in it the last limit first.
+    /// One entry for each limit that was in force in the range: the shortest period first, and within a period the
+    /// latest limit first.
     pub rate_limits: Vec<LimitAudit>,
-    /// The earliest sends of unknown outcome, [`MAX_UNKNOWN_NAMED`] at most.
+    /// The earliest sends of unknown outcome, at most [`MAX_UNKNOWN_NAMED`].
     pub unknown_sends: Vec<UnknownSend>,
-    /// How many there are.
+    /// The number of all sends of unknown outcome.
     pub unknown_sends_total: u64,
     pub delivery_latency_ms: LatencyPercentiles,
     /// `None` when nothing was sent.
@@ -71,41 +73,42 @@ impl AuditReport {
         self.rate_limits.iter().map(|limit| limit.violations).sum()
     }
 
-    /// Those that did if the sends of unknown outcome started at their latest instant.
+    /// The further sends that broke a limit if the sends of unknown outcome started at their latest instant.
     pub fn possible_violations(&self) -> u64 {
         self.rate_limits.iter().map(|limit| limit.possible_violations).sum()
     }
 }
 
-/// The judgement on one limit, over the time that it was in force.
+/// The findings on one limit, over the time in which it was in force.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LimitAudit {
     pub limit: u32,
     #[serde(serialize_with = "period_name", deserialize_with = "period_of_name")]
     pub period: Period,
     pub burst: u32,
-    /// The fullest period by the UTC calendar, of windows that this limit judges.
+    /// The fullest calendar period (UTC) among the windows that this limit judges.
     pub worst_calendar_window: Option<Window>,
-    /// The fullest half-open window of one period's length, wherever it begins, of those that this limit judges.
+    /// The fullest half-open window of one period's length, wherever it begins, among the windows that this limit
+    /// judges.
     pub worst_sliding_window: Option<Window>,
-    /// How many sends were one too many in a window that this limit judges, whatever became of those of unknown outcome.
+    /// How many sends exceeded the bound of a window that this limit judges, without counting sends of unknown outcome.
     pub violations: u64,
-    /// How many more were if those of unknown outcome started at their latest instant, as the windows count them.
+    /// How many further sends exceeded a bound if the sends of unknown outcome started at their latest instant.
     pub possible_violations: u64,
-    /// Sends ÷ what the limit allowed meanwhile; see [`usage::utilisation`].
+    /// Sends ÷ the sends that the limit allowed in the same time; see [`usage::utilisation`].
     pub utilisation: Option<f64>,
 }
 
-/// A send whose outcome nobody could record: it may have started, and did so no later than this.
+/// A send whose outcome could not be recorded. If it started, it started no later than `latest_at`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnknownSend {
     pub delivery_id: DeliveryId,
-    /// Of the delivery's attempts.
+    /// The number of the attempt within its delivery.
     pub number: u32,
     pub latest_at: Timestamp,
 }
 
-/// Latencies in milliseconds, by nearest rank, to a thousandth.
+/// Latencies in milliseconds, by nearest rank, with a precision of a thousandth.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct LatencyPercentiles {
     pub p50: Option<f64>,
@@ -114,14 +117,14 @@ pub struct LatencyPercentiles {
     pub max: Option<f64>,
 }
 
-/// Judges sends as they come.
+/// Judges sends one by one.
 #[derive(Debug)]
 pub struct Auditor {
     from: Timestamp,
     to: Timestamp,
     limit_changes: Vec<(Timestamp, RateLimits)>,
     recent: Recent,
-    /// Those of the periods that have a limit in the range, the shortest first.
+    /// The periods that have a limit in the range, the shortest first.
     periods: Vec<(Sliding, Usage)>,
     sends: u64,
     unknown_sends: Vec<UnknownSend>,
@@ -131,8 +134,8 @@ pub struct Auditor {
 }
 
 impl Auditor {
-    /// Of sends in `[from, to)`, under limits that came into force when `limit_changes` say, the oldest first. The oldest set
-    /// also holds for the time before.
+    /// An auditor of the sends in `[from, to)`. `limit_changes` are the limits and when each came into force, oldest
+    /// first. The oldest limits also apply to the time before them.
     pub fn new(limit_changes: Vec<(Timestamp, RateLimits)>, from: Timestamp, to: Timestamp) -> Self {
         let judges = |period| {
             let in_force = InForce::new(&limit_changes, period);
@@ -154,12 +157,12 @@ impl Auditor {
         }
     }
 
-    /// A send. Sends come earliest first, whatever their outcome.
+    /// Adds a send. Sends are added earliest first, those of unknown outcome included.
     pub fn send(&mut self, at: Timestamp) {
         self.judge(at, false);
     }
 
-    /// A send of unknown outcome counts at its latest instant, and is named.
+    /// Adds a send of unknown outcome. It counts at its latest instant.
     pub fn unknown_send(&mut self, send: UnknownSend) {
         self.unknown_sends_total += 1;
         if self.unknown_sends.len() < MAX_UNKNOWN_NAMED {
@@ -181,15 +184,15 @@ impl Auditor {
         self.recent.keep_from(needed);
     }
 
-    /// How long a delivered event took, from its creation to the end of the answer.
+    /// Adds the latency of a delivered event, from its creation to the end of the answer.
     pub fn delivered(&mut self, latency: Duration) {
         self.latencies.record(latency);
     }
 
-    /// The judgement on what has come.
+    /// The report on everything added so far.
     pub fn report(self) -> AuditReport {
         let limits = |(sliding, usage): &(Sliding, Usage)| {
-            let of = |found: &sliding::Findings| LimitAudit {
+            let audit_of = |found: &sliding::Findings| LimitAudit {
                 limit: found.limit.limit.get(),
                 period: found.limit.period,
                 burst: found.limit.burst.get(),
@@ -197,9 +200,9 @@ impl Auditor {
                 worst_sliding_window: found.sliding,
                 violations: found.violations,
                 possible_violations: found.possible_violations,
-                utilisation: usage.of(|limit| limit == Some(found.limit)),
+                utilisation: usage.utilisation(|limit| limit == Some(found.limit)),
             };
-            sliding.findings().iter().map(of).collect::<Vec<_>>()
+            sliding.findings().iter().map(audit_of).collect::<Vec<_>>()
         };
         AuditReport {
             from: self.from,
@@ -214,14 +217,14 @@ impl Auditor {
     }
 }
 
-/// What is judged, for who has all of it.
+/// The complete input of an audit, for a caller that has all of it in memory.
 #[derive(Debug, Clone, Copy)]
 pub struct Evidence<'a> {
     /// Every send start, in any order.
     pub sends: &'a [Timestamp],
-    /// The limits and when each came into force, in any order. The oldest also holds for the time before it.
+    /// The limits and when each came into force, in any order. The oldest limits also apply to the time before them.
     pub limit_changes: &'a [(Timestamp, RateLimits)],
-    /// For each delivered event, from its creation to the end of the answer.
+    /// The latency of each delivered event, from its creation to the end of the answer.
     pub latencies: &'a [Duration],
 }
 
@@ -339,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn every_limit_that_was_in_force_has_its_row_whatever_became_of_it() {
+    fn every_limit_that_was_in_force_has_a_row_even_after_its_removal() {
         let at = Timestamp::from_secs;
         let changes = [
             (at(0), limits(&[(10, Period::Second), (100, Period::Minute)])),
@@ -347,7 +350,8 @@ mod tests {
             (at(20), RateLimits::UNLIMITED),
             (at(30), per_second(10)),
         ];
-        // Eleven in the last second of the 10 and of the minute, six in the last of the 5, then anything.
+        // Eleven sends in the last second of the limit of 10, six in the last second of the limit of 5, then sends
+        // without a limit.
         let burst =
             |end_s: i64, count: i64| (0..count).map(move |n| Timestamp::from_millis(end_s * 1_000 - 900 + n * 10));
         let sends: Vec<_> = burst(10, 11).chain(burst(20, 6)).chain(burst(29, 80)).collect();
@@ -359,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_in_force_outside_the_range_has_no_row() {
+    fn a_limit_that_was_in_force_only_outside_the_range_has_no_row() {
         let at = Timestamp::from_secs;
         let changes = vec![(at(0), per_second(10)), (at(10), per_second(5)), (at(20), per_second(1))];
         let rows = |from, to| {
@@ -388,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_million_sends_leave_no_more_than_those_of_the_longest_window() {
+    fn after_a_million_sends_only_those_of_the_longest_window_are_kept() {
         let changes = [
             (Timestamp::MIN, limits(&[(100, Period::Second), (3_000, Period::Minute)])),
             (Timestamp::from_secs(3_000), per_second(50)),

@@ -1,4 +1,4 @@
-//! What the watch asks.
+//! The reads and writes of alerting.
 
 use async_trait::async_trait;
 use sqlx::{PgConnection, postgres::PgRow};
@@ -22,7 +22,7 @@ const SET_POLICY: &str =
 
 const ALERT_SUBSCRIBERS: &str = "SELECT id FROM destinations WHERE takes_alerts AND deleted_at IS NULL ORDER BY id";
 
-/// Read from the index of what is due alone, as far as vacuum keeps up.
+/// An index-only scan of the due index, on pages that vacuum has marked all-visible.
 const BACKLOG: &str = "SELECT count(*) FROM deliveries WHERE state IN (0, 2)";
 
 const RECORD_ALERT_STATE: &str = "
@@ -68,13 +68,13 @@ impl Alerting for PostgresStore {
 
     async fn conditions(&self, tenants: &[String]) -> StoreResult<Vec<Condition>> {
         let mut conditions = Conditions::default();
-        for part in self.read(sqlx::query(CONDITIONS).bind(tenants.to_vec()), Part::read).await? {
-            let condition = conditions.of(part.destination_id);
-            match part.kind {
-                0 => (condition.waiting, condition.oldest_created_at) = (part.count, part.at),
-                1 => condition.last_expires_at = part.at,
-                2 => condition.dead = part.count,
-                3 => (condition.version, condition.state) = (part.count, part.state),
+        for row in self.read(sqlx::query(CONDITIONS).bind(tenants.to_vec()), ConditionRow::read).await? {
+            let condition = conditions.of(row.destination_id);
+            match row.kind {
+                0 => (condition.waiting, condition.oldest_created_at) = (row.count, row.at),
+                1 => condition.last_expires_at = row.at,
+                2 => condition.dead = row.count,
+                3 => (condition.version, condition.state) = (row.count, row.state),
                 _ => {}
             }
         }
@@ -91,7 +91,7 @@ impl Alerting for PostgresStore {
 }
 
 /// A row of [`CONDITIONS`].
-struct Part {
+struct ConditionRow {
     destination_id: DestinationId,
     kind: i64,
     count: u64,
@@ -99,7 +99,7 @@ struct Part {
     state: AlertState,
 }
 
-impl Part {
+impl ConditionRow {
     fn read(row: &PgRow) -> Result<Self, sqlx::Error> {
         let state = optional_text(row, 4)?.map(|state| serde_json::from_str(&state));
         Ok(Self {

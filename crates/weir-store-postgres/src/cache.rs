@@ -1,12 +1,11 @@
-//! Destinations in memory, beside the versions they were read at.
+//! Cached destinations, with the versions they were read at.
 //!
-//! Another process may edit a destination at any time, so nothing here is believed by itself: a reader asks the database
-//! what changed since the version it knows, takes that in, and then reads here. That costs one look into an index and, most
-//! of the time, not one row.
+//! Another process may edit a destination at any time. So a reader first asks the database for changes since the cached version,
+//! stores them in the cache, and then reads the cache. This costs one index lookup, which usually returns no row.
 //!
-//! Two readers ask in two ways. A lookup names destinations and compares the version of each. Ingest needs every
-//! destination of a tenant and asks for versions above the highest it has seen; that is complete because edits that matter
-//! to it hold the tenant's lock, so their versions become visible in order (locks.rs).
+//! There are two kinds of readers. A lookup names destinations and compares the version of each. Ingest needs every destination
+//! of a tenant and asks for versions above the highest cached one. This finds every change, because edits that affect ingest
+//! hold the tenant's lock, so their versions become visible in order (locks.rs).
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -16,10 +15,10 @@ use std::{
 use weir_core::{Destination, DestinationId};
 use weir_store::intake::Directory;
 
-/// How many event types a tenant's matches are kept for.
+/// The most event types per tenant whose matches are cached.
 const MAX_REMEMBERED: usize = 1_024;
 
-/// A destination as some version left it; `None` when that deleted it.
+/// A destination at one version; `None` if that version deleted it.
 #[derive(Debug, Clone)]
 pub(crate) struct Change {
     pub(crate) id: DestinationId,
@@ -35,13 +34,13 @@ pub(crate) struct DestinationCache {
 }
 
 impl DestinationCache {
-    /// The version each of these was read at; 0, which none has, for what is not known.
+    /// The cached version of each destination; 0, which no destination has, if it is not cached.
     pub(crate) fn versions(&self, ids: &[DestinationId]) -> Vec<i64> {
         let looked_up = lock(&self.looked_up);
         ids.iter().map(|id| looked_up.get(id).map_or(0, |known| known.version)).collect()
     }
 
-    /// Takes in what was read by id.
+    /// Stores changes that were read by id.
     pub(crate) fn learn(&self, changes: Vec<Change>) {
         let mut looked_up = lock(&self.looked_up);
         for change in changes {
@@ -56,7 +55,7 @@ impl DestinationCache {
         ids.iter().map(|id| looked_up.get(id)?.destination.clone()).collect()
     }
 
-    /// What ingest decides by.
+    /// The destinations by tenant, as ingest needs them.
     pub(crate) fn tenants(&self) -> MutexGuard<'_, Tenants> {
         lock(&self.tenants)
     }
@@ -66,7 +65,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The live destinations of the tenants that events came for.
+/// The destinations that are not deleted, of each tenant that has received events.
 #[derive(Debug, Default)]
 pub(crate) struct Tenants {
     by_name: HashMap<String, Tenant>,
@@ -74,20 +73,20 @@ pub(crate) struct Tenants {
 
 #[derive(Debug, Default)]
 struct Tenant {
-    /// Every change up to this version is taken in.
+    /// Every change up to this version is cached.
     version: i64,
-    live: BTreeMap<DestinationId, Arc<Destination>>,
-    /// The destinations that take a type, for types seen since the last change.
+    destinations: BTreeMap<DestinationId, Arc<Destination>>,
+    /// The destinations that accept an event type, for types seen since the last change.
     matches: HashMap<String, Arc<[DestinationId]>>,
 }
 
 impl Tenants {
-    /// The highest version seen of a tenant; 0 when nothing is known of it.
+    /// The highest cached version of a tenant; 0 if the tenant is not cached.
     pub(crate) fn version(&self, tenant: &str) -> i64 {
         self.by_name.get(tenant).map_or(0, |tenant| tenant.version)
     }
 
-    /// Takes in every change of some tenants since the versions seen. Another writer may have taken some in already.
+    /// Stores every change of some tenants since the cached versions. Another writer may have stored some of them already.
     pub(crate) fn learn(&mut self, mut changes: Vec<Change>) {
         changes.sort_by_key(|change| change.version);
         for Change { id, tenant, version, destination } in changes {
@@ -98,8 +97,8 @@ impl Tenants {
             tenant.version = version;
             tenant.matches.clear();
             match destination {
-                Some(destination) => tenant.live.insert(id, destination),
-                None => tenant.live.remove(&id),
+                Some(destination) => tenant.destinations.insert(id, destination),
+                None => tenant.destinations.remove(&id),
             };
         }
     }
@@ -107,7 +106,7 @@ impl Tenants {
 
 impl Directory for Tenants {
     fn find(&self, tenant: &str, id: DestinationId) -> Option<Arc<Destination>> {
-        self.by_name.get(tenant)?.live.get(&id).cloned()
+        self.by_name.get(tenant)?.destinations.get(&id).cloned()
     }
 
     fn matching(&mut self, tenant: &str, event_type: &str) -> Arc<[DestinationId]> {
@@ -117,7 +116,7 @@ impl Directory for Tenants {
         if let Some(matches) = found.matches.get(event_type) {
             return Arc::clone(matches);
         }
-        let accepting = found.live.values().filter(|destination| destination.accepts(tenant, event_type));
+        let accepting = found.destinations.values().filter(|destination| destination.accepts(tenant, event_type));
         let matches: Arc<[DestinationId]> = accepting.map(|destination| destination.id).collect();
         if found.matches.len() >= MAX_REMEMBERED {
             found.matches.clear();

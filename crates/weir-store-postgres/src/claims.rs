@@ -1,7 +1,7 @@
-//! Claims: the deliveries of many destinations in one statement, with their bodies and what is due next.
+//! Claims: one statement claims deliveries of many destinations, and returns their bodies and the next due times.
 //!
-//! Bodies come from memory where this process stored the events, and the others are read by one more statement; a process that has
-//! none in memory reads them in the same.
+//! Bodies come from the body cache if this process stored the events. A second statement reads the others. A process with an empty
+//! cache reads all bodies in the claim statement.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -23,26 +23,23 @@ use crate::{
     writer::Operation,
 };
 
-/// The claim, with what it answers of each claimed delivery and where that comes from.
+/// The claim statement. The parameters are the expression for the body of a claimed delivery and the FROM clause.
 ///
-/// One look per destination, at live deliveries or at those of replays: its oldest due, found by its part of the due index and
-/// bounded by LIMIT, so a long backlog costs no more than a short one and no destination stands in the way of another.
-/// Materialized, or the planner could run the look again for each row that it updates, and claim more than the limit.
-///
-/// The look locks nothing, since a lock would write each row once more. Two processes claim the same rows only when a lease
-/// has ended before its run; then the later one waits, finds them gone, and comes back short. The other's publication is stale, so
-/// it gives back what it took, and wakes.
-///
-/// The row found is updated at its place, which spares a second look by its id. Had it moved meanwhile, the conditions are
-/// seen to at its new place, or it is passed over (which of them depends on the server's version).
-///
-/// One whose time is over takes its place in the claim and is `expired` by it; it comes back without an epoch. To look for
-/// another in its stead would cost the more, the more have expired.
-///
-/// Nothing is claimed for a process that is not registered any more (processes.rs); that is one row, of no request.
-///
-/// What is due next comes with it, for each request: the first after `after`, which is the present, since everything due by
-/// then is claimed by this statement or by another. Should that other fail, the sweep finds what it left.
+/// - **Search.** One subquery per request reads the oldest due deliveries, live ones or those of replays, from its section of the
+///   due index. LIMIT bounds it, so the cost does not depend on the length of the backlog, and no destination delays another.
+///   The subquery is materialized: otherwise the planner could run it again for each updated row, and claim more than the limit.
+/// - **No row locks.** A lock would write each row once more. Two processes claim the same rows only if a lease ended before
+///   its run did. Then the later claim waits, finds that the rows are no longer waiting, and returns fewer than its limit. The
+///   publication of the other process is stale, so that process releases its claims, and the release wakes the destination.
+/// - **Update by ctid.** The found row is updated at its physical address, which saves a second lookup by id. If the row has
+///   moved meanwhile, the conditions are checked at its new address, or the row is skipped (this depends on the server version).
+/// - **Expiry.** A delivery whose `expires_at` has passed counts towards the limit. The claim sets it to `expired` and returns it
+///   without an epoch. A search for a replacement would cost more the more deliveries have expired.
+/// - **Registration.** A process that is no longer registered (processes.rs) claims nothing: the statement returns one row
+///   without a request.
+/// - **Next due time.** For each request the statement returns the first due time after `after`, which is the current time:
+///   everything due by then is claimed by this statement or by another. If the other statement fails, the sweep finds its
+///   deliveries.
 macro_rules! claim {
     ($body:literal, $claimed:literal) => {
         concat!(
@@ -51,30 +48,30 @@ WITH owner AS MATERIALIZED (
     SELECT $7::integer IS NULL OR EXISTS (SELECT FROM processes WHERE id = $7) AS is_registered
 ), request AS MATERIALIZED (
     SELECT r.* FROM owner CROSS JOIN unnest($1::uuid[], $2::boolean[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[]) WITH ORDINALITY
-        AS r (destination_id, is_replay, most, now, after, expires_at, request)
+        AS r (destination_id, is_replay, max_claims, now, after, expires_at, request)
     JOIN destinations t ON t.id = r.destination_id AND NOT t.paused AND t.deleted_at IS NULL
     WHERE owner.is_registered
 ), due AS MATERIALIZED (
-    SELECT r.request, r.now, r.expires_at, d.id, d.place
+    SELECT r.request, r.now, r.expires_at, d.id, d.address
     FROM request r CROSS JOIN LATERAL (
-        SELECT id, ctid AS place FROM deliveries
+        SELECT id, ctid AS address FROM deliveries
         WHERE destination_id = r.destination_id AND state IN (0, 2) AND is_replay = r.is_replay
             AND next_attempt_at <= r.now
-        ORDER BY next_attempt_at, id LIMIT r.most
+        ORDER BY next_attempt_at, id LIMIT r.max_claims
     ) d
 ), claimed AS (
     UPDATE deliveries d
     SET state = CASE WHEN d.expires_at <= due.now THEN 8 ELSE 1 END, claim_epoch = claim_epoch + 1,
         claim_expires_at = CASE WHEN d.expires_at <= due.now THEN NULL ELSE due.expires_at END,
         claimed_by = CASE WHEN d.expires_at <= due.now THEN NULL ELSE $7 END, updated_at = due.now
-    FROM due WHERE d.ctid = due.place AND d.id = due.id AND d.state + 0 IN (0, 2)
+    FROM due WHERE d.ctid = due.address AND d.id = due.id AND d.state + 0 IN (0, 2)
     RETURNING due.request, d.id, d.event_id, CASE WHEN d.state = 1 THEN d.claim_epoch END AS epoch, d.attempts,
         coalesce(d.deliver_at, d.created_at) AS created_at, d.next_attempt_at, d.attempts_before, d.replay_id,
-        CASE WHEN d.state = 8 THEN d.ordering_key END AS left_group
+        CASE WHEN d.state = 8 THEN d.ordering_key END AS freed_key
 )
 SELECT c.request, c.next_attempt_at, c.id, c.event_id, c.epoch, c.attempts, c.created_at, ",
             $body,
-            ", c.attempts_before, c.replay_id, c.left_group
+            ", c.attempts_before, c.replay_id, c.freed_key
 FROM ",
             $claimed,
             "
@@ -92,7 +89,8 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, N
     };
 }
 
-/// With the bodies. An outer join with a condition would look up each event and then not use it.
+/// With the bodies. [`CLAIM`] is a second statement, because an outer join with a condition would look up each event and then
+/// discard it.
 pub(crate) const CLAIM_WITH_BODIES: &str =
     claim!("e.data_offset, e.body, e.traceparent", "claimed c JOIN events e ON e.id = c.event_id");
 
@@ -101,16 +99,16 @@ pub(crate) const CLAIM: &str = claim!("NULL::integer, NULL::bytea, NULL::bytea",
 pub(crate) const BODIES: &str =
     "SELECT e.id, e.data_offset, e.body, e.traceparent FROM unnest($1::uuid[]) AS r (id) JOIN events e ON e.id = r.id";
 
-/// What one caller asks for.
+/// The claim requests of one caller.
 pub(crate) struct Claiming {
     pub(crate) requests: Vec<ClaimRequest>,
     pub(crate) now: Timestamp,
-    /// Of the deliveries of replays, and not of what is live.
+    /// Claims deliveries of replays instead of live deliveries.
     pub(crate) of_replays: bool,
 }
 
-/// A request of the group: where its answer belongs.
-struct Asked<'r> {
+/// One request of a group, with the place of its answer.
+struct GroupRequest<'r> {
     operation: usize,
     index: usize,
     request: &'r ClaimRequest,
@@ -136,32 +134,34 @@ impl Operation for Claiming {
         let mut answers: Vec<Vec<Claims>> =
             group.iter().map(|claiming| vec![Claims::default(); claiming.requests.len()]).collect();
         let waves = waves(group);
-        let (mut taken, mut left) = (Vec::new(), BTreeSet::new());
-        let remembered = !shared.bodies().is_empty();
+        let (mut claimed, mut freed) = (Vec::new(), BTreeSet::new());
+        let has_cached_bodies = !shared.bodies().is_empty();
         let owner = shared.process.id();
         if waves.len() > 1 {
             let mut transaction = connection.begin().await?;
             for wave in waves {
-                left.extend(claim(&wave, owner, remembered, &mut transaction, &mut taken, &mut answers).await?);
+                let expired =
+                    claim(&wave, owner, has_cached_bodies, &mut transaction, &mut claimed, &mut answers).await?;
+                freed.extend(expired);
             }
             transaction.commit().await?;
         } else if let Some(wave) = waves.first() {
-            left.extend(claim(wave, owner, remembered, connection, &mut taken, &mut answers).await?);
+            freed.extend(claim(wave, owner, has_cached_bodies, connection, &mut claimed, &mut answers).await?);
         }
-        advance(&left, &[], connection).await;
-        if remembered {
-            find_bodies(&mut taken, connection, shared).await?;
+        advance(&freed, &[], connection).await;
+        if has_cached_bodies {
+            find_bodies(&mut claimed, connection, shared).await?;
         }
-        hand_out(taken, &mut answers);
+        add_to_answers(claimed, &mut answers);
         Ok(answers)
     }
 }
 
-/// The requests of all operations, in waves that name each part of the due index once: two requests for one part in one statement
-/// would find the same rows, since a transaction's own locks do not keep it out. Nearly always one wave. Every process claims in
-/// the order of the index, so that of two that claim the same none waits for the other in a circle.
-fn waves<'r>(group: &[&'r Claiming]) -> Vec<Vec<Asked<'r>>> {
-    let mut waves: Vec<Vec<Asked<'r>>> = Vec::new();
+/// The requests of all operations, in waves. A wave names each section of the due index once: two requests for one section in one
+/// statement would find the same rows. There is nearly always one wave. Every process claims in the order of the index, so that
+/// two processes with the same sections cannot deadlock.
+fn waves<'r>(group: &[&'r Claiming]) -> Vec<Vec<GroupRequest<'r>>> {
+    let mut waves: Vec<Vec<GroupRequest<'r>>> = Vec::new();
     let mut times_named: HashMap<(DestinationId, bool), usize> = HashMap::new();
     for (operation, claiming) in group.iter().enumerate() {
         let (now, of_replays) = (claiming.now, claiming.of_replays);
@@ -170,23 +170,23 @@ fn waves<'r>(group: &[&'r Claiming]) -> Vec<Vec<Asked<'r>>> {
             if waves.len() == *wave {
                 waves.push(Vec::new());
             }
-            waves[*wave].push(Asked { operation, index, request, now, of_replays });
+            waves[*wave].push(GroupRequest { operation, index, request, now, of_replays });
             *wave += 1;
         }
     }
     for wave in &mut waves {
-        wave.sort_unstable_by_key(|asked| (asked.request.destination_id, asked.of_replays));
+        wave.sort_unstable_by_key(|one| (one.request.destination_id, one.of_replays));
     }
     waves
 }
 
-/// A claim of nothing asks when the first of all is due.
-fn after(asked: &Asked<'_>) -> i64 {
-    if asked.request.limit == 0 { i64::MIN } else { asked.now.as_nanos() }
+/// A request with a limit of 0 asks for the first due time of all waiting deliveries.
+fn after(one: &GroupRequest<'_>) -> i64 {
+    if one.request.limit == 0 { i64::MIN } else { one.now.as_nanos() }
 }
 
-/// A claimed delivery, to whom it goes, and what it is claimed in the order of.
-struct Taken {
+/// A claimed delivery, with the place of its answer and its due time.
+struct ClaimedRow {
     operation: usize,
     index: usize,
     due: Timestamp,
@@ -200,48 +200,51 @@ struct Taken {
     body: Option<EventBody>,
 }
 
-/// Answers the lines whose heads have expired.
+/// Returns the message groups whose heads have expired.
 async fn claim(
-    asked: &[Asked<'_>],
+    requests: &[GroupRequest<'_>],
     owner: Option<ProcessId>,
-    remembered: bool,
+    has_cached_bodies: bool,
     connection: &mut PgConnection,
-    taken: &mut Vec<Taken>,
+    claimed: &mut Vec<ClaimedRow>,
     answers: &mut [Vec<Claims>],
 ) -> Result<Vec<MessageGroup>, sqlx::Error> {
-    let rows = sqlx::query(if remembered { CLAIM } else { CLAIM_WITH_BODIES })
-        .bind(column(asked, |one| uuid(one.request.destination_id.as_bytes())))
-        .bind(column(asked, |one| one.of_replays))
-        .bind(column(asked, |one| i64::from(one.request.limit)))
-        .bind(column(asked, |one| one.now.as_nanos()))
-        .bind(column(asked, after))
-        .bind(column(asked, |one| one.request.expires_at.as_nanos()))
+    let rows = sqlx::query(if has_cached_bodies { CLAIM } else { CLAIM_WITH_BODIES })
+        .bind(column(requests, |one| uuid(one.request.destination_id.as_bytes())))
+        .bind(column(requests, |one| one.of_replays))
+        .bind(column(requests, |one| i64::from(one.request.limit)))
+        .bind(column(requests, |one| one.now.as_nanos()))
+        .bind(column(requests, after))
+        .bind(column(requests, |one| one.request.expires_at.as_nanos()))
         .bind(owner.map(|owner| owner.0))
         .fetch_all(connection)
         .await?;
-    let mut counts = vec![Count::default(); asked.len()];
-    let mut left = Vec::new();
-    taken.reserve(rows.len());
+    let mut counts = vec![RequestCount::default(); requests.len()];
+    let mut freed = Vec::new();
+    claimed.reserve(rows.len());
     for row in &rows {
         if rows::is_null(row, 0)? {
             return Err(sqlx::Error::Protocol("this process was declared dead".to_owned()));
         }
         let at = usize::try_from(int(row, 0)? - 1).map_err(|_| corrupt("a claim"))?;
-        let one = asked.get(at).ok_or_else(|| corrupt("a claim"))?;
+        let one = requests.get(at).ok_or_else(|| corrupt("a claim"))?;
+        // A row without a delivery holds the next due time.
         if rows::is_null(row, 2)? {
             answers[one.operation][one.index].next_due = optional_time(row, 1)?.filter(|due| *due < BEHIND);
             continue;
         }
         counts[at].rows += 1;
+        // A delivery without an epoch has expired.
         if rows::is_null(row, 4)? {
             counts[at].expired = true;
             let destination_id = one.request.destination_id;
-            left.extend(optional_text(row, 12)?.map(|ordering_key| MessageGroup { destination_id, ordering_key }));
+            freed.extend(optional_text(row, 12)?.map(|ordering_key| MessageGroup { destination_id, ordering_key }));
         } else {
-            taken.push(read_taken(row, one)?);
+            claimed.push(read_claimed(row, one)?);
         }
     }
-    for (one, count) in asked.iter().zip(counts) {
+    // An expired delivery used up part of the limit, and so did a full claim: more deliveries may be due now.
+    for (one, count) in requests.iter().zip(counts) {
         let answer = &mut answers[one.operation][one.index];
         if count.expired {
             answer.next_due = Some(one.now);
@@ -249,43 +252,47 @@ async fn claim(
             answer.next_due = None;
         }
     }
-    Ok(left)
+    Ok(freed)
 }
 
-/// What a statement found for one request.
+/// How many rows a statement found for one request.
 #[derive(Clone, Copy, Default)]
-struct Count {
+struct RequestCount {
     rows: u32,
-    /// Whether the time of one of them was over.
+    /// Whether one of the deliveries had expired.
     expired: bool,
 }
 
-fn read_taken(row: &PgRow, asked: &Asked<'_>) -> Result<Taken, sqlx::Error> {
-    let &ClaimRequest { destination_id, expires_at, .. } = asked.request;
-    Ok(Taken {
-        operation: asked.operation,
-        index: asked.index,
+fn read_claimed(row: &PgRow, one: &GroupRequest<'_>) -> Result<ClaimedRow, sqlx::Error> {
+    let &ClaimRequest { destination_id, expires_at, .. } = one.request;
+    Ok(ClaimedRow {
+        operation: one.operation,
+        index: one.index,
         due: time(row, 1)?,
         claim: Claim { delivery_id: delivery_id(row, 2)?, destination_id, epoch: int(row, 4)? },
         event_id: event_id(row, 3)?,
         event_created_at: if rows::is_null(row, 11)? { time(row, 6)? } else { replay_id(row, 11)?.made_at() },
         attempts: small(row, 5)?,
         attempts_before: if rows::is_null(row, 10)? { 0 } else { small(row, 10)? },
-        is_replay: asked.of_replays,
+        is_replay: one.of_replays,
         expires_at,
         body: (!rows::is_null(row, 8)?).then(|| rows::body(row, 7)).transpose()?,
     })
 }
 
-/// The bodies of what was claimed: those in memory, and the others in one statement. What is claimed stays so should that
-/// fail, and expires, as any claim does whose answer is lost.
-async fn find_bodies(taken: &mut [Taken], connection: &mut PgConnection, shared: &Shared) -> Result<(), sqlx::Error> {
+/// Adds the bodies of claimed deliveries: from the cache, and the others with one statement. If the statement fails, the claims
+/// stay until they expire, like every claim whose answer is lost.
+async fn find_bodies(
+    claimed: &mut [ClaimedRow],
+    connection: &mut PgConnection,
+    shared: &Shared,
+) -> Result<(), sqlx::Error> {
     let missing: HashSet<Uuid> = {
-        let mut waiting = shared.bodies();
-        for one in &mut *taken {
-            one.body = waiting.take(one.event_id);
+        let mut cache = shared.bodies();
+        for one in &mut *claimed {
+            one.body = cache.take(one.event_id);
         }
-        taken.iter().filter(|one| one.body.is_none()).map(|one| uuid(one.event_id.as_bytes())).collect()
+        claimed.iter().filter(|one| one.body.is_none()).map(|one| uuid(one.event_id.as_bytes())).collect()
     };
     if missing.is_empty() {
         return Ok(());
@@ -294,16 +301,16 @@ async fn find_bodies(taken: &mut [Taken], connection: &mut PgConnection, shared:
     let rows = sqlx::query(BODIES).bind(missing).fetch_all(connection).await?;
     let read = |row: &PgRow| Ok((event_id(row, 0)?, rows::body(row, 1)?));
     let found: HashMap<EventId, EventBody> = rows.iter().map(read).collect::<Result<_, sqlx::Error>>()?;
-    for one in taken.iter_mut().filter(|one| one.body.is_none()) {
+    for one in claimed.iter_mut().filter(|one| one.body.is_none()) {
         one.body = found.get(&one.event_id).cloned();
     }
     Ok(())
 }
 
-/// Each to who asked for it, the oldest due first. One whose event is gone has nothing to be sent.
-fn hand_out(mut taken: Vec<Taken>, answers: &mut [Vec<Claims>]) {
-    taken.sort_unstable_by_key(|one| (one.due, one.claim.delivery_id));
-    for one in taken {
+/// Adds each claimed delivery to the answer of its request, the oldest due first. A delivery without an event is left out.
+fn add_to_answers(mut claimed: Vec<ClaimedRow>, answers: &mut [Vec<Claims>]) {
+    claimed.sort_unstable_by_key(|one| (one.due, one.claim.delivery_id));
+    for one in claimed {
         let Some(body) = one.body else { continue };
         answers[one.operation][one.index].deliveries.push(ClaimedDelivery {
             claim: one.claim,

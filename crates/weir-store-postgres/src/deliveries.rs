@@ -1,9 +1,10 @@
-//! Lists of deliveries: what a page walks, and how far.
+//! Lists of deliveries: the index that a page reads, and how far it reads.
 //!
-//! What an index has in the order of ids is walked until the page is full. What none has (a tenant, a type, an error, a
-//! state that every delivery passes through) is sieved out of a window of [`SCANNED_AT_MOST`] rows, so that a page costs no
-//! more on a long history; it ends where the window does, and the next one goes on from there. The few that wait or are
-//! under way are read and sorted instead, because they may be anywhere.
+//! - A filter that an index serves in the order of ids is read until the page is full.
+//! - Other filters (a tenant, an event type, an error, a state that every delivery passes through) are applied to a window of
+//!   [`SCANNED_AT_MOST`] rows, so that the cost of a page does not depend on the length of the history. The page ends with its
+//!   window, and the next page starts there.
+//! - Deliveries in flight, and waiting deliveries of a small backlog, are read and sorted, because their ids may be anywhere.
 
 use sqlx::{AssertSqlSafe, postgres::PgRow};
 use weir_core::{DeliveryState, DestinationId, ErrorKind, delivery::Delivery, pattern::EventPattern};
@@ -17,30 +18,30 @@ use crate::{
 
 /// How a page finds its deliveries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Walk {
-    /// Down the ids until the page is full.
-    Ids,
-    /// Down the ids to the end of a window.
+pub(crate) enum ListPlan {
+    /// In descending order of ids until the page is full.
+    ById,
+    /// In descending order of ids to the end of a window.
     Window,
-    /// All that are in this state, sorted: they are few.
-    Few,
+    /// All deliveries in this state, sorted: there are few.
+    Sorted,
 }
 
-impl Walk {
-    /// `is_backlog_small`: no more wait than may be read and sorted for one page.
+impl ListPlan {
+    /// `is_backlog_small`: the waiting deliveries are few enough to be read and sorted for one page.
     pub(crate) fn of(filter: &DeliveryFilter, is_backlog_small: bool) -> Self {
         use DeliveryState::{Cancelled, Dead, Delivering, Expired, Failed, Superseded};
         match filter.state {
-            _ if filter.event_id.is_some() => Self::Ids,
-            Some(Delivering) => Self::Few,
-            Some(state) if state.is_waiting() && is_backlog_small => Self::Few,
-            None | Some(Failed | Dead | Cancelled | Superseded | Expired) if !filters_joined(filter) => Self::Ids,
+            _ if filter.event_id.is_some() => Self::ById,
+            Some(Delivering) => Self::Sorted,
+            Some(state) if state.is_waiting() && is_backlog_small => Self::Sorted,
+            None | Some(Failed | Dead | Cancelled | Superseded | Expired) if !filters_joined(filter) => Self::ById,
             _ => Self::Window,
         }
     }
 }
 
-/// Whether rows are left out by what is not in the table itself.
+/// Whether the filter has conditions on joined tables.
 pub(crate) fn filters_joined(filter: &DeliveryFilter) -> bool {
     filter.tenant.is_some() || filter.event_type.is_some() || filter.error.is_some()
 }
@@ -52,9 +53,9 @@ impl PostgresStore {
         page: PageRequest,
     ) -> StoreResult<Page<Delivery>> {
         let waiting = filter.state.is_some_and(DeliveryState::is_waiting);
-        let walk = Walk::of(filter, waiting && self.is_backlog_small(filter.destination_id).await?);
-        let end = if walk == Walk::Window { self.window_end(filter, page).await? } else { None };
-        let (sql, arguments) = deliveries_page(filter, page, walk, end).into_parts();
+        let plan = ListPlan::of(filter, waiting && self.is_backlog_small(filter.destination_id).await?);
+        let end = if plan == ListPlan::Window { self.window_end(filter, page).await? } else { None };
+        let (sql, arguments) = deliveries_page(filter, page, plan, end).into_parts();
         let rows = self.read(sqlx::query_with(AssertSqlSafe(sql), arguments?), rows::delivery).await?;
         let mut page = into_page(rows, page, |delivery| *delivery.id.as_bytes());
         page.next = page.next.or(end);
@@ -62,11 +63,11 @@ impl PostgresStore {
     }
 
     async fn is_backlog_small(&self, of: Option<DestinationId>) -> StoreResult<bool> {
-        let (sql, arguments) = many_wait(of).into_parts();
+        let (sql, arguments) = large_backlog(of).into_parts();
         Ok(self.read(sqlx::query_with(AssertSqlSafe(sql), arguments?), |_| Ok(())).await?.is_empty())
     }
 
-    /// The last id of the page's window; `None` when all that is left is less than a window.
+    /// The last id of the page's window; `None` if fewer rows than a window remain.
     async fn window_end(&self, filter: &DeliveryFilter, page: PageRequest) -> StoreResult<Option<[u8; 16]>> {
         let (sql, arguments) = window_end(filter, page).into_parts();
         let id = |row: &PgRow| Ok(*rows::delivery_id(row, 0)?.as_bytes());
@@ -74,8 +75,8 @@ impl PostgresStore {
     }
 }
 
-/// One row when more wait than are few.
-pub(crate) fn many_wait(of: Option<DestinationId>) -> Select {
+/// Returns a row if the backlog is too large to be sorted for one page.
+pub(crate) fn large_backlog(of: Option<DestinationId>) -> Select {
     let mut select = Select::new("SELECT d.state FROM deliveries d".to_owned());
     select.of_destination(of);
     select.condition("d.state IN (0, 2)");
@@ -94,14 +95,14 @@ pub(crate) fn window_end(filter: &DeliveryFilter, page: PageRequest) -> Select {
     select
 }
 
-/// One row more than the page has, from the ids below `page.before` down to `window_end`.
+/// One row more than the page, from the ids below `page.before` down to `window_end`.
 pub(crate) fn deliveries_page(
     filter: &DeliveryFilter,
     page: PageRequest,
-    walk: Walk,
+    plan: ListPlan,
     window_end: Option<[u8; 16]>,
 ) -> Select {
-    let few = walk == Walk::Few;
+    let few = plan == ListPlan::Sorted;
     let columns = if few { "d.id, d.created_at" } else { "*" };
     let mut select = Select::new(format!("SELECT {columns} FROM deliveries d"));
     if let Some(id) = filter.event_id {
@@ -109,7 +110,7 @@ pub(crate) fn deliveries_page(
     }
     select.of_destination(filter.destination_id);
     match filter.state {
-        // Written out, not bound: a partial index is only used for a condition that is known when the plan is made.
+        // A literal, not a parameter: the planner uses a partial index only for a condition that is known at planning time.
         Some(state) if few => {
             select.condition(&format!("d.state = {}", state_code(state)));
             if state.is_waiting() {
@@ -118,35 +119,35 @@ pub(crate) fn deliveries_page(
         }
         Some(state) => {
             select.ended(Some(state));
-            // The sum keeps the planner from reading and sorting all that are in this state.
+            // The sum keeps the planner from reading and sorting all deliveries in this state.
             select.condition(&format!("d.state + 0 = {}", state_code(state)));
         }
         None => {}
     }
     if few {
-        // By themselves, so that neither the range nor the order tempts the planner to walk the ids.
+        // In a CTE of its own, so that the planner does not scan the ids because of the range or the order.
         select.sql = format!(
             "WITH few AS MATERIALIZED ({}) SELECT d.* FROM few JOIN deliveries d ON d.id = few.id WHERE true",
             select.sql
         );
     }
-    let walked = if few { "few" } else { "d" };
-    select.range(walked, page, filter.from, filter.to);
+    let scanned = if few { "few" } else { "d" };
+    select.range(scanned, page, filter.from, filter.to);
     if let Some(end) = window_end {
         select.compare("d.id >=", uuid(&end));
     }
-    // The page is cut before the events are looked up, unless they decide what is in it.
+    // The LIMIT is applied before the events are joined, unless the filter has conditions on them.
     if filters_joined(filter) {
-        select.sql.push_str(&format!(" ORDER BY {walked}.id DESC"));
+        select.sql.push_str(&format!(" ORDER BY {scanned}.id DESC"));
     } else {
-        select.page(walked, page);
+        select.page(scanned, page);
     }
     with_events(select, filter, page)
 }
 
-/// The rows of deliveries that `select` finds, with their events and last attempts, as far as the filter lets them through.
-/// These are looked up row by row (`OFFSET 0` keeps each look by itself): by its statistics the planner could take a condition
-/// on them for one that few meet, and begin with all of them.
+/// The deliveries that `select` finds, joined with their events and last attempts, and filtered by them. `OFFSET 0` makes these
+/// joins a lookup per row. Without it the planner could estimate that a condition on them is selective, and start with a scan of
+/// all events or attempts.
 fn with_events(mut select: Select, filter: &DeliveryFilter, page: PageRequest) -> Select {
     select.sql = format!(
         "SELECT {DELIVERY_COLUMNS} FROM ({}) d
@@ -169,7 +170,7 @@ impl Select {
         }
     }
 
-    /// States that have an index in the order of ids.
+    /// Adds the condition for a state that has an index in the order of ids.
     pub(crate) fn ended(&mut self, state: Option<DeliveryState>) {
         use DeliveryState::{Cancelled, Dead, Expired, Failed, Superseded};
         if let Some(state @ (Failed | Dead | Cancelled | Superseded | Expired)) = state {
@@ -177,7 +178,7 @@ impl Select {
         }
     }
 
-    /// What the events and the last attempts know.
+    /// Adds the conditions on the events and the last attempts.
     pub(crate) fn filter_joined(&mut self, filter: &DeliveryFilter) {
         if let Some(tenant) = &filter.tenant {
             self.compare("e.tenant =", tenant);
@@ -197,7 +198,7 @@ impl Select {
         }
     }
 
-    /// Of the event `e`.
+    /// Adds the condition on the type of the event `e`.
     pub(crate) fn of_type(&mut self, pattern: &EventPattern) {
         match pattern {
             EventPattern::Any => self.condition("NOT starts_with(e.event_type, 'weir.')"),

@@ -93,13 +93,13 @@ UPDATE deliveries d SET ordering_key = NULL,
 FROM chosen WHERE d.id = chosen.id";
 
 /// See the migration.
-const ADVANCE: &str = "SELECT message_group, due FROM advance_message_groups($1, $2, $3, $4, $5)";
+const ADVANCE: &str = "SELECT ordinal, due FROM advance_message_groups($1, $2, $3, $4, $5)";
 
 fn message_group(row: &PgRow, column: usize) -> Result<MessageGroup, sqlx::Error> {
     Ok(MessageGroup { destination_id: destination_id(row, column)?, ordering_key: text(row, column + 1)? })
 }
 
-/// Lines, out of a column of destinations and one of keys.
+/// Message groups from a column of destinations and a column of ordering keys.
 pub(crate) fn of_columns(destinations: Vec<Uuid>, keys: Vec<String>) -> impl Iterator<Item = MessageGroup> {
     let message_group = |(id, ordering_key): (Uuid, _)| MessageGroup {
         destination_id: DestinationId::from_bytes(id.into_bytes()),
@@ -118,22 +118,23 @@ pub(crate) fn lock_name(message_group: &MessageGroup) -> String {
 /// committed already: the sweep does it again.
 pub(crate) async fn advance(
     message_groups: &BTreeSet<MessageGroup>,
-    leaving: &[DeliveryId],
+    skipped: &[DeliveryId],
     connection: &mut PgConnection,
 ) -> Vec<Option<Timestamp>> {
     if message_groups.is_empty() {
         return Vec::new();
     }
-    let advanced = try_advance(message_groups, leaving, connection).await;
+    let advanced = try_advance(message_groups, skipped, connection).await;
     advanced.unwrap_or_else(|error| {
-        tracing::warn!(%error, message_groups = message_groups.len(), "could not let the next of a message_group come forward; the sweep will");
+        let count = message_groups.len();
+        tracing::warn!(%error, message_groups = count, "could not advance message groups; the next sweep repairs them");
         vec![None; message_groups.len()]
     })
 }
 
 async fn try_advance(
     message_groups: &BTreeSet<MessageGroup>,
-    leaving: &[DeliveryId],
+    skipped: &[DeliveryId],
     connection: &mut PgConnection,
 ) -> Result<Vec<Option<Timestamp>>, sqlx::Error> {
     let message_groups: Vec<&MessageGroup> = message_groups.iter().collect();
@@ -145,7 +146,7 @@ async fn try_advance(
             .bind(locks_of(names.iter().map(String::as_str)))
             .bind(column(&message_groups, |message_group| uuid(message_group.destination_id.as_bytes())))
             .bind(column(&message_groups, |message_group| message_group.ordering_key.as_str()))
-            .bind(column(leaving, |id| uuid(id.as_bytes())))
+            .bind(column(skipped, |id| uuid(id.as_bytes())))
             .fetch_all(&mut *connection)
             .await;
         match advancing {
@@ -163,7 +164,7 @@ async fn try_advance(
     Ok(dues)
 }
 
-/// Lines that seem to have no head.
+/// Message groups that seem to have no head.
 struct Advance(BTreeSet<MessageGroup>);
 
 #[async_trait]

@@ -17,7 +17,7 @@ use crate::{
     alerting::CONDITIONS,
     claims::{BODIES, CLAIM, CLAIM_WITH_BODIES},
     database::Database,
-    deliveries::{self, Walk, many_wait, window_end},
+    deliveries::{self, ListPlan, large_backlog, window_end},
     destinations::{COUNTS, RECENT_ARRIVALS, RECENT_SENDS},
     edits::CANCEL_SOME,
     fixtures::{NOW, destination, destination_id, event, request, result},
@@ -259,7 +259,7 @@ async fn lists_walk_one_index() {
     let first = PageRequest { before: None, limit: 50 };
     let sql = |select: Select| select.into_parts().0;
     let deliveries_page =
-        |filter: &DeliveryFilter, page| deliveries::deliveries_page(filter, page, Walk::of(filter, true), None);
+        |filter: &DeliveryFilter, page| deliveries::deliveries_page(filter, page, ListPlan::of(filter, true), None);
     let lists = [
         (sql(deliveries_page(&base, page)), "Backward using deliveries_pkey"),
         (
@@ -282,8 +282,8 @@ async fn lists_walk_one_index() {
             sql(deliveries_page(&DeliveryFilter { state: Some(DeliveryState::Delivering), ..base.clone() }, page)),
             "deliveries_claimed",
         ),
-        (sql(many_wait(destination_id)), "Index Only Scan using deliveries_due"),
-        (sql(many_wait(None)), "Index Only Scan using deliveries_due"),
+        (sql(large_backlog(destination_id)), "Index Only Scan using deliveries_due"),
+        (sql(large_backlog(None)), "Index Only Scan using deliveries_due"),
         (sql(window_end(&base, page)), "Backward using deliveries_pkey"),
         (
             sql(window_end(&DeliveryFilter { destination_id, ..base.clone() }, page)),
@@ -311,8 +311,8 @@ async fn lists_walk_one_index() {
             let tenant = Some("acme".to_owned());
             let filter =
                 DeliveryFilter { destination_id, state, tenant, event_type: pattern.clone(), error, ..base.clone() };
-            assert_eq!(Walk::of(&filter, false), Walk::Window);
-            let sql = sql(deliveries::deliveries_page(&filter, page, Walk::Window, Some([1; 16])));
+            assert_eq!(ListPlan::of(&filter, false), ListPlan::Window);
+            let sql = sql(deliveries::deliveries_page(&filter, page, ListPlan::Window, Some([1; 16])));
             let expected = [index, "events_20270115_pkey", "attempts_20270115_pkey"];
             assert_plan(&mut connection, "sieved list", &sql, &expected).await;
         }

@@ -25,14 +25,14 @@ use weir_store::AttemptResult;
 
 use crate::{
     meters::Meters,
-    outbound::{Connection, Found, NoConnection, Outbound, SendResult, Sent, SlotSource, Unreachable},
-    spans::{AttemptSpan, AttemptSpans, Begun},
+    outbound::{Connection, Checkout, NoConnection, Outbound, ExchangeResult, Sent, SlotSource, Unreachable},
+    spans::{AttemptSpan, AttemptSpans, StartedSpan},
     targets::DestinationTarget,
 };
 
 /// How long before its slot is expected a worker asks for it, so that the answer is there in time.
 const ASK_AHEAD: Duration = Duration::from_millis(15);
-const ASK_AHEAD_IN_LANE: Duration = Duration::from_millis(2);
+const REPLAY_ASK_AHEAD: Duration = Duration::from_millis(2);
 /// Permits that ask at about the same time ask together: at multiples of this.
 const ASK_EVERY: Duration = Duration::from_millis(5);
 /// How many connections that were made for an attempt may be dead before the request leaves.
@@ -77,7 +77,7 @@ pub(crate) struct Finished {
     /// What the destination answered, when it has an effect on the destination.
     pub(crate) reason: String,
     /// It says nothing of the destination's health: the connection was an old one.
-    pub(crate) is_no_failure: bool,
+    pub(crate) ignored_by_breaker: bool,
 }
 
 /// A permit that was not used.
@@ -176,7 +176,7 @@ impl PermitSlots<'_> {
 /// When to ask for a slot that starts then. What is replayed asks as its time comes, so that a live delivery that is ready goes first.
 fn asks_at(start: Timestamp, delivery: &ClaimedDelivery) -> Timestamp {
     if delivery.is_replay {
-        return start - ASK_AHEAD_IN_LANE;
+        return start - REPLAY_ASK_AHEAD;
     }
     let early = (start - ASK_AHEAD).as_nanos();
     Timestamp::from_nanos(early - early.rem_euclid(ASK_EVERY.as_nanos() as i64))
@@ -214,13 +214,13 @@ impl Attempter {
         let mut slots = PermitSlots { attempter: self, permit, start_by, preparation: None, slot: None, due };
         let expected_at = permit.expected_at.map_or(Timestamp::MIN, |at| asks_at(at, &permit.delivery));
         // A connection that stands is for others until it is needed; where none stands, one is made meanwhile.
-        if expected_at > self.clock.now() && self.outbound.has_standing(&target.target) {
+        if expected_at > self.clock.now() && self.outbound.has_idle_connection(&target.target) {
             self.sleep_until(expected_at).await;
         }
         let mut closed = 0;
         loop {
             let connecting_since = self.clock.now();
-            let Found { connection, warm } = match self.outbound.connect(&target.target).await {
+            let Checkout { connection, warm } = match self.outbound.connect(&target.target).await {
                 Ok(found) => found,
                 Err(NoConnection::Unreachable(unreachable)) => return self.paced(unreachable, &mut slots).await,
                 Err(NoConnection::Exhausted(what)) => {
@@ -237,15 +237,15 @@ impl Attempter {
             slots.preparation = Some(took);
             self.sleep_until(expected_at).await;
             match self.send_on(connection, permit, body, target, &mut slots).await {
-                SendResult::Sent(sent) => {
+                ExchangeResult::Sent(sent) => {
                     if let Some(sent_at) = sent.sent_at {
                         self.meters.sent(slots.due, sent_at);
                     }
                     return Wire::Sent(sent);
                 }
-                SendResult::Withdrawn => return Wire::Withdrawn,
+                ExchangeResult::Withdrawn => return Wire::Withdrawn,
                 // Back for another connection; nothing has left.
-                SendResult::NotSent(unreachable) => {
+                ExchangeResult::NotSent(unreachable) => {
                     closed += u32::from(!warm);
                     if closed == MAX_CLOSED {
                         let error = "each connection was closed before the request could be sent".to_owned();
@@ -271,7 +271,7 @@ impl Attempter {
         body: &EventBody,
         target: &DestinationTarget,
         slots: &mut PermitSlots<'_>,
-    ) -> SendResult {
+    ) -> ExchangeResult {
         let delivery = &permit.delivery;
         let (trace, body) = (body.trace(), body.bytes().clone());
         let unix_seconds = self.clock.wall().as_secs();
@@ -295,7 +295,7 @@ impl Attempter {
         target: &DestinationTarget,
         sent: Sent,
         began: Timestamp,
-        span: Option<Begun>,
+        span: Option<StartedSpan>,
     ) -> Ended {
         let &ClaimedDelivery { claim, event_created_at, attempts, attempts_before, .. } = &permit.delivery;
         let number = attempts + 1;
@@ -359,7 +359,7 @@ impl Attempter {
             destination,
             began,
             reason,
-            is_no_failure: sent.cut_on_reuse,
+            ignored_by_breaker: sent.cut_on_reuse,
         })
     }
 }

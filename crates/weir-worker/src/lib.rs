@@ -14,4 +14,4 @@ mod spans;
 mod targets;
 
 pub use pipeline::{DEFAULT_CAPACITY, Load, Worker};
-pub use spans::{AttemptSpan, AttemptSpans, Begun};
+pub use spans::{AttemptSpan, AttemptSpans, StartedSpan};

@@ -56,13 +56,13 @@ impl Meters {
 }
 
 /// Deliveries that have ended with an attempt, by how. Series are there from the start, so that the first failure is a rise.
-pub(crate) struct EndingMeters {
+pub(crate) struct DeliveryMeters {
     delivered: Counter,
     failed: Counter,
     dead: Counter,
 }
 
-impl EndingMeters {
+impl DeliveryMeters {
     pub(crate) fn new() -> Self {
         for state in [BreakerState::Closed, BreakerState::Open, BreakerState::HalfOpen] {
             breaker_changes(state.as_str()).increment(0);

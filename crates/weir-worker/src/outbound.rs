@@ -38,7 +38,7 @@ use weir_core::{
 
 pub use connection::Connection;
 pub use fault::{NoConnection, Unreachable};
-pub use pool::Found;
+pub use pool::Checkout;
 pub use target::{RequestHead, Target};
 pub use tls::TlsRoots;
 
@@ -60,7 +60,7 @@ pub struct Outbound {
 
 /// What became of a send.
 #[derive(Debug)]
-pub enum SendResult {
+pub enum ExchangeResult {
     /// The request left; whatever followed, this is an attempt.
     Sent(Sent),
     /// There was no slot, or no other after one that was missed. Nothing left; not an attempt.
@@ -115,10 +115,10 @@ impl Outbound {
 
     /// A connection to the target: the one used last, or the first that is dialled or comes back from use. Errs when the dial
     /// fails, after the connect budget at the latest; after twice as much where more wait than may dial at one time.
-    pub async fn connect(&self, target: &Target) -> Result<Found, NoConnection> {
+    pub async fn connect(&self, target: &Target) -> Result<Checkout, NoConnection> {
         self.dialer.check(target)?;
         let (place, dial) = match self.pool.ask(target.origin()) {
-            Asked::Standing(connection) => return Ok(Found { connection, warm: true }),
+            Asked::Standing(connection) => return Ok(Checkout { connection, warm: true }),
             Asked::Queued(place, dial) => (place, dial),
         };
         if let Some(dial) = dial {
@@ -138,7 +138,7 @@ impl Outbound {
     }
 
     /// Whether a connection to the target stands unused.
-    pub fn has_standing(&self, target: &Target) -> bool {
+    pub fn has_idle_connection(&self, target: &Target) -> bool {
         self.checkout(target).is_some_and(|connection| {
             self.pool.give_back(connection);
             true
@@ -172,11 +172,11 @@ impl Outbound {
         body: Bytes,
         slots: &mut impl SlotSource,
         timeout: Duration,
-    ) -> SendResult {
+    ) -> ExchangeResult {
         debug_assert_eq!(target.origin(), connection.origin());
         let taken = Instant::now();
         let result = connection.exchange(head.with_body(body), slots, timeout, &*self.clock).await;
-        if matches!(result, SendResult::NotSent(_)) {
+        if matches!(result, ExchangeResult::NotSent(_)) {
             self.pool.closed_by_server(&connection, taken);
         }
         if connection.is_reusable(Instant::now()) {

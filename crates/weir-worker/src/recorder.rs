@@ -18,7 +18,7 @@ use weir_store::{BreakerChange, Settlement, SharedStore};
 use crate::{
     attempt::{Finished, Unsent},
     breakers::{Breakers, Changed},
-    meters::{self, EndingMeters},
+    meters::{self, DeliveryMeters},
 };
 
 /// Recorded in one commit.
@@ -74,7 +74,7 @@ pub(crate) struct Recorder {
 impl Recorder {
     pub(crate) fn new(store: SharedStore, queue: SharedQueue, clock: Arc<dyn Clock>) -> (Recording, Self) {
         let (sender, endings) = mpsc::unbounded_channel();
-        (Recording(sender), Self { ledger: Ledger { store, queue, clock, endings: EndingMeters::new() }, endings })
+        (Recording(sender), Self { ledger: Ledger { store, queue, clock, endings: DeliveryMeters::new() }, endings })
     }
 
     /// Records until told to finish; what was reported before that is recorded when this returns.
@@ -90,7 +90,7 @@ struct Ledger {
     store: SharedStore,
     queue: SharedQueue,
     clock: Arc<dyn Clock>,
-    endings: EndingMeters,
+    endings: DeliveryMeters,
 }
 
 impl Ledger {
@@ -146,7 +146,7 @@ impl Ledger {
         };
         self.restrain(finished()).await;
         for Changed { change, gives_up } in
-            finished().filter(|ended| !ended.is_no_failure).filter_map(|ended| breakers.observe(ended))
+            finished().filter(|ended| !ended.ignored_by_breaker).filter_map(|ended| breakers.observe(ended))
         {
             let id = change.id;
             self.change_breaker(change).await;

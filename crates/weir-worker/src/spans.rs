@@ -7,7 +7,7 @@ use weir_core::{EventId, Timestamp, TraceParent, claim::Claim, outcome::Failure}
 pub trait AttemptSpans: Send + Sync {
     /// The span of an attempt that begins, of an event with this context; `None` when it is not recorded. The receiver is told the
     /// span's context, or the event's where there is no span.
-    fn begin(&self, parent: Option<TraceParent>) -> Option<Begun>;
+    fn begin(&self, parent: Option<TraceParent>) -> Option<StartedSpan>;
 
     /// The attempt was made. One that was withdrawn before it left has no end, and no span.
     fn end(&self, span: AttemptSpan<'_>);
@@ -15,7 +15,7 @@ pub trait AttemptSpans: Send + Sync {
 
 /// A span that is recorded once its attempt has ended.
 #[derive(Debug, Clone, Copy)]
-pub struct Begun {
+pub struct StartedSpan {
     pub context: TraceParent,
     /// What it is a child of.
     pub parent: Option<TraceParent>,
@@ -24,7 +24,7 @@ pub struct Begun {
 /// An attempt that ended.
 #[derive(Debug)]
 pub struct AttemptSpan<'a> {
-    pub span: Begun,
+    pub span: StartedSpan,
     pub event_id: EventId,
     pub claim: Claim,
     /// From 1 on.

@@ -92,10 +92,11 @@ pub(crate) struct SettingFlags {
     /// [default: 268435456]
     #[arg(long, value_name = "BYTES")]
     body_budget_bytes: Option<String>,
-    /// Most client connections at one time; further clients wait [env: WEIR_MAX_CONNECTIONS] [default: 4096]
+    /// Maximum number of client connections at one time; further clients wait [env: WEIR_MAX_CONNECTIONS]
+    /// [default: 4096]
     #[arg(long, value_name = "N")]
     max_connections: Option<String>,
-    /// Most attempts of a worker at one time; auto: as many as the limit of open files allows, at most 8192
+    /// Maximum number of attempts of a worker at one time; auto: as many as the limit of open files allows, up to 8192
     /// [env: WEIR_WORKER_CAPACITY] [default: auto]
     #[arg(long, value_name = "N")]
     worker_capacity: Option<String>,

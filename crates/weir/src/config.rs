@@ -62,7 +62,8 @@ pub(crate) struct Settings {
     /// The bytes of request bodies in memory at one time.
     pub(crate) body_budget_bytes: usize,
     pub(crate) max_connections: usize,
-    /// The most attempts that a worker makes at one time; `None`: as many as the limit of open files allows.
+    /// The maximum number of attempts that a worker makes at one time; `None`: as many as the limit of open files
+    /// allows.
     pub(crate) worker_capacity: Option<usize>,
     /// How long attempts in flight may take to finish on shutdown.
     pub(crate) shutdown_grace: Duration,
@@ -176,35 +177,35 @@ impl Settings {
 
     fn from_sources(values: &SourceValues, role: Role) -> Result<Self, ConfigError> {
         let settings = Self {
-            listen: typed(values, Key::Listen, role.default_listen(), parse::listen)?,
-            metrics_listen: typed(values, Key::MetricsListen, "", parse::optional_listen)?,
-            database_url: typed(values, Key::DatabaseUrl, DEFAULT_DATABASE_URL, parse::database_url)?,
-            redis_url: typed(values, Key::RedisUrl, "", parse::redis_url)?,
-            api_keys: typed(values, Key::ApiKeys, "", parse::api_keys)?,
-            hosts: typed(values, Key::Hosts, "", parse::hosts)?,
-            allow_http: typed(values, Key::AllowHttp, "false", parse::boolean)?,
-            allow_networks: typed(values, Key::AllowNetworks, "", parse::networks)?,
-            deny_networks: typed(values, Key::DenyNetworks, "", parse::networks)?,
-            allow_ports: typed(values, Key::AllowPorts, "", parse::ports)?,
-            log: typed(values, Key::Log, "info", parse::log)?,
-            log_format: typed(values, Key::LogFormat, "text", parse::log_format)?,
-            max_event_bytes: typed(values, Key::MaxEventBytes, DEFAULT_MAX_EVENT_BYTES, |text| {
+            listen: parse_setting(values, Key::Listen, role.default_listen(), parse::listen)?,
+            metrics_listen: parse_setting(values, Key::MetricsListen, "", parse::optional_listen)?,
+            database_url: parse_setting(values, Key::DatabaseUrl, DEFAULT_DATABASE_URL, parse::database_url)?,
+            redis_url: parse_setting(values, Key::RedisUrl, "", parse::redis_url)?,
+            api_keys: parse_setting(values, Key::ApiKeys, "", parse::api_keys)?,
+            hosts: parse_setting(values, Key::Hosts, "", parse::hosts)?,
+            allow_http: parse_setting(values, Key::AllowHttp, "false", parse::boolean)?,
+            allow_networks: parse_setting(values, Key::AllowNetworks, "", parse::networks)?,
+            deny_networks: parse_setting(values, Key::DenyNetworks, "", parse::networks)?,
+            allow_ports: parse_setting(values, Key::AllowPorts, "", parse::ports)?,
+            log: parse_setting(values, Key::Log, "info", parse::log)?,
+            log_format: parse_setting(values, Key::LogFormat, "text", parse::log_format)?,
+            max_event_bytes: parse_setting(values, Key::MaxEventBytes, DEFAULT_MAX_EVENT_BYTES, |text| {
                 parse::number(text, 1_024, 64 * 1_024 * 1_024)
             })?,
-            body_budget_bytes: typed(values, Key::BodyBudgetBytes, DEFAULT_BODY_BUDGET_BYTES, |text| {
+            body_budget_bytes: parse_setting(values, Key::BodyBudgetBytes, DEFAULT_BODY_BUDGET_BYTES, |text| {
                 parse::number(text, 1_024 * 1_024, 64 * 1_024 * 1_024 * 1_024)
             })?,
-            max_connections: typed(values, Key::MaxConnections, DEFAULT_MAX_CONNECTIONS, |text| {
+            max_connections: parse_setting(values, Key::MaxConnections, DEFAULT_MAX_CONNECTIONS, |text| {
                 parse::number(text, 1, 1_000_000)
             })?,
-            worker_capacity: typed(values, Key::WorkerCapacity, AUTO, parse::capacity)?,
-            shutdown_grace: typed(values, Key::ShutdownGraceS, DEFAULT_SHUTDOWN_GRACE_S, |text| {
+            worker_capacity: parse_setting(values, Key::WorkerCapacity, AUTO, parse::capacity)?,
+            shutdown_grace: parse_setting(values, Key::ShutdownGraceS, DEFAULT_SHUTDOWN_GRACE_S, |text| {
                 parse::number(text, 0, 3_600).map(Duration::from_secs)
             })?,
             retention: Retention {
-                delivered: typed(values, Key::RetentionDeliveredDays, DEFAULT_RETENTION_DAYS, parse::days)?,
-                cancelled: typed(values, Key::RetentionCancelledDays, DEFAULT_RETENTION_DAYS, parse::days)?,
-                dead: typed(values, Key::RetentionDeadDays, FOREVER, parse::days)?,
+                delivered: parse_setting(values, Key::RetentionDeliveredDays, DEFAULT_RETENTION_DAYS, parse::days)?,
+                cancelled: parse_setting(values, Key::RetentionCancelledDays, DEFAULT_RETENTION_DAYS, parse::days)?,
+                dead: parse_setting(values, Key::RetentionDeadDays, FOREVER, parse::days)?,
             },
         };
         if role.serves_api() && settings.api_keys.is_empty() && !settings.listen.ip().to_canonical().is_loopback() {
@@ -230,7 +231,7 @@ impl Settings {
     }
 }
 
-fn typed<T>(
+fn parse_setting<T>(
     values: &SourceValues,
     key: Key,
     default: &str,

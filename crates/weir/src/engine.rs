@@ -23,7 +23,7 @@ use crate::{
     config::{Backing, Key, Role},
     lease::ProcessLease,
     listener::{self, ConnectionLimits},
-    metrics::{Metrics, Sources},
+    metrics::{GaugeSources, Metrics},
     traces::{TraceSettings, Traces},
 };
 
@@ -47,7 +47,8 @@ pub(crate) struct EngineSettings {
     pub(crate) max_event_bytes: usize,
     pub(crate) bodies: BodyBudget,
     pub(crate) max_connections: usize,
-    /// The most attempts that a worker makes at one time; `None`: as many as the limit of open files allows.
+    /// The maximum number of attempts that a worker makes at one time; `None`: as many as the limit of open files
+    /// allows.
     pub(crate) worker_capacity: Option<usize>,
     pub(crate) shutdown_grace: Duration,
     pub(crate) retention: Retention,
@@ -118,7 +119,7 @@ impl Engine {
 
         // Serve health, metrics and, with the role, the API.
         let readiness = Readiness::starting();
-        let sources = Sources { role, backends: backends.clone(), load };
+        let sources = GaugeSources { role, backends: backends.clone(), load };
         background.spawn(sources.clone().check_backends(stopped(working_stops.clone())));
         let render = metrics.renderer(sources);
         let operations = Operations {

@@ -47,7 +47,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
 /// The limits of a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ConnectionLimits {
-    /// The most open connections. Further clients wait in the kernel's backlog until a connection ends.
+    /// The maximum number of open connections. Further clients wait in the kernel's backlog until a connection ends.
     pub(crate) max_connections: usize,
     /// From the first byte of a head to its last byte, and from the accept to the end of the first head. Heads are a
     /// few hundred bytes that clients send at once.

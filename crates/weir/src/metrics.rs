@@ -65,7 +65,7 @@ pub(crate) struct Metrics {
 
 /// Where the gauges are read from.
 #[derive(Clone)]
-pub(crate) struct Sources {
+pub(crate) struct GaugeSources {
     pub(crate) role: Role,
     pub(crate) backends: Backends,
     /// The load of the worker, if this process runs one.
@@ -95,7 +95,7 @@ impl Metrics {
 
     /// Renders the metrics with the current values of the gauges. While the queue cannot be reached, its gauges keep
     /// their last values.
-    pub(crate) fn renderer(&self, sources: Sources) -> RenderMetrics {
+    pub(crate) fn renderer(&self, sources: GaugeSources) -> RenderMetrics {
         let Self { handle, busy } = self.clone();
         gauge!("weir_build_info", "version" => env!("CARGO_PKG_VERSION"), "role" => sources.role.name()).set(1.0);
         gauge!(listener::CONNECTIONS).increment(0.0);
@@ -122,7 +122,7 @@ impl Metrics {
     }
 }
 
-impl Sources {
+impl GaugeSources {
     /// Checks store and queue periodically until `shutdown` resolves.
     pub(crate) async fn check_backends(self, shutdown: impl Future<Output = ()>) {
         let checks = async {

@@ -120,9 +120,9 @@ impl RequestSpans for Traces {
 }
 
 impl AttemptSpans for Traces {
-    fn begin(&self, parent: Option<TraceParent>) -> Option<weir_worker::Begun> {
+    fn begin(&self, parent: Option<TraceParent>) -> Option<weir_worker::StartedSpan> {
         let (context, is_recorded) = self.begin_span(parent, "POST", &SpanKind::Client)?;
-        is_recorded.then_some(weir_worker::Begun { context, parent })
+        is_recorded.then_some(weir_worker::StartedSpan { context, parent })
     }
 
     fn end(&self, attempt: AttemptSpan<'_>) {

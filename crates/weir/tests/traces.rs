@@ -270,6 +270,22 @@ async fn deliveries_go_on_without_the_collector() {
 }
 
 #[tokio::test]
+async fn a_collector_that_never_answers_costs_spans_and_delays_nothing() {
+    let (folder, receiver) = (tempfile::tempdir().unwrap(), Receiver::start().await);
+    // The system accepts connections; nobody reads from them.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("http://{}", silent.local_addr().unwrap());
+    let app = App::start_with(folder.path(), &[(ENDPOINT, &endpoint)]).await;
+    let id = destination(&app, &receiver).await;
+    // More spans than the queue holds.
+    app.events("traced", 9_000).await;
+    app.drained(&id, WITHIN).await;
+    assert_eq!(receiver.count("/hooks"), 9_000);
+    eventually("the full queue is counted", WITHIN, async || app.metric("weir_spans_dropped_total").await >= 800.0).await;
+    assert!(app.terminate().await.success(), "the process ends although spans wait");
+}
+
+#[tokio::test]
 async fn a_malformed_endpoint_is_named_and_nothing_starts() {
     let folder = tempfile::tempdir().unwrap();
     for (name, value) in [(ENDPOINT, "collector:4318"), ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "/v1/traces")] {

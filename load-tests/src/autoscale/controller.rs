@@ -72,7 +72,7 @@ impl Controller {
                 ready: replicas.ready,
                 values: readings.iter().map(|reading| Some(reading.value? as f64 / 1_000.0)).collect(),
                 proposals: decision.proposals,
-                blocked: decision.desired.err().map(in_words),
+                blocked: decision.desired.err().map(describe),
                 replicas: decision.replicas,
             });
         }
@@ -117,7 +117,7 @@ fn fall_back(fallback: Fallback, failures: u32, target: Target, replicas: Replic
     }
 }
 
-fn in_words(blocked: Blocked) -> &'static str {
+fn describe(blocked: Blocked) -> &'static str {
     match blocked {
         Blocked::NoMetric => "no metric",
         Blocked::MissingMetric => "a metric is missing",

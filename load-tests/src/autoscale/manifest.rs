@@ -90,15 +90,15 @@ impl Scaling {
     }
 
     /// The same, `times` as fast: windows, periods, the sync, and the ranges within queries.
-    pub(crate) fn hastened(mut self, times: f64) -> Self {
-        let hasten = |time: &mut Duration| *time = time.div_f64(times);
+    pub(crate) fn sped_up(mut self, times: f64) -> Self {
+        let speed_up = |time: &mut Duration| *time = time.div_f64(times);
         for rules in [&mut self.bounds.up, &mut self.bounds.down] {
-            hasten(&mut rules.window);
-            rules.policies.iter_mut().for_each(|policy| hasten(&mut policy.period));
+            speed_up(&mut rules.window);
+            rules.policies.iter_mut().for_each(|policy| speed_up(&mut policy.period));
         }
-        hasten(&mut self.sync);
+        speed_up(&mut self.sync);
         for metric in &mut self.metrics {
-            metric.query = super::promql::hastened(&metric.query, times);
+            metric.query = super::promql::sped_up(&metric.query, times);
         }
         self
     }

@@ -26,7 +26,7 @@ const PROMISED_MS: f64 = 250.0;
 const FLOOR_MS: f64 = 0.1;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Drawn = Result<(), Box<dyn Error>>;
+type DrawResult = Result<(), Box<dyn Error>>;
 
 /// A line, its colour, and what it is called.
 struct Line {
@@ -41,7 +41,7 @@ pub(super) fn draw(trace: &Trace) -> anyhow::Result<String> {
     Ok(svg)
 }
 
-fn drawn(trace: &Trace, svg: &mut String) -> Drawn {
+fn drawn(trace: &Trace, svg: &mut String) -> DrawResult {
     let length_s = trace.replicas.last().map_or(1.0, |(at, _)| *at).max(1.0);
     let area = SVGBackend::with_string(svg, SIZE).into_drawing_area();
     let panels = area.split_evenly((3, 1));
@@ -61,7 +61,7 @@ fn drawn(trace: &Trace, svg: &mut String) -> Drawn {
 }
 
 /// A panel with lines from zero.
-fn panel(area: &Area<'_>, trace: &Trace, length_s: f64, title: &str, lines: &[Line]) -> Drawn {
+fn panel(area: &Area<'_>, trace: &Trace, length_s: f64, title: &str, lines: &[Line]) -> DrawResult {
     let highest = lines.iter().flat_map(|line| &line.points).map(|(_, y)| *y).fold(1.0, f64::max) * 1.25;
     let mut chart = builder(area).build_cartesian_2d(0.0..length_s, 0.0..highest)?;
     mesh(&mut chart, &|y| format!("{y:.0}"))?;
@@ -76,7 +76,7 @@ fn panel(area: &Area<'_>, trace: &Trace, length_s: f64, title: &str, lines: &[Li
     legend(area, title, &labels)
 }
 
-fn lag(area: &Area<'_>, trace: &Trace, length_s: f64) -> Drawn {
+fn lag(area: &Area<'_>, trace: &Trace, length_s: f64) -> DrawResult {
     let above = |series: &[(f64, f64)]| series.iter().map(|(at, ms)| (*at, ms.max(FLOOR_MS))).collect::<Vec<_>>();
     let (lag, late) = (above(&trace.lag_ms), above(&trace.late_ms));
     let highest = lag.iter().chain(&late).map(|(_, ms)| *ms).fold(1_000.0, f64::max) * 2.0;
@@ -101,7 +101,7 @@ fn builder<'a, 'b>(area: &'a Area<'b>) -> ChartBuilder<'a, 'b, SVGBackend<'b>> {
 fn mesh<Y>(
     chart: &mut ChartContext<'_, SVGBackend<'_>, Cartesian2d<RangedCoordf64, Y>>,
     formatter: &dyn Fn(&f64) -> String,
-) -> Drawn
+) -> DrawResult
 where
     Y: plotters::coord::ranged1d::Ranged<ValueType = f64> + ValueFormatter<f64>,
 {
@@ -120,7 +120,7 @@ where
 }
 
 /// What the panel and its lines are called, above it.
-fn legend(area: &Area<'_>, title: &str, lines: &[(&str, RGBColor)]) -> Drawn {
+fn legend(area: &Area<'_>, title: &str, lines: &[(&str, RGBColor)]) -> DrawResult {
     let mut x = 76;
     for (name, color) in [(title, GREY)].iter().chain(lines) {
         area.draw(&Text::new((*name).to_owned(), (x, 8), ("sans-serif", 16).into_font().color(color)))?;

@@ -94,7 +94,7 @@ impl Plan {
     }
 
     /// `times` as fast. Rates stay what they are, so that a pod is worth as much as before; there are fewer events.
-    pub(crate) fn hastened(mut self, times: f64) -> Self {
+    pub(crate) fn sped_up(mut self, times: f64) -> Self {
         let load = &mut self.load;
         load.publish_s /= times;
         for publish in &mut load.publish {
@@ -110,7 +110,7 @@ impl Plan {
             outage.for_s /= times;
         }
         for promise in &mut self.promises {
-            promise.hasten(times);
+            promise.speed_up(times);
         }
         // A tenth of the time is too short for a figure of use.
         if times > 1.0 {
@@ -149,13 +149,13 @@ mod tests {
     #[test]
     fn the_short_form_is_a_tenth_of_the_time_at_the_same_rates() {
         let real = Plan::named("steps").unwrap();
-        let short = real.clone().hastened(10.0);
+        let short = real.clone().sped_up(10.0);
         assert!((short.load.publish_s - real.load.publish_s / 10.0).abs() < 1e-9);
         assert_eq!(short.load.publish[0].per_s, real.load.publish[0].per_s);
         let capped = Plan::named("capped").unwrap();
         assert_eq!(capped.load.publish[0].burst, Some(1_000_000));
         assert_eq!(capped.load.destinations[0].expect.utilisation_min, Some(0.98));
-        let short = capped.hastened(10.0);
+        let short = capped.sped_up(10.0);
         assert_eq!(
             (short.load.publish[0].burst, short.load.destinations[0].expect.utilisation_min),
             (Some(100_000), None)

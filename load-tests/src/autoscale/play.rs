@@ -18,7 +18,7 @@ use super::{
     manifest::Scaling,
     plan::{Outage, Plan, Server},
     pods::{self, Deployment, Template},
-    prometheus::{Prometheus, Scraped},
+    prometheus::{Prometheus, ScrapeTarget},
     promise::Verdict,
     trace::{Trace, lateness, rates},
 };
@@ -37,7 +37,7 @@ const OWN_START: Duration = Duration::from_millis(500);
 /// How often Prometheus scrapes: `interval` of the PodMonitor in `k8s/`, which a test compares.
 const SCRAPE_EVERY: Duration = Duration::from_secs(15);
 const READY_WITHIN: Duration = Duration::from_secs(60);
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const POLL_EVERY: Duration = Duration::from_millis(50);
 
 /// The 99th percentile of the start lag.
 const LAG: &str =
@@ -80,8 +80,8 @@ impl Played {
 /// Plays a plan, which is one of the real time.
 pub(crate) async fn play(plan: &Plan, settings: &Settings<'_>) -> anyhow::Result<Played> {
     let times = settings.times;
-    let plan = plan.clone().hastened(times);
-    let scaling = plan.scaling(settings.scaling).hastened(times);
+    let plan = plan.clone().sped_up(times);
+    let scaling = plan.scaling(settings.scaling).sped_up(times);
     let log = run::log_file(settings.folder, &plan.name)?;
     let mut fleet = Fleet::start(SetUp::Scaled, settings.weir, plan.load.fleet, log).await?;
     let mut prometheus =
@@ -89,7 +89,7 @@ pub(crate) async fn play(plan: &Plan, settings: &Settings<'_>) -> anyhow::Result
     let client = prometheus.client();
     for role in ["api", "scheduler"] {
         let pods = fleet.ports(role).enumerate();
-        let pods: Vec<_> = pods.map(|(number, port)| Scraped { pod: format!("weir-{role}-{number}"), port }).collect();
+        let pods: Vec<_> = pods.map(|(number, port)| ScrapeTarget { pod: format!("weir-{role}-{number}"), port }).collect();
         client.set_targets(&format!("weir-{role}"), &pods)?;
     }
     let mut deployment = Deployment::new(template(&plan, &fleet, settings)?, client.clone());
@@ -148,7 +148,7 @@ async fn all_ready(deployment: &mut Deployment) -> anyhow::Result<()> {
             anyhow::bail!("{failure}");
         }
         ensure!(now() < deadline, "the first workers were not ready in time");
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_EVERY).await;
     }
     Ok(())
 }
@@ -226,7 +226,7 @@ async fn with_series(
 ) -> anyhow::Result<Trace> {
     let (client, step) = (prometheus.client(), prometheus.scrape_every());
     let series = async |query: &str| {
-        let query = super::promql::hastened(query, times);
+        let query = super::promql::sped_up(query, times);
         let series = client.series(&query, recording.began, recording.ended, step).await?;
         let seconds = |at: Timestamp| at.since(recording.began).as_secs_f64();
         anyhow::Ok(series.into_iter().map(|(at, value)| (seconds(at), value)).collect())

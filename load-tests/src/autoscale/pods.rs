@@ -16,7 +16,7 @@ use tokio::{
     task::JoinSet,
 };
 
-use super::prometheus::{Client, Scraped};
+use super::prometheus::{Client, ScrapeTarget};
 use crate::{engine, run::servers::HeldPort};
 
 /// The job by which the manifests know workers.
@@ -48,12 +48,12 @@ enum Phase {
 }
 
 /// What all pods tell of themselves.
-struct Board {
+struct PodStates {
     phases: Mutex<BTreeMap<u32, (Phase, u16)>>,
     prometheus: Client,
 }
 
-impl Board {
+impl PodStates {
     fn set(&self, number: u32, port: u16, phase: Option<Phase>) -> anyhow::Result<()> {
         let mut phases = self.phases.lock().unwrap_or_else(PoisonError::into_inner);
         match phase {
@@ -61,7 +61,7 @@ impl Board {
             None => phases.remove(&number),
         };
         let has_process = phases.iter().filter(|(_, (phase, _))| *phase != Phase::Pending);
-        let scraped = has_process.map(|(number, (_, port))| Scraped { pod: format!("{JOB}-{number}"), port: *port });
+        let scraped = has_process.map(|(number, (_, port))| ScrapeTarget { pod: format!("{JOB}-{number}"), port: *port });
         self.prometheus.set_targets(JOB, &scraped.collect::<Vec<_>>())
     }
 
@@ -77,7 +77,7 @@ impl Board {
 
 pub(crate) struct Deployment {
     template: Arc<Template>,
-    board: Arc<Board>,
+    pods: Arc<PodStates>,
     /// Those that are to be there, by number: dropping one tells it to end.
     wanted: BTreeMap<u32, oneshot::Sender<()>>,
     tasks: JoinSet<anyhow::Result<()>>,
@@ -86,8 +86,8 @@ pub(crate) struct Deployment {
 
 impl Deployment {
     pub(crate) fn new(template: Template, prometheus: Client) -> Self {
-        let board = Arc::new(Board { phases: Mutex::default(), prometheus });
-        Self { template: Arc::new(template), board, wanted: BTreeMap::new(), tasks: JoinSet::new(), next: 0 }
+        let pods = Arc::new(PodStates { phases: Mutex::default(), prometheus });
+        Self { template: Arc::new(template), pods, wanted: BTreeMap::new(), tasks: JoinSet::new(), next: 0 }
     }
 
     pub(crate) fn wanted(&self) -> u32 {
@@ -95,7 +95,7 @@ impl Deployment {
     }
 
     pub(crate) fn ready(&self) -> u32 {
-        self.board.count(|phase| phase == Phase::Ready)
+        self.pods.count(|phase| phase == Phase::Ready)
     }
 
     /// So many replicas. Like a ReplicaSet, it first ends those that are not ready, and of the others the youngest.
@@ -104,7 +104,7 @@ impl Deployment {
             self.add()?;
         }
         while self.wanted() > replicas {
-            let rank = |number: &u32| (self.board.phase(*number) != Some(Phase::Ready), *number);
+            let rank = |number: &u32| (self.pods.phase(*number) != Some(Phase::Ready), *number);
             let Some(last) = self.wanted.keys().copied().max_by_key(rank) else { break };
             self.wanted.remove(&last);
         }
@@ -115,10 +115,10 @@ impl Deployment {
         let number = self.next;
         self.next += 1;
         let port = HeldPort::hold()?;
-        self.board.set(number, port.number, Some(Phase::Pending))?;
+        self.pods.set(number, port.number, Some(Phase::Pending))?;
         let (stay, end) = oneshot::channel();
         self.wanted.insert(number, stay);
-        let pod = Pod { number, port, template: Arc::clone(&self.template), board: Arc::clone(&self.board) };
+        let pod = Pod { number, port, template: Arc::clone(&self.template), pods: Arc::clone(&self.pods) };
         self.tasks.spawn(pod.live(end));
         Ok(())
     }
@@ -155,14 +155,14 @@ struct Pod {
     number: u32,
     port: HeldPort,
     template: Arc<Template>,
-    board: Arc<Board>,
+    pods: Arc<PodStates>,
 }
 
 impl Pod {
     /// The life of a pod, until nobody wants it.
     async fn live(self, mut end: oneshot::Receiver<()>) -> anyhow::Result<()> {
         let outcome = self.until_ended(&mut end).await.with_context(|| format!("{JOB}-{}", self.number));
-        self.board.set(self.number, self.port.number, None)?;
+        self.pods.set(self.number, self.port.number, None)?;
         outcome
     }
 
@@ -185,7 +185,7 @@ impl Pod {
     }
 
     fn set(&self, phase: Phase) -> anyhow::Result<()> {
-        self.board.set(self.number, self.port.number, Some(phase))
+        self.pods.set(self.number, self.port.number, Some(phase))
     }
 
     fn spawn(&self) -> anyhow::Result<Child> {

@@ -19,9 +19,9 @@ use super::relay;
 use crate::{client::Connection, clock::now, run::servers::HeldPort};
 
 const STARTS_WITHIN: Duration = Duration::from_secs(30);
-const ASK_EVERY: Duration = Duration::from_millis(50);
+const POLL_EVERY: Duration = Duration::from_millis(50);
 /// Longer than any query takes here; KEDA's own is 3 s.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 /// How long a sample counts when no newer one comes (`--query.lookback-delta`).
 const LOOKBACK: Duration = Duration::from_secs(300);
 /// The namespace that the manifests' queries name.
@@ -29,7 +29,7 @@ pub(super) const NAMESPACE: &str = "weir";
 
 /// Where a process's `/metrics` is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Scraped {
+pub(crate) struct ScrapeTarget {
     pub(crate) pod: String,
     pub(crate) port: u16,
 }
@@ -90,7 +90,7 @@ impl Prometheus {
             }
             ensure!(self.process.try_wait()?.is_none(), "Prometheus ended by itself");
             ensure!(now() < deadline, "Prometheus did not start in time");
-            tokio::time::sleep(ASK_EVERY).await;
+            tokio::time::sleep(POLL_EVERY).await;
         }
     }
 }
@@ -142,8 +142,8 @@ pub(super) fn targets_file(job: &str) -> String {
 }
 
 /// Whole or not at all: Prometheus reads it at any time.
-fn write_targets(folder: &Path, job: &str, pods: &[Scraped]) -> anyhow::Result<()> {
-    let target = |pod: &Scraped| {
+fn write_targets(folder: &Path, job: &str, pods: &[ScrapeTarget]) -> anyhow::Result<()> {
+    let target = |pod: &ScrapeTarget| {
         json!({
             "targets": [format!("127.0.0.1:{}", pod.port)],
             "labels": {"namespace": NAMESPACE, "pod": pod.pod},
@@ -167,7 +167,7 @@ impl Client {
         Self { port, folder: PathBuf::new() }
     }
 
-    pub(crate) fn set_targets(&self, job: &str, pods: &[Scraped]) -> anyhow::Result<()> {
+    pub(crate) fn set_targets(&self, job: &str, pods: &[ScrapeTarget]) -> anyhow::Result<()> {
         write_targets(&self.folder, job, pods)
     }
 
@@ -213,7 +213,7 @@ impl Client {
             connection.exchange(Method::GET, &path, bytes::Bytes::new()).await
         };
         let (_, answer) =
-            tokio::time::timeout(PATIENCE, exchange).await.context("Prometheus did not answer in time")??;
+            tokio::time::timeout(TIMEOUT, exchange).await.context("Prometheus did not answer in time")??;
         let mut answer: Value = serde_json::from_slice(&answer).context("Prometheus answered no JSON")?;
         ensure!(answer["status"] == "success", "Prometheus answered: {}", answer["error"]);
         Ok(serde_json::from_value(answer["data"]["result"].take())?)

@@ -56,7 +56,7 @@ impl Promise {
         }
     }
 
-    pub(super) fn hasten(&mut self, times: f64) {
+    pub(super) fn speed_up(&mut self, times: f64) {
         match self {
             Self::Settles { from_s, within_s, until_s, .. } => {
                 [from_s, within_s, until_s].into_iter().for_each(|time| *time /= times);
@@ -125,14 +125,14 @@ fn needed(trace: &Trace, places: f64) -> f64 {
 fn settles(trace: &Trace, from_s: f64, within_s: f64, until_s: f64, p99_ms: f64) -> Verdict {
     let lag = settled(&trace.lag_ms, from_s, until_s, trace.step_s, p99_ms);
     let late = settled(&trace.late_ms, from_s, until_s, trace.sync_s, p99_ms);
-    let in_words = |settled: &Result<(f64, f64), &str>| match settled {
+    let describe = |settled: &Result<(f64, f64), &str>| match settled {
         Ok((after_s, most)) => format!("after {after_s:.1} s, {most:.0} ms at the most"),
         Err(why) => (*why).to_owned(),
     };
     let is_kept = |settled: &Result<(f64, f64), &str>| matches!(settled, Ok((after_s, _)) if *after_s <= within_s);
     Verdict {
         promise: format!("p99 start lag below {p99_ms:.0} ms within {within_s:.0} s, and stays"),
-        measured: format!("{}; receivers: {}", in_words(&lag), in_words(&late)),
+        measured: format!("{}; receivers: {}", describe(&lag), describe(&late)),
         is_kept: is_kept(&lag) && is_kept(&late),
     }
 }

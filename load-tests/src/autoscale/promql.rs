@@ -6,7 +6,7 @@ const UNITS: [(&str, f64); 7] =
 
 /// The query with its ranges (`[5m]`, `[1h:1m]`) divided. Strings are left alone, and so are offsets, which no
 /// signal has.
-pub(super) fn hastened(query: &str, times: f64) -> String {
+pub(super) fn sped_up(query: &str, times: f64) -> String {
     if times == 1.0 {
         return query.to_owned();
     }
@@ -72,7 +72,7 @@ mod tests {
             ("a[what]", "a[what]"),
         ];
         for (query, expected) in rows {
-            assert_eq!(hastened(query, 10.0), expected);
+            assert_eq!(sped_up(query, 10.0), expected);
         }
     }
 }

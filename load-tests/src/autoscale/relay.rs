@@ -35,13 +35,13 @@ struct Labels {
 }
 
 /// Serves `/JOB` until the task is dropped. Answers its port.
-pub(super) async fn start(folder: PathBuf, patience: Duration) -> anyhow::Result<u16> {
+pub(super) async fn start(folder: PathBuf, timeout: Duration) -> anyhow::Result<u16> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.context("cannot listen for Prometheus")?;
     let port = listener.local_addr()?.port();
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             let folder = folder.clone();
-            let answer = service_fn(move |request| answer(request, folder.clone(), patience));
+            let answer = service_fn(move |request| answer(request, folder.clone(), timeout));
             tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), answer));
         }
     });
@@ -51,22 +51,22 @@ pub(super) async fn start(folder: PathBuf, patience: Duration) -> anyhow::Result
 async fn answer(
     request: Request<Incoming>,
     folder: PathBuf,
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let job = request.uri().path().trim_start_matches('/').to_owned();
-    let page = page(&folder, &job, patience).await.unwrap_or_default();
+    let page = page(&folder, &job, timeout).await.unwrap_or_default();
     Ok(Response::builder().header("content-type", "text/plain; version=0.0.4").body(page.into()).unwrap_or_default())
 }
 
 /// What all pods of a job have to say.
-async fn page(folder: &Path, job: &str, patience: Duration) -> anyhow::Result<String> {
+async fn page(folder: &Path, job: &str, timeout: Duration) -> anyhow::Result<String> {
     let text = std::fs::read_to_string(folder.join(targets_file(job)))?;
     let mut scrapes = JoinSet::new();
     for target in serde_json::from_str::<Vec<Target>>(&text)? {
         for address in target.targets {
             let pod = target.labels.pod.clone();
             scrapes.spawn(async move {
-                let scraped = tokio::time::timeout(patience, scrape(&address)).await;
+                let scraped = tokio::time::timeout(timeout, scrape(&address)).await;
                 (pod, address, scraped.ok().and_then(Result::ok))
             });
         }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::Context;
 
-use super::{picture, play::Played, words};
+use super::{picture, play::Played, summary};
 
 const BEGINS: &str = "<!-- autoscaling -->";
 const ENDS: &str = "<!-- end of autoscaling -->";
@@ -15,7 +15,7 @@ const PICTURED: &str = "steps";
 pub(super) fn write(folder: &Path, played: &[Played], kind: &str) -> anyhow::Result<()> {
     let path = folder.join("RESULTS.md");
     let page = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    std::fs::write(&path, with_section(&page, &words::markdown(played, kind)))?;
+    std::fs::write(&path, with_section(&page, &summary::markdown(played, kind)))?;
     if let Some(pictured) = played.iter().find(|played| played.name == PICTURED) {
         std::fs::write(folder.join("autoscale.svg"), picture::draw(&pictured.trace)?)?;
     }

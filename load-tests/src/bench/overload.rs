@@ -24,7 +24,7 @@ const SECONDS: u64 = 8;
 const MOST_SECONDS: u64 = 4;
 const CAP_PER_S: u32 = 50;
 const DRAINED_WITHIN: Duration = Duration::from_secs(60);
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const POLL_EVERY: Duration = Duration::from_millis(100);
 
 /// What one repeat found.
 struct Run {
@@ -135,7 +135,7 @@ async fn most(rig: &Rig) -> anyhow::Result<f64> {
 async fn left(running: &Running<'_>, recorder: &Recorder, unlimited: &str, capped: u32) -> anyhow::Result<u64> {
     let deadline = now() + DRAINED_WITHIN;
     while recorder.arrived() < capped as usize && now() < deadline {
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_EVERY).await;
     }
     let path = format!("/v1/destinations/{unlimited}/backlog");
     let mut waiting = 0;
@@ -145,7 +145,7 @@ async fn left(running: &Running<'_>, recorder: &Recorder, unlimited: &str, cappe
         if waiting == 0 {
             break;
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_EVERY).await;
     }
     let arrived = recorder.arrived() as u64;
     ensure!(arrived <= u64::from(capped), "{arrived} arrivals for {capped} events");

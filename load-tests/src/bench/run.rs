@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// A topic takes three minutes at most; one that hangs does not hold up the others.
-const PATIENCE: Duration = Duration::from_secs(600);
+const TIMEOUT: Duration = Duration::from_secs(600);
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct BenchArgs {
@@ -98,8 +98,8 @@ async fn section(topic: Topic, set_up: SetUp, rig: Result<&Rig, &anyhow::Error>)
     let (ceiling, measured) = match rig {
         Ok(rig) => {
             let ceiling = rig.ceiling().await.ok();
-            let measured = tokio::time::timeout(PATIENCE, Box::pin(measure(topic, rig))).await;
-            let hangs = || format!("it was not done after {} minutes", PATIENCE.as_secs() / 60);
+            let measured = tokio::time::timeout(TIMEOUT, Box::pin(measure(topic, rig))).await;
+            let hangs = || format!("it was not done after {} minutes", TIMEOUT.as_secs() / 60);
             (ceiling, measured.map_err(|_| hangs()).and_then(|measured| measured.map_err(|error| format!("{error:#}"))))
         }
         Err(error) => (None, Err(format!("{error:#}"))),

@@ -240,7 +240,7 @@ fn a_late_drain_and_a_dead_process_are_found() {
     let mut late = sound();
     late.drained = None;
     late.died = vec!["worker"];
-    late.left = 3;
+    late.permits_left = 3;
     assert_breach(&late, "the backlog was not drained in time");
     assert_breach(&late, "worker ended by itself");
     assert_breach(&late, "3 permits are left in the queue");

@@ -39,7 +39,7 @@ pub(super) struct Picture {
     pub(super) svg: String,
 }
 
-type Drawn = Result<(), Box<dyn Error>>;
+type DrawResult = Result<(), Box<dyn Error>>;
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 
@@ -64,7 +64,7 @@ fn picture(
     group: Option<String>,
     title: String,
     size: (u32, u32),
-    draw: impl FnOnce(&Area<'_>) -> Drawn,
+    draw: impl FnOnce(&Area<'_>) -> DrawResult,
 ) -> anyhow::Result<Picture> {
     let mut svg = String::new();
     {
@@ -90,7 +90,7 @@ struct Axes<'a> {
     y_label: &'a dyn Fn(&f64) -> String,
 }
 
-fn mesh(chart: &mut Chart<'_, '_>, axes: &Axes<'_>) -> Drawn {
+fn mesh(chart: &mut Chart<'_, '_>, axes: &Axes<'_>) -> DrawResult {
     let mut mesh = chart.configure_mesh();
     mesh.disable_x_mesh()
         .max_light_lines(1)
@@ -110,7 +110,7 @@ fn small(colour: RGBColor) -> TextStyle<'static> {
 
 /// Lines where something was done to the engine, each with its name beside it: one below the other, so that what lies close
 /// can be read, and on the side where there is room.
-fn marks(chart: &mut Chart<'_, '_>, pictures: &Pictures, right: f64, top: f64) -> Drawn {
+fn marks(chart: &mut Chart<'_, '_>, pictures: &Pictures, right: f64, top: f64) -> DrawResult {
     for (number, (at_s, what)) in pictures.marks.iter().enumerate() {
         let line = [(*at_s, 0.0), (*at_s, top * HEADROOM)];
         let style = ShapeStyle::from(AMBER).stroke_width(1);
@@ -174,7 +174,7 @@ fn sends_title(group: &GroupPictures) -> String {
     format!("Sends{cap}{pace}")
 }
 
-fn sends(area: &Area<'_>, pictures: &Pictures, group: &GroupPictures) -> Drawn {
+fn sends(area: &Area<'_>, pictures: &Pictures, group: &GroupPictures) -> DrawResult {
     let (caps, paces) = (near(group, &group.cap_per_s), near(group, &group.pace_per_s));
     let highest = caps.iter().flatten().copied().fold(most_of(group), f64::max);
     let right = group.sends_per_s.len() as f64 * pictures.bucket_s;
@@ -194,7 +194,7 @@ fn sends(area: &Area<'_>, pictures: &Pictures, group: &GroupPictures) -> Drawn {
     marks(&mut chart, pictures, right, highest)
 }
 
-fn fullness(area: &Area<'_>, group: &GroupPictures) -> Drawn {
+fn fullness(area: &Area<'_>, group: &GroupPictures) -> DrawResult {
     let all: u64 = group.fullness.iter().map(|(_, count)| count).sum();
     let share = |count: u64| count as f64 * 100.0 / all.max(1) as f64;
     let most = group.fullness.iter().map(|(_, count)| share(*count)).fold(0.0, f64::max);
@@ -216,7 +216,7 @@ fn fullness(area: &Area<'_>, group: &GroupPictures) -> Drawn {
 }
 
 /// Over the logarithm: what matters is the tail.
-fn latency(area: &Area<'_>, group: &GroupPictures) -> Drawn {
+fn latency(area: &Area<'_>, group: &GroupPictures) -> DrawResult {
     let decade = |ms: f64| ms.max(0.01).log10();
     let decades = group.latency.iter().map(|(ms, _)| decade(*ms));
     let first = decades.clone().fold(f64::MAX, f64::min).floor();
@@ -233,14 +233,14 @@ fn latency(area: &Area<'_>, group: &GroupPictures) -> Drawn {
         let at = (place(*ms), quantile * 100.0);
         let (side, gap) = if at.0 > (last - first) * 0.5 { (HPos::Right, -6) } else { (HPos::Left, 6) };
         let below = Pos::new(side, VPos::Top);
-        let words = Text::new(format!("{name} {}", in_words(*ms)), (gap, 4), small(GREY).pos(below));
+        let words = Text::new(format!("{name} {}", describe(*ms)), (gap, 4), small(GREY).pos(below));
         let dot = Circle::new((0, 0), 3, BLUE.filled());
         chart.draw_series([EmptyElement::at(at) + dot + words])?;
     }
     Ok(())
 }
 
-fn in_words(ms: f64) -> String {
+fn describe(ms: f64) -> String {
     match ms {
         ms if ms >= 10_000.0 => format!("{:.0} s", ms / 1_000.0),
         ms if ms >= 1_000.0 => format!("{:.1} s", ms / 1_000.0),
@@ -249,7 +249,7 @@ fn in_words(ms: f64) -> String {
     }
 }
 
-fn backlog(area: &Area<'_>, pictures: &Pictures) -> Drawn {
+fn backlog(area: &Area<'_>, pictures: &Pictures) -> DrawResult {
     let most = pictures.backlog.iter().map(|count| *count as f64).fold(0.0, f64::max);
     let right = pictures.backlog.len() as f64 * pictures.bucket_s;
     let mut chart = chart(area, right, most)?;

@@ -12,8 +12,8 @@ use weir_core::audit::AuditReport;
 use crate::{client::Connection, clock::now};
 
 /// How long something may be away.
-const PATIENCE: Duration = Duration::from_secs(20);
-const AGAIN: Duration = Duration::from_millis(50);
+const TIMEOUT: Duration = Duration::from_secs(20);
+const RETRY_EVERY: Duration = Duration::from_millis(50);
 
 /// Where it answers, and the key to it.
 #[derive(Debug, Clone)]
@@ -80,7 +80,7 @@ impl Api {
     /// Asks again while nobody answers, or the answer is that something is away: a scenario may have taken it.
     async fn answer(&self, method: Method, path: &str, body: &Value) -> anyhow::Result<Bytes> {
         let body = if body.is_null() { Bytes::new() } else { Bytes::from(body.to_string()) };
-        let deadline = now() + PATIENCE;
+        let deadline = now() + TIMEOUT;
         loop {
             let refusal = match self.exchange(method.clone(), path, body.clone()).await {
                 Ok((status, answer)) if (200..300).contains(&status) => return Ok(answer),
@@ -96,7 +96,7 @@ impl Api {
             if now() >= deadline {
                 return Err(refusal);
             }
-            tokio::time::sleep(AGAIN).await;
+            tokio::time::sleep(RETRY_EVERY).await;
         }
     }
 

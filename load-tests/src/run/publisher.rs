@@ -24,9 +24,9 @@ use crate::{
 };
 
 /// Between two tries of a post that was not answered.
-const AGAIN: Duration = Duration::from_millis(50);
+const RETRY_EVERY: Duration = Duration::from_millis(50);
 /// An answer that takes longer is none.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A stream of the scenario and whom it is for.
 pub(crate) struct Stream {
@@ -143,7 +143,7 @@ impl Stream {
     ) -> Vec<Outcome> {
         let (path, body) = self.request(post);
         loop {
-            let answer = tokio::time::timeout(PATIENCE, exchange(connection, api, path, body.clone())).await;
+            let answer = tokio::time::timeout(TIMEOUT, exchange(connection, api, path, body.clone())).await;
             let answer = answer.unwrap_or_else(|_| Err(anyhow::anyhow!("no answer in time")));
             let is_final = now() >= deadline || !self.publish.persistent;
             match answer {
@@ -160,7 +160,7 @@ impl Stream {
                     }
                 }
             }
-            tokio::time::sleep(AGAIN).await;
+            tokio::time::sleep(RETRY_EVERY).await;
         }
     }
 

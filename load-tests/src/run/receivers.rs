@@ -6,7 +6,7 @@
 //! waited to be read.
 
 mod behaviors;
-mod stamped;
+mod timestamped;
 
 use std::{
     convert::Infallible,
@@ -37,7 +37,7 @@ use crate::{
     scenario::ReceiverBehavior,
 };
 use behaviors::{Answer, RateLimiter};
-use stamped::{Came, Stamped};
+use timestamped::{ArrivalTime, TimestampedStream};
 
 /// How late this process may be without its being noted. It is also what the judge allows the network and the kernel.
 pub(crate) const SLACK: Duration = Duration::from_millis(5);
@@ -182,10 +182,10 @@ async fn listen(listener: TcpListener, address: SocketAddr, mut behaviors: watch
         tokio::select! {
             changed = behaviors.changed() => if changed.is_err() { return },
             accepted = accepted => if let Ok((stream, _)) = accepted {
-                let serving = Serving {
+                let handler = ConnectionHandler {
                     behaviors: behaviors.clone(), arrivals: Arc::clone(&arrivals), limiter: Arc::clone(&limiter), since,
                 };
-                tokio::spawn(serving.serve(stream));
+                tokio::spawn(handler.serve(stream));
             }
         }
     }
@@ -193,20 +193,20 @@ async fn listen(listener: TcpListener, address: SocketAddr, mut behaviors: watch
 
 /// One connection.
 #[derive(Clone)]
-struct Serving {
+struct ConnectionHandler {
     behaviors: watch::Receiver<ReceiverBehavior>,
     arrivals: Arc<Arrivals>,
     limiter: Arc<RateLimiter>,
     since: std::time::Instant,
 }
 
-impl Serving {
+impl ConnectionHandler {
     async fn serve(self, stream: TcpStream) {
         let _ = stream.set_nodelay(true);
         let mut behaviors = self.behaviors.clone();
-        let Ok(stream) = Stamped::new(stream) else { return };
-        let came = stream.came();
-        let answer = service_fn(move |request| self.clone().answer(request, came.clone()));
+        let Ok(stream) = TimestampedStream::new(stream) else { return };
+        let arrival_time = stream.arrival_time();
+        let answer = service_fn(move |request| self.clone().answer(request, arrival_time.clone()));
         let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), answer);
         tokio::select! {
             // Whoever finds the port closed finds the connections cut.
@@ -220,10 +220,10 @@ impl Serving {
     async fn answer(
         self,
         request: Request<Incoming>,
-        came: Came,
+        arrival_time: ArrivalTime,
     ) -> Result<Response<BoxBody<Bytes, Infallible>>, hyper::Error> {
         // Not of the body: the send has arrived when its head has.
-        let at = came.at();
+        let at = arrival_time.at();
         let (head, body) = request.into_parts();
         let destination = head.uri.path().trim_start_matches('/').parse().ok();
         let id = head.headers.get("webhook-id").and_then(|id| id.to_str().ok()?.parse::<EventId>().ok());

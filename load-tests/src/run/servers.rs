@@ -20,7 +20,7 @@ use tokio::{
 use crate::clock::now;
 
 const STARTS_WITHIN: Duration = Duration::from_secs(60);
-const ASK_EVERY: Duration = Duration::from_millis(20);
+const POLL_EVERY: Duration = Duration::from_millis(20);
 /// As `cargo xtask` starts PostgreSQL: commits reach the disk as in production.
 const SETTINGS: [&str; 6] = [
     "listen_addresses=127.0.0.1",
@@ -97,7 +97,7 @@ impl Redis {
         let deadline = now() + STARTS_WITHIN;
         while TcpStream::connect(("127.0.0.1", self.port.number)).await.is_err() {
             ensure!(now() < deadline, "Redis did not start in time");
-            tokio::time::sleep(ASK_EVERY).await;
+            tokio::time::sleep(POLL_EVERY).await;
         }
         Ok(())
     }
@@ -174,7 +174,7 @@ impl Postgres {
                 return Ok(());
             }
             ensure!(now() < deadline, "PostgreSQL did not start in time");
-            tokio::time::sleep(ASK_EVERY).await;
+            tokio::time::sleep(POLL_EVERY).await;
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// Where the steps are played.
-pub(super) struct Stage<'a> {
+pub(super) struct StepRunner<'a> {
     pub(super) timeline: Timeline,
     pub(super) api: &'a Api,
     pub(super) receivers: &'a [Receivers],
@@ -21,7 +21,7 @@ pub(super) struct Stage<'a> {
     pub(super) recording: Recording,
 }
 
-impl Stage<'_> {
+impl StepRunner<'_> {
     pub(super) async fn play(&mut self, steps: &[Step]) -> anyhow::Result<()> {
         for (number, step) in steps.iter().enumerate() {
             let at = self.timeline.began() + seconds(step.at_s);
@@ -33,7 +33,7 @@ impl Stage<'_> {
 
     async fn act(&mut self, action: &Action) -> anyhow::Result<()> {
         let from = self.timeline.now();
-        self.recording.marks.push(Mark { what: in_words(action), at: from });
+        self.recording.marks.push(Mark { what: describe(action), at: from });
         match action {
             Action::Edit { to, settings } => self.edit(to, settings).await?,
             Action::Pause(group) => {
@@ -133,7 +133,7 @@ fn sends(role: &str) -> bool {
 }
 
 /// As the pictures show it.
-fn in_words(action: &Action) -> String {
+fn describe(action: &Action) -> String {
     match action {
         Action::Edit { to, settings } => match limits_in(settings) {
             Ok(Some(limits)) if limits.is_unlimited() => format!("{to}: no limit"),

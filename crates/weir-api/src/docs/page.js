@@ -1,4 +1,4 @@
-// Renders /openapi.json. Text goes in as text nodes only, never as markup.
+// Renders /openapi.json. Texts are inserted as text nodes only, never as markup.
 'use strict';
 (() => {
   const main = document.getElementById('main');
@@ -11,7 +11,7 @@
     return element;
   };
 
-  // The little Markdown that descriptions use: `code` and blank lines.
+  // Descriptions use a small part of Markdown: `code` and blank lines.
   const words = (text) => (text || '').split('`').map((part, index) => (index % 2 ? make('code', {}, part) : part));
   const paragraphs = (text) => (text || '').split(/\n\s*\n/).filter(Boolean).map((part) => make('p', {}, ...words(part)));
 
@@ -61,7 +61,7 @@
     if (parameters.length) section.append(table('Parameters', ['Name', 'In', 'Type', ''], parameters));
     const body = item.requestBody && Object.values(item.requestBody.content)[0];
     if (body) section.append(make('p', {}, 'Body: ', ...type(body.schema)));
-    section.append(table('Answers', ['Status', 'Meaning', 'Body'], Object.entries(item.responses).map(([status, response]) => {
+    section.append(table('Responses', ['Status', 'Meaning', 'Body'], Object.entries(item.responses).map(([status, response]) => {
       if (response.$ref) {
         const problem = name(response.$ref);
         return [[status], [make('a', { href: '#problem-' + kebab(problem) }, problem)], ['Problem']];
@@ -103,7 +103,7 @@
         table('Fields', ['Name', 'Type', ''], fields(schema))));
     }
     group('schemas', 'schemas', schemas.map(([title]) => [title, 'schema-' + slug(title)]));
-    // The target of the address did not exist when the page was opened.
+    // The section that the fragment of the address names did not exist when the page was opened.
     if (location.hash) document.getElementById(location.hash.slice(1))?.scrollIntoView();
   };
 

@@ -1,13 +1,13 @@
-//! Says all that is wrong with the shape of an event that did not parse.
+//! Collects all errors of an event that did not parse.
 //!
-//! Off the hot path, so it may take the body apart at leisure.
+//! This is not on the hot path, so it may parse the body into a tree.
 
 use serde_json::{Value, value::RawValue};
 use weir_core::Timestamp;
 
 use super::{
     BatchRequest,
-    read::{EventRequest, TTL_RANGE, check_coalesce_key, check_deliver_at, check_key, check_type},
+    read::{EventRequest, TTL_RANGE, check_deliver_at, check_event_key, check_idempotency_key, check_type},
 };
 use crate::{
     extract,
@@ -16,17 +16,18 @@ use crate::{
     settings::check_tenant,
 };
 
-/// The refusal of the body of one event, which serde refused with `error`.
+/// The refusal of an event whose body serde refused with `error`.
 pub(super) fn event(bytes: &[u8], error: &serde_json::Error, now: Timestamp) -> Problem {
     if let Err(syntax) = json(bytes) {
         return extract::not_json(&syntax);
     }
-    // Data that is nested too deeply for a tree is no mistake, but leaves only serde's words.
+    // `data` may be nested too deeply for a tree, which is no error of the client. Then only serde's message is left.
     let errors = serde_json::from_slice(bytes).map(|value| event_errors(value, now)).unwrap_or_default();
     if errors.is_empty() { typed::<EventRequest<'_>>(bytes, error) } else { Problem::invalid(errors.into_vec()) }
 }
 
-/// The refusal of a batch as a whole, which serde refused with `error`. Its events are judged one by one elsewhere.
+/// The refusal of a whole batch, which serde refused with `error`. The events of a valid batch are read one by one
+/// elsewhere.
 pub(super) fn batch(bytes: &[u8], error: &serde_json::Error) -> Problem {
     if let Err(syntax) = json(bytes) {
         return extract::not_json(&syntax);
@@ -34,7 +35,7 @@ pub(super) fn batch(bytes: &[u8], error: &serde_json::Error) -> Problem {
     let mut errors = Errors::default();
     let tree = serde_json::from_slice::<Value>(bytes).ok();
     if let Some(mut object) = tree.and_then(|tree| Object::open(tree, "", &mut errors)) {
-        if !object.names("events") {
+        if !object.has_value("events") {
             object.refuse("events", "is required");
         }
         object.array("events");
@@ -43,7 +44,7 @@ pub(super) fn batch(bytes: &[u8], error: &serde_json::Error) -> Problem {
     if errors.is_empty() { typed::<BatchRequest<'_>>(bytes, error) } else { Problem::invalid(errors.into_vec()) }
 }
 
-/// Whether the bytes are one JSON value and nothing else. Serde may find a field missing before it sees that.
+/// Checks that the bytes are exactly one JSON value. Serde may report a missing field before it finds a syntax error.
 fn json(bytes: &[u8]) -> Result<(), serde_json::Error> {
     serde_json::from_slice::<&RawValue>(bytes).map(drop)
 }
@@ -57,13 +58,13 @@ fn event_errors(value: Value, now: Timestamp) -> Errors {
         object.refuse("type", detail);
     }
     if !object.has("data") {
-        object.refuse("data", "is required; it may be any JSON value, null too");
+        object.refuse("data", "is required; it may be any JSON value, including null");
     }
     object.take("data");
     if let Some(Err(detail)) = object.string("tenant").as_deref().map(check_tenant) {
         object.refuse("tenant", detail);
     }
-    if let Some(Err(detail)) = object.string("idempotency_key").as_deref().map(check_key) {
+    if let Some(Err(detail)) = object.string("idempotency_key").as_deref().map(check_idempotency_key) {
         object.refuse("idempotency_key", detail);
     }
     let pointer = object.pointer_to("destinations");
@@ -76,17 +77,17 @@ fn event_errors(value: Value, now: Timestamp) -> Errors {
         object.refuse("deliver_at", detail);
     }
     object.integer("ttl_s", TTL_RANGE);
-    if let Some(Err(detail)) = object.string("coalesce_key").as_deref().map(check_coalesce_key) {
+    if let Some(Err(detail)) = object.string("coalesce_key").as_deref().map(check_event_key) {
         object.refuse("coalesce_key", detail);
     }
-    if let Some(Err(detail)) = object.string("ordering_key").as_deref().map(check_coalesce_key) {
+    if let Some(Err(detail)) = object.string("ordering_key").as_deref().map(check_event_key) {
         object.refuse("ordering_key", detail);
     }
     object.close(&[]);
     errors
 }
 
-/// The refusal in serde's words, with the pointer of where it stopped (a field given twice, say).
+/// The refusal with serde's message and the pointer to the field where it stopped (for example a duplicate field).
 fn typed<'a, T: serde::Deserialize<'a>>(bytes: &'a [u8], error: &serde_json::Error) -> Problem {
     if !error.is_data() {
         return extract::not_json(error);

@@ -19,7 +19,7 @@ pub(crate) struct Refused(ProblemDocument<'static>);
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct PageParameters {
-    /// The most rows of the page.
+    /// The maximum number of rows of the page.
     #[param(minimum = 1, maximum = 200, default = 50)]
     limit: Option<u32>,
     /// The `next_cursor` of the previous page of the same list.
@@ -42,8 +42,8 @@ pub(crate) struct RangeParameters {
 #[derive(IntoParams)]
 #[into_params(parameter_in = Header)]
 pub(crate) struct TraceParameters {
-    /// The producer's span (W3C Trace Context). Receivers get the same trace in a header of this name. A value that does not
-    /// follow the specification is ignored.
+    /// The producer's span (W3C Trace Context). Receivers get the same trace in a header of this name. A value that
+    /// does not follow the specification is ignored.
     #[param(example = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")]
     traceparent: Option<String>,
 }
@@ -65,7 +65,7 @@ pub(crate) struct DestinationRequest {
     /// At most one limit per period; `[]` means unlimited.
     #[schema(max_items = 4, default = json!([]))]
     rate_limits: Option<Vec<RateLimitRequest>>,
-    /// Most sends that are started and not yet settled at one time.
+    /// The maximum number of sends that are started and not yet settled at one time.
     #[schema(minimum = 1, maximum = 10_000, default = 64)]
     max_in_flight: Option<u32>,
     /// Time limit of one attempt, including the body of the response.
@@ -76,20 +76,20 @@ pub(crate) struct DestinationRequest {
     breaker: Option<BreakerRequest>,
     /// Thresholds that override the thresholds of all destinations; `null` disables a threshold.
     alerts: Option<Alerts>,
-    /// Events with the same `ordering_key` are delivered one after the other, in the order in which they were stored: the next
-    /// event waits until the previous one is delivered or has ended otherwise. Events with other keys or without a key do not
-    /// wait.
+    /// Events with the same `ordering_key` are delivered one after the other, in the order in which they were stored:
+    /// the next event waits until the previous one is delivered or has ended otherwise. Events with other keys or
+    /// without a key do not wait.
     #[schema(default = false)]
     ordered: Option<bool>,
-    /// Only with `ordered`. After this many failed attempts an event no longer blocks the later events of its key. It is then
-    /// retried outside the order. `null`: it blocks them until it has ended.
+    /// Only with `ordered`. After this many failed attempts an event no longer blocks the later events of its key. It
+    /// is then retried outside the order. `null`: it blocks them until it has ended.
     #[schema(minimum = 1, maximum = 100)]
     skip_after_attempts: Option<u32>,
     /// Headers added to every request. Values are write-only. Names that Weir sets itself are refused.
     #[schema(default = json!({}))]
     headers: Option<BTreeMap<String, String>>,
-    /// `whsec_` and the base64 of 24 to 64 bytes, or `whsk_` and the base64 of an Ed25519 private key (its 32 bytes, optionally
-    /// followed by the public key). If absent, a `whsec_` secret is generated.
+    /// `whsec_` and the base64 of 24 to 64 bytes, or `whsk_` and the base64 of an Ed25519 private key (its 32 bytes,
+    /// optionally followed by the public key). If absent, a `whsec_` secret is generated.
     secret: Option<String>,
     signature: Option<SignatureRequest>,
     /// Nothing is sent while the destination is paused; its deliveries wait.
@@ -121,14 +121,14 @@ pub(crate) struct DestinationPatchRequest {
     timeout_ms: Option<u32>,
     /// Merged member by member. `schedule_ms` replaces `base_ms` and `cap_ms`, and the other way round.
     retry: Option<RetryRequest>,
-    /// Merged member by member; `null` disables the breaker. A change of the breaker or the URL, or `paused: false`, closes an
-    /// open breaker.
+    /// Merged member by member; `null` disables the breaker. A change of the breaker or the URL, or `paused: false`,
+    /// closes an open breaker.
     breaker: Option<BreakerRequest>,
     /// Merged member by member; a `null` member disables its threshold. `"alerts": null` restores the thresholds of all
     /// destinations.
     alerts: Option<Alerts>,
-    /// `false` releases the deliveries that wait for an earlier one, within seconds, and removes `skip_after_attempts`. `true`
-    /// orders the events that are stored from then on.
+    /// `false` releases the deliveries that wait for an earlier one, within seconds, and removes `skip_after_attempts`.
+    /// `true` orders the events that are stored from then on.
     ordered: Option<bool>,
     #[schema(minimum = 1, maximum = 100)]
     skip_after_attempts: Option<u32>,
@@ -142,8 +142,8 @@ pub(crate) struct DestinationPatchRequest {
     paused: Option<bool>,
 }
 
-/// At most `limit` sends in every window of one `period`, or `limit + burst − 1` if `burst` is above 1. An edit that raises the
-/// burst of an active destination takes effect gradually: the burst fills at the rate of the limit.
+/// At most `limit` sends in every window of one `period`, or `limit + burst − 1` if `burst` is above 1. An edit that
+/// raises the burst of an active destination takes effect gradually: the burst fills at the rate of the limit.
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
 struct RateLimitRequest {
@@ -155,12 +155,13 @@ struct RateLimitRequest {
     burst: Option<u32>,
 }
 
-/// The circuit breaker, which stops sends to a failing destination. An attempt fails if the response is not 2xx. `Retry-After`
-/// and 410 have separate rules.
+/// The circuit breaker, which stops sends to a failing destination. An attempt fails if the response is not 2xx.
+/// `Retry-After` and 410 have separate rules.
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
 struct BreakerRequest {
-    /// The breaker opens if more than this share of the attempts of the last minute failed, with at least `min_attempts` attempts.
+    /// The breaker opens if more than this share of the attempts of the last minute failed, with at least
+    /// `min_attempts` attempts.
     #[schema(minimum = 0, maximum = 1, default = 0.5)]
     failure_ratio: Option<f64>,
     #[schema(minimum = 1, maximum = 100_000, default = 20)]
@@ -189,8 +190,8 @@ pub(crate) struct Alerts {
     /// The age of the oldest waiting delivery.
     #[schema(minimum = 1, maximum = 31_536_000)]
     oldest_age_s: Option<u32>,
-    /// Raise an alert if the backlog, at the destination's limit, drains only after some of its deliveries have expired (by
-    /// `ttl_s`, or without one by `retry.max_age_s`).
+    /// Raise an alert if the backlog, at the destination's limit, drains only after some of its deliveries have expired
+    /// (by `ttl_s`, or without one by `retry.max_age_s`).
     #[schema(default = true)]
     drain_beyond_ttl: Option<bool>,
     /// The number of dead letters since the last alert about dead letters.
@@ -222,10 +223,10 @@ struct RetryRequest {
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
 struct SignatureRequest {
-    /// `standard`: Standard Webhooks, in `webhook-signature`. `timestamped`: `t=<unix seconds>,v1=<hex>`, the HMAC-SHA256 of
-    /// `{unix seconds}.{body}`. `prefixed`: `sha256=<hex>`, the HMAC-SHA256 of `{unix seconds}.{body}` if `timestamp_header` is
-    /// set, and of the body otherwise. During a rotation the second signature follows after a space (`standard`), `,v1=`
-    /// (`timestamped`) or `,sha256=` (`prefixed`).
+    /// `standard`: Standard Webhooks, in `webhook-signature`. `timestamped`: `t=<unix seconds>,v1=<hex>`, the
+    /// HMAC-SHA256 of `{unix seconds}.{body}`. `prefixed`: `sha256=<hex>`, the HMAC-SHA256 of `{unix seconds}.{body}`
+    /// if `timestamp_header` is set, and of the body otherwise. During a rotation the second signature follows after a
+    /// space (`standard`), `,v1=` (`timestamped`) or `,sha256=` (`prefixed`).
     #[schema(pattern = "^(standard|timestamped|prefixed)$", default = "standard")]
     style: Option<String>,
     /// The header of the signature; not for `standard`. Headers that Weir or HTTP sets are refused.
@@ -305,18 +306,18 @@ pub(crate) struct EventRequest {
     /// `retry.max_age_s` and `ttl_s` count from this instant.
     #[schema(format = DateTime)]
     deliver_at: Option<String>,
-    /// The lifetime of the event. A delivery that is not claimed by then, because of a limit, a pause or a retry that is not
-    /// yet due, becomes `expired`.
+    /// The lifetime of the event. A delivery that is not claimed by then, because of a limit, a pause or a retry that
+    /// is not yet due, becomes `expired`.
     #[schema(minimum = 1, maximum = 31_536_000)]
     ttl_s: Option<u32>,
-    /// The object whose latest state the event carries. A waiting delivery (`pending` or `retrying`) with the same destination,
-    /// type and key becomes `superseded` by the delivery of this event. A delivery that is in progress continues, but is not
-    /// retried if it fails.
+    /// The object whose latest state the event carries. A waiting delivery (`pending` or `retrying`) with the same
+    /// destination, type and key becomes `superseded` by the delivery of this event. A delivery that is in progress
+    /// continues, but is not retried if it fails.
     #[schema(min_length = 1, max_length = 255, example = "video-7")]
     coalesce_key: Option<String>,
-    /// An `ordered` destination gets the events of one key one after the other, in the order in which they were stored. So if a
-    /// producer sends an event after it got the 202 of another one, the other one comes first. The events of a batch keep their
-    /// order.
+    /// An `ordered` destination gets the events of one key one after the other, in the order in which they were stored.
+    /// So if a producer sends an event after it got the 202 of another one, the other one comes first. The events of a
+    /// batch keep their order.
     #[schema(min_length = 1, max_length = 255, example = "account-42")]
     ordering_key: Option<String>,
 }
@@ -349,12 +350,12 @@ pub(crate) struct Audit {
     to: Option<String>,
     /// The number of sends, including sends of unknown outcome.
     sends: u64,
-    /// One entry for each limit that was in force in the range: the shortest period first, and for one period the latest limit
-    /// first.
+    /// One entry for each limit that was in force in the range: the shortest period first, and for one period the
+    /// latest limit first.
     rate_limits: Vec<LimitAudit>,
-    /// The earliest sends of unknown outcome. Their worker died before it recorded a result, so they may or may not have started.
-    /// They count at their latest possible instant. All sends of one crash share this instant, so a violation that depends on
-    /// them is only a possible violation.
+    /// The earliest sends of unknown outcome. Their process died before it recorded a result, so they may or may not
+    /// have started. They count at their latest possible instant. All sends of one crash share this instant, so a
+    /// violation that depends on them is only a possible violation.
     #[schema(max_items = 100)]
     unknown_sends: Vec<UnknownSend>,
     /// The number of sends of unknown outcome.
@@ -373,9 +374,9 @@ struct LimitAudit {
     burst: u32,
     /// The calendar window (UTC) with the most sends, among the windows that this limit applies to.
     worst_calendar_window: Option<Window>,
-    /// The half-open window of one period with the most sends, wherever it begins, among the windows that this limit applies to.
-    /// Of the limits of one period, the largest one in force during a window applies to it. A limit counts as in force until 100 ms
-    /// after it was replaced.
+    /// The half-open window of one period with the most sends, wherever it begins, among the windows that this limit
+    /// applies to. Of the limits of one period, the largest one in force during a window applies to it. A limit counts
+    /// as in force until 100 ms after it was replaced.
     worst_sliding_window: Option<Window>,
     /// The number of sends that exceed this limit in a window, without counting sends of unknown outcome.
     violations: u64,
@@ -404,7 +405,8 @@ struct Window {
     sends: u64,
 }
 
-/// The time from an event's creation, or its `deliver_at`, to the end of the response, in milliseconds with three decimals.
+/// The time from an event's creation, or its `deliver_at`, to the end of the response, in milliseconds with three
+/// decimals.
 #[derive(ToSchema)]
 struct Latency {
     p50: Option<f64>,
@@ -423,7 +425,7 @@ struct Series {
     caps: Vec<SeriesCap>,
 }
 
-/// The most sends that the limits allow per bucket, from an instant on.
+/// The maximum number of sends that the limits allow per bucket, from an instant on.
 #[derive(ToSchema)]
 struct SeriesCap {
     #[schema(format = DateTime)]

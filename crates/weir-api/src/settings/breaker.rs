@@ -1,11 +1,11 @@
-//! When a destination is left alone because it fails.
+//! The circuit breaker of a destination.
 
 use serde_json::Value;
 use weir_core::breaker::{BreakerPolicy, MAX_COUNT, OPEN_MS, PAUSE_AFTER_S};
 
 use crate::fields::{self, Object};
 
-/// `null` turns it off; absent is the default.
+/// `null` disables the breaker. If absent, the default applies.
 pub(super) fn breaker(body: &mut Object<'_>) -> Option<BreakerPolicy> {
     let default = BreakerPolicy::default();
     if body.take_null("breaker") {
@@ -22,7 +22,7 @@ pub(super) fn breaker(body: &mut Object<'_>) -> Option<BreakerPolicy> {
     if let (Some(open), Some(max)) = (open_ms, open_max_ms)
         && open > max
     {
-        object.refuse("open_max_ms", format!("must not be below `open_ms`, which is {open}"));
+        object.refuse("open_max_ms", format!("must be at least `open_ms`, which is {open}"));
     }
     let pause_after_s = if object.take_null("pause_after_s") {
         None
@@ -30,7 +30,7 @@ pub(super) fn breaker(body: &mut Object<'_>) -> Option<BreakerPolicy> {
         object.integer("pause_after_s", PAUSE_AFTER_S).or(default.pause_after_s)
     };
     object.close(&[]);
-    // One of the two alone moves the other's default out of its way.
+    // If only one of the two open times is given, the default of the other one is adapted to it.
     Some(BreakerPolicy {
         failure_ratio,
         min_attempts,
@@ -48,9 +48,9 @@ fn ratio(breaker: &mut Object<'_>) -> Option<f64> {
             if let Some(ratio) = number.as_f64().filter(|ratio| (0.0..=1.0).contains(ratio)) {
                 return Some(ratio);
             }
-            breaker.refuse("failure_ratio", "must be from 0 to 1");
+            breaker.refuse("failure_ratio", "must be a number from 0 to 1");
         }
-        other => breaker.refuse("failure_ratio", format!("must be a number, not {}", fields::kind(other))),
+        other => breaker.refuse("failure_ratio", format!("must be a number, not {}", fields::type_name(other))),
     }
     None
 }

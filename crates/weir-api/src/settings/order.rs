@@ -1,4 +1,4 @@
-//! Whether a destination gets the events of a key in order, and when a failing one no longer holds up the others.
+//! The delivery order of a destination: `ordered` and `skip_after_attempts`.
 
 use std::num::NonZeroU32;
 
@@ -11,7 +11,7 @@ pub(super) fn order(body: &mut Object<'_>) -> DeliveryOrder {
     let ordered = body.boolean("ordered").unwrap_or(false);
     let skip_after_attempts = body.integer("skip_after_attempts", 1..=MAX_ATTEMPTS).and_then(NonZeroU32::new);
     if skip_after_attempts.is_some() && !ordered {
-        body.refuse("skip_after_attempts", "has no meaning unless `ordered` is true: set that too, or leave this out");
+        body.refuse("skip_after_attempts", "needs `ordered: true`: set it too, or omit `skip_after_attempts`");
     }
     DeliveryOrder::new(ordered, skip_after_attempts)
 }

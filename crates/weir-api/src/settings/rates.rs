@@ -1,4 +1,4 @@
-//! How fast, and how often again: the rate limits and the retry policy of a destination.
+//! The rate limits and the retry policy of a destination.
 
 use std::collections::HashSet;
 
@@ -37,13 +37,13 @@ pub(super) fn rate_limits(body: &mut Object<'_>) -> RateLimits {
             body.errors().add(format!("{at}/period"), InvalidLimits::DuplicatePeriod(limit.period).to_string());
         }
     }
-    // Too many and twice are refused above; what is left is a valid set.
+    // Too many limits and duplicate periods are refused above, so the remaining limits are a valid set.
     RateLimits::new(limits).unwrap_or_default()
 }
 
 fn rate_limit(value: Value, pointer: &str, errors: &mut Errors) -> Option<RateLimit> {
     let mut object = Object::open(value, pointer, errors)?;
-    if !object.names("limit") {
+    if !object.has_value("limit") {
         object.refuse("limit", "is required");
     }
     let limit = object.integer("limit", 1..=MAX_LIMIT);
@@ -54,8 +54,8 @@ fn rate_limit(value: Value, pointer: &str, errors: &mut Errors) -> Option<RateLi
         }
         period
     });
-    let given = object.names("burst");
-    let burst = object.integer("burst", 1..=MAX_LIMIT).or((!given).then_some(1));
+    let has_burst = object.has_value("burst");
+    let burst = object.integer("burst", 1..=MAX_LIMIT).or((!has_burst).then_some(1));
     object.close(&[]);
     RateLimit::with_burst(limit?, period?, burst?)
 }
@@ -71,7 +71,8 @@ pub(super) fn retry(body: &mut Object<'_>) -> RetryPolicy {
     };
     let max_attempts = object.integer("max_attempts", 1..=MAX_ATTEMPTS).unwrap_or(default.max_attempts);
     let max_age_s = object.integer("max_age_s", 1..=MAX_AGE_S).unwrap_or(default.max_age_s);
-    let delays = if object.names("schedule_ms") { schedule(&mut object) } else { backoff(&mut object, default.delays) };
+    let delays =
+        if object.has_value("schedule_ms") { schedule(&mut object) } else { backoff(&mut object, default.delays) };
     object.close(&[]);
     RetryPolicy { max_attempts, max_age_s, delays }
 }
@@ -79,12 +80,12 @@ pub(super) fn retry(body: &mut Object<'_>) -> RetryPolicy {
 fn schedule(retry: &mut Object<'_>) -> RetryDelays {
     for replaced in ["base_ms", "cap_ms"] {
         if retry.take(replaced).is_some() {
-            retry.refuse(replaced, "cannot be combined with `schedule_ms`, which replaces it");
+            retry.refuse(replaced, "must be omitted: `schedule_ms` replaces it");
         }
     }
     let values = retry.array("schedule_ms").unwrap_or_else(|| vec![Value::from(1)]);
     if !(1..=MAX_SCHEDULE).contains(&values.len()) {
-        retry.refuse("schedule_ms", format!("must hold 1 to {MAX_SCHEDULE} delays"));
+        retry.refuse("schedule_ms", format!("must contain 1 to {MAX_SCHEDULE} delays"));
     }
     let pointer = retry.pointer_to("schedule_ms");
     let range = 0..=MAX_AGE_S * 1_000;
@@ -98,12 +99,12 @@ fn schedule(retry: &mut Object<'_>) -> RetryDelays {
     RetryDelays::Schedule(delays)
 }
 
-/// Base and cap. One of them alone moves the other's default out of its way.
+/// Reads base and cap. If only one of them is given, the default of the other one is adapted to it.
 fn backoff(retry: &mut Object<'_>, default: RetryDelays) -> RetryDelays {
     let RetryDelays::Backoff { base_ms: default_base, cap_ms: default_cap } = default else {
         return default;
     };
-    // `null` asks for no schedule, which is what this is.
+    // `schedule_ms: null` means no schedule, so it is valid here.
     retry.take("schedule_ms");
     let range = 1..=MAX_AGE_S * 1_000;
     let base_ms = retry.integer("base_ms", range.clone());
@@ -111,7 +112,7 @@ fn backoff(retry: &mut Object<'_>, default: RetryDelays) -> RetryDelays {
     if let (Some(base), Some(cap)) = (base_ms, cap_ms)
         && base > cap
     {
-        retry.refuse("cap_ms", format!("must not be below `base_ms`, which is {base}"));
+        retry.refuse("cap_ms", format!("must be at least `base_ms`, which is {base}"));
     }
     RetryDelays::Backoff {
         base_ms: base_ms.unwrap_or(default_base.min(cap_ms.unwrap_or(default_cap))),

@@ -1,4 +1,4 @@
-//! Who signs, and how: the secret, the style of the signature, and a rotation of the secret.
+//! The signing settings of a destination: the secret, its rotation, and the signature style.
 
 use http::HeaderName;
 use serde_json::Value;
@@ -10,26 +10,26 @@ use crate::{
     problem::Problem,
 };
 
-/// How long the secret before signs too, when a rotation does not say: time to bring the new one to every receiver.
+/// How long the previous secret also signs by default: long enough to deploy the new secret to every receiver.
 pub(crate) const DEFAULT_OVERLAP_S: u32 = 86_400;
-/// A month: what takes longer is not going to happen.
+/// The longest overlap: 30 days.
 pub(crate) const MAX_OVERLAP_S: u32 = 30 * 86_400;
 
-const NEEDS_SHARED: &str = "must be `standard` with a `whsk_` secret: the other styles know shared secrets only";
-/// Always sent with the time that is signed, so a style may name it as its own.
+const NEEDS_SHARED: &str = "must be `standard` with a `whsk_` secret: the other styles support only shared secrets";
+/// Always sent with the signed time, so a style may use it as its timestamp header.
 const TIMESTAMP_HEADER: &str = "webhook-timestamp";
 
-/// The secret and the style of a destination with these headers of its own. An edit that names another secret replaces the
-/// one there is at once and ends what is left of a rotation.
+/// Reads the secret and the style of a destination that has these `headers`. An edit with another secret replaces the
+/// current one at once and ends a rotation that is in progress.
 pub(super) fn signing(
     body: &mut Object<'_>,
     current: Option<&Signing>,
     headers: &[(String, String)],
 ) -> Option<Signing> {
-    let secret = body.names("secret").then(|| secret(body));
+    let secret = body.has_value("secret").then(|| secret(body));
     let style = style(body, headers);
     let mut signing = match (secret, current) {
-        // It is named and refused.
+        // The given secret is invalid.
         (Some(None), _) => return None,
         (Some(Some(secret)), Some(current)) if secret == current.secret => current.clone(),
         (Some(Some(secret)), _) => Signing::new(secret),
@@ -62,20 +62,20 @@ fn style(body: &mut Object<'_>, own_headers: &[(String, String)]) -> Option<Sign
         None | Some("standard") => {
             for name in ["header", "timestamp_header"] {
                 if object.take(name).is_some() {
-                    object.refuse(name, "must be left out: the `standard` style has its own");
+                    object.refuse(name, "must be omitted: the `standard` style has fixed headers");
                 }
             }
             Some(SignatureStyle::Standard)
         }
         Some("timestamped") => {
             if object.take("timestamp_header").is_some() {
-                object.refuse("timestamp_header", "must be left out: a `timestamped` signature holds its time");
+                object.refuse("timestamp_header", "must be omitted: a `timestamped` signature contains its time");
             }
             signature_header(&mut object, own_headers).map(|header| SignatureStyle::Timestamped { header })
         }
         Some("prefixed") => prefixed(&mut object, own_headers),
         Some(_) => {
-            // Known, whatever they are.
+            // The style is unknown, so these known fields are not checked.
             let _ = (object.take("header"), object.take("timestamp_header"));
             object.refuse("style", "must be `standard`, `timestamped` or `prefixed`");
             None
@@ -93,7 +93,7 @@ fn prefixed(object: &mut Object<'_>, own_headers: &[(String, String)]) -> Option
     };
     let header = header?;
     if timestamp_header.as_ref() == Some(&header) {
-        object.refuse("timestamp_header", "must be another header than that of the signature");
+        object.refuse("timestamp_header", "must differ from the header of the signature");
     }
     Some(SignatureStyle::Prefixed { header, timestamp_header })
 }
@@ -103,7 +103,7 @@ fn signature_header(object: &mut Object<'_>, own_headers: &[(String, String)]) -
     header_name(object, "header", &name, DEFAULT_HEADER, own_headers)
 }
 
-/// The name in lower case, if a header may be called so. Of Weir's own only `allowed` may be named.
+/// The header name in lower case, if it is valid. Reserved headers are refused, except `allowed`.
 fn header_name(
     object: &mut Object<'_>,
     field: &str,
@@ -118,21 +118,21 @@ fn header_name(
     let name = name.as_str();
     let reserved = RESERVED_HEADERS.contains(&name) || RESERVED_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
     if reserved && name != allowed {
-        object.refuse(field, "is set by Weir and cannot be chosen");
+        object.refuse(field, "is reserved: Weir or HTTP sets this header");
         return None;
     }
     if own_headers.iter().any(|(own, _)| own == name) {
-        object.refuse(field, "is one of the destination's own headers");
+        object.refuse(field, "is also in the destination's `headers`");
         return None;
     }
     Some(name.to_owned())
 }
 
-/// What a rotation asks for.
+/// The parameters of a rotation.
 pub(crate) struct Rotation {
-    /// How long the secret before signs too; 0: not at all.
+    /// How long the previous secret also signs; 0: not at all.
     pub(crate) overlap_s: u32,
-    /// Made when absent, of the kind of the one before.
+    /// The new secret. `None`: a secret of the same kind is generated.
     secret: Option<Secret>,
 }
 
@@ -149,17 +149,20 @@ pub(crate) fn rotation(body: Value) -> Result<Rotation, Problem> {
 }
 
 impl Rotation {
-    /// The secret that takes over from the one of `current`.
+    /// The secret that replaces the one in `current`.
     pub(crate) fn successor(&self, current: &Signing) -> Result<Secret, Problem> {
         let Some(secret) = &self.secret else {
             return Ok(Secret::from_random(current.secret.kind(), rand::random()));
         };
         if *secret == current.secret {
-            return Err(Problem::invalid_field("/secret", "is the destination's secret already"));
+            return Err(Problem::invalid_field("/secret", "is already the secret of the destination"));
         }
         if current.style != SignatureStyle::Standard && secret.kind() != KeyKind::Shared {
             let style = current.style.as_str();
-            return Err(Problem::invalid_field("/secret", format!("must be a `whsec_` secret in the style `{style}`")));
+            return Err(Problem::invalid_field(
+                "/secret",
+                format!("must be a `whsec_` secret for the style `{style}`"),
+            ));
         }
         Ok(secret.clone())
     }

@@ -1,20 +1,20 @@
-//! How a destination's signature is shown: what its style has a choice of, and nothing else, so that it can be sent back.
+//! The JSON view of a destination's signature. It shows only the settings of its style, so a PATCH can send it back.
 
 use serde::Serialize;
 use utoipa::ToSchema;
 use weir_core::signing::SignatureStyle;
 
-/// How what is sent is signed.
+/// The signature of requests.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Signature)]
 pub(super) struct SignatureView {
     #[schema(value_type = String, pattern = "^(standard|timestamped|prefixed)$", example = "standard")]
     style: &'static str,
-    /// The header of the signature, of a style that has a choice.
+    /// The header of the signature, for styles with a configurable header.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(required = false)]
     header: Option<String>,
-    /// Of the `prefixed` style: the header of the signed time; null when the body alone is signed.
+    /// For the `prefixed` style: the header of the signed time; null if only the body is signed.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(required = false)]
     timestamp_header: Option<Option<String>>,

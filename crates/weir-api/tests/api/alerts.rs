@@ -1,4 +1,4 @@
-//! The thresholds above which operators are told of destinations.
+//! The alert thresholds.
 
 use http::StatusCode;
 use serde_json::json;
@@ -8,7 +8,7 @@ use crate::harness::{Server, json_request};
 const ALERTS: &str = "/v1/alerts";
 
 #[tokio::test]
-async fn thresholds_are_the_defaults_until_they_are_set_and_then_what_was_set() {
+async fn thresholds_are_the_defaults_until_they_are_set() {
     let server = Server::start().await;
     let defaults = json!({"backlog_depth": null, "oldest_age_s": null, "drain_beyond_ttl": true, "dead_letters": 1});
     assert_eq!(server.get(ALERTS).await.expect(StatusCode::OK), defaults);
@@ -30,7 +30,7 @@ async fn thresholds_are_the_defaults_until_they_are_set_and_then_what_was_set() 
 }
 
 #[tokio::test]
-async fn thresholds_that_make_no_sense_are_refused_by_name_and_nothing_changes() {
+async fn invalid_thresholds_are_refused_by_name_and_nothing_changes() {
     let server = Server::start().await;
     let kept = json!({"backlog_depth": 5, "oldest_age_s": 6, "drain_beyond_ttl": false, "dead_letters": 7});
     server.send(json_request("PUT", ALERTS, &kept)).await.expect(StatusCode::OK);
@@ -51,12 +51,12 @@ async fn thresholds_that_make_no_sense_are_refused_by_name_and_nothing_changes()
 }
 
 #[tokio::test]
-async fn a_destination_has_its_own_thresholds_until_they_are_given_up() {
+async fn a_destination_has_its_own_thresholds_until_they_are_removed() {
     let server = Server::start().await;
     let body = json!({"url": "https://example.com/", "alerts": {"backlog_depth": 9, "dead_letters": null}});
     let path = format!("/v1/destinations/{}", server.destination(body).await);
-    let made = server.get(&path).await.expect(StatusCode::OK);
-    assert_eq!(made["alerts"], json!({"backlog_depth": 9, "dead_letters": null}));
+    let created = server.get(&path).await.expect(StatusCode::OK);
+    assert_eq!(created["alerts"], json!({"backlog_depth": 9, "dead_letters": null}));
     for (patch, expected) in [
         (json!({"name": "other"}), json!({"backlog_depth": 9, "dead_letters": null})),
         (

@@ -1,4 +1,4 @@
-//! Audits: which sends are judged by which limits, and what is said of them.
+//! Audits: the limits that judge each send, and the report.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,15 +23,15 @@ fn limits(all: &[(u32, &str)]) -> Value {
 }
 
 impl Server {
-    /// A destination with these limits, and so many claimed deliveries to it.
+    /// A destination with these limits, and `count` claimed deliveries to it.
     async fn claimed(&self, limits: Value, count: usize) -> (String, Vec<ClaimedDelivery>) {
         let id = self.destination(json!({"url": URL, "rate_limits": limits})).await;
         let event = json!({"type": "video.created", "data": 1});
-        let mut left = count;
-        while left > 0 {
-            let events = vec![event.clone(); left.min(1_000)];
+        let mut remaining = count;
+        while remaining > 0 {
+            let events = vec![event.clone(); remaining.min(1_000)];
             self.post("/v1/events/batch", json!({"events": events})).await.expect(StatusCode::ACCEPTED);
-            left -= events.len();
+            remaining -= events.len();
         }
         let now = self.clock.now();
         let request = ClaimRequest {
@@ -45,8 +45,8 @@ impl Server {
         (id, claimed)
     }
 
-    /// Records sends that are so far apart, as the worker does.
-    async fn sent(&self, deliveries: &[ClaimedDelivery], apart: Duration) {
+    /// Records one send per delivery at this interval, as the worker does.
+    async fn record_sends(&self, deliveries: &[ClaimedDelivery], interval: Duration) {
         let mut results = Vec::new();
         for delivery in deliveries {
             let now = self.clock.now();
@@ -64,12 +64,12 @@ impl Server {
             };
             let now = now + Duration::from_millis(12);
             results.push(Arc::new(AttemptResult { claim: delivery.claim, attempt, verdict: Verdict::Delivered, now }));
-            self.clock.advance(apart);
+            self.clock.advance(interval);
         }
         self.store.settle(results).await.unwrap();
     }
 
-    async fn limit(&self, id: &str, limits: Value) {
+    async fn edit_limits(&self, id: &str, limits: Value) {
         self.patch(&format!("/v1/destinations/{id}"), json!({"rate_limits": limits})).await.expect(StatusCode::OK);
     }
 
@@ -89,9 +89,9 @@ fn rows(report: &Value) -> Vec<(u64, String, u64)> {
 #[tokio::test]
 async fn the_audit_judges_the_recorded_sends() {
     let server = Server::start().await;
-    // All three in the same second: two too many.
+    // All three sends are in the same second, two more than allowed.
     let (id, claimed) = server.claimed(limits(&[(1, "second")]), 3).await;
-    server.sent(&claimed, Duration::ZERO).await;
+    server.record_sends(&claimed, Duration::ZERO).await;
     let report = server.audit(&id, "").await;
     assert_eq!(report["sends"], 3);
     let limit = &report["rate_limits"][0];
@@ -105,20 +105,20 @@ async fn the_audit_judges_the_recorded_sends() {
 }
 
 #[tokio::test]
-async fn a_limit_that_was_removed_has_its_row() {
+async fn a_removed_limit_still_has_its_row() {
     let server = Server::start().await;
     let (id, claimed) = server.claimed(limits(&[(2, "second"), (100, "minute")]), 6).await;
-    server.sent(&claimed[..3], Duration::from_millis(10)).await;
-    server.limit(&id, limits(&[(100, "minute")])).await;
+    server.record_sends(&claimed[..3], Duration::from_millis(10)).await;
+    server.edit_limits(&id, limits(&[(100, "minute")])).await;
     server.clock.advance(Duration::from_secs(1));
-    server.sent(&claimed[3..], Duration::from_millis(10)).await;
+    server.record_sends(&claimed[3..], Duration::from_millis(10)).await;
     let report = server.audit(&id, "").await;
     assert_eq!(rows(&report), [(2, "second".to_owned(), 1), (100, "minute".to_owned(), 0)]);
-    server.limit(&id, json!([])).await;
+    server.edit_limits(&id, json!([])).await;
     let report = server.audit(&id, "").await;
     assert_eq!(rows(&report), [(2, "second".to_owned(), 1), (100, "minute".to_owned(), 0)]);
     server.delete(&format!("/v1/destinations/{id}")).await;
-    assert_eq!(rows(&server.audit(&id, "").await).len(), 2, "of a deleted destination too");
+    assert_eq!(rows(&server.audit(&id, "").await).len(), 2, "a deleted destination has an audit too");
 }
 
 #[tokio::test]
@@ -126,19 +126,19 @@ async fn sends_beyond_a_lowered_limit_are_reported_from_100_ms_after_the_edit_on
     let server = Server::start().await;
     let (id, claimed) = server.claimed(limits(&[(10, "second")]), 9).await;
     server.clock.advance(Duration::from_secs(60));
-    server.limit(&id, limits(&[(1, "second")])).await;
+    server.edit_limits(&id, limits(&[(1, "second")])).await;
     server.clock.advance(Duration::from_millis(110));
-    server.sent(&claimed, Duration::from_millis(90)).await;
+    server.record_sends(&claimed, Duration::from_millis(90)).await;
     let report = server.audit(&id, "").await;
     assert_eq!(rows(&report), [(1, "second".to_owned(), 8), (10, "second".to_owned(), 0)]);
     assert_eq!(report["rate_limits"][0]["worst_sliding_window"]["sends"], 9);
 }
 
 #[tokio::test]
-async fn sends_of_unknown_outcome_count_at_their_latest_instant_and_are_named() {
+async fn sends_of_unknown_outcome_count_at_their_latest_instant_and_are_listed() {
     let server = Server::start().await;
     let (id, claimed) = server.claimed(limits(&[(10, "second")]), 2).await;
-    server.sent(&claimed[..1], Duration::from_secs(5)).await;
+    server.record_sends(&claimed[..1], Duration::from_secs(5)).await;
     let recovered_at = server.clock.now();
     server.store.recover_claims(recovered_at, true, 10).await.unwrap();
     let report = server.audit(&id, "").await;
@@ -153,9 +153,9 @@ async fn sends_of_unknown_outcome_count_at_their_latest_instant_and_are_named() 
 async fn without_a_range_the_last_day_is_judged() {
     let server = Server::start().await;
     let (id, claimed) = server.claimed(limits(&[(10, "second")]), 3).await;
-    server.sent(&claimed[..2], Duration::from_secs(1)).await;
+    server.record_sends(&claimed[..2], Duration::from_secs(1)).await;
     server.clock.advance(Duration::from_secs(24 * 60 * 60));
-    server.sent(&claimed[2..], Duration::from_secs(1)).await;
+    server.record_sends(&claimed[2..], Duration::from_secs(1)).await;
     let report = server.audit(&id, "").await;
     assert_eq!(
         (&report["sends"], &report["from"], &report["to"]),
@@ -170,7 +170,7 @@ async fn without_a_range_the_last_day_is_judged() {
 async fn an_audit_reads_as_many_pages_as_there_are() {
     let server = Server::start().await;
     let (id, claimed) = server.claimed(limits(&[(1_000_000, "second")]), 5_001).await;
-    server.sent(&claimed, Duration::from_millis(1)).await;
+    server.record_sends(&claimed, Duration::from_millis(1)).await;
     let report = server.audit(&id, "").await;
     assert_eq!(report["sends"], 5_001);
     let counts = report["series"]["counts"].as_array().unwrap();

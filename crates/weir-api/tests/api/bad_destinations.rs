@@ -1,4 +1,4 @@
-//! Bad destinations: refused field by field, and nothing changes.
+//! Invalid destinations are refused field by field, and nothing changes.
 
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -8,8 +8,8 @@ use crate::harness::{Options, Server};
 
 const URL: &str = "https://example.com/hooks";
 
-/// A body with one field besides a good URL, and where it is wrong.
-fn destination_mistakes() -> Vec<(Value, Vec<&'static str>)> {
+/// Invalid bodies and the pointers of their errors. A valid URL is added where none is given.
+fn invalid_destinations() -> Vec<(Value, Vec<&'static str>)> {
     let limit = |limit: Value| json!([{"limit": limit, "period": "second"}]);
     let second = json!({"limit": 1, "period": "second"});
     let headers: Value = (0..33).map(|number| (format!("x-{number}"), json!("v"))).collect();
@@ -63,8 +63,14 @@ fn destination_mistakes() -> Vec<(Value, Vec<&'static str>)> {
         (json!({"retry": {"jitter": true}}), vec!["/retry/jitter"]),
         (json!({"retry": 3}), vec!["/retry"]),
         (
-            json!({"headers": {"host": "a", "content-type": "b", "webhook-id": "c", "weir-attempt": "d"}}),
-            vec!["/headers/content-type", "/headers/host", "/headers/webhook-id", "/headers/weir-attempt"],
+            json!({"headers": {"host": "a", "content-type": "b", "traceparent": "t", "webhook-id": "c", "weir-attempt": "d"}}),
+            vec![
+                "/headers/content-type",
+                "/headers/host",
+                "/headers/traceparent",
+                "/headers/webhook-id",
+                "/headers/weir-attempt",
+            ],
         ),
         (
             json!({"headers": {"a b": "v", "x-a": "line\nbreak", "x-b": 7}}),
@@ -133,9 +139,9 @@ fn destination_mistakes() -> Vec<(Value, Vec<&'static str>)> {
 }
 
 #[tokio::test]
-async fn every_mistake_of_a_destination_is_named() {
+async fn every_error_of_a_destination_is_reported() {
     let server = Server::start().await;
-    for (mut body, pointers) in destination_mistakes() {
+    for (mut body, pointers) in invalid_destinations() {
         if body.get("url").is_none() {
             body["url"] = json!(URL);
         }
@@ -151,7 +157,7 @@ async fn a_refused_patch_changes_nothing() {
     let server = Server::start().await;
     let path = format!("/v1/destinations/{}", server.destination(json!({"url": URL, "headers": {"x-k": "v"}})).await);
     let before = server.get(&path).await.expect(StatusCode::OK);
-    for (mut patch, pointers) in destination_mistakes() {
+    for (mut patch, pointers) in invalid_destinations() {
         patch["tenant"] = patch.get("tenant").cloned().unwrap_or(json!("changed"));
         assert_eq!(server.patch(&path, &patch).await.pointers(), pointers, "{patch}");
     }
@@ -163,7 +169,7 @@ async fn a_refused_patch_changes_nothing() {
 }
 
 #[tokio::test]
-async fn urls_that_must_not_be_reached_are_refused() {
+async fn forbidden_urls_are_refused() {
     let server = Server::start().await;
     let long = format!("https://example.com/{}", "x".repeat(2_048));
     for url in [
@@ -208,7 +214,7 @@ async fn denied_networks_and_other_ports_are_refused() {
 }
 
 #[tokio::test]
-async fn an_address_that_is_no_longer_allowed_does_not_stand_in_the_way_of_a_pause() {
+async fn a_destination_whose_address_is_no_longer_allowed_can_still_be_paused() {
     let addresses = AddressPolicy { allow_http: true, ..AddressPolicy::default() };
     let server = Server::start_with(Options { addresses, ..Options::default() }).await;
     let id = server.destination(json!({"url": "http://example.com/"})).await;

@@ -1,4 +1,4 @@
-//! Bad input: refused by name, and nothing changes.
+//! Invalid input is refused by name, and nothing changes.
 
 use axum::body::Body;
 use bytes::Bytes;
@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use crate::harness::{Options, Server, json_request, reply};
 
 #[tokio::test]
-async fn what_is_not_json_is_refused_with_400() {
+async fn a_body_that_is_not_json_is_refused_with_400() {
     let server = Server::start().await;
     for path in ["/v1/destinations", "/v1/events", "/v1/events/batch"] {
         for body in ["", "{", "{\"type\": }", "not json", "{} {}", "{\"type\":\"a\",\"data\":01}", "\u{feff}{}"] {
@@ -24,7 +24,7 @@ async fn what_is_not_json_is_refused_with_400() {
 }
 
 #[tokio::test]
-async fn what_says_it_is_not_json_is_refused_with_415() {
+async fn a_body_of_another_media_type_is_refused_with_415() {
     let server = Server::start().await;
     let typed = |kind: &str| {
         let request = Request::post("/v1/events").header(header::CONTENT_TYPE, kind);
@@ -39,7 +39,7 @@ async fn what_says_it_is_not_json_is_refused_with_415() {
 }
 
 #[tokio::test]
-async fn an_event_of_the_largest_size_is_taken_and_one_byte_more_is_not() {
+async fn an_event_of_the_largest_size_is_accepted_and_one_byte_more_is_not() {
     let server = Server::start_with(Options { max_event_bytes: 1_000, ..Options::default() }).await;
     let of_size = |size: usize| {
         let frame = r#"{"type":"t","data":""}"#.len();
@@ -56,7 +56,7 @@ async fn an_event_of_the_largest_size_is_taken_and_one_byte_more_is_not() {
     assert_eq!(server.count("/v1/events").await, 2);
 }
 
-/// A body that goes on as its sender likes, of which nobody knows the length.
+/// A request with a body of unknown length, and the sender of its frames.
 fn open_ended() -> (Request<Body>, mpsc::UnboundedSender<Bytes>) {
     let (sender, receiver) = mpsc::unbounded_channel();
     let frames = futures_util::stream::unfold(receiver, |mut receiver| async {
@@ -68,8 +68,8 @@ fn open_ended() -> (Request<Body>, mpsc::UnboundedSender<Bytes>) {
 }
 
 #[tokio::test]
-async fn bodies_beyond_the_budget_are_refused_until_others_have_ended() {
-    // Room for one of unknown length, and a little more.
+async fn bodies_beyond_the_budget_are_refused_until_other_requests_end() {
+    // Enough for one body of unknown length, plus 100 bytes.
     let options = Options { max_event_bytes: 10_000, body_budget_bytes: 10_100, ..Options::default() };
     let server = Server::start_with(options).await;
     let of_size = |size: usize| format!(r#"{{"type":"t","data":"{}"}}"#, "x".repeat(size));
@@ -80,7 +80,7 @@ async fn bodies_beyond_the_budget_are_refused_until_others_have_ended() {
     };
     let accepted = async |body: String| server.post("/v1/events", body).await.expect(StatusCode::ACCEPTED);
 
-    // One ends with its answer.
+    // A request ends with its answer.
     let (request, sender) = open_ended();
     let mut open = Box::pin(reply(server.router.clone(), request));
     assert!(open.as_mut().now_or_never().is_none());
@@ -92,7 +92,7 @@ async fn bodies_beyond_the_budget_are_refused_until_others_have_ended() {
     open.await.expect(StatusCode::ACCEPTED);
     accepted(of_size(200)).await;
 
-    // One is refused, in the middle and at the end.
+    // A request is refused, in the middle or at the end of its body.
     for body in [of_size(20_000), "not json".to_owned()] {
         let (request, sender) = open_ended();
         let mut open = Box::pin(reply(server.router.clone(), request));
@@ -104,7 +104,7 @@ async fn bodies_beyond_the_budget_are_refused_until_others_have_ended() {
         accepted(of_size(200)).await;
     }
 
-    // One is given up.
+    // A request is aborted by its client.
     let (request, _sender) = open_ended();
     let mut open = Box::pin(reply(server.router.clone(), request));
     assert!(open.as_mut().now_or_never().is_none());
@@ -115,7 +115,7 @@ async fn bodies_beyond_the_budget_are_refused_until_others_have_ended() {
 }
 
 #[tokio::test]
-async fn a_body_larger_than_the_budget_comes_in_alone() {
+async fn a_body_larger_than_the_budget_is_accepted_alone() {
     let server = Server::start_with(Options { body_budget_bytes: 10, ..Options::default() }).await;
     server.event("video.created").await;
     server.event("video.created").await;
@@ -135,7 +135,7 @@ async fn a_body_in_many_frames_is_one_body() {
 }
 
 #[tokio::test]
-async fn every_mistake_of_an_event_is_named() {
+async fn every_error_of_an_event_is_reported() {
     let server = Server::start().await;
     let long = "x".repeat(129);
     for (body, pointers) in [
@@ -174,7 +174,7 @@ async fn every_mistake_of_an_event_is_named() {
 }
 
 #[tokio::test]
-async fn every_mistake_of_a_batch_is_named() {
+async fn every_error_of_a_batch_is_reported() {
     let server = Server::start().await;
     for (body, pointers) in [
         (json!({}), vec!["/events"]),
@@ -192,7 +192,7 @@ async fn every_mistake_of_a_batch_is_named() {
 }
 
 #[tokio::test]
-async fn foreign_and_malformed_ids_are_not_found_and_told_the_form() {
+async fn foreign_and_malformed_ids_are_not_found_and_the_form_is_named() {
     let server = Server::start().await;
     for (path, form) in [
         ("/v1/destinations/evt_01h2xcejqtf2nbrexx3vqjhp41", "dst_"),

@@ -1,4 +1,4 @@
-//! Deliveries: shown with their attempts, tried again, cancelled.
+//! Deliveries: list, show, retry and cancel.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ async fn a_delivery_shows_its_attempts_first_to_last() {
 }
 
 #[tokio::test]
-async fn what_ended_badly_is_found_by_its_last_error() {
+async fn deliveries_are_found_by_their_last_error() {
     let server = Server::start().await;
     let destination = server.destination(json!({"url": URL})).await;
     let mut ids = Vec::new();
@@ -105,7 +105,7 @@ async fn a_retry_makes_a_delivery_due_and_wakes_its_destination() {
 }
 
 #[tokio::test]
-async fn only_what_waits_is_cancelled() {
+async fn only_waiting_deliveries_are_cancelled() {
     let (server, destination, id) = one_delivery().await;
     let path = format!("/v1/deliveries/{id}");
     let cancelled = server.post(&format!("{path}/cancel"), "").await.expect(StatusCode::ACCEPTED);
@@ -118,7 +118,7 @@ async fn only_what_waits_is_cancelled() {
 }
 
 #[tokio::test]
-async fn what_does_not_exist_is_not_found() {
+async fn unknown_ids_are_not_found() {
     let server = Server::start().await;
     let id = "01h2xcejqtf2nbrexx3vqjhp41";
     server.get(&format!("/v1/deliveries/dlv_{id}")).await.problem(404);

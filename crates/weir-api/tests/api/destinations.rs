@@ -1,4 +1,4 @@
-//! Destinations: made, shown, edited, deleted, with their backlog.
+//! Destinations: create, show, edit and delete, and their backlog.
 
 use std::time::Duration;
 
@@ -15,32 +15,32 @@ const URL: &str = "https://example.com/hooks";
 async fn a_destination_needs_only_a_url_and_shows_its_defaults() {
     let server = Server::start().await;
     let reply = server.post("/v1/destinations", json!({"url": URL})).await;
-    let made = reply.expect(StatusCode::CREATED);
-    let id = made["id"].as_str().unwrap();
+    let created = reply.expect(StatusCode::CREATED);
+    let id = created["id"].as_str().unwrap();
     assert!(id.starts_with("dst_"));
     assert_eq!(reply.header("location"), format!("/v1/destinations/{id}"));
     assert_eq!(reply.header("cache-control"), "no-store");
     let expected = json!({
         "id": id, "url": URL, "name": "", "tenant": "default", "event_types": ["*"], "rate_limits": [], "max_in_flight": 64,
         "timeout_ms": 15000, "retry": {"max_attempts": 16, "max_age_s": 259200, "base_ms": 10000, "cap_ms": 3600000},
-        "headers": {}, "signature": {"style": "standard"}, "secret": made["secret"], "paused": false, "created_at": "2026-11-21T07:30:00.000Z",
+        "headers": {}, "signature": {"style": "standard"}, "secret": created["secret"], "paused": false, "created_at": "2026-11-21T07:30:00.000Z",
         "updated_at": "2026-11-21T07:30:00.000Z", "paused_reason": null, "held_until": null, "held_reason": null,
         "breaker": {"failure_ratio": 0.5, "min_attempts": 20, "consecutive": 10, "open_ms": 30000, "open_max_ms": 1_800_000,
             "pause_after_s": 432_000},
         "breaker_state": "closed", "breaker_reason": null, "next_probe_at": null,
         "ordered": false, "skip_after_attempts": null, "alerts": {},
     });
-    assert_eq!(made, expected);
-    assert!(made["secret"].as_str().unwrap().starts_with("whsec_"));
+    assert_eq!(created, expected);
+    assert!(created["secret"].as_str().unwrap().starts_with("whsec_"));
 }
 
 #[tokio::test]
-async fn a_breaker_is_edited_member_by_member_and_null_turns_it_off() {
+async fn a_breaker_is_edited_member_by_member_and_null_disables_it() {
     let server = Server::start().await;
     let body = json!({"url": URL, "breaker": {"open_ms": 3_600_000}});
-    let made = server.post("/v1/destinations", &body).await.expect(StatusCode::CREATED);
-    assert_eq!(made["breaker"]["open_max_ms"], 3_600_000, "one of the two moves the other's default: {made}");
-    let path = format!("/v1/destinations/{}", made["id"].as_str().unwrap());
+    let created = server.post("/v1/destinations", &body).await.expect(StatusCode::CREATED);
+    assert_eq!(created["breaker"]["open_max_ms"], 3_600_000, "the default adapts to `open_ms`: {created}");
+    let path = format!("/v1/destinations/{}", created["id"].as_str().unwrap());
     let edited = server.patch(&path, &json!({"breaker": {"consecutive": 3}})).await.expect(StatusCode::OK);
     assert_eq!((&edited["breaker"]["consecutive"], &edited["breaker"]["open_ms"]), (&json!(3), &json!(3_600_000)));
     let patient = server.patch(&path, &json!({"breaker": {"pause_after_s": null}})).await.expect(StatusCode::OK);
@@ -48,7 +48,7 @@ async fn a_breaker_is_edited_member_by_member_and_null_turns_it_off() {
     let off = server.patch(&path, &json!({"breaker": null})).await.expect(StatusCode::OK);
     assert_eq!(off["breaker"], json!(null));
     let renamed = server.patch(&path, &json!({"name": "b"})).await.expect(StatusCode::OK);
-    assert_eq!(renamed["breaker"], json!(null), "what is off stays off");
+    assert_eq!(renamed["breaker"], json!(null), "a disabled breaker stays disabled");
     let on = server.patch(&path, &json!({"breaker": {}})).await.expect(StatusCode::OK);
     assert_eq!(on["breaker"]["consecutive"], 10);
     let none = server.post("/v1/destinations", &json!({"url": URL, "breaker": null})).await.expect(StatusCode::CREATED);
@@ -56,7 +56,7 @@ async fn a_breaker_is_edited_member_by_member_and_null_turns_it_off() {
 }
 
 #[tokio::test]
-async fn every_field_is_kept_and_the_secret_is_shown_by_two_answers_only() {
+async fn every_field_is_kept_and_only_two_routes_show_the_secret() {
     let server = Server::start().await;
     let secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
     let body = json!({
@@ -65,9 +65,9 @@ async fn every_field_is_kept_and_the_secret_is_shown_by_two_answers_only() {
         "max_in_flight": 8, "timeout_ms": 500, "retry": {"max_attempts": 3, "max_age_s": 60, "schedule_ms": [0, 100]},
         "headers": {"X-Api-Key": "hush"}, "secret": secret, "paused": true,
     });
-    let made = server.post("/v1/destinations", &body).await.expect(StatusCode::CREATED);
-    assert_eq!(made["secret"], secret);
-    let path = format!("/v1/destinations/{}", made["id"].as_str().unwrap());
+    let created = server.post("/v1/destinations", &body).await.expect(StatusCode::CREATED);
+    assert_eq!(created["secret"], secret);
+    let path = format!("/v1/destinations/{}", created["id"].as_str().unwrap());
     let shown = server.get(&path).await.expect(StatusCode::OK);
     for field in ["url", "name", "tenant", "event_types", "max_in_flight", "timeout_ms", "retry", "paused"] {
         assert_eq!(shown[field], body[field], "{field}");
@@ -89,7 +89,7 @@ async fn every_field_is_kept_and_the_secret_is_shown_by_two_answers_only() {
 }
 
 #[tokio::test]
-async fn a_patch_changes_what_it_names_and_null_brings_back_the_default() {
+async fn a_patch_changes_the_given_fields_and_null_restores_the_default() {
     let server = Server::start().await;
     let id = server
         .destination(json!({"url": URL, "name": "a", "max_in_flight": 5, "headers": {"x-a": "1", "x-b": "2"}}))
@@ -125,14 +125,14 @@ async fn write_only_headers_do_not_follow_a_url_to_another_origin() {
         // Another path is the same receiver.
         server.patch(&path, json!({"url": "https://EXAMPLE.com:443/other"})).await.expect(StatusCode::OK);
         assert_eq!(stored().await.len(), 2);
-        // The mask stands for no value there.
+        // The mask does not stand for a value at another origin.
         let masked = json!({"url": url, "headers": {"x-api-key": "***"}});
         assert_eq!(server.patch(&path, masked).await.pointers(), ["/headers/x-api-key"]);
         assert_eq!(stored().await.len(), 2);
         let moved = server.patch(&path, json!({"url": url, "headers": {"x-other": "3"}})).await.expect(StatusCode::OK);
         assert_eq!((&moved["url"], &moved["headers"]), (&json!(url), &json!({"x-other": "***"})));
         assert_eq!(stored().await, [("x-other".to_owned(), "3".to_owned())]);
-        // Nor do they come back with the URL.
+        // The values do not return with the old URL.
         let back = server.patch(&path, json!({"url": "https://example.com/hooks"})).await.expect(StatusCode::OK);
         assert_eq!(back["headers"], json!({}));
     }
@@ -197,7 +197,7 @@ async fn concurrent_edits_of_different_fields_all_count() {
 }
 
 #[tokio::test]
-async fn an_edit_counts_even_when_the_queue_does_not_hear_of_it() {
+async fn an_edit_succeeds_even_if_the_queue_fails() {
     let server = Server::start().await;
     let path = format!("/v1/destinations/{}", server.destination(json!({"url": URL})).await);
     server.queue.break_down();
@@ -206,7 +206,7 @@ async fn an_edit_counts_even_when_the_queue_does_not_hear_of_it() {
 }
 
 #[tokio::test]
-async fn the_backlog_counts_states_and_foresees_the_drain() {
+async fn the_backlog_counts_states_and_estimates_the_drain() {
     let server = Server::start().await;
     let id = server.destination(json!({"url": URL, "rate_limits": [{"limit": 2, "period": "second"}]})).await;
     let path = format!("/v1/destinations/{id}/backlog");

@@ -1,4 +1,4 @@
-//! Events come in: once, whole, byte for byte.
+//! Events are stored once and byte for byte.
 
 use axum::body::Body;
 use http::{Request, StatusCode};
@@ -72,13 +72,13 @@ async fn data_is_kept_byte_for_byte() {
         assert!(text.contains(&format!("\"data\":{data},")), "{text}");
         let sent = server.claim(&destination).await.pop().unwrap().body;
         let at = &shown.expect(StatusCode::OK)["created_at"];
-        let ClaimedBody::Inline(sent) = sent else { panic!("a store claims with bodies") };
+        let ClaimedBody::Inline(sent) = sent else { panic!("the claim has no body") };
         assert_eq!(sent.bytes(), &format!(r#"{{"id":"{id}","type":"t","timestamp":{at},"data":{data}}}"#));
     }
 }
 
 #[tokio::test]
-async fn the_same_key_answers_the_first_event() {
+async fn a_repeated_key_returns_the_first_event() {
     let server = Server::start().await;
     server.destination(json!({"url": URL})).await;
     let body = json!({"type": "t", "data": 1, "idempotency_key": "k 1"});
@@ -134,7 +134,7 @@ async fn fifty_concurrent_posts_with_one_key_are_one_event() {
 }
 
 #[tokio::test]
-async fn each_event_of_a_batch_stands_alone() {
+async fn each_event_of_a_batch_is_handled_independently() {
     let server = Server::start().await;
     server.destination(json!({"url": URL})).await;
     let stranger = "dst_01h2xcejqtf2nbrexx3vqjhp41";
@@ -162,7 +162,7 @@ async fn each_event_of_a_batch_stands_alone() {
 }
 
 #[tokio::test]
-async fn a_batch_without_a_valid_event_is_a_problem_that_names_them_all() {
+async fn a_batch_without_a_valid_event_is_a_problem_that_lists_all_errors() {
     let server = Server::start().await;
     let reply = server.post("/v1/events/batch", json!({"events": [{"type": "a"}, {"data": 1, "colour": 2}]})).await;
     assert_eq!(reply.pointers(), ["/events/0/data", "/events/1/type", "/events/1/colour"]);
@@ -182,7 +182,7 @@ async fn a_batch_keeps_its_order_in_the_list() {
 }
 
 #[tokio::test]
-async fn an_event_counts_even_when_nobody_can_be_woken() {
+async fn an_event_is_stored_even_if_the_queue_fails() {
     let server = Server::start().await;
     server.destination(json!({"url": URL})).await;
     server.queue.break_down();

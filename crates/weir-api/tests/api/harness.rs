@@ -38,7 +38,7 @@ use weir_store_sqlite::SqliteStore;
 /// 2026-11-21T07:30:00Z
 const START: Timestamp = Timestamp::from_secs(1_795_246_200);
 
-/// A server without a socket, and what it talks to.
+/// A server without a socket, with its store, queue and clock.
 pub(crate) struct Server {
     pub(crate) router: Router,
     pub(crate) store: SharedStore,
@@ -48,7 +48,7 @@ pub(crate) struct Server {
     _dir: TempDir,
 }
 
-/// What differs from server to server.
+/// The options of a server.
 pub(crate) struct Options {
     pub(crate) api_keys: ApiKeys,
     pub(crate) addresses: AddressPolicy,
@@ -123,24 +123,24 @@ impl Server {
         self.send(json_request("PATCH", path, body)).await
     }
 
-    /// Makes a destination and answers its id.
+    /// Creates a destination and returns its id.
     pub(crate) async fn destination(&self, body: Value) -> String {
         self.post("/v1/destinations", body).await.expect(StatusCode::CREATED)["id"].as_str().unwrap().to_owned()
     }
 
-    /// Sends an event and answers its id.
+    /// Sends an event and returns its id.
     pub(crate) async fn event(&self, event_type: &str) -> String {
         let accepted =
             self.post("/v1/events", json!({"type": event_type, "data": 1})).await.expect(StatusCode::ACCEPTED);
         accepted["id"].as_str().unwrap().to_owned()
     }
 
-    /// How many rows a list has.
+    /// The number of rows in a list.
     pub(crate) async fn count(&self, path: &str) -> usize {
         self.get(path).await.expect(StatusCode::OK)["data"].as_array().unwrap().len()
     }
 
-    /// Nothing was stored and nobody was woken.
+    /// Asserts that nothing was stored and no destination was woken.
     pub(crate) async fn assert_untouched(&self) {
         for list in ["/v1/destinations", "/v1/events", "/v1/deliveries"] {
             assert_eq!(self.count(list).await, 0, "{list}");
@@ -148,7 +148,7 @@ impl Server {
         assert!(self.queue.woken().is_empty() && self.queue.edited().is_empty());
     }
 
-    /// Claims what is due, as the scheduler does.
+    /// Claims the due deliveries, as the scheduler does.
     pub(crate) async fn claim(&self, destination: &str) -> Vec<ClaimedDelivery> {
         let now = self.clock.now();
         let request = ClaimRequest {
@@ -160,7 +160,7 @@ impl Server {
         self.store.claim(vec![request], now).await.unwrap().pop().unwrap().deliveries
     }
 
-    /// Records an attempt sent now, as the worker does.
+    /// Records an attempt that is sent now, as the worker does.
     pub(crate) async fn settle(&self, delivery: &ClaimedDelivery, status: u16, verdict: Verdict) {
         let now = self.clock.now();
         let attempt = Attempt {
@@ -180,7 +180,7 @@ impl Server {
     }
 }
 
-/// What a request is answered with; one that names no host is for `localhost`.
+/// Sends a request and returns the reply. A request without a `Host` header goes to `localhost`.
 pub(crate) async fn reply(router: Router, mut request: Request<Body>) -> Reply {
     request.headers_mut().entry(header::HOST).or_insert(HeaderValue::from_static("localhost"));
     let (parts, body) = router.oneshot(request).await.unwrap().into_parts();
@@ -192,7 +192,7 @@ pub(crate) fn json_request(method: &str, path: &str, body: impl ToString) -> Req
     request.body(Body::from(body.to_string())).unwrap()
 }
 
-/// What came back.
+/// The reply to a request.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) status: StatusCode,
@@ -205,7 +205,7 @@ impl Reply {
         self.headers.get(name).map_or("", |value| value.to_str().unwrap())
     }
 
-    /// The JSON of an answer with this status.
+    /// The JSON of a reply with this status.
     #[track_caller]
     pub(crate) fn expect(&self, status: StatusCode) -> Value {
         assert_eq!(self.status, status, "{}", String::from_utf8_lossy(&self.body));
@@ -213,7 +213,7 @@ impl Reply {
         serde_json::from_slice(&self.body).unwrap()
     }
 
-    /// The document of a refusal with this status, which must be a whole problem.
+    /// The document of a refusal with this status, which must be a complete problem.
     #[track_caller]
     pub(crate) fn problem(&self, status: u16) -> Value {
         assert_eq!(self.status.as_u16(), status, "{}", String::from_utf8_lossy(&self.body));
@@ -235,7 +235,7 @@ impl Reply {
     }
 }
 
-/// A clock that moves a microsecond whenever it is read, and as far as a test says.
+/// A clock that advances by one microsecond with each reading, and by [`TestClock::advance`].
 pub(crate) struct TestClock(AtomicI64);
 
 impl TestClock {
@@ -254,7 +254,7 @@ impl Clock for TestClock {
     }
 }
 
-/// A queue that remembers what it was told, and fails or hangs when a test says so.
+/// A queue that records its calls, and fails or hangs if a test demands it.
 #[derive(Default)]
 pub(crate) struct RecordingQueue {
     wakes: Mutex<Vec<Wake>>,
@@ -276,7 +276,7 @@ impl RecordingQueue {
         std::mem::take(&mut *self.wakes.lock().unwrap()).into_iter().map(|wake| wake.destination_id).collect()
     }
 
-    /// When each destination woken since the last call is to be looked at.
+    /// The destinations woken since the last call, with their due times.
     pub(crate) fn wakes(&self) -> Vec<(DestinationId, Timestamp)> {
         let wakes = std::mem::take(&mut *self.wakes.lock().unwrap());
         wakes.into_iter().map(|wake| (wake.destination_id, wake.due)).collect()

@@ -16,13 +16,13 @@ fn ids(page: &Value) -> Vec<String> {
 #[tokio::test]
 async fn pages_follow_each_other_newest_first_without_gaps() {
     let server = Server::start().await;
-    let mut made = Vec::new();
+    let mut created = Vec::new();
     for _ in 0..5 {
-        made.push(server.destination(json!({"url": URL})).await);
+        created.push(server.destination(json!({"url": URL})).await);
         server.event("video.created").await;
         server.clock.advance(Duration::from_millis(1));
     }
-    made.reverse();
+    created.reverse();
     for (list, total) in [("destinations", 5), ("events", 5), ("deliveries", 15)] {
         let whole = server.get(&format!("/v1/{list}")).await.expect(StatusCode::OK);
         assert_eq!((ids(&whole).len(), &whole["next_cursor"]), (total, &Value::Null), "{list}");
@@ -39,7 +39,7 @@ async fn pages_follow_each_other_newest_first_without_gaps() {
         }
         assert_eq!(paged, ids(&whole), "{list}");
         if list == "destinations" {
-            assert_eq!(paged, made);
+            assert_eq!(paged, created);
         }
     }
 }
@@ -68,7 +68,7 @@ async fn filters_narrow_a_list() {
 }
 
 #[tokio::test]
-async fn events_are_listed_without_their_data_unless_it_is_asked_for() {
+async fn events_are_listed_without_their_data_by_default() {
     let server = Server::start().await;
     let id = server.event("video.created").await;
     let without = server.get("/v1/events").await.expect(StatusCode::OK)["data"][0].clone();
@@ -80,7 +80,7 @@ async fn events_are_listed_without_their_data_unless_it_is_asked_for() {
 }
 
 #[tokio::test]
-async fn a_cursor_from_elsewhere_is_refused() {
+async fn a_cursor_of_another_list_is_refused() {
     let server = Server::start().await;
     for _ in 0..2 {
         server.event("video.created").await;
@@ -98,9 +98,9 @@ async fn a_cursor_from_elsewhere_is_refused() {
     }
 }
 
-/// Every operation of the document, whose test holds it to the router.
+/// Covers every operation of the document, which has the same routes as the router.
 #[tokio::test]
-async fn an_unknown_parameter_is_refused_on_every_route_and_nothing_is_done() {
+async fn an_unknown_parameter_is_refused_on_every_route_without_effect() {
     let server = Server::start().await;
     let destination = server.destination(json!({"url": URL})).await;
     let event = server.event("video.created").await;

@@ -1,6 +1,6 @@
-//! The API from the outside: requests through the router, over the SQLite store and a queue that records what it is told.
+//! Tests of the API through its router, with the SQLite store and a queue that records its calls.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod alerts;
 mod audit;

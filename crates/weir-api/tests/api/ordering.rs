@@ -1,4 +1,4 @@
-//! Strict order per key, as it is asked for.
+//! Strict order per key, through the API.
 
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use crate::harness::Server;
 const URL: &str = "https://example.com/hooks";
 
 #[tokio::test]
-async fn a_destination_has_no_order_unless_it_is_asked_for() {
+async fn a_destination_is_unordered_by_default() {
     let server = Server::start().await;
     let plain = server.destination(json!({"url": URL})).await;
     let shown = server.get(&format!("/v1/destinations/{plain}")).await.expect(StatusCode::OK);
@@ -37,11 +37,11 @@ async fn skipping_needs_an_order_and_a_number_of_attempts() {
 }
 
 #[tokio::test]
-async fn an_order_is_edited_like_any_other_setting() {
+async fn the_delivery_order_is_edited_like_any_other_setting() {
     let server = Server::start().await;
     let id = server.destination(json!({"url": URL, "ordered": true, "skip_after_attempts": 3})).await;
     let path = format!("/v1/destinations/{id}");
-    let edited = |shown: &Value| (shown["ordered"].clone(), shown["skip_after_attempts"].clone());
+    let order = |shown: &Value| (shown["ordered"].clone(), shown["skip_after_attempts"].clone());
     for (patch, expected) in [
         (json!({"name": "a"}), (json!(true), json!(3))),
         (json!({"skip_after_attempts": null}), (json!(true), Value::Null)),
@@ -50,7 +50,7 @@ async fn an_order_is_edited_like_any_other_setting() {
         (json!({"ordered": true}), (json!(true), Value::Null)),
     ] {
         let shown = server.patch(&path, &patch).await.expect(StatusCode::OK);
-        assert_eq!(edited(&shown), expected, "{patch}");
+        assert_eq!(order(&shown), expected, "{patch}");
     }
     let both = json!({"ordered": false, "skip_after_attempts": 3});
     assert_eq!(server.patch(&path, &both).await.pointers(), ["/skip_after_attempts"]);
@@ -74,7 +74,7 @@ async fn an_ordering_key_has_1_to_255_bytes_and_is_shown() {
 }
 
 #[tokio::test]
-async fn the_events_of_a_batch_wait_for_each_other_and_a_cancelled_head_wakes_the_next() {
+async fn the_ordered_events_of_a_batch_wait_for_each_other_and_a_cancelled_head_wakes_the_next() {
     let server = Server::start().await;
     let destination = server.destination(json!({"url": URL, "ordered": true})).await;
     let event = |n: u32| json!({"type": "t", "data": n, "ordering_key": "account 42"});
@@ -90,7 +90,7 @@ async fn the_events_of_a_batch_wait_for_each_other_and_a_cancelled_head_wakes_th
     server.post(&format!("{path}/cancel"), "").await.expect(StatusCode::ACCEPTED);
     assert_eq!(server.queue.wakes().len(), 1);
     let claimed = server.claim(&destination).await;
-    let [second] = &claimed[..] else { panic!("one at a time: {}", claimed.len()) };
+    let [second] = &claimed[..] else { panic!("{} deliveries are claimed instead of one", claimed.len()) };
     assert_eq!(server.get(&format!("/v1/events/{}", second.event_id)).await.expect(StatusCode::OK)["data"], 2);
     server.settle(second, 200, Verdict::Delivered).await;
     assert_eq!(server.claim(&destination).await.len(), 1);

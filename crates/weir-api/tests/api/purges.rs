@@ -1,4 +1,4 @@
-//! Purges: what is cancelled, what stays, what is refused.
+//! Purges: cancelled deliveries, unaffected deliveries, refused requests.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ async fn purge(server: &Server, destination: &str, body: Value) -> Value {
 }
 
 #[tokio::test]
-async fn a_purge_cancels_what_waits_and_counts_it() {
+async fn a_purge_cancels_waiting_deliveries_and_counts_them() {
     let server = Server::start().await;
     let destination = server.destination(json!({"url": URL})).await;
     for event_type in ["video.created", "video.clip.cut", "order.paid", "order.paid"] {
@@ -28,7 +28,7 @@ async fn a_purge_cancels_what_waits_and_counts_it() {
     let unsent = claimed[1..3].iter().map(|claimed| claimed.claim).collect();
     server.store.release(unsent, claimed[0].event_created_at).await.unwrap();
     server.queue.woken();
-    // One retrying, two pending, one under way.
+    // One delivery is retrying, two are pending, one is delivering.
     for (body, cancelled) in [
         (json!({"event_type": "video.*", "states": ["pending"]}), 1),
         (json!({"before": "2026-11-21T07:30:00Z"}), 0),
@@ -39,7 +39,7 @@ async fn a_purge_cancels_what_waits_and_counts_it() {
     ] {
         assert_eq!(purge(&server, &destination, body.clone()).await, json!({ "cancelled": cancelled }), "{body}");
     }
-    assert_eq!(server.queue.woken().len(), 3, "whoever came short meanwhile looks again");
+    assert_eq!(server.queue.woken().len(), 3, "each purge wakes the destination, for a run that claimed too few");
     let backlog = server.get(&format!("/v1/destinations/{destination}/backlog")).await.expect(StatusCode::OK);
     assert_eq!((&backlog["pending"], &backlog["retrying"], &backlog["delivering"]), (&json!(0), &json!(0), &json!(1)));
     assert_eq!(server.count("/v1/deliveries?state=cancelled").await, 3);
@@ -48,7 +48,7 @@ async fn a_purge_cancels_what_waits_and_counts_it() {
 }
 
 #[tokio::test]
-async fn a_dry_run_counts_what_a_purge_would_cancel_and_cancels_nothing() {
+async fn a_dry_run_of_a_purge_counts_and_cancels_nothing() {
     let server = Server::start().await;
     let destination = server.destination(json!({"url": URL})).await;
     for event_type in ["video.created", "video.created", "order.paid"] {
@@ -79,7 +79,7 @@ async fn a_paused_destination_is_purged_and_not_woken() {
 }
 
 #[tokio::test]
-async fn a_bad_purge_names_its_mistakes_and_cancels_nothing() {
+async fn an_invalid_purge_reports_its_errors_and_cancels_nothing() {
     let server = Server::start().await;
     let destination = server.destination(json!({"url": URL})).await;
     server.event("video.created").await;

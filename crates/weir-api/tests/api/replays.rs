@@ -1,4 +1,5 @@
-//! Replays: what is counted, begun, shown, cancelled, refused. Nobody moves or sends anything here but the tests.
+//! Replays: count, start, show, cancel and refusals. No scheduler runs: the tests move and send the deliveries
+//! themselves.
 
 use std::time::Duration;
 
@@ -43,7 +44,7 @@ async fn step(server: &Server, replay: &Value) -> u64 {
 }
 
 #[tokio::test]
-async fn a_dry_run_counts_and_does_nothing() {
+async fn a_dry_run_of_a_replay_only_counts() {
     let server = Server::start().await;
     let destination = with_dead_letters(&server).await;
     for (body, total) in [
@@ -68,15 +69,18 @@ async fn a_dry_run_counts_and_does_nothing() {
 async fn a_replay_is_followed_to_its_end() {
     let server = Server::start().await;
     let destination = with_dead_letters(&server).await;
-    let begun = replay(&server, json!({"event_type": "video.*", "destination": destination})).await;
-    assert_eq!((&begun["state"], &begun["total"], &begun["remaining"]), (&json!("running"), &json!(2), &json!(2)));
-    assert_eq!((&begun["states"], &begun["event_type"]), (&json!(["dead", "failed"]), &json!("video.*")));
-    assert_eq!((&begun["eta_s"], &begun["ended_at"]), (&Value::Null, &Value::Null));
-    assert_eq!(step(&server, &begun).await, 2);
+    let started = replay(&server, json!({"event_type": "video.*", "destination": destination})).await;
+    assert_eq!(
+        (&started["state"], &started["total"], &started["remaining"]),
+        (&json!("running"), &json!(2), &json!(2))
+    );
+    assert_eq!((&started["states"], &started["event_type"]), (&json!(["dead", "failed"]), &json!("video.*")));
+    assert_eq!((&started["eta_s"], &started["ended_at"]), (&Value::Null, &Value::Null));
+    assert_eq!(step(&server, &started).await, 2);
     assert_eq!(server.count("/v1/deliveries?state=pending").await, 2);
-    assert!(server.claim(&destination).await.is_empty(), "it waits in the lane");
+    assert!(server.claim(&destination).await.is_empty(), "replayed deliveries are claimed separately");
     server.clock.advance(Duration::from_secs(4));
-    let path = format!("/v1/replays/{}", begun["id"].as_str().unwrap());
+    let path = format!("/v1/replays/{}", started["id"].as_str().unwrap());
     let now = weir_core::Clock::now(&*server.clock);
     let request = weir_store::ClaimRequest {
         destination_id: destination.parse().unwrap(),
@@ -90,17 +94,17 @@ async fn a_replay_is_followed_to_its_end() {
         server.settle(&claimed[0], 200, Verdict::Delivered).await;
         let shown = server.get(&path).await.expect(StatusCode::OK);
         assert_eq!((&shown["delivered"], &shown["remaining"]), (&json!(2 - remaining), &json!(remaining)));
-        // Four seconds for the first, and the moment that the requests took.
+        // Four seconds for the first delivery, plus the microseconds of the requests.
         assert_eq!(shown["eta_s"], if remaining == 1 { json!(5) } else { json!(0) });
     }
-    step(&server, &begun).await;
+    step(&server, &started).await;
     let shown = server.get(&path).await.expect(StatusCode::OK);
     assert_eq!((&shown["state"], &shown["delivered"], &shown["eta_s"]), (&json!("completed"), &json!(2), &Value::Null));
     server.post(&format!("{path}/cancel"), "").await.problem(409);
 }
 
 #[tokio::test]
-async fn a_cancelled_replay_leaves_things_as_they_were() {
+async fn a_cancelled_replay_restores_the_previous_states() {
     let server = Server::start().await;
     with_dead_letters(&server).await;
     let first = replay(&server, json!({})).await;
@@ -123,7 +127,7 @@ async fn a_cancelled_replay_leaves_things_as_they_were() {
 }
 
 #[tokio::test]
-async fn a_bad_replay_names_its_mistakes_and_begins_nothing() {
+async fn an_invalid_replay_reports_its_errors_and_starts_nothing() {
     let server = Server::start().await;
     with_dead_letters(&server).await;
     for (body, pointers) in [
@@ -148,7 +152,7 @@ async fn a_bad_replay_names_its_mistakes_and_begins_nothing() {
 }
 
 #[tokio::test]
-async fn a_replay_without_a_body_is_refused_and_told_what_everything_is() {
+async fn a_replay_without_a_body_is_refused_with_a_hint() {
     let server = Server::start().await;
     with_dead_letters(&server).await;
     for path in ["/v1/replays", "/v1/replays?dry_run=true"] {

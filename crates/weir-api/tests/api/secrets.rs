@@ -1,4 +1,4 @@
-//! Secrets: rotated with an overlap, shown to their owner; and the styles of signatures.
+//! Secrets: rotate with an overlap and show; and the signature styles.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ async fn signing(server: &Server, id: &str) -> Signing {
 }
 
 #[tokio::test]
-async fn a_rotation_without_a_body_makes_a_secret_and_keeps_the_one_before_for_a_day() {
+async fn a_rotation_without_a_body_generates_a_secret_and_keeps_the_previous_one_for_a_day() {
     let server = Server::start().await;
     let (id, path) = destination(&server, json!({"url": URL, "secret": SECRET})).await;
     let before = server.get(&path).await.expect(StatusCode::OK);
@@ -60,7 +60,7 @@ async fn a_rotation_without_a_body_makes_a_secret_and_keeps_the_one_before_for_a
 }
 
 #[tokio::test]
-async fn a_rotation_takes_the_secret_and_the_overlap_it_is_given() {
+async fn a_rotation_uses_the_given_secret_and_overlap() {
     let server = Server::start().await;
     let (id, path) = destination(&server, json!({"url": URL, "secret": SECRET})).await;
     let rotate = async |body: Value| server.post(&format!("{path}/rotate-secret"), body).await.expect(StatusCode::OK);
@@ -69,7 +69,7 @@ async fn a_rotation_takes_the_secret_and_the_overlap_it_is_given() {
         rotated,
         json!({"secret": OTHER, "public_key": null, "previous_valid_until": "2026-11-21T07:31:00.000Z"})
     );
-    // The second ends the first: the secret before it is kept, and no other.
+    // A second rotation ends the first: only the previous secret is kept.
     rotate(json!({"overlap_s": null, "secret": null})).await;
     rotate(json!({"secret": OTHER})).await;
     rotate(Value::Null).await;
@@ -80,7 +80,7 @@ async fn a_rotation_takes_the_secret_and_the_overlap_it_is_given() {
 }
 
 #[tokio::test]
-async fn a_bad_rotation_names_its_mistakes_and_changes_nothing() {
+async fn an_invalid_rotation_reports_its_errors_and_changes_nothing() {
     let server = Server::start().await;
     let (id, path) = destination(&server, json!({"url": URL, "secret": SECRET})).await;
     let before = signing(&server, &id).await;
@@ -108,7 +108,7 @@ async fn a_bad_rotation_names_its_mistakes_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_private_key_shows_its_public_key_and_is_rotated_to_one_of_its_kind() {
+async fn a_private_key_shows_its_public_key_and_is_rotated_to_another_private_key() {
     let server = Server::start().await;
     let (id, path) = destination(&server, json!({"url": URL, "secret": PRIVATE})).await;
     let shown = server.get(&format!("{path}/secret")).await.expect(StatusCode::OK);
@@ -116,7 +116,7 @@ async fn a_private_key_shows_its_public_key_and_is_rotated_to_one_of_its_kind() 
     let rotated = server.post(&format!("{path}/rotate-secret"), "{}").await.expect(StatusCode::OK);
     assert!(rotated["public_key"].as_str().unwrap().starts_with("whpk_") && rotated["public_key"] != PUBLIC);
     assert_eq!(signing(&server, &id).await.secret.kind(), KeyKind::Ed25519);
-    // The other styles know shared secrets only.
+    // The other styles support only shared secrets.
     assert_eq!(server.patch(&path, json!({"signature": {"style": "prefixed"}})).await.pointers(), ["/signature"]);
     let styled = json!({"secret": SECRET, "signature": {"style": "prefixed"}});
     server.patch(&path, styled).await.expect(StatusCode::OK);
@@ -124,7 +124,7 @@ async fn a_private_key_shows_its_public_key_and_is_rotated_to_one_of_its_kind() 
 }
 
 #[tokio::test]
-async fn a_patched_secret_replaces_at_once_and_any_other_patch_keeps_the_overlap() {
+async fn a_patched_secret_replaces_the_old_one_at_once_and_any_other_patch_keeps_the_overlap() {
     let server = Server::start().await;
     let (id, path) = destination(&server, json!({"url": URL, "secret": SECRET})).await;
     server.post(&format!("{path}/rotate-secret"), json!({"secret": OTHER})).await.expect(StatusCode::OK);

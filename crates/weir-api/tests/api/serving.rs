@@ -1,4 +1,4 @@
-//! Who may ask, how the process is, and its documentation.
+//! Authentication, hosts, health, metrics and the documentation.
 
 use axum::body::Body;
 use http::{Request, StatusCode};
@@ -10,7 +10,7 @@ use weir_store::PageRequest;
 use crate::harness::{Options, Server, reply};
 
 #[tokio::test]
-async fn with_keys_configured_everything_under_v1_needs_one() {
+async fn with_configured_keys_every_v1_path_needs_one() {
     let server = Server::start_with(Options { api_keys: ApiKeys::new(["sesame"]), ..Options::default() }).await;
     for path in ["/v1/events", "/v1/destinations", "/v1/nothing"] {
         let reply = server.get(path).await;
@@ -88,7 +88,7 @@ async fn readiness_follows_the_process_and_health_does_not() {
 }
 
 #[tokio::test]
-async fn metrics_are_text_and_the_docs_bring_everything_they_need() {
+async fn metrics_are_text_and_the_docs_load_nothing_from_elsewhere() {
     let server = Server::start().await;
     let metrics = server.get("/metrics").await;
     assert!(metrics.header("content-type").starts_with("text/plain; version=0.0.4"));

@@ -1,4 +1,4 @@
-//! When events are delivered, until when, and in whose place.
+//! `deliver_at`, `ttl_s` and `coalesce_key`.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ async fn a_delayed_event_wakes_its_destination_when_it_is_due() {
 }
 
 #[tokio::test]
-async fn a_destination_is_woken_for_the_first_of_a_batch_that_is_due() {
+async fn a_destination_is_woken_for_the_earliest_due_event_of_a_batch() {
     let server = Server::start().await;
     let destination = server.destination(json!({"url": URL})).await;
     let at = |time: &str| json!({"type": "t", "data": 1, "deliver_at": format!("2026-11-21T{time}Z")});
@@ -42,7 +42,7 @@ async fn a_destination_is_woken_for_the_first_of_a_batch_that_is_due() {
 }
 
 #[tokio::test]
-async fn a_time_in_the_past_is_now() {
+async fn a_deliver_at_in_the_past_means_now() {
     let server = Server::start().await;
     let destination = server.destination(json!({"url": URL})).await;
     let body = json!({"type": "t", "data": 1, "deliver_at": "2001-01-01T00:00:00Z", "ttl_s": 31_536_000});
@@ -53,7 +53,7 @@ async fn a_time_in_the_past_is_now() {
 }
 
 #[tokio::test]
-async fn terms_that_are_not_named_are_not_shown() {
+async fn absent_terms_are_not_shown() {
     let server = Server::start().await;
     server.destination(json!({"url": URL})).await;
     let body = json!({"type": "t", "data": 1, "deliver_at": null, "ttl_s": null});
@@ -66,7 +66,7 @@ async fn terms_that_are_not_named_are_not_shown() {
 }
 
 #[tokio::test]
-async fn terms_that_cannot_be_kept_are_refused_by_name() {
+async fn invalid_terms_are_refused_by_name() {
     let server = Server::start().await;
     for (body, pointers) in [
         (json!({"deliver_at": "tomorrow"}), vec!["/deliver_at"]),
@@ -92,7 +92,7 @@ async fn terms_that_cannot_be_kept_are_refused_by_name() {
 }
 
 #[tokio::test]
-async fn what_has_expired_is_listed_and_cannot_be_tried_again() {
+async fn an_expired_delivery_is_listed_and_cannot_be_retried() {
     let server = Server::start().await;
     let destination = server.destination(json!({"url": URL})).await;
     server.post("/v1/events", json!({"type": "t", "data": 1, "ttl_s": 5})).await.expect(StatusCode::ACCEPTED);
@@ -110,7 +110,7 @@ async fn what_has_expired_is_listed_and_cannot_be_tried_again() {
 }
 
 #[tokio::test]
-async fn an_event_takes_the_place_of_what_waits_of_its_key() {
+async fn an_event_supersedes_the_waiting_deliveries_of_its_key() {
     let server = Server::start().await;
     let destination = server.destination(json!({"url": URL})).await;
     let update = |n: u32| json!({"type": "t", "data": n, "coalesce_key": "video 7 é"});
@@ -120,7 +120,7 @@ async fn an_event_takes_the_place_of_what_waits_of_its_key() {
     let events: Vec<_> = (2..=1_000).map(update).collect();
     server.post("/v1/events/batch", json!({"events": events})).await.expect(StatusCode::ACCEPTED);
     let claimed = server.claim(&destination).await;
-    let [last] = &claimed[..] else { panic!("one of a thousand: {}", claimed.len()) };
+    let [last] = &claimed[..] else { panic!("{} deliveries are claimed instead of one", claimed.len()) };
     assert_eq!(server.get(&format!("/v1/events/{}", last.event_id)).await.expect(StatusCode::OK)["data"], 1_000);
     let path = format!("/v1/deliveries?destination={destination}&state=superseded&limit=200");
     assert_eq!(server.count(&path).await, 200, "the first page of 999");

@@ -1,13 +1,16 @@
-//! Latencies in buckets of a fixed precision: as many as the longest latency needs, however many latencies there are.
+//! Latencies in buckets of a fixed precision. The number of buckets depends on the longest latency, not on the number
+//! of latencies.
 
 use std::time::Duration;
 
 use super::LatencyPercentiles;
 
-/// Microseconds below 2^11 have a bucket each; above, each doubling has 2^10, so that a bucket is a thousandth of its latency.
+/// Each microsecond below 2^11 has its own bucket. Above that, each doubling has 2^10 buckets, so the width of a bucket
+/// is a thousandth of its latency.
 const EXACT_BITS: u32 = 11;
 
-/// How many latencies fell into which bucket. An hour's latency needs 22 000 buckets, a year's 36 000, any at all 57 000.
+/// The number of latencies in each bucket. A latency of an hour needs 22,000 buckets, of a year 36,000, and the longest
+/// 57,000.
 #[derive(Debug, Default)]
 pub(super) struct Histogram {
     buckets: Vec<u64>,
@@ -27,8 +30,8 @@ impl Histogram {
         self.max_us = self.max_us.max(micros);
     }
 
-    /// Percentiles by nearest rank: the smallest latency that at least this share of all does not exceed, at most a thousandth
-    /// too low. The largest is exact.
+    /// Percentiles by nearest rank: the smallest latency that at least this share of all latencies does not exceed. A
+    /// percentile is at most a thousandth too low. The maximum is exact.
     pub(super) fn percentiles(&self) -> LatencyPercentiles {
         let milliseconds = |micros: u64| micros as f64 / 1_000.0;
         let rank = |percent: u64| {
@@ -87,7 +90,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_bucket_begins_at_most_a_thousandth_below_what_it_holds(micros in any::<u64>(), bits in 0_u32..64) {
+        fn a_bucket_begins_at_most_a_thousandth_below_its_latencies(micros in any::<u64>(), bits in 0_u32..64) {
             let micros = micros >> bits;
             let begins = smallest(bucket(micros));
             prop_assert!(begins <= micros && (micros - begins) as f64 <= micros as f64 / 1_000.0, "{begins} for {micros}");
@@ -95,7 +98,7 @@ mod tests {
         }
 
         #[test]
-        fn percentiles_are_those_of_a_sorted_list(mut micros in proptest::collection::vec(0_u64..100_000_000, 1..200)) {
+        fn percentiles_agree_with_a_sorted_list(mut micros in proptest::collection::vec(0_u64..100_000_000, 1..200)) {
             let found = percentiles(micros.iter().copied().map(Duration::from_micros));
             micros.sort_unstable();
             for (percent, found) in [(50, found.p50), (95, found.p95), (99, found.p99), (100, found.max)] {

@@ -1,4 +1,4 @@
-//! The sends counted in equal buckets, with the most that a bucket may hold: what a picture of the audit needs.
+//! The sends counted in equal buckets, with the most sends that a bucket may hold: the data of the audit's chart.
 
 use std::time::Duration;
 
@@ -6,20 +6,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::{limit::RateLimits, time::Timestamp};
 
-/// The most buckets of a series; longer times get longer buckets.
+/// The most buckets of a series. Longer ranges get longer buckets.
 pub const MAX_BUCKETS: usize = 2_000;
 
-/// Bucket lengths in seconds, each a multiple of the one before, so that counts can be put together; beyond the last, doubled.
+/// Bucket lengths in seconds. Each is a multiple of the one before, so that counts can be merged. Longer lengths double
+/// the last.
 const LENGTHS_S: [u64; 12] = [1, 2, 10, 30, 60, 300, 600, 1_800, 3_600, 21_600, 43_200, 86_400];
 
 /// Sends per bucket, from the bucket of the first send to the bucket of the last.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Series {
-    /// Where the first bucket begins, a whole multiple of the bucket's length.
+    /// The beginning of the first bucket, a whole multiple of the bucket's length.
     pub start: Timestamp,
     pub bucket_ms: u64,
     pub counts: Vec<u32>,
-    /// The most that one bucket may hold, from an instant to the next change. The first holds from `start`.
+    /// The most sends that one bucket may hold, each from an instant to the next change. The first applies from
+    /// `start`.
     pub caps: Vec<Cap>,
 }
 
@@ -31,7 +33,7 @@ pub struct Cap {
     pub sends: Option<u64>,
 }
 
-/// Counts sends in buckets of a second, and in longer ones as soon as they would be too many.
+/// Counts sends in buckets of a second. When there would be more than [`MAX_BUCKETS`], the buckets become longer.
 #[derive(Debug, Default)]
 pub(super) struct Counter {
     bucket_s: u64,
@@ -42,7 +44,7 @@ pub(super) struct Counter {
 }
 
 impl Counter {
-    /// Sends come earliest first.
+    /// Adds a send. Sends are added earliest first.
     pub(super) fn send(&mut self, at: Timestamp) {
         if self.last.is_none() {
             (self.bucket_s, self.first) = (LENGTHS_S[0], at.as_secs());
@@ -62,14 +64,14 @@ impl Counter {
         usize::try_from(at.as_secs().div_euclid(self.bucket_s as i64) - self.first).unwrap_or(0)
     }
 
-    /// Puts the counts into buckets of the next length, which is a multiple of the last.
+    /// Merges the counts into buckets of the next length, a multiple of the current one.
     fn lengthen(&mut self) {
         let next = LENGTHS_S.into_iter().find(|length_s| *length_s > self.bucket_s).unwrap_or(self.bucket_s * 2);
-        let several = (next / self.bucket_s) as i64;
-        let first = self.first.div_euclid(several);
+        let factor = (next / self.bucket_s) as i64;
+        let first = self.first.div_euclid(factor);
         let mut counts: Vec<u32> = Vec::new();
         for (number, count) in (self.first..).zip(self.counts.drain(..)) {
-            let place = usize::try_from(number.div_euclid(several) - first).unwrap_or(0);
+            let place = usize::try_from(number.div_euclid(factor) - first).unwrap_or(0);
             if place >= counts.len() {
                 counts.resize(place + 1, 0);
             }
@@ -78,7 +80,7 @@ impl Counter {
         *self = Self { bucket_s: next, first, counts, last: self.last };
     }
 
-    /// The series, under limits that changed as `changes` say, oldest first. `None` when nothing was sent.
+    /// The series. `changes` are the limits and when each came into force, oldest first. `None` when nothing was sent.
     pub(super) fn series(self, changes: &[(Timestamp, RateLimits)]) -> Option<Series> {
         let start = Timestamp::from_secs(self.first * self.bucket_s as i64);
         let caps = caps(start, self.last?, Duration::from_secs(self.bucket_s), changes);
@@ -86,7 +88,7 @@ impl Counter {
     }
 }
 
-/// The caps that matter between `start` and `last`. What the oldest change set also holds for the time before it.
+/// The caps between `start` and `last`. The oldest limits also apply to the time before them.
 fn caps(start: Timestamp, last: Timestamp, bucket: Duration, changes: &[(Timestamp, RateLimits)]) -> Vec<Cap> {
     let mut caps: Vec<Cap> = Vec::new();
     for (at, limits) in changes {
@@ -102,7 +104,8 @@ fn caps(start: Timestamp, last: Timestamp, bucket: Duration, changes: &[(Timesta
     caps
 }
 
-/// The most sends that limits allow in any time of this length: `limit × ⌈length ÷ window⌉ + burst − 1` of the strictest.
+/// The most sends that limits allow in any interval of this length: `limit × ⌈length ÷ window⌉ + burst − 1` of the
+/// strictest.
 fn most_in(limits: &RateLimits, length: Duration) -> Option<u64> {
     let most = |windows: u64, limit: u64, bound: u64| limit * (windows - 1) + bound;
     let allowed = limits.as_slice().iter().map(|limit| {
@@ -137,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_time_gets_longer_buckets() {
+    fn a_long_range_gets_longer_buckets() {
         for days in [1, 30, 400, 40_000] {
             let sends = [Timestamp::from_secs(0), Timestamp::from_secs(days * 86_400)];
             let series = series(&sends, &[]).unwrap();
@@ -147,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_that_were_put_together_are_those_of_their_time() {
+    fn merged_buckets_count_the_sends_of_their_interval() {
         let sends: Vec<_> = (0..9_000).map(|n| Timestamp::from_secs(1_763_710_207 + n)).collect();
         let series = series(&sends, &[]).unwrap();
         assert_eq!((series.start, series.bucket_ms), (Timestamp::from_secs(1_763_710_200), 10_000));

@@ -1,13 +1,13 @@
-//! The windows of one period, send by send: the fullest of each limit, and the sends that did not fit.
+//! The windows of one period, send by send: the fullest window of each limit, and the sends that exceeded a bound.
 //!
-//! A window begins anywhere; of those that a limit judges and that hold a send as their last, the earliest holds most. So each
-//! send is looked at once for each limit that may judge a window up to it, and what is kept are the sends of the longest window,
-//! [`Recent`], for the periods together.
+//! A window may begin anywhere. Among the windows that a limit judges and that end with a given send, the earliest one
+//! holds the most sends. So each send is checked once for each limit that may judge such a window. Only the sends of
+//! the longest window are kept ([`Recent`]); all periods share them.
 
 use std::collections::VecDeque;
 
 use super::{
-    in_force::{Binding, InForce, Windows},
+    in_force::{InForce, WindowLimit, Windows},
     windows::{Window, calendar_start},
 };
 use crate::{
@@ -15,27 +15,27 @@ use crate::{
     time::Timestamp,
 };
 
-/// The most sends that are kept. No bound is as large, so that a send that is one too many is found whatever else there is; a
-/// count of a window ends here.
+/// The most sends that are kept. Every bound is smaller, so each send that exceeds a bound is found. The count of a
+/// window never exceeds this number.
 pub(super) const MAX_RECENT: usize = 2 * MAX_LIMIT as usize;
 
-/// The last sends, earliest first, as far as a window may still hold them.
+/// The recent sends that a window may still hold, earliest first.
 #[derive(Debug, Default)]
 pub(super) struct Recent {
     sends: VecDeque<Timestamp>,
-    /// Those of them whose outcome is unknown: few, but after a crash.
+    /// The recent sends whose outcome is unknown: few, except after a crash.
     unknown: VecDeque<Timestamp>,
 }
 
-/// What is held from some instant on.
+/// The sends from some instant on.
 struct Held {
     window: Window,
-    /// How many of the sends are of known outcome, so that they did start, and at their instant.
+    /// How many of the sends have a known outcome, and so certainly started at their instant.
     known: u64,
 }
 
 impl Recent {
-    /// Sends come earliest first.
+    /// Adds a send. Sends are added earliest first.
     pub(super) fn push(&mut self, at: Timestamp, is_unknown: bool) {
         if self.sends.len() == MAX_RECENT {
             self.sends.pop_front();
@@ -47,7 +47,7 @@ impl Recent {
         }
     }
 
-    /// Forgets what lies before this instant; everything without one.
+    /// Forgets the sends before `earliest`; `None` forgets all sends.
     pub(super) fn keep_from(&mut self, earliest: Option<Timestamp>) {
         for sends in [&mut self.sends, &mut self.unknown] {
             match earliest {
@@ -61,7 +61,7 @@ impl Recent {
         }
     }
 
-    /// From the first send at or after `begin` on.
+    /// The sends at or after `begin`; `None` when there are none.
     fn since(&self, begin: Timestamp) -> Option<Held> {
         let held = |sends: &VecDeque<Timestamp>| (sends.len() - sends.partition_point(|send| *send < begin)) as u64;
         let sends = held(&self.sends);
@@ -75,15 +75,15 @@ impl Recent {
     }
 }
 
-/// What is found of one limit.
+/// The findings on one limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Findings {
     pub(super) limit: RateLimit,
     pub(super) sliding: Option<Window>,
     pub(super) calendar: Option<Window>,
-    /// Sends that were one too many, whatever became of those of unknown outcome.
+    /// Sends that certainly exceeded a bound.
     pub(super) violations: u64,
-    /// Further ones that were, if those of unknown outcome started at their latest instant.
+    /// Further sends that exceeded a bound if the sends of unknown outcome started at their latest instant.
     pub(super) possible_violations: u64,
 }
 
@@ -93,9 +93,9 @@ impl Findings {
     }
 }
 
-/// What is said of a send: it counts once, however many windows it breaks.
+/// The judgement on a send. A send counts once, however many windows it breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-enum Verdict {
+enum Judgement {
     #[default]
     Fits,
     MayBreak,
@@ -106,60 +106,66 @@ enum Verdict {
 #[derive(Debug)]
 pub(super) struct Sliding {
     windows: Windows,
-    /// Each with the place of its limit in `findings`.
-    bindings: Vec<(Binding, usize)>,
-    /// How many of them are over.
+    /// Each with the index of its limit in `findings`.
+    window_limits: Vec<(WindowLimit, usize)>,
+    /// How many of the first window limits judge no further window.
     over: usize,
     findings: Vec<Findings>,
-    /// On the send that is looked at, by each limit.
-    verdicts: Vec<Verdict>,
+    /// The judgement on the current send, by each limit.
+    judgements: Vec<Judgement>,
 }
 
 impl Sliding {
     pub(super) fn new(period: Period, in_force: &InForce, from: Timestamp, to: Timestamp) -> Self {
         let windows = Windows { from, to, ..Windows::of(period) };
-        // Every limit that was in force in the range, the last one first.
+        // Every limit that was in force in the range, the latest one first.
         let mut findings: Vec<Findings> = Vec::new();
-        for stretch in in_force.stretches().iter().rev().filter(|s| s.from < to && s.counts_until() > from) {
-            if let Some(limit) = stretch.limit.filter(|limit| findings.iter().all(|found| found.limit != *limit)) {
+        for interval in
+            in_force.intervals().iter().rev().filter(|interval| interval.from < to && interval.counts_until() > from)
+        {
+            if let Some(limit) = interval.limit.filter(|limit| findings.iter().all(|found| found.limit != *limit)) {
                 findings.push(Findings::of(limit));
             }
         }
-        let place = |limit: RateLimit| findings.iter().position(|found| found.limit == limit);
-        let bindings = in_force.bindings(&windows);
-        let bindings = bindings.into_iter().filter_map(|binding| Some((binding, place(binding.limit)?))).collect();
-        let verdicts = vec![Verdict::Fits; findings.len()];
-        Self { windows, bindings, over: 0, findings, verdicts }
+        let index_of = |limit: RateLimit| findings.iter().position(|found| found.limit == limit);
+        let window_limits = in_force.window_limits(&windows);
+        let window_limits =
+            window_limits.into_iter().filter_map(|judge| Some((judge, index_of(judge.limit)?))).collect();
+        let judgements = vec![Judgement::Fits; findings.len()];
+        Self { windows, window_limits, over: 0, findings, judgements }
     }
 
-    /// The last of `recent` is the send; sends come earliest first. Answers from when on sends are still needed.
+    /// Judges a send, which is the last of `recent`. Sends are judged earliest first. Returns the instant from which on
+    /// sends are still needed.
     pub(super) fn send(&mut self, at: Timestamp, is_unknown: bool, recent: &Recent) -> Option<Timestamp> {
         let (windows, earliest) = (&self.windows, self.windows.earliest(at));
-        self.over += self.bindings[self.over..].iter().take_while(|(b, _)| b.is_over(at, windows)).count();
-        let bindings = &self.bindings[self.over..];
-        let judging = bindings.partition_point(|(binding, _)| binding.from <= at);
-        for (binding, place) in &bindings[..judging] {
-            let begin = binding.from.max(earliest);
-            let (Some(held), found) = (recent.since(begin), &mut self.findings[*place]) else { continue };
+        // The limits that judge a window which ends with this send.
+        self.over += self.window_limits[self.over..].iter().take_while(|(judge, _)| judge.is_over(at, windows)).count();
+        let judges = &self.window_limits[self.over..];
+        let judges = &judges[..judges.partition_point(|(judge, _)| judge.from <= at)];
+        for (judge, index) in judges {
+            let begin = judge.from.max(earliest);
+            let (Some(held), found) = (recent.since(begin), &mut self.findings[*index]) else { continue };
             let calendar = calendar_start(at, windows.length);
             let inside = recent.since(begin.max(calendar)).map_or(0, |inside| inside.window.sends);
             larger(&mut found.sliding, held.window);
             larger(&mut found.calendar, Window { start: calendar, sends: inside });
-            let verdict = match binding.limit.bound() {
-                bound if held.known > bound && !is_unknown => Verdict::Breaks,
-                bound if held.window.sends > bound => Verdict::MayBreak,
-                _ => Verdict::Fits,
+            let judgement = match judge.limit.bound() {
+                bound if held.known > bound && !is_unknown => Judgement::Breaks,
+                bound if held.window.sends > bound => Judgement::MayBreak,
+                _ => Judgement::Fits,
             };
-            self.verdicts[*place] = self.verdicts[*place].max(verdict);
+            self.judgements[*index] = self.judgements[*index].max(judgement);
         }
-        for (_, place) in &bindings[..judging] {
-            match std::mem::take(&mut self.verdicts[*place]) {
-                Verdict::Fits => {}
-                Verdict::MayBreak => self.findings[*place].possible_violations += 1,
-                Verdict::Breaks => self.findings[*place].violations += 1,
+        // Each limit counts the send once.
+        for (_, index) in judges {
+            match std::mem::take(&mut self.judgements[*index]) {
+                Judgement::Fits => {}
+                Judgement::MayBreak => self.findings[*index].possible_violations += 1,
+                Judgement::Breaks => self.findings[*index].violations += 1,
             }
         }
-        bindings[..judging].first().map(|(binding, _)| binding.from.max(earliest))
+        judges.first().map(|(judge, _)| judge.from.max(earliest))
     }
 
     pub(super) fn findings(&self) -> &[Findings] {
@@ -167,7 +173,7 @@ impl Sliding {
     }
 }
 
-/// The larger of both, the first of equals.
+/// Replaces `worst` by a larger window. Of equal windows the first is kept.
 fn larger(worst: &mut Option<Window>, window: Window) {
     if worst.is_none_or(|worst| worst.sends < window.sends) {
         *worst = Some(window);
@@ -256,21 +262,21 @@ mod tests {
         assert_eq!(
             violations(&nine, &lowered),
             [(1, 8), (10, 0)],
-            "the window that ends with the ninth began with the 10"
+            "the window of a second that ends with the ninth send began under the limit of 10"
         );
         let within_the_grace: Vec<_> = (0..9).map(|n| 5_010 + n * 10).collect();
         assert_eq!(violations(&within_the_grace, &lowered), [(1, 0), (10, 0)]);
     }
 
     #[test]
-    fn a_removed_limit_is_judged_to_its_end() {
+    fn a_removed_limit_judges_windows_until_its_removal() {
         let removed = [(0, Some(limit(2, 1))), (5_000, None)];
         assert_eq!(violations(&[4_700, 4_800, 5_001, 5_002, 5_003], &removed), [(2, 0)]);
         assert_eq!(violations(&[4_700, 4_800, 4_999, 5_002, 5_003], &removed), [(2, 1)]);
     }
 
     #[test]
-    fn sends_of_unknown_outcome_fill_windows_and_accuse_nobody_for_certain() {
+    fn sends_of_unknown_outcome_count_in_windows_and_cause_only_possible_violations() {
         let in_force = in_force(&[(0, Some(limit(2, 1)))]);
         let judge = |sends: &[(i64, bool)]| {
             let mut sliding = Sliding::new(Period::Second, &in_force, Timestamp::MIN, Timestamp::MAX);
@@ -292,19 +298,19 @@ mod tests {
     fn the_windows_of_a_range_lie_inside_it() {
         let lowered = [(0, Some(limit(4, 1))), (5_000, Some(limit(1, 1)))];
         let judged = judge(&[6_000, 6_400], &in_force(&lowered), at(5_100), Timestamp::MAX);
-        assert_eq!(judged.findings().len(), 1, "the limit before is not of the range");
+        assert_eq!(judged.findings().len(), 1, "the earlier limit was not in force in the range");
         assert_eq!(judged.findings()[0].violations, 1);
     }
 
-    /// Every window that begins in steps of 5 ms, without cleverness: how many sends it holds and which limit judges it. Sends
-    /// and edits lie where no step does, so that with the edges that edits make each set of sends that a window can hold is
-    /// among these.
+    /// Checks every window that begins at a step of 5 ms: how many sends it holds and which limit judges it. No send
+    /// and no edit lies on a step. So these windows, together with those that begin at the edges that edits make, hold
+    /// every set of sends that a window can hold.
     fn brute(sends: &[i64], changes: &[(i64, Option<RateLimit>)], until: i64) -> HashMap<RateLimit, (u64, Vec<i64>)> {
         let mut found: HashMap<RateLimit, (u64, Vec<i64>)> = HashMap::new();
         let replaced = |n: usize| changes.get(n + 1).map_or(i64::MAX, |(next, _)| *next);
         let edges = changes.iter().flat_map(|(edit, _)| [edit + GRACE_MS, edit - WINDOW_MS]).filter(|edge| *edge > 0);
         for begin in (8_004..until).step_by(5).chain(edges) {
-            // A removal ends the window; a time without a limit at or before its beginning leaves it without a judge.
+            // A removal ends the window. No limit judges a window that begins in a time without a limit.
             let removed = changes.iter().find(|(from, limit)| *from > begin && limit.is_none()).map(|(from, _)| *from);
             let end = (begin + WINDOW_MS).min(removed.unwrap_or(i64::MAX));
             let touches = |(n, (from, _)): &(usize, &(i64, _))| *from < end && replaced(*n) > begin - GRACE_MS;
@@ -332,7 +338,7 @@ mod tests {
         prop_oneof![1 => Just(None), 6 => (1_u32..8, 1_u32..4).prop_map(|(rate, burst)| Some(limit(rate, burst)))]
     }
 
-    /// No two at once, the first of them long ago.
+    /// Changes at different instants; the first is long before all sends.
     fn any_changes() -> impl Strategy<Value = Vec<(i64, Option<RateLimit>)>> {
         proptest::collection::btree_map((1_000_i64..1_600).prop_map(|n| n * 10 + 6), any_limit(), 1..6).prop_map(
             |changes| {
@@ -363,23 +369,23 @@ mod tests {
         }
 
         #[test]
-        fn sightings_without_a_doubt_are_judged_as_sends(
+        fn observed_sends_at_known_instants_are_judged_as_sends(
             mut sends in proptest::collection::vec(10_000_i64..16_000, 0..80),
             changes in any_changes(),
         ) {
             sends.sort_unstable();
             let in_force = in_force(&changes);
-            let sightings: Vec<_> = sends.iter().map(|ms| ObservedSend { seen: at(*ms), earliest: at(*ms) }).collect();
-            let seen = windows::certain_violations(&sightings, &Windows::of(Period::Second), &in_force);
+            let observed: Vec<_> = sends.iter().map(|ms| ObservedSend { seen: at(*ms), earliest: at(*ms) }).collect();
+            let seen = windows::certain_violations(&observed, &Windows::of(Period::Second), &in_force);
             let sliding = judge(&sends, &in_force, Timestamp::MIN, Timestamp::MAX);
-            // A send may break two limits, each in a window of its own.
+            // A send may break two limits, each in another window.
             let most = sliding.findings().iter().map(|found| found.violations).max().unwrap_or(0);
             let sum: u64 = sliding.findings().iter().map(|found| found.violations).sum();
             prop_assert!((most..=sum).contains(&seen), "{seen} is not from {most} to {sum}");
         }
 
         #[test]
-        fn a_single_limit_is_judged_by_the_distance_over_its_bound_and_by_the_calendar(
+        fn a_single_limit_agrees_with_send_distances_and_the_calendar(
             mut sends in proptest::collection::vec(0_i64..3_000, 0..60),
             rate in 1_u32..10,
         ) {

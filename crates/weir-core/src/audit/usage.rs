@@ -1,40 +1,40 @@
-//! Utilisation: how much of what a limit allowed was sent.
+//! Utilisation: the ratio of sends to the sends that a limit allowed.
 
 use std::time::Duration;
 
-use super::in_force::{InForce, Stretch};
+use super::in_force::{InForce, LimitInterval};
 use crate::{
     limit::{Period, RateLimit},
     time::Timestamp,
 };
 
-/// Sends ÷ (limit × span ÷ period). The span runs from the first send to the last and leaves out gaps longer than one
-/// period: nothing waited then. `None` while there is no span. Sends come earliest first.
+/// Sends ÷ (limit × span ÷ period). The span runs from the first send to the last, without gaps longer than one period:
+/// during such a gap there was no backlog. `None` when there is no span. Sends are ordered earliest first.
 ///
-/// Edges:
+/// Special cases:
 /// - With edits, `limit × span` is the sum over the limits in force, and sends at times without a limit do not count.
-/// - n sends make n − 1 intervals, and sends on their own make none, so that the bare quotient overshoots when there are few.
-///   It is therefore held at 1 + 1/n. Overuse shows in the violations, not here.
-/// - At one send per period the pace itself is a period and a slot. A gap is left out when it is longer than a period and
-///   ten slot widths.
+/// - n sends make n − 1 gaps, and isolated sends make none, so the plain ratio is too high when there are few sends. It
+///   is therefore capped at 1 + 1/n. Overuse appears in the violations, not here.
+/// - At one send per period the regular gap is a period and a slot. A gap is left out only when it is longer than a
+///   period and ten slot widths.
 pub fn utilisation(sends: &[Timestamp], period: Period, in_force: &InForce) -> Option<f64> {
     let mut usage = Usage::new(period, in_force);
     sends.iter().for_each(|send| usage.send(*send));
-    usage.of(|limit| limit.is_some())
+    usage.utilisation(|limit| limit.is_some())
 }
 
-/// The use of the limits of one period, send by send.
+/// The usage of the limits of one period, send by send.
 #[derive(Debug)]
 pub(super) struct Usage {
     longest_gap: Duration,
     window: Duration,
-    stretches: Vec<(Stretch, Used)>,
-    /// The stretch of the send before.
+    intervals: Vec<(LimitInterval, Used)>,
+    /// The index of the interval of the previous send.
     current: usize,
     previous: Option<Timestamp>,
 }
 
-/// What was sent in a stretch, and what was allowed at its sustained rate while sends followed each other.
+/// The sends in an interval, and the sends that its sustained rate allowed, without the gaps that are left out.
 #[derive(Debug, Clone, Copy, Default)]
 struct Used {
     sends: u64,
@@ -46,36 +46,37 @@ impl Usage {
         Self {
             longest_gap: period.window() + period.widest_slot() * 10,
             window: period.window(),
-            stretches: in_force.stretches().iter().map(|stretch| (*stretch, Used::default())).collect(),
+            intervals: in_force.intervals().iter().map(|interval| (*interval, Used::default())).collect(),
             current: 0,
             previous: None,
         }
     }
 
-    /// Sends come earliest first.
+    /// Adds a send. Sends are added earliest first.
     pub(super) fn send(&mut self, at: Timestamp) {
         if let Some(previous) = self.previous.replace(at)
             && at.since(previous) <= self.longest_gap
         {
-            let since = self.stretches[self.current..].iter_mut().take_while(|(stretch, _)| stretch.from < at);
-            for (stretch, used) in since {
-                let Some(limit) = stretch.limit else { continue };
-                let common = stretch.until.min(at).since(stretch.from.max(previous));
-                used.allowed += f64::from(limit.limit.get()) * common.as_secs_f64() / self.window.as_secs_f64();
+            // The gap since the previous send may span several intervals.
+            let spanned = self.intervals[self.current..].iter_mut().take_while(|(interval, _)| interval.from < at);
+            for (interval, used) in spanned {
+                let Some(limit) = interval.limit else { continue };
+                let overlap = interval.until.min(at).since(interval.from.max(previous));
+                used.allowed += f64::from(limit.limit.get()) * overlap.as_secs_f64() / self.window.as_secs_f64();
             }
         }
-        while self.stretches.get(self.current + 1).is_some_and(|(next, _)| next.from <= at) {
+        while self.intervals.get(self.current + 1).is_some_and(|(next, _)| next.from <= at) {
             self.current += 1;
         }
-        if let Some((_, used)) = self.stretches.get_mut(self.current) {
+        if let Some((_, used)) = self.intervals.get_mut(self.current) {
             used.sends += 1;
         }
     }
 
-    /// The utilisation of the limits that are wanted, over the time that they were in force.
-    pub(super) fn of(&self, wanted: impl Fn(Option<RateLimit>) -> bool) -> Option<f64> {
+    /// The utilisation of the wanted limits, over the time in which they were in force.
+    pub(super) fn utilisation(&self, wanted: impl Fn(Option<RateLimit>) -> bool) -> Option<f64> {
         let (mut sends, mut allowed) = (0, 0.0);
-        for (_, used) in self.stretches.iter().filter(|(stretch, _)| wanted(stretch.limit)) {
+        for (_, used) in self.intervals.iter().filter(|(interval, _)| wanted(interval.limit)) {
             sends += used.sends;
             allowed += used.allowed;
         }
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_sends_over_limit_times_span() {
+    fn utilisation_is_sends_over_limit_times_span() {
         close(utilisation(&paced(0, 200, 101), Period::Second, &always(10)), 101.0 / 200.0);
     }
 
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn few_sends_do_not_overshoot_by_more_than_one_in_n() {
+    fn the_utilisation_of_n_sends_is_at_most_one_plus_one_over_n() {
         close(utilisation(&paced(0, 100, 2), Period::Second, &always(10)), 1.5);
         close(utilisation(&paced(0, 100, 20), Period::Second, &always(10)), 1.05);
         let mut lone = paced(0, 60_000, 99);
@@ -134,12 +135,12 @@ mod tests {
     }
 
     #[test]
-    fn the_pace_of_one_per_period_counts() {
+    fn gaps_at_a_pace_of_one_send_per_period_are_not_left_out() {
         close(utilisation(&paced(0, 1_010, 101), Period::Second, &always(1)), 1.0);
     }
 
     #[test]
-    fn an_edit_changes_what_was_allowed() {
+    fn an_edit_changes_the_allowed_sends() {
         let changes = [(Timestamp::MIN, limits(10)), (Timestamp::from_secs(10), limits(20))];
         let in_force = InForce::new(&changes, Period::Second);
         close(utilisation(&paced(0, 100, 201), Period::Second, &in_force), 201.0 / 300.0);
@@ -153,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn each_limit_has_its_own_use_over_the_time_that_it_was_in_force() {
+    fn each_limit_has_its_own_utilisation_over_the_time_in_which_it_was_in_force() {
         let changes = [
             (Timestamp::MIN, limits(10)),
             (Timestamp::from_secs(10), limits(20)),
@@ -161,7 +162,7 @@ mod tests {
         ];
         let mut usage = Usage::new(Period::Second, &InForce::new(&changes, Period::Second));
         paced(0, 200, 101).into_iter().for_each(|send| usage.send(send));
-        let of = |limit: u32| usage.of(|wanted| wanted.is_some_and(|wanted| wanted.limit.get() == limit));
+        let of = |limit: u32| usage.utilisation(|wanted| wanted.is_some_and(|wanted| wanted.limit.get() == limit));
         close(of(10), 76.0 / 150.0);
         close(of(20), 25.0 / 100.0);
         assert_eq!(of(30), None);

@@ -1,6 +1,8 @@
-//! Windows of what somebody else saw: the fullest ones, and the sends that did not fit. All functions take sends earliest first.
+//! Windows over sends that an outside observer saw: the fullest windows, and the sends that exceeded a bound. All
+//! functions take sends earliest first.
 //!
-//! The audit's own look at windows is `super::sliding`, which needs no list; where nothing is in doubt the two agree.
+//! The audit itself uses `super::sliding`, which needs no list of sends. When the instants of all sends are known, both
+//! agree.
 
 use std::time::Duration;
 
@@ -16,64 +18,65 @@ pub struct Window {
     pub sends: u64,
 }
 
-/// The fullest of the windows that the UTC calendar makes: whole seconds, minutes, hours, days. The first of equals.
+/// The fullest calendar window (UTC): a whole second, minute, hour or day. Of equal windows the first.
 pub fn worst_calendar(sends: &[Timestamp], window: Duration) -> Option<Window> {
     let start = |at: Timestamp| calendar_start(at, window);
     let windows = sends.chunk_by(|a, b| start(*a) == start(*b));
     first_largest(windows.map(|inside| Window { start: start(inside[0]), sends: inside.len() as u64 }))
 }
 
-/// Where the calendar's window around `at` begins.
+/// The beginning of the calendar window that contains `at`.
 pub(super) fn calendar_start(at: Timestamp, window: Duration) -> Timestamp {
-    // The epoch began with a second, a minute, an hour and a day of UTC, and engine time has no leap seconds.
+    // The Unix epoch is the beginning of a UTC second, minute, hour and day, and engine time has no leap seconds.
     Timestamp::from_nanos(at.as_nanos().div_euclid(nanos(window)) * nanos(window))
 }
 
-/// The fullest window `[start, start + window)` over every `start`. The first of equals.
+/// The fullest window `[start, start + window)` over every `start`. Of equal windows the first.
 ///
-/// Moving a window's start forward to its first send loses nothing and may gain at the other end, so that one of the fullest
-/// begins at a send.
+/// Moving the start of a window forward to its first send loses no send and may add some at its end. So one of the
+/// fullest windows begins at a send.
 pub fn worst_sliding(sends: &[Timestamp], window: Duration) -> Option<Window> {
     first_largest(
         trailing(sends, window).map(|(first, last)| Window { start: sends[first], sends: (last - first + 1) as u64 }),
     )
 }
 
-/// For each send, how many the window that ends just after it holds: what a distribution of windows is made of.
+/// For each send, the number of sends in the window that ends just after it: the input of a distribution of windows.
 pub fn counts(sends: &[Timestamp], window: Duration) -> impl Iterator<Item = u64> {
     trailing(sends, window).map(|(first, last)| (last - first + 1) as u64)
 }
 
-/// A send as somebody else saw it: it left no later than `seen`, and no earlier than `earliest`.
+/// A send that an outside observer saw. It started no later than `seen` and no earlier than `earliest`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ObservedSend {
     pub seen: Timestamp,
     pub earliest: Timestamp,
 }
 
-/// How many sends were one too many, even if the send that opens their window left as early as it may have: sends whose window
-/// holds more than the limit that judges it. `windows` may be shorter than the period, and the grace longer, by what sightings
-/// are known to be off.
+/// How many sends certainly exceeded a bound: the window that ends with the send holds too many sends even if the first
+/// of them started at its earliest instant. To allow for the error of the observer, `windows` may be shorter than the
+/// period and have a longer grace.
 ///
-/// A sighting that was late makes the next ones look too close, so only the opening one has the benefit of the doubt.
-pub fn certain_violations(sightings: &[ObservedSend], windows: &Windows, in_force: &InForce) -> u64 {
-    let bindings = in_force.bindings(windows);
+/// When a send is observed late, the sends after it look too close to it. So only the first send of a window is taken
+/// at its earliest instant.
+pub fn certain_violations(sends: &[ObservedSend], windows: &Windows, in_force: &InForce) -> u64 {
+    let window_limits = in_force.window_limits(windows);
     let mut over = 0;
     let mut violations = 0;
-    for (index, sighting) in sightings.iter().enumerate() {
-        let last = sighting.seen;
-        over += bindings[over..].iter().take_while(|binding| binding.is_over(last, windows)).count();
-        let breaks = bindings[over..].iter().take_while(|binding| binding.from <= last).any(|binding| {
-            let opening = usize::try_from(binding.limit.bound()).ok().and_then(|bound| index.checked_sub(bound));
-            let begin = binding.from.max(windows.earliest(last));
-            opening.is_some_and(|opening| sightings[opening].earliest >= begin)
+    for (index, send) in sends.iter().enumerate() {
+        let last = send.seen;
+        over += window_limits[over..].iter().take_while(|judge| judge.is_over(last, windows)).count();
+        let breaks = window_limits[over..].iter().take_while(|judge| judge.from <= last).any(|judge| {
+            let first = usize::try_from(judge.limit.bound()).ok().and_then(|bound| index.checked_sub(bound));
+            let begin = judge.from.max(windows.earliest(last));
+            first.is_some_and(|first| sends[first].earliest >= begin)
         });
         violations += u64::from(breaks);
     }
     violations
 }
 
-/// For each send, the indices of the first and the last send of the window that ends just after it.
+/// For each send, the indices of the first and the last send in the window that ends just after it.
 fn trailing(sends: &[Timestamp], window: Duration) -> impl Iterator<Item = (usize, usize)> {
     let mut first = 0;
     (0..sends.len()).map(move |last| {
@@ -104,22 +107,21 @@ mod tests {
     }
 
     #[test]
-    fn a_full_tick_beside_a_full_tick_keeps_the_calendar_and_breaks_the_limit() {
+    fn two_full_calendar_windows_side_by_side_can_break_the_limit() {
         let sends = at(&[1_900, 1_950, 1_990, 2_000, 2_050, 2_100]);
         assert_eq!(worst_calendar(&sends, SECOND), Some(Window { start: Timestamp::from_secs(1), sends: 3 }));
         assert_eq!(worst_sliding(&sends, SECOND), Some(Window { start: Timestamp::from_millis(1_900), sends: 6 }));
     }
 
     #[test]
-    fn a_sighting_that_may_have_been_late_opens_its_window_earlier() {
+    fn the_first_send_of_a_window_counts_at_its_earliest_instant() {
         let once = RateLimits::new(vec![RateLimit::new(1, Period::Second).unwrap()]).unwrap();
         let in_force = InForce::new(&[(Timestamp::MIN, once)], Period::Second);
         let seen = |seen: i64, late: i64| ObservedSend {
             seen: Timestamp::from_millis(seen),
             earliest: Timestamp::from_millis(seen - late),
         };
-        let violations =
-            |sightings: [ObservedSend; 2]| certain_violations(&sightings, &Windows::of(Period::Second), &in_force);
+        let violations = |sends: [ObservedSend; 2]| certain_violations(&sends, &Windows::of(Period::Second), &in_force);
         assert_eq!(violations([seen(0, 0), seen(990, 0)]), 1);
         assert_eq!(violations([seen(0, 10), seen(990, 0)]), 0);
         assert_eq!(violations([seen(0, 0), seen(990, 10)]), 1);

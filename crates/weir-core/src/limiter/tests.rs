@@ -183,7 +183,7 @@ proptest! {
         }
     }
 
-    /// Sends start alternately at the end and at the start of their slots, and some slots were granted before the next
+    /// Sends start alternately at the end and at the start of their slots. Windows are judged from 100 ms after each
     /// edit.
     #[test]
     fn after_an_edit_no_window_exceeds_the_new_limit(edits in prop::collection::vec((1u32..200, 0usize..4, 1u32..5), 2..6), takes in 1usize..40) {

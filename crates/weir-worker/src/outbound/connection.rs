@@ -35,7 +35,7 @@ use tokio::{
 use weir_core::{Clock, Slot, Timestamp, outcome::Failure};
 
 use super::{
-    SendResult, Sent, SlotSource,
+    ExchangeResult, Sent, SlotSource,
     answer::Answer,
     fault::{Broken, Unreachable},
     gate::{Gate, GatedStream, Passage},
@@ -147,7 +147,7 @@ impl Connection {
 
     /// Whether a request can be sent: the server has neither closed the connection nor said anything unasked, as far as has
     /// been heard by now. Never waits.
-    pub fn stands(&mut self) -> bool {
+    pub fn is_open(&mut self) -> bool {
         let http = &mut self.http;
         self.between = self.between && now(|cx| http.drive(cx)) && self.gate.has_flushed();
         self.between
@@ -172,21 +172,21 @@ impl Connection {
         slots: &mut impl SlotSource,
         limit: Duration,
         clock: &dyn Clock,
-    ) -> SendResult {
-        if !self.stands() {
-            return SendResult::NotSent(Unreachable::closed_before_send());
+    ) -> ExchangeResult {
+        if !self.is_open() {
+            return ExchangeResult::NotSent(Unreachable::closed_before_send());
         }
-        let Some(mut slot) = begun(slots, clock).await else { return SendResult::Withdrawn };
+        let Some(mut slot) = begun(slots, clock).await else { return ExchangeResult::Withdrawn };
         // From here on the request is in hyper's buffer, which gives nothing back: withdrawn after a miss, it costs the connection.
         self.between = false;
         let mut response = pin!(self.http.sender.send_request(request));
         let sent_at = loop {
             match self.leave(slot).await {
                 Left::At(sent_at) => break sent_at,
-                Left::Dead => return SendResult::NotSent(Unreachable::closed_before_send()),
+                Left::Dead => return ExchangeResult::NotSent(Unreachable::closed_before_send()),
                 Left::Missed => match begun(slots, clock).await {
                     Some(next) => slot = next,
-                    None => return SendResult::Withdrawn,
+                    None => return ExchangeResult::Withdrawn,
                 },
             }
         };
@@ -206,7 +206,7 @@ impl Connection {
             self.gate.shut();
         }
         let (failure, error) = end.map_or((Failure::Broken, None), |(failure, error)| (failure, Some(error)));
-        SendResult::Sent(Sent {
+        ExchangeResult::Sent(Sent {
             sent_at: Some(sent_at),
             ended_at: clock.now(),
             result: answer.send_result(failure, clock.wall()),

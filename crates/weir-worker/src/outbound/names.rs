@@ -38,12 +38,12 @@ const MAX_NAMES: usize = 16_384;
 
 /// Where names are looked up.
 pub(super) trait Lookup: Send + Sync + 'static {
-    fn lookup(&self, name: Arc<str>) -> BoxFuture<'static, Result<Found, NoAddress>>;
+    fn lookup(&self, name: Arc<str>) -> BoxFuture<'static, Result<Resolution, NoAddress>>;
 }
 
 /// What a look-up finds.
 #[derive(Debug, Clone)]
-pub(super) struct Found {
+pub(super) struct Resolution {
     pub(super) addresses: Vec<IpAddr>,
     pub(super) ttl: Duration,
 }
@@ -135,7 +135,7 @@ impl Names {
             Err(_) => Err(NoAddress::Late),
         };
         let (answer, ttl) = match found {
-            Ok(Found { addresses, ttl }) => (Ok(addresses.into()), ttl.clamp(MIN_TTL, MAX_TTL)),
+            Ok(Resolution { addresses, ttl }) => (Ok(addresses.into()), ttl.clamp(MIN_TTL, MAX_TTL)),
             Err(exhausted @ NoAddress::Exhausted(_)) => (Err(exhausted), Duration::ZERO),
             Err(failed) => (Err(failed), FAILURE_TTL),
         };
@@ -169,13 +169,13 @@ mod tests {
     /// Answers each look-up with the next of these, after a delay; counts them by name.
     #[derive(Clone, Default)]
     struct Scripted {
-        answers: Arc<Mutex<VecDeque<Result<Found, NoAddress>>>>,
+        answers: Arc<Mutex<VecDeque<Result<Resolution, NoAddress>>>>,
         asked: Arc<Mutex<HashMap<Arc<str>, usize>>>,
         delay: Duration,
     }
 
     impl Scripted {
-        fn new(answers: impl IntoIterator<Item = Result<Found, NoAddress>>) -> Self {
+        fn new(answers: impl IntoIterator<Item = Result<Resolution, NoAddress>>) -> Self {
             Self { answers: Arc::new(Mutex::new(answers.into_iter().collect())), ..Self::default() }
         }
 
@@ -185,7 +185,7 @@ mod tests {
     }
 
     impl Lookup for Scripted {
-        fn lookup(&self, name: Arc<str>) -> BoxFuture<'static, Result<Found, NoAddress>> {
+        fn lookup(&self, name: Arc<str>) -> BoxFuture<'static, Result<Resolution, NoAddress>> {
             *self.asked.lock().unwrap().entry(name.clone()).or_default() += 1;
             let (answers, delay) = (self.answers.clone(), self.delay);
             async move {
@@ -203,8 +203,8 @@ mod tests {
         [192, 0, 2, last].into()
     }
 
-    fn found(last: u8, ttl: u64) -> Result<Found, NoAddress> {
-        Ok(Found { addresses: vec![address(last)], ttl: Duration::from_secs(ttl) })
+    fn found(last: u8, ttl: u64) -> Result<Resolution, NoAddress> {
+        Ok(Resolution { addresses: vec![address(last)], ttl: Duration::from_secs(ttl) })
     }
 
     async fn last(names: &Arc<Names>) -> IpAddr {
@@ -234,7 +234,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_failure_is_kept_for_five_seconds() {
-        let nothing = Ok(Found { addresses: Vec::new(), ttl: MAX_TTL });
+        let nothing = Ok(Resolution { addresses: Vec::new(), ttl: MAX_TTL });
         for failure in [nothing, Err(NoAddress::None), Err(NoAddress::Failed)] {
             let script = Scripted::new([failure]);
             let names = Names::new(script.clone());

@@ -89,10 +89,10 @@ impl OriginPool {
 }
 
 /// What comes to whoever waits in the queue.
-pub(super) type Answer = Result<Found, NoConnection>;
+pub(super) type Answer = Result<Checkout, NoConnection>;
 
 /// A connection to send on.
-pub struct Found {
+pub struct Checkout {
     pub connection: Connection,
     /// It was standing, not made just now.
     pub warm: bool,
@@ -137,7 +137,7 @@ impl Drop for Dial {
         match self.outcome.take() {
             Some(Ok(mut connection)) => {
                 connection.count(Counted::among(&self.pool.open));
-                self.pool.pass_on(Found { connection, warm: false });
+                self.pool.pass_on(Checkout { connection, warm: false });
             }
             Some(Err(error)) => self.pool.fail_next(&self.origin, error),
             None => self.pool.fail_next(&self.origin, Unreachable::closed_before_send().into()),
@@ -146,7 +146,7 @@ impl Drop for Dial {
 }
 
 fn is_fit(connection: &mut Connection, now: Instant) -> bool {
-    connection.is_reusable(now) && connection.stands()
+    connection.is_reusable(now) && connection.is_open()
 }
 
 impl Pool {
@@ -194,7 +194,7 @@ impl Pool {
         if !connection.is_reusable(now) || connection.stood_for(now) >= trusted_for {
             return None;
         }
-        if !connection.stands() {
+        if !connection.is_open() {
             self.closed_by_server(&connection, now);
             return None;
         }
@@ -228,12 +228,12 @@ impl Pool {
 
     pub(super) fn give_back(self: &Arc<Self>, connection: Connection) {
         if connection.is_reusable(Instant::now()) {
-            self.pass_on(Found { connection, warm: true });
+            self.pass_on(Checkout { connection, warm: true });
         }
     }
 
     /// To the first in the queue, or else into the pool.
-    fn pass_on(self: &Arc<Self>, mut found: Found) {
+    fn pass_on(self: &Arc<Self>, mut found: Checkout) {
         loop {
             let mut pools = self.lock();
             let pool = pools.of.entry(found.connection.origin().clone()).or_default();

@@ -15,7 +15,7 @@ async fn posted<const N: usize>(
     target: &Target,
     connection: Connection,
     slots: [Slot; N],
-) -> SendResult {
+) -> ExchangeResult {
     post(outbound, target, connection, Bytes::from_static(BODY), &mut Slots::from(slots), PATIENCE).await
 }
 
@@ -59,7 +59,7 @@ async fn a_slot_that_is_over_costs_neither_a_byte_nor_the_connection() {
     let (listener, target) = plain_receiver().await;
     let connection = outbound.connect(&target).await.unwrap().connection;
     let result = posted(&outbound, &target, connection, [over(), over()]).await;
-    assert!(matches!(result, SendResult::Withdrawn));
+    assert!(matches!(result, ExchangeResult::Withdrawn));
 
     let connection = outbound.checkout(&target).expect("the connection went back");
     let receiver = async {
@@ -78,7 +78,7 @@ async fn a_request_without_a_slot_is_withdrawn_and_keeps_its_connection() {
     let outbound = outbound();
     let (_listener, target) = plain_receiver().await;
     let connection = outbound.connect(&target).await.unwrap().connection;
-    assert!(matches!(posted(&outbound, &target, connection, []).await, SendResult::Withdrawn));
+    assert!(matches!(posted(&outbound, &target, connection, []).await, ExchangeResult::Withdrawn));
     assert!(outbound.checkout(&target).is_some());
 }
 
@@ -152,7 +152,7 @@ async fn a_slot_missed_at_the_wire_keeps_the_connection_and_takes_another_slot()
 async fn missed_at_the_wire(outbound: &Outbound, target: &Target, body: Bytes) {
     let connection = outbound.connect(target).await.unwrap().connection;
     let result = post(outbound, target, connection, body, &mut Slots::from([wide()]), PATIENCE).await;
-    assert!(matches!(result, SendResult::Withdrawn), "{result:?}");
+    assert!(matches!(result, ExchangeResult::Withdrawn), "{result:?}");
     assert!(outbound.checkout(target).is_none(), "hyper holds a request that must not leave");
 }
 
@@ -215,7 +215,7 @@ async fn a_slot_that_ends_at_the_wire_lets_no_byte_leave_on_a_used_connection() 
     let (result, mut wire) = tokio::join!(send(&outbound, &target, connection), receiver);
     assert_eq!(sent(result).sent_at, Some(EPOCH));
     let connection = outbound.checkout(&target).unwrap();
-    assert!(matches!(send(&outbound, &target, connection).await, SendResult::Withdrawn));
+    assert!(matches!(send(&outbound, &target, connection).await, ExchangeResult::Withdrawn));
     assert_eq!(wire.rest().await, b"");
 }
 
@@ -252,7 +252,7 @@ async fn nothing_is_sent_after_the_server_has_closed_or_spoken_between_two_slots
         let wire = Some(Wire::accept(&listener).await);
         let mut slots = Meanwhile { clock, wire, says, asked: 0 };
         let result = post(&outbound, &target, connection, Bytes::from_static(BODY), &mut slots, PATIENCE).await;
-        assert!(matches!(result, SendResult::NotSent(_)), "{result:?}");
+        assert!(matches!(result, ExchangeResult::NotSent(_)), "{result:?}");
         assert_eq!(slots.asked, 2);
         if let Some(mut wire) = slots.wire {
             assert_eq!(wire.rest().await, b"");

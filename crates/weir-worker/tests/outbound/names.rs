@@ -14,7 +14,7 @@ use tokio::{
     time::{advance, pause, resume, timeout},
 };
 use weir_core::outcome::Failure;
-use weir_worker::outbound::{Found, Outbound};
+use weir_worker::outbound::{Checkout, Outbound};
 
 use crate::support::*;
 
@@ -171,7 +171,7 @@ async fn a_name_that_points_elsewhere_is_followed_once_its_connection_is_old() {
     let there = receiver_at(THERE, port).await;
     let target = target(&format!("http://receiver.example:{port}/"));
 
-    let Found { connection, .. } = outbound.connect(&target).await.unwrap();
+    let Checkout { connection, .. } = outbound.connect(&target).await.unwrap();
     let mut wire = Wire::accept(&here).await;
     let (result, ()) = tokio::join!(send(&outbound, &target, connection), wire.answer(OK));
     assert_eq!(status(&sent(result)), 200);
@@ -181,7 +181,7 @@ async fn a_name_that_points_elsewhere_is_followed_once_its_connection_is_old() {
     loop {
         pass(30).await;
         seconds += 30;
-        let Found { connection, warm } = outbound.connect(&target).await.unwrap();
+        let Checkout { connection, warm } = outbound.connect(&target).await.unwrap();
         if !warm {
             break;
         }

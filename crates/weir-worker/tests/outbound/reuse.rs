@@ -12,13 +12,13 @@ use tokio::{
     time::{advance, pause, resume, timeout},
 };
 use weir_core::outcome::{Failure, SendResult};
-use weir_worker::outbound::{Connection, Found, Outbound, SendResult, Sent, Target};
+use weir_worker::outbound::{Connection, Checkout, Outbound, SendResult, Sent, Target};
 
 use crate::support::*;
 
 /// Sends over a pooled connection, or over a new one when there is none.
-async fn deliver(outbound: &Outbound, target: &Target) -> (SendResult, bool) {
-    let Found { connection, warm } = outbound.connect(target).await.unwrap();
+async fn deliver(outbound: &Outbound, target: &Target) -> (ExchangeResult, bool) {
+    let Checkout { connection, warm } = outbound.connect(target).await.unwrap();
     (send(outbound, target, connection).await, warm)
 }
 
@@ -44,7 +44,7 @@ async fn join_queue<F: Future>(asking: Pin<&mut F>) {
 /// Until the end of the connection has been heard of.
 async fn until_fallen(connection: &mut Connection) {
     let fallen = async {
-        while connection.stands() {
+        while connection.is_open() {
             tokio::task::yield_now().await;
         }
     };
@@ -133,11 +133,11 @@ async fn a_connection_closed_in_hand_is_not_sent_on_and_not_counted() {
     let outbound = outbound();
     let (target, wire) = used(&outbound, OK).await;
     let mut connection = outbound.checkout(&target).unwrap();
-    assert!(connection.stands());
+    assert!(connection.is_open());
     drop(wire);
     until_fallen(&mut connection).await;
     match send(&outbound, &target, connection).await {
-        SendResult::NotSent(unreachable) => assert_eq!(unreachable.failure, Failure::Connect),
+        ExchangeResult::NotSent(unreachable) => assert_eq!(unreachable.failure, Failure::Connect),
         other => panic!("{other:?}"),
     }
     assert!(outbound.checkout(&target).is_none());
@@ -280,7 +280,7 @@ async fn a_server_that_speaks_unasked_loses_the_connection() {
     let mut connection = outbound.checkout(&target).unwrap();
     wire.say("HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n").await;
     until_fallen(&mut connection).await;
-    assert!(matches!(send(&outbound, &target, connection).await, SendResult::NotSent(_)));
+    assert!(matches!(send(&outbound, &target, connection).await, ExchangeResult::NotSent(_)));
 }
 
 #[tokio::test]

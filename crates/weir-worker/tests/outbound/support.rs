@@ -18,7 +18,7 @@ use tokio::{
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use weir_core::{Clock, Slot, Timestamp, address::AddressPolicy, outcome::SendResult, signing::SignatureStyle};
 use weir_worker::outbound::{
-    Connection, Found, NoConnection, Outbound, RequestHead, SendResult, Sent, SlotSource, Target, TlsRoots, Unreachable,
+    Connection, Checkout, NoConnection, Outbound, RequestHead, SendResult, Sent, SlotSource, Target, TlsRoots, Unreachable,
 };
 
 /// Where the test clocks begin.
@@ -105,7 +105,7 @@ pub(crate) async fn plain_receiver() -> (TcpListener, Target) {
     (listener, target)
 }
 
-pub(crate) async fn send(outbound: &Outbound, target: &Target, connection: Connection) -> SendResult {
+pub(crate) async fn send(outbound: &Outbound, target: &Target, connection: Connection) -> ExchangeResult {
     send_for(outbound, target, connection, PATIENCE).await
 }
 
@@ -114,7 +114,7 @@ pub(crate) async fn send_for(
     target: &Target,
     connection: Connection,
     limit: Duration,
-) -> SendResult {
+) -> ExchangeResult {
     post(outbound, target, connection, Bytes::from_static(BODY), &mut Slots::from([wide()]), limit).await
 }
 
@@ -125,7 +125,7 @@ pub(crate) async fn post(
     body: Bytes,
     slots: &mut impl SlotSource,
     limit: Duration,
-) -> SendResult {
+) -> ExchangeResult {
     outbound.send(target, connection, head(target), body, slots, limit).await
 }
 
@@ -141,16 +141,16 @@ where
     sent(result)
 }
 
-pub(crate) fn unreachable(result: Result<Found, NoConnection>) -> Unreachable {
+pub(crate) fn unreachable(result: Result<Checkout, NoConnection>) -> Unreachable {
     match result.err().expect("a connection was made") {
         NoConnection::Unreachable(unreachable) => unreachable,
         NoConnection::Exhausted(what) => panic!("{what}"),
     }
 }
 
-pub(crate) fn sent(result: SendResult) -> Sent {
+pub(crate) fn sent(result: ExchangeResult) -> Sent {
     match result {
-        SendResult::Sent(sent) => sent,
+        ExchangeResult::Sent(sent) => sent,
         other => panic!("not sent: {other:?}"),
     }
 }

@@ -1,8 +1,8 @@
-//! `weir audit`: requests the audits of the destinations from a running server and shows them as a table, as JSON or as a
-//! chart.
+//! `weir audit`: requests the audits of the destinations from a running server and shows them as a table, as JSON or as
+//! a chart.
 //!
-//! Without `--from` and `--to`, the audit covers the last day. The server computes it (`GET /v1/destinations/{id}/audit`,
-//! implemented in `weir_core::audit`); this command only collects and shows the results.
+//! Without `--from` and `--to`, the audit covers the last day. The server computes it (`GET
+//! /v1/destinations/{id}/audit`, implemented in `weir_core::audit`); this command only collects and shows the results.
 
 mod client;
 mod report;

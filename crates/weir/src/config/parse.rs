@@ -151,7 +151,7 @@ pub(super) fn number<T: FromStr + PartialOrd + std::fmt::Display>(text: &str, le
     }
 }
 
-/// The most attempts that a worker makes at one time. `None`: as many as the limit of open files allows.
+/// The maximum number of attempts that a worker makes at one time. `None`: as many as the limit of open files allows.
 pub(super) fn capacity(text: &str) -> Parsed<Option<usize>> {
     if text == AUTO {
         return Ok(None);

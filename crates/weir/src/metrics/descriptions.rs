@@ -17,9 +17,9 @@ pub(super) fn describe() {
     );
     describe_gauge!(
         "weir_worker_busy_ratio",
-        "How busy the worker is: attempts ÷ capacity, or the busy share of its threads if that is larger; scale workers on it"
+        "How busy the worker is: attempts as a share of its capacity, or the busy share of its threads if larger; scale workers on it"
     );
-    describe_gauge!("weir_worker_capacity", "Most attempts that the worker makes at one time");
+    describe_gauge!("weir_worker_capacity", "Maximum number of attempts that the worker makes at one time");
     describe_gauge!(
         "weir_delivery_queue_depth",
         "Permits that no worker has taken, over all processes: use the max, not the sum; scale workers on it"
@@ -44,7 +44,7 @@ pub(super) fn describe() {
     );
     describe_gauge!(
         "weir_postgres_pool_max_connections",
-        "Most PostgreSQL connections for edits and reads; when all are in use, reads wait"
+        "Maximum number of PostgreSQL connections for edits and reads; when all are in use, reads wait"
     );
     describe_gauge!(
         "weir_sqlite_wal_bytes",

@@ -1,5 +1,5 @@
-//! The standard variables of OpenTelemetry, as far as they decide here; the SDK and the exporter read the others
-//! themselves (`OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_EXPORTER_OTLP_HEADERS`).
+//! The standard variables of OpenTelemetry that Weir reads. The SDK and the exporter read other variables themselves
+//! (`OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_EXPORTER_OTLP_HEADERS`).
 
 use opentelemetry::{TraceId, trace::SpanKind};
 use opentelemetry_sdk::trace::{Sampler, SamplingDecision, ShouldSample as _};
@@ -38,12 +38,12 @@ impl TraceSettings {
 
     /// Empty variables count as unset, as the specification says.
     fn from(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, Misuse> {
-        let given = |name: &str| variable(name).map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
-        let is = |name: &str, value: &str| given(name).is_some_and(|text| text.eq_ignore_ascii_case(value));
+        let read = |name: &str| variable(name).map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
+        let is = |name: &str, value: &str| read(name).is_some_and(|text| text.eq_ignore_ascii_case(value));
         if is("OTEL_SDK_DISABLED", "true") || is("OTEL_TRACES_EXPORTER", "none") {
             return Ok(None);
         }
-        let endpoint = match (given(TRACES_ENDPOINT), given(ENDPOINT)) {
+        let endpoint = match (read(TRACES_ENDPOINT), read(ENDPOINT)) {
             (Some(text), _) => endpoint(TRACES_ENDPOINT, &text)?,
             (None, Some(text)) => {
                 // The signal's path is appended to the common endpoint.
@@ -56,14 +56,14 @@ impl TraceSettings {
             (None, None) => return Ok(None),
         };
         for name in ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"] {
-            if let Some(protocol) = given(name).filter(|protocol| protocol != "http/protobuf") {
+            if let Some(protocol) = read(name).filter(|protocol| protocol != "http/protobuf") {
                 return Err(Misuse(format!("{name}: must be http/protobuf, not `{protocol}`")));
             }
         }
-        let sampler = given(SAMPLER).unwrap_or_else(|| "parentbased_always_on".to_owned());
-        let sampling = sampling(&sampler, given(SAMPLER_ARG).as_deref())?;
-        let attributes = given("OTEL_RESOURCE_ATTRIBUTES").unwrap_or_default();
-        let service_is_named = given("OTEL_SERVICE_NAME").is_some()
+        let sampler = read(SAMPLER).unwrap_or_else(|| "parentbased_always_on".to_owned());
+        let sampling = sampling(&sampler, read(SAMPLER_ARG).as_deref())?;
+        let attributes = read("OTEL_RESOURCE_ATTRIBUTES").unwrap_or_default();
+        let service_is_named = read("OTEL_SERVICE_NAME").is_some()
             || attributes.split(',').any(|one| one.trim().starts_with("service.name="));
         Ok(Some(Self { endpoint, service_is_named, sampling }))
     }

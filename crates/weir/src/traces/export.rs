@@ -27,8 +27,8 @@ use crate::cli::Misuse;
 
 const EXPORTED: &str = "weir_spans_exported_total";
 const DROPPED: &str = "weir_spans_dropped_total";
-/// The most spans that wait or are being sent. The queue of the SDK has the same size, so the SDK never drops a span
-/// itself.
+/// The maximum number of spans that wait or are being sent. The queue of the SDK has the same size, so the SDK never
+/// drops a span itself.
 const MAX_PENDING: usize = 8_192;
 const BATCH: usize = 512;
 /// How long the collector may take for a batch.

@@ -55,13 +55,13 @@ fn a_scaled_object_is_found_among_other_manifests_and_read() {
 #[test]
 fn ten_times_as_fast_all_times_are_a_tenth_and_nothing_else_changes() {
     let real = Scaling::of(&parse(SCALED_OBJECT).unwrap()).unwrap();
-    let short = real.clone().hastened(10.0);
+    let short = real.clone().sped_up(10.0);
     assert_eq!(short.bounds.down.window, Duration::from_secs(30));
     assert_eq!(short.bounds.down.policies[0].period, Duration::from_secs(6));
     assert_eq!(short.sync, Duration::from_millis(1_500));
     assert_eq!(short.metrics[1].query, "rate(lag[6s])");
     assert_eq!(short.metrics[1].target, real.metrics[1].target);
-    assert_eq!(real.clone().hastened(1.0), real);
+    assert_eq!(real.clone().sped_up(1.0), real);
 }
 
 #[test]

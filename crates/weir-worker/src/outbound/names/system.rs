@@ -21,7 +21,7 @@ use hickory_resolver::{
 };
 use tokio::time::Instant;
 
-use super::{Found, Lookup, MAX_LOOKUPS, MAX_TTL, NoAddress};
+use super::{Resolution, Lookup, MAX_LOOKUPS, MAX_TTL, NoAddress};
 use crate::outbound::fault::NoConnection;
 
 /// How often the files are looked at: a process may start before its network has name servers.
@@ -91,10 +91,10 @@ impl NameServers {
         found.flat_map(addresses).collect()
     }
 
-    async fn find(self, name: Arc<str>) -> Result<Found, NoAddress> {
+    async fn find(self, name: Arc<str>) -> Result<Resolution, NoAddress> {
         let addresses = self.in_hosts(&name);
         if !addresses.is_empty() {
-            return Ok(Found { addresses, ttl: MAX_TTL });
+            return Ok(Resolution { addresses, ttl: MAX_TTL });
         }
         let lookup = self.resolver.ok_or(NoAddress::Failed)?.lookup_ip(&*name).await;
         let lookup = lookup.map_err(|error| no_address(&error))?;
@@ -105,7 +105,7 @@ impl NameServers {
                 addresses.push(address);
             }
         }
-        Ok(Found { addresses, ttl: Duration::from_secs(seconds.into()) })
+        Ok(Resolution { addresses, ttl: Duration::from_secs(seconds.into()) })
     }
 }
 
@@ -119,7 +119,7 @@ fn no_address(error: &NetError) -> NoAddress {
 }
 
 impl Lookup for NameServers {
-    fn lookup(&self, name: Arc<str>) -> BoxFuture<'static, Result<Found, NoAddress>> {
+    fn lookup(&self, name: Arc<str>) -> BoxFuture<'static, Result<Resolution, NoAddress>> {
         self.clone().find(name).boxed()
     }
 }
@@ -166,7 +166,7 @@ impl SystemNames {
 }
 
 impl Lookup for SystemNames {
-    fn lookup(&self, name: Arc<str>) -> BoxFuture<'static, Result<Found, NoAddress>> {
+    fn lookup(&self, name: Arc<str>) -> BoxFuture<'static, Result<Resolution, NoAddress>> {
         self.servers().lookup(name)
     }
 }

@@ -16,18 +16,18 @@ use tokio::{
 
 use crate::clock::now;
 
-pub(super) struct Stamped {
+pub(super) struct TimestampedStream {
     stream: TcpStream,
-    came: Came,
+    arrival_time: ArrivalTime,
     #[cfg(target_os = "linux")]
     control: Vec<u8>,
 }
 
 /// When the last of what was read came in.
 #[derive(Clone)]
-pub(super) struct Came(Arc<Mutex<Instant>>);
+pub(super) struct ArrivalTime(Arc<Mutex<Instant>>);
 
-impl Came {
+impl ArrivalTime {
     pub(super) fn at(&self) -> Instant {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -37,33 +37,33 @@ impl Came {
     }
 }
 
-impl Stamped {
+impl TimestampedStream {
     pub(super) fn new(stream: TcpStream) -> io::Result<Self> {
         #[cfg(target_os = "linux")]
-        linux::stamp(&stream)?;
+        linux::enable_timestamps(&stream)?;
         Ok(Self {
             stream,
-            came: Came(Arc::new(Mutex::new(now()))),
+            arrival_time: ArrivalTime(Arc::new(Mutex::new(now()))),
             #[cfg(target_os = "linux")]
             control: linux::control(),
         })
     }
 
-    pub(super) fn came(&self) -> Came {
-        self.came.clone()
+    pub(super) fn arrival_time(&self) -> ArrivalTime {
+        self.arrival_time.clone()
     }
 }
 
-impl AsyncRead for Stamped {
+impl AsyncRead for TimestampedStream {
     #[cfg(target_os = "linux")]
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         loop {
             std::task::ready!(this.stream.poll_read_ready(context))?;
             match linux::receive(&this.stream, buffer.initialize_unfilled(), &mut this.control) {
-                Ok((read, came)) => {
+                Ok((read, arrival_time)) => {
                     buffer.advance(read);
-                    this.came.set(came.unwrap_or_else(now));
+                    this.arrival_time.set(arrival_time.unwrap_or_else(now));
                     return Poll::Ready(Ok(()));
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -76,12 +76,12 @@ impl AsyncRead for Stamped {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let read = Pin::new(&mut this.stream).poll_read(context, buffer);
-        this.came.set(now());
+        this.arrival_time.set(now());
         read
     }
 }
 
-impl AsyncWrite for Stamped {
+impl AsyncWrite for TimestampedStream {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(context, bytes)
     }
@@ -112,7 +112,7 @@ mod linux {
 
     use crate::clock;
 
-    pub(super) fn stamp(stream: &TcpStream) -> io::Result<()> {
+    pub(super) fn enable_timestamps(stream: &TcpStream) -> io::Result<()> {
         Ok(setsockopt(stream, ReceiveTimestampns, &true)?)
     }
 
@@ -129,11 +129,11 @@ mod linux {
         stream.try_io(Interest::READABLE, || {
             let mut bytes = [IoSliceMut::new(bytes)];
             let message = recvmsg::<()>(stream.as_raw_fd(), &mut bytes, Some(control), MsgFlags::empty())?;
-            let came = message.cmsgs()?.find_map(|said| match said {
+            let arrival_time = message.cmsgs()?.find_map(|said| match said {
                 ControlMessageOwned::ScmTimestampns(at) => Some(clock::of_wall(UNIX_EPOCH + Duration::from(at))),
                 _ => None,
             });
-            Ok((message.bytes, came))
+            Ok((message.bytes, arrival_time))
         })
     }
 }
@@ -154,18 +154,18 @@ mod tests {
         const WAITS: Duration = Duration::from_millis(20);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut sender = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        let mut stamped = Stamped::new(listener.accept().await.unwrap().0).unwrap();
-        let came = stamped.came();
+        let mut timestamped = TimestampedStream::new(listener.accept().await.unwrap().0).unwrap();
+        let arrival_time = timestamped.arrival_time();
         // The kernel begins to stamp a moment after the first socket of all asks for it.
         for _ in 0..100 {
             let before = now();
             sender.write_all(b"here").await.unwrap();
             let sent = now();
             tokio::time::sleep(WAITS).await;
-            stamped.read_exact(&mut [0; 4]).await.unwrap();
+            timestamped.read_exact(&mut [0; 4]).await.unwrap();
             let off = Duration::from_millis(1);
-            assert!(came.at() + off >= before, "before it was sent");
-            if came.at() <= sent + off {
+            assert!(arrival_time.at() + off >= before, "before it was sent");
+            if arrival_time.at() <= sent + off {
                 return;
             }
         }
