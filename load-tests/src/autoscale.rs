@@ -1,12 +1,12 @@
-//! `autoscale`: proves the autoscaling of workers with real processes.
+//! The command `autoscale`: tests the autoscaling of workers with real processes.
 //!
-//! Queries, targets and behaviour are read [from the manifests](manifest), so that what is proved is what is deployed. A real
-//! [Prometheus](prometheus) scrapes real [workers](pods); a [controller] asks it at each sync and decides
-//! [as the HPA does](hpa). The load is a scenario like any other, played and judged by the same code: nothing may be lost, doubled or sent
-//! above a cap while workers come and go. Over the [trace] of it each [promise] is judged.
+//! Queries, targets and behaviour are read [from the manifests](manifest), so the tested configuration is the deployed one. A real
+//! [Prometheus](prometheus) scrapes real [workers](pods). A [controller] queries it at each sync and decides
+//! [as the HPA does](hpa). The load is an ordinary scenario, played and judged by the same code: nothing may be lost, doubled or sent
+//! above a limit while the number of workers changes. Each [promise] is judged on the [trace] of the run.
 //!
-//! The short form runs ten times as fast: every time of the manifest and of the scenario is divided, rates stay. It shows that the
-//! algorithm and the signals work together; figures are those of the real time.
+//! The short form runs ten times as fast: every time of the manifest and of the scenario is divided, rates are unchanged. It shows that
+//! the algorithm and the signals work together; only the real-time form gives figures.
 
 mod controller;
 mod hpa;
@@ -20,8 +20,8 @@ mod promise;
 mod promql;
 mod relay;
 mod results;
-mod trace;
 mod summary;
+mod trace;
 
 use std::path::{Path, PathBuf};
 
@@ -35,26 +35,26 @@ use play::{Played, Settings};
 
 pub(crate) use results::keep_section;
 
-/// How much faster the short form is.
+/// The speed-up of the short form.
 const SHORT: f64 = 10.0;
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct AutoscaleArgs {
-    /// Which, by name or as a file of your own (FILE.toml); all when none is named
+    /// Scenarios by name, or files of your own (FILE.toml) [default: all]
     scenarios: Vec<String>,
-    /// Ten times as fast: some minutes instead of one and a half hours
+    /// Run ten times as fast: eleven minutes instead of one and a half hours
     #[arg(long)]
     short: bool,
-    /// A ScaledObject or an HPA, alone or among other manifests (`kubectl kustomize … > FILE`)
+    /// The file with the ScaledObject or the HPA; it may hold other manifests too (`kubectl kustomize … > FILE`)
     #[arg(long, value_name = "FILE", default_value = "k8s/components/keda/scaledobject.yaml")]
     manifest: PathBuf,
-    /// The binary to start [default: the one beside this]
+    /// The binary to start [default: `weir` in the folder of this program]
     #[arg(long, value_name = "PATH")]
     weir: Option<PathBuf>,
-    /// Write what happened, pictures and what Weir had to say to this folder [default: target/load/autoscale]
+    /// Write results, charts and Weir's logs to this folder [default: target/load/autoscale]
     #[arg(long, value_name = "DIR")]
     report: Option<PathBuf>,
-    /// Write load-tests/autoscale.svg and the section of load-tests/RESULTS.md, of the real-time form
+    /// Write load-tests/autoscale.svg and the autoscaling section of load-tests/RESULTS.md; only in real time
     #[arg(long, conflicts_with = "short")]
     results: bool,
 }
@@ -94,7 +94,7 @@ pub(crate) async fn run(args: &AutoscaleArgs) -> anyhow::Result<bool> {
     Ok(failed.is_empty())
 }
 
-/// One after the other. Answers also which could not be played.
+/// Plays the plans one after the other. Returns also the names of those that could not be played.
 async fn play_all<'a>(plans: &'a [Plan], settings: &Settings<'_>) -> anyhow::Result<(Vec<Played>, Vec<&'a str>)> {
     let mut terminate = signal(SignalKind::terminate())?;
     let (mut all, mut unplayed) = (Vec::new(), Vec::new());
@@ -102,9 +102,9 @@ async fn play_all<'a>(plans: &'a [Plan], settings: &Settings<'_>) -> anyhow::Res
         eprintln!("· {} ({}/{})", plan.name, number + 1, plans.len());
         let played = tokio::select! {
             played = play::play(plan, settings) => played,
-            // What was started is stopped on the way out.
+            // Dropping the run stops the processes that it started.
             _ = tokio::signal::ctrl_c() => bail!("interrupted"),
-            _ = terminate.recv() => bail!("told to end"),
+            _ = terminate.recv() => bail!("terminated"),
         };
         match played {
             Ok(played) => {
@@ -112,7 +112,7 @@ async fn play_all<'a>(plans: &'a [Plan], settings: &Settings<'_>) -> anyhow::Res
                 report(&played, settings.folder)?;
                 all.push(played);
             }
-            // The others may be played all the same.
+            // A plan that cannot be played does not stop the others.
             Err(error) => {
                 eprintln!("  could not be played: {error:#}");
                 unplayed.push(plan.name.as_str());

@@ -1,7 +1,7 @@
-//! The bench: the whole table of figures on each set-up, topic by topic, written to `load-tests/RESULTS.md`.
+//! The command `bench`: measures all figures on each set-up, topic by topic, and writes them to `load-tests/RESULTS.md`.
 //!
-//! Figures are worth something only beside what the machine could do at the same time, so every topic measures its own ceiling,
-//! and throughput measures one right beside each of its figures.
+//! A figure is meaningful only relative to the speed of the machine at the same time. So every topic measures its own ceiling, and
+//! throughput measures one right before each of its figures.
 
 mod figure;
 mod machine;
@@ -32,7 +32,7 @@ pub(crate) use run::{BenchArgs, run};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-/// How Weir runs while it is measured.
+/// The processes of Weir while it is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum SetUp {
@@ -40,7 +40,7 @@ pub(crate) enum SetUp {
     Embedded,
     /// One process with all roles, over PostgreSQL and Redis
     Scaled,
-    /// An API, a scheduler and two workers, each a process, over PostgreSQL and Redis: throughput and latency
+    /// An API, a scheduler and two workers, each in its own process, over PostgreSQL and Redis: throughput and latency
     Roles,
 }
 
@@ -55,14 +55,14 @@ impl SetUp {
         }
     }
 
-    /// Whether a topic is measured on it. What separate processes change is how a delivery gets from one to the next; what it costs
-    /// beside many others, and whether limits hold, is the same engine's doing as in one process.
+    /// Whether a topic is measured on this set-up. Separate processes change only the path of a delivery between them. The cost with many
+    /// destinations and the limits depend on the same code as in one process.
     pub(crate) fn has(self, topic: Topic) -> bool {
         self != Self::Roles || matches!(topic, Topic::Throughput | Topic::Latency)
     }
 }
 
-/// What is measured, in the order of the page.
+/// The topics, in the order of the page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Topic {
@@ -70,19 +70,19 @@ pub(crate) enum Topic {
     Throughput,
     /// Milliseconds from POST to arrival, at several rates
     Latency,
-    /// CPU time for each delivery, against the number of active destinations
+    /// CPU time for each delivery, depending on the number of active destinations
     Destinations,
-    /// CPU time for each delivery, against a standing backlog
+    /// CPU time for each delivery, depending on the size of a standing backlog
     Backlog,
-    /// Destinations with nothing to do
+    /// CPU time and memory of idle destinations
     Idle,
     /// SQL statements and Redis commands for each delivery
     Statements,
     /// From a rate edit to its first effect
     Edit,
-    /// How much of each limit is used, and never more
+    /// How much of each limit is used, and that no limit is exceeded
     Limits,
-    /// Twice as much as goes
+    /// Throughput at twice the peak rate
     Overload,
 }
 
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn separate_roles_are_measured_for_throughput_and_latency_and_the_others_for_everything() {
+    fn separate_roles_are_measured_for_throughput_and_latency_only() {
         let topics = |set_up: SetUp| Topic::value_variants().iter().copied().filter(|topic| set_up.has(*topic)).count();
         assert_eq!(SetUp::ALL.map(topics), [9, 9, 2]);
         assert!(SetUp::Roles.has(Topic::Throughput) && SetUp::Roles.has(Topic::Latency));

@@ -1,8 +1,8 @@
-//! The bare client: keep-alive connections of hyper, nothing in between, and the two ways to load a server with them.
+//! The bare client: keep-alive connections of hyper without a pool, and two ways to load a server with them.
 //!
-//! A *closed loop* sends the next request when the last is answered: it finds how fast a server can go. An *open loop* sends
-//! at set times whatever the server does: it finds how long requests take. Latencies count from the set time, so that a
-//! server that stalls is charged for the requests it kept waiting (no coordinated omission).
+//! A *closed loop* sends the next request when the last one is answered. It measures throughput. An *open loop* sends at fixed times,
+//! however the server responds. It measures latency. Latencies count from the fixed times, so a server that stalls is charged for the
+//! requests that it kept waiting (no coordinated omission).
 
 use std::{
     net::SocketAddr,
@@ -41,12 +41,12 @@ impl Connection {
         Ok(Self { sender, server, authorization: None })
     }
 
-    /// With an API key.
+    /// Adds an API key to every request.
     pub(crate) fn with_key(self, key: Option<&str>) -> Self {
         Self { authorization: key.map(|key| format!("Bearer {key}")), ..self }
     }
 
-    /// Sends a request and answers the body of the answer, which must be a success.
+    /// Sends a request and returns the body of the answer, which must be 2xx.
     pub(crate) async fn send(&mut self, method: Method, path: &str, body: Bytes) -> anyhow::Result<Bytes> {
         let (status, body) = self.exchange(method, path, body).await?;
         if !(200..300).contains(&status) {
@@ -55,7 +55,7 @@ impl Connection {
         Ok(body)
     }
 
-    /// Sends a request and answers the status and the body of the answer.
+    /// Sends a request and returns the status and the body of the answer.
     pub(crate) async fn exchange(&mut self, method: Method, path: &str, body: Bytes) -> anyhow::Result<(u16, Bytes)> {
         let mut request = Request::builder()
             .method(method)
@@ -80,7 +80,7 @@ pub(crate) enum Until {
     Sent(u64),
 }
 
-/// What a loop did.
+/// The result of a closed loop.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Driven {
     pub(crate) started: Instant,
@@ -95,7 +95,7 @@ impl Driven {
     }
 }
 
-/// POSTs to `path` on `connections` at once, each as fast as it is answered.
+/// POSTs to `path` on several connections at once, on each as fast as it is answered.
 pub(crate) async fn closed_loop(
     server: SocketAddr,
     connections: usize,
@@ -136,7 +136,7 @@ pub(crate) async fn closed_loop(
     Ok(Driven { started, ended: clock::now(), answered })
 }
 
-/// POSTs `total` bodies to `path`, one every `every`, whatever the server does. Answers when each was meant to be sent.
+/// POSTs `total` bodies to `path`, one every `every`, however the server responds. Returns the times at which they were meant to be sent.
 pub(crate) async fn open_loop(
     server: SocketAddr,
     connections: usize,
@@ -159,13 +159,13 @@ pub(crate) async fn open_loop(
             anyhow::Ok(())
         });
     }
-    // A thread of its own: the runtime's timers are a millisecond coarse, more than what is measured.
+    // Pacing has its own thread, because the runtime's timers are only exact to a millisecond, which is longer than a measured latency.
     let pacer = std::thread::spawn(move || {
         let started = clock::now() + Duration::from_millis(10);
         let meant: Vec<_> = (0..total).map(|number| started + every * number).collect();
         for (number, at) in meant.iter().enumerate() {
             std::thread::sleep(at.saturating_duration_since(clock::now()));
-            // A connection whose request failed has hung up; its error is reported below.
+            // The task of a failed connection has ended; its error is reported below.
             let _ = queues[number % queues.len()].send(number as u64);
         }
         meant

@@ -1,23 +1,23 @@
-//! The one place that reads the time.
+//! The only place that reads the time.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use weir_core::Timestamp;
 
-/// Now, on the monotonic clock that client and receiver share.
+/// The time now on the monotonic clock that client and receiver share.
 #[expect(clippy::disallowed_methods, reason = "this is the clock of the harness")]
 pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// The instant that the wall clock showed a time of a moment ago.
+/// The instant at which the wall clock showed `time`, which must be recent.
 #[cfg(target_os = "linux")]
 #[expect(clippy::disallowed_methods, reason = "this is the clock of the harness")]
 pub(crate) fn of_wall(time: SystemTime) -> Instant {
     Instant::now() - SystemTime::now().duration_since(time).unwrap_or_default()
 }
 
-/// The time line of a run: the monotonic clock, set from the wall clock once, so that the judge can tell the calendar's windows.
+/// The timeline of a run: the monotonic clock, set once from the wall clock, so the judge knows the calendar windows.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Timeline {
     began: Instant,
@@ -31,7 +31,7 @@ impl Timeline {
         Self { began: Instant::now(), wall: Timestamp::MIN + wall }
     }
 
-    /// The same line, begun now.
+    /// The same timeline with its beginning set to now.
     pub(crate) fn restarted(&self) -> Self {
         let began = now();
         Self { began, wall: self.at(began) }

@@ -1,4 +1,4 @@
-//! Two reports side by side: what each scenario showed in the one and in the other.
+//! Two reports side by side: the figures of each scenario in both.
 
 use std::{fmt::Write, path::Path};
 
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_is_shown_in_per_cent_where_there_is_something_to_compare_with() {
+    fn a_change_is_shown_in_per_cent_when_both_figures_exist() {
         assert!(line("p50, ms", Some(2.0), Some(3.0)).ends_with("3.000   +50.0 %"));
         assert!(line("lost", Some(0.0), Some(1.0)).ends_with("1.000"));
         assert!(line("p99, ms", Some(2.0), None).ends_with("–"));

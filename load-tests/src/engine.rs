@@ -1,4 +1,4 @@
-//! The engine under test: `weir serve` as a child process on a fresh database, and what the kernel says of it.
+//! The engine under test: `weir serve` as a child process on a fresh database, with its CPU time and memory.
 
 use std::{net::SocketAddr, path::Path, process::Stdio, time::Duration};
 
@@ -16,7 +16,7 @@ use crate::{client::Connection, process};
 
 const STARTS_WITHIN: Duration = Duration::from_secs(30);
 
-/// A running server; killed, and its database removed, when dropped.
+/// A running server. Dropping it kills the process and removes the database.
 pub(crate) struct Engine {
     process: Child,
     pid: u32,
@@ -25,7 +25,7 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// Starts `weir` on what `backing` says, with a folder of its own in `folder`.
+    /// Starts `weir` with the environment variables of `backing`, in a new folder inside `folder`.
     pub(crate) async fn start(weir: &Path, folder: Option<&Path>, backing: &[(&str, String)]) -> anyhow::Result<Self> {
         let folder = match folder {
             Some(parent) => tempfile::tempdir_in(parent),
@@ -39,7 +39,7 @@ impl Engine {
             )
         })?;
         let mut process = command(&weir, "serve", folder.path(), backing).spawn().context("cannot start the engine")?;
-        let pid = process.id().context("the engine ended at once")?;
+        let pid = process.id().context("the engine exited at once")?;
         let address = listening(&mut process).await?;
         Ok(Self { process, pid, address, folder })
     }
@@ -48,7 +48,7 @@ impl Engine {
         self.address
     }
 
-    /// Creates a destination and answers its id.
+    /// Creates a destination and returns its id.
     pub(crate) async fn create_destination(&self, settings: Value) -> anyhow::Result<String> {
         let answer = self.ask(Method::POST, "/v1/destinations", settings).await?;
         Ok(answer["id"].as_str().context("a destination without an id")?.to_owned())
@@ -70,23 +70,23 @@ impl Engine {
         process::rss_mib_of(self.pid)
     }
 
-    /// The most resident memory it has had so far, in MiB.
+    /// Its peak resident memory so far, in MiB.
     pub(crate) fn peak_mib(&self) -> anyhow::Result<f64> {
         process::peak_mib_of(self.pid)
     }
 
-    /// Where it keeps its database, when that is a file.
+    /// The folder of its SQLite database.
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Ends it at once, whatever it is doing.
+    /// Sends SIGKILL.
     pub(crate) async fn kill(mut self) -> anyhow::Result<()> {
         Ok(self.process.kill().await?)
     }
 }
 
-/// Waits until a process of Weir listens, and answers where.
+/// Waits until a process of Weir listens and returns its address.
 pub(crate) async fn listening(process: &mut Child) -> anyhow::Result<SocketAddr> {
     let stdout = process.stdout.take().context("the engine has no output")?;
     let mut lines = BufReader::new(stdout).lines();
@@ -96,18 +96,18 @@ pub(crate) async fn listening(process: &mut Child) -> anyhow::Result<SocketAddr>
                 return anyhow::Ok(address.trim().parse()?);
             }
         }
-        bail!("the engine ended before it listened")
+        bail!("the engine exited before it listened")
     });
     let address = address.await.context("the engine did not start in time")??;
-    // Keeps the pipe open, so that the engine never writes to a closed one.
+    // Keeps the pipe open, so the engine never writes to a closed pipe.
     tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
     Ok(address)
 }
 
-/// A role of Weir with the settings of the harness: it sends to loopback, in plain HTTP.
+/// A command that starts a role of Weir with the settings of the harness, which allow plain HTTP to loopback.
 pub(crate) fn command(weir: &Path, role: &str, folder: &Path, backing: &[(&str, String)]) -> Command {
     let mut command = Command::new(weir);
-    // The engine refuses settings it does not know, and the ones of the person at the keyboard are none of ours.
+    // The engine refuses unknown settings, and settings of the caller's environment must not affect the test.
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("WEIR_")) {
         command.env_remove(name);
     }

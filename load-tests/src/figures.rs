@@ -1,4 +1,4 @@
-//! What is sent, and how durations are summed up.
+//! The bodies of requests, and percentiles of durations.
 
 use std::time::Duration;
 
@@ -7,23 +7,23 @@ use bytes::Bytes;
 /// The size of a request's body.
 pub(crate) const BODY_BYTES: usize = 256;
 
-/// The data of the n-th event: numbered, and padded so that a request with one event has [`BODY_BYTES`].
+/// The data of the n-th event: its number, padded so that a request with one event has about [`BODY_BYTES`].
 pub(crate) fn data(number: u64) -> String {
     format!(r#"{{"n":{number},"pad":"{}"}}"#, "x".repeat(BODY_BYTES - 80))
 }
 
-/// A request with one event.
+/// The body of a request with one event.
 pub(crate) fn event(event_type: &str, number: u64) -> String {
     format!(r#"{{"type":"{event_type}","data":{}}}"#, data(number))
 }
 
-/// A request with the `batch`-th `size` events.
+/// The body of a request with `size` events: the `batch`-th of equal batches.
 pub(crate) fn batch(event_type: &str, batch: u64, size: u64) -> Bytes {
     let events: Vec<_> = (0..size).map(|n| event(event_type, batch * size + n)).collect();
     format!(r#"{{"events":[{}]}}"#, events.join(",")).into()
 }
 
-/// Durations in milliseconds, exact, by nearest rank.
+/// Exact percentiles in milliseconds, by nearest rank.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Percentiles {
     pub(crate) p50_ms: f64,
@@ -32,7 +32,7 @@ pub(crate) struct Percentiles {
 }
 
 impl Percentiles {
-    /// `None` of nothing.
+    /// `None` without durations.
     pub(crate) fn of(mut durations: Vec<Duration>) -> Option<Self> {
         durations.sort_unstable();
         let rank = |percent: usize| {
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_are_json_of_about_the_size_they_should_have() {
+    fn events_are_json_of_about_the_intended_size() {
         let event = event("bench.single", 1_234_567);
         assert!((BODY_BYTES - 40..=BODY_BYTES).contains(&event.len()), "{} bytes", event.len());
         let batch: serde_json::Value = serde_json::from_slice(&batch("bench.batch", 3, 100)).unwrap();

@@ -1,12 +1,12 @@
-//! The judge: was every promise kept? Pure and exact, over everything that was recorded.
+//! The judge decides whether every promise was kept. It is pure and exact, and uses the whole recording.
 //!
-//! - [`caps`]: every limit in every window, at the receiver and in Weir's own record; how much of it was used;
+//! - [`caps`]: every limit in every window, at the receiver and in Weir's own record, and the use of the limit;
 //! - [`reconcile`]: each event at each of its destinations: lost, doubled, out of order, or never owed;
-//! - [`overload`]: what was sent while more was offered than the machine can take;
+//! - [`overload`]: the rate sent while more was offered than the machine can take;
 //! - [`latency`]: percentiles, and fairness between destinations;
-//! - [`series`]: what the pictures show.
+//! - [`series`]: the data of the charts.
 //!
-//! What is promised and was not kept is a [breach](Judgement::breaches), in words. There is no other way to fail.
+//! Each broken promise is a [breach](Judgement::breaches), described in a sentence. A run fails only by a breach.
 
 pub(crate) mod caps;
 pub(crate) mod latency;
@@ -32,24 +32,24 @@ use series::Pictures;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Judgement {
-    /// Every promise that was not kept. Empty: the run passed.
+    /// Every broken promise. The run passed when there is none.
     pub(crate) breaches: Vec<String>,
     pub(crate) events: u64,
     pub(crate) refused: u64,
-    /// Posted and never answered; they may have arrived.
+    /// Events that were posted and never answered. They may have arrived.
     pub(crate) unknown: u64,
     /// Deliveries that accepted events owe to destinations that answer.
     pub(crate) owed: u64,
     pub(crate) arrivals: u64,
     pub(crate) lost: u64,
     pub(crate) duplicates: u64,
-    /// Of them, those that a fault explains.
+    /// The duplicates that a fault explains.
     pub(crate) explained: u64,
     pub(crate) out_of_order: u64,
-    /// Arrivals that nobody was owed.
+    /// Arrivals that were not owed.
     pub(crate) strangers: u64,
     pub(crate) published_s: f64,
-    /// From the end of publishing until nothing waited.
+    /// From the end of publishing until no delivery was waiting or in flight.
     pub(crate) drained_after_s: Option<f64>,
     pub(crate) groups: Vec<GroupJudgement>,
     pub(crate) pictures: Pictures,
@@ -61,14 +61,14 @@ pub(crate) struct GroupJudgement {
     pub(crate) destinations: u64,
     pub(crate) arrivals: u64,
     pub(crate) limits: Vec<LimitJudgement>,
-    /// Jain's index; `None` of one destination.
+    /// Jain's index; `None` for a single destination.
     pub(crate) fairness: Option<f64>,
     pub(crate) latency_ms: Option<Latency>,
     pub(crate) overload: Option<Overload>,
 }
 
 impl GroupJudgement {
-    /// What reports call it.
+    /// The name and size of the group, for reports.
     pub(crate) fn title(&self) -> String {
         format!("{} ×{}", self.name, self.destinations)
     }
@@ -85,7 +85,7 @@ pub(crate) fn judge(recording: &Recording) -> Judgement {
     let mut breaches = Vec::new();
     let groups = (0..recording.groups.len()).map(|group| judge_group(recording, &reconciled, group, &mut breaches));
     let groups = groups.collect();
-    breach_whole(recording, &reconciled, &mut breaches);
+    judge_whole(recording, &reconciled, &mut breaches);
     let count = |is: fn(&Outcome) -> bool| recording.events.iter().filter(|event| is(&event.outcome)).count() as u64;
     Judgement {
         breaches,
@@ -112,8 +112,8 @@ fn judge_group(
     group: usize,
     breaches: &mut Vec<String>,
 ) -> GroupJudgement {
-    let of = &recording.groups[group];
-    let (name, expect) = (&of.name, &of.expect);
+    let recorded = &recording.groups[group];
+    let (name, expect) = (&recorded.name, &recorded.expect);
     let limits = caps::judge(recording, group, breaches);
     let fairness = latency::fairness(recording, group);
     let latency_ms = latency::latency(recording, reconciled, group);
@@ -144,11 +144,11 @@ fn judge_group(
         && share.is_none_or(|share| share < least)
     {
         breaches.push(format!(
-            "{name}: {} of what the machine can take was sent under overload, where {least} was expected",
+            "{name}: the rate under overload was {} of the rate that the machine can take, where {least} was expected",
             shown(share)
         ));
     }
-    for pause in &of.pauses {
+    for pause in &recorded.pauses {
         let holds_from = pause.from + EDIT_GRACE + SLACK;
         let is_within = |at: Timestamp| holds_from < at && at < pause.until;
         let sent =
@@ -169,8 +169,8 @@ fn judge_group(
     }
 }
 
-/// What no single group can answer for.
-fn breach_whole(recording: &Recording, reconciled: &Reconciled, breaches: &mut Vec<String>) {
+/// Judges the promises of the whole run.
+fn judge_whole(recording: &Recording, reconciled: &Reconciled, breaches: &mut Vec<String>) {
     let name = |number: u32| &recording.groups[recording.destinations[number as usize].group].name;
     if let Some((event, destination)) = reconciled.lost.first() {
         let (lost, of) = (reconciled.lost.len(), reconciled.owed);
@@ -179,29 +179,29 @@ fn breach_whole(recording: &Recording, reconciled: &Reconciled, breaches: &mut V
     let unexplained: Vec<_> = reconciled.duplicates.iter().filter(|duplicate| !duplicate.is_explained).collect();
     if let Some(first) = unexplained.first() {
         let (count, to) = (unexplained.len(), name(first.destination));
-        breaches.push(format!("{count} deliveries were doubled for no reason, event {} to {to} first", first.event));
+        breaches.push(format!("{count} deliveries arrived twice without a fault, event {} to {to} first", first.event));
     }
     if let Some((event, destination)) = reconciled.out_of_order.first() {
         let count = reconciled.out_of_order.len();
         breaches.push(format!("{count} sends out of order, event {event} to {} first", name(*destination)));
     }
     if let Some(first) = reconciled.strangers.first() {
-        breaches.push(format!("{} arrivals that nobody was owed: {first}", reconciled.strangers.len()));
+        breaches.push(format!("{} arrivals that were not owed: {first}", reconciled.strangers.len()));
     }
     if let Some(first) = reconciled.short.first() {
         breaches.push(format!("{} events were accepted for too few destinations: {first}", reconciled.short.len()));
     }
     if recording.unknown_paths > 0 {
-        breaches.push(format!("{} arrivals at paths that are no destination's", recording.unknown_paths));
+        breaches.push(format!("{} arrivals at paths of no destination", recording.unknown_paths));
     }
     if recording.drained.is_none() {
         breaches.push("the backlog was not drained in time".to_owned());
     }
     if recording.permits_left > 0 {
-        breaches.push(format!("{} permits are left in the queue of a Weir with nothing to do", recording.permits_left));
+        breaches.push(format!("{} permits are left in the queue of an idle Weir", recording.permits_left));
     }
     for role in &recording.died {
-        breaches.push(format!("{role} ended by itself"));
+        breaches.push(format!("{role} exited by itself"));
     }
     let is_refused = |event: &&crate::recording::Event| matches!(event.outcome, Outcome::Refused(_) | Outcome::Unknown);
     let unanswered = recording.events.iter().filter(is_refused).count();

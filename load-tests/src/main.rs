@@ -1,10 +1,10 @@
-//! Load tests: drives a running Weir over its HTTP API, judges what arrives, and measures it beside the bare ceiling of the
+//! Load tests: drives a running Weir over its HTTP API, judges the arrivals, and measures Weir against the bare ceiling of the
 //! same machine.
 //!
-//! Client, receiver and judge are this process; the engine is others, as it would be in production. `run` plays
-//! [scenarios](scenario), records [everything](recording) that happens, and [judges](judge) it when it is over. `autoscale` does so while
-//! workers come and go as the manifests have it. `bench` takes figures, which are worth something only side by side, so that every run
-//! measures its own ceiling first.
+//! Client, receiver and judge are this process; the engine runs in other processes, as in production. `run` plays [scenarios](scenario),
+//! [records](recording) every event and arrival, and [judges](judge) the recording afterwards. `autoscale` does the same while a
+//! controller scales workers by the rules of the manifests. `bench` measures figures, each against a ceiling of the same run, because
+//! figures of different machines or times cannot be compared.
 
 mod autoscale;
 mod bench;
@@ -26,7 +26,7 @@ use std::{path::PathBuf, process::ExitCode};
 
 use clap::{Parser, Subcommand};
 
-/// Proves and measures Weir on this machine.
+/// Tests and measures Weir on this machine.
 #[derive(Debug, Parser)]
 #[command(name = "weir-load-tests")]
 struct Cli {
@@ -36,15 +36,15 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// The whole table of figures on both set-ups, into load-tests/RESULTS.md: exit 1 when a topic could not be measured
+    /// Measure all figures on every set-up and write load-tests/RESULTS.md: exit 1 when a topic could not be measured
     Bench(bench::BenchArgs),
     /// Play scenarios and judge them: exit 1 when a promise was broken
     Run(prove::RunArgs),
-    /// Prove the autoscaling of workers with real processes, as the manifests have it: exit 1 when a promise was broken
+    /// Test the autoscaling of workers with real processes and the rules of the manifests: exit 1 when a promise was broken
     Autoscale(autoscale::AutoscaleArgs),
-    /// The scenarios and what they are about
+    /// List the scenarios with a description of each
     List,
-    /// Two reports side by side
+    /// Compare two reports side by side
     Compare {
         /// The folder of a report, or its report.json
         a: PathBuf,
@@ -63,7 +63,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// 0 when all is well, 1 when a promise was broken; what could not be done at all is an error.
+/// Exit code 0 on success, 1 when a promise was broken or a topic not measured. A command that could not run at all is an error.
 async fn act(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Bench(args) => {
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_sound() {
+    fn the_command_line_definition_is_valid() {
         Cli::command().debug_assert();
     }
 }

@@ -1,4 +1,4 @@
-//! The report of a series of runs: `report.json`, and `report.html` with its pictures, in one file that needs nothing else.
+//! The report of a series of runs: `report.json`, and `report.html` with its charts in one self-contained file.
 
 mod html;
 mod pictures;
@@ -18,7 +18,7 @@ pub(crate) struct Report {
     pub(crate) runs: Vec<Run>,
 }
 
-/// What the figures were taken on.
+/// The machine on which the figures were measured.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Machine {
     pub(crate) cores: usize,
@@ -55,10 +55,10 @@ impl Report {
         Ok(())
     }
 
-    /// From a file, or the folder that it is in.
+    /// Reads a report from a file or from its folder.
     pub(crate) fn read(path: &Path) -> anyhow::Result<Self> {
         let file = if path.is_dir() { path.join("report.json") } else { path.to_owned() };
         let text = std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
-        serde_json::from_str(&text).with_context(|| format!("{} is no report", file.display()))
+        serde_json::from_str(&text).with_context(|| format!("{} is not a report", file.display()))
     }
 }

@@ -1,16 +1,16 @@
-//! What the kernel says of a process.
+//! CPU time and memory of a process, from `/proc`.
 
 use anyhow::Context;
 
-/// The kernel's ticks a second in `/proc/PID/stat`: 100 on every Linux that Rust runs on, whatever its own timer does.
+/// Ticks a second in `/proc/PID/stat`: 100 on every Linux that Rust runs on, whatever the frequency of the kernel's timer.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// The CPU time of a process so far, in seconds.
 pub(crate) fn cpu_s_of(process: u32) -> anyhow::Result<f64> {
-    Ok(Stat::of(process).with_context(|| format!("process {process} is gone"))?.own_s)
+    Ok(Stat::of(process).with_context(|| format!("process {process} does not exist"))?.own_s)
 }
 
-/// The CPU time of a process and of its children so far, those included that have ended.
+/// The CPU time of a process and its children so far, including children that have ended.
 pub(crate) fn cpu_s_of_family(parent: u32) -> anyhow::Result<f64> {
     let own = Stat::of(parent).with_context(|| format!("process {parent} is gone"))?;
     let processes = std::fs::read_dir("/proc")?.flatten();
@@ -35,7 +35,7 @@ impl Stat {
         Self::parse(&std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?)
     }
 
-    /// Fields count from 1; the second is the name in parentheses and may hold blanks.
+    /// Fields count from 1. The second is the name in parentheses, which may contain spaces.
     fn parse(stat: &str) -> Option<Self> {
         let fields: Vec<_> = stat.rsplit_once(')')?.1.split_whitespace().collect();
         let seconds = |field: usize| Some(fields.get(field - 3)?.parse::<f64>().ok()? / TICKS_PER_SECOND);
@@ -52,15 +52,15 @@ pub(crate) fn rss_mib_of(process: u32) -> anyhow::Result<f64> {
     memory_of(process, "VmRSS:")
 }
 
-/// The most resident memory a process has had so far, in MiB.
+/// The peak resident memory of a process so far, in MiB.
 pub(crate) fn peak_mib_of(process: u32) -> anyhow::Result<f64> {
     memory_of(process, "VmHWM:")
 }
 
 fn memory_of(process: u32, name: &str) -> anyhow::Result<f64> {
     let path = format!("/proc/{process}/status");
-    let status = std::fs::read_to_string(&path).with_context(|| format!("process {process} is gone"))?;
-    mib_in(&status, name).with_context(|| format!("unknown form of {path}"))
+    let status = std::fs::read_to_string(&path).with_context(|| format!("process {process} does not exist"))?;
+    mib_in(&status, name).with_context(|| format!("{path} has an unknown format"))
 }
 
 fn mib_in(status: &str, name: &str) -> Option<f64> {
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_times_of_a_family_are_read_from_the_kernels_words() {
+    fn the_cpu_times_of_a_process_and_its_children_are_read_from_stat() {
         let stat = "42 (post (gres) x) S 7 42 42 0 -1 4194304 100 0 0 0 250 50 30 20 20 0 8 0 100 1000 10";
         assert_eq!(Stat::parse(stat), Some(Stat { parent: 7, own_s: 3.0, ended_children_s: 0.5 }));
         assert_eq!(Stat::parse("42"), None);
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_read_from_the_kernels_words() {
+    fn memory_is_read_from_status() {
         assert_eq!(mib_in("Name:\tweir\nVmRSS:\t    2048 kB\nThreads:\t8\n", "VmRSS:"), Some(2.0));
         assert_eq!(mib_in("Name:\tweir", "VmRSS:"), None);
         assert!(peak_mib_of(std::process::id()).unwrap() >= rss_mib_of(std::process::id()).unwrap());

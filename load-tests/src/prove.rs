@@ -1,4 +1,4 @@
-//! `run`: plays scenarios one after the other, judges each, and writes the report.
+//! The command `run`: plays scenarios one after the other, judges each, and writes the report.
 
 mod summary;
 
@@ -21,27 +21,27 @@ use crate::{
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RunArgs {
-    /// Which, by name or as a file of your own (FILE.toml); all that Weir is ready for, when none is named
+    /// Scenarios by name, or files of your own (FILE.toml) [default: all except long ones]
     scenarios: Vec<String>,
-    /// Only those of the quick set, and of them only what a busy machine cannot break: caps, loss, order, drain
+    /// Play only the quick set, and judge only promises that hold on a busy machine: limits, loss, order, drain
     #[arg(long, conflicts_with = "scenarios")]
     quick: bool,
-    /// A Weir that is running: http://HOST:PORT. It must be allowed to send to this machine, in plain HTTP
+    /// Use a running Weir: http://HOST:PORT. It must be allowed to send plain HTTP to this machine
     #[arg(long, value_name = "URL", conflicts_with = "spawn")]
     target: Option<String>,
-    /// The key to it
+    /// Its API key
     #[arg(long, value_name = "KEY", env = "WEIR_API_KEY", hide_env_values = true, requires = "target")]
     api_key: Option<String>,
-    /// The address of this machine that it is to send to
+    /// The address of this machine in the URLs of destinations
     #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
     host: String,
-    /// Start one for each scenario, on a fresh store
+    /// Start a Weir on a fresh store for each scenario
     #[arg(long, value_name = "SET-UP", value_enum, default_value = "embedded")]
     spawn: SetUp,
-    /// The binary to start [default: the one beside this]
+    /// The binary to start [default: `weir` in the folder of this program]
     #[arg(long, value_name = "PATH")]
     weir: Option<PathBuf>,
-    /// Write report.json, report.html and what Weir had to say to this folder [default: target/load/SET-UP]
+    /// Write report.json, report.html and Weir's logs to this folder [default: target/load/SET-UP]
     #[arg(long, value_name = "FOLDER")]
     report: Option<PathBuf>,
 }
@@ -63,13 +63,13 @@ pub(crate) async fn run(args: &RunArgs) -> anyhow::Result<bool> {
         eprintln!("· {} ({}/{})", scenario.name, number + 1, chosen.len());
         let judgement = tokio::select! {
             judgement = prove(args, scenario, &folder) => judgement,
-            // What was started is stopped on the way out.
+            // Dropping the run stops the processes that it started.
             _ = tokio::signal::ctrl_c() => bail!("interrupted"),
-            _ = terminate.recv() => bail!("told to end"),
+            _ = terminate.recv() => bail!("terminated"),
         };
         let judgement = match judgement {
             Ok(judgement) => judgement,
-            // The others may be played all the same.
+            // A scenario that cannot be played does not stop the others.
             Err(error) => {
                 eprintln!("  could not be played: {error:#}");
                 unplayed.push(scenario.name.as_str());
@@ -84,7 +84,7 @@ pub(crate) async fn run(args: &RunArgs) -> anyhow::Result<bool> {
             passed: judgement.is_passed(),
             judgement,
         });
-        // After each, so that a long night that breaks off has something to show.
+        // Written after each scenario, so an interrupted series leaves a report.
         report.write(&folder)?;
     }
     let failed: Vec<_> = report.runs.iter().filter(|run| !run.passed).map(|run| run.scenario.as_str()).collect();
@@ -105,7 +105,7 @@ fn set_up_name(args: &RunArgs) -> &str {
     if args.target.is_some() { "target" } else { args.spawn.as_str() }
 }
 
-/// The scenarios to play. One that is named and cannot be played is an error; one that is not named is left out.
+/// The scenarios to play. A named scenario that cannot be played is an error; others that cannot be played are left out.
 fn choose(args: &RunArgs) -> anyhow::Result<Vec<Scenario>> {
     if args.scenarios.is_empty() {
         let is_wanted = |scenario: &Scenario| {
@@ -128,7 +128,7 @@ fn choose(args: &RunArgs) -> anyhow::Result<Vec<Scenario>> {
 fn unplayable(args: &RunArgs, scenario: &Scenario) -> Option<String> {
     if args.target.is_some() {
         let needs = scenario.steps.iter().any(|step| step.action.needs_spawned());
-        return needs.then(|| "needs processes of the harness's own: --spawn".to_owned());
+        return needs.then(|| "needs processes that the harness starts: --spawn".to_owned());
     }
     (!scenario.set_ups.contains(&args.spawn)).then(|| {
         let can: Vec<_> = scenario.set_ups.iter().map(|set_up| set_up.as_str()).collect();
@@ -152,7 +152,7 @@ async fn prove(args: &RunArgs, scenario: &Scenario, folder: &Path) -> anyhow::Re
     Ok(judge::judge(&recording))
 }
 
-/// The Weir that is named, or a new one.
+/// The running Weir of `--target`, or a new one.
 async fn target(args: &RunArgs, scenario: &Scenario, folder: &Path) -> anyhow::Result<Target> {
     if let Some(url) = &args.target {
         return Ok(Target::Running(Api::at(url, args.api_key.clone()).await?));
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn without_names_everything_that_can_be_played_is() {
+    fn without_names_every_playable_scenario_is_chosen() {
         let (embedded, scaled) = (chosen("").unwrap(), chosen("--spawn scaled").unwrap());
         let has = |chosen: &[String], name: &str| chosen.iter().any(|scenario| scenario == name);
         assert!(has(&embedded, "kill-all") && !has(&embedded, "kill-worker"));
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_long_or_awaits_something_is_played_only_when_it_is_named() {
+    fn a_reserved_scenario_is_played_only_when_it_is_named() {
         let all = Scenario::all().unwrap().into_iter();
         for scenario in all.filter(|scenario| scenario.reserved().is_some()) {
             assert!(!chosen("").unwrap().contains(&scenario.name));
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scenario_that_is_named_and_cannot_be_played_is_refused() {
+    fn a_named_scenario_that_cannot_be_played_is_refused() {
         assert!(refused("stedy").contains("there is no scenario stedy"));
         assert!(refused("kill-worker").contains("kill-worker is for --spawn scaled"));
         assert!(refused("kill-all --target http://127.0.0.1:1").contains("--spawn"));

@@ -1,4 +1,4 @@
-//! The bare receiver: answers 200 to every POST, counts, and on request notes when each numbered event arrived.
+//! The bare receiver: answers 200 to every POST and counts. On request it also keeps the arrival time of each numbered event.
 
 use std::{
     convert::Infallible,
@@ -19,7 +19,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::clock;
 
-/// How long nothing may arrive before what is missing counts as lost.
+/// After this time without an arrival, missing events count as lost.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
@@ -62,14 +62,14 @@ impl Receiver {
         format!("http://{}/hook", self.address)
     }
 
-    /// Forgets what arrived, and from now on notes the arrivals of numbered events or not.
+    /// Clears all arrivals. `noting` says whether to keep the arrival times of numbered events from now on.
     pub(crate) fn reset(&self, noting: bool) {
         self.arrived.store(0, Ordering::Relaxed);
         self.noting.store(noting, Ordering::Relaxed);
         self.noted.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Waits until exactly `expected` requests have arrived and answers when the last did.
+    /// Waits until exactly `expected` requests have arrived and returns the time of the last arrival.
     pub(crate) async fn all_arrived(&self, expected: u64) -> anyhow::Result<Instant> {
         let mut seen = 0;
         let mut progress = clock::now();
@@ -86,7 +86,7 @@ impl Receiver {
             }
         }
         let last = self.epoch + Duration::from_nanos(self.last.load(Ordering::Relaxed));
-        // Doubles come late.
+        // Duplicates may arrive later.
         tokio::time::sleep(Duration::from_millis(100)).await;
         let arrived = self.arrived.load(Ordering::Acquire);
         ensure!(arrived == expected, "{arrived} requests arrived for {expected} events");
@@ -106,7 +106,7 @@ impl Receiver {
     async fn serve(self: Arc<Self>, stream: TcpStream) {
         let _ = stream.set_nodelay(true);
         let answer = service_fn(|request| self.answer(request));
-        // A client that hangs up is no concern of a receiver.
+        // A receiver ignores clients that disconnect.
         let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), answer).await;
     }
 

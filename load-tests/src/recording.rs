@@ -1,4 +1,4 @@
-//! What happened in a run, complete and without judgement: every event, every arrival, every edit, every fault.
+//! The complete record of a run, without judgement: every event, arrival, edit and fault.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,30 +6,30 @@ use weir_core::{EventId, RateLimits, Timestamp, audit::AuditReport};
 
 use crate::scenario::Expect;
 
-/// The evidence of one run. Destinations are known by their number, through all groups.
+/// The record of one run. Destinations are numbered across all groups.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Recording {
     pub(crate) groups: Vec<Group>,
     pub(crate) destinations: Vec<Destination>,
-    /// By their number, which is in their data.
+    /// Indexed by the event's number, which is in its data.
     pub(crate) events: Vec<Event>,
-    /// Of each destination, in the order of `at`.
+    /// For each destination, in the order of `at`.
     pub(crate) arrivals: Vec<Vec<Arrival>>,
-    /// Requests to paths that are no destination's.
+    /// Requests to paths of no destination.
     pub(crate) unknown_paths: u64,
     pub(crate) faults: Vec<Fault>,
     pub(crate) marks: Vec<Mark>,
-    /// Events a second that the machine was measured to take before, where it is overloaded.
+    /// The rate that the machine can take, measured before a run that overloads it.
     pub(crate) capacity_per_s: Option<f64>,
     pub(crate) began: Timestamp,
-    /// When the last request of the publisher was answered or given up.
+    /// When the last post was answered or given up.
     pub(crate) published: Timestamp,
-    /// When no destination that is to be drained had anything waiting or under way.
+    /// When no destination that must drain had a delivery waiting or in flight.
     pub(crate) drained: Option<Timestamp>,
     pub(crate) ended: Timestamp,
-    /// What was left in the queue of a Weir that had nothing to do any more.
+    /// Permits in the queue of a Weir that had become idle.
     pub(crate) permits_left: u64,
-    /// Roles whose process ended without having been told to.
+    /// Roles of processes that exited by themselves.
     pub(crate) died: Vec<&'static str>,
 }
 
@@ -38,20 +38,20 @@ pub(crate) struct Group {
     pub(crate) name: String,
     pub(crate) expect: Expect,
     pub(crate) pauses: Vec<Pause>,
-    /// The last event of a key stands for those before it.
+    /// Events have coalesce keys, so the last event of a key may replace earlier ones.
     pub(crate) coalesces: bool,
 }
 
 #[derive(Debug, Clone)]
 pub(crate) struct Destination {
     pub(crate) group: usize,
-    /// The limits, from the first on.
+    /// All limits in the order of their edits, with the initial ones first.
     pub(crate) limits: Vec<LimitChange>,
-    /// What Weir itself says of its recorded send starts.
+    /// Weir's own audit of its recorded send starts.
     pub(crate) audit: Option<AuditReport>,
 }
 
-/// An edit of limits: in force at some instant between the request and its answer, and the grace after it.
+/// An edit of limits. It binds at some instant between the request and the end of the grace after its answer.
 #[derive(Debug, Clone)]
 pub(crate) struct LimitChange {
     pub(crate) sent: Timestamp,
@@ -68,13 +68,13 @@ pub(crate) struct Pause {
 
 #[derive(Debug, Clone)]
 pub(crate) struct Event {
-    /// Those of its stream.
+    /// The groups of its stream.
     pub(crate) groups: Arc<[usize]>,
     /// `None`: every destination of the groups.
     pub(crate) destination: Option<u32>,
-    /// Which of the keys of its group, for order or coalescing.
+    /// The number of its ordering key or coalesce key.
     pub(crate) key: Option<u32>,
-    /// When it was to be posted.
+    /// When it was meant to be posted.
     pub(crate) meant: Timestamp,
     pub(crate) outcome: Outcome,
 }
@@ -86,9 +86,9 @@ pub(crate) enum Outcome {
         deliveries: u32,
         at: Timestamp,
     },
-    /// By this status.
+    /// With this status.
     Refused(u16),
-    /// Posted, and never answered: it may have been stored.
+    /// Posted and never answered. It may have been stored.
     Unknown,
 }
 
@@ -99,9 +99,9 @@ pub(crate) struct Arrival {
     pub(crate) event: u64,
     pub(crate) id: Option<EventId>,
     pub(crate) at: Timestamp,
-    /// How much later than it was sent it may have come, because nothing ran.
+    /// How much earlier than `at` it may have been sent, because of a stall.
     pub(crate) stalled: Duration,
-    /// `None`: the sender went away before.
+    /// `None`: the sender disconnected before the answer.
     pub(crate) answered: Option<Answered>,
 }
 
@@ -112,14 +112,14 @@ pub(crate) struct Answered {
     pub(crate) at: Timestamp,
 }
 
-/// Something that takes the records of what was sent just before, from when it may have happened until it had.
+/// A fault that may lose the records of the latest sends. It happened at some instant between the two.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Fault {
     pub(crate) from: Timestamp,
     pub(crate) until: Timestamp,
 }
 
-/// Something done that the pictures show.
+/// A step that the charts show.
 #[derive(Debug, Clone)]
 pub(crate) struct Mark {
     pub(crate) what: String,
@@ -137,7 +137,7 @@ impl Arrival {
 }
 
 impl Recording {
-    /// Keeps what arrived by destination. `arrivals` come in their order.
+    /// Sorts arrivals by destination. `arrivals` are in the order of time.
     pub(crate) fn sort_in(&mut self, arrivals: Vec<Arrival>) {
         self.arrivals = vec![Vec::new(); self.destinations.len()];
         for arrival in arrivals {
@@ -148,7 +148,7 @@ impl Recording {
         }
     }
 
-    /// What arrived at a destination, in its order.
+    /// The arrivals at a destination in the order of time.
     pub(crate) fn at(&self, destination: u32) -> &[Arrival] {
         &self.arrivals[destination as usize]
     }

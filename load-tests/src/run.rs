@@ -1,4 +1,4 @@
-//! One run of a scenario: publisher and receivers in this process, Weir in others, and all that happens recorded.
+//! One run of a scenario: publisher and receivers run in this process, Weir in others, and everything is recorded.
 
 pub(crate) mod api;
 pub(crate) mod capacity;
@@ -34,16 +34,16 @@ use steps::StepRunner;
 
 pub(crate) use receivers::SLACK;
 
-/// Between two looks at whether everything has arrived, or has been drained.
+/// Between two checks whether everything has arrived or drained.
 const POLL_EVERY: Duration = Duration::from_millis(100);
-/// From an answer to the commit of its record: what is drained may not be recorded yet.
+/// From an answer to the commit of its record: a drained delivery may not be recorded yet.
 const RECORDED_WITHIN: Duration = Duration::from_millis(250);
 
-/// After a drain, until what nobody needs any more is gone from the queue.
+/// After a drain, until unused permits are removed from the queue.
 const DROPPED_WITHIN: Duration = Duration::from_secs(15);
 const QUEUE_GAUGES: [&str; 3] = ["weir_queued_permits", "weir_in_flight_sends", "weir_delivery_queue_depth"];
 
-/// Where Weir is.
+/// The Weir under test.
 pub(crate) enum Target {
     Running(Api),
     Spawned(Box<Fleet>),
@@ -58,14 +58,14 @@ impl Target {
     }
 }
 
-/// Plays a scenario and answers all that happened. Receivers listen on `host`, which is what destinations name.
+/// Plays a scenario and returns the recording. Receivers listen on `host`, which is also the host in the destinations' URLs.
 pub(crate) async fn record(scenario: &Scenario, mut target: Target, host: &str) -> anyhow::Result<Recording> {
     let api = target.api();
     let timeline = Timeline::begin();
     let arrivals = Arrivals::new(timeline)?;
     let tag = format!("load{}", timeline.now().as_millis());
     let (mut recording, receivers, ids) = prepare(scenario, &api, host, &arrivals, &tag, timeline).await?;
-    // Creating a thousand destinations takes a while; the run begins when they stand.
+    // The run begins when all destinations exist: creating a thousand takes a while.
     let timeline = timeline.restarted();
     recording.began = timeline.now();
     let (streams, events) = streams(scenario, &tag, &ids, &recording, timeline);
@@ -75,7 +75,8 @@ pub(crate) async fn record(scenario: &Scenario, mut target: Target, host: &str) 
     for stream in streams {
         publishing.spawn(stream.run(scenario.publish_s, timeline, api.clone(), Arc::clone(&events), deadline));
     }
-    let mut runner = StepRunner { timeline, api: &api, receivers: &receivers, ids: &ids, target: &mut target, recording };
+    let mut runner =
+        StepRunner { timeline, api: &api, receivers: &receivers, ids: &ids, target: &mut target, recording };
     let progress = Progress::start(&scenario.name, scenario.publish_s, Arc::clone(&arrivals));
     let (steps, published) = tokio::join!(runner.play(&scenario.steps), async {
         while publishing.join_next().await.is_some() {}
@@ -88,15 +89,15 @@ pub(crate) async fn record(scenario: &Scenario, mut target: Target, host: &str) 
     wait_for_arrivals(&recording, &arrivals, deadline).await;
     recording.drained = drained(&api, &ids, &recording, timeline, deadline).await?;
     tokio::time::sleep(RECORDED_WITHIN).await;
-    finish(&api, &ids, &mut recording, &arrivals).await?;
-    recording.permits_left = left_in_queue(&target, &recording).await?;
+    collect(&api, &ids, &mut recording, &arrivals).await?;
+    recording.permits_left = permits_left_in_queue(&target, &recording).await?;
     recording.ended = timeline.now();
     progress.end();
     end_target(target, &api, &ids, &mut recording).await?;
     Ok(recording)
 }
 
-/// Receivers that listen, and destinations that name them, with their ids.
+/// Starts the receivers and creates their destinations. Returns the destinations' ids too.
 async fn prepare(
     scenario: &Scenario,
     api: &Api,
@@ -144,7 +145,7 @@ fn event_type(tag: &str, stream: usize) -> String {
     format!("{tag}.s{stream}")
 }
 
-/// The streams with the numbers of their events, and a place for each event.
+/// The streams with the numbers of their events, and an entry for each event.
 fn streams(
     scenario: &Scenario,
     tag: &str,
@@ -165,17 +166,17 @@ fn streams(
             first: events.len() as u64,
             tag: tag.to_owned(),
         });
-        let place = Event { groups, destination: None, key: None, meant: timeline.now(), outcome: Outcome::Unknown };
-        events.resize(events.len() + count as usize, place);
+        let entry = Event { groups, destination: None, key: None, meant: timeline.now(), outcome: Outcome::Unknown };
+        events.resize(events.len() + count as usize, entry);
     }
     (streams, events)
 }
 
-/// Until as much has been answered well as is owed. The judge looks closer.
+/// Waits until the number of 2xx answers reaches the number of deliveries owed. The judge later checks each event.
 async fn wait_for_arrivals(recording: &Recording, arrivals: &Arrivals, deadline: std::time::Instant) {
-    let arrives = |group: usize| recording.groups[group].expect.delivered && !recording.groups[group].coalesces;
+    let must_arrive = |group: usize| recording.groups[group].expect.delivered && !recording.groups[group].coalesces;
     let of = |event: &Event| match event.outcome {
-        Outcome::Accepted { deliveries, .. } if event.groups.iter().all(|group| arrives(*group)) => {
+        Outcome::Accepted { deliveries, .. } if event.groups.iter().all(|group| must_arrive(*group)) => {
             u64::from(deliveries)
         }
         _ => 0,
@@ -186,7 +187,7 @@ async fn wait_for_arrivals(recording: &Recording, arrivals: &Arrivals, deadline:
     }
 }
 
-/// When nothing waited or was under way any more at the destinations that answer; `None` when that was not in time.
+/// The time at which the destinations that answer had no delivery waiting or in flight; `None` when the deadline came first.
 async fn drained(
     api: &Api,
     ids: &[String],
@@ -213,12 +214,12 @@ async fn drained(
     }
 }
 
-/// Permits that nobody needs any more. What dead workers left is dropped every ten seconds.
-async fn left_in_queue(target: &Target, recording: &Recording) -> anyhow::Result<u64> {
+/// Unused permits that are still in the queue. Weir removes the permits of dead workers every ten seconds.
+async fn permits_left_in_queue(target: &Target, recording: &Recording) -> anyhow::Result<u64> {
     let is_idle = recording.drained.is_some() && recording.groups.iter().all(|group| group.expect.delivered);
     let fleet = match target {
         Target::Spawned(fleet) if is_idle => fleet,
-        // Of a Weir that others use too, nothing can be said.
+        // A running Weir may have other users, whose permits cannot be told apart.
         Target::Spawned(_) | Target::Running(_) => return Ok(0),
     };
     let scheduler = Api::new(fleet.scheduler_address()?, None);
@@ -226,15 +227,15 @@ async fn left_in_queue(target: &Target, recording: &Recording) -> anyhow::Result
     loop {
         let left = scheduler.gauges(&QUEUE_GAUGES).await?;
         if left == Some(0) || now() >= deadline {
-            // A process that was started a moment ago has not looked yet.
+            // A process that has just started may not have read its gauges yet.
             return left.with_context(|| format!("/metrics lacks one of {QUEUE_GAUGES:?}"));
         }
         tokio::time::sleep(POLL_EVERY).await;
     }
 }
 
-/// What arrived, and then what Weir recorded: every arrival of the first is to be in the second.
-async fn finish(api: &Api, ids: &[String], recording: &mut Recording, arrivals: &Arrivals) -> anyhow::Result<()> {
+/// Reads the arrivals first and Weir's record after them: every arrival must be in the record.
+async fn collect(api: &Api, ids: &[String], recording: &mut Recording, arrivals: &Arrivals) -> anyhow::Result<()> {
     let arrived = arrivals.all();
     for (destination, id) in recording.destinations.iter_mut().zip(ids) {
         destination.audit = Some(api.audit(id).await.context("audit")?);
@@ -243,7 +244,7 @@ async fn finish(api: &Api, ids: &[String], recording: &mut Recording, arrivals: 
     Ok(())
 }
 
-/// Leaves a Weir that was running as it was found.
+/// Stops a Weir that the harness started. In a running Weir it deletes the destinations of this run.
 async fn end_target(target: Target, api: &Api, ids: &[String], recording: &mut Recording) -> anyhow::Result<()> {
     match target {
         Target::Spawned(mut fleet) => {
@@ -259,7 +260,7 @@ async fn end_target(target: Target, api: &Api, ids: &[String], recording: &mut R
     }
 }
 
-/// The file that a Weir's own words go to.
+/// Creates the log file of a Weir.
 pub(crate) fn log_file(folder: &Path, name: &str) -> anyhow::Result<std::fs::File> {
     let path = folder.join(format!("{name}.log"));
     std::fs::File::create(&path).with_context(|| format!("cannot write {}", path.display()))

@@ -1,4 +1,4 @@
-//! Scenarios: what is to be done to a Weir, and what must come of it. TOML in `scenarios/`, built into the program.
+//! Scenarios: the load and the faults for a Weir, and the expected result. TOML files in `scenarios/`, built into the program.
 
 mod behavior;
 mod step;
@@ -38,18 +38,18 @@ impl SetUp {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Scenario {
-    /// The file's.
+    /// The name of the file.
     #[serde(skip)]
     pub(crate) name: String,
     pub(crate) about: String,
-    /// The set-ups in whose quick set it is.
+    /// The set-ups whose quick set contains it.
     #[serde(default)]
     pub(crate) quick: Vec<SetUp>,
     #[serde(default = "both")]
     pub(crate) set_ups: Vec<SetUp>,
-    /// What it needs that Weir may not have yet: it runs only when it is named.
+    /// A feature that Weir may lack. The scenario then runs only when it is named.
     pub(crate) awaits: Option<String>,
-    /// It takes so long that it runs only when it is named.
+    /// Takes so long that it runs only when it is named.
     #[serde(default)]
     pub(crate) long: bool,
     pub(crate) publish_s: f64,
@@ -80,17 +80,17 @@ impl Default for Roles {
     }
 }
 
-/// Destinations that are alike, and what is expected of each.
+/// Destinations with the same settings and expectations.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Group {
     pub(crate) name: String,
     #[serde(default = "one")]
     pub(crate) count: u32,
-    /// As `POST /v1/destinations` takes them; `url`, `name` and `event_types` are the harness's.
+    /// The body of `POST /v1/destinations`; the harness sets `url`, `name` and `event_types`.
     #[serde(default = "no_settings")]
     pub(crate) settings: Value,
-    /// TOML has no null, which is what turns a breaker off.
+    /// Stands for `breaker = null`, which turns the breaker off: TOML has no null.
     #[serde(default)]
     pub(crate) no_breaker: bool,
     #[serde(default)]
@@ -107,20 +107,20 @@ fn no_settings() -> Value {
     Value::Object(serde_json::Map::new())
 }
 
-/// What a group must show beside its caps, which always hold.
+/// Expectations of a group beside its limits, which must always hold.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Expect {
-    /// Every event arrives, and the backlog is drained. False for those that never answer well.
+    /// Every event arrives, and the backlog drains. False for destinations that never answer 2xx.
     pub(crate) delivered: bool,
-    /// Sends ÷ what the strictest limit allowed, of each destination.
+    /// Sends of each destination ÷ the sends that its strictest limit allowed.
     pub(crate) utilisation_min: Option<f64>,
-    /// Jain's index of what each destination got of its due, while all had a backlog.
+    /// Jain's index of the destinations' sends ÷ allowed sends, while all had a backlog.
     pub(crate) fairness_min: Option<f64>,
     /// From the instant an event was meant to be posted to its first arrival.
     pub(crate) p50_ms: Option<f64>,
     pub(crate) p99_ms: Option<f64>,
-    /// Sends a second while more was offered than the machine can take, of what it can take.
+    /// Sends a second during the overload ÷ the rate that the machine can take.
     pub(crate) overload_min: Option<f64>,
     /// Events with one `ordering_key` arrive in their order.
     pub(crate) in_order: bool,
@@ -140,21 +140,21 @@ impl Default for Expect {
     }
 }
 
-/// A stream of events to a group, or to several, each of which gets every event.
+/// A stream of events to one or several groups. Each group gets every event.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Publish {
     #[serde(deserialize_with = "one_or_more")]
     pub(crate) to: Vec<String>,
-    /// Events a second, at set times whatever Weir does. One of the three.
+    /// Events a second at fixed times, however Weir responds. Exactly one of `per_s`, `burst` and `overload` is set.
     pub(crate) per_s: Option<f64>,
-    /// So many events, all at `from_s`.
+    /// This many events, all at `from_s`.
     pub(crate) burst: Option<u64>,
-    /// A rate that is so many times what the machine is measured to take before the run.
+    /// A multiple of the rate that the machine can take, which is measured before the run.
     pub(crate) overload: Option<f64>,
     #[serde(default)]
     pub(crate) from_s: f64,
-    /// Without it, until `publish_s`.
+    /// `None`: until `publish_s`.
     pub(crate) until_s: Option<f64>,
     /// Events in one request.
     #[serde(default = "one")]
@@ -164,7 +164,7 @@ pub(crate) struct Publish {
     /// Each event to one destination in turn, instead of to all.
     #[serde(default)]
     pub(crate) spread: bool,
-    /// With idempotency keys, and posted again until they are answered.
+    /// Events have idempotency keys and are posted again until they are answered.
     #[serde(default)]
     pub(crate) persistent: bool,
     pub(crate) ordering_keys: Option<u32>,
@@ -193,19 +193,19 @@ impl Scenario {
         toml::from_str::<Self>(text).with_context(|| format!("scenario {name}"))?.named_as(name)
     }
 
-    /// Under a name, and sound: of a file, or of a part of one.
+    /// Sets the name and checks the scenario. It may be a whole file or a part of one.
     pub(crate) fn named_as(mut self, name: &str) -> anyhow::Result<Self> {
         name.clone_into(&mut self.name);
         self.check().with_context(|| format!("scenario {name}"))?;
         Ok(self)
     }
 
-    /// Every scenario of the folder, in the order of their table.
+    /// Every scenario of the folder, in the order of the table.
     pub(crate) fn all() -> anyhow::Result<Vec<Self>> {
         SCENARIOS.iter().map(|(name, text)| Self::parse(name, text)).collect()
     }
 
-    /// Why it runs only when it is named.
+    /// Why it runs only when it is named; `None` when it runs by default.
     pub(crate) fn reserved(&self) -> Option<String> {
         match &self.awaits {
             Some(awaited) => Some(format!("it needs {awaited}")),
@@ -214,7 +214,7 @@ impl Scenario {
         }
     }
 
-    /// One of the folder, or a file of somebody's own.
+    /// A scenario of the folder, or a file of the caller's own.
     pub(crate) fn named(name: &str) -> anyhow::Result<Self> {
         if name.ends_with(".toml") {
             let text = std::fs::read_to_string(name).with_context(|| format!("cannot read {name}"))?;
@@ -228,7 +228,7 @@ impl Scenario {
         Self::parse(name, text)
     }
 
-    /// Without what noise can break: use, fairness, latency. Caps, loss, order and the drain are judged as ever.
+    /// Removes the expectations that a busy machine can break: use, fairness, latency. Limits, loss, order and the drain are still judged.
     pub(crate) fn without_figures(mut self) -> Self {
         for group in &mut self.destinations {
             let Expect { delivered, in_order, .. } = group.expect;
@@ -243,11 +243,14 @@ impl Scenario {
 
     fn check(&self) -> anyhow::Result<()> {
         let is_time = |seconds: f64| seconds.is_finite() && (0.0..=1e6).contains(&seconds);
-        ensure!(is_time(self.publish_s) && is_time(self.drain_within_s), "publish_s and drain_within_s are seconds");
+        ensure!(
+            is_time(self.publish_s) && is_time(self.drain_within_s),
+            "publish_s and drain_within_s must be 0 to 1000000 seconds"
+        );
         ensure!(!self.destinations.is_empty() && !self.publish.is_empty(), "there is nothing to send");
         let mut names = HashSet::new();
         for group in &self.destinations {
-            ensure!(names.insert(&group.name), "destinations: there are two named {}", group.name);
+            ensure!(names.insert(&group.name), "destinations: two groups are named {}", group.name);
             ensure!(group.count >= 1, "destinations {}: count must be at least 1", group.name);
             limits_in(&group.settings).with_context(|| format!("destinations {}", group.name))?;
         }
@@ -255,24 +258,28 @@ impl Scenario {
             for name in &publish.to {
                 ensure!(self.group(name).is_some(), "publish {}: no destinations are named {name}", n + 1);
             }
-            let given = [publish.per_s.is_some(), publish.burst.is_some(), publish.overload.is_some()];
+            let rates = [publish.per_s.is_some(), publish.burst.is_some(), publish.overload.is_some()];
             ensure!(
-                given.into_iter().filter(|is_given| *is_given).count() == 1,
+                rates.into_iter().filter(|is_set| *is_set).count() == 1,
                 "publish {}: give one of per_s, burst and overload",
                 n + 1
             );
-            ensure!(publish.per_s.is_none_or(|rate| rate > 0.0 && rate <= 1e6), "publish {}: per_s is a rate", n + 1);
             ensure!(
-                publish.overload.is_none_or(|times| (1.0..=10.0).contains(&times)),
-                "publish {}: overload is 1 to 10",
+                publish.per_s.is_none_or(|rate| rate > 0.0 && rate <= 1e6),
+                "publish {}: per_s must be above 0 and at most 1000000",
                 n + 1
             );
-            ensure!((1..=1_000).contains(&publish.batch), "publish {}: batch is 1 to 1000", n + 1);
+            ensure!(
+                publish.overload.is_none_or(|times| (1.0..=10.0).contains(&times)),
+                "publish {}: overload must be 1 to 10",
+                n + 1
+            );
+            ensure!((1..=1_000).contains(&publish.batch), "publish {}: batch must be 1 to 1000", n + 1);
             ensure!(publish.connections >= 1, "publish {}: connections must be at least 1", n + 1);
             let (from_s, until_s) = (publish.from_s, publish.until_s.unwrap_or(self.publish_s));
             ensure!(
                 is_time(from_s) && from_s <= until_s && until_s <= self.publish_s,
-                "publish {}: it must lie within publish_s",
+                "publish {}: from_s and until_s must be in order and within publish_s",
                 n + 1
             );
         }
@@ -282,7 +289,7 @@ impl Scenario {
         }
         let mut last_s = 0.0;
         for (n, step) in self.steps.iter().enumerate() {
-            ensure!(is_time(step.at_s) && step.at_s >= last_s, "step {}: steps come in the order of at_s", n + 1);
+            ensure!(is_time(step.at_s) && step.at_s >= last_s, "step {}: steps must be in the order of at_s", n + 1);
             last_s = step.at_s;
             if let Some(name) = step.action.group() {
                 ensure!(self.group(name).is_some(), "step {}: no destinations are named {name}", n + 1);
@@ -292,7 +299,7 @@ impl Scenario {
             }
             ensure!(
                 !step.action.needs_roles() || self.set_ups == [SetUp::Scaled],
-                "step {}: it needs set_ups = [\"scaled\"]",
+                "step {}: this step needs set_ups = [\"scaled\"]",
                 n + 1
             );
         }
@@ -300,10 +307,10 @@ impl Scenario {
     }
 }
 
-/// The limits that settings name; `None` when they do not.
+/// The limits in the settings; `None` when the settings have no `rate_limits`.
 pub(crate) fn limits_in(settings: &Value) -> anyhow::Result<Option<RateLimits>> {
     let Some(limits) = settings.get("rate_limits") else { return Ok(None) };
-    let limits = limits.as_array().context("rate_limits is an array")?;
+    let limits = limits.as_array().context("rate_limits must be an array")?;
     let parse = |limit: &Value| {
         let number = |name: &str| u32::try_from(limit.get(name)?.as_u64()?).ok();
         let period = Period::parse(limit.get("period")?.as_str()?)?;
@@ -339,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn every_scenario_of_the_folder_is_sound_and_in_the_table() {
+    fn every_scenario_of_the_folder_is_valid_and_in_the_table() {
         let names: HashSet<String> = Scenario::all().unwrap().into_iter().map(|scenario| scenario.name).collect();
         let folder = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/scenarios")).unwrap();
         let files: HashSet<String> =
@@ -348,12 +355,12 @@ mod tests {
     }
 
     #[test]
-    fn what_a_scenario_does_not_know_is_refused_by_name() {
+    fn an_unknown_key_or_name_is_refused_by_name() {
         assert!(Scenario::parse("x", SMALL).is_ok());
         let misspelt = refused(&SMALL.replace("per_s = 5", "per_s = 5\nbacth = 2"));
         assert!(misspelt.contains("bacth"), "{misspelt}");
-        let astray = refused(&SMALL.replace("to = \"a\"", "to = \"b\""));
-        assert!(astray.contains("publish 1: no destinations are named b"), "{astray}");
+        let unknown_group = refused(&SMALL.replace("to = \"a\"", "to = \"b\""));
+        assert!(unknown_group.contains("publish 1: no destinations are named b"), "{unknown_group}");
         let zero = refused(&SMALL.replace("limit = 10", "limit = 0"));
         assert!(zero.contains("destinations a: rate_limits"), "{zero}");
         let both = refused(&format!("{SMALL}\nburst = 4"));
@@ -361,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_may_have_several_groups_and_every_group_has_a_stream() {
+    fn a_stream_may_have_several_groups_and_every_group_needs_a_stream() {
         let two = SMALL.replace("[[publish]]", "[[destinations]]\nname = \"b\"\n[[publish]]");
         assert!(refused(&two).contains("destinations b: nothing is published to them"), "{}", refused(&two));
         let scenario = Scenario::parse("x", &two.replace("to = \"a\"", "to = [\"a\", \"b\"]")).unwrap();
@@ -369,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn without_figures_only_what_holds_under_any_noise_is_expected() {
+    fn without_figures_keeps_only_expectations_that_a_busy_machine_meets() {
         for scenario in Scenario::all().unwrap() {
             let kept = |scenario: &Scenario| {
                 let kept = |group: &Group| (group.expect.delivered, group.expect.in_order);
@@ -386,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_needs_servers_needs_the_set_up_that_has_them() {
+    fn a_step_that_needs_servers_needs_the_scaled_set_up() {
         let text = format!("{SMALL}\n[[steps]]\nat_s = 1\ndo = \"flush_redis\"");
         assert!(refused(&text).contains("set_ups"), "{}", refused(&text));
         assert!(Scenario::parse("x", &format!("set_ups = [\"scaled\"]\n{text}")).is_ok());

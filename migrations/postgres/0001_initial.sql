@@ -37,8 +37,8 @@ CREATE INDEX destinations_changed ON destinations (tenant, version);
 CREATE INDEX destinations_edited ON destinations (updated_at, id);
 CREATE INDEX destinations_taking_alerts ON destinations (id) WHERE takes_alerts AND deleted_at IS NULL;
 
--- Every set of limits of a destination, with the instant from which it applies. The audit judges a send by the limits that
--- applied at the time of the send.
+-- Every set of limits of a destination, with the instant from which it applies. The audit judges a send by the limits
+-- that applied at the time of the send.
 CREATE TABLE limit_changes (
     destination_id uuid   NOT NULL,
     at             bigint NOT NULL,
@@ -60,8 +60,8 @@ CREATE TABLE alert_states (
 );
 
 -- Append-only, one partition per day of the time in the id: retention drops whole days. There is no default partition,
--- because with one no other partition could be detached without blocking every writer. make_partitions keeps the next days
--- ready, and a writer whose day is missing makes it first.
+-- because with one no other partition could be detached without blocking every writer. make_partitions keeps the next
+-- days ready, and a writer whose day is missing makes it first.
 CREATE TABLE events (
     id              uuid    NOT NULL PRIMARY KEY,
     created_at      bigint  NOT NULL,
@@ -76,8 +76,8 @@ CREATE TABLE events (
     ordering_key    text,
     traceparent     bytea CHECK (length(traceparent) = 25) -- trace id, span id, flags
 ) PARTITION BY RANGE (id);
--- No index by tenant or type: each would cost every ingest as much as the event itself. Lists filtered by them scan the ids
--- backwards; `from` and `to` bound the scan.
+-- No index by tenant or type: each would cost every ingest as much as the event itself. Lists filtered by them scan the
+-- ids backwards; `from` and `to` bound the scan.
 
 -- Not in the events table, because a unique key of a partitioned table is unique only within a partition.
 CREATE TABLE idempotency_keys (
@@ -88,8 +88,8 @@ CREATE TABLE idempotency_keys (
     PRIMARY KEY (tenant, idempotency_key)
 );
 
--- The processes that make claims. Each process raises its beat. A process whose beat no longer rises is declared dead, and its
--- row is deleted.
+-- The processes that make claims. Each process raises its beat. A process whose beat no longer rises is declared dead,
+-- and its row is deleted.
 CREATE TABLE processes (
     id   integer NOT NULL PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
     beat bigint  NOT NULL
@@ -97,10 +97,11 @@ CREATE TABLE processes (
 
 -- The hot table: narrow, not partitioned. States are small integers, because every index predicate compares them:
 --   0 pending, 1 delivering, 2 retrying, 3 delivered, 4 failed, 5 dead, 6 cancelled, 7 superseded, 8 expired.
--- Every step of a delivery changes its state, and so the partial index that it is in. Therefore no update is heap-only, and
--- each index that holds rows of every state costs every step one entry. There are two such indexes, with free space in their
--- leaves for later entries. The deliveries of an event need no index, because their ids begin with the time in the event's id
--- and so are adjacent. No constraint is needed for one delivery per event and destination, because an event is stored once.
+-- Every step of a delivery changes its state, and so the partial index that it is in. Therefore no update is heap-only,
+-- and each index that holds rows of every state costs every step one entry. There are two such indexes, with free space
+-- in their leaves for later entries. The deliveries of an event need no index, because their ids begin with the time in
+-- the event's id and so are adjacent. No constraint is needed for one delivery per event and destination, because an
+-- event is stored once.
 CREATE TABLE deliveries (
     id               uuid     NOT NULL PRIMARY KEY WITH (fillfactor = 40),
     event_id         uuid     NOT NULL,
@@ -121,9 +122,9 @@ CREATE TABLE deliveries (
     expires_at       bigint,
     coalesce_key     text COLLATE "C", -- the event's type, a space, and its key
     replaced         boolean, -- a newer delivery with its coalesce key came during its claim, so it does not wait again
-    -- From the event, if the destination is ordered. The deliveries of one key that have not ended are a message group, in the
-    -- order of `group_position`. Every delivery behind the head is `pending` and due at the end of time (9223372036854775807)
-    -- until it becomes the head.
+    -- From the event, if the destination is ordered. The deliveries of one key that have not ended are a message group,
+    -- in the order of `group_position`. Every delivery behind the head is `pending` and due at the end of time
+    -- (9223372036854775807) until it becomes the head.
     ordering_key     text COLLATE "C",
     group_position   bigint,
     -- For a delivery that a replay has taken.
@@ -134,19 +135,19 @@ CREATE TABLE deliveries (
     claimed_by       integer CHECK (claimed_by IS NULL OR state = 1),
     CHECK ((state = 1) = (claim_expires_at IS NOT NULL))
 ) WITH (
-    -- Free space for the next version of a row on its own page. Dead row versions are many and short-lived: a vacuum after
-    -- each 1 % of them keeps the indexes small, and it runs without delay so that it does not fall behind.
+    -- Free space for the next version of a row on its own page. Dead row versions are many and short-lived: a vacuum
+    -- after each 1 % of them keeps the indexes small, and it runs without delay so that it does not fall behind.
     fillfactor = 75,
     autovacuum_vacuum_scale_factor = 0.01,
-    -- A claim starts at the beginning of the due index and skips the dead entries of earlier claims. By default a vacuum does
-    -- not clean the indexes if few pages of the table have dead rows.
+    -- A claim starts at the beginning of the due index and skips the dead entries of earlier claims. By default a
+    -- vacuum does not clean the indexes if few pages of the table have dead rows.
     vacuum_index_cleanup = on,
     autovacuum_vacuum_insert_scale_factor = 0.05,
     autovacuum_analyze_scale_factor = 0.02,
     autovacuum_vacuum_cost_delay = 0
 );
--- Waiting deliveries only. For each destination: the live deliveries, then those of replays, each in due order. The included
--- columns make the index cover the counts.
+-- Waiting deliveries only. For each destination: the live deliveries, then those of replays, each in due order. The
+-- included columns make the index cover the counts.
 CREATE INDEX deliveries_due ON deliveries (destination_id, is_replay, next_attempt_at, id) INCLUDE (created_at, state)
     WHERE state IN (0, 2);
 -- Outstanding claims: as many entries as sends in flight, so the index stays in memory and costs little.
@@ -166,8 +167,9 @@ CREATE INDEX deliveries_coalescing ON deliveries (destination_id, coalesce_key)
 CREATE INDEX deliveries_message_groups ON deliveries (destination_id, ordering_key, next_attempt_at, group_position)
     WHERE ordering_key IS NOT NULL AND state < 3;
 
--- Positions in message groups: one number for each call of store_events with ordered deliveries, taken under the locks of their
--- keys. So positions follow the order in which events were stored, even if the clocks that made the ids disagree.
+-- Positions in message groups: one number for each call of store_events with ordered deliveries, taken under the locks
+-- of their keys. So positions follow the order in which events were stored, even if the clocks that made the ids
+-- disagree.
 CREATE SEQUENCE group_positions;
 -- The deliveries that a replay has taken, by state.
 CREATE INDEX deliveries_replayed ON deliveries (replay_id, state) WHERE replay_id IS NOT NULL;
@@ -198,19 +200,20 @@ CREATE TABLE replay_destinations (
     PRIMARY KEY (replay_id, destination_id)
 );
 
--- Stores events, their idempotency keys and their deliveries, unless the caller's view is out of date: a destination of one of
--- the tenants has a version above the one that the caller has seen, or one of the keys is known. Returns whether it stored
--- them. It takes the locks first, so that each later statement sees every commit from before the locks were granted.
+-- Stores events, their idempotency keys and their deliveries, unless the caller's view is out of date: a destination of
+-- one of the tenants has a version above the one that the caller has seen, or one of the keys is known. Returns whether
+-- it stored them. It takes the locks first, so that each later statement sees every commit from before the locks were
+-- granted.
 --
--- A delivery is due at once, with the time of its event as its due time, unless it is delayed. A delivery of the fast path is
--- stored as claimed by `owner`, until the given instant; if `owner` has been declared dead, nothing is stored. An array of a
--- rarely used property is NULL when no row has a value; unnest fills the column with NULLs.
+-- A delivery is due at once, with the time of its event as its due time, unless it is delayed. A delivery of the fast
+-- path is stored as claimed by `owner`, until the given instant; if `owner` has been declared dead, nothing is stored.
+-- An array of a rarely used property is NULL when no row has a value; unnest fills the column with NULLs.
 --
--- A new delivery supersedes the waiting deliveries with its coalesce key and marks the claimed ones as replaced. Coalesce keys
--- have locks of their own: without them two concurrent calls with the same key would not see each other's deliveries, and both
--- would wait. Message groups have locks for the same reason, and because the end of a head must see every delivery behind it
--- (advance_message_groups). Returns the message groups whose heads may have been superseded: the caller advances them after
--- its commit.
+-- A new delivery supersedes the waiting deliveries with its coalesce key and marks the claimed ones as replaced.
+-- Coalesce keys have locks of their own: without them two concurrent calls with the same key would not see each other's
+-- deliveries, and both would wait. Message groups have locks for the same reason, and because the end of a head must
+-- see every delivery behind it (advance_message_groups). Returns the message groups whose heads may have been
+-- superseded: the caller advances them after its commit.
 CREATE FUNCTION store_events(
     lock_space integer, locks integer[], key_space integer, key_locks integer[], tenants text[], versions bigint[],
     owner integer, event_ids uuid[], event_tenants text[], event_types text[], event_times bigint[], event_keys text[],
@@ -282,8 +285,8 @@ BEGIN
         state, claim_epoch, claim_expires_at, claimed_by, deliver_at, expires_at,
         coalesce_key, ordering_key, group_position)
     SELECT r.id, r.event_id, r.destination_id,
-        -- Evaluated only for an ordered delivery. A scalar subquery, because the planner could turn EXISTS into a scan of all
-        -- message groups.
+        -- Evaluated only for an ordered delivery. A scalar subquery, because the planner could turn EXISTS into a scan
+        -- of all message groups.
         CASE WHEN r.ordering_key IS NOT NULL AND (r.follows OR (
             SELECT true FROM deliveries d WHERE d.destination_id = r.destination_id AND d.ordering_key = r.ordering_key
                 AND d.ordering_key IS NOT NULL AND d.state < 3 LIMIT 1
@@ -306,11 +309,11 @@ BEGIN
 END
 $$;
 
--- Makes the next delivery of each message group its head, if the group has no head. Called after the commit that ended a head.
--- It takes the locks of the keys first, so that each later statement sees every delivery that was stored at the same time. The
--- skipped deliveries leave their groups first. A new head gets the due time that it was stored with, or the time at which a
--- replay moved it, so that it takes its place among the live deliveries. Returns the ordinal of each group with a new head, and
--- when the head is due.
+-- Makes the next delivery of each message group its head, if the group has no head. Called after the commit that ended
+-- a head. It takes the locks of the keys first, so that each later statement sees every delivery that was stored at the
+-- same time. The skipped deliveries leave their groups first. A new head gets the due time that it was stored with, or
+-- the time at which a replay moved it, so that it takes its place among the live deliveries. Returns the ordinal of
+-- each group with a new head, and when the head is due.
 CREATE FUNCTION advance_message_groups(
     key_space integer, key_locks integer[], destination_ids uuid[], ordering_keys text[], skipped uuid[]
 ) RETURNS TABLE (ordinal bigint, due bigint) LANGUAGE plpgsql AS $$
@@ -345,9 +348,9 @@ BEGIN
 END
 $$;
 
--- Append-only, one partition per day of the time in the delivery's id: the attempts of a delivery are in the partition of the
--- same day as its event, are found by one lookup, and are dropped with the event. Outcomes: 0 delivered, 1 retryable,
--- 2 rejected, 3 unknown.
+-- Append-only, one partition per day of the time in the delivery's id: the attempts of a delivery are in the partition
+-- of the same day as its event, are found by one lookup, and are dropped with the event. Outcomes: 0 delivered, 1
+-- retryable, 2 rejected, 3 unknown.
 CREATE TABLE attempts (
     delivery_id    uuid     NOT NULL,
     id             uuid     NOT NULL,
@@ -358,8 +361,8 @@ CREATE TABLE attempts (
     outcome        smallint NOT NULL CHECK (outcome BETWEEN 0 AND 3),
     status_code    integer,
     error          text,
-    -- Why there was no usable answer: 0 dns, 1 connect, 2 tls, 3 timeout, 4 broken, 5 forbidden; NULL: there was one, or the
-    -- reason is unknown.
+    -- Why there was no usable answer: 0 dns, 1 connect, 2 tls, 3 timeout, 4 broken, 5 forbidden; NULL: there was one,
+    -- or the reason is unknown.
     failure        smallint,
     response_body  bytea, -- UTF-8; not text, because text cannot hold the character 0
     PRIMARY KEY (delivery_id, number)
@@ -371,8 +374,8 @@ CREATE FUNCTION first_id_of_day(day integer) RETURNS uuid LANGUAGE sql IMMUTABLE
     SELECT (lpad(to_hex(day::bigint * 86400000), 12, '0') || repeat('0', 20))::uuid
 $$;
 
--- Makes the missing partitions of some days, and returns how many days it made. One process makes partitions at a time. A table
--- is created first and then attached, because that blocks neither readers nor writers of the other days.
+-- Makes the missing partitions of some days, and returns how many days it made. One process makes partitions at a time.
+-- A table is created first and then attached, because that blocks neither readers nor writers of the other days.
 CREATE FUNCTION make_partitions(days integer[]) RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
     missing integer;
@@ -396,8 +399,8 @@ BEGIN
 END
 $$;
 
--- Drops the partitions of a day. Every user of the tables waits for this function, so it must be quick: if it has to wait for a
--- lock for longer than 100 ms, or the day has a delivery again, it fails with an error that means "in use".
+-- Drops the partitions of a day. Every user of the tables waits for this function, so it must be quick: if it has to
+-- wait for a lock for longer than 100 ms, or the day has a delivery again, it fails with an error that means "in use".
 CREATE FUNCTION drop_partitions(day integer) RETURNS void LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
 DECLARE
     parent text;
@@ -411,13 +414,15 @@ BEGIN
 END
 $$;
 
--- After the restore of a backup: sends that are not in the record may have started until this time. Empty: never restored.
+-- After the restore of a backup: sends that are not in the record may have started until this time. Empty: never
+-- restored.
 CREATE TABLE restored (
     single      boolean NOT NULL PRIMARY KEY DEFAULT true CHECK (single),
     sends_until bigint  NOT NULL
 );
 
--- The programs that may use this schema: those that know at least the migration with this number (migrations/README.md).
+-- The programs that may use this schema: those that know at least the migration with this number
+-- (migrations/README.md).
 CREATE TABLE schema_marker (
     single         boolean NOT NULL PRIMARY KEY DEFAULT true CHECK (single),
     oldest_program integer NOT NULL

@@ -1,9 +1,9 @@
 //! Which addresses Weir may send to, so that a destination's URL cannot reach into the operator's network.
 //!
-//! [`AddressPolicy::check_url`] judges what a URL alone can tell, when a destination is written; [`AddressPolicy::check`]
-//! judges every address a connection is about to be made to, after DNS. The second is the guard, the first is the early
-//! and friendly answer. An address that carries another one (IPv4-mapped, IPv4-compatible, NAT64) is judged by it. What is
-//! denied is denied in every spelling, whatever else allows it.
+//! [`AddressPolicy::check_url`] checks a destination's URL when it is stored, without DNS; it gives an early error.
+//! [`AddressPolicy::check`] checks every address after DNS, just before a connection is made; it is the protection. An
+//! address that embeds an IPv4 address (IPv4-mapped, IPv4-compatible, NAT64) is judged by the embedded address. A
+//! denied network is denied in every notation, even if another rule allows it.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
@@ -13,21 +13,22 @@ use std::{
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use url::{Host, Url};
 
-/// What an operator permits beyond https to public addresses, and what not even there.
+/// What an operator allows in addition to https to public addresses, and what the operator denies.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AddressPolicy {
-    /// Plain http as well.
+    /// Whether plain http is allowed.
     pub allow_http: bool,
-    /// Networks exempt from the ranges refused otherwise. An IPv4-mapped address belongs to the IPv4 networks.
+    /// Networks that are allowed although their range is refused by default. An IPv4-mapped address belongs to the IPv4
+    /// networks.
     pub allow_networks: Vec<IpNet>,
-    /// Networks that nothing is sent to, public ones included; they win over `allow_networks`.
+    /// Networks to which nothing is sent, public ones included. They take precedence over `allow_networks`.
     pub deny_networks: Vec<IpNet>,
-    /// The ports that may be sent to; empty: any. By default any, since receivers choose theirs freely, and what a port could
-    /// reach that is no receiver stands in the networks refused already.
+    /// The allowed ports; empty: every port. Every port is the default, because receivers choose their ports freely,
+    /// and internal services are in networks that are refused already.
     pub allow_ports: Vec<RangeInclusive<u16>>,
 }
 
-/// Why a URL or an address is not sent to. The text says what would allow it.
+/// Why a URL or an address is refused. The text says which setting would allow it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AddressRefusal {
     #[error("must be an https URL; to permit plain http, start Weir with `--allow-http`")]
@@ -40,13 +41,13 @@ pub enum AddressRefusal {
     UserInfo,
     #[error("must not name port 0")]
     PortZero,
-    #[error("names port {0}, which is none of those that may be sent to; to permit it, add it to `--allow-ports`")]
+    #[error("names port {0}, which is not an allowed port; to permit it, add it to `--allow-ports`")]
     Port(u16),
     #[error("`{0}` is this machine; to permit it, start Weir with `--allow-networks 127.0.0.0/8,::1/128`")]
     Localhost(String),
     #[error("{address} is refused ({range}); to permit it, start Weir with `--allow-networks {network}`")]
     Address { address: IpAddr, range: &'static str, network: IpNet },
-    // The network stays unsaid: what an operator shuts off is the operator's.
+    // The text does not name the network: the operator's denied networks are not disclosed.
     #[error("{0} is denied by Weir's operator (`--deny-networks`)")]
     Denied(IpAddr),
 }
@@ -57,9 +58,9 @@ impl AddressPolicy {
         self.check(address).is_ok()
     }
 
-    /// [`AddressPolicy::allows`], with the reason.
+    /// Like [`AddressPolicy::allows`], with the reason of a refusal.
     pub fn check(&self, address: IpAddr) -> Result<(), AddressRefusal> {
-        // What a socket would connect to: `::ffff:10.0.0.1` is `10.0.0.1`.
+        // The address to which a socket connects: `::ffff:10.0.0.1` is `10.0.0.1`.
         let address = address.to_canonical();
         if self.denies(address) {
             return Err(AddressRefusal::Denied(address));
@@ -85,17 +86,17 @@ impl AddressPolicy {
         self.allow_ports.is_empty() || self.allow_ports.iter().any(|ports| ports.contains(&port))
     }
 
-    /// A canonical address, and the one that it carries: NAT64 must not lead around a denial.
+    /// Whether a canonical address or the IPv4 address that it embeds is denied: NAT64 must not circumvent a denial.
     fn denies(&self, address: IpAddr) -> bool {
-        let carried = match address {
+        let embedded = match address {
             IpAddr::V4(_) => None,
             IpAddr::V6(v6) => embedded_v4(v6).map(IpAddr::V4),
         };
         let is_in = |address: &IpAddr| self.deny_networks.iter().any(|network| network.contains(address));
-        is_in(&address) || carried.as_ref().is_some_and(is_in)
+        is_in(&address) || embedded.as_ref().is_some_and(is_in)
     }
 
-    /// Judges a destination's URL as far as it can be judged without DNS.
+    /// Checks a destination's URL as far as possible without DNS.
     pub fn check_url(&self, url: &Url) -> Result<(), AddressRefusal> {
         match url.scheme() {
             "https" => {}
@@ -130,20 +131,21 @@ impl AddressPolicy {
     }
 }
 
-/// `localhost` and every name below it mean this machine. Source: RFC 6761, section 6.3. `Url` has lowered the case.
+/// Whether a name is `localhost` or below it, and so means this machine. Source: RFC 6761, section 6.3. `Url` converts
+/// names to lower case.
 fn is_localhost(name: &str) -> bool {
     let name = name.strip_suffix('.').unwrap_or(name);
     name == "localhost" || name.ends_with(".localhost")
 }
 
-/// The IPv4 address that traffic to this one ends at: IPv4-compatible (`::/96`), and NAT64's well-known prefix, which
-/// hosts without IPv4 need in order to reach public IPv4 receivers.
+/// The embedded IPv4 address at which traffic to this address ends: IPv4-compatible (`::/96`), and the well-known
+/// prefix of NAT64, through which hosts without IPv4 reach public IPv4 receivers.
 fn embedded_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let embedded = match address.segments() {
         [0, 0, 0, 0, 0, 0, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] => u32::from(high) << 16 | u32::from(low),
         _ => return None,
     };
-    // `::` and `::1` lie in `::/96` too, but embed nothing.
+    // `::` and `::1` are in `::/96` too, but embed no address.
     (!address.is_unspecified() && !address.is_loopback()).then(|| Ipv4Addr::from_bits(embedded))
 }
 
@@ -153,7 +155,7 @@ fn v4_range(address: Ipv4Addr) -> Option<(Ipv4Net, &'static str)> {
 
 fn v6_range(address: Ipv6Addr) -> Option<(Ipv6Net, &'static str)> {
     REFUSED_V6.iter().find(|(network, _)| network.contains(&address)).copied().or_else(|| {
-        // IANA has given out global unicast addresses from 2000::/3 only.
+        // IANA allocates global unicast addresses only from 2000::/3.
         (address.segments()[0] >> 13 != 0b001).then(|| (Ipv6Net::from(address), "not a public address"))
     })
 }
@@ -172,7 +174,7 @@ const REFUSED_V4: [(Ipv4Net, &str); 17] = [
     v4(10, 0, 0, 0, 8, "private"),
     v4(100, 64, 0, 0, 10, "shared by carrier-grade NAT"),
     v4(127, 0, 0, 0, 8, "loopback"),
-    // Azure's host agent and metadata, the one such service on a public address.
+    // The host agent and metadata service of Azure: the only such service with a public address.
     v4(168, 63, 129, 16, 32, "cloud metadata"),
     v4(169, 254, 0, 0, 16, "link-local, cloud metadata"),
     v4(172, 16, 0, 0, 12, "private"),
@@ -188,8 +190,8 @@ const REFUSED_V4: [(Ipv4Net, &str); 17] = [
     v4(240, 0, 0, 0, 4, "reserved"),
 ];
 
-/// Named ranges first; whatever else lies outside 2000::/3 is refused by [`v6_range`]. Tunnels that carry an IPv4 address
-/// (6to4, Teredo, local NAT64) are refused outright: no receiver needs them, and where they lead depends on the network.
+/// The named ranges. [`v6_range`] also refuses every other address outside 2000::/3. Tunnels that embed an IPv4 address
+/// (6to4, Teredo, local NAT64) are always refused: no receiver needs them, and their target depends on the network.
 const REFUSED_V6: [(Ipv6Net, &str); 13] = [
     v6([0, 0, 0], 0, 128, "unspecified"),
     v6([0, 0, 0], 1, 128, "loopback"),

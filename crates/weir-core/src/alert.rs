@@ -347,7 +347,10 @@ mod tests {
     #[test]
     fn an_override_replaces_only_the_fields_it_names_and_null_disables() {
         let overrides: AlertOverrides = serde_json::from_str(r#"{"backlog_depth": null, "dead_letters": 9}"#).unwrap();
-        assert_eq!(overrides.over(&policy()), AlertPolicy { backlog_depth: None, dead_letters: Some(9), ..policy() });
+        assert_eq!(
+            overrides.apply_to(&policy()),
+            AlertPolicy { backlog_depth: None, dead_letters: Some(9), ..policy() }
+        );
         assert_eq!(serde_json::to_string(&overrides).unwrap(), r#"{"backlog_depth":null,"dead_letters":9}"#);
     }
 

@@ -1,4 +1,4 @@
-//! The circuit breaker: a destination that fails is left alone, and tried with one probe at a time.
+//! The circuit breaker: a destination that fails gets no more sends, except one probe at a time.
 //!
 //! ```text
 //!           > half of a minute's attempts failed, or 10 in a row
@@ -8,8 +8,9 @@
 //!    └──────────────── probe succeeds: a slow start back to the limit ────────────────────────────┘
 //! ```
 //!
-//! Whether it is open stands in the destination's record, so that every process sees it and nothing forgets it. What leads to it
-//! is counted where the answers come in ([`AttemptWindow`]): each worker process judges by its own attempts.
+//! The state of the breaker is stored in the destination's record, so every process sees it and it survives restarts.
+//! The attempts are counted where the answers arrive ([`AttemptWindow`]): each worker process judges by its own
+//! attempts.
 //!
 //! Source of the states: M. Nygard, "Release It!", 2007.
 
@@ -22,26 +23,28 @@ use crate::{delivery::AttemptOutcome, outcome::Effect, time::Timestamp};
 /// When a breaker opens, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct BreakerPolicy {
-    /// It opens when more than this part of the last minute's attempts failed, of [`Self::min_attempts`] at least; 0 to 1.
+    /// The breaker opens when more than this fraction of the last minute's attempts failed and there were at least
+    /// [`Self::min_attempts`]; 0 to 1.
     pub failure_ratio: f64,
     /// 1 to [`MAX_COUNT`].
     pub min_attempts: u32,
-    /// It opens after so many failures in a row, 1 to [`MAX_COUNT`].
+    /// The breaker opens after this many failures in a row, 1 to [`MAX_COUNT`].
     pub consecutive: u32,
-    /// How long it stays open the first time; in [`OPEN_MS`].
+    /// How long the breaker stays open the first time; in [`OPEN_MS`].
     pub open_ms: u32,
-    /// Doubled after each failed probe up to this; in [`OPEN_MS`], and no less than [`Self::open_ms`].
+    /// The longest time for which the breaker stays open. The time doubles after each failed probe. In [`OPEN_MS`], and
+    /// at least [`Self::open_ms`].
     pub open_max_ms: u32,
-    /// A destination that has been open for so long, and failed every probe, is paused; in [`PAUSE_AFTER_S`]. `None`: never.
+    /// A destination whose breaker has not closed for this time is paused; in [`PAUSE_AFTER_S`]. `None`: it is never
+    /// paused.
     pub pause_after_s: Option<u32>,
 }
 
 /// The largest `min_attempts` and `consecutive`.
 pub const MAX_COUNT: u32 = 100_000;
-/// What `open_ms` and `open_max_ms` may be: up to a day.
+/// The allowed range of `open_ms` and `open_max_ms`: up to a day.
 pub const OPEN_MS: std::ops::RangeInclusive<u32> = 100..=86_400_000;
-
-/// What `pause_after_s` may be: up to a year.
+/// The allowed range of `pause_after_s`: up to a year.
 pub const PAUSE_AFTER_S: std::ops::RangeInclusive<u32> = 1..=31_536_000;
 
 impl Default for BreakerPolicy {
@@ -58,27 +61,27 @@ impl Default for BreakerPolicy {
 }
 
 impl BreakerPolicy {
-    /// How long it stays open when it opens for the `opened`-th time in a row.
+    /// How long the breaker stays open when it opens for the `opened`-th time in a row.
     fn open_for(&self, opened: u32) -> Duration {
         let doubled = u64::from(self.open_ms) << opened.saturating_sub(1).min(31);
         Duration::from_millis(doubled.min(self.open_max_ms.into()))
     }
 }
 
-/// What the record knows of a breaker. The default is closed.
+/// The recorded state of a breaker. The default is closed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Breaker {
-    /// Why it is open.
+    /// `None`: the breaker is closed.
     open: Option<Open>,
-    /// When it closed last.
+    /// When the breaker closed last.
     closed_at: Option<Timestamp>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Open {
-    /// Since when nothing has succeeded.
+    /// When the breaker opened first, with no success since.
     since: Timestamp,
-    /// How often in a row.
+    /// How many times in a row the breaker has opened.
     times: u32,
     reason: String,
     next_probe_at: Timestamp,
@@ -105,9 +108,9 @@ impl BreakerState {
     }
 }
 
-/// How long a destination takes back to its limit after its breaker has closed.
+/// How long after its breaker has closed a destination takes to return to its limit.
 pub const SLOW_START: Duration = Duration::from_secs(10);
-/// The part of its limit it begins with.
+/// The fraction of its limit with which a destination begins.
 const FIRST_SHARE: f64 = 0.05;
 
 impl Breaker {
@@ -119,41 +122,41 @@ impl Breaker {
         }
     }
 
-    /// Why it is not closed.
+    /// Why the breaker is not closed.
     pub fn reason(&self) -> Option<&str> {
         self.open.as_ref().map(|open| open.reason.as_str())
     }
 
-    /// When the next probe may be sent, unless it is closed.
+    /// When the next probe may be sent, unless the breaker is closed.
     pub fn next_probe_at(&self) -> Option<Timestamp> {
         self.open.as_ref().map(|open| open.next_probe_at)
     }
 
-    /// Whether it has been open for so long that the destination is to be paused.
-    pub fn gives_up(&self, policy: &BreakerPolicy, now: Timestamp) -> bool {
+    /// Whether the breaker has been open for so long that the destination is to be paused.
+    pub fn should_pause(&self, policy: &BreakerPolicy, now: Timestamp) -> bool {
         let longest = policy.pause_after_s.map(|secs| Duration::from_secs(secs.into()));
         self.open.as_ref().zip(longest).is_some_and(|(open, longest)| now.since(open.since) >= longest)
     }
 
-    /// The part of its limit that the destination may use, above 0; 1 once the slow start is over.
+    /// The fraction of its limit that the destination may use: above 0, and 1 after the slow start.
     pub fn share(&self, now: Timestamp) -> f64 {
         let Some(closed_at) = self.closed_at else { return 1.0 };
         (now.since(closed_at).as_secs_f64() / SLOW_START.as_secs_f64()).clamp(FIRST_SHARE, 1.0)
     }
 
-    /// Whether everything may be sent that the limits allow.
-    pub fn is_calm(&self, now: Timestamp) -> bool {
+    /// Whether the destination may use its whole limit.
+    pub fn allows_full_rate(&self, now: Timestamp) -> bool {
         self.open.is_none() && self.share(now) >= 1.0
     }
 
-    /// What becomes of it by an attempt that began at `began` and ended at `now`; `None`: nothing.
-    fn after(&self, sign: Sign, began: Timestamp, policy: &BreakerPolicy, now: Timestamp) -> Option<Self> {
-        match (&self.open, sign) {
-            (None, Sign::Trips(reason)) => Some(self.opened(1, reason, policy, now)),
-            // What began before the probe says nothing of it.
+    /// The breaker after an attempt that began at `began` and ended at `now`. `None`: it does not change.
+    fn after(&self, signal: Signal, began: Timestamp, policy: &BreakerPolicy, now: Timestamp) -> Option<Self> {
+        match (&self.open, signal) {
+            (None, Signal::Trips(reason)) => Some(self.opened(1, reason, policy, now)),
+            // An attempt that began before the probe does not count as the probe.
             (Some(open), _) if began < open.next_probe_at => None,
-            (Some(_), Sign::Success) => Some(Self { open: None, closed_at: Some(now) }),
-            (Some(open), Sign::Failure | Sign::Trips(_)) => {
+            (Some(_), Signal::Success) => Some(Self { open: None, closed_at: Some(now) }),
+            (Some(open), Signal::Failure | Signal::Trips(_)) => {
                 Some(self.opened(open.times.saturating_add(1), open.reason.clone(), policy, now))
             }
             _ => None,
@@ -167,27 +170,27 @@ impl Breaker {
     }
 }
 
-/// What an attempt says of its destination.
-enum Sign {
+/// The effect of an attempt on the breaker.
+enum Signal {
     Success,
     Failure,
-    /// A failure too many; in words.
+    /// A failure that opens the breaker, with the reason in words.
     Trips(String),
 }
 
-/// An attempt that ended, as far as a breaker cares.
+/// The parts of an ended attempt that matter to a breaker.
 #[derive(Debug, Clone, Copy)]
 pub struct EndedAttempt {
     pub outcome: AttemptOutcome,
     pub effect: Effect,
-    /// When the work on it began: after the probe's instant if it was a probe.
+    /// When the work on the attempt began. A probe begins after `next_probe_at`.
     pub began: Timestamp,
     pub now: Timestamp,
 }
 
 impl EndedAttempt {
-    /// `None`: it says neither. Who asks for patience is held for as long and is in good health; who is gone
-    /// (410) is paused.
+    /// Whether the attempt failed. `None`: it counts neither as a success nor as a failure. A destination that asks for
+    /// a delay is held and counts as healthy. A destination that is gone (410) is paused.
     fn failed(&self) -> Option<bool> {
         match (self.outcome, self.effect) {
             (AttemptOutcome::Delivered, _) => Some(false),
@@ -197,7 +200,7 @@ impl EndedAttempt {
     }
 }
 
-/// A bucket of the window.
+/// The length of a bucket of the window.
 const BUCKET: Duration = Duration::from_secs(10);
 const BUCKETS: usize = 6;
 
@@ -206,7 +209,7 @@ const BUCKETS: usize = 6;
 pub struct AttemptWindow {
     buckets: [Bucket; BUCKETS],
     consecutive: u32,
-    /// Of what began earlier nothing is counted: it belongs to a state that has ended.
+    /// Attempts that began before this instant are not counted: the breaker has changed since.
     since: Timestamp,
     last: Timestamp,
 }
@@ -219,23 +222,23 @@ struct Bucket {
 }
 
 impl AttemptWindow {
-    /// Counts an attempt. Answers what the breaker becomes by it, if that is anything else.
+    /// Counts an attempt. Returns the breaker's new state if the attempt changes it.
     pub fn observe(&mut self, breaker: &Breaker, policy: &BreakerPolicy, ending: &EndedAttempt) -> Option<Breaker> {
         let failed = ending.failed()?;
-        let sign = self.count(failed, policy, ending);
-        let changed = breaker.after(sign, ending.began, policy, ending.now)?;
+        let signal = self.count(failed, policy, ending);
+        let changed = breaker.after(signal, ending.began, policy, ending.now)?;
         *self = Self { since: ending.now, last: ending.now, ..Self::default() };
         Some(changed)
     }
 
-    /// Whether nothing was counted for as long as anything counts.
+    /// Whether the window is empty: the last attempt was counted longer ago than the window lasts.
     pub fn is_over(&self, now: Timestamp) -> bool {
         now.since(self.last) > BUCKET * (BUCKETS as u32 + 1)
     }
 
-    fn count(&mut self, failed: bool, policy: &BreakerPolicy, ending: &EndedAttempt) -> Sign {
+    fn count(&mut self, failed: bool, policy: &BreakerPolicy, ending: &EndedAttempt) -> Signal {
         if ending.began < self.since {
-            return if failed { Sign::Failure } else { Sign::Success };
+            return if failed { Signal::Failure } else { Signal::Success };
         }
         let number = ending.now.as_nanos() / BUCKET.as_nanos() as i64;
         let bucket = &mut self.buckets[number.rem_euclid(BUCKETS as i64) as usize];
@@ -247,19 +250,19 @@ impl AttemptWindow {
         self.last = ending.now;
         if !failed {
             self.consecutive = 0;
-            return Sign::Success;
+            return Signal::Success;
         }
         self.consecutive += 1;
         if self.consecutive >= policy.consecutive {
-            return Sign::Trips(format!("{} attempts in a row failed", self.consecutive));
+            return Signal::Trips(format!("{} attempts in a row failed", self.consecutive));
         }
         let recent = self.buckets.iter().filter(|bucket| bucket.number > number - BUCKETS as i64);
         let (attempts, failures) = recent
             .fold((0, 0), |(attempts, failures), bucket| (attempts + bucket.attempts, failures + bucket.failures));
         if attempts >= policy.min_attempts && f64::from(failures) > policy.failure_ratio * f64::from(attempts) {
-            return Sign::Trips(format!("{failures} of {attempts} attempts within a minute failed"));
+            return Signal::Trips(format!("{failures} of {attempts} attempts within a minute failed"));
         }
-        Sign::Failure
+        Signal::Failure
     }
 }
 
@@ -285,8 +288,8 @@ mod tests {
         ended(AttemptOutcome::Delivered, secs)
     }
 
-    /// The breaker after these, with the instants at which it changed.
-    fn played(endings: &[EndedAttempt]) -> (Breaker, Vec<Timestamp>) {
+    /// The breaker after these attempts, and the instants at which it changed.
+    fn breaker_after(endings: &[EndedAttempt]) -> (Breaker, Vec<Timestamp>) {
         let (mut breaker, mut window, mut changes) = (Breaker::default(), AttemptWindow::default(), Vec::new());
         for ending in endings {
             if let Some(changed) = window.observe(&breaker, &BreakerPolicy::default(), ending) {
@@ -298,39 +301,39 @@ mod tests {
     }
 
     #[test]
-    fn ten_failures_in_a_row_open_it() {
+    fn ten_failures_in_a_row_open_the_breaker() {
         let mut endings = vec![failure(0.0); 9];
         endings.extend([success(1.0)]);
-        assert_eq!(played(&endings).0.state(NOW), BreakerState::Closed, "nine, then a success");
+        assert_eq!(breaker_after(&endings).0.state(NOW), BreakerState::Closed, "nine, then a success");
         endings.extend(vec![failure(2.0); 9]);
-        assert!(played(&endings).1.is_empty());
+        assert!(breaker_after(&endings).1.is_empty());
         endings.push(failure(3.0));
-        let (breaker, _) = played(&endings);
+        let (breaker, _) = breaker_after(&endings);
         assert_eq!(breaker.reason(), Some("10 attempts in a row failed"));
         assert_eq!(breaker.state(NOW + Duration::from_secs(32)), BreakerState::Open);
         assert_eq!(breaker.state(NOW + Duration::from_secs(33)), BreakerState::HalfOpen);
     }
 
     #[test]
-    fn more_than_half_of_twenty_failures_within_a_minute_open_it() {
+    fn more_than_half_of_twenty_attempts_failing_within_a_minute_opens_the_breaker() {
         let mixed = |failures: usize| {
             let mut endings: Vec<_> = (0..20).map(|n| if n % 2 == 0 { success(0.0) } else { failure(0.0) }).collect();
             endings.extend(vec![failure(1.0); failures]);
             endings
         };
-        assert!(played(&mixed(0)).1.is_empty(), "half is not more than half");
-        assert_eq!(played(&mixed(1)).0.reason(), Some("11 of 21 attempts within a minute failed"));
+        assert!(breaker_after(&mixed(0)).1.is_empty(), "half is not more than half");
+        assert_eq!(breaker_after(&mixed(1)).0.reason(), Some("11 of 21 attempts within a minute failed"));
     }
 
     #[test]
     fn failures_of_more_than_a_minute_ago_do_not_count() {
         let mut endings: Vec<_> = (0..19).map(|n| if n % 9 == 8 { success(0.0) } else { failure(0.0) }).collect();
         endings.extend([success(61.0), failure(62.0)]);
-        assert!(played(&endings).1.is_empty());
+        assert!(breaker_after(&endings).1.is_empty());
     }
 
     #[test]
-    fn a_failed_probe_doubles_the_time_up_to_the_longest() {
+    fn a_failed_probe_doubles_the_open_time_up_to_its_maximum() {
         let (mut breaker, mut window) = (Breaker::default(), AttemptWindow::default());
         let policy = BreakerPolicy::default();
         for _ in 0..10 {
@@ -349,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn it_gives_up_when_every_probe_has_failed_for_days() {
+    fn a_destination_is_to_be_paused_when_every_probe_has_failed_for_days() {
         let policy = BreakerPolicy { pause_after_s: Some(86_400), ..BreakerPolicy::default() };
         let (mut breaker, mut window) = (Breaker::default(), AttemptWindow::default());
         for _ in 0..10 {
@@ -357,52 +360,54 @@ mod tests {
         }
         let mut probes = 0;
         let mut now = NOW;
-        while !breaker.gives_up(&policy, now) {
+        while !breaker.should_pause(&policy, now) {
             now = breaker.next_probe_at().unwrap();
             breaker = window.observe(&breaker, &policy, &EndedAttempt { began: now, now, ..failure(0.0) }).unwrap();
             probes += 1;
         }
         assert!(now.since(NOW) >= Duration::from_secs(86_400) && now.since(NOW) < Duration::from_secs(86_400 + 1_800));
-        assert_eq!(probes, 53, "a day costs the breaker's probes");
+        assert_eq!(probes, 53, "only the probes are sent within a day");
         let policy = BreakerPolicy { pause_after_s: None, ..policy };
-        assert!(!breaker.gives_up(&policy, now + Duration::from_secs(1 << 30)));
+        assert!(!breaker.should_pause(&policy, now + Duration::from_secs(1 << 30)));
     }
 
     #[test]
-    fn a_probe_that_succeeds_closes_it_with_a_slow_start() {
+    fn a_successful_probe_closes_the_breaker_with_a_slow_start() {
         let mut endings = vec![failure(0.0); 10];
         endings.push(success(31.0));
-        let (breaker, _) = played(&endings);
+        let (breaker, _) = breaker_after(&endings);
         let closed_at = NOW + Duration::from_secs(31);
         assert_eq!((breaker.state(closed_at), breaker.reason()), (BreakerState::Closed, None));
-        assert!(!breaker.is_calm(closed_at));
+        assert!(!breaker.allows_full_rate(closed_at));
         assert_eq!(breaker.share(closed_at), FIRST_SHARE);
         assert_eq!(breaker.share(closed_at + Duration::from_secs(5)), 0.5);
-        assert!(breaker.is_calm(closed_at + SLOW_START));
+        assert!(breaker.allows_full_rate(closed_at + SLOW_START));
     }
 
     #[test]
-    fn what_began_before_the_breaker_changed_says_nothing_of_it() {
+    fn attempts_that_began_before_the_breaker_changed_do_not_count() {
         let mut endings = vec![failure(0.0); 10];
-        // Under way when it opened; they end while it is open, half open and closed.
+        // These attempts were in flight when the breaker opened. They end while it is open, half open and closed.
         let late = |outcome, secs| EndedAttempt { began: NOW, ..ended(outcome, secs) };
         endings.extend([late(AttemptOutcome::Delivered, 5.0), late(AttemptOutcome::Retryable, 31.0)]);
-        assert_eq!(played(&endings).1.len(), 1);
+        assert_eq!(breaker_after(&endings).1.len(), 1);
         endings.push(success(32.0));
         endings.extend(vec![late(AttemptOutcome::Retryable, 33.0); 30]);
-        assert_eq!(played(&endings).1.len(), 2);
+        assert_eq!(breaker_after(&endings).1.len(), 2);
     }
 
     #[test]
-    fn who_asks_for_patience_is_in_good_health() {
-        let held =
-            EndedAttempt { effect: Effect::HoldUntil(NOW + Duration::from_secs(60), HoldReason::RetryAfter), ..failure(0.0) };
-        assert!(played(&[held; 100]).1.is_empty());
+    fn attempts_of_a_destination_that_asks_for_a_delay_do_not_open_the_breaker() {
+        let held = EndedAttempt {
+            effect: Effect::HoldUntil(NOW + Duration::from_secs(60), HoldReason::RetryAfter),
+            ..failure(0.0)
+        };
+        assert!(breaker_after(&[held; 100]).1.is_empty());
     }
 
     proptest! {
         #[test]
-        fn it_opens_only_for_a_reason_and_never_while_open(steps in prop::collection::vec((0u64..20_000, any::<bool>()), 1..400)) {
+        fn the_breaker_opens_exactly_when_its_policy_says_and_never_while_open(steps in prop::collection::vec((0u64..20_000, any::<bool>()), 1..400)) {
             let policy = BreakerPolicy::default();
             let (mut breaker, mut window) = (Breaker::default(), AttemptWindow::default());
             let mut now = NOW;
@@ -412,7 +417,7 @@ mod tests {
                 now = now + Duration::from_millis(gap_ms);
                 let state = breaker.state(now);
                 if state == BreakerState::Open {
-                    // Nothing is sent.
+                    // Nothing is sent while the breaker is open.
                     continue;
                 }
                 row = if failed { row + 1 } else { 0 };
@@ -427,7 +432,7 @@ mod tests {
                         prop_assert_eq!(next, Some(if failed { BreakerState::Open } else { BreakerState::Closed }));
                     }
                     (_, Some(_)) => prop_assert!(row >= 10 || (recent.len() >= 20 && 2 * failures > recent.len())),
-                    (_, None) => prop_assert!(row < 10, "it should have opened"),
+                    (_, None) => prop_assert!(row < 10, "the breaker should have opened"),
                 }
                 if let Some(changed) = changed {
                     breaker = changed;

@@ -1,7 +1,7 @@
-//! A picture of audits as one SVG: for each destination the sends per bucket as an area, and the cap as a line above it.
+//! A chart of audits as one SVG: for each destination the sends per bucket as an area, and the cap as a line above it.
 //!
-//! Pure text, self-contained: no fonts, scripts or links. It brings its own background and follows the reader's colour
-//! scheme, so it can be read in light and dark pages alike. Every text that comes from outside is escaped.
+//! The SVG is self-contained: no fonts, scripts or links. It has its own background and follows the reader's colour
+//! scheme, so it is legible on light and dark pages. Every text that comes from outside is escaped.
 
 mod scale;
 
@@ -21,9 +21,10 @@ const RIGHT: f64 = WIDTH - 24.0;
 /// The plot within its panel, below the panel's title.
 const TOP: f64 = 34.0;
 const BOTTOM: f64 = 166.0;
-/// A cap this many times the fullest bucket is named instead of drawn, or the sends would vanish below it.
+/// A cap above this multiple of the fullest bucket is written as text, because a line at its height would make the
+/// sends too small to see.
 const FAR_CAP: u64 = 8;
-/// The longest title and note in characters; more would run into each other.
+/// The longest title and note in characters. Longer texts would overlap.
 const TITLE_CHARS: usize = 60;
 const NOTE_CHARS: usize = 80;
 
@@ -36,12 +37,12 @@ text{font:12px system-ui,sans-serif;fill:#57606a}\
 @media (prefers-color-scheme:dark){text{fill:#9198a1}.bg{fill:#0d1117}.h,.t{fill:#f0f6fc}.grid{stroke:#3d444d}\
 .sends{fill:#388bfd;stroke:#58a6ff}.cap{stroke:#ff7b72}}";
 
-/// One destination in the picture.
+/// One destination in the chart.
 #[derive(Debug, Clone, Copy)]
 pub struct Panel<'a> {
     /// The destination's name.
     pub title: &'a str,
-    /// The figures in a few words, set beside the title.
+    /// The figures in a few words, shown beside the title.
     pub note: &'a str,
     /// `None` when nothing was sent.
     pub series: Option<&'a Series>,
@@ -50,7 +51,7 @@ pub struct Panel<'a> {
 /// Draws the panels one below the other.
 pub fn svg(title: &str, panels: &[Panel<'_>]) -> String {
     let mut out = String::new();
-    // Writing to a `String` cannot fail, so that the error of `fmt` has nothing to say here.
+    // Writing to a `String` cannot fail.
     let _ = draw(&mut out, title, panels);
     out
 }
@@ -99,6 +100,7 @@ fn draw_panel(out: &mut String, panel: &Panel<'_>) -> std::fmt::Result {
 }
 
 fn draw_series(out: &mut String, series: &Series) -> std::fmt::Result {
+    // The scales: the axis of counts reaches the highest cap that is drawn, or the fullest bucket.
     let end_ms = series.start.as_millis() + (series.bucket_ms * series.counts.len() as u64) as i64;
     let fullest = series.counts.iter().copied().map(u64::from).max().unwrap_or(0).max(1);
     let near = |cap: &Cap| cap.sends.filter(|sends| *sends <= fullest * FAR_CAP);
@@ -108,8 +110,9 @@ fn draw_series(out: &mut String, series: &Series) -> std::fmt::Result {
     let x = Scale { from: (series.start.as_millis() as f64, end_ms as f64), to: (LEFT, RIGHT) };
     let y = Scale { from: (0.0, top as f64), to: (BOTTOM, TOP) };
 
+    // The axes with their labels.
     for tick in ticks {
-        let at = y.place(tick as f64);
+        let at = y.position(tick as f64);
         writeln!(
             out,
             r#"<path class="grid" d="M{LEFT} {at:.1}H{RIGHT}"/><text class="e" x="{}" y="{:.1}">{tick}</text>"#,
@@ -118,7 +121,7 @@ fn draw_series(out: &mut String, series: &Series) -> std::fmt::Result {
         )?;
     }
     for (at_ms, label) in time_ticks(series.start.as_millis(), end_ms) {
-        let at = x.place(at_ms as f64);
+        let at = x.position(at_ms as f64);
         writeln!(
             out,
             r#"<path class="grid" d="M{at:.1} {BOTTOM}v5"/><text class="m" x="{at:.1}" y="{}">{label}</text>"#,
@@ -138,6 +141,7 @@ fn draw_series(out: &mut String, series: &Series) -> std::fmt::Result {
         BOTTOM + 36.0,
         day_of(series.start)
     )?;
+    // The sends, and the cap as a line or as text.
     writeln!(out, r#"<path class="sends" d="{}"/>"#, area(series, &x, &y))?;
     let line = cap_line(series, end_ms, &x, &y, near);
     if !line.is_empty() {
@@ -155,13 +159,14 @@ fn area(series: &Series, x: &Scale, y: &Scale) -> String {
     let mut at_ms = series.start.as_millis() as f64;
     for count in &series.counts {
         at_ms += series.bucket_ms as f64;
-        let _ = write!(path, "V{:.1}H{:.1}", y.place(f64::from(*count)), x.place(at_ms));
+        let _ = write!(path, "V{:.1}H{:.1}", y.position(f64::from(*count)), x.position(at_ms));
     }
     let _ = write!(path, "V{BOTTOM}Z");
     path
 }
 
-/// The cap: level until an edit, a step there; absent where there is none or it lies `near` nothing in the picture.
+/// The line of the cap, with a step at each edit. There is no line while there is no cap, or while `near` rejects it as
+/// too high.
 fn cap_line(series: &Series, end_ms: i64, x: &Scale, y: &Scale, near: impl Fn(&Cap) -> Option<u64>) -> String {
     let mut path = String::new();
     let mut drawing = false;
@@ -171,12 +176,12 @@ fn cap_line(series: &Series, end_ms: i64, x: &Scale, y: &Scale, near: impl Fn(&C
             drawing = false;
             continue;
         };
-        let level = y.place(sends as f64);
+        let level = y.position(sends as f64);
         let _ = match drawing {
             true => write!(path, "V{level:.1}"),
-            false => write!(path, "M{:.1} {level:.1}", x.place(cap.at.as_millis() as f64)),
+            false => write!(path, "M{:.1} {level:.1}", x.position(cap.at.as_millis() as f64)),
         };
-        let _ = write!(path, "H{:.1}", x.place(until_ms as f64));
+        let _ = write!(path, "H{:.1}", x.position(until_ms as f64));
         drawing = true;
     }
     path
@@ -192,15 +197,15 @@ fn per_bucket(bucket_ms: u64) -> String {
     }
 }
 
-/// The day a series begins on, as the title of its time axis.
+/// The day on which a series begins, as the title of the time axis.
 fn day_of(start: Timestamp) -> String {
     let shown = start.to_string();
     format!("{} UTC", shown.split('T').next().unwrap_or(&shown))
 }
 
-/// Text fit for XML: cut to `most` characters, escaped, without the control characters that XML forbids.
-fn text(raw: &str, most: usize) -> String {
-    let cut = raw.char_indices().nth(most).map_or(raw, |(end, _)| &raw[..end]);
+/// Text for XML: cut to `max` characters, escaped, without the control characters that XML forbids.
+fn text(raw: &str, max: usize) -> String {
+    let cut = raw.char_indices().nth(max).map_or(raw, |(end, _)| &raw[..end]);
     let mut escaped = String::with_capacity(cut.len());
     for char in cut.chars() {
         match char {
@@ -229,13 +234,13 @@ mod tests {
         Series { start: Timestamp::from_secs(1_763_710_200), bucket_ms: 1_000, counts: counts.to_vec(), caps }
     }
 
-    fn picture(series: &Series) -> String {
+    fn chart(series: &Series) -> String {
         svg("Sends per second", &[Panel { title: "Acme", note: "10/s", series: Some(series) }])
     }
 
     #[test]
-    fn the_picture_has_an_area_a_cap_and_labelled_axes() {
-        let svg = picture(&series(&[10, 9, 10, 4], &[(0, Some(10))]));
+    fn the_chart_has_an_area_a_cap_and_labelled_axes() {
+        let svg = chart(&series(&[10, 9, 10, 4], &[(0, Some(10))]));
         for part in [
             "class=\"sends\" d=\"M72 166V",
             "class=\"cap\" d=\"M72.0",
@@ -252,15 +257,15 @@ mod tests {
 
     #[test]
     fn the_cap_steps_at_an_edit_and_is_absent_without_a_limit() {
-        let svg = picture(&series(&[10; 8], &[(0, Some(10)), (2, Some(20)), (4, None), (6, Some(10))]));
+        let svg = chart(&series(&[10; 8], &[(0, Some(10)), (2, Some(20)), (4, None), (6, Some(10))]));
         let line = svg.lines().find(|line| line.starts_with(r#"<path class="cap" d="M72"#)).unwrap();
         assert_eq!(line.matches('M').count(), 2, "{line}");
         assert_eq!(line.matches('V').count(), 1, "{line}");
     }
 
     #[test]
-    fn a_cap_far_above_the_sends_is_named_instead_of_drawn() {
-        let svg = picture(&series(&[3, 4], &[(0, Some(1_000_000))]));
+    fn a_cap_far_above_the_sends_is_written_instead_of_drawn() {
+        let svg = chart(&series(&[3, 4], &[(0, Some(1_000_000))]));
         assert!(svg.contains("cap 1000000, far above"), "{svg}");
     }
 
@@ -273,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_sent_is_said() {
+    fn a_chart_without_sends_or_destinations_says_so() {
         assert!(svg("t", &[Panel { title: "a", note: "", series: None }]).contains("nothing was sent"));
         assert!(svg("t", &[]).contains("no destinations"));
     }

@@ -1,4 +1,4 @@
-//! A claim: the right to make one attempt of a delivery, and all a worker needs for it.
+//! A claim: the right to make one attempt of a delivery, and the data that a worker needs for it.
 
 use std::sync::Arc;
 
@@ -9,43 +9,45 @@ use crate::{
     time::Timestamp,
 };
 
-/// One life of a process that makes claims or sends: never used again.
+/// The id of one run of a process that makes claims or sends. An id is never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProcessId(pub i32);
 
-/// Proof of a claim. A write that settles or gives back a delivery names it, and changes nothing once the claim is lost.
+/// Proof of a claim. A write that settles or gives back a delivery names its claim, and changes nothing when the claim
+/// is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Claim {
     pub delivery_id: DeliveryId,
     pub destination_id: DestinationId,
-    /// Differs for each claim of the same delivery.
+    /// A number that differs for each claim of the same delivery.
     pub epoch: i64,
 }
 
-/// What a claimed delivery sends, or where it is.
+/// The body that a claimed delivery sends, or the place where it is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClaimedBody {
     Inline(EventBody),
-    /// Too large for the delivery queue: the worker reads it from the store.
+    /// The body is too large for the delivery queue: the worker reads it from the store.
     InStore,
 }
 
-/// A delivery claimed for one attempt, with all a worker needs.
+/// A delivery claimed for one attempt, with the data that a worker needs.
 #[derive(Debug, Clone)]
 pub struct ClaimedDelivery {
     pub claim: Claim,
     pub event_id: EventId,
-    /// From when the delivery's age counts: when its event was made, the `deliver_at` it had to wait for, or the beginning of
-    /// its replay.
+    /// The instant from which the delivery's age counts: the creation of its event, its `deliver_at`, or the beginning
+    /// of its replay.
     pub event_created_at: Timestamp,
-    /// Attempts counted so far; this one's number is one more.
+    /// Attempts counted so far. The number of this attempt is one higher.
     pub attempts: u32,
-    /// Those of them that were made before the delivery was replayed, and do not count against its retries.
+    /// The attempts that were made before the delivery was replayed. They do not count against its retries.
     pub attempts_before: u32,
-    /// Whether it is in the lane of replays, and live traffic goes before it.
+    /// Whether the delivery belongs to a replay. Live traffic goes before it.
     pub is_replay: bool,
     pub body: ClaimedBody,
     pub expires_at: Timestamp,
-    /// The destination as it was when the delivery was claimed, where it was claimed; a worker elsewhere reads it.
+    /// The destination as it was at the claim. `None` in other processes, whose workers read the destination
+    /// themselves.
     pub destination: Option<Arc<Destination>>,
 }

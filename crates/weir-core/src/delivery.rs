@@ -8,13 +8,13 @@
 //!                      └─ permit not used ──▶ pending / retrying, attempt not counted
 //! pending | retrying ──cancel / destination deleted──▶ cancelled
 //!                    ──expires_at passed──▶ expired
-//!                    ──a newer event of its coalesce_key──▶ superseded   (of what is delivering: in place of retrying)
-//! any ended one ──retry by hand──▶ pending                 (not once `expires_at` has passed)
-//! failed | dead | cancelled | delivered ──replay──▶ pending, in the lane
-//! pending | retrying in the lane ──the replay is cancelled──▶ what it was before
+//!                    ──a newer event of its coalesce_key──▶ superseded   (while delivering: instead of retrying)
+//! any ended state ──retry by hand──▶ pending                 (not once `expires_at` has passed)
+//! failed | dead | cancelled | delivered ──replay──▶ pending, as part of the replay
+//! pending | retrying in a replay ──the replay is cancelled──▶ its previous state
 //! ```
 //!
-//! Where there is an order, one that is pending may have to wait for another: see [`crate::order`].
+//! At a destination with strict order, a pending delivery may have to wait for another one: see [`crate::order`].
 
 use crate::{
     error_kind::ErrorKind,
@@ -35,12 +35,12 @@ pub enum DeliveryState {
     Cancelled,
     /// A newer event of the same `coalesce_key` took its place.
     Superseded,
-    /// Its event's time to live ended while it waited.
+    /// Its event's time to live ended while it was waiting.
     Expired,
 }
 
 impl DeliveryState {
-    /// Every state, in the order of a delivery's life.
+    /// Every state, in the order of a delivery's life cycle.
     pub const ALL: [Self; 9] = [
         Self::Pending,
         Self::Delivering,
@@ -68,7 +68,7 @@ impl DeliveryState {
         }
     }
 
-    /// The state of that name.
+    /// The state with this name.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|state| state.as_str() == name)
     }
@@ -78,7 +78,7 @@ impl DeliveryState {
         matches!(self, Self::Pending | Self::Retrying)
     }
 
-    /// Whether nothing more happens by itself.
+    /// Whether the delivery has ended: its state changes only by a retry by hand or a replay.
     pub const fn is_terminal(self) -> bool {
         !self.is_waiting() && !matches!(self, Self::Delivering)
     }
@@ -89,7 +89,7 @@ impl DeliveryState {
     }
 }
 
-/// A delivery as it is shown.
+/// A delivery as the API shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delivery {
     pub id: DeliveryId,
@@ -99,21 +99,21 @@ pub struct Delivery {
     pub state: DeliveryState,
     /// Attempts counted so far.
     pub attempts: u32,
-    /// When it is due, while it waits.
+    /// When the delivery is due, while it is waiting.
     pub next_attempt_at: Option<Timestamp>,
-    /// From here on it is not sent any more.
+    /// The delivery is not claimed at this instant or later.
     pub expires_at: Option<Timestamp>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
-    /// How its last counted attempt ended, as long as that is kept.
+    /// The end of the last counted attempt, unless the attempt was deleted by retention.
     pub last_attempt: Option<LastAttempt>,
 }
 
-/// What a list shows of a delivery's last attempt.
+/// The parts of a delivery's last attempt that a list shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LastAttempt {
     pub status_code: Option<u16>,
-    /// In words.
+    /// The error in words.
     pub error: Option<String>,
     pub error_kind: Option<ErrorKind>,
 }
@@ -123,9 +123,9 @@ pub struct LastAttempt {
 pub enum AttemptOutcome {
     /// The destination answered 2xx.
     Delivered,
-    /// Failed in a way that another try may mend.
+    /// The attempt failed, and another attempt may succeed.
     Retryable,
-    /// Refused for good.
+    /// The destination refused the delivery permanently.
     Rejected,
     /// The sender died or lost its claim before it could record what happened. The request may have arrived.
     Unknown,
@@ -154,18 +154,18 @@ impl AttemptOutcome {
 pub struct Attempt {
     pub id: AttemptId,
     pub delivery_id: DeliveryId,
-    /// 1 for the first.
+    /// The number of the attempt, 1 for the first.
     pub number: u32,
-    /// When the request left for the socket; `None` when no connection could be made, so that nothing left; of an unknown
-    /// outcome, the latest instant it can have left.
+    /// When the request was written to the socket. `None` when no connection could be made. For an unknown outcome, the
+    /// latest instant at which the request can have been sent.
     pub sent_at: Option<Timestamp>,
     pub duration_ms: u32,
     pub outcome: AttemptOutcome,
     pub status_code: Option<u16>,
-    /// What went wrong, in words fit for the destination's owner.
+    /// The error, in words for the destination's owner.
     pub error: Option<String>,
-    /// Why there was no usable answer, if there was none.
+    /// Why there was no usable answer; `None` when there was one.
     pub failure: Option<Failure>,
-    /// The answer's body, cut to 16 KiB.
+    /// The body of the answer, at most 16 KiB.
     pub response_body: Option<String>,
 }

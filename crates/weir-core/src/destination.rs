@@ -14,7 +14,7 @@ use crate::{
     time::Timestamp,
 };
 
-/// The tenant of what nobody named one for.
+/// The tenant of a destination or an event that names none.
 pub const DEFAULT_TENANT: &str = "default";
 
 /// An HTTP endpoint, as the engine uses it. Shared as `Arc<Destination>`; an edit makes a new value.
@@ -24,15 +24,15 @@ pub struct Destination {
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
     pub settings: Settings,
-    /// Why it is paused, when Weir paused it itself (410 Gone).
+    /// Why Weir paused the destination, for example after a 410 Gone. `None` when a person paused it.
     pub paused_reason: Option<String>,
-    /// No send starts before this instant (`Retry-After`).
+    /// No send starts before this instant (`Retry-After`, or a used-up quota).
     pub held_until: Option<Timestamp>,
     pub held_reason: Option<String>,
     pub breaker: Breaker,
 }
 
-/// What a person chooses of a destination.
+/// The settings of a destination that its owner chooses.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     pub url: Url,
@@ -40,46 +40,46 @@ pub struct Settings {
     pub tenant: String,
     pub event_types: Vec<EventPattern>,
     pub rate_limits: RateLimits,
-    /// Sends started and not yet settled at one time, 1 to [`MAX_IN_FLIGHT`].
+    /// The most sends that are started and not yet settled at one time, 1 to [`MAX_IN_FLIGHT`].
     pub max_in_flight: u32,
-    /// For one attempt, from the start of the send to the end of the answer's body; [`TIMEOUT_MS`].
+    /// The timeout of one attempt, from the start of the send to the end of the answer's body; in [`TIMEOUT_MS`].
     pub timeout_ms: u32,
     pub retry: RetryPolicy,
-    /// When it is left alone because it fails; `None`: never.
+    /// When sends stop because the destination fails; `None`: never.
     pub breaker: Option<BreakerPolicy>,
-    /// When others are told of it, where that differs from the policy of all.
+    /// The alert thresholds that differ from the general policy.
     pub alerts: AlertOverrides,
     pub order: DeliveryOrder,
-    /// Added to every request: names in lower case, values write-only in the API.
+    /// Headers that are added to every request. Names are in lower case; values are write-only in the API.
     pub headers: Vec<(String, String)>,
-    /// The secrets that sign what is sent, and how.
+    /// The secrets and the style of the signatures.
     pub signing: Signing,
     pub paused: bool,
 }
 
-/// The `max_in_flight` of a destination that names none.
+/// The `max_in_flight` of a destination that sets none.
 pub const DEFAULT_MAX_IN_FLIGHT: u32 = 64;
 /// The largest `max_in_flight`.
 pub const MAX_IN_FLIGHT: u32 = 10_000;
-/// The `timeout_ms` of a destination that names none.
+/// The `timeout_ms` of a destination that sets none.
 pub const DEFAULT_TIMEOUT_MS: u32 = 15_000;
-/// What `timeout_ms` may be.
+/// The allowed range of `timeout_ms`.
 pub const TIMEOUT_MS: std::ops::RangeInclusive<u32> = 100..=120_000;
 
 impl Settings {
-    /// Whether it takes Weir's own events.
+    /// Whether the destination takes Weir's own events (alerts).
     pub fn takes_alerts(&self) -> bool {
         self.event_types.iter().any(EventPattern::is_operational)
     }
 }
 
 impl Destination {
-    /// Whether Weir itself keeps it from being sent to as usual: its breaker is not closed, or Weir paused it.
+    /// Whether Weir itself stops or limits sends: the breaker is not closed, or Weir paused the destination.
     pub fn is_impaired(&self) -> bool {
         self.breaker.reason().is_some() || self.paused_reason.is_some()
     }
 
-    /// Whether an event of this type and tenant goes here when it names no destinations.
+    /// Whether the destination gets an event of this type and tenant that names no destinations.
     pub fn accepts(&self, tenant: &str, event_type: &str) -> bool {
         self.settings.tenant == tenant && self.settings.event_types.iter().any(|pattern| pattern.matches(event_type))
     }

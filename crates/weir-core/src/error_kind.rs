@@ -1,4 +1,4 @@
-//! What went wrong with an attempt, in one word: for filters, lists and counts.
+//! The kind of error of an attempt, as one word: for filters, lists and metrics.
 
 use std::{fmt, str::FromStr};
 
@@ -7,19 +7,19 @@ use crate::{
     outcome::Failure,
 };
 
-/// What went wrong with an attempt.
+/// The kind of error of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
     /// There was no usable answer.
     Failure(Failure),
-    /// The answer was not 2xx, but of this class: 4 is `4xx`.
+    /// The answer was of this status class, which is not 2: 4 is `4xx`.
     Answer(u8),
-    /// Nobody recorded what happened.
+    /// The outcome of the attempt was not recorded.
     Unknown,
 }
 
 impl ErrorKind {
-    /// What went wrong, by what is recorded; `None` when the attempt delivered.
+    /// The kind of error of a recorded attempt; `None` when the attempt delivered.
     pub fn of(outcome: AttemptOutcome, failure: Option<Failure>, status_code: Option<u16>) -> Option<Self> {
         match (outcome, failure, status_code) {
             (AttemptOutcome::Delivered, ..) => None,
@@ -47,7 +47,7 @@ impl fmt::Display for ErrorKind {
     }
 }
 
-/// The text names no kind of error.
+/// The text is not a kind of error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("must be one of dns, connect, tls, timeout, broken, forbidden, unknown, 3xx, 4xx, 5xx")]
 pub struct InvalidErrorKind;
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_is_read_back_by_its_name() {
+    fn every_kind_is_parsed_from_its_name() {
         let failures = Failure::ALL.map(ErrorKind::Failure);
         for kind in failures.into_iter().chain([3, 4, 5].map(ErrorKind::Answer)).chain([ErrorKind::Unknown]) {
             assert_eq!(kind.to_string().parse(), Ok(kind));
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_recorded_tells_what_went_wrong() {
+    fn the_recorded_attempt_determines_the_kind_of_error() {
         use AttemptOutcome::{Delivered, Rejected, Retryable, Unknown};
         let table = [
             (Delivered, None, Some(204), None),

@@ -1,10 +1,10 @@
-//! An event: an immutable fact, ingested once. What is sent is frozen at ingest.
+//! An event: an immutable fact, ingested once. Its body is frozen at ingest.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::{id::EventId, time::Timestamp, trace::TraceParent};
 
-/// The largest event type, in bytes.
+/// The longest event type, in bytes.
 pub const MAX_TYPE_LEN: usize = 128;
 
 /// An event as stored and as sent.
@@ -19,37 +19,38 @@ pub struct Event {
     pub body: EventBody,
 }
 
-/// On which terms an event is delivered, where its producer named any.
+/// The delivery options that the producer of an event may set.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DeliveryOptions {
-    /// No delivery is attempted before.
+    /// No delivery is attempted before this instant.
     pub deliver_at: Option<Timestamp>,
-    /// No delivery is claimed from here on.
+    /// No delivery is claimed at this instant or later.
     pub expires_at: Option<Timestamp>,
-    /// A delivery that waits gives way to that of a newer event of the same type and key to the same destination.
+    /// A waiting delivery is superseded by the delivery of a newer event of the same type and key to the same
+    /// destination.
     pub coalesce_key: Option<String>,
-    /// Where the destination keeps an order, its delivery waits for those of earlier events with this key.
+    /// At a destination with strict order, the delivery waits for the deliveries of earlier events with this key.
     pub ordering_key: Option<String>,
 }
 
 impl Event {
-    /// Until when its deliveries wait; `None` when they may be sent at once.
+    /// The end of the delay of the event's deliveries; `None` when they may be sent at once.
     pub fn delayed_until(&self) -> Option<Timestamp> {
         self.options.deliver_at.filter(|at| *at > self.created_at)
     }
 
-    /// When its deliveries are due first. Their age counts from here.
+    /// When the event's deliveries are first due. Their age counts from this instant.
     pub fn due(&self) -> Timestamp {
         self.delayed_until().unwrap_or(self.created_at)
     }
 }
 
-/// What every destination receives: the bytes `{"id", "type", "timestamp", "data"}`, with `data` byte for byte as ingested, and
-/// beside them the trace that the event belongs to. They are kept and travel together.
+/// The body that every destination receives: the bytes `{"id", "type", "timestamp", "data"}`, with `data` byte for byte
+/// as ingested. The trace of the event is stored and passed on together with them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventBody {
     bytes: Bytes,
-    /// Where `data` begins; it ends one byte before the end.
+    /// The offset of `data`, which ends one byte before the end of the body.
     data_offset: u32,
     trace: Option<TraceParent>,
 }
@@ -70,18 +71,18 @@ impl EventBody {
         Self { bytes, data_offset, trace: None }
     }
 
-    /// In this trace.
+    /// The body in this trace.
     #[must_use]
     pub fn traced(self, trace: Option<TraceParent>) -> Self {
         Self { trace, ..self }
     }
 
-    /// The span that the event came from: of its producer, or of the request that brought it.
+    /// The span from which the event came: that of its producer, or of the request that posted it.
     pub fn trace(&self) -> Option<TraceParent> {
         self.trace
     }
 
-    /// What is signed and sent.
+    /// The bytes that are signed and sent.
     pub fn bytes(&self) -> &Bytes {
         &self.bytes
     }
@@ -97,7 +98,8 @@ impl EventBody {
     }
 }
 
-/// Whether `text` may be an event type: dot-separated words of letters, digits, `_` and `-`, at most [`MAX_TYPE_LEN`] bytes.
+/// Whether `text` may be an event type: dot-separated words of letters, digits, `_` and `-`, at most [`MAX_TYPE_LEN`]
+/// bytes.
 pub fn valid_type(text: &str) -> bool {
     let word =
         |word: &str| !word.is_empty() && word.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');

@@ -1,4 +1,4 @@
-//! TypeIDs: a prefix that names the kind and a UUIDv7 in base32, so ids sort by the time they were made.
+//! TypeIDs: a prefix that names the kind, and a UUIDv7 in base32, so ids sort by their creation time.
 //!
 //! Source: the TypeID specification 0.3 (26 characters of Crockford's base32, lower case, first character 0–7).
 
@@ -14,9 +14,10 @@ use crate::time::Timestamp;
 
 const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 
-/// A map by ids of the engine's own making. It hashes faster than the standard one, which withstands keys that an attacker has chosen.
+/// A map by ids that the engine itself creates. It hashes faster than the standard map, whose hash protects against
+/// keys that an attacker chooses.
 pub type IdMap<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
-/// A set of such ids.
+/// A set of ids that the engine itself creates.
 pub type IdSet<K> = HashSet<K, foldhash::fast::RandomState>;
 
 /// The text is not an id of the expected kind.
@@ -26,7 +27,7 @@ pub struct InvalidId {
     prefix: &'static str,
 }
 
-/// A UUIDv7 of `now` and 74 random bits (the rest of `random` is not used). Source: RFC 9562, section 5.7.
+/// A UUIDv7 of `now` and 74 bits of `random` (the other bits are not used). Source: RFC 9562, section 5.7.
 fn uuid_v7(now: Timestamp, random: u128) -> [u8; 16] {
     let millis = now.as_millis().unsigned_abs() as u128 & 0xffff_ffff_ffff;
     let random_a = (random >> 64) & 0xfff;
@@ -35,11 +36,11 @@ fn uuid_v7(now: Timestamp, random: u128) -> [u8; 16] {
 }
 
 fn encode(bytes: [u8; 16]) -> [u8; 26] {
-    let mut rest = u128::from_be_bytes(bytes);
+    let mut value = u128::from_be_bytes(bytes);
     let mut text = [0; 26];
     for character in text.iter_mut().rev() {
-        *character = ALPHABET[(rest & 31) as usize];
-        rest >>= 5;
+        *character = ALPHABET[(value & 31) as usize];
+        value >>= 5;
     }
     text
 }
@@ -64,15 +65,15 @@ macro_rules! typed_id {
         pub struct $name([u8; 16]);
 
         impl $name {
-            /// What the text form begins with, before the underscore.
+            /// The prefix of the text form, before the underscore.
             pub const PREFIX: &'static str = $prefix;
 
-            /// A new id, made at `now`; `random` must be fresh for each.
+            /// A new id created at `now`. `random` must be new for each id.
             pub fn new(now: Timestamp, random: u128) -> Self {
                 Self(uuid_v7(now, random))
             }
 
-            /// When it was made, to the millisecond.
+            /// The creation time of the id, in whole milliseconds.
             pub fn made_at(&self) -> Timestamp {
                 let millis = u128::from_be_bytes(self.0) >> 80;
                 Timestamp::from_millis(millis as i64)
@@ -83,7 +84,7 @@ macro_rules! typed_id {
                 Self(bytes)
             }
 
-            /// The bytes to store; they sort as the text does.
+            /// The bytes to store. They sort like the text form.
             pub const fn as_bytes(&self) -> &[u8; 16] {
                 &self.0
             }
@@ -142,7 +143,7 @@ typed_id!(
     "dlv"
 );
 typed_id!(
-    /// Deliveries that had ended, sent again.
+    /// A replay: ended deliveries that are sent again.
     ReplayId,
     "rpl"
 );
@@ -159,13 +160,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_specification_s_example_is_encoded_alike() {
+    fn the_example_of_the_specification_is_encoded_identically() {
         let bytes = 0x0188bac7_4afa_78aa_bc3b_bd1eef28d881_u128.to_be_bytes();
         assert_eq!(EventId::from_bytes(bytes).to_string(), "evt_01h2xcejqtf2nbrexx3vqjhp41");
     }
 
     #[test]
-    fn foreign_and_malformed_ids_are_refused() {
+    fn ids_of_another_kind_and_malformed_ids_are_refused() {
         for text in [
             "",
             "dst_",
@@ -181,13 +182,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_id_is_read_back(bytes: [u8; 16]) {
+        fn every_id_is_parsed_back(bytes: [u8; 16]) {
             let id = DeliveryId::from_bytes(bytes);
             prop_assert_eq!(id.to_string().parse::<DeliveryId>().unwrap(), id);
         }
 
         #[test]
-        fn ids_sort_by_the_time_they_were_made(a in 0i64..1 << 43, b in 0i64..1 << 43, x: u128, y: u128) {
+        fn ids_sort_by_their_creation_time(a in 0i64..1 << 43, b in 0i64..1 << 43, x: u128, y: u128) {
             prop_assume!(a < b);
             let (a, b) = (EventId::new(Timestamp::from_millis(a), x), EventId::new(Timestamp::from_millis(b), y));
             prop_assert!(a < b);

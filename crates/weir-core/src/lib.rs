@@ -1,7 +1,7 @@
 //! The domain of Weir, pure: no I/O, no async, no clock reads, no global randomness.
 //!
-//! Time, ids and jitter come in as arguments, so everything here can be tested by tables and properties. The heart is
-//! [`limiter`]: slots and cursors that keep every sliding window of a destination within its limits.
+//! Time, ids and jitter are arguments, so tables and properties can test everything here. The central module is
+//! [`limiter`]: its slots and cursors keep every sliding window of a destination within its limits.
 
 pub mod address;
 pub mod alert;

@@ -4,7 +4,8 @@ use std::{num::NonZeroU32, time::Duration};
 
 /// The largest `limit` (and `burst`) accepted.
 pub const MAX_LIMIT: u32 = 1_000_000;
-/// The slot width of limits whose slots may overlap. What was granted before an edit must have been used within 100 ms of it.
+/// The slot width of limits whose slots may overlap. A slot that was granted before an edit must be over 100 ms after
+/// the edit.
 pub const NARROW_SLOT: Duration = Duration::from_millis(10);
 /// How many limits a destination may have: one per period.
 pub const MAX_LIMITS: usize = 4;
@@ -32,8 +33,8 @@ impl Period {
         })
     }
 
-    /// The widest slot J of a limit of this period: 1 % of a second's window, and 1/600 of longer ones, up to 2.5 s. The longer
-    /// the window, the longer a process may stand still before it loses a slot.
+    /// The widest slot J of a limit of this period: 1 % of the window of a second, and 1/600 of a longer window, at
+    /// most 2.5 s. With a longer window a process may stall longer before it misses a slot.
     pub const fn widest_slot(self) -> Duration {
         Duration::from_millis(match self {
             Self::Second => 10,
@@ -52,7 +53,7 @@ impl Period {
         }
     }
 
-    /// The period of that name.
+    /// The period with this name.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|period| period.as_str() == name)
     }
@@ -80,15 +81,16 @@ impl RateLimit {
         Some(Self { limit: NonZeroU32::new(limit)?, period, burst: NonZeroU32::new(burst)? })
     }
 
-    /// The slot width J. Wide slots never overlap, so that an edit finds one of them at most that may still be used; where slots
-    /// follow each other faster, or come in bursts, each is narrow.
+    /// The slot width J. Wide slots never overlap, so after an edit at most one wide slot may still be used. Slots are
+    /// narrow when they would overlap otherwise: with a short spacing or a burst.
     pub fn slot_width(&self) -> Duration {
         let widest = self.period.widest_slot();
-        let is_apart = self.burst.get() == 1 && self.spacing_with(widest) >= widest;
-        if is_apart { widest } else { NARROW_SLOT }
+        let is_separate = self.burst.get() == 1 && self.spacing_with(widest) >= widest;
+        if is_separate { widest } else { NARROW_SLOT }
     }
 
-    /// The spacing T = (W + J) / R of slot starts, in nanoseconds, rounded up so that R spacings never fall short of W + J.
+    /// The spacing T = (W + J) / R of slot starts, in nanoseconds, rounded up so that R spacings never fall short of W
+    /// + J.
     pub fn spacing(&self) -> Duration {
         self.spacing_with(self.slot_width())
     }
@@ -98,12 +100,12 @@ impl RateLimit {
         Duration::from_nanos(span.div_ceil(u64::from(self.limit.get())))
     }
 
-    /// W + J: R spacings last as long.
+    /// W + J, the length of R spacings.
     pub fn span(&self) -> Duration {
         self.period.window() + self.slot_width()
     }
 
-    /// The most sends any sliding window may hold: R + B − 1.
+    /// The most sends that any sliding window may hold: R + B − 1.
     pub fn bound(&self) -> u64 {
         u64::from(self.limit.get()) + u64::from(self.burst.get()) - 1
     }
@@ -150,8 +152,8 @@ impl RateLimits {
         self.0.is_empty()
     }
 
-    /// Whether a machine that lost its power can be back within a window, so that what was sent must be on disk to be counted.
-    /// Within a second none is.
+    /// Whether a machine can lose its power and be back within a window, so sends must be on disk to be counted. No
+    /// machine is back within a second.
     pub fn outlast_a_restart(&self) -> bool {
         self.0.iter().any(|limit| limit.period > Period::Second)
     }
@@ -179,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_are_wide_where_they_cannot_overlap_and_narrow_elsewhere() {
+    fn slots_are_wide_when_they_cannot_overlap_and_narrow_otherwise() {
         let width =
             |limit, period, burst| RateLimit::with_burst(limit, period, burst).unwrap().slot_width().as_millis();
         assert_eq!([1, 100, 1_000].map(|limit| width(limit, Period::Second, 1)), [10; 3]);
@@ -190,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_of_zero_beyond_range_and_twice_per_period_are_refused() {
+    fn limits_of_zero_out_of_range_or_with_the_same_period_are_refused() {
         assert_eq!(RateLimit::new(0, Period::Second), None);
         assert_eq!(RateLimit::new(MAX_LIMIT + 1, Period::Second), None);
         assert_eq!(RateLimit::with_burst(1, Period::Second, 0), None);

@@ -1,4 +1,4 @@
-//! From what an attempt met to what becomes of its delivery and destination.
+//! From the result of a send to the consequences for its delivery and destination.
 
 use std::time::Duration;
 
@@ -11,38 +11,38 @@ use crate::{
 /// The longest hold a destination may ask for with `Retry-After`.
 pub const MAX_HOLD: Duration = Duration::from_secs(3_600);
 
-/// What an attempt met.
+/// The result of a send.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SendResult {
-    /// An answer: its status and headers arrived. They decide, whatever became of the body.
+    /// The status and the headers of an answer arrived. They decide, even if the body was not complete.
     Answer {
         status: u16,
         retry_after: Option<Duration>,
-        /// For how long the sender has used up its quota (see [`crate::quota`]).
+        /// How long Weir's quota at the receiver stays used up (see [`crate::quota`]).
         used_up_for: Option<Duration>,
     },
-    /// No usable answer: the kind and, in words, what happened.
+    /// There was no usable answer.
     Failure(Failure),
 }
 
 /// Why there was no usable answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Failure {
-    /// The name has no address.
+    /// The host name has no address.
     Dns,
     /// The connection was refused, reset before the request, or could not be made in time.
     Connect,
     Tls,
     /// The answer's headers did not arrive within `timeout_ms`.
     Timeout,
-    /// The connection broke after the request had left, before the answer's headers had come.
+    /// The connection broke after the request was sent and before the answer's headers arrived.
     Broken,
-    /// The address lies in a range that is not allowed.
+    /// The address is in a range that is not allowed.
     Forbidden,
 }
 
 impl Failure {
-    /// Every kind. A store keeps the place in this list, so a new one goes to the end.
+    /// Every kind. The stores save the index in this list, so a new kind must be added at the end.
     pub const ALL: [Self; 6] = [Self::Dns, Self::Connect, Self::Tls, Self::Timeout, Self::Broken, Self::Forbidden];
 
     /// The name in metrics and filters.
@@ -57,26 +57,26 @@ impl Failure {
         }
     }
 
-    /// The failure of that name.
+    /// The failure with this name.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|failure| failure.as_str() == name)
     }
 }
 
-/// What becomes of the delivery.
+/// The consequence for the delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     Delivered,
     Retry {
         at: Timestamp,
     },
-    /// Refused for good: `failed`.
+    /// The delivery was refused permanently: `failed`.
     Failed,
-    /// Attempts or age exhausted.
+    /// The attempts or the age are exhausted.
     Dead,
 }
 
-/// What becomes of the destination.
+/// The consequence for the destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
     None,
@@ -93,7 +93,7 @@ pub enum HoldReason {
     QuotaUsedUp,
 }
 
-/// What an attempt leads to.
+/// All consequences of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Decision {
     pub outcome: AttemptOutcome,
@@ -103,7 +103,7 @@ pub struct Decision {
 
 /// Judges attempt number `attempt` of an event created at `created_at`. `jitter` is uniform in [0, 1).
 pub fn judge(
-    met: &SendResult,
+    result: &SendResult,
     policy: &RetryPolicy,
     attempt: u32,
     created_at: Timestamp,
@@ -114,10 +114,10 @@ pub fn judge(
         Next::RetryAt(at) => Verdict::Retry { at },
         Next::Exhausted => Verdict::Dead,
     };
-    let hold = hold_for(met).map(|(delay, reason)| (now + delay.min(MAX_HOLD), reason));
+    let hold = hold_for(result).map(|(delay, reason)| (now + delay.min(MAX_HOLD), reason));
     let effect = hold.map_or(Effect::None, |(until, reason)| Effect::HoldUntil(until, reason));
     let not_before = hold.map(|(until, _)| until);
-    let (outcome, verdict, effect) = match *met {
+    let (outcome, verdict, effect) = match *result {
         SendResult::Answer { status: 200..=299, .. } => (AttemptOutcome::Delivered, Verdict::Delivered, effect),
         SendResult::Answer { status: 408 | 425 | 429 | 500..=599, .. } | SendResult::Failure(_) => {
             (AttemptOutcome::Retryable, retry(not_before), effect)
@@ -128,16 +128,16 @@ pub fn judge(
     Decision { outcome, verdict, effect }
 }
 
-/// For how long the destination asks to be left alone: the longer of what it says.
-fn hold_for(met: &SendResult) -> Option<(Duration, HoldReason)> {
-    let SendResult::Answer { status, retry_after, used_up_for } = *met else { return None };
+/// The delay that the destination asks for, by `Retry-After` or by its quota: the longer of both.
+fn hold_for(result: &SendResult) -> Option<(Duration, HoldReason)> {
+    let SendResult::Answer { status, retry_after, used_up_for } = *result else { return None };
     let asked = retry_after.filter(|_| matches!(status, 429 | 503)).map(|delay| (delay, HoldReason::RetryAfter));
     let used_up = used_up_for.map(|delay| (delay, HoldReason::QuotaUsedUp));
     [used_up, asked].into_iter().flatten().max_by_key(|(delay, _)| *delay)
 }
 
-/// Reads a `Retry-After` value: seconds, or an HTTP date compared with the wall clock. Source: RFC 9110, section 10.2.3.
-/// A date in the past asks for no delay; anything else is ignored.
+/// Reads a `Retry-After` value: seconds, or an HTTP date compared with the wall clock. Source: RFC 9110, section
+/// 10.2.3. A date in the past asks for no delay; anything else is ignored.
 pub fn retry_after(value: &str, wall: Timestamp) -> Option<Duration> {
     let value = value.trim();
     if let Ok(seconds) = value.parse::<u64>() {
@@ -154,8 +154,8 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::from_secs(1_000_000);
 
-    fn judged(met: SendResult) -> Decision {
-        judge(&met, &RetryPolicy::default(), 1, NOW, NOW, 0.5)
+    fn judged(result: SendResult) -> Decision {
+        judge(&result, &RetryPolicy::default(), 1, NOW, NOW, 0.5)
     }
 
     fn answer(status: u16) -> SendResult {
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn the_retry_table_holds() {
+    fn the_status_decides_between_delivered_retry_and_failed() {
         let retried = Verdict::Retry { at: NOW + Duration::from_secs(5) };
         for status in [200, 201, 204, 299] {
             assert_eq!(judged(answer(status)).verdict, Verdict::Delivered, "{status}");
@@ -202,9 +202,10 @@ mod tests {
     }
 
     #[test]
-    fn a_quota_that_is_used_up_holds_the_destination_whatever_the_status() {
+    fn a_used_up_quota_holds_the_destination_with_any_status() {
         let minute = Duration::from_secs(60);
-        let used_up = |status, retry_after| judged(SendResult::Answer { status, retry_after, used_up_for: Some(minute) });
+        let used_up =
+            |status, retry_after| judged(SendResult::Answer { status, retry_after, used_up_for: Some(minute) });
         let held = Effect::HoldUntil(NOW + minute, HoldReason::QuotaUsedUp);
         assert_eq!((used_up(200, None).verdict, used_up(200, None).effect), (Verdict::Delivered, held));
         assert_eq!(
@@ -219,8 +220,8 @@ mod tests {
     #[test]
     fn an_exhausted_delivery_is_dead_and_a_hold_still_holds() {
         let policy = RetryPolicy { max_attempts: 1, ..RetryPolicy::default() };
-        let met = SendResult::Answer { status: 429, retry_after: Some(Duration::from_secs(1)), used_up_for: None };
-        let decision = judge(&met, &policy, 1, NOW, NOW, 0.5);
+        let result = SendResult::Answer { status: 429, retry_after: Some(Duration::from_secs(1)), used_up_for: None };
+        let decision = judge(&result, &policy, 1, NOW, NOW, 0.5);
         assert_eq!(decision.verdict, Verdict::Dead);
         assert_eq!(decision.effect, Effect::HoldUntil(NOW + Duration::from_secs(1), HoldReason::RetryAfter));
     }

@@ -4,22 +4,22 @@ use std::{fmt, str::FromStr};
 
 use crate::event::valid_type;
 
-/// The types of Weir's own operational events begin so; only a pattern that names them matches.
+/// The prefix of the types of Weir's own operational events. Only a pattern with this prefix matches them.
 const OPERATIONAL_PREFIX: &str = "weir.";
 
 /// A pattern over event types.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum EventPattern {
-    /// `*`: every type but the operational ones.
+    /// `*`: every type except the operational ones.
     Any,
     /// `video.created`
     Exact(String),
-    /// `video.*`, kept with its dot: matches `video.created` and `video.clip.cut`, not `video`.
+    /// `video.*`, stored with its dot: matches `video.created` and `video.clip.cut`, but not `video`.
     Prefix(String),
 }
 
 impl EventPattern {
-    /// Whether it is about Weir's own events.
+    /// Whether the pattern names Weir's own operational events.
     pub fn is_operational(&self) -> bool {
         match self {
             Self::Any => false,
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_match_exactly_by_prefix_or_everything() {
+    fn a_pattern_matches_one_type_a_prefix_or_every_type() {
         let table = [
             ("*", "video.created", true),
             ("*", "weir.backlog.high", false),

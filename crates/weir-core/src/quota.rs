@@ -1,25 +1,27 @@
-//! What an answer's headers say of the quota its sender has left.
+//! Quota headers: how much of its quota a receiver says Weir has left.
 //!
-//! Three families are read:
-//! - `RateLimit: "hourly";r=0;t=42` with `RateLimit-Policy: "hourly";q=100;w=3600` (draft-ietf-httpapi-ratelimit-headers-10), and
-//!   `RateLimit: limit=100, remaining=0, reset=42` of its earlier versions;
+//! Three families of headers are supported:
+//! - `RateLimit: "hourly";r=0;t=42` with `RateLimit-Policy: "hourly";q=100;w=3600`
+//!   (draft-ietf-httpapi-ratelimit-headers-10), and `RateLimit: limit=100, remaining=0, reset=42` of its earlier
+//!   versions;
 //! - `RateLimit-Remaining` and `RateLimit-Reset` of the first versions, in seconds;
-//! - `X-RateLimit-Remaining` and `X-RateLimit-Reset`, which nobody has defined: seconds, or the Unix time in seconds or
-//!   milliseconds.
+//! - `X-RateLimit-Remaining` and `X-RateLimit-Reset`, which no specification defines: seconds, or the Unix time in
+//!   seconds or milliseconds.
 //!
-//! What cannot be read is ignored: it is advice.
+//! A header that cannot be parsed is ignored, because these headers are only advice.
 
 use std::time::Duration;
 
 use crate::time::Timestamp;
 
-/// Smaller values of `X-RateLimit-Reset` are seconds from now, larger ones Unix times: 2001 in seconds.
+/// The smallest reset value that is taken as a Unix time in seconds (the year 2001). Smaller values are seconds from
+/// now.
 const FIRST_UNIX_SECONDS: u64 = 1_000_000_000;
-/// Larger ones are milliseconds.
+/// The smallest reset value that is taken as a Unix time in milliseconds.
 const FIRST_UNIX_MILLIS: u64 = 100_000_000_000;
 
-/// For how long nothing is left, by the headers of an answer that came at `wall`; `None` when something is, or nothing is said.
-/// `header` answers the value of a header by its name in lower case, the first of several.
+/// How long the quota stays used up, according to the headers of an answer that arrived at `wall`. `None` when some
+/// quota is left, or the headers do not say. `header` returns the first value of a header by its name in lower case.
 pub fn used_up_for<'h>(header: impl Fn(&'static str) -> Option<&'h str>, wall: Timestamp) -> Option<Duration> {
     let policy = header("ratelimit-policy");
     let by_items = header("ratelimit").and_then(|limits| of_items(limits, policy));
@@ -32,7 +34,7 @@ pub fn used_up_for<'h>(header: impl Fn(&'static str) -> Option<&'h str>, wall: T
         (integer(header(remaining)?)? == 0).then_some(())?;
         Some(until_reset(integer(header(reset)?)?, wall))
     });
-    by_items.into_iter().chain(by_pairs).max().filter(|left| !left.is_zero())
+    by_items.into_iter().chain(by_pairs).max().filter(|delay| !delay.is_zero())
 }
 
 /// The longest of the limits that are used up.
@@ -46,7 +48,7 @@ fn of_items(limits: &str, policy: Option<&str>) -> Option<Duration> {
     used_up.filter_map(reset).max().map(Duration::from_secs)
 }
 
-/// The length of a policy's window, by its name.
+/// The length of the window of the policy with this name.
 fn window_of(limit: &str, policy: &str) -> Option<u64> {
     split(policy, ',').find(|item| name(item) == limit).and_then(|item| parameter(item, "w"))
 }
@@ -64,7 +66,7 @@ fn parameter(text: &str, name: &str) -> Option<u64> {
         .and_then(|(_, value)| integer(value))
 }
 
-/// Splits outside of quotes.
+/// Splits text at a character outside of quotes.
 fn split(text: &str, by: char) -> impl Iterator<Item = &str> {
     let mut quoted = false;
     text.split(move |char| {
@@ -94,11 +96,11 @@ mod tests {
 
     fn seconds(headers: &[(&'static str, &str)]) -> Option<u64> {
         let header = |name: &'static str| headers.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
-        used_up_for(header, WALL).map(|left| left.as_secs())
+        used_up_for(header, WALL).map(|delay| delay.as_secs())
     }
 
     #[test]
-    fn every_family_is_read() {
+    fn every_family_of_headers_is_parsed() {
         assert_eq!(seconds(&[("ratelimit", r#""hourly";r=0;t=42"#)]), Some(42));
         assert_eq!(seconds(&[("ratelimit", "limit=100, remaining=0, reset=42")]), Some(42));
         assert_eq!(seconds(&[("ratelimit-remaining", "0"), ("ratelimit-reset", "7")]), Some(7));
@@ -108,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_limits_the_longest_that_is_used_up_counts() {
+    fn the_longest_of_several_used_up_limits_counts() {
         let limits = r#""a;,b";r=0;t=5, "minutely";r=3;t=50, "daily" ; r=0; t=20"#;
         assert_eq!(seconds(&[("ratelimit", limits)]), Some(20));
         assert_eq!(
@@ -118,14 +120,14 @@ mod tests {
     }
 
     #[test]
-    fn without_a_time_the_window_of_the_policy_is_waited_for() {
+    fn without_a_reset_time_the_window_of_the_policy_counts() {
         let policy = ("ratelimit-policy", r#""burst";q=100;w=60, "daily";q=1000;w=86400"#);
         assert_eq!(seconds(&[("ratelimit", r#""burst";r=0"#), policy]), Some(60));
         assert_eq!(seconds(&[("ratelimit", r#""burst";r=0"#)]), None);
     }
 
     #[test]
-    fn what_is_left_or_past_or_unreadable_asks_for_nothing() {
+    fn a_quota_that_is_left_or_reset_or_malformed_causes_no_delay() {
         for headers in [
             &[][..],
             &[("ratelimit", r#""hourly";r=1;t=42"#)],

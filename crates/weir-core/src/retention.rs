@@ -1,4 +1,4 @@
-//! How long what has ended is kept.
+//! How long ended deliveries and their events are kept.
 
 use std::time::Duration;
 
@@ -6,12 +6,12 @@ use crate::{DeliveryState, time::Timestamp};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// How long deliveries are kept once they have ended, with their attempts; their events as long as one of them. `None`: until
-/// told otherwise.
+/// How long ended deliveries and their attempts are kept. An event is kept as long as one of its deliveries. `None`:
+/// without a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retention {
     pub delivered: Option<Duration>,
-    /// And whatever else ended without anybody having to look at it.
+    /// Applies to `cancelled`, `superseded` and `expired`.
     pub cancelled: Option<Duration>,
     /// Dead letters: `dead` and `failed`.
     pub dead: Option<Duration>,
@@ -23,7 +23,7 @@ impl Default for Retention {
     }
 }
 
-/// The instants before which what has ended goes.
+/// The instants before which ended deliveries are deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Cutoffs {
     pub delivered: Option<Timestamp>,
@@ -39,22 +39,23 @@ impl Retention {
 }
 
 impl Cutoffs {
-    /// Deliveries that have been in this state since before it go; `None`: none do.
+    /// Deliveries that entered this state before the returned instant are deleted; `None`: none are.
     pub fn of(&self, state: DeliveryState) -> Option<Timestamp> {
         match state {
             DeliveryState::Delivered => self.delivered,
             DeliveryState::Dead | DeliveryState::Failed => self.dead,
-            ended if ended.is_terminal() => self.cancelled,
+            state if state.is_terminal() => self.cancelled,
             _ => None,
         }
     }
 
-    /// No delivery that was created after it goes.
+    /// No delivery that was created after the returned instant is deleted.
     pub fn deliveries(&self) -> Option<Timestamp> {
         [self.delivered, self.cancelled, self.dead].into_iter().flatten().max()
     }
 
-    /// Events created before it go, once they have no deliveries: those that had none as late as others.
+    /// Events that were created before the returned instant and have no deliveries are deleted. The instant is the same
+    /// for events that never had deliveries.
     pub fn events(&self) -> Option<Timestamp> {
         [self.delivered, self.cancelled].into_iter().flatten().min().or(self.dead)
     }
@@ -67,7 +68,7 @@ mod tests {
     const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
 
     #[test]
-    fn dead_letters_stay_until_told() {
+    fn dead_letters_are_kept_by_default() {
         let cutoffs = Retention::default().cutoffs(NOW);
         let fortnight = Some(NOW.before(DAY * 14));
         for state in DeliveryState::ALL {
@@ -82,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_waits_for_the_later_of_delivered_and_cancelled() {
+    fn an_event_is_kept_for_the_longer_retention_of_delivered_and_cancelled() {
         let kept = |delivered: Option<u32>, cancelled: Option<u32>, dead: Option<u32>| {
             let days = |days: Option<u32>| days.map(|days| DAY * days);
             Retention { delivered: days(delivered), cancelled: days(cancelled), dead: days(dead) }.cutoffs(NOW)

@@ -1,4 +1,4 @@
-//! When a failed delivery is tried again.
+//! When a failed delivery is attempted again.
 
 use std::time::Duration;
 
@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::time::Timestamp;
 
-/// How often, how long and how far apart a delivery is tried.
+/// The number of attempts, their delays, and the age at which a delivery is given up.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RetryPolicy {
     /// 1 to 100.
     pub max_attempts: u32,
-    /// From the event's creation, or its `deliver_at`; 1 s to 30 days.
+    /// The greatest age, counted from the event's creation or its `deliver_at`; 1 s to 30 days.
     pub max_age_s: u32,
     pub delays: RetryDelays,
 }
@@ -23,7 +23,7 @@ pub enum RetryDelays {
     /// Full jitter: `uniform(0, min(cap, base·2^(n−1)))` after attempt n.
     /// Source: "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
     Backoff { base_ms: u32, cap_ms: u32 },
-    /// After attempt n the n-th of these, the last one repeated; no jitter.
+    /// After attempt n the n-th of these delays. The last one is repeated. No jitter.
     Schedule(Vec<u32>),
 }
 
@@ -37,18 +37,19 @@ impl Default for RetryPolicy {
     }
 }
 
-/// What follows a failed attempt.
+/// The consequence of a failed attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// Try again at this instant.
+    /// The next attempt is due at this instant.
     RetryAt(Timestamp),
     /// Attempts are exhausted, or the next one would come after the greatest age.
     Exhausted,
 }
 
 impl RetryPolicy {
-    /// What follows attempt number `attempt` (1 for the first), which failed at `now`, of an event created at `created_at`.
-    /// `jitter` is uniform in [0, 1). `not_before` is what the destination asked for (`Retry-After`): the later of the two wins.
+    /// The consequence of attempt number `attempt` (1 for the first), which failed at `now`, of an event created at
+    /// `created_at`. `jitter` is uniform in [0, 1). `not_before` is the earliest instant that the destination asked for
+    /// (`Retry-After`). The later of it and the policy's own delay applies.
     pub fn next(
         &self,
         attempt: u32,
@@ -109,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn the_later_of_the_delay_and_retry_after_wins() {
+    fn the_later_of_the_delay_and_retry_after_applies() {
         let policy = RetryPolicy::default();
         let asked = NOW + Duration::from_secs(60);
         assert_eq!(policy.next(1, NOW, NOW, 0.0, Some(asked)), Next::RetryAt(asked));

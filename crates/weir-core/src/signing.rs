@@ -1,6 +1,6 @@
-//! Signatures: as Standard Webhooks 1.0 defines them, or in a style that older receivers know ([`SignatureStyle`]).
+//! Signatures: those of Standard Webhooks 1.0, or a style that older receivers verify ([`SignatureStyle`]).
 //!
-//! A destination has one secret, and for a while after a rotation the one before as well ([`Signing`]). Both then sign.
+//! A destination has one secret. During the overlap after a rotation the previous secret also signs ([`Signing`]).
 
 mod secret;
 mod style;
@@ -14,20 +14,20 @@ pub use verify::{InvalidKey, Key, Received, Rejection, verify};
 
 use crate::time::Timestamp;
 
-/// What signs the deliveries of one destination, and how.
+/// The secrets and the style with which the deliveries of one destination are signed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Signing {
     pub secret: Secret,
-    /// The secret before the last rotation, and until when it signs too. Only one is kept.
+    /// The secret before the last rotation, and the end of its overlap. Only one previous secret is kept.
     pub previous: Option<PreviousSecret>,
     pub style: SignatureStyle,
 }
 
-/// A secret that was rotated out.
+/// A secret that a rotation has replaced.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PreviousSecret {
     pub secret: Secret,
-    /// The first instant at which it signs no more.
+    /// The first instant at which the secret no longer signs.
     pub valid_until: Timestamp,
 }
 
@@ -37,20 +37,20 @@ impl Signing {
         Self { secret, previous: None, style: SignatureStyle::Standard }
     }
 
-    /// With another secret; the one there was signs beside it until `previous_until`. Should there be one before already,
-    /// it is forgotten: nobody is helped by a secret that was replaced twice.
+    /// Replaces the secret. The old secret also signs until `previous_until`. An older secret is dropped: a secret that
+    /// was replaced twice is of no use.
     #[must_use]
     pub fn rotated(&self, secret: Secret, previous_until: Option<Timestamp>) -> Self {
-        let before = |valid_until| PreviousSecret { secret: self.secret.clone(), valid_until };
-        Self { secret, previous: previous_until.map(before), style: self.style.clone() }
+        let previous = |valid_until| PreviousSecret { secret: self.secret.clone(), valid_until };
+        Self { secret, previous: previous_until.map(previous), style: self.style.clone() }
     }
 
-    /// The secret before the last rotation, while it still signs.
+    /// The previous secret, while it still signs.
     pub fn previous_at(&self, now: Timestamp) -> Option<&PreviousSecret> {
         self.previous.as_ref().filter(|previous| now < previous.valid_until)
     }
 
-    /// The value of the signature's header for one attempt.
+    /// The value of the signature header for one attempt.
     pub fn sign(&self, id: &str, unix_seconds: i64, body: &[u8], now: Timestamp) -> String {
         match (&self.style, self.previous_at(now)) {
             // The hot path: one secret, one MAC.
@@ -65,7 +65,7 @@ impl Signing {
         }
     }
 
-    /// As the stores keep it. The text holds the secrets: it goes nowhere else.
+    /// The text that the stores keep. It contains the secrets and must not be used elsewhere.
     pub fn to_stored(&self) -> serde_json::Result<String> {
         serde_json::to_string(&Stored {
             secret: self.secret.reveal(),
@@ -77,7 +77,8 @@ impl Signing {
         })
     }
 
-    /// What [`Self::to_stored`] wrote; `None` for anything else. The text is not told: it holds secrets.
+    /// Parses the text of [`Self::to_stored`]; `None` when it is malformed. No error names the text, because it
+    /// contains secrets.
     pub fn from_stored(text: &str) -> Option<Self> {
         let stored: Stored = serde_json::from_str(text).ok()?;
         let previous = match stored.previous {
@@ -90,11 +91,11 @@ impl Signing {
     }
 }
 
-/// The shape in the stores.
+/// The JSON that the stores keep.
 #[derive(Serialize, Deserialize)]
 struct Stored {
     secret: String,
-    /// The secret and its end in nanoseconds.
+    /// The secret, and the end of its overlap in nanoseconds.
     previous: Option<(String, i64)>,
     style: SignatureStyle,
 }
@@ -109,24 +110,24 @@ mod tests {
         Secret::from_bytes(vec![byte; 32]).unwrap()
     }
 
-    /// As the independent implementation computes it.
-    fn theirs(byte: u8) -> String {
+    /// The signature that the independent implementation computes.
+    fn expected(byte: u8) -> String {
         let webhook = standardwebhooks::Webhook::from_bytes(vec![byte; 32]).unwrap();
         webhook.sign("evt_1", NOW.as_secs(), b"{}").unwrap()
     }
 
     #[test]
-    fn during_the_overlap_both_secrets_sign_the_new_one_first() {
+    fn during_the_overlap_both_secrets_sign_and_the_new_signature_is_first() {
         let until = NOW + std::time::Duration::from_secs(60);
         let rotated = Signing::new(secret(1)).rotated(secret(2), Some(until));
         let just_before = Timestamp::from_nanos(until.as_nanos() - 1);
         let sign = |at| rotated.sign("evt_1", NOW.as_secs(), b"{}", at);
-        assert_eq!(sign(just_before), format!("{} {}", theirs(2), theirs(1)));
-        assert_eq!(sign(until), theirs(2));
+        assert_eq!(sign(just_before), format!("{} {}", expected(2), expected(1)));
+        assert_eq!(sign(until), expected(2));
     }
 
     #[test]
-    fn a_rotation_without_an_overlap_forgets_at_once_and_a_second_one_keeps_only_the_secret_before() {
+    fn a_rotation_keeps_at_most_one_previous_secret_and_none_without_an_overlap() {
         let at_once = Signing::new(secret(1)).rotated(secret(2), None);
         assert_eq!((at_once.secret, at_once.previous), (secret(2), None));
         let twice = Signing::new(secret(1)).rotated(secret(2), Some(NOW)).rotated(secret(3), Some(Timestamp::MAX));
@@ -134,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stored_is_read_back_and_nothing_is_printed() {
+    fn stored_signing_is_parsed_back_and_debug_shows_no_secret() {
         let mut signing = Signing::new(secret(1)).rotated(secret(2), Some(NOW));
         signing.style = SignatureStyle::Prefixed { header: "x-signature".to_owned(), timestamp_header: None };
         let stored = signing.to_stored().unwrap();

@@ -1,7 +1,8 @@
 //! Engine time: one monotonic timeline in nanoseconds since the Unix epoch, read only through a [`Clock`].
 //!
-//! Slots, cursors, due times and send starts all live on this timeline. It never goes backwards, whatever the wall clock
-//! does. Nanoseconds in an `i64` reach the year 2262, and keep the spacing of a million sends a second exact to 0.1 %.
+//! Slots, cursors, due times and send starts all live on this timeline. It never goes backwards, whatever the wall
+//! clock does. Nanoseconds in an `i64` reach the year 2262, and keep the spacing of a million sends a second exact to
+//! 0.1 %.
 
 use std::{
     fmt,
@@ -17,9 +18,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 pub struct Timestamp(i64);
 
 impl Timestamp {
-    /// Before every instant the engine deals with.
+    /// Before every instant that the engine uses.
     pub const MIN: Self = Self(0);
-    /// After every instant the engine deals with.
+    /// After every instant that the engine uses.
     pub const MAX: Self = Self(i64::MAX);
 
     pub const fn from_nanos(nanos: i64) -> Self {
@@ -49,17 +50,17 @@ impl Timestamp {
         self.0.div_euclid(1_000_000_000)
     }
 
-    /// The time since `earlier`, zero when `earlier` is later.
+    /// The time since `earlier`; zero when `earlier` is later.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0).max(0).unsigned_abs())
     }
 
-    /// `self + duration`, held at [`Timestamp::MAX`].
+    /// `self + duration`, at most [`Timestamp::MAX`].
     pub fn after(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(nanos(duration)))
     }
 
-    /// `self - duration`, held at the far past.
+    /// `self - duration`, without overflow.
     pub fn before(self, duration: Duration) -> Self {
         Self(self.0.saturating_sub(nanos(duration)))
     }
@@ -83,7 +84,7 @@ impl Sub<Duration> for Timestamp {
     }
 }
 
-/// RFC 3339 in UTC with milliseconds, as the API shows times.
+/// RFC 3339 in UTC with milliseconds: the format of times in the API.
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let instant = jiff::Timestamp::from_millisecond(self.as_millis()).map_err(|_| fmt::Error)?;
@@ -116,11 +117,11 @@ impl<'de> Deserialize<'de> for Timestamp {
     }
 }
 
-/// Where the engine reads time from. The owner of the process provides one; tests provide theirs.
+/// The source of time for the engine. The process provides one clock; tests provide their own.
 pub trait Clock: Send + Sync + 'static {
     /// Engine time: monotonic.
     fn now(&self) -> Timestamp;
-    /// The wall clock, for what other machines compare with their own (signatures). May jump.
+    /// The wall clock, for times that other machines compare with their own (signatures). It may jump.
     fn wall(&self) -> Timestamp;
 }
 
@@ -129,13 +130,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_shown_in_utc_with_milliseconds() {
+    fn times_are_displayed_in_utc_with_milliseconds() {
         assert_eq!(Timestamp::from_nanos(1_763_710_200_123_456_789).to_string(), "2025-11-21T07:30:00.123Z");
         assert_eq!(Timestamp::from_secs(1_763_710_200).to_string(), "2025-11-21T07:30:00.000Z");
     }
 
     #[test]
-    fn shown_times_are_read_back() {
+    fn displayed_times_are_parsed_back() {
         let shown: Timestamp = "2025-11-21T08:30:00.5+01:00".parse().unwrap();
         assert_eq!(shown.to_string(), "2025-11-21T07:30:00.500Z");
         assert_eq!("yesterday".parse::<Timestamp>(), Err(InvalidTimestamp));

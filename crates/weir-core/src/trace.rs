@@ -1,5 +1,5 @@
-//! W3C Trace Context: the `traceparent` header, as a value. A header that breaks the specification is ignored and is never an error:
-//! the producer's event is accepted all the same.
+//! W3C Trace Context: the `traceparent` header as a value. A header that breaks the specification is ignored and causes
+//! no error: the producer's event is still accepted.
 //!
 //! ```text
 //! 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
@@ -8,16 +8,16 @@
 
 use std::fmt;
 
-/// The header, in both directions.
+/// The name of the header, in requests to Weir and in requests to destinations.
 pub const HEADER: &str = "traceparent";
 
 const SAMPLED: u8 = 1;
-/// The flags that version 00 defines are handed on, the others are not: sampled, and random trace id (level 2).
+/// The flags that version 00 defines: sampled, and random trace id (level 2). Only these are passed on.
 const KNOWN_FLAGS: u8 = 3;
-/// The length of version 00, and of the part of later versions that is read.
+/// The length of a header of version 00, and of the part of a later version that is parsed.
 const LEN: usize = 55;
 
-/// A span in a trace, to which others are children. Its ids are not all zero.
+/// A span in a trace, the parent of other spans. Neither of its ids is all zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceParent {
     trace_id: [u8; 16],
@@ -26,7 +26,7 @@ pub struct TraceParent {
 }
 
 impl TraceParent {
-    /// How long [`to_bytes`](Self::to_bytes) is.
+    /// The length of [`to_bytes`](Self::to_bytes).
     pub const BYTES: usize = 16 + 8 + 1;
 
     /// `None` when an id is all zero.
@@ -34,9 +34,10 @@ impl TraceParent {
         Self::with_flags(trace_id, span_id, u8::from(sampled))
     }
 
-    /// The value of a header; `None` when it is not valid. Of a version that is not known yet the first four fields are read.
+    /// Parses the value of a header; `None` when it is not valid. In a later version only the first four fields are
+    /// read.
     pub fn parse(header: &[u8]) -> Option<Self> {
-        let (known, rest) = header.split_at_checked(LEN)?;
+        let (known, extension) = header.split_at_checked(LEN)?;
         let mut version = [0];
         let (mut trace_id, mut span_id, mut flags) = ([0; 16], [0; 8], [0]);
         let dashes = [2, 35, 52].iter().all(|&at| known[at] == b'-');
@@ -45,17 +46,18 @@ impl TraceParent {
             && read_hex(&known[36..52], &mut span_id)
             && read_hex(&known[53..], &mut flags);
         let ends_well = match version[0] {
-            0 => rest.is_empty(),
+            0 => extension.is_empty(),
             0xff => false,
-            _ => rest.first().is_none_or(|&next| next == b'-'),
+            _ => extension.first().is_none_or(|&next| next == b'-'),
         };
         if dashes && hex && ends_well { Self::with_flags(trace_id, span_id, flags[0]) } else { None }
     }
 
-    /// Reads the 25 bytes that stores and queues keep: trace id, span id, flags. `None` when they are no valid context.
+    /// Reads the 25 bytes that stores and queues keep: trace id, span id, flags. `None` when they are not a valid
+    /// context.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let (trace_id, rest) = bytes.split_first_chunk()?;
-        let (span_id, flags) = rest.split_first_chunk()?;
+        let (trace_id, remainder) = bytes.split_first_chunk()?;
+        let (span_id, flags) = remainder.split_first_chunk()?;
         let &[flags] = flags else { return None };
         Self::with_flags(*trace_id, *span_id, flags)
     }
@@ -86,14 +88,14 @@ impl TraceParent {
         self.flags & SAMPLED > 0
     }
 
-    /// The context of a child: the same trace. `None` when its id is all zero.
+    /// The context of a child span in the same trace. `None` when the child's id is all zero.
     #[must_use]
     pub fn child(self, span_id: [u8; 8], sampled: bool) -> Option<Self> {
         Self::with_flags(self.trace_id, span_id, self.flags & !SAMPLED | u8::from(sampled))
     }
 }
 
-/// As the header says it, in version 00.
+/// The value of the header, in version 00.
 impl fmt::Display for TraceParent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (trace_id, span_id) = (u128::from_be_bytes(self.trace_id), u64::from_be_bytes(self.span_id));
@@ -101,7 +103,7 @@ impl fmt::Display for TraceParent {
     }
 }
 
-/// Lower case only, as the specification has it. Answers whether `text` fits.
+/// Parses lower-case hex, the only form that the specification allows. Returns whether `text` is valid.
 fn read_hex(text: &[u8], bytes: &mut [u8]) -> bool {
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Some(byte - b'0'),
@@ -125,27 +127,27 @@ mod tests {
     const IDS: &str = "4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7";
 
     #[test]
-    fn a_header_is_said_as_it_was_read() {
-        for (header, said, sampled) in [
+    fn a_parsed_header_is_written_back() {
+        for (header, written, sampled) in [
             (format!("00-{IDS}-01"), format!("00-{IDS}-01"), true),
             (format!("00-{IDS}-00"), format!("00-{IDS}-00"), false),
             (format!("00-{IDS}-03"), format!("00-{IDS}-03"), true),
-            // Flags that version 00 does not know are not handed on.
+            // Flags that version 00 does not define are not passed on.
             (format!("00-{IDS}-ff"), format!("00-{IDS}-03"), true),
             (format!("00-{IDS}-08"), format!("00-{IDS}-00"), false),
-            // A later version may say more, and is answered in ours.
+            // A later version may have more fields, and is written back as version 00.
             (format!("cc-{IDS}-01"), format!("00-{IDS}-01"), true),
-            (format!("cc-{IDS}-01-what-the-future-brings"), format!("00-{IDS}-01"), true),
+            (format!("cc-{IDS}-01-a-later-field"), format!("00-{IDS}-01"), true),
             (format!("01-{IDS}-00-"), format!("00-{IDS}-00"), false),
         ] {
             let read = TraceParent::parse(header.as_bytes()).unwrap_or_else(|| panic!("{header}"));
-            assert_eq!((read.to_string(), read.is_sampled()), (said, sampled), "{header}");
+            assert_eq!((read.to_string(), read.is_sampled()), (written, sampled), "{header}");
             assert_eq!(TraceParent::from_bytes(&read.to_bytes()), Some(read));
         }
     }
 
     #[test]
-    fn what_breaks_the_rules_is_no_context() {
+    fn an_invalid_header_is_ignored() {
         let zeros = "0".repeat(32);
         for header in [
             String::new(),

@@ -1,7 +1,7 @@
-//! Every step that somebody can take, and the model that the checker walks.
+//! Every step of the model, and the model as the checker sees it.
 //!
-//! A step is one atomic operation on the store or the queue, or a send. Between two steps of anybody anything else may
-//! happen, time included: that is how processes stall.
+//! A step is one atomic operation on the store or the queue, or a send. Between two steps of a process anything else
+//! may happen, also the passing of time: this is how processes stall.
 
 use stateright::{Model, Property};
 
@@ -13,7 +13,7 @@ use crate::{
     state::{MAX_EDITS, MAX_PERMITS, MAX_SCHEDULERS, State},
 };
 
-/// Permits and schedulers are named by their place in the state before.
+/// A step. Permits and schedulers are named by their index in the state before the step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     WorkerWakes(usize),
@@ -49,7 +49,7 @@ pub enum Action {
     ProcessRestarts,
 }
 
-/// A scenario, to be checked.
+/// The model of a scenario.
 #[derive(Debug)]
 pub struct Protocol {
     pub(crate) scenario: Scenario,
@@ -61,7 +61,7 @@ impl Protocol {
         Self { scenario, drained: Drained::default() }
     }
 
-    /// What somebody does when nothing more fails and nobody waits who need not: ends first, then beginnings, then time.
+    /// The most urgent step that is possible without a fault: ends come before beginnings, and time passes last.
     pub(crate) fn quiet_step(&self, state: &State) -> Option<State> {
         steps(&self.scenario).find_map(|action| self.next_state(state, action))
     }
@@ -98,7 +98,7 @@ impl Protocol {
             Action::TermsAreEdited => next.terms_are_edited(scenario),
             Action::Sweep => next.sweeps(scenario),
             Action::Tick => {
-                let stalled = next.somebody_could_act(scenario);
+                let stalled = next.a_process_could_act(scenario);
                 spend(&mut next.faults.stalls, stalled) && next.tick(scenario)
             }
             Action::WorkerCrashes(permit) => {
@@ -161,7 +161,7 @@ impl Model for Protocol {
         ]);
     }
 
-    /// `None` when the action is not possible, or changes nothing.
+    /// The state after the action; `None` when the action is not possible or changes nothing.
     fn next_state(&self, state: &State, action: Action) -> Option<State> {
         let mut next = state.clone();
         if !self.apply(&mut next, action) {
@@ -176,7 +176,7 @@ impl Model for Protocol {
     }
 }
 
-/// The steps that nobody's failure takes part in, the most urgent first.
+/// The steps without a fault, the most urgent first.
 fn steps(scenario: &Scenario) -> impl Iterator<Item = Action> + use<> {
     let of_permits = [
         Action::WorkerWakes as fn(usize) -> Action,
@@ -189,14 +189,14 @@ fn steps(scenario: &Scenario) -> impl Iterator<Item = Action> + use<> {
         Action::WorkerReclaims,
         Action::WorkerTakes,
     ];
-    let boarding = if scenario.fast_path == FastPath::Closed { 0 } else { MAX_PERMITS };
+    let fast_path_permits = if scenario.fast_path == FastPath::Closed { 0 } else { MAX_PERMITS };
     let admits = |permit| Action::FastPathAdmits { permit, reply_lost: false };
     let publishes = |scheduler| Action::SchedulerPublishes { scheduler, reply_lost: false };
     of_permits
         .into_iter()
         .flat_map(|of_permit| (0..MAX_PERMITS).map(of_permit))
-        .chain((0..boarding).map(Action::FastPathReleases))
-        .chain((0..boarding).map(admits))
+        .chain((0..fast_path_permits).map(Action::FastPathReleases))
+        .chain((0..fast_path_permits).map(admits))
         .chain((0..MAX_SCHEDULERS).map(Action::SchedulerGivesBack))
         .chain((0..MAX_SCHEDULERS).map(publishes))
         .chain((0..MAX_SCHEDULERS).map(Action::SchedulerDecides))
@@ -205,9 +205,9 @@ fn steps(scenario: &Scenario) -> impl Iterator<Item = Action> + use<> {
         .chain([Action::TermsAreEdited, Action::Sweep, Action::Tick])
 }
 
-/// Takes one from a budget of faults, when a fault is what happens.
+/// Takes one fault from the budget if `fault`; `false` when the budget is exhausted.
 fn spend(budget: &mut u8, fault: bool) -> bool {
-    let left = budget.checked_sub(u8::from(fault));
-    *budget = left.unwrap_or(0);
-    left.is_some()
+    let remaining = budget.checked_sub(u8::from(fault));
+    *budget = remaining.unwrap_or(0);
+    remaining.is_some()
 }

@@ -1,10 +1,10 @@
-//! Whether the world comes to rest with everything delivered, if nothing more fails.
+//! Checks that the world comes to rest with everything delivered, if nothing more fails.
 //!
-//! `eventually` of stateright overlooks paths that end in a cycle, and ours have many: a job that runs, finds no room and is
-//! paced again. So liveness is an invariant here: from *every* reachable state, whatever failed before, the course in which
-//! nothing more fails and everybody does their next step ends, and ends well. A course that returns to a state it has
-//! seen never ends. Courses join quickly; what is known to end well is remembered, so that the check costs one more
-//! step for each state.
+//! `eventually` of stateright overlooks paths that end in a cycle, and this model has many: a job that runs, finds no
+//! room and is paced again. So liveness is an invariant here. From *every* reachable state, whatever failed before, the
+//! quiet course must end with everything delivered. In the quiet course nothing fails and each process takes its next
+//! step. A course that returns to one of its own states never ends. Courses soon reach common states, and states from
+//! which the course ends well are remembered, so the check costs about one more step for each state.
 
 use std::{
     collections::HashSet,
@@ -22,7 +22,7 @@ use crate::{
 pub(crate) struct Drained(Mutex<HashSet<u64>>);
 
 impl Protocol {
-    /// The quiet course from this state ends with everything delivered.
+    /// Whether the quiet course from this state ends with everything delivered.
     pub(crate) fn drains(&self, state: &State) -> bool {
         let mut known = self.drained.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut course = HashSet::new();

@@ -1,5 +1,6 @@
-//! The fast path: a new delivery is stored as claimed, and the queue asked to admit it after the commit. What it does not
-//! admit goes back to the store, and its job is woken. Between the two the process may stall or die.
+//! The fast path: a new delivery is stored as claimed, and after the commit the queue is asked to admit it. If the
+//! queue declines, the claim goes back to the store and the job is woken. Between these steps the process may stall or
+//! die.
 
 use crate::{
     Scenario,
@@ -9,30 +10,31 @@ use crate::{
 };
 
 impl Permit {
-    pub(crate) fn is_boarded(&self) -> bool {
-        matches!(self.stage, Stage::Boarded { .. })
+    pub(crate) fn is_fast_path_claim(&self) -> bool {
+        matches!(self.stage, Stage::FastPathClaimed { .. })
     }
 }
 
 impl State {
-    /// One event is ingested, its delivery as claimed.
+    /// Ingests one event and stores its delivery as claimed.
     pub(crate) fn producer_commits_claimed(&mut self, scenario: &Scenario) -> bool {
-        let boards = match scenario.fast_path {
+        let uses_fast_path = match scenario.fast_path {
             FastPath::Closed => false,
-            // Under a limit one at a time: the slot after the next is not free.
+            // Room for one delivery at a time: only the next slot is free now.
             FastPath::KeepsRoom => {
-                let kept = self.permits.iter().any(|permit| permit.is_boarded());
-                !kept && self.has_room_now(scenario, self.store.version)
+                let is_reserved = self.permits.iter().any(|permit| permit.is_fast_path_claim());
+                !is_reserved && self.has_room_now(scenario, self.store.version)
             }
             FastPath::Guesses => true,
         };
-        boards && self.ingest_claimed(scenario)
+        uses_fast_path && self.ingest_claimed(scenario)
     }
 
-    /// The queue is asked. A lost answer matters only if the call is repeated without a name: it would be decided anew, and
-    /// declined because of the permit that is out. A call that did not arrive is a crash before it.
+    /// Asks the queue to admit the delivery. A lost answer matters only when the call is repeated without a name: the
+    /// queue would decide again, and decline because the permit is already out. A call that does not arrive is modelled
+    /// as a crash before it.
     pub(crate) fn fast_path_admits(&mut self, scenario: &Scenario, permit: usize, reply_lost: bool) -> bool {
-        if !self.permits[permit].is_boarded() {
+        if !self.permits[permit].is_fast_path_claim() {
             return false;
         }
         if !self.admit(scenario, permit) {
@@ -46,7 +48,7 @@ impl State {
         true
     }
 
-    /// The claim of what was not admitted goes back; the wake is a step of its own.
+    /// Gives back the claim of a declined delivery. The wake is a separate step.
     pub(crate) fn fast_path_releases(&mut self, scenario: &Scenario, permit: usize) -> bool {
         if self.permits[permit].stage != Stage::Declined {
             return false;
@@ -58,9 +60,9 @@ impl State {
         true
     }
 
-    /// The process dies that stored a claim and has not had it admitted, or not given it back.
+    /// The process that stored the claim dies before the admission, or before it gives the claim back.
     pub(crate) fn fast_path_crashes(&mut self, permit: usize) -> bool {
         let stage = &mut self.permits[permit].stage;
-        matches!(std::mem::replace(stage, Stage::Gone), Stage::Boarded { .. } | Stage::Declined)
+        matches!(std::mem::replace(stage, Stage::Gone), Stage::FastPathClaimed { .. } | Stage::Declined)
     }
 }

@@ -1,67 +1,69 @@
-//! A permit: the claim it is made of, who holds it, and what the queue keeps of it.
+//! A permit: its claim, its stage, and its record in the queue.
 
 use crate::state::Ticks;
 
-/// A claim, and the permit made of it, until nobody knows of it any more.
+/// A claim and its permit, until no process and no queue knows of it any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Permit {
     pub(crate) stage: Stage,
     pub(crate) delivery: u8,
-    /// The store's claim is still this one: the claim epochs match.
+    /// The delivery is still claimed by this claim: the claim epochs match.
     pub(crate) holds_claim: bool,
-    /// When the claim, and with it the permit, expires.
+    /// When the claim and its permit expire.
     pub(crate) expires: Ticks,
     /// The slot that it was granted.
     pub(crate) slot: Option<Ticks>,
-    /// A send has started on it, that long ago.
+    /// When a send started with this permit.
     pub(crate) sent: Option<Ticks>,
-    /// What the queue knows of it.
-    pub(crate) kept: Kept,
-    /// What the snapshot knows of it.
-    pub(crate) saved: Kept,
+    /// The permit's record in the queue.
+    pub(crate) in_queue: QueueView,
+    /// The permit's record in the snapshot of the queue.
+    pub(crate) in_snapshot: QueueView,
 }
 
-/// Who holds a permit and what comes next.
+/// Who holds a permit, and which step is next.
 ///
 /// ```text
-/// Boarded ──▶ Declined ──▶ Waking ──▶ Gone
+/// FastPathClaimed ──▶ Declined ──▶ Waking ──▶ Gone
 ///    └──────────┐
 /// Claimed ──▶ Published ──▶ Taken ──▶ Sent ──▶ Answered ──▶ Waking ──▶ Gone
 ///    └─ stale ──▶ Gone        └──▶ Withdrawn ──▶ Released ──▶ Gone
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Stage {
-    /// A scheduler has it.
+    /// A scheduler has claimed the delivery.
     Claimed {
         scheduler: u8,
     },
-    /// Stored as claimed by a producer, which has read these terms and not asked the queue to admit it.
-    Boarded {
+    /// A producer has stored the delivery as claimed, under the terms of this version, and has not asked the queue to
+    /// admit it.
+    FastPathClaimed {
         version: u8,
     },
-    /// Not admitted: the producer's process has it, and the claim goes back.
+    /// The queue has not admitted the delivery. The producer's process gives the claim back.
     Declined,
-    /// In the delivery queue.
+    /// The permit is in the delivery queue.
     Published,
-    /// A worker has it and stands ready: it asks for a slot, and waits for the start of the one that it was granted.
+    /// A worker has the permit and is ready to send: it asks for a slot, and waits for the start of the granted slot.
     Taken,
     Sent,
-    /// The answer is in and the queue has heard of it; the store has not.
+    /// The answer has arrived and is settled in the queue, but not yet recorded in the store.
     Answered {
         refused: bool,
     },
-    /// The delivery waits again and the job is not yet woken.
+    /// The delivery is waiting again, and the job is not yet woken.
     Waking,
-    /// Not to be sent: the claim goes back.
+    /// The permit is not to be sent: the claim goes back.
     Withdrawn,
-    /// The claim has gone back and the queue has not heard of it.
+    /// The claim has gone back, and the queue does not know it yet.
     Released,
-    /// Nobody holds it.
+    /// No process holds the permit.
     Gone,
 }
 
+/// The queue's record of a permit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Kept {
+pub(crate) struct QueueView {
     pub(crate) entry: Entry,
     pub(crate) set: Set,
 }
@@ -71,10 +73,11 @@ pub(crate) struct Kept {
 pub(crate) enum Entry {
     None,
     Ready,
-    /// Taken and not acknowledged.
+    /// The entry is taken and not acknowledged.
     Pending,
 }
 
+/// The set of the destination's permits to which the permit belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Set {
     None,
@@ -82,8 +85,8 @@ pub(crate) enum Set {
     InFlight,
 }
 
-impl Kept {
-    pub(crate) const NOTHING: Self = Self { entry: Entry::None, set: Set::None };
+impl QueueView {
+    pub(crate) const ABSENT: Self = Self { entry: Entry::None, set: Set::None };
 }
 
 impl Permit {
@@ -94,7 +97,7 @@ impl Permit {
         expires: 0,
         slot: None,
         sent: None,
-        kept: Kept::NOTHING,
-        saved: Kept::NOTHING,
+        in_queue: QueueView::ABSENT,
+        in_snapshot: QueueView::ABSENT,
     };
 }

@@ -1,4 +1,4 @@
-//! What must hold in every reachable state.
+//! The properties that must hold in every reachable state.
 
 use stateright::Property;
 
@@ -10,38 +10,38 @@ use crate::{
 };
 
 pub const AT_MOST_R_SENDS: &str = "at most R sends start in any window";
-pub const BINDS: &str = "no window that begins after an edit is in force holds more than it allows";
-pub const DELIVERED: &str = "whatever failed, everything is delivered once nothing more fails";
-pub const HAS_A_JOB: &str = "without faults neither a due delivery nor a claim waits for the sweep";
+pub const EDITS_BIND: &str = "a window that begins after an edit is in force holds no more sends than the edit allows";
+pub const DELIVERED: &str = "if nothing more fails, everything is delivered in the end";
+pub const HAS_A_JOB: &str = "without faults no due delivery and no claim has to wait for the sweep";
 pub const USED_ONCE: &str = "a permit is used at most once";
 pub const DUPLICATES: &str = "duplicates are at most the crashes between send and record";
 pub const STALE_EPOCH: &str = "a stale epoch publishes nothing";
-pub const IN_FORCE: &str = "what is stored after an edit is not admitted under the terms of before";
-pub const EMPTY: &str = "when everything has come to rest, queued, in flight and the queue are empty";
+pub const NEWER_TERMS_HOLD: &str = "a delivery that is stored after an edit is not admitted under older terms";
+pub const EMPTY: &str = "at rest, queued, in flight and the delivery queue are empty";
 
 pub(crate) fn all() -> Vec<Property<Protocol>> {
     vec![
         Property::always(AT_MOST_R_SENDS, at_most_r_sends),
-        Property::always(BINDS, edits_bind),
+        Property::always(EDITS_BIND, edits_bind),
         Property::always(DELIVERED, Protocol::drains),
         Property::always(HAS_A_JOB, has_a_job),
         Property::always(USED_ONCE, |_, state: &State| !state.witness.permit_used_twice),
         Property::always(DUPLICATES, duplicates_are_explained),
         Property::always(STALE_EPOCH, |_, state: &State| !state.witness.stale_published),
-        Property::always(IN_FORCE, |_, state: &State| !state.witness.old_terms_admitted),
+        Property::always(NEWER_TERMS_HOLD, |_, state: &State| !state.witness.admitted_under_old_terms),
         Property::always(EMPTY, is_empty_at_rest),
     ]
 }
 
-/// Two sends in ticks `d` apart may start any time between `d - 1` and `d + 1` apart. So a window of W can hold all that
-/// start within W + 1 successive ticks, and no more.
+/// Two sends in ticks that are `d` apart may start between `d - 1` and `d + 1` ticks apart. So a window of W can hold
+/// all sends of W + 1 successive ticks, and no more.
 fn at_most_r_sends(protocol: &Protocol, state: &State) -> bool {
     let sends: u8 = state.witness.sends.iter().sum();
     let versions = 0..=protocol.scenario.edits.len() as u8;
     sends <= versions.map(|version| protocol.scenario.limit(version)).max().unwrap_or(0)
 }
 
-/// What was granted before an edit starts within [`GRANT_AHEAD`].
+/// A slot that was granted before an edit starts within [`GRANT_AHEAD`].
 fn edits_bind(_: &Protocol, state: &State) -> bool {
     let Witness { sends, limits, .. } = &state.witness;
     let is_bound = |ticks: usize| {
@@ -75,7 +75,7 @@ fn has_a_job(protocol: &Protocol, state: &State) -> bool {
     claims_are_held(state) && (wake_owed || has_a_run())
 }
 
-/// A claim that nobody has is the sweep's, once it has expired.
+/// Whether a process holds each claim. The sweep recovers other claims after they have expired.
 fn claims_are_held(state: &State) -> bool {
     let held = |delivery: usize| {
         let holds = |permit: &Permit| permit.holds_claim && usize::from(permit.delivery) == delivery;
@@ -90,11 +90,12 @@ fn duplicates_are_explained(_: &Protocol, state: &State) -> bool {
     duplicates <= state.witness.crashed_after_send
 }
 
-/// Permits past their deadlines are not counted: that is what the deadlines are for.
+/// Permits after their deadlines do not count: the deadlines exist for this.
 fn is_empty_at_rest(protocol: &Protocol, state: &State) -> bool {
     let at_rest = || protocol.quiet_step(state).is_none();
     let counts = |expires: i8| expires >= 0 || !protocol.scenario.remedies.permit_deadlines;
-    let is_left =
-        |permit: &Permit| permit.kept.entry != Entry::None || (permit.kept.set != Set::None && counts(permit.expires));
-    (state.queue.phase == Phase::Idle && !state.permits.iter().any(is_left)) || !at_rest()
+    let remains = |permit: &Permit| {
+        permit.in_queue.entry != Entry::None || (permit.in_queue.set != Set::None && counts(permit.expires))
+    };
+    (state.queue.phase == Phase::Idle && !state.permits.iter().any(remains)) || !at_rest()
 }

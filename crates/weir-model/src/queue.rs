@@ -1,7 +1,7 @@
-//! The queue's operations, each atomic: what the in-process queue does under its lock and Redis in one script.
+//! The operations of the queue. Each is atomic: the in-process queue holds its lock, and Redis runs one script.
 
 use crate::{
-    permit::{Entry, Kept, Permit, Set, Stage},
+    permit::{Entry, Permit, QueueView, Set, Stage},
     scenario::{CADENCE, FastPath, GRANT_AHEAD, LEAD, LEASE, SLOT_HORIZON, Scenario, TIMEOUT},
     state::{Lease, NextRun, Phase, Plan, Queue, Scheduler, State, Ticks},
 };
@@ -9,9 +9,9 @@ use crate::{
 /// The answer to a worker that asks for a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SlotAnswer {
-    /// It starts then.
+    /// A slot is granted that starts at this tick.
     Granted(Ticks),
-    /// Too far ahead to be granted now.
+    /// The next slot starts too far ahead to be granted now.
     Later,
     /// The permit goes back.
     Withdrawn,
@@ -30,17 +30,16 @@ impl State {
         }
     }
 
-    /// What is out follows these terms from now on, unless newer ones are known, and the job runs at once, whatever it waits
-    /// for.
+    /// Applies the terms of an edit, unless the queue knows newer ones. The job runs at once, even if it was parked.
     pub(crate) fn edited(&mut self, scenario: &Scenario, version: u8) {
-        self.told(scenario, version);
+        self.announce_terms(scenario, version);
         if scenario.remedies.edit_version && scenario.is_newer(self.queue.version, version) {
             return;
         }
         if scenario.remedies.grant_limits {
             self.queue.version = version;
         }
-        self.queue.dry = false;
+        self.queue.ran_dry = false;
         match self.queue.phase {
             Phase::Idle | Phase::Scheduled { .. } => self.queue.phase = Phase::Scheduled { due: 0, floor: 0 },
             Phase::Leased { .. } => self.wake(scenario, 0),
@@ -58,7 +57,7 @@ impl State {
         self.queue.phase = Phase::Leased { expires: LEASE, woken: None };
         if scenario.remedies.permit_deadlines {
             for permit in self.permits.iter_mut().filter(|permit| permit.expires < 0) {
-                permit.kept = Kept { entry: permit.kept.entry, ..Kept::NOTHING };
+                permit.in_queue = QueueView { entry: permit.in_queue.entry, ..QueueView::ABSENT };
             }
         }
         for scheduler in &mut self.schedulers {
@@ -66,8 +65,8 @@ impl State {
                 lease.current = false;
             }
         }
-        let keeps_room = |permit: &Permit| permit.is_boarded() && scenario.fast_path == FastPath::KeepsRoom;
-        let is_queued = |permit: &&Permit| permit.kept.set == Set::Queued || keeps_room(permit);
+        let keeps_room = |permit: &Permit| permit.is_fast_path_claim() && scenario.fast_path == FastPath::KeepsRoom;
+        let is_queued = |permit: &&Permit| permit.in_queue.set == Set::Queued || keeps_room(permit);
         let queued = self.permits.iter().filter(is_queued).count();
         Lease { current: true, foreign: false, queued: queued as u8, cursor: self.queue.cursor }
     }
@@ -76,7 +75,7 @@ impl State {
     pub(crate) fn publish(&mut self, scenario: &Scenario, scheduler: usize, (lease, plan): (Lease, Plan)) -> bool {
         let Phase::Leased { woken, .. } = self.queue.phase else { return false };
         let matches = if lease.foreign {
-            // Epochs begin anew with the queue; only the generation tells that these are not the same.
+            // Epochs start again with an empty queue, so only the generation shows that the lease is stale.
             !scenario.remedies.generation
         } else {
             lease.current || !scenario.remedies.publish_epoch
@@ -90,7 +89,7 @@ impl State {
         }
         self.witness.stale_published |= lease.foreign || !lease.current;
         self.queue.version = plan.version;
-        self.told(scenario, plan.version);
+        self.announce_terms(scenario, plan.version);
         self.queue.cursor = self.queue.cursor.or(plan.recovered);
         for permit in &mut self.permits {
             if permit.stage == (Stage::Claimed { scheduler: scheduler as u8 }) {
@@ -102,53 +101,55 @@ impl State {
         true
     }
 
-    /// The same delivery is published once more; `false` when this world has no room for another permit.
+    /// Publishes the same delivery again; `false` when this world has no room for another permit.
     pub(crate) fn issue_again(&mut self, scenario: &Scenario, permit: usize) -> bool {
         let copy = self.permits[permit];
         self.free_permit(scenario).map(|place| *place = copy).is_some()
     }
 
-    /// Publishes the claim of a producer without a run; `false` when it has to wait for one.
+    /// Publishes the claim of a producer without a run; `false` when the delivery has to wait for a run.
     pub(crate) fn admit(&mut self, scenario: &Scenario, permit: usize) -> bool {
-        let Stage::Boarded { version } = self.permits[permit].stage else { return false };
-        if !scenario.remedies.admit_knows && self.queue.cursor.is_none() {
+        let Stage::FastPathClaimed { version } = self.permits[permit].stage else { return false };
+        if !scenario.remedies.admit_needs_cursor && self.queue.cursor.is_none() {
             self.queue.cursor = Some(scenario.long_ago());
-            self.queue.dry = true;
+            self.queue.ran_dry = true;
         }
         let open = match scenario.fast_path {
             FastPath::KeepsRoom => self.queue.cursor.is_some() && !scenario.terms(self.queue.version).suspended,
             FastPath::Closed | FastPath::Guesses => self.has_room_now(scenario, version),
         };
         if open {
-            self.witness.old_terms_admitted |= version == self.store.version && version != self.queue.version;
+            self.witness.admitted_under_old_terms |= version == self.store.version && version != self.queue.version;
             self.permits[permit].issue();
         }
         open
     }
 
-    /// Nothing keeps a delivery that was stored under these terms from being sent at once: next to nothing waits, and a slot
-    /// is free.
+    /// Whether a delivery that was stored under these terms can be sent at once: the last run ran dry, and a slot is
+    /// free.
     pub(crate) fn has_room_now(&self, scenario: &Scenario, version: u8) -> bool {
-        let knows = version == self.queue.version || !scenario.remedies.admit_in_force;
+        let knows = version == self.queue.version || !scenario.remedies.admit_checks_version;
         let is_free = self.start_after_queued(scenario).is_some_and(|start| start <= 0);
-        self.queue.dry && knows && is_free && !scenario.terms(self.queue.version).suspended
+        self.queue.ran_dry && knows && is_free && !scenario.terms(self.queue.version).suspended
     }
 
-    /// The one way to send: everything that decides is looked at, the cursor moves, and the permit is in flight.
+    /// Takes a slot, the only way to send. One step checks all conditions, moves the cursor and marks the permit in
+    /// flight.
     pub(crate) fn take_slot(&mut self, scenario: &Scenario, permit: usize) -> SlotAnswer {
         let answer = self.slot_answer(scenario, permit);
         if let SlotAnswer::Granted(start) = answer {
             self.queue.cursor = Some(start);
-            self.permits[permit].kept.set = Set::InFlight;
+            self.permits[permit].in_queue.set = Set::InFlight;
         }
         answer
     }
 
-    /// What a worker is answered. That its claim may expire before an answer is recorded it knows itself.
+    /// The answer to a worker that asks for a slot. A worker does not ask when its claim may expire before the result
+    /// is recorded; the model checks this here.
     pub(crate) fn slot_answer(&self, scenario: &Scenario, permit: usize) -> SlotAnswer {
-        let Permit { kept, expires, .. } = self.permits[permit];
+        let Permit { in_queue, expires, .. } = self.permits[permit];
         let terms = scenario.terms(self.queue.version);
-        let is_good = kept.set != Set::None && expires > TIMEOUT;
+        let is_good = in_queue.set != Set::None && expires > TIMEOUT;
         let is_open = !terms.suspended || !scenario.remedies.grant_suspension;
         let Some(last) = self.queue.cursor.filter(|_| is_good && is_open) else { return SlotAnswer::Withdrawn };
         let start = next_start(last, scenario.spacing(terms.rate));
@@ -162,9 +163,9 @@ impl State {
         }
     }
 
-    /// When the slot may start that no permit is out for.
+    /// The start of the first slot that no permit is out for.
     fn start_after_queued(&self, scenario: &Scenario) -> Option<Ticks> {
-        let queued = self.permits.iter().filter(|permit| permit.kept.set == Set::Queued).count();
+        let queued = self.permits.iter().filter(|permit| permit.in_queue.set == Set::Queued).count();
         let spacing = scenario.spacing(scenario.terms(self.queue.version).rate);
         self.queue.cursor.map(|last| next_start(last, spacing) + queued as Ticks * spacing)
     }
@@ -173,7 +174,7 @@ impl State {
         (self.start_after_queued(scenario).unwrap_or(0) - LEAD).max(CADENCE)
     }
 
-    /// The slot that an unused permit would have taken is another's: a run that waits for the one after it comes sooner.
+    /// An unused permit leaves its slot free, so a paced run that waits for the next slot is due sooner.
     pub(crate) fn pull_pace(&mut self, scenario: &Scenario) {
         let pace = self.paced_due(scenario);
         if let Phase::Scheduled { due, floor } = &mut self.queue.phase
@@ -184,13 +185,13 @@ impl State {
         }
     }
 
-    /// Redis is gone, and comes back as it was at the snapshot or, without one, empty.
+    /// Redis loses its state and comes back with the state of the snapshot, or empty without a snapshot.
     pub(crate) fn lose_queue(&mut self, scenario: &Scenario, snapshot: Option<Queue>) {
         let restored = snapshot.filter(|_| !scenario.remedies.generation);
         for permit in &mut self.permits {
-            permit.kept = if restored.is_some() { permit.saved } else { Kept::NOTHING };
-            permit.saved = Kept::NOTHING;
-            if permit.stage == Stage::Published && permit.kept.entry != Entry::Ready {
+            permit.in_queue = if restored.is_some() { permit.in_snapshot } else { QueueView::ABSENT };
+            permit.in_snapshot = QueueView::ABSENT;
+            if permit.stage == Stage::Published && permit.in_queue.entry != Entry::Ready {
                 permit.stage = Stage::Gone;
             }
         }
@@ -200,7 +201,7 @@ impl State {
             }
         }
         self.snapshot = None;
-        let empty = Queue { phase: Phase::Idle, cursor: None, version: 0, dry: false, generation_age: 0 };
+        let empty = Queue { phase: Phase::Idle, cursor: None, version: 0, ran_dry: false, generation_age: 0 };
         self.queue = restored.unwrap_or(empty);
     }
 }
@@ -208,7 +209,7 @@ impl State {
 impl Queue {
     fn requeue(&mut self, scenario: &Scenario, next: NextRun, woken: Option<Ticks>, pace: Ticks) {
         let remedies = &scenario.remedies;
-        self.dry = scenario.fast_path != FastPath::Closed && matches!(next, NextRun::Stop | NextRun::At(_));
+        self.ran_dry = scenario.fast_path != FastPath::Closed && matches!(next, NextRun::Stop | NextRun::At(_));
         self.phase = match (next, woken) {
             (NextRun::Stop, Some(due)) if remedies.wake_version => Phase::Scheduled { due, floor: 0 },
             (NextRun::Stop, _) => {
@@ -226,15 +227,15 @@ impl Queue {
     }
 }
 
-/// Where the next slot may start after the last.
+/// The earliest start of the next slot after the last one.
 pub(crate) fn next_start(last: Ticks, spacing: Ticks) -> Ticks {
     (last + spacing).max(0)
 }
 
 impl Permit {
-    /// It goes into the delivery queue.
+    /// Puts the permit into the delivery queue.
     fn issue(&mut self) {
         self.stage = Stage::Published;
-        self.kept = Kept { entry: Entry::Ready, set: Set::Queued };
+        self.in_queue = QueueView { entry: Entry::Ready, set: Set::Queued };
     }
 }

@@ -1,18 +1,18 @@
-//! What is checked: how large the world is, what may go wrong in it, and which remedies the protocol has.
+//! A scenario: the size of the world, the faults that may happen, and the remedies of the protocol.
 
 use crate::state::Ticks;
 
-/// The width of a slot: a tick. A send in a tick may start at any instant of it.
+/// The width of a slot: one tick. A send in a tick may start at any instant of it.
 pub(crate) const SLOT_WIDTH: Ticks = 1;
 /// The shortest time between two paced runs of one job.
 pub(crate) const CADENCE: Ticks = 1;
-/// How long before its slot may start a permit is published.
+/// How long before the start of its slot a permit is published.
 pub(crate) const LEAD: Ticks = 1;
-/// How far ahead a slot is granted at most.
+/// How far ahead of now a slot is granted at most.
 pub(crate) const GRANT_AHEAD: Ticks = 1;
 /// A permit whose slot would start later than this goes back.
 pub(crate) const SLOT_HORIZON: Ticks = 2;
-/// How long a run may take before its job is claimed by another.
+/// How long a run may take before another scheduler may claim its job.
 pub(crate) const LEASE: Ticks = 2;
 /// Within this time after its start a send is answered and recorded; a worker that takes longer counts as crashed.
 pub(crate) const TIMEOUT: Ticks = 1;
@@ -30,20 +30,21 @@ pub struct Scenario {
     pub edits: &'static [Terms],
     /// How many events the producer commits.
     pub deliveries: usize,
-    /// How many claims and permits exist at one time at most.
+    /// The most claims and permits at one time.
     pub permits: usize,
     pub schedulers: usize,
     pub fast_path: FastPath,
-    /// How long after its claim a worker may ask for a slot. Longer than the wait for one, or a permit may be too late each
-    /// time.
+    /// How long after the claim a worker may ask for a slot. This must be longer than the wait for a slot, or a permit
+    /// may be too late each time.
     pub start_within: Ticks,
-    /// How many ticks too soon slots go on after a loss: to see that none is waited in vain.
-    pub haste: Ticks,
+    /// How many ticks too early slots continue after a loss. A test uses it to show that the wait is not longer than
+    /// necessary.
+    pub resume_early: Ticks,
     pub faults: Faults,
     pub remedies: Remedies,
 }
 
-/// What the step that grants slots must know of the destination's settings. Their version is the number of edits.
+/// The settings of the destination that the step which grants slots needs. Their version is the number of edits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terms {
     pub rate: u8,
@@ -53,13 +54,13 @@ pub struct Terms {
 /// Which new deliveries are stored as claimed, and admitted after the commit without a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FastPath {
-    /// None: each waits for a run.
+    /// No delivery uses the fast path: each waits for a run.
     Closed,
-    /// Those for which the queue keeps room, in one process with it: a job that ran dry and a slot that is free. What
-    /// room was kept for is admitted unless the destination is suspended meanwhile.
+    /// The queue is in the same process and reserves room when the last run ran dry and a slot is free. A delivery with
+    /// reserved room is admitted unless the destination is suspended before.
     KeepsRoom,
-    /// Any: what a producer apart from the queue knows of it may be old. The queue decides, and admits only while the
-    /// job is dry and a slot is free.
+    /// The producer is in another process, and its admission estimate may be outdated. So any delivery may use the fast
+    /// path. The queue decides, and admits it only when the last run ran dry and a slot is free.
     Guesses,
 }
 
@@ -70,42 +71,44 @@ pub struct Faults {
     pub crashes: u8,
     /// The queue comes back empty.
     pub losses: u8,
-    /// The queue comes back as it was when a snapshot was taken.
+    /// The queue comes back with the state of an older snapshot.
     pub restores: u8,
     /// The one process of the embedded build dies, with its queue, and starts again.
     pub restarts: u8,
-    /// The queue has published or admitted, and the scheduler or the producer does not hear of it.
+    /// The queue has published or admitted, and the reply to the scheduler or the producer is lost.
     pub lost_replies: u8,
-    /// The destination answers a send with an error. Not a fault of Weir's.
+    /// The destination answers a send with an error. This is not a fault of Weir.
     pub refusals: u8,
-    /// Ticks that pass while a process could take a step and does not: how slow everybody together may be.
+    /// Ticks that pass while a process could take a step and does not: the slowness of all processes together.
     pub stalls: u8,
 }
 
-/// The remedies of the protocol; [the crate's page](crate) says which race each closes.
+/// The remedies of the protocol. [The crate documentation](crate) says which race each remedy prevents.
 #[derive(Debug, Clone, Copy)]
 pub struct Remedies {
-    /// The version of a destination's terms rises with each edit. Without it, an editor's clock is behind, and it falls.
+    /// The version of a destination's terms rises with each edit. Without this, the clock of an editor is behind, and
+    /// the version falls.
     pub versions_rise: bool,
     /// A wake during a run is seen by the stop that would remove the job.
     pub wake_version: bool,
     /// A wake moves a parked job to an earlier time.
     pub wake_pulls_forward: bool,
-    /// The store is searched for due deliveries without a job and for claims that expired.
+    /// The sweep searches the store for due deliveries without a job and for expired claims.
     pub sweep: bool,
     /// A publication is refused when its job has been claimed again.
     pub publish_epoch: bool,
-    /// Claims end by themselves.
+    /// Claims expire.
     pub claim_expiry: bool,
-    /// A result or a release names the claim it ends.
+    /// A result or a release names the claim that it ends.
     pub claim_epoch: bool,
-    /// After a publication whose reply was lost, the claims are left alone.
+    /// After a publication whose reply was lost, the claims are not given back.
     pub never_unclaim: bool,
-    /// A publication that is repeated is known by its name. The epoch does not tell: a run that goes on keeps its lease.
+    /// The queue recognises a repeated publication by its name. The epoch is not enough: a run that continues keeps its
+    /// lease.
     pub publish_once: bool,
-    /// A publication is refused when the queue knows newer terms than its run has read.
+    /// A publication is refused when the queue knows newer terms than the run has read.
     pub publish_version: bool,
-    /// Older terms never replace newer ones, in whatever order edits are announced.
+    /// Older terms never replace newer ones, regardless of the order in which edits are announced.
     pub edit_version: bool,
     /// A stale run that gives its claims back wakes the job.
     pub release_wakes: bool,
@@ -113,35 +116,37 @@ pub struct Remedies {
     pub cursor_outlives_stop: bool,
     /// Permits leave `queued` and `in_flight` at their deadlines.
     pub permit_deadlines: bool,
-    /// The step that grants a slot follows the limits of an edit from its announcement on. Without it, from the next run on.
+    /// The step that grants a slot uses the limits of an edit from the announcement. Without this, from the next run.
     pub grant_limits: bool,
-    /// It grants none to a suspended destination.
+    /// That step grants no slot to a suspended destination.
     pub grant_suspension: bool,
-    /// It grants none that starts later than a tick from now. Without it, any that is waited for.
+    /// That step grants no slot that starts later than one tick from now. Without this, it grants any slot within the
+    /// horizon.
     pub grant_ahead: bool,
     /// The slot is checked again when the request leaves.
     pub slot_gate: bool,
-    /// An entry whose worker died is dropped and not sent by another.
+    /// The entry of a dead worker is dropped, and no other worker sends it.
     pub at_most_once: bool,
-    /// The queue notices that it came back empty or stale: nothing of an earlier generation is valid.
+    /// The queue detects that it came back empty or stale: the state of an earlier generation is not valid.
     pub generation: bool,
-    /// After a loss, while claims are out, slots go on after the last that can have been granted before it
-    /// (`LAST_OLD_START`). Without it, as if the sends of those claims had started by now.
+    /// After a loss, while claims are unsettled, slots continue after the last slot that can have been granted before
+    /// the loss (`LAST_OLD_START`). Without this, they continue as if the sends of those claims had started by now.
     pub last_old_start: bool,
-    /// Nothing is admitted while the cursor is not known.
-    pub admit_knows: bool,
-    /// Nothing is admitted under other terms than its producer read: the job runs and reads them.
-    pub admit_in_force: bool,
-    /// An admission that is repeated, because its answer was lost, is known by its name.
+    /// No delivery is admitted while the cursor is unknown.
+    pub admit_needs_cursor: bool,
+    /// No delivery is admitted when the queue applies other terms than the producer has read. The job runs and reads
+    /// the terms.
+    pub admit_checks_version: bool,
+    /// The queue recognises a repeated admission, after a lost reply, by its name.
     pub admit_once: bool,
     /// The claim of a delivery that was not admitted is released.
     pub decline_releases: bool,
-    /// Then its job is woken.
+    /// The job of a delivery that was not admitted is woken.
     pub decline_wakes: bool,
 }
 
 impl Remedies {
-    /// Every one of them.
+    /// All remedies.
     pub const ALL: Self = Self {
         versions_rise: true,
         wake_version: true,
@@ -164,8 +169,8 @@ impl Remedies {
         at_most_once: true,
         generation: true,
         last_old_start: true,
-        admit_knows: true,
-        admit_in_force: true,
+        admit_needs_cursor: true,
+        admit_checks_version: true,
         admit_once: true,
         decline_releases: true,
         decline_wakes: true,
@@ -173,7 +178,7 @@ impl Remedies {
 }
 
 impl Scenario {
-    /// One event, one a window of one tick, no fast path, no faults, every remedy.
+    /// One event, one send in a window of one tick, no fast path, all remedies, and no faults except stalls.
     pub const SMALL: Self = Self {
         window: 1,
         rate: 1,
@@ -183,7 +188,7 @@ impl Scenario {
         schedulers: 1,
         fast_path: FastPath::Closed,
         start_within: 3,
-        haste: 0,
+        resume_early: 0,
         faults: Faults { crashes: 0, losses: 0, restores: 0, restarts: 0, lost_replies: 0, refusals: 0, stalls: 4 },
         remedies: Remedies::ALL,
     };
@@ -193,12 +198,13 @@ impl Scenario {
         (self.window + SLOT_WIDTH) / rate as Ticks
     }
 
-    /// As long ago as that is as long ago as ever: the largest spacing.
+    /// The largest spacing: older instants make no difference.
     pub(crate) fn long_ago(&self) -> Ticks {
         -(self.window + SLOT_WIDTH)
     }
 
-    /// From this age on it makes no difference how old a generation is: the last slot of before is as long ago as ever.
+    /// The largest relevant age of a generation: from this age, the last slot of the previous generation makes no
+    /// difference.
     pub(crate) fn old_age(&self) -> Ticks {
         GRANT_AHEAD + self.window + SLOT_WIDTH
     }
@@ -208,12 +214,12 @@ impl Scenario {
         usize::from(version).checked_sub(1).map_or(original, |edit| self.edits[edit])
     }
 
-    /// Whether these terms count as newer than the others.
+    /// Whether the terms of `version` count as newer than those of `other`.
     pub(crate) fn is_newer(&self, version: u8, other: u8) -> bool {
         if self.remedies.versions_rise { version > other } else { version < other }
     }
 
-    /// The most sends of a window in which these terms are in force.
+    /// The most sends in a window in which these terms are in force.
     pub(crate) fn limit(&self, version: u8) -> u8 {
         let Terms { rate, suspended } = self.terms(version);
         if suspended { 0 } else { rate }

@@ -1,4 +1,4 @@
-//! The scheduler's steps, and the sweep. Between any two of them it may stall or die.
+//! The steps of a scheduler, and the sweep. Between two steps the scheduler may stall or die.
 
 use crate::{
     permit::Stage,
@@ -20,7 +20,7 @@ impl State {
         true
     }
 
-    /// Reads the destination, decides, and claims in the store.
+    /// Reads the destination, decides, and claims deliveries in the store.
     pub(crate) fn scheduler_decides(&mut self, scenario: &Scenario, scheduler: usize) -> bool {
         let Scheduler::Leased(lease) = self.schedulers[scheduler] else { return false };
         let version = self.store.version;
@@ -39,13 +39,13 @@ impl State {
         true
     }
 
-    /// Where a cursor that was lost goes on from: the last slot in which a send can have started, or will yet.
+    /// The start from which a lost cursor continues: the last slot in which a send can have started or may still start.
     fn recovered_cursor(&self, scenario: &Scenario) -> Ticks {
         let recorded = self.store.last_sent;
-        if !self.unsettled() {
+        if !self.has_unsettled_claims() {
             return recorded;
         }
-        let last_old_start = GRANT_AHEAD - self.queue.generation_age - scenario.haste;
+        let last_old_start = GRANT_AHEAD - self.queue.generation_age - scenario.resume_early;
         recorded.max(if scenario.remedies.last_old_start { last_old_start } else { 0 })
     }
 
@@ -54,8 +54,8 @@ impl State {
         let of_run = self.permits.map(|permit| permit.stage == Stage::Claimed { scheduler: scheduler as u8 });
         let published = self.publish(scenario, scheduler, (lease, plan));
         self.schedulers[scheduler] = if published { Scheduler::Idle } else { Scheduler::Stale };
-        // With the remedies a lost reply changes nothing: a repetition is known by its name, and nothing is given back that was
-        // perhaps published.
+        // With the remedies a lost reply changes nothing: a repetition is recognised by its name, and claims that may
+        // have been published are not given back.
         if reply_lost && !published {
             return false;
         }
@@ -103,23 +103,23 @@ impl State {
         true
     }
 
-    /// Recovers expired claims and wakes the job of what waits. A sweep that finds a job where it should be changes
-    /// nothing that matters, so only the others are looked at.
+    /// Recovers expired claims, and wakes the job when deliveries are waiting. A wake of a job that runs in time anyway
+    /// would make no difference, so the model leaves it out.
     pub(crate) fn sweeps(&mut self, scenario: &Scenario) -> bool {
         if !scenario.remedies.sweep {
             return false;
         }
         let recovered = self.recover_claims(false);
         let Some(due) = self.next_due() else { return recovered };
-        let looked_after = match self.queue.phase {
+        let has_a_run = match self.queue.phase {
             Phase::Idle => false,
             Phase::Scheduled { due: runs, floor } => runs <= due.max(floor),
             Phase::Leased { .. } => !recovered,
         };
-        if !looked_after {
+        if !has_a_run {
             self.wake(scenario, due);
         }
-        recovered || !looked_after
+        recovered || !has_a_run
     }
 }
 

@@ -1,18 +1,19 @@
-//! One state of the small world: the store, the queue, who holds what, and what the properties need to remember.
+//! One state of the small world: the store, the queue, the schedulers, the permits, and the history that the properties
+//! need.
 //!
-//! Every instant is a number of ticks from now and is forgotten once it no longer matters. Epochs and generations
-//! are whether they still match. So the world has finitely many states although its time has no end.
+//! Every instant is a number of ticks from now and is forgotten when it no longer matters. Epochs and generations are
+//! modelled only as matching or not. So the world has finitely many states although time has no end.
 
 use crate::{
-    permit::{Kept, Permit, Stage},
+    permit::{Permit, QueueView, Stage},
     scenario::{Faults, Scenario},
 };
 
-/// Ticks from now: negative is past.
+/// Ticks from now; negative values are in the past.
 pub type Ticks = i8;
 
-/// The most deliveries, permits, schedulers and edits of any [`Scenario`], and the ticks that a property looks back: those of
-/// its longest window, one more, and those that a slot is granted ahead.
+/// The most deliveries, permits, schedulers and edits of any [`Scenario`], and the number of ticks that the properties
+/// look back: the longest window, one more, and the ticks that a slot is granted ahead.
 pub(crate) const MAX_DELIVERIES: usize = 3;
 pub(crate) const MAX_PERMITS: usize = 5;
 pub(crate) const MAX_SCHEDULERS: usize = 2;
@@ -23,13 +24,13 @@ pub(crate) const MAX_TICKS: usize = 5;
 pub struct State {
     pub(crate) store: Store,
     pub(crate) queue: Queue,
-    /// What Redis would come back with after a stale restore; its permits are in [`Permit::saved`].
+    /// The state that a stale restore of Redis brings back. Its permits are in [`Permit::in_snapshot`].
     pub(crate) snapshot: Option<Queue>,
     pub(crate) schedulers: [Scheduler; MAX_SCHEDULERS],
     pub(crate) permits: [Permit; MAX_PERMITS],
     /// The producer has committed and not yet woken the job.
     pub(crate) wake_owed: bool,
-    /// The versions that are in the store and have not been announced to the queue: bits.
+    /// The versions in the store that have not been announced to the queue, as bits.
     pub(crate) edits_owed: u8,
     /// Faults that may still happen.
     pub(crate) faults: Faults,
@@ -40,7 +41,7 @@ pub struct State {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Store {
     pub(crate) deliveries: [Delivery; MAX_DELIVERIES],
-    /// Of the terms: so many edits were made.
+    /// The version of the terms: the number of edits.
     pub(crate) version: u8,
     /// The last recorded send start.
     pub(crate) last_sent: Ticks,
@@ -67,15 +68,15 @@ pub(crate) struct Queue {
     pub(crate) phase: Phase,
     /// The start of the last slot; the next starts at least one spacing later.
     pub(crate) cursor: Option<Ticks>,
-    /// Of the terms that it follows.
+    /// The version of the terms that the queue applies.
     pub(crate) version: u8,
-    /// The last run found less than it was allowed to take. Only A fast path asks.
-    pub(crate) dry: bool,
-    /// Since the generation began.
+    /// The last run found fewer due deliveries than it was allowed to claim. Only the fast path uses this.
+    pub(crate) ran_dry: bool,
+    /// The time since the generation began.
     pub(crate) generation_age: Ticks,
 }
 
-/// Where the job stands, as in the queue's job table.
+/// The phase of the job, as in the queue's job table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Phase {
     Idle,
@@ -83,7 +84,7 @@ pub(crate) enum Phase {
         due: Ticks,
         floor: Ticks,
     },
-    /// `woken`: the earliest due time of the wakes since the claim. That there was one is what the version tells.
+    /// `woken`: the earliest due time of the wakes since the claim; `None` when the wake version has not changed.
     Leased {
         expires: Ticks,
         woken: Option<Ticks>,
@@ -95,17 +96,17 @@ pub(crate) enum Phase {
 pub(crate) enum Scheduler {
     Idle,
     Leased(Lease),
-    /// Its claims are permits in [`Stage::Claimed`].
+    /// The run has claimed deliveries: its permits are in [`Stage::Claimed`].
     Planned(Lease, Plan),
-    /// Its publication was stale: its claims go back.
+    /// The publication was stale, and the claims go back.
     Stale,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Lease {
-    /// The job has not been claimed again since.
+    /// The job has not been claimed again since this lease.
     pub(crate) current: bool,
-    /// The queue has lost its state since.
+    /// The queue has lost its state since this lease.
     pub(crate) foreign: bool,
     pub(crate) queued: u8,
     pub(crate) cursor: Option<Ticks>,
@@ -113,9 +114,9 @@ pub(crate) struct Lease {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Plan {
-    /// Of the terms that the run has read.
+    /// The version of the terms that the run has read.
     pub(crate) version: u8,
-    /// The last slot's start to begin with, where the lease knew no cursor.
+    /// The recovered start of the last slot, when the lease knew no cursor.
     pub(crate) recovered: Option<Ticks>,
     pub(crate) next: NextRun,
 }
@@ -127,21 +128,21 @@ pub(crate) enum NextRun {
     Stop,
 }
 
-/// What happened, as far as a property asks for it.
+/// The history that the properties need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Witness {
     /// Send starts, by ticks ago.
     pub(crate) sends: [u8; MAX_TICKS],
-    /// The newest terms that the queue was told of: those in force, whatever it makes of them.
-    pub(crate) told: u8,
+    /// The newest version that was announced to the queue. These terms are in force, even if the queue ignores them.
+    pub(crate) announced: u8,
     /// The most that terms in force allowed, by ticks ago.
     pub(crate) limits: [u8; MAX_TICKS],
-    /// Requests of each delivery that the receiver did not refuse.
+    /// The requests of each delivery that the receiver did not refuse.
     pub(crate) accepted: [u8; MAX_DELIVERIES],
     pub(crate) crashed_after_send: u8,
     pub(crate) permit_used_twice: bool,
     pub(crate) stale_published: bool,
-    pub(crate) old_terms_admitted: bool,
+    pub(crate) admitted_under_old_terms: bool,
 }
 
 impl State {
@@ -152,7 +153,7 @@ impl State {
                 phase: Phase::Idle,
                 cursor: None,
                 version: 0,
-                dry: false,
+                ran_dry: false,
                 generation_age: scenario.old_age(),
             },
             snapshot: None,
@@ -163,18 +164,18 @@ impl State {
             faults: scenario.faults,
             witness: Witness {
                 sends: [0; MAX_TICKS],
-                told: 0,
+                announced: 0,
                 limits: [scenario.rate; MAX_TICKS],
                 accepted: [0; MAX_DELIVERIES],
                 crashed_after_send: 0,
                 permit_used_twice: false,
                 stale_published: false,
-                old_terms_admitted: false,
+                admitted_under_old_terms: false,
             },
         }
     }
 
-    /// Names what is interchangeable in one order, so that states that differ in names only are one.
+    /// Sorts interchangeable schedulers and permits, so that states which differ only in their order are equal.
     pub(crate) fn canonical(mut self) -> Self {
         if self.schedulers[0] > self.schedulers[1] {
             self.schedulers.swap(0, 1);
@@ -185,7 +186,10 @@ impl State {
             }
         }
         for permit in &mut self.permits {
-            if permit.stage == Stage::Gone && permit.kept == Kept::NOTHING && permit.saved == Kept::NOTHING {
+            if permit.stage == Stage::Gone
+                && permit.in_queue == QueueView::ABSENT
+                && permit.in_snapshot == QueueView::ABSENT
+            {
                 *permit = Permit::FREE;
             }
         }

@@ -13,18 +13,18 @@ impl State {
         true
     }
 
-    /// The delivery is stored as claimed.
+    /// Ingests one event and stores its delivery as claimed.
     pub(crate) fn ingest_claimed(&mut self, scenario: &Scenario) -> bool {
-        let boarded = Stage::Boarded { version: self.store.version };
-        self.next_event(scenario).is_some_and(|next| self.claim_one(scenario, next, boarded))
+        let stage = Stage::FastPathClaimed { version: self.store.version };
+        self.next_event(scenario).is_some_and(|next| self.claim_one(scenario, next, stage))
     }
 
     fn next_event(&self, scenario: &Scenario) -> Option<usize> {
         self.store.deliveries[..scenario.deliveries].iter().position(|delivery| *delivery == Delivery::Absent)
     }
 
-    /// Claims up to `limit` due deliveries for a scheduler, oldest first. Answers how many, or `None` when this world
-    /// has no room for as many permits.
+    /// Claims up to `limit` due deliveries for a scheduler, oldest first. Returns how many, or `None` when this world
+    /// has no room for so many permits.
     pub(crate) fn claim(&mut self, scenario: &Scenario, scheduler: usize, limit: u8) -> Option<u8> {
         let mut claimed = 0;
         for delivery in 0..scenario.deliveries {
@@ -39,7 +39,7 @@ impl State {
         Some(claimed)
     }
 
-    /// `None` when this world has no room for another permit.
+    /// A free permit; `None` when this world has no room for another one.
     pub(crate) fn free_permit(&mut self, scenario: &Scenario) -> Option<&mut Permit> {
         let room = MAX_PERMITS - scenario.permits;
         let free = self.permits.iter().filter(|permit| **permit == Permit::FREE).count();
@@ -55,7 +55,7 @@ impl State {
         true
     }
 
-    /// When the first of what waits is due.
+    /// The earliest due time of the waiting deliveries.
     pub(crate) fn next_due(&self) -> Option<Ticks> {
         let due = |delivery: &Delivery| match delivery {
             Delivery::Waiting { due } => Some(*due),
@@ -64,12 +64,12 @@ impl State {
         self.store.deliveries.iter().filter_map(due).min()
     }
 
-    /// Whether claims are out whose sends are not recorded.
-    pub(crate) fn unsettled(&self) -> bool {
+    /// Whether there are claims whose result is not recorded.
+    pub(crate) fn has_unsettled_claims(&self) -> bool {
         self.store.deliveries.iter().any(|delivery| matches!(delivery, Delivery::Claimed { .. }))
     }
 
-    /// Records an answer; answers whether a retry is to be woken.
+    /// Records a result; returns whether the job is to be woken for a retry.
     pub(crate) fn settle(&mut self, scenario: &Scenario, permit: usize, refused: bool) -> bool {
         if !self.holds_claim(scenario, permit) {
             return false;
@@ -88,7 +88,7 @@ impl State {
         }
     }
 
-    /// Resolves expired claims, or all of them, as unknown: sent now at the latest.
+    /// Resolves the expired claims, or all claims, as unknown: sent now at the latest.
     pub(crate) fn recover_claims(&mut self, all: bool) -> bool {
         let expired = |delivery: &Delivery| matches!(delivery, Delivery::Claimed { expires } if all || *expires < 0);
         let mut recovered = false;
@@ -110,7 +110,7 @@ impl State {
         matches!(self.store.deliveries[usize::from(permit.delivery)], Delivery::Claimed { .. })
     }
 
-    /// The next claim of the delivery is another.
+    /// Ends the claim of a delivery: no permit holds it any more.
     fn end_claim(&mut self, delivery: u8, ended: Delivery) {
         self.store.deliveries[usize::from(delivery)] = ended;
         self.permits

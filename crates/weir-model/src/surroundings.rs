@@ -1,4 +1,4 @@
-//! The steps of those around schedulers and workers: the producer, the operator, and what befalls the queue's memory.
+//! The steps of the producer and the operator, and the faults of the whole process and of the queue.
 
 use crate::{
     Scenario,
@@ -7,7 +7,7 @@ use crate::{
 };
 
 impl State {
-    /// One event is ingested; its wake is a step of its own.
+    /// Ingests one event. The wake is a separate step.
     pub(crate) fn producer_commits(&mut self, scenario: &Scenario) -> bool {
         let ready = !self.wake_owed;
         self.wake_owed = true;
@@ -19,7 +19,7 @@ impl State {
         std::mem::take(&mut self.wake_owed)
     }
 
-    /// The operator changes the terms; the announcement is a step of its own.
+    /// The operator changes the terms. The announcement is a separate step.
     pub(crate) fn terms_are_edited(&mut self, scenario: &Scenario) -> bool {
         if usize::from(self.store.version) == scenario.edits.len() {
             return false;
@@ -37,21 +37,22 @@ impl State {
         owed
     }
 
-    /// Nobody announces the edit any more.
+    /// The editor dies: the edit is never announced.
     pub(crate) fn editor_crashes(&mut self, version: u8) -> bool {
         let owed = self.edits_owed;
         self.edits_owed &= !(1 << version);
         self.edits_owed != owed
     }
 
-    /// Terms are in force from when the queue is told of them.
-    pub(crate) fn told(&mut self, scenario: &Scenario, version: u8) {
+    /// Records that the terms are in force because they were announced to the queue.
+    pub(crate) fn announce_terms(&mut self, scenario: &Scenario, version: u8) {
         let witness = &mut self.witness;
-        witness.told = witness.told.max(version);
-        witness.limits[0] = witness.limits[0].max(scenario.limit(witness.told));
+        witness.announced = witness.announced.max(version);
+        witness.limits[0] = witness.limits[0].max(scenario.limit(witness.announced));
     }
 
-    /// Everything but the store is gone. At the start no other process can hold a claim, so all are resolved.
+    /// The only process restarts. Only the store survives. No other process can hold a claim, so all claims are
+    /// resolved.
     pub(crate) fn process_restarts(&mut self, scenario: &Scenario) {
         let unrecorded = self.permits.iter().filter(|permit| permit.awaits_record()).count();
         self.witness.crashed_after_send += unrecorded as u8;
@@ -66,7 +67,7 @@ impl State {
     pub(crate) fn save_queue(&mut self) -> bool {
         let first = self.snapshot.is_none();
         self.snapshot = Some(self.queue);
-        self.permits.iter_mut().for_each(|permit| permit.saved = permit.kept);
+        self.permits.iter_mut().for_each(|permit| permit.in_snapshot = permit.in_queue);
         first
     }
 }

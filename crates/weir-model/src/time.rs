@@ -1,4 +1,4 @@
-//! A tick passes: every instant comes nearer, or recedes until it no longer matters.
+//! A tick passes: every future instant comes nearer, and every past instant ages until it no longer matters.
 
 use crate::{
     permit::{Entry, Stage},
@@ -7,19 +7,19 @@ use crate::{
     state::{Delivery, NextRun, Phase, Queue, Scheduler, State, Ticks},
 };
 
-/// Not below `least`: from there on the past is all the same.
+/// Ages an instant by one tick, down to `least`: older instants make no difference.
 fn age(instant: &mut Ticks, least: Ticks) {
     *instant = (*instant - 1).max(least);
 }
 
-/// What is due is due; since when makes no difference.
+/// The least value of a due time: how long something has been due makes no difference.
 const DUE: Ticks = 0;
-/// What expired or ended has done so.
+/// The least value of an expiry or an end: how long ago it was makes no difference.
 const OVER: Ticks = -1;
 
 impl State {
-    /// Whether time would pass while a process has something to do.
-    pub(crate) fn somebody_could_act(&self, scenario: &Scenario) -> bool {
+    /// Whether a process could take a step now. A tick that passes then is a stall.
+    pub(crate) fn a_process_could_act(&self, scenario: &Scenario) -> bool {
         let job_waits = self.job_is_due() && self.idle_scheduler(scenario).is_some();
         job_waits
             || self.wake_owed
@@ -27,14 +27,15 @@ impl State {
             || self.schedulers.iter().any(|scheduler| *scheduler != Scheduler::Idle)
             || self.permits.iter().enumerate().any(|(place, permit)| match permit.stage {
                 Stage::Published => true,
-                Stage::Gone => permit.kept.entry == Entry::Ready,
+                Stage::Gone => permit.in_queue.entry == Entry::Ready,
                 Stage::Taken if self.needs_slot(scenario, place) => {
                     self.slot_answer(scenario, place) != SlotAnswer::Later
                 }
                 Stage::Taken => permit.slot.is_some_and(|start| start <= 0),
-                // Until the answer comes, the receiver is at work; the claims in a scheduler's hands are its own.
+                // A sent request waits for the receiver's answer. The claims of a scheduler are covered by the
+                // scheduler itself.
                 Stage::Sent | Stage::Claimed { .. } => false,
-                Stage::Boarded { .. }
+                Stage::FastPathClaimed { .. }
                 | Stage::Declined
                 | Stage::Answered { .. }
                 | Stage::Waking
@@ -43,7 +44,7 @@ impl State {
             })
     }
 
-    /// The next tick, unless a worker has to record before it: it would count as crashed.
+    /// Lets a tick pass, unless a worker has to record a result first: a worker that takes longer counts as crashed.
     pub(crate) fn tick(&mut self, scenario: &Scenario) -> bool {
         if self.permits.iter().any(|permit| permit.awaits_record() && permit.sent == Some(-TIMEOUT)) {
             return false;
@@ -81,7 +82,7 @@ impl State {
         self.witness.sends[0] = 0;
         self.witness.sends[scenario.window as usize + 1..].fill(0);
         self.witness.limits.rotate_right(1);
-        self.witness.limits[0] = scenario.limit(self.witness.told);
+        self.witness.limits[0] = scenario.limit(self.witness.announced);
         self.witness.limits[(scenario.window + 1 + GRANT_AHEAD) as usize..].fill(0);
         true
     }

@@ -1,15 +1,15 @@
-//! What a worker does with one permit, step by step. A worker makes thousands of attempts side by side and they share
-//! nothing, so each permit has a worker of its own here; one that dies with several permits is several crashes.
+//! The steps of a worker with one permit. A worker makes thousands of concurrent attempts that share no state, so in
+//! the model each permit has its own worker. A worker that dies with several permits is several crashes.
 
 use crate::{
-    permit::{Entry, Kept, Permit, Stage},
+    permit::{Entry, Permit, QueueView, Stage},
     queue::SlotAnswer,
     scenario::Scenario,
     state::{Delivery, State},
 };
 
 impl Permit {
-    /// Sent, and the store does not know it yet.
+    /// Whether the permit was sent and the result is not yet in the store.
     pub(crate) fn awaits_record(&self) -> bool {
         matches!(self.stage, Stage::Sent | Stage::Answered { .. })
     }
@@ -18,18 +18,18 @@ impl Permit {
 impl State {
     pub(crate) fn worker_takes(&mut self, permit: usize) -> bool {
         let permit = &mut self.permits[permit];
-        if permit.kept.entry != Entry::Ready || !matches!(permit.stage, Stage::Published | Stage::Gone) {
+        if permit.in_queue.entry != Entry::Ready || !matches!(permit.stage, Stage::Published | Stage::Gone) {
             return false;
         }
         permit.stage = Stage::Taken;
-        permit.kept.entry = Entry::Pending;
+        permit.in_queue.entry = Entry::Pending;
         true
     }
 
-    /// The entry of a worker that died goes to another, if the protocol allows it.
+    /// Another worker takes over the entry of a dead worker, if the protocol allows it.
     pub(crate) fn worker_reclaims(&mut self, scenario: &Scenario, permit: usize) -> bool {
         let permit = &mut self.permits[permit];
-        if scenario.remedies.at_most_once || permit.stage != Stage::Gone || permit.kept.entry != Entry::Pending {
+        if scenario.remedies.at_most_once || permit.stage != Stage::Gone || permit.in_queue.entry != Entry::Pending {
             return false;
         }
         permit.stage = Stage::Taken;
@@ -37,7 +37,7 @@ impl State {
         true
     }
 
-    /// Whether a worker that stands ready has a slot to ask for: it has none, or has missed it.
+    /// Whether a ready worker has to ask for a slot: it has none, or has missed its slot.
     pub(crate) fn needs_slot(&self, scenario: &Scenario, permit: usize) -> bool {
         let Permit { stage, slot, .. } = self.permits[permit];
         stage == Stage::Taken && slot.is_none_or(|start| start < 0 && scenario.remedies.slot_gate)
@@ -56,7 +56,7 @@ impl State {
         true
     }
 
-    /// The request passes the gate.
+    /// The request passes the slot gate.
     pub(crate) fn worker_sends(&mut self, scenario: &Scenario, permit: usize) -> bool {
         let permit = &mut self.permits[permit];
         let opens = permit.slot.is_some_and(|start| start == 0 || (start < 0 && !scenario.remedies.slot_gate));
@@ -71,7 +71,7 @@ impl State {
         true
     }
 
-    /// The answer is in: the destination has its room back at once.
+    /// The answer arrives and frees the room below `max_in_flight` at once.
     pub(crate) fn worker_is_answered(&mut self, permit: usize, refused: bool) -> bool {
         let permit = &mut self.permits[permit];
         if permit.stage != Stage::Sent {
@@ -81,7 +81,7 @@ impl State {
             self.witness.accepted[usize::from(permit.delivery)] -= 1;
         }
         permit.stage = Stage::Answered { refused };
-        permit.kept = Kept::NOTHING;
+        permit.in_queue = QueueView::ABSENT;
         true
     }
 
@@ -100,7 +100,7 @@ impl State {
         self.permits[permit].stage = Stage::Gone;
         let due = match self.store.deliveries[usize::from(delivery)] {
             Delivery::Waiting { due } => due,
-            // Another run had it meanwhile, and the wake is late.
+            // The delivery was claimed again before this wake.
             Delivery::Absent | Delivery::Claimed { .. } | Delivery::Delivered => 0,
         };
         self.wake(scenario, due);
@@ -121,7 +121,7 @@ impl State {
             return false;
         }
         self.permits[permit].stage = Stage::Gone;
-        self.permits[permit].kept = Kept::NOTHING;
+        self.permits[permit].in_queue = QueueView::ABSENT;
         self.pull_pace(scenario);
         self.wake(scenario, 0);
         true
@@ -129,15 +129,15 @@ impl State {
 
     pub(crate) fn worker_crashes(&mut self, scenario: &Scenario, permit: usize) -> bool {
         let permit = &mut self.permits[permit];
-        let of_others = matches!(permit.stage, Stage::Claimed { .. } | Stage::Boarded { .. } | Stage::Declined);
+        let of_others = matches!(permit.stage, Stage::Claimed { .. } | Stage::FastPathClaimed { .. } | Stage::Declined);
         if of_others || matches!(permit.stage, Stage::Published | Stage::Gone) {
             return false;
         }
         self.witness.crashed_after_send += u8::from(permit.awaits_record());
         permit.stage = Stage::Gone;
         if scenario.remedies.at_most_once {
-            // Dropped once its worker is known to be dead; nothing depends on when.
-            permit.kept.entry = Entry::None;
+            // The entry is dropped once its worker is known to be dead. No other step depends on the time of this.
+            permit.in_queue.entry = Entry::None;
         }
         true
     }

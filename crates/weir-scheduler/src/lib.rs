@@ -2,7 +2,7 @@
 //!
 //! [`Scheduler`] runs due jobs in batches: claim leases, read limits, decide ([`weir_core::plan`]), claim deliveries in the
 //! store, publish permits. New deliveries to destinations without a backlog need no run: they go by the [`FastPath`].
-//! What [`Replayer`] sends again goes in a lane of its own ([`weir_core::lane`]).
+//! What [`Replayer`] sends again goes in a lane of its own ([`weir_core::replay_share`]).
 //! [`Sweeper`] makes the store the outbox: whatever a crash left without a job gets one. [`ProcessWatcher`] resolves what
 //! processes had under way that died. [`EditWatcher`] announces edits again, [`Pruner`] deletes what is old,
 //! [`AlertPublisher`] tells operators what there is to tell, and [`BacklogMeter`] counts what waits.

@@ -30,8 +30,8 @@ INSERT INTO alert_states AS t (destination_id, version, state) VALUES ($1, $2, $
 ON CONFLICT (destination_id) DO UPDATE SET version = excluded.version, state = excluded.state
 WHERE t.version = excluded.version - 1";
 
-/// The kind of each row, a count, a time, and what has been state. Deliveries of replays are left out: somebody
-/// asked for them. The counts are read from their indexes alone, as far as vacuum keeps up.
+/// Each row has a kind, a count, a time and an alert state. Deliveries of replays are left out, because a person asked
+/// for them. The counts are index-only scans, on pages that vacuum has marked all-visible.
 pub(crate) const CONDITIONS: &str = "
 SELECT x.destination_id, x.kind, x.count, x.at, x.state
 FROM (
@@ -107,7 +107,7 @@ impl ConditionRow {
             kind: int(row, 1)?,
             count: count(row, 2)?,
             at: optional_time(row, 3)?,
-            state: state.transpose().map_err(|_| corrupt("what has been state"))?.unwrap_or_default(),
+            state: state.transpose().map_err(|_| corrupt("an alert state"))?.unwrap_or_default(),
         })
     }
 }

@@ -1,11 +1,12 @@
 //! Cached destinations, with the versions they were read at.
 //!
-//! Another process may edit a destination at any time. So a reader first asks the database for changes since the cached version,
-//! stores them in the cache, and then reads the cache. This costs one index lookup, which usually returns no row.
+//! Another process may edit a destination at any time. So a reader first asks the database for changes since the cached
+//! version, stores them in the cache, and then reads the cache. This costs one index lookup, which usually returns no
+//! row.
 //!
-//! There are two kinds of readers. A lookup names destinations and compares the version of each. Ingest needs every destination
-//! of a tenant and asks for versions above the highest cached one. This finds every change, because edits that affect ingest
-//! hold the tenant's lock, so their versions become visible in order (locks.rs).
+//! There are two kinds of readers. A lookup names destinations and compares the version of each. Ingest needs every
+//! destination of a tenant and asks for versions above the highest cached one. This finds every change, because edits
+//! that affect ingest hold the tenant's lock, so their versions become visible in order (locks.rs).
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -86,7 +87,8 @@ impl Tenants {
         self.by_name.get(tenant).map_or(0, |tenant| tenant.version)
     }
 
-    /// Stores every change of some tenants since the cached versions. Another writer may have stored some of them already.
+    /// Stores every change of some tenants since the cached versions. Another writer may have stored some of them
+    /// already.
     pub(crate) fn learn(&mut self, mut changes: Vec<Change>) {
         changes.sort_by_key(|change| change.version);
         for Change { id, tenant, version, destination } in changes {

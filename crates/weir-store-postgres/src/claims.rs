@@ -1,7 +1,7 @@
 //! Claims: one statement claims deliveries of many destinations, and returns their bodies and the next due times.
 //!
-//! Bodies come from the body cache if this process stored the events. A second statement reads the others. A process with an empty
-//! cache reads all bodies in the claim statement.
+//! Bodies come from the body cache if this process stored the events. A second statement reads the others. A process
+//! with an empty cache reads all bodies in the claim statement.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -25,21 +25,24 @@ use crate::{
 
 /// The claim statement. The parameters are the expression for the body of a claimed delivery and the FROM clause.
 ///
-/// - **Search.** One subquery per request reads the oldest due deliveries, live ones or those of replays, from its section of the
-///   due index. LIMIT bounds it, so the cost does not depend on the length of the backlog, and no destination delays another.
-///   The subquery is materialized: otherwise the planner could run it again for each updated row, and claim more than the limit.
-/// - **No row locks.** A lock would write each row once more. Two processes claim the same rows only if a lease ended before
-///   its run did. Then the later claim waits, finds that the rows are no longer waiting, and returns fewer than its limit. The
-///   publication of the other process is stale, so that process releases its claims, and the release wakes the destination.
-/// - **Update by ctid.** The found row is updated at its physical address, which saves a second lookup by id. If the row has
-///   moved meanwhile, the conditions are checked at its new address, or the row is skipped (this depends on the server version).
-/// - **Expiry.** A delivery whose `expires_at` has passed counts towards the limit. The claim sets it to `expired` and returns it
-///   without an epoch. A search for a replacement would cost more the more deliveries have expired.
-/// - **Registration.** A process that is no longer registered (processes.rs) claims nothing: the statement returns one row
-///   without a request.
-/// - **Next due time.** For each request the statement returns the first due time after `after`, which is the current time:
-///   everything due by then is claimed by this statement or by another. If the other statement fails, the sweep finds its
-///   deliveries.
+/// - **Search.** One subquery per request reads the oldest due deliveries, live ones or those of replays, from its
+///   section of the due index. LIMIT bounds it, so the cost does not depend on the length of the backlog, and no
+///   destination delays another. The subquery is materialized: otherwise the planner could run it again for each
+///   updated row, and claim more than the limit.
+/// - **No row locks.** A lock would write each row once more. Two processes claim the same rows only if a lease ended
+///   before its run did. Then the later claim waits, finds that the rows are no longer waiting, and returns fewer than
+///   its limit. The publication of the other process is stale, so that process releases its claims, and the release
+///   wakes the destination.
+/// - **Update by ctid.** The found row is updated at its physical address, which saves a second lookup by id. If the
+///   row has moved meanwhile, the conditions are checked at its new address, or the row is skipped (this depends on the
+///   server version).
+/// - **Expiry.** A delivery whose `expires_at` has passed counts towards the limit. The claim sets it to `expired` and
+///   returns it without an epoch. A search for a replacement would cost more the more deliveries have expired.
+/// - **Registration.** A process that is no longer registered (processes.rs) claims nothing: the statement returns one
+///   row without a request.
+/// - **Next due time.** For each request the statement returns the first due time after `after`, which is the current
+///   time: everything due by then is claimed by this statement or by another. If the other statement fails, the sweep
+///   finds its deliveries.
 macro_rules! claim {
     ($body:literal, $claimed:literal) => {
         concat!(
@@ -89,8 +92,8 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, N
     };
 }
 
-/// With the bodies. [`CLAIM`] is a second statement, because an outer join with a condition would look up each event and then
-/// discard it.
+/// With the bodies. [`CLAIM`] is a second statement, because an outer join with a condition would look up each event
+/// and then discard it.
 pub(crate) const CLAIM_WITH_BODIES: &str =
     claim!("e.data_offset, e.body, e.traceparent", "claimed c JOIN events e ON e.id = c.event_id");
 
@@ -157,9 +160,9 @@ impl Operation for Claiming {
     }
 }
 
-/// The requests of all operations, in waves. A wave names each section of the due index once: two requests for one section in one
-/// statement would find the same rows. There is nearly always one wave. Every process claims in the order of the index, so that
-/// two processes with the same sections cannot deadlock.
+/// The requests of all operations, in waves. A wave names each section of the due index once: two requests for one
+/// section in one statement would find the same rows. There is nearly always one wave. Every process claims in the
+/// order of the index, so that two processes with the same sections cannot deadlock.
 fn waves<'r>(group: &[&'r Claiming]) -> Vec<Vec<GroupRequest<'r>>> {
     let mut waves: Vec<Vec<GroupRequest<'r>>> = Vec::new();
     let mut times_named: HashMap<(DestinationId, bool), usize> = HashMap::new();
@@ -243,7 +246,8 @@ async fn claim(
             claimed.push(read_claimed(row, one)?);
         }
     }
-    // An expired delivery used up part of the limit, and so did a full claim: more deliveries may be due now.
+    // An expired delivery counted towards the limit, so more deliveries may be due now. After a full claim the answer
+    // names no next due time.
     for (one, count) in requests.iter().zip(counts) {
         let answer = &mut answers[one.operation][one.index];
         if count.expired {
@@ -280,8 +284,8 @@ fn read_claimed(row: &PgRow, one: &GroupRequest<'_>) -> Result<ClaimedRow, sqlx:
     })
 }
 
-/// Adds the bodies of claimed deliveries: from the cache, and the others with one statement. If the statement fails, the claims
-/// stay until they expire, like every claim whose answer is lost.
+/// Adds the bodies of claimed deliveries: from the cache, and the others with one statement. If the statement fails,
+/// the claims stay until they expire, like every claim whose answer is lost.
 async fn find_bodies(
     claimed: &mut [ClaimedRow],
     connection: &mut PgConnection,
@@ -307,7 +311,8 @@ async fn find_bodies(
     Ok(())
 }
 
-/// Adds each claimed delivery to the answer of its request, the oldest due first. A delivery without an event is left out.
+/// Adds each claimed delivery to the answer of its request, the oldest due first. A delivery without an event is left
+/// out.
 fn add_to_answers(mut claimed: Vec<ClaimedRow>, answers: &mut [Vec<Claims>]) {
     claimed.sort_unstable_by_key(|one| (one.due, one.claim.delivery_id));
     for one in claimed {

@@ -1,10 +1,11 @@
 //! Lists of deliveries: the index that a page reads, and how far it reads.
 //!
 //! - A filter that an index serves in the order of ids is read until the page is full.
-//! - Other filters (a tenant, an event type, an error, a state that every delivery passes through) are applied to a window of
-//!   [`SCANNED_AT_MOST`] rows, so that the cost of a page does not depend on the length of the history. The page ends with its
-//!   window, and the next page starts there.
-//! - Deliveries in flight, and waiting deliveries of a small backlog, are read and sorted, because their ids may be anywhere.
+//! - Other filters (a tenant, an event type, an error, a state that every delivery passes through) are applied to a
+//!   window of [`SCANNED_AT_MOST`] rows, so that the cost of a page does not depend on the length of the history. The
+//!   page ends with its window, and the next page starts there.
+//! - Deliveries in flight, and waiting deliveries of a small backlog, are read and sorted, because their ids may be
+//!   anywhere.
 
 use sqlx::{AssertSqlSafe, postgres::PgRow};
 use weir_core::{DeliveryState, DestinationId, ErrorKind, delivery::Delivery, pattern::EventPattern};
@@ -110,7 +111,8 @@ pub(crate) fn deliveries_page(
     }
     select.of_destination(filter.destination_id);
     match filter.state {
-        // A literal, not a parameter: the planner uses a partial index only for a condition that is known at planning time.
+        // A literal, not a parameter: the planner uses a partial index only for a condition that is known at planning
+        // time.
         Some(state) if few => {
             select.condition(&format!("d.state = {}", state_code(state)));
             if state.is_waiting() {
@@ -145,9 +147,9 @@ pub(crate) fn deliveries_page(
     with_events(select, filter, page)
 }
 
-/// The deliveries that `select` finds, joined with their events and last attempts, and filtered by them. `OFFSET 0` makes these
-/// joins a lookup per row. Without it the planner could estimate that a condition on them is selective, and start with a scan of
-/// all events or attempts.
+/// The deliveries that `select` finds, joined with their events and last attempts, and filtered by them. `OFFSET 0`
+/// makes these joins a lookup per row. Without it the planner could estimate that a condition on them is selective, and
+/// start with a scan of all events or attempts.
 fn with_events(mut select: Select, filter: &DeliveryFilter, page: PageRequest) -> Select {
     select.sql = format!(
         "SELECT {DELIVERY_COLUMNS} FROM ({}) d

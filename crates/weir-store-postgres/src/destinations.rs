@@ -1,4 +1,4 @@
-//! Destinations: looked up beside what is in memory, listed, counted by index. Their edits are in edits.rs.
+//! Destinations: cached lookups, lists and counts. The edits of destinations are in edits.rs.
 
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
@@ -21,7 +21,7 @@ use crate::{
     PostgresStore, Shared,
     cache::Change,
     edits::{ChangeBreaker, Create, Delete, Hold, Patch, Pause},
-    history::first_id,
+    history::{first_id, into_page},
     rows::{
         self, corrupt, count, destination_id, flag, int, limits, limits_json, optional_int, optional_text,
         optional_time, small, text, time, uuid,
@@ -49,7 +49,7 @@ impl Destinations for PostgresStore {
     async fn list_destinations(&self, tenant: Option<&str>, page: PageRequest) -> StoreResult<Page<Arc<Destination>>> {
         let query = sqlx::query(LIST).bind(tenant).bind(page.before.as_ref().map(uuid)).bind(i64::from(page.limit) + 1);
         let rows = self.read(query, |row| Ok(Arc::new(read_destination(row)?))).await?;
-        Ok(crate::history::into_page(rows, page, |destination| *destination.id.as_bytes()))
+        Ok(into_page(rows, page, |destination| *destination.id.as_bytes()))
     }
 
     async fn patch_destination(&self, patch: DestinationPatch) -> StoreResult<Option<Arc<Destination>>> {
@@ -116,7 +116,7 @@ impl Destinations for PostgresStore {
     }
 }
 
-/// Both parts are read from their index alone, as far as vacuum keeps up.
+/// Both parts are index-only scans, on pages that vacuum has marked all-visible.
 pub(crate) const COUNTS: &str = "
 SELECT state, count(*), min(created_at) FROM deliveries WHERE destination_id = $1 AND state IN (0, 2) GROUP BY state
 UNION ALL
@@ -131,7 +131,7 @@ pub(crate) const RECENT_ARRIVALS: &str =
 
 const LIMIT_CHANGES: &str = "SELECT at, rate_limits FROM limit_changes WHERE destination_id = $1 ORDER BY at";
 
-/// A count with its state in its field.
+/// Reads one row of [`COUNTS`]: the count is in the field of its state.
 fn read_count(row: &PgRow) -> Result<DestinationCounts, sqlx::Error> {
     use weir_core::DeliveryState::{Delivering, Pending, Retrying};
     let oldest_created_at = optional_time(row, 2)?;
@@ -146,25 +146,26 @@ fn read_count(row: &PgRow) -> Result<DestinationCounts, sqlx::Error> {
     Ok(counts)
 }
 
-/// What [`read_destination`] reads, and after it what [`read_change`] does.
+/// The columns for [`read_destination`] and [`read_change`].
 macro_rules! select {
-    ($rest:literal) => {
+    ($from:literal) => {
         concat!(
             "SELECT t.tenant, t.name, t.url, t.event_types, t.rate_limits, t.max_in_flight, t.timeout_ms, t.retry, t.headers,
                 t.signing, t.paused, t.paused_reason, t.held_until, t.held_reason, t.updated_at, t.created_at, t.id,
                 t.version, t.deleted_at, t.breaker, t.breaker_state, t.alerts, t.ordered, t.skip_after_attempts ",
-            $rest
+            $from
         )
     };
 }
 
-/// Of some destinations, those whose versions are not the known ones.
+/// Those of the named destinations whose versions differ from the cached ones.
 const LOOK_UP: &str = select!(
     "FROM unnest($1::uuid[], $2::bigint[]) AS r (id, version)
     JOIN destinations t ON t.id = r.id AND t.version <> r.version"
 );
 
-/// Of some tenants, what changed since the versions seen. What was deleted before anything was seen is left out.
+/// The destinations of some tenants that have changed since the cached versions. For a tenant that is not cached,
+/// deleted destinations are left out.
 pub(crate) const CHANGED: &str = select!(
     "FROM unnest($1::text[], $2::bigint[]) AS r (tenant, version)
     JOIN destinations t ON t.tenant = r.tenant AND t.version > r.version
@@ -180,7 +181,7 @@ const LIST: &str = select!(
 pub(crate) const EDITED: &str =
     select!("FROM destinations t WHERE (t.updated_at, t.id) > ($1, $2) ORDER BY t.updated_at, t.id LIMIT $3");
 
-/// A destination that is about to be edited.
+/// Reads and locks a destination for an edit.
 pub(crate) const LOCK_LIVE: &str =
     select!("FROM destinations t WHERE t.id = $1 AND t.deleted_at IS NULL FOR NO KEY UPDATE");
 
@@ -190,7 +191,7 @@ INSERT INTO destinations (name, url, event_types, rate_limits, max_in_flight, ti
     skip_after_attempts, id, tenant, created_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23)";
 
-/// All but the tenant, which a destination keeps for life.
+/// Writes every column except the tenant, which never changes.
 pub(crate) const UPDATE: &str = "
 UPDATE destinations SET (name, url, event_types, rate_limits, max_in_flight, timeout_ms, retry, headers, signing,
     paused, paused_reason, held_until, held_reason, updated_at, breaker, breaker_state, alerts, takes_alerts, ordered,
@@ -246,7 +247,7 @@ pub(crate) fn read_destination(row: &PgRow) -> Result<Destination, sqlx::Error> 
         timeout_ms: small(row, 6)?,
         retry: serde_json::from_str(&text(row, 7)?).map_err(|_| corrupt("a retry policy"))?,
         headers: serde_json::from_str(&text(row, 8)?).map_err(|_| corrupt("headers"))?,
-        signing: Signing::from_stored(&text(row, 9)?).ok_or_else(|| corrupt("what signs"))?,
+        signing: Signing::from_stored(&text(row, 9)?).ok_or_else(|| corrupt("a signing key"))?,
         paused: flag(row, 10)?,
         breaker: serde_json::from_str(&text(row, 19)?).map_err(|_| corrupt("a breaker"))?,
         alerts: serde_json::from_str(&text(row, 21)?).map_err(|_| corrupt("alerts"))?,

@@ -1,5 +1,6 @@
-//! Edits: what a person, a single answer or the sweep asks for; one transaction each, on a connection of the pool. Those of
-//! destinations are here and hold the lock of the tenant (locks.rs); those of deliveries are with the rest of these.
+//! Edits: changes requested by a person, by a single answer or by the sweep. Each is one transaction on a pooled
+//! connection. The edits of destinations are in this file and hold the lock of the tenant (locks.rs). Other edits are
+//! with their subject.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,15 +18,15 @@ use crate::{
     writer::{GROUP_TIMEOUT, within},
 };
 
-/// A change that is not worth a shared statement.
+/// A change that is too rare to be grouped with others in one statement.
 #[async_trait]
 pub(crate) trait Edit: Sync {
     type Answer;
 
-    /// After this the server is given up.
+    /// After this time without an answer the edit fails.
     const TIMEOUT: Duration = GROUP_TIMEOUT;
 
-    /// Makes the change in one transaction. May be run again when others were in its way.
+    /// Makes the change in one transaction. It may be run again after a conflict.
     async fn run(&self, connection: &mut PgConnection) -> Result<Self::Answer, sqlx::Error>;
 }
 
@@ -33,7 +34,9 @@ impl PostgresStore {
     pub(crate) async fn edit<E: Edit>(&self, edit: E) -> StoreResult<E::Answer> {
         for _ in 1..ATTEMPTS {
             match self.try_edit(&edit).await {
-                Err(error) if conflicts(&error) => tracing::debug!(%error, "an edit met another and runs again"),
+                Err(error) if conflicts(&error) => {
+                    tracing::debug!(%error, "an edit conflicted with another transaction and runs again")
+                }
                 outcome => return outcome.map_err(|error| store_error(&error)),
             }
         }
@@ -44,7 +47,7 @@ impl PostgresStore {
         let mut connection = self.pool.acquire().await?;
         let outcome = within(E::TIMEOUT, edit.run(&mut connection)).await;
         if outcome.is_err() {
-            // It may be in the middle of a transaction that has failed; the next user must not find it so.
+            // The connection may be inside a failed transaction, so it is not used again.
             connection.close_on_drop();
         }
         outcome
@@ -59,13 +62,13 @@ const HOLD: &str = "
 UPDATE destinations SET held_until = $1, held_reason = $2, version = DEFAULT
 WHERE id = $3 AND deleted_at IS NULL AND (held_until IS NULL OR held_until < $1)";
 
-/// Those who decide by a destination's being live lock its row FOR KEY SHARE, which this keeps out and is kept out by; an
-/// update by itself would pass beside it.
+/// Statements that depend on the destination not being deleted lock its row FOR KEY SHARE, which conflicts with this
+/// lock. An UPDATE alone takes a weaker lock, which does not conflict.
 const LOCK_TO_DELETE: &str = "SELECT 1 FROM destinations WHERE id = $1 AND deleted_at IS NULL FOR UPDATE";
 
 const TOMBSTONE: &str = "UPDATE destinations SET deleted_at = $1, updated_at = $1, version = DEFAULT WHERE id = $2";
 
-/// Part of a backlog, without waiting for anyone.
+/// Cancels part of a backlog. Rows that are locked are skipped.
 pub(crate) const CANCEL_SOME: &str = "
 WITH waiting AS MATERIALIZED (
     SELECT id FROM deliveries WHERE destination_id = $2 AND state IN (0, 2)
@@ -73,7 +76,7 @@ WITH waiting AS MATERIALIZED (
 )
 UPDATE deliveries d SET state = 6, updated_at = $1 FROM waiting WHERE d.id = waiting.id";
 
-/// Bounds how long a row, and what is dead of the table, is held by one transaction.
+/// Bounds how long one transaction locks rows and keeps vacuum from removing dead ones.
 const CANCELLED_AT_ONCE: i64 = 5_000;
 
 const CANCEL_WAITING: &str =
@@ -97,7 +100,8 @@ async fn tenant_of(connection: &mut PgConnection, id: DestinationId) -> Result<O
     sqlx::query_scalar(TENANT).bind(uuid(id.as_bytes())).fetch_optional(connection).await
 }
 
-/// Changes a live destination as `change` says, or not at all when that answers `None`.
+/// Replaces a destination with the result of `change`. `None`: there is no such destination, or `change` returned
+/// `None`.
 async fn change_destination(
     connection: &mut PgConnection,
     id: DestinationId,
@@ -178,7 +182,7 @@ impl Edit for ChangeBreaker {
     }
 }
 
-/// Changes nothing that ingest decides by, so it needs no lock of the tenant.
+/// A hold does not affect ingest, so it needs no lock of the tenant.
 pub(crate) struct Hold {
     pub(crate) id: DestinationId,
     pub(crate) until: Timestamp,
@@ -212,8 +216,8 @@ impl Edit for Delete {
         self.cancel_backlog(connection).await?;
         let id = uuid(self.id.as_bytes());
         let mut transaction = connection.begin_with(begin_to_edit(&tenant)).await?;
-        // Before any delivery is touched: an update that comes too late for a row keeps it locked all the same, and who
-        // settles it may hold the destination.
+        // The destination is locked before any delivery: an UPDATE keeps a lock even on a row that it finds already
+        // changed, and the transaction that settles this row may hold the destination.
         if sqlx::query(LOCK_TO_DELETE).bind(id).fetch_optional(&mut *transaction).await?.is_none() {
             return Ok(false);
         }
@@ -225,9 +229,9 @@ impl Edit for Delete {
 }
 
 impl Delete {
-    /// Cancels the backlog bit by bit beforehand, however long it is, so that under the tenant's lock only what came
-    /// meanwhile is left. Should the deletion not follow, the destination lives on without what was cancelled; who asked for
-    /// it was not told that it is done, and asks again.
+    /// Cancels the backlog in steps before the deletion, so that few deliveries are left to cancel under the tenant's
+    /// lock. If the deletion then fails, the destination remains without the cancelled deliveries. The caller gets an
+    /// error and repeats the deletion.
     async fn cancel_backlog(&self, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
         loop {
             let cancel = sqlx::query(CANCEL_SOME)

@@ -1,23 +1,24 @@
-//! What an error of the database means for the one who asked: try again at once, try again later, or never.
+//! What an error of the database means for the caller: retry at once, retry later, or do not retry.
 
 use sqlx::{error::DatabaseError, postgres::PgDatabaseError};
 use weir_store::StoreError;
 
-/// How often an operation runs that others get in the way of, before its caller is told.
+/// How often an operation with conflicts runs before its caller gets the error.
 pub(crate) const ATTEMPTS: u32 = 5;
 
 fn code(error: &dyn DatabaseError) -> &str {
     error.try_downcast_ref::<PgDatabaseError>().map_or("", PgDatabaseError::code)
 }
 
-/// A lost connection, a server that stops, starts or is full, and operations in each other's way may mend; anything else
-/// will fail again.
+/// Transient errors are a lost connection, a server that stops, starts or has no capacity left, and conflicts. Every
+/// other error would occur again.
 pub(crate) fn store_error(error: &sqlx::Error) -> StoreError {
-    let passing = match error {
+    let is_transient = match error {
         sqlx::Error::Database(database) => {
             conflicts(error)
                 || match code(database.as_ref()) {
-                    // Read-only transactions: a standby, perhaps soon a primary. Idle in transaction: cut off.
+                    // A read-only transaction: a standby, which may become the primary. A session that was idle in a
+                    // transaction and was ended. A lock that was not available.
                     "25006" | "25P03" | "55P03" => true,
                     // Connection exceptions, insufficient resources, operator intervention, system errors.
                     code => ["08", "53", "57", "58"].contains(&code.get(..2).unwrap_or_default()),
@@ -32,30 +33,31 @@ pub(crate) fn store_error(error: &sqlx::Error) -> StoreError {
         | sqlx::Error::WorkerCrashed => true,
         _ => false,
     };
-    if passing { StoreError::Unavailable(error.to_string()) } else { StoreError::Failed(error.to_string()) }
+    if is_transient { StoreError::Unavailable(error.to_string()) } else { StoreError::Failed(error.to_string()) }
 }
 
-/// Whether others were in the way, so that the same again, at once, is expected to succeed: a deadlock, a serialization
-/// failure, an idempotency key that another process stored meanwhile, or a partition that it dropped.
+/// Whether the operation conflicted with another one, so that an immediate retry is expected to succeed: a deadlock, a
+/// serialization failure, an idempotency key that another process stored meanwhile, or a partition that it dropped.
 pub(crate) fn conflicts(error: &sqlx::Error) -> bool {
     let sqlx::Error::Database(database) = error else { return false };
-    let taken = || database.constraint() == Some("idempotency_keys_pkey");
-    matches!(code(database.as_ref()), "40001" | "40P01") || taken() || lacks_partition(error)
+    let key_exists = || database.constraint() == Some("idempotency_keys_pkey");
+    matches!(code(database.as_ref()), "40001" | "40P01") || key_exists() || lacks_partition(error)
 }
 
-/// Whether a row had no partition to go to. It is a check violation without the name of a check.
+/// Whether a row had no partition. PostgreSQL reports this as a check violation without a constraint name.
 pub(crate) fn lacks_partition(error: &sqlx::Error) -> bool {
     let sqlx::Error::Database(database) = error else { return false };
     code(database.as_ref()) == "23514" && database.constraint().is_none()
 }
 
-/// Whether what was to be dropped is in use: not now, then.
+/// Whether the table to drop is in use, so that it can be dropped later.
 pub(crate) fn is_in_use(error: &sqlx::Error) -> bool {
     let sqlx::Error::Database(database) = error else { return false };
     matches!(code(database.as_ref()), "55P03" | "55006")
 }
 
-/// Whether the connection is sound after this error: the statement was refused for its data, its constraints or a conflict.
+/// Whether the connection can still be used after this error: the statement was refused for its data, a constraint or a
+/// conflict.
 pub(crate) fn leaves_connection_sound(error: &sqlx::Error) -> bool {
     let sqlx::Error::Database(database) = error else { return false };
     ["22", "23", "40"].contains(&code(database.as_ref()).get(..2).unwrap_or_default())

@@ -1,7 +1,7 @@
-//! Reads for people.
+//! Reads for the API: events, deliveries and sends.
 //!
-//! Lists are newest first by id, a page at a time. Ids begin with the time they were made, so a range of times is a range
-//! of ids, and of the partitions only those are read whose days it touches.
+//! Lists are in descending order of ids, one page at a time. Ids begin with their creation time, so a range of times is
+//! a range of ids, and only the partitions of its days are read.
 
 use async_trait::async_trait;
 use sqlx::{
@@ -88,15 +88,16 @@ impl History for PostgresStore {
         if standby == [false] {
             return Ok(());
         }
-        Err(StoreError::Unavailable("the PostgreSQL server is a standby, which cannot be written to".to_owned()))
+        Err(StoreError::Unavailable("the PostgreSQL server is a standby, which accepts no writes".to_owned()))
     }
 }
 
-/// For a statement that reads one page of a long range. A generic plan knows neither: it expects few rows, and would fetch and
-/// sort what is left of the range for each page. Of the sorts only that of a few rows at a time remains.
+/// Settings for a statement that reads one page of a long range. A generic plan knows neither the range nor the page:
+/// it expects few rows, and would fetch and sort the remaining range for each page. With these settings only
+/// incremental sorts remain.
 pub(crate) const IN_ORDER: &str = "SET LOCAL enable_sort = off; SET LOCAL enable_bitmapscan = off";
 
-/// The attempts of one instant are few: they alone are sorted.
+/// The order of the index is by `sent_at`, so only the few attempts with the same `sent_at` are sorted.
 pub(crate) const SENDS: &str = "
 SELECT a.sent_at, a.delivery_id, a.number, a.duration_ms, a.outcome, coalesce(p.created_at, d.deliver_at, d.created_at)
 FROM attempts a JOIN deliveries d ON d.id = a.delivery_id
@@ -128,13 +129,13 @@ impl PostgresStore {
         let mut connection = self.pool.acquire().await?;
         let rows = within(GROUP_TIMEOUT, query.fetch_all(&mut *connection)).await;
         if rows.is_err() {
-            // It may be dead, or in the middle of an answer.
+            // The connection may be lost, or in the middle of an answer.
             connection.close_on_drop();
         }
         rows
     }
 
-    /// The rows of a statement under [`IN_ORDER`], which holds for its transaction.
+    /// The rows of a statement with the settings [`IN_ORDER`], which apply only to its transaction.
     async fn fetch_in_order(&self, query: Query<'_, Postgres, PgArguments>) -> Result<Vec<PgRow>, sqlx::Error> {
         let mut connection = self.pool.acquire().await?;
         let rows = within(GROUP_TIMEOUT, async {
@@ -152,7 +153,8 @@ impl PostgresStore {
     }
 }
 
-/// One row more than the page was asked for, which tells that there is another page.
+/// Makes a page of `rows`, which were read with a limit of one more than the page. The extra row shows that there is a
+/// next page.
 pub(crate) fn into_page<T>(mut rows: Vec<T>, page: PageRequest, id: impl Fn(&T) -> [u8; 16]) -> Page<T> {
     let limit = page.limit as usize;
     let more = rows.len() > limit;
@@ -161,7 +163,7 @@ pub(crate) fn into_page<T>(mut rows: Vec<T>, page: PageRequest, id: impl Fn(&T) 
     Page { rows, next }
 }
 
-/// A statement that is put together from conditions, with its values.
+/// A statement built from conditions, with its values.
 pub(crate) struct Select {
     pub(crate) sql: String,
     arguments: PgArguments,
@@ -169,7 +171,7 @@ pub(crate) struct Select {
 }
 
 impl Select {
-    /// Begins with `head`, whose WHERE the conditions follow.
+    /// Begins a statement with `head`; the WHERE clause is added.
     pub(crate) fn new(head: String) -> Self {
         Self { sql: format!("{head} WHERE true"), arguments: PgArguments::default(), error: None }
     }
@@ -180,7 +182,7 @@ impl Select {
         self.sql.push_str(condition);
     }
 
-    /// Adds a condition that ends before its value.
+    /// Adds a condition and the value that follows it.
     pub(crate) fn compare<'t, T: Encode<'t, Postgres> + Type<Postgres>>(&mut self, condition: &str, value: T) {
         self.condition(condition);
         self.value(value);
@@ -193,7 +195,8 @@ impl Select {
         self.sql.push_str(&format!(" ${}", self.arguments.len()));
     }
 
-    /// The cursor and the times, as a range of ids of `table`; then the times themselves, which are finer.
+    /// Adds the cursor and the times as a range of ids of `table`, and the times themselves, which are more precise
+    /// than the ids.
     pub(crate) fn range(&mut self, table: &str, page: PageRequest, from: Option<Timestamp>, to: Option<Timestamp>) {
         if let Some(before) = page.before {
             self.compare(&format!("{table}.id <"), uuid(&before));
@@ -208,7 +211,7 @@ impl Select {
         }
     }
 
-    /// A delivery's id begins with the time in its event's id, so the deliveries of an event are found by that.
+    /// Adds the conditions for the deliveries of an event. Their ids begin with the time in the event's id.
     pub(crate) fn of_event(&mut self, id: EventId) {
         let (mut first, mut last) = ([0; 16], [0xff; 16]);
         first[..6].copy_from_slice(&id.as_bytes()[..6]);
@@ -218,7 +221,7 @@ impl Select {
         self.compare("d.event_id =", uuid(id.as_bytes()));
     }
 
-    /// Newest first, one page and one row.
+    /// Adds the descending order of ids and a limit of one row more than the page.
     pub(crate) fn page(&mut self, table: &str, page: PageRequest) {
         self.sql.push_str(&format!(" ORDER BY {table}.id DESC LIMIT"));
         self.value(i64::from(page.limit) + 1);

@@ -1,16 +1,16 @@
-//! Events come in: deduplicated, fanned out, and stored with their deliveries.
+//! Ingest: events are deduplicated, fanned out, and stored with their deliveries.
 //!
-//! What holds when a destination is edited meanwhile, by whichever process: ingest holds the tenant's lock, shared, from
-//! before it reads what changed until its commit. An edit that was answered before an event came in is therefore seen, and
-//! one that is answered later finds the event's deliveries committed: a deletion cancels them, and none is left behind or
-//! goes astray.
+//! Concurrent edits of a destination, by any process: ingest holds the tenant's lock, shared, from before it reads the
+//! changed destinations until its commit. Therefore ingest sees every edit that was answered before the event came. An
+//! edit that is answered later finds the deliveries of the event committed: a deletion cancels all of them.
 //!
-//! Nearly always nothing has changed and no key is known. So a group is decided by what this process knows, and one call of
-//! the function `store_events` takes the locks, sees to it that this is still so, and stores it: one round trip and one
-//! commit. When it is not so, nothing is stored, and the group is decided anew in a transaction that looks first.
+//! In nearly every call no destination has changed and no idempotency key is known. So a group is first decided by the
+//! cached destinations. One call of the function `store_events` takes the locks, checks that the cache is current, and
+//! stores the group: one round trip and one commit. If the check fails, nothing is stored, and the group is decided
+//! again in a transaction that first reads the changes.
 //!
-//! Idempotency keys are unique across processes by their table's primary key. Of two groups with the same new key one waits
-//! for the other's commit, fails, and runs again, which finds the event stored.
+//! Idempotency keys are unique across processes by the primary key of their table. If two groups have the same new key,
+//! one waits for the other's commit, fails, and runs again; the second run finds the stored event.
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -52,12 +52,12 @@ impl Ingest for PostgresStore {
     }
 }
 
-/// A body of this size counts as one row more, so that a group of large events is a small group.
+/// Each part of a body of this size counts as one more row, so that a group holds fewer large events.
 const BYTES_PER_ROW: usize = 4 * 1024;
-/// The most deliveries in one statement: an event may go to many destinations.
+/// The most deliveries in one statement. An event may have many destinations.
 const MAX_DELIVERIES: usize = 8_192;
 
-/// Which of some idempotency keys are known, with their events and how many deliveries those had.
+/// The known ones of some idempotency keys, with their events and numbers of deliveries.
 pub(crate) const KNOWN_KEYS: &str = "
 SELECT e.id, e.tenant, e.event_type, e.created_at, e.idempotency_key, e.data_offset, e.body, e.traceparent, e.deliver_at,
     e.expires_at, e.coalesce_key, e.ordering_key, k.deliveries
@@ -65,13 +65,13 @@ FROM unnest($1::text[], $2::text[]) AS r (tenant, idempotency_key)
 JOIN idempotency_keys k ON k.tenant = r.tenant AND k.idempotency_key = r.idempotency_key
 JOIN events e ON e.id = k.event_id";
 
-/// Everything in one call; see the migration. Answers whether it was stored.
+/// Stores a group in one call; see the migration.
 const STORE: &str = "
 SELECT stored, freed_destinations, freed_keys
 FROM store_events($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21,
     $22, $23, $24, $25, $26, $27, $28, $29, $30, $31)";
 
-/// The claim of a delivery that is claimed as it is stored is its first.
+/// A delivery that is stored as claimed has its first claim.
 const FIRST_EPOCH: i64 = 1;
 
 /// Events that one caller posted.
@@ -83,7 +83,7 @@ impl Operation for Posting {
 
     const NAME: &'static str = "ingest";
 
-    /// A producer waits, and is better told to come again.
+    /// A producer waits for the answer. An early error lets it retry.
     const TIMEOUT: Duration = Duration::from_secs(10);
 
     fn rows(&self) -> usize {
@@ -115,19 +115,18 @@ async fn store(
     let tenants: BTreeSet<&str> = new.iter().map(|new| new.event.tenant.as_str()).collect();
     let tenants: Vec<&str> = tenants.into_iter().collect();
     for _ in 0..ATTEMPTS {
-        if let Some(answers) = store_as_known(new, &tenants, connection, shared).await? {
+        if let Some(answers) = store_by_cache(new, &tenants, connection, shared).await? {
             return Ok(answers);
         }
-        if let Some(answers) = store_after_a_look(new, &tenants, connection, shared).await? {
+        if let Some(answers) = store_after_refresh(new, &tenants, connection, shared).await? {
             return Ok(answers);
         }
     }
     Err(sqlx::Error::Protocol("other processes keep storing events under the same idempotency keys".to_owned()))
 }
 
-/// Reads what has changed, and stores what the group comes to by that. `None`: another process has stored one of the keys
-/// meanwhile.
-async fn store_after_a_look(
+/// Reads the changes, then decides and stores the group. `None`: another process has stored one of the keys meanwhile.
+async fn store_after_refresh(
     new: &[&NewEvent],
     tenants: &[&str],
     connection: &mut PgConnection,
@@ -137,7 +136,7 @@ async fn store_after_a_look(
     let known = known_keys(new, &mut transaction).await?;
     learn_changes(tenants, &mut transaction, shared).await?;
     let guards = Guards { owner: shared.process.id(), ..Guards::default() };
-    // A process that was declared dead stores events all the same, for others to claim.
+    // A process that was declared dead still stores events, but makes no claims.
     let may_claim = is_registered(guards.owner, &mut transaction).await?;
     let mut fast_path_batch = if may_claim { shared.fast_path.batch() } else { FastPathHandle::default().batch() };
     let intake = Intake::of(new, &known, &mut *shared.destinations.tenants(), FIRST_EPOCH, &mut fast_path_batch);
@@ -159,8 +158,8 @@ async fn store_after_a_look(
     Ok(Some(intake.answers))
 }
 
-/// Stores what the group comes to if everything this process knows is still so. `None`: it is not, or may not be.
-async fn store_as_known(
+/// Decides the group by the cached destinations and stores it. `None`: the cache is out of date, or may be.
+async fn store_by_cache(
     new: &[&NewEvent],
     tenants: &[&str],
     connection: &mut PgConnection,
@@ -177,7 +176,7 @@ async fn store_as_known(
         };
         (guards, Intake::of(new, &KnownKeys::new(), &mut *known, FIRST_EPOCH, &mut fast_path_batch))
     };
-    // A destination that is not known may be new.
+    // An unknown destination may be new.
     if intake.answers.iter().any(Result::is_err) || intake.deliveries.len() > MAX_DELIVERIES {
         return Ok(None);
     }
@@ -188,7 +187,8 @@ async fn store_as_known(
     Ok(Some(intake.answers))
 }
 
-/// What is stored, and on disk, leaves; and the next of the lines come forward whose heads gave way.
+/// After the events are on disk: admits the fast-path deliveries, and advances the message groups whose heads were
+/// superseded.
 async fn after_commit(
     intake: &Intake<'_>,
     fast_path_batch: FastPathBatch,
@@ -196,13 +196,13 @@ async fn after_commit(
     connection: &mut PgConnection,
     shared: &Shared,
 ) {
-    remember_bodies(intake, shared);
+    cache_bodies(intake, shared);
     fast_path_batch.admit();
     advance(freed, &[], connection).await;
 }
 
-/// Keeps the bodies of what is stored and will soon be claimed. What goes over the fast path has them with it.
-fn remember_bodies(intake: &Intake<'_>, shared: &Shared) {
+/// Caches the bodies of stored deliveries that will be claimed soon. Deliveries of the fast path carry their bodies.
+fn cache_bodies(intake: &Intake<'_>, shared: &Shared) {
     let mut waiting = intake.deliveries.iter().filter(|delivery| delivery.is_due_soon()).peekable();
     if waiting.peek().is_some() {
         let mut bodies = shared.bodies();
@@ -226,7 +226,7 @@ async fn known_keys(new: &[&NewEvent], connection: &mut PgConnection) -> Result<
     known.collect()
 }
 
-/// Brings the destinations of these tenants in memory up to date; under their locks they stay so.
+/// Updates the cached destinations of these tenants. Under the tenants' locks they stay current.
 async fn learn_changes(tenants: &[&str], connection: &mut PgConnection, shared: &Shared) -> Result<(), sqlx::Error> {
     let versions: Vec<i64> = {
         let seen = shared.destinations.tenants();
@@ -244,8 +244,9 @@ async fn is_registered(process: Option<ProcessId>, connection: &mut PgConnection
     }
 }
 
-/// Who owns the claims, under which locks events are stored, and up to which versions the tenants' destinations are known. No
-/// locks and versions when both have been seen to.
+/// The conditions under which a group is stored: the process that owns the claims, the locks to take, and the versions
+/// up to which the tenants' destinations are cached. There are no locks and versions if the transaction has already
+/// taken and checked them.
 #[derive(Default)]
 struct Guards<'e> {
     owner: Option<ProcessId>,
@@ -254,7 +255,7 @@ struct Guards<'e> {
     versions: Vec<i64>,
 }
 
-/// Answers the lines whose heads may have given way, if it was stored: the guards let it pass.
+/// Returns the message groups whose heads may have been superseded; `None` if a guard failed and nothing was stored.
 async fn insert(
     guards: &Guards<'_>,
     events: &[(&Event, u32)],
@@ -262,13 +263,13 @@ async fn insert(
     connection: &mut PgConnection,
 ) -> Result<Option<BTreeSet<MessageGroup>>, sqlx::Error> {
     let coalescing = rare_column(deliveries, NewDelivery::coalesces_by);
-    let lines = rare_column(deliveries, |delivery| delivery.message_group());
-    let names: Vec<String> = lines.iter().flatten().flatten().map(lock_name).collect();
+    let message_groups = rare_column(deliveries, |delivery| delivery.message_group());
+    let names: Vec<String> = message_groups.iter().flatten().flatten().map(lock_name).collect();
     let key_locks = locks_of(coalescing.iter().flatten().flatten().chain(&names).map(String::as_str));
     let superseded = coalescing.as_ref().map(|_| column(deliveries, |delivery| delivery.superseded));
-    let follows = lines.as_ref().map(|_| column(deliveries, |delivery| delivery.follows));
-    let ordering_keys = lines.map(|lines| lines.into_iter().map(|line| line.map(|line| line.ordering_key)).collect());
-    let ordering_keys: Option<Vec<Option<String>>> = ordering_keys;
+    let follows = message_groups.as_ref().map(|_| column(deliveries, |delivery| delivery.follows));
+    let ordering_keys: Option<Vec<Option<String>>> =
+        message_groups.map(|groups| groups.into_iter().map(|group| group.map(|group| group.ordering_key)).collect());
     let claims = deliveries.iter().any(|delivery| delivery.claimed_until.is_some());
     let owner = guards.owner.filter(|_| claims);
     let row = sqlx::query(STORE)
@@ -305,10 +306,10 @@ async fn insert(
         .bind(follows)
         .fetch_one(connection)
         .await?;
-    rows::flag(&row, 0)?.then(|| freed_lines(&row)).transpose()
+    rows::flag(&row, 0)?.then(|| freed_groups(&row)).transpose()
 }
 
-fn freed_lines(row: &PgRow) -> Result<BTreeSet<MessageGroup>, sqlx::Error> {
+fn freed_groups(row: &PgRow) -> Result<BTreeSet<MessageGroup>, sqlx::Error> {
     let destinations: Option<Vec<Uuid>> = row.try_get_unchecked(1)?;
     let keys: Option<Vec<String>> = row.try_get_unchecked(2)?;
     Ok(message_groups::of_columns(destinations.unwrap_or_default(), keys.unwrap_or_default()).collect())
@@ -319,7 +320,7 @@ pub(crate) fn column<'r, R, T>(rows: &'r [R], value: impl Fn(&'r R) -> T) -> Vec
     rows.iter().map(value).collect()
 }
 
-/// As [`column()`]; `None` when no row has a value.
+/// Like [`column()`]; `None` if no row has a value.
 fn rare_column<'r, R, T>(rows: &'r [R], value: impl Fn(&'r R) -> Option<T>) -> Option<Vec<Option<T>>> {
     rows.iter().any(|row| value(row).is_some()).then(|| column(rows, value))
 }

@@ -2,19 +2,19 @@
 //!
 //! ```text
 //!   callers ──operations──▶ writers: a few connections per kind, one commit per group    (writer.rs)
-//!   callers ──edits, lists▶ pool                                                          (edits.rs, history.rs)
+//!   callers ──edits, lists──▶ pool                                                        (edits.rs, history.rs)
 //! ```
 //!
 //! Invariants:
-//! - The database is the truth, because other processes write to it too. Destinations are kept in memory only beside the
-//!   version they were read at, and what has changed since is read before they are used (cache.rs).
-//! - A write is answered only after its group has committed. What was acknowledged to a producer or a person, and claims
-//!   that ask for it, wait for the disk (`synchronous_commit`); other claims and results may lose their last commits in a
-//!   power failure, which recovery resolves as unknown outcomes.
-//! - Every write of a delivery names the state, and for a claimed one the epoch, that it expects.
-//! - A connection that fails is thrown away; the next use makes another. When a commit's answer is lost its outcome is
-//!   unknown: the caller hears [`StoreError::Unavailable`](weir_store::StoreError::Unavailable) and asks again, a producer
-//!   under the same idempotency key.
+//! - The database is the single source of truth, because other processes write to it too. Destinations are cached with
+//!   the version that they were read at, and later changes are read before a cached destination is used (cache.rs).
+//! - A write is answered only after its group has committed. Writes that are acknowledged to a producer or a person,
+//!   and durable claims, wait for the disk (`synchronous_commit`). Other claims and results may lose their last commits
+//!   in a power failure; recovery resolves these as unknown outcomes.
+//! - Every write of a delivery names the state that it expects, and for a claimed delivery also the epoch.
+//! - A connection that fails is closed, and the next use opens another. If the answer to a commit is lost, its outcome
+//!   is unknown: the caller gets [`StoreError::Unavailable`](weir_store::StoreError::Unavailable) and repeats the
+//!   request, a producer with the same idempotency key.
 
 mod alerting;
 mod cache;
@@ -70,7 +70,7 @@ use writer::Writers;
 /// The store of one process in a PostgreSQL database.
 #[derive(Debug)]
 pub struct PostgresStore {
-    /// For edits and for what people read.
+    /// For edits and for reads of the API.
     pool: PgPool,
     pruning: Pruning,
     shared: Arc<Shared>,
@@ -83,7 +83,7 @@ pub struct PostgresStore {
     beats: Writers<Beating>,
 }
 
-/// How the pool of connections is used, which edits and reads share.
+/// The use of the connection pool, which edits and reads share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolUse {
     pub in_use: u32,
@@ -99,7 +99,7 @@ impl PostgresStore {
     }
 }
 
-/// What the writers of one store know together.
+/// The state that the writers of one store share.
 #[derive(Debug)]
 struct Shared {
     destinations: DestinationCache,
@@ -109,7 +109,7 @@ struct Shared {
     process: OwnProcess,
 }
 
-/// Bodies of the events that this process stored, kept for the first claims of their deliveries.
+/// The size of the body cache, which keeps the bodies of stored events for the first claims of their deliveries.
 const BODY_CACHE_BYTES: usize = 64 * 1024 * 1024;
 
 impl Default for Shared {

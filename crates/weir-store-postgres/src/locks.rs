@@ -1,20 +1,24 @@
-//! The locks of tenants, which keep fan-out and edits apart.
+//! The locks of tenants, which separate fan-out from edits.
 //!
-//! An edit that changes who gets which events (creation, patch, pause, deletion) holds the lock of its tenant exclusively
-//! until its commit; ingest holds it shared, from before it reads the tenant's destinations until its own commit. So an
-//! event is fanned out either as before an edit and committed before it, or as after it; see ingest.rs for what follows.
-//! They are advisory locks: in memory, and gone with the transaction.
+//! An edit that changes which destinations get which events (creation, patch, pause, deletion) holds the lock of its
+//! tenant exclusively until its commit. Ingest holds the lock shared, from before it reads the tenant's destinations
+//! until its own commit. So an event is fanned out either by the destinations from before the edit, and committed
+//! before it, or by those from after the edit; ingest.rs describes the consequences. These are advisory locks: in
+//! memory, and released with the transaction.
 
 use sqlx::AssertSqlSafe;
 
-/// How many locks the tenants share, and the coalesce keys: a group of events takes no more, however many it is for.
+/// How many locks all tenants share, and how many all coalesce and ordering keys share. A group of events takes at most
+/// this many of each kind.
 const LOCKS: u64 = 256;
-/// Tells these advisory locks from others in the database: "weir" in ASCII.
+/// Distinguishes these advisory locks from others in the database: "weir" in ASCII.
 pub(crate) const LOCK_SPACE: i32 = 0x7765_6972;
-/// And the locks of coalesce keys, which keep two groups of events with the same key one after the other: "weik".
+/// The space of the locks of coalesce and ordering keys, which serialize groups of events with the same key: "weik" in
+/// ASCII.
 pub(crate) const KEY_LOCK_SPACE: i32 = 0x7765_696b;
 
-/// Tenants of one lock wait for each other's edits, and keys for each other's events, which is no harm. FNV-1a, because every process must choose alike.
+/// Tenants that share a lock wait for each other's edits, and keys that share a lock wait for each other's events,
+/// which is acceptable. The hash is FNV-1a, because every process must choose the same lock.
 fn lock_of(name: &str) -> u64 {
     let hash = name
         .bytes()
@@ -22,7 +26,7 @@ fn lock_of(name: &str) -> u64 {
     hash % LOCKS
 }
 
-/// The locks of some tenants or keys, in the order in which everyone takes them.
+/// The locks of some tenants or keys, in the order in which every transaction takes them.
 pub(crate) fn locks_of<'t>(names: impl Iterator<Item = &'t str>) -> Vec<i32> {
     let mut locks: Vec<i32> = names.map(|name| lock_of(name) as i32).collect();
     locks.sort_unstable();
@@ -30,16 +34,16 @@ pub(crate) fn locks_of<'t>(names: impl Iterator<Item = &'t str>) -> Vec<i32> {
     locks
 }
 
-/// Begins a transaction under the locks of some tenants, shared with other writers of events. Sent as one text, so that the
-/// locks cost no round trip, and each statement after it sees what was committed before the locks were given.
+/// Begins a transaction with the shared locks of some tenants. It is sent as one text, so that the locks cost no round
+/// trip of their own, and each later statement sees every commit from before the locks were granted.
 pub(crate) fn begin_beside_edits<'t>(tenants: impl Iterator<Item = &'t str>) -> AssertSqlSafe<String> {
-    let taken = locks_of(tenants)
+    let take_locks = locks_of(tenants)
         .into_iter()
         .map(|lock| format!("; SELECT pg_advisory_xact_lock_shared({LOCK_SPACE}, {lock})"));
-    AssertSqlSafe(format!("BEGIN{}", taken.collect::<String>()))
+    AssertSqlSafe(format!("BEGIN{}", take_locks.collect::<String>()))
 }
 
-/// Begins a transaction that no event of the tenant is fanned out beside.
+/// Begins a transaction with the exclusive lock of a tenant: no event of the tenant is fanned out until it ends.
 pub(crate) fn begin_to_edit(tenant: &str) -> AssertSqlSafe<String> {
     AssertSqlSafe(format!("BEGIN; SELECT pg_advisory_xact_lock({LOCK_SPACE}, {})", lock_of(tenant)))
 }
@@ -49,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_of_many_tenants_take_each_lock_once_and_in_order() {
+    fn events_of_many_tenants_take_each_lock_once_in_order() {
         let tenants: Vec<String> = (0..10_000).map(|number| format!("tenant {number}")).collect();
         let AssertSqlSafe(begin) = begin_beside_edits(tenants.iter().map(String::as_str));
         let expected: String =

@@ -1,15 +1,17 @@
-//! Lines: the deliveries of one destination and ordering key that have not ended, one after the other.
+//! Message groups: the unfinished deliveries of one destination and ordering key, in order.
 //!
-//! Whatever ends a delivery that has a key calls [`advance`] with its message_group, *after its own commit*. That takes the lock of the
-//! key, which ingest holds from before it looks at the message_group until its own commit, and then looks who is first:
+//! Code that ends an ordered delivery calls [`advance`] with its message group, *after its own commit*. The advance
+//! takes the lock of the key and then reads the first delivery of the group. Ingest holds the same lock from before it
+//! reads the group until its own commit. Therefore:
 //!
-//! - what ingest put behind the one that ended is seen, because its commit came before the lock was given;
-//! - what comes in later sees the end, because that was committed before;
-//! - of two that end at about the same time, the later advance sees both ends.
+//! - The advance sees every delivery that ingest stored behind the ended one, because ingest committed before the lock
+//!   was granted.
+//! - A later ingest sees the end, because the end was committed first.
+//! - If two deliveries end at about the same time, the later advance sees both ends.
 //!
-//! So a message_group is without a head only between a commit and the advance that follows it. Should the process die there, the sweep finds
-//! the message_group. Locks of keys are taken before any lock of a row, and the advance has a transaction of its own, so that nobody
-//! waits for it in a circle with what it waits for.
+//! So a message group has no head only between a commit and the advance that follows it. If the process dies there, the
+//! sweep repairs the group. Locks of keys are taken before any row lock, and the advance has a transaction of its own,
+//! which prevents deadlocks.
 
 use std::collections::BTreeSet;
 
@@ -36,12 +38,12 @@ impl MessageGroups for PostgresStore {
     ) -> StoreResult<MessageGroupsRepaired> {
         // The id of zeros sorts before every id that was made.
         let (id, key) =
-            after.map_or(([0; 16], String::new()), |message_group| (*message_group.destination_id.as_bytes(), message_group.ordering_key));
+            after.map_or(([0; 16], String::new()), |group| (*group.destination_id.as_bytes(), group.ordering_key));
         let query = sqlx::query(MESSAGE_GROUPS).bind(uuid(&id)).bind(key).bind(i64::from(limit));
         let found = self.read(query, |row| Ok((message_group(row, 0)?, time(row, 2)?))).await?;
-        let next = found.last().filter(|_| found.len() == limit as usize).map(|(message_group, _)| message_group.clone());
+        let next = found.last().filter(|_| found.len() == limit as usize).map(|(group, _)| group.clone());
         let headless: BTreeSet<MessageGroup> =
-            found.into_iter().filter(|(_, due)| *due == BEHIND).map(|(message_group, _)| message_group).collect();
+            found.into_iter().filter(|(_, due)| *due == BEHIND).map(|(group, _)| group).collect();
         let advanced = if headless.is_empty() { 0 } else { self.edit(Advance(headless)).await? };
         Ok(MessageGroupsRepaired { advanced, next })
     }
@@ -51,7 +53,7 @@ impl MessageGroups for PostgresStore {
     }
 }
 
-/// The message_groups after a place, each with when its first is due: a loose index scan, from one straight to the next.
+/// The message groups after a given one, each with the due time of its first delivery: a loose index scan.
 pub(crate) const MESSAGE_GROUPS: &str = "
 WITH RECURSIVE found AS (
     (
@@ -69,19 +71,19 @@ WITH RECURSIVE found AS (
 )
 SELECT destination_id, ordering_key, next_attempt_at FROM found LIMIT $3";
 
-/// Of the destinations that have message_groups, those that are not ordered. Without waiting for anyone: what another process has in hand
-/// is passed over.
+/// Dissolves message groups of destinations that are no longer ordered: their deliveries lose their ordering keys and
+/// become due. `grouped` are the destinations with message groups. Rows that another process has locked are skipped.
 pub(crate) const DISSOLVE: &str = "
-WITH RECURSIVE ordered_destinations (id) AS (
+WITH RECURSIVE grouped (id) AS (
     SELECT (SELECT destination_id FROM deliveries
         WHERE ordering_key IS NOT NULL AND state < 3 ORDER BY destination_id LIMIT 1)
     UNION ALL
     SELECT (SELECT destination_id FROM deliveries
-        WHERE ordering_key IS NOT NULL AND state < 3 AND destination_id > ordered_destinations.id
+        WHERE ordering_key IS NOT NULL AND state < 3 AND destination_id > grouped.id
         ORDER BY destination_id LIMIT 1)
-    FROM ordered_destinations WHERE ordered_destinations.id IS NOT NULL
+    FROM grouped WHERE grouped.id IS NOT NULL
 ), chosen AS MATERIALIZED (
-    SELECT d.id FROM ordered_destinations JOIN destinations t ON t.id = ordered_destinations.id AND NOT t.ordered CROSS JOIN LATERAL (
+    SELECT d.id FROM grouped JOIN destinations t ON t.id = grouped.id AND NOT t.ordered CROSS JOIN LATERAL (
         SELECT id FROM deliveries WHERE destination_id = t.id AND ordering_key IS NOT NULL AND state < 3
         ORDER BY destination_id, ordering_key, next_attempt_at LIMIT $1 FOR UPDATE SKIP LOCKED
     ) d LIMIT $1
@@ -108,14 +110,14 @@ pub(crate) fn of_columns(destinations: Vec<Uuid>, keys: Vec<String>) -> impl Ite
     destinations.into_iter().zip(keys).map(message_group)
 }
 
-/// What the lock of a message_group is chosen by. Coalesce keys share the locks, which is no harm.
+/// The name that chooses the lock of a message group. Coalesce keys share these locks, which costs only some waiting.
 pub(crate) fn lock_name(message_group: &MessageGroup) -> String {
     format!("{} {}", message_group.destination_id, message_group.ordering_key)
 }
 
-/// The next of each message_group comes forward if that has no head; those `leaving` are out of their message_groups before. Answers when each is
-/// due that has come forward, in the order of the message_groups. Not within a transaction. An error is no reason to fail what has been
-/// committed already: the sweep does it again.
+/// The next delivery of each message group becomes the head, if the group has no head. The `skipped` deliveries leave
+/// their groups first. Returns the due time of each new head, in the order of the groups. Must not be called within a
+/// transaction. An error is only logged, because the ends are committed already and the sweep repeats the advance.
 pub(crate) async fn advance(
     message_groups: &BTreeSet<MessageGroup>,
     skipped: &[DeliveryId],
@@ -138,14 +140,14 @@ async fn try_advance(
     connection: &mut PgConnection,
 ) -> Result<Vec<Option<Timestamp>>, sqlx::Error> {
     let message_groups: Vec<&MessageGroup> = message_groups.iter().collect();
-    let names: Vec<String> = message_groups.iter().map(|message_group| lock_name(message_group)).collect();
+    let names: Vec<String> = message_groups.iter().map(|group| lock_name(group)).collect();
     let mut attempts = 1;
     let rows = loop {
         let advancing = sqlx::query(ADVANCE)
             .bind(KEY_LOCK_SPACE)
             .bind(locks_of(names.iter().map(String::as_str)))
-            .bind(column(&message_groups, |message_group| uuid(message_group.destination_id.as_bytes())))
-            .bind(column(&message_groups, |message_group| message_group.ordering_key.as_str()))
+            .bind(column(&message_groups, |group| uuid(group.destination_id.as_bytes())))
+            .bind(column(&message_groups, |group| group.ordering_key.as_str()))
             .bind(column(skipped, |id| uuid(id.as_bytes())))
             .fetch_all(&mut *connection)
             .await;

@@ -1,4 +1,5 @@
-//! Opening a database: is it there, new enough, up to date; then the connections, which know what they are for.
+//! Opens a database: checks the server and its version, migrates the schema, and starts the connections with their
+//! settings.
 
 use std::{fmt, str::FromStr as _, sync::Arc, time::Duration};
 
@@ -17,34 +18,35 @@ use crate::{
     writer::{CONNECT_TIMEOUT, GROUP_TIMEOUT, Writers, connect, within},
 };
 
-/// What the schema and its statements need, as `server_version_num` has it.
+/// The oldest supported server, as a `server_version_num`.
 const OLDEST_SERVER: i32 = 140_000;
-/// A connection that has rested for longer may be lost, and is asked before it is used.
+/// A connection that was idle for longer may be lost, and is pinged before use.
 const TRUSTED_FOR: Duration = Duration::from_secs(1);
-/// For edits and for people's reads.
+/// Connections for edits and for reads of the API.
 const POOL: u32 = 6;
-/// Writers of each kind. Two, where one can work while the other waits for the disk or for its answer.
+/// Writers of each kind. Where there are two, one works while the other waits for the disk or for its answer.
 const POSTING: usize = 2;
 const CLAIMING: usize = 2;
 const SETTLING: usize = 2;
 
-/// For every connection. Each statement looks up keys that it names, so a nested loop over indexes is the right plan
-/// whatever the statistics say: of a table that was empty when it was last analysed they say that a scan is cheap, and the
-/// plan would be kept while a backlog grows. Plans are generic, so each is made once; none is worth compiling.
+/// The settings of every connection. Each statement looks up keys that it names, so a nested loop over indexes is the
+/// right plan. Statistics could suggest another one: for a table that was empty at its last ANALYZE a scan seems cheap,
+/// and the server would keep that plan while a backlog grows. Plans are generic, so each is made once. JIT compilation
+/// would cost more than it saves.
 const SETTINGS: [(&str, &str); 8] = [
     ("enable_hashjoin", "off"),
     ("enable_mergejoin", "off"),
     ("enable_seqscan", "off"),
     ("plan_cache_mode", "force_generic_plan"),
     ("jit", "off"),
-    // Whatever the server's default: an event is answered when it is on disk.
+    // Set independently of the server's default: an event is acknowledged only when it is on disk.
     ("synchronous_commit", "on"),
     ("statement_timeout", "30s"),
-    // A transaction left open keeps every dead row of the hot table.
+    // An open transaction keeps vacuum from removing the dead rows of the hot table.
     ("idle_in_transaction_session_timeout", "30s"),
 ];
 
-/// The server a URL names, as it may be shown: without the password.
+/// The server of a URL, without the password, so that it can be shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Server {
     host: String,
@@ -59,17 +61,19 @@ impl fmt::Display for Server {
     }
 }
 
-/// Why a database could not be opened. Each says which setting to look at and what to do.
+/// Why a database could not be opened. Each message names the setting and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    #[error("database_url: it cannot be read ({reason}); write it as postgres://user:password@host:5432/database")]
+    #[error("database_url: invalid URL ({reason}); write it as postgres://user:password@host:5432/database")]
     InvalidUrl { reason: String },
-    #[error("database_url: no PostgreSQL answers at {server} ({reason}); start it, or name another host and port")]
+    #[error(
+        "database_url: no PostgreSQL server answers at {server} ({reason}); start it, or name another host and port"
+    )]
     Unreachable { server: Server, reason: String },
-    #[error("database_url: {server} does not let the user {} in; check the user and the password", .server.user)]
+    #[error("database_url: {server} refuses the user {}; check the user and the password", .server.user)]
     Refused { server: Server },
     #[error(
-        "database_url: {server} has no database {}; make it with `createdb {}`, or name another", 
+        "database_url: {server} has no database {}; create it with `createdb {}`, or name another",
         .server.database, .server.database
     )]
     NoDatabase { server: Server },
@@ -95,16 +99,16 @@ pub enum OpenError {
         .server.database
     )]
     ForeignSchema { server: Server, version: i64 },
-    #[error("database_url: {} at {server} cannot be opened: {reason}; look into the server's log", .server.database)]
+    #[error("database_url: {} at {server} cannot be opened: {reason}; see the log of the server", .server.database)]
     Failed { server: Server, reason: String },
 }
 
 impl PostgresStore {
-    /// Opens the database that a `postgres://` URL names, and brings its schema up to date. `now` tells which days need
-    /// partitions first. Several processes may open one database, also at the same time.
+    /// Opens the database of a `postgres://` URL and migrates its schema. `now` decides which days get partitions.
+    /// Several processes may open one database, also at the same time.
     ///
-    /// The settings of the connections go with the start of each session, so a connection pooler in between must pass them
-    /// on: pool sessions, not transactions.
+    /// Each session starts with the settings of its connection. A connection pooler must pass them on, so it must pool
+    /// sessions, not transactions.
     pub async fn open(url: &str, now: Timestamp) -> Result<Self, OpenError> {
         let options = options(url)?;
         let server = server(&options);
@@ -113,7 +117,7 @@ impl PostgresStore {
         let pool = PgPoolOptions::new()
             .max_connections(POOL)
             .acquire_timeout(CONNECT_TIMEOUT)
-            // A ping for each use would cost as much as most reads.
+            // A ping before each use would cost as much as most reads.
             .test_before_acquire(false)
             .before_acquire(|connection, of| {
                 Box::pin(async move { Ok(of.idle_for < TRUSTED_FOR || connection.ping().await.is_ok()) })
@@ -136,14 +140,14 @@ impl PostgresStore {
         Ok(store)
     }
 
-    /// Brings the schema of a database up to date without running anything on it. Answers the versions and descriptions of
-    /// the migrations that were applied.
+    /// Migrates the schema of a database without opening the store. Returns the versions and descriptions of the
+    /// applied migrations.
     pub async fn migrate(url: &str) -> Result<Vec<(i64, String)>, OpenError> {
         let options = options(url)?;
         migrate(&server(&options), &options).await
     }
 
-    /// Makes the partitions of the days around `now` where they are missing.
+    /// Makes the missing partitions of the days around `now`.
     pub(crate) async fn make_partitions(&self, now: Timestamp) -> Result<(), sqlx::Error> {
         let mut connection = self.pool.acquire().await?;
         let made = within(GROUP_TIMEOUT, self.shared.partitions.ensure(&mut connection, days_around(now))).await;
@@ -153,7 +157,7 @@ impl PostgresStore {
         made
     }
 
-    /// Finishes what was asked so far and lets go of the connections. Later calls are refused.
+    /// Finishes the accepted operations and closes the connections. Later calls are refused.
     pub async fn close(&self) {
         self.posts.close().await;
         self.claims.close().await;
@@ -173,12 +177,12 @@ pub(crate) fn options(url: &str) -> Result<PgConnectOptions, OpenError> {
         return Err(invalid("it does not begin with postgres://".to_owned()));
     }
     let options = PgConnectOptions::from_str(url).map_err(|error| invalid(error.to_string()))?;
-    let named = options.get_application_name().is_some();
-    let options = if named { options } else { options.application_name("weir") };
+    let has_name = options.get_application_name().is_some();
+    let options = if has_name { options } else { options.application_name("weir") };
     Ok(options.options(SETTINGS).disable_statement_logging())
 }
 
-/// For what may be lost in a power failure: recovery resolves it as unknown.
+/// Options for writes that may be lost in a power failure: recovery resolves them as unknown.
 pub(crate) fn recoverable(options: &PgConnectOptions) -> PgConnectOptions {
     options.clone().options([("synchronous_commit", "off")])
 }
@@ -203,11 +207,12 @@ async fn check_version(server: &Server, connection: &mut PgConnection) -> Result
     Ok(())
 }
 
-/// On a connection of its own, which ends with its lock: a migration may take longer than a statement may, and so may the
-/// wait for another process that migrates.
+/// Migrates on a connection of its own, which is closed afterwards and so releases its lock. It has no statement
+/// timeout, because a migration, or the wait for another process that migrates, may take longer than other statements
+/// may.
 async fn migrate(server: &Server, options: &PgConnectOptions) -> Result<Vec<(i64, String)>, OpenError> {
-    let patient = options.clone().options([("statement_timeout", "0")]);
-    let mut connection = connect(&patient).await.map_err(|error| classify(server, &error))?;
+    let without_timeout = options.clone().options([("statement_timeout", "0")]);
+    let mut connection = connect(&without_timeout).await.map_err(|error| classify(server, &error))?;
     check_version(server, &mut connection).await?;
     let applied = schema::migrate(&mut connection).await.map_err(|error| {
         let server = server.clone();
@@ -233,7 +238,7 @@ fn classify(server: &Server, error: &sqlx::Error) -> OpenError {
         Some("28P01" | "28000") => OpenError::Refused { server },
         Some("3D000") => OpenError::NoDatabase { server },
         Some("42501") => OpenError::NotAllowed { server, reason },
-        // Starting up, shutting down, too many connections: it is there, and cannot be used now.
+        // The server exists but cannot be used now: it starts, stops, or has too many connections.
         _ if matches!(errors::store_error(error), weir_store::StoreError::Unavailable(_)) => {
             OpenError::Unreachable { server, reason }
         }
@@ -257,7 +262,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_acknowledged_waits_for_the_disk_and_what_can_be_recovered_does_not() {
+    async fn acknowledged_writes_wait_for_the_disk_and_recoverable_writes_do_not() {
         let database = Database::create().await;
         let options = options(&database.url()).unwrap();
         assert_eq!(settings(&options).await, ["on", "off", "force_generic_plan", "30s", "weir"]);
@@ -265,7 +270,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn settings_of_the_url_do_not_undo_those_that_the_store_needs() {
+    async fn settings_of_the_url_do_not_override_those_of_the_store() {
         let database = Database::create().await;
         let url = format!(
             "{}?application_name=billing&options=-c%20synchronous_commit%3Doff%20-c%20enable_seqscan%3Don",

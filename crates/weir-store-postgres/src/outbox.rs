@@ -1,4 +1,5 @@
-//! The scheduler's side: claims of many destinations in one statement, releases, recovery, and what the sweep asks.
+//! The store of the scheduler: claims of many destinations in one statement, releases, recovery, and the reads of the
+//! sweep.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -41,7 +42,7 @@ impl Outbox for PostgresStore {
         after: Option<DestinationId>,
         limit: u32,
     ) -> StoreResult<Vec<DueDestination>> {
-        // The id of zeros sorts before every id that was made.
+        // The id of zeros sorts before every other id.
         let after = after.map_or([0; 16], |id| *id.as_bytes());
         let query = sqlx::query(DUE_DESTINATIONS).bind(uuid(&after)).bind(before.as_nanos()).bind(i64::from(limit));
         let due = |row: &PgRow| Ok(DueDestination { destination_id: destination_id(row, 0)?, due: time(row, 1)? });
@@ -73,14 +74,14 @@ impl Outbox for PostgresStore {
 }
 
 impl PostgresStore {
-    /// Claims of what is live, or of what replays send.
+    /// Claims live deliveries, or deliveries of replays.
     pub(crate) async fn claim_all(
         &self,
         requests: Vec<ClaimRequest>,
         now: Timestamp,
         of_replays: bool,
     ) -> StoreResult<Vec<Claims>> {
-        // Only those that must wait for the disk do.
+        // Only durable claims wait for the disk.
         let (durable, others): (Vec<_>, Vec<_>) = requests.into_iter().enumerate().partition(|(_, one)| one.durable);
         let count = durable.len() + others.len();
         let (durable, others) = tokio::join!(
@@ -88,7 +89,7 @@ impl PostgresStore {
             claim_through(&self.claims, others, now, of_replays)
         );
         let mut answers = vec![Claims::default(); count];
-        // Should one half fail, what the other claimed expires, as any claim does whose answer is lost.
+        // If one half fails, the claims of the other half expire, like every claim whose answer is lost.
         for (index, claims) in durable?.into_iter().chain(others?) {
             answers[index] = claims;
         }
@@ -96,7 +97,7 @@ impl PostgresStore {
     }
 }
 
-/// The answers to some requests of a call, each with its place there.
+/// The answers to some requests of a call, each with its index in the call.
 async fn claim_through(
     writers: &Writers<Claiming>,
     requests: Vec<(usize, ClaimRequest)>,
@@ -106,21 +107,21 @@ async fn claim_through(
     if requests.is_empty() {
         return Ok(Vec::new());
     }
-    let (places, requests): (Vec<_>, Vec<_>) = requests.into_iter().unzip();
+    let (indexes, requests): (Vec<_>, Vec<_>) = requests.into_iter().unzip();
     let claims = writers.ask(Claiming { requests, now, of_replays }).await?;
-    Ok(places.into_iter().zip(claims).collect())
+    Ok(indexes.into_iter().zip(claims).collect())
 }
 
 fn read_history(row: &PgRow) -> Result<(DestinationId, SendHistory), sqlx::Error> {
-    // `None` is before every time.
+    // `None` sorts before every time.
     let last_sent_at = optional_time(row, 1)?.max(optional_time(row, 3)?);
     Ok((destination_id(row, 0)?, SendHistory { last_sent_at, unsettled: flag(row, 2)? }))
 }
 
-/// Back to the state a delivery with its attempts waits in; to `cancelled` when its destination is deleted, to `superseded` when
-/// a newer one of its coalesce key has come. The
-/// destination's row is locked so that no deletion passes between the look at it and this commit (edits.rs).
-/// `state + 0`, or the planner could walk all claims instead of looking up these.
+/// Released deliveries wait again, as `pending` or `retrying`. A delivery becomes `cancelled` if its destination is
+/// deleted, and `superseded` if a newer delivery with its coalesce key has come. The row of the destination is locked,
+/// so that a deletion cannot commit between this read and this commit (edits.rs). `state + 0` keeps the planner from
+/// scanning all claims instead of looking up these.
 pub(crate) const RELEASE: &str = "
 WITH released AS MATERIALIZED (
     SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::uuid[], $4::bigint[]) WITH ORDINALITY
@@ -134,9 +135,10 @@ UPDATE deliveries d SET claim_expires_at = NULL, claimed_by = NULL, updated_at =
 FROM released r WHERE d.id = r.id AND d.claim_epoch = r.epoch AND d.state + 0 = 1
 RETURNING r.claim, CASE WHEN d.state = 7 THEN d.ordering_key END";
 
-/// A loose index scan: from one destination straight to the next, however long their backlogs are. The first due is that of what
-/// is live or of what replays send, whichever is earlier; who waits behind in a line is never due. The
-/// destination is asked for row by row, or the planner could begin with all of them, and in another order.
+/// A loose index scan over destinations: its cost does not depend on the lengths of the backlogs. The due time of a
+/// destination is the earlier one of its first live delivery and its first delivery of a replay. Deliveries behind the
+/// head of a message group are never due. The destination is a scalar subquery, because with a join the planner could
+/// start with all destinations, in another order.
 pub(crate) const DUE_DESTINATIONS: &str = "
 WITH RECURSIVE waiting (id) AS (
     SELECT (SELECT destination_id FROM deliveries
@@ -169,7 +171,7 @@ FROM unnest($1::uuid[]) AS r (id)";
 const MARK_RESTORED: &str = "
 INSERT INTO restored (sends_until) VALUES ($1) ON CONFLICT (single) DO UPDATE SET sends_until = excluded.sends_until";
 
-/// Without waiting for anyone: what another process has in hand is passed over.
+/// Expires waiting deliveries. Rows that another process has locked are skipped.
 pub(crate) const EXPIRE: &str = "
 WITH expired AS MATERIALIZED (
     SELECT id FROM deliveries WHERE expires_at IS NOT NULL AND state IN (0, 2) AND expires_at <= $1
@@ -178,7 +180,7 @@ WITH expired AS MATERIALIZED (
 UPDATE deliveries d SET state = 8, updated_at = $1 FROM expired WHERE d.id = expired.id
 RETURNING d.destination_id, d.ordering_key";
 
-/// Claims that one caller gives back.
+/// The claims that one caller releases.
 pub(crate) struct Releasing {
     claims: Vec<Claim>,
     now: Timestamp,
@@ -199,7 +201,7 @@ impl Operation for Releasing {
         for (operation, releasing) in group.iter().enumerate() {
             all.extend(releasing.claims.iter().map(|&claim| (operation, claim, releasing.now)));
         }
-        // Every process updates rows in the order of their ids, so that none waits for another in a circle.
+        // Every process updates rows in the order of their ids, which prevents deadlocks.
         all.sort_by_key(|(_, claim, _)| claim.delivery_id);
         let rows = sqlx::query(RELEASE)
             .bind(column(&all, |(_, claim, _)| uuid(claim.delivery_id.as_bytes())))
@@ -208,19 +210,19 @@ impl Operation for Releasing {
             .bind(column(&all, |(_, _, now)| now.as_nanos()))
             .fetch_all(&mut *connection)
             .await?;
-        let (mut released, mut left) = (vec![0; group.len()], BTreeSet::new());
+        let (mut released, mut freed) = (vec![0; group.len()], BTreeSet::new());
         for row in &rows {
             let at = usize::try_from(int(row, 0)? - 1).ok().and_then(|at| all.get(at));
             let &(operation, Claim { destination_id, .. }, _) = at.ok_or_else(|| corrupt("a release"))?;
             released[operation] += 1;
-            left.extend(optional_text(row, 1)?.map(|ordering_key| MessageGroup { destination_id, ordering_key }));
+            freed.extend(optional_text(row, 1)?.map(|ordering_key| MessageGroup { destination_id, ordering_key }));
         }
-        advance(&left, &[], connection).await;
+        advance(&freed, &[], connection).await;
         Ok(released)
     }
 }
 
-/// What `expire_deliveries` asks for.
+/// The operation of `expire_deliveries`.
 struct Expiry {
     now: Timestamp,
     limit: u32,
@@ -233,17 +235,17 @@ impl Edit for Expiry {
     async fn run(&self, connection: &mut PgConnection) -> Result<u64, sqlx::Error> {
         let expire = sqlx::query(EXPIRE).bind(self.now.as_nanos()).bind(i64::from(self.limit));
         let rows = expire.fetch_all(&mut *connection).await?;
-        let mut left = BTreeSet::new();
+        let mut freed = BTreeSet::new();
         for row in &rows {
             let destination_id = destination_id(row, 0)?;
-            left.extend(optional_text(row, 1)?.map(|ordering_key| MessageGroup { destination_id, ordering_key }));
+            freed.extend(optional_text(row, 1)?.map(|ordering_key| MessageGroup { destination_id, ordering_key }));
         }
-        advance(&left, &[], connection).await;
+        advance(&freed, &[], connection).await;
         Ok(rows.len() as u64)
     }
 }
 
-/// What `mark_restored` asks for.
+/// The operation of `mark_restored`.
 struct RestoreMark {
     sends_until: Timestamp,
 }

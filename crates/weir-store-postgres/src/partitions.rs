@@ -1,7 +1,8 @@
 //! The days that have partitions, of events and of attempts alike.
 //!
-//! The next days are made ahead at open and by the sweep. An event whose day is missing all the same (a clock far off, a
-//! process that slept) makes it before it is stored, so that no time is out of range.
+//! The partitions of the next days are made in advance, at the start and by the sweep. If the day of an event is still
+//! missing (a wrong clock, a suspended process), ingest makes it before it stores the event, so that every time is in
+//! range.
 
 use std::{
     collections::BTreeSet,
@@ -14,7 +15,7 @@ use weir_core::Timestamp;
 /// Days since the Unix epoch.
 pub(crate) type Day = i32;
 
-/// How many days are ready beyond today, and before it for clocks that are behind.
+/// How many days after today have partitions, and how many days before it, for clocks that are slow.
 const AHEAD: Day = 7;
 const BEHIND: Day = 1;
 
@@ -28,7 +29,7 @@ pub(crate) struct Partitions {
     known: Mutex<BTreeSet<Day>>,
 }
 
-/// The day on which an id was made, by the milliseconds it begins with.
+/// The day on which an id was made, from its first 48 bits, which are milliseconds.
 pub(crate) fn day_of_id(id: &[u8; 16]) -> Day {
     let millis = id[..6].iter().fold(0i64, |millis, &byte| millis << 8 | i64::from(byte));
     (millis / MILLIS_PER_DAY) as Day
@@ -49,7 +50,7 @@ impl Partitions {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes what is missing of these days. Costs nothing when all of them are known.
+    /// Makes the missing partitions of these days. Costs nothing if all of them are known.
     pub(crate) async fn ensure(
         &self,
         connection: &mut PgConnection,
@@ -67,7 +68,7 @@ impl Partitions {
         Ok(())
     }
 
-    /// Some partition was dropped by another process: what is known is looked up anew.
+    /// Clears the known days, because another process has dropped a partition.
     pub(crate) fn forget(&self) {
         self.known().clear();
     }
@@ -88,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn days_ahead_are_ready_before_they_begin() {
+    fn partitions_are_made_days_before_they_are_needed() {
         let days: Vec<Day> = days_around(Timestamp::from_secs(1_800_000_000)).collect();
         assert_eq!((days.first(), days.last()), (Some(&20_832), Some(&20_840)));
     }

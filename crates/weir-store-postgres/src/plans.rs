@@ -1,7 +1,8 @@
-//! Tests of what PostgreSQL makes of the statements: the index each must use, with a backlog and statistics to go by.
+//! Tests of the query plans: the index that each statement must use, with a backlog and current statistics.
 //!
-//! With scans allowed, plans are right by their cost wherever there are rows. With the settings of every connection they
-//! are right too where there are none yet: an empty table is cheap to scan, and a generic plan made then would be kept.
+//! Plans are checked twice. With sequential scans allowed, the cost must lead to the index on tables with rows. With
+//! the settings of every connection, the plan must use the index on empty tables too: an empty table is cheap to scan,
+//! and the server would keep a generic plan that was made then.
 
 use std::{sync::Arc, time::Duration};
 
@@ -35,7 +36,8 @@ use crate::{
     results::SETTLE,
 };
 
-/// Ten thousand events for four destinations: most delivered, some failed, some under way, a backlog.
+/// Ten thousand events for four destinations: most deliveries are delivered, some failed, some are in flight, and some
+/// wait.
 async fn loaded() -> (Database, PgConnection) {
     let database = Database::create().await;
     let store = Box::pin(PostgresStore::open(&database.url(), NOW)).await.unwrap();
@@ -77,8 +79,8 @@ async fn plan(connection: &mut PgConnection, sql: &str) -> String {
     let arguments = if nulls.is_empty() { nulls } else { format!("({nulls})") };
     let explain = format!("EXPLAIN (COSTS OFF) EXECUTE statement{arguments}");
     let rows = sqlx::query_scalar(AssertSqlSafe(explain)).persistent(false).fetch_all(connection).await;
-    let lines: Vec<String> = rows.unwrap();
-    lines.join("\n")
+    let plan: Vec<String> = rows.unwrap();
+    plan.join("\n")
 }
 
 async fn assert_plan(connection: &mut PgConnection, name: &str, sql: &str, expected: &[&str]) {
@@ -137,7 +139,7 @@ async fn hot_statements_use_their_indexes() {
         ),
         ("prune keys", DELETE_KEYS, &["idempotency_keys_pkey"]),
         ("figures of a replay", FIGURES, &["Index Only Scan using deliveries_replayed"]),
-        ("left of a replay", IS_UNFINISHED, &["Index Scan using deliveries_replayed"]),
+        ("unfinished deliveries of a replay", IS_UNFINISHED, &["Index Scan using deliveries_replayed"]),
         ("put back", PUT_BACK, &["using deliveries_replayed on deliveries", by_id]),
         ("release", RELEASE, &[by_id]),
         ("named claims", NAMED, &[by_id]),
@@ -151,21 +153,22 @@ async fn hot_statements_use_their_indexes() {
         assert_plan(&mut connection, name, sql, expected).await;
     }
     for (name, sql, expected) in [
-        ("lines", MESSAGE_GROUPS, &["using deliveries_message_groups on deliveries"][..]),
+        ("message groups", MESSAGE_GROUPS, &["using deliveries_message_groups on deliveries"][..]),
         ("dissolve", DISSOLVE, &["using deliveries_message_groups on deliveries", by_id]),
-        ("advance", &foremost_of_lines(), &["using deliveries_message_groups on deliveries", by_id]),
-        ("join", &has_a_line(), &["using deliveries_message_groups on deliveries d"]),
+        ("advance", &first_of_groups(), &["using deliveries_message_groups on deliveries", by_id]),
+        ("join", &is_behind_a_head(), &["using deliveries_message_groups on deliveries d"]),
     ] {
         assert_plan(&mut connection, name, sql, expected).await;
     }
-    // A part of the backlog, and not all of it: each part of the index is cut where it is walked.
+    // Part of the backlog, not all of it: each scan of the index has a LIMIT of its own.
     let limited = "->  Limit\n                      ->  Index Scan using deliveries_due";
     for sql in [PURGE, PURGE_TYPE, PURGE_PREFIX] {
         assert_plan(&mut connection, "purge", sql, &[limited]).await;
     }
     let coalescing = ["Index Scan using deliveries_coalescing on deliveries d"];
-    assert_plan(&mut connection, "coalescing", &what_coalesces(), &coalescing).await;
-    // These look at all that is claimed or waits, of which there is much here: a scan would cost about as much.
+    assert_plan(&mut connection, "coalescing", &superseded_by_coalescing(), &coalescing).await;
+    // These read all claimed or waiting deliveries, of which there are many here: a sequential scan would cost about as
+    // much.
     let waiting = ["Index Only Scan using deliveries_due", "deliveries_expiring", "deliveries_ended"];
     assert_plan_with("off", &mut connection, "conditions", CONDITIONS, &waiting, ["deliveries"; 3]).await;
     raw_sql("BEGIN").execute(&mut connection).await.unwrap();
@@ -180,7 +183,7 @@ async fn hot_statements_use_their_indexes() {
 }
 
 #[tokio::test]
-async fn a_purge_is_counted_by_what_waits_for_its_destination() {
+async fn a_purge_count_reads_only_the_waiting_deliveries_of_its_destination() {
     let (_database, mut connection) = loaded().await;
     let purge = Purge {
         destination_id: destination_id(1),
@@ -198,7 +201,7 @@ async fn a_purge_is_counted_by_what_waits_for_its_destination() {
 }
 
 #[tokio::test]
-async fn a_step_of_a_replay_walks_one_index_in_a_window_of_ids() {
+async fn a_step_of_a_replay_reads_one_index_in_a_window_of_ids() {
     let (_database, mut connection) = loaded().await;
     let of_one = Some(destination_id(1));
     for (state, destination_id, index) in [
@@ -216,19 +219,19 @@ async fn a_step_of_a_replay_walks_one_index_in_a_window_of_ids() {
     }
 }
 
-/// The look for what gives way to a new delivery, out of the function that stores it.
-fn what_coalesces() -> String {
+/// The query for the deliveries that a new one supersedes, from the function `store_events`.
+fn superseded_by_coalescing() -> String {
     let (_, function) = include_str!("../../../migrations/postgres/0001_initial.sql").split_once("WITH older").unwrap();
     let (statement, _) = function.split_once("END IF").unwrap();
     let parameters = "unnest($1::uuid[], $2::text[], $3::boolean[], $4::bigint[])";
-    let named = "unnest(delivery_destinations, delivery_keys, delivery_superseded, delivery_times)";
+    let named = "unnest(delivery_destinations, delivery_coalesce_keys, delivery_superseded, delivery_times)";
     assert!(statement.contains(named));
     let statement = statement.replace(" INTO freed_destinations, freed_keys", "");
     format!("WITH older{}", statement.replace(named, parameters).trim_end_matches([' ', '\n', ';']))
 }
 
-/// The look for who comes forward, out of the function that lets them.
-fn foremost_of_lines() -> String {
+/// The query for the first delivery of each message group, from the function `advance_message_groups`.
+fn first_of_groups() -> String {
     let (_, function) =
         include_str!("../../../migrations/postgres/0001_initial.sql").split_once("WITH foremost").unwrap();
     let (statement, _) = function.split_once(';').unwrap();
@@ -237,25 +240,25 @@ fn foremost_of_lines() -> String {
     format!("WITH foremost{}", statement.replace(named, "unnest($1::uuid[], $2::text[])"))
 }
 
-/// The look for whether a new delivery is behind another, out of the function that stores it.
-fn has_a_line() -> String {
+/// The query for whether a new delivery is behind another one, from the function `store_events`.
+fn is_behind_a_head() -> String {
     let (_, function) =
         include_str!("../../../migrations/postgres/0001_initial.sql").split_once("(r.follows OR (").unwrap();
-    let (look, _) = function.split_once(")) THEN").unwrap();
+    let (subquery, _) = function.split_once(")) THEN").unwrap();
     format!(
-        "SELECT CASE WHEN r.follows THEN true ELSE ({look}) END
+        "SELECT CASE WHEN r.follows THEN true ELSE ({subquery}) END
         FROM unnest($1::uuid[], $2::text[], $3::boolean[]) AS r (destination_id, ordering_key, follows)"
     )
 }
 
 #[tokio::test]
-async fn lists_walk_one_index() {
+async fn lists_read_one_index() {
     let (_database, mut connection) = loaded().await;
     let page = PageRequest { before: Some([7; 16]), limit: 50 };
     let destination_id = Some(destination_id(1));
     let failed = Some(DeliveryState::Failed);
     let base = DeliveryFilter { from: Some(Timestamp::from_secs(9)), ..DeliveryFilter::default() };
-    // No value is given when the plan is shown, and no partition has ids below that.
+    // EXPLAIN binds NULL to every parameter, and no partition has ids below NULL.
     let first = PageRequest { before: None, limit: 50 };
     let sql = |select: Select| select.into_parts().0;
     let deliveries_page =
@@ -303,7 +306,7 @@ async fn lists_walk_one_index() {
     for (sql, index) in lists {
         assert_plan(&mut connection, "list", &sql, &[index]).await;
     }
-    // What is sieved is looked up row by row, in a window of ids.
+    // Filters on joined tables are lookups per row, in a window of ids.
     let error = Some(ErrorFilter::Kind(ErrorKind::Answer(5)));
     let pattern = Some("video.*".parse().unwrap());
     for state in [None, Some(DeliveryState::Pending), Some(DeliveryState::Delivered)] {
@@ -314,7 +317,7 @@ async fn lists_walk_one_index() {
             assert_eq!(ListPlan::of(&filter, false), ListPlan::Window);
             let sql = sql(deliveries::deliveries_page(&filter, page, ListPlan::Window, Some([1; 16])));
             let expected = [index, "events_20270115_pkey", "attempts_20270115_pkey"];
-            assert_plan(&mut connection, "sieved list", &sql, &expected).await;
+            assert_plan(&mut connection, "list with joined filters", &sql, &expected).await;
         }
     }
 }

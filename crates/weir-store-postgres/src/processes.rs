@@ -1,8 +1,10 @@
-//! Process leases: a row for each process that makes claims, and the claims that name no row any more.
+//! Process leases: one row for each process that makes claims, and the orphaned claims, which name a process without a
+//! row.
 //!
-//! Claims are made only while their owner's row is there, as their own statement sees it. That row is not locked: every claim
-//! would write it. So a claim may commit a moment after its owner was declared dead. It is orphaned at once then, whoever looks next
-//! resolves it, and the process learns with its next beat that it must not send on it.
+//! A claim statement makes claims only if it sees the row of its process. It does not lock the row, because then every
+//! claim would write it. So a claim may commit a moment after its process was declared dead. Such a claim is orphaned
+//! at once: the next process that reads orphaned claims resolves it, and the dead process learns from its next beat
+//! that it must not send the delivery.
 
 use std::{
     sync::atomic::{AtomicI32, Ordering},
@@ -31,7 +33,7 @@ use crate::{
 pub(crate) struct OwnProcess(AtomicI32);
 
 impl OwnProcess {
-    /// The database counts from one.
+    /// No process: the database numbers processes from 1.
     const NONE: i32 = 0;
 
     pub(crate) fn id(&self) -> Option<ProcessId> {
@@ -102,7 +104,7 @@ const REMOVE: &str = "DELETE FROM processes WHERE id = $1 AND ($2::bigint IS NUL
 /// Whether a process may make claims.
 pub(crate) const IS_REGISTERED: &str = "SELECT EXISTS (SELECT FROM processes WHERE id = $1)";
 
-/// Live claims are as many as sends in flight, so all of them may be looked at.
+/// There are only as many outstanding claims as sends in flight, so all of them may be read.
 pub(crate) const ORPHANED: &str = "
 SELECT d.id, d.destination_id, d.claim_epoch FROM deliveries d
 WHERE d.state = 1 AND d.claimed_by IS NOT NULL
@@ -135,7 +137,8 @@ impl Edit for Remove {
     }
 }
 
-/// A beat. It has a connection of its own, so that it waits for nothing else that this process does, and not for the disk.
+/// A beat. It has a connection of its own, so that it waits neither for other operations of this process nor for the
+/// disk.
 pub(crate) struct Beating(ProcessId);
 
 #[async_trait]
@@ -144,7 +147,7 @@ impl Operation for Beating {
 
     const NAME: &'static str = "beat";
 
-    /// A late beat is as bad as none.
+    /// A late beat is as bad as a missing one.
     const TIMEOUT: Duration = Duration::from_secs(2);
 
     fn rows(&self) -> usize {

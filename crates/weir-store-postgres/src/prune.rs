@@ -1,8 +1,8 @@
-//! What is too old goes: deliveries and their attempts a few hundred at a time, then whole days of which no delivery is left,
-//! then the events that have none on days that must stay.
+//! Retention, in this order: old deliveries with their attempts, a few hundred at a time; whole days without
+//! deliveries; and on the remaining days, the events without deliveries.
 //!
-//! One connection does all of it, and holds an advisory lock for as long as it lives: so one process at a time prunes, and
-//! another takes over when it is gone.
+//! One connection does all steps and holds an advisory lock until it ends. So one process prunes at a time, and another
+//! takes over when that connection has ended.
 
 use async_trait::async_trait;
 use sqlx::{PgConnection, postgres::PgRow, types::Uuid};
@@ -20,30 +20,30 @@ use crate::{
     writer::{GROUP_TIMEOUT, connect, within},
 };
 
-/// Rows looked at, and at most deleted, in one step.
+/// The most rows that one step reads. It deletes some or all of them.
 const STEP: i64 = 500;
 
-/// The connection that prunes, once this process is the one that does.
+/// The connection that prunes, if this process holds the lock.
 pub(crate) type Pruning = Mutex<Option<PgConnection>>;
 
 const TAKE_LOCK: &str = "SELECT pg_try_advisory_lock(hashtext('weir.prune'))";
 
-/// The state is seen to under the lock of the row: what is sent again meanwhile stays.
+/// The state is checked under the row lock, so a delivery that is sent again meanwhile stays.
 pub(crate) const DELETE_DELIVERIES: &str = "
 WITH old AS MATERIALIZED (
     SELECT id FROM deliveries WHERE id > $1 AND id < $2 ORDER BY id LIMIT $3
-), gone AS (
+), deleted AS (
     DELETE FROM deliveries d USING old WHERE d.id = old.id AND d.updated_at < (
         SELECT c.cutoff FROM unnest($4::smallint[], $5::bigint[]) AS c (state, cutoff) WHERE c.state = d.state
     )
     RETURNING d.id
 ), attempts AS (
-    DELETE FROM attempts a USING gone WHERE a.delivery_id = gone.id RETURNING 1
+    DELETE FROM attempts a USING deleted WHERE a.delivery_id = deleted.id RETURNING 1
 )
-SELECT (SELECT count(*) FROM old), (SELECT count(*) FROM gone), (SELECT count(*) FROM attempts),
+SELECT (SELECT count(*) FROM old), (SELECT count(*) FROM deleted), (SELECT count(*) FROM attempts),
     (SELECT id FROM old ORDER BY id DESC LIMIT 1)";
 
-/// An event's deliveries, if any are left, are those with ids of its millisecond.
+/// The remaining deliveries of an event have ids of its millisecond.
 pub(crate) const DELETE_EVENTS: &str = "
 WITH old AS MATERIALIZED (
     SELECT id, (left(id::text, 13) || '-0000-0000-000000000000')::uuid AS first,
@@ -53,16 +53,16 @@ WITH old AS MATERIALIZED (
     SELECT id FROM old WHERE NOT EXISTS (
         SELECT FROM deliveries d WHERE d.id >= old.first AND d.id <= old.last AND d.event_id = old.id
     )
-), gone AS (
+), deleted AS (
     DELETE FROM events e USING childless WHERE e.id = childless.id
     RETURNING e.id, e.tenant, e.idempotency_key
 ), keys AS (
-    DELETE FROM idempotency_keys k USING gone
-    WHERE k.tenant = gone.tenant AND k.idempotency_key = gone.idempotency_key AND k.event_id = gone.id
+    DELETE FROM idempotency_keys k USING deleted
+    WHERE k.tenant = deleted.tenant AND k.idempotency_key = deleted.idempotency_key AND k.event_id = deleted.id
 )
-SELECT (SELECT count(*) FROM old), (SELECT count(*) FROM gone), (SELECT id FROM old ORDER BY id DESC LIMIT 1)";
+SELECT (SELECT count(*) FROM old), (SELECT count(*) FROM deleted), (SELECT id FROM old ORDER BY id DESC LIMIT 1)";
 
-/// Before their events go with a whole day.
+/// Deletes the idempotency keys of a day before its partitions are dropped.
 pub(crate) const DELETE_KEYS: &str = "
 WITH old AS MATERIALIZED (
     SELECT id, tenant, idempotency_key FROM events
@@ -73,7 +73,7 @@ WITH old AS MATERIALIZED (
 )
 SELECT (SELECT count(*) FROM old), (SELECT id FROM old ORDER BY id DESC LIMIT 1)";
 
-/// The first day after one and before another that has a partition.
+/// The first day between two days that has a partition.
 const NEXT_DAY: &str = "
 SELECT min(day) FROM (
     SELECT to_date(right(c.relname, 8), 'YYYYMMDD') - DATE '1970-01-01' AS day
@@ -81,7 +81,7 @@ SELECT min(day) FROM (
     WHERE i.inhparent IN ('events'::regclass, 'attempts'::regclass)
 ) days WHERE day > $1 AND day < $2";
 
-const DAY_IS_LEFT: &str =
+const DAY_HAS_DELIVERIES: &str =
     "SELECT EXISTS (SELECT FROM deliveries WHERE id >= first_id_of_day($1) AND id < first_id_of_day($1 + 1))";
 
 const DROP_DAY: &str = "SELECT drop_partitions($1)";
@@ -102,15 +102,15 @@ fn step(pruned: Pruned, next: impl Into<Option<PrunePlace>>) -> PruneStep {
 impl PostgresStore {
     async fn try_prune(&self, cutoffs: &Cutoffs, place: PrunePlace) -> Result<PruneStep, sqlx::Error> {
         let mut pruning = self.pruning.lock().await;
-        // Taken out, so that a step that fails or is given up ends the connection, and with it the lock.
+        // The connection is taken out, so that a step that fails or is dropped closes it and so releases the lock.
         let mut connection = match pruning.take() {
             Some(connection) => connection,
             None => connect(&recoverable(&self.pool.connect_options())).await?,
         };
         let done = within(GROUP_TIMEOUT, async {
-            // Given again to who has it: a look whether the connection, and so the lock, still is.
-            let ours = flag(&sqlx::query(TAKE_LOCK).fetch_one(&mut connection).await?, 0)?;
-            if !ours {
+            // The session that holds the lock gets it again, so this also checks that the connection still works.
+            let is_holder = flag(&sqlx::query(TAKE_LOCK).fetch_one(&mut connection).await?, 0)?;
+            if !is_holder {
                 return Ok(None);
             }
             let step = match place {
@@ -127,7 +127,7 @@ impl PostgresStore {
         Ok(done)
     }
 
-    /// The keys of a day of which no delivery is left; after the last of them, the day itself.
+    /// Deletes the idempotency keys of a day without deliveries, step by step, and then drops the day.
     async fn drop_day(&self, connection: &mut PgConnection, after: [u8; 16]) -> Result<PruneStep, sqlx::Error> {
         let day = day_of_id(&after);
         let row = sqlx::query(DELETE_KEYS)
@@ -149,14 +149,14 @@ impl PostgresStore {
     }
 }
 
-/// The next day that is old enough as a whole and of which no delivery is left.
+/// Finds the next day that is old as a whole, and whether it still has deliveries.
 async fn find_day(connection: &mut PgConnection, cutoffs: &Cutoffs, after: Day) -> Result<PruneStep, sqlx::Error> {
     let Some(before) = cutoffs.events() else { return Ok(step(NOTHING, None)) };
     let row = sqlx::query(NEXT_DAY).bind(after).bind(day_of(before)).fetch_one(&mut *connection).await?;
     let day: Option<Day> = sqlx::Row::try_get_unchecked(&row, 0)?;
     let Some(day) = day else { return Ok(step(NOTHING, PrunePlace::Events([0; 16]))) };
-    let is_left = flag(&sqlx::query(DAY_IS_LEFT).bind(day).fetch_one(connection).await?, 0)?;
-    Ok(step(NOTHING, if is_left { PrunePlace::Days(day) } else { PrunePlace::Keys(first_id_of(day)) }))
+    let has_deliveries = flag(&sqlx::query(DAY_HAS_DELIVERIES).bind(day).fetch_one(connection).await?, 0)?;
+    Ok(step(NOTHING, if has_deliveries { PrunePlace::Days(day) } else { PrunePlace::Keys(first_id_of(day)) }))
 }
 
 async fn prune_deliveries(
@@ -190,7 +190,7 @@ async fn prune_events(
     Ok(step(Pruned { events: count(&row, 1)?, ..NOTHING }, last_of(&row, 2)?.map(PrunePlace::Events)))
 }
 
-/// The last id looked at, if as many were as a step takes.
+/// The last id that a step has read; `None` if it read fewer rows than its limit, so that nothing remains.
 fn last_of(row: &PgRow, column: usize) -> Result<Option<[u8; 16]>, sqlx::Error> {
     let id: Option<Uuid> = sqlx::Row::try_get_unchecked(row, column)?;
     Ok(id.filter(|_| count(row, 0).is_ok_and(|found| found == STEP.unsigned_abs())).map(Uuid::into_bytes))

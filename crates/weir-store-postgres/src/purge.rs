@@ -1,4 +1,4 @@
-//! A purge, step by step: each looks at a part of what waits for one destination and cancels what it is after.
+//! A purge in steps: each step reads a part of the waiting deliveries of one destination and cancels those that match.
 
 use std::collections::BTreeSet;
 
@@ -14,13 +14,14 @@ use crate::{
     rows::{count, delivery_id, state_code, time, uuid},
 };
 
-/// How many deliveries a step looks at: claims of the destination wait for its commit.
+/// How many deliveries a step reads. Claims of the destination wait for the commit of a step.
 const STEP: i64 = 1_000;
 
-/// What waits after a place is looked at in the order in which it is due: live deliveries and those of replays, each cut before they
-/// are merged, so that the planner cannot sort all of them. Of that, what the purge is after is locked, unless somebody else has it
-/// in hand, and cancelled. The lock sees to the state once more, as it is by then. `d.state + 0`, or the
-/// planner could walk all that waits instead of looking up these. The type is asked for row by row, for the same reason.
+/// One step. It reads the waiting deliveries after a position, in due order: live ones and those of replays, each with
+/// a LIMIT of its own before they are merged, so that the planner cannot sort all of them. It locks those that match,
+/// skips rows that are already locked, and cancels the locked ones. The lock checks the state again. `d.state + 0`
+/// keeps the planner from scanning all waiting deliveries instead of looking up these. The event type is a scalar
+/// subquery for the same reason.
 macro_rules! purge {
     ($of_type:expr) => {
         concat!(
@@ -64,8 +65,8 @@ pub(crate) const PURGE_ANY: &str = purge!(concat!("AND NOT starts_with(", event_
 pub(crate) const PURGE_TYPE: &str = purge!(concat!("AND ", event_type!(), " = $9"));
 pub(crate) const PURGE_PREFIX: &str = purge!(concat!("AND starts_with(", event_type!(), ", $9)"));
 
-/// How many a purge would cancel. The type is asked for row by row, as in the purge: OFFSET 0 keeps the planner from joining all
-/// events instead.
+/// Counts the deliveries that a purge would cancel. OFFSET 0 makes the event type a lookup per row: otherwise the
+/// planner could join all events.
 pub(crate) fn count_sql(purge: &Purge) -> Select {
     let of_type = "CROSS JOIN LATERAL (SELECT event_type FROM events WHERE id = d.event_id OFFSET 0) e";
     let events = if purge.event_type.is_some() { of_type } else { "" };
@@ -95,31 +96,34 @@ pub(crate) struct PurgeSome<'p> {
 impl Edit for PurgeSome<'_> {
     type Answer = PurgeStep;
 
-    /// What is behind in lines goes first, which lets nobody come forward; and then what is due. Were it the other way round, who
-    /// comes forward in the place of a cancelled head could be due before the place that the purge has got to.
+    /// Deliveries behind the heads of message groups are cancelled first, which makes no new heads, and then those that
+    /// are due. In the other order, the delivery that replaces a cancelled head could be due before the position of the
+    /// purge, and would be missed.
     async fn run(&self, connection: &mut PgConnection) -> Result<PurgeStep, sqlx::Error> {
         let first = PurgePlace { due: Timestamp::MIN, id: DeliveryId::from_bytes([0; 16]) };
         let first_behind = PurgePlace { due: BEHIND, ..first };
         let after = self.after.unwrap_or(first_behind);
         let mut scan = self.scan(after, connection).await?;
+        // No deliveries behind heads remain: continue with those that are due.
         if after.due == BEHIND && scan.next.is_none() {
             if scan.any {
                 return Ok(PurgeStep { cancelled: scan.cancelled, next: Some(first) });
             }
             scan = self.scan(first, connection).await?;
         }
-        advance(&scan.left, &[], connection).await;
+        advance(&scan.freed, &[], connection).await;
         Ok(PurgeStep { cancelled: scan.cancelled, next: scan.next })
     }
 }
 
-/// What one look of a purge did.
+/// The result of one step.
 struct PurgeScan {
+    /// Whether it read any delivery.
     any: bool,
     cancelled: u64,
     next: Option<PurgePlace>,
-    /// The lines of what was cancelled.
-    left: BTreeSet<MessageGroup>,
+    /// The message groups that may have lost their heads.
+    freed: BTreeSet<MessageGroup>,
 }
 
 impl PurgeSome<'_> {
@@ -145,18 +149,19 @@ impl PurgeSome<'_> {
             query = query.bind(text);
         }
         let Some(row) = query.fetch_optional(connection).await? else {
-            return Ok(PurgeScan { any: false, cancelled: 0, next: None, left: BTreeSet::new() });
+            return Ok(PurgeScan { any: false, cancelled: 0, next: None, freed: BTreeSet::new() });
         };
         let place = PurgePlace { due: time(&row, 2)?, id: delivery_id(&row, 3)? };
         let more = count(&row, 0)? == STEP.unsigned_abs();
         let keys: Option<Vec<String>> = row.try_get_unchecked(4)?;
-        let lines = keys.into_iter().flatten().map(|ordering_key| MessageGroup { destination_id, ordering_key });
+        let message_groups =
+            keys.into_iter().flatten().map(|ordering_key| MessageGroup { destination_id, ordering_key });
         Ok(PurgeScan {
             any: true,
             cancelled: count(&row, 1)?,
             next: more.then_some(place),
-            // Of those that were behind the heads are still there.
-            left: lines.filter(|_| after.due != BEHIND).collect(),
+            // The groups of deliveries that were behind still have their heads.
+            freed: message_groups.filter(|_| after.due != BEHIND).collect(),
         })
     }
 }

@@ -1,4 +1,4 @@
-//! Recovery of claims whose holders are gone: those that have expired, and those that are named.
+//! Recovery of abandoned claims: claims that have expired, and claims that the caller names.
 
 use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection, postgres::PgRow};
@@ -12,32 +12,32 @@ use crate::{
     rows::{corrupt, delivery_id, destination_id, int, optional_text, small, uuid},
 };
 
-/// Claims, locked, with what decides how their deliveries go on. Several processes may recover at once: what another has in hand is
-/// passed over.
+/// Reads and locks claims, with the retry policies that decide the next states of their deliveries. Several processes
+/// may recover claims at the same time: rows that another one has locked are skipped.
 macro_rules! abandoned {
-    ($rest:literal) => {
+    ($from:literal) => {
         concat!(
             "
 SELECT d.id, d.destination_id, d.claim_epoch, d.attempts, coalesce(d.attempts_before, 0), (
     SELECT t.retry FROM destinations t WHERE t.id = d.destination_id AND t.deleted_at IS NULL
 )
 FROM ",
-            $rest,
+            $from,
             " FOR UPDATE OF d SKIP LOCKED"
         )
     };
 }
 
-/// Live claims are as many as sends in flight, so all of them may be looked at.
+/// There are only as many outstanding claims as sends in flight, so all of them may be read.
 pub(crate) const EXPIRED: &str = abandoned!("deliveries d WHERE d.state = 1 AND d.claim_expires_at < $1 LIMIT $2");
 
-/// `state + 0`, or the planner could walk all claims instead of looking up these.
+/// `state + 0` keeps the planner from scanning all claims instead of looking up these.
 pub(crate) const NAMED: &str = abandoned!(
     "unnest($1::uuid[], $2::bigint[]) AS r (id, epoch) JOIN deliveries d ON d.id = r.id
 WHERE d.claim_epoch = r.epoch AND d.state + 0 = 1"
 );
 
-/// Which claims to resolve as of unknown outcome.
+/// The claims to resolve with an unknown outcome.
 pub(crate) enum Abandoned {
     Expired { before: Timestamp, limit: u32 },
     Named(Vec<Claim>),

@@ -1,5 +1,6 @@
-//! The steps of a replay: some deliveries made to wait again, or put back, in one transaction with the place the next
-//! step goes on from. The replay's row is locked meanwhile, so that one process takes a step, and the others pass over it.
+//! The steps of a replay. A step moves some deliveries back to waiting, or puts them back to their earlier states, and
+//! saves the progress of the replay in the same transaction. It locks the row of the replay, so one process makes a
+//! step, and the others skip the replay.
 
 use std::collections::BTreeSet;
 
@@ -12,11 +13,11 @@ use crate::{
     edits::Edit,
     history::Select,
     message_groups::{advance, of_columns},
-    replays::{FIGURES, phase, read_figure, filter_joins},
+    replays::{FIGURES, filter_joins, phase, read_figure},
     rows::{corrupt, count, int, text, time, uuid},
 };
 
-/// How many deliveries a step looks at.
+/// How many deliveries a step reads.
 const STEP: i64 = 1_000;
 
 const LOCK: &str = "
@@ -32,14 +33,14 @@ UPDATE replays SET phase = $2, delivered = $3, failed = $4, cancelled = $5, ende
 
 const DELETE_REPLAY_DESTINATIONS: &str = "DELETE FROM replay_destinations WHERE replay_id = $1";
 
-/// Whether something of a replay waits or is under way; with `$2` also what is live by now, because somebody pulled it forward or
-/// its turn in a line has come.
+/// Whether a delivery of a replay waits or is in flight. With `$2` this includes deliveries that are live now, because
+/// a person retried them or because they became heads of message groups.
 pub(crate) const IS_UNFINISHED: &str = "
 SELECT 1 FROM deliveries
 WHERE replay_id = $1 AND state < 3 AND (is_replay OR next_attempt_at = 9223372036854775807 OR $2) LIMIT 1";
 
-/// What waits for the replay, also behind in a line, goes back to what it was. What is claimed ends by itself; should it wait again
-/// after, the next step finds it.
+/// Deliveries that wait for the replay, also behind a head, get their earlier states back. A claimed delivery ends by
+/// itself; if it waits again afterwards, the next step finds it.
 pub(crate) const PUT_BACK: &str = "
 WITH waiting AS MATERIALIZED (
     SELECT id FROM deliveries
@@ -55,13 +56,13 @@ pub(crate) struct Step {
     pub(crate) now: Timestamp,
 }
 
-/// A replay with steps to take.
+/// A replay that has not ended.
 struct OpenReplay {
     filter: ReplayFilter,
     created_at: Timestamp,
-    /// Which of its states is walked.
+    /// The index of the state in the filter that is being read.
     place: i64,
-    /// The last delivery looked at.
+    /// The last delivery that was read.
     seen: Uuid,
     moved: i64,
 }
@@ -81,25 +82,25 @@ impl Edit for Step {
             seen: row.try_get_unchecked(4)?,
             moved: int(&row, 5)?,
         };
-        let mut lines = BTreeSet::new();
+        let mut message_groups = BTreeSet::new();
         let step = match phase(&row, 0)? {
-            ReplayPhase::Moving => self.move_next(open, &mut lines, &mut transaction).await?,
+            ReplayPhase::Moving => self.move_next(open, &mut message_groups, &mut transaction).await?,
             ReplayPhase::Cancelling => self.put_back(&mut transaction).await?,
             _ => self.end_if_finished(ReplayPhase::Completed, &mut transaction).await?,
         };
         transaction.commit().await?;
-        advance(&lines, &[], connection).await;
+        advance(&message_groups, &[], connection).await;
         Ok(step)
     }
 }
 
 impl Step {
-    /// Moves what the replay is after of the next deliveries in its first state that is not walked to its end. What has a place
-    /// in an order goes in its turn, beside what is live: the lines of these are to be advanced.
+    /// Reads the next deliveries in the current state of the filter and moves those that match. Ordered deliveries join
+    /// their message groups among the live deliveries: the caller advances these groups after its commit.
     async fn move_next(
         &self,
         open: OpenReplay,
-        lines: &mut BTreeSet<MessageGroup>,
+        message_groups: &mut BTreeSet<MessageGroup>,
         connection: &mut PgConnection,
     ) -> Result<ReplayStep, sqlx::Error> {
         let id = uuid(self.id.as_bytes());
@@ -114,14 +115,15 @@ impl Step {
         let moved = count(&row, 1)?;
         let last: Option<Uuid> = row.try_get_unchecked(2)?;
         let wake: Vec<Uuid> = row.try_get_unchecked(3)?;
-        let (lined, keys): (Vec<Uuid>, Vec<String>) = (row.try_get_unchecked(4)?, row.try_get_unchecked(5)?);
-        lines.extend(of_columns(lined, keys));
+        let (ordered_destinations, keys): (Vec<Uuid>, Vec<String>) =
+            (row.try_get_unchecked(4)?, row.try_get_unchecked(5)?);
+        message_groups.extend(of_columns(ordered_destinations, keys));
         let (place, seen) = match last {
             Some(last) if int(&row, 0)? == STEP => (open.place, last),
             _ => (open.place + 1, Uuid::nil()),
         };
-        let go_on = sqlx::query(SAVE_PROGRESS).bind(id).bind(place as i32).bind(seen).bind(open.moved + moved as i64);
-        go_on.execute(connection).await?;
+        let save = sqlx::query(SAVE_PROGRESS).bind(id).bind(place as i32).bind(seen).bind(open.moved + moved as i64);
+        save.execute(connection).await?;
         let wake = wake.into_iter().map(|id| DestinationId::from_bytes(id.into_bytes())).collect();
         Ok(ReplayStep { moved, wake, more: true })
     }
@@ -135,8 +137,12 @@ impl Step {
         Ok(ReplayStep { moved, wake: Vec::new(), more: true })
     }
 
-    /// Ends a replay of which nothing waits or is under way, with its figures as they are then.
-    async fn end_if_finished(&self, ended: ReplayPhase, connection: &mut PgConnection) -> Result<ReplayStep, sqlx::Error> {
+    /// Ends the replay, with its current figures, if none of its deliveries waits or is in flight.
+    async fn end_if_finished(
+        &self,
+        ended: ReplayPhase,
+        connection: &mut PgConnection,
+    ) -> Result<ReplayStep, sqlx::Error> {
         let id = uuid(self.id.as_bytes());
         let also_live = ended == ReplayPhase::Completed;
         if sqlx::query(IS_UNFINISHED).bind(id).bind(also_live).fetch_optional(&mut *connection).await?.is_none() {
@@ -160,9 +166,15 @@ impl Step {
     }
 }
 
-/// The next deliveries in a state are looked at in the order of ids; of these, what the replay wants is locked, unless somebody
-/// else has it in hand, and moved, if it is still as it was seen. The destinations are locked against deletion before. What is
-/// wanted is decided apart from the lock, or the planner could begin with all deliveries of the destinations.
+/// One step of a replay that moves deliveries:
+///
+/// 1. Read the next deliveries in a state, in the order of ids (`seen`).
+/// 2. Lock their destinations against deletion (`live`).
+/// 3. Select the deliveries that the replay takes (`wanted`). This is separate from the row locks: otherwise the
+///   planner could
+///    start with all deliveries of the destinations.
+/// 4. Lock the rows that have not changed meanwhile (`chosen`), skip rows that are already locked, and move the others
+///   (`moved`).
 fn move_next(step: &Step, open: &OpenReplay, state: DeliveryState) -> Select {
     let mut select = Select::new("SELECT d.* FROM deliveries d".to_owned());
     select.index_for_state(&open.filter, state);
@@ -200,7 +212,7 @@ fn move_next(step: &Step, open: &OpenReplay, state: DeliveryState) -> Select {
     select.sql.push_str(
         " FROM chosen JOIN live ON live.id = chosen.destination_id WHERE d.id = chosen.id
             RETURNING d.destination_id, d.ordering_key
-        ), lane AS (
+        ), inserted AS (
             INSERT INTO replay_destinations (replay_id, destination_id) SELECT",
     );
     select.value(uuid(step.id.as_bytes()));

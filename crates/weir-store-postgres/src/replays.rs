@@ -1,4 +1,4 @@
-//! Replays: recorded, count_sql, shown. Their steps are in `replay_steps`.
+//! Replays: creation, counts, reads and cancellation. Their steps are in replay_steps.rs.
 
 use async_trait::async_trait;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, postgres::PgRow};
@@ -83,7 +83,7 @@ pub(crate) const OPEN: &str = "SELECT id FROM replays WHERE phase IN (0, 1, 3) O
 
 const REPLAY_DESTINATIONS: &str = "SELECT DISTINCT destination_id FROM replay_destinations ORDER BY destination_id";
 
-/// By the states of its deliveries, from the index alone, as far as vacuum keeps up.
+/// Counts by state: an index-only scan, on pages that vacuum has marked all-visible.
 pub(crate) const FIGURES: &str = "SELECT state, count(*) FROM deliveries WHERE replay_id = $1 GROUP BY state";
 
 const INSERT: &str = "INSERT INTO replays (id, filter, phase, created_at, total) VALUES ($1, $2, 0, $3, $4)";
@@ -92,7 +92,7 @@ const CANCEL: &str = "UPDATE replays SET phase = 3, ended_at = $2 WHERE id = $1 
 
 const PHASE: &str = "SELECT phase FROM replays WHERE id = $1";
 
-/// What [`SELECT`] reads.
+/// Reads a row of [`SELECT`].
 fn read_replay(row: &PgRow) -> Result<Replay, sqlx::Error> {
     Ok(Replay {
         id: replay_id(row, 0)?,
@@ -114,13 +114,13 @@ pub(crate) fn phase(row: &PgRow, column: usize) -> Result<ReplayPhase, sqlx::Err
     phase.ok_or_else(|| corrupt("a phase"))
 }
 
-/// What [`FIGURES`] counts.
+/// Reads a row of [`FIGURES`].
 pub(crate) fn read_figure(row: &PgRow) -> Result<(DeliveryState, u64), sqlx::Error> {
     Ok((rows::state(row, 0)?, count(row, 1)?))
 }
 
 impl PostgresStore {
-    /// A replay under way is counted as it is now; of one that has ended the row knows.
+    /// Adds the current counts to an open replay. The row of an ended replay contains its counts.
     async fn with_figures(&self, mut replay: Replay) -> StoreResult<Replay> {
         if replay.phase.is_open() {
             let query = sqlx::query(FIGURES).bind(uuid(replay.id.as_bytes()));
@@ -170,7 +170,7 @@ impl Edit for Cancel {
     }
 }
 
-/// Joins what a filter sieves by, where it does, row by row.
+/// The joins that the filter needs, each a lookup per row.
 pub(crate) fn filter_joins(filter: &ReplayFilter) -> &'static str {
     if filters_joined(&filter.deliveries) {
         "CROSS JOIN LATERAL (SELECT event_type, tenant FROM events WHERE id = d.event_id OFFSET 0) e
@@ -184,7 +184,7 @@ pub(crate) fn filter_joins(filter: &ReplayFilter) -> &'static str {
 }
 
 impl Select {
-    /// What an index knows of the deliveries `d` that a replay walks.
+    /// Adds the conditions that an index on the deliveries `d` serves.
     pub(crate) fn index_for_state(&mut self, filter: &ReplayFilter, state: DeliveryState) {
         self.of_destination(filter.deliveries.destination_id);
         self.ended(Some(state));
@@ -192,8 +192,8 @@ impl Select {
         self.range("d", page, filter.deliveries.from, filter.deliveries.to);
     }
 
-    /// What a replay that began at `began` may take of the deliveries `d`, at `now`. `state + 0`, or the planner could begin
-    /// with all that are in this state.
+    /// Adds the conditions for the deliveries `d` that a replay from `began` may take at `now`. `state + 0` keeps the
+    /// planner from starting with all deliveries in this state.
     pub(crate) fn eligible(&mut self, state: DeliveryState, began: Timestamp, now: Timestamp) {
         self.condition(&format!("d.state + 0 = {}", state_code(state)));
         self.compare("d.updated_at <=", began.as_nanos());

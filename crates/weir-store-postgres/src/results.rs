@@ -1,4 +1,4 @@
-//! How deliveries end: results recorded in batches, and what a person asks of one delivery.
+//! Results of attempts, recorded in batches, and actions of a person on one delivery.
 
 use std::{
     borrow::Cow,
@@ -54,11 +54,12 @@ impl Results for PostgresStore {
     }
 }
 
-/// Moves the deliveries on whose claims still hold, and records their attempts, and only theirs. A retry of a deleted
-/// destination becomes `cancelled`, and one with a newer delivery of its coalesce key `superseded`; the rows of destinations that
-/// are retried are locked so that no deletion passes between the look at them and this commit (edits.rs). `state + 0`, or the
-/// planner could walk all claims instead of looking up these. Answers the key of each that is to leave its message_group: it has ended, or has failed too often to keep the others waiting
-/// (`DeliveryOrder::leaves_message_group`).
+/// Moves the deliveries whose claims are still valid to their next states, and records the attempts of only these. A
+/// retry becomes `cancelled` if its destination is deleted, and `superseded` if a newer delivery with its coalesce key
+/// has come. The rows of the destinations of retries are locked, so that a deletion cannot commit between this read and
+/// this commit (edits.rs). `state + 0` keeps the planner from scanning all claims instead of looking up these. Returns
+/// the ordering key of each delivery that must leave its message group, because it has ended or has failed too often to
+/// block the group (`DeliveryOrder::leaves_message_group`).
 pub(crate) const SETTLE: &str = "
 WITH result AS MATERIALIZED (
     SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::uuid[], $4::smallint[], $5::bigint[], $6::bigint[], $7::integer[],
@@ -78,7 +79,7 @@ WITH result AS MATERIALIZED (
         r.status_code, r.error, r.failure, r.response_body,
         CASE WHEN d.ordering_key IS NOT NULL AND (d.state <> 2
             OR r.number >= (SELECT live.skip_after_attempts FROM live WHERE live.id = r.destination_id)) THEN d.ordering_key END
-            AS left_group
+            AS freed_key
 ), recorded AS (
     INSERT INTO attempts (delivery_id, number, id, destination_id, sent_at, duration_ms, outcome, status_code, error,
         failure, response_body)
@@ -86,7 +87,7 @@ WITH result AS MATERIALIZED (
         failure, response_body
     FROM settled
 )
-SELECT result, state, left_group FROM settled";
+SELECT result, state, freed_key FROM settled";
 
 const DESTINATION_OF: &str = "SELECT destination_id FROM deliveries WHERE id = $1";
 
@@ -100,14 +101,15 @@ UPDATE deliveries SET state = 0, is_replay = false, replaced = NULL, next_attemp
     ordering_key = CASE WHEN $4 THEN ordering_key END
 WHERE id = $1";
 
-/// What is behind in a message_group stays there. What somebody asks for goes beside what is live.
+/// A delivery behind the head of its message group stays there. A delivery of a replay becomes live, because a person
+/// asked for it.
 const PULL_FORWARD: &str = "
 UPDATE deliveries SET is_replay = false, next_attempt_at = least(next_attempt_at, $2), updated_at = $2
 WHERE id = $1 AND state + 0 IN (0, 2) AND next_attempt_at < 9223372036854775807";
 
 const CANCEL: &str = "UPDATE deliveries SET state = 6, updated_at = $2 WHERE id = $1";
 
-/// Attempts that one caller records.
+/// The results that one caller records.
 pub(crate) struct Settling(Vec<Arc<AttemptResult>>);
 
 #[async_trait]
@@ -128,17 +130,17 @@ impl Operation for Settling {
     }
 }
 
-/// Settles what is claimed as its result says, in one statement. Answers in the order of the results.
+/// Settles claimed deliveries by their results, in one statement. The answers are in the order of the results.
 pub(crate) async fn settle_all(
     results: &[&AttemptResult],
     connection: &mut PgConnection,
 ) -> Result<Settled, sqlx::Error> {
-    // Of two results for one claim the first counts.
-    let mut named: HashSet<Claim> = HashSet::with_capacity(results.len());
-    let mut asked: Vec<usize> = (0..results.len()).filter(|&at| named.insert(results[at].claim)).collect();
-    // Every process updates rows in the order of their ids, so that none waits for another in a circle.
-    asked.sort_by_key(|&at| results[at].claim.delivery_id);
-    let all: Vec<&AttemptResult> = asked.iter().map(|&at| results[at]).collect();
+    // If two results name one claim, the first one counts.
+    let mut claims: HashSet<Claim> = HashSet::with_capacity(results.len());
+    let mut indexes: Vec<usize> = (0..results.len()).filter(|&at| claims.insert(results[at].claim)).collect();
+    // Every process updates rows in the order of their ids, which prevents deadlocks.
+    indexes.sort_by_key(|&at| results[at].claim.delivery_id);
+    let all: Vec<&AttemptResult> = indexes.iter().map(|&at| results[at]).collect();
     let rows = sqlx::query(SETTLE)
         .bind(column(&all, |result| uuid(result.claim.delivery_id.as_bytes())))
         .bind(column(&all, |result| result.claim.epoch))
@@ -157,56 +159,61 @@ pub(crate) async fn settle_all(
         .bind(column(&all, |result| result.attempt.response_body.as_ref().map(|body| body.as_bytes())))
         .fetch_all(connection)
         .await?;
-    let mut settled = Settled { settlements: vec![Settlement::ClaimLost; results.len()], left: Vec::new() };
+    // A result without a row belongs to a claim that is no longer valid.
+    let mut settled = Settled { settlements: vec![Settlement::ClaimLost; results.len()], leaving: Vec::new() };
     for row in &rows {
-        let at = usize::try_from(int(row, 0)? - 1).ok().and_then(|at| asked.get(at));
+        let at = usize::try_from(int(row, 0)? - 1).ok().and_then(|at| indexes.get(at));
         let at = *at.ok_or_else(|| corrupt("a result"))?;
         settled.settlements[at] = Settlement::Settled(rows::state(row, 1)?);
         let Claim { delivery_id, destination_id, .. } = results[at].claim;
         if let Some(ordering_key) = optional_text(row, 2)? {
-            settled.left.push(Left { at, delivery_id, message_group: MessageGroup { destination_id, ordering_key } });
+            let message_group = MessageGroup { destination_id, ordering_key };
+            settled.leaving.push(Leaving { at, delivery_id, message_group });
         }
     }
     Ok(settled)
 }
 
-/// What a statement settled, and who has to leave their message_groups for it.
+/// The settlements of a statement, and the deliveries that must leave their message groups.
 pub(crate) struct Settled {
     pub(crate) settlements: Vec<Settlement>,
-    left: Vec<Left>,
+    leaving: Vec<Leaving>,
 }
 
-struct Left {
-    /// The place of its settlement.
+/// A delivery that must leave its message group.
+struct Leaving {
+    /// The index of its settlement.
     at: usize,
     delivery_id: DeliveryId,
     message_group: MessageGroup,
 }
 
 impl Settled {
-    /// After the commit: the next of the message_groups come forward. Answers the settlements.
+    /// Advances the message groups. Called after the commit. Returns the settlements.
     pub(crate) async fn advance(mut self, connection: &mut PgConnection) -> Vec<Settlement> {
-        let message_groups: BTreeSet<MessageGroup> = self.left.iter().map(|left| left.message_group.clone()).collect();
-        let skipped = |left: &&Left| self.settlements[left.at].state().is_some_and(DeliveryState::is_waiting);
-        let skipped: Vec<DeliveryId> = self.left.iter().filter(skipped).map(|left| left.delivery_id).collect();
+        let message_groups: BTreeSet<MessageGroup> =
+            self.leaving.iter().map(|leaving| leaving.message_group.clone()).collect();
+        let skipped = |leaving: &&Leaving| self.settlements[leaving.at].state().is_some_and(DeliveryState::is_waiting);
+        let skipped: Vec<DeliveryId> = self.leaving.iter().filter(skipped).map(|leaving| leaving.delivery_id).collect();
         let dues = advance(&message_groups, &skipped, connection).await;
         let dues: BTreeMap<&MessageGroup, Timestamp> =
             message_groups.iter().zip(dues).filter_map(|(message_group, due)| Some((message_group, due?))).collect();
-        for left in &self.left {
-            if let (Some(state), Some(&next_due)) = (self.settlements[left.at].state(), dues.get(&left.message_group)) {
-                self.settlements[left.at] = Settlement::Advanced { state, next_due };
+        for leaving in &self.leaving {
+            let state = self.settlements[leaving.at].state();
+            if let (Some(state), Some(&next_due)) = (state, dues.get(&leaving.message_group)) {
+                self.settlements[leaving.at] = Settlement::Advanced { state, next_due };
             }
         }
         self.settlements
     }
 }
 
-/// PostgreSQL's text cannot hold the character 0; a message does as well without it.
+/// PostgreSQL's text type cannot hold the character U+0000, so it is replaced.
 fn storable(text: &str) -> Cow<'_, str> {
     if text.contains('\0') { text.replace('\0', "\u{fffd}").into() } else { text.into() }
 }
 
-/// The state a verdict leads to and when the delivery is due again.
+/// The state after a verdict, and the next due time.
 fn next_state(verdict: Verdict) -> (DeliveryState, Option<Timestamp>) {
     match verdict {
         Verdict::Delivered => (DeliveryState::Delivered, None),
@@ -216,21 +223,26 @@ fn next_state(verdict: Verdict) -> (DeliveryState, Option<Timestamp>) {
     }
 }
 
-/// What a delivery is now.
-struct Locked {
+/// The current values of a locked delivery.
+struct LockedDelivery {
     destination_id: DestinationId,
     state: DeliveryState,
     expires_at: Option<Timestamp>,
     message_group: Option<MessageGroup>,
 }
 
-/// What a delivery is now, kept so until the transaction ends.
-async fn lock_delivery(connection: &mut PgConnection, id: DeliveryId) -> Result<Option<Locked>, sqlx::Error> {
+/// Locks a delivery until the end of the transaction.
+async fn lock_delivery(connection: &mut PgConnection, id: DeliveryId) -> Result<Option<LockedDelivery>, sqlx::Error> {
     let row = sqlx::query(LOCK_DELIVERY).bind(uuid(id.as_bytes())).fetch_optional(connection).await?;
     let Some(row) = &row else { return Ok(None) };
     let destination_id = destination_id(row, 0)?;
     let message_group = optional_text(row, 3)?.map(|ordering_key| MessageGroup { destination_id, ordering_key });
-    Ok(Some(Locked { destination_id, state: rows::state(row, 1)?, expires_at: optional_time(row, 2)?, message_group }))
+    Ok(Some(LockedDelivery {
+        destination_id,
+        state: rows::state(row, 1)?,
+        expires_at: optional_time(row, 2)?,
+        message_group,
+    }))
 }
 
 async fn update_delivery(
@@ -242,8 +254,9 @@ async fn update_delivery(
     sqlx::query(sql).bind(uuid(id.as_bytes())).bind(now.as_nanos()).execute(connection).await.map(drop)
 }
 
-/// A delivery that has ended waits again: due now, or in its message_group, if it has one and its destination still keeps an order. It is
-/// behind there at first; [`advance`], after the commit, sees whether its turn has come.
+/// Makes an ended delivery wait again: due now, or in its message group, if it has one and its destination is still
+/// ordered. In the group it is first behind the head; [`advance`], after the commit, makes it the head if there is
+/// none.
 pub(crate) async fn make_waiting(
     connection: &mut PgConnection,
     id: DeliveryId,
@@ -270,9 +283,10 @@ impl Edit for RetryDelivery {
         let Some(destination) = of.fetch_optional(&mut *transaction).await? else {
             return Ok(DeliveryAction::NotFound);
         };
-        // The destination first, as a deletion does.
+        // The destination is locked first, as in a deletion.
         let live = sqlx::query(LOCK_DESTINATION).bind::<Uuid>(destination).fetch_optional(&mut *transaction).await?;
-        let Some(Locked { destination_id, state, expires_at, message_group }) = lock_delivery(&mut transaction, self.id).await?
+        let Some(LockedDelivery { destination_id, state, expires_at, message_group }) =
+            lock_delivery(&mut transaction, self.id).await?
         else {
             return Ok(DeliveryAction::NotFound);
         };
@@ -283,7 +297,7 @@ impl Edit for RetryDelivery {
             return Ok(DeliveryAction::Refused(state));
         }
         if expires_at.is_some_and(|at| at <= self.now) {
-            // Now, and not when the connection is used next: the sweep passes over what is locked.
+            // Release the lock now, not at the next use of the connection: the sweep skips locked rows.
             transaction.rollback().await?;
             return Ok(DeliveryAction::Expired);
         }
@@ -314,7 +328,9 @@ impl Edit for CancelDelivery {
 
     async fn run(&self, connection: &mut PgConnection) -> Result<DeliveryAction, sqlx::Error> {
         let mut transaction = connection.begin().await?;
-        let Some(Locked { destination_id, state, message_group, .. }) = lock_delivery(&mut transaction, self.id).await? else {
+        let Some(LockedDelivery { destination_id, state, message_group, .. }) =
+            lock_delivery(&mut transaction, self.id).await?
+        else {
             return Ok(DeliveryAction::NotFound);
         };
         if !state.is_waiting() {

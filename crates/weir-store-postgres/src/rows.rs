@@ -1,4 +1,4 @@
-//! Between Rust values and PostgreSQL's: states and outcomes as numbers, limits as JSON.
+//! Conversion between Rust values and PostgreSQL values: states and outcomes as numbers, limits as JSON.
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -13,12 +13,13 @@ use weir_core::{
     outcome::Failure,
 };
 
-/// A stored value that this program could not have written.
+/// The error for a stored value that this program could not have written.
 pub(crate) fn corrupt(what: &str) -> sqlx::Error {
     sqlx::Error::Decode(format!("{what} in the database cannot be read").into())
 }
 
-// The columns' types are the schema's, so sqlx need not check them for each value. Integers of every width read as `i64`.
+// The schema fixes the types of the columns, so sqlx need not check them for each value. Integers of every width are
+// read as `i64`.
 
 pub(crate) fn int(row: &PgRow, column: usize) -> Result<i64, sqlx::Error> {
     row.try_get_unchecked(column)
@@ -90,7 +91,7 @@ pub(crate) fn process_id(row: &PgRow, column: usize) -> Result<ProcessId, sqlx::
     i32::try_from(int(row, column)?).map(ProcessId).map_err(|_| corrupt("a process"))
 }
 
-/// The number of a state: its place in [`DeliveryState::ALL`].
+/// The number of a state: its index in [`DeliveryState::ALL`].
 pub(crate) const fn state_code(state: DeliveryState) -> i16 {
     state as i16
 }
@@ -119,9 +120,9 @@ macro_rules! event_columns {
     };
 }
 
-/// What [`event`] reads.
+/// The columns for [`event`].
 pub(crate) const EVENT_COLUMNS: &str = event_columns!("e.body");
-/// The same with an empty body, which costs nothing to read.
+/// The same columns with an empty body, which costs nothing to read.
 pub(crate) const BODILESS_EVENT_COLUMNS: &str = event_columns!("''::bytea");
 
 pub(crate) fn event(row: &PgRow) -> Result<Event, sqlx::Error> {
@@ -141,7 +142,7 @@ pub(crate) fn event(row: &PgRow) -> Result<Event, sqlx::Error> {
     })
 }
 
-/// A body from its offset and, in the next columns, its bytes and its trace.
+/// A body from three columns: its offset, its bytes and its trace.
 pub(crate) fn body(row: &PgRow, column: usize) -> Result<EventBody, sqlx::Error> {
     let bytes: Vec<u8> = row.try_get_unchecked(column + 1)?;
     let trace: Option<&[u8]> = row.try_get_unchecked(column + 2)?;
@@ -149,11 +150,11 @@ pub(crate) fn body(row: &PgRow, column: usize) -> Result<EventBody, sqlx::Error>
     Ok(EventBody::stored(Bytes::from(bytes), small(row, column)?).traced(trace))
 }
 
-/// What [`delivery`] reads.
+/// The columns for [`delivery`].
 pub(crate) const DELIVERY_COLUMNS: &str = "d.id, d.event_id, e.event_type, d.destination_id, d.state, d.attempts, d.next_attempt_at, d.created_at, d.updated_at,
     d.expires_at,
     a.outcome, a.status_code, a.failure, a.error";
-/// Joins what [`DELIVERY_COLUMNS`] names beside the delivery `d` and its event `e`.
+/// The join for the columns of [`DELIVERY_COLUMNS`] that are not of the delivery `d` and its event `e`.
 pub(crate) const LAST_ATTEMPT: &str = "LEFT JOIN attempts a ON a.delivery_id = d.id AND a.number = d.attempts";
 
 pub(crate) fn delivery(row: &PgRow) -> Result<Delivery, sqlx::Error> {
@@ -187,7 +188,7 @@ fn status_code(row: &PgRow, column: usize) -> Result<Option<u16>, sqlx::Error> {
     optional_int(row, column)?.map(u16::try_from).transpose().map_err(|_| corrupt("a status code"))
 }
 
-/// The number of a failure: its place in [`Failure::ALL`].
+/// The number of a failure: its index in [`Failure::ALL`].
 pub(crate) const fn failure_code(failure: Failure) -> i16 {
     failure as i16
 }
@@ -198,7 +199,7 @@ fn failure(row: &PgRow, column: usize) -> Result<Option<Failure>, sqlx::Error> {
     failure.map(Some).ok_or_else(|| corrupt("a failure"))
 }
 
-/// What [`attempt`] reads.
+/// The columns for [`attempt`].
 pub(crate) const ATTEMPT_COLUMNS: &str =
     "id, delivery_id, number, sent_at, duration_ms, outcome, status_code, error, failure, response_body";
 
@@ -240,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_of_states_and_outcomes_are_those_in_the_schema() {
+    fn states_and_outcomes_have_the_numbers_of_the_schema() {
         assert_eq!(DeliveryState::ALL.map(state_code), [0, 1, 2, 3, 4, 5, 6, 7, 8]);
         assert_eq!(state_code(DeliveryState::Delivering), 1);
         assert_eq!(state_code(DeliveryState::Retrying), 2);

@@ -1,8 +1,8 @@
 //! The migrations in `migrations/postgres`, built into the program.
 //!
-//! A migration never changes once released: sqlx keeps its checksum in the database and refuses another text. Several
-//! processes may start at once; one migrates, the others wait for its lock. A database that a newer program migrated may be
-//! opened as long as its marker allows this one (migrations/README.md).
+//! A released migration never changes: sqlx stores its checksum in the database and refuses another text. Several
+//! processes may start at once; one migrates, and the others wait for its lock. A database that a newer program has
+//! migrated may be opened if its marker allows this program (migrations/README.md).
 
 use sqlx::{
     PgConnection, SqlSafeStr as _,
@@ -25,10 +25,11 @@ fn migrator() -> Migrator {
     Migrator::with_migrations(MIGRATIONS.iter().map(migration).collect())
 }
 
-/// Brings the schema up to date. Answers the versions and descriptions that were applied now. The lock is the session's,
-/// so an error must be followed by the end of the connection.
+/// Migrates the schema. Returns the versions and descriptions of the migrations that this call applied. The session
+/// holds the lock, so the connection must be closed after an error.
 pub(crate) async fn migrate(connection: &mut PgConnection) -> Result<Vec<(i64, String)>, MigrateError> {
-    // The migrator takes this lock too, which is no harm; it is taken here so that what is read next stays true.
+    // The migrator takes this lock again, which is allowed. It is taken here so that the versions read next do not
+    // change.
     connection.lock().await?;
     let before = applied(connection).await?;
     let newest = before.iter().copied().max().unwrap_or(0);
@@ -44,12 +45,13 @@ pub(crate) async fn migrate(connection: &mut PgConnection) -> Result<Vec<(i64, S
     Ok(fresh.map(|&(version, description, _)| (version, description.to_owned())).collect())
 }
 
-/// A program may use the database if it knows the migration with this number. Migrations that break older programs raise it.
+/// A program may use the database if it knows the migration with this number. Migrations that break older programs
+/// raise it.
 async fn oldest_program(connection: &mut PgConnection) -> Result<i64, MigrateError> {
     Ok(sqlx::query_scalar("SELECT oldest_program::bigint FROM schema_marker").fetch_one(connection).await?)
 }
 
-/// The versions a database has, without making the table that records them.
+/// The versions applied to a database. Does not create the table that records them.
 async fn applied(connection: &mut PgConnection) -> Result<Vec<i64>, MigrateError> {
     let known: bool =
         sqlx::query_scalar("SELECT to_regclass('_sqlx_migrations') IS NOT NULL").fetch_one(&mut *connection).await?;
@@ -69,7 +71,7 @@ mod tests {
     use super::*;
     use crate::{PostgresStore, database::Database};
 
-    /// What each version may have left in its tables, by the number of its migration. A new migration adds what the
+    /// Rows that each version may have written, by the number of its migration. A new migration adds rows that the
     /// version before it could not write.
     const LEFT_BEHIND: [(i64, &str); 1] = [(
         1,
@@ -102,7 +104,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_every_version_left_behind_is_kept_by_the_migrations_after_it() {
+    async fn migrations_keep_the_rows_of_every_earlier_version() {
         let database = Database::create().await;
         let mut connection = database.connect().await;
         for (version, left_behind) in LEFT_BEHIND {
@@ -112,7 +114,7 @@ mod tests {
         assert_eq!(
             LEFT_BEHIND.map(|(version, _)| version).last(),
             Some(&latest()),
-            "what does the newest version leave?"
+            "LEFT_BEHIND has no rows of the newest version"
         );
 
         let now = Timestamp::from_secs(1_800_000_000);

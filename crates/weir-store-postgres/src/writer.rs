@@ -1,15 +1,16 @@
-//! Writers: each kind of operation has a few connections of its own and commits what waits together.
+//! Writers: each kind of operation has a few connections of its own and commits all queued operations together.
 //!
 //! ```text
-//!   callers ──▶ inbox ──▶ group: everything that waits ──▶ one statement set, one commit ──▶ answers
-//!                 ▲  └──▶ another writer of the kind, once a group of its own is worth it
+//!   callers ──▶ inbox ──▶ group: all queued operations ──▶ one statement set, one commit ──▶ answers
+//!                 ▲  └──▶ another writer of the kind, for a second group that is large enough
 //!                 └─────── the next group gathers
 //! ```
 //!
-//! Alone, an operation commits at once; under load the group is what arrived during the last commit. A statement costs the server
-//! as much as several rows, so small groups do not go side by side: what arrives while one is under way waits for its end,
-//! unless it becomes many, or that takes long. A group that fails because of one of its operations is run again one by one, so
-//! that a bad one fails alone. Groups that others were in the way of are run again a few times.
+//! A single operation commits at once. Under load a group is all operations that arrived during the last commit. A
+//! statement costs the server as much as several rows, so small groups do not run at the same time: operations that
+//! arrive during a commit wait for its end, unless they become many or the commit takes long. If one operation of a
+//! group fails, the operations are run again one by one, so that only the bad one fails. A group with a conflict is run
+//! again a few times.
 
 use std::{io, pin::pin, sync::Arc, time::Duration};
 
@@ -29,36 +30,37 @@ use crate::{
     errors::{ATTEMPTS, conflicts, leaves_connection_sound, store_error},
 };
 
-/// How many operations may wait before callers do.
+/// The length of the inbox. Callers wait while it is full.
 const WAITING_OPERATIONS: usize = 8_192;
-/// The most rows (roughly) in one group: it bounds how long the next group waits.
+/// The most rows (approximately) in one group: it bounds how long the next group waits.
 const MAX_GROUP_ROWS: usize = 4_096;
-/// With so many rows a group goes beside another one,
+/// A group with this many rows runs at the same time as another group.
 const ENOUGH_ROWS: usize = 1_024;
-/// and so does one that has waited this long: the other may wait itself, for a lock or a slow disk.
+/// A group that has waited this long also runs at the same time as another, which may wait for a lock or a slow disk.
 const LONGEST_WAIT: Duration = Duration::from_millis(10);
-/// Longer than the server's own limit for a statement, which is the better answer.
+/// Longer than `statement_timeout`, because the server's error is more precise.
 pub(crate) const GROUP_TIMEOUT: Duration = Duration::from_secs(45);
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// A writer that could not connect refuses at once for so long, doubling from the first to the last.
+/// After a failed connection a writer refuses operations at once for this time, which doubles from the first value to
+/// the last.
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LONGEST_RETRY: Duration = Duration::from_secs(2);
 
-/// Something callers ask for that is done for many of them at once.
+/// An operation that is done for many callers at once.
 #[async_trait]
 pub(crate) trait Operation: Send + Sync + Sized + 'static {
     type Answer: Send + 'static;
 
-    /// What its metrics call it.
+    /// The name of the operation in metrics.
     const NAME: &'static str;
 
-    /// After this the server is given up, whether it or the network is silent.
+    /// After this time without an answer from the server the group fails.
     const TIMEOUT: Duration = GROUP_TIMEOUT;
 
-    /// Roughly how many rows it is.
+    /// The approximate number of rows that it writes.
     fn rows(&self) -> usize;
 
-    /// Does a group in one transaction. Answers in the order of the group.
+    /// Does a group in one transaction. The answers are in the order of the group.
     async fn run(
         group: &[&Self],
         connection: &mut PgConnection,
@@ -66,17 +68,17 @@ pub(crate) trait Operation: Send + Sync + Sized + 'static {
     ) -> Result<Vec<Self::Answer>, sqlx::Error>;
 }
 
-/// While a writer has it, small groups of its kind do not go beside its own.
+/// While a writer holds it, other small groups of the same kind wait.
 type Turn = Option<OwnedMutexGuard<()>>;
 
-/// What is to be committed together.
+/// Operations that are committed together.
 struct Group<O: Operation> {
     operations: Vec<Pending<O>>,
     rows: usize,
 }
 
 impl<O: Operation> Group<O> {
-    /// Adds what waits.
+    /// Adds the queued operations.
     fn fill(&mut self, inbox: &mut mpsc::Receiver<Message<O>>) {
         while self.rows < MAX_GROUP_ROWS
             && let Ok(message) = inbox.try_recv()
@@ -91,7 +93,7 @@ impl<O: Operation> Group<O> {
                 self.rows += pending.operation.rows();
                 self.operations.push(pending);
             }
-            // What was sent before is still received, by this writer or another.
+            // Operations that were sent earlier are still received, by this writer or another.
             Message::Close => inbox.close(),
         }
     }
@@ -105,7 +107,7 @@ struct Pending<O: Operation> {
 
 enum Message<O: Operation> {
     Do(Pending<O>),
-    /// Finish what came before, then end.
+    /// Finish the earlier operations, then end.
     Close,
 }
 
@@ -122,7 +124,7 @@ impl<O: Operation> std::fmt::Debug for Writers<O> {
 }
 
 impl<O: Operation> Writers<O> {
-    /// Starts `count` writers, which connect when they have something to do. They end when the sender is gone or closes.
+    /// Starts `count` writers, which connect at their first operation. They end when this value is dropped or closed.
     pub(crate) fn spawn(count: usize, options: &PgConnectOptions, shared: &Arc<Shared>) -> Self {
         let (inbox, receiver) = mpsc::channel(WAITING_OPERATIONS);
         let (receiver, turn) = (Arc::new(Mutex::new(receiver)), Arc::default());
@@ -140,7 +142,7 @@ impl<O: Operation> Writers<O> {
         Self { inbox, tasks: std::sync::Mutex::new(tasks) }
     }
 
-    /// Hands an operation to the writers and waits for its answer.
+    /// Sends an operation to the writers and waits for its answer.
     pub(crate) async fn ask(&self, operation: O) -> StoreResult<O::Answer> {
         let closed = || StoreError::Unavailable("the store is closed".to_owned());
         let (reply, answer) = oneshot::channel();
@@ -148,14 +150,14 @@ impl<O: Operation> Writers<O> {
         answer.await.map_err(|_| closed())?
     }
 
-    /// Finishes what was asked so far. Later operations are refused.
+    /// Finishes the operations sent so far. Later operations are refused.
     pub(crate) async fn close(&self) {
-        // Fails only when the writers have ended already.
+        // Fails only if the writers have already ended.
         let _ = self.inbox.send(Message::Close).await;
         let tasks = self.tasks.lock().map(|mut tasks| std::mem::take(&mut *tasks)).unwrap_or_default();
         for task in tasks {
             if let Err(error) = task.await {
-                tracing::error!(%error, "a writer ended early");
+                tracing::error!(%error, "a writer task ended unexpectedly");
             }
         }
     }
@@ -163,7 +165,7 @@ impl<O: Operation> Writers<O> {
 
 struct Writer<O: Operation> {
     inbox: Arc<Mutex<mpsc::Receiver<Message<O>>>>,
-    /// Held by who commits a group that went when no other was under way.
+    /// Held by the writer whose group did not run beside another one.
     turn: Arc<Mutex<()>>,
     options: PgConnectOptions,
     connection: Option<PgConnection>,
@@ -184,12 +186,13 @@ impl<O: Operation> Writer<O> {
             drop(turn);
         }
         if let Some(connection) = self.connection {
-            // Only tells the server, which notices anyhow.
+            // A failed close does not matter: the server notices the end of the connection.
             let _ = connection.close().await;
         }
     }
 
-    /// What waits now, once something does and its turn has come, with that turn; nothing when the store is closed.
+    /// The next group and its turn, if it has one. Waits for an operation, and then for the turn, for [`ENOUGH_ROWS`]
+    /// or for [`LONGEST_WAIT`]. The group is empty if the store is closed.
     async fn next_group(&self) -> (Group<O>, Turn) {
         let mut inbox = self.inbox.lock().await;
         let mut group = Group { operations: Vec::new(), rows: 0 };
@@ -212,7 +215,7 @@ impl<O: Operation> Writer<O> {
                 () = &mut longest_wait => break None,
             }
         };
-        // Tasks that are ready may have more for it.
+        // Other tasks that are ready may add operations to this group.
         tokio::task::yield_now().await;
         group.fill(&mut inbox);
         (group, turn)
@@ -227,12 +230,12 @@ impl<O: Operation> Writer<O> {
                 self.commit_seconds.record(began.elapsed());
                 self.commit_size.record(group.len() as f64);
                 for (pending, answer) in group.into_iter().zip(answers) {
-                    // A caller who has left is passed over.
+                    // Fails only if the caller no longer waits.
                     let _ = pending.reply.send(Ok(answer));
                 }
             }
             Err(error @ StoreError::Failed(_)) if group.len() > 1 => {
-                tracing::warn!(%error, operations = group.len(), "a group failed; its operations run one by one");
+                tracing::warn!(%error, operations = group.len(), "a group failed; its operations are run one by one");
                 for pending in group {
                     let answer = self.run_group(&[&pending.operation]).await;
                     let alone = || StoreError::Failed("the operation was not answered".to_owned());
@@ -247,11 +250,13 @@ impl<O: Operation> Writer<O> {
         }
     }
 
-    /// Runs a group, and again while others are in its way.
+    /// Runs a group, and runs it again after a conflict.
     async fn run_group(&mut self, group: &[&O]) -> StoreResult<Vec<O::Answer>> {
         for _ in 1..ATTEMPTS {
             match self.try_group(group).await {
-                Err(error) if conflicts(&error) => tracing::debug!(%error, "a group met another and runs again"),
+                Err(error) if conflicts(&error) => {
+                    tracing::debug!(%error, "a group conflicted with another transaction and runs again")
+                }
                 outcome => return outcome.map_err(|error| store_error(&error)),
             }
         }
@@ -271,7 +276,7 @@ impl<O: Operation> Writer<O> {
     }
 }
 
-/// Connects, but not again a moment after that failed.
+/// Connects, with a pause after each failure.
 struct Redial {
     delay: Duration,
     not_before: Instant,

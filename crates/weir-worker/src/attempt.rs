@@ -1,8 +1,8 @@
-//! The life of one attempt: connect, take the slot, send through the gate, judge.
+//! One attempt: connect, take the slot, send through the gate, judge the answer.
 //!
-//! A permit says when its slot is expected. The worker stands ready a little before: it makes a connection at once where none
-//! stands, and signs. Then it asks for the slot. A slot that is missed is not sent in: it asks again; not an attempt, no retry
-//! burnt.
+//! A permit says when its slot is expected. A little before, the worker is ready to send: it has an open connection and a signed
+//! request. If no connection is idle, it dials at once. Then it asks for the slot. After a missed slot it asks for another one; a
+//! missed slot is not an attempt and uses up no retry.
 
 use std::{
     sync::{
@@ -25,26 +25,28 @@ use weir_store::AttemptResult;
 
 use crate::{
     meters::Meters,
-    outbound::{Connection, Checkout, NoConnection, Outbound, ExchangeResult, Sent, SlotSource, Unreachable},
+    outbound::{Checkout, Connection, ExchangeResult, NoConnection, Outbound, Sent, SlotSource, Unreachable},
     spans::{AttemptSpan, AttemptSpans, StartedSpan},
     targets::DestinationTarget,
 };
 
-/// How long before its slot is expected a worker asks for it, so that the answer is there in time.
+/// How long before the expected slot the worker asks for it, so that the answer arrives in time.
 const ASK_AHEAD: Duration = Duration::from_millis(15);
+/// The same for a replay's permit.
 const REPLAY_ASK_AHEAD: Duration = Duration::from_millis(2);
-/// Permits that ask at about the same time ask together: at multiples of this.
+/// Requests for slots are made at multiples of this time, so that permits with close slots ask in one call.
 const ASK_EVERY: Duration = Duration::from_millis(5);
-/// How many connections that were made for an attempt may be dead before the request leaves.
+/// How many connections that were dialled for one attempt may be closed before the request is sent.
 const MAX_CLOSED: u32 = 3;
-/// How often a slot is asked for while the queue does not answer, and how long apart.
+/// How often a slot is asked for while the queue does not answer.
 const ASK_TRIES: u32 = 3;
+/// The time between two of these tries.
 const ASK_RETRY: Duration = Duration::from_millis(100);
 
-/// How long a permit is kept that finds no file or port left for a connection.
+/// How long the worker keeps a permit when no file or port is left for a connection.
 const EXHAUSTED_PAUSE: Duration = Duration::from_secs(1);
 
-/// What an attempt needs of its surroundings.
+/// Makes attempts.
 pub(crate) struct Attempter {
     pub(crate) queue: SharedQueue,
     pub(crate) clock: Arc<dyn Clock>,
@@ -52,52 +54,52 @@ pub(crate) struct Attempter {
     pub(crate) meters: Meters,
     /// `None`: attempts are not traced.
     pub(crate) spans: Option<Arc<dyn AttemptSpans>>,
-    /// The process is shutting down: what has no slot goes back.
+    /// The process is shutting down: permits without a slot go back.
     pub(crate) stopping: Arc<AtomicBool>,
 }
 
 /// How a permit ended.
-pub(crate) enum Ended {
+pub(crate) enum PermitEnd {
     /// An attempt was made.
-    Recorded(Finished),
+    Recorded(FinishedAttempt),
     /// Nothing was sent.
-    Unsent(Unsent),
+    Unused(UnusedPermit),
 }
 
 /// An attempt to record.
-pub(crate) struct Finished {
+pub(crate) struct FinishedAttempt {
     pub(crate) permit: PermitId,
     /// Shared with the store, and kept until that has taken it.
     pub(crate) result: Arc<AttemptResult>,
     pub(crate) effect: Effect,
-    /// As it was when the permit was taken.
+    /// The destination at the time when the permit was taken.
     pub(crate) destination: Arc<Destination>,
     /// When the permit was taken.
     pub(crate) began: Timestamp,
-    /// What the destination answered, when it has an effect on the destination.
+    /// The reason of the effect on the destination, if there is an effect.
     pub(crate) reason: String,
-    /// It says nothing of the destination's health: the connection was an old one.
+    /// The failure says nothing about the destination's health: the server closed a reused connection.
     pub(crate) ignored_by_breaker: bool,
 }
 
 /// A permit that was not used.
-pub(crate) struct Unsent {
+pub(crate) struct UnusedPermit {
     pub(crate) permit: PermitId,
     pub(crate) claim: Claim,
-    /// There was no place for it, beside others of its destination that take long.
+    /// The destination held its share of the worker's places, with attempts that take long.
     pub(crate) crowded: bool,
 }
 
-impl From<&Permit> for Unsent {
+impl From<&Permit> for UnusedPermit {
     fn from(permit: &Permit) -> Self {
         Self { permit: permit.id, claim: permit.delivery.claim, crowded: false }
     }
 }
 
-/// What became of the way to the wire.
-enum Wire {
+/// The result of connecting, taking a slot and sending.
+enum TransportResult {
     Sent(Sent),
-    /// No connection could be made, or each died before the request left.
+    /// No connection could be made, or each was closed before the request was sent. A slot was taken.
     Unreachable(Unreachable),
     /// Withdrawn, held, expired, or shutting down.
     Withdrawn,
@@ -107,22 +109,22 @@ enum Wire {
 struct PermitSlots<'a> {
     attempter: &'a Attempter,
     permit: &'a Permit,
-    /// What starts later could outlast its claim.
+    /// The latest send start: a later attempt could outlast its claim.
     start_by: Timestamp,
-    /// How long it took to stand ready, until that is told.
+    /// How long the worker took to be ready to send, until the queue has been told.
     preparation: Option<Duration>,
-    /// Granted and not used yet.
+    /// A slot that was granted and not used yet.
     slot: Option<Slot>,
-    /// Since when nothing but this process keeps the request from leaving: it is published, the limit lets it go, and the
-    /// connection stands.
-    due: Timestamp,
+    /// The start of the start lag: the time from which only this process delays the send. The permit is published, the limit allows
+    /// the send, and the connection is open.
+    lag_since: Timestamp,
 }
 
 impl SlotSource for PermitSlots<'_> {
     async fn next(&mut self) -> Option<Slot> {
         if let Some(slot) = self.slot.take() {
             if !slot.is_over(self.attempter.clock.now()) {
-                // Its connection died under it. Another may be there in time; the next slot may be an hour away.
+                // Its connection was closed. Another connection may be ready in time; the next slot may be an hour away.
                 self.slot = Some(slot);
                 return Some(slot);
             }
@@ -136,13 +138,13 @@ impl SlotSource for PermitSlots<'_> {
             let request = SlotRequest { id: self.permit.id, preparation: self.preparation.take() };
             match self.attempter.queue.take_slot(request).await {
                 Ok(SlotAnswer::Granted(slot)) => {
-                    self.limited_until(slot.start);
+                    self.count_lag_from(slot.start);
                     self.slot = Some(slot);
                     return Some(slot);
                 }
                 Ok(SlotAnswer::Later(start)) => {
-                    self.limited_until(start);
-                    self.attempter.sleep_until(asks_at(start, &self.permit.delivery)).await;
+                    self.count_lag_from(start);
+                    self.attempter.sleep_until(ask_time(start, &self.permit.delivery)).await;
                 }
                 Ok(SlotAnswer::Withdrawn) => return None,
                 Err(error) => {
@@ -159,22 +161,24 @@ impl SlotSource for PermitSlots<'_> {
 }
 
 impl PermitSlots<'_> {
-    /// A slot that lies ahead waits for the limit, not for this process. One that starts now may have come late.
-    fn limited_until(&mut self, start: Timestamp) {
+    /// Moves the start of the lag to the start of a future slot: until then the limit delays the send, not this process. A slot that
+    /// starts now may have been granted late, so it does not move the lag.
+    fn count_lag_from(&mut self, start: Timestamp) {
         if start > self.attempter.clock.now() {
-            self.due = self.due.max(start);
+            self.lag_since = self.lag_since.max(start);
         }
     }
 
-    /// A connection was made from `since` on, which takes as long as the other side takes.
-    fn connected(&mut self, since: Timestamp) {
-        let waited_since = self.due.max(since);
-        self.due = self.due + self.attempter.clock.now().since(waited_since);
+    /// Excludes the time of a dial that began at `since` from the lag, because the destination decides how long it takes.
+    fn exclude_connecting(&mut self, since: Timestamp) {
+        let waited_since = self.lag_since.max(since);
+        self.lag_since = self.lag_since + self.attempter.clock.now().since(waited_since);
     }
 }
 
-/// When to ask for a slot that starts then. What is replayed asks as its time comes, so that a live delivery that is ready goes first.
-fn asks_at(start: Timestamp, delivery: &ClaimedDelivery) -> Timestamp {
+/// When to ask for a slot that starts at `start`. A replay's permit asks shortly before, so that a live delivery that is ready goes
+/// first.
+fn ask_time(start: Timestamp, delivery: &ClaimedDelivery) -> Timestamp {
     if delivery.is_replay {
         return start - REPLAY_ASK_AHEAD;
     }
@@ -183,14 +187,15 @@ fn asks_at(start: Timestamp, delivery: &ClaimedDelivery) -> Timestamp {
 }
 
 impl Attempter {
-    pub(crate) async fn make(&self, permit: &Permit, body: &EventBody, target: &DestinationTarget) -> Ended {
+    /// Makes one attempt with the permit, or returns the permit unused.
+    pub(crate) async fn make(&self, permit: &Permit, body: &EventBody, target: &DestinationTarget) -> PermitEnd {
         let began = self.clock.now();
         let span = self.spans.as_ref().and_then(|spans| spans.begin(body.trace()));
-        // The receiver is told the attempt's own span, where there is one.
-        let in_span = span.map(|span| body.clone().traced(Some(span.context)));
-        match self.send(permit, in_span.as_ref().unwrap_or(body), target).await {
-            Wire::Sent(sent) => self.judge(permit, target, sent, began, span),
-            Wire::Unreachable(Unreachable { failure, error }) => {
+        // The receiver gets the span of the attempt, if there is one.
+        let traced_body = span.map(|span| body.clone().traced(Some(span.context)));
+        match self.send(permit, traced_body.as_ref().unwrap_or(body), target).await {
+            TransportResult::Sent(sent) => self.judge(permit, target, sent, began, span),
+            TransportResult::Unreachable(Unreachable { failure, error }) => {
                 let sent = Sent {
                     sent_at: None,
                     ended_at: self.clock.now(),
@@ -201,66 +206,71 @@ impl Attempter {
                 };
                 self.judge(permit, target, sent, began, span)
             }
-            Wire::Withdrawn => {
+            TransportResult::Withdrawn => {
                 counter!("weir_permits_unused_total").increment(1);
-                Ended::Unsent(permit.into())
+                PermitEnd::Unused(permit.into())
             }
         }
     }
 
-    async fn send(&self, permit: &Permit, body: &EventBody, target: &DestinationTarget) -> Wire {
+    async fn send(&self, permit: &Permit, body: &EventBody, target: &DestinationTarget) -> TransportResult {
         let start_by = permit.delivery.expires_at - target.timeout();
-        let due = permit.expected_at.map_or(permit.published_at, |at| at.max(permit.published_at));
-        let mut slots = PermitSlots { attempter: self, permit, start_by, preparation: None, slot: None, due };
-        let expected_at = permit.expected_at.map_or(Timestamp::MIN, |at| asks_at(at, &permit.delivery));
-        // A connection that stands is for others until it is needed; where none stands, one is made meanwhile.
+        let lag_since = permit.expected_at.map_or(permit.published_at, |at| at.max(permit.published_at));
+        let mut slots = PermitSlots { attempter: self, permit, start_by, preparation: None, slot: None, lag_since };
+        let expected_at = permit.expected_at.map_or(Timestamp::MIN, |at| ask_time(at, &permit.delivery));
+        // Leave an idle connection to others until it is needed. If none is idle, dial now.
         if expected_at > self.clock.now() && self.outbound.has_idle_connection(&target.target) {
             self.sleep_until(expected_at).await;
         }
         let mut closed = 0;
         loop {
+            // Get an open connection.
             let connecting_since = self.clock.now();
             let Checkout { connection, warm } = match self.outbound.connect(&target.target).await {
                 Ok(found) => found,
-                Err(NoConnection::Unreachable(unreachable)) => return self.paced(unreachable, &mut slots).await,
+                Err(NoConnection::Unreachable(unreachable)) => {
+                    return self.take_slot_for_failure(unreachable, &mut slots).await;
+                }
                 Err(NoConnection::Exhausted(what)) => {
                     tracing::warn!(what, "could not connect; the permit goes back unsent");
-                    // It would come straight back, and find the same.
+                    // Handed back at once, the permit would return at once and fail in the same way.
                     tokio::time::sleep(EXHAUSTED_PAUSE).await;
-                    return Wire::Withdrawn;
+                    return TransportResult::Withdrawn;
                 }
             };
             if !warm {
-                slots.connected(connecting_since);
+                slots.exclude_connecting(connecting_since);
             }
             let took = if warm { Duration::ZERO } else { self.clock.now().since(connecting_since) };
             slots.preparation = Some(took);
+
+            // Ready to send: take the slot when it is expected, and send in it.
             self.sleep_until(expected_at).await;
             match self.send_on(connection, permit, body, target, &mut slots).await {
                 ExchangeResult::Sent(sent) => {
                     if let Some(sent_at) = sent.sent_at {
-                        self.meters.sent(slots.due, sent_at);
+                        self.meters.sent(slots.lag_since, sent_at);
                     }
-                    return Wire::Sent(sent);
+                    return TransportResult::Sent(sent);
                 }
-                ExchangeResult::Withdrawn => return Wire::Withdrawn,
-                // Back for another connection; nothing has left.
+                ExchangeResult::Withdrawn => return TransportResult::Withdrawn,
+                // No byte was sent: use another connection.
                 ExchangeResult::NotSent(unreachable) => {
                     closed += u32::from(!warm);
                     if closed == MAX_CLOSED {
                         let error = "each connection was closed before the request could be sent".to_owned();
-                        return self.paced(Unreachable { error, ..unreachable }, &mut slots).await;
+                        return self.take_slot_for_failure(Unreachable { error, ..unreachable }, &mut slots).await;
                     }
                 }
             }
         }
     }
 
-    /// An attempt that finds no connection takes a slot as well: who cannot be reached is not tried more often than the limit says.
-    async fn paced(&self, unreachable: Unreachable, slots: &mut PermitSlots<'_>) -> Wire {
+    /// Takes a slot for an attempt without a connection: an unreachable destination is not tried more often than its limit allows.
+    async fn take_slot_for_failure(&self, unreachable: Unreachable, slots: &mut PermitSlots<'_>) -> TransportResult {
         match slots.next().await {
-            Some(_) => Wire::Unreachable(unreachable),
-            None => Wire::Withdrawn,
+            Some(_) => TransportResult::Unreachable(unreachable),
+            None => TransportResult::Withdrawn,
         }
     }
 
@@ -282,6 +292,7 @@ impl Attempter {
         self.outbound.send(&target.target, connection, head, body, slots, target.timeout()).await
     }
 
+    /// Sleeps until `at`, if it is in the future.
     async fn sleep_until(&self, at: Timestamp) {
         let wait = at.since(self.clock.now());
         if !wait.is_zero() {
@@ -289,6 +300,7 @@ impl Attempter {
         }
     }
 
+    /// Decides the verdict on an attempt and records it in the span and the meters.
     fn judge(
         &self,
         permit: &Permit,
@@ -296,18 +308,19 @@ impl Attempter {
         sent: Sent,
         began: Timestamp,
         span: Option<StartedSpan>,
-    ) -> Ended {
+    ) -> PermitEnd {
         let &ClaimedDelivery { claim, event_created_at, attempts, attempts_before, .. } = &permit.delivery;
         let number = attempts + 1;
-        let of_series = number.saturating_sub(attempts_before);
+        let number_in_series = number.saturating_sub(attempts_before);
         let now = sent.ended_at;
         let policy = &target.destination.settings.retry;
-        let mut decision = outcome::judge(&sent.result, policy, of_series, event_created_at, now, rand::random());
+        let mut decision =
+            outcome::judge(&sent.result, policy, number_in_series, event_created_at, now, rand::random());
         if sent.cut_on_reuse && matches!(decision.verdict, Verdict::Retry { .. }) {
-            // The server had most likely closed the old connection. It goes in the next slot; a connection that is made for it cannot
-            // end this way again.
+            // Most likely the server had closed the reused connection. Retry in the next slot, and close the idle connections: with a
+            // new connection this cannot happen again.
             decision.verdict = Verdict::Retry { at: now };
-            self.outbound.forget(&target.target);
+            self.outbound.close_idle(&target.target);
         }
         let (status_code, failure) = match sent.result {
             SendResult::Answer { status, .. } => (Some(status), None),
@@ -352,7 +365,7 @@ impl Attempter {
         };
         let result = Arc::new(AttemptResult { claim, attempt, verdict: decision.verdict, now });
         let destination = target.destination.clone();
-        Ended::Recorded(Finished {
+        PermitEnd::Recorded(FinishedAttempt {
             permit: permit.id,
             result,
             effect: decision.effect,

@@ -1,7 +1,7 @@
-//! The breakers of the destinations that this process sends to: what their last minutes say against them.
+//! The breakers of the destinations that this process sends to: counts of their recent failures.
 //!
-//! Each worker counts its own attempts, and changes the record that all of them share. So a breaker opens after as many failures as
-//! its policy says in one process, and no process waits for another to count.
+//! Each worker counts its own attempts and changes the breaker in the store, which all workers share. So a breaker opens after the
+//! failures in one process reach its policy, and no process depends on the counts of another.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -11,9 +11,9 @@ use weir_core::{
 };
 use weir_store::BreakerChange;
 
-use crate::attempt::Finished;
+use crate::attempt::FinishedAttempt;
 
-/// How often destinations that nothing was sent to are forgotten.
+/// How often destinations without recent attempts are forgotten.
 const TIDY: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
@@ -22,28 +22,29 @@ pub(crate) struct Breakers {
     tidied_at: Timestamp,
 }
 
-/// A breaker that changes.
-pub(crate) struct Changed {
+/// A change of a breaker.
+pub(crate) struct BreakerUpdate {
     pub(crate) change: BreakerChange,
-    /// Its destination has failed for so long that it is to be paused.
-    pub(crate) gives_up: bool,
+    /// The destination has failed for so long that it must be paused.
+    pub(crate) pauses: bool,
 }
 
 impl Breakers {
-    /// Counts an attempt. Answers how its destination's breaker changes by it, if it does.
-    pub(crate) fn observe(&mut self, ended: &Finished) -> Option<Changed> {
+    /// Counts an attempt. Returns the change of the destination's breaker, if the attempt causes one.
+    pub(crate) fn observe(&mut self, ended: &FinishedAttempt) -> Option<BreakerUpdate> {
         let destination = &ended.destination;
         let policy = destination.settings.breaker.as_ref()?;
         let (outcome, now) = (ended.result.attempt.outcome, ended.result.now);
         let ending = EndedAttempt { outcome, effect: ended.effect, began: ended.began, now };
         let window = self.windows.entry(destination.id).or_default();
         let changed = window.observe(&destination.breaker, policy, &ending)?;
-        Some(Changed {
-            gives_up: changed.should_pause(policy, now),
+        Some(BreakerUpdate {
+            pauses: changed.should_pause(policy, now),
             change: BreakerChange { id: destination.id, expected: destination.breaker.clone(), changed, now },
         })
     }
 
+    /// Forgets destinations without recent attempts.
     pub(crate) fn tidy(&mut self, now: Timestamp) {
         if now.since(self.tidied_at) > TIDY {
             self.tidied_at = now;

@@ -1,4 +1,4 @@
-//! The meters every attempt passes, looked up once: a look-up costs more than the measurement.
+//! The meters of attempts, looked up once, because a look-up costs more than the measurement.
 
 use metrics::{Counter, Histogram, counter, histogram};
 use weir_core::{
@@ -28,13 +28,13 @@ impl Meters {
         }
     }
 
-    /// A request that might have left at `due` left at `sent_at`, in its slot.
-    pub(crate) fn sent(&self, due: Timestamp, sent_at: Timestamp) {
-        self.start_lag.record(sent_at.since(due).as_secs_f64());
+    /// A request was sent in its slot at `sent_at`. From `lag_since` on, only this process delayed it.
+    pub(crate) fn sent(&self, lag_since: Timestamp, sent_at: Timestamp) {
+        self.start_lag.record(sent_at.since(lag_since).as_secs_f64());
         self.slots_used.increment(1);
     }
 
-    /// An attempt that met `kind` ended at `now`.
+    /// An attempt ended at `now` with a result of this `kind`: an answer or a kind of failure.
     pub(crate) fn observe(
         &self,
         outcome: AttemptOutcome,
@@ -55,7 +55,7 @@ impl Meters {
     }
 }
 
-/// Deliveries that have ended with an attempt, by how. Series are there from the start, so that the first failure is a rise.
+/// Deliveries that ended with an attempt, by state. The series exist from the start, so that the first failure shows as an increase.
 pub(crate) struct DeliveryMeters {
     delivered: Counter,
     failed: Counter,
@@ -75,7 +75,7 @@ impl DeliveryMeters {
         }
     }
 
-    /// An attempt has left its delivery in this state.
+    /// Counts a delivery that an attempt moved to this state, if the state is final.
     pub(crate) fn count(&self, state: DeliveryState) {
         match state {
             DeliveryState::Delivered => self.delivered.increment(1),

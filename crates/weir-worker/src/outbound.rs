@@ -1,18 +1,18 @@
-//! The way out: connections to destinations, and one request through the gate.
+//! The outbound client: connections to destinations, and one request through the gate.
 //!
 //! ```text
-//! connect ──none──▶ dial (DNS, policy, TCP, TLS) ──▶ Connection ──send──▶ gate ──▶ answer ──▶ back to the pool
-//!     └──────────────── standing ────────────────────▲
+//! connect ──none idle──▶ dial (DNS, policy, TCP, TLS) ──▶ Connection ──send──▶ gate ──▶ answer ──▶ back to the pool
+//!     └────────────────── idle connection ───────────────────▲
 //! ```
 //!
-//! What this module holds to:
-//! - A slot is spent only on a connection that stands. Connecting and sending are apart, and so are their failures.
-//! - No byte of a request leaves outside its slot: the gate (`gate`) looks at the clock and writes in one step. A slot that is
-//!   missed costs the connection nothing: another is asked for.
-//! - Nothing is ever sent twice, no redirect is followed, no proxy is used, and no address is connected to that the policy
+//! Invariants:
+//! - A slot is used only on an open connection. Connecting and sending are separate steps with separate failures.
+//! - No byte of a request is sent outside its slot: the gate (`gate`) reads the clock and writes in one step. A missed slot keeps the
+//!   connection, and another slot is asked for.
+//! - No request is sent twice, no redirect is followed, no proxy is used, and no connection is made to an address that the policy
 //!   refuses, whatever the name resolves to.
-//! - A connection is driven by whoever holds it, not by a task of its own: sending needs no hand-over between tasks between
-//!   the look at the clock and the write, and dropping a send stops it.
+//! - A connection is driven by the task that holds it, not by a task of its own: no hand-over between tasks separates the read of the
+//!   clock from the write, and dropping a send stops it.
 
 mod answer;
 mod connection;
@@ -44,53 +44,53 @@ pub use tls::TlsRoots;
 
 use dial::Dialer;
 use names::{NameServers, Names};
-use pool::{Asked, Dial, Pool};
+use pool::{Acquired, Dial, Pool};
 
-/// The bytes of an answer's body that are read; the rest is not.
+/// The maximum number of bytes that are read of an answer's body.
 pub const MAX_ANSWER_BODY: usize = 16 * 1024;
-/// For DNS, TCP and TLS together.
+/// The time limit for DNS, TCP and TLS together.
 const CONNECT_BUDGET: Duration = Duration::from_secs(10);
 
-/// The outbound side of a worker. One for the process.
+/// The outbound client of a worker. One for each process.
 pub struct Outbound {
     dialer: Arc<Dialer>,
     pool: Arc<Pool>,
     clock: Arc<dyn Clock>,
 }
 
-/// What became of a send.
+/// The result of [`Outbound::send`].
 #[derive(Debug)]
 pub enum ExchangeResult {
-    /// The request left; whatever followed, this is an attempt.
+    /// The request was sent. This is an attempt, whatever followed.
     Sent(Sent),
-    /// There was no slot, or no other after one that was missed. Nothing left; not an attempt.
+    /// No slot was granted, or no other one after a missed slot. No byte was sent; not an attempt.
     Withdrawn,
-    /// The connection was dead before anything left. Not an attempt; another connection may be made. A slot that had been granted
-    /// for it can still be used, as long as it lasts.
+    /// The connection was closed before any byte was sent. Not an attempt; the caller may use another connection. A slot that was
+    /// granted for it can still be used until its end.
     NotSent(Unreachable),
 }
 
-/// A request that left, or that never can: an attempt.
+/// An attempt: a request that was sent, or one that had no connection.
 #[derive(Debug)]
 pub struct Sent {
-    /// When the request left; always there when [`Outbound::send`] made this.
+    /// The send start. Always present in a value from [`Outbound::send`].
     pub sent_at: Option<Timestamp>,
     pub ended_at: Timestamp,
     pub result: SendResult,
     /// At most [`MAX_ANSWER_BODY`] bytes of the answer.
     pub response_body: Option<String>,
-    /// What went wrong, for the destination's owner. With an answer: how its body was cut, which changes no verdict.
+    /// The error, for the destination's owner. With an answer: how its body was cut off, which changes no verdict.
     pub error: Option<String>,
-    /// The connection had been used before, and ended without one byte of answer: the server most likely closed it as the request
-    /// left, and never saw it. The caller may send it again in the next slot, without backoff, once. It was a send start all the
-    /// same, and counts under the limit.
+    /// The connection had been used before and ended without one byte of answer: most likely the server closed it just before the
+    /// request arrived and never read the request. The caller may send the request again in the next slot, without backoff, once.
+    /// This send counts under the limit.
     pub cut_on_reuse: bool,
 }
 
-/// Where a request that is ready to leave gets its slot from.
+/// Grants slots to a request that is ready to send.
 pub trait SlotSource: Send {
-    /// The slot to send in: the first once the connection stands and the request is ready, and another each time one was missed.
-    /// It may lie ahead: its start is waited for. `None`: the request is withdrawn, and nothing leaves.
+    /// The slot to send in. Called when the connection is open and the request is ready, and again after each missed slot. The slot
+    /// may start in the future: the caller waits for its start. `None`: the request is withdrawn, and no byte is sent.
     fn next(&mut self) -> impl Future<Output = Option<Slot>> + Send;
 }
 
@@ -99,45 +99,46 @@ impl Outbound {
         Self { dialer: Arc::new(Dialer::new(policy, roots, CONNECT_BUDGET)), pool: Pool::new(), clock }
     }
 
-    /// Names are asked for at these servers, instead of where the system's files say.
+    /// Uses these name servers instead of those in the system's files.
     #[must_use]
     pub fn with_name_servers(mut self, servers: &[SocketAddr]) -> Self {
         Arc::make_mut(&mut self.dialer).names = Names::new(NameServers::new(servers));
         self
     }
 
-    /// Another budget for DNS, TCP and TLS together.
+    /// Sets the time limit for DNS, TCP and TLS together.
     #[must_use]
     pub fn with_connect_budget(mut self, budget: Duration) -> Self {
         Arc::make_mut(&mut self.dialer).budget = budget;
         self
     }
 
-    /// A connection to the target: the one used last, or the first that is dialled or comes back from use. Errs when the dial
-    /// fails, after the connect budget at the latest; after twice as much where more wait than may dial at one time.
+    /// A connection to the target: the idle one that was used last, or else the next one that is dialled or returned after use. Fails
+    /// when the dial fails: within the connect budget, or within twice the budget when the wait queue is longer than the limit of
+    /// dials.
     pub async fn connect(&self, target: &Target) -> Result<Checkout, NoConnection> {
         self.dialer.check(target)?;
-        let (place, dial) = match self.pool.ask(target.origin()) {
-            Asked::Standing(connection) => return Ok(Checkout { connection, warm: true }),
-            Asked::Queued(place, dial) => (place, dial),
+        let (receiver, dial) = match self.pool.acquire(target.origin()) {
+            Acquired::Idle(connection) => return Ok(Checkout { connection, warm: true }),
+            Acquired::Queued(receiver, dial) => (receiver, dial),
         };
         if let Some(dial) = dial {
-            make(dial, self.dialer.clone(), self.clock.clone());
+            start_dial(dial, self.dialer.clone(), self.clock.clone());
         }
-        match timeout(2 * self.dialer.budget, place).await {
+        match timeout(2 * self.dialer.budget, receiver).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) => Err(Unreachable::closed_before_send().into()),
-            Err(_) => Err(self.dialer.late(Failure::Connect).into()),
+            Err(_) => Err(self.dialer.timeout_error(Failure::Connect).into()),
         }
     }
 
-    /// A standing connection to the target, if there is one: the one used last. Never waits.
+    /// The idle connection to the target that was used last, if there is one. Never waits.
     pub fn checkout(&self, target: &Target) -> Option<Connection> {
         self.dialer.check(target).ok()?;
         self.pool.checkout(target.origin())
     }
 
-    /// Whether a connection to the target stands unused.
+    /// Whether there is an idle connection to the target.
     pub fn has_idle_connection(&self, target: &Target) -> bool {
         self.checkout(target).is_some_and(|connection| {
             self.pool.give_back(connection);
@@ -145,14 +146,14 @@ impl Outbound {
         })
     }
 
-    /// How many connections are open, and how many of them stand unused.
+    /// How many connections are open, and how many of them are idle.
     pub fn connections(&self) -> (usize, usize) {
         self.pool.connections()
     }
 
-    /// Closes the connections to the target that stand unused.
-    pub fn forget(&self, target: &Target) {
-        self.pool.forget(target.origin());
+    /// Closes the idle connections to the target.
+    pub fn close_idle(&self, target: &Target) {
+        self.pool.close_idle(target.origin());
     }
 
     /// Takes back a connection that was not used.
@@ -161,9 +162,9 @@ impl Outbound {
         self.pool.give_back(connection);
     }
 
-    /// Sends one request in the first slot that is not missed. The timeout runs from the moment the request leaves to the end of
-    /// the answer's body. A connection that can be used again goes back to the pool, after a withdrawal too, unless a slot had been
-    /// missed at the wire. Dropping the future closes the connection; whether the request had left is then unknown.
+    /// Sends one request in the first slot that is not missed. The timeout runs from the send start to the end of the answer's body. A
+    /// connection that can be used again goes back to the pool, after a withdrawal too, unless a slot was missed at the gate. Dropping
+    /// the future closes the connection; whether the request was sent is then unknown.
     pub async fn send(
         &self,
         target: &Target,
@@ -186,8 +187,8 @@ impl Outbound {
     }
 }
 
-/// Dials in a task of its own: whoever asked may be served before.
-fn make(dial: Dial, dialer: Arc<Dialer>, clock: Arc<dyn Clock>) {
+/// Dials in a separate task, because the waiter that caused the dial may get another connection first.
+fn start_dial(dial: Dial, dialer: Arc<Dialer>, clock: Arc<dyn Clock>) {
     tokio::spawn(async move {
         let connection = match dialer.dial(dial.origin()).await {
             Ok(stream) => Connection::new(stream, dial.origin().clone(), clock.clone())
@@ -196,7 +197,7 @@ fn make(dial: Dial, dialer: Arc<Dialer>, clock: Arc<dyn Clock>) {
             Err(error) => Err(error),
         };
         for next in dial.end(connection) {
-            make(next, dialer.clone(), clock.clone());
+            start_dial(next, dialer.clone(), clock.clone());
         }
     });
 }

@@ -1,10 +1,10 @@
-//! Takes permits from the delivery queue and makes an attempt of each, thousands side by side.
+//! Takes permits from the delivery queue and makes an attempt with each, thousands concurrently.
 //!
 //! ```text
-//! delivery queue ──take──▶ Worker ──one task per permit──▶ attempt ──ended──▶ Recorder ──▶ store, then queue
+//! delivery queue ──take──▶ Worker ──one task per permit──▶ attempt ──ended──▶ Recorder ──▶ queue, then store
 //! ```
 //!
-//! On shutdown the worker stops taking, lets what is in flight finish within a grace period, and hands the rest back unsent.
+//! On shutdown the worker stops taking permits, waits a grace period for the sends in flight, and hands back the other permits unsent.
 
 use std::{
     sync::{
@@ -20,22 +20,22 @@ use weir_queue::{Permit, SharedQueue};
 use weir_store::{SharedStore, StoreError};
 
 use crate::{
-    attempt::{Attempter, Ended, Unsent},
+    attempt::{Attempter, PermitEnd, UnusedPermit},
     meters::Meters,
     outbound::Outbound,
     places::{NoPlace, Places},
-    recorder::{Recorder, Recording},
+    recorder::{Recorder, RecorderHandle},
     spans::AttemptSpans,
     targets::{DestinationTarget, Targets},
 };
 
-/// Permits taken in one call. A queue of many shards divides it among them, and one destination lives in one of those.
+/// Permits taken in one call. A queue with many shards divides this number among them, and one destination is in one shard.
 const BATCH: usize = 1_024;
-/// Attempts under way at one time in one process, unless its owner says otherwise. Each may hold a connection.
+/// The default number of concurrent attempts in one process. Each may hold a connection.
 pub const DEFAULT_CAPACITY: usize = 8_192;
-/// How long a permit waits for a place before it is looked at anew whether its destination still answers.
-const PLACE_PATIENCE: Duration = Duration::from_millis(100);
-/// How long to wait after the queue or the store failed.
+/// How long a permit waits for a place before the worker checks again whether its destination still answers quickly.
+const PLACE_WAIT: Duration = Duration::from_millis(100);
+/// The pause after the queue or the store failed.
 const RETRY: Duration = Duration::from_millis(250);
 
 /// Delivers permitted attempts.
@@ -50,14 +50,14 @@ pub struct Worker {
     spans: Option<Arc<dyn AttemptSpans>>,
 }
 
-/// A permit with all that it takes to send.
-struct Ready {
+/// A permit with its destination and the body to send.
+struct ResolvedPermit {
     permit: Permit,
     target: Arc<DestinationTarget>,
     body: EventBody,
 }
 
-/// How busy a worker is, for gauges. A clone tells of the same worker.
+/// How busy a worker is, for gauges. Clones refer to the same worker.
 #[derive(Clone)]
 pub struct Load {
     places: Arc<Places>,
@@ -65,20 +65,20 @@ pub struct Load {
 }
 
 impl Load {
-    /// How many attempts the worker makes at one time at most.
+    /// The maximum number of concurrent attempts.
     pub fn capacity(&self) -> usize {
         self.places.capacity()
     }
 
-    /// Attempts in its hands, those that wait for their slots included.
+    /// Attempts under way, including those that wait for their slots.
     pub fn under_way(&self) -> usize {
         self.places.taken()
     }
 
-    /// Connections to destinations: how many are in use, and how many stand unused.
+    /// Connections to destinations: how many are in use, and how many are idle.
     pub fn connections(&self) -> (usize, usize) {
-        let (open, unused) = self.outbound.connections();
-        (open - unused, unused)
+        let (open, idle) = self.outbound.connections();
+        (open - idle, idle)
     }
 }
 
@@ -93,28 +93,28 @@ impl Worker {
         Self { store, queue, clock, outbound, grace, places: Places::new(DEFAULT_CAPACITY), spans: None }
     }
 
-    /// Makes so many attempts at one time at most.
+    /// Sets the maximum number of concurrent attempts.
     #[must_use]
     pub fn with_capacity(self, capacity: usize) -> Self {
         Self { places: Places::new(capacity), ..self }
     }
 
-    /// Tells a tracer of each attempt.
+    /// Records a span for each attempt.
     #[must_use]
     pub fn with_spans(self, spans: Option<Arc<dyn AttemptSpans>>) -> Self {
         Self { spans, ..self }
     }
 
-    /// How busy it is, now and later.
+    /// How busy the worker is. The values are read when they are asked for.
     pub fn load(&self) -> Load {
         Load { places: self.places.clone(), outbound: self.outbound.clone() }
     }
 
-    /// Delivers until `shutdown` resolves; then finishes what is in flight, hands back the rest, and returns once everything
-    /// that ended is recorded.
+    /// Delivers until `shutdown` resolves. Then finishes the sends in flight, hands back the other permits, and returns when all ended
+    /// attempts are recorded.
     pub async fn run(&self, shutdown: impl Future<Output = ()>) {
         let stopping = Arc::new(AtomicBool::new(false));
-        let (recording, recorder) = Recorder::new(self.store.clone(), self.queue.clone(), self.clock.clone());
+        let (recorder_handle, recorder) = Recorder::new(self.store.clone(), self.queue.clone(), self.clock.clone());
         let recorder = tokio::spawn(recorder.run());
         let attempter = Arc::new(Attempter {
             queue: self.queue.clone(),
@@ -124,26 +124,32 @@ impl Worker {
             spans: self.spans.clone(),
             stopping: stopping.clone(),
         });
-        self.take_until(shutdown, &attempter, &recording).await;
+        self.take_until(shutdown, &attempter, &recorder_handle).await;
 
         stopping.store(true, Ordering::Relaxed);
-        recording.unsent(self.queue.stop_taking().await.iter().map(Unsent::from));
+        recorder_handle.unused(self.queue.stop_taking().await.iter().map(UnusedPermit::from));
         if tokio::time::timeout(self.grace, self.places.wait_for_all()).await.is_err() {
             let left = self.places.taken();
             tracing::warn!(left, "attempts did not finish within the grace period; their outcome is unknown");
         }
-        // Tasks beyond the grace period hold clones of the sender, so the recorder is told to end rather than waited for.
-        recording.finish();
+        // Tasks that exceed the grace period still hold clones of the sender, so the recorder needs an explicit end.
+        recorder_handle.finish();
         if recorder.await.is_err() {
             tracing::error!("the recorder ended with a panic; unrecorded attempts count as unknown");
         }
     }
 
-    async fn take_until(&self, shutdown: impl Future<Output = ()>, attempter: &Arc<Attempter>, recording: &Recording) {
+    /// Takes permits and starts attempts until `shutdown` resolves.
+    async fn take_until(
+        &self,
+        shutdown: impl Future<Output = ()>,
+        attempter: &Arc<Attempter>,
+        recorder_handle: &RecorderHandle,
+    ) {
         tokio::pin!(shutdown);
         let mut targets = Targets::new(self.store.clone());
         loop {
-            // What cannot be started now stays in the delivery queue, where another worker can have it.
+            // Take no more permits than there are free places: the others stay in the delivery queue for other workers.
             let free = tokio::select! {
                 biased;
                 () = &mut shutdown => return,
@@ -162,43 +168,44 @@ impl Worker {
                     continue;
                 }
             };
-            let mut waiting = match self.resolve(permits, &mut targets, recording).await {
+            let mut without_place = match self.resolve(permits, &mut targets, recorder_handle).await {
                 Ok(ready) => ready,
                 Err((error, permits)) => {
                     tracing::warn!(%error, "could not read destinations; permits go back unsent");
-                    recording.unsent(permits.iter().map(Unsent::from));
+                    recorder_handle.unused(permits.iter().map(UnusedPermit::from));
                     tokio::time::sleep(RETRY).await;
                     continue;
                 }
             };
-            // No more are taken before these have their places: what waits is in the queue, where it is counted and others can have it.
+            // Start the attempts. Take no more permits before these have places: in the delivery queue, permits are counted and
+            // available to other workers.
             loop {
                 let freed = self.places.next_freed();
                 tokio::pin!(freed);
                 freed.as_mut().enable();
-                waiting = self.start(waiting, attempter, recording);
-                if waiting.is_empty() {
+                without_place = self.start(without_place, attempter, recorder_handle);
+                if without_place.is_empty() {
                     break;
                 }
                 tokio::select! {
                     biased;
                     () = &mut shutdown => {
-                        recording.unsent(waiting.iter().map(|ready| Unsent::from(&ready.permit)));
+                        recorder_handle.unused(without_place.iter().map(|ready| UnusedPermit::from(&ready.permit)));
                         return;
                     }
-                    _ = tokio::time::timeout(PLACE_PATIENCE, freed) => {}
+                    _ = tokio::time::timeout(PLACE_WAIT, freed) => {}
                 }
             }
         }
     }
 
-    /// What each permit needs to be sent. Those of destinations that are gone go back.
+    /// Reads the destination and the body of each permit. Permits of deleted destinations go back.
     async fn resolve(
         &self,
         permits: Vec<Permit>,
         targets: &mut Targets,
-        recording: &Recording,
-    ) -> Result<Vec<Ready>, (StoreError, Vec<Permit>)> {
+        recorder_handle: &RecorderHandle,
+    ) -> Result<Vec<ResolvedPermit>, (StoreError, Vec<Permit>)> {
         counter!("weir_permits_taken_total").increment(permits.len() as u64);
         let resolved = targets.resolve(&permits).await;
         let bodies = self.bodies(&permits).await;
@@ -209,48 +216,53 @@ impl Worker {
         let mut ready = Vec::with_capacity(permits.len());
         for ((permit, target), body) in permits.into_iter().zip(resolved).zip(bodies) {
             match (target, body) {
-                (Some(target), Some(body)) => ready.push(Ready { permit, target, body }),
-                // Deleted: the release makes it cancelled.
-                _ => recording.unsent([Unsent::from(&permit)]),
+                (Some(target), Some(body)) => ready.push(ResolvedPermit { permit, target, body }),
+                // The destination was deleted: the release cancels the delivery.
+                _ => recorder_handle.unused([UnusedPermit::from(&permit)]),
             }
         }
         Ok(ready)
     }
 
-    /// Starts what there are places for, and answers what has to wait for one.
-    fn start(&self, ready: Vec<Ready>, attempter: &Arc<Attempter>, recording: &Recording) -> Vec<Ready> {
-        let mut waiting = Vec::new();
+    /// Starts an attempt for each permit that gets a place. Returns the permits that must wait for one.
+    fn start(
+        &self,
+        ready: Vec<ResolvedPermit>,
+        attempter: &Arc<Attempter>,
+        recorder_handle: &RecorderHandle,
+    ) -> Vec<ResolvedPermit> {
+        let mut without_place = Vec::new();
         for ready in ready {
             let began = self.clock.now();
             let place = match self.places.take(ready.permit.id.destination_id, began) {
                 Ok(place) => place,
-                Err(NoPlace::Soon) => {
-                    waiting.push(ready);
+                Err(NoPlace::Wait) => {
+                    without_place.push(ready);
                     continue;
                 }
                 Err(NoPlace::Crowded) => {
                     counter!("weir_permits_crowded_out_total").increment(1);
-                    recording.unsent([Unsent { crowded: true, ..Unsent::from(&ready.permit) }]);
+                    recorder_handle.unused([UnusedPermit { crowded: true, ..UnusedPermit::from(&ready.permit) }]);
                     continue;
                 }
             };
-            let (attempter, recording) = (attempter.clone(), recording.clone());
-            // Not by a function that takes the attempt: its future would hold it twice, and be copied as often.
+            let (attempter, recorder_handle) = (attempter.clone(), recorder_handle.clone());
+            // Not in a function that takes the permit by value: its future would contain the permit twice, and copy it.
             tokio::spawn(async move {
-                let Ready { permit, target, body } = ready;
+                let ResolvedPermit { permit, target, body } = ready;
                 match attempter.make(&permit, &body, &target).await {
-                    Ended::Recorded(finished) => {
+                    PermitEnd::Recorded(finished) => {
                         place.ended(finished.began, finished.result.now);
-                        recording.finished(finished);
+                        recorder_handle.finished(finished);
                     }
-                    Ended::Unsent(unsent) => recording.unsent([unsent]),
+                    PermitEnd::Unused(permit) => recorder_handle.unused([permit]),
                 }
             });
         }
-        waiting
+        without_place
     }
 
-    /// What each permit sends: most bring it with them, the rest are read in one call.
+    /// The body of each permit. Most permits contain it; the others are read in one call.
     async fn bodies(&self, permits: &[Permit]) -> Result<Vec<Option<EventBody>>, StoreError> {
         let in_store = permits.iter().filter(|permit| permit.delivery.body == ClaimedBody::InStore);
         let ids: Vec<_> = in_store.map(|permit| permit.delivery.event_id).collect();

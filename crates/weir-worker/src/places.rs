@@ -1,9 +1,10 @@
-//! The places of a worker: how many attempts it makes at one time, and how many of them one destination may have.
+//! The places of a worker: its concurrency slots. Each attempt under way holds one place. (A *slot* is the time interval of a send, so
+//! a concurrency slot is called a place.)
 //!
-//! Requests that hang must not take the last place. So a destination may hold no more places than are free (a dynamic threshold,
-//! as switches share their buffers: Choudhury and Hahne, 1998): one that hangs takes a half at most, and hundreds together leave
-//! as many free as each of them holds. Some places are kept for destinations that have answered quickly of late, so that
-//! thousands of new ones that hang do not stand in the way either.
+//! Requests that hang must not take the last place. Therefore a destination may hold no more places than are free, a dynamic
+//! threshold as in switches with a shared buffer (Choudhury and Hahne, 1998). One destination that hangs takes at most half of the
+//! places. Hundreds of them leave as many places free as each of them holds. A part of the places is reserved for destinations that
+//! have answered quickly in the last minutes, so that thousands of new destinations that hang do not block them either.
 
 use std::{
     collections::HashMap,
@@ -16,39 +17,40 @@ use weir_core::{DestinationId, Timestamp};
 
 /// An attempt that ends within this time is quick.
 const QUICK: Duration = Duration::from_secs(1);
-/// How long a quick answer counts.
+/// How long a destination counts as quick after a quick attempt.
 const RECENT: Duration = Duration::from_secs(300);
-/// One place in so many is kept for destinations that answer quickly.
-const KEPT_FOR_QUICK: usize = 8;
-/// Destinations that hold nothing are forgotten above this number.
+/// One place in this many is reserved for quick destinations.
+const RESERVED_FOR_QUICK: usize = 8;
+/// Above this number, destinations that hold no place are forgotten.
 const MOST_KNOWN: usize = 50_000;
 
+/// The concurrency slots of a worker, shared by its destinations.
 #[derive(Debug)]
 pub(crate) struct Places {
     capacity: usize,
     state: Mutex<State>,
-    /// A place has become free.
+    /// Notified when a place becomes free.
     freed: Notify,
 }
 
 #[derive(Debug, Default)]
 struct State {
     taken: usize,
-    destinations: HashMap<DestinationId, Held>,
+    destinations: HashMap<DestinationId, DestinationPlaces>,
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct DestinationPlaces {
     places: usize,
     quick_at: Option<Timestamp>,
 }
 
-impl Held {
+impl DestinationPlaces {
     fn is_quick(&self, now: Timestamp) -> bool {
         self.quick_at.is_some_and(|at| now.since(at) < RECENT)
     }
 
-    /// Its attempts end quickly at this time, so that its places are soon free again.
+    /// Whether a quick attempt ended within the last second: the places of the destination will soon be free again.
     fn is_moving(&self, now: Timestamp) -> bool {
         self.quick_at.is_some_and(|at| now.since(at) < QUICK)
     }
@@ -57,13 +59,13 @@ impl Held {
 /// Why there is no place for an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NoPlace {
-    /// Wait for one: every place is taken, or the destination holds its share and will soon have a place free.
-    Soon,
+    /// Every place is taken, or the destination holds its share and one of its places will soon be free: wait for a place.
+    Wait,
     /// The destination holds its share, and its attempts take long.
     Crowded,
 }
 
-/// One attempt's place; free again when it is dropped.
+/// The place of one attempt. Dropping it frees the place.
 #[derive(Debug)]
 pub(crate) struct Place {
     places: Arc<Places>,
@@ -75,12 +77,12 @@ impl Places {
         Arc::new(Self { capacity: capacity.max(1), state: Mutex::default(), freed: Notify::new() })
     }
 
-    // A panic while the lock is held is a bug already reported; counts are whole between two calls.
+    // A panic while the lock is held is reported elsewhere. The counts are consistent between two calls.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for an attempt at this destination, unless it holds its share.
+    /// Takes a place for an attempt at this destination, unless none is free or the destination holds its share.
     pub(crate) fn take(self: &Arc<Self>, id: DestinationId, now: Timestamp) -> Result<Place, NoPlace> {
         let mut state = self.state();
         if state.destinations.len() > MOST_KNOWN {
@@ -88,12 +90,12 @@ impl Places {
         }
         let free = self.capacity - state.taken;
         if free == 0 {
-            return Err(NoPlace::Soon);
+            return Err(NoPlace::Wait);
         }
         let held = state.destinations.entry(id).or_default();
-        let kept = if held.is_quick(now) { 0 } else { self.capacity / KEPT_FOR_QUICK };
-        if held.places >= free.saturating_sub(kept) {
-            return Err(if held.is_moving(now) { NoPlace::Soon } else { NoPlace::Crowded });
+        let reserved = if held.is_quick(now) { 0 } else { self.capacity / RESERVED_FOR_QUICK };
+        if held.places >= free.saturating_sub(reserved) {
+            return Err(if held.is_moving(now) { NoPlace::Wait } else { NoPlace::Crowded });
         }
         held.places += 1;
         state.taken += 1;
@@ -113,13 +115,13 @@ impl Places {
         self.state().taken
     }
 
-    /// Waits until a place is free, and answers how many are.
+    /// Waits until a place is free. Returns how many are free.
     pub(crate) async fn wait_for_one(&self) -> usize {
         self.wait_until(|places| places.free() > 0).await;
         self.free()
     }
 
-    /// Waits until a place becomes free after this was called.
+    /// Waits for a place to become free after this call.
     pub(crate) fn next_freed(&self) -> Notified<'_> {
         self.freed.notified()
     }
@@ -143,7 +145,7 @@ impl Places {
 }
 
 impl Place {
-    /// The attempt has ended; whether it was quick counts for those that follow.
+    /// Records that the attempt has ended, and whether it was quick.
     pub(crate) fn ended(&self, began: Timestamp, now: Timestamp) {
         if let Some(held) = self.places.state().destinations.get_mut(&self.id) {
             held.quick_at = (now.since(began) < QUICK).then_some(now);
@@ -179,23 +181,23 @@ mod tests {
         std::iter::from_fn(|| places.take(id(of), NOW).ok()).collect()
     }
 
-    /// A destination that has answered quickly.
-    fn prove(places: &Arc<Places>, of: u16) {
+    /// Makes the destination quick.
+    fn answer_quickly(places: &Arc<Places>, of: u16) {
         places.take(id(of), NOW).expect("a place").ended(NOW, NOW);
     }
 
     #[test]
-    fn one_that_hangs_takes_half_of_the_places_at_most() {
+    fn a_destination_that_hangs_takes_at_most_half_of_the_places() {
         let places = Places::new(800);
-        prove(&places, 1);
+        answer_quickly(&places, 1);
         assert_eq!(take_all(&places, 1).len(), 400);
-        assert_eq!(take_all(&places, 2).len(), 350, "one that is not known leaves some to those that answer quickly");
+        assert_eq!(take_all(&places, 2).len(), 350, "an unknown destination leaves the reserved places free");
     }
 
     #[test]
-    fn hundreds_that_hang_leave_places_for_one_that_answers() {
+    fn hundreds_of_destinations_that_hang_leave_places_for_a_quick_one() {
         let places = Places::new(800);
-        prove(&places, 1_000);
+        answer_quickly(&places, 1_000);
         let hanging: Vec<_> = (0..500).flat_map(|of| take_all(&places, of)).collect();
         assert!(hanging.len() <= 700, "{} of 800", hanging.len());
         assert!(take_all(&places, 1_000).len() >= 50);
@@ -203,9 +205,9 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_takes_long_ends_the_preference() {
+    fn a_slow_attempt_ends_the_preference() {
         let places = Places::new(8);
-        prove(&places, 1);
+        answer_quickly(&places, 1);
         let later = NOW + QUICK;
         places.take(id(1), NOW).expect("a place").ended(NOW, later);
         let others: Vec<_> = (10..17).filter_map(|of| places.take(id(of), NOW).ok()).collect();
@@ -214,24 +216,24 @@ mod tests {
     }
 
     #[test]
-    fn one_whose_answers_come_quickly_waits_for_its_own_places() {
+    fn a_quick_destination_waits_for_its_own_places() {
         let places = Places::new(8);
-        prove(&places, 1);
+        answer_quickly(&places, 1);
         let held = take_all(&places, 1);
-        assert_eq!((held.len(), places.take(id(1), NOW).err()), (4, Some(NoPlace::Soon)));
+        assert_eq!((held.len(), places.take(id(1), NOW).err()), (4, Some(NoPlace::Wait)));
         assert_eq!(
             places.take(id(1), NOW + QUICK).err(),
             Some(NoPlace::Crowded),
-            "unless nothing has ended for a second"
+            "no quick attempt has ended for a second"
         );
     }
 
     #[tokio::test]
-    async fn who_waits_for_a_place_is_told_when_one_is_free() {
+    async fn a_waiter_is_notified_when_a_place_is_free() {
         let places = Places::new(1);
-        prove(&places, 1);
+        answer_quickly(&places, 1);
         let place = places.take(id(1), NOW).expect("a place");
-        assert_eq!(places.take(id(1), NOW).err(), Some(NoPlace::Soon));
+        assert_eq!(places.take(id(1), NOW).err(), Some(NoPlace::Wait));
         let (free, ()) = tokio::join!(places.wait_for_one(), async { drop(place) });
         assert_eq!(free, 1);
         places.wait_for_all().await;

@@ -1,8 +1,8 @@
-//! Records what ended, in batches.
+//! Records ended attempts and releases unused permits, in batches.
 //!
-//! An answer gives its destination room at once: how long a commit takes must not count against `max_in_flight`. While some
-//! batches commit, the next gathers. What is finished is kept and recorded when a failed store is back; nothing
-//! that was sent is forgotten while the process lives.
+//! An ended attempt frees its room below `max_in_flight` at once: the time of a commit must not count against it. While one batch
+//! commits, the next one gathers. If the store fails, the recorder keeps the attempts and records them when the store is back: no
+//! attempt is forgotten while the process lives.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -16,141 +16,151 @@ use weir_queue::{Edit, HandedBack, RUN_FALLBACK, SharedQueue, Terms, Wake};
 use weir_store::{BreakerChange, Settlement, SharedStore};
 
 use crate::{
-    attempt::{Finished, Unsent},
-    breakers::{Breakers, Changed},
+    attempt::{FinishedAttempt, UnusedPermit},
+    breakers::{BreakerUpdate, Breakers},
     meters::{self, DeliveryMeters},
 };
 
-/// Recorded in one commit.
+/// Reports recorded in one commit.
 const BATCH: usize = 1_024;
-/// How long the first of a batch waits for others: nobody waits for its commit, unless its destination is ordered.
+/// How long the first report of a batch waits for others. Nothing waits for its commit, unless its destination is ordered.
 const GATHER: Duration = Duration::from_millis(5);
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
 
-enum Ending {
-    Finished(Finished),
-    Unsent(Unsent),
-    /// Nothing that comes after is recorded.
-    Last,
+/// What the recorder is told.
+enum Report {
+    Finished(FinishedAttempt),
+    Unused(UnusedPermit),
+    /// The last report.
+    Stop,
 }
 
-impl Ending {
-    /// The next of its key waits for this one's commit.
-    fn is_waited_for(&self) -> bool {
+impl Report {
+    /// Whether the next delivery of the message group waits for this commit.
+    fn blocks_its_message_group(&self) -> bool {
         matches!(self, Self::Finished(finished) if finished.destination.settings.order.is_by_key())
     }
 }
 
-/// Where attempts report how they ended.
+/// Sends reports to the recorder.
 #[derive(Clone)]
-pub(crate) struct Recording(mpsc::UnboundedSender<Ending>);
+pub(crate) struct RecorderHandle(mpsc::UnboundedSender<Report>);
 
-impl Recording {
-    // The channel is bounded by the number of attempts under way, and closed only after the last of them was recorded or
-    // given up as unknown: a failed send needs no handling.
-    pub(crate) fn finished(&self, finished: Finished) {
-        let _ = self.0.send(Ending::Finished(finished));
+impl RecorderHandle {
+    // The number of attempts under way bounds the channel. It is closed only after the last of them was recorded or given up as
+    // unknown, so a failed send needs no handling.
+    pub(crate) fn finished(&self, finished: FinishedAttempt) {
+        let _ = self.0.send(Report::Finished(finished));
     }
 
-    pub(crate) fn unsent(&self, unsent: impl IntoIterator<Item = Unsent>) {
-        for unsent in unsent {
-            let _ = self.0.send(Ending::Unsent(unsent));
+    pub(crate) fn unused(&self, unused: impl IntoIterator<Item = UnusedPermit>) {
+        for permit in unused {
+            let _ = self.0.send(Report::Unused(permit));
         }
     }
 
     pub(crate) fn finish(&self) {
-        let _ = self.0.send(Ending::Last);
+        let _ = self.0.send(Report::Stop);
     }
 }
 
-/// Settles attempts and releases unused permits, in two stages: the queue hears of an answer at once, the store in as large
-/// a batch as gathered during the last commit.
+/// Settles attempts and releases unused permits, in two stages: the queue is told of an ended attempt at once; the store gets all
+/// reports that gathered during its last commit.
 pub(crate) struct Recorder {
-    ledger: Ledger,
-    endings: mpsc::UnboundedReceiver<Ending>,
+    stages: Stages,
+    reports: mpsc::UnboundedReceiver<Report>,
 }
 
 impl Recorder {
-    pub(crate) fn new(store: SharedStore, queue: SharedQueue, clock: Arc<dyn Clock>) -> (Recording, Self) {
-        let (sender, endings) = mpsc::unbounded_channel();
-        (Recording(sender), Self { ledger: Ledger { store, queue, clock, endings: DeliveryMeters::new() }, endings })
+    pub(crate) fn new(store: SharedStore, queue: SharedQueue, clock: Arc<dyn Clock>) -> (RecorderHandle, Self) {
+        let (sender, reports) = mpsc::unbounded_channel();
+        (
+            RecorderHandle(sender),
+            Self { stages: Stages { store, queue, clock, meters: DeliveryMeters::new() }, reports },
+        )
     }
 
-    /// Records until told to finish; what was reported before that is recorded when this returns.
+    /// Records until [`RecorderHandle::finish`]. When this returns, every earlier report is recorded.
     pub(crate) async fn run(mut self) {
         let (to_store, for_store) = mpsc::unbounded_channel();
-        // The first stage owns the sender and drops it at the end, which ends the second.
-        tokio::join!(self.ledger.answer(&mut self.endings, to_store), self.ledger.record(for_store));
+        // The first stage owns the sender. It drops the sender at its end, which ends the second stage.
+        tokio::join!(self.stages.settle_in_queue(&mut self.reports, to_store), self.stages.record_in_store(for_store));
     }
 }
 
-/// The writes of the recorder.
-struct Ledger {
+/// The two stages of the recorder.
+struct Stages {
     store: SharedStore,
     queue: SharedQueue,
     clock: Arc<dyn Clock>,
-    endings: DeliveryMeters,
+    meters: DeliveryMeters,
 }
 
-impl Ledger {
-    async fn answer(&self, endings: &mut mpsc::UnboundedReceiver<Ending>, to_store: mpsc::UnboundedSender<Ending>) {
+impl Stages {
+    /// The first stage: settles ended attempts in the queue, and passes every report on.
+    async fn settle_in_queue(
+        &self,
+        reports: &mut mpsc::UnboundedReceiver<Report>,
+        to_store: mpsc::UnboundedSender<Report>,
+    ) {
         let mut batch = Vec::with_capacity(BATCH);
         let mut breakers = Breakers::default();
-        while endings.recv_many(&mut batch, BATCH).await > 0 {
-            self.make_room(&batch, &mut breakers).await;
-            for ending in batch.drain(..) {
-                if matches!(ending, Ending::Last) {
+        while reports.recv_many(&mut batch, BATCH).await > 0 {
+            self.free_room(&batch, &mut breakers).await;
+            for report in batch.drain(..) {
+                if matches!(report, Report::Stop) {
                     return;
                 }
-                // The second stage ends after this one.
-                let _ = to_store.send(ending);
+                // Cannot fail: the second stage ends after this one.
+                let _ = to_store.send(report);
             }
         }
     }
 
-    async fn record(&self, mut endings: mpsc::UnboundedReceiver<Ending>) {
+    /// The second stage: records attempts and releases claims in the store.
+    async fn record_in_store(&self, mut reports: mpsc::UnboundedReceiver<Report>) {
         let mut batch = Vec::with_capacity(BATCH);
-        while endings.recv_many(&mut batch, BATCH).await > 0 {
-            if batch.len() < BATCH && !endings.is_closed() {
-                if !batch.iter().any(Ending::is_waited_for) {
+        while reports.recv_many(&mut batch, BATCH).await > 0 {
+            if batch.len() < BATCH && !reports.is_closed() {
+                if !batch.iter().any(Report::blocks_its_message_group) {
                     tokio::time::sleep(GATHER).await;
                 }
                 while batch.len() < BATCH
-                    && let Ok(ending) = endings.try_recv()
+                    && let Ok(report) = reports.try_recv()
                 {
-                    batch.push(ending);
+                    batch.push(report);
                 }
             }
-            let (mut finished, mut unsent) = (Vec::with_capacity(batch.len()), Vec::new());
-            for ending in batch.drain(..) {
-                match ending {
-                    Ending::Finished(ended) => finished.push(ended),
-                    Ending::Unsent(ended) => unsent.push(ended),
-                    Ending::Last => {}
+            let (mut finished, mut unused) = (Vec::with_capacity(batch.len()), Vec::new());
+            for report in batch.drain(..) {
+                match report {
+                    Report::Finished(ended) => finished.push(ended),
+                    Report::Unused(ended) => unused.push(ended),
+                    Report::Stop => {}
                 }
             }
             self.settle(finished).await;
-            self.release(unsent).await;
+            self.release(unused).await;
         }
     }
 
-    /// The answers are in: restrain what asked for it, then let the destinations have their room back. The store follows;
-    /// should the process die first, the claims are still there and resolve as unknown.
-    async fn make_room(&self, endings: &[Ending], breakers: &mut Breakers) {
+    /// Applies holds, pauses and breaker changes, and then frees the room of the ended attempts. The store is told later: if the
+    /// process dies before, the claims remain and resolve as unknown.
+    async fn free_room(&self, reports: &[Report], breakers: &mut Breakers) {
         let finished = || {
-            endings.iter().filter_map(|ending| match ending {
-                Ending::Finished(finished) => Some(finished),
-                Ending::Unsent(_) | Ending::Last => None,
+            reports.iter().filter_map(|report| match report {
+                Report::Finished(finished) => Some(finished),
+                Report::Unused(_) | Report::Stop => None,
             })
         };
-        self.restrain(finished()).await;
-        for Changed { change, gives_up } in
+        self.hold_and_pause(finished()).await;
+        for BreakerUpdate { change, pauses } in
             finished().filter(|ended| !ended.ignored_by_breaker).filter_map(|ended| breakers.observe(ended))
         {
             let id = change.id;
             self.change_breaker(change).await;
-            if gives_up {
+            if pauses {
                 self.pause(id, "every attempt has failed for days").await;
             }
         }
@@ -164,7 +174,8 @@ impl Ledger {
         }
     }
 
-    async fn settle(&self, finished: Vec<Finished>) {
+    /// Records attempts in the store, and wakes destinations for retries and advanced message groups.
+    async fn settle(&self, finished: Vec<FinishedAttempt>) {
         if finished.is_empty() {
             return;
         }
@@ -174,31 +185,32 @@ impl Ledger {
         let results: Vec<_> = finished.into_iter().map(|ended| ended.result).collect();
         let settlements = persist("record attempts", || self.store.settle(results.clone())).await;
         self.queue.recorded(&permits);
-        settlements.iter().filter_map(|settlement| settlement.state()).for_each(|state| self.endings.count(state));
+        settlements.iter().filter_map(|settlement| settlement.state()).for_each(|state| self.meters.count(state));
         let lost = settlements.iter().filter(|settlement| **settlement == Settlement::ClaimLost).count();
         if lost > 0 {
             counter!("weir_claims_lost_total").increment(lost as u64);
             tracing::warn!(lost, "attempts ended after their claims had been recovered");
         }
         self.wake(&retries).await;
-        self.wake(&advances(&destinations, &settlements)).await;
+        self.wake(&wakes_of_advanced_groups(&destinations, &settlements)).await;
     }
 
-    async fn release(&self, unsent: Vec<Unsent>) {
-        if unsent.is_empty() {
+    /// Releases the claims of unused permits, hands the permits back, and wakes their destinations.
+    async fn release(&self, unused: Vec<UnusedPermit>) {
+        if unused.is_empty() {
             return;
         }
         let now = self.clock.now();
-        let claims: Vec<_> = unsent.iter().map(|ended| ended.claim).collect();
+        let claims: Vec<_> = unused.iter().map(|ended| ended.claim).collect();
         persist("release claims", || self.store.release(claims.clone(), now)).await;
         let permits: Vec<_> =
-            unsent.iter().map(|&Unsent { permit: id, crowded, .. }| HandedBack { id, crowded }).collect();
+            unused.iter().map(|&UnusedPermit { permit: id, crowded, .. }| HandedBack { id, crowded }).collect();
         if let Err(error) = self.queue.hand_back(&permits).await {
             tracing::warn!(%error, "could not hand permits back; they expire by themselves");
         }
-        // What found no place is tried again when one may have become free.
+        // A crowded permit is tried again later, when a place may be free.
         let due = |crowded| if crowded { now + RUN_FALLBACK } else { now };
-        let wakes: Vec<_> = unsent
+        let wakes: Vec<_> = unused
             .iter()
             .map(|ended| Wake { destination_id: ended.claim.destination_id, due: due(ended.crowded) })
             .collect();
@@ -221,24 +233,23 @@ impl Ledger {
         self.announce(id).await;
     }
 
-    /// Tells the queue how the destination is now, so that no slot is granted that it would not grant anew.
+    /// Sends the destination's current terms to the queue, so that no slot is granted under older terms.
     async fn announce(&self, id: DestinationId) {
         let Ok(Some(destination)) = self.store.destination(id).await else {
-            // The next run reads it.
+            // The next run reads the destination.
             return;
         };
         let terms = Terms::of(&destination, self.clock.now());
         if let Err(error) = self.queue.edited(&[Edit { destination_id: id, terms }]).await {
-            tracing::warn!(destination = %id, %error, "could not tell the queue of a destination's change");
+            tracing::warn!(destination = %id, %error, "could not announce a destination's change to the queue");
         }
     }
 
-    /// Opens or closes a breaker, before the destination has its room back. What the store does not take now is found out again by
-    /// the attempts that follow.
+    /// Opens or closes a breaker, before the room of the attempts is freed. If the store fails, later attempts cause the change again.
     async fn change_breaker(&self, change: BreakerChange) {
         match self.store.change_breaker(change.clone()).await {
-            Ok(true) => tell_of(&change),
-            // Another worker was first.
+            Ok(true) => log_breaker_change(&change),
+            // Another worker has changed the breaker.
             Ok(false) => return,
             Err(error) => {
                 tracing::warn!(destination = %change.id, %error, "could not record a breaker's change");
@@ -248,9 +259,9 @@ impl Ledger {
         self.announce(change.id).await;
     }
 
-    /// Holds and pauses at once, before anything is recorded: the next send must not slip through.
-    async fn restrain<'f>(&self, finished: impl Iterator<Item = &'f Finished>) {
-        // Answers that came together ask for about the same.
+    /// Holds and pauses destinations at once, before the attempts are recorded, so that no further send starts.
+    async fn hold_and_pause<'f>(&self, finished: impl Iterator<Item = &'f FinishedAttempt>) {
+        // Answers in one batch ask for similar holds: apply only the longest one of each destination.
         let mut holds: HashMap<DestinationId, (Timestamp, &str)> = HashMap::new();
         for ended in finished {
             let id = ended.result.claim.destination_id;
@@ -274,8 +285,8 @@ impl Ledger {
     }
 }
 
-/// What a log says of a breaker that has changed.
-fn tell_of(change: &BreakerChange) {
+/// Counts and logs a change of a breaker.
+fn log_breaker_change(change: &BreakerChange) {
     let (id, state) = (change.id, change.changed.state(change.now).as_str());
     meters::breaker_changes(state).increment(1);
     match change.changed.reason() {
@@ -287,7 +298,7 @@ fn tell_of(change: &BreakerChange) {
     }
 }
 
-fn retry_wake(ended: &Finished) -> Option<Wake> {
+fn retry_wake(ended: &FinishedAttempt) -> Option<Wake> {
     let due: Timestamp = match ended.result.verdict {
         Verdict::Retry { at } => at,
         Verdict::Delivered | Verdict::Failed | Verdict::Dead => return None,
@@ -295,8 +306,8 @@ fn retry_wake(ended: &Finished) -> Option<Wake> {
     Some(Wake { destination_id: ended.result.claim.destination_id, due })
 }
 
-/// Where the next of a line has come forward: a wake for each destination, at the earliest of their times.
-fn advances(destinations: &[DestinationId], settlements: &[Settlement]) -> Vec<Wake> {
+/// One wake for each destination whose message groups have a new head, at the earliest due time of those heads.
+fn wakes_of_advanced_groups(destinations: &[DestinationId], settlements: &[Settlement]) -> Vec<Wake> {
     let mut dues: HashMap<DestinationId, Timestamp> = HashMap::new();
     for (&id, settlement) in destinations.iter().zip(settlements) {
         if let &Settlement::Advanced { next_due, .. } = settlement {
@@ -306,8 +317,7 @@ fn advances(destinations: &[DestinationId], settlements: &[Settlement]) -> Vec<W
     dues.into_iter().map(|(destination_id, due)| Wake { destination_id, due }).collect()
 }
 
-/// Repeats a write until the store takes it. Each of these writes names the claim it expects, so repeating one whose outcome
-/// is unknown changes nothing twice.
+/// Repeats a write until it succeeds. Each write names the claim that it expects, so a repeated write changes nothing twice.
 async fn persist<T, F, Fut>(what: &'static str, mut write: F) -> T
 where
     F: FnMut() -> Fut,

@@ -1,15 +1,16 @@
-//! What a tracer is told of attempts. Who exports them, and how, is not known here.
+//! The interface between attempts and a tracer. The export of spans is elsewhere.
 
 use url::Url;
 use weir_core::{EventId, Timestamp, TraceParent, claim::Claim, outcome::Failure};
 
-/// Records a span for each attempt. Neither call may wait: both are made on the way to the wire and back.
+/// Records a span for each attempt. Neither call may block, because both are made around the send.
 pub trait AttemptSpans: Send + Sync {
-    /// The span of an attempt that begins, of an event with this context; `None` when it is not recorded. The receiver is told the
-    /// span's context, or the event's where there is no span.
+    /// Starts the span of an attempt. `parent` is the trace context of the event. `None`: the attempt is not recorded. The receiver
+    /// gets the context of the span, or that of the event if there is no span.
     fn begin(&self, parent: Option<TraceParent>) -> Option<StartedSpan>;
 
-    /// The attempt was made. One that was withdrawn before it left has no end, and no span.
+    /// Ends the span of an attempt. A permit that was withdrawn before the send has no attempt, so its span is never ended and not
+    /// recorded.
     fn end(&self, span: AttemptSpan<'_>);
 }
 
@@ -17,7 +18,7 @@ pub trait AttemptSpans: Send + Sync {
 #[derive(Debug, Clone, Copy)]
 pub struct StartedSpan {
     pub context: TraceParent,
-    /// What it is a child of.
+    /// The parent span.
     pub parent: Option<TraceParent>,
 }
 
@@ -29,12 +30,12 @@ pub struct AttemptSpan<'a> {
     pub claim: Claim,
     /// From 1 on.
     pub number: u32,
-    /// When the request left, or when it was clear that none can.
+    /// The send start, or the end of an attempt without a connection.
     pub sent_at: Timestamp,
     pub ended_at: Timestamp,
-    /// Its query may hold a credential.
+    /// The query may contain a credential.
     pub url: &'a Url,
-    /// Of an answer that came whole.
+    /// The status of the answer, if its head arrived.
     pub status_code: Option<u16>,
     pub failure: Option<Failure>,
 }

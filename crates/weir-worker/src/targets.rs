@@ -1,4 +1,4 @@
-//! What to send to: each destination, compiled once per version of its settings.
+//! Destinations as targets, each compiled once per version of its settings.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -8,7 +8,7 @@ use weir_store::{SharedStore, StoreError};
 
 use crate::outbound::Target;
 
-/// Forget compiled targets when there are more than this.
+/// Above this number of targets, all are forgotten.
 const MAX_CACHED: usize = 50_000;
 
 /// A destination and its compiled request parts.
@@ -34,8 +34,8 @@ impl Targets {
         Self { store, compiled: HashMap::new() }
     }
 
-    /// The targets of these permits as their destinations are now, or were when the permits were published, in the same order;
-    /// `None` for a deleted one.
+    /// The targets of these permits, in the same order, with the settings of now or of when the permits were published. `None` for a
+    /// deleted destination.
     pub(crate) async fn resolve(
         &mut self,
         permits: &[Permit],
@@ -46,7 +46,7 @@ impl Targets {
         let mut unknown = Vec::new();
         for permit in permits {
             match &permit.delivery.destination {
-                // What was claimed earlier may come later.
+                // Permits may arrive out of the order of their claims, so older settings do not replace newer ones.
                 Some(destination) => self.refresh(destination, |known, other| known < other),
                 None => unknown.push(permit.id.destination_id),
             }
@@ -64,7 +64,7 @@ impl Targets {
         Ok(permits.iter().map(|permit| self.compiled.get(&permit.id.destination_id).cloned()).collect())
     }
 
-    /// Compiles the destination unless what is known of it, by the times of the last edits, need not be replaced.
+    /// Compiles the destination if it is unknown, or if `replaces` says so for the edit times of the known and the given version.
     fn refresh(&mut self, destination: &Arc<Destination>, replaces: impl Fn(Timestamp, Timestamp) -> bool) {
         let edited_at = |compiled: &Arc<DestinationTarget>| compiled.destination.updated_at;
         let known = self.compiled.get(&destination.id).map(edited_at);

@@ -7,9 +7,9 @@ use tokio::net::TcpListener;
 use weir_core::{Clock, Timestamp, address::AddressPolicy, signing::SignatureStyle};
 use weir_worker::outbound::{NoConnection, Outbound, Target, TlsRoots};
 
-struct Still;
+struct FixedClock;
 
-impl Clock for Still {
+impl Clock for FixedClock {
     fn now(&self) -> Timestamp {
         Timestamp::from_secs(1_000_000)
     }
@@ -29,7 +29,7 @@ async fn to_run_out_of_files_is_nothing_against_the_destination() {
         allow_networks: vec!["127.0.0.0/8".parse().unwrap()],
         ..AddressPolicy::default()
     };
-    let outbound = Outbound::new(policy, TlsRoots::none(), Arc::new(Still));
+    let outbound = Outbound::new(policy, TlsRoots::none(), Arc::new(FixedClock));
 
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, 64, hard).unwrap();

@@ -1,4 +1,4 @@
-//! The controller: at each sync it asks for the metrics, decides as the HPA does, and tells the Deployment.
+//! The controller: at each sync it reads the metrics, decides as the HPA does, and scales the Deployment.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,16 +14,16 @@ use super::{
 };
 use crate::clock::Timeline;
 
-/// A sync, and all that it was decided by.
+/// One sync: its inputs and its decision.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Tick {
     pub(crate) at: Timestamp,
-    /// Before the decision.
+    /// The number of replicas before the decision.
     pub(crate) wanted: u32,
     pub(crate) ready: u32,
-    /// Each metric's value, in its own unit; `None` of one that failed.
+    /// Each metric's value in its own unit; `None` when the query failed.
     pub(crate) values: Vec<Option<f64>>,
-    /// How many replicas each asks for.
+    /// The number of replicas that each metric proposes.
     pub(crate) proposals: Vec<Option<u32>>,
     pub(crate) blocked: Option<&'static str>,
     /// The decision.
@@ -38,7 +38,7 @@ pub(crate) struct Controller {
 }
 
 impl Controller {
-    /// Until it is told to stop. Answers what it did.
+    /// Runs until `stop` is true. Returns all syncs.
     pub(crate) async fn run(self, mut stop: watch::Receiver<bool>) -> anyhow::Result<Vec<Tick>> {
         let mut history = History::default();
         let mut failures = vec![0; self.scaling.metrics.len()];
@@ -78,7 +78,7 @@ impl Controller {
         }
     }
 
-    /// What a metric is now, or what KEDA makes of it when it cannot be had.
+    /// The value of a metric now, or KEDA's fallback value when the query fails.
     async fn read(&self, metric: &Metric, failures: &mut u32, replicas: Replicas) -> Option<Milli> {
         let value = match self.prometheus.value(&metric.query).await {
             Ok(None) if metric.is_null_zero => Some(0.0),
@@ -98,17 +98,17 @@ impl Controller {
     }
 }
 
-/// The value that asks for the replicas to fall back to; `None` while it has not failed often enough.
+/// The value that makes the HPA ask for the fallback's replicas; `None` while the metric has not failed often enough.
 fn fall_back(fallback: Fallback, failures: u32, target: Target, replicas: Replicas) -> Option<Milli> {
     if failures <= fallback.failures {
         return None;
     }
-    let (given, current) = (fallback.replicas, replicas.current);
+    let (fixed, current) = (fallback.replicas, replicas.current);
     let to = match fallback.behavior {
-        FallbackBehavior::Static => given,
+        FallbackBehavior::Static => fixed,
         FallbackBehavior::CurrentReplicas => current,
-        FallbackBehavior::CurrentReplicasIfHigher => given.max(current),
-        FallbackBehavior::CurrentReplicasIfLower => given.min(current),
+        FallbackBehavior::CurrentReplicasIfHigher => fixed.max(current),
+        FallbackBehavior::CurrentReplicasIfLower => fixed.min(current),
     };
     match target {
         Target::AverageValue(average) => Some(average * Milli::from(to)),
@@ -125,8 +125,8 @@ fn describe(blocked: Blocked) -> &'static str {
     }
 }
 
-/// How long the first sync may wait: until Prometheus has seen every pod.
-pub(crate) fn first_look(scrape_every: Duration) -> Duration {
+/// The delay of the first sync: until Prometheus has scraped every pod.
+pub(crate) fn first_sync_delay(scrape_every: Duration) -> Duration {
     scrape_every * 3
 }
 
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keda_falls_back_after_enough_failures_to_the_replicas_there_are() {
+    fn keda_falls_back_after_enough_failures_in_a_row() {
         let fallback = Fallback { failures: 3, replicas: 4, behavior: FallbackBehavior::CurrentReplicasIfHigher };
         let replicas = |current| Replicas { wanted: current, current, ready: current };
         let average = Target::AverageValue(700);

@@ -1,13 +1,13 @@
-//! The algorithm of Kubernetes' HorizontalPodAutoscaler (`autoscaling/v2`, metrics of type `External`), as decisions without effects.
+//! The algorithm of Kubernetes' HorizontalPodAutoscaler (`autoscaling/v2`, metrics of type `External`) as pure decisions.
 //!
-//! Every function takes the time as an argument, counted from whatever the caller likes. The order is upstream's:
+//! Every function takes the time as an argument, counted from any origin. The order of the steps is that of Kubernetes:
 //!
 //! ```text
-//! metrics ─► a proposal each ─► the largest ─► stabilised (windows) ─► limited (policies, min, max) ─► the number of replicas
-//!                └ one that failed: its proposal is missing, and nothing is scaled in
+//! metrics ─► a proposal for each ─► the largest ─► stabilised (windows) ─► limited (policies, min, max) ─► the number of replicas
+//!                └ a failed metric has no proposal and prevents scaling in
 //! ```
 //!
-//! `tests.rs` holds the cases of upstream's own tests against it.
+//! `tests.rs` contains the cases of Kubernetes' own tests.
 
 mod history;
 #[cfg(test)]
@@ -17,18 +17,18 @@ use std::time::Duration;
 
 pub(crate) use history::History;
 
-/// What Kubernetes computes with: quantities in thousandths.
+/// A quantity in thousandths, as Kubernetes computes with it.
 pub(crate) type Milli = i64;
 
-/// How far a ratio may be from 1 without any change, where nothing else is said.
+/// The default tolerance: a ratio this close to 1 changes nothing.
 pub(crate) const TOLERANCE: f64 = 0.1;
 
-/// What a metric is to come to.
+/// The target of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// The metric divided by the replicas.
+    /// For the metric divided by the number of replicas.
     AverageValue(Milli),
-    /// The metric itself.
+    /// For the metric itself.
     Value(Milli),
 }
 
@@ -46,17 +46,17 @@ pub(crate) enum Amount {
     Percent(u32),
 }
 
-/// At most so much in any such period.
+/// The largest change in any period of this length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Policy {
     pub(crate) amount: Amount,
     pub(crate) period: Duration,
 }
 
-/// One direction of `behavior`.
+/// The rules of one direction of `behavior`.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Rules {
-    /// Recommendations of this long are looked at together.
+    /// The stabilisation window.
     pub(crate) window: Duration,
     pub(crate) select: Select,
     pub(crate) policies: Vec<Policy>,
@@ -64,7 +64,7 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
-    /// What Kubernetes fills in for `behavior.scaleUp`.
+    /// The default of Kubernetes for `behavior.scaleUp`.
     pub(crate) fn default_up() -> Self {
         let period = Duration::from_secs(15);
         let policies =
@@ -72,7 +72,7 @@ impl Rules {
         Self { window: Duration::ZERO, select: Select::Max, policies, tolerance: TOLERANCE }
     }
 
-    /// What Kubernetes fills in for `behavior.scaleDown`.
+    /// The default of Kubernetes for `behavior.scaleDown`.
     pub(crate) fn default_down() -> Self {
         let policies = vec![Policy { amount: Amount::Percent(100), period: Duration::from_secs(15) }];
         Self { window: Duration::from_secs(300), select: Select::Max, policies, tolerance: TOLERANCE }
@@ -87,46 +87,46 @@ pub(crate) struct Bounds {
     pub(crate) down: Rules,
 }
 
-/// What the Deployment is at this moment.
+/// The current state of the Deployment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Replicas {
-    /// How many it is to have.
+    /// The desired number (`spec.replicas`).
     pub(crate) wanted: u32,
-    /// How many it has, ready or not.
+    /// The existing number, ready or not.
     pub(crate) current: u32,
     pub(crate) ready: u32,
 }
 
-/// A metric that was asked for. `None`: it could not be had.
+/// The result of one metric's query; `value` is `None` when the query failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Reading {
     pub(crate) target: Target,
     pub(crate) value: Option<Milli>,
 }
 
-/// What a moment's decision was made of, and the decision.
+/// A decision and the values that led to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Decision {
-    /// Each metric's own, in their order.
+    /// The proposal of each metric, in the order of the metrics.
     pub(crate) proposals: Vec<Option<u32>>,
-    /// The largest of them, or why there is none.
+    /// The largest proposal, or why there is none.
     pub(crate) desired: Result<u32, Blocked>,
-    /// How many replicas there are to be.
+    /// The decided number of replicas.
     pub(crate) replicas: u32,
 }
 
-/// Why metrics had no say.
+/// Why the metrics did not decide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Blocked {
-    /// None could be had.
+    /// No metric has a value.
     NoMetric,
-    /// One could not be had, and the others would have scaled in.
+    /// One metric has no value, and the others would have scaled in.
     MissingMetric,
-    /// The number was outside of the bounds, which is set right at once.
+    /// The number was outside the bounds, which is corrected at once.
     OutOfBounds,
 }
 
-/// How many replicas one metric asks for.
+/// The number of replicas that one metric proposes.
 pub(crate) fn proposal(target: Target, value: Milli, replicas: Replicas, bounds: &Bounds) -> u32 {
     let is_near = |ratio: f64| 1.0 - bounds.down.tolerance <= ratio && ratio <= 1.0 + bounds.up.tolerance;
     match target {
@@ -137,7 +137,7 @@ pub(crate) fn proposal(target: Target, value: Milli, replicas: Replicas, bounds:
         Target::Value(wanted) => {
             let ratio = value as f64 / wanted as f64;
             match replicas.wanted {
-                // From nothing there is nobody to multiply.
+                // With no replicas there is no number to multiply.
                 0 => count(ratio),
                 wanted if is_near(ratio) => wanted,
                 _ => count(ratio * f64::from(replicas.ready)),
@@ -146,12 +146,12 @@ pub(crate) fn proposal(target: Target, value: Milli, replicas: Replicas, bounds:
     }
 }
 
-/// Rounded up. What is not a number is none.
+/// Rounds up. NaN becomes 0.
 fn count(replicas: f64) -> u32 {
     replicas.ceil().clamp(0.0, f64::from(i32::MAX)) as u32
 }
 
-/// The largest of the proposals. A metric that is missing may have asked for more: without it nothing is scaled in.
+/// The largest of the proposals. A missing metric might have proposed more, so a missing metric prevents scaling in.
 pub(crate) fn largest(proposals: &[Option<u32>], wanted: u32) -> Result<u32, Blocked> {
     let largest = proposals.iter().flatten().copied().max().ok_or(Blocked::NoMetric)?;
     let is_missing = proposals.contains(&None);

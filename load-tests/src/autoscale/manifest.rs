@@ -1,5 +1,5 @@
-//! What the cluster is told about scaling the workers, read from the very files it is told by: a KEDA `ScaledObject`, or an
-//! `autoscaling/v2` HPA together with the rules of prometheus-adapter that its metrics are made by.
+//! The cluster's configuration for scaling workers, read from the deployed files: a KEDA `ScaledObject`, or an `autoscaling/v2` HPA
+//! together with the rules of prometheus-adapter that define its metrics.
 
 mod documents;
 #[cfg(test)]
@@ -13,16 +13,16 @@ use serde_json::Value;
 use super::hpa::{Amount, Bounds, Milli, Policy, Rules, Select, TOLERANCE, Target};
 use documents::{AdapterRules, Behavior, Hpa, PolicyKind, ScaledObject, ScalingRules, SelectPolicy};
 
-/// The Deployment that all of this is about.
+/// The Deployment of the workers.
 const WORKERS: &str = "weir-worker";
-/// The period of the HPA controller (`--horizontal-pod-autoscaler-sync-period`). At each it asks for the metrics anew, of KEDA too:
-/// `pollingInterval` is how often KEDA looks by itself, for scaling from zero.
+/// The period of the HPA controller (`--horizontal-pod-autoscaler-sync-period`). At each sync it reads the metrics again, also through
+/// KEDA. `pollingInterval` is only KEDA's own period, for scaling from zero.
 const SYNC: Duration = Duration::from_secs(15);
 
-/// How workers are scaled.
+/// The configuration for scaling workers.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Scaling {
-    /// The kind that it was read from.
+    /// The kind of the manifest.
     pub(crate) kind: &'static str,
     pub(crate) bounds: Bounds,
     pub(crate) metrics: Vec<Metric>,
@@ -36,11 +36,11 @@ pub(crate) struct Metric {
     /// In PromQL.
     pub(crate) query: String,
     pub(crate) target: Target,
-    /// Whether no answer, or one that is no number, is 0 instead of a failure.
+    /// Whether an empty result or NaN counts as 0 instead of a failure.
     pub(crate) is_null_zero: bool,
 }
 
-/// What KEDA answers for a metric that it could not get more than `failures` times in a row: as much as asks for this many replicas.
+/// After more than `failures` failures in a row, KEDA reports a value that makes the HPA ask for this many replicas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fallback {
     pub(crate) failures: u32,
@@ -59,21 +59,21 @@ pub(crate) enum FallbackBehavior {
 }
 
 impl Scaling {
-    /// From a file, one that holds all manifests of an overlay as well as one that holds this one alone. The rules of the adapter are
-    /// looked for in the files beside it too.
+    /// Reads a file with this manifest alone or with all manifests of an overlay. The rules of the adapter are also searched in the other
+    /// files of the folder.
     pub(crate) fn read(path: &Path) -> anyhow::Result<Self> {
         let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
         let in_file = || path.display().to_string();
         let mut documents = parse(&text).with_context(in_file)?;
         for beside in path.parent().into_iter().flat_map(beside) {
-            // What is no YAML of Kubernetes is none of ours.
+            // Files that are not valid YAML are ignored.
             documents
                 .extend(std::fs::read_to_string(&beside).ok().and_then(|text| parse(&text).ok()).unwrap_or_default());
         }
         Self::of(&documents).with_context(in_file)
     }
 
-    /// Of the documents, the first that scales the workers.
+    /// From the first document that scales the workers.
     pub(crate) fn of(documents: &[Value]) -> anyhow::Result<Self> {
         let of_workers = |document: &&Value| document["spec"]["scaleTargetRef"]["name"] == WORKERS;
         for document in documents.iter().filter(of_workers) {
@@ -89,7 +89,7 @@ impl Scaling {
         bail!("there is no ScaledObject and no HorizontalPodAutoscaler of {WORKERS}")
     }
 
-    /// The same, `times` as fast: windows, periods, the sync, and the ranges within queries.
+    /// The same configuration for time that runs `times` as fast: windows, periods, the sync and the ranges within queries are divided.
     pub(crate) fn sped_up(mut self, times: f64) -> Self {
         let speed_up = |time: &mut Duration| *time = time.div_f64(times);
         for rules in [&mut self.bounds.up, &mut self.bounds.down] {
@@ -125,7 +125,7 @@ impl ScaledObject {
             let name = trigger.name.unwrap_or_else(|| format!("s{number}-{}", trigger.kind));
             ensure!(
                 trigger.kind == "prometheus",
-                "trigger {name} is of type {}; only prometheus is known",
+                "trigger {name} is of type {}; only prometheus is supported",
                 trigger.kind
             );
             let threshold =
@@ -133,7 +133,7 @@ impl ScaledObject {
             let target = match trigger.metric_type.as_deref() {
                 None | Some("AverageValue") => Target::AverageValue(threshold),
                 Some("Value") => Target::Value(threshold),
-                Some(other) => bail!("trigger {name}: metricType {other} is not known"),
+                Some(other) => bail!("trigger {name}: metricType {other} is not supported"),
             };
             // KEDA's own default is true.
             let is_null_zero = trigger.metadata.ignore_null_values.is_none_or(|value| value != "false");
@@ -157,15 +157,15 @@ impl Hpa {
     fn scaling(self, rules: &AdapterRules) -> anyhow::Result<Scaling> {
         ensure!(!self.metrics.is_empty(), "there is no metric");
         let metric = |metric: documents::HpaMetric| {
-            let external = metric.external.context("only metrics of type External are known")?;
+            let external = metric.external.context("only metrics of type External are supported")?;
             let name = external.metric.name;
             let target = match (external.target.average_value, external.target.value) {
                 (Some(average), None) => Target::AverageValue(quantity(&average)?),
                 (None, Some(value)) => Target::Value(quantity(&value)?),
-                _ => bail!("metric {name}: give one of value and averageValue"),
+                _ => bail!("metric {name}: exactly one of value and averageValue must be given"),
             };
             let query = rules.query(&name).with_context(|| format!("no rule of prometheus-adapter makes {name}"))?;
-            // The adapter knows no metric that it has no value of, which is a failure of the metric.
+            // The adapter does not list a metric without a value, so the metric fails.
             Ok(Metric { name, query, target, is_null_zero: false })
         };
         Ok(Scaling {
@@ -179,15 +179,15 @@ impl Hpa {
 }
 
 fn bounds(min: u32, max: u32, behavior: Option<Behavior>) -> anyhow::Result<Bounds> {
-    ensure!((1..=max).contains(&min), "at least {min} and at most {max} replicas are no bounds");
+    ensure!((1..=max).contains(&min), "a minimum of {min} and a maximum of {max} replicas are not valid bounds");
     let Behavior { scale_up, scale_down } = behavior.unwrap_or_default();
     Ok(Bounds { min, max, up: rules(scale_up, Rules::default_up())?, down: rules(scale_down, Rules::default_down())? })
 }
 
-/// What is not said is as Kubernetes has it.
-fn rules(given: Option<ScalingRules>, default: Rules) -> anyhow::Result<Rules> {
-    let Some(given) = given else { return Ok(default) };
-    let policy = |policy: documents::GivenPolicy| Policy {
+/// Missing fields have the defaults of Kubernetes.
+fn rules(written: Option<ScalingRules>, default: Rules) -> anyhow::Result<Rules> {
+    let Some(written) = written else { return Ok(default) };
+    let policy = |policy: documents::PolicyDocument| Policy {
         amount: match policy.kind {
             PolicyKind::Pods => Amount::Pods(policy.value),
             PolicyKind::Percent => Amount::Percent(policy.value),
@@ -195,14 +195,14 @@ fn rules(given: Option<ScalingRules>, default: Rules) -> anyhow::Result<Rules> {
         period: Duration::from_secs(policy.period_seconds),
     };
     Ok(Rules {
-        window: given.stabilization_window_seconds.map_or(default.window, Duration::from_secs),
-        select: match given.select_policy {
+        window: written.stabilization_window_seconds.map_or(default.window, Duration::from_secs),
+        select: match written.select_policy {
             None | Some(SelectPolicy::Max) => Select::Max,
             Some(SelectPolicy::Min) => Select::Min,
             Some(SelectPolicy::Disabled) => Select::Disabled,
         },
-        policies: given.policies.map_or(default.policies, |given| given.into_iter().map(policy).collect()),
-        tolerance: match given.tolerance {
+        policies: written.policies.map_or(default.policies, |policies| policies.into_iter().map(policy).collect()),
+        tolerance: match written.tolerance {
             Some(tolerance) => quantity(&tolerance)? as f64 / 1_000.0,
             None => TOLERANCE,
         },
@@ -218,7 +218,7 @@ fn quantity(text: &documents::Quantity) -> anyhow::Result<Milli> {
         Some((at, 'M')) => (&text[..at], 1e9),
         _ => (text.as_str(), 1e3),
     };
-    let number: f64 = number.parse().with_context(|| format!("{text} is no quantity"))?;
-    ensure!(number.is_finite() && number > 0.0, "{text} is no target");
+    let number: f64 = number.parse().with_context(|| format!("{text} is not a quantity"))?;
+    ensure!(number.is_finite() && number > 0.0, "{text} is not a valid target");
     Ok((number * times).round() as Milli)
 }

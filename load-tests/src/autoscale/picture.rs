@@ -1,5 +1,5 @@
-//! The picture of a run: load, workers and lag over the same time. Its ground is left open and its colours are of middle brightness, so
-//! that it can be read on light and on dark pages.
+//! The chart of a run: load, workers and lag over the same time. It has a transparent background and colours of medium brightness, so it
+//! is readable on light and dark pages.
 
 use std::error::Error;
 
@@ -20,15 +20,15 @@ const BLUE: RGBColor = RGBColor(47, 129, 247);
 const RED: RGBColor = RGBColor(229, 83, 75);
 const GREEN: RGBColor = RGBColor(46, 160, 100);
 const GREY: RGBColor = RGBColor(125, 133, 144);
-/// The lag that is promised, in milliseconds.
+/// The promised lag in milliseconds.
 const PROMISED_MS: f64 = 250.0;
-/// The least lag that is shown.
+/// The lowest lag shown.
 const FLOOR_MS: f64 = 0.1;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type DrawResult = Result<(), Box<dyn Error>>;
 
-/// A line, its colour, and what it is called.
+/// A line with its colour and its name.
 struct Line {
     points: Vec<(f64, f64)>,
     color: RGBColor,
@@ -60,7 +60,7 @@ fn drawn(trace: &Trace, svg: &mut String) -> DrawResult {
     Ok(())
 }
 
-/// A panel with lines from zero.
+/// A panel whose y axis begins at zero.
 fn panel(area: &Area<'_>, trace: &Trace, length_s: f64, title: &str, lines: &[Line]) -> DrawResult {
     let highest = lines.iter().flat_map(|line| &line.points).map(|(_, y)| *y).fold(1.0, f64::max) * 1.25;
     let mut chart = builder(area).build_cartesian_2d(0.0..length_s, 0.0..highest)?;
@@ -89,7 +89,7 @@ fn lag(area: &Area<'_>, trace: &Trace, length_s: f64) -> DrawResult {
     chart.draw_series(LineSeries::new(promised, ShapeStyle::from(RED).stroke_width(1)))?;
     chart.draw_series(LineSeries::new(late, ShapeStyle::from(GREEN).stroke_width(2)))?;
     chart.draw_series(LineSeries::new(lag, ShapeStyle::from(BLUE).stroke_width(2)))?;
-    legend(area, "start lag, p99", &[("as Weir measures it", BLUE), ("as receivers do", GREEN), ("promised", RED)])
+    legend(area, "start lag, p99", &[("measured by Weir", BLUE), ("measured by receivers", GREEN), ("promised", RED)])
 }
 
 fn builder<'a, 'b>(area: &'a Area<'b>) -> ChartBuilder<'a, 'b, SVGBackend<'b>> {
@@ -119,7 +119,7 @@ where
     Ok(())
 }
 
-/// What the panel and its lines are called, above it.
+/// The names of the panel and its lines, above the panel.
 fn legend(area: &Area<'_>, title: &str, lines: &[(&str, RGBColor)]) -> DrawResult {
     let mut x = 76;
     for (name, color) in [(title, GREY)].iter().chain(lines) {
@@ -137,7 +137,7 @@ fn numbers(series: &[(f64, u32)]) -> Vec<(f64, f64)> {
     series.iter().map(|(at, number)| (*at, f64::from(*number))).collect()
 }
 
-/// Each value until the next.
+/// Keeps each value until the next.
 fn stairs(series: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let ends = series.iter().skip(1).map(|(at, _)| *at).chain(series.last().map(|(at, _)| *at));
     series.iter().zip(ends).flat_map(|((at, value), end)| [(*at, *value), (end, *value)]).collect()
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_has_no_ground_of_its_own_and_brings_nothing_from_elsewhere() {
+    fn the_chart_has_no_background_and_no_external_resources() {
         let trace = Trace {
             replicas: vec![(0.0, 2), (10.0, 9), (20.0, 2)],
             ready: vec![(0.0, 2), (12.0, 9)],

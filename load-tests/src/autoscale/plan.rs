@@ -1,5 +1,5 @@
-//! Scenarios of autoscaling: a load as the other scenarios have it, what is taken away meanwhile, and what is promised. TOML in
-//! `autoscale/`, built into the program. Times are those of the real-time form.
+//! Scenarios of autoscaling: a load like in the other scenarios, outages of servers, and promises. TOML files in `autoscale/`, built into
+//! the program. Times are those of the real-time form.
 
 use std::path::Path;
 
@@ -26,14 +26,14 @@ const PLANS: [(&str, &str); 7] = [
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Plan {
-    /// The file's.
+    /// The name of the file.
     #[serde(skip)]
     pub(crate) name: String,
-    /// How many sends each worker may have under way (`WEIR_WORKER_CAPACITY`): the size of a pod.
+    /// The maximum of sends in flight of each worker (`WEIR_WORKER_CAPACITY`): the size of a pod.
     pub(crate) capacity: u32,
-    /// Another signal, in place of the manifest's.
+    /// A signal that replaces the manifest's metrics.
     pub(crate) signal: Option<Signal>,
-    /// A negative control: this promise, by its kind, is one that must be broken.
+    /// For a negative control: the kind of the promise that must be broken.
     pub(crate) must_break: Option<String>,
     #[serde(default)]
     pub(crate) outages: Vec<Outage>,
@@ -68,7 +68,7 @@ impl Plan {
         PLANS.iter().map(|(name, text)| Self::parse(name, text)).collect()
     }
 
-    /// One of the folder, or a file of somebody's own.
+    /// A scenario of the folder, or a file of the caller's own.
     pub(crate) fn named(name: &str) -> anyhow::Result<Self> {
         if name.ends_with(".toml") {
             let text = std::fs::read_to_string(name).with_context(|| format!("cannot read {name}"))?;
@@ -88,12 +88,12 @@ impl Plan {
         ensure!(plan.capacity > 0, "scenario {name}: a worker needs a capacity");
         if let Some(kind) = &plan.must_break {
             let is_promised = plan.promises.iter().any(|promise| promise.kind() == kind);
-            ensure!(is_promised, "scenario {name}: {kind} must be broken and is not promised");
+            ensure!(is_promised, "scenario {name}: must_break names {kind}, which is not among the promises");
         }
         Ok(plan)
     }
 
-    /// `times` as fast. Rates stay what they are, so that a pod is worth as much as before; there are fewer events.
+    /// The same plan for time that runs `times` as fast. Rates are unchanged, so a pod does the same work; there are fewer events.
     pub(crate) fn sped_up(mut self, times: f64) -> Self {
         let load = &mut self.load;
         load.publish_s /= times;
@@ -112,14 +112,14 @@ impl Plan {
         for promise in &mut self.promises {
             promise.speed_up(times);
         }
-        // A tenth of the time is too short for a figure of use.
+        // A tenth of the time is too short to measure the use of limits.
         if times > 1.0 {
             self.load = self.load.without_figures();
         }
         self
     }
 
-    /// What the controller goes by: the manifest, or with it only its bounds and behaviour.
+    /// The controller's configuration: the manifest, with `signal` in place of its metrics if there is one.
     pub(crate) fn scaling(&self, manifest: &Scaling) -> Scaling {
         let mut scaling = manifest.clone();
         if let Some(Signal { query, average_value }) = &self.signal {
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_scenario_of_the_folder_is_sound_and_in_the_table() {
+    fn every_scenario_of_the_folder_is_valid_and_in_the_table() {
         let names: HashSet<String> = Plan::all().unwrap().into_iter().map(|plan| plan.name).collect();
         let folder = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/autoscale")).unwrap();
         let files: HashSet<String> =
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn the_short_form_is_a_tenth_of_the_time_at_the_same_rates() {
+    fn the_short_form_takes_a_tenth_of_the_time_at_the_same_rates() {
         let real = Plan::named("steps").unwrap();
         let short = real.clone().sped_up(10.0);
         assert!((short.load.publish_s - real.load.publish_s / 10.0).abs() < 1e-9);

@@ -1,5 +1,5 @@
-//! One run: servers, schedulers and an API that stay, workers that come and go, a Prometheus that watches them, the controller, and the
-//! load, which is played and judged as any other scenario.
+//! One run: fixed servers, schedulers and API, a changing number of workers, a Prometheus that scrapes them, the controller, and the
+//! load, which is played and judged like any other scenario.
 
 use std::{
     path::{Path, PathBuf},
@@ -13,7 +13,7 @@ use tokio::sync::{Mutex, watch};
 use weir_core::Timestamp;
 
 use super::{
-    controller::{Controller, Tick, first_look},
+    controller::{Controller, Tick, first_sync_delay},
     hpa::Target,
     manifest::Scaling,
     plan::{Outage, Plan, Server},
@@ -30,11 +30,11 @@ use crate::{
     scenario::{SetUp, seconds},
 };
 
-/// From the decision for another worker until it is ready.
+/// From the decision to add a worker until the worker is ready.
 const START_DELAY: Duration = Duration::from_secs(5);
-/// The part of it that the process itself needs. It is the same in the short form.
+/// The part of this delay that the process itself needs. The short form does not shorten it.
 const OWN_START: Duration = Duration::from_millis(500);
-/// How often Prometheus scrapes: `interval` of the PodMonitor in `k8s/`, which a test compares.
+/// The scrape interval of Prometheus. A test compares it with the PodMonitor in `k8s/`.
 const SCRAPE_EVERY: Duration = Duration::from_secs(15);
 const READY_WITHIN: Duration = Duration::from_secs(60);
 const POLL_EVERY: Duration = Duration::from_millis(50);
@@ -44,27 +44,27 @@ const LAG: &str =
     "1000 * histogram_quantile(0.99, sum by (le) (rate(weir_start_lag_seconds_bucket{job=\"weir-worker\"}[1m])))";
 const QUEUED: &str = "max(weir_delivery_queue_depth{job=\"weir-scheduler\"})";
 const STORED: &str = "max(weir_backlog_deliveries{job=\"weir-scheduler\"})";
-/// By which the manifest's signal of how busy workers are is known.
+/// The metric in the manifest's query for the busy ratio of workers.
 const BUSY: &str = "weir_worker_busy_ratio";
 
-/// How a run is to be.
+/// The settings of a run.
 pub(crate) struct Settings<'a> {
     pub(crate) weir: &'a Path,
-    /// As in the manifest, at its own speed.
+    /// The manifest's configuration in real time.
     pub(crate) scaling: &'a Scaling,
-    /// How much faster time is to run.
+    /// How many times faster than real time the run is.
     pub(crate) times: f64,
-    /// Where the processes' own words go.
+    /// The folder for the logs of the processes.
     pub(crate) folder: &'a Path,
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Debug, Serialize)]
 pub(crate) struct Played {
     pub(crate) name: String,
     pub(crate) about: String,
     pub(crate) verdicts: Vec<Verdict>,
-    /// Loss, doubles, caps, order, processes that ended by themselves.
+    /// Loss, duplicates, limits, order, and processes that exited by themselves.
     pub(crate) breaches: Vec<String>,
     pub(crate) trace: Trace,
     pub(crate) ticks: Vec<Tick>,
@@ -77,7 +77,7 @@ impl Played {
     }
 }
 
-/// Plays a plan, which is one of the real time.
+/// Plays a plan, which is in real time.
 pub(crate) async fn play(plan: &Plan, settings: &Settings<'_>) -> anyhow::Result<Played> {
     let times = settings.times;
     let plan = plan.clone().sped_up(times);
@@ -89,13 +89,14 @@ pub(crate) async fn play(plan: &Plan, settings: &Settings<'_>) -> anyhow::Result
     let client = prometheus.client();
     for role in ["api", "scheduler"] {
         let pods = fleet.ports(role).enumerate();
-        let pods: Vec<_> = pods.map(|(number, port)| ScrapeTarget { pod: format!("weir-{role}-{number}"), port }).collect();
+        let pods: Vec<_> =
+            pods.map(|(number, port)| ScrapeTarget { pod: format!("weir-{role}-{number}"), port }).collect();
         client.set_targets(&format!("weir-{role}"), &pods)?;
     }
     let mut deployment = Deployment::new(template(&plan, &fleet, settings)?, client.clone());
     deployment.scale(scaling.bounds.min)?;
     all_ready(&mut deployment).await?;
-    tokio::time::sleep(first_look(prometheus.scrape_every())).await;
+    tokio::time::sleep(first_sync_delay(prometheus.scrape_every())).await;
 
     let timeline = Timeline::begin();
     let deployment = Arc::new(Mutex::new(deployment));
@@ -113,14 +114,14 @@ pub(crate) async fn play(plan: &Plan, settings: &Settings<'_>) -> anyhow::Result
         stop.send_replace(true);
         recording
     };
-    let taking_away = take_away(&plan.outages, &mut fleet, &mut prometheus, timeline, stopped);
-    let (recording, outages) = tokio::join!(load, taking_away);
+    let causing_outages = cause_outages(&plan.outages, &mut fleet, &mut prometheus, timeline, stopped);
+    let (recording, outages) = tokio::join!(load, causing_outages);
     let (recording, outages) = (recording?, outages?);
     let ticks = controlling.await??;
 
     let deployment = Arc::into_inner(deployment).context("the controller still holds the Deployment")?.into_inner();
     let mut failures = deployment.end().await;
-    failures.extend(fleet.ended()?.into_iter().map(|role| format!("{role} ended by itself")));
+    failures.extend(fleet.ended()?.into_iter().map(|role| format!("{role} exited by itself")));
     fleet.stop().await?;
     let trace = trace(&plan, &scaling, &recording, &ticks, &outages);
     let trace = with_series(trace, &prometheus, &recording, times).await?;
@@ -153,8 +154,8 @@ async fn all_ready(deployment: &mut Deployment) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Takes servers away and brings them back. Answers from when until when each was away.
-async fn take_away(
+/// Kills servers and restarts them. Returns the beginning and end of each outage.
+async fn cause_outages(
     outages: &[Outage],
     fleet: &mut Fleet,
     prometheus: &mut Prometheus,
@@ -166,7 +167,7 @@ async fn take_away(
         let begins = timeline.began() + seconds(outage.at_s);
         tokio::select! {
             () = tokio::time::sleep(begins.saturating_duration_since(now())) => {}
-            // What was to be played has ended, or could not be played.
+            // The load has ended or could not be played.
             _ = stopped.wait_for(|stopped| *stopped) => break,
         }
         let from = timeline.now();
@@ -184,7 +185,7 @@ async fn take_away(
     Ok(done)
 }
 
-/// All but what Prometheus knows.
+/// The trace without the series of Prometheus.
 fn trace(
     plan: &Plan,
     scaling: &Scaling,
@@ -192,7 +193,7 @@ fn trace(
     ticks: &[Tick],
     outages: &[(Server, Timestamp, Timestamp)],
 ) -> Trace {
-    // Destinations are made first; what the controller did meanwhile was before the beginning.
+    // The recording begins after the destinations are created; earlier syncs do not belong to it.
     let seconds = |at: Timestamp| at.since(recording.began).as_secs_f64();
     let during = || ticks.iter().filter(|tick| tick.at >= recording.began);
     let busy = scaling.metrics.iter().find(|metric| metric.query.contains(BUSY)).map(|metric| metric.target);

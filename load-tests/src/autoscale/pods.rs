@@ -1,5 +1,5 @@
-//! A Deployment of workers: each pod a `weir worker` with a small capacity, which starts a while after it was wanted and is told to
-//! end by SIGTERM. What a pod has in hand it may end; one that ends in any other way is a breach.
+//! A Deployment of workers. Each pod is a `weir worker` with a small capacity. It starts some time after it was asked for and is stopped
+//! by SIGTERM. A pod may finish its sends in flight; any other exit is a breach.
 
 use std::{
     collections::BTreeMap,
@@ -19,35 +19,35 @@ use tokio::{
 use super::prometheus::{Client, ScrapeTarget};
 use crate::{engine, run::servers::HeldPort};
 
-/// The job by which the manifests know workers.
+/// The name of the workers' job in the manifests.
 pub(crate) const JOB: &str = "weir-worker";
-/// What the manifests grant a worker after SIGTERM, and some.
+/// A little more than the grace period after SIGTERM in the manifests.
 const ENDS_WITHIN: Duration = Duration::from_secs(100);
 
-/// What pods are made of.
+/// The template of the pods.
 #[derive(Debug, Clone)]
 pub(crate) struct Template {
     pub(crate) weir: PathBuf,
     pub(crate) folder: PathBuf,
-    /// Environment: the servers, the capacity.
+    /// Environment variables: the servers and the capacity.
     pub(crate) settings: Vec<(&'static str, String)>,
-    /// From being wanted to the start of the process: scheduling, pulling the image.
+    /// From the decision to the start of the process. It stands for scheduling and pulling the image.
     pub(crate) start_delay: Duration,
     pub(crate) log: PathBuf,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// Wanted; there is no process yet.
+    /// Asked for, without a process yet.
     Pending,
-    /// A process that is not ready yet.
+    /// The process is not ready yet.
     Starting,
     Ready,
-    /// AlertState to end. Not counted as a replica any more, and scraped for as long as it lives.
+    /// After SIGTERM. It is no longer counted as a replica, but scraped as long as it lives.
     Ending,
 }
 
-/// What all pods tell of themselves.
+/// The phases of all pods.
 struct PodStates {
     phases: Mutex<BTreeMap<u32, (Phase, u16)>>,
     prometheus: Client,
@@ -61,7 +61,8 @@ impl PodStates {
             None => phases.remove(&number),
         };
         let has_process = phases.iter().filter(|(_, (phase, _))| *phase != Phase::Pending);
-        let scraped = has_process.map(|(number, (_, port))| ScrapeTarget { pod: format!("{JOB}-{number}"), port: *port });
+        let scraped =
+            has_process.map(|(number, (_, port))| ScrapeTarget { pod: format!("{JOB}-{number}"), port: *port });
         self.prometheus.set_targets(JOB, &scraped.collect::<Vec<_>>())
     }
 
@@ -78,7 +79,7 @@ impl PodStates {
 pub(crate) struct Deployment {
     template: Arc<Template>,
     pods: Arc<PodStates>,
-    /// Those that are to be there, by number: dropping one tells it to end.
+    /// The pods that should run, by number. Dropping a sender stops its pod.
     wanted: BTreeMap<u32, oneshot::Sender<()>>,
     tasks: JoinSet<anyhow::Result<()>>,
     next: u32,
@@ -98,7 +99,7 @@ impl Deployment {
         self.pods.count(|phase| phase == Phase::Ready)
     }
 
-    /// So many replicas. Like a ReplicaSet, it first ends those that are not ready, and of the others the youngest.
+    /// Sets the number of replicas. Like a ReplicaSet, it first stops pods that are not ready, then the youngest.
     pub(crate) fn scale(&mut self, replicas: u32) -> anyhow::Result<()> {
         while self.wanted() < replicas {
             self.add()?;
@@ -123,7 +124,7 @@ impl Deployment {
         Ok(())
     }
 
-    /// What went wrong with pods that have ended so far.
+    /// The failures of the pods that have ended so far.
     pub(crate) fn failures(&mut self) -> Vec<String> {
         let mut failures = Vec::new();
         while let Some(ended) = self.tasks.try_join_next() {
@@ -132,7 +133,7 @@ impl Deployment {
         failures
     }
 
-    /// Ends all, and answers what went wrong.
+    /// Stops all pods and returns their failures.
     pub(crate) async fn end(mut self) -> Vec<String> {
         self.wanted.clear();
         let mut failures = Vec::new();
@@ -159,7 +160,7 @@ struct Pod {
 }
 
 impl Pod {
-    /// The life of a pod, until nobody wants it.
+    /// The life of a pod, until it is stopped.
     async fn live(self, mut end: oneshot::Receiver<()>) -> anyhow::Result<()> {
         let outcome = self.until_ended(&mut end).await.with_context(|| format!("{JOB}-{}", self.number));
         self.pods.set(self.number, self.port.number, None)?;
@@ -179,7 +180,7 @@ impl Pod {
         }
         self.set(Phase::Ready)?;
         tokio::select! {
-            status = process.wait() => anyhow::bail!("it ended by itself with {}", status?),
+            status = process.wait() => anyhow::bail!("the worker exited by itself with {}", status?),
             _ = &mut *end => self.terminate(process).await,
         }
     }
@@ -190,19 +191,22 @@ impl Pod {
 
     fn spawn(&self) -> anyhow::Result<Child> {
         let Template { weir, folder, settings, log, .. } = &*self.template;
-        let log = std::fs::OpenOptions::new().create(true).append(true).open(log).context("cannot write its log")?;
+        let log =
+            std::fs::OpenOptions::new().create(true).append(true).open(log).context("cannot write the worker's log")?;
         let mut command = engine::command(weir, "worker", folder, settings);
         command.env("WEIR_LISTEN", format!("127.0.0.1:{}", self.port.number)).stderr(Stdio::from(log));
-        command.spawn().context("cannot start it")
+        command.spawn().context("cannot start the worker")
     }
 
-    /// SIGTERM, and the end that the process makes of it.
+    /// Sends SIGTERM and waits for the exit, which must be successful.
     async fn terminate(&self, mut process: Child) -> anyhow::Result<()> {
         self.set(Phase::Ending)?;
-        let pid = process.id().context("it has ended before it was told to")?.to_string();
+        let pid = process.id().context("the worker had exited before SIGTERM")?.to_string();
         Command::new("kill").args(["-TERM", &pid]).status().await?;
-        let status = tokio::time::timeout(ENDS_WITHIN, process.wait()).await.context("it did not end in time")??;
-        ensure!(status.success(), "told to end, it did so with {status}");
+        let status = tokio::time::timeout(ENDS_WITHIN, process.wait())
+            .await
+            .context("the worker did not exit in time after SIGTERM")??;
+        ensure!(status.success(), "the worker exited with {status} after SIGTERM");
         Ok(())
     }
 }

@@ -1,5 +1,5 @@
-//! A Prometheus of the harness's own on a port of loopback: what it scrapes is in files that say where pods are, and what it knows is
-//! asked over its API, as KEDA and prometheus-adapter ask.
+//! The harness's own Prometheus on a loopback port. Files list the pods that it scrapes. It is queried over its API, as KEDA and
+//! prometheus-adapter do.
 
 use std::{
     path::{Path, PathBuf},
@@ -20,14 +20,14 @@ use crate::{client::Connection, clock::now, run::servers::HeldPort};
 
 const STARTS_WITHIN: Duration = Duration::from_secs(30);
 const POLL_EVERY: Duration = Duration::from_millis(50);
-/// Longer than any query takes here; KEDA's own is 3 s.
+/// Longer than any query takes here, and equal to KEDA's timeout.
 const TIMEOUT: Duration = Duration::from_secs(3);
-/// How long a sample counts when no newer one comes (`--query.lookback-delta`).
+/// How long a sample is valid without a newer one (`--query.lookback-delta`).
 const LOOKBACK: Duration = Duration::from_secs(300);
-/// The namespace that the manifests' queries name.
+/// The namespace in the manifests' queries.
 pub(super) const NAMESPACE: &str = "weir";
 
-/// Where a process's `/metrics` is.
+/// The pod name and the port of a process's `/metrics`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ScrapeTarget {
     pub(crate) pod: String,
@@ -44,7 +44,7 @@ pub(crate) struct Prometheus {
 }
 
 impl Prometheus {
-    /// One that knows `jobs` and none of their pods yet. Its time is real; what it waits for is divided by `times`.
+    /// Starts a Prometheus with these jobs and no pods. Its clock is real; its lookback is divided by `times`.
     pub(crate) async fn start(jobs: &[&str], scrape_every: Duration, times: f64) -> anyhow::Result<Self> {
         let program = std::env::var_os("WEIR_TEST_PROMETHEUS").map_or_else(|| "prometheus".into(), PathBuf::from);
         let folder = tempfile::tempdir().context("cannot make a folder for Prometheus")?;
@@ -56,7 +56,7 @@ impl Prometheus {
         let (port, lookback) = (HeldPort::hold()?, LOOKBACK.div_f64(times));
         let process = spawn(&program, folder.path(), port.number, lookback)?;
         let mut prometheus = Self { process, program, port, scrape_every, lookback, folder };
-        prometheus.is_ready().await?;
+        prometheus.wait_until_ready().await?;
         Ok(prometheus)
     }
 
@@ -64,7 +64,7 @@ impl Prometheus {
         self.scrape_every
     }
 
-    /// How others ask, and say what is to be scraped, while this may be stopped.
+    /// A client that queries and sets targets, also while this Prometheus is stopped.
     pub(crate) fn client(&self) -> Client {
         Client { port: self.port.number, folder: self.folder.path().to_owned() }
     }
@@ -73,13 +73,13 @@ impl Prometheus {
         Ok(self.process.kill().await?)
     }
 
-    /// With all that it knew.
+    /// Restarts it with its stored data.
     pub(crate) async fn start_again(&mut self) -> anyhow::Result<()> {
         self.process = spawn(&self.program, self.folder.path(), self.port.number, self.lookback)?;
-        self.is_ready().await
+        self.wait_until_ready().await
     }
 
-    async fn is_ready(&mut self) -> anyhow::Result<()> {
+    async fn wait_until_ready(&mut self) -> anyhow::Result<()> {
         let deadline = now() + STARTS_WITHIN;
         let address = ([127, 0, 0, 1], self.port.number).into();
         loop {
@@ -88,7 +88,7 @@ impl Prometheus {
             {
                 return Ok(());
             }
-            ensure!(self.process.try_wait()?.is_none(), "Prometheus ended by itself");
+            ensure!(self.process.try_wait()?.is_none(), "Prometheus exited by itself");
             ensure!(now() < deadline, "Prometheus did not start in time");
             tokio::time::sleep(POLL_EVERY).await;
         }
@@ -108,13 +108,13 @@ fn spawn(program: &Path, folder: &Path, port: u16, lookback: Duration) -> anyhow
         .kill_on_drop(true);
     command.spawn().with_context(|| {
         format!(
-            "cannot start {}; it is Debian's package `prometheus`, or what WEIR_TEST_PROMETHEUS names",
+            "cannot start {}; install Debian's package `prometheus`, or name the program in WEIR_TEST_PROMETHEUS",
             program.display()
         )
     })
 }
 
-/// Where a relay is, it is all that is scraped, and what it says of pods stands.
+/// With a relay, Prometheus scrapes only the relay and keeps the pods' labels from it.
 fn config(jobs: &[&str], scrape_every: Duration, relay: Option<u16>) -> String {
     let ms = scrape_every.as_millis();
     let job = |job: &&str| match relay {
@@ -122,7 +122,7 @@ fn config(jobs: &[&str], scrape_every: Duration, relay: Option<u16>) -> String {
             "job_name": job, "honor_labels": true, "metrics_path": format!("/{job}"),
             "static_configs": [{"targets": [format!("127.0.0.1:{port}")]}],
         }),
-        // The files are watched; looking again is for what a watch may miss.
+        // Prometheus watches the files; it also re-reads them in case it misses a change.
         None => json!({
             "job_name": job, "file_sd_configs": [{"files": [targets_file(job)], "refresh_interval": "1s"}],
         }),
@@ -136,12 +136,12 @@ fn config(jobs: &[&str], scrape_every: Duration, relay: Option<u16>) -> String {
     .to_string()
 }
 
-/// Where it is said which pods a job has.
+/// The file that lists the pods of a job.
 pub(super) fn targets_file(job: &str) -> String {
     format!("{job}.json")
 }
 
-/// Whole or not at all: Prometheus reads it at any time.
+/// Replaces the file atomically, because Prometheus may read it at any time.
 fn write_targets(folder: &Path, job: &str, pods: &[ScrapeTarget]) -> anyhow::Result<()> {
     let target = |pod: &ScrapeTarget| {
         json!({
@@ -171,7 +171,7 @@ impl Client {
         write_targets(&self.folder, job, pods)
     }
 
-    /// The one value that a query has now. As KEDA has it: none is `None`, several are an error, and so is what is not finite.
+    /// The single value of a query now, by KEDA's rules: no result or a value that is not finite is `None`, several results are an error.
     pub(crate) async fn value(&self, query: &str) -> anyhow::Result<Option<f64>> {
         let result: Vector = self.ask("query", &[("query", query.to_owned())]).await?;
         match result.0.as_slice() {
@@ -181,7 +181,7 @@ impl Client {
         }
     }
 
-    /// What a query came to, from then until then. Samples that are no number are left out.
+    /// The values of a query over a time range. Samples that are not finite numbers are left out.
     pub(crate) async fn series(
         &self,
         query: &str,
@@ -214,7 +214,7 @@ impl Client {
         };
         let (_, answer) =
             tokio::time::timeout(TIMEOUT, exchange).await.context("Prometheus did not answer in time")??;
-        let mut answer: Value = serde_json::from_slice(&answer).context("Prometheus answered no JSON")?;
+        let mut answer: Value = serde_json::from_slice(&answer).context("the answer of Prometheus is not JSON")?;
         ensure!(answer["status"] == "success", "Prometheus answered: {}", answer["error"]);
         Ok(serde_json::from_value(answer["data"]["result"].take())?)
     }
@@ -242,7 +242,7 @@ struct Series {
     values: Vec<(f64, String)>,
 }
 
-/// For the query of a URL.
+/// Percent-encoded for the query of a URL.
 fn encoded(text: &str) -> String {
     let byte = |byte: u8| match byte {
         b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => char::from(byte).to_string(),
@@ -266,7 +266,7 @@ mod tests {
         assert_eq!(config["scrape_configs"][1]["file_sd_configs"][0]["files"][0], "weir-worker.json");
     }
 
-    /// Answers one request after the other, each with the next of these bodies.
+    /// A server that answers each request with the next of these bodies.
     async fn stub(bodies: &'static [&'static str]) -> Client {
         let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_series_leaves_out_what_is_no_number() {
+    async fn a_series_leaves_out_samples_that_are_not_numbers() {
         let client =
             stub(&[r#"{"status":"success","data":{"result":[{"values":[[1,"5"],[2,"NaN"],[3.5,"7"]]}]}}"#]).await;
         let (from, until) = (Timestamp::from_secs(1), Timestamp::from_secs(4));
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn queries_are_encoded_whole() {
+    fn queries_are_percent_encoded() {
         assert_eq!(encoded("sum(a{b=\"c\"}) + 1"), "sum%28a%7Bb%3D%22c%22%7D%29%20%2B%201");
     }
 }

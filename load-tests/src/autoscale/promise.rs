@@ -1,4 +1,4 @@
-//! What is promised of autoscaling, and whether a run kept it. Pure, over the [trace](Trace) of a run.
+//! The promises of autoscaling, and the judge of whether a run kept them. Pure, on the [trace](Trace) of a run.
 
 #[cfg(test)]
 mod tests;
@@ -13,29 +13,29 @@ use super::{
     trace::Trace,
 };
 
-/// Times in seconds of the run.
+/// Times are seconds since the beginning of the run.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Promise {
-    /// The 99th percentile of the start lag is below `p99_ms` at the latest `within_s` after `from_s`, and stays there until `until_s`:
-    /// as Weir measures it, and as the receivers do, who count from the instant an event was to be posted.
+    /// The 99th percentile of the start lag falls below `p99_ms` at most `within_s` after `from_s`, and stays below until `until_s`. This
+    /// holds for Weir's own metric and for the lag at the receivers, counted from the instant at which an event was meant to be posted.
     Settles { from_s: f64, within_s: f64, until_s: f64, p99_ms: f64 },
-    /// So many times the workers that are needed for `places` sends at once, and no more.
+    /// At most `times_at_most` times the workers that `places` sends at once need.
     Replicas { from_s: f64, until_s: f64, places: f64, times_at_most: f64 },
-    /// The number of replicas changes its direction at most so often.
+    /// The number of replicas changes its direction at most `at_most` times.
     Reversals { from_s: f64, until_s: f64, at_most: u32 },
-    /// Never more than the minimum.
+    /// The number of replicas stays at the minimum.
     StaysAtMinimum { from_s: f64, until_s: f64 },
-    /// After a step down from `places` sends at once: those that were needed stay for the window of `scaleDown`, nobody goes faster than
-    /// its policies allow, and the minimum is reached at `until_s`.
+    /// After a step down from `places` sends at once: the needed workers stay for the window of `scaleDown`, their number falls no faster
+    /// than its policies allow, and the minimum is reached by `until_s`.
     ScalesIn { from_s: f64, until_s: f64, places: f64 },
-    /// While it is away, the number stays as it was.
+    /// The number of replicas does not change while this server is down.
     Holds(Server),
-    /// After it has come back, as `settles`.
+    /// After the server has restarted, the same as `settles`.
     Recovers { of: Server, within_s: f64, until_s: f64, p99_ms: f64 },
 }
 
-/// What came of a promise.
+/// The result of a promise.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub(crate) struct Verdict {
     pub(crate) promise: String,
@@ -79,15 +79,15 @@ impl Promise {
                 let needed = needed(trace, places);
                 let most = trace.replicas(from_s, until_s).map(|(_, replicas)| replicas).max().unwrap_or_default();
                 Verdict {
-                    promise: format!("at most {times_at_most} × the {needed:.0} workers that are needed"),
-                    measured: format!("{most} at the most"),
+                    promise: format!("at most {times_at_most} × the {needed:.0} needed workers"),
+                    measured: format!("at most {most}"),
                     is_kept: f64::from(most) <= needed * times_at_most && most > 0,
                 }
             }
             Self::Reversals { from_s, until_s, at_most } => {
                 let reversals = reversals(trace.replicas(from_s, until_s).map(|(_, replicas)| replicas));
                 Verdict {
-                    promise: format!("the number of workers turns at most {at_most} ×"),
+                    promise: format!("the number of workers changes its direction at most {at_most} ×"),
                     measured: format!("{reversals} ×"),
                     is_kept: reversals <= at_most,
                 }
@@ -96,7 +96,7 @@ impl Promise {
                 let most = trace.replicas(from_s, until_s).map(|(_, replicas)| replicas).max().unwrap_or_default();
                 Verdict {
                     promise: format!("no more workers than the minimum of {}", trace.min),
-                    measured: format!("{most} at the most"),
+                    measured: format!("at most {most}"),
                     is_kept: most == trace.min,
                 }
             }
@@ -105,19 +105,19 @@ impl Promise {
             Self::Recovers { of, within_s, until_s, p99_ms } => {
                 let Some(back_s) = trace.outage(of).map(|(_, until_s)| until_s) else {
                     return Verdict {
-                        promise: format!("{of:?} comes back"),
-                        measured: "it did not".to_owned(),
+                        promise: format!("{of:?} restarts"),
+                        measured: "it did not restart".to_owned(),
                         is_kept: false,
                     };
                 };
                 let verdict = settles(trace, back_s, within_s, until_s, p99_ms);
-                Verdict { promise: format!("{of:?} is back: {}", verdict.promise), ..verdict }
+                Verdict { promise: format!("after the restart of {of:?}: {}", verdict.promise), ..verdict }
             }
         }
     }
 }
 
-/// How many workers so many sends at once need, each as busy as it is to be.
+/// The number of workers that `places` sends at once need at the target busy ratio.
 fn needed(trace: &Trace, places: f64) -> f64 {
     (places / (f64::from(trace.capacity) * trace.busy_target)).ceil()
 }
@@ -126,18 +126,18 @@ fn settles(trace: &Trace, from_s: f64, within_s: f64, until_s: f64, p99_ms: f64)
     let lag = settled(&trace.lag_ms, from_s, until_s, trace.step_s, p99_ms);
     let late = settled(&trace.late_ms, from_s, until_s, trace.sync_s, p99_ms);
     let describe = |settled: &Result<(f64, f64), &str>| match settled {
-        Ok((after_s, most)) => format!("after {after_s:.1} s, {most:.0} ms at the most"),
+        Ok((after_s, most)) => format!("after {after_s:.1} s, at most {most:.0} ms"),
         Err(why) => (*why).to_owned(),
     };
     let is_kept = |settled: &Result<(f64, f64), &str>| matches!(settled, Ok((after_s, _)) if *after_s <= within_s);
     Verdict {
-        promise: format!("p99 start lag below {p99_ms:.0} ms within {within_s:.0} s, and stays"),
+        promise: format!("p99 start lag falls below {p99_ms:.0} ms within {within_s:.0} s and stays below"),
         measured: format!("{}; receivers: {}", describe(&lag), describe(&late)),
         is_kept: is_kept(&lag) && is_kept(&late),
     }
 }
 
-/// How long after `from_s` a series was last too high, and the highest of it.
+/// When a series was last too high, counted from `from_s`, and its highest value.
 fn settled(
     series: &[(f64, f64)],
     from_s: f64,
@@ -167,11 +167,11 @@ fn scales_in(trace: &Trace, from_s: f64, until_s: f64, places: f64) -> Verdict {
     let window_s = trace.down.window.as_secs_f64();
     let needed = needed(trace, places) as u32;
     let mut faults = Vec::new();
-    // The last recommendation of before may be as old as a sync.
+    // The last recommendation before the step may be one sync old.
     let kept = series.iter().filter(|(at, _)| *at < from_s + window_s - trace.sync_s).map(|(_, replicas)| *replicas);
     let kept = kept.min().unwrap_or_default();
     if kept < needed {
-        faults.push(format!("{kept} within the window"));
+        faults.push(format!("only {kept} within the window"));
     }
     for (number, (at, replicas)) in series.iter().enumerate().skip(1) {
         let least = least_allowed(&trace.down, &series[..number], *at);
@@ -181,13 +181,16 @@ fn scales_in(trace: &Trace, from_s: f64, until_s: f64, places: f64) -> Verdict {
     }
     let last = series.last().map_or(0, |(_, replicas)| *replicas);
     if last != trace.min {
-        faults.push(format!("{last} are left"));
+        faults.push(format!("{last} at the end"));
     }
     let reached = series.iter().find(|(_, replicas)| *replicas == trace.min).map_or(until_s, |(at, _)| *at);
     Verdict {
-        promise: format!("{needed} stay for {window_s:.0} s, then go as the policy says, down to {}", trace.min),
+        promise: format!(
+            "{needed} workers stay for {window_s:.0} s, then their number falls by the policy to {}",
+            trace.min
+        ),
         measured: if faults.is_empty() {
-            format!("{kept} stayed; {last} after {:.1} s", reached - from_s)
+            format!("{kept} stayed, and {last} were reached after {:.1} s", reached - from_s)
         } else {
             faults.join("; ")
         },
@@ -195,11 +198,11 @@ fn scales_in(trace: &Trace, from_s: f64, until_s: f64, places: f64) -> Verdict {
     }
 }
 
-/// What policies leave of the number at the beginning of their periods, counted from the series alone.
+/// The lowest number that the policies allow, computed from the series alone: they limit the change since the beginning of their periods.
 fn least_allowed(rules: &Rules, before: &[(f64, u32)], at: f64) -> u32 {
     let of = |amount: Amount, period: Duration| {
         let begins = at - period.as_secs_f64();
-        // A change of just then is out of the period; half a tick decides.
+        // A change exactly at the beginning is outside the period. The tolerance is for rounding.
         let then = before.iter().rfind(|(time, _)| *time <= begins + 1e-3).or(before.first());
         let then = then.map_or(0, |(_, replicas)| *replicas);
         match amount {
@@ -211,9 +214,9 @@ fn least_allowed(rules: &Rules, before: &[(f64, u32)], at: f64) -> u32 {
 }
 
 fn holds(trace: &Trace, of: Server) -> Verdict {
-    let promise = format!("the number of workers stays while {of:?} is away");
+    let promise = format!("the number of workers does not change while {of:?} is down");
     let Some((from_s, until_s)) = trace.outage(of) else {
-        return Verdict { promise, measured: format!("{of:?} was not away"), is_kept: false };
+        return Verdict { promise, measured: format!("{of:?} was not down"), is_kept: false };
     };
     let before = trace.replicas(0.0, from_s).last().map_or(trace.min, |(_, replicas)| replicas);
     let during: Vec<_> = trace.replicas(from_s, until_s).map(|(_, replicas)| replicas).collect();
@@ -221,8 +224,10 @@ fn holds(trace: &Trace, of: Server) -> Verdict {
     Verdict {
         promise,
         measured: match (least, most) {
-            (Some(least), Some(most)) => format!("{before} before; {least} to {most} in {:.0} s", until_s - from_s),
-            _ => "nobody looked".to_owned(),
+            (Some(least), Some(most)) => {
+                format!("{before} before the outage, {least} to {most} during its {:.0} s", until_s - from_s)
+            }
+            _ => "not measured".to_owned(),
         },
         is_kept: least == Some(before) && most == Some(before),
     }

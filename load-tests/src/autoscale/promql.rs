@@ -1,11 +1,10 @@
-//! Ranges within queries. Where time runs faster, `rate(x[1m])` looks back on a part of a minute.
+//! Ranges within queries. When time runs faster, `rate(x[1m])` must cover a shorter range.
 
-/// The units of PromQL, the longest first, in milliseconds.
+/// The units of PromQL in milliseconds. `ms` comes before `m` and `s`, because the first match counts.
 const UNITS: [(&str, f64); 7] =
     [("ms", 1.0), ("s", 1e3), ("m", 60e3), ("h", 3_600e3), ("d", 86_400e3), ("w", 604_800e3), ("y", 31_536_000e3)];
 
-/// The query with its ranges (`[5m]`, `[1h:1m]`) divided. Strings are left alone, and so are offsets, which no
-/// signal has.
+/// The query with its ranges (`[5m]`, `[1h:1m]`) divided. Strings are unchanged. Offsets are unchanged too, because no signal has any.
 pub(super) fn sped_up(query: &str, times: f64) -> String {
     if times == 1.0 {
         return query.to_owned();
@@ -34,7 +33,7 @@ pub(super) fn sped_up(query: &str, times: f64) -> String {
     out
 }
 
-/// A duration divided; what is none is left as it is.
+/// A divided duration. Text that is not a duration is unchanged.
 fn divided(duration: &str, times: f64) -> String {
     match milliseconds(duration) {
         Some(ms) => {
@@ -63,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_are_divided_and_strings_are_left_alone() {
+    fn ranges_are_divided_and_strings_are_unchanged() {
         let rows = [
             ("rate(a[1m])", "rate(a[6s])"),
             ("max_over_time(rate(a[1m30s])[1h:15s])", "max_over_time(rate(a[9s])[360s:1500ms])"),

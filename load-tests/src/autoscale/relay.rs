@@ -22,7 +22,7 @@ use tokio::{net::TcpListener, task::JoinSet};
 use super::prometheus::{NAMESPACE, targets_file};
 use crate::client::Connection;
 
-/// A list of targets as `file_sd` has it.
+/// An entry of a `file_sd` list of targets.
 #[derive(Debug, Deserialize)]
 struct Target {
     targets: Vec<String>,
@@ -34,7 +34,7 @@ struct Labels {
     pod: String,
 }
 
-/// Serves `/JOB` until the task is dropped. Answers its port.
+/// Serves `/JOB` as long as the process lives, and returns the port.
 pub(super) async fn start(folder: PathBuf, timeout: Duration) -> anyhow::Result<u16> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.context("cannot listen for Prometheus")?;
     let port = listener.local_addr()?.port();
@@ -58,7 +58,7 @@ async fn answer(
     Ok(Response::builder().header("content-type", "text/plain; version=0.0.4").body(page.into()).unwrap_or_default())
 }
 
-/// What all pods of a job have to say.
+/// The metrics of all pods of a job.
 async fn page(folder: &Path, job: &str, timeout: Duration) -> anyhow::Result<String> {
     let text = std::fs::read_to_string(folder.join(targets_file(job)))?;
     let mut scrapes = JoinSet::new();
@@ -87,11 +87,11 @@ async fn scrape(address: &str) -> anyhow::Result<String> {
     Ok(String::from_utf8(body.to_vec())?)
 }
 
-/// Every sample with more labels. Comments are left out: Prometheus needs none.
+/// Adds labels to every sample. Comments are left out, because Prometheus does not need them.
 fn labelled(exposition: &str, labels: &str) -> String {
     let mut out = String::with_capacity(exposition.len() * 2);
     for line in exposition.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
-        // The name of a metric has neither; a value of a label may have both, after them.
+        // The name of a metric contains neither character. Label values may, but they come later.
         let Some(at) = line.find(['{', ' ']) else { continue };
         let (name, rest) = line.split_at(at);
         let _ = match rest.strip_prefix('{') {
@@ -117,7 +117,7 @@ mod tests {
     #[tokio::test]
     async fn a_pod_that_does_not_answer_is_down() {
         let folder = tempfile::tempdir().unwrap();
-        // Nobody listens there.
+        // No process listens on port 1.
         let targets = r#"[{"targets":["127.0.0.1:1"],"labels":{"namespace":"weir","pod":"weir-worker-7"}}]"#;
         std::fs::write(folder.path().join(targets_file("weir-worker")), targets).unwrap();
         let page = page(folder.path(), "weir-worker", Duration::from_secs(1)).await.unwrap();

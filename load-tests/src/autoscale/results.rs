@@ -1,4 +1,4 @@
-//! The section of `RESULTS.md`, which the bench writes otherwise and leaves this part of as it is.
+//! The autoscaling section of `RESULTS.md`. The bench writes the rest of the file and keeps this section.
 
 use std::path::Path;
 
@@ -8,10 +8,10 @@ use super::{picture, play::Played, summary};
 
 const BEGINS: &str = "<!-- autoscaling -->";
 const ENDS: &str = "<!-- end of autoscaling -->";
-/// Whose picture is shown.
+/// The scenario whose chart is shown.
 const PICTURED: &str = "steps";
 
-/// Writes the section and the picture.
+/// Writes the section and the chart.
 pub(super) fn write(folder: &Path, played: &[Played], kind: &str) -> anyhow::Result<()> {
     let path = folder.join("RESULTS.md");
     let page = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -22,7 +22,7 @@ pub(super) fn write(folder: &Path, played: &[Played], kind: &str) -> anyhow::Res
     Ok(())
 }
 
-/// A new page with the section of the old one, if that has it.
+/// The new page with the section of the old page, if there is one.
 pub(crate) fn keep_section(old: &str, new: &str) -> String {
     match section(old) {
         Some(kept) => with_section(new, kept),
@@ -35,7 +35,7 @@ fn section(page: &str) -> Option<&str> {
     Some(after.split_once(ENDS)?.0.trim())
 }
 
-/// The page with this section, in its place or at the end.
+/// The page with this section in place of the old section, or at the end.
 fn with_section(page: &str, section: &str) -> String {
     let section = format!("{BEGINS}\n{}\n{ENDS}\n", section.trim());
     match page.split_once(BEGINS).and_then(|(before, after)| Some((before, after.split_once(ENDS)?.1))) {
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_section_is_put_in_its_place_and_kept_when_the_rest_is_written_anew() {
+    fn the_section_is_replaced_in_place_and_kept_when_the_rest_is_rewritten() {
         let first = with_section("# Results\n\n| a |\n", "## Autoscaling\n");
         assert_eq!(first, format!("# Results\n\n| a |\n\n{BEGINS}\n## Autoscaling\n{ENDS}\n"));
         let second = with_section(&first, "## Again");

@@ -1,23 +1,23 @@
-//! What a run came to, in words: for the terminal and for the page of results.
+//! The summary of a run, for the terminal and for the page of results.
 
 use std::fmt::Write;
 
 use super::{play::Played, trace::Trace};
 
-/// How many columns of a run are shown on a terminal.
+/// The number of columns on a terminal.
 const COLUMNS: usize = 12;
 
-/// The course of a run and the verdict on each promise.
+/// A table of the run over time and the verdict on each promise.
 pub(super) fn of(played: &Played) -> String {
     let mut out = format!("{}: {}\n", played.name, played.about);
-    out += &course(&played.trace);
+    out += &table(&played.trace);
     for (promise, measured, is_kept) in lines(played) {
         let _ = writeln!(out, "  {} {promise}: {measured}", if is_kept { "✓" } else { "✗" });
     }
     out
 }
 
-/// Every promise, the judge's among them, with what was measured.
+/// Every promise, including those of the judge, with the measured result.
 fn lines(played: &Played) -> Vec<(String, String, bool)> {
     let verdict =
         |verdict: &super::promise::Verdict| (verdict.promise.clone(), verdict.measured.clone(), verdict.is_kept);
@@ -26,19 +26,21 @@ fn lines(played: &Played) -> Vec<(String, String, bool)> {
     let above: u64 =
         judgement.groups.iter().flat_map(|group| &group.limits).map(|l| l.violations + l.recorded_violations).sum();
     let doubled = judgement.duplicates - judgement.explained;
-    let counted =
-        format!("{} lost, {doubled} doubled, {above} above a cap, of {} arrivals", judgement.lost, judgement.arrivals);
+    let counted = format!(
+        "{} lost, {doubled} doubled, {above} above a limit, of {} arrivals",
+        judgement.lost, judgement.arrivals
+    );
     let used = judgement.groups.iter().flat_map(|group| &group.limits).filter_map(|limit| limit.utilisation);
     let used = used.reduce(f64::min).map(|used| format!("; use of limits {used:.4}")).unwrap_or_default();
     let broken =
         if played.breaches.is_empty() { String::new() } else { format!(" — {}", played.breaches.join("; ")) };
-    let promise = "nothing lost, doubled or above a cap, and every process ends well".to_owned();
+    let promise = "nothing lost, doubled or above a limit, and every process exits with success".to_owned();
     lines.push((promise, format!("{counted}{used}{broken}"), played.breaches.is_empty()));
     lines
 }
 
-/// A table of the run, in some columns: the largest of each, but of the lag and the queue in whole.
-fn course(trace: &Trace) -> String {
+/// A table of the run over time. Each column shows the largest value of its time, for the rates the mean.
+fn table(trace: &Trace) -> String {
     let length_s = trace.replicas.last().map_or(1.0, |(at, _)| *at).max(1.0);
     let column_s = length_s / COLUMNS as f64;
     let mut out = String::new();
@@ -82,7 +84,7 @@ fn mean(series: &[(f64, f64)], from_s: f64, until_s: f64) -> Option<f64> {
 /// A row of the page for each promise.
 pub(super) fn markdown(played: &[Played], kind: &str) -> String {
     let mut out = "## Autoscaling\n\n".to_owned();
-    out += "Written by `cargo xtask load --autoscale --results`. Real processes: a worker starts 5 s after it is wanted and is told to end by \
+    out += "Written by `cargo xtask load --autoscale --results`. It runs real processes: a worker starts 5 s after the decision and is stopped by \
             SIGTERM; a real Prometheus scrapes them every 15 s; a controller reads queries, targets and behaviour from the ";
     let _ =
         write!(out, "{kind} in `k8s/` and decides as the HPA does. See [the load tests](README.md#autoscaling).\n\n");
@@ -90,8 +92,8 @@ pub(super) fn markdown(played: &[Played], kind: &str) -> String {
     out += "| scenario | promise | measured | |\n|---|---|---|---|\n";
     for run in played {
         for (promise, measured, is_kept) in lines(run) {
-            let met = if is_kept { "met" } else { "**not met**" };
-            let _ = writeln!(out, "| {} | {promise} | {measured} | {met} |", run.name);
+            let verdict = if is_kept { "met" } else { "**not met**" };
+            let _ = writeln!(out, "| {} | {promise} | {measured} | {verdict} |", run.name);
         }
     }
     out
@@ -102,15 +104,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_course_shows_the_largest_of_each_column_and_a_dash_for_none() {
+    fn each_column_shows_its_largest_value_or_a_dash() {
         let trace = Trace {
             replicas: (0..24).map(|at| (f64::from(at), 2 + at / 2)).collect(),
             lag_ms: vec![(0.5, 7.0), (0.6, 9.0)],
             ..Trace::default()
         };
-        let course = course(&trace);
-        let row = |name: &str| course.lines().find(|line| line.contains(name)).unwrap().to_owned();
-        assert!(row("wanted").ends_with("13"), "{course}");
-        assert!(row("p99 lag").contains("      9      –"), "{course}");
+        let table = table(&trace);
+        let row = |name: &str| table.lines().find(|line| line.contains(name)).unwrap().to_owned();
+        assert!(row("wanted").ends_with("13"), "{table}");
+        assert!(row("p99 lag").contains("      9      –"), "{table}");
     }
 }

@@ -1,4 +1,4 @@
-//! What happened in a run, in seconds since its beginning: what the judge and the picture look at.
+//! The time series of a run, in seconds since its beginning, for the judge and the chart.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -16,27 +16,27 @@ pub(crate) struct Trace {
     pub(crate) min: u32,
     pub(crate) max: u32,
     pub(crate) capacity: u32,
-    /// How busy a worker is to be.
+    /// The target busy ratio of a worker.
     pub(crate) busy_target: f64,
     pub(crate) sync_s: f64,
-    /// Between two samples of the lag.
+    /// Seconds between two samples of the lag.
     pub(crate) step_s: f64,
     #[serde(skip)]
     pub(crate) down: Rules,
-    /// What was decided at each sync.
+    /// The decision of each sync.
     pub(crate) replicas: Vec<(f64, u32)>,
     pub(crate) ready: Vec<(f64, u32)>,
     /// The 99th percentile of the start lag.
     pub(crate) lag_ms: Vec<(f64, f64)>,
-    /// The same as receivers see it: of the events that were to be posted then, from that instant to their first arrival.
+    /// The same at the receivers: the lag of the events that were meant to be posted at this time, until their first arrival.
     pub(crate) late_ms: Vec<(f64, f64)>,
     pub(crate) queued: Vec<(f64, f64)>,
-    /// What waits in the store, whatever it waits for.
+    /// All waiting deliveries in the store.
     pub(crate) stored: Vec<(f64, f64)>,
-    /// Events a second that were to be posted, and sends a second that arrived.
+    /// Events a second that were meant to be posted, and sends a second that arrived.
     pub(crate) offered: Vec<(f64, f64)>,
     pub(crate) started: Vec<(f64, f64)>,
-    /// From when until when what was away.
+    /// The outages: server, beginning and end.
     pub(crate) outages: Vec<(Server, f64, f64)>,
 }
 
@@ -64,20 +64,20 @@ impl Default for Trace {
 }
 
 impl Trace {
-    /// What was decided within a time; the number of before it is its first.
+    /// The decisions within a time range. The first item is the number in force at its beginning.
     pub(crate) fn replicas(&self, from_s: f64, until_s: f64) -> impl Iterator<Item = (f64, u32)> + '_ {
         let before = self.replicas.iter().rfind(|(at, _)| *at <= from_s).map(|(_, replicas)| (from_s, *replicas));
         let within = self.replicas.iter().copied().filter(move |(at, _)| from_s < *at && *at < until_s);
         before.into_iter().chain(within)
     }
 
-    /// From when until when it was away.
+    /// The beginning and end of a server's outage.
     pub(crate) fn outage(&self, of: Server) -> Option<(f64, f64)> {
         self.outages.iter().find(|(server, ..)| *server == of).map(|(_, from_s, until_s)| (*from_s, *until_s))
     }
 }
 
-/// Events a second that a recording offered, and that arrived, counted in buckets.
+/// Events a second offered and arrived, counted in buckets.
 pub(crate) fn rates(recording: &Recording, bucket_s: f64) -> [Vec<(f64, f64)>; 2] {
     let seconds = |at: Timestamp| at.since(recording.began).as_secs_f64();
     let offered = recording.events.iter().map(|event| seconds(event.meant));
@@ -85,7 +85,8 @@ pub(crate) fn rates(recording: &Recording, bucket_s: f64) -> [Vec<(f64, f64)>; 2
     [counted(offered, bucket_s), counted(started, bucket_s)]
 }
 
-/// The 99th percentile of how late events arrived first, in buckets of when they were to be posted; of groups that get all of theirs.
+/// The 99th percentile of the delay until the first arrival, in buckets of the intended posting time. Only groups that expect every event
+/// are included.
 pub(crate) fn lateness(recording: &Recording, bucket_s: f64) -> Vec<(f64, f64)> {
     let mut first: HashMap<u64, Timestamp> = HashMap::new();
     for arrival in recording.arrivals.iter().flatten() {
@@ -122,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_number_of_before_is_the_first_of_a_time() {
+    fn the_number_in_force_at_the_beginning_is_the_first_of_a_range() {
         let trace = Trace { replicas: vec![(0.0, 2), (1.0, 4), (2.0, 8)], ..Trace::default() };
         assert_eq!(trace.replicas(1.5, 2.5).collect::<Vec<_>>(), [(1.5, 4), (2.0, 8)]);
         assert_eq!(trace.replicas(0.0, 1.0).collect::<Vec<_>>(), [(0.0, 2)]);

@@ -1,4 +1,4 @@
-//! CPU time for each delivery against what waits before it. As much comes in as goes out, so that the backlog stays what it is.
+//! CPU time for each delivery depending on the backlog. Events are posted at the rate of the sends, so the backlog keeps its size.
 
 use std::time::Duration;
 
@@ -19,29 +19,29 @@ use crate::{
 };
 
 const WAITING: [u64; 3] = [SMALL, 100_000, LARGE];
-/// What is compared.
+/// The two sizes whose costs are compared.
 const SMALL: u64 = 1_000;
 const LARGE: u64 = 1_000_000;
 const LIMIT_PER_S: u32 = 2_000;
 const BATCH: u64 = 20;
 const REPEATS: usize = 3;
 const SECONDS: u64 = 4;
-/// Until a destination that was resumed is under way.
-const UNDER_WAY: Duration = Duration::from_secs(1);
+/// From the resume of a destination until it sends steadily.
+const WARM_UP: Duration = Duration::from_secs(1);
 
 pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
     let mut figures = Vec::new();
     let mut medians = Vec::new();
     for waiting in WAITING {
         let waiting = if rig.brief { waiting.min(20_000) } else { waiting };
-        let found = with(rig, waiting).await.with_context(|| format!("{waiting} waiting"))?;
-        medians.extend(median_all(&found.costs).map(|cost| (waiting, cost)));
+        let run = run(rig, waiting).await.with_context(|| format!("{waiting} waiting"))?;
+        medians.extend(median_all(&run.costs).map(|cost| (waiting, cost)));
         let what = format!("{} waiting", thousands(waiting));
-        let remark = format!("{} at the end", thousands(found.left));
-        let costs = figures_of(rig, waiting, "waiting", &found.costs);
+        let remark = format!("{} at the end", thousands(run.left));
+        let costs = figures_of(rig, waiting, "waiting", &run.costs);
         figures.extend(costs.into_iter().map(|figure| figure.remark(remark.clone())));
-        figures.push(Figure::new("memory", format!("{what}, resident memory of weir"), Unit::MiB, found.rss_mib));
-        figures.push(Figure::new("loaded", format!("{what}, accepted"), Unit::PerSecond, found.loaded_per_s));
+        figures.push(Figure::new("memory", format!("{what}, resident memory of weir"), Unit::MiB, run.rss_mib));
+        figures.push(Figure::new("loaded", format!("{what}, accepted"), Unit::PerSecond, run.loaded_per_s));
     }
     let of = |waiting| medians.iter().find(|(of, _)| *of == waiting).map(|(_, cost)| cost);
     if let Some((large, small)) = of(LARGE).zip(of(SMALL)) {
@@ -50,15 +50,15 @@ pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
     Ok(Measured::of(figures))
 }
 
-struct Found {
+struct Run {
     costs: Vec<Cost>,
     rss_mib: f64,
     loaded_per_s: f64,
-    /// What waits at the end, to see that it is about as much.
+    /// The backlog at the end, which should be about the same.
     left: u64,
 }
 
-async fn with(rig: &Rig, waiting: u64) -> anyhow::Result<Found> {
+async fn run(rig: &Rig, waiting: u64) -> anyhow::Result<Run> {
     let running = rig.engine().await?;
     let settings = json!({
         "url": rig.receiver.url(), "event_types": ["bench"], "max_in_flight": MAX_IN_FLIGHT, "paused": true,
@@ -74,13 +74,13 @@ async fn with(rig: &Rig, waiting: u64) -> anyhow::Result<Found> {
 
     rig.receiver.reset(false);
     let (span, repeats) = (rig.span(SECONDS), rig.repeats(REPEATS));
-    let posting_s = (UNDER_WAY + span * repeats as u32).as_secs_f64().ceil() as u32 + 1;
+    let posting_s = (WARM_UP + span * repeats as u32).as_secs_f64().ceil() as u32 + 1;
     let per_s = LIMIT_PER_S / BATCH as u32;
     let body: MakeBody = std::sync::Arc::new(|number| batch("bench", number, BATCH));
     let (to, every) = (running.engine.address(), Duration::from_secs(1) / per_s);
     let posting = tokio::spawn(open_loop(to, CONNECTIONS, every, per_s * posting_s, "/v1/events/batch", body));
     running.patch(&id, json!({"paused": false})).await?;
-    tokio::time::sleep(UNDER_WAY).await;
+    tokio::time::sleep(WARM_UP).await;
     let mut costs = Vec::new();
     let (mut before, mut arrived) = (running.cpu()?, rig.receiver.arrived());
     for _ in 0..repeats {
@@ -92,9 +92,9 @@ async fn with(rig: &Rig, waiting: u64) -> anyhow::Result<Found> {
     }
     let backlog = running.engine.ask(Method::GET, &format!("/v1/destinations/{id}/backlog"), Value::Null).await?;
     let left = backlog["pending"].as_u64().unwrap_or_default();
-    posting.await?.context("posting meanwhile")?;
+    posting.await?.context("posting during the measurement")?;
     running.end().await?;
-    Ok(Found { costs, rss_mib, loaded_per_s, left })
+    Ok(Run { costs, rss_mib, loaded_per_s, left })
 }
 
 pub(super) fn thousands(number: u64) -> String {
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn large_numbers_can_be_read() {
+    fn thousands_are_separated_by_commas() {
         assert_eq!([0, 999, 1_000, 1_000_000].map(thousands), ["0", "999", "1,000", "1,000,000"]);
     }
 }

@@ -1,4 +1,4 @@
-//! CPU time for each delivery against the number of active destinations: the same deliveries at the same rate, spread over more.
+//! CPU time for each delivery depending on the number of active destinations: the same deliveries at the same rate over more of them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,10 +17,10 @@ use crate::{
 };
 
 const ACTIVE: [u64; 5] = [1, 10, 100, 1_000, 10_000];
-/// What is compared.
+/// The two numbers whose costs are compared.
 const FEW: u64 = 10;
 const MANY: u64 = 10_000;
-/// Above what all deliveries together need, so that it never binds, whoever gets them.
+/// Above the rate of all deliveries together, so it never binds.
 const LIMIT_PER_S: u32 = 100_000;
 const BATCH: u64 = 20;
 const BATCHES_PER_S: u32 = 100;
@@ -43,7 +43,7 @@ pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
     Ok(Measured::of(figures))
 }
 
-/// Microseconds of CPU time for each delivery: Weir's own, and with its servers.
+/// Microseconds of CPU time for each delivery: of Weir alone, and with PostgreSQL and Redis.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cost {
     weir_us: f64,
@@ -57,15 +57,15 @@ impl Cost {
     }
 }
 
-/// What the target looks at: all of it.
+/// The median of the cost with the servers, which the target is about.
 pub(super) fn median_all(repeats: &[Cost]) -> Option<f64> {
     median(&repeats.iter().map(|cost| cost.all_us).collect::<Vec<_>>())
 }
 
 pub(super) fn figures_of(rig: &Rig, number: u64, what: &str, repeats: &[Cost]) -> Vec<Figure> {
-    let figure = |of_whom: &str, whom: &str, of: fn(&Cost) -> f64| {
-        let what = format!("{} {what}, {whom}", thousands(number));
-        Figure::of(format!("{of_whom}.{number}"), what, Unit::CpuUs, &repeats.iter().map(of).collect::<Vec<_>>())
+    let figure = |id: &str, processes: &str, of: fn(&Cost) -> f64| {
+        let what = format!("{} {what}, {processes}", thousands(number));
+        Figure::of(format!("{id}.{number}"), what, Unit::CpuUs, &repeats.iter().map(of).collect::<Vec<_>>())
     };
     let weir = figure("weir", "weir", |cost| cost.weir_us);
     let all = figure("all", "weir, PostgreSQL and Redis", |cost| cost.all_us);
@@ -96,7 +96,7 @@ async fn cost(rig: &Rig, active: u64) -> anyhow::Result<Vec<Cost>> {
     Ok(costs)
 }
 
-/// Each destination has been sent to before: what is measured is not its first time.
+/// Sends to each destination once, so that first sends are not measured.
 async fn warm(rig: &Rig, running: &Running<'_>, ids: &Arc<[String]>) -> anyhow::Result<()> {
     rig.receiver.reset(false);
     let batches = (ids.len() as u64).max(2_000).div_ceil(BATCH);
@@ -107,7 +107,7 @@ async fn warm(rig: &Rig, running: &Running<'_>, ids: &Arc<[String]>) -> anyhow::
     Ok(())
 }
 
-/// Batches whose events go to one destination after the other.
+/// Batches whose events go to the destinations in turn.
 fn bodies(ids: &Arc<[String]>) -> MakeBody {
     let ids = Arc::clone(ids);
     Arc::new(move |batch| {
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_go_round() {
+    fn events_go_to_the_destinations_in_turn() {
         let ids: Arc<[String]> = ["dst_a", "dst_b", "dst_c"].map(str::to_owned).into();
         let batch: serde_json::Value = serde_json::from_slice(&bodies(&ids)(1)).unwrap();
         assert_eq!(batch["events"].as_array().unwrap().len(), 20);

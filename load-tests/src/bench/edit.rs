@@ -1,4 +1,4 @@
-//! How soon an edited limit shows at the receiver. The picture of sends against a cap that is edited is taken with it.
+//! The time from an edit of a limit to its effect at the receiver. The chart of sends under an edited limit is measured with it.
 
 use std::time::Duration;
 
@@ -16,10 +16,10 @@ const SLOW: u32 = 5;
 const FAST: u32 = 100;
 const REPEATS: usize = 8;
 const SETTLED: Duration = Duration::from_millis(900);
-/// Edits come at every phase of the pace.
+/// The shift of each edit, so that edits occur at different phases of the pace.
 const PHASE: Duration = Duration::from_millis(37);
 
-/// One edit, until the next.
+/// One edit; `until` is the time of the next one.
 #[derive(Debug, Clone, Copy)]
 struct Edit {
     sent: Timestamp,
@@ -62,8 +62,8 @@ pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
         };
         let (from_sent, from_answer) = (since(|edit| edit.sent), since(|edit| edit.answered));
         let missed = repeats - seen.len();
-        anyhow::ensure!(missed == 0, "{missed} of {repeats} edits {what} had no effect before the next");
-        figures.extend(Figure::of("median", format!("{what}, from the PATCH's sending"), Unit::Ms, &from_sent));
+        anyhow::ensure!(missed == 0, "{missed} of {repeats} edits {what} had no effect before the next edit");
+        figures.extend(Figure::of("median", format!("{what}, from the sending of the PATCH"), Unit::Ms, &from_sent));
         figures.extend(Figure::of("median", format!("{what}, from its answer"), Unit::Ms, &from_answer));
         let worst = from_sent.iter().copied().fold(0.0, f64::max);
         figures.push(Figure::new(
@@ -78,18 +78,18 @@ pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
     Ok(Measured { figures, remarks: ladder.remarks, sends: ladder.sends })
 }
 
-/// When an edit first showed, no earlier than it was asked for. A faster pace shows at the first arrival that the slower
-/// one would not have allowed yet; a slower one has begun with the last arrival that is closer than it allows.
+/// The time of an edit's first effect, not before its request. A faster pace takes effect at the first arrival that the slower pace would
+/// not have allowed yet. A slower pace takes effect at the last arrival that is closer to its predecessor than the slower pace allows.
 fn effect(arrivals: &[Timestamp], edit: &Edit) -> Option<Timestamp> {
     let is_faster = edit.to_per_s > edit.from_per_s;
     let pace = Duration::from_secs(1) / edit.from_per_s.min(edit.to_per_s);
-    // An arrival may be a few milliseconds later than its send.
+    // The factor is for arrivals that come a few milliseconds after their send.
     let mut close = arrivals
         .windows(2)
         .filter(|pair| edit.sent <= pair[1] && pair[1] < edit.until && pair[1].since(pair[0]) < pace.mul_f64(0.9));
     match is_faster {
         true => close.next().map(|pair| pair[1]),
-        // None at all: the edit was in force before anything else was sent.
+        // Without a close arrival the edit bound before the next send.
         false => Some(close.next_back().map_or(edit.sent, |pair| pair[1])),
     }
 }
@@ -107,16 +107,16 @@ mod tests {
     }
 
     #[test]
-    fn a_faster_pace_shows_at_the_first_arrival_that_comes_too_soon() {
+    fn a_faster_pace_takes_effect_at_the_first_arrival_that_the_old_pace_forbids() {
         let arrivals = [0, 200, 400, 425, 435, 445].map(at);
         assert_eq!(effect(&arrivals, &edit(410, 5, 100)), Some(at(425)));
-        // The one at 400 is on time by the old pace.
+        // The old pace allows the arrival at 400 ms.
         assert_eq!(effect(&arrivals, &edit(390, 5, 100)), Some(at(425)));
         assert_eq!(effect(&arrivals[..3], &edit(390, 5, 100)), None);
     }
 
     #[test]
-    fn a_slower_pace_shows_at_the_last_arrival_that_comes_too_soon() {
+    fn a_slower_pace_takes_effect_at_the_last_arrival_that_the_new_pace_forbids() {
         let arrivals = [0, 10, 20, 30, 40, 230, 430].map(at);
         assert_eq!(effect(&arrivals, &edit(15, 100, 5)), Some(at(40)));
         assert_eq!(effect(&arrivals, &edit(45, 100, 5)), Some(at(45)), "at once");

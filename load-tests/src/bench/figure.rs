@@ -1,8 +1,8 @@
-//! One figure of the table: what it is, how much, how far repeats lay apart, and what it is of the ceiling.
+//! One figure of the table: its name, value, range over the repeats, and ratio to the ceiling.
 
 use serde::{Deserialize, Serialize};
 
-/// What a number counts, which is how it is written.
+/// The unit of a figure, which defines its format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Unit {
@@ -16,9 +16,9 @@ pub(crate) enum Unit {
     MiB,
     /// A number with a fraction, such as statements for each delivery.
     Count,
-    /// How many times as much.
+    /// A ratio of two figures.
     Times,
-    /// Of what was allowed: 1 is all of it.
+    /// A share of the allowed or possible amount; 1 is all of it.
     Share,
 }
 
@@ -31,7 +31,7 @@ impl Unit {
             Self::CpuS => format!("{value:.2} s CPU"),
             Self::S => format!("{value:.1} s"),
             Self::MiB => format!("{value:.1} MiB"),
-            // What is counted whole is written whole.
+            // A whole number is written without decimals.
             Self::Count if value.fract() == 0.0 => format!("{value:.0}"),
             Self::Count => format!("{value:.3}"),
             Self::Times => format!("{value:.2} ×"),
@@ -42,15 +42,15 @@ impl Unit {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Figure {
-    /// What [`super::targets`] know it by.
+    /// The id in [`super::targets`].
     pub(crate) id: String,
     pub(crate) what: String,
     pub(crate) unit: Unit,
     /// The median of the repeats.
     pub(crate) value: f64,
-    /// The least and the most of several repeats.
+    /// The lowest and the highest of several repeats.
     pub(crate) range: Option<(f64, f64)>,
-    /// What the bare client and receiver did beside it, in the same unit, and the figure's share of that.
+    /// The figure of the bare client and receiver in the same unit, and the ratio to it.
     pub(crate) ceiling: Option<Ceiling>,
     pub(crate) remark: String,
 }
@@ -67,7 +67,7 @@ impl Figure {
         Self { id, what, unit, value, range: None, ceiling: None, remark }
     }
 
-    /// Of repeats; `None` of none.
+    /// From several repeats; `None` without repeats.
     pub(crate) fn of(id: impl Into<String>, what: impl Into<String>, unit: Unit, repeats: &[f64]) -> Option<Self> {
         let mut figure = Self::new(id, what, unit, median(repeats)?);
         if repeats.len() > 1 {
@@ -77,7 +77,7 @@ impl Figure {
         Some(figure)
     }
 
-    /// Beside the ceilings of the same repeats, each with the one measured next to it.
+    /// Adds the ceilings. Each repeat is compared with the ceiling measured next to it.
     pub(crate) fn beside(mut self, repeats: &[f64], ceilings: &[f64]) -> Self {
         let ratios: Vec<_> = repeats.iter().zip(ceilings).map(|(figure, ceiling)| figure / ceiling).collect();
         self.ceiling = median(ceilings).zip(median(&ratios)).map(|(value, ratio)| Ceiling { value, ratio });
@@ -90,7 +90,7 @@ impl Figure {
     }
 }
 
-/// The middle one, or the mean of the two in the middle.
+/// The middle value, or the mean of the two middle values.
 pub(crate) fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -103,15 +103,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_is_in_the_middle() {
+    fn the_median_is_the_middle_value() {
         assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
         assert_eq!((median(&[7.0]), median(&[])), (Some(7.0), None));
     }
 
     #[test]
-    fn a_ratio_is_that_of_neighbours_and_not_of_medians() {
-        // A machine that is half as fast for one repeat is so for its ceiling too.
+    fn a_ratio_is_the_median_of_the_repeats_ratios() {
+        // A machine that is half as fast during one repeat is half as fast for its ceiling too.
         let (repeats, ceilings) = ([20.0, 10.0, 21.0], [100.0, 50.0, 100.0]);
         let figure = Figure::of("single", "single", Unit::PerSecond, &repeats).unwrap().beside(&repeats, &ceilings);
         assert_eq!((figure.value, figure.range), (20.0, Some((10.0, 21.0))));
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn one_measurement_has_no_range() {
+    fn a_single_measurement_has_no_range() {
         assert_eq!(Figure::of("a", "a", Unit::Ms, &[1.0]).and_then(|figure| figure.range), None);
         assert_eq!(Figure::of("a", "a", Unit::Ms, &[]), None);
     }

@@ -1,4 +1,4 @@
-//! Many destinations with nothing to do: CPU time and memory.
+//! CPU time and memory of many idle destinations.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::{
 use crate::clock::now;
 
 const DESTINATIONS: u64 = 100_000;
-/// Edits of one tenant go one after the other; those of several side by side.
+/// Weir creates the destinations of one tenant one after the other, and those of different tenants in parallel.
 const TENANTS: u64 = 50;
 const SECONDS: u64 = 10;
 
@@ -36,7 +36,7 @@ pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
     for tenant in 0..TENANTS {
         let event = json!({"type": "idle", "tenant": format!("t{tenant}"), "data": null});
         running.engine.ask(Method::POST, "/v1/events", event).await?;
-        // One tenant after the other: how a hundred thousand destinations do that have something to do at once is another matter.
+        // One tenant after the other, because 100,000 destinations that are active at once are not measured here.
         sent += (tenant..count).step_by(TENANTS as usize).count() as u64;
         rig.receiver.all_arrived(sent).await?;
     }

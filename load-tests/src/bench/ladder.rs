@@ -1,4 +1,4 @@
-//! A backlog that drains while its cap is edited up and down: the picture, and the judge's word on every window of it.
+//! A backlog that drains while its limit is raised and lowered: the chart, and the judgement of every window.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
     Ok(measured.judged(breaches))
 }
 
-/// Counted from the first cap to the end.
+/// The data of the chart, from the first limit to the end.
 fn sends(arrivals: &[Timestamp], caps: &[(Timestamp, f64)], ended: Timestamp) -> Sends {
     let began = caps.first().map_or(ended, |(at, _)| *at);
     let bucket_of = |at: Timestamp| (at.since(began).as_nanos() / BUCKET.as_nanos()) as usize;
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sends_are_counted_from_the_first_cap_to_the_end() {
+    fn sends_are_counted_from_the_first_limit_to_the_end() {
         let at = Timestamp::from_millis;
         let arrivals = [900, 1_000, 1_499, 1_500, 2_600].map(at);
         let sends = sends(&arrivals, &[(at(1_000), 10.0), (at(1_750), 20.0)], at(2_100));

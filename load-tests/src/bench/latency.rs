@@ -1,4 +1,4 @@
-//! Milliseconds from POST to arrival at a steady rate, beside those of the bare client and receiver.
+//! Milliseconds from POST to arrival at a steady rate, compared with the bare client and receiver.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -17,7 +17,7 @@ use crate::{
 };
 
 const OFFERED_PER_S: [u32; 4] = [200, 500, 1_000, 3_000];
-/// What something is asked of, and at which set-ups are compared.
+/// The rate with targets, at which set-ups are compared.
 const COMPARED_PER_S: u32 = 500;
 const REPEATS: usize = 3;
 const BARE_SECONDS: u64 = 2;
@@ -28,7 +28,7 @@ pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
     let running = rig.engine().await?;
     running.engine.create_destination(rig.unlimited()).await?;
     let (path, body) = requests(1);
-    // Connections, caches and the database's file are warm in a server that has run for more than a moment.
+    // Warms up connections, caches and the database file.
     rig.receiver.reset(false);
     closed_loop(running.engine.address(), CONNECTIONS, Until::Sent(WARMING), path, Arc::clone(&body)).await?;
     rig.receiver.all_arrived(WARMING).await?;
@@ -85,5 +85,5 @@ async fn percentiles(
     rig.receiver.all_arrived(u64::from(events)).await?;
     let arrivals = rig.receiver.noted().into_iter();
     let taken = arrivals.filter_map(|(number, at)| Some(at.saturating_duration_since(*meant.get(number as usize)?)));
-    Percentiles::of(taken.collect()).context("nothing was noted")
+    Percentiles::of(taken.collect()).context("no arrivals were noted")
 }

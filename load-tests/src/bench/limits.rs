@@ -1,4 +1,4 @@
-//! How much of each limit is used while a backlog waits, and that never more is: by the judge of the scenarios.
+//! How much of each limit is used while there is a backlog, and whether a limit is exceeded, by the judge of the scenarios.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use super::{
     rig::Rig,
 };
 
-/// Those of a line at the same time: together no more than the machine can take.
+/// Limits that are measured at the same time: together no more than the machine can take.
 const TOGETHER: [&[u32]; 2] = [&[1, 2, 5, 10, 50, 100, 500, 1_000], &[2_000]];
 const SECONDS: u64 = 20;
-/// For what is under way when the destinations are paused.
+/// For the sends in flight when the destinations are paused.
 const RECORDED_WITHIN: Duration = Duration::from_millis(800);
 
 pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
@@ -45,7 +45,7 @@ async fn record(rig: &Rig, limits: &[u32]) -> anyhow::Result<Recorded> {
     let seconds = rig.seconds(SECONDS);
     for limit in limits {
         let event_type = recorder.destination(&running, *limit).await?;
-        // More than can be sent, so that a backlog waits to the end.
+        // More than can be sent, so there is a backlog until the end.
         running.load(&event_type, u64::from(*limit) * (seconds + 2)).await?;
     }
     running.tidy().await?;

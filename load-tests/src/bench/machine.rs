@@ -1,17 +1,17 @@
-//! What the kernel and the tools say: the machine, the versions, and the CPU time of processes.
+//! The machine and the versions, from the kernel and the tools.
 
 use std::{path::Path, process::Command};
 
 use serde::{Deserialize, Serialize};
 
-/// Where figures were taken, and of what.
+/// The machine on which the figures were measured, and the versions of the software.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Machine {
     pub(crate) cpu: String,
     pub(crate) cores: usize,
     pub(crate) memory_gib: f64,
     pub(crate) kernel: String,
-    /// Of Weir, the compiler, and the servers that took part.
+    /// Of Weir, the compiler and the servers.
     pub(crate) versions: Vec<String>,
 }
 
@@ -35,7 +35,7 @@ impl Machine {
         }
     }
 
-    /// Adds what is not known yet: topics may be measured one by one.
+    /// Adds or replaces versions. Each topic may be measured in its own run.
     pub(crate) fn with_versions(mut self, more: impl IntoIterator<Item = String>) -> Self {
         for version in more {
             let name = |of: &str| of.split(' ').next().unwrap_or_default().to_owned();
@@ -46,7 +46,7 @@ impl Machine {
     }
 }
 
-/// The commit that is checked out, and whether more than that was built.
+/// The checked-out commit, and whether the source has other changes.
 fn commit() -> String {
     let Some(commit) = first_line(Command::new("git").args(["rev-parse", "--short=10", "HEAD"])) else {
         return String::new();
@@ -55,7 +55,7 @@ fn commit() -> String {
     format!(" (commit {commit}{})", if changed.is_some() { " with changes" } else { "" })
 }
 
-/// The version of SQLite that made a database: its header has it.
+/// The version of SQLite that wrote a database, from its header.
 pub(crate) fn sqlite_version(database: &Path) -> Option<String> {
     let head = std::fs::read(database).ok()?;
     let number = u32::from_be_bytes(head.get(96..100)?.try_into().ok()?);
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_of_the_same_thing_replace_each_other() {
+    fn a_version_replaces_an_older_one_of_the_same_program() {
         let machine =
             Machine { versions: vec!["weir 0.1.0".to_owned(), "Redis 7.0.1".to_owned()], ..Machine::default() };
         let machine = machine.with_versions(["Redis 7.2.0".to_owned(), "SQLite 3.50.4".to_owned()]);

@@ -1,4 +1,4 @@
-//! The page: what is asked and whether it is met, then a table for each topic.
+//! The page: the targets and whether they are met, then a table for each topic.
 
 use std::fmt::Write;
 
@@ -7,46 +7,46 @@ use super::{
     figure::{Figure, Unit},
     results::{Results, Section},
     short,
-    targets::{Asked, asked},
+    targets::{Bound, bound_of},
 };
 
-/// What stands above a topic's tables.
+/// The text above a topic's tables.
 fn about(topic: Topic) -> &'static str {
     match topic {
         Topic::Throughput => {
-            "Events from the first POST to the last arrival, one unlimited destination, as fast as they are answered. Each repeat is a \
-             fresh engine, with its ceiling measured right before it; ratios are those of neighbours."
+            "Events from the first POST to the last arrival at one unlimited destination, posted as fast as they are answered. Each repeat has \
+             a fresh engine and is compared with a ceiling measured right before it."
         }
         Topic::Latency => {
-            "From the instant a POST was meant to be sent to the arrival at the receiver, commit included, at a steady rate. The ceiling is \
-             the same client, at the same rate, straight to the receiver. CPU time is from POST to record."
+            "From the instant at which a POST was meant to be sent to the arrival at the receiver, commit included, at a steady rate. The ceiling \
+             is the same client at the same rate without Weir. CPU time is from POST to record."
         }
         Topic::Destinations => {
-            "CPU time for each delivery, from POST to record, of a steady 2,000/s in batches of 20, spread evenly over so many destinations. \
-             Each has a limit that never binds. All share one receiver; events name their destination."
+            "CPU time for each delivery, from POST to record, of a steady 2,000/s in batches of 20, spread evenly over the destinations. Each has \
+             a limit that never binds. All share one receiver; events name their destination."
         }
         Topic::Backlog => {
-            "CPU time for each delivery while so many wait before it: a destination limited to 2,000/s, oldest first, to which 2,000/s are \
-             posted meanwhile."
+            "CPU time for each delivery with this backlog: a destination limited to 2,000/s, oldest first, to which 2,000/s are posted at the \
+             same time."
         }
         Topic::Idle => {
-            "Destinations that have each had one event and now have nothing to do. Their tenants are fifty, so that making them goes side by side."
+            "Destinations that have each had one event and are now idle. They belong to fifty tenants, so Weir creates them in parallel."
         }
         Topic::Statements => {
-            "What one delivery costs the servers, everything that runs beside it included (claims, runs, sweeps)."
+            "SQL statements and Redis commands for each delivery, including those of everything that runs beside it (claims, runs, sweeps)."
         }
         Topic::Edit => {
-            "A destination with a backlog, edited to and fro between 5/s and 100/s. A looser limit shows at the first arrival that the old one \
-             would not have allowed yet; a stricter one has come into force at the last arrival that is closer than the new one allows."
+            "A destination with a backlog, edited alternately to 5/s and 100/s. A looser limit takes effect at the first arrival that the old limit \
+             would not have allowed yet. A stricter limit takes effect at the last arrival that is closer to its predecessor than the new limit allows."
         }
         Topic::Limits => {
-            "Destinations with a backlog, one for each limit, all but the last at the same time. Use is arrivals ÷ what the limit allowed; \
-             the fullest window of a second, wherever it begins, is that of Weir's recorded send starts, and the receiver's less 5 ms. \
-             A handful of sends shows a use a little above 1: n sends make n − 1 intervals."
+            "Destinations with a backlog, one for each limit, all but the last at the same time. Use is arrivals ÷ the sends that the limit allowed. \
+             The fullest window of a second, wherever it begins, is that of Weir's recorded send starts; at the receiver windows are 5 ms shorter. \
+             With few sends the use is a little above 1, because n sends make n − 1 intervals."
         }
         Topic::Overload => {
-            "Batches offered at twice the rate that was delivered at most, to one unlimited destination, beside another that is \
-             offered twice its limit of 50/s."
+            "Batches offered at twice the peak rate delivered, to one unlimited destination, beside another destination that is offered twice its \
+             limit of 50/s."
         }
     }
 }
@@ -55,7 +55,7 @@ pub(crate) fn page(results: &Results) -> String {
     let machine = &results.machine;
     let mut page = "# Results\n\nWritten by `cargo xtask bench`; do not edit.\n\n".to_owned();
     if results.brief {
-        page += "**A brief run, which shows that everything can be measured. These are no figures to go by.**\n\n";
+        page += "**A brief run, which only checks that everything can be measured. Do not use these figures.**\n\n";
     }
     let _ = writeln!(
         page,
@@ -70,8 +70,8 @@ pub(crate) fn page(results: &Results) -> String {
         let _ = writeln!(page, "Measured from {first} to {last}, {minutes:.0} minutes in all.");
     }
     page += "\nThe *ceiling* is what a plain HTTP client and receiver reach on this machine without Weir between them. The same client \
-             and receiver measure Weir. A figure that was measured several times is the median, and *range* shows the least and \
-             the most. *A process per role* is an API, a scheduler and two workers, and its figures are of all four together.\n";
+             and receiver measure Weir. A figure that was measured several times is the median, and *range* shows the lowest and \
+             the highest. *A process per role* is an API, a scheduler and two workers, and its figures are of all four together.\n";
     if results.sections.iter().any(|section| section.measured.sends.is_some()) {
         page += "\n![Sends per second against a cap that is edited while a backlog drains](results.svg)\n";
     }
@@ -88,18 +88,18 @@ pub(crate) fn page(results: &Results) -> String {
     page
 }
 
-/// Every figure of which something is asked.
+/// Every figure that has a target.
 fn summary(results: &Results) -> String {
-    let mut text = "\n## What is asked\n\n| | set-up | asked | figure | |\n|---|---|---|---|---|\n".to_owned();
+    let mut text = "\n## Targets\n\n| | set-up | target | figure | |\n|---|---|---|---|---|\n".to_owned();
     let mut count = (0, 0);
     for section in &results.sections {
         let title = section.topic.title();
         for figure in &section.measured.figures {
-            let Some(asked) = asked(section.topic, section.set_up, &figure.id) else { continue };
-            let (shown, verdict) = (shown(asked, figure), verdict(asked, figure));
-            let (what, set_up, asked_for) = (&figure.what, section.set_up.title(), asked.write(figure));
-            let _ = writeln!(text, "| {title}: {what} | {set_up} | {asked_for} | {shown} | {verdict} |");
-            count.0 += u32::from(asked.is_met_by(figure));
+            let Some(bound) = bound_of(section.topic, section.set_up, &figure.id) else { continue };
+            let (shown, verdict) = (shown(bound, figure), verdict(bound, figure));
+            let (what, set_up, target) = (&figure.what, section.set_up.title(), bound.write(figure));
+            let _ = writeln!(text, "| {title}: {what} | {set_up} | {target} | {shown} | {verdict} |");
+            count.0 += u32::from(bound.is_met_by(figure));
             count.1 += 1;
         }
         if section.failure.is_some() {
@@ -110,16 +110,16 @@ fn summary(results: &Results) -> String {
     text
 }
 
-/// What is compared with what is asked: the ratio or the figure.
-fn shown(asked: Asked, figure: &Figure) -> String {
-    match (asked, figure.ceiling) {
-        (Asked::OfCeilingAtLeast(_), Some(ceiling)) => format!("{:.1} %", ceiling.ratio * 100.0),
+/// The value that is compared with the target: the ratio or the figure.
+fn shown(bound: Bound, figure: &Figure) -> String {
+    match (bound, figure.ceiling) {
+        (Bound::OfCeilingAtLeast(_), Some(ceiling)) => format!("{:.1} %", ceiling.ratio * 100.0),
         _ => figure.unit.write(figure.value),
     }
 }
 
-fn verdict(asked: Asked, figure: &Figure) -> &'static str {
-    if asked.is_met_by(figure) { "met" } else { "**not met**" }
+fn verdict(bound: Bound, figure: &Figure) -> &'static str {
+    if bound.is_met_by(figure) { "met" } else { "**not met**" }
 }
 
 fn table(section: &Section) -> String {
@@ -138,7 +138,7 @@ fn table(section: &Section) -> String {
         return text;
     }
     if !section.measured.figures.is_empty() {
-        text += "| | figure | range | ceiling | of ceiling | asked | | |\n|---|---|---|---|---|---|---|---|\n";
+        text += "| | figure | range | ceiling | of ceiling | target | | |\n|---|---|---|---|---|---|---|---|\n";
     }
     for figure in &section.measured.figures {
         let write = |value| figure.unit.write(value);
@@ -148,10 +148,12 @@ fn table(section: &Section) -> String {
             Unit::PerSecond => format!("{:.1} %", ceiling.ratio * 100.0),
             _ => format!("{:.1} ×", ceiling.ratio),
         });
-        let asked = asked(section.topic, section.set_up, &figure.id);
-        let (bound, verdict) = asked.map_or((String::new(), ""), |asked| (asked.write(figure), verdict(asked, figure)));
+        let bound = bound_of(section.topic, section.set_up, &figure.id);
+        let (target, verdict) =
+            bound.map_or((String::new(), ""), |bound| (bound.write(figure), verdict(bound, figure)));
         let (what, value, remark) = (cell(&figure.what), write(figure.value), cell(&figure.remark));
-        let _ = writeln!(text, "| {what} | {value} | {range} | {ceiling} | {ratio} | {bound} | {verdict} | {remark} |");
+        let _ =
+            writeln!(text, "| {what} | {value} | {range} | {ceiling} | {ratio} | {target} | {verdict} | {remark} |");
     }
     for remark in &section.measured.remarks {
         let _ = write!(text, "\n{remark}\n");
@@ -159,7 +161,7 @@ fn table(section: &Section) -> String {
     text
 }
 
-/// On one line, and without what would end the cell.
+/// The text on one line, with `|` escaped.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|").split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -178,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_stands_beside_what_is() {
+    fn targets_are_shown_beside_their_figures() {
         let repeats = [4_000.0, 5_000.0, 3_000.0];
         let single =
             Figure::of("single", "single posts", Unit::PerSecond, &repeats).unwrap().beside(&repeats, &[20_000.0; 3]);
@@ -198,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_missed_and_what_was_not_measured_is_said() {
+    fn missed_targets_and_failed_topics_are_shown() {
         let late = Figure::new("worst.up", "5/s to 100/s", Unit::Ms, 140.0);
         let mut results = Results::default();
         results.put(section(Topic::Edit, Measured::of([late]), None));

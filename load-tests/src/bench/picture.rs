@@ -1,5 +1,5 @@
-//! The picture: sends a second against a cap that changes. Its ground is left open and its colours are of middle brightness, so
-//! that it can be read on light and on dark pages.
+//! The chart of sends a second and a limit that changes. It has a transparent background and colours of medium brightness, so it is
+//! readable on light and dark pages.
 
 use std::error::Error;
 
@@ -17,13 +17,13 @@ const BLUE: RGBColor = RGBColor(47, 129, 247);
 const RED: RGBColor = RGBColor(229, 83, 75);
 const GREY: RGBColor = RGBColor(125, 133, 144);
 
-/// Arrivals, counted.
+/// The data of the chart.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Sends {
     pub(crate) bucket_s: f64,
-    /// In each bucket, a second.
+    /// Arrivals a second in each bucket.
     pub(crate) per_s: Vec<f64>,
-    /// From when on, in seconds, the cap was how much.
+    /// The limits: when each began, in seconds, and its rate.
     pub(crate) caps: Vec<(f64, f64)>,
 }
 
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_has_no_ground_of_its_own_and_brings_nothing_from_elsewhere() {
+    fn the_chart_has_no_background_and_no_external_resources() {
         let sends =
             Sends { bucket_s: 0.5, per_s: vec![99.0, 100.0, 298.0, 300.0], caps: vec![(0.0, 100.0), (1.0, 300.0)] };
         let svg = draw(&sends).unwrap();

@@ -1,4 +1,4 @@
-//! Destinations whose every arrival is kept, for the judge of the scenarios.
+//! Destinations whose arrivals are all recorded, for the judge of the scenarios.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ impl Recorder {
         Ok(Self { timeline, arrivals, receivers, recording: Recording::default(), ids: Vec::new() })
     }
 
-    /// A paused destination with a limit a second, for events of the type that is answered.
+    /// Creates a paused destination with a limit per second and returns the type of its events.
     pub(crate) async fn destination(&mut self, running: &Running<'_>, limit: u32) -> anyhow::Result<String> {
         let number = self.ids.len();
         let event_type = format!("recorded.{number}");
@@ -63,7 +63,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// Sets another limit and answers when that was asked for and answered.
+    /// Sets another limit and returns the times of the request and of its answer.
     pub(crate) async fn edit(
         &mut self,
         running: &Running<'_>,
@@ -83,12 +83,12 @@ impl Recorder {
         self.timeline.now()
     }
 
-    /// What is delivered so far.
+    /// The number of arrivals so far.
     pub(crate) fn arrived(&self) -> usize {
         self.arrivals.count()
     }
 
-    /// Everything that arrived, and what Weir itself says of it.
+    /// All arrivals, and Weir's own audit.
     pub(crate) async fn finish(mut self, running: &Running<'_>) -> anyhow::Result<Recorded> {
         let api = Api::new(running.engine.address(), None);
         for (destination, id) in self.recording.destinations.iter_mut().zip(&self.ids) {
@@ -104,12 +104,12 @@ pub(crate) struct Recorded {
 }
 
 impl Recorded {
-    /// When something arrived at a destination, in order.
+    /// The times of the arrivals at a destination, in order.
     pub(crate) fn arrivals(&self, number: usize) -> Vec<Timestamp> {
         self.recording.at(number as u32).iter().map(|arrival| arrival.at).collect()
     }
 
-    /// The judgement on a destination's limit of a second, and what was broken, in words.
+    /// The judgement on a destination's limit per second, and its breaches.
     pub(crate) fn judge(&self, number: usize) -> anyhow::Result<(LimitJudgement, Vec<String>)> {
         let mut breaches = Vec::new();
         let judged = caps::judge(&self.recording, number, &mut breaches).into_iter().next();

@@ -1,4 +1,4 @@
-//! The results of a bench, topic by topic, as JSON: a topic that is measured again takes the place of its last time.
+//! The results of a bench, topic by topic, as JSON. A new measurement of a topic replaces the last one.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use super::{SetUp, Topic, figure::Figure, machine::Machine, picture::Sends, rig:
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Results {
     pub(crate) machine: Machine,
-    /// A little of everything: no figures to go by.
+    /// From a brief run, whose figures are not reliable.
     pub(crate) brief: bool,
     /// In the order of the page.
     pub(crate) sections: Vec<Section>,
@@ -24,18 +24,18 @@ pub(crate) struct Section {
     /// RFC 3339.
     pub(crate) began: String,
     pub(crate) took_s: f64,
-    /// Measured just before.
+    /// Measured just before the topic.
     pub(crate) ceiling: Option<BareCeiling>,
     pub(crate) measured: Measured,
-    /// Why it has no figures.
+    /// Why there are no figures.
     pub(crate) failure: Option<String>,
 }
 
-/// What a topic answers.
+/// The result of a topic.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Measured {
     pub(crate) figures: Vec<Figure>,
-    /// What is to be known of them.
+    /// Remarks on the figures.
     pub(crate) remarks: Vec<String>,
     pub(crate) sends: Option<Sends>,
 }
@@ -50,20 +50,20 @@ impl Measured {
         self
     }
 
-    /// What the judge found broken while the figures were taken.
+    /// Adds the breaches that the judge found during the measurement.
     pub(crate) fn judged(self, breaches: Vec<String>) -> Self {
         breaches.into_iter().fold(self, |measured, breach| measured.remark(format!("The judge: {breach}.")))
     }
 }
 
 impl Results {
-    /// Those of before, or none.
+    /// Reads earlier results; empty when there is no file.
     pub(crate) fn read(path: &Path) -> anyhow::Result<Self> {
         if !path.exists() {
             return Ok(Self::default());
         }
         let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-        serde_json::from_str(&text).with_context(|| format!("{} holds other results; remove it", path.display()))
+        serde_json::from_str(&text).with_context(|| format!("{} has another format; remove it", path.display()))
     }
 
     pub(crate) fn write(&self, path: &Path) -> anyhow::Result<()> {
@@ -77,7 +77,7 @@ impl Results {
     }
 }
 
-/// Writes a file, with the folders to it.
+/// Writes a file and creates its folders.
 pub(crate) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_topic_measured_again_takes_the_place_of_its_last_time() {
+    fn a_new_measurement_of_a_topic_replaces_the_last_one() {
         let mut results = Results::default();
         results.put(section(Topic::Overload, SetUp::Embedded, "1"));
         results.put(section(Topic::Latency, SetUp::Scaled, "2"));

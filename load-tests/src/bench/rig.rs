@@ -1,4 +1,4 @@
-//! Where engines are measured: a set-up, the receiver, and how large everything is.
+//! The test bed: a set-up, its servers, the receiver, and the sizes of measurements.
 
 use std::{
     path::{Path, PathBuf},
@@ -26,17 +26,17 @@ use crate::{
 };
 
 pub(super) const CONNECTIONS: usize = 64;
-/// Fewer, since each carries a hundred events at once.
+/// Fewer, because each request carries a hundred events.
 pub(super) const BATCH_CONNECTIONS: usize = 16;
 pub(super) const BATCH: u64 = 100;
 pub(super) const MAX_IN_FLIGHT: u32 = 512;
-/// For what a burst of work leaves behind (commits, checkpoints, freed memory) to come to rest.
+/// For background work after a burst (commits, checkpoints, freeing memory) to finish.
 pub(super) const SETTLE: Duration = Duration::from_secs(2);
 
-/// After the last arrival, for the record of it.
+/// From the last arrival to the commit of its record.
 pub(super) const RECORDED_WITHIN: Duration = Duration::from_millis(300);
 
-/// A tenth or less of everything, to see that a topic works; the figures are none.
+/// The divisor of counts in a brief run, which only checks that a topic works.
 const BRIEF: u64 = 20;
 const CEILING_S: u64 = 2;
 
@@ -45,7 +45,7 @@ pub(crate) struct Rig {
     pub(crate) weir: PathBuf,
     pub(crate) folder: Option<PathBuf>,
     pub(crate) brief: bool,
-    /// Of the set-ups over PostgreSQL and Redis.
+    /// PostgreSQL and Redis of the set-ups that use them.
     pub(crate) servers: Option<Servers>,
     pub(crate) receiver: Arc<Receiver>,
 }
@@ -53,7 +53,7 @@ pub(crate) struct Rig {
 /// An engine on a fresh database. It is killed when dropped.
 pub(crate) struct Running<'a> {
     pub(crate) engine: Weir,
-    /// The servers and the name of the database there.
+    /// The servers and the name of the database.
     pub(crate) on: Option<(&'a Servers, String)>,
 }
 
@@ -65,11 +65,11 @@ pub(crate) struct Cpu {
     pub(crate) all_s: f64,
 }
 
-/// What the bare client and receiver do.
+/// The figures of the bare client and receiver.
 #[derive(Debug, Clone, Copy, serde::Serialize, serde::Deserialize)]
 pub(crate) struct BareCeiling {
     pub(crate) per_s: f64,
-    /// CPU time of client and receiver for an exchange.
+    /// CPU time of client and receiver for each request.
     pub(crate) cpu_us: f64,
 }
 
@@ -87,7 +87,7 @@ impl Rig {
         Ok(Self { set_up, weir, folder, brief, servers, receiver: Receiver::start().await? })
     }
 
-    /// So many of something.
+    /// The count, reduced in a brief run.
     pub(crate) fn count(&self, full: u64) -> u64 {
         if self.brief { (full / BRIEF).max(1) } else { full }
     }
@@ -105,15 +105,15 @@ impl Rig {
     }
 
     pub(crate) async fn engine(&self) -> anyhow::Result<Running<'_>> {
-        self.engine_that(false).await
+        self.start_engine(false).await
     }
 
-    /// With its SQL statements counted, where there is a server that counts.
+    /// An engine whose SQL statements are counted, if the server can count them.
     pub(crate) async fn counted_engine(&self) -> anyhow::Result<Running<'_>> {
-        self.engine_that(true).await
+        self.start_engine(true).await
     }
 
-    async fn engine_that(&self, is_counted: bool) -> anyhow::Result<Running<'_>> {
+    async fn start_engine(&self, is_counted: bool) -> anyhow::Result<Running<'_>> {
         let Some(servers) = &self.servers else {
             let on_sqlite = [("WEIR_DATABASE_URL", "sqlite://weir.db".to_owned())];
             let engine = Engine::start(&self.weir, self.folder.as_deref(), &on_sqlite).await?;
@@ -134,7 +134,7 @@ impl Rig {
         Ok(Running { engine, on: Some((servers, database)) })
     }
 
-    /// The same client straight to the same receiver.
+    /// Measures the same client and receiver without Weir.
     pub(crate) async fn ceiling(&self) -> anyhow::Result<BareCeiling> {
         self.receiver.reset(false);
         let body: MakeBody = Arc::new(|_| Bytes::from_static(&[b'x'; BODY_BYTES]));
@@ -145,12 +145,12 @@ impl Rig {
         Ok(BareCeiling { per_s: driven.per_second(), cpu_us })
     }
 
-    /// An unlimited destination, the receiver, for events of type `bench`.
+    /// Settings of an unlimited destination for events of type `bench`.
     pub(crate) fn unlimited(&self) -> Value {
         json!({"url": self.receiver.url(), "event_types": ["bench"], "max_in_flight": MAX_IN_FLIGHT})
     }
 
-    /// What took part, for the head of the page.
+    /// The versions of the servers, for the head of the page.
     pub(crate) async fn versions(&self) -> anyhow::Result<Vec<String>> {
         if let Some(servers) = &self.servers {
             return Ok(servers.versions().await?.to_vec());
@@ -169,7 +169,7 @@ impl Running<'_> {
         Ok(Cpu { weir_s, all_s: weir_s + servers_s })
     }
 
-    /// After much was loaded.
+    /// Runs maintenance after a large load.
     pub(crate) async fn tidy(&self) -> anyhow::Result<()> {
         match &self.on {
             Some((servers, database)) => servers.tidy(database).await,
@@ -190,7 +190,7 @@ impl Running<'_> {
         Ok(())
     }
 
-    /// Creates many destinations side by side and answers their ids.
+    /// Creates many destinations in parallel and returns their ids.
     pub(crate) async fn create_many(
         &self,
         count: u64,
@@ -219,14 +219,14 @@ impl Running<'_> {
         Ok(ids)
     }
 
-    /// Posts `count` events in batches of a thousand, or what is left.
+    /// Posts `count` events in batches of a thousand; the last batch may be smaller.
     pub(crate) async fn load(&self, event_type: &str, count: u64) -> anyhow::Result<Driven> {
         const AT_ONCE: u64 = 1_000;
         let event_type = event_type.to_owned();
         let body: MakeBody =
             Arc::new(move |part| batch(&event_type, part, AT_ONCE.min(count.saturating_sub(part * AT_ONCE))));
         let until = Until::Sent(count.div_ceil(AT_ONCE));
-        // Numbers of a smaller last batch overlap with others; nobody looks at those of what was loaded.
+        // The numbers of a smaller last batch overlap with others, but the numbers of loaded events are not used.
         closed_loop(self.engine.address(), 8, until, "/v1/events/batch", body).await
     }
 }

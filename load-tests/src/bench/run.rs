@@ -1,4 +1,4 @@
-//! A run of the bench: every topic on each set-up. One that fails is told in its place, and the others go on.
+//! A run of the bench: every topic on each set-up. The page names a failed topic, and the others are still measured.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -18,7 +18,7 @@ use crate::{
     clock::{Timeline, now},
 };
 
-/// A topic takes three minutes at most; one that hangs does not hold up the others.
+/// A topic takes at most three minutes. The timeout keeps a hanging topic from blocking the others.
 const TIMEOUT: Duration = Duration::from_secs(600);
 
 #[derive(Debug, Clone, Args)]
@@ -29,16 +29,16 @@ pub(crate) struct BenchArgs {
     /// Make databases in this folder [default: the system's for temporary files]
     #[arg(long, value_name = "FOLDER")]
     folder: Option<PathBuf>,
-    /// Measure only these; the others stay as they were measured last
+    /// Measure only these topics; the others keep their last figures
     #[arg(long, value_name = "TOPIC", value_delimiter = ',')]
     only: Vec<Topic>,
     /// Measure only this set-up [default: all]
     #[arg(long, value_name = "SET-UP")]
     set_up: Option<SetUp>,
-    /// A little of everything, to see that it works; the page goes beside the JSON
+    /// Run a short version of each topic, to check that it works; the page is written beside the JSON
     #[arg(long)]
     brief: bool,
-    /// Write the page to this file, and the picture beside it
+    /// Write the page to this file, and the chart beside it
     #[arg(long, value_name = "FILE", default_value = "load-tests/RESULTS.md")]
     page: PathBuf,
     /// Keep the figures in this file
@@ -47,22 +47,22 @@ pub(crate) struct BenchArgs {
 }
 
 impl BenchArgs {
-    /// Those that are asked for and have something that is.
+    /// The selected set-ups that have a selected topic.
     fn set_ups(&self) -> impl Iterator<Item = SetUp> {
-        let is_asked_for = |set_up: &SetUp| self.set_up.is_none_or(|only| only == *set_up);
-        SetUp::ALL.into_iter().filter(is_asked_for).filter(|set_up| self.topics(*set_up).next().is_some())
+        let is_selected = |set_up: &SetUp| self.set_up.is_none_or(|only| only == *set_up);
+        SetUp::ALL.into_iter().filter(is_selected).filter(|set_up| self.topics(*set_up).next().is_some())
     }
 
     fn topics(&self, set_up: SetUp) -> impl Iterator<Item = Topic> {
-        let is_asked_for = |topic: &Topic| self.only.is_empty() || self.only.contains(topic);
-        Topic::value_variants().iter().copied().filter(move |topic| set_up.has(*topic)).filter(is_asked_for)
+        let is_selected = |topic: &Topic| self.only.is_empty() || self.only.contains(topic);
+        Topic::value_variants().iter().copied().filter(move |topic| set_up.has(*topic)).filter(is_selected)
     }
 }
 
-/// Answers whether every topic could be measured. What is asked of the figures is told on the page and is no matter of success:
-/// the machine may be another.
+/// Returns whether every topic could be measured. The page says whether targets are met; a missed target is not a failure, because the
+/// machine may be slower.
 pub(crate) async fn run(args: &BenchArgs) -> anyhow::Result<bool> {
-    ensure!(args.set_ups().next().is_some(), "nothing of --only is measured on this set-up");
+    ensure!(args.set_ups().next().is_some(), "no topic of --only is measured on this set-up");
     let (json, page) = match args.brief {
         true => (args.json.with_file_name("brief.json"), args.json.with_file_name("BRIEF.md")),
         false => (args.json.clone(), args.page.clone()),
@@ -80,9 +80,9 @@ pub(crate) async fn run(args: &BenchArgs) -> anyhow::Result<bool> {
         for topic in args.topics(set_up) {
             eprintln!("\n· {}: {}", set_up.title(), topic.title());
             let section = Box::pin(section(topic, set_up, rig.as_ref())).await;
-            tell(&section);
+            print(&section);
             is_whole &= section.failure.is_none();
-            // After each: what was measured is kept, whatever becomes of the rest.
+            // Written after each topic, so figures are kept if a later topic fails.
             results.put(section);
             results.write(&json)?;
             publish(&results, &page)?;
@@ -92,14 +92,14 @@ pub(crate) async fn run(args: &BenchArgs) -> anyhow::Result<bool> {
     Ok(is_whole)
 }
 
-/// Measures a topic, or says why it could not.
+/// Measures a topic. A failure becomes part of the section.
 async fn section(topic: Topic, set_up: SetUp, rig: Result<&Rig, &anyhow::Error>) -> Section {
     let (began, started) = (Timeline::begin().now().to_string(), now());
     let (ceiling, measured) = match rig {
         Ok(rig) => {
             let ceiling = rig.ceiling().await.ok();
             let measured = tokio::time::timeout(TIMEOUT, Box::pin(measure(topic, rig))).await;
-            let hangs = || format!("it was not done after {} minutes", TIMEOUT.as_secs() / 60);
+            let hangs = || format!("the measurement did not end within {} minutes", TIMEOUT.as_secs() / 60);
             (ceiling, measured.map_err(|_| hangs()).and_then(|measured| measured.map_err(|error| format!("{error:#}"))))
         }
         Err(error) => (None, Err(format!("{error:#}"))),
@@ -126,8 +126,8 @@ async fn measure(topic: Topic, rig: &Rig) -> anyhow::Result<Measured> {
     }
 }
 
-/// On the terminal, as it is measured.
-fn tell(section: &Section) {
+/// Prints a section to the terminal.
+fn print(section: &Section) {
     if let Some(failure) = &section.failure {
         eprintln!("  not measured: {failure}");
     }
@@ -142,7 +142,7 @@ fn publish(results: &Results, page: &std::path::Path) -> anyhow::Result<()> {
     if let Some(sends) = results.sections.iter().find_map(|section| section.measured.sends.as_ref()) {
         write(&page.with_file_name("results.svg"), &picture::draw(sends)?)?;
     }
-    // What the load tests wrote there of autoscaling stays.
+    // Keeps the autoscaling section, which `autoscale --results` writes.
     let old = std::fs::read_to_string(page).unwrap_or_default();
     write(page, &autoscale::keep_section(&old, &markdown::page(results)))
 }
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_are_started_only_for_set_ups_of_which_something_is_measured() {
+    fn servers_are_started_only_for_set_ups_with_a_selected_topic() {
         assert_eq!(set_ups(&[]), SetUp::ALL);
         assert_eq!(set_ups(&["--only", "edit"]), [SetUp::Embedded, SetUp::Scaled]);
         assert_eq!(set_ups(&["--only", "edit,latency", "--set-up", "roles"]), [SetUp::Roles]);

@@ -1,4 +1,4 @@
-//! The PostgreSQL and the Redis that the bench runs Weir on: private, and asked for what they did.
+//! The private PostgreSQL and Redis of the bench, and their counts of statements and commands.
 
 use std::{
     path::PathBuf,
@@ -23,20 +23,20 @@ pub(crate) struct Servers {
     psql: PathBuf,
     postmaster: u32,
     redis_process: u32,
-    /// PostgreSQL has `pg_stat_statements`.
+    /// Whether PostgreSQL has `pg_stat_statements`.
     counts_statements: bool,
     databases: AtomicU32,
 }
 
-/// What was executed since [`Servers::begin_count`].
+/// Counts since [`Servers::begin_count`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Executed {
-    /// Without `BEGIN`, `COMMIT` and what functions do inside.
+    /// Without `BEGIN`, `COMMIT` and statements inside functions.
     pub(crate) statements: u64,
     pub(crate) transactions: u64,
     /// Scripts called.
     pub(crate) scripts: u64,
-    /// All commands, those inside scripts included.
+    /// All commands, including those inside scripts.
     pub(crate) commands: u64,
 }
 
@@ -53,7 +53,7 @@ impl Servers {
             postgres.stop().await?;
             postgres.start_again().await?;
             let query = |statement| sql(&psql, postgres.url(), statement);
-            // Off, but where it is asked for: what counts costs.
+            // Off by default, because counting costs CPU time.
             query("ALTER SYSTEM SET pg_stat_statements.track = 'none'").await?;
             query("SELECT pg_reload_conf()").await?;
             query("CREATE EXTENSION pg_stat_statements").await?;
@@ -62,12 +62,12 @@ impl Servers {
             sql(&psql, postgres.url(), r"SELECT split_part(pg_read_file('postmaster.pid'), E'\n', 1)").await?;
         let postmaster = postmaster.parse().context("postmaster.pid")?;
         let redis_process = number_in(&ask_redis(&redis.url(), "INFO server").await?, "process_id:");
-        let redis_process = redis_process.context("Redis does not name its process")? as u32;
+        let redis_process = redis_process.context("INFO of Redis lacks process_id")? as u32;
         let databases = AtomicU32::new(0);
         Ok(Self { postgres, redis, psql, postmaster, redis_process, counts_statements, databases })
     }
 
-    /// Empty servers for another engine: its settings, and the name of its database.
+    /// Prepares empty servers for the next engine. Returns its settings and the name of its database.
     pub(crate) async fn renew(&self) -> anyhow::Result<([(&'static str, String); 2], String)> {
         let database = format!("bench{}", self.databases.fetch_add(1, Ordering::Relaxed));
         self.sql(&format!("CREATE DATABASE {database}")).await?;
@@ -80,14 +80,14 @@ impl Servers {
         Ok(())
     }
 
-    /// After much was loaded: what would come sooner or later comes now, and not into the figures.
+    /// Runs maintenance after a large load, so it does not run during the measurement.
     pub(crate) async fn tidy(&self, database: &str) -> anyhow::Result<()> {
         sql(&self.psql, self.url_of(database), "VACUUM (ANALYZE)").await?;
         self.sql("CHECKPOINT").await?;
         Ok(())
     }
 
-    /// The CPU time that the two have used so far, with every process of PostgreSQL's.
+    /// The CPU time of Redis and of all processes of PostgreSQL so far.
     pub(crate) fn cpu_s(&self) -> anyhow::Result<f64> {
         Ok(cpu_s_of_family(self.postmaster)? + cpu_s_of(self.redis_process)?)
     }
@@ -96,7 +96,7 @@ impl Servers {
         self.counts_statements
     }
 
-    /// Connections made from now on to this database have their statements counted.
+    /// Counts the statements of connections that are opened to this database from now on.
     pub(crate) async fn track(&self, database: &str) -> anyhow::Result<()> {
         self.sql(&format!("ALTER DATABASE {database} SET pg_stat_statements.track = 'top'")).await?;
         Ok(())
@@ -108,7 +108,7 @@ impl Servers {
         self.transactions(database).await
     }
 
-    /// `before` is what [`begin_count`](Self::begin_count) answered. Complete once the sessions have ended.
+    /// `before` is the result of [`begin_count`](Self::begin_count). The counts are complete only after the sessions have ended.
     pub(crate) async fn executed(&self, database: &str, before: u64) -> anyhow::Result<Executed> {
         let transactions = self.transactions(database).await? - before;
         let statements = self
@@ -124,19 +124,19 @@ impl Servers {
             statements: statements.parse()?,
             transactions,
             scripts: calls.iter().filter(|(name, _)| is_script(name)).map(|(_, calls)| calls).sum(),
-            // This question is one of them, and no work of Weir's.
+            // The harness's own INFO is left out.
             commands: calls.iter().filter(|(name, _)| name != "info").map(|(_, calls)| calls).sum(),
         })
     }
 
-    /// As far as sessions have reported theirs.
+    /// The transactions that sessions have reported so far.
     async fn transactions(&self, database: &str) -> anyhow::Result<u64> {
         let answer =
             self.sql(&format!("SELECT xact_commit FROM pg_stat_database WHERE datname = '{database}'")).await?;
         Ok(answer.parse()?)
     }
 
-    /// What they are: `PostgreSQL 15.8`, `Redis 7.0.15`.
+    /// For example `PostgreSQL 15.8` and `Redis 7.0.15`.
     pub(crate) async fn versions(&self) -> anyhow::Result<[String; 2]> {
         let postgres = self.sql("SHOW server_version").await?;
         let redis = ask_redis(&self.redis.url(), "INFO server").await?;
@@ -144,10 +144,10 @@ impl Servers {
         Ok([format!("PostgreSQL {}", postgres.split(' ').next().unwrap_or_default()), format!("Redis {redis}")])
     }
 
-    /// What Redis keeps in memory, in MiB.
+    /// The memory used by Redis, in MiB.
     pub(crate) async fn redis_mib(&self) -> anyhow::Result<f64> {
         let bytes = number_in(&ask_redis(&self.redis.url(), "INFO memory").await?, "used_memory:");
-        Ok(bytes.context("Redis does not tell its memory")? as f64 / 1_048_576.0)
+        Ok(bytes.context("INFO of Redis lacks used_memory")? as f64 / 1_048_576.0)
     }
 
     fn url_of(&self, database: &str) -> String {
@@ -168,7 +168,7 @@ async fn sql(psql: &PathBuf, url: String, statement: &str) -> anyhow::Result<Str
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Sends a command and answers its bulk or simple string.
+/// Sends a command and returns the bulk or simple string of the answer.
 async fn ask_redis(url: &str, command: &str) -> anyhow::Result<String> {
     let mut stream = TcpStream::connect(url.trim_start_matches("redis://")).await.context("cannot connect to Redis")?;
     stream.write_all(format!("{command}\r\n").as_bytes()).await?;
@@ -188,7 +188,7 @@ fn number_in(info: &str, name: &str) -> Option<u64> {
     info.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
 }
 
-/// The commands of `INFO commandstats` and how often each was called.
+/// The commands of `INFO commandstats` with their numbers of calls.
 fn calls_in(info: &str) -> Vec<(String, u64)> {
     let of = |line: &str| {
         let (name, figures) = line.trim().strip_prefix("cmdstat_")?.split_once(':')?;
@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_are_read_from_the_words_of_redis() {
+    fn calls_are_read_from_info_commandstats() {
         let info = "# Commandstats\r\ncmdstat_evalsha:calls=12,usec=80,usec_per_call=6.67,rejected_calls=0\r\n\
                     cmdstat_config|resetstat:calls=1,usec=3\r\n";
         assert_eq!(calls_in(info), [("evalsha".to_owned(), 12), ("config|resetstat".to_owned(), 1)]);

@@ -1,4 +1,4 @@
-//! The figures in short, the set-ups side by side: what the README shows.
+//! The most important figures, with the set-ups side by side, as the README shows them.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use super::{
     results::Results,
 };
 
-/// Of several figures whose ids begin alike, which stands for them.
+/// Which of several figures with the same prefix is shown.
 #[derive(Clone, Copy)]
 enum Pick {
     First,
@@ -19,7 +19,7 @@ enum Pick {
 struct Row {
     what: &'static str,
     topic: Topic,
-    /// The first of these that there is.
+    /// The first of these ids that has a figure.
     ids: &'static [&'static str],
     pick: Pick,
 }
@@ -75,7 +75,7 @@ fn pick<'a>(results: &'a Results, set_up: SetUp, row: &Row) -> Option<&'a Figure
     })
 }
 
-/// A rate with its share of the ceiling; anything else stands for itself.
+/// A rate is shown with its share of the ceiling.
 fn write(figure: &Figure) -> String {
     let value = figure.unit.write(figure.value);
     match figure.ceiling {
@@ -106,14 +106,14 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_stands_with_its_share_of_the_ceiling() {
+    fn a_rate_is_shown_with_its_share_of_the_ceiling() {
         let single = Figure::new("single", "", Unit::PerSecond, 5_000.0).beside(&[5_000.0], &[20_000.0]);
         let table = table(&results(Topic::Throughput, vec![single]));
         assert!(table.contains("| single posts, delivered (of the ceiling) | – | 5000/s (25 %) | – |"), "{table}");
     }
 
     #[test]
-    fn the_worst_stands_for_all() {
+    fn the_worst_of_several_figures_is_shown() {
         let used = |id: &str, value| Figure::new(id, "", Unit::Share, value);
         let table =
             table(&results(Topic::Limits, vec![used("used.1", 1.02), used("used.10", 0.989), used("used.50", 0.99)]));
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cost_with_the_servers_goes_before_that_without() {
+    fn the_cost_with_the_servers_is_preferred() {
         let cost = |id: &str, value| Figure::new(id, "", Unit::CpuUs, value);
         let table = table(&results(Topic::Backlog, vec![cost("weir.1000000", 90.0), cost("all.1000000", 270.0)]));
         assert!(table.contains("| – | 270 µs | – |"), "{table}");

@@ -1,4 +1,4 @@
-//! SQL statements and Redis commands for each delivery, by the servers' own count.
+//! SQL statements and Redis commands for each delivery, counted by the servers.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,12 +12,12 @@ use crate::client::{Until, closed_loop, open_loop};
 
 const SECONDS: u64 = 6;
 const STEADY_PER_S: u32 = 500;
-/// Sessions of PostgreSQL report what they did with a delay of up to ten seconds, or as they end. What they did at the start must
-/// not be counted later.
+/// Sessions of PostgreSQL report their transactions with a delay of up to ten seconds, or when they end. Those of the start must be
+/// reported before the count begins.
 const REPORTED_WITHIN: Duration = Duration::from_millis(10_500);
 const ENDED_WITHIN: Duration = Duration::from_secs(1);
 
-/// How events come in.
+/// How events are posted.
 #[derive(Debug, Clone, Copy)]
 enum Load {
     Steady,
@@ -28,15 +28,15 @@ enum Load {
 pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
     let Some(servers) = &rig.servers else {
         return Ok(Measured::default()
-            .remark("SQLite runs inside Weir, which does not count its statements; there is no server to ask."));
+            .remark("SQLite runs inside Weir, which does not count statements, so there is no figure."));
     };
     let mut figures = Vec::new();
     for (load, what) in [
         (Load::Steady, "500/s"),
-        (Load::Single, "single posts, as many as go"),
-        (Load::Batches, "batches of 100, as many as go"),
+        (Load::Single, "single posts, as fast as they are answered"),
+        (Load::Batches, "batches of 100, as fast as they are answered"),
     ] {
-        let (executed, deliveries) = under(rig, servers, load).await?;
+        let (executed, deliveries) = count(rig, servers, load).await?;
         let each = |what: String, count: u64| {
             Figure::new("each", what, Unit::Count, count as f64 / deliveries as f64)
                 .remark(format!("{count} for {deliveries}"))
@@ -49,9 +49,9 @@ pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
         figures.push(each(format!("{what}: Redis commands"), executed.commands));
     }
     let measured = Measured::of(figures).remark(
-        "Statements are those that `pg_stat_statements` counts at the top: what functions do inside is left out, and so are \
-         `BEGIN` and `COMMIT`; transactions are those of `pg_stat_database`. Redis commands are those of `INFO commandstats`, the \
-         calls of scripts and what the scripts do inside alike; a script is one round trip.",
+        "Statements are those that `pg_stat_statements` counts at the top level, without statements inside functions and without \
+         `BEGIN` and `COMMIT`. Transactions are those of `pg_stat_database`. Redis commands are those of `INFO commandstats`: the calls of \
+         scripts and the commands inside them. A script is one round trip.",
     );
     Ok(match servers.counts_statements() {
         true => measured,
@@ -59,7 +59,7 @@ pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
     })
 }
 
-async fn under(rig: &Rig, servers: &Servers, load: Load) -> anyhow::Result<(Executed, u64)> {
+async fn count(rig: &Rig, servers: &Servers, load: Load) -> anyhow::Result<(Executed, u64)> {
     let running = rig.counted_engine().await?;
     let database = running.on.as_ref().map(|(_, database)| database.clone()).unwrap_or_default();
     running.engine.create_destination(rig.unlimited()).await?;

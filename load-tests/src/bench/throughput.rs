@@ -14,7 +14,7 @@ use crate::client::{Until, closed_loop};
 const REPEATS: usize = 5;
 const SECONDS: u64 = 3;
 
-/// What one repeat found.
+/// The result of one repeat.
 struct Run {
     ceiling_per_s: f64,
     accepted_per_s: f64,
@@ -24,7 +24,7 @@ struct Run {
 
 pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
     let (mut single, mut batch) = (Vec::new(), Vec::new());
-    // In turn, so that a machine that is slower for a while is so for both.
+    // In turn, so that a slow phase of the machine affects both.
     for _ in 0..rig.repeats(REPEATS) {
         single.push(run(rig, 1, CONNECTIONS).await.context("single posts")?);
         batch.push(run(rig, BATCH, BATCH_CONNECTIONS).await.context("batches")?);

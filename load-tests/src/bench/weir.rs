@@ -1,4 +1,4 @@
-//! Weir while it is measured: one process, or one for each role, as production runs it.
+//! The Weir that is measured: one process, or one for each role, as in production.
 
 use std::{
     net::SocketAddr,
@@ -17,7 +17,7 @@ use crate::{
     run::api::Api,
 };
 
-/// What a deployment begins with, and what `cargo xtask dev` starts. The API comes first: it is who is asked.
+/// The processes of a small deployment, as `cargo xtask dev` starts them. The API is first, because requests go to it.
 const ROLES: [&str; 4] = ["api", "scheduler", "worker", "worker"];
 
 /// Killed when dropped.
@@ -34,7 +34,7 @@ impl Weir {
         }
     }
 
-    /// Creates a destination and answers its id.
+    /// Creates a destination and returns its id.
     pub(crate) async fn create_destination(&self, settings: Value) -> anyhow::Result<String> {
         match self {
             Self::One(engine) => engine.create_destination(settings).await,
@@ -57,7 +57,7 @@ impl Weir {
         }
     }
 
-    /// The resident memory of all its processes, in MiB. What they share counts for each of them.
+    /// The resident memory of all its processes, in MiB. Shared memory counts for each process.
     pub(crate) fn rss_mib(&self) -> anyhow::Result<f64> {
         match self {
             Self::One(engine) => engine.rss_mib(),
@@ -65,7 +65,7 @@ impl Weir {
         }
     }
 
-    /// The most resident memory that each of its processes has had so far, in MiB, summed.
+    /// The sum of the peak resident memory of its processes so far, in MiB.
     pub(crate) fn peak_mib(&self) -> anyhow::Result<f64> {
         match self {
             Self::One(engine) => engine.peak_mib(),
@@ -73,7 +73,7 @@ impl Weir {
         }
     }
 
-    /// Where one process keeps its database, when that is a file.
+    /// The folder of the SQLite database in the embedded set-up.
     pub(crate) fn folder(&self) -> &Path {
         match self {
             Self::One(engine) => engine.folder(),
@@ -81,7 +81,7 @@ impl Weir {
         }
     }
 
-    /// Ends it at once, whatever it is doing.
+    /// Sends SIGKILL.
     pub(crate) async fn kill(self) -> anyhow::Result<()> {
         match self {
             Self::One(engine) => engine.kill().await,
@@ -99,7 +99,7 @@ pub(crate) struct Roles {
 }
 
 impl Roles {
-    /// Starts `weir` once for each role on what `backing` says, in a folder of their own in `folder`.
+    /// Starts `weir` once for each role with the environment variables of `backing`, in a new folder inside `folder`.
     pub(crate) async fn start(weir: &Path, folder: &Path, backing: &[(&str, String)]) -> anyhow::Result<Self> {
         let weir = weir.canonicalize().with_context(|| {
             format!("there is no {}; build it with `cargo build --release -p weir`", weir.display())
@@ -113,7 +113,7 @@ impl Roles {
         for role in ROLES {
             let starting = engine::command(&weir, role, folder.path(), backing).spawn();
             let mut process = starting.with_context(|| format!("cannot start {role}"))?;
-            pids.push(process.id().with_context(|| format!("{role} ended at once"))?);
+            pids.push(process.id().with_context(|| format!("{role} exited at once"))?);
             addresses.push(engine::listening(&mut process).await.with_context(|| role.to_owned())?);
             processes.push(process);
         }
@@ -124,11 +124,11 @@ impl Roles {
         self.pids.iter().map(|pid| of(*pid)).sum()
     }
 
-    /// It is an error when one had ended by itself: the others would have been measured without it.
+    /// Fails when a process had exited by itself, because the others were measured without it.
     async fn kill(mut self) -> anyhow::Result<()> {
         for (role, process) in ROLES.iter().zip(&mut self.processes) {
             let ended = process.try_wait()?;
-            ensure!(ended.is_none(), "{role} ended by itself while it was measured");
+            ensure!(ended.is_none(), "{role} exited by itself during the measurement");
         }
         for process in &mut self.processes {
             process.kill().await?;
@@ -141,7 +141,7 @@ impl Roles {
 mod tests {
     use super::*;
 
-    /// The shell in the place of `weir`: called with the name of a role, it runs the file of that name.
+    /// Starts `sh` in place of `weir`: with the name of a role as its argument, it runs the file of that name.
     async fn roles(worker: &str) -> Roles {
         let folder = tempfile::tempdir().unwrap();
         for (port, role) in ["api", "scheduler", "worker"].into_iter().enumerate() {
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_api_of_four_processes_is_asked_and_all_of_them_are_counted() {
+    async fn requests_go_to_the_api_and_figures_cover_all_four_processes() {
         let roles = roles("exec sleep 600").await;
         assert_eq!((roles.pids.len(), roles.sum(|_| Ok(1.5)).unwrap()), (4, 6.0));
         let weir = Weir::Roles(roles);
@@ -164,10 +164,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_role_that_has_ended_by_itself_spoils_the_figures() {
+    async fn a_role_that_exits_by_itself_fails_the_measurement() {
         let mut roles = roles("exit 1").await;
         roles.processes[3].wait().await.unwrap();
         let error = Weir::Roles(roles).kill().await.unwrap_err();
-        assert_eq!(error.to_string(), "worker ended by itself while it was measured");
+        assert_eq!(error.to_string(), "worker exited by itself during the measurement");
     }
 }

@@ -1,7 +1,7 @@
-//! Limits: every window at the receiver, with a slack for the way there, and what Weir recorded, with none.
+//! Judges limits in every window: at the receiver with a slack for the network, and in Weir's record without slack.
 //!
-//! The calendar's windows are among those that begin anywhere, so that a limit that is kept in these is kept in those. They are
-//! told all the same, since they are what a partner counts by.
+//! Calendar windows are a subset of the windows that begin anywhere, so a limit that holds in all windows holds in them too. They are
+//! reported as well, because receivers often count by the calendar.
 
 use serde::{Deserialize, Serialize};
 use weir_core::{
@@ -19,30 +19,30 @@ use crate::{
     run::SLACK,
 };
 
-/// On limits of one period, over the destinations of a group.
+/// The judgement on the limits of one period, over the destinations of a group.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct LimitJudgement {
     pub(crate) period: String,
-    /// The last set, burst included.
+    /// The bound of the last limit, burst included.
     pub(crate) bound: Option<u64>,
-    /// The most arrivals in any window of the period's length, less the slack, and in any of the calendar's.
+    /// The most arrivals in any window of the period's length less the slack, and in any calendar window.
     pub(crate) worst_sliding: u64,
     pub(crate) worst_calendar: u64,
-    /// Arrivals that were one too many.
+    /// Arrivals above the limit.
     pub(crate) violations: u64,
-    /// What would count as well, had the receiver not stood still meanwhile.
+    /// Arrivals above the limit that a stall of the receiver explains.
     pub(crate) excused: u64,
-    /// The same of the recorded send starts, without any slack.
+    /// The same for the recorded send starts, without slack.
     pub(crate) recorded_worst_sliding: Option<u64>,
     pub(crate) recorded_worst_calendar: Option<u64>,
     pub(crate) recorded_violations: u64,
-    /// The least of the destinations'.
+    /// The lowest of the destinations.
     pub(crate) utilisation: Option<f64>,
 }
 
 impl LimitJudgement {
-    /// Both as one: the worst of each.
-    fn with(self, other: Self) -> Self {
+    /// Combines two judgements: the worst of each figure.
+    fn combined_with(self, other: Self) -> Self {
         let utilisation = [self.utilisation, other.utilisation].into_iter().flatten().reduce(f64::min);
         Self {
             worst_sliding: self.worst_sliding.max(other.worst_sliding),
@@ -84,7 +84,7 @@ pub(crate) fn judge(recording: &Recording, group: usize, breaches: &mut Vec<Stri
     judged
 }
 
-/// How many arrivals a record of send starts lacks, where no fault may have taken it, and how many destinations have no audit.
+/// The number of arrivals that Weir's record lacks in a run without faults, and the number of destinations without an audit.
 fn record_gaps(recording: &Recording, group: usize) -> (u64, usize) {
     if !recording.groups[group].expect.delivered {
         return (0, 0);
@@ -111,7 +111,7 @@ fn judge_period(recording: &Recording, group: usize, period: Period) -> Option<L
         }
         let in_force = InForce::new(&changes(&destination.limits, period), period);
         let mut one = judge_destination(recording.at(number), period, &in_force, &destination.limits);
-        // A row for each limit that the period had: the worst of each.
+        // The audit has a row for each limit of the period; the worst of them counts.
         for recorded in destination.audit.iter().flat_map(|audit| &audit.rate_limits).filter(|l| l.period == period) {
             let most = |window: Option<Window>| Some(window.map_or(0, |window| window.sends));
             one.recorded_worst_sliding = one.recorded_worst_sliding.max(most(recorded.worst_sliding_window));
@@ -119,7 +119,7 @@ fn judge_period(recording: &Recording, group: usize, period: Period) -> Option<L
             one.recorded_violations += recorded.violations;
         }
         judgement = Some(match judgement {
-            Some(others) => others.with(one),
+            Some(others) => others.combined_with(one),
             None => one,
         });
     }
@@ -134,19 +134,19 @@ fn judge_destination(
 ) -> LimitJudgement {
     let windows = Windows { length: period.window() - SLACK, grace: EDIT_GRACE + SLACK, ..Windows::of(period) };
     let seen: Vec<Timestamp> = arrivals.iter().map(|arrival| arrival.at).collect();
-    let with = |doubt: fn(&Arrival) -> Timestamp| {
+    let violations_with = |earliest: fn(&Arrival) -> Timestamp| {
         let sightings: Vec<_> =
-            arrivals.iter().map(|arrival| ObservedSend { seen: arrival.at, earliest: doubt(arrival) }).collect();
+            arrivals.iter().map(|arrival| ObservedSend { seen: arrival.at, earliest: earliest(arrival) }).collect();
         windows::certain_violations(&sightings, &windows, in_force)
     };
-    let violations = with(|arrival| arrival.at - arrival.stalled);
+    let violations = violations_with(|arrival| arrival.at - arrival.stalled);
     LimitJudgement {
         period: period.as_str().to_owned(),
         bound: limits.last().and_then(|change| limit_of(&change.limits, period)),
         worst_sliding: windows::worst_sliding(&seen, windows.length).map_or(0, |window| window.sends),
         worst_calendar: windows::worst_calendar(&seen, period.window()).map_or(0, |window| window.sends),
         violations,
-        excused: with(|arrival| arrival.at) - violations,
+        excused: violations_with(|arrival| arrival.at) - violations,
         recorded_worst_sliding: None,
         recorded_worst_calendar: None,
         recorded_violations: 0,
@@ -159,8 +159,8 @@ fn limit_of(limits: &RateLimits, period: Period) -> Option<u64> {
     limits.as_slice().iter().find(|limit| limit.period == period).map(weir_core::RateLimit::bound)
 }
 
-/// When a period's limit changed, to the engine's best advantage: a looser one from the request on, a stricter one from the
-/// answer on. The time between the two is the engine's to choose from.
+/// When the limit of a period changed, in the engine's favour: a looser limit counts from the request, a stricter one from the answer,
+/// because the edit may have bound at any time between the two.
 pub(crate) fn changes(limits: &[LimitChange], period: Period) -> Vec<(Timestamp, RateLimits)> {
     let mut before: Option<Option<u64>> = None;
     let at = |change: &LimitChange| {

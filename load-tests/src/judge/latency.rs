@@ -1,4 +1,4 @@
-//! How long events took, and whether destinations that are alike were served alike.
+//! Latency of events, and fairness between destinations of a group.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 use super::reconcile::Reconciled;
 use crate::recording::Recording;
 
-/// Beyond this, only that it took long is of interest.
+/// Longer latencies are recorded as this value.
 const LONGEST: Duration = Duration::from_secs(24 * 3_600);
 
-/// Of fewer arrivals than this, who was first says nothing.
-const FEW: usize = 5;
+/// With fewer arrivals than this, fairness is left to chance and not judged.
+const MIN_ARRIVALS: usize = 5;
 
-/// From the instant an event was meant to be posted to its first arrival. A publisher or a server that falls behind is so
-/// charged for those that it kept waiting (no coordinated omission).
+/// From the instant at which an event was meant to be posted to its first arrival. So a publisher or a server that falls behind is
+/// charged for the events that it kept waiting (no coordinated omission).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Latency {
     pub(crate) p50: f64,
@@ -31,7 +31,7 @@ pub(crate) fn latency(recording: &Recording, reconciled: &Reconciled, group: usi
     Some(Latency { p50: ms(0.5), p90: ms(0.9), p99: ms(0.99), p99_9: ms(0.999), max: ms(1.0) })
 }
 
-/// Of a group, in microseconds; `None` of nothing.
+/// The latencies of a group in microseconds; `None` without arrivals.
 pub(super) fn histogram(recording: &Recording, reconciled: &Reconciled, group: usize) -> Option<Histogram<u64>> {
     let mut histogram = Histogram::new_with_bounds(1, LONGEST.as_micros() as u64, 3).ok()?;
     for number in recording.of_group(group) {
@@ -43,21 +43,21 @@ pub(super) fn histogram(recording: &Recording, reconciled: &Reconciled, group: u
     (!histogram.is_empty()).then_some(histogram)
 }
 
-/// Jain's index of what each destination got, divided by what its limits would have let it have, up to the last arrival of
-/// the one that was first to end: while all had a backlog. 1 is equal shares; 1/n is everything for one. `None` of one
-/// destination, and where one got next to nothing.
+/// Jain's index over the destinations' arrivals, each divided by the rate that its limits allow. Only the time in which all had a
+/// backlog counts: it ends with the last arrival at the destination that finished first. 1 means equal shares, 1/n that one destination
+/// got everything. `None` for a single destination, and when a destination got almost nothing.
 pub(crate) fn fairness(recording: &Recording, group: usize) -> Option<f64> {
     let members: Vec<u32> = recording.of_group(group).collect();
     if members.len() < 2 {
         return None;
     }
     let last_of = |number: &u32| recording.at(*number).last().map(|arrival| (arrival.at, recording.at(*number).len()));
-    let (first_to_end, count) = members.iter().map(last_of).min()??;
-    if count < FEW {
+    let (end, count) = members.iter().map(last_of).min()??;
+    if count < MIN_ARRIVALS {
         return None;
     }
     let share = |number: &u32| {
-        let until = recording.at(*number).partition_point(|arrival| arrival.at <= first_to_end);
+        let until = recording.at(*number).partition_point(|arrival| arrival.at <= end);
         let limits = &recording.destinations[*number as usize].limits;
         let allowed = limits.last().and_then(|change| change.limits.per_second()).unwrap_or(1.0);
         until as f64 / allowed
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_shares_are_fair_and_everything_for_one_is_not() {
+    fn equal_shares_are_fair_and_one_share_of_everything_is_not() {
         assert_eq!(jain(&[3.0, 3.0, 3.0]), 1.0);
         assert_eq!(jain(&[4.0, 0.0, 0.0, 0.0]), 0.25);
         assert_eq!(jain(&[0.0, 0.0]), 1.0);

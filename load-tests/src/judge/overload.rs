@@ -1,27 +1,27 @@
-//! Overload: what was offered and what was sent meanwhile, against what the machine can take.
+//! Overload: the rates offered and sent, compared with the rate that the machine can take.
 
 use serde::{Deserialize, Serialize};
 
 use crate::recording::Recording;
 
-/// Events a second.
+/// Rates in events a second.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Overload {
-    /// Measured before.
+    /// Measured before the run.
     pub(crate) capacity_per_s: f64,
     pub(crate) offered_per_s: f64,
-    /// While it was offered.
+    /// Sent while more was offered.
     pub(crate) sent_per_s: f64,
 }
 
 impl Overload {
-    /// What was sent, of what the machine can take.
+    /// The rate sent ÷ the rate that the machine can take.
     pub(crate) fn share(&self) -> f64 {
         self.sent_per_s / self.capacity_per_s
     }
 }
 
-/// `None` of a group that is not overloaded.
+/// `None` for a group that is not overloaded.
 pub(crate) fn judge(recording: &Recording, group: usize) -> Option<Overload> {
     recording.groups[group].expect.overload_min?;
     let offered = || recording.events.iter().filter(|event| event.groups.contains(&group)).map(|event| event.meant);

@@ -1,4 +1,4 @@
-//! Each event at each of its destinations: did it arrive, once, in its turn, and was it owed?
+//! Checks each event at each of its destinations: whether it arrived, once, in order, and whether it was owed.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -9,12 +9,12 @@ use weir_core::Timestamp;
 
 use crate::recording::{Arrival, Event, Fault, Outcome, Recording};
 
-/// From a send to the commit of its record, on a busy machine: a fault may take the records of that long before it.
-const UNRECORDED: Duration = Duration::from_millis(1_500);
-/// What was sent before a fault may be read after it.
-const ON_ITS_WAY: Duration = Duration::from_millis(100);
+/// From a send to the commit of its record, on a busy machine: a fault may lose the records of sends up to this long before it.
+const RECORDED_WITHIN: Duration = Duration::from_millis(1_500);
+/// A send from before a fault may be read this long after it.
+const RECEIVED_WITHIN: Duration = Duration::from_millis(100);
 
-/// Events are known by their number, destinations by theirs.
+/// Events and destinations are identified by their numbers.
 #[derive(Debug, Default)]
 pub(crate) struct Reconciled {
     /// Deliveries owed to destinations that answer.
@@ -22,11 +22,11 @@ pub(crate) struct Reconciled {
     pub(crate) lost: Vec<(u64, u32)>,
     pub(crate) duplicates: Vec<Duplicate>,
     pub(crate) out_of_order: Vec<(u64, u32)>,
-    /// In words.
+    /// A sentence for each arrival that was not owed.
     pub(crate) strangers: Vec<String>,
-    /// Events that were accepted for fewer destinations than there are, in words.
+    /// A sentence for each event that was accepted for too few destinations.
     pub(crate) short: Vec<String>,
-    /// Of each destination, when each of its events first arrived and was answered well.
+    /// For each destination, the first arrival and the first 2xx answer of each event.
     pub(crate) seen: Vec<HashMap<u64, Seen>>,
 }
 
@@ -36,12 +36,12 @@ pub(crate) struct Seen {
     pub(crate) success: Option<Timestamp>,
 }
 
-/// An arrival after one that had been answered well.
+/// An arrival after an earlier one of the same event was answered 2xx.
 #[derive(Debug)]
 pub(crate) struct Duplicate {
     pub(crate) event: u64,
     pub(crate) destination: u32,
-    /// A fault may have taken the record of the one before.
+    /// A fault may have lost the record of the earlier arrival.
     pub(crate) is_explained: bool,
 }
 
@@ -64,7 +64,8 @@ fn arrivals_at(recording: &Recording, number: u32, reconciled: &mut Reconciled) 
         let seen = reconciled.seen[number as usize].entry(arrival.event);
         let seen = seen.or_insert(Seen { first: arrival.at, success: None });
         if let Some(success) = seen.success {
-            let explains = |fault: &Fault| fault.from - UNRECORDED <= success && success <= fault.until + ON_ITS_WAY;
+            let explains =
+                |fault: &Fault| fault.from - RECORDED_WITHIN <= success && success <= fault.until + RECEIVED_WITHIN;
             reconciled.duplicates.push(Duplicate {
                 event: arrival.event,
                 destination: number,
@@ -76,18 +77,18 @@ fn arrivals_at(recording: &Recording, number: u32, reconciled: &mut Reconciled) 
     }
 }
 
-/// Why an arrival is none that was owed.
+/// Why an arrival was not owed; `None` when it was owed.
 fn stranger(recording: &Recording, arrival: &Arrival) -> Option<String> {
     let Some(event) = recording.events.get(arrival.event as usize) else {
         return Some(format!("event {} was never posted", arrival.event));
     };
     if !is_for(recording, event, arrival.destination) {
-        return Some(format!("event {} was for somebody else", arrival.event));
+        return Some(format!("event {} was for another destination", arrival.event));
     }
     match event.outcome {
         Outcome::Refused(status) => Some(format!("event {} was refused with {status}", arrival.event)),
         Outcome::Accepted { id, .. } if arrival.id != Some(id) => {
-            Some(format!("event {} came under another id than it was accepted with", arrival.event))
+            Some(format!("event {} arrived with another id than the one it was accepted with", arrival.event))
         }
         Outcome::Accepted { .. } | Outcome::Unknown => None,
     }
@@ -100,11 +101,11 @@ fn is_for(recording: &Recording, event: &Event, destination: u32) -> bool {
     }
 }
 
-/// What was accepted and did not arrive.
+/// Finds accepted events that did not arrive.
 fn owed(recording: &Recording, reconciled: &mut Reconciled) {
     let members: Vec<Vec<u32>> = (0..recording.groups.len()).map(|group| recording.of_group(group).collect()).collect();
     let mut replaced = HashSet::new();
-    // The last of a key first: those before it may have given way.
+    // From the last event of each coalesce key backwards: it may have replaced the earlier ones.
     let mut keys = HashSet::new();
     for (number, event) in recording.events.iter().enumerate().rev() {
         let is_accepted = matches!(event.outcome, Outcome::Accepted { .. });
@@ -138,17 +139,17 @@ fn owed(recording: &Recording, reconciled: &mut Reconciled) {
     }
 }
 
-/// Of events with one key each may leave only when all before it have been answered well.
+/// Checks that an event was sent only after all earlier events of its key were answered 2xx.
 fn order_at(recording: &Recording, number: u32, reconciled: &mut Reconciled) {
     let group = recording.destinations[number as usize].group;
     if !recording.groups[group].expect.in_order {
         return;
     }
-    // Of each key the accepted events, in the order of their posts, and how many at the front have been answered well.
-    let mut lines: HashMap<Option<u32>, (Vec<u64>, usize)> = HashMap::new();
+    // The accepted events of each key in the order of their posts, and how many at the front were answered 2xx.
+    let mut keys: HashMap<Option<u32>, (Vec<u64>, usize)> = HashMap::new();
     for (event_number, event) in (0_u64..).zip(&recording.events) {
         if is_for(recording, event, number) && matches!(event.outcome, Outcome::Accepted { .. }) {
-            lines.entry(event.key).or_default().0.push(event_number);
+            keys.entry(event.key).or_default().0.push(event_number);
         }
     }
     let mut successes: Vec<(Timestamp, u64)> =
@@ -161,11 +162,11 @@ fn order_at(recording: &Recording, number: u32, reconciled: &mut Reconciled) {
             done.insert(event);
         }
         let Some(event) = recording.events.get(arrival.event as usize) else { continue };
-        let Some((line, front)) = lines.get_mut(&event.key) else { continue };
-        while line.get(*front).is_some_and(|head| done.contains(head)) {
+        let Some((posted, front)) = keys.get_mut(&event.key) else { continue };
+        while posted.get(*front).is_some_and(|head| done.contains(head)) {
             *front += 1;
         }
-        if line.get(*front).is_some_and(|head| arrival.event > *head) {
+        if posted.get(*front).is_some_and(|head| arrival.event > *head) {
             reconciled.out_of_order.push((arrival.event, number));
         }
     }

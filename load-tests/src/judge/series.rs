@@ -1,4 +1,4 @@
-//! What the pictures of a run show, counted: small enough for the report, whatever the run.
+//! The data of a run's charts. Its size is bounded, however long the run was.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -16,7 +16,7 @@ use crate::{
 
 /// The most points along the time axis.
 const MAX_BUCKETS: u64 = 300;
-/// Windows are told apart by how full they were, in steps of so many per cent.
+/// The fullness of windows is counted in steps of this many per cent.
 const STEP_PERCENT: u64 = 5;
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -24,7 +24,7 @@ pub(crate) struct Pictures {
     pub(crate) bucket_s: f64,
     /// Owed and not yet delivered at the end of each bucket.
     pub(crate) backlog: Vec<u64>,
-    /// What was done to the engine: seconds after the beginning, and what.
+    /// The steps of the scenario: seconds after the beginning, and a label.
     pub(crate) marks: Vec<(f64, String)>,
     pub(crate) groups: Vec<GroupPictures>,
 }
@@ -32,14 +32,14 @@ pub(crate) struct Pictures {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct GroupPictures {
     pub(crate) name: String,
-    /// Arrivals a second in each bucket; the most that the caps let a bucket hold, and what they let through for long. These
-    /// two are the same for limits of a second, and none while a destination has no limit.
+    /// For each bucket: arrivals a second, the most that the limits allow in the bucket, and the long-term rate that they allow. The last two
+    /// are equal for limits per second, and `None` while a destination has no limit.
     pub(crate) sends_per_s: Vec<f64>,
     pub(crate) cap_per_s: Vec<Option<f64>>,
     pub(crate) pace_per_s: Vec<Option<f64>>,
-    /// How many of the windows that end at a send were how full, in per cent of what their limit allowed, rounded up to steps.
+    /// Fullness in per cent of the limit, rounded up to steps, and the number of windows with it. A window ends at each send.
     pub(crate) fullness: Vec<(u64, u64)>,
-    /// Milliseconds, and the share of events that took no longer.
+    /// Milliseconds, and the share of events with at most this latency.
     pub(crate) latency: Vec<(f64, f64)>,
 }
 
@@ -101,7 +101,7 @@ fn of_group(recording: &Recording, reconciled: &Reconciled, group: usize, bucket
         let limits = limits_of(destination);
         for bucket in 0..buckets.count {
             let start = buckets.start(bucket);
-            // A bucket that is longer than a window holds several.
+            // A bucket may be longer than a window and then contains several.
             let most = |(period, in_force): &(Period, InForce)| {
                 let windows = length.as_nanos().div_ceil(period.window().as_nanos()) as u64;
                 Some((in_force.bound(start + length, length)? * windows) as f64 / length.as_secs_f64())
@@ -130,7 +130,7 @@ fn of_group(recording: &Recording, reconciled: &Reconciled, group: usize, bucket
     }
 }
 
-/// Of each period that ever had a limit, which held when.
+/// For each period that ever had a limit, the limits in force over time.
 fn limits_of(destination: &Destination) -> Vec<(Period, InForce)> {
     let is_limited = |period: &Period| {
         let mut all = destination.limits.iter().flat_map(|change| change.limits.as_slice());

@@ -1,4 +1,4 @@
-//! A judge that cannot fail is worth nothing: recordings that break each promise, and that each is found and named.
+//! A judge that cannot fail is worthless: each promise has a recording that breaks it, and the judge must name the breach.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ fn arrival(number: u64, ms: i64) -> Arrival {
     }
 }
 
-/// One destination of so many a second, and an event for each arrival, in their order.
+/// One destination with a limit a second, and an event for each arrival, in the same order.
 fn recording(limit: u32, arrivals_ms: &[i64]) -> Recording {
     let accepted = |number| Outcome::Accepted { id: id(number), deliveries: 1, at: at(ACCEPTED_MS) };
     let event =
@@ -85,7 +85,7 @@ fn assert_breach(recording: &Recording, expected: &str) {
 }
 
 #[test]
-fn what_kept_every_promise_passes() {
+fn a_recording_that_keeps_every_promise_passes() {
     let judgement = judge(&sound());
     assert_eq!(judgement.breaches, Vec::<String>::new());
     assert_eq!((judgement.owed, judgement.arrivals, judgement.lost), (10, 10, 0));
@@ -93,7 +93,7 @@ fn what_kept_every_promise_passes() {
 }
 
 #[test]
-fn a_window_one_too_many_is_found_at_the_receiver_and_in_the_record() {
+fn one_send_too_many_in_a_window_is_found_at_the_receiver_and_in_the_record() {
     let recording = recording(2, &[20, 500, 1_010]);
     assert_breach(&recording, "partner: 1 arrivals above the limit of a second; the fullest window holds 3");
     assert_breach(&recording, "partner: 1 recorded sends above the limit of a second");
@@ -110,11 +110,11 @@ fn the_slack_is_five_milliseconds_at_the_receiver_and_none_in_the_record() {
 }
 
 #[test]
-fn what_is_sent_under_overload_is_held_against_what_the_machine_can_take() {
+fn the_rate_under_overload_is_compared_with_the_capacity_of_the_machine() {
     let mut flooded = recording(1_000, &(0..40).map(|n| 20 + n * 50).collect::<Vec<_>>());
     (0..).zip(&mut flooded.events).for_each(|(n, event)| event.meant = at(n * 25));
     flooded.groups[0].expect.overload_min = Some(0.5);
-    assert_breach(&flooded, "partner: unknown of what the machine can take");
+    assert_breach(&flooded, "partner: the rate under overload was unknown of the rate");
     flooded.capacity_per_s = Some(38.0);
     let judgement = judge(&flooded);
     assert!(judgement.is_passed(), "{:?}", judgement.breaches);
@@ -123,7 +123,7 @@ fn what_is_sent_under_overload_is_held_against_what_the_machine_can_take() {
     flooded.capacity_per_s = Some(42.0);
     assert_breach(
         &flooded,
-        "partner: 0.4884 of what the machine can take was sent under overload, where 0.5 was expected",
+        "partner: the rate under overload was 0.4884 of the rate that the machine can take, where 0.5 was expected",
     );
 }
 
@@ -134,7 +134,7 @@ fn an_event_for_several_groups_is_owed_to_each_of_their_destinations() {
     both.destinations.push(Destination { group: 1, ..both.destinations[0].clone() });
     let elsewhere = both.arrivals[0].iter().map(|arrival| Arrival { destination: 1, ..*arrival });
     both.arrivals.push(elsewhere.collect());
-    assert_breach(&both, "arrivals that nobody was owed: event 0 was for somebody else");
+    assert_breach(&both, "arrivals that were not owed: event 0 was for another destination");
     for event in &mut both.events {
         event.groups = [0, 1].into();
         event.outcome = match event.outcome {
@@ -150,19 +150,19 @@ fn an_event_for_several_groups_is_owed_to_each_of_their_destinations() {
 }
 
 #[test]
-fn a_picture_of_a_limit_shows_what_a_bucket_may_hold_and_what_it_comes_to() {
+fn a_chart_of_a_limit_shows_the_most_that_a_bucket_may_hold_and_the_long_term_pace() {
     let mut minute = recording(10, &[20, 30, 40, 50]);
     let limits = RateLimits::new(vec![RateLimit::new(30, Period::Minute).unwrap()]).unwrap();
     minute.destinations[0].limits[0].limits = limits;
     let pictures = judge(&minute).pictures;
     let group = &pictures.groups[0];
     assert_eq!((group.cap_per_s[0], group.pace_per_s[0]), (Some(30.0), Some(0.5)));
-    // Of thirty a minute: one, two, three, four.
+    // The four windows hold one, two, three and four of thirty a minute.
     assert_eq!(group.fullness, [(5, 1), (10, 2), (15, 1)]);
 }
 
 #[test]
-fn a_stall_of_the_receiver_excuses_and_is_told() {
+fn an_arrival_above_the_limit_that_a_stall_explains_is_counted_as_excused() {
     let mut late = recording(1, &[20, 1_000]);
     late.destinations[0].audit = recording(1, &[20, 1_020]).destinations[0].audit.clone();
     assert_breach(&late, "arrivals above");
@@ -186,19 +186,19 @@ fn a_lost_event_is_found() {
 }
 
 #[test]
-fn a_double_needs_a_fault_that_explains_it() {
+fn a_duplicate_is_a_breach_unless_a_fault_explains_it() {
     let mut doubled = sound();
     doubled.arrivals[0].push(arrival(3, 1_300));
-    assert_breach(&doubled, "1 deliveries were doubled for no reason, event 3");
+    assert_breach(&doubled, "1 deliveries arrived twice without a fault, event 3");
     doubled.faults = vec![Fault { from: at(600), until: at(700) }];
     assert_eq!(judge(&doubled).breaches, Vec::<String>::new());
     doubled.faults[0].from = at(9_000);
     doubled.faults[0].until = at(9_100);
-    assert_breach(&doubled, "doubled for no reason");
+    assert_breach(&doubled, "arrived twice without a fault");
 }
 
 #[test]
-fn a_retry_after_a_failure_is_no_double() {
+fn a_retry_after_a_failure_is_not_a_duplicate() {
     let mut retried = sound();
     retried.arrivals[0][3].answered = answered(503, 351);
     retried.arrivals[0].push(arrival(3, 1_300));
@@ -207,7 +207,7 @@ fn a_retry_after_a_failure_is_no_double() {
 }
 
 #[test]
-fn what_left_before_its_turn_is_found() {
+fn a_send_out_of_order_is_found() {
     let mut swapped = sound();
     swapped.groups[0].expect.in_order = true;
     assert!(judge(&swapped).is_passed());
@@ -217,16 +217,16 @@ fn what_left_before_its_turn_is_found() {
     assert_breach(&swapped, "1 sends out of order, event 5 to partner first");
     let mut hasty = sound();
     hasty.groups[0].expect.in_order = true;
-    // Answered at 470, when the next is here already.
+    // It is answered at 470 ms, after the next event has arrived.
     hasty.arrivals[0][3].answered = answered(200, 470);
     assert_breach(&hasty, "1 sends out of order, event 4 to partner first");
-    // With keys of their own they have no order.
+    // Events with different keys have no order.
     swapped.events[5].key = Some(1);
     assert!(judge(&swapped).is_passed());
 }
 
 #[test]
-fn nothing_may_pass_an_event_that_failed() {
+fn no_event_may_overtake_a_failed_event() {
     let mut passed = sound();
     passed.groups[0].expect.in_order = true;
     passed.arrivals[0][3].answered = answered(500, 351);
@@ -242,15 +242,15 @@ fn a_late_drain_and_a_dead_process_are_found() {
     late.died = vec!["worker"];
     late.permits_left = 3;
     assert_breach(&late, "the backlog was not drained in time");
-    assert_breach(&late, "worker ended by itself");
+    assert_breach(&late, "worker exited by itself");
     assert_breach(&late, "3 permits are left in the queue");
 }
 
 #[test]
-fn strangers_are_found() {
+fn arrivals_that_were_not_owed_are_found() {
     let mut foreign = sound();
     foreign.arrivals[0][2].id = Some(id(77));
-    assert_breach(&foreign, "event 2 came under another id");
+    assert_breach(&foreign, "event 2 arrived with another id");
     let mut refused = sound();
     refused.events[2].outcome = Outcome::Refused(503);
     assert_breach(&refused, "event 2 was refused with 503");
@@ -262,7 +262,7 @@ fn strangers_are_found() {
     misled.destinations.push(misled.destinations[0].clone());
     misled.arrivals.push(Vec::new());
     misled.events[2].destination = Some(1);
-    assert_breach(&misled, "event 2 was for somebody else");
+    assert_breach(&misled, "event 2 was for another destination");
 }
 
 #[test]
@@ -273,7 +273,7 @@ fn an_event_for_too_few_destinations_is_found() {
 }
 
 #[test]
-fn a_record_that_hides_a_send_is_found() {
+fn a_record_that_lacks_a_send_is_found() {
     let mut hidden = sound();
     hidden.destinations[0].audit.as_mut().unwrap().sends -= 1;
     assert_breach(&hidden, "1 arrivals are not in Weir's record");
@@ -285,7 +285,7 @@ fn a_record_that_hides_a_send_is_found() {
 fn a_pause_binds_after_its_grace() {
     let mut paused = sound();
     paused.groups[0].pauses = vec![Pause { from: at(240), until: at(450) }];
-    // At 350 comes one, 5 ms after the grace.
+    // One event arrives at 350 ms, 5 ms after the end of the grace.
     assert_breach(&paused, "partner: 1 sends while it was paused");
     paused.groups[0].pauses = vec![Pause { from: at(246), until: at(450) }];
     assert!(judge(&paused).is_passed());
@@ -306,7 +306,7 @@ fn a_lower_limit_binds_from_its_answer_and_a_higher_one_from_its_request() {
 }
 
 #[test]
-fn what_is_expected_beside_the_caps_is_judged() {
+fn expected_utilisation_latency_and_fairness_are_judged() {
     let mut used = recording(10, &(0..10).map(|n| 20 + n * 150).collect::<Vec<_>>());
     used.groups[0].expect.utilisation_min = Some(0.98);
     assert_breach(&used, "partner: utilisation 0.7");
@@ -316,7 +316,7 @@ fn what_is_expected_beside_the_caps_is_judged() {
 }
 
 #[test]
-fn of_what_coalesces_only_the_last_is_owed() {
+fn only_the_last_event_of_a_coalesce_key_is_owed() {
     let mut coalesced = sound();
     coalesced.groups[0].coalesces = true;
     coalesced.arrivals[0].remove(3);
@@ -326,12 +326,12 @@ fn of_what_coalesces_only_the_last_is_owed() {
 }
 
 #[test]
-fn who_got_less_while_all_had_a_backlog_was_treated_unfairly() {
+fn a_smaller_share_while_all_have_a_backlog_is_unfair() {
     let mut unfair = recording(10, &(0..30).map(|n| 20 + n * 110).collect::<Vec<_>>());
     unfair.destinations.push(unfair.destinations[0].clone());
     unfair.arrivals.push(unfair.arrivals[0].clone());
     assert_eq!(latency::fairness(&unfair, 0), Some(1.0));
-    // The second gets its due when the first has had all of its own.
+    // The second destination gets most of its events only after the first has had all of its own.
     unfair.arrivals[1].iter_mut().skip(3).for_each(|arrival| arrival.at = arrival.at + Duration::from_secs(9));
     let fairness = latency::fairness(&unfair, 0).unwrap();
     assert!(fairness < 0.7, "{fairness}");
@@ -342,7 +342,7 @@ fn who_got_less_while_all_had_a_backlog_was_treated_unfairly() {
 }
 
 proptest! {
-    /// Any pace that keeps its distance passes, and with one send more in the fullest window it does not.
+    /// A recording within the limit passes; with one more send in the fullest window it fails.
     #[test]
     fn within_the_limit_passes_and_an_extra_send_fails(
         limit in 1_u32..20,
@@ -356,7 +356,7 @@ proptest! {
         }).collect();
         let judgement = judge(&recording(limit, &times));
         prop_assert!(judgement.is_passed(), "{:?}", judgement.breaches);
-        // As many as the limit allows at once, and one more.
+        // One more send than the limit allows, almost at the same instant.
         let end = times[times.len() - 1] + 2_000;
         times.extend((0..=i64::from(limit)).map(|n| end + n));
         let judgement = judge(&recording(limit, &times));
@@ -364,9 +364,9 @@ proptest! {
         prop_assert_eq!(judgement.breaches.len(), 2);
     }
 
-    /// Whatever single arrival is taken out or repeated is found.
+    /// Any single arrival that is removed or repeated is found.
     #[test]
-    fn no_arrival_can_be_taken_out_or_repeated(victim in 0_usize..10, doubles: bool) {
+    fn a_removed_or_repeated_arrival_is_found(victim in 0_usize..10, doubles: bool) {
         let mut recording = sound();
         let taken = recording.arrivals[0][victim];
         if doubles {

@@ -1,5 +1,5 @@
-//! The page: the verdict, a table of the runs, and for each what was judged and its pictures. One file that needs nothing else, for
-//! bright and dark screens.
+//! The page: the verdict, a table of the runs, and for each run its judgement and charts. One self-contained file for light and dark
+//! screens.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ use super::{
 use crate::judge::{GroupJudgement, Judgement};
 
 const STYLE: &str = include_str!("style.css");
-/// What the colours of the pictures are on a dark screen.
+/// The colours of the charts on a dark screen.
 const DARK: [(RGBColor, &str); 4] = [(BLUE, "#58a6ff"), (RED, "#ff7b72"), (GREY, "#9198a1"), (AMBER, "#d29922")];
 
 pub(super) fn page(report: &Report) -> anyhow::Result<String> {
@@ -42,7 +42,7 @@ fn dark_pictures() -> anyhow::Result<String> {
     Ok(out + "}\n")
 }
 
-/// First of all: was every promise kept, and what were they judged by?
+/// The verdict and the totals of all runs.
 fn write_verdict(out: &mut String, report: &Report) -> anyhow::Result<()> {
     let failed = report.runs.iter().filter(|run| !run.passed).count();
     let breaches: usize = report.runs.iter().map(|run| run.judgement.breaches.len()).sum();
@@ -61,7 +61,7 @@ fn write_verdict(out: &mut String, report: &Report) -> anyhow::Result<()> {
         ("sends judged", grouped(sum(|judgement| judgement.arrivals))),
         ("above a limit", grouped(sum(above))),
         ("lost", grouped(sum(|judgement| judgement.lost))),
-        ("doubled without a cause", grouped(sum(|judgement| judgement.duplicates - judgement.explained))),
+        ("doubled without a fault", grouped(sum(|judgement| judgement.duplicates - judgement.explained))),
         ("out of order", grouped(sum(|judgement| judgement.out_of_order))),
     ];
     *out += "<dl>";
@@ -70,7 +70,7 @@ fn write_verdict(out: &mut String, report: &Report) -> anyhow::Result<()> {
     }
     writeln!(
         out,
-        "</dl><p class=\"soft\">Begun {}. {} cores ({}), shared by publisher, receiver and engine. Harness {}.</p>",
+        "</dl><p class=\"soft\">Started {}. {} cores ({}), shared by publisher, receiver and engine. Harness {}.</p>",
         report.began,
         report.machine.cores,
         escaped(&report.machine.os),
@@ -79,7 +79,7 @@ fn write_verdict(out: &mut String, report: &Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sends that were one too many, at the receiver or in the record.
+/// Sends above a limit, at the receiver or in Weir's record.
 fn above(judgement: &Judgement) -> u64 {
     let limits = judgement.groups.iter().flat_map(|group| &group.limits);
     limits.map(|limit| limit.violations.max(limit.recorded_violations)).sum()
@@ -133,7 +133,7 @@ fn write_run(out: &mut String, number: usize, run: &Run) -> anyhow::Result<()> {
     for (group, overload) in run.judgement.groups.iter().filter_map(|group| Some((group, group.overload?))) {
         writeln!(
             out,
-            "<p>This machine can take {} events a second to {}. It was offered {}, and sent {} meanwhile: {:.0} % of what it can.</p>",
+            "<p>This machine can take {} events a second to {}. It was offered {} a second and sent {} a second: {:.0} % of the rate that it can take.</p>",
             grouped(overload.capacity_per_s as u64),
             escaped(&group.name),
             grouped(overload.offered_per_s as u64),
@@ -239,12 +239,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn thousands_stand_apart() {
+    fn thousands_are_separated() {
         assert_eq!([0, 999, 1_000, 1_234_567].map(grouped), ["0", "999", "1\u{202f}000", "1\u{202f}234\u{202f}567"]);
     }
 
     #[test]
-    fn every_colour_of_the_pictures_has_one_for_the_dark() {
+    fn every_colour_of_the_charts_has_a_dark_variant() {
         let style = dark_pictures().unwrap();
         assert!(style.contains("svg [stroke=\"#0969DA\"] { stroke: #58a6ff }"), "{style}");
     }

@@ -1,7 +1,7 @@
-//! The pictures of a run, as SVG: sends against the cap, how full windows were, how long events took, what waited.
+//! The charts of a run, as SVG: sends and the limit, fullness of windows, latency of events, and the backlog.
 //!
-//! They are drawn on nothing, in the colours of a bright page. The page's style maps those to the ones of a dark page, by
-//! their values; so they are all here.
+//! They have a transparent background and the colours of a light page. The page's style maps each colour value to one for a dark page, so
+//! all colours are defined here.
 
 use std::error::Error;
 
@@ -27,13 +27,13 @@ pub(super) const BLUE: RGBColor = RGBColor(9, 105, 218);
 pub(super) const RED: RGBColor = RGBColor(207, 34, 46);
 pub(super) const GREY: RGBColor = RGBColor(101, 109, 118);
 pub(super) const AMBER: RGBColor = RGBColor(154, 103, 0);
-/// A cap this many times the most that was sent is left out, or the sends would vanish below it.
+/// A limit above this many times the highest send rate is not drawn, because the sends would be invisible below it.
 const FAR_CAP: f64 = 8.0;
-/// Room above the highest.
+/// Space above the highest value.
 const HEADROOM: f64 = 1.18;
 
 pub(super) struct Picture {
-    /// Whose; `None` of all groups together.
+    /// The group; `None` for a chart of all groups.
     pub(super) group: Option<String>,
     pub(super) title: String,
     pub(super) svg: String,
@@ -51,10 +51,10 @@ pub(super) fn all(pictures: &Pictures) -> anyhow::Result<Vec<Picture>> {
             all.push(picture(name(), sends_title(group), MAIN, |area| sends(area, pictures, group))?);
         }
         if !group.fullness.is_empty() {
-            all.push(picture(name(), "How full windows were".to_owned(), SMALL, |area| fullness(area, group))?);
+            all.push(picture(name(), "Fullness of windows".to_owned(), SMALL, |area| fullness(area, group))?);
         }
         if !group.latency.is_empty() {
-            all.push(picture(name(), "How long events took".to_owned(), SMALL, |area| latency(area, group))?);
+            all.push(picture(name(), "Latency of events".to_owned(), SMALL, |area| latency(area, group))?);
         }
     }
     Ok(all)
@@ -74,14 +74,14 @@ fn picture(
     Ok(Picture { group, title, svg })
 }
 
-/// Axes from nought, or something to see when there is nothing.
+/// Axes that begin at zero and are never empty.
 fn chart<'a, 'b>(area: &'a Area<'b>, x: f64, y: f64) -> Result<Chart<'a, 'b>, Box<dyn Error>> {
     let mut builder = ChartBuilder::on(area);
     builder.margin(6).margin_right(26).x_label_area_size(38).y_label_area_size(58);
     Ok(builder.build_cartesian_2d(0.0..x.max(1e-3), 0.0..y.max(1e-3) * HEADROOM)?)
 }
 
-/// What the axes are, in which unit.
+/// Names, labels and units of the axes.
 struct Axes<'a> {
     x: &'a str,
     y: &'a str,
@@ -108,8 +108,8 @@ fn small(colour: RGBColor) -> TextStyle<'static> {
     ("sans-serif", 12).into_font().color(&colour)
 }
 
-/// Lines where something was done to the engine, each with its name beside it: one below the other, so that what lies close
-/// can be read, and on the side where there is room.
+/// A line for each step of the scenario, with its label beside it. Labels are staggered, so close ones can be read, and are drawn on the
+/// side with more space.
 fn marks(chart: &mut Chart<'_, '_>, pictures: &Pictures, right: f64, top: f64) -> DrawResult {
     for (number, (at_s, what)) in pictures.marks.iter().enumerate() {
         let line = [(*at_s, 0.0), (*at_s, top * HEADROOM)];
@@ -132,7 +132,7 @@ fn stairs(values: impl Iterator<Item = f64>, bucket_s: f64) -> Vec<(f64, f64)> {
     values.enumerate().flat_map(ends).collect()
 }
 
-/// The same with gaps: runs of buckets that have a value.
+/// Like [`stairs`], with gaps: one line for each run of buckets with a value.
 fn stretches(values: &[Option<f64>], bucket_s: f64) -> Vec<Vec<(f64, f64)>> {
     let mut stretches: Vec<Vec<(f64, f64)>> = Vec::new();
     let mut is_open = false;
@@ -153,7 +153,7 @@ fn most_of(group: &GroupPictures) -> f64 {
     group.sends_per_s.iter().copied().fold(0.0, f64::max)
 }
 
-/// Those that can be shown beside the sends.
+/// The limits that are low enough to be shown beside the sends.
 fn near(group: &GroupPictures, caps: &[Option<f64>]) -> Vec<Option<f64>> {
     let most = most_of(group);
     caps.iter().map(|cap| cap.filter(|cap| *cap <= most * FAR_CAP)).collect()
@@ -170,7 +170,7 @@ fn sends_title(group: &GroupPictures) -> String {
         (true, false) => ", far below the cap",
         (true, true) => " and the cap (red)",
     };
-    let pace = if is_apart(group) && is_any(&group.pace_per_s) { ", with the pace it comes to (dashed)" } else { "" };
+    let pace = if is_apart(group) && is_any(&group.pace_per_s) { ", with the long-term pace (dashed)" } else { "" };
     format!("Sends{cap}{pace}")
 }
 
@@ -215,7 +215,7 @@ fn fullness(area: &Area<'_>, group: &GroupPictures) -> DrawResult {
     Ok(())
 }
 
-/// Over the logarithm: what matters is the tail.
+/// On a logarithmic axis, because the tail matters most.
 fn latency(area: &Area<'_>, group: &GroupPictures) -> DrawResult {
     let decade = |ms: f64| ms.max(0.01).log10();
     let decades = group.latency.iter().map(|(ms, _)| decade(*ms));
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn every_picture_is_drawn_and_brings_nothing_from_elsewhere() {
+    fn every_chart_is_drawn_without_external_resources() {
         let drawn = all(&pictures()).unwrap();
         assert_eq!(drawn.len(), 4);
         for Picture { title, svg, .. } in &drawn {
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn axes_have_names_and_what_was_done_is_marked() {
+    fn axes_have_names_and_steps_are_marked() {
         let drawn = all(&pictures()).unwrap();
         for (svg, words) in
             [(&drawn[0].svg, "deliveries"), (&drawn[1].svg, "sends a second"), (&drawn[3].svg, "milliseconds")]
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cap_that_ends_is_not_drawn_on() {
+    fn a_limit_is_not_drawn_after_its_end() {
         let lines = stretches(&[Some(2.0), None, Some(4.0), Some(5.0)], 1.0);
         assert_eq!(lines, [vec![(0.0, 2.0), (1.0, 2.0)], vec![(2.0, 4.0), (3.0, 4.0), (3.0, 5.0), (4.0, 5.0)]]);
     }

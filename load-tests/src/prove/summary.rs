@@ -1,10 +1,10 @@
-//! What a person who watches wants to know of a run.
+//! The summary of a run for the terminal.
 
 use std::fmt::{self, Write};
 
 use crate::judge::{GroupJudgement, Judgement};
 
-/// A verdict and its figures, a line for each limit and group, and every breach.
+/// The verdict with its figures, a line for each limit and group, and every breach.
 pub(super) fn of(scenario: &str, judgement: &Judgement) -> String {
     let mut out = String::new();
     // Writing to a `String` cannot fail.
@@ -15,7 +15,7 @@ pub(super) fn of(scenario: &str, judgement: &Judgement) -> String {
 fn write_run(out: &mut String, scenario: &str, judgement: &Judgement) -> fmt::Result {
     let verdict = if judgement.is_passed() { "passed" } else { "FAILED" };
     let Judgement { events, arrivals, lost, duplicates, explained, .. } = judgement;
-    let drained = judgement.drained_after_s.map_or("not drained".to_owned(), |s| format!("drained {s:.1} s after"));
+    let drained = judgement.drained_after_s.map_or("not drained".to_owned(), |s| format!("drained after {s:.1} s"));
     writeln!(
         out,
         "  {verdict}  {scenario}: {events} events, {arrivals} arrivals, {lost} lost, {duplicates} doubled ({explained} explained), \
@@ -50,7 +50,7 @@ fn write_speed(out: &mut String, group: &GroupJudgement) -> fmt::Result {
     if let Some(overload) = group.overload {
         writeln!(
             out,
-            "          {name:<16} offered {:.0} a second, sent {:.0} meanwhile, {:.3} of what the machine can take ({:.0})",
+            "          {name:<16} offered {:.0} a second, sent {:.0} a second, {:.3} of the {:.0} a second that the machine can take",
             overload.offered_per_s,
             overload.sent_per_s,
             overload.share(),

@@ -1,4 +1,4 @@
-//! Weir's HTTP API as the harness uses it.
+//! A client of Weir's HTTP API.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -11,11 +11,11 @@ use weir_core::audit::AuditReport;
 
 use crate::{client::Connection, clock::now};
 
-/// How long something may be away.
+/// How long the API may be unavailable.
 const TIMEOUT: Duration = Duration::from_secs(20);
 const RETRY_EVERY: Duration = Duration::from_millis(50);
 
-/// Where it answers, and the key to it.
+/// The address of the API and the API key.
 #[derive(Debug, Clone)]
 pub(crate) struct Api {
     address: SocketAddr,
@@ -29,7 +29,7 @@ impl Api {
 
     /// From `http://host:port`.
     pub(crate) async fn at(url: &str, key: Option<String>) -> anyhow::Result<Self> {
-        let host = url.strip_prefix("http://").with_context(|| format!("{url}: a target is http://HOST:PORT"))?;
+        let host = url.strip_prefix("http://").with_context(|| format!("{url}: a target must be http://HOST:PORT"))?;
         let host = host.trim_end_matches('/');
         let mut addresses = tokio::net::lookup_host(host).await.with_context(|| format!("cannot find {host}"))?;
         let address = addresses.next().with_context(|| format!("{host} has no address"))?;
@@ -50,7 +50,7 @@ impl Api {
         Ok(())
     }
 
-    /// What waits or is under way.
+    /// The number of deliveries that are waiting or in flight.
     pub(crate) async fn backlog(&self, destination: &str) -> anyhow::Result<u64> {
         let path = format!("/v1/destinations/{destination}/backlog");
         let answer: Value = self.ask(Method::GET, &path, &Value::Null).await?;
@@ -62,7 +62,7 @@ impl Api {
         self.ask(Method::GET, &format!("/v1/destinations/{destination}/audit"), &Value::Null).await
     }
 
-    /// The sum of gauges; `None` while one of them is not known.
+    /// The sum of these gauges; `None` while one of them is missing.
     pub(crate) async fn gauges(&self, names: &[&str]) -> anyhow::Result<Option<u64>> {
         let text = self.answer(Method::GET, "/metrics", &Value::Null).await?;
         Ok(sum_of(&String::from_utf8_lossy(&text), names))
@@ -77,7 +77,7 @@ impl Api {
         Ok(serde_json::from_slice(&self.answer(method, path, body).await?)?)
     }
 
-    /// Asks again while nobody answers, or the answer is that something is away: a scenario may have taken it.
+    /// Repeats the request while there is no answer or the answer is 503: a scenario may have stopped a process or server.
     async fn answer(&self, method: Method, path: &str, body: &Value) -> anyhow::Result<Bytes> {
         let body = if body.is_null() { Bytes::new() } else { Bytes::from(body.to_string()) };
         let deadline = now() + TIMEOUT;
@@ -105,7 +105,7 @@ impl Api {
     }
 }
 
-/// The sum of all series of these names; `None` when one of them has none.
+/// The sum of all series with these names; `None` when a name has no series.
 fn sum_of(text: &str, names: &[&str]) -> Option<u64> {
     let of = |name: &&str| {
         let value = |line: &str| {
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gauges_are_summed_and_one_that_is_missing_is_not_zero() {
+    fn gauges_are_summed_and_a_missing_gauge_is_not_zero() {
         let text = "# TYPE a gauge\na{shard=\"1\"} 2\na{shard=\"2\"} 3\nab 40\nb 1\n";
         assert_eq!(sum_of(text, &["a", "b"]), Some(6));
         assert_eq!(sum_of(text, &["a", "c"]), None);

@@ -1,18 +1,18 @@
-//! What a machine can take, measured right before it is overloaded: a multiple of it is an overload everywhere, where a rate would be
-//! one on some machines only.
+//! The rate that a machine can take, measured right before the overload. A multiple of this rate is an overload on every machine; a
+//! fixed rate would be one only on some.
 
 use anyhow::ensure;
 
 use crate::{
     recording::Recording,
-    scenario::{Expect, ReceiverBehavior, Publish, Scenario},
+    scenario::{Expect, Publish, ReceiverBehavior, Scenario},
 };
 
-/// Enough for some seconds, of which the beginning does not count for much.
+/// Enough for several seconds, so the slower start has little weight.
 const EVENTS: u64 = 40_000;
 const WITHIN_S: f64 = 120.0;
 
-/// The same events to the same destinations, posted as fast as they are answered, until all have arrived.
+/// A scenario that posts the same events to the same destinations as fast as they are answered, until all have arrived.
 pub(crate) fn scenario(of: &Scenario, publish: &Publish) -> Scenario {
     let mut destinations = of.destinations.clone();
     destinations.retain(|group| publish.to.contains(&group.name));
@@ -34,7 +34,7 @@ pub(crate) fn scenario(of: &Scenario, publish: &Publish) -> Scenario {
 pub(crate) fn per_second(recording: &Recording) -> anyhow::Result<f64> {
     let last = recording.arrivals.iter().flatten().map(|arrival| arrival.at).max();
     let took_s = last.map_or(0.0, |last| last.since(recording.began).as_secs_f64());
-    ensure!(recording.drained.is_some() && took_s > 0.0, "what the machine can take could not be measured");
+    ensure!(recording.drained.is_some() && took_s > 0.0, "the rate that the machine can take could not be measured");
     Ok(recording.events.len() as f64 / took_s)
 }
 
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_measured_is_what_will_be_overloaded_and_nothing_else() {
+    fn the_capacity_is_measured_on_the_overloaded_destinations_only() {
         let overload = Scenario::named("overload").unwrap();
         let measured = scenario(&overload, &overload.publish[0]);
         assert_eq!(measured.destinations.len(), 1);

@@ -1,6 +1,6 @@
-//! A Weir of the harness's own: one process, or one for each role over servers that are its own too.
+//! A Weir that the harness starts: one process, or one for each role on the harness's own servers.
 //!
-//! Every process keeps its port, so that the one that takes its place is found where it was.
+//! Every process keeps its port, so its replacement is reached at the same address.
 
 use std::{
     fs::File,
@@ -20,9 +20,9 @@ use crate::{
     scenario::{Roles, SetUp},
 };
 
-/// Of a Redis that was empty at its start. Where claims are out, Weir waits so long for permits that a Redis before it may have given
-/// out. That there was none it cannot know, and a run that began within would measure that.
-const NEW_FOR: Duration = Duration::from_secs(3);
+/// After the start of an empty Redis. If claims are outstanding, Weir waits this long for the permits of an earlier Redis, because it
+/// cannot know that there was none. A run that began within this time would measure the wait.
+const REDIS_WAIT: Duration = Duration::from_secs(3);
 
 pub(crate) struct Fleet {
     weir: PathBuf,
@@ -42,7 +42,7 @@ struct Member {
 }
 
 impl Fleet {
-    /// With a fresh store. What the processes have to say goes to `log`.
+    /// Starts the processes on a fresh store. Their log goes to `log`.
     pub(crate) async fn start(set_up: SetUp, weir: &Path, roles: Roles, log: File) -> anyhow::Result<Self> {
         let weir = weir.canonicalize().with_context(|| {
             format!("there is no {}; build it with `cargo build --release -p weir`", weir.display())
@@ -68,28 +68,28 @@ impl Fleet {
                 for _ in 0..roles.worker {
                     fleet.add("worker").await?;
                 }
-                tokio::time::sleep(NEW_FOR).await;
+                tokio::time::sleep(REDIS_WAIT).await;
             }
         }
         Ok(fleet)
     }
 
-    /// What its processes are told of its servers.
+    /// The environment variables that name the servers.
     pub(crate) fn backing(&self) -> &[(&'static str, String)] {
         &self.backing
     }
 
-    /// Where the processes of a role listen, in the order of their start.
+    /// The ports of a role's processes, in the order of their start.
     pub(crate) fn ports<'a>(&'a self, role: &'a str) -> impl Iterator<Item = u16> + 'a {
         self.members.iter().filter(move |member| member.role == role).map(|member| member.port.number)
     }
 
-    /// Where the API answers.
+    /// The address of the API.
     pub(crate) fn address(&self) -> SocketAddr {
         ([127, 0, 0, 1], self.members[0].port.number).into()
     }
 
-    /// Where a scheduler answers: it alone knows the depths of the queue.
+    /// The address of a scheduler: only schedulers report the depths of the queue.
     pub(crate) fn scheduler_address(&self) -> anyhow::Result<SocketAddr> {
         Ok(([127, 0, 0, 1], self.members[self.member("scheduler")?].port.number).into())
     }
@@ -109,7 +109,7 @@ impl Fleet {
         Ok(process)
     }
 
-    /// The first process of a role; the one process, when there is only one.
+    /// The first process of a role; in the embedded set-up the single process.
     fn member(&self, role: &str) -> anyhow::Result<usize> {
         if self.set_up == SetUp::Embedded {
             return Ok(0);
@@ -117,7 +117,7 @@ impl Fleet {
         self.members.iter().position(|member| member.role == role).with_context(|| format!("there is no {role}"))
     }
 
-    /// SIGKILL. Answers who it was.
+    /// Sends SIGKILL to the first process of a role and returns its number.
     pub(crate) async fn kill(&mut self, role: &str) -> anyhow::Result<usize> {
         let member = self.member(role)?;
         self.members[member].process.kill().await?;
@@ -130,12 +130,12 @@ impl Fleet {
         Ok(())
     }
 
-    /// STOP or CONT to the first of a role.
+    /// Sends STOP or CONT to the first process of a role.
     pub(crate) async fn signal(&self, role: &str, name: &str) -> anyhow::Result<()> {
         signal(&self.members[self.member(role)?].process, name).await
     }
 
-    /// As many workers as that; those that are too many are told to end, and end what they have in hand.
+    /// Starts or stops workers until there are `workers`. A worker is stopped by SIGTERM and finishes its sends in flight.
     pub(crate) async fn scale_workers(&mut self, workers: usize) -> anyhow::Result<()> {
         let count = |fleet: &Self| fleet.members.iter().filter(|member| member.role == "worker").count();
         while count(self) < workers {
@@ -146,7 +146,7 @@ impl Fleet {
             let mut member = self.members.remove(last);
             signal(&member.process, "TERM").await?;
             let status = member.process.wait().await?;
-            ensure!(status.success(), "a worker that was told to end did so with {status}");
+            ensure!(status.success(), "a worker exited with {status} after SIGTERM");
         }
         Ok(())
     }
@@ -159,7 +159,7 @@ impl Fleet {
         self.postgres.as_mut().context("there is no PostgreSQL in this set-up")
     }
 
-    /// How many have ended without having been told to.
+    /// The roles of processes that have exited by themselves.
     pub(crate) fn ended(&mut self) -> anyhow::Result<Vec<&'static str>> {
         let mut ended = Vec::new();
         for member in &mut self.members {
@@ -179,7 +179,7 @@ impl Fleet {
 }
 
 async fn signal(process: &Child, name: &str) -> anyhow::Result<()> {
-    let pid = process.id().context("it has ended")?.to_string();
+    let pid = process.id().context("the process has exited")?.to_string();
     let status = Command::new("kill").args([&format!("-{name}"), &pid]).status().await?;
     ensure!(status.success(), "could not send SIG{name}");
     Ok(())

@@ -1,4 +1,4 @@
-//! A line that shows how far a run is, where somebody may be looking: on a terminal only.
+//! A progress line of a run, shown only on a terminal.
 
 use std::{io::IsTerminal, sync::Arc, time::Duration};
 

@@ -1,6 +1,6 @@
-//! The publisher: posts events at set times, whatever Weir does, and keeps what each was answered.
+//! The publisher: posts events at fixed times, however Weir responds, and keeps the answer to each.
 //!
-//! The times are set before anything is sent, so that a server that stalls is charged for the requests it kept waiting.
+//! The times are fixed before the first post, so a server that stalls is charged for the requests that it kept waiting.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -23,12 +23,12 @@ use crate::{
     scenario::{Publish, seconds},
 };
 
-/// Between two tries of a post that was not answered.
+/// Between two attempts at a post that was not answered.
 const RETRY_EVERY: Duration = Duration::from_millis(50);
-/// An answer that takes longer is none.
+/// A post without an answer for this long counts as unanswered.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A stream of the scenario and whom it is for.
+/// A stream of the scenario and its destinations.
 pub(crate) struct Stream {
     pub(crate) publish: Publish,
     pub(crate) event_type: String,
@@ -36,11 +36,11 @@ pub(crate) struct Stream {
     pub(crate) destinations: Vec<(String, u32)>,
     /// The number of its first event.
     pub(crate) first: u64,
-    /// Makes idempotency keys this run's own.
+    /// Makes the idempotency keys unique to this run.
     pub(crate) tag: String,
 }
 
-/// Some events that are posted together.
+/// Events that are posted in one request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Post {
     at: Duration,
@@ -48,7 +48,7 @@ struct Post {
     count: u64,
 }
 
-/// When what is posted, counted from the beginning of the run.
+/// All posts of a stream, with times counted from the beginning of the run.
 fn posts(publish: &Publish, publish_s: f64) -> Vec<Post> {
     let batch = u64::from(publish.batch);
     let from = seconds(publish.from_s);
@@ -69,7 +69,7 @@ pub(crate) fn count(publish: &Publish, publish_s: f64) -> u64 {
 }
 
 impl Stream {
-    /// Publishes all of it. `events` has the place of each, at its number.
+    /// Publishes the whole stream. `events` is indexed by the numbers of the events.
     pub(crate) async fn run(
         self,
         publish_s: f64,
@@ -99,12 +99,12 @@ impl Stream {
             queues.push(queue);
             senders.spawn(Arc::clone(&stream).send_all(waiting, timeline, api.clone(), Arc::clone(&events), deadline));
         }
-        // A thread of its own: the runtime's timers are a millisecond coarse, as much as what is measured.
+        // Pacing has its own thread, because the runtime's timers are only exact to a millisecond, which is as long as a measured latency.
         let is_keyed = stream.publish.ordering_keys.or(stream.publish.coalesce_keys).is_some();
         std::thread::spawn(move || {
             for (number, post) in posts.into_iter().enumerate() {
                 std::thread::sleep((timeline.began() + post.at).saturating_duration_since(now()));
-                // What has an order is posted in it: on one connection.
+                // One connection keeps the order of keyed events.
                 let queue = if is_keyed { 0 } else { number % queues.len() };
                 if queues[queue].send(post).is_err() {
                     return;
@@ -132,7 +132,7 @@ impl Stream {
         }
     }
 
-    /// Posts until there is an answer that counts.
+    /// Posts until there is a final answer.
     async fn send(
         &self,
         post: Post,
@@ -150,7 +150,7 @@ impl Stream {
                 Ok((status, answer)) if (200..300).contains(&status) => {
                     return outcomes(&answer, post.count, timeline.now());
                 }
-                // It may be taken a moment later.
+                // Weir may accept the post a moment later.
                 Ok((429 | 503, _)) if !is_final => {}
                 Ok((status, _)) => return vec![Outcome::Refused(status); post.count as usize],
                 Err(_) => {
@@ -223,11 +223,11 @@ struct Batch<'a> {
     events: Vec<&'a RawValue>,
 }
 
-/// What an answer says of each event. What cannot be read is unknown.
+/// The outcome of each event in an answer; `Unknown` where the answer cannot be parsed.
 fn outcomes(answer: &[u8], count: u64, at: weir_core::Timestamp) -> Vec<Outcome> {
     let of = |event: &str| match serde_json::from_str::<Accepted>(event) {
         Ok(Accepted { id, deliveries }) => Outcome::Accepted { id, deliveries, at },
-        // A member of a batch that was refused.
+        // A refused event of a batch.
         Err(_) if event.contains("\"error\"") => Outcome::Refused(422),
         Err(_) => Outcome::Unknown,
     };
@@ -258,21 +258,21 @@ mod tests {
     }
 
     #[test]
-    fn an_open_loop_has_its_times_before_it_begins() {
+    fn the_times_of_an_open_loop_are_fixed_in_advance() {
         let posts = posts(&publish("per_s = 10\nfrom_s = 1\nbatch = 2"), 2.0);
         assert_eq!(posts.len(), 5);
         assert_eq!(posts[1], Post { at: Duration::from_millis(1_200), first: 2, count: 2 });
     }
 
     #[test]
-    fn a_burst_is_all_at_once_and_its_last_batch_may_be_short() {
+    fn a_burst_is_posted_at_once_and_its_last_batch_may_be_smaller() {
         let posts = posts(&publish("burst = 25\nbatch = 10"), 2.0);
         assert_eq!(posts.iter().map(|post| post.count).collect::<Vec<_>>(), [10, 10, 5]);
         assert!(posts.iter().all(|post| post.at.is_zero()));
     }
 
     #[test]
-    fn an_event_says_what_the_stream_says() {
+    fn an_event_has_the_destinations_and_keys_of_its_stream() {
         let stream = stream("per_s = 1\nspread = true\npersistent = true\nordering_keys = 2");
         let event: serde_json::Value = serde_json::from_str(&stream.event(103)).unwrap();
         assert_eq!(event["destinations"][0], "dst_2");
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_read_one_by_one() {
+    fn each_event_of_a_batch_has_its_own_outcome() {
         let at = weir_core::Timestamp::from_secs(1);
         let id = EventId::from_bytes([1; 16]);
         let one = format!(r#"{{"id":"{id}","type":"x","deliveries":2,"duplicate":false}}"#);

@@ -1,9 +1,9 @@
-//! The receivers of a run: a port for each group, a path for each destination. Every arrival has the time at which it came in, and is
-//! kept. How they answer is their behavior, which may change at any time.
+//! The receivers of a run: a port for each group, a path for each destination. They keep every arrival with its time. Their behaviour may
+//! change at any time.
 //!
-//! All of a run share a thread, and with it the beat that watches for stalls: what keeps one from running keeps the other. Where the
-//! kernel stamps what comes in, that tells when the machine stood still while something was being sent; elsewhere also when a request
-//! waited to be read.
+//! All receivers of a run share one thread with the task that detects stalls, so whatever stops the receivers also stops that task. Where
+//! the kernel stamps arrivals, a stall shows that the machine stood still during a send; elsewhere it may also show that a request waited
+//! to be read.
 
 mod behaviors;
 mod timestamped;
@@ -39,17 +39,17 @@ use crate::{
 use behaviors::{Answer, RateLimiter};
 use timestamped::{ArrivalTime, TimestampedStream};
 
-/// How late this process may be without its being noted. It is also what the judge allows the network and the kernel.
+/// The longest delay of this process that does not count as a stall. The judge also allows this much for the network and the kernel.
 pub(crate) const SLACK: Duration = Duration::from_millis(5);
 const BEAT: Duration = Duration::from_millis(1);
 
-/// A port where one group's destinations are.
+/// The port of one group's destinations.
 pub(crate) struct Receivers {
     pub(crate) port: u16,
     behavior: watch::Sender<ReceiverBehavior>,
 }
 
-/// What all receivers of a run keep together.
+/// The arrivals at all receivers of a run.
 pub(crate) struct Arrivals {
     timeline: Timeline,
     kept: Mutex<Vec<Arrival>>,
@@ -58,7 +58,7 @@ pub(crate) struct Arrivals {
     thread: Handle,
 }
 
-/// A time in which the thread of the receivers should have run and did not.
+/// A time in which the thread of the receivers did not run, although it should have.
 #[derive(Debug, Clone, Copy)]
 struct Stall {
     from: Timestamp,
@@ -66,7 +66,7 @@ struct Stall {
 }
 
 impl Arrivals {
-    /// Starts the thread. It ends with these.
+    /// Starts the thread. It ends when this value is dropped.
     pub(crate) fn new(timeline: Timeline) -> anyhow::Result<Arc<Self>> {
         let runtime =
             runtime::Builder::new_current_thread().enable_all().build().context("cannot start the receivers")?;
@@ -91,7 +91,7 @@ impl Arrivals {
         self.successes.load(Ordering::Relaxed)
     }
 
-    /// Everything that arrived, in its order.
+    /// All arrivals in the order of their times.
     pub(crate) fn all(&self) -> Vec<Arrival> {
         let mut arrivals = self.kept.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let stalls = self.stalls.lock().unwrap_or_else(PoisonError::into_inner);
@@ -131,7 +131,8 @@ async fn watch_for_stalls(watched: Weak<Arrivals>) {
     }
 }
 
-/// What came in a stall or right after it may have been sent when the stall began.
+/// How much earlier than `at` an arrival may have been sent: an arrival in a stall or right after it may have been sent when the stall
+/// began.
 fn stalled(stalls: &[Stall], at: Timestamp) -> Duration {
     let began = stalls.partition_point(|stall| stall.from <= at);
     let recent = stalls[..began].iter().rev().take(8);
@@ -143,7 +144,11 @@ fn stalled(stalls: &[Stall], at: Timestamp) -> Duration {
 }
 
 impl Receivers {
-    pub(crate) async fn start(host: &str, behavior: ReceiverBehavior, arrivals: &Arc<Arrivals>) -> anyhow::Result<Self> {
+    pub(crate) async fn start(
+        host: &str,
+        behavior: ReceiverBehavior,
+        arrivals: &Arc<Arrivals>,
+    ) -> anyhow::Result<Self> {
         let at = (host.to_owned(), 0);
         let listener = arrivals.thread.spawn(TcpListener::bind(at)).await??;
         let address = listener.local_addr()?;
@@ -157,8 +162,13 @@ impl Receivers {
     }
 }
 
-/// Accepts, except while the behavior is to refuse: then nobody listens at the port.
-async fn listen(listener: TcpListener, address: SocketAddr, mut behaviors: watch::Receiver<ReceiverBehavior>, arrivals: Arc<Arrivals>) {
+/// Accepts connections, except while the behaviour is to refuse: then the port is closed.
+async fn listen(
+    listener: TcpListener,
+    address: SocketAddr,
+    mut behaviors: watch::Receiver<ReceiverBehavior>,
+    arrivals: Arc<Arrivals>,
+) {
     let mut listener = Some(listener);
     let limiter = Arc::new(RateLimiter::default());
     let since = now();
@@ -191,7 +201,7 @@ async fn listen(listener: TcpListener, address: SocketAddr, mut behaviors: watch
     }
 }
 
-/// One connection.
+/// Serves one connection.
 #[derive(Clone)]
 struct ConnectionHandler {
     behaviors: watch::Receiver<ReceiverBehavior>,
@@ -209,10 +219,10 @@ impl ConnectionHandler {
         let answer = service_fn(move |request| self.clone().answer(request, arrival_time.clone()));
         let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), answer);
         tokio::select! {
-            // Whoever finds the port closed finds the connections cut.
+            // A closed port also cuts the open connections.
             biased;
             _ = behaviors.wait_for(|behavior| *behavior == ReceiverBehavior::Refuse) => {}
-            // A peer that goes away is no concern of a receiver's.
+            // A receiver ignores peers that disconnect.
             _ = connection => {}
         }
     }
@@ -222,7 +232,7 @@ impl ConnectionHandler {
         request: Request<Incoming>,
         arrival_time: ArrivalTime,
     ) -> Result<Response<BoxBody<Bytes, Infallible>>, hyper::Error> {
-        // Not of the body: the send has arrived when its head has.
+        // The send has arrived when its head has, so the time is taken before the body is read.
         let at = arrival_time.at();
         let (head, body) = request.into_parts();
         let destination = head.uri.path().trim_start_matches('/').parse().ok();
@@ -245,7 +255,7 @@ impl ConnectionHandler {
             response = response.header("retry-after", seconds);
         }
         let body = match drip {
-            // It is never answered in full.
+            // This response never ends, so it never counts as answered.
             Some(every) => behaviors::drip(every),
             None => {
                 arrivals.answered(number, status);
@@ -277,7 +287,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn arrivals_are_kept_with_what_they_were_answered() {
+    async fn arrivals_are_kept_with_the_status_of_their_answer() {
         let arrivals = Arrivals::new(Timeline::begin()).unwrap();
         let receivers = Receivers::start("127.0.0.1", ReceiverBehavior::Ok, &arrivals).await.unwrap();
         let mut connection = Connection::open(([127, 0, 0, 1], receivers.port).into()).await.unwrap();
@@ -294,7 +304,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_refuses_does_not_listen_and_cuts_what_stands_until_the_mood_changes() {
+    async fn a_refusing_receiver_closes_its_port_and_connections_until_its_behavior_changes() {
         let arrivals = Arrivals::new(Timeline::begin()).unwrap();
         let receivers = Receivers::start("127.0.0.1", ReceiverBehavior::Ok, &arrivals).await.unwrap();
         let address = ([127, 0, 0, 1], receivers.port).into();
@@ -313,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_after_a_stall_may_have_been_sent_when_it_began() {
+    fn an_arrival_during_or_after_a_stall_may_have_been_sent_when_the_stall_began() {
         let at = Timestamp::from_millis;
         let stalls = [Stall { from: at(100), until: at(120) }];
         let late = [99, 110, 125, 141].map(|read| stalled(&stalls, at(read)).as_millis());

@@ -1,5 +1,5 @@
-//! PostgreSQL and Redis of the harness's own, so that it may take them away. Where the programs are, the environment says
-//! (`WEIR_TEST_REDIS_SERVER`, `WEIR_TEST_POSTGRES_BIN`, as `cargo xtask load` sets them), or else the usual places.
+//! The harness's own PostgreSQL and Redis, which it may kill and restart. The environment names the programs
+//! (`WEIR_TEST_REDIS_SERVER`, `WEIR_TEST_POSTGRES_BIN`, as `cargo xtask load` sets them); otherwise the usual folders are searched.
 
 use std::{
     net::Ipv4Addr,
@@ -33,8 +33,8 @@ const SETTINGS: [&str; 6] = [
 
 const POSTGRES_PROGRAMS: [&str; 4] = ["initdb", "postgres", "pg_isready", "createdb"];
 
-/// A port of loopback that nobody else is given while this lives, whether its server listens or not. A server may listen
-/// there all the same: on Linux sockets that ask for `SO_REUSEADDR`, as every server does, share a port until one listens.
+/// A loopback port that the kernel gives to no other process while this value lives. The server itself can still listen on the port: on
+/// Linux, sockets with `SO_REUSEADDR`, which every server sets, share a port until one of them listens.
 pub(crate) struct HeldPort {
     pub(crate) number: u16,
     _socket: TcpSocket,
@@ -49,7 +49,7 @@ impl HeldPort {
     }
 }
 
-/// A Redis that keeps nothing: each start is empty.
+/// A Redis without persistence: it is empty after each start.
 pub(crate) struct Redis {
     process: Child,
     program: PathBuf,
@@ -61,7 +61,7 @@ impl Redis {
         let program = std::env::var_os("WEIR_TEST_REDIS_SERVER").map_or_else(|| "redis-server".into(), PathBuf::from);
         let port = HeldPort::hold()?;
         let redis = Self { process: Self::spawn(&program, port.number)?, program, port };
-        redis.listens().await?;
+        redis.wait_until_listening().await?;
         Ok(redis)
     }
 
@@ -75,7 +75,7 @@ impl Redis {
 
     pub(crate) async fn start_again(&mut self) -> anyhow::Result<()> {
         self.process = Self::spawn(&self.program, self.port.number)?;
-        self.listens().await
+        self.wait_until_listening().await
     }
 
     pub(crate) async fn flush(&self) -> anyhow::Result<()> {
@@ -93,7 +93,7 @@ impl Redis {
         quiet(&mut command).spawn().with_context(|| format!("cannot start {}", program.display()))
     }
 
-    async fn listens(&self) -> anyhow::Result<()> {
+    async fn wait_until_listening(&self) -> anyhow::Result<()> {
         let deadline = now() + STARTS_WITHIN;
         while TcpStream::connect(("127.0.0.1", self.port.number)).await.is_err() {
             ensure!(now() < deadline, "Redis did not start in time");
@@ -107,7 +107,7 @@ impl Redis {
 pub(crate) struct Postgres {
     process: Child,
     programs: PathBuf,
-    /// Whom it runs as when this is root, which it refuses.
+    /// The user and group to run as, because PostgreSQL refuses to run as root.
     account: Option<(u32, u32)>,
     port: HeldPort,
     folder: TempDir,
@@ -127,7 +127,7 @@ impl Postgres {
         run(initdb.args(["--pgdata", "data"])).await?;
         let process = Self::spawn(&programs, folder.path(), account, port.number)?;
         let postgres = Self { process, programs, account, port, folder };
-        postgres.accepts().await?;
+        postgres.wait_until_ready().await?;
         run(postgres.client("createdb").arg("weir")).await?;
         Ok(postgres)
     }
@@ -136,9 +136,9 @@ impl Postgres {
         format!("postgres://weir@127.0.0.1:{}/weir", self.port.number)
     }
 
-    /// A fast shutdown: every connection is cut, and what was committed is kept.
+    /// A fast shutdown: all connections are cut, committed data is kept.
     pub(crate) async fn stop(&mut self) -> anyhow::Result<()> {
-        let pid = self.process.id().context("PostgreSQL ended by itself")?.to_string();
+        let pid = self.process.id().context("PostgreSQL exited by itself")?.to_string();
         run(Command::new("kill").args(["-INT", &pid])).await?;
         self.process.wait().await?;
         Ok(())
@@ -146,7 +146,7 @@ impl Postgres {
 
     pub(crate) async fn start_again(&mut self) -> anyhow::Result<()> {
         self.process = Self::spawn(&self.programs, self.folder.path(), self.account, self.port.number)?;
-        self.accepts().await
+        self.wait_until_ready().await
     }
 
     fn spawn(programs: &Path, folder: &Path, account: Option<(u32, u32)>, port: u16) -> anyhow::Result<Child> {
@@ -164,10 +164,10 @@ impl Postgres {
         command
     }
 
-    async fn accepts(&self) -> anyhow::Result<()> {
+    async fn wait_until_ready(&self) -> anyhow::Result<()> {
         let deadline = now() + STARTS_WITHIN;
         loop {
-            // `template1` is always there; a database of the user's name is not.
+            // `template1` always exists; a database with the user's name may not.
             let mut ready = self.client("pg_isready");
             let ready = quiet(ready.args(["--dbname", "template1"])).status().await;
             if ready.context("cannot start pg_isready")?.success() {
@@ -187,7 +187,7 @@ pub(crate) fn postgres_programs() -> anyhow::Result<PathBuf> {
     let mut places: Vec<PathBuf> = std::env::split_paths(&path).collect();
     let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     places.extend(versions.map(|version| version.path().join("bin")));
-    // Where only some of them are linked to, the others would be missed later.
+    // A folder may link to only some of the programs, so all of them are required here.
     let has_all = |folder: &PathBuf| POSTGRES_PROGRAMS.iter().all(|program| folder.join(program).is_file());
     let found = places.into_iter().find(has_all);
     found.context("PostgreSQL is not installed here; `cargo xtask load --scaled` says how to get it")
@@ -216,7 +216,7 @@ fn quiet(command: &mut Command) -> &mut Command {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true)
 }
 
-/// Runs a program to its end, which must be a good one, and answers what it printed.
+/// Runs a program, which must succeed, and returns its output.
 async fn run(command: &mut Command) -> anyhow::Result<String> {
     let output = command.output().await.with_context(|| format!("cannot start {command:?}"))?;
     if !output.status.success() {

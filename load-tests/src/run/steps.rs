@@ -1,4 +1,4 @@
-//! The steps of a scenario, done in their order at their times, and recorded: what each did to limits, pauses and processes.
+//! Runs the steps of a scenario at their times and records their effects on limits, pauses and processes.
 
 use anyhow::{Context, bail};
 use hyper::Method;
@@ -11,7 +11,7 @@ use crate::{
     scenario::{Action, ReceiverBehavior, Step, limits_in, seconds},
 };
 
-/// Where the steps are played.
+/// Everything that the steps act on.
 pub(super) struct StepRunner<'a> {
     pub(super) timeline: Timeline,
     pub(super) api: &'a Api,
@@ -52,7 +52,7 @@ impl StepRunner<'_> {
                     self.recording.groups.iter().position(|group| group.name == *of).context("no such group")?;
                 self.receivers[group].set_behavior(*behavior);
                 if *behavior == ReceiverBehavior::Refuse {
-                    // What was answered as the connection was cut may not have been heard.
+                    // An answer may be lost when its connection is cut.
                     self.recording.faults.push(Fault { from, until: self.timeline.now() });
                 }
             }
@@ -89,7 +89,7 @@ impl StepRunner<'_> {
     fn fleet(&mut self) -> anyhow::Result<&mut Fleet> {
         match self.target {
             Target::Spawned(fleet) => Ok(fleet),
-            Target::Running(_) => bail!("it needs processes of the harness's own: --spawn"),
+            Target::Running(_) => bail!("this step needs processes that the harness starts: --spawn"),
         }
     }
 
@@ -126,13 +126,13 @@ impl StepRunner<'_> {
     }
 }
 
-/// Whether a process of this role takes the records of what it has just sent with it. Nothing else that is done here may lose
-/// one: neither the death of another role nor that of Redis, nor PostgreSQL's, which keeps what was committed.
+/// Whether the death of a process of this role can lose the records of its latest sends. No other step can lose a record: neither the
+/// death of another role or of Redis, nor a restart of PostgreSQL, which keeps all committed data.
 fn sends(role: &str) -> bool {
     matches!(role, "worker" | "serve")
 }
 
-/// As the pictures show it.
+/// The label of a step in the charts.
 fn describe(action: &Action) -> String {
     match action {
         Action::Edit { to, settings } => match limits_in(settings) {

@@ -1,4 +1,4 @@
-//! Moods: how receivers answer.
+//! The behaviour of receivers.
 
 use serde::Deserialize;
 
@@ -6,19 +6,19 @@ use serde::Deserialize;
 #[derive(Debug, Clone, Copy, PartialEq, Default, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum ReceiverBehavior {
-    /// 200, at once.
+    /// 200 at once.
     #[default]
     Ok,
-    /// 200, after a while.
+    /// 200 after this time.
     Slow { ms: u64 },
-    /// This status, at once.
+    /// This status at once.
     Status { code: u16 },
-    /// Nobody listens, and connections are cut.
+    /// The port is closed, and open connections are cut.
     Refuse,
-    /// Well for a while, then this status for a while, and again.
+    /// 200 for `up_ms`, then this status for `down_ms`, in turn.
     Flap { up_ms: u64, down_ms: u64, code: u16 },
-    /// 200, and a byte of the body now and then, for ever.
+    /// 200 with a body that never ends: one byte every interval.
     Drip { every_ms: u64 },
-    /// 429 with `Retry-After` to what is above so many in a second of the receiver's clock, for each destination.
+    /// 429 with `Retry-After` to requests above `per_s` in a second of the receiver's clock, for each destination.
     RateLimit { per_s: u32, retry_after_s: u64 },
 }

@@ -1,4 +1,4 @@
-//! Steps: what is done while events come in.
+//! Steps: actions at set times while events are posted.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -26,28 +26,28 @@ pub(crate) enum Action {
         of: String,
         behavior: ReceiverBehavior,
     },
-    /// SIGKILL, and a new process after a while. In the embedded set-up the one process, whatever the role.
+    /// SIGKILL, and a new process after `down_s`. The embedded set-up has one process, which is killed for every role.
     Kill {
         role: String,
         down_s: f64,
     },
-    /// SIGSTOP, and SIGCONT after a while.
+    /// SIGSTOP, and SIGCONT after `for_s`.
     Stop {
         role: String,
         for_s: f64,
     },
-    /// SIGKILL, and an empty one after a while.
+    /// SIGKILL, and an empty Redis after `down_s`.
     RestartRedis {
         down_s: f64,
     },
     FlushRedis,
-    /// Connections cut, as by a fail-over.
+    /// All connections are cut, as in a fail-over.
     RestartPostgres {
         down_s: f64,
     },
-    /// Workers started, or told to end.
+    /// Starts workers, or stops them by SIGTERM.
     ScaleWorkers(u32),
-    /// `POST /v1/replays`, of one group's destinations.
+    /// `POST /v1/replays` for each destination of one group.
     Replay {
         of: String,
         states: Vec<String>,
@@ -55,7 +55,7 @@ pub(crate) enum Action {
 }
 
 impl Action {
-    /// Whom it is about.
+    /// The group that it acts on, if any.
     pub(super) fn group(&self) -> Option<&str> {
         match self {
             Self::Edit { to: name, .. } | Self::Pause(name) | Self::Resume(name) => Some(name),
@@ -64,7 +64,7 @@ impl Action {
         }
     }
 
-    /// Only with processes and servers of the harness's own.
+    /// Needs processes and servers that the harness started.
     pub(crate) fn needs_spawned(&self) -> bool {
         matches!(
             self,
@@ -77,7 +77,7 @@ impl Action {
         )
     }
 
-    /// Only where each role is a process.
+    /// Needs the set-up with one process for each role.
     pub(super) fn needs_roles(&self) -> bool {
         self.needs_spawned() && !matches!(self, Self::Kill { .. } | Self::Stop { .. })
     }

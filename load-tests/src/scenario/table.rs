@@ -1,4 +1,4 @@
-//! The scenarios of the folder, built in, in the order in which they run.
+//! The scenarios of the folder, built into the program, in the order in which they run.
 
 macro_rules! scenarios {
     ($($name:literal),* $(,)?) => {

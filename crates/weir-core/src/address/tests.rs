@@ -1,4 +1,4 @@
-//! Tables of what is refused and what is not, and properties over all addresses.
+//! Tables of refused and allowed addresses, and properties over all addresses.
 
 use proptest::prelude::*;
 
@@ -61,7 +61,7 @@ fn the_neighbours_of_special_ranges_are_allowed() {
 }
 
 #[test]
-fn an_allowed_network_is_exempt_and_nothing_else_is() {
+fn only_the_addresses_of_an_allowed_network_are_exempt() {
     let policy = allowing(&["10.1.0.0/16", "::1/128", "fd00::/8"]);
     for address in ["10.1.2.3", "::ffff:10.1.2.3", "::10.1.2.3", "64:ff9b::10.1.2.3", "::1", "fd12::1", "8.8.8.8"] {
         assert!(allows(&policy, address), "{address}");
@@ -73,7 +73,7 @@ fn an_allowed_network_is_exempt_and_nothing_else_is() {
 }
 
 #[test]
-fn an_ipv6_network_exempts_no_ipv4_address_in_disguise() {
+fn an_allowed_ipv6_network_exempts_no_embedded_ipv4_address() {
     let policy = allowing(&["::/0"]);
     assert!(!allows(&policy, "::ffff:127.0.0.1"));
     assert!(!allows(&policy, "127.0.0.1"));
@@ -81,7 +81,7 @@ fn an_ipv6_network_exempts_no_ipv4_address_in_disguise() {
 }
 
 #[test]
-fn a_denied_network_is_denied_in_every_disguise_and_nothing_else_is() {
+fn only_a_denied_network_is_denied_and_in_every_notation() {
     let policy = denying(&["8.8.8.0/24", "2606:4700::/32"]);
     for address in ["8.8.8.8", "::ffff:8.8.8.8", "::8.8.8.8", "64:ff9b::8.8.8.8", "2606:4700::1111"] {
         assert!(!allows(&policy, address), "{address}");
@@ -90,14 +90,14 @@ fn a_denied_network_is_denied_in_every_disguise_and_nothing_else_is() {
     for address in ["8.8.4.4", "64:ff9b::8.8.4.4", "2001:4860:4860::8888"] {
         assert!(allows(&policy, address), "{address}");
     }
-    let told = check(&policy, "https://8.8.8.8/").unwrap_err().to_string();
-    assert!(told.contains("`--deny-networks`") && !told.contains("8.8.8.0"), "{told}");
-    // No IPv4 address is meant by an IPv6 network.
+    let text = check(&policy, "https://8.8.8.8/").unwrap_err().to_string();
+    assert!(text.contains("`--deny-networks`") && !text.contains("8.8.8.0"), "{text}");
+    // An IPv6 network does not deny IPv4 addresses.
     assert!(allows(&denying(&["::/0"]), "8.8.8.8"));
 }
 
 #[test]
-fn what_is_denied_wins_over_what_is_allowed() {
+fn a_denied_network_takes_precedence_over_an_allowed_one() {
     for allowed in [&["10.0.0.0/8"][..], &["10.1.2.3/32"], &["64:ff9b::/96", "::/96", "10.0.0.0/8"]] {
         let policy = AddressPolicy { deny_networks: parsed(&["10.1.0.0/16"]), ..allowing(allowed) };
         for address in ["10.1.2.3", "::ffff:10.1.2.3", "::10.1.2.3", "64:ff9b::10.1.2.3"] {
@@ -109,7 +109,7 @@ fn what_is_denied_wins_over_what_is_allowed() {
 }
 
 #[test]
-fn only_allowed_ports_are_sent_to_and_by_default_all_are() {
+fn only_allowed_ports_are_accepted_and_by_default_all_are() {
     let policy = AddressPolicy { allow_ports: vec![443..=443, 8_000..=8_999], ..allowing(&[]) };
     for url in
         ["https://example.com/", "https://example.com:443/", "https://example.com:8443/", "http://a.example:8000"]
@@ -157,7 +157,7 @@ fn localhost_by_name_is_refused_unless_loopback_is_allowed() {
 }
 
 #[test]
-fn only_https_is_sent_to_unless_http_is_allowed() {
+fn only_https_is_accepted_unless_http_is_allowed() {
     assert_eq!(check(&strict(), "https://example.com/hook?x=1"), Ok(()));
     assert_eq!(check(&strict(), "http://example.com/"), Err(AddressRefusal::PlainHttp));
     assert_eq!(check(&allowing(&[]), "http://example.com/"), Ok(()));
@@ -176,31 +176,31 @@ fn credentials_and_port_zero_are_refused() {
 }
 
 #[test]
-fn a_refusal_names_its_mend() {
-    let told = |url: &str| check(&strict(), url).unwrap_err().to_string();
-    assert!(told("https://10.1.2.3/").contains("10.1.2.3 is refused (private)"));
-    assert!(told("https://10.1.2.3/").contains("`--allow-networks 10.0.0.0/8`"));
-    assert!(told("https://[fe80::1]/").contains("`--allow-networks fe80::/10`"));
-    assert!(told("https://[4000::1]/").contains("`--allow-networks 4000::1/128`"));
-    assert!(told("http://example.com/").contains("`--allow-http`"));
-    assert!(told("https://localhost/").contains("`--allow-networks 127.0.0.0/8,::1/128`"));
+fn a_refusal_names_the_setting_that_permits_it() {
+    let text = |url: &str| check(&strict(), url).unwrap_err().to_string();
+    assert!(text("https://10.1.2.3/").contains("10.1.2.3 is refused (private)"));
+    assert!(text("https://10.1.2.3/").contains("`--allow-networks 10.0.0.0/8`"));
+    assert!(text("https://[fe80::1]/").contains("`--allow-networks fe80::/10`"));
+    assert!(text("https://[4000::1]/").contains("`--allow-networks 4000::1/128`"));
+    assert!(text("http://example.com/").contains("`--allow-http`"));
+    assert!(text("https://localhost/").contains("`--allow-networks 127.0.0.0/8,::1/128`"));
 }
 
 proptest! {
     #[test]
-    fn following_the_mend_allows_the_address(v4 in any::<u32>(), v6 in any::<u128>(), mapped in any::<bool>()) {
+    fn allowing_the_network_that_a_refusal_names_allows_the_address(v4 in any::<u32>(), v6 in any::<u128>(), mapped in any::<bool>()) {
         let v4 = Ipv4Addr::from_bits(v4);
         let v4 = if mapped { IpAddr::V6(v4.to_ipv6_mapped()) } else { IpAddr::V4(v4) };
         for address in [v4, IpAddr::V6(Ipv6Addr::from_bits(v6))] {
             if let Err(AddressRefusal::Address { network, .. }) = strict().check(address) {
-                let mended = AddressPolicy { allow_networks: vec![network], ..strict() };
-                prop_assert!(mended.allows(address));
+                let policy = AddressPolicy { allow_networks: vec![network], ..strict() };
+                prop_assert!(policy.allows(address));
             }
         }
     }
 
     #[test]
-    fn what_is_denied_is_not_allowed(bits in any::<u32>(), prefix in 0_u8..=32, other in any::<u32>()) {
+    fn denied_addresses_are_not_allowed(bits in any::<u32>(), prefix in 0_u8..=32, other in any::<u32>()) {
         let network = Ipv4Net::new(Ipv4Addr::from_bits(bits), prefix).unwrap().trunc();
         let policy = AddressPolicy { deny_networks: vec![network.into()], ..allowing(&["0.0.0.0/0", "::/0"]) };
         let other = Ipv4Addr::from_bits(other);
@@ -210,21 +210,21 @@ proptest! {
     }
 
     #[test]
-    fn no_disguise_of_an_ipv4_address_is_allowed_where_it_is_not(bits in any::<u32>()) {
+    fn an_address_that_embeds_a_refused_ipv4_address_is_refused(bits in any::<u32>()) {
         let plain = Ipv4Addr::from_bits(bits);
-        let disguises = [
+        let embedding = [
             plain.to_ipv6_mapped(),
             plain.to_ipv6_compatible(),
             Ipv6Addr::from_bits(0x64_ff9b << 96 | u128::from(bits)),
             Ipv6Addr::from_bits(0x2002 << 112 | u128::from(bits) << 80 | 1),
         ];
-        for disguise in disguises {
-            prop_assert!(!strict().allows(IpAddr::V6(disguise)) || strict().allows(IpAddr::V4(plain)), "{disguise}");
+        for address in embedding {
+            prop_assert!(!strict().allows(IpAddr::V6(address)) || strict().allows(IpAddr::V4(plain)), "{address}");
         }
     }
 
     #[test]
-    fn what_is_allowed_is_public(v4 in any::<u32>(), v6 in any::<u128>()) {
+    fn allowed_addresses_are_public(v4 in any::<u32>(), v6 in any::<u128>()) {
         let v4 = Ipv4Addr::from_bits(v4);
         if strict().allows(IpAddr::V4(v4)) {
             prop_assert!(!v4.is_private() && !v4.is_loopback() && !v4.is_link_local() && !v4.is_multicast());

@@ -1,8 +1,8 @@
-//! Scales and ticks: from values to places, and which values get a label.
+//! Scales and ticks: the map from values to positions, and which values get a label.
 
 use crate::time::Timestamp;
 
-/// A linear map from values to places.
+/// A linear map from values to positions.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Scale {
     pub(super) from: (f64, f64),
@@ -10,8 +10,8 @@ pub(super) struct Scale {
 }
 
 impl Scale {
-    /// Where a value lies; values outside lie on the edge.
-    pub(super) fn place(&self, value: f64) -> f64 {
+    /// The position of a value. A value outside the scale lies on the edge.
+    pub(super) fn position(&self, value: f64) -> f64 {
         let share = ((value - self.from.0) / (self.from.1 - self.from.0)).clamp(0.0, 1.0);
         self.to.0 + share * (self.to.1 - self.to.0)
     }
@@ -25,7 +25,7 @@ pub(super) fn count_ticks(highest: u64) -> Vec<u64> {
     (0..=highest.div_ceil(step).max(1)).map(|n| n * step).collect()
 }
 
-/// Steps between labels of time, in milliseconds: each divides the next larger unit of the clock.
+/// Steps between time labels in milliseconds. Each divides the next larger unit of the clock.
 const STEPS_MS: [i64; 17] = [
     1_000,
     2_000,
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_are_ticked_in_round_steps_up_to_the_highest() {
+    fn counts_get_ticks_in_round_steps_up_to_the_highest() {
         assert_eq!(count_ticks(1), [0, 1]);
         assert_eq!(count_ticks(10), [0, 5, 10]);
         assert_eq!(count_ticks(1_000), [0, 500, 1_000]);
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_ticked_at_whole_units_of_the_clock() {
+    fn times_get_ticks_at_whole_units_of_the_clock() {
         let ticks = time_ticks(1_763_710_203_000, 1_763_710_223_000);
         let labels: Vec<_> = ticks.iter().map(|(_, label)| label.as_str()).collect();
         assert_eq!(labels, ["07:30:05", "07:30:10", "07:30:15", "07:30:20"]);
@@ -96,6 +96,6 @@ mod tests {
     #[test]
     fn values_outside_a_scale_lie_on_its_edge() {
         let scale = Scale { from: (0.0, 10.0), to: (100.0, 0.0) };
-        assert_eq!([-1.0, 5.0, 11.0].map(|value| scale.place(value)), [100.0, 50.0, 0.0]);
+        assert_eq!([-1.0, 5.0, 11.0].map(|value| scale.position(value)), [100.0, 50.0, 0.0]);
     }
 }

@@ -10,40 +10,41 @@ use sha2::Sha256;
 pub(super) const SHARED: &str = "whsec_";
 pub(super) const PRIVATE: &str = "whsk_";
 pub(super) const PUBLIC: &str = "whpk_";
-/// How long a shared secret is, in bytes before encoding.
+/// The allowed length of a shared secret, in bytes before encoding.
 pub const SECRET_LEN: std::ops::RangeInclusive<usize> = 24..=64;
-/// An Ed25519 seed; a private key is the seed and the public key after it, or the seed alone.
+/// The length of an Ed25519 seed. A private key is the seed followed by the public key, or the seed alone.
 const SEED_LEN: usize = 32;
 
-/// A signing secret. Never printed by `Debug`; [`Secret::reveal`] is the only way out.
+/// A signing secret. `Debug` never prints it; only [`Secret::reveal`] returns its text.
 #[derive(Clone)]
 pub struct Secret(Material);
 
-/// Keyed once, so that a signature costs two hash blocks, or the expansion of a key, less.
+/// The key and its prepared state. The preparation saves two hash blocks, or the expansion of the key, for each
+/// signature.
 #[derive(Clone)]
 enum Material {
     Shared { key: Vec<u8>, mac: Hmac<Sha256> },
     Private(Box<SigningKey>),
 }
 
-/// Which kind a secret is.
+/// The kind of a secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyKind {
-    /// `whsec_`: both sides know it.
+    /// `whsec_`: sender and receiver share the secret.
     Shared,
-    /// `whsk_`: receivers know the public key only.
+    /// `whsk_`: receivers have only the public key.
     Ed25519,
 }
 
 /// The text is not a secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "must be `whsec_` and the base64 of 24 to 64 bytes, or `whsk_` and the base64 of an Ed25519 key: its 32 bytes, or those and the public key's"
+    "must be `whsec_` and the base64 of 24 to 64 bytes, or `whsk_` and the base64 of an Ed25519 key: its 32 bytes, or its 32 bytes followed by the public key"
 )]
 pub struct InvalidSecret;
 
 impl Secret {
-    /// A shared secret of these bytes, which must be random and as many as [`SECRET_LEN`] allows.
+    /// A shared secret of these bytes. They must be random; [`SECRET_LEN`] is the allowed length.
     pub fn from_bytes(key: Vec<u8>) -> Result<Self, InvalidSecret> {
         if !SECRET_LEN.contains(&key.len()) {
             return Err(InvalidSecret);
@@ -52,7 +53,7 @@ impl Secret {
         Ok(Self(Material::Shared { key, mac }))
     }
 
-    /// A secret of this kind from bytes that must be random.
+    /// A secret of this kind. The bytes must be random.
     pub fn from_random(kind: KeyKind, bytes: [u8; SEED_LEN]) -> Self {
         match (kind, Self::from_bytes(bytes.to_vec())) {
             (KeyKind::Shared, Ok(shared)) => shared,
@@ -60,7 +61,7 @@ impl Secret {
         }
     }
 
-    /// A seed, with or without its public key.
+    /// A private key from its seed, with or without the public key.
     fn from_private(bytes: &[u8]) -> Result<Self, InvalidSecret> {
         let (seed, public) = bytes.split_first_chunk::<SEED_LEN>().ok_or(InvalidSecret)?;
         let key = SigningKey::from_bytes(seed);
@@ -77,7 +78,7 @@ impl Secret {
         }
     }
 
-    /// The `whsec_…` or `whsk_…` text, for its owner's eyes only.
+    /// The `whsec_…` or `whsk_…` text. Only the owner may see it.
     pub fn reveal(&self) -> String {
         match &self.0 {
             Material::Shared { key, .. } => format!("{SHARED}{}", STANDARD.encode(key)),
@@ -85,7 +86,7 @@ impl Secret {
         }
     }
 
-    /// What receivers verify with, when it is not the secret itself.
+    /// The key with which receivers verify; `None` for a shared secret.
     pub fn public_key(&self) -> Option<PublicKey> {
         match &self.0 {
             Material::Shared { .. } => None,
@@ -93,7 +94,8 @@ impl Secret {
         }
     }
 
-    /// The `webhook-signature` value for one attempt: `v1,` and the base64 of the MAC, or `v1a,` and that of the signature.
+    /// The `webhook-signature` value for one attempt: `v1,` and the base64 of the MAC, or `v1a,` and the base64 of the
+    /// Ed25519 signature.
     pub fn sign(&self, id: &str, unix_seconds: i64, body: &[u8]) -> String {
         let mut head = String::with_capacity(64);
         // Writing to a string cannot fail.
@@ -109,14 +111,14 @@ impl Secret {
                 signature
             }
             Material::Private(key) => {
-                // Ed25519 reads its message twice, so it must be in one piece.
+                // Ed25519 reads its message twice, so the message must be contiguous.
                 let message = [head.as_bytes(), body].concat();
                 format!("v1a,{}", STANDARD.encode(key.sign(&message).to_bytes()))
             }
         }
     }
 
-    /// The MAC, ready for a message; none of a private key.
+    /// The MAC, ready for a message; `None` for a private key.
     pub(super) fn mac(&self) -> Option<Hmac<Sha256>> {
         match &self.0 {
             Material::Shared { mac, .. } => Some(mac.clone()),
@@ -139,7 +141,7 @@ fn decode(encoded: &str) -> Result<Vec<u8>, InvalidSecret> {
     STANDARD.decode(encoded).map_err(|_| InvalidSecret)
 }
 
-// The key decides; the keyed state is derived from it.
+// Only the keys are compared: the prepared state is derived from the key.
 impl PartialEq for Secret {
     fn eq(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
@@ -185,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_published_vectors_are_met() {
+    fn the_published_test_vectors_pass() {
         let vectors = [
             (
                 "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
@@ -215,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_private_key_is_read_with_and_without_its_public_key_and_shown_with_it() {
+    fn a_private_key_is_parsed_with_or_without_its_public_key_and_shown_with_it() {
         let whole = "whsk_6Xb/dCcHpPea21PS1N9VY/NZW723CEc77N4rJCubMbfVKIDij2HKpMKkioLlX0dRqSKJp4AJ6p9lMicMFs6Kvg==";
         let seed = "whsk_6Xb/dCcHpPea21PS1N9VY/NZW723CEc77N4rJCubMbc=";
         let [whole_key, seed_key]: [Secret; 2] = [whole, seed].map(|text| text.parse().unwrap());
@@ -224,12 +226,12 @@ mod tests {
         let public = seed_key.public_key().unwrap().to_string();
         assert_eq!(public, "whpk_1SiA4o9hyqTCpIqC5V9HUakiiaeACeqfZTInDBbOir4=");
         assert_eq!(whole_key.kind(), KeyKind::Ed25519);
-        // Another key's public half.
+        // The public key does not belong to the seed.
         assert!(whole.replace("LlX0d", "LlX0e").parse::<Secret>().is_err());
     }
 
     #[test]
-    fn short_long_and_foreign_secrets_are_refused_and_none_is_printed() {
+    fn invalid_secrets_are_refused_and_debug_shows_no_secret() {
         let of = |len| format!("whsec_{}", STANDARD.encode(vec![7; len]));
         assert!(of(23).parse::<Secret>().is_err());
         assert!(of(65).parse::<Secret>().is_err());
@@ -247,7 +249,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_independent_verifier_computes_the_same(key in prop::collection::vec(any::<u8>(), 24..=64), body in ".*", timestamp in 0i64..1 << 33) {
+        fn the_independent_implementation_computes_the_same_signature(key in prop::collection::vec(any::<u8>(), 24..=64), body in ".*", timestamp in 0i64..1 << 33) {
             let secret = Secret::from_bytes(key.clone()).unwrap();
             let theirs = standardwebhooks::Webhook::from_bytes(key).unwrap();
             prop_assert_eq!(secret.sign("evt_1", timestamp, body.as_bytes()), theirs.sign("evt_1", timestamp, body.as_bytes()).unwrap());

@@ -1,7 +1,7 @@
-//! How a signature is written: the standard, or one of two styles that receivers of other senders already verify.
+//! The format of a signature: the standard, or one of two styles that receivers of other senders already verify.
 //!
-//! The key is the same for all: the bytes that follow `whsec_`, decoded. So a text that receivers hold as their secret stays
-//! valid when a destination's secret is `whsec_` and the base64 of that text.
+//! The key is the same for all styles: the decoded bytes after `whsec_`. So a text that a receiver uses as its secret
+//! stays valid when the destination's secret is `whsec_` and the base64 of that text.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::secret::Secret;
 
-/// Where a signature goes unless another header is named.
+/// The header of the signature unless another one is set.
 pub const DEFAULT_HEADER: &str = "webhook-signature";
 
 /// How a destination's deliveries are signed. Header names are in lower case.
@@ -20,15 +20,15 @@ pub enum SignatureStyle {
     /// Standard Webhooks, in its own headers.
     #[default]
     Standard,
-    /// `t=<unix seconds>,v1=<hex>`, the MAC being of `{unix seconds}.{body}`; one `v1=` for each secret.
+    /// `t=<unix seconds>,v1=<hex>` with the MAC of `{unix seconds}.{body}`; one `v1=` for each secret.
     Timestamped { header: String },
-    /// `sha256=<hex>`, the MAC being of `{unix seconds}.{body}` with a timestamp's header, and of the body without; one
-    /// for each secret, with a comma between.
+    /// `sha256=<hex>` with the MAC of `{unix seconds}.{body}`, or of the body alone without a `timestamp_header`. One
+    /// for each secret, separated by commas.
     Prefixed { header: String, timestamp_header: Option<String> },
 }
 
 impl SignatureStyle {
-    /// Its name in the API.
+    /// The name in the API.
     pub const fn as_str(&self) -> &'static str {
         match self {
             Self::Standard => "standard",
@@ -45,7 +45,7 @@ impl SignatureStyle {
         }
     }
 
-    /// The header that carries the signed time, besides the standard one.
+    /// The header with the signed time, in addition to the standard one.
     pub fn timestamp_header(&self) -> Option<&str> {
         match self {
             Self::Standard | Self::Timestamped { .. } => None,
@@ -53,7 +53,7 @@ impl SignatureStyle {
         }
     }
 
-    /// The header's value in a style other than the standard. Private keys have no MAC and add nothing.
+    /// The value of the signature header in a style other than the standard. Private keys have no MAC and are skipped.
     pub(super) fn value<'s>(
         &self,
         secrets: impl Iterator<Item = &'s Secret>,
@@ -83,7 +83,7 @@ impl SignatureStyle {
     }
 }
 
-/// Feeds the message of the styles other than the standard.
+/// Feeds the signed message of a style other than the standard to the MAC.
 pub(super) fn update(mac: &mut impl hmac::Mac, signed_time: Option<i64>, body: &[u8]) {
     if let Some(unix_seconds) = signed_time {
         mac.update(format!("{unix_seconds}.").as_bytes());
@@ -115,7 +115,7 @@ mod tests {
     const NEW_BODY: &str = "9f190ef246ab30b81854d92833c6631d75a528552b5304ae730201b6577931f5";
 
     #[test]
-    fn every_style_is_written_as_its_receivers_read_it() {
+    fn every_style_has_the_format_that_its_receivers_verify() {
         let header = || "x-signature".to_owned();
         let timestamped = || SignatureStyle::Timestamped { header: header() };
         let prefixed = |time: Option<&str>| SignatureStyle::Prefixed {

@@ -1,4 +1,4 @@
-//! Checks a received request: what a receiver does, and `weir verify` does for one.
+//! Verifies the signature of a received request, as a receiver does. `weir verify` uses it.
 //!
 //! MACs are compared in constant time.
 
@@ -13,14 +13,14 @@ use super::{
 };
 use crate::time::Timestamp;
 
-/// What a receiver verifies with: a secret, or a public key.
+/// The key with which a receiver verifies: a secret or a public key.
 #[derive(Debug, Clone)]
 pub enum Key {
     Secret(Secret),
     Public(PublicKey),
 }
 
-/// The text is neither a secret nor a public key. What it is instead is not told: it may be most of a secret.
+/// The text is neither a secret nor a public key. The error does not name the text, which may be most of a secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("must be a `whsec_…` or `whsk_…` secret, or a `whpk_…` public key")]
 pub struct InvalidKey;
@@ -40,20 +40,20 @@ impl FromStr for Key {
 pub struct Received<'r> {
     /// `webhook-id`; signed in the standard style only.
     pub id: &'r str,
-    /// The time that was signed: the `webhook-timestamp`, or what the style's own header says. A `timestamped` signature
-    /// has its own, and a `prefixed` one of the body alone has none.
+    /// The signed time: the value of `webhook-timestamp`, or of the style's own header. A `timestamped` signature
+    /// contains its time, and a `prefixed` signature of the body alone has no time.
     pub unix_seconds: Option<i64>,
-    /// The value of the signature's header.
+    /// The value of the signature header.
     pub signature: &'r str,
     pub body: &'r [u8],
 }
 
-/// Why a request is not to be trusted.
+/// Why a request is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Rejection {
-    #[error("the signature does not say when it was made")]
+    #[error("the signature has no valid time")]
     Undated,
-    #[error("bad signature: none is of this body by this key")]
+    #[error("bad signature: no signature matches this body and this key")]
     BadSignature,
     #[error("too old: it was signed {0} s ago")]
     TooOld(u64),
@@ -61,8 +61,8 @@ pub enum Rejection {
     TooNew(u64),
 }
 
-/// Whether one of the signatures is good and its time within `tolerance` of `now`. A wrong signature is told before a wrong
-/// time, which is anybody's to write without it.
+/// Verifies that one of the signatures is valid and its time is within `tolerance` of `now`. The signature is checked
+/// before the time, because an unsigned time proves nothing.
 pub fn verify(
     key: &Key,
     style: &SignatureStyle,
@@ -71,34 +71,36 @@ pub fn verify(
     tolerance: Duration,
 ) -> Result<(), Rejection> {
     let signed_at = match style {
-        SignatureStyle::Timestamped { .. } => Some(named(received.signature, "t=").next().ok_or(Rejection::Undated)?),
+        SignatureStyle::Timestamped { .. } => {
+            Some(parts_with_prefix(received.signature, "t=").next().ok_or(Rejection::Undated)?)
+        }
         _ => None,
     };
     let signed_at = match signed_at {
         Some(text) => Some(text.parse().map_err(|_| Rejection::Undated)?),
         None => received.unix_seconds,
     };
-    let good = match (style, signed_at) {
+    let is_valid = match (style, signed_at) {
         (SignatureStyle::Standard, None) => return Err(Rejection::Undated),
         (SignatureStyle::Standard, Some(signed_at)) => {
             let message = [format!("{}.{signed_at}.", received.id).as_bytes(), received.body].concat();
             received.signature.split(' ').any(|signature| is_standard(key, &message, signature))
         }
         (SignatureStyle::Timestamped { .. }, _) => {
-            named(received.signature, "v1=").any(|hex| is_hex_of(key, signed_at, received.body, hex))
+            parts_with_prefix(received.signature, "v1=").any(|hex| is_hex_of(key, signed_at, received.body, hex))
         }
         (SignatureStyle::Prefixed { .. }, _) => {
-            named(received.signature, "sha256=").any(|hex| is_hex_of(key, signed_at, received.body, hex))
+            parts_with_prefix(received.signature, "sha256=").any(|hex| is_hex_of(key, signed_at, received.body, hex))
         }
     };
-    if !good {
+    if !is_valid {
         return Err(Rejection::BadSignature);
     }
     signed_at.map_or(Ok(()), |signed_at| is_recent(signed_at, now.as_secs(), tolerance.as_secs()))
 }
 
-/// The parts of a comma-separated list that begin so, without the beginning.
-fn named<'s>(list: &'s str, prefix: &'s str) -> impl Iterator<Item = &'s str> {
+/// The parts of a comma-separated list that begin with `prefix`, without the prefix.
+fn parts_with_prefix<'s>(list: &'s str, prefix: &'s str) -> impl Iterator<Item = &'s str> {
     list.split(',').filter_map(move |part| part.trim().strip_prefix(prefix))
 }
 
@@ -119,7 +121,7 @@ fn is_standard(key: &Key, message: &[u8], signature: &str) -> bool {
     version == "v1a" && public.zip(bytes.ok()).is_some_and(|(public, bytes)| public.verifies(message, &bytes))
 }
 
-/// The other styles are MACs alone.
+/// Whether a MAC in hex is valid; the styles other than the standard use only MACs.
 fn is_hex_of(key: &Key, signed_at: Option<i64>, body: &[u8], hex: &str) -> bool {
     let Key::Secret(secret) = key else { return false };
     let (Some(mut mac), Some(bytes)) = (secret.mac(), unhex(hex)) else { return false };
@@ -163,7 +165,7 @@ mod tests {
         ]
     }
 
-    /// Signs with a secret that was rotated in and checks, both at their times.
+    /// Signs at `signed_at` during the overlap of two secrets, and verifies at [`NOW`].
     fn check(style: &SignatureStyle, key: &Key, body: &[u8], signed_at: i64) -> Result<(), Rejection> {
         let [old, new] = [1, 2].map(|byte| Secret::from_bytes(vec![byte; 32]).unwrap());
         let mut signing = Signing::new(old).rotated(new, Some(Timestamp::MAX));
@@ -176,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn every_style_is_accepted_by_both_secrets_and_by_no_other() {
+    fn in_every_style_both_secrets_verify_and_no_other() {
         for style in styles() {
             for (byte, accepted) in [(1, true), (2, true), (3, false)] {
                 let key = Key::Secret(Secret::from_bytes(vec![byte; 32]).unwrap());
@@ -187,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_outside_the_tolerance_is_refused_where_a_time_is_signed() {
+    fn a_time_outside_the_tolerance_is_rejected_when_the_time_is_signed() {
         let key = Key::Secret(Secret::from_bytes(vec![1; 32]).unwrap());
         for style in styles() {
             let undated = matches!(style, SignatureStyle::Prefixed { timestamp_header: None, .. });
@@ -204,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_private_key_is_verified_by_its_public_key_and_a_wrong_version_is_not_looked_at() {
+    fn a_public_key_verifies_its_private_key_and_other_versions_are_ignored() {
         let secret = Secret::from_random(KeyKind::Ed25519, [5; 32]);
         let public = secret.public_key().unwrap().to_string().parse().unwrap();
         let signature = secret.sign("evt_1", NOW, b"{}");
@@ -219,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_without_a_panic() {
+    fn malformed_input_is_rejected_without_a_panic() {
         let key = Key::Secret(Secret::from_bytes(vec![1; 32]).unwrap());
         for style in styles() {
             for signature in ["", ",", "v1", "v1,é", "t=,v1=", "t=x,v1=00", "t=1,v1=0", "sha256=é", "sha256=0g"] {

@@ -1,4 +1,4 @@
-//! Checks one world and says what was found.
+//! Checks one scenario and reports the violations.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +7,14 @@ use weir_model::{Action, Protocol, Remedies, Scenario, State};
 
 type Violations = BTreeMap<&'static str, Path<State, Action>>;
 
-/// Nothing is violated in any reachable state.
+/// Asserts that no property is violated in any reachable state.
 #[track_caller]
 pub(crate) fn holds(scenario: Scenario) {
     let violations = check(scenario, HasDiscoveries::AnyFailures);
     assert!(violations.is_empty(), "{}", report(&violations));
 }
 
-/// Nothing is violated as long as the remedy is there; without it, this property is.
+/// Asserts that no property is violated with the remedy, and that this property is violated without it.
 #[track_caller]
 pub(crate) fn needs(remove: impl Fn(&mut Remedies), scenario: Scenario, property: &'static str) {
     holds(scenario.clone());
@@ -23,7 +23,7 @@ pub(crate) fn needs(remove: impl Fn(&mut Remedies), scenario: Scenario, property
     breaks(without, property);
 }
 
-/// The property is violated.
+/// Asserts that the property is violated.
 #[track_caller]
 pub(crate) fn breaks(scenario: Scenario, property: &'static str) {
     let violations = check(scenario, HasDiscoveries::AllOf([property].into()));
@@ -31,7 +31,7 @@ pub(crate) fn breaks(scenario: Scenario, property: &'static str) {
     assert!(violations.contains_key(property), "not violated: {property}\n{}", report(&violations));
 }
 
-/// These steps violate the property, whatever else does.
+/// Asserts that these steps violate the property.
 #[track_caller]
 pub(crate) fn breaks_by(steps: &[Action], scenario: Scenario, property: &'static str) {
     walk(scenario, HasDiscoveries::AllOf([property].into())).assert_discovery(property, steps.to_vec());
@@ -47,7 +47,7 @@ fn walk(scenario: Scenario, until: HasDiscoveries) -> impl Checker<Protocol> {
     Protocol::new(scenario).checker().finish_when(until).spawn_bfs().join()
 }
 
-/// Each violation with the shortest way to it.
+/// Each violation with the shortest path to it.
 fn report(violations: &Violations) -> String {
     let one = |(property, path): (&&str, &Path<State, Action>)| {
         format!("violated: {property}\n{path}in {:?}\n", path.last_state())

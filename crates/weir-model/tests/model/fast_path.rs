@@ -1,8 +1,8 @@
-//! Deliveries that are claimed as they are stored: nothing is violated, and without each remedy the expected property is.
+//! Deliveries on the fast path: no property is violated, and without a remedy the expected property is violated.
 
 use weir_model::{
     Action, FastPath, Faults, Remedies, Scenario, Terms,
-    properties::{AT_MOST_R_SENDS, DELIVERED, DUPLICATES, HAS_A_JOB, IN_FORCE},
+    properties::{AT_MOST_R_SENDS, DELIVERED, DUPLICATES, HAS_A_JOB, NEWER_TERMS_HOLD},
 };
 
 use crate::checked::{breaks_by, holds, needs};
@@ -24,7 +24,7 @@ fn two_schedulers_and_producers_that_stall_break_nothing() {
 }
 
 #[test]
-fn two_schedulers_that_stall_break_nothing_where_room_is_kept() {
+fn two_schedulers_that_stall_break_nothing_with_reserved_room() {
     holds(Scenario { deliveries: 3, schedulers: 2, faults: Faults { stalls: 2, ..Faults::default() }, ..KEEPS_ROOM });
 }
 
@@ -64,7 +64,7 @@ fn a_pause_between_commit_and_admission_binds() {
 }
 
 #[test]
-fn a_pause_between_commit_and_admission_binds_where_room_is_kept_too() {
+fn a_pause_between_commit_and_admission_binds_with_reserved_room_too() {
     holds(paused(FastPath::KeepsRoom));
 }
 
@@ -83,17 +83,17 @@ fn a_window_of_two_sends_is_never_exceeded() {
 #[test]
 fn admitting_with_an_unknown_cursor_exceeds_the_rate_after_a_loss() {
     let scenario = faults(Faults { losses: 1, ..Faults::default() });
-    needs(|remedies| remedies.admit_knows = false, scenario, AT_MOST_R_SENDS);
+    needs(|remedies| remedies.admit_needs_cursor = false, scenario, AT_MOST_R_SENDS);
 }
 
 #[test]
-fn an_edit_that_is_not_announced_is_not_in_force_while_each_delivery_is_admitted() {
-    needs(|remedies| remedies.admit_in_force = false, edited(FastPath::Guesses), IN_FORCE);
+fn an_edit_that_is_not_announced_is_ignored_while_each_delivery_is_admitted() {
+    needs(|remedies| remedies.admit_checks_version = false, edited(FastPath::Guesses), NEWER_TERMS_HOLD);
 }
 
 #[test]
-fn an_edit_that_is_not_announced_is_not_in_force_where_room_is_kept_either() {
-    needs(|remedies| remedies.admit_in_force = false, edited(FastPath::KeepsRoom), IN_FORCE);
+fn an_edit_that_is_not_announced_is_ignored_with_reserved_room_too() {
+    needs(|remedies| remedies.admit_checks_version = false, edited(FastPath::KeepsRoom), NEWER_TERMS_HOLD);
 }
 
 #[test]
@@ -102,13 +102,13 @@ fn a_declined_delivery_without_a_wake_waits_for_the_sweep() {
 }
 
 #[test]
-fn a_declined_delivery_without_a_wake_is_never_claimed_where_nobody_sweeps() {
+fn a_declined_delivery_without_a_wake_and_without_the_sweep_is_never_claimed() {
     let scenario = Scenario { remedies: Remedies { sweep: false, ..Remedies::ALL }, ..stalls() };
     needs(|remedies| remedies.decline_wakes = false, scenario, DELIVERED);
 }
 
 #[test]
-fn a_declined_delivery_without_a_release_stays_claimed_by_nobody() {
+fn a_declined_delivery_without_a_release_stays_claimed_without_a_holder() {
     needs(|remedies| remedies.decline_releases = false, stalls(), HAS_A_JOB);
 }
 
@@ -119,7 +119,7 @@ fn an_admission_that_is_repeated_without_a_name_is_sent_twice() {
 }
 
 #[test]
-fn without_claim_expiry_what_a_dead_producer_had_claimed_is_never_sent() {
+fn without_claim_expiry_deliveries_claimed_by_a_dead_producer_are_never_sent() {
     let scenario = Scenario { deliveries: 1, ..faults(Faults { crashes: 1, ..Faults::default() }) };
     holds(scenario.clone());
     let remedies = Remedies { claim_expiry: false, ..Remedies::ALL };
@@ -127,7 +127,7 @@ fn without_claim_expiry_what_a_dead_producer_had_claimed_is_never_sent() {
     breaks_by(&dies, Scenario { remedies, ..scenario }, DELIVERED);
 }
 
-/// To a lower rate, and who edits may die before the queue hears of it.
+/// An edit to a lower rate. The editor may die before the announcement.
 fn edited(fast_path: FastPath) -> Scenario {
     Scenario {
         window: 3,

@@ -1,4 +1,4 @@
-//! Every interleaving of small worlds.
+//! Checks every interleaving of small worlds.
 
 mod checked;
 mod fast_path;

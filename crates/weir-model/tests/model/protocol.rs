@@ -1,4 +1,4 @@
-//! With every remedy nothing is violated, whatever fails and however slow everybody is.
+//! With all remedies no property is violated, whatever fails and however slow the processes are.
 
 use weir_model::{Faults, Scenario, Terms};
 
@@ -26,7 +26,7 @@ fn a_loss_of_the_queue_and_a_crash_break_nothing() {
 }
 
 #[test]
-fn a_second_loss_while_the_first_is_mended_breaks_nothing() {
+fn a_second_loss_during_the_recovery_from_the_first_breaks_nothing() {
     holds(Scenario { permits: 4, faults: Faults { losses: 2, stalls: 2, ..Faults::default() }, ..TWO_SCHEDULERS });
 }
 
@@ -63,7 +63,7 @@ fn a_window_of_two_sends_is_never_exceeded() {
 }
 
 #[test]
-fn an_edit_to_a_lower_rate_binds_what_is_out() {
+fn an_edit_to_a_lower_rate_binds_permits_that_are_out() {
     holds(Scenario {
         window: 3,
         start_within: 6,
@@ -91,7 +91,7 @@ fn an_edit_to_a_higher_rate_with_a_loss_is_bounded_by_the_higher() {
 }
 
 #[test]
-fn a_pause_binds_what_is_out_and_a_resumption_delivers_it() {
+fn a_pause_binds_permits_that_are_out_and_a_resume_delivers_them() {
     holds(Scenario {
         edits: &[Terms { rate: 1, suspended: true }, Terms { rate: 1, suspended: false }],
         permits: 4,

@@ -1,8 +1,8 @@
-//! One race after another: with its remedy nothing is violated, without it the expected property is.
+//! Each race: with its remedy no property is violated, and without it the expected property is violated.
 
 use weir_model::{
     Action, Faults, Remedies, Scenario, Terms,
-    properties::{AT_MOST_R_SENDS, BINDS, DELIVERED, DUPLICATES, EMPTY, HAS_A_JOB, STALE_EPOCH, USED_ONCE},
+    properties::{AT_MOST_R_SENDS, DELIVERED, DUPLICATES, EDITS_BIND, EMPTY, HAS_A_JOB, STALE_EPOCH, USED_ONCE},
 };
 
 use crate::checked::{breaks, breaks_by, needs};
@@ -37,18 +37,18 @@ fn without_epochs_a_run_that_stalled_publishes_after_its_job_was_claimed_again()
 }
 
 #[test]
-fn without_claim_expiry_what_a_dead_scheduler_had_claimed_is_never_sent() {
+fn without_claim_expiry_deliveries_claimed_by_a_dead_scheduler_are_never_sent() {
     let scenario = faults(Faults { crashes: 1, stalls: 2, ..Faults::default() });
     needs(|remedies| remedies.claim_expiry = false, scenario, DELIVERED);
 }
 
 #[test]
-fn without_claim_epochs_a_late_release_frees_the_claim_of_another() {
+fn without_claim_epochs_a_late_release_ends_a_newer_claim() {
     needs(|remedies| remedies.claim_epoch = false, faults(Faults { stalls: 6, ..Faults::default() }), DUPLICATES);
 }
 
 #[test]
-fn after_a_lost_reply_unclaiming_sends_what_was_published_twice() {
+fn after_a_lost_reply_giving_claims_back_sends_published_deliveries_twice() {
     let scenario = faults(Faults { lost_replies: 1, stalls: 2, ..Faults::default() });
     needs(|remedies| remedies.never_unclaim = false, scenario, DUPLICATES);
 }
@@ -71,7 +71,7 @@ fn a_job_that_forgets_its_cursor_when_it_stops_exceeds_the_rate_when_it_is_woken
 }
 
 #[test]
-fn without_deadlines_the_permit_of_a_dead_worker_holds_its_room_for_good() {
+fn without_deadlines_the_permit_of_a_dead_worker_holds_its_room_forever() {
     let scenario = faults(Faults { crashes: 1, stalls: 2, ..Faults::default() });
     needs(|remedies| remedies.permit_deadlines = false, scenario, DELIVERED);
 }
@@ -83,12 +83,12 @@ fn without_deadlines_the_permit_of_a_dead_worker_is_counted_when_everything_is_d
 }
 
 #[test]
-fn without_the_gate_a_worker_that_stalls_at_the_wire_exceeds_the_rate() {
+fn without_the_gate_a_worker_that_stalls_before_the_write_exceeds_the_rate() {
     needs(|remedies| remedies.slot_gate = false, TWO_EVENTS, AT_MOST_R_SENDS);
 }
 
 #[test]
-fn an_entry_of_a_dead_worker_that_another_sends_is_sent_twice() {
+fn an_entry_of_a_dead_worker_that_another_worker_takes_over_is_sent_twice() {
     let scenario = faults(Faults { crashes: 1, stalls: 2, ..Faults::default() });
     needs(|remedies| remedies.at_most_once = false, scenario, USED_ONCE);
 }
@@ -106,32 +106,32 @@ fn without_generations_a_stale_restore_brings_back_entries_that_were_sent() {
 }
 
 #[test]
-fn counting_lost_permits_as_sent_now_lets_new_slots_follow_slots_granted_before_a_loss_too_closely() {
+fn counting_lost_permits_as_sent_now_puts_new_slots_too_close_to_slots_granted_before_a_loss() {
     needs(|remedies| remedies.last_old_start = false, loss(), AT_MOST_R_SENDS);
 }
 
 #[test]
-fn going_on_a_tick_sooner_after_a_loss_is_too_soon() {
-    breaks(Scenario { haste: 1, ..loss() }, AT_MOST_R_SENDS);
+fn continuing_one_tick_earlier_after_a_loss_is_too_early() {
+    breaks(Scenario { resume_early: 1, ..loss() }, AT_MOST_R_SENDS);
 }
 
 #[test]
-fn slots_granted_far_ahead_lie_beyond_where_new_ones_go_on_after_a_loss() {
+fn slots_granted_far_ahead_overlap_the_slots_that_continue_after_a_loss() {
     needs(|remedies| remedies.grant_ahead = false, loss(), AT_MOST_R_SENDS);
 }
 
 #[test]
 fn slots_granted_far_ahead_are_used_after_a_pause() {
-    needs(|remedies| remedies.grant_ahead = false, PAUSED, BINDS);
+    needs(|remedies| remedies.grant_ahead = false, PAUSED, EDITS_BIND);
 }
 
 #[test]
 fn permits_that_are_out_exceed_a_lowered_limit_if_only_runs_follow_it() {
-    needs(|remedies| remedies.grant_limits = false, LOWERED, BINDS);
+    needs(|remedies| remedies.grant_limits = false, LOWERED, EDITS_BIND);
 }
 
-/// One missed its slot and asks again, the other asks for its first: both under the limit of before, as the run that the edit
-/// calls for is slow.
+/// One worker missed its slot and asks again, and another asks for its first slot. Both get slots under the old limit,
+/// because the run after the edit is slow.
 #[test]
 fn permits_that_are_out_exceed_a_lowered_limit_without_any_run_after_the_edit() {
     let is_published = |run: [Action; 3]| [Action::ProducerCommits, Action::ProducerWakes].into_iter().chain(run);
@@ -159,28 +159,28 @@ fn permits_that_are_out_exceed_a_lowered_limit_without_any_run_after_the_edit() 
     let steps: Vec<_> = first.chain(second).chain(after_the_edit).collect();
     let faults = Faults { stalls: 5, ..NO_FAULTS };
     let remedies = Remedies { grant_limits: false, ..Remedies::ALL };
-    breaks_by(&steps, Scenario { deliveries: 2, faults, remedies, ..LOWERED }, BINDS);
+    breaks_by(&steps, Scenario { deliveries: 2, faults, remedies, ..LOWERED }, EDITS_BIND);
 }
 
 #[test]
 fn permits_that_are_out_are_sent_to_a_paused_destination_if_only_runs_see_the_pause() {
-    needs(|remedies| remedies.grant_suspension = false, PAUSED, BINDS);
+    needs(|remedies| remedies.grant_suspension = false, PAUSED, EDITS_BIND);
 }
 
 #[test]
 fn a_run_that_read_older_terms_than_the_queue_knows_undoes_an_edit() {
-    needs(|remedies| remedies.publish_version = false, LOWERED, BINDS);
+    needs(|remedies| remedies.publish_version = false, LOWERED, EDITS_BIND);
 }
 
 #[test]
 fn an_edit_that_is_announced_after_a_later_one_undoes_it() {
     let edits = &[Terms { rate: 2, suspended: false }, Terms { rate: 1, suspended: false }];
-    needs(|remedies| remedies.edit_version = false, Scenario { edits, ..LOWERED }, BINDS);
+    needs(|remedies| remedies.edit_version = false, Scenario { edits, ..LOWERED }, EDITS_BIND);
 }
 
 #[test]
 fn an_edit_whose_version_does_not_rise_does_not_bind() {
-    needs(|remedies| remedies.versions_rise = false, PAUSED, BINDS);
+    needs(|remedies| remedies.versions_rise = false, PAUSED, EDITS_BIND);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Claims that others get in the way of.
+//! Claims with conflicts.
 
 use std::time::Duration;
 
@@ -11,7 +11,8 @@ use crate::{
     fixtures::{NOW, destination, event, event_at, request},
 };
 
-/// The first claim of what is due at [`NOW`] meets a deadlock. Sequences do not roll back.
+/// The first claim of a delivery that is due at [`NOW`] fails with a deadlock. Sequences do not roll back, so the
+/// failure occurs once.
 const DEADLOCK_ONCE: &str = "
 CREATE SEQUENCE tries;
 CREATE FUNCTION deadlock_once() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -23,9 +24,9 @@ BEGIN
 END $$;
 CREATE TRIGGER deadlock_once BEFORE UPDATE ON deliveries FOR EACH ROW EXECUTE FUNCTION deadlock_once();";
 
-/// A claim that nobody is told of would stay out until it expires, and an ordered key stand still behind it.
+/// A claim that is in no answer would stay outstanding until it expires, and would block its message group.
 #[tokio::test]
-async fn a_claim_that_fails_and_is_made_again_leaves_no_claim_behind() {
+async fn a_claim_that_fails_and_is_repeated_leaves_no_other_claim() {
     let database = Database::create().await;
     let store = PostgresStore::open(&database.url(), NOW).await.unwrap();
     raw_sql(DEADLOCK_ONCE).execute(&mut database.connect().await).await.unwrap();
@@ -36,10 +37,10 @@ async fn a_claim_that_fails_and_is_made_again_leaves_no_claim_behind() {
         claims.deliveries.iter().map(|one| one.event_created_at.since(NOW).as_millis()).collect::<Vec<_>>()
     };
     assert_eq!(claim(4).await, [1, 2, 3, 4]);
-    // Another process' clock is behind.
+    // An event from a process with a slow clock.
     store.ingest(vec![event_at(7, NOW)]).await.unwrap();
     assert_eq!(claim(3).await, [0, 5, 6]);
     let tries: i64 =
         sqlx::query_scalar("SELECT last_value FROM tries").fetch_one(&mut database.connect().await).await.unwrap();
-    assert_eq!(tries, 2, "it met the deadlock");
+    assert_eq!(tries, 2, "the claim met the deadlock");
 }

@@ -18,8 +18,8 @@ struct Postgres {
 impl Backend for Postgres {
     async fn open(&self) -> SharedStore {
         let mut opened = self.opened.lock().await;
-        if let Some(before) = opened.take() {
-            before.close().await;
+        if let Some(previous) = opened.take() {
+            previous.close().await;
         }
         let store = Arc::new(PostgresStore::open(&self.database.url(), NOW).await.unwrap());
         *opened = Some(Arc::clone(&store));

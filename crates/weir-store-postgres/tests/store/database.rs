@@ -6,7 +6,7 @@ use sqlx::{AssertSqlSafe, Connection as _, PgConnection, raw_sql};
 
 const VARIABLE: &str = "WEIR_TEST_POSTGRES_URL";
 
-/// A new, empty database, dropped with this.
+/// A new, empty database, which is dropped with this value.
 pub(crate) struct Database {
     server: String,
     name: String,
@@ -23,7 +23,7 @@ impl Database {
         });
         let name = format!("weir_test_{}_{}", std::process::id(), CREATED.fetch_add(1, Ordering::Relaxed));
         let database = Self { server, name };
-        // Another process with this number may have left one.
+        // An earlier process with the same id may have left a database.
         database.on_server(&format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", database.name)).await;
         database.on_server(&format!("CREATE DATABASE {}", database.name)).await;
         database
@@ -34,7 +34,7 @@ impl Database {
         self.url_with(&self.name)
     }
 
-    /// The URL of the server, with some other database.
+    /// The URL of the server, with another database.
     pub(crate) fn url_with(&self, name: &str) -> String {
         let (base, query) =
             self.server.split_once('?').map_or((&self.server[..], None), |(base, query)| (base, Some(query)));
@@ -44,7 +44,7 @@ impl Database {
         format!("{}/{name}{query}", &base[..end])
     }
 
-    /// A connection beside the store's.
+    /// A connection of the test's own.
     pub(crate) async fn connect(&self) -> PgConnection {
         PgConnection::connect(&self.url()).await.expect("a connection to the test's database")
     }
@@ -63,7 +63,8 @@ async fn run(url: &str, sql: &str) {
 impl Drop for Database {
     fn drop(&mut self) {
         let (url, sql) = (self.server.clone(), format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.name));
-        // On a thread and a runtime of its own, because the test's may not be blocked, and may be ending.
+        // On a thread and a runtime of its own, because the runtime of the test must not be blocked and may be shutting
+        // down.
         let dropped = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
             runtime.block_on(run(&url, &sql));

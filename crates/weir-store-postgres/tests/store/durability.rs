@@ -1,4 +1,4 @@
-//! Nothing leaves before its event is on disk.
+//! No delivery is sent before its event is on disk.
 
 use std::sync::{
     Arc,
@@ -16,7 +16,8 @@ use crate::{
     fixtures::{NOW, destination, event},
 };
 
-/// Notes at the end of each transaction that stores deliveries where the log has got to and whether the commit waits for it.
+/// Records, at the end of each transaction that stores deliveries, the position of the write-ahead log and whether the
+/// commit waits for it.
 const WATCH_COMMITS: &str = "
 CREATE TABLE commits (delivery_id uuid, log_position pg_lsn, waits text);
 CREATE FUNCTION note_commit() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -30,7 +31,7 @@ CREATE CONSTRAINT TRIGGER note_commit AFTER INSERT ON deliveries DEFERRABLE INIT
 const IS_ON_DISK: &str = "
 SELECT coalesce((SELECT waits = 'on' AND log_position <= pg_current_wal_flush_lsn() FROM commits WHERE delivery_id = $1), false)";
 
-/// Looks at the database, on a connection of its own, before it takes what has left.
+/// Checks the database, on a connection of its own, before it accepts the admitted deliveries.
 struct WatchedFastPath {
     connection: Mutex<PgConnection>,
     on_disk: Sender<Vec<bool>>,
@@ -44,7 +45,7 @@ impl FastPath for WatchedFastPath {
     fn cancel(&self, _: DestinationId) {}
 
     fn admit(&self, deliveries: Vec<ClaimedDelivery>) {
-        let look = async {
+        let check = async {
             let mut connection = self.connection.lock().await;
             let mut on_disk = Vec::new();
             for delivery in deliveries {
@@ -53,23 +54,24 @@ impl FastPath for WatchedFastPath {
             }
             self.on_disk.send(on_disk).unwrap();
         };
-        block_in_place(|| Handle::current().block_on(look));
+        block_in_place(|| Handle::current().block_on(check));
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_handed_over_before_its_event_is_on_disk() {
+async fn no_delivery_is_admitted_before_its_event_is_on_disk() {
     let database = Database::create().await;
     let store = PostgresStore::open(&database.url(), NOW).await.unwrap();
     store.create_destination(destination(1)).await.unwrap();
     let mut connection = database.connect().await;
     raw_sql(WATCH_COMMITS).execute(&mut connection).await.unwrap();
-    let (on_disk, left) = channel();
+    let (on_disk, admitted) = channel();
     store.connect(Arc::new(WatchedFastPath { connection: Mutex::new(connection), on_disk }));
-    // The first finds a destination that this process does not know, the next what it knows; one event, and many.
+    // The first call meets a destination that is not cached, and the next ones a cached destination. The last call has
+    // many events.
     for numbers in [1..2, 2..3, 3..20] {
         let events = numbers.clone().count();
         assert!(store.ingest(numbers.map(event).collect()).await.unwrap().iter().all(Result::is_ok));
-        assert_eq!(left.try_recv().unwrap(), vec![true; events]);
+        assert_eq!(admitted.try_recv().unwrap(), vec![true; events]);
     }
 }

@@ -1,4 +1,4 @@
-//! Connections that break, and operations that fail.
+//! Lost connections and failed operations.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,26 +18,26 @@ use crate::{
 const OF_THE_STORE: &str = "FROM pg_stat_activity
     WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()";
 
-/// Ends every connection of the store, as a restart of the server does. Answers how many there were.
+/// Ends every connection of the store, like a restart of the server. Returns how many there were.
 pub(crate) async fn terminate(database: &Database) -> i64 {
     let terminate = AssertSqlSafe(format!("SELECT count(pg_terminate_backend(pid)) {OF_THE_STORE}"));
     sqlx::query_scalar(terminate).fetch_one(&mut database.connect().await).await.unwrap()
 }
 
-/// Asks the server until every connection of the store is gone; its side of one ends a moment after ours.
+/// Asks the server until every connection of the store has ended: the server notices an end a moment later.
 async fn all_connections_gone(database: &Database) {
     let mut connection = database.connect().await;
     for _ in 0..10_000 {
         let count = AssertSqlSafe(format!("SELECT count(*) {OF_THE_STORE}"));
-        let left: i64 = sqlx::query_scalar(count).fetch_one(&mut connection).await.unwrap();
-        if left == 0 {
+        let open: i64 = sqlx::query_scalar(count).fetch_one(&mut connection).await.unwrap();
+        if open == 0 {
             return;
         }
     }
-    panic!("connections are left open");
+    panic!("connections are still open");
 }
 
-/// Asks until it is answered. What broke is said to be worth another try, and needs few.
+/// Repeats a call until it succeeds. Every error must be `Unavailable`, and a few calls must be enough.
 pub(crate) async fn answered<T>(mut ask: impl AsyncFnMut() -> StoreResult<T>) -> T {
     for _ in 0..20 {
         match ask().await {
@@ -45,17 +45,17 @@ pub(crate) async fn answered<T>(mut ask: impl AsyncFnMut() -> StoreResult<T>) ->
             Err(error) => assert!(matches!(error, StoreError::Unavailable(_)), "{error}"),
         }
     }
-    panic!("no connection came back");
+    panic!("the store did not reconnect");
 }
 
 #[tokio::test]
-async fn the_store_goes_on_after_its_connections_broke() {
+async fn the_store_works_again_after_its_connections_were_lost() {
     let database = Database::create().await;
     let store = PostgresStore::open(&database.url(), NOW).await.unwrap();
     store.create_destination(destination(1)).await.unwrap();
     let now = NOW + Duration::from_secs(10);
     for round in 1..=3 {
-        // Repeated as a producer does it, under one key.
+        // Repeated with one idempotency key, like a producer does.
         let new = || vec![with_key(event(round), &format!("order {round}"))];
         let posted = answered(async || store.ingest(new()).await).await.remove(0).unwrap();
         assert_eq!(posted.deliveries, 1);
@@ -92,10 +92,10 @@ async fn a_closed_store_refuses_further_work() {
 }
 
 #[tokio::test]
-async fn what_was_asked_before_the_store_closes_is_answered() {
+async fn operations_sent_before_the_store_closes_are_answered() {
     let database = Database::create().await;
     let store = Arc::new(PostgresStore::open(&database.url(), NOW).await.unwrap());
-    // Polled once in their order, so that every event is in the inbox before the store is told to close.
+    // Each task is polled once, in order, so that every event is in the inbox before the store closes.
     let posts = async {
         let posts: Vec<_> = (1..=50)
             .map(|number| {
@@ -113,7 +113,7 @@ async fn what_was_asked_before_the_store_closes_is_answered() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_result_that_cannot_be_stored_does_not_fail_its_neighbours() {
+async fn a_result_that_cannot_be_stored_does_not_fail_others_of_its_group() {
     let database = Database::create().await;
     let store = Arc::new(PostgresStore::open(&database.url(), NOW).await.unwrap());
     store.create_destination(destination(1)).await.unwrap();
@@ -156,9 +156,9 @@ async fn an_answer_with_the_character_zero_is_recorded() {
     assert_eq!(attempt.error.as_deref(), Some("c\u{fffd}d"));
 }
 
-/// Small groups do not go side by side, unless the one under way takes long.
+/// Small groups do not run at the same time, unless the running one takes long.
 #[tokio::test]
-async fn an_event_does_not_wait_for_one_that_waits_for_a_lock() {
+async fn an_event_does_not_wait_for_another_that_waits_for_a_lock() {
     let database = Database::create().await;
     let store = Arc::new(PostgresStore::open(&database.url(), NOW).await.unwrap());
     store.create_destination(destination(1)).await.unwrap();
@@ -176,8 +176,8 @@ async fn an_event_does_not_wait_for_one_that_waits_for_a_lock() {
     let waits = format!("SELECT count(*) {OF_THE_STORE} AND wait_event_type = 'Lock'");
     while sqlx::query_scalar::<_, i64>(AssertSqlSafe(waits.clone())).fetch_one(&mut observer).await.unwrap() == 0 {}
     let stored = tokio::time::timeout(Duration::from_secs(5), store.ingest(vec![event(2)])).await;
-    stored.expect("it goes beside").unwrap();
-    assert!(!waiting.is_finished(), "the other has the key");
+    stored.expect("the event is stored in time").unwrap();
+    assert!(!waiting.is_finished(), "the other transaction holds the key");
     transaction.rollback().await.unwrap();
     waiting.await.unwrap().unwrap();
 }

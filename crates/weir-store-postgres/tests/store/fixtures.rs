@@ -1,4 +1,4 @@
-//! Destinations, events and results as the tests need them.
+//! Destinations, events and results for the tests.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Process leases: one process dies, or is cut off, and another resolves what it had claimed.
+//! Process leases: one process dies, or loses its connections, and another resolves its claims.
 
 use std::{
     collections::HashSet,
@@ -26,7 +26,7 @@ use crate::{
 
 const LATER: Timestamp = Timestamp::from_secs(1_800_000_010);
 
-/// Takes everything.
+/// Admits every delivery.
 #[derive(Default)]
 struct OpenFastPath(Mutex<Vec<ClaimedDelivery>>);
 
@@ -46,7 +46,7 @@ async fn claim(store: &PostgresStore, limit: u32) -> Vec<ClaimedDelivery> {
     store.claim(vec![request(1, limit)], LATER).await.unwrap().remove(0).deliveries
 }
 
-/// Declares every other process dead, however lively. Answers how many.
+/// Declares every other process dead, even if it beats. Returns how many.
 async fn declare_all_dead_but(store: &PostgresStore, living: &[ProcessBeat]) -> usize {
     let mut dead = 0;
     for ProcessBeat { id, beat } in store.processes().await.unwrap() {
@@ -62,7 +62,7 @@ async fn orphans(store: &PostgresStore) -> HashSet<Claim> {
     store.orphaned_claims(99).await.unwrap().into_iter().collect()
 }
 
-/// A destination, and two processes: the first is to die, the second, registered by itself, to notice it.
+/// A destination and two registered processes: the first is declared dead in the test, and the second observes it.
 async fn mortal_and_observer() -> (Database, [Arc<PostgresStore>; 2], Vec<ProcessBeat>) {
     let (database, stores) = two_processes().await;
     stores[0].create_destination(destination(1)).await.unwrap();
@@ -73,7 +73,7 @@ async fn mortal_and_observer() -> (Database, [Arc<PostgresStore>; 2], Vec<Proces
 }
 
 #[tokio::test]
-async fn what_a_dead_process_had_claimed_is_orphaned_however_it_was_claimed() {
+async fn every_kind_of_claim_of_a_dead_process_is_orphaned() {
     let (database, [mortal, observer], living) = mortal_and_observer().await;
     mortal.ingest((1..=3).map(event).collect()).await.unwrap();
     let mut claimed = claim(&mortal, 1).await;
@@ -87,11 +87,11 @@ async fn what_a_dead_process_had_claimed_is_orphaned_however_it_was_claimed() {
     mortal.connect(fast_path.clone());
     mortal.ingest(vec![event(4)]).await.unwrap();
     claimed.append(&mut fast_path.0.lock().unwrap());
-    let [by_claim, by_observer, of_lane, by_fast_path] = &claimed[..] else { panic!("{claimed:?}") };
+    let [by_claim, by_observer, of_replay, by_fast_path] = &claimed[..] else { panic!("{claimed:?}") };
     assert!(orphans(&observer).await.is_empty());
 
     assert_eq!(declare_all_dead_but(&observer, &living).await, 1);
-    let orphaned = [by_claim, of_lane, by_fast_path].map(|claimed| claimed.claim);
+    let orphaned = [by_claim, of_replay, by_fast_path].map(|claimed| claimed.claim);
     assert_eq!(orphans(&observer).await, HashSet::from(orphaned));
     assert_eq!(observer.orphaned_claims(2).await.unwrap().len(), 2);
 
@@ -105,11 +105,11 @@ async fn what_a_dead_process_had_claimed_is_orphaned_however_it_was_claimed() {
 }
 
 #[tokio::test]
-async fn a_process_that_was_declared_dead_claims_nothing_until_it_registers_anew() {
+async fn a_process_that_was_declared_dead_claims_nothing_until_it_registers_again() {
     let (_database, [mortal, observer], living) = mortal_and_observer().await;
     let fast_path = Arc::new(OpenFastPath::default());
     mortal.connect(fast_path.clone());
-    // So that its destination is known, and the fast path taken.
+    // The destination is then cached, and the fast path is used.
     mortal.ingest(vec![event(1)]).await.unwrap();
     assert_eq!(fast_path.0.lock().unwrap().len(), 1);
     declare_all_dead_but(&observer, &living).await;
@@ -126,29 +126,29 @@ async fn a_process_that_was_declared_dead_claims_nothing_until_it_registers_anew
     assert!(living.iter().all(|living| living.id != id));
     assert!(mortal.beat().await.unwrap());
     assert_eq!(claim(&mortal, 9).await.len(), 2);
-    assert_eq!(orphans(&observer).await.len(), 1, "of its life before");
+    assert_eq!(orphans(&observer).await.len(), 1, "the claim of its earlier registration");
 }
 
 #[tokio::test]
-async fn a_process_that_has_beaten_meanwhile_is_not_declared_dead() {
+async fn a_process_with_a_new_beat_is_not_declared_dead() {
     let (_database, [mortal, observer], living) = mortal_and_observer().await;
     let of_mortal = async || {
         let all = observer.processes().await.unwrap();
         all.into_iter().find(|process| living.iter().all(|living| living.id != process.id))
     };
     let seen = of_mortal().await.unwrap();
-    assert_eq!(of_mortal().await, Some(seen), "nothing raises it but its own beat");
+    assert_eq!(of_mortal().await, Some(seen), "only the process itself raises its beat");
     assert!(mortal.beat().await.unwrap());
     assert_ne!(of_mortal().await, Some(seen));
     assert!(!observer.declare_dead(seen.id, seen.beat).await.unwrap());
     assert!(mortal.beat().await.unwrap());
     let seen = of_mortal().await.unwrap();
     assert!(observer.declare_dead(seen.id, seen.beat).await.unwrap());
-    assert!(!observer.declare_dead(seen.id, seen.beat).await.unwrap(), "once");
+    assert!(!observer.declare_dead(seen.id, seen.beat).await.unwrap(), "a process is declared dead once");
 }
 
 #[tokio::test]
-async fn a_process_that_ends_in_order_is_gone_at_once() {
+async fn a_process_that_deregisters_is_removed_at_once() {
     let (_database, [mortal, observer], living) = mortal_and_observer().await;
     mortal.deregister().await.unwrap();
     assert_eq!(observer.processes().await.unwrap(), living);

@@ -1,4 +1,5 @@
-//! Lines of several processes, and what a process leaves behind that dies between an ending and the advance after it.
+//! Message groups with several processes, and groups without a head, which a process leaves if it dies between the end
+//! of a head and the advance.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,7 +23,7 @@ pub(crate) fn in_order(number: u64, key: &str) -> NewEvent {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_line_of_three_processes_stands_still_or_turns_round() {
+async fn message_groups_of_three_processes_keep_their_order_and_do_not_stop() {
     let database = Database::create().await;
     let mut stores: Vec<SharedStore> = Vec::new();
     for _ in 0..3 {
@@ -31,9 +32,9 @@ async fn no_line_of_three_processes_stands_still_or_turns_round() {
     lines_under_load(stores, 8, 25).await;
 }
 
-/// One key, so that every ingest meets an ending.
+/// One key, so that every ingest runs at the same time as the end of a head.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_stored_while_the_head_ends_is_not_left_behind() {
+async fn a_delivery_that_is_stored_while_the_head_ends_becomes_the_head() {
     let database = Database::create().await;
     let open = async || Arc::new(PostgresStore::open(&database.url(), NOW).await.unwrap());
     let stores = [open().await, open().await];
@@ -42,7 +43,7 @@ async fn what_is_stored_while_the_head_ends_is_not_left_behind() {
     stores[0].create_destination(ordered).await.unwrap();
     let mut claimed = Vec::new();
     for number in 1..=150 {
-        // The one before ends as this one is stored.
+        // The previous delivery ends while this one is stored.
         let ending = async {
             match claimed.pop() {
                 Some(head) => drop(stores[1].settle(vec![result(&head, Verdict::Delivered).into()]).await.unwrap()),
@@ -53,12 +54,12 @@ async fn what_is_stored_while_the_head_ends_is_not_left_behind() {
         stored.unwrap();
         claimed =
             stores[1].claim(vec![request(1, 9)], NOW + Duration::from_secs(10)).await.unwrap().remove(0).deliveries;
-        assert_eq!(claimed.len(), 1, "{number} waits behind nobody");
+        assert_eq!(claimed.len(), 1, "delivery {number} is the head");
     }
 }
 
 #[tokio::test]
-async fn a_line_that_lost_its_head_unnoticed_goes_on_with_the_next_look() {
+async fn a_message_group_without_a_head_is_repaired() {
     let database = Database::create().await;
     let store = PostgresStore::open(&database.url(), NOW).await.unwrap();
     let mut ordered = destination(1);
@@ -67,11 +68,11 @@ async fn a_line_that_lost_its_head_unnoticed_goes_on_with_the_next_look() {
     let events = [(1, "a"), (2, "a"), (3, "a"), (4, "b"), (5, "b"), (6, "c")];
     store.ingest(events.map(|(number, key)| in_order(number, key)).into()).await.unwrap();
     let claim = async || store.claim(vec![request(1, 9)], NOW + Duration::from_secs(10)).await.unwrap().remove(0);
-    // As a process does that dies right after the commit.
+    // Like a process that dies right after the commit.
     let ended =
         "UPDATE deliveries SET state = 3 WHERE ordering_key IN ('a', 'b') AND next_attempt_at < 9223372036854775807";
     raw_sql(ended).execute(&mut database.connect().await).await.unwrap();
-    assert_eq!(claim().await.deliveries.len(), 1, "only the third key goes on");
+    assert_eq!(claim().await.deliveries.len(), 1, "only the third key has a head");
     let first = store.repair_message_groups(None, 2).await.unwrap();
     assert_eq!(first.advanced, 2);
     let rest = store.repair_message_groups(first.next, 2).await.unwrap();

@@ -1,4 +1,4 @@
-//! What can go wrong when a database is opened, and what its owner is told.
+//! Errors when a database is opened, and their messages.
 
 use sqlx::{AssertSqlSafe, raw_sql};
 use weir_store::History as _;
@@ -6,7 +6,7 @@ use weir_store_postgres::{OpenError, PostgresStore};
 
 use crate::{database::Database, fixtures::NOW};
 
-/// The error of opening `url`; it names the setting, says what to do, and keeps the password to itself.
+/// The error of opening `url`. Its message names the setting and the remedy, and does not contain the password.
 async fn refused(url: &str) -> OpenError {
     let error = PostgresStore::open(url, NOW).await.unwrap_err();
     let message = error.to_string();
@@ -24,7 +24,7 @@ fn as_user(url: &str, user: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_url_that_cannot_be_read_is_told() {
+async fn an_invalid_url_is_reported() {
     for url in ["", "sqlite://weir.db", "postgres://user:swordfish@host:port/weir"] {
         assert!(matches!(refused(url).await, OpenError::InvalidUrl { .. }), "{url}");
     }
@@ -32,7 +32,7 @@ async fn a_url_that_cannot_be_read_is_told() {
 
 #[tokio::test]
 async fn a_server_that_does_not_answer_is_named() {
-    // Held and not listened at: nobody else listens there.
+    // The port is bound and not listening, so no other process can listen on it.
     let held = tokio::net::TcpSocket::new_v4().unwrap();
     held.bind((std::net::Ipv4Addr::LOCALHOST, 0).into()).unwrap();
     let nobody = held.local_addr().unwrap();
@@ -42,7 +42,7 @@ async fn a_server_that_does_not_answer_is_named() {
 }
 
 #[tokio::test]
-async fn a_user_who_is_not_let_in_is_named() {
+async fn a_refused_user_is_named() {
     let database = Database::create().await;
     let error = refused(&as_user(&database.url(), "weir_nobody")).await;
     assert!(matches!(error, OpenError::Refused { .. }), "{error}");
@@ -72,7 +72,7 @@ async fn a_user_who_may_not_change_the_schema_is_named() {
     assert!(matches!(error, OpenError::NotAllowed { .. }), "{error}");
 }
 
-/// What a newer program may have done to the database; the marker says who may still use it.
+/// Changes the database like a newer program. The marker says which programs may still use it.
 async fn migrated_later(database: &Database, oldest_program: i32) {
     PostgresStore::migrate(&database.url()).await.unwrap();
     let newer = format!(
@@ -85,14 +85,14 @@ async fn migrated_later(database: &Database, oldest_program: i32) {
 }
 
 #[tokio::test]
-async fn a_schema_of_a_newer_version_that_does_without_this_one_is_refused() {
+async fn a_newer_schema_that_excludes_this_version_is_refused() {
     let database = Database::create().await;
     migrated_later(&database, 9999).await;
     assert!(matches!(refused(&database.url()).await, OpenError::NewerSchema { found: 9999, .. }));
 }
 
 #[tokio::test]
-async fn a_schema_of_a_newer_version_that_this_one_can_live_with_is_opened_and_left_as_it_is() {
+async fn a_newer_schema_that_allows_this_version_is_opened_and_not_changed() {
     let database = Database::create().await;
     migrated_later(&database, 1).await;
     assert_eq!(PostgresStore::migrate(&database.url()).await.unwrap(), []);
@@ -111,7 +111,7 @@ async fn a_schema_that_was_changed_by_hand_is_refused() {
 }
 
 #[tokio::test]
-async fn migrate_tells_what_it_applied() {
+async fn migrate_returns_the_applied_migrations() {
     let database = Database::create().await;
     let applied = PostgresStore::migrate(&database.url()).await.unwrap();
     assert_eq!(applied, [(1, "initial".to_owned())]);

@@ -1,4 +1,4 @@
-//! A day has its partitions before it begins, and when it is asked for.
+//! A day has partitions before it begins, and gets missing ones when an event needs them.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -50,7 +50,7 @@ async fn maintenance_makes_the_next_days() {
     assert!(partitions(&database, "attempts").await.contains("attempts_20270125"));
 }
 
-/// A clock far off is no reason to lose an event: its day is made before it is stored.
+/// An event with a wrong time is not lost: its partition is made before it is stored.
 #[tokio::test]
 async fn an_event_of_any_time_is_stored_and_delivered() {
     let database = Database::create().await;
@@ -85,7 +85,7 @@ async fn a_day_that_was_dropped_is_made_again_for_a_late_event() {
     assert_eq!(partitions(&database, "attempts").await.len(), 9);
 }
 
-/// Everything that is older than a fortnight by then goes.
+/// All three days are older than the retention of 14 days at this time.
 const LATER: Timestamp = Timestamp::from_secs(1_800_000_000 + 20 * 86_400);
 
 async fn prune(store: &PostgresStore) -> Pruned {
@@ -99,7 +99,8 @@ async fn prune(store: &PostgresStore) -> Pruned {
     total
 }
 
-/// Three days: of the first everything was delivered, of the second one is a dead letter, of the third one waits.
+/// Three days with two deliveries each: all are delivered, except one dead letter on the second day and one waiting
+/// delivery on the third.
 async fn three_days(store: &PostgresStore) {
     store.create_destination(destination(1)).await.unwrap();
     let events = (0..6).map(|number| {
@@ -117,13 +118,13 @@ async fn three_days(store: &PostgresStore) {
 }
 
 #[tokio::test]
-async fn a_day_is_dropped_whole_when_no_delivery_of_it_is_left() {
+async fn a_day_without_deliveries_is_dropped() {
     let database = Database::create().await;
     let store = PostgresStore::open(&database.url(), NOW).await.unwrap();
     three_days(&store).await;
     let before = partitions(&database, "events").await;
     let pruned = prune(&store).await;
-    // Days that never had an event are dropped with it, as far as they are old enough.
+    // Old days that never had an event are dropped too.
     assert_eq!((pruned.deliveries, pruned.attempts, pruned.events), (4, 4, 2));
     for parent in ["events", "attempts"] {
         let after = partitions(&database, parent).await;
@@ -134,15 +135,15 @@ async fn a_day_is_dropped_whole_when_no_delivery_of_it_is_left() {
     }
     let keys = "SELECT idempotency_key FROM idempotency_keys ORDER BY idempotency_key";
     let keys: Vec<String> = sqlx::query_scalar(keys).fetch_all(&mut database.connect().await).await.unwrap();
-    assert_eq!(keys, ["3", "5"], "those of the dead letter and of what waits");
+    assert_eq!(keys, ["3", "5"], "the keys of the dead letter and of the waiting delivery");
     assert_eq!(prune(&store).await, Pruned::default());
-    // A late event of a dropped day finds it made again.
+    // The partitions of a dropped day are made again for a late event.
     store.ingest(vec![event(9)]).await.unwrap();
     assert_eq!(store.event(event(9).event.id).await.unwrap(), Some(event(9).event));
 }
 
 #[tokio::test]
-async fn a_day_in_use_is_not_waited_for() {
+async fn pruning_does_not_wait_for_a_day_in_use() {
     let database = Database::create().await;
     let store = PostgresStore::open(&database.url(), NOW).await.unwrap();
     let mut other = database.connect().await;
@@ -164,7 +165,7 @@ async fn one_process_prunes_at_a_time_and_another_takes_over() {
     store.prune_some(&cutoffs, PrunePlace::Events([0xff; 16])).await.unwrap();
     assert_eq!(prune(&other).await, Pruned::default());
     store.close().await;
-    // The server hears of the end of the connection a moment later.
+    // The server notices the end of the connection a moment later.
     let taken_over = async {
         loop {
             let pruned = prune(&other).await;

@@ -1,4 +1,4 @@
-//! Several processes on one database: what they do at the same time, and what one does that another must see.
+//! Several processes on one database: concurrent operations, and changes that another process must see.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -19,7 +19,7 @@ pub(crate) fn with_key(mut new: NewEvent, key: &str) -> NewEvent {
     new
 }
 
-/// Two stores on one database, as two processes have them.
+/// Two stores on one database, which stand for two processes.
 pub(crate) async fn two_processes() -> (Database, [Arc<PostgresStore>; 2]) {
     let database = Database::create().await;
     let open = async || Arc::new(PostgresStore::open(&database.url(), NOW).await.unwrap());
@@ -95,7 +95,7 @@ async fn one_key_posted_to_two_processes_is_one_event() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_a_coalesce_key_posted_to_two_processes_one_event_waits() {
+async fn one_coalesce_key_posted_to_two_processes_leaves_one_waiting_delivery() {
     let (_database, stores) = two_processes().await;
     stores[0].create_destination(destination(1)).await.unwrap();
     for round in 0..50 {
@@ -144,10 +144,10 @@ async fn an_edit_is_seen_by_another_process_at_once() {
     assert!(matches!(refused, Err(IngestRefusal::UnknownDestination { index: 0 })));
 }
 
-/// Whatever one process posts, claims, gives back and settles while another deletes the destination, nothing is left
-/// waiting for it.
+/// One process posts events and claims, releases and settles deliveries while another deletes the destination. No
+/// delivery of the destination waits afterwards.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_deletion_leaves_nothing_waiting_behind() {
+async fn a_deletion_leaves_no_waiting_delivery() {
     let (_database, [deleter, worker]) = two_processes().await;
     for round in 1..=12 {
         let id = deleter.create_destination(destination(round)).await.unwrap().id;
@@ -179,7 +179,7 @@ async fn a_deletion_leaves_nothing_waiting_behind() {
                 }
             }
         });
-        // Let some deliveries be there, so that the deletion meets them in every state.
+        // Wait for some retries, so that the deletion meets deliveries in every state.
         while worker.destination_counts(id).await.unwrap().retrying < 3 {
             tokio::task::yield_now().await;
         }
@@ -213,7 +213,7 @@ async fn an_abandoned_claim_is_recovered_by_one_process() {
     };
     let [first, second] = stores.each_ref().map(recover);
     assert_eq!(first.await.unwrap() + second.await.unwrap(), 300);
-    // Its holder comes back too late.
+    // A late result of the first process.
     let late = stores[0].settle(vec![result(&claimed.deliveries[0], Verdict::Delivered).into()]).await.unwrap();
     assert_eq!(late, [Settlement::ClaimLost]);
     let detail = stores[1].delivery(claimed.deliveries[0].claim.delivery_id).await.unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! When an attempt must not leave any more.
+//! Attempts that must not be sent, and how attempts are counted.
 
 use std::{sync::atomic::AtomicBool, time::Duration};
 
@@ -37,7 +37,7 @@ struct Rig {
 }
 
 impl Rig {
-    /// After so many attempts, some of them before a replay.
+    /// A permit of a delivery after `attempts` attempts, `attempts_before` of them before a replay.
     async fn new(limits: RateLimits, (attempts, attempts_before): (u32, u32), expires_in: Duration) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap()).parse().unwrap();
@@ -88,50 +88,50 @@ impl Rig {
         Self { attempter, queue, permit, body, target }
     }
 
-    async fn attempt(&self) -> Ended {
+    async fn attempt(&self) -> PermitEnd {
         self.attempter.make(&self.permit, &self.body, &self.target).await
     }
 }
 
-/// The first attempt of a permit whose claim expires so long from now.
-async fn attempt(expires_in: Duration) -> (Ended, Arc<MemoryQueue>) {
+/// The first attempt with a permit whose claim expires after `expires_in`.
+async fn attempt(expires_in: Duration) -> (PermitEnd, Arc<MemoryQueue>) {
     let rig = Rig::new(RateLimits::UNLIMITED, (0, 0), expires_in).await;
     (rig.attempt().await, rig.queue)
 }
 
 #[tokio::test]
-async fn an_attempt_that_could_outlast_its_claim_does_not_leave() {
-    // Ten seconds are left of the claim, and the answer may take fifteen.
+async fn an_attempt_that_could_outlast_its_claim_is_not_sent() {
+    // The claim expires in ten seconds, and the timeout is fifteen seconds.
     let (ended, queue) = attempt(Duration::from_secs(10)).await;
-    let Ended::Unsent(unsent) = ended else { panic!("a recovered claim would be sent twice") };
+    let PermitEnd::Unused(unsent) = ended else { panic!("a recovered claim would be sent twice") };
     let request = SlotRequest { id: unsent.permit, preparation: None };
     let granted = queue.take_slot(request).await.unwrap();
-    assert!(matches!(granted, SlotAnswer::Granted(_)), "the queue alone would have let it go");
+    assert!(matches!(granted, SlotAnswer::Granted(_)), "the queue alone would grant a slot");
 }
 
 #[tokio::test]
 async fn an_attempt_that_ends_before_its_claim_is_made() {
     let (ended, _) = attempt(Duration::from_secs(75)).await;
-    assert!(matches!(ended, Ended::Recorded(_)));
+    assert!(matches!(ended, PermitEnd::Recorded(_)));
 }
 
 #[tokio::test]
-async fn the_retries_of_a_replayed_delivery_count_anew() {
+async fn the_retries_of_a_replayed_delivery_are_counted_from_the_replay() {
     for (attempts, attempts_before, is_retried) in [(14, 0, true), (15, 0, false), (16, 16, true), (31, 16, false)] {
         let rig = Rig::new(RateLimits::UNLIMITED, (attempts, attempts_before), Duration::from_secs(75)).await;
-        let Ended::Recorded(finished) = rig.attempt().await else { panic!("it is made") };
+        let PermitEnd::Recorded(finished) = rig.attempt().await else { panic!("the attempt is made") };
         let result = finished.result;
-        assert_eq!(result.attempt.number, attempts + 1, "numbers go on");
+        assert_eq!(result.attempt.number, attempts + 1, "attempt numbers continue");
         assert_eq!(matches!(result.verdict, Verdict::Retry { .. }), is_retried, "{attempts} {attempts_before}");
     }
 }
 
-/// The receiver closes every connection: an attempt each time, but no more of them than the limit allows.
+/// The receiver closes every connection. Each is an attempt, and the limit applies to them.
 #[tokio::test]
-async fn an_attempt_that_finds_no_connection_takes_a_slot() {
+async fn an_attempt_without_a_connection_takes_a_slot() {
     let one_a_minute = RateLimits::new(RateLimit::new(1, Period::Minute).into_iter().collect()).unwrap();
     let rig = Rig::new(one_a_minute, (0, 0), Duration::from_secs(75)).await;
-    let Ended::Recorded(finished) = rig.attempt().await else { panic!("the first slot is now") };
+    let PermitEnd::Recorded(finished) = rig.attempt().await else { panic!("the first slot is now") };
     assert_eq!(finished.result.attempt.failure, Some(Failure::Connect));
-    assert!(matches!(rig.attempt().await, Ended::Unsent(_)), "the next slot is a minute away");
+    assert!(matches!(rig.attempt().await, PermitEnd::Unused(_)), "the next slot is a minute away");
 }

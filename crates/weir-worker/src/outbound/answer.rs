@@ -1,7 +1,7 @@
-//! What an answer says: its status, what its headers ask for, and as much of its body as is kept.
+//! The answer to a request: its status, the headers that Weir acts on, and the first bytes of its body.
 //!
-//! The status decides as soon as the head is there. What comes of the body after it is kept for the destination's owner; that it was
-//! cut, or did not end in time, is noted and changes no verdict.
+//! The status decides as soon as the head has arrived. The body is kept for the destination's owner. A body that is cut off or does
+//! not end in time is noted as an error and changes no verdict.
 
 use std::{
     pin::Pin,
@@ -19,38 +19,38 @@ use weir_core::{
 
 use super::{MAX_ANSWER_BODY, fault::Broken};
 
-/// What has arrived so far. Outlives the read, so that a timeout still finds it.
+/// The part of an answer that has arrived. It outlives the read, so it is still there after a timeout.
 #[derive(Default)]
 pub(super) struct Answer {
-    begun: Option<Begun>,
+    response: Option<ResponseParts>,
     kept: Vec<u8>,
-    /// All of it has been read.
-    whole: bool,
+    /// The whole body has been read.
+    is_complete: bool,
 }
 
-struct Begun {
+struct ResponseParts {
     status: StatusCode,
     headers: HeaderMap,
     body: Incoming,
 }
 
 impl Answer {
-    pub(super) fn has_begun(&self) -> bool {
-        self.begun.is_some()
+    pub(super) fn has_head(&self) -> bool {
+        self.response.is_some()
     }
 
-    pub(super) fn begin(&mut self, response: Response<Incoming>) {
+    pub(super) fn set_head(&mut self, response: Response<Incoming>) {
         let (head, body) = response.into_parts();
-        self.begun = Some(Begun { status: head.status, headers: head.headers, body });
+        self.response = Some(ResponseParts { status: head.status, headers: head.headers, body });
     }
 
-    /// Reads the body until it ends, or is longer than what is kept.
+    /// Reads the body until it ends or is longer than [`MAX_ANSWER_BODY`].
     pub(super) fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
-        let Some(begun) = &mut self.begun else { return Poll::Pending };
-        while !self.whole {
-            match ready!(Pin::new(&mut begun.body).poll_frame(cx)) {
+        let Some(response) = &mut self.response else { return Poll::Pending };
+        while !self.is_complete {
+            match ready!(Pin::new(&mut response.body).poll_frame(cx)) {
                 Some(Ok(frame)) => {
-                    // Trailers are passed over.
+                    // Trailers are ignored.
                     let Ok(data) = frame.into_data() else { continue };
                     let room = MAX_ANSWER_BODY - self.kept.len();
                     self.kept.extend_from_slice(&data[..data.len().min(room)]);
@@ -59,40 +59,40 @@ impl Answer {
                     }
                 }
                 Some(Err(error)) => return Poll::Ready(Err(Broken::from(&error))),
-                None => self.whole = true,
+                None => self.is_complete = true,
             }
         }
         Poll::Ready(Ok(()))
     }
 
-    /// As much of the body has come as is kept: no more is waited for.
+    /// Whether [`MAX_ANSWER_BODY`] bytes have arrived: more are not waited for.
     pub(super) fn is_full(&self) -> bool {
         self.kept.len() == MAX_ANSWER_BODY
     }
 
-    /// Whether another request may follow on the connection, as far as the answer says.
-    pub(super) fn leaves_nothing(&self) -> bool {
-        // Two ways to tell the length are the mark of somebody who means two different answers.
-        let has = |name| self.begun.as_ref().is_some_and(|begun| begun.headers.contains_key(name));
-        self.whole && !(has(header::TRANSFER_ENCODING) && has(header::CONTENT_LENGTH))
+    /// Whether the answer allows another request on its connection.
+    pub(super) fn allows_reuse(&self) -> bool {
+        // An answer with two different framings may be an attack (response splitting).
+        let has = |name| self.response.as_ref().is_some_and(|response| response.headers.contains_key(name));
+        self.is_complete && !(has(header::TRANSFER_ENCODING) && has(header::CONTENT_LENGTH))
     }
 
-    /// How long the server says that it keeps the connection while nothing is sent on it.
+    /// The idle timeout that the server names in `Keep-Alive`.
     pub(super) fn keep_alive(&self) -> Option<Duration> {
-        let headers = &self.begun.as_ref()?.headers;
+        let headers = &self.response.as_ref()?.headers;
         let values = headers.get_all("keep-alive").iter().filter_map(|value| value.to_str().ok());
         values.flat_map(|value| value.split(',')).find_map(keep_alive_timeout)
     }
 
-    /// What to say when time is up.
-    pub(super) fn lateness(&self, limit: Duration) -> String {
-        let what = if self.has_begun() { "the answer's body did not end" } else { "no answer" };
+    /// The error text after a timeout.
+    pub(super) fn timeout_error(&self, limit: Duration) -> String {
+        let what = if self.has_head() { "the answer's body did not end" } else { "no answer" };
         format!("{what} within {} ms", limit.as_millis())
     }
 
-    /// What the attempt met: an answer when its head has come, whatever ended the reading.
+    /// The result of the send: an answer if its head has arrived, even when the rest of it failed.
     pub(super) fn send_result(&self, failure: Failure, wall: Timestamp) -> SendResult {
-        let Some(Begun { status, headers, .. }) = &self.begun else { return SendResult::Failure(failure) };
+        let Some(ResponseParts { status, headers, .. }) = &self.response else { return SendResult::Failure(failure) };
         let first = |name| headers.get(name).and_then(|value| value.to_str().ok());
         SendResult::Answer {
             status: status.as_u16(),
@@ -105,6 +105,7 @@ impl Answer {
         (!self.kept.is_empty()).then(|| text(self.kept))
     }
 }
+
 /// The `N` of `timeout=N`.
 fn keep_alive_timeout(parameter: &str) -> Option<Duration> {
     let (name, value) = parameter.split_once('=')?;
@@ -112,7 +113,7 @@ fn keep_alive_timeout(parameter: &str) -> Option<Duration> {
     value.trim().trim_matches('"').parse().ok().filter(|_| is_timeout).map(Duration::from_secs)
 }
 
-/// Bytes as text of at most as many bytes. NUL goes too: PostgreSQL stores none in text.
+/// Converts bytes to text of at most [`MAX_ANSWER_BODY`] bytes. NUL is replaced too, because PostgreSQL cannot store it in text.
 fn text(body: Vec<u8>) -> String {
     let mut text = match String::from_utf8(body) {
         Ok(text) => text,
@@ -121,7 +122,7 @@ fn text(body: Vec<u8>) -> String {
     if text.contains('\0') {
         text = text.replace('\0', "\u{fffd}");
     }
-    // A replacement character is longer than what it replaces.
+    // A replacement character is longer than the byte that it replaces.
     text.truncate(text.floor_char_boundary(MAX_ANSWER_BODY));
     text
 }

@@ -1,16 +1,16 @@
-//! One HTTP/1.1 connection, driven by whoever holds it.
+//! One HTTP/1.1 connection, driven by the task that holds it.
 //!
-//! An exchange goes through these steps; only the last two are an attempt:
+//! The steps of an exchange; only the last two are an attempt:
 //!
 //! ```text
-//! stands? ──no──▶ not sent      next slot ◀──missed: nothing left, the connection stands──┐
-//!    └─yes─▶ request ready ────────▶│──none──▶ withdrawn                                  │
-//!                                   └──wait for its start──▶ gate ───outside the slot─────┘
+//! open? ──no──▶ not sent        next slot ◀──missed: no byte was sent, the connection is open──┐
+//!    └─yes─▶ request ready ────────▶│──none──▶ withdrawn                                       │
+//!                                   └──wait for its start──▶ gate ───outside the slot──────────┘
 //!                                                             └──passed──▶ answer, failure or timeout
 //! ```
 //!
-//! hyper writes the request and reads the answer; it is polled here, in the task of the exchange, and nowhere else. That the first
-//! write falls into the slot is the gate's (`gate`).
+//! hyper writes the request and reads the answer. It is polled only here, in the task of the exchange. The gate (`gate`) makes sure
+//! that the first write happens inside the slot.
 
 use std::{
     future::poll_fn,
@@ -38,52 +38,52 @@ use super::{
     ExchangeResult, Sent, SlotSource,
     answer::Answer,
     fault::{Broken, Unreachable},
-    gate::{Gate, GatedStream, Passage},
+    gate::{Gate, GateState, GatedStream},
     stream::Stream,
     target::Origin,
 };
 
-/// The most that is read of an answer's head.
+/// The maximum size of an answer's head.
 const MAX_HEAD: usize = 32 * 1024;
-/// How long a connection may stand unused, unless the server names less. Below the idle timeouts of most servers and balancers.
+/// How long a connection may be idle, unless the server names a shorter time. Below the idle timeouts of most servers and load balancers.
 const MAX_IDLE: Duration = Duration::from_secs(60);
-/// So long before the end that a server names for an idle connection, or that was learned, nothing is sent on it: a request must not meet the close.
+/// How long before the idle timeout of a server, named or learned, a connection to it is no longer used: a request must not collide
+/// with the close.
 pub(super) const BEFORE_CLOSE: Duration = Duration::from_secs(1);
-/// How old a connection may grow, however busy: a name that points elsewhere is followed within this and its TTL.
+/// The maximum age of a connection, even a busy one: a changed DNS record takes effect within this time and its TTL.
 const MAX_AGE: Duration = Duration::from_secs(300);
-/// By how much of it at random that may be less: connections made together are not all made anew together.
+/// The random part of [`MAX_AGE`], so that connections that were dialled together are not all replaced together.
 const AGE_JITTER: f64 = 0.2;
 
 /// A connection to one origin.
 pub struct Connection {
     origin: Arc<Origin>,
     gate: Arc<Gate>,
-    /// Boxed: connections are moved about.
+    /// Boxed, because connections are moved often.
     http: Box<Http>,
-    /// Between requests: nothing of an exchange is left on it, and the gate is shut.
-    between: bool,
-    /// It has carried a request.
+    /// No exchange is under way, none has left data on the connection, and the gate is shut.
+    between_requests: bool,
+    /// A request has been sent on it.
     used: bool,
-    /// Since when it stands unused.
     idle_since: Instant,
-    /// Not to be used from then on, unless it is used before.
+    /// The end of the idle timeout. Each exchange moves it.
     idle_until: Instant,
-    /// Not to be used from then on.
+    /// The end of [`MAX_AGE`].
     old_at: Instant,
-    counted: Option<Counted>,
+    open_guard: Option<OpenConnectionGuard>,
 }
 
-/// One of the open connections, as long as it lives.
-pub(super) struct Counted(Arc<AtomicUsize>);
+/// Counts a connection as open until it is dropped.
+pub(super) struct OpenConnectionGuard(Arc<AtomicUsize>);
 
-impl Counted {
-    pub(super) fn among(open: &Arc<AtomicUsize>) -> Self {
+impl OpenConnectionGuard {
+    pub(super) fn new(open: &Arc<AtomicUsize>) -> Self {
         open.fetch_add(1, Ordering::Relaxed);
         Self(open.clone())
     }
 }
 
-impl Drop for Counted {
+impl Drop for OpenConnectionGuard {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -93,25 +93,26 @@ impl Drop for Counted {
 struct Http {
     sender: http1::SendRequest<Full<Bytes>>,
     driver: http1::Connection<TokioIo<GatedStream>, Full<Bytes>>,
-    /// The driver has come to its end, and is not to be polled again.
+    /// The driver has completed and must not be polled again.
     ended: bool,
 }
 
 impl Http {
-    /// Whether the connection goes on.
+    /// Polls the driver. Returns whether the connection is still open.
     fn drive(&mut self, cx: &mut Context<'_>) -> bool {
-        // What hyper has to say of its end it says to whoever waits for the answer.
+        // hyper reports an error of the driver to the future that waits for the answer.
         self.ended = self.ended || Pin::new(&mut self.driver).poll(cx).is_ready();
         !self.ended
     }
 }
 
-/// What became of a request at the gate.
-enum Left {
-    At(Timestamp),
-    /// The slot did not hold the moment. Nothing left.
+/// The result of one try to write a request through the gate.
+enum WriteResult {
+    /// The first bytes were written at this time: the send start.
+    Started(Timestamp),
+    /// The write was outside the slot. No byte was sent.
     Missed,
-    /// The connection takes nothing. Nothing left.
+    /// The connection cannot be written to. No byte was sent.
     Dead,
 }
 
@@ -127,45 +128,44 @@ impl Connection {
             origin,
             gate,
             http,
-            between: true,
+            between_requests: true,
             used: false,
             idle_since: now,
             idle_until: now + MAX_IDLE,
             old_at,
-            counted: None,
+            open_guard: None,
         })
     }
 
-    /// Counts it as open from now on.
-    pub(super) fn count(&mut self, counted: Counted) {
-        self.counted = Some(counted);
+    /// Counts the connection as open until it is dropped.
+    pub(super) fn set_open_guard(&mut self, guard: OpenConnectionGuard) {
+        self.open_guard = Some(guard);
     }
 
     pub(super) fn origin(&self) -> &Arc<Origin> {
         &self.origin
     }
 
-    /// Whether a request can be sent: the server has neither closed the connection nor said anything unasked, as far as has
-    /// been heard by now. Never waits.
+    /// Whether a request can be sent: as far as is known now, the server has neither closed the connection nor sent unrequested
+    /// data. Never waits.
     pub fn is_open(&mut self) -> bool {
         let http = &mut self.http;
-        self.between = self.between && now(|cx| http.drive(cx)) && self.gate.has_flushed();
-        self.between
+        self.between_requests = self.between_requests && poll_once(|cx| http.drive(cx)) && self.gate.has_flushed();
+        self.between_requests
     }
 
-    /// Whether the last exchange, if any, left the connection fit for another, and it has stood for neither too long nor unused
-    /// for too long.
+    /// Whether the connection can carry another request: the last exchange, if any, ended cleanly, and the connection is neither
+    /// too old nor idle for too long.
     pub(super) fn is_reusable(&self, now: Instant) -> bool {
-        self.between && now < self.idle_until && now < self.old_at
+        self.between_requests && now < self.idle_until && now < self.old_at
     }
 
-    /// How long it has stood unused.
-    pub(super) fn stood_for(&self, now: Instant) -> Duration {
+    /// How long the connection has been idle.
+    pub(super) fn idle_for(&self, now: Instant) -> Duration {
         now.duration_since(self.idle_since)
     }
 
-    /// Sends one request in the first slot that is not missed, and reads its answer. The limit runs from the moment the request
-    /// leaves.
+    /// Sends one request in the first slot that is not missed, and reads its answer. The time limit starts with the send start.
     pub(super) async fn exchange(
         &mut self,
         request: Request<Full<Bytes>>,
@@ -176,33 +176,35 @@ impl Connection {
         if !self.is_open() {
             return ExchangeResult::NotSent(Unreachable::closed_before_send());
         }
-        let Some(mut slot) = begun(slots, clock).await else { return ExchangeResult::Withdrawn };
-        // From here on the request is in hyper's buffer, which gives nothing back: withdrawn after a miss, it costs the connection.
-        self.between = false;
+        let Some(mut slot) = next_started_slot(slots, clock).await else { return ExchangeResult::Withdrawn };
+        // From here on the request is in hyper's buffer and cannot be removed: a withdrawal after a missed slot closes the connection.
+        self.between_requests = false;
         let mut response = pin!(self.http.sender.send_request(request));
         let sent_at = loop {
-            match self.leave(slot).await {
-                Left::At(sent_at) => break sent_at,
-                Left::Dead => return ExchangeResult::NotSent(Unreachable::closed_before_send()),
-                Left::Missed => match begun(slots, clock).await {
+            match self.write_in_slot(slot).await {
+                WriteResult::Started(sent_at) => break sent_at,
+                WriteResult::Dead => return ExchangeResult::NotSent(Unreachable::closed_before_send()),
+                WriteResult::Missed => match next_started_slot(slots, clock).await {
                     Some(next) => slot = next,
                     None => return ExchangeResult::Withdrawn,
                 },
             }
         };
+        // The request is on its way: read the answer within the time limit.
         let mut answer = Answer::default();
         let reused = std::mem::replace(&mut self.used, true);
-        let end = match timeout(limit, self.answered(response.as_mut(), &mut answer)).await {
+        let end = match timeout(limit, self.read_answer(response.as_mut(), &mut answer)).await {
             Ok(Ok(())) => None,
             Ok(Err(broken)) => Some((Failure::Broken, broken.to_string())),
-            Err(_) => Some((Failure::Timeout, answer.lateness(limit))),
+            Err(_) => Some((Failure::Timeout, answer.timeout_error(limit))),
         };
+        // Decide whether the connection can carry another request, and for how long it may be idle.
         let max_idle = answer.keep_alive().map_or(MAX_IDLE, |named| named.saturating_sub(BEFORE_CLOSE).min(MAX_IDLE));
         self.idle_since = Instant::now();
         self.idle_until = self.idle_since + max_idle;
-        let cut_on_reuse = reused && matches!(end, Some((Failure::Broken, _))) && !self.gate.has_heard();
-        self.between = end.is_none() && answer.leaves_nothing() && self.is_idle();
-        if self.between {
+        let cut_on_reuse = reused && matches!(end, Some((Failure::Broken, _))) && !self.gate.has_received();
+        self.between_requests = end.is_none() && answer.allows_reuse() && self.is_idle();
+        if self.between_requests {
             self.gate.shut();
         }
         let (failure, error) = end.map_or((Failure::Broken, None), |(failure, error)| (failure, Some(error)));
@@ -216,22 +218,22 @@ impl Connection {
         })
     }
 
-    /// Opens the gate for the slot, and lets hyper write.
-    async fn leave(&mut self, slot: Slot) -> Left {
+    /// Opens the gate for the slot and lets hyper write.
+    async fn write_in_slot(&mut self, slot: Slot) -> WriteResult {
         self.gate.open(slot);
         let http = &mut self.http;
-        // Whatever the task has used up of its budget: without any it would find every connection silent and full.
+        // `unconstrained`: a task that has used up its tokio budget would find every socket pending.
         let goes_on = unconstrained(poll_fn(|cx| Poll::Ready(http.drive(cx)))).await;
-        match self.gate.passage() {
-            Passage::Passed(at) => Left::At(at),
-            Passage::Missed if goes_on => Left::Missed,
-            _ => Left::Dead,
+        match self.gate.state() {
+            GateState::Passed(at) => WriteResult::Started(at),
+            GateState::Missed if goes_on => WriteResult::Missed,
+            _ => WriteResult::Dead,
         }
     }
 
-    /// Drives the connection to the end of the answer: it may come before all of the request has been read, and a server that has
-    /// answered need not read on.
-    async fn answered(
+    /// Drives the connection to the end of the answer. The answer may arrive before the server has read the whole request, and the
+    /// server need not read the rest.
+    async fn read_answer(
         &mut self,
         mut response: Pin<&mut impl Future<Output = hyper::Result<Response<Incoming>>>>,
         answer: &mut Answer,
@@ -239,15 +241,15 @@ impl Connection {
         let http = &mut self.http;
         let read = poll_fn(|cx| {
             let goes_on = http.drive(cx);
-            if !answer.has_begun() {
+            if !answer.has_head() {
                 match response.as_mut().poll(cx) {
-                    Poll::Ready(Ok(response)) => answer.begin(response),
+                    Poll::Ready(Ok(response)) => answer.set_head(response),
                     Poll::Ready(Err(error)) => return Poll::Ready(Err(Broken::from(&error))),
                     Poll::Pending => return if goes_on { Poll::Pending } else { Poll::Ready(Err(Broken::Closed)) },
                 }
             }
             match answer.poll_body(cx) {
-                // What is left may be the end alone, and no more of the body.
+                // Only the end of the body may be missing: poll once more for it.
                 Poll::Pending if answer.is_full() => {
                     http.drive(cx);
                     match answer.poll_body(cx) {
@@ -260,24 +262,24 @@ impl Connection {
             }
         });
         read.await.map_err(|broken| match self.gate.unwritable() {
-            // What stopped the writing says more than that nothing came.
+            // The error of the write says more than "no answer".
             Some(error) if broken == Broken::Closed => error.into(),
             _ => broken,
         })
     }
 
-    /// Whether hyper is done with the exchange, and everything has left.
+    /// Whether hyper has finished the exchange and everything is flushed.
     fn is_idle(&mut self) -> bool {
         let http = &mut self.http;
-        // hyper may have ended the answer in this poll, and find itself idle in the next.
-        (http.sender.is_ready() || now(|cx| http.drive(cx)) && http.sender.is_ready())
+        // hyper may complete the answer in one poll and become ready only in the next.
+        (http.sender.is_ready() || poll_once(|cx| http.drive(cx)) && http.sender.is_ready())
             && !http.ended
             && self.gate.has_flushed()
     }
 }
 
-/// The next slot whose start has come and that is not over.
-async fn begun(slots: &mut impl SlotSource, clock: &dyn Clock) -> Option<Slot> {
+/// Waits for the start of the next slot. Skips slots that are over.
+async fn next_started_slot(slots: &mut impl SlotSource, clock: &dyn Clock) -> Option<Slot> {
     loop {
         let slot = slots.next().await?;
         let mut now = clock.now();
@@ -291,8 +293,8 @@ async fn begun(slots: &mut impl SlotSource, clock: &dyn Clock) -> Option<Slot> {
     }
 }
 
-/// Polls once, whatever the task has used up of its budget. Wake-ups are not asked for; whoever waits polls anew.
-fn now(mut poll: impl FnMut(&mut Context<'_>) -> bool) -> bool {
+/// Polls once, outside of the task's tokio budget, without registering for a wake-up: a caller that waits polls again.
+fn poll_once(mut poll: impl FnMut(&mut Context<'_>) -> bool) -> bool {
     let once = unconstrained(poll_fn(|cx| Poll::Ready(poll(cx))));
     matches!(pin!(once).poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(true))
 }

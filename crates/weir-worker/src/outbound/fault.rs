@@ -1,10 +1,10 @@
-//! What went wrong, in a sentence for the destination's owner: no internals, no secrets.
+//! Errors of sends, each as a sentence for the destination's owner: no internals, no secrets.
 
 use std::{error::Error, io};
 
 use weir_core::outcome::Failure;
 
-/// No request could be sent: nothing has left.
+/// No request could be sent; no byte was sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{error}")]
 pub struct Unreachable {
@@ -18,7 +18,7 @@ impl Unreachable {
         Self { failure, error: error.into() }
     }
 
-    /// The connection was dead before anything left.
+    /// The connection was closed before any byte was sent.
     pub(super) fn closed_before_send() -> Self {
         Self::new(Failure::Connect, "connection closed before the request was sent")
     }
@@ -27,17 +27,17 @@ impl Unreachable {
 /// Why there is no connection to send on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoConnection {
-    /// The destination's doing, or that of its settings: an attempt that failed.
+    /// The cause is the destination or its settings: a failed attempt.
     #[error(transparent)]
     Unreachable(#[from] Unreachable),
-    /// Weir itself has run out of what a connection needs: not an attempt, and nothing against the destination.
+    /// Weir has no resources left for a connection: not an attempt, and not a failure of the destination.
     #[error("{0}")]
     Exhausted(&'static str),
 }
 
 impl NoConnection {
-    /// What this process or machine has run out of, if that is what the error says. To run out of ports has the same number as to
-    /// have no address that leads to a destination: who connects tells the two apart.
+    /// The resource that this process or machine lacks, if the error says so. The error number for "no free port" also means "no
+    /// local address for this destination": the dialler distinguishes the two.
     pub(super) fn exhausted(error: &io::Error) -> Option<Self> {
         let what = match error.raw_os_error()? {
             libc::EMFILE => "the process may open no more files",
@@ -63,7 +63,7 @@ pub(super) fn connect_error(error: &io::Error) -> Unreachable {
     Unreachable::new(Failure::Connect, text)
 }
 
-/// Why TLS could not be agreed on.
+/// Why the TLS handshake failed.
 pub(super) fn tls_error(error: &io::Error, host: &str) -> Unreachable {
     let text = match find::<rustls::Error>(error) {
         Some(rustls::Error::InvalidCertificate(reason)) => certificate_error(reason, host),
@@ -89,7 +89,7 @@ fn certificate_error(reason: &rustls::CertificateError, host: &str) -> String {
     }
 }
 
-/// Why the answer did not arrive whole, after the request had left.
+/// Why the answer to a sent request did not arrive completely.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Broken {
     #[error("the answer is not valid HTTP/1.1")]
@@ -120,7 +120,7 @@ impl From<&hyper::Error> for Broken {
             return Self::NotHttp;
         }
         match find::<io::Error>(error) {
-            // What is wrong with the chunks of a body; TLS has errors of its own.
+            // An error in the chunks of a body. TLS errors have the same kinds.
             Some(io) if matches!(io.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData) => {
                 if find::<rustls::Error>(error).is_some() { Self::Closed } else { Self::NotHttp }
             }
@@ -136,7 +136,7 @@ fn find<'a, E: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a 
         if let Some(found) = error.downcast_ref() {
             return Some(found);
         }
-        // An `io::Error` does not name the error it wraps as its source, but that error's source.
+        // The source of an `io::Error` is the source of the error that it wraps, not the wrapped error itself.
         let wrapped = error.downcast_ref::<io::Error>().and_then(|error| error.get_ref());
         if let Some(found) = wrapped.and_then(|wrapped| wrapped.downcast_ref()) {
             return Some(found);
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn running_out_is_told_from_what_the_destination_does() {
+    fn exhausted_resources_are_distinguished_from_failures_of_the_destination() {
         for code in [libc::EMFILE, libc::ENFILE, libc::EADDRNOTAVAIL, libc::ENOBUFS, libc::ENOMEM] {
             assert!(NoConnection::exhausted(&io::Error::from_raw_os_error(code)).is_some(), "{code}");
         }

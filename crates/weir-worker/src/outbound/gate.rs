@@ -1,13 +1,13 @@
-//! The gate at the wire: a stream that takes no byte of a request before its slot.
+//! The gate: a stream that writes no byte of a request outside its slot.
 //!
-//! hyper owns the stream and decides when to write; the gate decides whether the first byte of a request leaves. It looks at the
-//! clock and writes in one step, and the moment it read is the send start. While it is shut a write is pending, so that a missed
-//! slot costs neither a byte nor the connection: whoever holds the connection asks for another slot and opens the gate again.
+//! hyper owns the stream and decides when to write; the gate decides whether the first byte of a request may be written. It reads the
+//! clock and writes in one step; the time that it read is the send start. While the gate is shut, a write is pending. A missed slot
+//! therefore sends no byte and keeps the connection: the holder of the connection asks for another slot and opens the gate again.
 //!
 //! ```text
-//! Shut ──open(slot)──▶ Open ──first write, in the slot──▶ Passed(send start) ──shut──▶ Shut
-//!   │                   ├─── first write, outside of it ─▶ Missed ──open(slot)──▶ Open
-//!   └── the server speaks or closes, or takes nothing ───┴─▶ Dead
+//! Shut ──open(slot)──▶ Open ──first write inside the slot──▶ Passed(send start) ──shut──▶ Shut
+//!   │                   ├─── first write outside the slot ─▶ Missed ──open(slot)──▶ Open
+//!   └── the server sends data or closes, or a write pends ─┴─▶ Dead
 //! ```
 
 use std::{
@@ -22,79 +22,79 @@ use weir_core::{Clock, Slot, Timestamp};
 
 use super::stream::Stream;
 
-/// The holder's side of the gate.
+/// The side of the gate that the holder of the connection uses.
 pub(super) struct Gate {
     clock: Arc<dyn Clock>,
-    state: Mutex<State>,
+    inner: Mutex<Inner>,
 }
 
-struct State {
-    passage: Passage,
-    /// A byte of the answer has come.
-    heard: bool,
-    /// All that was written has left.
+struct Inner {
+    state: GateState,
+    /// A byte of the answer was received.
+    has_received: bool,
+    /// Everything that was written is flushed.
     flushed: bool,
-    /// Why nothing can be written any more.
+    /// The error after which nothing can be written.
     unwritable: Option<io::ErrorKind>,
 }
 
-/// Whether the first byte of the request may leave, or has left.
+/// Whether the first byte of the request may be written, or was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Passage {
+pub(super) enum GateState {
     Shut,
     Open(Slot),
-    /// The slot did not hold the moment of the write. Nothing left.
+    /// The write was outside the slot. No byte was sent.
     Missed,
-    /// The request has begun to leave.
+    /// The first write of the request was made at this time: the send start.
     Passed(Timestamp),
-    /// The connection is of no use for a request that has not begun. Nothing left.
+    /// No request can be sent on the connection any more. No byte of this one was sent.
     Dead,
 }
 
 impl Gate {
     pub(super) fn new(clock: Arc<dyn Clock>) -> Arc<Self> {
-        let state = State { passage: Passage::Shut, heard: false, flushed: true, unwritable: None };
-        Arc::new(Self { clock, state: Mutex::new(state) })
+        let inner = Inner { state: GateState::Shut, has_received: false, flushed: true, unwritable: None };
+        Arc::new(Self { clock, inner: Mutex::new(inner) })
     }
 
-    /// After a request, before the next.
+    /// Shuts the gate after a request, before the next one.
     pub(super) fn shut(&self) {
-        let mut state = self.lock();
-        state.passage = Passage::Shut;
-        state.heard = false;
+        let mut inner = self.lock();
+        inner.state = GateState::Shut;
+        inner.has_received = false;
     }
 
     pub(super) fn open(&self, slot: Slot) {
-        let mut state = self.lock();
-        if state.passage != Passage::Dead {
-            state.passage = Passage::Open(slot);
+        let mut inner = self.lock();
+        if inner.state != GateState::Dead {
+            inner.state = GateState::Open(slot);
         }
     }
 
-    pub(super) fn passage(&self) -> Passage {
-        self.lock().passage
+    pub(super) fn state(&self) -> GateState {
+        self.lock().state
     }
 
-    pub(super) fn has_heard(&self) -> bool {
-        self.lock().heard
+    pub(super) fn has_received(&self) -> bool {
+        self.lock().has_received
     }
 
     pub(super) fn has_flushed(&self) -> bool {
-        let state = self.lock();
-        state.flushed && state.unwritable.is_none()
+        let inner = self.lock();
+        inner.flushed && inner.unwritable.is_none()
     }
 
     pub(super) fn unwritable(&self) -> Option<io::ErrorKind> {
         self.lock().unwritable
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Nobody panics with the lock held.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // No code panics while it holds the lock.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// hyper's side of the gate.
+/// The side of the gate that hyper uses.
 pub(super) struct GatedStream {
     stream: Stream,
     gate: Arc<Gate>,
@@ -110,34 +110,34 @@ impl GatedStream {
         cx: &mut Context<'_>,
         write: impl FnOnce(Pin<&mut Stream>, &mut Context<'_>) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
-        let mut state = self.gate.lock();
-        if state.unwritable.is_some() {
+        let mut inner = self.gate.lock();
+        if inner.unwritable.is_some() {
             return Poll::Pending;
         }
-        let written = match state.passage {
-            Passage::Passed(_) => write(Pin::new(&mut self.stream), cx),
-            Passage::Open(slot) => {
+        let written = match inner.state {
+            GateState::Passed(_) => write(Pin::new(&mut self.stream), cx),
+            GateState::Open(slot) => {
                 let at = self.gate.clock.now();
                 if !slot.contains(at) {
-                    state.passage = Passage::Missed;
+                    inner.state = GateState::Missed;
                     return Poll::Pending;
                 }
                 let written = write(Pin::new(&mut self.stream), cx);
-                // A connection between requests takes the first write at once, or is of no use. With TLS an error does not tell
-                // that nothing has left.
-                state.passage = if written.is_ready() { Passage::Passed(at) } else { Passage::Dead };
+                // An idle connection accepts the first write at once, or is unusable. With TLS, an error does not prove that no byte
+                // was sent, so it counts as sent.
+                inner.state = if written.is_ready() { GateState::Passed(at) } else { GateState::Dead };
                 written
             }
-            Passage::Shut | Passage::Missed | Passage::Dead => return Poll::Pending,
+            GateState::Shut | GateState::Missed | GateState::Dead => return Poll::Pending,
         };
         match written {
-            // hyper would give up; but what was answered before is still there to be read, and a read meets the end.
+            // On an error hyper would stop, but an answer that arrived before can still be read. A read finds the end of the connection.
             Poll::Ready(Err(error)) => {
-                state.unwritable = Some(error.kind());
+                inner.unwritable = Some(error.kind());
                 Poll::Pending
             }
             written => {
-                state.flushed = false;
+                inner.flushed = false;
                 written
             }
         }
@@ -150,11 +150,11 @@ impl AsyncRead for GatedStream {
         let before = buf.filled().len();
         let read = Pin::new(&mut this.stream).poll_read(cx, buf);
         if read.is_ready() {
-            let mut state = this.gate.lock();
-            match state.passage {
-                Passage::Passed(_) => state.heard |= buf.filled().len() > before,
-                // What answers no request, or ends the connection: nothing may be sent after it.
-                _ => state.passage = Passage::Dead,
+            let mut inner = this.gate.lock();
+            match inner.state {
+                GateState::Passed(_) => inner.has_received |= buf.filled().len() > before,
+                // Data that answers no request, or the end of the connection: nothing may be sent after it.
+                _ => inner.state = GateState::Dead,
             }
         }
         read
@@ -181,15 +181,15 @@ impl AsyncWrite for GatedStream {
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let flushed = Pin::new(&mut this.stream).poll_flush(cx);
-        let mut state = this.gate.lock();
+        let mut inner = this.gate.lock();
         match flushed {
-            // hyper flushes once it has written all it has.
+            // hyper flushes after it has written everything.
             Poll::Ready(Ok(())) => {
-                state.flushed = true;
+                inner.flushed = true;
                 flushed
             }
             Poll::Ready(Err(error)) => {
-                state.unwritable = Some(error.kind());
+                inner.unwritable = Some(error.kind());
                 Poll::Pending
             }
             Poll::Pending => Poll::Pending,
@@ -214,9 +214,9 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::from_secs(1_000_000);
 
-    struct Still;
+    struct FixedClock;
 
-    impl Clock for Still {
+    impl Clock for FixedClock {
         fn now(&self) -> Timestamp {
             NOW
         }
@@ -229,7 +229,7 @@ mod tests {
     async fn gated() -> (GatedStream, Arc<Gate>, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        let gate = Gate::new(Arc::new(Still));
+        let gate = Gate::new(Arc::new(FixedClock));
         let far = listener.accept().await.unwrap().0;
         (GatedStream::new(Stream::Plain(near), gate.clone()), gate, far)
     }
@@ -243,18 +243,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_is_written_but_inside_a_slot_after_its_start_and_before_its_end() {
+    async fn a_request_is_written_only_inside_its_slot() {
         let (mut stream, gate, mut far) = gated().await;
         assert!(!write(&mut stream).await, "without a slot");
         for start in [NOW + Duration::from_nanos(1), NOW - Duration::from_millis(10)] {
             gate.open(slot(start));
             assert!(!write(&mut stream).await);
-            assert_eq!(gate.passage(), Passage::Missed);
-            assert!(!write(&mut stream).await, "a slot is looked at once");
+            assert_eq!(gate.state(), GateState::Missed);
+            assert!(!write(&mut stream).await, "a missed slot is not used later");
         }
         gate.open(slot(NOW));
         assert!(write(&mut stream).await);
-        assert_eq!(gate.passage(), Passage::Passed(NOW));
+        assert_eq!(gate.state(), GateState::Passed(NOW));
         gate.shut();
         assert!(!write(&mut stream).await);
         drop(stream);
@@ -264,18 +264,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_the_server_says_before_a_request_makes_the_connection_useless() {
+    async fn a_connection_on_which_the_server_sent_unrequested_data_is_not_used() {
         let (mut stream, gate, mut far) = gated().await;
         far.write_all(b"HTTP/1.1 408").await.unwrap();
         gate.open(slot(NOW));
         stream.read_u8().await.unwrap();
         gate.open(slot(NOW));
         assert!(!write(&mut stream).await);
-        assert_eq!(gate.passage(), Passage::Dead);
+        assert_eq!(gate.state(), GateState::Dead);
     }
 
     #[tokio::test]
-    async fn a_write_that_fails_leaves_what_was_answered_to_be_read() {
+    async fn an_answer_can_be_read_after_a_failed_write() {
         let (mut stream, gate, mut far) = gated().await;
         gate.open(slot(NOW));
         assert!(write(&mut stream).await);
@@ -286,10 +286,10 @@ mod tests {
             write(&mut stream).await;
             tokio::task::yield_now().await;
         }
-        assert!(!write(&mut stream).await, "hyper must not hear of it");
+        assert!(!write(&mut stream).await, "hyper must not see the error");
         let mut answer = [0; 12];
         stream.read_exact(&mut answer).await.unwrap();
         assert_eq!(&answer, b"HTTP/1.1 413");
-        assert!(gate.has_heard() && !gate.has_flushed());
+        assert!(gate.has_received() && !gate.has_flushed());
     }
 }

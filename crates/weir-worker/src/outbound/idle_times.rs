@@ -1,7 +1,7 @@
-//! How long servers keep idle connections, learned from connections that they have closed.
+//! The idle timeouts of servers, learned from connections that they have closed.
 //!
-//! Most servers do not say it. A slow limit whose requests are about as far apart as a server keeps connections would meet the close
-//! with each request.
+//! Most servers do not name their idle timeout. When the spacing of a slow limit is close to that timeout, every request would
+//! collide with the close of its connection.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -9,11 +9,11 @@ use tokio::time::Instant;
 
 use super::{connection::BEFORE_CLOSE, target::Origin};
 
-/// What was learned is believed for so long.
+/// How long a learned timeout is used.
 const LEARNED_FOR: Duration = Duration::from_secs(300);
-/// A connection that is closed earlier tells nothing: its server was restarted, or a balancer moved it.
+/// A connection that is closed earlier shows no idle timeout: its server was restarted, or a load balancer moved it.
 const LEAST_LEARNED: Duration = Duration::from_secs(2);
-/// Origins of which something is known.
+/// How many origins are remembered.
 const MOST_LEARNED: usize = 4_096;
 
 #[derive(Default)]
@@ -25,13 +25,13 @@ struct Learned {
 }
 
 impl IdleTimes {
-    /// For how long an idle connection to this origin can be used, as far as is known.
+    /// How long a connection to this origin can be idle and still be used. Unlimited when nothing was learned.
     pub(super) fn trusted_for(&self, origin: &Arc<Origin>, now: Instant) -> Duration {
         let learned = self.0.get(origin).filter(|learned| now < learned.until);
         learned.map_or(Duration::MAX, |learned| learned.closes_after.saturating_sub(BEFORE_CLOSE))
     }
 
-    /// The server has closed a connection that was idle for so long.
+    /// Records that the server closed a connection after this idle time.
     pub(super) fn learn(&mut self, origin: &Arc<Origin>, closes_after: Duration, now: Instant) {
         if closes_after < LEAST_LEARNED {
             return;

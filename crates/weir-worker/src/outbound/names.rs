@@ -1,7 +1,7 @@
-//! The addresses of names: one look-up for each name at a time, kept for as long as its records say.
+//! The addresses of names: one look-up at a time for each name, cached for the TTL of its records.
 //!
-//! A look-up runs in a task of its own, within a budget of its own: a name whose servers do not answer holds up whoever asks for
-//! it, and nobody else. What is kept here is addresses, not permissions: whoever dials judges each of them each time.
+//! A look-up runs in a separate task with its own time limit: a name whose servers do not answer delays only dials to that name. The
+//! cache holds addresses, not permissions: each dial checks them against the policy again.
 
 mod system;
 
@@ -23,25 +23,25 @@ use weir_core::outcome::Failure;
 
 pub(super) use system::{NameServers, SystemNames};
 
-/// For one name, with every repetition and search domain. Within the connect budget, so that the reason is told.
+/// The time limit for one name, with all retries and search domains. Shorter than the connect budget, so that the error names DNS.
 const LOOKUP_BUDGET: Duration = Duration::from_secs(5);
-/// Records that say less are kept so long all the same: a busy destination would be looked up with each dial.
+/// The minimum TTL: with less, a busy destination would need a look-up for each dial.
 const MIN_TTL: Duration = Duration::from_secs(1);
-/// Records that say more are asked for again: together with the age of connections it bounds how late a failover is followed.
+/// The maximum TTL: together with the maximum age of connections it bounds the delay of a failover by DNS.
 const MAX_TTL: Duration = Duration::from_secs(300);
-/// How long a failure is kept: short beside any backoff, and enough that a name that fails is asked for by one dial of many.
+/// How long a failure is cached: shorter than any backoff, and long enough that many dials to a failing name cause one look-up.
 const FAILURE_TTL: Duration = Duration::from_secs(5);
-/// Look-ups under way. Each holds up to two sockets a name server; more wait for their turn, as long as their dials do.
+/// Concurrent look-ups. Each uses up to two sockets for each name server. Others wait, for as long as their dials do.
 const MAX_LOOKUPS: usize = 512;
-/// Names that are kept.
+/// How many names are cached.
 const MAX_NAMES: usize = 16_384;
 
-/// Where names are looked up.
+/// Looks up names.
 pub(super) trait Lookup: Send + Sync + 'static {
     fn lookup(&self, name: Arc<str>) -> BoxFuture<'static, Result<Resolution, NoAddress>>;
 }
 
-/// What a look-up finds.
+/// The result of a look-up.
 #[derive(Debug, Clone)]
 pub(super) struct Resolution {
     pub(super) addresses: Vec<IpAddr>,
@@ -51,22 +51,22 @@ pub(super) struct Resolution {
 /// Why there is no address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum NoAddress {
-    /// The servers say that there is none.
+    /// The servers answered that there is none.
     None,
-    /// The servers could not say.
+    /// The servers answered with an error.
     Failed,
-    /// The servers do not answer.
-    Late,
-    /// Nothing is left to ask with.
+    /// The servers did not answer.
+    Timeout,
+    /// This process or machine has no resources left for a look-up.
     Exhausted(NoConnection),
 }
 
 impl NoAddress {
-    pub(super) fn of(self, name: &str) -> NoConnection {
+    pub(super) fn into_error(self, name: &str) -> NoConnection {
         let text = match self {
             Self::None => format!("no address found for {name}"),
             Self::Failed => format!("the name servers failed for {name}"),
-            Self::Late => format!("the name servers did not answer for {name}"),
+            Self::Timeout => format!("the name servers did not answer for {name}"),
             Self::Exhausted(exhausted) => return exhausted,
         };
         Unreachable::new(Failure::Dns, text).into()
@@ -75,35 +75,35 @@ impl NoAddress {
 
 type Answer = Result<Arc<[IpAddr]>, NoAddress>;
 
-/// The names that are known or being looked up.
+/// The names that are cached or being looked up.
 pub(super) struct Names {
     lookup: Box<dyn Lookup>,
-    known: Mutex<HashMap<Arc<str>, watch::Receiver<Option<Known>>>>,
-    places: Semaphore,
+    known: Mutex<HashMap<Arc<str>, watch::Receiver<Option<CachedAnswer>>>>,
+    running: Semaphore,
 }
 
 #[derive(Clone)]
-struct Known {
+struct CachedAnswer {
     answer: Answer,
     until: Instant,
 }
 
 impl Names {
     pub(super) fn new(lookup: impl Lookup) -> Arc<Self> {
-        let places = Semaphore::new(MAX_LOOKUPS);
-        Arc::new(Self { lookup: Box::new(lookup), known: Mutex::default(), places })
+        let running = Semaphore::new(MAX_LOOKUPS);
+        Arc::new(Self { lookup: Box::new(lookup), known: Mutex::default(), running })
     }
 
     /// The addresses of a name, at least one.
     pub(super) async fn addresses(self: &Arc<Self>, name: &str) -> Answer {
-        let mut known = self.known_or_asked(name);
+        let mut known = self.known_or_started(name);
         match known.wait_for(Option::is_some).await.as_deref() {
             Ok(Some(known)) => known.answer.clone(),
             _ => Err(NoAddress::Failed),
         }
     }
 
-    fn known_or_asked(self: &Arc<Self>, name: &str) -> watch::Receiver<Option<Known>> {
+    fn known_or_started(self: &Arc<Self>, name: &str) -> watch::Receiver<Option<CachedAnswer>> {
         let now = Instant::now();
         let mut known = self.lock();
         if let Some(entry) = known.get(name).filter(|entry| is_current(entry, now)) {
@@ -113,46 +113,46 @@ impl Names {
             known.retain(|_, entry| is_current(entry, now));
         }
         if known.len() >= MAX_NAMES {
-            // Asked for anew when they are needed; what is under way goes on for those who wait for it.
+            // Names are looked up again when they are needed. Look-ups under way continue for their waiters.
             known.clear();
         }
-        let (told, entry) = watch::channel(None);
+        let (sender, entry) = watch::channel(None);
         let name: Arc<str> = name.into();
         known.insert(name.clone(), entry.clone());
         let names = self.clone();
         tokio::spawn(async move {
-            told.send_replace(Some(names.ask(name).await));
+            sender.send_replace(Some(names.look_up(name).await));
         });
         entry
     }
 
-    async fn ask(&self, name: Arc<str>) -> Known {
-        // Nobody closes it.
-        let _place = self.places.acquire().await;
+    async fn look_up(&self, name: Arc<str>) -> CachedAnswer {
+        // The semaphore is never closed.
+        let _running = self.running.acquire().await;
         let found = match timeout(LOOKUP_BUDGET, self.lookup.lookup(name)).await {
             Ok(Ok(found)) if found.addresses.is_empty() => Err(NoAddress::None),
             Ok(found) => found,
-            Err(_) => Err(NoAddress::Late),
+            Err(_) => Err(NoAddress::Timeout),
         };
         let (answer, ttl) = match found {
             Ok(Resolution { addresses, ttl }) => (Ok(addresses.into()), ttl.clamp(MIN_TTL, MAX_TTL)),
             Err(exhausted @ NoAddress::Exhausted(_)) => (Err(exhausted), Duration::ZERO),
             Err(failed) => (Err(failed), FAILURE_TTL),
         };
-        Known { answer, until: Instant::now() + ttl }
+        CachedAnswer { answer, until: Instant::now() + ttl }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, watch::Receiver<Option<Known>>>> {
-        // Nobody panics with the lock held.
+    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, watch::Receiver<Option<CachedAnswer>>>> {
+        // No code panics while it holds the lock.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Under way, or known and not too old.
-fn is_current(entry: &watch::Receiver<Option<Known>>, now: Instant) -> bool {
+/// Whether the look-up is under way, or its answer is not too old.
+fn is_current(entry: &watch::Receiver<Option<CachedAnswer>>, now: Instant) -> bool {
     match &*entry.borrow() {
         Some(known) => now < known.until,
-        // Its task is gone when it has panicked.
+        // The sender is gone if the task has panicked.
         None => entry.has_changed().is_ok(),
     }
 }
@@ -166,7 +166,7 @@ mod tests {
 
     use super::*;
 
-    /// Answers each look-up with the next of these, after a delay; counts them by name.
+    /// Answers each look-up with the next scripted answer, after a delay, and counts look-ups by name.
     #[derive(Clone, Default)]
     struct Scripted {
         answers: Arc<Mutex<VecDeque<Result<Resolution, NoAddress>>>>,
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_name_is_looked_up_once_however_many_ask() {
+    async fn concurrent_requests_for_a_name_share_one_look_up() {
         let script = Scripted { delay: Duration::from_secs(1), ..Scripted::default() };
         let names = Names::new(script.clone());
         let answers = join_all((0..1_000).map(|_| names.addresses("a.example"))).await;
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn addresses_are_kept_as_long_as_their_records_say_within_bounds() {
+    async fn addresses_are_cached_for_their_ttl_within_bounds() {
         for (ttl, kept) in [(0, 1), (30, 30), (86_400, 300)] {
             let names = Names::new(Scripted::new([found(1, ttl), found(2, ttl)]));
             assert_eq!(last(&names).await, address(1));
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_failure_is_kept_for_five_seconds() {
+    async fn a_failure_is_cached_for_five_seconds() {
         let nothing = Ok(Resolution { addresses: Vec::new(), ttl: MAX_TTL });
         for failure in [nothing, Err(NoAddress::None), Err(NoAddress::Failed)] {
             let script = Scripted::new([failure]);
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_lack_of_files_is_not_kept() {
+    async fn a_lack_of_files_is_not_cached() {
         let exhausted = NoAddress::Exhausted(NoConnection::Exhausted("no more files"));
         let names = Names::new(Scripted::new([Err(exhausted.clone())]));
         assert_eq!(names.addresses("a.example").await, Err(exhausted));
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn names_that_are_not_answered_stop_nobody_else() {
+    async fn unanswered_names_delay_no_other_name() {
         let names = Names::new(Scripted::default());
         let silent: Vec<_> = (0..500).map(|number| format!("{number}.silent.example")).collect();
         let silent = join_all(silent.iter().map(|name| names.addresses(name)));
@@ -266,12 +266,12 @@ mod tests {
             assert!(began.elapsed() < Duration::from_millis(10), "{:?}", began.elapsed());
         };
         let (silent, ()) = tokio::join!(silent, neighbour);
-        assert!(silent.iter().all(|answer| *answer == Err(NoAddress::Late)));
+        assert!(silent.iter().all(|answer| *answer == Err(NoAddress::Timeout)));
         assert_eq!(began.elapsed().as_secs(), LOOKUP_BUDGET.as_secs());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn look_ups_under_way_are_bounded_and_each_has_its_turn() {
+    async fn concurrent_look_ups_are_bounded_and_waiting_ones_run_later() {
         let names = Names::new(Scripted::default());
         let silent: Vec<_> = (0..MAX_LOOKUPS).map(|number| format!("{number}.silent.example")).collect();
         let silent = join_all(silent.iter().map(|name| names.addresses(name)));
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_bounded_number_of_names_is_kept() {
+    async fn a_bounded_number_of_names_is_cached() {
         let names = Names::new(Scripted::default());
         for number in 0..=MAX_NAMES {
             names.addresses(&format!("{number}.example")).await.unwrap();
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_gives_up_leaves_the_look_up_to_the_others() {
+    async fn a_look_up_continues_for_others_when_one_waiter_gives_up() {
         let script = Scripted { delay: Duration::from_secs(2), ..Scripted::default() };
         let names = Names::new(script.clone());
         assert!(timeout(Duration::from_secs(1), names.addresses("a.example")).await.is_err());

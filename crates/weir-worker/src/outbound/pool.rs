@@ -1,12 +1,12 @@
-//! Connections that stand unused, and who waits for one, by origin.
+//! Idle connections, and the wait queue for connections, by origin.
 //!
-//! The one used last is used first, so that those no longer needed grow old and go. Whether a connection still stands is
-//! looked at when it is taken, and every [`SWEEP`] while there are any; nothing wakes up for an empty pool.
+//! The connection used last is used first, so connections that are no longer needed grow old and are closed. The pool checks whether
+//! a connection is still open when it is checked out, and every [`SWEEP`] while there are idle connections. An empty pool has no timer.
 //!
-//! Who finds none joins the wait queue of its origin. There are as many dials under way as wait in it, up to a limit. A connection
-//! goes to the first in the queue, whether it was dialled or comes back from use: one lost SYN, as of a receiver whose accept queue
-//! is full, costs its dial a second, and must cost no delivery that. A dial that fails answers the first in the queue as well. What
-//! is dialled beyond need stands in the pool.
+//! A checkout that finds no idle connection joins the wait queue of its origin. The pool dials once for each waiter, up to a limit. The
+//! first waiter gets the next connection, whether it was dialled or returned after use: a lost SYN (a full accept queue at the
+//! receiver) delays its dial by a second, and no delivery must wait for that one dial. A failed dial also fails the first waiter. A
+//! connection that no waiter needs becomes idle.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -23,93 +23,93 @@ use tokio::{
 };
 
 use super::{
-    connection::{Connection, Counted},
+    connection::{Connection, OpenConnectionGuard},
     fault::{NoConnection, Unreachable},
     idle_times::IdleTimes,
     target::Origin,
 };
 
-/// How often those that are too old, or that the server has closed, are dropped.
+/// How often connections that are too old, or that the server has closed, are dropped.
 const SWEEP: Duration = Duration::from_secs(15);
-/// Unused connections to one origin. Fewer than are in flight at once would be closed and made anew all the time.
+/// Idle connections to one origin. With fewer than the sends in flight, connections would be closed and dialled again all the time.
 const MAX_PER_ORIGIN: usize = 1_024;
-/// Unused connections to all origins.
+/// Idle connections to all origins.
 const MAX_TOTAL: usize = 4_096;
-/// Dials under way to one origin. One that hangs holds each for the whole connect budget.
+/// Dials under way to one origin. An origin that hangs keeps each of them for the whole connect budget.
 const MAX_DIALS_PER_ORIGIN: usize = 256;
 /// Dials under way to all origins; beyond them an origin has [`DIALS_RESERVED`].
 const MAX_DIALS: usize = 2_048;
-/// Dials that an origin may have under way however many others hang. Two, so that one lost SYN stops nobody.
+/// Dials that an origin may have under way even when the others hang. Two, so that one lost SYN does not block the origin.
 const DIALS_RESERVED: usize = 2;
 
 pub(super) struct Pool {
-    pools: Mutex<OriginPools>,
-    /// Connections that stand unused or are in use.
+    pools: Mutex<PoolState>,
+    /// Connections that are idle or in use.
     open: Arc<AtomicUsize>,
     max_per_origin: usize,
 }
 
 #[derive(Default)]
-struct OriginPools {
-    of: HashMap<Arc<Origin>, OriginPool>,
+struct PoolState {
+    by_origin: HashMap<Arc<Origin>, OriginPool>,
     idle_times: IdleTimes,
-    /// Unused connections.
-    total: usize,
+    /// Idle connections.
+    idle_total: usize,
     /// Dials under way.
-    dialling: usize,
-    /// A task sweeps.
-    swept: bool,
+    dials: usize,
+    /// The sweep task is running.
+    is_sweeping: bool,
 }
 
-/// A connection that stood unused, and for how long such a one can be used.
-struct Unused {
+/// A connection that was idle, and how long a connection to its origin can be idle and still be used.
+struct IdleConnection {
     connection: Connection,
     trusted_for: Duration,
 }
 
-/// One origin.
+/// The idle connections, waiters and dials of one origin.
 #[derive(Default)]
 struct OriginPool {
-    /// The one used last at the back.
-    unused: VecDeque<Connection>,
-    queue: VecDeque<oneshot::Sender<Answer>>,
-    /// Dials under way: as many as wait in the queue, or more, unless that is more than may be.
-    dialling: usize,
+    /// The connection used last is at the back.
+    idle: VecDeque<Connection>,
+    wait_queue: VecDeque<oneshot::Sender<CheckoutResult>>,
+    /// Dials under way: at least one for each waiter, up to the limits.
+    dials: usize,
 }
 
 impl OriginPool {
-    /// The first in the queue that has not given up.
-    fn next_waiting(&mut self) -> Option<oneshot::Sender<Answer>> {
-        std::iter::from_fn(|| self.queue.pop_front()).find(|waiting| !waiting.is_closed())
+    /// Takes the first waiter that has not given up.
+    fn next_waiter(&mut self) -> Option<oneshot::Sender<CheckoutResult>> {
+        std::iter::from_fn(|| self.wait_queue.pop_front()).find(|waiter| !waiter.is_closed())
     }
 
-    fn is_over(&self) -> bool {
-        self.unused.is_empty() && self.queue.is_empty() && self.dialling == 0
+    fn is_empty(&self) -> bool {
+        self.idle.is_empty() && self.wait_queue.is_empty() && self.dials == 0
     }
 }
 
-/// What comes to whoever waits in the queue.
-pub(super) type Answer = Result<Checkout, NoConnection>;
+/// What a waiter receives.
+pub(super) type CheckoutResult = Result<Checkout, NoConnection>;
 
 /// A connection to send on.
 pub struct Checkout {
     pub connection: Connection,
-    /// It was standing, not made just now.
+    /// The connection comes from the pool; it was not dialled for this checkout.
     pub warm: bool,
 }
 
-/// What there is for whoever needs a connection.
-pub(super) enum Asked {
-    Standing(Connection),
-    /// A place in the queue, and the dial that the caller has to make, if another is needed.
-    Queued(oneshot::Receiver<Answer>, Option<Dial>),
+/// The result of [`Pool::acquire`].
+pub(super) enum Acquired {
+    Idle(Connection),
+    /// The receiver of a waiter, and the dial that the caller must make if another one is needed.
+    Queued(oneshot::Receiver<CheckoutResult>, Option<Dial>),
 }
 
-/// A dial that is under way. Dropped without an outcome, it has failed.
+/// A dial that is under way. A dial that is dropped without a result has failed.
 pub(super) struct Dial {
     pool: Arc<Pool>,
     origin: Arc<Origin>,
-    outcome: Option<Result<Connection, NoConnection>>,
+    result: Option<Result<Connection, NoConnection>>,
 }
 
 impl Dial {
@@ -117,35 +117,35 @@ impl Dial {
         &self.origin
     }
 
-    /// Hands over the outcome. Returns the dials that are to follow.
-    pub(super) fn end(mut self, outcome: Result<Connection, NoConnection>) -> Vec<Self> {
-        self.outcome = Some(outcome);
+    /// Delivers the result. Returns the dials that the caller must make next.
+    pub(super) fn end(mut self, result: Result<Connection, NoConnection>) -> Vec<Self> {
+        self.result = Some(result);
         let (pool, origin) = (self.pool.clone(), self.origin.clone());
         drop(self);
-        pool.dials_wanted(&origin)
+        pool.start_dials(&origin)
     }
 }
 
 impl Drop for Dial {
     fn drop(&mut self) {
         let mut pools = self.pool.lock();
-        pools.dialling -= 1;
-        if let Some(pool) = pools.of.get_mut(&self.origin) {
-            pool.dialling -= 1;
+        pools.dials -= 1;
+        if let Some(pool) = pools.by_origin.get_mut(&self.origin) {
+            pool.dials -= 1;
         }
         drop(pools);
-        match self.outcome.take() {
+        match self.result.take() {
             Some(Ok(mut connection)) => {
-                connection.count(Counted::among(&self.pool.open));
-                self.pool.pass_on(Checkout { connection, warm: false });
+                connection.set_open_guard(OpenConnectionGuard::new(&self.pool.open));
+                self.pool.offer(Checkout { connection, warm: false });
             }
-            Some(Err(error)) => self.pool.fail_next(&self.origin, error),
-            None => self.pool.fail_next(&self.origin, Unreachable::closed_before_send().into()),
+            Some(Err(error)) => self.pool.fail_first_waiter(&self.origin, error),
+            None => self.pool.fail_first_waiter(&self.origin, Unreachable::closed_before_send().into()),
         }
     }
 }
 
-fn is_fit(connection: &mut Connection, now: Instant) -> bool {
+fn is_usable(connection: &mut Connection, now: Instant) -> bool {
     connection.is_reusable(now) && connection.is_open()
 }
 
@@ -158,40 +158,41 @@ impl Pool {
         Arc::new(Self { pools: Mutex::default(), open: Arc::default(), max_per_origin })
     }
 
+    /// An idle connection to the origin, if there is one. Never waits.
     pub(super) fn checkout(&self, origin: &Arc<Origin>) -> Option<Connection> {
         let now = Instant::now();
         loop {
-            // Looked at, and dropped, outside the lock.
-            let unused = self.lock().pop(origin, now)?;
-            if let Some(connection) = self.usable(unused, now) {
+            // Checked, and dropped, outside the lock.
+            let idle = self.lock().pop(origin, now)?;
+            if let Some(connection) = self.usable(idle, now) {
                 return Some(connection);
             }
         }
     }
 
-    /// A standing connection, or a place in the queue for one.
-    pub(super) fn ask(self: &Arc<Self>, origin: &Arc<Origin>) -> Asked {
+    /// An idle connection, or a position in the wait queue of the origin.
+    pub(super) fn acquire(self: &Arc<Self>, origin: &Arc<Origin>) -> Acquired {
         let now = Instant::now();
         loop {
             let mut pools = self.lock();
-            let Some(unused) = pools.pop(origin, now) else {
-                let pool = pools.of.entry(origin.clone()).or_default();
-                let (waiting, place) = oneshot::channel();
-                pool.queue.push_back(waiting);
+            let Some(idle) = pools.pop(origin, now) else {
+                let pool = pools.by_origin.entry(origin.clone()).or_default();
+                let (waiter, receiver) = oneshot::channel();
+                pool.wait_queue.push_back(waiter);
                 let dial = pools.begin_dial(origin).then(|| self.dial(origin));
-                return Asked::Queued(place, dial);
+                return Acquired::Queued(receiver, dial);
             };
             drop(pools);
-            if let Some(connection) = self.usable(unused, now) {
-                return Asked::Standing(connection);
+            if let Some(connection) = self.usable(idle, now) {
+                return Acquired::Idle(connection);
             }
         }
     }
 
-    /// The connection, if it can still be used. Asked outside the lock.
-    fn usable(&self, unused: Unused, now: Instant) -> Option<Connection> {
-        let Unused { mut connection, trusted_for } = unused;
-        if !connection.is_reusable(now) || connection.stood_for(now) >= trusted_for {
+    /// The connection, if it can still be used. Call it without the lock.
+    fn usable(&self, idle: IdleConnection, now: Instant) -> Option<Connection> {
+        let IdleConnection { mut connection, trusted_for } = idle;
+        if !connection.is_reusable(now) || connection.idle_for(now) >= trusted_for {
             return None;
         }
         if !connection.is_open() {
@@ -201,141 +202,142 @@ impl Pool {
         Some(connection)
     }
 
-    /// The server has closed a connection that stood unused until now.
+    /// Records that the server closed a connection that was idle until now.
     pub(super) fn closed_by_server(&self, connection: &Connection, now: Instant) {
-        self.lock().idle_times.learn(connection.origin(), connection.stood_for(now), now);
+        self.lock().idle_times.learn(connection.origin(), connection.idle_for(now), now);
     }
 
-    /// Closes what stands unused.
-    pub(super) fn forget(&self, origin: &Arc<Origin>) {
+    /// Closes the idle connections to the origin.
+    pub(super) fn close_idle(&self, origin: &Arc<Origin>) {
         // Dropped outside the lock.
         let now = Instant::now();
-        while let Some(unused) = { self.lock().pop(origin, now) } {
-            drop(unused);
+        while let Some(idle) = { self.lock().pop(origin, now) } {
+            drop(idle);
         }
     }
 
-    /// The dials that have become possible, for those who wait for one.
-    fn dials_wanted(self: &Arc<Self>, origin: &Arc<Origin>) -> Vec<Dial> {
+    /// Counts and returns the dials that the waiters need and the limits now allow.
+    fn start_dials(self: &Arc<Self>, origin: &Arc<Origin>) -> Vec<Dial> {
         let mut pools = self.lock();
         std::iter::from_fn(|| pools.begin_dial(origin).then(|| self.dial(origin))).collect()
     }
 
-    /// A dial that has been counted.
+    /// A dial that [`PoolState::begin_dial`] has counted.
     fn dial(self: &Arc<Self>, origin: &Arc<Origin>) -> Dial {
-        Dial { pool: self.clone(), origin: origin.clone(), outcome: None }
+        Dial { pool: self.clone(), origin: origin.clone(), result: None }
     }
 
     pub(super) fn give_back(self: &Arc<Self>, connection: Connection) {
         if connection.is_reusable(Instant::now()) {
-            self.pass_on(Checkout { connection, warm: true });
+            self.offer(Checkout { connection, warm: true });
         }
     }
 
-    /// To the first in the queue, or else into the pool.
-    fn pass_on(self: &Arc<Self>, mut found: Checkout) {
+    /// Gives the connection to the first waiter, or keeps it idle if there is none.
+    fn offer(self: &Arc<Self>, mut checkout: Checkout) {
         loop {
             let mut pools = self.lock();
-            let pool = pools.of.entry(found.connection.origin().clone()).or_default();
-            let Some(waiting) = pool.next_waiting() else { return self.keep(pools, found.connection) };
+            let pool = pools.by_origin.entry(checkout.connection.origin().clone()).or_default();
+            let Some(waiter) = pool.next_waiter() else { return self.keep_idle(pools, checkout.connection) };
             drop(pools);
-            // Whoever gave up in this moment gives it back.
-            let Err(Ok(back)) = waiting.send(Ok(found)) else { return };
-            found = back;
+            // A waiter that gave up at this moment returns it.
+            let Err(Ok(back)) = waiter.send(Ok(checkout)) else { return };
+            checkout = back;
         }
     }
 
-    fn keep(self: &Arc<Self>, mut pools: MutexGuard<'_, OriginPools>, connection: Connection) {
-        let full = pools.total >= MAX_TOTAL;
-        let pool = pools.of.entry(connection.origin().clone()).or_default();
-        pool.unused.push_back(connection);
-        // Dropped outside the lock. With the pool full, the oldest of this pool goes, were it the one that came.
-        let surplus = if full || pool.unused.len() > self.max_per_origin { pool.unused.pop_front() } else { None };
-        pools.total += usize::from(surplus.is_none());
-        if !pools.swept {
-            pools.swept = true;
+    fn keep_idle(self: &Arc<Self>, mut pools: MutexGuard<'_, PoolState>, connection: Connection) {
+        let full = pools.idle_total >= MAX_TOTAL;
+        let pool = pools.by_origin.entry(connection.origin().clone()).or_default();
+        pool.idle.push_back(connection);
+        // Dropped outside the lock. When the pool is full, the oldest connection of this origin is closed, even if it is this one.
+        let surplus = if full || pool.idle.len() > self.max_per_origin { pool.idle.pop_front() } else { None };
+        pools.idle_total += usize::from(surplus.is_none());
+        if !pools.is_sweeping {
+            pools.is_sweeping = true;
             tokio::spawn(sweep_while_used(Arc::downgrade(self)));
         }
         drop(pools);
         drop(surplus);
     }
 
-    fn fail_next(&self, origin: &Arc<Origin>, error: NoConnection) {
+    fn fail_first_waiter(&self, origin: &Arc<Origin>, error: NoConnection) {
         let mut pools = self.lock();
-        let Some(pool) = pools.of.get_mut(origin) else { return };
-        let waiting = pool.next_waiting();
-        if pool.is_over() {
-            pools.of.remove(origin);
+        let Some(pool) = pools.by_origin.get_mut(origin) else { return };
+        let waiter = pool.next_waiter();
+        if pool.is_empty() {
+            pools.by_origin.remove(origin);
         }
         drop(pools);
-        if let Some(waiting) = waiting {
-            let _ = waiting.send(Err(error));
+        if let Some(waiter) = waiter {
+            let _ = waiter.send(Err(error));
         }
     }
 
-    /// Drops what is too old or closed. Whether there is anything left; if not, the caller ends.
+    /// Drops connections that are too old or closed. Returns whether idle connections remain; if not, the sweep task ends.
     fn sweep(&self, now: Instant) -> bool {
-        let origins: Vec<_> = self.lock().of.keys().cloned().collect();
+        let origins: Vec<_> = self.lock().by_origin.keys().cloned().collect();
         for origin in origins {
-            // One pool at a time, so that no checkout waits long.
+            // One origin per lock, so that no checkout waits long.
             let mut pools = self.lock();
-            let Some(pool) = pools.of.get_mut(&origin) else {
+            let Some(pool) = pools.by_origin.get_mut(&origin) else {
                 continue;
             };
-            let (fit, unfit) = parted(std::mem::take(&mut pool.unused), now);
-            pool.unused = fit;
-            if pool.is_over() {
-                pools.of.remove(&origin);
+            let (kept, closed) = split_reusable(std::mem::take(&mut pool.idle), now);
+            pool.idle = kept;
+            if pool.is_empty() {
+                pools.by_origin.remove(&origin);
             }
-            pools.total -= unfit.len();
+            pools.idle_total -= closed.len();
             drop(pools);
-            drop(unfit);
+            drop(closed);
         }
         let mut pools = self.lock();
-        pools.swept = pools.total > 0;
-        pools.swept
+        pools.is_sweeping = pools.idle_total > 0;
+        pools.is_sweeping
     }
 
-    /// How many connections are open, and how many of them stand unused.
+    /// How many connections are open, and how many of them are idle.
     pub(super) fn connections(&self) -> (usize, usize) {
-        let unused = self.lock().total;
-        (self.open.load(Ordering::Relaxed).max(unused), unused)
+        let idle = self.lock().idle_total;
+        (self.open.load(Ordering::Relaxed).max(idle), idle)
     }
 
-    fn lock(&self) -> MutexGuard<'_, OriginPools> {
-        // A panic in between leaves at worst a count that is too high: fewer connections are kept.
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
+        // A panic while the lock is held leaves at worst a count that is too high: fewer connections are kept.
         self.pools.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl OriginPools {
-    fn pop(&mut self, origin: &Arc<Origin>, now: Instant) -> Option<Unused> {
-        let connection = self.of.get_mut(origin)?.unused.pop_back()?;
-        self.total -= 1;
-        Some(Unused { connection, trusted_for: self.idle_times.trusted_for(origin, now) })
+impl PoolState {
+    /// Takes the idle connection to the origin that was used last.
+    fn pop(&mut self, origin: &Arc<Origin>, now: Instant) -> Option<IdleConnection> {
+        let connection = self.by_origin.get_mut(origin)?.idle.pop_back()?;
+        self.idle_total -= 1;
+        Some(IdleConnection { connection, trusted_for: self.idle_times.trusted_for(origin, now) })
     }
 
-    /// Counts a dial to the origin, if another is needed and there may be one.
+    /// Counts a dial to the origin, if its waiters need another one and the limits allow it.
     fn begin_dial(&mut self, origin: &Arc<Origin>) -> bool {
-        let most = if self.dialling < MAX_DIALS { MAX_DIALS_PER_ORIGIN } else { DIALS_RESERVED };
-        let Some(pool) = self.of.get_mut(origin) else { return false };
-        // Those who gave up are at the front: all wait equally long.
-        while pool.queue.pop_front_if(|waiting| waiting.is_closed()).is_some() {}
-        let begins = pool.dialling < pool.queue.len().min(most);
-        pool.dialling += usize::from(begins);
-        self.dialling += usize::from(begins);
+        let limit = if self.dials < MAX_DIALS { MAX_DIALS_PER_ORIGIN } else { DIALS_RESERVED };
+        let Some(pool) = self.by_origin.get_mut(origin) else { return false };
+        // Waiters that gave up are at the front, because all have the same timeout.
+        while pool.wait_queue.pop_front_if(|waiter| waiter.is_closed()).is_some() {}
+        let begins = pool.dials < pool.wait_queue.len().min(limit);
+        pool.dials += usize::from(begins);
+        self.dials += usize::from(begins);
         begins
     }
 }
 
-/// Parts connections into those that may stay and those that go.
-fn parted(unused: VecDeque<Connection>, now: Instant) -> (VecDeque<Connection>, VecDeque<Connection>) {
-    let (mut fit, mut unfit) = (VecDeque::new(), VecDeque::new());
-    for mut unused in unused {
-        let side = if is_fit(&mut unused, now) { &mut fit } else { &mut unfit };
-        side.push_back(unused);
+/// Splits connections into those that can be used again and those to close.
+fn split_reusable(idle: VecDeque<Connection>, now: Instant) -> (VecDeque<Connection>, VecDeque<Connection>) {
+    let (mut kept, mut closed) = (VecDeque::new(), VecDeque::new());
+    for mut idle in idle {
+        let side = if is_usable(&mut idle, now) { &mut kept } else { &mut closed };
+        side.push_back(idle);
     }
-    (fit, unfit)
+    (kept, closed)
 }
 
 async fn sweep_while_used(pool: Weak<Pool>) {
@@ -356,9 +358,9 @@ mod tests {
 
     use super::{super::stream::Stream, *};
 
-    struct Still;
+    struct FixedClock;
 
-    impl Clock for Still {
+    impl Clock for FixedClock {
         fn now(&self) -> Timestamp {
             Timestamp::from_secs(1_000_000)
         }
@@ -378,7 +380,7 @@ mod tests {
         for _ in 0..count {
             let (near, far) = tokio::join!(TcpStream::connect(address), listener.accept());
             let stream = Stream::Plain(near.unwrap());
-            connections.push(Connection::new(stream, origin.clone(), Arc::new(Still)).await.unwrap());
+            connections.push(Connection::new(stream, origin.clone(), Arc::new(FixedClock)).await.unwrap());
             ends.push(far.unwrap().0);
         }
         (origin, connections, ends)
@@ -386,12 +388,12 @@ mod tests {
 
     fn total(pool: &Pool) -> usize {
         let pools = pool.lock();
-        assert_eq!(pools.total, pools.of.values().map(|pool| pool.unused.len()).sum::<usize>());
-        pools.total
+        assert_eq!(pools.idle_total, pools.by_origin.values().map(|pool| pool.idle.len()).sum::<usize>());
+        pools.idle_total
     }
 
     #[tokio::test]
-    async fn connections_unused_for_a_minute_are_dropped_and_the_sweep_ends() {
+    async fn connections_idle_for_a_minute_are_dropped_and_the_sweep_ends() {
         let pool = Pool::new();
         let (_, connections, _ends) = connected(3).await;
         for connection in connections {
@@ -403,11 +405,11 @@ mod tests {
         assert!(!pool.sweep(now + Duration::from_secs(61)));
         assert_eq!(total(&pool), 0);
         let pools = pool.lock();
-        assert!(pools.of.is_empty() && !pools.swept);
+        assert!(pools.by_origin.is_empty() && !pools.is_sweeping);
     }
 
     #[tokio::test]
-    async fn the_sweep_drops_what_the_server_has_closed() {
+    async fn the_sweep_drops_connections_that_the_server_has_closed() {
         let pool = Pool::new();
         let (origin, connections, mut ends) = connected(2).await;
         for connection in connections {
@@ -436,14 +438,18 @@ mod tests {
         Arc::new(Origin { tls: true, host: Host::Domain("hangs.example".to_owned()), port: number })
     }
 
-    /// So many ask for a connection: their places in the queue, and the dials that are made.
-    fn ask(pool: &Arc<Pool>, origin: &Arc<Origin>, times: usize) -> (Vec<oneshot::Receiver<Answer>>, Vec<Dial>) {
-        let asked = (0..times).map(|_| match pool.ask(origin) {
-            Asked::Standing(_) => panic!("nobody has connected"),
-            Asked::Queued(place, dial) => (place, dial),
+    /// Calls [`Pool::acquire`] `times` times: the receivers of the waiters, and the dials to make.
+    fn acquire(
+        pool: &Arc<Pool>,
+        origin: &Arc<Origin>,
+        times: usize,
+    ) -> (Vec<oneshot::Receiver<CheckoutResult>>, Vec<Dial>) {
+        let acquired = (0..times).map(|_| match pool.acquire(origin) {
+            Acquired::Idle(_) => panic!("no connection was made"),
+            Acquired::Queued(receiver, dial) => (receiver, dial),
         });
-        let (places, dials): (Vec<_>, Vec<_>) = asked.unzip();
-        (places, dials.into_iter().flatten().collect())
+        let (receivers, dials): (Vec<_>, Vec<_>) = acquired.unzip();
+        (receivers, dials.into_iter().flatten().collect())
     }
 
     fn refused() -> NoConnection {
@@ -451,28 +457,28 @@ mod tests {
     }
 
     #[test]
-    fn dials_to_one_origin_are_bounded_and_those_that_end_make_room() {
+    fn dials_to_one_origin_are_bounded_and_an_ended_dial_allows_another() {
         let pool = Pool::new();
-        let (mut places, mut dials) = ask(&pool, &origin(1), 400);
+        let (mut receivers, mut dials) = acquire(&pool, &origin(1), 400);
         assert_eq!(dials.len(), MAX_DIALS_PER_ORIGIN);
         let next = dials.pop().unwrap().end(Err(refused()));
         assert_eq!(next.len(), 1);
         dials.extend(next);
-        assert!(places[0].try_recv().unwrap().is_err(), "the first in the queue is answered");
-        // Those who gave up need none.
-        places.drain(..300);
+        assert!(receivers[0].try_recv().unwrap().is_err(), "the first waiter gets the error");
+        // Waiters that gave up need no dial.
+        receivers.drain(..300);
         assert!(dials.pop().unwrap().end(Err(refused())).is_empty());
     }
 
     #[test]
-    fn origins_that_hang_leave_dials_to_every_other() {
+    fn origins_that_hang_leave_dials_for_every_other_origin() {
         let pool = Pool::new();
-        let hanging: Vec<_> = (1..=500).map(|number| ask(&pool, &origin(number), 64)).collect();
+        let hanging: Vec<_> = (1..=500).map(|number| acquire(&pool, &origin(number), 64)).collect();
         let under_way: usize = hanging.iter().map(|(_, dials)| dials.len()).sum();
         assert!((MAX_DIALS..=MAX_DIALS + 500 * DIALS_RESERVED).contains(&under_way), "{under_way}");
         assert!(hanging.iter().all(|(_, dials)| dials.len() >= DIALS_RESERVED));
-        // Each that ends is followed by another, until all have theirs.
-        let (places, dials) = ask(&pool, &origin(501), 10);
+        // Each dial that ends is followed by another, until every waiter has been answered.
+        let (receivers, dials) = acquire(&pool, &origin(501), 10);
         assert_eq!(dials.len(), DIALS_RESERVED);
         let (mut dials, mut made) = (dials, 0);
         while let Some(dial) = dials.pop() {
@@ -480,24 +486,24 @@ mod tests {
             made += 1;
         }
         assert_eq!(made, 10);
-        assert!(places.into_iter().all(|mut place| place.try_recv().is_ok()));
-        // Room for all again.
+        assert!(receivers.into_iter().all(|mut receiver| receiver.try_recv().is_ok()));
+        // Without the hanging dials the limit no longer applies.
         drop(hanging);
-        let (_places, dials) = ask(&pool, &origin(501), 10);
-        assert_eq!((dials.len(), pool.lock().dialling), (10, 10));
+        let (_places, dials) = acquire(&pool, &origin(501), 10);
+        assert_eq!((dials.len(), pool.lock().dials), (10, 10));
         drop(dials);
-        assert!(pool.lock().of.is_empty());
+        assert!(pool.lock().by_origin.is_empty());
     }
 
     #[tokio::test]
-    async fn a_full_pool_takes_no_more() {
+    async fn a_full_pool_keeps_no_more_connections() {
         let pool = Pool::new();
         let (origin, connections, _ends) = connected(1).await;
-        pool.lock().total = MAX_TOTAL;
+        pool.lock().idle_total = MAX_TOTAL;
         for connection in connections {
             pool.give_back(connection);
         }
-        assert_eq!(pool.lock().total, MAX_TOTAL);
+        assert_eq!(pool.lock().idle_total, MAX_TOTAL);
         assert!(pool.checkout(&origin).is_none());
     }
 }

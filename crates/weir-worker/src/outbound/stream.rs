@@ -12,7 +12,7 @@ use tokio::{
 };
 use tokio_rustls::client::TlsStream;
 
-/// Boxed where large: it is moved about while the connection is made.
+/// The TLS stream is boxed because it is large and is moved during the dial.
 pub(super) enum Stream {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),

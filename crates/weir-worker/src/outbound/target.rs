@@ -1,4 +1,4 @@
-//! Where to send, compiled once per version of a destination: the head of every request is ready, and a send fills in what differs.
+//! The request parts of a destination, compiled once per version of its settings: a send only fills in the values that differ.
 
 use std::sync::Arc;
 
@@ -17,13 +17,13 @@ const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp
 const TRACEPARENT: HeaderName = HeaderName::from_static(trace::HEADER);
 const WEIR_ATTEMPT: HeaderName = HeaderName::from_static("weir-attempt");
 
-/// The largest head. Receivers take far less.
+/// The maximum size of a head. Receivers accept far less.
 const MAX_HEAD: usize = 192 * 1024;
 
 const TOO_LARGE: &str = "the URL and headers are too large";
 
-/// Headers that frame the request or belong to one hop, and those that every request has from Weir. A destination that names one
-/// (the API refuses it) goes without.
+/// Headers that frame the request or belong to one hop, and those that Weir sets on every request. The API refuses them; if a
+/// destination has one, it is not sent.
 const RESERVED: [&str; 17] = [
     "connection",
     "content-length",
@@ -47,12 +47,12 @@ const RESERVED: [&str; 17] = [
 /// A destination's URL and headers, ready to send to.
 pub struct Target {
     origin: Arc<Origin>,
-    start: HeadStart,
-    /// Why nothing can be sent here.
+    template: HeadTemplate,
+    /// Why no request can be sent to this target.
     refusal: Option<&'static str>,
 }
 
-/// What a connection is made to, and the key it is pooled under.
+/// The endpoint of a connection, and its key in the pool.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Origin {
     pub(super) tls: bool,
@@ -60,39 +60,40 @@ pub(super) struct Origin {
     pub(super) port: u16,
 }
 
-/// The head of every request to one destination. Holds the destination's own headers, often credentials: no `Debug`.
+/// The template of the head of every request to one destination. It contains the destination's own headers, often credentials: no
+/// `Debug`.
 #[derive(Default)]
-struct HeadStart {
+struct HeadTemplate {
     uri: Uri,
-    /// In the order in which they leave. Those that differ from send to send have their places, and no value yet.
+    /// In the order in which they are sent. Headers that differ from send to send are empty here.
     headers: HeaderMap,
-    /// Where the signature goes, and the signed time besides `webhook-timestamp`.
+    /// The header of the signature, and a header for the signed time besides `webhook-timestamp`.
     signature: Option<HeaderName>,
     timestamp: Option<HeaderName>,
 }
 
-/// The head of one request, but for the length of its body. Holds credentials: no `Debug`.
+/// The head of one request, without the length of its body. It contains credentials: no `Debug`.
 pub struct RequestHead {
     uri: Uri,
     headers: HeaderMap,
 }
 
 impl Target {
-    /// Compiles a destination's URL and its own headers, with signatures in this style. What cannot be sent makes a target that
-    /// refuses every connection and says why; the API lets none through.
+    /// Compiles a destination's URL and its own headers, with signatures in this style. If they cannot be sent, the target refuses
+    /// every connection with a reason; the API accepts no such destination.
     pub fn new(url: &Url, headers: &[(String, String)], style: &SignatureStyle) -> Self {
         let host = url.host().map_or_else(|| Host::Domain(String::new()), |host| host.to_owned());
         let origin =
             Origin { tls: url.scheme() != "http", host, port: url.port_or_known_default().unwrap_or_default() };
-        let (start, refusal) = match HeadStart::compile(url, headers, style) {
-            Ok(start) => (start, None),
-            Err(reason) => (HeadStart::default(), Some(reason)),
+        let (template, refusal) = match HeadTemplate::compile(url, headers, style) {
+            Ok(template) => (template, None),
+            Err(reason) => (HeadTemplate::default(), Some(reason)),
         };
-        Self { origin: Arc::new(origin), start, refusal }
+        Self { origin: Arc::new(origin), template, refusal }
     }
 
-    /// The head of one attempt, with headers as Standard Webhooks names them unless the signature has a style of its own.
-    /// In a trace, its parent is the span named here.
+    /// The head of one attempt, with the header names of Standard Webhooks unless the destination has another signature style.
+    /// `trace` is the parent span of the receiver's spans.
     pub fn request_head(
         &self,
         id: &str,
@@ -101,19 +102,19 @@ impl Target {
         attempt: u32,
         trace: Option<TraceParent>,
     ) -> RequestHead {
-        let HeadStart { uri, headers, signature: signature_header, timestamp } = &self.start;
+        let HeadTemplate { uri, headers, signature: signature_header, timestamp } = &self.template;
         let mut headers = headers.clone();
         if let Some(name) = signature_header {
-            headers.insert(name, visible(signature));
+            headers.insert(name, ascii_value(signature));
         }
         if let Some(name) = timestamp {
             headers.insert(name, unix_seconds.into());
         }
-        headers.insert(WEBHOOK_ID, visible(id));
+        headers.insert(WEBHOOK_ID, ascii_value(id));
         headers.insert(WEBHOOK_TIMESTAMP, unix_seconds.into());
         headers.insert(WEIR_ATTEMPT, attempt.into());
         if let Some(trace) = trace {
-            headers.insert(TRACEPARENT, visible(&trace.to_string()));
+            headers.insert(TRACEPARENT, ascii_value(&trace.to_string()));
         }
         RequestHead { uri: uri.clone(), headers }
     }
@@ -130,7 +131,7 @@ impl Target {
 impl RequestHead {
     pub(super) fn with_body(self, body: Bytes) -> Request<Full<Bytes>> {
         let Self { uri, mut headers } = self;
-        // hyper names no length where there is no body.
+        // hyper sets no length for an empty body.
         headers.insert(CONTENT_LENGTH, body.len().into());
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = Method::POST;
@@ -140,13 +141,13 @@ impl RequestHead {
     }
 }
 
-impl HeadStart {
+impl HeadTemplate {
     fn compile(url: &Url, custom: &[(String, String)], style: &SignatureStyle) -> Result<Self, &'static str> {
         if url.host().is_none() {
             return Err("the URL names no host");
         }
         let path = &url[Position::BeforePath..Position::AfterQuery];
-        // `Url` percent-encodes what is not; this makes sure.
+        // `Url` percent-encodes other bytes; this check makes sure.
         if !path.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err("the URL's path cannot be sent");
         }
@@ -154,7 +155,7 @@ impl HeadStart {
         let host = HeaderValue::from_str(&url[Position::BeforeHost..Position::AfterPort]);
         let host = host.ok().filter(|host| host.as_bytes().iter().all(u8::is_ascii_graphic));
         let signature = signing_header(style.header())?;
-        // Named as the one that every request has, it is there already.
+        // Every request has `webhook-timestamp` already.
         let timestamp = style.timestamp_header().filter(|&name| WEBHOOK_TIMESTAMP != name);
         let timestamp = timestamp.map(signing_header).transpose()?;
 
@@ -164,7 +165,7 @@ impl HeadStart {
         headers.insert(USER_AGENT, HeaderValue::from_static(concat!("Weir/", env!("CARGO_PKG_VERSION"))));
         for (name, value) in custom {
             let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| "a header name cannot be sent")?;
-            // The only judge of what would begin another header.
+            // This parse is what refuses line breaks, which would start another header.
             let value = HeaderValue::from_str(value).map_err(|_| "a header value cannot be sent")?;
             if !RESERVED.contains(&name.as_str()) && name != signature && timestamp.as_ref() != Some(&name) {
                 headers.try_append(name, value).map_err(|_| TOO_LARGE)?;
@@ -188,10 +189,10 @@ fn signing_header(name: &str) -> Result<HeaderName, &'static str> {
     name.ok_or("the signature's header cannot be sent")
 }
 
-/// Ids and signatures are ASCII by construction; should one not be, it begins no other header, and is not worth a panic.
-fn visible(text: &str) -> HeaderValue {
-    let is_visible = text.bytes().all(|byte| matches!(byte, b' '..=b'~'));
-    let value = if is_visible { HeaderValue::from_str(text).ok() } else { None };
+/// Ids and signatures are ASCII by construction. Another text is replaced, so that it starts no other header and causes no panic.
+fn ascii_value(text: &str) -> HeaderValue {
+    let is_ascii = text.bytes().all(|byte| matches!(byte, b' '..=b'~'));
+    let value = if is_ascii { HeaderValue::from_str(text).ok() } else { None };
     value.unwrap_or_else(|| HeaderValue::from_static("invalid"))
 }
 
@@ -237,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_port_is_known_and_not_named() {
+    fn the_default_port_is_used_and_not_in_the_host_header() {
         for (url, port, tls, host) in
             [("https://example.com", 443, true, "host: example.com"), ("http://[::1]/", 80, false, "host: [::1]")]
         {
@@ -249,7 +250,7 @@ mod tests {
         }
     }
 
-    /// What `Url` leaves as it is, hyper must take.
+    /// hyper must accept every character that `Url` does not encode.
     #[test]
     fn every_character_of_a_url_can_be_sent() {
         for byte in b' '..=b'~' {
@@ -260,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_leave_in_one_order_with_those_of_the_destination_before_those_of_the_attempt() {
+    fn headers_are_sent_in_a_fixed_order_with_custom_headers_before_those_of_the_attempt() {
         let target = target("https://a.example/", &[("X-Two", "1"), ("x-one", "k"), ("x-two", "2")]);
         let request = target.request_head("evt_1", 1_700_000_000, "v1,x", 1, None).with_body(Bytes::new());
         let names: Vec<_> = request.headers().iter().map(|(name, _)| name.as_str()).collect();
@@ -271,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_names_the_span_that_it_was_sent_in() {
+    fn a_head_contains_the_span_of_its_send() {
         let target = target("https://a.example/", &[("traceparent", "forged")]);
         let trace = TraceParent::new([1; 16], [2; 8], true);
         let request = target.request_head("evt_1", 1_700_000_000, "v1,x", 1, trace).with_body(Bytes::new());
@@ -305,12 +306,12 @@ mod tests {
     }
 
     #[test]
-    fn a_style_has_its_own_headers_beside_those_of_every_delivery() {
+    fn a_signature_style_adds_its_headers_to_those_of_every_delivery() {
         let common = ["content-length: 17", "content-type: application/json", "host: a.example", USER_AGENT];
         let of_every = ["webhook-id: evt_1", "webhook-timestamp: 1700000000", "weir-attempt: 3"];
         for (style, own) in [
             (prefixed("X-Signature", Some("x-time")), &["x-signature: sha256=00", "x-time: 1700000000"][..]),
-            // The standard time serves as the style's own, and is there once.
+            // The standard timestamp header serves the style too, and is sent once.
             (prefixed("x-signature", Some("webhook-timestamp")), &["x-signature: sha256=00"]),
             (prefixed("x-signature", None), &["x-signature: sha256=00"]),
         ] {
@@ -334,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_custom_header_cannot_frame_the_request_or_stand_in_for_weirs_own() {
+    fn a_custom_header_cannot_frame_the_request_or_replace_weirs_headers() {
         let custom = [
             ("Transfer-Encoding", "chunked"),
             ("content-length", "0"),
@@ -352,20 +353,20 @@ mod tests {
     }
 
     #[test]
-    fn a_header_that_would_inject_another_refuses_the_target() {
+    fn a_header_that_would_inject_another_makes_the_target_refuse() {
         for (name, value) in
             [("x", "a\r\nwebhook-id: b"), ("x", "a\nb"), ("x\r\ny", "a"), ("x y", "a"), ("", "a"), ("x", "a\0")]
         {
             assert!(target("https://a.example/", &[(name, value)]).refusal().is_some(), "{name:?}: {value:?}");
         }
-        // The URL parser drops line breaks itself.
+        // The URL parser removes line breaks.
         assert_eq!(head(&target("https://a.example/x\r\nhost: b", &[]), "v1,x").0, "POST /xhost:%20b HTTP/1.1");
         let (_, headers) = head(&target("https://a.example/", &[]), "v1,x\r\nx-injected: 1");
         assert!(headers.contains(&"webhook-signature: invalid".to_owned()), "{headers:?}");
     }
 
     #[test]
-    fn a_head_that_no_receiver_takes_is_refused() {
+    fn a_head_that_is_too_large_is_refused() {
         let long = "x".repeat(4_096);
         assert_eq!(target("https://a.example/", &[("a", long.as_str()); 32]).refusal(), None);
         assert!(target("https://a.example/", &[("a", long.as_str()); 48]).refusal().is_some());

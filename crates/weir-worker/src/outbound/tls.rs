@@ -10,8 +10,8 @@ use tokio_rustls::TlsConnector;
 pub struct TlsRoots(RootCertStore);
 
 impl TlsRoots {
-    /// The system's, or those `SSL_CERT_FILE` and `SSL_CERT_DIR` name. Reads files: call it once, at start. With none
-    /// readable every https destination fails, with a reason; that is worth a warning, not a refusal to start.
+    /// The system's certificates, or those in `SSL_CERT_FILE` and `SSL_CERT_DIR`. Reads files: call it once, at start. If no
+    /// certificate can be read, every https destination fails with a reason; this is a warning, not a refusal to start.
     pub fn system() -> Self {
         let found = rustls_native_certs::load_native_certs();
         let mut store = RootCertStore::empty();
@@ -25,7 +25,7 @@ impl TlsRoots {
         Self(store)
     }
 
-    /// No certificate at all.
+    /// No certificates.
     pub fn none() -> Self {
         Self(RootCertStore::empty())
     }
@@ -43,7 +43,7 @@ pub(super) fn connector(TlsRoots(roots): TlsRoots) -> TlsConnector {
         .expect("ring supports the default protocol versions")
         .with_root_certificates(roots)
         .with_no_client_auth();
-    // The instant of sending is predictable on HTTP/1.1: one request, one connection, one write.
+    // With HTTP/1.1 the send start is predictable: one request, one connection, one write.
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     TlsConnector::from(Arc::new(config))
 }

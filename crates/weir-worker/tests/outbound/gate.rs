@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures_util::future::poll_immediate;
 use tokio::{net::TcpStream, task::coop::consume_budget};
 use weir_core::{Clock as _, Slot, outcome::Failure};
-use weir_worker::outbound::{Connection, Outbound, SendResult, SlotSource, Target, TlsRoots};
+use weir_worker::outbound::{Connection, ExchangeResult, Outbound, SlotSource, Target, TlsRoots};
 
 use crate::support::*;
 

@@ -12,7 +12,7 @@ use tokio::{
     time::{advance, pause, resume, timeout},
 };
 use weir_core::outcome::{Failure, SendResult};
-use weir_worker::outbound::{Connection, Checkout, Outbound, SendResult, Sent, Target};
+use weir_worker::outbound::{Checkout, Connection, ExchangeResult, Outbound, Sent, Target};
 
 use crate::support::*;
 
@@ -42,13 +42,13 @@ async fn join_queue<F: Future>(asking: Pin<&mut F>) {
 }
 
 /// Until the end of the connection has been heard of.
-async fn until_fallen(connection: &mut Connection) {
-    let fallen = async {
+async fn until_closed(connection: &mut Connection) {
+    let closed = async {
         while connection.is_open() {
             tokio::task::yield_now().await;
         }
     };
-    timeout(PATIENCE, fallen).await.unwrap();
+    timeout(PATIENCE, closed).await.unwrap();
 }
 
 #[tokio::test]
@@ -135,7 +135,7 @@ async fn a_connection_closed_in_hand_is_not_sent_on_and_not_counted() {
     let mut connection = outbound.checkout(&target).unwrap();
     assert!(connection.is_open());
     drop(wire);
-    until_fallen(&mut connection).await;
+    until_closed(&mut connection).await;
     match send(&outbound, &target, connection).await {
         ExchangeResult::NotSent(unreachable) => assert_eq!(unreachable.failure, Failure::Connect),
         other => panic!("{other:?}"),
@@ -279,7 +279,7 @@ async fn a_server_that_speaks_unasked_loses_the_connection() {
     let (target, mut wire) = used(&outbound, OK).await;
     let mut connection = outbound.checkout(&target).unwrap();
     wire.say("HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n").await;
-    until_fallen(&mut connection).await;
+    until_closed(&mut connection).await;
     assert!(matches!(send(&outbound, &target, connection).await, ExchangeResult::NotSent(_)));
 }
 

@@ -18,7 +18,8 @@ use tokio::{
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use weir_core::{Clock, Slot, Timestamp, address::AddressPolicy, outcome::SendResult, signing::SignatureStyle};
 use weir_worker::outbound::{
-    Connection, Checkout, NoConnection, Outbound, RequestHead, SendResult, Sent, SlotSource, Target, TlsRoots, Unreachable,
+    Checkout, Connection, ExchangeResult, NoConnection, Outbound, RequestHead, Sent, SlotSource, Target, TlsRoots,
+    Unreachable,
 };
 
 /// Where the test clocks begin.

@@ -1,4 +1,4 @@
-//! What an autoscaler remembers: its recommendations and what it did. Windows and policies look back on it.
+//! The memory of an autoscaler: its recommendations and its changes. Windows and policies depend on both.
 
 use std::time::Duration;
 
@@ -9,15 +9,15 @@ type Dated = (Duration, u32);
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct History {
-    /// What the metrics asked for, before windows and policies.
+    /// The largest proposals, before windows and policies.
     pub(super) recommendations: Vec<Dated>,
-    /// Replicas added at once.
+    /// The number of replicas added by each change.
     pub(super) added: Vec<Dated>,
     pub(super) removed: Vec<Dated>,
 }
 
 impl History {
-    /// Decides, and remembers what was decided.
+    /// Decides and remembers the decision.
     pub(crate) fn decide(
         &mut self,
         readings: &[Reading],
@@ -45,7 +45,7 @@ impl History {
         Decision { proposals, desired, replicas: decided }
     }
 
-    /// Moves towards what is desired only as far as all of the window agree: up to the lowest, down to the highest.
+    /// Moves towards the desired number only as far as all recommendations of the window agree: up to the lowest, down to the highest.
     pub(super) fn stabilise(&mut self, desired: u32, wanted: u32, bounds: &Bounds, now: Duration) -> u32 {
         let within = |window: Duration| {
             let recent = self.recommendations.iter().filter(move |(at, _)| *at + window > now);
@@ -56,11 +56,11 @@ impl History {
         let oldest = bounds.up.window.max(bounds.down.window);
         self.recommendations.retain(|(at, _)| *at + oldest > now);
         self.recommendations.push((now, desired));
-        // `clamp` would panic where windows of different lengths have the lowest above the highest; upstream's order of the two.
+        // `clamp` would panic when windows of different lengths have the lowest above the highest. The order is that of Kubernetes.
         wanted.max(lowest).min(highest)
     }
 
-    /// What policies and bounds leave of a change.
+    /// Limits a change by the policies and bounds.
     pub(super) fn limit(&self, desired: u32, wanted: u32, bounds: &Bounds, now: Duration) -> u32 {
         if desired > wanted {
             let most = self.allowed(&bounds.up, wanted, Direction::Up, now).max(wanted);
@@ -73,7 +73,8 @@ impl History {
         }
     }
 
-    /// How far policies let it go. A policy's period begins where the changes within it began.
+    /// The furthest number that the policies allow. The base is the number at the beginning of a policy's period, before the changes
+    /// within the period.
     fn allowed(&self, rules: &Rules, wanted: u32, direction: Direction, now: Duration) -> u32 {
         if rules.select == Select::Disabled {
             return wanted;
@@ -87,7 +88,7 @@ impl History {
             match (direction, policy.amount) {
                 (Direction::Up, Amount::Pods(pods)) => before + i64::from(pods),
                 (Direction::Down, Amount::Pods(pods)) => before - i64::from(pods),
-                // Rounded up, or one replica would never become two.
+                // Rounded up; otherwise one replica would never become two.
                 (Direction::Up, Amount::Percent(percent)) => {
                     (before as f64 * (1.0 + f64::from(percent) / 100.0)).ceil() as i64
                 }
@@ -97,7 +98,7 @@ impl History {
             }
         };
         let allowed = rules.policies.iter().map(of);
-        // The largest change is the largest number on the way up, and the smallest on the way down.
+        // The largest change is the largest number when scaling up, and the smallest when scaling down.
         let chosen =
             if (direction == Direction::Up) == (rules.select == Select::Max) { allowed.max() } else { allowed.min() };
         chosen.map_or(wanted, |replicas| replicas.clamp(0, i64::from(i32::MAX)) as u32)
@@ -105,7 +106,7 @@ impl History {
 
     fn remember(&mut self, wanted: u32, decided: u32, bounds: &Bounds, now: Duration) {
         let longest = |rules: &Rules| rules.policies.iter().map(|policy| policy.period).max().unwrap_or_default();
-        // Both directions look at both lists.
+        // Both directions use both lists.
         let longest = longest(&bounds.up).max(longest(&bounds.down));
         for events in [&mut self.added, &mut self.removed] {
             events.retain(|(at, _)| *at + longest > now);

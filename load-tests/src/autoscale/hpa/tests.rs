@@ -1,4 +1,4 @@
-//! Cases of Kubernetes' own tests (`pkg/controller/podautoscaler`), a row each, with upstream's name.
+//! Cases of Kubernetes' own tests (`pkg/controller/podautoscaler`), one row each, with the name used there ("upstream").
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn ready(current: u32) -> Replicas {
 
 /// `replica_calculator_test.go`: TestReplicaCalcExternalPerPodMetric.
 #[test]
-fn a_metric_per_pod_asks_for_what_upstream_asks_for() {
+fn a_metric_per_pod_proposes_the_same_as_upstream() {
     let rows = [
         ("replica count overflow saturates to MaxInt32", 1, i64::MAX, 1, TOLERANCE, i32::MAX as u32),
         ("usage overflow with huge target leaves replicas unchanged", 1, i64::MAX, i64::MAX, TOLERANCE, 1),
@@ -37,7 +37,7 @@ fn a_metric_per_pod_asks_for_what_upstream_asks_for() {
 /// The cases of `TestReplicaCalcExternalMetric` in `replica_calculator_test.go`, and those of `TestReplicaCalcObjectMetric` that run
 /// through the same code.
 #[test]
-fn a_metric_of_the_whole_asks_for_what_upstream_asks_for() {
+fn a_metric_of_all_pods_proposes_the_same_as_upstream() {
     let one_of_three = Replicas { wanted: 3, current: 3, ready: 1 };
     let rows = [
         ("scale down: ignores unready pods (would otherwise scale up)", one_of_three, 8_600, 4_400, TOLERANCE, 2),
@@ -58,7 +58,7 @@ fn a_metric_of_the_whole_asks_for_what_upstream_asks_for() {
         ("scale down (object)", ready(5), 12_000, 20_000, TOLERANCE, 3),
         ("within default tolerance (object)", ready(3), 20_666, 20_000, TOLERANCE, 3),
         ("outside configurable 1% tolerance (object)", ready(3), 20_666, 20_000, 0.01, 4),
-        // getUsageRatioReplicaCount: from nothing, neither ready pods nor tolerance count.
+        // getUsageRatioReplicaCount: from zero replicas, neither ready pods nor the tolerance count.
         ("from zero", ready(0), 1_050, 1_000, TOLERANCE, 2),
         ("zero stays zero", ready(0), 0, 1_000, TOLERANCE, 0),
     ];
@@ -100,7 +100,7 @@ fn selecting(select: Select, rules: Rules) -> Rules {
 
 const NOW: Duration = Duration::from_secs(10_000);
 
-/// As upstream's `generateEventsUniformDistribution`: the changes at even distances through the last `period_s`.
+/// Like upstream's `generateEventsUniformDistribution`: the changes at even distances over the last `period_s`.
 fn events(changes: &[u32], period_s: f64) -> Vec<(Duration, u32)> {
     let apart = period_s / changes.len() as f64;
     let at = |number: usize| NOW - Duration::from_secs_f64((number as f64 + 0.5) * apart);
@@ -120,7 +120,7 @@ struct Limited {
     expected: u32,
 }
 
-/// A row of upstream's table, with what upstream leaves out as it is by default.
+/// A row of upstream's table. Fields that upstream leaves out have their defaults.
 fn limited(name: &'static str, bounds: (u32, u32), current: u32, desired: u32, expected: u32) -> Limited {
     let (up, down) = (Rules::default_up(), Rules::default_down());
     let (added, removed) = (Vec::new(), Vec::new());
@@ -152,7 +152,7 @@ impl Limited {
     }
 }
 
-/// `horizontal_test.go`, the rows of scaling up of the table over `convertDesiredReplicasWithBehaviorRate`.
+/// `horizontal_test.go`: the rows for scaling up of the table for `convertDesiredReplicasWithBehaviorRate`.
 #[test]
 fn policies_limit_scaling_up_as_upstream_does() {
     let all = (1, 1_000);
@@ -177,7 +177,7 @@ fn policies_limit_scaling_up_as_upstream_does() {
         )
         .up(rules(0, 0, 10_000, 60, 0))
         .added(&[1, 5, 9]),
-        // (100 - 15) + 5 is below what there is: it stays.
+        // (100 - 15) + 5 is below the current number, which therefore stays.
         limited("scaleUp with currentReplicas limitation with a lot of recent scale up events", all, 100, 500, 100)
             .up(rules(5, 120, 0, 0, 0))
             .added(&[1, 5, 9]),
@@ -190,7 +190,7 @@ fn policies_limit_scaling_up_as_upstream_does() {
         limited("check 'outdated' flag for events for one behavior for up", all, 100, 200, 200)
             .up(rules(1_000, 60, 0, 0, 0))
             .added(&[8, 12, 9, 11]),
-        // The period began with (100 + 15) replicas: what was removed within it may come back.
+        // The period began with (100 + 15) replicas, so the removed ones may be added again.
         limited("scaleUp with percent policy and previous scale down events", all, 100, 500, 230)
             .up(rules(0, 0, 100, 120, 0))
             .removed(&[1, 5, 9]),
@@ -202,7 +202,7 @@ fn policies_limit_scaling_up_as_upstream_does() {
     rows.into_iter().for_each(Limited::check);
 }
 
-/// The same table's rows of scaling down.
+/// The rows for scaling down of the same table.
 #[test]
 fn policies_limit_scaling_down_as_upstream_does() {
     let all = (1, 1_000);
@@ -246,7 +246,7 @@ fn policies_limit_scaling_down_as_upstream_does() {
     rows.into_iter().for_each(Limited::check);
 }
 
-/// `horizontal_test.go`, the table over `stabilizeRecommendationWithBehaviors`.
+/// `horizontal_test.go`: the table for `stabilizeRecommendationWithBehaviors`.
 #[test]
 fn windows_stabilise_as_upstream_does() {
     let minutes = |ago: u64| NOW - seconds(60 * ago);
@@ -272,7 +272,7 @@ fn windows_stabilise_as_upstream_does() {
     }
 }
 
-/// `horizontal_test.go`: TestStoreScaleUpEvents, TestStoreScaleDownEvents: what is older than the longest period is forgotten.
+/// `horizontal_test.go`: TestStoreScaleUpEvents, TestStoreScaleDownEvents: events older than the longest period are forgotten.
 #[test]
 fn events_are_kept_for_the_longest_period() {
     let rows = [
@@ -292,9 +292,9 @@ fn events_are_kept_for_the_longest_period() {
     }
 }
 
-/// `horizontal_test.go`: TestScaleUpRCImmediately, TestScaleDownRCImmediately: bounds are set right without a look at metrics.
+/// `horizontal_test.go`: TestScaleUpRCImmediately, TestScaleDownRCImmediately: bounds are enforced without metrics.
 #[test]
-fn a_number_out_of_bounds_is_set_right_at_once() {
+fn a_number_out_of_bounds_is_corrected_at_once() {
     let mut history = History::default();
     let missing = Reading { target: Target::Value(1_000), value: None };
     assert_eq!(history.decide(&[missing], ready(1), &bounds(2, 6), NOW).replicas, 2);
@@ -302,9 +302,9 @@ fn a_number_out_of_bounds_is_set_right_at_once() {
     assert_eq!((decision.replicas, decision.desired), (5, Err(Blocked::OutOfBounds)));
 }
 
-/// The whole of it: a step down waits for the window, and then goes by the policy.
+/// The whole algorithm: after a step down the number stays for the window, then falls as the policy allows.
 #[test]
-fn after_a_step_down_it_waits_for_the_window_and_then_goes_by_the_policy() {
+fn scaling_in_waits_for_the_window_and_then_follows_the_policy() {
     let mut bounds = bounds(2, 20);
     bounds.down = rules(0, 0, 25, 60, 300);
     let mut history = History::default();

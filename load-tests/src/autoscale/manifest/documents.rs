@@ -1,4 +1,4 @@
-//! The manifests as they are written. Only what bears on the number of replicas is read; the rest is for others to check.
+//! The manifests as they are written. Only fields that affect the number of replicas are read; other fields are not checked here.
 
 use std::fmt;
 
@@ -14,14 +14,14 @@ use super::FallbackBehavior;
 pub(super) struct ScaledObject {
     pub(super) min_replica_count: u32,
     pub(super) max_replica_count: u32,
-    pub(super) fallback: Option<GivenFallback>,
+    pub(super) fallback: Option<FallbackDocument>,
     pub(super) advanced: Option<Advanced>,
     pub(super) triggers: Vec<Trigger>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct GivenFallback {
+pub(super) struct FallbackDocument {
     pub(super) failure_threshold: u32,
     pub(super) replicas: u32,
     #[serde(default)]
@@ -80,7 +80,7 @@ pub(super) struct HpaMetric {
 #[derive(Debug, Deserialize)]
 pub(super) struct External {
     pub(super) metric: Named,
-    pub(super) target: GivenTarget,
+    pub(super) target: TargetDocument,
 }
 
 #[derive(Debug, Deserialize)]
@@ -90,7 +90,7 @@ pub(super) struct Named {
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct GivenTarget {
+pub(super) struct TargetDocument {
     pub(super) average_value: Option<Quantity>,
     pub(super) value: Option<Quantity>,
 }
@@ -107,7 +107,7 @@ pub(super) struct Behavior {
 pub(super) struct ScalingRules {
     pub(super) stabilization_window_seconds: Option<u64>,
     pub(super) select_policy: Option<SelectPolicy>,
-    pub(super) policies: Option<Vec<GivenPolicy>>,
+    pub(super) policies: Option<Vec<PolicyDocument>>,
     pub(super) tolerance: Option<Quantity>,
 }
 
@@ -120,7 +120,7 @@ pub(super) enum SelectPolicy {
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct GivenPolicy {
+pub(super) struct PolicyDocument {
     #[serde(rename = "type")]
     pub(super) kind: PolicyKind,
     pub(super) value: u32,
@@ -133,7 +133,7 @@ pub(super) enum PolicyKind {
     Percent,
 }
 
-/// A number, or one in a string.
+/// A number, or a number in a string.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub(super) enum Quantity {
@@ -168,7 +168,7 @@ struct AdapterName {
 }
 
 impl AdapterRules {
-    /// Of every document that has `externalRules`, as the adapter's configuration does, or `rules.external`, as its chart's values do.
+    /// From every document with `externalRules`, as in the adapter's configuration, or `rules.external`, as in the values of its chart.
     pub(super) fn of(documents: &[Value]) -> anyhow::Result<Self> {
         let lists = documents.iter().flat_map(|document| [&document["externalRules"], &document["rules"]["external"]]);
         let rules = lists.filter_map(Value::as_array).flatten();

@@ -53,7 +53,7 @@ fn a_scaled_object_is_found_among_other_manifests_and_read() {
 }
 
 #[test]
-fn ten_times_as_fast_all_times_are_a_tenth_and_nothing_else_changes() {
+fn a_speed_up_of_ten_divides_all_times_and_changes_nothing_else() {
     let real = Scaling::of(&parse(SCALED_OBJECT).unwrap()).unwrap();
     let short = real.clone().sped_up(10.0);
     assert_eq!(short.bounds.down.window, Duration::from_secs(30));
@@ -65,15 +65,15 @@ fn ten_times_as_fast_all_times_are_a_tenth_and_nothing_else_changes() {
 }
 
 #[test]
-fn what_is_not_known_is_refused_by_name() {
+fn an_unsupported_value_is_refused_by_name() {
     let refused = |from: &str, to: &str| {
         let documents = parse(&SCALED_OBJECT.replace(from, to)).unwrap();
         format!("{:#}", Scaling::of(&documents).unwrap_err())
     };
     assert!(refused("type: prometheus\n      name", "type: cron\n      name").contains("trigger lag is of type cron"));
     assert!(refused("metricType: Value", "metricType: Utilization").contains("metricType Utilization"));
-    assert!(refused("threshold: 1 }", "threshold: much }").contains("trigger lag: threshold: much is no quantity"));
-    assert!(refused("minReplicaCount: 2", "minReplicaCount: 21").contains("no bounds"));
+    assert!(refused("threshold: 1 }", "threshold: much }").contains("trigger lag: threshold: much is not a quantity"));
+    assert!(refused("minReplicaCount: 2", "minReplicaCount: 21").contains("not valid bounds"));
     assert!(refused("name: weir-worker }\n  min", "name: other }\n  min").contains("there is no ScaledObject"));
 }
 
@@ -86,13 +86,13 @@ fn quantities_are_read_in_thousandths() {
 }
 
 #[test]
-fn both_ways_to_scale_on_prometheus_come_to_the_same() {
+fn the_scaled_object_and_the_hpa_have_the_same_bounds_and_metrics() {
     let keda = Scaling::read(&project("k8s/components/keda/scaledobject.yaml")).unwrap();
     let hpa = Scaling::read(&project("k8s/components/hpa-external/hpa.yaml")).unwrap();
     assert_eq!(keda.bounds, hpa.bounds);
     let essence = |scaling: &Scaling| {
-        let words = |query: &str| query.split_whitespace().collect::<String>();
-        scaling.metrics.iter().map(|metric| (words(&metric.query), metric.target)).collect::<Vec<_>>()
+        let without_spaces = |query: &str| query.split_whitespace().collect::<String>();
+        scaling.metrics.iter().map(|metric| (without_spaces(&metric.query), metric.target)).collect::<Vec<_>>()
     };
     assert_eq!(essence(&keda), essence(&hpa));
 }

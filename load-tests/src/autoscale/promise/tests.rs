@@ -1,7 +1,7 @@
 use super::*;
 use crate::autoscale::hpa::{Policy, Rules, Select};
 
-/// A sync every second, from second 0.
+/// A trace with a sync every second, from second 0.
 fn trace(replicas: &[u32]) -> Trace {
     Trace {
         min: 2,
@@ -22,7 +22,7 @@ fn trace(replicas: &[u32]) -> Trace {
 }
 
 #[test]
-fn a_lag_settles_when_it_is_last_too_high() {
+fn a_lag_settles_after_the_last_value_above_the_limit() {
     let promise = Promise::Settles { from_s: 2.0, within_s: 4.0, until_s: 10.0, p99_ms: 250.0 };
     let series = |ms: &[f64]| -> Vec<(f64, f64)> { ms.iter().enumerate().map(|(at, ms)| (at as f64, *ms)).collect() };
     let with =
@@ -30,7 +30,7 @@ fn a_lag_settles_when_it_is_last_too_high() {
     let good = [1.0, 1.0, 900.0, 900.0, 300.0, 1.0, 1.0, 1.0, 1.0, 1.0];
     let settled = with(&good, &good);
     assert!(settled.is_kept, "{settled:?}");
-    let measured = "after 3.0 s, 900 ms at the most";
+    let measured = "after 3.0 s, at most 900 ms";
     assert_eq!(settled.measured, format!("{measured}; receivers: {measured}"));
     let relapsed = [1.0, 1.0, 900.0, 1.0, 1.0, 1.0, 1.0, 1.0, 251.0, 1.0];
     assert!(!with(&relapsed, &good).is_kept);
@@ -40,8 +40,8 @@ fn a_lag_settles_when_it_is_last_too_high() {
 }
 
 #[test]
-fn as_many_as_are_needed_and_some_more() {
-    // 120 places, of 20 for each, seven tenths of them: 9 workers; 1.3 times as many are 11.
+fn more_workers_than_the_allowed_multiple_break_the_promise() {
+    // 120 sends at once ÷ (20 places × 0.7 busy) are 9 workers; 1.3 times as many are 11.
     let promise = Promise::Replicas { from_s: 0.0, until_s: 9.0, places: 120.0, times_at_most: 1.3 };
     assert!(promise.judge(&trace(&[2, 4, 8, 11, 11])).is_kept);
     assert!(!promise.judge(&trace(&[2, 4, 8, 12, 11])).is_kept);
@@ -49,14 +49,14 @@ fn as_many_as_are_needed_and_some_more() {
 }
 
 #[test]
-fn a_number_that_goes_to_and_fro_turns() {
+fn reversals_count_changes_of_direction() {
     assert_eq!(reversals([2, 4, 4, 8, 8].into_iter()), 0);
     assert_eq!(reversals([2, 8, 6, 6, 5].into_iter()), 1);
     assert_eq!(reversals([2, 8, 6, 7].into_iter()), 2);
 }
 
 #[test]
-fn who_leaves_the_minimum_does_not_stay_at_it() {
+fn a_number_above_the_minimum_breaks_the_promise() {
     let promise = Promise::StaysAtMinimum { from_s: 1.0, until_s: 9.0 };
     assert!(promise.judge(&trace(&[3, 2, 2])).is_kept);
     assert!(!promise.judge(&trace(&[2, 2, 3, 2])).is_kept);
@@ -65,21 +65,21 @@ fn who_leaves_the_minimum_does_not_stay_at_it() {
 
 #[test]
 fn scaling_in_waits_for_the_window_and_keeps_to_the_policy() {
-    // 80 places need six.
+    // 80 sends at once need 6 workers.
     let promise = Promise::ScalesIn { from_s: 0.0, until_s: 20.0, places: 80.0 };
     let good = [8, 8, 7, 7, 6, 6, 6, 4, 4, 3, 3, 2];
     let verdict = promise.judge(&trace(&good));
     assert!(verdict.is_kept, "{verdict:?}");
-    assert_eq!(verdict.measured, "7 stayed; 2 after 11.0 s");
+    assert_eq!(verdict.measured, "7 stayed, and 2 were reached after 11.0 s");
     let measured = |replicas: &[u32]| promise.judge(&trace(replicas)).measured;
-    assert_eq!(measured(&[8, 6, 6, 5, 5, 4, 3, 3, 2]), "5 within the window");
+    assert_eq!(measured(&[8, 6, 6, 5, 5, 4, 3, 3, 2]), "only 5 within the window");
     assert!(measured(&[8, 8, 8, 8, 8, 5, 5, 3, 3, 2]).contains("5 at 5.0 s, where the policy allows 6"));
     assert!(measured(&[8, 8, 8, 8, 8, 6, 4]).contains("4 at 6.0 s, where the policy allows 6"));
-    assert_eq!(measured(&[8, 8, 8]), "8 are left");
+    assert_eq!(measured(&[8, 8, 8]), "8 at the end");
 }
 
 #[test]
-fn what_holds_neither_grows_nor_shrinks_while_a_server_is_away() {
+fn the_number_of_workers_must_not_change_while_a_server_is_down() {
     let away = |replicas: &[u32]| {
         let outages = vec![(Server::Prometheus, 2.0, 5.0)];
         Promise::Holds(Server::Prometheus).judge(&Trace { outages, ..trace(replicas) })

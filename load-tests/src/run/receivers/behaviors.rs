@@ -1,4 +1,4 @@
-//! What a behavior comes to for one request.
+//! The answer to one request under each behaviour.
 
 use std::{
     collections::HashMap,
@@ -25,26 +25,28 @@ pub(super) struct Answer {
     pub(super) drip: Option<Duration>,
 }
 
-/// How a receiver of this behavior, `elapsed` after its start, answers; `has_room` says whether it may take one more this second.
+/// The answer of a receiver with this behaviour, `elapsed` after its start. `has_room` tells whether it may take one more this second.
 pub(super) fn answer(behavior: ReceiverBehavior, elapsed: Duration, has_room: impl FnOnce(u32) -> bool) -> Answer {
     let with = |status| Answer { after: Duration::ZERO, status, retry_after_s: None, drip: None };
     match behavior {
         ReceiverBehavior::Ok => with(200),
         ReceiverBehavior::Slow { ms } => Answer { after: Duration::from_millis(ms), ..with(200) },
         ReceiverBehavior::Status { code } => with(code),
-        // What was read before the connection was cut.
+        // For a request that was read before the connection was cut.
         ReceiverBehavior::Refuse => with(503),
         ReceiverBehavior::Flap { up_ms, down_ms, code } => {
             let phase = elapsed.as_millis() % u128::from((up_ms + down_ms).max(1));
             with(if phase < u128::from(up_ms) { 200 } else { code })
         }
-        ReceiverBehavior::Drip { every_ms } => Answer { drip: Some(Duration::from_millis(every_ms.max(1))), ..with(200) },
+        ReceiverBehavior::Drip { every_ms } => {
+            Answer { drip: Some(Duration::from_millis(every_ms.max(1))), ..with(200) }
+        }
         ReceiverBehavior::RateLimit { per_s, .. } if has_room(per_s) => with(200),
         ReceiverBehavior::RateLimit { retry_after_s, .. } => Answer { retry_after_s: Some(retry_after_s), ..with(429) },
     }
 }
 
-/// A limiter as many receivers have one: so many in each second of its own clock, for each destination.
+/// A fixed-window limiter, as many receivers have one: a maximum for each destination in each second of its own clock.
 #[derive(Default)]
 pub(super) struct RateLimiter(Mutex<HashMap<u32, (i64, u32)>>);
 
@@ -84,14 +86,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_flaps_is_up_and_down_in_turn() {
+    fn a_flapping_receiver_is_up_and_down_in_turn() {
         let behavior = ReceiverBehavior::Flap { up_ms: 100, down_ms: 50, code: 503 };
         let status = |ms| answer(behavior, Duration::from_millis(ms), |_| true).status;
         assert_eq!([0, 99, 100, 149, 150, 251].map(status), [200, 200, 503, 503, 200, 503]);
     }
 
     #[test]
-    fn a_receiver_s_own_limit_counts_by_destination_and_second() {
+    fn the_limit_of_a_receiver_counts_by_destination_and_second() {
         let limiter = RateLimiter::default();
         let room = |destination, ms| limiter.has_room(destination, Timestamp::from_millis(ms), 2);
         assert_eq!(

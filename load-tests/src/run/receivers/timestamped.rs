@@ -1,5 +1,5 @@
-//! A connection that knows when the last of what was read from it came in: by the kernel's stamp, which waits for no thread of this
-//! process. Only Linux stamps what comes by TCP; elsewhere it is the time of reading.
+//! A connection that knows the arrival time of the bytes that were read last. The kernel takes the time, so it does not depend on when a
+//! thread of this process reads. Only Linux stamps TCP data; elsewhere the time is that of reading.
 
 use std::{
     io,
@@ -23,7 +23,7 @@ pub(super) struct TimestampedStream {
     control: Vec<u8>,
 }
 
-/// When the last of what was read came in.
+/// The arrival time of the bytes that were read last.
 #[derive(Clone)]
 pub(super) struct ArrivalTime(Arc<Mutex<Instant>>);
 
@@ -95,7 +95,7 @@ impl AsyncWrite for TimestampedStream {
     }
 }
 
-/// `SO_TIMESTAMPNS` of socket(7): the kernel's time of what a read answers, beside it.
+/// `SO_TIMESTAMPNS` of socket(7): a read returns the kernel's arrival time beside the data.
 #[cfg(target_os = "linux")]
 mod linux {
     use std::{
@@ -116,7 +116,7 @@ mod linux {
         Ok(setsockopt(stream, ReceiveTimestampns, &true)?)
     }
 
-    /// Room for the stamp.
+    /// A buffer for the control message with the timestamp.
     pub(super) fn control() -> Vec<u8> {
         nix::cmsg_space!(TimeSpec)
     }
@@ -129,7 +129,7 @@ mod linux {
         stream.try_io(Interest::READABLE, || {
             let mut bytes = [IoSliceMut::new(bytes)];
             let message = recvmsg::<()>(stream.as_raw_fd(), &mut bytes, Some(control), MsgFlags::empty())?;
-            let arrival_time = message.cmsgs()?.find_map(|said| match said {
+            let arrival_time = message.cmsgs()?.find_map(|message| match message {
                 ControlMessageOwned::ScmTimestampns(at) => Some(clock::of_wall(UNIX_EPOCH + Duration::from(at))),
                 _ => None,
             });
@@ -150,13 +150,13 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_waits_to_be_read_has_the_time_at_which_it_came() {
+    async fn data_that_waits_to_be_read_has_the_time_of_its_arrival() {
         const WAITS: Duration = Duration::from_millis(20);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut sender = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let mut timestamped = TimestampedStream::new(listener.accept().await.unwrap().0).unwrap();
         let arrival_time = timestamped.arrival_time();
-        // The kernel begins to stamp a moment after the first socket of all asks for it.
+        // The kernel begins to stamp a moment after the first socket enables it.
         for _ in 0..100 {
             let before = now();
             sender.write_all(b"here").await.unwrap();
@@ -169,6 +169,6 @@ mod tests {
                 return;
             }
         }
-        panic!("only the time of reading");
+        panic!("the stamp is only the time of reading");
     }
 }

@@ -1,4 +1,4 @@
-//! Look-ups as the system's files say: `/etc/hosts` first, then the name servers and search domains of `/etc/resolv.conf`.
+//! Look-ups with the system's configuration: `/etc/hosts` first, then the name servers and search domains of `/etc/resolv.conf`.
 
 use std::{
     fs::{self, File},
@@ -21,19 +21,19 @@ use hickory_resolver::{
 };
 use tokio::time::Instant;
 
-use super::{Resolution, Lookup, MAX_LOOKUPS, MAX_TTL, NoAddress};
+use super::{Lookup, MAX_LOOKUPS, MAX_TTL, NoAddress, Resolution};
 use crate::outbound::fault::NoConnection;
 
-/// How often the files are looked at: a process may start before its network has name servers.
-const LOOK_AT_FILES: Duration = Duration::from_secs(5);
-/// The longest that one name server is waited for before it is asked again: a lost datagram must leave time for another.
+/// How often the files are checked for changes: a process may start before its network has name servers.
+const CHECK_FILES_EVERY: Duration = Duration::from_secs(5);
+/// The maximum time to wait for a name server before it is asked again: after a lost datagram, time must remain for another one.
 const MAX_TRY: Duration = Duration::from_secs(2);
 
-/// The names that these servers know.
+/// Looks up names in a hosts file and at configured name servers.
 #[derive(Clone)]
 pub(in crate::outbound) struct NameServers {
     hosts: Arc<Hosts>,
-    /// None when it could not be made.
+    /// `None` when it could not be built.
     resolver: Option<TokioResolver>,
 }
 
@@ -51,36 +51,36 @@ impl NameServers {
     fn configured(hosts: Hosts, config: ResolverConfig, mut options: ResolverOpts) -> Self {
         options.timeout = options.timeout.min(MAX_TRY);
         options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
-        // Both are looked at before.
+        // This type reads the hosts file itself, and `Names` caches.
         options.use_hosts_file = ResolveHosts::Never;
         options.cache_size = 0;
-        // For each look-up an A and an AAAA, where a server is asked by TCP.
+        // Each look-up sends an A and an AAAA query, over one connection when TCP is used.
         options.max_active_requests = 2 * MAX_LOOKUPS;
         let mut builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
         *builder.options_mut() = options;
         let resolver = builder.build();
         if let Err(error) = &resolver {
-            tracing::warn!(%error, "names cannot be looked up");
+            tracing::warn!(%error, "could not build the resolver; names cannot be looked up");
         }
         Self { hosts: Arc::new(hosts), resolver: resolver.ok() }
     }
 
-    /// As the two files say. Where there is no name server it is this machine, as in libc.
+    /// Reads the two files. Without a name server, this machine is asked, as in libc.
     fn of_files([hosts_file, resolv_conf]: &[PathBuf; 2]) -> Self {
         let mut hosts = Hosts::default();
         if let Err(error) = File::open(hosts_file).and_then(|file| hosts.read_hosts_conf(file)) {
-            tracing::warn!(%error, file = %hosts_file.display(), "hosts could not be read");
+            tracing::warn!(%error, file = %hosts_file.display(), "could not read the hosts file");
         }
         let read = fs::read(resolv_conf).map_err(NetError::from).and_then(parse_resolv_conf);
         let (config, options) = read.unwrap_or_else(|error| {
-            tracing::warn!(%error, file = %resolv_conf.display(), "no name server is named; asking this machine");
+            tracing::warn!(%error, file = %resolv_conf.display(), "no name server is configured; asking this machine");
             let this_machine = NameServerConfig::udp_and_tcp(Ipv4Addr::LOCALHOST.into());
             (ResolverConfig::from_parts(None, Vec::new(), vec![this_machine]), ResolverOpts::default())
         });
         Self::configured(hosts, config, options)
     }
 
-    /// What the hosts file says; it goes before any server, for both families together.
+    /// The addresses in the hosts file, of both families. They take precedence over the name servers.
     fn in_hosts(&self, name: &str) -> Vec<IpAddr> {
         let Ok(name) = Name::from_str_relaxed(name) else { return Vec::new() };
         let of_type = |record_type| self.hosts.lookup_static_host(&Query::query(name.clone(), record_type));
@@ -111,7 +111,7 @@ impl NameServers {
 
 fn no_address(error: &NetError) -> NoAddress {
     match error {
-        NetError::Timeout => NoAddress::Late,
+        NetError::Timeout => NoAddress::Timeout,
         NetError::Io(error) => NoConnection::exhausted(error).map_or(NoAddress::Failed, NoAddress::Exhausted),
         error if error.is_no_records_found() => NoAddress::None,
         _ => NoAddress::Failed,
@@ -124,16 +124,16 @@ impl Lookup for NameServers {
     }
 }
 
-/// The system's names, by its files as they are.
+/// Looks up names with the current contents of the system's files.
 pub(in crate::outbound) struct SystemNames {
-    /// Of hosts, and of name servers.
+    /// The hosts file and `resolv.conf`.
     files: [PathBuf; 2],
-    read: Mutex<Option<Read>>,
+    read: Mutex<Option<LoadedFiles>>,
 }
 
-struct Read {
-    looked_at: Instant,
-    /// When the files were written.
+struct LoadedFiles {
+    checked_at: Instant,
+    /// The modification times of the files.
     written: [Option<SystemTime>; 2],
     servers: NameServers,
 }
@@ -151,9 +151,9 @@ impl SystemNames {
 
     fn servers(&self) -> NameServers {
         let now = Instant::now();
-        // A panic in between leaves what was read before.
+        // A panic while the lock is held leaves the previous value.
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(read) = read.as_ref().filter(|read| now.duration_since(read.looked_at) < LOOK_AT_FILES) {
+        if let Some(read) = read.as_ref().filter(|read| now.duration_since(read.checked_at) < CHECK_FILES_EVERY) {
             return read.servers.clone();
         }
         let written = self.files.each_ref().map(|file| fs::metadata(file).and_then(|file| file.modified()).ok());
@@ -161,7 +161,7 @@ impl SystemNames {
             Some(read) if read.written == written => read.servers.clone(),
             _ => NameServers::of_files(&self.files),
         };
-        read.insert(Read { looked_at: now, written, servers }).servers.clone()
+        read.insert(LoadedFiles { checked_at: now, written, servers }).servers.clone()
     }
 }
 
@@ -182,9 +182,9 @@ mod tests {
         found.addresses.iter().map(ToString::to_string).collect()
     }
 
-    /// No name server is asked: this would wait for one.
+    /// The test asks no name server, because it would wait for the answer.
     #[tokio::test(start_paused = true)]
-    async fn the_hosts_file_goes_before_any_server_and_is_read_again_when_it_is_written() {
+    async fn the_hosts_file_takes_precedence_and_is_read_again_after_a_change() {
         let folder = tempfile::tempdir().unwrap();
         let [hosts, resolv_conf] = ["hosts", "resolv.conf"].map(|file| folder.path().join(file));
         fs::write(&hosts, "192.0.2.1 a.example b.example # c.example\n2001:db8::1 b.example\n").unwrap();
@@ -197,7 +197,7 @@ mod tests {
         let written = File::options().append(true).open(&hosts).unwrap();
         written.set_modified(SystemTime::UNIX_EPOCH).unwrap();
         assert_eq!(addresses(&names, "a.example").await, ["192.0.2.1"]);
-        advance(LOOK_AT_FILES).await;
+        advance(CHECK_FILES_EVERY).await;
         assert_eq!(addresses(&names, "a.example").await, ["192.0.2.2"]);
     }
 }
