@@ -59,7 +59,7 @@ pub(crate) struct AutoscaleArgs {
     results: bool,
 }
 
-/// Answers whether every promise was kept.
+/// Returns whether every promise was kept.
 pub(crate) async fn run(args: &AutoscaleArgs) -> anyhow::Result<bool> {
     let plans: Vec<Plan> = if args.scenarios.is_empty() {
         Plan::all()?

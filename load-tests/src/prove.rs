@@ -46,7 +46,7 @@ pub(crate) struct RunArgs {
     report: Option<PathBuf>,
 }
 
-/// Answers whether every promise was kept.
+/// Returns whether every promise was kept.
 pub(crate) async fn run(args: &RunArgs) -> anyhow::Result<bool> {
     let chosen = choose(args)?;
     let folder = match &args.report {

@@ -75,6 +75,7 @@ pub(crate) async fn record(scenario: &Scenario, mut target: Target, host: &str) 
     for stream in streams {
         publishing.spawn(stream.run(scenario.publish_s, timeline, api.clone(), Arc::clone(&events), deadline));
     }
+    // Post the events and run the steps at the same time.
     let mut runner =
         StepRunner { timeline, api: &api, receivers: &receivers, ids: &ids, target: &mut target, recording };
     let progress = Progress::start(&scenario.name, scenario.publish_s, Arc::clone(&arrivals));
@@ -86,6 +87,7 @@ pub(crate) async fn record(scenario: &Scenario, mut target: Target, host: &str) 
     let mut recording = runner.recording;
     recording.published = published;
     recording.events = std::mem::take(&mut *events.lock().unwrap_or_else(PoisonError::into_inner));
+    // Wait until everything has arrived, drained and been recorded, or until the deadline.
     wait_for_arrivals(&recording, &arrivals, deadline).await;
     recording.drained = drained(&api, &ids, &recording, timeline, deadline).await?;
     tokio::time::sleep(RECORDED_WITHIN).await;

@@ -88,8 +88,8 @@ CREATE TABLE idempotency_keys (
     PRIMARY KEY (tenant, idempotency_key)
 );
 
--- The processes that make claims. Each process raises its beat. A process whose beat no longer rises is declared dead,
--- and its row is deleted.
+-- The processes that make claims. Each process raises its beat. When a beat no longer rises, the process is declared
+-- dead and its row is deleted.
 CREATE TABLE processes (
     id   integer NOT NULL PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
     beat bigint  NOT NULL

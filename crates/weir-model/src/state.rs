@@ -62,7 +62,7 @@ pub(crate) enum Delivery {
     Delivered,
 }
 
-/// The queue's half of the destination: its job, terms and cursor. Losable.
+/// The queue's half of the destination: its job, terms and cursor. It can be lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Queue {
     pub(crate) phase: Phase,

@@ -1,9 +1,10 @@
-//! The watch: tells operators what happens to destinations, by events of Weir's own.
+//! Alerting: publishes alerts about destinations to operators, as events.
 //!
-//! It looks at what is, not at what happens: so it misses nothing that lasts, whoever died meanwhile. Any number may run. An event
-//! is named after the version of what has been told, and stored once under that name; only then is it recorded as told.
+//! Each pass compares the current condition of every destination with its alert state, so no lasting condition is
+//! missed, even when a process died. Any number of processes may run this. The idempotency key of an event contains the
+//! version of the alert state, so the event is stored once; the new alert state is recorded after that.
 //!
-//! Where nobody takes such events it does nothing but ask for those who do.
+//! If no destination subscribes to alerts, a pass only asks for the subscribers.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -17,30 +18,31 @@ use weir_core::{
 use weir_queue::{SharedQueue, Wake};
 use weir_store::{Condition, Ingested, NewEvent, SharedStore};
 
-use crate::returns::Failure;
+use crate::release::Failure;
 
-/// The time between two passes, or more: looking may take this part of the time. What it takes to tell is not counted, or alerts
-/// would come late where the disk is slow and just when there are many.
+/// The minimum pause between two passes.
 const INTERVAL: Duration = Duration::from_secs(2);
-const SHARE: u32 = 100;
-/// At most: on a busy machine a look waits for others longer than it takes.
+/// The pause is at least this many times the duration of the reads. The writes of a pass do not count: otherwise alerts
+/// would be late on a slow disk, and when there are many.
+const PAUSE_FACTOR: u32 = 100;
+/// The maximum pause: on a busy machine the reads of a pass mostly wait.
 const LONGEST_INTERVAL: Duration = Duration::from_secs(30);
-/// Destinations looked at together.
+/// Destinations handled together.
 const PAGE: usize = 256;
 
-/// Makes events of what there is to tell of destinations.
+/// Publishes alerts.
 pub struct AlertPublisher {
     store: SharedStore,
     queue: SharedQueue,
     clock: Arc<dyn Clock>,
 }
 
-/// What is told of one destination.
-struct Report {
+/// The alerts about one destination.
+struct AlertUpdate {
     destination_id: DestinationId,
     version: u64,
-    /// What has been told once the events are stored.
-    told: AlertState,
+    /// The alert state after the events are stored.
+    alert_state: AlertState,
     events: Vec<NewEvent>,
 }
 
@@ -49,55 +51,56 @@ impl AlertPublisher {
         Self { store, queue, clock }
     }
 
-    /// Makes a pass at once and then every two seconds until `shutdown` resolves. A pass may be broken off anywhere.
+    /// Makes a pass at once and then every two seconds until `shutdown` resolves. A pass may be interrupted at any
+    /// time.
     pub async fn run(&self, shutdown: impl Future<Output = ()>) {
         tokio::pin!(shutdown);
         loop {
-            let looked = tokio::select! {
+            let read_time = tokio::select! {
                 () = &mut shutdown => return,
-                looked = self.pass() => looked.unwrap_or_else(|error| {
-                    tracing::warn!(%error, "could not look for what there is to tell; the next pass tries again");
+                read_time = self.pass() => read_time.unwrap_or_else(|error| {
+                    tracing::warn!(%error, "could not publish alerts; the next pass tries again");
                     Duration::ZERO
                 }),
             };
             tokio::select! {
                 () = &mut shutdown => return,
-                () = tokio::time::sleep(pause_after(looked)) => {}
+                () = tokio::time::sleep(pause_after(read_time)) => {}
             }
         }
     }
 
-    /// Tells what there is to tell now; how long it took to find out.
+    /// Publishes the alerts that are due now. Returns the duration of the reads.
     async fn pass(&self) -> Result<Duration, Failure> {
         let began = self.clock.now();
         let ids = self.store.alert_subscribers().await?;
         if ids.is_empty() {
             return Ok(Duration::ZERO);
         }
-        let alert_subscribers: Vec<_> = self.store.destinations(&ids).await?.into_iter().flatten().collect();
-        let tenants: BTreeSet<_> =
-            alert_subscribers.iter().map(|subscriber| subscriber.settings.tenant.clone()).collect();
+        let subscribers: Vec<_> = self.store.destinations(&ids).await?.into_iter().flatten().collect();
+        let tenants: BTreeSet<_> = subscribers.iter().map(|subscriber| subscriber.settings.tenant.clone()).collect();
         let policy = self.store.alert_policy().await?;
         let conditions = self.store.conditions(&Vec::from_iter(tenants)).await?;
-        let looked = self.clock.now().since(began);
+        let read_time = self.clock.now().since(began);
         for conditions in conditions.chunks(PAGE) {
             let ids: Vec<_> = conditions.iter().map(|condition| condition.destination_id).collect();
             let destinations = self.store.destinations(&ids).await?;
             let now = self.clock.now();
-            let reports = conditions.iter().zip(&destinations).filter_map(|(condition, destination)| {
-                report(destination.as_ref()?, condition, &policy, &alert_subscribers, now)
+            let updates = conditions.iter().zip(&destinations).filter_map(|(condition, destination)| {
+                alert_update(destination.as_ref()?, condition, &policy, &subscribers, now)
             });
-            self.send(reports.collect()).await?;
+            self.send(updates.collect()).await?;
         }
-        Ok(looked)
+        Ok(read_time)
     }
 
-    /// Stores the events, and then that they have been told.
-    async fn send(&self, mut reports: Vec<Report>) -> Result<(), Failure> {
-        let events: Vec<_> = reports.iter_mut().flat_map(|report| std::mem::take(&mut report.events)).collect();
+    /// Stores the events, and then the new alert states.
+    async fn send(&self, mut updates: Vec<AlertUpdate>) -> Result<(), Failure> {
+        let events: Vec<_> =
+            updates.iter_mut().flat_map(|alert_update| std::mem::take(&mut alert_update.events)).collect();
         if !events.is_empty() {
             for stored in self.store.ingest(events).await? {
-                // A watcher that was deleted a moment ago: the next pass tells those that are left.
+                // A subscriber was deleted in the meantime: the next pass publishes to the others.
                 let Ok(Ingested { event, duplicate, wake, .. }) = stored else { return Ok(()) };
                 let wakes: Vec<_> =
                     wake.into_iter().map(|destination_id| Wake { destination_id, due: event.due() }).collect();
@@ -107,41 +110,42 @@ impl AlertPublisher {
                 }
             }
         }
-        for Report { destination_id, version, told, .. } in reports {
-            self.store.record_alert_state(destination_id, version, told).await?;
+        for AlertUpdate { destination_id, version, alert_state, .. } in updates {
+            self.store.record_alert_state(destination_id, version, alert_state).await?;
         }
         Ok(())
     }
 }
 
-fn pause_after(looked: Duration) -> Duration {
-    (looked * SHARE).clamp(INTERVAL, LONGEST_INTERVAL)
+fn pause_after(read_time: Duration) -> Duration {
+    (read_time * PAUSE_FACTOR).clamp(INTERVAL, LONGEST_INTERVAL)
 }
 
-/// What there is to tell of a destination that somebody wants to hear; `None` when there is nothing to record.
-fn report(
+/// The alerts about a destination that have recipients, and its new alert state. `None` if the alert state does not
+/// change.
+fn alert_update(
     destination: &Arc<Destination>,
     condition: &Condition,
     policy: &AlertPolicy,
-    alert_subscribers: &[Arc<Destination>],
+    subscribers: &[Arc<Destination>],
     now: Timestamp,
-) -> Option<Report> {
+) -> Option<AlertUpdate> {
     let policy = destination.settings.alerts.apply_to(policy);
-    let seen = seen(destination, condition, now);
-    let mut told = condition.state.reconciled(&policy, &seen);
+    let status = status(destination, condition, now);
+    let mut alert_state = condition.state.reconciled(&policy, &status);
     let mut events = Vec::new();
-    for alert in told.alerts(&policy, &seen, now) {
-        let recipients = recipients(destination, &alert, alert_subscribers);
+    for alert in alert_state.alerts(&policy, &status, now) {
+        let recipients = recipients(destination, &alert, subscribers);
         if !recipients.is_empty() {
-            events.push(event(destination, &alert, &seen, condition.version, recipients, now));
-            told = told.with(&alert, now);
+            events.push(event(destination, &alert, &status, condition.version, recipients, now));
+            alert_state = alert_state.with(&alert, now);
         }
     }
     let Condition { destination_id, version, .. } = *condition;
-    (told != condition.state).then_some(Report { destination_id, version, told, events })
+    (alert_state != condition.state).then_some(AlertUpdate { destination_id, version, alert_state, events })
 }
 
-fn seen(destination: &Destination, condition: &Condition, now: Timestamp) -> DestinationStatus {
+fn status(destination: &Destination, condition: &Condition, now: Timestamp) -> DestinationStatus {
     let settings = &destination.settings;
     let held = destination.held_until.map_or(Duration::ZERO, |until| until.since(now));
     let drains_in = settings.rate_limits.per_second().map(|rate| condition.waiting as f64 / rate);
@@ -149,7 +153,7 @@ fn seen(destination: &Destination, condition: &Condition, now: Timestamp) -> Des
         waiting: condition.waiting,
         oldest_age: condition.oldest_created_at.map_or(Duration::ZERO, |at| now.since(at)),
         drains_in: drains_in.and_then(|secs| Duration::try_from_secs_f64(secs).ok()).map(|drains| held + drains),
-        // As if what expires last had come last.
+        // The delivery that expires last counts as the last in the backlog.
         remaining_life: match condition.last_expires_at {
             Some(at) => at.since(now),
             None => Duration::from_secs(settings.retry.max_age_s.into()),
@@ -160,22 +164,23 @@ fn seen(destination: &Destination, condition: &Condition, now: Timestamp) -> Des
     }
 }
 
-/// Who takes an alert about a destination: not that destination, which would hear of its own failure only once it is over. Nor does
-/// anybody hear of dead letters of who would hear of theirs: two that fail would write to each other for ever.
-fn recipients(about: &Destination, alert: &Alert, alert_subscribers: &[Arc<Destination>]) -> Vec<DestinationId> {
+/// The recipients of an alert about a destination. The destination itself is none of them: it would get the alert only
+/// after its failure is over. Dead letters at a destination that subscribes to dead-letter alerts raise no alert: two
+/// failing subscribers would send alerts to each other without end.
+fn recipients(about: &Destination, alert: &Alert, subscribers: &[Arc<Destination>]) -> Vec<DestinationId> {
     let tenant = &about.settings.tenant;
     if matches!(alert, Alert::Dead { .. }) && about.accepts(tenant, DEAD) {
         return Vec::new();
     }
     let takes =
         |subscriber: &&Arc<Destination>| subscriber.id != about.id && subscriber.accepts(tenant, alert.event_type());
-    alert_subscribers.iter().filter(takes).map(|subscriber| subscriber.id).collect()
+    subscribers.iter().filter(takes).map(|subscriber| subscriber.id).collect()
 }
 
 fn event(
     about: &Destination,
     alert: &Alert,
-    seen: &DestinationStatus,
+    status: &DestinationStatus,
     version: u64,
     recipients: Vec<DestinationId>,
     now: Timestamp,
@@ -184,7 +189,7 @@ fn event(
     let name = format!("{event_type}/{}/{}", about.id, version + 1);
     let random = rand::random();
     let id = EventId::new(now, random);
-    let body = EventBody::freeze(id, event_type, now, &data(about, alert, seen).to_string());
+    let body = EventBody::freeze(id, event_type, now, &data(about, alert, status).to_string());
     let event = Event {
         id,
         tenant: about.settings.tenant.clone(),
@@ -197,14 +202,15 @@ fn event(
     NewEvent { event, destinations: Some(recipients), random }
 }
 
-/// The `data` of an event. Neither the URL nor a header is in it: an alert goes to others than its destination's owner.
-fn data(about: &Destination, alert: &Alert, seen: &DestinationStatus) -> serde_json::Value {
+/// The `data` of an event. It contains neither the URL nor headers, because the recipients are not the destination's
+/// owner.
+fn data(about: &Destination, alert: &Alert, status: &DestinationStatus) -> serde_json::Value {
     let mut data = json!({"destination_id": about.id.to_string(), "name": about.settings.name});
     let backlog = || {
         json!({
-            "waiting": seen.waiting,
-            "oldest_age_s": seen.oldest_age.as_secs(),
-            "drain_eta_s": seen.drains_in.map(|drains| drains.as_secs()),
+            "waiting": status.waiting,
+            "oldest_age_s": status.oldest_age.as_secs(),
+            "drain_eta_s": status.drains_in.map(|drains| drains.as_secs()),
         })
     };
     match alert {
@@ -221,7 +227,7 @@ fn data(about: &Destination, alert: &Alert, seen: &DestinationStatus) -> serde_j
         Alert::Paused { reason } => data["reason"] = json!(reason),
         Alert::Dead { new } => {
             data["new"] = json!(new);
-            data["dead_letters"] = json!(seen.dead);
+            data["dead_letters"] = json!(status.dead);
         }
     }
     data
@@ -236,7 +242,7 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::from_secs(1_000_000);
 
-    /// Destination `number`, which may take ten a second and takes these events.
+    /// Destination `number`, with a limit of 10/s and a subscription to these event types.
     fn destination(number: u8, event_types: &str) -> Arc<Destination> {
         let limits = RateLimits::new(vec![RateLimit::new(10, Period::Second).unwrap()]).unwrap();
         let mut made = Destination { id: DestinationId::from_bytes([number; 16]), ..settings(&limits, 64) };
@@ -256,39 +262,43 @@ mod tests {
         }
     }
 
-    fn told_to(report: Option<&Report>) -> Vec<Vec<DestinationId>> {
-        report.into_iter().flat_map(|report| &report.events).map(|new| new.destinations.clone().unwrap()).collect()
+    fn recipients_in(alert_update: Option<&AlertUpdate>) -> Vec<Vec<DestinationId>> {
+        alert_update
+            .into_iter()
+            .flat_map(|alert_update| &alert_update.events)
+            .map(|new| new.destinations.clone().unwrap())
+            .collect()
     }
 
     #[test]
-    fn a_look_that_takes_long_is_followed_by_a_longer_pause_within_reason() {
+    fn the_pause_grows_with_the_duration_of_the_reads_within_bounds() {
         let pauses = [0, 1, 20, 100, 299, 600, 60_000].map(|ms| pause_after(Duration::from_millis(ms)).as_millis());
         assert_eq!(pauses, [2_000, 2_000, 2_000, 10_000, 29_900, 30_000, 30_000]);
     }
 
     #[test]
-    fn watchers_hear_of_others_and_dead_letters_of_watchers_are_nobodys() {
+    fn subscribers_get_alerts_about_others_but_none_about_dead_letters_of_subscribers() {
         let (first, second, other) = (destination(1, "weir.*"), destination(2, "weir.*"), destination(3, "*"));
-        let alert_subscribers = [first.clone(), second.clone()];
-        let of = |about| report(about, &dead(about, 3), &AlertPolicy::default(), &alert_subscribers, NOW);
-        assert_eq!(told_to(of(&other).as_ref()), [vec![first.id, second.id]]);
-        assert!(of(&first).is_none(), "or the two would write to each other for ever");
+        let subscribers = [first.clone(), second.clone()];
+        let of = |about| alert_update(about, &dead(about, 3), &AlertPolicy::default(), &subscribers, NOW);
+        assert_eq!(recipients_in(of(&other).as_ref()), [vec![first.id, second.id]]);
+        assert!(of(&first).is_none(), "the two would send alerts to each other without end");
         let mut paused = Destination::clone(&first);
         paused.paused_reason = Some("410 Gone".to_owned());
-        assert_eq!(told_to(of(&Arc::new(paused)).as_ref()), [vec![second.id]]);
+        assert_eq!(recipients_in(of(&Arc::new(paused)).as_ref()), [vec![second.id]]);
     }
 
     #[test]
-    fn what_nobody_wants_to_hear_is_not_taken_for_told() {
+    fn an_alert_without_recipients_does_not_change_the_alert_state() {
         let (subscriber, other) = (destination(1, "weir.breaker.opened"), destination(3, "*"));
-        assert!(report(&other, &dead(&other, 3), &AlertPolicy::default(), &[subscriber], NOW).is_none());
+        assert!(alert_update(&other, &dead(&other, 3), &AlertPolicy::default(), &[subscriber], NOW).is_none());
     }
 
     #[test]
-    fn an_event_is_named_after_what_has_been_told_before() {
+    fn the_idempotency_key_of_an_event_contains_the_version_of_the_alert_state() {
         let (subscriber, other) = (destination(1, "weir.*"), destination(3, "*"));
-        let report = report(&other, &dead(&other, 3), &AlertPolicy::default(), &[subscriber], NOW).unwrap();
-        let event = &report.events[0].event;
+        let alert_update = alert_update(&other, &dead(&other, 3), &AlertPolicy::default(), &[subscriber], NOW).unwrap();
+        let event = &alert_update.events[0].event;
         assert_eq!(event.idempotency_key, Some(format!("weir.delivery.dead/{}/7", other.id)));
         let data: serde_json::Value = serde_json::from_slice(&event.body.data()).unwrap();
         let expected = json!({"destination_id": other.id.to_string(), "name": "", "new": 3, "dead_letters": 3});
@@ -296,21 +306,21 @@ mod tests {
     }
 
     #[test]
-    fn a_backlog_outlives_its_deliveries_when_the_limit_is_too_low_for_it() {
+    fn a_backlog_is_high_when_its_deliveries_expire_before_it_drains() {
         let other = destination(3, "*");
         let waiting = |count, expires_in| Condition {
             waiting: count,
             last_expires_at: Some(NOW + Duration::from_secs(expires_in)),
             ..dead(&other, 0)
         };
-        let seen_of = |condition: &Condition| seen(&other, condition, NOW);
-        let strained = seen_of(&waiting(600, 60));
+        let status_of = |condition: &Condition| status(&other, condition, NOW);
+        let strained = status_of(&waiting(600, 60));
         assert_eq!(
             (strained.drains_in, strained.remaining_life),
             (Some(Duration::from_secs(60)), Duration::from_secs(60))
         );
         let high = [Alert::BacklogHigh(vec![weir_core::alert::Measure::DrainBeyondTtl])];
         assert_eq!(AlertState::default().alerts(&AlertPolicy::default(), &strained, NOW), high);
-        assert!(AlertState::default().alerts(&AlertPolicy::default(), &seen_of(&waiting(599, 60)), NOW).is_empty());
+        assert!(AlertState::default().alerts(&AlertPolicy::default(), &status_of(&waiting(599, 60)), NOW).is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! How much waits in the store, for a gauge.
+//! The gauge of the backlog in the store.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use weir_store::SharedStore;
 
 /// The time between two counts.
 const INTERVAL: Duration = Duration::from_secs(10);
-/// A count of many millions takes seconds: it rests so many times as long as it took.
-const REST: u32 = 60;
+/// The pause after a count is at least this many times the duration of the count: counting many millions takes seconds.
+const PAUSE_FACTOR: u32 = 60;
 
-/// Counts what waits.
+/// Counts the waiting deliveries.
 pub struct BacklogMeter {
     store: SharedStore,
 }
@@ -21,27 +21,27 @@ impl BacklogMeter {
         Self { store }
     }
 
-    /// Counts again and again until `shutdown` resolves.
+    /// Counts repeatedly until `shutdown` resolves.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         tokio::pin!(shutdown);
         loop {
             tokio::select! {
                 () = &mut shutdown => return,
-                rest = self.count() => tokio::select! {
+                pause = self.count() => tokio::select! {
                     () = &mut shutdown => return,
-                    () = tokio::time::sleep(rest) => {}
+                    () = tokio::time::sleep(pause) => {}
                 }
             }
         }
     }
 
-    /// Sets the gauge and answers how long to rest.
+    /// Sets the gauge. Returns how long to pause.
     async fn count(&self) -> Duration {
         let began = Instant::now();
         match self.store.backlog().await {
             Ok(waiting) => gauge!("weir_backlog_deliveries").set(waiting as f64),
-            Err(error) => tracing::debug!(%error, "could not count what waits; the gauge stays as it is"),
+            Err(error) => tracing::debug!(%error, "could not count the backlog; the gauge keeps its value"),
         }
-        INTERVAL.max(began.elapsed() * REST)
+        INTERVAL.max(began.elapsed() * PAUSE_FACTOR)
     }
 }

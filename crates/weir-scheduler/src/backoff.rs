@@ -1,4 +1,4 @@
-//! How long a loop waits after the store or the queue failed: 50 ms, doubling to 5 s, until something works again.
+//! The delay of a loop after failures of the store or the queue: 50 ms, doubling to 5 s, until a call succeeds.
 
 use std::time::Duration;
 
@@ -18,12 +18,12 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// Something worked.
+    /// A call succeeded.
     pub fn reset(&mut self) {
         self.next = FIRST;
     }
 
-    /// Something failed: how long to wait now.
+    /// A call failed. Returns how long to wait before the next one.
     pub fn fail(&mut self) -> Duration {
         let delay = self.next;
         self.next = (delay * 2).min(LONGEST);

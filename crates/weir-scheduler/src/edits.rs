@@ -1,8 +1,8 @@
-//! The watch over edits: one whose announcement was lost is found and announced within two seconds, also where the destination's
-//! job is parked for a day.
+//! Announces edits again: an edit whose announcement was lost takes effect within two seconds, even if the
+//! destination's job is parked for a day.
 //!
-//! Edits carry the time at which they were made, and can be read a little later: so each look goes back some seconds, and passes
-//! over what it has announced before. To announce what is known changes nothing.
+//! An edit has a time, and can be read only a little after it. So each pass goes back a few seconds and skips the edits
+//! that it has announced before. Announcing an edit twice changes nothing.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -10,15 +10,16 @@ use weir_core::{Clock, Timestamp};
 use weir_queue::{Edit, SharedQueue, Terms};
 use weir_store::{EditPlace, EditedDestination, SharedStore};
 
-use crate::returns::Failure;
+use crate::release::Failure;
 
-/// The time between two looks.
+/// The time between two passes.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// How long an edit takes from its time until it can be read, by far. Not longer: each look reads what was edited meanwhile, and
-/// a hundred thousand destinations may have been made at once.
+/// How far each pass goes back: much longer than the time between an edit and its visibility. Not longer, because each
+/// pass reads every edit of this time, and a hundred thousand destinations may have been created at once.
 const OVERLAP: Duration = Duration::from_secs(5);
-/// How far the first look goes back: nobody may have been there to look for a day. What was edited before has run since.
-const FIRST_LOOK: Duration = Duration::from_secs(24 * 60 * 60);
+/// How far the first pass goes back, because no process may have run for a day. Destinations that were edited earlier
+/// have run since.
+const FIRST_OVERLAP: Duration = Duration::from_secs(24 * 60 * 60);
 /// Edits announced in one call.
 const PAGE: u32 = 256;
 
@@ -27,7 +28,7 @@ pub struct EditWatcher {
     store: SharedStore,
     queue: SharedQueue,
     clock: Arc<dyn Clock>,
-    /// Of the last looks.
+    /// The edits that the last passes have announced.
     announced: HashSet<EditPlace>,
 }
 
@@ -36,10 +37,10 @@ impl EditWatcher {
         Self { store, queue, clock, announced: HashSet::new() }
     }
 
-    /// Looks at once and then every second until `shutdown` resolves.
+    /// Makes a pass at once and then every second until `shutdown` resolves.
     pub async fn run(mut self, shutdown: impl Future<Output = ()>) {
         tokio::pin!(shutdown);
-        let mut since = self.clock.now().before(FIRST_LOOK);
+        let mut since = self.clock.now().before(FIRST_OVERLAP);
         loop {
             let now = self.clock.now();
             tokio::select! {
@@ -49,7 +50,7 @@ impl EditWatcher {
                         since = now.before(OVERLAP);
                         self.announced.retain(|place| place.updated_at >= since);
                     }
-                    Err(error) => tracing::warn!(%error, "could not look for edits; the next look tries again"),
+                    Err(error) => tracing::warn!(%error, "could not announce edits; the next pass tries again"),
                 }
             }
             tokio::select! {
@@ -59,6 +60,7 @@ impl EditWatcher {
         }
     }
 
+    /// Announces the edits since this time that were not announced before.
     async fn announce(&mut self, since: Timestamp) -> Result<(), Failure> {
         let mut place = EditPlace::at(since);
         loop {

@@ -1,7 +1,8 @@
-//! The fast path past the schedule: a new delivery of a destination that has nothing else to do needs no run.
+//! The fast path: a new delivery to a destination without a backlog needs no run.
 //!
-//! The store asks for room while it stores an event, and hands over what it claimed once that is committed. What the queue
-//! cannot publish after all, because its destination was paused or woken in between, goes back to wait for a run.
+//! The store reserves room in the queue while it stores an event, and admits the claimed deliveries after the commit.
+//! If the queue then cannot publish a delivery, because its destination was paused or woken in between, the claim is
+//! released and the delivery waits for a run.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,9 +11,9 @@ use weir_core::{Clock, Destination, DestinationId, Timestamp, claim::ClaimedDeli
 use weir_queue::SharedQueue;
 use weir_store::SharedStore;
 
-use crate::returns::{Returner, START_WITHIN};
+use crate::release::{ClaimReleaser, START_WITHIN};
 
-/// The queue, as the store sees it.
+/// The interface of the queue for the store.
 pub struct FastPath {
     queue: SharedQueue,
     clock: Arc<dyn Clock>,
@@ -43,19 +44,19 @@ impl weir_store::FastPath for FastPath {
     }
 }
 
-/// Gives back what the fast path could not take after all.
-pub struct Declines {
+/// Releases the claims of deliveries that the queue declined to admit.
+pub struct DeclinedAdmissions {
     queue: SharedQueue,
-    returner: Returner,
+    releaser: ClaimReleaser,
 }
 
-impl Declines {
+impl DeclinedAdmissions {
     pub fn new(store: SharedStore, queue: SharedQueue, clock: Arc<dyn Clock>) -> Self {
-        let returner = Returner::new(store, queue.clone(), clock);
-        Self { queue, returner }
+        let releaser = ClaimReleaser::new(store, queue.clone(), clock);
+        Self { queue, releaser }
     }
 
-    /// Gives back until `shutdown` resolves, and then what has been declined by then.
+    /// Releases claims until `shutdown` resolves, and then those that have been declined by that time.
     pub async fn run(&self, shutdown: impl Future<Output = ()>) {
         tokio::pin!(shutdown);
         let mut stopping = false;
@@ -70,8 +71,8 @@ impl Declines {
                 () = std::future::ready(()), if stopping => return,
             };
             counter!("weir_permits_declined_total").increment(declined.len() as u64);
-            if let Err(error) = self.returner.give_back(declined).await {
-                tracing::warn!(%error, "could not give back what the fast path could not take; the sweep finds it");
+            if let Err(error) = self.releaser.release_and_wake(declined).await {
+                tracing::warn!(%error, "could not release declined deliveries; the sweep recovers them");
             }
         }
     }

@@ -1,11 +1,12 @@
-//! The scheduler: decides how many attempts of each destination may be published, and when to look again.
+//! The scheduler: decides how many attempts each destination may publish, and when its job runs next.
 //!
-//! [`Scheduler`] runs due jobs in batches: claim leases, read limits, decide ([`weir_core::plan`]), claim deliveries in the
-//! store, publish permits. New deliveries to destinations without a backlog need no run: they go by the [`FastPath`].
-//! What [`Replayer`] sends again goes in a lane of its own ([`weir_core::replay_share`]).
-//! [`Sweeper`] makes the store the outbox: whatever a crash left without a job gets one. [`ProcessWatcher`] resolves what
-//! processes had under way that died. [`EditWatcher`] announces edits again, [`Pruner`] deletes what is old,
-//! [`AlertPublisher`] tells operators what there is to tell, and [`BacklogMeter`] counts what waits.
+//! [`Scheduler`] runs due jobs in batches: claim leases, read limits, decide ([`weir_core::plan`]), claim deliveries in
+//! the store, publish permits. New deliveries to destinations without a backlog need no run: they take the
+//! [`FastPath`]. [`Replayer`] moves deliveries of replays back to the backlog, where they get a share of each run
+//! ([`weir_core::replay_share`]). [`Sweeper`] makes the store the outbox: due deliveries that a crash left without a
+//! job get one. [`ProcessWatcher`] resolves the claims and permits of dead processes. [`EditWatcher`] announces edits
+//! again, [`Pruner`] deletes old data, [`AlertPublisher`] publishes alerts to operators, and [`BacklogMeter`] counts
+//! the backlog.
 
 mod alerting;
 mod backlog;
@@ -14,10 +15,10 @@ mod edits;
 mod fast_path;
 mod processes;
 mod prune;
+mod release;
 mod replay;
 mod replay_run;
 mod replay_shares;
-mod returns;
 mod run;
 mod scheduler;
 mod sweep;
@@ -26,7 +27,7 @@ pub use alerting::AlertPublisher;
 pub use backlog::BacklogMeter;
 pub use backoff::Backoff;
 pub use edits::EditWatcher;
-pub use fast_path::{Declines, FastPath};
+pub use fast_path::{DeclinedAdmissions, FastPath};
 pub use processes::ProcessWatcher;
 pub use prune::Pruner;
 pub use replay::Replayer;

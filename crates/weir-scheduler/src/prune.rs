@@ -1,4 +1,4 @@
-//! Retention: what ended long ago goes, a little at a time, so that nobody notices.
+//! Retention: deletes old data in small steps, so that deliveries are not slowed down.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,14 +9,15 @@ use weir_core::{
 };
 use weir_store::{Prune, PrunePlace, Pruned, SharedStore, StoreError};
 
-/// The time between two passes. Each looks at everything that is old and stays, too.
+/// The time between two passes. Each pass also reads old data that must be kept.
 const INTERVAL: Duration = Duration::from_secs(600);
-/// After a step that deleted something. Deliveries have the store for themselves most of the time.
+/// The pause after a step that deleted something, so that most of the store's time is left for deliveries.
 const PAUSE: Duration = Duration::from_millis(50);
-/// After a step that only looked.
+/// The pause after a step that deleted nothing.
 const SHORT_PAUSE: Duration = Duration::from_millis(5);
 
-/// Deletes what has been kept long enough. Any number may run; the store lets one at a time.
+/// Deletes data that is older than the retention. Any number of processes may run this; the store lets one at a time
+/// delete.
 pub struct Pruner {
     store: SharedStore,
     clock: Arc<dyn Clock>,
@@ -28,8 +29,8 @@ impl Pruner {
         Self { store, clock, retention }
     }
 
-    /// Makes a pass at once and then every ten minutes until `shutdown` resolves. What a pass has deleted is gone, so it may be
-    /// broken off anywhere.
+    /// Makes a pass at once and then every ten minutes until `shutdown` resolves. A pass may be interrupted at any
+    /// time.
     pub async fn run(&self, shutdown: impl Future<Output = ()>) {
         tokio::pin!(shutdown);
         loop {
@@ -38,9 +39,9 @@ impl Pruner {
                 passed = self.pass() => match passed {
                     Ok(Pruned { deliveries: 0, attempts: 0, events: 0, days: 0 }) => {}
                     Ok(Pruned { deliveries, attempts, events, days }) => {
-                        tracing::info!(deliveries, attempts, events, days, "deleted what was kept long enough");
+                        tracing::info!(deliveries, attempts, events, days, "deleted data older than the retention");
                     }
-                    Err(error) => tracing::warn!(%error, "could not delete what is too old; the next pass tries again"),
+                    Err(error) => tracing::warn!(%error, "could not delete old data; the next pass tries again"),
                 },
             }
             tokio::select! {
@@ -50,7 +51,7 @@ impl Pruner {
         }
     }
 
-    /// Deletes all that is too old now.
+    /// Deletes everything that is too old now.
     pub async fn pass(&self) -> Result<Pruned, StoreError> {
         pass(&*self.store, &self.retention.cutoffs(self.clock.now())).await
     }
@@ -89,7 +90,7 @@ mod tests {
 
     use super::*;
 
-    /// Three steps, of which the second finds nothing.
+    /// Three steps; the second deletes nothing.
     #[derive(Default)]
     struct Steps(Mutex<Vec<(PrunePlace, Cutoffs, Instant)>>);
 
@@ -105,7 +106,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_pass_goes_on_to_its_end_and_pauses_where_it_deletes() {
+    async fn a_pass_takes_every_step_and_pauses_longer_after_deletions() {
         let (steps, cutoffs) = (Steps::default(), Retention::default().cutoffs(Timestamp::from_secs(1_800_000_000)));
         let began = Instant::now();
         assert_eq!(pass(&steps, &cutoffs).await.unwrap().deliveries, 1_000);

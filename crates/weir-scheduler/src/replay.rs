@@ -1,7 +1,8 @@
-//! Replays, step by step: what had ended is moved into its lane a little at a time, and the lanes are woken.
+//! Replays: moves ended deliveries back to the backlog in small steps, and wakes their destinations.
 //!
-//! A step is one short transaction of the store that writes down where it has got to, so it matters neither which process takes
-//! it nor where one dies. Every scheduler process runs this, because each must know which destinations have a lane.
+//! A step is one short transaction of the store that saves its progress, so any process may take the next step, and a
+//! process may die at any time. Every scheduler process runs this loop, because each must know which destinations have
+//! replays.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,11 +12,11 @@ use weir_store::{SharedStore, StoreError};
 
 use crate::{Backoff, replay_shares::ReplayShares, scheduler::Scheduler};
 
-/// The time between two looks while there is nothing to move.
+/// The time between two checks while there is nothing to move.
 const INTERVAL: Duration = Duration::from_millis(250);
-/// Between two steps. Deliveries have the store for themselves most of the time.
+/// The pause between two steps, so that most of the store's time is left for deliveries.
 const PAUSE: Duration = Duration::from_millis(20);
-/// How often every lane is woken, whatever became of the wakes before.
+/// How often every destination with replays is woken, in case earlier wakes were lost.
 const WAKE_ALL: Duration = Duration::from_secs(5);
 
 /// Takes the steps of replays.
@@ -27,12 +28,12 @@ pub struct Replayer {
 }
 
 impl Replayer {
-    /// For the runs of this scheduler, which learn from it what lanes there are.
+    /// The runs of `scheduler` learn from this replayer which destinations have replays.
     pub fn new(store: SharedStore, queue: SharedQueue, clock: Arc<dyn Clock>, scheduler: &Scheduler) -> Self {
         Self { store, queue, clock, replay_shares: scheduler.replay_shares() }
     }
 
-    /// Until `shutdown` resolves. May be broken off anywhere.
+    /// Takes steps until `shutdown` resolves. May be interrupted at any time.
     pub async fn run(&self, shutdown: impl Future<Output = ()>) {
         tokio::pin!(shutdown);
         let mut backoff = Backoff::default();
@@ -64,14 +65,14 @@ impl Replayer {
         }
     }
 
-    /// One step of each replay. Answers whether there is more to do at once.
+    /// Takes one step of each replay. Returns whether there is more to move at once.
     async fn step(&self, wake_all: bool) -> Result<bool, StoreError> {
         let open = self.store.open_replays().await?;
         let now = self.clock.now();
         let mut more = false;
         let mut failed = None;
         for id in &open {
-            // One that fails must not keep the others from going on.
+            // A failing replay must not stop the others.
             let step = match self.store.step_replay(*id, now).await {
                 Ok(step) => step,
                 Err(error) => {
@@ -83,9 +84,9 @@ impl Replayer {
             self.wake(&step.wake, now).await;
             more |= step.more;
         }
-        let lanes = if open.is_empty() { Vec::new() } else { self.store.replay_destinations().await? };
-        let new = self.replay_shares.replace(&lanes);
-        self.wake(if wake_all { &lanes } else { &new }, now).await;
+        let destinations = if open.is_empty() { Vec::new() } else { self.store.replay_destinations().await? };
+        let new = self.replay_shares.replace(&destinations);
+        self.wake(if wake_all { &destinations } else { &new }, now).await;
         failed.map_or(Ok(more), Err)
     }
 
@@ -95,7 +96,7 @@ impl Replayer {
         }
         let wakes: Vec<_> = ids.iter().map(|&destination_id| Wake { destination_id, due }).collect();
         if let Err(error) = self.queue.wake(&wakes).await {
-            tracing::warn!(%error, "could not wake the lanes of replays; they are woken again");
+            tracing::warn!(%error, "could not wake destinations with replays; they are woken again within seconds");
         }
     }
 }

@@ -1,51 +1,57 @@
-//! The end of runs whose destinations have a lane of replays: two claims, the live one first.
+//! The end of runs whose destinations have replays. They make two claims: first of live, then of replayed deliveries.
 
 use weir_core::{Timestamp, plan::NextRun, replay_share::ClaimResult};
 use weir_store::Claims;
 
 use crate::{
-    returns::Failure,
+    release::Failure,
     run::Run,
     scheduler::{RETRY_RUN, Scheduler},
 };
 
-/// A run of a destination with a lane, once it has claimed what is live.
+/// A run of a destination with replays, after its claim of live deliveries.
 struct ReplayRun {
     run: Run,
-    /// What the claim of what is live brought.
+    /// The result of the claim of live deliveries.
     live: ClaimResult,
-    /// How much of the lane it may publish.
-    most: u32,
+    /// How many replayed deliveries the run may publish.
+    limit: u32,
 }
 
 impl Scheduler {
-    /// Publishes what is live, and after it what the lane may have beside it; so nothing live waits for the lane's claim.
+    /// Publishes the live deliveries, then claims and publishes replayed deliveries. Live deliveries never wait for the
+    /// claim of replayed ones.
     pub(crate) async fn publish_with_replays(&self, runs: Vec<(Run, Claims)>, now: Timestamp) -> Result<(), Failure> {
         let mut live = Vec::new();
-        let mut laned: Vec<ReplayRun> = Vec::with_capacity(runs.len());
+        let mut replay_runs: Vec<ReplayRun> = Vec::with_capacity(runs.len());
         for (mut run, claims) in runs {
-            let brought =
+            let live_claims =
                 ClaimResult { exhausted: claims.deliveries.len() < run.wanted() as usize, next_due: claims.next_due };
             run.published += claims.deliveries.len() as u32;
             run.deliveries = claims.deliveries;
             if !run.deliveries.is_empty() {
                 live.push(run.publication(NextRun::Continue));
             }
-            let most = run.split.unwrap_or_default().replay(run.published);
-            laned.push(ReplayRun { run, live: brought, most });
+            let limit = run.split.unwrap_or_default().replay(run.published);
+            replay_runs.push(ReplayRun { run, live: live_claims, limit });
         }
         self.publish(live).await?;
-        let requests: Vec<_> = laned.iter().map(|ReplayRun { run, most, .. }| run.claim_request(*most)).collect();
+
+        // Claim replayed deliveries with the permits that the live ones left unused.
+        let requests: Vec<_> =
+            replay_runs.iter().map(|ReplayRun { run, limit, .. }| run.claim_request(*limit)).collect();
         let claims = match self.store.claim_replays(requests, now).await {
             Ok(claims) => claims,
             Err(error) => {
-                self.end_runs(laned.into_iter().map(|laned| laned.run).collect(), now + RETRY_RUN).await?;
+                self.end_runs(replay_runs.into_iter().map(|replay_run| replay_run.run).collect(), now + RETRY_RUN)
+                    .await?;
                 return Err(error.into());
             }
         };
-        let mut publications = Vec::with_capacity(laned.len());
-        for (ReplayRun { run, live, most }, claims) in laned.into_iter().zip(claims) {
-            let replay = ClaimResult { exhausted: claims.deliveries.len() < most as usize, next_due: claims.next_due };
+        // Publish them, update the credits, and end the runs.
+        let mut publications = Vec::with_capacity(replay_runs.len());
+        for (ReplayRun { run, live, limit }, claims) in replay_runs.into_iter().zip(claims) {
+            let replay = ClaimResult { exhausted: claims.deliveries.len() < limit as usize, next_due: claims.next_due };
             let id = run.lease.destination_id;
             if let Some(credit) = self.replay_shares.credit(id) {
                 self.replay_shares

@@ -1,7 +1,7 @@
-//! Which destinations have a lane of replays, and what each lane has not had of its share.
+//! The destinations that have replays, and the replay credit of each.
 //!
-//! Known to this process only and asked for anew a few times a second: a run that does not know of a lane leaves it to a later one, and
-//! one that knows of a lane that is empty has looked in vain.
+//! Each process keeps its own list and reads it from the store a few times a second. A run that does not know of a
+//! replay leaves it to a later run. A run that knows of a finished replay makes one claim that finds nothing.
 
 use std::{
     collections::HashMap,
@@ -14,12 +14,12 @@ use weir_core::{DestinationId, replay_share::Credit};
 pub(crate) struct ReplayShares(Mutex<HashMap<DestinationId, Credit>>);
 
 impl ReplayShares {
-    // No code path panics while it holds the lock; a poisoned one is as good as ever.
+    // No code panics while it holds the lock.
     fn credits(&self) -> MutexGuard<'_, HashMap<DestinationId, Credit>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The credit of a destination's lane; `None` when it has none.
+    /// The credit of a destination; `None` if it has no replays.
     pub(crate) fn credit(&self, id: DestinationId) -> Option<Credit> {
         self.credits().get(&id).copied()
     }
@@ -30,7 +30,7 @@ impl ReplayShares {
         }
     }
 
-    /// There are lanes here, too.
+    /// Adds destinations with replays.
     pub(crate) fn add(&self, ids: &[DestinationId]) {
         let mut credits = self.credits();
         for id in ids {
@@ -38,7 +38,7 @@ impl ReplayShares {
         }
     }
 
-    /// There are lanes here and nowhere else. Answers those that were not known.
+    /// Sets the destinations with replays. Returns those that are new.
     pub(crate) fn replace(&self, ids: &[DestinationId]) -> Vec<DestinationId> {
         let mut credits = self.credits();
         let new = ids.iter().filter(|id| !credits.contains_key(id)).copied().collect();
@@ -52,14 +52,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lane_keeps_its_credit_while_it_is_known() {
+    fn a_destination_keeps_its_credit_while_it_has_replays() {
         let [one, two] = [1, 2].map(|number| DestinationId::from_bytes([number; 16]));
-        let lanes = ReplayShares::default();
-        assert_eq!((lanes.replace(&[one]), lanes.credit(two)), (vec![one], None));
+        let shares = ReplayShares::default();
+        assert_eq!((shares.replace(&[one]), shares.credit(two)), (vec![one], None));
         let credit = Credit::default().after(5, 0, false);
-        lanes.set_credit(one, credit);
-        assert_eq!((lanes.replace(&[one, two]), lanes.credit(one)), (vec![two], Some(credit)));
-        assert!(lanes.replace(&[two]).is_empty());
-        assert_eq!(lanes.credit(one), None);
+        shares.set_credit(one, credit);
+        assert_eq!((shares.replace(&[one, two]), shares.credit(one)), (vec![two], Some(credit)));
+        assert!(shares.replace(&[two]).is_empty());
+        assert_eq!(shares.credit(one), None);
     }
 }

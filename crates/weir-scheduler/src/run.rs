@@ -1,4 +1,5 @@
-//! One run of a job: what it may publish, what it claims in the store, and what follows it. It only decides; the scheduler does.
+//! One run of a job: how much it may publish, which claims it makes, and when the job runs next. A `Run` only decides;
+//! the scheduler performs the calls.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,9 +12,9 @@ use weir_core::{
 use weir_queue::{LAST_OLD_START, Lease, Publication, Terms};
 use weir_store::{ClaimRequest, SendHistory};
 
-use crate::returns::START_WITHIN;
+use crate::release::START_WITHIN;
 
-/// One job of a batch, between reading its destination and publishing.
+/// A job whose run is under way.
 #[derive(Clone)]
 pub(crate) struct Run {
     pub(crate) lease: Lease,
@@ -22,11 +23,11 @@ pub(crate) struct Run {
     now: Timestamp,
     pub(crate) recovered: Option<Limiter>,
     pub(crate) allowance: Allowance,
-    /// How the run's permits are split, where replays have a lane.
+    /// The split between live and replayed deliveries, if the destination has replays.
     pub(crate) split: Option<Split>,
-    /// To be published next.
+    /// The deliveries to publish next.
     pub(crate) deliveries: Vec<ClaimedDelivery>,
-    /// Live deliveries that it has published.
+    /// The number of live deliveries that the run has published.
     pub(crate) published: u32,
 }
 
@@ -44,7 +45,7 @@ impl Run {
         }
     }
 
-    /// Continues lost cursors from the last send the store knows of.
+    /// Recovers lost cursors from the last send in the store.
     pub(crate) fn recover_cursors(&mut self, history: SendHistory, now: Timestamp) {
         let Some(destination) = &self.destination else { return };
         let last_start = latest_start(history, self.lease.known_since, now);
@@ -53,7 +54,7 @@ impl Run {
         self.recovered = Some(limiter);
     }
 
-    /// Decides how much the run may publish; `credit` is that of the destination's lane, if it has one.
+    /// Decides how much the run may publish. `credit` is the replay credit of the destination, if it has replays.
     pub(crate) fn decide(&mut self, lagging: bool, credit: Option<Credit>) {
         let (Some(destination), Some(cursors)) = (&self.destination, self.cursors()) else { return };
         let settings = &destination.settings;
@@ -75,14 +76,14 @@ impl Run {
         self.allowance = allowance;
     }
 
-    /// Where the next slots may begin, at the limits in force.
+    /// The cursors, at the limits in force.
     fn cursors(&self) -> Option<Limiter> {
         let mut cursors = self.lease.cursors.as_ref().or(self.recovered.as_ref())?.clone();
         cursors.reconfigure(&self.destination.as_ref()?.settings.rate_limits);
         Some(cursors)
     }
 
-    /// How much the run claims of what is live.
+    /// How many live deliveries the run claims.
     pub(crate) fn wanted(&self) -> u32 {
         self.split.map_or(self.allowance.allow, |split| split.live)
     }
@@ -90,8 +91,8 @@ impl Run {
     pub(crate) fn claim_request(&self, limit: u32) -> ClaimRequest {
         let settings = self.destination.as_ref().map(|destination| &destination.settings);
         let timeout_ms = settings.map_or(0, |settings| settings.timeout_ms);
-        // A durable claim keeps what was committed before it, too: that the one before was delivered is not forgotten once the next
-        // is sent.
+        // A durable claim makes earlier commits durable too: the result of a delivery is on disk before the next one of
+        // its message group is sent.
         let ordered = settings.is_some_and(|settings| settings.order.is_by_key());
         ClaimRequest {
             destination_id: self.lease.destination_id,
@@ -101,7 +102,7 @@ impl Run {
         }
     }
 
-    /// Publishes what came of the lane, and ends the run.
+    /// Publishes replayed deliveries, and ends the run.
     pub(crate) fn end_with_replay(
         mut self,
         deliveries: Vec<ClaimedDelivery>,
@@ -119,12 +120,13 @@ impl Run {
         self.into_publication(next)
     }
 
-    /// What is to be published next, by a run that goes on.
+    /// Takes the deliveries to publish next; the run continues.
     pub(crate) fn publication(&mut self, next: NextRun) -> Publication {
         let deliveries = std::mem::take(&mut self.deliveries);
         Self { deliveries, ..self.clone() }.into_publication(next)
     }
 
+    /// Publishes the remaining deliveries, and ends the run unless `next` continues it.
     pub(crate) fn into_publication(mut self, next: NextRun) -> Publication {
         for delivery in &mut self.deliveries {
             delivery.destination.clone_from(&self.destination);
@@ -134,11 +136,11 @@ impl Run {
     }
 }
 
-/// The latest instant at which a send can have started, or will yet, that the queue does not know of.
+/// The latest time at which a send that the queue does not know of has started or may still start.
 fn latest_start(history: SendHistory, known_since: Timestamp, now: Timestamp) -> Option<Timestamp> {
-    // No send lies in the future, whatever the clock of the process that recorded it said.
+    // No send is in the future, even if the clock of the process that recorded it was wrong.
     let recorded = history.last_sent_at.map(|at| at.min(now));
-    // Claims that are out may belong to permits the queue has lost.
+    // Unsettled claims may belong to permits that the queue has lost.
     let unrecorded = history.unsettled.then_some(known_since + LAST_OLD_START);
     recorded.max(unrecorded)
 }
@@ -172,20 +174,20 @@ mod tests {
     }
 
     #[test]
-    fn cursors_continue_from_the_last_recorded_send() {
+    fn cursors_are_recovered_from_the_last_recorded_send() {
         assert_eq!(latest_start(SendHistory::default(), NOW, NOW), None);
         assert_eq!(latest_start(sent(7, false), NOW, NOW), Some(NOW - Duration::from_secs(7)));
         let ahead = SendHistory { last_sent_at: Some(NOW + Duration::from_secs(7)), unsettled: false };
-        assert_eq!(latest_start(ahead, NOW, NOW), Some(NOW), "no send lies in the future");
+        assert_eq!(latest_start(ahead, NOW, NOW), Some(NOW), "no send is in the future");
     }
 
     #[test]
-    fn permits_of_a_lost_queue_are_let_pass_before_anything_new_starts() {
+    fn no_new_send_starts_before_the_last_possible_send_of_a_lost_queue() {
         assert_eq!(latest_start(sent(7, true), NOW, NOW), Some(NOW + LAST_OLD_START));
     }
 
     #[test]
-    fn unsettled_claims_hold_nothing_up_long_after_the_queue_was_lost() {
+    fn unsettled_claims_delay_no_send_long_after_the_queue_was_lost() {
         let since = NOW - Duration::from_secs(60);
         assert_eq!(latest_start(sent(7, true), since, NOW), Some(NOW - Duration::from_secs(7)));
         assert_eq!(latest_start(sent(70, true), since, NOW), Some(since + LAST_OLD_START));

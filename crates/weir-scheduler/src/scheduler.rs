@@ -1,7 +1,7 @@
 //! Runs due jobs, a batch at a time.
 //!
-//! Any number of schedulers may run side by side: a lease carries an epoch, and a publish with a stale one changes nothing.
-//! Whatever was claimed in the store and not published goes back unsent.
+//! Any number of schedulers may run concurrently: a lease has an epoch, and a publication with a stale epoch changes
+//! nothing. Deliveries that were claimed in the store and not published are released unsent.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,18 +15,18 @@ use weir_store::{Claims, SharedStore, StoreError};
 
 use crate::{
     Backoff,
+    release::{ClaimReleaser, Failure},
     replay_shares::ReplayShares,
-    returns::{Failure, Returner},
     run::Run,
 };
 
 /// Jobs claimed in one call.
 const BATCH: usize = 256;
-/// At shutdown, how long a claim that may be under way is waited for.
+/// How long the shutdown waits for a claim of jobs that is under way.
 const LAST_CLAIM: Duration = Duration::from_millis(100);
-/// How long a run may take before its jobs are claimed by another.
+/// How long a run may take before another scheduler can claim its jobs.
 const LEASE: Duration = Duration::from_secs(4);
-/// When to try a destination again whose run failed.
+/// The delay before a destination runs again after a failed run.
 pub(crate) const RETRY_RUN: Duration = Duration::from_millis(250);
 
 /// Executes the rate-limiter jobs.
@@ -34,22 +34,22 @@ pub struct Scheduler {
     pub(crate) store: SharedStore,
     queue: SharedQueue,
     clock: Arc<dyn Clock>,
-    returner: Returner,
+    releaser: ClaimReleaser,
     pub(crate) replay_shares: Arc<ReplayShares>,
 }
 
 impl Scheduler {
     pub fn new(store: SharedStore, queue: SharedQueue, clock: Arc<dyn Clock>) -> Self {
-        let returner = Returner::new(store.clone(), queue.clone(), clock.clone());
-        Self { store, queue, clock, returner, replay_shares: Arc::default() }
+        let releaser = ClaimReleaser::new(store.clone(), queue.clone(), clock.clone());
+        Self { store, queue, clock, releaser, replay_shares: Arc::default() }
     }
 
-    /// Where it learns of the lanes of replays.
+    /// The destinations with replays, which the [`Replayer`](crate::Replayer) keeps current.
     pub(crate) fn replay_shares(&self) -> Arc<ReplayShares> {
         self.replay_shares.clone()
     }
 
-    /// Runs jobs until `shutdown` resolves. A batch that has begun is finished. Several may run side by side.
+    /// Runs jobs until `shutdown` resolves. A batch that has begun is finished. Several calls may run concurrently.
     pub async fn run(&self, shutdown: impl Future<Output = ()>) {
         tokio::pin!(shutdown);
         let mut backoff = Backoff::default();
@@ -59,9 +59,9 @@ impl Scheduler {
             let due = tokio::select! {
                 biased;
                 () = &mut shutdown => {
-                    // Dropped in the middle of a call, it would take jobs along that nobody runs until their leases end.
+                    // A claim that is dropped may have succeeded; nobody would run its jobs until their leases end.
                     if let Ok(Ok(jobs)) = tokio::time::timeout(LAST_CLAIM, claiming).await {
-                        self.hand_back(jobs).await;
+                        self.return_jobs(jobs).await;
                     }
                     return;
                 }
@@ -82,12 +82,12 @@ impl Scheduler {
         }
     }
 
-    /// Leaves jobs to whoever runs them next.
-    async fn hand_back(&self, jobs: DueJobs) {
+    /// Ends the leases of jobs without running them, so that another scheduler can run them.
+    async fn return_jobs(&self, jobs: DueJobs) {
         let now = self.clock.now();
-        let handed_back = async { Ok::<_, Failure>(self.end_runs(self.decide(jobs, now).await?, now).await?) };
-        if let Err(error) = handed_back.await {
-            tracing::warn!(%error, "could not hand jobs back; their leases end by themselves");
+        let returned = async { Ok::<_, Failure>(self.end_runs(self.decide(jobs, now).await?, now).await?) };
+        if let Err(error) = returned.await {
+            tracing::warn!(%error, "could not return jobs; their leases will expire");
         }
     }
 
@@ -97,6 +97,7 @@ impl Scheduler {
         if let Some(earliest) = jobs.leases.iter().map(|lease| lease.due).filter(|due| *due > Timestamp::MIN).min() {
             histogram!("weir_scheduler_lateness_seconds").record(now.since(earliest).as_secs_f64());
         }
+        // Decide, and end the runs that may publish nothing.
         let runs = self.decide(jobs, now).await?;
         let (empty, runs): (Vec<_>, Vec<_>) = runs.into_iter().partition(|run| run.allowance.allow == 0);
         let end = |run: Run| {
@@ -107,20 +108,22 @@ impl Scheduler {
         if runs.is_empty() {
             return Ok(());
         }
+        // Claim the live deliveries of the other runs.
         let claims = match self.claim(&runs, now).await {
             Ok(claims) => claims,
             Err(error) => {
-                // Nothing may be published on a claim whose outcome is unknown; one that was made expires by itself.
+                // The claims may have been made. Publish nothing: they expire by themselves.
                 self.end_runs(runs, now + RETRY_RUN).await?;
                 return Err(error.into());
             }
         };
-        let (laned, plain): (Vec<_>, Vec<_>) = runs.into_iter().zip(claims).partition(|(run, _)| run.split.is_some());
-        self.publish_claimed(plain).await?;
-        if laned.is_empty() { Ok(()) } else { self.publish_with_replays(laned, now).await }
+        let (with_replays, without_replays): (Vec<_>, Vec<_>) =
+            runs.into_iter().zip(claims).partition(|(run, _)| run.split.is_some());
+        self.publish_claimed(without_replays).await?;
+        if with_replays.is_empty() { Ok(()) } else { self.publish_with_replays(with_replays, now).await }
     }
 
-    /// Publishes what was claimed, and ends the runs.
+    /// Publishes the claimed deliveries, and ends the runs.
     async fn publish_claimed(&self, runs: Vec<(Run, Claims)>) -> Result<(), Failure> {
         let end = |(mut run, Claims { deliveries, next_due }): (Run, Claims)| {
             let is_short = deliveries.len() < run.wanted() as usize;
@@ -131,7 +134,7 @@ impl Scheduler {
         self.publish(runs.into_iter().map(end).collect()).await
     }
 
-    /// Reads the destinations as they are now, and decides how many attempts each may publish.
+    /// Reads the current destinations, and decides how many attempts each may publish.
     async fn decide(&self, jobs: DueJobs, now: Timestamp) -> Result<Vec<Run>, Failure> {
         let ids: Vec<_> = jobs.leases.iter().map(|lease| lease.destination_id).collect();
         let destinations = self.store.destinations(&ids).await?;
@@ -149,7 +152,7 @@ impl Scheduler {
         Ok(runs)
     }
 
-    /// Continues lost cursors from the last sends the store knows of.
+    /// Recovers lost cursors from the last sends in the store.
     async fn recover_cursors(&self, runs: &mut [Run], now: Timestamp) -> Result<(), Failure> {
         let mut lost: Vec<_> = runs.iter_mut().filter(|run| run.lease.cursors.is_none()).collect();
         if lost.is_empty() {
@@ -162,7 +165,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Claims what every run wants, in one statement.
+    /// Claims the live deliveries of all runs in one call.
     async fn claim(&self, runs: &[Run], now: Timestamp) -> Result<Vec<Claims>, StoreError> {
         self.store.claim(runs.iter().map(|run| run.claim_request(run.wanted())).collect(), now).await
     }
@@ -174,11 +177,11 @@ impl Scheduler {
         let published: usize = publications.iter().map(|publication| publication.deliveries.len()).sum();
         counter!("weir_permits_published_total").increment(published as u64);
         let answers = self.queue.publish(publications).await?;
-        self.release(answers).await
+        self.release_stale(answers).await
     }
 
-    /// Gives back what was claimed by a run that came too late.
-    async fn release(&self, answers: Vec<Published>) -> Result<(), Failure> {
+    /// Releases the claims of runs whose publications were stale.
+    async fn release_stale(&self, answers: Vec<Published>) -> Result<(), Failure> {
         let stale: Vec<_> = answers
             .into_iter()
             .flat_map(|answer| match answer {
@@ -188,7 +191,7 @@ impl Scheduler {
             .collect();
         if !stale.is_empty() {
             counter!("weir_stale_publishes_total").increment(1);
-            self.returner.give_back(stale).await?;
+            self.releaser.release_and_wake(stale).await?;
         }
         Ok(())
     }

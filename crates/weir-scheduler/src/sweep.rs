@@ -1,8 +1,8 @@
-//! The sweep: the store is the outbox, and whatever it holds that no job looks after gets one.
+//! The sweep: the store is the outbox, and every due delivery in it gets a job.
 //!
-//! It mends a crash between the store's commit and the wake, a queue that came back empty, and claims whose holder died. At
-//! start it is how jobs come into being. What expires while nobody may claim it, expires here, and a line that has lost its head gets
-//! the next.
+//! The sweep repairs the effects of a crash between the store's commit and the wake, of a queue that lost its data, and
+//! of claims whose holder died. At the start of the process it creates the jobs. It ends deliveries that expire while
+//! their destinations cannot claim them, and gives a new head to message groups that have lost theirs.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,14 +13,14 @@ use weir_store::{MessageGroup, MessageGroupsRepaired, Recovered, SharedStore, St
 
 /// The time between two sweeps.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// Sweeps that leave claims alone after one that failed, and at the start. A store that was away may have kept its workers
-/// from recording until their claims expired. What they kept they record within ten seconds of its return, and only what
-/// nobody records may be resolved as unknown, or it would be sent again.
+/// How many sweeps recover no claims at the start and after a failed sweep. While the store is unavailable, workers
+/// cannot record their attempts, and the claims expire. They record within ten seconds of its return. Only attempts
+/// that nobody records may be resolved as unknown; others would be sent again.
 const LENIENT_SWEEPS: u32 = 3;
 /// Rows handled in one statement.
 const PAGE: u32 = 1_000;
 
-/// Wakes what is due and has no job; recovers claims whose holder died.
+/// Wakes destinations with due deliveries; recovers claims whose holder died.
 pub struct Sweeper {
     store: SharedStore,
     queue: SharedQueue,
@@ -36,11 +36,11 @@ impl Sweeper {
     /// Sweeps at once and then every five seconds until `shutdown` resolves.
     pub async fn run(&self, shutdown: impl Future<Output = ()>) {
         tokio::pin!(shutdown);
-        let mut lenient = LENIENT_SWEEPS;
-        let mut tended = None;
+        let mut lenient_sweeps = LENIENT_SWEEPS;
+        let mut next_group = None;
         loop {
-            lenient = match self.sweep(lenient == 0, &mut tended).await {
-                Ok(()) => lenient.saturating_sub(1),
+            lenient_sweeps = match self.sweep(lenient_sweeps == 0, &mut next_group).await {
+                Ok(()) => lenient_sweeps.saturating_sub(1),
                 Err(error) => {
                     tracing::warn!(%error, "a sweep failed; the next one tries again");
                     LENIENT_SWEEPS
@@ -53,8 +53,8 @@ impl Sweeper {
         }
     }
 
-    /// `tended`: up to where lines have been looked at.
-    async fn sweep(&self, recovers: bool, tended: &mut Option<MessageGroup>) -> Result<(), StoreError> {
+    /// `next_group`: where the next check of message groups begins.
+    async fn sweep(&self, recovers: bool, next_group: &mut Option<MessageGroup>) -> Result<(), StoreError> {
         let now = self.clock.now();
         if let Err(error) = self.store.maintain(now).await {
             tracing::warn!(%error, "could not prepare the store for the days to come; the next sweep tries again");
@@ -63,22 +63,24 @@ impl Sweeper {
             self.recover_expired(now).await?;
         }
         self.expire(now).await?;
-        self.repair_message_groups(tended).await?;
+        self.repair_message_groups(next_group).await?;
         self.wake_due(now).await
     }
 
-    /// Some lines in each sweep, and all of them in turn. What is not ordered any more goes at once.
-    async fn repair_message_groups(&self, tended: &mut Option<MessageGroup>) -> Result<(), StoreError> {
+    /// Checks some message groups in each sweep, all of them in turn. Dissolves those of destinations that are no
+    /// longer ordered.
+    async fn repair_message_groups(&self, next_group: &mut Option<MessageGroup>) -> Result<(), StoreError> {
         while self.store.dissolve_message_groups(PAGE).await? == u64::from(PAGE) {}
-        let MessageGroupsRepaired { advanced, next } = self.store.repair_message_groups(tended.take(), PAGE).await?;
-        *tended = next;
+        let MessageGroupsRepaired { advanced, next } =
+            self.store.repair_message_groups(next_group.take(), PAGE).await?;
+        *next_group = next;
         if advanced > 0 {
-            tracing::warn!(lines = advanced, "found lines without a head, and let the next come forward");
+            tracing::warn!(message_groups = advanced, "found message groups without a head, and advanced them");
         }
         Ok(())
     }
 
-    /// Before anything is woken: a destination with nothing else to send need not run for this.
+    /// Ends expired deliveries. Called before the wakes, so that a destination without other deliveries is not woken.
     async fn expire(&self, now: Timestamp) -> Result<(), StoreError> {
         while self.store.expire_deliveries(now, PAGE).await? == u64::from(PAGE) {}
         Ok(())
@@ -96,7 +98,7 @@ impl Sweeper {
         Ok(())
     }
 
-    /// Wakes every destination with a delivery that falls due before the sweep after the next.
+    /// Wakes every destination with a delivery that becomes due before the sweep after the next.
     async fn wake_due(&self, now: Timestamp) -> Result<(), StoreError> {
         let before = now + self.interval * 2;
         let mut after = None;
@@ -114,7 +116,7 @@ impl Sweeper {
     }
 }
 
-/// Resolves every claim as of unknown outcome: at start, when no other process can hold one.
+/// Resolves every claim as an attempt of unknown outcome. Call it at the start, when no other process can hold a claim.
 pub async fn recover_all(store: &dyn Store, now: Timestamp) -> Result<Recovered, StoreError> {
     recover(store, now, true).await
 }

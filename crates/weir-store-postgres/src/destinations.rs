@@ -158,7 +158,7 @@ macro_rules! select {
     };
 }
 
-/// Those of the named destinations whose versions differ from the cached ones.
+/// The named destinations whose versions differ from the cached versions.
 const LOOK_UP: &str = select!(
     "FROM unnest($1::uuid[], $2::bigint[]) AS r (id, version)
     JOIN destinations t ON t.id = r.id AND t.version <> r.version"

@@ -1,4 +1,4 @@
-//! What an error of the database means for the caller: retry at once, retry later, or do not retry.
+//! The meaning of database errors for the caller: retry at once, retry later, or do not retry.
 
 use sqlx::{error::DatabaseError, postgres::PgDatabaseError};
 use weir_store::StoreError;

@@ -1,4 +1,4 @@
-//! The days that have partitions, of events and of attempts alike.
+//! The days with partitions. Events and attempts have partitions for the same days.
 //!
 //! The partitions of the next days are made in advance, at the start and by the sweep. If the day of an event is still
 //! missing (a wrong clock, a suspended process), ingest makes it before it stores the event, so that every time is in

@@ -171,10 +171,9 @@ impl Step {
 /// 1. Read the next deliveries in a state, in the order of ids (`seen`).
 /// 2. Lock their destinations against deletion (`live`).
 /// 3. Select the deliveries that the replay takes (`wanted`). This is separate from the row locks: otherwise the
-///   planner could
-///    start with all deliveries of the destinations.
-/// 4. Lock the rows that have not changed meanwhile (`chosen`), skip rows that are already locked, and move the others
-///   (`moved`).
+///    planner could start with all deliveries of the destinations.
+/// 4. Lock the rows that have not changed since (`chosen`), skip rows that another transaction has locked, and move the
+///    locked ones (`moved`).
 fn move_next(step: &Step, open: &OpenReplay, state: DeliveryState) -> Select {
     let mut select = Select::new("SELECT d.* FROM deliveries d".to_owned());
     select.index_for_state(&open.filter, state);

@@ -1,8 +1,8 @@
 //! One attempt: connect, take the slot, send through the gate, judge the answer.
 //!
-//! A permit says when its slot is expected. A little before, the worker is ready to send: it has an open connection and a signed
-//! request. If no connection is idle, it dials at once. Then it asks for the slot. After a missed slot it asks for another one; a
-//! missed slot is not an attempt and uses up no retry.
+//! A permit says when its slot is expected. A little before, the worker is ready to send: it has an open connection and
+//! a signed request. If no connection is idle, it dials at once. Then it asks for the slot. After a missed slot it asks
+//! for another one; a missed slot is not an attempt and uses up no retry.
 
 use std::{
     sync::{
@@ -115,8 +115,8 @@ struct PermitSlots<'a> {
     preparation: Option<Duration>,
     /// A slot that was granted and not used yet.
     slot: Option<Slot>,
-    /// The start of the start lag: the time from which only this process delays the send. The permit is published, the limit allows
-    /// the send, and the connection is open.
+    /// The start of the start lag: the time from which only this process delays the send. The permit is published, the
+    /// limit allows the send, and the connection is open.
     lag_since: Timestamp,
 }
 
@@ -124,7 +124,8 @@ impl SlotSource for PermitSlots<'_> {
     async fn next(&mut self) -> Option<Slot> {
         if let Some(slot) = self.slot.take() {
             if !slot.is_over(self.attempter.clock.now()) {
-                // Its connection was closed. Another connection may be ready in time; the next slot may be an hour away.
+                // Its connection was closed. Another connection may be ready in time; the next slot may be an hour
+                // away.
                 self.slot = Some(slot);
                 return Some(slot);
             }
@@ -161,23 +162,24 @@ impl SlotSource for PermitSlots<'_> {
 }
 
 impl PermitSlots<'_> {
-    /// Moves the start of the lag to the start of a future slot: until then the limit delays the send, not this process. A slot that
-    /// starts now may have been granted late, so it does not move the lag.
+    /// Moves the start of the lag to the start of a future slot: until then the limit delays the send, not this
+    /// process. A slot that starts now may have been granted late, so it does not move the lag.
     fn count_lag_from(&mut self, start: Timestamp) {
         if start > self.attempter.clock.now() {
             self.lag_since = self.lag_since.max(start);
         }
     }
 
-    /// Excludes the time of a dial that began at `since` from the lag, because the destination decides how long it takes.
+    /// Excludes the time of a dial that began at `since` from the lag, because the destination decides how long it
+    /// takes.
     fn exclude_connecting(&mut self, since: Timestamp) {
         let waited_since = self.lag_since.max(since);
         self.lag_since = self.lag_since + self.attempter.clock.now().since(waited_since);
     }
 }
 
-/// When to ask for a slot that starts at `start`. A replay's permit asks shortly before, so that a live delivery that is ready goes
-/// first.
+/// When to ask for a slot that starts at `start`. A replay's permit asks shortly before, so that a live delivery that
+/// is ready goes first.
 fn ask_time(start: Timestamp, delivery: &ClaimedDelivery) -> Timestamp {
     if delivery.is_replay {
         return start - REPLAY_ASK_AHEAD;
@@ -266,7 +268,8 @@ impl Attempter {
         }
     }
 
-    /// Takes a slot for an attempt without a connection: an unreachable destination is not tried more often than its limit allows.
+    /// Takes a slot for an attempt without a connection: an unreachable destination is not tried more often than its
+    /// limit allows.
     async fn take_slot_for_failure(&self, unreachable: Unreachable, slots: &mut PermitSlots<'_>) -> TransportResult {
         match slots.next().await {
             Some(_) => TransportResult::Unreachable(unreachable),
@@ -317,8 +320,8 @@ impl Attempter {
         let mut decision =
             outcome::judge(&sent.result, policy, number_in_series, event_created_at, now, rand::random());
         if sent.cut_on_reuse && matches!(decision.verdict, Verdict::Retry { .. }) {
-            // Most likely the server had closed the reused connection. Retry in the next slot, and close the idle connections: with a
-            // new connection this cannot happen again.
+            // Most likely the server had closed the reused connection. Retry in the next slot, and close the idle
+            // connections: with a new connection this cannot happen again.
             decision.verdict = Verdict::Retry { at: now };
             self.outbound.close_idle(&target.target);
         }

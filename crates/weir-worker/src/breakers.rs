@@ -1,7 +1,7 @@
 //! The breakers of the destinations that this process sends to: counts of their recent failures.
 //!
-//! Each worker counts its own attempts and changes the breaker in the store, which all workers share. So a breaker opens after the
-//! failures in one process reach its policy, and no process depends on the counts of another.
+//! Each worker counts its own attempts and changes the breaker in the store, which all workers share. So a breaker
+//! opens after the failures in one process reach its policy, and no process depends on the counts of another.
 
 use std::{collections::HashMap, time::Duration};
 

@@ -1,7 +1,7 @@
 //! The worker: prepares a send, takes a slot, sends, judges the answer, and settles.
 //!
-//! [`Worker`] takes permits from the delivery queue and makes an attempt with each. [`outbound`] is the HTTP client; its gate keeps
-//! each send inside its slot. A recorder settles ended attempts in group commits.
+//! [`Worker`] takes permits from the delivery queue and makes an attempt with each. [`outbound`] is the HTTP client;
+//! its gate keeps each send inside its slot. A recorder settles ended attempts in group commits.
 
 mod attempt;
 mod breakers;

@@ -55,7 +55,8 @@ impl Meters {
     }
 }
 
-/// Deliveries that ended with an attempt, by state. The series exist from the start, so that the first failure shows as an increase.
+/// Deliveries that ended with an attempt, by state. The series exist from the start, so that the first failure shows as
+/// an increase.
 pub(crate) struct DeliveryMeters {
     delivered: Counter,
     failed: Counter,

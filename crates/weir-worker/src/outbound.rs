@@ -7,12 +7,12 @@
 //!
 //! Invariants:
 //! - A slot is used only on an open connection. Connecting and sending are separate steps with separate failures.
-//! - No byte of a request is sent outside its slot: the gate (`gate`) reads the clock and writes in one step. A missed slot keeps the
-//!   connection, and another slot is asked for.
-//! - No request is sent twice, no redirect is followed, no proxy is used, and no connection is made to an address that the policy
-//!   refuses, whatever the name resolves to.
-//! - A connection is driven by the task that holds it, not by a task of its own: no hand-over between tasks separates the read of the
-//!   clock from the write, and dropping a send stops it.
+//! - No byte of a request is sent outside its slot: the gate (`gate`) reads the clock and writes in one step. A missed
+//!   slot keeps the connection, and another slot is asked for.
+//! - No request is sent twice, no redirect is followed, no proxy is used, and no connection is made to an address that
+//!   the policy refuses, whatever the name resolves to.
+//! - A connection is driven by the task that holds it, not by a task of its own: no hand-over between tasks separates
+//!   the read of the clock from the write, and dropping a send stops it.
 
 mod answer;
 mod connection;
@@ -65,8 +65,8 @@ pub enum ExchangeResult {
     Sent(Sent),
     /// No slot was granted, or no other one after a missed slot. No byte was sent; not an attempt.
     Withdrawn,
-    /// The connection was closed before any byte was sent. Not an attempt; the caller may use another connection. A slot that was
-    /// granted for it can still be used until its end.
+    /// The connection was closed before any byte was sent. Not an attempt; the caller may use another connection. A
+    /// slot that was granted for it can still be used until its end.
     NotSent(Unreachable),
 }
 
@@ -81,16 +81,17 @@ pub struct Sent {
     pub response_body: Option<String>,
     /// The error, for the destination's owner. With an answer: how its body was cut off, which changes no verdict.
     pub error: Option<String>,
-    /// The connection had been used before and ended without one byte of answer: most likely the server closed it just before the
-    /// request arrived and never read the request. The caller may send the request again in the next slot, without backoff, once.
-    /// This send counts under the limit.
+    /// The connection had been used before and ended without one byte of answer: most likely the server closed it just
+    /// before the request arrived and never read the request. The caller may send the request again in the next slot,
+    /// without backoff, once. This send counts under the limit.
     pub cut_on_reuse: bool,
 }
 
 /// Grants slots to a request that is ready to send.
 pub trait SlotSource: Send {
-    /// The slot to send in. Called when the connection is open and the request is ready, and again after each missed slot. The slot
-    /// may start in the future: the caller waits for its start. `None`: the request is withdrawn, and no byte is sent.
+    /// The slot to send in. Called when the connection is open and the request is ready, and again after each missed
+    /// slot. The slot may start in the future: the caller waits for its start. `None`: the request is withdrawn, and no
+    /// byte is sent.
     fn next(&mut self) -> impl Future<Output = Option<Slot>> + Send;
 }
 
@@ -113,9 +114,9 @@ impl Outbound {
         self
     }
 
-    /// A connection to the target: the idle one that was used last, or else the next one that is dialled or returned after use. Fails
-    /// when the dial fails: within the connect budget, or within twice the budget when the wait queue is longer than the limit of
-    /// dials.
+    /// A connection to the target: the idle one that was used last, or else the next one that is dialled or returned
+    /// after use. Fails when the dial fails: within the connect budget, or within twice the budget when the wait queue
+    /// is longer than the limit of dials.
     pub async fn connect(&self, target: &Target) -> Result<Checkout, NoConnection> {
         self.dialer.check(target)?;
         let (receiver, dial) = match self.pool.acquire(target.origin()) {
@@ -162,9 +163,9 @@ impl Outbound {
         self.pool.give_back(connection);
     }
 
-    /// Sends one request in the first slot that is not missed. The timeout runs from the send start to the end of the answer's body. A
-    /// connection that can be used again goes back to the pool, after a withdrawal too, unless a slot was missed at the gate. Dropping
-    /// the future closes the connection; whether the request was sent is then unknown.
+    /// Sends one request in the first slot that is not missed. The timeout runs from the send start to the end of the
+    /// answer's body. A connection that can be used again goes back to the pool, after a withdrawal too, unless a slot
+    /// was missed at the gate. Dropping the future closes the connection; whether the request was sent is then unknown.
     pub async fn send(
         &self,
         target: &Target,

@@ -4,7 +4,8 @@
 //! delivery queue ──take──▶ Worker ──one task per permit──▶ attempt ──ended──▶ Recorder ──▶ queue, then store
 //! ```
 //!
-//! On shutdown the worker stops taking permits, waits a grace period for the sends in flight, and hands back the other permits unsent.
+//! On shutdown the worker stops taking permits, waits a grace period for the sends in flight, and hands back the other
+//! permits unsent.
 
 use std::{
     sync::{
@@ -29,7 +30,8 @@ use crate::{
     targets::{DestinationTarget, Targets},
 };
 
-/// Permits taken in one call. A queue with many shards divides this number among them, and one destination is in one shard.
+/// Permits taken in one call. A queue with many shards divides this number among them, and one destination is in one
+/// shard.
 const BATCH: usize = 1_024;
 /// The default number of concurrent attempts in one process. Each may hold a connection.
 pub const DEFAULT_CAPACITY: usize = 8_192;
@@ -110,8 +112,8 @@ impl Worker {
         Load { places: self.places.clone(), outbound: self.outbound.clone() }
     }
 
-    /// Delivers until `shutdown` resolves. Then finishes the sends in flight, hands back the other permits, and returns when all ended
-    /// attempts are recorded.
+    /// Delivers until `shutdown` resolves. Then finishes the sends in flight, hands back the other permits, and returns
+    /// when all ended attempts are recorded.
     pub async fn run(&self, shutdown: impl Future<Output = ()>) {
         let stopping = Arc::new(AtomicBool::new(false));
         let (recorder_handle, recorder) = Recorder::new(self.store.clone(), self.queue.clone(), self.clock.clone());
@@ -177,8 +179,8 @@ impl Worker {
                     continue;
                 }
             };
-            // Start the attempts. Take no more permits before these have places: in the delivery queue, permits are counted and
-            // available to other workers.
+            // Start the attempts. Take no more permits before these have places: in the delivery queue, permits are
+            // counted and available to other workers.
             loop {
                 let freed = self.places.next_freed();
                 tokio::pin!(freed);

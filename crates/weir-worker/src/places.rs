@@ -1,10 +1,11 @@
-//! The places of a worker: its concurrency slots. Each attempt under way holds one place. (A *slot* is the time interval of a send, so
-//! a concurrency slot is called a place.)
+//! The places of a worker: its concurrency slots. Each attempt under way holds one place. (A *slot* is the time
+//! interval of a send, so a concurrency slot is called a place.)
 //!
-//! Requests that hang must not take the last place. Therefore a destination may hold no more places than are free, a dynamic
-//! threshold as in switches with a shared buffer (Choudhury and Hahne, 1998). One destination that hangs takes at most half of the
-//! places. Hundreds of them leave as many places free as each of them holds. A part of the places is reserved for destinations that
-//! have answered quickly in the last minutes, so that thousands of new destinations that hang do not block them either.
+//! Requests that hang must not take the last place. Therefore a destination may hold no more places than are free, a
+//! dynamic threshold as in switches with a shared buffer (Choudhury and Hahne, 1998). One destination that hangs takes
+//! at most half of the places. Hundreds of them leave as many places free as each of them holds. A part of the places
+//! is reserved for destinations that have answered quickly in the last minutes, so that thousands of new destinations
+//! that hang do not block them either.
 
 use std::{
     collections::HashMap,
@@ -59,7 +60,8 @@ impl DestinationPlaces {
 /// Why there is no place for an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NoPlace {
-    /// Every place is taken, or the destination holds its share and one of its places will soon be free: wait for a place.
+    /// Every place is taken, or the destination holds its share and one of its places will soon be free: wait for a
+    /// place.
     Wait,
     /// The destination holds its share, and its attempts take long.
     Crowded,

@@ -1,8 +1,8 @@
 //! Records ended attempts and releases unused permits, in batches.
 //!
-//! An ended attempt frees its room below `max_in_flight` at once: the time of a commit must not count against it. While one batch
-//! commits, the next one gathers. If the store fails, the recorder keeps the attempts and records them when the store is back: no
-//! attempt is forgotten while the process lives.
+//! An ended attempt frees its room below `max_in_flight` at once: the time of a commit must not count against it. While
+//! one batch commits, the next one gathers. If the store fails, the recorder keeps the attempts and records them when
+//! the store is back: no attempt is forgotten while the process lives.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -23,7 +23,8 @@ use crate::{
 
 /// Reports recorded in one commit.
 const BATCH: usize = 1_024;
-/// How long the first report of a batch waits for others. Nothing waits for its commit, unless its destination is ordered.
+/// How long the first report of a batch waits for others. Nothing waits for its commit, unless its destination is
+/// ordered.
 const GATHER: Duration = Duration::from_millis(5);
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
@@ -48,8 +49,8 @@ impl Report {
 pub(crate) struct RecorderHandle(mpsc::UnboundedSender<Report>);
 
 impl RecorderHandle {
-    // The number of attempts under way bounds the channel. It is closed only after the last of them was recorded or given up as
-    // unknown, so a failed send needs no handling.
+    // The number of attempts under way bounds the channel. It is closed only after the last of them was recorded or
+    // given up as unknown, so a failed send needs no handling.
     pub(crate) fn finished(&self, finished: FinishedAttempt) {
         let _ = self.0.send(Report::Finished(finished));
     }
@@ -65,8 +66,8 @@ impl RecorderHandle {
     }
 }
 
-/// Settles attempts and releases unused permits, in two stages: the queue is told of an ended attempt at once; the store gets all
-/// reports that gathered during its last commit.
+/// Settles attempts and releases unused permits, in two stages: the queue is told of an ended attempt at once; the
+/// store gets all reports that gathered during its last commit.
 pub(crate) struct Recorder {
     stages: Stages,
     reports: mpsc::UnboundedReceiver<Report>,
@@ -145,8 +146,8 @@ impl Stages {
         }
     }
 
-    /// Applies holds, pauses and breaker changes, and then frees the room of the ended attempts. The store is told later: if the
-    /// process dies before, the claims remain and resolve as unknown.
+    /// Applies holds, pauses and breaker changes, and then frees the room of the ended attempts. The store is told
+    /// later: if the process dies before, the claims remain and resolve as unknown.
     async fn free_room(&self, reports: &[Report], breakers: &mut Breakers) {
         let finished = || {
             reports.iter().filter_map(|report| match report {
@@ -245,7 +246,8 @@ impl Stages {
         }
     }
 
-    /// Opens or closes a breaker, before the room of the attempts is freed. If the store fails, later attempts cause the change again.
+    /// Opens or closes a breaker, before the room of the attempts is freed. If the store fails, later attempts cause
+    /// the change again.
     async fn change_breaker(&self, change: BreakerChange) {
         match self.store.change_breaker(change.clone()).await {
             Ok(true) => log_breaker_change(&change),
@@ -317,7 +319,8 @@ fn wakes_of_advanced_groups(destinations: &[DestinationId], settlements: &[Settl
     dues.into_iter().map(|(destination_id, due)| Wake { destination_id, due }).collect()
 }
 
-/// Repeats a write until it succeeds. Each write names the claim that it expects, so a repeated write changes nothing twice.
+/// Repeats a write until it succeeds. Each write names the claim that it expects, so a repeated write changes nothing
+/// twice.
 async fn persist<T, F, Fut>(what: &'static str, mut write: F) -> T
 where
     F: FnMut() -> Fut,

@@ -5,12 +5,12 @@ use weir_core::{EventId, Timestamp, TraceParent, claim::Claim, outcome::Failure}
 
 /// Records a span for each attempt. Neither call may block, because both are made around the send.
 pub trait AttemptSpans: Send + Sync {
-    /// Starts the span of an attempt. `parent` is the trace context of the event. `None`: the attempt is not recorded. The receiver
-    /// gets the context of the span, or that of the event if there is no span.
+    /// Starts the span of an attempt. `parent` is the trace context of the event. `None`: the attempt is not recorded.
+    /// The receiver gets the context of the span, or that of the event if there is no span.
     fn begin(&self, parent: Option<TraceParent>) -> Option<StartedSpan>;
 
-    /// Ends the span of an attempt. A permit that was withdrawn before the send has no attempt, so its span is never ended and not
-    /// recorded.
+    /// Ends the span of an attempt. A permit that was withdrawn before the send has no attempt, so its span is never
+    /// ended and not recorded.
     fn end(&self, span: AttemptSpan<'_>);
 }
 

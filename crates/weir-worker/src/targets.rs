@@ -34,8 +34,8 @@ impl Targets {
         Self { store, compiled: HashMap::new() }
     }
 
-    /// The targets of these permits, in the same order, with the settings of now or of when the permits were published. `None` for a
-    /// deleted destination.
+    /// The targets of these permits, in the same order, with the settings of now or of when the permits were published.
+    /// `None` for a deleted destination.
     pub(crate) async fn resolve(
         &mut self,
         permits: &[Permit],
@@ -64,7 +64,8 @@ impl Targets {
         Ok(permits.iter().map(|permit| self.compiled.get(&permit.id.destination_id).cloned()).collect())
     }
 
-    /// Compiles the destination if it is unknown, or if `replaces` says so for the edit times of the known and the given version.
+    /// Compiles the destination if it is unknown, or if `replaces` says so for the edit times of the known and the
+    /// given version.
     fn refresh(&mut self, destination: &Arc<Destination>, replaces: impl Fn(Timestamp, Timestamp) -> bool) {
         let edited_at = |compiled: &Arc<DestinationTarget>| compiled.destination.updated_at;
         let known = self.compiled.get(&destination.id).map(edited_at);

@@ -1,4 +1,5 @@
-//! The way out when the process has no file left: in a process of its own, whose limit of open files is low.
+//! The outbound client when the process can open no more files. The test needs a process of its own, with a low limit
+//! of open files.
 
 use std::{fs::File, iter, sync::Arc};
 
@@ -20,7 +21,7 @@ impl Clock for FixedClock {
 }
 
 #[tokio::test]
-async fn to_run_out_of_files_is_nothing_against_the_destination() {
+async fn a_lack_of_files_is_no_failure_of_the_destination() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap()).parse().unwrap();
     let target = Target::new(&url, &[], &SignatureStyle::Standard);

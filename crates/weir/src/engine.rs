@@ -10,7 +10,8 @@ use tokio::{
 use weir_api::{ApiKeys, ApiState, BodyBudget, Hosts, Operations, Readiness};
 use weir_core::{address::AddressPolicy, retention::Retention};
 use weir_scheduler::{
-    AlertPublisher, BacklogMeter, Declines, EditWatcher, FastPath, ProcessWatcher, Pruner, Replayer, Scheduler, Sweeper,
+    AlertPublisher, BacklogMeter, DeclinedAdmissions, EditWatcher, FastPath, ProcessWatcher, Pruner, Replayer, Scheduler,
+    Sweeper,
 };
 use weir_worker::{
     Worker,
@@ -71,7 +72,7 @@ pub(crate) struct Engine {
     background: JoinSet<()>,
     server: JoinHandle<()>,
     metrics_server: Option<JoinHandle<()>>,
-    declines: JoinHandle<()>,
+    declined_admissions: JoinHandle<()>,
     lease: JoinHandle<()>,
     traces: Option<Arc<Traces>>,
 }
@@ -114,8 +115,8 @@ impl Engine {
         if role.serves_api() {
             backends.store().connect(Arc::new(fast_path));
         }
-        let declines = Declines::new(backends.store(), backends.queue(), backends.clock());
-        let declines = tokio::spawn(async move { declines.run(stopped(admitting_stops)).await });
+        let declined_admissions = DeclinedAdmissions::new(backends.store(), backends.queue(), backends.clock());
+        let declined_admissions = tokio::spawn(async move { declined_admissions.run(stopped(admitting_stops)).await });
 
         // Serve health, metrics and, with the role, the API.
         let readiness = Readiness::starting();
@@ -169,7 +170,7 @@ impl Engine {
             background,
             server,
             metrics_server,
-            declines,
+            declined_admissions,
             lease,
             traces,
         })
@@ -211,7 +212,7 @@ impl Engine {
         }
         // No more events come in. Release the last fast-path deliveries that no worker has taken.
         let _ = self.stop_admitting.send(true);
-        if tokio::time::timeout(RECORDING_GRACE, self.declines).await.is_err() {
+        if tokio::time::timeout(RECORDING_GRACE, self.declined_admissions).await.is_err() {
             tracing::error!("the store did not release all unsent deliveries in time; they count as unknown attempts");
         }
         if let Some(traces) = self.traces {

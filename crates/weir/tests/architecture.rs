@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
-/// What each crate may use of the workspace. A new edge deserves a sentence in ARCHITECTURE.md.
+/// The crates of the workspace that each crate may use. A new edge needs a sentence in ARCHITECTURE.md.
 const ALLOWED: [(&str, &[&str]); 11] = [
     ("weir-core", &[]),
     ("weir-store", &["weir-core"]),

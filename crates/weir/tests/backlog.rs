@@ -1,5 +1,5 @@
-//! A backlog as people look after it: what ended badly is found by its last error, what waits is purged, what ended long ago
-//! goes. On one process with a file, and on processes with servers.
+//! Operations on a backlog: deliveries are found by their last error, waiting deliveries are purged, and old ones are deleted. In one
+//! process with SQLite, and in several processes on servers.
 
 #[path = "support/harness.rs"]
 mod support;
@@ -12,7 +12,7 @@ use support::{Answer, App, Fleet, Receiver, eventually};
 
 const LONG: Duration = Duration::from_secs(20);
 
-/// The deliveries that a query finds, whatever page they are on.
+/// The deliveries that match a query, from all pages.
 async fn found(app: &App, query: &str) -> Vec<Value> {
     let mut rows = Vec::new();
     let mut cursor = String::new();
@@ -26,7 +26,7 @@ async fn found(app: &App, query: &str) -> Vec<Value> {
     }
 }
 
-/// What a purge would cancel.
+/// The number of deliveries that a purge would cancel.
 async fn counted(app: &App, destination: &str, filter: Value) -> Value {
     let path = format!("/v1/destinations/{destination}/purge?dry_run=true");
     let (status, body) = app.request(Method::POST, &path, Some(filter)).await;
@@ -41,7 +41,7 @@ async fn purge(app: &App, destination: &str, filter: Value) -> Value {
     body["cancelled"].clone()
 }
 
-/// Each kind of ending is recorded by the worker, shown in the list and found by its name.
+/// The worker records each kind of error; the list shows it and finds it by its name.
 async fn errors_are_found_by_kind(app: &App) {
     let receiver = Receiver::start().await;
     receiver.script("/away", [Answer::status(503)]);
@@ -87,7 +87,7 @@ async fn errors_are_found_by_kind(app: &App) {
     assert_eq!((status, &problem["errors"][0]["pointer"]), (422, &json!("/error")));
 }
 
-/// A purge under a running backlog: what it counts is never sent, what it left is, and nothing is lost.
+/// A purge while a backlog is sent: the cancelled deliveries are never sent, the others are, and nothing is lost.
 async fn a_running_backlog_is_purged(app: &App) {
     const EACH: usize = 1_500;
     let receiver = Receiver::start().await;
@@ -101,7 +101,7 @@ async fn a_running_backlog_is_purged(app: &App) {
     receiver.wait_for("/hooks", 20, LONG).await;
     let cancelled =
         purge(app, &id, json!({"event_type": "video.*", "states": ["pending"]})).await.as_u64().expect("a count");
-    assert!(cancelled > 500, "most of them waited: {cancelled}");
+    assert!(cancelled > 500, "most of them were waiting: {cancelled}");
     app.events("video.created", 10).await;
     app.drained(&id, Duration::from_secs(60)).await;
     let by_type = |event_type: &str| {
@@ -115,7 +115,7 @@ async fn a_running_backlog_is_purged(app: &App) {
     app.assert_audit_clean(&id).await;
 }
 
-/// While a destination is paused everything that waits can go at once, retries included.
+/// A purge of a paused destination can cancel all waiting deliveries, retries included.
 async fn a_paused_backlog_is_purged(app: &App) {
     let receiver = Receiver::start().await;
     receiver.script("/down", [Answer::status(500)]);
@@ -138,7 +138,7 @@ async fn a_paused_backlog_is_purged(app: &App) {
     assert_eq!(purge(app, &id, json!({})).await, 2_500);
     app.patch(&id, json!({"paused": false})).await;
     app.drained(&id, LONG).await;
-    assert_eq!(receiver.count("/down"), 3, "what was cancelled is not sent");
+    assert_eq!(receiver.count("/down"), 3, "cancelled deliveries are not sent");
     assert_eq!(found(app, "event_type=down.first&error=500&state=cancelled").await.len(), 3);
     let path = "/v1/destinations/dst_01h2xcejqtf2nbrexx3vqjhp41/purge";
     assert_eq!(app.request(Method::POST, path, Some(json!({}))).await.0, 404);
@@ -173,8 +173,8 @@ async fn backlogs_are_purged_on_servers() {
     a_paused_backlog_is_purged(&api).await;
 }
 
-/// Delivers one event and lets another be refused, as the process that is to be gone.
-async fn leave_something_behind(app: &App, receiver: &Receiver) {
+/// Delivers one event and lets the receiver refuse another.
+async fn deliver_one_event_and_fail_another(app: &App, receiver: &Receiver) {
     receiver.script("/refuses", [Answer::status(404)]);
     app.destination(json!({"url": receiver.url("/takes"), "event_types": ["good.*"]})).await;
     app.destination(json!({"url": receiver.url("/refuses"), "event_types": ["bad.*"]})).await;
@@ -185,8 +185,8 @@ async fn leave_something_behind(app: &App, receiver: &Receiver) {
     }
 }
 
-/// What a process does whose clock is this much ahead.
-async fn ahead(by: &'static str) -> [(&'static str, String); 3] {
+/// The environment of a process whose clock is ahead by this much.
+async fn clock_ahead(by: &'static str) -> [(&'static str, String); 3] {
     let library = support::servers::fake_time().await;
     [("LD_PRELOAD", library), ("FAKETIME", by.to_owned()), ("DONT_FAKE_MONOTONIC", "1".to_owned())]
 }
@@ -199,14 +199,14 @@ async fn deleted(app: &App, what: &str) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_delivered_goes_after_a_fortnight_and_dead_letters_stay() {
+async fn delivered_events_are_deleted_after_a_fortnight_and_dead_letters_are_kept() {
     let (folder, receiver) = (tempfile::tempdir().unwrap(), Receiver::start().await);
     let app = App::start(folder.path()).await;
-    leave_something_behind(&app, &receiver).await;
+    deliver_one_event_and_fail_another(&app, &receiver).await;
     assert!(app.terminate().await.success());
 
     let restart = async |by, more: &[(&str, &str)]| {
-        let ahead = ahead(by).await;
+        let ahead = clock_ahead(by).await;
         let environment: Vec<_> =
             ahead.iter().map(|(name, value)| (*name, value.as_str())).chain(more.iter().copied()).collect();
         App::start_with(folder.path(), &environment).await
@@ -226,8 +226,7 @@ async fn what_was_delivered_goes_after_a_fortnight_and_dead_letters_stay() {
     assert!(found(&app, "").await.is_empty());
 }
 
-/// Everything that is stored, as if it had come a fortnight and a day earlier. The clock of processes with servers is Redis', and
-/// cannot be set ahead.
+/// Makes all stored rows fifteen days older. Processes on servers use the clock of Redis, which cannot be set ahead.
 const A_FORTNIGHT_AGO: &str = "
 CREATE FUNCTION pg_temp.earlier(id uuid) RETURNS uuid LANGUAGE sql AS $$
     SELECT (lpad(to_hex(('x' || left(replace(id::text, '-', ''), 12))::bit(48)::bigint - 1296000000), 12, '0')
@@ -240,10 +239,10 @@ UPDATE deliveries SET id = pg_temp.earlier(id), event_id = pg_temp.earlier(event
 UPDATE events SET id = pg_temp.earlier(id), created_at = created_at - 1296000000000000";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_delivered_goes_after_a_fortnight_on_servers_too() {
+async fn delivered_events_are_deleted_after_a_fortnight_on_servers() {
     let (fleet, receiver) = (Fleet::new().await, Receiver::start().await);
     let everything = fleet.launch("serve").await;
-    leave_something_behind(&everything, &receiver).await;
+    deliver_one_event_and_fail_another(&everything, &receiver).await;
     assert!(everything.terminate().await.success());
     fleet.sql(A_FORTNIGHT_AGO).await;
 

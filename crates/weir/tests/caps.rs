@@ -1,4 +1,4 @@
-//! Every destination's cap, on real sockets: held in every sliding window, and used.
+//! Limits on real sockets: every limit holds in every sliding window, and is used.
 
 #[path = "support/harness.rs"]
 mod support;
@@ -33,13 +33,13 @@ async fn edits_under_backlog_take_effect_within_100_ms_and_reset_no_window() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pause_holds_within_100_ms_drops_nothing_and_bunches_nothing() {
+async fn a_pause_binds_within_100_ms_loses_nothing_and_causes_no_burst() {
     let folder = tempfile::tempdir().unwrap();
     cases::a_pause_holds(&App::start(folder.path()).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_job_that_stops_and_restarts_brings_no_second_burst() {
+async fn a_job_that_stops_and_restarts_sends_no_second_burst() {
     let folder = tempfile::tempdir().unwrap();
     let (app, receiver) = (App::start(folder.path()).await, Receiver::start().await);
     let id = destination(&app, &receiver, "/restarted", limit(10, "second")).await;
@@ -53,7 +53,7 @@ async fn a_job_that_stops_and_restarts_brings_no_second_burst() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_process_stalled_for_two_seconds_bunches_nothing_afterwards() {
+async fn a_process_stalled_for_two_seconds_sends_no_burst_afterwards() {
     let folder = tempfile::tempdir().unwrap();
     let (app, receiver) = (App::start(folder.path()).await, Receiver::start().await);
     let id = destination(&app, &receiver, "/stalled", limit(100, "second")).await;
@@ -80,18 +80,18 @@ async fn a_burst_is_bounded_by_limit_plus_burst_minus_one() {
     assert_cap(&arrivals, 14, SECOND);
     let first = arrivals[0].at;
     let at_once = arrivals.iter().filter(|arrival| arrival.at < first + Duration::from_millis(80)).count();
-    assert!(at_once >= 4, "the burst is there: {at_once} at once");
+    assert!(at_once >= 4, "the burst is used: {at_once} at once");
     app.assert_audit_clean(&id).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_backlog_tells_its_depth_rate_and_time_to_drain() {
+async fn a_backlog_shows_its_depth_rate_and_time_to_drain() {
     let folder = tempfile::tempdir().unwrap();
     let (app, receiver) = (App::start(folder.path()).await, Receiver::start().await);
     let id = destination(&app, &receiver, "/backlog", limit(10, "second")).await;
     app.events("backlog", 200).await;
     receiver.wait_for("/backlog", 20, Duration::from_secs(10)).await;
-    eventually("the backlog is told", Duration::from_secs(3), async || {
+    eventually("the backlog is shown", Duration::from_secs(3), async || {
         let backlog = app.get(&format!("/v1/destinations/{id}/backlog")).await;
         let pending = backlog["pending"].as_f64().unwrap();
         let eta = backlog["drain_eta_s"].as_f64().unwrap();

@@ -1,5 +1,5 @@
-//! Everything at once: processes killed, a worker that stalls, Redis lost, PostgreSQL cut off, while a backlog drains. The
-//! receiver sees no window above its cap and every event; and when it is over nothing is left behind.
+//! Many faults while a backlog drains: killed processes, a suspended worker, a lost Redis, a crash of PostgreSQL. The receivers get every
+//! event and no window above a limit, and no permit or job remains afterwards.
 
 #[path = "support/harness.rs"]
 mod support;
@@ -19,19 +19,19 @@ const ROLES: [&str; 8] = ["api", "api", "scheduler", "scheduler", "worker", "wor
 const APIS: usize = 2;
 const FIRST_WORKER: usize = 4;
 const EVENTS: usize = 50_000;
-/// In one request.
+/// Events in one request.
 const BATCH: usize = 500;
 const TIMEOUT_MS: u32 = 4_000;
 const KILLS: usize = 24;
-/// How long at most nothing ends after the last fault, while something is left. What a lost Redis knew of is found once its claim
-/// has expired, a minute and the timeout after it was made; what a dead process had, within ten seconds.
+/// The longest time without an ended delivery after the last fault. Claims that only a lost Redis knew are resolved when they expire, a
+/// minute plus the timeout after the claim. Claims of a dead process are resolved within ten seconds.
 const RECOVERED: Duration = Duration::from_secs(90);
-/// From a send to the commit of its record, on a machine this busy; while Redis or PostgreSQL is away it takes longer, and where others
-/// have some of the machine.
-const UNRECORDED: Duration = Duration::from_millis(1_000);
-const UNRECORDED_IN_FAULT: Duration = Duration::from_secs(8);
+/// From a send to the commit of its record on a busy machine. It takes longer while Redis or PostgreSQL is down, or when the machine
+/// loses CPU time.
+const RECORDED_WITHIN: Duration = Duration::from_millis(1_000);
+const RECORDED_WITHIN_IN_FAULT: Duration = Duration::from_secs(8);
 
-/// A kind of destination: how many there are, their limit, how many events each of them gets.
+/// A kind of destination: the number of destinations, their limit, and the events for each.
 struct Kind {
     count: usize,
     limit: Option<(u32, &'static str)>,
@@ -57,20 +57,20 @@ struct Target {
     kind: &'static Kind,
 }
 
-/// Where the API answers at the moment.
+/// The current URLs of the API.
 type Urls = Arc<Mutex<Vec<String>>>;
 
-/// When what happened that explains a send whose outcome nobody recorded.
+/// The faults that explain a send without a recorded outcome.
 #[derive(Default)]
 struct Faults {
-    machine_was_away: bool,
+    machine_was_disturbed: bool,
     workers_killed: Vec<Instant>,
-    servers_away: Vec<(Instant, Instant)>,
+    servers_down: Vec<(Instant, Instant)>,
     postgres_crashed: Vec<Instant>,
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn faults_of_every_kind_exceed_nothing_lose_nothing_and_leave_nothing_behind() {
+async fn faults_of_every_kind_break_no_limit_lose_nothing_and_leave_no_permits() {
     let seed: u64 =
         std::env::var("WEIR_TEST_SEED").map_or_else(|_| rand::random(), |seed| seed.parse().expect("a number"));
     eprintln!("to repeat the choices: WEIR_TEST_SEED={seed}");
@@ -89,12 +89,12 @@ async fn faults_of_every_kind_exceed_nothing_lose_nothing_and_leave_nothing_behi
 
     let machine = Machine::watched();
     let mut chaos = Chaos { fleet, postgres, members, urls, faults: Faults::default() };
-    chaos.reign(&mut rng).await;
+    chaos.inject_faults(&mut rng).await;
     let over = now();
     let accepted = producer.await.expect("the producer ends");
     assert_eq!(accepted.len(), EVENTS);
     let Chaos { fleet, members, mut faults, .. } = chaos;
-    faults.machine_was_away = !machine.was_there();
+    faults.machine_was_disturbed = !machine.was_undisturbed();
     let api = &members[0];
     let (mut left, mut since) = (usize::MAX, over);
     while left > 0 {
@@ -135,7 +135,7 @@ async fn create_targets(api: &App, receiver: &Receiver) -> Vec<Target> {
     targets
 }
 
-/// The events of all targets, in any order; each names its destination and its key.
+/// The events of all targets in random order. Each has one destination and an idempotency key.
 fn shuffled_events(targets: &[Target], rng: &mut StdRng) -> Vec<Value> {
     let of = |target: &Target| {
         let (id, path) = (target.id.clone(), target.path.clone());
@@ -148,7 +148,7 @@ fn shuffled_events(targets: &[Target], rng: &mut StdRng) -> Vec<Value> {
     events
 }
 
-/// Posts as a producer should: the same again, with the same key, until it is answered. The event ids by their keys.
+/// Posts like a correct producer: repeats a batch with the same keys until it is answered. Returns the event ids by their keys.
 async fn produce(urls: Urls, events: Vec<Value>) -> HashMap<String, String> {
     let http = reqwest::Client::builder().no_proxy().timeout(SECOND * 5).build().expect("a client");
     let mut accepted = HashMap::new();
@@ -168,14 +168,14 @@ async fn produce(urls: Urls, events: Vec<Value>) -> HashMap<String, String> {
     accepted
 }
 
-/// The ids of the events, or nothing when they may not have been stored.
+/// The ids of the events; `None` when the events may not have been stored.
 async fn post(http: &reqwest::Client, url: &str, batch: &[Value]) -> Option<Vec<String>> {
     let body = json!({ "events": batch });
     let response = http.post(format!("{url}/v1/events/batch")).json(&body).send().await.ok()?;
     if response.status() == 503 {
         return None;
     }
-    assert_eq!(response.status(), 202, "no fault is the producer's");
+    assert_eq!(response.status(), 202, "no request of the producer is invalid");
     let answer: Value = response.json().await.ok()?;
     let id = |event: &Value| event["id"].as_str().unwrap_or_else(|| panic!("refused: {event}")).to_owned();
     Some(answer["events"].as_array()?.iter().map(id).collect())
@@ -190,8 +190,8 @@ struct Chaos {
 }
 
 impl Chaos {
-    /// A kill a second, and the other faults in between.
-    async fn reign(&mut self, rng: &mut StdRng) {
+    /// One kill a second, and the other faults in between.
+    async fn inject_faults(&mut self, rng: &mut StdRng) {
         let began = now();
         let mut seconds = tokio::time::interval(SECOND);
         let mut stalled = None;
@@ -219,7 +219,7 @@ impl Chaos {
         }
     }
 
-    /// SIGKILL, and another at once, or as soon as it can be started.
+    /// Sends SIGKILL and starts a replacement as soon as possible.
     async fn kill(&mut self, member: usize) {
         let role = ROLES[member];
         if role == "worker" {
@@ -242,7 +242,7 @@ impl Chaos {
         let from = now();
         self.fleet.redis.kill().await;
         self.fleet.redis.start_again().await;
-        self.faults.servers_away.push((from, now()));
+        self.faults.servers_down.push((from, now()));
     }
 
     async fn cut_postgres_off(&mut self) {
@@ -250,11 +250,11 @@ impl Chaos {
         self.faults.postgres_crashed.push(from);
         self.postgres.crash().await;
         self.postgres.start_again().await;
-        self.faults.servers_away.push((from, now()));
+        self.faults.servers_down.push((from, now()));
     }
 }
 
-/// Deliveries that have not ended, of the first pages; at least one while PostgreSQL, just restarted, cannot tell.
+/// The number of deliveries that have not ended, from the first pages; at least one while a restarting PostgreSQL cannot answer.
 async fn under_way(api: &App) -> usize {
     let mut count = 0;
     for state in ["pending", "retrying", "delivering"] {
@@ -271,9 +271,8 @@ fn judge_caps(target: &Target, arrivals: &[Arrival]) {
     }
 }
 
-/// Every event arrived, and what arrived twice is explained: its sender was killed before the record was made, or
-/// PostgreSQL before it was on the disk. Answers how
-/// many sends were one too many.
+/// Asserts that every event arrived, and that a fault explains each duplicate: the worker was killed before the record was made, or
+/// PostgreSQL before the record was on disk. Returns the number of duplicates.
 fn judge_deliveries(
     target: &Target,
     arrivals: &[Arrival],
@@ -294,7 +293,7 @@ fn judge_deliveries(
             doubled += 1;
             assert!(
                 faults.explain(sent),
-                "{id} to {} was sent twice for no reason; {}",
+                "{id} to {} was sent twice without a fault; {}",
                 target.path,
                 faults.nearest(sent)
             );
@@ -304,26 +303,26 @@ fn judge_deliveries(
 }
 
 impl Faults {
-    /// For whoever has to find out.
+    /// Details for the failure message.
     fn nearest(&self, sent: Instant) -> String {
         let next = self.workers_killed.iter().filter(|&&killed| killed > sent).min();
         let after = next.map(|&killed| killed - sent);
-        format!("the next kill of a worker came {after:?} after; the machine was away: {}", self.machine_was_away)
+        format!("the next kill of a worker was {after:?} later; the machine was disturbed: {}", self.machine_was_disturbed)
     }
 
-    /// Whether a send at this instant may have lost its record with its worker.
+    /// Whether a fault may have lost the record of a send at this instant.
     fn explain(&self, sent: Instant) -> bool {
-        let is_away = |&(from, until): &(Instant, Instant)| sent + UNRECORDED >= from && sent <= until + UNRECORDED;
-        let is_slow = self.machine_was_away || self.servers_away.iter().any(is_away);
-        let unrecorded = if is_slow { UNRECORDED_IN_FAULT } else { UNRECORDED };
-        // What a crash of PostgreSQL takes of the last second are claims and records.
-        self.postgres_crashed.iter().any(|&crashed| sent <= crashed && crashed <= sent + UNRECORDED * 2)
-            || self.workers_killed.iter().any(|&killed| sent <= killed + SECOND / 10 && killed <= sent + unrecorded)
+        let is_down = |&(from, until): &(Instant, Instant)| sent + RECORDED_WITHIN >= from && sent <= until + RECORDED_WITHIN;
+        let is_slow = self.machine_was_disturbed || self.servers_down.iter().any(is_down);
+        let recorded_within = if is_slow { RECORDED_WITHIN_IN_FAULT } else { RECORDED_WITHIN };
+        // A crash of PostgreSQL may lose claims and records of the last second.
+        self.postgres_crashed.iter().any(|&crashed| sent <= crashed && crashed <= sent + RECORDED_WITHIN * 2)
+            || self.workers_killed.iter().any(|&killed| sent <= killed + SECOND / 10 && killed <= sent + recorded_within)
     }
 }
 
 async fn assert_nothing_is_left(fleet: &Fleet, api: &App) {
-    // Jobs stop with their next run, and what dead workers left is dropped every ten seconds.
+    // Jobs stop at their next run, and permits of dead workers are removed every ten seconds.
     let gauges = ["weir_scheduled_jobs", "weir_queued_permits", "weir_in_flight_sends", "weir_delivery_queue_depth"];
     eventually("nothing is left in the queue", SECOND * 15, async || {
         for gauge in gauges {

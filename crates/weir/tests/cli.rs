@@ -1,4 +1,4 @@
-//! The command line: exit codes, and errors that name the setting and the mend.
+//! The command line: exit codes, and errors that name the setting and the remedy.
 
 #[path = "support/harness.rs"]
 mod support;
@@ -28,7 +28,7 @@ async fn refused(folder: &Path, arguments: &[&str], environment: &[(&str, &str)]
 }
 
 #[tokio::test]
-async fn wrong_settings_end_with_exit_code_2_and_name_themselves() {
+async fn invalid_settings_exit_with_2_and_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
     refused(path, &["serve", "--listen", "nowhere"], &[], &["--listen"]).await;
@@ -53,11 +53,11 @@ async fn a_role_without_its_servers_is_refused_and_the_setting_is_named() {
         refused(path, &[role], &[], &["WEIR_DATABASE_URL", "WEIR_REDIS_URL"]).await;
         refused(path, &[role], &[database], &["WEIR_REDIS_URL"]).await;
         refused(path, &[role], &[queue], &["WEIR_DATABASE_URL"]).await;
-        // Port 1 is nobody's.
+        // No process listens on port 1.
         let nowhere = ("WEIR_DATABASE_URL", "postgres://weir:hush@127.0.0.1:1/weir");
-        refused_silently(path, &[role], &[nowhere, queue], &["database_url", "127.0.0.1:1"], "hush").await;
+        refused_without_secret(path, &[role], &[nowhere, queue], &["database_url", "127.0.0.1:1"], "hush").await;
         let nowhere = ("WEIR_REDIS_URL", "redis://:hush@127.0.0.1:1");
-        refused_silently(path, &[role], &[database, nowhere], &["redis_url", "127.0.0.1:1"], "hush").await;
+        refused_without_secret(path, &[role], &[database, nowhere], &["redis_url", "127.0.0.1:1"], "hush").await;
     }
     let missing = format!("{postgres}_missing");
     refused(path, &["worker"], &[("WEIR_DATABASE_URL", &missing), queue], &["database_url", "createdb"]).await;
@@ -77,15 +77,15 @@ async fn a_wrong_password_is_refused_and_never_shown() {
         [(&right, &closed, "redis_url"), (&right, &redis.url(), "redis_url"), (&wrong, &opens, "database_url")]
     {
         let settings = [("WEIR_DATABASE_URL", database.as_str()), ("WEIR_REDIS_URL", queue.as_str())];
-        refused_silently(path, &["worker"], &settings, &[setting, "password"], "hush").await;
+        refused_without_secret(path, &["worker"], &settings, &[setting, "password"], "hush").await;
     }
     let mut right_both = App::command(path);
     right_both.arg("worker").env("WEIR_DATABASE_URL", &right).env("WEIR_REDIS_URL", &opens);
     assert!(App::launch(right_both).await.is_ok(), "the right passwords open both");
 }
 
-/// As [`refused`], and without a word of the secret.
-async fn refused_silently(
+/// Like [`refused`]; the error must not contain the secret.
+async fn refused_without_secret(
     folder: &Path,
     arguments: &[&str],
     environment: &[(&str, &str)],
@@ -126,7 +126,7 @@ async fn migrate_prepares_a_database_and_may_be_repeated() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn keys_are_asked_for_when_configured() {
+async fn api_keys_are_required_when_configured() {
     let folder = tempfile::tempdir().unwrap();
     let app = App::start_with(folder.path(), &[("WEIR_API_KEYS", "first,second")]).await;
     let url = format!("{}/v1/destinations", app.url);
@@ -138,7 +138,7 @@ async fn keys_are_asked_for_when_configured() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn audit_reads_a_running_server_as_a_table_as_json_and_as_a_picture() {
+async fn audit_shows_a_running_server_as_a_table_as_json_and_as_a_chart() {
     let folder = tempfile::tempdir().unwrap();
     let (app, receiver) = (App::start(folder.path()).await, Receiver::start().await);
     let limits = json!([{"limit": 50, "period": "second"}]);

@@ -1,5 +1,4 @@
-//! What Weir does while Redis or PostgreSQL is away, and that it goes on by itself when they are back: no process of Weir is
-//! started anew here.
+//! Weir while Redis or PostgreSQL is down, and its recovery by itself: no process of Weir is restarted here.
 
 #[path = "support/harness.rs"]
 mod support;
@@ -17,7 +16,7 @@ use support::{
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Posts one event; its id, or the status and the `Retry-After` of the refusal.
+/// Posts one event. Returns its id, or the status and the `Retry-After` of the refusal.
 async fn post(api: &App, event_type: &str) -> Result<String, (u16, Option<String>)> {
     let body = json!({"type": event_type, "data": 1});
     let response = api.http.post(format!("{}/v1/events", api.url)).json(&body).send().await.expect("an answer");
@@ -30,7 +29,7 @@ async fn post(api: &App, event_type: &str) -> Result<String, (u16, Option<String
     Ok(body["id"].as_str().expect("an id").to_owned())
 }
 
-async fn readiness(app: &App, status: u16) {
+async fn wait_for_readiness(app: &App, status: u16) {
     eventually(&format!("/readyz answers {status}"), Duration::from_secs(10), async || {
         app.status("/readyz").await == status
     })
@@ -42,7 +41,7 @@ fn arrived(receiver: &Receiver, path: &str) -> HashSet<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_redis_events_are_accepted_and_when_it_is_back_delivery_goes_on() {
+async fn without_redis_events_are_accepted_and_delivery_resumes_when_it_is_back() {
     let (mut fleet, receiver) = (Fleet::new().await, Receiver::start().await);
     let api = fleet.launch("api").await;
     let (scheduler, worker) = (fleet.launch("scheduler").await, fleet.launch("worker").await);
@@ -57,7 +56,7 @@ async fn without_redis_events_are_accepted_and_when_it_is_back_delivery_goes_on(
 
     fleet.redis.kill().await;
     for app in [&scheduler, &worker] {
-        readiness(app, 503).await;
+        wait_for_readiness(app, 503).await;
     }
     let mut accepted = Vec::new();
     for _ in 0..20 {
@@ -65,24 +64,24 @@ async fn without_redis_events_are_accepted_and_when_it_is_back_delivery_goes_on(
         accepted.push(post(&api, "second").await.expect("events are accepted without Redis"));
         assert!(posted.elapsed() < SECOND, "answered after {:?}", posted.elapsed());
     }
-    assert_eq!(api.status("/readyz").await, 200, "the API is useful without Redis");
-    // What had its slot when Redis went may still start; three seconds later nothing does.
+    assert_eq!(api.status("/readyz").await, 200, "the API is ready without Redis");
+    // Sends that had a slot when Redis died may still start, but none three seconds later.
     tokio::time::sleep(SECOND * 3).await;
     let held = receiver.total();
     tokio::time::sleep(SECOND * 2).await;
-    assert_eq!(receiver.total(), held, "without Redis nothing is sent: nobody would know of it");
+    assert_eq!(receiver.total(), held, "without Redis nothing is sent");
 
     fleet.redis.start_again().await;
     for app in [&scheduler, &worker] {
-        readiness(app, 200).await;
+        wait_for_readiness(app, 200).await;
     }
-    eventually("delivery goes on", Duration::from_secs(15), async || receiver.total() > held + 100).await;
+    eventually("delivery resumes", Duration::from_secs(15), async || receiver.total() > held + 100).await;
     for id in &ids {
         api.drained(id, Duration::from_secs(90)).await;
     }
     assert!(
         accepted.iter().all(|id| arrived(&receiver, "/second").contains(id)),
-        "what was accepted meanwhile arrives"
+        "events accepted during the outage arrive"
     );
     assert_eq!((arrived(&receiver, "/second").len(), arrived(&receiver, "/minute").len()), (420, 60));
     for id in &ids {
@@ -90,12 +89,12 @@ async fn without_redis_events_are_accepted_and_when_it_is_back_delivery_goes_on(
     }
     assert_cap(&receiver.arrivals("/second"), 50, SECOND);
     assert_cap(&receiver.arrivals("/minute"), 600, SECOND * 60);
-    assert_eq!(receiver.total(), 480, "what was sent was recorded meanwhile: nothing is sent twice");
+    assert_eq!(receiver.total(), 480, "sends were recorded during the outage, so nothing is sent twice");
     eventually("the queue is empty", SECOND * 5, async || fleet.redis.entries().await == "0 0").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_redis_that_hangs_keeps_no_event_waiting() {
+async fn a_hanging_redis_does_not_delay_the_acceptance_of_events() {
     let (fleet, receiver) = (Fleet::new().await, Receiver::start().await);
     let api = fleet.launch("api").await;
     let _others = [fleet.launch("scheduler").await, fleet.launch("worker").await];
@@ -106,7 +105,7 @@ async fn a_redis_that_hangs_keeps_no_event_waiting() {
     fleet.redis.signal("STOP").await;
     let hangs_since = now();
     let mut posts = 1;
-    // Longer than any connection is waited for.
+    // Longer than any connection timeout.
     while hangs_since.elapsed() < SECOND * 5 {
         let posted = now();
         post(&api, "hangs").await.expect("events are accepted although Redis hangs");
@@ -122,12 +121,12 @@ async fn a_redis_that_hangs_keeps_no_event_waiting() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_postgres_events_are_refused_and_when_it_is_back_all_goes_on_with_what_was_sent_recorded() {
+async fn without_postgres_events_are_refused_and_delivery_resumes_without_duplicates_when_it_is_back() {
     let mut postgres = Postgres::start().await;
     let (fleet, receiver) = (Fleet::on(postgres.url()).await, Receiver::start().await);
     let api = fleet.launch("api").await;
     let _others = [fleet.launch("scheduler").await, fleet.launch("worker").await];
-    // Answers take so long that many are under way at any time.
+    // Slow answers keep many sends in flight.
     receiver.script("/away", [Answer::status(200).after(Duration::from_millis(500))]);
     let id = destination(&api, &receiver, "/away", limit(50, "second")).await;
     let mut accepted = HashSet::new();
@@ -144,7 +143,7 @@ async fn without_postgres_events_are_refused_and_when_it_is_back_all_goes_on_wit
         assert!(after.is_some_and(|seconds| seconds.parse::<u32>().is_ok()), "a 503 says when to try again");
         assert!(posted.elapsed() < SECOND, "refused after {:?}", posted.elapsed());
     }
-    assert_eq!(api.status("/readyz").await, 503, "the API cannot do without PostgreSQL");
+    assert_eq!(api.status("/readyz").await, 503, "the API is not ready without PostgreSQL");
     tokio::time::sleep(SECOND * 3).await;
 
     postgres.start_again().await;
@@ -155,8 +154,8 @@ async fn without_postgres_events_are_refused_and_when_it_is_back_all_goes_on_wit
     .await;
     api.drained(&id, Duration::from_secs(90)).await;
     let arrivals = receiver.arrivals("/away");
-    assert_eq!(arrived(&receiver, "/away"), accepted, "what was acknowledged arrives, and nothing else");
-    assert_eq!(arrivals.len(), accepted.len(), "what had been sent was recorded when PostgreSQL was back");
+    assert_eq!(arrived(&receiver, "/away"), accepted, "every accepted event arrives, and no other");
+    assert_eq!(arrivals.len(), accepted.len(), "earlier sends are recorded when PostgreSQL is back");
     api.assert_audit_clean(&id).await;
     assert_cap(&arrivals, 50, SECOND);
     eventually("the queue is empty", SECOND * 5, async || fleet.redis.entries().await == "0 0").await;

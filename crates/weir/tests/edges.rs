@@ -1,4 +1,4 @@
-//! The edges of the API as a client on a socket meets them: hosts, connections, bodies that do not end.
+//! Edge cases of the HTTP server on raw sockets: hosts, connections, bodies that do not end.
 
 #[path = "support/harness.rs"]
 mod support;
@@ -61,15 +61,15 @@ async fn a_connection_beyond_the_cap_is_served_once_another_ends() {
     let mut first = connected(&app, HEALTH).await;
     assert_eq!(status(&mut first).await, 200);
     let mut second = connected(&app, HEALTH).await;
-    assert!(timeout(Duration::from_millis(500), second.readable()).await.is_err(), "a second was served");
+    assert!(timeout(Duration::from_millis(500), second.readable()).await.is_err(), "the second connection was served");
     drop(first);
     assert_eq!(status(&mut second).await, 200);
 }
 
 #[tokio::test]
-async fn bodies_in_flight_have_a_budget_that_lost_clients_give_back() {
+async fn bodies_in_flight_share_a_budget_that_disconnected_clients_release() {
     let folder = tempfile::tempdir().unwrap();
-    // As much as one body of unknown length may take.
+    // The budget that one body of unknown length takes.
     let app = App::start_with(folder.path(), &[("WEIR_BODY_BUDGET_BYTES", "1048576")]).await;
     let event = json!({"type": "video.created", "data": 1});
     let chunked = "POST /v1/events HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n1\r\n{\r\n";
@@ -78,9 +78,9 @@ async fn bodies_in_flight_have_a_budget_that_lost_clients_give_back() {
         app.request(Method::POST, "/v1/events", Some(event.clone())).await.0 == 503
     })
     .await;
-    assert_eq!(app.status("/v1/events").await, 200, "what has no body needs none of it");
+    assert_eq!(app.status("/v1/events").await, 200, "a request without a body needs no budget");
     drop(open);
-    eventually("the budget is given back", LONG, async || {
+    eventually("the budget is released", LONG, async || {
         app.request(Method::POST, "/v1/events", Some(event.clone())).await.0 == 202
     })
     .await;

@@ -1,4 +1,4 @@
-//! What the metrics say, and where they are.
+//! The values of metrics, and their listener.
 
 #[path = "support/harness.rs"]
 mod support;
@@ -10,10 +10,10 @@ use support::{App, Fleet, Receiver};
 
 const SOON: Duration = Duration::from_secs(10);
 
-/// Waits until a metric is as it should be.
-async fn wait_for(app: &App, name: &str, is_right: impl Fn(f64) -> bool) {
+/// Waits until a metric has an expected value.
+async fn wait_for(app: &App, name: &str, is_expected: impl Fn(f64) -> bool) {
     let waited = tokio::time::timeout(SOON, async {
-        while !is_right(app.metric(name).await) {
+        while !is_expected(app.metric(name).await) {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     });
@@ -21,14 +21,14 @@ async fn wait_for(app: &App, name: &str, is_right: impl Fn(f64) -> bool) {
 }
 
 #[tokio::test]
-async fn metrics_have_a_listener_of_their_own_when_one_is_named() {
+async fn metrics_use_their_own_listener_when_one_is_configured() {
     let folder = tempfile::tempdir().unwrap();
     let settings = [("WEIR_METRICS_LISTEN", "127.0.0.1:0"), ("WEIR_API_KEYS", "secret")];
     let app = App::start_with(folder.path(), &settings).await;
-    let metrics = app.metrics_url.clone().expect("it says where");
+    let metrics = app.metrics_url.clone().expect("the server prints the URL");
     let get = async |url: String| app.http.get(url).send().await.unwrap();
 
-    assert_eq!(get(format!("{}/metrics", app.url)).await.status(), 404, "not where everybody may ask");
+    assert_eq!(get(format!("{}/metrics", app.url)).await.status(), 404, "metrics are not on the public listener");
     let answer = get(metrics.clone()).await;
     assert_eq!(answer.status(), 200, "without a key");
     let text = answer.text().await.unwrap();
@@ -39,7 +39,7 @@ async fn metrics_have_a_listener_of_their_own_when_one_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_no_worker_has_taken_is_counted_and_its_lag_is_told_once_it_is_sent() {
+async fn permits_that_no_worker_takes_are_counted_and_their_start_lag_is_recorded() {
     let fleet = Fleet::new().await;
     let (api, scheduler) = (fleet.launch("api").await, fleet.launch("scheduler").await);
     let receiver = Receiver::start().await;
@@ -56,11 +56,11 @@ async fn what_no_worker_has_taken_is_counted_and_its_lag_is_told_once_it_is_sent
     wait_for(&worker, "weir_start_lag_seconds_count", |starts| starts == 12.0).await;
     let lag = worker.metric("weir_start_lag_seconds_sum").await / 12.0;
     assert!((1.0..30.0).contains(&lag), "each waited for a worker, {lag} s on the average");
-    assert_eq!(worker.metric("weir_delivery_queue_depth").await, 0.0, "only those who schedule tell of the queue");
+    assert_eq!(worker.metric("weir_delivery_queue_depth").await, 0.0, "only schedulers report the queue");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_full_worker_cannot_take_stays_in_the_queue_and_is_counted() {
+async fn permits_that_a_full_worker_cannot_take_stay_in_the_queue_and_are_counted() {
     let fleet = Fleet::new().await;
     let (api, scheduler) = (fleet.launch("api").await, fleet.launch("scheduler").await);
     let worker = fleet.launch_with("worker", &[("WEIR_WORKER_CAPACITY", "16")]).await;
@@ -71,12 +71,12 @@ async fn what_a_full_worker_cannot_take_stays_in_the_queue_and_is_counted() {
     api.events("hot", 600).await;
     receiver.wait_for("/hot", 60, SOON).await;
 
-    // It has answered by now: what finds no place waits for one, and nothing goes round.
+    // Answers are quick, so permits without a place wait in the worker and do not go back to the queue.
     let crowded_out = worker.metric("weir_permits_crowded_out_total").await;
     receiver.wait_for("/hot", 300, SOON).await;
     assert_eq!(worker.metric("weir_permits_crowded_out_total").await, crowded_out);
     let depth = scheduler.metric("weir_delivery_queue_depth").await;
-    assert!(depth > 100.0, "300 have arrived, and of the rest {depth} are in the queue");
+    assert!(depth > 100.0, "300 have arrived, and {depth} of the others are in the queue");
     assert!(scheduler.metric("weir_delivery_queue_oldest_seconds").await > 0.5);
     assert!(worker.metric("weir_worker_busy_ratio").await >= 0.5);
     receiver.wait_for("/hot", 600, Duration::from_secs(30)).await;
@@ -86,7 +86,7 @@ async fn what_a_full_worker_cannot_take_stays_in_the_queue_and_is_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiting_for_a_limit_or_a_slow_answer_is_no_lag_and_gauges_come_back_to_rest() {
+async fn waiting_for_a_limit_or_a_slow_answer_is_not_lag_and_gauges_return_to_zero() {
     let fleet = Fleet::new().await;
     let app = fleet.launch("serve").await;
     let receiver = Receiver::start().await;
@@ -104,13 +104,13 @@ async fn waiting_for_a_limit_or_a_slow_answer_is_no_lag_and_gauges_come_back_to_
     wait_for(&app, "weir_in_flight_sends", |in_flight| in_flight == 0.0).await;
     assert_eq!(app.metric("weir_start_lag_seconds_count").await, 60.0);
     let lag = app.metric("weir_start_lag_seconds_sum").await / 60.0;
-    assert!(lag < 0.2, "two seconds of waiting for the limit are no lag: {lag} s on the average");
+    assert!(lag < 0.2, "waiting for the limit does not count as lag: {lag} s on the average");
     assert_eq!(app.metric("weir_deliveries_total").await, 60.0);
     assert!(app.metric("weir_worker_busy_ratio").await <= 1.0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_queue_that_is_away_is_told_of_and_nothing_else_changes() {
+async fn an_unreachable_queue_is_reported_and_nothing_else_changes() {
     let mut fleet = Fleet::new().await;
     let scheduler = fleet.launch("scheduler").await;
     wait_for(&scheduler, "weir_queue_up", |up| up == 1.0).await;

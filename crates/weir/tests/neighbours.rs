@@ -1,4 +1,4 @@
-//! One slow, dead or flooding destination does not move the others.
+//! A slow, dead or flooding destination does not delay the others.
 
 #[path = "support/harness.rs"]
 mod support;
@@ -11,8 +11,8 @@ use support::{Answer, App, Fleet, Machine, Receiver, now, receiver::AnswerBody};
 const HEALTHY: usize = 100;
 const ROUNDS: usize = 15;
 
-/// How long the slowest of the healthy destinations takes from just before a post to its arrival, in a typical round: the median, since a
-/// disk that stands still for a moment holds up a round whoever the neighbours are. `before`: rounds that there have been already.
+/// The time from a post to the arrival at the slowest healthy destination. It is the median of several rounds, because a slow disk may
+/// delay a single round. `before` is the number of earlier rounds.
 async fn slowest_of_a_round(app: &App, receiver: &Receiver, event_type: &str, before: usize) -> Duration {
     let mut rounds = Vec::new();
     for round in before + 1..=before + ROUNDS {
@@ -31,7 +31,7 @@ async fn slowest_of_a_round(app: &App, receiver: &Receiver, event_type: &str, be
     rounds[ROUNDS / 2]
 }
 
-async fn healthy_ones(app: &App, receiver: &Receiver, event_type: &str) {
+async fn create_healthy_destinations(app: &App, receiver: &Receiver, event_type: &str) {
     for healthy in 0..HEALTHY {
         let url = receiver.url(&format!("/{event_type}/{healthy}"));
         app.destination(json!({"url": url, "event_types": [event_type]})).await;
@@ -39,11 +39,11 @@ async fn healthy_ones(app: &App, receiver: &Receiver, event_type: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_slowest_of_a_hundred_healthy_destinations_is_as_quick_beside_bad_ones() {
+async fn bad_destinations_do_not_slow_down_a_hundred_healthy_ones() {
     let folder = tempfile::tempdir().unwrap();
     let (app, receiver, machine) = (App::start(folder.path()).await, Receiver::start().await, Machine::watched());
-    healthy_ones(&app, &receiver, "calm").await;
-    let alone = slowest_of_a_round(&app, &receiver, "calm", 0).await;
+    create_healthy_destinations(&app, &receiver, "alone").await;
+    let alone = slowest_of_a_round(&app, &receiver, "alone", 0).await;
 
     receiver.script("/hangs", [Answer::status(200).after(Duration::from_secs(30))]);
     receiver.script("/drips", [Answer::status(200).body(AnswerBody::Drip(Duration::from_millis(100)))]);
@@ -55,13 +55,13 @@ async fn the_slowest_of_a_hundred_healthy_destinations_is_as_quick_beside_bad_on
         ("refuses", "http://127.0.0.1:1/refuses".to_owned()),
     ]);
     for (event_type, url) in &bad {
-        // The flood is held to a few a second: the receiver that makes 64 MB shares these two cores.
+        // The flood is limited, because the receiver that sends 64 MB shares the two cores.
         let limits = if *event_type == "floods" { json!([{"limit": 2, "period": "second"}]) } else { json!([]) };
         app.destination(json!({"url": url, "event_types": [event_type], "rate_limits": limits})).await;
         app.events(event_type, 500).await;
     }
     receiver.wait_for("/hangs", 64, Duration::from_secs(10)).await;
-    healthy_ones(&app, &receiver, "beside").await;
+    create_healthy_destinations(&app, &receiver, "beside").await;
     let beside = slowest_of_a_round(&app, &receiver, "beside", 0).await;
 
     assert_eq!(receiver.count("/hangs"), 64, "a hanging destination holds its own max_in_flight and no more");
@@ -69,11 +69,11 @@ async fn the_slowest_of_a_hundred_healthy_destinations_is_as_quick_beside_bad_on
     machine.judge(is_undisturbed, &format!("{alone:?} alone, {beside:?} beside bad neighbours"));
 }
 
-/// More requests hang than the worker has places. Twenty destinations hold a few places each, and one holds as many as it may.
+/// More requests hang than the worker has places. Twenty destinations hold a few places each, and one holds as many as allowed.
 async fn hanging_requests_leave_places_for_others(app: &App) {
     let (receiver, hanging, machine) = (Receiver::start().await, Receiver::start().await, Machine::watched());
-    healthy_ones(app, &receiver, "calm").await;
-    let alone = slowest_of_a_round(app, &receiver, "calm", 0).await;
+    create_healthy_destinations(app, &receiver, "alone").await;
+    let alone = slowest_of_a_round(app, &receiver, "alone", 0).await;
 
     hanging.script("/hangs", [Answer::status(200).after(Duration::from_secs(60))]);
     for number in 0..HANGING {
@@ -85,15 +85,15 @@ async fn hanging_requests_leave_places_for_others(app: &App) {
     }
     let since = now();
     app.events("hang", EVENTS).await;
-    // Each is held to a few once it is crowded; without that they would take every place.
+    // Crowded destinations are limited to a few places each; otherwise they would take every place.
     hanging.wait_for("/hangs", CAPACITY / 6, Duration::from_secs(20)).await;
-    let beside = slowest_of_a_round(app, &receiver, "calm", ROUNDS).await;
+    let beside = slowest_of_a_round(app, &receiver, "alone", ROUNDS).await;
 
-    // What is out for a destination that is crowded comes back once; then it is tried again once a second.
+    // The permits of a crowded destination go back once; then the destination is tried once a second.
     tokio::time::sleep(Duration::from_secs(2).saturating_sub(now() - since)).await;
     let crowded = app.metric("weir_permits_crowded_out_total").await;
     let most = (EVENTS + (HANGING - 1) * 64) as f64 + HANGING as f64 * ((now() - since).as_secs_f64() + 1.0);
-    assert!(crowded <= most, "{crowded} permits found no place, of which {most} can be explained");
+    assert!(crowded <= most, "{crowded} permits found no place, where at most {most} were expected");
     assert!(hanging.count("/hangs") < CAPACITY, "some places are left");
     let is_undisturbed = beside <= alone * 2 + Duration::from_millis(20);
     machine.judge(is_undisturbed, &format!("{alone:?} alone, {beside:?} beside requests that hang"));

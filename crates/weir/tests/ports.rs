@@ -1,7 +1,7 @@
-//! Running out of ports is Weir's fault, not a destination's: no attempt, no breaker, and everything is delivered in the end.
+//! Running out of ports is not a fault of the destination: it counts as no attempt, opens no breaker, and everything is delivered.
 //!
-//! In a network namespace of its own, where the system hands out twenty ports: the test starts itself in there. Where the system
-//! allows none (some forbid them to everybody but root) or has no `ip`, there is nothing to run it in, and it says so.
+//! The test starts itself in a network namespace with twenty ports. It is skipped with a message where the system allows no namespace
+//! (some allow it only to root) or has no `ip`.
 
 #![cfg(target_os = "linux")]
 
@@ -24,25 +24,25 @@ fn namespaced(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// Runs this test in a namespace; `true` there.
+/// Runs this test in a namespace. Returns `true` inside the namespace.
 async fn in_a_namespace(test: &str) -> bool {
     if std::env::var_os(INSIDE).is_some() {
         return true;
     }
     let probed = namespaced("ip").args(["link", "set", "lo", "up"]).stderr(Stdio::null()).status().await;
     if !probed.is_ok_and(|status| status.success()) {
-        eprintln!("not run: this system gives no network namespace");
+        eprintln!("skipped: this system allows no network namespace");
         return false;
     }
     let itself = std::env::current_exe().expect("this program");
     let run = namespaced(itself).args(["--exact", test, "--nocapture"]).env(INSIDE, "1").output().await;
     let output = run.expect("it runs");
-    let said = |bytes| String::from_utf8_lossy(bytes).into_owned();
-    assert!(output.status.success(), "{}{}", said(&output.stdout), said(&output.stderr));
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
     false
 }
 
-async fn narrow_the_ports() {
+async fn limit_the_ports() {
     let up = Command::new("ip").args(["link", "set", "lo", "up"]).status().await;
     assert!(up.expect("`ip` is there").success());
     let range = format!("40000 {}", 40_000 + PORTS - 1);
@@ -66,11 +66,11 @@ async fn ports_run_out(app: &App, receiver: &Receiver) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ports_that_run_out_are_no_attempt_in_one_process() {
-    if !in_a_namespace("ports_that_run_out_are_no_attempt_in_one_process").await {
+async fn running_out_of_ports_is_not_an_attempt_in_one_process() {
+    if !in_a_namespace("running_out_of_ports_is_not_an_attempt_in_one_process").await {
         return;
     }
-    narrow_the_ports().await;
+    limit_the_ports().await;
     let (folder, receiver) = (tempfile::tempdir().expect("a folder"), Receiver::start().await);
     ports_run_out(&App::start(folder.path()).await, &receiver).await;
 }

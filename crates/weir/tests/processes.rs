@@ -30,7 +30,7 @@ fn times_arrived(arrivals: &[Arrival]) -> HashMap<&str, usize> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_killed_worker_had_in_hand_is_sent_by_another_and_a_long_request_of_that_goes_on() {
+async fn sends_of_a_killed_worker_are_repeated_by_another_whose_long_requests_continue() {
     let (fleet, receiver) = (Fleet::new().await, Receiver::start().await);
     receiver.script("/long", [Answer::status(200).after(SECOND * 40)]);
     let api = fleet.launch("api").await;
@@ -65,7 +65,7 @@ async fn what_a_killed_worker_had_in_hand_is_sent_by_another_and_a_long_request_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_killed_worker_was_permitted_and_did_not_send_counts_as_no_attempt() {
+async fn unsent_permits_of_a_killed_worker_count_as_no_attempt() {
     let (fleet, receiver) = (Fleet::new().await, Receiver::start().await);
     let api = fleet.launch("api").await;
     let _scheduler = fleet.launch("scheduler").await;
@@ -86,7 +86,7 @@ async fn what_a_killed_worker_was_permitted_and_did_not_send_counts_as_no_attemp
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_killed_scheduler_had_claimed_and_not_published_is_resolved() {
+async fn unpublished_claims_of_a_killed_scheduler_are_resolved() {
     let (fleet, receiver) = (Fleet::new().await, Receiver::start().await);
     // The first process to register.
     let doomed = fleet.launch("scheduler").await;
@@ -111,7 +111,7 @@ async fn what_a_killed_scheduler_had_claimed_and_not_published_is_resolved() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_killed_scheduler_had_published_is_sent_once() {
+async fn published_permits_of_a_killed_scheduler_are_sent_once() {
     let (fleet, receiver) = (Fleet::new().await, Receiver::start().await);
     receiver.script("/published", [Answer::status(200).after(SECOND * 20)]);
     let api = fleet.launch("api").await;
@@ -129,7 +129,7 @@ async fn what_a_killed_scheduler_had_published_is_sent_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_worker_that_is_cut_off_from_the_store_stops_by_itself_and_comes_back_as_another() {
+async fn a_worker_cut_off_from_the_store_stops_sending_and_registers_again_later() {
     const EVENTS: usize = 600;
     let (fleet, receiver) = (Fleet::new().await, Receiver::start().await);
     let api = fleet.launch("api").await;
@@ -167,7 +167,7 @@ async fn a_worker_that_is_cut_off_from_the_store_stops_by_itself_and_comes_back_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_edit_whose_announcement_was_lost_takes_effect_within_two_seconds_where_the_job_waits_for_a_day() {
+async fn an_edit_with_a_lost_announcement_takes_effect_within_two_seconds_on_a_parked_job() {
     let (fleet, receiver) = (Fleet::new().await, Receiver::start().await);
     let api = fleet.launch("api").await;
     let _others = [fleet.launch("scheduler").await, fleet.launch("worker").await];

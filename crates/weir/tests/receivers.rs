@@ -76,7 +76,7 @@ async fn post(app: &App, receiver: &Reference, id: &str, age: i64, body: &'stati
     request.send().await.unwrap().status()
 }
 
-async fn does_what_a_receiver_should(start: impl AsyncFn(&str) -> Reference) {
+async fn verifies_and_deduplicates(start: impl AsyncFn(&str) -> Reference) {
     let folder = tempfile::tempdir().unwrap();
     let app = App::start(folder.path()).await;
     let mut with_old = start(OLD).await;
@@ -119,25 +119,25 @@ async fn does_what_a_receiver_should(start: impl AsyncFn(&str) -> Reference) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_receiver_in_python_does_what_a_receiver_should() {
+async fn the_python_receiver_verifies_and_deduplicates() {
     let mend = "Install Python 3 (Debian: apt-get install python3), or name its program in WEIR_TEST_PYTHON";
-    does_what_a_receiver_should(async |secret| {
+    verifies_and_deduplicates(async |secret| {
         Reference::start(runtime("WEIR_TEST_PYTHON", "python3", "python/receiver.py"), secret, mend).await
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_receiver_in_node_does_what_a_receiver_should() {
+async fn the_node_receiver_verifies_and_deduplicates() {
     let mend = "Install Node 18 or later (Debian: apt-get install nodejs), or name its program in WEIR_TEST_NODE";
-    does_what_a_receiver_should(async |secret| {
+    verifies_and_deduplicates(async |secret| {
         Reference::start(runtime("WEIR_TEST_NODE", "node", "node/receiver.mjs"), secret, mend).await
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_receiver_in_rust_does_what_a_receiver_should() {
+async fn the_rust_receiver_verifies_and_deduplicates() {
     // Beside the binary under test; `cargo test --tests` leaves examples out, so it is built here, in the same profile.
     let folder = Path::new(env!("CARGO_BIN_EXE_weir")).parent().unwrap();
     let mut build = Command::new(env!("CARGO"));
@@ -152,7 +152,7 @@ async fn the_receiver_in_rust_does_what_a_receiver_should() {
     }
     let status = build.current_dir(env!("CARGO_MANIFEST_DIR")).status().await.expect("cargo runs");
     assert!(status.success(), "the example builds");
-    does_what_a_receiver_should(async |secret| {
+    verifies_and_deduplicates(async |secret| {
         Reference::start(Command::new(folder.join("examples/receiver")), secret, "").await
     })
     .await;

@@ -168,7 +168,7 @@ async fn a_replay_hardly_delays_live_traffic(app: &App) {
     machine.judge(hardly_delayed && uses_what_is_left, &seen);
 }
 
-async fn while_both_wait_the_replay_gets_a_tenth(app: &App) {
+async fn beside_a_live_backlog_a_replay_gets_a_tenth(app: &App) {
     let receiver = Receiver::start().await;
     let limits = json!([{"limit": 200, "period": "second"}]);
     let id = with_dead_letters(app, &receiver, "saturated", 400, limits).await;
@@ -230,29 +230,29 @@ fn assert_replayed(receiver: &Receiver, path: &str, count: usize, spare: usize) 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replay_goes_beside_live_traffic_in_one_process() {
+async fn a_replay_hardly_delays_live_traffic_in_one_process() {
     let folder = tempfile::tempdir().unwrap();
     a_replay_hardly_delays_live_traffic(&App::start(folder.path()).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replay_goes_beside_live_traffic_on_servers() {
+async fn a_replay_hardly_delays_live_traffic_on_servers() {
     let fleet = Fleet::new().await;
     a_replay_hardly_delays_live_traffic(&fleet.launch("serve").await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn neither_starves_in_one_process() {
+async fn replay_and_live_backlog_share_the_limit_in_one_process() {
     let folder = tempfile::tempdir().unwrap();
-    while_both_wait_the_replay_gets_a_tenth(&App::start(folder.path()).await).await;
+    beside_a_live_backlog_a_replay_gets_a_tenth(&App::start(folder.path()).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn neither_starves_on_servers() {
+async fn replay_and_live_backlog_share_the_limit_on_servers() {
     let fleet = Fleet::new().await;
     let api = fleet.launch("api").await;
     let _others = [fleet.launch("scheduler").await, fleet.launch("scheduler").await, fleet.launch("worker").await];
-    while_both_wait_the_replay_gets_a_tenth(&api).await;
+    beside_a_live_backlog_a_replay_gets_a_tenth(&api).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -270,7 +270,7 @@ async fn a_replay_is_cancelled_on_servers() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replay_goes_on_after_kills_in_one_process() {
+async fn a_replay_continues_after_kills_in_one_process() {
     let (folder, receiver) = (tempfile::tempdir().unwrap(), Receiver::start().await);
     let mut app = App::start(folder.path()).await;
     let limits = json!([{"limit": 100, "period": "second"}]);
@@ -291,7 +291,7 @@ async fn a_replay_goes_on_after_kills_in_one_process() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replay_goes_on_after_a_kill_on_servers() {
+async fn a_replay_continues_after_a_kill_on_servers() {
     let (fleet, receiver) = (Fleet::new().await, Receiver::start().await);
     let (api, _worker) = (fleet.launch("api").await, fleet.launch("worker").await);
     let scheduler = fleet.launch("scheduler").await;

@@ -108,7 +108,7 @@ async fn fifty_posts_with_one_idempotency_key_are_one_event() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_batch_with_bad_members_lands_the_good_ones() {
+async fn a_batch_with_invalid_events_accepts_the_valid_ones() {
     let folder = tempfile::tempdir().unwrap();
     let (app, receiver) = (App::start(folder.path()).await, Receiver::start().await);
     app.destination(json!({"url": receiver.url("/batch")})).await;

@@ -78,7 +78,7 @@ fn restore_file(folder: &Path) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_restored_file_exceeds_no_limit_by_sends_that_it_has_forgotten() {
+async fn a_restored_file_keeps_every_limit_despite_forgotten_sends() {
     let folder = tempfile::tempdir().unwrap();
     let receiver = Receiver::start().await;
     let app = App::start(folder.path()).await;
@@ -102,7 +102,7 @@ async fn a_restored_file_exceeds_no_limit_by_sends_that_it_has_forgotten() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_restored_dump_exceeds_no_limit_by_sends_that_it_has_forgotten() {
+async fn a_restored_dump_keeps_every_limit_despite_forgotten_sends() {
     let (mut fleet, receiver) = (Fleet::new().await, Receiver::start().await);
     let mut running = Vec::new();
     for role in ["api", "scheduler", "worker"] {

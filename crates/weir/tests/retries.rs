@@ -84,7 +84,7 @@ async fn each_status_is_judged_by_the_table(app: &App) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_status_makes_of_a_delivery_what_the_retry_table_says() {
+async fn each_status_leads_to_the_state_of_the_retry_table() {
     let folder = tempfile::tempdir().unwrap();
     each_status_is_judged_by_the_table(&App::start(folder.path()).await).await;
 }
@@ -268,7 +268,7 @@ async fn a_deleted_destination_gets_nothing_more_and_keeps_its_history() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn answers_control_what_processes_send() {
+async fn answers_control_the_sends_of_all_processes() {
     let fleet = Fleet::new().await;
     let api = fleet.launch("api").await;
     let _others = [fleet.launch("scheduler").await, fleet.launch("worker").await, fleet.launch("worker").await];

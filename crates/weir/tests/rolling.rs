@@ -106,7 +106,7 @@ impl Destinations {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn replacing_every_process_under_load_loses_doubles_and_exceeds_nothing() {
+async fn replacing_every_process_under_load_loses_and_duplicates_nothing_and_breaks_no_limit() {
     let (fleet, receiver) = (Fleet::new().await, Receiver::start().await);
     let mut api = fleet.launch("api").await;
     let mut schedulers = vec![fleet.launch("scheduler").await, fleet.launch("scheduler").await];
@@ -134,7 +134,7 @@ async fn replacing_every_process_under_load_loses_doubles_and_exceeds_nothing() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn old_processes_start_beside_a_newer_schema_that_they_can_live_with() {
+async fn old_processes_start_beside_a_newer_compatible_schema() {
     let (fleet, receiver) = (Fleet::new().await, Receiver::start().await);
     let mut api = fleet.launch("api").await;
     let scheduler = fleet.launch("scheduler").await;
@@ -174,7 +174,7 @@ async fn old_processes_start_beside_a_newer_schema_that_they_can_live_with() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_newer_schema_that_breaks_older_programs_lets_none_of_them_start() {
+async fn older_programs_do_not_start_on_a_newer_incompatible_schema() {
     let fleet = Fleet::new().await;
     assert!(fleet.run("migrate").await.status.success());
     fleet.sql(NEWER_SCHEMA).await;

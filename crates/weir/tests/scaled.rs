@@ -44,7 +44,7 @@ async fn a_pause_through_one_process_holds_the_others_within_100_ms() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn workers_come_and_go_under_load_without_a_window_above_its_cap_or_an_event_sent_twice() {
+async fn scaling_workers_under_load_breaks_no_limit_and_sends_no_event_twice() {
     const RATES: [u32; 5] = [3, 20, 50, 100, 200];
     let (fleet, receiver) = (Fleet::new().await, Receiver::start().await);
     let api = fleet.launch("api").await;

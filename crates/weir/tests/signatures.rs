@@ -115,7 +115,7 @@ fn assert_says(output: &Output, code: i32, words: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn weir_verify_judges_what_a_delivery_brought_in_every_style() {
+async fn weir_verify_checks_a_delivery_in_every_style() {
     let (folder, receiver) = (tempfile::tempdir().unwrap(), Receiver::start().await);
     let app = App::start(folder.path()).await;
     let styles = [
@@ -160,7 +160,7 @@ async fn weir_verify_judges_what_a_delivery_brought_in_every_style() {
 }
 
 #[tokio::test]
-async fn weir_verify_tells_old_from_new_and_wrong_use_from_a_bad_request() {
+async fn weir_verify_rejects_bad_timestamps_with_1_and_misuse_with_2() {
     #[expect(clippy::disallowed_methods, reason = "the tests run in real time")]
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() as i64;
     let signed = |seconds: i64| {

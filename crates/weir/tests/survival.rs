@@ -32,7 +32,7 @@ async fn an_event_answered_with_202_survives_a_kill_right_after_the_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn kills_while_draining_lose_nothing_exceed_nothing_and_double_only_what_was_in_flight() {
+async fn kills_while_draining_lose_nothing_break_no_limit_and_duplicate_only_sends_in_flight() {
     let folder = tempfile::tempdir().unwrap();
     let receiver = Receiver::start().await;
     receiver.script("/drained", [Answer::status(200).after(Duration::from_millis(40))]);
@@ -88,7 +88,7 @@ async fn a_per_minute_limit_holds_across_a_kill() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_graceful_stop_finishes_what_is_in_flight_and_doubles_nothing() {
+async fn a_graceful_stop_finishes_sends_in_flight_and_duplicates_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let receiver = Receiver::start().await;
     receiver.script("/graceful", [Answer::status(200).after(Duration::from_millis(700))]);

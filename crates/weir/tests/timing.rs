@@ -47,7 +47,7 @@ async fn count(app: &App, destination: &str, state: &str) -> usize {
     page["data"].as_array().unwrap().len()
 }
 
-async fn what_is_delayed_is_sent_when_its_time_has_come(app: &App) {
+async fn delayed_events_are_sent_at_their_time(app: &App) {
     let receiver = Receiver::start().await;
     let id = destination(app, &receiver, "delayed", json!({})).await;
     let now = server_time(app).await;
@@ -73,7 +73,7 @@ async fn what_is_delayed_is_sent_when_its_time_has_come(app: &App) {
     assert!(app.audit(&id).await["delivery_latency_ms"]["max"].as_f64().unwrap() < 1_000.0, "counted from its time");
 }
 
-async fn what_has_expired_is_never_sent(app: &App) {
+async fn expired_events_are_never_sent(app: &App) {
     let receiver = Receiver::start().await;
     receiver.script("/failing", [Answer::status(503)]);
     let held = destination(app, &receiver, "held", json!({"paused": true})).await;
@@ -105,7 +105,7 @@ async fn what_has_expired_is_never_sent(app: &App) {
 }
 
 /// What a thousand updates of one key, some in batches and some side by side, come to.
-async fn of_a_thousand_updates_the_one_under_way_and_the_last_are_sent(app: &App) {
+async fn of_a_thousand_updates_only_the_first_and_the_last_are_sent(app: &App) {
     let receiver = Receiver::start().await;
     receiver.script("/updates", [Answer::status(503).after(SECOND * 6), Answer::status(200)]);
     let settings = json!({"max_in_flight": 1, "retry": {"schedule_ms": [50]}});
@@ -148,42 +148,42 @@ async fn superseded(app: &App, destination: &str) -> usize {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_burst_of_updates_of_one_key_is_two_sends() {
     let folder = tempfile::tempdir().unwrap();
-    of_a_thousand_updates_the_one_under_way_and_the_last_are_sent(&App::start(folder.path()).await).await;
+    of_a_thousand_updates_only_the_first_and_the_last_are_sent(&App::start(folder.path()).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_burst_of_updates_of_one_key_is_two_sends_at_scale() {
     let fleet = Fleet::new().await;
-    of_a_thousand_updates_the_one_under_way_and_the_last_are_sent(&fleet.launch("serve").await).await;
+    of_a_thousand_updates_only_the_first_and_the_last_are_sent(&fleet.launch("serve").await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_delayed_event_is_sent_when_its_time_has_come() {
     let folder = tempfile::tempdir().unwrap();
-    what_is_delayed_is_sent_when_its_time_has_come(&App::start(folder.path()).await).await;
+    delayed_events_are_sent_at_their_time(&App::start(folder.path()).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_delayed_event_is_sent_when_its_time_has_come_at_scale() {
     let fleet = Fleet::new().await;
-    what_is_delayed_is_sent_when_its_time_has_come(&fleet.launch("serve").await).await;
+    delayed_events_are_sent_at_their_time(&fleet.launch("serve").await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_expired_event_is_never_sent() {
     let folder = tempfile::tempdir().unwrap();
-    what_has_expired_is_never_sent(&App::start(folder.path()).await).await;
+    expired_events_are_never_sent(&App::start(folder.path()).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_expired_event_is_never_sent_at_scale() {
     let fleet = Fleet::new().await;
-    what_has_expired_is_never_sent(&fleet.launch("serve").await).await;
+    expired_events_are_never_sent(&fleet.launch("serve").await).await;
 }
 
 /// Delayed events outlive the process that took them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_delayed_event_is_sent_though_the_process_that_took_it_was_killed() {
+async fn a_delayed_event_survives_the_kill_of_the_process_that_accepted_it() {
     let folder = tempfile::tempdir().unwrap();
     let (app, receiver) = (App::start(folder.path()).await, Receiver::start().await);
     destination(&app, &receiver, "killed", json!({})).await;

@@ -212,7 +212,7 @@ async fn a_trace_that_is_not_sampled_is_handed_on_and_not_exported() {
 }
 
 #[tokio::test]
-async fn what_is_queued_is_exported_before_the_process_ends() {
+async fn queued_spans_are_exported_before_the_process_exits() {
     let (folder, collector, receiver) =
         (tempfile::tempdir().unwrap(), Collector::start().await, Receiver::start().await);
     let app = App::start_with(folder.path(), &[(ENDPOINT, &collector.endpoint())]).await;

@@ -1,4 +1,5 @@
-//! What the tests of `deploy/` and `k8s/` share: where the files are, the tools that read them, and manifests as kustomize renders them.
+//! Shared code of the tests of `deploy/` and `k8s/`: the paths of the files, the tools that check them, and the
+//! manifests that kustomize renders.
 
 pub mod manifests;
 pub mod queries;
@@ -18,26 +19,26 @@ pub fn project() -> PathBuf {
     here.ancestors().nth(2).unwrap_or(here).to_owned()
 }
 
-/// The tool that this variable names; `cargo xtask test` finds or installs it and sets the variable.
+/// The path of a tool, from its variable. `cargo xtask test` finds or installs the tool and sets the variable.
 pub fn tool(variable: &str) -> anyhow::Result<PathBuf> {
     let path = std::env::var_os(variable);
     Ok(path.with_context(|| format!("{variable} is not set: run `cargo xtask test`, which sets it"))?.into())
 }
 
-/// The program that the manifests run: WEIR_TEST_WEIR, or what the release build left.
+/// The program that the manifests run: WEIR_TEST_WEIR, or the result of the release build.
 pub fn weir() -> anyhow::Result<PathBuf> {
     let built = || project().join("target/release/weir");
     let path = std::env::var_os("WEIR_TEST_WEIR").map_or_else(built, PathBuf::from);
-    ensure!(path.is_file(), "{} is not there: run `cargo build --release --package weir`", path.display());
+    ensure!(path.is_file(), "{} does not exist: run `cargo build --release --package weir`", path.display());
     Ok(path)
 }
 
-/// Runs a command to its end and answers what it printed; a failure says what it said.
+/// Runs a command and returns its output. The error of a failed command contains its output.
 pub fn run(command: &mut Command) -> anyhow::Result<String> {
     let output = command.output().with_context(|| format!("could not start {command:?}"))?;
-    let (printed, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    ensure!(output.status.success(), "{command:?} failed ({}):\n{printed}{said}", output.status);
-    Ok(printed.into_owned())
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    ensure!(output.status.success(), "{command:?} failed ({}):\n{stdout}{stderr}", output.status);
+    Ok(stdout.into_owned())
 }
 
 /// A file of the project.
@@ -47,18 +48,18 @@ pub fn read(path: &str) -> anyhow::Result<String> {
 
 /// A YAML file of the project.
 pub fn yaml(path: &str) -> anyhow::Result<Value> {
-    serde_saphyr::from_str(&read(path)?).with_context(|| format!("{path} is no YAML"))
+    serde_saphyr::from_str(&read(path)?).with_context(|| format!("{path} is not valid YAML"))
 }
 
-/// The settings that the program knows, as its help lists them: `WEIR_LISTEN` and so on.
+/// The settings of the program, from its help: `WEIR_LISTEN` and so on.
 pub fn known_settings() -> anyhow::Result<Vec<String>> {
     let help = run(Command::new(weir()?).args(["serve", "--help"]))?;
-    let named = help.split("[env: ").skip(1).filter_map(|rest| rest.split([']', '=']).next());
-    Ok(named.map(str::to_owned).collect())
+    let names = help.split("[env: ").skip(1).filter_map(|rest| rest.split([']', '=']).next());
+    Ok(names.map(str::to_owned).collect())
 }
 
-/// How long a process may take to end, from the program's own constants: what is in flight, what is recorded, the listener, and the
-/// permits that go back.
+/// How long a process may take to end, from the constants of the program: sends in flight, recording, the listener, and
+/// the return of permits.
 pub fn drain_seconds() -> anyhow::Result<u64> {
     let (engine, config) = (read("crates/weir/src/engine.rs")?, read("crates/weir/src/config.rs")?);
     let recording = number_after(&engine, "const RECORDING_GRACE: Duration = Duration::from_secs(")?;
@@ -68,7 +69,9 @@ pub fn drain_seconds() -> anyhow::Result<u64> {
 }
 
 fn number_after(text: &str, start: &str) -> anyhow::Result<u64> {
-    let (_, rest) = text.split_once(start).with_context(|| format!("`{start}…` is gone: look where it went"))?;
+    let (_, rest) = text
+        .split_once(start)
+        .with_context(|| format!("`{start}…` was not found; update this test if the constant has moved"))?;
     let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
-    digits.parse().with_context(|| format!("`{start}` is followed by no number"))
+    digits.parse().with_context(|| format!("there is no number after `{start}`"))
 }

@@ -1,4 +1,4 @@
-//! Manifests as kustomize renders them: each overlay, and each component on the base.
+//! The manifests that kustomize renders: each overlay, and each component on the base.
 
 use std::{fs, path::Path, process::Command, sync::OnceLock};
 
@@ -7,10 +7,10 @@ use serde_json::Value;
 
 use crate::{project, run, tool};
 
-/// Overlays of the project; a test looks that none is left out.
+/// All overlays of the project. A test checks that none is missing.
 pub const OVERLAYS: [&str; 3] = ["local", "minimal", "production"];
 
-/// Each component with those that it needs; a test looks that none is left out.
+/// Each component with the components that it needs. A test checks that none is missing.
 pub const COMPONENTS: [&[&str]; 9] = [
     &["gateway"],
     &["grafana"],
@@ -23,7 +23,7 @@ pub const COMPONENTS: [&[&str]; 9] = [
     &["keda", "scale-to-zero"],
 ];
 
-/// What one `kubectl apply -k` would apply.
+/// The objects that one `kubectl apply -k` applies.
 #[derive(Debug)]
 pub struct Composition {
     pub name: String,
@@ -37,16 +37,19 @@ pub fn all() -> &'static [Composition] {
     ALL.get_or_init(|| render_all().unwrap_or_else(|error| panic!("{error:?}")))
 }
 
-/// The composition of this name: that of an overlay, or `base + keda`.
+/// The composition with this name: an overlay, or for example `base + keda`.
 pub fn named(name: &str) -> &'static Composition {
-    all().iter().find(|composition| composition.name == name).unwrap_or_else(|| panic!("there is no {name}"))
+    all()
+        .iter()
+        .find(|composition| composition.name == name)
+        .unwrap_or_else(|| panic!("there is no composition {name}"))
 }
 
 fn render_all() -> anyhow::Result<Vec<Composition>> {
     let kubernetes = project().join("k8s");
     let overlays = OVERLAYS.map(|name| render(name.to_owned(), &kubernetes.join("overlays").join(name)));
     let components = COMPONENTS.map(|components| {
-        let folder = tempfile::tempdir().context("no temporary folder")?;
+        let folder = tempfile::tempdir().context("could not make a temporary folder")?;
         let name = format!("base + {}", components.join(" + "));
         fs::write(folder.path().join("kustomization.yaml"), on_base(folder.path(), components)?)?;
         render(name, folder.path())
@@ -54,7 +57,7 @@ fn render_all() -> anyhow::Result<Vec<Composition>> {
     overlays.into_iter().chain(components).collect()
 }
 
-/// The kustomization of an overlay that someone could write. kustomize takes relative paths only.
+/// A kustomization with components on the base. kustomize accepts only relative paths.
 fn on_base(folder: &Path, components: &[&str]) -> anyhow::Result<String> {
     let up = "../".repeat(folder.canonicalize()?.components().count() - 1);
     let kubernetes = project().canonicalize()?.join("k8s");
@@ -70,13 +73,14 @@ fn on_base(folder: &Path, components: &[&str]) -> anyhow::Result<String> {
 
 fn render(name: String, folder: &Path) -> anyhow::Result<Composition> {
     let text = run(Command::new(tool("WEIR_TEST_KUBECTL")?).arg("kustomize").arg(folder))
-        .with_context(|| format!("{name} cannot be rendered"))?;
-    let objects: Vec<Value> = serde_saphyr::from_multiple(&text).with_context(|| format!("{name} is no YAML"))?;
+        .with_context(|| format!("could not render {name}"))?;
+    let objects: Vec<Value> =
+        serde_saphyr::from_multiple(&text).with_context(|| format!("{name} is not valid YAML"))?;
     ensure!(!objects.is_empty(), "{name} is empty");
     Ok(Composition { name, text, objects })
 }
 
-/// `Deployment/weir-api`, for messages and comparisons.
+/// The kind and name of an object, such as `Deployment/weir-api`.
 pub fn id(object: &Value) -> String {
     format!("{}/{}", kind(object), text(object, "/metadata/name"))
 }
@@ -85,7 +89,7 @@ pub fn kind(object: &Value) -> &str {
     text(object, "/kind")
 }
 
-/// The text at a JSON pointer, or nothing.
+/// The text at a JSON pointer, or an empty one.
 pub fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
     value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
@@ -100,14 +104,14 @@ impl Composition {
         self.objects.iter().filter(move |object| kind(object) == wanted)
     }
 
-    /// What makes pods, with the template that it makes them of.
+    /// The objects that create pods, each with its pod template.
     pub fn workloads(&self) -> impl Iterator<Item = (&Value, &Value)> {
         let kinds = ["Deployment", "StatefulSet", "Job"];
-        let makers = self.objects.iter().filter(move |object| kinds.contains(&kind(object)));
-        makers.filter_map(|object| Some((object, object.pointer("/spec/template")?)))
+        let workloads = self.objects.iter().filter(move |object| kinds.contains(&kind(object)));
+        workloads.filter_map(|object| Some((object, object.pointer("/spec/template")?)))
     }
 
-    /// Those of Weir itself, without the servers of `local`.
+    /// The workloads of Weir itself, without the servers of `local`.
     pub fn roles(&self) -> impl Iterator<Item = (&Value, &Value)> {
         self.workloads().filter(|(_, template)| text(template, "/spec/containers/0/name") == "weir")
     }

@@ -1,6 +1,7 @@
-//! The queries of the rules and of the dashboard, ready to be asked, and the metrics that they name.
+//! The queries of the rules and of the dashboard, ready to run, and the metrics in them.
 //!
-//! What Grafana fills in is filled in here: every variable stands for everything, and `$__rate_interval` for what the caller says.
+//! The variables of Grafana are replaced: each variable by a pattern that matches everything, and `$__rate_interval` by
+//! the caller's value.
 
 use std::collections::BTreeSet;
 
@@ -15,12 +16,12 @@ const DASHBOARD: &str = "deploy/grafana/weir.json";
 /// One query.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Query {
-    /// What a failure calls it: the alert, the recorded series, or the panel and its place in it.
+    /// The name in error messages: the alert, the recorded series, or the panel and the id of the query.
     pub name: String,
     pub expr: String,
 }
 
-/// What an alert says.
+/// The labels and annotations of an alert.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Alert {
     pub name: String,
@@ -30,7 +31,7 @@ pub struct Alert {
     pub runbook_url: String,
 }
 
-/// Every query: of the recording rules and alerts first, then of the dashboard.
+/// Every query: first those of the recording rules and alerts, then those of the dashboard.
 pub fn all(rate_interval: &str) -> anyhow::Result<Vec<Query>> {
     Ok([of_rules()?, of_dashboard(rate_interval)?].concat())
 }
@@ -48,7 +49,7 @@ pub fn of_rules() -> anyhow::Result<Vec<Query>> {
     rules()?.iter().map(query).collect()
 }
 
-/// The names of the series that the recording rules make.
+/// The names of the series of the recording rules.
 pub fn recorded() -> anyhow::Result<BTreeSet<String>> {
     let rules = rules()?;
     Ok(rules.iter().filter_map(|rule| rule.get("record")?.as_str()).map(ToOwned::to_owned).collect())
@@ -62,8 +63,8 @@ pub fn alerts() -> anyhow::Result<Vec<Alert>> {
         .map(|rule| {
             let name = text(rule, "alert")?.to_owned();
             let of = |part: &str, key: &str| {
-                let said = rule.get(part).context(part.to_owned()).and_then(|part| text(part, key));
-                said.map(ToOwned::to_owned).with_context(|| name.clone())
+                let value = rule.get(part).context(part.to_owned()).and_then(|part| text(part, key));
+                value.map(ToOwned::to_owned).with_context(|| name.clone())
             };
             Ok(Alert {
                 severity: of("labels", "severity")?,
@@ -100,9 +101,9 @@ pub fn dashboard() -> anyhow::Result<Value> {
     serde_json::from_str(&read(DASHBOARD)?).context(DASHBOARD)
 }
 
-/// The metrics that a query names.
+/// The metrics in a query.
 pub fn metrics_in(expr: &str) -> BTreeSet<String> {
-    // Every second part is a text, in which braces mean nothing.
+    // Every second part is a string literal, in which braces have no meaning.
     let without_texts: String = expr.split('"').step_by(2).collect();
     let mut names = BTreeSet::new();
     let mut rest = without_texts.as_str();
@@ -153,11 +154,11 @@ fn filled_in(expr: &str, rate_interval: &str) -> anyhow::Result<String> {
     for variable in ["namespace", "job", "instance"] {
         expr = expr.replace(&format!("${{{variable}}}"), ".*").replace(&format!("${variable}"), ".*");
     }
-    ensure!(!expr.contains('$'), "a variable that is not known: {expr}");
+    ensure!(!expr.contains('$'), "unknown variable: {expr}");
     Ok(expr)
 }
 
-/// What comes after the next `end`.
+/// The text after the next `end`.
 fn after(text: &str, end: char) -> &str {
     text.split_once(end).map_or("", |(_, rest)| rest)
 }
@@ -179,14 +180,14 @@ mod tests {
     }
 
     #[test]
-    fn metrics_are_told_from_functions_labels_and_numbers() {
+    fn metrics_are_distinguished_from_functions_labels_and_numbers() {
         let share = r#"sum by (le, up) (rate(a_total{b="c_total", d=~"x{2}"}[5m])) / on (e) group_left (f) max(g:h:rate5m) > 14.4"#;
         assert_eq!(names(share), ["a_total", "g:h:rate5m"]);
         assert_eq!(names("avg_over_time(max by (n) (x)[5m:30s]) or vector(0) unless y == 1e3"), ["x", "y"]);
     }
 
     #[test]
-    fn variables_are_filled_in_and_strangers_refused() {
+    fn known_variables_are_replaced_and_unknown_ones_refused() {
         let filled = filled_in(r#"rate(a{job=~"$job", i=~"${instance}"}[$__rate_interval])"#, "1m").unwrap();
         assert_eq!(filled, r#"rate(a{job=~".*", i=~".*"}[1m])"#);
         assert!(filled_in(r#"a{pod="$pod"}"#, "1m").is_err());

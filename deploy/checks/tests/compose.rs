@@ -19,8 +19,8 @@ fn services() -> Vec<(String, Value)> {
     services.iter().map(|(name, service)| (name.clone(), merged(service))).collect()
 }
 
-/// Puts in the values that a YAML merge key (`<<`) names. A value that stands beside the merge key wins. The schema check does not
-/// need this; the tests below do.
+/// Replaces a YAML merge key (`<<`) by its values. A value next to the merge key takes precedence. The schema check
+/// does not need this, but the tests below do.
 fn merged(value: &Value) -> Value {
     let Some(object) = value.as_object() else { return value.clone() };
     let mut all = object.get("<<").map(merged).and_then(|base| base.as_object().cloned()).unwrap_or_default();
@@ -35,8 +35,8 @@ fn compose_files_follow_the_specification() {
 }
 
 #[test]
-fn prometheus_takes_its_configuration_with_the_rules_beside_it() {
-    // As they are mounted into the container.
+fn prometheus_accepts_its_configuration_with_the_rules() {
+    // Both files are in one folder, like in the container.
     let folder = tempfile::tempdir().unwrap();
     fs::copy(project().join("deploy/compose/prometheus.yml"), folder.path().join("prometheus.yml")).unwrap();
     fs::copy(project().join("deploy/prometheus/rules.yaml"), folder.path().join("rules.yaml")).unwrap();
@@ -45,7 +45,7 @@ fn prometheus_takes_its_configuration_with_the_rules_beside_it() {
 }
 
 #[test]
-fn prometheus_finds_every_role_under_the_name_that_it_has_in_kubernetes() {
+fn prometheus_has_the_same_job_names_as_in_kubernetes() {
     let prometheus = yaml("deploy/compose/prometheus.yml").unwrap();
     for role in ["api", "scheduler", "worker"] {
         let jobs = list(&prometheus, "/scrape_configs");
@@ -56,7 +56,7 @@ fn prometheus_finds_every_role_under_the_name_that_it_has_in_kubernetes() {
 }
 
 #[test]
-fn every_container_is_hardened_and_watched() {
+fn every_container_is_hardened_and_has_a_health_check() {
     for (name, service) in services() {
         assert_eq!(service["read_only"], true, "{name}");
         assert_eq!(service["cap_drop"][0], "ALL", "{name}");
@@ -66,7 +66,7 @@ fn every_container_is_hardened_and_watched() {
 }
 
 #[test]
-fn files_that_are_mounted_exist() {
+fn mounted_files_exist() {
     for (name, service) in services() {
         for volume in
             list(&service, "/volumes").iter().filter_map(Value::as_str).filter(|volume| volume.starts_with('.'))
@@ -78,14 +78,14 @@ fn files_that_are_mounted_exist() {
 }
 
 #[test]
-fn roles_are_given_settings_that_exist_and_the_time_to_end() {
+fn roles_have_known_settings_and_enough_time_to_stop() {
     let known = known_settings().unwrap();
     for (name, service) in services() {
         if text(&service, "/image") != "weir:compose" {
             continue;
         }
         for setting in service["environment"].as_object().unwrap().keys() {
-            assert!(known.contains(setting), "{name}: {setting} is no setting");
+            assert!(known.contains(setting), "{name}: {setting} is not a setting");
         }
         let grace: u64 = text(&service, "/stop_grace_period").trim_end_matches('s').parse().unwrap();
         assert!(grace >= drain_seconds().unwrap() + 5, "{name}");

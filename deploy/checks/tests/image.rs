@@ -1,4 +1,4 @@
-//! The image: what it is built from, and that the stage that is shipped can be built and run.
+//! The image: its sources, and whether the runtime stage can be built and run.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -13,10 +13,10 @@ use tempfile::TempDir;
 use weir_deploy_checks::{project, read, run, tool, weir};
 
 const DOCKERFILE: &str = "deploy/docker/Dockerfile";
-/// Without its base, which adds about 35 MB.
-const LARGEST: u64 = 40_000_000;
+/// The size limit in bytes, without the base, which adds about 35 MB.
+const MAX_SIZE: u64 = 40_000_000;
 
-/// Buildah with a store of its own, which is gone with the folder.
+/// Buildah with a store of its own, which is removed with the folder.
 struct Buildah {
     program: PathBuf,
     folder: TempDir,
@@ -41,7 +41,7 @@ impl Buildah {
     }
 }
 
-/// In place of the build stage: the program of the release build, as the Dockerfile strips it.
+/// Replaces the build stage: the program of the release build, stripped like in the Dockerfile.
 fn build_stage() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir_all(folder.path().join("out/data")).unwrap();
@@ -50,7 +50,7 @@ fn build_stage() -> TempDir {
     folder
 }
 
-/// In place of the base: the libraries that the program asks for, from this machine.
+/// Replaces the base image: the libraries of the program, from this machine.
 fn base(buildah: &Buildah) {
     let libraries = run(Command::new("ldd").arg(weir().unwrap())).unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -75,12 +75,12 @@ fn build(buildah: &Buildah, base: &str, tag: &str) {
 }
 
 #[test]
-fn hadolint_finds_no_fault() {
+fn hadolint_accepts_the_dockerfile() {
     run(Command::new(tool("WEIR_TEST_HADOLINT").unwrap()).arg(project().join(DOCKERFILE))).unwrap();
 }
 
 #[test]
-fn bases_are_arguments_with_a_tag_and_a_digest_that_is_one() {
+fn base_images_are_arguments_with_a_tag_and_a_valid_digest() {
     let dockerfile = read(DOCKERFILE).unwrap();
     let bases: Vec<_> = dockerfile.lines().filter_map(|line| line.strip_prefix("FROM ")?.split(' ').next()).collect();
     assert_eq!(bases, ["${RUST_IMAGE}", "${RUNTIME_IMAGE}"]);
@@ -95,7 +95,7 @@ fn bases_are_arguments_with_a_tag_and_a_digest_that_is_one() {
 }
 
 #[test]
-fn the_runtime_stage_is_one_binary_of_an_unprivileged_user() {
+fn the_runtime_stage_is_one_binary_with_an_unprivileged_user() {
     let buildah = Buildah::new();
     build(&buildah, "scratch", "weir");
     let about = buildah.run(&["inspect", "--type", "image", "weir"]);
@@ -109,7 +109,7 @@ fn the_runtime_stage_is_one_binary_of_an_unprivileged_user() {
     buildah.run(&["push", "--quiet", "weir", &format!("dir:{}", archive.display())]);
     let size: u64 = fs::read_dir(&archive).unwrap().map(|file| file.unwrap().metadata().unwrap().len()).sum();
     println!("the image without its base: {:.1} MB compressed", size as f64 / 1e6);
-    assert!(size < LARGEST, "{size}");
+    assert!(size < MAX_SIZE, "{size}");
 }
 
 #[test]
@@ -118,12 +118,12 @@ fn the_image_runs_the_program_as_its_user() {
     base(&buildah);
     build(&buildah, "localhost/base", "weir");
     let container = buildah.run(&["from", "--pull-never", "localhost/weir"]);
-    let said = buildah.run(&["run", container.trim(), "--", "/usr/local/bin/weir", "--version"]);
-    assert!(said.starts_with("weir "), "{said}");
+    let output = buildah.run(&["run", container.trim(), "--", "/usr/local/bin/weir", "--version"]);
+    assert!(output.starts_with("weir "), "{output}");
 }
 
 #[test]
-fn everything_that_the_program_is_built_from_is_in_the_build_context() {
+fn every_source_of_the_program_is_in_the_build_context() {
     let (buildah, folder) = (Buildah::new(), tempfile::tempdir().unwrap());
     let file = folder.path().join("Dockerfile");
     fs::write(&file, "FROM scratch\nCOPY . /\n").unwrap();
@@ -135,14 +135,14 @@ fn everything_that_the_program_is_built_from_is_in_the_build_context() {
     for source in sources() {
         assert!(context.join(&source).is_file(), "{} is not in the context", source.display());
     }
-    // Every member of the workspace is there, or cargo would refuse.
+    // Cargo fails if a member of the workspace is missing.
     let mut metadata = Command::new(env!("CARGO"));
     run(metadata.args(["metadata", "--locked", "--offline", "--no-deps", "--format-version=1"]).current_dir(&context))
         .unwrap();
     assert!(!context.join("target").exists() && !context.join(".git").exists());
 }
 
-/// What the compiler read, in the project: cargo keeps the list beside the program.
+/// The files of the project that the compiler has read. Cargo writes this list next to the program.
 fn sources() -> Vec<PathBuf> {
     let list = fs::read_to_string(weir().unwrap().with_extension("d")).unwrap();
     let (_, files) = list.split_once(": ").unwrap();

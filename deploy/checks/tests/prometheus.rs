@@ -1,4 +1,4 @@
-//! The rules and the dashboard: well formed, tested, explained, and about metrics that exist.
+//! The rules and the dashboard: valid, tested, documented, and with existing metrics.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,9 +15,9 @@ use weir_deploy_checks::{
 };
 
 const GUIDE: &str = "docs/operations.md";
-/// Where readers of an alert find it.
+/// The URL of the guide in alerts.
 const GUIDE_URL: &str = "https://github.com/weir-webhooks/weir/blob/main/docs/operations.md";
-/// AlertState alike by every process that tells it, so a sum would count it several times.
+/// Gauges that several processes report with the same value. A sum would count the value several times.
 const CLUSTER_WIDE: [&str; 6] = [
     "weir_backlog_deliveries",
     "weir_delivery_queue_depth",
@@ -32,7 +32,7 @@ fn promtool(arguments: &[&str], file: &Path) -> anyhow::Result<String> {
 }
 
 #[test]
-fn prometheus_takes_the_rules() -> anyhow::Result<()> {
+fn prometheus_accepts_the_rules() -> anyhow::Result<()> {
     promtool(&["check", "rules"], &project().join("deploy/prometheus/rules.yaml")).map(drop)
 }
 
@@ -42,7 +42,7 @@ fn the_rules_pass_their_tests() -> anyhow::Result<()> {
 }
 
 #[test]
-fn prometheus_takes_every_query_of_the_dashboard() -> anyhow::Result<()> {
+fn prometheus_accepts_every_query_of_the_dashboard() -> anyhow::Result<()> {
     let recorded: Vec<Value> = queries::of_dashboard("1m")?
         .iter()
         .map(|query| serde_json::json!({"record": "panel", "expr": query.expr, "labels": {"of": query.name}}))
@@ -65,18 +65,18 @@ fn every_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() -> an
     let alerts: BTreeSet<String> = queries::alerts()?.into_iter().map(|alert| alert.name).collect();
     assert_eq!(cases.keys().cloned().collect::<BTreeSet<_>>(), alerts, "tests on the left, alerts on the right");
     let incomplete: Vec<_> = cases.iter().filter(|(_, (fires, silent))| *fires == 0 || *silent == 0).collect();
-    assert!(incomplete.is_empty(), "never fires, or is never silent: {incomplete:?}");
+    assert!(incomplete.is_empty(), "no case in which it fires, or none in which it does not: {incomplete:?}");
     Ok(())
 }
 
 #[test]
-fn every_alert_says_what_it_is_and_leads_to_its_paragraph_of_the_guide() -> anyhow::Result<()> {
+fn every_alert_has_a_description_and_a_section_in_the_guide() -> anyhow::Result<()> {
     let guide = read(GUIDE)?;
     let anchors: BTreeSet<String> = guide.lines().filter(|line| line.starts_with('#')).map(anchor_of).collect();
     for alert in queries::alerts()? {
         let name = &alert.name;
         assert!(["critical", "warning"].contains(&alert.severity.as_str()), "{name}: {}", alert.severity);
-        assert!(!alert.summary.is_empty() && !alert.description.is_empty(), "{name} says nothing");
+        assert!(!alert.summary.is_empty() && !alert.description.is_empty(), "{name} has no summary or no description");
         let anchor = name.to_lowercase();
         assert_eq!(alert.runbook_url, format!("{GUIDE_URL}#{anchor}"));
         assert!(anchors.contains(&anchor), "{GUIDE} has no heading {name}");
@@ -85,7 +85,7 @@ fn every_alert_says_what_it_is_and_leads_to_its_paragraph_of_the_guide() -> anyh
 }
 
 #[test]
-fn every_metric_of_rules_dashboard_and_guide_is_one_of_weir_or_a_known_one() -> anyhow::Result<()> {
+fn every_metric_of_rules_dashboard_and_guide_exists() -> anyhow::Result<()> {
     let mut known = queries::recorded()?;
     for crate_folder in fs::read_dir(project().join("crates"))? {
         exported_in(&crate_folder?.path().join("src"), &mut known)?;
@@ -111,7 +111,7 @@ fn every_metric_of_rules_dashboard_and_guide_is_one_of_weir_or_a_known_one() -> 
 }
 
 #[test]
-fn what_every_process_tells_alike_is_never_summed() -> anyhow::Result<()> {
+fn cluster_wide_gauges_are_never_summed() -> anyhow::Result<()> {
     for Query { name, expr } in queries::all("1m")? {
         for gauge in CLUSTER_WIDE {
             for (at, _) in expr.match_indices(gauge) {
@@ -125,8 +125,7 @@ fn what_every_process_tells_alike_is_never_summed() -> anyhow::Result<()> {
 }
 
 #[test]
-fn every_panel_says_what_it_shows_in_a_unit_from_the_chosen_source_and_no_destination_has_a_series()
--> anyhow::Result<()> {
+fn every_panel_has_a_description_a_unit_and_the_chosen_source_and_no_series_per_destination() -> anyhow::Result<()> {
     let dashboard = queries::dashboard()?;
     assert!(dashboard["schemaVersion"].as_u64() >= Some(39));
     let variables: Vec<_> = items(&dashboard, "/templating/list").iter().filter_map(|of| of["name"].as_str()).collect();
@@ -135,11 +134,8 @@ fn every_panel_says_what_it_shows_in_a_unit_from_the_chosen_source_and_no_destin
     let mut ids = BTreeSet::new();
     for panel in queries::panels()? {
         let title = panel["title"].as_str().unwrap_or_default();
-        assert!(ids.insert(panel["id"].as_u64()), "{title}: its id is taken");
-        assert!(
-            panel["description"].as_str().is_some_and(|text| !text.is_empty()),
-            "{title} does not say what it shows"
-        );
+        assert!(ids.insert(panel["id"].as_u64()), "{title}: its id is not unique");
+        assert!(panel["description"].as_str().is_some_and(|text| !text.is_empty()), "{title} has no description");
         assert!(
             panel["type"] == "table" || panel.pointer("/fieldConfig/defaults/unit").is_some(),
             "{title} has no unit"
@@ -154,14 +150,14 @@ fn every_panel_says_what_it_shows_in_a_unit_from_the_chosen_source_and_no_destin
     Ok(())
 }
 
-/// What GitHub makes of a heading.
+/// The anchor that GitHub makes for a heading.
 fn anchor_of(heading: &str) -> String {
     let text = heading.trim_start_matches('#').trim().to_lowercase();
     let kept = text.chars().filter(|c| c.is_alphanumeric() || [' ', '-', '_'].contains(c));
     kept.map(|c| if c == ' ' { '-' } else { c }).collect()
 }
 
-/// The names of metrics in the sources of a folder: each is a text of its own.
+/// The names of metrics in the sources of a folder: each is a string literal of its own.
 fn exported_in(folder: &Path, names: &mut BTreeSet<String>) -> anyhow::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();

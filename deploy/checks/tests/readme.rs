@@ -1,4 +1,4 @@
-//! Numbers in the guides that are the program's.
+//! Numbers in the guides that come from the program.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -11,7 +11,7 @@ fn constant(source: &str, name: &str) -> usize {
 }
 
 #[test]
-fn connections_to_postgresql_are_counted_as_the_store_opens_them() {
+fn the_guide_has_the_number_of_connections_that_the_store_opens() {
     let store = read("crates/weir-store-postgres/src/open.rs").unwrap();
     let (pool, several) = (constant(&store, "POOL"), ["POSTING", "CLAIMING", "SETTLING"]);
     let writers: usize = several.map(|name| constant(&store, name)).iter().sum();
@@ -20,7 +20,7 @@ fn connections_to_postgresql_are_counted_as_the_store_opens_them() {
     let writers = writers + singles;
 
     let guide = read("k8s/README.md").unwrap();
-    // One more: retention keeps its own.
+    // One more, because retention has its own connection.
     let sentence = format!(
         "holds {} at most: {pool} for reads, {writers} for writes in groups, 1 for retention",
         pool + writers + 1

@@ -1,4 +1,4 @@
-//! The units: systemd understands them, they are confined, and the program takes what they give it.
+//! The systemd units: valid, confined, and with arguments and settings that the program accepts.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -7,7 +7,8 @@ use std::{fs, process::Command};
 use weir_deploy_checks::{drain_seconds, known_settings, project, read, run, tool, weir};
 
 const UNITS: [&str; 3] = ["weir-api.service", "weir-scheduler.service", "weir-worker@.service"];
-/// In tenths, of ten: 1.5 is called OK. What is left is that Weir talks to the network.
+/// The highest exposure level in tenths: systemd calls 1.5 of 10 "OK". Most of the remaining exposure is network
+/// access.
 const EXPOSURE: &str = "--threshold=15";
 
 fn systemd_analyze() -> Command {
@@ -23,17 +24,18 @@ fn setting<'a>(unit: &'a str, name: &str) -> &'a str {
 }
 
 #[test]
-fn systemd_finds_no_fault_in_the_units() {
+fn systemd_accepts_the_units() {
     let folder = tempfile::tempdir().unwrap();
     for name in UNITS {
-        // It looks whether the program is there. An instance, since a template alone is not run.
+        // systemd checks that the program exists. A template is checked as an instance, because only an instance can
+        // run.
         let here = unit(name).replace("/usr/local/bin/weir", weir().unwrap().to_str().unwrap());
         let file = folder.path().join(name.replace('@', "@1"));
         fs::write(&file, here).unwrap();
         let output = systemd_analyze().arg("verify").arg(&file).output().unwrap();
-        // A line that systemd ignores is a warning to it, and no failure.
-        let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success() && said.is_empty(), "{name}: {said}");
+        // For a line that it ignores, systemd only prints a warning.
+        let printed = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && printed.is_empty(), "{name}: {printed}");
     }
 }
 
@@ -46,7 +48,7 @@ fn units_are_confined() {
 }
 
 #[test]
-fn units_wait_until_a_process_has_drained_and_leave_it_enough_files() {
+fn units_wait_for_the_drain_and_allow_enough_open_files() {
     for name in UNITS {
         let unit = unit(name);
         let stop: u64 = setting(&unit, "TimeoutStopSec").parse().unwrap();
@@ -56,7 +58,7 @@ fn units_wait_until_a_process_has_drained_and_leave_it_enough_files() {
 }
 
 #[test]
-fn the_program_takes_the_arguments_of_the_units() {
+fn the_program_accepts_the_arguments_of_the_units() {
     for name in UNITS {
         let unit = unit(name);
         let command = setting(&unit, "ExecStart").replace("%i", "1");
@@ -67,10 +69,10 @@ fn the_program_takes_the_arguments_of_the_units() {
 }
 
 #[test]
-fn the_example_names_settings_that_exist() {
+fn the_example_has_only_known_settings() {
     let known = known_settings().unwrap();
     for line in unit("weir.env.example").lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
         let (name, _) = line.split_once('=').unwrap();
-        assert!(known.iter().any(|setting| setting == name), "{name} is no setting");
+        assert!(known.iter().any(|setting| setting == name), "{name} is not a setting");
     }
 }

@@ -1,4 +1,4 @@
-//! The workflows: valid, with no more rights than they need, and nothing that follows a branch.
+//! The workflows: valid, with the least permissions, and with pinned actions.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -27,7 +27,7 @@ fn workflows_follow_the_schema() {
 }
 
 #[test]
-fn workflows_may_read_and_what_more_they_may_stands_at_the_job() {
+fn workflows_have_read_permission_and_jobs_add_what_they_need() {
     for (name, workflow) in workflows() {
         let rights = workflow["permissions"].as_object().unwrap();
         assert!(rights.iter().all(|(right, level)| right == "contents" && level == "read"), "{name}: {rights:?}");
@@ -57,7 +57,7 @@ fn every_action_is_pinned_and_no_checkout_keeps_its_token() {
 }
 
 #[test]
-fn every_job_ends() {
+fn every_job_has_a_timeout() {
     for (name, workflow) in workflows() {
         for (job, about) in jobs(&workflow) {
             assert!(about["timeout-minutes"].is_u64() || about["uses"].is_string(), "{name}: {job}");
@@ -66,7 +66,7 @@ fn every_job_ends() {
 }
 
 #[test]
-fn nothing_is_published_before_it_was_tested_built_and_scanned() {
+fn a_release_is_tested_built_and_scanned_before_it_is_published() {
     let release = yaml(".github/workflows/release.yaml").unwrap();
     assert_eq!(release["jobs"]["publish"]["needs"], "build");
     assert_eq!(list(&release, "/jobs/build/needs"), ["test", "bases"]);

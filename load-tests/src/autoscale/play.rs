@@ -98,6 +98,7 @@ pub(crate) async fn play(plan: &Plan, settings: &Settings<'_>) -> anyhow::Result
     all_ready(&mut deployment).await?;
     tokio::time::sleep(first_sync_delay(prometheus.scrape_every())).await;
 
+    // Run the controller, the load and the outages at the same time.
     let timeline = Timeline::begin();
     let deployment = Arc::new(Mutex::new(deployment));
     let (stop, stopped) = watch::channel(false);
@@ -119,6 +120,7 @@ pub(crate) async fn play(plan: &Plan, settings: &Settings<'_>) -> anyhow::Result
     let (recording, outages) = (recording?, outages?);
     let ticks = controlling.await??;
 
+    // Stop every process and judge the run.
     let deployment = Arc::into_inner(deployment).context("the controller still holds the Deployment")?.into_inner();
     let mut failures = deployment.end().await;
     failures.extend(fleet.ended()?.into_iter().map(|role| format!("{role} exited by itself")));

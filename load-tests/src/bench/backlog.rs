@@ -65,6 +65,7 @@ async fn run(rig: &Rig, waiting: u64) -> anyhow::Result<Run> {
         "rate_limits": [{"limit": LIMIT_PER_S, "period": "second"}],
     });
     let id = running.engine.create_destination(settings).await?;
+    // Build the backlog of a paused destination.
     let started = now();
     running.load("bench", waiting).await.context("loading")?;
     let loaded_per_s = waiting as f64 / now().duration_since(started).as_secs_f64();
@@ -72,6 +73,7 @@ async fn run(rig: &Rig, waiting: u64) -> anyhow::Result<Run> {
     tokio::time::sleep(SETTLE).await;
     let rss_mib = running.engine.rss_mib()?;
 
+    // Post at the rate of the limit and measure the CPU time of each span.
     rig.receiver.reset(false);
     let (span, repeats) = (rig.span(SECONDS), rig.repeats(REPEATS));
     let posting_s = (WARM_UP + span * repeats as u32).as_secs_f64().ceil() as u32 + 1;

@@ -86,6 +86,7 @@ async fn run(rig: &Rig) -> anyhow::Result<Run> {
     recorder.pause(&running, false).await?;
     rig.receiver.reset(false);
 
+    // Offer twice the peak rate, and twice its limit to the neighbour.
     let (to, seconds) = (running.engine.address(), rig.seconds(SECONDS));
     let batches_per_s = (2.0 * peak_per_s / BATCH as f64).max(1.0);
     let (batches, every) = ((batches_per_s * seconds as f64) as u32, Duration::from_secs_f64(1.0 / batches_per_s));
@@ -98,6 +99,7 @@ async fn run(rig: &Rig) -> anyhow::Result<Run> {
     open_loop(to, BATCH_CONNECTIONS, every, batches, path, body).await?;
     let (offered_s, arrived) = (now().duration_since(started).as_secs_f64(), rig.receiver.arrived());
     neighbour.await?.context("the neighbour")?;
+    // Wait until everything is delivered.
     let events = u64::from(batches) * BATCH;
     let last = rig.receiver.all_arrived(events).await?;
     let left = left(&running, &recorder, &unlimited, capped).await?;

@@ -32,8 +32,8 @@ pub(crate) struct Pictures {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct GroupPictures {
     pub(crate) name: String,
-    /// For each bucket: arrivals a second, the most that the limits allow in the bucket, and the long-term rate that they allow. The last two
-    /// are equal for limits per second, and `None` while a destination has no limit.
+    /// For each bucket: arrivals a second, the most that the limits allow in the bucket, and the long-term rate that they allow. The
+    /// last two are equal for limits per second, and `None` while a destination has no limit.
     pub(crate) sends_per_s: Vec<f64>,
     pub(crate) cap_per_s: Vec<Option<f64>>,
     pub(crate) pace_per_s: Vec<Option<f64>>,

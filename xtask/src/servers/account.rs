@@ -1,8 +1,8 @@
-//! Who runs this, and who runs what root must not.
+//! The user of this process, and the user of programs that must not run as root.
 
 use std::process::Command;
 
-/// A user's numbers.
+/// The numeric ids of a user and its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Account {
     pub(crate) user: u32,
@@ -13,7 +13,7 @@ pub(crate) fn is_root() -> bool {
     id(&["-u"]) == Some(0)
 }
 
-/// The account of a program that refuses to run as root: its own where the package made one, else nobody's.
+/// The account of a program that refuses to run as root: its own account if the package made one, otherwise `nobody`.
 pub(crate) fn unprivileged(name: &str) -> Option<Account> {
     [name, "nobody"].into_iter().find_map(|user| Some(Account { user: id(&["-u", user])?, group: id(&["-g", user])? }))
 }
@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unknown_name_stands_for_nobody() {
+    fn an_unknown_name_means_nobody() {
         assert_eq!(unprivileged("no-such-user-here"), unprivileged("nobody"));
         assert_ne!(unprivileged("nobody").map(|account| account.user), Some(0));
     }

@@ -1,8 +1,8 @@
-//! A child process that cannot outlive this one, however this one ends: by return, panic, Ctrl-C, SIGTERM or SIGKILL.
+//! A child process that cannot outlive this one, even if this process ends by panic, Ctrl-C, SIGTERM or SIGKILL.
 //!
-//! Between the two stands a small shell, `guarded.sh`, that reads from a pipe whose other end only this process holds. The
-//! kernel closes that end when this process is gone, and dropping the guard closes it too: one path for every ending, no
-//! signal handlers, nothing that knows one operating system from another.
+//! Between the two processes is a small shell, `guarded.sh`, which reads from a pipe. Only this process holds the other
+//! end of the pipe. The kernel closes that end when this process ends, and dropping the guard closes it too: one
+//! mechanism for every end, without signal handlers and without code for one operating system.
 
 use std::{
     os::unix::process::CommandExt,
@@ -14,15 +14,15 @@ use anyhow::Context;
 
 const SCRIPT: &str = include_str!("guarded.sh");
 
-/// A running process. Dropping it stops the process and waits until it is gone.
+/// A running process. Dropping this value stops the process and waits until it has ended.
 #[derive(Debug)]
 pub(crate) struct Guarded {
     shell: Child,
 }
 
 impl Guarded {
-    /// A command to be completed with the program and its arguments, then spawned. `signals` stop the program, and
-    /// `folder` is removed after it.
+    /// A command to which the caller adds the program and its arguments. `signals` stop the program, and `folder` is
+    /// removed afterwards.
     pub(crate) fn command(signals: &str, folder: Option<&Path>) -> Command {
         let mut command = Command::new("sh");
         command.args(["-c", SCRIPT, "guarded", signals]);
@@ -37,7 +37,7 @@ impl Guarded {
     }
 
     pub(crate) fn has_ended(&mut self) -> anyhow::Result<bool> {
-        Ok(self.shell.try_wait().context("could not look after a process")?.is_some())
+        Ok(self.shell.try_wait().context("could not get the status of a process")?.is_some())
     }
 
     /// Tells the process to stop, without waiting for it.
@@ -45,7 +45,7 @@ impl Guarded {
         drop(self.shell.stdin.take());
     }
 
-    /// Tells the process to stop, waits until it is gone, and answers how it ended.
+    /// Tells the process to stop, waits until it has ended, and returns its status.
     pub(crate) fn stop(&mut self) -> anyhow::Result<ExitStatus> {
         self.release();
         self.shell.wait().context("could not wait for a process")
@@ -72,7 +72,7 @@ mod tests {
         Guarded::spawn(command).unwrap()
     }
 
-    /// Its first line; a process that has answered is running.
+    /// The first line of its output, which shows that the process runs.
     fn first_line(guarded: &mut Guarded) -> String {
         let mut line = String::new();
         BufReader::new(guarded.shell.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_process_is_gone_and_so_is_its_folder() {
+    fn a_dropped_process_ends_and_its_folder_is_removed() {
         let folder = tempfile::tempdir().unwrap();
         let mut guarded = shell("KILL", Some(folder.path()), "echo $$; exec sleep 600");
         let pid = first_line(&mut guarded);
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_started_later_does_not_hold_an_earlier_one_back() {
+    fn a_later_process_does_not_keep_an_earlier_one_alive() {
         let mut earlier = shell("TERM", None, "echo $$; exec sleep 600");
         let pid = first_line(&mut earlier);
         let later = shell("TERM", None, "exec sleep 600");
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_signal_stops_a_process_that_does_not_heed_the_first() {
+    fn the_second_signal_stops_a_process_that_ignores_the_first() {
         let mut guarded = shell("TERM KILL", None, "trap '' TERM; echo $$; while :; do sleep 1; done");
         let pid = first_line(&mut guarded);
         drop(guarded);

@@ -1,10 +1,10 @@
 # Runs a command that must not outlive its starter: sh -c THIS guarded SIGNALS FOLDER COMMAND [ARGUMENT…]
 #
-# Standard input is a pipe whose other end only the starter holds. It reaches its end when the starter lets go of it, and
-# also when the starter dies, in whatever way. Then the command gets SIGNALS, one after the other, and KILL if it is still
-# there half a minute later. However it ended, FOLDER (unless empty) is removed and the command's status answered.
+# Standard input is a pipe whose other end only the starter holds. The pipe ends when the starter closes it or dies. Then the
+# command gets SIGNALS, one after the other, and KILL if it still runs after 30 seconds. When the command has ended, FOLDER
+# (unless empty) is removed, and this shell exits with the status of the command.
 #
-# This shell is the leader of a process group of its own, out of reach of a terminal's Ctrl-C.
+# This shell leads a process group of its own, so a terminal's Ctrl-C does not reach it.
 
 signals=$1 folder=$2
 shift 2
@@ -20,10 +20,11 @@ command=$!
     kill -s KILL "$command"
 } >/dev/null 2>&1 &
 
-# A shell tells of a signal that ended what it waited for, which is nothing to tell here.
+# A shell reports a signal that ended the process it waited for; this report is suppressed.
 wait "$command" 2>/dev/null
 status=$?
-# Ends the waiter above, and what the command may have left in the group; this shell stays for the folder.
+# Ends the waiting subshell above and other processes of the group. This shell ignores TERM, because it must remove the
+# folder.
 trap '' TERM
 kill -s TERM 0
 [ -z "$folder" ] || rm -rf -- "$folder"

@@ -7,9 +7,9 @@ use std::{
 
 use anyhow::Context;
 
-/// Ports that nobody listens at, each another one. A moment later one may be taken: the caller tries again then.
+/// Different ports that are free now. Another process may take one a moment later; the caller then tries again.
 pub(crate) fn free<const N: usize>() -> anyhow::Result<[u16; N]> {
-    // All are held before any is let go, so that they differ.
+    // All ports are bound before any is released, so that they differ.
     let held: [io::Result<TcpListener>; N] = array::from_fn(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)));
     let mut ports = [0; N];
     for (port, listener) in ports.iter_mut().zip(held) {

@@ -1,6 +1,6 @@
 //! A private PostgreSQL: superuser `weir`, database `weir`, trust on loopback.
 //!
-//! Commits reach the disk as in production (`fsync=on`), because figures are taken on it too.
+//! Commits are written to disk like in production (`fsync=on`), because this server is also used for measurements.
 
 use std::{
     os::unix::{fs::chown, process::CommandExt},
@@ -19,16 +19,16 @@ use super::{
 
 const NAME: &str = "weir";
 
-/// Makes the data folder, then becomes the server: `sh -c THIS <folder of the programs> [setting…]`.
+/// Makes the data folder, then runs the server in its place: `sh -c THIS <folder of the programs> [setting…]`.
 const INITDB_AND_SERVE: &str = r#"
     "$0/initdb" --pgdata=data --username=weir --auth=trust --encoding=UTF8 --locale=C --no-sync &&
     exec "$0/postgres" -D data "$@"
 "#;
 
-/// Room for the pools of many tests at once, and no replication: `wal_level=minimal` goes only without senders.
+/// Connections for many tests at once, and no replication: `wal_level=minimal` requires `max_wal_senders=0`.
 const SETTINGS: [&str; 7] = [
     "listen_addresses=127.0.0.1",
-    // Beside the data folder, which is where the server works.
+    // The parent of the data folder, which is the server's working folder.
     "unix_socket_directories=..",
     "fsync=on",
     "shared_buffers=256MB",
@@ -37,7 +37,7 @@ const SETTINGS: [&str; 7] = [
     "max_wal_senders=0",
 ];
 
-/// Starts PostgreSQL. `programs` is the folder of `initdb` and the others.
+/// Starts PostgreSQL. `programs` is the folder of `initdb` and the other programs.
 pub(crate) fn start(programs: &Path) -> anyhow::Result<Server> {
     let server = Server::start("PostgreSQL", |folder, [port, _]| plan(programs, folder, port))?;
     programs::run(client(programs, "createdb", server.folder(), server.ports()[0]).arg(NAME))?;
@@ -45,7 +45,7 @@ pub(crate) fn start(programs: &Path) -> anyhow::Result<Server> {
 }
 
 fn plan(programs: &Path, folder: &Path, port: u16) -> anyhow::Result<Plan> {
-    // TERM ends the shell, or asks the server to wait for its clients; QUIT ends the server at once.
+    // TERM ends the shell, or makes the server wait for its clients; QUIT ends the server at once.
     let mut command = Guarded::command("TERM QUIT", Some(folder));
     if account::is_root() {
         // PostgreSQL refuses to run as root.

@@ -1,4 +1,4 @@
-//! Where the servers' programs are, and how to come by them.
+//! Where the programs of the servers are, and how to install them.
 
 use std::{
     ffi::OsStr,
@@ -11,12 +11,12 @@ use anyhow::{Context, bail, ensure};
 
 use super::account;
 
-/// Programs that lie in one folder, and the packages that bring them.
+/// Programs in one folder, and the packages that contain them.
 #[derive(Debug)]
 pub(crate) struct Package {
     pub(crate) name: &'static str,
     pub(crate) programs: &'static [&'static str],
-    /// The package and, on Debian, the service that comes with it.
+    /// The package, and also the service that it starts.
     pub(crate) debian: &'static str,
     pub(crate) fedora: &'static str,
     pub(crate) homebrew: &'static str,
@@ -38,8 +38,8 @@ pub(crate) const POSTGRES: Package = Package {
     homebrew: "postgresql@17",
 };
 
-/// Not a server: it starts a program with another wall clock. Redis needs another allocator for that: its own reads the clock before
-/// libfaketime is ready.
+/// Starts a program with another wall clock. Redis needs another allocator with it, because its own allocator reads the
+/// clock before libfaketime is ready.
 pub(crate) const FAKETIME: Package = Package {
     name: "faketime",
     programs: &["faketime"],
@@ -48,7 +48,7 @@ pub(crate) const FAKETIME: Package = Package {
     homebrew: "libfaketime",
 };
 
-/// Not servers: they run the receivers under `examples/receivers`.
+/// Python and Node run the receivers under `examples/receivers`.
 pub(crate) const PYTHON: Package =
     Package { name: "Python", programs: &["python3"], debian: "python3", fedora: "python3", homebrew: "python" };
 
@@ -56,7 +56,8 @@ pub(crate) const NODE: Package =
     Package { name: "Node", programs: &["node"], debian: "nodejs", fedora: "nodejs", homebrew: "node" };
 
 impl Package {
-    /// The folder of the programs. Root on Debian or Ubuntu gets them installed; anybody else is told how to.
+    /// The folder of the programs. If they are missing, they are installed for root on Debian or Ubuntu; for any other
+    /// user the error says how to install them.
     pub(crate) fn find(&self) -> anyhow::Result<PathBuf> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         if let Some(folder) = self.find_in(&places(&path)) {
@@ -66,14 +67,14 @@ impl Package {
         self.find_in(&places(&path)).with_context(|| self.missing())
     }
 
-    /// Installs the Debian package for root on Debian or Ubuntu; for anybody else it is an error that says what to install.
+    /// Installs the Debian package for root on Debian or Ubuntu. For any other user the error says what to install.
     pub(crate) fn install(&self) -> anyhow::Result<()> {
         let path = std::env::var_os("PATH").unwrap_or_default();
-        ensure!(account::is_root() && holds(&path, "apt-get"), self.missing());
+        ensure!(account::is_root() && contains(&path, "apt-get"), self.missing());
         self.install_with_apt().with_context(|| self.missing())
     }
 
-    /// The folder of the programs, if they are there already.
+    /// The folder of the programs, if they are installed.
     pub(crate) fn installed(&self) -> Option<PathBuf> {
         self.find_in(&places(&std::env::var_os("PATH").unwrap_or_default()))
     }
@@ -82,13 +83,13 @@ impl Package {
         places.iter().find(|place| self.programs.iter().all(|program| place.join(program).is_file())).cloned()
     }
 
-    /// Installs the Debian package and stops the service that comes with it: the servers here are private ones.
+    /// Installs the Debian package and stops its service, because only private servers are used here.
     fn install_with_apt(&self) -> anyhow::Result<()> {
         eprintln!("\n=== Installing {} with apt-get", self.debian);
         apt_get(&["update", "--quiet"])?;
         let install = ["install", "--yes", "--quiet", "--no-install-recommends"];
         apt_get(&install.into_iter().chain(self.debian.split(' ')).collect::<Vec<_>>())?;
-        // Fails where no service was started, as in a container: as good.
+        // A failure is fine: in a container no service was started.
         let _ =
             Command::new("service").args([self.debian, "stop"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
         Ok(())
@@ -114,11 +115,11 @@ fn apt_get(arguments: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn holds(path: &OsStr, program: &str) -> bool {
+fn contains(path: &OsStr, program: &str) -> bool {
     std::env::split_paths(path).any(|folder| folder.join(program).is_file())
 }
 
-/// Folders to look in, the user's own choice first. Packages keep PostgreSQL's programs off PATH, by version.
+/// The folders to search, those of PATH first. Packages install the programs of PostgreSQL outside PATH, by version.
 fn places(path: &OsStr) -> Vec<PathBuf> {
     let mut places: Vec<PathBuf> = std::env::split_paths(path).collect();
     places.extend(versions("/usr/lib/postgresql", ""));
@@ -143,7 +144,7 @@ fn versions(parent: &str, prefix: &str) -> Vec<PathBuf> {
     found.into_iter().map(|(_, folder)| folder).collect()
 }
 
-/// Runs one of the programs to its end and answers what it printed.
+/// Runs one of the programs and returns its output.
 pub(crate) fn run(command: &mut Command) -> anyhow::Result<String> {
     let output = command.output().with_context(|| format!("could not start {command:?}"))?;
     let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_counts_only_when_all_programs_are_in_it() {
+    fn a_folder_is_found_only_if_it_contains_all_programs() {
         let (half, whole) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         fs::write(half.path().join("redis-cli"), "").unwrap();
         for program in REDIS.programs {
@@ -180,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named_with_the_command_that_installs_it() {
+    fn a_missing_package_is_named_with_its_install_commands() {
         let message = POSTGRES.missing();
         for line in ["apt-get install postgresql", "dnf install postgresql-server", "brew install postgresql@17"] {
             assert!(message.contains(line), "{message}");
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_fails_is_named_with_what_it_said() {
+    fn the_error_of_a_failed_program_contains_its_output() {
         let error = run(Command::new("sh").args(["-c", "echo no room >&2; exit 4"])).unwrap_err().to_string();
         assert!(error.contains("exit status: 4") && error.contains("no room"), "{error}");
     }

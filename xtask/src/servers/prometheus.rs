@@ -1,4 +1,4 @@
-//! A private Prometheus that scrapes Weir's roles and knows the rules of `deploy/prometheus`.
+//! A private Prometheus that scrapes Weir's roles and has the rules of `deploy/prometheus`.
 
 use std::{fmt::Write as _, fs, path::Path, process::Command};
 
@@ -9,7 +9,8 @@ use super::{
     server::{Plan, Server},
 };
 
-/// Starts Prometheus, whose programs lie in `folder`, with the rules in the file `rules`. Each target is a job and a port of loopback.
+/// Starts Prometheus from the programs in `folder`, with the rules in the file `rules`. Each target is a job and a port
+/// on loopback.
 pub(crate) fn start(folder: &Path, rules: &Path, targets: &[(&str, u16)]) -> anyhow::Result<Server> {
     Server::start("Prometheus", |own, [port, _]| {
         let configuration = own.join("prometheus.yml");
@@ -30,7 +31,7 @@ fn configuration_of(rules: &Path, targets: &[(&str, u16)]) -> String {
         "global: {{ scrape_interval: 5s, evaluation_interval: 5s }}\nrule_files: [{rules:?}]\nscrape_configs:\n  - job_name: weir\n    static_configs:\n"
     );
     for (job, port) in targets {
-        // Writing to a text does not fail.
+        // Writing to a string does not fail.
         let _ = writeln!(text, "      - {{ targets: [\"127.0.0.1:{port}\"], labels: {{ job: {job} }} }}");
     }
     text
@@ -42,7 +43,7 @@ mod tests {
     use crate::{servers::programs, tools::PROMETHEUS};
 
     #[test]
-    fn prometheus_takes_the_configuration_and_the_rules() {
+    fn prometheus_accepts_the_configuration_and_the_rules() {
         let folder = PROMETHEUS.find().unwrap();
         let rules =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/prometheus/rules.yaml").canonicalize().unwrap();

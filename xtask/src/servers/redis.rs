@@ -1,4 +1,4 @@
-//! A private Redis, and a private Redis Cluster of three masters. Neither persists anything.
+//! A private Redis, and a private Redis Cluster of three masters. Neither writes to disk.
 
 use std::{path::Path, process::Command};
 
@@ -15,18 +15,19 @@ const SLOTS: usize = 16384;
 const MASTERS: usize = 3;
 const SOCKET: &str = "redis.sock";
 
-/// Starts one Redis. `server` is the program; `redis-cli` lies beside it.
+/// Starts one Redis. `server` is the program; `redis-cli` is in the same folder.
 pub(crate) fn start(server: &Path) -> anyhow::Result<Server> {
     Server::start("Redis", |folder, [port, _]| Ok(plan(server, folder, port)))
 }
 
-/// Starts the nodes of a cluster, makes them one, and waits until each of them says that it is whole.
+/// Starts the nodes of a cluster, joins them, and waits until each node reports that the cluster is complete.
 pub(crate) fn start_cluster(server: &Path) -> anyhow::Result<Vec<Server>> {
     let nodes: Vec<Server> = (0..MASTERS).map(|_| start_node(server)).collect::<anyhow::Result<_>>()?;
     for (n, node) in nodes.iter().enumerate() {
         let (first, end) = (n * SLOTS / MASTERS, (n + 1) * SLOTS / MASTERS);
         cluster(server, node, &["addslotsrange", &first.to_string(), &(end - 1).to_string()])?;
-        // Different epochs from the start: otherwise the nodes settle that among themselves, one conflict at a time.
+        // Different epochs from the start: otherwise the nodes resolve the conflicts of their epochs one after the
+        // other.
         cluster(server, node, &["set-config-epoch", &(n + 1).to_string()])?;
     }
     for node in &nodes[1..] {
@@ -34,7 +35,7 @@ pub(crate) fn start_cluster(server: &Path) -> anyhow::Result<Vec<Server>> {
         cluster(server, &nodes[0], &["meet", "127.0.0.1", &port, &bus])?;
     }
     for node in &nodes {
-        until_whole(server, node)?;
+        until_complete(server, node)?;
     }
     Ok(nodes)
 }
@@ -43,7 +44,7 @@ fn start_node(server: &Path) -> anyhow::Result<Server> {
     Server::start("A node of Redis Cluster", |folder, [port, bus]| {
         let mut plan = plan(server, folder, port);
         plan.command.args(["--cluster-enabled", "yes", "--cluster-announce-ip", "127.0.0.1"]);
-        // By default the port plus ten thousand, which need not be free and may not exist.
+        // The default is the port plus 10,000, which may be in use or above 65,535.
         plan.command.args(["--cluster-port", &bus.to_string()]);
         Ok(plan)
     })
@@ -71,8 +72,8 @@ fn cluster(server: &Path, node: &Server, arguments: &[&str]) -> anyhow::Result<(
     Ok(())
 }
 
-/// A node serves every slot once it has heard of all masters, and not before about two seconds have passed.
-fn until_whole(server: &Path, node: &Server) -> anyhow::Result<()> {
+/// A node serves every slot once it knows all masters, but not in its first two seconds.
+fn until_complete(server: &Path, node: &Server) -> anyhow::Result<()> {
     until("Redis Cluster", || {
         let info = programs::run(cli(server, node.folder()).args(["cluster", "info"]))?;
         Ok(info.lines().any(|line| line.trim() == "cluster_state:ok"))
@@ -92,7 +93,7 @@ mod tests {
         programs::REDIS.find().unwrap().join("redis-server")
     }
 
-    /// Asks over TCP, as the tests' clients will.
+    /// Asks over TCP, like the clients of the tests.
     fn ask(port: u16, command: &str) -> std::io::Result<String> {
         let mut stream = TcpStream::connect(("127.0.0.1", port))?;
         write!(stream, "{command}\r\nQUIT\r\n")?;
@@ -113,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn every_node_of_the_cluster_says_that_it_is_whole() {
+    fn every_node_reports_a_complete_cluster() {
         let nodes = start_cluster(&program()).unwrap();
         assert_eq!(nodes.len(), MASTERS);
         for node in nodes {

@@ -1,7 +1,7 @@
-//! One private server: its process, its folder, its ports.
+//! One private server: its process, its folder and its ports.
 //!
-//! A server is asked whether it is ready over a socket inside its own folder. Another process that took its port first
-//! can therefore not answer in its place.
+//! The check whether a server is ready uses a socket in the server's own folder. So another process that took its port
+//! first cannot answer in its place.
 
 use std::{
     fs::{File, Permissions},
@@ -17,14 +17,15 @@ use tempfile::TempDir;
 
 use super::{guarded::Guarded, ports};
 
-/// A free port may be taken before it is listened at; the server ends then, and others are chosen.
+/// Another process may take a free port before the server listens on it. The server then ends, and is started with
+/// other ports.
 const TRIES: usize = 3;
 const ASK_EVERY: Duration = Duration::from_millis(20);
 const ASK_TIMES: usize = 3000;
-/// Enough for a server's last words.
+/// How many bytes from the end of its log are shown: enough for the error of a server.
 const LOG_SHOWN: u64 = 4096;
 
-/// What to start in a folder of its own at the two ports.
+/// How to start a server in its own folder, with two ports.
 pub(crate) struct Plan {
     /// From [`Guarded::command`].
     pub(crate) command: Command,
@@ -33,10 +34,10 @@ pub(crate) struct Plan {
     pub(crate) url: String,
 }
 
-/// A running server. Dropping it stops the server and removes its folder.
+/// A running server. Dropping this value stops the server and removes its folder.
 #[derive(Debug)]
 pub(crate) struct Server {
-    // In the order of their ends: the folder goes last.
+    // In drop order: the folder is removed last.
     process: Guarded,
     log: File,
     folder: TempDir,
@@ -47,7 +48,7 @@ pub(crate) struct Server {
 impl Server {
     /// Starts a server and waits until it answers.
     pub(crate) fn start(name: &str, plan: impl Fn(&Path, [u16; 2]) -> anyhow::Result<Plan>) -> anyhow::Result<Self> {
-        let mut last_words = String::new();
+        let mut log_tail = String::new();
         for _ in 0..TRIES {
             let folder = private_folder()?;
             let ports = ports::free()?;
@@ -56,32 +57,32 @@ impl Server {
             if server.answers(name, ready.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()))? {
                 return Ok(server);
             }
-            last_words = server.last_words();
+            log_tail = server.log_tail();
         }
-        bail!("{name} ended before it was ready:\n{last_words}")
+        bail!("{name} ended before it was ready:\n{log_tail}")
     }
 
     fn spawn(mut command: Command, folder: TempDir, ports: [u16; 2], url: String) -> anyhow::Result<Self> {
-        let log = tempfile::tempfile().context("no file for a server's log")?;
+        let log = tempfile::tempfile().context("could not make a file for the log of a server")?;
         command.current_dir(folder.path()).stdout(log.try_clone()?).stderr(log.try_clone()?);
         Ok(Self { process: Guarded::spawn(command)?, log, folder, ports, url })
     }
 
-    /// Asks until the server answers (`true`) or has ended (`false`).
+    /// Waits until the server answers (`true`) or has ended (`false`).
     fn answers(&mut self, name: &str, ready: &mut Command) -> anyhow::Result<bool> {
         let process = &mut self.process;
         let settled = until(name, || {
             let ended = process.has_ended()?;
             Ok(ended || ready.status().with_context(|| format!("could not start {ready:?}"))?.success())
         });
-        settled.with_context(|| self.last_words())?;
+        settled.with_context(|| self.log_tail())?;
         Ok(!self.process.has_ended()?)
     }
 
-    fn last_words(&self) -> String {
+    fn log_tail(&self) -> String {
         let length = self.log.metadata().map_or(0, |metadata| metadata.len());
         let mut buffer = vec![0; usize::try_from(length.min(LOG_SHOWN)).unwrap_or_default()];
-        // The position of the file is shared with the server; reading at an offset leaves it alone.
+        // The server shares the position of the file; reading at an offset does not change it.
         match self.log.read_exact_at(&mut buffer, length.saturating_sub(LOG_SHOWN)) {
             Ok(()) => String::from_utf8_lossy(&buffer).into_owned(),
             Err(error) => format!("(its log could not be read: {error})"),
@@ -101,7 +102,7 @@ impl Server {
     }
 }
 
-/// Asks again and again, for a minute, until something is so.
+/// Repeats a check for a minute, until it succeeds.
 pub(super) fn until(name: &str, mut is_so: impl FnMut() -> anyhow::Result<bool>) -> anyhow::Result<()> {
     for _ in 0..ASK_TIMES {
         if is_so()? {
@@ -112,8 +113,8 @@ pub(super) fn until(name: &str, mut is_so: impl FnMut() -> anyhow::Result<bool>)
     bail!("{name} was not ready in time")
 }
 
-/// Not in the user's own temporary folder: PostgreSQL may run as another user, and a socket's path has room for about a
-/// hundred bytes.
+/// A folder in `/tmp` instead of the user's temporary folder: PostgreSQL may run as another user, and the path of a
+/// socket is limited to about 100 bytes.
 fn private_folder() -> anyhow::Result<TempDir> {
     let mut builder = tempfile::Builder::new();
     builder.prefix("weir-").permissions(Permissions::from_mode(0o700));
@@ -131,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_ends_at_once_is_tried_again_and_then_quoted() {
+    fn a_server_that_ends_at_once_is_retried_and_its_log_is_in_the_error() {
         let tries = std::cell::Cell::new(0);
         let error = Server::start("Nonsense", |folder, _| {
             tries.set(tries.get() + 1);
@@ -143,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_lost_its_port_gets_another() {
+    fn a_server_that_ends_at_its_first_start_is_started_again() {
         let tries = std::cell::Cell::new(0);
         let server = Server::start("Unlucky", |folder, _| {
             tries.set(tries.get() + 1);

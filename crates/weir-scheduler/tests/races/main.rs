@@ -1,11 +1,11 @@
-//! Races between the store, the schedule and those who die between them: the real scheduler, sweep and in-process queue, in
+//! Races between the store, the schedule and processes that die: the real scheduler, sweep and in-process queue, in
 //! simulated time.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod lost_answers;
 mod outage;
 mod store;
-mod unanswered;
 
 use std::{future::pending, sync::Arc, time::Duration};
 
@@ -21,15 +21,15 @@ use weir_scheduler::{Scheduler, Sweeper};
 use weir_store::{ClaimRequest, Outbox as _, SendHistory};
 
 use crate::{
+    lost_answers::{Loss, LostAnswers},
     store::{TestStore, destination, limits},
-    unanswered::{Loss, Unanswered},
 };
 
 const START: Timestamp = Timestamp::from_secs(1_800_000_000);
-/// Longer than anything here takes, recovered claims included.
+/// Longer than any test takes, including the recovery of claims.
 const LONG: Duration = Duration::from_secs(300);
 
-/// Tokio's clock, which the test pauses: it moves when everything waits.
+/// Tokio's paused clock: it advances when every task waits.
 struct SimulatedClock {
     started: Instant,
 }
@@ -44,7 +44,7 @@ impl Clock for SimulatedClock {
     }
 }
 
-/// A store, a queue, and what runs on them; it stops with the test.
+/// A store, a queue, and the loops that run on them until the test ends.
 struct World {
     store: Arc<TestStore>,
     queue: Arc<MemoryQueue>,
@@ -53,7 +53,7 @@ struct World {
 }
 
 impl World {
-    /// With destination 1.
+    /// A world with destination 1.
     fn new(rate_limits: RateLimits, history: SendHistory) -> Self {
         let clock: Arc<dyn Clock> = Arc::new(SimulatedClock { started: Instant::now() });
         let store = Arc::new(TestStore::default());
@@ -91,17 +91,17 @@ impl World {
     }
 
     async fn assert_no_more_permits(&self) {
-        // Nobody settles the one that was published: a sweep would find it after its claim has expired.
+        // The test settles no permit: a sweep recovers the published one after its claim has expired.
         let taken = timeout(Duration::from_secs(60), self.queue.take(1)).await;
         assert!(taken.is_err(), "nothing else should be published: {taken:?}");
     }
 
-    /// When the send of this permit may start.
+    /// The slot start that the queue grants to this permit.
     async fn start_of(&self, permit: &Permit) -> Timestamp {
         self.try_start_of(permit).await.expect("the permit should be good")
     }
 
-    /// Likewise; `None` when it is withdrawn.
+    /// As [`Self::start_of`]; `None` when the permit is withdrawn.
     async fn try_start_of(&self, permit: &Permit) -> Option<Timestamp> {
         loop {
             match self.queue.take_slot(SlotRequest { id: permit.id, preparation: None }).await.unwrap() {
@@ -114,13 +114,13 @@ impl World {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_committed_before_the_start_and_never_woken_is_sent_at_once() {
+async fn a_delivery_committed_before_the_start_and_never_woken_is_sent_at_once() {
     let mut world = World::new(RateLimits::UNLIMITED, SendHistory::default());
     world.store.post(destination(1), START);
     world.start_scheduler();
     world.start_sweeper();
     world.permit().await;
-    assert!(world.clock.now() < START + Duration::from_secs(1), "the first sweep is at the start");
+    assert!(world.clock.now() < START + Duration::from_secs(1), "the first sweep runs at the start");
 }
 
 #[tokio::test(start_paused = true)]
@@ -136,7 +136,7 @@ async fn a_commit_whose_wake_is_lost_is_found_by_the_next_sweep() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_scheduler_claimed_and_never_published_is_sent_after_its_claim_expires() {
+async fn a_delivery_claimed_and_never_published_is_sent_after_its_claim_expires() {
     let mut world = World::new(RateLimits::UNLIMITED, SendHistory::default());
     world.store.post(destination(1), START);
     world.wake().await;
@@ -148,18 +148,18 @@ async fn what_a_scheduler_claimed_and_never_published_is_sent_after_its_claim_ex
     world.start_scheduler();
     world.start_sweeper();
     let permit = world.permit().await;
-    assert!(world.clock.now() > expires_at, "the dead might have published it until then");
-    assert!(permit.delivery.claim.epoch > 1, "under a claim of its own");
-    assert_eq!(permit.delivery.attempts, 1, "an attempt that nobody recorded counts");
+    assert!(world.clock.now() > expires_at, "until then the dead scheduler might have published it");
+    assert!(permit.delivery.claim.epoch > 1, "the permit has a new claim");
+    assert_eq!(permit.delivery.attempts, 1, "the expired claim counts as an attempt");
     world.assert_no_more_permits().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_may_have_been_published_is_not_given_back() {
+async fn claims_that_may_have_been_published_are_not_released() {
     for loss in [Loss::Unknown, Loss::Error] {
         let mut world = World::new(RateLimits::UNLIMITED, SendHistory::default());
         world.store.post(destination(1), START);
-        world.start_scheduler_on(Arc::new(Unanswered { queue: world.queue.clone(), loss }));
+        world.start_scheduler_on(Arc::new(LostAnswers { queue: world.queue.clone(), loss }));
         world.start_sweeper();
         let permit = world.permit().await;
         world.assert_no_more_permits().await;
@@ -169,7 +169,7 @@ async fn what_may_have_been_published_is_not_given_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_two_schedulers_that_run_one_job_the_late_one_gives_its_claims_back() {
+async fn the_later_of_two_schedulers_that_run_one_job_releases_its_claims() {
     let mut world = World::new(RateLimits::UNLIMITED, SendHistory::default());
     world.store.post(destination(1), START);
     // Longer than the lease: the other scheduler runs the job meanwhile, finds nothing due, and stops it.
@@ -178,13 +178,13 @@ async fn of_two_schedulers_that_run_one_job_the_late_one_gives_its_claims_back()
     world.start_scheduler();
     world.wake().await;
     let permit = world.permit().await;
-    assert_eq!(world.store.released(), 1, "the late one published nothing");
+    assert_eq!(world.store.released(), 1, "the later scheduler published nothing");
     assert_eq!((permit.delivery.claim.epoch, permit.delivery.attempts), (2, 0), "nothing was sent on the first claim");
     world.assert_no_more_permits().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_run_claims_while_the_worker_stops_goes_back() {
+async fn claims_of_a_run_are_released_when_the_worker_stops() {
     let mut world = World::new(RateLimits::UNLIMITED, SendHistory::default());
     world.store.post(destination(1), START);
     world.store.delay_the_next_claim(Duration::from_secs(1));
@@ -197,12 +197,12 @@ async fn what_a_run_claims_while_the_worker_stops_goes_back() {
     assert_eq!(
         (world.store.claimed(), world.store.released()),
         (0, 1),
-        "or it would count as an attempt at the next start"
+        "an unreleased claim would count as an attempt at the next start"
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_queue_that_comes_back_empty_continues_after_the_last_recorded_send() {
+async fn an_empty_queue_continues_after_the_last_recorded_send() {
     let last_sent_at = START - Duration::from_secs(20);
     let history = SendHistory { last_sent_at: Some(last_sent_at), unsettled: false };
     let mut world = World::new(limits(1, Period::Minute), history);
@@ -214,14 +214,14 @@ async fn a_queue_that_comes_back_empty_continues_after_the_last_recorded_send() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_queue_that_comes_back_empty_lets_the_permits_of_before_pass() {
+async fn an_empty_queue_waits_for_the_last_possible_send_of_lost_permits() {
     let history = SendHistory { last_sent_at: None, unsettled: true };
     let mut world = World::new(limits(1, Period::Second), history);
     world.store.post(destination(1), START);
     world.start_scheduler();
     world.start_sweeper();
     let permit = world.permit().await;
-    // A worker that has not heard of the loss sends for three seconds at most.
+    // A worker that does not know of the loss may send for at most three seconds.
     let last_old_start = START + Duration::from_secs(3);
     let spacing = Period::Second.window() + Period::Second.widest_slot();
     assert_eq!(world.start_of(&permit).await, last_old_start + spacing);

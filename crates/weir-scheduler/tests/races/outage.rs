@@ -1,6 +1,8 @@
-//! An endpoint that is away for six hours: what its breaker spares it, and how its backlog is drained.
+//! An endpoint that is down for six hours: how few requests its breaker allows, and how fast its backlog drains
+//! afterwards.
 //!
-//! The test is the worker: it sends when a permit says so, counts for the breaker, and settles in the recorder's order.
+//! The test acts as the worker: it sends in granted slots, updates the breaker, and settles in the same order as the
+//! recorder.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -19,12 +21,14 @@ use crate::{
     store::{destination, limits},
 };
 
-const AWAY: Duration = Duration::from_secs(6 * 3_600);
-const EVERY: Duration = Duration::from_secs(20);
-const EVENTS: u32 = (AWAY.as_secs() / EVERY.as_secs()) as u32;
+/// How long the endpoint is down.
+const OUTAGE: Duration = Duration::from_secs(6 * 3_600);
+/// The time between two events.
+const EVENT_INTERVAL: Duration = Duration::from_secs(20);
+const EVENTS: u32 = (OUTAGE.as_secs() / EVENT_INTERVAL.as_secs()) as u32;
 const PER_SECOND: u32 = 2;
 
-/// What the endpoint saw.
+/// The requests that the endpoint received.
 #[derive(Default)]
 struct Endpoint {
     sends: Vec<Timestamp>,
@@ -34,7 +38,7 @@ struct Endpoint {
 }
 
 impl World {
-    /// Sends what the permit allows, to an endpoint that answers from `back_at` on.
+    /// Makes an attempt with the permit, to an endpoint that answers from `back_at` on.
     async fn send(&self, permit: Permit, back_at: Timestamp, endpoint: &mut Endpoint) {
         let id = destination(1);
         let claim = permit.delivery.claim;
@@ -75,7 +79,7 @@ impl World {
         }
     }
 
-    /// Commits an event now and then, and wakes.
+    /// Commits an event every [`EVENT_INTERVAL`], and wakes the destination.
     fn start_producer(&mut self) {
         let (store, queue, clock) = (self.store.clone(), self.queue.clone(), self.clock.clone());
         self.running.spawn(async move {
@@ -83,37 +87,37 @@ impl World {
                 let due = clock.now();
                 store.post(destination(1), due);
                 queue.wake(&[Wake { destination_id: destination(1), due }]).await.unwrap();
-                tokio::time::sleep(EVERY).await;
+                tokio::time::sleep(EVENT_INTERVAL).await;
             }
         });
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn six_hours_away_cost_the_breakers_probes_and_are_drained_at_the_cap() {
+async fn an_outage_of_six_hours_causes_only_probes_and_its_backlog_drains_at_the_limit() {
     let mut world = World::new(limits(PER_SECOND, Period::Second), SendHistory::default());
     world.start_scheduler();
     world.start_sweeper();
     world.start_producer();
-    let back_at = START + AWAY;
+    let back_at = START + OUTAGE;
     let mut endpoint = Endpoint::default();
     while endpoint.delivered < EVENTS {
-        let permit = world.permit_within(AWAY).await;
+        let permit = world.permit_within(OUTAGE).await;
         world.send(permit, back_at, &mut endpoint).await;
     }
-    let away = endpoint.sends.partition_point(|at| *at < back_at);
-    // Ten open it; the probes then come after 0.5, 1, 2, 4, 8 and 16 minutes, and every half an hour.
-    assert!((15..=30).contains(&away), "{away} requests in six hours");
+    let during_outage = endpoint.sends.partition_point(|at| *at < back_at);
+    // Ten failures open the breaker. Probes follow after 0.5, 1, 2, 4, 8 and 16 minutes, and then every 30 minutes.
+    assert!((15..=30).contains(&during_outage), "{during_outage} requests in six hours");
     assert!(endpoint.attempts.values().all(|attempts| *attempts <= 15), "attempts are not used up");
 
-    let after = &endpoint.sends[away..];
+    let after = &endpoint.sends[during_outage..];
     for (first, next) in after.iter().zip(&after[PER_SECOND as usize..]) {
         assert!(next.since(*first) >= Duration::from_secs(1), "more than {PER_SECOND} within {:?}", next.since(*first));
     }
-    // The probes' own deliveries are tried again later, each at its time.
-    let backlog = EVENTS as usize - away - 2 * SLOW_START.as_secs() as usize;
+    // The deliveries of the probes are retried later, each at its own time.
+    let backlog = EVENTS as usize - during_outage - 2 * SLOW_START.as_secs() as usize;
     let drained: Vec<_> = after.iter().filter(|at| at.since(after[0]) > SLOW_START).take(backlog).collect();
     let span = drained[drained.len() - 1].since(*drained[0]).as_secs_f64();
     let utilisation = (drained.len() - 1) as f64 / span / f64::from(PER_SECOND);
-    assert!(utilisation >= 0.985, "the backlog was drained at {utilisation} of the cap");
+    assert!(utilisation >= 0.985, "the backlog drained at {utilisation} of the limit");
 }

@@ -1,4 +1,4 @@
-//! A store that keeps just what scheduler and sweep ask for: waiting deliveries, claims, and the last sends.
+//! A store that implements only the calls of scheduler and sweep: waiting deliveries, claims, and the last sends.
 
 use std::{
     collections::HashMap,
@@ -34,14 +34,14 @@ pub(crate) fn limits(limit: u32, period: Period) -> RateLimits {
     RateLimits::new(RateLimit::new(limit, period).into_iter().collect()).unwrap()
 }
 
-/// One delivery, waiting or claimed.
+/// A delivery, waiting or claimed.
 struct Row {
     id: DeliveryId,
     destination_id: DestinationId,
     due: Timestamp,
     attempts: u32,
     epoch: i64,
-    /// When the claim expires, while there is one.
+    /// When the claim expires; `None` if the delivery is not claimed.
     claimed_until: Option<Timestamp>,
 }
 
@@ -75,7 +75,7 @@ struct Record {
 #[derive(Default)]
 pub(crate) struct TestStore {
     record: Mutex<Record>,
-    /// How long the answer to the next claim takes.
+    /// The delay of the answer to the next claim.
     next_claim_takes: Mutex<Duration>,
 }
 
@@ -84,7 +84,7 @@ impl TestStore {
         self.record.lock().unwrap()
     }
 
-    /// A destination of which the store knows these sends.
+    /// Creates a destination with this history of sends.
     pub(crate) fn create(&self, id: DestinationId, rate_limits: RateLimits, history: SendHistory) {
         let destination = Destination { id, ..settings(&rate_limits, 64) };
         let mut record = self.record();
@@ -92,7 +92,7 @@ impl TestStore {
         record.history.insert(id, history);
     }
 
-    /// Commits a delivery. Nobody is woken.
+    /// Commits a delivery without a wake.
     pub(crate) fn post(&self, to: DestinationId, due: Timestamp) {
         let mut record = self.record();
         record.posted += 1;
@@ -100,29 +100,29 @@ impl TestStore {
         record.rows.push(Row { id, destination_id: to, due, attempts: 0, epoch: 0, claimed_until: None });
     }
 
-    /// The next claim is made at once, but answered this much later.
+    /// Delays the answer to the next claim; the claim itself is made at once.
     pub(crate) fn delay_the_next_claim(&self, by: Duration) {
         *self.next_claim_takes.lock().unwrap() = by;
     }
 
-    /// The delivery of this claim waits again, until `due`.
+    /// Makes the delivery of this claim wait again until `due`.
     pub(crate) fn put_back(&self, claim: Claim, due: Timestamp) {
         let mut record = self.record();
         let row = record.rows.iter_mut().find(|row| row.id == claim.delivery_id).unwrap();
         (row.claimed_until, row.due) = (None, due);
     }
 
-    /// The delivery of this claim has ended.
+    /// Ends the delivery of this claim.
     pub(crate) fn end(&self, claim: Claim) {
         self.record().rows.retain(|row| row.id != claim.delivery_id);
     }
 
-    /// Deliveries that are claimed now.
+    /// How many deliveries are claimed now.
     pub(crate) fn claimed(&self) -> usize {
         self.record().rows.iter().filter(|row| row.claimed_until.is_some()).count()
     }
 
-    /// Claims that were given back.
+    /// How many claims were released.
     pub(crate) fn released(&self) -> u64 {
         self.record().released
     }
@@ -211,12 +211,12 @@ impl Outbox for TestStore {
     }
 
     async fn mark_restored(&self, _: Timestamp) -> StoreResult<()> {
-        unasked()
+        not_called()
     }
 }
 
-fn unasked<T>() -> T {
-    panic!("neither scheduler nor sweep asks for it")
+fn not_called<T>() -> T {
+    panic!("neither scheduler nor sweep calls this method")
 }
 
 #[async_trait]
@@ -227,27 +227,27 @@ impl Destinations for TestStore {
     }
 
     async fn create_destination(&self, _: Destination) -> StoreResult<Arc<Destination>> {
-        unasked()
+        not_called()
     }
 
     async fn destination(&self, _: DestinationId) -> StoreResult<Option<Arc<Destination>>> {
-        unasked()
+        not_called()
     }
 
     async fn list_destinations(&self, _: Option<&str>, _: PageRequest) -> StoreResult<Page<Arc<Destination>>> {
-        unasked()
+        not_called()
     }
 
     async fn patch_destination(&self, _: DestinationPatch) -> StoreResult<Option<Arc<Destination>>> {
-        unasked()
+        not_called()
     }
 
     async fn pause_destination(&self, _: DestinationId, _: &str, _: Timestamp) -> StoreResult<bool> {
-        unasked()
+        not_called()
     }
 
     async fn hold_destination(&self, _: DestinationId, _: Timestamp, _: &str) -> StoreResult<()> {
-        unasked()
+        not_called()
     }
 
     async fn change_breaker(&self, change: BreakerChange) -> StoreResult<bool> {
@@ -259,61 +259,61 @@ impl Destinations for TestStore {
     }
 
     async fn delete_destination(&self, _: DestinationId, _: Timestamp) -> StoreResult<bool> {
-        unasked()
+        not_called()
     }
 
     async fn destination_counts(&self, _: DestinationId) -> StoreResult<DestinationCounts> {
-        unasked()
+        not_called()
     }
 
     async fn recent_sends(&self, _: DestinationId, _: Timestamp, _: Duration) -> StoreResult<u64> {
-        unasked()
+        not_called()
     }
 
     async fn recent_arrivals(&self, _: DestinationId, _: Timestamp, _: Duration) -> StoreResult<u64> {
-        unasked()
+        not_called()
     }
 
     async fn edited_after(&self, _: EditPlace, _: u32) -> StoreResult<Vec<EditedDestination>> {
-        unasked()
+        not_called()
     }
 
     async fn limit_changes(&self, _: DestinationId) -> StoreResult<Vec<LimitChange>> {
-        unasked()
+        not_called()
     }
 }
 
 #[async_trait]
 impl Ingest for TestStore {
     async fn ingest(&self, _: Vec<NewEvent>) -> StoreResult<Vec<Result<Ingested, IngestRefusal>>> {
-        unasked()
+        not_called()
     }
 
     fn connect(&self, _: Arc<dyn FastPath>) {
-        unasked::<()>();
+        not_called::<()>();
     }
 }
 
 #[async_trait]
 impl Results for TestStore {
     async fn settle(&self, _: Vec<Arc<AttemptResult>>) -> StoreResult<Vec<Settlement>> {
-        unasked()
+        not_called()
     }
 
     async fn retry_delivery(&self, _: DeliveryId, _: Timestamp) -> StoreResult<DeliveryAction> {
-        unasked()
+        not_called()
     }
 
     async fn cancel_delivery(&self, _: DeliveryId, _: Timestamp) -> StoreResult<DeliveryAction> {
-        unasked()
+        not_called()
     }
 
     async fn purge_some(&self, _: &Purge, _: Option<PurgePlace>) -> StoreResult<PurgeStep> {
-        unasked()
+        not_called()
     }
 
     async fn count_purge(&self, _: &Purge) -> StoreResult<u64> {
-        unasked()
+        not_called()
     }
 }
 
@@ -331,31 +331,31 @@ impl MessageGroups for TestStore {
 #[async_trait]
 impl Prune for TestStore {
     async fn prune_some(&self, _: &Cutoffs, _: PrunePlace) -> StoreResult<PruneStep> {
-        unasked()
+        not_called()
     }
 }
 
-/// Without replays.
+/// A store without replays.
 #[async_trait]
 impl Replays for TestStore {
     async fn count_replay(&self, _: &ReplayFilter, _: Timestamp) -> StoreResult<u64> {
-        unasked()
+        not_called()
     }
 
     async fn create_replay(&self, _: NewReplay, _: u64) -> StoreResult<()> {
-        unasked()
+        not_called()
     }
 
     async fn replay(&self, _: ReplayId) -> StoreResult<Option<Replay>> {
-        unasked()
+        not_called()
     }
 
     async fn list_replays(&self, _: PageRequest) -> StoreResult<Page<Replay>> {
-        unasked()
+        not_called()
     }
 
     async fn cancel_replay(&self, _: ReplayId, _: Timestamp) -> StoreResult<Option<ReplayPhase>> {
-        unasked()
+        not_called()
     }
 
     async fn open_replays(&self) -> StoreResult<Vec<ReplayId>> {
@@ -363,107 +363,107 @@ impl Replays for TestStore {
     }
 
     async fn step_replay(&self, _: ReplayId, _: Timestamp) -> StoreResult<ReplayStep> {
-        unasked()
+        not_called()
     }
 
     async fn replay_destinations(&self) -> StoreResult<Vec<DestinationId>> {
-        unasked()
+        not_called()
     }
 
     async fn claim_replays(&self, _: Vec<ClaimRequest>, _: Timestamp) -> StoreResult<Vec<Claims>> {
-        unasked()
+        not_called()
     }
 }
 
 #[async_trait]
 impl Alerting for TestStore {
     async fn alert_policy(&self) -> StoreResult<AlertPolicy> {
-        unasked()
+        not_called()
     }
 
     async fn set_alert_policy(&self, _: AlertPolicy) -> StoreResult<()> {
-        unasked()
+        not_called()
     }
 
     async fn alert_subscribers(&self) -> StoreResult<Vec<DestinationId>> {
-        unasked()
+        not_called()
     }
 
     async fn conditions(&self, _: &[String]) -> StoreResult<Vec<Condition>> {
-        unasked()
+        not_called()
     }
 
     async fn backlog(&self) -> StoreResult<u64> {
-        unasked()
+        not_called()
     }
 
     async fn record_alert_state(&self, _: DestinationId, _: u64, _: AlertState) -> StoreResult<bool> {
-        unasked()
+        not_called()
     }
 }
 
 #[async_trait]
 impl History for TestStore {
     async fn event(&self, _: EventId) -> StoreResult<Option<Event>> {
-        unasked()
+        not_called()
     }
 
     async fn event_deliveries(&self, _: EventId) -> StoreResult<Vec<Delivery>> {
-        unasked()
+        not_called()
     }
 
     async fn list_events(&self, _: &EventFilter, _: PageRequest) -> StoreResult<Page<Event>> {
-        unasked()
+        not_called()
     }
 
     async fn delivery(&self, _: DeliveryId) -> StoreResult<Option<DeliveryDetail>> {
-        unasked()
+        not_called()
     }
 
     async fn list_deliveries(&self, _: &DeliveryFilter, _: PageRequest) -> StoreResult<Page<Delivery>> {
-        unasked()
+        not_called()
     }
 
     async fn sends(&self, _: SendsRequest) -> StoreResult<Vec<SendRecord>> {
-        unasked()
+        not_called()
     }
 
     async fn destination_existed(&self, _: DestinationId) -> StoreResult<bool> {
-        unasked()
+        not_called()
     }
 
     async fn check(&self) -> StoreResult<()> {
-        unasked()
+        not_called()
     }
 }
 
 #[async_trait]
 impl Processes for TestStore {
     async fn register_process(&self) -> StoreResult<ProcessId> {
-        unasked()
+        not_called()
     }
 
     async fn beat(&self) -> StoreResult<bool> {
-        unasked()
+        not_called()
     }
 
     async fn processes(&self) -> StoreResult<Vec<ProcessBeat>> {
-        unasked()
+        not_called()
     }
 
     async fn declare_dead(&self, _: ProcessId, _: i64) -> StoreResult<bool> {
-        unasked()
+        not_called()
     }
 
     async fn deregister(&self) -> StoreResult<()> {
-        unasked()
+        not_called()
     }
 
     async fn orphaned_claims(&self, _: u32) -> StoreResult<Vec<Claim>> {
-        unasked()
+        not_called()
     }
 
     async fn resolve_claims(&self, _: Vec<Claim>, _: Timestamp) -> StoreResult<Recovered> {
-        unasked()
+        not_called()
     }
 }

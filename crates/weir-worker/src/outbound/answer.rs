@@ -1,7 +1,7 @@
 //! The answer to a request: its status, the headers that Weir acts on, and the first bytes of its body.
 //!
-//! The status decides as soon as the head has arrived. The body is kept for the destination's owner. A body that is cut off or does
-//! not end in time is noted as an error and changes no verdict.
+//! The status decides as soon as the head has arrived. The body is kept for the destination's owner. A body that is cut
+//! off or does not end in time is noted as an error and changes no verdict.
 
 use std::{
     pin::Pin,
@@ -113,7 +113,8 @@ fn keep_alive_timeout(parameter: &str) -> Option<Duration> {
     value.trim().trim_matches('"').parse().ok().filter(|_| is_timeout).map(Duration::from_secs)
 }
 
-/// Converts bytes to text of at most [`MAX_ANSWER_BODY`] bytes. NUL is replaced too, because PostgreSQL cannot store it in text.
+/// Converts bytes to text of at most [`MAX_ANSWER_BODY`] bytes. NUL is replaced too, because PostgreSQL cannot store it
+/// in text.
 fn text(body: Vec<u8>) -> String {
     let mut text = match String::from_utf8(body) {
         Ok(text) => text,

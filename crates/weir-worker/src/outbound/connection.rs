@@ -9,8 +9,8 @@
 //!                                                             └──passed──▶ answer, failure or timeout
 //! ```
 //!
-//! hyper writes the request and reads the answer. It is polled only here, in the task of the exchange. The gate (`gate`) makes sure
-//! that the first write happens inside the slot.
+//! hyper writes the request and reads the answer. It is polled only here, in the task of the exchange. The gate
+//! (`gate`) makes sure that the first write happens inside the slot.
 
 use std::{
     future::poll_fn,
@@ -45,10 +45,11 @@ use super::{
 
 /// The maximum size of an answer's head.
 const MAX_HEAD: usize = 32 * 1024;
-/// How long a connection may be idle, unless the server names a shorter time. Below the idle timeouts of most servers and load balancers.
+/// How long a connection may be idle, unless the server names a shorter time. Below the idle timeouts of most servers
+/// and load balancers.
 const MAX_IDLE: Duration = Duration::from_secs(60);
-/// How long before the idle timeout of a server, named or learned, a connection to it is no longer used: a request must not collide
-/// with the close.
+/// How long before the idle timeout of a server, named or learned, a connection to it is no longer used: a request must
+/// not collide with the close.
 pub(super) const BEFORE_CLOSE: Duration = Duration::from_secs(1);
 /// The maximum age of a connection, even a busy one: a changed DNS record takes effect within this time and its TTL.
 const MAX_AGE: Duration = Duration::from_secs(300);
@@ -146,16 +147,16 @@ impl Connection {
         &self.origin
     }
 
-    /// Whether a request can be sent: as far as is known now, the server has neither closed the connection nor sent unrequested
-    /// data. Never waits.
+    /// Whether a request can be sent: as far as is known now, the server has neither closed the connection nor sent
+    /// unrequested data. Never waits.
     pub fn is_open(&mut self) -> bool {
         let http = &mut self.http;
         self.between_requests = self.between_requests && poll_once(|cx| http.drive(cx)) && self.gate.has_flushed();
         self.between_requests
     }
 
-    /// Whether the connection can carry another request: the last exchange, if any, ended cleanly, and the connection is neither
-    /// too old nor idle for too long.
+    /// Whether the connection can carry another request: the last exchange, if any, ended cleanly, and the connection
+    /// is neither too old nor idle for too long.
     pub(super) fn is_reusable(&self, now: Instant) -> bool {
         self.between_requests && now < self.idle_until && now < self.old_at
     }
@@ -165,7 +166,8 @@ impl Connection {
         now.duration_since(self.idle_since)
     }
 
-    /// Sends one request in the first slot that is not missed, and reads its answer. The time limit starts with the send start.
+    /// Sends one request in the first slot that is not missed, and reads its answer. The time limit starts with the
+    /// send start.
     pub(super) async fn exchange(
         &mut self,
         request: Request<Full<Bytes>>,
@@ -177,7 +179,8 @@ impl Connection {
             return ExchangeResult::NotSent(Unreachable::closed_before_send());
         }
         let Some(mut slot) = next_started_slot(slots, clock).await else { return ExchangeResult::Withdrawn };
-        // From here on the request is in hyper's buffer and cannot be removed: a withdrawal after a missed slot closes the connection.
+        // From here on the request is in hyper's buffer and cannot be removed: a withdrawal after a missed slot closes
+        // the connection.
         self.between_requests = false;
         let mut response = pin!(self.http.sender.send_request(request));
         let sent_at = loop {
@@ -231,8 +234,8 @@ impl Connection {
         }
     }
 
-    /// Drives the connection to the end of the answer. The answer may arrive before the server has read the whole request, and the
-    /// server need not read the rest.
+    /// Drives the connection to the end of the answer. The answer may arrive before the server has read the whole
+    /// request, and the server need not read the rest.
     async fn read_answer(
         &mut self,
         mut response: Pin<&mut impl Future<Output = hyper::Result<Response<Incoming>>>>,

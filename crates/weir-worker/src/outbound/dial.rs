@@ -1,7 +1,8 @@
 //! Dialling: DNS, policy, TCP and TLS, within one time limit.
 //!
-//! The address that the policy has checked is the address of the connection: there is no second resolution, so DNS rebinding is not
-//! possible. Cached addresses are checked again at each dial. Proxy variables of the environment are never read.
+//! The address that the policy has checked is the address of the connection: there is no second resolution, so DNS
+//! rebinding is not possible. Cached addresses are checked again at each dial. Proxy variables of the environment are
+//! never read.
 
 use std::{
     io,
@@ -114,8 +115,8 @@ impl Dialer {
     }
 }
 
-/// Alternates between the two address families, starting with the family of the first address, so the second try reaches a host with
-/// one broken family. Source: RFC 8305, section 4.
+/// Alternates between the two address families, starting with the family of the first address, so the second try
+/// reaches a host with one broken family. Source: RFC 8305, section 4.
 fn interleave(addresses: &mut Vec<IpAddr>) {
     let Some(first) = addresses.first() else { return };
     let first_is_v4 = first.is_ipv4();
@@ -130,7 +131,8 @@ fn interleave(addresses: &mut Vec<IpAddr>) {
     }
 }
 
-/// Returns the first connection that is established. The next address is tried when one fails or does not answer for [`STAGGER`].
+/// Returns the first connection that is established. The next address is tried when one fails or does not answer for
+/// [`STAGGER`].
 async fn connect_any(addresses: &[SocketAddr]) -> Result<TcpStream, NoConnection> {
     let mut untried = addresses.iter();
     let mut connecting = FuturesUnordered::new();
@@ -168,8 +170,9 @@ async fn connect(address: SocketAddr) -> Result<TcpStream, (SocketAddr, io::Erro
     TcpStream::connect(address).await.map_err(|error| (address, error))
 }
 
-/// Whether the machine has a local address and a route to this address. No packet is sent: connecting a datagram socket only selects
-/// the route, and uses no TCP port. If the lack of resources prevents even that socket, the answer is `true`.
+/// Whether the machine has a local address and a route to this address. No packet is sent: connecting a datagram socket
+/// only selects the route, and uses no TCP port. If the lack of resources prevents even that socket, the answer is
+/// `true`.
 fn has_route_to(address: SocketAddr) -> bool {
     let unspecified: IpAddr =
         if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };

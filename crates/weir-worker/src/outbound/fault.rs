@@ -36,8 +36,8 @@ pub enum NoConnection {
 }
 
 impl NoConnection {
-    /// The resource that this process or machine lacks, if the error says so. The error number for "no free port" also means "no
-    /// local address for this destination": the dialler distinguishes the two.
+    /// The resource that this process or machine lacks, if the error says so. The error number for "no free port" also
+    /// means "no local address for this destination": the dialler distinguishes the two.
     pub(super) fn exhausted(error: &io::Error) -> Option<Self> {
         let what = match error.raw_os_error()? {
             libc::EMFILE => "the process may open no more files",

@@ -1,8 +1,9 @@
 //! The gate: a stream that writes no byte of a request outside its slot.
 //!
-//! hyper owns the stream and decides when to write; the gate decides whether the first byte of a request may be written. It reads the
-//! clock and writes in one step; the time that it read is the send start. While the gate is shut, a write is pending. A missed slot
-//! therefore sends no byte and keeps the connection: the holder of the connection asks for another slot and opens the gate again.
+//! hyper owns the stream and decides when to write; the gate decides whether the first byte of a request may be
+//! written. It reads the clock and writes in one step; the time that it read is the send start. While the gate is shut,
+//! a write is pending. A missed slot therefore sends no byte and keeps the connection: the holder of the connection
+//! asks for another slot and opens the gate again.
 //!
 //! ```text
 //! Shut ──open(slot)──▶ Open ──first write inside the slot──▶ Passed(send start) ──shut──▶ Shut
@@ -123,15 +124,16 @@ impl GatedStream {
                     return Poll::Pending;
                 }
                 let written = write(Pin::new(&mut self.stream), cx);
-                // An idle connection accepts the first write at once, or is unusable. With TLS, an error does not prove that no byte
-                // was sent, so it counts as sent.
+                // An idle connection accepts the first write at once, or is unusable. With TLS, an error does not prove
+                // that no byte was sent, so it counts as sent.
                 inner.state = if written.is_ready() { GateState::Passed(at) } else { GateState::Dead };
                 written
             }
             GateState::Shut | GateState::Missed | GateState::Dead => return Poll::Pending,
         };
         match written {
-            // On an error hyper would stop, but an answer that arrived before can still be read. A read finds the end of the connection.
+            // On an error hyper would stop, but an answer that arrived before can still be read. A read finds the end
+            // of the connection.
             Poll::Ready(Err(error)) => {
                 inner.unwritable = Some(error.kind());
                 Poll::Pending

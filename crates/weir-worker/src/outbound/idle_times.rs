@@ -1,7 +1,7 @@
 //! The idle timeouts of servers, learned from connections that they have closed.
 //!
-//! Most servers do not name their idle timeout. When the spacing of a slow limit is close to that timeout, every request would
-//! collide with the close of its connection.
+//! Most servers do not name their idle timeout. When the spacing of a slow limit is close to that timeout, every
+//! request would collide with the close of its connection.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 

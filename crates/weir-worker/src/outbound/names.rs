@@ -1,7 +1,7 @@
 //! The addresses of names: one look-up at a time for each name, cached for the TTL of its records.
 //!
-//! A look-up runs in a separate task with its own time limit: a name whose servers do not answer delays only dials to that name. The
-//! cache holds addresses, not permissions: each dial checks them against the policy again.
+//! A look-up runs in a separate task with its own time limit: a name whose servers do not answer delays only dials to
+//! that name. The cache holds addresses, not permissions: each dial checks them against the policy again.
 
 mod system;
 
@@ -23,13 +23,15 @@ use weir_core::outcome::Failure;
 
 pub(super) use system::{NameServers, SystemNames};
 
-/// The time limit for one name, with all retries and search domains. Shorter than the connect budget, so that the error names DNS.
+/// The time limit for one name, with all retries and search domains. Shorter than the connect budget, so that the error
+/// names DNS.
 const LOOKUP_BUDGET: Duration = Duration::from_secs(5);
 /// The minimum TTL: with less, a busy destination would need a look-up for each dial.
 const MIN_TTL: Duration = Duration::from_secs(1);
 /// The maximum TTL: together with the maximum age of connections it bounds the delay of a failover by DNS.
 const MAX_TTL: Duration = Duration::from_secs(300);
-/// How long a failure is cached: shorter than any backoff, and long enough that many dials to a failing name cause one look-up.
+/// How long a failure is cached: shorter than any backoff, and long enough that many dials to a failing name cause one
+/// look-up.
 const FAILURE_TTL: Duration = Duration::from_secs(5);
 /// Concurrent look-ups. Each uses up to two sockets for each name server. Others wait, for as long as their dials do.
 const MAX_LOOKUPS: usize = 512;

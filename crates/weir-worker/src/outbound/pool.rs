@@ -1,12 +1,13 @@
 //! Idle connections, and the wait queue for connections, by origin.
 //!
-//! The connection used last is used first, so connections that are no longer needed grow old and are closed. The pool checks whether
-//! a connection is still open when it is checked out, and every [`SWEEP`] while there are idle connections. An empty pool has no timer.
+//! The connection used last is used first, so connections that are no longer needed grow old and are closed. The pool
+//! checks whether a connection is still open when it is checked out, and every [`SWEEP`] while there are idle
+//! connections. An empty pool has no timer.
 //!
-//! A checkout that finds no idle connection joins the wait queue of its origin. The pool dials once for each waiter, up to a limit. The
-//! first waiter gets the next connection, whether it was dialled or returned after use: a lost SYN (a full accept queue at the
-//! receiver) delays its dial by a second, and no delivery must wait for that one dial. A failed dial also fails the first waiter. A
-//! connection that no waiter needs becomes idle.
+//! A checkout that finds no idle connection joins the wait queue of its origin. The pool dials once for each waiter, up
+//! to a limit. The first waiter gets the next connection, whether it was dialled or returned after use: a lost SYN (a
+//! full accept queue at the receiver) delays its dial by a second, and no delivery must wait for that one dial. A
+//! failed dial also fails the first waiter. A connection that no waiter needs becomes idle.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -31,7 +32,8 @@ use super::{
 
 /// How often connections that are too old, or that the server has closed, are dropped.
 const SWEEP: Duration = Duration::from_secs(15);
-/// Idle connections to one origin. With fewer than the sends in flight, connections would be closed and dialled again all the time.
+/// Idle connections to one origin. With fewer than the sends in flight, connections would be closed and dialled again
+/// all the time.
 const MAX_PER_ORIGIN: usize = 1_024;
 /// Idle connections to all origins.
 const MAX_TOTAL: usize = 4_096;
@@ -39,7 +41,8 @@ const MAX_TOTAL: usize = 4_096;
 const MAX_DIALS_PER_ORIGIN: usize = 256;
 /// Dials under way to all origins; beyond them an origin has [`DIALS_RESERVED`].
 const MAX_DIALS: usize = 2_048;
-/// Dials that an origin may have under way even when the others hang. Two, so that one lost SYN does not block the origin.
+/// Dials that an origin may have under way even when the others hang. Two, so that one lost SYN does not block the
+/// origin.
 const DIALS_RESERVED: usize = 2;
 
 pub(super) struct Pool {
@@ -250,7 +253,8 @@ impl Pool {
         let full = pools.idle_total >= MAX_TOTAL;
         let pool = pools.by_origin.entry(connection.origin().clone()).or_default();
         pool.idle.push_back(connection);
-        // Dropped outside the lock. When the pool is full, the oldest connection of this origin is closed, even if it is this one.
+        // Dropped outside the lock. When the pool is full, the oldest connection of this origin is closed, even if it
+        // is this one.
         let surplus = if full || pool.idle.len() > self.max_per_origin { pool.idle.pop_front() } else { None };
         pools.idle_total += usize::from(surplus.is_none());
         if !pools.is_sweeping {
@@ -274,7 +278,8 @@ impl Pool {
         }
     }
 
-    /// Drops connections that are too old or closed. Returns whether idle connections remain; if not, the sweep task ends.
+    /// Drops connections that are too old or closed. Returns whether idle connections remain; if not, the sweep task
+    /// ends.
     fn sweep(&self, now: Instant) -> bool {
         let origins: Vec<_> = self.lock().by_origin.keys().cloned().collect();
         for origin in origins {

@@ -1,4 +1,5 @@
-//! The request parts of a destination, compiled once per version of its settings: a send only fills in the values that differ.
+//! The request parts of a destination, compiled once per version of its settings: a send only fills in the values that
+//! differ.
 
 use std::sync::Arc;
 
@@ -22,8 +23,8 @@ const MAX_HEAD: usize = 192 * 1024;
 
 const TOO_LARGE: &str = "the URL and headers are too large";
 
-/// Headers that frame the request or belong to one hop, and those that Weir sets on every request. The API refuses them; if a
-/// destination has one, it is not sent.
+/// Headers that frame the request or belong to one hop, and those that Weir sets on every request. The API refuses
+/// them; if a destination has one, it is not sent.
 const RESERVED: [&str; 17] = [
     "connection",
     "content-length",
@@ -60,8 +61,8 @@ pub(super) struct Origin {
     pub(super) port: u16,
 }
 
-/// The template of the head of every request to one destination. It contains the destination's own headers, often credentials: no
-/// `Debug`.
+/// The template of the head of every request to one destination. It contains the destination's own headers, often
+/// credentials: no `Debug`.
 #[derive(Default)]
 struct HeadTemplate {
     uri: Uri,
@@ -79,8 +80,8 @@ pub struct RequestHead {
 }
 
 impl Target {
-    /// Compiles a destination's URL and its own headers, with signatures in this style. If they cannot be sent, the target refuses
-    /// every connection with a reason; the API accepts no such destination.
+    /// Compiles a destination's URL and its own headers, with signatures in this style. If they cannot be sent, the
+    /// target refuses every connection with a reason; the API accepts no such destination.
     pub fn new(url: &Url, headers: &[(String, String)], style: &SignatureStyle) -> Self {
         let host = url.host().map_or_else(|| Host::Domain(String::new()), |host| host.to_owned());
         let origin =
@@ -92,8 +93,8 @@ impl Target {
         Self { origin: Arc::new(origin), template, refusal }
     }
 
-    /// The head of one attempt, with the header names of Standard Webhooks unless the destination has another signature style.
-    /// `trace` is the parent span of the receiver's spans.
+    /// The head of one attempt, with the header names of Standard Webhooks unless the destination has another signature
+    /// style. `trace` is the parent span of the receiver's spans.
     pub fn request_head(
         &self,
         id: &str,
@@ -189,7 +190,8 @@ fn signing_header(name: &str) -> Result<HeaderName, &'static str> {
     name.ok_or("the signature's header cannot be sent")
 }
 
-/// Ids and signatures are ASCII by construction. Another text is replaced, so that it starts no other header and causes no panic.
+/// Ids and signatures are ASCII by construction. Another text is replaced, so that it starts no other header and causes
+/// no panic.
 fn ascii_value(text: &str) -> HeaderValue {
     let is_ascii = text.bytes().all(|byte| matches!(byte, b' '..=b'~'));
     let value = if is_ascii { HeaderValue::from_str(text).ok() } else { None };

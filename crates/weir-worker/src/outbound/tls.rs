@@ -10,8 +10,9 @@ use tokio_rustls::TlsConnector;
 pub struct TlsRoots(RootCertStore);
 
 impl TlsRoots {
-    /// The system's certificates, or those in `SSL_CERT_FILE` and `SSL_CERT_DIR`. Reads files: call it once, at start. If no
-    /// certificate can be read, every https destination fails with a reason; this is a warning, not a refusal to start.
+    /// The system's certificates, or those in `SSL_CERT_FILE` and `SSL_CERT_DIR`. Reads files: call it once, at start.
+    /// If no certificate can be read, every https destination fails with a reason; this is a warning, not a refusal to
+    /// start.
     pub fn system() -> Self {
         let found = rustls_native_certs::load_native_certs();
         let mut store = RootCertStore::empty();

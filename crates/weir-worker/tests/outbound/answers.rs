@@ -1,4 +1,4 @@
-//! What is made of what a receiver answers, or does not.
+//! How answers, and missing answers, are judged.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use weir_worker::outbound::{MAX_ANSWER_BODY, Sent};
 
 use crate::support::*;
 
-/// Short, for receivers that never come to an end.
+/// A short timeout, for receivers that never finish.
 const SHORT: Duration = Duration::from_millis(150);
 
 async fn answered(text: &str) -> Sent {
@@ -66,7 +66,7 @@ async fn retry_after_is_read_as_seconds_or_against_the_wall_clock() {
 }
 
 #[tokio::test]
-async fn informational_answers_are_passed_over() {
+async fn informational_answers_are_ignored() {
     let sent = answered(
         "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\nHTTP/1.1 202 Accepted\r\ncontent-length: 2\r\n\r\nok",
     )
@@ -93,7 +93,7 @@ async fn switching_protocols_is_an_answer_and_ends_the_connection() {
 async fn an_answer_that_never_comes_times_out() {
     let sent = answered_within_short(async |mut wire| {
         wire.request().await;
-        wire.rest().await;
+        wire.read_to_end().await;
     })
     .await;
     assert_eq!(failure(&sent), (Failure::Timeout, "no answer within 150 ms"));
@@ -101,7 +101,7 @@ async fn an_answer_that_never_comes_times_out() {
 }
 
 #[tokio::test]
-async fn headers_that_drip_time_out() {
+async fn headers_that_arrive_byte_by_byte_time_out() {
     let sent = answered_within_short(async |mut wire| {
         wire.answer("HTTP/1.1 200 OK\r\nx-slow: ").await;
         while wire.stream.write_all(b"a").await.is_ok() {
@@ -125,7 +125,7 @@ async fn endless_informational_answers_time_out() {
 }
 
 #[tokio::test]
-async fn a_body_that_drips_beyond_the_timeout_is_judged_by_its_status() {
+async fn an_answer_whose_body_exceeds_the_timeout_is_judged_by_its_status() {
     for framing in ["content-length: 1000", "connection: close", "x-endless: 1"] {
         let sent = answered_within_short(async |mut wire| {
             wire.answer(&format!("HTTP/1.1 200 OK\r\n{framing}\r\n\r\n")).await;
@@ -174,12 +174,12 @@ async fn a_huge_answer_is_cut_and_judged_by_its_status() {
     let sent = sent(result);
     assert_eq!(status(&sent), 200);
     assert_eq!(sent.response_body.unwrap().len(), MAX_ANSWER_BODY);
-    assert!(written < 64, "all of it was taken");
+    assert!(written < 64, "the whole body was read");
     assert!(outbound.checkout(&target).is_none());
 }
 
 #[tokio::test]
-async fn a_connection_is_kept_up_to_the_limit_and_not_beyond() {
+async fn a_connection_is_kept_when_the_body_is_within_the_limit() {
     for (length, kept) in [(MAX_ANSWER_BODY, true), (MAX_ANSWER_BODY + 1, false)] {
         let outbound = outbound();
         let (listener, target) = plain_receiver().await;
@@ -205,9 +205,8 @@ async fn a_connection_closed_without_an_answer_is_broken() {
     assert!(sent.sent_at.is_some());
 }
 
-/// Seen before: three sends of what had been answered `200`, a second `429` after 52 ms.
 #[tokio::test]
-async fn a_body_cut_short_is_judged_by_its_status_and_the_cut_is_noted() {
+async fn an_answer_with_a_cut_body_is_judged_by_its_status_and_the_cut_is_noted() {
     let cut = "connection closed before the answer ended";
     let broken = "the answer is not valid HTTP/1.1";
     let in_two_seconds = Some(Duration::from_secs(2));
@@ -227,7 +226,7 @@ async fn a_body_cut_short_is_judged_by_its_status_and_the_cut_is_noted() {
 }
 
 #[tokio::test]
-async fn a_reset_in_the_body_is_judged_by_the_status_and_noted() {
+async fn an_answer_with_a_reset_in_the_body_is_judged_by_its_status_and_the_reset_is_noted() {
     let sent = exchange(&outbound(), PATIENCE, async |mut wire| {
         wire.answer("HTTP/1.1 202 Accepted\r\ncontent-length: 10\r\n\r\n").await;
         wire.reset();
@@ -238,7 +237,7 @@ async fn a_reset_in_the_body_is_judged_by_the_status_and_noted() {
 }
 
 #[tokio::test]
-async fn what_is_not_http_is_broken() {
+async fn an_answer_that_is_not_http_is_broken() {
     for nonsense in ["SSH-2.0-OpenSSH_9.2\r\n\r\n", "HTTP/1.1 banana\r\n\r\n", "\u{0}\u{0}\u{12}\u{4}\u{0}\r\n\r\n"] {
         let sent = answered(nonsense).await;
         assert_eq!(failure(&sent), (Failure::Broken, "the answer is not valid HTTP/1.1"), "{nonsense:?}");
@@ -246,12 +245,12 @@ async fn what_is_not_http_is_broken() {
 }
 
 #[tokio::test]
-async fn headers_without_bound_are_broken() {
+async fn an_answer_with_too_large_headers_is_broken() {
     let long = format!("HTTP/1.1 200 OK\r\nx: {}", "x".repeat(512 * 1024));
     let sent = exchange(&outbound(), PATIENCE, async |mut wire| {
         wire.request().await;
         let _ = wire.stream.write_all(long.as_bytes()).await;
-        wire.rest().await;
+        wire.read_to_end().await;
     })
     .await;
     assert_eq!(failure(&sent), (Failure::Broken, "the answer's headers are too large"));
@@ -261,7 +260,7 @@ async fn headers_without_bound_are_broken() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_not_text_is_shown_as_far_as_it_is() {
+async fn bytes_of_a_body_that_are_not_text_are_replaced() {
     let sent = exchange(&outbound(), PATIENCE, async |mut wire| {
         wire.answer("HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\n").await;
         wire.stream.write_all(b"a\xff\0b").await.unwrap();
@@ -270,7 +269,7 @@ async fn a_body_that_is_not_text_is_shown_as_far_as_it_is() {
     assert_eq!(sent.response_body.as_deref(), Some("a\u{fffd}\u{fffd}b"));
 }
 
-/// An answer, whether it left the connection fit for another request, and what was made of it.
+/// Sends a request that gets this answer. Returns how it was judged, and whether the connection can be used again.
 async fn read(answer: &str) -> (Sent, bool) {
     let outbound = outbound();
     let (listener, target) = plain_receiver().await;
@@ -308,14 +307,14 @@ async fn an_answer_whose_end_is_known_leaves_the_connection_usable() {
 }
 
 #[tokio::test]
-async fn an_answer_that_says_more_than_asked_or_ends_with_the_connection_does_not() {
+async fn an_answer_with_extra_bytes_or_without_a_known_end_closes_the_connection() {
     for (answer, code, body) in [
         ("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nokHTTP/1.1 200 OK\r\n", 200, Some("ok")),
         ("HTTP/1.1 204 No Content\r\n\r\nx", 204, None),
         ("HTTP/1.1 200 OK\r\nconnection: a, CLOSE\r\ncontent-length: 2\r\n\r\nok", 200, Some("ok")),
         ("HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\nok", 200, Some("ok")),
         ("HTTP/1.1 200 OK\r\ntransfer-encoding: gzip\r\n\r\nok", 200, Some("ok")),
-        // Two lengths: the chunks count, and nothing follows.
+        // Two framings: the chunks are read, and the connection is not reused.
         (
             "HTTP/1.1 200 OK\r\ncontent-length: 9\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
             200,
@@ -329,7 +328,7 @@ async fn an_answer_that_says_more_than_asked_or_ends_with_the_connection_does_no
 }
 
 #[tokio::test]
-async fn a_head_that_cannot_be_trusted_is_no_answer() {
+async fn an_answer_with_an_invalid_head_is_broken() {
     let head = |headers: &str| format!("HTTP/1.1 200 OK\r\n{headers}\r\n\r\n");
     for answer in [
         head("content-length: 2\r\ncontent-length: 3"),

@@ -1,4 +1,4 @@
-//! Making connections: what is refused, what fails and how it is told.
+//! Dialling: refusals, failures, and their error texts.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn strict() -> Outbound {
     Outbound::new(policy, TlsRoots::none(), TestClock::running())
 }
 
-async fn dialled_by_strict(host: &str) {
+async fn assert_refused_by_strict(host: &str) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let refused = refusal(&strict(), &target(&format!("http://{host}:{port}/"))).await;
@@ -29,13 +29,13 @@ async fn dialled_by_strict(host: &str) {
 #[tokio::test]
 async fn a_forbidden_literal_is_not_connected_to() {
     for host in ["127.0.0.1", "2130706433", "0x7f.1", "0.0.0.0", "[::1]", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]"] {
-        dialled_by_strict(host).await;
+        assert_refused_by_strict(host).await;
     }
 }
 
 #[tokio::test]
 async fn a_name_that_resolves_to_forbidden_addresses_is_not_connected_to() {
-    dialled_by_strict("localhost").await;
+    assert_refused_by_strict("localhost").await;
 }
 
 #[tokio::test]
@@ -95,12 +95,12 @@ async fn a_name_is_resolved_and_its_certificate_checked_by_name() {
     let (result, mut wire) = tokio::join!(sending, receiving);
     assert_eq!(status(&sent(result)), 200);
 
-    let connection = outbound.checkout(&target).expect("connections with TLS are kept too");
+    let connection = outbound.checkout(&target).expect("TLS connections are kept too");
     let (result, ()) = tokio::join!(send(&outbound, &target, connection), wire.answer(OK));
     assert_eq!(status(&sent(result)), 200);
 }
 
-/// Dials a TLS receiver that keeps trying to accept.
+/// Dials a TLS receiver. The handshake must fail.
 async fn handshake(outbound: &Outbound, receiver: &TlsReceiver, host: &str) -> Unreachable {
     let target = receiver.target(host);
     let accepting = async {
@@ -134,7 +134,7 @@ async fn a_certificate_for_another_name_is_not_trusted() {
 }
 
 #[tokio::test]
-async fn a_server_that_speaks_no_tls_fails_the_handshake() {
+async fn the_handshake_with_a_server_without_tls_fails() {
     let (listener, _) = plain_receiver().await;
     let target = target(&format!("https://{}/", listener.local_addr().unwrap()));
     let outbound = outbound();
@@ -151,7 +151,7 @@ async fn a_server_that_speaks_no_tls_fails_the_handshake() {
 }
 
 #[tokio::test]
-async fn a_slow_handshake_costs_no_slot() {
+async fn a_slow_handshake_uses_up_no_slot() {
     let authority = Authority::new();
     let receiver = authority.receiver("127.0.0.1").await;
     let target = receiver.target("127.0.0.1");
@@ -159,7 +159,7 @@ async fn a_slow_handshake_costs_no_slot() {
     let outbound = Outbound::new(loopback(), authority.trusted(), clock.clone());
     let sending = async {
         let connection = outbound.connect(&target).await.unwrap().connection;
-        // The slot is taken now that the connection stands, and is ten milliseconds wide.
+        // The slot is taken after the connection was established, and is 10 ms wide.
         let start = weir_core::Clock::now(&*clock);
         let slot = weir_core::Slot { start, end: start + Duration::from_millis(10) };
         post(&outbound, &target, connection, BODY.into(), &mut Slots::from([slot]), PATIENCE).await

@@ -1,4 +1,4 @@
-//! What leaves, and when: everything inside the slot, nothing outside of it.
+//! Requests are sent inside their slots, and no byte is sent outside.
 
 use std::{io::ErrorKind, pin::pin, sync::Arc, time::Duration};
 
@@ -20,7 +20,7 @@ async fn posted<const N: usize>(
 }
 
 #[tokio::test]
-async fn a_request_leaves_inside_its_slot_and_says_when() {
+async fn a_request_is_sent_inside_its_slot_and_reports_the_send_start() {
     let outbound = outbound();
     let (listener, target) = plain_receiver().await;
     let connection = outbound.connect(&target).await.unwrap().connection;
@@ -54,7 +54,7 @@ async fn a_request_leaves_inside_its_slot_and_says_when() {
 }
 
 #[tokio::test]
-async fn a_slot_that_is_over_costs_neither_a_byte_nor_the_connection() {
+async fn in_a_slot_that_is_over_no_byte_is_sent_and_the_connection_is_kept() {
     let outbound = outbound();
     let (listener, target) = plain_receiver().await;
     let connection = outbound.connect(&target).await.unwrap().connection;
@@ -102,16 +102,16 @@ async fn a_slot_that_has_not_begun_is_waited_for() {
     assert!(slot.contains(sent_at) && came_at >= start);
 }
 
-/// A source of slots that looks at the receiver's end each time: nothing must have come.
-struct Watching {
+/// A source of slots that checks each time that the receiver has received nothing.
+struct WatchingSlots {
     slots: Slots,
     wire: std::net::TcpStream,
     asked: usize,
 }
 
-impl SlotSource for Watching {
+impl SlotSource for WatchingSlots {
     async fn next(&mut self) -> Option<Slot> {
-        // What is written on loopback is there at once.
+        // Bytes written on loopback arrive at once.
         let seen = self.wire.peek(&mut [0]);
         assert_eq!(seen.map_err(|error| error.kind()), Err(ErrorKind::WouldBlock));
         self.asked += 1;
@@ -119,21 +119,21 @@ impl SlotSource for Watching {
     }
 }
 
-/// An outbound side whose clock finds the slots begun, and is after the end of [`wide`] at the wire, so often.
-fn late_at_the_wire(roots: TlsRoots, times: usize) -> Outbound {
+/// An outbound client whose clock shows [`EPOCH`] before the gate and the end of [`wide`] at the gate, `times` times.
+fn late_at_the_gate(roots: TlsRoots, times: usize) -> Outbound {
     let looks = [EPOCH, wide().end].repeat(times);
     Outbound::new(loopback(), roots, TestClock::scripted(looks))
 }
 
 #[tokio::test]
-async fn a_slot_missed_at_the_wire_keeps_the_connection_and_takes_another_slot() {
+async fn a_slot_missed_at_the_gate_keeps_the_connection_and_takes_another_slot() {
     for body in [Bytes::from_static(BODY), Bytes::new(), Bytes::from(vec![b'x'; 4 << 20])] {
-        let outbound = late_at_the_wire(TlsRoots::none(), 2);
+        let outbound = late_at_the_gate(TlsRoots::none(), 2);
         let (listener, target) = plain_receiver().await;
         let connection = outbound.connect(&target).await.unwrap().connection;
         let wire = listener.accept().await.unwrap().0.into_std().unwrap();
         let slots = Slots::from([wide(), wide(), wide()]);
-        let mut slots = Watching { slots, wire: wire.try_clone().unwrap(), asked: 0 };
+        let mut slots = WatchingSlots { slots, wire: wire.try_clone().unwrap(), asked: 0 };
         let mut wire = Wire { stream: TcpStream::from_std(wire).unwrap() };
         let receiver = async {
             let request = wire.request().await;
@@ -149,48 +149,48 @@ async fn a_slot_missed_at_the_wire_keeps_the_connection_and_takes_another_slot()
     }
 }
 
-async fn missed_at_the_wire(outbound: &Outbound, target: &Target, body: Bytes) {
+async fn missed_at_the_gate(outbound: &Outbound, target: &Target, body: Bytes) {
     let connection = outbound.connect(target).await.unwrap().connection;
     let result = post(outbound, target, connection, body, &mut Slots::from([wide()]), PATIENCE).await;
     assert!(matches!(result, ExchangeResult::Withdrawn), "{result:?}");
-    assert!(outbound.checkout(target).is_none(), "hyper holds a request that must not leave");
+    assert!(outbound.checkout(target).is_none(), "hyper holds a request that must not be sent");
 }
 
 #[tokio::test]
-async fn a_slot_that_ends_at_the_wire_lets_no_byte_leave_whatever_the_body() {
+async fn in_a_slot_that_ends_at_the_gate_no_byte_of_any_body_is_sent() {
     for body in [Bytes::from_static(BODY), Bytes::new(), Bytes::from(vec![b'x'; 4 << 20])] {
         let (listener, target) = plain_receiver().await;
-        missed_at_the_wire(&late_at_the_wire(TlsRoots::none(), 1), &target, body).await;
-        assert_eq!(Wire::accept(&listener).await.rest().await, b"");
+        missed_at_the_gate(&late_at_the_gate(TlsRoots::none(), 1), &target, body).await;
+        assert_eq!(Wire::accept(&listener).await.read_to_end().await, b"");
     }
 }
 
 #[tokio::test]
-async fn a_slot_that_ends_at_the_wire_lets_no_byte_of_a_large_head_leave() {
+async fn in_a_slot_that_ends_at_the_gate_no_byte_of_a_large_head_is_sent() {
     let (listener, _) = plain_receiver().await;
     let long = vec![("x-long".to_owned(), "x".repeat(4_096)); 32];
     let target = target_with(&format!("http://{}/", listener.local_addr().unwrap()), &long);
-    missed_at_the_wire(&late_at_the_wire(TlsRoots::none(), 1), &target, Bytes::from_static(BODY)).await;
-    assert_eq!(Wire::accept(&listener).await.rest().await, b"");
+    missed_at_the_gate(&late_at_the_gate(TlsRoots::none(), 1), &target, Bytes::from_static(BODY)).await;
+    assert_eq!(Wire::accept(&listener).await.read_to_end().await, b"");
 }
 
 #[tokio::test]
-async fn a_slot_that_ends_at_the_wire_lets_no_byte_leave_under_tls() {
+async fn in_a_slot_that_ends_at_the_gate_no_byte_is_sent_over_tls() {
     let authority = Authority::new();
     let receiver = authority.receiver("127.0.0.1").await;
     let target = receiver.target("127.0.0.1");
-    let outbound = late_at_the_wire(authority.trusted(), 1);
-    let seen = async { receiver.accept().await.rest().await };
-    let ((), seen) = tokio::join!(missed_at_the_wire(&outbound, &target, Bytes::from_static(BODY)), seen);
+    let outbound = late_at_the_gate(authority.trusted(), 1);
+    let seen = async { receiver.accept().await.read_to_end().await };
+    let ((), seen) = tokio::join!(missed_at_the_gate(&outbound, &target, Bytes::from_static(BODY)), seen);
     assert_eq!(seen, b"");
 }
 
 #[tokio::test]
-async fn a_slot_missed_under_tls_keeps_the_connection_too() {
+async fn a_slot_missed_over_tls_keeps_the_connection_too() {
     let authority = Authority::new();
     let receiver = authority.receiver("127.0.0.1").await;
     let target = receiver.target("127.0.0.1");
-    let outbound = late_at_the_wire(authority.trusted(), 1);
+    let outbound = late_at_the_gate(authority.trusted(), 1);
     let sending = async {
         let connection = outbound.connect(&target).await.unwrap().connection;
         posted(&outbound, &target, connection, [wide(), wide()]).await
@@ -201,8 +201,9 @@ async fn a_slot_missed_under_tls_keeps_the_connection_too() {
 }
 
 #[tokio::test]
-async fn a_slot_that_ends_at_the_wire_lets_no_byte_leave_on_a_used_connection() {
-    // The slot's begin, the send start, the end of the answer; then the next send's begin, and too late.
+async fn in_a_slot_that_ends_at_the_gate_no_byte_is_sent_on_a_used_connection() {
+    // The check of the slot's start, the send start, the end of the answer; then the check of the next send's slot, and
+    // its late write.
     let clock = TestClock::scripted([EPOCH, EPOCH, EPOCH, EPOCH, wide().end]);
     let outbound = Outbound::new(loopback(), TlsRoots::none(), clock);
     let (listener, target) = plain_receiver().await;
@@ -216,18 +217,19 @@ async fn a_slot_that_ends_at_the_wire_lets_no_byte_leave_on_a_used_connection() 
     assert_eq!(sent(result).sent_at, Some(EPOCH));
     let connection = outbound.checkout(&target).unwrap();
     assert!(matches!(send(&outbound, &target, connection).await, ExchangeResult::Withdrawn));
-    assert_eq!(wire.rest().await, b"");
+    assert_eq!(wire.read_to_end().await, b"");
 }
 
-/// A source whose first slot is missed, and meanwhile the server says something or closes; the next slot begins once that is heard.
-struct Meanwhile {
+/// A source whose first slot is missed. Then the server sends something or closes, and the next slot starts after that
+/// has arrived.
+struct InterruptedSlots {
     clock: Arc<TestClock>,
     wire: Option<Wire<TcpStream>>,
     says: &'static str,
     asked: usize,
 }
 
-impl SlotSource for Meanwhile {
+impl SlotSource for InterruptedSlots {
     async fn next(&mut self) -> Option<Slot> {
         self.asked += 1;
         if self.asked == 1 {
@@ -243,26 +245,26 @@ impl SlotSource for Meanwhile {
 }
 
 #[tokio::test]
-async fn nothing_is_sent_after_the_server_has_closed_or_spoken_between_two_slots() {
+async fn nothing_is_sent_after_the_server_has_closed_or_sent_data_between_two_slots() {
     for says in ["", "HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n"] {
         let clock = TestClock::scripted([EPOCH, wide().end]);
         let outbound = Outbound::new(loopback(), TlsRoots::none(), clock.clone());
         let (listener, target) = plain_receiver().await;
         let connection = outbound.connect(&target).await.unwrap().connection;
         let wire = Some(Wire::accept(&listener).await);
-        let mut slots = Meanwhile { clock, wire, says, asked: 0 };
+        let mut slots = InterruptedSlots { clock, wire, says, asked: 0 };
         let result = post(&outbound, &target, connection, Bytes::from_static(BODY), &mut slots, PATIENCE).await;
         assert!(matches!(result, ExchangeResult::NotSent(_)), "{result:?}");
         assert_eq!(slots.asked, 2);
         if let Some(mut wire) = slots.wire {
-            assert_eq!(wire.rest().await, b"");
+            assert_eq!(wire.read_to_end().await, b"");
         }
         assert!(outbound.checkout(&target).is_none());
     }
 }
 
 #[tokio::test]
-async fn an_empty_body_goes_through_the_gate_too() {
+async fn a_request_with_an_empty_body_passes_the_gate_too() {
     let outbound = outbound();
     let (listener, target) = plain_receiver().await;
     let connection = outbound.connect(&target).await.unwrap().connection;
@@ -280,7 +282,7 @@ async fn an_empty_body_goes_through_the_gate_too() {
 }
 
 #[tokio::test]
-async fn a_task_that_has_used_up_its_budget_sends_in_time_all_the_same() {
+async fn a_task_without_tokio_budget_sends_in_time() {
     let outbound = outbound();
     let (listener, target) = plain_receiver().await;
     let connection = outbound.connect(&target).await.unwrap().connection;
@@ -300,12 +302,12 @@ async fn dropping_a_send_closes_the_connection() {
         result = send(&outbound, &target, connection) => panic!("{result:?}"),
         _ = wire.request() => {}
     }
-    assert_eq!(wire.rest().await, b"");
+    assert_eq!(wire.read_to_end().await, b"");
     assert!(outbound.checkout(&target).is_none());
 }
 
 #[tokio::test]
-async fn a_target_that_cannot_be_sent_to_says_so_and_is_not_connected_to() {
+async fn a_target_with_an_invalid_header_is_refused_without_a_connection() {
     let (listener, _) = plain_receiver().await;
     let injected = [("x-a".to_owned(), "b\r\nwebhook-id: forged".to_owned())];
     let target = target_with(&format!("http://{}/", listener.local_addr().unwrap()), &injected);

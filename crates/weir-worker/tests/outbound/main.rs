@@ -1,4 +1,5 @@
-//! The way out against receivers made of raw sockets: what they see, byte by byte, and what is made of what they answer.
+//! The outbound client against receivers made of raw sockets: the bytes that they receive, and how their answers are
+//! judged.
 
 #![expect(clippy::unwrap_used, reason = "a test's scaffolding")]
 

@@ -1,4 +1,4 @@
-//! Names: who is asked, how often, and what changes when they point elsewhere.
+//! Names: which servers are asked, how often, and what happens when a record changes.
 
 use std::{
     collections::HashMap,
@@ -20,27 +20,29 @@ use crate::support::*;
 
 const A: u16 = 1;
 
-/// What the name server says of a name.
+/// How the name server answers for a name.
 #[derive(Clone, Copy)]
-enum Says {
+enum Record {
+    /// An address and its TTL in seconds.
     Address(Ipv4Addr, u32),
-    /// A response code alone.
+    /// Only a response code.
     Code(u8),
-    Nothing,
+    /// No answer.
+    Silent,
 }
 
 /// A name server on loopback, and how often each name was asked for its IPv4 addresses.
 #[derive(Clone, Default)]
 struct NameServer {
-    zone: Arc<Mutex<HashMap<String, Says>>>,
+    zone: Arc<Mutex<HashMap<String, Record>>>,
     asked: Arc<Mutex<HashMap<String, usize>>>,
 }
 
 impl NameServer {
-    /// With an outbound side that asks it; what its zone does not have is not answered.
-    async fn start(zone: impl IntoIterator<Item = (&str, Says)>) -> (Self, Outbound) {
+    /// Starts a server, and an outbound client that asks it. Names that are not in the zone get no answer.
+    async fn start(zone: impl IntoIterator<Item = (&str, Record)>) -> (Self, Outbound) {
         let server = Self::default();
-        zone.into_iter().for_each(|(name, says)| server.set(name, says));
+        zone.into_iter().for_each(|(name, record)| server.set(name, record));
         let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let outbound = outbound().with_name_servers(&[socket.local_addr().unwrap()]);
         let serving = server.clone();
@@ -56,8 +58,8 @@ impl NameServer {
         (server, outbound)
     }
 
-    fn set(&self, name: &str, says: Says) {
-        self.zone.lock().unwrap().insert(name.to_owned(), says);
+    fn set(&self, name: &str, record: Record) {
+        self.zone.lock().unwrap().insert(name.to_owned(), record);
     }
 
     fn asked(&self, name: &str) -> usize {
@@ -70,17 +72,17 @@ impl NameServer {
         if record_type == A {
             *self.asked.lock().unwrap().entry(name.clone()).or_default() += 1;
         }
-        let says = self.zone.lock().unwrap().get(&name).copied().unwrap_or(Says::Nothing);
-        let (code, answers) = match says {
-            Says::Address(..) => (0, u8::from(record_type == A)),
-            Says::Code(code) => (code, 0),
-            Says::Nothing => return None,
+        let record = self.zone.lock().unwrap().get(&name).copied().unwrap_or(Record::Silent);
+        let (code, answers) = match record {
+            Record::Address(..) => (0, u8::from(record_type == A)),
+            Record::Code(code) => (code, 0),
+            Record::Silent => return None,
         };
         let mut answer = query[..2].to_vec();
         answer.extend([0x81, 0x80 | code, 0, 1, 0, answers, 0, 0, 0, 0]);
         answer.extend(question);
-        if let (Says::Address(address, ttl), A) = (says, record_type) {
-            // The name of the question again.
+        if let (Record::Address(address, ttl), A) = (record, record_type) {
+            // A pointer to the name in the question.
             answer.extend([0xc0, 12, 0, 1, 0, 1]);
             answer.extend(ttl.to_be_bytes());
             answer.extend([0, 4]);
@@ -110,8 +112,8 @@ const HERE: Ipv4Addr = Ipv4Addr::LOCALHOST;
 const THERE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
 #[tokio::test]
-async fn a_name_is_asked_for_once_by_many_dials() {
-    let (server, outbound) = NameServer::start([("receiver.example", Says::Address(HERE, 60))]).await;
+async fn many_dials_cause_one_look_up_of_a_name() {
+    let (server, outbound) = NameServer::start([("receiver.example", Record::Address(HERE, 60))]).await;
     let listener = receiver_at(HERE, 0).await;
     let target = target(&format!("http://receiver.example:{}/", listener.local_addr().unwrap().port()));
     let connections = join_all((0..50).map(|_| outbound.connect(&target))).await;
@@ -120,11 +122,11 @@ async fn a_name_is_asked_for_once_by_many_dials() {
 }
 
 #[tokio::test]
-async fn names_in_a_zone_that_does_not_answer_stop_nobody_else() {
-    let (server, outbound) = NameServer::start([("receiver.example", Says::Address(HERE, 60))]).await;
+async fn names_in_a_zone_that_does_not_answer_delay_no_other_name() {
+    let (server, outbound) = NameServer::start([("receiver.example", Record::Address(HERE, 60))]).await;
     let outbound = Arc::new(outbound);
     let mut hanging = JoinSet::new();
-    // As many queries as the server's socket holds while it does not get to read.
+    // As many queries as the buffer of the server's socket holds while the server does not read.
     for number in 0..64 {
         let (outbound, name) = (outbound.clone(), format!("http://{number}.silent.example/"));
         hanging.spawn(async move { outbound.connect(&target(&name)).await.is_ok() });
@@ -137,15 +139,15 @@ async fn names_in_a_zone_that_does_not_answer_stop_nobody_else() {
     timeout(PATIENCE, all_asked).await.unwrap();
     let listener = receiver_at(HERE, 0).await;
     let target = target(&format!("http://receiver.example:{}/", listener.local_addr().unwrap().port()));
-    // The others are given up after five seconds.
+    // The other look-ups time out after five seconds.
     let connected = timeout(Duration::from_secs(4), outbound.connect(&target)).await;
-    assert!(connected.expect("it waits for the others").is_ok());
+    assert!(connected.expect("the dial must not wait for the others").is_ok());
     hanging.abort_all();
 }
 
 #[tokio::test]
-async fn what_the_servers_say_is_told_from_what_they_fail_to_say() {
-    let zone = [("nobody.example", Says::Code(3)), ("broken.example", Says::Code(2))];
+async fn a_missing_name_is_distinguished_from_a_failing_name_server() {
+    let zone = [("nobody.example", Record::Code(3)), ("broken.example", Record::Code(2))];
     let (_server, outbound) = NameServer::start(zone).await;
     for (name, error) in [
         ("nobody.example", "no address found for nobody.example"),
@@ -156,7 +158,7 @@ async fn what_the_servers_say_is_told_from_what_they_fail_to_say() {
     }
 }
 
-/// Time that passes while nothing waits for the network.
+/// Advances the time while nothing waits for the network.
 async fn pass(seconds: u64) {
     pause();
     advance(Duration::from_secs(seconds)).await;
@@ -164,8 +166,8 @@ async fn pass(seconds: u64) {
 }
 
 #[tokio::test]
-async fn a_name_that_points_elsewhere_is_followed_once_its_connection_is_old() {
-    let (server, outbound) = NameServer::start([("receiver.example", Says::Address(HERE, 60))]).await;
+async fn a_changed_record_takes_effect_when_the_connection_is_old() {
+    let (server, outbound) = NameServer::start([("receiver.example", Record::Address(HERE, 60))]).await;
     let here = receiver_at(HERE, 0).await;
     let port = here.local_addr().unwrap().port();
     let there = receiver_at(THERE, port).await;
@@ -175,7 +177,7 @@ async fn a_name_that_points_elsewhere_is_followed_once_its_connection_is_old() {
     let mut wire = Wire::accept(&here).await;
     let (result, ()) = tokio::join!(send(&outbound, &target, connection), wire.answer(OK));
     assert_eq!(status(&sent(result)), 200);
-    server.set("receiver.example", Says::Address(THERE, 60));
+    server.set("receiver.example", Record::Address(THERE, 60));
 
     let mut seconds = 0;
     loop {
@@ -193,12 +195,12 @@ async fn a_name_that_points_elsewhere_is_followed_once_its_connection_is_old() {
 }
 
 #[tokio::test]
-async fn a_name_that_comes_to_point_inside_is_refused_at_the_next_dial() {
-    let (server, outbound) = NameServer::start([("receiver.example", Says::Address(HERE, 1))]).await;
+async fn a_name_that_changes_to_a_private_address_is_refused_at_the_next_dial() {
+    let (server, outbound) = NameServer::start([("receiver.example", Record::Address(HERE, 1))]).await;
     let listener = receiver_at(HERE, 0).await;
     let target = target(&format!("http://receiver.example:{}/", listener.local_addr().unwrap().port()));
     drop(outbound.connect(&target).await.unwrap());
-    server.set("receiver.example", Says::Address(Ipv4Addr::new(10, 0, 0, 1), 1));
+    server.set("receiver.example", Record::Address(Ipv4Addr::new(10, 0, 0, 1), 1));
     pass(2).await;
     assert_eq!(unreachable(outbound.connect(&target).await).failure, Failure::Forbidden);
 }

@@ -1,4 +1,4 @@
-//! Connections that are used again, and those that must not be.
+//! Connections that are reused, and those that must not be.
 
 use std::{
     pin::{Pin, pin},
@@ -22,7 +22,7 @@ async fn deliver(outbound: &Outbound, target: &Target) -> (ExchangeResult, bool)
     (send(outbound, target, connection).await, warm)
 }
 
-/// One exchange over a new connection; both ends of it.
+/// Makes one exchange over a new connection. Returns the target and the receiver's end of the connection.
 async fn used(outbound: &Outbound, answer: &str) -> (Target, Wire<TcpStream>) {
     let (listener, target) = plain_receiver().await;
     let connection = outbound.connect(&target).await.unwrap().connection;
@@ -36,12 +36,12 @@ async fn used(outbound: &Outbound, answer: &str) -> (Target, Wire<TcpStream>) {
     (target, wire)
 }
 
-/// Polls once: whoever asks for a connection is in the queue then.
+/// Polls a connect once, which joins the wait queue.
 async fn join_queue<F: Future>(asking: Pin<&mut F>) {
-    assert!(poll_immediate(asking).await.is_none(), "there was a connection");
+    assert!(poll_immediate(asking).await.is_none(), "a connection was idle");
 }
 
-/// Until the end of the connection has been heard of.
+/// Waits until the connection notices that the server has closed it.
 async fn until_closed(connection: &mut Connection) {
     let closed = async {
         while connection.is_open() {
@@ -115,7 +115,7 @@ async fn a_server_that_closes_after_each_answer_is_dialled_each_time() {
 }
 
 #[tokio::test]
-async fn a_pooled_connection_that_the_server_closed_is_not_handed_out() {
+async fn an_idle_connection_that_the_server_closed_is_not_checked_out() {
     let outbound = outbound();
     let (target, wire) = used(&outbound, OK).await;
     drop(wire);
@@ -129,7 +129,7 @@ async fn a_pooled_connection_that_the_server_closed_is_not_handed_out() {
 }
 
 #[tokio::test]
-async fn a_connection_closed_in_hand_is_not_sent_on_and_not_counted() {
+async fn a_connection_closed_after_its_checkout_is_not_used_and_no_attempt() {
     let outbound = outbound();
     let (target, wire) = used(&outbound, OK).await;
     let mut connection = outbound.checkout(&target).unwrap();
@@ -143,7 +143,7 @@ async fn a_connection_closed_in_hand_is_not_sent_on_and_not_counted() {
     assert!(outbound.checkout(&target).is_none());
 }
 
-/// What becomes of a second request on one connection, which the server reads, answers with `says`, and closes.
+/// Sends a second request on one connection, which the server reads, answers with `says`, and closes.
 async fn cut_on_reuse(says: &str, resets: bool) -> Sent {
     let outbound = outbound();
     let (target, mut wire) = used(&outbound, OK).await;
@@ -159,7 +159,7 @@ async fn cut_on_reuse(says: &str, resets: bool) -> Sent {
 }
 
 #[tokio::test]
-async fn a_request_cut_on_a_used_connection_without_a_byte_of_answer_says_so() {
+async fn a_request_on_a_reused_connection_closed_without_an_answer_is_marked() {
     for resets in [false, true] {
         let sent = cut_on_reuse("", resets).await;
         assert!(sent.cut_on_reuse && sent.sent_at.is_some());
@@ -168,7 +168,7 @@ async fn a_request_cut_on_a_used_connection_without_a_byte_of_answer_says_so() {
 }
 
 #[tokio::test]
-async fn a_request_cut_after_a_byte_of_answer_or_on_a_new_connection_does_not_say_so() {
+async fn a_request_cut_after_a_byte_of_answer_or_on_a_new_connection_is_not_marked() {
     for says in ["H", "HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n", "nonsense\r\n\r\n"] {
         assert!(!cut_on_reuse(says, false).await.cut_on_reuse, "{says}");
     }
@@ -178,7 +178,7 @@ async fn a_request_cut_after_a_byte_of_answer_or_on_a_new_connection_does_not_sa
 }
 
 #[tokio::test]
-async fn a_silent_server_is_no_cut() {
+async fn a_timeout_on_a_reused_connection_is_not_marked() {
     let outbound = outbound();
     let (target, _wire) = used(&outbound, OK).await;
     let connection = outbound.checkout(&target).unwrap();
@@ -186,7 +186,8 @@ async fn a_silent_server_is_no_cut() {
     assert_eq!((sent.result, sent.cut_on_reuse), (SendResult::Failure(Failure::Timeout), false));
 }
 
-/// Twelve a minute to a server that keeps a connection for five seconds: each request would meet the close.
+/// At twelve requests a minute to a server with an idle timeout of five seconds, each request would collide with the
+/// close.
 #[tokio::test]
 async fn a_connection_is_not_used_in_the_last_second_that_its_server_names() {
     for (keeps, passed, fit) in [
@@ -205,7 +206,7 @@ async fn a_connection_is_not_used_in_the_last_second_that_its_server_names() {
         advance(Duration::from_millis(passed)).await;
         let connection = outbound.checkout(&target);
         assert_eq!(connection.is_some(), fit, "{keeps} after {passed} ms");
-        // Held and given back, it is no younger.
+        // A connection that is checked out and given back unused has not become younger.
         if let Some(connection) = connection {
             outbound.give_back(&target, connection);
             advance(Duration::from_millis(1_100)).await;
@@ -215,9 +216,9 @@ async fn a_connection_is_not_used_in_the_last_second_that_its_server_names() {
     }
 }
 
-/// Most servers do not say how long they keep one.
+/// Most servers do not name their idle timeout.
 #[tokio::test]
-async fn how_long_a_server_keeps_a_connection_is_learned_from_one_that_it_closed() {
+async fn the_idle_timeout_of_a_server_is_learned_from_a_connection_that_it_closed() {
     let (outbound, (listener, target)) = (outbound(), plain_receiver().await);
     let used = async || {
         let connection = outbound.connect(&target).await.unwrap().connection;
@@ -230,18 +231,18 @@ async fn how_long_a_server_keeps_a_connection_is_learned_from_one_that_it_closed
         sent(result);
         wire
     };
-    let stands = || {
+    let is_idle = || {
         let connection = outbound.checkout(&target);
         connection.map(|connection| outbound.give_back(&target, connection)).is_some()
     };
     let wire = used().await;
     pause();
     advance(Duration::from_secs(5)).await;
-    assert!(stands());
+    assert!(is_idle());
     resume();
     drop(wire);
     let gone = async {
-        while stands() {
+        while is_idle() {
             tokio::task::yield_now().await;
         }
     };
@@ -250,15 +251,15 @@ async fn how_long_a_server_keeps_a_connection_is_learned_from_one_that_it_closed
     let _wire = used().await;
     pause();
     advance(Duration::from_millis(3_900)).await;
-    assert!(stands());
+    assert!(is_idle());
     advance(Duration::from_millis(300)).await;
-    assert!(!stands(), "a request would meet the close");
+    assert!(!is_idle(), "a request would collide with the close");
     resume();
 }
 
-/// Failover by DNS is followed, however busy the connection.
+/// A failover by DNS takes effect even when the connection is busy.
 #[tokio::test]
-async fn a_connection_that_is_always_used_ends_within_five_minutes() {
+async fn a_busy_connection_is_closed_within_five_minutes() {
     let outbound = outbound();
     let (target, mut wire) = used(&outbound, OK).await;
     let mut age = 0;
@@ -274,7 +275,7 @@ async fn a_connection_that_is_always_used_ends_within_five_minutes() {
 }
 
 #[tokio::test]
-async fn a_server_that_speaks_unasked_loses_the_connection() {
+async fn a_connection_on_which_the_server_sent_unrequested_data_is_not_used() {
     let outbound = outbound();
     let (target, mut wire) = used(&outbound, OK).await;
     let mut connection = outbound.checkout(&target).unwrap();
@@ -284,7 +285,7 @@ async fn a_server_that_speaks_unasked_loses_the_connection() {
 }
 
 #[tokio::test]
-async fn a_connection_never_used_is_kept_as_well() {
+async fn a_connection_that_was_never_used_is_kept_too() {
     let outbound = outbound();
     let (listener, target) = plain_receiver().await;
     let connection = outbound.connect(&target).await.unwrap().connection;
@@ -311,17 +312,17 @@ async fn the_connection_used_last_is_used_first() {
 }
 
 #[tokio::test]
-async fn connections_of_one_origin_serve_no_other() {
+async fn connections_of_one_origin_are_not_used_for_another() {
     let outbound = outbound();
     let (target, _wire) = used(&outbound, OK).await;
     let (_listener, other) = plain_receiver().await;
     assert!(outbound.checkout(&other).is_none());
     assert!(outbound.checkout(&target).is_some());
-    assert!(outbound.checkout(&target).is_none(), "one connection is handed out once");
+    assert!(outbound.checkout(&target).is_none(), "one connection is checked out once");
 }
 
 #[tokio::test]
-async fn an_answer_before_the_request_was_read_does_not_leave_half_a_request_behind() {
+async fn a_connection_answered_before_the_whole_request_was_read_is_not_reused() {
     let outbound = outbound();
     let (listener, target) = plain_receiver().await;
     let connection = outbound.connect(&target).await.unwrap().connection;
@@ -340,7 +341,7 @@ async fn an_answer_before_the_request_was_read_does_not_leave_half_a_request_beh
 }
 
 #[tokio::test]
-async fn whoever_waits_for_a_dial_takes_a_connection_that_comes_back_first() {
+async fn a_waiter_gets_a_returned_connection_before_its_dial_ends() {
     let authority = Authority::new();
     let receiver = authority.receiver("localhost").await;
     let target = receiver.target("localhost");
@@ -349,7 +350,7 @@ async fn whoever_waits_for_a_dial_takes_a_connection_that_comes_back_first() {
     let first = first.unwrap();
     assert!(!first.warm);
 
-    // The receiver takes its time over the second handshake.
+    // The receiver delays the second handshake.
     let mut second = pin!(outbound.connect(&target));
     join_queue(second.as_mut()).await;
     let (late, _) = receiver.listener.accept().await.unwrap();
@@ -357,17 +358,17 @@ async fn whoever_waits_for_a_dial_takes_a_connection_that_comes_back_first() {
     let second = timeout(PATIENCE, second).await.unwrap().unwrap();
     assert!(second.warm);
 
-    // The third needs no dial of its own: one is under way that nobody waits for.
+    // The third checkout needs no dial: one is under way that no other waiter needs.
     let mut third = pin!(outbound.connect(&target));
     join_queue(third.as_mut()).await;
     let (third, _late_wire) = tokio::join!(third, receiver.acceptor.accept(late));
     assert!(!third.unwrap().warm);
-    assert!(poll_immediate(pin!(receiver.listener.accept())).await.is_none(), "more dials than waited");
+    assert!(poll_immediate(pin!(receiver.listener.accept())).await.is_none(), "more dials than waiters");
     drop(second);
 }
 
 #[tokio::test]
-async fn a_dial_that_fails_answers_one_of_those_that_wait() {
+async fn each_failed_dial_fails_one_waiter() {
     let outbound = outbound();
     let (listener, target) = plain_receiver().await;
     drop(listener);
@@ -377,7 +378,7 @@ async fn a_dial_that_fails_answers_one_of_those_that_wait() {
 }
 
 #[tokio::test]
-async fn a_connection_passes_over_whoever_gave_up() {
+async fn a_returned_connection_skips_a_waiter_that_gave_up() {
     let authority = Authority::new();
     let receiver = authority.receiver("localhost").await;
     let target = receiver.target("localhost");

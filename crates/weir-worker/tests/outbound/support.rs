@@ -1,4 +1,4 @@
-//! Receivers of raw TCP and TLS, clocks, and an outbound side that may reach them.
+//! Receivers made of raw TCP and TLS sockets, clocks, and outbound clients that may connect to them.
 
 use std::{
     collections::VecDeque,
@@ -22,13 +22,13 @@ use weir_worker::outbound::{
     Unreachable,
 };
 
-/// Where the test clocks begin.
+/// The start time of the test clocks.
 pub(crate) const EPOCH: Timestamp = Timestamp::from_secs(1_000_000);
 pub(crate) const BODY: &[u8] = br#"{"hello":"there"}"#;
-/// Long enough never to be waited for.
+/// Longer than any test takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A clock that runs from [`EPOCH`]; readings put into it come first.
+/// A clock that runs from [`EPOCH`]. Scripted readings are returned first.
 pub(crate) struct TestClock {
     started: Instant,
     scripted: Mutex<VecDeque<Timestamp>>,
@@ -54,7 +54,7 @@ impl Clock for TestClock {
     }
 }
 
-/// A slot that holds every moment of a test.
+/// A slot that contains every time of a test.
 pub(crate) fn wide() -> Slot {
     Slot { start: EPOCH, end: EPOCH + Duration::from_secs(3_600) }
 }
@@ -64,7 +64,7 @@ pub(crate) fn over() -> Slot {
     Slot { start: EPOCH - Duration::from_millis(10), end: EPOCH }
 }
 
-/// These slots, one after the other, and no more.
+/// Grants these slots in order, and then none.
 pub(crate) struct Slots(VecDeque<Slot>);
 
 impl<const N: usize> From<[Slot; N]> for Slots {
@@ -91,7 +91,7 @@ pub(crate) fn target(url: &str) -> Target {
     target_with(url, &[])
 }
 
-/// With headers of its own.
+/// A target with custom headers.
 pub(crate) fn target_with(url: &str, headers: &[(String, String)]) -> Target {
     Target::new(&url.parse().unwrap(), headers, &SignatureStyle::Standard)
 }
@@ -180,7 +180,7 @@ impl Wire<TcpStream> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
-    /// One request, whole: head and body as they came.
+    /// Reads one complete request: head and body, as received.
     pub(crate) async fn request(&mut self) -> String {
         let mut seen = Vec::new();
         loop {
@@ -209,10 +209,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         self.say(head).await;
     }
 
-    /// Everything until the other side closes.
-    pub(crate) async fn rest(&mut self) -> Vec<u8> {
+    /// Reads until the other side closes.
+    pub(crate) async fn read_to_end(&mut self) -> Vec<u8> {
         let mut seen = Vec::new();
-        // A reset, or TLS cut short, ends the connection as well.
+        // A reset, or TLS without close_notify, ends the connection as well.
         let _ = self.stream.read_to_end(&mut seen).await;
         seen
     }
@@ -220,7 +220,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
 
 pub(crate) const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 
-/// An authority and what it has issued.
+/// A certificate authority.
 pub(crate) struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
 }
@@ -230,7 +230,7 @@ impl Authority {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().unwrap();
-        // A name of its own: an issuer is looked for by name first.
+        // A unique name, because issuers are looked up by name first.
         params.distinguished_name.push(DnType::CommonName, format!("authority {:x?}", &key.public_key_raw()[1..9]));
         Self { issuer: CertifiedIssuer::self_signed(params, key).unwrap() }
     }

@@ -1,4 +1,4 @@
-//! A running `weir serve`, killed when dropped.
+//! A running process of Weir, killed when dropped.
 
 use std::{
     net::SocketAddr,
@@ -16,14 +16,14 @@ use tokio::{
 
 use super::eventually;
 
-/// An answer that takes longer is none.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// A request without an answer for this long fails.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The server as a process of its own.
+/// The server in its own process.
 pub(crate) struct App {
     child: Child,
     pub(crate) url: String,
-    /// Where its metrics are, when they have a listener of their own.
+    /// The URL of its metrics, when these have their own listener.
     pub(crate) metrics_url: Option<String>,
     pub(crate) http: reqwest::Client,
 }
@@ -37,10 +37,10 @@ impl App {
     pub(crate) async fn start_with(folder: &Path, environment: &[(&str, &str)]) -> Self {
         let mut command = Self::command(folder);
         command.arg("serve").envs(environment.iter().copied());
-        Self::launch(command).await.unwrap_or_else(|status| panic!("the server ended before it listened: {status}"))
+        Self::launch(command).await.unwrap_or_else(|status| panic!("the server exited before it listened: {status}"))
     }
 
-    /// Runs the binary until it listens; the status of one that ends before.
+    /// Runs the binary until it listens. Returns the exit status if it exits before.
     pub(crate) async fn launch(mut command: Command) -> Result<Self, ExitStatus> {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut child = command.stdout(Stdio::piped()).kill_on_drop(true).spawn().expect("the binary starts");
@@ -61,20 +61,20 @@ impl App {
         let Some(url) = listening.await.expect("the server listens in time") else {
             return Err(child.wait().await.expect("a status"));
         };
-        // Keeps the pipe open, so that the server never writes to a closed one.
+        // Keeps the pipe open, so the server never writes to a closed pipe.
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
         Ok(Self {
             child,
             url,
             metrics_url,
-            http: reqwest::Client::builder().no_proxy().timeout(PATIENCE).build().expect("a client"),
+            http: reqwest::Client::builder().no_proxy().timeout(TIMEOUT).build().expect("a client"),
         })
     }
 
     /// The binary, with the settings of the tests.
     pub(crate) fn command(folder: &Path) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
-        // What names the tests' servers is no setting of Weir, and what the caller has set is none of the tests'.
+        // Removes the variables that name the tests' servers, which Weir does not know, and the settings of the caller.
         let is_a_setting = |name: &[u8]| name.starts_with(b"WEIR_") || name.starts_with(b"OTEL_");
         for (name, _) in std::env::vars_os().filter(|(name, _)| is_a_setting(name.as_encoded_bytes())) {
             command.env_remove(name);
@@ -93,12 +93,12 @@ impl App {
         self.url.trim_start_matches("http://").parse().expect("an address")
     }
 
-    /// SIGKILL, and gone.
+    /// Sends SIGKILL and waits for the exit.
     pub(crate) async fn kill(mut self) {
         self.child.kill().await.expect("killed");
     }
 
-    /// SIGTERM, then its exit status.
+    /// Sends SIGTERM and returns the exit status.
     pub(crate) async fn terminate(mut self) -> ExitStatus {
         self.signal("TERM").await;
         tokio::time::timeout(Duration::from_secs(60), self.child.wait()).await.expect("it ends").expect("a status")
@@ -115,7 +115,7 @@ impl App {
         self.child.id().expect("it runs")
     }
 
-    /// A request with a JSON body; the status and the JSON answer.
+    /// Sends a request with a JSON body. Returns the status and the JSON answer.
     pub(crate) async fn request(&self, method: Method, path: &str, body: Option<Value>) -> (u16, Value) {
         let mut request = self.http.request(method, format!("{}{path}", self.url));
         if let Some(body) = body {
@@ -126,12 +126,12 @@ impl App {
         (status, response.json().await.unwrap_or(Value::Null))
     }
 
-    /// The status alone, of a server that may be in trouble.
+    /// The status of a GET, which may be an error.
     pub(crate) async fn status(&self, path: &str) -> u16 {
         self.request(Method::GET, path, None).await.0
     }
 
-    /// The sum of a metric over its labels; 0 before it was first counted.
+    /// The sum of a metric over its labels; 0 if there is no series.
     pub(crate) async fn metric(&self, name: &str) -> f64 {
         let text = self.http.get(format!("{}/metrics", self.url)).send().await.expect("an answer").text().await;
         let text = text.expect("metrics are text");
@@ -142,7 +142,7 @@ impl App {
         values.sum()
     }
 
-    /// As [`Self::get`]; `None` while the store cannot answer.
+    /// Like [`Self::get`]; `None` while the store is unreachable.
     pub(crate) async fn try_get(&self, path: &str) -> Option<Value> {
         let (status, body) = self.request(Method::GET, path, None).await;
         assert!(matches!(status, 200 | 503), "GET {path}: {body}");
@@ -155,7 +155,7 @@ impl App {
         body
     }
 
-    /// Creates a destination and answers its id.
+    /// Creates a destination and returns its id.
     pub(crate) async fn destination(&self, settings: Value) -> String {
         let (status, body) = self.request(Method::POST, "/v1/destinations", Some(settings)).await;
         assert_eq!(status, 201, "{body}");
@@ -167,7 +167,7 @@ impl App {
         assert_eq!(status, 200, "{body}");
     }
 
-    /// Posts one event of a type; its id.
+    /// Posts one event of a type and returns its id.
     pub(crate) async fn event(&self, event_type: &str) -> String {
         let body = json!({"type": event_type, "data": {"n": 1}});
         let (status, body) = self.request(Method::POST, "/v1/events", Some(body)).await;
@@ -188,7 +188,7 @@ impl App {
         }
     }
 
-    /// Waits until nothing of a destination waits or is under way.
+    /// Waits until a destination has no delivery waiting or in flight.
     pub(crate) async fn drained(&self, destination: &str, within: Duration) {
         eventually("the backlog is drained", within, async || {
             let backlog = self.get(&format!("/v1/destinations/{destination}/backlog")).await;
@@ -201,7 +201,7 @@ impl App {
         self.get(&format!("/v1/destinations/{destination}/audit")).await
     }
 
-    /// Every recorded send start keeps every limit.
+    /// Asserts that the recorded send starts keep every limit.
     pub(crate) async fn assert_audit_clean(&self, destination: &str) {
         let audit = self.audit(destination).await;
         for limit in audit["rate_limits"].as_array().expect("limits") {

@@ -1,4 +1,4 @@
-//! Cases that hold on every set-up: one process on a file, or many on servers.
+//! Test cases for every set-up: one process with SQLite, or several on servers.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use super::{App, Machine, Receiver, assert_cap, now, utilisation};
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// The limits of a destination that has one.
+/// The limits of a destination with a single limit.
 pub(crate) fn limit(limit: u32, period: &str) -> Value {
     json!([{"limit": limit, "period": period}])
 }
 
-/// A destination for the events whose type is the path.
+/// Creates a destination for events whose type is the path.
 pub(crate) async fn destination(app: &App, receiver: &Receiver, path: &str, limits: Value) -> String {
     app.destination(json!({
         "url": receiver.url(path),
@@ -25,7 +25,7 @@ pub(crate) async fn destination(app: &App, receiver: &Receiver, path: &str, limi
     .await
 }
 
-/// Every limit, under a standing backlog.
+/// Various limits under a standing backlog.
 pub(crate) async fn every_limit_is_held_and_used(app: &App) {
     let (receiver, machine) = (Receiver::start().await, Machine::watched());
     let limits = [(1, "second"), (7, "second"), (10, "second"), (100, "second"), (30, "minute"), (90, "minute")];
@@ -41,14 +41,14 @@ pub(crate) async fn every_limit_is_held_and_used(app: &App) {
         app.assert_audit_clean(&id).await;
         let arrivals = receiver.arrivals(&format!("/{period}-{rate}"));
         assert_cap(&arrivals, rate as usize, window);
-        // Of a few dozen sends one slot is more than the two per cent; one may be lost to a machine that stood still. Over
-        // hours the simulation holds it to the two per cent alone.
+        // With a few dozen sends, one slot is more than two per cent, and one slot may be lost when the machine stands still. The
+        // simulation checks the two per cent over hours.
         let used = utilisation(&arrivals, f64::from(rate), window) + 1.0 / arrivals.len() as f64;
         machine.judge_use(&format!("{rate} per {period}, with a slot to spare"), used, 0.98);
     }
 }
 
-/// As [`every_limit_is_held_and_used`], where slots are a millisecond apart; and each event is sent once.
+/// Like [`every_limit_is_held_and_used`] with slots a millisecond apart. Each event is also sent once.
 pub(crate) async fn a_thousand_a_second_is_held_and_used(app: &App) {
     let (receiver, machine) = (Receiver::start().await, Machine::watched());
     let id = destination(app, &receiver, "/thousand", limit(1000, "second")).await;
@@ -80,9 +80,9 @@ pub(crate) async fn edits_take_effect_at_once(app: &App) {
         let after: Vec<_> =
             arrivals.iter().filter(|arrival| arrival.at >= edited_at + Duration::from_millis(100)).cloned().collect();
         assert_cap(&after, rate, SECOND);
-        let (came, expected) = (after.len() as f64, rate as f64 * 2.9);
-        assert!(came <= expected * 1.05 + 1.0, "{rate}/s: {came}");
-        machine.judge_use(&format!("{rate}/s after an edit, with a slot to spare"), (came + 1.0) / expected, 0.95);
+        let (arrived, expected) = (after.len() as f64, rate as f64 * 2.9);
+        assert!(arrived <= expected * 1.05 + 1.0, "{rate}/s: {arrived}");
+        machine.judge_use(&format!("{rate}/s after an edit, with a slot to spare"), (arrived + 1.0) / expected, 0.95);
         before = rate;
     }
 
@@ -100,7 +100,7 @@ pub(crate) async fn edits_take_effect_at_once(app: &App) {
     app.assert_audit_clean(&id).await;
 }
 
-/// A pause holds within 100 ms, drops nothing and bunches nothing.
+/// A pause binds within 100 ms, loses nothing and is followed by no burst.
 pub(crate) async fn a_pause_holds(app: &App) {
     let receiver = Receiver::start().await;
     let id = destination(app, &receiver, "/paused", limit(100, "second")).await;

@@ -1,4 +1,4 @@
-//! Weir as it runs at scale: each role a process of its own, on a database and a Redis of the test's own.
+//! The scaled set-up: one process for each role, on the test's own database and Redis.
 
 use std::{
     fs::File,
@@ -15,10 +15,10 @@ use super::{
     servers::{self, Redis},
 };
 
-/// Enough of the log to see what happened, when a test fails.
+/// How much of the log is shown when a test fails.
 const LOG_SHOWN: i64 = 16 * 1024;
 
-/// What the processes of a test share.
+/// The servers and the log that the processes of a test share.
 pub(crate) struct Fleet {
     pub(crate) redis: Redis,
     database_url: String,
@@ -27,7 +27,7 @@ pub(crate) struct Fleet {
 }
 
 impl Fleet {
-    /// On a new database of the shared PostgreSQL.
+    /// A fleet on a new database of the shared PostgreSQL.
     pub(crate) async fn new() -> Self {
         Self::on(servers::database().await).await
     }
@@ -39,33 +39,33 @@ impl Fleet {
         Self { redis: Redis::start().await, database_url, folder, log }
     }
 
-    /// A process of this role, which is `serve` for all of them.
+    /// Starts a process of this role; `serve` has all roles.
     pub(crate) async fn launch(&self, role: &str) -> App {
         self.launch_with(role, &[]).await
     }
 
     pub(crate) async fn launch_with(&self, role: &str, environment: &[(&str, &str)]) -> App {
         let launched = App::launch(self.command(role, environment)).await;
-        launched.unwrap_or_else(|status| panic!("{role} ended before it listened: {status}"))
+        launched.unwrap_or_else(|status| panic!("{role} exited before it listened: {status}"))
     }
 
-    /// As [`Self::launch`], while the servers may be away.
+    /// Like [`Self::launch`], while the servers may be down.
     pub(crate) async fn try_launch(&self, role: &str) -> Result<App, ExitStatus> {
         App::launch(self.command(role, &[])).await
     }
 
-    /// Where the database server listens.
+    /// The address of the database server.
     pub(crate) fn database_address(&self) -> String {
         let (_, server) = self.database_url.rsplit_once('@').expect("the URL names a user");
         server.split('/').next().unwrap_or_default().to_owned()
     }
 
-    /// The database by another port of loopback.
+    /// The URL of the database through another loopback port.
     pub(crate) fn database_url_at(&self, port: u16) -> String {
         self.database_url.replace(&self.database_address(), &format!("127.0.0.1:{port}"))
     }
 
-    /// Runs SQL on the database, as nobody should.
+    /// Runs SQL on the database, which only tests may do.
     pub(crate) async fn sql(&self, text: &str) {
         servers::sql(&self.database_url, text).await;
     }
@@ -77,14 +77,14 @@ impl Fleet {
         file
     }
 
-    /// Goes on with a new database, as it was dumped, and a Redis that knows nothing. No process may run.
+    /// Replaces the database with a restored dump and Redis with an empty one. No process may run meanwhile.
     pub(crate) async fn restore(&mut self, backup: &Path) {
         self.database_url = servers::restored(backup).await;
         self.redis.kill().await;
         self.redis.start_again().await;
     }
 
-    /// Runs a command of the program to its end.
+    /// Runs a command of the program and waits for its exit.
     pub(crate) async fn run(&self, command: &str) -> Output {
         self.command(command, &[]).stderr(Stdio::piped()).output().await.expect("it runs")
     }

@@ -1,4 +1,4 @@
-//! The whole system under test: the real binary as a process, real sockets, and a receiver that keeps every arrival.
+//! The test harness: the real binary as a process, real sockets, and a receiver that keeps every arrival.
 
 #![allow(dead_code, unused_imports, reason = "each test file uses its part of the harness")]
 
@@ -8,7 +8,7 @@ pub(crate) mod fleet;
 pub(crate) mod machine;
 pub(crate) mod receiver;
 pub(crate) mod servers;
-pub(crate) mod witness;
+pub(crate) mod order_receiver;
 
 use std::time::{Duration, Instant};
 
@@ -31,11 +31,11 @@ pub(crate) async fn eventually(what: &str, within: Duration, mut condition: impl
     }
 }
 
-/// What the receiver's own scheduling may add to or take from the distance of two arrivals, beyond the stalls that it has
-/// noticed. The recorded send starts are judged without any.
+/// How much the scheduling of the receiver may change the distance of two arrivals, in addition to detected stalls. Recorded send starts
+/// are judged without slack.
 pub(crate) const SLACK: Duration = Duration::from_millis(5);
 
-/// No half-open window of `window` holds more than `limit` arrivals.
+/// Asserts that no half-open window of this length holds more than `limit` arrivals.
 pub(crate) fn assert_cap(arrivals: &[Arrival], limit: usize, window: Duration) {
     let mut times: Vec<_> = arrivals.iter().map(|arrival| (arrival.at, arrival.stalled)).collect();
     times.sort_unstable();
@@ -48,7 +48,7 @@ pub(crate) fn assert_cap(arrivals: &[Arrival], limit: usize, window: Duration) {
     }
 }
 
-/// Sends per window ÷ limit, from the first arrival to the last.
+/// Sends per window ÷ the limit, from the first arrival to the last.
 pub(crate) fn utilisation(arrivals: &[Arrival], limit: f64, window: Duration) -> f64 {
     let first = arrivals.iter().map(|arrival| arrival.at).min().expect("there are arrivals");
     let last = arrivals.iter().map(|arrival| arrival.at).max().expect("there are arrivals");

@@ -1,6 +1,6 @@
-//! How much of the machine there was. A virtual machine loses time to others, a container to its quota, and slots that open in that
-//! time are lost with it: nothing that Weir did or could mend. So how well a limit is used, and how soon something arrives, is judged
-//! where the machine was there; what no machine may break, as that a limit is held, is judged always.
+//! How much CPU time the machine lost. A virtual machine loses time to others, a container to its quota. Weir cannot use slots that
+//! open in that time. So the use of a limit and latencies are judged only when the machine lost little time. Promises that must hold on
+//! every machine, such as the limit itself, are always judged.
 
 use std::{
     fs,
@@ -12,11 +12,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Judged is what lost no more of its time to others.
+/// Figures are judged only up to this share of lost time.
 const LOST_AT_MOST: f64 = 0.01;
 const BEAT: Duration = Duration::from_millis(1);
-/// A beat that is later than a slot is wide: a send would have missed its own.
-const STILL: Duration = Duration::from_millis(10);
+/// A delay as long as a slot: a send would have missed its slot.
+const STALL: Duration = Duration::from_millis(10);
 
 /// The CPU time of the machine, in ticks.
 #[derive(Debug, Clone, Copy)]
@@ -26,12 +26,12 @@ struct Ticks {
 }
 
 impl Ticks {
-    /// None where the system does not tell.
+    /// `None` when the system does not report it.
     fn now() -> Option<Self> {
         Self::read(&fs::read_to_string("/proc/stat").ok()?)
     }
 
-    /// The first line: user, nice, system, idle, waiting for the disk, two kinds of interrupts, stolen.
+    /// The first line: user, nice, system, idle, iowait, irq, softirq, steal.
     fn read(stat: &str) -> Option<Self> {
         let times = stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace();
         let times: Vec<u64> = times.take(8).map(str::parse).collect::<Result<_, _>>().ok()?;
@@ -39,26 +39,26 @@ impl Ticks {
     }
 }
 
-/// A machine that is watched from the moment this was made.
+/// Measures the lost time from its creation on.
 pub(crate) struct Machine {
     began: Instant,
     ticks: Option<Ticks>,
-    /// Nanoseconds in which a thread that has next to nothing to do did not get to do it.
-    still: Arc<AtomicU64>,
+    /// The total delay, in nanoseconds, of a thread that only sleeps.
+    stalled: Arc<AtomicU64>,
 }
 
 impl Machine {
     pub(crate) fn watched() -> Self {
-        let still = Arc::default();
-        let watched = Arc::downgrade(&still);
-        thread::spawn(move || note_stillness(&watched));
-        Self { began: super::now(), ticks: Ticks::now(), still }
+        let stalled = Arc::default();
+        let watched = Arc::downgrade(&stalled);
+        thread::spawn(move || record_stalls(&watched));
+        Self { began: super::now(), ticks: Ticks::now(), stalled }
     }
 
-    /// The share of its time that others had, as the hypervisor or as the watch has it.
+    /// The share of lost time: the larger of the hypervisor's count and the stalls.
     fn lost(&self) -> f64 {
-        let still = Duration::from_nanos(self.still.load(Ordering::Relaxed));
-        self.stolen().max(still.as_secs_f64() / self.began.elapsed().as_secs_f64())
+        let stalled = Duration::from_nanos(self.stalled.load(Ordering::Relaxed));
+        self.stolen().max(stalled.as_secs_f64() / self.began.elapsed().as_secs_f64())
     }
 
     fn stolen(&self) -> f64 {
@@ -66,34 +66,34 @@ impl Machine {
         (after.stolen - before.stolen) as f64 / (after.all - before.all).max(1) as f64
     }
 
-    pub(crate) fn was_there(&self) -> bool {
+    pub(crate) fn was_undisturbed(&self) -> bool {
         self.lost() <= LOST_AT_MOST
     }
 
-    /// What was seen is as good as it should be, if the machine was there.
+    /// Asserts that a figure is good, if the machine lost little time.
     pub(crate) fn judge(&self, is_good: bool, seen: &str) {
         let lost = self.lost();
-        if self.was_there() {
-            assert!(is_good, "{seen}; others had {lost:.3} of the machine");
+        if self.was_undisturbed() {
+            assert!(is_good, "{seen}; the machine lost {lost:.3} of its time");
         } else {
-            println!("{seen}; not judged, as others had {lost:.3} of the machine");
+            println!("{seen}; not judged, because the machine lost {lost:.3} of its time");
         }
     }
 
-    /// At least so much of a limit was used, likewise.
+    /// Asserts the same of the use of a limit.
     pub(crate) fn judge_use(&self, what: &str, used: f64, least: f64) {
-        self.judge(used >= least, &format!("{what}: used {used:.4} of at least {least}"));
+        self.judge(used >= least, &format!("{what}: used {used:.4}, where at least {least} was expected"));
     }
 }
 
-fn note_stillness(still: &Weak<AtomicU64>) {
+fn record_stalls(stalled: &Weak<AtomicU64>) {
     let mut from = super::now();
-    while let Some(still) = still.upgrade() {
+    while let Some(stalled) = stalled.upgrade() {
         thread::sleep(BEAT);
         let until = super::now();
         let late = (until - from).saturating_sub(BEAT);
-        if late >= STILL {
-            still.fetch_add(late.as_nanos() as u64, Ordering::Relaxed);
+        if late >= STALL {
+            stalled.fetch_add(late.as_nanos() as u64, Ordering::Relaxed);
         }
         from = until;
     }

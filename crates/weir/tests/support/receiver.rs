@@ -1,4 +1,4 @@
-//! A receiver on loopback that stamps each request as it reads it and answers as its script says.
+//! A receiver on loopback that keeps each request with its time of reading and answers from a script.
 
 use std::{
     collections::HashMap,
@@ -30,7 +30,7 @@ use super::now;
 #[derive(Debug, Clone)]
 pub(crate) struct Arrival {
     pub(crate) at: Instant,
-    /// How much later than it came it may have been read, because this process had not been running.
+    /// How much earlier than `at` the request may have arrived, because this process did not run.
     pub(crate) stalled: Duration,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
@@ -42,7 +42,7 @@ impl Arrival {
     }
 }
 
-/// How a path answers.
+/// The answer of a path.
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -56,7 +56,7 @@ pub(crate) enum AnswerBody {
     Text(String),
     /// This many bytes.
     Large(usize),
-    /// A byte every interval, without end.
+    /// One byte every interval, for ever.
     Drip(Duration),
 }
 
@@ -84,7 +84,7 @@ impl Answer {
 #[derive(Default)]
 struct Path {
     arrivals: Vec<Arrival>,
-    /// Answers in turn; the last one is repeated. None: 200.
+    /// The answers in turn; the last one is repeated. Empty: always 200.
     script: Vec<Answer>,
 }
 
@@ -97,7 +97,7 @@ pub(crate) struct Receiver {
     stalls: Arc<Mutex<Vec<Stall>>>,
 }
 
-/// A time in which this process should have run and did not.
+/// A time in which this process did not run, although it should have.
 #[derive(Debug, Clone, Copy)]
 struct Stall {
     from: Instant,
@@ -111,7 +111,7 @@ impl Receiver {
         Self::listen("http", None, Duration::ZERO).await
     }
 
-    /// Over TLS, with a handshake that takes `handshake`.
+    /// Listens with TLS and delays each handshake by `handshake`.
     pub(crate) async fn start_tls(acceptor: TlsAcceptor, handshake: Duration) -> Self {
         Self::listen("https", Some(acceptor), handshake).await
     }
@@ -144,7 +144,7 @@ impl Receiver {
 
     async fn serve(&self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
         let service = service_fn(|request| self.answer(request));
-        // A peer that goes away is no concern of the receiver's.
+        // The receiver ignores peers that disconnect.
         let _ = http1::Builder::new().timer(TokioTimer::new()).serve_connection(TokioIo::new(stream), service).await;
     }
 
@@ -170,7 +170,7 @@ impl Receiver {
         Ok(response.body(answer_body(answer.body)).expect("a response"))
     }
 
-    /// Answers this path gives in turn; the last one is repeated.
+    /// Sets the answers of a path, given in turn; the last one is repeated.
     pub(crate) fn script(&self, path: &str, answers: impl IntoIterator<Item = Answer>) {
         let mut paths = self.paths.lock().unwrap_or_else(PoisonError::into_inner);
         paths.entry(path.to_owned()).or_default().script = answers.into_iter().collect();
@@ -181,7 +181,7 @@ impl Receiver {
         format!("{}://{host}:{}{path}", self.scheme, self.address.port())
     }
 
-    /// What has arrived at a path so far.
+    /// The arrivals at a path so far.
     pub(crate) fn arrivals(&self, path: &str) -> Vec<Arrival> {
         let paths = self.paths.lock().unwrap_or_else(PoisonError::into_inner);
         let mut arrivals = paths.get(path).map(|path| path.arrivals.clone()).unwrap_or_default();
@@ -198,7 +198,7 @@ impl Receiver {
         paths.get(path).map_or(0, |path| path.arrivals.len())
     }
 
-    /// How many requests have arrived at all paths together.
+    /// The number of arrivals at all paths.
     pub(crate) fn total(&self) -> usize {
         let paths = self.paths.lock().unwrap_or_else(PoisonError::into_inner);
         paths.values().map(|path| path.arrivals.len()).sum()
@@ -211,7 +211,7 @@ impl Receiver {
     }
 }
 
-/// Notes when this process is kept from running: on a machine that others use as well that is no fault of the sender's.
+/// Records the times in which this process does not run. On a shared machine the sender is not at fault for them.
 async fn watch_for_stalls(stalls: Weak<Mutex<Vec<Stall>>>) {
     let mut from = now();
     while let Some(stalls) = stalls.upgrade() {
@@ -224,7 +224,8 @@ async fn watch_for_stalls(stalls: Weak<Mutex<Vec<Stall>>>) {
     }
 }
 
-/// What is read in a stall or right after it may have come when the stall began.
+/// How much earlier than `at` a request may have arrived: one that is read in a stall or right after it may have arrived when the stall
+/// began.
 fn stalled(stalls: &[Stall], at: Instant) -> Duration {
     let began = stalls.partition_point(|stall| stall.from <= at);
     let recent = stalls[..began].iter().rev().take(8);

@@ -1,5 +1,5 @@
-//! Servers for the scaled set-up: a database of the test's own on the shared PostgreSQL, and servers of the test's own where it
-//! stops them. The programs and the shared server are named by the environment, as `cargo xtask test` sets it.
+//! Servers for the scaled set-up: a database on the shared PostgreSQL for each test, and separate servers for tests that stop them. The
+//! environment names the programs and the shared server, as `cargo xtask test` sets it.
 
 use std::{
     fs::Permissions,
@@ -31,7 +31,7 @@ fn postgres_program(name: &str) -> PathBuf {
     Path::new(&provided("WEIR_TEST_POSTGRES_BIN")).join(name)
 }
 
-/// Runs a program to its end, which must be a good one, and answers what it printed.
+/// Runs a program, which must succeed, and returns its output.
 async fn run(command: &mut Command) -> String {
     let output = command.output().await.unwrap_or_else(|error| panic!("{command:?}: {error}"));
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -47,7 +47,7 @@ async fn succeeds(command: &mut Command) -> bool {
     command.stdout(Stdio::null()).stderr(Stdio::null()).status().await.expect("it starts").success()
 }
 
-/// A new, empty database on the shared PostgreSQL. It goes with the server.
+/// Creates an empty database on the shared PostgreSQL. It is removed with the server.
 pub(crate) async fn database() -> String {
     static CREATED: AtomicU32 = AtomicU32::new(0);
     let server = provided("WEIR_TEST_POSTGRES_URL");
@@ -63,7 +63,7 @@ pub(crate) async fn dump(database_url: &str, file: &Path) {
         .await;
 }
 
-/// A new database with what was dumped.
+/// A new database restored from a dump.
 pub(crate) async fn restored(file: &Path) -> String {
     let database_url = database().await;
     let mut restore = Command::new(postgres_program("pg_restore"));
@@ -83,8 +83,8 @@ pub(crate) async fn sql(database_url: &str, text: &str) {
     .await;
 }
 
-/// A port of loopback that nobody else is given while this lives, whether its server listens or not. A server may listen
-/// there all the same: on Linux sockets that ask for `SO_REUSEADDR`, as every server does, share a port until one listens.
+/// A loopback port that the kernel gives to no other process while this value lives. The server itself can still listen on the port: on
+/// Linux, sockets with `SO_REUSEADDR`, which every server sets, share a port until one of them listens.
 pub(crate) struct HeldPort(TcpSocket);
 
 impl HeldPort {
@@ -100,7 +100,7 @@ impl HeldPort {
     }
 }
 
-/// A redis-server that keeps nothing on disk: each start is empty.
+/// A Redis without persistence: it is empty after each start.
 pub(crate) struct Redis {
     process: Child,
     port: HeldPort,
@@ -116,7 +116,7 @@ impl Redis {
         let port = HeldPort::hold();
         let arguments = arguments.iter().copied().map(str::to_owned).collect();
         let redis = Self { process: Self::spawn(&port, &arguments), port, arguments };
-        redis.listens().await;
+        redis.wait_until_listening().await;
         redis
     }
 
@@ -124,23 +124,23 @@ impl Redis {
         format!("redis://127.0.0.1:{}", self.port.number())
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL.
     pub(crate) async fn kill(&mut self) {
         self.process.kill().await.expect("killed");
     }
 
-    /// Stops it in its tracks (STOP), or lets it run on (CONT).
+    /// Suspends it (STOP) or lets it continue (CONT).
     pub(crate) async fn signal(&self, name: &str) {
         send_signal(&self.process, name).await;
     }
 
-    /// A new process at the same port, with nothing in it.
+    /// Starts a new, empty process on the same port.
     pub(crate) async fn start_again(&mut self) {
         self.process = Self::spawn(&self.port, &self.arguments);
-        self.listens().await;
+        self.wait_until_listening().await;
     }
 
-    /// Permits in the delivery queue, and how many of them a worker has read and not reported on.
+    /// The number of permits in the delivery queue, and how many of them a worker has read and not acknowledged.
     pub(crate) async fn entries(&self) -> String {
         let count = "local entries, pending = 0, 0 for _, queue in ipairs(redis.call('KEYS', '*:queue')) do \
              entries = entries + redis.call('XLEN', queue) \
@@ -160,7 +160,7 @@ impl Redis {
         command.args(arguments).stdout(Stdio::null()).kill_on_drop(true).spawn().expect("redis-server starts")
     }
 
-    async fn listens(&self) {
+    async fn wait_until_listening(&self) {
         eventually("Redis listens", START, async || {
             tokio::net::TcpStream::connect(("127.0.0.1", self.port.number())).await.is_ok()
         })
@@ -168,7 +168,7 @@ impl Redis {
     }
 }
 
-/// As `cargo xtask test` starts the shared one.
+/// The settings of the shared PostgreSQL that `cargo xtask test` starts.
 const SETTINGS: [&str; 4] =
     ["listen_addresses=127.0.0.1", "max_connections=300", "wal_level=minimal", "max_wal_senders=0"];
 
@@ -184,17 +184,17 @@ impl Postgres {
         Self::init("trust", None).await
     }
 
-    /// One that asks for a password.
+    /// A PostgreSQL that requires a password.
     pub(crate) async fn start_with_password(password: &str) -> Self {
         Self::init("scram-sha-256", Some(password)).await
     }
 
     async fn init(auth: &str, password: Option<&str>) -> Self {
-        // PostgreSQL runs as another user when this is root, and must get at its folder.
+        // As root, PostgreSQL runs as another user, who must be able to read its folder.
         let folder = TempDir::with_prefix_in("weir-", "/tmp").expect("a folder");
         let port = HeldPort::hold();
         if let Some((user, group)) = unprivileged().await {
-            chown(folder.path(), Some(user), Some(group)).expect("the folder changes hands");
+            chown(folder.path(), Some(user), Some(group)).expect("the folder gets its owner");
         }
         let data = folder.path().join("data");
         let mut initdb = program("initdb", folder.path()).await;
@@ -202,14 +202,14 @@ impl Postgres {
         let file = folder.path().join("password");
         if let Some(password) = password {
             std::fs::write(&file, password).expect("a file");
-            // Read by whom it runs as.
+            // Readable by the user of PostgreSQL.
             std::fs::set_permissions(&file, Permissions::from_mode(0o644)).expect("permissions");
             initdb.arg("--pwfile").arg(&file);
         }
         run(initdb.arg("--pgdata").arg(&data)).await;
         let process = Self::spawn(folder.path(), &port).await;
         let postgres = Self { process, port, folder };
-        postgres.accepts().await;
+        postgres.wait_until_ready().await;
         run(postgres.client("createdb").env("PGPASSWORD", password.unwrap_or_default()).arg("weir")).await;
         postgres
     }
@@ -222,12 +222,12 @@ impl Postgres {
         format!("postgres://weir:{password}@127.0.0.1:{}/weir", self.port.number())
     }
 
-    /// A fast shutdown: every connection is cut, and what was committed is kept.
+    /// A fast shutdown: all connections are cut, committed data is kept.
     pub(crate) async fn stop(&mut self) {
         self.end("INT").await;
     }
 
-    /// An immediate shutdown: what was committed without waiting for the disk, within the last second, may be lost.
+    /// An immediate shutdown: commits of the last second that did not wait for the disk may be lost.
     pub(crate) async fn crash(&mut self) {
         self.end("QUIT").await;
     }
@@ -239,7 +239,7 @@ impl Postgres {
 
     pub(crate) async fn start_again(&mut self) {
         self.process = Self::spawn(self.folder.path(), &self.port).await;
-        self.accepts().await;
+        self.wait_until_ready().await;
     }
 
     async fn spawn(folder: &Path, port: &HeldPort) -> Child {
@@ -257,13 +257,13 @@ impl Postgres {
         command
     }
 
-    async fn accepts(&self) {
+    async fn wait_until_ready(&self) {
         let ready = async || succeeds(&mut self.client("pg_isready")).await;
         eventually("PostgreSQL accepts connections", START, ready).await;
     }
 }
 
-/// One of PostgreSQL's programs in its folder, as somebody it is willing to run as.
+/// A command for one of PostgreSQL's programs in its folder, as a user that it accepts.
 async fn program(name: &str, folder: &Path) -> Command {
     let mut command = Command::new(postgres_program(name));
     command.current_dir(folder);
@@ -273,7 +273,7 @@ async fn program(name: &str, folder: &Path) -> Command {
     command
 }
 
-/// Whom to run as instead, when this is root.
+/// The user and group for PostgreSQL when the tests run as root.
 async fn unprivileged() -> Option<(u32, u32)> {
     let id = async |arguments: &[&str]| run(Command::new("id").args(arguments)).await.parse().expect("a number");
     if id(&["-u"]).await != 0 {
@@ -283,7 +283,7 @@ async fn unprivileged() -> Option<(u32, u32)> {
     Some((id(&["-u", user]).await, id(&["-g", user]).await))
 }
 
-/// The library that sets the wall clock of a process off, as the program that comes with it names it.
+/// The path of the faketime library, which shifts the wall clock of a process, from the program that comes with it.
 pub(crate) async fn fake_time() -> String {
     run(Command::new(provided("WEIR_TEST_FAKETIME")).args(["-m", "-f", "+0s", "printenv", "LD_PRELOAD"])).await
 }

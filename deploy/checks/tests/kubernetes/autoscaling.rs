@@ -1,4 +1,4 @@
-//! Autoscalers: one for a Deployment, on the signals that were chosen, alike in both of their forms.
+//! Autoscalers: at most one per Deployment, on the chosen signals, with the same settings in both forms.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use weir_deploy_checks::{
     yaml,
 };
 
-/// What each autoscaler scales.
+/// The Deployment that each autoscaler scales.
 fn targets(composition: &Composition) -> Vec<&str> {
     let scalers = ["HorizontalPodAutoscaler", "ScaledObject"].into_iter().flat_map(|kind| composition.of_kind(kind));
     scalers.map(|scaler| text(scaler, "/spec/scaleTargetRef/name")).collect()
@@ -19,7 +19,7 @@ fn scaled_object() -> &'static Value {
 }
 
 #[test]
-fn a_deployment_has_one_autoscaler_at_most_and_names_no_replicas_then() {
+fn a_deployment_has_at_most_one_autoscaler_and_then_no_replica_count() {
     for composition in manifests::all() {
         let targets = targets(composition);
         for target in &targets {
@@ -36,7 +36,7 @@ fn production_scales_workers_and_api() {
 }
 
 #[test]
-fn behaviour_is_as_it_was_decided() {
+fn scaling_behaviour_is_as_specified() {
     let spec = &scaled_object()["spec"];
     assert_eq!(
         (&spec["minReplicaCount"], &spec["maxReplicaCount"], &spec["pollingInterval"]),
@@ -58,7 +58,7 @@ fn behaviour_is_as_it_was_decided() {
 }
 
 #[test]
-fn both_forms_ask_the_same_and_want_the_same() {
+fn both_forms_have_the_same_queries_and_targets() {
     let hpa = manifests::named("base + hpa-external").of_kind("HorizontalPodAutoscaler").next().unwrap();
     let keda = &scaled_object()["spec"];
     assert_eq!(hpa["spec"]["minReplicas"], keda["minReplicaCount"]);
@@ -73,15 +73,15 @@ fn both_forms_ask_the_same_and_want_the_same() {
     let metrics = list(hpa, "/spec/metrics");
     assert_eq!(metrics.len(), list(keda, "/triggers").len());
     for (metric, trigger) in metrics.iter().zip(list(keda, "/triggers")) {
-        let (target, wanted) = (&metric["external"]["target"], &trigger["metadata"]);
+        let (target, metadata) = (&metric["external"]["target"], &trigger["metadata"]);
         assert_eq!(target["type"], trigger["metricType"]);
         let value = target["averageValue"].as_str().or(target["value"].as_str()).unwrap();
-        assert_eq!(quantity(value), wanted["threshold"].as_str().unwrap().parse::<f64>().unwrap());
-        assert_eq!(queries[text(metric, "/external/metric/name")], text(wanted, "/query"));
+        assert_eq!(quantity(value), metadata["threshold"].as_str().unwrap().parse::<f64>().unwrap());
+        assert_eq!(queries[text(metric, "/external/metric/name")], text(metadata, "/query"));
     }
 }
 
-/// A number as Kubernetes writes it; of its suffixes only the thousandth is used.
+/// Parses a quantity of Kubernetes. Only the suffix `m` (1/1000) is used.
 fn quantity(text: &str) -> f64 {
     match text.strip_suffix('m') {
         Some(thousandths) => thousandths.parse::<f64>().unwrap() / 1000.0,
@@ -90,15 +90,15 @@ fn quantity(text: &str) -> f64 {
 }
 
 #[test]
-fn scaling_to_zero_starts_workers_for_work_and_for_nothing_else() {
+fn scaling_from_zero_is_started_only_by_waiting_work() {
     let scaled = manifests::named("base + keda + scale-to-zero").of_kind("ScaledObject").next().unwrap();
     assert_eq!(scaled["spec"]["idleReplicaCount"], 0, "{}", id(scaled));
-    // A fallback would start workers whenever a query fails, and that of the workers fails without workers.
+    // A fallback would start workers whenever a query fails, and the query about the workers fails if there are none.
     assert!(scaled["spec"]["fallback"].is_null());
     let most = scaled["spec"]["maxReplicaCount"].as_f64().unwrap();
     for trigger in list(scaled, "/spec/triggers") {
         let activates = trigger["metadata"]["activationThreshold"].as_str().map_or(0.0, |text| text.parse().unwrap());
-        // An idle worker is not quite at 0, and an idle quantile is.
+        // The busy ratio of an idle worker is slightly above 0.
         let never = activates > 2.0 * most;
         assert_eq!(never, ["busy", "lag"].contains(&text(trigger, "/name")), "{trigger}");
     }

@@ -1,15 +1,15 @@
-//! The custom resources that the components use, as far as they use them. A field that is not here is refused: add it when the resource's
-//! definition has it.
+//! The fields of custom resources that the components use. Any other field is refused: add it here if the definition of
+//! the resource has it.
 //!
-//! Written after the definitions of KEDA 2.17, the Prometheus operator 0.80 and Gateway API 1.2. Bindings of the whole definitions exist
-//! (`kcr_keda_sh`, `kcr_monitoring_coreos_com`), but take two minutes to compile.
+//! They follow the definitions of KEDA 2.17, the Prometheus operator 0.80 and Gateway API 1.2. There are crates with
+//! the complete definitions (`kcr_keda_sh`, `kcr_monitoring_coreos_com`), but they take two minutes to compile.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Whether the object is what its definition says.
+/// Checks an object against its definition.
 pub(crate) fn check(object: &Value) -> Result<(), String> {
     let name = (object["apiVersion"].as_str().unwrap_or_default(), object["kind"].as_str().unwrap_or_default());
     match name {
@@ -17,7 +17,7 @@ pub(crate) fn check(object: &Value) -> Result<(), String> {
         ("monitoring.coreos.com/v1", "PodMonitor") => of::<PodMonitor>(object),
         ("monitoring.coreos.com/v1", "PrometheusRule") => of::<PrometheusRule>(object),
         ("gateway.networking.k8s.io/v1", "HTTPRoute") => of::<HttpRoute>(object),
-        (version, kind) => Err(format!("nobody here knows {kind} of {version}")),
+        (version, kind) => Err(format!("there is no definition of {kind} of {version} here")),
     }
 }
 
@@ -27,7 +27,7 @@ fn of<Spec: for<'a> Deserialize<'a>>(object: &Value) -> Result<(), String> {
 
 macro_rules! strict {
     ($($name:ident$(<$parameter:ident>)? { $($field:ident: $type:ty,)* })*) => {$(
-        #[expect(dead_code, reason = "only whether it can be read is asked")]
+        #[expect(dead_code, reason = "only deserialized, to check the fields")]
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase", deny_unknown_fields)]
         struct $name$(<$parameter>)? { $($field: $type,)* }
@@ -67,7 +67,7 @@ strict! {
     ScalingRules { stabilization_window_seconds: Option<u32>, select_policy: Option<SelectPolicy>, policies: Vec<Policy>, }
     Policy { r#type: PolicyType, value: u32, period_seconds: u32, }
     Trigger { r#type: TriggerType, name: Option<String>, metric_type: Option<MetricType>, metadata: PrometheusTrigger, }
-    // Text without exception: KEDA's metadata is a map from text to text.
+    // Every value is text: KEDA's metadata is a map from text to text.
     PrometheusTrigger {
         server_address: String,
         query: String,
@@ -109,7 +109,7 @@ words! {
 }
 
 #[test]
-fn a_field_that_no_definition_has_is_refused() {
+fn an_unknown_field_or_kind_is_refused() {
     let route = |field: &str| {
         serde_json::json!({
             "apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",

@@ -1,6 +1,7 @@
-//! The manifests of `k8s/` as kustomize renders them: valid, confined, consistent with each other and with the program.
+//! The manifests of `k8s/` that kustomize renders: valid, confined, and consistent with each other and with the
+//! program.
 //!
-//! No API server sees them here: they are rendered, validated and compared, not applied.
+//! The tests use no API server: they render, validate and compare the manifests, and do not apply them.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

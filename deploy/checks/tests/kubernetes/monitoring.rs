@@ -1,4 +1,4 @@
-//! Prometheus in the cluster: what it scrapes, what it is asked, and the rules and dashboard of `deploy/`.
+//! Prometheus in the cluster: its targets, the queries of autoscalers, and the rules and dashboard of `deploy/`.
 
 use std::{fs, process::Command};
 
@@ -22,7 +22,7 @@ spec:
 ";
 
 #[test]
-fn rules_of_the_operator_are_those_of_deploy() {
+fn rules_of_the_operator_are_the_rules_of_deploy() {
     let rules = read(RULES).unwrap();
     let indented = rules.lines().map(|line| if line.is_empty() { "\n".to_owned() } else { format!("  {line}\n") });
     let resource = HEAD.to_owned() + &indented.collect::<String>();
@@ -31,25 +31,25 @@ fn rules_of_the_operator_are_those_of_deploy() {
     }
     assert!(
         read(RESOURCE).unwrap() == resource,
-        "{RESOURCE} is behind {RULES}: its first line says how to make it anew"
+        "{RESOURCE} differs from {RULES}: its first line says how to generate it"
     );
-    // And it means the same, wherever the indentation falls.
+    // The indentation must not change the parsed rules.
     let rendered = manifests::named("production").of_kind("PrometheusRule").next().unwrap();
     assert_eq!(rendered["spec"], yaml(RULES).unwrap());
 }
 
 #[test]
-fn the_dashboard_of_the_cluster_is_that_of_deploy() {
+fn the_dashboard_of_the_cluster_is_the_dashboard_of_deploy() {
     let dashboards = manifests::named("base + grafana");
     let config =
         dashboards.of_kind("ConfigMap").find(|config| text(config, "/metadata/name") == "weir-dashboard").unwrap();
     assert_eq!(config["metadata"]["labels"]["grafana_dashboard"], "1");
-    let there: Value = serde_json::from_str(config["data"]["weir.json"].as_str().unwrap()).unwrap();
-    assert_eq!(there, serde_json::from_str::<Value>(&read("deploy/grafana/weir.json").unwrap()).unwrap());
+    let dashboard: Value = serde_json::from_str(config["data"]["weir.json"].as_str().unwrap()).unwrap();
+    assert_eq!(dashboard, serde_json::from_str::<Value>(&read("deploy/grafana/weir.json").unwrap()).unwrap());
 }
 
 #[test]
-fn every_pod_is_scraped_at_the_port_for_metrics_under_the_name_of_its_role() {
+fn every_pod_is_scraped_on_the_metrics_port_with_its_role_as_job() {
     let monitor = manifests::named("production").of_kind("PodMonitor").next().unwrap();
     assert_eq!(monitor["spec"]["jobLabel"], "app.kubernetes.io/name");
     assert_eq!(monitor["spec"]["podMetricsEndpoints"][0]["port"], "metrics");
@@ -69,7 +69,7 @@ fn every_pod_is_scraped_at_the_port_for_metrics_under_the_name_of_its_role() {
 }
 
 #[test]
-fn queries_of_autoscalers_are_promql_about_this_namespace_and_the_jobs_there_are() {
+fn queries_of_autoscalers_are_valid_and_select_this_namespace_and_existing_jobs() {
     let mut rules = "groups:\n  - name: queries\n    rules:\n".to_owned();
     let scaled = manifests::named("base + keda + scale-to-zero").of_kind("ScaledObject").next().unwrap();
     for (n, trigger) in list(scaled, "/spec/triggers").iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Who may talk to whom. What workers may reach is what Weir's own address policy lets them send to.
+//! Network policies. Workers may reach exactly the addresses that Weir's address policy allows.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -11,7 +11,7 @@ fn policy(composition: &'static Composition, name: &str) -> &'static Value {
     composition.of_kind("NetworkPolicy").find(|policy| text(policy, "/metadata/name") == name).unwrap()
 }
 
-/// Blocks with what is taken out of each.
+/// Address blocks, each with its exceptions.
 fn blocks(policy: &Value) -> Vec<(IpNet, Vec<IpNet>)> {
     let to = list(policy, "/spec/egress/0/to");
     let net = |value: &Value| value.as_str().unwrap().parse::<IpNet>().unwrap();
@@ -22,7 +22,7 @@ fn reaches(blocks: &[(IpNet, Vec<IpNet>)], address: IpAddr) -> bool {
     blocks.iter().any(|(block, except)| block.contains(&address) && !except.iter().any(|net| net.contains(&address)))
 }
 
-/// The first and the last address of a network, and their neighbours outside.
+/// The first and the last address of a network, and the adjacent addresses outside.
 fn edges(net: &IpNet) -> Vec<IpAddr> {
     match (net.network(), net.broadcast()) {
         (IpAddr::V4(first), IpAddr::V4(last)) => {
@@ -42,19 +42,20 @@ fn edges(net: &IpNet) -> Vec<IpAddr> {
 }
 
 #[test]
-fn workers_reach_exactly_what_weir_lets_them_send_to() {
+fn workers_reach_exactly_the_addresses_that_weir_allows() {
     let weir = AddressPolicy::default();
     for composition in manifests::all() {
         let blocks = blocks(policy(composition, "reach-destinations"));
         let mut addresses: Vec<IpAddr> =
             blocks.iter().flat_map(|(block, except)| except.iter().chain([block]).flat_map(edges)).collect();
-        // Looks at each /16 network of IPv4 and IPv6. So a range that Weir refuses and the policy does not name is found too.
+        // One address in each /16 network of IPv4 and IPv6 finds ranges that Weir refuses and the network policy does
+        // not name.
         for part in 0..=u16::MAX {
             let [a, b] = part.to_be_bytes();
             addresses.push(Ipv4Addr::new(a, b, 7, 7).into());
             addresses.push(Ipv6Addr::new(part, 0xdb8, 0, 0, 0, 0, 0, 7).into());
         }
-        // Narrower than that.
+        // Addresses in ranges that are smaller than /16.
         for special in
             ["192.0.0.7", "192.0.2.7", "192.88.99.7", "198.51.100.7", "203.0.113.7", "168.63.129.16", "169.254.169.254"]
         {
@@ -67,7 +68,7 @@ fn workers_reach_exactly_what_weir_lets_them_send_to() {
 }
 
 #[test]
-fn ranges_that_are_not_public_are_out_of_reach() {
+fn private_and_reserved_ranges_are_not_reachable() {
     let blocks = blocks(policy(manifests::named("production"), "reach-destinations"));
     for address in [
         "10.0.0.1",
@@ -95,7 +96,7 @@ fn ranges_that_are_not_public_are_out_of_reach() {
 }
 
 #[test]
-fn nothing_is_allowed_that_is_not_named() {
+fn all_traffic_is_denied_by_default() {
     for composition in manifests::all() {
         let deny = policy(composition, "deny-all");
         let all = serde_json::json!({"podSelector": {}, "policyTypes": ["Ingress", "Egress"]});
@@ -104,17 +105,17 @@ fn nothing_is_allowed_that_is_not_named() {
 }
 
 #[test]
-fn only_those_that_send_reach_destinations() {
+fn only_roles_that_send_may_reach_destinations() {
     for composition in manifests::all() {
         for egress in composition.of_kind("NetworkPolicy").filter(|policy| policy["spec"]["egress"].is_array()) {
             match text(egress, "/metadata/name") {
                 "reach-destinations" => {
                     let roles = list(egress, "/spec/podSelector/matchExpressions/0/values");
                     assert_eq!(roles, ["weir", "weir-worker"]);
-                    // Any port: receivers choose theirs freely.
+                    // Any port, because receivers choose their ports freely.
                     assert!(egress["spec"]["egress"][0]["ports"].is_null());
                 }
-                // Everything else is bound to its ports and its networks.
+                // Every other policy is limited to ports and networks.
                 _ => {
                     for rule in list(egress, "/spec/egress") {
                         assert!(!list(rule, "/ports").is_empty() && !list(rule, "/to").is_empty(), "{egress}");

@@ -1,4 +1,4 @@
-//! What every pod has: confinement, time to end, probes that tell the right thing, a budget.
+//! The pods: confinement, time to stop, probes and disruption budgets.
 
 use serde_json::{Value, json};
 use weir_deploy_checks::{
@@ -6,7 +6,7 @@ use weir_deploy_checks::{
     manifests::{self, Composition, id, kind, list, text},
 };
 
-/// Every pod of every composition, with what to call it.
+/// Every pod of every composition, with its name for messages.
 fn pods() -> impl Iterator<Item = (String, &'static Value)> {
     manifests::all().iter().flat_map(|composition| named(composition, composition.workloads()))
 }
@@ -37,7 +37,7 @@ fn every_pod_is_restricted() {
             assert!(volume.as_object().unwrap().keys().all(|key| allowed.contains(&key.as_str())), "{name}: {volume}");
         }
         for container in list(pod, "/containers") {
-            // The whole of it, so that nothing that weakens it stands beside.
+            // The complete object, so that no other field can weaken it.
             let expected = json!({
                 "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "capabilities": {"drop": ["ALL"]}
             });
@@ -48,7 +48,7 @@ fn every_pod_is_restricted() {
 }
 
 #[test]
-fn the_namespace_refuses_pods_that_are_not() {
+fn the_namespace_refuses_unrestricted_pods() {
     for composition in manifests::all() {
         let namespaces: Vec<_> = composition.of_kind("Namespace").collect();
         assert_eq!(namespaces.len(), 1, "{}", composition.name);
@@ -66,7 +66,7 @@ fn no_pod_has_a_token_or_variables_of_services() {
 }
 
 #[test]
-fn every_container_says_what_it_needs_and_may_not_eat_the_node() {
+fn every_container_has_resource_requests_and_a_memory_limit() {
     for (name, pod) in pods() {
         for container in list(pod, "/containers") {
             for pointer in ["/resources/requests/cpu", "/resources/requests/memory", "/resources/limits/memory"] {
@@ -79,7 +79,7 @@ fn every_container_says_what_it_needs_and_may_not_eat_the_node() {
 }
 
 #[test]
-fn pods_are_killed_only_when_they_have_drained() {
+fn pods_have_enough_time_to_drain() {
     let drain = drain_seconds().unwrap();
     for (name, pod) in role_pods() {
         let before = pod.pointer("/containers/0/lifecycle/preStop/sleep/seconds").and_then(Value::as_u64).unwrap_or(0);
@@ -89,19 +89,19 @@ fn pods_are_killed_only_when_they_have_drained() {
 }
 
 #[test]
-fn the_grace_that_is_counted_is_the_grace_that_is_set() {
+fn the_configured_shutdown_grace_is_the_default() {
     for composition in manifests::all() {
         for config in
             composition.of_kind("ConfigMap").filter(|config| text(config, "/metadata/name").starts_with("weir-config"))
         {
-            // `drain_seconds` counts the default.
+            // `drain_seconds` uses the default.
             assert_eq!(config["data"]["WEIR_SHUTDOWN_GRACE_S"], "25", "{}", composition.name);
         }
     }
 }
 
 #[test]
-fn balancers_learn_that_an_api_goes_before_it_goes() {
+fn load_balancers_have_time_to_remove_an_api_pod_before_it_stops() {
     for (name, pod) in role_pods() {
         if ["api", "serve"].contains(&text(pod, "/containers/0/args/0")) {
             assert_eq!(pod.pointer("/containers/0/lifecycle/preStop/sleep/seconds"), Some(&json!(10)), "{name}");
@@ -119,7 +119,7 @@ fn liveness_asks_no_store_and_readiness_does() {
         for (probe, path) in
             [("startupProbe", "/healthz"), ("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")]
         {
-            // On the listener for metrics: the API's may be full, and that is no reason for a restart.
+            // On the metrics listener: the API listener may be saturated, which must not cause a restart.
             assert_eq!(container[probe]["httpGet"], json!({"path": path, "port": "metrics"}), "{name}: {probe}");
         }
     }
@@ -154,9 +154,9 @@ fn every_role_has_a_disruption_budget() {
         let budgets: Vec<_> = composition.of_kind("PodDisruptionBudget").collect();
         for (workload, _) in composition.roles().filter(|(workload, _)| kind(workload) != "Job") {
             let selector = &workload["spec"]["selector"];
-            let of_it: Vec<_> = budgets.iter().filter(|budget| budget["spec"]["selector"] == *selector).collect();
-            assert_eq!(of_it.len(), 1, "{} of {}", id(workload), composition.name);
-            assert_eq!(of_it[0]["spec"]["maxUnavailable"], "25%");
+            let matching: Vec<_> = budgets.iter().filter(|budget| budget["spec"]["selector"] == *selector).collect();
+            assert_eq!(matching.len(), 1, "{} of {}", id(workload), composition.name);
+            assert_eq!(matching[0]["spec"]["maxUnavailable"], "25%");
         }
         assert_eq!(budgets.len(), composition.roles().filter(|(workload, _)| kind(workload) != "Job").count());
     }

@@ -1,4 +1,4 @@
-//! The program takes what the manifests give it: arguments, and every variable.
+//! The program accepts the arguments and every variable of the manifests.
 
 use std::{collections::BTreeMap, process::Command};
 
@@ -9,7 +9,7 @@ use weir_deploy_checks::{
     weir,
 };
 
-/// The variables of a pod of Weir. What comes from a secret is made up.
+/// The variables of a pod of Weir. Values from secrets are replaced by test values.
 fn variables(composition: &Composition, template: &Value) -> BTreeMap<String, String> {
     let container = &template["spec"]["containers"][0];
     let mut all = BTreeMap::new();
@@ -22,7 +22,7 @@ fn variables(composition: &Composition, template: &Value) -> BTreeMap<String, St
     for variable in list(container, "/env") {
         let name = text(variable, "/name");
         let value = variable["value"].as_str().unwrap_or(match name {
-            // Nobody listens at port 1.
+            // No process listens on port 1.
             "WEIR_DATABASE_URL" => "postgres://weir:secret@127.0.0.1:1/weir",
             "WEIR_REDIS_URL" => "redis://127.0.0.1:1",
             _ => "a-key-that-is-long-enough-for-everybody",
@@ -45,7 +45,7 @@ fn every_setting_exists() {
 }
 
 #[test]
-fn every_pod_listens_for_the_world_and_for_prometheus_on_the_ports_that_it_names() {
+fn every_pod_listens_on_its_http_and_metrics_ports() {
     for composition in manifests::all() {
         for (workload, template) in
             composition.roles().filter(|(_, template)| text(template, "/spec/containers/0/args/0") != "migrate")
@@ -67,7 +67,8 @@ fn the_program_starts_with_the_arguments_and_variables_of_every_pod() {
     for composition in manifests::all() {
         for (workload, template) in composition.roles() {
             let mut given = variables(composition, template);
-            // Free ports of loopback. What is beyond loopback asks for keys, which the test above this one cannot see.
+            // The listeners get free ports on loopback. Weir requires API keys only for other addresses, so they are
+            // checked here.
             let role = text(template, "/spec/containers/0/args/0");
             assert!(!["api", "serve"].contains(&role) || given.contains_key("WEIR_API_KEYS"), "{}", id(workload));
             for listener in ["WEIR_LISTEN", "WEIR_METRICS_LISTEN"] {
@@ -82,11 +83,12 @@ fn the_program_starts_with_the_arguments_and_variables_of_every_pod() {
             let mut start = Command::new(weir().unwrap());
             start.args(arguments).current_dir(folder.path()).env_clear().envs(&given);
             let output = start.output().unwrap();
-            // It has understood everything, and finds no server.
-            let said = String::from_utf8_lossy(&output.stderr);
-            let away = ["cannot reach Redis", "no PostgreSQL answers", "no/such/folder"];
+            // The program has accepted every setting and fails because there is no server.
+            let error = String::from_utf8_lossy(&output.stderr);
+            let expected = ["cannot reach Redis", "no PostgreSQL server answers", "no/such/folder"];
             assert!(!output.status.success());
-            assert!(away.iter().any(|one| said.contains(one)), "{} of {}: {said}", id(workload), composition.name);
+            let is_expected = expected.iter().any(|one| error.contains(one));
+            assert!(is_expected, "{} of {}: {error}", id(workload), composition.name);
         }
     }
 }

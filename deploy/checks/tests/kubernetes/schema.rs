@@ -1,4 +1,4 @@
-//! Every object is one that Kubernetes, or the operator that it is for, takes as it stands.
+//! Every object is valid for Kubernetes or for its operator.
 
 use std::{collections::BTreeSet, fs, process::Command};
 
@@ -9,7 +9,7 @@ use weir_deploy_checks::{
 
 use crate::custom_resources;
 
-/// The oldest version that has `preStop.sleep` without a feature gate turned on by hand, and the newest with a schema here.
+/// The oldest version with `preStop.sleep` enabled by default, and the newest version with a schema in the tool.
 const VERSIONS: [&str; 2] = ["1.30", "1.37"];
 
 fn folders(under: &str) -> BTreeSet<String> {
@@ -18,7 +18,7 @@ fn folders(under: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_overlay_and_every_component_is_looked_at() {
+fn every_overlay_and_every_component_is_tested() {
     assert_eq!(folders("k8s/overlays"), OVERLAYS.map(str::to_owned).into());
     assert_eq!(
         folders("k8s/components"),
@@ -41,24 +41,25 @@ fn every_object_is_valid_and_of_a_known_kind() {
     }
 }
 
-/// Validates what has a schema, and answers the kinds that have none: they are no failure to the tool.
+/// Validates the objects with a schema and returns the kinds without one, which the tool does not treat as failures.
 fn without_schema(manifests: &str, version: &str) -> BTreeSet<String> {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("rendered.yaml");
     fs::write(&file, manifests).unwrap();
     let mut validate = Command::new(tool("WEIR_TEST_KUBERNETES_VALIDATE").unwrap());
     let output = validate.args(["--strict", "--kubernetes-version", version]).arg(&file).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
-    let unknown: Vec<_> = said.lines().filter_map(|line| line.split_once("Couldn't find schema for kind ")).collect();
-    let passed = said.lines().filter(|line| line.contains(" passed for resource ")).count();
-    // Whatever else it may say one day must not pass for valid.
-    assert_eq!(passed + unknown.len(), manifests.split("\n---\n").count(), "{said}");
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{printed}");
+    let no_schema = "Couldn't find schema for kind ";
+    let unknown: Vec<_> = printed.lines().filter_map(|line| line.split_once(no_schema)).collect();
+    let passed = printed.lines().filter(|line| line.contains(" passed for resource ")).count();
+    // Another message of a later version of the tool must not count as valid.
+    assert_eq!(passed + unknown.len(), manifests.split("\n---\n").count(), "{printed}");
     unknown.iter().filter_map(|(_, kind)| Some(kind.split_once(" for kubernetes version")?.0.to_owned())).collect()
 }
 
 #[test]
-fn no_object_is_there_twice_and_each_is_in_the_namespace() {
+fn every_object_is_unique_and_in_the_namespace() {
     for composition in manifests::all() {
         let ids: BTreeSet<_> = composition.objects.iter().map(id).collect();
         assert_eq!(ids.len(), composition.objects.len(), "{}", composition.name);
@@ -69,7 +70,7 @@ fn no_object_is_there_twice_and_each_is_in_the_namespace() {
 }
 
 #[test]
-fn no_secret_has_a_value_but_those_of_the_local_overlay() {
+fn only_the_local_overlay_contains_secrets() {
     for composition in manifests::all().iter().filter(|composition| composition.name != "local") {
         assert_eq!(composition.of_kind("Secret").count(), 0, "{}", composition.name);
     }

@@ -43,7 +43,7 @@ fn every_service_leads_to_ports_that_its_pods_have_and_none_to_metrics() {
 }
 
 #[test]
-fn ways_in_lead_to_a_service_and_to_a_host_that_weir_answers_to() {
+fn ingress_and_gateway_lead_to_a_service_and_to_a_host_that_weir_accepts() {
     let ingress = manifests::named("base + ingress");
     let rule = &ingress.of_kind("Ingress").next().unwrap()["spec"]["rules"][0];
     let backend = &rule["http"]["paths"][0]["backend"]["service"];
@@ -59,7 +59,7 @@ fn ways_in_lead_to_a_service_and_to_a_host_that_weir_answers_to() {
 }
 
 #[test]
-fn weir_answers_to_the_names_of_its_service() {
+fn weir_accepts_the_host_names_of_its_services() {
     for composition in manifests::all() {
         let hosts = hosts(composition);
         for name in composition.of_kind("Service").map(|service| text(service, "/metadata/name")) {
@@ -83,7 +83,7 @@ fn hosts(composition: &Composition) -> Vec<&str> {
 }
 
 #[test]
-fn what_pods_refer_to_is_there_or_is_what_the_guide_has_one_make() {
+fn objects_that_pods_refer_to_exist_or_are_created_by_the_guide() {
     let guide = weir_deploy_checks::read("k8s/README.md").unwrap();
     for composition in manifests::all() {
         let has =
@@ -97,9 +97,9 @@ fn what_pods_refer_to_is_there_or_is_what_the_guide_has_one_make() {
                 list(container, "/env").iter().filter_map(|variable| variable.pointer("/valueFrom/secretKeyRef"))
             {
                 let (name, key) = (text(variable, "/name"), text(variable, "/key"));
-                let told =
+                let in_guide =
                     guide.contains(&format!("generic {name}")) && guide.contains(&format!("--from-literal={key}="));
-                assert!(has("Secret", name) || told, "{}: {key} of {name}", id(workload));
+                assert!(has("Secret", name) || in_guide, "{}: {key} of {name}", id(workload));
             }
             if let Some(account) = template["spec"]["serviceAccountName"].as_str() {
                 assert!(has("ServiceAccount", account), "{}", id(workload));

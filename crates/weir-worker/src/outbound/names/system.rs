@@ -1,4 +1,5 @@
-//! Look-ups with the system's configuration: `/etc/hosts` first, then the name servers and search domains of `/etc/resolv.conf`.
+//! Look-ups with the system's configuration: `/etc/hosts` first, then the name servers and search domains of
+//! `/etc/resolv.conf`.
 
 use std::{
     fs::{self, File},
@@ -26,7 +27,8 @@ use crate::outbound::fault::NoConnection;
 
 /// How often the files are checked for changes: a process may start before its network has name servers.
 const CHECK_FILES_EVERY: Duration = Duration::from_secs(5);
-/// The maximum time to wait for a name server before it is asked again: after a lost datagram, time must remain for another one.
+/// The maximum time to wait for a name server before it is asked again: after a lost datagram, time must remain for
+/// another one.
 const MAX_TRY: Duration = Duration::from_secs(2);
 
 /// Looks up names in a hosts file and at configured name servers.

@@ -1,5 +1,5 @@
-//! A receiver that watches the order per key. Each event says in its data which key it is of and its place (`{"key", "at"}`); the
-//! path is any. What it sees that strict order does not allow it keeps, and goes on.
+//! A receiver that checks the order per key. The data of each event contains its key and its place (`{"key", "at"}`); any path is
+//! accepted. The receiver records each violation of strict order and continues.
 
 use std::{
     collections::HashMap,
@@ -18,23 +18,23 @@ use tokio::net::TcpListener;
 
 use super::now;
 
-/// How a request is answered: the status, and after how long.
+/// The answer to a request: the status and the delay.
 pub(crate) type Reply = (u16, Duration);
 
-/// From a key, a place in it, and how often that has come before, to the answer.
+/// The answer for a key, a place in it, and the number of earlier arrivals of that place.
 pub(crate) type Rule = dyn Fn(&str, usize, usize) -> Reply + Send + Sync;
 
-/// What was seen of one key.
+/// The history of one key.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Seen {
-    /// The places in the order in which they came, each time.
+pub(crate) struct KeyHistory {
+    /// The places in the order of their arrivals, repeats included.
     pub(crate) arrivals: Vec<(usize, Instant)>,
-    /// Every place before this one was answered for good: delivered, or refused.
+    /// Every place before this one has a final answer: delivered or refused.
     pub(crate) ended: usize,
     in_flight: usize,
 }
 
-impl Seen {
+impl KeyHistory {
     pub(crate) fn times(&self, at: usize) -> usize {
         self.arrivals.iter().filter(|(place, _)| *place == at).count()
     }
@@ -42,21 +42,21 @@ impl Seen {
 
 #[derive(Default)]
 struct State {
-    keys: HashMap<String, Seen>,
-    wrong: Vec<String>,
-    /// Places from which on the order of their key is not watched: skipped ones.
-    unwatched: Vec<(String, usize)>,
+    keys: HashMap<String, KeyHistory>,
+    violations: Vec<String>,
+    /// Places whose order is not checked, because they are skipped.
+    ignored: Vec<(String, usize)>,
 }
 
-/// The receiver.
+/// A receiver that checks order.
 #[derive(Clone)]
-pub(crate) struct Witness {
+pub(crate) struct OrderReceiver {
     address: SocketAddr,
     state: Arc<Mutex<State>>,
 }
 
-/// A request is in flight until it is answered or its sender has gone.
-struct InFlight<'w>(&'w Witness, String);
+/// Counts a request as in flight until it is answered or its sender disconnects.
+struct InFlight<'w>(&'w OrderReceiver, String);
 
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
@@ -66,24 +66,24 @@ impl Drop for InFlight<'_> {
     }
 }
 
-impl Witness {
+impl OrderReceiver {
     pub(crate) async fn start(rule: impl Fn(&str, usize, usize) -> Reply + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
-        let (witness, rule) = (Self { address, state: Arc::default() }, Arc::new(rule));
-        let serving = witness.clone();
+        let (order_receiver, rule) = (Self { address, state: Arc::default() }, Arc::new(rule));
+        let serving = order_receiver.clone();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let _ = stream.set_nodelay(true);
                 let (serving, rule) = (serving.clone(), rule.clone());
                 tokio::spawn(async move {
                     let service = service_fn(|request| serving.answer(request, &*rule));
-                    // A peer that goes away is no concern of the receiver's.
+                    // The receiver ignores peers that disconnect.
                     let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
                 });
             }
         });
-        witness
+        order_receiver
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -98,7 +98,7 @@ impl Witness {
         let (status, after) = rule(&key, at, self.arrived(&key, at));
         let in_flight = InFlight(self, key.clone());
         tokio::time::sleep(after).await;
-        // Both before the answer leaves: the next may come as soon as it has.
+        // Both are updated before the answer is sent, because the next event may arrive right after it.
         drop(in_flight);
         if !matches!(status, 408 | 425 | 429 | 500..) {
             let mut state = self.state();
@@ -108,21 +108,21 @@ impl Witness {
         Ok(Response::builder().status(status).body(Empty::new()).expect("a response"))
     }
 
-    /// Takes a request in, and answers how often it has come before.
+    /// Records an arrival and returns the number of earlier arrivals of its place.
     fn arrived(&self, key: &str, at: usize) -> usize {
         let mut state = self.state();
-        let State { keys, wrong, unwatched } = &mut *state;
+        let State { keys, violations, ignored } = &mut *state;
         let seen = keys.entry(key.to_owned()).or_default();
-        let watched = !unwatched.iter().any(|(skipped, from)| skipped == key && *from == at);
-        if watched {
+        let is_checked = !ignored.iter().any(|(skipped, place)| skipped == key && *place == at);
+        if is_checked {
             if seen.in_flight > 0 {
-                wrong.push(format!("{key}: {at} came while another was in flight"));
+                violations.push(format!("{key}: {at} arrived while another was in flight"));
             }
             if at > seen.ended {
-                wrong.push(format!("{key}: {at} came before {} had ended", seen.ended));
+                violations.push(format!("{key}: {at} arrived before {} had ended", seen.ended));
             }
             if let Some(later) = seen.arrivals.iter().map(|(place, _)| *place).max().filter(|last| *last > at) {
-                wrong.push(format!("{key}: {at} came after {later}"));
+                violations.push(format!("{key}: {at} arrived after {later}"));
             }
         }
         let before = seen.times(at);
@@ -131,40 +131,40 @@ impl Witness {
         before
     }
 
-    /// From now on this place of a key may come at any time.
-    pub(crate) fn unwatch(&self, key: &str, at: usize) {
-        self.state().unwatched.push((key.to_owned(), at));
+    /// Allows this place of a key to arrive at any time from now on.
+    pub(crate) fn ignore_order(&self, key: &str, at: usize) {
+        self.state().ignored.push((key.to_owned(), at));
     }
 
     pub(crate) fn url(&self) -> String {
         format!("http://{}/", self.address)
     }
 
-    pub(crate) fn seen(&self, key: &str) -> Seen {
+    pub(crate) fn seen(&self, key: &str) -> KeyHistory {
         self.state().keys.get(key).cloned().unwrap_or_default()
     }
 
-    /// How many places have ended, of all keys.
+    /// The number of places of all keys that have ended.
     pub(crate) fn ended(&self) -> usize {
         self.state().keys.values().map(|seen| seen.ended).sum()
     }
 
-    /// How many requests came.
+    /// The number of arrivals.
     pub(crate) fn total(&self) -> usize {
         self.state().keys.values().map(|seen| seen.arrivals.len()).sum()
     }
 
     pub(crate) fn is_in_order(&self) -> bool {
-        self.state().wrong.is_empty()
+        self.state().violations.is_empty()
     }
 
     pub(crate) fn assert_in_order(&self) {
         let state = self.state();
         assert!(
-            state.wrong.is_empty(),
-            "{} times out of order: {:#?}",
-            state.wrong.len(),
-            &state.wrong[..9.min(state.wrong.len())]
+            state.violations.is_empty(),
+            "{} violations of the order: {:#?}",
+            state.violations.len(),
+            &state.violations[..9.min(state.violations.len())]
         );
     }
 }

@@ -1,4 +1,4 @@
-//! A queue whose answers to publications are lost.
+//! A queue that loses the answers to publications.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,23 +9,23 @@ use weir_queue::{
     Schedule, SlotAnswer, SlotRequest, Wake, memory::MemoryQueue,
 };
 
-/// How a lost answer shows.
+/// What the caller sees instead of the answer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Loss {
-    /// The queue tells that it does not know.
+    /// The answer `Published::Unknown`.
     Unknown,
-    /// The call fails.
+    /// A failed call.
     Error,
 }
 
-/// Publishes, and never says so.
-pub(crate) struct Unanswered {
+/// Publishes, and loses the answer.
+pub(crate) struct LostAnswers {
     pub(crate) queue: Arc<MemoryQueue>,
     pub(crate) loss: Loss,
 }
 
 #[async_trait]
-impl Schedule for Unanswered {
+impl Schedule for LostAnswers {
     async fn publish(&self, publications: Vec<Publication>) -> QueueResult<Vec<Published>> {
         let answers = self.queue.publish(publications).await?;
         match self.loss {
@@ -72,7 +72,7 @@ impl Schedule for Unanswered {
 }
 
 #[async_trait]
-impl Permits for Unanswered {
+impl Permits for LostAnswers {
     async fn take(&self, max: usize) -> QueueResult<Vec<Permit>> {
         self.queue.take(max).await
     }
@@ -98,4 +98,4 @@ impl Permits for Unanswered {
     }
 }
 
-impl Leases for Unanswered {}
+impl Leases for LostAnswers {}

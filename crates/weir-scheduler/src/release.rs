@@ -1,4 +1,4 @@
-//! What was claimed and cannot be published goes back to the store.
+//! Releases claims that cannot be published.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -14,7 +14,7 @@ use crate::Backoff;
 /// How long a claimed delivery may wait for its send start before its claim expires.
 pub(crate) const START_WITHIN: Duration = Duration::from_secs(60);
 
-/// The store or the queue did not do its part.
+/// The store or the queue failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     #[error(transparent)]
@@ -23,21 +23,21 @@ pub(crate) enum Failure {
     Queue(#[from] QueueError),
 }
 
-/// Gives claims back.
-pub(crate) struct Returner {
+/// Releases claims.
+pub(crate) struct ClaimReleaser {
     store: SharedStore,
     queue: SharedQueue,
     clock: Arc<dyn Clock>,
 }
 
-impl Returner {
+impl ClaimReleaser {
     pub(crate) fn new(store: SharedStore, queue: SharedQueue, clock: Arc<dyn Clock>) -> Self {
         Self { store, queue, clock }
     }
 
-    /// Gives claims back and wakes their destinations: a run that came in between may have found nothing due because of them,
-    /// and stopped.
-    pub(crate) async fn give_back(&self, deliveries: Vec<ClaimedDelivery>) -> Result<(), Failure> {
+    /// Releases claims and wakes their destinations: a run in between may have found nothing due because of these
+    /// claims, and stopped the job.
+    pub(crate) async fn release_and_wake(&self, deliveries: Vec<ClaimedDelivery>) -> Result<(), Failure> {
         let now = self.clock.now();
         let claims: Vec<Claim> = deliveries.into_iter().map(|delivery| delivery.claim).collect();
         let wakes = wakes_of(&claims, now);
@@ -45,13 +45,14 @@ impl Returner {
         Ok(self.queue.wake(&wakes).await?)
     }
 
-    /// Tries until the claims would have expired: one that expires counts as an attempt, and these were not even published.
+    /// Retries until the claims would have expired. An expired claim counts as an attempt, and these were not
+    /// published.
     async fn release(&self, claims: Vec<Claim>, now: Timestamp) -> Result<(), StoreError> {
         let mut backoff = Backoff::default();
         loop {
             match self.store.release(claims.clone(), now).await {
                 Err(error @ StoreError::Unavailable(_)) if self.clock.now().since(now) < START_WITHIN => {
-                    tracing::warn!(%error, claims = claims.len(), "could not give claims back; trying again");
+                    tracing::warn!(%error, claims = claims.len(), "could not release claims; trying again");
                     tokio::time::sleep(backoff.fail()).await;
                 }
                 released => return released.map(drop),
@@ -60,7 +61,7 @@ impl Returner {
     }
 }
 
-/// A wake for each destination of these claims.
+/// One wake for each destination of these claims.
 pub(crate) fn wakes_of(claims: &[Claim], due: Timestamp) -> Vec<Wake> {
     let destinations: HashSet<_> = claims.iter().map(|claim| claim.destination_id).collect();
     destinations.into_iter().map(|destination_id| Wake { destination_id, due }).collect()
