@@ -1,8 +1,9 @@
 //! Resolves the claims and permits of dead processes, within seconds.
 //!
 //! ```text
-//! heartbeat stops ──▶ declared dead ─┬▶ permits that it had taken: without a slot, they go back; with a slot, their outcome is unknown
-//!                                    └▶ claims that it had made and that have no permit: their outcome is unknown
+//! heartbeat stops ──▶ declared dead ─┬▶ its permits without a slot: handed back unsent
+//!                                    ├▶ its permits with a slot: settled, outcome unknown
+//!                                    └▶ its claims without a permit: resolved, outcome unknown
 //! ```
 //!
 //! A claim belongs to the process that made it, and its permit to the worker that took it. A long request of a living

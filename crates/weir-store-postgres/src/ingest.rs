@@ -65,11 +65,18 @@ FROM unnest($1::text[], $2::text[]) AS r (tenant, idempotency_key)
 JOIN idempotency_keys k ON k.tenant = r.tenant AND k.idempotency_key = r.idempotency_key
 JOIN events e ON e.id = k.event_id";
 
-/// Stores a group in one call; see the migration.
+/// Stores a group in one call; see `migrations/postgres/functions/store_events.sql`.
 const STORE: &str = "
 SELECT stored, freed_destinations, freed_keys
-FROM store_events($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21,
-    $22, $23, $24, $25, $26, $27, $28, $29, $30, $31)";
+FROM store_events(
+    lock_space => $1, locks => $2, key_space => $3, key_locks => $4, tenants => $5, versions => $6, owner => $7,
+    event_ids => $8, event_tenants => $9, event_types => $10, event_times => $11, event_keys => $12,
+    data_offsets => $13, bodies => $14, event_starts => $15, event_ends => $16, coalesce_keys => $17,
+    ordering_keys => $18, traceparents => $19, delivery_counts => $20, delivery_ids => $21, delivery_events => $22,
+    delivery_destinations => $23, delivery_times => $24, claimed_until => $25, delayed_until => $26,
+    delivery_ends => $27, delivery_coalesce_keys => $28, delivery_superseded => $29, delivery_ordering_keys => $30,
+    delivery_follows => $31
+)";
 
 /// A delivery that is stored as claimed has its first claim.
 const FIRST_EPOCH: i64 = 1;

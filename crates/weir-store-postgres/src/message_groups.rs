@@ -94,8 +94,11 @@ UPDATE deliveries d SET ordering_key = NULL,
         ELSE d.next_attempt_at END
 FROM chosen WHERE d.id = chosen.id";
 
-/// See the migration.
-const ADVANCE: &str = "SELECT ordinal, due FROM advance_message_groups($1, $2, $3, $4, $5)";
+/// See `migrations/postgres/functions/advance_message_groups.sql`.
+const ADVANCE: &str = "
+SELECT ordinal, due FROM advance_message_groups(
+    key_space => $1, key_locks => $2, destination_ids => $3, ordering_keys => $4, skipped => $5
+)";
 
 fn message_group(row: &PgRow, column: usize) -> Result<MessageGroup, sqlx::Error> {
     Ok(MessageGroup { destination_id: destination_id(row, column)?, ordering_key: text(row, column + 1)? })

@@ -36,6 +36,9 @@ use crate::{
     results::SETTLE,
 };
 
+const STORE_EVENTS: &str = include_str!("../../../migrations/postgres/functions/store_events.sql");
+const ADVANCE_MESSAGE_GROUPS: &str = include_str!("../../../migrations/postgres/functions/advance_message_groups.sql");
+
 /// Ten thousand events for four destinations: most deliveries are delivered, some failed, some are in flight, and some
 /// wait.
 async fn loaded() -> (Database, PgConnection) {
@@ -221,7 +224,7 @@ async fn a_step_of_a_replay_reads_one_index_in_a_window_of_ids() {
 
 /// The query for the deliveries that a new one supersedes, from the function `store_events`.
 fn superseded_by_coalescing() -> String {
-    let (_, function) = include_str!("../../../migrations/postgres/0001_initial.sql").split_once("WITH older").unwrap();
+    let (_, function) = STORE_EVENTS.split_once("WITH older").unwrap();
     let (statement, _) = function.split_once("END IF").unwrap();
     let parameters = "unnest($1::uuid[], $2::text[], $3::boolean[], $4::bigint[])";
     let named = "unnest(delivery_destinations, delivery_coalesce_keys, delivery_superseded, delivery_times)";
@@ -232,8 +235,7 @@ fn superseded_by_coalescing() -> String {
 
 /// The query for the first delivery of each message group, from the function `advance_message_groups`.
 fn first_of_groups() -> String {
-    let (_, function) =
-        include_str!("../../../migrations/postgres/0001_initial.sql").split_once("WITH foremost").unwrap();
+    let (_, function) = ADVANCE_MESSAGE_GROUPS.split_once("WITH foremost").unwrap();
     let (statement, _) = function.split_once(';').unwrap();
     let named = "unnest(destination_ids, ordering_keys)";
     assert!(statement.contains(named));
@@ -242,8 +244,7 @@ fn first_of_groups() -> String {
 
 /// The query for whether a new delivery is behind another one, from the function `store_events`.
 fn is_behind_a_head() -> String {
-    let (_, function) =
-        include_str!("../../../migrations/postgres/0001_initial.sql").split_once("(r.follows OR (").unwrap();
+    let (_, function) = STORE_EVENTS.split_once("(r.follows OR (").unwrap();
     let (subquery, _) = function.split_once(")) THEN").unwrap();
     format!(
         "SELECT CASE WHEN r.follows THEN true ELSE ({subquery}) END

@@ -9,9 +9,19 @@ use sqlx::{
     migrate::{Migrate as _, MigrateError, Migration, MigrationType, Migrator},
 };
 
+/// The tables, and the functions, each in a file of its own. A released migration never changes: a later version of a
+/// function is a new file.
+const INITIAL: &str = concat!(
+    include_str!("../../../migrations/postgres/0001_initial.sql"),
+    include_str!("../../../migrations/postgres/functions/first_id_of_day.sql"),
+    include_str!("../../../migrations/postgres/functions/make_partitions.sql"),
+    include_str!("../../../migrations/postgres/functions/drop_partitions.sql"),
+    include_str!("../../../migrations/postgres/functions/store_events.sql"),
+    include_str!("../../../migrations/postgres/functions/advance_message_groups.sql"),
+);
+
 /// Version, description, text.
-const MIGRATIONS: &[(i64, &str, &str)] =
-    &[(1, "initial", include_str!("../../../migrations/postgres/0001_initial.sql"))];
+const MIGRATIONS: &[(i64, &str, &str)] = &[(1, "initial", INITIAL)];
 
 /// The newest version this program knows.
 pub(crate) fn latest() -> i64 {

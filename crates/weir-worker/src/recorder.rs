@@ -29,7 +29,7 @@ const GATHER: Duration = Duration::from_millis(5);
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
 
-/// What the recorder is told.
+/// A report to the recorder.
 enum Report {
     Finished(FinishedAttempt),
     Unused(UnusedPermit),

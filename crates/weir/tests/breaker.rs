@@ -30,8 +30,7 @@ async fn shown(app: &App, destination: &str) -> Value {
 }
 
 async fn opened(app: &App, destination: &str) -> Value {
-    eventually("the breaker opens", TIMEOUT, async || shown(app, destination).await["breaker_state"] != "closed")
-        .await;
+    eventually("the breaker opens", TIMEOUT, async || shown(app, destination).await["breaker_state"] != "closed").await;
     shown(app, destination).await
 }
 
@@ -79,7 +78,11 @@ async fn another_url_closes_the_breaker(app: &App) {
     app.patch(&destination, json!({"url": receiver.url("/right")})).await;
     receiver.wait_for("/right", CONSECUTIVE + IN_FLIGHT + 10 - wrong, TIMEOUT).await;
     let repaired = shown(app, &destination).await;
-    assert_eq!((&repaired["breaker_state"], &repaired["breaker_reason"]), (&json!("closed"), &Value::Null), "{repaired}");
+    assert_eq!(
+        (&repaired["breaker_state"], &repaired["breaker_reason"]),
+        (&json!("closed"), &Value::Null),
+        "{repaired}"
+    );
 }
 
 /// `pause_after_s` is one second here, instead of days.

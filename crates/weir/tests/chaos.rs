@@ -29,7 +29,7 @@ const RECOVERED: Duration = Duration::from_secs(90);
 /// From a send to the commit of its record on a busy machine. It takes longer while Redis or PostgreSQL is down, or when the machine
 /// loses CPU time.
 const RECORDED_WITHIN: Duration = Duration::from_millis(1_000);
-const RECORDED_WITHIN_IN_FAULT: Duration = Duration::from_secs(8);
+const RECORDED_IN_FAULT: Duration = Duration::from_secs(8);
 
 /// A kind of destination: the number of destinations, their limit, and the events for each.
 struct Kind {
@@ -307,17 +307,21 @@ impl Faults {
     fn nearest(&self, sent: Instant) -> String {
         let next = self.workers_killed.iter().filter(|&&killed| killed > sent).min();
         let after = next.map(|&killed| killed - sent);
-        format!("the next kill of a worker was {after:?} later; the machine was disturbed: {}", self.machine_was_disturbed)
+        format!(
+            "the next kill of a worker was {after:?} later; the machine was disturbed: {}",
+            self.machine_was_disturbed
+        )
     }
 
     /// Whether a fault may have lost the record of a send at this instant.
     fn explain(&self, sent: Instant) -> bool {
-        let is_down = |&(from, until): &(Instant, Instant)| sent + RECORDED_WITHIN >= from && sent <= until + RECORDED_WITHIN;
+        let is_down =
+            |&(from, until): &(Instant, Instant)| sent + RECORDED_WITHIN >= from && sent <= until + RECORDED_WITHIN;
         let is_slow = self.machine_was_disturbed || self.servers_down.iter().any(is_down);
-        let recorded_within = if is_slow { RECORDED_WITHIN_IN_FAULT } else { RECORDED_WITHIN };
+        let within = if is_slow { RECORDED_IN_FAULT } else { RECORDED_WITHIN };
         // A crash of PostgreSQL may lose claims and records of the last second.
         self.postgres_crashed.iter().any(|&crashed| sent <= crashed && crashed <= sent + RECORDED_WITHIN * 2)
-            || self.workers_killed.iter().any(|&killed| sent <= killed + SECOND / 10 && killed <= sent + recorded_within)
+            || self.workers_killed.iter().any(|&killed| sent <= killed + SECOND / 10 && killed <= sent + within)
     }
 }
 

@@ -117,18 +117,21 @@ async fn a_head_that_fails_too_often_is_skipped(app: &App) {
 
 /// Deliveries behind the head are released when strict order is turned off.
 async fn turning_order_off_releases_everything(app: &App) {
-    let order_receiver = OrderReceiver::start(|_, at, _| if at == 0 { (500, Duration::ZERO) } else { (200, Duration::ZERO) }).await;
+    let order_receiver =
+        OrderReceiver::start(|_, at, _| if at == 0 { (500, Duration::ZERO) } else { (200, Duration::ZERO) }).await;
     (0..50).for_each(|at| order_receiver.ignore_order("free", at));
     let id = destination(app, &order_receiver, json!({})).await;
     post(app, (0..50).map(|at| event("free", at)).collect()).await;
     eventually("the head is tried", SECOND * 10, async || order_receiver.total() >= 3).await;
     assert_eq!(order_receiver.seen("free").times(1), 0);
     app.patch(&id, json!({"ordered": false})).await;
-    eventually("the others are sent", SECOND * 15, async || (1..50).all(|at| order_receiver.seen("free").times(at) == 1))
-        .await;
+    eventually("the others are sent", SECOND * 15, async || {
+        (1..50).all(|at| order_receiver.seen("free").times(at) == 1)
+    })
+    .await;
 }
 
-/// What the other tests rest on: without an order the order_receiver sees that there is none.
+/// Shows that the receiver of the other tests detects violations.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_strict_order_the_receiver_sees_violations() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -203,7 +206,8 @@ async fn a_killed_and_a_suspended_worker_do_not_change_the_order() {
     stopped.signal("STOP").await;
     killed.kill().await;
     let _another = fleet.launch("worker").await;
-    eventually("the keys of the lost workers continue", SECOND * 60, async || order_receiver.ended() == keys * count).await;
+    eventually("the keys of the lost workers continue", SECOND * 60, async || order_receiver.ended() == keys * count)
+        .await;
     tokio::time::sleep((SECOND * 20).saturating_sub(faulty.elapsed())).await;
     stopped.signal("CONT").await;
     post_turns(&api, keys, count, 10).await;

@@ -1,5 +1,5 @@
-//! What a real Prometheus makes of every role under load: every rule can be evaluated, every query of the dashboard has an answer,
-//! and no series is of one destination.
+//! A real Prometheus scrapes every role under load: every rule can be evaluated, every query of the dashboard has an answer, and no
+//! series has a destination as a label.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -20,8 +20,8 @@ use support::{
 };
 use tokio::process::{Child, Command};
 
-const PATIENCE: Duration = Duration::from_secs(60);
-/// What Grafana puts in place of its variables. Long enough for several scrapes.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// The values of Grafana's variables. The intervals are long enough for several scrapes.
 const VARIABLES: [(&str, &str); 5] =
     [("$__rate_interval", "15s"), ("$__range", "15s"), ("$namespace", ".*"), ("$job", ".*"), ("$instance", ".*")];
 
@@ -64,7 +64,7 @@ impl Prometheus {
             url: format!("http://{address}"),
             http: reqwest::Client::builder().no_proxy().build().unwrap(),
         };
-        eventually("Prometheus is ready", PATIENCE, async || {
+        eventually("Prometheus is ready", TIMEOUT, async || {
             let ready = prometheus.http.get(format!("{}/-/ready", prometheus.url)).send().await;
             ready.is_ok_and(|answer| answer.status().is_success())
         })
@@ -86,7 +86,7 @@ impl Prometheus {
         series.iter().map(|of| of["value"][1].as_str().unwrap().parse().unwrap()).collect()
     }
 
-    /// Whether a query has an answer in numbers.
+    /// Whether a query has a result of finite numbers only.
     async fn is_answered(&self, query: &str) -> bool {
         let values = self.values(query).await;
         !values.is_empty() && values.iter().all(|value| value.is_finite())
@@ -97,7 +97,7 @@ fn deploy() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy")
 }
 
-/// The queries of the dashboard, with what Grafana would put in place of its variables.
+/// The queries of the dashboard, with values for Grafana's variables.
 fn dashboard_queries() -> Vec<String> {
     fn of(panels: &Value, found: &mut Vec<String>) {
         for panel in panels.as_array().into_iter().flatten() {
@@ -121,8 +121,8 @@ fn own_metrics(query: &str) -> BTreeSet<&str> {
     words.filter(|word| word.starts_with("weir_")).collect()
 }
 
-/// Posts what makes every metric move until it is dropped.
-async fn load(api: &App, receiver: &Receiver) {
+/// Creates destinations whose deliveries change every metric.
+async fn create_destinations(api: &App, receiver: &Receiver) {
     receiver.script("/bad", [Answer::status(500)]);
     receiver.script("/refuses", [Answer::status(404)]);
     receiver.script("/slow", [Answer::status(200).after(Duration::from_millis(100))]);
@@ -156,7 +156,7 @@ async fn every_query_is_answered(prometheus: &Prometheus, without: &[&str]) {
         rules["groups"].as_array().unwrap().iter().flat_map(|group| group["rules"].as_array().unwrap()).collect();
     assert!(rules.len() > 10, "{rules:?}");
     for rule in &rules {
-        eventually(&format!("{} is evaluated", rule["name"]), PATIENCE, async || {
+        eventually(&format!("{} is evaluated", rule["name"]), TIMEOUT, async || {
             let rules = prometheus.get("/api/v1/rules", &[]).await.to_string();
             assert!(!rules.contains("\"health\":\"err\""), "{rules}");
             !rules.contains("\"health\":\"unknown\"")
@@ -168,15 +168,15 @@ async fn every_query_is_answered(prometheus: &Prometheus, without: &[&str]) {
         let (query, is_recorded) = (rule["query"].as_str().unwrap(), rule["type"] == "recording");
         if is_recorded {
             let what = format!("an answer to {}", rule["name"]);
-            eventually(&what, PATIENCE, async || prometheus.is_answered(query).await).await;
+            eventually(&what, TIMEOUT, async || prometheus.is_answered(query).await).await;
         }
-        // An alert is empty while all is well; what it looks at must be there all the same.
+        // The result of an alert is empty while there is no fault, but its metrics must exist.
         for metric in own_metrics(query).into_iter().filter(|metric| !is_left_out(metric)) {
-            eventually(metric, PATIENCE, async || prometheus.is_answered(metric).await).await;
+            eventually(metric, TIMEOUT, async || prometheus.is_answered(metric).await).await;
         }
     }
     for query in dashboard_queries().into_iter().filter(|query| !is_left_out(query)) {
-        eventually(&query, PATIENCE, async || prometheus.is_answered(&query).await).await;
+        eventually(&query, TIMEOUT, async || prometheus.is_answered(&query).await).await;
     }
 }
 
@@ -197,7 +197,7 @@ async fn every_rule_and_every_query_of_the_dashboard_has_an_answer_from_roles_un
         ],
     )
     .await;
-    load(&api, &receiver).await;
+    create_destinations(&api, &receiver).await;
     tokio::select! {
         () = every_query_is_answered(&prometheus, &["weir_sqlite_wal_bytes"]) => {}
         () = keep_posting(&api) => {}
@@ -205,7 +205,7 @@ async fn every_rule_and_every_query_of_the_dashboard_has_an_answer_from_roles_un
     let names = prometheus.get("/api/v1/label/__name__/values", &[]).await;
     assert!(names.as_array().unwrap().len() > 50, "{names}");
     let series = prometheus.get("/api/v1/series", &[("match[]", "{__name__=~\"weir_.*\"}")]).await;
-    assert!(!series.to_string().contains("dst_"), "no series is of one destination");
+    assert!(!series.to_string().contains("dst_"), "no series has a destination as a label");
     let most = prometheus.values("max(count by (instance) ({__name__=~\"weir_.*\"}))").await;
     assert!(most[0] < 1_500.0, "{most:?} series of one process");
 }

@@ -1,5 +1,5 @@
-//! What had ended is sent again, inside the cap and beside live traffic, which hardly notices. On one process with a file, and
-//! on processes with servers.
+//! Replays: ended deliveries are sent again within the limit and hardly delay live traffic. In one process with SQLite, and in several
+//! processes on servers.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -17,13 +17,13 @@ use serde_json::{Value, json};
 use support::{Answer, App, Arrival, Fleet, Machine, Receiver, assert_cap, eventually, now};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// How much later than in calm times a live event may arrive while a replay fills the cap, as a rule: two slots and what a thousand
-/// sends a second cost the machine. If they did not change slots with the lane it would be 12 ms.
+/// The allowed delay of the median live event while a replay uses the full limit: two slots and the load of a thousand sends a second.
+/// If live events could not take slots before waiting replays, the delay would be 12 ms.
 const DELAYED_BY_A_REPLAY: Duration = Duration::from_millis(10);
-/// The same for 99 of 100, of whom some wait for the machine, in calm times as well. Behind the replay they would wait for seconds.
+/// The allowed delay at p99, where events also wait for the machine. Behind the replay they would wait for seconds.
 const DELAYED_AT_WORST: Duration = Duration::from_millis(200);
 
-/// A destination of which `count` deliveries are dead, at the limits given since.
+/// Creates a destination with `count` dead deliveries, and sets its limits afterwards.
 async fn with_dead_letters(app: &App, receiver: &Receiver, name: &str, count: usize, limits: Value) -> String {
     receiver.script(&format!("/{name}"), [Answer::status(500)]);
     let id = app
@@ -59,13 +59,13 @@ async fn completed(app: &App, replay: &Value, within: Duration) -> Value {
     shown(app, replay).await
 }
 
-/// The arrivals from an instant on, of an event type.
+/// The arrivals of an event type from an instant on.
 fn since(receiver: &Receiver, path: &str, from: Instant, event_type: &str) -> Vec<Arrival> {
     let arrivals = receiver.arrivals(path).into_iter().filter(|arrival| arrival.at >= from);
     arrivals.filter(|arrival| String::from_utf8_lossy(&arrival.body).contains(event_type)).collect()
 }
 
-/// Posts an event every 20 ms until `until` holds, and answers when each was posted.
+/// Posts an event every 20 ms until `until` holds. Returns the time of each post.
 async fn live_traffic(
     app: &App,
     event_type: &str,
@@ -100,7 +100,7 @@ async fn live_traffic(
     posted.clone()
 }
 
-/// From its POST to its arrival: for half of the events, and for 99 of 100.
+/// The median and p99 of the time from the POST of an event to its arrival.
 fn latency(posted: &HashMap<String, Instant>, arrivals: &[Arrival]) -> (Duration, Duration) {
     let mut took: Vec<Duration> = arrivals
         .iter()
@@ -120,7 +120,7 @@ async fn a_replay_hardly_delays_live_traffic(app: &App) {
     let id = with_dead_letters(app, &receiver, "beside", DEAD, limits).await;
     let (began, machine) = (now() + SECOND / 10, Machine::watched());
     tokio::time::sleep(SECOND).await;
-    let calm = live_traffic(app, "beside.live", SECOND * 5, async || true).await;
+    let alone = live_traffic(app, "beside.live", SECOND * 5, async || true).await;
 
     let filter = json!({"destination": id, "states": ["dead"]});
     let (status, counted) = app.request(Method::POST, "/v1/replays?dry_run=true", Some(filter.clone())).await;
@@ -128,7 +128,7 @@ async fn a_replay_hardly_delays_live_traffic(app: &App) {
     let replay_began = now();
     let replay = replay(app, filter).await;
     assert_eq!((&replay["state"], &replay["total"]), (&json!("running"), &json!(DEAD)));
-    let busy = live_traffic(app, "beside.live", SECOND, async || {
+    let beside = live_traffic(app, "beside.live", SECOND, async || {
         let shown = shown(app, &replay).await;
         let counts = ["delivered", "failed", "cancelled", "remaining"].map(|name| shown[name].as_u64().unwrap());
         assert_eq!(counts.iter().sum::<u64>(), DEAD as u64, "{shown}");
@@ -145,7 +145,7 @@ async fn a_replay_hardly_delays_live_traffic(app: &App) {
             live.iter().filter(|arrival| posted.contains_key(arrival.header("webhook-id"))).cloned().collect();
         latency(posted, &arrivals)
     };
-    let ((calm_p50, calm_p99), (busy_p50, busy_p99)) = (of(&calm), of(&busy));
+    let ((alone_p50, alone_p99), (beside_p50, beside_p99)) = (of(&alone), of(&beside));
     let old = since(&receiver, "/beside", began, "beside.old");
     let times: HashMap<&str, usize> = old.iter().fold(HashMap::new(), |mut times, arrival| {
         *times.entry(arrival.header("webhook-id")).or_default() += 1;
@@ -155,17 +155,17 @@ async fn a_replay_hardly_delays_live_traffic(app: &App) {
     let span =
         old.iter().map(|arrival| arrival.at).max().unwrap() - old.iter().map(|arrival| arrival.at).min().unwrap();
     let seen = format!(
-        "{} live events in calm, p50 {calm_p50:?}, p99 {calm_p99:?}; {} beside a replay, p50 {busy_p50:?}, p99 {busy_p99:?}; {DEAD} replayed in {span:?} ({took:?})",
-        calm.len(),
-        busy.len()
+        "{} live events alone, p50 {alone_p50:?}, p99 {alone_p99:?}; {} beside a replay, p50 {beside_p50:?}, p99 {beside_p99:?}; {DEAD} replayed in {span:?} ({took:?})",
+        alone.len(),
+        beside.len()
     );
     assert_eq!((times.len(), old.len()), (DEAD, DEAD), "each is sent once more");
-    assert!(old.iter().all(|arrival| arrival.header("weir-attempt") == "2"), "attempts go on counting");
+    assert!(old.iter().all(|arrival| arrival.header("weir-attempt") == "2"), "the attempt number increases");
     assert_cap(&all, 1_000, SECOND);
     app.assert_audit_clean(&id).await;
-    let hardly_delayed = busy_p50 <= calm_p50 + DELAYED_BY_A_REPLAY && busy_p99 <= calm_p99 + DELAYED_AT_WORST;
-    let uses_what_is_left = span < SECOND * 15;
-    machine.judge(hardly_delayed && uses_what_is_left, &seen);
+    let hardly_delayed = beside_p50 <= alone_p50 + DELAYED_BY_A_REPLAY && beside_p99 <= alone_p99 + DELAYED_AT_WORST;
+    let uses_the_free_slots = span < SECOND * 15;
+    machine.judge(hardly_delayed && uses_the_free_slots, &seen);
 }
 
 async fn beside_a_live_backlog_a_replay_gets_a_tenth(app: &App) {
@@ -181,9 +181,9 @@ async fn beside_a_live_backlog_a_replay_gets_a_tenth(app: &App) {
     let count = |event_type| {
         since(&receiver, "/saturated", from, event_type).iter().filter(|arrival| arrival.at < until).count() as f64
     };
-    let (live, lane) = (count("saturated.live"), count("saturated.old"));
-    machine.judge_use(&format!("saturated: {live} live, {lane} replayed"), (live + lane) / 1_000.0, 0.95);
-    assert!((0.09..=0.12).contains(&(lane / (live + lane))), "{live} live, {lane} replayed");
+    let (live, replayed) = (count("saturated.live"), count("saturated.old"));
+    machine.judge_use(&format!("saturated: {live} live, {replayed} replayed"), (live + replayed) / 1_000.0, 0.95);
+    assert!((0.09..=0.12).contains(&(replayed / (live + replayed))), "{live} live, {replayed} replayed");
     assert_eq!(completed(app, &replay, SECOND * 60).await["delivered"], 400);
     app.drained(&id, SECOND * 30).await;
     app.assert_audit_clean(&id).await;
@@ -203,7 +203,7 @@ async fn a_cancelled_replay_stops_and_puts_back(app: &App) {
     assert!((10..30).contains(&sent), "{sent}");
     tokio::time::sleep(SECOND).await;
     assert_eq!(receiver.count("/stopped") - 100, sent, "nothing more is sent");
-    eventually("what was under way is counted", SECOND * 5, async || {
+    eventually("sends in flight are counted", SECOND * 5, async || {
         let shown = shown(app, &replay).await;
         shown["delivered"] == sent && shown["remaining"] == 100 - sent
     })
@@ -217,7 +217,7 @@ async fn a_cancelled_replay_stops_and_puts_back(app: &App) {
     assert_eq!(completed(app, &second, SECOND * 30).await["delivered"], 100 - sent);
 }
 
-/// Everything that was dead has arrived once more, but for what was in flight at a kill.
+/// Asserts that every dead delivery was sent once more, and that at most `spare` were sent again because of a kill.
 fn assert_replayed(receiver: &Receiver, path: &str, count: usize, spare: usize) {
     let mut times: HashMap<String, usize> = HashMap::new();
     for arrival in receiver.arrivals(path) {
@@ -274,7 +274,7 @@ async fn a_replay_continues_after_kills_in_one_process() {
     let (folder, receiver) = (tempfile::tempdir().unwrap(), Receiver::start().await);
     let mut app = App::start(folder.path()).await;
     let limits = json!([{"limit": 100, "period": "second"}]);
-    // More than one step of the replay moves.
+    // More deliveries than one step of the replay moves.
     let id = with_dead_letters(&app, &receiver, "killed", 1_500, limits).await;
     let replay = replay(&app, json!({"destination": id})).await;
     let kills = 3;

@@ -1,5 +1,5 @@
-//! What a destination receives: the body byte for byte, the headers, a signature that an independent verifier accepts; and
-//! where Weir refuses to send.
+//! Requests to destinations: the exact body, the headers, a signature that an independent verifier accepts, and addresses that Weir
+//! refuses.
 
 #[path = "support/harness.rs"]
 mod support;

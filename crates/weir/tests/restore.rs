@@ -1,4 +1,4 @@
-//! A backup is restored, and knows nothing of the sends after it: no receiver gets more than its limit across the restore.
+//! A restored backup lacks the sends after the backup. Still no receiver gets more than its limit across the restore.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -12,10 +12,10 @@ use support::{App, Fleet, Receiver, assert_cap, cases::limit};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
-/// The slots of a minute's limit are at least so far apart; the second send of `/rare` comes after that.
+/// The spacing of the limit of six a minute; the second send of `/rare` comes after it.
 const RARE: Duration = Duration::from_secs(10);
 
-/// A destination of its own path and event type.
+/// A destination with its own path and event type.
 struct Capped {
     path: &'static str,
     limit: u32,
@@ -31,7 +31,7 @@ const CAPPED: [Capped; 4] = [
     Capped { path: "/fast", limit: 20, period: "second", window: SECOND, events: 200 },
 ];
 
-/// Creates the destinations and posts their backlogs; the ids of both.
+/// Creates the destinations and posts their backlogs. Returns the ids of both.
 async fn load(api: &App, receiver: &Receiver) -> Vec<(String, Vec<String>)> {
     let mut loaded = Vec::new();
     for Capped { path, limit: most, period, events, .. } in CAPPED {
@@ -47,24 +47,28 @@ async fn load(api: &App, receiver: &Receiver) -> Vec<(String, Vec<String>)> {
     loaded
 }
 
-/// Everything in the backup has arrived, and over the whole run no window held more than its limit.
+/// Asserts that every event in the backup has arrived, and that no window of the whole run exceeds its limit.
 async fn judge(api: &App, receiver: &Receiver, loaded: &[(String, Vec<String>)]) {
     for (Capped { path, limit, window, .. }, (id, posted)) in CAPPED.iter().zip(loaded) {
         api.drained(id, MINUTE).await;
         let delivered = api.get(&format!("/v1/deliveries?destination={id}&state=delivered&limit=200")).await;
-        assert_eq!(delivered["data"].as_array().unwrap().len(), posted.len(), "{path}: what was restored is delivered");
+        assert_eq!(
+            delivered["data"].as_array().unwrap().len(),
+            posted.len(),
+            "{path}: restored deliveries are delivered"
+        );
         let arrivals = receiver.arrivals(path);
         for id in posted {
             assert!(arrivals.iter().any(|arrival| arrival.header("webhook-id") == id), "{path}: {id} arrives");
         }
         assert_cap(&arrivals, *limit as usize, *window);
-        // Without bursts the slots lie evenly, so that a limit of a minute can be judged sooner.
+        // Without a burst the slots are evenly spaced, so the spacing can be judged before a whole window has passed.
         assert_cap(&arrivals, 1, *window / *limit);
         api.assert_audit_clean(id).await;
     }
 }
 
-/// As the operator's manual says.
+/// The backup command of `docs/operations.md`.
 fn back_up_file(folder: &Path) {
     let running = rusqlite::Connection::open(folder.join("weir.db")).unwrap();
     running.execute("VACUUM INTO ?", [folder.join("backup.db").to_str().unwrap()]).unwrap();
@@ -90,7 +94,7 @@ async fn a_restored_file_keeps_every_limit_despite_forgotten_sends() {
     app.event("fast").await;
     let forgotten = receiver.count("/fast");
     receiver.wait_for("/rare", 2, RARE * 2).await;
-    assert!(receiver.count("/fast") > forgotten + 100, "much is sent that the backup does not know of");
+    assert!(receiver.count("/fast") > forgotten + 100, "the backup lacks many sends");
     app.kill().await;
 
     restore_file(folder.path());
@@ -115,7 +119,7 @@ async fn a_restored_dump_keeps_every_limit_despite_forgotten_sends() {
     running[0].event("fast").await;
     let forgotten = receiver.count("/fast");
     receiver.wait_for("/rare", 2, RARE * 2).await;
-    assert!(receiver.count("/fast") > forgotten + 80, "much is sent that the backup does not know of");
+    assert!(receiver.count("/fast") > forgotten + 80, "the backup lacks many sends");
     for process in running {
         process.kill().await;
     }

@@ -1,4 +1,4 @@
-//! What each answer makes of a delivery, and that every retry stays under the cap.
+//! The effect of each answer on a delivery. Every retry counts against the limit.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -16,7 +16,7 @@ use tokio::{
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A destination that retries fast, so that tests need not wait for minutes.
+/// Settings of a destination with fast retries.
 fn settings(receiver: &Receiver, path: &str) -> Value {
     json!({
         "url": receiver.url(path),
@@ -26,7 +26,7 @@ fn settings(receiver: &Receiver, path: &str) -> Value {
     })
 }
 
-/// Waits until the only delivery of a destination has ended, and answers it with its attempts.
+/// Waits until the only delivery of a destination has ended, and returns it with its attempts.
 async fn ended(app: &App, destination: &str) -> Value {
     let mut id = String::new();
     eventually("the delivery ends", Duration::from_secs(15), async || {
@@ -39,7 +39,7 @@ async fn ended(app: &App, destination: &str) -> Value {
     app.get(&format!("/v1/deliveries/{id}")).await
 }
 
-async fn each_status_is_judged_by_the_table(app: &App) {
+async fn each_status_leads_to_its_state(app: &App) {
     let receiver = Receiver::start().await;
     let table = [
         (200, "delivered", 1),
@@ -86,7 +86,7 @@ async fn each_status_is_judged_by_the_table(app: &App) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_status_leads_to_the_state_of_the_retry_table() {
     let folder = tempfile::tempdir().unwrap();
-    each_status_is_judged_by_the_table(&App::start(folder.path()).await).await;
+    each_status_leads_to_its_state(&App::start(folder.path()).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -109,16 +109,20 @@ async fn timeouts_refusals_and_floods_are_retried_or_cut() {
     assert_eq!((hung["state"].as_str(), receiver.count("/hangs")), (Some("dead"), 3));
     assert!(hung["attempts"][0]["error"].as_str().unwrap().contains("500 ms"), "{hung}");
     let dripped = ended(&app, &drips).await;
-    assert_eq!((dripped["state"].as_str(), receiver.count("/drips")), (Some("delivered"), 1), "its head says so");
+    assert_eq!(
+        (dripped["state"].as_str(), receiver.count("/drips")),
+        (Some("delivered"), 1),
+        "the status in the head counts"
+    );
     let duration_ms = dripped["attempts"][0]["duration_ms"].as_u64().unwrap();
-    assert!((450..3_000).contains(&duration_ms), "the body is read within the timeout, no longer: {dripped}");
-    assert!(dripped["attempts"][0]["error"].is_string(), "the cut is noted: {dripped}");
+    assert!((450..3_000).contains(&duration_ms), "the body is read at most until the timeout: {dripped}");
+    assert!(dripped["attempts"][0]["error"].is_string(), "the cut is recorded: {dripped}");
     let flooded = ended(&app, &floods).await;
     assert_eq!(flooded["state"], "delivered");
     assert_eq!(flooded["attempts"][0]["response_body"].as_str().unwrap().len(), 16 << 10);
     let refused = ended(&app, &refuses).await;
     assert_eq!(refused["state"], "dead");
-    assert_eq!(refused["attempts"][0]["sent_at"], Value::Null, "nothing left: {refused}");
+    assert_eq!(refused["attempts"][0]["sent_at"], Value::Null, "nothing was sent: {refused}");
     assert!(refused["attempts"][0]["error"].as_str().unwrap().contains("refused"), "{refused}");
 }
 
@@ -184,7 +188,7 @@ async fn retry_after_as_a_date_holds(app: &App) {
     assert!(held["held_reason"].as_str().unwrap().contains("503"), "{held}");
     let count = receiver.count("/dated");
     tokio::time::sleep(Duration::from_millis(800)).await;
-    assert_eq!(receiver.count("/dated"), count, "held for an hour at most, and surely that long");
+    assert_eq!(receiver.count("/dated"), count, "a date far in the future holds for an hour");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -272,13 +276,13 @@ async fn answers_control_the_sends_of_all_processes() {
     let fleet = Fleet::new().await;
     let api = fleet.launch("api").await;
     let _others = [fleet.launch("scheduler").await, fleet.launch("worker").await, fleet.launch("worker").await];
-    each_status_is_judged_by_the_table(&api).await;
+    each_status_leads_to_its_state(&api).await;
     retry_after_holds(&api).await;
     a_used_up_rate_limit_holds(&api).await;
     retry_after_as_a_date_holds(&api).await;
 }
 
-/// A server that keeps a connection for five seconds after an answer, as many do, and does not say so.
+/// A server that closes a connection five seconds after an answer, without announcing it, as many servers do.
 async fn closes_after_five_seconds() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -288,7 +292,7 @@ async fn closes_after_five_seconds() -> SocketAddr {
             tokio::spawn(async move {
                 let mut read = Vec::new();
                 while let Ok(Ok(1..)) = tokio::time::timeout(SECOND * 5, stream.read_buf(&mut read)).await {
-                    // The body of every request ends with this, and nothing else has it.
+                    // Only the end of a request's body contains this.
                     if read.ends_with(b"{\"n\":1}}") {
                         read.clear();
                         let answered = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await;
@@ -301,7 +305,7 @@ async fn closes_after_five_seconds() -> SocketAddr {
     address
 }
 
-/// At 12 a minute each request finds the connection of the one before just closing.
+/// At 12 a minute, each request comes when the server is closing the connection of the previous one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_closes_its_connections_as_the_next_request_comes_costs_no_attempt() {
     let folder = tempfile::tempdir().unwrap();
@@ -317,7 +321,7 @@ async fn a_server_that_closes_its_connections_as_the_next_request_comes_costs_no
     let failed: Vec<_> =
         deliveries["data"].as_array().unwrap().iter().filter(|one| one["state"] != "delivered").collect();
     assert_eq!(failed, Vec::<&Value>::new());
-    // One that is cut off after all goes in the next slot.
+    // One request may still meet the close and be repeated in the next slot.
     let attempts: u64 =
         deliveries["data"].as_array().unwrap().iter().map(|one| one["attempt_count"].as_u64().unwrap()).sum();
     assert!(attempts <= 7, "{attempts} attempts for 6 events: {deliveries}");

@@ -1,5 +1,4 @@
-//! A new version goes out: every process is replaced by another, one after another, under load, and old ones start beside a newer
-//! schema.
+//! Rolling updates: every process is replaced one after the other under load, and old processes start on a newer schema.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -19,10 +18,10 @@ use serde_json::json;
 use support::{Answer, App, Fleet, Receiver, assert_cap, cases::limit};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// As many sends of a destination as one killed worker may have under way: what a destination may have in flight.
+/// The most sends in flight of one destination, which one killed worker may hold.
 const IN_FLIGHT: usize = 64;
 
-/// A migration of a later version that the one under test can live with: the marker stays as it is.
+/// A later migration that is compatible with the version under test: the marker is unchanged.
 const NEWER_SCHEMA: &str = "
 ALTER TABLE destinations ADD COLUMN colour text;
 ALTER TABLE deliveries ADD COLUMN colour text;
@@ -30,7 +29,7 @@ ALTER TABLE events ADD COLUMN colour text;
 ALTER TABLE attempts ADD COLUMN colour text;
 INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) VALUES (9999, 'later', TRUE, '', 0)";
 
-/// Posts an event every few milliseconds to whatever API there is at the time, again until it has the answer; the ids.
+/// Posts an event every few milliseconds to the current API and repeats it until it is answered. Returns the ids.
 async fn produce(api: Arc<Mutex<String>>, stop: Arc<AtomicBool>) -> Vec<String> {
     let http = reqwest::Client::builder().no_proxy().build().unwrap();
     let mut ids = Vec::new();
@@ -38,7 +37,7 @@ async fn produce(api: Arc<Mutex<String>>, stop: Arc<AtomicBool>) -> Vec<String> 
         let event = json!({"type": "rolled", "data": ids.len(), "idempotency_key": format!("rolled-{}", ids.len())});
         loop {
             let url = format!("{}/v1/events", api.lock().unwrap());
-            // One that stops refuses, or has gone.
+            // An API that is stopping refuses or closes the connection.
             match http.post(url).json(&event).send().await {
                 Ok(answer) if answer.status().is_success() => {
                     let event: serde_json::Value = answer.json().await.unwrap();
@@ -55,20 +54,20 @@ async fn produce(api: Arc<Mutex<String>>, stop: Arc<AtomicBool>) -> Vec<String> 
     ids
 }
 
-/// As a Deployment does it: the new one first, then the old one is told to go.
+/// Replaces a process like a Deployment: starts the new one, then stops the old one by SIGTERM.
 async fn replace(fleet: &Fleet, role: &str, old: App) -> App {
     let new = fleet.launch(role).await;
     assert!(old.terminate().await.success(), "SIGTERM ends {role} with exit code 0");
     new
 }
 
-/// What is sent to, and at most how often in a second.
+/// The destinations: path, id and limit per second.
 struct Destinations(Vec<(String, String, Option<usize>)>);
 
 impl Destinations {
     const RATES: [u32; 3] = [20, 60, 150];
 
-    /// Limited ones whose receivers take a while, and `/rolled`, which takes all at once.
+    /// Creates limited destinations with slow receivers, and the unlimited `/rolled`.
     async fn create(api: &App, receiver: &Receiver) -> Self {
         let mut created = Vec::new();
         for rate in Self::RATES {
@@ -84,18 +83,18 @@ impl Destinations {
         Self(created)
     }
 
-    /// Every event has arrived once and nothing else has, but for what a killed worker had under way, and no limit was exceeded.
+    /// Asserts that every event arrived once, except for sends in flight of a killed worker, and that no limit was exceeded.
     async fn judge(&self, api: &App, receiver: &Receiver, ids: &[String], killed: bool) {
-        assert!(ids.len() > 300, "{} events under way is no load", ids.len());
+        assert!(ids.len() > 300, "{} events are too little load", ids.len());
         for (path, id, rate) in &self.0 {
             api.drained(id, SECOND * 120).await;
             let arrivals = receiver.arrivals(path);
             let mut times = HashMap::new();
             arrivals.iter().for_each(|arrival| *times.entry(arrival.header("webhook-id").to_owned()).or_insert(0) += 1);
             assert!(ids.iter().all(|id| times.contains_key(id)), "{path}: each event arrives");
-            assert_eq!(times.len(), ids.len(), "{path}: and nothing else does");
+            assert_eq!(times.len(), ids.len(), "{path}: no other event arrives");
             let doubled = arrivals.len() - times.len();
-            // What the killed one had sent and not recorded, and nothing besides.
+            // Only sends that the killed worker did not record.
             assert!(doubled <= if killed { IN_FLIGHT } else { 0 }, "{path}: {doubled} duplicates");
             if let Some(rate) = rate {
                 assert_cap(&arrivals, *rate, SECOND);
@@ -124,7 +123,7 @@ async fn replacing_every_process_under_load_loses_and_duplicates_nothing_and_bre
         for place in 0..running.len() {
             let old = running.remove(0);
             running.push(replace(&fleet, role, old).await);
-            // The new one does its work before the next goes.
+            // The new process works before the next one is replaced.
             receiver.wait_for("/rolled", receiver.count("/rolled") + 60, SECOND * 20).await;
             assert_eq!(running.len(), 2, "{role} {place}");
         }
@@ -144,16 +143,16 @@ async fn old_processes_start_beside_a_newer_compatible_schema() {
     let producer = tokio::spawn(produce(url.clone(), stop.clone()));
     receiver.wait_for("/rolled", 100, SECOND * 20).await;
 
-    // As a later version would, while everything of this one runs.
+    // Stands for a later version that migrates while this version runs.
     fleet.sql(NEWER_SCHEMA).await;
     receiver.wait_for("/rolled", receiver.count("/rolled") + 60, SECOND * 20).await;
-    // One crashes and another takes its place, and an autoscaler adds one of each role.
+    // A worker crashes and is replaced, and an autoscaler adds a process of each role.
     killed.kill().await;
     let replacement = fleet.launch("worker").await;
     let added = (fleet.launch("api").await, fleet.launch("scheduler").await, fleet.launch("worker").await);
     receiver.wait_for("/rolled", receiver.count("/rolled") + 60, SECOND * 20).await;
 
-    // All are replaced.
+    // All processes are replaced.
     let new = fleet.launch("api").await;
     *url.lock().unwrap() = new.url.clone();
     assert!(std::mem::replace(&mut api, new).terminate().await.success());
@@ -178,12 +177,12 @@ async fn older_programs_do_not_start_on_a_newer_incompatible_schema() {
     let fleet = Fleet::new().await;
     assert!(fleet.run("migrate").await.status.success());
     fleet.sql(NEWER_SCHEMA).await;
-    assert!(fleet.run("migrate").await.status.success(), "so far it can live with that");
+    assert!(fleet.run("migrate").await.status.success(), "the schema is still compatible");
     fleet.sql("UPDATE schema_marker SET oldest_program = 9999").await;
     for command in ["worker", "scheduler", "api", "migrate"] {
         let refused = fleet.run(command).await;
-        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-        assert_eq!(refused.status.code(), Some(2), "{command}: {said}");
-        assert!(said.contains("was written by a newer Weir (schema 9999, this one knows 1)"), "{command}: {said}");
+        let error = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(2), "{command}: {error}");
+        assert!(error.contains("was written by a newer Weir (schema 9999, this one knows 1)"), "{command}: {error}");
     }
 }

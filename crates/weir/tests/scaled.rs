@@ -1,5 +1,5 @@
-//! The scaled set-up while nothing fails: roles as processes of their own on PostgreSQL and Redis keep the promises of the
-//! embedded one, however many there are and whatever their wall clocks say.
+//! The scaled set-up without faults: separate processes on PostgreSQL and Redis keep the promises of the embedded set-up, with any number
+//! of processes and with wrong wall clocks.
 
 #[path = "support/harness.rs"]
 mod support;
@@ -63,9 +63,9 @@ async fn scaling_workers_under_load_breaks_no_limit_and_sends_no_event_twice() {
     }
     tokio::time::sleep(SECOND * 4).await;
     for worker in &workers {
-        assert!(worker.metric("weir_permits_taken_total").await > 0.0, "every worker has its share");
+        assert!(worker.metric("weir_permits_taken_total").await > 0.0, "every worker takes permits");
     }
-    // The oldest go, so that those that stay are others than at first.
+    // The oldest workers are stopped, so the remaining ones are not those of the start.
     for worker in workers.drain(..5) {
         assert!(worker.terminate().await.success(), "SIGTERM ends with exit code 0");
     }
@@ -108,16 +108,16 @@ async fn wall_clocks_that_are_ten_seconds_off_change_nothing() {
     for ((rate, period), id) in limits.into_iter().zip(&ids) {
         api.drained(id, Duration::from_secs(30)).await;
         let arrivals = receiver.arrivals(&format!("/off-{rate}"));
-        // Five a second, evenly: what 300 a minute are.
+        // 300 a minute are an even five a second.
         let (in_a_second, events) = if period == "second" { (rate, rate * 6) } else { (rate / 60, 30) };
         assert_eq!(arrivals.len(), events as usize);
         api.assert_audit_clean(id).await;
         assert_cap(&arrivals, in_a_second as usize, SECOND);
-        // A clock that counted would cost seconds. How much of a limit is used at best, other tests see.
+        // If the wall clocks mattered, seconds would be lost. Other tests check the use of limits more strictly.
         let used = support::utilisation(&arrivals, f64::from(in_a_second), SECOND);
         machine.judge_use(&format!("{rate} per {period}"), used, 0.8);
         let latency = api.audit(id).await["delivery_latency_ms"]["max"].as_f64().unwrap();
-        assert!((0.0..9_000.0).contains(&latency), "from one clock to the same: {latency} ms");
+        assert!((0.0..9_000.0).contains(&latency), "both times are from the same clock: {latency} ms");
     }
     for other in &others {
         assert_eq!(other.status("/readyz").await, 200);
@@ -144,13 +144,13 @@ async fn two_schedulers_share_the_jobs_and_one_takes_over_from_the_other_within_
     let after = runs(&schedulers).await;
     let [first, second] = [after[0] - before[0], after[1] - before[1]];
     let share = first / (first + second);
-    assert!((0.35..=0.65).contains(&share), "of {} runs one scheduler made {share:.2}", first + second);
+    assert!((0.35..=0.65).contains(&share), "one scheduler made a share of {share:.2} of {} runs", first + second);
 
     let [survivor, killed] = schedulers;
     killed.kill().await;
     let died = now();
     let every_destination = (0..JOBS).map(|job| format!("/{job}")).collect::<Vec<_>>();
-    // What was on its way when it died is no proof that another took over.
+    // Arrivals right after the death do not prove a take-over.
     tokio::time::sleep(Duration::from_millis(500)).await;
     let counts: HashMap<_, _> = every_destination.iter().map(|path| (path, receiver.count(path))).collect();
     eventually("the other runs every job", died + SECOND * 5 - now(), async || {

@@ -1,5 +1,5 @@
-//! Who signs what a destination receives, through rotations and in every style, as independent verifiers see it: the
-//! `standardwebhooks` crate, and `weir verify` for one request by hand.
+//! Signatures through rotations and in every style, checked by independent verifiers: the `standardwebhooks` crate, and `weir verify`
+//! for single requests.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -26,7 +26,7 @@ fn accepts(secret: &str, arrival: &Arrival) -> bool {
     Webhook::new(secret).unwrap().verify(&arrival.body, &arrival.headers).is_ok()
 }
 
-/// Sends an event to the destination at `path` and answers what arrived.
+/// Sends an event to the destination at `path` and returns the arrival.
 async fn delivered(app: &App, receiver: &Receiver, path: &str) -> Arrival {
     let before = receiver.count(path);
     app.event(path.trim_start_matches('/')).await;
@@ -39,7 +39,7 @@ async fn rotate(app: &App, id: &str, body: Value) -> Value {
     answer
 }
 
-/// The old secret, both, and the new one alone when the overlap is over; then an end without an overlap.
+/// The old secret, then both, then only the new one after the overlap; then a rotation without overlap.
 async fn a_rotation_is_seen_by_the_next_attempts(app: &App) {
     let receiver = Receiver::start().await;
     let settings = json!({"url": receiver.url("/rotated"), "event_types": ["rotated"], "secret": OLD});
@@ -54,7 +54,7 @@ async fn a_rotation_is_seen_by_the_next_attempts(app: &App) {
     let signatures: Vec<_> = both.header("webhook-signature").split(' ').collect();
     let timestamp = both.header("webhook-timestamp").parse().unwrap();
     let new = Webhook::new(NEW).unwrap().sign(both.header("webhook-id"), timestamp, &both.body).unwrap();
-    assert_eq!((signatures.len(), signatures[0]), (2, new.as_str()), "the new one first");
+    assert_eq!((signatures.len(), signatures[0]), (2, new.as_str()), "the new signature is first");
 
     tokio::time::sleep(Duration::from_millis(3_100)).await;
     let arrival = delivered(app, &receiver, "/rotated").await;
@@ -100,12 +100,12 @@ async fn verify(secret: &str, arguments: &[&str], body: &[u8]) -> Output {
     let mut command = App::command(folder.path());
     command.arg("verify").args(arguments).env("WEIR_VERIFY_SECRET", secret).kill_on_drop(true);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // One that refuses its arguments does not read.
+    // A command that refuses its arguments does not read its input.
     let _ = child.stdin.take().unwrap().write_all(body).await;
     tokio::time::timeout(Duration::from_secs(30), child.wait_with_output()).await.expect("it ends").unwrap()
 }
 
-/// Checks how it ended and what it said; and that it did not repeat the secret.
+/// Asserts the exit code and a part of the output, and that the output does not contain the secret.
 fn assert_says(output: &Output, code: i32, words: &str) {
     let text = [&output.stdout[..], &output.stderr].concat();
     let text = String::from_utf8_lossy(&text);

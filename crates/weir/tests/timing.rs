@@ -1,5 +1,5 @@
-//! When events are delivered: not before their time, not after it, and not when a newer one says the same better. On the
-//! embedded set-up and on the scaled one.
+//! Delayed, expiring and coalesced events: none is sent before its time, after its expiry, or after a newer event of its key. On the
+//! embedded and the scaled set-up.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -14,13 +14,13 @@ use support::{Answer, App, Fleet, Receiver, eventually};
 use weir_core::Timestamp;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// From the end of its time until a delivery is shown as expired: a sweep, and the machine's share.
+/// From the expiry of a delivery until it is shown as expired: a sweep, with time for a busy machine.
 const SWEPT: Duration = Duration::from_secs(15);
 
-/// Posts an event with these terms; what it was answered with.
-async fn post(app: &App, event_type: &str, terms: Value) -> Value {
+/// Posts an event with these additional fields and returns the answer.
+async fn post(app: &App, event_type: &str, fields: Value) -> Value {
     let mut event = json!({"type": event_type, "data": 1});
-    event.as_object_mut().unwrap().extend(terms.as_object().unwrap().clone());
+    event.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
     let (status, body) = app.request(Method::POST, "/v1/events", Some(event)).await;
     assert_eq!(status, 202, "{body}");
     body
@@ -66,11 +66,14 @@ async fn delayed_events_are_sent_at_their_time(app: &App) {
     let delivery = app.get(&format!("/v1/deliveries/{}", event["deliveries"][0]["id"].as_str().unwrap())).await;
     let sent_at = time(&delivery["attempts"][0]["sent_at"]);
     assert!(sent_at >= at, "sent {sent_at}, which is before {at}");
-    assert!(sent_at < at + SECOND, "sent {sent_at}, long after {at}: no sweep should have to find it");
+    assert!(sent_at < at + SECOND, "sent {sent_at}, long after {at}: it was left to a sweep");
     let event = app.get(&format!("/v1/events/{}", far["id"].as_str().unwrap())).await;
     assert_eq!(event["deliveries"][0]["next_attempt_at"], far["deliver_at"]);
     assert_eq!(receiver.count("/delayed"), 2);
-    assert!(app.audit(&id).await["delivery_latency_ms"]["max"].as_f64().unwrap() < 1_000.0, "counted from its time");
+    assert!(
+        app.audit(&id).await["delivery_latency_ms"]["max"].as_f64().unwrap() < 1_000.0,
+        "latency is counted from `deliver_at`"
+    );
 }
 
 async fn expired_events_are_never_sent(app: &App) {
@@ -88,7 +91,7 @@ async fn expired_events_are_never_sent(app: &App) {
     let batch = json!({"events": slow_events});
     assert_eq!(app.request(Method::POST, "/v1/events/batch", Some(batch)).await.0, 202);
 
-    eventually("what waits expires", SWEPT, async || {
+    eventually("waiting deliveries expire", SWEPT, async || {
         count(app, &held, "expired").await == 3
             && count(app, &failing, "expired").await == 1
             && count(app, &slow, "expired").await + count(app, &slow, "delivered").await == 20
@@ -104,7 +107,7 @@ async fn expired_events_are_never_sent(app: &App) {
     assert_eq!(count(app, &slow, "delivered").await, sent);
 }
 
-/// What a thousand updates of one key, some in batches and some side by side, come to.
+/// A thousand updates of one key, single and in batches, partly at the same time.
 async fn of_a_thousand_updates_only_the_first_and_the_last_are_sent(app: &App) {
     let receiver = Receiver::start().await;
     receiver.script("/updates", [Answer::status(503).after(SECOND * 6), Answer::status(200)]);
@@ -122,14 +125,14 @@ async fn of_a_thousand_updates_only_the_first_and_the_last_are_sent(app: &App) {
     });
     futures_util::future::join_all(batches).await;
     post("/v1/events", update(1_001)).await;
-    assert_eq!(receiver.count("/updates"), 1, "the first was under way all the time");
+    assert_eq!(receiver.count("/updates"), 1, "the first stayed in flight");
 
     receiver.wait_for("/updates", 2, SECOND * 15).await;
     app.drained(&id, SECOND * 10).await;
     let arrivals = receiver.arrivals("/updates");
     let sent: Vec<Value> = arrivals.iter().map(|arrival| serde_json::from_slice(&arrival.body).unwrap()).collect();
     assert_eq!(sent.iter().map(|body| &body["data"]).collect::<Vec<_>>(), [&json!(1), &json!(1_001)]);
-    assert_eq!(count(app, &id, "delivered").await, 1, "the first failed, and was not tried again");
+    assert_eq!(count(app, &id, "delivered").await, 1, "the first failed and was not retried");
     assert_eq!(superseded(app, &id).await, 1_000);
 }
 

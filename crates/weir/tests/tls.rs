@@ -1,4 +1,4 @@
-//! Receivers far away: a TLS handshake of half a second, answers of a second, connections that do not last.
+//! Distant receivers: a TLS handshake of half a second, answers after a second, connections that are closed after each answer.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -14,8 +14,8 @@ use tokio_rustls::{TlsAcceptor, rustls::ServerConfig};
 
 const SECOND: Duration = Duration::from_secs(1);
 const HANDSHAKE: Duration = Duration::from_millis(500);
-/// Time for everything to arrive, on a machine that is hardly there.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Long enough for everything to arrive on a busy machine.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A certificate for `name`, and the file an app must trust to accept it.
 fn certificate(folder: &Path, name: &str) -> (TlsAcceptor, String) {
@@ -29,15 +29,15 @@ fn certificate(folder: &Path, name: &str) -> (TlsAcceptor, String) {
     (TlsAcceptor::from(Arc::new(config)), file.display().to_string())
 }
 
-/// Sends per second from two seconds after the first arrival to the last, over the limit.
+/// Sends per second ÷ the limit, from two seconds after the first arrival to the last.
 fn utilisation_after_two_seconds(arrivals: &[Arrival], rate: f64) -> f64 {
     let from = arrivals[0].at + SECOND * 2;
     let late: Vec<_> = arrivals.iter().filter(|arrival| arrival.at >= from).cloned().collect();
     support::utilisation(&late, rate, SECOND)
 }
 
-/// A backlog of some seconds is drained, each event is sent once, no window holds more than the limit, and of that is used what can be.
-async fn is_held_and_used(rate: usize, seconds: usize, answer: Answer) {
+/// A backlog of several seconds drains: each event is sent once, no window exceeds the limit, and the limit is used.
+async fn limit_is_held_and_used(rate: usize, seconds: usize, answer: Answer) {
     let folder = tempfile::tempdir().unwrap();
     let (acceptor, trusted) = certificate(folder.path(), "localhost");
     let (receiver, machine) = (Receiver::start_tls(acceptor, HANDSHAKE).await, Machine::watched());
@@ -51,8 +51,8 @@ async fn is_held_and_used(rate: usize, seconds: usize, answer: Answer) {
     let id = app.destination(settings).await;
     let count = rate * seconds;
     app.events("far", count).await;
-    let arrivals = receiver.wait_for("/far", count, PATIENCE).await;
-    app.drained(&id, PATIENCE).await;
+    let arrivals = receiver.wait_for("/far", count, TIMEOUT).await;
+    app.drained(&id, TIMEOUT).await;
     app.assert_audit_clean(&id).await;
     assert_eq!(receiver.count("/far"), count, "every event is delivered, once");
     assert_cap(&arrivals, rate, SECOND);
@@ -62,20 +62,20 @@ async fn is_held_and_used(rate: usize, seconds: usize, answer: Answer) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_a_second_over_slow_handshakes_and_slow_answers_is_used() {
-    is_held_and_used(10, 8, Answer::status(200).after(SECOND)).await;
+    limit_is_held_and_used(10, 8, Answer::status(200).after(SECOND)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_hundred_a_second_over_slow_handshakes_and_slow_answers_is_used() {
-    is_held_and_used(200, 8, Answer::status(200).after(SECOND)).await;
+    limit_is_held_and_used(200, 8, Answer::status(200).after(SECOND)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_receiver_that_closes_after_each_answer_is_used() {
-    is_held_and_used(20, 6, Answer::status(200).header("connection", "close")).await;
+    limit_is_held_and_used(20, 6, Answer::status(200).header("connection", "close")).await;
 }
 
-/// The connections were asked for under the old limit, and stand under the new one.
+/// The connections are requested under the old limit and established under the new one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lowered_limit_binds_for_connections_that_were_being_made() {
     let folder = tempfile::tempdir().unwrap();
@@ -86,11 +86,11 @@ async fn a_lowered_limit_binds_for_connections_that_were_being_made() {
     let ten = json!({"url": receiver.url("/stalled"), "rate_limits": [{"limit": 10, "period": "second"}]});
     let id = app.destination(ten).await;
     app.events("far", 14).await;
-    // The first handshakes are nearly over.
+    // The first handshakes are almost complete.
     tokio::time::sleep(Duration::from_millis(1_300)).await;
     app.patch(&id, json!({"rate_limits": [{"limit": 1, "period": "second"}]})).await;
     let in_effect = support::now() + Duration::from_millis(100);
-    let arrivals = receiver.wait_for("/stalled", 6, PATIENCE).await;
+    let arrivals = receiver.wait_for("/stalled", 6, TIMEOUT).await;
     let after: Vec<_> = arrivals.into_iter().filter(|arrival| arrival.at >= in_effect).collect();
     assert!(after.len() >= 5, "it goes on: {}", after.len());
     assert_cap(&after, 1, SECOND);

@@ -1,5 +1,5 @@
-//! Traces: the producer's `traceparent` reaches the receiver, and a collector is told the spans in between. On one process with a
-//! file, and on processes with servers.
+//! Traces: the producer's `traceparent` reaches the receiver, and a collector gets the spans in between. In one process with SQLite, and
+//! in several processes on servers.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -48,7 +48,7 @@ impl Collector {
         spans
     }
 
-    /// The spans of this kind, once there are so many; the oldest first.
+    /// Waits for `count` spans of this kind and returns them, the oldest first.
     async fn wait_for(&self, kind: SpanKind, count: usize) -> Vec<Span> {
         let of_kind = || {
             let spans = self.spans().into_iter().map(|(_, span)| span);
@@ -112,7 +112,7 @@ async fn destination(app: &App, receiver: &Receiver) -> String {
     app.destination(json!({"url": url, "headers": {"x-key": "of-the-header"}, "retry": retry, "breaker": null})).await
 }
 
-/// A first attempt that fails, and a retry: a span each, in the producer's trace.
+/// A failed first attempt and a retry each have a span in the producer's trace.
 async fn attempts_are_spans_of_the_producers_trace(app: &App, collector: &Collector) {
     let receiver = Receiver::start().await;
     receiver.script("/hooks", [Answer::status(503), Answer::status(204)]);
@@ -129,8 +129,8 @@ async fn attempts_are_spans_of_the_producers_trace(app: &App, collector: &Collec
     assert_eq!(text(&server.attributes, "weir.event.id"), id);
 
     let attempts = collector.wait_for(SpanKind::Client, 2).await;
-    let told: Vec<_> = arrivals.iter().map(|arrival| arrival.header("traceparent").to_owned()).collect();
-    assert_eq!(told, attempts.iter().map(header).collect::<Vec<_>>());
+    let sent: Vec<_> = arrivals.iter().map(|arrival| arrival.header("traceparent").to_owned()).collect();
+    assert_eq!(sent, attempts.iter().map(header).collect::<Vec<_>>());
     assert_ne!(attempts[0].span_id, attempts[1].span_id);
     for (attempt, (status, resend)) in attempts.iter().zip([(503, None), (204, Some(1))]) {
         assert_eq!((hex(&attempt.trace_id).as_str(), &attempt.parent_span_id), (TRACE_ID, &server.span_id));
@@ -145,10 +145,10 @@ async fn attempts_are_spans_of_the_producers_trace(app: &App, collector: &Collec
         assert!(attempt.end_time_unix_nano >= attempt.start_time_unix_nano);
     }
     let all = format!("{:?}", collector.spans());
-    assert!(!all.contains("of-the-"), "what may be secret is in a span: {all}");
+    assert!(!all.contains("of-the-"), "a span contains data that may be secret: {all}");
 }
 
-/// An event that came without a context is in the trace of its request.
+/// An event without a trace context belongs to the trace of its request.
 async fn a_request_without_a_trace_starts_one(app: &App, collector: &Collector, receiver: &Receiver) {
     let seen = collector.spans().len();
     let before = receiver.count("/hooks");
@@ -157,12 +157,12 @@ async fn a_request_without_a_trace_starts_one(app: &App, collector: &Collector, 
     eventually("three spans", WITHIN, async || collector.spans().len() >= seen + 3).await;
     let spans = collector.spans();
     let server = spans.iter().map(|(_, span)| span).find(|span| span.name == "POST /v1/events/batch").unwrap();
-    assert!(server.parent_span_id.is_empty(), "it begins the trace");
+    assert!(server.parent_span_id.is_empty(), "it is the root of the trace");
     assert_eq!(number(&server.attributes, "weir.event.count"), Some(2));
-    let told: BTreeSet<_> = arrivals[before..].iter().map(|arrival| arrival.header("traceparent").to_owned()).collect();
+    let sent: BTreeSet<_> = arrivals[before..].iter().map(|arrival| arrival.header("traceparent").to_owned()).collect();
     let made = spans.iter().map(|(_, span)| span).filter(|span| span.parent_span_id == server.span_id);
-    assert_eq!(told, made.map(header).collect());
-    assert_eq!(told.len(), 2);
+    assert_eq!(sent, made.map(header).collect());
+    assert_eq!(sent.len(), 2);
 }
 
 #[tokio::test]
@@ -208,7 +208,7 @@ async fn a_trace_that_is_not_sampled_is_handed_on_and_not_exported() {
     let arrivals = receiver.wait_for("/hooks", 1, WITHIN).await;
     assert_eq!(arrivals[0].header("traceparent"), unsampled);
     assert!(app.terminate().await.success());
-    assert!(collector.spans().is_empty(), "what was queued is exported before the end");
+    assert!(collector.spans().is_empty(), "an unsampled trace is not exported");
 }
 
 #[tokio::test]
@@ -229,19 +229,19 @@ async fn the_header_is_handed_on(app: &App) {
     let receiver = Receiver::start().await;
     receiver.script("/hooks", [Answer::status(503), Answer::status(204)]);
     destination(app, &receiver).await;
-    let told = async |count: usize| {
+    let traceparent = async |count: usize| {
         let arrivals = receiver.wait_for("/hooks", count, WITHIN).await;
         arrivals[count - 1].headers.get("traceparent").map(|value| value.to_str().unwrap().to_owned())
     };
     post(app, "/v1/events", event(), Some(PRODUCER)).await;
-    assert_eq!(told(1).await.as_deref(), Some(PRODUCER));
-    assert_eq!(told(2).await.as_deref(), Some(PRODUCER), "the retry has it too");
+    assert_eq!(traceparent(1).await.as_deref(), Some(PRODUCER));
+    assert_eq!(traceparent(2).await.as_deref(), Some(PRODUCER), "the retry has it too");
     post(app, "/v1/events", event(), None).await;
-    assert_eq!(told(3).await, None);
+    assert_eq!(traceparent(3).await, None);
     post(app, "/v1/events", event(), Some(&PRODUCER.to_uppercase())).await;
-    assert_eq!(told(4).await, None);
+    assert_eq!(traceparent(4).await, None);
     post(app, "/v1/events/batch", json!({"events": [event()]}), Some(PRODUCER)).await;
-    assert_eq!(told(5).await.as_deref(), Some(PRODUCER));
+    assert_eq!(traceparent(5).await.as_deref(), Some(PRODUCER));
 }
 
 #[tokio::test]
@@ -259,7 +259,7 @@ async fn without_export_roles_hand_on_the_header_unchanged() {
 #[tokio::test]
 async fn deliveries_go_on_without_the_collector() {
     let (folder, receiver) = (tempfile::tempdir().unwrap(), Receiver::start().await);
-    // Nobody listens there.
+    // No process listens on port 1.
     let app = App::start_with(folder.path(), &[(ENDPOINT, "http://127.0.0.1:1")]).await;
     let id = destination(&app, &receiver).await;
     app.events("traced", 500).await;
@@ -272,7 +272,7 @@ async fn deliveries_go_on_without_the_collector() {
 #[tokio::test]
 async fn a_collector_that_never_answers_costs_spans_and_delays_nothing() {
     let (folder, receiver) = (tempfile::tempdir().unwrap(), Receiver::start().await);
-    // The system accepts connections; nobody reads from them.
+    // The kernel accepts connections, but no program reads from them.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", silent.local_addr().unwrap());
     let app = App::start_with(folder.path(), &[(ENDPOINT, &endpoint)]).await;
@@ -281,8 +281,9 @@ async fn a_collector_that_never_answers_costs_spans_and_delays_nothing() {
     app.events("traced", 9_000).await;
     app.drained(&id, WITHIN).await;
     assert_eq!(receiver.count("/hooks"), 9_000);
-    eventually("the full queue is counted", WITHIN, async || app.metric("weir_spans_dropped_total").await >= 800.0).await;
-    assert!(app.terminate().await.success(), "the process ends although spans wait");
+    eventually("the full queue is counted", WITHIN, async || app.metric("weir_spans_dropped_total").await >= 800.0)
+        .await;
+    assert!(app.terminate().await.success(), "the process exits although spans are queued");
 }
 
 #[tokio::test]

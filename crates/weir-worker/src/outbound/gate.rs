@@ -32,7 +32,7 @@ pub(super) struct Gate {
 struct Inner {
     state: GateState,
     /// A byte of the answer was received.
-    has_received: bool,
+    received: bool,
     /// Everything that was written is flushed.
     flushed: bool,
     /// The error after which nothing can be written.
@@ -54,7 +54,7 @@ pub(super) enum GateState {
 
 impl Gate {
     pub(super) fn new(clock: Arc<dyn Clock>) -> Arc<Self> {
-        let inner = Inner { state: GateState::Shut, has_received: false, flushed: true, unwritable: None };
+        let inner = Inner { state: GateState::Shut, received: false, flushed: true, unwritable: None };
         Arc::new(Self { clock, inner: Mutex::new(inner) })
     }
 
@@ -62,7 +62,7 @@ impl Gate {
     pub(super) fn shut(&self) {
         let mut inner = self.lock();
         inner.state = GateState::Shut;
-        inner.has_received = false;
+        inner.received = false;
     }
 
     pub(super) fn open(&self, slot: Slot) {
@@ -77,7 +77,7 @@ impl Gate {
     }
 
     pub(super) fn has_received(&self) -> bool {
-        self.lock().has_received
+        self.lock().received
     }
 
     pub(super) fn has_flushed(&self) -> bool {
@@ -154,7 +154,7 @@ impl AsyncRead for GatedStream {
         if read.is_ready() {
             let mut inner = this.gate.lock();
             match inner.state {
-                GateState::Passed(_) => inner.has_received |= buf.filled().len() > before,
+                GateState::Passed(_) => inner.received |= buf.filled().len() > before,
                 // Data that answers no request, or the end of the connection: nothing may be sent after it.
                 _ => inner.state = GateState::Dead,
             }

@@ -91,7 +91,7 @@ impl OriginPool {
     }
 }
 
-/// What a waiter receives.
+/// The result of a checkout that waited in the queue.
 pub(super) type CheckoutResult = Result<Checkout, NoConnection>;
 
 /// A connection to send on.

@@ -48,7 +48,7 @@ async fn a_redirect_is_an_answer_and_is_not_followed() {
 
 #[tokio::test]
 async fn retry_after_is_read_as_seconds_or_against_the_wall_clock() {
-    // The wall clock stands at 1,000,000 s: 12 January 1970, 13:46:40.
+    // The wall clock shows 1,000,000 s: 12 January 1970, 13:46:40.
     for (value, seconds) in [
         ("120", Some(120)),
         ("Mon, 12 Jan 1970 13:47:10 GMT", Some(30)),

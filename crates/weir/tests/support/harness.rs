@@ -6,9 +6,9 @@ pub(crate) mod app;
 pub(crate) mod cases;
 pub(crate) mod fleet;
 pub(crate) mod machine;
+pub(crate) mod order_receiver;
 pub(crate) mod receiver;
 pub(crate) mod servers;
-pub(crate) mod order_receiver;
 
 use std::time::{Duration, Instant};
 
