@@ -4,13 +4,16 @@
 //! heading names it. The servers of the tests are started before the first step and stopped after the last.
 
 mod dev;
+mod judgements;
 mod servers;
 mod step;
+mod timing;
 mod tools;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use judgements::Judgements;
 use servers::Servers;
 use step::Step;
 
@@ -92,7 +95,10 @@ fn run(command: Command) -> anyhow::Result<()> {
 
 fn run_with_servers(steps: &[Step]) -> anyhow::Result<()> {
     let servers = Servers::for_tests(servers::given)?;
-    step::run_all(steps, servers.env())
+    let judgements = Judgements::new()?;
+    let env: Vec<_> = servers.env().iter().cloned().chain([judgements.env()?]).collect();
+    step::run_all(steps, &env)?;
+    judgements.report()
 }
 
 fn test_steps() -> Vec<Step> {

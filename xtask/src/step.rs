@@ -3,11 +3,15 @@
 use std::{
     ffi::OsStr,
     fmt,
-    io::{self, BufRead, BufReader, Write},
+    io::{self, BufRead, BufReader, IsTerminal as _, Read, Write},
     process::{Command, Stdio},
+    thread,
+    time::Instant,
 };
 
 use anyhow::{Context, ensure};
+
+use crate::timing::Timing;
 
 /// A run of cargo.
 #[derive(Debug)]
@@ -31,32 +35,69 @@ impl Step {
         self
     }
 
-    /// Runs the step with the variables in `env`, prints its output, and returns the summary lines of the test runners
-    /// that ran a test.
-    fn run(&self, env: &[(&'static str, String)]) -> anyhow::Result<Vec<String>> {
+    /// Runs the step with the variables in `env` and prints its output.
+    fn run(&self, env: &[(&'static str, String)]) -> anyhow::Result<Outcome> {
         // Cargo sets CARGO to itself, so the chosen toolchain is used here too.
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut command = Command::new(cargo);
-        command.args(&self.arguments).envs(env.iter().cloned()).envs(self.env).stdout(Stdio::piped());
+        command.args(&self.arguments).envs(env.iter().cloned()).envs(self.env);
         for name in std::env::vars_os().map(|(name, _)| name).filter(|name| describes_a_package(name)) {
             command.env_remove(name);
         }
-        let mut child = command.spawn().with_context(|| format!("could not start `{self}`"))?;
-        let mut summary = Vec::new();
-        if let Some(output) = child.stdout.take() {
-            for line in BufReader::new(output).split(b'\n') {
-                let line = line.context("could not read the output")?;
-                let line = String::from_utf8_lossy(&line);
-                writeln!(io::stdout(), "{line}")?;
-                if is_summary(&line) {
-                    summary.push(line.into_owned());
-                }
-            }
+        // Cargo's own output goes through a pipe, in which it would leave the colours out.
+        if io::stderr().is_terminal() && std::env::var_os("CARGO_TERM_COLOR").is_none() {
+            command.env("CARGO_TERM_COLOR", "always");
         }
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().with_context(|| format!("could not start `{self}`"))?;
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        let (mut summary, mut timing) = (Vec::new(), Timing::default());
+        thread::scope(|scope| {
+            let headings = scope.spawn(|| pass_on(stderr, io::stderr(), |line| timing.read(&plain(line), now())));
+            let lines = pass_on(stdout, io::stdout(), |line| {
+                if is_summary(line) {
+                    summary.push(line.to_owned());
+                }
+            });
+            lines.and(headings.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        })
+        .context("could not read the output")?;
         let status = child.wait().with_context(|| format!("could not wait for `{self}`"))?;
+        timing.stop(now());
         ensure!(status.success(), "`{self}` failed ({status})");
-        Ok(summary)
+        Ok(Outcome { summary, timing })
     }
+}
+
+/// What a step printed about tests.
+struct Outcome {
+    /// The last lines of the test runners that ran a test.
+    summary: Vec<String>,
+    timing: Timing,
+}
+
+/// Prints each line of `from`, and shows it to `read`.
+fn pass_on(from: Option<impl Read>, mut to: impl Write, mut read: impl FnMut(&str)) -> io::Result<()> {
+    let Some(from) = from else { return Ok(()) };
+    for line in BufReader::new(from).split(b'\n') {
+        let line = line?;
+        let line = String::from_utf8_lossy(&line);
+        writeln!(to, "{line}")?;
+        read(&line);
+    }
+    Ok(())
+}
+
+/// A line without the escape sequences of colours.
+fn plain(line: &str) -> String {
+    let mut parts = line.split("\u{1b}[");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| text + part.split_once('m').map_or(part, |(_, rest)| rest))
+}
+
+#[expect(clippy::disallowed_methods, reason = "xtask measures how long tests run")]
+pub(crate) fn now() -> Instant {
+    Instant::now()
 }
 
 /// Whether Cargo sets the variable to describe the package that it runs, here xtask. Build scripts, such as that of
@@ -82,19 +123,24 @@ fn is_summary(line: &str) -> bool {
 
 /// Runs steps in order, each with the variables in `env`, until one fails.
 pub(crate) fn run_all(steps: &[Step], env: &[(&'static str, String)]) -> anyhow::Result<()> {
-    let mut summaries = Vec::new();
+    let (mut summaries, mut timing) = (Vec::new(), Timing::default());
     for (n, step) in steps.iter().enumerate() {
         eprintln!("\n=== {}/{}  {}\n    {step}\n", n + 1, steps.len(), step.title);
-        let lines = step.run(env).with_context(|| format!("{} failed", step.title))?;
-        if !lines.is_empty() {
-            summaries.push((step.title, lines));
+        let outcome = step.run(env).with_context(|| format!("{} failed", step.title))?;
+        if !outcome.summary.is_empty() {
+            summaries.push((step.title, outcome.summary));
         }
+        timing.add(outcome.timing);
     }
     for (title, lines) in summaries {
         eprintln!("\n=== {title}");
         for line in lines {
             eprintln!("{line}");
         }
+    }
+    if !timing.is_empty() {
+        eprintln!("\n=== How long the tests of each crate ran, without the build");
+        timing.table().iter().for_each(|row| eprintln!("{row}"));
     }
     eprintln!("\n=== done: {} of {} steps", steps.len(), steps.len());
     Ok(())
@@ -103,6 +149,11 @@ pub(crate) fn run_all(steps: &[Step], env: &[(&'static str, String)]) -> anyhow:
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn colours_are_removed_from_a_line() {
+        assert_eq!(plain("\u{1b}[1m\u{1b}[92m     Running\u{1b}[0m tests/a.rs"), "     Running tests/a.rs");
+    }
 
     #[test]
     fn a_step_is_shown_as_a_command_line() {

@@ -131,8 +131,8 @@ impl Worker {
         stopping.store(true, Ordering::Relaxed);
         recorder_handle.unused(self.queue.stop_taking().await.iter().map(UnusedPermit::from));
         if tokio::time::timeout(self.grace, self.places.wait_for_all()).await.is_err() {
-            let left = self.places.taken();
-            tracing::warn!(left, "attempts did not finish within the grace period; their outcome is unknown");
+            let unfinished = self.places.taken();
+            tracing::warn!(unfinished, "attempts did not finish within the grace period; their outcome is unknown");
         }
         // Tasks that exceed the grace period still hold clones of the sender, so the recorder needs an explicit end.
         recorder_handle.finish();

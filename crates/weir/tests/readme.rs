@@ -1,7 +1,7 @@
-//! README's tour, executed: every shell block from the start of the server to "Scale out", with README's own `receiver.py`.
+//! Runs the tour of the README: every shell block from the start of the server to "Scale out", with the README's own `receiver.py`.
 //!
-//! Only ports and the address outside this machine are replaced. A command with `…` stands for a value of the reader's own and is left
-//! out; [`WITH_A_VALUE_OF_THE_READER`] says how many there are, so that no other command is left out by mistake.
+//! Only ports and the external address are replaced. A command with `…` needs a value of the reader and is skipped;
+//! [`WITH_A_VALUE_OF_THE_READER`] is the number of these commands, so no other command is skipped by mistake.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -24,8 +24,7 @@ const README: &str = include_str!("../../../README.md");
 /// (`receivers.rs` runs those).
 const WITH_A_VALUE_OF_THE_READER: usize = 5;
 
-/// The tour as a newcomer types it, with the programs of this test: `cargo run --release -- …` runs the binary under test, and a request
-/// that is refused ends the block.
+/// Replaces the programs of the tour: `cargo run --release -- …` runs the binary under test, and a refused request ends the block.
 const PRELUDE: &str = r#"
 set -euo pipefail
 cargo() { shift 3; if [ "$1" = serve ]; then exec "$PROGRAM" "$@"; fi; "$PROGRAM" "$@"; }
@@ -59,29 +58,30 @@ async fn every_command_of_the_tour_works() {
 
     // "Third terminal; set `ID` as above."
     let id = start.lines().find(|line| line.starts_with("ID=")).unwrap();
-    let mut left_out = 0;
+    let mut skipped = 0;
     for block in rest {
         let (needs_a_value, commands): (Vec<&str>, Vec<&str>) =
             block.lines().partition(|line| code(line).contains('…'));
-        left_out += needs_a_value.len();
+        skipped += needs_a_value.len();
         let script = format!("{id}\n{}", with_ports(&commands.join("\n")));
         let output = shell(folder.path(), &script).output().await.unwrap();
-        let [said, error] = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-        assert!(output.status.success(), "{block}\nended with {}\n{said}\n{error}", output.status);
+        let [output_text, error] =
+            [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        assert!(output.status.success(), "{block}\nended with {}\n{output_text}\n{error}", output.status);
     }
-    assert_eq!(left_out, WITH_A_VALUE_OF_THE_READER);
+    assert_eq!(skipped, WITH_A_VALUE_OF_THE_READER);
     assert!(std::fs::read_to_string(folder.path().join("audit.svg")).unwrap().contains("</svg>"));
     everything_arrives(&mut received).await;
 }
 
-/// What the tour says that the receiver gets: twenty events, the reminder, the last state of what coalesces, and revisions in order.
+/// Asserts that the receiver gets all events of the tour: twenty events, the reminder, the last coalesced state, and revisions in order.
 async fn everything_arrives(received: &mut Lines<BufReader<ChildStdout>>) {
     let (mut created, mut percent, mut reminded, mut revisions) = (0, 0, false, Vec::new());
     let arrivals = async {
         while created < 20 || percent < 1000 || !reminded || revisions.len() < 5 {
             let line = received.next_line().await.unwrap().expect("the receiver runs");
             let Some((verdict, event)) = line.split_once(" evt_") else { continue };
-            // The answer to the destination's creation ends without a new line, so the first event stands behind it.
+            // The answer to the creation of the destination has no final newline, so the first event follows it on the same line.
             assert!(verdict.ends_with("verified"), "{line}");
             let event: Value = serde_json::from_str(event.split_once(' ').unwrap().1).unwrap();
             match event["type"].as_str().unwrap() {
@@ -97,7 +97,7 @@ async fn everything_arrives(received: &mut Lines<BufReader<ChildStdout>>) {
     assert_eq!(revisions, [1, 2, 3, 4, 5]);
 }
 
-/// README's fenced blocks of a language, in their order.
+/// The README's fenced blocks of a language, in order.
 fn fenced(language: &str) -> impl Iterator<Item = &'static str> {
     let fence = format!("```{language}\n");
     let starts: Vec<usize> = README.match_indices(&fence).map(|(at, fence)| at + fence.len()).collect();
@@ -109,7 +109,7 @@ fn code(line: &str) -> &str {
     if line.starts_with('#') { "" } else { line.split_once(" # ").map_or(line, |(code, _)| code) }
 }
 
-/// Bash that runs a text in the folder, without settings but those of the text.
+/// Bash that runs a script in the folder. Settings come only from the script, except `WEIR_LISTEN`.
 fn shell(folder: &Path, script: &str) -> Command {
     let mut command = Command::new("bash");
     for (name, value) in App::command(folder).as_std().get_envs() {

@@ -77,7 +77,7 @@ impl Fleet {
         file
     }
 
-    /// Replaces the database with a restored dump and Redis with an empty one. No process may run meanwhile.
+    /// Replaces the database with a restored dump and Redis with an empty one. No process of Weir may be running.
     pub(crate) async fn restore(&mut self, backup: &Path) {
         self.database_url = servers::restored(backup).await;
         self.redis.kill().await;
