@@ -63,8 +63,8 @@ impl MessageGroups for SqliteStore {
     }
 }
 
-/// Deliveries in message groups: the due time, and the due time as head. As head a delivery is due when it was stored
-/// or when a replay moved it, so that it is ordered correctly among the live deliveries.
+/// Deliveries in message groups: the due time, and the due time as head. As head a delivery is due at `deliver_at`, at
+/// the creation of its event, or when a replay moved it, so that it is ordered correctly among the live deliveries.
 macro_rules! select {
     ($which:literal) => {
         concat!(
@@ -156,8 +156,8 @@ type First = (DeliveryId, Timestamp, Timestamp);
 
 impl Transaction<'_, '_> {
     /// The positions of new ordered deliveries. Positions rise in the order of storage, even when the clock steps back:
-    /// each is above every earlier one. They are close to the current time, so that an old delivery that is retried
-    /// goes first.
+    /// each is above every earlier one. They follow the clock, so that after a restart a new delivery is still behind
+    /// an old one that is retried.
     pub(crate) fn group_positions(
         &mut self,
         deliveries: &[NewDelivery<'_>],

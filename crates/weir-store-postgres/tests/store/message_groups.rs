@@ -7,7 +7,7 @@ use sqlx::raw_sql;
 use weir_core::{order::DeliveryOrder, outcome::Verdict};
 use weir_store::{
     Destinations as _, Ingest as _, MessageGroups as _, MessageGroupsRepaired, NewEvent, Outbox as _, Results as _,
-    SharedStore, conformance::lines_under_load,
+    SharedStore, conformance::message_groups_under_load,
 };
 use weir_store_postgres::PostgresStore;
 
@@ -29,7 +29,7 @@ async fn message_groups_of_three_processes_keep_their_order_and_do_not_stop() {
     for _ in 0..3 {
         stores.push(Arc::new(PostgresStore::open(&database.url(), NOW).await.unwrap()));
     }
-    lines_under_load(stores, 8, 25).await;
+    message_groups_under_load(stores, 8, 25).await;
 }
 
 /// One key, so that every ingest runs at the same time as the end of a head.

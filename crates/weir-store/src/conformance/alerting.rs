@@ -1,4 +1,4 @@
-//! What there is to tell of destinations, and what has been told.
+//! Alert policies, conditions of destinations, and recorded alert states.
 
 use weir_core::alert::{Alert, AlertOverrides, AlertPolicy, AlertState};
 
@@ -10,7 +10,7 @@ impl Subject {
         self.store.conditions(&[TENANT.to_owned()]).await.expect("conditions")
     }
 
-    /// Of destination `number`, which has something to tell.
+    /// The condition of destination `number`, which must have one.
     async fn condition(&self, number: u128) -> Condition {
         let mut found = self.conditions().await;
         found.retain(|condition| condition.destination_id == destination_id(number));
@@ -18,7 +18,7 @@ impl Subject {
     }
 }
 
-pub async fn the_policy_of_alerts_is_the_default_until_one_is_set(mut subject: Subject) {
+pub async fn the_alert_policy_is_the_default_until_one_is_set(mut subject: Subject) {
     assert_eq!(subject.store.alert_policy().await.expect("read"), AlertPolicy::default());
     let first = AlertPolicy { backlog_depth: Some(1_000), dead_letters: None, ..AlertPolicy::default() };
     let second = AlertPolicy { oldest_age_s: Some(60), drain_beyond_ttl: false, ..first };
@@ -41,7 +41,7 @@ pub async fn a_destination_keeps_its_own_alerts(mut subject: Subject) {
     assert_eq!(patched.expect("an edit").settings.alerts, AlertOverrides::default());
 }
 
-pub async fn watchers_are_those_that_name_operational_events(mut subject: Subject) {
+pub async fn alert_subscribers_are_destinations_that_name_operational_events(mut subject: Subject) {
     for (number, pattern) in [(1, "*"), (2, "weir.*"), (3, "weir.breaker.opened"), (4, "weirdo.*"), (5, "weir.*")] {
         let mut made = destination(number);
         made.settings.event_types = vec!["video.*".parse().expect("a pattern"), pattern.parse().expect("a pattern")];
@@ -51,12 +51,12 @@ pub async fn watchers_are_those_that_name_operational_events(mut subject: Subjec
     subject.reopen().await;
     assert_eq!(subject.store.alert_subscribers().await.expect("read"), [2, 3].map(destination_id));
     let third = subject.store.destination(destination_id(3)).await.expect("read").expect("a destination");
-    let no_more = |to: &mut Settings| to.event_types = vec!["*".parse().expect("a pattern")];
-    subject.patch(&third, NOW + seconds(1), no_more).await.expect("an edit");
+    let unsubscribe = |to: &mut Settings| to.event_types = vec!["*".parse().expect("a pattern")];
+    subject.patch(&third, NOW + seconds(1), unsubscribe).await.expect("an edit");
     assert_eq!(subject.store.alert_subscribers().await.expect("read"), [destination_id(2)]);
 }
 
-pub async fn conditions_count_what_waits_and_what_is_dead(subject: Subject) {
+pub async fn conditions_count_waiting_and_dead_deliveries(subject: Subject) {
     subject.create_many(3).await;
     assert_eq!(subject.conditions().await, []);
     subject.post(1, 1..=6).await;
@@ -68,15 +68,15 @@ pub async fn conditions_count_what_waits_and_what_is_dead(subject: Subject) {
     subject.settle(result(&claimed[1], Verdict::Delivered)).await;
     subject.settle(result(&claimed[2], Verdict::Retry { at: NOW + seconds(600) })).await;
     let condition = subject.condition(1).await;
-    assert_eq!((condition.waiting, condition.dead), (4, 1), "one is under way");
+    assert_eq!((condition.waiting, condition.dead), (4, 1), "one is in flight");
     subject.post(2, 8..=9).await;
     assert_eq!(subject.store.backlog().await.expect("read"), 6);
     assert_eq!(condition.last_expires_at, Some(NOW + seconds(90)));
     assert!(condition.oldest_created_at.is_some_and(|at| at <= event(4).created_at));
-    assert_eq!(subject.conditions().await.len(), 2, "of the third there is nothing to tell");
+    assert_eq!(subject.conditions().await.len(), 2, "the third destination has no condition");
 }
 
-pub async fn conditions_name_troubled_destinations_of_the_tenants_asked_for(subject: Subject) {
+pub async fn conditions_include_impaired_destinations_of_the_given_tenants(subject: Subject) {
     let mut other = destination(4);
     other.settings.tenant = "other".to_owned();
     subject.create(other).await;
@@ -93,13 +93,14 @@ pub async fn conditions_name_troubled_destinations_of_the_tenants_asked_for(subj
     assert_eq!(named(subject.conditions().await), [destination_id(1)]);
 }
 
-pub async fn what_has_been_told_is_recorded_by_the_first_only(mut subject: Subject) {
+pub async fn an_alert_state_is_recorded_only_over_the_expected_version(mut subject: Subject) {
     subject.create_many(1).await;
     let high = AlertState::default().with(&Alert::BacklogHigh(Vec::new()), NOW);
-    let record =
-        async |version, told| subject.store.record_alert_state(destination_id(1), version, told).await.expect("record");
+    let record = async |version, state| {
+        subject.store.record_alert_state(destination_id(1), version, state).await.expect("record")
+    };
     assert!(record(0, high).await);
-    assert!(!record(0, AlertState::default()).await, "somebody else was first");
+    assert!(!record(0, AlertState::default()).await, "the version has changed");
     assert!(record(1, high.with(&Alert::Dead { new: 3 }, NOW)).await);
     assert!(record(2, high).await);
     subject.reopen().await;

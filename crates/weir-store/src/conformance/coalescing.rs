@@ -1,4 +1,4 @@
-//! Deliveries that give way to newer ones of their key.
+//! Coalescing: deliveries are superseded by newer ones of their key.
 
 use super::*;
 use crate::{DeliveryAction, Recovered};
@@ -27,7 +27,7 @@ impl Subject {
 
 use DeliveryState::{Delivered, Delivering, Pending, Retrying, Superseded};
 
-pub async fn what_waits_gives_way_to_a_newer_event_of_its_key(mut subject: Subject) {
+pub async fn a_waiting_delivery_is_superseded_by_a_newer_event_of_its_key(mut subject: Subject) {
     subject.create_many(2).await;
     let first = of_key(1, "a");
     let mut other_type = of_key(4, "a");
@@ -41,13 +41,13 @@ pub async fn what_waits_gives_way_to_a_newer_event_of_its_key(mut subject: Subje
     assert_eq!(subject.states().await, [Superseded, Pending, Pending, Pending, Pending]);
     let deliveries = subject.store.event_deliveries(first.id).await.expect("read");
     let elsewhere = deliveries.iter().find(|delivery| delivery.destination_id == destination_id(2)).expect("another");
-    assert_eq!(elsewhere.state, Pending, "each destination has its own");
+    assert_eq!(elsewhere.state, Pending, "another destination is not affected");
     let superseded = deliveries.iter().find(|delivery| delivery.state == Superseded).expect("the first");
     assert_eq!((superseded.next_attempt_at, superseded.updated_at), (None, event(5).created_at));
     assert!(subject.claim(1, 9).await.iter().map(number_of).eq([2, 3, 4, 5]));
 }
 
-pub async fn of_a_key_used_often_in_one_call_the_last_waits(subject: Subject) {
+pub async fn only_the_last_event_of_a_coalesce_key_in_one_call_waits(subject: Subject) {
     subject.create_many(1).await;
     subject.update(1, "a").await;
     let keys = ["a", "b", "a", "a", "b"];
@@ -57,7 +57,7 @@ pub async fn of_a_key_used_often_in_one_call_the_last_waits(subject: Subject) {
     assert_eq!(
         subject.states().await,
         [Superseded, Superseded, Superseded, Superseded, Pending, Pending],
-        "the last of each"
+        "the last of each key waits"
     );
     assert!(subject.claim(1, 9).await.iter().map(number_of).eq([5, 6]));
 }
@@ -71,7 +71,7 @@ pub async fn an_event_that_is_not_stored_supersedes_nothing(subject: Subject) {
     assert_eq!(subject.states().await, [Pending]);
 }
 
-pub async fn a_retry_gives_way_too_and_keeps_its_history(subject: Subject) {
+pub async fn a_retrying_delivery_is_superseded_and_keeps_its_history(subject: Subject) {
     subject.create_many(1).await;
     subject.update(1, "a").await;
     let claimed = subject.claim(1, 1).await.remove(0);
@@ -82,7 +82,7 @@ pub async fn a_retry_gives_way_too_and_keeps_its_history(subject: Subject) {
     assert_eq!(subject.attempts(claimed.claim.delivery_id).await.len(), 1);
 }
 
-pub async fn what_is_under_way_goes_on_and_does_not_wait_again(mut subject: Subject) {
+pub async fn a_replaced_delivery_in_flight_continues_and_does_not_wait_again(mut subject: Subject) {
     subject.create_many(1).await;
     for (number, key) in (1..).zip(["delivered", "retried", "released", "recovered"]) {
         subject.update(number, key).await;
@@ -107,7 +107,7 @@ pub async fn what_is_under_way_goes_on_and_does_not_wait_again(mut subject: Subj
     assert!(subject.claim(1, 9).await.iter().map(number_of).eq(5..=8));
 }
 
-pub async fn what_was_superseded_is_retried_by_hand(subject: Subject) {
+pub async fn a_superseded_delivery_can_be_retried_by_hand(subject: Subject) {
     subject.create_many(1).await;
     subject.update(1, "a").await;
     let claimed = subject.claim(1, 1).await.remove(0);
@@ -118,12 +118,12 @@ pub async fn what_was_superseded_is_retried_by_hand(subject: Subject) {
     let again = subject.claim(1, 9).await;
     assert!(again.iter().map(number_of).eq([2, 1]));
     subject.settle(result(&again[1], Verdict::Retry { at: NOW + seconds(9) })).await;
-    assert_eq!(subject.state(claimed.claim.delivery_id).await, Retrying, "nothing newer came since");
+    assert_eq!(subject.state(claimed.claim.delivery_id).await, Retrying, "no newer event was stored since");
     subject.update(3, "a").await;
     assert_eq!(subject.state(claimed.claim.delivery_id).await, Superseded);
 }
 
-pub async fn a_burst_of_one_key_leaves_the_last_and_what_was_claimed(subject: Subject) {
+pub async fn a_burst_of_one_key_leaves_only_the_last_delivery_waiting(subject: Subject) {
     subject.create_many(1).await;
     let producers = (0..8).map(|producer| {
         let store = Arc::clone(&subject.store);
@@ -139,7 +139,7 @@ pub async fn a_burst_of_one_key_leaves_the_last_and_what_was_claimed(subject: Su
     let consumer = tokio::spawn(async move {
         for round in 0..20 {
             let claims = store.claim(vec![request(1, 9)], NOW + seconds(10)).await.expect("claim").remove(0);
-            assert!(claims.deliveries.len() <= 1, "one waits at a time");
+            assert!(claims.deliveries.len() <= 1, "at most one delivery of the key waits");
             let Some(claimed) = claims.deliveries.first() else { continue };
             match round % 3 {
                 0 => drop(store.release(vec![claimed.claim], NOW).await.expect("release")),

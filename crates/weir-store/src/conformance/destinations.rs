@@ -1,4 +1,4 @@
-//! Destinations and what an edit of them does.
+//! Destinations and the effects of their edits.
 
 use weir_core::{
     breaker::{AttemptWindow, EndedAttempt},
@@ -23,7 +23,7 @@ pub async fn a_created_destination_is_read_back(subject: Subject) {
     assert_eq!(subject.store.destination(destination_id(2)).await.expect("read"), None);
 }
 
-pub async fn destinations_are_answered_in_the_order_asked(subject: Subject) {
+pub async fn destinations_are_returned_in_the_requested_order(subject: Subject) {
     subject.create_many(3).await;
     subject.delete(2).await;
     let ids = [3, 9, 2, 1, 3].map(destination_id);
@@ -73,7 +73,7 @@ pub async fn edits_are_read_in_the_order_of_their_times(subject: Subject) {
     assert_eq!(two.iter().map(|edited| edited.place).collect::<Vec<_>>(), [all[1].place, all[2].place]);
 }
 
-pub async fn an_edit_applies_to_the_version_it_names_only(subject: Subject) {
+pub async fn an_edit_applies_only_to_the_version_it_names(subject: Subject) {
     let first = subject.create(destination(1)).await;
     let rename = |settings: &mut Settings| settings.name = "renamed".to_owned();
     let second = subject.patch(&first, NOW + seconds(1), rename).await.expect("applied");
@@ -127,14 +127,14 @@ pub async fn resuming_clears_the_reason_of_the_pause(subject: Subject) {
     assert_eq!((resumed.settings.paused, &resumed.paused_reason), (false, &None));
 }
 
-/// What a breaker becomes after ten failures in a row.
+/// The state of a breaker after ten failures in a row.
 fn opened(breaker: &Breaker, at: Timestamp) -> Breaker {
     let (policy, mut window) = (BreakerPolicy::default(), AttemptWindow::default());
     let failure = EndedAttempt { outcome: AttemptOutcome::Retryable, effect: Effect::None, began: at, now: at };
     (0..10).find_map(|_| window.observe(breaker, &policy, &failure)).expect("it opens")
 }
 
-pub async fn a_breaker_changes_from_the_state_it_is_expected_in_only(subject: Subject) {
+pub async fn a_breaker_changes_only_from_its_expected_state(subject: Subject) {
     let first = subject.create(destination(1)).await;
     let open = opened(&first.breaker, NOW + seconds(1));
     let change = |expected: &Breaker, changed: &Breaker| BreakerChange {
@@ -144,17 +144,20 @@ pub async fn a_breaker_changes_from_the_state_it_is_expected_in_only(subject: Su
         now: NOW + seconds(1),
     };
     assert!(subject.store.change_breaker(change(&first.breaker, &open)).await.expect("change"));
-    assert!(!subject.store.change_breaker(change(&first.breaker, &open)).await.expect("change"), "another was first");
+    assert!(
+        !subject.store.change_breaker(change(&first.breaker, &open)).await.expect("change"),
+        "the state has changed"
+    );
     let read = subject.store.destination(first.id).await.expect("read").expect("a destination");
     assert_eq!((&read.breaker, read.settings == first.settings), (&open, true));
-    assert!(read.updated_at > first.updated_at, "who keeps what is known of it must hear of it");
+    assert!(read.updated_at > first.updated_at, "caches must see the change");
     let again = change(&read.breaker, &opened(&Breaker::default(), NOW + seconds(9)));
     assert!(subject.store.change_breaker(again.clone()).await.expect("change"));
     subject.delete(1).await;
-    assert!(!subject.store.change_breaker(again).await.expect("change"), "it is gone");
+    assert!(!subject.store.change_breaker(again).await.expect("change"), "it is deleted");
 }
 
-pub async fn an_edit_that_may_mend_a_destination_closes_its_breaker(subject: Subject) {
+pub async fn an_edit_that_may_fix_a_destination_closes_its_breaker(subject: Subject) {
     type Edit = fn(&mut Settings);
     let edits: [(&str, bool, Edit); 5] = [
         ("name", false, |settings| settings.name = "b".to_owned()),
@@ -185,8 +188,8 @@ pub async fn a_destination_is_paused_once(subject: Subject) {
     assert!(!subject.store.pause_destination(destination_id(2), "gone", NOW).await.expect("pause"));
 }
 
-/// The queue takes no older terms for newer ones, and the clock of the process that pauses may be behind.
-pub async fn a_pause_counts_as_later_than_the_edit_before(subject: Subject) {
+/// The queue ignores terms with an older version, and the clock of the process that pauses may be behind.
+pub async fn a_pause_is_later_than_the_previous_edit(subject: Subject) {
     let made = subject.create(destination(1)).await;
     let edited =
         subject.patch(&made, NOW + seconds(5), |settings| settings.name = "b".to_owned()).await.expect("applied");
@@ -208,7 +211,7 @@ pub async fn a_hold_is_only_ever_extended(subject: Subject) {
     }
 }
 
-pub async fn deleting_a_destination_cancels_what_waits_and_keeps_its_history(subject: Subject) {
+pub async fn deleting_a_destination_cancels_its_waiting_deliveries_and_keeps_its_history(subject: Subject) {
     subject.create_many(2).await;
     subject.post(1, 1..=4).await;
     subject.post(2, [5]).await;
@@ -265,7 +268,7 @@ pub async fn recent_arrivals_are_counted_in_a_window(subject: Subject) {
         let (end, window) = (NOW + Duration::from_millis(end), Duration::from_millis(window));
         subject.store.recent_arrivals(destination_id(1), end, window).await.expect("a count")
     };
-    assert_eq!(arrivals(1_000, 5_000).await, 3, "whatever became of them");
+    assert_eq!(arrivals(1_000, 5_000).await, 3, "in any state");
     assert_eq!(arrivals(1_000, 600).await, 2);
     assert_eq!(arrivals(999, 5_000).await, 2);
     assert_eq!(arrivals(9_000, 5_000).await, 0);
@@ -291,12 +294,12 @@ pub async fn destinations_survive_a_restart(mut subject: Subject) {
     assert_eq!(known[0].wake, [first.id]);
 }
 
-/// The secret of every destination here, and one that takes over from it.
+/// The secret of every destination in the suite, and a new one.
 fn secrets() -> [Secret; 2] {
     [7, 8].map(|byte| Secret::from_bytes(vec![byte; 32]).expect("a secret"))
 }
 
-pub async fn a_rotation_keeps_the_secret_before_until_its_instant(mut subject: Subject) {
+pub async fn a_rotation_keeps_the_previous_secret_until_its_expiry(mut subject: Subject) {
     let [old, new] = secrets();
     let first = subject.create(destination(1)).await;
     let until = NOW + Duration::from_nanos(60_000_000_001);
@@ -316,7 +319,7 @@ pub async fn a_rotation_keeps_the_secret_before_until_its_instant(mut subject: S
     }
 }
 
-pub async fn a_rotation_of_a_destination_that_has_changed_is_refused(subject: Subject) {
+pub async fn a_rotation_of_a_changed_destination_is_refused(subject: Subject) {
     let [old, new] = secrets();
     let first = subject.create(destination(1)).await;
     subject.patch(&first, NOW + seconds(1), |settings| settings.name = "b".to_owned()).await.expect("applied");
@@ -326,7 +329,7 @@ pub async fn a_rotation_of_a_destination_that_has_changed_is_refused(subject: Su
     assert_eq!((&read.settings.signing.secret, &read.settings.signing.previous), (&old, &None));
 }
 
-pub async fn every_way_to_sign_is_read_back(mut subject: Subject) {
+pub async fn every_signature_style_is_read_back(mut subject: Subject) {
     let header = || "x-signature".to_owned();
     let ways = [
         SignatureStyle::Standard,

@@ -1,18 +1,18 @@
-//! How new deliveries are claimed as they are stored.
+//! The fast path: new deliveries are claimed as they are stored.
 
 use std::sync::{Mutex, PoisonError};
 
 use super::*;
 use crate::{FastPath, Recovered};
 
-/// A fast path with so much room, and what came of it.
+/// A fast path with limited room that records its calls.
 #[derive(Default)]
-pub(super) struct Fake {
-    told: Mutex<AlertState>,
+pub(super) struct FakeFastPath {
+    calls: Mutex<Calls>,
 }
 
 #[derive(Default)]
-struct AlertState {
+struct Calls {
     room: usize,
     reserved: Vec<DestinationId>,
     cancelled: Vec<DestinationId>,
@@ -21,42 +21,42 @@ struct AlertState {
 
 const EXPIRES_AT: Timestamp = Timestamp::from_secs(1_800_000_090);
 
-impl Fake {
-    fn told<T>(&self, of: impl FnOnce(&mut AlertState) -> T) -> T {
-        of(&mut self.told.lock().unwrap_or_else(PoisonError::into_inner))
+impl FakeFastPath {
+    fn with_calls<T>(&self, f: impl FnOnce(&mut Calls) -> T) -> T {
+        f(&mut self.calls.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(super) fn admitted(&self) -> Vec<ClaimedDelivery> {
-        self.told(|told| std::mem::take(&mut told.admitted))
+        self.with_calls(|calls| std::mem::take(&mut calls.admitted))
     }
 }
 
-impl FastPath for Fake {
+impl FastPath for FakeFastPath {
     fn reserve(&self, destination: &Destination) -> Option<Timestamp> {
-        self.told(|told| {
-            told.room = told.room.checked_sub(1)?;
-            told.reserved.push(destination.id);
+        self.with_calls(|calls| {
+            calls.room = calls.room.checked_sub(1)?;
+            calls.reserved.push(destination.id);
             Some(EXPIRES_AT)
         })
     }
 
     fn cancel(&self, destination_id: DestinationId) {
-        self.told(|told| {
-            told.room += 1;
-            told.cancelled.push(destination_id);
+        self.with_calls(|calls| {
+            calls.room += 1;
+            calls.cancelled.push(destination_id);
         });
     }
 
     fn admit(&self, deliveries: Vec<ClaimedDelivery>) {
-        self.told(|told| told.admitted.extend(deliveries));
+        self.with_calls(|calls| calls.admitted.extend(deliveries));
     }
 }
 
 impl Subject {
-    /// With A fast path that has room for `room` deliveries, and destination 1.
-    pub(super) async fn fast_path(&self, room: usize) -> Arc<Fake> {
-        let fake = Arc::new(Fake::default());
-        fake.told(|told| told.room = room);
+    /// Connects a fast path with room for `room` deliveries, and creates destination 1.
+    pub(super) async fn fast_path(&self, room: usize) -> Arc<FakeFastPath> {
+        let fake = Arc::new(FakeFastPath::default());
+        fake.with_calls(|calls| calls.room = room);
         self.store.connect(fake.clone());
         self.create_many(1).await;
         fake
@@ -69,10 +69,10 @@ impl Subject {
     }
 }
 
-pub async fn a_delivery_that_goes_by_the_fast_path_is_stored_as_claimed(subject: Subject) {
+pub async fn a_fast_path_delivery_is_stored_as_claimed(subject: Subject) {
     let fast_path = subject.fast_path(1).await;
     let answer = subject.ingest(vec![matched(event(1))]).await.remove(0);
-    assert_eq!((answer.deliveries, answer.wake), (1, vec![]), "nobody need be woken");
+    assert_eq!((answer.deliveries, answer.wake), (1, vec![]), "no destination needs a wake");
     let admitted = fast_path.admitted();
     let [claimed] = &admitted[..] else { panic!("one delivery: {admitted:?}") };
     assert_eq!((number_of(claimed), claimed.attempts, claimed.expires_at), (1, 0, EXPIRES_AT));
@@ -89,7 +89,7 @@ pub async fn a_delivery_that_goes_by_the_fast_path_is_stored_as_claimed(subject:
     assert_eq!(subject.deliveries(filter).await.len(), 1);
 }
 
-pub async fn what_the_fast_path_has_no_room_for_waits(subject: Subject) {
+pub async fn a_delivery_without_room_on_the_fast_path_waits(subject: Subject) {
     let fast_path = subject.fast_path(1).await;
     let answers = subject.ingest(vec![matched(event(1)), matched(event(2))]).await;
     assert_eq!(answers[1].wake, [destination_id(1)]);
@@ -97,7 +97,7 @@ pub async fn what_the_fast_path_has_no_room_for_waits(subject: Subject) {
     assert_eq!(subject.claim(1, 9).await.iter().map(number_of).collect::<Vec<_>>(), [2]);
 }
 
-pub async fn an_fast_path_claim_is_settled_like_any_other(subject: Subject) {
+pub async fn a_fast_path_claim_is_settled_like_any_other(subject: Subject) {
     let claimed = subject.one_by_fast_path().await;
     let settled = subject.settle(result(&claimed, Verdict::Retry { at: NOW + seconds(5) })).await;
     assert_eq!(settled, Settlement::Settled(DeliveryState::Retrying));
@@ -109,7 +109,7 @@ pub async fn an_fast_path_claim_is_settled_like_any_other(subject: Subject) {
     assert_eq!(subject.attempts(claimed.claim.delivery_id).await.len(), 2);
 }
 
-pub async fn an_fast_path_claim_given_back_waits_like_any_other(subject: Subject) {
+pub async fn a_released_fast_path_claim_waits_like_any_other(subject: Subject) {
     let claimed = subject.one_by_fast_path().await;
     assert_eq!(subject.store.release(vec![claimed.claim], NOW + seconds(2)).await.expect("release"), 1);
     let delivery = subject.delivery(claimed.claim.delivery_id).await;
@@ -121,7 +121,7 @@ pub async fn an_fast_path_claim_given_back_waits_like_any_other(subject: Subject
     assert_eq!((again.attempts, again.claim == claimed.claim), (0, false));
 }
 
-pub async fn an_fast_path_claim_survives_the_process(mut subject: Subject) {
+pub async fn a_fast_path_claim_survives_the_process(mut subject: Subject) {
     let claimed = subject.one_by_fast_path().await;
     subject.reopen().await;
     assert_eq!(subject.state(claimed.claim.delivery_id).await, DeliveryState::Delivering);
@@ -133,15 +133,15 @@ pub async fn an_fast_path_claim_survives_the_process(mut subject: Subject) {
     assert_eq!(subject.claims(vec![request(1, 9)], NOW + seconds(91)).await[0].deliveries.len(), 1);
 }
 
-pub async fn an_fast_path_claim_of_a_deleted_destination_ends_with_it(subject: Subject) {
+pub async fn a_fast_path_claim_of_a_deleted_destination_is_cancelled_when_released(subject: Subject) {
     let claimed = subject.one_by_fast_path().await;
     subject.delete(1).await;
-    assert_eq!(subject.state(claimed.claim.delivery_id).await, DeliveryState::Delivering, "it may be on its way");
+    assert_eq!(subject.state(claimed.claim.delivery_id).await, DeliveryState::Delivering, "it may be in flight");
     subject.store.release(vec![claimed.claim], NOW + seconds(2)).await.expect("release");
     assert_eq!(subject.state(claimed.claim.delivery_id).await, DeliveryState::Cancelled);
 }
 
-pub async fn nothing_goes_to_a_paused_destination_by_the_fast_path(subject: Subject) {
+pub async fn deliveries_to_a_paused_destination_do_not_take_the_fast_path(subject: Subject) {
     let fast_path = subject.fast_path(9).await;
     subject.pause(1).await;
     let answer = subject.ingest(vec![matched(event(1))]).await.remove(0);
@@ -149,7 +149,7 @@ pub async fn nothing_goes_to_a_paused_destination_by_the_fast_path(subject: Subj
     assert!(fast_path.admitted().is_empty());
 }
 
-pub async fn room_kept_for_what_is_not_stored_is_given_up(subject: Subject) {
+pub async fn reserved_room_is_freed_when_the_delivery_is_not_stored(subject: Subject) {
     let fast_path = subject.fast_path(9).await;
     let keyed = || matched(with_key(event(1), "once"));
     subject.ingest(vec![keyed()]).await;
@@ -157,11 +157,11 @@ pub async fn room_kept_for_what_is_not_stored_is_given_up(subject: Subject) {
     let answers = subject.store.ingest(vec![named(event(2), &[1]), named(event(3), &[7])]).await.expect("ingest");
     assert!(answers[0].is_ok() && answers[1].is_err());
     assert_eq!(fast_path.admitted().iter().map(number_of).collect::<Vec<_>>(), [1, 2]);
-    let kept = fast_path.told(|told| told.reserved.len() - told.cancelled.len());
-    assert_eq!(kept, 2, "what was kept and not given up was admitted");
+    let kept = fast_path.with_calls(|calls| calls.reserved.len() - calls.cancelled.len());
+    assert_eq!(kept, 2, "each reservation was either admitted or cancelled");
 }
 
-pub async fn a_delayed_event_does_not_go_by_the_fast_path(subject: Subject) {
+pub async fn a_delayed_event_does_not_take_the_fast_path(subject: Subject) {
     let fast_path = subject.fast_path(9).await;
     let mut delayed = event(1);
     delayed.options.deliver_at = Some(delayed.created_at + Duration::from_nanos(1));
@@ -172,7 +172,7 @@ pub async fn a_delayed_event_does_not_go_by_the_fast_path(subject: Subject) {
     assert_eq!(fast_path.admitted().iter().map(number_of).collect::<Vec<_>>(), [2]);
 }
 
-pub async fn what_coalesces_does_not_go_by_the_fast_path(subject: Subject) {
+pub async fn an_event_with_a_coalesce_key_does_not_take_the_fast_path(subject: Subject) {
     let fast_path = subject.fast_path(9).await;
     let mut coalescing = event(1);
     coalescing.options.coalesce_key = Some("a".to_owned());

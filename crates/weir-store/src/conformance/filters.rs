@@ -1,16 +1,16 @@
-//! Deliveries found by what their events and last attempts are, and what that may cost.
+//! Lists of deliveries filtered by their events and last attempts, and the cost of such lists.
 
 use weir_core::{ErrorKind, delivery::LastAttempt, outcome::Failure};
 
 use super::*;
 use crate::{ErrorFilter, SCANNED_AT_MOST};
 
-/// What an attempt met: the verdict, the failure, the status.
-type Meeting = (Verdict, Option<Failure>, Option<u16>);
+/// The result of an attempt: the verdict, the failure, the status.
+type AttemptEnd = (Verdict, Option<Failure>, Option<u16>);
 
 const RETRIED: Verdict = Verdict::Retry { at: Timestamp::from_secs(1_800_000_009) };
 
-fn met(claimed: &ClaimedDelivery, (verdict, failure, status_code): Meeting) -> AttemptResult {
+fn ended(claimed: &ClaimedDelivery, (verdict, failure, status_code): AttemptEnd) -> AttemptResult {
     let mut result = result(claimed, verdict);
     result.attempt.failure = failure;
     result.attempt.status_code = status_code;
@@ -26,7 +26,7 @@ pub async fn the_last_error_of_a_delivery_is_shown(subject: Subject) {
     let first = subject.one_claimed().await;
     let id = first.claim.delivery_id;
     assert_eq!(subject.delivery(id).await.last_attempt, None);
-    subject.settle(met(&first, (RETRIED, Some(Failure::Timeout), None))).await;
+    subject.settle(ended(&first, (RETRIED, Some(Failure::Timeout), None))).await;
     let timed_out = LastAttempt {
         status_code: None,
         error: Some("it was timeout".to_owned()),
@@ -35,8 +35,8 @@ pub async fn the_last_error_of_a_delivery_is_shown(subject: Subject) {
     let listed = subject.deliveries(DeliveryFilter::default()).await.remove(0);
     assert_eq!(listed.last_attempt, Some(timed_out.clone()));
     let second = subject.claim(1, 1).await.remove(0);
-    assert_eq!(subject.delivery(id).await.last_attempt, Some(timed_out), "the attempt under way has not ended");
-    subject.settle(met(&second, (Verdict::Dead, None, Some(503)))).await;
+    assert_eq!(subject.delivery(id).await.last_attempt, Some(timed_out), "the attempt in flight has not ended");
+    subject.settle(ended(&second, (Verdict::Dead, None, Some(503)))).await;
     let unavailable = LastAttempt { status_code: Some(503), error: None, error_kind: Some(ErrorKind::Answer(5)) };
     subject.store.retry_delivery(id, NOW + seconds(8)).await.expect("retry");
     for delivery in [
@@ -47,7 +47,7 @@ pub async fn the_last_error_of_a_delivery_is_shown(subject: Subject) {
         assert_eq!(delivery.last_attempt, Some(unavailable.clone()), "kept while it waits again");
     }
     let third = subject.claim(1, 1).await.remove(0);
-    subject.settle(met(&third, (Verdict::Delivered, None, Some(204)))).await;
+    subject.settle(ended(&third, (Verdict::Delivered, None, Some(204)))).await;
     let delivered = LastAttempt { status_code: Some(204), error: None, error_kind: None };
     assert_eq!(subject.delivery(id).await.last_attempt, Some(delivered));
     let kinds: Vec<_> = subject.attempts(id).await.iter().map(Attempt::error_kind).collect();
@@ -66,7 +66,7 @@ pub async fn deliveries_are_filtered_by_tenant_type_and_error(subject: Subject) 
         .collect();
     let to = |event: &Event| if event.tenant == TENANT { [1] } else { [2] };
     subject.ingest(events.iter().map(|event| named(event.clone(), &to(event))).collect()).await;
-    let meetings: [Meeting; 7] = [
+    let ends: [AttemptEnd; 7] = [
         (Verdict::Delivered, None, Some(200)),
         (RETRIED, Some(Failure::Timeout), None),
         (Verdict::Dead, Some(Failure::Connect), None),
@@ -77,9 +77,9 @@ pub async fn deliveries_are_filtered_by_tenant_type_and_error(subject: Subject) 
     ];
     for number in [1, 2] {
         let claimed = subject.claim(number, 9).await;
-        let results = claimed.iter().zip(meetings.iter().cycle()).map(|(claimed, &meeting)| met(claimed, meeting));
+        let results = claimed.iter().zip(ends.iter().cycle()).map(|(claimed, &end)| ended(claimed, end));
         subject.store.settle(results.map(Arc::new).collect()).await.expect("settle");
-        // Lost, so of unknown outcome; and two that stay under way.
+        // One claim is lost, so its outcome is unknown; another stays in flight.
         subject.claim(number, 1).await;
         subject.store.recover_claims(NOW, true, 1).await.expect("recover");
         subject.claim(number, 1).await;
@@ -125,16 +125,16 @@ pub async fn deliveries_are_filtered_by_tenant_type_and_error(subject: Subject) 
             }
         }
     }
-    assert!(found > 100, "the filters let something through: {found}");
+    assert!(found > 100, "too few deliveries match the filters: {found}");
 }
 
-/// A long history costs a page no more than its window, and what lies beyond is found by the next.
-pub async fn a_page_of_a_filtered_list_looks_at_a_bounded_number_of_deliveries(subject: Subject) {
+/// A page reads no more than its window of a long history, and the next page finds the deliveries after the window.
+pub async fn a_page_of_a_filtered_list_reads_a_bounded_number_of_deliveries(subject: Subject) {
     subject.create_many(1).await;
     let total = u64::from(SCANNED_AT_MOST) + 700;
     subject.ingest(vec![named(typed(1, "order.paid"), &[1])]).await;
     let rare = subject.claim(1, 1).await.remove(0);
-    subject.settle(met(&rare, (RETRIED, Some(Failure::Tls), None))).await;
+    subject.settle(ended(&rare, (RETRIED, Some(Failure::Tls), None))).await;
     for first in (2..=total).step_by(1_000) {
         subject.post(1, first..(first + 1_000).min(total + 1)).await;
     }
@@ -143,13 +143,13 @@ pub async fn a_page_of_a_filtered_list_looks_at_a_bounded_number_of_deliveries(s
     for filter in [
         DeliveryFilter { event_type: Some("order.*".parse().expect("a pattern")), ..all() },
         DeliveryFilter { error: Some(ErrorFilter::Kind(ErrorKind::Failure(Failure::Tls))), destination_id, ..all() },
-        // As many wait as would have to be sorted.
+        // Too many deliveries wait to be sorted.
         DeliveryFilter { state: Some(DeliveryState::Retrying), ..all() },
         DeliveryFilter { state: Some(DeliveryState::Retrying), destination_id, ..all() },
     ] {
         let first = subject.store.list_deliveries(&filter, page(50)).await.expect("list");
         assert!(first.rows.is_empty(), "{filter:?}: {}", first.rows.len());
-        let request = PageRequest { before: Some(first.next.expect("more to look at")), limit: 50 };
+        let request = PageRequest { before: Some(first.next.expect("a next page")), limit: 50 };
         let second = subject.store.list_deliveries(&filter, request).await.expect("list");
         let found: Vec<_> = second.rows.iter().map(|delivery| delivery.id).collect();
         assert_eq!((found, second.next), (vec![rare.claim.delivery_id], None), "{filter:?}");
@@ -159,5 +159,5 @@ pub async fn a_page_of_a_filtered_list_looks_at_a_bounded_number_of_deliveries(s
     assert!(first.rows.is_empty() && first.next.is_some());
     let pending = DeliveryFilter { state: Some(DeliveryState::Pending), ..all() };
     let first = subject.store.list_deliveries(&pending, page(50)).await.expect("list");
-    assert_eq!(first.rows.len(), 50, "what is common fills its page");
+    assert_eq!(first.rows.len(), 50, "a common state fills its page");
 }

@@ -1,4 +1,4 @@
-//! What people read.
+//! Reads for people: events, deliveries, attempts, sends.
 
 use super::*;
 use crate::{EventFilter, SendRecord, SendsRequest};
@@ -191,7 +191,7 @@ pub async fn deliveries_are_filtered_by_every_criterion(subject: Subject) {
     }
 }
 
-pub async fn sends_are_listed_with_what_was_delivered(subject: Subject) {
+pub async fn sends_are_listed_with_their_results(subject: Subject) {
     subject.create_many(2).await;
     subject.post(1, 1..=4).await;
     subject.post(2, [5]).await;
@@ -203,7 +203,7 @@ pub async fn sends_are_listed_with_what_was_delivered(subject: Subject) {
         result.attempt.duration_ms = 250;
         subject.settle(result).await;
     }
-    // The sender died: it may have sent up to now.
+    // The sender died, and may have sent at any time until now.
     subject.claim(1, 1).await;
     subject.store.recover_claims(sent(35), true, 9).await.expect("recover");
     let sends = subject.sends(1, Timestamp::MIN, Timestamp::MAX).await;
@@ -224,7 +224,7 @@ pub async fn sends_are_listed_with_what_was_delivered(subject: Subject) {
     assert_eq!(subject.sends(1, sent(30), sent(40)).await, sends[1..3]);
 }
 
-pub async fn sends_of_one_instant_are_each_on_one_page(subject: Subject) {
+pub async fn sends_at_the_same_instant_are_each_on_one_page(subject: Subject) {
     subject.create_many(1).await;
     subject.post(1, 1..=9).await;
     for (index, claimed) in subject.claim(1, 9).await.iter().enumerate() {
@@ -237,7 +237,7 @@ pub async fn sends_of_one_instant_are_each_on_one_page(subject: Subject) {
     assert_eq!(subject.sends(1, NOW + seconds(20), NOW + seconds(21)).await, sends[..7]);
 }
 
-pub async fn a_destination_that_ever_was_existed(subject: Subject) {
+pub async fn a_deleted_destination_is_known_to_have_existed(subject: Subject) {
     subject.create_many(2).await;
     subject.delete(2).await;
     for (number, existed) in [(1, true), (2, true), (3, false)] {

@@ -1,4 +1,4 @@
-//! How events come in.
+//! The ingest of events.
 
 use super::*;
 use crate::IngestRefusal;
@@ -42,7 +42,7 @@ pub async fn an_event_goes_to_the_destinations_of_its_tenant_that_match(subject:
     assert!(answers.iter().all(|answer| !answer.duplicate));
 }
 
-pub async fn an_event_that_nobody_takes_is_stored(subject: Subject) {
+pub async fn an_event_without_destinations_is_stored(subject: Subject) {
     let answers = subject.ingest(vec![matched(event(1)), named(event(2), &[])]).await;
     assert!(answers.iter().all(|answer| answer.deliveries == 0 && answer.wake.is_empty()));
     for number in [1, 2] {
@@ -70,7 +70,7 @@ pub async fn a_destination_named_twice_gets_one_delivery(subject: Subject) {
     assert_eq!(subject.store.event_deliveries(event(1).id).await.expect("read").len(), 2);
 }
 
-pub async fn an_unknown_destination_refuses_its_event_alone(subject: Subject) {
+pub async fn an_unknown_destination_refuses_only_its_own_event(subject: Subject) {
     subject.create_many(1).await;
     let events = vec![named(event(1), &[1]), named(event(2), &[1, 7]), named(event(3), &[1])];
     let answers = subject.store.ingest(events).await.expect("ingest");
@@ -90,7 +90,7 @@ pub async fn foreign_and_deleted_destinations_are_unknown(subject: Subject) {
     }
 }
 
-pub async fn an_idempotency_key_used_again_answers_the_first_event(mut subject: Subject) {
+pub async fn a_repeated_idempotency_key_returns_the_first_event(mut subject: Subject) {
     subject.create_many(2).await;
     let first = with_key(event(1), "order-1");
     subject.ingest(vec![matched(first.clone())]).await;
@@ -147,7 +147,7 @@ pub async fn a_refused_event_does_not_keep_its_key(subject: Subject) {
     assert!(answers[1].as_ref().is_ok_and(|answer| !answer.duplicate));
 }
 
-pub async fn a_known_key_answers_even_when_its_destination_is_gone(subject: Subject) {
+pub async fn a_known_key_returns_its_event_even_if_the_destination_is_deleted(subject: Subject) {
     subject.create_many(1).await;
     subject.ingest(vec![named(with_key(event(1), "a"), &[1])]).await;
     subject.delete(1).await;
@@ -202,7 +202,7 @@ pub async fn one_event_for_many_destinations_is_delivered_to_each(subject: Subje
     assert!(claims.iter().all(|claims| claims.deliveries.len() == 1));
 }
 
-pub async fn concurrent_calls_are_answered_with_their_own_events(subject: Subject) {
+pub async fn concurrent_calls_get_their_own_events(subject: Subject) {
     subject.create_many(1).await;
     let calls = (0..64).map(|call| {
         let store = Arc::clone(&subject.store);
@@ -223,7 +223,7 @@ pub async fn concurrent_calls_are_answered_with_their_own_events(subject: Subjec
 pub async fn an_event_that_cannot_be_stored_does_not_fail_its_neighbours(subject: Subject) {
     subject.create_many(1).await;
     subject.post(1, [1]).await;
-    // An id that is taken already: no caller does this, so it fails instead of being answered.
+    // The id of the first event already exists. Callers never do this, so the call fails.
     let calls = (1..=20).map(|number| {
         let store = Arc::clone(&subject.store);
         tokio::spawn(async move { store.ingest(vec![matched(event(number))]).await.is_ok() })

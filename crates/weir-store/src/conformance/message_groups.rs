@@ -1,4 +1,4 @@
-//! Deliveries that wait for each other, in the order of their keys.
+//! Message groups: strict order per key.
 
 use std::{
     collections::HashMap,
@@ -12,7 +12,7 @@ use crate::{DeliveryAction, Purge};
 
 use DeliveryState::{Cancelled, Dead, Delivered, Expired, Failed, Pending, Retrying, Superseded};
 
-/// Destination `number`, ordered.
+/// Destination `number`, with delivery order by key.
 fn ordered(number: u128, skip_after_attempts: Option<u32>) -> Destination {
     let mut ordered = destination(number);
     ordered.settings.order = DeliveryOrder::new(true, skip_after_attempts.map(non_zero));
@@ -26,8 +26,8 @@ fn in_order(number: u64, key: &str) -> Event {
 }
 
 impl Subject {
-    /// Destination 1, ordered, with these events in one call.
-    async fn lines(events: &[(u64, &str)], subject: Self) -> Self {
+    /// Creates destination 1, ordered, and stores these events in one call.
+    async fn with_message_groups(events: &[(u64, &str)], subject: Self) -> Self {
         subject.create(ordered(1, None)).await;
         subject.join(events).await;
         subject
@@ -37,7 +37,7 @@ impl Subject {
         self.ingest(events.iter().map(|&(number, key)| named(in_order(number, key), &[1])).collect()).await;
     }
 
-    /// The numbers of what can be claimed of destination 1 now, which is given back.
+    /// The numbers of the deliveries that can be claimed for destination 1 now. They are released again.
     async fn claimable(&self) -> Vec<u64> {
         let claimed = self.claim(1, 100).await;
         let claims = claimed.iter().map(|claimed| claimed.claim).collect();
@@ -50,23 +50,23 @@ impl Subject {
     }
 }
 
-pub async fn of_a_key_one_is_claimed_at_a_time_in_the_order_of_storing(mut subject: Subject) {
-    subject = Subject::lines(&[(1, "a"), (2, "a"), (3, "b"), (4, "a")], subject).await;
-    // An older event that is stored later comes later.
+pub async fn one_delivery_of_a_key_is_claimed_at_a_time_in_the_order_of_storage(mut subject: Subject) {
+    subject = Subject::with_message_groups(&[(1, "a"), (2, "a"), (3, "b"), (4, "a")], subject).await;
+    // An older event that is stored later is delivered later.
     subject.join(&[(9, "b"), (5, "b")]).await;
     subject.reopen().await;
     assert_eq!(subject.store.event(event(1).id).await.expect("read"), Some(in_order(1, "a")));
     let mut sent = Vec::new();
     loop {
         let claims = subject.claims(vec![request(1, 9)], NOW + seconds(10)).await.remove(0);
-        assert_eq!(claims.next_due, None, "nobody behind is due at any time");
+        assert_eq!(claims.next_due, None, "a delivery behind a head is never due");
         let Some(first) = claims.deliveries.first() else { break };
         assert!(subject.claim(1, 9).await.is_empty(), "one of a key at a time");
         let counts = subject.store.destination_counts(destination_id(1)).await.expect("counts");
         assert_eq!(counts.delivering, claims.deliveries.len() as u64);
         assert_eq!((counts.pending, counts.retrying), (6 - sent.len() as u64 - counts.delivering, 0));
         let next_is_behind = !subject.store.due_destinations(Timestamp::MAX, None, 9).await.expect("due").is_empty();
-        assert!(!next_is_behind, "nobody wakes it for those behind");
+        assert!(!next_is_behind, "deliveries behind a head cause no wake");
         sent.push(number_of(first));
         let settled = subject.settle(result(first, Verdict::Delivered)).await;
         assert_eq!(settled.state(), Some(Delivered));
@@ -77,8 +77,8 @@ pub async fn of_a_key_one_is_claimed_at_a_time_in_the_order_of_storing(mut subje
     assert_eq!((of(&[1, 2, 4]), of(&[3, 5, 9])), (vec![1, 2, 4], vec![3, 9, 5]));
 }
 
-pub async fn who_waits_behind_is_shown_as_pending_without_a_time(subject: Subject) {
-    let subject = Subject::lines(&[(1, "a"), (2, "a")], subject).await;
+pub async fn a_delivery_behind_a_head_is_shown_as_pending_without_a_due_time(subject: Subject) {
+    let subject = Subject::with_message_groups(&[(1, "a"), (2, "a")], subject).await;
     let (head, behind) = (subject.by_number(1).await, subject.by_number(2).await);
     assert_eq!((head.state, head.next_attempt_at), (Pending, Some(event(1).created_at)));
     assert_eq!((behind.state, behind.next_attempt_at), (Pending, None));
@@ -92,10 +92,14 @@ pub async fn who_waits_behind_is_shown_as_pending_without_a_time(subject: Subjec
     assert_eq!(settled, Settlement::Advanced { state: Delivered, next_due });
     assert_eq!(subject.by_number(2).await.next_attempt_at, Some(next_due));
     let last = subject.claim(1, 9).await.remove(0);
-    assert_eq!(subject.settle(result(&last, Verdict::Delivered)).await, Settlement::Settled(Delivered), "none is left");
+    assert_eq!(
+        subject.settle(result(&last, Verdict::Delivered)).await,
+        Settlement::Settled(Delivered),
+        "the group is empty"
+    );
 }
 
-pub async fn what_has_no_key_or_no_ordered_destination_goes_without_order(subject: Subject) {
+pub async fn deliveries_without_a_key_or_an_ordered_destination_have_no_order(subject: Subject) {
     subject.create(ordered(1, None)).await;
     subject.create(destination(2)).await;
     subject.post(1, [1, 2]).await;
@@ -105,28 +109,28 @@ pub async fn what_has_no_key_or_no_ordered_destination_goes_without_order(subjec
     assert_eq!(subject.claim(2, 9).await.iter().map(number_of).collect::<Vec<_>>(), [3, 4]);
 }
 
-/// How the head of a line ends.
+/// How the head of a message group ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     Verdict(Verdict),
     Cancel,
     Purge,
-    /// Found by a claim.
+    /// Expired by a claim.
     ExpiryInClaim,
-    /// Found by the sweep.
+    /// Expired by the sweep.
     Expiry,
-    /// A newer event of its coalesce key comes.
+    /// Superseded by a newer event of its coalesce key.
     Coalesced,
-    /// The same while it is under way, and then it fails.
+    /// Replaced by a newer event while it is in flight, and then it fails.
     Replaced,
-    /// The same while it is under way, and then it is given back.
+    /// Replaced by a newer event while it is in flight, and then it is released.
     ReplacedUnsent,
     /// Its claim is recovered, and it has no attempts left.
     Recovery,
 }
 
 impl Subject {
-    /// Ends the first event, which is at the head of its line.
+    /// Ends the first event, which is the head of its message group.
     async fn end(&mut self, end: End) {
         let newer = |number| {
             let mut newer = event(number);
@@ -173,7 +177,7 @@ impl Subject {
     }
 }
 
-/// The head ends as told, and exactly the next of its line comes forward.
+/// The head ends in the given way, and exactly the next delivery of its message group becomes the head.
 async fn head_ends(mut subject: Subject, end: End, state: DeliveryState) {
     let mut only_once = ordered(1, None);
     only_once.settings.retry.max_attempts = 1;
@@ -195,57 +199,57 @@ async fn head_ends(mut subject: Subject, end: End, state: DeliveryState) {
     }
     let claimed = subject.claim(1, 9).await;
     assert_eq!(claimed.iter().map(number_of).filter(|number| *number < 9).collect::<Vec<_>>(), [2, 4], "{end:?}");
-    // And on to the end.
+    // The rest of the group follows.
     subject.settle(result(&claimed[0], Verdict::Delivered)).await;
     assert_eq!(subject.claim(1, 9).await.iter().map(number_of).collect::<Vec<_>>(), [3], "{end:?}");
 }
 
-pub async fn a_head_that_is_delivered_lets_the_next_come_forward(subject: Subject) {
+pub async fn a_delivered_head_makes_the_next_delivery_the_head(subject: Subject) {
     head_ends(subject, End::Verdict(Verdict::Delivered), Delivered).await;
 }
 
-pub async fn a_head_that_fails_for_good_lets_the_next_come_forward(subject: Subject) {
+pub async fn a_failed_head_makes_the_next_delivery_the_head(subject: Subject) {
     head_ends(subject, End::Verdict(Verdict::Failed), Failed).await;
 }
 
-pub async fn a_head_that_dies_lets_the_next_come_forward(subject: Subject) {
+pub async fn a_dead_head_makes_the_next_delivery_the_head(subject: Subject) {
     head_ends(subject, End::Verdict(Verdict::Dead), Dead).await;
 }
 
-pub async fn a_head_that_is_cancelled_lets_the_next_come_forward(subject: Subject) {
+pub async fn a_cancelled_head_makes_the_next_delivery_the_head(subject: Subject) {
     head_ends(subject, End::Cancel, Cancelled).await;
 }
 
-pub async fn a_head_that_is_purged_lets_the_next_come_forward(subject: Subject) {
+pub async fn a_purged_head_makes_the_next_delivery_the_head(subject: Subject) {
     head_ends(subject, End::Purge, Cancelled).await;
 }
 
-pub async fn a_head_that_a_claim_finds_expired_lets_the_next_come_forward(subject: Subject) {
+pub async fn a_head_expired_by_a_claim_makes_the_next_delivery_the_head(subject: Subject) {
     head_ends(subject, End::ExpiryInClaim, Expired).await;
 }
 
-pub async fn a_head_that_the_sweep_finds_expired_lets_the_next_come_forward(subject: Subject) {
+pub async fn a_head_expired_by_the_sweep_makes_the_next_delivery_the_head(subject: Subject) {
     head_ends(subject, End::Expiry, Expired).await;
 }
 
-pub async fn a_head_that_gives_way_to_a_newer_event_lets_the_next_come_forward(subject: Subject) {
+pub async fn a_superseded_head_makes_the_next_delivery_the_head(subject: Subject) {
     head_ends(subject, End::Coalesced, Superseded).await;
 }
 
-pub async fn a_head_that_was_replaced_and_fails_lets_the_next_come_forward(subject: Subject) {
+pub async fn a_replaced_head_that_fails_makes_the_next_delivery_the_head(subject: Subject) {
     head_ends(subject, End::Replaced, Superseded).await;
 }
 
-pub async fn a_head_that_was_replaced_and_is_given_back_lets_the_next_come_forward(subject: Subject) {
+pub async fn a_replaced_head_that_is_released_makes_the_next_delivery_the_head(subject: Subject) {
     head_ends(subject, End::ReplacedUnsent, Superseded).await;
 }
 
-pub async fn a_head_whose_worker_died_with_the_last_attempt_lets_the_next_come_forward(subject: Subject) {
+pub async fn a_head_recovered_without_attempts_left_makes_the_next_delivery_the_head(subject: Subject) {
     head_ends(subject, End::Recovery, Dead).await;
 }
 
-pub async fn a_head_that_is_retried_given_back_or_recovered_keeps_its_place(mut subject: Subject) {
-    subject = Subject::lines(&[(1, "a"), (2, "a"), (3, "b")], subject).await;
+pub async fn a_retried_released_or_recovered_head_stays_the_head(mut subject: Subject) {
+    subject = Subject::with_message_groups(&[(1, "a"), (2, "a"), (3, "b")], subject).await;
     let claimed = subject.claim(1, 9).await;
     assert_eq!(claimed.iter().map(number_of).collect::<Vec<_>>(), [1, 3]);
     let settled = subject.settle(result(&claimed[0], Verdict::Retry { at: NOW + seconds(5) })).await;
@@ -261,24 +265,28 @@ pub async fn a_head_that_is_retried_given_back_or_recovered_keeps_its_place(mut 
     assert_eq!(subject.claimable().await, [2]);
 }
 
-pub async fn a_head_that_fails_too_often_is_skipped_and_goes_on_without_order(subject: Subject) {
+pub async fn a_head_that_fails_too_often_is_skipped_and_continues_without_order(subject: Subject) {
     subject.create(ordered(1, Some(2))).await;
     subject.join(&[(1, "a"), (2, "a"), (3, "a")]).await;
     let later = Verdict::Retry { at: NOW + seconds(3) };
     let head = subject.claim(1, 9).await.remove(0);
-    assert_eq!(subject.settle(result(&head, later)).await, Settlement::Settled(Retrying), "once is not too often");
+    assert_eq!(
+        subject.settle(result(&head, later)).await,
+        Settlement::Settled(Retrying),
+        "one failure is below the limit"
+    );
     let head = subject.claim(1, 9).await.remove(0);
     let settled = subject.settle(result(&head, later)).await;
     assert_eq!(settled, Settlement::Advanced { state: Retrying, next_due: event(2).created_at });
     let both = subject.claim(1, 9).await;
-    assert_eq!(both.iter().map(number_of).collect::<Vec<_>>(), [2, 1], "the skipped one beside the next");
+    assert_eq!(both.iter().map(number_of).collect::<Vec<_>>(), [2, 1], "the skipped delivery beside the new head");
     assert_eq!(subject.settle(result(&both[1], Verdict::Delivered)).await, Settlement::Settled(Delivered));
-    assert_eq!(subject.by_number(3).await.next_attempt_at, None, "who was skipped lets nobody come forward");
+    assert_eq!(subject.by_number(3).await.next_attempt_at, None, "the skipped delivery is in no group");
     assert!(matches!(subject.settle(result(&both[0], Verdict::Dead)).await, Settlement::Advanced { .. }));
     assert_eq!(subject.claimable().await, [3]);
 }
 
-pub async fn who_waits_behind_ends_like_any_other_and_the_line_closes_up(subject: Subject) {
+pub async fn deliveries_behind_a_head_can_end_without_breaking_the_group(subject: Subject) {
     subject.create(ordered(1, None)).await;
     let mut expiring = in_order(3, "a");
     expiring.options.expires_at = Some(NOW + seconds(5));
@@ -297,12 +305,12 @@ pub async fn who_waits_behind_ends_like_any_other_and_the_line_closes_up(subject
     assert_eq!(subject.claimable().await, [4]);
 }
 
-pub async fn a_purge_takes_long_lines_and_many_lines_whole(subject: Subject) {
+pub async fn a_purge_cancels_long_and_many_message_groups_completely(subject: Subject) {
     subject.create(ordered(1, None)).await;
     let mut events: Vec<NewEvent> = Vec::new();
     for number in 1..=2_600 {
         let mut event = in_order(number, "long");
-        // Now and then one that stays.
+        // Some events have another type and stay.
         event.event_type = if number % 1_000 == 0 { "other".to_owned() } else { event.event_type };
         events.push(named(event, &[1]));
     }
@@ -313,23 +321,23 @@ pub async fn a_purge_takes_long_lines_and_many_lines_whole(subject: Subject) {
     let purge =
         Purge { destination_id: destination_id(1), pending: true, retrying: true, event_type, before: now, now };
     assert_eq!(subject.store.purge(&purge).await.expect("purge"), 3_798);
-    assert_eq!(subject.claimable().await, [1_000], "the first that stayed has come forward");
+    assert_eq!(subject.claimable().await, [1_000], "the first remaining delivery is the head");
     let counts = subject.store.destination_counts(destination_id(1)).await.expect("counts");
     assert_eq!(counts.pending, 2);
 }
 
-pub async fn an_order_that_is_given_up_holds_nobody_back(subject: Subject) {
-    let mut subject = Subject::lines(&[(1, "a"), (2, "a"), (3, "a"), (4, "b")], subject).await;
+pub async fn message_groups_of_a_destination_that_is_no_longer_ordered_are_dissolved(subject: Subject) {
+    let mut subject = Subject::with_message_groups(&[(1, "a"), (2, "a"), (3, "a"), (4, "b")], subject).await;
     assert_eq!(subject.store.dissolve_message_groups(9).await.expect("dissolve"), 0, "it is ordered");
-    let under_way = subject.claim(1, 1).await.remove(0);
+    let in_flight = subject.claim(1, 1).await.remove(0);
     let current = subject.store.destination(destination_id(1)).await.expect("read").expect("a destination");
     let current = subject.patch(&current, NOW + seconds(1), |settings| settings.order = DeliveryOrder::Any).await;
-    assert_eq!(subject.store.dissolve_message_groups(3).await.expect("dissolve"), 3, "at most so many");
+    assert_eq!(subject.store.dissolve_message_groups(3).await.expect("dissolve"), 3, "at most `limit` in one call");
     assert_eq!(subject.store.dissolve_message_groups(3).await.expect("dissolve"), 1);
     assert_eq!(subject.store.dissolve_message_groups(3).await.expect("dissolve"), 0);
     assert_eq!(subject.claimable().await, [2, 3, 4]);
-    assert_eq!(subject.settle(result(&under_way, Verdict::Delivered)).await, Settlement::Settled(Delivered));
-    // And again: what is stored from then on has an order, and what is there already has none.
+    assert_eq!(subject.settle(result(&in_flight, Verdict::Delivered)).await, Settlement::Settled(Delivered));
+    // Ordered again: only new events have an order.
     let again = |settings: &mut Settings| settings.order = DeliveryOrder::new(true, Some(non_zero(7)));
     let ordered = subject.patch(&current.expect("applied"), NOW + seconds(2), again).await.expect("applied");
     subject.join(&[(5, "a"), (6, "a")]).await;
@@ -339,38 +347,38 @@ pub async fn an_order_that_is_given_up_holds_nobody_back(subject: Subject) {
     assert_eq!(read.settings.order, ordered.settings.order);
 }
 
-pub async fn what_is_tried_again_by_hand_joins_its_line(subject: Subject) {
-    let subject = Subject::lines(&[(1, "a"), (2, "a"), (3, "a")], subject).await;
+pub async fn a_delivery_retried_by_hand_joins_its_message_group(subject: Subject) {
+    let subject = Subject::with_message_groups(&[(1, "a"), (2, "a"), (3, "a")], subject).await;
     let retry = async |number| {
         let id = subject.by_number(number).await.id;
         let done = subject.store.retry_delivery(id, NOW + seconds(4)).await.expect("retry");
         assert_eq!(done, DeliveryAction::Done { destination_id: destination_id(1) });
     };
     retry(2).await;
-    assert_eq!(subject.claimable().await, [1], "who is behind stays behind");
+    assert_eq!(subject.claimable().await, [1], "a delivery behind the head stays there");
     let head = subject.claim(1, 9).await.remove(0);
     subject.settle(result(&head, Verdict::Dead)).await;
     let second = subject.claim(1, 9).await.remove(0);
     retry(1).await;
-    assert_eq!(subject.by_number(1).await.next_attempt_at, None, "another is under way");
+    assert_eq!(subject.by_number(1).await.next_attempt_at, None, "another delivery is in flight");
     subject.settle(result(&second, Verdict::Delivered)).await;
     let first = subject.claim(1, 9).await;
-    assert_eq!(first.iter().map(number_of).collect::<Vec<_>>(), [1], "at its old place, before the third");
+    assert_eq!(first.iter().map(number_of).collect::<Vec<_>>(), [1], "at its old position, before the third");
     subject.settle(result(&first[0], Verdict::Delivered)).await;
     let third = subject.claim(1, 9).await.remove(0);
     assert_eq!(subject.settle(result(&third, Verdict::Failed)).await, Settlement::Settled(Failed));
     retry(3).await;
-    assert_eq!(subject.by_number(3).await.next_attempt_at, Some(event(3).created_at), "nobody is before it");
+    assert_eq!(subject.by_number(3).await.next_attempt_at, Some(event(3).created_at), "it is the head");
     assert_eq!(subject.claimable().await, [3]);
 }
 
-pub async fn a_delayed_head_that_is_tried_by_hand_waits_no_longer(subject: Subject) {
+pub async fn a_delayed_head_that_is_retried_by_hand_is_due_at_once(subject: Subject) {
     subject.create(ordered(1, None)).await;
     let mut delayed = in_order(1, "a");
     delayed.options.deliver_at = Some(NOW + seconds(3_600));
     subject.ingest(vec![named(delayed, &[1])]).await;
     subject.join(&[(2, "a")]).await;
-    assert!(subject.claimable().await.is_empty(), "the order is that of storing, also while the first is delayed");
+    assert!(subject.claimable().await.is_empty(), "a delayed head keeps the order of storage");
     let id = subject.by_number(1).await.id;
     subject.store.cancel_delivery(id, NOW).await.expect("cancel");
     assert_eq!(subject.claimable().await, [2]);
@@ -380,8 +388,8 @@ pub async fn a_delayed_head_that_is_tried_by_hand_waits_no_longer(subject: Subje
     assert_eq!(subject.claimable().await, [1]);
 }
 
-pub async fn a_line_of_a_deleted_destination_ends_with_it(subject: Subject) {
-    let subject = Subject::lines(&[(1, "a"), (2, "a"), (3, "b")], subject).await;
+pub async fn a_message_group_ends_with_its_deleted_destination(subject: Subject) {
+    let subject = Subject::with_message_groups(&[(1, "a"), (2, "a"), (3, "b")], subject).await;
     let head = subject.claim(1, 1).await.remove(0);
     subject.delete(1).await;
     let settled = subject.settle(result(&head, Verdict::Retry { at: NOW + seconds(2) })).await;
@@ -390,33 +398,33 @@ pub async fn a_line_of_a_deleted_destination_ends_with_it(subject: Subject) {
         assert_eq!(subject.by_number(number).await.state, Cancelled);
     }
     assert_eq!(
-        subject.store.repair_message_groups(None, 9).await.expect("tend"),
+        subject.store.repair_message_groups(None, 9).await.expect("repair"),
         crate::MessageGroupsRepaired::default()
     );
 }
 
-pub async fn lines_that_have_heads_are_left_alone(subject: Subject) {
-    let subject = Subject::lines(&[(1, "a"), (2, "a"), (3, "b"), (4, "b"), (5, "c")], subject).await;
+pub async fn a_repair_does_not_change_message_groups_with_heads(subject: Subject) {
+    let subject = Subject::with_message_groups(&[(1, "a"), (2, "a"), (3, "b"), (4, "b"), (5, "c")], subject).await;
     subject.claim(1, 1).await;
-    let (mut looks, mut after) = (0, None);
+    let (mut calls, mut after) = (0, None);
     loop {
-        let tended = subject.store.repair_message_groups(after, 2).await.expect("tend");
-        assert_eq!(tended.advanced, 0);
-        (looks, after) = (looks + 1, tended.next);
+        let repaired = subject.store.repair_message_groups(after, 2).await.expect("repair");
+        assert_eq!(repaired.advanced, 0);
+        (calls, after) = (calls + 1, repaired.next);
         if after.is_none() {
             break;
         }
     }
-    assert_eq!(looks, 2, "three lines, two at a time");
+    assert_eq!(calls, 2, "three groups, two in each call");
     assert_eq!(subject.claimable().await, [3, 5]);
 }
 
-/// Several producers and consumers at once; `stores` are as many processes. Nothing stands still, and every key's events end one
-/// after the other as they were stored.
+/// Runs several producers and consumers at once, with one store per process. Every message group is delivered to its
+/// end, and the events of each key end in the order of storage.
 ///
-/// A line stands still when all is stored, nobody works, and there is nothing to claim, though not all has ended. However slow the
-/// machine is, nothing here is a matter of time.
-pub async fn lines_under_load(stores: Vec<SharedStore>, keys: u64, calls: u64) {
+/// A group is stuck if all events are stored, no consumer works, and nothing can be claimed, but not all deliveries
+/// have ended. The test does not depend on the speed of the machine.
+pub async fn message_groups_under_load(stores: Vec<SharedStore>, keys: u64, calls: u64) {
     stores[0].create_destination(ordered(1, Some(3))).await.expect("create");
     let load = Arc::new(Load { wanted: (2 * keys * calls) as usize, ended: Mutex::default(), work: RwLock::new(()) });
     let storing = Arc::new(());
@@ -424,7 +432,7 @@ pub async fn lines_under_load(stores: Vec<SharedStore>, keys: u64, calls: u64) {
         let (store, storing) = (stores[key as usize % stores.len()].clone(), Arc::clone(&storing));
         tokio::spawn(async move {
             for at in 0..calls {
-                // Two in a call, the second behind the first.
+                // Two events in one call, the second behind the first.
                 let event = |at: u64| named(in_order(key * 10_000 + at, &format!("key {key}")), &[1]);
                 store.ingest(vec![event(2 * at), event(2 * at + 1)]).await.expect("ingest");
             }
@@ -448,15 +456,15 @@ pub async fn lines_under_load(stores: Vec<SharedStore>, keys: u64, calls: u64) {
         let before = last.insert(number / 10_000, *number);
         assert!(before.is_none_or(|before| before + 1 == *number), "{before:?} before {number}");
     }
-    assert_eq!(ended.len(), load.wanted, "a line stands still");
+    assert_eq!(ended.len(), load.wanted, "a message group is stuck");
 }
 
-/// What the consumers of [`lines_under_load`] share.
+/// The state that the consumers of [`message_groups_under_load`] share.
 struct Load {
     wanted: usize,
-    /// The numbers of the events that have ended, in that order.
+    /// The numbers of the ended events, in the order of their ends.
     ended: Mutex<Vec<u64>>,
-    /// Held, shared, from a claim until all of it is settled.
+    /// Read-locked by a consumer from a claim until all its deliveries are settled.
     work: RwLock<()>,
 }
 
@@ -476,15 +484,16 @@ impl Consumer {
     async fn run(mut self, storing: Weak<()>) {
         let load = Arc::clone(&self.load);
         while !load.is_over() {
-            let nothing_comes = storing.strong_count() == 0;
+            let all_stored = storing.strong_count() == 0;
             let working = load.work.read().await;
             let worked = self.work().await;
             drop(working);
             if worked {
                 continue;
             }
-            if nothing_comes {
-                // Alone: what the others had in hand is settled, and in its lines the next have come forward.
+            if all_stored {
+                // With the write lock no other consumer holds deliveries, so each group that has not ended has a due
+                // head.
                 let _alone = load.work.write().await;
                 if !self.work().await {
                     return;
@@ -495,7 +504,7 @@ impl Consumer {
         }
     }
 
-    /// Claims some and deals with them. Answers whether there were any.
+    /// Claims some deliveries and settles or releases them. Returns whether there were any.
     async fn work(&mut self) -> bool {
         let store = &self.store;
         let claimed = store.claim(vec![request(1, 7)], NOW + seconds(3_600)).await.expect("claim").remove(0).deliveries;
@@ -512,7 +521,7 @@ impl Consumer {
                 _ => Verdict::Delivered,
             };
             if !matches!(verdict, Verdict::Retry { .. }) {
-                // Before it is settled, since the next may be claimed by another right after.
+                // Recorded before the settlement, because another consumer may claim the next delivery right after it.
                 self.load.ended.lock().expect("a lock").push(number_of(&delivery));
             }
             store.settle(vec![result(&delivery, verdict).into()]).await.expect("settle");
@@ -521,11 +530,11 @@ impl Consumer {
     }
 }
 
-pub async fn no_line_stands_still_or_turns_round_under_load(subject: Subject) {
-    lines_under_load(vec![subject.store.clone()], 8, 20).await;
+pub async fn message_groups_keep_moving_in_order_under_load(subject: Subject) {
+    message_groups_under_load(vec![subject.store.clone()], 8, 20).await;
 }
 
-pub async fn what_has_a_place_in_a_line_does_not_go_by_the_fast_path(subject: Subject) {
+pub async fn an_ordered_delivery_does_not_take_the_fast_path(subject: Subject) {
     let fast_path = subject.fast_path(9).await;
     subject.create(ordered(2, None)).await;
     let answer = subject.ingest(vec![named(in_order(1, "a"), &[1, 2])]).await.remove(0);

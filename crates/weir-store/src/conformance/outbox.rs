@@ -1,4 +1,4 @@
-//! What is due, claimed and given back.
+//! Claims of due deliveries, and releases.
 
 use std::collections::HashSet;
 
@@ -22,7 +22,7 @@ pub async fn a_retry_that_is_due_later_is_claimed_later(subject: Subject) {
     assert!(subject.claim(1, 9).await.iter().map(number_of).eq([3, 1]));
 }
 
-pub async fn a_claim_names_what_a_worker_needs(subject: Subject) {
+pub async fn a_claim_has_the_data_that_a_worker_needs(subject: Subject) {
     subject.create_many(1).await;
     subject.post(1, [1]).await;
     let mut request = request(1, 1);
@@ -37,7 +37,7 @@ pub async fn a_claim_names_what_a_worker_needs(subject: Subject) {
     assert_eq!(delivery.updated_at, NOW + seconds(5));
 }
 
-pub async fn claims_are_answered_in_the_order_of_the_requests(subject: Subject) {
+pub async fn claims_are_returned_in_the_order_of_the_requests(subject: Subject) {
     subject.create_many(4).await;
     subject.post(3, [1, 2]).await;
     subject.post(1, [3]).await;
@@ -56,14 +56,14 @@ pub async fn a_flooded_destination_does_not_starve_another(subject: Subject) {
     assert_eq!((claims[0].deliveries.len(), claims[1].deliveries.len()), (10, 1));
 }
 
-pub async fn what_is_not_due_is_not_claimed(subject: Subject) {
+pub async fn a_delivery_that_is_not_due_is_not_claimed(subject: Subject) {
     subject.create_many(1).await;
     subject.post(1, [1, 2, 3]).await;
     let just_due = subject.claims(vec![request(1, 9)], event(2).created_at).await.remove(0);
     assert_eq!(numbers_of(&just_due), [1, 2]);
 }
 
-pub async fn a_claim_that_comes_short_names_the_next_due_time(subject: Subject) {
+pub async fn a_claim_below_its_limit_returns_the_next_due_time(subject: Subject) {
     subject.create_many(2).await;
     subject.post(1, [1, 2, 3]).await;
     let claims = subject.claims(vec![request(1, 9), request(2, 9)], event(2).created_at).await;
@@ -75,7 +75,7 @@ pub async fn a_claim_that_comes_short_names_the_next_due_time(subject: Subject) 
     assert_eq!((empty.deliveries.len(), empty.next_due), (0, None));
 }
 
-pub async fn a_claim_of_none_names_the_next_due_time_only(subject: Subject) {
+pub async fn a_claim_with_limit_zero_returns_only_the_next_due_time(subject: Subject) {
     subject.create_many(1).await;
     subject.post(1, [7]).await;
     let claims = subject.claims(vec![request(1, 0)], NOW + seconds(10)).await.remove(0);
@@ -83,7 +83,7 @@ pub async fn a_claim_of_none_names_the_next_due_time_only(subject: Subject) {
     assert_eq!(subject.claim(1, 1).await.len(), 1);
 }
 
-pub async fn two_requests_for_one_destination_share_what_is_due(subject: Subject) {
+pub async fn two_requests_for_one_destination_share_its_due_deliveries(subject: Subject) {
     subject.create_many(1).await;
     subject.post(1, 1..=5).await;
     let claims = subject.claims(vec![request(1, 2), request(1, 9)], NOW + seconds(10)).await;

@@ -1,4 +1,5 @@
-//! Processes and the claims that they own. How one declares another dead, only a store that several share can show.
+//! Processes and the claims that they own. Only a store that several processes share can test how one declares another
+//! dead.
 
 use super::*;
 use crate::Recovered;
@@ -12,7 +13,7 @@ impl Subject {
     }
 }
 
-pub async fn claims_of_a_living_process_and_of_none_are_not_orphaned(subject: Subject) {
+pub async fn claims_of_a_running_process_or_without_an_owner_are_not_orphaned(subject: Subject) {
     let fast_path = subject.fast_path(9).await;
     subject.post(1, [1]).await;
     subject.store.register_process().await.expect("register");
@@ -25,7 +26,7 @@ pub async fn claims_of_a_living_process_and_of_none_are_not_orphaned(subject: Su
     assert_eq!(subject.store.orphaned_claims(9).await.expect("read"), []);
 }
 
-pub async fn resolved_claims_are_of_unknown_outcome_and_counted(subject: Subject) {
+pub async fn resolved_claims_have_an_unknown_outcome_and_are_counted(subject: Subject) {
     subject.create_many(1).await;
     subject.post(1, 1..=3).await;
     subject.store.register_process().await.expect("register");
@@ -40,7 +41,7 @@ pub async fn resolved_claims_are_of_unknown_outcome_and_counted(subject: Subject
     let attempts = subject.attempts(claimed[0].claim.delivery_id).await;
     assert_eq!((attempts.len(), attempts[0].outcome), (1, AttemptOutcome::Unknown));
     assert_eq!((attempts[0].number, attempts[0].sent_at), (1, Some(RESOLVED)));
-    // Its holder comes back too late.
+    // The owner of the claims comes back too late.
     assert_eq!(subject.settle(result(&claimed[0], Verdict::Delivered)).await, Settlement::ClaimLost);
     assert_eq!(subject.store.release(vec![claimed[2].claim], RESOLVED).await.expect("release"), 0);
     let kept = subject.settle(result(&claimed[1], Verdict::Delivered)).await;
@@ -49,7 +50,7 @@ pub async fn resolved_claims_are_of_unknown_outcome_and_counted(subject: Subject
     assert_eq!(again.iter().map(|again| again.attempts).collect::<Vec<_>>(), [1, 1]);
 }
 
-pub async fn claims_that_have_ended_meanwhile_are_not_resolved(subject: Subject) {
+pub async fn claims_that_ended_meanwhile_are_not_resolved(subject: Subject) {
     subject.create_many(1).await;
     subject.post(1, 1..=3).await;
     let claimed = subject.claim(1, 3).await;
@@ -67,7 +68,7 @@ pub async fn claims_that_have_ended_meanwhile_are_not_resolved(subject: Subject)
     assert_eq!(settled, Settlement::Settled(DeliveryState::Delivered));
 }
 
-pub async fn a_resolved_claim_ends_its_delivery_where_a_recovered_one_does(subject: Subject) {
+pub async fn a_resolved_claim_ends_like_a_recovered_one(subject: Subject) {
     let mut once = destination(1);
     once.settings.retry.max_attempts = 1;
     subject.create(once).await;

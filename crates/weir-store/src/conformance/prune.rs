@@ -1,4 +1,4 @@
-//! What ended long ago goes, and what does not stays.
+//! Retention: old deliveries and events are deleted, and the others stay.
 
 use weir_core::retention::{Cutoffs, Retention};
 
@@ -7,7 +7,7 @@ use crate::{PrunePlace, Pruned, StoreResult};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// Fourteen days after the events of a test and what became of them.
+/// 14 days and one hour after the events of a test.
 const LATER: Timestamp = Timestamp::from_secs(1_800_000_000 + 14 * 86_400 + 3_600);
 
 fn fortnight() -> Cutoffs {
@@ -22,7 +22,7 @@ impl Subject {
             total += step.pruned;
             place = step.next;
         }
-        // Whether there are days, and which of them are empty, is the store's own business.
+        // Not every store drops days.
         Pruned { days: 0, ..total }
     }
 
@@ -36,7 +36,7 @@ impl Subject {
     }
 }
 
-pub async fn what_was_delivered_goes_with_its_event_and_dead_letters_stay(subject: Subject) {
+pub async fn delivered_deliveries_are_pruned_with_their_events_and_dead_letters_stay(subject: Subject) {
     subject.create_many(1).await;
     subject.post(1, 1..=6).await;
     let claimed = subject.claim(1, 5).await;
@@ -51,7 +51,7 @@ pub async fn what_was_delivered_goes_with_its_event_and_dead_letters_stay(subjec
         .await
         .expect("cancel");
     let early = Retention::default().cutoffs(NOW + DAY * 14);
-    assert_eq!(subject.prune(&early).await, Pruned::default(), "not a moment too early");
+    assert_eq!(subject.prune(&early).await, Pruned::default(), "not before the cutoff");
     let pruned = subject.prune(&fortnight()).await;
     assert_eq!((pruned.deliveries, pruned.attempts, pruned.events), (2, 1, 2));
     let (failed, dead) = (DeliveryState::Failed, DeliveryState::Dead);
@@ -63,11 +63,11 @@ pub async fn what_was_delivered_goes_with_its_event_and_dead_letters_stay(subjec
     assert_eq!((letter.attempts.len(), letter.delivery.last_attempt.is_some()), (1, true));
     assert!(subject.store.delivery(claimed[0].claim.delivery_id).await.expect("read").is_none());
     let sends = subject.sends(1, Timestamp::MIN, Timestamp::MAX).await;
-    assert_eq!(sends.len(), 3, "the attempts of what is kept");
-    assert_eq!(subject.prune(&fortnight()).await, Pruned::default(), "once more is nothing");
+    assert_eq!(sends.len(), 3, "the attempts of the remaining deliveries");
+    assert_eq!(subject.prune(&fortnight()).await, Pruned::default(), "a second pass deletes nothing");
 }
 
-pub async fn each_end_has_its_own_age(subject: Subject) {
+pub async fn each_final_state_has_its_own_retention(subject: Subject) {
     let days = |days: u32| Some(DAY * days);
     subject.create_many(1).await;
     subject.post(1, 1..=4).await;
@@ -83,7 +83,7 @@ pub async fn each_end_has_its_own_age(subject: Subject) {
     let at = |day: u32| NOW + DAY * day + seconds(3_600);
     let retention = Retention { delivered: days(3), cancelled: days(1), dead: days(9) };
     let (delivered, failed, dead) = (DeliveryState::Delivered, DeliveryState::Failed, DeliveryState::Dead);
-    for (day, left) in [
+    for (day, remaining) in [
         (0, &[delivered, failed, dead, DeliveryState::Cancelled][..]),
         (1, &[delivered, failed, dead]),
         (3, &[failed, dead]),
@@ -91,7 +91,7 @@ pub async fn each_end_has_its_own_age(subject: Subject) {
         (9, &[]),
     ] {
         subject.prune(&retention.cutoffs(at(day))).await;
-        assert_eq!(subject.remaining().await, left, "day {day}");
+        assert_eq!(subject.remaining().await, remaining, "day {day}");
     }
     for number in 1..=4 {
         assert!(!subject.is_kept(&event(number)).await.expect("read"), "{number}");
@@ -113,10 +113,10 @@ pub async fn an_event_stays_as_long_as_one_of_its_deliveries(subject: Subject) {
     assert_eq!((pruned.deliveries, pruned.attempts), (3, 3));
     assert!(!subject.is_kept(&event(1)).await.expect("read"));
     assert!(subject.is_kept(&event(2)).await.expect("read"));
-    let left = subject.store.event_deliveries(event(2).id).await.expect("read");
-    assert_eq!(left.iter().map(|delivery| delivery.state).collect::<Vec<_>>(), [DeliveryState::Dead]);
-    // A dead letter that is kept can still be sent: its body is there.
-    subject.store.retry_delivery(left[0].id, LATER).await.expect("retry");
+    let remaining = subject.store.event_deliveries(event(2).id).await.expect("read");
+    assert_eq!(remaining.iter().map(|delivery| delivery.state).collect::<Vec<_>>(), [DeliveryState::Dead]);
+    // A remaining dead letter can still be sent, because its body is kept.
+    subject.store.retry_delivery(remaining[0].id, LATER).await.expect("retry");
     let again = subject.claims(vec![request(2, 1)], LATER).await.remove(0);
     assert_eq!(numbers_of(&again), [2]);
 }
@@ -131,9 +131,9 @@ pub async fn the_age_of_a_delivery_counts_from_its_end(subject: Subject) {
     assert!(subject.is_kept(&event(1)).await.expect("read"));
 }
 
-pub async fn idempotency_keys_go_with_their_events(subject: Subject) {
+pub async fn idempotency_keys_are_pruned_with_their_events(subject: Subject) {
     subject.create_many(1).await;
-    // On two days, of which one keeps a delivery.
+    // On two days; one of them keeps a delivery.
     let (old, kept) = (with_key(event(1), "old"), with_key(event(2), "kept"));
     let before = NOW - DAY;
     let earlier = with_key(event_at(3, before), "earlier");
@@ -150,14 +150,14 @@ pub async fn idempotency_keys_go_with_their_events(subject: Subject) {
     }
 }
 
-pub async fn an_event_that_nobody_took_goes_when_it_is_old(subject: Subject) {
+pub async fn an_old_event_without_deliveries_is_pruned(subject: Subject) {
     subject.ingest(vec![matched(event(1)), matched(event_at(2, LATER - DAY))]).await;
     subject.prune(&fortnight()).await;
     assert!(!subject.is_kept(&event(1)).await.expect("read"));
     assert!(subject.is_kept(&event_at(2, LATER - DAY)).await.expect("read"));
 }
 
-pub async fn a_long_history_goes_in_small_steps_beside_deliveries(subject: Subject) {
+pub async fn a_long_history_is_pruned_in_small_steps_beside_deliveries(subject: Subject) {
     const COUNT: u64 = 1_700;
     subject.create_many(1).await;
     subject.post(1, 0..COUNT).await;
@@ -169,7 +169,7 @@ pub async fn a_long_history_goes_in_small_steps_beside_deliveries(subject: Subje
     while let Some(at) = place {
         let step = subject.store.prune_some(&fortnight(), at).await.expect("a step");
         assert!(step.pruned.deliveries <= 500 && step.pruned.events <= 500, "{step:?}");
-        // What is sent again meanwhile stays.
+        // A delivery that is retried meanwhile stays.
         if steps == 0 {
             let newest = subject.deliveries(DeliveryFilter::default()).await.remove(0);
             subject.store.retry_delivery(newest.id, LATER).await.expect("retry");

@@ -1,18 +1,18 @@
-//! Waiting deliveries cancelled by the many.
+//! Purges: waiting deliveries cancelled in bulk.
 
 use super::*;
 use crate::{Purge, PurgePlace, PurgeStep, Settlement};
 
 const LATER: Verdict = Verdict::Retry { at: Timestamp::from_secs(1_800_000_060) };
 
-/// Of everything that waits for destination 1, begun a minute after [`NOW`].
+/// A purge of all waiting deliveries of destination 1, begun 60 s after [`NOW`].
 fn everything() -> Purge {
     let now = NOW + seconds(60);
     Purge { destination_id: destination_id(1), pending: true, retrying: true, event_type: None, before: now, now }
 }
 
 impl Subject {
-    /// Purges, and answers how many it cancelled, which is what it counted before.
+    /// Runs a purge. Returns the number of cancelled deliveries, which must equal the count before.
     async fn purge(&self, purge: &Purge) -> u64 {
         let counted = self.store.count_purge(purge).await.expect("count");
         let cancelled = self.store.purge(purge).await.expect("purge");
@@ -20,7 +20,7 @@ impl Subject {
         cancelled
     }
 
-    /// How many deliveries are in this state.
+    /// The number of deliveries of destination `number` in this state.
     async fn count(&self, number: u128, state: DeliveryState) -> usize {
         let filter =
             DeliveryFilter { destination_id: Some(destination_id(number)), state: Some(state), ..Default::default() };
@@ -28,7 +28,7 @@ impl Subject {
     }
 }
 
-pub async fn a_purge_cancels_what_waits_and_nothing_else(subject: Subject) {
+pub async fn a_purge_cancels_only_waiting_deliveries(subject: Subject) {
     subject.create_many(2).await;
     subject.post(1, 1..=8).await;
     subject.post(2, [9]).await;
@@ -54,18 +54,18 @@ pub async fn a_purge_cancels_what_waits_and_nothing_else(subject: Subject) {
     }
     let counts = subject.store.destination_counts(destination_id(1)).await.expect("counts");
     assert_eq!((counts.pending, counts.retrying, counts.delivering), (0, 0, 1));
-    // The claim that was out is settled like any other.
+    // The outstanding claim is settled like any other.
     let delivered = Settlement::Settled(DeliveryState::Delivered);
     assert_eq!(subject.settle(result(&claimed[4], Verdict::Delivered)).await, delivered);
     assert!(subject.claims(vec![request(1, 9)], NOW + seconds(99)).await[0].deliveries.is_empty());
 }
 
-pub async fn a_purge_takes_the_states_types_and_times_it_is_given(subject: Subject) {
+pub async fn a_purge_cancels_only_the_given_states_types_and_times(subject: Subject) {
     subject.create_many(1).await;
     let types = ["video.created", "video.clip.cut", "videos.created", "order.paid", "weir.backlog.high"];
     let events = (0..15).map(|number| Event { event_type: types[number as usize % 5].to_owned(), ..event(number) });
     subject.ingest(events.map(|event| named(event, &[1])).collect()).await;
-    // Of each type the first waits for a retry.
+    // The first delivery of each type waits for a retry.
     for claimed in subject.claim(1, 5).await {
         subject.settle(result(&claimed, LATER)).await;
     }
@@ -89,7 +89,7 @@ pub async fn a_purge_takes_the_states_types_and_times_it_is_given(subject: Subje
     assert_eq!(subject.count(1, DeliveryState::Cancelled).await, 15);
 }
 
-pub async fn a_purge_that_is_only_counted_changes_nothing(subject: Subject) {
+pub async fn counting_a_purge_changes_nothing(subject: Subject) {
     subject.create_many(2).await;
     subject.post(1, 1..=5).await;
     subject.post(2, [6]).await;
@@ -102,10 +102,10 @@ pub async fn a_purge_that_is_only_counted_changes_nothing(subject: Subject) {
     assert_eq!((counts.pending, counts.retrying, counts.delivering), (3, 1, 1));
 }
 
-pub async fn a_long_purge_goes_step_by_step_and_counts_all(subject: Subject) {
+pub async fn a_long_purge_runs_in_steps_and_counts_all_deliveries(subject: Subject) {
     const COUNT: u64 = 3_000;
     subject.create_many(1).await;
-    // Every third stays, so that a step must not begin anew with what the one before has left.
+    // Every third delivery stays, so a step that started from the beginning would find them again.
     let events = (0..COUNT).map(|number| {
         let event_type = if number.is_multiple_of(3) { "order.paid" } else { "video.created" };
         named(Event { event_type: event_type.to_owned(), ..event(number) }, &[1])
@@ -120,7 +120,7 @@ pub async fn a_long_purge_goes_step_by_step_and_counts_all(subject: Subject) {
         if place.is_none() {
             break;
         }
-        // In between others have their turn; what they hold is not touched, and what they bring is not looked for.
+        // Between two steps deliveries are claimed and stored. The purge cancels neither the claimed nor the new ones.
         if steps.len() == 1 {
             let claimed = subject.claims(vec![request(1, 9)], NOW + seconds(10)).await.remove(0).deliveries;
             assert_eq!(numbers_of(&Claims { deliveries: claimed, next_due: None }), [0, 3, 6, 9, 12, 15, 18, 21, 24]);
@@ -132,7 +132,7 @@ pub async fn a_long_purge_goes_step_by_step_and_counts_all(subject: Subject) {
     assert_eq!(subject.count(1, DeliveryState::Pending).await as u64, COUNT / 3 - 9 + 1);
 }
 
-pub async fn a_purge_beside_claims_loses_nothing_and_touches_no_claim(subject: Subject) {
+pub async fn a_purge_beside_claims_loses_nothing_and_cancels_no_claimed_delivery(subject: Subject) {
     subject.create_many(1).await;
     subject.post(1, 0..2_000).await;
     let store = Arc::clone(&subject.store);
@@ -145,7 +145,7 @@ pub async fn a_purge_beside_claims_loses_nothing_and_touches_no_claim(subject: S
             let settled = store.settle(results).await.expect("settle");
             assert!(settled.iter().all(|settled| *settled == Settlement::Settled(DeliveryState::Delivered)));
             delivered += settled.len();
-            // Others in the way may make a claim come short of what waits.
+            // A concurrent purge may make a claim return fewer deliveries than wait.
             let counts = store.destination_counts(destination_id(1)).await.expect("counts");
             if counts.pending == 0 {
                 return delivered;

@@ -1,4 +1,4 @@
-//! What is left behind by the dead: claims without a holder, and sends that must not be forgotten.
+//! Recovery after a crash: abandoned claims, and the last sends.
 
 use super::*;
 use crate::{Recovered, SendHistory};
@@ -83,7 +83,7 @@ pub async fn recovery_takes_at_most_its_limit(subject: Subject) {
     assert_eq!(recovered.map(|recovered| recovered.retried), [2, 2, 1]);
 }
 
-pub async fn the_last_sends_are_known(mut subject: Subject) {
+pub async fn the_last_sends_survive_a_restart(mut subject: Subject) {
     subject.create_many(3).await;
     subject.post(1, 1..=2).await;
     subject.post(2, 3..=3).await;
@@ -100,7 +100,7 @@ pub async fn the_last_sends_are_known(mut subject: Subject) {
     assert!(last.eq([Some(NOW + seconds(30)), None, Some(NOW + seconds(20)), None]));
 }
 
-pub async fn a_connection_that_failed_is_no_send(subject: Subject) {
+pub async fn a_failed_connection_is_not_a_send(subject: Subject) {
     let claimed = subject.one_claimed().await;
     let mut result = result(&claimed, Verdict::Retry { at: NOW + seconds(60) });
     result.attempt.sent_at = None;
@@ -111,7 +111,7 @@ pub async fn a_connection_that_failed_is_no_send(subject: Subject) {
     assert!(sends.is_empty());
 }
 
-pub async fn claims_out_are_unsettled_history(subject: Subject) {
+pub async fn outstanding_claims_make_the_history_unsettled(subject: Subject) {
     let claimed = subject.one_claimed().await;
     assert_eq!(subject.history(1).await, SendHistory { last_sent_at: None, unsettled: true });
     subject.settle(result(&claimed, Verdict::Delivered)).await;
@@ -119,7 +119,7 @@ pub async fn claims_out_are_unsettled_history(subject: Subject) {
     assert_eq!(subject.history(1).await, settled);
 }
 
-pub async fn a_restored_store_takes_unknown_sends_into_account(mut subject: Subject) {
+pub async fn a_restored_store_accounts_for_unknown_sends(mut subject: Subject) {
     subject.create_many(2).await;
     let claimed = {
         subject.post(1, [1]).await;
@@ -133,7 +133,7 @@ pub async fn a_restored_store_takes_unknown_sends_into_account(mut subject: Subj
     subject.reopen().await;
     let ids = [1, 2, 9].map(destination_id);
     let last = subject.store.send_history(&ids).await.expect("read").into_iter().map(|history| history.last_sent_at);
-    assert!(last.eq([Some(mark), Some(mark), None]), "whether it is known to have sent or not");
+    assert!(last.eq([Some(mark), Some(mark), None]), "with and without recorded sends");
 }
 
 pub async fn later_sends_overtake_the_mark_of_a_restore(subject: Subject) {

@@ -1,11 +1,11 @@
-//! What has ended sent again, in a lane of its own.
+//! Replays: ended deliveries are sent again.
 
 use weir_core::{ReplayId, order::DeliveryOrder};
 
 use super::*;
 use crate::{DeliveryAction, NewReplay, Purge, Recovered, Replay, ReplayFigures, ReplayFilter, ReplayPhase};
 
-/// When the replays of this suite begin, their steps are taken, and their lanes claimed.
+/// When the replays of this suite begin, and when their deliveries are claimed.
 const BEGUN: Timestamp = Timestamp::from_secs(1_800_000_060);
 pub(super) const CLAIMED: Timestamp = Timestamp::from_secs(1_800_000_070);
 
@@ -18,14 +18,14 @@ fn replay_id(number: u128) -> ReplayId {
 }
 
 impl Subject {
-    /// Events with these numbers for destination `to`, that have all ended so.
+    /// Stores events with these numbers for destination `to`, and ends their deliveries with this verdict.
     async fn ended(&self, to: u128, numbers: std::ops::Range<u64>, verdict: Verdict) {
         let count = numbers.end - numbers.start;
         self.post(to, numbers).await;
-        let mut left = count as usize;
-        while left > 0 {
+        let mut remaining = count as usize;
+        while remaining > 0 {
             let claimed = self.claim(to, 1_000).await;
-            left -= claimed.len();
+            remaining -= claimed.len();
             let results = claimed.iter().map(|one| Arc::new(result(one, verdict))).collect();
             self.store.settle(results).await.expect("settle");
         }
@@ -38,7 +38,7 @@ impl Subject {
         total
     }
 
-    /// Takes steps until there is nothing more to do at once; how many deliveries they moved.
+    /// Takes steps until the next one can do nothing at once. Returns the number of moved deliveries.
     pub(super) async fn steps(&self, number: u128) -> u64 {
         let mut moved = 0;
         loop {
@@ -58,7 +58,7 @@ impl Subject {
         self.replay(number).await.figures
     }
 
-    /// Claims of the lane of destination `number`.
+    /// Claims deliveries of replays for destination `number`.
     async fn claim_replay(&self, number: u128, limit: u32) -> Claims {
         let request = ClaimRequest { expires_at: CLAIMED + seconds(60), ..request(number, limit) };
         self.store.claim_replays(vec![request], CLAIMED).await.expect("claim").remove(0)
@@ -77,7 +77,7 @@ impl Subject {
     }
 }
 
-pub async fn what_has_ended_is_replayed_in_the_lane(subject: Subject) {
+pub async fn ended_deliveries_are_replayed_apart_from_live_ones(subject: Subject) {
     subject.create_many(2).await;
     for (numbers, verdict) in [(1..3, Verdict::Dead), (3..5, Verdict::Failed), (5..7, Verdict::Delivered)] {
         subject.ended(1, numbers, verdict).await;
@@ -89,13 +89,13 @@ pub async fn what_has_ended_is_replayed_in_the_lane(subject: Subject) {
     assert_eq!(subject.replay(1).await.phase, ReplayPhase::Moving);
     assert_eq!(subject.store.open_replays().await.expect("open"), [replay_id(1)]);
     assert_eq!(subject.steps(1).await, 4);
-    assert_eq!(subject.store.replay_destinations().await.expect("lanes"), [destination_id(1)]);
+    assert_eq!(subject.store.replay_destinations().await.expect("read"), [destination_id(1)]);
     assert_eq!(
         (subject.in_state(1, DeliveryState::Pending).await, subject.in_state(1, DeliveryState::Dead).await),
         (5, 0)
     );
 
-    // Live and lane are claimed apart, each the oldest first.
+    // Live deliveries and replays are claimed separately, each the oldest first.
     let live = subject.claims(vec![request(1, 9)], CLAIMED).await.remove(0);
     assert_eq!((numbers_of(&live), live.next_due), (vec![8], None));
     let first = subject.claim_replay(1, 3).await;
@@ -104,7 +104,11 @@ pub async fn what_has_ended_is_replayed_in_the_lane(subject: Subject) {
     assert_eq!((numbers_of(&second), second.next_due), (vec![4], None));
     assert!(subject.claim_replay(2, 3).await.deliveries.is_empty());
     let one = &first.deliveries[0];
-    assert_eq!((one.attempts, one.attempts_before, one.event_created_at), (1, 1, BEGUN), "its retries count anew");
+    assert_eq!(
+        (one.attempts, one.attempts_before, one.event_created_at),
+        (1, 1, BEGUN),
+        "a replay starts the retries again"
+    );
     assert!(one.is_replay && !live.deliveries[0].is_replay);
     assert_eq!((live.deliveries[0].attempts_before, live.deliveries[0].event_created_at), (0, event(8).created_at));
 
@@ -114,7 +118,7 @@ pub async fn what_has_ended_is_replayed_in_the_lane(subject: Subject) {
         Verdict::Dead,
         Verdict::Failed,
     ]) {
-        assert_eq!(subject.steps(1).await, 0, "it is not over");
+        assert_eq!(subject.steps(1).await, 0, "the replay has not ended");
         subject.settle_later(claimed, verdict).await;
     }
     let figures = ReplayFigures { total: 4, delivered: 2, failed: 2, cancelled: 0 };
@@ -126,20 +130,20 @@ pub async fn what_has_ended_is_replayed_in_the_lane(subject: Subject) {
         (ReplayPhase::Completed, figures, Some(BEGUN + seconds(1)))
     );
     assert!(subject.store.open_replays().await.expect("open").is_empty());
-    assert!(subject.store.replay_destinations().await.expect("lanes").is_empty());
-    // What became of it later is not the replay's any more.
+    assert!(subject.store.replay_destinations().await.expect("read").is_empty());
+    // A later retry by hand does not change the figures of the ended replay.
     let again = subject.store.retry_delivery(first.deliveries[2].claim.delivery_id, CLAIMED + seconds(2)).await;
     assert!(matches!(again, Ok(DeliveryAction::Done { .. })));
     assert_eq!(subject.figures(1).await, figures);
-    assert_eq!(subject.attempts(one.claim.delivery_id).await.len(), 2, "numbers go on");
+    assert_eq!(subject.attempts(one.claim.delivery_id).await.len(), 2, "attempt numbers continue");
     let sends = subject.sends(1, CLAIMED, Timestamp::MAX).await;
     let begun: Vec<_> = sends.iter().filter_map(|send| send.delivered.map(|(from, _)| from)).collect();
-    assert_eq!(begun, [BEGUN; 2], "how long it took counts from the replay on");
+    assert_eq!(begun, [BEGUN; 2], "the age counts from the start of the replay");
     let sends = subject.sends(1, NOW, BEGUN).await;
     assert!(sends.iter().filter_map(|send| send.delivered).all(|(from, _)| from < BEGUN));
 }
 
-pub async fn what_has_a_place_in_an_order_is_replayed_in_its_turn(subject: Subject) {
+pub async fn a_replayed_ordered_delivery_joins_its_message_group(subject: Subject) {
     let mut ordered = destination(1);
     ordered.settings.order = DeliveryOrder::new(true, None);
     subject.create(ordered).await;
@@ -167,18 +171,18 @@ pub async fn what_has_a_place_in_an_order_is_replayed_in_its_turn(subject: Subje
     assert_eq!(numbers_of(&subject.claim_replay(1, 9).await), [4], "without a key");
     let live = async || subject.claims(vec![request(1, 9)], CLAIMED).await.remove(0);
     let of_b = live().await;
-    assert_eq!(numbers_of(&of_b), [3], "of the other key one is under way");
-    assert_eq!(of_b.deliveries[0].attempts_before, 1, "its retries count anew");
+    assert_eq!(numbers_of(&of_b), [3], "the head of the other key is in flight");
+    assert_eq!(of_b.deliveries[0].attempts_before, 1, "a replay starts the retries again");
     subject.settle_later(&of_a, Verdict::Delivered).await;
     for number in [1, 2] {
         let next = live().await;
-        assert_eq!(numbers_of(&next), [number], "one after the other, as they were stored");
+        assert_eq!(numbers_of(&next), [number], "one after the other, in the order of storage");
         subject.settle_later(&next.deliveries[0], Verdict::Delivered).await;
     }
     assert_eq!(subject.figures(1).await, ReplayFigures { total: 4, delivered: 2, failed: 0, cancelled: 0 });
 }
 
-pub async fn a_replay_that_is_cancelled_leaves_lines_as_they_were(subject: Subject) {
+pub async fn a_cancelled_replay_restores_its_message_groups(subject: Subject) {
     let mut ordered = destination(1);
     ordered.settings.order = DeliveryOrder::new(true, None);
     subject.create(ordered).await;
@@ -197,14 +201,14 @@ pub async fn a_replay_that_is_cancelled_leaves_lines_as_they_were(subject: Subje
     let head = subject.claims(vec![request(1, 9)], CLAIMED).await.remove(0).deliveries.remove(0);
     subject.ingest(vec![keyed(4)]).await;
     subject.store.cancel_replay(replay_id(1), CLAIMED).await.expect("cancel");
-    assert_eq!(subject.steps(1).await, 2, "what waits goes back to what it was");
+    assert_eq!(subject.steps(1).await, 2, "waiting deliveries return to their previous state");
     assert_eq!(subject.in_state(1, DeliveryState::Dead).await, 2);
     subject.settle_later(&head, Verdict::Delivered).await;
     let next = subject.claims(vec![request(1, 9)], CLAIMED).await.remove(0);
     assert_eq!(numbers_of(&next), [4]);
 }
 
-pub async fn a_retry_of_the_lane_waits_in_the_lane(subject: Subject) {
+pub async fn a_retry_of_a_replay_waits_among_the_replays(subject: Subject) {
     subject.create_many(1).await;
     subject.ended(1, 1..3, Verdict::Dead).await;
     subject.begin(1, all_dead()).await;
@@ -212,14 +216,14 @@ pub async fn a_retry_of_the_lane_waits_in_the_lane(subject: Subject) {
     let at = CLAIMED + seconds(30);
     let claimed = subject.claim_replay(1, 1).await.deliveries.remove(0);
     subject.settle_later(&claimed, Verdict::Retry { at }).await;
-    assert_eq!(subject.delivery(claimed.claim.delivery_id).await.next_attempt_at, Some(at), "shown as it is");
+    assert_eq!(subject.delivery(claimed.claim.delivery_id).await.next_attempt_at, Some(at));
     let rest = subject.claim_replay(1, 9).await;
     assert_eq!((numbers_of(&rest), rest.next_due), (vec![2], Some(at)));
     let live = subject.claims(vec![request(1, 9)], at).await.remove(0);
-    assert_eq!((live.deliveries.len(), live.next_due), (0, None), "a claim of what is live ends before the lane");
+    assert_eq!((live.deliveries.len(), live.next_due), (0, None), "a live claim takes no replays");
     let due = subject.store.due_destinations(at + seconds(1), None, 9).await.expect("due");
     assert_eq!(due, [crate::DueDestination { destination_id: destination_id(1), due: at }]);
-    // Given back, it waits where it did.
+    // A released replay waits among the replays again.
     subject.store.release(vec![rest.deliveries[0].claim], CLAIMED).await.expect("release");
     assert_eq!(numbers_of(&subject.claim_replay(1, 9).await), [2]);
     assert_eq!(subject.figures(1).await.remaining(), 2);
@@ -237,7 +241,7 @@ pub async fn a_due_replay_is_found_beside_a_live_retry_that_is_due_later(subject
     assert_eq!(due, [crate::DueDestination { destination_id: destination_id(1), due: BEGUN }]);
 }
 
-pub async fn a_long_replay_goes_on_after_a_crash_and_moves_nothing_twice(mut subject: Subject) {
+pub async fn a_long_replay_continues_after_a_crash_and_moves_nothing_twice(mut subject: Subject) {
     const COUNT: u64 = 2_500;
     subject.create_many(1).await;
     subject.ended(1, 0..COUNT, Verdict::Dead).await;
@@ -247,13 +251,13 @@ pub async fn a_long_replay_goes_on_after_a_crash_and_moves_nothing_twice(mut sub
         let step = subject.store.step_replay(replay_id(1), BEGUN + seconds(1)).await.expect("a step");
         assert!(step.moved <= 1_000, "a step is short");
         (moved, steps) = (moved + step.moved, steps + 1);
-        assert_eq!(subject.figures(1).await.remaining(), COUNT, "what is not moved yet counts as well");
+        assert_eq!(subject.figures(1).await.remaining(), COUNT, "deliveries that are not moved yet count as well");
         if !step.more {
             break;
         }
         subject.reopen().await;
         if steps == 1 {
-            // Fails again before the replay has come to an end: it is not sent a third time.
+            // A delivery that fails again before all are moved is not taken a second time.
             let claimed = subject.claim_replay(1, 1).await.deliveries.remove(0);
             subject.settle(result(&claimed, Verdict::Failed)).await;
             let figures = subject.figures(1).await;
@@ -266,7 +270,7 @@ pub async fn a_long_replay_goes_on_after_a_crash_and_moves_nothing_twice(mut sub
     assert_eq!(subject.figures(1).await.total, COUNT);
 }
 
-pub async fn a_cancelled_replay_puts_back_what_it_has_not_sent(subject: Subject) {
+pub async fn a_cancelled_replay_puts_its_unsent_deliveries_back(subject: Subject) {
     subject.create_many(1).await;
     subject.ended(1, 1..4, Verdict::Dead).await;
     subject.ended(1, 4..6, Verdict::Failed).await;
@@ -281,8 +285,8 @@ pub async fn a_cancelled_replay_puts_back_what_it_has_not_sent(subject: Subject)
         (1, 2)
     );
     assert!(subject.claim_replay(1, 9).await.deliveries.is_empty());
-    assert_eq!(subject.replay(1).await.phase, ReplayPhase::Cancelling, "two are under way");
-    // What is under way ends by itself, and does not wait again.
+    assert_eq!(subject.replay(1).await.phase, ReplayPhase::Cancelling, "two are in flight");
+    // Deliveries in flight end by themselves and do not wait again.
     subject.settle_later(&claimed[0], Verdict::Delivered).await;
     subject.settle_later(&claimed[1], Verdict::Retry { at: CLAIMED + seconds(9) }).await;
     assert_eq!(subject.steps(1).await, 1);
@@ -290,7 +294,7 @@ pub async fn a_cancelled_replay_puts_back_what_it_has_not_sent(subject: Subject)
     let replay = subject.replay(1).await;
     assert_eq!((replay.phase, replay.ended_at), (ReplayPhase::Cancelled, Some(CLAIMED)));
     assert_eq!((replay.figures.delivered, replay.figures.remaining()), (1, 4));
-    // It is there for another replay.
+    // Another replay can take the deliveries.
     assert_eq!(subject.store.count_replay(&all_dead(), CLAIMED + seconds(9)).await.expect("count"), 4);
     assert_eq!(subject.store.cancel_replay(replay_id(3), CLAIMED).await.expect("cancel"), None);
     let again = subject.store.cancel_replay(replay_id(1), CLAIMED).await.expect("cancel");
@@ -308,7 +312,7 @@ pub async fn a_replay_cancelled_before_its_first_step_changes_nothing(subject: S
     assert_eq!(subject.in_state(1, DeliveryState::Dead).await, 3);
 }
 
-pub async fn a_replay_leaves_out_what_cannot_be_sent_or_is_in_hand(subject: Subject) {
+pub async fn a_replay_leaves_out_unsendable_deliveries_and_those_of_other_replays(subject: Subject) {
     subject.create_many(2).await;
     subject.ended(1, 1..4, Verdict::Dead).await;
     subject.ended(2, 4..6, Verdict::Dead).await;
@@ -321,13 +325,13 @@ pub async fn a_replay_leaves_out_what_cannot_be_sent_or_is_in_hand(subject: Subj
     assert_eq!(subject.steps(1).await, 3);
     let claimed = subject.claim_replay(1, 1).await.deliveries.remove(0);
     subject.settle(result(&claimed, Verdict::Dead)).await;
-    assert_eq!(subject.begin(2, all_dead()).await, 0, "the first has them in hand");
+    assert_eq!(subject.begin(2, all_dead()).await, 0, "they belong to the first replay");
     assert_eq!(subject.steps(2).await, 0);
     assert_eq!(subject.replay(2).await.phase, ReplayPhase::Completed);
     assert_eq!(subject.figures(1).await, ReplayFigures { total: 3, delivered: 0, failed: 1, cancelled: 0 });
 }
 
-pub async fn a_replay_takes_what_its_filter_lets_through(subject: Subject) {
+pub async fn a_replay_takes_the_deliveries_that_match_its_filter(subject: Subject) {
     subject.create_many(1).await;
     let types = ["video.created", "video.clip.cut", "order.paid"];
     let events = (0..6).map(|number| Event { event_type: types[number as usize % 3].to_owned(), ..event(number) });
@@ -365,12 +369,12 @@ pub async fn a_replay_takes_what_its_filter_lets_through(subject: Subject) {
     }
 }
 
-/// Tells filters apart.
+/// A number that differs between the filters, for distinct replay ids.
 fn rand_of(filter: &DeliveryFilter) -> u128 {
     format!("{filter:?}").len() as u128 & 0xff
 }
 
-pub async fn whoever_looks_for_what_waits_sees_the_lane(subject: Subject) {
+pub async fn counts_lists_and_purges_include_waiting_replays(subject: Subject) {
     subject.create_many(2).await;
     subject.ended(1, 1..6, Verdict::Dead).await;
     subject.ended(2, 6..8, Verdict::Dead).await;
@@ -388,11 +392,11 @@ pub async fn whoever_looks_for_what_waits_sees_the_lane(subject: Subject) {
     };
     let waiting = subject.deliveries(waiting).await;
     assert_eq!(waiting[0].next_attempt_at, Some(BEGUN));
-    // One is cancelled by hand, one pulled out of the lane, the rest purged.
+    // One delivery is cancelled by hand, one is retried by hand and so becomes live, and the others are purged.
     let cancelled = subject.store.cancel_delivery(waiting[0].id, CLAIMED).await.expect("cancel");
     assert!(matches!(cancelled, DeliveryAction::Done { .. }));
-    let pulled = subject.store.retry_delivery(waiting[1].id, CLAIMED).await.expect("retry");
-    assert!(matches!(pulled, DeliveryAction::Done { .. }));
+    let retried = subject.store.retry_delivery(waiting[1].id, CLAIMED).await.expect("retry");
+    assert!(matches!(retried, DeliveryAction::Done { .. }));
     let live = subject.claims(vec![request(1, 9)], CLAIMED).await.remove(0).deliveries;
     assert_eq!(live.iter().map(|live| live.claim.delivery_id).collect::<Vec<_>>(), [waiting[1].id]);
     let (destination_id, now) = (destination_id(1), CLAIMED);
@@ -406,7 +410,7 @@ pub async fn whoever_looks_for_what_waits_sees_the_lane(subject: Subject) {
     assert_eq!(subject.replay(1).await.phase, ReplayPhase::Completed);
 }
 
-pub async fn an_unknown_attempt_of_the_lane_counts_from_the_replay_on(mut subject: Subject) {
+pub async fn unknown_attempts_of_a_replay_count_from_its_start(mut subject: Subject) {
     let mut twice = destination(1);
     twice.settings.retry.max_attempts = 2;
     subject.create(twice).await;
@@ -420,7 +424,7 @@ pub async fn an_unknown_attempt_of_the_lane_counts_from_the_replay_on(mut subjec
         subject.reopen().await;
         assert_eq!(subject.store.recover_claims(CLAIMED, true, 9).await.expect("recover"), expected);
         assert_eq!(subject.delivery(claimed.claim.delivery_id).await.attempts, counted);
-        assert!(subject.claims(vec![request(1, 9)], CLAIMED).await[0].deliveries.is_empty(), "it stays in the lane");
+        assert!(subject.claims(vec![request(1, 9)], CLAIMED).await[0].deliveries.is_empty(), "it is still a replay");
     }
     assert_eq!(subject.figures(1).await, ReplayFigures { total: 1, delivered: 0, failed: 1, cancelled: 0 });
 }

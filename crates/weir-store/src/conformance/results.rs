@@ -1,4 +1,4 @@
-//! How deliveries end, by themselves and by hand.
+//! Results of attempts, and manual retries and cancellations.
 
 use super::*;
 use crate::DeliveryAction;
@@ -50,7 +50,7 @@ pub async fn an_attempt_is_recorded_in_full(subject: Subject) {
     assert_eq!(subject.attempts(first.claim.delivery_id).await, [failed.attempt, delivered.attempt]);
 }
 
-pub async fn results_are_answered_in_their_order(subject: Subject) {
+pub async fn settlements_are_returned_in_the_order_of_the_results(subject: Subject) {
     subject.create_many(1).await;
     subject.post(1, 1..=600).await;
     let claimed = subject.claim(1, 600).await;
@@ -86,7 +86,7 @@ pub async fn a_lost_claim_settles_nothing(subject: Subject) {
     assert_eq!(subject.attempts(first.claim.delivery_id).await.len(), 1);
 }
 
-pub async fn of_two_results_for_one_claim_the_first_counts(subject: Subject) {
+pub async fn only_the_first_of_two_results_for_one_claim_counts(subject: Subject) {
     let claimed = subject.one_claimed().await;
     let results = [Verdict::Failed, Verdict::Delivered].map(|verdict| Arc::new(result(&claimed, verdict))).to_vec();
     let settled = subject.store.settle(results).await.expect("settle");
@@ -136,7 +136,7 @@ pub async fn an_ended_delivery_is_retried_by_hand(subject: Subject) {
     assert_eq!(again.len(), 4);
 }
 
-pub async fn a_waiting_delivery_is_pulled_forward(subject: Subject) {
+pub async fn a_waiting_delivery_retried_by_hand_is_due_at_once(subject: Subject) {
     let claimed = subject.one_claimed().await;
     subject.settle(result(&claimed, LATER)).await;
     let id = claimed.claim.delivery_id;
@@ -149,7 +149,7 @@ pub async fn a_waiting_delivery_is_pulled_forward(subject: Subject) {
     assert_eq!(subject.claim(1, 1).await.len(), 1);
 }
 
-pub async fn a_delivery_under_way_is_not_retried_by_hand(subject: Subject) {
+pub async fn a_delivery_in_flight_is_not_retried_by_hand(subject: Subject) {
     let claimed = subject.one_claimed().await;
     let refused = DeliveryAction::Refused(DeliveryState::Delivering);
     assert_eq!(subject.retry(claimed.claim.delivery_id).await, refused);

@@ -1,8 +1,8 @@
-//! What the suite makes its rows of, for the backends' own tests too.
+//! Builders for the rows of the suite. Tests of the backends use them as well.
 
 use super::*;
 
-/// The invented present.
+/// The present time of the suite.
 pub const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
 pub(super) const TENANT: &str = "acme";
 
@@ -72,7 +72,7 @@ pub(super) fn random(event: &Event) -> u128 {
     u128::from_be_bytes(*event.id.as_bytes()).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835)
 }
 
-/// For every destination that matches.
+/// A new event for every destination that matches.
 pub fn matched(event: Event) -> NewEvent {
     NewEvent { random: random(&event), event, destinations: None }
 }
@@ -87,7 +87,7 @@ pub fn with_key(mut event: Event, key: &str) -> Event {
     event
 }
 
-/// The trace that a `number`-th producer's span belongs to.
+/// The event with a trace made from `number`.
 pub(super) fn in_trace(mut event: Event, number: u8) -> Event {
     event.body = event.body.traced(TraceParent::new([number; 16], [number; 8], true));
     event
@@ -128,7 +128,7 @@ pub(super) fn page(limit: u32) -> PageRequest {
     PageRequest { before: None, limit }
 }
 
-/// The `number`-th event, as its body tells.
+/// The number of the event, read from its body.
 pub(super) fn number_of(claimed: &ClaimedDelivery) -> u64 {
     let ClaimedBody::Inline(body) = &claimed.body else { panic!("a store claims with bodies") };
     let data = body.data();

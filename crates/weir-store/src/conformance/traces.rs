@@ -1,4 +1,4 @@
-//! The trace of an event goes where its body goes.
+//! The trace of an event is stored and claimed with its body.
 
 use super::{replays::CLAIMED, *};
 
@@ -12,7 +12,7 @@ pub async fn an_event_keeps_its_trace(mut subject: Subject) {
     let events = [in_trace(event(1), 1), event(2), in_trace(event(3), 3), event(4)];
     subject.ingest(events.iter().cloned().map(matched).collect()).await;
     let expected: Vec<_> = events.iter().map(|event| event.body.trace()).collect();
-    // From memory where the store keeps bodies there, and from the table.
+    // From the body cache, if the store has one, and from the table.
     let mut claimed = subject.claim(1, 2).await;
     subject.reopen().await;
     claimed.extend(subject.claim(1, 2).await);
@@ -26,7 +26,7 @@ pub async fn an_event_keeps_its_trace(mut subject: Subject) {
     assert_eq!(bodies.iter().map(|body| body.as_ref().and_then(EventBody::trace)).collect::<Vec<_>>(), expected);
 }
 
-pub async fn an_idempotency_key_used_again_keeps_the_first_trace(subject: Subject) {
+pub async fn a_repeated_idempotency_key_keeps_the_first_trace(subject: Subject) {
     subject.create_many(1).await;
     let first = with_key(in_trace(event(1), 1), "a");
     subject.ingest(vec![matched(first.clone())]).await;
