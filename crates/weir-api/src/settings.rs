@@ -14,7 +14,10 @@ use serde_json::{Map, Value};
 use url::Url;
 use weir_core::{
     address::AddressPolicy,
-    destination::{DEFAULT_MAX_IN_FLIGHT, DEFAULT_TENANT, DEFAULT_TIMEOUT_MS, MAX_IN_FLIGHT, Settings, TIMEOUT_MS},
+    destination::{
+        DEFAULT_MAX_IN_FLIGHT, DEFAULT_TENANT, DEFAULT_TIMEOUT_MS, MAX_IN_FLIGHT, Settings, TIMEOUT_MS,
+        is_reserved_header,
+    },
     pattern::EventPattern,
 };
 
@@ -48,27 +51,6 @@ const HEADER_TWICE: &str = "is given twice: header names are not case-sensitive"
 
 pub(crate) use alerts::policy as alert_policy;
 pub(crate) use signing::rotation;
-
-/// Headers that Weir sets itself, or that change how the server or a proxy handles the request.
-const RESERVED_HEADERS: [&str; 16] = [
-    "connection",
-    "content-encoding",
-    "content-length",
-    "content-type",
-    "expect",
-    "host",
-    "keep-alive",
-    "proxy-authorization",
-    "proxy-connection",
-    "te",
-    "traceparent",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-    "user-agent",
-    "via",
-];
-const RESERVED_PREFIXES: [&str; 2] = ["webhook-", "weir-"];
 
 /// The settings of a new destination.
 pub(crate) fn read(body: Value, addresses: &AddressPolicy) -> Result<Settings, Problem> {
@@ -296,7 +278,7 @@ impl SettingsReader<'_> {
     fn header(&self, name: &str, value: &Value) -> Result<(String, String), String> {
         let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| "is not a header name".to_owned())?;
         let name = name.as_str();
-        if RESERVED_HEADERS.contains(&name) || RESERVED_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
+        if is_reserved_header(name) {
             return Err("is reserved: Weir or HTTP sets this header".to_owned());
         }
         let Value::String(value) = value else {

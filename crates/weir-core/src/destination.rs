@@ -17,6 +17,32 @@ use crate::{
 /// The tenant of a destination or an event that names none.
 pub const DEFAULT_TENANT: &str = "default";
 
+/// Headers that Weir sets itself, or that change how the server or a proxy handles the request.
+const RESERVED_HEADERS: [&str; 16] = [
+    "connection",
+    "content-encoding",
+    "content-length",
+    "content-type",
+    "expect",
+    "host",
+    "keep-alive",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "traceparent",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "user-agent",
+    "via",
+];
+const RESERVED_PREFIXES: [&str; 2] = ["webhook-", "weir-"];
+
+/// Whether a destination may not set this header; the name is in lower case. The API refuses it, and the worker leaves it out.
+pub fn is_reserved_header(name: &str) -> bool {
+    RESERVED_HEADERS.contains(&name) || RESERVED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+}
+
 /// An HTTP endpoint, as the engine uses it. Shared as `Arc<Destination>`; an edit makes a new value.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Destination {

@@ -9,12 +9,15 @@
 
 use sqlx::{AssertSqlSafe, postgres::PgRow};
 use weir_core::{DeliveryState, DestinationId, ErrorKind, delivery::Delivery, pattern::EventPattern};
-use weir_store::{DeliveryFilter, ErrorFilter, Page, PageRequest, SCANNED_AT_MOST, StoreResult};
+use weir_store::{
+    DeliveryFilter, ErrorFilter, Page, PageRequest, SCANNED_AT_MOST, StoreResult,
+    stored::{failure_code, state_code},
+};
 
 use crate::{
     PostgresStore,
     history::{Select, into_page},
-    rows::{self, DELIVERY_COLUMNS, failure_code, state_code, uuid},
+    rows::{self, DELIVERY_COLUMNS, uuid},
 };
 
 /// How a page finds its deliveries.

@@ -14,7 +14,7 @@ use weir_core::{
 };
 use weir_store::{
     BreakerChange, DestinationCounts, DestinationPatch, Destinations, EditPlace, EditedDestination, LimitChange, Page,
-    PageRequest, StoreResult,
+    PageRequest, StoreResult, stored::limits_json,
 };
 
 use crate::{
@@ -23,8 +23,8 @@ use crate::{
     edits::{ChangeBreaker, Create, Delete, Hold, Patch, Pause},
     history::{first_id, into_page},
     rows::{
-        self, corrupt, count, destination_id, flag, int, limits, limits_json, optional_int, optional_text,
-        optional_time, small, text, time, uuid,
+        self, corrupt, count, destination_id, flag, int, limits, optional_int, optional_text, optional_time, small,
+        text, time, uuid,
     },
     writer::Operation,
 };

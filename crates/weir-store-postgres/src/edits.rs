@@ -7,14 +7,14 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection};
 use weir_core::{Destination, DestinationId, Timestamp};
-use weir_store::{BreakerChange, DestinationPatch, StoreResult, paused_by_weir};
+use weir_store::{BreakerChange, DestinationPatch, StoreResult, paused_by_weir, stored::limits_json};
 
 use crate::{
     PostgresStore,
     destinations::{INSERT, LOCK_LIVE, UPDATE, read_destination, write_destination},
     errors::{ATTEMPTS, conflicts, store_error},
     locks::begin_to_edit,
-    rows::{limits_json, uuid},
+    rows::uuid,
     writer::{GROUP_TIMEOUT, within},
 };
 

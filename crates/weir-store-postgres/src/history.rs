@@ -17,7 +17,7 @@ use weir_core::{
 };
 use weir_store::{
     DeliveryDetail, DeliveryFilter, EventFilter, History, Page, PageRequest, SendPlace, SendRecord, SendsRequest,
-    StoreError, StoreResult,
+    StoreError, StoreResult, stored::outcome_code,
 };
 
 use crate::{
@@ -25,7 +25,7 @@ use crate::{
     errors::store_error,
     rows::{
         self, ATTEMPT_COLUMNS, BODILESS_EVENT_COLUMNS, DELIVERY_COLUMNS, EVENT_COLUMNS, LAST_ATTEMPT, delivery_id,
-        flag, outcome_code, small, time, uuid,
+        flag, small, time, uuid,
     },
     writer::{GROUP_TIMEOUT, within},
 };

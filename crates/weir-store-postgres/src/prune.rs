@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use sqlx::{PgConnection, postgres::PgRow, types::Uuid};
 use tokio::sync::Mutex;
 use weir_core::{DeliveryState, retention::Cutoffs};
-use weir_store::{Prune, PrunePlace, PruneStep, Pruned, StoreResult};
+use weir_store::{Prune, PrunePlace, PruneStep, Pruned, StoreResult, stored::state_code};
 
 use crate::{
     PostgresStore,
@@ -16,7 +16,7 @@ use crate::{
     history::first_id,
     open::recoverable,
     partitions::{Day, MILLIS_PER_DAY, day_of, day_of_id},
-    rows::{count, flag, state_code, uuid},
+    rows::{count, flag, uuid},
     writer::{GROUP_TIMEOUT, connect, within},
 };
 

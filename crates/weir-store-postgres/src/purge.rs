@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use async_trait::async_trait;
 use sqlx::{PgConnection, Row as _};
 use weir_core::{DeliveryId, DeliveryState, Timestamp, order::BEHIND, pattern::EventPattern};
-use weir_store::{MessageGroup, Purge, PurgePlace, PurgeStep};
+use weir_store::{MessageGroup, Purge, PurgePlace, PurgeStep, stored::state_code};
 
 use crate::{
     edits::Edit,
     history::Select,
     message_groups::advance,
-    rows::{count, delivery_id, state_code, time, uuid},
+    rows::{count, delivery_id, time, uuid},
 };
 
 /// How many deliveries a step reads. Claims of the destination wait for the commit of a step.

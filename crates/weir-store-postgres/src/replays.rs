@@ -6,6 +6,7 @@ use weir_core::{DeliveryState, DestinationId, ReplayId, Timestamp};
 use weir_store::{
     ClaimRequest, Claims, NewReplay, Page, PageRequest, Replay, ReplayFigures, ReplayFilter, ReplayPhase, ReplayStep,
     Replays, StoreResult,
+    stored::{self, state_code},
 };
 
 use crate::{
@@ -14,7 +15,7 @@ use crate::{
     edits::Edit,
     history::{Select, into_page},
     replay_steps::Step,
-    rows::{self, corrupt, count, destination_id, int, optional_time, replay_id, state_code, text, time, uuid},
+    rows::{self, corrupt, count, destination_id, int, optional_time, replay_id, text, time, uuid},
 };
 
 #[async_trait]
@@ -110,8 +111,7 @@ fn read_replay(row: &PgRow) -> Result<Replay, sqlx::Error> {
 }
 
 pub(crate) fn phase(row: &PgRow, column: usize) -> Result<ReplayPhase, sqlx::Error> {
-    let phase = usize::try_from(int(row, column)?).ok().and_then(|code| ReplayPhase::ALL.get(code).copied());
-    phase.ok_or_else(|| corrupt("a phase"))
+    stored::phase(int(row, column)?).ok_or_else(|| corrupt("a phase"))
 }
 
 /// Reads a row of [`FIGURES`].

@@ -11,6 +11,7 @@ use sqlx::{AssertSqlSafe, Connection as _, PgConnection, types::Uuid};
 use weir_core::{DeliveryId, DeliveryState, DestinationId, Timestamp, claim::Claim, order::BEHIND, outcome::Verdict};
 use weir_store::{
     AttemptResult, DeliveryAction, MessageGroup, Purge, PurgePlace, PurgeStep, Results, Settlement, StoreResult,
+    stored::{failure_code, outcome_code, state_code},
 };
 
 use crate::{
@@ -19,10 +20,7 @@ use crate::{
     ingest::column,
     message_groups::advance,
     purge::{PurgeSome, count_sql},
-    rows::{
-        self, corrupt, count, destination_id, failure_code, flag, int, optional_text, optional_time, outcome_code,
-        state_code, uuid,
-    },
+    rows::{self, corrupt, count, destination_id, flag, int, optional_text, optional_time, uuid},
     writer::Operation,
 };
 

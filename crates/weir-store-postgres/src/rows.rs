@@ -1,17 +1,17 @@
 //! Conversion between Rust values and PostgreSQL values: states and outcomes as numbers, limits as JSON.
 
 use bytes::Bytes;
-use serde_json::{Value, json};
 use sqlx::{Row as _, ValueRef as _, postgres::PgRow, types::Uuid};
 use weir_core::{
-    AttemptId, DeliveryId, DeliveryState, DestinationId, ErrorKind, EventId, Period, RateLimit, RateLimits, ReplayId,
-    Timestamp, TraceParent,
+    AttemptId, DeliveryId, DeliveryState, DestinationId, ErrorKind, EventId, RateLimits, ReplayId, Timestamp,
+    TraceParent,
     claim::ProcessId,
     delivery::{Attempt, AttemptOutcome, Delivery, LastAttempt},
     event::{DeliveryOptions, Event, EventBody},
     order::BEHIND,
     outcome::Failure,
 };
+use weir_store::stored;
 
 /// The error for a stored value that this program could not have written.
 pub(crate) fn corrupt(what: &str) -> sqlx::Error {
@@ -91,23 +91,12 @@ pub(crate) fn process_id(row: &PgRow, column: usize) -> Result<ProcessId, sqlx::
     i32::try_from(int(row, column)?).map(ProcessId).map_err(|_| corrupt("a process"))
 }
 
-/// The number of a state: its index in [`DeliveryState::ALL`].
-pub(crate) const fn state_code(state: DeliveryState) -> i16 {
-    state as i16
-}
-
 pub(crate) fn state(row: &PgRow, column: usize) -> Result<DeliveryState, sqlx::Error> {
-    let code = usize::try_from(int(row, column)?).ok();
-    code.and_then(|code| DeliveryState::ALL.get(code).copied()).ok_or_else(|| corrupt("a state"))
-}
-
-pub(crate) const fn outcome_code(outcome: AttemptOutcome) -> i16 {
-    outcome as i16
+    stored::state(int(row, column)?).ok_or_else(|| corrupt("a state"))
 }
 
 fn outcome(row: &PgRow, column: usize) -> Result<AttemptOutcome, sqlx::Error> {
-    let code = usize::try_from(int(row, column)?).ok();
-    code.and_then(|code| AttemptOutcome::ALL.get(code).copied()).ok_or_else(|| corrupt("an outcome"))
+    stored::outcome(int(row, column)?).ok_or_else(|| corrupt("an outcome"))
 }
 
 macro_rules! event_columns {
@@ -188,15 +177,14 @@ fn status_code(row: &PgRow, column: usize) -> Result<Option<u16>, sqlx::Error> {
     optional_int(row, column)?.map(u16::try_from).transpose().map_err(|_| corrupt("a status code"))
 }
 
-/// The number of a failure: its index in [`Failure::ALL`].
-pub(crate) const fn failure_code(failure: Failure) -> i16 {
-    failure as i16
-}
-
 fn failure(row: &PgRow, column: usize) -> Result<Option<Failure>, sqlx::Error> {
     let Some(code) = optional_int(row, column)? else { return Ok(None) };
-    let failure = usize::try_from(code).ok().and_then(|code| Failure::ALL.get(code).copied());
-    failure.map(Some).ok_or_else(|| corrupt("a failure"))
+    stored::failure(code).map(Some).ok_or_else(|| corrupt("a failure"))
+}
+
+/// The limits of a JSON column.
+pub(crate) fn limits(text: &str) -> Result<RateLimits, sqlx::Error> {
+    stored::limits(text).ok_or_else(|| corrupt("a rate limit"))
 }
 
 /// The columns for [`attempt`].
@@ -217,50 +205,4 @@ pub(crate) fn attempt(row: &PgRow) -> Result<Attempt, sqlx::Error> {
         failure: failure(row, 8)?,
         response_body: response_body.map(String::from_utf8).transpose().map_err(|_| corrupt("a response body"))?,
     })
-}
-
-pub(crate) fn limits_json(limits: &RateLimits) -> String {
-    let limit =
-        |limit: &RateLimit| json!({"limit": limit.limit, "period": limit.period.as_str(), "burst": limit.burst});
-    Value::Array(limits.as_slice().iter().map(limit).collect()).to_string()
-}
-
-pub(crate) fn limits(text: &str) -> Result<RateLimits, sqlx::Error> {
-    let unreadable = || corrupt("a rate limit");
-    let values: Vec<Value> = serde_json::from_str(text).map_err(|_| unreadable())?;
-    let limit = |value: &Value| {
-        let number = |name: &str| value[name].as_u64().and_then(|number| u32::try_from(number).ok());
-        RateLimit::with_burst(number("limit")?, Period::parse(value["period"].as_str()?)?, number("burst")?)
-    };
-    let limits: Option<Vec<RateLimit>> = values.iter().map(limit).collect();
-    RateLimits::new(limits.ok_or_else(unreadable)?).map_err(|_| unreadable())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn states_and_outcomes_have_the_numbers_of_the_schema() {
-        assert_eq!(DeliveryState::ALL.map(state_code), [0, 1, 2, 3, 4, 5, 6, 7, 8]);
-        assert_eq!(state_code(DeliveryState::Delivering), 1);
-        assert_eq!(state_code(DeliveryState::Retrying), 2);
-        assert_eq!(state_code(DeliveryState::Cancelled), 6);
-        assert_eq!(state_code(DeliveryState::Superseded), 7);
-        assert_eq!(state_code(DeliveryState::Expired), 8);
-        assert_eq!(AttemptOutcome::ALL.map(outcome_code), [0, 1, 2, 3]);
-        assert_eq!(outcome_code(AttemptOutcome::Unknown), 3);
-        assert_eq!(Failure::ALL.map(failure_code), [0, 1, 2, 3, 4, 5]);
-        assert_eq!((failure_code(Failure::Dns), failure_code(Failure::Forbidden)), (0, 5));
-    }
-
-    #[test]
-    fn limits_are_read_back() {
-        let second = RateLimit::with_burst(10, Period::Second, 3).unwrap();
-        let day = RateLimit::new(1_000_000, Period::Day).unwrap();
-        for all in [RateLimits::UNLIMITED, RateLimits::new(vec![day, second]).unwrap()] {
-            assert_eq!(limits(&limits_json(&all)).unwrap(), all);
-        }
-        assert!(limits(r#"[{"limit": 0, "period": "second", "burst": 1}]"#).is_err());
-    }
 }

@@ -8,12 +8,15 @@
 //!   anywhere.
 
 use weir_core::{DeliveryState, DestinationId, ErrorKind, delivery::Delivery, pattern::EventPattern};
-use weir_store::{DeliveryFilter, ErrorFilter, Page, PageRequest, SCANNED_AT_MOST, StoreResult};
+use weir_store::{
+    DeliveryFilter, ErrorFilter, Page, PageRequest, SCANNED_AT_MOST, StoreResult,
+    stored::{failure_code, state_code},
+};
 
 use crate::{
     SqliteStore,
     history::{WhereClause, delivery_ids_of, into_page},
-    rows::{self, DELIVERY_COLUMNS, LAST_ATTEMPT, failure_code, state_code},
+    rows::{self, DELIVERY_COLUMNS, LAST_ATTEMPT},
     sql::Values,
 };
 
@@ -145,7 +148,7 @@ impl<'f> WhereClause<'f> {
                 self.add("a.outcome = 3");
             }
             Some(ErrorFilter::Kind(ErrorKind::Failure(failure))) => {
-                self.add("a.failure = ?").int(failure_code(failure));
+                self.add("a.failure = ?").int(failure_code(failure).into());
             }
             Some(ErrorFilter::Kind(ErrorKind::Answer(class))) => {
                 self.add("a.outcome IN (1, 2) AND a.failure IS NULL AND a.status_code / 100 = ?").int(class.into());

@@ -11,7 +11,7 @@ use weir_core::{
 };
 use weir_store::{
     BreakerChange, DestinationCounts, DestinationPatch, Destinations, EditPlace, EditedDestination, LimitChange, Page,
-    PageRequest, StoreResult, paused_by_weir,
+    PageRequest, StoreResult, paused_by_weir, stored::limits_json,
 };
 
 use crate::{
@@ -19,7 +19,7 @@ use crate::{
     edits::Edit,
     error::{Error, Result},
     history::first_id,
-    rows::{self, Columns as _, count, destination_id, int, limits, limits_json, optional_time, small, text, time},
+    rows::{self, Columns as _, count, destination_id, int, limits, optional_time, small, text, time},
     sql::{Values, execute, fetch, query},
     writer::Transaction,
 };

@@ -13,7 +13,7 @@ use weir_core::{
 };
 use weir_store::{
     DeliveryDetail, DeliveryFilter, EventFilter, History, Page, PageRequest, SendPlace, SendRecord, SendsRequest,
-    StoreResult,
+    StoreResult, stored::outcome_code,
 };
 
 use crate::{
@@ -22,7 +22,7 @@ use crate::{
     error::{Error, Result},
     rows::{
         self, ATTEMPT_COLUMNS, BODILESS_EVENT_COLUMNS, DELIVERY_COLUMNS, EVENT_COLUMNS, LAST_ATTEMPT, delivery_id,
-        outcome_code, small, time,
+        small, time,
     },
     sql::{Values, fetch},
 };
@@ -96,11 +96,12 @@ fn send(row: &SqliteRow) -> Result<SendRecord> {
     let place = SendPlace { sent_at: time(row, 0)?, delivery_id: delivery_id(row, 1)?, number: small(row, 2)? };
     let answered_at = place.sent_at + std::time::Duration::from_millis(small(row, 3)?.into());
     let outcome = rows::int(row, 4)?;
-    let delivered = outcome == outcome_code(AttemptOutcome::Delivered);
+    let is = |wanted| outcome == i64::from(outcome_code(wanted));
+    let delivered = is(AttemptOutcome::Delivered);
     Ok(SendRecord {
         place,
         delivered: delivered.then(|| Ok::<_, Error>((time(row, 5)?, answered_at))).transpose()?,
-        is_unknown: outcome == outcome_code(AttemptOutcome::Unknown),
+        is_unknown: is(AttemptOutcome::Unknown),
     })
 }
 

@@ -11,6 +11,7 @@ use weir_core::{DeliveryId, DeliveryState, Destination, DestinationId, Timestamp
 use weir_store::{
     FastPath, Ingest, Ingested, NewEvent, StoreResult,
     intake::{Directory, IngestResult, Intake, Key, KnownKeys, NewDelivery, key},
+    stored::state_code,
 };
 
 use crate::{
@@ -19,7 +20,7 @@ use crate::{
     error::{Error, Result},
     group::{self, Operation},
     message_groups::GroupPosition,
-    rows::{self, state_code},
+    rows::{self},
     sql::{Batch, MAX_ROWS, Values, execute, padded, query},
     writer::Transaction,
 };
@@ -230,7 +231,7 @@ impl Transaction<'_, '_> {
                     .blob(delivery.event.id.as_bytes())
                     .blob(delivery.destination_id.as_bytes())
                     .int(delivery.event.created_at.as_nanos())
-                    .int(state_code(state))
+                    .int(state_code(state).into())
                     .optional_int(delivery.event.delayed_until().map(Timestamp::as_nanos))
                     .optional_int(delivery.event.options.expires_at.map(Timestamp::as_nanos));
                 match delivery.coalesces_by() {

@@ -5,14 +5,14 @@
 use async_trait::async_trait;
 use sqlx::sqlite::SqliteRow;
 use weir_core::{DeliveryId, DeliveryState, EventId, Timestamp, retention::Cutoffs};
-use weir_store::{Prune, PrunePlace, PruneStep, Pruned, StoreResult};
+use weir_store::{Prune, PrunePlace, PruneStep, Pruned, StoreResult, stored::state_code};
 
 use crate::{
     SqliteStore,
     edits::Edit,
     error::Result,
     history::{delivery_ids_of, first_id},
-    rows::{delivery_id, event_id, state, state_code, time},
+    rows::{delivery_id, event_id, state, time},
     sql::{Values, execute},
     writer::Transaction,
 };
@@ -113,7 +113,7 @@ impl Transaction<'_, '_> {
             PruneBatch::Deliveries(old) => {
                 for old in old {
                     let mut values = Values::default();
-                    values.blob(old.id.as_bytes()).int(state_code(old.state)).int(old.ended_at.as_nanos());
+                    values.blob(old.id.as_bytes()).int(state_code(old.state).into()).int(old.ended_at.as_nanos());
                     if execute(self.connection, DELETE_DELIVERY, &values)? == 1 {
                         let mut values = Values::default();
                         values.blob(old.id.as_bytes());

@@ -3,12 +3,12 @@
 use std::{collections::BTreeSet, ops::ControlFlow};
 
 use weir_core::{DeliveryId, DeliveryState, Timestamp, order::BEHIND};
-use weir_store::{MessageGroup, Purge, PurgePlace, PurgeStep};
+use weir_store::{MessageGroup, Purge, PurgePlace, PurgeStep, stored::state_code};
 
 use crate::{
     error::Result,
     history::WhereClause,
-    rows::{self, Columns as _, delivery_id, state_code, text, time},
+    rows::{self, Columns as _, delivery_id, text, time},
     sql::{Batch, MAX_ROWS, Values, execute, padded, visit_rows},
     writer::Transaction,
 };

@@ -5,12 +5,14 @@ use std::collections::BTreeSet;
 
 use rusqlite::Row;
 use weir_core::{DeliveryId, DeliveryState, DestinationId, ReplayId, Timestamp, order::BEHIND};
-use weir_store::{MessageGroup, NewReplay, PageRequest, ReplayFigures, ReplayFilter, ReplayPhase, ReplayStep};
+use weir_store::{
+    MessageGroup, NewReplay, PageRequest, ReplayFigures, ReplayFilter, ReplayPhase, ReplayStep, stored::phase_code,
+};
 
 use crate::{
     error::{Error, Result},
     history::WhereClause,
-    replays::{FIGURES, eligible, figure, filter_joins, index_for_state, phase, phase_code},
+    replays::{FIGURES, eligible, figure, filter_joins, index_for_state, phase},
     rows::{Columns as _, delivery_id, destination_id, int, text, time},
     sql::{Batch, MAX_ROWS, Values, execute, padded, query},
     writer::Transaction,
@@ -266,7 +268,7 @@ impl Transaction<'_, '_> {
         }
         let mut values = Values::default();
         values
-            .int(phase_code(ended))
+            .int(phase_code(ended).into())
             .int(figures.delivered as i64)
             .int(figures.failed as i64)
             .int(figures.cancelled as i64)

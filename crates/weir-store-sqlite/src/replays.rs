@@ -5,6 +5,7 @@ use weir_core::{DeliveryState, DestinationId, ReplayId, Timestamp};
 use weir_store::{
     ClaimRequest, Claims, NewReplay, Page, PageRequest, Replay, ReplayFigures, ReplayFilter, ReplayPhase, ReplayStep,
     Replays, StoreResult,
+    stored::{self, state_code},
 };
 
 use crate::{
@@ -13,7 +14,7 @@ use crate::{
     edits::Edit,
     error::{Error, Result},
     history::{WhereClause, into_page},
-    rows::{self, Columns, LAST_ATTEMPT, count, destination_id, int, optional_time, state_code, text, time},
+    rows::{self, Columns, LAST_ATTEMPT, count, destination_id, int, optional_time, text, time},
     sql::Values,
 };
 
@@ -110,13 +111,7 @@ pub(crate) fn replay(row: &impl Columns) -> Result<Replay> {
 }
 
 pub(crate) fn phase(row: &impl Columns, column: usize) -> Result<ReplayPhase> {
-    let phase = usize::try_from(int(row, column)?).ok().and_then(|code| ReplayPhase::ALL.get(code).copied());
-    phase.ok_or(Error::Corrupt("a phase"))
-}
-
-/// The number of a phase: its index in [`ReplayPhase::ALL`].
-pub(crate) const fn phase_code(phase: ReplayPhase) -> i64 {
-    phase as i64
+    stored::phase(int(row, column)?).ok_or(Error::Corrupt("a phase"))
 }
 
 /// Reads a row of [`FIGURES`].

@@ -8,7 +8,10 @@ use std::{
 use async_trait::async_trait;
 use rusqlite::Row;
 use weir_core::{DeliveryId, DeliveryState, DestinationId, Timestamp, order::BEHIND, outcome::Verdict};
-use weir_store::{AttemptResult, DeliveryAction, Purge, PurgePlace, PurgeStep, Results, Settlement, StoreResult};
+use weir_store::{
+    AttemptResult, DeliveryAction, Purge, PurgePlace, PurgeStep, Results, Settlement, StoreResult,
+    stored::{failure_code, outcome_code, state_code},
+};
 
 use crate::{
     SqliteStore,
@@ -16,7 +19,7 @@ use crate::{
     error::{Error, Result},
     group::{Operation, Settle},
     purge::count_sql,
-    rows::{self, count, destination_id, failure_code, int, optional_time, outcome_code, state_code},
+    rows::{self, count, destination_id, int, optional_time},
     sql::{Batch, MAX_ROWS, Values, execute, padded, query},
     writer::Transaction,
 };
@@ -213,7 +216,7 @@ impl Transaction<'_, '_> {
             for (result, state, due) in part {
                 values
                     .blob(result.claim.delivery_id.as_bytes())
-                    .int(state_code(*state))
+                    .int(state_code(*state).into())
                     .int(result.attempt.number.into())
                     .int(due.as_nanos())
                     .int(result.now.as_nanos());
@@ -262,10 +265,10 @@ impl Transaction<'_, '_> {
                     .blob(claim.destination_id.as_bytes())
                     .optional_int(attempt.sent_at.map(Timestamp::as_nanos))
                     .int(attempt.duration_ms.into())
-                    .int(outcome_code(attempt.outcome))
+                    .int(outcome_code(attempt.outcome).into())
                     .optional_int(attempt.status_code.map(i64::from))
                     .optional_text(attempt.error.as_deref())
-                    .optional_int(attempt.failure.map(failure_code))
+                    .optional_int(attempt.failure.map(|failure| failure_code(failure).into()))
                     .optional_text(attempt.response_body.as_deref());
             }
             values.nulls(11 * (size - part.len()));

@@ -1,16 +1,15 @@
 //! Conversions between Rust and SQLite values: states and outcomes as numbers, ids as blobs, limits as JSON.
 
 use bytes::Bytes;
-use serde_json::{Value, json};
 use sqlx::{Row as _, sqlite::SqliteRow};
 use weir_core::{
-    AttemptId, DeliveryId, DeliveryState, DestinationId, ErrorKind, EventId, Period, RateLimit, RateLimits, Timestamp,
-    TraceParent,
+    AttemptId, DeliveryId, DeliveryState, DestinationId, ErrorKind, EventId, RateLimits, Timestamp, TraceParent,
     delivery::{Attempt, AttemptOutcome, Delivery, LastAttempt},
     event::{DeliveryOptions, Event, EventBody},
     order::BEHIND,
     outcome::Failure,
 };
+use weir_store::stored;
 
 use crate::error::{Error, Result};
 
@@ -90,23 +89,12 @@ pub(crate) fn event_id(row: &impl Columns, column: usize) -> Result<EventId> {
     id(row, column).map(EventId::from_bytes)
 }
 
-/// The number of a state: its index in [`DeliveryState::ALL`].
-pub(crate) const fn state_code(state: DeliveryState) -> i64 {
-    state as i64
-}
-
 pub(crate) fn state(row: &impl Columns, column: usize) -> Result<DeliveryState> {
-    let code = usize::try_from(int(row, column)?).ok();
-    code.and_then(|code| DeliveryState::ALL.get(code).copied()).ok_or_else(|| Error::Corrupt("a state"))
-}
-
-pub(crate) const fn outcome_code(outcome: AttemptOutcome) -> i64 {
-    outcome as i64
+    stored::state(int(row, column)?).ok_or(Error::Corrupt("a state"))
 }
 
 fn outcome(row: &impl Columns, column: usize) -> Result<AttemptOutcome> {
-    let code = usize::try_from(int(row, column)?).ok();
-    code.and_then(|code| AttemptOutcome::ALL.get(code).copied()).ok_or_else(|| Error::Corrupt("an outcome"))
+    stored::outcome(int(row, column)?).ok_or(Error::Corrupt("an outcome"))
 }
 
 macro_rules! event_columns {
@@ -187,15 +175,14 @@ fn status_code(row: &impl Columns, column: usize) -> Result<Option<u16>> {
     status_code.map_err(|_| Error::Corrupt("a status code"))
 }
 
-/// The number of a failure: its index in [`Failure::ALL`].
-pub(crate) const fn failure_code(failure: Failure) -> i64 {
-    failure as i64
-}
-
 fn failure(row: &impl Columns, column: usize) -> Result<Option<Failure>> {
     let Some(code) = row.optional_int(column)? else { return Ok(None) };
-    let failure = usize::try_from(code).ok().and_then(|code| Failure::ALL.get(code).copied());
-    failure.map(Some).ok_or(Error::Corrupt("a failure"))
+    stored::failure(code).map(Some).ok_or(Error::Corrupt("a failure"))
+}
+
+/// The limits of a JSON column.
+pub(crate) fn limits(text: &str) -> Result<RateLimits> {
+    stored::limits(text).ok_or(Error::Corrupt("a rate limit"))
 }
 
 /// The columns of [`attempt`].
@@ -215,50 +202,4 @@ pub(crate) fn attempt(row: &impl Columns) -> Result<Attempt> {
         failure: failure(row, 8)?,
         response_body: row.optional_text(9)?,
     })
-}
-
-pub(crate) fn limits_json(limits: &RateLimits) -> String {
-    let limit =
-        |limit: &RateLimit| json!({"limit": limit.limit, "period": limit.period.as_str(), "burst": limit.burst});
-    Value::Array(limits.as_slice().iter().map(limit).collect()).to_string()
-}
-
-pub(crate) fn limits(text: &str) -> Result<RateLimits> {
-    let unreadable = || Error::Corrupt("a rate limit");
-    let values: Vec<Value> = serde_json::from_str(text).map_err(|_| unreadable())?;
-    let limit = |value: &Value| {
-        let number = |name: &str| value[name].as_u64().and_then(|number| u32::try_from(number).ok());
-        RateLimit::with_burst(number("limit")?, Period::parse(value["period"].as_str()?)?, number("burst")?)
-    };
-    let limits: Option<Vec<RateLimit>> = values.iter().map(limit).collect();
-    RateLimits::new(limits.ok_or_else(unreadable)?).map_err(|_| unreadable())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn states_and_outcomes_have_the_numbers_of_the_schema() {
-        assert_eq!(DeliveryState::ALL.map(state_code), [0, 1, 2, 3, 4, 5, 6, 7, 8]);
-        assert_eq!(state_code(DeliveryState::Delivering), 1);
-        assert_eq!(state_code(DeliveryState::Retrying), 2);
-        assert_eq!(state_code(DeliveryState::Cancelled), 6);
-        assert_eq!(state_code(DeliveryState::Superseded), 7);
-        assert_eq!(state_code(DeliveryState::Expired), 8);
-        assert_eq!(AttemptOutcome::ALL.map(outcome_code), [0, 1, 2, 3]);
-        assert_eq!(outcome_code(AttemptOutcome::Unknown), 3);
-        assert_eq!(Failure::ALL.map(failure_code), [0, 1, 2, 3, 4, 5]);
-        assert_eq!((failure_code(Failure::Dns), failure_code(Failure::Forbidden)), (0, 5));
-    }
-
-    #[test]
-    fn limits_are_read_back() {
-        let second = RateLimit::with_burst(10, Period::Second, 3).unwrap();
-        let day = RateLimit::new(1_000_000, Period::Day).unwrap();
-        for all in [RateLimits::UNLIMITED, RateLimits::new(vec![day, second]).unwrap()] {
-            assert_eq!(limits(&limits_json(&all)).unwrap(), all);
-        }
-        assert!(limits(r#"[{"limit": 0, "period": "second", "burst": 1}]"#).is_err());
-    }
 }

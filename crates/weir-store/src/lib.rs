@@ -21,6 +21,7 @@ mod processes;
 mod prune;
 mod replays;
 mod results;
+pub mod stored;
 mod stored_filter;
 
 use std::sync::Arc;

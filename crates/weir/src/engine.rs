@@ -10,8 +10,8 @@ use tokio::{
 use weir_api::{ApiKeys, ApiState, BodyBudget, Hosts, Operations, Readiness};
 use weir_core::{address::AddressPolicy, retention::Retention};
 use weir_scheduler::{
-    AlertPublisher, BacklogMeter, DeclinedAdmissions, EditWatcher, FastPath, ProcessWatcher, Pruner, Replayer, Scheduler,
-    Sweeper,
+    AlertPublisher, BacklogMeter, DeclinedAdmissions, EditWatcher, FastPath, ProcessWatcher, Pruner, Replayer,
+    Scheduler, Sweeper,
 };
 use weir_worker::{
     Worker,

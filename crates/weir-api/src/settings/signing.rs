@@ -2,9 +2,11 @@
 
 use http::HeaderName;
 use serde_json::Value;
-use weir_core::signing::{DEFAULT_HEADER, InvalidSecret, KeyKind, Secret, SignatureStyle, Signing};
+use weir_core::{
+    destination::is_reserved_header,
+    signing::{DEFAULT_HEADER, InvalidSecret, KeyKind, Secret, SignatureStyle, Signing},
+};
 
-use super::{RESERVED_HEADERS, RESERVED_PREFIXES};
 use crate::{
     fields::{Errors, Object},
     problem::Problem,
@@ -116,8 +118,7 @@ fn header_name(
         return None;
     };
     let name = name.as_str();
-    let reserved = RESERVED_HEADERS.contains(&name) || RESERVED_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
-    if reserved && name != allowed {
+    if is_reserved_header(name) && name != allowed {
         object.refuse(field, "is reserved: Weir or HTTP sets this header");
         return None;
     }

@@ -11,7 +11,12 @@ use http::{
 };
 use http_body_util::Full;
 use url::{Host, Position, Url};
-use weir_core::{TraceParent, signing::SignatureStyle, trace};
+use weir_core::{
+    TraceParent,
+    destination::is_reserved_header,
+    signing::{DEFAULT_HEADER, SignatureStyle},
+    trace,
+};
 
 const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
 const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
@@ -22,28 +27,6 @@ const WEIR_ATTEMPT: HeaderName = HeaderName::from_static("weir-attempt");
 const MAX_HEAD: usize = 192 * 1024;
 
 const TOO_LARGE: &str = "the URL and headers are too large";
-
-/// Headers that frame the request or belong to one hop, and those that Weir sets on every request. The API refuses
-/// them; if a destination has one, it is not sent.
-const RESERVED: [&str; 17] = [
-    "connection",
-    "content-length",
-    "content-type",
-    "expect",
-    "host",
-    "keep-alive",
-    "proxy-authorization",
-    "proxy-connection",
-    "te",
-    "traceparent",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-    "user-agent",
-    "webhook-id",
-    "webhook-timestamp",
-    "weir-attempt",
-];
 
 /// A destination's URL and headers, ready to send to.
 pub struct Target {
@@ -168,7 +151,7 @@ impl HeadTemplate {
             let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| "a header name cannot be sent")?;
             // This parse is what refuses line breaks, which would start another header.
             let value = HeaderValue::from_str(value).map_err(|_| "a header value cannot be sent")?;
-            if !RESERVED.contains(&name.as_str()) && name != signature && timestamp.as_ref() != Some(&name) {
+            if !is_reserved_header(name.as_str()) && name != signature && timestamp.as_ref() != Some(&name) {
                 headers.try_append(name, value).map_err(|_| TOO_LARGE)?;
             }
         }
@@ -186,7 +169,8 @@ impl HeadTemplate {
 }
 
 fn signing_header(name: &str) -> Result<HeaderName, &'static str> {
-    let name = HeaderName::from_bytes(name.as_bytes()).ok().filter(|name| !RESERVED.contains(&name.as_str()));
+    let name = HeaderName::from_bytes(name.as_bytes()).ok();
+    let name = name.filter(|name| *name == DEFAULT_HEADER || !is_reserved_header(name.as_str()));
     name.ok_or("the signature's header cannot be sent")
 }
 
