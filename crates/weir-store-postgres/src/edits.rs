@@ -35,7 +35,7 @@ impl PostgresStore {
         for _ in 1..ATTEMPTS {
             match self.try_edit(&edit).await {
                 Err(error) if conflicts(&error) => {
-                    tracing::debug!(%error, "an edit conflicted with another transaction and runs again")
+                    tracing::debug!(%error, "an edit conflicted with another transaction and runs again");
                 }
                 outcome => return outcome.map_err(|error| store_error(&error)),
             }

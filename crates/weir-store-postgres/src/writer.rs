@@ -255,7 +255,7 @@ impl<O: Operation> Writer<O> {
         for _ in 1..ATTEMPTS {
             match self.try_group(group).await {
                 Err(error) if conflicts(&error) => {
-                    tracing::debug!(%error, "a group conflicted with another transaction and runs again")
+                    tracing::debug!(%error, "a group conflicted with another transaction and runs again");
                 }
                 outcome => return outcome.map_err(|error| store_error(&error)),
             }

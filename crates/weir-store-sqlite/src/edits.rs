@@ -97,7 +97,7 @@ impl Edit {
                 edit.answer = Some(transaction.advance_message_groups(&edit.input.iter().cloned().collect())?);
             }
             Self::Dissolve(edit) => {
-                edit.answer = Some(transaction.dissolve_message_groups(edit.input.0, edit.input.1)?)
+                edit.answer = Some(transaction.dissolve_message_groups(edit.input.0, edit.input.1)?);
             }
             Self::CreateReplay(edit) => edit.answer = Some(transaction.create_replay(&edit.input.0, edit.input.1)?),
             Self::CancelReplay(edit) => edit.answer = Some(transaction.cancel_replay(edit.input.0, edit.input.1)?),

@@ -148,7 +148,7 @@ impl Transaction<'_, '_> {
             let (state, due) = self.next_state(result, &held);
             match due {
                 Some(due) => retried.push((result, state, due)),
-                None => ended.entry((state_code(state), result.attempt.number)).or_default().push(result),
+                None => ended.entry((i64::from(state_code(state)), result.attempt.number)).or_default().push(result),
             }
             if held.in_message_group && self.leaves_message_group(result, state) {
                 leaving.push((answers.len(), result.claim.delivery_id, state));

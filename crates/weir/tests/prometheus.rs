@@ -215,7 +215,7 @@ async fn every_query_has_an_answer_from_one_process_under_load() {
     let (receiver, folder) = (Receiver::start().await, tempfile::tempdir().unwrap());
     let app = App::start_with(folder.path(), &[("WEIR_METRICS_LISTEN", "127.0.0.1:0")]).await;
     let prometheus = Prometheus::start(folder.path(), &[("weir", &app)]).await;
-    load(&app, &receiver).await;
+    create_destinations(&app, &receiver).await;
     tokio::select! {
         () = every_query_is_answered(&prometheus, &["weir_postgres_pool"]) => {}
         () = keep_posting(&app) => {}
