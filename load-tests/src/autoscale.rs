@@ -1,12 +1,13 @@
 //! The command `autoscale`: tests the autoscaling of workers with real processes.
 //!
-//! Queries, targets and behaviour are read [from the manifests](manifest), so the tested configuration is the deployed one. A real
-//! [Prometheus](prometheus) scrapes real [workers](pods). A [controller] queries it at each sync and decides
-//! [as the HPA does](hpa). The load is an ordinary scenario, played and judged by the same code: nothing may be lost, doubled or sent
-//! above a limit while the number of workers changes. Each [promise] is judged on the [trace] of the run.
+//! Queries, targets and behaviour are read [from the manifests](manifest), so the tested configuration is the deployed
+//! one. A real [Prometheus](prometheus) scrapes real [workers](pods). A [controller] queries it at each sync and
+//! decides [as the HPA does](hpa). The load is an ordinary scenario, played and judged by the same code: nothing may be
+//! lost, doubled or sent above a limit while the number of workers changes. Each [promise] is judged on the [trace] of
+//! the run.
 //!
-//! The short form runs ten times as fast: every time of the manifest and of the scenario is divided, rates are unchanged. It shows that
-//! the algorithm and the signals work together; only the real-time form gives figures.
+//! The short form runs ten times as fast: every time of the manifest and of the scenario is divided, rates are
+//! unchanged. It shows that the algorithm and the signals work together; only the real-time form gives figures.
 
 mod controller;
 mod hpa;

@@ -1,7 +1,8 @@
-//! The command `bench`: measures all figures on each set-up, topic by topic, and writes them to `load-tests/RESULTS.md`.
+//! The command `bench`: measures all figures on each set-up, topic by topic, and writes them to
+//! `load-tests/RESULTS.md`.
 //!
-//! A figure is meaningful only relative to the speed of the machine at the same time. So every topic measures its own ceiling, and
-//! throughput measures one right before each of its figures.
+//! A figure is meaningful only relative to the speed of the machine at the same time. So every topic measures its own
+//! ceiling, and throughput measures one right before each of its figures.
 
 mod figure;
 mod machine;
@@ -55,8 +56,8 @@ impl SetUp {
         }
     }
 
-    /// Whether a topic is measured on this set-up. Separate processes change only the path of a delivery between them. The cost with many
-    /// destinations and the limits depend on the same code as in one process.
+    /// Whether a topic is measured on this set-up. Separate processes change only the path of a delivery between them.
+    /// The cost with many destinations and the limits depend on the same code as in one process.
     pub(crate) fn has(self, topic: Topic) -> bool {
         self != Self::Roles || matches!(topic, Topic::Throughput | Topic::Latency)
     }

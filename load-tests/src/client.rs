@@ -1,8 +1,8 @@
 //! The bare client: keep-alive connections of hyper without a pool, and two ways to load a server with them.
 //!
-//! A *closed loop* sends the next request when the last one is answered. It measures throughput. An *open loop* sends at fixed times,
-//! however the server responds. It measures latency. Latencies count from the fixed times, so a server that stalls is charged for the
-//! requests that it kept waiting (no coordinated omission).
+//! A *closed loop* sends the next request when the last one is answered. It measures throughput. An *open loop* sends
+//! at fixed times, however the server responds. It measures latency. Latencies count from the fixed times, so a server
+//! that stalls is charged for the requests that it kept waiting (no coordinated omission).
 
 use std::{
     net::SocketAddr,
@@ -136,7 +136,8 @@ pub(crate) async fn closed_loop(
     Ok(Driven { started, ended: clock::now(), answered })
 }
 
-/// POSTs `total` bodies to `path`, one every `every`, however the server responds. Returns the times at which they were meant to be sent.
+/// POSTs `total` bodies to `path`, one every `every`, however the server responds. Returns the times at which they were
+/// meant to be sent.
 pub(crate) async fn open_loop(
     server: SocketAddr,
     connections: usize,
@@ -159,7 +160,8 @@ pub(crate) async fn open_loop(
             anyhow::Ok(())
         });
     }
-    // Pacing has its own thread, because the runtime's timers are only exact to a millisecond, which is longer than a measured latency.
+    // Pacing has its own thread, because the runtime's timers are only exact to a millisecond, which is longer than a
+    // measured latency.
     let pacer = std::thread::spawn(move || {
         let started = clock::now() + Duration::from_millis(10);
         let meant: Vec<_> = (0..total).map(|number| started + every * number).collect();

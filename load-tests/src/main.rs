@@ -1,10 +1,10 @@
-//! Load tests: drives a running Weir over its HTTP API, judges the arrivals, and measures Weir against the bare ceiling of the
-//! same machine.
+//! Load tests: drives a running Weir over its HTTP API, judges the arrivals, and measures Weir against the bare ceiling
+//! of the same machine.
 //!
-//! Client, receiver and judge are this process; the engine runs in other processes, as in production. `run` plays [scenarios](scenario),
-//! [records](recording) every event and arrival, and [judges](judge) the recording afterwards. `autoscale` does the same while a
-//! controller scales workers by the rules of the manifests. `bench` measures figures, each against a ceiling of the same run, because
-//! figures of different machines or times cannot be compared.
+//! Client, receiver and judge are this process; the engine runs in other processes, as in production. `run` plays
+//! [scenarios](scenario), [records](recording) every event and arrival, and [judges](judge) the recording afterwards.
+//! `autoscale` does the same while a controller scales workers by the rules of the manifests. `bench` measures figures,
+//! each against a ceiling of the same run, because figures of different machines or times cannot be compared.
 
 mod autoscale;
 mod bench;
@@ -40,7 +40,8 @@ enum Command {
     Bench(bench::BenchArgs),
     /// Play scenarios and judge them: exit 1 when a promise was broken
     Run(prove::RunArgs),
-    /// Test the autoscaling of workers with real processes and the rules of the manifests: exit 1 when a promise was broken
+    /// Test the autoscaling of workers with real processes and the rules of the manifests: exit 1 when a promise was
+    /// broken
     Autoscale(autoscale::AutoscaleArgs),
     /// List the scenarios with a description of each
     List,
@@ -63,7 +64,8 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Exit code 0 on success, 1 when a promise was broken or a topic not measured. A command that could not run at all is an error.
+/// Exit code 0 on success, 1 when a promise was broken or a topic not measured. A command that could not run at all is
+/// an error.
 async fn act(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Bench(args) => {

@@ -2,7 +2,8 @@
 
 use anyhow::Context;
 
-/// Ticks a second in `/proc/PID/stat`: 100 on every Linux that Rust runs on, whatever the frequency of the kernel's timer.
+/// Ticks a second in `/proc/PID/stat`: 100 on every Linux that Rust runs on; the frequency of the kernel's timer does
+/// not matter.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// The CPU time of a process so far, in seconds.

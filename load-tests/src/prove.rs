@@ -105,7 +105,8 @@ fn set_up_name(args: &RunArgs) -> &str {
     if args.target.is_some() { "target" } else { args.spawn.as_str() }
 }
 
-/// The scenarios to play. A named scenario that cannot be played is an error; others that cannot be played are left out.
+/// The scenarios to play. A named scenario that cannot be played is an error; others that cannot be played are left
+/// out.
 fn choose(args: &RunArgs) -> anyhow::Result<Vec<Scenario>> {
     if args.scenarios.is_empty() {
         let is_wanted = |scenario: &Scenario| {

@@ -1,4 +1,5 @@
-//! The bare receiver: answers 200 to every POST and counts. On request it also keeps the arrival time of each numbered event.
+//! The bare receiver: answers 200 to every POST and counts. On request it also keeps the arrival time of each numbered
+//! event.
 
 use std::{
     convert::Infallible,

@@ -58,7 +58,8 @@ impl Target {
     }
 }
 
-/// Plays a scenario and returns the recording. Receivers listen on `host`, which is also the host in the destinations' URLs.
+/// Plays a scenario and returns the recording. Receivers listen on `host`, which is also the host in the destinations'
+/// URLs.
 pub(crate) async fn record(scenario: &Scenario, mut target: Target, host: &str) -> anyhow::Result<Recording> {
     let api = target.api();
     let timeline = Timeline::begin();
@@ -189,7 +190,8 @@ async fn wait_for_arrivals(recording: &Recording, arrivals: &Arrivals, deadline:
     }
 }
 
-/// The time at which the destinations that answer had no delivery waiting or in flight; `None` when the deadline came first.
+/// The time at which the destinations that answer had no delivery waiting or in flight; `None` when the deadline came
+/// first.
 async fn drained(
     api: &Api,
     ids: &[String],

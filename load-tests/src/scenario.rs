@@ -1,4 +1,5 @@
-//! Scenarios: the load and the faults for a Weir, and the expected result. TOML files in `scenarios/`, built into the program.
+//! Scenarios: the load and the faults for a Weir, and the expected result. TOML files in `scenarios/`, built into the
+//! program.
 
 mod behavior;
 mod step;
@@ -228,7 +229,8 @@ impl Scenario {
         Self::parse(name, text)
     }
 
-    /// Removes the expectations that a busy machine can break: use, fairness, latency. Limits, loss, order and the drain are still judged.
+    /// Removes the expectations that a busy machine can break: use, fairness, latency. Limits, loss, order and the
+    /// drain are still judged.
     pub(crate) fn without_figures(mut self) -> Self {
         for group in &mut self.destinations {
             let Expect { delivered, in_order, .. } = group.expect;

@@ -12,7 +12,7 @@ use tempfile::NamedTempFile;
 const VARIABLE: &str = "WEIR_TEST_JUDGEMENTS";
 const JUDGED: &str = "judged";
 const NOT_JUDGED: &str = "not judged";
-/// One of so many assertions may be left unjudged.
+/// One in this many assertions may be left unjudged.
 const TOLERATED: usize = 10;
 
 pub(crate) struct Judgements(NamedTempFile);

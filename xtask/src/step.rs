@@ -69,7 +69,7 @@ impl Step {
     }
 }
 
-/// What a step printed about tests.
+/// The output of a step about its tests.
 struct Outcome {
     /// The last lines of the test runners that ran a test.
     summary: Vec<String>,

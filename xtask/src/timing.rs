@@ -1,7 +1,8 @@
 //! How long the tests of each crate ran, without the build.
 //!
-//! Cargo prints a heading before it runs a test program: `Running unittests src/lib.rs (target/debug/deps/weir_core-…)`, then
-//! `Running tests/store.rs (…)` for the integration tests of the same package, and `Doc-tests weir_core`.
+//! Cargo prints a heading before it runs a test program: `Running unittests src/lib.rs
+//! (target/debug/deps/weir_core-…)`, then `Running tests/store.rs (…)` for the integration tests of the same package,
+//! and `Doc-tests weir_core`.
 
 use std::time::{Duration, Instant};
 

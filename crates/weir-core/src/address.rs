@@ -13,7 +13,8 @@ use std::{
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use url::{Host, Url};
 
-/// What an operator allows in addition to https to public addresses, and what the operator denies.
+/// The addresses that destinations may have: public addresses over https, with the exceptions and denials that the
+/// operator sets.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AddressPolicy {
     /// Whether plain http is allowed.

@@ -176,8 +176,8 @@ impl AlertState {
         alerts
     }
 
-    /// The state without what ends silently: a pause that is over, and dead letters that were replayed or deleted.
-    /// While alerts about dead letters are disabled, all of them count as alerted.
+    /// The state without the conditions whose end raises no alert: a pause that is over, and dead letters that were
+    /// replayed or deleted. While alerts about dead letters are disabled, all of them count as alerted.
     pub fn reconciled(self, policy: &AlertPolicy, status: &DestinationStatus) -> Self {
         let dead = if policy.dead_letters.is_some() { self.dead.min(status.dead) } else { status.dead };
         Self { paused: self.paused && status.paused.is_some(), dead, ..self }

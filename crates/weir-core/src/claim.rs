@@ -43,7 +43,7 @@ pub struct ClaimedDelivery {
     pub attempts: u32,
     /// The attempts that were made before the delivery was replayed. They do not count against its retries.
     pub attempts_before: u32,
-    /// Whether the delivery belongs to a replay. Live traffic goes before it.
+    /// Whether the delivery belongs to a replay. Live deliveries are sent first.
     pub is_replay: bool,
     pub body: ClaimedBody,
     pub expires_at: Timestamp,

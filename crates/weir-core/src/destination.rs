@@ -38,7 +38,8 @@ const RESERVED_HEADERS: [&str; 16] = [
 ];
 const RESERVED_PREFIXES: [&str; 2] = ["webhook-", "weir-"];
 
-/// Whether a destination may not set this header; the name is in lower case. The API refuses it, and the worker leaves it out.
+/// Whether a destination may not set this header; the name is in lower case. The API refuses it, and the worker leaves
+/// it out.
 pub fn is_reserved_header(name: &str) -> bool {
     RESERVED_HEADERS.contains(&name) || RESERVED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }

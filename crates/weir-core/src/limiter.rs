@@ -6,8 +6,8 @@
 //!
 //! With a burst B up to B slots may start at once, which bounds every window by R + B − 1. This is the generic cell
 //! rate algorithm (ITU-T I.371) with an interval instead of an instant for each cell. A cursor is stored as a token
-//! bucket: `spent` tokens, of which one is returned every T after `since`. In this form no number grows with B·T, which
-//! can be centuries. Several limits apply together: a slot starts where the strictest cursor allows.
+//! bucket: `spent` tokens, and the time `since` which one token is returned every T. In this form no number grows with
+//! B·T, which can be centuries. Several limits apply together: a slot starts where the strictest cursor allows.
 //!
 //! ```text
 //!   start_i     end_i              start_{i+1}                       start_{i+R}
@@ -67,7 +67,7 @@ impl LimitCursor {
         Self { limit, spacing: limit.spacing(), since, spent }
     }
 
-    /// The cursor of a destination of which only the last send is known, if there was one: the burst counts as spent.
+    /// The cursor after a loss, from the start of the last send, if there was one. The burst then counts as spent.
     fn after(limit: RateLimit, last_start: Option<Timestamp>) -> Self {
         last_start.map_or(Self::new(limit, Timestamp::MIN, 0), |at| Self::new(limit, at, limit.burst.get()))
     }
@@ -158,7 +158,7 @@ impl Limiter {
         Self::recovered(limits, None)
     }
 
-    /// The limiter of a destination of which only the start of its last send, or an upper bound of it, is known.
+    /// The limiter of a destination whose cursors are lost, from the start of its last send or an upper bound of it.
     ///
     /// Slot starts are T apart. So the sequence continues one spacing after `last_start`, as if no earlier send had
     /// been forgotten. Any burst counts as spent.

@@ -96,7 +96,7 @@ pub fn allowance(observed: &Observed<'_>) -> Allowance {
         None => u32::MAX,
     };
     let most = room.min(unqueued).min(MAX_PER_RUN).min(max_in_flight.div_ceil(SHARES));
-    // The slots that open before the next run. Permits that are out take the first of them.
+    // The slots that open before the next run. Outstanding permits take the first of them.
     let until = observed.now + CADENCE + LEAD + observed.preparation;
     let open = observed.cursors.slots_before(observed.now, until, most.saturating_add(observed.queued));
     let slots = open.saturating_sub(observed.queued);
@@ -161,7 +161,7 @@ pub fn next_run(allowance: Allowance, exhausted: bool, next_due: Option<Timestam
 }
 
 /// The due time of a paced run at `now`: [`LEAD`] and the workers' preparation time before the first slot that no
-/// permit is out for, and no sooner than [`CADENCE`] from now.
+/// outstanding permit will take, and no sooner than [`CADENCE`] from now.
 pub fn paced_due(cursors: &Limiter, queued: u32, preparation: Duration, now: Timestamp) -> Timestamp {
     (cursors.start_after(queued, now) - LEAD - preparation).max(now + CADENCE)
 }

@@ -16,8 +16,8 @@ use crate::{
 pub const MIN_SHARE_DIVISOR: u32 = 10;
 /// How far ahead replays may take slots that live deliveries leave unused.
 pub const HORIZON: Duration = LEAD;
-/// How far ahead the slot of a live delivery on the fast path may be. A replay's permit asks for its slot only when its
-/// time hint has come, so a live delivery that is ready goes first.
+/// How far ahead the slot of a live delivery on the fast path may be. A replay's permit asks for its slot only at its
+/// expected time, so a live delivery that is ready goes first.
 pub const FAST_PATH_AHEAD: Duration = HORIZON.saturating_mul(2);
 /// The shortest time between two runs while only replays have a backlog.
 pub const REPLAY_CADENCE: Duration = Duration::from_millis(10);
@@ -80,8 +80,8 @@ pub struct ClaimResult {
     pub next_due: Option<Timestamp>,
 }
 
-/// When a job with replays runs next. `next_start` is the start of the first slot that no permit is out for, including
-/// the permits of this run.
+/// When a job with replays runs next. `next_start` is the start of the first slot that no outstanding permit will take;
+/// the permits of this run count as outstanding.
 ///
 /// While live deliveries have a backlog, the job runs as it does without replays. While only replays have a backlog, it
 /// runs at [`REPLAY_CADENCE`], and a wake pulls the next run forward.

@@ -42,7 +42,7 @@ impl Default for RetryPolicy {
 pub enum Next {
     /// The next attempt is due at this instant.
     RetryAt(Timestamp),
-    /// Attempts are exhausted, or the next one would come after the greatest age.
+    /// The attempts are exhausted, or the delivery would exceed its greatest age before the next attempt.
     Exhausted,
 }
 

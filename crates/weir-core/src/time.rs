@@ -1,8 +1,7 @@
 //! Engine time: one monotonic timeline in nanoseconds since the Unix epoch, read only through a [`Clock`].
 //!
-//! Slots, cursors, due times and send starts all live on this timeline. It never goes backwards, whatever the wall
-//! clock does. Nanoseconds in an `i64` reach the year 2262, and keep the spacing of a million sends a second exact to
-//! 0.1 %.
+//! Slots, cursors, due times and send starts all live on this timeline. It never goes backwards, even if the wall clock
+//! does. Nanoseconds in an `i64` reach the year 2262, and keep the spacing of a million sends a second exact to 0.1 %.
 
 use std::{
     fmt,

@@ -1,7 +1,7 @@
 //! Checks that the world comes to rest with everything delivered, if nothing more fails.
 //!
 //! `eventually` of stateright overlooks paths that end in a cycle, and this model has many: a job that runs, finds no
-//! room and is paced again. So liveness is an invariant here. From *every* reachable state, whatever failed before, the
+//! room and is paced again. So liveness is an invariant here. From *every* reachable state, also after faults, the
 //! quiet course must end with everything delivered. In the quiet course nothing fails and each process takes its next
 //! step. A course that returns to one of its own states never ends. Courses soon reach common states, and states from
 //! which the course ends well are remembered, so the check costs about one more step for each state.

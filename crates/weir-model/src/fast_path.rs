@@ -1,6 +1,6 @@
 //! The fast path: a new delivery is stored as claimed, and after the commit the queue is asked to admit it. If the
-//! queue declines, the claim goes back to the store and the job is woken. Between these steps the process may stall or
-//! die.
+//! queue declines, the claim is released in the store and the job is woken. Between these steps the process may stall
+//! or die.
 
 use crate::{
     Scenario,

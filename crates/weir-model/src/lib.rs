@@ -1,12 +1,12 @@
 //! A model of Weir's distributed protocol, checked in every interleaving of a small world.
 //!
-//! The world has one destination with one job, one to three events, a producer, one or two schedulers, a worker for
-//! each permit, a durable store, and a queue that can be lost. Destinations share no state in the protocol, so one
-//! destination represents all. Each atomic step on the store or the queue is an [`Action`]. Between two actions
-//! anything else may happen: a step of another process, a crash, the loss of the queue, a tick of time. The steps have
-//! the same names as in `weir-queue` (`wake`, `claim_due`, `publish`, `admit`, `take_slot`, `settle`), `weir-scheduler`
-//! (run, sweep) and `weir-worker`. [`stateright`] visits every reachable state, breadth first, and [`properties`]
-//! defines what must hold in each state.
+//! The world has one destination with one job, and one to three events. Its processes are a producer, one or two
+//! schedulers, and a worker for each permit. The store is durable; the queue can be lost. Destinations share no state
+//! in the protocol, so one destination represents all. Each atomic step on the store or the queue is an [`Action`].
+//! Between two actions anything else may happen: a step of another process, a crash, the loss of the queue, a tick of
+//! time. The steps have the same names as in `weir-queue` (`wake`, `claim_due`, `publish`, `admit`, `take_slot`,
+//! `settle`), `weir-scheduler` (run, sweep) and `weir-worker`. [`stateright`] visits every reachable state, breadth
+//! first, and [`properties`] defines what must hold in each state.
 //!
 //! The tests remove the remedies of the protocol, one at a time, and check that the race happens which the remedy
 //! prevents:

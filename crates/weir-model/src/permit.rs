@@ -21,7 +21,7 @@ pub(crate) struct Permit {
     pub(crate) in_snapshot: QueueView,
 }
 
-/// Who holds a permit, and which step is next.
+/// The holder of a permit, and the next step.
 ///
 /// ```text
 /// FastPathClaimed ──▶ Declined ──▶ Waking ──▶ Gone
@@ -53,9 +53,9 @@ pub(crate) enum Stage {
     },
     /// The delivery is waiting again, and the job is not yet woken.
     Waking,
-    /// The permit is not to be sent: the claim goes back.
+    /// The permit must not be sent: its claim will be released.
     Withdrawn,
-    /// The claim has gone back, and the queue does not know it yet.
+    /// The claim is released, and the queue does not know it yet.
     Released,
     /// No process holds the permit.
     Gone,

@@ -13,7 +13,7 @@ pub(crate) enum SlotAnswer {
     Granted(Ticks),
     /// The next slot starts too far ahead to be granted now.
     Later,
-    /// The permit goes back.
+    /// The worker hands the permit back.
     Withdrawn,
 }
 
@@ -125,8 +125,8 @@ impl State {
         open
     }
 
-    /// Whether a delivery that was stored under these terms can be sent at once: the last run ran dry, and a slot is
-    /// free.
+    /// Whether a delivery that was stored under these terms can be sent at once: the last run found less than it was
+    /// allowed to claim, and a slot is free.
     pub(crate) fn has_room_now(&self, scenario: &Scenario, version: u8) -> bool {
         let knows = version == self.queue.version || !scenario.remedies.admit_checks_version;
         let is_free = self.start_after_queued(scenario).is_some_and(|start| start <= 0);
@@ -163,7 +163,7 @@ impl State {
         }
     }
 
-    /// The start of the first slot that no permit is out for.
+    /// The start of the first slot that no outstanding permit will take.
     fn start_after_queued(&self, scenario: &Scenario) -> Option<Ticks> {
         let queued = self.permits.iter().filter(|permit| permit.in_queue.set == Set::Queued).count();
         let spacing = scenario.spacing(scenario.terms(self.queue.version).rate);

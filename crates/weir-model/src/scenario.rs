@@ -10,7 +10,7 @@ pub(crate) const CADENCE: Ticks = 1;
 pub(crate) const LEAD: Ticks = 1;
 /// How far ahead of now a slot is granted at most.
 pub(crate) const GRANT_AHEAD: Ticks = 1;
-/// A permit whose slot would start later than this goes back.
+/// A permit whose slot would start later than this is withdrawn.
 pub(crate) const SLOT_HORIZON: Ticks = 2;
 /// How long a run may take before another scheduler may claim its job.
 pub(crate) const LEASE: Ticks = 2;
@@ -56,11 +56,12 @@ pub struct Terms {
 pub enum FastPath {
     /// No delivery uses the fast path: each waits for a run.
     Closed,
-    /// The queue is in the same process and reserves room when the last run ran dry and a slot is free. A delivery with
-    /// reserved room is admitted unless the destination is suspended before.
+    /// The queue is in the same process and reserves room when the last run found less than it was allowed to claim and
+    /// a slot is free. A delivery with reserved room is admitted unless the destination is suspended before.
     KeepsRoom,
     /// The producer is in another process, and its admission estimate may be outdated. So any delivery may use the fast
-    /// path. The queue decides, and admits it only when the last run ran dry and a slot is free.
+    /// path. The queue decides, and admits it only when the last run found less than it was allowed to claim and a slot
+    /// is free.
     Guesses,
 }
 

@@ -123,7 +123,7 @@ impl State {
     }
 }
 
-/// allow = min(slots that open before the next run, R) − queued: permits that are out take the first slots.
+/// allow = min(slots that open before the next run, R) − queued: outstanding permits take the first slots.
 fn allowance(scenario: &Scenario, rate: u8, queued: u8, last: Ticks) -> u8 {
     let starts = |others: &u8| next_start(last, scenario.spacing(rate)) + *others as Ticks * scenario.spacing(rate);
     let open = (0..rate).take_while(|others| starts(others) < CADENCE + LEAD).count() as u8;

@@ -1,4 +1,4 @@
-//! A tick passes: every future instant comes nearer, and every past instant ages until it no longer matters.
+//! A tick passes: every future instant is one tick nearer, and every past instant ages until it no longer matters.
 
 use crate::{
     permit::{Entry, Stage},

@@ -16,7 +16,7 @@ use weir_queue::LAST_OLD_START;
 /// The first pause: the time after a wake in which its run has probably ended, and the pause after the first refusal.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// An estimate that was not updated for so long is dropped: Redis may have forgotten the job.
+/// An estimate that was not updated for this long is dropped: Redis may have forgotten the job.
 const KEPT_FOR: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
@@ -41,7 +41,7 @@ impl AdmissionEstimates {
     }
 
     /// A run of the destination was requested. After it, one delivery may be tried. In a generation that has just begun
-    /// the run may be late, and would take the claim of that delivery for one of the generation before.
+    /// the run may be late, and would treat the claim of that delivery as a claim of the previous generation.
     pub(crate) fn woken(&self, id: DestinationId, generation_began: Timestamp, now: Timestamp) {
         let admits_from = (now + FIRST_PAUSE).max(generation_began + LAST_OLD_START);
         let mut estimates = self.estimates();

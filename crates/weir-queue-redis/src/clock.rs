@@ -17,9 +17,10 @@ use crate::keys::{SHARDS, Shard};
 
 /// An upper bound of the drift between two quartz clocks from one refresh to the next.
 const DRIFT: Duration = Duration::from_micros(100);
-/// Earlier bounds widen by the time since, divided by this number: 500 ppm, the usual maximum rate of a slewed clock.
+/// Earlier bounds widen by the time since their exchange, divided by this number: 500 ppm, the usual maximum rate of a
+/// slewed clock.
 const SLEW: i64 = 2_000;
-/// A server's clock that is so many nanoseconds ahead of its bounds was set forward.
+/// A server's clock that is this many nanoseconds ahead of its bounds was set forward.
 const STEP: i64 = 20_000_000;
 /// A larger error is reported, because it is taken from both ends of every slot.
 const LARGE_ERROR: Duration = Duration::from_millis(2);
@@ -85,7 +86,7 @@ impl RedisClock {
     }
 
     /// Sets the offset from the bounds of new exchanges. Earlier bounds still count, so that slow exchanges of a busy
-    /// process or a busy Redis do not widen the error beyond what a slot can be narrowed by.
+    /// process or a busy Redis do not make the error larger than the amount by which a slot can be narrowed.
     ///
     /// If the server's clock is more than [`STEP`] ahead of its bounds, it was set forward. Then the offset stays,
     /// unless `trusts_server` is set, because slots must not start early when a clock jumps. Returns whether the offset

@@ -29,11 +29,11 @@ use crate::{
 const CLOCK_EVERY: Duration = Duration::from_secs(1);
 /// Exchanges with a server for each setting of its offset. Their bounds are intersected.
 const EXCHANGES: usize = 4;
-/// After so long without a notification the connection is tested with a ping.
+/// After this long without a notification the connection is tested with a ping.
 const PING_AFTER: Duration = Duration::from_secs(5);
 /// Entries and destinations that one call tidies.
 const TIDY_PAGE: i64 = 200;
-/// A reader that was idle for so long is removed from the consumer group.
+/// A reader that was idle for this long is removed from the consumer group.
 const READER_IDLE: Duration = Duration::from_secs(600);
 
 pub(crate) struct ShardContext {

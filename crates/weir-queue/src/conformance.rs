@@ -41,7 +41,7 @@ use crate::{
 const LEASE: Duration = Duration::from_secs(10);
 /// A due job is claimed within this time.
 const SOON: Duration = Duration::from_secs(5);
-/// If nothing was claimed for so long, no job is due.
+/// If nothing was claimed for this long, no job is due.
 const ABSENCE: Duration = Duration::from_millis(60);
 
 /// A fresh queue and its clock.
@@ -51,7 +51,7 @@ pub struct Subject {
     /// How much later a slot may start, and how much earlier it may end, than calculated, because the queue has another
     /// clock than this process.
     pub precision: Duration,
-    /// The number of edits so far, which in seconds is the version of the destination's terms.
+    /// The number of edits so far. The destination's terms have this number, as a time in seconds, as their version.
     edits: AtomicI64,
 }
 

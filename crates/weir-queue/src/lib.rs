@@ -41,8 +41,8 @@ use weir_core::{
 
 /// A permit whose slot would start later than this from now is withdrawn, because it would only wait in the worker.
 pub const SLOT_HORIZON: Duration = Duration::from_secs(2);
-/// So long after the queue lost its data, no send starts any more in a slot that was granted before the loss: slots are
-/// granted 40 ms ahead and are at most 2.5 s wide.
+/// No send starts later than this after a loss of the queue's data in a slot that was granted before the loss: slots
+/// are granted 40 ms ahead and are at most 2.5 s wide.
 pub const LAST_OLD_START: Duration = Duration::from_secs(3);
 /// The longest time that permits are published earlier for workers that take long to be ready, mostly to connect.
 pub const LONGEST_PREPARATION: Duration = Duration::from_millis(1_500);
@@ -234,9 +234,9 @@ pub trait Schedule {
     /// Publishes permits and re-queues or removes each job, atomically for each publication.
     async fn publish(&self, publications: Vec<Publication>) -> QueueResult<Vec<Published>>;
 
-    /// Reserves room for a permit that [`Self::admit`] will publish without a run. There is room if the last run of the
-    /// job found less than it was allowed to claim, the job has the terms of this destination, a slot is free now, and
-    /// fewer than `max_in_flight` permits are outstanding.
+    /// Reserves room for a permit that [`Self::admit`] will publish without a run. There is room under four conditions:
+    /// the last run of the job found less than it was allowed to claim, the job has the terms of this destination, a
+    /// slot is free now, and fewer than `max_in_flight` permits are outstanding.
     fn reserve(&self, destination: &Destination) -> bool;
 
     /// Releases reserved room.
@@ -256,8 +256,8 @@ pub trait Permits {
     /// Waits for permits and takes up to `max` of them, in the order of publication.
     async fn take(&self, max: usize) -> QueueResult<Vec<Permit>>;
 
-    /// Stops taking permits. Returns the permits that were fetched for [`Permits::take`] and not taken; they go back
-    /// unsent. [`Permits::take`] must not be called afterwards.
+    /// Stops taking permits. Returns the permits that were fetched for [`Permits::take`] and not taken; their claims
+    /// must be released. [`Permits::take`] must not be called afterwards.
     async fn stop_taking(&self) -> Vec<Permit>;
 
     /// The only way to send: decides about a slot and grants it in one step, for a worker that is ready.

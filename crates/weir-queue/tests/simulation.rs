@@ -137,7 +137,7 @@ impl Simulation {
         Terms::of(&of, self.now)
     }
 
-    /// The process dies and loses its memory. The store knows the last recorded send, or that a send may be unknown.
+    /// The process dies and loses its memory. The next run recovers the cursors as if the last send had started now.
     fn crash(&mut self) {
         self.table = JobTable::new(self.now);
         self.events.clear();

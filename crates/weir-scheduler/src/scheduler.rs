@@ -59,7 +59,8 @@ impl Scheduler {
             let due = tokio::select! {
                 biased;
                 () = &mut shutdown => {
-                    // A claim that is dropped may have succeeded; nobody would run its jobs until their leases end.
+                    // A claim that is dropped may have succeeded; no scheduler would run its jobs until their leases
+                    // end.
                     if let Ok(Ok(jobs)) = tokio::time::timeout(LAST_CLAIM, claiming).await {
                         self.return_jobs(jobs).await;
                     }
@@ -94,12 +95,13 @@ impl Scheduler {
     async fn run_batch(&self, jobs: DueJobs) -> Result<(), Failure> {
         let now = self.clock.now();
         counter!("weir_scheduler_runs_total").increment(jobs.leases.len() as u64);
-        if let Some(earliest) = jobs.leases.iter().map(|lease| lease.due).filter(|due| *due > Timestamp::MIN).min() {
-            histogram!("weir_scheduler_lateness_seconds").record(now.since(earliest).as_secs_f64());
-        }
         // Decide, and end the runs that may publish nothing.
         let runs = self.decide(jobs, now).await?;
         let (empty, runs): (Vec<_>, Vec<_>) = runs.into_iter().partition(|run| run.allowance.allow == 0);
+        // A paused destination, or one with an open breaker, has jobs that are long due and may publish nothing: not late.
+        if let Some(earliest) = runs.iter().map(|run| run.lease.due).filter(|due| *due > Timestamp::MIN).min() {
+            histogram!("weir_scheduler_lateness_seconds").record(now.since(earliest).as_secs_f64());
+        }
         let end = |run: Run| {
             let next = plan::next_run(run.allowance, false, None);
             run.into_publication(next)

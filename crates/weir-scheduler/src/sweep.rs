@@ -15,7 +15,7 @@ use weir_store::{MessageGroup, MessageGroupsRepaired, Recovered, SharedStore, St
 const INTERVAL: Duration = Duration::from_secs(5);
 /// How many sweeps recover no claims at the start and after a failed sweep. While the store is unavailable, workers
 /// cannot record their attempts, and the claims expire. They record within ten seconds of its return. Only attempts
-/// that nobody records may be resolved as unknown; others would be sent again.
+/// that no worker will record may be resolved as unknown: the others would be sent twice.
 const LENIENT_SWEEPS: u32 = 3;
 /// Rows handled in one statement.
 const PAGE: u32 = 1_000;

@@ -1,9 +1,9 @@
 //! Lists of deliveries: the index that a page reads, and how far it reads.
 //!
 //! - A filter that an index serves in the order of ids is read until the page is full.
-//! - Other filters (a tenant, an event type, an error, a state that every delivery passes through) are applied to a
-//!   window of [`SCANNED_AT_MOST`] rows, so that the cost of a page does not depend on the length of the history. The
-//!   page ends with its window, and the next page starts there.
+//! - Other filters are a tenant, an event type, an error, and a state that every delivery passes through. They are
+//!   applied to a window of [`SCANNED_AT_MOST`] rows, so that the cost of a page does not depend on the length of the
+//!   history. The page ends with its window, and the next page starts there.
 //! - Deliveries in flight, and waiting deliveries of a small backlog, are read and sorted, because their ids may be
 //!   anywhere.
 

@@ -1,6 +1,6 @@
-//! Edits: changes requested by a person, by a single answer or by the sweep. Each is one transaction on a pooled
+//! Edits: changes requested by a person, by a destination's answer or by the sweep. Each is one transaction on a pooled
 //! connection. The edits of destinations are in this file and hold the lock of the tenant (locks.rs). Other edits are
-//! with their subject.
+//! in the files of their subjects.
 
 use std::{sync::Arc, time::Duration};
 

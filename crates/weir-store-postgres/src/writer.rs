@@ -9,8 +9,8 @@
 //! A single operation commits at once. Under load a group is all operations that arrived during the last commit. A
 //! statement costs the server as much as several rows, so small groups do not run at the same time: operations that
 //! arrive during a commit wait for its end, unless they become many or the commit takes long. If one operation of a
-//! group fails, the operations are run again one by one, so that only the bad one fails. A group with a conflict is run
-//! again a few times.
+//! group fails, the operations are run again one by one, so that only the faulty operation fails. A group with a
+//! conflict is run again a few times.
 
 use std::{io, pin::pin, sync::Arc, time::Duration};
 
@@ -99,7 +99,7 @@ impl<O: Operation> Group<O> {
     }
 }
 
-/// One operation and the caller who waits for it.
+/// One operation and the channel to its caller.
 struct Pending<O: Operation> {
     operation: O,
     reply: oneshot::Sender<StoreResult<O::Answer>>,

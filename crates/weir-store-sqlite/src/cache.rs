@@ -12,7 +12,7 @@ use std::{
 
 use weir_core::{Destination, DestinationId};
 
-/// The most event types for which a tenant's matches are cached. Beyond this they are cleared.
+/// The most event types for which a tenant's matches are cached. Above this number all are cleared.
 const MAX_REMEMBERED: usize = 1_024;
 
 #[derive(Debug, Default)]

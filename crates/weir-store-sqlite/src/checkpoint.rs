@@ -13,7 +13,7 @@ use rusqlite::Connection;
 use crate::error::Result;
 
 /// Rows written between two checkpoints: a few MiB of log, and a short recovery. A larger copy blocks the disk for
-/// longer: with five times as many rows, commits stopped for 25 ms at a time, and at 3,000 events/s the p99 was 13 ms
+/// longer: with five times as many rows, commits stopped for 25 ms at a time. At 3,000 events/s the p99 was then 13 ms
 /// instead of 2–3 ms, at the same throughput.
 const ROWS: usize = 2_000;
 

@@ -1,5 +1,5 @@
-//! Edits: single changes for a person, an HTTP response or the sweep. The writer runs them one at a time, in their
-//! order.
+//! Edits: single changes requested by a person, by a destination's answer or by the sweep. The writer runs them one at
+//! a time, in their order.
 
 use std::sync::Arc;
 

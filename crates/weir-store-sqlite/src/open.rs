@@ -29,7 +29,7 @@ use crate::{
 
 /// How long SQLite waits for another program that has locked the file (a backup, a shell).
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-/// Page caches, in KiB. The writer mostly writes at the ends of a dozen trees; the readers serve people.
+/// Page caches, in KiB. The writer mostly writes at the ends of a dozen trees; the readers mostly serve the API.
 const WRITER_CACHE_KIB: u32 = 16 * 1024;
 const READER_CACHE_KIB: u32 = 2 * 1024;
 const READERS: u32 = 4;

@@ -101,7 +101,7 @@ WHERE expires_at IS NOT NULL AND state IN (0, 2) AND expires_at <= ? ORDER BY ex
 const EXPIRE: &str = "UPDATE deliveries SET state = 8, updated_at = ? WHERE id = ? AND state IN (0, 2)";
 
 /// A loose index scan: it jumps from one destination to the next, so its cost does not depend on the backlogs. A
-/// delivery behind in a message group is never due.
+/// delivery behind the head of a message group is never due.
 pub(crate) const DUE_DESTINATIONS: &str = "
 WITH RECURSIVE waiting (id) AS (
     SELECT (SELECT destination_id FROM deliveries INDEXED BY deliveries_due

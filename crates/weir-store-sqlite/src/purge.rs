@@ -22,7 +22,7 @@ type Position = (Timestamp, DeliveryId);
 /// Before every delivery.
 const FIRST: Position = (Timestamp::MIN, DeliveryId::from_bytes([0; 16]));
 
-/// Before all deliveries that are behind in a message group.
+/// Before all deliveries behind the heads of message groups.
 const FIRST_BEHIND: Position = (BEHIND, FIRST.1);
 
 /// The waiting deliveries after a position, live and replayed ones merged by due time. Only a purge by type joins the
@@ -92,15 +92,15 @@ struct PurgeScan {
 }
 
 impl Transaction<'_, '_> {
-    /// Deliveries behind in message groups are cancelled first, which makes no new heads, and then the due ones. In the
-    /// opposite order a cancelled head's successor could become due before the position that the purge has reached, and
-    /// be missed.
+    /// Deliveries behind the heads of message groups are cancelled first, which makes no new heads, and then the due
+    /// ones. In the opposite order a cancelled head's successor could become due before the position that the purge has
+    /// reached, and be missed.
     pub(crate) fn purge(&mut self, purge: &Purge, after: Option<PurgePlace>) -> Result<PurgeStep> {
         let place = after.map_or(FIRST_BEHIND, |place| (place.due, place.id));
         let mut scan = self.scan(purge, place)?;
         let mut cancelled = self.cancel_all(&scan.chosen, purge.now)?;
         if place.0 == BEHIND && scan.next.is_none() {
-            // The deliveries behind are done; the next step starts with the due ones.
+            // No deliveries behind heads remain; the next step starts with the due ones.
             if scan.scanned > 0 {
                 return Ok(PurgeStep { cancelled, next: Some(PurgePlace { due: FIRST.0, id: FIRST.1 }) });
             }

@@ -69,7 +69,7 @@ pub(crate) static HELD_CLAIMS: Batch = Batch::new(
 
 /// Ends deliveries with the same final state and number of attempts; nearly all share both. SQLite changes each row
 /// where it finds it; from a join it would collect the changes in a table first and look up each row twice, which takes
-/// half as long again. The plus keeps the planner from walking all claims instead of looking up these.
+/// 1.5 times as long. The plus keeps the planner from scanning all claims instead of looking up these.
 pub(crate) static END: Batch = Batch::new(
     "UPDATE OR ROLLBACK deliveries SET state = ?1, attempts = ?2, claim_expires_at = NULL, updated_at = ?3
     WHERE +state = 1 AND id IN (",
@@ -103,7 +103,7 @@ const RETRY_ENDED: &str = "
 UPDATE deliveries SET state = 0, replaced = NULL, is_replay = 0, next_attempt_at = ?, updated_at = ?
 WHERE id = ? AND state > 2";
 
-/// Makes a waiting delivery live and due now, unless it is behind in a message group.
+/// Makes a waiting delivery live and due now, unless it is behind the head of a message group.
 const PULL_FORWARD: &str = "
 UPDATE deliveries SET is_replay = 0, next_attempt_at = min(next_attempt_at, ?), updated_at = ?
 WHERE id = ? AND state IN (0, 2) AND next_attempt_at < 9223372036854775807";
@@ -227,7 +227,7 @@ impl Transaction<'_, '_> {
         Ok(())
     }
 
-    /// Changes exactly this many deliveries. The writer is alone, so no delivery has changed since it was read.
+    /// Changes exactly this many deliveries. There is only one writer, so no delivery has changed since it was read.
     pub(crate) fn move_on(&self, sql: &str, values: &Values<'_>, deliveries: usize) -> Result<()> {
         let moved = execute(self.connection, sql, values)?;
         if moved == deliveries as u64 { Ok(()) } else { Err(Error::Corrupt("a claim")) }
@@ -298,7 +298,7 @@ impl Transaction<'_, '_> {
         Ok(DeliveryAction::Done { destination_id })
     }
 
-    /// A delivery behind in a message group stays there.
+    /// A delivery behind the head of its message group stays there.
     fn pull_forward(&self, id: DeliveryId, now: Timestamp) -> Result<()> {
         let mut values = Values::default();
         values.int(now.as_nanos()).int(now.as_nanos()).blob(id.as_bytes());
@@ -341,7 +341,7 @@ impl Transaction<'_, '_> {
         Ok(DeliveryAction::Done { destination_id })
     }
 
-    /// The writer is alone, so the values stay valid until it writes.
+    /// There is only one writer, so the values stay valid until it writes.
     fn find(&mut self, id: DeliveryId) -> Result<Option<(DestinationId, DeliveryState, Option<Timestamp>)>> {
         let mut values = Values::default();
         values.blob(id.as_bytes());

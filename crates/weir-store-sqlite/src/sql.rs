@@ -4,8 +4,8 @@
 //!   insert nothing ([`padded`]). Each size is prepared once, and the cost to open a table with its indexes, which is
 //!   higher than that of a row, is paid once.
 //! - `LIMIT +?` instead of `LIMIT ?`: for a bare parameter SQLite plans the statement again each time a value is bound.
-//! - `OR ROLLBACK`: an error rolls back the whole group in any case, and undoing single statements would cost each a
-//!   journal.
+//! - `OR ROLLBACK`: an error rolls back the whole group in any case, and undoing single statements would need a journal
+//!   for each statement.
 
 use std::{
     ops::ControlFlow,

@@ -104,7 +104,7 @@ struct Writer {
     commit_size: Histogram,
 }
 
-/// Starts the writer on a thread of its own. It ends when every sender is gone or on [`Operation::Close`], and holds
+/// Starts the writer on a thread of its own. It ends when every sender is dropped or on [`Operation::Close`], and holds
 /// `lock` until then.
 pub(crate) fn spawn(setup: WriterSetup, lock: File) -> (mpsc::Sender<Operation>, JoinHandle<()>) {
     let WriterSetup { connection, checkpointing, commit, destinations, last_group_position, fast_path } = setup;

@@ -18,7 +18,7 @@ const LARGEST: usize = 64 * 1024;
 const OVERHEAD: usize = 160;
 /// A body older than this waits for a limit or a pause, and makes room for new bodies.
 const STALE: Duration = Duration::from_secs(5);
-/// How many ids of removed bodies `oldest_first` may have, besides as many as there are bodies.
+/// `oldest_first` may hold this many ids of removed bodies, and one more for each cached body.
 const SLACK: usize = 1_024;
 
 /// Cached bodies of events whose deliveries wait to be claimed.
@@ -77,8 +77,8 @@ impl BodyCache {
         self.bodies.is_empty()
     }
 
-    /// Removes stale bodies until `bytes` more fit. `id` is the new event, whose time is the present. `false` if they
-    /// do not fit.
+    /// Removes stale bodies until `bytes` more fit. `id` is the new event; its time counts as now. `false` if they do
+    /// not fit.
     fn make_room(&mut self, id: EventId, bytes: usize) -> bool {
         if self.oldest_first.len() > 2 * self.bodies.len() + SLACK {
             self.oldest_first.retain(|id| self.bodies.contains_key(id));

@@ -1,4 +1,4 @@
-//! Reads for people: events, deliveries, attempts, send starts.
+//! Reads for the API: events, deliveries, attempts, send starts.
 
 use std::{fmt, str::FromStr};
 

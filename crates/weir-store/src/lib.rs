@@ -2,7 +2,7 @@
 //!
 //! The traits are split by their users: [`Destinations`] and [`History`] serve the API, [`Ingest`] the producer,
 //! [`Outbox`] the scheduler, [`Processes`] the supervision of processes, [`MessageGroups`] the sweep, [`Results`] the
-//! worker, [`Replays`] the API and the scheduler, [`Alerting`] the alerts, [`Prune`] the retention. A backend
+//! worker, [`Replays`] the API and the scheduler, [`Alerting`] the alerts, and [`Prune`] the retention. A backend
 //! implements all of them ([`Store`]) and passes the `conformance` suite. Every write names the state that it expects;
 //! zero changed rows are a result, not an error. `now` is always an argument, never the database's clock.
 

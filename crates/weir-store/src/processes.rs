@@ -68,7 +68,7 @@ pub trait Processes {
     async fn resolve_claims(&self, claims: Vec<Claim>, now: Timestamp) -> StoreResult<Recovered>;
 }
 
-/// A claim whose process is gone, with the data that decides the next state of its delivery.
+/// A claim whose process is no longer registered, with the data that decides the next state of its delivery.
 #[derive(Debug, Clone, Copy)]
 pub struct AbandonedClaim {
     pub claim: Claim,

@@ -107,8 +107,8 @@ pub trait Results {
 
     /// Makes a delivery due at once: an ended delivery returns to `pending`, a waiting one becomes due now. The counted
     /// attempts stay, so a delivery without attempts left gets one more. Refused while `delivering`, and once its
-    /// `expires_at` has passed. The delivery order is kept: a delivery behind in a message group stays there, and an
-    /// ended one joins its group again at its old position among the deliveries behind the head.
+    /// `expires_at` has passed. The delivery order is kept: a delivery behind the head of its message group stays
+    /// there, and an ended one joins its group again at its old position among the deliveries behind the head.
     async fn retry_delivery(&self, id: DeliveryId, now: Timestamp) -> StoreResult<DeliveryAction>;
 
     /// Cancels a waiting delivery. Refused in any other state.

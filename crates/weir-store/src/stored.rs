@@ -1,5 +1,5 @@
-//! How both stores write values: a state, an outcome, a failure and a phase as a number, limits as JSON. The numbers and
-//! the JSON are part of the schema.
+//! How both stores write values: a state, an outcome, a failure and a phase as a number, limits as JSON. The numbers
+//! and the JSON are part of the schema.
 
 use serde_json::{Value, json};
 use weir_core::{DeliveryState, Period, RateLimit, RateLimits, delivery::AttemptOutcome, outcome::Failure};

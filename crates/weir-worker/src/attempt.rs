@@ -54,7 +54,7 @@ pub(crate) struct Attempter {
     pub(crate) meters: Meters,
     /// `None`: attempts are not traced.
     pub(crate) spans: Option<Arc<dyn AttemptSpans>>,
-    /// The process is shutting down: permits without a slot go back.
+    /// The process is shutting down: permits without a slot are handed back.
     pub(crate) stopping: Arc<AtomicBool>,
 }
 
@@ -69,14 +69,14 @@ pub(crate) enum PermitEnd {
 /// An attempt to record.
 pub(crate) struct FinishedAttempt {
     pub(crate) permit: PermitId,
-    /// Shared with the store, and kept until that has taken it.
+    /// Shared with the call of the store, which is repeated with it after a failure.
     pub(crate) result: Arc<AttemptResult>,
     pub(crate) effect: Effect,
     /// The destination at the time when the permit was taken.
     pub(crate) destination: Arc<Destination>,
     /// When the permit was taken.
     pub(crate) began: Timestamp,
-    /// The reason of the effect on the destination, if there is an effect.
+    /// The reason for the hold or the pause of the destination; empty if there is neither.
     pub(crate) reason: String,
     /// The failure says nothing about the destination's health: the server closed a reused connection.
     pub(crate) ignored_by_breaker: bool,
@@ -111,7 +111,7 @@ struct PermitSlots<'a> {
     permit: &'a Permit,
     /// The latest send start: a later attempt could outlast its claim.
     start_by: Timestamp,
-    /// How long the worker took to be ready to send, until the queue has been told.
+    /// How long the worker took to be ready to send; `None` once it was reported to the queue.
     preparation: Option<Duration>,
     /// A slot that was granted and not used yet.
     slot: Option<Slot>,
@@ -235,7 +235,7 @@ impl Attempter {
                 }
                 Err(NoConnection::Exhausted(what)) => {
                     tracing::warn!(what, "could not connect; the permit goes back unsent");
-                    // Handed back at once, the permit would return at once and fail in the same way.
+                    // A permit that is handed back at once would return at once and fail in the same way.
                     tokio::time::sleep(EXHAUSTED_PAUSE).await;
                     return TransportResult::Withdrawn;
                 }

@@ -9,8 +9,8 @@
 //! - A slot is used only on an open connection. Connecting and sending are separate steps with separate failures.
 //! - No byte of a request is sent outside its slot: the gate (`gate`) reads the clock and writes in one step. A missed
 //!   slot keeps the connection, and another slot is asked for.
-//! - No request is sent twice, no redirect is followed, no proxy is used, and no connection is made to an address that
-//!   the policy refuses, whatever the name resolves to.
+//! - No request is sent twice, no redirect is followed, and no proxy is used. No connection is made to an address that
+//!   the policy refuses, for names and for literal addresses.
 //! - A connection is driven by the task that holds it, not by a task of its own: no hand-over between tasks separates
 //!   the read of the clock from the write, and dropping a send stops it.
 
@@ -61,7 +61,7 @@ pub struct Outbound {
 /// The result of [`Outbound::send`].
 #[derive(Debug)]
 pub enum ExchangeResult {
-    /// The request was sent. This is an attempt, whatever followed.
+    /// The request was sent. This is an attempt, even if no answer arrived.
     Sent(Sent),
     /// No slot was granted, or no other one after a missed slot. No byte was sent; not an attempt.
     Withdrawn,

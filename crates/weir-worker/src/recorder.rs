@@ -66,8 +66,8 @@ impl RecorderHandle {
     }
 }
 
-/// Settles attempts and releases unused permits, in two stages: the queue is told of an ended attempt at once; the
-/// store gets all reports that gathered during its last commit.
+/// Settles attempts and releases unused permits, in two stages: the queue learns of an ended attempt at once; the store
+/// gets all reports that gathered during its last commit.
 pub(crate) struct Recorder {
     stages: Stages,
     reports: mpsc::UnboundedReceiver<Report>,
@@ -146,8 +146,8 @@ impl Stages {
         }
     }
 
-    /// Applies holds, pauses and breaker changes, and then frees the room of the ended attempts. The store is told
-    /// later: if the process dies before, the claims remain and resolve as unknown.
+    /// Applies holds, pauses and breaker changes, and then frees the room of the ended attempts. The attempts are
+    /// recorded later: if the process dies before, their claims remain and resolve as unknown.
     async fn free_room(&self, reports: &[Report], breakers: &mut Breakers) {
         let finished = || {
             reports.iter().filter_map(|report| match report {

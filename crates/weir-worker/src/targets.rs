@@ -34,8 +34,8 @@ impl Targets {
         Self { store, compiled: HashMap::new() }
     }
 
-    /// The targets of these permits, in the same order, with the settings of now or of when the permits were published.
-    /// `None` for a deleted destination.
+    /// The targets of these permits, in the same order, with the current settings or those at the publication of the
+    /// permits. `None` for a deleted destination.
     pub(crate) async fn resolve(
         &mut self,
         permits: &[Permit],

@@ -25,13 +25,13 @@ use busy::BusyMeter;
 /// From 250 µs to a minute; each bound is about twice the previous one.
 const LATENCY_BUCKETS: [f64; 18] =
     [0.000_25, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0];
-/// The same, and further up to 15 minutes: the objective of the alerts is five minutes.
+/// The same bounds and two more, up to 15 minutes: the objective of the alerts is five minutes.
 const LAG_BUCKETS: [f64; 20] = [
     0.000_25, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0,
     300.0, 900.0,
 ];
 const SIZE_BUCKETS: [f64; 7] = [1.0, 4.0, 16.0, 64.0, 256.0, 1_024.0, 4_096.0];
-/// Histograms are aggregated this often, so that the memory of a process that nobody scrapes does not grow.
+/// Histograms are aggregated this often, so that the memory of a process that is not scraped does not grow.
 const UPKEEP: Duration = Duration::from_secs(5);
 /// How often store and queue are checked, and how long they may take to answer.
 const CHECK_EVERY: Duration = Duration::from_secs(5);

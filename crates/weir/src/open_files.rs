@@ -4,7 +4,7 @@ use weir_worker::DEFAULT_CAPACITY;
 
 /// Open files reserved for the store, the queue and the clients of the API.
 const RESERVED: u64 = 512;
-/// The minimum capacity, whatever the limit is.
+/// The minimum capacity, even if the limit is lower.
 const MIN_CAPACITY: u64 = 64;
 
 /// Raises the soft limit of open files to the hard limit and returns how many attempts fit below it.

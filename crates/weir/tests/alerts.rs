@@ -65,7 +65,8 @@ async fn set_alerts(app: &App, alerts: Value) {
     assert_eq!(status, 200, "{body}");
 }
 
-/// Alerts on the depth and on the age of a backlog, by the global thresholds and by those of the destination, until the backlog clears.
+/// Alerts on the depth and on the age of a backlog, by the global thresholds and by those of the destination, until the
+/// backlog clears.
 async fn a_backlog_raises_an_alert_until_it_clears(app: &App, operator: &mut Operator) {
     let receiver = Receiver::start().await;
     set_alerts(app, json!({"backlog_depth": 10})).await;

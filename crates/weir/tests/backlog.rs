@@ -1,5 +1,5 @@
-//! Operations on a backlog: deliveries are found by their last error, waiting deliveries are purged, and old ones are deleted. In one
-//! process with SQLite, and in several processes on servers.
+//! Operations on a backlog: deliveries are found by their last error, waiting deliveries are purged, and old ones are
+//! deleted. In one process with SQLite, and in several processes on servers.
 
 #[path = "support/harness.rs"]
 mod support;

@@ -1,5 +1,5 @@
-//! Many faults while a backlog drains: killed processes, a suspended worker, a lost Redis, a crash of PostgreSQL. The receivers get every
-//! event and no window above a limit, and no permit or job remains afterwards.
+//! Many faults while a backlog drains: killed processes, a suspended worker, a lost Redis, a crash of PostgreSQL. The
+//! receivers get every event and no window above a limit, and no permit or job remains afterwards.
 
 #[path = "support/harness.rs"]
 mod support;
@@ -23,11 +23,12 @@ const EVENTS: usize = 50_000;
 const BATCH: usize = 500;
 const TIMEOUT_MS: u32 = 4_000;
 const KILLS: usize = 24;
-/// The longest time without an ended delivery after the last fault. Claims that only a lost Redis knew are resolved when they expire, a
-/// minute plus the timeout after the claim. Claims of a dead process are resolved within ten seconds.
+/// The longest time without an ended delivery after the last fault. Claims that only a lost Redis knew are resolved
+/// when they expire, a minute plus the timeout after the claim. Claims of a dead process are resolved within ten
+/// seconds.
 const RECOVERED: Duration = Duration::from_secs(90);
-/// From a send to the commit of its record on a busy machine. It takes longer while Redis or PostgreSQL is down, or when the machine
-/// loses CPU time.
+/// From a send to the commit of its record on a busy machine. It takes longer while Redis or PostgreSQL is down, or
+/// when the machine loses CPU time.
 const RECORDED_WITHIN: Duration = Duration::from_millis(1_000);
 const RECORDED_IN_FAULT: Duration = Duration::from_secs(8);
 
@@ -148,7 +149,8 @@ fn shuffled_events(targets: &[Target], rng: &mut StdRng) -> Vec<Value> {
     events
 }
 
-/// Posts like a correct producer: repeats a batch with the same keys until it is answered. Returns the event ids by their keys.
+/// Posts like a correct producer: repeats a batch with the same keys until it is answered. Returns the event ids by
+/// their keys.
 async fn produce(urls: Urls, events: Vec<Value>) -> HashMap<String, String> {
     let http = reqwest::Client::builder().no_proxy().timeout(SECOND * 5).build().expect("a client");
     let mut accepted = HashMap::new();
@@ -254,7 +256,8 @@ impl Chaos {
     }
 }
 
-/// The number of deliveries that have not ended, from the first pages; at least one while a restarting PostgreSQL cannot answer.
+/// The number of deliveries that have not ended, from the first pages; at least one while a restarting PostgreSQL
+/// cannot answer.
 async fn under_way(api: &App) -> usize {
     let mut count = 0;
     for state in ["pending", "retrying", "delivering"] {
@@ -271,8 +274,8 @@ fn judge_caps(target: &Target, arrivals: &[Arrival]) {
     }
 }
 
-/// Asserts that every event arrived, and that a fault explains each duplicate: the worker was killed before the record was made, or
-/// PostgreSQL before the record was on disk. Returns the number of duplicates.
+/// Asserts that every event arrived, and that a fault explains each duplicate: the worker was killed before the record
+/// was made, or PostgreSQL before the record was on disk. Returns the number of duplicates.
 fn judge_deliveries(
     target: &Target,
     arrivals: &[Arrival],

@@ -11,8 +11,8 @@ use support::{Answer, App, Fleet, Machine, Receiver, now, receiver::AnswerBody};
 const HEALTHY: usize = 100;
 const ROUNDS: usize = 15;
 
-/// The time from a post to the arrival at the slowest healthy destination. It is the median of several rounds, because a slow disk may
-/// delay a single round. `before` is the number of earlier rounds.
+/// The time from a post to the arrival at the slowest healthy destination. It is the median of several rounds, because
+/// a slow disk may delay a single round. `before` is the number of earlier rounds.
 async fn slowest_of_a_round(app: &App, receiver: &Receiver, event_type: &str, before: usize) -> Duration {
     let mut rounds = Vec::new();
     for round in before + 1..=before + ROUNDS {
@@ -69,7 +69,8 @@ async fn bad_destinations_do_not_slow_down_a_hundred_healthy_ones() {
     machine.judge(is_undisturbed, &format!("{alone:?} alone, {beside:?} beside bad neighbours"));
 }
 
-/// More requests hang than the worker has places. Twenty destinations hold a few places each, and one holds as many as allowed.
+/// More requests hang than the worker has places. Twenty destinations hold a few places each, and one holds as many as
+/// allowed.
 async fn hanging_requests_leave_places_for_others(app: &App) {
     let (receiver, hanging, machine) = (Receiver::start().await, Receiver::start().await, Machine::watched());
     create_healthy_destinations(app, &receiver, "alone").await;

@@ -1,5 +1,6 @@
-//! Strict order per key: one delivery in flight at a time, the next only when the previous one has ended, and no effect on other keys. On
-//! the embedded and the scaled set-up, while receivers fail, and while processes are killed or suspended.
+//! Strict order per key: one delivery in flight at a time, the next only when the previous one has ended, and no effect
+//! on other keys. On the embedded and the scaled set-up, while receivers fail, and while processes are killed or
+//! suspended.
 
 #[path = "support/harness.rs"]
 mod support;

@@ -1,7 +1,8 @@
-//! Running out of ports is not a fault of the destination: it counts as no attempt, opens no breaker, and everything is delivered.
+//! Running out of ports is not a fault of the destination: it counts as no attempt, opens no breaker, and everything is
+//! delivered.
 //!
-//! The test starts itself in a network namespace with twenty ports. It is skipped with a message where the system allows no namespace
-//! (some allow it only to root) or has no `ip`.
+//! The test starts itself in a network namespace with twenty ports. It is skipped with a message where the system
+//! allows no namespace (some allow it only to root) or has no `ip`.
 
 #![cfg(target_os = "linux")]
 

@@ -1,5 +1,5 @@
-//! Processes that die or lose their connection, on PostgreSQL and Redis: their claims and permits are resolved within ten seconds, and
-//! those of other processes are not touched.
+//! Processes that die or lose their connection, on PostgreSQL and Redis: their claims and permits are resolved within
+//! ten seconds, and those of other processes are not touched.
 
 #[path = "support/harness.rs"]
 mod support;

@@ -1,5 +1,5 @@
-//! A real Prometheus scrapes every role under load: every rule can be evaluated, every query of the dashboard has an answer, and no
-//! series has a destination as a label.
+//! A real Prometheus scrapes every role under load: every rule can be evaluated, every query of the dashboard has an
+//! answer, and no series has a destination as a label.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

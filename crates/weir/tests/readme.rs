@@ -1,4 +1,5 @@
-//! Runs the tour of the README: every shell block from the start of the server to "Scale out", with the README's own `receiver.py`.
+//! Runs the tour of the README: every shell block from the start of the server to "Scale out", with the README's own
+//! `receiver.py`.
 //!
 //! Only ports and the external address are replaced. A command with `…` needs a value of the reader and is skipped;
 //! [`WITH_A_VALUE_OF_THE_READER`] is the number of these commands, so no other command is skipped by mistake.
@@ -20,11 +21,12 @@ use tokio::{
 
 const README: &str = include_str!("../../../README.md");
 
-/// Commands that need a secret, an id or a signature: the cancel of a replay, `weir verify`, and the three reference receivers
-/// (`receivers.rs` runs those).
+/// Commands that need a secret, an id or a signature: the cancel of a replay, `weir verify`, and the three reference
+/// receivers (`receivers.rs` runs those).
 const WITH_A_VALUE_OF_THE_READER: usize = 5;
 
-/// Replaces the programs of the tour: `cargo run --release -- …` runs the binary under test, and a refused request ends the block.
+/// Replaces the programs of the tour: `cargo run --release -- …` runs the binary under test, and a refused request ends
+/// the block.
 const PRELUDE: &str = r#"
 set -euo pipefail
 cargo() { shift 3; if [ "$1" = serve ]; then exec "$PROGRAM" "$@"; fi; "$PROGRAM" "$@"; }
@@ -74,14 +76,16 @@ async fn every_command_of_the_tour_works() {
     everything_arrives(&mut received).await;
 }
 
-/// Asserts that the receiver gets all events of the tour: twenty events, the reminder, the last coalesced state, and revisions in order.
+/// Asserts that the receiver gets all events of the tour: twenty events, the reminder, the last coalesced state, and
+/// revisions in order.
 async fn everything_arrives(received: &mut Lines<BufReader<ChildStdout>>) {
     let (mut created, mut percent, mut reminded, mut revisions) = (0, 0, false, Vec::new());
     let arrivals = async {
         while created < 20 || percent < 1000 || !reminded || revisions.len() < 5 {
             let line = received.next_line().await.unwrap().expect("the receiver runs");
             let Some((verdict, event)) = line.split_once(" evt_") else { continue };
-            // The answer to the creation of the destination has no final newline, so the first event follows it on the same line.
+            // The answer to the creation of the destination has no final newline, so the first event follows it on the
+            // same line.
             assert!(verdict.ends_with("verified"), "{line}");
             let event: Value = serde_json::from_str(event.split_once(' ').unwrap().1).unwrap();
             match event["type"].as_str().unwrap() {

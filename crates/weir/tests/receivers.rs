@@ -1,5 +1,6 @@
-//! The receivers under `examples/receivers`, each in its own process, with deliveries from a real Weir. They accept requests that are
-//! signed with their secret, also during a rotation; they refuse changed or old requests; and they handle each event once.
+//! The receivers under `examples/receivers`, each in its own process, with deliveries from a real Weir. They accept
+//! requests that are signed with their secret, also during a rotation; they refuse changed or old requests; and they
+//! handle each event once.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -138,7 +139,8 @@ async fn the_node_receiver_verifies_and_deduplicates() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_rust_receiver_verifies_and_deduplicates() {
-    // `cargo test --tests` does not build examples, so it is built here, beside the binary under test and in the same profile.
+    // `cargo test --tests` does not build examples, so it is built here, beside the binary under test and in the same
+    // profile.
     let folder = Path::new(env!("CARGO_BIN_EXE_weir")).parent().unwrap();
     let mut build = Command::new(env!("CARGO"));
     build.args(["build", "--quiet", "--package", "weir", "--example", "receiver"]);

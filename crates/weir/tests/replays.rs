@@ -1,5 +1,5 @@
-//! Replays: ended deliveries are sent again within the limit and hardly delay live traffic. In one process with SQLite, and in several
-//! processes on servers.
+//! Replays: ended deliveries are sent again within the limit and hardly delay live traffic. In one process with SQLite,
+//! and in several processes on servers.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -17,8 +17,8 @@ use serde_json::{Value, json};
 use support::{Answer, App, Arrival, Fleet, Machine, Receiver, assert_cap, eventually, now};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// The allowed delay of the median live event while a replay uses the full limit: two slots and the load of a thousand sends a second.
-/// If live events could not take slots before waiting replays, the delay would be 12 ms.
+/// The allowed delay of the median live event while a replay uses the full limit: two slots and the load of a thousand
+/// sends a second. If live events could not take slots before waiting replays, the delay would be 12 ms.
 const DELAYED_BY_A_REPLAY: Duration = Duration::from_millis(10);
 /// The allowed delay at p99, where events also wait for the machine. Behind the replay they would wait for seconds.
 const DELAYED_AT_WORST: Duration = Duration::from_millis(200);

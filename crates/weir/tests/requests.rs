@@ -1,5 +1,5 @@
-//! Requests to destinations: the exact body, the headers, a signature that an independent verifier accepts, and addresses that Weir
-//! refuses.
+//! Requests to destinations: the exact body, the headers, a signature that an independent verifier accepts, and
+//! addresses that Weir refuses.
 
 #[path = "support/harness.rs"]
 mod support;

@@ -1,4 +1,5 @@
-//! Rolling updates: every process is replaced one after the other under load, and old processes start on a newer schema.
+//! Rolling updates: every process is replaced one after the other under load, and old processes start on a newer
+//! schema.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -83,7 +84,8 @@ impl Destinations {
         Self(created)
     }
 
-    /// Asserts that every event arrived once, except for sends in flight of a killed worker, and that no limit was exceeded.
+    /// Asserts that every event arrived once, except for sends in flight of a killed worker, and that no limit was
+    /// exceeded.
     async fn judge(&self, api: &App, receiver: &Receiver, ids: &[String], killed: bool) {
         assert!(ids.len() > 300, "{} events are too little load", ids.len());
         for (path, id, rate) in &self.0 {

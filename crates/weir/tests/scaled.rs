@@ -1,5 +1,5 @@
-//! The scaled set-up without faults: separate processes on PostgreSQL and Redis keep the promises of the embedded set-up, with any number
-//! of processes and with wrong wall clocks.
+//! The scaled set-up without faults: separate processes on PostgreSQL and Redis keep the promises of the embedded
+//! set-up, with any number of processes and with wrong wall clocks.
 
 #[path = "support/harness.rs"]
 mod support;

@@ -1,5 +1,5 @@
-//! Signatures through rotations and in every style, checked by independent verifiers: the `standardwebhooks` crate, and `weir verify`
-//! for single requests.
+//! Signatures through rotations and in every style, checked by independent verifiers: the `standardwebhooks` crate, and
+//! `weir verify` for single requests.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

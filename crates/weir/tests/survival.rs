@@ -1,4 +1,5 @@
-//! SIGKILL and SIGTERM on the real process: no event is lost, only sends in flight are duplicated, and no limit is exceeded.
+//! SIGKILL and SIGTERM on the real process: no event is lost, only sends in flight are duplicated, and no limit is
+//! exceeded.
 
 #[path = "support/harness.rs"]
 mod support;

@@ -1,5 +1,5 @@
-//! Delayed, expiring and coalesced events: none is sent before its time, after its expiry, or after a newer event of its key. On the
-//! embedded and the scaled set-up.
+//! Delayed, expiring and coalesced events: none is sent before its time, after its expiry, or after a newer event of
+//! its key. On the embedded and the scaled set-up.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,4 +1,5 @@
-//! Distant receivers: a TLS handshake of half a second, answers after a second, connections that are closed after each answer.
+//! Distant receivers: a TLS handshake of half a second, answers after a second, connections that are closed after each
+//! answer.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,5 +1,5 @@
-//! Traces: the producer's `traceparent` reaches the receiver, and a collector gets the spans in between. In one process with SQLite, and
-//! in several processes on servers.
+//! Traces: the producer's `traceparent` reaches the receiver, and a collector gets the spans in between. In one process
+//! with SQLite, and in several processes on servers.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -223,8 +223,8 @@ async fn queued_spans_are_exported_before_the_process_exits() {
     assert_eq!(collector.spans().len(), 2);
 }
 
-/// Nothing is exported here. A valid header reaches the receiver unchanged, an invalid one is ignored, and an event without one is sent
-/// without one.
+/// Nothing is exported here. A valid header reaches the receiver unchanged, an invalid one is ignored, and an event
+/// without one is sent without one.
 async fn the_header_is_handed_on(app: &App) {
     let receiver = Receiver::start().await;
     receiver.script("/hooks", [Answer::status(503), Answer::status(204)]);

@@ -1,4 +1,5 @@
-//! The algorithm of Kubernetes' HorizontalPodAutoscaler (`autoscaling/v2`, metrics of type `External`) as pure decisions.
+//! The algorithm of Kubernetes' HorizontalPodAutoscaler (`autoscaling/v2`, metrics of type `External`) as pure
+//! decisions.
 //!
 //! Every function takes the time as an argument, counted from any origin. The order of the steps is that of Kubernetes:
 //!

@@ -1,5 +1,5 @@
-//! The cluster's configuration for scaling workers, read from the deployed files: a KEDA `ScaledObject`, or an `autoscaling/v2` HPA
-//! together with the rules of prometheus-adapter that define its metrics.
+//! The cluster's configuration for scaling workers, read from the deployed files: a KEDA `ScaledObject`, or an
+//! `autoscaling/v2` HPA together with the rules of prometheus-adapter that define its metrics.
 
 mod documents;
 #[cfg(test)]
@@ -15,8 +15,8 @@ use documents::{AdapterRules, Behavior, Hpa, PolicyKind, ScaledObject, ScalingRu
 
 /// The Deployment of the workers.
 const WORKERS: &str = "weir-worker";
-/// The period of the HPA controller (`--horizontal-pod-autoscaler-sync-period`). At each sync it reads the metrics again, also through
-/// KEDA. `pollingInterval` is only KEDA's own period, for scaling from zero.
+/// The period of the HPA controller (`--horizontal-pod-autoscaler-sync-period`). At each sync it reads the metrics
+/// again, also through KEDA. `pollingInterval` is only KEDA's own period, for scaling from zero.
 const SYNC: Duration = Duration::from_secs(15);
 
 /// The configuration for scaling workers.
@@ -59,8 +59,8 @@ pub(crate) enum FallbackBehavior {
 }
 
 impl Scaling {
-    /// Reads a file with this manifest alone or with all manifests of an overlay. The rules of the adapter are also searched in the other
-    /// files of the folder.
+    /// Reads a file with this manifest alone or with all manifests of an overlay. The rules of the adapter are also
+    /// searched in the other files of the folder.
     pub(crate) fn read(path: &Path) -> anyhow::Result<Self> {
         let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
         let in_file = || path.display().to_string();
@@ -89,7 +89,8 @@ impl Scaling {
         bail!("there is no ScaledObject and no HorizontalPodAutoscaler of {WORKERS}")
     }
 
-    /// The same configuration for time that runs `times` as fast: windows, periods, the sync and the ranges within queries are divided.
+    /// The same configuration for time that runs `times` as fast: windows, periods, the sync and the ranges within
+    /// queries are divided.
     pub(crate) fn sped_up(mut self, times: f64) -> Self {
         let speed_up = |time: &mut Duration| *time = time.div_f64(times);
         for rules in [&mut self.bounds.up, &mut self.bounds.down] {

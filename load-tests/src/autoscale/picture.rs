@@ -1,5 +1,5 @@
-//! The chart of a run: load, workers and lag over the same time. It has a transparent background and colours of medium brightness, so it
-//! is readable on light and dark pages.
+//! The chart of a run: load, workers and lag over the same time. It has a transparent background and colours of medium
+//! brightness, so it is readable on light and dark pages.
 
 use std::error::Error;
 

@@ -1,5 +1,5 @@
-//! Scenarios of autoscaling: a load like in the other scenarios, outages of servers, and promises. TOML files in `autoscale/`, built into
-//! the program. Times are those of the real-time form.
+//! Scenarios of autoscaling: a load like in the other scenarios, outages of servers, and promises. TOML files in
+//! `autoscale/`, built into the program. Times are those of the real-time form.
 
 use std::path::Path;
 
@@ -93,7 +93,8 @@ impl Plan {
         Ok(plan)
     }
 
-    /// The same plan for time that runs `times` as fast. Rates are unchanged, so a pod does the same work; there are fewer events.
+    /// The same plan for time that runs `times` as fast. Rates are unchanged, so a pod does the same work; there are
+    /// fewer events.
     pub(crate) fn sped_up(mut self, times: f64) -> Self {
         let load = &mut self.load;
         load.publish_s /= times;

@@ -1,5 +1,5 @@
-//! One run: fixed servers, schedulers and API, a changing number of workers, a Prometheus that scrapes them, the controller, and the
-//! load, which is played and judged like any other scenario.
+//! One run: fixed servers, schedulers and API, a changing number of workers, a Prometheus that scrapes them, the
+//! controller, and the load, which is played and judged like any other scenario.
 
 use std::{
     path::{Path, PathBuf},

@@ -1,5 +1,5 @@
-//! A Deployment of workers. Each pod is a `weir worker` with a small capacity. It starts some time after it was asked for and is stopped
-//! by SIGTERM. A pod may finish its sends in flight; any other exit is a breach.
+//! A Deployment of workers. Each pod is a `weir worker` with a small capacity. It starts some time after it was asked
+//! for and is stopped by SIGTERM. A pod may finish its sends in flight; any other exit is a breach.
 
 use std::{
     collections::BTreeMap,

@@ -1,5 +1,5 @@
-//! The harness's own Prometheus on a loopback port. Files list the pods that it scrapes. It is queried over its API, as KEDA and
-//! prometheus-adapter do.
+//! The harness's own Prometheus on a loopback port. Files list the pods that it scrapes. It is queried over its API, as
+//! KEDA and prometheus-adapter do.
 
 use std::{
     path::{Path, PathBuf},
@@ -171,7 +171,8 @@ impl Client {
         write_targets(&self.folder, job, pods)
     }
 
-    /// The single value of a query now, by KEDA's rules: no result or a value that is not finite is `None`, several results are an error.
+    /// The single value of a query now, by KEDA's rules: no result or a value that is not finite is `None`, several
+    /// results are an error.
     pub(crate) async fn value(&self, query: &str) -> anyhow::Result<Option<f64>> {
         let result: Vector = self.ask("query", &[("query", query.to_owned())]).await?;
         match result.0.as_slice() {

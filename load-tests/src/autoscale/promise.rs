@@ -17,17 +17,18 @@ use super::{
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Promise {
-    /// The 99th percentile of the start lag falls below `p99_ms` at most `within_s` after `from_s`, and stays below until `until_s`. This
-    /// holds for Weir's own metric and for the lag at the receivers, counted from the instant at which an event was meant to be posted.
+    /// The 99th percentile of the start lag falls below `p99_ms` at most `within_s` after `from_s`, and stays below
+    /// until `until_s`. This holds for Weir's own metric and for the lag at the receivers, counted from the instant at
+    /// which an event was meant to be posted.
     Settles { from_s: f64, within_s: f64, until_s: f64, p99_ms: f64 },
-    /// At most `times_at_most` times the workers that `places` sends at once need.
+    /// The number of replicas is at most `times_at_most` times the number that `places` concurrent sends need.
     Replicas { from_s: f64, until_s: f64, places: f64, times_at_most: f64 },
     /// The number of replicas changes its direction at most `at_most` times.
     Reversals { from_s: f64, until_s: f64, at_most: u32 },
     /// The number of replicas stays at the minimum.
     StaysAtMinimum { from_s: f64, until_s: f64 },
-    /// After a step down from `places` sends at once: the needed workers stay for the window of `scaleDown`, their number falls no faster
-    /// than its policies allow, and the minimum is reached by `until_s`.
+    /// After a step down from `places` concurrent sends: the needed workers stay for the window of `scaleDown`, their
+    /// number falls no faster than its policies allow, and the minimum is reached by `until_s`.
     ScalesIn { from_s: f64, until_s: f64, places: f64 },
     /// The number of replicas does not change while this server is down.
     Holds(Server),
@@ -117,7 +118,7 @@ impl Promise {
     }
 }
 
-/// The number of workers that `places` sends at once need at the target busy ratio.
+/// The number of workers that `places` concurrent sends need at the target busy ratio.
 fn needed(trace: &Trace, places: f64) -> f64 {
     (places / (f64::from(trace.capacity) * trace.busy_target)).ceil()
 }
@@ -198,7 +199,8 @@ fn scales_in(trace: &Trace, from_s: f64, until_s: f64, places: f64) -> Verdict {
     }
 }
 
-/// The lowest number that the policies allow, computed from the series alone: they limit the change since the beginning of their periods.
+/// The lowest number that the policies allow, computed from the series alone: they limit the change since the beginning
+/// of their periods.
 fn least_allowed(rules: &Rules, before: &[(f64, u32)], at: f64) -> u32 {
     let of = |amount: Amount, period: Duration| {
         let begins = at - period.as_secs_f64();

@@ -4,7 +4,8 @@
 const UNITS: [(&str, f64); 7] =
     [("ms", 1.0), ("s", 1e3), ("m", 60e3), ("h", 3_600e3), ("d", 86_400e3), ("w", 604_800e3), ("y", 31_536_000e3)];
 
-/// The query with its ranges (`[5m]`, `[1h:1m]`) divided. Strings are unchanged. Offsets are unchanged too, because no signal has any.
+/// The query with its ranges (`[5m]`, `[1h:1m]`) divided. Strings are unchanged. Offsets are unchanged too, because no
+/// signal has any.
 pub(super) fn sped_up(query: &str, times: f64) -> String {
     if times == 1.0 {
         return query.to_owned();

@@ -1,8 +1,9 @@
 //! A page that Prometheus scrapes instead of the pods, in the short form.
 //!
-//! Prometheus reads a new list of targets only after five to ten seconds, and no setting changes that. This is too slow when time runs
-//! ten times as fast. So it scrapes one page for each job. The page asks all pods at that moment and gives their series the labels that
-//! Prometheus would give them. For a pod that does not answer the page says `up` 0, as Prometheus would.
+//! Prometheus reads a new list of targets only after five to ten seconds, and no setting changes that. This is too slow
+//! when time runs ten times as fast. So it scrapes one page for each job. The page asks all pods at that moment and
+//! gives their series the labels that Prometheus would give them. For a pod that does not answer the page says `up` 0,
+//! as Prometheus would.
 
 use std::{
     convert::Infallible,

@@ -28,7 +28,8 @@ pub(crate) struct Trace {
     pub(crate) ready: Vec<(f64, u32)>,
     /// The 99th percentile of the start lag.
     pub(crate) lag_ms: Vec<(f64, f64)>,
-    /// The same at the receivers: the lag of the events that were meant to be posted at this time, until their first arrival.
+    /// The same at the receivers: the lag of the events that were meant to be posted at this time, until their first
+    /// arrival.
     pub(crate) late_ms: Vec<(f64, f64)>,
     pub(crate) queued: Vec<(f64, f64)>,
     /// All waiting deliveries in the store.
@@ -85,8 +86,8 @@ pub(crate) fn rates(recording: &Recording, bucket_s: f64) -> [Vec<(f64, f64)>; 2
     [counted(offered, bucket_s), counted(started, bucket_s)]
 }
 
-/// The 99th percentile of the delay until the first arrival, in buckets of the intended posting time. Only groups that expect every event
-/// are included.
+/// The 99th percentile of the delay until the first arrival, in buckets of the intended posting time. Only groups that
+/// expect every event are included.
 pub(crate) fn lateness(recording: &Recording, bucket_s: f64) -> Vec<(f64, f64)> {
     let mut first: HashMap<u64, Timestamp> = HashMap::new();
     for arrival in recording.arrivals.iter().flatten() {

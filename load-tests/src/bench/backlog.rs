@@ -1,4 +1,5 @@
-//! CPU time for each delivery depending on the backlog. Events are posted at the rate of the sends, so the backlog keeps its size.
+//! CPU time for each delivery depending on the backlog. Events are posted at the rate of the sends, so the backlog
+//! keeps its size.
 
 use std::time::Duration;
 

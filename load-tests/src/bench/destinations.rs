@@ -1,4 +1,5 @@
-//! CPU time for each delivery depending on the number of active destinations: the same deliveries at the same rate over more of them.
+//! CPU time for each delivery depending on the number of active destinations: the same deliveries at the same rate over
+//! more of them.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,4 +1,5 @@
-//! The time from an edit of a limit to its effect at the receiver. The chart of sends under an edited limit is measured with it.
+//! The time from an edit of a limit to its effect at the receiver. The chart of sends under an edited limit is measured
+//! with it.
 
 use std::time::Duration;
 
@@ -78,8 +79,9 @@ pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
     Ok(Measured { figures, remarks: ladder.remarks, sends: ladder.sends })
 }
 
-/// The time of an edit's first effect, not before its request. A faster pace takes effect at the first arrival that the slower pace would
-/// not have allowed yet. A slower pace takes effect at the last arrival that is closer to its predecessor than the slower pace allows.
+/// The time of an edit's first effect, not before its request. A faster pace takes effect at the first arrival that the
+/// slower pace would not have allowed yet. A slower pace takes effect at the last arrival that is closer to its
+/// predecessor than the slower pace allows.
 fn effect(arrivals: &[Timestamp], edit: &Edit) -> Option<Timestamp> {
     let is_faster = edit.to_per_s > edit.from_per_s;
     let pace = Duration::from_secs(1) / edit.from_per_s.min(edit.to_per_s);

@@ -1,4 +1,5 @@
-//! How much of each limit is used while there is a backlog, and whether a limit is exceeded, by the judge of the scenarios.
+//! How much of each limit is used while there is a backlog, and whether a limit is exceeded, by the judge of the
+//! scenarios.
 
 use std::time::Duration;
 

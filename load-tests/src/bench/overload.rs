@@ -1,4 +1,5 @@
-//! Twice the peak rate is offered: throughput during it, the limit of a second destination ("neighbour"), and whether everything drains.
+//! Twice the peak rate is offered: throughput during it, the limit of a second destination ("neighbour"), and whether
+//! everything drains.
 
 use std::{sync::Arc, time::Duration};
 
@@ -131,7 +132,8 @@ async fn peak(rig: &Rig) -> anyhow::Result<f64> {
     Ok((driven.answered * BATCH) as f64 / last.duration_since(driven.started).as_secs_f64())
 }
 
-/// Waits for the limited neighbour and returns the number of deliveries that were not delivered or not recorded in the end.
+/// Waits for the limited neighbour and returns the number of deliveries that were not delivered or not recorded in the
+/// end.
 async fn left(running: &Running<'_>, recorder: &Recorder, unlimited: &str, capped: u32) -> anyhow::Result<u64> {
     let deadline = now() + DRAINED_WITHIN;
     while recorder.arrived() < capped as usize && now() < deadline {

@@ -1,5 +1,5 @@
-//! The chart of sends a second and a limit that changes. It has a transparent background and colours of medium brightness, so it is
-//! readable on light and dark pages.
+//! The chart of sends a second and a limit that changes. It has a transparent background and colours of medium
+//! brightness, so it is readable on light and dark pages.
 
 use std::error::Error;
 

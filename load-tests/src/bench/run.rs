@@ -59,8 +59,8 @@ impl BenchArgs {
     }
 }
 
-/// Returns whether every topic could be measured. The page says whether targets are met; a missed target is not a failure, because the
-/// machine may be slower.
+/// Returns whether every topic could be measured. The page says whether targets are met; a missed target is not a
+/// failure, because the machine may be slower.
 pub(crate) async fn run(args: &BenchArgs) -> anyhow::Result<bool> {
     ensure!(args.set_ups().next().is_some(), "no topic of --only is measured on this set-up");
     let (json, page) = match args.brief {

@@ -108,7 +108,8 @@ impl Servers {
         self.transactions(database).await
     }
 
-    /// `before` is the result of [`begin_count`](Self::begin_count). The counts are complete only after the sessions have ended.
+    /// `before` is the result of [`begin_count`](Self::begin_count). The counts are complete only after the sessions
+    /// have ended.
     pub(crate) async fn executed(&self, database: &str, before: u64) -> anyhow::Result<Executed> {
         let transactions = self.transactions(database).await? - before;
         let statements = self

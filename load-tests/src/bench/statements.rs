@@ -12,8 +12,8 @@ use crate::client::{Until, closed_loop, open_loop};
 
 const SECONDS: u64 = 6;
 const STEADY_PER_S: u32 = 500;
-/// Sessions of PostgreSQL report their transactions with a delay of up to ten seconds, or when they end. Those of the start must be
-/// reported before the count begins.
+/// Sessions of PostgreSQL report their transactions with a delay of up to ten seconds, or when they end. The
+/// transactions of the start must be reported before the count begins.
 const REPORTED_WITHIN: Duration = Duration::from_millis(10_500);
 const ENDED_WITHIN: Duration = Duration::from_secs(1);
 

@@ -1,6 +1,7 @@
 //! The targets of all figures.
 //!
-//! They are for a machine with two cores that client and receiver share with the engine. Ratios are to the ceiling of the same run.
+//! They are for a machine with two cores that client and receiver share with the engine. Ratios are to the ceiling of
+//! the same run.
 
 use super::{SetUp, SetUp::*, Topic, figure::Figure};
 

@@ -1,7 +1,7 @@
 //! Judges limits in every window: at the receiver with a slack for the network, and in Weir's record without slack.
 //!
-//! Calendar windows are a subset of the windows that begin anywhere, so a limit that holds in all windows holds in them too. They are
-//! reported as well, because receivers often count by the calendar.
+//! Calendar windows are a subset of the windows that begin anywhere, so a limit that holds in all windows holds in them
+//! too. They are reported as well, because receivers often count by the calendar.
 
 use serde::{Deserialize, Serialize};
 use weir_core::{
@@ -84,7 +84,8 @@ pub(crate) fn judge(recording: &Recording, group: usize, breaches: &mut Vec<Stri
     judged
 }
 
-/// The number of arrivals that Weir's record lacks in a run without faults, and the number of destinations without an audit.
+/// The number of arrivals that Weir's record lacks in a run without faults, and the number of destinations without an
+/// audit.
 fn record_gaps(recording: &Recording, group: usize) -> (u64, usize) {
     if !recording.groups[group].expect.delivered {
         return (0, 0);
@@ -159,8 +160,8 @@ fn limit_of(limits: &RateLimits, period: Period) -> Option<u64> {
     limits.as_slice().iter().find(|limit| limit.period == period).map(weir_core::RateLimit::bound)
 }
 
-/// When the limit of a period changed, in the engine's favour: a looser limit counts from the request, a stricter one from the answer,
-/// because the edit may have bound at any time between the two.
+/// When the limit of a period changed, in the engine's favour: a looser limit counts from the request, a stricter one
+/// from the answer, because the edit may have bound at any time between the two.
 pub(crate) fn changes(limits: &[LimitChange], period: Period) -> Vec<(Timestamp, RateLimits)> {
     let mut before: Option<Option<u64>> = None;
     let at = |change: &LimitChange| {

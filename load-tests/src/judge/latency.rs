@@ -14,8 +14,8 @@ const LONGEST: Duration = Duration::from_secs(24 * 3_600);
 /// With fewer arrivals than this, fairness is left to chance and not judged.
 const MIN_ARRIVALS: usize = 5;
 
-/// From the instant at which an event was meant to be posted to its first arrival. So a publisher or a server that falls behind is
-/// charged for the events that it kept waiting (no coordinated omission).
+/// From the instant at which an event was meant to be posted to its first arrival. So a publisher or a server that
+/// falls behind is charged for the events that it kept waiting (no coordinated omission).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Latency {
     pub(crate) p50: f64,
@@ -43,9 +43,10 @@ pub(super) fn histogram(recording: &Recording, reconciled: &Reconciled, group: u
     (!histogram.is_empty()).then_some(histogram)
 }
 
-/// Jain's index over the destinations' arrivals, each divided by the rate that its limits allow. Only the time in which all had a
-/// backlog counts: it ends with the last arrival at the destination that finished first. 1 means equal shares, 1/n that one destination
-/// got everything. `None` for a single destination, and when a destination got almost nothing.
+/// Jain's index over the destinations' arrivals, each divided by the rate that its limits allow. Only the time in which
+/// all had a backlog counts: it ends with the last arrival at the destination that finished first. 1 means equal
+/// shares, 1/n that one destination got everything. `None` for a single destination, and when a destination got almost
+/// nothing.
 pub(crate) fn fairness(recording: &Recording, group: usize) -> Option<f64> {
     let members: Vec<u32> = recording.of_group(group).collect();
     if members.len() < 2 {

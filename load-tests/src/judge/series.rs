@@ -32,12 +32,13 @@ pub(crate) struct Pictures {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct GroupPictures {
     pub(crate) name: String,
-    /// For each bucket: arrivals a second, the most that the limits allow in the bucket, and the long-term rate that they allow. The
-    /// last two are equal for limits per second, and `None` while a destination has no limit.
+    /// For each bucket: arrivals a second, the most that the limits allow in the bucket, and the long-term rate that
+    /// they allow. The last two are equal for limits per second, and `None` while a destination has no limit.
     pub(crate) sends_per_s: Vec<f64>,
     pub(crate) cap_per_s: Vec<Option<f64>>,
     pub(crate) pace_per_s: Vec<Option<f64>>,
-    /// Fullness in per cent of the limit, rounded up to steps, and the number of windows with it. A window ends at each send.
+    /// Fullness in per cent of the limit, rounded up to steps, and the number of windows with it. A window ends at each
+    /// send.
     pub(crate) fullness: Vec<(u64, u64)>,
     /// Milliseconds, and the share of events with at most this latency.
     pub(crate) latency: Vec<(f64, f64)>,

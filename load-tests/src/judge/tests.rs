@@ -1,4 +1,5 @@
-//! A judge that cannot fail is worthless: each promise has a recording that breaks it, and the judge must name the breach.
+//! A judge that cannot fail is worthless: each promise has a recording that breaks it, and the judge must name the
+//! breach.
 
 use std::time::Duration;
 

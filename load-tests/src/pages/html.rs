@@ -1,5 +1,5 @@
-//! The page: the verdict, a table of the runs, and for each run its judgement and charts. One self-contained file for light and dark
-//! screens.
+//! The page: the verdict, a table of the runs, and for each run its judgement and charts. One self-contained file for
+//! light and dark screens.
 
 use std::fmt::Write;
 

@@ -1,7 +1,7 @@
 //! The charts of a run, as SVG: sends and the limit, fullness of windows, latency of events, and the backlog.
 //!
-//! They have a transparent background and the colours of a light page. The page's style maps each colour value to one for a dark page, so
-//! all colours are defined here.
+//! They have a transparent background and the colours of a light page. The page's style maps each colour value to one
+//! for a dark page, so all colours are defined here.
 
 use std::error::Error;
 
@@ -108,8 +108,8 @@ fn small(colour: RGBColor) -> TextStyle<'static> {
     ("sans-serif", 12).into_font().color(&colour)
 }
 
-/// A line for each step of the scenario, with its label beside it. Labels are staggered, so close ones can be read, and are drawn on the
-/// side with more space.
+/// A line for each step of the scenario, with its label beside it. Labels are staggered, so close ones can be read, and
+/// are drawn on the side with more space.
 fn marks(chart: &mut Chart<'_, '_>, pictures: &Pictures, right: f64, top: f64) -> DrawResult {
     for (number, (at_s, what)) in pictures.marks.iter().enumerate() {
         let line = [(*at_s, 0.0), (*at_s, top * HEADROOM)];

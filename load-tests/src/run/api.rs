@@ -77,7 +77,8 @@ impl Api {
         Ok(serde_json::from_slice(&self.answer(method, path, body).await?)?)
     }
 
-    /// Repeats the request while there is no answer or the answer is 503: a scenario may have stopped a process or server.
+    /// Repeats the request while there is no answer or the answer is 503: a scenario may have stopped a process or
+    /// server.
     async fn answer(&self, method: Method, path: &str, body: &Value) -> anyhow::Result<Bytes> {
         let body = if body.is_null() { Bytes::new() } else { Bytes::from(body.to_string()) };
         let deadline = now() + TIMEOUT;

@@ -1,5 +1,5 @@
-//! The rate that a machine can take, measured right before the overload. A multiple of this rate is an overload on every machine; a
-//! fixed rate would be one only on some.
+//! The rate that a machine can take, measured right before the overload. A multiple of this rate is an overload on
+//! every machine; a fixed rate would be one only on some.
 
 use anyhow::ensure;
 

@@ -20,8 +20,8 @@ use crate::{
     scenario::{Roles, SetUp},
 };
 
-/// After the start of an empty Redis. If claims are outstanding, Weir waits this long for the permits of an earlier Redis, because it
-/// cannot know that there was none. A run that began within this time would measure the wait.
+/// After the start of an empty Redis. If claims are outstanding, Weir waits this long for the permits of an earlier
+/// Redis, because it cannot know that there was none. A run that began within this time would measure the wait.
 const REDIS_WAIT: Duration = Duration::from_secs(3);
 
 pub(crate) struct Fleet {
@@ -42,7 +42,7 @@ struct Member {
 }
 
 impl Fleet {
-    /// Starts the processes on a fresh store. Their log goes to `log`.
+    /// Starts the processes on a fresh store. Their log is written to `log`.
     pub(crate) async fn start(set_up: SetUp, weir: &Path, roles: Roles, log: File) -> anyhow::Result<Self> {
         let weir = weir.canonicalize().with_context(|| {
             format!("there is no {}; build it with `cargo build --release -p weir`", weir.display())
@@ -135,7 +135,8 @@ impl Fleet {
         signal(&self.members[self.member(role)?].process, name).await
     }
 
-    /// Starts or stops workers until there are `workers`. A worker is stopped by SIGTERM and finishes its sends in flight.
+    /// Starts or stops workers until there are `workers`. A worker is stopped by SIGTERM and finishes its sends in
+    /// flight.
     pub(crate) async fn scale_workers(&mut self, workers: usize) -> anyhow::Result<()> {
         let count = |fleet: &Self| fleet.members.iter().filter(|member| member.role == "worker").count();
         while count(self) < workers {

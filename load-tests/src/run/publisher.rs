@@ -99,7 +99,8 @@ impl Stream {
             queues.push(queue);
             senders.spawn(Arc::clone(&stream).send_all(waiting, timeline, api.clone(), Arc::clone(&events), deadline));
         }
-        // Pacing has its own thread, because the runtime's timers are only exact to a millisecond, which is as long as a measured latency.
+        // Pacing has its own thread, because the runtime's timers are only exact to a millisecond, which is as long as
+        // a measured latency.
         let is_keyed = stream.publish.ordering_keys.or(stream.publish.coalesce_keys).is_some();
         std::thread::spawn(move || {
             for (number, post) in posts.into_iter().enumerate() {

@@ -1,9 +1,9 @@
-//! The receivers of a run: a port for each group, a path for each destination. They keep every arrival with its time. Their behaviour may
-//! change at any time.
+//! The receivers of a run: a port for each group, a path for each destination. They keep every arrival with its time.
+//! Their behaviour may change at any time.
 //!
-//! All receivers of a run share one thread with the task that detects stalls, so whatever stops the receivers also stops that task. Where
-//! the kernel stamps arrivals, a stall shows that the machine stood still during a send; elsewhere it may also show that a request waited
-//! to be read.
+//! All receivers of a run share one thread with the task that detects stalls, so anything that stops the receivers also
+//! stops that task. Where the kernel stamps arrivals, a stall shows that the machine stood still during a send;
+//! elsewhere it may also show that a request waited to be read.
 
 mod behaviors;
 mod timestamped;
@@ -39,7 +39,8 @@ use crate::{
 use behaviors::{Answer, RateLimiter};
 use timestamped::{ArrivalTime, TimestampedStream};
 
-/// The longest delay of this process that does not count as a stall. The judge also allows this much for the network and the kernel.
+/// The longest delay of this process that does not count as a stall. The judge also allows this much for the network
+/// and the kernel.
 pub(crate) const SLACK: Duration = Duration::from_millis(5);
 const BEAT: Duration = Duration::from_millis(1);
 
@@ -131,8 +132,8 @@ async fn watch_for_stalls(watched: Weak<Arrivals>) {
     }
 }
 
-/// How much earlier than `at` an arrival may have been sent: an arrival in a stall or right after it may have been sent when the stall
-/// began.
+/// How much earlier than `at` an arrival may have been sent: an arrival in a stall or right after it may have been sent
+/// when the stall began.
 fn stalled(stalls: &[Stall], at: Timestamp) -> Duration {
     let began = stalls.partition_point(|stall| stall.from <= at);
     let recent = stalls[..began].iter().rev().take(8);

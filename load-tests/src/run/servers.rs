@@ -1,5 +1,6 @@
 //! The harness's own PostgreSQL and Redis, which it may kill and restart. The environment names the programs
-//! (`WEIR_TEST_REDIS_SERVER`, `WEIR_TEST_POSTGRES_BIN`, as `cargo xtask load` sets them); otherwise the usual folders are searched.
+//! (`WEIR_TEST_REDIS_SERVER`, `WEIR_TEST_POSTGRES_BIN`, as `cargo xtask load` sets them); otherwise the usual folders
+//! are searched.
 
 use std::{
     net::Ipv4Addr,
@@ -33,8 +34,8 @@ const SETTINGS: [&str; 6] = [
 
 const POSTGRES_PROGRAMS: [&str; 4] = ["initdb", "postgres", "pg_isready", "createdb"];
 
-/// A loopback port that the kernel gives to no other process while this value lives. The server itself can still listen on the port: on
-/// Linux, sockets with `SO_REUSEADDR`, which every server sets, share a port until one of them listens.
+/// A loopback port that the kernel gives to no other process while this value lives. The server itself can still listen
+/// on the port: on Linux, sockets with `SO_REUSEADDR`, which every server sets, share a port until one of them listens.
 pub(crate) struct HeldPort {
     pub(crate) number: u16,
     _socket: TcpSocket,

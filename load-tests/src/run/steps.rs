@@ -126,8 +126,8 @@ impl StepRunner<'_> {
     }
 }
 
-/// Whether the death of a process of this role can lose the records of its latest sends. No other step can lose a record: neither the
-/// death of another role or of Redis, nor a restart of PostgreSQL, which keeps all committed data.
+/// Whether the death of a process of this role can lose the records of its latest sends. No other step can lose a
+/// record: neither the death of another role or of Redis, nor a restart of PostgreSQL, which keeps all committed data.
 fn sends(role: &str) -> bool {
     matches!(role, "worker" | "serve")
 }

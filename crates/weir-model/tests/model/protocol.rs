@@ -1,4 +1,4 @@
-//! With all remedies no property is violated, whatever fails and however slow the processes are.
+//! With all remedies no property is violated, under every fault and with slow processes.
 
 use weir_model::{Faults, Scenario, Terms};
 

@@ -2,9 +2,9 @@
 -- destinations without a backlog.
 --
 -- KEYS    the shard
--- ARGV    the caller's time; the name of the caller, whose last call is remembered; a unique name of the call; 1 when the
---         call is repeated, else 0; then for each destination: its id, the version of its terms, a list of: when the claim
---         expires, the delivery
+-- ARGV    the caller's time; the name of the caller, whose last call is remembered; a unique name of the call; 1 when
+--         the call is repeated, else 0; then for each destination: its id, the version of its terms, a list of: when
+--         the claim expires, the delivery
 -- Answer  the generation in which the call ran; for each destination: permits issued, how many more there is room for,
 --         from when more are admitted
 

@@ -3,9 +3,9 @@
 -- KEYS    the shard
 -- ARGV    the caller's time; how many at most, how long the leases last
 -- Answer  the generation, the earliest remaining due time or nil, permits that no worker has read, the leases; each:
---         destination, epoch, version, due, permits queued and in flight, how long workers take to be ready, the maximum of
---         outstanding permits or 0, the cursors or nil (last start or nil, held until, and for each limit: limit, period,
---         burst, since, spent)
+--         destination, epoch, version, due, permits queued and in flight, how long workers take to be ready, the
+--         maximum of outstanding permits or 0, the cursors or nil (last start or nil, held until, and for each limit:
+--         limit, period, burst, since, spent)
 
 -- Drops permits whose claims have expired and counts the others. Expired permits would use up the destination's room
 -- permanently.

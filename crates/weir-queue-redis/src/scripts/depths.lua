@@ -2,8 +2,8 @@
 --
 -- KEYS    the shard
 -- ARGV    the caller's time
--- Answer  the generation; permits that no worker has read; the age of the oldest of them in microseconds, 0 when there is
---         none; permits queued; in flight; jobs; entries; entries read and not acknowledged
+-- Answer  the generation; permits that no worker has read; the age of the oldest of them in microseconds, 0 when there
+--         is none; permits queued; in flight; jobs; entries; entries read and not acknowledged
 
 local entries = redis.call('XLEN', QUEUE)
 local pending = redis.call('XPENDING', QUEUE, WORKERS)[1]

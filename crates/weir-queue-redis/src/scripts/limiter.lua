@@ -53,7 +53,7 @@ local function hold_limiter(limiter, hold_until)
   limiter.held_until = math.max(limiter.held_until, hold_until)
 end
 
--- `since` and `spent` after the tokens that have come back until `at`.
+-- `since` and `spent` after the tokens that were returned by `at`.
 local function tokens_at(cursor, at)
   local every = spacing(cursor)
   local back = math.floor(math.max(at - cursor.since, 0) / every)

@@ -2,10 +2,11 @@
 -- cursors, and marks the permit in flight.
 --
 -- KEYS    the shard
--- ARGV    the caller's time; from when the caller can use a slot, or 0 for at once; then for each permit, each at most once:
---         its destination, its serial, and how long its worker took to be ready, or -1 when that was reported before
--- Answer  the generation; for each permit two numbers: the start and end of its slot; or the start of its slot and 0, when
---         the slot is too far ahead; or 0 and 0, when the permit is withdrawn
+-- ARGV    the caller's time; from when the caller can use a slot, or 0 for at once; then for each permit, each at most
+--         once: its destination, its serial, and how long its worker took to be ready, or -1 when that was reported
+--         before
+-- Answer  the generation; for each permit two numbers: the start and end of its slot; or the start of its slot and 0,
+--         when the slot is too far ahead; or 0 and 0, when the permit is withdrawn
 
 local usable_from = math.min(math.max(now, number()), now + GRANT_AHEAD)
 

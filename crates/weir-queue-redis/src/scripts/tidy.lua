@@ -4,8 +4,8 @@
 -- back and count as no attempt. Idle readers without entries are removed.
 --
 -- KEYS    the shard
--- ARGV    the caller's time; entries in a page; how long an entry may stay unread, and how long a reader may be idle, both
---         in milliseconds
+-- ARGV    the caller's time; entries in a page; how long an entry may stay unread, and how long a reader may be idle,
+--         both in milliseconds
 -- Answer  the generation; how many entries were dropped; the unread ones as a list of: permit, delivery
 
 local page, unread_ms, idle_ms = number(), number(), number()

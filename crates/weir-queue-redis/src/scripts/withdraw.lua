@@ -2,7 +2,8 @@
 -- records this.
 --
 -- KEYS    the shard
--- ARGV    the caller's time; the reader of withdrawn entries; then for each permit: its destination, its serial, its entry
+-- ARGV    the caller's time; the reader of withdrawn entries; then for each permit: its destination, its serial, its
+--         entry
 -- Answer  the generation; for each permit 1 when it had no slot, else 0
 
 local withdrawn_reader = text()

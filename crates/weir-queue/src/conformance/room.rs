@@ -35,7 +35,7 @@ pub async fn a_settle_during_a_run_is_not_missed(subject: Subject) {
     subject.claim().await;
 }
 
-/// Like a worker that stops: a limit of one an hour loses no hour.
+/// A worker that stops hands its permits back. With a limit of one per hour this must not cost an hour.
 pub async fn a_permit_handed_back_before_its_slot_costs_no_slot(subject: Subject) {
     let limits = per(1, Period::Hour);
     let unused = subject.permits(limits.clone(), 1, NextRun::Paced).await.remove(0);

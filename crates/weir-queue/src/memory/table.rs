@@ -295,7 +295,8 @@ impl JobTable {
     }
 
     /// Removes an unused permit. A paced job becomes due earlier, because another permit can take the slot. But if the
-    /// worker had no place, the job does not become due: the run would find no place either, and so on without end.
+    /// worker had no place, the job does not become due: the run would find no place either, and would be repeated
+    /// without end.
     pub fn hand_back(&mut self, now: Timestamp, HandedBack { id, crowded }: HandedBack) {
         let Some(job) = self.jobs.get_mut(&id.destination_id) else { return };
         if job.queued.remove(&id.serial).or_else(|| job.in_flight.remove(&id.serial)).is_none() {

@@ -9,7 +9,7 @@ use weir_queue::{
     Schedule, SlotAnswer, SlotRequest, Wake, memory::MemoryQueue,
 };
 
-/// What the caller sees instead of the answer.
+/// The result that the caller gets instead of the answer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Loss {
     /// The answer `Published::Unknown`.

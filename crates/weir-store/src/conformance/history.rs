@@ -1,4 +1,4 @@
-//! Reads for people: events, deliveries, attempts, sends.
+//! Reads for the API: events, deliveries, attempts, sends.
 
 use super::*;
 use crate::{EventFilter, SendRecord, SendsRequest};

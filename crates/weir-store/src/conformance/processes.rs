@@ -41,7 +41,7 @@ pub async fn resolved_claims_have_an_unknown_outcome_and_are_counted(subject: Su
     let attempts = subject.attempts(claimed[0].claim.delivery_id).await;
     assert_eq!((attempts.len(), attempts[0].outcome), (1, AttemptOutcome::Unknown));
     assert_eq!((attempts[0].number, attempts[0].sent_at), (1, Some(RESOLVED)));
-    // The owner of the claims comes back too late.
+    // The owner of the claims continues too late.
     assert_eq!(subject.settle(result(&claimed[0], Verdict::Delivered)).await, Settlement::ClaimLost);
     assert_eq!(subject.store.release(vec![claimed[2].claim], RESOLVED).await.expect("release"), 0);
     let kept = subject.settle(result(&claimed[1], Verdict::Delivered)).await;

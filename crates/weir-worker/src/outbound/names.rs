@@ -154,7 +154,7 @@ impl Names {
 fn is_current(entry: &watch::Receiver<Option<CachedAnswer>>, now: Instant) -> bool {
     match &*entry.borrow() {
         Some(known) => now < known.until,
-        // The sender is gone if the task has panicked.
+        // The sender is dropped if the task has panicked.
         None => entry.has_changed().is_ok(),
     }
 }

@@ -149,7 +149,7 @@ impl HeadTemplate {
         headers.insert(USER_AGENT, HeaderValue::from_static(concat!("Weir/", env!("CARGO_PKG_VERSION"))));
         for (name, value) in custom {
             let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| "a header name cannot be sent")?;
-            // This parse is what refuses line breaks, which would start another header.
+            // This parse refuses line breaks, which would start another header.
             let value = HeaderValue::from_str(value).map_err(|_| "a header value cannot be sent")?;
             if !is_reserved_header(name.as_str()) && name != signature && timestamp.as_ref() != Some(&name) {
                 headers.try_append(name, value).map_err(|_| TOO_LARGE)?;

@@ -1,4 +1,4 @@
-//! Names: which servers are asked, how often, and what happens when a record changes.
+//! Look-ups of names: the servers that are asked, the number of queries, and the effect of a changed record.
 
 use std::{
     collections::HashMap,

@@ -120,7 +120,7 @@ pub(super) fn describe() {
     describe_histogram!(
         "weir_scheduler_lateness_seconds",
         Unit::Seconds,
-        "Delay between the earliest due time of a batch of jobs and its run; the scheduler is overloaded when it grows"
+        "Delay between the earliest due time of a batch of jobs that may publish and its run; the scheduler is overloaded when it grows"
     );
     describe_histogram!(
         "weir_attempt_duration_seconds",

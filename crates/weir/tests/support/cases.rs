@@ -41,8 +41,8 @@ pub(crate) async fn every_limit_is_held_and_used(app: &App) {
         app.assert_audit_clean(&id).await;
         let arrivals = receiver.arrivals(&format!("/{period}-{rate}"));
         assert_cap(&arrivals, rate as usize, window);
-        // With a few dozen sends, one slot is more than two per cent, and one slot may be lost when the machine stands still. The
-        // simulation checks the two per cent over hours.
+        // With a few dozen sends, one slot is more than two per cent, and one slot may be lost when the machine stands
+        // still. The simulation checks the two per cent over hours.
         let used = utilisation(&arrivals, f64::from(rate), window) + 1.0 / arrivals.len() as f64;
         machine.judge_use(&format!("{rate} per {period}, with a slot to spare"), used, 0.98);
     }

@@ -31,8 +31,8 @@ pub(crate) async fn eventually(what: &str, within: Duration, mut condition: impl
     }
 }
 
-/// How much the scheduling of the receiver may change the distance of two arrivals, in addition to detected stalls. Recorded send starts
-/// are judged without slack.
+/// How much the scheduling of the receiver may change the distance of two arrivals, in addition to detected stalls.
+/// Recorded send starts are judged without slack.
 pub(crate) const SLACK: Duration = Duration::from_millis(5);
 
 /// Asserts that no half-open window of this length holds more than `limit` arrivals.

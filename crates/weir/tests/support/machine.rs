@@ -1,6 +1,6 @@
-//! How much CPU time the machine lost. A virtual machine loses time to others, a container to its quota. Weir cannot use slots that
-//! open in that time. So the use of a limit and latencies are judged only when the machine lost little time. Promises that must hold on
-//! every machine, such as the limit itself, are always judged.
+//! How much CPU time the machine lost. A virtual machine loses time to others, a container to its quota. Weir cannot
+//! use slots that open in that time. So the use of a limit and latencies are judged only when the machine lost little
+//! time. Promises that must hold on every machine, such as the limit itself, are always judged.
 
 use std::{
     fs,
@@ -89,7 +89,7 @@ impl Machine {
     }
 }
 
-/// Tells `cargo xtask test` of an assertion, which reports how many were not judged.
+/// Reports an assertion to `cargo xtask test`, which counts the assertions that were not judged.
 fn count(judged: bool) {
     let Some(path) = std::env::var_os("WEIR_TEST_JUDGEMENTS") else { return };
     let mut file = fs::OpenOptions::new().append(true).open(path).expect("the file of the judgements");

@@ -1,5 +1,5 @@
-//! A receiver that checks the order per key. The data of each event contains its key and its place (`{"key", "at"}`); any path is
-//! accepted. The receiver records each violation of strict order and continues.
+//! A receiver that checks the order per key. The data of each event contains its key and its place (`{"key", "at"}`);
+//! any path is accepted. The receiver records each violation of strict order and continues.
 
 use std::{
     collections::HashMap,

@@ -1,5 +1,5 @@
-//! Servers for the scaled set-up: a database on the shared PostgreSQL for each test, and separate servers for tests that stop them. The
-//! environment names the programs and the shared server, as `cargo xtask test` sets it.
+//! Servers for the scaled set-up: a database on the shared PostgreSQL for each test, and separate servers for tests
+//! that stop them. The environment names the programs and the shared server, as `cargo xtask test` sets it.
 
 use std::{
     fs::Permissions,
@@ -83,8 +83,8 @@ pub(crate) async fn sql(database_url: &str, text: &str) {
     .await;
 }
 
-/// A loopback port that the kernel gives to no other process while this value lives. The server itself can still listen on the port: on
-/// Linux, sockets with `SO_REUSEADDR`, which every server sets, share a port until one of them listens.
+/// A loopback port that the kernel gives to no other process while this value lives. The server itself can still listen
+/// on the port: on Linux, sockets with `SO_REUSEADDR`, which every server sets, share a port until one of them listens.
 pub(crate) struct HeldPort(TcpSocket);
 
 impl HeldPort {
@@ -190,7 +190,7 @@ impl Postgres {
     }
 
     async fn init(auth: &str, password: Option<&str>) -> Self {
-        // As root, PostgreSQL runs as another user, who must be able to read its folder.
+        // When the tests run as root, PostgreSQL runs as another user, which must be able to read its folder.
         let folder = TempDir::with_prefix_in("weir-", "/tmp").expect("a folder");
         let port = HeldPort::hold();
         if let Some((user, group)) = unprivileged().await {

@@ -11,7 +11,7 @@ use weir_deploy_checks::{
 const RULES: &str = "deploy/prometheus/rules.yaml";
 const RESOURCE: &str = "k8s/components/prometheus-operator/prometheusrule.yaml";
 const HEAD: &str = "\
-# Made from deploy/prometheus/rules.yaml, which is the one to edit; then: WEIR_WRITE=1 cargo test -p weir-deploy-checks rules_of
+# Generated from deploy/prometheus/rules.yaml. Edit that file, then run: WEIR_WRITE=1 cargo test -p weir-deploy-checks rules_of
 apiVersion: monitoring.coreos.com/v1
 kind: PrometheusRule
 metadata:

@@ -45,7 +45,8 @@ impl History {
         Decision { proposals, desired, replicas: decided }
     }
 
-    /// Moves towards the desired number only as far as all recommendations of the window agree: up to the lowest, down to the highest.
+    /// Moves towards the desired number only as far as all recommendations of the window agree: up to the lowest, down
+    /// to the highest.
     pub(super) fn stabilise(&mut self, desired: u32, wanted: u32, bounds: &Bounds, now: Duration) -> u32 {
         let within = |window: Duration| {
             let recent = self.recommendations.iter().filter(move |(at, _)| *at + window > now);
@@ -56,7 +57,8 @@ impl History {
         let oldest = bounds.up.window.max(bounds.down.window);
         self.recommendations.retain(|(at, _)| *at + oldest > now);
         self.recommendations.push((now, desired));
-        // `clamp` would panic when windows of different lengths have the lowest above the highest. The order is that of Kubernetes.
+        // `clamp` would panic when windows of different lengths have the lowest above the highest. The order is that of
+        // Kubernetes.
         wanted.max(lowest).min(highest)
     }
 
@@ -73,8 +75,8 @@ impl History {
         }
     }
 
-    /// The furthest number that the policies allow. The base is the number at the beginning of a policy's period, before the changes
-    /// within the period.
+    /// The furthest number that the policies allow. The base is the number at the beginning of a policy's period,
+    /// before the changes within the period.
     fn allowed(&self, rules: &Rules, wanted: u32, direction: Direction, now: Duration) -> u32 {
         if rules.select == Select::Disabled {
             return wanted;

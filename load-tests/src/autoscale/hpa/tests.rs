@@ -1,4 +1,5 @@
-//! Cases of Kubernetes' own tests (`pkg/controller/podautoscaler`), one row each, with the name used there ("upstream").
+//! Cases of Kubernetes' own tests (`pkg/controller/podautoscaler`), one row each, with the name used there
+//! ("upstream").
 
 use std::time::Duration;
 
@@ -34,8 +35,8 @@ fn a_metric_per_pod_proposes_the_same_as_upstream() {
     }
 }
 
-/// The cases of `TestReplicaCalcExternalMetric` in `replica_calculator_test.go`, and those of `TestReplicaCalcObjectMetric` that run
-/// through the same code.
+/// The cases of `TestReplicaCalcExternalMetric` in `replica_calculator_test.go`, and those of
+/// `TestReplicaCalcObjectMetric` that run through the same code.
 #[test]
 fn a_metric_of_all_pods_proposes_the_same_as_upstream() {
     let one_of_three = Replicas { wanted: 3, current: 3, ready: 1 };
@@ -272,7 +273,8 @@ fn windows_stabilise_as_upstream_does() {
     }
 }
 
-/// `horizontal_test.go`: TestStoreScaleUpEvents, TestStoreScaleDownEvents: events older than the longest period are forgotten.
+/// `horizontal_test.go`: TestStoreScaleUpEvents, TestStoreScaleDownEvents: events older than the longest period are
+/// forgotten.
 #[test]
 fn events_are_kept_for_the_longest_period() {
     let rows = [
@@ -319,7 +321,7 @@ fn scaling_in_waits_for_the_window_and_then_follows_the_policy() {
     }
     let mut changes = series.clone();
     changes.dedup_by_key(|(_, replicas)| *replicas);
-    // It starts with 2 replicas and may double them, or add four, every 15 s. The last high recommendation is made at second 135. The
-    // window of 300 s keeps it until second 435.
+    // It starts with 2 replicas and may double them, or add four, every 15 s. The last high recommendation is made at
+    // second 135. The window of 300 s keeps it until second 435.
     assert_eq!(changes, [(0, 6), (15, 10), (435, 7), (495, 5), (555, 3), (615, 2)]);
 }

@@ -1,4 +1,5 @@
-//! The manifests as they are written. Only fields that affect the number of replicas are read; other fields are not checked here.
+//! The manifests as they are written. Only fields that affect the number of replicas are read; other fields are not
+//! checked here.
 
 use std::fmt;
 
@@ -168,7 +169,8 @@ struct AdapterName {
 }
 
 impl AdapterRules {
-    /// From every document with `externalRules`, as in the adapter's configuration, or `rules.external`, as in the values of its chart.
+    /// From every document with `externalRules`, as in the adapter's configuration, or `rules.external`, as in the
+    /// values of its chart.
     pub(super) fn of(documents: &[Value]) -> anyhow::Result<Self> {
         let lists = documents.iter().flat_map(|document| [&document["externalRules"], &document["rules"]["external"]]);
         let rules = lists.filter_map(Value::as_array).flatten();

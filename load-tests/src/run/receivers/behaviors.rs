@@ -25,7 +25,8 @@ pub(super) struct Answer {
     pub(super) drip: Option<Duration>,
 }
 
-/// The answer of a receiver with this behaviour, `elapsed` after its start. `has_room` tells whether it may take one more this second.
+/// The answer of a receiver with this behaviour, `elapsed` after its start. `has_room` tells whether it may take one
+/// more this second.
 pub(super) fn answer(behavior: ReceiverBehavior, elapsed: Duration, has_room: impl FnOnce(u32) -> bool) -> Answer {
     let with = |status| Answer { after: Duration::ZERO, status, retry_after_s: None, drip: None };
     match behavior {

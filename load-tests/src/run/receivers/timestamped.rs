@@ -1,5 +1,5 @@
-//! A connection that knows the arrival time of the bytes that were read last. The kernel takes the time, so it does not depend on when a
-//! thread of this process reads. Only Linux stamps TCP data; elsewhere the time is that of reading.
+//! A connection that knows the arrival time of the bytes that were read last. The kernel takes the time, so it does not
+//! depend on when a thread of this process reads. Only Linux stamps TCP data; elsewhere the time is that of reading.
 
 use std::{
     io,
