@@ -95,7 +95,7 @@ pub(crate) async fn run(args: &AutoscaleArgs) -> anyhow::Result<bool> {
     Ok(failed.is_empty())
 }
 
-/// Plays the plans one after the other. Returns also the names of those that could not be played.
+/// Plays the plans one after the other. Also returns the names of the plans that could not be played.
 async fn play_all<'a>(plans: &'a [Plan], settings: &Settings<'_>) -> anyhow::Result<(Vec<Played>, Vec<&'a str>)> {
     let mut terminate = signal(SignalKind::terminate())?;
     let (mut all, mut unplayed) = (Vec::new(), Vec::new());

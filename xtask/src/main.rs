@@ -27,9 +27,9 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run every test, with the servers and tools that it needs: first the tests of the libraries, then the tests of
-    /// the whole program on real sockets and in real time, one by one, the tests of deploy/ and k8s/, and last the
-    /// quick set of the load tests on both set-ups and the short form of autoscaling.
+    /// Run every test, with the servers and tools that it needs. The order: the libraries; the whole program on real
+    /// sockets and in real time, one test at a time; deploy/ and k8s/; the quick set of the load tests on both set-ups;
+    /// the short form of autoscaling.
     Test,
     /// Check formatting, lints and documentation; a warning is an error.
     Lint,

@@ -79,7 +79,7 @@ pub struct Breaker {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Open {
-    /// When the breaker opened first, with no success since.
+    /// When the breaker first opened after the last success.
     since: Timestamp,
     /// How many times in a row the breaker has opened.
     times: u32,

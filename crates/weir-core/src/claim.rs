@@ -13,8 +13,8 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProcessId(pub i32);
 
-/// Proof of a claim. A write that settles or gives back a delivery names its claim, and changes nothing when the claim
-/// is lost.
+/// Proof of a claim. A write that settles or releases a delivery names its claim, and changes nothing when the claim is
+/// lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Claim {
     pub delivery_id: DeliveryId,

@@ -45,7 +45,7 @@ impl Slot {
         self.start <= now && now < self.end
     }
 
-    /// Whether the slot has passed unused.
+    /// Whether the slot has ended.
     pub fn is_over(&self, now: Timestamp) -> bool {
         self.end <= now
     }
@@ -240,7 +240,7 @@ impl Limiter {
             return;
         }
         let old_width = self.slot_width();
-        // The cursor of each new limit: unchanged, with another limit of its period, or new.
+        // The cursor of each new limit: kept, changed to another limit of its period, or new.
         let unmoved = self.last_start;
         let cursor = |&limit: &RateLimit| {
             let same_period = self.cursors.iter().find(|cursor| cursor.limit.period == limit.period);

@@ -49,7 +49,7 @@ impl DeliveryOrder {
     }
 
     /// Whether a head in this state, after `attempts` counted attempts, leaves its message group: because it has ended,
-    /// or because it is skipped after too many failed attempts. A head that is given back unsent keeps its place.
+    /// or because it is skipped after too many failed attempts. A head that is released unsent keeps its place.
     pub fn leaves_message_group(self, state: DeliveryState, attempts: u32) -> bool {
         let is_skipped = || self.skip_after_attempts().is_some_and(|limit| attempts >= limit.get());
         state.is_terminal() || (state == DeliveryState::Retrying && is_skipped())

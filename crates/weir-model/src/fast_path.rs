@@ -60,7 +60,7 @@ impl State {
         true
     }
 
-    /// The process that stored the claim dies before the admission, or before it gives the claim back.
+    /// The process that stored the claim dies before the admission, or before it releases the claim.
     pub(crate) fn fast_path_crashes(&mut self, permit: usize) -> bool {
         let stage = &mut self.permits[permit].stage;
         matches!(std::mem::replace(stage, Stage::Gone), Stage::FastPathClaimed { .. } | Stage::Declined)

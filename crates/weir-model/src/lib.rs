@@ -18,16 +18,16 @@
 //! | crash between the store's commit and the wake | `sweep` | `without_the_sweep_…` |
 //! | a scheduler dies between claim and publish | `claim_expiry` | `without_claim_expiry_deliveries_claimed_by_a_dead_scheduler_…` |
 //! | a worker is late, and its delivery has been claimed again | `claim_epoch` | `without_claim_epochs_…` |
-//! | publish's reply is lost | `never_unclaim`, `publish_once` | `after_a_lost_reply_…`, `a_publication_that_is_repeated_…` |
+//! | the reply to a publication is lost | `never_unclaim`, `publish_once` | `after_a_lost_reply_…`, `a_publication_that_is_repeated_…` |
 //! | two schedulers run one job | `publish_epoch` | `without_epochs_…` |
-//! | a stale run gives its claims back when the job has stopped | `release_wakes` | `a_stale_run_…` |
+//! | a stale run releases its claims when the job has stopped | `release_wakes` | `a_stale_run_…` |
 //! | a worker dies after sending, before recording | `at_most_once` | `an_entry_of_a_dead_worker_…` |
 //! | a worker stalls just before the write | `slot_gate` | `without_the_gate_…` |
 //! | the job stops and restarts | `cursor_outlives_stop` | `a_job_that_forgets_its_cursor_…` |
 //! | Redis comes back empty or stale | `generation` | `without_generations_…` (two) |
 //! | Redis comes back, and workers hold slots from before | `last_old_start` | `counting_lost_permits_as_sent_now_…` |
 //! | a slot is granted long before a loss, or a pause | `grant_ahead` | `slots_granted_far_ahead_…` (two) |
-//! | a limit is lowered, or a destination paused, while permits are out | `grant_limits`, `grant_suspension` | `permits_that_are_out_…` (three) |
+//! | a limit is lowered, or a destination paused, while permits are outstanding | `grant_limits`, `grant_suspension` | `permits_that_are_out_…` (three) |
 //! | a run reads the destination before an edit | `publish_version` | `a_run_that_read_older_terms_…` |
 //! | the version of an edit is lower than the previous one: the queue ignores the edit, and each run is stale | `versions_rise` | `an_edit_whose_version_does_not_rise_…` (two) |
 //! | edits are announced in another order | `edit_version` | `an_edit_that_is_announced_after_a_later_one_…` |

@@ -40,7 +40,7 @@ pub(crate) enum Stage {
     FastPathClaimed {
         version: u8,
     },
-    /// The queue has not admitted the delivery. The producer's process gives the claim back.
+    /// The queue has not admitted the delivery. The producer's process releases the claim.
     Declined,
     /// The permit is in the delivery queue.
     Published,

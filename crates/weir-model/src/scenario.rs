@@ -102,7 +102,7 @@ pub struct Remedies {
     pub claim_expiry: bool,
     /// A result or a release names the claim that it ends.
     pub claim_epoch: bool,
-    /// After a publication whose reply was lost, the claims are not given back.
+    /// After a publication whose reply was lost, the claims are not released.
     pub never_unclaim: bool,
     /// The queue recognises a repeated publication by its name. The epoch is not enough: a run that continues keeps its
     /// lease.
@@ -111,7 +111,7 @@ pub struct Remedies {
     pub publish_version: bool,
     /// Older terms never replace newer ones, regardless of the order in which edits are announced.
     pub edit_version: bool,
-    /// A stale run that gives its claims back wakes the job.
+    /// A stale run that releases its claims wakes the job.
     pub release_wakes: bool,
     /// A stopped job keeps its cursor.
     pub cursor_outlives_stop: bool,

@@ -55,7 +55,7 @@ impl State {
         let published = self.publish(scenario, scheduler, (lease, plan));
         self.schedulers[scheduler] = if published { Scheduler::Idle } else { Scheduler::Stale };
         // With the remedies a lost reply changes nothing: a repetition is recognised by its name, and claims that may
-        // have been published are not given back.
+        // have been published are not released.
         if reply_lost && !published {
             return false;
         }

@@ -98,7 +98,7 @@ pub(crate) enum Scheduler {
     Leased(Lease),
     /// The run has claimed deliveries: its permits are in [`Stage::Claimed`].
     Planned(Lease, Plan),
-    /// The publication was stale, and the claims go back.
+    /// The publication was stale, and the claims will be released.
     Stale,
 }
 

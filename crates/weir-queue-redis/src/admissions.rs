@@ -2,8 +2,7 @@
 //! the next call.
 //!
 //! If an answer is lost, the call may have run and its permits may be in the delivery queue. The call is repeated under
-//! its name until there is an answer or the claims have expired. Claims go back to the store only if nothing was
-//! published.
+//! its name until there is an answer or the claims have expired. Claims are released only if nothing was published.
 
 use weir_core::{
     Clock as _, DestinationId, Timestamp,

@@ -32,8 +32,8 @@ pub struct RedisConfig {
     pub largest_inline_body: usize,
     /// How often this process drops expired state of dead workers.
     pub tidy_every: Duration,
-    /// How long permits wait for a worker before their claims go back to the store. Together with `tidy_every` this
-    /// must be shorter than a claim lasts; otherwise the claims would expire and count as attempts.
+    /// How long permits wait for a worker before their claims are released. Together with `tidy_every` this must be
+    /// shorter than a claim lasts; otherwise the claims would expire and count as attempts.
     pub unread_for: Duration,
 }
 

@@ -1,7 +1,7 @@
 //! Publishes the result of a run exactly once.
 //!
 //! If an answer is lost, the publication may have run. It is repeated under its name, by which the script knows it.
-//! Only the answer to a first try can say that nothing was published, and only then may the claims be given back.
+//! Only the answer to a first try can say that nothing was published, and only then may the claims be released.
 
 use std::time::Duration;
 

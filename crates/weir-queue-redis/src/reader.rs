@@ -23,7 +23,7 @@ use crate::{
     shard_context::ShardContext,
 };
 
-/// Entries read from one shard in one call.
+/// The most entries that one call reads from a shard.
 const PER_READ: usize = 64;
 /// How many of its own entries a reader asks for after a failure.
 const RECALL_COUNT: usize = 10_000;
@@ -69,7 +69,7 @@ impl Reader {
         read
     }
 
-    /// Ends the readers and returns the permits that were read and not taken. Takes as long as a blocking read.
+    /// Ends the readers and returns the permits that were read and not taken. May take as long as a blocking read.
     pub(crate) async fn stop(&mut self) -> Vec<Permit> {
         self.stop.send_replace(true);
         let mut permits = Vec::new();

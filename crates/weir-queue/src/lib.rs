@@ -157,7 +157,7 @@ pub struct Publication {
 pub enum Published {
     Done,
     /// Nothing was published, because the lease had expired and the job was claimed again, or the destination was
-    /// edited after the run had read it. The claims go back to the store.
+    /// edited after the run had read it. The claims must be released.
     Stale(Vec<ClaimedDelivery>),
     /// The queue did not answer, so the permits may be published. Their claims must not be released: they are settled
     /// or expire.
@@ -246,7 +246,7 @@ pub trait Schedule {
     /// was claimed for. Must not wait. Deliveries that cannot be published come back from [`Self::declined`].
     fn admit(&self, deliveries: Vec<ClaimedDelivery>);
 
-    /// Waits for declined deliveries. Their claims go back to the store.
+    /// Waits for declined deliveries. Their claims must be released.
     async fn declined(&self) -> Vec<ClaimedDelivery>;
 }
 

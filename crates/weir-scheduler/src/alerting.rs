@@ -51,7 +51,7 @@ impl AlertPublisher {
         Self { store, queue, clock }
     }
 
-    /// Makes a pass at once and then every two seconds until `shutdown` resolves. A pass may be interrupted at any
+    /// Makes a pass at once and then every 2 to 30 seconds until `shutdown` resolves. A pass may be interrupted at any
     /// time.
     pub async fn run(&self, shutdown: impl Future<Output = ()>) {
         tokio::pin!(shutdown);

@@ -17,8 +17,8 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// How far each pass goes back: much longer than the time between an edit and its visibility. Not longer, because each
 /// pass reads every edit of this time, and a hundred thousand destinations may have been created at once.
 const OVERLAP: Duration = Duration::from_secs(5);
-/// How far the first pass goes back, because no process may have run for a day. Destinations that were edited earlier
-/// have run since.
+/// How far the first pass goes back: for up to a day no process may have run. Earlier edits need no announcement,
+/// because the jobs of their destinations have run since.
 const FIRST_OVERLAP: Duration = Duration::from_secs(24 * 60 * 60);
 /// Edits announced in one call.
 const PAGE: u32 = 256;

@@ -98,7 +98,8 @@ impl Scheduler {
         // Decide, and end the runs that may publish nothing.
         let runs = self.decide(jobs, now).await?;
         let (empty, runs): (Vec<_>, Vec<_>) = runs.into_iter().partition(|run| run.allowance.allow == 0);
-        // A paused destination, or one with an open breaker, has jobs that are long due and may publish nothing: not late.
+        // Runs that may publish nothing are left out: jobs of paused destinations, or with an open breaker, may be long
+        // overdue.
         if let Some(earliest) = runs.iter().map(|run| run.lease.due).filter(|due| *due > Timestamp::MIN).min() {
             histogram!("weir_scheduler_lateness_seconds").record(now.since(earliest).as_secs_f64());
         }

@@ -165,7 +165,7 @@ impl<O: Operation> Writers<O> {
 
 struct Writer<O: Operation> {
     inbox: Arc<Mutex<mpsc::Receiver<Message<O>>>>,
-    /// Held by the writer whose group did not run beside another one.
+    /// Its guard is the [`Turn`].
     turn: Arc<Mutex<()>>,
     options: PgConnectOptions,
     connection: Option<PgConnection>,

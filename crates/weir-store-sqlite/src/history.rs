@@ -1,4 +1,4 @@
-//! Reads for the API, on connections that cannot write.
+//! Reads for the API, on read-only connections.
 //!
 //! Lists are sorted by id, newest first, and split into pages. Ids begin with their creation time, so a range of times
 //! is a range of ids, and every list reads one index backwards from its cursor. The index is chosen here and not by the

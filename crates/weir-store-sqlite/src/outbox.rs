@@ -185,7 +185,7 @@ impl Transaction<'_, '_> {
         Ok(())
     }
 
-    /// Deliveries in flight are left alone. If one waits again later, the next sweep expires it.
+    /// Deliveries in flight are not changed. If one waits again later, the next sweep expires it.
     pub(crate) fn expire_deliveries(&mut self, now: Timestamp, limit: u32) -> Result<u64> {
         let mut values = Values::default();
         values.int(now.as_nanos()).int(limit.into());

@@ -233,7 +233,7 @@ impl Transaction<'_, '_> {
         execute(self.connection, MARK_MOVED, &values).map(drop)
     }
 
-    /// Claimed deliveries are left alone. If one waits again later, the next step puts it back.
+    /// Claimed deliveries are not changed. If one waits again later, the next step puts it back.
     fn put_back(&mut self, id: ReplayId, now: Timestamp) -> Result<ReplayStep> {
         let mut values = Values::default();
         values.blob(id.as_bytes()).int(STEP as i64);

@@ -74,7 +74,7 @@ pub(crate) struct FinishedAttempt {
     pub(crate) effect: Effect,
     /// The destination at the time when the permit was taken.
     pub(crate) destination: Arc<Destination>,
-    /// When the permit was taken.
+    /// When the work on the attempt began.
     pub(crate) began: Timestamp,
     /// The reason for the hold or the pause of the destination; empty if there is neither.
     pub(crate) reason: String,

@@ -201,7 +201,7 @@ impl Worker {
         }
     }
 
-    /// Reads the destination and the body of each permit. Permits of deleted destinations go back.
+    /// Reads the destination and the body of each permit. Permits of deleted destinations are handed back.
     async fn resolve(
         &self,
         permits: Vec<Permit>,

@@ -23,8 +23,8 @@ use crate::{
 
 /// Reports recorded in one commit.
 const BATCH: usize = 1_024;
-/// How long the first report of a batch waits for others. Nothing waits for its commit, unless its destination is
-/// ordered.
+/// How long the first report of a batch waits for others. No delivery waits for the commit of a report, unless its
+/// destination is ordered.
 const GATHER: Duration = Duration::from_millis(5);
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LONGEST_RETRY: Duration = Duration::from_secs(5);

@@ -50,7 +50,7 @@ impl ProcessLease {
         Ok(())
     }
 
-    /// Deregisters the process, so that other processes can take its claims at once.
+    /// Deregisters the process, so that other processes can resolve its claims at once.
     pub(crate) async fn end(store: &SharedStore) {
         if !matches!(tokio::time::timeout(DEREGISTER_TIMEOUT, store.deregister()).await, Ok(Ok(()))) {
             tracing::warn!("cannot deregister this process in the store; its lease ends in a few seconds");

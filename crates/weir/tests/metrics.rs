@@ -71,7 +71,7 @@ async fn permits_that_a_full_worker_cannot_take_stay_in_the_queue_and_are_counte
     api.events("hot", 600).await;
     receiver.wait_for("/hot", 60, SOON).await;
 
-    // Answers are quick, so permits without a place wait in the worker and do not go back to the queue.
+    // Answers are quick, so permits without a place wait in the worker and are not handed back.
     let crowded_out = worker.metric("weir_permits_crowded_out_total").await;
     receiver.wait_for("/hot", 300, SOON).await;
     assert_eq!(worker.metric("weir_permits_crowded_out_total").await, crowded_out);

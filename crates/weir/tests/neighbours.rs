@@ -90,7 +90,7 @@ async fn hanging_requests_leave_places_for_others(app: &App) {
     hanging.wait_for("/hangs", CAPACITY / 6, Duration::from_secs(20)).await;
     let beside = slowest_of_a_round(app, &receiver, "alone", ROUNDS).await;
 
-    // The permits of a crowded destination go back once; then the destination is tried once a second.
+    // The permits of a crowded destination are handed back once; then the destination is tried once a second.
     tokio::time::sleep(Duration::from_secs(2).saturating_sub(now() - since)).await;
     let crowded = app.metric("weir_permits_crowded_out_total").await;
     let most = (EVENTS + (HANGING - 1) * 64) as f64 + HANGING as f64 * ((now() - since).as_secs_f64() + 1.0);

@@ -1,4 +1,4 @@
-// A receiver of Weir's webhooks (Standard Webhooks), with Node's standard library alone.
+// A receiver of Weir's webhooks (Standard Webhooks), with only Node's standard library.
 //
 //     SECRET=whsec_... node receiver.mjs [port]
 
@@ -6,24 +6,24 @@ import { createHmac, timingSafeEqual } from "node:crypto";
 import { createServer } from "node:http";
 
 if (!process.env.SECRET) throw new Error("set SECRET to the destination's whsec_... secret");
-// During a rotation one secret is enough, the old or the new: each delivery is signed with both.
+// The old or the new secret: during a rotation each delivery is signed with both.
 const SECRET = Buffer.from(process.env.SECRET.replace(/^whsec_/, ""), "base64");
 const TOLERANCE_S = 300;
 const MAX_BODY = 2 * 1024 * 1024;
 
-// The ids that were accepted, the oldest forgotten first. In production: a unique key in the database, written in the
-// transaction that keeps the event.
+// The accepted ids; the oldest is forgotten first. In production: a unique key in the database, written in the
+// transaction that stores the event.
 const seen = new Set();
 const MAX_SEEN = 100_000;
 
-// Why the request is not to be trusted; undefined when it is. `body` is the raw bytes, before any parsing.
+// The reason to refuse the request; undefined if it is valid. `body` is the raw bytes, before any parsing.
 function refusal(headers, body) {
   const id = headers["webhook-id"] ?? "";
   const sentAt = headers["webhook-timestamp"] ?? "";
   const expected = createHmac("sha256", SECRET).update(`${id}.${sentAt}.`).update(body).digest();
   const good = (headers["webhook-signature"] ?? "").split(" ").some((part) => {
     const given = Buffer.from(part.slice(3), "base64");
-    // timingSafeEqual takes as long for a near miss as for any other; it wants equal lengths, which are no secret.
+    // timingSafeEqual takes the same time for every wrong signature. It needs equal lengths; the length is not secret.
     return part.startsWith("v1,") && given.length === expected.length && timingSafeEqual(given, expected);
   });
   if (!good) return "bad signature";
@@ -39,7 +39,7 @@ function isNew(id) {
   return true;
 }
 
-// The work, after the answer. In production: a table or a queue that survives a restart.
+// Processes the event after the answer. In production: from a table or a queue that survives a restart.
 function handle(id, body) {
   console.log("accepted", id, body.toString());
 }
@@ -62,7 +62,7 @@ const server = createServer((request, response) => {
       return answer(401);
     }
     const id = request.headers["webhook-id"];
-    // A duplicate is answered like the first: a refusal would only bring it once more.
+    // A duplicate gets the same answer as the first: after a refusal it would be sent again.
     if (isNew(id)) setImmediate(handle, id, body);
     else console.log("duplicate", id);
     answer(204);

@@ -1,4 +1,4 @@
-"""A receiver of Weir's webhooks (Standard Webhooks), with Python's standard library alone.
+"""A receiver of Weir's webhooks (Standard Webhooks), with only Python's standard library.
 
     SECRET=whsec_... python3 receiver.py [port]
 """
@@ -6,28 +6,28 @@
 import base64, collections, hashlib, hmac, os, queue, sys, threading, time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-# During a rotation one secret is enough, the old or the new: each delivery is signed with both.
+# The old or the new secret: during a rotation each delivery is signed with both.
 SECRET = base64.b64decode(os.environ["SECRET"].removeprefix("whsec_"))
 TOLERANCE_S = 300
 MAX_BODY = 2 * 1024 * 1024
 
-# The ids that were accepted, the oldest forgotten first. In production: a unique key in the database, written in the
-# transaction that keeps the event.
+# The accepted ids; the oldest is forgotten first. In production: a unique key in the database, written in the
+# transaction that stores the event.
 seen, seen_lock, MAX_SEEN = collections.OrderedDict(), threading.Lock(), 100_000
 # In production: a table or a queue that survives a restart.
 work = queue.Queue()
 
 
 def refusal(headers, body):
-    """Why the request is not to be trusted; None when it is. `body` is the raw bytes, before any parsing."""
+    """The reason to refuse the request; None if it is valid. `body` is the raw bytes, before any parsing."""
     event_id, sent_at = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
     message = f"{event_id}.{sent_at}.".encode() + body
     expected = base64.b64encode(hmac.new(SECRET, message, hashlib.sha256).digest())
     signatures = [part[3:] for part in headers.get("webhook-signature", "").split(" ") if part.startswith("v1,")]
-    # compare_digest takes as long for a near miss as for any other: the time tells nothing about the expected value.
+    # compare_digest takes the same time for every wrong signature, so the time reveals nothing about the right one.
     if not any(hmac.compare_digest(expected, signature.encode()) for signature in signatures):
         return "bad signature"
-    # The signature covers the time, so a time that is not a number cannot get here.
+    # The signature covers the time, so the time is a number here.
     if abs(time.time() - int(sent_at)) > TOLERANCE_S:
         return "not recent"
     return None
@@ -61,7 +61,7 @@ class Receiver(BaseHTTPRequestHandler):
         if is_new(event_id):
             work.put((event_id, body))
         else:
-            # Answered like the first: a refusal would only bring it once more.
+            # A duplicate gets the same answer as the first: after a refusal it would be sent again.
             print("duplicate", event_id, flush=True)
         self.answer(204)
 
@@ -76,7 +76,7 @@ class Receiver(BaseHTTPRequestHandler):
 
 
 def handle_events():
-    """The work, after the answer: the sender does not wait for it, and does not time out."""
+    """Processes the events after the answer, so the sender does not wait for it and does not time out."""
     while True:
         event_id, body = work.get()
         print("accepted", event_id, body.decode(), flush=True)

@@ -2,7 +2,7 @@
 //!
 //!     SECRET=whsec_… cargo run --example receiver -- [port]
 //!
-//! Of Weir's dependencies it uses axum, tokio, base64, hmac and sha2, and nothing of Weir itself.
+//! It uses axum, tokio, base64, hmac and sha2, and no crate of Weir.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -28,15 +28,15 @@ const MAX_BODY: usize = 2 * 1024 * 1024;
 const MAX_SEEN: usize = 100_000;
 
 struct Receiver {
-    /// During a rotation one secret is enough, the old or the new: each delivery is signed with both.
+    /// The old or the new secret: during a rotation each delivery is signed with both.
     mac: Hmac<Sha256>,
     seen: Mutex<Seen>,
     /// In production: a table or a queue that survives a restart.
     work: mpsc::UnboundedSender<(String, Bytes)>,
 }
 
-/// The ids that were accepted, the oldest forgotten first. In production: a unique key in the database, written in the
-/// transaction that keeps the event.
+/// The accepted ids; the oldest is forgotten first. In production: a unique key in the database, written in the
+/// transaction that stores the event.
 #[derive(Default)]
 struct Seen {
     ids: HashSet<String>,
@@ -59,7 +59,7 @@ impl Seen {
     }
 }
 
-/// Why the request is not to be trusted. `body` is the raw bytes, before any parsing.
+/// The reason to refuse the request. `body` is the raw bytes, before any parsing.
 fn check(mac: &Hmac<Sha256>, headers: &HeaderMap, body: &[u8]) -> Result<(), &'static str> {
     let (id, sent_at) = (header(headers, "webhook-id"), header(headers, "webhook-timestamp"));
     let mut mac = mac.clone();
@@ -67,7 +67,7 @@ fn check(mac: &Hmac<Sha256>, headers: &HeaderMap, body: &[u8]) -> Result<(), &'s
     mac.update(body);
     let signatures = header(headers, "webhook-signature").split(' ').filter_map(|part| part.strip_prefix("v1,"));
     let mut decoded = signatures.filter_map(|signature| STANDARD.decode(signature).ok());
-    // verify_slice takes as long for a near miss as for any other: the time tells nothing about the expected value.
+    // verify_slice takes the same time for every wrong signature, so the time reveals nothing about the right one.
     if !decoded.any(|signature| mac.clone().verify_slice(&signature).is_ok()) {
         return Err("bad signature");
     }
@@ -88,10 +88,10 @@ async fn receive(State(receiver): State<Arc<Receiver>>, headers: HeaderMap, body
     }
     let id = header(&headers, "webhook-id");
     if receiver.seen.lock().unwrap_or_else(PoisonError::into_inner).is_new(id) {
-        // The work comes after the answer: the sender does not wait for it, and does not time out.
+        // The event is processed after the answer, so the sender does not wait for it and does not time out.
         let _ = receiver.work.send((id.to_owned(), body));
     } else {
-        // Answered like the first: a refusal would only bring it once more.
+        // A duplicate gets the same answer as the first: after a refusal it would be sent again.
         println!("duplicate {id}");
     }
     StatusCode::NO_CONTENT

@@ -108,7 +108,7 @@ fn limits_of_the_whole_range() -> impl Strategy<Value = RateLimits> {
     each.prop_map(|limits| RateLimits::new(limits.into_iter().flatten().flatten().collect()).unwrap())
 }
 
-/// Deeds at rising times.
+/// Steps at rising times.
 fn any_steps(edits: bool) -> impl Strategy<Value = Vec<Step>> {
     let parts = (0u64..3_000_000, 0u8..if edits { 12 } else { 10 }, any_limits());
     prop::collection::vec(parts, 1..60).prop_map(|list| {

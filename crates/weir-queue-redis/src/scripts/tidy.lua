@@ -1,7 +1,7 @@
 -- Drops old entries of the delivery queue, oldest first, one page in each call. Entries whose claims have expired, read
 -- or not, are never sent; the store resolves their claims. Entries that no worker has read for long, because there is
--- no worker or all are behind, are returned while their claims last: no worker can send them any more, so the claims go
--- back and count as no attempt. Idle readers without entries are removed.
+-- no worker or all are behind, are returned while their claims last: no worker can send them any more, so their claims
+-- are released and count as no attempt. Idle readers without entries are removed.
 --
 -- KEYS    the shard
 -- ARGV    the caller's time; entries in a page; how long an entry may stay unread, and how long a reader may be idle,

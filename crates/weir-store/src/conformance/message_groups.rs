@@ -199,7 +199,7 @@ async fn head_ends(mut subject: Subject, end: End, state: DeliveryState) {
     }
     let claimed = subject.claim(1, 9).await;
     assert_eq!(claimed.iter().map(number_of).filter(|number| *number < 9).collect::<Vec<_>>(), [2, 4], "{end:?}");
-    // The rest of the group follows.
+    // The other deliveries of the group follow.
     subject.settle(result(&claimed[0], Verdict::Delivered)).await;
     assert_eq!(subject.claim(1, 9).await.iter().map(number_of).collect::<Vec<_>>(), [3], "{end:?}");
 }

@@ -243,7 +243,7 @@ impl Pool {
             let pool = pools.by_origin.entry(checkout.connection.origin().clone()).or_default();
             let Some(waiter) = pool.next_waiter() else { return self.keep_idle(pools, checkout.connection) };
             drop(pools);
-            // A waiter that gave up at this moment returns it.
+            // If the waiter gives up at this moment, the next waiter gets the connection.
             let Err(Ok(back)) = waiter.send(Ok(checkout)) else { return };
             checkout = back;
         }
