@@ -116,8 +116,8 @@ pub(crate) async fn cancel(
         Some(ReplayPhase::Completed) => {
             return Err(Problem::conflict("the replay is completed and cannot be cancelled"));
         }
-        // Take the steps at once instead of waiting for the scheduler, so that few deliveries are sent after the
-        // answer.
+        // The scheduler would take the steps of the cancellation later. The API takes them now, so that few deliveries
+        // are sent after its answer.
         Some(_) => while api.store.step_replay(id, api.clock.now()).await?.more {},
     }
     tracing::info!(replay = %id, "replay cancelled");

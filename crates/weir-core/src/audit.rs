@@ -10,7 +10,7 @@
 //! names it and windows count it, but a violation that exists only because of such sends is reported as a possible
 //! violation. The parts:
 //!
-//! - [`in_force`]: which limit of a period was in force when, edits included, and which limit judges a window;
+//! - [`in_force`]: the limits of each period over time, with every edit, and the limit by which a window is judged;
 //! - `sliding`: the fullest calendar and sliding windows of each limit, and the sends that broke the limit;
 //! - [`usage`]: the ratio of sends to the sends that were allowed;
 //! - [`series`]: the same sends counted in buckets, for a chart;

@@ -1,4 +1,5 @@
-//! The end of runs whose destinations have replays. They make two claims: first of live, then of replayed deliveries.
+//! The last part of a run for a destination with a replay. Such a run makes two claims: the first takes live deliveries,
+//! the second takes replayed deliveries.
 
 use weir_core::{Timestamp, plan::NextRun, replay_share::ClaimResult};
 use weir_store::Claims;

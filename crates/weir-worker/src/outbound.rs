@@ -18,6 +18,8 @@ mod answer;
 mod connection;
 mod dial;
 mod fault;
+#[cfg(test)]
+mod fixed_clock;
 mod gate;
 mod idle_times;
 mod names;

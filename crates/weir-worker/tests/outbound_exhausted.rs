@@ -1,24 +1,16 @@
 //! The outbound client when the process can open no more files. The test needs a process of its own, with a low limit
 //! of open files.
 
+#[path = "../src/outbound/fixed_clock.rs"]
+mod fixed_clock;
+
 use std::{fs::File, iter, sync::Arc};
 
+use fixed_clock::FixedClock;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::net::TcpListener;
-use weir_core::{Clock, Timestamp, address::AddressPolicy, signing::SignatureStyle};
+use weir_core::{address::AddressPolicy, signing::SignatureStyle};
 use weir_worker::outbound::{NoConnection, Outbound, Target, TlsRoots};
-
-struct FixedClock;
-
-impl Clock for FixedClock {
-    fn now(&self) -> Timestamp {
-        Timestamp::from_secs(1_000_000)
-    }
-
-    fn wall(&self) -> Timestamp {
-        self.now()
-    }
-}
 
 #[tokio::test]
 async fn a_lack_of_files_is_no_failure_of_the_destination() {

@@ -27,8 +27,9 @@ pub(crate) enum Promise {
     Reversals { from_s: f64, until_s: f64, at_most: u32 },
     /// The number of replicas stays at the minimum.
     StaysAtMinimum { from_s: f64, until_s: f64 },
-    /// After a step down from `places` concurrent sends: the needed workers stay for the window of `scaleDown`, their
-    /// number falls no faster than its policies allow, and the minimum is reached by `until_s`.
+    /// The load falls from `places` concurrent sends. The workers that it needed stay for the time window of
+    /// `scaleDown`. Then their number falls, no faster than the policies of `scaleDown` allow, and reaches the minimum
+    /// before `until_s`.
     ScalesIn { from_s: f64, until_s: f64, places: f64 },
     /// The number of replicas does not change while this server is down.
     Holds(Server),

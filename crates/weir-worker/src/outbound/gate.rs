@@ -212,21 +212,10 @@ mod tests {
         net::{TcpListener, TcpStream},
     };
 
-    use super::*;
-
-    const NOW: Timestamp = Timestamp::from_secs(1_000_000);
-
-    struct FixedClock;
-
-    impl Clock for FixedClock {
-        fn now(&self) -> Timestamp {
-            NOW
-        }
-
-        fn wall(&self) -> Timestamp {
-            NOW
-        }
-    }
+    use super::{
+        super::fixed_clock::{FixedClock, NOW},
+        *,
+    };
 
     async fn gated() -> (GatedStream, Arc<Gate>, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

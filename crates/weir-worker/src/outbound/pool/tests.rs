@@ -1,20 +1,10 @@
 use tokio::net::{TcpListener, TcpStream};
 use url::Host;
-use weir_core::{Clock, Timestamp};
 
-use super::{super::stream::Stream, *};
-
-struct FixedClock;
-
-impl Clock for FixedClock {
-    fn now(&self) -> Timestamp {
-        Timestamp::from_secs(1_000_000)
-    }
-
-    fn wall(&self) -> Timestamp {
-        self.now()
-    }
-}
+use super::{
+    super::{fixed_clock::FixedClock, stream::Stream},
+    *,
+};
 
 /// An origin, and both ends of `count` connections to it.
 async fn connected(count: usize) -> (Arc<Origin>, Vec<Connection>, Vec<TcpStream>) {
