@@ -7,7 +7,6 @@
 mod support;
 
 use std::{
-    collections::BTreeSet,
     path::{Path, PathBuf},
     process::Stdio,
     time::Duration,
@@ -19,11 +18,11 @@ use support::{
     servers::{HeldPort, provided},
 };
 use tokio::process::{Child, Command};
+use weir_deploy_checks::queries::{self, Query};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// The values of Grafana's variables. The intervals are long enough for several scrapes.
-const VARIABLES: [(&str, &str); 5] =
-    [("$__rate_interval", "15s"), ("$__range", "15s"), ("$namespace", ".*"), ("$job", ".*"), ("$instance", ".*")];
+/// The queries of the dashboard look back so far: several scrapes.
+const RATE_INTERVAL: &str = "15s";
 
 /// A Prometheus that scrapes the processes of a fleet twice a second.
 struct Prometheus {
@@ -97,28 +96,9 @@ fn deploy() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy")
 }
 
-/// The queries of the dashboard, with values for Grafana's variables.
-fn dashboard_queries() -> Vec<String> {
-    fn of(panels: &Value, found: &mut Vec<String>) {
-        for panel in panels.as_array().into_iter().flatten() {
-            of(&panel["panels"], found);
-            for target in panel["targets"].as_array().into_iter().flatten() {
-                let query = target["expr"].as_str().unwrap().to_owned();
-                found.push(VARIABLES.iter().fold(query, |query, (name, value)| query.replace(name, value)));
-            }
-        }
-    }
-    let dashboard = std::fs::read_to_string(deploy().join("grafana/weir.json")).unwrap();
-    let mut found = Vec::new();
-    of(&serde_json::from_str::<Value>(&dashboard).unwrap()["panels"], &mut found);
-    assert!(found.len() > 40, "{} queries are not a dashboard", found.len());
-    found
-}
-
-/// The names of Weir's own metrics in a query.
-fn own_metrics(query: &str) -> BTreeSet<&str> {
-    let words = query.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_' && letter != ':');
-    words.filter(|word| word.starts_with("weir_")).collect()
+/// Weir's own metrics in a query.
+fn own_metrics(query: &str) -> impl Iterator<Item = String> {
+    queries::metrics_in(query).into_iter().filter(|name| name.starts_with("weir_"))
 }
 
 /// Creates destinations whose deliveries change every metric.
@@ -171,12 +151,14 @@ async fn every_query_is_answered(prometheus: &Prometheus, without: &[&str]) {
             eventually(&what, TIMEOUT, async || prometheus.is_answered(query).await).await;
         }
         // The result of an alert is empty while there is no fault, but its metrics must exist.
-        for metric in own_metrics(query).into_iter().filter(|metric| !is_left_out(metric)) {
-            eventually(metric, TIMEOUT, async || prometheus.is_answered(metric).await).await;
+        for metric in own_metrics(query).filter(|metric| !is_left_out(metric)) {
+            eventually(&metric, TIMEOUT, async || prometheus.is_answered(&metric).await).await;
         }
     }
-    for query in dashboard_queries().into_iter().filter(|query| !is_left_out(query)) {
-        eventually(&query, TIMEOUT, async || prometheus.is_answered(&query).await).await;
+    for Query { name, expr } in queries::of_dashboard(RATE_INTERVAL).unwrap() {
+        if !is_left_out(&expr) {
+            eventually(&name, TIMEOUT, async || prometheus.is_answered(&expr).await).await;
+        }
     }
 }
 
