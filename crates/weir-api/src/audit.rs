@@ -32,7 +32,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(100);
 /// range with too many sends for an audit of 100 s is refused.
 #[utoipa::path(
     get, path = "/v1/destinations/{id}/audit", operation_id = "show_audit", tag = "destinations",
-    params(("id" = String, Path, description = "`dst_…`"), crate::openapi::RangeParameters),
+    params(("id" = crate::openapi::DestinationIdText, Path, description = "`dst_…`"), crate::openapi::RangeParameters),
     responses((status = 200, description = "The audit", body = crate::openapi::Audit))
 )]
 pub(crate) async fn show(

@@ -44,7 +44,7 @@ pub(crate) struct BacklogView {
 /// Show a destination's backlog
 #[utoipa::path(
     get, path = "/v1/destinations/{id}/backlog", operation_id = "show_backlog", tag = "destinations",
-    params(("id" = String, Path, description = "`dst_…`")),
+    params(("id" = crate::openapi::DestinationIdText, Path, description = "`dst_…`")),
     responses((status = 200, description = "The current backlog", body = BacklogView))
 )]
 pub(crate) async fn show(

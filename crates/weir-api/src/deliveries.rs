@@ -24,13 +24,13 @@ use crate::{
 #[utoipa::path(
     get, path = "/v1/deliveries", operation_id = "list_deliveries", tag = "deliveries",
     params(
-        ("destination" = Option<String>, Query, description = "Only deliveries to this destination: `dst_…`"),
-        ("event" = Option<String>, Query, description = "Only deliveries of this event: `evt_…`"),
-        ("state" = Option<String>, Query,
+        ("destination" = Option<crate::openapi::DestinationIdText>, Query, description = "Only deliveries to this destination: `dst_…`"),
+        ("event" = Option<crate::openapi::EventIdText>, Query, description = "Only deliveries of this event: `evt_…`"),
+        ("state" = Option<crate::openapi::DeliveryStateText>, Query,
             description = "`pending`, `delivering`, `retrying`, `delivered`, `failed`, `dead`, `cancelled`, `superseded` or `expired`"),
-        ("tenant" = Option<String>, Query, description = "Only this tenant"),
-        ("event_type" = Option<String>, Query, description = "Only events of this type: exact (`video.created`), a prefix (`video.*`) or `*`"),
-        ("error" = Option<String>, Query,
+        ("tenant" = Option<crate::openapi::TenantText>, Query, description = "Only this tenant"),
+        ("event_type" = Option<crate::openapi::EventPatternText>, Query, description = "Only events of this type: exact (`video.created`), a prefix (`video.*`) or `*`"),
+        ("error" = Option<crate::openapi::AttemptErrorText>, Query,
             description = "Only deliveries whose last attempt had this error: `dns`, `connect`, `tls`, `timeout`, `broken`, `forbidden`, `unknown`, a class of statuses (`3xx`, `4xx`, `5xx`) or one status (`503`)"),
         crate::openapi::RangeParameters,
         crate::openapi::PageParameters,
@@ -58,7 +58,7 @@ fn unknown_state() -> String {
 
 /// Show a delivery with its attempts
 #[utoipa::path(
-    get, path = "/v1/deliveries/{id}", operation_id = "show_delivery", tag = "deliveries", params(("id" = String, Path, description = "`dlv_…`")),
+    get, path = "/v1/deliveries/{id}", operation_id = "show_delivery", tag = "deliveries", params(("id" = crate::openapi::DeliveryIdText, Path, description = "`dlv_…`")),
     responses((status = 200, description = "The delivery", body = DeliveryDetailView))
 )]
 pub(crate) async fn show(
@@ -77,7 +77,7 @@ pub(crate) async fn show(
 /// retried. At an `ordered` destination, a delivery that waits for an earlier one continues to wait, and an ended
 /// delivery becomes the next one of its key after the current one.
 #[utoipa::path(
-    post, path = "/v1/deliveries/{id}/retry", operation_id = "retry_delivery", tag = "deliveries", params(("id" = String, Path, description = "`dlv_…`")),
+    post, path = "/v1/deliveries/{id}/retry", operation_id = "retry_delivery", tag = "deliveries", params(("id" = crate::openapi::DeliveryIdText, Path, description = "`dlv_…`")),
     responses(
         (status = 202, description = "Due now", body = DeliveryDetailView),
         (status = 409, response = inline(crate::openapi::Refused)),
@@ -104,7 +104,7 @@ pub(crate) async fn retry(
 ///
 /// Only a waiting delivery (`pending` or `retrying`) can be cancelled.
 #[utoipa::path(
-    post, path = "/v1/deliveries/{id}/cancel", operation_id = "cancel_delivery", tag = "deliveries", params(("id" = String, Path, description = "`dlv_…`")),
+    post, path = "/v1/deliveries/{id}/cancel", operation_id = "cancel_delivery", tag = "deliveries", params(("id" = crate::openapi::DeliveryIdText, Path, description = "`dlv_…`")),
     responses(
         (status = 202, description = "Cancelled", body = DeliveryDetailView),
         (status = 409, response = inline(crate::openapi::Refused)),

@@ -65,7 +65,7 @@ pub(crate) async fn create(State(api): State<Api>, query: Query, request: Reques
 #[utoipa::path(
     get, path = "/v1/destinations", operation_id = "list_destinations", tag = "destinations",
     params(
-        ("tenant" = Option<String>, Query, description = "Only this tenant"),
+        ("tenant" = Option<crate::openapi::TenantText>, Query, description = "Only this tenant"),
         crate::openapi::PageParameters,
     ),
     responses((status = 200, description = "One page, newest first", body = List<DestinationView>))
@@ -81,7 +81,7 @@ pub(crate) async fn list(State(api): State<Api>, mut query: Query) -> ApiResult<
 
 /// Show a destination
 #[utoipa::path(
-    get, path = "/v1/destinations/{id}", operation_id = "show_destination", tag = "destinations", params(("id" = String, Path, description = "`dst_…`")),
+    get, path = "/v1/destinations/{id}", operation_id = "show_destination", tag = "destinations", params(("id" = crate::openapi::DestinationIdText, Path, description = "`dst_…`")),
     responses((status = 200, description = "The destination", body = DestinationView))
 )]
 pub(crate) async fn show(
@@ -102,7 +102,7 @@ pub(crate) async fn show(
 /// replaces it with an overlap. A URL with another origin (scheme, host or port) removes the headers that the same
 /// patch does not set: their values are write-only and were meant for the previous origin.
 #[utoipa::path(
-    patch, path = "/v1/destinations/{id}", operation_id = "edit_destination", tag = "destinations", params(("id" = String, Path, description = "`dst_…`")),
+    patch, path = "/v1/destinations/{id}", operation_id = "edit_destination", tag = "destinations", params(("id" = crate::openapi::DestinationIdText, Path, description = "`dst_…`")),
     request_body = crate::openapi::DestinationPatchRequest,
     responses(
         (status = 200, description = "The edited destination", body = DestinationView),
@@ -168,7 +168,7 @@ fn shown(settings: &Settings) -> ApiResult<serde_json::Value> {
 ///
 /// Cancels its waiting deliveries and keeps the history.
 #[utoipa::path(
-    delete, path = "/v1/destinations/{id}", operation_id = "delete_destination", tag = "destinations", params(("id" = String, Path, description = "`dst_…`")),
+    delete, path = "/v1/destinations/{id}", operation_id = "delete_destination", tag = "destinations", params(("id" = crate::openapi::DestinationIdText, Path, description = "`dst_…`")),
     responses((status = 204, description = "Deleted"))
 )]
 pub(crate) async fn delete(

@@ -28,9 +28,9 @@ use crate::{
 #[utoipa::path(
     get, path = "/v1/events", operation_id = "list_events", tag = "events",
     params(
-        ("type" = Option<String>, Query, description = "Only events of exactly this type"),
-        ("tenant" = Option<String>, Query, description = "Only this tenant"),
-        ("include" = Option<String>, Query, description = "`data`: include the data of each event"),
+        ("type" = Option<crate::openapi::EventTypeText>, Query, description = "Only events of exactly this type"),
+        ("tenant" = Option<crate::openapi::TenantText>, Query, description = "Only this tenant"),
+        ("include" = Option<String>, Query, pattern = "^data$", description = "`data`: include the data of each event"),
         crate::openapi::RangeParameters,
         crate::openapi::PageParameters,
     ),
@@ -54,7 +54,7 @@ pub(crate) async fn list(State(api): State<Api>, mut query: Query) -> ApiResult<
 
 /// Show an event with its deliveries
 #[utoipa::path(
-    get, path = "/v1/events/{id}", operation_id = "show_event", tag = "events", params(("id" = String, Path, description = "`evt_…`")),
+    get, path = "/v1/events/{id}", operation_id = "show_event", tag = "events", params(("id" = crate::openapi::EventIdText, Path, description = "`evt_…`")),
     responses((status = 200, description = "The event", body = EventDetailView<'static>))
 )]
 pub(crate) async fn show(State(api): State<Api>, PathId(id): PathId<EventId>, query: Query) -> ApiResult<Response> {

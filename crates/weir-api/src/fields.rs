@@ -156,9 +156,13 @@ impl<'e> Object<'e> {
     }
 }
 
-/// The value as a whole number, if it is one and in the range.
+/// The value as a whole number, if it is one and in the range. JSON makes no difference between `7` and `7.0`.
 pub(crate) fn integer(value: &Value, range: &RangeInclusive<u32>) -> Option<u32> {
-    value.as_u64().and_then(|number| u32::try_from(number).ok()).filter(|number| range.contains(number))
+    let number =
+        value.as_f64().filter(|number| number.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(number))?;
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a whole number that fits")]
+    let number = number as u32;
+    range.contains(&number).then_some(number)
 }
 
 /// The error for a number outside the range.
@@ -192,6 +196,7 @@ mod tests {
     #[test]
     fn every_error_has_its_pointer() {
         let mut errors = Errors::default();
+        assert_eq!(integer(&json!(36_587.0), &(1..=40_000)), Some(36_587));
         let body =
             json!({"text": 1, "flag": "x", "list": {}, "number": 7, "whole": 1.5, "a/b": 0, "id": "x", "gone": null});
         let mut object = Object::open(body, "/inner", &mut errors).unwrap();

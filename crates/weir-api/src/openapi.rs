@@ -4,6 +4,7 @@
 //! refusals that follow from the shape of a route. A test checks that document and routes agree.
 
 mod schemas;
+mod strings;
 
 use std::sync::LazyLock;
 
@@ -11,20 +12,24 @@ use bytes::Bytes;
 use utoipa::{
     Modify, OpenApi,
     openapi::{
-        ContentBuilder, OpenApi as Document, Ref, RefOr, Response, ResponseBuilder,
+        ContentBuilder, OpenApi as Document, Ref, RefOr, Response, ResponseBuilder, Schema,
         path::{Operation, ParameterIn},
         security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
     },
 };
 
 use crate::{
-    alerts, audit, backlog, deliveries, destinations, docs, events, health, ingest, problem::ProblemKind, purge,
-    replays, secrets,
+    alerts, audit, backlog, deliveries, destinations, docs, events, health, ingest, page::Listing,
+    problem::ProblemKind, purge, replays, secrets,
 };
 
 pub(crate) use schemas::{
     Alerts, Audit, BatchProblem, BatchRequest, DestinationPatchRequest, DestinationRequest, EventRequest,
     PageParameters, PurgeRequest, RangeParameters, Refused, ReplayRequest, RotateSecretRequest, TraceParameters,
+};
+pub(crate) use strings::{
+    AttemptErrorText, DeliveryIdText, DeliveryStateText, DestinationIdText, EventIdText, EventPatternText,
+    EventTypeText, ReplayIdText, TenantText,
 };
 
 /// The document as served.
@@ -65,7 +70,11 @@ const SECURITY_SCHEME: &str = "api_key";
         alerts::show, alerts::set,
         health::live, health::ready, health::metrics, docs::openapi, docs::page
     ),
-    components(schemas(crate::problem::ProblemDocument<'_>)),
+    components(schemas(
+        crate::problem::ProblemDocument<'_>,
+        AttemptErrorText, DeliveryIdText, DeliveryStateText, DestinationIdText, EventIdText, EventPatternText,
+        EventTypeText, ReplayIdText, TenantText
+    )),
     security(("api_key" = [])),
     modifiers(&Shared)
 )]
@@ -87,6 +96,9 @@ impl Modify for Shared {
         for (path, item) in &mut document.paths.paths {
             let methods = [&mut item.get, &mut item.put, &mut item.post, &mut item.patch, &mut item.delete];
             for operation in methods.into_iter().filter_map(Option::as_mut) {
+                if let Some(listing) = Listing::at(path) {
+                    describe_cursor(operation, &listing.cursor_pattern());
+                }
                 for kind in refusals(path, operation) {
                     let responses = &mut operation.responses.responses;
                     responses
@@ -94,6 +106,18 @@ impl Modify for Shared {
                         .or_insert_with(|| RefOr::Ref(Ref::from_response_name(response_name(kind))));
                 }
             }
+        }
+    }
+}
+
+/// Adds the pattern of the list's cursors to the parameter `cursor`.
+fn describe_cursor(operation: &mut Operation, pattern: &str) {
+    for parameter in operation.parameters.iter_mut().flatten() {
+        if let RefOr::T(parameter) = parameter
+            && parameter.name == "cursor"
+            && let Some(RefOr::T(Schema::Object(schema))) = &mut parameter.schema
+        {
+            schema.pattern = Some(pattern.to_owned());
         }
     }
 }
@@ -187,6 +211,48 @@ mod tests {
         assert!(found.len() > 10, "{found:?}");
         for reference in found {
             assert!(document.pointer(reference.trim_start_matches('#')).is_some(), "{reference}");
+        }
+    }
+
+    #[test]
+    fn every_text_that_a_pattern_describes_is_accepted() {
+        use proptest::{strategy::Strategy, string::string_regex, test_runner::TestRunner};
+        use weir_core::{
+            DeliveryId, DeliveryState, DestinationId, EventId, ReplayId, event::valid_type, pattern::EventPattern,
+            signing::Secret,
+        };
+        use weir_store::{ErrorFilter, REPLAYABLE};
+
+        fn parses<T: std::str::FromStr>(text: &str) -> bool {
+            text.parse::<T>().is_ok()
+        }
+        let table: [(&str, fn(&str) -> bool); 12] = [
+            ("DestinationId", parses::<DestinationId>),
+            ("EventId", parses::<EventId>),
+            ("DeliveryId", parses::<DeliveryId>),
+            ("ReplayId", parses::<ReplayId>),
+            ("Tenant", |text| settings::check_tenant(text).is_ok()),
+            ("EventType", valid_type),
+            ("EventPattern", parses::<EventPattern>),
+            ("DeliveryState", |text| DeliveryState::parse(text).is_some()),
+            ("WaitingState", |text| DeliveryState::parse(text).is_some()),
+            ("ReplayableState", |text| DeliveryState::parse(text).is_some_and(|state| REPLAYABLE.contains(&state))),
+            ("AttemptError", parses::<ErrorFilter>),
+            ("SigningSecret", parses::<Secret>),
+        ];
+        let document = document();
+        let mut runner = TestRunner::deterministic();
+        for (name, is_accepted) in table {
+            let schema = document.pointer(&format!("/components/schemas/{name}")).unwrap();
+            let pattern = schema["pattern"].as_str().unwrap().trim_start_matches('^').trim_end_matches('$');
+            let max_length = schema["maxLength"].as_u64().unwrap_or(u64::MAX);
+            let texts = string_regex(pattern).unwrap().prop_filter("too long", |text| text.len() as u64 <= max_length);
+            runner
+                .run(&texts, |text| {
+                    proptest::prop_assert!(is_accepted(&text), "{} {}", name, text);
+                    Ok(())
+                })
+                .unwrap();
         }
     }
 

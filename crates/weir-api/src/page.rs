@@ -22,6 +22,30 @@ pub(crate) enum Listing {
 }
 
 impl Listing {
+    const ALL: [Self; 4] = [Self::Destinations, Self::Events, Self::Deliveries, Self::Replays];
+
+    /// The list at this path of the API.
+    pub(crate) fn at(path: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|listing| path == listing.path())
+    }
+
+    fn path(self) -> &'static str {
+        match self {
+            Self::Destinations => "/v1/destinations",
+            Self::Events => "/v1/events",
+            Self::Deliveries => "/v1/deliveries",
+            Self::Replays => "/v1/replays",
+        }
+    }
+
+    /// The regular expression of this list's cursors, for the document of the API. The first character of the base64url
+    /// belongs to the list, the second one also carries four bits of the id, and the last one carries four bits.
+    pub(crate) fn cursor_pattern(self) -> String {
+        let first = &self.cursor([0; 16])[..1];
+        let second: String = (0..16).map(|bits| self.cursor([bits << 4; 16]).remove(1)).collect();
+        format!("^{first}[{second}][A-Za-z0-9_-]{{20}}[AEIMQUYcgkosw048]$")
+    }
+
     fn cursor(self, before: [u8; 16]) -> String {
         let mut bytes = [0; 17];
         bytes[0] = self as u8;
@@ -72,5 +96,20 @@ mod tests {
         for forged in ["", "e", "ZQ", "!!!", &cursor[1..], &format!("{cursor}AAAA")] {
             assert_eq!(Listing::Events.position(forged), None, "{forged}");
         }
+    }
+
+    #[test]
+    fn the_pattern_of_a_list_describes_its_cursors() {
+        let patterns = Listing::ALL.map(Listing::cursor_pattern);
+        for (listing, pattern) in Listing::ALL.into_iter().zip(&patterns) {
+            let (first, second) = pattern["^".len()..].split_once(']').unwrap().0.split_once('[').unwrap();
+            for id in [[0; 16], [7; 16], [0x80; 16], [0xff; 16]] {
+                let cursor = listing.cursor(id);
+                assert_eq!(&cursor[..1], first);
+                assert!(second.contains(&cursor[1..2]), "{cursor} {pattern}");
+                assert_eq!(cursor.len(), 23);
+            }
+        }
+        assert_eq!(patterns.iter().collect::<std::collections::BTreeSet<_>>().len(), 4, "{patterns:?}");
     }
 }

@@ -31,7 +31,7 @@ use crate::{
 #[utoipa::path(
     post, path = "/v1/destinations/{id}/purge", operation_id = "purge_destination", tag = "destinations",
     params(
-        ("id" = String, Path, description = "`dst_…`"),
+        ("id" = crate::openapi::DestinationIdText, Path, description = "`dst_…`"),
         ("dry_run" = Option<bool>, Query, description = "Only count the deliveries that would be cancelled"),
     ),
     request_body = crate::openapi::PurgeRequest,

@@ -81,7 +81,7 @@ pub(crate) async fn list(State(api): State<Api>, mut query: Query) -> ApiResult<
 /// Show the progress of a replay
 #[utoipa::path(
     get, path = "/v1/replays/{id}", operation_id = "show_replay", tag = "replays",
-    params(("id" = String, Path, description = "`rpl_…`")),
+    params(("id" = crate::openapi::ReplayIdText, Path, description = "`rpl_…`")),
     responses((status = 200, description = "The replay", body = ReplayView))
 )]
 pub(crate) async fn show(
@@ -99,7 +99,7 @@ pub(crate) async fn show(
 /// Deliveries in state `delivering` end as usual.
 #[utoipa::path(
     post, path = "/v1/replays/{id}/cancel", operation_id = "cancel_replay", tag = "replays",
-    params(("id" = String, Path, description = "`rpl_…`")),
+    params(("id" = crate::openapi::ReplayIdText, Path, description = "`rpl_…`")),
     responses(
         (status = 200, description = "Cancelled", body = ReplayView),
         (status = 409, response = inline(crate::openapi::Refused)),

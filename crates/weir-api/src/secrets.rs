@@ -24,7 +24,7 @@ use crate::{
 /// Show a destination's secret
 #[utoipa::path(
     get, path = "/v1/destinations/{id}/secret", operation_id = "show_secret", tag = "destinations",
-    params(("id" = String, Path, description = "`dst_…`")),
+    params(("id" = crate::openapi::DestinationIdText, Path, description = "`dst_…`")),
     responses((status = 200, description = "The secret", body = SecretView))
 )]
 pub(crate) async fn show(
@@ -44,7 +44,7 @@ pub(crate) async fn show(
 /// secret before the last rotation is kept. Without a body the defaults apply.
 #[utoipa::path(
     post, path = "/v1/destinations/{id}/rotate-secret", operation_id = "rotate_secret", tag = "destinations",
-    params(("id" = String, Path, description = "`dst_…`")),
+    params(("id" = crate::openapi::DestinationIdText, Path, description = "`dst_…`")),
     request_body = Option<crate::openapi::RotateSecretRequest>,
     responses(
         (status = 200, description = "The new secret, and until when the previous secret also signs", body = SecretView),

@@ -96,11 +96,13 @@ impl fmt::Display for Timestamp {
 #[error("must be an RFC 3339 time such as 2026-11-21T07:30:00.000Z")]
 pub struct InvalidTimestamp;
 
+/// A time before [`Timestamp::MIN`] (1970) or after [`Timestamp::MAX`] (2262) becomes that time.
 impl FromStr for Timestamp {
     type Err = InvalidTimestamp;
     fn from_str(text: &str) -> Result<Self, InvalidTimestamp> {
         let instant: jiff::Timestamp = text.parse().map_err(|_| InvalidTimestamp)?;
-        i64::try_from(instant.as_nanosecond()).map(Self).map_err(|_| InvalidTimestamp)
+        let nanos = instant.as_nanosecond().clamp(Self::MIN.0.into(), Self::MAX.0.into());
+        i64::try_from(nanos).map(Self).map_err(|_| InvalidTimestamp)
     }
 }
 
@@ -139,6 +141,8 @@ mod tests {
         let shown: Timestamp = "2025-11-21T08:30:00.5+01:00".parse().unwrap();
         assert_eq!(shown.to_string(), "2025-11-21T07:30:00.500Z");
         assert_eq!("yesterday".parse::<Timestamp>(), Err(InvalidTimestamp));
+        assert_eq!("1363-03-21T08:17:29Z".parse(), Ok(Timestamp::MIN));
+        assert_eq!("9999-12-31T23:59:59Z".parse(), Ok(Timestamp::MAX));
     }
 
     #[test]

@@ -8,6 +8,10 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use utoipa::{IntoParams, ToResponse, ToSchema};
 
+use super::strings::{
+    AttemptErrorText, DestinationIdText, EventPatternText, EventTypeText, ReplayableStateText, SecretText, TenantText,
+    WaitingStateText,
+};
 use crate::problem::ProblemDocument;
 
 /// The current state does not allow this operation
@@ -33,7 +37,7 @@ pub(crate) struct RangeParameters {
     /// At or after this instant (RFC 3339).
     #[param(format = DateTime)]
     from: Option<String>,
-    /// Before this instant (RFC 3339).
+    /// Before this instant (RFC 3339). The range is empty if `to` is not after `from`.
     #[param(format = DateTime)]
     to: Option<String>,
 }
@@ -57,11 +61,11 @@ pub(crate) struct DestinationRequest {
     url: String,
     #[schema(max_length = 200, default = "")]
     name: Option<String>,
-    #[schema(max_length = 128, default = "default")]
-    tenant: Option<String>,
+    #[schema(default = "default")]
+    tenant: Option<TenantText>,
     /// Exact (`video.created`), a prefix (`video.*`) or `*`. `*` does not include alerts (`weir.*`).
     #[schema(min_items = 1, max_items = 100, default = json!(["*"]))]
-    event_types: Option<Vec<String>>,
+    event_types: Option<Vec<EventPatternText>>,
     /// At most one limit per period; `[]` means unlimited.
     #[schema(max_items = 4, default = json!([]))]
     rate_limits: Option<Vec<RateLimitRequest>>,
@@ -90,7 +94,7 @@ pub(crate) struct DestinationRequest {
     headers: Option<BTreeMap<String, String>>,
     /// `whsec_` and the base64 of 24 to 64 bytes, or `whsk_` and the base64 of an Ed25519 private key (its 32 bytes,
     /// optionally followed by the public key). If absent, a `whsec_` secret is generated.
-    secret: Option<String>,
+    secret: Option<SecretText>,
     signature: Option<SignatureRequest>,
     /// Nothing is sent while the destination is paused; its deliveries wait.
     #[schema(default = false)]
@@ -107,11 +111,10 @@ pub(crate) struct DestinationPatchRequest {
     url: Option<String>,
     #[schema(max_length = 200)]
     name: Option<String>,
-    #[schema(max_length = 128)]
-    tenant: Option<String>,
+    tenant: Option<TenantText>,
     /// Replaces the whole array.
     #[schema(min_items = 1, max_items = 100)]
-    event_types: Option<Vec<String>>,
+    event_types: Option<Vec<EventPatternText>>,
     /// Replaces the whole array. Takes effect within 100 ms and does not reset the windows.
     #[schema(max_items = 4)]
     rate_limits: Option<Vec<RateLimitRequest>>,
@@ -135,7 +138,7 @@ pub(crate) struct DestinationPatchRequest {
     /// Merged header by header; `null` removes a header, `***` keeps its value.
     headers: Option<BTreeMap<String, Option<String>>>,
     /// Must not be null. Replaces the secret at once and ends a rotation that is in progress.
-    secret: Option<String>,
+    secret: Option<SecretText>,
     /// Merged member by member; a new style starts with its defaults.
     signature: Option<SignatureRequest>,
     /// Takes effect within 100 ms.
@@ -244,7 +247,7 @@ pub(crate) struct RotateSecretRequest {
     #[schema(minimum = 0, maximum = 2_592_000, default = 86_400)]
     overlap_s: Option<u32>,
     /// The new secret. If absent, a secret of the same kind is generated.
-    secret: Option<String>,
+    secret: Option<SecretText>,
 }
 
 /// The deliveries to cancel; by default all waiting deliveries.
@@ -253,9 +256,9 @@ pub(crate) struct RotateSecretRequest {
 pub(crate) struct PurgeRequest {
     /// `pending`, `retrying` or both.
     #[schema(min_items = 1, default = json!(["pending", "retrying"]))]
-    states: Option<Vec<String>>,
+    states: Option<Vec<WaitingStateText>>,
     /// Only events of this type: exact (`video.created`), a prefix (`video.*`) or `*`.
-    event_type: Option<String>,
+    event_type: Option<EventPatternText>,
     /// Only events created before this instant (RFC 3339).
     #[schema(format = DateTime)]
     before: Option<String>,
@@ -267,15 +270,15 @@ pub(crate) struct PurgeRequest {
 pub(crate) struct ReplayRequest {
     /// One or more of `failed`, `dead`, `cancelled` and `delivered`.
     #[schema(min_items = 1, default = json!(["dead", "failed"]))]
-    states: Option<Vec<String>>,
+    states: Option<Vec<ReplayableStateText>>,
     /// Only deliveries to this destination: `dst_…`.
-    destination: Option<String>,
+    destination: Option<DestinationIdText>,
     /// Only this tenant.
-    tenant: Option<String>,
+    tenant: Option<TenantText>,
     /// Only events of this type: exact (`video.created`), a prefix (`video.*`) or `*`.
-    event_type: Option<String>,
+    event_type: Option<EventPatternText>,
     /// Only deliveries whose last attempt had this error, as in the list of deliveries: `timeout`, `5xx`, `503`.
-    error: Option<String>,
+    error: Option<AttemptErrorText>,
     /// Only events created at or after this instant (RFC 3339).
     #[schema(format = DateTime)]
     from: Option<String>,
@@ -289,19 +292,18 @@ pub(crate) struct ReplayRequest {
 #[serde(deny_unknown_fields)]
 pub(crate) struct EventRequest {
     /// Dot-separated words. The prefix `weir.` is reserved.
-    #[schema(max_length = 128, example = "video.created")]
-    r#type: String,
+    r#type: EventTypeText,
     /// Any JSON value; delivered byte for byte.
     #[schema(example = json!({"id": 7}))]
     data: Value,
-    #[schema(max_length = 128, default = "default")]
-    tenant: Option<String>,
+    #[schema(default = "default")]
+    tenant: Option<TenantText>,
     /// A second event with the same key and tenant is not stored; the answer shows the first event.
     #[schema(min_length = 1, max_length = 255)]
     idempotency_key: Option<String>,
     /// Deliver to these destinations instead of all destinations of the tenant whose `event_types` match.
     #[schema(min_items = 1, max_items = 1000)]
-    destinations: Option<Vec<String>>,
+    destinations: Option<Vec<DestinationIdText>>,
     /// No attempt starts before this instant (RFC 3339), at most 365 days ahead. An instant in the past means now.
     /// `retry.max_age_s` and `ttl_s` count from this instant.
     #[schema(format = DateTime)]
@@ -336,6 +338,8 @@ pub(crate) struct BatchProblem {
     #[schema(inline)]
     #[serde(flatten)]
     problem: ProblemDocument<'static>,
+    /// Absent if the body has no list of events.
+    #[schema(required = false)]
     events: Vec<crate::ingest::BatchItem>,
 }
 

@@ -28,7 +28,9 @@ pub(super) fn signing(
     current: Option<&Signing>,
     headers: &[(String, String)],
 ) -> Option<Signing> {
-    let secret = body.has_value("secret").then(|| secret(body));
+    // A field that is `null` is absent.
+    body.take_null("secret");
+    let secret = body.has("secret").then(|| secret(body));
     let style = style(body, headers);
     let mut signing = match (secret, current) {
         // The given secret is invalid.
