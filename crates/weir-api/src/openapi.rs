@@ -223,10 +223,11 @@ mod tests {
         };
         use weir_store::{ErrorFilter, REPLAYABLE};
 
+        type IsAccepted = fn(&str) -> bool;
         fn parses<T: std::str::FromStr>(text: &str) -> bool {
             text.parse::<T>().is_ok()
         }
-        let table: [(&str, fn(&str) -> bool); 12] = [
+        let table: [(&str, IsAccepted); 12] = [
             ("DestinationId", parses::<DestinationId>),
             ("EventId", parses::<EventId>),
             ("DeliveryId", parses::<DeliveryId>),
