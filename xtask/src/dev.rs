@@ -18,7 +18,7 @@ use anyhow::{Context, bail};
 use signal_hook::{consts::TERM_SIGNALS, iterator::Signals};
 
 use crate::{
-    servers::{self, Servers, guarded::Guarded, ports, prometheus, server::Server},
+    servers::{self, Servers, guarded::Guarded, ports::HeldPorts, prometheus, server::Server},
     step::{self, Step},
     tools::PROMETHEUS,
 };
@@ -80,10 +80,12 @@ pub(crate) fn run() -> anyhow::Result<()> {
         println!("    {name}={value}");
     }
     println!();
-    let metrics: [u16; ROLES.len()] = ports::free()?;
-    let targets: Vec<_> = ROLES.iter().zip(metrics).map(|(role, port)| (role.job, port)).collect();
+    let metrics = HeldPorts::<{ ROLES.len() }>::hold()?;
+    let targets: Vec<_> = ROLES.iter().zip(metrics.numbers).map(|(role, port)| (role.job, port)).collect();
     let _prometheus = start_prometheus(&targets)?;
-    run_roles(&program, &ROLES, &metrics, &env, &events, || happened.recv().context("every source of events has ended"))
+    run_roles(&program, &ROLES, &metrics.numbers, &env, &events, || {
+        happened.recv().context("every source of events has ended")
+    })
 }
 
 /// Starts a Prometheus that scrapes the roles, if it is installed.

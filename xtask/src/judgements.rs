@@ -1,7 +1,7 @@
 //! Counts the assertions about speed that the tests did not judge.
 //!
 //! A test judges how fast Weir is, and how well it uses a limit, only if the machine lost no time to other programs
-//! (`crates/weir/tests/support/machine.rs`). A run that judged too little proves nothing, so it fails.
+//! (`crates/weir/tests/end_to_end/support/machine.rs`). A run that judged too little proves nothing, so it fails.
 
 use std::path::Path;
 

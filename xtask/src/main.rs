@@ -17,6 +17,9 @@ use judgements::Judgements;
 use servers::Servers;
 use step::Step;
 
+/// The modules of the end-to-end tests that need the machine for themselves.
+const ALONE: &str = "alone::";
+
 /// Automation for the workspace.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
@@ -28,7 +31,8 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run every test, with the servers and tools that it needs. The order: the libraries; the whole program on real
-    /// sockets and in real time, one test at a time; deploy/ and k8s/; the quick set of the load tests on both set-ups;
+    /// sockets and in real time, first the tests that mostly wait, side by side, then those that judge times, one at a
+    /// time; deploy/ and k8s/; the quick set of the load tests on both set-ups;
     /// the short form of autoscaling.
     Test,
     /// Check formatting, lints and documentation; a warning is an error.
@@ -108,11 +112,15 @@ fn test_steps() -> Vec<Step> {
             "Tests of every crate except the binary",
             &["test", "--workspace", "--exclude", "weir", "--exclude", "weir-deploy-checks"],
         ),
-        // The tests of the binary send over real sockets in real time. They run optimised and one at a time, so that
-        // Weir, and not another test, is the cause if a limit is exceeded.
+        // Optimised, as the tests send over real sockets in real time. Most of them wait for most of their time.
         Step::new(
-            "Tests of the whole program, on real sockets and in real time",
-            &["test", "--release", "--package", "weir", "--tests", "--", "--test-threads=1"],
+            "Tests of the whole program, side by side",
+            &["test", "--release", "--package", "weir", "--tests", "--", "--test-threads=6", "--skip", ALONE],
+        ),
+        // One at a time, so that Weir, and not another test, is the cause if a limit is exceeded.
+        Step::new(
+            "Tests of the whole program that judge times, one at a time",
+            &["test", "--release", "--package", "weir", "--test", "end_to_end", "--", "--test-threads=1", ALONE],
         ),
         build_for_load(),
         // After the build, because they start the program with the arguments of the manifests.
@@ -188,6 +196,15 @@ mod tests {
             let proof = format!("run --spawn {set_up} --quick");
             assert!(steps.iter().any(|step| step.ends_with(&proof)), "{steps:?}");
         }
+    }
+
+    #[test]
+    fn every_end_to_end_test_is_in_one_of_the_two_steps() {
+        let steps: Vec<_> = test_steps().iter().map(Step::to_string).collect();
+        let of_the_program = |step: &&String| step.contains("--package weir --test");
+        let ends: Vec<_> = steps.iter().filter(of_the_program).filter_map(|step| step.split_once(" -- ")).collect();
+        let filters: Vec<_> = ends.iter().map(|(_, arguments)| *arguments).collect();
+        assert_eq!(filters, ["--test-threads=6 --skip alone::", "--test-threads=1 alone::"]);
     }
 
     #[test]

@@ -35,6 +35,12 @@ impl Step {
         self
     }
 
+    /// The package of the step, if it names one.
+    fn package(&self) -> Option<&str> {
+        let at = self.arguments.iter().position(|argument| argument == "--package")?;
+        self.arguments.get(at + 1).map(String::as_str)
+    }
+
     /// Runs the step with the variables in `env` and prints its output.
     fn run(&self, env: &[(&'static str, String)]) -> anyhow::Result<Outcome> {
         // Cargo sets CARGO to itself, so the chosen toolchain is used here too.
@@ -51,7 +57,7 @@ impl Step {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().with_context(|| format!("could not start `{self}`"))?;
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-        let (mut summary, mut timing) = (Vec::new(), Timing::default());
+        let (mut summary, mut timing) = (Vec::new(), Timing::of(self.package()));
         thread::scope(|scope| {
             let headings = scope.spawn(|| pass_on(stderr, io::stderr(), |line| timing.read(&plain(line), now())));
             let lines = pass_on(stdout, io::stdout(), |line| {

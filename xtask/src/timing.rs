@@ -2,7 +2,7 @@
 //!
 //! Cargo prints a heading before it runs a test program: `Running unittests src/lib.rs
 //! (target/debug/deps/weir_core-…)`, then `Running tests/store.rs (…)` for the integration tests of the same package,
-//! and `Doc-tests weir_core`.
+//! and `Doc-tests weir_core`. A step that runs only integration tests prints no name of a package, so the step names it.
 
 use std::time::{Duration, Instant};
 
@@ -10,10 +10,17 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Default)]
 pub(crate) struct Timing {
     by_crate: Vec<(String, Duration)>,
+    /// The crate of integration tests without unit tests before them.
+    package: Option<String>,
     running_since: Option<Instant>,
 }
 
 impl Timing {
+    /// The tests of a step for this package, or for the workspace.
+    pub(crate) fn of(package: Option<&str>) -> Self {
+        Self { package: package.map(str::to_owned), ..Self::default() }
+    }
+
     /// Reads a line of cargo's, printed at `now`.
     pub(crate) fn read(&mut self, line: &str, now: Instant) {
         let line = line.trim_start();
@@ -30,7 +37,8 @@ impl Timing {
     fn start(&mut self, name: Option<String>, now: Instant) {
         self.stop(now);
         self.running_since = Some(now);
-        let name = name.or_else(|| self.by_crate.last().map(|(name, _)| name.clone())).unwrap_or_default();
+        let last = || self.by_crate.last().map(|(name, _)| name.clone());
+        let name = name.or_else(last).or_else(|| self.package.clone()).unwrap_or_default();
         if self.by_crate.last().is_none_or(|(last, _)| *last != name) {
             self.by_crate.push((name, Duration::ZERO));
         }
@@ -104,5 +112,14 @@ mod tests {
                 "all                          11.0 s"
             ]
         );
+    }
+
+    #[test]
+    fn integration_tests_alone_count_for_the_package_of_their_step() {
+        let start = now();
+        let mut timing = Timing::of(Some("weir"));
+        timing.read("     Running tests/end_to_end/main.rs (target/release/deps/end_to_end-c0ffee)", start);
+        timing.stop(start + Duration::from_secs(2));
+        assert_eq!(timing.table()[0], "weir                          2.0 s");
     }
 }

@@ -15,10 +15,10 @@ use std::{
 use anyhow::{Context, bail};
 use tempfile::TempDir;
 
-use super::{guarded::Guarded, ports};
+use super::{guarded::Guarded, ports::HeldPorts};
 
-/// Another process may take a free port before the server listens on it. The server then ends, and is started with
-/// other ports.
+/// Where a port cannot be held, another process may take it before the server listens on it. The server then ends, and is
+/// started with other ports.
 const TRIES: usize = 3;
 const ASK_EVERY: Duration = Duration::from_millis(20);
 const ASK_TIMES: usize = 3000;
@@ -41,7 +41,7 @@ pub(crate) struct Server {
     process: Guarded,
     log: File,
     folder: TempDir,
-    ports: [u16; 2],
+    ports: HeldPorts<2>,
     url: String,
 }
 
@@ -51,8 +51,8 @@ impl Server {
         let mut log_tail = String::new();
         for _ in 0..TRIES {
             let folder = private_folder()?;
-            let ports = ports::free()?;
-            let Plan { command, mut ready, url } = plan(folder.path(), ports)?;
+            let ports = HeldPorts::hold()?;
+            let Plan { command, mut ready, url } = plan(folder.path(), ports.numbers)?;
             let mut server = Self::spawn(command, folder, ports, url)?;
             if server.answers(name, ready.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()))? {
                 return Ok(server);
@@ -62,7 +62,7 @@ impl Server {
         bail!("{name} ended before it was ready:\n{log_tail}")
     }
 
-    fn spawn(mut command: Command, folder: TempDir, ports: [u16; 2], url: String) -> anyhow::Result<Self> {
+    fn spawn(mut command: Command, folder: TempDir, ports: HeldPorts<2>, url: String) -> anyhow::Result<Self> {
         let log = tempfile::tempfile().context("could not make a file for the log of a server")?;
         command.current_dir(folder.path()).stdout(log.try_clone()?).stderr(log.try_clone()?);
         Ok(Self { process: Guarded::spawn(command)?, log, folder, ports, url })
@@ -98,7 +98,7 @@ impl Server {
     }
 
     pub(crate) fn ports(&self) -> [u16; 2] {
-        self.ports
+        self.ports.numbers
     }
 }
 

@@ -1,0 +1,176 @@
+//! Alerts to operators: signed `weir.*` events, one for each change.
+
+use std::{collections::HashSet, time::Duration};
+
+use crate::support::{Answer, App, Arrival, Fleet, Receiver, eventually};
+use reqwest::Method;
+use serde_json::{Value, json};
+use standardwebhooks::Webhook;
+
+/// Several passes of the alerting.
+const LONG: Duration = Duration::from_secs(60);
+const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+
+/// An operator whose endpoint works. A second operator, whose endpoint fails, is created with it.
+struct Operator {
+    receiver: Receiver,
+    received: usize,
+}
+
+impl Operator {
+    async fn start(app: &App) -> Self {
+        let receiver = Receiver::start().await;
+        let settings = json!({"url": receiver.url("/operator"), "event_types": ["weir.*"], "secret": SECRET});
+        app.destination(settings).await;
+        receiver.script("/failing", [Answer::status(500)]);
+        let failing = json!({"url": receiver.url("/failing"), "event_types": ["weir.*"], "retry": {"max_attempts": 1}, "breaker": null});
+        app.destination(failing).await;
+        Self { receiver, received: 0 }
+    }
+
+    /// The arrivals, each event once: an event in flight at a kill arrives again.
+    fn arrived(&self) -> Vec<Arrival> {
+        let mut arrived = self.receiver.arrivals("/operator");
+        let mut known = HashSet::new();
+        arrived.retain(|arrival| known.insert(arrival.header("webhook-id").to_owned()));
+        arrived
+    }
+
+    /// Waits for the next event, which must have this type and be about this destination. Returns its `data`.
+    async fn receives(&mut self, event_type: &str, about: &str) -> Value {
+        eventually(event_type, LONG, async || self.arrived().len() > self.received).await;
+        let arrival = self.arrived().swap_remove(self.received);
+        self.received += 1;
+        let body: Value = serde_json::from_slice(&arrival.body).unwrap();
+        assert_eq!((&body["type"], &body["data"]["destination_id"]), (&json!(event_type), &json!(about)), "{body}");
+        assert!(Webhook::new(SECRET).unwrap().verify(&arrival.body, &arrival.headers).is_ok(), "it is signed");
+        body["data"].clone()
+    }
+
+    /// Asserts that no other event has arrived.
+    fn assert_no_further_alert(&self) {
+        let arrived = self.arrived();
+        let others: Vec<_> = arrived[self.received..].iter().map(|arrival| &arrival.body).collect();
+        assert!(others.is_empty(), "{others:?}");
+    }
+}
+
+async fn set_alerts(app: &App, alerts: Value) {
+    let (status, body) = app.request(Method::PUT, "/v1/alerts", Some(alerts)).await;
+    assert_eq!(status, 200, "{body}");
+}
+
+/// Alerts on the depth and on the age of a backlog, by the global thresholds and by those of the destination, until the
+/// backlog clears.
+async fn a_backlog_raises_an_alert_until_it_clears(app: &App, operator: &mut Operator) {
+    let receiver = Receiver::start().await;
+    set_alerts(app, json!({"backlog_depth": 10})).await;
+    let deep = json!({"url": receiver.url("/deep"), "name": "deep", "event_types": ["deep"], "paused": true});
+    let deep = app.destination(deep).await;
+    // Its own threshold is far above its backlog.
+    let tolerant = json!({"url": receiver.url("/tolerant"), "event_types": ["tolerant"], "paused": true,
+        "alerts": {"backlog_depth": 1_000}});
+    let tolerant = app.destination(tolerant).await;
+    app.events("tolerant", 50).await;
+    app.events("deep", 10).await;
+    let high = operator.receives("weir.backlog.high", &deep).await;
+    assert_eq!((&high["reasons"], &high["backlog"]["waiting"]), (&json!(["backlog_depth"]), &json!(10)), "{high}");
+    assert_eq!(high["name"], "deep");
+    app.patch(&deep, json!({"paused": false})).await;
+    let cleared = operator.receives("weir.backlog.cleared", &deep).await;
+    assert_eq!(cleared["backlog"]["waiting"], 0);
+
+    app.patch(&tolerant, json!({"alerts": {"oldest_age_s": 1}})).await;
+    let old = operator.receives("weir.backlog.high", &tolerant).await;
+    assert_eq!(old["reasons"], json!(["oldest_age_s"]), "{old}");
+    app.patch(&tolerant, json!({"alerts": {"oldest_age_s": null}})).await;
+    operator.receives("weir.backlog.cleared", &tolerant).await;
+    app.patch(&tolerant, json!({"paused": false})).await;
+    set_alerts(app, json!({})).await;
+}
+
+/// At a limit of one a minute, 70 events with a TTL of an hour cannot all be sent in time.
+async fn a_backlog_that_drains_after_its_ttl_raises_an_alert(app: &App, operator: &mut Operator) {
+    let receiver = Receiver::start().await;
+    let slow = json!({"url": receiver.url("/slow"), "event_types": ["slow"],
+        "rate_limits": [{"limit": 1, "period": "minute"}]});
+    let slow = app.destination(slow).await;
+    let events: Vec<_> = (0..70).map(|n| json!({"type": "slow", "data": n, "ttl_s": 3_600})).collect();
+    let (status, _) = app.request(Method::POST, "/v1/events/batch", Some(json!({"events": events}))).await;
+    assert_eq!(status, 202);
+    let high = operator.receives("weir.backlog.high", &slow).await;
+    assert_eq!(high["reasons"], json!(["drain_beyond_ttl"]), "{high}");
+    let backlog = app.get(&format!("/v1/destinations/{slow}/backlog")).await;
+    assert_eq!(
+        (&backlog["drains"], &backlog["inflow_per_s"].as_f64().map(|rate| rate > 1.0)),
+        (&json!(false), &Some(true)),
+        "{backlog}"
+    );
+    app.request(Method::DELETE, &format!("/v1/destinations/{slow}"), None).await;
+}
+
+async fn failures_raise_alerts(app: &App, operator: &mut Operator) {
+    let receiver = Receiver::start().await;
+    receiver.script("/dead", [Answer::status(500)]);
+    let dead = json!({"url": receiver.url("/dead"), "event_types": ["dead"], "retry": {"max_attempts": 1},
+        "breaker": {"consecutive": 20, "open_ms": 100}});
+    let dead = app.destination(dead).await;
+    app.events("dead", 3).await;
+    let letters = operator.receives("weir.delivery.dead", &dead).await;
+    let new = letters["new"].as_u64().unwrap();
+    assert!((1..=3).contains(&new) && letters["dead_letters"] == new, "{letters}");
+
+    app.events("dead", 20).await;
+    let opened = operator.receives("weir.breaker.opened", &dead).await;
+    assert!(opened["reason"].as_str().unwrap().contains("in a row") && opened["next_probe_at"].is_string(), "{opened}");
+    receiver.script("/dead", [Answer::status(200)]);
+    app.event("dead").await;
+    operator.receives("weir.breaker.closed", &dead).await;
+    // Further dead letters raise no second alert within a minute.
+    app.request(Method::DELETE, &format!("/v1/destinations/{dead}"), None).await;
+
+    receiver.script("/gone", [Answer::status(410)]);
+    let gone = app.destination(json!({"url": receiver.url("/gone"), "event_types": ["gone"]})).await;
+    app.event("gone").await;
+    let paused = operator.receives("weir.destination.paused", &gone).await;
+    assert_eq!(paused["reason"], "the destination answered 410 Gone", "{paused}");
+}
+
+/// Dead letters at a destination that subscribes to dead-letter alerts raise no alert.
+async fn other_destinations_get_no_alerts(app: &App, operator: &Operator) {
+    operator.assert_no_further_alert();
+    let alerts = app.get("/v1/events?type=weir.delivery.dead").await;
+    assert_eq!(alerts["data"].as_array().unwrap().len(), 1, "the operator's dead letters raise no alert: {alerts}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_process_sends_each_alert_once_also_across_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let app = App::start(folder.path()).await;
+    let everything = Receiver::start().await;
+    app.destination(json!({"url": everything.url("/all")})).await;
+    let mut operator = Operator::start(&app).await;
+    a_backlog_raises_an_alert_until_it_clears(&app, &mut operator).await;
+    failures_raise_alerts(&app, &mut operator).await;
+    app.kill().await;
+    let app = App::start(folder.path()).await;
+    a_backlog_that_drains_after_its_ttl_raises_an_alert(&app, &mut operator).await;
+    other_destinations_get_no_alerts(&app, &operator).await;
+    let is_own_event = |arrival: &Arrival| {
+        arrival.body.starts_with(b"{\"id\":\"evt_")
+            && String::from_utf8_lossy(&arrival.body).contains("\"type\":\"weir.")
+    };
+    assert!(!everything.arrivals("/all").iter().any(is_own_event), "`*` does not include Weir's own events");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_schedulers_send_each_alert_once() {
+    let fleet = Fleet::new().await;
+    let api = fleet.launch("api").await;
+    let _others = [fleet.launch("scheduler").await, fleet.launch("scheduler").await, fleet.launch("worker").await];
+    let mut operator = Operator::start(&api).await;
+    a_backlog_raises_an_alert_until_it_clears(&api, &mut operator).await;
+    failures_raise_alerts(&api, &mut operator).await;
+    a_backlog_that_drains_after_its_ttl_raises_an_alert(&api, &mut operator).await;
+    other_destinations_get_no_alerts(&api, &operator).await;
+}

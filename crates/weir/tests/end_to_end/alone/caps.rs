@@ -1,0 +1,99 @@
+//! Limits on real sockets: every limit holds in every sliding window, and is used.
+
+use std::time::Duration;
+
+use crate::support::{
+    App, Receiver, assert_cap,
+    cases::{self, destination, limit},
+    eventually,
+};
+use serde_json::json;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_limit_is_held_and_used_under_a_standing_backlog() {
+    let folder = tempfile::tempdir().unwrap();
+    cases::every_limit_is_held_and_used(&App::start(folder.path()).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_a_second_is_held_and_used() {
+    let folder = tempfile::tempdir().unwrap();
+    cases::a_thousand_a_second_is_held_and_used(&App::start(folder.path()).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn edits_under_backlog_take_effect_within_100_ms_and_reset_no_window() {
+    let folder = tempfile::tempdir().unwrap();
+    cases::edits_take_effect_at_once(&App::start(folder.path()).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pause_binds_within_100_ms_loses_nothing_and_causes_no_burst() {
+    let folder = tempfile::tempdir().unwrap();
+    cases::a_pause_holds(&App::start(folder.path()).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_that_stops_and_restarts_sends_no_second_burst() {
+    let folder = tempfile::tempdir().unwrap();
+    let (app, receiver) = (App::start(folder.path()).await, Receiver::start().await);
+    let id = destination(&app, &receiver, "/restarted", limit(10, "second")).await;
+    for round in 1..=4 {
+        app.events("restarted", 5).await;
+        receiver.wait_for("/restarted", round * 5, Duration::from_secs(10)).await;
+        app.drained(&id, Duration::from_secs(5)).await;
+    }
+    assert_cap(&receiver.arrivals("/restarted"), 10, SECOND);
+    app.assert_audit_clean(&id).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_stalled_for_two_seconds_sends_no_burst_afterwards() {
+    let folder = tempfile::tempdir().unwrap();
+    let (app, receiver) = (App::start(folder.path()).await, Receiver::start().await);
+    let id = destination(&app, &receiver, "/stalled", limit(100, "second")).await;
+    app.events("stalled", 600).await;
+    receiver.wait_for("/stalled", 100, Duration::from_secs(10)).await;
+    app.signal("STOP").await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    app.signal("CONT").await;
+    let arrivals = receiver.wait_for("/stalled", 600, Duration::from_secs(30)).await;
+    assert_cap(&arrivals, 100, SECOND);
+    app.drained(&id, Duration::from_secs(5)).await;
+    app.assert_audit_clean(&id).await;
+    assert_eq!(receiver.count("/stalled"), 600, "a stall duplicates nothing");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_burst_is_bounded_by_limit_plus_burst_minus_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let (app, receiver) = (App::start(folder.path()).await, Receiver::start().await);
+    let limits = json!([{"limit": 10, "period": "second", "burst": 5}]);
+    let id = destination(&app, &receiver, "/burst", limits).await;
+    app.events("burst", 60).await;
+    let arrivals = receiver.wait_for("/burst", 60, Duration::from_secs(20)).await;
+    assert_cap(&arrivals, 14, SECOND);
+    let first = arrivals[0].at;
+    let at_once = arrivals.iter().filter(|arrival| arrival.at < first + Duration::from_millis(80)).count();
+    assert!(at_once >= 4, "the burst is used: {at_once} at once");
+    app.assert_audit_clean(&id).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backlog_shows_its_depth_rate_and_time_to_drain() {
+    let folder = tempfile::tempdir().unwrap();
+    let (app, receiver) = (App::start(folder.path()).await, Receiver::start().await);
+    let id = destination(&app, &receiver, "/backlog", limit(10, "second")).await;
+    app.events("backlog", 200).await;
+    receiver.wait_for("/backlog", 20, Duration::from_secs(10)).await;
+    eventually("the backlog is shown", Duration::from_secs(3), async || {
+        let backlog = app.get(&format!("/v1/destinations/{id}/backlog")).await;
+        let pending = backlog["pending"].as_f64().unwrap();
+        let eta = backlog["drain_eta_s"].as_f64().unwrap();
+        assert_eq!(backlog["configured_per_s"], 10.0);
+        pending > 100.0 && (eta - pending / 10.0).abs() < 2.0 && backlog["achieved_per_s"].as_f64().unwrap() > 0.0
+    })
+    .await;
+}

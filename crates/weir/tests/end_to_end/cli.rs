@@ -1,0 +1,166 @@
+//! The command line: exit codes, and errors that name the setting and the remedy.
+
+use std::{path::Path, process::Output, time::Duration};
+
+use crate::support::{
+    App, Receiver,
+    servers::{self, Redis},
+};
+use serde_json::json;
+
+async fn run(folder: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Output {
+    let mut command = App::command(folder);
+    command.args(arguments).envs(environment.iter().copied()).kill_on_drop(true);
+    tokio::time::timeout(Duration::from_secs(60), command.output()).await.expect("it ends").expect("it runs")
+}
+
+async fn refused(folder: &Path, arguments: &[&str], environment: &[(&str, &str)], words: &[&str]) -> String {
+    let output = run(folder, arguments, environment).await;
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{arguments:?} {environment:?}: {error}");
+    for word in words {
+        assert!(error.contains(word), "{arguments:?} {environment:?} should name `{word}`: {error}");
+    }
+    error
+}
+
+#[tokio::test]
+async fn invalid_settings_exit_with_2_and_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    refused(path, &["serve", "--listen", "nowhere"], &[], &["--listen"]).await;
+    refused(path, &["serve", "--listen", "0.0.0.0:0"], &[], &["WEIR_API_KEYS"]).await;
+    refused(path, &["serve", "--nonsense"], &[], &["--nonsense"]).await;
+    refused(path, &["serve"], &[("WEIR_ALLOW_NETWORKS", "10.0.0.0/99")], &["WEIR_ALLOW_NETWORKS"]).await;
+    refused(path, &["serve"], &[("WEIR_LISTN", "127.0.0.1:1")], &["WEIR_LISTN", "WEIR_LISTEN"]).await;
+    refused(path, &["serve"], &[("WEIR_REDIS_URL", "redis://127.0.0.1")], &["WEIR_REDIS_URL", "postgres://"]).await;
+    refused(path, &["serve"], &[("WEIR_DATABASE_URL", "sqlite://missing/folder/weir.db")], &["database"]).await;
+    std::fs::write(path.join("weir.toml"), "listne = \"127.0.0.1:0\"\n").unwrap();
+    refused(path, &["serve"], &[], &["listne", "weir.toml"]).await;
+}
+
+#[tokio::test]
+async fn a_role_without_its_servers_is_refused_and_the_setting_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let (postgres, redis) = (servers::database().await, Redis::start().await);
+    let redis_url = redis.url();
+    let (database, queue) = (("WEIR_DATABASE_URL", postgres.as_str()), ("WEIR_REDIS_URL", redis_url.as_str()));
+    for role in ["api", "scheduler", "worker"] {
+        refused(path, &[role], &[], &["WEIR_DATABASE_URL", "WEIR_REDIS_URL"]).await;
+        refused(path, &[role], &[database], &["WEIR_REDIS_URL"]).await;
+        refused(path, &[role], &[queue], &["WEIR_DATABASE_URL"]).await;
+        // No process listens on port 1.
+        let nowhere = ("WEIR_DATABASE_URL", "postgres://weir:hush@127.0.0.1:1/weir");
+        refused_without_secret(path, &[role], &[nowhere, queue], &["database_url", "127.0.0.1:1"], "hush").await;
+        let nowhere = ("WEIR_REDIS_URL", "redis://:hush@127.0.0.1:1");
+        refused_without_secret(path, &[role], &[database, nowhere], &["redis_url", "127.0.0.1:1"], "hush").await;
+    }
+    let missing = format!("{postgres}_missing");
+    refused(path, &["worker"], &[("WEIR_DATABASE_URL", &missing), queue], &["database_url", "createdb"]).await;
+    refused(path, &["migrate"], &[("WEIR_DATABASE_URL", &missing)], &["database_url", "createdb"]).await;
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_refused_and_never_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let postgres = servers::Postgres::start_with_password("open sesame").await;
+    let redis = Redis::start_with(&["--requirepass", "open-sesame"]).await;
+    let (right, wrong) = (postgres.url_with("open%20sesame"), postgres.url_with("hush"));
+    let with_redis = |password: &str| redis.url().replace("redis://", &format!("redis://:{password}@"));
+    let (opens, closed) = (with_redis("open-sesame"), with_redis("hush"));
+    for (database, queue, setting) in
+        [(&right, &closed, "redis_url"), (&right, &redis.url(), "redis_url"), (&wrong, &opens, "database_url")]
+    {
+        let settings = [("WEIR_DATABASE_URL", database.as_str()), ("WEIR_REDIS_URL", queue.as_str())];
+        refused_without_secret(path, &["worker"], &settings, &[setting, "password"], "hush").await;
+    }
+    let mut right_both = App::command(path);
+    right_both.arg("worker").env("WEIR_DATABASE_URL", &right).env("WEIR_REDIS_URL", &opens);
+    assert!(App::launch(right_both).await.is_ok(), "the right passwords open both");
+}
+
+/// Like [`refused`]; the error must not contain the secret.
+async fn refused_without_secret(
+    folder: &Path,
+    arguments: &[&str],
+    environment: &[(&str, &str)],
+    words: &[&str],
+    secret: &str,
+) {
+    let error = refused(folder, arguments, environment, words).await;
+    assert!(!error.contains(secret), "a password is shown: {error}");
+}
+
+#[tokio::test]
+async fn a_database_that_is_in_use_or_foreign_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let _app = App::start(folder.path()).await;
+    refused(folder.path(), &["serve"], &[], &["database_url", "in use"]).await;
+    let foreign = folder.path().join("foreign.db");
+    std::fs::write(&foreign, vec![b'x'; 8192]).unwrap();
+    let url = format!("sqlite://{}", foreign.display());
+    refused(folder.path(), &["serve"], &[("WEIR_DATABASE_URL", &url)], &["database"]).await;
+}
+
+#[tokio::test]
+async fn a_port_in_use_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let taken = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    refused(folder.path(), &["serve", "--listen", &address], &[], &["listen", &address]).await;
+}
+
+#[tokio::test]
+async fn migrate_prepares_a_database_and_may_be_repeated() {
+    let folder = tempfile::tempdir().unwrap();
+    for _ in 0..2 {
+        let output = run(folder.path(), &["migrate"], &[]).await;
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+    }
+    assert!(folder.path().join("weir.db").exists());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn api_keys_are_required_when_configured() {
+    let folder = tempfile::tempdir().unwrap();
+    let app = App::start_with(folder.path(), &[("WEIR_API_KEYS", "first,second")]).await;
+    let url = format!("{}/v1/destinations", app.url);
+    for (key, status) in [("", 401), ("third", 401), ("first", 200), ("second", 200)] {
+        let answer = app.http.get(&url).bearer_auth(key).send().await.unwrap();
+        assert_eq!(answer.status(), status, "key {key:?}");
+    }
+    assert_eq!(app.http.get(format!("{}/healthz", app.url)).send().await.unwrap().status(), 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn audit_shows_a_running_server_as_a_table_as_json_and_as_a_chart() {
+    let folder = tempfile::tempdir().unwrap();
+    let (app, receiver) = (App::start(folder.path()).await, Receiver::start().await);
+    let limits = json!([{"limit": 50, "period": "second"}]);
+    let id = app.destination(json!({"url": receiver.url("/audited"), "name": "Acme", "rate_limits": limits})).await;
+    app.events("audited", 60).await;
+    app.drained(&id, Duration::from_secs(10)).await;
+    let picture = folder.path().join("audit.svg");
+    let picture = picture.to_str().unwrap();
+    let output = run(folder.path(), &["audit", "--url", &app.url, "--svg", picture], &[]).await;
+    let table = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(table.contains("Acme") && table.contains("60"), "{table}");
+    assert!(std::fs::read_to_string(picture).unwrap().contains("<svg"));
+    let output = run(folder.path(), &["audit", "--url", &app.url, "--json"], &[]).await;
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert!(json.to_string().contains("worst_sliding_window"), "{json}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_demo_holds_every_cap_and_ends_with_exit_code_0() {
+    let folder = tempfile::tempdir().unwrap();
+    let picture = folder.path().join("demo.svg");
+    let output = run(folder.path(), &["demo", "--seconds", "6", "--svg", picture.to_str().unwrap()], &[]).await;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("utilisation") || text.contains("Utilisation"), "{text}");
+    assert!(picture.exists());
+}

@@ -1,0 +1,32 @@
+//! The whole program on real sockets and in real time: the binary as a process, its servers, and receivers that keep
+//! every arrival.
+//!
+//! Most tests wait for most of their time, so they run side by side. The tests in modules named `alone` judge when
+//! requests arrive, or how fast they are served. They run one at a time after the others, so that Weir, and not another
+//! test, is the cause if a limit is exceeded. `cargo xtask test` runs both groups.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+mod alerts;
+mod alone;
+mod architecture;
+mod backlog;
+mod breaker;
+mod cli;
+mod edges;
+mod metrics;
+mod ordered;
+#[cfg(target_os = "linux")]
+mod ports;
+mod processes;
+mod prometheus;
+mod readme;
+mod receivers;
+mod replays;
+mod requests;
+mod retries;
+mod signatures;
+mod timing;
+mod traces;

@@ -1,0 +1,207 @@
+//! A running process of Weir, killed when dropped.
+
+use std::{
+    net::SocketAddr,
+    path::Path,
+    process::{ExitStatus, Stdio},
+    time::Duration,
+};
+
+use reqwest::Method;
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncBufReadExt, BufReader},
+    process::{Child, Command},
+};
+
+use super::eventually;
+
+/// A request without an answer for this long fails.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The server in its own process.
+pub(crate) struct App {
+    child: Child,
+    pub(crate) url: String,
+    /// The URL of its metrics, when these have their own listener.
+    pub(crate) metrics_url: Option<String>,
+    pub(crate) http: reqwest::Client,
+}
+
+impl App {
+    /// Serves on a free port from a database in `folder`; loopback receivers are allowed.
+    pub(crate) async fn start(folder: &Path) -> Self {
+        Self::start_with(folder, &[]).await
+    }
+
+    pub(crate) async fn start_with(folder: &Path, environment: &[(&str, &str)]) -> Self {
+        let mut command = Self::command(folder);
+        command.arg("serve").envs(environment.iter().copied());
+        Self::launch(command).await.unwrap_or_else(|status| panic!("the server exited before it listened: {status}"))
+    }
+
+    /// Runs the binary until it listens. Returns the exit status if it exits before.
+    pub(crate) async fn launch(mut command: Command) -> Result<Self, ExitStatus> {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let mut child = command.stdout(Stdio::piped()).kill_on_drop(true).spawn().expect("the binary starts");
+        let stdout = child.stdout.take().expect("stdout is piped");
+        let mut lines = BufReader::new(stdout).lines();
+        let mut metrics_url = None;
+        let listening = tokio::time::timeout(Duration::from_secs(30), async {
+            while let Some(line) = lines.next_line().await.expect("stdout is text") {
+                if let Some((_, url)) = line.split_once("metrics are served on ") {
+                    metrics_url = Some(url.trim().to_owned());
+                }
+                if let Some((_, url)) = line.split_once("listening on ") {
+                    return Some(url.trim().to_owned());
+                }
+            }
+            None
+        });
+        let Some(url) = listening.await.expect("the server listens in time") else {
+            return Err(child.wait().await.expect("a status"));
+        };
+        // Keeps the pipe open, so the server never writes to a closed pipe.
+        tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+        Ok(Self {
+            child,
+            url,
+            metrics_url,
+            http: reqwest::Client::builder().no_proxy().timeout(TIMEOUT).build().expect("a client"),
+        })
+    }
+
+    /// The binary, with the settings of the tests.
+    pub(crate) fn command(folder: &Path) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        // Removes the variables that name the tests' servers, which Weir does not know, and the settings of the caller.
+        let is_a_setting = |name: &[u8]| name.starts_with(b"WEIR_") || name.starts_with(b"OTEL_");
+        for (name, _) in std::env::vars_os().filter(|(name, _)| is_a_setting(name.as_encoded_bytes())) {
+            command.env_remove(name);
+        }
+        command
+            .current_dir(folder)
+            .env("WEIR_DATABASE_URL", format!("sqlite://{}", folder.join("weir.db").display()))
+            .env("WEIR_LISTEN", "127.0.0.1:0")
+            .env("WEIR_ALLOW_HTTP", "true")
+            .env("WEIR_ALLOW_NETWORKS", "127.0.0.0/8")
+            .env("WEIR_LOG", "warn");
+        command
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.url.trim_start_matches("http://").parse().expect("an address")
+    }
+
+    /// Sends SIGKILL and waits for the exit.
+    pub(crate) async fn kill(mut self) {
+        self.child.kill().await.expect("killed");
+    }
+
+    /// Sends SIGTERM and returns the exit status.
+    pub(crate) async fn terminate(mut self) -> ExitStatus {
+        self.signal("TERM").await;
+        tokio::time::timeout(Duration::from_secs(60), self.child.wait()).await.expect("it ends").expect("a status")
+    }
+
+    /// Sends a signal by name.
+    pub(crate) async fn signal(&self, name: &str) {
+        let pid = self.child.id().expect("it runs").to_string();
+        let status = Command::new("kill").args([&format!("-{name}"), &pid]).status().await.expect("kill runs");
+        assert!(status.success());
+    }
+
+    /// Sends a request with a JSON body. Returns the status and the JSON answer.
+    pub(crate) async fn request(&self, method: Method, path: &str, body: Option<Value>) -> (u16, Value) {
+        let mut request = self.http.request(method, format!("{}{path}", self.url));
+        if let Some(body) = body {
+            request = request.json(&body);
+        }
+        let response = request.send().await.expect("an answer");
+        let status = response.status().as_u16();
+        (status, response.json().await.unwrap_or(Value::Null))
+    }
+
+    /// The status of a GET, which may be an error.
+    pub(crate) async fn status(&self, path: &str) -> u16 {
+        self.request(Method::GET, path, None).await.0
+    }
+
+    /// The sum of a metric over its labels; 0 if there is no series.
+    pub(crate) async fn metric(&self, name: &str) -> f64 {
+        let text = self.http.get(format!("{}/metrics", self.url)).send().await.expect("an answer").text().await;
+        let text = text.expect("metrics are text");
+        let values = text.lines().filter_map(|line| {
+            let rest = line.strip_prefix(name)?;
+            rest.starts_with(['{', ' ']).then(|| rest.rsplit(' ').next()?.parse::<f64>().ok())?
+        });
+        values.sum()
+    }
+
+    /// Like [`Self::get`]; `None` while the store is unreachable.
+    pub(crate) async fn try_get(&self, path: &str) -> Option<Value> {
+        let (status, body) = self.request(Method::GET, path, None).await;
+        assert!(matches!(status, 200 | 503), "GET {path}: {body}");
+        (status == 200).then_some(body)
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Value {
+        let (status, body) = self.request(Method::GET, path, None).await;
+        assert_eq!(status, 200, "GET {path}: {body}");
+        body
+    }
+
+    /// Creates a destination and returns its id.
+    pub(crate) async fn destination(&self, settings: Value) -> String {
+        let (status, body) = self.request(Method::POST, "/v1/destinations", Some(settings)).await;
+        assert_eq!(status, 201, "{body}");
+        body["id"].as_str().expect("an id").to_owned()
+    }
+
+    pub(crate) async fn patch(&self, destination: &str, edit: Value) {
+        let (status, body) = self.request(Method::PATCH, &format!("/v1/destinations/{destination}"), Some(edit)).await;
+        assert_eq!(status, 200, "{body}");
+    }
+
+    /// Posts one event of a type and returns its id.
+    pub(crate) async fn event(&self, event_type: &str) -> String {
+        let body = json!({"type": event_type, "data": {"n": 1}});
+        let (status, body) = self.request(Method::POST, "/v1/events", Some(body)).await;
+        assert_eq!(status, 202, "{body}");
+        body["id"].as_str().expect("an id").to_owned()
+    }
+
+    /// Posts many events of a type, in batches.
+    pub(crate) async fn events(&self, event_type: &str, count: usize) {
+        let mut left = count;
+        while left > 0 {
+            let size = left.min(1000);
+            let events: Vec<_> = (0..size).map(|n| json!({"type": event_type, "data": {"n": n}})).collect();
+            let (status, body) =
+                self.request(Method::POST, "/v1/events/batch", Some(json!({ "events": events }))).await;
+            assert_eq!(status, 202, "{body}");
+            left -= size;
+        }
+    }
+
+    /// Waits until a destination has no delivery waiting or in flight.
+    pub(crate) async fn drained(&self, destination: &str, within: Duration) {
+        eventually("the backlog is drained", within, async || {
+            let backlog = self.get(&format!("/v1/destinations/{destination}/backlog")).await;
+            backlog["pending"] == 0 && backlog["retrying"] == 0 && backlog["delivering"] == 0
+        })
+        .await;
+    }
+
+    pub(crate) async fn audit(&self, destination: &str) -> Value {
+        self.get(&format!("/v1/destinations/{destination}/audit")).await
+    }
+
+    /// Asserts that the recorded send starts keep every limit.
+    pub(crate) async fn assert_audit_clean(&self, destination: &str) {
+        let audit = self.audit(destination).await;
+        for limit in audit["rate_limits"].as_array().expect("limits") {
+            assert_eq!(limit["violations"], 0, "{audit}");
+        }
+    }
+}
