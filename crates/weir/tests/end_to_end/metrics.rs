@@ -36,27 +36,6 @@ async fn metrics_use_their_own_listener_when_one_is_configured() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn permits_that_no_worker_takes_are_counted_and_their_start_lag_is_recorded() {
-    let fleet = Fleet::new().await;
-    let (api, scheduler) = (fleet.launch("api").await, fleet.launch("scheduler").await);
-    let receiver = Receiver::start().await;
-    api.destination(json!({"url": receiver.url("/late"), "event_types": ["late"]})).await;
-    api.events("late", 12).await;
-    wait_for(&scheduler, "weir_delivery_queue_depth", |depth| depth == 12.0).await;
-    wait_for(&scheduler, "weir_delivery_queue_oldest_seconds", |seconds| seconds > 1.0).await;
-    wait_for(&scheduler, "weir_backlog_deliveries", |waiting| waiting == 0.0).await;
-
-    let worker = fleet.launch("worker").await;
-    receiver.wait_for("/late", 12, SOON).await;
-    wait_for(&scheduler, "weir_delivery_queue_depth", |depth| depth == 0.0).await;
-    assert_eq!(scheduler.metric("weir_delivery_queue_oldest_seconds").await, 0.0);
-    wait_for(&worker, "weir_start_lag_seconds_count", |starts| starts == 12.0).await;
-    let lag = worker.metric("weir_start_lag_seconds_sum").await / 12.0;
-    assert!((1.0..30.0).contains(&lag), "each waited for a worker, {lag} s on the average");
-    assert_eq!(worker.metric("weir_delivery_queue_depth").await, 0.0, "only schedulers report the queue");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unreachable_queue_is_reported_and_nothing_else_changes() {
     let mut fleet = Fleet::new().await;
     let scheduler = fleet.launch("scheduler").await;
@@ -71,6 +50,27 @@ async fn an_unreachable_queue_is_reported_and_nothing_else_changes() {
 /// Judged by times, so without other tests beside them.
 mod alone {
     use super::*;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn permits_that_no_worker_takes_are_counted_and_their_start_lag_is_recorded() {
+        let fleet = Fleet::new().await;
+        let (api, scheduler) = (fleet.launch("api").await, fleet.launch("scheduler").await);
+        let receiver = Receiver::start().await;
+        api.destination(json!({"url": receiver.url("/late"), "event_types": ["late"]})).await;
+        api.events("late", 12).await;
+        wait_for(&scheduler, "weir_delivery_queue_depth", |depth| depth == 12.0).await;
+        wait_for(&scheduler, "weir_delivery_queue_oldest_seconds", |seconds| seconds > 1.0).await;
+        wait_for(&scheduler, "weir_backlog_deliveries", |waiting| waiting == 0.0).await;
+
+        let worker = fleet.launch("worker").await;
+        receiver.wait_for("/late", 12, SOON).await;
+        wait_for(&scheduler, "weir_delivery_queue_depth", |depth| depth == 0.0).await;
+        assert_eq!(scheduler.metric("weir_delivery_queue_oldest_seconds").await, 0.0);
+        wait_for(&worker, "weir_start_lag_seconds_count", |starts| starts == 12.0).await;
+        let lag = worker.metric("weir_start_lag_seconds_sum").await / 12.0;
+        assert!((1.0..30.0).contains(&lag), "each waited for a worker, {lag} s on the average");
+        assert_eq!(worker.metric("weir_delivery_queue_depth").await, 0.0, "only schedulers report the queue");
+    }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn permits_that_a_full_worker_cannot_take_stay_in_the_queue_and_are_counted() {
