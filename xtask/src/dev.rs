@@ -16,9 +16,15 @@ use std::{
 
 use anyhow::{Context, bail};
 use signal_hook::{consts::TERM_SIGNALS, iterator::Signals};
+use weir_test_support::HeldPort;
 
 use crate::{
-    servers::{self, Servers, guarded::Guarded, ports::HeldPorts, prometheus, server::Server},
+    servers::{
+        self, Servers,
+        guarded::Guarded,
+        prometheus,
+        server::{self, Server},
+    },
     step::{self, Step},
     tools::PROMETHEUS,
 };
@@ -80,12 +86,11 @@ pub(crate) fn run() -> anyhow::Result<()> {
         println!("    {name}={value}");
     }
     println!();
-    let metrics = HeldPorts::<{ ROLES.len() }>::hold()?;
-    let targets: Vec<_> = ROLES.iter().zip(metrics.numbers).map(|(role, port)| (role.job, port)).collect();
+    let held = ROLES.iter().map(|_| server::hold_port()).collect::<anyhow::Result<Vec<_>>>()?;
+    let metrics: Vec<_> = held.iter().map(HeldPort::number).collect();
+    let targets: Vec<_> = ROLES.iter().zip(&metrics).map(|(role, port)| (role.job, *port)).collect();
     let _prometheus = start_prometheus(&targets)?;
-    run_roles(&program, &ROLES, &metrics.numbers, &env, &events, || {
-        happened.recv().context("every source of events has ended")
-    })
+    run_roles(&program, &ROLES, &metrics, &env, &events, || happened.recv().context("every source of events has ended"))
 }
 
 /// Starts a Prometheus that scrapes the roles, if it is installed.

@@ -32,8 +32,7 @@ struct Cli {
 enum Command {
     /// Run every test, with the servers and tools that it needs. The order: the libraries; the whole program on real
     /// sockets and in real time, first the tests that mostly wait, side by side, then those that judge times, one at a
-    /// time; deploy/ and k8s/; the quick set of the load tests on both set-ups;
-    /// the short form of autoscaling.
+    /// time; deploy/ and k8s/; the quick set of the load tests on both set-ups; the short form of autoscaling.
     Test,
     /// Check formatting, lints and documentation; a warning is an error.
     Lint,
@@ -112,12 +111,12 @@ fn test_steps() -> Vec<Step> {
             "Tests of every crate except the binary",
             &["test", "--workspace", "--exclude", "weir", "--exclude", "weir-deploy-checks"],
         ),
-        // Optimised, as the tests send over real sockets in real time. Most of them wait for most of their time.
+        // Optimised, because the tests send over real sockets in real time. These tests wait for most of their time.
         Step::new(
             "Tests of the whole program, side by side",
             &["test", "--release", "--package", "weir", "--tests", "--", "--test-threads=6", "--skip", ALONE],
         ),
-        // One at a time, so that Weir, and not another test, is the cause if a limit is exceeded.
+        // One at a time, so that a limit that is exceeded cannot be the effect of another test.
         Step::new(
             "Tests of the whole program that judge times, one at a time",
             &["test", "--release", "--package", "weir", "--test", "end_to_end", "--", "--test-threads=1", ALONE],

@@ -6,7 +6,6 @@
 
 mod account;
 pub(crate) mod guarded;
-pub(crate) mod ports;
 mod postgres;
 pub(crate) mod programs;
 pub(crate) mod prometheus;

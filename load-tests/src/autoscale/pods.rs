@@ -15,9 +15,10 @@ use tokio::{
     sync::oneshot,
     task::JoinSet,
 };
+use weir_test_support::HeldPort;
 
 use super::prometheus::{Client, ScrapeTarget};
-use crate::{engine, run::servers::HeldPort};
+use crate::engine;
 
 /// The name of the workers' job in the manifests.
 pub(crate) const JOB: &str = "weir-worker";
@@ -116,7 +117,7 @@ impl Deployment {
         let number = self.next;
         self.next += 1;
         let port = HeldPort::hold()?;
-        self.pods.set(number, port.number, Some(Phase::Pending))?;
+        self.pods.set(number, port.number(), Some(Phase::Pending))?;
         let (stay, end) = oneshot::channel();
         self.wanted.insert(number, stay);
         let pod = Pod { number, port, template: Arc::clone(&self.template), pods: Arc::clone(&self.pods) };
@@ -163,7 +164,7 @@ impl Pod {
     /// The life of a pod, until it is stopped.
     async fn live(self, mut end: oneshot::Receiver<()>) -> anyhow::Result<()> {
         let outcome = self.until_ended(&mut end).await.with_context(|| format!("{JOB}-{}", self.number));
-        self.pods.set(self.number, self.port.number, None)?;
+        self.pods.set(self.number, self.port.number(), None)?;
         outcome
     }
 
@@ -186,7 +187,7 @@ impl Pod {
     }
 
     fn set(&self, phase: Phase) -> anyhow::Result<()> {
-        self.pods.set(self.number, self.port.number, Some(phase))
+        self.pods.set(self.number, self.port.number(), Some(phase))
     }
 
     fn spawn(&self) -> anyhow::Result<Child> {
@@ -194,7 +195,7 @@ impl Pod {
         let log =
             std::fs::OpenOptions::new().create(true).append(true).open(log).context("cannot write the worker's log")?;
         let mut command = engine::command(weir, "worker", folder, settings);
-        command.env("WEIR_LISTEN", format!("127.0.0.1:{}", self.port.number)).stderr(Stdio::from(log));
+        command.env("WEIR_LISTEN", format!("127.0.0.1:{}", self.port.number())).stderr(Stdio::from(log));
         command.spawn().context("cannot start the worker")
     }
 

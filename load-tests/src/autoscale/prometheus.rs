@@ -14,9 +14,10 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
 use weir_core::Timestamp;
+use weir_test_support::HeldPort;
 
 use super::relay;
-use crate::{client::Connection, clock::now, run::servers::HeldPort};
+use crate::{client::Connection, clock::now};
 
 const STARTS_WITHIN: Duration = Duration::from_secs(30);
 const POLL_EVERY: Duration = Duration::from_millis(50);
@@ -54,7 +55,7 @@ impl Prometheus {
         let relay = if times > 1.0 { Some(relay::start(folder.path().to_owned(), scrape_every).await?) } else { None };
         std::fs::write(folder.path().join("prometheus.yml"), config(jobs, scrape_every, relay))?;
         let (port, lookback) = (HeldPort::hold()?, LOOKBACK.div_f64(times));
-        let process = spawn(&program, folder.path(), port.number, lookback)?;
+        let process = spawn(&program, folder.path(), port.number(), lookback)?;
         let mut prometheus = Self { process, program, port, scrape_every, lookback, folder };
         prometheus.wait_until_ready().await?;
         Ok(prometheus)
@@ -66,7 +67,7 @@ impl Prometheus {
 
     /// A client that queries and sets targets, also while this Prometheus is stopped.
     pub(crate) fn client(&self) -> Client {
-        Client { port: self.port.number, folder: self.folder.path().to_owned() }
+        Client { port: self.port.number(), folder: self.folder.path().to_owned() }
     }
 
     pub(crate) async fn kill(&mut self) -> anyhow::Result<()> {
@@ -75,13 +76,13 @@ impl Prometheus {
 
     /// Restarts it with its stored data.
     pub(crate) async fn start_again(&mut self) -> anyhow::Result<()> {
-        self.process = spawn(&self.program, self.folder.path(), self.port.number, self.lookback)?;
+        self.process = spawn(&self.program, self.folder.path(), self.port.number(), self.lookback)?;
         self.wait_until_ready().await
     }
 
     async fn wait_until_ready(&mut self) -> anyhow::Result<()> {
         let deadline = now() + STARTS_WITHIN;
-        let address = ([127, 0, 0, 1], self.port.number).into();
+        let address = ([127, 0, 0, 1], self.port.number()).into();
         loop {
             if let Ok(mut connection) = Connection::open(address).await
                 && connection.send(Method::GET, "/-/ready", bytes::Bytes::new()).await.is_ok()

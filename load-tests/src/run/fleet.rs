@@ -13,8 +13,9 @@ use std::{
 use anyhow::{Context, ensure};
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
+use weir_test_support::HeldPort;
 
-use super::servers::{HeldPort, Postgres, Redis};
+use super::servers::{Postgres, Redis};
 use crate::{
     engine,
     scenario::{Roles, SetUp},
@@ -81,22 +82,22 @@ impl Fleet {
 
     /// The ports of a role's processes, in the order of their start.
     pub(crate) fn ports<'a>(&'a self, role: &'a str) -> impl Iterator<Item = u16> + 'a {
-        self.members.iter().filter(move |member| member.role == role).map(|member| member.port.number)
+        self.members.iter().filter(move |member| member.role == role).map(|member| member.port.number())
     }
 
     /// The address of the API.
     pub(crate) fn address(&self) -> SocketAddr {
-        ([127, 0, 0, 1], self.members[0].port.number).into()
+        ([127, 0, 0, 1], self.members[0].port.number()).into()
     }
 
     /// The address of a scheduler: only schedulers report the depths of the queue.
     pub(crate) fn scheduler_address(&self) -> anyhow::Result<SocketAddr> {
-        Ok(([127, 0, 0, 1], self.members[self.member("scheduler")?].port.number).into())
+        Ok(([127, 0, 0, 1], self.members[self.member("scheduler")?].port.number()).into())
     }
 
     async fn add(&mut self, role: &'static str) -> anyhow::Result<()> {
         let port = HeldPort::hold()?;
-        let process = self.launch(role, port.number).await?;
+        let process = self.launch(role, port.number()).await?;
         self.members.push(Member { role, port, process });
         Ok(())
     }
@@ -125,7 +126,7 @@ impl Fleet {
     }
 
     pub(crate) async fn start_again(&mut self, member: usize) -> anyhow::Result<()> {
-        let (role, port) = (self.members[member].role, self.members[member].port.number);
+        let (role, port) = (self.members[member].role, self.members[member].port.number());
         self.members[member].process = self.launch(role, port).await?;
         Ok(())
     }

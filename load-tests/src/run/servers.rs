@@ -3,7 +3,6 @@
 //! are searched.
 
 use std::{
-    net::Ipv4Addr,
     os::unix::fs::chown,
     path::{Path, PathBuf},
     process::Stdio,
@@ -14,9 +13,10 @@ use anyhow::{Context, bail, ensure};
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpSocket, TcpStream},
+    net::TcpStream,
     process::{Child, Command},
 };
+use weir_test_support::HeldPort;
 
 use crate::clock::now;
 
@@ -34,22 +34,6 @@ const SETTINGS: [&str; 6] = [
 
 const POSTGRES_PROGRAMS: [&str; 4] = ["initdb", "postgres", "pg_isready", "createdb"];
 
-/// A loopback port that the kernel gives to no other process while this value lives. The server itself can still listen
-/// on the port: on Linux, sockets with `SO_REUSEADDR`, which every server sets, share a port until one of them listens.
-pub(crate) struct HeldPort {
-    pub(crate) number: u16,
-    _socket: TcpSocket,
-}
-
-impl HeldPort {
-    pub(crate) fn hold() -> std::io::Result<Self> {
-        let socket = TcpSocket::new_v4()?;
-        socket.set_reuseaddr(true)?;
-        socket.bind((Ipv4Addr::LOCALHOST, 0).into())?;
-        Ok(Self { number: socket.local_addr()?.port(), _socket: socket })
-    }
-}
-
 /// A Redis without persistence: it is empty after each start.
 pub(crate) struct Redis {
     process: Child,
@@ -61,13 +45,13 @@ impl Redis {
     pub(crate) async fn start() -> anyhow::Result<Self> {
         let program = std::env::var_os("WEIR_TEST_REDIS_SERVER").map_or_else(|| "redis-server".into(), PathBuf::from);
         let port = HeldPort::hold()?;
-        let redis = Self { process: Self::spawn(&program, port.number)?, program, port };
+        let redis = Self { process: Self::spawn(&program, port.number())?, program, port };
         redis.wait_until_listening().await?;
         Ok(redis)
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port.number)
+        format!("redis://127.0.0.1:{}", self.port.number())
     }
 
     pub(crate) async fn kill(&mut self) -> anyhow::Result<()> {
@@ -75,12 +59,12 @@ impl Redis {
     }
 
     pub(crate) async fn start_again(&mut self) -> anyhow::Result<()> {
-        self.process = Self::spawn(&self.program, self.port.number)?;
+        self.process = Self::spawn(&self.program, self.port.number())?;
         self.wait_until_listening().await
     }
 
     pub(crate) async fn flush(&self) -> anyhow::Result<()> {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port.number)).await?;
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port.number())).await?;
         stream.write_all(b"FLUSHALL\r\n").await?;
         let mut answer = [0; 5];
         stream.read_exact(&mut answer).await?;
@@ -96,7 +80,7 @@ impl Redis {
 
     async fn wait_until_listening(&self) -> anyhow::Result<()> {
         let deadline = now() + STARTS_WITHIN;
-        while TcpStream::connect(("127.0.0.1", self.port.number)).await.is_err() {
+        while TcpStream::connect(("127.0.0.1", self.port.number())).await.is_err() {
             ensure!(now() < deadline, "Redis did not start in time");
             tokio::time::sleep(POLL_EVERY).await;
         }
@@ -126,7 +110,7 @@ impl Postgres {
         let mut initdb = program(&programs, "initdb", folder.path(), account);
         initdb.args(["--username=weir", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync"]);
         run(initdb.args(["--pgdata", "data"])).await?;
-        let process = Self::spawn(&programs, folder.path(), account, port.number)?;
+        let process = Self::spawn(&programs, folder.path(), account, port.number())?;
         let postgres = Self { process, programs, account, port, folder };
         postgres.wait_until_ready().await?;
         run(postgres.client("createdb").arg("weir")).await?;
@@ -134,7 +118,7 @@ impl Postgres {
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("postgres://weir@127.0.0.1:{}/weir", self.port.number)
+        format!("postgres://weir@127.0.0.1:{}/weir", self.port.number())
     }
 
     /// A fast shutdown: all connections are cut, committed data is kept.
@@ -146,7 +130,7 @@ impl Postgres {
     }
 
     pub(crate) async fn start_again(&mut self) -> anyhow::Result<()> {
-        self.process = Self::spawn(&self.programs, self.folder.path(), self.account, self.port.number)?;
+        self.process = Self::spawn(&self.programs, self.folder.path(), self.account, self.port.number())?;
         self.wait_until_ready().await
     }
 
@@ -161,7 +145,7 @@ impl Postgres {
 
     fn client(&self, program: &str) -> Command {
         let mut command = Command::new(self.programs.join(program));
-        command.args(["--host", "127.0.0.1", "--port", &self.port.number.to_string(), "--username", "weir"]);
+        command.args(["--host", "127.0.0.1", "--port", &self.port.number().to_string(), "--username", "weir"]);
         command
     }
 

@@ -14,8 +14,9 @@ use std::{
 
 use anyhow::{Context, bail};
 use tempfile::TempDir;
+use weir_test_support::HeldPort;
 
-use super::{guarded::Guarded, ports::HeldPorts};
+use super::guarded::Guarded;
 
 /// Where a port cannot be held, another process may take it before the server listens on it. The server then ends, and is
 /// started with other ports.
@@ -41,7 +42,7 @@ pub(crate) struct Server {
     process: Guarded,
     log: File,
     folder: TempDir,
-    ports: HeldPorts<2>,
+    ports: [HeldPort; 2],
     url: String,
 }
 
@@ -51,8 +52,8 @@ impl Server {
         let mut log_tail = String::new();
         for _ in 0..TRIES {
             let folder = private_folder()?;
-            let ports = HeldPorts::hold()?;
-            let Plan { command, mut ready, url } = plan(folder.path(), ports.numbers)?;
+            let ports = [hold_port()?, hold_port()?];
+            let Plan { command, mut ready, url } = plan(folder.path(), ports.each_ref().map(HeldPort::number))?;
             let mut server = Self::spawn(command, folder, ports, url)?;
             if server.answers(name, ready.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()))? {
                 return Ok(server);
@@ -62,7 +63,7 @@ impl Server {
         bail!("{name} ended before it was ready:\n{log_tail}")
     }
 
-    fn spawn(mut command: Command, folder: TempDir, ports: HeldPorts<2>, url: String) -> anyhow::Result<Self> {
+    fn spawn(mut command: Command, folder: TempDir, ports: [HeldPort; 2], url: String) -> anyhow::Result<Self> {
         let log = tempfile::tempfile().context("could not make a file for the log of a server")?;
         command.current_dir(folder.path()).stdout(log.try_clone()?).stderr(log.try_clone()?);
         Ok(Self { process: Guarded::spawn(command)?, log, folder, ports, url })
@@ -98,7 +99,7 @@ impl Server {
     }
 
     pub(crate) fn ports(&self) -> [u16; 2] {
-        self.ports.numbers
+        self.ports.each_ref().map(HeldPort::number)
     }
 }
 
@@ -111,6 +112,10 @@ pub(super) fn until(name: &str, mut is_so: impl FnMut() -> anyhow::Result<bool>)
         thread::sleep(ASK_EVERY);
     }
     bail!("{name} was not ready in time")
+}
+
+pub(crate) fn hold_port() -> anyhow::Result<HeldPort> {
+    HeldPort::hold().context("could not find a free port")
 }
 
 /// A folder in `/tmp` instead of the user's temporary folder: PostgreSQL may run as another user, and the path of a

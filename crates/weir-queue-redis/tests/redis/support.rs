@@ -19,6 +19,7 @@ use weir_queue::{
     SlotRequest, Terms, Wake, conformance::Subject,
 };
 use weir_queue_redis::{RedisConfig, RedisQueue, Topology};
+use weir_test_support::HeldPort;
 
 /// How much of a slot the connection to Redis may cost on a busy machine.
 const PRECISION: Duration = Duration::from_millis(10);
@@ -50,23 +51,6 @@ pub(crate) async fn open(config: RedisConfig) -> RedisQueue {
 pub(crate) fn subject_of(queue: RedisQueue) -> Subject {
     let clock = queue.clock();
     Subject::new(Arc::new(queue), clock, PRECISION)
-}
-
-/// A loopback port that the system gives to no other process while this value lives, whether its server listens or not.
-/// The server can still listen there: on Linux, sockets with `SO_REUSEADDR` share a port until one of them listens.
-struct HeldPort(tokio::net::TcpSocket);
-
-impl HeldPort {
-    fn hold() -> Self {
-        let socket = tokio::net::TcpSocket::new_v4().unwrap();
-        socket.set_reuseaddr(true).unwrap();
-        socket.bind((std::net::Ipv4Addr::LOCALHOST, 0).into()).unwrap();
-        Self(socket)
-    }
-
-    fn number(&self) -> u16 {
-        self.0.local_addr().unwrap().port()
-    }
 }
 
 /// A redis-server of one test, which may be killed.
@@ -125,7 +109,7 @@ impl Server {
         arguments: impl FnOnce(u16) -> Vec<String>,
         environment: Vec<(String, String)>,
     ) -> Self {
-        let port = HeldPort::hold();
+        let port = HeldPort::hold().unwrap();
         let mut arguments = arguments(port.number());
         // No snapshots except those that the test requests.
         arguments.extend(["--save".to_owned(), String::new(), "--dir".to_owned()]);

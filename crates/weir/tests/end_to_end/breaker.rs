@@ -117,7 +117,7 @@ async fn without_a_breaker_every_retry_is_sent() {
     assert_eq!((&known["breaker"], &known["breaker_state"]), (&Value::Null, &json!("closed")), "{known}");
 }
 
-/// Judged by times, so without other tests beside them.
+/// These tests judge times, so no other test runs beside them.
 mod alone {
     use super::*;
 

@@ -1,9 +1,9 @@
 //! The whole program on real sockets and in real time: the binary as a process, its servers, and receivers that keep
 //! every arrival.
 //!
-//! Most tests wait for most of their time, so they run side by side. The tests in modules named `alone` judge when
-//! requests arrive, or how fast they are served. They run one at a time after the others, so that Weir, and not another
-//! test, is the cause if a limit is exceeded. `cargo xtask test` runs both groups.
+//! Most tests wait for most of their time, so they run side by side. The tests in modules named `alone` judge the times
+//! of requests or the speed of Weir. They run after the others and one at a time, so a limit that is exceeded cannot be
+//! the effect of another test. `cargo xtask test` runs both groups.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

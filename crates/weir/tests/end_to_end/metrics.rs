@@ -47,7 +47,7 @@ async fn an_unreachable_queue_is_reported_and_nothing_else_changes() {
     wait_for(&scheduler, "weir_queue_up", |up| up == 1.0).await;
 }
 
-/// Judged by times, so without other tests beside them.
+/// These tests judge times, so no other test runs beside them.
 mod alone {
     use super::*;
 

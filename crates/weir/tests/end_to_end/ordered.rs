@@ -233,7 +233,7 @@ async fn keys_do_not_wait_for_each_other(app: &App) {
     assert!(rates[1] > rates[0] * 5.0, "{rates:?}");
 }
 
-/// Judged by times, so without other tests beside them.
+/// These tests judge times, so no other test runs beside them.
 mod alone {
     use super::*;
 

@@ -168,7 +168,7 @@ impl Proxy {
     }
 }
 
-/// Judged by times, so without other tests beside them.
+/// These tests judge times, so no other test runs beside them.
 mod alone {
     use super::*;
 

@@ -7,13 +7,11 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{
-    Answer, App, Fleet, Receiver, eventually,
-    servers::{HeldPort, provided},
-};
+use crate::support::{Answer, App, Fleet, Receiver, eventually, servers::provided};
 use serde_json::{Value, json};
 use tokio::process::{Child, Command};
 use weir_deploy_checks::queries::{self, Query};
+use weir_test_support::HeldPort;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// The queries of the dashboard look back so far: several scrapes.
@@ -43,7 +41,7 @@ impl Prometheus {
         });
         // JSON is YAML.
         std::fs::write(folder.join("prometheus.yml"), config.to_string()).unwrap();
-        let port = HeldPort::hold();
+        let port = HeldPort::hold().unwrap();
         let address = format!("127.0.0.1:{}", port.number());
         let mut command = Command::new(provided("WEIR_TEST_PROMETHEUS"));
         command.current_dir(folder).args([

@@ -6,13 +6,14 @@
 
 use std::{path::Path, process::Stdio, time::Duration};
 
-use crate::support::{App, servers::HeldPort};
+use crate::support::App;
 use serde_json::Value;
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader, Lines},
     net::TcpStream,
     process::{ChildStdout, Command},
 };
+use weir_test_support::HeldPort;
 
 const README: &str = include_str!("../../../../README.md");
 
@@ -32,7 +33,7 @@ python3() { exec "$PYTHON" "$@"; }
 #[tokio::test]
 async fn every_command_of_the_tour_works() {
     let folder = tempfile::tempdir().unwrap();
-    let port = HeldPort::hold();
+    let port = HeldPort::hold().unwrap();
     let blocks: Vec<&str> = fenced("sh").skip_while(|block| !block.contains("-- serve")).collect();
     let tour = &blocks[..blocks.iter().position(|block| block.contains("weir migrate")).unwrap()];
     let (server, rest) = tour.split_first().unwrap();

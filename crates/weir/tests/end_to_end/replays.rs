@@ -276,7 +276,7 @@ async fn a_replay_continues_after_a_kill_on_servers() {
     api.assert_audit_clean(&id).await;
 }
 
-/// Judged by times, so without other tests beside them.
+/// These tests judge times, so no other test runs beside them.
 mod alone {
     use super::*;
 

@@ -248,7 +248,7 @@ async fn closes_after_five_seconds() -> SocketAddr {
     address
 }
 
-/// Judged by times, so without other tests beside them.
+/// These tests judge times, so no other test runs beside them.
 mod alone {
     use super::*;
 

@@ -181,7 +181,7 @@ async fn a_delayed_event_survives_the_kill_of_the_process_that_accepted_it() {
     assert!(server_time(&app).await >= at);
 }
 
-/// Judged by times, so without other tests beside them.
+/// These tests judge times, so no other test runs beside them.
 mod alone {
     use super::*;
 

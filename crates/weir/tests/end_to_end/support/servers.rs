@@ -3,7 +3,6 @@
 
 use std::{
     fs::Permissions,
-    net::Ipv4Addr,
     os::unix::fs::{PermissionsExt as _, chown},
     path::{Path, PathBuf},
     process::Stdio,
@@ -12,10 +11,8 @@ use std::{
 };
 
 use tempfile::TempDir;
-use tokio::{
-    net::TcpSocket,
-    process::{Child, Command},
-};
+use tokio::process::{Child, Command};
+use weir_test_support::HeldPort;
 
 use super::eventually;
 
@@ -83,23 +80,6 @@ pub(crate) async fn sql(database_url: &str, text: &str) {
     .await;
 }
 
-/// A loopback port that the kernel gives to no other process while this value lives. The server itself can still listen
-/// on the port: on Linux, sockets with `SO_REUSEADDR`, which every server sets, share a port until one of them listens.
-pub(crate) struct HeldPort(TcpSocket);
-
-impl HeldPort {
-    pub(crate) fn hold() -> Self {
-        let socket = TcpSocket::new_v4().expect("a socket");
-        socket.set_reuseaddr(true).expect("a shared port");
-        socket.bind((Ipv4Addr::LOCALHOST, 0).into()).expect("a port");
-        Self(socket)
-    }
-
-    pub(crate) fn number(&self) -> u16 {
-        self.0.local_addr().expect("an address").port()
-    }
-}
-
 /// A Redis without persistence: it is empty after each start.
 pub(crate) struct Redis {
     process: Child,
@@ -113,7 +93,7 @@ impl Redis {
     }
 
     pub(crate) async fn start_with(arguments: &[&str]) -> Self {
-        let port = HeldPort::hold();
+        let port = HeldPort::hold().expect("a free port");
         let arguments = arguments.iter().copied().map(str::to_owned).collect();
         let redis = Self { process: Self::spawn(&port, &arguments), port, arguments };
         redis.wait_until_listening().await;
@@ -192,7 +172,7 @@ impl Postgres {
     async fn init(auth: &str, password: Option<&str>) -> Self {
         // When the tests run as root, PostgreSQL runs as another user, which must be able to read its folder.
         let folder = TempDir::with_prefix_in("weir-", "/tmp").expect("a folder");
-        let port = HeldPort::hold();
+        let port = HeldPort::hold().expect("a free port");
         if let Some((user, group)) = unprivileged().await {
             chown(folder.path(), Some(user), Some(group)).expect("the folder gets its owner");
         }
