@@ -194,9 +194,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_whole_number_may_have_a_fraction_of_zero() {
+        for (value, expected) in [
+            (json!(36_587), Some(36_587)),
+            (json!(36_587.0), Some(36_587)),
+            (json!(0.0), None),
+            (json!(-1), None),
+            (json!(40_000.5), None),
+            (json!(4_294_967_296_u64), None),
+            (json!("7"), None),
+        ] {
+            assert_eq!(integer(&value, &(1..=u32::MAX)), expected, "{value}");
+        }
+    }
+
+    #[test]
     fn every_error_has_its_pointer() {
         let mut errors = Errors::default();
-        assert_eq!(integer(&json!(36_587.0), &(1..=40_000)), Some(36_587));
         let body =
             json!({"text": 1, "flag": "x", "list": {}, "number": 7, "whole": 1.5, "a/b": 0, "id": "x", "gone": null});
         let mut object = Object::open(body, "/inner", &mut errors).unwrap();

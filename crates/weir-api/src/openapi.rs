@@ -3,6 +3,7 @@
 //! Each handler describes itself in its own file. This file adds the shared parts: request bodies, parameters, and the
 //! refusals that follow from the shape of a route. A test checks that document and routes agree.
 
+mod audit_report;
 mod schemas;
 mod strings;
 
@@ -23,9 +24,10 @@ use crate::{
     problem::ProblemKind, purge, replays, secrets,
 };
 
+pub(crate) use audit_report::Audit;
 pub(crate) use schemas::{
-    Alerts, Audit, BatchProblem, BatchRequest, DestinationPatchRequest, DestinationRequest, EventRequest,
-    PageParameters, PurgeRequest, RangeParameters, Refused, ReplayRequest, RotateSecretRequest, TraceParameters,
+    Alerts, BatchProblem, BatchRequest, DestinationPatchRequest, DestinationRequest, EventRequest, PageParameters,
+    PurgeRequest, RangeParameters, Refused, ReplayRequest, RotateSecretRequest, TraceParameters,
 };
 pub(crate) use strings::{
     AttemptErrorText, DeliveryIdText, DeliveryStateText, DestinationIdText, EventIdText, EventPatternText,
@@ -254,6 +256,16 @@ mod tests {
                     Ok(())
                 })
                 .unwrap();
+        }
+    }
+
+    #[test]
+    fn every_cursor_has_the_pattern_of_its_list() {
+        for (path, item) in document()["paths"].as_object().unwrap() {
+            let parameters = item["get"]["parameters"].as_array();
+            let cursor = parameters.into_iter().flatten().find(|parameter| parameter["name"] == "cursor");
+            let described = cursor.map(|cursor| cursor["schema"]["pattern"].clone());
+            assert_eq!(described, Listing::at(path).map(|listing| json!(listing.cursor_pattern())), "{path}");
         }
     }
 

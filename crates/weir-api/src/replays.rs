@@ -116,8 +116,8 @@ pub(crate) async fn cancel(
         Some(ReplayPhase::Completed) => {
             return Err(Problem::conflict("the replay is completed and cannot be cancelled"));
         }
-        // The scheduler would take the steps of the cancellation later. The API takes them now, so that few deliveries
-        // are sent after its answer.
+        // The scheduler would do the cancellation a moment later. The API does it before it answers, so that few
+        // deliveries are sent after the answer.
         Some(_) => while api.store.step_replay(id, api.clock.now()).await?.more {},
     }
     tracing::info!(replay = %id, "replay cancelled");

@@ -10,7 +10,7 @@
 //! names it and windows count it, but a violation that exists only because of such sends is reported as a possible
 //! violation. The parts:
 //!
-//! - [`in_force`]: the limits of each period over time, with every edit, and the limit by which a window is judged;
+//! - [`in_force`]: the limit of each period at each time, after every edit, and the limit that applies to a window;
 //! - `sliding`: the fullest calendar and sliding windows of each limit, and the sends that broke the limit;
 //! - [`usage`]: the ratio of sends to the sends that were allowed;
 //! - [`series`]: the same sends counted in buckets, for a chart;

@@ -1,5 +1,6 @@
-//! The strings of the API that have a form: ids, tenants, event types, error filters. The document gives each form as a
-//! pattern, so that clients and fuzzers know which values are valid. Tests compare the patterns with the parsers.
+//! Strings that must have a certain form: ids, tenants, event types, error filters. The document describes each form by a
+//! regular expression, so a client can check a value before it sends the value. A test checks that the server accepts
+//! every value that such an expression describes.
 
 #![expect(dead_code, reason = "used only as schemas, never constructed")]
 

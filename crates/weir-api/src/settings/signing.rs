@@ -28,7 +28,7 @@ pub(super) fn signing(
     current: Option<&Signing>,
     headers: &[(String, String)],
 ) -> Option<Signing> {
-    // A field that is `null` is absent.
+    // `null` means no secret, so it is valid here.
     body.take_null("secret");
     let secret = body.has("secret").then(|| secret(body));
     let style = style(body, headers);

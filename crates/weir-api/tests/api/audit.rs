@@ -164,6 +164,8 @@ async fn without_a_range_the_last_day_is_judged() {
     assert_eq!(server.audit(&id, "?from=2026-11-21T07:00:00Z").await["sends"], 3);
     let day_before = server.audit(&id, "?to=2026-11-22T07:30:00Z").await;
     assert_eq!((&day_before["sends"], &day_before["from"]), (&json!(2), &json!("2026-11-21T07:30:00.000Z")));
+    let empty = server.audit(&id, "?from=2026-11-23T00:00:00Z&to=2026-11-21T00:00:00Z").await;
+    assert_eq!((&empty["sends"], &empty["series"]), (&json!(0), &Value::Null), "`to` is before `from`");
 }
 
 #[tokio::test]

@@ -56,6 +56,14 @@ async fn a_breaker_is_edited_member_by_member_and_null_disables_it() {
 }
 
 #[tokio::test]
+async fn a_secret_is_generated_if_it_is_null() {
+    let server = Server::start().await;
+    let body = json!({"url": URL, "secret": null});
+    let created = server.post("/v1/destinations", &body).await.expect(StatusCode::CREATED);
+    assert!(created["secret"].as_str().unwrap().starts_with("whsec_"), "{created}");
+}
+
+#[tokio::test]
 async fn every_field_is_kept_and_only_two_routes_show_the_secret() {
     let server = Server::start().await;
     let secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
