@@ -154,7 +154,11 @@ async fn every_error_of_an_event_is_reported() {
         (json!({"type": "a", "data": 1, "idempotency_key": "k".repeat(256)}), vec!["/idempotency_key"]),
         (json!({"type": "a", "data": 1, "destinations": "dst_1"}), vec!["/destinations"]),
         (json!({"type": "a", "data": 1, "destinations": []}), vec!["/destinations"]),
-        (json!({"type": "a", "data": 1, "destinations": [1, "dst_1"]}), vec!["/destinations/0"]),
+        (json!({"type": "a", "data": 1, "destinations": [1, "dst_1"]}), vec!["/destinations/0", "/destinations/1"]),
+        (
+            json!({"type": 7, "data": 1, "idempotency_key": "", "ordering_key": "", "ttl_s": 0}),
+            vec!["/type", "/idempotency_key", "/ttl_s", "/ordering_key"],
+        ),
         (
             json!({"type": "a", "data": 1, "destinations": ["dst_1", "evt_01h2xcejqtf2nbrexx3vqjhp41"]}),
             vec!["/destinations/0", "/destinations/1"],
