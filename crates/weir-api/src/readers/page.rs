@@ -3,7 +3,7 @@
 //! A cursor is the base64url of one byte that names the list and the 16 bytes of the last row's id. It is opaque to
 //! clients. The first byte prevents a cursor of another list from silently skipping rows.
 
-use std::marker::PhantomData;
+use std::{marker::PhantomData, sync::LazyLock};
 
 use axum::Json;
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -72,7 +72,7 @@ pub(crate) fn view<L: Listing, T, V>(page: Page<T>, view: impl FnMut(T) -> V) ->
 #[expect(dead_code, reason = "describes the parameters of every list")]
 struct Described {
     /// The maximum number of rows of the page.
-    #[param(minimum = 1, maximum = 200, default = 50)]
+    #[param(minimum = 1, maximum = 200, default = json!(DEFAULT_LIMIT))]
     limit: Option<u32>,
     /// The `next_cursor` of the previous page of the same list.
     cursor: Option<String>,
@@ -100,9 +100,9 @@ impl<L: Listing> IntoParams for PageParameters<L> {
 
 impl<L: Listing> Parameters for PageParameters<L> {
     fn read(pairs: &mut Pairs) -> Self {
-        let described = described::<Described>();
-        let limit: Option<u32> = pairs.take("limit", &described);
-        let cursor: Option<Cursor<L>> = pairs.take("cursor", &described);
+        static DESCRIBED: LazyLock<Vec<Parameter>> = LazyLock::new(described::<Described>);
+        let limit: Option<u32> = pairs.take("limit", &DESCRIBED);
+        let cursor: Option<Cursor<L>> = pairs.take("cursor", &DESCRIBED);
         let request = PageRequest { before: cursor.map(|cursor| cursor.before), limit: limit.unwrap_or(DEFAULT_LIMIT) };
         Self { request, list: PhantomData }
     }

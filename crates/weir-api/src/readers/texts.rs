@@ -294,6 +294,9 @@ pub(crate) mod tests {
             Ok(())
         };
         TestRunner::deterministic().run(&texts, check).unwrap();
+        if let Some(too_long) = max_length.checked_add(1) {
+            assert!(!accepted(&"x".repeat(too_long)), "{pattern} with more than {max_length} characters");
+        }
     }
 
     #[test]

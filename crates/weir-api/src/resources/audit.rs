@@ -1,6 +1,6 @@
 //! The audit of a destination: reads the recorded send starts page by page and judges them.
 
-mod report;
+mod view;
 
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use weir_core::{
 };
 use weir_store::{SendRecord, SendsRequest};
 
+use self::view::AuditView;
 use super::destinations;
 use crate::{
     problem::{ApiResult, Problem},
@@ -38,19 +39,19 @@ const TIME_LIMIT: Duration = Duration::from_secs(100);
 #[utoipa::path(
     get, path = "/v1/destinations/{id}/audit", operation_id = "show_audit", tag = "destinations",
     params(("id" = DestinationIdText, Path, description = "`dst_…`"), RangeParameters),
-    responses((status = 200, description = "The audit", body = report::Audit))
+    responses((status = 200, description = "The audit", body = AuditView))
 )]
 pub(crate) async fn show(
     State(api): State<Api>,
     PathId(DestinationIdText(id)): PathId<DestinationIdText>,
     Query(range): Query<RangeParameters>,
-) -> ApiResult<Json<AuditReport>> {
+) -> ApiResult<Json<AuditView>> {
     let (from, to) = (range.from.map(|from| from.0), range.to.map(|to| to.0));
     if api.store.destination(id).await?.is_none() && !api.store.destination_existed(id).await? {
         return Err(destinations::missing(id));
     }
     let from = from.unwrap_or_else(|| to.unwrap_or_else(|| api.clock.now()).before(DEFAULT_RANGE).max(Timestamp::MIN));
-    in_time(judge(&api, id, from, to.unwrap_or(Timestamp::MAX))).await.map(Json)
+    in_time(judge(&api, id, from, to.unwrap_or(Timestamp::MAX))).await.map(|report| Json(report.into()))
 }
 
 async fn judge(

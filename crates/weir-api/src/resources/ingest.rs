@@ -24,7 +24,7 @@ use weir_store::{IngestRefusal, Ingested, NewEvent};
 
 use self::{
     read::KEY_HEADER,
-    request::{BorrowedBatch, EventRequest},
+    request::{BorrowedBatch, EventRequest, MAX_BATCH},
 };
 use crate::{
     errors::Errors,
@@ -39,8 +39,6 @@ use crate::{
     state::{Api, ApiState},
 };
 
-/// The maximum number of events of one batch.
-const MAX_BATCH: usize = 1_000;
 /// The largest body of a batch, unless the limit of one event is larger.
 const MAX_BATCH_BYTES: usize = 32 * 1024 * 1024;
 

@@ -26,7 +26,7 @@ const MAX_NAME_CHARS: usize = 200;
 
 text! {
     /// An absolute URL with `https`, or with `http` if the server allows it. Without user name and fragment, and not a
-    /// private address. The pattern describes host names; a public IP address is accepted too.
+    /// private address. The pattern describes `https` and host names; a public IP address is accepted too.
     #[schema(
         as = DestinationUrl, value_type = String, max_length = 2048, example = "https://example.com/hooks",
         pattern = "^https://([A-Za-z0-9]([A-Za-z0-9_-]{0,20}[A-Za-z0-9])?\\.){1,8}[A-Za-z]{2,20}(:[1-9][0-9]{0,3})?(/[A-Za-z0-9._~!$&'()*+,;=:@/-]*)?(\\?[A-Za-z0-9._~!$&'()*+,;=:@/?-]*)?$"

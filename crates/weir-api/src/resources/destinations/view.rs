@@ -141,3 +141,22 @@ impl From<&Settings> for SettingsView {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+    use utoipa::PartialSchema;
+
+    use super::*;
+
+    #[test]
+    fn the_read_only_fields_are_those_that_the_view_adds_to_the_settings() {
+        let schema = serde_json::to_value(DestinationView::schema()).unwrap();
+        let parts = schema["allOf"].as_array().unwrap().iter().filter_map(|part| part["properties"].as_object());
+        let mut added: Vec<&String> = parts.flat_map(|part: &serde_json::Map<String, Value>| part.keys()).collect();
+        let mut read_only = READ_ONLY;
+        added.sort();
+        read_only.sort_unstable();
+        assert_eq!(added, read_only);
+    }
+}

@@ -13,7 +13,7 @@ use weir_store::NewEvent;
 
 use super::{
     diagnosis,
-    request::{BorrowedEvent, EventRequest, check_delay},
+    request::{BorrowedEvent, EventRequest, MAX_DESTINATIONS, check_delay},
 };
 use crate::{
     errors::Errors,
@@ -27,8 +27,6 @@ use crate::{
 
 /// The header with the idempotency key, with which a producer can safely repeat a request.
 pub(super) const KEY_HEADER: &str = "idempotency-key";
-/// The maximum number of destinations that one event may name.
-const MAX_DESTINATIONS: usize = 1_000;
 /// The range of `ttl_s`, from the schema.
 static TTL_RANGE: LazyLock<RangeInclusive<u32>> =
     LazyLock::new(|| range(schema_of(object_schema::<EventRequest>().properties.get("ttl_s"))));

@@ -8,13 +8,17 @@ use std::{borrow::Cow, time::Duration};
 use serde::Deserialize;
 use serde_json::{Value, value::RawValue};
 use utoipa::ToSchema;
-use weir_core::Timestamp;
+use weir_core::{Timestamp, destination::DEFAULT_TENANT};
 
 use crate::readers::{
     fields::object,
     texts::{DestinationIdText, EventKeyText, IdempotencyKeyText, NewEventTypeText, TenantText, TimeText},
 };
 
+/// The maximum number of events of one batch. A test compares this and the next constant with the schemas.
+pub(super) const MAX_BATCH: usize = 1_000;
+/// The maximum number of destinations that one event may name.
+pub(super) const MAX_DESTINATIONS: usize = 1_000;
 /// The longest delay of an event.
 const MAX_DELAY: Duration = Duration::from_secs(365 * 24 * 3_600);
 
@@ -46,7 +50,7 @@ object! {
         /// Any JSON value; delivered byte for byte.
         #[schema(value_type = Value, example = json!({"id": 7}))]
         data: Option<Value>,
-        #[schema(default = "default")]
+        #[schema(default = json!(DEFAULT_TENANT))]
         tenant: Option<TenantText>,
         /// A second event with the same key and tenant is not stored; the answer shows the first event.
         idempotency_key: Option<IdempotencyKeyText>,
@@ -90,8 +94,21 @@ pub(super) fn check_delay(deliver_at: Timestamp, now: Timestamp) -> Result<Times
 mod tests {
     use std::collections::BTreeSet;
 
+    use utoipa::openapi::Schema;
+
     use super::*;
-    use crate::readers::fields::{Read, object_schema};
+    use crate::readers::fields::{Read, object_schema, schema_of};
+
+    #[test]
+    fn the_hot_path_takes_as_many_items_as_the_schemas_allow() {
+        for (schema, field, most) in [
+            (object_schema::<EventRequest>(), "destinations", MAX_DESTINATIONS),
+            (object_schema::<BorrowedBatch<'_>>(), "events", MAX_BATCH),
+        ] {
+            let Schema::Array(array) = schema_of(schema.properties.get(field)) else { panic!("{field}") };
+            assert_eq!((array.min_items, array.max_items), (Some(1), Some(most)), "{field}");
+        }
+    }
 
     #[test]
     fn the_hot_path_reads_the_documented_fields_and_no_others() {
