@@ -10,6 +10,7 @@ use utoipa::{
         path::{Parameter, ParameterIn},
     },
 };
+use weir_core::Timestamp;
 
 use super::{
     fields::schema_of,
@@ -155,9 +156,16 @@ parameters! {
     /// A time range. It is empty if `to` is not after `from`.
     pub(crate) struct RangeParameters {
         /// At or after this instant (RFC 3339).
-        pub(crate) from: Option<TimeText>,
+        from: Option<TimeText>,
         /// Before this instant (RFC 3339). The range is empty if `to` is not after `from`.
-        pub(crate) to: Option<TimeText>,
+        to: Option<TimeText>,
+    }
+}
+
+impl RangeParameters {
+    /// `from` (included) and `to` (excluded).
+    pub(crate) fn times(self) -> (Option<Timestamp>, Option<Timestamp>) {
+        (self.from.map(|from| from.0), self.to.map(|to| to.0))
     }
 }
 

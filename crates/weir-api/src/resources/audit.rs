@@ -46,7 +46,7 @@ pub(crate) async fn show(
     PathId(DestinationIdText(id)): PathId<DestinationIdText>,
     Query(range): Query<RangeParameters>,
 ) -> ApiResult<Json<AuditView>> {
-    let (from, to) = (range.from.map(|from| from.0), range.to.map(|to| to.0));
+    let (from, to) = range.times();
     if api.store.destination(id).await?.is_none() && !api.store.destination_existed(id).await? {
         return Err(destinations::missing(id));
     }

@@ -68,6 +68,7 @@ pub(crate) async fn list(
     State(api): State<Api>,
     Query((filter, range, page)): Query<(Filter, RangeParameters, DeliveryPage)>,
 ) -> ApiResult<Json<List<DeliveryView>>> {
+    let (from, to) = range.times();
     let filter = DeliveryFilter {
         destination_id: filter.destination.map(|id| id.0),
         event_id: filter.event.map(|id| id.0),
@@ -75,8 +76,8 @@ pub(crate) async fn list(
         tenant: filter.tenant.map(|tenant| tenant.0),
         event_type: filter.event_type.map(|pattern| pattern.0),
         error: filter.error.map(|error| error.0),
-        from: range.from.map(|from| from.0),
-        to: range.to.map(|to| to.0),
+        from,
+        to,
     };
     let page = api.store.list_deliveries(&filter, page.request).await?;
     Ok(page::view::<Deliveries, _, _>(page, DeliveryView::from))

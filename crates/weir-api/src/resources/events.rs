@@ -65,12 +65,13 @@ pub(crate) async fn list(
     State(api): State<Api>,
     Query((filter, range, page)): Query<(Filter, RangeParameters, EventPage)>,
 ) -> ApiResult<Response> {
+    let (from, to) = range.times();
     let with_bodies = filter.include.is_some();
     let filter = EventFilter {
         event_type: filter.r#type.map(|event_type| event_type.0),
         tenant: filter.tenant.map(|tenant| tenant.0),
-        from: range.from.map(|from| from.0),
-        to: range.to.map(|to| to.0),
+        from,
+        to,
         with_bodies,
     };
     let page = api.store.list_events(&filter, page.request).await?;

@@ -143,6 +143,7 @@ async fn every_error_of_an_event_is_reported() {
         (json!({}), vec!["/type", "/data"]),
         (json!({"type": "a", "data": 1, "colour": "red", "size": 2}), vec!["/colour", "/size"]),
         (json!({"type": 7, "data": 1, "tenant": []}), vec!["/type", "/tenant"]),
+        (json!({"type": null, "data": null}), vec!["/type"]),
         (json!({"type": null, "data": 1}), vec!["/type"]),
         (
             json!({"type": "a b", "data": 1, "tenant": "a/b", "idempotency_key": ""}),
