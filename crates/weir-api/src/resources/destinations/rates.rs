@@ -1,9 +1,9 @@
 //! The rate limits of a destination, as they are set and shown.
 
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use utoipa::{ToSchema, openapi::Schema};
-use weir_core::{RateLimit, RateLimits, limit::InvalidLimits};
+use weir_core::{Period, RateLimit, RateLimits, limit::InvalidLimits};
 
 use crate::{
     errors::Errors,
@@ -30,6 +30,17 @@ object! {
 /// The limits of a destination. Each period has at most one.
 #[derive(Default)]
 pub(crate) struct Limits(pub(crate) Vec<RateLimit>);
+
+impl Limits {
+    /// At most one limit per period.
+    pub(super) fn keywords() -> Value {
+        let once = Period::ALL.map(|period| {
+            let of_period = json!({"properties": {"period": {"const": period.as_str()}}, "required": ["period"]});
+            json!({"contains": of_period, "minContains": 0, "maxContains": 1})
+        });
+        json!({"allOf": once})
+    }
+}
 
 impl Read for Limits {
     fn read(value: Value, schema: &Schema, at: &str, errors: &mut Errors) -> Option<Self> {

@@ -104,9 +104,11 @@ object! {
 }
 
 impl DestinationRequest {
-    /// `skip_after_attempts` needs an order, and only the standard style supports private keys.
+    /// Each period has at most one limit, `skip_after_attempts` needs an order, and only the standard style supports
+    /// private keys.
     pub(crate) fn keywords() -> Value {
         json!({"allOf": [
+            {"properties": {"rate_limits": Limits::keywords()}},
             {"anyOf": [
                 {"properties": {"skip_after_attempts": {"type": "null"}}},
                 {"properties": {"ordered": {"const": true}}, "required": ["ordered"]},
