@@ -2,10 +2,10 @@
 //!
 //! The layers, each of which uses only those before it:
 //!
-//! 1. errors: [`problem`] answers refused requests, [`errors`] collects every error of a request.
-//! 2. readers: [`readers`] turns bodies, queries and paths into typed values, or a problem with all errors.
-//! 3. resources: [`resources`] has the handlers, their requests and their views.
-//! 4. routes: [`openapi`] describes all handlers, [`routes`] serves them behind [`observe`], which checks the host and the
+//! 1. errors: `problem` answers refused requests, `errors` collects every error of a request.
+//! 2. readers: `readers` turns bodies, queries and paths into typed values, or a problem with all errors.
+//! 3. resources: `resources` has the handlers, their requests and their views.
+//! 4. routes: `openapi` describes all handlers, `routes` serves them behind `observe`, which checks the host and the
 //!    key and measures the duration.
 //!
 //! ```text
@@ -26,11 +26,11 @@
 //!    the reader obeys. Rules between fields go into `check`; state them in the schema too, as `keywords` does for
 //!    destinations.
 //! 3. Declare query parameters with `parameters!` and read them as `Query<Parameters>`; a list adds `PageParameters` with a
-//!    [`Listing`](readers::page::Listing) of its own. A route without parameters takes `Query<()>`, which refuses them all.
-//! 4. Strings with a form are types in [`readers::texts`]: one pattern, one parser, one message.
+//!    `Listing` of its own. A route without parameters takes `Query<()>`, which refuses them all.
+//! 4. Strings with a form are types in `readers::texts`: one pattern, one parser, one message.
 //! 5. Rules that need the configuration or the store run in `read_with`, so that the client gets their errors with all others.
 //! 6. Answer with a `*View` that derives `Serialize` and `ToSchema`.
-//! 7. Add the handler to the table in [`routes`] and to `paths` in [`openapi`]. A test compares the two.
+//! 7. Add the handler to the table in `routes` and to `paths` in `openapi`. A test compares the two.
 
 mod auth;
 mod docs;

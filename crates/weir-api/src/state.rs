@@ -63,7 +63,7 @@ pub type RenderMetrics = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = String> + S
 /// The state, shared by the handlers.
 pub(crate) type Api = Arc<ApiState>;
 
-/// Lets [`crate::readers::body::Body`] read the body of a request within the budget.
+/// Lets `readers::body::Body` read the body of a request within the budget.
 impl FromRef<Api> for BodyBudget {
     fn from_ref(api: &Api) -> Self {
         api.bodies.clone()

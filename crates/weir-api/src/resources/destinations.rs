@@ -153,7 +153,7 @@ pub(crate) async fn edit(
     State(api): State<Api>,
     PathId(DestinationIdText(id)): PathId<DestinationIdText>,
     _: Query<()>,
-    Body(patch): Body<Patch>,
+    Body(patch): Body<Value>,
 ) -> ApiResult<Json<DestinationView>> {
     let destination = change(&api, id, |current| {
         let shown = shown(&current.settings)?;

@@ -1,4 +1,4 @@
-//! Events: list and show. [`crate::ingest`] accepts them.
+//! Events: list and show. [`super::ingest`] accepts them.
 
 use axum::{
     Json,

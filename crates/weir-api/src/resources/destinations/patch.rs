@@ -20,7 +20,6 @@ use crate::{
 
 /// A JSON merge patch: only the given fields change, and `null` restores the default. It is merged into the settings,
 /// and the result is read as a [`DestinationRequest`]; so its schema follows from that of the request.
-#[derive(Clone)]
 pub(crate) struct DestinationPatch(pub(super) Value);
 
 /// What differs in a patch from a new destination.

@@ -22,7 +22,11 @@ use super::{
     patch::DestinationPatch,
     request::DestinationRequest,
 };
-use crate::{errors::Errors, problem::ApiResult, readers::fields::read_with};
+use crate::{
+    errors::Errors,
+    problem::ApiResult,
+    readers::fields::{self, read_with},
+};
 
 /// The settings of a new destination.
 pub(crate) fn read(body: Value, addresses: &AddressPolicy) -> ApiResult<Settings> {
@@ -34,9 +38,10 @@ pub(crate) fn read(body: Value, addresses: &AddressPolicy) -> ApiResult<Settings
 pub(crate) fn merge(
     current: &Settings,
     mut shown: Value,
-    patch: DestinationPatch,
+    patch: Value,
     addresses: &AddressPolicy,
 ) -> ApiResult<Settings> {
+    let patch: DestinationPatch = fields::read(patch)?;
     let origin_changes = changes_origin(&current.url, &patch.0);
     if origin_changes && let Value::Object(shown) = &mut shown {
         shown.remove("headers");
