@@ -7,7 +7,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use http::header;
 use sha2::{Digest, Sha256};
 
-use crate::{openapi::DOCUMENT, problem::ApiResult, query::Query};
+use crate::readers::query::Query;
 
 const STYLE: &str = include_str!("docs/page.css");
 const SCRIPT: &str = include_str!("docs/page.js");
@@ -29,28 +29,17 @@ fn digest(text: &str) -> String {
     STANDARD.encode(Sha256::digest(text))
 }
 
-/// Show the OpenAPI document
-#[utoipa::path(
-    get, path = "/openapi.json", operation_id = "openapi", tag = "operation", security(()),
-    responses((status = 200, description = "OpenAPI 3.1", body = Object, content_type = "application/json"))
-)]
-pub(crate) async fn openapi(query: Query) -> ApiResult<Response> {
-    query.close()?;
-    Ok(([(header::CONTENT_TYPE, "application/json")], DOCUMENT.clone()).into_response())
-}
-
 /// Show this documentation as a page
 #[utoipa::path(
     get, path = "/docs", operation_id = "docs", tag = "operation", security(()),
     responses((status = 200, description = "The page", body = String, content_type = "text/html"))
 )]
-pub(crate) async fn page(query: Query) -> ApiResult<Response> {
-    query.close()?;
+pub(crate) async fn page(_: Query<()>) -> Response {
     let headers = [
         (header::CONTENT_TYPE, "text/html; charset=utf-8"),
         (header::CONTENT_SECURITY_POLICY, POLICY.as_str()),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::REFERRER_POLICY, "no-referrer"),
     ];
-    Ok((headers, PAGE.as_str()).into_response())
+    (headers, PAGE.as_str()).into_response()
 }

@@ -1,49 +1,54 @@
 //! The HTTP API: one file per resource, problem+json, OpenAPI.
 //!
-//! A request passes `observe`, which checks the host and the key and measures the duration. `extract` and `query` read
-//! the request, and the file of its resource handles it. `problem` answers refused requests. A refused request changes
-//! nothing: everything is validated before the first write.
+//! The layers, each of which uses only those before it:
+//!
+//! 1. errors: `problem` answers refused requests, `errors` collects every error of a request.
+//! 2. readers: `readers` turns bodies, queries and paths into typed values, or a problem with all errors.
+//! 3. resources: `resources` has the handlers, their requests and their views.
+//! 4. routes: `openapi` describes all handlers, `routes` serves them behind `observe`, which checks the host and the
+//!    key and measures the duration.
 //!
 //! ```text
-//!   routes ──▶ observe ──▶ hosts, auth ──▶ destinations · secrets · backlog · ingest · events · deliveries · replays · audit · health
-//!                                               │                                   │
-//!                                               ▼                                   ▼
-//!                                   store (source of truth)                  queue (wakes, edits)
+//!   routes ──▶ observe ──▶ hosts, auth ──▶ resources ──▶ store (source of truth)
+//!                                              │
+//!                                              └───────▶ queue (wakes, edits)
 //! ```
 //!
-//! The store is the source of truth and is written first; afterwards the queue is notified. If that fails, the request
-//! has still succeeded: the sweep wakes the destinations, and every run reads its destination from the store.
+//! A refused request changes nothing: everything is validated before the first write. The store is the source of truth
+//! and is written first; afterwards the queue is notified. If that fails, the request has still succeeded: the sweep wakes
+//! the destinations, and every run reads its destination from the store.
+//!
+//! # How to add a route
+//!
+//! 1. Write the handler in the file of its resource, below `#[utoipa::path(…)]`. The doc comment becomes the summary and
+//!    the description.
+//! 2. Declare the body with `object!` and read it as `Body<Request>`. Ranges and counts are `#[schema(…)]` attributes, which
+//!    the reader obeys. Rules between fields go into `check`; state them in the schema too, as `keywords` does for
+//!    destinations.
+//! 3. Declare query parameters with `parameters!` and read them as `Query<Parameters>`; a list adds `PageParameters` with a
+//!    `Listing` of its own. A route without parameters takes `Query<()>`, which refuses them all.
+//! 4. Strings with a form are types in `readers::texts`: one pattern, one parser, one message.
+//! 5. Rules that need the configuration or the store run in `read_with`, so that the client gets their errors with all others.
+//! 6. Answer with a `*View` that derives `Serialize` and `ToSchema`.
+//! 7. Add the handler to the table in `routes` and to `paths` in `openapi`. A test compares the two.
 
-mod alerts;
-mod audit;
 mod auth;
-mod backlog;
-mod deliveries;
-mod destinations;
 mod docs;
-mod events;
-mod extract;
-mod fields;
-mod health;
+mod errors;
 mod hosts;
-mod ingest;
+mod meters;
 mod observe;
 mod openapi;
-mod page;
 mod problem;
-mod purge;
-mod query;
-mod replays;
+mod readers;
+mod resources;
 mod routes;
-mod secrets;
-mod settings;
 mod spans;
 mod state;
-mod views;
 
 pub use auth::ApiKeys;
-pub use extract::BodyBudget;
 pub use hosts::Hosts;
+pub use readers::body::BodyBudget;
 pub use routes::{operations_router, router};
 pub use spans::{RequestSpan, RequestSpans, StartedSpan};
 pub use state::{ApiState, DEFAULT_BODY_BUDGET_BYTES, DEFAULT_MAX_EVENT_BYTES, Operations, Readiness, RenderMetrics};

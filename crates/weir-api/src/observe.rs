@@ -14,39 +14,12 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use http::{Method, StatusCode};
-use metrics::{Counter, Histogram, counter, describe_counter, describe_histogram, histogram};
+use metrics::{Counter, Histogram, counter, histogram};
 
-use crate::state::Api;
-
-const REQUESTS: &str = "weir_http_requests_total";
-const DURATION: &str = "weir_http_request_duration_seconds";
-const SHED: &str = "weir_http_shed_total";
-const INGESTED: &str = "weir_events_ingested_total";
-
-/// Registers the descriptions of the metrics. The recorder must be installed before.
-pub(crate) fn describe() {
-    describe_counter!(REQUESTS, "API requests by route, method and status; alert on the rate of errors");
-    describe_histogram!(DURATION, "Time to answer an API request, in seconds; producers wait this long");
-    describe_counter!(
-        SHED,
-        "API requests refused because a resource was used up, by resource; raise its limit or add processes"
-    );
-    counter!(SHED, "reason" => "body_budget").increment(0);
-    counter!(INGESTED).increment(0);
-    describe_counter!(INGESTED, "Events stored, without duplicates: the incoming load");
-}
-
-/// Counts a request that was refused because the body budget was used up.
-pub(crate) fn shed() {
-    counter!(SHED, "reason" => "body_budget").increment(1);
-}
-
-/// Counts stored events.
-pub(crate) fn ingested(events: u64) {
-    if events > 0 {
-        counter!(INGESTED).increment(events);
-    }
-}
+use crate::{
+    meters::{DURATION, REQUESTS},
+    state::Api,
+};
 
 /// The state of the middleware.
 #[derive(Clone)]

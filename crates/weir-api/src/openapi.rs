@@ -1,37 +1,28 @@
 //! The OpenAPI document.
 //!
-//! Each handler describes itself in its own file. This file adds the shared parts: request bodies, parameters, and the
-//! refusals that follow from the shape of a route. A test checks that document and routes agree.
-
-mod audit_report;
-mod schemas;
-mod strings;
+//! Each handler describes itself in its own file. This file collects the descriptions and adds the shared parts: rules
+//! between fields, and the refusals that follow from the shape of a route. A test checks that document and routes agree.
 
 use std::sync::LazyLock;
 
+use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
+use http::header;
 use utoipa::{
     Modify, OpenApi,
     openapi::{
-        ContentBuilder, OpenApi as Document, Ref, RefOr, Response, ResponseBuilder, Schema,
+        ContentBuilder, OpenApi as Document, Ref, RefOr, ResponseBuilder, Schema,
+        extensions::Extensions,
         path::{Operation, ParameterIn},
         security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
     },
 };
 
 use crate::{
-    alerts, audit, backlog, deliveries, destinations, docs, events, health, ingest, page::Listing,
-    problem::ProblemKind, purge, replays, secrets,
-};
-
-pub(crate) use audit_report::Audit;
-pub(crate) use schemas::{
-    Alerts, BatchProblem, BatchRequest, DestinationPatchRequest, DestinationRequest, EventRequest, PageParameters,
-    PurgeRequest, RangeParameters, Refused, ReplayRequest, RotateSecretRequest, TraceParameters,
-};
-pub(crate) use strings::{
-    AttemptErrorText, DeliveryIdText, DeliveryStateText, DestinationIdText, EventIdText, EventPatternText,
-    EventTypeText, ReplayIdText, TenantText,
+    docs,
+    problem::ProblemKind,
+    readers::{query::Query, texts},
+    resources::{alerts, audit, backlog, deliveries, destinations, events, health, ingest, purge, replays, secrets},
 };
 
 /// The document as served.
@@ -39,6 +30,15 @@ pub(crate) static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| {
     let json = Api::openapi().to_pretty_json();
     json.unwrap_or_else(|error| format!(r#"{{"error": "{error}"}}"#)).into()
 });
+
+/// Show the OpenAPI document
+#[utoipa::path(
+    get, path = "/openapi.json", operation_id = "openapi", tag = "operation", security(()),
+    responses((status = 200, description = "OpenAPI 3.1", body = Object, content_type = "application/json"))
+)]
+pub(crate) async fn openapi(_: Query<()>) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], DOCUMENT.clone()).into_response()
+}
 
 /// The attribute below repeats this name, because it accepts only literals.
 const SECURITY_SCHEME: &str = "api_key";
@@ -70,12 +70,13 @@ const SECURITY_SCHEME: &str = "api_key";
         deliveries::list, deliveries::show, deliveries::retry, deliveries::cancel,
         replays::create, replays::list, replays::show, replays::cancel,
         alerts::show, alerts::set,
-        health::live, health::ready, health::metrics, docs::openapi, docs::page
+        health::live, health::ready, health::metrics, openapi, docs::page
     ),
     components(schemas(
         crate::problem::ProblemDocument<'_>,
-        AttemptErrorText, DeliveryIdText, DeliveryStateText, DestinationIdText, EventIdText, EventPatternText,
-        EventTypeText, ReplayIdText, TenantText
+        texts::AttemptErrorText, texts::DeliveryIdText, texts::DeliveryStateText, texts::DestinationIdText,
+        texts::EventIdText, texts::EventPatternText, texts::EventTypeText, texts::IdempotencyKeyText,
+        texts::ReplayIdText, texts::TenantText, texts::TimeText
     )),
     security(("api_key" = [])),
     modifiers(&Shared)
@@ -91,6 +92,13 @@ impl Modify for Shared {
             let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some("A configured API key"));
             let scheme = RefOr::T(SecurityScheme::Http(bearer.build()));
             components.security_schemes.insert(SECURITY_SCHEME.to_owned(), scheme);
+            for (name, keywords) in destinations::keywords() {
+                if let Some(RefOr::T(Schema::Object(schema))) = components.schemas.get_mut(name) {
+                    let keywords = keywords.as_object().into_iter().flatten();
+                    schema.extensions =
+                        Some(Extensions::from_iter(keywords.map(|(name, value)| (name, value.clone()))));
+                }
+            }
             for kind in ProblemKind::ALL {
                 components.responses.insert(response_name(kind), RefOr::T(response(kind)));
             }
@@ -98,9 +106,6 @@ impl Modify for Shared {
         for (path, item) in &mut document.paths.paths {
             let methods = [&mut item.get, &mut item.put, &mut item.post, &mut item.patch, &mut item.delete];
             for operation in methods.into_iter().filter_map(Option::as_mut) {
-                if let Some(listing) = Listing::at(path) {
-                    describe_cursor(operation, &listing.cursor_pattern());
-                }
                 for kind in refusals(path, operation) {
                     let responses = &mut operation.responses.responses;
                     responses
@@ -108,18 +113,6 @@ impl Modify for Shared {
                         .or_insert_with(|| RefOr::Ref(Ref::from_response_name(response_name(kind))));
                 }
             }
-        }
-    }
-}
-
-/// Adds the pattern of the list's cursors to the parameter `cursor`.
-fn describe_cursor(operation: &mut Operation, pattern: &str) {
-    for parameter in operation.parameters.iter_mut().flatten() {
-        if let RefOr::T(parameter) = parameter
-            && parameter.name == "cursor"
-            && let Some(RefOr::T(Schema::Object(schema))) = &mut parameter.schema
-        {
-            schema.pattern = Some(pattern.to_owned());
         }
     }
 }
@@ -157,7 +150,7 @@ fn response_name(kind: ProblemKind) -> String {
     format!("{kind:?}")
 }
 
-fn response(kind: ProblemKind) -> Response {
+fn response(kind: ProblemKind) -> utoipa::openapi::Response {
     let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
     ResponseBuilder::new().description(kind.title()).content("application/problem+json", content).build()
 }
@@ -169,28 +162,9 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::{problem::FieldError, routes, settings};
 
     fn document() -> Value {
         serde_json::from_slice(&DOCUMENT).unwrap()
-    }
-
-    #[test]
-    fn the_document_and_the_router_have_the_same_routes() {
-        let operations = routes::operation_table();
-        let operations = operations.iter().map(|route| format!("{} {}", route.method, route.path));
-        let served: BTreeSet<String> =
-            routes::table().iter().map(|route| format!("{} {}", route.method, route.path)).chain(operations).collect();
-        let document = document();
-        let described: BTreeSet<String> = document["paths"]
-            .as_object()
-            .unwrap()
-            .iter()
-            .flat_map(|(path, item)| {
-                item.as_object().unwrap().keys().map(move |method| format!("{} {path}", method.to_uppercase()))
-            })
-            .collect();
-        assert_eq!(served, described);
     }
 
     #[test]
@@ -217,56 +191,26 @@ mod tests {
     }
 
     #[test]
-    fn every_text_that_a_pattern_describes_is_accepted() {
-        use proptest::{strategy::Strategy, string::string_regex, test_runner::TestRunner};
-        use weir_core::{
-            DeliveryId, DeliveryState, DestinationId, EventId, ReplayId, event::valid_type, pattern::EventPattern,
-            signing::Secret,
-        };
-        use weir_store::{ErrorFilter, REPLAYABLE};
-
-        type IsAccepted = fn(&str) -> bool;
-        fn parses<T: std::str::FromStr>(text: &str) -> bool {
-            text.parse::<T>().is_ok()
-        }
-        let table: [(&str, IsAccepted); 12] = [
-            ("DestinationId", parses::<DestinationId>),
-            ("EventId", parses::<EventId>),
-            ("DeliveryId", parses::<DeliveryId>),
-            ("ReplayId", parses::<ReplayId>),
-            ("Tenant", |text| settings::check_tenant(text).is_ok()),
-            ("EventType", valid_type),
-            ("EventPattern", parses::<EventPattern>),
-            ("DeliveryState", |text| DeliveryState::parse(text).is_some()),
-            ("WaitingState", |text| DeliveryState::parse(text).is_some()),
-            ("ReplayableState", |text| DeliveryState::parse(text).is_some_and(|state| REPLAYABLE.contains(&state))),
-            ("AttemptError", parses::<ErrorFilter>),
-            ("SigningSecret", parses::<Secret>),
-        ];
+    fn rules_between_fields_are_part_of_the_schemas() {
         let document = document();
-        let mut runner = TestRunner::deterministic();
-        for (name, is_accepted) in table {
-            let schema = document.pointer(&format!("/components/schemas/{name}")).unwrap();
-            let pattern = schema["pattern"].as_str().unwrap().trim_start_matches('^').trim_end_matches('$');
-            let max_length = schema["maxLength"].as_u64().unwrap_or(u64::MAX);
-            let texts = string_regex(pattern).unwrap().prop_filter("too long", |text| text.len() as u64 <= max_length);
-            runner
-                .run(&texts, |text| {
-                    proptest::prop_assert!(is_accepted(&text), "{} {}", name, text);
-                    Ok(())
-                })
-                .unwrap();
+        for (name, keywords) in destinations::keywords() {
+            let schema = &document["components"]["schemas"][name];
+            assert!(schema["properties"].is_object(), "{name}");
+            for (keyword, value) in keywords.as_object().unwrap() {
+                assert_eq!(&schema[keyword], value, "{name}");
+            }
         }
     }
 
     #[test]
-    fn every_cursor_has_the_pattern_of_its_list() {
-        for (path, item) in document()["paths"].as_object().unwrap() {
-            let parameters = item["get"]["parameters"].as_array();
-            let cursor = parameters.into_iter().flatten().find(|parameter| parameter["name"] == "cursor");
-            let described = cursor.map(|cursor| cursor["schema"]["pattern"].clone());
-            assert_eq!(described, Listing::at(path).map(|listing| json!(listing.cursor_pattern())), "{path}");
-        }
+    fn every_list_has_its_own_cursors() {
+        let document = document();
+        let parameters =
+            document["paths"].as_object().unwrap().values().flat_map(|item| item["get"]["parameters"].as_array());
+        let cursors: Vec<&Value> = parameters.flatten().filter(|parameter| parameter["name"] == "cursor").collect();
+        let patterns: BTreeSet<&str> =
+            cursors.iter().map(|cursor| cursor["schema"]["pattern"].as_str().unwrap()).collect();
+        assert_eq!((cursors.len(), patterns.len()), (4, 4), "{patterns:?}");
     }
 
     #[test]
@@ -294,60 +238,6 @@ mod tests {
                     assert_eq!(operation["security"], json!([{}]), "{method} {path}");
                 }
             }
-        }
-    }
-
-    /// Sends every property of the schema with a value of the wrong type: each must be known, and refused for its type.
-    #[test]
-    fn the_described_request_matches_the_fields_that_are_read() {
-        let document = document();
-        for name in ["DestinationRequest", "DestinationPatch"] {
-            let properties = document.pointer(&format!("/components/schemas/{name}/properties")).unwrap();
-            let names: BTreeSet<String> =
-                properties.as_object().unwrap().keys().map(|name| format!("/{name}")).collect();
-            let body: Value =
-                properties.as_object().unwrap().keys().map(|name| (name.clone(), json!({"": 1}))).collect();
-            let problem = settings::read(body, &Default::default()).unwrap_err();
-            let unknown =
-                |error: &&FieldError| error.pointer.matches('/').count() == 1 && error.detail.contains("known");
-            assert_eq!(problem.errors().iter().find(unknown), None, "{name}");
-            let refused: BTreeSet<String> = problem
-                .errors()
-                .iter()
-                .filter_map(|error| error.pointer.split('/').nth(1))
-                .map(|name| format!("/{name}"))
-                .collect();
-            assert_eq!(refused, names, "{name}");
-        }
-    }
-
-    #[test]
-    fn the_described_audit_matches_the_audit_that_is_shown() {
-        use weir_core::{
-            DeliveryId, Period, RateLimit, RateLimits, Timestamp,
-            audit::{Auditor, UnknownSend},
-        };
-        fn names(value: &Value) -> BTreeSet<&String> {
-            value.as_object().unwrap().keys().collect()
-        }
-        let limits = RateLimits::new(vec![RateLimit::new(1, Period::Second).unwrap()]).unwrap();
-        let mut auditor = Auditor::new(vec![(Timestamp::MIN, limits)], Timestamp::MIN, Timestamp::MAX);
-        let delivery_id = DeliveryId::from_bytes([1; 16]);
-        auditor.unknown_send(UnknownSend { delivery_id, number: 1, latest_at: Timestamp::from_secs(1) });
-        let shown = serde_json::to_value(auditor.report()).unwrap();
-        let document = document();
-        let schema = |name: &str| document.pointer(&format!("/components/schemas/{name}/properties")).unwrap().clone();
-        let table = [
-            ("Audit", &shown),
-            ("LimitAudit", &shown["rate_limits"][0]),
-            ("Window", &shown["rate_limits"][0]["worst_sliding_window"]),
-            ("UnknownSend", &shown["unknown_sends"][0]),
-            ("Latency", &shown["delivery_latency_ms"]),
-            ("Series", &shown["series"]),
-            ("SeriesCap", &shown["series"]["caps"][0]),
-        ];
-        for (name, value) in table {
-            assert_eq!(names(&schema(name)), names(value), "{name}");
         }
     }
 }

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
 use serde::{Serialize, Serializer};
-use utoipa::ToSchema;
+use utoipa::{ToResponse, ToSchema};
 use weir_store::StoreError;
 
 const MEDIA_TYPE: HeaderValue = HeaderValue::from_static("application/problem+json");
@@ -197,6 +197,12 @@ pub(crate) struct ProblemDocument<'a> {
     #[schema(value_type = Vec<FieldError>, required = false)]
     errors: &'a [FieldError],
 }
+
+/// The current state does not allow this operation
+#[derive(ToResponse)]
+#[response(description = "The current state does not allow this operation", content_type = "application/problem+json")]
+#[expect(dead_code, reason = "describes the response of a conflict; a `Problem` is sent")]
+pub(crate) struct Refused(ProblemDocument<'static>);
 
 impl Serialize for Problem {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -9,18 +9,19 @@ use axum::{
 use http::{Method, Uri};
 
 use crate::{
-    alerts, audit, backlog, deliveries, destinations, docs, events, health,
+    docs,
     hosts::{self, Hosts},
-    ingest,
+    meters,
     observe::{self, Observer},
+    openapi,
     problem::{Problem, ProblemKind},
-    purge, replays, secrets,
+    resources::{alerts, audit, backlog, deliveries, destinations, events, health, ingest, purge, replays, secrets},
     state::{Api, ApiState, Operations},
 };
 
 /// The API, ready to be served.
 pub fn router(state: ApiState) -> Router {
-    observe::describe();
+    meters::describe();
     let operations = Arc::new(state.operations.clone());
     let api = Arc::new(state);
     routed(table())
@@ -45,14 +46,14 @@ fn routed<S: Clone + Send + Sync + 'static>(table: Vec<Route<S>>) -> Router<S> {
 }
 
 /// One method of one path. A test compares the OpenAPI document with the table.
-pub(crate) struct Route<S> {
+struct Route<S> {
     #[cfg_attr(not(test), expect(dead_code, reason = "only the test of the document reads it"))]
-    pub(crate) method: Method,
-    pub(crate) path: &'static str,
+    method: Method,
+    path: &'static str,
     handler: MethodRouter<S>,
 }
 
-pub(crate) fn operation_table() -> Vec<Route<Arc<Operations>>> {
+fn operation_table() -> Vec<Route<Arc<Operations>>> {
     let route = |method, path, handler| Route { method, path, handler };
     vec![
         // Unknown parameters are refused here too, so a wrong probe fails at once.
@@ -62,7 +63,7 @@ pub(crate) fn operation_table() -> Vec<Route<Arc<Operations>>> {
     ]
 }
 
-pub(crate) fn table() -> Vec<Route<Api>> {
+fn table() -> Vec<Route<Api>> {
     let route = |method, path, handler| Route { method, path, handler };
     vec![
         route(Method::POST, "/v1/events", post(ingest::post)),
@@ -89,7 +90,7 @@ pub(crate) fn table() -> Vec<Route<Api>> {
         route(Method::POST, "/v1/replays/{id}/cancel", post(replays::cancel)),
         route(Method::GET, "/v1/alerts", get(alerts::show)),
         route(Method::PUT, "/v1/alerts", put(alerts::set)),
-        route(Method::GET, "/openapi.json", get(docs::openapi)),
+        route(Method::GET, "/openapi.json", get(openapi::openapi)),
         route(Method::GET, "/docs", get(docs::page)),
     ]
 }
@@ -100,4 +101,29 @@ async fn no_route(uri: Uri) -> Problem {
 
 async fn no_method(method: Method, uri: Uri) -> Problem {
     Problem::new(ProblemKind::MethodNotAllowed, format!("{} does not support {method}", uri.path()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn the_document_and_the_router_have_the_same_routes() {
+        let operations = operation_table();
+        let operations = operations.iter().map(|route| format!("{} {}", route.method, route.path));
+        let served: BTreeSet<String> =
+            table().iter().map(|route| format!("{} {}", route.method, route.path)).chain(operations).collect();
+        let document: serde_json::Value = serde_json::from_slice(&openapi::DOCUMENT).unwrap();
+        let described: BTreeSet<String> = document["paths"]
+            .as_object()
+            .unwrap()
+            .iter()
+            .flat_map(|(path, item)| {
+                item.as_object().unwrap().keys().map(move |method| format!("{} {path}", method.to_uppercase()))
+            })
+            .collect();
+        assert_eq!(served, described);
+    }
 }

@@ -2,9 +2,10 @@
 
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, StatusCode};
-use weir_core::{EventId, Timestamp, TraceParent, trace};
+use utoipa::IntoParams;
+use weir_core::{Clock, EventId, Timestamp, TraceParent, trace};
 
-use crate::{problem::ApiResult, state::ApiState};
+use crate::problem::ApiResult;
 
 /// Records a span for each request that sends events. The calls must not block, because the producer would wait.
 pub trait RequestSpans: Send + Sync {
@@ -50,24 +51,36 @@ pub(crate) struct AcceptedEvents {
 /// Handles a request in a span. Without a tracer there is no span, and the events get the producer's context, if there
 /// is one.
 pub(crate) async fn in_span(
-    api: &ApiState,
+    spans: Option<&dyn RequestSpans>,
+    clock: &dyn Clock,
     route: &'static str,
     parent: Option<TraceParent>,
     handle: impl AsyncFnOnce(Option<TraceParent>, &mut AcceptedEvents) -> ApiResult<Response>,
 ) -> ApiResult<Response> {
     let mut accepted = AcceptedEvents::default();
-    let Some(spans) = &api.spans else { return handle(parent, &mut accepted).await };
-    let began_at = api.clock.now();
+    let Some(spans) = spans else { return handle(parent, &mut accepted).await };
+    let began_at = clock.now();
     let Some(StartedSpan { context, is_recorded }) = spans.begin(parent) else {
         return handle(parent, &mut accepted).await;
     };
     let response = handle(Some(context), &mut accepted).await.into_response();
     if is_recorded {
         let AcceptedEvents { event_count, event_id } = accepted;
-        let (ended_at, status) = (api.clock.now(), response.status());
+        let (ended_at, status) = (clock.now(), response.status());
         spans.end(RequestSpan { context, parent, route, began_at, ended_at, status, event_count, event_id });
     }
     Ok(response)
+}
+
+/// The trace of the request.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Header)]
+#[expect(dead_code, reason = "describes the header, which `parent` reads without refusing any value")]
+pub(crate) struct TraceParameters {
+    /// The producer's span (W3C Trace Context). Receivers get the same trace in a header of this name. A value that
+    /// does not follow the specification is ignored.
+    #[param(value_type = String, required = false, example = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")]
+    traceparent: Option<String>,
 }
 
 /// The context of the `traceparent` header. Several headers or an invalid one count as none.

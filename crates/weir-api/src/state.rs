@@ -9,11 +9,12 @@ use std::{
     time::Duration,
 };
 
+use axum::extract::FromRef;
 use weir_core::{Clock, DestinationId, address::AddressPolicy};
 use weir_queue::{Edit, QueueError, QueueResult, SharedQueue, Terms, Wake};
 use weir_store::SharedStore;
 
-use crate::{auth::ApiKeys, extract::BodyBudget, hosts::Hosts, spans::RequestSpans};
+use crate::{auth::ApiKeys, hosts::Hosts, readers::body::BodyBudget, spans::RequestSpans};
 
 /// The default size limit of an event.
 pub const DEFAULT_MAX_EVENT_BYTES: usize = 1024 * 1024;
@@ -61,6 +62,13 @@ pub type RenderMetrics = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = String> + S
 
 /// The state, shared by the handlers.
 pub(crate) type Api = Arc<ApiState>;
+
+/// Lets `readers::body::Body` read the body of a request within the budget.
+impl FromRef<Api> for BodyBudget {
+    fn from_ref(api: &Api) -> Self {
+        api.bodies.clone()
+    }
+}
 
 impl ApiState {
     /// Tells the queue that deliveries are due. The deliveries are already committed, so an error only delays them, at

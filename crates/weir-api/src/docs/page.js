@@ -43,12 +43,16 @@
     make('thead', {}, make('tr', {}, ...heads.map((head) => make('th', { scope: 'col' }, head)))),
     make('tbody', {}, ...rows.map((row) => make('tr', {}, ...row.map((cell) => make('td', {}, ...[].concat(cell))))))));
 
+  // The description of a nullable reference stands beside the reference.
+  const said = (schema) => schema.description || (schema.oneOf || []).map((one) => one.description).find(Boolean);
+
   const fields = (schema) => {
-    const own = (schema.allOf || [schema]).filter((part) => part.properties);
+    // Beside its own properties a schema may have rules in `allOf`, which are no fields.
+    const own = schema.properties ? [schema] : (schema.allOf || []).filter((part) => part.properties);
     return own.flatMap((part) => Object.entries(part.properties).map(([field, value]) => [
       [make('code', {}, field), (part.required || []).includes(field) ? ' required' : ''],
       type(value),
-      [...words(value.description), ' ', bounds(value)],
+      [...words(said(value)), ' ', bounds(value)],
     ]));
   };
 

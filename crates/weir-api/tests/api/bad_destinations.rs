@@ -169,6 +169,61 @@ async fn a_refused_patch_changes_nothing() {
 }
 
 #[tokio::test]
+async fn an_unknown_field_of_a_patch_is_refused_even_if_it_is_null() {
+    let server = Server::start().await;
+    let path = format!("/v1/destinations/{}", server.destination(json!({"url": URL, "breaker": null})).await);
+    let before = server.get(&path).await.expect(StatusCode::OK);
+    for (patch, pointers) in [
+        (json!({"colour": null}), vec!["/colour"]),
+        (json!({"colour": null, "name": 7}), vec!["/name", "/colour"]),
+        (json!({"id": null, "held_until": null}), vec!["/held_until", "/id"]),
+        (json!({"retry": {"jitter": null}}), vec!["/retry/jitter"]),
+        (json!({"breaker": {"sound": null}}), vec!["/breaker/sound"]),
+        (json!({"alerts": {"age": null}}), vec!["/alerts/age"]),
+        (json!({"signature": {"salt": null}}), vec!["/signature/salt"]),
+        (json!({"headers": {"a b": null, "host": null}}), vec!["/headers/a b", "/headers/host"]),
+    ] {
+        assert_eq!(server.patch(&path, &patch).await.pointers(), pointers, "{patch}");
+    }
+    assert_eq!(server.get(&path).await.expect(StatusCode::OK), before);
+}
+
+#[tokio::test]
+async fn errors_of_fields_and_of_rules_are_reported_together_in_the_order_of_the_fields() {
+    let server = Server::start().await;
+    let second = json!({"limit": 1, "period": "second"});
+    let body = json!({
+        "url": "https://10.0.0.1/", "rate_limits": [{}, second, second], "timeout_ms": 1,
+        "retry": {"base_ms": 2, "cap_ms": 1, "max_attempts": 0}, "skip_after_attempts": 3,
+        "headers": {"x-a": "***"}, "paused": "no",
+    });
+    let pointers = [
+        "/url",
+        "/rate_limits/0/limit",
+        "/rate_limits/0/period",
+        "/rate_limits/2/period",
+        "/timeout_ms",
+        "/retry/max_attempts",
+        "/retry/cap_ms",
+        "/skip_after_attempts",
+        "/headers/x-a",
+        "/paused",
+    ];
+    assert_eq!(server.post("/v1/destinations", &body).await.pointers(), pointers);
+    server.assert_untouched().await;
+}
+
+#[tokio::test]
+async fn a_patch_can_replace_a_header_of_a_destination_with_the_most_headers() {
+    let server = Server::start().await;
+    let headers: Value = (0..32).map(|number| (format!("x-{number}"), json!("v"))).collect();
+    let path = format!("/v1/destinations/{}", server.destination(json!({"url": URL, "headers": headers})).await);
+    assert_eq!(server.patch(&path, json!({"headers": {"x-new": "v"}})).await.pointers(), ["/headers"]);
+    let replaced = server.patch(&path, json!({"headers": {"x-0": null, "x-new": "v"}})).await.expect(StatusCode::OK);
+    assert_eq!(replaced["headers"].as_object().unwrap().len(), 32);
+}
+
+#[tokio::test]
 async fn forbidden_urls_are_refused() {
     let server = Server::start().await;
     let long = format!("https://example.com/{}", "x".repeat(2_048));

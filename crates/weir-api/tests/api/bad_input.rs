@@ -143,6 +143,7 @@ async fn every_error_of_an_event_is_reported() {
         (json!({}), vec!["/type", "/data"]),
         (json!({"type": "a", "data": 1, "colour": "red", "size": 2}), vec!["/colour", "/size"]),
         (json!({"type": 7, "data": 1, "tenant": []}), vec!["/type", "/tenant"]),
+        (json!({"type": null, "data": null}), vec!["/type"]),
         (json!({"type": null, "data": 1}), vec!["/type"]),
         (
             json!({"type": "a b", "data": 1, "tenant": "a/b", "idempotency_key": ""}),
@@ -154,7 +155,11 @@ async fn every_error_of_an_event_is_reported() {
         (json!({"type": "a", "data": 1, "idempotency_key": "k".repeat(256)}), vec!["/idempotency_key"]),
         (json!({"type": "a", "data": 1, "destinations": "dst_1"}), vec!["/destinations"]),
         (json!({"type": "a", "data": 1, "destinations": []}), vec!["/destinations"]),
-        (json!({"type": "a", "data": 1, "destinations": [1, "dst_1"]}), vec!["/destinations/0"]),
+        (json!({"type": "a", "data": 1, "destinations": [1, "dst_1"]}), vec!["/destinations/0", "/destinations/1"]),
+        (
+            json!({"type": 7, "data": 1, "idempotency_key": "", "ordering_key": "", "ttl_s": 0}),
+            vec!["/type", "/idempotency_key", "/ttl_s", "/ordering_key"],
+        ),
         (
             json!({"type": "a", "data": 1, "destinations": ["dst_1", "evt_01h2xcejqtf2nbrexx3vqjhp41"]}),
             vec!["/destinations/0", "/destinations/1"],

@@ -182,7 +182,9 @@ async fn pausing_and_deleting_suspend_at_once() {
     assert_eq!(suspended(), [(id.clone(), true)]);
     server.get(&path).await.problem(404);
     server.delete(&path).await.problem(404);
-    server.patch(&path, json!({"paused": false})).await.problem(404);
+    for patch in [json!({"paused": false}), json!({"paused": 7}), json!({"secret": null}), json!([])] {
+        server.patch(&path, patch).await.problem(404);
+    }
     let kept = server.get(&format!("/v1/deliveries?destination={id}")).await.expect(StatusCode::OK);
     assert_eq!(kept["data"][0]["state"], "cancelled");
     assert_eq!(server.get(&format!("{path}/audit")).await.expect(StatusCode::OK)["sends"], 0);

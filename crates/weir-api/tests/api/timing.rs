@@ -53,6 +53,14 @@ async fn a_deliver_at_in_the_past_means_now() {
 }
 
 #[tokio::test]
+async fn a_ttl_may_have_a_fraction_of_zero() {
+    let server = Server::start().await;
+    let accepted =
+        server.post("/v1/events", r#"{"type":"t","data":1,"ttl_s":60.0}"#).await.expect(StatusCode::ACCEPTED);
+    assert!(accepted["expires_at"].as_str().unwrap().starts_with("2026-11-21T07:31:00"), "{accepted}");
+}
+
+#[tokio::test]
 async fn absent_terms_are_not_shown() {
     let server = Server::start().await;
     server.destination(json!({"url": URL})).await;

@@ -1,0 +1,163 @@
+//! Pages of lists: `limit`, and a `cursor` that is valid only for its own list.
+//!
+//! A cursor is the base64url of one byte that names the list and the 16 bytes of the last row's id. It is opaque to
+//! clients. The first byte prevents a cursor of another list from silently skipping rows.
+
+use std::{marker::PhantomData, sync::LazyLock};
+
+use axum::Json;
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use serde::Serialize;
+use utoipa::{
+    IntoParams, ToSchema,
+    openapi::{
+        RefOr, Schema,
+        path::{Parameter, ParameterIn},
+    },
+};
+use weir_store::{Page, PageRequest};
+
+use super::{
+    query::{Pairs, Parameters, described},
+    texts::Text,
+};
+
+/// A list with pages.
+pub(crate) trait Listing {
+    /// The byte of its cursors; every list has its own.
+    const TAG: u8;
+
+    /// The regular expression of this list's cursors, for the document. The first character of the base64url belongs to
+    /// the list, the second one also carries four bits of the id, and the last one carries four bits.
+    fn cursor_pattern() -> String {
+        let first = &Self::cursor([0; 16])[..1];
+        let second: String = (0..16).map(|bits| Self::cursor([bits << 4; 16]).remove(1)).collect();
+        format!("^{first}[{second}][A-Za-z0-9_-]{{20}}[AEIMQUYcgkosw048]$")
+    }
+
+    fn cursor(before: [u8; 16]) -> String {
+        let mut bytes = [0; 17];
+        bytes[0] = Self::TAG;
+        bytes[1..].copy_from_slice(&before);
+        URL_SAFE_NO_PAD.encode(bytes)
+    }
+
+    fn position(cursor: &str) -> Option<[u8; 16]> {
+        let bytes = URL_SAFE_NO_PAD.decode(cursor).ok()?;
+        let (tag, id) = bytes.split_first()?;
+        if *tag != Self::TAG {
+            return None;
+        }
+        id.try_into().ok()
+    }
+}
+
+/// One page of a list, newest first.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct List<T> {
+    pub(crate) data: Vec<T>,
+    /// The `cursor` of the next page; null on the last page.
+    pub(crate) next_cursor: Option<String>,
+}
+
+/// The JSON view of a page of the list `L`.
+pub(crate) fn view<L: Listing, T, V>(page: Page<T>, view: impl FnMut(T) -> V) -> Json<List<V>> {
+    let next_cursor = page.next.map(L::cursor);
+    Json(List { data: page.rows.into_iter().map(view).collect(), next_cursor })
+}
+
+/// The page of a list.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "describes the parameters of every list")]
+struct Described {
+    /// The maximum number of rows of the page.
+    #[param(minimum = 1, maximum = 200, default = json!(DEFAULT_LIMIT))]
+    limit: Option<u32>,
+    /// The `next_cursor` of the previous page of the same list.
+    cursor: Option<String>,
+}
+
+const DEFAULT_LIMIT: u32 = 50;
+
+/// The parameters `limit` and `cursor` of the list `L`.
+pub(crate) struct PageParameters<L> {
+    pub(crate) request: PageRequest,
+    list: PhantomData<L>,
+}
+
+impl<L: Listing> IntoParams for PageParameters<L> {
+    fn into_params(parameter_in: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        let mut parameters = Described::into_params(parameter_in);
+        for parameter in parameters.iter_mut().filter(|parameter| parameter.name == "cursor") {
+            if let Some(RefOr::T(Schema::Object(schema))) = &mut parameter.schema {
+                schema.pattern = Some(L::cursor_pattern());
+            }
+        }
+        parameters
+    }
+}
+
+impl<L: Listing> Parameters for PageParameters<L> {
+    fn read(pairs: &mut Pairs) -> Self {
+        static DESCRIBED: LazyLock<Vec<Parameter>> = LazyLock::new(described::<Described>);
+        let limit: Option<u32> = pairs.take("limit", &DESCRIBED);
+        let cursor: Option<Cursor<L>> = pairs.take("cursor", &DESCRIBED);
+        let request = PageRequest { before: cursor.map(|cursor| cursor.before), limit: limit.unwrap_or(DEFAULT_LIMIT) };
+        Self { request, list: PhantomData }
+    }
+}
+
+struct Cursor<L> {
+    before: [u8; 16],
+    list: PhantomData<L>,
+}
+
+impl<L: Listing> Text for Cursor<L> {
+    fn parse(text: &str) -> Result<Self, String> {
+        let before = L::position(text).ok_or("must be a `next_cursor` of this list")?;
+        Ok(Self { before, list: PhantomData })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    enum Events {}
+    impl Listing for Events {
+        const TAG: u8 = b'e';
+    }
+
+    enum Deliveries {}
+    impl Listing for Deliveries {
+        const TAG: u8 = b'l';
+    }
+
+    #[test]
+    fn a_cursor_is_valid_only_for_its_own_list() {
+        let id = [7; 16];
+        let cursor = Events::cursor(id);
+        assert_eq!(Events::position(&cursor), Some(id));
+        assert_eq!(Deliveries::position(&cursor), None);
+        for forged in ["", "e", "ZQ", "!!!", &cursor[1..], &format!("{cursor}AAAA")] {
+            assert_eq!(Events::position(forged), None, "{forged}");
+        }
+    }
+
+    #[test]
+    fn the_pattern_of_a_list_describes_its_cursors() {
+        fn check<L: Listing>() -> String {
+            let pattern = L::cursor_pattern();
+            let (first, second) = pattern["^".len()..].split_once(']').unwrap().0.split_once('[').unwrap();
+            for id in [[0; 16], [7; 16], [0x80; 16], [0xff; 16]] {
+                let cursor = L::cursor(id);
+                assert_eq!(&cursor[..1], first);
+                assert!(second.contains(&cursor[1..2]), "{cursor} {pattern}");
+                assert_eq!(cursor.len(), 23);
+            }
+            pattern
+        }
+        assert_ne!(check::<Events>(), check::<Deliveries>());
+    }
+}

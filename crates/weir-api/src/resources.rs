@@ -1,0 +1,14 @@
+//! The resources: one file each, with the handlers, the requests that they read and the views that they show.
+
+pub(crate) mod alerts;
+pub(crate) mod audit;
+pub(crate) mod backlog;
+pub(crate) mod deliveries;
+pub(crate) mod destinations;
+pub(crate) mod dry_run;
+pub(crate) mod events;
+pub(crate) mod health;
+pub(crate) mod ingest;
+pub(crate) mod purge;
+pub(crate) mod replays;
+pub(crate) mod secrets;

@@ -1,0 +1,112 @@
+//! The audit of a destination: reads the recorded send starts page by page and judges them.
+
+mod view;
+
+use std::time::Duration;
+
+use axum::{Json, extract::State};
+use weir_core::{
+    DestinationId, Timestamp,
+    audit::{AuditReport, Auditor, UnknownSend},
+};
+use weir_store::{SendRecord, SendsRequest};
+
+use self::view::AuditView;
+use super::destinations;
+use crate::{
+    problem::{ApiResult, Problem},
+    readers::{
+        body::PathId,
+        query::{Query, RangeParameters},
+        texts::DestinationIdText,
+    },
+    state::{Api, ApiState},
+};
+
+/// The range of an audit without `from`.
+const DEFAULT_RANGE: Duration = Duration::from_secs(24 * 60 * 60);
+/// The number of sends per page. The judgement of a page takes a few milliseconds; then other tasks can run.
+const PAGE: u32 = 5_000;
+/// An audit that takes longer is refused. Shorter than the timeout of `weir audit`.
+const TIME_LIMIT: Duration = Duration::from_secs(100);
+
+/// Audit a destination's limits
+///
+/// The audit is exact for every sliding window inside the range. It is computed from the recorded send starts. Without
+/// `from`, the range begins a day before `to`; without `to`, it ends with the last send. Deleted destinations can be
+/// audited too. An edit must take effect within 100 ms; a window that spans an edit is judged by the larger limit. A
+/// range with too many sends for an audit of 100 s is refused.
+#[utoipa::path(
+    get, path = "/v1/destinations/{id}/audit", operation_id = "show_audit", tag = "destinations",
+    params(("id" = DestinationIdText, Path, description = "`dst_…`"), RangeParameters),
+    responses((status = 200, description = "The audit", body = AuditView))
+)]
+pub(crate) async fn show(
+    State(api): State<Api>,
+    PathId(DestinationIdText(id)): PathId<DestinationIdText>,
+    Query(range): Query<RangeParameters>,
+) -> ApiResult<Json<AuditView>> {
+    let (from, to) = range.times();
+    if api.store.destination(id).await?.is_none() && !api.store.destination_existed(id).await? {
+        return Err(destinations::missing(id));
+    }
+    let from = from.unwrap_or_else(|| to.unwrap_or_else(|| api.clock.now()).before(DEFAULT_RANGE).max(Timestamp::MIN));
+    in_time(judge(&api, id, from, to.unwrap_or(Timestamp::MAX))).await.map(|report| Json(report.into()))
+}
+
+async fn judge(
+    api: &ApiState,
+    destination_id: DestinationId,
+    from: Timestamp,
+    to: Timestamp,
+) -> ApiResult<AuditReport> {
+    let changes = api.store.limit_changes(destination_id).await?;
+    let mut auditor = Auditor::new(changes.into_iter().map(|change| (change.at, change.limits)).collect(), from, to);
+    let mut request = SendsRequest { destination_id, from, to, after: None, limit: PAGE };
+    loop {
+        let page = api.store.sends(request).await?;
+        page.iter().for_each(|record| judge_send(&mut auditor, record));
+        if page.len() < PAGE as usize {
+            return Ok(auditor.report());
+        }
+        request.after = page.last().map(|record| record.place);
+        tokio::task::yield_now().await;
+    }
+}
+
+fn judge_send(auditor: &mut Auditor, record: &SendRecord) {
+    let place = record.place;
+    if record.is_unknown {
+        auditor.unknown_send(UnknownSend {
+            delivery_id: place.delivery_id,
+            number: place.number,
+            latest_at: place.sent_at,
+        });
+    } else {
+        auditor.send(place.sent_at);
+    }
+    if let Some((created, done)) = record.delivered {
+        auditor.delivered(done.since(created));
+    }
+}
+
+async fn in_time<T>(audit: impl Future<Output = ApiResult<T>>) -> ApiResult<T> {
+    let too_long = |_| {
+        let seconds = TIME_LIMIT.as_secs();
+        let detail = format!("must be later: the audit of this range takes longer than {seconds} s");
+        Err(Problem::invalid_field("/from", detail))
+    };
+    tokio::time::timeout(TIME_LIMIT, audit).await.unwrap_or_else(too_long)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_audit_that_takes_too_long_is_refused_with_a_remedy() {
+        let refused = in_time(std::future::pending::<ApiResult<()>>()).await.expect_err("it never ends");
+        assert_eq!(refused.errors()[0].pointer, "/from");
+        assert!(refused.detail().contains("100 s"), "{}", refused.detail());
+    }
+}

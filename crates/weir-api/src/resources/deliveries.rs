@@ -1,0 +1,286 @@
+//! Deliveries: list, show, retry and cancel.
+
+use axum::{Json, extract::State};
+use http::StatusCode;
+use serde::Serialize;
+use utoipa::ToSchema;
+use weir_core::{
+    AttemptId, DeliveryId, DestinationId, EventId, Timestamp,
+    delivery::{Attempt, Delivery},
+};
+use weir_queue::Wake;
+use weir_store::{DeliveryAction, DeliveryDetail, DeliveryFilter};
+
+use crate::{
+    problem::{ApiResult, Problem, Refused},
+    readers::{
+        body::PathId,
+        page::{self, List, Listing, PageParameters},
+        query::{Query, RangeParameters, parameters},
+        texts::{
+            AttemptErrorText, DeliveryIdText, DeliveryStateText, DestinationIdText, EventIdText, EventPatternText,
+            TenantText,
+        },
+    },
+    state::{Api, ApiState},
+};
+
+/// The list of deliveries.
+pub(crate) enum Deliveries {}
+
+impl Listing for Deliveries {
+    const TAG: u8 = b'l';
+}
+
+type DeliveryPage = PageParameters<Deliveries>;
+
+parameters! {
+    /// The filter of the list.
+    pub(crate) struct Filter {
+        /// Only deliveries to this destination: `dst_…`
+        destination: Option<DestinationIdText>,
+        /// Only deliveries of this event: `evt_…`
+        event: Option<EventIdText>,
+        /// `pending`, `delivering`, `retrying`, `delivered`, `failed`, `dead`, `cancelled`, `superseded` or `expired`
+        state: Option<DeliveryStateText>,
+        /// Only this tenant
+        tenant: Option<TenantText>,
+        /// Only events of this type: exact (`video.created`), a prefix (`video.*`) or `*`
+        event_type: Option<EventPatternText>,
+        /// Only deliveries whose last attempt had this error: `dns`, `connect`, `tls`, `timeout`, `broken`, `forbidden`,
+        /// `unknown`, a class of statuses (`3xx`, `4xx`, `5xx`) or one status (`503`)
+        error: Option<AttemptErrorText>,
+    }
+}
+
+/// List deliveries
+///
+/// With the filters `tenant`, `event_type`, `error` and some states, a page examines at most 5000 deliveries, so that a
+/// long history costs no more than a short one. Such a page may be short or empty and still have a `next_cursor`: the
+/// list ends only when `next_cursor` is null. `from`, `to`, `destination` and the states `failed`, `dead`, `cancelled`,
+/// `superseded` and `expired` reduce the number of deliveries to examine.
+#[utoipa::path(
+    get, path = "/v1/deliveries", operation_id = "list_deliveries", tag = "deliveries",
+    params(Filter, RangeParameters, DeliveryPage),
+    responses((status = 200, description = "One page, newest first", body = List<DeliveryView>))
+)]
+pub(crate) async fn list(
+    State(api): State<Api>,
+    Query((filter, range, page)): Query<(Filter, RangeParameters, DeliveryPage)>,
+) -> ApiResult<Json<List<DeliveryView>>> {
+    let (from, to) = range.times();
+    let filter = DeliveryFilter {
+        destination_id: filter.destination.map(|id| id.0),
+        event_id: filter.event.map(|id| id.0),
+        state: filter.state.map(|state| state.0),
+        tenant: filter.tenant.map(|tenant| tenant.0),
+        event_type: filter.event_type.map(|pattern| pattern.0),
+        error: filter.error.map(|error| error.0),
+        from,
+        to,
+    };
+    let page = api.store.list_deliveries(&filter, page.request).await?;
+    Ok(page::view::<Deliveries, _, _>(page, DeliveryView::from))
+}
+
+/// Show a delivery with its attempts
+#[utoipa::path(
+    get, path = "/v1/deliveries/{id}", operation_id = "show_delivery", tag = "deliveries", params(("id" = DeliveryIdText, Path, description = "`dlv_…`")),
+    responses((status = 200, description = "The delivery", body = DeliveryDetailView))
+)]
+pub(crate) async fn show(
+    State(api): State<Api>,
+    PathId(DeliveryIdText(id)): PathId<DeliveryIdText>,
+    _: Query<()>,
+) -> ApiResult<Json<DeliveryDetailView>> {
+    find(&api, id).await.map(Json)
+}
+
+/// Retry a delivery
+///
+/// Makes the delivery due at once, under the usual limits. A delivery that waits for the `deliver_at` of its event
+/// becomes due too. A delivery without attempts left gets one more attempt. After its `expires_at` a delivery cannot be
+/// retried. At an `ordered` destination, a delivery that waits for an earlier one continues to wait, and an ended
+/// delivery becomes the next one of its key after the current one.
+#[utoipa::path(
+    post, path = "/v1/deliveries/{id}/retry", operation_id = "retry_delivery", tag = "deliveries", params(("id" = DeliveryIdText, Path, description = "`dlv_…`")),
+    responses(
+        (status = 202, description = "Due now", body = DeliveryDetailView),
+        (status = 409, response = inline(Refused)),
+    )
+)]
+pub(crate) async fn retry(
+    State(api): State<Api>,
+    PathId(DeliveryIdText(id)): PathId<DeliveryIdText>,
+    _: Query<()>,
+) -> ApiResult<(StatusCode, Json<DeliveryDetailView>)> {
+    let now = api.clock.now();
+    match api.store.retry_delivery(id, now).await? {
+        DeliveryAction::Done { destination_id } => {
+            let due = now;
+            api.wake(&[Wake { destination_id, due }]).await;
+        }
+        other => return Err(refusal(id, other, "retried")),
+    }
+    Ok((StatusCode::ACCEPTED, Json(find(&api, id).await?)))
+}
+
+/// Cancel a delivery
+///
+/// Only a waiting delivery (`pending` or `retrying`) can be cancelled.
+#[utoipa::path(
+    post, path = "/v1/deliveries/{id}/cancel", operation_id = "cancel_delivery", tag = "deliveries", params(("id" = DeliveryIdText, Path, description = "`dlv_…`")),
+    responses(
+        (status = 202, description = "Cancelled", body = DeliveryDetailView),
+        (status = 409, response = inline(Refused)),
+    )
+)]
+pub(crate) async fn cancel(
+    State(api): State<Api>,
+    PathId(DeliveryIdText(id)): PathId<DeliveryIdText>,
+    _: Query<()>,
+) -> ApiResult<(StatusCode, Json<DeliveryDetailView>)> {
+    let now = api.clock.now();
+    match api.store.cancel_delivery(id, now).await? {
+        DeliveryAction::Done { destination_id } => {
+            // The next delivery of its message group may have become due.
+            api.wake(&[Wake { destination_id, due: now }]).await;
+            Ok((StatusCode::ACCEPTED, Json(find(&api, id).await?)))
+        }
+        other => Err(refusal(id, other, "cancelled")),
+    }
+}
+
+/// Why the delivery cannot be `verb` ("retried", "cancelled").
+fn refusal(id: DeliveryId, action: DeliveryAction, verb: &str) -> Problem {
+    match action {
+        DeliveryAction::Refused(state) => {
+            Problem::conflict(format!("the delivery is {} and cannot be {verb}", state.as_str()))
+        }
+        DeliveryAction::Expired => {
+            Problem::conflict(format!("the delivery has expired (`expires_at`) and cannot be {verb}"))
+        }
+        DeliveryAction::DestinationGone => {
+            Problem::conflict(format!("the destination is deleted, so the delivery cannot be {verb}"))
+        }
+        DeliveryAction::NotFound | DeliveryAction::Done { .. } => missing(id),
+    }
+}
+
+async fn find(api: &ApiState, id: DeliveryId) -> ApiResult<DeliveryDetailView> {
+    let DeliveryDetail { delivery, attempts } = api.store.delivery(id).await?.ok_or_else(|| missing(id))?;
+    let attempts = attempts.into_iter().map(AttemptView::from).collect();
+    Ok(DeliveryDetailView { delivery: delivery.into(), attempts })
+}
+
+fn missing(id: DeliveryId) -> Problem {
+    Problem::not_found(format!("there is no delivery {id}"))
+}
+
+/// One event owed to one destination.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Delivery)]
+pub(crate) struct DeliveryView {
+    #[schema(value_type = String, example = "dlv_01h2xcejqtf2nbrexx3vqjhp41")]
+    id: DeliveryId,
+    #[schema(value_type = String)]
+    event_id: EventId,
+    event_type: String,
+    #[schema(value_type = String)]
+    destination_id: DestinationId,
+    #[schema(
+        value_type = String,
+        pattern = "^(pending|delivering|retrying|delivered|failed|dead|cancelled|superseded|expired)$"
+    )]
+    state: &'static str,
+    /// The number of counted attempts.
+    attempt_count: u32,
+    /// The due time of a waiting delivery. Null while it waits for an earlier delivery of its `ordering_key`.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    next_attempt_at: Option<Timestamp>,
+    /// The delivery becomes `expired` if it is not claimed by this instant.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    expires_at: Option<Timestamp>,
+    #[schema(value_type = String, format = DateTime)]
+    created_at: Timestamp,
+    #[schema(value_type = String, format = DateTime)]
+    updated_at: Timestamp,
+    /// The error of the last attempt; null if it had none.
+    last_error: Option<String>,
+    /// The error in one word, as in the filter `error`: `dns`, `connect`, `tls`, `timeout`, `broken`, `forbidden`,
+    /// `unknown`, or the class of the status (`5xx`).
+    #[schema(example = "timeout")]
+    last_error_kind: Option<String>,
+    /// The HTTP status of the last attempt.
+    last_status_code: Option<u16>,
+}
+
+/// A delivery with its attempts, oldest first.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = DeliveryDetail)]
+pub(crate) struct DeliveryDetailView {
+    #[serde(flatten)]
+    pub(crate) delivery: DeliveryView,
+    pub(crate) attempts: Vec<AttemptView>,
+}
+
+/// One outbound HTTP request.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Attempt)]
+pub(crate) struct AttemptView {
+    #[schema(value_type = String)]
+    id: AttemptId,
+    /// 1 for the first attempt.
+    number: u32,
+    /// When the send started. For an unknown outcome, the latest instant at which it may have started. Null if no send
+    /// started.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    sent_at: Option<Timestamp>,
+    status_code: Option<u16>,
+    duration_ms: u32,
+    error: Option<String>,
+    /// The error in one word, or the class of a status that is not 2xx.
+    #[schema(example = "timeout")]
+    error_kind: Option<String>,
+    #[schema(value_type = String, pattern = "^(delivered|retryable|rejected|unknown)$")]
+    outcome: &'static str,
+    /// The body of the response, truncated to 16 KiB.
+    response_body: Option<String>,
+}
+
+impl From<Delivery> for DeliveryView {
+    fn from(delivery: Delivery) -> Self {
+        let last = delivery.last_attempt;
+        Self {
+            id: delivery.id,
+            event_id: delivery.event_id,
+            event_type: delivery.event_type,
+            destination_id: delivery.destination_id,
+            state: delivery.state.as_str(),
+            attempt_count: delivery.attempts,
+            next_attempt_at: delivery.next_attempt_at,
+            expires_at: delivery.expires_at,
+            created_at: delivery.created_at,
+            updated_at: delivery.updated_at,
+            last_status_code: last.as_ref().and_then(|last| last.status_code),
+            last_error_kind: last.as_ref().and_then(|last| last.error_kind).map(|kind| kind.to_string()),
+            last_error: last.and_then(|last| last.error),
+        }
+    }
+}
+
+impl From<Attempt> for AttemptView {
+    fn from(attempt: Attempt) -> Self {
+        Self {
+            id: attempt.id,
+            number: attempt.number,
+            sent_at: attempt.sent_at,
+            status_code: attempt.status_code,
+            duration_ms: attempt.duration_ms,
+            error_kind: attempt.error_kind().map(|kind| kind.to_string()),
+            error: attempt.error,
+            outcome: attempt.outcome.as_str(),
+            response_body: attempt.response_body,
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! Destinations: create, list, show, edit and delete. The settings have a file each, with their request and their view.
+
+mod breaker;
+mod headers;
+mod patch;
+mod rates;
+mod request;
+mod retry;
+pub(crate) mod settings;
+mod signature;
+mod view;
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    Json,
+    extract::State,
+    response::{IntoResponse, Response},
+};
+use http::{HeaderValue, StatusCode, header};
+use serde_json::Value;
+use weir_core::{Destination, DestinationId, Timestamp, breaker::Breaker, destination::Settings};
+use weir_queue::Terms;
+use weir_store::DestinationPatch;
+
+use self::{
+    patch::DestinationPatch as Patch,
+    request::DestinationRequest,
+    retry::RetryRequest,
+    signature::SignatureRequest,
+    view::{CreatedView, DestinationView, SettingsView},
+};
+use crate::{
+    problem::{self, ApiResult, Problem, Refused},
+    readers::{
+        body::{Body, PathId},
+        page::{self, List, Listing, PageParameters},
+        query::{Query, parameters},
+        texts::{DestinationIdText, TenantText},
+    },
+    state::{Api, ApiState},
+};
+
+/// How often an edit is tried while other requests edit the same destination. In each round one of these requests
+/// succeeds.
+const EDIT_ROUNDS: usize = 64;
+/// `updated_at` is shown in milliseconds, and two versions of a destination must show different values.
+const TICK: Duration = Duration::from_millis(1);
+
+/// Rules between fields that the document states with further keywords of JSON Schema.
+pub(crate) fn keywords() -> [(&'static str, Value); 4] {
+    [
+        ("DestinationRequest", DestinationRequest::keywords()),
+        ("DestinationPatch", DestinationRequest::keywords()),
+        ("RetryRequest", RetryRequest::keywords()),
+        ("SignatureRequest", SignatureRequest::keywords()),
+    ]
+}
+
+/// The list of destinations.
+pub(crate) enum Destinations {}
+
+impl Listing for Destinations {
+    const TAG: u8 = b'd';
+}
+
+type DestinationPage = PageParameters<Destinations>;
+
+parameters! {
+    /// The filter of the list.
+    pub(crate) struct DestinationFilter {
+        /// Only this tenant.
+        tenant: Option<TenantText>,
+    }
+}
+
+/// Create a destination
+///
+/// Only `url` is required. `errors` lists every invalid field.
+#[utoipa::path(
+    post, path = "/v1/destinations", operation_id = "create_destination", tag = "destinations", request_body = DestinationRequest,
+    responses((status = 201, description = "Created; shows the secret, which otherwise only `/secret` and `/rotate-secret` show", body = CreatedView,
+        headers(("location" = String, description = "The path of the destination"))))
+)]
+pub(crate) async fn create(State(api): State<Api>, _: Query<()>, Body(body): Body<Value>) -> ApiResult<Response> {
+    let settings = settings::read(body, &api.addresses)?;
+    let now = api.clock.now();
+    let destination = Destination {
+        id: DestinationId::new(now, rand::random()),
+        created_at: now,
+        updated_at: now,
+        settings,
+        paused_reason: None,
+        held_until: None,
+        held_reason: None,
+        breaker: Breaker::default(),
+    };
+    let destination = api.store.create_destination(destination).await?;
+    let mut response = (StatusCode::CREATED, Json(CreatedView::new(&destination, now))).into_response();
+    let location = HeaderValue::try_from(format!("/v1/destinations/{}", destination.id));
+    if let Ok(location) = location {
+        response.headers_mut().insert(header::LOCATION, location);
+    }
+    Ok(unstored(response))
+}
+
+/// List destinations
+#[utoipa::path(
+    get, path = "/v1/destinations", operation_id = "list_destinations", tag = "destinations",
+    params(DestinationFilter, DestinationPage),
+    responses((status = 200, description = "One page, newest first", body = List<DestinationView>))
+)]
+pub(crate) async fn list(
+    State(api): State<Api>,
+    Query((filter, page)): Query<(DestinationFilter, DestinationPage)>,
+) -> ApiResult<Json<List<DestinationView>>> {
+    let tenant = filter.tenant.map(|tenant| tenant.0);
+    let now = api.clock.now();
+    let page = api.store.list_destinations(tenant.as_deref(), page.request).await?;
+    Ok(page::view::<Destinations, _, _>(page, |destination| DestinationView::new(&destination, now)))
+}
+
+/// Show a destination
+#[utoipa::path(
+    get, path = "/v1/destinations/{id}", operation_id = "show_destination", tag = "destinations", params(("id" = DestinationIdText, Path, description = "`dst_…`")),
+    responses((status = 200, description = "The destination", body = DestinationView))
+)]
+pub(crate) async fn show(
+    State(api): State<Api>,
+    PathId(DestinationIdText(id)): PathId<DestinationIdText>,
+    _: Query<()>,
+) -> ApiResult<Json<DestinationView>> {
+    let destination = find(&api, id).await?;
+    Ok(Json(DestinationView::new(&destination, api.clock.now())))
+}
+
+/// Edit a destination
+///
+/// A JSON merge patch (RFC 7396): only the given fields change, and `null` restores the default. Members of `retry`,
+/// `breaker`, `headers` and `signature` are merged one by one; arrays are replaced as a whole. New limits and `paused`
+/// take effect within 100 ms and do not reset the windows. A `secret` replaces the old secret at once; `rotate-secret`
+/// replaces it with an overlap. A URL with another origin (scheme, host or port) removes the headers that the same
+/// patch does not set: their values are write-only and were meant for the previous origin.
+#[utoipa::path(
+    patch, path = "/v1/destinations/{id}", operation_id = "edit_destination", tag = "destinations", params(("id" = DestinationIdText, Path, description = "`dst_…`")),
+    request_body = Patch,
+    responses(
+        (status = 200, description = "The edited destination", body = DestinationView),
+        (status = 409, response = inline(Refused)),
+    )
+)]
+pub(crate) async fn edit(
+    State(api): State<Api>,
+    PathId(DestinationIdText(id)): PathId<DestinationIdText>,
+    _: Query<()>,
+    Body(patch): Body<Value>,
+) -> ApiResult<Json<DestinationView>> {
+    let destination = change(&api, id, |current| {
+        let shown = shown(&current.settings)?;
+        settings::merge(&current.settings, shown, patch.clone(), &api.addresses)
+    })
+    .await?;
+    Ok(Json(DestinationView::new(&destination, api.clock.now())))
+}
+
+/// Applies `edit` to a destination and announces the change. If another request changed the destination meanwhile, it
+/// starts again from the new state.
+pub(crate) async fn change(
+    api: &ApiState,
+    id: DestinationId,
+    edit: impl Fn(&Destination) -> ApiResult<Settings>,
+) -> ApiResult<Arc<Destination>> {
+    for _ in 0..EDIT_ROUNDS {
+        let current = find(api, id).await?;
+        let settings = edit(&current)?;
+        // An edit without a change is announced too: it may repeat an edit whose announcement was lost.
+        let edited = if settings == current.settings { Some(current) } else { commit(api, &current, settings).await? };
+        if let Some(destination) = edited {
+            api.announce_edit(id, Terms::of(&destination, api.clock.now())).await;
+            return Ok(destination);
+        }
+    }
+    Err(Problem::conflict("other requests keep editing this destination; try again"))
+}
+
+async fn commit(api: &ApiState, current: &Destination, settings: Settings) -> ApiResult<Option<Arc<Destination>>> {
+    let patch = DestinationPatch {
+        id: current.id,
+        expected_updated_at: current.updated_at,
+        settings,
+        now: later(current.updated_at, api.clock.now()),
+    };
+    Ok(api.store.patch_destination(patch).await?)
+}
+
+fn later(updated_at: Timestamp, now: Timestamp) -> Timestamp {
+    now.max(updated_at + TICK)
+}
+
+fn shown(settings: &Settings) -> ApiResult<serde_json::Value> {
+    serde_json::to_value(SettingsView::from(settings))
+        .map_err(|error| problem::internal("cannot serialise the settings of a destination", &error))
+}
+
+/// Delete a destination
+///
+/// Cancels its waiting deliveries and keeps the history.
+#[utoipa::path(
+    delete, path = "/v1/destinations/{id}", operation_id = "delete_destination", tag = "destinations", params(("id" = DestinationIdText, Path, description = "`dst_…`")),
+    responses((status = 204, description = "Deleted"))
+)]
+pub(crate) async fn delete(
+    State(api): State<Api>,
+    PathId(DestinationIdText(id)): PathId<DestinationIdText>,
+    _: Query<()>,
+) -> ApiResult<StatusCode> {
+    let (destination, now) = (find(&api, id).await?, api.clock.now());
+    if !api.store.delete_destination(id, now).await? {
+        return Err(missing(id));
+    }
+    api.announce_edit(id, Terms::deleted(later(destination.updated_at, now))).await;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// The destination, or a 404 problem.
+pub(crate) async fn find(api: &ApiState, id: DestinationId) -> ApiResult<Arc<Destination>> {
+    api.store.destination(id).await?.ok_or_else(|| missing(id))
+}
+
+pub(crate) fn missing(id: DestinationId) -> Problem {
+    Problem::not_found(format!("there is no destination {id}"))
+}
+
+/// Keeps a response with a secret out of caches.
+pub(crate) fn unstored(mut response: Response) -> Response {
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}

@@ -1,0 +1,194 @@
+//! Edits of a destination: a JSON merge patch (RFC 7396) on its view.
+
+use serde_json::{Map, Value};
+use utoipa::{
+    PartialSchema, ToSchema,
+    openapi::{Ref, RefOr, Schema},
+};
+
+use super::{
+    headers::{self, TWICE},
+    request::DestinationRequest,
+};
+use crate::{
+    errors::{Errors, escape, type_name},
+    readers::{
+        fields::{Read, object_schema},
+        texts::SecretText,
+    },
+};
+
+/// A JSON merge patch: only the given fields change, and `null` restores the default. It is merged into the settings,
+/// and the result is read as a [`DestinationRequest`]; so its schema follows from that of the request.
+pub(crate) struct DestinationPatch(pub(super) Value);
+
+/// What differs in a patch from a new destination.
+const PATCH_NOTES: [(&str, &str); 11] = [
+    ("url", "Must not be null. A URL with another origin removes the headers that this patch does not set."),
+    ("event_types", "Replaces the whole array."),
+    ("rate_limits", "Replaces the whole array. Takes effect within 100 ms and does not reset the windows."),
+    ("retry", "Merged member by member. `schedule_ms` replaces `base_ms` and `cap_ms`, and the other way round."),
+    (
+        "breaker",
+        "Merged member by member; `null` disables the breaker. A change of the breaker or the URL, or `paused: false`, \
+         closes an open breaker.",
+    ),
+    (
+        "alerts",
+        "Merged member by member; a `null` member disables its threshold. `\"alerts\": null` restores the thresholds of \
+         all destinations.",
+    ),
+    (
+        "ordered",
+        "`false` releases the deliveries that wait for an earlier one, within seconds, and removes \
+         `skip_after_attempts`. `true` orders the events that are stored from then on.",
+    ),
+    ("skip_after_attempts", "Sent together with `ordered: true`."),
+    ("secret", "Must not be null. Replaces the secret at once and ends a rotation that is in progress."),
+    ("signature", "Merged member by member; a new style starts with its defaults."),
+    ("paused", "Takes effect within 100 ms."),
+];
+
+impl DestinationPatch {
+    /// Applies the patch to `shown`, the view of the settings.
+    pub(super) fn merge_into(self, mut shown: Value) -> Value {
+        drop_replaced(&mut shown, &self.0);
+        merge(&mut shown, self.0);
+        shown
+    }
+}
+
+/// Removes the shown settings that the patch replaces: a schedule removes the backoff, and the other way round; another
+/// signature style removes the headers of the old style; and `ordered: false` removes `skip_after_attempts`.
+fn drop_replaced(shown: &mut Value, patch: &Value) {
+    let Value::Object(shown) = shown else { return };
+    if let (Some(Value::Object(shown)), Some(Value::Object(retry))) = (shown.get_mut("retry"), patch.get("retry")) {
+        let has_value = |field: &str| retry.get(field).is_some_and(|value| !value.is_null());
+        if has_value("schedule_ms") {
+            shown.retain(|field, _| !["base_ms", "cap_ms"].contains(&field.as_str()));
+        } else if has_value("base_ms") || has_value("cap_ms") {
+            shown.remove("schedule_ms");
+        }
+    }
+    if let (Some(Value::Object(signature)), Some(current)) = (patch.get("signature"), shown.get("signature"))
+        && signature.get("style").is_some_and(|style| !style.is_null() && *style != current["style"])
+    {
+        shown.remove("signature");
+    }
+    if patch.get("ordered").is_some_and(|ordered| *ordered != Value::Bool(true)) {
+        shown.remove("skip_after_attempts");
+    }
+}
+
+/// Merges a patch. Unlike in RFC 7396, `null` members remain: the reader takes them as the default, as "disabled" where
+/// a setting can be disabled, and as an error where the field is unknown.
+fn merge(target: &mut Value, patch: Value) {
+    match (target, patch) {
+        (Value::Object(target), Value::Object(patch)) => {
+            for (name, value) in patch {
+                merge(target.entry(name).or_insert(Value::Object(Map::new())), value);
+            }
+        }
+        (target, patch) => *target = patch,
+    }
+}
+
+impl Read for DestinationPatch {
+    fn read(value: Value, _: &Schema, at: &str, errors: &mut Errors) -> Option<Self> {
+        let Value::Object(mut patch) = value else {
+            errors.add(at, format!("must be an object, not {}", type_name(&value)));
+            return None;
+        };
+        if patch.get("secret").is_some_and(Value::is_null) {
+            errors.add("/secret", "must not be null: omit it to keep the secret, or give a new one");
+        }
+        if let Some(Value::Object(headers)) = patch.get_mut("headers") {
+            // The view has names in lower case, and the merge must match them.
+            for (name, value) in std::mem::take(headers) {
+                let name = name.to_ascii_lowercase();
+                if headers.insert(name.clone(), value).is_some() {
+                    errors.add(format!("/headers/{}", escape(&name)), TWICE);
+                }
+            }
+        }
+        Some(Self(Value::Object(patch)))
+    }
+}
+
+impl ToSchema for DestinationPatch {
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        DestinationRequest::schemas(schemas);
+    }
+}
+
+impl PartialSchema for DestinationPatch {
+    fn schema() -> RefOr<Schema> {
+        let mut patch = object_schema::<DestinationRequest>();
+        patch.required.clear();
+        patch.description =
+            Some("A JSON merge patch: only the given fields change, and `null` restores the default.".to_owned());
+        for property in patch.properties.values_mut() {
+            forget_default(property);
+        }
+        let mut headers = headers::patch_schema();
+        describe(&mut headers, "Merged header by header; `null` removes a header, `***` keeps its value.");
+        patch.properties.insert("headers".to_owned(), headers);
+        // Unlike in a new destination, the secret must not be null.
+        let secret = Ref::from_schema_name(SecretText::name());
+        patch.properties.insert("secret".to_owned(), RefOr::Ref(secret));
+        for (name, note) in PATCH_NOTES {
+            if let Some(property) = patch.properties.get_mut(name) {
+                describe(property, note);
+            }
+        }
+        RefOr::T(Schema::Object(patch))
+    }
+}
+
+fn describe(property: &mut RefOr<Schema>, description: &str) {
+    let description = description.to_owned();
+    match property {
+        RefOr::Ref(reference) => reference.description = description,
+        RefOr::T(Schema::Object(schema)) => schema.description = Some(description),
+        RefOr::T(Schema::Array(schema)) => schema.description = Some(description),
+        // The description of a nullable reference stands beside the reference.
+        RefOr::T(Schema::OneOf(schema)) => {
+            if let Some(RefOr::Ref(reference)) = schema.items.first_mut() {
+                reference.description = description;
+            }
+        }
+        RefOr::T(_) => {}
+    }
+}
+
+/// An absent field of a patch keeps its value.
+fn forget_default(property: &mut RefOr<Schema>) {
+    match property {
+        RefOr::T(Schema::Object(schema)) => schema.default = None,
+        RefOr::T(Schema::Array(schema)) => schema.default = None,
+        RefOr::T(Schema::OneOf(schema)) => schema.default = None,
+        RefOr::Ref(_) | RefOr::T(_) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn every_note_is_about_a_field() {
+        let request = object_schema::<DestinationRequest>();
+        for (name, _) in PATCH_NOTES {
+            assert!(request.properties.contains_key(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_patch_keeps_its_null_members_for_the_reader() {
+        let mut shown = json!({"name": "a", "retry": {"base_ms": 5}, "breaker": null});
+        merge(&mut shown, json!({"name": null, "retry": {"base_ms": null}, "breaker": {"open_ms": 7}, "colour": null}));
+        assert_eq!(shown, json!({"name": null, "retry": {"base_ms": null}, "breaker": {"open_ms": 7}, "colour": null}));
+    }
+}

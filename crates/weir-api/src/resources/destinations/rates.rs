@@ -1,0 +1,93 @@
+//! The rate limits of a destination, as they are set and shown.
+
+use serde::Serialize;
+use serde_json::{Value, json};
+use utoipa::{ToSchema, openapi::Schema};
+use weir_core::{Period, RateLimit, RateLimits, limit::InvalidLimits};
+
+use crate::{
+    errors::Errors,
+    readers::{
+        fields::{Read, object},
+        texts::PeriodText,
+        values::array,
+    },
+};
+
+object! {
+    /// At most `limit` sends in every window of one `period`, or `limit + burst − 1` if `burst` is above 1. An edit that
+    /// raises the burst of an active destination takes effect gradually: the burst fills at the rate of the limit.
+    pub(crate) struct RateLimitRequest {
+        #[schema(minimum = 1, maximum = 1_000_000)]
+        limit: u32,
+        period: PeriodText,
+        #[schema(minimum = 1, maximum = 1_000_000, default = 1)]
+        burst: Option<u32>,
+    }
+    plural = "limits, one per period";
+}
+
+/// The limits of a destination. Each period has at most one.
+#[derive(Default)]
+pub(crate) struct Limits(pub(crate) Vec<RateLimit>);
+
+impl Limits {
+    /// At most one limit per period.
+    pub(super) fn keywords() -> Value {
+        let once = Period::ALL.map(|period| {
+            let of_period = json!({"properties": {"period": {"const": period.as_str()}}, "required": ["period"]});
+            json!({"contains": of_period, "minContains": 0, "maxContains": 1})
+        });
+        json!({"allOf": once})
+    }
+}
+
+impl Read for Limits {
+    fn read(value: Value, schema: &Schema, at: &str, errors: &mut Errors) -> Option<Self> {
+        let (values, items) = array::<RateLimitRequest>(value, schema, at, errors)?;
+        if errors.has(at) {
+            // Of too many limits some have the same period, which is no second error.
+            return None;
+        }
+        let mut limits = Vec::with_capacity(values.len());
+        for (index, value) in values.into_iter().enumerate() {
+            let at = format!("{at}/{index}");
+            let read = RateLimitRequest::read(value, items, &at, errors);
+            let limit =
+                read.and_then(|limit| RateLimit::with_burst(limit.limit, limit.period.0, limit.burst.unwrap_or(1)));
+            match limit {
+                Some(limit) if limits.iter().any(|other: &RateLimit| other.period == limit.period) => {
+                    errors.add(format!("{at}/period"), InvalidLimits::DuplicatePeriod(limit.period).to_string());
+                }
+                Some(limit) => limits.push(limit),
+                None => {}
+            }
+        }
+        Some(Self(limits))
+    }
+}
+
+impl From<Limits> for RateLimits {
+    fn from(limits: Limits) -> Self {
+        // Too many limits and duplicate periods are refused, so the limits are a valid set.
+        Self::new(limits.0).unwrap_or_default()
+    }
+}
+
+/// At most `limit` sends in every window of one `period`.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = RateLimit)]
+pub(crate) struct RateLimitView {
+    #[schema(minimum = 1, maximum = 1_000_000)]
+    limit: u32,
+    #[schema(value_type = PeriodText)]
+    period: &'static str,
+    #[schema(minimum = 1, maximum = 1_000_000)]
+    burst: u32,
+}
+
+impl From<&RateLimit> for RateLimitView {
+    fn from(limit: &RateLimit) -> Self {
+        Self { limit: limit.limit.get(), period: limit.period.as_str(), burst: limit.burst.get() }
+    }
+}

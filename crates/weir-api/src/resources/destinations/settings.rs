@@ -1,0 +1,161 @@
+//! The settings of a destination that a request asks for, with the rules that depend on the configuration and on the
+//! current settings.
+//!
+//! A PATCH is a JSON merge patch (RFC 7396) on the view of the destination. The result is read like a new destination.
+//! So one set of rules applies to both, and an edit cannot produce settings that a creation would refuse.
+
+use std::num::NonZeroU32;
+
+use serde_json::Value;
+use url::Url;
+use weir_core::{
+    address::AddressPolicy,
+    breaker::BreakerPolicy,
+    destination::{DEFAULT_MAX_IN_FLIGHT, DEFAULT_TENANT, DEFAULT_TIMEOUT_MS, Settings},
+    order::DeliveryOrder,
+    pattern::EventPattern,
+    signing::{KeyKind, Secret, SignatureStyle, Signing},
+};
+
+use super::{
+    headers::{Header, Headers, MASK},
+    patch::DestinationPatch,
+    request::DestinationRequest,
+};
+use crate::{
+    errors::Errors,
+    problem::ApiResult,
+    readers::fields::{self, read_with},
+};
+
+/// The settings of a new destination.
+pub(crate) fn read(body: Value, addresses: &AddressPolicy) -> ApiResult<Settings> {
+    let context = Context { addresses, current: None, origin_changes: false };
+    read_with(body, |request, errors| context.settings(request, errors))
+}
+
+/// The settings of an edited destination: the patch merged into `shown`, the view of `current`.
+pub(crate) fn merge(
+    current: &Settings,
+    mut shown: Value,
+    patch: Value,
+    addresses: &AddressPolicy,
+) -> ApiResult<Settings> {
+    let patch: DestinationPatch = fields::read(patch)?;
+    let origin_changes = changes_origin(&current.url, &patch.0);
+    if origin_changes && let Value::Object(shown) = &mut shown {
+        shown.remove("headers");
+    }
+    let context = Context { addresses, current: Some(current), origin_changes };
+    read_with(patch.merge_into(shown), |request, errors| context.settings(request, errors))
+}
+
+/// Whether a patch changes the origin of the URL. The values of headers are write-only, so a client that edits the URL
+/// must not be able to send them to a receiver of its own. An invalid URL is refused later.
+fn changes_origin(current: &Url, patch: &Value) -> bool {
+    let url = patch.get("url").and_then(Value::as_str).and_then(|url| url.parse::<Url>().ok());
+    url.is_some_and(|url| url.origin() != current.origin())
+}
+
+/// What the rules depend on besides the request.
+struct Context<'a> {
+    addresses: &'a AddressPolicy,
+    /// The settings before the edit; `None` for a new destination.
+    current: Option<&'a Settings>,
+    /// Whether the edit changes the origin of the URL. Then header values are not kept.
+    origin_changes: bool,
+}
+
+impl Context<'_> {
+    /// `None` if the URL is invalid, which has no default.
+    fn settings(&self, request: DestinationRequest, errors: &mut Errors) -> Option<Settings> {
+        let url = request.url.and_then(|url| self.url(url.0, errors));
+        let headers = self.headers(request.headers.unwrap_or_default(), errors);
+        let style = request.signature.map_or(SignatureStyle::Standard, SignatureStyle::from);
+        let signing = self.signing(request.secret.map(|secret| secret.0), style, errors);
+        let skip_after_attempts = request.skip_after_attempts.and_then(NonZeroU32::new);
+        Some(Settings {
+            url: url?,
+            name: request.name.map(|name| name.0).unwrap_or_default(),
+            tenant: request.tenant.map_or_else(|| DEFAULT_TENANT.to_owned(), |tenant| tenant.0),
+            event_types: request.event_types.map_or_else(
+                || vec![EventPattern::Any],
+                |patterns| distinct(patterns.into_iter().map(|pattern| pattern.0)),
+            ),
+            rate_limits: request.rate_limits.unwrap_or_default().into(),
+            max_in_flight: request.max_in_flight.unwrap_or(DEFAULT_MAX_IN_FLIGHT),
+            timeout_ms: request.timeout_ms.unwrap_or(DEFAULT_TIMEOUT_MS),
+            retry: request.retry.map(Into::into).unwrap_or_default(),
+            breaker: request.breaker.map_or_else(|| Some(BreakerPolicy::default()), |breaker| breaker.map(Into::into)),
+            alerts: request.alerts.map(Into::into).unwrap_or_default(),
+            order: DeliveryOrder::new(request.ordered.unwrap_or(false), skip_after_attempts),
+            headers,
+            signing,
+            paused: request.paused.unwrap_or(false),
+        })
+    }
+
+    fn url(&self, url: Url, errors: &mut Errors) -> Option<Url> {
+        // An unchanged URL is not checked again: a destination must stay editable if its address is no longer allowed.
+        if self.current.is_some_and(|current| current.url == url) {
+            return Some(url);
+        }
+        if url.fragment().is_some() {
+            errors.add("/url", "must not have a fragment: HTTP does not send it");
+            return None;
+        }
+        self.addresses.check_url(&url).map_err(|refusal| errors.add("/url", refusal.to_string())).ok().map(|()| url)
+    }
+
+    /// The headers with their values: the mask stands for the current value.
+    fn headers(&self, Headers(headers): Headers, errors: &mut Errors) -> Vec<(String, String)> {
+        let mut kept = Vec::with_capacity(headers.len());
+        for Header { name, value, pointer } in headers {
+            match self.header_value(&name, value) {
+                Ok(value) => kept.push((name, value)),
+                Err(detail) => errors.add(pointer, detail),
+            }
+        }
+        kept
+    }
+
+    fn header_value(&self, name: &str, value: String) -> Result<String, &'static str> {
+        if value != MASK {
+            return Ok(value);
+        }
+        if self.origin_changes {
+            return Err("must be the value, not `***`: values are not kept when the URL gets another origin");
+        }
+        let current = self.current.and_then(|current| current.headers.iter().find(|(known, _)| known == name));
+        current
+            .map(|(_, value)| value.clone())
+            .ok_or("must be the value, not `***`: the destination has no such header")
+    }
+
+    /// An edit with another secret replaces the current one at once and ends a rotation that is in progress.
+    fn signing(&self, secret: Option<Secret>, style: SignatureStyle, errors: &mut Errors) -> Signing {
+        let current = self.current.map(|current| &current.signing);
+        let mut signing = match (secret, current) {
+            (Some(secret), Some(current)) if secret == current.secret => current.clone(),
+            (Some(secret), _) => Signing::new(secret),
+            (None, Some(current)) => current.clone(),
+            (None, None) => Signing::new(Secret::from_random(KeyKind::Shared, rand::random())),
+        };
+        signing.style = style;
+        if signing.style != SignatureStyle::Standard && signing.secret.kind() != KeyKind::Shared {
+            let detail = "must be `standard` with a `whsk_` secret: the other styles support only shared secrets";
+            errors.add("/signature", detail);
+        }
+        signing
+    }
+}
+
+fn distinct(patterns: impl Iterator<Item = EventPattern>) -> Vec<EventPattern> {
+    let mut distinct = Vec::new();
+    for pattern in patterns {
+        if !distinct.contains(&pattern) {
+            distinct.push(pattern);
+        }
+    }
+    distinct
+}

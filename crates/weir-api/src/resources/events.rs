@@ -1,0 +1,168 @@
+//! Events: list and show. [`super::ingest`] accepts them.
+
+use axum::{
+    Json,
+    extract::State,
+    response::{IntoResponse, Response},
+};
+use bytes::Bytes;
+use serde::Serialize;
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+use weir_core::{EventId, Timestamp, event::Event};
+use weir_store::EventFilter;
+
+use super::deliveries::DeliveryView;
+use crate::{
+    problem::{self, ApiResult, Problem},
+    readers::{
+        body::PathId,
+        page::{List, Listing, PageParameters},
+        query::{Query, RangeParameters, parameters},
+        texts::{EventIdText, EventTypeText, TenantText, text},
+    },
+    state::Api,
+};
+
+/// The list of events.
+pub(crate) enum Events {}
+
+impl Listing for Events {
+    const TAG: u8 = b'e';
+}
+
+type EventPage = PageParameters<Events>;
+
+text! {
+    /// What to include.
+    #[schema(as = Include, value_type = String, pattern = "^data$")]
+    pub(crate) struct IncludeText(());
+    parse = |text| (text == "data").then_some(()).ok_or_else(|| "must be `data`".to_owned());
+}
+
+parameters! {
+    /// The filter of the list.
+    pub(crate) struct Filter {
+        /// Only events of exactly this type
+        r#type: Option<EventTypeText>,
+        /// Only this tenant
+        tenant: Option<TenantText>,
+        /// `data`: include the data of each event
+        #[param(inline)]
+        include: Option<IncludeText>,
+    }
+}
+
+/// List events
+///
+/// The list omits `data`, which may be large, unless `include=data` is given.
+#[utoipa::path(
+    get, path = "/v1/events", operation_id = "list_events", tag = "events",
+    params(Filter, RangeParameters, EventPage),
+    responses((status = 200, description = "One page, newest first", body = List<EventView<'static>>))
+)]
+pub(crate) async fn list(
+    State(api): State<Api>,
+    Query((filter, range, page)): Query<(Filter, RangeParameters, EventPage)>,
+) -> ApiResult<Response> {
+    let (from, to) = range.times();
+    let with_bodies = filter.include.is_some();
+    let filter = EventFilter {
+        event_type: filter.r#type.map(|event_type| event_type.0),
+        tenant: filter.tenant.map(|tenant| tenant.0),
+        from,
+        to,
+        with_bodies,
+    };
+    let page = api.store.list_events(&filter, page.request).await?;
+    let next_cursor = page.next.map(Events::cursor);
+    let bodies: Vec<Option<Bytes>> = page.rows.iter().map(|event| with_bodies.then(|| event.body.data())).collect();
+    let views = page.rows.iter().zip(&bodies).map(|(event, data)| view(event, data.as_ref()));
+    Ok(Json(List { data: views.collect::<ApiResult<Vec<_>>>()?, next_cursor }).into_response())
+}
+
+/// Show an event with its deliveries
+#[utoipa::path(
+    get, path = "/v1/events/{id}", operation_id = "show_event", tag = "events", params(("id" = EventIdText, Path, description = "`evt_…`")),
+    responses((status = 200, description = "The event", body = EventDetailView<'static>))
+)]
+pub(crate) async fn show(
+    State(api): State<Api>,
+    PathId(EventIdText(id)): PathId<EventIdText>,
+    _: Query<()>,
+) -> ApiResult<Response> {
+    let event = api.store.event(id).await?.ok_or_else(|| Problem::not_found(format!("there is no event {id}")))?;
+    let deliveries = api.store.event_deliveries(id).await?.into_iter().map(DeliveryView::from).collect();
+    let data = event.body.data();
+    Ok(Json(EventDetailView { event: view(&event, Some(&data))?, deliveries }).into_response())
+}
+
+fn view<'a>(event: &'a Event, data: Option<&'a Bytes>) -> ApiResult<EventView<'a>> {
+    let data: Option<&RawValue> = data
+        .map(|data| serde_json::from_slice(data))
+        .transpose()
+        .map_err(|error| problem::internal("a stored event's data is not JSON", &format!("{}: {error}", event.id)))?;
+    Ok(EventView::new(event, data))
+}
+
+/// An event.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Event)]
+pub(crate) struct EventView<'a> {
+    #[schema(value_type = String, example = "evt_01h2xcejqtf2nbrexx3vqjhp41")]
+    id: EventId,
+    #[serde(rename = "type")]
+    #[schema(value_type = String, example = "video.created")]
+    event_type: &'a str,
+    #[schema(value_type = String)]
+    tenant: &'a str,
+    #[schema(value_type = String, format = DateTime)]
+    created_at: Timestamp,
+    #[schema(value_type = Option<String>)]
+    idempotency_key: Option<&'a str>,
+    /// No attempt starts before this instant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, format = DateTime, required = false)]
+    deliver_at: Option<Timestamp>,
+    /// Deliveries that are not sent by this instant become `expired`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, format = DateTime, required = false)]
+    expires_at: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, required = false)]
+    coalesce_key: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, required = false)]
+    ordering_key: Option<&'a str>,
+    /// The data, byte for byte as ingested. Lists show it only with `include=data`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = serde_json::Value, required = false)]
+    data: Option<&'a RawValue>,
+}
+
+/// An event with its deliveries.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = EventDetail)]
+pub(crate) struct EventDetailView<'a> {
+    #[serde(flatten)]
+    pub(crate) event: EventView<'a>,
+    pub(crate) deliveries: Vec<DeliveryView>,
+}
+
+impl<'a> EventView<'a> {
+    /// `data` is the data of the event and valid JSON.
+    pub(crate) fn new(event: &'a Event, data: Option<&'a RawValue>) -> Self {
+        Self {
+            id: event.id,
+            event_type: &event.event_type,
+            tenant: &event.tenant,
+            created_at: event.created_at,
+            idempotency_key: event.idempotency_key.as_deref(),
+            deliver_at: event.options.deliver_at,
+            expires_at: event.options.expires_at,
+            coalesce_key: event.options.coalesce_key.as_deref(),
+            ordering_key: event.options.ordering_key.as_deref(),
+            data,
+        }
+    }
+}

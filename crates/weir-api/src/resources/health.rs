@@ -1,0 +1,80 @@
+//! Health, readiness and metrics of the process.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    Json,
+    extract::State,
+    response::{IntoResponse, Response},
+};
+use http::header;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::{
+    problem::{ApiResult, Problem, ProblemKind},
+    readers::query::Query,
+    state::Operations,
+};
+
+/// How long store and queue may take to answer the readiness check.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A status in one word.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Status {
+    #[schema(value_type = String, example = "ok")]
+    status: &'static str,
+}
+
+/// Check that the process runs
+#[utoipa::path(
+    get, path = "/healthz", operation_id = "health", tag = "operation", security(()),
+    responses((status = 200, description = "The process runs", body = Status))
+)]
+pub(crate) async fn live(_: Query<()>) -> ApiResult<Json<Status>> {
+    Ok(Json(Status { status: "ok" }))
+}
+
+/// Check that the process is ready for requests
+///
+/// A process is ready when it has started, is not stopping, and the store answers. A scheduler or worker also needs the
+/// queue.
+#[utoipa::path(
+    get, path = "/readyz", operation_id = "readiness", tag = "operation", security(()),
+    responses((status = 200, description = "The process is ready", body = Status))
+)]
+pub(crate) async fn ready(State(operations): State<Arc<Operations>>, _: Query<()>) -> ApiResult<Json<Status>> {
+    if let Some(reason) = operations.readiness.not_ready_reason() {
+        return Err(Problem::new(ProblemKind::Unavailable, reason));
+    }
+    in_time("store", operations.store.check()).await??;
+    if let Some(queue) = &operations.queue
+        && let Err(error) = in_time("queue", queue.check()).await?
+    {
+        tracing::warn!(%error, "not ready: the queue check failed");
+        return Err(Problem::new(ProblemKind::Unavailable, "the queue cannot be reached"));
+    }
+    Ok(Json(Status { status: "ready" }))
+}
+
+async fn in_time<T>(backend: &str, check: impl Future<Output = T>) -> ApiResult<T> {
+    let timed_out = |_| Problem::new(ProblemKind::Unavailable, format!("the {backend} does not answer in time"));
+    tokio::time::timeout(CHECK_TIMEOUT, check).await.map_err(timed_out)
+}
+
+/// Show the metrics in the Prometheus text format
+///
+/// Needs no key. No metric names a tenant or a destination. Answers 404 if a separate listener serves the metrics
+/// (`WEIR_METRICS_LISTEN`).
+#[utoipa::path(
+    get, path = "/metrics", operation_id = "metrics", tag = "operation", security(()),
+    responses((status = 200, description = "The metrics of this process", body = String, content_type = "text/plain"))
+)]
+pub(crate) async fn metrics(State(operations): State<Arc<Operations>>, _: Query<()>) -> ApiResult<Response> {
+    let Some(render) = &operations.render_metrics else {
+        return Err(Problem::not_found("the metrics are served on the address in `WEIR_METRICS_LISTEN`"));
+    };
+    let rendered = render().await;
+    Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], rendered).into_response())
+}

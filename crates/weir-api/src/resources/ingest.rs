@@ -1,0 +1,272 @@
+//! Accepts events: the hot path of the API.
+//!
+//! A body is parsed in one pass without a copy of `data`; the only copy is made for the frozen body ([`read`]). A body
+//! that does not parse is read a second time ([`diagnosis`]) to report all its errors.
+
+mod diagnosis;
+mod read;
+mod request;
+
+use std::collections::HashMap;
+
+use axum::{
+    Json,
+    extract::{Request, State},
+    response::{IntoResponse, Response},
+};
+use http::StatusCode;
+use serde::Serialize;
+use serde_json::value::RawValue;
+use utoipa::{IntoParams, ToSchema};
+use weir_core::{DestinationId, EventId, Timestamp, TraceParent};
+use weir_queue::Wake;
+use weir_store::{IngestRefusal, Ingested, NewEvent};
+
+use self::{
+    read::KEY_HEADER,
+    request::{BorrowedBatch, EventRequest, MAX_BATCH},
+};
+use crate::{
+    errors::Errors,
+    meters,
+    problem::{self, ApiResult, FieldError, Problem, ProblemDocument, ProblemKind},
+    readers::{
+        body::{json_bytes, too_large},
+        query::Query,
+        texts::IdempotencyKeyText,
+    },
+    spans::{self, AcceptedEvents, TraceParameters},
+    state::{Api, ApiState},
+};
+
+/// The largest body of a batch, unless the limit of one event is larger.
+const MAX_BATCH_BYTES: usize = 32 * 1024 * 1024;
+
+/// An accepted event.
+#[derive(Serialize, ToSchema)]
+#[schema(as = AcceptedEvent)]
+pub(crate) struct AcceptedView {
+    #[schema(value_type = String, example = "evt_01h2xcejqtf2nbrexx3vqjhp41")]
+    id: EventId,
+    #[serde(rename = "type")]
+    event_type: String,
+    tenant: String,
+    #[schema(value_type = String, format = DateTime)]
+    created_at: Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, format = DateTime, required = false)]
+    deliver_at: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, format = DateTime, required = false)]
+    expires_at: Option<Timestamp>,
+    /// The number of deliveries, one per destination.
+    deliveries: u32,
+    /// Whether an event with this idempotency key already existed. If so, this is the existing event.
+    duplicate: bool,
+}
+
+/// The result of one event of a batch.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+#[schema(as = BatchItem)]
+pub(crate) enum BatchItem {
+    Accepted(AcceptedView),
+    Refused {
+        #[schema(value_type = ProblemDocument<'_>)]
+        error: Problem,
+    },
+}
+
+/// The results of the events of a batch, in the same order.
+#[derive(Serialize, ToSchema)]
+#[schema(as = BatchAnswer)]
+pub(crate) struct BatchView {
+    events: Vec<BatchItem>,
+}
+
+/// The idempotency key as a header.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Header)]
+#[expect(dead_code, reason = "describes the header, which `read::header_key` reads")]
+struct KeyParameters {
+    /// The same as the field `idempotency_key`
+    #[param(rename = "Idempotency-Key", value_type = IdempotencyKeyText, required = false)]
+    key: Option<String>,
+}
+
+/// Send an event
+///
+/// The event goes to the destinations in `destinations`, or to every destination of the tenant whose `event_types`
+/// match. The answer is sent after the commit, so an accepted event is not lost.
+#[utoipa::path(
+    post, path = "/v1/events", operation_id = "send_event", tag = "events", request_body = EventRequest,
+    params(KeyParameters, TraceParameters),
+    responses(
+        (status = 202, description = "Stored", body = AcceptedView),
+        (status = 200, description = "An event with this idempotency key already existed; nothing was stored", body = AcceptedView),
+    )
+)]
+pub(crate) async fn post(State(api): State<Api>, _: Query<()>, request: Request) -> ApiResult<Response> {
+    let parent = spans::parent(request.headers());
+    let handle = async |trace, accepted: &mut AcceptedEvents| accept_one(&api, request, trace, accepted).await;
+    spans::in_span(api.spans.as_deref(), &*api.clock, "/v1/events", parent, handle).await
+}
+
+async fn accept_one(
+    api: &ApiState,
+    request: Request,
+    trace: Option<TraceParent>,
+    accepted: &mut AcceptedEvents,
+) -> ApiResult<Response> {
+    let header_key = read::header_key(request.headers())?;
+    let bytes = json_bytes(&api.bodies, request, api.max_event_bytes).await?;
+    let event = in_trace(read::event(&bytes, header_key, api.clock.now(), 0)?, trace);
+    let outcome = store(api, vec![event]).await?.pop();
+    match outcome.ok_or_else(|| problem::internal("the store returned no result", &"for one event"))? {
+        Ok(view) => {
+            *accepted = AcceptedEvents { event_count: 1, event_id: Some(view.id) };
+            let status = if view.duplicate { StatusCode::OK } else { StatusCode::ACCEPTED };
+            Ok((status, Json(view)).into_response())
+        }
+        Err(refusal) => Err(refusal),
+    }
+}
+
+/// Send up to 1000 events
+///
+/// Each event is handled independently: valid events are stored, and the result of an invalid event is an `error`.
+#[utoipa::path(
+    post, path = "/v1/events/batch", operation_id = "send_events", tag = "events", request_body = BorrowedBatch<'static>,
+    params(TraceParameters),
+    responses(
+        (status = 202, description = "At least one event was stored or already existed", body = BatchView),
+        (status = 422, description = "No event was valid", body = BatchProblemView<'static>,
+            content_type = "application/problem+json"),
+    )
+)]
+pub(crate) async fn post_batch(State(api): State<Api>, _: Query<()>, request: Request) -> ApiResult<Response> {
+    if request.headers().contains_key(KEY_HEADER) {
+        return Err(Problem::invalid_field(
+            "/idempotency_key",
+            "must be a field of each event in a batch, not a header",
+        ));
+    }
+    let parent = spans::parent(request.headers());
+    let handle = async |trace, accepted: &mut AcceptedEvents| accept_batch(&api, request, trace, accepted).await;
+    spans::in_span(api.spans.as_deref(), &*api.clock, "/v1/events/batch", parent, handle).await
+}
+
+async fn accept_batch(
+    api: &ApiState,
+    request: Request,
+    trace: Option<TraceParent>,
+    accepted: &mut AcceptedEvents,
+) -> ApiResult<Response> {
+    let bytes = json_bytes(&api.bodies, request, MAX_BATCH_BYTES.max(api.max_event_bytes)).await?;
+    let batch: BorrowedBatch<'_> = serde_json::from_slice(&bytes).map_err(|error| diagnosis::batch(&bytes, &error))?;
+    if !(1..=MAX_BATCH).contains(&batch.events.len()) {
+        return Err(Problem::invalid_field("/events", format!("must contain 1 to {MAX_BATCH} events")));
+    }
+    let now = api.clock.now();
+    let mut events = Vec::with_capacity(batch.events.len());
+    let read = batch.events.iter().enumerate().map(|(index, raw)| read_member(raw, api.max_event_bytes, now, index));
+    // One entry per event: the refusal, or `None` for an event to store. The results of the store fill the `None`
+    // entries.
+    let refused: Vec<Option<Problem>> =
+        read.map(|event| event.map(|event| events.push(in_trace(event, trace))).err()).collect();
+    let mut outcomes = store(api, events).await?.into_iter();
+    let events: Vec<BatchItem> = refused
+        .into_iter()
+        .filter_map(|refusal| refusal.map(Err).or_else(|| outcomes.next()))
+        .map(|outcome| outcome.map_or_else(|error| BatchItem::Refused { error }, BatchItem::Accepted))
+        .collect();
+    accepted.event_count = events.iter().filter(|item| matches!(item, BatchItem::Accepted(_))).count();
+    Ok(answer_batch(events))
+}
+
+fn in_trace(mut new: NewEvent, trace: Option<TraceParent>) -> NewEvent {
+    if trace.is_some() {
+        new.event.body = new.event.body.traced(trace);
+    }
+    new
+}
+
+fn read_member(raw: &RawValue, limit: usize, now: Timestamp, index: usize) -> ApiResult<NewEvent> {
+    let bytes = raw.get().as_bytes();
+    if bytes.len() > limit {
+        return Err(too_large(limit));
+    }
+    read::event(bytes, None, now, index)
+}
+
+/// 202 if any event was accepted. Otherwise a problem that lists every error by its index in the batch and contains the
+/// results as an additional member.
+fn answer_batch(events: Vec<BatchItem>) -> Response {
+    if events.iter().any(|item| matches!(item, BatchItem::Accepted(_))) {
+        return (StatusCode::ACCEPTED, Json(BatchView { events })).into_response();
+    }
+    let mut errors = Errors::default();
+    for (index, item) in events.iter().enumerate() {
+        let BatchItem::Refused { error } = item else { continue };
+        match error.errors() {
+            [] => errors.add(format!("/events/{index}"), error.detail()),
+            some => errors.extend(some.iter().map(|FieldError { pointer, detail }| FieldError {
+                pointer: format!("/events/{index}{pointer}"),
+                detail: detail.clone(),
+            })),
+        }
+    }
+    let problem = Problem::invalid(errors.into_vec());
+    problem::response(ProblemKind::Invalid, &BatchProblemView { problem: problem.document(), events })
+}
+
+/// A problem that also contains the results of the events, as in the answer to a batch with valid events.
+#[derive(Serialize, ToSchema)]
+#[schema(as = BatchProblem)]
+pub(crate) struct BatchProblemView<'a> {
+    #[serde(flatten)]
+    #[schema(inline)]
+    problem: ProblemDocument<'a>,
+    /// Absent if the body has no list of events.
+    #[schema(required = false)]
+    events: Vec<BatchItem>,
+}
+
+/// Stores the events and wakes their destinations.
+async fn store(api: &ApiState, events: Vec<NewEvent>) -> ApiResult<Vec<ApiResult<AcceptedView>>> {
+    if events.is_empty() {
+        return Ok(Vec::new());
+    }
+    let outcomes = api.store.ingest(events).await?;
+    let mut dues: HashMap<DestinationId, Timestamp> = HashMap::new();
+    let mut stored = 0;
+    for ingested in outcomes.iter().flatten() {
+        stored += u64::from(!ingested.duplicate);
+        let due = ingested.event.due();
+        for &destination_id in &ingested.wake {
+            dues.entry(destination_id).and_modify(|first| *first = due.min(*first)).or_insert(due);
+        }
+    }
+    meters::ingested(stored);
+    let wakes: Vec<_> = dues.into_iter().map(|(destination_id, due)| Wake { destination_id, due }).collect();
+    api.wake(&wakes).await;
+    Ok(outcomes.into_iter().map(view).collect())
+}
+
+fn view(outcome: Result<Ingested, IngestRefusal>) -> ApiResult<AcceptedView> {
+    match outcome {
+        Ok(Ingested { event, deliveries, duplicate, .. }) => Ok(AcceptedView {
+            id: event.id,
+            event_type: event.event_type,
+            tenant: event.tenant,
+            created_at: event.created_at,
+            deliver_at: event.options.deliver_at,
+            expires_at: event.options.expires_at,
+            deliveries,
+            duplicate,
+        }),
+        Err(IngestRefusal::UnknownDestination { index }) => {
+            Err(Problem::invalid_field(format!("/destinations/{index}"), "is not a destination of this tenant"))
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Purges: waiting deliveries of a destination cancelled in bulk.
+
+use axum::{Json, extract::State};
+use serde::Serialize;
+use utoipa::ToSchema;
+use weir_core::{DeliveryState, DestinationId, Timestamp};
+use weir_queue::Wake;
+use weir_store::Purge;
+
+use super::{
+    destinations::find,
+    dry_run::{CountView, DryRun},
+};
+use crate::{
+    problem::ApiResult,
+    readers::{
+        body::{Body, PathId},
+        fields::object,
+        query::Query,
+        texts::{DestinationIdText, EventPatternText, TimeText, WaitingStateText},
+    },
+    state::Api,
+};
+
+object! {
+    /// The deliveries to cancel; by default all waiting deliveries.
+    pub(crate) struct PurgeRequest {
+        /// `pending`, `retrying` or both.
+        #[schema(min_items = 1, default = json!(["pending", "retrying"]))]
+        states: Option<Vec<WaitingStateText>>,
+        /// Only events of this type: exact (`video.created`), a prefix (`video.*`) or `*`.
+        event_type: Option<EventPatternText>,
+        /// Only events created before this instant (RFC 3339).
+        before: Option<TimeText>,
+    }
+}
+
+impl PurgeRequest {
+    fn purge(self, destination_id: DestinationId, now: Timestamp) -> Purge {
+        let includes = |state| {
+            self.states.as_ref().is_none_or(|states| states.iter().any(|WaitingStateText(other)| *other == state))
+        };
+        Purge {
+            destination_id,
+            pending: includes(DeliveryState::Pending),
+            retrying: includes(DeliveryState::Retrying),
+            event_type: self.event_type.map(|pattern| pattern.0),
+            before: self.before.map_or(now, |before| before.0.min(now)),
+            now,
+        }
+    }
+}
+
+/// Cancel the waiting deliveries of a destination
+///
+/// By default (with the body `{}`) it cancels every `pending` and `retrying` delivery; `states`, `event_type` and
+/// `before` are filters. Deliveries in state `delivering` and deliveries that arrive after the request are not
+/// affected. The destination may be paused or active. A long backlog is cancelled in many small steps, while other
+/// deliveries and events continue; the answer gives the total. If the answer does not arrive, repeat the request to
+/// cancel the rest. `dry_run=true` only counts.
+#[utoipa::path(
+    post, path = "/v1/destinations/{id}/purge", operation_id = "purge_destination", tag = "destinations",
+    params(("id" = DestinationIdText, Path, description = "`dst_…`"), DryRun),
+    request_body = PurgeRequest,
+    responses((status = 200, description = "The number of cancelled deliveries, or of those that would be cancelled (`dry_run`)", body = PurgeAnswer))
+)]
+pub(crate) async fn purge(
+    State(api): State<Api>,
+    PathId(DestinationIdText(id)): PathId<DestinationIdText>,
+    Query(dry_run): Query<DryRun>,
+    Body(request): Body<PurgeRequest>,
+) -> ApiResult<Json<PurgeAnswer>> {
+    let destination = find(&api, id).await?;
+    let now = api.clock.now();
+    let purge = request.purge(id, now);
+    if dry_run.only_counts() {
+        return Ok(Json(PurgeAnswer::Counted(CountView { total: api.store.count_purge(&purge).await? })));
+    }
+    let cancelled = api.store.purge(&purge).await?;
+    if cancelled > 0 && !destination.settings.paused {
+        // A concurrent run may have claimed fewer deliveries because of the purge and concluded that the backlog is
+        // empty.
+        api.wake(&[Wake { destination_id: id, due: now }]).await;
+    }
+    tracing::info!(destination = %id, cancelled, "purged the waiting deliveries of a destination");
+    Ok(Json(PurgeAnswer::Purged(PurgedView { cancelled })))
+}
+
+/// The result of a purge or of its dry run.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+pub(crate) enum PurgeAnswer {
+    Purged(PurgedView),
+    Counted(CountView),
+}
+
+/// The result of a purge.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Purged)]
+pub(crate) struct PurgedView {
+    cancelled: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use weir_core::pattern::EventPattern;
+
+    use super::*;
+    use crate::readers::fields;
+
+    #[test]
+    fn an_empty_body_selects_all_waiting_deliveries() {
+        let (id, now) = (DestinationId::from_bytes([1; 16]), Timestamp::from_secs(1_800_000_000));
+        let purge = |body| {
+            let Purge { pending, retrying, event_type, before, .. } =
+                fields::read::<PurgeRequest>(body).unwrap().purge(id, now);
+            (pending, retrying, event_type, before)
+        };
+        let all = (true, true, None, now);
+        assert_eq!(purge(json!({})), all);
+        assert_eq!(purge(json!({"states": null, "event_type": null, "before": null})), all);
+        let video = Some(EventPattern::Prefix("video.".to_owned()));
+        assert_eq!(
+            purge(json!({"states": ["retrying"], "event_type": "video.*", "before": "2026-11-21T07:30:00Z"})),
+            (false, true, video, Timestamp::from_secs(1_795_246_200))
+        );
+    }
+}

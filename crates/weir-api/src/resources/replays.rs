@@ -1,0 +1,303 @@
+//! Replays: ended deliveries sent again in bulk, beside live traffic.
+
+use std::time::Duration;
+
+use axum::{
+    Json,
+    extract::State,
+    response::{IntoResponse, Response},
+};
+use http::StatusCode;
+use serde::Serialize;
+use utoipa::ToSchema;
+use weir_core::{DeliveryState, DestinationId, ReplayId, Timestamp};
+use weir_store::{DeliveryFilter, NewReplay, Replay, ReplayFilter, ReplayPhase};
+
+use super::dry_run::{CountView, DryRun};
+use crate::{
+    errors::Errors,
+    problem::{ApiResult, Problem, Refused},
+    readers::{
+        body::{Body, PathId},
+        fields::object,
+        page::{self, List, Listing, PageParameters},
+        query::Query,
+        texts::{
+            AttemptErrorText, DestinationIdText, EventPatternText, ReplayIdText, ReplayableStateText, TenantText,
+            TimeText,
+        },
+    },
+    state::{Api, ApiState},
+};
+
+/// The list of replays.
+pub(crate) enum Replays {}
+
+impl Listing for Replays {
+    const TAG: u8 = b'r';
+}
+
+type ReplayPage = PageParameters<Replays>;
+
+object! {
+    /// The deliveries to send again; by default all dead and failed ones.
+    pub(crate) struct ReplayRequest {
+        /// One or more of `failed`, `dead`, `cancelled` and `delivered`.
+        #[schema(min_items = 1, default = json!(["dead", "failed"]))]
+        states: Option<Vec<ReplayableStateText>>,
+        /// Only deliveries to this destination: `dst_…`.
+        destination: Option<DestinationIdText>,
+        /// Only this tenant.
+        tenant: Option<TenantText>,
+        /// Only events of this type: exact (`video.created`), a prefix (`video.*`) or `*`.
+        event_type: Option<EventPatternText>,
+        /// Only deliveries whose last attempt had this error, as in the list of deliveries: `timeout`, `5xx`, `503`.
+        error: Option<AttemptErrorText>,
+        /// Only events created at or after this instant (RFC 3339).
+        from: Option<TimeText>,
+        /// Only events created before this instant (RFC 3339), which must not be before `from`.
+        to: Option<TimeText>,
+    }
+    check = Self::check;
+}
+
+impl ReplayRequest {
+    fn check(&self, at: &str, errors: &mut Errors) {
+        if let (Some(TimeText(from)), Some(TimeText(to))) = (&self.from, &self.to)
+            && from > to
+        {
+            errors.add(format!("{at}/to"), "must not be before `from`");
+        }
+    }
+}
+
+impl From<ReplayRequest> for ReplayFilter {
+    fn from(request: ReplayRequest) -> Self {
+        let mut states = Vec::new();
+        match request.states {
+            None => states.extend([DeliveryState::Dead, DeliveryState::Failed]),
+            Some(named) => {
+                for ReplayableStateText(state) in named {
+                    if !states.contains(&state) {
+                        states.push(state);
+                    }
+                }
+            }
+        }
+        let deliveries = DeliveryFilter {
+            destination_id: request.destination.map(|id| id.0),
+            tenant: request.tenant.map(|tenant| tenant.0),
+            event_type: request.event_type.map(|pattern| pattern.0),
+            error: request.error.map(|error| error.0),
+            from: request.from.map(|from| from.0),
+            to: request.to.map(|to| to.0),
+            ..DeliveryFilter::default()
+        };
+        Self { states, deliveries }
+    }
+}
+
+const NO_BODY: &str = "is required: `{}` replays every dead and failed delivery, and its fields are filters";
+
+/// Send ended deliveries again
+///
+/// By default (with the body `{}`) it replays every `dead` and `failed` delivery; the fields are filters. Events are
+/// sent unchanged, with the same `webhook-id`, and each delivery gets all its retries again, counted from the start of
+/// the replay. A replay has its own share of each destination's limits: live traffic goes first, the replay uses the
+/// sends that live traffic leaves, and it gets a tenth of the sends while both wait. Deliveries of deleted
+/// destinations, expired deliveries and deliveries of another open replay are left out. `dry_run=true` only counts.
+#[utoipa::path(
+    post, path = "/v1/replays", operation_id = "create_replay", tag = "replays",
+    params(DryRun),
+    request_body = ReplayRequest,
+    responses(
+        (status = 200, description = "The number of deliveries that would be sent again (`dry_run`)", body = CountView),
+        (status = 202, description = "The replay has started", body = ReplayView),
+    )
+)]
+pub(crate) async fn create(
+    State(api): State<Api>,
+    Query(dry_run): Query<DryRun>,
+    Body(request): Body<Option<ReplayRequest>>,
+) -> ApiResult<Response> {
+    // A missing body would mean every dead and failed delivery. A client must state this explicitly.
+    let filter = ReplayFilter::from(request.ok_or_else(|| Problem::invalid_field("", NO_BODY))?);
+    if let Some(id) = filter.deliveries.destination_id
+        && api.store.destination(id).await?.is_none()
+    {
+        return Err(Problem::invalid_field("/destination", format!("there is no destination {id}")));
+    }
+    let created_at = api.clock.now();
+    let total = api.store.count_replay(&filter, created_at).await?;
+    if dry_run.only_counts() {
+        return Ok(Json(CountView { total }).into_response());
+    }
+    let id = ReplayId::new(created_at, rand::random());
+    api.store.create_replay(NewReplay { id, filter, created_at }, total).await?;
+    tracing::info!(replay = %id, total, "replay started");
+    Ok((StatusCode::ACCEPTED, Json(find(&api, id).await?)).into_response())
+}
+
+/// List replays
+#[utoipa::path(
+    get, path = "/v1/replays", operation_id = "list_replays", tag = "replays",
+    params(ReplayPage),
+    responses((status = 200, description = "One page, newest first", body = List<ReplayView>))
+)]
+pub(crate) async fn list(State(api): State<Api>, Query(page): Query<ReplayPage>) -> ApiResult<Json<List<ReplayView>>> {
+    let (page, now) = (api.store.list_replays(page.request).await?, api.clock.now());
+    Ok(page::view::<Replays, _, _>(page, |replay| ReplayView::of(replay, now)))
+}
+
+/// Show the progress of a replay
+#[utoipa::path(
+    get, path = "/v1/replays/{id}", operation_id = "show_replay", tag = "replays",
+    params(("id" = ReplayIdText, Path, description = "`rpl_…`")),
+    responses((status = 200, description = "The replay", body = ReplayView))
+)]
+pub(crate) async fn show(
+    State(api): State<Api>,
+    PathId(ReplayIdText(id)): PathId<ReplayIdText>,
+    _: Query<()>,
+) -> ApiResult<Json<ReplayView>> {
+    find(&api, id).await.map(Json)
+}
+
+/// Cancel a replay
+///
+/// Its unsent deliveries return to their previous state, such as `dead` or `failed`, so another replay can select them.
+/// Deliveries in state `delivering` end as usual.
+#[utoipa::path(
+    post, path = "/v1/replays/{id}/cancel", operation_id = "cancel_replay", tag = "replays",
+    params(("id" = ReplayIdText, Path, description = "`rpl_…`")),
+    responses(
+        (status = 200, description = "Cancelled", body = ReplayView),
+        (status = 409, response = inline(Refused)),
+    )
+)]
+pub(crate) async fn cancel(
+    State(api): State<Api>,
+    PathId(ReplayIdText(id)): PathId<ReplayIdText>,
+    _: Query<()>,
+) -> ApiResult<Json<ReplayView>> {
+    match api.store.cancel_replay(id, api.clock.now()).await? {
+        None => return Err(missing(id)),
+        Some(ReplayPhase::Completed) => {
+            return Err(Problem::conflict("the replay is completed and cannot be cancelled"));
+        }
+        // The scheduler would do the cancellation a moment later. The API does it before it answers, so that few
+        // deliveries are sent after the answer.
+        Some(_) => while api.store.step_replay(id, api.clock.now()).await?.more {},
+    }
+    tracing::info!(replay = %id, "replay cancelled");
+    find(&api, id).await.map(Json)
+}
+
+async fn find(api: &ApiState, id: ReplayId) -> ApiResult<ReplayView> {
+    let replay = api.store.replay(id).await?.ok_or_else(|| missing(id))?;
+    Ok(ReplayView::of(replay, api.clock.now()))
+}
+
+fn missing(id: ReplayId) -> Problem {
+    Problem::not_found(format!("there is no replay {id}"))
+}
+
+/// A replay and its progress. `total` is the sum of the four counts after it. It may change slightly until every
+/// delivery has been moved into the replay.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Replay)]
+pub(crate) struct ReplayView {
+    #[schema(value_type = String, example = "rpl_01h2xcejqtf2nbrexx3vqjhp41")]
+    id: ReplayId,
+    /// `running`, `completed` or `cancelled`.
+    #[schema(value_type = String, example = "running")]
+    state: &'static str,
+    /// The filter of the replay, here and in the next fields.
+    #[schema(value_type = Vec<String>)]
+    states: Vec<&'static str>,
+    #[schema(value_type = Option<String>)]
+    destination: Option<DestinationId>,
+    tenant: Option<String>,
+    event_type: Option<String>,
+    error: Option<String>,
+    #[schema(value_type = Option<String>, format = DateTime)]
+    from: Option<Timestamp>,
+    #[schema(value_type = Option<String>, format = DateTime)]
+    to: Option<Timestamp>,
+    total: u64,
+    delivered: u64,
+    /// Deliveries that are `failed` or `dead` again.
+    failed: u64,
+    /// Deliveries that were cancelled individually, purged, superseded or expired meanwhile.
+    cancelled: u64,
+    /// Deliveries that have not ended; for a cancelled replay, deliveries returned to their previous state.
+    remaining: u64,
+    /// The estimated time until the end, at the average rate so far; null if unknown.
+    eta_s: Option<u64>,
+    #[schema(value_type = String, format = DateTime)]
+    created_at: Timestamp,
+    #[schema(value_type = Option<String>, format = DateTime)]
+    ended_at: Option<Timestamp>,
+}
+
+impl ReplayView {
+    fn of(replay: Replay, now: Timestamp) -> Self {
+        let Replay { id, filter, phase, figures, created_at, ended_at } = replay;
+        let state = match phase {
+            ReplayPhase::Moving | ReplayPhase::Moved => "running",
+            ReplayPhase::Completed => "completed",
+            ReplayPhase::Cancelling | ReplayPhase::Cancelled => "cancelled",
+        };
+        let remaining = figures.remaining();
+        Self {
+            id,
+            state,
+            states: filter.states.iter().map(|state| state.as_str()).collect(),
+            destination: filter.deliveries.destination_id,
+            tenant: filter.deliveries.tenant,
+            event_type: filter.deliveries.event_type.map(|pattern| pattern.to_string()),
+            error: filter.deliveries.error.map(|error| error.to_string()),
+            from: filter.deliveries.from,
+            to: filter.deliveries.to,
+            total: figures.total,
+            delivered: figures.delivered,
+            failed: figures.failed,
+            cancelled: figures.cancelled,
+            remaining,
+            eta_s: if state == "running" { eta_s(figures.ended(), remaining, now.since(created_at)) } else { None },
+            created_at,
+            ended_at,
+        }
+    }
+}
+
+/// The time for the remaining deliveries at the average rate so far, rounded up.
+fn eta_s(ended: u64, remaining: u64, elapsed: Duration) -> Option<u64> {
+    if remaining == 0 {
+        return Some(0);
+    }
+    (ended > 0).then(|| (elapsed.as_secs_f64() * remaining as f64 / ended as f64).ceil() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::readers::fields;
+
+    #[test]
+    fn an_empty_body_selects_dead_and_failed_deliveries() {
+        let filter = ReplayFilter::from(fields::read::<ReplayRequest>(json!({})).unwrap());
+        assert_eq!(filter.states, [DeliveryState::Dead, DeliveryState::Failed]);
+        assert_eq!(filter.deliveries, DeliveryFilter::default());
+    }
+
+    #[test]
+    fn the_remaining_time_follows_from_the_average_rate() {
+        let elapsed = Duration::from_secs(10);
+        assert_eq!(eta_s(0, 5, elapsed), None);
+        assert_eq!(eta_s(0, 0, elapsed), Some(0));
+        assert_eq!(eta_s(100, 1_001, elapsed), Some(101));
+    }
+}
