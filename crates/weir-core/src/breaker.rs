@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{delivery::AttemptOutcome, outcome::Effect, time::Timestamp};
+use crate::{backoff::exponential, delivery::AttemptOutcome, outcome::Effect, time::Timestamp};
 
 /// When a breaker opens, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -63,8 +63,8 @@ impl Default for BreakerPolicy {
 impl BreakerPolicy {
     /// How long the breaker stays open when it opens for the `opened`-th time in a row.
     fn open_for(&self, opened: u32) -> Duration {
-        let doubled = u64::from(self.open_ms) << opened.saturating_sub(1).min(31);
-        Duration::from_millis(doubled.min(self.open_max_ms.into()))
+        let [first, cap] = [self.open_ms, self.open_max_ms].map(|ms| Duration::from_millis(ms.into()));
+        exponential(first, cap, opened.saturating_sub(1))
     }
 }
 

@@ -5,14 +5,13 @@
 //! its name until there is an answer or the claims have expired. Claims are released only if nothing was published.
 
 use weir_core::{
-    Clock as _, DestinationId, Timestamp,
+    Backoff, Clock as _, DestinationId, Timestamp,
     claim::{ClaimedDelivery, ProcessId},
 };
 use weir_queue::Mailbox;
 
 use crate::{
     codec::Admitted,
-    connect::Backoff,
     connection::CallError,
     keys::Shard,
     schedule::{by_destination, by_shard},
@@ -69,7 +68,7 @@ impl Admissions {
             if open.is_empty() {
                 return;
             }
-            tokio::time::sleep(backoff.fail()).await;
+            tokio::time::sleep(backoff.fail_with_jitter(rand::random())).await;
             let now = context.clock.now();
             open.retain(|batch| batch.lasts_beyond(now));
         }

@@ -29,32 +29,6 @@ const READ_TIMEOUT: Duration = BLOCK.saturating_add(RESPONSE_TIMEOUT);
 const EXCLUSIVE: usize = 2;
 const OLDEST_MAJOR: u32 = 7;
 
-const FIRST_RETRY: Duration = Duration::from_millis(50);
-const LONGEST_RETRY: Duration = Duration::from_secs(5);
-
-/// How long to wait before connecting again.
-pub(crate) struct Backoff(Duration);
-
-impl Default for Backoff {
-    fn default() -> Self {
-        Self(FIRST_RETRY)
-    }
-}
-
-impl Backoff {
-    /// The connection works.
-    pub(crate) fn reset(&mut self) {
-        self.0 = FIRST_RETRY;
-    }
-
-    /// The connection failed. Returns half to all of the delay, so that processes do not reconnect at the same time.
-    pub(crate) fn fail(&mut self) -> Duration {
-        let wait = self.0.mul_f64(rand::random_range(0.5..1.0));
-        self.0 = (self.0 * 2).min(LONGEST_RETRY);
-        wait
-    }
-}
-
 /// A connection whose clones share one socket, or one socket to each node of a Cluster.
 #[derive(Clone)]
 pub(crate) enum Shared {

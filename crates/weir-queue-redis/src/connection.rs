@@ -5,9 +5,10 @@
 
 use redis::{RedisError, RedisResult, Value};
 use tokio::{sync::Mutex, time::Instant};
+use weir_core::Backoff;
 
 use crate::{
-    connect::{Backoff, Dialer, Shared},
+    connect::{Dialer, Shared},
     scripts::Call,
 };
 
@@ -98,7 +99,7 @@ impl Connection {
                 Ok((state.number, connection))
             }
             Err(error) => {
-                let wait = state.backoff.fail();
+                let wait = state.backoff.fail_with_jitter(rand::random());
                 state.retry_at = Instant::now() + wait;
                 state.last_error = error.to_string();
                 Err(CallError::NotSent(state.last_error.clone()))

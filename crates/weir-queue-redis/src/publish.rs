@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use weir_core::{Clock as _, Timestamp, plan::NextRun};
+use weir_core::{Backoff, Clock as _, Timestamp, plan::NextRun};
 use weir_queue::{Publication, Published};
 
 use crate::{
@@ -17,7 +17,8 @@ use crate::{
 
 /// How many times a publication is tried.
 const TRIES: u32 = 3;
-const FIRST_RETRY: Duration = Duration::from_millis(100);
+/// The pauses between the tries.
+const PAUSES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_millis(200));
 
 /// The result of a publication.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,11 +47,10 @@ impl ShardContext {
         }
         let mut outcomes = vec![None; publications.len()];
         let mut open = self.batches(publications);
-        let mut delay = FIRST_RETRY;
+        let mut pauses = PAUSES;
         for attempt in 0..TRIES {
             if attempt > 0 {
-                tokio::time::sleep(delay).await;
-                delay *= 2;
+                tokio::time::sleep(pauses.fail()).await;
             }
             self.try_publish(&mut open, &mut outcomes).await;
             if open.is_empty() {

@@ -12,12 +12,12 @@ use tokio::{
     sync::{mpsc, watch},
     task::JoinSet,
 };
-use weir_core::claim::ProcessId;
+use weir_core::{Backoff, claim::ProcessId};
 use weir_queue::{Permit, PermitId};
 
 use crate::{
     codec::{self, Entry},
-    connect::{BLOCK, Backoff, Exclusive},
+    connect::{BLOCK, Exclusive},
     keys::{GROUP, Shard},
     permit_registry::HeldPermit,
     shard_context::ShardContext,
@@ -103,7 +103,8 @@ impl ShardReader {
             if let Err(error) = self.read_once_connected(&stopped, failed_before, &mut backoff).await {
                 tracing::debug!(%error, "could not read permits; trying again");
                 failed_before = true;
-                let _ = tokio::time::timeout(backoff.fail(), stopped.wait_for(|stopped| *stopped)).await;
+                let wait = backoff.fail_with_jitter(rand::random());
+                let _ = tokio::time::timeout(wait, stopped.wait_for(|stopped| *stopped)).await;
             }
         }
     }

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::{StreamExt as _, future::join_all};
 use tokio::sync::Notify;
-use weir_core::Clock as _;
+use weir_core::{Backoff, Clock as _};
 use weir_queue::PermitId;
 
 use crate::{
@@ -13,7 +13,6 @@ use crate::{
     clock::{Bounds, RedisClock},
     codec::{AnswerReader, Entry},
     config::RedisConfig,
-    connect::Backoff,
     connection::{CallError, Connection},
     due_times::DueTimes,
     keys::{Keys, Shard},
@@ -171,7 +170,7 @@ impl ShardContext {
             if let Err(error) = self.listen(&mut backoff).await {
                 tracing::debug!(%error, "not subscribed to notifications; trying again");
             }
-            tokio::time::sleep(backoff.fail()).await;
+            tokio::time::sleep(backoff.fail_with_jitter(rand::random())).await;
         }
     }
 

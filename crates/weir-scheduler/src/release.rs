@@ -3,13 +3,11 @@
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use weir_core::{
-    Clock, Timestamp,
+    Backoff, Clock, Timestamp,
     claim::{Claim, ClaimedDelivery},
 };
 use weir_queue::{QueueError, SharedQueue, Wake};
 use weir_store::{SharedStore, StoreError};
-
-use crate::Backoff;
 
 /// How long a claimed delivery may wait for its send start before its claim expires.
 pub(crate) const START_WITHIN: Duration = Duration::from_secs(60);

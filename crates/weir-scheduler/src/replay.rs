@@ -6,11 +6,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use weir_core::{Clock, DestinationId, Timestamp};
+use weir_core::{Backoff, Clock, DestinationId, Timestamp};
 use weir_queue::{SharedQueue, Wake};
 use weir_store::{SharedStore, StoreError};
 
-use crate::{Backoff, replay_shares::ReplayShares, scheduler::Scheduler};
+use crate::{replay_shares::ReplayShares, scheduler::Scheduler};
 
 /// The time between two checks while there is nothing to move.
 const INTERVAL: Duration = Duration::from_millis(250);

@@ -7,14 +7,13 @@ use std::{sync::Arc, time::Duration};
 
 use metrics::{counter, histogram};
 use weir_core::{
-    Clock, Timestamp,
+    Backoff, Clock, Timestamp,
     plan::{self, NextRun},
 };
 use weir_queue::{DueJobs, Publication, Published, QueueError, SharedQueue};
 use weir_store::{Claims, SharedStore, StoreError};
 
 use crate::{
-    Backoff,
     release::{ClaimReleaser, Failure},
     replay_shares::ReplayShares,
     run::Run,
