@@ -8,11 +8,10 @@ use weir_core::{
     Backoff, Clock as _, DestinationId, Timestamp,
     claim::{ClaimedDelivery, ProcessId},
 };
-use weir_queue::Mailbox;
+use weir_queue::{Mailbox, QueueError};
 
 use crate::{
     codec::Admitted,
-    connection::CallError,
     keys::Shard,
     schedule::{by_destination, by_shard},
     scripts::{Call, Operation},
@@ -101,7 +100,7 @@ impl Admissions {
                         tracing::warn!(%error, "could not admit deliveries");
                         batch.record_refusal(context);
                     }
-                    batch.maybe_ran |= matches!(error, CallError::Unknown(_));
+                    batch.maybe_ran |= matches!(error, QueueError::Unknown(_));
                     if batch.maybe_ran {
                         open.push(batch);
                     } else {

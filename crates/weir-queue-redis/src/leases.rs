@@ -15,7 +15,6 @@ use weir_queue::{Leases, OrphanedPermit, PermitId, QueueResult};
 use crate::{
     RedisQueue,
     codec::OrphanedEntry,
-    connection::CallError,
     keys::Shard,
     permit_registry::HeldPermit,
     scripts::Operation,
@@ -142,7 +141,7 @@ impl ShardContext {
 
     /// A page of the orphaned permits of a dead process in a shard. This process holds them from now on, so that they
     /// can be settled or handed back.
-    async fn orphaned_by(&self, process: ProcessId, shard: Shard) -> Result<Vec<OrphanedPermit>, CallError> {
+    async fn orphaned_by(&self, process: ProcessId, shard: Shard) -> QueueResult<Vec<OrphanedPermit>> {
         let mut call = self.new_call(shard, Operation::Orphaned);
         call.arg(reader_named(process)).arg(ORPHANED_PAGE);
         let mut answer = self.call(call).await?.values;

@@ -6,10 +6,9 @@
 use std::time::Duration;
 
 use weir_core::{Backoff, Clock as _, Timestamp, plan::NextRun};
-use weir_queue::{Publication, Published};
+use weir_queue::{Publication, Published, QueueError};
 
 use crate::{
-    connection::CallError,
     schedule::{BATCH, by_shard},
     scripts::{Call, Operation},
     shard_context::{ScriptAnswer, ShardContext},
@@ -76,7 +75,7 @@ impl ShardContext {
                 Ok(answered) => answered,
                 Err(error) => {
                     tracing::warn!(%error, "could not publish");
-                    let maybe_ran = maybe_ran || matches!(error, CallError::Unknown(_));
+                    let maybe_ran = maybe_ran || matches!(error, QueueError::Unknown(_));
                     open.push(Batch { indexes, call, maybe_ran });
                     continue;
                 }

@@ -7,13 +7,13 @@
 use std::{collections::HashSet, sync::Arc};
 
 use bytes::Bytes;
-use redis::{Cmd, ErrorKind, RedisError, RedisResult};
+use redis::{Cmd, RedisError};
 use tokio::{
     sync::{mpsc, watch},
     task::JoinSet,
 };
 use weir_core::{Backoff, claim::ProcessId};
-use weir_queue::{Permit, PermitId};
+use weir_queue::{Permit, PermitId, QueueError};
 
 use crate::{
     codec::{self, Entry},
@@ -78,6 +78,15 @@ impl Reader {
     }
 }
 
+/// Why a reader must connect again.
+#[derive(Debug, thiserror::Error)]
+enum ReadError {
+    #[error(transparent)]
+    Redis(#[from] RedisError),
+    #[error("ended permits are not settled yet: {0}")]
+    NotSettled(QueueError),
+}
+
 /// The entries that a reader asks for.
 #[derive(Clone, Copy)]
 enum Selection {
@@ -114,7 +123,7 @@ impl ShardReader {
         stopped: &watch::Receiver<bool>,
         recall: bool,
         backoff: &mut Backoff,
-    ) -> RedisResult<()> {
+    ) -> Result<(), ReadError> {
         let mut connection = self.context.connection.dialer().reader().await?;
         let read = self.read_with(&mut connection, stopped, recall, backoff).await;
         connection.discard();
@@ -127,7 +136,7 @@ impl ShardReader {
         stopped: &watch::Receiver<bool>,
         recall: bool,
         backoff: &mut Backoff,
-    ) -> RedisResult<()> {
+    ) -> Result<(), ReadError> {
         if recall {
             // A lost queue gets its consumer group with its new generation.
             for &shard in &self.shards {
@@ -137,7 +146,7 @@ impl ShardReader {
             // first, and permits that are held now are skipped even if they end meanwhile.
             let held = self.context.registry.held();
             let settled = self.context.settlements.flush(&self.context, &self.shards).await;
-            settled.map_err(|_| RedisError::from((ErrorKind::Io, "ended permits are not settled yet")))?;
+            settled.map_err(ReadError::NotSettled)?;
             self.read_as(Selection::Own, RECALL_COUNT, connection, &held).await?;
         }
         while let Some(wanted) = self.wanted(stopped).await {
@@ -156,7 +165,7 @@ impl ShardReader {
         count: usize,
         connection: &mut Exclusive,
         held: &HashSet<PermitId>,
-    ) -> RedisResult<()> {
+    ) -> Result<(), ReadError> {
         let (holder, reader) = (self.context.lease.process(), self.context.lease.reader());
         let read: Option<Streams> = connection.query(&self.command(selection, &reader, count)).await?;
         self.forward(read, holder, held);

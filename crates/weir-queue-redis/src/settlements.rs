@@ -12,10 +12,9 @@ use std::{
 use futures_util::future::join_all;
 use tokio::sync::{Mutex as AsyncMutex, Notify};
 use weir_core::DestinationId;
-use weir_queue::PermitId;
+use weir_queue::{PermitId, QueueResult};
 
 use crate::{
-    connection::CallError,
     keys::{SHARDS, Shard},
     scripts::{Call, Operation},
     shard_context::ShardContext,
@@ -109,11 +108,11 @@ impl Settlements {
     }
 
     /// Returns once Redis has received all settlements that were added for the shards before this call.
-    pub(crate) async fn flush(&self, context: &ShardContext, shards: &[Shard]) -> Result<(), CallError> {
+    pub(crate) async fn flush(&self, context: &ShardContext, shards: &[Shard]) -> QueueResult<()> {
         join_all(shards.iter().map(|&shard| self.send(context, shard))).await.into_iter().collect()
     }
 
-    async fn send(&self, context: &ShardContext, shard: Shard) -> Result<(), CallError> {
+    async fn send(&self, context: &ShardContext, shard: Shard) -> QueueResult<()> {
         let last = {
             let queue = &self.shards()[shard.index()];
             queue.sent + queue.unsent.len() as u64

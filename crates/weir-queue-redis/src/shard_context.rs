@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use futures_util::{StreamExt as _, future::join_all};
 use tokio::sync::Notify;
 use weir_core::{Backoff, Clock as _};
-use weir_queue::PermitId;
+use weir_queue::{PermitId, QueueError, QueueResult};
 
 use crate::{
     admission_estimates::AdmissionEstimates,
@@ -13,7 +13,7 @@ use crate::{
     clock::{Bounds, RedisClock},
     codec::{AnswerReader, Entry},
     config::RedisConfig,
-    connection::{CallError, Connection},
+    connection::Connection,
     due_times::DueTimes,
     keys::{Keys, Shard},
     leases::OwnLease,
@@ -64,15 +64,15 @@ impl ShardContext {
         Call::new(&self.keys, shard, operation, self.clock.lower_bound(shard))
     }
 
-    pub(crate) async fn call(&self, call: Call) -> Result<ScriptAnswer, CallError> {
+    pub(crate) async fn call(&self, call: Call) -> QueueResult<ScriptAnswer> {
         let mut answers = self.call_all(std::slice::from_ref(&call)).await;
         answers.pop().unwrap_or_else(|| Err(unexpected()))
     }
 
     /// Returns the answers in the order of the calls.
-    pub(crate) async fn call_all(&self, calls: &[Call]) -> Vec<Result<ScriptAnswer, CallError>> {
+    pub(crate) async fn call_all(&self, calls: &[Call]) -> Vec<QueueResult<ScriptAnswer>> {
         let answers = self.connection.call(calls).await;
-        let read = |(call, answer): (&Call, Result<redis::Value, CallError>)| {
+        let read = |(call, answer): (&Call, QueueResult<redis::Value>)| {
             let mut values = AnswerReader::new(answer?).ok_or_else(unexpected)?;
             let generation = values.next_u64().ok_or_else(unexpected)?;
             warn_of_loss(call.shard, self.registry.learn_generation(call.shard, generation));
@@ -97,7 +97,7 @@ impl ShardContext {
     /// Sets the offset of every shard's clock, learns its generation, and returns whether a server was corrected. A
     /// server whose clock was set forward is corrected once. If it is still ahead the next time, it was this process
     /// that stalled: with `trusts_server` the time of the server is accepted.
-    pub(crate) async fn set_clock(&self, trusts_server: bool) -> Result<bool, CallError> {
+    pub(crate) async fn set_clock(&self, trusts_server: bool) -> QueueResult<bool> {
         let mut was_corrected = false;
         if self.connection.dialer().is_cluster() {
             for measured in join_all(Shard::all().map(|shard| self.measure(shard))).await {
@@ -124,7 +124,7 @@ impl ShardContext {
     }
 
     /// Sets the time of the shards to the time of this process.
-    async fn correct(&self, shards: &[Shard]) -> Result<(), CallError> {
+    async fn correct(&self, shards: &[Shard]) -> QueueResult<()> {
         tracing::warn!("the clock of Redis was set forward; Weir keeps the time from before the change");
         let calls: Vec<Call> = shards.iter().map(|&shard| self.begin(shard, true)).collect();
         self.call_all(&calls).await.into_iter().try_for_each(|answered| answered.map(drop))
@@ -136,7 +136,7 @@ impl ShardContext {
         call
     }
 
-    async fn measure(&self, shard: Shard) -> Result<(Shard, Bounds), CallError> {
+    async fn measure(&self, shard: Shard) -> QueueResult<(Shard, Bounds)> {
         let mut measured: Option<Bounds> = None;
         for _ in 0..EXCHANGES {
             let call = self.begin(shard, false);
@@ -223,7 +223,7 @@ impl ShardContext {
         }
     }
 
-    async fn tidy(&self, shard: Shard) -> Result<(), CallError> {
+    async fn tidy(&self, shard: Shard) -> QueueResult<()> {
         loop {
             let mut call = self.new_call(shard, Operation::Tidy);
             call.arg(TIDY_PAGE).arg(self.config.unread_for.as_millis() as u64).arg(READER_IDLE.as_millis() as u64);
@@ -259,6 +259,6 @@ fn warn_of_loss(shard: Shard, lost: bool) {
     }
 }
 
-pub(crate) fn unexpected() -> CallError {
-    CallError::Unknown("the answer has an unexpected shape".to_owned())
+pub(crate) fn unexpected() -> QueueError {
+    QueueError::Unknown("the answer has an unexpected shape".to_owned())
 }

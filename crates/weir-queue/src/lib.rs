@@ -56,10 +56,20 @@ impl<T: Schedule + Permits + Leases + Send + Sync + 'static> Queue for T {}
 /// A shared queue.
 pub type SharedQueue = Arc<dyn Queue>;
 
-/// The queue cannot be reached, or the outcome of the call is unknown.
-#[derive(Debug, Clone, thiserror::Error)]
-#[error("the queue is unavailable: {0}")]
-pub struct QueueError(pub String);
+/// A call of the queue failed. The kind says whether it may have been carried out. For a call about several
+/// destinations it is the kind of the first part that failed; other parts may have been carried out.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum QueueError {
+    /// The call was not sent.
+    #[error("the queue cannot be reached: {0}")]
+    NotSent(String),
+    /// The queue answered that it has not carried out the call.
+    #[error("the queue refuses the call: {0}")]
+    Refused(String),
+    /// The call may have been carried out.
+    #[error("no usable answer from the queue: {0}")]
+    Unknown(String),
+}
 
 pub type QueueResult<T> = Result<T, QueueError>;
 
