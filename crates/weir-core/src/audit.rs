@@ -44,7 +44,7 @@ use latency::Histogram;
 use sliding::{Recent, Sliding};
 use usage::Usage;
 
-/// How many sends of unknown outcome a report names. It counts all of them.
+/// How many sends of unknown outcome a report names: as many as an operator may look at. It counts all of them.
 pub const MAX_UNKNOWN_NAMED: usize = 100;
 
 /// The result of an audit.

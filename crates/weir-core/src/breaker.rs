@@ -40,7 +40,8 @@ pub struct BreakerPolicy {
     pub pause_after_s: Option<u32>,
 }
 
-/// The largest `min_attempts` and `consecutive`.
+/// The largest `min_attempts` and `consecutive`. No destination needs so many failures to count as failing; a policy
+/// without a bound could be one that never acts.
 pub const MAX_COUNT: u32 = 100_000;
 /// The allowed range of `open_ms` and `open_max_ms`: up to a day.
 pub const OPEN_MS: std::ops::RangeInclusive<u32> = 100..=86_400_000;
@@ -108,9 +109,10 @@ impl BreakerState {
     }
 }
 
-/// How long after its breaker has closed a destination takes to return to its limit.
+/// How long after its breaker has closed a destination takes to return to its limit: long enough that a receiver which
+/// fails again under load is noticed within a part of its limit, and short beside the outage before it.
 pub const SLOW_START: Duration = Duration::from_secs(10);
-/// The fraction of its limit with which a destination begins.
+/// The fraction of its limit with which a destination begins: the receiver has answered only probes so far.
 const FIRST_SHARE: f64 = 0.05;
 
 impl Breaker {
@@ -200,7 +202,7 @@ impl EndedAttempt {
     }
 }
 
-/// The length of a bucket of the window.
+/// The length of a bucket of the window. Six buckets make a minute, which forgets a sixth of its attempts at a time.
 const BUCKET: Duration = Duration::from_secs(10);
 const BUCKETS: usize = 6;
 

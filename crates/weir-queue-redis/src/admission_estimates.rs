@@ -15,9 +15,12 @@ use weir_queue::LAST_OLD_START;
 
 /// The first pause: the time after a wake in which its run has probably ended, and the pause after the first refusal.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
+/// A run of another process that ends the backlog is not seen here. So this is the longest time that deliveries wait
+/// for runs without need; one wrong estimate in this time costs next to nothing.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 const PAUSES: Backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
-/// An estimate that was not updated for this long is dropped: Redis may have forgotten the job.
+/// An estimate that was not updated for this long is dropped: Redis may have forgotten the job, which it keeps for a
+/// minute.
 const KEPT_FOR: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]

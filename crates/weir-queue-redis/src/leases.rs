@@ -23,8 +23,9 @@ use crate::{
 
 /// The reader that holds the unsent entries of dead processes. No process has this id.
 const WITHDRAWN_READER: ProcessId = ProcessId(0);
-/// Entries in one call.
+/// Entries in one call, so that no script occupies the server for long. An orphaned entry comes with its delivery.
 const ORPHANED_PAGE: usize = 100;
+/// Entries of the delivery queue in one call. Only their claims come back.
 const QUEUE_PAGE: usize = 200;
 
 /// The lease of this process, as last renewed. A process without a lease reads under a random name and may do

@@ -60,7 +60,8 @@ use self::{
     shard_context::{ShardContext, unexpected},
 };
 
-/// How long [`RedisQueue::close`] may take.
+/// How long [`RedisQueue::close`] may take: one call that waits for its answer. The shutdown of a process whose Redis
+/// is gone must not wait longer.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The schedule, permits and delivery queue of all processes that use this Redis.

@@ -14,9 +14,10 @@ use crate::{
     shard_context::{ScriptAnswer, ShardContext},
 };
 
-/// How many times a publication is tried.
+/// How many times a publication is tried. While Redis is silent, three tries take longer than the lease of the run: by
+/// then another scheduler may run the job, and a further try would be refused.
 const TRIES: u32 = 3;
-/// The pauses between the tries.
+/// The pauses between the tries: a connection that was closed is made again, well within the lease.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_millis(200));
 
 /// The result of a publication.

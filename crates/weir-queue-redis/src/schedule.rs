@@ -16,7 +16,7 @@ use crate::{
     shard_context::{ScriptAnswer, ShardContext, unexpected},
 };
 
-/// Items in one call, so that no script occupies the server for long.
+/// Items in one call, so that no script occupies the server for long: other processes wait for their slots meanwhile.
 pub(crate) const BATCH: usize = 200;
 
 /// Groups items by shard in batches of at most [`BATCH`]; their order stays.

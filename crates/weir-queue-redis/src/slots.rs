@@ -24,11 +24,11 @@ use crate::{
 
 /// Slots requested in one call, so that no script occupies the server for long.
 const BATCH: usize = 200;
-/// Slower answers use up a good part of a narrow slot, so slots are then requested for the time at which the answer
-/// arrives.
+/// Slower answers use up a good part of a narrow slot (10 ms), so slots are then requested for the time at which the
+/// answer arrives.
 const SLOW_ANSWER: Duration = Duration::from_millis(3);
 /// Redis grants slots [`GRANT_AHEAD`] ahead at most. If a slot starts later than that plus this margin, a clock is
-/// wrong.
+/// wrong: the error of an ordinary clock is a few milliseconds.
 const CLOCK_DOUBT: Duration = Duration::from_millis(50);
 
 struct PendingRequest {

@@ -40,13 +40,16 @@ use weir_core::{
 };
 
 /// A permit whose slot would start later than this from now is withdrawn, because it would only wait in the worker.
+/// Longer than the spacing of one a second, so that such a permit waits for its next slot.
 pub const SLOT_HORIZON: Duration = Duration::from_secs(2);
 /// No send starts later than this after a loss of the queue's data in a slot that was granted before the loss: slots
 /// are granted 40 ms ahead and are at most 2.5 s wide.
 pub const LAST_OLD_START: Duration = Duration::from_secs(3);
-/// The longest time that permits are published earlier for workers that take long to be ready, mostly to connect.
+/// The longest time that permits are published earlier for workers that take long to be ready, mostly to connect. Below
+/// [`SLOT_HORIZON`]: a permit that asks earlier than that is withdrawn.
 pub const LONGEST_PREPARATION: Duration = Duration::from_millis(1_500);
-/// How long a job waits at most for a settle or a wake, because either may be lost.
+/// How long a job waits at most for a settle or a wake, because either may be lost. A lost one costs a second, and a
+/// job that waits for a slow receiver one run a second.
 pub const RUN_FALLBACK: Duration = Duration::from_secs(1);
 
 /// The whole interface of a queue.

@@ -29,7 +29,7 @@ use crate::release::{Failure, wakes_of};
 
 /// Claims read in one pass: more than are ever outstanding.
 const MAX_CLAIMS: u32 = 100_000;
-/// Claims resolved in one statement.
+/// Claims resolved in one statement, so that none holds its locks for long.
 const PAGE: usize = 1_000;
 
 /// Finds dead processes, and resolves their claims and permits.

@@ -21,10 +21,10 @@ use crate::{
     meters::{self, DeliveryMeters},
 };
 
-/// Reports recorded in one commit.
+/// Reports recorded in one commit, as many as [`Worker`](crate::Worker) takes permits in one call.
 const BATCH: usize = 1_024;
-/// How long the first report of a batch waits for others. No delivery waits for the commit of a report, unless its
-/// destination is ordered.
+/// How long the first report of a batch waits for others: at a thousand attempts a second five share a commit. No
+/// delivery waits for the commit of a report, unless its destination is ordered.
 const GATHER: Duration = Duration::from_millis(5);
 
 /// A report to the recorder.
