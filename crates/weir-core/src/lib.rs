@@ -8,7 +8,6 @@ pub mod alert;
 pub mod audit;
 mod backoff;
 pub mod breaker;
-pub mod chart;
 pub mod claim;
 pub mod delivery;
 pub mod destination;
