@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn replays_leave_half_of_max_in_flight_free() {
-        let split = |out| Credit::default().split(16, &observed(&unlimited(), 64, out));
+        let split = |outstanding| Credit::default().split(16, &observed(&unlimited(), 64, outstanding));
         assert_eq!(split(0).combined, 16);
         assert_eq!(split(20).combined, 12);
         assert_eq!(split(32).combined, 0);
@@ -221,16 +221,16 @@ mod tests {
 
         #[test]
         fn no_run_exceeds_its_allowance_and_replays_get_the_permits_that_live_leaves(
-            allow in 0u32..600, rate in 1u32..20_000, out in 0u32..200, live_waiting in 0u32..700,
+            allow in 0u32..600, rate in 1u32..20_000, outstanding in 0u32..200, live_waiting in 0u32..700,
             replay_waiting in 0u32..700, earned in 0u32..=MIN_SHARE_DIVISOR,
         ) {
             let limiter = per_second(rate);
-            let split = Credit(earned).split(allow, &observed(&limiter, 128, out));
+            let split = Credit(earned).split(allow, &observed(&limiter, 128, outstanding));
             let live = live_waiting.min(split.live);
             let replay = replay_waiting.min(split.replay(live));
             prop_assert!(live + replay <= allow);
             let slots = limiter.slots_before(NOW, NOW + HORIZON, allow);
-            let room = slots.min(64u32.saturating_sub(out));
+            let room = slots.min(64u32.saturating_sub(outstanding));
             if replay_waiting > allow {
                 prop_assert!(live + replay >= room, "replays get the permits that live leaves");
             }

@@ -139,7 +139,7 @@ pub struct Lease {
     /// How long workers take to be ready to send.
     pub preparation: Duration,
     /// The maximum of outstanding permits, below `max_in_flight`, while workers have no places for more.
-    pub window: Option<u32>,
+    pub max_outstanding: Option<u32>,
     /// When the queue's current data began: at the start of the process, or of Redis. Earlier permits get no slots any
     /// more; an earlier permit that had a slot may still be sent within [`LAST_OLD_START`].
     pub known_since: Timestamp,

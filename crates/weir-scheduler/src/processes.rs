@@ -123,8 +123,8 @@ impl ProcessWatcher {
         }
         // Read permits after claims: a worker that has sent one of these deliveries has recorded the attempt or still
         // has its permit.
-        let out = self.queue.permitted_claims().await?;
-        let (with_permit, lost): (Vec<_>, Vec<_>) = new.into_iter().partition(|claim| out.contains(claim));
+        let permitted = self.queue.permitted_claims().await?;
+        let (with_permit, lost): (Vec<_>, Vec<_>) = new.into_iter().partition(|claim| permitted.contains(claim));
         self.claims_with_permit.extend(with_permit);
         if !lost.is_empty() {
             self.resolve(&lost).await?;

@@ -228,10 +228,10 @@ impl Connection {
         self.gate.open(slot);
         let http = &mut self.http;
         // `unconstrained`: a task that has used up its tokio budget would find every socket pending.
-        let goes_on = unconstrained(poll_fn(|cx| Poll::Ready(http.drive(cx)))).await;
+        let is_alive = unconstrained(poll_fn(|cx| Poll::Ready(http.drive(cx)))).await;
         match self.gate.state() {
             GateState::Passed(at) => WriteResult::Started(at),
-            GateState::Missed if goes_on => WriteResult::Missed,
+            GateState::Missed if is_alive => WriteResult::Missed,
             _ => WriteResult::Dead,
         }
     }
@@ -245,12 +245,12 @@ impl Connection {
     ) -> Result<(), Broken> {
         let http = &mut self.http;
         let read = poll_fn(|cx| {
-            let goes_on = http.drive(cx);
+            let is_alive = http.drive(cx);
             if !answer.has_head() {
                 match response.as_mut().poll(cx) {
                     Poll::Ready(Ok(response)) => answer.set_head(response),
                     Poll::Ready(Err(error)) => return Poll::Ready(Err(Broken::from(&error))),
-                    Poll::Pending => return if goes_on { Poll::Pending } else { Poll::Ready(Err(Broken::Closed)) },
+                    Poll::Pending => return if is_alive { Poll::Pending } else { Poll::Ready(Err(Broken::Closed)) },
                 }
             }
             match answer.poll_body(cx) {
@@ -262,7 +262,7 @@ impl Connection {
                         end => end,
                     }
                 }
-                Poll::Pending if !goes_on => Poll::Ready(Err(Broken::Closed)),
+                Poll::Pending if !is_alive => Poll::Ready(Err(Broken::Closed)),
                 end => end,
             }
         });
