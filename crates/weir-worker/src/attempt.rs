@@ -144,12 +144,15 @@ impl SlotSource for PermitSlots<'_> {
             let request = SlotRequest { id: self.permit.id, preparation: self.preparation.take() };
             match self.attempter.queue.take_slot(request).await {
                 Ok(SlotAnswer::Granted(slot)) => {
-                    self.count_lag_from(slot.start);
+                    // Redis may grant a slot a little later than the limit allows, so that the answer arrives in time.
+                    // Only this wait is excluded: what delayed the request before remains lag.
+                    self.exclude_from_lag(self.attempter.clock.now(), slot.start);
                     self.slot = Some(slot);
                     return Some(slot);
                 }
                 Ok(SlotAnswer::Later(start)) => {
-                    self.count_lag_from(start);
+                    // Until then the limit delays the send, not this process.
+                    self.lag_since = self.lag_since.max(start);
                     self.attempter.sleep_until(ask_time(start, &self.permit.delivery)).await;
                 }
                 Ok(SlotAnswer::Withdrawn) => return None,
@@ -167,19 +170,9 @@ impl SlotSource for PermitSlots<'_> {
 }
 
 impl PermitSlots<'_> {
-    /// Moves the start of the lag to the start of a future slot: until then the limit delays the send, not this
-    /// process. A slot that starts now may have been granted late, so it does not move the lag.
-    fn count_lag_from(&mut self, start: Timestamp) {
-        if start > self.attempter.clock.now() {
-            self.lag_since = self.lag_since.max(start);
-        }
-    }
-
-    /// Excludes the time of a dial that began at `since` from the lag, because the destination decides how long it
-    /// takes.
-    fn exclude_connecting(&mut self, since: Timestamp) {
-        let waited_since = self.lag_since.max(since);
-        self.lag_since = self.lag_since + self.attempter.clock.now().since(waited_since);
+    /// Excludes a time in which something else delays the send.
+    fn exclude_from_lag(&mut self, from: Timestamp, until: Timestamp) {
+        self.lag_since = self.lag_since + until.since(self.lag_since.max(from));
     }
 }
 
@@ -246,7 +239,8 @@ impl Attempter {
                 }
             };
             if !warm {
-                slots.exclude_connecting(connecting_since);
+                // The destination decides how long connecting takes.
+                slots.exclude_from_lag(connecting_since, self.clock.now());
             }
             let took = if warm { Duration::ZERO } else { self.clock.now().since(connecting_since) };
             slots.preparation = Some(took);
