@@ -125,6 +125,6 @@ async fn play_all<'a>(plans: &'a [Plan], settings: &Settings<'_>) -> anyhow::Res
 
 fn report(played: &Played, folder: &Path) -> anyhow::Result<()> {
     std::fs::write(folder.join(format!("{}.json", played.name)), serde_json::to_string(played)? + "\n")?;
-    std::fs::write(folder.join(format!("{}.svg", played.name)), picture::draw(&played.trace)?)?;
+    std::fs::write(folder.join(format!("{}.svg", played.name)), picture::draw(&played.trace))?;
     Ok(())
 }

@@ -98,8 +98,8 @@ impl ApiState {
 async fn in_time(call: impl Future<Output = QueueResult<()>> + Send + 'static) -> QueueResult<()> {
     match tokio::time::timeout(QUEUE_TIMEOUT, tokio::spawn(call)).await {
         Ok(Ok(result)) => result,
-        Ok(Err(panic)) => Err(QueueError(panic.to_string())),
-        Err(_) => Err(QueueError("the queue does not answer in time".to_owned())),
+        Ok(Err(panic)) => Err(QueueError::Unknown(panic.to_string())),
+        Err(_) => Err(QueueError::Unknown("it took too long".to_owned())),
     }
 }
 

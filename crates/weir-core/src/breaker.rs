@@ -14,11 +14,14 @@
 //!
 //! Source of the states: M. Nygard, "Release It!", 2007.
 
+mod window;
+
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{delivery::AttemptOutcome, outcome::Effect, time::Timestamp};
+pub use self::window::{AttemptWindow, EndedAttempt};
+use crate::{backoff::exponential, time::Timestamp};
 
 /// When a breaker opens, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -40,7 +43,8 @@ pub struct BreakerPolicy {
     pub pause_after_s: Option<u32>,
 }
 
-/// The largest `min_attempts` and `consecutive`.
+/// The largest `min_attempts` and `consecutive`. No destination needs so many failures to count as failing; a policy
+/// without a bound could be one that never acts.
 pub const MAX_COUNT: u32 = 100_000;
 /// The allowed range of `open_ms` and `open_max_ms`: up to a day.
 pub const OPEN_MS: std::ops::RangeInclusive<u32> = 100..=86_400_000;
@@ -63,8 +67,8 @@ impl Default for BreakerPolicy {
 impl BreakerPolicy {
     /// How long the breaker stays open when it opens for the `opened`-th time in a row.
     fn open_for(&self, opened: u32) -> Duration {
-        let doubled = u64::from(self.open_ms) << opened.saturating_sub(1).min(31);
-        Duration::from_millis(doubled.min(self.open_max_ms.into()))
+        let [first, cap] = [self.open_ms, self.open_max_ms].map(|ms| Duration::from_millis(ms.into()));
+        exponential(first, cap, opened.saturating_sub(1))
     }
 }
 
@@ -108,9 +112,10 @@ impl BreakerState {
     }
 }
 
-/// How long after its breaker has closed a destination takes to return to its limit.
+/// How long after its breaker has closed a destination takes to return to its limit: long enough that a receiver which
+/// fails again under load is noticed within a part of its limit, and short beside the outage before it.
 pub const SLOW_START: Duration = Duration::from_secs(10);
-/// The fraction of its limit with which a destination begins.
+/// The fraction of its limit with which a destination begins: the receiver has answered only probes so far.
 const FIRST_SHARE: f64 = 0.05;
 
 impl Breaker {
@@ -178,100 +183,15 @@ enum Signal {
     Trips(String),
 }
 
-/// The parts of an ended attempt that matter to a breaker.
-#[derive(Debug, Clone, Copy)]
-pub struct EndedAttempt {
-    pub outcome: AttemptOutcome,
-    pub effect: Effect,
-    /// When the work on the attempt began. A probe begins after `next_probe_at`.
-    pub began: Timestamp,
-    pub now: Timestamp,
-}
-
-impl EndedAttempt {
-    /// Whether the attempt failed. `None`: it counts neither as a success nor as a failure. A destination that asks for
-    /// a delay is held and counts as healthy. A destination that is gone (410) is paused.
-    fn failed(&self) -> Option<bool> {
-        match (self.outcome, self.effect) {
-            (AttemptOutcome::Delivered, _) => Some(false),
-            (AttemptOutcome::Unknown, _) | (_, Effect::HoldUntil(..) | Effect::Pause) => None,
-            (AttemptOutcome::Retryable | AttemptOutcome::Rejected, Effect::None) => Some(true),
-        }
-    }
-}
-
-/// The length of a bucket of the window.
-const BUCKET: Duration = Duration::from_secs(10);
-const BUCKETS: usize = 6;
-
-/// The attempts of a destination in the last minute, in buckets of ten seconds.
-#[derive(Debug, Clone, Default)]
-pub struct AttemptWindow {
-    buckets: [Bucket; BUCKETS],
-    consecutive: u32,
-    /// Attempts that began before this instant are not counted: the breaker has changed since.
-    since: Timestamp,
-    last: Timestamp,
-}
-
-#[derive(Debug, Clone, Copy, Default)]
-struct Bucket {
-    number: i64,
-    attempts: u32,
-    failures: u32,
-}
-
-impl AttemptWindow {
-    /// Counts an attempt. Returns the breaker's new state if the attempt changes it.
-    pub fn observe(&mut self, breaker: &Breaker, policy: &BreakerPolicy, ending: &EndedAttempt) -> Option<Breaker> {
-        let failed = ending.failed()?;
-        let signal = self.count(failed, policy, ending);
-        let changed = breaker.after(signal, ending.began, policy, ending.now)?;
-        *self = Self { since: ending.now, last: ending.now, ..Self::default() };
-        Some(changed)
-    }
-
-    /// Whether the window is empty: the last attempt was counted longer ago than the window lasts.
-    pub fn is_over(&self, now: Timestamp) -> bool {
-        now.since(self.last) > BUCKET * (BUCKETS as u32 + 1)
-    }
-
-    fn count(&mut self, failed: bool, policy: &BreakerPolicy, ending: &EndedAttempt) -> Signal {
-        if ending.began < self.since {
-            return if failed { Signal::Failure } else { Signal::Success };
-        }
-        let number = ending.now.as_nanos() / BUCKET.as_nanos() as i64;
-        let bucket = &mut self.buckets[number.rem_euclid(BUCKETS as i64) as usize];
-        if bucket.number != number {
-            *bucket = Bucket { number, ..Bucket::default() };
-        }
-        bucket.attempts += 1;
-        bucket.failures += u32::from(failed);
-        self.last = ending.now;
-        if !failed {
-            self.consecutive = 0;
-            return Signal::Success;
-        }
-        self.consecutive += 1;
-        if self.consecutive >= policy.consecutive {
-            return Signal::Trips(format!("{} attempts in a row failed", self.consecutive));
-        }
-        let recent = self.buckets.iter().filter(|bucket| bucket.number > number - BUCKETS as i64);
-        let (attempts, failures) = recent
-            .fold((0, 0), |(attempts, failures), bucket| (attempts + bucket.attempts, failures + bucket.failures));
-        if attempts >= policy.min_attempts && f64::from(failures) > policy.failure_ratio * f64::from(attempts) {
-            return Signal::Trips(format!("{failures} of {attempts} attempts within a minute failed"));
-        }
-        Signal::Failure
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::outcome::HoldReason;
+    use crate::{
+        delivery::AttemptOutcome,
+        outcome::{Effect, HoldReason},
+    };
 
     const NOW: Timestamp = Timestamp::from_secs(1_000_000);
 

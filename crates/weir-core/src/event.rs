@@ -4,7 +4,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::{id::EventId, time::Timestamp, trace::TraceParent};
 
-/// The longest event type, in bytes.
+/// The longest event type, in bytes: enough for a path of words, and short enough for an index and a list.
 pub const MAX_TYPE_LEN: usize = 128;
 
 /// An event as stored and as sent.

@@ -6,8 +6,8 @@
 pub mod address;
 pub mod alert;
 pub mod audit;
+mod backoff;
 pub mod breaker;
-pub mod chart;
 pub mod claim;
 pub mod delivery;
 pub mod destination;
@@ -28,6 +28,7 @@ pub mod signing;
 pub mod time;
 pub mod trace;
 
+pub use backoff::Backoff;
 pub use delivery::DeliveryState;
 pub use destination::Destination;
 pub use error_kind::ErrorKind;

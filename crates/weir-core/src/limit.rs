@@ -2,7 +2,8 @@
 
 use std::{num::NonZeroU32, time::Duration};
 
-/// The largest `limit` (and `burst`) accepted.
+/// The largest `limit` (and `burst`) accepted. At a million a second the spacing is still longer than a microsecond,
+/// the resolution of the clock of Redis.
 pub const MAX_LIMIT: u32 = 1_000_000;
 /// The slot width of limits whose slots may overlap. A slot that was granted before an edit must be over 100 ms after
 /// the edit.

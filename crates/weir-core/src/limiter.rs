@@ -26,7 +26,8 @@ use crate::{
     time::Timestamp,
 };
 
-/// The width of a slot of an unlimited destination. It bounds how long a send may still start after a pause.
+/// The width of a slot of an unlimited destination. It bounds how long a send may still start after a pause: together
+/// with [`GRANT_AHEAD`] less than 100 ms.
 pub const UNLIMITED_SLOT_WIDTH: Duration = Duration::from_millis(50);
 /// A slot is granted only when it starts within this time from now. Together with the width of a narrow slot this
 /// bounds how long a slot that was granted before an edit can still be used: less than 100 ms.

@@ -8,7 +8,8 @@ use crate::{
     time::Timestamp,
 };
 
-/// The longest hold a destination may ask for with `Retry-After`.
+/// The longest hold a destination may ask for with `Retry-After`. A wrong date must not silence a destination for days;
+/// after an hour it is asked again.
 pub const MAX_HOLD: Duration = Duration::from_secs(3_600);
 
 /// The result of a send.

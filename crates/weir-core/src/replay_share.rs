@@ -12,14 +12,15 @@ use crate::{
     time::Timestamp,
 };
 
-/// The minimum share of replays is one permit in this many.
+/// The minimum share of replays is one permit in this many: a replay moves, and live traffic keeps nine tenths.
 pub const MIN_SHARE_DIVISOR: u32 = 10;
 /// How far ahead replays may take slots that live deliveries leave unused.
 pub const HORIZON: Duration = LEAD;
 /// How far ahead the slot of a live delivery on the fast path may be. A replay's permit asks for its slot only at its
 /// expected time, so a live delivery that is ready goes first.
 pub const FAST_PATH_AHEAD: Duration = HORIZON.saturating_mul(2);
-/// The shortest time between two runs while only replays have a backlog.
+/// The shortest time between two runs while only replays have a backlog. Shorter than [`HORIZON`], so that the next run
+/// comes before the slots of this one are used up.
 pub const REPLAY_CADENCE: Duration = Duration::from_millis(10);
 
 /// The part of the minimum share that replays have not received yet, in units of 1 / [`MIN_SHARE_DIVISOR`] permit. With
@@ -150,7 +151,7 @@ mod tests {
 
     #[test]
     fn replays_leave_half_of_max_in_flight_free() {
-        let split = |out| Credit::default().split(16, &observed(&unlimited(), 64, out));
+        let split = |outstanding| Credit::default().split(16, &observed(&unlimited(), 64, outstanding));
         assert_eq!(split(0).combined, 16);
         assert_eq!(split(20).combined, 12);
         assert_eq!(split(32).combined, 0);
@@ -220,16 +221,16 @@ mod tests {
 
         #[test]
         fn no_run_exceeds_its_allowance_and_replays_get_the_permits_that_live_leaves(
-            allow in 0u32..600, rate in 1u32..20_000, out in 0u32..200, live_waiting in 0u32..700,
+            allow in 0u32..600, rate in 1u32..20_000, outstanding in 0u32..200, live_waiting in 0u32..700,
             replay_waiting in 0u32..700, earned in 0u32..=MIN_SHARE_DIVISOR,
         ) {
             let limiter = per_second(rate);
-            let split = Credit(earned).split(allow, &observed(&limiter, 128, out));
+            let split = Credit(earned).split(allow, &observed(&limiter, 128, outstanding));
             let live = live_waiting.min(split.live);
             let replay = replay_waiting.min(split.replay(live));
             prop_assert!(live + replay <= allow);
             let slots = limiter.slots_before(NOW, NOW + HORIZON, allow);
-            let room = slots.min(64u32.saturating_sub(out));
+            let room = slots.min(64u32.saturating_sub(outstanding));
             if replay_waiting > allow {
                 prop_assert!(live + replay >= room, "replays get the permits that live leaves");
             }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::time::Timestamp;
+use crate::{backoff::exponential, time::Timestamp};
 
 /// The number of attempts, their delays, and the age at which a delivery is given up.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,8 +69,8 @@ impl RetryPolicy {
         let step = attempt.saturating_sub(1);
         match &self.delays {
             RetryDelays::Backoff { base_ms, cap_ms } => {
-                let ceiling = u64::from(*base_ms).checked_shl(step.min(32)).unwrap_or(u64::MAX).min(u64::from(*cap_ms));
-                Duration::from_millis(ceiling).mul_f64(jitter.clamp(0.0, 1.0))
+                let [base, cap] = [*base_ms, *cap_ms].map(|ms| Duration::from_millis(ms.into()));
+                exponential(base, cap, step).mul_f64(jitter.clamp(0.0, 1.0))
             }
             RetryDelays::Schedule(delays_ms) => {
                 let delay_ms = delays_ms.get(step as usize).or(delays_ms.last()).copied().unwrap_or(0);

@@ -39,7 +39,7 @@ impl State {
         if scenario.remedies.grant_limits {
             self.queue.version = version;
         }
-        self.queue.ran_dry = false;
+        self.queue.backlog_ended = false;
         match self.queue.phase {
             Phase::Idle | Phase::Scheduled { .. } => self.queue.phase = Phase::Scheduled { due: 0, floor: 0 },
             Phase::Leased { .. } => self.wake(scenario, 0),
@@ -112,7 +112,7 @@ impl State {
         let Stage::FastPathClaimed { version } = self.permits[permit].stage else { return false };
         if !scenario.remedies.admit_needs_cursor && self.queue.cursor.is_none() {
             self.queue.cursor = Some(scenario.long_ago());
-            self.queue.ran_dry = true;
+            self.queue.backlog_ended = true;
         }
         let open = match scenario.fast_path {
             FastPath::KeepsRoom => self.queue.cursor.is_some() && !scenario.terms(self.queue.version).suspended,
@@ -130,7 +130,7 @@ impl State {
     pub(crate) fn has_room_now(&self, scenario: &Scenario, version: u8) -> bool {
         let knows = version == self.queue.version || !scenario.remedies.admit_checks_version;
         let is_free = self.start_after_queued(scenario).is_some_and(|start| start <= 0);
-        self.queue.ran_dry && knows && is_free && !scenario.terms(self.queue.version).suspended
+        self.queue.backlog_ended && knows && is_free && !scenario.terms(self.queue.version).suspended
     }
 
     /// Takes a slot, the only way to send. One step checks all conditions, moves the cursor and marks the permit in
@@ -201,7 +201,7 @@ impl State {
             }
         }
         self.snapshot = None;
-        let empty = Queue { phase: Phase::Idle, cursor: None, version: 0, ran_dry: false, generation_age: 0 };
+        let empty = Queue { phase: Phase::Idle, cursor: None, version: 0, backlog_ended: false, generation_age: 0 };
         self.queue = restored.unwrap_or(empty);
     }
 }
@@ -209,7 +209,7 @@ impl State {
 impl Queue {
     fn requeue(&mut self, scenario: &Scenario, next: NextRun, woken: Option<Ticks>, pace: Ticks) {
         let remedies = &scenario.remedies;
-        self.ran_dry = scenario.fast_path != FastPath::Closed && matches!(next, NextRun::Stop | NextRun::At(_));
+        self.backlog_ended = scenario.fast_path != FastPath::Closed && matches!(next, NextRun::Stop | NextRun::At(_));
         self.phase = match (next, woken) {
             (NextRun::Stop, Some(due)) if remedies.wake_version => Phase::Scheduled { due, floor: 0 },
             (NextRun::Stop, _) => {

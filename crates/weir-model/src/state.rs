@@ -71,7 +71,7 @@ pub(crate) struct Queue {
     /// The version of the terms that the queue applies.
     pub(crate) version: u8,
     /// The last run found fewer due deliveries than it was allowed to claim. Only the fast path uses this.
-    pub(crate) ran_dry: bool,
+    pub(crate) backlog_ended: bool,
     /// The time since the generation began.
     pub(crate) generation_age: Ticks,
 }
@@ -153,7 +153,7 @@ impl State {
                 phase: Phase::Idle,
                 cursor: None,
                 version: 0,
-                ran_dry: false,
+                backlog_ended: false,
                 generation_age: scenario.old_age(),
             },
             snapshot: None,

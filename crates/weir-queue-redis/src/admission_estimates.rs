@@ -10,13 +10,17 @@ use std::{
     time::Duration,
 };
 
-use weir_core::{DestinationId, Timestamp};
+use weir_core::{Backoff, DestinationId, Timestamp};
 use weir_queue::LAST_OLD_START;
 
 /// The first pause: the time after a wake in which its run has probably ended, and the pause after the first refusal.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
+/// A run of another process that ends the backlog is not seen here. So this is the longest time that deliveries wait
+/// for runs without need; one wrong estimate in this time costs next to nothing.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// An estimate that was not updated for this long is dropped: Redis may have forgotten the job.
+const PAUSES: Backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+/// An estimate that was not updated for this long is dropped: Redis may have forgotten the job, which it keeps for a
+/// minute.
 const KEPT_FOR: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
@@ -26,8 +30,8 @@ struct Estimate {
     room: u32,
     /// Permits that room is reserved for.
     reserved: u32,
-    /// The pause after the next refusal.
-    next_pause: Duration,
+    /// The pauses after refusals.
+    pauses: Backoff,
     updated_at: Timestamp,
 }
 
@@ -49,7 +53,7 @@ impl AdmissionEstimates {
             admits_from,
             room: 1,
             reserved: 0,
-            next_pause: FIRST_PAUSE,
+            pauses: PAUSES,
             updated_at: now,
         });
         estimate.updated_at = now;
@@ -66,7 +70,7 @@ impl AdmissionEstimates {
                 admits_from: now,
                 room: estimate.room.max(1),
                 reserved: estimate.reserved,
-                next_pause: FIRST_PAUSE,
+                pauses: PAUSES,
                 updated_at: now,
             };
         }
@@ -76,16 +80,17 @@ impl AdmissionEstimates {
     pub(crate) fn admitted(&self, id: DestinationId, count: u32, room: u32, admits_from: Timestamp, now: Timestamp) {
         if let Some(estimate) = self.estimates().get_mut(&id) {
             let reserved = estimate.reserved.saturating_sub(count);
-            *estimate = Estimate { admits_from, room, reserved, next_pause: FIRST_PAUSE, updated_at: now };
+            *estimate = Estimate { admits_from, room, reserved, pauses: PAUSES, updated_at: now };
         }
     }
 
     /// Redis refused `count` deliveries.
     pub(crate) fn declined(&self, id: DestinationId, count: u32, now: Timestamp) {
         if let Some(estimate) = self.estimates().get_mut(&id) {
-            let (admits_from, next_pause) = (now + estimate.next_pause, (estimate.next_pause * 2).min(LONGEST_PAUSE));
-            let reserved = estimate.reserved.saturating_sub(count);
-            *estimate = Estimate { admits_from, room: 1, reserved, next_pause, updated_at: now };
+            estimate.admits_from = now + estimate.pauses.fail();
+            estimate.room = 1;
+            estimate.reserved = estimate.reserved.saturating_sub(count);
+            estimate.updated_at = now;
         }
     }
 

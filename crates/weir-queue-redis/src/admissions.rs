@@ -5,15 +5,13 @@
 //! its name until there is an answer or the claims have expired. Claims are released only if nothing was published.
 
 use weir_core::{
-    Clock as _, DestinationId, Timestamp,
+    Backoff, Clock as _, DestinationId, Timestamp,
     claim::{ClaimedDelivery, ProcessId},
 };
-use weir_queue::Mailbox;
+use weir_queue::{Mailbox, QueueError};
 
 use crate::{
     codec::Admitted,
-    connect::Backoff,
-    connection::CallError,
     keys::Shard,
     schedule::{by_destination, by_shard},
     scripts::{Call, Operation},
@@ -69,7 +67,7 @@ impl Admissions {
             if open.is_empty() {
                 return;
             }
-            tokio::time::sleep(backoff.fail()).await;
+            tokio::time::sleep(backoff.fail_with_jitter(rand::random())).await;
             let now = context.clock.now();
             open.retain(|batch| batch.lasts_beyond(now));
         }
@@ -102,7 +100,7 @@ impl Admissions {
                         tracing::warn!(%error, "could not admit deliveries");
                         batch.record_refusal(context);
                     }
-                    batch.maybe_ran |= matches!(error, CallError::Unknown(_));
+                    batch.maybe_ran |= matches!(error, QueueError::Unknown(_));
                     if batch.maybe_ran {
                         open.push(batch);
                     } else {

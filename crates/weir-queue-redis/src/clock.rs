@@ -20,11 +20,13 @@ const DRIFT: Duration = Duration::from_micros(100);
 /// Earlier bounds widen by the time since their exchange, divided by this number: 500 ppm, the usual maximum rate of a
 /// slewed clock.
 const SLEW: i64 = 2_000;
-/// A server's clock that is this many nanoseconds ahead of its bounds was set forward.
+/// A server's clock that is this many nanoseconds ahead of its bounds was set forward. Smaller differences come from
+/// clocks that are slewed faster than [`SLEW`], and are followed.
 const STEP: i64 = 20_000_000;
-/// A larger error is reported, because it is taken from both ends of every slot.
+/// A larger error is reported, because it is taken from both ends of every slot: two of the 10 ms of a narrow slot at
+/// each end.
 const LARGE_ERROR: Duration = Duration::from_millis(2);
-/// How often a large error is reported at most.
+/// How often a large error is reported at most. The clock is set every second, and a slow connection stays slow.
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
 /// Engine time by the clock of Redis. Never goes backwards, and does not depend on the wall clock of this process.

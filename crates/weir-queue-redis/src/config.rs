@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use weir_queue::QueueError;
+
 /// Where Redis is.
 #[derive(Debug, Clone)]
 pub enum Topology {
@@ -67,6 +69,6 @@ pub enum OpenError {
     Password { address: String },
     #[error("redis_url: Redis at {address} is version {version}; Weir needs 7.0 or later")]
     TooOld { address: String, version: String },
-    #[error("redis_url: the Redis at {address} does not answer as expected ({reason})")]
-    Unusable { address: String, reason: String },
+    #[error("redis_url: the Redis at {address} does not answer as expected ({error})")]
+    Unusable { address: String, error: QueueError },
 }

@@ -19,41 +19,21 @@ use redis::{
 
 use crate::config::{OpenError, RedisConfig, Topology};
 
-/// How long a blocking read waits for permits.
+/// How long a blocking read waits for permits. A reader that is stopped finishes its read, so this is a part of every
+/// shutdown; and an idle process makes one call in this time.
 pub(crate) const BLOCK: Duration = Duration::from_secs(1);
+/// Room for one lost SYN, which is sent again after a second.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Half of the lease of a run: after a call without an answer the publication can be tried again before another
+/// scheduler runs the job.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// A blocking read is answered after [`BLOCK`] when there are no permits.
 const READ_TIMEOUT: Duration = BLOCK.saturating_add(RESPONSE_TIMEOUT);
 /// Connections of the pool: the reader, and its successor while the reader is being closed.
 const EXCLUSIVE: usize = 2;
+/// From 7.0 on an error inside a script keeps its code. Before, a script that was refused looked like one that ran in
+/// part.
 const OLDEST_MAJOR: u32 = 7;
-
-const FIRST_RETRY: Duration = Duration::from_millis(50);
-const LONGEST_RETRY: Duration = Duration::from_secs(5);
-
-/// How long to wait before connecting again.
-pub(crate) struct Backoff(Duration);
-
-impl Default for Backoff {
-    fn default() -> Self {
-        Self(FIRST_RETRY)
-    }
-}
-
-impl Backoff {
-    /// The connection works.
-    pub(crate) fn reset(&mut self) {
-        self.0 = FIRST_RETRY;
-    }
-
-    /// The connection failed. Returns half to all of the delay, so that processes do not reconnect at the same time.
-    pub(crate) fn fail(&mut self) -> Duration {
-        let wait = self.0.mul_f64(rand::random_range(0.5..1.0));
-        self.0 = (self.0 * 2).min(LONGEST_RETRY);
-        wait
-    }
-}
 
 /// A connection whose clones share one socket, or one socket to each node of a Cluster.
 #[derive(Clone)]

@@ -5,25 +5,13 @@
 
 use redis::{RedisError, RedisResult, Value};
 use tokio::{sync::Mutex, time::Instant};
+use weir_core::Backoff;
+use weir_queue::{QueueError, QueueResult};
 
 use crate::{
-    connect::{Backoff, Dialer, Shared},
+    connect::{Dialer, Shared},
     scripts::Call,
 };
-
-/// Why a call has no answer.
-#[derive(Debug, Clone, thiserror::Error)]
-pub(crate) enum CallError {
-    /// The call was not sent.
-    #[error("no connection to Redis: {0}")]
-    NotSent(String),
-    /// Redis did not run the script.
-    #[error("Redis does not run scripts at the moment: {0}")]
-    Refused(String),
-    /// The script may have run.
-    #[error("no answer from Redis: {0}")]
-    Unknown(String),
-}
 
 pub(crate) struct Connection {
     dialer: Dialer,
@@ -57,7 +45,7 @@ impl Connection {
     }
 
     /// Returns the answers in the order of the calls. Calls of one shard run in the given order.
-    pub(crate) async fn call(&self, calls: &[Call]) -> Vec<Result<Value, CallError>> {
+    pub(crate) async fn call(&self, calls: &[Call]) -> Vec<QueueResult<Value>> {
         let (number, connection) = match self.connection().await {
             Ok(connected) => connected,
             Err(error) => return calls.iter().map(|_| Err(error.clone())).collect(),
@@ -76,19 +64,19 @@ impl Connection {
             self.drop_connection(number).await;
         }
         let reason = |error: RedisError| match tried_once && is_refusal(&error) {
-            true => CallError::Refused(error.to_string()),
-            false => CallError::Unknown(error.to_string()),
+            true => QueueError::Refused(error.to_string()),
+            false => QueueError::Unknown(error.to_string()),
         };
         answers.into_iter().map(|answer| answer.map_err(reason)).collect()
     }
 
-    async fn connection(&self) -> Result<(u64, Shared), CallError> {
+    async fn connection(&self) -> QueueResult<(u64, Shared)> {
         let mut state = self.state.lock().await;
         if let Some(connection) = &state.connection {
             return Ok((state.number, connection.clone()));
         }
         if Instant::now() < state.retry_at {
-            return Err(CallError::NotSent(state.last_error.clone()));
+            return Err(QueueError::NotSent(state.last_error.clone()));
         }
         match self.dialer.shared().await {
             Ok(connection) => {
@@ -98,10 +86,10 @@ impl Connection {
                 Ok((state.number, connection))
             }
             Err(error) => {
-                let wait = state.backoff.fail();
+                let wait = state.backoff.fail_with_jitter(rand::random());
                 state.retry_at = Instant::now() + wait;
                 state.last_error = error.to_string();
-                Err(CallError::NotSent(state.last_error.clone()))
+                Err(QueueError::NotSent(state.last_error.clone()))
             }
         }
     }

@@ -16,6 +16,8 @@ use weir_core::Timestamp;
 
 use crate::keys::{SHARDS, Shard};
 
+/// How often a shard without a known due job is checked. A lost notification delays a job by this time; an idle
+/// scheduler makes one call to each shard in it.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 pub(crate) struct DueTimes {

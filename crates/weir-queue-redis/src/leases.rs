@@ -15,7 +15,6 @@ use weir_queue::{Leases, OrphanedPermit, PermitId, QueueResult};
 use crate::{
     RedisQueue,
     codec::OrphanedEntry,
-    connection::CallError,
     keys::Shard,
     permit_registry::HeldPermit,
     scripts::Operation,
@@ -24,8 +23,9 @@ use crate::{
 
 /// The reader that holds the unsent entries of dead processes. No process has this id.
 const WITHDRAWN_READER: ProcessId = ProcessId(0);
-/// Entries in one call.
+/// Entries in one call, so that no script occupies the server for long. An orphaned entry comes with its delivery.
 const ORPHANED_PAGE: usize = 100;
+/// Entries of the delivery queue in one call. Only their claims come back.
 const QUEUE_PAGE: usize = 200;
 
 /// The lease of this process, as last renewed. A process without a lease reads under a random name and may do
@@ -142,7 +142,7 @@ impl ShardContext {
 
     /// A page of the orphaned permits of a dead process in a shard. This process holds them from now on, so that they
     /// can be settled or handed back.
-    async fn orphaned_by(&self, process: ProcessId, shard: Shard) -> Result<Vec<OrphanedPermit>, CallError> {
+    async fn orphaned_by(&self, process: ProcessId, shard: Shard) -> QueueResult<Vec<OrphanedPermit>> {
         let mut call = self.new_call(shard, Operation::Orphaned);
         call.arg(reader_named(process)).arg(ORPHANED_PAGE);
         let mut answer = self.call(call).await?.values;

@@ -44,7 +44,7 @@ mod wakes;
 use std::{sync::Arc, time::Duration};
 
 use tokio::{sync::Mutex, task::JoinSet};
-use weir_queue::{QueueError, QueueResult};
+use weir_queue::QueueResult;
 
 pub use self::{
     clock::RedisClock,
@@ -60,7 +60,8 @@ use self::{
     shard_context::{ShardContext, unexpected},
 };
 
-/// How long [`RedisQueue::close`] may take.
+/// How long [`RedisQueue::close`] may take: one call that waits for its answer. The shutdown of a process whose Redis
+/// is gone must not wait longer.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The schedule, permits and delivery queue of all processes that use this Redis.
@@ -111,7 +112,7 @@ impl RedisQueue {
             admissions: admissions::Admissions::default(),
             config,
         });
-        context.set_clock(false).await.map_err(|error| OpenError::Unusable { address, reason: error.to_string() })?;
+        context.set_clock(false).await.map_err(|error| OpenError::Unusable { address, error })?;
         let mut background = JoinSet::new();
         let (clock, notifications, tidying) = (context.clone(), context.clone(), context.clone());
         let (settlements, admissions) = (context.clone(), context.clone());
@@ -141,7 +142,7 @@ impl RedisQueue {
         let mut total = Depths::default();
         for answered in self.context.call_all(&calls).await {
             let mut counts = answered?.values;
-            let mut next = || counts.next_u64().ok_or_else(|| QueueError::from(unexpected()));
+            let mut next = || counts.next_u64().ok_or_else(unexpected);
             total.ready += next()? as usize;
             total.oldest_waited = total.oldest_waited.max(Duration::from_micros(next()?));
             let Depths { queued, in_flight, jobs, entries, pending, .. } = &mut total;

@@ -12,7 +12,7 @@ impl Permits for RedisQueue {
         let reader = reader.get_or_insert_with(|| Reader::start(&self.context));
         let permits = reader.take(max).await;
         if permits.is_empty() {
-            return Err(QueueError("no more permits are taken".to_owned()));
+            return Err(QueueError::Refused("no more permits are taken".to_owned()));
         }
         Ok(permits)
     }

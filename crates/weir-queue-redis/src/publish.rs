@@ -5,19 +5,20 @@
 
 use std::time::Duration;
 
-use weir_core::{Clock as _, Timestamp, plan::NextRun};
-use weir_queue::{Publication, Published};
+use weir_core::{Backoff, Clock as _, Timestamp, plan::NextRun};
+use weir_queue::{Publication, Published, QueueError};
 
 use crate::{
-    connection::CallError,
     schedule::{BATCH, by_shard},
     scripts::{Call, Operation},
     shard_context::{ScriptAnswer, ShardContext},
 };
 
-/// How many times a publication is tried.
+/// How many times a publication is tried. While Redis is silent, three tries take longer than the lease of the run: by
+/// then another scheduler may run the job, and a further try would be refused.
 const TRIES: u32 = 3;
-const FIRST_RETRY: Duration = Duration::from_millis(100);
+/// The pauses between the tries: a connection that was closed is made again, well within the lease.
+const PAUSES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_millis(200));
 
 /// The result of a publication.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,11 +47,10 @@ impl ShardContext {
         }
         let mut outcomes = vec![None; publications.len()];
         let mut open = self.batches(publications);
-        let mut delay = FIRST_RETRY;
+        let mut pauses = PAUSES;
         for attempt in 0..TRIES {
             if attempt > 0 {
-                tokio::time::sleep(delay).await;
-                delay *= 2;
+                tokio::time::sleep(pauses.fail()).await;
             }
             self.try_publish(&mut open, &mut outcomes).await;
             if open.is_empty() {
@@ -76,7 +76,7 @@ impl ShardContext {
                 Ok(answered) => answered,
                 Err(error) => {
                     tracing::warn!(%error, "could not publish");
-                    let maybe_ran = maybe_ran || matches!(error, CallError::Unknown(_));
+                    let maybe_ran = maybe_ran || matches!(error, QueueError::Unknown(_));
                     open.push(Batch { indexes, call, maybe_ran });
                     continue;
                 }

@@ -7,25 +7,26 @@
 use std::{collections::HashSet, sync::Arc};
 
 use bytes::Bytes;
-use redis::{Cmd, ErrorKind, RedisError, RedisResult};
+use redis::{Cmd, RedisError};
 use tokio::{
     sync::{mpsc, watch},
     task::JoinSet,
 };
-use weir_core::claim::ProcessId;
-use weir_queue::{Permit, PermitId};
+use weir_core::{Backoff, claim::ProcessId};
+use weir_queue::{Permit, PermitId, QueueError};
 
 use crate::{
     codec::{self, Entry},
-    connect::{BLOCK, Backoff, Exclusive},
+    connect::{BLOCK, Exclusive},
     keys::{GROUP, Shard},
     permit_registry::HeldPermit,
     shard_context::ShardContext,
 };
 
-/// The most entries that one call reads from a shard.
+/// The most entries that one call reads from a shard. The answer for 16 shards, with bodies of at most 16 KiB, is about
+/// 16 MiB at most.
 const PER_READ: usize = 64;
-/// How many of its own entries a reader asks for after a failure.
+/// How many of its own entries a reader asks for after a failure: more than a worker has places.
 const RECALL_COUNT: usize = 10_000;
 
 /// The readers of a process.
@@ -78,6 +79,15 @@ impl Reader {
     }
 }
 
+/// Why a reader must connect again.
+#[derive(Debug, thiserror::Error)]
+enum ReadError {
+    #[error(transparent)]
+    Redis(#[from] RedisError),
+    #[error("ended permits are not settled yet: {0}")]
+    NotSettled(QueueError),
+}
+
 /// The entries that a reader asks for.
 #[derive(Clone, Copy)]
 enum Selection {
@@ -103,7 +113,8 @@ impl ShardReader {
             if let Err(error) = self.read_once_connected(&stopped, failed_before, &mut backoff).await {
                 tracing::debug!(%error, "could not read permits; trying again");
                 failed_before = true;
-                let _ = tokio::time::timeout(backoff.fail(), stopped.wait_for(|stopped| *stopped)).await;
+                let wait = backoff.fail_with_jitter(rand::random());
+                let _ = tokio::time::timeout(wait, stopped.wait_for(|stopped| *stopped)).await;
             }
         }
     }
@@ -113,7 +124,7 @@ impl ShardReader {
         stopped: &watch::Receiver<bool>,
         recall: bool,
         backoff: &mut Backoff,
-    ) -> RedisResult<()> {
+    ) -> Result<(), ReadError> {
         let mut connection = self.context.connection.dialer().reader().await?;
         let read = self.read_with(&mut connection, stopped, recall, backoff).await;
         connection.discard();
@@ -126,7 +137,7 @@ impl ShardReader {
         stopped: &watch::Receiver<bool>,
         recall: bool,
         backoff: &mut Backoff,
-    ) -> RedisResult<()> {
+    ) -> Result<(), ReadError> {
         if recall {
             // A lost queue gets its consumer group with its new generation.
             for &shard in &self.shards {
@@ -136,7 +147,7 @@ impl ShardReader {
             // first, and permits that are held now are skipped even if they end meanwhile.
             let held = self.context.registry.held();
             let settled = self.context.settlements.flush(&self.context, &self.shards).await;
-            settled.map_err(|_| RedisError::from((ErrorKind::Io, "ended permits are not settled yet")))?;
+            settled.map_err(ReadError::NotSettled)?;
             self.read_as(Selection::Own, RECALL_COUNT, connection, &held).await?;
         }
         while let Some(wanted) = self.wanted(stopped).await {
@@ -155,7 +166,7 @@ impl ShardReader {
         count: usize,
         connection: &mut Exclusive,
         held: &HashSet<PermitId>,
-    ) -> RedisResult<()> {
+    ) -> Result<(), ReadError> {
         let (holder, reader) = (self.context.lease.process(), self.context.lease.reader());
         let read: Option<Streams> = connection.query(&self.command(selection, &reader, count)).await?;
         self.forward(read, holder, held);

@@ -7,24 +7,17 @@ use std::{
 
 use async_trait::async_trait;
 use weir_core::{Clock as _, Destination, DestinationId, Timestamp, claim::ClaimedDelivery};
-use weir_queue::{DueJobs, Edit, Lease, Publication, Published, QueueError, QueueResult, Schedule, Wake};
+use weir_queue::{DueJobs, Edit, Lease, Publication, Published, QueueResult, Schedule, Wake};
 
 use crate::{
     RedisQueue,
-    connection::CallError,
     keys::Shard,
     scripts::{Call, Operation, from_micros},
     shard_context::{ScriptAnswer, ShardContext, unexpected},
 };
 
-/// Items in one call, so that no script occupies the server for long.
+/// Items in one call, so that no script occupies the server for long: other processes wait for their slots meanwhile.
 pub(crate) const BATCH: usize = 200;
-
-impl From<CallError> for QueueError {
-    fn from(error: CallError) -> Self {
-        Self(error.to_string())
-    }
-}
 
 /// Groups items by shard in batches of at most [`BATCH`]; their order stays.
 pub(crate) fn by_shard<T>(
@@ -138,7 +131,7 @@ impl Schedule for RedisQueue {
 }
 
 impl ShardContext {
-    async fn claim(&self, shards: &[Shard], max: usize, lease_for: Duration) -> Result<Vec<Lease>, CallError> {
+    async fn claim(&self, shards: &[Shard], max: usize, lease_for: Duration) -> QueueResult<Vec<Lease>> {
         // The leases must count the permits that this process has settled.
         self.settlements.flush(self, shards).await?;
         let calls: Vec<Call> = shards
@@ -164,7 +157,7 @@ impl ShardContext {
         }
     }
 
-    fn read_claim(&self, shard: Shard, mut answered: ScriptAnswer) -> Result<Vec<Lease>, CallError> {
+    fn read_claim(&self, shard: Shard, mut answered: ScriptAnswer) -> QueueResult<Vec<Lease>> {
         let known_since = from_micros(answered.generation as i64);
         if let Some(due) = answered.values.next_time() {
             self.due_times.learn(shard, due);

@@ -12,22 +12,25 @@ use std::{
 use futures_util::future::join_all;
 use tokio::sync::{Mutex as AsyncMutex, Notify};
 use weir_core::DestinationId;
-use weir_queue::PermitId;
+use weir_queue::{PermitId, QueueResult};
 
 use crate::{
-    connection::CallError,
     keys::{SHARDS, Shard},
     scripts::{Call, Operation},
     shard_context::ShardContext,
 };
 
-/// Settlements in one call.
+/// Settlements in one call, so that no script occupies the server for long. A settlement costs less than a slot or a
+/// permit, so these are more than the 200 of other calls.
 const BATCH: usize = 500;
-/// How long a settlement that no caller waits for stays before it causes a call of its own.
+/// How long a settlement that no caller waits for stays before it causes a call of its own. Most of them go earlier,
+/// with a flush.
 const BATCH_DELAY: Duration = Duration::from_millis(20);
-/// How long to wait after a failed call.
+/// How long to wait after a failed call. Constant: a settlement that comes late holds room below `max_in_flight`, and
+/// while there is no connection a call fails without reaching Redis.
 const RETRY: Duration = Duration::from_millis(100);
-/// Settlements kept for a shard while Redis is unavailable. Further settlements are dropped; their permits expire.
+/// Settlements kept for a shard while Redis is unavailable; for all shards a hundred times as many as a worker has
+/// places. Further settlements are dropped; their permits expire.
 const MAX_KEPT: usize = 50_000;
 
 /// How a permit ended.
@@ -109,11 +112,11 @@ impl Settlements {
     }
 
     /// Returns once Redis has received all settlements that were added for the shards before this call.
-    pub(crate) async fn flush(&self, context: &ShardContext, shards: &[Shard]) -> Result<(), CallError> {
+    pub(crate) async fn flush(&self, context: &ShardContext, shards: &[Shard]) -> QueueResult<()> {
         join_all(shards.iter().map(|&shard| self.send(context, shard))).await.into_iter().collect()
     }
 
-    async fn send(&self, context: &ShardContext, shard: Shard) -> Result<(), CallError> {
+    async fn send(&self, context: &ShardContext, shard: Shard) -> QueueResult<()> {
         let last = {
             let queue = &self.shards()[shard.index()];
             queue.sent + queue.unsent.len() as u64

@@ -24,11 +24,11 @@ use crate::{
 
 /// Slots requested in one call, so that no script occupies the server for long.
 const BATCH: usize = 200;
-/// Slower answers use up a good part of a narrow slot, so slots are then requested for the time at which the answer
-/// arrives.
+/// Slower answers use up a good part of a narrow slot (10 ms), so slots are then requested for the time at which the
+/// answer arrives.
 const SLOW_ANSWER: Duration = Duration::from_millis(3);
 /// Redis grants slots [`GRANT_AHEAD`] ahead at most. If a slot starts later than that plus this margin, a clock is
-/// wrong.
+/// wrong: the error of an ordinary clock is a few milliseconds.
 const CLOCK_DOUBT: Duration = Duration::from_millis(50);
 
 struct PendingRequest {
@@ -101,7 +101,9 @@ impl ShardContext {
             let context = self.clone();
             tokio::spawn(async move { context.serve(shard).await });
         }
-        answered.await.unwrap_or_else(|_| Err(QueueError("the task that requests slots was stopped".to_owned())))
+        answered
+            .await
+            .unwrap_or_else(|_| Err(QueueError::Unknown("the task that requests slots was stopped".to_owned())))
     }
 
     async fn serve(&self, shard: Shard) {
@@ -124,7 +126,7 @@ impl ShardContext {
             call.destination(id.destination_id).arg(id.serial).arg(micros);
         }
         let asked = self.clock.monotonic();
-        let mut answered = self.call(call).await.map_err(QueueError::from);
+        let mut answered = self.call(call).await;
         self.slot_requests.answer_time.observe(self.clock.monotonic() - asked);
         for PendingRequest { answer, .. } in requests {
             let slot = match &mut answered {
@@ -138,7 +140,7 @@ impl ShardContext {
 
     fn read_slot(&self, shard: Shard, answer: &mut AnswerReader) -> QueueResult<SlotAnswer> {
         let (Some(start), Some(end)) = (answer.next_int(), answer.next_int()) else {
-            return Err(unexpected().into());
+            return Err(unexpected());
         };
         if start == 0 {
             return Ok(SlotAnswer::Withdrawn);
@@ -153,7 +155,7 @@ impl ShardContext {
         }
         if slot.start > self.clock.now() + GRANT_AHEAD + CLOCK_DOUBT {
             self.clock_doubt.notify_one();
-            return Err(QueueError("the clocks of Redis and of this process differ".to_owned()));
+            return Err(QueueError::Unknown("the clocks of Redis and of this process differ".to_owned()));
         }
         Ok(SlotAnswer::Granted(slot))
     }

@@ -40,13 +40,16 @@ use weir_core::{
 };
 
 /// A permit whose slot would start later than this from now is withdrawn, because it would only wait in the worker.
+/// Longer than the spacing of one a second, so that such a permit waits for its next slot.
 pub const SLOT_HORIZON: Duration = Duration::from_secs(2);
 /// No send starts later than this after a loss of the queue's data in a slot that was granted before the loss: slots
 /// are granted 40 ms ahead and are at most 2.5 s wide.
 pub const LAST_OLD_START: Duration = Duration::from_secs(3);
-/// The longest time that permits are published earlier for workers that take long to be ready, mostly to connect.
+/// The longest time that permits are published earlier for workers that take long to be ready, mostly to connect. Below
+/// [`SLOT_HORIZON`]: a permit that asks earlier than that is withdrawn.
 pub const LONGEST_PREPARATION: Duration = Duration::from_millis(1_500);
-/// How long a job waits at most for a settle or a wake, because either may be lost.
+/// How long a job waits at most for a settle or a wake, because either may be lost. A lost one costs a second, and a
+/// job that waits for a slow receiver one run a second.
 pub const RUN_FALLBACK: Duration = Duration::from_secs(1);
 
 /// The whole interface of a queue.
@@ -56,10 +59,20 @@ impl<T: Schedule + Permits + Leases + Send + Sync + 'static> Queue for T {}
 /// A shared queue.
 pub type SharedQueue = Arc<dyn Queue>;
 
-/// The queue cannot be reached, or the outcome of the call is unknown.
-#[derive(Debug, Clone, thiserror::Error)]
-#[error("the queue is unavailable: {0}")]
-pub struct QueueError(pub String);
+/// A call of the queue failed. The kind says whether it may have been carried out. For a call about several
+/// destinations it is the kind of the first part that failed; other parts may have been carried out.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum QueueError {
+    /// The call was not sent.
+    #[error("the queue cannot be reached: {0}")]
+    NotSent(String),
+    /// The queue answered that it has not carried out the call.
+    #[error("the queue refuses the call: {0}")]
+    Refused(String),
+    /// The call may have been carried out.
+    #[error("no usable answer from the queue: {0}")]
+    Unknown(String),
+}
 
 pub type QueueResult<T> = Result<T, QueueError>;
 
@@ -126,7 +139,7 @@ pub struct Lease {
     /// How long workers take to be ready to send.
     pub preparation: Duration,
     /// The maximum of outstanding permits, below `max_in_flight`, while workers have no places for more.
-    pub window: Option<u32>,
+    pub max_outstanding: Option<u32>,
     /// When the queue's current data began: at the start of the process, or of Redis. Earlier permits get no slots any
     /// more; an earlier permit that had a slot may still be sent within [`LAST_OLD_START`].
     pub known_since: Timestamp,

@@ -20,14 +20,15 @@ use weir_store::{Condition, Ingested, NewEvent, SharedStore};
 
 use crate::release::Failure;
 
-/// The minimum pause between two passes.
+/// The minimum pause between two passes: an operator needs an alert within seconds.
 const INTERVAL: Duration = Duration::from_secs(2);
-/// The pause is at least this many times the duration of the reads. The writes of a pass do not count: otherwise alerts
-/// would be late on a slow disk, and when there are many.
+/// The pause is at least this many times the duration of the reads, so that they take a hundredth of a connection's
+/// time. The writes of a pass do not count: otherwise alerts would be late on a slow disk, and when there are many.
 const PAUSE_FACTOR: u32 = 100;
-/// The maximum pause: on a busy machine the reads of a pass mostly wait.
+/// The maximum pause: on a busy machine the reads of a pass mostly wait, and an alert must not be late by more than
+/// half a minute.
 const LONGEST_INTERVAL: Duration = Duration::from_secs(30);
-/// Destinations handled together.
+/// Destinations handled together, so that no statement holds its locks for long.
 const PAGE: usize = 256;
 
 /// Publishes alerts.

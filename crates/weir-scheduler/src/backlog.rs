@@ -6,9 +6,10 @@ use metrics::gauge;
 use tokio::time::Instant;
 use weir_store::SharedStore;
 
-/// The time between two counts.
+/// The time between two counts: autoscalers read the gauge every 15 s or less often.
 const INTERVAL: Duration = Duration::from_secs(10);
-/// The pause after a count is at least this many times the duration of the count: counting many millions takes seconds.
+/// The pause after a count is at least this many times the duration of the count: counting many millions takes seconds,
+/// and must not take more than a sixtieth of a connection's time.
 const PAUSE_FACTOR: u32 = 60;
 
 /// Counts the waiting deliveries.

@@ -12,7 +12,7 @@ use weir_store::{EditPlace, EditedDestination, SharedStore};
 
 use crate::release::Failure;
 
-/// The time between two passes.
+/// The time between two passes: an edit takes effect within two seconds, even if its announcement was lost.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// How far each pass goes back: much longer than the time between an edit and its visibility. Not longer, because each
 /// pass reads every edit of this time, and a hundred thousand destinations may have been created at once.
@@ -20,7 +20,7 @@ const OVERLAP: Duration = Duration::from_secs(5);
 /// How far the first pass goes back: for up to a day no process may have run. Earlier edits need no announcement,
 /// because the jobs of their destinations have run since.
 const FIRST_OVERLAP: Duration = Duration::from_secs(24 * 60 * 60);
-/// Edits announced in one call.
+/// Edits announced in one call: with more edits than this in a second a pass makes several calls.
 const PAGE: u32 = 256;
 
 /// Announces edits again.

@@ -10,7 +10,6 @@
 
 mod alerting;
 mod backlog;
-mod backoff;
 mod edits;
 mod fast_path;
 mod processes;
@@ -25,7 +24,6 @@ mod sweep;
 
 pub use alerting::AlertPublisher;
 pub use backlog::BacklogMeter;
-pub use backoff::Backoff;
 pub use edits::EditWatcher;
 pub use fast_path::{DeclinedAdmissions, FastPath};
 pub use processes::ProcessWatcher;

@@ -29,7 +29,7 @@ use crate::release::{Failure, wakes_of};
 
 /// Claims read in one pass: more than are ever outstanding.
 const MAX_CLAIMS: u32 = 100_000;
-/// Claims resolved in one statement.
+/// Claims resolved in one statement, so that none holds its locks for long.
 const PAGE: usize = 1_000;
 
 /// Finds dead processes, and resolves their claims and permits.
@@ -123,8 +123,8 @@ impl ProcessWatcher {
         }
         // Read permits after claims: a worker that has sent one of these deliveries has recorded the attempt or still
         // has its permit.
-        let out = self.queue.permitted_claims().await?;
-        let (with_permit, lost): (Vec<_>, Vec<_>) = new.into_iter().partition(|claim| out.contains(claim));
+        let permitted = self.queue.permitted_claims().await?;
+        let (with_permit, lost): (Vec<_>, Vec<_>) = new.into_iter().partition(|claim| permitted.contains(claim));
         self.claims_with_permit.extend(with_permit);
         if !lost.is_empty() {
             self.resolve(&lost).await?;

@@ -9,11 +9,13 @@ use weir_core::{
 };
 use weir_store::{Prune, PrunePlace, Pruned, SharedStore, StoreError};
 
-/// The time between two passes. Each pass also reads old data that must be kept.
+/// The time between two passes. Each pass also reads old data that must be kept. Retention is counted in days, so ten
+/// minutes more do not matter.
 const INTERVAL: Duration = Duration::from_secs(600);
-/// The pause after a step that deleted something, so that most of the store's time is left for deliveries.
+/// The pause after a step that deleted something, so that most of the store's time is left for deliveries, also when a
+/// step takes some tens of milliseconds.
 const PAUSE: Duration = Duration::from_millis(50);
-/// The pause after a step that deleted nothing.
+/// The pause after a step that deleted nothing: it only read, so it leaves the writer free.
 const SHORT_PAUSE: Duration = Duration::from_millis(5);
 
 /// Deletes data that is older than the retention. Any number of processes may run this; the store lets one at a time

@@ -3,15 +3,15 @@
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use weir_core::{
-    Clock, Timestamp,
+    Backoff, Clock, Timestamp,
     claim::{Claim, ClaimedDelivery},
 };
 use weir_queue::{QueueError, SharedQueue, Wake};
 use weir_store::{SharedStore, StoreError};
 
-use crate::Backoff;
-
-/// How long a claimed delivery may wait for its send start before its claim expires.
+/// How long a claimed delivery may wait for its send start before its claim expires. Longer than Redis keeps permits
+/// that no worker reads (40 s): their claims are released before they expire, and a claim expires only when its holder
+/// is lost.
 pub(crate) const START_WITHIN: Duration = Duration::from_secs(60);
 
 /// The store or the queue failed.

@@ -6,17 +6,19 @@
 
 use std::{sync::Arc, time::Duration};
 
-use weir_core::{Clock, DestinationId, Timestamp};
+use weir_core::{Backoff, Clock, DestinationId, Timestamp};
 use weir_queue::{SharedQueue, Wake};
 use weir_store::{SharedStore, StoreError};
 
-use crate::{Backoff, replay_shares::ReplayShares, scheduler::Scheduler};
+use crate::{replay_shares::ReplayShares, scheduler::Scheduler};
 
-/// The time between two checks while there is nothing to move.
+/// The time between two checks while there is nothing to move. A replay begins within this time.
 const INTERVAL: Duration = Duration::from_millis(250);
-/// The pause between two steps, so that most of the store's time is left for deliveries.
+/// The pause between two steps, so that most of the store's time is left for deliveries. Shorter than that of the
+/// retention: somebody waits for a replay.
 const PAUSE: Duration = Duration::from_millis(20);
-/// How often every destination with replays is woken, in case earlier wakes were lost.
+/// How often every destination with replays is woken, in case earlier wakes were lost. As often as the sweep wakes the
+/// others.
 const WAKE_ALL: Duration = Duration::from_secs(5);
 
 /// Takes the steps of replays.

@@ -65,7 +65,7 @@ impl Run {
             preparation: self.lease.preparation,
             queued: self.lease.queued,
             in_flight: self.lease.in_flight,
-            max_in_flight: self.lease.window.map_or(max_in_flight, |window| window.min(max_in_flight)),
+            max_in_flight: self.lease.max_outstanding.map_or(max_in_flight, |most| most.min(max_in_flight)),
             max_queued: settings.rate_limits.max_queued(),
             suspended: settings.paused,
             breaker: &destination.breaker,
@@ -110,11 +110,15 @@ impl Run {
         replay: ClaimResult,
     ) -> Publication {
         self.deliveries = deliveries;
-        let out = self.lease.queued + self.published + self.deliveries.len() as u32;
+        let outstanding = self.lease.queued + self.published + self.deliveries.len() as u32;
         let next = match self.cursors() {
-            Some(cursors) => {
-                replay_share::next_run(self.allowance, live, replay, cursors.start_after(out, self.now), self.now)
-            }
+            Some(cursors) => replay_share::next_run(
+                self.allowance,
+                live,
+                replay,
+                cursors.start_after(outstanding, self.now),
+                self.now,
+            ),
             None => NextRun::Stop,
         };
         self.into_publication(next)
@@ -164,7 +168,7 @@ mod tests {
             in_flight: 0,
             cursors: None,
             preparation: Duration::ZERO,
-            window: None,
+            max_outstanding: None,
             known_since: NOW,
         }
     }

@@ -7,26 +7,29 @@ use std::{sync::Arc, time::Duration};
 
 use metrics::{counter, histogram};
 use weir_core::{
-    Clock, Timestamp,
+    Backoff, Clock, Timestamp,
     plan::{self, NextRun},
 };
 use weir_queue::{DueJobs, Publication, Published, QueueError, SharedQueue};
 use weir_store::{Claims, SharedStore, StoreError};
 
 use crate::{
-    Backoff,
     release::{ClaimReleaser, Failure},
     replay_shares::ReplayShares,
     run::Run,
 };
 
-/// Jobs claimed in one call.
+/// Jobs claimed in one call. With more in a batch the last of them would wait longer for the claims of the others; with
+/// fewer, each commit would serve fewer destinations.
 const BATCH: usize = 256;
-/// How long the shutdown waits for a claim of jobs that is under way.
+/// How long the shutdown waits for a claim of jobs that is under way. A claim that finds jobs is answered at once; one
+/// that finds none waits for the next due job.
 const LAST_CLAIM: Duration = Duration::from_millis(100);
-/// How long a run may take before another scheduler can claim its jobs.
+/// How long a run may take before another scheduler can claim its jobs. Long enough for a commit on a slow disk and a
+/// second try of the publication; the jobs of a dead scheduler run again within ten seconds of its death.
 const LEASE: Duration = Duration::from_secs(4);
-/// The delay before a destination runs again after a failed run.
+/// The delay before a destination runs again after a failed run: a short failure costs little, and a lasting one few
+/// calls.
 pub(crate) const RETRY_RUN: Duration = Duration::from_millis(250);
 
 /// Executes the rate-limiter jobs.

@@ -11,13 +11,14 @@ use weir_core::{Clock, Timestamp};
 use weir_queue::{SharedQueue, Wake};
 use weir_store::{MessageGroup, MessageGroupsRepaired, Recovered, SharedStore, Store, StoreError};
 
-/// The time between two sweeps.
+/// The time between two sweeps. What only a sweep finds must be under way within ten seconds of a crash, also when it
+/// has just missed one sweep.
 const INTERVAL: Duration = Duration::from_secs(5);
 /// How many sweeps recover no claims at the start and after a failed sweep. While the store is unavailable, workers
 /// cannot record their attempts, and the claims expire. They record within ten seconds of its return. Only attempts
 /// that no worker will record may be resolved as unknown: the others would be sent twice.
 const LENIENT_SWEEPS: u32 = 3;
-/// Rows handled in one statement.
+/// Rows handled in one statement, so that none holds its locks for long.
 const PAGE: u32 = 1_000;
 
 /// Wakes destinations with due deliveries; recovers claims whose holder died.

@@ -13,7 +13,7 @@ use weir_store::BreakerChange;
 
 use crate::attempt::FinishedAttempt;
 
-/// How often destinations without recent attempts are forgotten.
+/// How often destinations without recent attempts are forgotten: the window of a breaker is a minute long.
 const TIDY: Duration = Duration::from_secs(60);
 
 #[derive(Default)]

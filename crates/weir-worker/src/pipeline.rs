@@ -33,11 +33,14 @@ use crate::{
 /// Permits taken in one call. A queue with many shards divides this number among them, and one destination is in one
 /// shard.
 const BATCH: usize = 1_024;
-/// The default number of concurrent attempts in one process. Each may hold a connection.
+/// The default number of concurrent attempts in one process. Each may hold a connection. The limit of open files lowers
+/// it: three quarters of the files are for attempts.
 pub const DEFAULT_CAPACITY: usize = 8_192;
-/// How long a permit waits for a place before the worker checks again whether its destination still answers quickly.
+/// How long a permit waits for a place before the worker checks again whether its destination still answers quickly. A
+/// tenth of the time within which an attempt counts as quick.
 const PLACE_WAIT: Duration = Duration::from_millis(100);
-/// The pause after the queue or the store failed.
+/// The pause after the queue or the store failed. Constant, because permits wait in the delivery queue meanwhile and
+/// expire there; a lasting failure costs four calls a second.
 const RETRY: Duration = Duration::from_millis(250);
 
 /// Delivers permitted attempts.

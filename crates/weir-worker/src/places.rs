@@ -16,13 +16,15 @@ use std::{
 use tokio::sync::{Notify, futures::Notified};
 use weir_core::{DestinationId, Timestamp};
 
-/// An attempt that ends within this time is quick.
+/// An attempt that ends within this time is quick: a permit can wait for the place that it leaves.
 const QUICK: Duration = Duration::from_secs(1);
-/// How long a destination counts as quick after a quick attempt.
+/// How long a destination counts as quick after a quick attempt. So a destination whose events are minutes apart still
+/// counts. One that begins to hang no longer counts after its next attempt.
 const RECENT: Duration = Duration::from_secs(300);
-/// One place in this many is reserved for quick destinations.
+/// One place in this many is reserved for quick destinations: a thousand of the default 8,192, enough for ten thousand
+/// attempts of 100 ms a second.
 const RESERVED_FOR_QUICK: usize = 8;
-/// Above this number, destinations that hold no place are forgotten.
+/// Above this number, destinations that hold no place are forgotten. An entry takes less than 100 bytes.
 const MOST_KNOWN: usize = 50_000;
 
 /// The concurrency slots of a worker, shared by its destinations.

@@ -9,7 +9,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use metrics::counter;
 use tokio::sync::mpsc;
 use weir_core::{
-    Clock, DestinationId, Timestamp,
+    Backoff, Clock, DestinationId, Timestamp,
     outcome::{Effect, Verdict},
 };
 use weir_queue::{Edit, HandedBack, RUN_FALLBACK, SharedQueue, Terms, Wake};
@@ -21,13 +21,11 @@ use crate::{
     meters::{self, DeliveryMeters},
 };
 
-/// Reports recorded in one commit.
+/// Reports recorded in one commit, as many as [`Worker`](crate::Worker) takes permits in one call.
 const BATCH: usize = 1_024;
-/// How long the first report of a batch waits for others. No delivery waits for the commit of a report, unless its
-/// destination is ordered.
+/// How long the first report of a batch waits for others: at a thousand attempts a second five share a commit. No
+/// delivery waits for the commit of a report, unless its destination is ordered.
 const GATHER: Duration = Duration::from_millis(5);
-const FIRST_RETRY: Duration = Duration::from_millis(50);
-const LONGEST_RETRY: Duration = Duration::from_secs(5);
 
 /// A report to the recorder.
 enum Report {
@@ -326,13 +324,12 @@ where
     F: FnMut() -> Fut,
     Fut: Future<Output = weir_store::StoreResult<T>>,
 {
-    let mut delay = FIRST_RETRY;
+    let mut backoff = Backoff::default();
     loop {
         match write().await {
             Ok(answer) => return answer,
             Err(error) => tracing::error!(%error, what, "the store failed; trying again"),
         }
-        tokio::time::sleep(delay).await;
-        delay = (delay * 2).min(LONGEST_RETRY);
+        tokio::time::sleep(backoff.fail()).await;
     }
 }

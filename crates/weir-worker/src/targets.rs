@@ -8,7 +8,8 @@ use weir_store::{SharedStore, StoreError};
 
 use crate::outbound::Target;
 
-/// Above this number of targets, all are forgotten.
+/// Above this number of targets, all are forgotten. A target takes a few kilobytes, so these take a few hundred
+/// megabytes at most.
 const MAX_CACHED: usize = 50_000;
 
 /// A destination and its compiled request parts.

@@ -19,7 +19,7 @@ pub(super) fn write(folder: &Path, played: &[Played], kind: &str) -> anyhow::Res
     let kept = section(&page).map(|old| rows_of_others(old, &names)).unwrap_or_default();
     std::fs::write(&path, with_section(&page, &(summary::markdown(played, kind) + &kept)))?;
     if let Some(pictured) = played.iter().find(|played| played.name == PICTURED) {
-        std::fs::write(folder.join("autoscale.svg"), picture::draw(&pictured.trace)?)?;
+        std::fs::write(folder.join("autoscale.svg"), picture::draw(&pictured.trace))?;
     }
     Ok(())
 }

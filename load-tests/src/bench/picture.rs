@@ -1,21 +1,11 @@
-//! The chart of sends a second and a limit that changes. It has a transparent background and colours of medium
-//! brightness, so it is readable on light and dark pages.
+//! The chart of sends a second and a limit that changes.
 
-use std::error::Error;
-
-use anyhow::anyhow;
-use plotters::{
-    chart::ChartBuilder,
-    prelude::{IntoDrawingArea, SVGBackend, Text},
-    series::{AreaSeries, LineSeries},
-    style::{Color, IntoFont, RGBColor, ShapeStyle},
-};
 use serde::{Deserialize, Serialize};
+use weir_chart::{Axis, Chart, Color, Element, Panel, Plot, Stroke, stairs};
 
-const SIZE: (u32, u32) = (960, 300);
-const BLUE: RGBColor = RGBColor(47, 129, 247);
-const RED: RGBColor = RGBColor(229, 83, 75);
-const GREY: RGBColor = RGBColor(125, 133, 144);
+const SIZE: (f64, f64) = (960.0, 300.0);
+/// Space above the highest value, for the labels of the limits.
+const HEADROOM: f64 = 1.15;
 
 /// The data of the chart.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -27,52 +17,27 @@ pub(crate) struct Sends {
     pub(crate) caps: Vec<(f64, f64)>,
 }
 
-pub(crate) fn draw(sends: &Sends) -> anyhow::Result<String> {
-    let mut svg = String::new();
-    drawn(sends, &mut svg).map_err(|error| anyhow!("the picture: {error}"))?;
-    Ok(svg)
-}
-
-fn drawn(sends: &Sends, svg: &mut String) -> Result<(), Box<dyn Error>> {
-    let length_s = (sends.per_s.len() as f64 * sends.bucket_s).max(1.0);
-    let highest = sends.caps.iter().map(|(_, cap)| *cap).chain(sends.per_s.iter().copied()).fold(1.0, f64::max);
-    let area = SVGBackend::with_string(svg, SIZE).into_drawing_area();
-    let mut builder = ChartBuilder::on(&area);
-    builder.margin(12).x_label_area_size(30).y_label_area_size(60);
-    let mut chart = builder.build_cartesian_2d(0.0..length_s, 0.0..highest * 1.15)?;
-    let label = || ("sans-serif", 16).into_font().color(&GREY);
-    chart
-        .configure_mesh()
-        .disable_x_mesh()
-        .max_light_lines(0)
-        .bold_line_style(GREY.mix(0.25))
-        .axis_style(GREY)
-        .label_style(label())
-        .x_label_formatter(&|x| format!("{x:.0} s"))
-        .y_label_formatter(&|y| format!("{y:.0}/s"))
-        .draw()?;
-    let stairs = sends
-        .per_s
+pub(crate) fn draw(sends: &Sends) -> String {
+    let Sends { bucket_s, per_s, caps } = sends;
+    let length_s = (per_s.len() as f64 * bucket_s).max(1.0);
+    let highest = caps.iter().map(|(_, cap)| *cap).chain(per_s.iter().copied()).fold(1.0, f64::max);
+    let bucket = |(n, per_s): (usize, &f64)| (n as f64 * bucket_s, (n + 1) as f64 * bucket_s, Some(*per_s));
+    let cap = |(n, &(from_s, cap)): (usize, &(f64, f64))| {
+        let until_s = caps.get(n + 1).map_or(length_s, |(next_s, _)| *next_s);
+        (from_s, until_s, Some(cap))
+    };
+    let areas = stairs(per_s.iter().enumerate().map(bucket)).into_iter().map(|area| Element::Area(Color::Blue, area));
+    let lines = stairs(caps.iter().enumerate().map(cap)).into_iter();
+    let lines = lines.map(|line| Element::Line(Color::Red, Stroke::Solid, line));
+    let labels = caps
         .iter()
-        .enumerate()
-        .flat_map(|(n, per_s)| [(n as f64 * sends.bucket_s, *per_s), ((n + 1) as f64 * sends.bucket_s, *per_s)]);
-    chart.draw_series(
-        AreaSeries::new(stairs, 0.0, BLUE.mix(0.35)).border_style(ShapeStyle::from(BLUE).stroke_width(1)),
-    )?;
-    let mut line = Vec::new();
-    for (number, (from_s, cap)) in sends.caps.iter().enumerate() {
-        let until_s = sends.caps.get(number + 1).map_or(length_s, |(next_s, _)| *next_s);
-        line.extend([(*from_s, *cap), (until_s, *cap)]);
-        let text = Text::new(
-            format!("cap {cap:.0}/s"),
-            (from_s + length_s * 0.025, cap + highest * 0.09),
-            ("sans-serif", 16).into_font().color(&RED),
-        );
-        chart.draw_series([text])?;
-    }
-    chart.draw_series(LineSeries::new(line, ShapeStyle::from(RED).stroke_width(2)))?;
-    area.present()?;
-    Ok(())
+        .map(|&(from_s, cap)| Element::Label(Color::Red, (from_s + length_s * 0.025, cap), format!("cap {cap:.0}/s")));
+    let plot = Plot {
+        x: Axis::linear(length_s, 10, |s| format!("{s} s")),
+        y: Axis::linear(highest * HEADROOM, 6, |per_s| format!("{per_s}/s")),
+        elements: areas.chain(lines).chain(labels).collect(),
+    };
+    Chart::of(SIZE.0, Panel::of(SIZE.1, plot)).to_file()
 }
 
 #[cfg(test)]
@@ -80,12 +45,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_chart_has_no_background_and_no_external_resources() {
+    fn the_chart_shows_the_sends_and_each_limit() {
         let sends =
             Sends { bucket_s: 0.5, per_s: vec![99.0, 100.0, 298.0, 300.0], caps: vec![(0.0, 100.0), (1.0, 300.0)] };
-        let svg = draw(&sends).unwrap();
-        assert!(svg.starts_with("<svg") && svg.contains("cap 300/s"), "{svg}");
-        assert!(!svg.contains("href") && !svg.contains("#FFFFFF"), "{svg}");
-        assert!(draw(&Sends { bucket_s: 0.5, per_s: Vec::new(), caps: Vec::new() }).is_ok());
+        let svg = draw(&sends);
+        for part in ["class=\"blue area\"", "class=\"red line\"", ">cap 100/s<", ">cap 300/s<"] {
+            assert!(svg.contains(part), "{part} is missing in {svg}");
+        }
+        assert!(draw(&Sends { bucket_s: 0.5, per_s: Vec::new(), caps: Vec::new() }).contains("</svg>"));
     }
 }

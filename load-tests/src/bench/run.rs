@@ -140,7 +140,7 @@ fn print(section: &Section) {
 
 fn publish(results: &Results, page: &std::path::Path) -> anyhow::Result<()> {
     if let Some(sends) = results.sections.iter().find_map(|section| section.measured.sends.as_ref()) {
-        write(&page.with_file_name("results.svg"), &picture::draw(sends)?)?;
+        write(&page.with_file_name("results.svg"), &picture::draw(sends))?;
     }
     // Keeps the autoscaling section, which `autoscale --results` writes.
     let old = std::fs::read_to_string(page).unwrap_or_default();

@@ -3,17 +3,15 @@
 
 use std::fmt::Write;
 
-use plotters::style::RGBColor;
+use weir_chart::escaped;
 
 use super::{
     Report, Run,
-    pictures::{self, AMBER, BLUE, GREY, Picture, RED},
+    pictures::{self, Picture},
 };
 use crate::judge::{GroupJudgement, Judgement};
 
 const STYLE: &str = include_str!("style.css");
-/// The colours of the charts on a dark screen.
-const DARK: [(RGBColor, &str); 4] = [(BLUE, "#58a6ff"), (RED, "#ff7b72"), (GREY, "#9198a1"), (AMBER, "#d29922")];
 
 pub(super) fn page(report: &Report) -> anyhow::Result<String> {
     let mut out = String::new();
@@ -21,7 +19,7 @@ pub(super) fn page(report: &Report) -> anyhow::Result<String> {
         out,
         "<!doctype html><html lang=\"en-GB\"><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\
          <title>Weir under load</title><style>\n{STYLE}{}</style>",
-        dark_pictures()?
+        weir_chart::STYLE
     )?;
     write_verdict(&mut out, report)?;
     write_summary(&mut out, report)?;
@@ -29,17 +27,6 @@ pub(super) fn page(report: &Report) -> anyhow::Result<String> {
         write_run(&mut out, number, run)?;
     }
     Ok(out)
-}
-
-fn dark_pictures() -> anyhow::Result<String> {
-    let mut out = "@media (prefers-color-scheme: dark) {\n".to_owned();
-    for (RGBColor(red, green, blue), dark) in DARK {
-        let bright = format!("#{red:02X}{green:02X}{blue:02X}");
-        for kind in ["fill", "stroke"] {
-            writeln!(out, "  svg [{kind}=\"{bright}\"] {{ {kind}: {dark} }}")?;
-        }
-    }
-    Ok(out + "}\n")
 }
 
 /// The verdict and the totals of all runs.
@@ -144,7 +131,7 @@ fn write_run(out: &mut String, number: usize, run: &Run) -> anyhow::Result<()> {
     write_limits(out, &run.judgement.groups)?;
     write_latencies(out, &run.judgement.groups)?;
     let mut last = None;
-    for picture in pictures::all(&run.judgement.pictures)? {
+    for picture in pictures::all(&run.judgement.pictures) {
         if picture.group != last
             && let Some(name) = &picture.group
         {
@@ -230,10 +217,6 @@ fn plural(count: usize) -> &'static str {
     if count == 1 { "" } else { "s" }
 }
 
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -241,11 +224,5 @@ mod tests {
     #[test]
     fn thousands_are_separated() {
         assert_eq!([0, 999, 1_000, 1_234_567].map(grouped), ["0", "999", "1\u{202f}000", "1\u{202f}234\u{202f}567"]);
-    }
-
-    #[test]
-    fn every_colour_of_the_charts_has_a_dark_variant() {
-        let style = dark_pictures().unwrap();
-        assert!(style.contains("svg [stroke=\"#0969DA\"] { stroke: #58a6ff }"), "{style}");
     }
 }

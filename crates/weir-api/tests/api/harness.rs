@@ -299,14 +299,14 @@ impl RecordingQueue {
         let condition = *self.condition.lock().unwrap();
         match condition {
             Condition::Sound => Ok(()),
-            Condition::Broken => Err(QueueError("broken".to_owned())),
+            Condition::Broken => Err(QueueError::NotSent("broken".to_owned())),
             Condition::Hanging => std::future::pending().await,
         }
     }
 }
 
 fn not_used<T>() -> QueueResult<T> {
-    Err(QueueError("the API does not use this".to_owned()))
+    Err(QueueError::Refused("the API does not use this".to_owned()))
 }
 
 #[async_trait]

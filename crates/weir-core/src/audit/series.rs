@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{limit::RateLimits, time::Timestamp};
 
-/// The most buckets of a series. Longer ranges get longer buckets.
+/// The most buckets of a series; longer ranges get longer buckets. The chart is less than a thousand pixels wide, so
+/// more buckets would not be seen.
 pub const MAX_BUCKETS: usize = 2_000;
 
 /// Bucket lengths in seconds. Each is a multiple of the one before, so that counts can be merged. Longer lengths double

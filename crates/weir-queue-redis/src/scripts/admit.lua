@@ -28,12 +28,12 @@ end
 
 -- How many more permits may be issued. A run that is under way may publish its share of `max_in_flight`.
 local function room_of(id, job)
-  local most = math.min(job.max_in_flight, job.window or job.max_in_flight)
-  local out = redis.call('ZCARD', queued_of(id)) + redis.call('ZCARD', in_flight_of(id))
+  local most = math.min(job.max_in_flight, job.max_outstanding or job.max_in_flight)
+  local outstanding = redis.call('ZCARD', queued_of(id)) + redis.call('ZCARD', in_flight_of(id))
   if job.phase == 'leased' then
-    out = out + math.ceil(job.max_in_flight / SHARES)
+    outstanding = outstanding + math.ceil(job.max_in_flight / SHARES)
   end
-  return math.max(most - out, 0)
+  return math.max(most - outstanding, 0)
 end
 
 -- Whether the workers are behind: permits that are issued now would be late.

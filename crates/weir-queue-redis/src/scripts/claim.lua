@@ -40,7 +40,7 @@ for index = 1, #due, 2 do
   leases[#leases + 1] = {
     id, job.epoch, job.version, tonumber(due[index + 1]),
     count_valid(queued_of(id)), count_valid(in_flight_of(id)),
-    job.preparation, job.window or 0, cursors_of(job.cursors),
+    job.preparation, job.max_outstanding or 0, cursors_of(job.cursors),
   }
 end
 local unread = redis.call('XLEN', QUEUE) - redis.call('XPENDING', QUEUE, WORKERS)[1]

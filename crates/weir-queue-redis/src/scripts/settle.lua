@@ -24,10 +24,10 @@ local function remove(permits, first, other)
 end
 
 -- Each attempt that ends makes a place for one more.
-local function widen_window(job, ended)
-  if job.window and ended > 0 then
-    local window = job.window + ended
-    job.window = window < job.max_in_flight and window or nil
+local function raise_max_outstanding(job, ended)
+  if job.max_outstanding and ended > 0 then
+    local raised = job.max_outstanding + ended
+    job.max_outstanding = raised < job.max_in_flight and raised or nil
   end
 end
 
@@ -57,12 +57,12 @@ local function settle(id, ended, unused, crowded)
   local job, queued, in_flight = load_job(id), queued_of(id), in_flight_of(id)
   local removed_ended = remove(ended, in_flight, queued)
   local removed_unused = remove(unused, queued, in_flight)
-  local had_window = job.window
-  widen_window(job, removed_ended)
+  local max_before = job.max_outstanding
+  raise_max_outstanding(job, removed_ended)
   if crowded > 0 and removed_unused > 0 then
-    job.window = math.max(redis.call('ZCARD', queued) + redis.call('ZCARD', in_flight), 1)
+    job.max_outstanding = math.max(redis.call('ZCARD', queued) + redis.call('ZCARD', in_flight), 1)
   end
-  local changed = job.window ~= had_window
+  local changed = job.max_outstanding ~= max_before
   if removed_unused > crowded then
     changed = pull_pace(id, job, queued) or changed
   elseif removed_ended > 0 then

@@ -70,20 +70,20 @@ local function grant_all(requests)
   local id = requests.id
   local job = load_job(id)
   local queued, in_flight = expiries(requests)
-  local most = math.min(job.max_in_flight, job.window or job.max_in_flight)
-  local out = redis.call('ZCARD', in_flight_of(id))
+  local most = math.min(job.max_in_flight, job.max_outstanding or job.max_in_flight)
+  local sending = redis.call('ZCARD', in_flight_of(id))
   local granted, scored = {}, {}
   for index, permit in ipairs(requests.permits) do
     local queued_score = queued[index]
     local expires = tonumber(queued_score or in_flight[index] or 0)
     local slot_start, slot_end = 0, 0
-    if expires > now and not job.suspended and job.cursors and not (queued_score and out >= most) then
+    if expires > now and not job.suspended and job.cursors and not (queued_score and sending >= most) then
       if requests.preparations[index] >= 0 then
         job.preparation = smoothed(job.preparation, requests.preparations[index])
       end
       slot_start, slot_end = take(job)
       if queued_score and slot_end > 0 then
-        out = out + 1
+        sending = sending + 1
         granted[#granted + 1] = permit
         scored[#scored + 1] = queued_score
         scored[#scored + 1] = permit

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tempfile::TempDir;
+use weir_queue::QueueError;
 use weir_queue_redis::{OpenError, RedisConfig, RedisQueue, Topology};
 
 use crate::support::{self, Server, permits};
@@ -92,5 +93,5 @@ async fn an_invalid_url_is_refused() {
 async fn a_single_server_is_refused_as_a_cluster() {
     let server = Server::start().await;
     let error = refusal(RedisConfig::new(Topology::Cluster(vec![server.url()]))).await;
-    assert!(matches!(error, OpenError::Unusable { .. }), "{error:?}");
+    assert!(matches!(error, OpenError::Unusable { error: QueueError::NotSent(_), .. }), "{error:?}");
 }

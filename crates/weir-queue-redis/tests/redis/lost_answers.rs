@@ -14,7 +14,7 @@ use tokio::{
     sync::Mutex,
 };
 use weir_core::{Clock as _, Destination, Timestamp, plan::NextRun};
-use weir_queue::{Published, Schedule as _, conformance::settings};
+use weir_queue::{Published, QueueError, Schedule as _, conformance::settings};
 use weir_queue_redis::{RedisConfig, RedisQueue, Topology};
 
 use crate::support::{self, Server, claim, destination, eventually, hand_back, permits, publication, wake};
@@ -184,7 +184,22 @@ async fn a_publication_that_was_never_sent_is_stale() {
     let lease = claim(&queue).await;
     server.kill();
     // The first call after the kill finds the connection broken, so its script may have run.
-    assert!(wake(&queue, destination(2)).await.is_err());
+    let unknown = wake(&queue, destination(2)).await;
+    assert!(matches!(unknown, Err(QueueError::Unknown(_))), "{unknown:?}");
+    let not_sent = wake(&queue, destination(2)).await;
+    assert!(matches!(not_sent, Err(QueueError::NotSent(_))), "{not_sent:?}");
     let published = queue.publish(vec![publication(&queue, lease, 3, NextRun::Stop)]).await.unwrap().remove(0);
     assert!(matches!(published, Published::Stale(back) if back.len() == 3));
+}
+
+/// A demoted primary keeps its connections and refuses every write.
+#[tokio::test]
+async fn a_call_that_a_replica_refuses_has_not_run() {
+    let server = Server::start().await;
+    let queue = support::open(server.config()).await;
+    server.command(&["REPLICAOF", "127.0.0.1", "1"]).await;
+    let refused = wake(&queue, destination(1)).await;
+    assert!(matches!(refused, Err(QueueError::Refused(_))), "{refused:?}");
+    server.command(&["REPLICAOF", "NO", "ONE"]).await;
+    assert_eq!(queue.depths().await.unwrap().jobs, 0);
 }

@@ -56,10 +56,10 @@ pub async fn a_crowded_destination_gets_fewer_permits_until_attempts_end(subject
     subject.slot(&permits[1]).await;
     subject.hand_back(&permits[2], true).await;
     let lease = subject.claim().await;
-    assert_eq!(lease.window, Some(2));
+    assert_eq!(lease.max_outstanding, Some(2));
     subject.publish(lease, RateLimits::UNLIMITED, 0, NextRun::OnSettle).await;
     subject.settle(&permits[0]).await;
-    assert_eq!(subject.claim().await.window, Some(3));
+    assert_eq!(subject.claim().await.max_outstanding, Some(3));
 }
 
 pub async fn a_crowded_permit_starts_no_run(subject: Subject) {

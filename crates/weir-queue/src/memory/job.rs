@@ -51,7 +51,7 @@ pub(super) struct Job {
     /// How long workers take to be ready. A longer time counts at once; shorter times reduce the value step by step.
     pub(super) preparation: Duration,
     /// The maximum of outstanding permits while workers have no places for more.
-    pub(super) window: Option<u32>,
+    pub(super) max_outstanding: Option<u32>,
     /// Permits published that have no slot, with the times at which their claims expire.
     pub(super) queued: IdMap<u64, Timestamp>,
     /// Permits that have a slot and are not settled, with the times at which their claims expire.
@@ -75,7 +75,7 @@ impl Job {
             cursors: None,
             held_until: Timestamp::MIN,
             preparation: Duration::ZERO,
-            window: None,
+            max_outstanding: None,
             queued: IdMap::default(),
             in_flight: IdMap::default(),
             first_expiry: Timestamp::MAX,
@@ -126,7 +126,7 @@ impl Job {
         else {
             return SlotAnswer::Withdrawn;
         };
-        let has_room = in_flight.is_some() || (self.in_flight.len() as u32) < self.max_outstanding();
+        let has_room = in_flight.is_some() || (self.in_flight.len() as u32) < self.allowed_outstanding();
         let (Some(cursors), true, false) =
             (&mut self.cursors, has_room, self.terms.as_ref().is_none_or(|t| t.suspended))
         else {
@@ -145,33 +145,33 @@ impl Job {
 
     /// Whether permits are outstanding or reserved.
     pub(super) fn has_permits(&self) -> bool {
-        self.permits() > 0
+        self.outstanding() > 0
     }
 
     pub(super) fn queued(&self) -> u32 {
         self.queued.len() as u32 + self.reserved
     }
 
-    fn permits(&self) -> u32 {
+    fn outstanding(&self) -> u32 {
         self.queued() + self.in_flight.len() as u32
     }
 
     /// The maximum of outstanding permits.
-    fn max_outstanding(&self) -> u32 {
+    fn allowed_outstanding(&self) -> u32 {
         let max_in_flight = self.terms.as_ref().map_or(0, |terms| terms.max_in_flight);
-        self.window.map_or(max_in_flight, |window| window.min(max_in_flight))
+        self.max_outstanding.map_or(max_in_flight, |most| most.min(max_in_flight))
     }
 
     /// Limits the outstanding permits to the present number, because a worker had no place for one that was just
     /// removed.
-    pub(super) fn narrow_window(&mut self) {
-        self.window = Some(self.permits().max(1));
+    pub(super) fn lower_max_outstanding(&mut self) {
+        self.max_outstanding = Some(self.outstanding().max(1));
     }
 
     /// Raises the maximum by one, because an attempt has ended and its place is free.
-    pub(super) fn widen_window(&mut self) {
+    pub(super) fn raise_max_outstanding(&mut self) {
         let max_in_flight = self.terms.as_ref().map_or(u32::MAX, |terms| terms.max_in_flight);
-        self.window = self.window.map(|window| window + 1).filter(|window| *window < max_in_flight);
+        self.max_outstanding = self.max_outstanding.map(|most| most + 1).filter(|most| *most < max_in_flight);
     }
 
     /// Whether a new delivery can be sent without a run. The last run found less than it was allowed to claim, so that
@@ -190,7 +190,7 @@ impl Job {
         !terms.suspended
             && terms.version == destination.updated_at
             && cursors.slots_before(now, now + ahead + Duration::from_nanos(1), taken) == taken
-            && self.permits() + promised < self.max_outstanding()
+            && self.outstanding() + promised < self.allowed_outstanding()
     }
 
     /// When a paced job runs.

@@ -19,7 +19,8 @@ use crate::{
     Edit, HandedBack, Lease, Permit, PermitId, Publication, Published, RUN_FALLBACK, SlotAnswer, SlotRequest, Wake,
 };
 
-/// Idle jobs are kept until there are more jobs than this, so that their next run needs nothing from the store.
+/// Idle jobs are kept until there are more jobs than this, so that their next run needs nothing from the store. An idle
+/// job takes less than a kilobyte, so these take less than 20 MB.
 const MIN_KEPT_JOBS: usize = 20_000;
 
 /// Counts over all jobs.
@@ -141,7 +142,7 @@ impl JobTable {
                 in_flight: job.in_flight.len() as u32,
                 cursors: job.cursors.clone(),
                 preparation: job.preparation,
-                window: job.window,
+                max_outstanding: job.max_outstanding,
                 known_since: self.known_since,
             });
         }
@@ -289,7 +290,7 @@ impl JobTable {
     pub fn settle(&mut self, now: Timestamp, id: PermitId) {
         let Some(job) = self.jobs.get_mut(&id.destination_id) else { return };
         if job.in_flight.remove(&id.serial).or_else(|| job.queued.remove(&id.serial)).is_some() {
-            job.widen_window();
+            job.raise_max_outstanding();
             self.room_freed(now, id.destination_id);
         }
     }
@@ -303,7 +304,7 @@ impl JobTable {
             return;
         }
         if crowded {
-            job.narrow_window();
+            job.lower_max_outstanding();
             return;
         }
         let pace = job.paced_due(now);

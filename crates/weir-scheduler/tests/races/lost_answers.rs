@@ -30,7 +30,7 @@ impl Schedule for LostAnswers {
         let answers = self.queue.publish(publications).await?;
         match self.loss {
             Loss::Unknown => Ok(answers.iter().map(|_| Published::Unknown).collect()),
-            Loss::Error => Err(QueueError("the answer was lost".to_owned())),
+            Loss::Error => Err(QueueError::Unknown("the answer was lost".to_owned())),
         }
     }
 

@@ -1,5 +1,7 @@
 //! A store that implements only the calls of scheduler and sweep: waiting deliveries, claims, and the last sends.
 
+mod not_called;
+
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard},
@@ -9,22 +11,18 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use weir_core::{
-    DeliveryId, Destination, DestinationId, EventId, Period, RateLimit, RateLimits, ReplayId, Timestamp,
-    alert::{AlertPolicy, AlertState},
-    claim::{Claim, ClaimedBody, ClaimedDelivery, ProcessId},
-    delivery::Delivery,
-    event::{Event, EventBody},
-    retention::Cutoffs,
+    DeliveryId, Destination, DestinationId, EventId, Period, RateLimit, RateLimits, Timestamp,
+    claim::{Claim, ClaimedBody, ClaimedDelivery},
+    event::EventBody,
 };
 use weir_queue::conformance::settings;
 use weir_store::{
-    Alerting, AttemptResult, BreakerChange, ClaimRequest, Claims, Condition, DeliveryAction, DeliveryDetail,
-    DeliveryFilter, DestinationCounts, DestinationPatch, Destinations, DueDestination, EditPlace, EditedDestination,
-    EventFilter, FastPath, History, Ingest, IngestRefusal, Ingested, LimitChange, MessageGroup, MessageGroups,
-    MessageGroupsRepaired, NewEvent, NewReplay, Outbox, Page, PageRequest, ProcessBeat, Processes, Prune, PrunePlace,
-    PruneStep, Purge, PurgePlace, PurgeStep, Recovered, Replay, ReplayFilter, ReplayPhase, ReplayStep, Replays,
-    Results, SendHistory, SendRecord, SendsRequest, Settlement, StoreResult,
+    BreakerChange, ClaimRequest, Claims, DestinationCounts, DestinationPatch, Destinations, DueDestination, EditPlace,
+    EditedDestination, LimitChange, MessageGroup, MessageGroups, MessageGroupsRepaired, Outbox, Page, PageRequest,
+    Recovered, SendHistory, StoreResult,
 };
+
+use self::not_called::not_called;
 
 pub(crate) fn destination(number: u8) -> DestinationId {
     DestinationId::from_bytes([number; 16])
@@ -215,10 +213,6 @@ impl Outbox for TestStore {
     }
 }
 
-fn not_called<T>() -> T {
-    panic!("neither scheduler nor sweep calls this method")
-}
-
 #[async_trait]
 impl Destinations for TestStore {
     async fn destinations(&self, ids: &[DestinationId]) -> StoreResult<Vec<Option<Arc<Destination>>>> {
@@ -284,40 +278,6 @@ impl Destinations for TestStore {
 }
 
 #[async_trait]
-impl Ingest for TestStore {
-    async fn ingest(&self, _: Vec<NewEvent>) -> StoreResult<Vec<Result<Ingested, IngestRefusal>>> {
-        not_called()
-    }
-
-    fn connect(&self, _: Arc<dyn FastPath>) {
-        not_called::<()>();
-    }
-}
-
-#[async_trait]
-impl Results for TestStore {
-    async fn settle(&self, _: Vec<Arc<AttemptResult>>) -> StoreResult<Vec<Settlement>> {
-        not_called()
-    }
-
-    async fn retry_delivery(&self, _: DeliveryId, _: Timestamp) -> StoreResult<DeliveryAction> {
-        not_called()
-    }
-
-    async fn cancel_delivery(&self, _: DeliveryId, _: Timestamp) -> StoreResult<DeliveryAction> {
-        not_called()
-    }
-
-    async fn purge_some(&self, _: &Purge, _: Option<PurgePlace>) -> StoreResult<PurgeStep> {
-        not_called()
-    }
-
-    async fn count_purge(&self, _: &Purge) -> StoreResult<u64> {
-        not_called()
-    }
-}
-
-#[async_trait]
 impl MessageGroups for TestStore {
     async fn repair_message_groups(&self, _: Option<MessageGroup>, _: u32) -> StoreResult<MessageGroupsRepaired> {
         Ok(MessageGroupsRepaired::default())
@@ -325,145 +285,5 @@ impl MessageGroups for TestStore {
 
     async fn dissolve_message_groups(&self, _: u32) -> StoreResult<u64> {
         Ok(0)
-    }
-}
-
-#[async_trait]
-impl Prune for TestStore {
-    async fn prune_some(&self, _: &Cutoffs, _: PrunePlace) -> StoreResult<PruneStep> {
-        not_called()
-    }
-}
-
-/// A store without replays.
-#[async_trait]
-impl Replays for TestStore {
-    async fn count_replay(&self, _: &ReplayFilter, _: Timestamp) -> StoreResult<u64> {
-        not_called()
-    }
-
-    async fn create_replay(&self, _: NewReplay, _: u64) -> StoreResult<()> {
-        not_called()
-    }
-
-    async fn replay(&self, _: ReplayId) -> StoreResult<Option<Replay>> {
-        not_called()
-    }
-
-    async fn list_replays(&self, _: PageRequest) -> StoreResult<Page<Replay>> {
-        not_called()
-    }
-
-    async fn cancel_replay(&self, _: ReplayId, _: Timestamp) -> StoreResult<Option<ReplayPhase>> {
-        not_called()
-    }
-
-    async fn open_replays(&self) -> StoreResult<Vec<ReplayId>> {
-        Ok(Vec::new())
-    }
-
-    async fn step_replay(&self, _: ReplayId, _: Timestamp) -> StoreResult<ReplayStep> {
-        not_called()
-    }
-
-    async fn replay_destinations(&self) -> StoreResult<Vec<DestinationId>> {
-        not_called()
-    }
-
-    async fn claim_replays(&self, _: Vec<ClaimRequest>, _: Timestamp) -> StoreResult<Vec<Claims>> {
-        not_called()
-    }
-}
-
-#[async_trait]
-impl Alerting for TestStore {
-    async fn alert_policy(&self) -> StoreResult<AlertPolicy> {
-        not_called()
-    }
-
-    async fn set_alert_policy(&self, _: AlertPolicy) -> StoreResult<()> {
-        not_called()
-    }
-
-    async fn alert_subscribers(&self) -> StoreResult<Vec<DestinationId>> {
-        not_called()
-    }
-
-    async fn conditions(&self, _: &[String]) -> StoreResult<Vec<Condition>> {
-        not_called()
-    }
-
-    async fn backlog(&self) -> StoreResult<u64> {
-        not_called()
-    }
-
-    async fn record_alert_state(&self, _: DestinationId, _: u64, _: AlertState) -> StoreResult<bool> {
-        not_called()
-    }
-}
-
-#[async_trait]
-impl History for TestStore {
-    async fn event(&self, _: EventId) -> StoreResult<Option<Event>> {
-        not_called()
-    }
-
-    async fn event_deliveries(&self, _: EventId) -> StoreResult<Vec<Delivery>> {
-        not_called()
-    }
-
-    async fn list_events(&self, _: &EventFilter, _: PageRequest) -> StoreResult<Page<Event>> {
-        not_called()
-    }
-
-    async fn delivery(&self, _: DeliveryId) -> StoreResult<Option<DeliveryDetail>> {
-        not_called()
-    }
-
-    async fn list_deliveries(&self, _: &DeliveryFilter, _: PageRequest) -> StoreResult<Page<Delivery>> {
-        not_called()
-    }
-
-    async fn sends(&self, _: SendsRequest) -> StoreResult<Vec<SendRecord>> {
-        not_called()
-    }
-
-    async fn destination_existed(&self, _: DestinationId) -> StoreResult<bool> {
-        not_called()
-    }
-
-    async fn check(&self) -> StoreResult<()> {
-        not_called()
-    }
-}
-
-#[async_trait]
-impl Processes for TestStore {
-    async fn register_process(&self) -> StoreResult<ProcessId> {
-        not_called()
-    }
-
-    async fn beat(&self) -> StoreResult<bool> {
-        not_called()
-    }
-
-    async fn processes(&self) -> StoreResult<Vec<ProcessBeat>> {
-        not_called()
-    }
-
-    async fn declare_dead(&self, _: ProcessId, _: i64) -> StoreResult<bool> {
-        not_called()
-    }
-
-    async fn deregister(&self) -> StoreResult<()> {
-        not_called()
-    }
-
-    async fn orphaned_claims(&self, _: u32) -> StoreResult<Vec<Claim>> {
-        not_called()
-    }
-
-    async fn resolve_claims(&self, _: Vec<Claim>, _: Timestamp) -> StoreResult<Recovered> {
-        not_called()
     }
 }

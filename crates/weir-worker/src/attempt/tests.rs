@@ -135,3 +135,19 @@ async fn an_attempt_without_a_connection_takes_a_slot() {
     assert_eq!(finished.result.attempt.failure, Some(Failure::Connect));
     assert!(matches!(rig.attempt().await, PermitEnd::Unused(_)), "the next slot is a minute away");
 }
+
+/// A slot that starts a few milliseconds ahead must not hide that the permit waited for a worker.
+#[tokio::test(start_paused = true)]
+async fn the_wait_before_the_request_for_a_slot_is_lag_and_the_wait_for_the_slot_is_not() {
+    let hundred_a_second = RateLimits::new(RateLimit::new(100, Period::Second).into_iter().collect()).unwrap();
+    let Rig { attempter, queue, permit, .. } = Rig::new(hundred_a_second, (0, 0), Duration::from_secs(75)).await;
+    let (start_by, lag_since) = (permit.delivery.expires_at, permit.published_at);
+    let mut slots =
+        PermitSlots { attempter: &attempter, permit: &permit, start_by, preparation: None, slot: None, lag_since };
+    tokio::time::advance(Duration::from_secs(2)).await;
+    let first = queue.take_slot(SlotRequest { id: permit.id, preparation: None }).await.unwrap();
+    assert!(matches!(first, SlotAnswer::Granted(_)), "its slot is missed, and the next one is 10 ms away");
+    let slot = slots.next().await.unwrap();
+    assert!(slot.start > attempter.clock.now());
+    assert_eq!(slot.start.since(slots.lag_since), Duration::from_secs(2));
+}

@@ -43,17 +43,19 @@ use super::{
     target::Origin,
 };
 
-/// The maximum size of an answer's head.
+/// The maximum size of an answer's head. Common servers limit their own to 8 or 16 KiB.
 const MAX_HEAD: usize = 32 * 1024;
 /// How long a connection may be idle, unless the server names a shorter time. Below the idle timeouts of most servers
 /// and load balancers.
 const MAX_IDLE: Duration = Duration::from_secs(60);
 /// How long before the idle timeout of a server, named or learned, a connection to it is no longer used: a request must
-/// not collide with the close.
+/// not collide with the close. Servers name whole seconds, and a request may be under way for a part of one.
 pub(super) const BEFORE_CLOSE: Duration = Duration::from_secs(1);
-/// The maximum age of a connection, even a busy one: a changed DNS record takes effect within this time and its TTL.
+/// The maximum age of a connection, even a busy one: a changed DNS record takes effect within this time and its TTL. As
+/// long as the longest TTL that is used, so that a connection costs at most as much delay as DNS itself.
 const MAX_AGE: Duration = Duration::from_secs(300);
-/// The random part of [`MAX_AGE`], so that connections that were dialled together are not all replaced together.
+/// The random part of [`MAX_AGE`], so that connections that were dialled together are not all replaced together: within
+/// a minute instead of at once.
 const AGE_JITTER: f64 = 0.2;
 
 /// A connection to one origin.
@@ -226,10 +228,10 @@ impl Connection {
         self.gate.open(slot);
         let http = &mut self.http;
         // `unconstrained`: a task that has used up its tokio budget would find every socket pending.
-        let goes_on = unconstrained(poll_fn(|cx| Poll::Ready(http.drive(cx)))).await;
+        let is_alive = unconstrained(poll_fn(|cx| Poll::Ready(http.drive(cx)))).await;
         match self.gate.state() {
             GateState::Passed(at) => WriteResult::Started(at),
-            GateState::Missed if goes_on => WriteResult::Missed,
+            GateState::Missed if is_alive => WriteResult::Missed,
             _ => WriteResult::Dead,
         }
     }
@@ -243,12 +245,12 @@ impl Connection {
     ) -> Result<(), Broken> {
         let http = &mut self.http;
         let read = poll_fn(|cx| {
-            let goes_on = http.drive(cx);
+            let is_alive = http.drive(cx);
             if !answer.has_head() {
                 match response.as_mut().poll(cx) {
                     Poll::Ready(Ok(response)) => answer.set_head(response),
                     Poll::Ready(Err(error)) => return Poll::Ready(Err(Broken::from(&error))),
-                    Poll::Pending => return if goes_on { Poll::Pending } else { Poll::Ready(Err(Broken::Closed)) },
+                    Poll::Pending => return if is_alive { Poll::Pending } else { Poll::Ready(Err(Broken::Closed)) },
                 }
             }
             match answer.poll_body(cx) {
@@ -260,7 +262,7 @@ impl Connection {
                         end => end,
                     }
                 }
-                Poll::Pending if !goes_on => Poll::Ready(Err(Broken::Closed)),
+                Poll::Pending if !is_alive => Poll::Ready(Err(Broken::Closed)),
                 end => end,
             }
         });

@@ -29,7 +29,7 @@ use super::{
     tls::{TlsRoots, connector},
 };
 
-/// How many addresses of one name are tried.
+/// How many addresses of one name are tried. With the delay between two of them, the last one is tried within a second.
 const MAX_ADDRESSES: usize = 4;
 /// The delay between two addresses of one name. Source: RFC 8305, section 5.
 const STAGGER: Duration = Duration::from_millis(250);

@@ -9,11 +9,12 @@ use tokio::time::Instant;
 
 use super::{connection::BEFORE_CLOSE, target::Origin};
 
-/// How long a learned timeout is used.
+/// How long a learned timeout is used. As long as a connection lives at most: a server whose timeout was raised is used
+/// fully again after that.
 const LEARNED_FOR: Duration = Duration::from_secs(300);
 /// A connection that is closed earlier shows no idle timeout: its server was restarted, or a load balancer moved it.
 const LEAST_LEARNED: Duration = Duration::from_secs(2);
-/// How many origins are remembered.
+/// How many origins are remembered: as many as there can be idle connections.
 const MOST_LEARNED: usize = 4_096;
 
 #[derive(Default)]

@@ -23,7 +23,8 @@ const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp
 const TRACEPARENT: HeaderName = HeaderName::from_static(trace::HEADER);
 const WEIR_ATTEMPT: HeaderName = HeaderName::from_static("weir-attempt");
 
-/// The maximum size of a head. Receivers accept far less.
+/// The maximum size of a head. Receivers accept far less (8 to 64 KiB), so a larger one is refused here with a clear
+/// error.
 const MAX_HEAD: usize = 192 * 1024;
 
 const TOO_LARGE: &str = "the URL and headers are too large";

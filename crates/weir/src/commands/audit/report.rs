@@ -1,10 +1,8 @@
 //! The table and the chart of audits, for `weir audit` and `weir demo`.
 
 use serde::Serialize;
-use weir_core::{
-    audit::{AuditReport, LimitAudit, Window},
-    chart::{self, Panel},
-};
+use weir_chart::{AuditPanel, audit_chart};
+use weir_core::audit::{AuditReport, LimitAudit, Window};
 
 /// A destination and its audit.
 #[derive(Debug, Clone, Serialize)]
@@ -111,9 +109,9 @@ pub(super) fn chart_svg(title: &str, audited: &[Audited]) -> String {
     let notes: Vec<_> = audited.iter().map(|audited| note(&audited.report)).collect();
     let panels = audited.iter().zip(&notes);
     let panels: Vec<_> = panels
-        .map(|(audited, note)| Panel { title: audited.title(), note, series: audited.report.series.as_ref() })
+        .map(|(audited, note)| AuditPanel { title: audited.title(), note, series: audited.report.series.as_ref() })
         .collect();
-    chart::svg(title, &panels)
+    audit_chart(title, &panels).to_file()
 }
 
 fn note(report: &AuditReport) -> String {

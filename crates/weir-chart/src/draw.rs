@@ -1,0 +1,192 @@
+//! The document: title, legends, panels and axes.
+
+use std::fmt::{self, Write};
+
+use crate::{
+    Chart, Content, Key, Panel, Plot,
+    element::Frame,
+    style::STYLE,
+    text::{cut, escaped},
+};
+
+/// The height of the title with the legend of the whole chart.
+const HEADER: f64 = 56.0;
+/// The space beside the plots, for the labels of the y axis and for the last label of the x axis.
+const LEFT: f64 = 72.0;
+const RIGHT: f64 = 24.0;
+/// The space above a plot, with and without a title.
+const TITLED: f64 = 34.0;
+const UNTITLED: f64 = 12.0;
+/// The space below a plot: the labels of the x axis, and its name.
+const LABELS: f64 = 30.0;
+const NAME: f64 = 20.0;
+/// The left edge of titles.
+const MARGIN: f64 = 24.0;
+/// The longest title and note in characters. Longer texts would overlap.
+const TITLE_CHARS: usize = 60;
+const NOTE_CHARS: usize = 80;
+/// The width of a character in a legend, at most, of the sample before it, and of the gap between two entries.
+const CHAR: f64 = 7.0;
+const SAMPLE: f64 = 22.0;
+const GAP: f64 = 12.0;
+
+pub(crate) fn svg(chart: &Chart, is_file: bool) -> String {
+    let mut out = String::new();
+    // Writing to a `String` cannot fail.
+    let _ = draw(&mut out, chart, is_file);
+    out
+}
+
+fn draw(out: &mut String, chart: &Chart, is_file: bool) -> fmt::Result {
+    let width = chart.width;
+    let header = if chart.title.is_empty() { 0.0 } else { HEADER };
+    let height = header + chart.panels.iter().map(|panel| panel.height).sum::<f64>();
+    writeln!(
+        out,
+        r#"<svg class="weir-chart" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img">"#
+    )?;
+    let title = cut(&chart.title, TITLE_CHARS);
+    if !title.is_empty() {
+        writeln!(out, "<title>{title}</title>")?;
+    }
+    if is_file {
+        writeln!(out, "<style>{STYLE}</style>")?;
+        writeln!(out, r#"<rect class="background" width="{width}" height="{height}" rx="8"/>"#)?;
+    }
+    if !title.is_empty() {
+        writeln!(out, r#"<text class="heading" x="{MARGIN}" y="34">{title}</text>"#)?;
+        draw_legend(out, &chart.legend, width - RIGHT, 32.0)?;
+    }
+    let mut top = header;
+    for panel in &chart.panels {
+        writeln!(out, r#"<g transform="translate(0 {top})">"#)?;
+        draw_panel(out, panel, width)?;
+        writeln!(out, "</g>")?;
+        top += panel.height;
+    }
+    writeln!(out, "</svg>")
+}
+
+/// The legend ends at `right`.
+fn draw_legend(out: &mut String, legend: &[Key], right: f64, baseline: f64) -> fmt::Result {
+    let width = |key: &Key| SAMPLE + CHAR * key.name.len() as f64 + GAP;
+    let mut x = right + GAP - legend.iter().map(width).sum::<f64>();
+    for key in legend {
+        let (class, middle) = (key.color.class(), baseline - 5.0);
+        match key.stroke {
+            Some(stroke) => writeln!(out, r#"<path class="{class} {}" d="M{x} {middle}h17"/>"#, stroke.class()),
+            None => {
+                let top = baseline - 10.0;
+                writeln!(out, r#"<rect class="{class} area" x="{x}" y="{top}" width="16" height="10"/>"#)
+            }
+        }?;
+        writeln!(out, r#"<text x="{}" y="{baseline}">{}</text>"#, x + SAMPLE, key.name)?;
+        x += width(key);
+    }
+    Ok(())
+}
+
+fn draw_panel(out: &mut String, panel: &Panel, width: f64) -> fmt::Result {
+    let right = width - RIGHT;
+    let is_titled = !(panel.title.is_empty() && panel.note.is_empty() && panel.legend.is_empty());
+    if is_titled {
+        let (title, note) = (cut(&panel.title, TITLE_CHARS), cut(&panel.note, NOTE_CHARS));
+        writeln!(out, r#"<text class="title" x="{MARGIN}" y="18">{title}</text>"#)?;
+        writeln!(out, r#"<text class="end" x="{right}" y="18">{note}</text>"#)?;
+        draw_legend(out, &panel.legend, right, 18.0)?;
+    }
+    let top = if is_titled { TITLED } else { UNTITLED };
+    match &panel.content {
+        Content::Nothing(why) => {
+            let middle = (top + panel.height) / 2.0;
+            writeln!(out, r#"<text class="middle" x="{}" y="{middle}">{why}</text>"#, width / 2.0)
+        }
+        Content::Plot(plot) => {
+            let below = if plot.x.name.is_empty() { LABELS } else { LABELS + NAME };
+            let frame = Frame { left: LEFT, right, top, bottom: panel.height - below };
+            draw_axes(out, plot, &frame)?;
+            frame.draw(out, plot)
+        }
+    }
+}
+
+fn draw_axes(out: &mut String, plot: &Plot, frame: &Frame) -> fmt::Result {
+    let &Frame { left, right, top, bottom } = frame;
+    for (value, label) in &plot.y.ticks {
+        let y = frame.y(plot, *value);
+        writeln!(out, r#"<path class="grid" d="M{left} {y:.1}H{right}"/>"#)?;
+        writeln!(out, r#"<text class="end" x="{}" y="{:.1}">{}</text>"#, left - 8.0, y + 4.0, escaped(label))?;
+    }
+    for (value, label) in &plot.x.ticks {
+        let x = frame.x(plot, *value);
+        writeln!(out, r#"<path class="grid" d="M{x:.1} {bottom}v5"/>"#)?;
+        writeln!(out, r#"<text class="middle" x="{x:.1}" y="{}">{}</text>"#, bottom + 18.0, escaped(label))?;
+    }
+    let (middle, center) = ((top + bottom) / 2.0, (left + right) / 2.0);
+    if !plot.y.name.is_empty() {
+        let name = escaped(&plot.y.name);
+        writeln!(out, r#"<text class="middle" transform="translate(18 {middle}) rotate(-90)">{name}</text>"#)?;
+    }
+    if !plot.x.name.is_empty() {
+        let name = escaped(&plot.x.name);
+        writeln!(out, r#"<text class="middle" x="{center}" y="{}">{name}</text>"#, bottom + 36.0)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Axis, Color, Element, Stroke};
+
+    fn panel() -> Panel {
+        let elements = vec![
+            Element::Band(Color::Grey, (1.0, 2.0)),
+            Element::Area(Color::Blue, vec![(0.0, 1.0), (5.0, 1.0), (5.0, 3.0)]),
+            Element::Line(Color::Red, Stroke::Dashed, vec![(0.0, 1.0), (10.0, 4.0)]),
+            Element::Bar(Color::Blue, (1.0, 2.0), 3.0),
+            Element::Mark(Color::Amber, 9.0, "kill <worker>".to_owned()),
+            Element::Dot(Color::Blue, (1.0, 1.0), "p50 < 2 ms".to_owned()),
+        ];
+        let axis = |name: &str| Axis::linear(10.0, 5, |value| format!("<{value}>")).named(name);
+        let plot = Plot { x: axis("<seconds>"), y: axis("<sends>"), elements };
+        Panel { title: "<Acme>".to_owned(), note: "<10/s>".to_owned(), ..Panel::of(200.0, plot) }
+    }
+
+    #[test]
+    fn every_text_is_escaped() {
+        let chart = Chart { title: "<Sends>".to_owned(), ..Chart::of(960.0, panel()) }.to_file();
+        for text in ["Sends", "Acme", "10/s", "seconds", "sends", "worker", "0"] {
+            assert!(
+                chart.contains(&format!("&lt;{text}&gt;")) && !chart.contains(&format!("<{text}>")),
+                "{text}: {chart}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_chart_uses_nothing_outside_it() {
+        let (file, inline) = (Chart::of(960.0, panel()).to_file(), Chart::of(960.0, panel()).inline());
+        for chart in [&file, &inline] {
+            assert!(chart.starts_with("<svg") && chart.ends_with("</svg>\n"), "{chart}");
+            assert!(!chart.contains("href") && !chart.contains("url(") && !chart.contains("NaN"), "{chart}");
+        }
+        assert!(file.contains("<style>") && file.contains("class=\"background\""));
+        assert!(!inline.contains("<style>") && !inline.contains("class=\"background\""), "the page has both");
+    }
+
+    #[test]
+    fn elements_lie_between_the_axes() {
+        let chart = Chart::of(196.0, panel()).inline();
+        // The plot is 100 pixels wide, and 116 high below the title.
+        for part in [
+            r#"<rect class="grey band" x="82.0" y="34.0" width="10.0" height="116.0"/>"#,
+            r#"<path class="blue area" d="M72.0 150L72.0 138.4H122.0V115.2L122.0 150Z"/>"#,
+            r#"<path class="red line dashed" d="M72.0 138.4L172.0 103.6"/>"#,
+            r#"<rect class="blue bar" x="82.0" y="115.2" width="10.0" height="34.8"/>"#,
+            r#"<path class="amber mark" d="M162.0 34V150"/>"#,
+        ] {
+            assert!(chart.contains(part), "{part} is missing in {chart}");
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! The attempts of the last minute, which decide when a breaker opens.
+
+use std::time::Duration;
+
+use super::{Breaker, BreakerPolicy, Signal};
+use crate::{delivery::AttemptOutcome, outcome::Effect, time::Timestamp};
+
+/// The parts of an ended attempt that matter to a breaker.
+#[derive(Debug, Clone, Copy)]
+pub struct EndedAttempt {
+    pub outcome: AttemptOutcome,
+    pub effect: Effect,
+    /// When the work on the attempt began. A probe begins after `next_probe_at`.
+    pub began: Timestamp,
+    pub now: Timestamp,
+}
+
+impl EndedAttempt {
+    /// Whether the attempt failed. `None`: it counts neither as a success nor as a failure. A destination that asks for
+    /// a delay is held and counts as healthy. A destination that is gone (410) is paused.
+    fn failed(&self) -> Option<bool> {
+        match (self.outcome, self.effect) {
+            (AttemptOutcome::Delivered, _) => Some(false),
+            (AttemptOutcome::Unknown, _) | (_, Effect::HoldUntil(..) | Effect::Pause) => None,
+            (AttemptOutcome::Retryable | AttemptOutcome::Rejected, Effect::None) => Some(true),
+        }
+    }
+}
+
+/// The length of a bucket of the window. Six buckets make a minute, which forgets a sixth of its attempts at a time.
+const BUCKET: Duration = Duration::from_secs(10);
+const BUCKETS: usize = 6;
+
+/// The attempts of a destination in the last minute, in buckets of ten seconds.
+#[derive(Debug, Clone, Default)]
+pub struct AttemptWindow {
+    buckets: [Bucket; BUCKETS],
+    consecutive: u32,
+    /// Attempts that began before this instant are not counted: the breaker has changed since.
+    since: Timestamp,
+    last: Timestamp,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Bucket {
+    number: i64,
+    attempts: u32,
+    failures: u32,
+}
+
+impl AttemptWindow {
+    /// Counts an attempt. Returns the breaker's new state if the attempt changes it.
+    pub fn observe(&mut self, breaker: &Breaker, policy: &BreakerPolicy, ending: &EndedAttempt) -> Option<Breaker> {
+        let failed = ending.failed()?;
+        let signal = self.count(failed, policy, ending);
+        let changed = breaker.after(signal, ending.began, policy, ending.now)?;
+        *self = Self { since: ending.now, last: ending.now, ..Self::default() };
+        Some(changed)
+    }
+
+    /// Whether the window is empty: the last attempt was counted longer ago than the window lasts.
+    pub fn is_over(&self, now: Timestamp) -> bool {
+        now.since(self.last) > BUCKET * (BUCKETS as u32 + 1)
+    }
+
+    fn count(&mut self, failed: bool, policy: &BreakerPolicy, ending: &EndedAttempt) -> Signal {
+        if ending.began < self.since {
+            return if failed { Signal::Failure } else { Signal::Success };
+        }
+        let number = ending.now.as_nanos() / BUCKET.as_nanos() as i64;
+        let bucket = &mut self.buckets[number.rem_euclid(BUCKETS as i64) as usize];
+        if bucket.number != number {
+            *bucket = Bucket { number, ..Bucket::default() };
+        }
+        bucket.attempts += 1;
+        bucket.failures += u32::from(failed);
+        self.last = ending.now;
+        if !failed {
+            self.consecutive = 0;
+            return Signal::Success;
+        }
+        self.consecutive += 1;
+        if self.consecutive >= policy.consecutive {
+            return Signal::Trips(format!("{} attempts in a row failed", self.consecutive));
+        }
+        let recent = self.buckets.iter().filter(|bucket| bucket.number > number - BUCKETS as i64);
+        let (attempts, failures) = recent
+            .fold((0, 0), |(attempts, failures), bucket| (attempts + bucket.attempts, failures + bucket.failures));
+        if attempts >= policy.min_attempts && f64::from(failures) > policy.failure_ratio * f64::from(attempts) {
+            return Signal::Trips(format!("{failures} of {attempts} attempts within a minute failed"));
+        }
+        Signal::Failure
+    }
+}

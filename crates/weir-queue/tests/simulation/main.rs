@@ -1,0 +1,230 @@
+//! The whole limiter in simulated time: plans, permits and slots over hours, with workers that are late, must connect
+//! first, or are killed.
+//!
+//! A discrete-event loop replaces scheduler and workers; the job table and the plans are the real ones. Every send
+//! start is recorded and checked over every sliding window.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod world;
+
+use std::time::Duration;
+
+use weir_core::{DestinationId, Limiter, Period, RateLimits, plan::NextRun};
+use weir_queue::{
+    Publication, Published, SlotAnswer, SlotRequest, Terms, Wake,
+    conformance::settings,
+    memory::{Depths, JobTable},
+};
+
+use self::world::{LEASE, PUNCTUAL, START, Simulation, WorkerTiming, delivery, limits};
+
+const EVERY_LIMIT: [(u32, Period); 9] = [
+    (1, Period::Second),
+    (7, Period::Second),
+    (10, Period::Second),
+    (100, Period::Second),
+    (1000, Period::Second),
+    (2000, Period::Second),
+    (30, Period::Minute),
+    (90, Period::Minute),
+    (500, Period::Hour),
+];
+
+#[test]
+fn every_limit_holds_and_is_used_over_hours_of_backlog() {
+    for limit in EVERY_LIMIT {
+        let hours = if limit.1 == Period::Hour { 24 } else { 3 };
+        let mut simulation = Simulation::new(limits(&[limit]), PUNCTUAL);
+        simulation.add(u64::MAX / 2);
+        simulation.run_for(Duration::from_secs(hours * 3_600 / if limit.0 >= 1000 { 10 } else { 1 }));
+        simulation.assert_caps();
+        assert!(simulation.utilisation() >= 0.985, "{limit:?}: {}", simulation.utilisation());
+        assert!(simulation.most_queued <= limit.0, "{limit:?}: {} queued", simulation.most_queued);
+    }
+}
+
+#[test]
+fn several_limits_hold_together() {
+    let mut simulation = Simulation::new(limits(&[(10, Period::Second), (300, Period::Minute)]), PUNCTUAL);
+    simulation.add(1_000_000);
+    simulation.run_for(Duration::from_secs(3_600));
+    simulation.assert_caps();
+    assert!(simulation.utilisation() >= 0.98);
+}
+
+#[test]
+fn workers_that_miss_their_slots_do_not_exceed_the_limit() {
+    let late = WorkerTiming { lateness: Duration::from_millis(40), ..PUNCTUAL };
+    for limit in [(10, Period::Second), (1000, Period::Second)] {
+        let mut simulation = Simulation::new(limits(&[limit]), late);
+        simulation.add(1_000_000);
+        simulation.run_for(Duration::from_secs(60));
+        simulation.assert_caps();
+        assert!(simulation.sends.len() > 100, "late workers must not livelock");
+    }
+}
+
+#[test]
+fn a_process_that_stalls_for_a_second_loses_no_slot_of_an_hourly_limit() {
+    let late = WorkerTiming { lateness: Duration::from_secs(2), ..PUNCTUAL };
+    let mut simulation = Simulation::new(limits(&[(60, Period::Hour)]), late);
+    simulation.add(1_000_000);
+    simulation.run_for(Duration::from_secs(360_000));
+    simulation.assert_caps();
+    assert!(simulation.utilisation() >= 0.985, "{}", simulation.utilisation());
+}
+
+#[test]
+fn a_destination_that_closes_after_each_answer_loses_no_slot() {
+    let cold = WorkerTiming { connect: Duration::from_millis(500), ..PUNCTUAL };
+    for limit in [(10, Period::Second), (200, Period::Second), (5, Period::Minute)] {
+        let mut simulation = Simulation::new(limits(&[limit]), cold);
+        simulation.add(1_000_000);
+        simulation.run_for(Duration::from_secs(600));
+        simulation.assert_caps();
+        assert!(simulation.utilisation() >= 0.98, "{limit:?}: {}", simulation.utilisation());
+    }
+}
+
+#[test]
+fn edits_under_backlog_take_effect_within_100_ms_and_reset_no_cursor() {
+    let edits =
+        [(10, Period::Second), (100, Period::Second), (5, Period::Second), (1, Period::Second), (50, Period::Second)];
+    let mut simulation = Simulation::new(limits(&edits[..1]), PUNCTUAL);
+    simulation.add(1_000_000);
+    simulation.run_for(Duration::from_secs(10));
+    for pair in edits.windows(2) {
+        simulation.edit(limits(&pair[1..]));
+        let edited_at = simulation.now;
+        simulation.run_for(Duration::from_secs(10));
+        let larger = pair[0].0.max(pair[1].0);
+        let around: Vec<_> =
+            simulation.sends.iter().copied().filter(|send| *send >= edited_at - Duration::from_secs(1)).collect();
+        for (first, last) in around.iter().zip(around.iter().skip(larger as usize)) {
+            assert!(last.since(*first) >= Duration::from_secs(1), "{pair:?}");
+        }
+        let settled = around.iter().filter(|send| **send >= edited_at + Duration::from_millis(100)).count() as f64;
+        let expected = f64::from(pair[1].0) * 9.9;
+        assert!((settled - expected).abs() <= expected * 0.02 + 1.0, "{pair:?}: {settled} of {expected}");
+    }
+}
+
+#[test]
+fn an_edit_to_another_period_or_to_no_limit_takes_effect() {
+    let mut simulation = Simulation::new(limits(&[(10, Period::Second)]), PUNCTUAL);
+    simulation.add(100_000);
+    simulation.run_for(Duration::from_secs(5));
+    simulation.edit(limits(&[(30, Period::Minute)]));
+    simulation.sends.clear();
+    simulation.run_for(Duration::from_secs(3_600));
+    simulation.assert_caps();
+    assert!(simulation.utilisation() >= 0.985);
+    simulation.edit(RateLimits::UNLIMITED);
+    simulation.run_for(Duration::from_millis(100));
+    assert!(simulation.sends.len() > 5_000, "unlimited at once: {}", simulation.sends.len());
+}
+
+#[test]
+fn a_stopped_and_restarted_job_starts_no_second_burst() {
+    let mut simulation = Simulation::new(limits(&[(10, Period::Second)]), PUNCTUAL);
+    for _ in 0..2_000 {
+        simulation.add(3);
+        let pause = simulation.jitter(Duration::from_millis(600));
+        simulation.run_for(pause);
+    }
+    simulation.assert_caps();
+    simulation.run_for(Duration::from_secs(1_000));
+    assert_eq!((simulation.sends.len(), simulation.backlog), (6_000, 0));
+    assert_eq!(simulation.table.depths(), Depths::default());
+}
+
+#[test]
+fn a_stopped_job_is_forgotten_only_after_its_window_has_passed() {
+    let [hourly, brief] = [1, 2].map(|number| DestinationId::from_bytes([number; 16]));
+    let mut table = JobTable::new(START);
+    let mut publish_one = |id, period, next| {
+        table.wake(Wake { destination_id: id, due: START });
+        let lease = table.claim_due(START, 1, LEASE).remove(0);
+        let limits = limits(&[(1, period)]);
+        let mut delivery = delivery(START);
+        delivery.claim.destination_id = id;
+        let recovered = Some(Limiter::new(&limits));
+        let terms = Some(Terms::of(&settings(&limits, 64), START));
+        let publication = Publication { lease, terms, recovered, deliveries: vec![delivery], next };
+        assert!(matches!(table.publish(START, publication), Published::Done));
+        let permit = table.take(1).remove(0);
+        assert!(matches!(
+            table.take_slot(START, SlotRequest { id: permit.id, preparation: None }),
+            SlotAnswer::Granted(_)
+        ));
+        table.settle(START, permit.id);
+    };
+    publish_one(hourly, Period::Hour, NextRun::Stop);
+    publish_one(brief, Period::Second, NextRun::Stop);
+    // With so many jobs, idle jobs that the store can recover are dropped.
+    let later = START + Duration::from_secs(600);
+    for number in 0..25_000u128 {
+        let far = later + Duration::from_secs(3_600);
+        table.wake(Wake { destination_id: DestinationId::new(later, number), due: far });
+    }
+    assert!(table.claim_due(later, 1, LEASE).is_empty());
+    let mut knows_cursors = |id| {
+        table.wake(Wake { destination_id: id, due: later });
+        table.claim_due(later, 1, LEASE).remove(0).cursors.is_some()
+    };
+    assert!(!knows_cursors(brief), "the store can recover these cursors");
+    assert!(knows_cursors(hourly), "the send is still inside its window");
+}
+
+#[test]
+fn a_pause_stops_all_sends_and_causes_no_burst_afterwards() {
+    let mut simulation = Simulation::new(limits(&[(100, Period::Second)]), PUNCTUAL);
+    simulation.add(10_000);
+    simulation.run_for(Duration::from_secs(3));
+    simulation.pause(true);
+    let paused_at = simulation.now;
+    simulation.run_for(Duration::from_secs(60));
+    // A permit that has a slot may still be sent inside it.
+    let latest = paused_at + Duration::from_millis(100);
+    assert_eq!(simulation.sends.iter().filter(|send| **send > latest).count(), 0);
+    simulation.pause(false);
+    simulation.run_for(Duration::from_secs(200));
+    simulation.assert_caps();
+    assert_eq!(simulation.sends.len(), 10_000);
+}
+
+#[test]
+fn a_crash_at_any_instant_keeps_the_cap_across_the_restart() {
+    for limit in [(1, Period::Second), (10, Period::Second), (1000, Period::Second), (30, Period::Minute)] {
+        let mut simulation = Simulation::new(limits(&[limit]), PUNCTUAL);
+        simulation.add(1_000_000);
+        for _ in 0..200 {
+            let alive = simulation.jitter(Duration::from_secs(3));
+            simulation.run_for(alive);
+            simulation.crash();
+        }
+        simulation.assert_caps();
+    }
+}
+
+#[test]
+fn a_slow_destination_is_bounded_by_max_in_flight_and_does_not_spin() {
+    let slow = WorkerTiming { answer: Duration::from_secs(30), ..PUNCTUAL };
+    let mut simulation = Simulation::new(RateLimits::UNLIMITED, slow);
+    simulation.max_in_flight = 8;
+    simulation.add(100);
+    simulation.run_for(Duration::from_secs(300));
+    assert_eq!(simulation.sends.len(), 80);
+    assert!(simulation.runs < 700, "{} runs", simulation.runs);
+}
+
+#[test]
+fn an_idle_destination_costs_nothing() {
+    let mut simulation = Simulation::new(limits(&[(10, Period::Second)]), PUNCTUAL);
+    simulation.add(1);
+    simulation.run_for(Duration::from_secs(10));
+    let runs = simulation.runs;
+    simulation.run_for(Duration::from_secs(86_400));
+    assert_eq!(simulation.runs, runs);
+}

@@ -1,0 +1,272 @@
+//! The simulated world: a discrete-event loop with the real job table and the real plans.
+
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, VecDeque},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use weir_core::{
+    DeliveryId, Destination, DestinationId, EventId, Limiter, Period, RateLimit, RateLimits, Slot, Timestamp,
+    claim::{Claim, ClaimedBody, ClaimedDelivery},
+    event::EventBody,
+    plan::{self, Allowance, Observed},
+};
+use weir_queue::{
+    Edit, HandedBack, PermitId, Publication, Published, SlotAnswer, SlotRequest, Terms, Wake, conformance::settings,
+    memory::JobTable,
+};
+
+pub(crate) const START: Timestamp = Timestamp::from_secs(1_000_000_000);
+pub(crate) const LEASE: Duration = Duration::from_secs(10);
+/// Workers ask for a slot this long before the slot is expected.
+const ASK_AHEAD: Duration = Duration::from_millis(10);
+
+/// The timing of the simulated workers.
+#[derive(Clone, Copy)]
+pub(crate) struct WorkerTiming {
+    /// The maximum time from the start of a slot to the send.
+    pub(crate) lateness: Duration,
+    /// The time to connect; zero when connections are open.
+    pub(crate) connect: Duration,
+    /// The time from send to answer.
+    pub(crate) answer: Duration,
+}
+
+pub(crate) const PUNCTUAL: WorkerTiming =
+    WorkerTiming { lateness: Duration::from_millis(2), connect: Duration::ZERO, answer: Duration::from_millis(5) };
+
+#[derive(PartialEq, Eq, PartialOrd, Ord, Clone, Copy)]
+enum SimulatedEvent {
+    SlotOpens(u64, i64, i64),
+    /// The worker is ready: its permit, the nanoseconds it took to connect, and when its slot is expected.
+    Ready(u64, i64, i64),
+    Asks(u64),
+    Answered(u64),
+}
+
+pub(crate) struct Simulation {
+    pub(crate) table: JobTable,
+    limits: RateLimits,
+    paused: bool,
+    edits: i64,
+    pub(crate) max_in_flight: u32,
+    pub(crate) backlog: u64,
+    timing: WorkerTiming,
+    random: u64,
+    pub(crate) now: Timestamp,
+    events: BinaryHeap<Reverse<(Timestamp, SimulatedEvent)>>,
+    pub(crate) sends: Vec<Timestamp>,
+    pub(crate) runs: u64,
+    pub(crate) most_queued: u32,
+}
+
+fn destination() -> DestinationId {
+    DestinationId::from_bytes([7; 16])
+}
+
+pub(crate) fn delivery(now: Timestamp) -> ClaimedDelivery {
+    ClaimedDelivery {
+        claim: Claim { delivery_id: DeliveryId::from_bytes([1; 16]), destination_id: destination(), epoch: 1 },
+        event_id: EventId::from_bytes([2; 16]),
+        event_created_at: now,
+        attempts: 0,
+        attempts_before: 0,
+        is_replay: false,
+        body: ClaimedBody::Inline(EventBody::stored(Bytes::new(), 0)),
+        expires_at: now + Duration::from_secs(86_400),
+        destination: None,
+    }
+}
+
+pub(crate) fn limits(of: &[(u32, Period)]) -> RateLimits {
+    RateLimits::new(of.iter().map(|&(limit, period)| RateLimit::new(limit, period).unwrap()).collect()).unwrap()
+}
+
+impl Simulation {
+    pub(crate) fn new(limits: RateLimits, timing: WorkerTiming) -> Self {
+        Self {
+            table: JobTable::new(START),
+            limits,
+            paused: false,
+            edits: 0,
+            max_in_flight: 10_000,
+            backlog: 0,
+            timing,
+            random: 0x9e37_79b9_7f4a_7c15,
+            now: START,
+            events: BinaryHeap::new(),
+            sends: Vec::new(),
+            runs: 0,
+            most_queued: 0,
+        }
+    }
+
+    pub(crate) fn add(&mut self, deliveries: u64) {
+        self.backlog += deliveries;
+        self.table.wake(Wake { destination_id: destination(), due: self.now });
+    }
+
+    pub(crate) fn edit(&mut self, limits: RateLimits) {
+        self.limits = limits;
+        self.announce();
+    }
+
+    pub(crate) fn pause(&mut self, paused: bool) {
+        self.paused = paused;
+        self.announce();
+    }
+
+    fn announce(&mut self) {
+        self.edits += 1;
+        self.table.edited(self.now, &Edit { destination_id: destination(), terms: self.terms() });
+    }
+
+    fn terms(&self) -> Terms {
+        let mut of =
+            Destination { updated_at: Timestamp::from_secs(self.edits), ..settings(&self.limits, self.max_in_flight) };
+        of.settings.paused = self.paused;
+        Terms::of(&of, self.now)
+    }
+
+    /// The process dies and loses its memory. The next run recovers the cursors as if the last send had started now.
+    pub(crate) fn crash(&mut self) {
+        self.table = JobTable::new(self.now);
+        self.events.clear();
+        self.table.wake(Wake { destination_id: destination(), due: self.now });
+    }
+
+    pub(crate) fn jitter(&mut self, most: Duration) -> Duration {
+        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        most.mul_f64((self.random >> 33) as f64 / f64::from(1u32 << 31))
+    }
+
+    pub(crate) fn run_for(&mut self, duration: Duration) {
+        let end = self.now + duration;
+        loop {
+            let next = [self.table.next_due(), self.events.peek().map(|Reverse((at, _))| *at)];
+            let Some(next) = next.into_iter().flatten().min().filter(|next| *next <= end) else { break };
+            self.now = self.now.max(next);
+            self.run_due_jobs();
+            self.take_permits();
+            while let Some(Reverse((at, event))) = self.events.peek().copied() {
+                if at > self.now {
+                    break;
+                }
+                self.events.pop();
+                self.handle(event);
+            }
+        }
+        self.now = end;
+    }
+
+    fn run_due_jobs(&mut self) {
+        for lease in self.table.claim_due(self.now, 256, LEASE) {
+            self.runs += 1;
+            self.most_queued = self.most_queued.max(lease.queued);
+            let recovered =
+                lease.cursors.is_none().then(|| Limiter::recovered(&self.limits, self.sends.last().map(|_| self.now)));
+            let mut cursors = lease.cursors.clone().or(recovered.clone()).unwrap();
+            cursors.reconfigure(&self.limits);
+            let allowance: Allowance = plan::allowance(&Observed {
+                now: self.now,
+                cursors: &cursors,
+                preparation: lease.preparation,
+                queued: lease.queued,
+                in_flight: lease.in_flight,
+                max_in_flight: self.max_in_flight,
+                max_queued: self.limits.max_queued(),
+                suspended: self.paused,
+                breaker: &weir_core::breaker::Breaker::default(),
+                lagging: false,
+            });
+            let claimed = u64::from(allowance.allow).min(self.backlog);
+            self.backlog -= claimed;
+            let deliveries = (0..claimed).map(|_| delivery(self.now)).collect();
+            let next = plan::next_run(allowance, (claimed as u32) < allowance.allow, None);
+            let publication = Publication { lease, terms: Some(self.terms()), recovered, deliveries, next };
+            if let Published::Stale(back) = self.table.publish(self.now, publication) {
+                self.backlog += back.len() as u64;
+            }
+        }
+    }
+
+    fn take_permits(&mut self) {
+        for permit in self.table.take(usize::MAX) {
+            let expected = permit.expected_at.unwrap_or(self.now).as_nanos();
+            let connect = self.timing.connect;
+            let ready = SimulatedEvent::Ready(permit.id.serial, connect.as_nanos() as i64, expected);
+            self.events.push(Reverse((self.now + connect, ready)));
+        }
+    }
+
+    fn ask_for_slot(&mut self, id: PermitId, preparation: Option<Duration>) {
+        match self.table.take_slot(self.now, SlotRequest { id, preparation }) {
+            SlotAnswer::Granted(slot) => self.wait_for(id, slot),
+            SlotAnswer::Later(start) => {
+                self.events.push(Reverse((start - ASK_AHEAD, SimulatedEvent::Asks(id.serial))));
+            }
+            SlotAnswer::Withdrawn => {
+                self.table.hand_back(self.now, HandedBack { id, crowded: false });
+                self.backlog += 1;
+                self.table.wake(Wake { destination_id: destination(), due: self.now });
+            }
+        }
+    }
+
+    fn wait_for(&mut self, id: PermitId, slot: Slot) {
+        let at = slot.start.max(self.now) + self.jitter(self.timing.lateness);
+        let opens = SimulatedEvent::SlotOpens(id.serial, slot.start.as_nanos(), slot.end.as_nanos());
+        self.events.push(Reverse((at, opens)));
+    }
+
+    fn handle(&mut self, event: SimulatedEvent) {
+        let id = |serial| PermitId { destination_id: destination(), serial };
+        match event {
+            SimulatedEvent::Ready(serial, connect, expected) => {
+                let preparation = Some(Duration::from_nanos(connect as u64));
+                let asks_at = Timestamp::from_nanos(expected) - ASK_AHEAD;
+                if asks_at > self.now {
+                    self.events.push(Reverse((asks_at, SimulatedEvent::Ready(serial, connect, 0))));
+                } else {
+                    self.ask_for_slot(id(serial), preparation);
+                }
+            }
+            SimulatedEvent::Asks(serial) => self.ask_for_slot(id(serial), None),
+            SimulatedEvent::SlotOpens(serial, start, end) => {
+                let slot = Slot { start: Timestamp::from_nanos(start), end: Timestamp::from_nanos(end) };
+                if !slot.contains(self.now) {
+                    return self.ask_for_slot(id(serial), None);
+                }
+                self.sends.push(self.now);
+                let answered = self.now + self.timing.answer;
+                self.events.push(Reverse((answered, SimulatedEvent::Answered(serial))));
+            }
+            SimulatedEvent::Answered(serial) => self.table.settle(self.now, id(serial)),
+        }
+    }
+
+    /// No half-open window of length `window` holds more than `bound` sends.
+    fn assert_cap(&self, window: Duration, bound: u32) {
+        let mut recent = VecDeque::new();
+        for &send in &self.sends {
+            while recent.front().is_some_and(|&first| send.since(first) >= window) {
+                recent.pop_front();
+            }
+            recent.push_back(send);
+            assert!(recent.len() <= bound as usize, "{} sends in a window of {window:?}", recent.len());
+        }
+    }
+
+    pub(crate) fn assert_caps(&self) {
+        for limit in self.limits.as_slice() {
+            self.assert_cap(limit.period.window(), limit.limit.get());
+        }
+    }
+
+    pub(crate) fn utilisation(&self) -> f64 {
+        let span = self.sends.last().unwrap().since(self.sends[0]).as_secs_f64();
+        (self.sends.len() - 1) as f64 / (self.limits.per_second().unwrap() * span)
+    }
+}
