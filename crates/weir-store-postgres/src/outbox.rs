@@ -52,8 +52,8 @@ impl Outbox for PostgresStore {
     }
 
     async fn recover_claims(&self, now: Timestamp, all: bool, limit: u32) -> StoreResult<Recovered> {
-        let before = if all { Timestamp::MAX } else { now };
-        self.edit(Recovery { now, of: Abandoned::Expired { before, limit } }).await
+        let until = Recovered::latest_expiry(now, all);
+        self.edit(Recovery { now, of: Abandoned::Expired { until, limit } }).await
     }
 
     async fn expire_deliveries(&self, now: Timestamp, limit: u32) -> StoreResult<u64> {

@@ -32,7 +32,7 @@ FROM ",
 }
 
 /// There are only as many outstanding claims as sends in flight, so all of them may be read.
-pub(crate) const EXPIRED: &str = abandoned!("deliveries d WHERE d.state = 1 AND d.claim_expires_at < $1 LIMIT $2");
+pub(crate) const EXPIRED: &str = abandoned!("deliveries d WHERE d.state = 1 AND d.claim_expires_at <= $1 LIMIT $2");
 
 /// `state + 0` keeps the planner from scanning all claims instead of looking up these.
 pub(crate) const NAMED: &str = abandoned!(
@@ -42,8 +42,9 @@ WHERE d.claim_epoch = r.epoch AND d.state + 0 = 1"
 
 /// The claims to resolve with an unknown outcome.
 pub(crate) enum Abandoned {
+    /// Those that expire at this instant or before it.
     Expired {
-        before: Timestamp,
+        until: Timestamp,
         limit: u32,
     },
     Named(Vec<Claim>),
@@ -61,7 +62,7 @@ impl Edit for Recovery {
     async fn run(&self, connection: &mut PgConnection) -> Result<Recovered, sqlx::Error> {
         let mut transaction = connection.begin().await?;
         let query = match &self.of {
-            Abandoned::Expired { before, limit } => sqlx::query(EXPIRED).bind(before.as_nanos()).bind(i64::from(*limit)),
+            Abandoned::Expired { until, limit } => sqlx::query(EXPIRED).bind(until.as_nanos()).bind(i64::from(*limit)),
             Abandoned::Named(claims) => sqlx::query(NAMED)
                 .bind(column(claims, |claim| uuid(claim.delivery_id.as_bytes())))
                 .bind(column(claims, |claim| claim.epoch)),

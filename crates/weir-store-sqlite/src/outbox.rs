@@ -213,7 +213,7 @@ impl Transaction<'_, '_> {
     pub(crate) fn recover(&mut self, recovery: Recovery) -> Result<Recovered> {
         let Recovery { now, all, limit } = recovery;
         let mut values = Values::default();
-        values.int(if all { Timestamp::MAX.as_nanos() } else { now.as_nanos() - 1 }).int(limit.into());
+        values.int(Recovered::latest_expiry(now, all).as_nanos()).int(limit.into());
         let abandoned = query(self.connection, ABANDONED, &values, read_abandoned)?;
         let max_attempts = |claim: Claim| {
             self.destinations.get(claim.destination_id).map(|destination| destination.settings.retry.max_attempts)

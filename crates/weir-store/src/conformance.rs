@@ -228,6 +228,7 @@ macro_rules! store_conformance {
             paused_and_deleted_destinations_are_not_due,
             old_bodies_are_claimed_as_well_as_recent_ones,
             every_claim_is_recovered_at_start,
+            a_claim_that_never_expires_is_recovered_at_start,
             only_expired_claims_are_recovered_later,
             a_recovered_attempt_is_unknown_and_counted,
             a_recovered_delivery_without_attempts_left_is_dead,

@@ -58,6 +58,14 @@ pub struct Recovered {
     pub superseded: u64,
 }
 
+impl Recovered {
+    /// A recovery resolves the claims that expire at this instant or before it: those that expired before `now`, or
+    /// with `all` also a claim that never expires.
+    pub fn latest_expiry(now: Timestamp, all: bool) -> Timestamp {
+        if all { Timestamp::MAX } else { Timestamp::from_nanos(now.as_nanos().saturating_sub(1)) }
+    }
+}
+
 #[async_trait]
 pub trait Outbox {
     /// Claims due live deliveries (`next_attempt_at ≤ now`, states pending and retrying) of several destinations in one
