@@ -10,6 +10,8 @@ mod filters;
 mod history;
 mod ingest;
 mod message_groups;
+mod message_groups_under_load;
+mod ordered_replays;
 mod outbox;
 mod processes;
 mod prune;
@@ -42,7 +44,8 @@ use weir_core::{
 
 pub use self::{
     alerting::*, coalescing::*, destinations::*, fast_path::*, filters::*, history::*, ingest::*, message_groups::*,
-    outbox::*, processes::*, prune::*, purge::*, recovery::*, replays::*, results::*, rows::*, timing::*, traces::*,
+    message_groups_under_load::*, ordered_replays::*, outbox::*, processes::*, prune::*, purge::*, recovery::*,
+    replays::*, results::*, rows::*, timing::*, traces::*,
 };
 use crate::{
     AttemptResult, ClaimRequest, Claims, DeliveryFilter, Ingested, NewEvent, PageRequest, Settlement, SharedStore,
