@@ -6,13 +6,16 @@ use weir_core::{
     DestinationId, Timestamp,
     alert::{AlertPolicy, AlertState},
 };
-use weir_store::{Alerting, Condition, Conditions, StoreResult};
+use weir_store::{
+    Alerting, Condition, Conditions, StoreResult,
+    rows::{self, Row as _},
+};
 
 use crate::{
     PostgresStore,
     destinations::unwritable,
     edits::Edit,
-    rows::{corrupt, count, destination_id, int, optional_text, optional_time, text, uuid},
+    rows::{Read, uuid},
 };
 
 const POLICY: &str = "SELECT policy FROM alert_policy";
@@ -54,8 +57,7 @@ JOIN destinations t ON t.id = x.destination_id AND t.tenant = ANY($1) AND t.dele
 #[async_trait]
 impl Alerting for PostgresStore {
     async fn alert_policy(&self) -> StoreResult<AlertPolicy> {
-        let read = |row: &PgRow| serde_json::from_str(&text(row, 0)?).map_err(|_| corrupt("the policy of alerts"));
-        Ok(self.read(sqlx::query(POLICY), read).await?.pop().unwrap_or_default())
+        Ok(self.read(sqlx::query(POLICY), rows::alert_policy).await?.pop().unwrap_or_default())
     }
 
     async fn set_alert_policy(&self, policy: AlertPolicy) -> StoreResult<()> {
@@ -63,7 +65,7 @@ impl Alerting for PostgresStore {
     }
 
     async fn alert_subscribers(&self) -> StoreResult<Vec<DestinationId>> {
-        self.read(sqlx::query(ALERT_SUBSCRIBERS), |row| destination_id(row, 0)).await
+        self.read(sqlx::query(ALERT_SUBSCRIBERS), |row| row.destination_id(0)).await
     }
 
     async fn conditions(&self, tenants: &[String]) -> StoreResult<Vec<Condition>> {
@@ -82,7 +84,7 @@ impl Alerting for PostgresStore {
     }
 
     async fn backlog(&self) -> StoreResult<u64> {
-        Ok(self.read(sqlx::query(BACKLOG), |row| count(row, 0)).await?.pop().unwrap_or_default())
+        Ok(self.read(sqlx::query(BACKLOG), |row| row.count(0)).await?.pop().unwrap_or_default())
     }
 
     async fn record_alert_state(&self, id: DestinationId, version: u64, state: AlertState) -> StoreResult<bool> {
@@ -100,14 +102,13 @@ struct ConditionRow {
 }
 
 impl ConditionRow {
-    fn read(row: &PgRow) -> Result<Self, sqlx::Error> {
-        let state = optional_text(row, 4)?.map(|state| serde_json::from_str(&state));
+    fn read(row: &PgRow) -> Read<Self> {
         Ok(Self {
-            destination_id: destination_id(row, 0)?,
-            kind: int(row, 1)?,
-            count: count(row, 2)?,
-            at: optional_time(row, 3)?,
-            state: state.transpose().map_err(|_| corrupt("an alert state"))?.unwrap_or_default(),
+            destination_id: row.destination_id(0)?,
+            kind: row.int(1)?,
+            count: row.count(2)?,
+            at: row.optional_time(3)?,
+            state: rows::alert_state(row, 4)?,
         })
     }
 }

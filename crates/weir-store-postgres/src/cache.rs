@@ -9,15 +9,12 @@
 //! that affect ingest hold the tenant's lock, so their versions become visible in order (locks.rs).
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use weir_core::{Destination, DestinationId};
-use weir_store::intake::Directory;
-
-/// The most event types per tenant whose matches are cached.
-const MAX_REMEMBERED: usize = 1_024;
+use weir_store::{Directory, TenantDestinations};
 
 /// A destination at one version; `None` if that version deleted it.
 #[derive(Debug, Clone)]
@@ -76,9 +73,7 @@ pub(crate) struct Tenants {
 struct Tenant {
     /// Every change up to this version is cached.
     version: i64,
-    destinations: BTreeMap<DestinationId, Arc<Destination>>,
-    /// The destinations that accept an event type, for types seen since the last change.
-    matches: HashMap<String, Arc<[DestinationId]>>,
+    destinations: TenantDestinations,
 }
 
 impl Tenants {
@@ -97,33 +92,18 @@ impl Tenants {
                 continue;
             }
             tenant.version = version;
-            tenant.matches.clear();
-            match destination {
-                Some(destination) => tenant.destinations.insert(id, destination),
-                None => tenant.destinations.remove(&id),
-            };
+            tenant.destinations.set(id, destination);
         }
     }
 }
 
 impl Directory for Tenants {
     fn find(&self, tenant: &str, id: DestinationId) -> Option<Arc<Destination>> {
-        self.by_name.get(tenant)?.destinations.get(&id).cloned()
+        self.by_name.get(tenant)?.destinations.by_id().get(&id).cloned()
     }
 
     fn matching(&mut self, tenant: &str, event_type: &str) -> Arc<[DestinationId]> {
-        let Some(found) = self.by_name.get_mut(tenant) else {
-            return Arc::new([]);
-        };
-        if let Some(matches) = found.matches.get(event_type) {
-            return Arc::clone(matches);
-        }
-        let accepting = found.destinations.values().filter(|destination| destination.accepts(tenant, event_type));
-        let matches: Arc<[DestinationId]> = accepting.map(|destination| destination.id).collect();
-        if found.matches.len() >= MAX_REMEMBERED {
-            found.matches.clear();
-        }
-        found.matches.insert(event_type.to_owned(), Arc::clone(&matches));
-        matches
+        let found = self.by_name.get_mut(tenant);
+        found.map(|found| found.destinations.matching(tenant, event_type)).unwrap_or_default()
     }
 }

@@ -8,18 +8,21 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection, postgres::PgRow, types::Uuid};
 use weir_core::{
-    DestinationId, EventId, Timestamp,
+    DestinationId, EventId, ReplayId, Timestamp,
     claim::{Claim, ClaimedBody, ClaimedDelivery, ProcessId},
     event::EventBody,
     order::BEHIND,
 };
-use weir_store::{ClaimRequest, Claims, MessageGroup};
+use weir_store::{
+    ClaimRequest, Claims, MessageGroup,
+    rows::{self, Row as _},
+};
 
 use crate::{
     Shared,
     ingest::column,
     message_groups::advance,
-    rows::{self, corrupt, delivery_id, event_id, int, optional_text, optional_time, replay_id, small, time, uuid},
+    rows::{Read, named, uuid},
     writer::Operation,
 };
 
@@ -69,7 +72,8 @@ WITH owner AS MATERIALIZED (
         claimed_by = CASE WHEN d.expires_at <= due.now THEN NULL ELSE $7 END, updated_at = due.now
     FROM due WHERE d.ctid = due.address AND d.id = due.id AND d.state + 0 IN (0, 2)
     RETURNING due.request, d.id, d.event_id, CASE WHEN d.state = 1 THEN d.claim_epoch END AS epoch, d.attempts,
-        coalesce(d.deliver_at, d.created_at) AS created_at, d.next_attempt_at, d.attempts_before, d.replay_id,
+        coalesce(d.deliver_at, d.created_at) AS created_at, d.next_attempt_at,
+        coalesce(d.attempts_before, 0) AS attempts_before, d.replay_id,
         CASE WHEN d.state = 8 THEN d.ordering_key END AS freed_key
 )
 SELECT c.request, c.next_attempt_at, c.id, c.event_id, c.epoch, c.attempts, c.created_at, ",
@@ -226,22 +230,21 @@ async fn claim(
     let mut freed = Vec::new();
     claimed.reserve(rows.len());
     for row in &rows {
-        if rows::is_null(row, 0)? {
+        if row.optional_int(0)?.is_none() {
             return Err(sqlx::Error::Protocol("this process was declared dead".to_owned()));
         }
-        let at = usize::try_from(int(row, 0)? - 1).map_err(|_| corrupt("a claim"))?;
-        let one = requests.get(at).ok_or_else(|| corrupt("a claim"))?;
+        let (at, one) = named(row, 0, requests)?;
         // A row without a delivery holds the next due time.
-        if rows::is_null(row, 2)? {
-            answers[one.operation][one.index].next_due = optional_time(row, 1)?.filter(|due| *due < BEHIND);
+        if row.optional_id(2)?.is_none() {
+            answers[one.operation][one.index].next_due = row.optional_time(1)?.filter(|due| *due < BEHIND);
             continue;
         }
         counts[at].rows += 1;
         // A delivery without an epoch has expired.
-        if rows::is_null(row, 4)? {
+        if row.optional_int(4)?.is_none() {
             counts[at].expired = true;
             let destination_id = one.request.destination_id;
-            freed.extend(optional_text(row, 12)?.map(|ordering_key| MessageGroup { destination_id, ordering_key }));
+            freed.extend(row.optional_text(12)?.map(|ordering_key| MessageGroup { destination_id, ordering_key }));
         } else {
             claimed.push(read_claimed(row, one)?);
         }
@@ -267,20 +270,21 @@ struct RequestCount {
     expired: bool,
 }
 
-fn read_claimed(row: &PgRow, one: &GroupRequest<'_>) -> Result<ClaimedRow, sqlx::Error> {
+fn read_claimed(row: &PgRow, one: &GroupRequest<'_>) -> Read<ClaimedRow> {
+    let replayed_at = row.optional_id(11)?.map(|id| ReplayId::from_bytes(id).made_at());
     let &ClaimRequest { destination_id, expires_at, .. } = one.request;
     Ok(ClaimedRow {
         operation: one.operation,
         index: one.index,
-        due: time(row, 1)?,
-        claim: Claim { delivery_id: delivery_id(row, 2)?, destination_id, epoch: int(row, 4)? },
-        event_id: event_id(row, 3)?,
-        event_created_at: if rows::is_null(row, 11)? { time(row, 6)? } else { replay_id(row, 11)?.made_at() },
-        attempts: small(row, 5)?,
-        attempts_before: if rows::is_null(row, 10)? { 0 } else { small(row, 10)? },
+        due: row.time(1)?,
+        claim: Claim { delivery_id: row.delivery_id(2)?, destination_id, epoch: row.int(4)? },
+        event_id: row.event_id(3)?,
+        event_created_at: replayed_at.map_or_else(|| row.time(6), Ok)?,
+        attempts: row.small(5)?,
+        attempts_before: row.small(10)?,
         is_replay: one.of_replays,
         expires_at,
-        body: (!rows::is_null(row, 8)?).then(|| rows::body(row, 7)).transpose()?,
+        body: row.optional_bytes(8)?.map(|_| rows::body(row, 7)).transpose()?,
     })
 }
 
@@ -303,8 +307,8 @@ async fn find_bodies(
     }
     let missing: Vec<Uuid> = missing.into_iter().collect();
     let rows = sqlx::query(BODIES).bind(missing).fetch_all(connection).await?;
-    let read = |row: &PgRow| Ok((event_id(row, 0)?, rows::body(row, 1)?));
-    let found: HashMap<EventId, EventBody> = rows.iter().map(read).collect::<Result<_, sqlx::Error>>()?;
+    let read = |row: &PgRow| Ok((row.event_id(0)?, rows::body(row, 1)?));
+    let found: HashMap<EventId, EventBody> = rows.iter().map(read).collect::<Read<_>>()?;
     for one in claimed.iter_mut().filter(|one| one.body.is_none()) {
         one.body = found.get(&one.event_id).cloned();
     }

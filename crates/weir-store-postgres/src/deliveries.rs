@@ -1,24 +1,14 @@
-//! Lists of deliveries: the index that a page reads, and how far it reads.
-//!
-//! - A filter that an index serves in the order of ids is read until the page is full.
-//! - Other filters are a tenant, an event type, an error, and a state that every delivery passes through. They are
-//!   applied to a window of [`SCANNED_AT_MOST`] rows, so that the cost of a page does not depend on the length of the
-//!   history. The page ends with its window, and the next page starts there.
-//! - Deliveries in flight, and waiting deliveries of a small backlog, are read and sorted, because their ids may be
-//!   anywhere.
+//! Lists of deliveries: the index that a page reads, and how far it reads, as [`weir_store::History::list_deliveries`]
+//! says.
 
-use sqlx::{AssertSqlSafe, postgres::PgRow};
+use sqlx::AssertSqlSafe;
 use weir_core::{DeliveryState, DestinationId, ErrorKind, delivery::Delivery, pattern::EventPattern};
 use weir_store::{
     DeliveryFilter, ErrorFilter, Page, PageRequest, SCANNED_AT_MOST, StoreResult,
-    stored::{failure_code, state_code},
+    rows::{self, DELIVERY_COLUMNS, Row as _, failure_code, state_code},
 };
 
-use crate::{
-    PostgresStore,
-    history::{Select, into_page},
-    rows::{self, DELIVERY_COLUMNS, uuid},
-};
+use crate::{PostgresStore, history::Select, rows::uuid};
 
 /// How a page finds its deliveries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,15 +29,10 @@ impl ListPlan {
             _ if filter.event_id.is_some() => Self::ById,
             Some(Delivering) => Self::Sorted,
             Some(state) if state.is_waiting() && is_backlog_small => Self::Sorted,
-            None | Some(Failed | Dead | Cancelled | Superseded | Expired) if !filters_joined(filter) => Self::ById,
+            None | Some(Failed | Dead | Cancelled | Superseded | Expired) if !filter.filters_joined() => Self::ById,
             _ => Self::Window,
         }
     }
-}
-
-/// Whether the filter has conditions on joined tables.
-pub(crate) fn filters_joined(filter: &DeliveryFilter) -> bool {
-    filter.tenant.is_some() || filter.event_type.is_some() || filter.error.is_some()
 }
 
 impl PostgresStore {
@@ -61,7 +46,7 @@ impl PostgresStore {
         let end = if plan == ListPlan::Window { self.window_end(filter, page).await? } else { None };
         let (sql, arguments) = deliveries_page(filter, page, plan, end).into_parts();
         let rows = self.read(sqlx::query_with(AssertSqlSafe(sql), arguments?), rows::delivery).await?;
-        let mut page = into_page(rows, page, |delivery| *delivery.id.as_bytes());
+        let mut page = Page::of(rows, page, |delivery| *delivery.id.as_bytes());
         page.next = page.next.or(end);
         Ok(page)
     }
@@ -74,8 +59,7 @@ impl PostgresStore {
     /// The last id of the page's window; `None` if fewer rows than a window remain.
     async fn window_end(&self, filter: &DeliveryFilter, page: PageRequest) -> StoreResult<Option<[u8; 16]>> {
         let (sql, arguments) = window_end(filter, page).into_parts();
-        let id = |row: &PgRow| Ok(*rows::delivery_id(row, 0)?.as_bytes());
-        Ok(self.read(sqlx::query_with(AssertSqlSafe(sql), arguments?), id).await?.pop())
+        Ok(self.read(sqlx::query_with(AssertSqlSafe(sql), arguments?), |row| row.id(0)).await?.pop())
     }
 }
 
@@ -142,7 +126,7 @@ pub(crate) fn deliveries_page(
         select.compare("d.id >=", uuid(&end));
     }
     // The LIMIT is applied before the events are joined, unless the filter has conditions on them.
-    if filters_joined(filter) {
+    if filter.filters_joined() {
         select.sql.push_str(&format!(" ORDER BY {scanned}.id DESC"));
     } else {
         select.page(scanned, page);

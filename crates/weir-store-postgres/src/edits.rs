@@ -7,11 +7,14 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection};
 use weir_core::{Destination, DestinationId, Timestamp};
-use weir_store::{BreakerChange, DestinationPatch, StoreResult, paused_by_weir, stored::limits_json};
+use weir_store::{
+    BreakerChange, DestinationPatch, StoreResult, paused_by_weir,
+    rows::{self, limits_json},
+};
 
 use crate::{
     PostgresStore,
-    destinations::{INSERT, LOCK_LIVE, UPDATE, read_destination, write_destination},
+    destinations::{INSERT, LOCK_LIVE, UPDATE, write_destination},
     errors::{ATTEMPTS, conflicts, store_error},
     locks::begin_to_edit,
     rows::uuid,
@@ -110,7 +113,7 @@ async fn change_destination(
     let Some(tenant) = tenant_of(connection, id).await? else { return Ok(None) };
     let mut transaction = connection.begin_with(begin_to_edit(&tenant)).await?;
     let current = sqlx::query(LOCK_LIVE).bind(uuid(id.as_bytes())).fetch_optional(&mut *transaction).await?;
-    let Some(current) = current.as_ref().map(read_destination).transpose()? else { return Ok(None) };
+    let Some(current) = current.as_ref().map(rows::destination).transpose()? else { return Ok(None) };
     let Some(changed) = change(&current) else { return Ok(None) };
     if changed.settings.rate_limits != current.settings.rate_limits {
         record_limits(&mut transaction, &changed, changed.updated_at).await?;

@@ -10,31 +10,25 @@ use sqlx::{
     query::Query,
     raw_sql,
 };
-use weir_core::{
-    DeliveryId, DestinationId, EventId, Timestamp,
-    delivery::{AttemptOutcome, Delivery},
-    event::Event,
-};
+use weir_core::{DeliveryId, DestinationId, EventId, Timestamp, delivery::Delivery, event::Event};
 use weir_store::{
-    DeliveryDetail, DeliveryFilter, EventFilter, History, Page, PageRequest, SendPlace, SendRecord, SendsRequest,
-    StoreError, StoreResult, stored::outcome_code,
+    DeliveryDetail, DeliveryFilter, EventFilter, History, Page, PageRequest, SendRecord, SendsRequest, StoreError,
+    StoreResult, delivery_ids_of, event_columns, first_id,
+    rows::{self, ATTEMPT_COLUMNS, DELIVERY_COLUMNS, LAST_ATTEMPT, Row as _},
 };
 
 use crate::{
     PostgresStore,
     errors::store_error,
-    rows::{
-        self, ATTEMPT_COLUMNS, BODILESS_EVENT_COLUMNS, DELIVERY_COLUMNS, EVENT_COLUMNS, LAST_ATTEMPT, delivery_id,
-        flag, small, time, uuid,
-    },
+    rows::{Read, uuid},
     writer::{GROUP_TIMEOUT, within},
 };
 
 #[async_trait]
 impl History for PostgresStore {
     async fn event(&self, id: EventId) -> StoreResult<Option<Event>> {
-        let sql = format!("SELECT {EVENT_COLUMNS} FROM events e WHERE e.id = $1");
-        Ok(self.read(sqlx::query(AssertSqlSafe(sql)).bind(uuid(id.as_bytes())), rows::event).await?.pop())
+        let sql = concat!("SELECT ", event_columns!("e.body"), " FROM events e WHERE e.id = $1");
+        Ok(self.read(sqlx::query(sql).bind(uuid(id.as_bytes())), rows::event).await?.pop())
     }
 
     async fn event_deliveries(&self, id: EventId) -> StoreResult<Vec<Delivery>> {
@@ -45,7 +39,7 @@ impl History for PostgresStore {
     async fn list_events(&self, filter: &EventFilter, page: PageRequest) -> StoreResult<Page<Event>> {
         let (sql, arguments) = events_page(filter, page).into_parts();
         let rows = self.read(sqlx::query_with(AssertSqlSafe(sql), arguments?), rows::event).await?;
-        Ok(into_page(rows, page, |event| *event.id.as_bytes()))
+        Ok(Page::of(rows, page, |event| *event.id.as_bytes()))
     }
 
     async fn delivery(&self, id: DeliveryId) -> StoreResult<Option<DeliveryDetail>> {
@@ -75,7 +69,7 @@ impl History for PostgresStore {
             .bind(i64::from(place.number))
             .bind(i64::from(request.limit));
         let rows = self.fetch_in_order(query).await.map_err(|error| store_error(&error))?;
-        rows.iter().map(send).collect::<Result<_, _>>().map_err(|error| store_error(&error))
+        read_all(&rows, rows::send)
     }
 
     async fn destination_existed(&self, id: DestinationId) -> StoreResult<bool> {
@@ -84,7 +78,7 @@ impl History for PostgresStore {
     }
 
     async fn check(&self) -> StoreResult<()> {
-        let standby = self.read(sqlx::query("SELECT pg_is_in_recovery()"), |row| flag(row, 0)).await?;
+        let standby = self.read(sqlx::query("SELECT pg_is_in_recovery()"), |row| row.flag(0)).await?;
         if standby == [false] {
             return Ok(());
         }
@@ -106,23 +100,13 @@ WHERE a.destination_id = $1 AND a.sent_at >= $2 AND a.sent_at < $3
     AND (a.sent_at > $2 OR (a.delivery_id, a.number::bigint) > ($4, $5))
 ORDER BY a.sent_at, a.delivery_id, a.number LIMIT $6";
 
-fn send(row: &PgRow) -> Result<SendRecord, sqlx::Error> {
-    let place = SendPlace { sent_at: time(row, 0)?, delivery_id: delivery_id(row, 1)?, number: small(row, 2)? };
-    let answered_at = place.sent_at + std::time::Duration::from_millis(small(row, 3)?.into());
-    let outcome = rows::int(row, 4)?;
-    let is = |wanted| outcome == i64::from(outcome_code(wanted));
-    let delivered = is(AttemptOutcome::Delivered).then(|| Ok::<_, sqlx::Error>((time(row, 5)?, answered_at)));
-    Ok(SendRecord { place, delivered: delivered.transpose()?, is_unknown: is(AttemptOutcome::Unknown) })
-}
-
 impl PostgresStore {
     pub(crate) async fn read<T>(
         &self,
         query: Query<'_, Postgres, PgArguments>,
-        row: impl Fn(&PgRow) -> Result<T, sqlx::Error>,
+        row: impl Fn(&PgRow) -> Read<T>,
     ) -> StoreResult<Vec<T>> {
-        let rows = self.fetch(query).await.map_err(|error| store_error(&error))?;
-        rows.iter().map(row).collect::<Result<_, _>>().map_err(|error| store_error(&error))
+        read_all(&self.fetch(query).await.map_err(|error| store_error(&error))?, row)
     }
 
     async fn fetch(&self, query: Query<'_, Postgres, PgArguments>) -> Result<Vec<PgRow>, sqlx::Error> {
@@ -153,14 +137,8 @@ impl PostgresStore {
     }
 }
 
-/// Makes a page of `rows`, which were read with a limit of one more than the page. The extra row shows that there is a
-/// next page.
-pub(crate) fn into_page<T>(mut rows: Vec<T>, page: PageRequest, id: impl Fn(&T) -> [u8; 16]) -> Page<T> {
-    let limit = page.limit as usize;
-    let more = rows.len() > limit;
-    rows.truncate(limit);
-    let next = rows.last().filter(|_| more).map(id);
-    Page { rows, next }
+fn read_all<T>(rows: &[PgRow], read: impl Fn(&PgRow) -> Read<T>) -> StoreResult<Vec<T>> {
+    rows.iter().map(read).collect::<Read<_>>().map_err(|error| store_error(&error.into()))
 }
 
 /// A statement built from conditions, with its values.
@@ -211,13 +189,11 @@ impl Select {
         }
     }
 
-    /// Adds the conditions for the deliveries of an event. Their ids begin with the time in the event's id.
+    /// Adds the conditions for the deliveries of an event.
     pub(crate) fn of_event(&mut self, id: EventId) {
-        let (mut first, mut last) = ([0; 16], [0xff; 16]);
-        first[..6].copy_from_slice(&id.as_bytes()[..6]);
-        last[..6].copy_from_slice(&id.as_bytes()[..6]);
+        let (first, beyond) = delivery_ids_of(id);
         self.compare("d.id >=", uuid(&first));
-        self.compare("d.id <=", uuid(&last));
+        self.compare("d.id <", uuid(&beyond));
         self.compare("d.event_id =", uuid(id.as_bytes()));
     }
 
@@ -232,14 +208,6 @@ impl Select {
     }
 }
 
-/// A bound below every id made in this millisecond and above every earlier one.
-pub(crate) fn first_id(millis: i64) -> [u8; 16] {
-    let millis = millis.clamp(0, 0xffff_ffff_ffff).unsigned_abs();
-    let mut id = [0; 16];
-    id[..6].copy_from_slice(&millis.to_be_bytes()[2..]);
-    id
-}
-
 pub(crate) fn event_deliveries(id: EventId) -> Select {
     let mut select = Select::new("SELECT * FROM deliveries d".to_owned());
     select.of_event(id);
@@ -251,7 +219,8 @@ pub(crate) fn event_deliveries(id: EventId) -> Select {
 }
 
 pub(crate) fn events_page(filter: &EventFilter, page: PageRequest) -> Select {
-    let columns = if filter.with_bodies { EVENT_COLUMNS } else { BODILESS_EVENT_COLUMNS };
+    // An empty body costs nothing to read.
+    let columns = if filter.with_bodies { event_columns!("e.body") } else { event_columns!("''::bytea") };
     let mut select = Select::new(format!("SELECT {columns} FROM events e"));
     if let Some(event_type) = &filter.event_type {
         select.compare("e.event_type =", event_type);

@@ -1,4 +1,5 @@
-//! Ingest: events are deduplicated, fanned out, and stored with their deliveries.
+//! Ingest: events are deduplicated, fanned out, and stored with their deliveries. [`weir_store::intake`] decides, and
+//! has the rules of idempotency, coalescing and order.
 //!
 //! Concurrent edits of a destination, by any process: ingest holds the tenant's lock, shared, from before it reads the
 //! changed destinations until its commit. Therefore ingest sees every edit that was answered before the event came. An
@@ -22,8 +23,9 @@ use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection, Row as _, postgres::PgRow, types::Uuid};
 use weir_core::{Timestamp, TraceParent, claim::ProcessId, event::Event};
 use weir_store::{
-    FastPath, FastPathBatch, FastPathHandle, Ingest, Ingested, MessageGroup, NewEvent, StoreResult,
+    FastPath, FastPathBatch, FastPathHandle, Ingest, MessageGroup, NewEvent, StoreResult, event_columns,
     intake::{IngestResult, Intake, Key, KnownKeys, NewDelivery, key},
+    rows::{self, Row as _},
 };
 
 use crate::{
@@ -34,7 +36,7 @@ use crate::{
     message_groups::{self, advance, lock_name},
     partitions::day_of_id,
     processes::IS_REGISTERED,
-    rows::{self, uuid},
+    rows::{Read, uuid},
     writer::Operation,
 };
 
@@ -58,12 +60,13 @@ const BYTES_PER_ROW: usize = 4 * 1024;
 const MAX_DELIVERIES: usize = 8_192;
 
 /// The known ones of some idempotency keys, with their events and numbers of deliveries.
-pub(crate) const KNOWN_KEYS: &str = "
-SELECT e.id, e.tenant, e.event_type, e.created_at, e.idempotency_key, e.data_offset, e.body, e.traceparent, e.deliver_at,
-    e.expires_at, e.coalesce_key, e.ordering_key, k.deliveries
-FROM unnest($1::text[], $2::text[]) AS r (tenant, idempotency_key)
-JOIN idempotency_keys k ON k.tenant = r.tenant AND k.idempotency_key = r.idempotency_key
-JOIN events e ON e.id = k.event_id";
+pub(crate) const KNOWN_KEYS: &str = concat!(
+    "SELECT ",
+    event_columns!("e.body"),
+    ", k.deliveries FROM unnest($1::text[], $2::text[]) AS r (tenant, idempotency_key)
+    JOIN idempotency_keys k ON k.tenant = r.tenant AND k.idempotency_key = r.idempotency_key
+    JOIN events e ON e.id = k.event_id"
+);
 
 /// Stores a group in one call; see `migrations/postgres/functions/store_events.sql`.
 const STORE: &str = "
@@ -224,13 +227,7 @@ async fn known_keys(new: &[&NewEvent], connection: &mut PgConnection) -> Result<
     }
     let (tenants, keys): (Vec<&str>, Vec<&str>) = keys.into_iter().unzip();
     let rows = sqlx::query(KNOWN_KEYS).bind(tenants).bind(keys).fetch_all(connection).await?;
-    let known = rows.iter().map(|row| {
-        let event = rows::event(row)?;
-        let key = event.idempotency_key.clone().ok_or_else(|| rows::corrupt("an idempotency key"))?;
-        let deliveries = rows::small(row, 12)?;
-        Ok(((event.tenant.clone(), key), Ingested { event, deliveries, duplicate: true, wake: Vec::new() }))
-    });
-    known.collect()
+    Ok(rows.iter().map(rows::known_event).collect::<Read<_>>()?)
 }
 
 /// Updates the cached destinations of these tenants. Under the tenants' locks they stay current.
@@ -240,7 +237,7 @@ async fn learn_changes(tenants: &[&str], connection: &mut PgConnection, shared: 
         tenants.iter().map(|tenant| seen.version(tenant)).collect()
     };
     let changed = sqlx::query(CHANGED).bind(tenants).bind(versions).fetch_all(connection).await?;
-    shared.destinations.tenants().learn(changed.iter().map(read_change).collect::<Result<_, _>>()?);
+    shared.destinations.tenants().learn(changed.iter().map(read_change).collect::<Read<_>>()?);
     Ok(())
 }
 
@@ -313,7 +310,7 @@ async fn insert(
         .bind(follows)
         .fetch_one(connection)
         .await?;
-    rows::flag(&row, 0)?.then(|| freed_groups(&row)).transpose()
+    row.flag(0)?.then(|| freed_groups(&row)).transpose()
 }
 
 fn freed_groups(row: &PgRow) -> Result<BTreeSet<MessageGroup>, sqlx::Error> {

@@ -1,4 +1,4 @@
-//! Message groups: the unfinished deliveries of one destination and ordering key, in order.
+//! Message groups, by the rules of [`weir_store::intake`].
 //!
 //! Code that ends an ordered delivery calls [`advance`] with its message group, *after its own commit*. The advance
 //! takes the lock of the key and then reads the first delivery of the group. Ingest holds the same lock from before it
@@ -16,9 +16,12 @@
 use std::collections::BTreeSet;
 
 use async_trait::async_trait;
-use sqlx::{PgConnection, postgres::PgRow, types::Uuid};
-use weir_core::{DeliveryId, DestinationId, Timestamp, order::BEHIND};
-use weir_store::{MessageGroup, MessageGroups, MessageGroupsRepaired, StoreResult};
+use sqlx::{PgConnection, types::Uuid};
+use weir_core::{DeliveryId, DestinationId, Timestamp};
+use weir_store::{
+    HeadlessGroups, MessageGroup, MessageGroups, MessageGroupsRepaired, StoreResult, end_of_time,
+    rows::{self, Row as _},
+};
 
 use crate::{
     PostgresStore,
@@ -26,7 +29,7 @@ use crate::{
     errors::{ATTEMPTS, conflicts},
     ingest::column,
     locks::{KEY_LOCK_SPACE, locks_of},
-    rows::{destination_id, int, text, time, uuid},
+    rows::{named, uuid},
 };
 
 #[async_trait]
@@ -40,10 +43,8 @@ impl MessageGroups for PostgresStore {
         let (id, key) =
             after.map_or(([0; 16], String::new()), |group| (*group.destination_id.as_bytes(), group.ordering_key));
         let query = sqlx::query(MESSAGE_GROUPS).bind(uuid(&id)).bind(key).bind(i64::from(limit));
-        let found = self.read(query, |row| Ok((message_group(row, 0)?, time(row, 2)?))).await?;
-        let next = found.last().filter(|_| found.len() == limit as usize).map(|(group, _)| group.clone());
-        let headless: BTreeSet<MessageGroup> =
-            found.into_iter().filter(|(_, due)| *due == BEHIND).map(|(group, _)| group).collect();
+        let found = self.read(query, |row| Ok((rows::message_group(row)?, row.time(2)?))).await?;
+        let HeadlessGroups { headless, next } = HeadlessGroups::of(found, limit);
         let advanced = if headless.is_empty() { 0 } else { self.edit(Advance(headless)).await? };
         Ok(MessageGroupsRepaired { advanced, next })
     }
@@ -73,7 +74,8 @@ SELECT destination_id, ordering_key, next_attempt_at FROM found LIMIT $3";
 
 /// Dissolves message groups of destinations that are no longer ordered: their deliveries lose their ordering keys and
 /// become due. `grouped` are the destinations with message groups. Rows that another process has locked are skipped.
-pub(crate) const DISSOLVE: &str = "
+pub(crate) const DISSOLVE: &str = concat!(
+    "
 WITH RECURSIVE grouped (id) AS (
     SELECT (SELECT destination_id FROM deliveries
         WHERE ordering_key IS NOT NULL AND state < 3 ORDER BY destination_id LIMIT 1)
@@ -89,20 +91,19 @@ WITH RECURSIVE grouped (id) AS (
     ) d LIMIT $1
 )
 UPDATE deliveries d SET ordering_key = NULL,
-    next_attempt_at = CASE WHEN d.next_attempt_at = 9223372036854775807 THEN
+    next_attempt_at = CASE WHEN d.next_attempt_at = ",
+    end_of_time!(),
+    " THEN
         CASE WHEN d.replay_id IS NULL THEN coalesce(d.deliver_at, d.created_at) ELSE d.updated_at END
         ELSE d.next_attempt_at END
-FROM chosen WHERE d.id = chosen.id";
+FROM chosen WHERE d.id = chosen.id"
+);
 
 /// See `migrations/postgres/functions/advance_message_groups.sql`.
 const ADVANCE: &str = "
 SELECT ordinal, due FROM advance_message_groups(
     key_space => $1, key_locks => $2, destination_ids => $3, ordering_keys => $4, skipped => $5
 )";
-
-fn message_group(row: &PgRow, column: usize) -> Result<MessageGroup, sqlx::Error> {
-    Ok(MessageGroup { destination_id: destination_id(row, column)?, ordering_key: text(row, column + 1)? })
-}
 
 /// Message groups from a column of destinations and a column of ordering keys.
 pub(crate) fn of_columns(destinations: Vec<Uuid>, keys: Vec<String>) -> impl Iterator<Item = MessageGroup> {
@@ -161,10 +162,8 @@ async fn try_advance(
     };
     let mut dues = vec![None; message_groups.len()];
     for row in &rows {
-        let due = usize::try_from(int(row, 0)? - 1).ok().and_then(|at| dues.get_mut(at));
-        if let Some(due) = due {
-            *due = Some(time(row, 1)?);
-        }
+        let (at, _) = named(row, 0, &message_groups)?;
+        dues[at] = Some(row.time(1)?);
     }
     Ok(dues)
 }

@@ -217,7 +217,9 @@ async fn migrate(server: &Server, options: &PgConnectOptions) -> Result<Vec<(i64
     let applied = schema::migrate(&mut connection).await.map_err(|error| {
         let server = server.clone();
         match error {
-            MigrateError::VersionMissing(found) => OpenError::NewerSchema { server, found, known: schema::latest() },
+            MigrateError::VersionMissing(found) => {
+                OpenError::NewerSchema { server, found, known: schema::MIGRATIONS.latest() }
+            }
             MigrateError::VersionMismatch(version) => OpenError::ForeignSchema { server, version },
             MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => classify(&server, &error),
             other => OpenError::Failed { server, reason: other.to_string() },

@@ -4,9 +4,12 @@
 use std::collections::{BTreeSet, HashMap};
 
 use async_trait::async_trait;
-use sqlx::{PgConnection, postgres::PgRow};
+use sqlx::PgConnection;
 use weir_core::{DestinationId, Timestamp, claim::Claim};
-use weir_store::{ClaimRequest, Claims, DueDestination, MessageGroup, Outbox, Recovered, SendHistory, StoreResult};
+use weir_store::{
+    ClaimRequest, Claims, DueDestination, MessageGroup, Outbox, Recovered, SendHistory, StoreResult, end_of_time,
+    rows::{self, Row as _},
+};
 
 use crate::{
     PostgresStore, Shared,
@@ -16,7 +19,7 @@ use crate::{
     ingest::column,
     message_groups::advance,
     recovery::{Abandoned, Recovery},
-    rows::{corrupt, destination_id, flag, int, optional_text, optional_time, time, uuid},
+    rows::{named, uuid},
     writer::{Operation, Writers},
 };
 
@@ -45,13 +48,12 @@ impl Outbox for PostgresStore {
         // The id of zeros sorts before every other id.
         let after = after.map_or([0; 16], |id| *id.as_bytes());
         let query = sqlx::query(DUE_DESTINATIONS).bind(uuid(&after)).bind(before.as_nanos()).bind(i64::from(limit));
-        let due = |row: &PgRow| Ok(DueDestination { destination_id: destination_id(row, 0)?, due: time(row, 1)? });
-        self.read(query, due).await
+        self.read(query, rows::due_destination).await
     }
 
     async fn recover_claims(&self, now: Timestamp, all: bool, limit: u32) -> StoreResult<Recovered> {
-        let before = if all { Timestamp::MAX } else { now };
-        self.edit(Recovery { now, of: Abandoned::Expired { before, limit } }).await
+        let until = Recovered::latest_expiry(now, all);
+        self.edit(Recovery { now, of: Abandoned::Expired { until, limit } }).await
     }
 
     async fn expire_deliveries(&self, now: Timestamp, limit: u32) -> StoreResult<u64> {
@@ -60,7 +62,7 @@ impl Outbox for PostgresStore {
 
     async fn send_history(&self, ids: &[DestinationId]) -> StoreResult<Vec<SendHistory>> {
         let query = sqlx::query(SEND_HISTORY).bind(column(ids, |id| uuid(id.as_bytes())));
-        let found: HashMap<_, _> = self.read(query, read_history).await?.into_iter().collect();
+        let found: HashMap<_, _> = self.read(query, rows::send_history).await?.into_iter().collect();
         Ok(ids.iter().map(|id| found.get(id).copied().unwrap_or_default()).collect())
     }
 
@@ -112,16 +114,9 @@ async fn claim_through(
     Ok(indexes.into_iter().zip(claims).collect())
 }
 
-fn read_history(row: &PgRow) -> Result<(DestinationId, SendHistory), sqlx::Error> {
-    // `None` sorts before every time.
-    let last_sent_at = optional_time(row, 1)?.max(optional_time(row, 3)?);
-    Ok((destination_id(row, 0)?, SendHistory { last_sent_at, unsettled: flag(row, 2)? }))
-}
-
-/// Released deliveries wait again, as `pending` or `retrying`. A delivery becomes `cancelled` if its destination is
-/// deleted, and `superseded` if a newer delivery with its coalesce key has come. The row of the destination is locked,
-/// so that a deletion cannot commit between this read and this commit (edits.rs). `state + 0` keeps the planner from
-/// scanning all claims instead of looking up these.
+/// Releases claims, as [`Outbox::release`] says. The row of the destination is locked, so that a deletion cannot commit
+/// between this read and this commit (edits.rs). `state + 0` keeps the planner from scanning all claims instead of
+/// looking up these.
 pub(crate) const RELEASE: &str = "
 WITH released AS MATERIALIZED (
     SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::uuid[], $4::bigint[]) WITH ORDINALITY
@@ -139,7 +134,8 @@ RETURNING r.claim, CASE WHEN d.state = 7 THEN d.ordering_key END";
 /// destination is the earlier one of its first live delivery and its first delivery of a replay. Deliveries behind the
 /// head of a message group are never due. The destination is a scalar subquery, because with a join the planner could
 /// start with all destinations, in another order.
-pub(crate) const DUE_DESTINATIONS: &str = "
+pub(crate) const DUE_DESTINATIONS: &str = concat!(
+    "
 WITH RECURSIVE waiting (id) AS (
     SELECT (SELECT destination_id FROM deliveries
         WHERE state IN (0, 2) AND destination_id > $1 ORDER BY destination_id LIMIT 1)
@@ -156,9 +152,12 @@ WITH RECURSIVE waiting (id) AS (
     FROM waiting WHERE id IS NOT NULL
 )
 SELECT first.id, first.due FROM first
-WHERE first.due < $2 AND first.due < 9223372036854775807
+WHERE first.due < $2 AND first.due < ",
+    end_of_time!(),
+    "
     AND (SELECT NOT t.paused AND t.deleted_at IS NULL FROM destinations t WHERE t.id = first.id)
-LIMIT $3";
+LIMIT $3"
+);
 
 pub(crate) const SEND_HISTORY: &str = "
 SELECT r.id,
@@ -212,10 +211,9 @@ impl Operation for Releasing {
             .await?;
         let (mut released, mut freed) = (vec![0; group.len()], BTreeSet::new());
         for row in &rows {
-            let at = usize::try_from(int(row, 0)? - 1).ok().and_then(|at| all.get(at));
-            let &(operation, Claim { destination_id, .. }, _) = at.ok_or_else(|| corrupt("a release"))?;
+            let (_, &(operation, Claim { destination_id, .. }, _)) = named(row, 0, &all)?;
             released[operation] += 1;
-            freed.extend(optional_text(row, 1)?.map(|ordering_key| MessageGroup { destination_id, ordering_key }));
+            freed.extend(row.optional_text(1)?.map(|ordering_key| MessageGroup { destination_id, ordering_key }));
         }
         advance(&freed, &[], connection).await;
         Ok(released)
@@ -237,8 +235,8 @@ impl Edit for Expiry {
         let rows = expire.fetch_all(&mut *connection).await?;
         let mut freed = BTreeSet::new();
         for row in &rows {
-            let destination_id = destination_id(row, 0)?;
-            freed.extend(optional_text(row, 1)?.map(|ordering_key| MessageGroup { destination_id, ordering_key }));
+            let destination_id = row.destination_id(0)?;
+            freed.extend(row.optional_text(1)?.map(|ordering_key| MessageGroup { destination_id, ordering_key }));
         }
         advance(&freed, &[], connection).await;
         Ok(rows.len() as u64)

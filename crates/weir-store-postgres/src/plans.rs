@@ -217,7 +217,7 @@ async fn a_step_of_a_replay_reads_one_index_in_a_window_of_ids() {
             let deliveries = DeliveryFilter { destination_id, event_type, ..DeliveryFilter::default() };
             let filter = ReplayFilter { states: vec![state], deliveries };
             let expected = [index, "Index Scan using deliveries_pkey on deliveries d"];
-            assert_plan(&mut connection, "a step of a replay", &step_of(&filter, state), &expected).await;
+            assert_plan(&mut connection, "a step of a replay", &step_of(filter, state), &expected).await;
         }
     }
 }

@@ -17,14 +17,17 @@ use weir_core::{
     Timestamp,
     claim::{Claim, ProcessId},
 };
-use weir_store::{ProcessBeat, Processes, Recovered, StoreResult};
+use weir_store::{
+    ProcessBeat, Processes, Recovered, StoreResult,
+    rows::{self, Row as _},
+};
 
 use crate::{
     PostgresStore, Shared,
     edits::Edit,
     ingest::column,
     recovery::{Abandoned, Recovery},
-    rows::{delivery_id, destination_id, int, process_id},
+    rows::process_id,
     writer::Operation,
 };
 
@@ -61,7 +64,7 @@ impl Processes for PostgresStore {
     }
 
     async fn processes(&self) -> StoreResult<Vec<ProcessBeat>> {
-        let read = |row: &PgRow| Ok(ProcessBeat { id: process_id(row, 0)?, beat: int(row, 1)? });
+        let read = |row: &PgRow| Ok(ProcessBeat { id: process_id(row, 0)?, beat: row.int(1)? });
         self.read(sqlx::query(PROCESSES), read).await
     }
 
@@ -78,11 +81,7 @@ impl Processes for PostgresStore {
     }
 
     async fn orphaned_claims(&self, limit: u32) -> StoreResult<Vec<Claim>> {
-        let read = |row: &PgRow| {
-            let (delivery_id, destination_id) = (delivery_id(row, 0)?, destination_id(row, 1)?);
-            Ok(Claim { delivery_id, destination_id, epoch: int(row, 2)? })
-        };
-        self.read(sqlx::query(ORPHANED).bind(i64::from(limit)), read).await
+        self.read(sqlx::query(ORPHANED).bind(i64::from(limit)), rows::claim).await
     }
 
     async fn resolve_claims(&self, claims: Vec<Claim>, now: Timestamp) -> StoreResult<Recovered> {

@@ -5,18 +5,20 @@
 //! takes over when that connection has ended.
 
 use async_trait::async_trait;
-use sqlx::{PgConnection, postgres::PgRow, types::Uuid};
+use sqlx::{PgConnection, postgres::PgRow};
 use tokio::sync::Mutex;
 use weir_core::{DeliveryState, retention::Cutoffs};
-use weir_store::{Prune, PrunePlace, PruneStep, Pruned, StoreResult, stored::state_code};
+use weir_store::{
+    Prune, PrunePlace, PruneStep, Pruned, StoreResult, first_id,
+    rows::{Row as _, state_code},
+};
 
 use crate::{
     PostgresStore,
     errors::{is_in_use, store_error},
-    history::first_id,
     open::recoverable,
     partitions::{Day, MILLIS_PER_DAY, day_of, day_of_id},
-    rows::{count, flag, uuid},
+    rows::{Read, uuid},
     writer::{GROUP_TIMEOUT, connect, within},
 };
 
@@ -93,12 +95,6 @@ impl Prune for PostgresStore {
     }
 }
 
-const NOTHING: Pruned = Pruned { deliveries: 0, attempts: 0, events: 0, days: 0 };
-
-fn step(pruned: Pruned, next: impl Into<Option<PrunePlace>>) -> PruneStep {
-    PruneStep { pruned, next: next.into() }
-}
-
 impl PostgresStore {
     async fn try_prune(&self, cutoffs: &Cutoffs, place: PrunePlace) -> Result<PruneStep, sqlx::Error> {
         let mut pruning = self.pruning.lock().await;
@@ -109,7 +105,7 @@ impl PostgresStore {
         };
         let done = within(GROUP_TIMEOUT, async {
             // The session that holds the lock gets it again, so this also checks that the connection still works.
-            let is_holder = flag(&sqlx::query(TAKE_LOCK).fetch_one(&mut connection).await?, 0)?;
+            let is_holder = sqlx::query(TAKE_LOCK).fetch_one(&mut connection).await?.flag(0)?;
             if !is_holder {
                 return Ok(None);
             }
@@ -122,7 +118,7 @@ impl PostgresStore {
             step.map(Some)
         })
         .await?;
-        let Some(done) = done else { return Ok(step(NOTHING, None)) };
+        let Some(done) = done else { return Ok(PruneStep::of(Pruned::NOTHING, None)) };
         *pruning = Some(connection);
         Ok(done)
     }
@@ -137,13 +133,13 @@ impl PostgresStore {
             .fetch_one(&mut *connection)
             .await?;
         if let Some(last) = last_of(&row, 1)? {
-            return Ok(step(NOTHING, PrunePlace::Keys(last)));
+            return Ok(PruneStep::of(Pruned::NOTHING, PrunePlace::Keys(last)));
         }
         let dropped = sqlx::query(DROP_DAY).bind(day).execute(connection).await;
         self.shared.partitions.forget();
         match dropped {
-            Ok(_) => Ok(step(Pruned { days: 1, ..NOTHING }, PrunePlace::Days(day))),
-            Err(error) if is_in_use(&error) => Ok(step(NOTHING, PrunePlace::Days(day))),
+            Ok(_) => Ok(PruneStep::of(Pruned { days: 1, ..Pruned::NOTHING }, PrunePlace::Days(day))),
+            Err(error) if is_in_use(&error) => Ok(PruneStep::of(Pruned::NOTHING, PrunePlace::Days(day))),
             Err(error) => Err(error),
         }
     }
@@ -151,12 +147,13 @@ impl PostgresStore {
 
 /// Finds the next day that is old as a whole, and whether it still has deliveries.
 async fn find_day(connection: &mut PgConnection, cutoffs: &Cutoffs, after: Day) -> Result<PruneStep, sqlx::Error> {
-    let Some(before) = cutoffs.events() else { return Ok(step(NOTHING, None)) };
+    let Some(before) = cutoffs.events() else { return Ok(PruneStep::of(Pruned::NOTHING, None)) };
     let row = sqlx::query(NEXT_DAY).bind(after).bind(day_of(before)).fetch_one(&mut *connection).await?;
     let day: Option<Day> = sqlx::Row::try_get_unchecked(&row, 0)?;
-    let Some(day) = day else { return Ok(step(NOTHING, PrunePlace::Events([0; 16]))) };
-    let has_deliveries = flag(&sqlx::query(DAY_HAS_DELIVERIES).bind(day).fetch_one(connection).await?, 0)?;
-    Ok(step(NOTHING, if has_deliveries { PrunePlace::Days(day) } else { PrunePlace::Keys(first_id_of(day)) }))
+    let Some(day) = day else { return Ok(PruneStep::of(Pruned::NOTHING, PrunePlace::Events([0; 16]))) };
+    let has_deliveries = sqlx::query(DAY_HAS_DELIVERIES).bind(day).fetch_one(connection).await?.flag(0)?;
+    let next = if has_deliveries { PrunePlace::Days(day) } else { PrunePlace::Keys(first_id_of(day)) };
+    Ok(PruneStep::of(Pruned::NOTHING, next))
 }
 
 async fn prune_deliveries(
@@ -164,7 +161,7 @@ async fn prune_deliveries(
     cutoffs: &Cutoffs,
     after: [u8; 16],
 ) -> Result<PruneStep, sqlx::Error> {
-    let Some(before) = cutoffs.deliveries() else { return Ok(step(NOTHING, None)) };
+    let Some(before) = cutoffs.deliveries() else { return Ok(PruneStep::of(Pruned::NOTHING, None)) };
     let of_states = DeliveryState::ALL.into_iter().filter_map(|state| Some((state_code(state), cutoffs.of(state)?)));
     let (states, times): (Vec<i16>, Vec<i64>) = of_states.map(|(state, cutoff)| (state, cutoff.as_nanos())).unzip();
     let row = sqlx::query(DELETE_DELIVERIES)
@@ -175,8 +172,8 @@ async fn prune_deliveries(
         .bind(times)
         .fetch_one(connection)
         .await?;
-    let pruned = Pruned { deliveries: count(&row, 1)?, attempts: count(&row, 2)?, ..NOTHING };
-    Ok(step(pruned, last_of(&row, 3)?.map_or(PrunePlace::Days(-1), PrunePlace::Deliveries)))
+    let pruned = Pruned { deliveries: row.count(1)?, attempts: row.count(2)?, ..Pruned::NOTHING };
+    Ok(PruneStep::of(pruned, last_of(&row, 3)?.map_or(PrunePlace::Days(-1), PrunePlace::Deliveries)))
 }
 
 async fn prune_events(
@@ -184,16 +181,15 @@ async fn prune_events(
     cutoffs: &Cutoffs,
     after: [u8; 16],
 ) -> Result<PruneStep, sqlx::Error> {
-    let Some(before) = cutoffs.events() else { return Ok(step(NOTHING, None)) };
+    let Some(before) = cutoffs.events() else { return Ok(PruneStep::of(Pruned::NOTHING, None)) };
     let query = sqlx::query(DELETE_EVENTS).bind(uuid(&after)).bind(uuid(&first_id(before.as_millis()))).bind(STEP);
     let row = query.fetch_one(connection).await?;
-    Ok(step(Pruned { events: count(&row, 1)?, ..NOTHING }, last_of(&row, 2)?.map(PrunePlace::Events)))
+    Ok(PruneStep::of(Pruned { events: row.count(1)?, ..Pruned::NOTHING }, last_of(&row, 2)?.map(PrunePlace::Events)))
 }
 
 /// The last id that a step has read; `None` if it read fewer rows than its limit, so that nothing remains.
-fn last_of(row: &PgRow, column: usize) -> Result<Option<[u8; 16]>, sqlx::Error> {
-    let id: Option<Uuid> = sqlx::Row::try_get_unchecked(row, column)?;
-    Ok(id.filter(|_| count(row, 0).is_ok_and(|found| found == STEP.unsigned_abs())).map(Uuid::into_bytes))
+fn last_of(row: &PgRow, column: usize) -> Read<Option<[u8; 16]>> {
+    if row.int(0)? < STEP { Ok(None) } else { row.optional_id(column) }
 }
 
 fn first_id_of(day: Day) -> [u8; 16] {

@@ -1,18 +1,12 @@
 //! A purge in steps: each step reads a part of the waiting deliveries of one destination and cancels those that match.
-
-use std::collections::BTreeSet;
+//! The order of the steps is that of [`weir_store::PurgeScan`].
 
 use async_trait::async_trait;
 use sqlx::{PgConnection, Row as _};
-use weir_core::{DeliveryId, DeliveryState, Timestamp, order::BEHIND, pattern::EventPattern};
-use weir_store::{MessageGroup, Purge, PurgePlace, PurgeStep, stored::state_code};
+use weir_core::{order::BEHIND, pattern::EventPattern};
+use weir_store::{MessageGroup, Purge, PurgePlace, PurgeScan, PurgeStep, rows::Row as _};
 
-use crate::{
-    edits::Edit,
-    history::Select,
-    message_groups::advance,
-    rows::{count, delivery_id, time, uuid},
-};
+use crate::{edits::Edit, history::Select, message_groups::advance, rows::uuid};
 
 /// How many deliveries a step reads. Claims of the destination wait for the commit of a step.
 const STEP: i64 = 1_000;
@@ -73,18 +67,13 @@ pub(crate) fn count_sql(purge: &Purge) -> Select {
     let mut select = Select::new(format!("SELECT count(*) FROM deliveries d {events}"));
     select.compare("d.destination_id =", uuid(purge.destination_id.as_bytes()));
     select.condition("d.state IN (0, 2)");
-    select.compare("d.state + 0 = ANY(", states(purge));
+    select.compare("d.state + 0 = ANY(", purge.state_codes());
     select.sql.push(')');
     select.compare("d.created_at <", purge.before.as_nanos());
     if let Some(pattern) = &purge.event_type {
         select.of_type(pattern);
     }
     select
-}
-
-fn states(purge: &Purge) -> Vec<i16> {
-    let states = [DeliveryState::Pending, DeliveryState::Retrying].into_iter();
-    states.filter(|&state| purge.takes(state)).map(state_code).collect()
 }
 
 pub(crate) struct PurgeSome<'p> {
@@ -96,34 +85,16 @@ pub(crate) struct PurgeSome<'p> {
 impl Edit for PurgeSome<'_> {
     type Answer = PurgeStep;
 
-    /// Deliveries behind the heads of message groups are cancelled first, which makes no new heads, and then those that
-    /// are due. In the other order, the delivery that replaces a cancelled head could be due before the position of the
-    /// purge, and would be missed.
     async fn run(&self, connection: &mut PgConnection) -> Result<PurgeStep, sqlx::Error> {
-        let first = PurgePlace { due: Timestamp::MIN, id: DeliveryId::from_bytes([0; 16]) };
-        let first_behind = PurgePlace { due: BEHIND, ..first };
-        let after = self.after.unwrap_or(first_behind);
+        let mut after = self.after.unwrap_or(PurgePlace::FIRST_BEHIND);
         let mut scan = self.scan(after, connection).await?;
-        // No deliveries behind heads remain: continue with those that are due.
-        if after.due == BEHIND && scan.next.is_none() {
-            if scan.any {
-                return Ok(PurgeStep { cancelled: scan.cancelled, next: Some(first) });
-            }
-            scan = self.scan(first, connection).await?;
+        if scan.found_none_behind(after) {
+            after = PurgePlace::FIRST_DUE;
+            scan = self.scan(after, connection).await?;
         }
         advance(&scan.freed, &[], connection).await;
-        Ok(PurgeStep { cancelled: scan.cancelled, next: scan.next })
+        Ok(scan.step(after))
     }
-}
-
-/// The result of one step.
-struct PurgeScan {
-    /// Whether it read any delivery.
-    any: bool,
-    cancelled: u64,
-    next: Option<PurgePlace>,
-    /// The message groups that may have lost their heads.
-    freed: BTreeSet<MessageGroup>,
 }
 
 impl PurgeSome<'_> {
@@ -135,33 +106,29 @@ impl PurgeSome<'_> {
             Some(EventPattern::Exact(exact)) => (PURGE_TYPE, Some(exact)),
             Some(EventPattern::Prefix(prefix)) => (PURGE_PREFIX, Some(prefix)),
         };
-        let last_due = if after.due == BEHIND { BEHIND.as_nanos() } else { BEHIND.as_nanos() - 1 };
+        let last_due = if after.is_behind() { BEHIND.as_nanos() } else { BEHIND.as_nanos() - 1 };
         let mut query = sqlx::query(sql)
             .bind(uuid(destination_id.as_bytes()))
             .bind(after.due.as_nanos())
             .bind(uuid(after.id.as_bytes()))
             .bind(STEP)
-            .bind(states(self.purge))
+            .bind(self.purge.state_codes())
             .bind(before.as_nanos())
             .bind(now.as_nanos())
             .bind(last_due);
         if let Some(text) = of_type {
             query = query.bind(text);
         }
-        let Some(row) = query.fetch_optional(connection).await? else {
-            return Ok(PurgeScan { any: false, cancelled: 0, next: None, freed: BTreeSet::new() });
-        };
-        let place = PurgePlace { due: time(&row, 2)?, id: delivery_id(&row, 3)? };
-        let more = count(&row, 0)? == STEP.unsigned_abs();
+        let Some(row) = query.fetch_optional(connection).await? else { return Ok(PurgeScan::default()) };
         let keys: Option<Vec<String>> = row.try_get_unchecked(4)?;
         let message_groups =
             keys.into_iter().flatten().map(|ordering_key| MessageGroup { destination_id, ordering_key });
         Ok(PurgeScan {
-            any: true,
-            cancelled: count(&row, 1)?,
-            next: more.then_some(place),
+            last: Some(PurgePlace { due: row.time(2)?, id: row.delivery_id(3)? }),
+            is_full: row.int(0)? == STEP,
+            cancelled: row.count(1)?,
             // The groups of deliveries that were behind still have their heads.
-            freed: message_groups.filter(|_| after.due != BEHIND).collect(),
+            freed: message_groups.filter(|_| !after.is_behind()).collect(),
         })
     }
 }

@@ -3,13 +3,16 @@
 use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection, postgres::PgRow};
 use weir_core::{Timestamp, claim::Claim, retry::RetryPolicy};
-use weir_store::{AbandonedClaim, AttemptResult, Recovered};
+use weir_store::{
+    AbandonedClaim, AttemptResult, Recovered,
+    rows::{self, Row as _},
+};
 
 use crate::{
     edits::Edit,
     ingest::column,
     results::settle_all,
-    rows::{corrupt, delivery_id, destination_id, int, optional_text, small, uuid},
+    rows::{Read, uuid},
 };
 
 /// Reads and locks claims, with the retry policies that decide the next states of their deliveries. Several processes
@@ -29,7 +32,7 @@ FROM ",
 }
 
 /// There are only as many outstanding claims as sends in flight, so all of them may be read.
-pub(crate) const EXPIRED: &str = abandoned!("deliveries d WHERE d.state = 1 AND d.claim_expires_at < $1 LIMIT $2");
+pub(crate) const EXPIRED: &str = abandoned!("deliveries d WHERE d.state = 1 AND d.claim_expires_at <= $1 LIMIT $2");
 
 /// `state + 0` keeps the planner from scanning all claims instead of looking up these.
 pub(crate) const NAMED: &str = abandoned!(
@@ -39,7 +42,11 @@ WHERE d.claim_epoch = r.epoch AND d.state + 0 = 1"
 
 /// The claims to resolve with an unknown outcome.
 pub(crate) enum Abandoned {
-    Expired { before: Timestamp, limit: u32 },
+    /// Those that expire at this instant or before it.
+    Expired {
+        until: Timestamp,
+        limit: u32,
+    },
     Named(Vec<Claim>),
 }
 
@@ -55,9 +62,7 @@ impl Edit for Recovery {
     async fn run(&self, connection: &mut PgConnection) -> Result<Recovered, sqlx::Error> {
         let mut transaction = connection.begin().await?;
         let query = match &self.of {
-            Abandoned::Expired { before, limit } => {
-                sqlx::query(EXPIRED).bind(before.as_nanos()).bind(i64::from(*limit))
-            }
+            Abandoned::Expired { until, limit } => sqlx::query(EXPIRED).bind(until.as_nanos()).bind(i64::from(*limit)),
             Abandoned::Named(claims) => sqlx::query(NAMED)
                 .bind(column(claims, |claim| uuid(claim.delivery_id.as_bytes())))
                 .bind(column(claims, |claim| claim.epoch)),
@@ -71,18 +76,12 @@ impl Edit for Recovery {
     }
 }
 
-fn read_abandoned(row: &PgRow) -> Result<AbandonedClaim, sqlx::Error> {
-    let retry: Option<RetryPolicy> = optional_text(row, 5)?
-        .map(|retry| serde_json::from_str(&retry).map_err(|_| corrupt("a retry policy")))
-        .transpose()?;
+fn read_abandoned(row: &PgRow) -> Read<AbandonedClaim> {
+    let max_attempts = |text: &str| Some(serde_json::from_str::<RetryPolicy>(text).ok()?.max_attempts);
     Ok(AbandonedClaim {
-        claim: Claim {
-            delivery_id: delivery_id(row, 0)?,
-            destination_id: destination_id(row, 1)?,
-            epoch: int(row, 2)?,
-        },
-        attempts: small(row, 3)?,
-        attempts_before: small(row, 4)?,
-        max_attempts: retry.map(|retry| retry.max_attempts),
+        claim: rows::claim(row)?,
+        attempts: row.small(3)?,
+        attempts_before: row.small(4)?,
+        max_attempts: row.optionally_parsed(5, "a retry policy", max_attempts)?,
     })
 }

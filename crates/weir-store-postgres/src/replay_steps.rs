@@ -5,16 +5,20 @@
 use std::collections::BTreeSet;
 
 use async_trait::async_trait;
-use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _, types::Uuid};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _, postgres::PgRow, types::Uuid};
 use weir_core::{DeliveryState, DestinationId, ReplayId, Timestamp};
-use weir_store::{MessageGroup, ReplayFigures, ReplayFilter, ReplayPhase, ReplayStep};
+use weir_store::{
+    MessageGroup, OpenReplay, ReplayFigures, ReplayFilter, ReplayPhase, ReplayPlace, ReplayStep, ReplayTask,
+    end_of_time,
+    rows::{self, Corrupt, Row as _, phase_code},
+};
 
 use crate::{
     edits::Edit,
     history::Select,
     message_groups::{advance, of_columns},
-    replays::{FIGURES, filter_joins, phase, read_figure},
-    rows::{corrupt, count, int, text, time, uuid},
+    replays::{FIGURES, filter_joins},
+    rows::{Read, Unreadable, uuid},
 };
 
 /// How many deliveries a step reads.
@@ -33,38 +37,33 @@ UPDATE replays SET phase = $2, delivered = $3, failed = $4, cancelled = $5, ende
 
 const DELETE_REPLAY_DESTINATIONS: &str = "DELETE FROM replay_destinations WHERE replay_id = $1";
 
-/// Whether a delivery of a replay waits or is in flight. With `$2` this includes deliveries that are live now, because
-/// a person retried them or because they became heads of message groups.
-pub(crate) const IS_UNFINISHED: &str = "
-SELECT 1 FROM deliveries
-WHERE replay_id = $1 AND state < 3 AND (is_replay OR next_attempt_at = 9223372036854775807 OR $2) LIMIT 1";
+/// Whether a delivery of a replay waits or is in flight. With `$2` this includes deliveries that are live by now
+/// ([`ReplayPhase::waits_for_live`]).
+pub(crate) const IS_UNFINISHED: &str = concat!(
+    "SELECT 1 FROM deliveries
+    WHERE replay_id = $1 AND state < 3 AND (is_replay OR next_attempt_at = ",
+    end_of_time!(),
+    " OR $2) LIMIT 1"
+);
 
-/// Deliveries that wait for the replay, also behind a head, get their earlier states back. A claimed delivery ends by
-/// itself; if it waits again afterwards, the next step finds it.
-pub(crate) const PUT_BACK: &str = "
+/// Deliveries that wait for the replay, also behind a head, get their earlier states back.
+pub(crate) const PUT_BACK: &str = concat!(
+    "
 WITH waiting AS MATERIALIZED (
     SELECT id FROM deliveries
-    WHERE replay_id = $1 AND state IN (0, 2) AND (is_replay OR next_attempt_at = 9223372036854775807)
+    WHERE replay_id = $1 AND state IN (0, 2) AND (is_replay OR next_attempt_at = ",
+    end_of_time!(),
+    ")
     LIMIT $2 FOR UPDATE SKIP LOCKED
 )
 UPDATE deliveries d SET state = d.state_before, state_before = NULL, attempts_before = NULL, replay_id = NULL, is_replay = false,
     updated_at = $3
-FROM waiting WHERE d.id = waiting.id";
+FROM waiting WHERE d.id = waiting.id"
+);
 
 pub(crate) struct Step {
     pub(crate) id: ReplayId,
     pub(crate) now: Timestamp,
-}
-
-/// A replay that has not ended.
-struct OpenReplay {
-    filter: ReplayFilter,
-    created_at: Timestamp,
-    /// The index of the state in the filter that is being read.
-    place: i64,
-    /// The last delivery that was read.
-    seen: Uuid,
-    moved: i64,
 }
 
 #[async_trait]
@@ -75,18 +74,16 @@ impl Edit for Step {
         let mut transaction = connection.begin().await?;
         let row = sqlx::query(LOCK).bind(uuid(self.id.as_bytes())).fetch_optional(&mut *transaction).await?;
         let Some(row) = row else { return Ok(ReplayStep::default()) };
-        let open = OpenReplay {
-            filter: ReplayFilter::from_stored(&text(&row, 1)?).ok_or_else(|| corrupt("a filter"))?,
-            created_at: time(&row, 2)?,
-            place: int(&row, 3)?,
-            seen: row.try_get_unchecked(4)?,
-            moved: int(&row, 5)?,
-        };
+        let open = self.read_open(&row)?;
         let mut message_groups = BTreeSet::new();
-        let step = match phase(&row, 0)? {
-            ReplayPhase::Moving => self.move_next(open, &mut message_groups, &mut transaction).await?,
-            ReplayPhase::Cancelling => self.put_back(&mut transaction).await?,
-            _ => self.end_if_finished(ReplayPhase::Completed, &mut transaction).await?,
+        let step = match open.task() {
+            ReplayTask::Move(state) => self.move_some(&open, state, &mut message_groups, &mut transaction).await?,
+            ReplayTask::MarkMoved => self.mark_moved(&mut transaction).await?,
+            ReplayTask::PutBack => match self.put_back(&mut transaction).await? {
+                0 => self.end_if_finished(ReplayPhase::Cancelled, &mut transaction).await?,
+                moved => ReplayStep::of(moved, Vec::new()),
+            },
+            ReplayTask::End(ended) => self.end_if_finished(ended, &mut transaction).await?,
         };
         transaction.commit().await?;
         advance(&message_groups, &[], connection).await;
@@ -95,73 +92,81 @@ impl Edit for Step {
 }
 
 impl Step {
-    /// Reads the next deliveries in the current state of the filter and moves those that match. Ordered deliveries join
-    /// their message groups among the live deliveries: the caller advances these groups after its commit.
-    async fn move_next(
+    /// Reads a row of [`LOCK`].
+    fn read_open(&self, row: &PgRow) -> Read<OpenReplay> {
+        let state = usize::try_from(row.int(3)?).map_err(|_| Corrupt("a place"))?;
+        Ok(OpenReplay {
+            id: self.id,
+            phase: rows::phase(row, 0)?,
+            filter: row.parsed(1, "a filter", ReplayFilter::from_stored)?,
+            created_at: row.time(2)?,
+            place: ReplayPlace { state, after: row.id(4)? },
+            moved: row.count(5)?,
+        })
+    }
+
+    /// Reads the next deliveries in a state and moves those that the replay takes. Ordered deliveries join their
+    /// message groups among the live deliveries: the caller advances these groups after its commit.
+    async fn move_some(
         &self,
-        open: OpenReplay,
+        open: &OpenReplay,
+        state: DeliveryState,
         message_groups: &mut BTreeSet<MessageGroup>,
         connection: &mut PgConnection,
     ) -> Result<ReplayStep, sqlx::Error> {
-        let id = uuid(self.id.as_bytes());
-        let state = usize::try_from(open.place).ok().and_then(|place| open.filter.states.get(place));
-        let Some(&state) = state else {
-            sqlx::query(MARK_MOVED).bind(id).execute(connection).await?;
-            return Ok(ReplayStep { more: true, ..ReplayStep::default() });
-        };
-        let (sql, arguments) = move_next(self, &open, state).into_parts();
-        let arguments = arguments.map_err(|_| corrupt("a filter"))?;
+        let (sql, arguments) = move_some(open, state, self.now).into_parts();
+        let arguments = arguments.map_err(|_| Unreadable::from(Corrupt("a filter")))?;
         let row = sqlx::query_with(AssertSqlSafe(sql), arguments).fetch_one(&mut *connection).await?;
-        let moved = count(&row, 1)?;
-        let last: Option<Uuid> = row.try_get_unchecked(2)?;
+        let moved = row.count(1)?;
         let wake: Vec<Uuid> = row.try_get_unchecked(3)?;
         let (ordered_destinations, keys): (Vec<Uuid>, Vec<String>) =
             (row.try_get_unchecked(4)?, row.try_get_unchecked(5)?);
         message_groups.extend(of_columns(ordered_destinations, keys));
-        let (place, seen) = match last {
-            Some(last) if int(&row, 0)? == STEP => (open.place, last),
-            _ => (open.place + 1, Uuid::nil()),
-        };
-        let save = sqlx::query(SAVE_PROGRESS).bind(id).bind(place as i32).bind(seen).bind(open.moved + moved as i64);
-        save.execute(connection).await?;
-        let wake = wake.into_iter().map(|id| DestinationId::from_bytes(id.into_bytes())).collect();
-        Ok(ReplayStep { moved, wake, more: true })
+        let place = open.place.next(row.optional_id(2)?, row.int(0)? == STEP);
+        sqlx::query(SAVE_PROGRESS)
+            .bind(uuid(self.id.as_bytes()))
+            .bind(place.state as i32)
+            .bind(uuid(&place.after))
+            .bind((open.moved + moved) as i64)
+            .execute(connection)
+            .await?;
+        let wake = wake.into_iter().map(|id| DestinationId::from_bytes(id.into_bytes()));
+        Ok(ReplayStep::of(moved, wake.collect()))
     }
 
-    async fn put_back(&self, connection: &mut PgConnection) -> Result<ReplayStep, sqlx::Error> {
+    async fn mark_moved(&self, connection: &mut PgConnection) -> Result<ReplayStep, sqlx::Error> {
+        sqlx::query(MARK_MOVED).bind(uuid(self.id.as_bytes())).execute(connection).await?;
+        Ok(ReplayStep::of(0, Vec::new()))
+    }
+
+    /// Returns how many deliveries it put back.
+    async fn put_back(&self, connection: &mut PgConnection) -> Result<u64, sqlx::Error> {
         let put_back = sqlx::query(PUT_BACK).bind(uuid(self.id.as_bytes())).bind(STEP).bind(self.now.as_nanos());
-        let moved = put_back.execute(&mut *connection).await?.rows_affected();
-        if moved == 0 {
-            return self.end_if_finished(ReplayPhase::Cancelled, connection).await;
-        }
-        Ok(ReplayStep { moved, wake: Vec::new(), more: true })
+        Ok(put_back.execute(connection).await?.rows_affected())
     }
 
-    /// Ends the replay, with its current figures, if none of its deliveries waits or is in flight.
     async fn end_if_finished(
         &self,
         ended: ReplayPhase,
         connection: &mut PgConnection,
     ) -> Result<ReplayStep, sqlx::Error> {
         let id = uuid(self.id.as_bytes());
-        let also_live = ended == ReplayPhase::Completed;
-        if sqlx::query(IS_UNFINISHED).bind(id).bind(also_live).fetch_optional(&mut *connection).await?.is_none() {
-            let mut figures = ReplayFigures::default();
-            for row in &sqlx::query(FIGURES).bind(id).fetch_all(&mut *connection).await? {
-                let (state, deliveries) = read_figure(row)?;
-                figures.count(state, deliveries);
-            }
-            sqlx::query(END)
-                .bind(id)
-                .bind(ended as i16)
-                .bind(figures.delivered as i64)
-                .bind(figures.failed as i64)
-                .bind(figures.cancelled as i64)
-                .bind(self.now.as_nanos())
-                .execute(&mut *connection)
-                .await?;
-            sqlx::query(DELETE_REPLAY_DESTINATIONS).bind(id).execute(connection).await?;
+        let unfinished = sqlx::query(IS_UNFINISHED).bind(id).bind(ended.waits_for_live());
+        if unfinished.fetch_optional(&mut *connection).await?.is_some() {
+            return Ok(ReplayStep::default());
         }
+        let counted = sqlx::query(FIGURES).bind(id).fetch_all(&mut *connection).await?;
+        let figures: ReplayFigures = counted.iter().map(rows::figure).collect::<Read<_>>()?;
+        sqlx::query(END)
+            .bind(id)
+            .bind(phase_code(ended))
+            .bind(figures.delivered as i64)
+            .bind(figures.failed as i64)
+            .bind(figures.cancelled as i64)
+            .bind(self.now.as_nanos())
+            .execute(&mut *connection)
+            .await?;
+        sqlx::query(DELETE_REPLAY_DESTINATIONS).bind(id).execute(connection).await?;
         Ok(ReplayStep::default())
     }
 }
@@ -174,10 +179,10 @@ impl Step {
 ///    planner could start with all deliveries of the destinations.
 /// 4. Lock the rows that have not changed since (`chosen`), skip rows that another transaction has locked, and move the
 ///    locked ones (`moved`).
-fn move_next(step: &Step, open: &OpenReplay, state: DeliveryState) -> Select {
+fn move_some(open: &OpenReplay, state: DeliveryState, now: Timestamp) -> Select {
     let mut select = Select::new("SELECT d.* FROM deliveries d".to_owned());
     select.index_for_state(&open.filter, state);
-    select.compare("d.id >", open.seen);
+    select.compare("d.id >", uuid(&open.place.after));
     select.sql.push_str(" ORDER BY d.id LIMIT");
     select.value(STEP);
     select.sql = format!(
@@ -189,7 +194,7 @@ fn move_next(step: &Step, open: &OpenReplay, state: DeliveryState) -> Select {
         select.sql,
         filter_joins(&open.filter)
     );
-    select.eligible(state, open.created_at, step.now);
+    select.eligible(state, open.created_at, now);
     select.filter_joined(&open.filter.deliveries);
     select.sql.push_str(
         "), chosen AS MATERIALIZED (
@@ -199,22 +204,24 @@ fn move_next(step: &Step, open: &OpenReplay, state: DeliveryState) -> Select {
         ), moved AS (
             UPDATE deliveries d SET state = 0, state_before = d.state, attempts_before = d.attempts, replaced = NULL, replay_id =",
     );
-    select.value(uuid(step.id.as_bytes()));
-    select.sql.push_str(
+    select.value(uuid(open.id.as_bytes()));
+    select.sql.push_str(concat!(
         ", ordering_key = CASE WHEN live.ordered THEN d.ordering_key END,
             is_replay = NOT (live.ordered AND d.ordering_key IS NOT NULL),
-            next_attempt_at = CASE WHEN live.ordered AND d.ordering_key IS NOT NULL THEN 9223372036854775807 ELSE",
-    );
+            next_attempt_at = CASE WHEN live.ordered AND d.ordering_key IS NOT NULL THEN ",
+        end_of_time!(),
+        " ELSE",
+    ));
     select.value(open.created_at.as_nanos());
     select.sql.push_str(" END, updated_at =");
-    select.value(step.now.as_nanos());
+    select.value(now.as_nanos());
     select.sql.push_str(
         " FROM chosen JOIN live ON live.id = chosen.destination_id WHERE d.id = chosen.id
             RETURNING d.destination_id, d.ordering_key
         ), inserted AS (
             INSERT INTO replay_destinations (replay_id, destination_id) SELECT",
     );
-    select.value(uuid(step.id.as_bytes()));
+    select.value(uuid(open.id.as_bytes()));
     select.sql.push_str(
         ", destination_id FROM (SELECT DISTINCT destination_id FROM moved) m ON CONFLICT DO NOTHING
         )
@@ -227,7 +234,6 @@ fn move_next(step: &Step, open: &OpenReplay, state: DeliveryState) -> Select {
 }
 
 #[cfg(test)]
-pub(crate) fn step_of(filter: &ReplayFilter, state: DeliveryState) -> String {
-    let open = OpenReplay { filter: filter.clone(), created_at: Timestamp::MIN, place: 0, seen: Uuid::nil(), moved: 0 };
-    move_next(&Step { id: ReplayId::from_bytes([0; 16]), now: Timestamp::MIN }, &open, state).sql
+pub(crate) fn step_of(filter: ReplayFilter, state: DeliveryState) -> String {
+    move_some(&weir_store::conformance::begun(filter), state, Timestamp::MIN).sql
 }

@@ -1,22 +1,15 @@
 //! Replays: creation, counts, reads and cancellation. Their steps are in replay_steps.rs.
 
 use async_trait::async_trait;
-use sqlx::{AssertSqlSafe, Connection as _, PgConnection, postgres::PgRow};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use weir_core::{DeliveryState, DestinationId, ReplayId, Timestamp};
 use weir_store::{
-    ClaimRequest, Claims, NewReplay, Page, PageRequest, Replay, ReplayFigures, ReplayFilter, ReplayPhase, ReplayStep,
-    Replays, StoreResult,
-    stored::{self, state_code},
+    ClaimRequest, Claims, NewReplay, Page, PageRequest, Replay, ReplayFilter, ReplayPhase, ReplayStep, Replays,
+    StoreResult, end_of_time,
+    rows::{self, REPLAY_COLUMNS, Row as _, state_code},
 };
 
-use crate::{
-    PostgresStore,
-    deliveries::filters_joined,
-    edits::Edit,
-    history::{Select, into_page},
-    replay_steps::Step,
-    rows::{self, corrupt, count, destination_id, int, optional_time, replay_id, text, time, uuid},
-};
+use crate::{PostgresStore, edits::Edit, history::Select, replay_steps::Step, rows::uuid};
 
 #[async_trait]
 impl Replays for PostgresStore {
@@ -24,7 +17,7 @@ impl Replays for PostgresStore {
         let mut total = 0;
         for &state in &filter.states {
             let (sql, arguments) = count_sql(filter, state, now).into_parts();
-            let rows = self.read(sqlx::query_with(AssertSqlSafe(sql), arguments?), |row| count(row, 0)).await?;
+            let rows = self.read(sqlx::query_with(AssertSqlSafe(sql), arguments?), |row| row.count(0)).await?;
             total += rows.into_iter().sum::<u64>();
         }
         Ok(total)
@@ -35,19 +28,19 @@ impl Replays for PostgresStore {
     }
 
     async fn replay(&self, id: ReplayId) -> StoreResult<Option<Replay>> {
-        let sql = format!("{SELECT} WHERE id = $1");
+        let sql = format!("SELECT {REPLAY_COLUMNS} FROM replays WHERE id = $1");
         let query = sqlx::query(AssertSqlSafe(sql)).bind(uuid(id.as_bytes()));
-        let Some(replay) = self.read(query, read_replay).await?.pop() else { return Ok(None) };
+        let Some(replay) = self.read(query, rows::replay).await?.pop() else { return Ok(None) };
         self.with_figures(replay).await.map(Some)
     }
 
     async fn list_replays(&self, page: PageRequest) -> StoreResult<Page<Replay>> {
-        let mut select = Select::new(SELECT.to_owned());
+        let mut select = Select::new(format!("SELECT {REPLAY_COLUMNS} FROM replays"));
         select.range("replays", page, None, None);
         select.page("replays", page);
         let (sql, arguments) = select.into_parts();
-        let rows = self.read(sqlx::query_with(AssertSqlSafe(sql), arguments?), read_replay).await?;
-        let mut page = into_page(rows, page, |replay| *replay.id.as_bytes());
+        let rows = self.read(sqlx::query_with(AssertSqlSafe(sql), arguments?), rows::replay).await?;
+        let mut page = Page::of(rows, page, |replay| *replay.id.as_bytes());
         for replay in &mut page.rows {
             *replay = self.with_figures(replay.clone()).await?;
         }
@@ -59,7 +52,7 @@ impl Replays for PostgresStore {
     }
 
     async fn open_replays(&self) -> StoreResult<Vec<ReplayId>> {
-        self.read(sqlx::query(OPEN), |row| replay_id(row, 0)).await
+        self.read(sqlx::query(OPEN), |row| row.replay_id(0)).await
     }
 
     async fn step_replay(&self, id: ReplayId, now: Timestamp) -> StoreResult<ReplayStep> {
@@ -67,7 +60,7 @@ impl Replays for PostgresStore {
     }
 
     async fn replay_destinations(&self) -> StoreResult<Vec<DestinationId>> {
-        self.read(sqlx::query(REPLAY_DESTINATIONS), |row| destination_id(row, 0)).await
+        self.read(sqlx::query(REPLAY_DESTINATIONS), |row| row.destination_id(0)).await
     }
 
     async fn claim_replays(&self, requests: Vec<ClaimRequest>, now: Timestamp) -> StoreResult<Vec<Claims>> {
@@ -77,8 +70,6 @@ impl Replays for PostgresStore {
         self.claim_all(requests, now, true).await
     }
 }
-
-const SELECT: &str = "SELECT id, filter, phase, created_at, ended_at, total, delivered, failed, cancelled FROM replays";
 
 pub(crate) const OPEN: &str = "SELECT id FROM replays WHERE phase IN (0, 1, 3) ORDER BY id";
 
@@ -93,40 +84,12 @@ const CANCEL: &str = "UPDATE replays SET phase = 3, ended_at = $2 WHERE id = $1 
 
 const PHASE: &str = "SELECT phase FROM replays WHERE id = $1";
 
-/// Reads a row of [`SELECT`].
-fn read_replay(row: &PgRow) -> Result<Replay, sqlx::Error> {
-    Ok(Replay {
-        id: replay_id(row, 0)?,
-        filter: ReplayFilter::from_stored(&text(row, 1)?).ok_or_else(|| corrupt("a filter"))?,
-        phase: phase(row, 2)?,
-        created_at: time(row, 3)?,
-        ended_at: optional_time(row, 4)?,
-        figures: ReplayFigures {
-            total: count(row, 5)?,
-            delivered: count(row, 6)?,
-            failed: count(row, 7)?,
-            cancelled: count(row, 8)?,
-        },
-    })
-}
-
-pub(crate) fn phase(row: &PgRow, column: usize) -> Result<ReplayPhase, sqlx::Error> {
-    stored::phase(int(row, column)?).ok_or_else(|| corrupt("a phase"))
-}
-
-/// Reads a row of [`FIGURES`].
-pub(crate) fn read_figure(row: &PgRow) -> Result<(DeliveryState, u64), sqlx::Error> {
-    Ok((rows::state(row, 0)?, count(row, 1)?))
-}
-
 impl PostgresStore {
     /// Adds the current counts to an open replay. The row of an ended replay contains its counts.
     async fn with_figures(&self, mut replay: Replay) -> StoreResult<Replay> {
         if replay.phase.is_open() {
             let query = sqlx::query(FIGURES).bind(uuid(replay.id.as_bytes()));
-            for (state, deliveries) in self.read(query, read_figure).await? {
-                replay.figures.count(state, deliveries);
-            }
+            replay.figures.extend(self.read(query, rows::figure).await?);
         }
         Ok(replay)
     }
@@ -166,13 +129,13 @@ impl Edit for Cancel {
         sqlx::query(CANCEL).bind(id).bind(self.now.as_nanos()).execute(&mut *transaction).await?;
         let row = sqlx::query(PHASE).bind(id).fetch_optional(&mut *transaction).await?;
         transaction.commit().await?;
-        row.map(|row| phase(&row, 0)).transpose()
+        Ok(row.map(|row| rows::phase(&row, 0)).transpose()?)
     }
 }
 
 /// The joins that the filter needs, each a lookup per row.
 pub(crate) fn filter_joins(filter: &ReplayFilter) -> &'static str {
-    if filters_joined(&filter.deliveries) {
+    if filter.deliveries.filters_joined() {
         "CROSS JOIN LATERAL (SELECT event_type, tenant FROM events WHERE id = d.event_id OFFSET 0) e
         LEFT JOIN LATERAL (
             SELECT outcome, status_code, failure, error FROM attempts
@@ -197,7 +160,7 @@ impl Select {
     pub(crate) fn eligible(&mut self, state: DeliveryState, began: Timestamp, now: Timestamp) {
         self.condition(&format!("d.state + 0 = {}", state_code(state)));
         self.compare("d.updated_at <=", began.as_nanos());
-        self.compare("coalesce(d.expires_at, 9223372036854775807) >", now.as_nanos());
+        self.compare(concat!("coalesce(d.expires_at, ", end_of_time!(), ") >"), now.as_nanos());
         self.condition(
             "(d.replay_id IS NULL OR d.replay_id NOT IN (SELECT p.id FROM replays p WHERE p.phase IN (0, 1, 3)))",
         );

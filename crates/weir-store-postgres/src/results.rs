@@ -8,10 +8,11 @@ use std::{
 
 use async_trait::async_trait;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, types::Uuid};
-use weir_core::{DeliveryId, DeliveryState, DestinationId, Timestamp, claim::Claim, order::BEHIND, outcome::Verdict};
+use weir_core::{DeliveryId, DeliveryState, DestinationId, Timestamp, claim::Claim, order::BEHIND};
 use weir_store::{
     AttemptResult, DeliveryAction, MessageGroup, Purge, PurgePlace, PurgeStep, Results, Settlement, StoreResult,
-    stored::{failure_code, outcome_code, state_code},
+    end_of_time,
+    rows::{Row as _, failure_code, outcome_code, state_code},
 };
 
 use crate::{
@@ -20,7 +21,7 @@ use crate::{
     ingest::column,
     message_groups::advance,
     purge::{PurgeSome, count_sql},
-    rows::{self, corrupt, count, destination_id, flag, int, optional_text, optional_time, uuid},
+    rows::{named, uuid},
     writer::Operation,
 };
 
@@ -47,17 +48,16 @@ impl Results for PostgresStore {
 
     async fn count_purge(&self, purge: &Purge) -> StoreResult<u64> {
         let (sql, arguments) = count_sql(purge).into_parts();
-        let rows = self.read(sqlx::query_with(AssertSqlSafe(sql), arguments?), |row| count(row, 0)).await?;
+        let rows = self.read(sqlx::query_with(AssertSqlSafe(sql), arguments?), |row| row.count(0)).await?;
         Ok(rows.into_iter().sum())
     }
 }
 
-/// Moves the deliveries whose claims are still valid to their next states, and records the attempts of only these. A
-/// retry becomes `cancelled` if its destination is deleted, and `superseded` if a newer delivery with its coalesce key
-/// has come. The rows of the destinations of retries are locked, so that a deletion cannot commit between this read and
-/// this commit (edits.rs). `state + 0` keeps the planner from scanning all claims instead of looking up these. Returns
-/// the ordering key of each delivery that must leave its message group, because it has ended or has failed too often to
-/// block the group (`DeliveryOrder::leaves_message_group`).
+/// Moves the deliveries whose claims are still valid to their next states ([`AttemptResult::next_state`]), and records
+/// the attempts of only these. The rows of the destinations of retries are locked, so that a deletion cannot commit
+/// between this read and this commit (edits.rs). `state + 0` keeps the planner from scanning all claims instead of
+/// looking up these. Returns the ordering key of each delivery that must leave its message group
+/// (`DeliveryOrder::leaves_message_group`).
 pub(crate) const SETTLE: &str = "
 WITH result AS MATERIALIZED (
     SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::uuid[], $4::smallint[], $5::bigint[], $6::bigint[], $7::integer[],
@@ -101,9 +101,11 @@ WHERE id = $1";
 
 /// A delivery behind the head of its message group stays there. A delivery of a replay becomes live, because a person
 /// asked for it.
-const PULL_FORWARD: &str = "
-UPDATE deliveries SET is_replay = false, next_attempt_at = least(next_attempt_at, $2), updated_at = $2
-WHERE id = $1 AND state + 0 IN (0, 2) AND next_attempt_at < 9223372036854775807";
+const PULL_FORWARD: &str = concat!(
+    "UPDATE deliveries SET is_replay = false, next_attempt_at = least(next_attempt_at, $2), updated_at = $2
+    WHERE id = $1 AND state + 0 IN (0, 2) AND next_attempt_at < ",
+    end_of_time!()
+);
 
 const CANCEL: &str = "UPDATE deliveries SET state = 6, updated_at = $2 WHERE id = $1";
 
@@ -143,8 +145,8 @@ pub(crate) async fn settle_all(
         .bind(column(&all, |result| uuid(result.claim.delivery_id.as_bytes())))
         .bind(column(&all, |result| result.claim.epoch))
         .bind(column(&all, |result| uuid(result.claim.destination_id.as_bytes())))
-        .bind(column(&all, |result| state_code(next_state(result.verdict).0)))
-        .bind(column(&all, |result| next_state(result.verdict).1.map(Timestamp::as_nanos)))
+        .bind(column(&all, |result| state_code(result.next_state().0)))
+        .bind(column(&all, |result| result.next_state().1.map(Timestamp::as_nanos)))
         .bind(column(&all, |result| result.now.as_nanos()))
         .bind(column(&all, |result| result.attempt.number as i32))
         .bind(column(&all, |result| uuid(result.attempt.id.as_bytes())))
@@ -160,11 +162,10 @@ pub(crate) async fn settle_all(
     // A result without a row belongs to a claim that is no longer valid.
     let mut settled = Settled { settlements: vec![Settlement::ClaimLost; results.len()], leaving: Vec::new() };
     for row in &rows {
-        let at = usize::try_from(int(row, 0)? - 1).ok().and_then(|at| indexes.get(at));
-        let at = *at.ok_or_else(|| corrupt("a result"))?;
-        settled.settlements[at] = Settlement::Settled(rows::state(row, 1)?);
+        let (_, &at) = named(row, 0, &indexes)?;
+        settled.settlements[at] = Settlement::Settled(row.state(1)?);
         let Claim { delivery_id, destination_id, .. } = results[at].claim;
-        if let Some(ordering_key) = optional_text(row, 2)? {
+        if let Some(ordering_key) = row.optional_text(2)? {
             let message_group = MessageGroup { destination_id, ordering_key };
             settled.leaving.push(Leaving { at, delivery_id, message_group });
         }
@@ -211,16 +212,6 @@ fn storable(text: &str) -> Cow<'_, str> {
     if text.contains('\0') { text.replace('\0', "\u{fffd}").into() } else { text.into() }
 }
 
-/// The state after a verdict, and the next due time.
-fn next_state(verdict: Verdict) -> (DeliveryState, Option<Timestamp>) {
-    match verdict {
-        Verdict::Delivered => (DeliveryState::Delivered, None),
-        Verdict::Failed => (DeliveryState::Failed, None),
-        Verdict::Retry { at } => (DeliveryState::Retrying, Some(at)),
-        Verdict::Dead => (DeliveryState::Dead, None),
-    }
-}
-
 /// The current values of a locked delivery.
 struct LockedDelivery {
     destination_id: DestinationId,
@@ -233,14 +224,9 @@ struct LockedDelivery {
 async fn lock_delivery(connection: &mut PgConnection, id: DeliveryId) -> Result<Option<LockedDelivery>, sqlx::Error> {
     let row = sqlx::query(LOCK_DELIVERY).bind(uuid(id.as_bytes())).fetch_optional(connection).await?;
     let Some(row) = &row else { return Ok(None) };
-    let destination_id = destination_id(row, 0)?;
-    let message_group = optional_text(row, 3)?.map(|ordering_key| MessageGroup { destination_id, ordering_key });
-    Ok(Some(LockedDelivery {
-        destination_id,
-        state: rows::state(row, 1)?,
-        expires_at: optional_time(row, 2)?,
-        message_group,
-    }))
+    let destination_id = row.destination_id(0)?;
+    let message_group = row.optional_text(3)?.map(|ordering_key| MessageGroup { destination_id, ordering_key });
+    Ok(Some(LockedDelivery { destination_id, state: row.state(1)?, expires_at: row.optional_time(2)?, message_group }))
 }
 
 async fn update_delivery(
@@ -299,7 +285,7 @@ impl Edit for RetryDelivery {
             transaction.rollback().await?;
             return Ok(DeliveryAction::Expired);
         }
-        let message_group = message_group.filter(|_| flag(&live, 0).is_ok_and(|ordered| ordered));
+        let message_group = message_group.filter(|_| live.flag(0).is_ok_and(|ordered| ordered));
         if state.is_waiting() {
             update_delivery(&mut transaction, PULL_FORWARD, self.id, self.now).await?;
             transaction.commit().await?;

@@ -2,12 +2,13 @@
 //!
 //! A released migration never changes: sqlx stores its checksum in the database and refuses another text. Several
 //! processes may start at once; one migrates, and the others wait for its lock. A database that a newer program has
-//! migrated may be opened if its marker allows this program (migrations/README.md).
+//! migrated may be opened if its marker allows this program ([`weir_store::schema`]).
 
 use sqlx::{
     PgConnection, SqlSafeStr as _,
-    migrate::{Migrate as _, MigrateError, Migration, MigrationType, Migrator},
+    migrate::{Migrate as _, MigrateError, MigrationType, Migrator},
 };
+use weir_store::schema::{Migration, Migrations};
 
 /// The tables, and the functions, each in a file of its own. A released migration never changes: a later version of a
 /// function is a new file.
@@ -20,19 +21,14 @@ const INITIAL: &str = concat!(
     include_str!("../../../migrations/postgres/functions/advance_message_groups.sql"),
 );
 
-/// Version, description, text.
-const MIGRATIONS: &[(i64, &str, &str)] = &[(1, "initial", INITIAL)];
-
-/// The newest version this program knows.
-pub(crate) fn latest() -> i64 {
-    MIGRATIONS.iter().map(|&(version, ..)| version).max().unwrap_or(0)
-}
+pub(crate) const MIGRATIONS: Migrations = Migrations(&[Migration { version: 1, description: "initial", sql: INITIAL }]);
 
 fn migrator() -> Migrator {
-    let migration = |&(version, description, sql): &(i64, &'static str, &'static str)| {
-        Migration::new(version, description.into(), MigrationType::Simple, sql.into_sql_str(), false)
+    let migration = |one: &Migration| {
+        let sql = one.sql.into_sql_str();
+        sqlx::migrate::Migration::new(one.version, one.description.into(), MigrationType::Simple, sql, false)
     };
-    Migrator::with_migrations(MIGRATIONS.iter().map(migration).collect())
+    Migrator::with_migrations(MIGRATIONS.0.iter().map(migration).collect())
 }
 
 /// Migrates the schema. Returns the versions and descriptions of the migrations that this call applied. The session
@@ -42,21 +38,19 @@ pub(crate) async fn migrate(connection: &mut PgConnection) -> Result<Vec<(i64, S
     // change.
     connection.lock().await?;
     let before = applied(connection).await?;
-    let newest = before.iter().copied().max().unwrap_or(0);
-    let newer = newest > latest();
-    if newer && oldest_program(connection).await? > latest() {
-        return Err(MigrateError::VersionMissing(newest));
+    let newer = MIGRATIONS.newer_version(&before);
+    if let Some(version) = newer
+        && !MIGRATIONS.may_use(oldest_program(connection).await?)
+    {
+        return Err(MigrateError::VersionMissing(version));
     }
     let mut migrator = migrator();
-    migrator.set_ignore_missing(newer);
+    migrator.set_ignore_missing(newer.is_some());
     migrator.run_direct(None, connection, false).await?;
     connection.unlock().await?;
-    let fresh = MIGRATIONS.iter().filter(|(version, ..)| !before.contains(version));
-    Ok(fresh.map(|&(version, description, _)| (version, description.to_owned())).collect())
+    Ok(MIGRATIONS.missing(&before))
 }
 
-/// A program may use the database if it knows the migration with this number. Migrations that break older programs
-/// raise it.
 async fn oldest_program(connection: &mut PgConnection) -> Result<i64, MigrateError> {
     Ok(sqlx::query_scalar("SELECT oldest_program::bigint FROM schema_marker").fetch_one(connection).await?)
 }
@@ -123,7 +117,7 @@ mod tests {
         }
         assert_eq!(
             LEFT_BEHIND.map(|(version, _)| version).last(),
-            Some(&latest()),
+            Some(&MIGRATIONS.latest()),
             "LEFT_BEHIND has no rows of the newest version"
         );
 

@@ -8,13 +8,15 @@ use weir_core::{
     Destination, DestinationId,
     alert::{AlertPolicy, AlertState},
 };
-use weir_store::{Alerting, Condition, Conditions, StoreResult};
+use weir_store::{
+    Alerting, Condition, Conditions, StoreResult,
+    rows::{self, Row as _},
+};
 
 use crate::{
     SqliteStore,
     edits::Edit,
-    error::{Error, Result},
-    rows::{count, destination_id, optional_time, text},
+    error::Result,
     sql::{Values, execute, fetch},
     writer::Transaction,
 };
@@ -52,9 +54,7 @@ const BACKLOG: &str = "SELECT count(*) FROM deliveries INDEXED BY deliveries_due
 #[async_trait]
 impl Alerting for SqliteStore {
     async fn alert_policy(&self) -> StoreResult<AlertPolicy> {
-        let policy = fetch(&self.readers, POLICY, Values::default(), |row| text(row, 0)).await?;
-        let Some(policy) = policy.first() else { return Ok(AlertPolicy::default()) };
-        Ok(serde_json::from_str(policy).map_err(|_| Error::Corrupt("the alert policy"))?)
+        Ok(self.read_all(POLICY, rows::alert_policy).await?.pop().unwrap_or_default())
     }
 
     async fn set_alert_policy(&self, policy: AlertPolicy) -> StoreResult<()> {
@@ -68,16 +68,16 @@ impl Alerting for SqliteStore {
     async fn conditions(&self, tenants: &[String]) -> StoreResult<Vec<Condition>> {
         let mut conditions = Conditions::default();
         for (id, waiting, oldest) in self
-            .read_all(WAITING_COUNTS, |row| Ok((destination_id(row, 0)?, count(row, 1)?, optional_time(row, 2)?)))
+            .read_all(WAITING_COUNTS, |row| Ok((row.destination_id(0)?, row.count(1)?, row.optional_time(2)?)))
             .await?
         {
             let condition = conditions.of(id);
             (condition.waiting, condition.oldest_created_at) = (waiting, oldest);
         }
-        for (id, last) in self.read_all(EXPIRING, |row| Ok((destination_id(row, 0)?, optional_time(row, 1)?))).await? {
+        for (id, last) in self.read_all(EXPIRING, |row| Ok((row.destination_id(0)?, row.optional_time(1)?))).await? {
             conditions.of(id).last_expires_at = last;
         }
-        for (id, dead) in self.read_all(DEAD, |row| Ok((destination_id(row, 0)?, count(row, 1)?))).await? {
+        for (id, dead) in self.read_all(DEAD, |row| Ok((row.destination_id(0)?, row.count(1)?))).await? {
             conditions.of(id).dead = dead;
         }
         for (id, version, state) in self.read_all(ALERT_STATES, read_alert_state).await? {
@@ -93,7 +93,7 @@ impl Alerting for SqliteStore {
     }
 
     async fn backlog(&self) -> StoreResult<u64> {
-        Ok(self.read_all(BACKLOG, |row| count(row, 0)).await?.pop().unwrap_or_default())
+        Ok(self.read_all(BACKLOG, |row| row.count(0)).await?.pop().unwrap_or_default())
     }
 
     async fn record_alert_state(&self, id: DestinationId, version: u64, state: AlertState) -> StoreResult<bool> {
@@ -108,8 +108,7 @@ impl SqliteStore {
 }
 
 fn read_alert_state(row: &SqliteRow) -> Result<(DestinationId, u64, AlertState)> {
-    let state = serde_json::from_str(&text(row, 2)?).map_err(|_| Error::Corrupt("an alert state"))?;
-    Ok((destination_id(row, 0)?, count(row, 1)?, state))
+    Ok((row.destination_id(0)?, row.count(1)?, rows::alert_state(row, 2)?))
 }
 
 impl Transaction<'_, '_> {

@@ -11,9 +11,7 @@ use std::{
 };
 
 use weir_core::{Destination, DestinationId};
-
-/// The most event types for which a tenant's matches are cached. Above this number all are cleared.
-const MAX_REMEMBERED: usize = 1_024;
+use weir_store::{Directory, TenantDestinations};
 
 #[derive(Debug, Default)]
 pub(crate) struct DestinationCache {
@@ -23,14 +21,7 @@ pub(crate) struct DestinationCache {
 #[derive(Debug, Default)]
 struct CachedDestinations {
     by_id: BTreeMap<DestinationId, Arc<Destination>>,
-    tenants: HashMap<String, Tenant>,
-}
-
-#[derive(Debug, Default)]
-struct Tenant {
-    by_id: BTreeMap<DestinationId, Arc<Destination>>,
-    /// The destinations whose patterns match an event type. Cleared when a destination of the tenant changes.
-    matches: HashMap<String, Arc<[DestinationId]>>,
+    tenants: HashMap<String, TenantDestinations>,
 }
 
 impl DestinationCache {
@@ -70,7 +61,7 @@ impl DestinationCache {
         let all = match tenant {
             None => &cached.by_id,
             Some(tenant) => match cached.tenants.get(tenant) {
-                Some(tenant) => &tenant.by_id,
+                Some(tenant) => tenant.by_id(),
                 None => return Vec::new(),
             },
         };
@@ -80,25 +71,13 @@ impl DestinationCache {
 
     /// The destinations of a tenant whose patterns match a type.
     fn matching(&self, tenant: &str, event_type: &str) -> Arc<[DestinationId]> {
-        match self.read().tenants.get(tenant) {
-            None => return Arc::new([]),
-            Some(tenant) => {
-                if let Some(matches) = tenant.matches.get(event_type) {
-                    return Arc::clone(matches);
-                }
-            }
+        match self.read().tenants.get(tenant).map(|found| found.remembered(event_type)) {
+            None => return Arc::default(),
+            Some(Some(matches)) => return matches,
+            Some(None) => {}
         }
         let mut cached = self.inner.write().unwrap_or_else(PoisonError::into_inner);
-        let Some(found) = cached.tenants.get_mut(tenant) else {
-            return Arc::new([]);
-        };
-        let accepting = found.by_id.values().filter(|destination| destination.accepts(tenant, event_type));
-        let matches: Arc<[DestinationId]> = accepting.map(|destination| destination.id).collect();
-        if found.matches.len() >= MAX_REMEMBERED {
-            found.matches.clear();
-        }
-        found.matches.insert(event_type.to_owned(), Arc::clone(&matches));
-        matches
+        cached.tenants.get_mut(tenant).map(|found| found.matching(tenant, event_type)).unwrap_or_default()
     }
 
     /// Applies committed changes; `None` for a deleted destination.
@@ -108,16 +87,14 @@ impl DestinationCache {
             if let Some(old) = cached.by_id.remove(&id)
                 && let Some(tenant) = cached.tenants.get_mut(&old.settings.tenant)
             {
-                tenant.by_id.remove(&id);
-                tenant.matches.clear();
-                if tenant.by_id.is_empty() {
+                tenant.set(id, None);
+                if tenant.by_id().is_empty() {
                     cached.tenants.remove(&old.settings.tenant);
                 }
             }
             if let Some(destination) = destination {
                 let tenant = cached.tenants.entry(destination.settings.tenant.clone()).or_default();
-                tenant.by_id.insert(id, Arc::clone(&destination));
-                tenant.matches.clear();
+                tenant.set(id, Some(Arc::clone(&destination)));
                 cached.by_id.insert(id, destination);
             }
         }
@@ -150,8 +127,20 @@ impl<'a> StagedDestinations<'a> {
         self.changes.insert(id, destination);
     }
 
-    /// The destinations that take an event without named destinations.
-    pub(crate) fn matching(&self, tenant: &str, event_type: &str) -> Arc<[DestinationId]> {
+    /// Applies the changes to the cache after the transaction has committed.
+    pub(crate) fn commit(self) {
+        if !self.changes.is_empty() {
+            self.cache.apply(self.changes);
+        }
+    }
+}
+
+impl Directory for StagedDestinations<'_> {
+    fn find(&self, tenant: &str, id: DestinationId) -> Option<Arc<Destination>> {
+        self.get(id).filter(|destination| destination.settings.tenant == tenant)
+    }
+
+    fn matching(&mut self, tenant: &str, event_type: &str) -> Arc<[DestinationId]> {
         let committed = self.cache.matching(tenant, event_type);
         if self.changes.is_empty() {
             return committed;
@@ -159,12 +148,5 @@ impl<'a> StagedDestinations<'a> {
         let unchanged = committed.iter().filter(|id| !self.changes.contains_key(id)).copied();
         let accepting = |destination: &&Arc<Destination>| destination.accepts(tenant, event_type);
         unchanged.chain(self.changes.values().flatten().filter(accepting).map(|destination| destination.id)).collect()
-    }
-
-    /// Applies the changes to the cache after the transaction has committed.
-    pub(crate) fn commit(self) {
-        if !self.changes.is_empty() {
-            self.cache.apply(self.changes);
-        }
     }
 }

@@ -9,12 +9,14 @@ use weir_core::{
     event::EventBody,
     order::BEHIND,
 };
-use weir_store::{ClaimRequest, Claims};
+use weir_store::{
+    ClaimRequest, Claims,
+    rows::{self, Corrupt, Row as _},
+};
 
 use crate::{
-    error::{Error, Result},
+    error::Result,
     group::Claiming,
-    rows::{self, Columns as _, delivery_id, event_id, int, optional_time, small, time},
     sql::{Batch, MAX_ROWS, Values, padded, query, visit_rows},
     writer::Transaction,
 };
@@ -57,16 +59,16 @@ struct DueDelivery {
 
 impl DueDelivery {
     fn read(row: &Row<'_>) -> Result<Self> {
-        let replayed_at = row.optional_blob(8)?.map(|_| rows::id(row, 8).map(|id| ReplayId::from_bytes(id).made_at()));
+        let replayed_at = row.optional_id(8)?.map(|id| ReplayId::from_bytes(id).made_at());
         Ok(Self {
-            id: delivery_id(row, 0)?,
-            event_id: event_id(row, 2)?,
-            attempts: small(row, 3)?,
-            attempts_before: small(row, 4)?,
-            epoch: int(row, 5)?,
-            created_at: replayed_at.transpose()?.map_or_else(|| time(row, 6), Ok)?,
-            expires_at: optional_time(row, 7)?,
-            in_message_group: int(row, 9)? == 1,
+            id: row.delivery_id(0)?,
+            event_id: row.event_id(2)?,
+            attempts: row.small(3)?,
+            attempts_before: row.small(4)?,
+            epoch: row.int(5)?,
+            created_at: replayed_at.map_or_else(|| row.time(6), Ok)?,
+            expires_at: row.optional_time(7)?,
+            in_message_group: row.flag(9)?,
         })
     }
 }
@@ -103,7 +105,7 @@ impl Transaction<'_, '_> {
         values.blob(id.as_bytes()).int(is_replay.into()).int(wanted as i64 + 1);
         let (mut taken, mut expired) = (Vec::with_capacity(wanted), Vec::new());
         visit_rows(self.connection, OLDEST_DUE, &values, |row| {
-            let due = time(row, 1)?;
+            let due = row.time(1)?;
             let scanned = taken.len() + expired.len();
             if scanned == wanted || due > now {
                 let is_asked_for = wanted == 0 || scanned < wanted;
@@ -162,8 +164,8 @@ impl Transaction<'_, '_> {
         if let Some(body) = self.bodies.take(id) {
             return Ok(body);
         }
-        let mut values = Values::default();
-        values.blob(id.as_bytes());
-        query(self.connection, BODY, &values, |row| rows::body(row, 0))?.pop().ok_or(Error::Corrupt("a body"))
+        Ok(query(self.connection, BODY, &Values::id(id.as_bytes()), |row| rows::body(row, 0))?
+            .pop()
+            .ok_or(Corrupt("a body"))?)
     }
 }

@@ -1,24 +1,13 @@
-//! Lists of deliveries: the index that a page reads, and how far it reads.
-//!
-//! - A filter that an index serves in the order of ids is read until the page is full.
-//! - Other filters are a tenant, an event type, an error, and a state that every delivery passes through. They are
-//!   applied to a window of [`SCANNED_AT_MOST`] rows, so that the cost of a page does not depend on the length of the
-//!   history. The page ends with its window, and the next page starts there.
-//! - Deliveries in flight, and waiting deliveries of a small backlog, are read and sorted, because their ids may be
-//!   anywhere.
+//! Lists of deliveries: the index that a page reads, and how far it reads, as [`weir_store::History::list_deliveries`]
+//! says.
 
 use weir_core::{DeliveryState, DestinationId, ErrorKind, delivery::Delivery, pattern::EventPattern};
 use weir_store::{
-    DeliveryFilter, ErrorFilter, Page, PageRequest, SCANNED_AT_MOST, StoreResult,
-    stored::{failure_code, state_code},
+    DeliveryFilter, ErrorFilter, Page, PageRequest, SCANNED_AT_MOST, StoreResult, delivery_ids_of,
+    rows::{self, DELIVERY_COLUMNS, LAST_ATTEMPT, Row as _, failure_code, state_code},
 };
 
-use crate::{
-    SqliteStore,
-    history::{WhereClause, delivery_ids_of, into_page},
-    rows::{self, DELIVERY_COLUMNS, LAST_ATTEMPT},
-    sql::Values,
-};
+use crate::{SqliteStore, history::WhereClause, sql::Values};
 
 /// How a page finds its deliveries. The index is chosen here and not by the planner, which would guess without
 /// statistics and choose wrongly with stale ones.
@@ -61,14 +50,9 @@ impl ListPlan {
             (None, Some(_)) => ("INDEXED BY deliveries_of_destination", None),
             (None, None) => ("NOT INDEXED", None),
         };
-        let windowed = filters_joined(filter) || (filter.state.is_some() && !ended);
+        let windowed = filter.filters_joined() || (filter.state.is_some() && !ended);
         Self { index, predicate, windowed }
     }
-}
-
-/// Whether the filter has terms on joined tables.
-pub(crate) fn filters_joined(filter: &DeliveryFilter) -> bool {
-    filter.tenant.is_some() || filter.event_type.is_some() || filter.error.is_some()
 }
 
 impl SqliteStore {
@@ -82,7 +66,7 @@ impl SqliteStore {
         let window_end = if plan.windowed { self.window_end(filter, page, plan).await? } else { None };
         let (sql, values) = deliveries_page(filter, page, plan, window_end);
         let rows = self.read(sql, values, rows::delivery).await?;
-        let mut page = into_page(rows, page, |delivery| *delivery.id.as_bytes());
+        let mut page = Page::of(rows, page, |delivery| *delivery.id.as_bytes());
         page.next = page.next.or(window_end);
         Ok(page)
     }
@@ -106,7 +90,7 @@ impl SqliteStore {
         plan: ListPlan,
     ) -> StoreResult<Option<[u8; 16]>> {
         let (sql, values) = window_end(filter, page, plan);
-        Ok(self.read(sql, values, |row| rows::id(row, 0)).await?.pop())
+        Ok(self.read(sql, values, |row| row.id(0)).await?.pop())
     }
 }
 
@@ -186,7 +170,7 @@ pub(crate) fn deliveries_page(
 ) -> (String, Values<'_>) {
     let mut conditions = WhereClause::new();
     if let Some(id) = &filter.event_id {
-        let (first, beyond) = delivery_ids_of(id);
+        let (first, beyond) = delivery_ids_of(*id);
         conditions.add("d.id >= ?").owned_blob(first);
         conditions.add("d.id < ?").owned_blob(beyond);
         conditions.add("d.event_id = ?").blob(id.as_bytes());
@@ -200,7 +184,7 @@ pub(crate) fn deliveries_page(
     }
     let limit = i64::from(page.limit) + 1;
     // Limit the rows before the events are looked up, unless the filter needs the events.
-    conditions.values.int(if filters_joined(filter) { -1 } else { limit });
+    conditions.values.int(if filter.filters_joined() { -1 } else { limit });
     let planned = std::mem::replace(&mut conditions.sql, "1".to_owned());
     conditions.filter_joined(filter);
     conditions.values.int(limit);

@@ -1,25 +1,21 @@
 //! Destinations: read from the cache, edited through the writer, counted from indexes.
 
-use std::{num::NonZeroU32, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use rusqlite::{Connection, Row};
+use rusqlite::Connection;
 use sqlx::sqlite::SqliteRow;
-use weir_core::{
-    DeliveryState, Destination, DestinationId, Timestamp, destination::Settings, order::DeliveryOrder,
-    pattern::EventPattern, signing::Signing,
-};
+use weir_core::{Destination, DestinationId, Timestamp};
 use weir_store::{
     BreakerChange, DestinationCounts, DestinationPatch, Destinations, EditPlace, EditedDestination, LimitChange, Page,
-    PageRequest, StoreResult, paused_by_weir, stored::limits_json,
+    PageRequest, StoreResult, destination_columns, edited_columns, first_id, paused_by_weir,
+    rows::{self, Row as _, limits_json},
 };
 
 use crate::{
     SqliteStore,
     edits::Edit,
-    error::{Error, Result},
-    history::first_id,
-    rows::{self, Columns as _, count, destination_id, int, limits, optional_time, small, text, time},
+    error::Result,
     sql::{Values, execute, fetch, query},
     writer::Transaction,
 };
@@ -39,13 +35,9 @@ impl Destinations for SqliteStore {
     }
 
     async fn list_destinations(&self, tenant: Option<&str>, page: PageRequest) -> StoreResult<Page<Arc<Destination>>> {
-        let limit = page.limit as usize;
         let before = page.before.map(DestinationId::from_bytes);
-        let mut rows = self.destinations.page(tenant, before, limit + 1);
-        let more = rows.len() > limit;
-        rows.truncate(limit);
-        let next = rows.last().filter(|_| more).map(|last| *last.id.as_bytes());
-        Ok(Page { rows, next })
+        let rows = self.destinations.page(tenant, before, page.limit as usize + 1);
+        Ok(Page::of(rows, page, |destination| *destination.id.as_bytes()))
     }
 
     async fn patch_destination(&self, patch: DestinationPatch) -> StoreResult<Option<Arc<Destination>>> {
@@ -69,21 +61,14 @@ impl Destinations for SqliteStore {
     }
 
     async fn destination_counts(&self, id: DestinationId) -> StoreResult<DestinationCounts> {
-        let mut values = Values::default();
-        values.blob(id.as_bytes());
-        let counted = fetch(&self.readers, COUNTS, values, read_count).await?;
-        Ok(counted.into_iter().fold(DestinationCounts::default(), |sum, of_state| DestinationCounts {
-            pending: sum.pending + of_state.pending,
-            retrying: sum.retrying + of_state.retrying,
-            delivering: sum.delivering + of_state.delivering,
-            oldest_created_at: [sum.oldest_created_at, of_state.oldest_created_at].into_iter().flatten().min(),
-        }))
+        let counted = fetch(&self.readers, COUNTS, Values::id(id.as_bytes()), rows::destination_counts).await?;
+        Ok(counted.into_iter().sum())
     }
 
     async fn recent_sends(&self, id: DestinationId, now: Timestamp, window: Duration) -> StoreResult<u64> {
         let mut values = Values::default();
         values.blob(id.as_bytes()).int(now.before(window).as_nanos()).int(now.as_nanos());
-        let counted = fetch(&self.readers, RECENT_SENDS, values, |row| count(row, 0)).await?;
+        let counted = fetch(&self.readers, RECENT_SENDS, values, |row| row.count(0)).await?;
         Ok(counted.first().copied().unwrap_or(0))
     }
 
@@ -93,24 +78,21 @@ impl Destinations for SqliteStore {
             .blob(id.as_bytes())
             .owned_blob(first_id(now.before(window).as_millis()))
             .owned_blob(first_id(now.as_millis() + 1));
-        let counted = fetch(&self.readers, RECENT_ARRIVALS, values, |row| count(row, 0)).await?;
+        let counted = fetch(&self.readers, RECENT_ARRIVALS, values, |row| row.count(0)).await?;
         Ok(counted.first().copied().unwrap_or(0))
     }
 
     async fn edited_after(&self, place: EditPlace, limit: u32) -> StoreResult<Vec<EditedDestination>> {
         let mut values = Values::default();
         values.int(place.updated_at.as_nanos()).blob(place.id.as_bytes()).int(limit.into());
-        let read = |row: &SqliteRow| Ok(EditPlace { updated_at: time(row, 0)?, id: destination_id(row, 1)? });
+        let read = |row: &SqliteRow| Ok(EditPlace { updated_at: row.time(0)?, id: row.destination_id(1)? });
         let places = fetch(&self.readers, EDITED, values, read).await?;
         let edited = |place: EditPlace| EditedDestination { place, destination: self.destinations.get(place.id) };
         Ok(places.into_iter().map(edited).collect())
     }
 
     async fn limit_changes(&self, id: DestinationId) -> StoreResult<Vec<LimitChange>> {
-        let mut values = Values::default();
-        values.blob(id.as_bytes());
-        let change = |row: &SqliteRow| Ok(LimitChange { at: time(row, 0)?, limits: limits(&text(row, 1)?)? });
-        Ok(fetch(&self.readers, LIMIT_CHANGES, values, change).await?)
+        Ok(fetch(&self.readers, LIMIT_CHANGES, Values::id(id.as_bytes()), rows::limit_change).await?)
     }
 }
 
@@ -138,39 +120,21 @@ SELECT updated_at, id FROM destinations WHERE (updated_at, id) > (?, ?) ORDER BY
 
 const LIMIT_CHANGES: &str = "SELECT at, rate_limits FROM limit_changes WHERE destination_id = ? ORDER BY at";
 
-/// Counts with only the field of the row's state set.
-fn read_count(row: &SqliteRow) -> Result<DestinationCounts> {
-    let mut counts = DestinationCounts { oldest_created_at: optional_time(row, 2)?, ..DestinationCounts::default() };
-    let field = match rows::state(row, 0)? {
-        DeliveryState::Pending => &mut counts.pending,
-        DeliveryState::Retrying => &mut counts.retrying,
-        DeliveryState::Delivering => &mut counts.delivering,
-        _ => return Err(Error::Corrupt("a state")),
-    };
-    *field = count(row, 1)?;
-    Ok(counts)
-}
+const INSERT: &str = concat!(
+    "INSERT INTO destinations (",
+    edited_columns!(),
+    ", tenant, created_at, id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+);
 
-/// The columns are in the order of `destination_values`, followed by `created_at` and `id`.
-const INSERT: &str = "
-INSERT INTO destinations (tenant, name, url, event_types, rate_limits, max_in_flight, timeout_ms, retry, headers, signing,
-    paused, paused_reason, held_until, held_reason, updated_at, breaker, breaker_state, alerts, ordered, skip_after_attempts,
-    created_at, id)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
-
-const UPDATE: &str = "
-UPDATE destinations SET (tenant, name, url, event_types, rate_limits, max_in_flight, timeout_ms, retry, headers, signing,
-    paused, paused_reason, held_until, held_reason, updated_at, breaker, breaker_state, alerts, ordered, skip_after_attempts)
-    = (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-WHERE id = ? AND deleted_at IS NULL";
+const UPDATE: &str = concat!(
+    "UPDATE destinations SET (",
+    edited_columns!(),
+    ") = (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) WHERE id = ? AND deleted_at IS NULL"
+);
 
 const INSERT_LIMIT_CHANGE: &str = "INSERT INTO limit_changes (destination_id, at, rate_limits) VALUES (?, ?, ?)";
 
-const SELECT_ALL: &str = "
-SELECT tenant, name, url, event_types, rate_limits, max_in_flight, timeout_ms, retry, headers, signing,
-    paused, paused_reason, held_until, held_reason, updated_at, created_at, id, breaker, breaker_state,
-    alerts, ordered, skip_after_attempts
-FROM destinations WHERE deleted_at IS NULL";
+const SELECT_ALL: &str = concat!("SELECT ", destination_columns!(), " FROM destinations WHERE deleted_at IS NULL");
 
 const TOMBSTONE: &str = "UPDATE destinations SET deleted_at = ?, updated_at = ? WHERE id = ? AND deleted_at IS NULL";
 
@@ -178,81 +142,25 @@ const TOMBSTONE: &str = "UPDATE destinations SET deleted_at = ?, updated_at = ? 
 const CANCEL_WAITING: &str = "
 UPDATE deliveries INDEXED BY deliveries_due SET state = 6, updated_at = ? WHERE destination_id = ? AND state IN (0, 2)";
 
-fn destination_values(destination: &Destination) -> Result<Values<'_>> {
-    let settings = &destination.settings;
-    let patterns: Vec<String> = settings.event_types.iter().map(ToString::to_string).collect();
+/// The values of [`edited_columns!`].
+fn edited_values(destination: &Destination) -> Result<Values<'_>> {
     let mut values = Values::default();
-    values
-        .text(&settings.tenant)
-        .text(&settings.name)
-        .text(settings.url.as_str())
-        .owned_text(serde_json::to_string(&patterns)?)
-        .owned_text(limits_json(&settings.rate_limits))
-        .int(settings.max_in_flight.into())
-        .int(settings.timeout_ms.into())
-        .owned_text(serde_json::to_string(&settings.retry)?)
-        .owned_text(serde_json::to_string(&settings.headers)?)
-        .owned_text(settings.signing.to_stored()?)
-        .int(settings.paused.into())
-        .optional_text(destination.paused_reason.as_deref())
-        .optional_int(destination.held_until.map(Timestamp::as_nanos))
-        .optional_text(destination.held_reason.as_deref())
-        .int(destination.updated_at.as_nanos())
-        .owned_text(serde_json::to_string(&settings.breaker)?)
-        .owned_text(serde_json::to_string(&destination.breaker)?)
-        .owned_text(serde_json::to_string(&settings.alerts)?)
-        .int(settings.order.is_by_key().into())
-        .optional_int(settings.order.skip_after_attempts().map(|most| most.get().into()));
+    for value in rows::destination_values(destination)? {
+        values.value(value);
+    }
     Ok(values)
-}
-
-fn read_destination(row: &Row<'_>) -> Result<Destination> {
-    let patterns: Vec<String> = serde_json::from_str(&text(row, 3)?).map_err(|_| Error::Corrupt("event types"))?;
-    let event_types: std::result::Result<Vec<EventPattern>, _> =
-        patterns.iter().map(|pattern| pattern.parse()).collect();
-    let settings = Settings {
-        tenant: text(row, 0)?,
-        name: text(row, 1)?,
-        url: text(row, 2)?.parse().map_err(|_| Error::Corrupt("a url"))?,
-        event_types: event_types.map_err(|_| Error::Corrupt("event types"))?,
-        rate_limits: limits(&text(row, 4)?)?,
-        max_in_flight: small(row, 5)?,
-        timeout_ms: small(row, 6)?,
-        retry: serde_json::from_str(&text(row, 7)?).map_err(|_| Error::Corrupt("a retry policy"))?,
-        headers: serde_json::from_str(&text(row, 8)?).map_err(|_| Error::Corrupt("headers"))?,
-        signing: Signing::from_stored(&text(row, 9)?).ok_or(Error::Corrupt("signing settings"))?,
-        paused: int(row, 10)? == 1,
-        breaker: serde_json::from_str(&text(row, 17)?).map_err(|_| Error::Corrupt("a breaker"))?,
-        alerts: serde_json::from_str(&text(row, 19)?).map_err(|_| Error::Corrupt("alerts"))?,
-        order: DeliveryOrder::new(int(row, 20)? == 1, skip_after_attempts(row)?),
-    };
-    Ok(Destination {
-        settings,
-        paused_reason: row.optional_text(11)?,
-        held_until: optional_time(row, 12)?,
-        held_reason: row.optional_text(13)?,
-        updated_at: time(row, 14)?,
-        created_at: time(row, 15)?,
-        id: destination_id(row, 16)?,
-        breaker: serde_json::from_str(&text(row, 18)?).map_err(|_| Error::Corrupt("a breaker's state"))?,
-    })
-}
-
-fn skip_after_attempts(row: &Row<'_>) -> Result<Option<NonZeroU32>> {
-    let Some(most) = row.optional_int(21)? else { return Ok(None) };
-    let most = u32::try_from(most).ok().and_then(NonZeroU32::new);
-    most.map(Some).ok_or(Error::Corrupt("a number of attempts"))
 }
 
 /// Every destination that is not deleted, for the cache.
 pub(crate) fn load(connection: &Connection) -> Result<Vec<Destination>> {
-    query(connection, SELECT_ALL, &Values::default(), read_destination)
+    query(connection, SELECT_ALL, &Values::default(), |row| rows::destination(row))
 }
 
 impl Transaction<'_, '_> {
     pub(crate) fn create_destination(&mut self, destination: &Destination) -> Result<Arc<Destination>> {
-        let mut values = destination_values(destination)?;
-        values.int(destination.created_at.as_nanos()).blob(destination.id.as_bytes());
+        let mut values = edited_values(destination)?;
+        values.text(&destination.settings.tenant).int(destination.created_at.as_nanos());
+        values.blob(destination.id.as_bytes());
         execute(self.connection, INSERT, &values)?;
         self.record_limits(destination, destination.created_at)?;
         let destination = Arc::new(destination.clone());
@@ -270,7 +178,7 @@ impl Transaction<'_, '_> {
     }
 
     fn update_destination(&mut self, destination: Destination) -> Result<Arc<Destination>> {
-        let mut values = destination_values(&destination)?;
+        let mut values = edited_values(&destination)?;
         values.blob(destination.id.as_bytes());
         execute(self.connection, UPDATE, &values)?;
         let destination = Arc::new(destination);

@@ -1,7 +1,7 @@
 //! Edits: single changes requested by a person, by a destination's answer or by the sweep. The writer runs them one at
 //! a time, in their order.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use weir_core::{
     DeliveryId, Destination, DestinationId, ReplayId, Timestamp,
@@ -33,7 +33,7 @@ pub(crate) enum Edit {
     Expire(Pending<(Timestamp, u32), u64>),
     Purge(Pending<(Purge, Option<PurgePlace>), PurgeStep>),
     /// Of the sweep: message groups that seem to have no head.
-    Advance(Pending<Vec<MessageGroup>, u64>),
+    Advance(Pending<BTreeSet<MessageGroup>, u64>),
     /// Of the sweep: a destination that is no longer ordered, and the maximum number of deliveries to remove from its
     /// groups.
     Dissolve(Pending<(DestinationId, u32), u32>),
@@ -94,7 +94,7 @@ impl Edit {
             Self::Expire(edit) => edit.answer = Some(transaction.expire_deliveries(edit.input.0, edit.input.1)?),
             Self::Purge(edit) => edit.answer = Some(transaction.purge(&edit.input.0, edit.input.1)?),
             Self::Advance(edit) => {
-                edit.answer = Some(transaction.advance_message_groups(&edit.input.iter().cloned().collect())?);
+                edit.answer = Some(transaction.advance_message_groups(&edit.input)?);
             }
             Self::Dissolve(edit) => {
                 edit.answer = Some(transaction.dissolve_message_groups(edit.input.0, edit.input.1)?);

@@ -1,6 +1,6 @@
 //! Errors of statements, on the writer's connection and on the readers'.
 
-use weir_store::StoreError;
+use weir_store::{StoreError, rows::Corrupt};
 
 /// Why a statement failed.
 #[derive(Debug, thiserror::Error)]
@@ -9,9 +9,8 @@ pub(crate) enum Error {
     Writer(#[from] rusqlite::Error),
     #[error(transparent)]
     Reader(#[from] sqlx::Error),
-    /// A stored value that this program could not have written.
-    #[error("{0} in the database cannot be read")]
-    Corrupt(&'static str),
+    #[error(transparent)]
+    Corrupt(#[from] Corrupt),
     #[error("a value cannot be written: {0}")]
     Unwritable(#[from] serde_json::Error),
 }

@@ -6,32 +6,25 @@
 
 use async_trait::async_trait;
 use sqlx::sqlite::SqliteRow;
-use weir_core::{
-    DeliveryId, DestinationId, EventId, Timestamp,
-    delivery::{AttemptOutcome, Delivery},
-    event::Event,
-};
+use weir_core::{DeliveryId, DestinationId, EventId, Timestamp, delivery::Delivery, event::Event};
 use weir_store::{
-    DeliveryDetail, DeliveryFilter, EventFilter, History, Page, PageRequest, SendPlace, SendRecord, SendsRequest,
-    StoreResult, stored::outcome_code,
+    DeliveryDetail, DeliveryFilter, EventFilter, History, Page, PageRequest, SendRecord, SendsRequest, StoreResult,
+    delivery_ids_of, event_columns, first_id,
+    rows::{self, ATTEMPT_COLUMNS, DELIVERY_COLUMNS, LAST_ATTEMPT},
 };
 
 use crate::{
     SqliteStore,
     edits::Edit,
-    error::{Error, Result},
-    rows::{
-        self, ATTEMPT_COLUMNS, BODILESS_EVENT_COLUMNS, DELIVERY_COLUMNS, EVENT_COLUMNS, LAST_ATTEMPT, delivery_id,
-        small, time,
-    },
+    error::Result,
     sql::{Values, fetch},
 };
 
 #[async_trait]
 impl History for SqliteStore {
     async fn event(&self, id: EventId) -> StoreResult<Option<Event>> {
-        let sql = format!("SELECT {EVENT_COLUMNS} FROM events e WHERE e.id = ?");
-        Ok(self.read(sql, one(id.as_bytes()), rows::event).await?.pop())
+        let sql = concat!("SELECT ", event_columns!("e.body"), " FROM events e WHERE e.id = ?").to_owned();
+        Ok(self.read(sql, Values::id(id.as_bytes()), rows::event).await?.pop())
     }
 
     async fn event_deliveries(&self, id: EventId) -> StoreResult<Vec<Delivery>> {
@@ -39,7 +32,7 @@ impl History for SqliteStore {
             "SELECT {DELIVERY_COLUMNS} FROM deliveries d NOT INDEXED CROSS JOIN events e ON e.id = d.event_id
              {LAST_ATTEMPT} WHERE d.id >= ? AND d.id < ? AND d.event_id = ? ORDER BY d.id DESC"
         );
-        let (first, beyond) = delivery_ids_of(&id);
+        let (first, beyond) = delivery_ids_of(id);
         let mut values = Values::default();
         values.owned_blob(first).owned_blob(beyond).blob(id.as_bytes());
         self.read(sql, values, rows::delivery).await
@@ -48,7 +41,7 @@ impl History for SqliteStore {
     async fn list_events(&self, filter: &EventFilter, page: PageRequest) -> StoreResult<Page<Event>> {
         let (sql, values) = events_page(filter, page);
         let rows = self.read(sql, values, rows::event).await?;
-        Ok(into_page(rows, page, |event| *event.id.as_bytes()))
+        Ok(Page::of(rows, page, |event| *event.id.as_bytes()))
     }
 
     async fn delivery(&self, id: DeliveryId) -> StoreResult<Option<DeliveryDetail>> {
@@ -56,7 +49,7 @@ impl History for SqliteStore {
             return Ok(None);
         };
         let sql = format!("SELECT {ATTEMPT_COLUMNS} FROM attempts WHERE delivery_id = ? ORDER BY number");
-        let attempts = self.read(sql, one(id.as_bytes()), rows::attempt).await?;
+        let attempts = self.read(sql, Values::id(id.as_bytes()), rows::attempt).await?;
         Ok(Some(DeliveryDetail { delivery, attempts }))
     }
 
@@ -66,15 +59,15 @@ impl History for SqliteStore {
 
     async fn sends(&self, request: SendsRequest) -> StoreResult<Vec<SendRecord>> {
         let place = request.place();
-        let mut values = one(request.destination_id.as_bytes());
+        let mut values = Values::id(request.destination_id.as_bytes());
         values.int(place.sent_at.as_nanos()).int(request.to.as_nanos()).int(place.sent_at.as_nanos());
         values.blob(place.delivery_id.as_bytes()).int(place.number.into()).int(request.limit.into());
-        self.read(SENDS.to_owned(), values, send).await
+        self.read(SENDS.to_owned(), values, rows::send).await
     }
 
     async fn destination_existed(&self, id: DestinationId) -> StoreResult<bool> {
         let sql = "SELECT 1 FROM destinations WHERE id = ?".to_owned();
-        Ok(!self.read(sql, one(id.as_bytes()), |_| Ok(())).await?.is_empty())
+        Ok(!self.read(sql, Values::id(id.as_bytes()), |_| Ok(())).await?.is_empty())
     }
 
     async fn check(&self) -> StoreResult<()> {
@@ -92,26 +85,13 @@ WHERE a.destination_id = ? AND a.sent_at >= ? AND a.sent_at < ?
     AND (a.sent_at > ? OR (a.delivery_id, a.number) > (?, ?))
 ORDER BY a.sent_at, a.delivery_id, a.number LIMIT +?";
 
-fn send(row: &SqliteRow) -> Result<SendRecord> {
-    let place = SendPlace { sent_at: time(row, 0)?, delivery_id: delivery_id(row, 1)?, number: small(row, 2)? };
-    let answered_at = place.sent_at + std::time::Duration::from_millis(small(row, 3)?.into());
-    let outcome = rows::int(row, 4)?;
-    let is = |wanted| outcome == i64::from(outcome_code(wanted));
-    let delivered = is(AttemptOutcome::Delivered);
-    Ok(SendRecord {
-        place,
-        delivered: delivered.then(|| Ok::<_, Error>((time(row, 5)?, answered_at))).transpose()?,
-        is_unknown: is(AttemptOutcome::Unknown),
-    })
-}
-
 impl SqliteStore {
     async fn delivery_row(&self, id: DeliveryId) -> StoreResult<Option<Delivery>> {
         let sql = format!(
             "SELECT {DELIVERY_COLUMNS} FROM deliveries d CROSS JOIN events e ON e.id = d.event_id {LAST_ATTEMPT}
              WHERE d.id = ?"
         );
-        Ok(self.read(sql, one(id.as_bytes()), rows::delivery).await?.pop())
+        Ok(self.read(sql, Values::id(id.as_bytes()), rows::delivery).await?.pop())
     }
 
     pub(crate) async fn read<T>(
@@ -122,21 +102,6 @@ impl SqliteStore {
     ) -> StoreResult<Vec<T>> {
         Ok(fetch(&self.readers, sql, values, row).await?)
     }
-}
-
-fn one(id: &[u8; 16]) -> Values<'_> {
-    let mut values = Values::default();
-    values.blob(id);
-    values
-}
-
-/// Makes a page from its rows and one more, which exists if there is another page.
-pub(crate) fn into_page<T>(mut rows: Vec<T>, page: PageRequest, id: impl Fn(&T) -> [u8; 16]) -> Page<T> {
-    let limit = page.limit as usize;
-    let more = rows.len() > limit;
-    rows.truncate(limit);
-    let next = rows.last().filter(|_| more).map(id);
-    Page { rows, next }
 }
 
 /// The terms of a WHERE clause, with their values.
@@ -173,22 +138,6 @@ impl<'f> WhereClause<'f> {
     }
 }
 
-/// A bound below every id created in this millisecond and above every earlier id.
-pub(crate) fn first_id(millis: i64) -> Vec<u8> {
-    let millis = millis.clamp(0, 0xffff_ffff_ffff).unsigned_abs();
-    let mut id = vec![0; 16];
-    id[..6].copy_from_slice(&millis.to_be_bytes()[2..]);
-    id
-}
-
-/// The range of ids that contains the deliveries of an event: those that begin with the same millisecond.
-pub(crate) fn delivery_ids_of(id: &EventId) -> (Vec<u8>, Vec<u8>) {
-    let mut millis = [0; 8];
-    millis[2..].copy_from_slice(&id.as_bytes()[..6]);
-    let millis = i64::from_be_bytes(millis);
-    (first_id(millis), first_id(millis + 1))
-}
-
 pub(crate) fn events_page(filter: &EventFilter, page: PageRequest) -> (String, Values<'_>) {
     let mut conditions = WhereClause::new();
     if let Some(event_type) = &filter.event_type {
@@ -199,7 +148,8 @@ pub(crate) fn events_page(filter: &EventFilter, page: PageRequest) -> (String, V
     }
     conditions.range("e", page, filter.from, filter.to);
     conditions.values.int(i64::from(page.limit) + 1);
-    let columns = if filter.with_bodies { EVENT_COLUMNS } else { BODILESS_EVENT_COLUMNS };
+    // An empty body costs nothing to read.
+    let columns = if filter.with_bodies { event_columns!("e.body") } else { event_columns!("x''") };
     let sql = format!(
         "SELECT {columns} FROM events e INDEXED BY events_id WHERE {} ORDER BY e.id DESC LIMIT +?",
         conditions.sql

@@ -1,4 +1,5 @@
 //! Ingest: events are deduplicated, fanned out, and stored with their deliveries in a few statements per commit group.
+//! [`weir_store::intake`] decides, and has the rules of idempotency, coalescing and order.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -7,20 +8,18 @@ use std::{
 
 use async_trait::async_trait;
 use rusqlite::Row;
-use weir_core::{DeliveryId, DeliveryState, Destination, DestinationId, Timestamp, event::Event, order::BEHIND};
+use weir_core::{DeliveryId, DeliveryState, Timestamp, event::Event, order::BEHIND};
 use weir_store::{
-    FastPath, Ingest, Ingested, NewEvent, StoreResult,
-    intake::{Directory, IngestResult, Intake, Key, KnownKeys, NewDelivery, key},
-    stored::state_code,
+    FastPath, Ingest, NewEvent, StoreResult, event_columns,
+    intake::{IngestResult, Intake, Key, KnownKeys, NewDelivery, key},
+    rows::{self, Row as _, state_code},
 };
 
 use crate::{
     SqliteStore,
-    cache::StagedDestinations,
-    error::{Error, Result},
+    error::Result,
     group::{self, Operation},
     message_groups::GroupPosition,
-    rows::{self},
     sql::{Batch, MAX_ROWS, Values, execute, padded, query},
     writer::Transaction,
 };
@@ -77,15 +76,13 @@ pub(crate) static INSERT_INTO_GROUPS: Batch = Batch::new(
 
 /// The known ones among some idempotency keys, with their events and the number of deliveries of each.
 pub(crate) static KNOWN_KEYS: Batch = Batch::new(
-    "SELECT e.id, e.tenant, e.event_type, e.created_at, e.idempotency_key, e.data_offset, e.body, e.traceparent,
-        e.deliver_at, e.expires_at, e.coalesce_key, e.ordering_key, e.deliveries
-    FROM (VALUES ",
+    concat!("SELECT ", event_columns!("e.body"), ", e.deliveries FROM (VALUES "),
     "(?,?)",
     ",",
     ") AS k CROSS JOIN events e INDEXED BY events_idempotency ON e.tenant = k.column1 AND e.idempotency_key = k.column2",
 );
 
-/// The deliveries that a new one supersedes or replaces.
+/// The deliveries that coalesce with a new one.
 pub(crate) const COALESCING: &str = "
 SELECT id, event_id, state, ordering_key IS NOT NULL FROM deliveries INDEXED BY deliveries_coalescing
 WHERE destination_id = ? AND coalesce_key = ? AND coalesce_key IS NOT NULL AND state < 3";
@@ -94,16 +91,6 @@ const SUPERSEDE: &str = "UPDATE deliveries SET state = 7, updated_at = ? WHERE i
 
 /// For a delivery in flight.
 const REPLACE: &str = "UPDATE deliveries SET replaced = 1, updated_at = ? WHERE id = ?";
-
-impl Directory for StagedDestinations<'_> {
-    fn find(&self, tenant: &str, id: DestinationId) -> Option<Arc<Destination>> {
-        self.get(id).filter(|destination| destination.settings.tenant == tenant)
-    }
-
-    fn matching(&mut self, tenant: &str, event_type: &str) -> Arc<[DestinationId]> {
-        StagedDestinations::matching(self, tenant, event_type)
-    }
-}
 
 impl Transaction<'_, '_> {
     pub(crate) fn ingest(&mut self, ingests: &mut [group::Ingest]) -> Result<()> {
@@ -146,9 +133,7 @@ impl Transaction<'_, '_> {
         let Some(key) = newer.coalesces_by() else { return Ok(()) };
         let mut values = Values::default();
         values.blob(newer.destination_id.as_bytes()).text(&key);
-        let read = |row: &Row<'_>| {
-            Ok((rows::delivery_id(row, 0)?, rows::event_id(row, 1)?, rows::state(row, 2)?, rows::int(row, 3)? == 1))
-        };
+        let read = |row: &Row<'_>| Ok((row.delivery_id(0)?, row.event_id(1)?, row.state(2)?, row.flag(3)?));
         for (id, event_id, state, in_message_group) in query(self.connection, COALESCING, &values, read)? {
             let sql = if state == DeliveryState::Delivering {
                 REPLACE
@@ -178,7 +163,7 @@ impl Transaction<'_, '_> {
                 values.text(tenant).text(key);
             }
             values.nulls(2 * (size - part.len()));
-            known.extend(query(self.connection, &KNOWN_KEYS.sql(size), &values, read_known)?);
+            known.extend(query(self.connection, &KNOWN_KEYS.sql(size), &values, |row| rows::known_event(row))?);
         }
         Ok(known)
     }
@@ -253,11 +238,4 @@ impl Transaction<'_, '_> {
         }
         Ok(())
     }
-}
-
-fn read_known(row: &Row<'_>) -> Result<((String, String), Ingested)> {
-    let event = rows::event(row)?;
-    let key = event.idempotency_key.clone().ok_or(Error::Corrupt("an idempotency key"))?;
-    let deliveries = rows::small(row, 12)?;
-    Ok(((event.tenant.clone(), key), Ingested { event, deliveries, duplicate: true, wake: Vec::new() }))
 }

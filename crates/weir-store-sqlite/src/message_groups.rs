@@ -1,4 +1,4 @@
-//! Message groups: the unfinished deliveries of one destination and ordering key, in order.
+//! Message groups, by the rules of [`weir_store::intake`].
 //!
 //! Code that ends an ordered delivery, or removes it from its group, calls [`Transaction::advance_message_group`] in
 //! the same transaction. If the group has no head, the first delivery behind becomes the head. There is one writer, so
@@ -10,13 +10,16 @@ use async_trait::async_trait;
 use rusqlite::Connection;
 use sqlx::sqlite::SqliteRow;
 use weir_core::{DeliveryId, DestinationId, Timestamp, order::BEHIND};
-use weir_store::{MessageGroup, MessageGroups, MessageGroupsRepaired, StoreResult, intake::NewDelivery};
+use weir_store::{
+    HeadlessGroups, MessageGroup, MessageGroups, MessageGroupsRepaired, StoreResult,
+    intake::NewDelivery,
+    rows::{self, Row as _},
+};
 
 use crate::{
     SqliteStore,
     edits::Edit,
     error::Result,
-    rows::{Columns, delivery_id, destination_id, int, text, time},
     sql::{Values, execute, fetch, query},
     writer::Transaction,
 };
@@ -35,13 +38,9 @@ impl MessageGroups for SqliteStore {
             None => (&[][..], ""),
         };
         values.blob(id).text(key).blob(id).int(limit.into());
-        let found =
-            fetch(&self.readers, MESSAGE_GROUPS, values, |row: &SqliteRow| Ok((message_group(row, 0)?, time(row, 2)?)))
-                .await?;
-        let next =
-            found.last().filter(|_| found.len() == limit as usize).map(|(message_group, _)| message_group.clone());
-        let headless: Vec<MessageGroup> =
-            found.into_iter().filter(|(_, due)| *due == BEHIND).map(|(message_group, _)| message_group).collect();
+        let read = |row: &SqliteRow| Ok((rows::message_group(row)?, row.time(2)?));
+        let found = fetch(&self.readers, MESSAGE_GROUPS, values, read).await?;
+        let HeadlessGroups { headless, next } = HeadlessGroups::of(found, limit);
         let mut advanced = 0;
         if !headless.is_empty() {
             advanced = self.ask(headless, |edit| Edit::operation(Edit::Advance(edit))).await?;
@@ -51,8 +50,7 @@ impl MessageGroups for SqliteStore {
 
     async fn dissolve_message_groups(&self, limit: u32) -> StoreResult<u64> {
         let mut remaining = limit;
-        for id in
-            self.read(DESTINATIONS_WITH_GROUPS.to_owned(), Values::default(), |row| destination_id(row, 0)).await?
+        for id in self.read(DESTINATIONS_WITH_GROUPS.to_owned(), Values::default(), |row| row.destination_id(0)).await?
         {
             let ordered = |id| self.destinations.get(id).is_some_and(|found| found.settings.order.is_by_key());
             if remaining > 0 && !ordered(id) {
@@ -63,8 +61,7 @@ impl MessageGroups for SqliteStore {
     }
 }
 
-/// Deliveries in message groups: the due time, and the due time as head. As head a delivery is due at `deliver_at`, at
-/// the creation of its event, or when a replay moved it, so that it is ordered correctly among the live deliveries.
+/// Deliveries in message groups: the due time, and the due time as head.
 macro_rules! select {
     ($which:literal) => {
         concat!(
@@ -137,7 +134,7 @@ WHERE ordering_key IS NOT NULL AND state < 3";
 
 /// The last position in any message group. Read once at the start, over all deliveries in groups.
 pub(crate) fn load(connection: &Connection) -> Result<i64> {
-    Ok(query(connection, LAST_POSITION, &Values::default(), |row| int(row, 0))?.pop().unwrap_or_default())
+    Ok(query(connection, LAST_POSITION, &Values::default(), |row| row.int(0))?.pop().unwrap_or_default())
 }
 
 /// Where a delivery joins its message group.
@@ -145,10 +142,6 @@ pub(crate) fn load(connection: &Connection) -> Result<i64> {
 pub(crate) struct GroupPosition {
     pub(crate) position: i64,
     pub(crate) is_behind: bool,
-}
-
-fn message_group(row: &impl Columns, column: usize) -> Result<MessageGroup> {
-    Ok(MessageGroup { destination_id: destination_id(row, column)?, ordering_key: text(row, column + 1)? })
 }
 
 /// The first delivery of a message group, its due time, and its due time as head.
@@ -175,22 +168,18 @@ impl Transaction<'_, '_> {
     fn first_of(&self, message_group: &MessageGroup) -> Result<Option<First>> {
         let mut values = Values::default();
         values.blob(message_group.destination_id.as_bytes()).text(&message_group.ordering_key);
-        let read = |row: &rusqlite::Row<'_>| Ok((delivery_id(row, 0)?, time(row, 1)?, time(row, 2)?));
+        let read = |row: &rusqlite::Row<'_>| Ok((row.delivery_id(0)?, row.time(1)?, row.time(2)?));
         Ok(query(self.connection, FIRST_OF_GROUP, &values, read)?.pop())
     }
 
     /// The message group that a delivery is in, or was in when it ended.
     pub(crate) fn message_group_of(&self, id: DeliveryId) -> Result<Option<MessageGroup>> {
-        let mut values = Values::default();
-        values.blob(id.as_bytes());
-        Ok(query(self.connection, GROUP_OF_DELIVERY, &values, |row| message_group(row, 0))?.pop())
+        Ok(query(self.connection, GROUP_OF_DELIVERY, &Values::id(id.as_bytes()), |row| rows::message_group(row))?.pop())
     }
 
     /// Removes a delivery from its message group. It is then delivered without order.
     pub(crate) fn leave_message_group(&self, id: DeliveryId) -> Result<()> {
-        let mut values = Values::default();
-        values.blob(id.as_bytes());
-        execute(self.connection, LEAVE_GROUP, &values).map(drop)
+        execute(self.connection, LEAVE_GROUP, &Values::id(id.as_bytes())).map(drop)
     }
 
     /// Makes the next delivery the head if the message group has none. Returns when the new head is due.
@@ -217,7 +206,7 @@ impl Transaction<'_, '_> {
         }
         let mut values = Values::default();
         values.blob(id.as_bytes()).int(limit.into());
-        let read = |row: &rusqlite::Row<'_>| Ok((delivery_id(row, 0)?, time(row, 1)?, time(row, 2)?));
+        let read = |row: &rusqlite::Row<'_>| Ok((row.delivery_id(0)?, row.time(1)?, row.time(2)?));
         let dissolved = query(self.connection, SOME_OF_GROUPS, &values, read)?;
         for &(delivery, due, due_as_head) in &dissolved {
             let due = if due == BEHIND { due_as_head } else { due };

@@ -78,13 +78,6 @@ pub enum OpenError {
     Failed { path: PathBuf, reason: String },
 }
 
-/// The path of SQLite's write-ahead log for a file.
-fn log_of(path: &Path) -> PathBuf {
-    let mut log = path.as_os_str().to_owned();
-    log.push("-wal");
-    log.into()
-}
-
 impl SqliteStore {
     /// Opens the file, creates it if it is missing, and migrates its schema.
     pub async fn open(path: &Path) -> Result<Self, OpenError> {
@@ -120,7 +113,7 @@ impl SqliteStore {
             fast_path: fast_path.clone(),
         };
         let (operations, writer) = writer::spawn(setup, lock);
-        let log = log_of(path);
+        let log = beside(path, "-wal");
         Ok(Self { operations, writer: Some(writer).into(), readers, destinations, fast_path, log })
     }
 
@@ -195,7 +188,7 @@ async fn migrate_file(path: &Path) -> Result<Vec<(i64, String)>, OpenError> {
     let mut connection = options.connect().await.map_err(unopened)?;
     let applied = schema::migrate(&mut connection).await.map_err(|error| match error {
         MigrateError::VersionMissing(found) => {
-            OpenError::NewerSchema { path: path.to_owned(), found, known: schema::latest() }
+            OpenError::NewerSchema { path: path.to_owned(), found, known: schema::MIGRATIONS.latest() }
         }
         MigrateError::VersionMismatch(version) => OpenError::ForeignSchema { path: path.to_owned(), version },
         MigrateError::Execute(error) => unopened(error),

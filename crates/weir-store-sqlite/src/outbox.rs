@@ -4,10 +4,11 @@ use std::collections::HashMap;
 
 use async_trait::async_trait;
 use rusqlite::Row;
-use sqlx::sqlite::SqliteRow;
 use weir_core::{DeliveryId, DestinationId, Timestamp, claim::Claim};
 use weir_store::{
     AbandonedClaim, AttemptResult, ClaimRequest, Claims, DueDestination, Outbox, Recovered, SendHistory, StoreResult,
+    end_of_time,
+    rows::{self, Row as _},
 };
 
 use crate::{
@@ -15,7 +16,6 @@ use crate::{
     edits::Edit,
     error::Result,
     group::{Operation, Recovery, Release},
-    rows::{delivery_id, destination_id, int, optional_time, small, state, time},
     sql::{Batch, MAX_ROWS, Values, execute, fetch, padded, query},
     writer::Transaction,
 };
@@ -46,8 +46,7 @@ impl Outbox for SqliteStore {
         // The empty blob sorts before every id.
         let beyond = after.as_ref().map_or(&[][..], |id| id.as_bytes());
         values.blob(beyond).int(before.as_nanos()).int(limit.into());
-        let read = |row: &SqliteRow| Ok(DueDestination { destination_id: destination_id(row, 0)?, due: time(row, 1)? });
-        Ok(fetch(&self.readers, DUE_DESTINATIONS, values, read).await?)
+        Ok(fetch(&self.readers, DUE_DESTINATIONS, values, rows::due_destination).await?)
     }
 
     async fn recover_claims(&self, now: Timestamp, all: bool, limit: u32) -> StoreResult<Recovered> {
@@ -67,7 +66,7 @@ impl Outbox for SqliteStore {
                 values.blob(id.as_bytes());
             }
             values.nulls(size - part.len());
-            let found = fetch(&self.readers, SEND_HISTORY.sql(size), values, read_history).await?;
+            let found = fetch(&self.readers, SEND_HISTORY.sql(size), values, rows::send_history).await?;
             let found: HashMap<DestinationId, SendHistory> = found.into_iter().collect();
             histories.extend(part.iter().map(|id| found.get(id).copied().unwrap_or_default()));
         }
@@ -79,14 +78,7 @@ impl Outbox for SqliteStore {
     }
 }
 
-fn read_history(row: &SqliteRow) -> Result<(DestinationId, SendHistory)> {
-    // `None` compares less than every time.
-    let last_sent_at = optional_time(row, 1)?.max(optional_time(row, 3)?);
-    Ok((destination_id(row, 0)?, SendHistory { last_sent_at, unsettled: int(row, 2)? == 1 }))
-}
-
-/// Returns a delivery to `pending`, or to `retrying` if it has attempts; to `cancelled` when its destination is
-/// deleted, and to `superseded` when a newer delivery with its coalesce key was stored.
+/// Releases one claim, as [`Outbox::release`] says. `?2`: the destination is deleted.
 const RELEASE: &str = "
 UPDATE deliveries SET claim_expires_at = NULL, updated_at = ?1,
     state = CASE WHEN ?2 THEN 6 WHEN replaced = 1 THEN 7 WHEN attempts = coalesce(attempts_before, 0) THEN 0 ELSE 2 END
@@ -102,7 +94,8 @@ const EXPIRE: &str = "UPDATE deliveries SET state = 8, updated_at = ? WHERE id =
 
 /// A loose index scan: it jumps from one destination to the next, so its cost does not depend on the backlogs. A
 /// delivery behind the head of a message group is never due.
-pub(crate) const DUE_DESTINATIONS: &str = "
+pub(crate) const DUE_DESTINATIONS: &str = concat!(
+    "
 WITH RECURSIVE waiting (id) AS (
     SELECT (SELECT destination_id FROM deliveries INDEXED BY deliveries_due
         WHERE state IN (0, 2) AND destination_id > ? ORDER BY destination_id LIMIT 1)
@@ -114,15 +107,22 @@ WITH RECURSIVE waiting (id) AS (
     SELECT id, min(
         coalesce((SELECT next_attempt_at FROM deliveries INDEXED BY deliveries_due
             WHERE destination_id = waiting.id AND is_replay = 0 AND state IN (0, 2)
-            ORDER BY next_attempt_at LIMIT 1), 9223372036854775807),
+            ORDER BY next_attempt_at LIMIT 1), ",
+    end_of_time!(),
+    "),
         coalesce((SELECT next_attempt_at FROM deliveries INDEXED BY deliveries_due
             WHERE destination_id = waiting.id AND is_replay = 1 AND state IN (0, 2)
-            ORDER BY next_attempt_at LIMIT 1), 9223372036854775807)
+            ORDER BY next_attempt_at LIMIT 1), ",
+    end_of_time!(),
+    ")
     )
     FROM waiting WHERE id IS NOT NULL
 )
 SELECT first.id, first.due FROM first CROSS JOIN destinations t ON t.id = first.id
-WHERE first.due < ? AND first.due < 9223372036854775807 AND t.paused = 0 AND t.deleted_at IS NULL LIMIT +?";
+WHERE first.due < ? AND first.due < ",
+    end_of_time!(),
+    " AND t.paused = 0 AND t.deleted_at IS NULL LIMIT +?"
+);
 
 pub(crate) static SEND_HISTORY: Batch = Batch::new(
     "SELECT r.column1,
@@ -148,13 +148,9 @@ FROM deliveries INDEXED BY deliveries_claimed WHERE state = 1 AND claim_expires_
 /// The caller fills in `max_attempts` from the destination.
 fn read_abandoned(row: &Row<'_>) -> Result<AbandonedClaim> {
     Ok(AbandonedClaim {
-        claim: Claim {
-            delivery_id: delivery_id(row, 0)?,
-            destination_id: destination_id(row, 1)?,
-            epoch: int(row, 2)?,
-        },
-        attempts: small(row, 3)?,
-        attempts_before: small(row, 4)?,
+        claim: rows::claim(row)?,
+        attempts: row.small(3)?,
+        attempts_before: row.small(4)?,
         max_attempts: None,
     })
 }
@@ -168,7 +164,7 @@ impl Transaction<'_, '_> {
                 let deleted = self.destinations.is_deleted(claim.destination_id);
                 let mut values = Values::default();
                 values.int(now.as_nanos()).int(deleted.into()).blob(claim.delivery_id.as_bytes()).int(claim.epoch);
-                let read = |row: &Row<'_>| Ok((state(row, 0)?, int(row, 1)? == 1));
+                let read = |row: &Row<'_>| Ok((row.state(0)?, row.flag(1)?));
                 let Some((state, in_message_group)) = query(self.connection, RELEASE, &values, read)?.pop() else {
                     continue;
                 };
@@ -189,7 +185,7 @@ impl Transaction<'_, '_> {
     pub(crate) fn expire_deliveries(&mut self, now: Timestamp, limit: u32) -> Result<u64> {
         let mut values = Values::default();
         values.int(now.as_nanos()).int(limit.into());
-        let read = |row: &Row<'_>| Ok((delivery_id(row, 0)?, int(row, 1)? == 1));
+        let read = |row: &Row<'_>| Ok((row.delivery_id(0)?, row.flag(1)?));
         let expired = query(self.connection, EXPIRING, &values, read)?;
         for &(id, in_message_group) in &expired {
             self.expire(id, in_message_group, now)?;
@@ -217,7 +213,7 @@ impl Transaction<'_, '_> {
     pub(crate) fn recover(&mut self, recovery: Recovery) -> Result<Recovered> {
         let Recovery { now, all, limit } = recovery;
         let mut values = Values::default();
-        values.int(if all { i64::MAX } else { now.as_nanos() - 1 }).int(limit.into());
+        values.int(Recovered::latest_expiry(now, all).as_nanos()).int(limit.into());
         let abandoned = query(self.connection, ABANDONED, &values, read_abandoned)?;
         let max_attempts = |claim: Claim| {
             self.destinations.get(claim.destination_id).map(|destination| destination.settings.retry.max_attempts)

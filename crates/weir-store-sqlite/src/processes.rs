@@ -9,11 +9,10 @@ use weir_core::{
     Timestamp,
     claim::{Claim, ProcessId},
 };
-use weir_store::{AbandonedClaim, ProcessBeat, Processes, Recovered, Results as _, StoreResult};
+use weir_store::{AbandonedClaim, ProcessBeat, Processes, Recovered, Results as _, StoreResult, rows::Row as _};
 
 use crate::{
     SqliteStore,
-    rows::small,
     sql::{Values, fetch},
 };
 
@@ -48,11 +47,11 @@ impl Processes for SqliteStore {
     async fn resolve_claims(&self, claims: Vec<Claim>, now: Timestamp) -> StoreResult<Recovered> {
         let mut results = Vec::with_capacity(claims.len());
         for claim in claims {
-            let mut values = Values::default();
-            values.blob(claim.delivery_id.as_bytes());
-            let read = |row: &SqliteRow| Ok((small(row, 0)?, small(row, 1)?));
+            let read = |row: &SqliteRow| Ok((row.small(0)?, row.small(1)?));
             // No attempt is counted while the claim holds. If the claim no longer holds, the result is ignored.
-            let Some((attempts, attempts_before)) = fetch(&self.readers, ATTEMPTS, values, read).await?.pop() else {
+            let of_delivery = Values::id(claim.delivery_id.as_bytes());
+            let Some((attempts, attempts_before)) = fetch(&self.readers, ATTEMPTS, of_delivery, read).await?.pop()
+            else {
                 continue;
             };
             let destination = self.destinations.get(claim.destination_id);

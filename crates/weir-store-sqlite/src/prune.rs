@@ -5,14 +5,15 @@
 use async_trait::async_trait;
 use sqlx::sqlite::SqliteRow;
 use weir_core::{DeliveryId, DeliveryState, EventId, Timestamp, retention::Cutoffs};
-use weir_store::{Prune, PrunePlace, PruneStep, Pruned, StoreResult, stored::state_code};
+use weir_store::{
+    Prune, PrunePlace, PruneStep, Pruned, StoreResult, delivery_ids_of, first_id,
+    rows::{Row as _, state_code},
+};
 
 use crate::{
     SqliteStore,
     edits::Edit,
     error::Result,
-    history::{delivery_ids_of, first_id},
-    rows::{delivery_id, event_id, state, time},
     sql::{Values, execute},
     writer::Transaction,
 };
@@ -57,7 +58,7 @@ impl Prune for SqliteStore {
             PrunePlace::Deliveries(after) => self.prune_deliveries(cutoffs, after).await,
             // Events are in one table.
             PrunePlace::Days(_) | PrunePlace::Keys(_) => {
-                Ok(PruneStep { pruned: Pruned::default(), next: Some(PrunePlace::Events([0; 16])) })
+                Ok(PruneStep::of(Pruned::NOTHING, PrunePlace::Events([0; 16])))
             }
             PrunePlace::Events(after) => self.prune_events(cutoffs, after).await,
         }
@@ -66,12 +67,9 @@ impl Prune for SqliteStore {
 
 impl SqliteStore {
     async fn prune_deliveries(&self, cutoffs: &Cutoffs, after: [u8; 16]) -> StoreResult<PruneStep> {
-        let Some(before) = cutoffs.deliveries() else {
-            return Ok(PruneStep { pruned: Pruned::default(), next: None });
-        };
-        let read = |row: &SqliteRow| {
-            Ok(OldDelivery { id: delivery_id(row, 0)?, state: state(row, 1)?, ended_at: time(row, 2)? })
-        };
+        let Some(before) = cutoffs.deliveries() else { return Ok(PruneStep::of(Pruned::NOTHING, None)) };
+        let read =
+            |row: &SqliteRow| Ok(OldDelivery { id: row.delivery_id(0)?, state: row.state(1)?, ended_at: row.time(2)? });
         let found = self.read(DELIVERIES.to_owned(), range(&after, before), read).await?;
         let next = match found.last() {
             Some(last) if found.len() == STEP => PrunePlace::Deliveries(*last.id.as_bytes()),
@@ -79,19 +77,17 @@ impl SqliteStore {
         };
         let too_old = |old: &OldDelivery| cutoffs.of(old.state).is_some_and(|cutoff| old.ended_at < cutoff);
         let old: Vec<OldDelivery> = found.into_iter().filter(too_old).collect();
-        let pruned = if old.is_empty() { Pruned::default() } else { self.delete(PruneBatch::Deliveries(old)).await? };
-        Ok(PruneStep { pruned, next: Some(next) })
+        let pruned = if old.is_empty() { Pruned::NOTHING } else { self.delete(PruneBatch::Deliveries(old)).await? };
+        Ok(PruneStep::of(pruned, next))
     }
 
     async fn prune_events(&self, cutoffs: &Cutoffs, after: [u8; 16]) -> StoreResult<PruneStep> {
-        let Some(before) = cutoffs.events() else {
-            return Ok(PruneStep { pruned: Pruned::default(), next: None });
-        };
-        let found = self.read(EVENTS.to_owned(), range(&after, before), |row| event_id(row, 0)).await?;
+        let Some(before) = cutoffs.events() else { return Ok(PruneStep::of(Pruned::NOTHING, None)) };
+        let found = self.read(EVENTS.to_owned(), range(&after, before), |row| row.event_id(0)).await?;
         let last = found.last().filter(|_| found.len() == STEP);
         let next = last.map(|last| PrunePlace::Events(*last.as_bytes()));
-        let pruned = if found.is_empty() { Pruned::default() } else { self.delete(PruneBatch::Events(found)).await? };
-        Ok(PruneStep { pruned, next })
+        let pruned = if found.is_empty() { Pruned::NOTHING } else { self.delete(PruneBatch::Events(found)).await? };
+        Ok(PruneStep::of(pruned, next))
     }
 
     async fn delete(&self, batch: PruneBatch) -> StoreResult<Pruned> {
@@ -115,16 +111,14 @@ impl Transaction<'_, '_> {
                     let mut values = Values::default();
                     values.blob(old.id.as_bytes()).int(state_code(old.state).into()).int(old.ended_at.as_nanos());
                     if execute(self.connection, DELETE_DELIVERY, &values)? == 1 {
-                        let mut values = Values::default();
-                        values.blob(old.id.as_bytes());
                         pruned.deliveries += 1;
-                        pruned.attempts += execute(self.connection, DELETE_ATTEMPTS, &values)?;
+                        pruned.attempts += execute(self.connection, DELETE_ATTEMPTS, &Values::id(old.id.as_bytes()))?;
                     }
                 }
             }
             PruneBatch::Events(ids) => {
                 for id in ids {
-                    let (first, beyond) = delivery_ids_of(id);
+                    let (first, beyond) = delivery_ids_of(*id);
                     let mut values = Values::default();
                     values.blob(id.as_bytes()).owned_blob(first).owned_blob(beyond);
                     pruned.events += execute(self.connection, DELETE_EVENT, &values)?;

@@ -1,29 +1,19 @@
-//! A purge, step by step. Each step scans a part of a destination's waiting deliveries and cancels those that match.
+//! A purge, step by step. The order of its steps is that of [`weir_store::PurgeScan`].
 
-use std::{collections::BTreeSet, ops::ControlFlow};
+use std::ops::ControlFlow;
 
-use weir_core::{DeliveryId, DeliveryState, Timestamp, order::BEHIND};
-use weir_store::{MessageGroup, Purge, PurgePlace, PurgeStep, stored::state_code};
+use weir_core::{DeliveryId, Timestamp, order::BEHIND};
+use weir_store::{MessageGroup, Purge, PurgePlace, PurgeScan, PurgeStep, rows::Row as _};
 
 use crate::{
     error::Result,
     history::WhereClause,
-    rows::{self, Columns as _, delivery_id, text, time},
     sql::{Batch, MAX_ROWS, Values, execute, padded, visit_rows},
     writer::Transaction,
 };
 
 /// The deliveries that one step scans: about 10 ms of the writer's time, because claims and events wait for it.
 const STEP: usize = 2 * MAX_ROWS;
-
-/// A position in the order of due times.
-type Position = (Timestamp, DeliveryId);
-
-/// Before every delivery.
-const FIRST: Position = (Timestamp::MIN, DeliveryId::from_bytes([0; 16]));
-
-/// Before all deliveries behind the heads of message groups.
-const FIRST_BEHIND: Position = (BEHIND, FIRST.1);
 
 /// The waiting deliveries after a position, live and replayed ones merged by due time. Only a purge by type joins the
 /// event types.
@@ -65,8 +55,7 @@ pub(crate) static CANCEL: Batch = Batch::new(
 
 /// The statement that counts the deliveries a purge would cancel. It runs on a reader connection.
 pub(crate) fn count_sql(purge: &Purge) -> (String, Values<'_>) {
-    let states = [DeliveryState::Pending, DeliveryState::Retrying].into_iter().filter(|&state| purge.takes(state));
-    let states: Vec<String> = states.map(|state| state_code(state).to_string()).collect();
+    let states: Vec<String> = purge.state_codes().iter().map(ToString::to_string).collect();
     let mut conditions = WhereClause::new();
     conditions.add("d.destination_id = ?").blob(purge.destination_id.as_bytes());
     // The first term is the condition of the index, word for word.
@@ -81,64 +70,48 @@ pub(crate) fn count_sql(purge: &Purge) -> (String, Values<'_>) {
     (sql, conditions.values)
 }
 
-/// The deliveries that one step of a purge has scanned.
-#[derive(Default)]
-struct PurgeScan {
-    scanned: usize,
-    chosen: Vec<DeliveryId>,
-    /// The message groups whose heads are among the chosen deliveries.
-    message_groups: BTreeSet<MessageGroup>,
-    next: Option<PurgePlace>,
-}
-
 impl Transaction<'_, '_> {
-    /// Deliveries behind the heads of message groups are cancelled first, which makes no new heads, and then the due
-    /// ones. In the opposite order a cancelled head's successor could become due before the position that the purge has
-    /// reached, and be missed.
     pub(crate) fn purge(&mut self, purge: &Purge, after: Option<PurgePlace>) -> Result<PurgeStep> {
-        let place = after.map_or(FIRST_BEHIND, |place| (place.due, place.id));
-        let mut scan = self.scan(purge, place)?;
-        let mut cancelled = self.cancel_all(&scan.chosen, purge.now)?;
-        if place.0 == BEHIND && scan.next.is_none() {
-            // No deliveries behind heads remain; the next step starts with the due ones.
-            if scan.scanned > 0 {
-                return Ok(PurgeStep { cancelled, next: Some(PurgePlace { due: FIRST.0, id: FIRST.1 }) });
-            }
-            scan = self.scan(purge, FIRST)?;
-            cancelled = self.cancel_all(&scan.chosen, purge.now)?;
+        let mut after = after.unwrap_or(PurgePlace::FIRST_BEHIND);
+        let mut scan = self.scan(purge, after)?;
+        if scan.found_none_behind(after) {
+            after = PurgePlace::FIRST_DUE;
+            scan = self.scan(purge, after)?;
         }
-        self.advance_message_groups(&scan.message_groups)?;
-        Ok(PurgeStep { cancelled, next: scan.next })
+        self.advance_message_groups(&scan.freed)?;
+        Ok(scan.step(after))
     }
 
-    fn scan(&self, purge: &Purge, after: Position) -> Result<PurgeScan> {
-        let (due, id) = &after;
+    /// Reads the deliveries after a place and cancels those that match.
+    fn scan(&mut self, purge: &Purge, after: PurgePlace) -> Result<PurgeScan> {
         let mut values = Values::default();
-        values.blob(purge.destination_id.as_bytes()).int(due.as_nanos()).blob(id.as_bytes()).int(STEP as i64);
+        values.blob(purge.destination_id.as_bytes()).int(after.due.as_nanos()).blob(after.id.as_bytes());
+        values.int(STEP as i64);
         let waiting = if purge.event_type.is_some() { WAITING_WITH_TYPES } else { WAITING_OF_ANY_TYPE };
-        let (mut scan, mut last) = (PurgeScan::default(), None);
+        let (mut scan, mut scanned, mut chosen) = (PurgeScan::default(), 0, Vec::new());
         visit_rows(self.connection, waiting, &values, |row| {
-            let (due, id) = (time(row, 0)?, delivery_id(row, 1)?);
-            if due == BEHIND && after.0 != BEHIND {
+            let (due, id) = (row.time(0)?, row.delivery_id(1)?);
+            if due == BEHIND && !after.is_behind() {
                 return Ok(ControlFlow::Break(()));
             }
-            scan.scanned += 1;
-            last = Some(PurgePlace { due, id });
-            let event_type = text(row, 4)?;
-            if purge.takes(rows::state(row, 2)?)
-                && time(row, 3)? < purge.before
+            scanned += 1;
+            scan.last = Some(PurgePlace { due, id });
+            let event_type = row.text(4)?;
+            if purge.takes(row.state(2)?)
+                && row.time(3)? < purge.before
                 && purge.event_type.as_ref().is_none_or(|pattern| pattern.matches(&event_type))
             {
-                scan.chosen.push(id);
+                chosen.push(id);
                 if due < BEHIND
                     && let Some(ordering_key) = row.optional_text(5)?
                 {
-                    scan.message_groups.insert(MessageGroup { destination_id: purge.destination_id, ordering_key });
+                    scan.freed.insert(MessageGroup { destination_id: purge.destination_id, ordering_key });
                 }
             }
             Ok(ControlFlow::Continue(()))
         })?;
-        scan.next = last.filter(|_| scan.scanned == STEP);
+        scan.is_full = scanned == STEP;
+        scan.cancelled = self.cancel_all(&chosen, purge.now)?;
         Ok(scan)
     }
 

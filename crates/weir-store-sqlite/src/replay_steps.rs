@@ -6,14 +6,15 @@ use std::collections::BTreeSet;
 use rusqlite::Row;
 use weir_core::{DeliveryId, DeliveryState, DestinationId, ReplayId, Timestamp, order::BEHIND};
 use weir_store::{
-    MessageGroup, NewReplay, PageRequest, ReplayFigures, ReplayFilter, ReplayPhase, ReplayStep, stored::phase_code,
+    MessageGroup, NewReplay, OpenReplay, PageRequest, ReplayFigures, ReplayFilter, ReplayPhase, ReplayPlace,
+    ReplayStep, ReplayTask, end_of_time,
+    rows::{self, Corrupt, Row as _, phase_code},
 };
 
 use crate::{
-    error::{Error, Result},
+    error::Result,
     history::WhereClause,
-    replays::{FIGURES, eligible, figure, filter_joins, index_for_state, phase},
-    rows::{Columns as _, delivery_id, destination_id, int, text, time},
+    replays::{FIGURES, eligible, filter_joins, index_for_state},
     sql::{Batch, MAX_ROWS, Values, execute, padded, query},
     writer::Transaction,
 };
@@ -49,18 +50,22 @@ pub(crate) const IS_UNFINISHED: &str = "
 SELECT 1 FROM deliveries INDEXED BY deliveries_replayed
 WHERE replay_id = ? AND replay_id IS NOT NULL AND state < 3 LIMIT 1";
 
-/// The same without deliveries that are live by now: those retried by hand, and heads of message groups. They are still
-/// sent after a cancellation.
-pub(crate) const IS_UNFINISHED_IN_REPLAY: &str = "
-SELECT 1 FROM deliveries INDEXED BY deliveries_replayed
-WHERE replay_id = ? AND replay_id IS NOT NULL AND state < 3
-    AND (is_replay = 1 OR next_attempt_at = 9223372036854775807) LIMIT 1";
+/// The same without deliveries that are live by now ([`ReplayPhase::waits_for_live`]).
+pub(crate) const IS_UNFINISHED_IN_REPLAY: &str = concat!(
+    "SELECT 1 FROM deliveries INDEXED BY deliveries_replayed
+    WHERE replay_id = ? AND replay_id IS NOT NULL AND state < 3 AND (is_replay = 1 OR next_attempt_at = ",
+    end_of_time!(),
+    ") LIMIT 1"
+);
 
 /// The waiting deliveries of a replay that is being cancelled.
-pub(crate) const WAITING_OF_REPLAY: &str = "
-SELECT id FROM deliveries INDEXED BY deliveries_replayed
-WHERE replay_id = ? AND replay_id IS NOT NULL AND state < 3 AND state <> 1
-    AND (is_replay = 1 OR next_attempt_at = 9223372036854775807) LIMIT +?";
+pub(crate) const WAITING_OF_REPLAY: &str = concat!(
+    "SELECT id FROM deliveries INDEXED BY deliveries_replayed
+    WHERE replay_id = ? AND replay_id IS NOT NULL AND state < 3 AND state <> 1
+        AND (is_replay = 1 OR next_attempt_at = ",
+    end_of_time!(),
+    ") LIMIT +?"
+);
 
 /// Columns: id, replay, due, now, whether it joins its message group. The plus keeps the planner from scanning the
 /// ended deliveries instead of looking up these.
@@ -84,34 +89,16 @@ pub(crate) static PUT_BACK: Batch = Batch::new(
     ") AS r WHERE deliveries.id = r.column1 AND +state IN (0, 2)",
 );
 
-/// The progress of a replay: the index of the current state in its filter, and the last id read in that state.
-#[derive(Debug, Clone, Copy, Default)]
-struct Place {
-    state: usize,
-    after: [u8; 16],
+/// A stored place: the index of the state in one byte, and the last id.
+fn read_place(bytes: &[u8]) -> Option<ReplayPlace> {
+    let (&state, after) = bytes.split_first()?;
+    Some(ReplayPlace { state: state.into(), after: after.try_into().ok()? })
 }
 
-impl Place {
-    fn read(bytes: &[u8]) -> Option<Self> {
-        let (&state, after) = bytes.split_first()?;
-        Some(Self { state: state.into(), after: after.try_into().ok()? })
-    }
-
-    fn to_bytes(self) -> Vec<u8> {
-        let mut bytes = vec![self.state as u8];
-        bytes.extend(self.after);
-        bytes
-    }
-}
-
-/// A replay with steps to take.
-struct OpenReplay {
-    id: ReplayId,
-    phase: ReplayPhase,
-    filter: ReplayFilter,
-    created_at: Timestamp,
-    place: Place,
-    moved: u64,
+fn place_bytes(place: ReplayPlace) -> Vec<u8> {
+    let mut bytes = vec![place.state as u8];
+    bytes.extend(place.after);
+    bytes
 }
 
 /// A delivery that a step reads.
@@ -137,59 +124,50 @@ impl Transaction<'_, '_> {
         let mut values = Values::default();
         values.int(now.as_nanos()).blob(id.as_bytes());
         execute(self.connection, CANCEL, &values)?;
-        let mut values = Values::default();
-        values.blob(id.as_bytes());
-        Ok(query(self.connection, SELECT_PHASE, &values, |row| phase(row, 0))?.pop())
+        Ok(query(self.connection, SELECT_PHASE, &Values::id(id.as_bytes()), |row| rows::phase(row, 0))?.pop())
     }
 
     pub(crate) fn step_replay(&mut self, id: ReplayId, now: Timestamp) -> Result<ReplayStep> {
         let Some(open) = self.open_replay(id)? else { return Ok(ReplayStep::default()) };
-        match open.phase {
-            ReplayPhase::Moving => self.move_next(open, now),
-            ReplayPhase::Cancelling => self.put_back(id, now),
-            _ => self.end_if_finished(id, ReplayPhase::Completed, now).map(|_| ReplayStep::default()),
+        match open.task() {
+            ReplayTask::Move(state) => self.move_some(&open, state, now),
+            ReplayTask::MarkMoved => self.mark_moved(&open),
+            ReplayTask::PutBack => match self.put_back(id, now)? {
+                0 => self.end_if_finished(id, ReplayPhase::Cancelled, now),
+                moved => Ok(ReplayStep::of(moved, Vec::new())),
+            },
+            ReplayTask::End(ended) => self.end_if_finished(id, ended, now),
         }
     }
 
     fn open_replay(&self, id: ReplayId) -> Result<Option<OpenReplay>> {
-        let mut values = Values::default();
-        values.blob(id.as_bytes());
         let read = |row: &Row<'_>| {
-            let place = row.optional_blob(3)?.map(|place| Place::read(place).ok_or(Error::Corrupt("a place")));
+            let place = row.optional_bytes(3)?.map(|place| read_place(place).ok_or(Corrupt("a place")));
             Ok(OpenReplay {
                 id,
-                phase: phase(row, 0)?,
-                filter: ReplayFilter::from_stored(&text(row, 1)?).ok_or(Error::Corrupt("a filter"))?,
-                created_at: time(row, 2)?,
+                phase: rows::phase(row, 0)?,
+                filter: row.parsed(1, "a filter", ReplayFilter::from_stored)?,
+                created_at: row.time(2)?,
                 place: place.transpose()?.unwrap_or_default(),
-                moved: int(row, 4)?.unsigned_abs(),
+                moved: row.count(4)?,
             })
         };
-        Ok(query(self.connection, SELECT_OPEN, &values, read)?.pop())
+        Ok(query(self.connection, SELECT_OPEN, &Values::id(id.as_bytes()), read)?.pop())
     }
 
-    /// Reads the next deliveries in the current state and moves those that the replay takes.
-    fn move_next(&mut self, open: OpenReplay, now: Timestamp) -> Result<ReplayStep> {
-        let OpenReplay { id, filter, created_at, mut place, moved, .. } = open;
-        let Some(&state) = filter.states.get(place.state) else {
-            self.mark_moved(id, moved)?;
-            return Ok(ReplayStep { more: true, ..ReplayStep::default() });
-        };
-        let (sql, values) = candidates(&filter, state, created_at, now, &place.after);
+    /// Reads the next deliveries in a state and moves those that the replay takes.
+    fn move_some(&mut self, open: &OpenReplay, state: DeliveryState, now: Timestamp) -> Result<ReplayStep> {
+        let (sql, values) = candidates(open, state, now);
         let read = |row: &Row<'_>| {
             Ok(Candidate {
-                id: delivery_id(row, 0)?,
-                destination_id: destination_id(row, 1)?,
-                is_eligible: int(row, 2)? == 1,
+                id: row.delivery_id(0)?,
+                destination_id: row.destination_id(1)?,
+                is_eligible: row.flag(2)?,
                 ordering_key: row.optional_text(3)?,
             })
         };
         let seen = query(self.connection, &sql, &values, read)?;
-        // A full step continues after its last delivery; otherwise the next state begins.
-        place = match seen.last() {
-            Some(last) if seen.len() == STEP => Place { after: *last.id.as_bytes(), ..place },
-            _ => Place { state: place.state + 1, ..Place::default() },
-        };
+        let place = open.place.next(seen.last().map(|last| *last.id.as_bytes()), seen.len() == STEP);
         let taken: Vec<_> = seen.into_iter().filter(|candidate| candidate.is_eligible).collect();
         // Ordered deliveries join their message groups behind the others; the groups without a head then get one.
         let mut message_groups = BTreeSet::new();
@@ -198,8 +176,8 @@ impl Transaction<'_, '_> {
             let mut values = Values::with_capacity(5 * size);
             for one in part {
                 let message_group = self.message_group_to_join(one);
-                let due = if message_group.is_some() { BEHIND } else { created_at };
-                values.blob(one.id.as_bytes()).blob(id.as_bytes()).int(due.as_nanos()).int(now.as_nanos());
+                let due = if message_group.is_some() { BEHIND } else { open.created_at };
+                values.blob(one.id.as_bytes()).blob(open.id.as_bytes()).int(due.as_nanos()).int(now.as_nanos());
                 values.int(message_group.is_some().into());
                 message_groups.extend(message_group);
             }
@@ -211,13 +189,14 @@ impl Transaction<'_, '_> {
         let wake: BTreeSet<DestinationId> = taken.iter().map(|one| one.destination_id).collect();
         for to in &wake {
             let mut values = Values::default();
-            values.blob(id.as_bytes()).blob(to.as_bytes());
+            values.blob(open.id.as_bytes()).blob(to.as_bytes());
             execute(self.connection, INSERT_REPLAY_DESTINATION, &values)?;
         }
+        let moved = taken.len() as u64;
         let mut values = Values::default();
-        values.owned_blob(place.to_bytes()).int((moved + taken.len() as u64) as i64).blob(id.as_bytes());
+        values.owned_blob(place_bytes(place)).int((open.moved + moved) as i64).blob(open.id.as_bytes());
         execute(self.connection, SAVE_PROGRESS, &values)?;
-        Ok(ReplayStep { moved: taken.len() as u64, wake: wake.into_iter().collect(), more: true })
+        Ok(ReplayStep::of(moved, wake.into_iter().collect()))
     }
 
     /// An ordered delivery joins its message group and is sent as a live delivery, not within the replay share.
@@ -227,20 +206,20 @@ impl Transaction<'_, '_> {
         Some(MessageGroup { destination_id: one.destination_id, ordering_key })
     }
 
-    fn mark_moved(&mut self, id: ReplayId, moved: u64) -> Result<()> {
+    fn mark_moved(&mut self, open: &OpenReplay) -> Result<ReplayStep> {
         let mut values = Values::default();
-        values.blob(id.as_bytes()).int(moved as i64);
-        execute(self.connection, MARK_MOVED, &values).map(drop)
+        values.blob(open.id.as_bytes()).int(open.moved as i64);
+        execute(self.connection, MARK_MOVED, &values)?;
+        Ok(ReplayStep::of(0, Vec::new()))
     }
 
-    /// Claimed deliveries are not changed. If one waits again later, the next step puts it back.
-    fn put_back(&mut self, id: ReplayId, now: Timestamp) -> Result<ReplayStep> {
+    /// Returns how many deliveries it put back.
+    fn put_back(&mut self, id: ReplayId, now: Timestamp) -> Result<u64> {
         let mut values = Values::default();
         values.blob(id.as_bytes()).int(STEP as i64);
-        let waiting = query(self.connection, WAITING_OF_REPLAY, &values, |row| delivery_id(row, 0))?;
+        let waiting = query(self.connection, WAITING_OF_REPLAY, &values, |row| row.delivery_id(0))?;
         if waiting.is_empty() {
-            self.end_if_finished(id, ReplayPhase::Cancelled, now)?;
-            return Ok(ReplayStep::default());
+            return Ok(0);
         }
         let size = padded(waiting.len());
         let mut values = Values::with_capacity(2 * size);
@@ -249,23 +228,17 @@ impl Transaction<'_, '_> {
         }
         values.nulls(2 * (size - waiting.len()));
         execute(self.connection, &PUT_BACK.sql(size), &values)?;
-        Ok(ReplayStep { moved: waiting.len() as u64, wake: Vec::new(), more: true })
+        Ok(waiting.len() as u64)
     }
 
-    /// Ends a replay and stores its final figures, once none of its deliveries waits or is in flight.
-    fn end_if_finished(&mut self, id: ReplayId, ended: ReplayPhase, now: Timestamp) -> Result<()> {
-        let mut values = Values::default();
-        values.blob(id.as_bytes());
-        let is_unfinished = if ended == ReplayPhase::Cancelled { IS_UNFINISHED_IN_REPLAY } else { IS_UNFINISHED };
-        if !query(self.connection, is_unfinished, &values, |_| Ok(()))?.is_empty() {
-            return Ok(());
+    fn end_if_finished(&mut self, id: ReplayId, ended: ReplayPhase, now: Timestamp) -> Result<ReplayStep> {
+        let of_replay = Values::id(id.as_bytes());
+        let is_unfinished = if ended.waits_for_live() { IS_UNFINISHED } else { IS_UNFINISHED_IN_REPLAY };
+        if !query(self.connection, is_unfinished, &of_replay, |_| Ok(()))?.is_empty() {
+            return Ok(ReplayStep::default());
         }
-        let mut figures = ReplayFigures::default();
-        let mut values = Values::default();
-        values.blob(id.as_bytes());
-        for (state, deliveries) in query(self.connection, FIGURES, &values, |row| figure(row))? {
-            figures.count(state, deliveries);
-        }
+        let counted = query(self.connection, FIGURES, &of_replay, |row| rows::figure(row))?;
+        let figures: ReplayFigures = counted.into_iter().collect();
         let mut values = Values::default();
         values
             .int(phase_code(ended).into())
@@ -275,31 +248,25 @@ impl Transaction<'_, '_> {
             .int(now.as_nanos())
             .blob(id.as_bytes());
         execute(self.connection, END, &values)?;
-        let mut values = Values::default();
-        values.blob(id.as_bytes());
-        execute(self.connection, DELETE_REPLAY_DESTINATIONS, &values).map(drop)
+        execute(self.connection, DELETE_REPLAY_DESTINATIONS, &of_replay)?;
+        Ok(ReplayStep::default())
     }
 }
 
 /// The next deliveries in a state, in the order of ids, and whether the replay takes each.
-pub(crate) fn candidates<'f>(
-    filter: &'f ReplayFilter,
-    state: DeliveryState,
-    began: Timestamp,
-    now: Timestamp,
-    after: &[u8; 16],
-) -> (String, Values<'f>) {
+pub(crate) fn candidates(open: &OpenReplay, state: DeliveryState, now: Timestamp) -> (String, Values<'_>) {
+    let OpenReplay { filter, created_at, place, .. } = open;
     let (index, indexed) = index_for_state(filter, state);
     let mut conditions = WhereClause::new();
     // The first values of the statement belong to the column that says whether the replay takes the delivery.
-    eligible(&mut conditions, state, began, now);
+    eligible(&mut conditions, state, *created_at, now);
     conditions.filter_joined(&filter.deliveries);
     let is_eligible = std::mem::replace(&mut conditions.sql, "1".to_owned());
     conditions.add(&indexed);
     conditions.of_destination(filter.deliveries.destination_id.as_ref());
     let page = PageRequest { before: None, limit: 0 };
     conditions.range("d", page, filter.deliveries.from, filter.deliveries.to);
-    conditions.add("d.id > ?").owned_blob(after.to_vec());
+    conditions.add("d.id > ?").blob(&place.after);
     conditions.values.int(STEP as i64);
     let sql = format!(
         "SELECT d.id, d.destination_id, coalesce({is_eligible}, 0), d.ordering_key FROM (

@@ -3,20 +3,12 @@
 use async_trait::async_trait;
 use weir_core::{DeliveryState, DestinationId, ReplayId, Timestamp};
 use weir_store::{
-    ClaimRequest, Claims, NewReplay, Page, PageRequest, Replay, ReplayFigures, ReplayFilter, ReplayPhase, ReplayStep,
-    Replays, StoreResult,
-    stored::{self, state_code},
+    ClaimRequest, Claims, NewReplay, Page, PageRequest, Replay, ReplayFilter, ReplayPhase, ReplayStep, Replays,
+    StoreResult,
+    rows::{self, LAST_ATTEMPT, REPLAY_COLUMNS, Row as _, state_code},
 };
 
-use crate::{
-    SqliteStore,
-    deliveries::filters_joined,
-    edits::Edit,
-    error::{Error, Result},
-    history::{WhereClause, into_page},
-    rows::{self, Columns, LAST_ATTEMPT, count, destination_id, int, optional_time, text, time},
-    sql::Values,
-};
+use crate::{SqliteStore, edits::Edit, history::WhereClause, sql::Values};
 
 #[async_trait]
 impl Replays for SqliteStore {
@@ -24,7 +16,7 @@ impl Replays for SqliteStore {
         let mut total = 0;
         for &state in &filter.states {
             let (sql, values) = count_sql(filter, state, now);
-            total += self.read(sql, values, |row| count(row, 0)).await?.into_iter().sum::<u64>();
+            total += self.read(sql, values, |row| row.count(0)).await?.into_iter().sum::<u64>();
         }
         Ok(total)
     }
@@ -34,9 +26,8 @@ impl Replays for SqliteStore {
     }
 
     async fn replay(&self, id: ReplayId) -> StoreResult<Option<Replay>> {
-        let mut values = Values::default();
-        values.blob(id.as_bytes());
-        let Some(replay) = self.read(format!("{SELECT} WHERE id = ?"), values, replay).await?.pop() else {
+        let sql = format!("SELECT {REPLAY_COLUMNS} FROM replays WHERE id = ?");
+        let Some(replay) = self.read(sql, Values::id(id.as_bytes()), rows::replay).await?.pop() else {
             return Ok(None);
         };
         self.with_figures(replay).await.map(Some)
@@ -48,9 +39,10 @@ impl Replays for SqliteStore {
             conditions.add("id < ?").owned_blob(before.to_vec());
         }
         conditions.values.int(i64::from(page.limit) + 1);
-        let sql = format!("{SELECT} WHERE {} ORDER BY id DESC LIMIT +?", conditions.sql);
-        let mut page =
-            into_page(self.read(sql, conditions.values, replay).await?, page, |replay| *replay.id.as_bytes());
+        let where_clause = conditions.sql;
+        let sql = format!("SELECT {REPLAY_COLUMNS} FROM replays WHERE {where_clause} ORDER BY id DESC LIMIT +?");
+        let rows = self.read(sql, conditions.values, rows::replay).await?;
+        let mut page = Page::of(rows, page, |replay| *replay.id.as_bytes());
         for replay in &mut page.rows {
             *replay = self.with_figures(replay.clone()).await?;
         }
@@ -62,8 +54,7 @@ impl Replays for SqliteStore {
     }
 
     async fn open_replays(&self) -> StoreResult<Vec<ReplayId>> {
-        let id = |row: &_| Ok(ReplayId::from_bytes(rows::id(row, 0)?));
-        self.read(OPEN.to_owned(), Values::default(), id).await
+        self.read(OPEN.to_owned(), Values::default(), |row| row.replay_id(0)).await
     }
 
     async fn step_replay(&self, id: ReplayId, now: Timestamp) -> StoreResult<ReplayStep> {
@@ -71,7 +62,7 @@ impl Replays for SqliteStore {
     }
 
     async fn replay_destinations(&self) -> StoreResult<Vec<DestinationId>> {
-        self.read(REPLAY_DESTINATIONS.to_owned(), Values::default(), |row| destination_id(row, 0)).await
+        self.read(REPLAY_DESTINATIONS.to_owned(), Values::default(), |row| row.destination_id(0)).await
     }
 
     async fn claim_replays(&self, requests: Vec<ClaimRequest>, now: Timestamp) -> StoreResult<Vec<Claims>> {
@@ -82,8 +73,6 @@ impl Replays for SqliteStore {
     }
 }
 
-const SELECT: &str = "SELECT id, filter, phase, created_at, ended_at, total, delivered, failed, cancelled FROM replays";
-
 pub(crate) const OPEN: &str = "SELECT id FROM replays INDEXED BY replays_open WHERE phase IN (0, 1, 3) ORDER BY id";
 
 const REPLAY_DESTINATIONS: &str = "SELECT DISTINCT destination_id FROM replay_destinations ORDER BY destination_id";
@@ -93,41 +82,11 @@ pub(crate) const FIGURES: &str = "
 SELECT state, count(*) FROM deliveries INDEXED BY deliveries_replayed
 WHERE replay_id = ? AND replay_id IS NOT NULL GROUP BY state";
 
-/// Reads a row of [`SELECT`].
-pub(crate) fn replay(row: &impl Columns) -> Result<Replay> {
-    Ok(Replay {
-        id: ReplayId::from_bytes(rows::id(row, 0)?),
-        filter: ReplayFilter::from_stored(&text(row, 1)?).ok_or(Error::Corrupt("a filter"))?,
-        phase: phase(row, 2)?,
-        created_at: time(row, 3)?,
-        ended_at: optional_time(row, 4)?,
-        figures: ReplayFigures {
-            total: count(row, 5)?,
-            delivered: count(row, 6)?,
-            failed: count(row, 7)?,
-            cancelled: count(row, 8)?,
-        },
-    })
-}
-
-pub(crate) fn phase(row: &impl Columns, column: usize) -> Result<ReplayPhase> {
-    stored::phase(int(row, column)?).ok_or(Error::Corrupt("a phase"))
-}
-
-/// Reads a row of [`FIGURES`].
-pub(crate) fn figure(row: &impl Columns) -> Result<(DeliveryState, u64)> {
-    Ok((rows::state(row, 0)?, count(row, 1)?))
-}
-
 impl SqliteStore {
     /// Counts the deliveries of an open replay. The row of an ended replay has the final figures.
     async fn with_figures(&self, mut replay: Replay) -> StoreResult<Replay> {
         if replay.phase.is_open() {
-            let mut values = Values::default();
-            values.blob(replay.id.as_bytes());
-            for (state, deliveries) in self.read(FIGURES.to_owned(), values, figure).await? {
-                replay.figures.count(state, deliveries);
-            }
+            replay.figures.extend(self.read(FIGURES.to_owned(), Values::id(replay.id.as_bytes()), rows::figure).await?);
         }
         Ok(replay)
     }
@@ -157,7 +116,7 @@ pub(crate) fn eligible(conditions: &mut WhereClause<'_>, state: DeliveryState, b
 
 /// Joins the other tables that the filter needs.
 pub(crate) fn filter_joins(filter: &ReplayFilter) -> String {
-    if filters_joined(&filter.deliveries) {
+    if filter.deliveries.filters_joined() {
         format!("CROSS JOIN events e INDEXED BY events_id ON e.id = d.event_id {LAST_ATTEMPT}")
     } else {
         String::new()

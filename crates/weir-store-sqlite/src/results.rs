@@ -7,19 +7,18 @@ use std::{
 
 use async_trait::async_trait;
 use rusqlite::Row;
-use weir_core::{DeliveryId, DeliveryState, DestinationId, Timestamp, order::BEHIND, outcome::Verdict};
+use weir_core::{DeliveryId, DeliveryState, DestinationId, Timestamp, order::BEHIND};
 use weir_store::{
-    AttemptResult, DeliveryAction, Purge, PurgePlace, PurgeStep, Results, Settlement, StoreResult,
-    stored::{failure_code, outcome_code, state_code},
+    AttemptResult, DeliveryAction, Purge, PurgePlace, PurgeStep, Results, Settlement, StoreResult, end_of_time,
+    rows::{Corrupt, Row as _, failure_code, outcome_code, state_code},
 };
 
 use crate::{
     SqliteStore,
     edits::Edit,
-    error::{Error, Result},
+    error::Result,
     group::{Operation, Settle},
     purge::count_sql,
-    rows::{self, count, destination_id, int, optional_time},
     sql::{Batch, MAX_ROWS, Values, execute, padded, query},
     writer::Transaction,
 };
@@ -55,7 +54,7 @@ impl Results for SqliteStore {
 
     async fn count_purge(&self, purge: &Purge) -> StoreResult<u64> {
         let (sql, values) = count_sql(purge);
-        Ok(self.read(sql, values, |row| count(row, 0)).await?.into_iter().sum())
+        Ok(self.read(sql, values, |row| row.count(0)).await?.into_iter().sum())
     }
 }
 
@@ -104,9 +103,11 @@ UPDATE deliveries SET state = 0, replaced = NULL, is_replay = 0, next_attempt_at
 WHERE id = ? AND state > 2";
 
 /// Makes a waiting delivery live and due now, unless it is behind the head of a message group.
-const PULL_FORWARD: &str = "
-UPDATE deliveries SET is_replay = 0, next_attempt_at = min(next_attempt_at, ?), updated_at = ?
-WHERE id = ? AND state IN (0, 2) AND next_attempt_at < 9223372036854775807";
+const PULL_FORWARD: &str = concat!(
+    "UPDATE deliveries SET is_replay = 0, next_attempt_at = min(next_attempt_at, ?), updated_at = ?
+    WHERE id = ? AND state IN (0, 2) AND next_attempt_at < ",
+    end_of_time!()
+);
 
 const CANCEL: &str = "UPDATE deliveries SET state = 6, updated_at = ? WHERE id = ? AND state IN (0, 2)";
 
@@ -178,8 +179,8 @@ impl Transaction<'_, '_> {
     fn held_claims(&self, results: &[&AttemptResult]) -> Result<HashMap<(DeliveryId, i64), HeldClaim>> {
         let mut held = HashMap::with_capacity(results.len());
         let read = |row: &Row<'_>| {
-            let claim = (rows::delivery_id(row, 0)?, int(row, 1)?);
-            Ok((claim, HeldClaim { replaced: int(row, 2)? == 1, in_message_group: int(row, 3)? == 1 }))
+            let claim = (row.delivery_id(0)?, row.int(1)?);
+            Ok((claim, HeldClaim { replaced: row.flag(2)?, in_message_group: row.flag(3)? }))
         };
         for part in results.chunks(MAX_ROWS) {
             let size = padded(part.len());
@@ -230,7 +231,7 @@ impl Transaction<'_, '_> {
     /// Changes exactly this many deliveries. There is only one writer, so no delivery has changed since it was read.
     pub(crate) fn move_on(&self, sql: &str, values: &Values<'_>, deliveries: usize) -> Result<()> {
         let moved = execute(self.connection, sql, values)?;
-        if moved == deliveries as u64 { Ok(()) } else { Err(Error::Corrupt("a claim")) }
+        if moved == deliveries as u64 { Ok(()) } else { Err(Corrupt("a claim").into()) }
     }
 
     fn leaves_message_group(&self, result: &AttemptResult, state: DeliveryState) -> bool {
@@ -239,17 +240,14 @@ impl Transaction<'_, '_> {
         order.leaves_message_group(state, result.attempt.number)
     }
 
-    /// The new state by the verdict, and when the delivery is due again.
+    /// The new state, and when the delivery is due again.
     fn next_state(&self, result: &AttemptResult, held: &HeldClaim) -> (DeliveryState, Option<Timestamp>) {
-        match result.verdict {
-            Verdict::Delivered => (DeliveryState::Delivered, None),
-            Verdict::Failed => (DeliveryState::Failed, None),
-            Verdict::Retry { .. } if self.destinations.is_deleted(result.claim.destination_id) => {
+        match result.next_state() {
+            (_, Some(_)) if self.destinations.is_deleted(result.claim.destination_id) => {
                 (DeliveryState::Cancelled, None)
             }
-            Verdict::Retry { .. } if held.replaced => (DeliveryState::Superseded, None),
-            Verdict::Retry { at } => (DeliveryState::Retrying, Some(at)),
-            Verdict::Dead => (DeliveryState::Dead, None),
+            (_, Some(_)) if held.replaced => (DeliveryState::Superseded, None),
+            next => next,
         }
     }
 
@@ -343,9 +341,7 @@ impl Transaction<'_, '_> {
 
     /// There is only one writer, so the values stay valid until it writes.
     fn find(&mut self, id: DeliveryId) -> Result<Option<(DestinationId, DeliveryState, Option<Timestamp>)>> {
-        let mut values = Values::default();
-        values.blob(id.as_bytes());
-        let read = |row: &Row<'_>| Ok((destination_id(row, 0)?, rows::state(row, 1)?, optional_time(row, 2)?));
-        Ok(query(self.connection, SELECT_ONE, &values, read)?.pop())
+        let read = |row: &Row<'_>| Ok((row.destination_id(0)?, row.state(1)?, row.optional_time(2)?));
+        Ok(query(self.connection, SELECT_ONE, &Values::id(id.as_bytes()), read)?.pop())
     }
 }

@@ -1,45 +1,43 @@
 //! The migrations in `migrations/sqlite`, built into the program.
 //!
 //! A released migration never changes: sqlx stores its checksum in the file and refuses a different text. A file that a
-//! newer program migrated can be opened if its marker allows this program (migrations/README.md).
+//! newer program migrated can be opened if its marker allows this program ([`weir_store::schema`]).
 
 use sqlx::{
     SqlSafeStr as _, SqliteConnection,
-    migrate::{Migrate as _, MigrateError, Migration, MigrationType, Migrator},
+    migrate::{Migrate as _, MigrateError, MigrationType, Migrator},
 };
+use weir_store::schema::{Migration, Migrations};
 
-/// Version, description, text.
-const MIGRATIONS: &[(i64, &str, &str)] = &[(1, "initial", include_str!("../../../migrations/sqlite/0001_initial.sql"))];
-
-/// The newest version this program knows.
-pub(crate) fn latest() -> i64 {
-    MIGRATIONS.iter().map(|&(version, ..)| version).max().unwrap_or(0)
-}
+pub(crate) const MIGRATIONS: Migrations = Migrations(&[Migration {
+    version: 1,
+    description: "initial",
+    sql: include_str!("../../../migrations/sqlite/0001_initial.sql"),
+}]);
 
 fn migrator() -> Migrator {
-    let migration = |&(version, description, sql): &(i64, &'static str, &'static str)| {
-        Migration::new(version, description.into(), MigrationType::Simple, sql.into_sql_str(), false)
+    let migration = |one: &Migration| {
+        let sql = one.sql.into_sql_str();
+        sqlx::migrate::Migration::new(one.version, one.description.into(), MigrationType::Simple, sql, false)
     };
-    Migrator::with_migrations(MIGRATIONS.iter().map(migration).collect())
+    Migrator::with_migrations(MIGRATIONS.0.iter().map(migration).collect())
 }
 
 /// Applies the missing migrations. Returns their versions and descriptions.
 pub(crate) async fn migrate(connection: &mut SqliteConnection) -> Result<Vec<(i64, String)>, MigrateError> {
     let before = applied(connection).await?;
-    let newest = before.iter().copied().max().unwrap_or(0);
-    let newer = newest > latest();
-    if newer && oldest_program(connection).await? > latest() {
-        return Err(MigrateError::VersionMissing(newest));
+    let newer = MIGRATIONS.newer_version(&before);
+    if let Some(version) = newer
+        && !MIGRATIONS.may_use(oldest_program(connection).await?)
+    {
+        return Err(MigrateError::VersionMissing(version));
     }
     let mut migrator = migrator();
-    migrator.set_ignore_missing(newer);
+    migrator.set_ignore_missing(newer.is_some());
     migrator.run_direct(None, connection, false).await?;
-    let fresh = MIGRATIONS.iter().filter(|(version, ..)| !before.contains(version));
-    Ok(fresh.map(|&(version, description, _)| (version, description.to_owned())).collect())
+    Ok(MIGRATIONS.missing(&before))
 }
 
-/// A program may use the database if it knows the migration with this number. Migrations that break older programs
-/// raise the number.
 async fn oldest_program(connection: &mut SqliteConnection) -> Result<i64, MigrateError> {
     Ok(sqlx::query_scalar("SELECT oldest_program FROM schema_marker").fetch_one(connection).await?)
 }

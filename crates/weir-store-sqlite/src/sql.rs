@@ -8,6 +8,7 @@
 //!   for each statement.
 
 use std::{
+    borrow::Cow,
     ops::ControlFlow,
     sync::{Arc, OnceLock},
 };
@@ -20,6 +21,8 @@ use sqlx::{
     Arguments as _, AssertSqlSafe, SqlitePool,
     sqlite::{SqliteArguments, SqliteRow},
 };
+
+use weir_store::rows;
 
 use crate::error::Result;
 
@@ -76,6 +79,13 @@ impl<'v> Values<'v> {
         Self(Vec::with_capacity(values))
     }
 
+    /// One id.
+    pub(crate) fn id(id: &'v [u8; 16]) -> Self {
+        let mut values = Self::default();
+        values.blob(id);
+        values
+    }
+
     fn push(&mut self, value: ValueRef<'v>) -> &mut Self {
         self.0.push(ToSqlOutput::Borrowed(value));
         self
@@ -93,8 +103,8 @@ impl<'v> Values<'v> {
         self.push(ValueRef::Blob(value))
     }
 
-    pub(crate) fn owned_blob(&mut self, value: Vec<u8>) -> &mut Self {
-        self.0.push(ToSqlOutput::Owned(Value::Blob(value)));
+    pub(crate) fn owned_blob(&mut self, value: impl Into<Vec<u8>>) -> &mut Self {
+        self.0.push(ToSqlOutput::Owned(Value::Blob(value.into())));
         self
     }
 
@@ -118,6 +128,16 @@ impl<'v> Values<'v> {
         match value {
             Some(value) => self.text(value),
             None => self.push(ValueRef::Null),
+        }
+    }
+
+    pub(crate) fn value(&mut self, value: rows::Value<'v>) -> &mut Self {
+        match value {
+            rows::Value::Int(value) => self.optional_int(value),
+            rows::Value::Flag(value) => self.int(value.into()),
+            rows::Value::Text(None) => self.nulls(1),
+            rows::Value::Text(Some(Cow::Borrowed(text))) => self.text(text),
+            rows::Value::Text(Some(Cow::Owned(text))) => self.owned_text(text),
         }
     }
 

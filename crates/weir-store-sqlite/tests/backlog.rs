@@ -7,47 +7,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weir_core::{
-    Destination, DestinationId, EventId, RateLimits, Timestamp,
-    event::{DeliveryOptions, Event, EventBody},
+use weir_core::Timestamp;
+use weir_store::{
+    ClaimRequest, Destinations as _, Ingest as _, NewEvent, Outbox as _,
+    conformance::{NOW, destination, event_at, named, request},
 };
-use weir_store::{ClaimRequest, Destinations as _, Ingest as _, NewEvent, Outbox as _, conformance};
 use weir_store_sqlite::SqliteStore;
 
-const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
 const CLAIMS: usize = 41;
 const PER_CLAIM: u32 = 10;
 const SHORT: u64 = 1_000;
 const LONG: u64 = 100_000;
 
-fn id(number: u128) -> DestinationId {
-    DestinationId::new(NOW, number)
-}
-
-fn destination(number: u128) -> Destination {
-    let mut destination = conformance::destination(number);
-    destination.settings.tenant = "default".to_owned();
-    destination.settings.rate_limits = RateLimits::UNLIMITED;
-    destination
-}
-
 fn event(number: u64, to: u128) -> NewEvent {
-    let created_at = NOW + Duration::from_micros(number);
-    let random = u128::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
-    let event_id = EventId::new(created_at, random);
-    let event_type = "video.created".to_owned();
-    let body = EventBody::freeze(event_id, &event_type, created_at, r#"{"width": 1920, "height": 1080}"#);
-    let tenant = "default".to_owned();
-    let event = Event {
-        id: event_id,
-        tenant,
-        event_type,
-        created_at,
-        idempotency_key: None,
-        options: DeliveryOptions::default(),
-        body,
-    };
-    NewEvent { event, destinations: Some(vec![id(to)]), random }
+    named(event_at(number, NOW + Duration::from_micros(number)), &[to])
 }
 
 /// The median durations of a claim of ten deliveries from destination 1 and of the sweep's query, with `backlog`
@@ -64,8 +37,7 @@ async fn medians(path: &Path, backlog: u64) -> (Duration, Duration) {
     let mut claims = Vec::new();
     let mut sweeps = Vec::new();
     for _ in 0..CLAIMS {
-        let request =
-            ClaimRequest { destination_id: id(1), limit: PER_CLAIM, expires_at: Timestamp::MAX, durable: false };
+        let request = ClaimRequest { expires_at: Timestamp::MAX, ..request(1, PER_CLAIM) };
         let started = Instant::now();
         let claimed = store.claim(vec![request], Timestamp::MAX).await.unwrap();
         claims.push(started.elapsed());

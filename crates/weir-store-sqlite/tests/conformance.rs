@@ -7,7 +7,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tempfile::TempDir;
 use tokio::sync::Mutex;
-use weir_store::{SharedStore, conformance::Backend};
+use weir_store::{
+    SharedStore,
+    conformance::{Backend, Subject, message_groups_without_a_head_are_repaired},
+};
 use weir_store_sqlite::SqliteStore;
 
 struct Sqlite {
@@ -33,3 +36,12 @@ async fn sqlite() -> Sqlite {
 }
 
 weir_store::store_conformance!(sqlite);
+
+/// The store never leaves a message group without a head, but an older version or a manual edit of the file may.
+#[tokio::test]
+async fn a_message_group_without_a_head_gets_one_by_the_next_repair() {
+    let backend = sqlite().await;
+    let file = backend.directory.path().join("weir.db");
+    let run = async |sql: &'static str| rusqlite::Connection::open(&file).unwrap().execute_batch(sql).unwrap();
+    message_groups_without_a_head_are_repaired(Subject::new(backend).await, run).await;
+}

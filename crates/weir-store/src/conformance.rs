@@ -10,6 +10,8 @@ mod filters;
 mod history;
 mod ingest;
 mod message_groups;
+mod message_groups_under_load;
+mod ordered_replays;
 mod outbox;
 mod processes;
 mod prune;
@@ -42,7 +44,8 @@ use weir_core::{
 
 pub use self::{
     alerting::*, coalescing::*, destinations::*, fast_path::*, filters::*, history::*, ingest::*, message_groups::*,
-    outbox::*, processes::*, prune::*, purge::*, recovery::*, replays::*, results::*, rows::*, timing::*, traces::*,
+    message_groups_under_load::*, ordered_replays::*, outbox::*, processes::*, prune::*, purge::*, recovery::*,
+    replays::*, results::*, rows::*, timing::*, traces::*,
 };
 use crate::{
     AttemptResult, ClaimRequest, Claims, DeliveryFilter, Ingested, NewEvent, PageRequest, Settlement, SharedStore,
@@ -228,6 +231,7 @@ macro_rules! store_conformance {
             paused_and_deleted_destinations_are_not_due,
             old_bodies_are_claimed_as_well_as_recent_ones,
             every_claim_is_recovered_at_start,
+            a_claim_that_never_expires_is_recovered_at_start,
             only_expired_claims_are_recovered_later,
             a_recovered_attempt_is_unknown_and_counted,
             a_recovered_delivery_without_attempts_left_is_dead,

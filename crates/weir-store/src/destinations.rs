@@ -1,6 +1,6 @@
 //! Destinations: created, read, edited, deleted, counted.
 
-use std::{sync::Arc, time::Duration};
+use std::{iter::Sum, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use weir_core::{Destination, DestinationId, RateLimits, Timestamp, breaker::Breaker, destination::Settings};
@@ -84,6 +84,18 @@ pub struct DestinationCounts {
     pub delivering: u64,
     /// When the oldest of them was created.
     pub oldest_created_at: Option<Timestamp>,
+}
+
+/// The counts of several states.
+impl Sum for DestinationCounts {
+    fn sum<I: Iterator<Item = Self>>(counts: I) -> Self {
+        counts.fold(Self::default(), |sum, more| Self {
+            pending: sum.pending + more.pending,
+            retrying: sum.retrying + more.retrying,
+            delivering: sum.delivering + more.delivering,
+            oldest_created_at: [sum.oldest_created_at, more.oldest_created_at].into_iter().flatten().min(),
+        })
+    }
 }
 
 /// Limits that applied from an instant until the next change.

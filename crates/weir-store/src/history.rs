@@ -30,6 +30,33 @@ pub struct Page<T> {
     pub next: Option<[u8; 16]>,
 }
 
+impl<T> Page<T> {
+    /// A page of `rows`, which were read with a limit of one more than the page. The extra row shows that there is a
+    /// next page.
+    pub fn of(mut rows: Vec<T>, page: PageRequest, id: impl Fn(&T) -> [u8; 16]) -> Self {
+        let limit = page.limit as usize;
+        let more = rows.len() > limit;
+        rows.truncate(limit);
+        let next = rows.last().filter(|_| more).map(id);
+        Self { rows, next }
+    }
+}
+
+/// A bound below every id made in this millisecond and above every earlier id.
+pub fn first_id(millis: i64) -> [u8; 16] {
+    let millis = millis.clamp(0, 0xffff_ffff_ffff).unsigned_abs();
+    let mut id = [0; 16];
+    id[..6].copy_from_slice(&millis.to_be_bytes()[2..]);
+    id
+}
+
+/// The range of ids that has the deliveries of an event, which begin with the millisecond of its id: the first id of
+/// the range, and the first id after it.
+pub fn delivery_ids_of(event: EventId) -> ([u8; 16], [u8; 16]) {
+    let millis = event.made_at().as_millis();
+    (first_id(millis), first_id(millis + 1))
+}
+
 /// Which events to list. Times are of `created_at`, `from` included, `to` excluded.
 #[derive(Debug, Clone, Default)]
 pub struct EventFilter {
@@ -57,6 +84,13 @@ pub struct DeliveryFilter {
     pub error: Option<ErrorFilter>,
     pub from: Option<Timestamp>,
     pub to: Option<Timestamp>,
+}
+
+impl DeliveryFilter {
+    /// Whether it has terms on the event or the last attempt, so that a statement must join them.
+    pub fn filters_joined(&self) -> bool {
+        self.tenant.is_some() || self.event_type.is_some() || self.error.is_some()
+    }
 }
 
 /// A filter by error.
@@ -159,7 +193,14 @@ pub trait History {
 
     async fn delivery(&self, id: DeliveryId) -> StoreResult<Option<DeliveryDetail>>;
 
-    /// Reads at most [`SCANNED_AT_MOST`] deliveries, with any filter.
+    /// Reads at most [`SCANNED_AT_MOST`] deliveries, with any filter:
+    ///
+    /// - A filter that an index serves in the order of ids is read until the page is full.
+    /// - Other filters are a tenant, an event type, an error, and a state that every delivery passes through. They are
+    ///   applied to a window of [`SCANNED_AT_MOST`] rows, so that the cost of a page does not depend on the length of
+    ///   the history. The page ends with its window, and the next page starts there.
+    /// - Deliveries in flight, and waiting deliveries of a small backlog, are read and sorted, because their ids may be
+    ///   anywhere.
     async fn list_deliveries(&self, filter: &DeliveryFilter, page: PageRequest) -> StoreResult<Page<Delivery>>;
 
     /// A page of the recorded send starts of a destination, earliest first. A page with fewer rows than its limit is

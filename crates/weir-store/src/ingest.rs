@@ -43,11 +43,8 @@ pub trait Ingest {
     /// be shared with other callers. Returns the results in the same order, after the commit: an acknowledged event
     /// survives a crash of the machine.
     ///
-    /// - Two events with the same tenant and idempotency key, also within one call, are one event.
-    /// - A destination that is named twice gets one delivery.
-    /// - A waiting delivery (`pending`, `retrying`) with the destination, event type and coalesce key of a new one
-    ///   becomes `superseded` in the same commit. Of several events of one key in a call only the last waits. A
-    ///   delivery in flight continues, and becomes `superseded` when it would have to wait again.
+    /// [`crate::intake`] has the rules of idempotency, coalescing and order. A destination that is named twice gets one
+    /// delivery.
     async fn ingest(&self, events: Vec<NewEvent>) -> StoreResult<Vec<Result<Ingested, IngestRefusal>>>;
 
     /// Connects the fast path. From now on new deliveries go over it when it has room.

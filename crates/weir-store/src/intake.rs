@@ -1,18 +1,29 @@
 //! The intake of a group of new events, which is the same in every store: deduplication, fan-out, and the choice of
-//! deliveries that take the fast path.
+//! deliveries that take the fast path. The rules that go beyond the intake are said here, once:
+//!
+//! - **Idempotency.** An event with the tenant and the idempotency key of an earlier event, stored or earlier in the
+//!   group, is that event: nothing is stored, and its caller gets the answer to the first. A refused event does not use
+//!   up its key. Retention deletes a key with its event.
+//! - **Coalescing.** Deliveries coalesce by destination, event type and coalesce key. A new delivery supersedes the
+//!   waiting ones in the same commit, before it is stored itself. One in flight is marked as replaced and continues; it
+//!   becomes `superseded` where it would wait again: after a retry, a release or a recovery. Of several new ones in the
+//!   group only the last waits. None takes the fast path, because a delivery that is sent at once cannot be superseded.
+//! - **Order.** A new delivery to an ordered destination joins the message group of its key ([`weir_core::order`]):
+//!   behind the others if there are any, else as the head. A delivery that ends, or is skipped, leaves its group. If
+//!   that leaves the group without a head, the delivery with the smallest position becomes the head. It is due at the
+//!   time with which it was stored, or at which a replay moved it, so that it takes its place among the deliveries
+//!   without an order. Positions rise in the order of storage, whatever the clocks say. None takes the fast path,
+//!   because only the table knows the head.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
-};
+use std::collections::{HashMap, HashSet};
 
 use weir_core::{
-    DeliveryId, Destination, DestinationId, Timestamp,
+    DeliveryId, DestinationId, Timestamp,
     claim::{Claim, ClaimedBody, ClaimedDelivery},
     event::Event,
 };
 
-use crate::{FastPathBatch, IngestRefusal, Ingested, MessageGroup, NewEvent};
+use crate::{Directory, FastPathBatch, IngestRefusal, Ingested, MessageGroup, NewEvent};
 
 /// The result for one event.
 pub type IngestResult = Result<Ingested, IngestRefusal>;
@@ -22,14 +33,6 @@ pub type Key<'e> = (&'e str, &'e str);
 
 /// The stored events whose idempotency keys the new events use again.
 pub type KnownKeys = HashMap<(String, String), Ingested>;
-
-/// The destinations of the tenants, without deleted ones.
-pub trait Directory {
-    fn find(&self, tenant: &str, id: DestinationId) -> Option<Arc<Destination>>;
-
-    /// The destinations of a tenant whose patterns match an event type.
-    fn matching(&mut self, tenant: &str, event_type: &str) -> Arc<[DestinationId]>;
-}
 
 /// A delivery to store.
 #[derive(Debug, Clone, Copy)]

@@ -3,14 +3,22 @@
 //! The traits are split by their users: [`Destinations`] and [`History`] serve the API, [`Ingest`] the producer,
 //! [`Outbox`] the scheduler, [`Processes`] the supervision of processes, [`MessageGroups`] the sweep, [`Results`] the
 //! worker, [`Replays`] the API and the scheduler, [`Alerting`] the alerts, and [`Prune`] the retention. A backend
-//! implements all of them ([`Store`]) and passes the `conformance` suite. Every write names the state that it expects;
-//! zero changed rows are a result, not an error. `now` is always an argument, never the database's clock.
+//! implements all of them ([`Store`]) and passes the `conformance` suite.
+//!
+//! What is the same in every backend stands here, so that a backend has only its statements and what is of its engine:
+//! [`intake`] decides about new events and has the rules of idempotency, coalescing and order, [`rows`] reads and
+//! writes rows, [`schema`] says which schemas a program may use, [`TenantDestinations`] says which destinations take an
+//! event, and [`PurgeScan`] and [`OpenReplay`] say what the next step of a purge and of a replay does.
+//!
+//! Every write names the state that it expects; zero changed rows are a result, not an error. `now` is always an
+//! argument, never the database's clock.
 
 mod alerting;
 mod bodies;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod destinations;
+mod directory;
 mod fast_path;
 mod history;
 mod ingest;
@@ -19,9 +27,11 @@ mod message_groups;
 mod outbox;
 mod processes;
 mod prune;
+mod purge;
 mod replays;
 mod results;
-pub mod stored;
+pub mod rows;
+pub mod schema;
 mod stored_filter;
 
 use std::sync::Arc;
@@ -32,18 +42,23 @@ pub use destinations::{
     BreakerChange, DestinationCounts, DestinationPatch, Destinations, EditPlace, EditedDestination, LimitChange,
     later_than, paused_by_weir,
 };
+pub use directory::{Directory, TenantDestinations};
 pub use fast_path::{FastPath, FastPathBatch, FastPathHandle};
 pub use history::{
     DeliveryDetail, DeliveryFilter, ErrorFilter, EventFilter, History, Page, PageRequest, SCANNED_AT_MOST, SendPlace,
-    SendRecord, SendsRequest,
+    SendRecord, SendsRequest, delivery_ids_of, first_id,
 };
 pub use ingest::{Ingest, IngestRefusal, Ingested, NewEvent};
-pub use message_groups::{MessageGroup, MessageGroups, MessageGroupsRepaired};
+pub use message_groups::{HeadlessGroups, MessageGroup, MessageGroups, MessageGroupsRepaired};
 pub use outbox::{ClaimRequest, Claims, DueDestination, Outbox, Recovered, SendHistory};
 pub use processes::{AbandonedClaim, BEAT_EVERY, DEAD_AFTER, LEASE_VALID, ProcessBeat, Processes};
 pub use prune::{Prune, PrunePlace, PruneStep, Pruned};
-pub use replays::{NewReplay, REPLAYABLE, Replay, ReplayFigures, ReplayFilter, ReplayPhase, ReplayStep, Replays};
-pub use results::{AttemptResult, DeliveryAction, Purge, PurgePlace, PurgeStep, Results, Settlement};
+pub use purge::{Purge, PurgePlace, PurgeScan, PurgeStep};
+pub use replays::{
+    NewReplay, OpenReplay, REPLAYABLE, Replay, ReplayFigures, ReplayFilter, ReplayPhase, ReplayPlace, ReplayStep,
+    ReplayTask, Replays,
+};
+pub use results::{AttemptResult, DeliveryAction, Results, Settlement};
 
 /// Everything a backend offers.
 pub trait Store:

@@ -1,19 +1,49 @@
 //! Message groups: deliveries in the order of their key, and the repairs that the sweep makes.
 //!
-//! [`weir_core::order`] defines message groups. When a head ends, [`crate::Results`] and [`crate::Outbox`] make the
+//! [`weir_core::order`] defines message groups, and [`crate::intake`] says how deliveries join and leave them. When a
+//! head ends, [`crate::Results`] and [`crate::Outbox`] make the
 //! next delivery the head, in the same commit or right after it. The sweep calls the functions here for the groups that
 //! a crash or an edit left.
 
+use std::collections::BTreeSet;
+
 use async_trait::async_trait;
-use weir_core::DestinationId;
+use weir_core::{DestinationId, Timestamp, order::BEHIND};
 
 use crate::StoreResult;
+
+/// [`BEHIND`] in the text of a statement: the due time of a delivery behind the head of its message group. No other
+/// delivery is due then.
+#[macro_export]
+macro_rules! end_of_time {
+    () => {
+        "9223372036854775807"
+    };
+}
 
 /// A destination and an ordering key.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageGroup {
     pub destination_id: DestinationId,
     pub ordering_key: String,
+}
+
+/// The message groups to repair, among those that one call has read.
+#[derive(Debug, Default)]
+pub struct HeadlessGroups {
+    pub headless: BTreeSet<MessageGroup>,
+    /// Where the next call continues.
+    pub next: Option<MessageGroup>,
+}
+
+impl HeadlessGroups {
+    /// `found`: message groups in their order, at most `limit`, each with the due time of its first delivery.
+    pub fn of(found: Vec<(MessageGroup, Timestamp)>, limit: u32) -> Self {
+        let next =
+            found.last().filter(|_| found.len() == limit as usize).map(|(message_group, _)| message_group.clone());
+        let headless = found.into_iter().filter(|(_, due)| *due == BEHIND).map(|(message_group, _)| message_group);
+        Self { headless: headless.collect(), next }
+    }
 }
 
 /// The result of one repair of some message groups.
@@ -38,4 +68,22 @@ pub trait MessageGroups {
     /// Removes at most `limit` deliveries from their message groups if their destinations are no longer ordered;
     /// deliveries behind a head become due. Returns how many.
     async fn dissolve_message_groups(&self, limit: u32) -> StoreResult<u64>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statements_and_functions_have_the_end_of_time_of_the_code() {
+        assert_eq!(end_of_time!(), BEHIND.as_nanos().to_string());
+        for function in [
+            include_str!("../../../migrations/postgres/functions/store_events.sql"),
+            include_str!("../../../migrations/postgres/functions/advance_message_groups.sql"),
+        ] {
+            let mut numbers =
+                function.split(|c: char| !c.is_ascii_digit()).filter(|digits| digits.len() > 15).peekable();
+            assert!(numbers.peek().is_some() && numbers.all(|number| number == end_of_time!()));
+        }
+    }
 }

@@ -58,6 +58,14 @@ pub struct Recovered {
     pub superseded: u64,
 }
 
+impl Recovered {
+    /// A recovery resolves the claims that expire at this instant or before it: those that expired before `now`, or
+    /// with `all` also a claim that never expires.
+    pub fn latest_expiry(now: Timestamp, all: bool) -> Timestamp {
+        if all { Timestamp::MAX } else { Timestamp::from_nanos(now.as_nanos().saturating_sub(1)) }
+    }
+}
+
 #[async_trait]
 pub trait Outbox {
     /// Claims due live deliveries (`next_attempt_at ≤ now`, states pending and retrying) of several destinations in one
@@ -71,8 +79,7 @@ pub trait Outbox {
 
     /// Releases claims that were not sent. The deliveries return to `pending` or `retrying` with their previous due
     /// time, and no attempt is counted. Claims lost meanwhile are ignored. Deliveries of a deleted destination become
-    /// `cancelled`, those with a newer delivery of their coalesce key `superseded`. Returns the number of released
-    /// claims.
+    /// `cancelled`, replaced ones `superseded` ([`crate::intake`]). Returns the number of released claims.
     async fn release(&self, claims: Vec<Claim>, now: Timestamp) -> StoreResult<u64>;
 
     /// The destinations that the sweep wakes: neither paused nor deleted, with deliveries due before `before`. At most
@@ -86,8 +93,8 @@ pub trait Outbox {
 
     /// Resolves at most `limit` claims that expired before `now`, or with `all` any claims (at start, when no other
     /// process can have one). An attempt of unknown outcome is recorded and counted. The delivery is due again, or
-    /// `dead` if that was its last attempt, `cancelled` if its destination is deleted, or `superseded` by a newer
-    /// delivery of its coalesce key.
+    /// `dead` if that was its last attempt, `cancelled` if its destination is deleted, or `superseded` if it is
+    /// replaced ([`crate::intake`]).
     async fn recover_claims(&self, now: Timestamp, all: bool, limit: u32) -> StoreResult<Recovered>;
 
     /// Moves at most `limit` waiting deliveries whose `expires_at` has passed to `expired`, also at paused and held

@@ -35,6 +35,10 @@ pub struct Pruned {
     pub days: u64,
 }
 
+impl Pruned {
+    pub const NOTHING: Self = Self { deliveries: 0, attempts: 0, events: 0, days: 0 };
+}
+
 impl AddAssign for Pruned {
     fn add_assign(&mut self, more: Self) {
         self.deliveries += more.deliveries;
@@ -50,6 +54,12 @@ pub struct PruneStep {
     pub pruned: Pruned,
     /// Where the next step continues; `None` at the end of the pass, and while another process prunes.
     pub next: Option<PrunePlace>,
+}
+
+impl PruneStep {
+    pub fn of(pruned: Pruned, next: impl Into<Option<PrunePlace>>) -> Self {
+        Self { pruned, next: next.into() }
+    }
 }
 
 #[async_trait]

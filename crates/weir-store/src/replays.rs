@@ -57,6 +57,12 @@ impl ReplayPhase {
     pub fn is_open(self) -> bool {
         matches!(self, Self::Moving | Self::Moved | Self::Cancelling)
     }
+
+    /// Whether a replay that ends in this phase waits also for its deliveries that are live by now: those retried by
+    /// hand, and heads of message groups. After a cancellation these are still sent.
+    pub fn waits_for_live(self) -> bool {
+        self == Self::Completed
+    }
 }
 
 /// The deliveries of a replay, counted by result.
@@ -82,7 +88,7 @@ impl ReplayFigures {
     }
 
     /// Adds deliveries in this state.
-    pub fn count(&mut self, state: DeliveryState, deliveries: u64) {
+    fn count(&mut self, state: DeliveryState, deliveries: u64) {
         use DeliveryState::{Cancelled, Dead, Delivered, Expired, Failed, Superseded};
         match state {
             Delivered => self.delivered += deliveries,
@@ -90,6 +96,21 @@ impl ReplayFigures {
             Cancelled | Superseded | Expired => self.cancelled += deliveries,
             DeliveryState::Pending | DeliveryState::Delivering | DeliveryState::Retrying => {}
         }
+    }
+}
+
+/// Adds numbers of deliveries by state.
+impl Extend<(DeliveryState, u64)> for ReplayFigures {
+    fn extend<T: IntoIterator<Item = (DeliveryState, u64)>>(&mut self, counted: T) {
+        counted.into_iter().for_each(|(state, deliveries)| self.count(state, deliveries));
+    }
+}
+
+impl FromIterator<(DeliveryState, u64)> for ReplayFigures {
+    fn from_iter<T: IntoIterator<Item = (DeliveryState, u64)>>(counted: T) -> Self {
+        let mut figures = Self::default();
+        figures.extend(counted);
+        figures
     }
 }
 
@@ -105,6 +126,66 @@ pub struct Replay {
     pub ended_at: Option<Timestamp>,
 }
 
+/// A replay with steps left, as a step reads it.
+#[derive(Debug, Clone)]
+pub struct OpenReplay {
+    pub id: ReplayId,
+    pub phase: ReplayPhase,
+    pub filter: ReplayFilter,
+    pub created_at: Timestamp,
+    pub place: ReplayPlace,
+    /// The number of deliveries moved so far.
+    pub moved: u64,
+}
+
+/// The progress of a replay that moves deliveries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ReplayPlace {
+    /// The index of the current state in the filter.
+    pub state: usize,
+    /// The last delivery read in that state.
+    pub after: [u8; 16],
+}
+
+impl ReplayPlace {
+    /// The place after a step that read deliveries up to `last`. A full step continues after its last delivery;
+    /// otherwise the next state begins.
+    pub fn next(self, last: Option<[u8; 16]>, is_full: bool) -> Self {
+        match last {
+            Some(after) if is_full => Self { after, ..self },
+            _ => Self { state: self.state + 1, ..Self::default() },
+        }
+    }
+}
+
+/// What the next step of a replay does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReplayTask {
+    /// Read the next deliveries in this state, move those that the replay takes, and save the place.
+    Move(DeliveryState),
+    /// Enter [`ReplayPhase::Moved`]: the deliveries in every state were read.
+    MarkMoved,
+    /// Put deliveries that wait for the replay back; claimed ones end by themselves, and a later step puts back those
+    /// that wait again. If none waits: [`Self::End`] as cancelled.
+    PutBack,
+    /// Store this phase and the final figures, and forget the destinations, once no delivery of the replay waits or is
+    /// in flight.
+    End(ReplayPhase),
+}
+
+impl OpenReplay {
+    pub fn task(&self) -> ReplayTask {
+        match self.phase {
+            ReplayPhase::Moving => match self.filter.states.get(self.place.state) {
+                Some(&state) => ReplayTask::Move(state),
+                None => ReplayTask::MarkMoved,
+            },
+            ReplayPhase::Cancelling => ReplayTask::PutBack,
+            _ => ReplayTask::End(ReplayPhase::Completed),
+        }
+    }
+}
+
 /// The result of one step of a replay.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ReplayStep {
@@ -114,6 +195,13 @@ pub struct ReplayStep {
     pub wake: Vec<DestinationId>,
     /// Whether the next step can run at once.
     pub more: bool,
+}
+
+impl ReplayStep {
+    /// A step after which the next one can run at once.
+    pub fn of(moved: u64, wake: Vec<DestinationId>) -> Self {
+        Self { moved, wake, more: true }
+    }
 }
 
 #[async_trait]
@@ -144,4 +232,34 @@ pub trait Replays {
 
     /// Claims deliveries of replays, as [`crate::Outbox::claim`] claims live deliveries.
     async fn claim_replays(&self, requests: Vec<ClaimRequest>, now: Timestamp) -> StoreResult<Vec<Claims>>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replay_moves_each_state_of_its_filter_and_then_waits_for_the_end() {
+        let states = vec![DeliveryState::Dead, DeliveryState::Failed];
+        let filter = ReplayFilter { states, deliveries: DeliveryFilter::default() };
+        let mut open = OpenReplay {
+            id: ReplayId::from_bytes([1; 16]),
+            phase: ReplayPhase::Moving,
+            filter,
+            created_at: Timestamp::MIN,
+            place: ReplayPlace::default(),
+            moved: 0,
+        };
+        assert_eq!(open.task(), ReplayTask::Move(DeliveryState::Dead));
+        open.place = open.place.next(Some([7; 16]), true);
+        assert_eq!((open.task(), open.place.after), (ReplayTask::Move(DeliveryState::Dead), [7; 16]));
+        open.place = open.place.next(Some([9; 16]), false);
+        assert_eq!((open.task(), open.place.after), (ReplayTask::Move(DeliveryState::Failed), [0; 16]));
+        open.place = open.place.next(None, false);
+        assert_eq!(open.task(), ReplayTask::MarkMoved);
+        open.phase = ReplayPhase::Moved;
+        assert_eq!(open.task(), ReplayTask::End(ReplayPhase::Completed));
+        open.phase = ReplayPhase::Cancelling;
+        assert_eq!(open.task(), ReplayTask::PutBack);
+    }
 }

@@ -5,10 +5,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use weir_core::{
     DeliveryId, DeliveryState, DestinationId, Timestamp, claim::Claim, delivery::Attempt, outcome::Verdict,
-    pattern::EventPattern,
 };
 
-use crate::StoreResult;
+use crate::{Purge, PurgePlace, PurgeStep, StoreResult};
 
 /// One attempt to record, and its verdict on the delivery.
 #[derive(Debug, Clone)]
@@ -18,6 +17,20 @@ pub struct AttemptResult {
     pub verdict: Verdict,
     /// When the attempt was judged.
     pub now: Timestamp,
+}
+
+impl AttemptResult {
+    /// The next state of the delivery by the verdict, and when a retry is due. Only the store knows whether it can be
+    /// retried: a delivery of a deleted destination becomes `cancelled` instead, and a replaced one `superseded`
+    /// ([`crate::intake`]).
+    pub fn next_state(&self) -> (DeliveryState, Option<Timestamp>) {
+        match self.verdict {
+            Verdict::Delivered => (DeliveryState::Delivered, None),
+            Verdict::Failed => (DeliveryState::Failed, None),
+            Verdict::Retry { at } => (DeliveryState::Retrying, Some(at)),
+            Verdict::Dead => (DeliveryState::Dead, None),
+        }
+    }
 }
 
 /// The effect of a recorded attempt.
@@ -58,51 +71,11 @@ pub enum DeliveryAction {
     DestinationGone,
 }
 
-/// The waiting deliveries of a destination to cancel.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Purge {
-    pub destination_id: DestinationId,
-    pub pending: bool,
-    pub retrying: bool,
-    pub event_type: Option<EventPattern>,
-    /// Only deliveries of events created before this instant. At the latest it is the start of the purge, so that new
-    /// events stay.
-    pub before: Timestamp,
-    /// When the purge began.
-    pub now: Timestamp,
-}
-
-impl Purge {
-    pub fn takes(&self, state: DeliveryState) -> bool {
-        match state {
-            DeliveryState::Pending => self.pending,
-            DeliveryState::Retrying => self.retrying,
-            _ => false,
-        }
-    }
-}
-
-/// The progress of a purge, in the order of due times.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PurgePlace {
-    pub due: Timestamp,
-    pub id: DeliveryId,
-}
-
-/// The result of one bounded transaction of a purge.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PurgeStep {
-    pub cancelled: u64,
-    /// Where the next step continues; `None` at the end.
-    pub next: Option<PurgePlace>,
-}
-
 #[async_trait]
 pub trait Results {
-    /// Records attempts and updates their deliveries in one group commit. Returns the settlements in the same order.
-    /// Instead of a retry, a delivery of a deleted destination becomes `cancelled`, and one with a newer delivery of
-    /// its coalesce key `superseded`. A delivery that has ended, or has failed `skip_after_attempts` times, leaves its
-    /// message group; the next one becomes the head.
+    /// Records attempts and moves their deliveries to their next states ([`AttemptResult::next_state`]) in one group
+    /// commit. Returns the settlements in the same order. A delivery that has ended, or has failed
+    /// `skip_after_attempts` times, leaves its message group; the next one becomes the head.
     async fn settle(&self, results: Vec<Arc<AttemptResult>>) -> StoreResult<Vec<Settlement>>;
 
     /// Makes a delivery due at once: an ended delivery returns to `pending`, a waiting one becomes due now. The counted

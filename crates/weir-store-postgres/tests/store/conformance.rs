@@ -9,8 +9,8 @@ use weir_store_postgres::PostgresStore;
 
 use crate::{database::Database, fixtures::NOW};
 
-struct Postgres {
-    database: Database,
+pub(crate) struct Postgres {
+    pub(crate) database: Database,
     opened: Mutex<Option<Arc<PostgresStore>>>,
 }
 
@@ -27,7 +27,7 @@ impl Backend for Postgres {
     }
 }
 
-async fn postgres() -> Postgres {
+pub(crate) async fn postgres() -> Postgres {
     Postgres { database: Database::create().await, opened: Mutex::new(None) }
 }
 

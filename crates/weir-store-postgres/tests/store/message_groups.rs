@@ -6,12 +6,13 @@ use std::{sync::Arc, time::Duration};
 use sqlx::raw_sql;
 use weir_core::{order::DeliveryOrder, outcome::Verdict};
 use weir_store::{
-    Destinations as _, Ingest as _, MessageGroups as _, MessageGroupsRepaired, NewEvent, Outbox as _, Results as _,
-    SharedStore, conformance::message_groups_under_load,
+    Destinations as _, Ingest as _, NewEvent, Outbox as _, Results as _, SharedStore,
+    conformance::{Subject, message_groups_under_load, message_groups_without_a_head_are_repaired},
 };
 use weir_store_postgres::PostgresStore;
 
 use crate::{
+    conformance::postgres,
     database::Database,
     fixtures::{NOW, destination, event, request, result},
 };
@@ -58,25 +59,13 @@ async fn a_delivery_that_is_stored_while_the_head_ends_becomes_the_head() {
     }
 }
 
+/// Like a process that dies right after the commit.
 #[tokio::test]
 async fn a_message_group_without_a_head_is_repaired() {
-    let database = Database::create().await;
-    let store = PostgresStore::open(&database.url(), NOW).await.unwrap();
-    let mut ordered = destination(1);
-    ordered.settings.order = DeliveryOrder::new(true, None);
-    store.create_destination(ordered).await.unwrap();
-    let events = [(1, "a"), (2, "a"), (3, "a"), (4, "b"), (5, "b"), (6, "c")];
-    store.ingest(events.map(|(number, key)| in_order(number, key)).into()).await.unwrap();
-    let claim = async || store.claim(vec![request(1, 9)], NOW + Duration::from_secs(10)).await.unwrap().remove(0);
-    // Like a process that dies right after the commit.
-    let ended =
-        "UPDATE deliveries SET state = 3 WHERE ordering_key IN ('a', 'b') AND next_attempt_at < 9223372036854775807";
-    raw_sql(ended).execute(&mut database.connect().await).await.unwrap();
-    assert_eq!(claim().await.deliveries.len(), 1, "only the third key has a head");
-    let first = store.repair_message_groups(None, 2).await.unwrap();
-    assert_eq!(first.advanced, 2);
-    let rest = store.repair_message_groups(first.next, 2).await.unwrap();
-    assert_eq!(rest, MessageGroupsRepaired { advanced: 0, next: None });
-    assert_eq!(claim().await.deliveries.len(), 2);
-    assert_eq!(store.repair_message_groups(None, 9).await.unwrap().advanced, 0, "each has a head");
+    let backend = postgres().await;
+    let mut connection = backend.database.connect().await;
+    let run = async |sql: &'static str| {
+        raw_sql(sql).execute(&mut connection).await.unwrap();
+    };
+    message_groups_without_a_head_are_repaired(Subject::new(backend).await, run).await;
 }

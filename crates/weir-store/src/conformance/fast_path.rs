@@ -2,7 +2,10 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use super::*;
+use super::{
+    message_groups::{in_order, ordered},
+    *,
+};
 use crate::{FastPath, Recovered};
 
 /// A fast path with limited room that records its calls.
@@ -179,4 +182,12 @@ pub async fn an_event_with_a_coalesce_key_does_not_take_the_fast_path(subject: S
     let answer = subject.ingest(vec![matched(coalescing)]).await.remove(0);
     assert_eq!(answer.wake, [destination_id(1)]);
     assert!(fast_path.admitted().is_empty());
+}
+
+pub async fn an_ordered_delivery_does_not_take_the_fast_path(subject: Subject) {
+    let fast_path = subject.fast_path(9).await;
+    subject.create(ordered(2, None)).await;
+    let answer = subject.ingest(vec![named(in_order(1, "a"), &[1, 2])]).await.remove(0);
+    assert_eq!(answer.wake, [destination_id(2)]);
+    assert_eq!(fast_path.admitted().len(), 1, "to the destination that is not ordered");
 }

@@ -1,25 +1,18 @@
 //! Message groups: strict order per key.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, Weak},
-};
-
-use tokio::sync::RwLock;
-
 use super::*;
 use crate::{DeliveryAction, Purge};
 
 use DeliveryState::{Cancelled, Dead, Delivered, Expired, Failed, Pending, Retrying, Superseded};
 
 /// Destination `number`, with delivery order by key.
-fn ordered(number: u128, skip_after_attempts: Option<u32>) -> Destination {
+pub(super) fn ordered(number: u128, skip_after_attempts: Option<u32>) -> Destination {
     let mut ordered = destination(number);
     ordered.settings.order = DeliveryOrder::new(true, skip_after_attempts.map(non_zero));
     ordered
 }
 
-fn in_order(number: u64, key: &str) -> Event {
+pub(super) fn in_order(number: u64, key: &str) -> Event {
     let mut event = event(number);
     event.options.ordering_key = Some(key.to_owned());
     event
@@ -27,7 +20,7 @@ fn in_order(number: u64, key: &str) -> Event {
 
 impl Subject {
     /// Creates destination 1, ordered, and stores these events in one call.
-    async fn with_message_groups(events: &[(u64, &str)], subject: Self) -> Self {
+    pub(super) async fn with_message_groups(events: &[(u64, &str)], subject: Self) -> Self {
         subject.create(ordered(1, None)).await;
         subject.join(events).await;
         subject
@@ -38,7 +31,7 @@ impl Subject {
     }
 
     /// The numbers of the deliveries that can be claimed for destination 1 now. They are released again.
-    async fn claimable(&self) -> Vec<u64> {
+    pub(super) async fn claimable(&self) -> Vec<u64> {
         let claimed = self.claim(1, 100).await;
         let claims = claimed.iter().map(|claimed| claimed.claim).collect();
         self.store.release(claims, NOW + seconds(10)).await.expect("release");
@@ -401,143 +394,4 @@ pub async fn a_message_group_ends_with_its_deleted_destination(subject: Subject)
         subject.store.repair_message_groups(None, 9).await.expect("repair"),
         crate::MessageGroupsRepaired::default()
     );
-}
-
-pub async fn a_repair_does_not_change_message_groups_with_heads(subject: Subject) {
-    let subject = Subject::with_message_groups(&[(1, "a"), (2, "a"), (3, "b"), (4, "b"), (5, "c")], subject).await;
-    subject.claim(1, 1).await;
-    let (mut calls, mut after) = (0, None);
-    loop {
-        let repaired = subject.store.repair_message_groups(after, 2).await.expect("repair");
-        assert_eq!(repaired.advanced, 0);
-        (calls, after) = (calls + 1, repaired.next);
-        if after.is_none() {
-            break;
-        }
-    }
-    assert_eq!(calls, 2, "three groups, two in each call");
-    assert_eq!(subject.claimable().await, [3, 5]);
-}
-
-/// Runs several producers and consumers at once, with one store per process. Every message group is delivered to its
-/// end, and the events of each key end in the order of storage.
-///
-/// A group is stuck if all events are stored, no consumer works, and nothing can be claimed, but not all deliveries
-/// have ended. The test does not depend on the speed of the machine.
-pub async fn message_groups_under_load(stores: Vec<SharedStore>, keys: u64, calls: u64) {
-    stores[0].create_destination(ordered(1, Some(3))).await.expect("create");
-    let load = Arc::new(Load { wanted: (2 * keys * calls) as usize, ended: Mutex::default(), work: RwLock::new(()) });
-    let storing = Arc::new(());
-    let producers = (0..keys).map(|key| {
-        let (store, storing) = (stores[key as usize % stores.len()].clone(), Arc::clone(&storing));
-        tokio::spawn(async move {
-            for at in 0..calls {
-                // Two events in one call, the second behind the first.
-                let event = |at: u64| named(in_order(key * 10_000 + at, &format!("key {key}")), &[1]);
-                store.ingest(vec![event(2 * at), event(2 * at + 1)]).await.expect("ingest");
-            }
-            drop(storing);
-        })
-    });
-    let producers: Vec<_> = producers.collect();
-    let consumers = (0..4).map(|consumer| {
-        let consumer =
-            Consumer { store: stores[consumer % stores.len()].clone(), load: Arc::clone(&load), round: consumer };
-        tokio::spawn(consumer.run(Arc::downgrade(&storing)))
-    });
-    let consumers: Vec<_> = consumers.collect();
-    drop(storing);
-    for task in producers.into_iter().chain(consumers) {
-        task.await.expect("joined");
-    }
-    let ended = std::mem::take(&mut *load.ended.lock().expect("a lock"));
-    let mut last: HashMap<u64, u64> = HashMap::new();
-    for number in &ended {
-        let before = last.insert(number / 10_000, *number);
-        assert!(before.is_none_or(|before| before + 1 == *number), "{before:?} before {number}");
-    }
-    assert_eq!(ended.len(), load.wanted, "a message group is stuck");
-}
-
-/// The state that the consumers of [`message_groups_under_load`] share.
-struct Load {
-    wanted: usize,
-    /// The numbers of the ended events, in the order of their ends.
-    ended: Mutex<Vec<u64>>,
-    /// Read-locked by a consumer from a claim until all its deliveries are settled.
-    work: RwLock<()>,
-}
-
-impl Load {
-    fn is_over(&self) -> bool {
-        self.ended.lock().expect("a lock").len() >= self.wanted
-    }
-}
-
-struct Consumer {
-    store: SharedStore,
-    load: Arc<Load>,
-    round: usize,
-}
-
-impl Consumer {
-    async fn run(mut self, storing: Weak<()>) {
-        let load = Arc::clone(&self.load);
-        while !load.is_over() {
-            let all_stored = storing.strong_count() == 0;
-            let working = load.work.read().await;
-            let worked = self.work().await;
-            drop(working);
-            if worked {
-                continue;
-            }
-            if all_stored {
-                // With the write lock no other consumer holds deliveries, so each group that has not ended has a due
-                // head.
-                let _alone = load.work.write().await;
-                if !self.work().await {
-                    return;
-                }
-            } else {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        }
-    }
-
-    /// Claims some deliveries and settles or releases them. Returns whether there were any.
-    async fn work(&mut self) -> bool {
-        let store = &self.store;
-        let claimed = store.claim(vec![request(1, 7)], NOW + seconds(3_600)).await.expect("claim").remove(0).deliveries;
-        let any = !claimed.is_empty();
-        for delivery in claimed {
-            self.round += 1;
-            let verdict = match self.round % 7 {
-                0 => {
-                    store.release(vec![delivery.claim], NOW).await.expect("release");
-                    continue;
-                }
-                1 | 2 if delivery.attempts == 0 => Verdict::Retry { at: NOW },
-                3 => Verdict::Failed,
-                _ => Verdict::Delivered,
-            };
-            if !matches!(verdict, Verdict::Retry { .. }) {
-                // Recorded before the settlement, because another consumer may claim the next delivery right after it.
-                self.load.ended.lock().expect("a lock").push(number_of(&delivery));
-            }
-            store.settle(vec![result(&delivery, verdict).into()]).await.expect("settle");
-        }
-        any
-    }
-}
-
-pub async fn message_groups_keep_moving_in_order_under_load(subject: Subject) {
-    message_groups_under_load(vec![subject.store.clone()], 8, 20).await;
-}
-
-pub async fn an_ordered_delivery_does_not_take_the_fast_path(subject: Subject) {
-    let fast_path = subject.fast_path(9).await;
-    subject.create(ordered(2, None)).await;
-    let answer = subject.ingest(vec![named(in_order(1, "a"), &[1, 2])]).await.remove(0);
-    assert_eq!(answer.wake, [destination_id(2)]);
-    assert_eq!(fast_path.admitted().len(), 1, "to the destination that is not ordered");
 }

@@ -25,6 +25,15 @@ pub async fn every_claim_is_recovered_at_start(mut subject: Subject) {
     assert_eq!(subject.claims(vec![request(1, 9)], NOW + seconds(11)).await[0].deliveries.len(), 3);
 }
 
+pub async fn a_claim_that_never_expires_is_recovered_at_start(subject: Subject) {
+    subject.create_many(1).await;
+    subject.post(1, [1]).await;
+    let endless = ClaimRequest { expires_at: Timestamp::MAX, ..request(1, 1) };
+    subject.claims(vec![endless], NOW + seconds(10)).await;
+    assert_eq!(subject.recover(11, false, 100).await, Recovered::default());
+    assert_eq!(subject.recover(11, true, 100).await, Recovered { retried: 1, ..Recovered::default() });
+}
+
 pub async fn only_expired_claims_are_recovered_later(subject: Subject) {
     subject.create_many(2).await;
     subject.post(1, [1]).await;

@@ -1,19 +1,19 @@
 //! Replays: ended deliveries are sent again.
 
-use weir_core::{ReplayId, order::DeliveryOrder};
+use weir_core::ReplayId;
 
 use super::*;
 use crate::{DeliveryAction, NewReplay, Purge, Recovered, Replay, ReplayFigures, ReplayFilter, ReplayPhase};
 
 /// When the replays of this suite begin, and when their deliveries are claimed.
-const BEGUN: Timestamp = Timestamp::from_secs(1_800_000_060);
+pub(super) const BEGUN: Timestamp = Timestamp::from_secs(1_800_000_060);
 pub(super) const CLAIMED: Timestamp = Timestamp::from_secs(1_800_000_070);
 
 pub(super) fn all_dead() -> ReplayFilter {
     ReplayFilter { states: vec![DeliveryState::Dead, DeliveryState::Failed], deliveries: DeliveryFilter::default() }
 }
 
-fn replay_id(number: u128) -> ReplayId {
+pub(super) fn replay_id(number: u128) -> ReplayId {
     ReplayId::new(BEGUN, number)
 }
 
@@ -54,23 +54,23 @@ impl Subject {
         self.store.replay(replay_id(number)).await.expect("read").expect("a replay")
     }
 
-    async fn figures(&self, number: u128) -> ReplayFigures {
+    pub(super) async fn figures(&self, number: u128) -> ReplayFigures {
         self.replay(number).await.figures
     }
 
     /// Claims deliveries of replays for destination `number`.
-    async fn claim_replay(&self, number: u128, limit: u32) -> Claims {
+    pub(super) async fn claim_replay(&self, number: u128, limit: u32) -> Claims {
         let request = ClaimRequest { expires_at: CLAIMED + seconds(60), ..request(number, limit) };
         self.store.claim_replays(vec![request], CLAIMED).await.expect("claim").remove(0)
     }
 
-    async fn settle_later(&self, claimed: &ClaimedDelivery, verdict: Verdict) {
+    pub(super) async fn settle_later(&self, claimed: &ClaimedDelivery, verdict: Verdict) {
         let mut result = AttemptResult { now: CLAIMED + seconds(1), ..result(claimed, verdict) };
         result.attempt.sent_at = Some(CLAIMED);
         self.settle(result).await;
     }
 
-    async fn in_state(&self, number: u128, state: DeliveryState) -> usize {
+    pub(super) async fn in_state(&self, number: u128, state: DeliveryState) -> usize {
         let filter =
             DeliveryFilter { destination_id: Some(destination_id(number)), state: Some(state), ..Default::default() };
         self.delivery_ids(&filter, 200).await.len()
@@ -141,71 +141,6 @@ pub async fn ended_deliveries_are_replayed_apart_from_live_ones(subject: Subject
     assert_eq!(begun, [BEGUN; 2], "the age counts from the start of the replay");
     let sends = subject.sends(1, NOW, BEGUN).await;
     assert!(sends.iter().filter_map(|send| send.delivered).all(|(from, _)| from < BEGUN));
-}
-
-pub async fn a_replayed_ordered_delivery_joins_its_message_group(subject: Subject) {
-    let mut ordered = destination(1);
-    ordered.settings.order = DeliveryOrder::new(true, None);
-    subject.create(ordered).await;
-    let keyed = |number: u64, key: Option<&str>| {
-        let mut event = event(number);
-        event.options.ordering_key = key.map(str::to_owned);
-        named(event, &[1])
-    };
-    subject.ingest(vec![keyed(1, Some("a")), keyed(2, Some("a")), keyed(3, Some("b")), keyed(4, None)]).await;
-    loop {
-        let claimed = subject.claim(1, 9).await;
-        if claimed.is_empty() {
-            break;
-        }
-        subject
-            .store
-            .settle(claimed.iter().map(|one| Arc::new(result(one, Verdict::Dead))).collect())
-            .await
-            .expect("settle");
-    }
-    subject.ingest(vec![keyed(5, Some("a"))]).await;
-    let of_a = subject.claim(1, 9).await.remove(0);
-    assert_eq!(subject.begin(1, all_dead()).await, 4);
-    assert_eq!(subject.steps(1).await, 4);
-    assert_eq!(numbers_of(&subject.claim_replay(1, 9).await), [4], "without a key");
-    let live = async || subject.claims(vec![request(1, 9)], CLAIMED).await.remove(0);
-    let of_b = live().await;
-    assert_eq!(numbers_of(&of_b), [3], "the head of the other key is in flight");
-    assert_eq!(of_b.deliveries[0].attempts_before, 1, "a replay starts the retries again");
-    subject.settle_later(&of_a, Verdict::Delivered).await;
-    for number in [1, 2] {
-        let next = live().await;
-        assert_eq!(numbers_of(&next), [number], "one after the other, in the order of storage");
-        subject.settle_later(&next.deliveries[0], Verdict::Delivered).await;
-    }
-    assert_eq!(subject.figures(1).await, ReplayFigures { total: 4, delivered: 2, failed: 0, cancelled: 0 });
-}
-
-pub async fn a_cancelled_replay_restores_its_message_groups(subject: Subject) {
-    let mut ordered = destination(1);
-    ordered.settings.order = DeliveryOrder::new(true, None);
-    subject.create(ordered).await;
-    let keyed = |number: u64| {
-        let mut event = event(number);
-        event.options.ordering_key = Some("a".to_owned());
-        named(event, &[1])
-    };
-    for number in 1..=3 {
-        subject.ingest(vec![keyed(number)]).await;
-        let claimed = subject.claim(1, 1).await.remove(0);
-        subject.settle(result(&claimed, Verdict::Dead)).await;
-    }
-    subject.begin(1, all_dead()).await;
-    subject.steps(1).await;
-    let head = subject.claims(vec![request(1, 9)], CLAIMED).await.remove(0).deliveries.remove(0);
-    subject.ingest(vec![keyed(4)]).await;
-    subject.store.cancel_replay(replay_id(1), CLAIMED).await.expect("cancel");
-    assert_eq!(subject.steps(1).await, 2, "waiting deliveries return to their previous state");
-    assert_eq!(subject.in_state(1, DeliveryState::Dead).await, 2);
-    subject.settle_later(&head, Verdict::Delivered).await;
-    let next = subject.claims(vec![request(1, 9)], CLAIMED).await.remove(0);
-    assert_eq!(numbers_of(&next), [4]);
 }
 
 pub async fn a_retry_of_a_replay_waits_among_the_replays(subject: Subject) {

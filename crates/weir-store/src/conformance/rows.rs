@@ -1,6 +1,9 @@
 //! Builders for the rows of the suite. Tests of the backends use them as well.
 
+use weir_core::ReplayId;
+
 use super::*;
+use crate::{OpenReplay, ReplayFilter, ReplayPhase, ReplayPlace};
 
 /// The present time of the suite.
 pub const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
@@ -52,7 +55,7 @@ pub fn event(number: u64) -> Event {
     event_at(number, NOW + Duration::from_millis(number))
 }
 
-pub(super) fn event_at(number: u64, created_at: Timestamp) -> Event {
+pub fn event_at(number: u64, created_at: Timestamp) -> Event {
     let id = EventId::new(created_at, u128::from(number));
     let event_type = "video.created".to_owned();
     let body = EventBody::freeze(id, &event_type, created_at, &format!("{{\"number\": {number}}}"));
@@ -77,7 +80,8 @@ pub fn matched(event: Event) -> NewEvent {
     NewEvent { random: random(&event), event, destinations: None }
 }
 
-pub(super) fn named(event: Event, destinations: &[u128]) -> NewEvent {
+/// A new event for these destinations.
+pub fn named(event: Event, destinations: &[u128]) -> NewEvent {
     let destinations = destinations.iter().copied().map(destination_id).collect();
     NewEvent { random: random(&event), event, destinations: Some(destinations) }
 }
@@ -91,6 +95,18 @@ pub fn with_key(mut event: Event, key: &str) -> Event {
 pub(super) fn in_trace(mut event: Event, number: u8) -> Event {
     event.body = event.body.traced(TraceParent::new([number; 16], [number; 8], true));
     event
+}
+
+/// A replay of these deliveries before its first step.
+pub fn begun(filter: ReplayFilter) -> OpenReplay {
+    OpenReplay {
+        id: ReplayId::from_bytes([0; 16]),
+        phase: ReplayPhase::Moving,
+        filter,
+        created_at: NOW,
+        place: ReplayPlace::default(),
+        moved: 0,
+    }
 }
 
 pub fn request(number: u128, limit: u32) -> ClaimRequest {

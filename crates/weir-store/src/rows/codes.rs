@@ -1,4 +1,4 @@
-//! How both stores write values: a state, an outcome, a failure and a phase as a number, limits as JSON. The numbers
+//! Values as the tables have them: a state, an outcome, a failure and a phase as a number, limits as JSON. The numbers
 //! and the JSON are part of the schema.
 
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ pub const fn state_code(state: DeliveryState) -> i16 {
     state as i16
 }
 
-pub fn state(code: i64) -> Option<DeliveryState> {
+pub(super) fn state(code: i64) -> Option<DeliveryState> {
     at(&DeliveryState::ALL, code)
 }
 
@@ -20,7 +20,7 @@ pub const fn outcome_code(outcome: AttemptOutcome) -> i16 {
     outcome as i16
 }
 
-pub fn outcome(code: i64) -> Option<AttemptOutcome> {
+pub(super) fn outcome(code: i64) -> Option<AttemptOutcome> {
     at(&AttemptOutcome::ALL, code)
 }
 
@@ -29,7 +29,7 @@ pub const fn failure_code(failure: Failure) -> i16 {
     failure as i16
 }
 
-pub fn failure(code: i64) -> Option<Failure> {
+pub(super) fn failure(code: i64) -> Option<Failure> {
     at(&Failure::ALL, code)
 }
 
@@ -38,7 +38,7 @@ pub const fn phase_code(phase: ReplayPhase) -> i16 {
     phase as i16
 }
 
-pub fn phase(code: i64) -> Option<ReplayPhase> {
+pub(super) fn phase(code: i64) -> Option<ReplayPhase> {
     at(&ReplayPhase::ALL, code)
 }
 
@@ -54,7 +54,7 @@ pub fn limits_json(limits: &RateLimits) -> String {
 }
 
 /// The limits of [`limits_json`]; `None` for a text that no store has written.
-pub fn limits(text: &str) -> Option<RateLimits> {
+pub(super) fn limits(text: &str) -> Option<RateLimits> {
     let values: Vec<Value> = serde_json::from_str(text).ok()?;
     let limit = |value: &Value| {
         let number = |name: &str| value[name].as_u64().and_then(|number| u32::try_from(number).ok());

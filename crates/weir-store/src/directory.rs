@@ -1,0 +1,62 @@
+//! The destinations of tenants in memory, and which of them take an event.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
+
+use weir_core::{Destination, DestinationId};
+
+/// The destinations of the tenants, without deleted ones.
+pub trait Directory {
+    fn find(&self, tenant: &str, id: DestinationId) -> Option<Arc<Destination>>;
+
+    /// The destinations of a tenant whose patterns match an event type.
+    fn matching(&mut self, tenant: &str, event_type: &str) -> Arc<[DestinationId]>;
+}
+
+/// The most event types for which the matches of a tenant are remembered. Above this number all are forgotten.
+const MAX_REMEMBERED: usize = 1_024;
+
+/// The cached destinations of one tenant. They remember which of them match an event type, because most events have one
+/// of a few types.
+#[derive(Debug, Default)]
+pub struct TenantDestinations {
+    by_id: BTreeMap<DestinationId, Arc<Destination>>,
+    /// Forgotten when a destination changes.
+    matches: HashMap<String, Arc<[DestinationId]>>,
+}
+
+impl TenantDestinations {
+    pub fn by_id(&self) -> &BTreeMap<DestinationId, Arc<Destination>> {
+        &self.by_id
+    }
+
+    /// Adds, replaces or (`None`) removes a destination.
+    pub fn set(&mut self, id: DestinationId, destination: Option<Arc<Destination>>) {
+        self.matches.clear();
+        match destination {
+            Some(destination) => self.by_id.insert(id, destination),
+            None => self.by_id.remove(&id),
+        };
+    }
+
+    /// The matches of an event type, if they are remembered.
+    pub fn remembered(&self, event_type: &str) -> Option<Arc<[DestinationId]>> {
+        self.matches.get(event_type).cloned()
+    }
+
+    /// The destinations that take an event of this type. `tenant` is the name of the tenant.
+    pub fn matching(&mut self, tenant: &str, event_type: &str) -> Arc<[DestinationId]> {
+        if let Some(matches) = self.remembered(event_type) {
+            return matches;
+        }
+        let accepting = self.by_id.values().filter(|destination| destination.accepts(tenant, event_type));
+        let matches: Arc<[DestinationId]> = accepting.map(|destination| destination.id).collect();
+        if self.matches.len() >= MAX_REMEMBERED {
+            self.matches.clear();
+        }
+        self.matches.insert(event_type.to_owned(), Arc::clone(&matches));
+        matches
+    }
+}

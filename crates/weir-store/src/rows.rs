@@ -1,0 +1,196 @@
+//! The rows of the tables: the columns of each kind of row, and how a value of Weir is read from them and written to
+//! them.
+//!
+//! Both stores have the same tables, so this is said once. A store adds how its library reads one column ([`Row`]) and
+//! binds one [`Value`]. Columns are read by position: each list of columns stands beside the function that reads it. A
+//! stored value that no store writes, such as a number that is no state, is an error: [`Corrupt`].
+
+mod codes;
+mod deliveries;
+mod destinations;
+mod events;
+mod replays;
+
+use weir_core::{
+    DeliveryId, DeliveryState, DestinationId, EventId, ReplayId, Timestamp,
+    alert::{AlertPolicy, AlertState},
+    claim::Claim,
+    delivery::AttemptOutcome,
+    outcome::Failure,
+};
+
+pub use self::{
+    codes::{failure_code, limits_json, outcome_code, phase_code, state_code},
+    deliveries::{ATTEMPT_COLUMNS, DELIVERY_COLUMNS, LAST_ATTEMPT, attempt, delivery, send},
+    destinations::{Value, destination, destination_counts, destination_values, limit_change},
+    events::{body, event, known_event},
+    replays::{REPLAY_COLUMNS, figure, phase, replay},
+};
+use crate::{DueDestination, MessageGroup, SendHistory};
+
+/// A stored value that no store writes. The text names the value, as in "a state".
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{0} in the database cannot be read")]
+pub struct Corrupt(pub &'static str);
+
+/// A row of a store's library. `E` is the error of the store. Columns are numbered from 0.
+pub trait Row<E: From<Corrupt>> {
+    fn optional_int(&self, column: usize) -> Result<Option<i64>, E>;
+
+    fn optional_text(&self, column: usize) -> Result<Option<String>, E>;
+
+    /// Bytes, or an id.
+    fn optional_bytes(&self, column: usize) -> Result<Option<&[u8]>, E>;
+
+    fn flag(&self, column: usize) -> Result<bool, E>;
+
+    fn int(&self, column: usize) -> Result<i64, E> {
+        Ok(self.optional_int(column)?.ok_or(Corrupt("a number"))?)
+    }
+
+    fn small(&self, column: usize) -> Result<u32, E> {
+        Ok(u32::try_from(self.int(column)?).map_err(|_| Corrupt("a number"))?)
+    }
+
+    fn count(&self, column: usize) -> Result<u64, E> {
+        Ok(u64::try_from(self.int(column)?).map_err(|_| Corrupt("a count"))?)
+    }
+
+    fn time(&self, column: usize) -> Result<Timestamp, E> {
+        self.int(column).map(Timestamp::from_nanos)
+    }
+
+    fn optional_time(&self, column: usize) -> Result<Option<Timestamp>, E> {
+        Ok(self.optional_int(column)?.map(Timestamp::from_nanos))
+    }
+
+    fn text(&self, column: usize) -> Result<String, E> {
+        Ok(self.optional_text(column)?.ok_or(Corrupt("a text"))?)
+    }
+
+    fn optional_id(&self, column: usize) -> Result<Option<[u8; 16]>, E> {
+        let bytes = self.optional_bytes(column)?.map(TryInto::try_into);
+        Ok(bytes.transpose().map_err(|_| Corrupt("an id"))?)
+    }
+
+    fn id(&self, column: usize) -> Result<[u8; 16], E> {
+        Ok(self.optional_id(column)?.ok_or(Corrupt("an id"))?)
+    }
+
+    fn destination_id(&self, column: usize) -> Result<DestinationId, E> {
+        self.id(column).map(DestinationId::from_bytes)
+    }
+
+    fn delivery_id(&self, column: usize) -> Result<DeliveryId, E> {
+        self.id(column).map(DeliveryId::from_bytes)
+    }
+
+    fn event_id(&self, column: usize) -> Result<EventId, E> {
+        self.id(column).map(EventId::from_bytes)
+    }
+
+    fn replay_id(&self, column: usize) -> Result<ReplayId, E> {
+        self.id(column).map(ReplayId::from_bytes)
+    }
+
+    fn state(&self, column: usize) -> Result<DeliveryState, E> {
+        Ok(codes::state(self.int(column)?).ok_or(Corrupt("a state"))?)
+    }
+
+    fn outcome(&self, column: usize) -> Result<AttemptOutcome, E> {
+        Ok(codes::outcome(self.int(column)?).ok_or(Corrupt("an outcome"))?)
+    }
+
+    fn optional_failure(&self, column: usize) -> Result<Option<Failure>, E> {
+        let Some(code) = self.optional_int(column)? else { return Ok(None) };
+        Ok(Some(codes::failure(code).ok_or(Corrupt("a failure"))?))
+    }
+
+    /// A text that `parse` understands; `what` names the value.
+    fn parsed<T>(&self, column: usize, what: &'static str, parse: impl FnOnce(&str) -> Option<T>) -> Result<T, E> {
+        Ok(self.optionally_parsed(column, what, parse)?.ok_or(Corrupt(what))?)
+    }
+
+    fn optionally_parsed<T>(
+        &self,
+        column: usize,
+        what: &'static str,
+        parse: impl FnOnce(&str) -> Option<T>,
+    ) -> Result<Option<T>, E> {
+        let Some(text) = self.optional_text(column)? else { return Ok(None) };
+        Ok(Some(parse(&text).ok_or(Corrupt(what))?))
+    }
+}
+
+/// A claim from three columns: its delivery, its destination and its epoch.
+pub fn claim<E: From<Corrupt>>(row: &impl Row<E>) -> Result<Claim, E> {
+    Ok(Claim { delivery_id: row.delivery_id(0)?, destination_id: row.destination_id(1)?, epoch: row.int(2)? })
+}
+
+/// From two columns: the destination, and when its first delivery is due.
+pub fn due_destination<E: From<Corrupt>>(row: &impl Row<E>) -> Result<DueDestination, E> {
+    Ok(DueDestination { destination_id: row.destination_id(0)?, due: row.time(1)? })
+}
+
+/// From four columns: the destination, its last recorded send, whether it has outstanding claims, and the restore mark
+/// if it applies.
+pub fn send_history<E: From<Corrupt>>(row: &impl Row<E>) -> Result<(DestinationId, SendHistory), E> {
+    // `None` sorts before every time.
+    let last_sent_at = row.optional_time(1)?.max(row.optional_time(3)?);
+    Ok((row.destination_id(0)?, SendHistory { last_sent_at, unsettled: row.flag(2)? }))
+}
+
+/// From two columns: the destination and the ordering key.
+pub fn message_group<E: From<Corrupt>>(row: &impl Row<E>) -> Result<MessageGroup, E> {
+    Ok(MessageGroup { destination_id: row.destination_id(0)?, ordering_key: row.text(1)? })
+}
+
+/// From one column: the alert policy of all destinations.
+pub fn alert_policy<E: From<Corrupt>>(row: &impl Row<E>) -> Result<AlertPolicy, E> {
+    row.parsed(0, "the alert policy", |text| serde_json::from_str(text).ok())
+}
+
+/// The default if none is stored.
+pub fn alert_state<E: From<Corrupt>>(row: &impl Row<E>, column: usize) -> Result<AlertState, E> {
+    let state = row.optionally_parsed(column, "an alert state", |text| serde_json::from_str(text).ok())?;
+    Ok(state.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A row with one number.
+    struct Number(Option<i64>);
+
+    impl Row<Corrupt> for Number {
+        fn optional_int(&self, _: usize) -> Result<Option<i64>, Corrupt> {
+            Ok(self.0)
+        }
+
+        fn optional_text(&self, _: usize) -> Result<Option<String>, Corrupt> {
+            Ok(self.0.map(|number| number.to_string()))
+        }
+
+        fn optional_bytes(&self, _: usize) -> Result<Option<&[u8]>, Corrupt> {
+            Ok(self.0.map(|_| &[7; 15][..]))
+        }
+
+        fn flag(&self, _: usize) -> Result<bool, Corrupt> {
+            Ok(self.0.is_some())
+        }
+    }
+
+    #[test]
+    fn a_value_that_no_store_writes_is_corrupt() {
+        assert_eq!(Number(Some(9)).state(0), Err(Corrupt("a state")));
+        assert_eq!(Number(Some(-1)).outcome(0), Err(Corrupt("an outcome")));
+        assert_eq!(Number(Some(6)).optional_failure(0), Err(Corrupt("a failure")));
+        assert_eq!(phase(&Number(Some(5)), 0), Err(Corrupt("a phase")));
+        assert_eq!(Number(Some(-1)).count(0), Err(Corrupt("a count")));
+        assert_eq!(Number(None).int(0), Err(Corrupt("a number")));
+        assert_eq!(Number(Some(0)).id(0), Err(Corrupt("an id")));
+        assert_eq!(alert_state(&Number(Some(0)), 0), Err(Corrupt("an alert state")));
+        assert_eq!((Number(None).optional_failure(0), Number(None).optional_id(0)), (Ok(None), Ok(None)));
+    }
+}

@@ -1,0 +1,77 @@
+//! Deliveries, their attempts, and the sends among the attempts.
+
+use std::time::Duration;
+
+use weir_core::{
+    AttemptId, ErrorKind,
+    delivery::{Attempt, AttemptOutcome, Delivery, LastAttempt},
+    order::BEHIND,
+};
+
+use super::{Corrupt, Row};
+use crate::{SendPlace, SendRecord};
+
+/// The columns of a delivery `d`, its event `e` and its last attempt `a`, for [`delivery`].
+pub const DELIVERY_COLUMNS: &str = "d.id, d.event_id, e.event_type, d.destination_id, d.state, d.attempts, \
+    d.next_attempt_at, d.created_at, d.updated_at, d.expires_at, a.outcome, a.status_code, a.failure, a.error";
+
+/// Joins the last attempt `a` to the delivery `d`.
+pub const LAST_ATTEMPT: &str = "LEFT JOIN attempts a ON a.delivery_id = d.id AND a.number = d.attempts";
+
+pub fn delivery<E: From<Corrupt>>(row: &impl Row<E>) -> Result<Delivery, E> {
+    let state = row.state(4)?;
+    let waiting = state.is_waiting().then(|| row.time(6)).transpose()?;
+    Ok(Delivery {
+        id: row.delivery_id(0)?,
+        event_id: row.event_id(1)?,
+        event_type: row.text(2)?,
+        destination_id: row.destination_id(3)?,
+        state,
+        attempts: row.small(5)?,
+        next_attempt_at: waiting.filter(|due| *due < BEHIND),
+        created_at: row.time(7)?,
+        updated_at: row.time(8)?,
+        expires_at: row.optional_time(9)?,
+        last_attempt: row.optional_int(10)?.map(|_| last_attempt(row)).transpose()?,
+    })
+}
+
+fn last_attempt<E: From<Corrupt>>(row: &impl Row<E>) -> Result<LastAttempt, E> {
+    let status_code = status_code(row, 11)?;
+    let error_kind = ErrorKind::of(row.outcome(10)?, row.optional_failure(12)?, status_code);
+    Ok(LastAttempt { status_code, error: row.optional_text(13)?, error_kind })
+}
+
+fn status_code<E: From<Corrupt>>(row: &impl Row<E>, column: usize) -> Result<Option<u16>, E> {
+    let status_code = row.optional_int(column)?.map(u16::try_from).transpose();
+    Ok(status_code.map_err(|_| Corrupt("a status code"))?)
+}
+
+/// The columns for [`attempt`].
+pub const ATTEMPT_COLUMNS: &str =
+    "id, delivery_id, number, sent_at, duration_ms, outcome, status_code, error, failure, response_body";
+
+pub fn attempt<E: From<Corrupt>>(row: &impl Row<E>) -> Result<Attempt, E> {
+    Ok(Attempt {
+        id: AttemptId::from_bytes(row.id(0)?),
+        delivery_id: row.delivery_id(1)?,
+        number: row.small(2)?,
+        sent_at: row.optional_time(3)?,
+        duration_ms: row.small(4)?,
+        outcome: row.outcome(5)?,
+        status_code: status_code(row, 6)?,
+        error: row.optional_text(7)?,
+        failure: row.optional_failure(8)?,
+        response_body: row.optional_text(9)?,
+    })
+}
+
+/// From six columns: when the send started, its delivery, the number of its attempt, how long it took, its outcome, and
+/// when the delivery began to be due.
+pub fn send<E: From<Corrupt>>(row: &impl Row<E>) -> Result<SendRecord, E> {
+    let place = SendPlace { sent_at: row.time(0)?, delivery_id: row.delivery_id(1)?, number: row.small(2)? };
+    let answered_at = place.sent_at + Duration::from_millis(row.small(3)?.into());
+    let outcome = row.outcome(4)?;
+    let delivered = if outcome == AttemptOutcome::Delivered { Some((row.time(5)?, answered_at)) } else { None };
+    Ok(SendRecord { place, delivered, is_unknown: outcome == AttemptOutcome::Unknown })
+}
