@@ -126,7 +126,7 @@ WITH released AS MATERIALIZED (
 )
 UPDATE deliveries d SET claim_expires_at = NULL, claimed_by = NULL, updated_at = r.now,
     state = CASE WHEN r.destination_id NOT IN (SELECT id FROM live) THEN 6 WHEN d.replaced THEN 7
-        WHEN d.attempts = 0 THEN 0 ELSE 2 END
+        WHEN d.attempts = coalesce(d.attempts_before, 0) THEN 0 ELSE 2 END
 FROM released r WHERE d.id = r.id AND d.claim_epoch = r.epoch AND d.state + 0 = 1
 RETURNING r.claim, CASE WHEN d.state = 7 THEN d.ordering_key END";
 

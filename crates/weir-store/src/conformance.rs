@@ -333,6 +333,7 @@ macro_rules! store_conformance {
             a_repair_does_not_change_message_groups_with_heads,
             message_groups_keep_moving_in_order_under_load,
             an_ordered_delivery_does_not_take_the_fast_path,
+            a_released_delivery_of_a_replay_is_pending,
             ended_deliveries_are_replayed_apart_from_live_ones,
             a_replayed_ordered_delivery_joins_its_message_group,
             a_cancelled_replay_restores_its_message_groups,

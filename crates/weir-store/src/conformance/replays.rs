@@ -77,6 +77,17 @@ impl Subject {
     }
 }
 
+/// No attempt of the replay was made, so the delivery is not `retrying`.
+pub async fn a_released_delivery_of_a_replay_is_pending(subject: Subject) {
+    subject.create_many(1).await;
+    subject.ended(1, 1..2, Verdict::Dead).await;
+    subject.begin(1, all_dead()).await;
+    subject.steps(1).await;
+    let claimed = subject.claim_replay(1, 1).await.deliveries.remove(0);
+    assert_eq!(subject.store.release(vec![claimed.claim], CLAIMED + seconds(1)).await.expect("release"), 1);
+    assert_eq!(subject.delivery(claimed.claim.delivery_id).await.state, DeliveryState::Pending);
+}
+
 pub async fn ended_deliveries_are_replayed_apart_from_live_ones(subject: Subject) {
     subject.create_many(2).await;
     for (numbers, verdict) in [(1..3, Verdict::Dead), (3..5, Verdict::Failed), (5..7, Verdict::Delivered)] {
