@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use crate::support::{self, Answer, App, Receiver, eventually, fleet::Fleet};
 use serde_json::{Value, json};
+
+use crate::support::{self, Answer, App, Receiver, eventually, fleet::Fleet};
 
 const IN_FLIGHT: usize = 16;
 const CONSECUTIVE: usize = 10;

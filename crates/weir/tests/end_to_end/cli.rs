@@ -2,11 +2,12 @@
 
 use std::{path::Path, process::Output, time::Duration};
 
+use serde_json::json;
+
 use crate::support::{
     App, Receiver,
     servers::{self, Redis},
 };
-use serde_json::json;
 
 async fn run(folder: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Output {
     let mut command = App::command(folder);

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use crate::support::{self, App, Fleet, Receiver};
 use serde_json::json;
+
+use crate::support::{self, App, Fleet, Receiver};
 
 const SOON: Duration = Duration::from_secs(10);
 

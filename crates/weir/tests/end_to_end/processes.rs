@@ -7,12 +7,13 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{Answer, App, Arrival, Fleet, Receiver, assert_cap, cases::limit, eventually};
 use serde_json::json;
 use tokio::{
     net::{TcpListener, TcpStream},
     task::JoinSet,
 };
+
+use crate::support::{Answer, App, Arrival, Fleet, Receiver, assert_cap, cases::limit, eventually};
 
 const SECOND: Duration = Duration::from_secs(1);
 /// From a SIGKILL until the claims and permits of the process are resolved.

@@ -6,7 +6,6 @@
 
 use std::{path::Path, process::Stdio, time::Duration};
 
-use crate::support::App;
 use serde_json::Value;
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader, Lines},
@@ -14,6 +13,8 @@ use tokio::{
     process::{ChildStdout, Command},
 };
 use weir_test_support::HeldPort;
+
+use crate::support::App;
 
 const README: &str = include_str!("../../../../README.md");
 

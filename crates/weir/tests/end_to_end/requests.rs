@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
-use crate::support::{App, Receiver, eventually};
 use reqwest::Method;
 use serde_json::json;
+
+use crate::support::{App, Receiver, eventually};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_live_delivery_is_verified_by_the_independent_standardwebhooks_crate() {

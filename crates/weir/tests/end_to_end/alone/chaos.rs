@@ -7,9 +7,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::{App, Arrival, Fleet, Machine, Receiver, assert_cap, eventually, now, servers::Postgres};
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng, seq::SliceRandom as _};
 use serde_json::{Value, json};
+
+use crate::support::{App, Arrival, Fleet, Machine, Receiver, assert_cap, eventually, now, servers::Postgres};
 
 const SECOND: Duration = Duration::from_secs(1);
 const ROLES: [&str; 8] = ["api", "api", "scheduler", "scheduler", "worker", "worker", "worker", "worker"];

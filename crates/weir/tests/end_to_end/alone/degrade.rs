@@ -2,14 +2,15 @@
 
 use std::{collections::HashSet, time::Duration};
 
+use reqwest::header::RETRY_AFTER;
+use serde_json::{Value, json};
+
 use crate::support::{
     Answer, App, Fleet, Receiver, assert_cap,
     cases::{destination, limit},
     eventually, now,
     servers::Postgres,
 };
-use reqwest::header::RETRY_AFTER;
-use serde_json::{Value, json};
 
 const SECOND: Duration = Duration::from_secs(1);
 

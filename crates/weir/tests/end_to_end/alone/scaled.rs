@@ -3,12 +3,13 @@
 
 use std::{collections::HashMap, time::Duration};
 
+use serde_json::json;
+
 use crate::support::{
     self, Answer, App, Fleet, Machine, Receiver, assert_cap,
     cases::{self, destination, limit},
     eventually, now,
 };
-use serde_json::json;
 
 const SECOND: Duration = Duration::from_secs(1);
 
