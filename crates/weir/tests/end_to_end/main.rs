@@ -16,6 +16,7 @@ mod backlog;
 mod breaker;
 mod cli;
 mod edges;
+mod logs;
 mod metrics;
 mod ordered;
 #[cfg(target_os = "linux")]
@@ -27,6 +28,7 @@ mod receivers;
 mod replays;
 mod requests;
 mod retries;
+mod shutdown;
 mod signatures;
 mod timing;
 mod traces;

@@ -84,6 +84,13 @@ impl Fleet {
         self.redis.start_again().await;
     }
 
+    /// What all processes have logged so far.
+    pub(crate) fn log(&mut self) -> String {
+        let mut log = String::new();
+        self.log.seek(SeekFrom::Start(0)).and_then(|_| self.log.read_to_string(&mut log)).expect("the log");
+        log
+    }
+
     /// Runs a command of the program and waits for its exit.
     pub(crate) async fn run(&self, command: &str) -> Output {
         self.command(command, &[]).stderr(Stdio::piped()).output().await.expect("it runs")
