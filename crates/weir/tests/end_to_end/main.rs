@@ -18,6 +18,7 @@ mod cli;
 mod edges;
 mod logs;
 mod metrics;
+mod openapi_fuzzed;
 mod ordered;
 #[cfg(target_os = "linux")]
 mod ports;
