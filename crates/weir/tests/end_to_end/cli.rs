@@ -3,12 +3,9 @@
 use std::{path::Path, process::Output, time::Duration};
 
 use serde_json::json;
-use weir_test_support::HeldPort;
+use weir_test_support::{HeldPort, Postgres, Redis};
 
-use crate::support::{
-    App, Fleet, Receiver,
-    servers::{self, Redis},
-};
+use crate::support::{App, Fleet, Receiver, servers};
 
 async fn run(folder: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Output {
     let mut command = App::command(folder);
@@ -45,7 +42,7 @@ async fn invalid_settings_exit_with_2_and_are_named() {
 async fn a_role_without_its_servers_is_refused_and_the_setting_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
-    let (postgres, redis) = (servers::database().await, Redis::start().await);
+    let (postgres, redis) = (servers::database().await, Redis::start().await.unwrap());
     let redis_url = redis.url();
     let (database, queue) = (("WEIR_DATABASE_URL", postgres.as_str()), ("WEIR_REDIS_URL", redis_url.as_str()));
     for role in ["api", "scheduler", "worker"] {
@@ -67,8 +64,8 @@ async fn a_role_without_its_servers_is_refused_and_the_setting_is_named() {
 async fn a_wrong_password_is_refused_and_never_shown() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
-    let postgres = servers::Postgres::start_with_password("open sesame").await;
-    let redis = Redis::start_with(&["--requirepass", "open-sesame"]).await;
+    let postgres = Postgres::start_with_password("open sesame").await.unwrap();
+    let redis = Redis::start_with(&["--requirepass", "open-sesame"]).await.unwrap();
     let (right, wrong) = (postgres.url_with("open%20sesame"), postgres.url_with("hush"));
     let with_redis = |password: &str| redis.url().replace("redis://", &format!("redis://:{password}@"));
     let (opens, closed) = (with_redis("open-sesame"), with_redis("hush"));
@@ -156,7 +153,7 @@ async fn health_asks_the_listener_of_the_settings_and_names_it() {
     for (environment, address) in [(&both[..], &metrics), (&both[..1], &listen)] {
         assert_eq!(asked(environment).await, (Some(0), format!("http://{address}/readyz is ready\n")));
     }
-    fleet.redis.kill().await;
+    fleet.redis.kill().await.unwrap();
     let (code, text) = asked(&both).await;
     assert_eq!(code, Some(1), "{text}");
     assert!(text.contains(&format!("http://{metrics}/readyz answered 503")) && text.contains("queue"), "{text}");

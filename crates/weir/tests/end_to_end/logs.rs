@@ -9,11 +9,9 @@ use std::{
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use reqwest::Method;
 use serde_json::{Value, json};
+use weir_test_support::{Postgres, Redis};
 
-use crate::support::{
-    Answer, App, Fleet, Receiver, eventually,
-    servers::{Postgres, Redis},
-};
+use crate::support::{Answer, App, Fleet, Receiver, eventually};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -94,7 +92,7 @@ async fn a_redis_that_may_evict_keys_is_named_in_a_warning_at_the_start() {
     assert!(!fleet.log().contains("maxmemory-policy"), "noeviction needs no warning: {}", fleet.log());
 
     for policy in ["allkeys-lru", "volatile-ttl"] {
-        let redis = Redis::start_with(&["--maxmemory-policy", policy]).await;
+        let redis = Redis::start_with(&["--maxmemory-policy", policy]).await.unwrap();
         drop(fleet.launch_with("worker", &[("WEIR_REDIS_URL", &redis.url())]).await);
         let log = fleet.log();
         let address = redis.url().replace("redis://", "");
@@ -173,8 +171,8 @@ async fn no_secret_header_or_body_is_in_the_log_of_one_process() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_secret_header_body_or_password_is_in_the_logs_of_roles_that_lose_their_servers() {
-    let mut postgres = Postgres::start_with_password(DATABASE_PASSWORD).await;
-    let mut redis = Redis::start_with(&["--requirepass", REDIS_PASSWORD]).await;
+    let mut postgres = Postgres::start_with_password(DATABASE_PASSWORD).await.unwrap();
+    let mut redis = Redis::start_with(&["--requirepass", REDIS_PASSWORD]).await.unwrap();
     let receiver = Receiver::start().await;
     let mut fleet = Fleet::on(postgres.url_with(DATABASE_PASSWORD)).await;
     let redis_url = redis.url().replace("redis://", &format!("redis://:{REDIS_PASSWORD}@"));
@@ -188,13 +186,13 @@ async fn no_secret_header_body_or_password_is_in_the_logs_of_roles_that_lose_the
     let others = [fleet.launch_with("scheduler", &settings).await, fleet.launch_with("worker", &settings).await];
     let signatures = use_every_secret(&api, &receiver).await;
 
-    redis.kill().await;
-    postgres.stop().await;
+    redis.kill().await.unwrap();
+    postgres.stop().await.unwrap();
     for app in &others {
         eventually("the loss is noticed", SECOND * 20, async || app.status("/readyz").await == 503).await;
     }
-    postgres.start_again().await;
-    redis.start_again().await;
+    postgres.start_again().await.unwrap();
+    redis.start_again().await.unwrap();
     for app in others.into_iter().chain([api]) {
         eventually("it is ready again", SECOND * 20, async || app.status("/readyz").await == 200).await;
         assert!(app.terminate().await.success());

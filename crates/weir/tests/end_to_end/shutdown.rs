@@ -73,5 +73,5 @@ async fn a_send_that_outlasts_the_grace_of_a_worker_is_made_again_by_another() {
     let _another = fleet.launch("worker").await;
     stop(worker).await;
     assert_sent_again(&api, &receiver, "/slow", &id).await;
-    eventually("nothing is left", SECOND * 5, async || fleet.redis.entries().await == "0 0").await;
+    eventually("nothing is left", SECOND * 5, async || fleet.entries().await == "0 0").await;
 }
