@@ -1,20 +1,16 @@
 //! The engine under test: `weir serve` as a child process on a fresh database, with its CPU time and memory.
 
-use std::{net::SocketAddr, path::Path, process::Stdio, time::Duration};
+use std::{net::SocketAddr, path::Path, process::Stdio};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use bytes::Bytes;
 use hyper::Method;
 use serde_json::Value;
 use tempfile::TempDir;
-use tokio::{
-    io::{AsyncBufReadExt, BufReader},
-    process::{Child, Command},
-};
+use tokio::process::{Child, Command};
+use weir_test_support::{weir_command, weir_listens};
 
 use crate::{client::Connection, process};
-
-const STARTS_WITHIN: Duration = Duration::from_secs(30);
 
 /// A running server. Dropping it kills the process and removes the database.
 pub(crate) struct Engine {
@@ -88,41 +84,13 @@ impl Engine {
 
 /// Waits until a process of Weir listens and returns its address.
 pub(crate) async fn listening(process: &mut Child) -> anyhow::Result<SocketAddr> {
-    let stdout = process.stdout.take().context("the engine has no output")?;
-    let mut lines = BufReader::new(stdout).lines();
-    let address = tokio::time::timeout(STARTS_WITHIN, async {
-        while let Some(line) = lines.next_line().await? {
-            if let Some((_, address)) = line.split_once("listening on http://") {
-                return anyhow::Ok(address.trim().parse()?);
-            }
-        }
-        bail!("the engine exited before it listened")
-    });
-    let address = address.await.context("the engine did not start in time")??;
-    // Keeps the pipe open, so the engine never writes to a closed pipe.
-    tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-    Ok(address)
+    let listening = weir_listens(process).await?.context("the engine exited before it listened")?;
+    Ok(listening.url.trim_start_matches("http://").parse()?)
 }
 
-/// A command that starts a role of Weir with the settings of the harness, which allow plain HTTP to loopback.
+/// A command that starts a role of Weir with the settings of the harness.
 pub(crate) fn command(weir: &Path, role: &str, folder: &Path, backing: &[(&str, String)]) -> Command {
-    let mut command = Command::new(weir);
-    // The engine refuses unknown settings, and settings of the caller's environment must not affect the test.
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("WEIR_")) {
-        command.env_remove(name);
-    }
-    command
-        .arg(role)
-        .current_dir(folder)
-        .envs([
-            ("WEIR_LISTEN", "127.0.0.1:0"),
-            ("WEIR_ALLOW_HTTP", "true"),
-            ("WEIR_ALLOW_NETWORKS", "127.0.0.0/8"),
-            ("WEIR_LOG", "warn"),
-        ])
-        .envs(backing.iter().map(|(name, value)| (*name, value)))
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .kill_on_drop(true);
+    let mut command = weir_command(weir, folder);
+    command.arg(role).envs(backing.iter().map(|(name, value)| (*name, value))).stdout(Stdio::piped());
     command
 }

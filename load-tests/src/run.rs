@@ -6,7 +6,6 @@ pub(crate) mod fleet;
 mod progress;
 mod publisher;
 pub(crate) mod receivers;
-pub(crate) mod servers;
 mod steps;
 
 use std::{

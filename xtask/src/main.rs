@@ -7,6 +7,7 @@ mod dev;
 mod judgements;
 mod servers;
 mod step;
+mod test_programs;
 mod timing;
 mod tools;
 
@@ -15,10 +16,18 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use judgements::Judgements;
 use servers::Servers;
-use step::Step;
+use step::{Programs, Step};
 
 /// The modules of the end-to-end tests that need the machine for themselves.
 const ALONE: &str = "alone::";
+
+/// The libraries whose tests compute, and use no server and no real time. With the simulation of the queue they take 140
+/// of the 160 seconds of processor time that the tests of all libraries take.
+const COMPUTING: [&str; 4] = ["weir-api", "weir-core", "weir-model", "weir-store"];
+
+/// Its tests wait for PostgreSQL, which makes a database for each of them: with two at a time they took 225 seconds and 6
+/// seconds of processor time, with six at a time 74.
+const WAITING: &str = "weir-store-postgres";
 
 /// Automation for the workspace.
 #[derive(Debug, Parser)]
@@ -31,8 +40,9 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run every test, with the servers and tools that it needs. The order: the libraries; the whole program on real
-    /// sockets and in real time, first the tests that mostly wait, side by side, then those that judge times, one at a
-    /// time; deploy/ and k8s/; the quick set of the load tests on both set-ups; the short form of autoscaling.
+    /// sockets and in real time, first the tests that mostly wait, side by side, with deploy/ and k8s/ beside them, then
+    /// those that judge times, one at a time; the quick set of the load tests on both set-ups; the short form of
+    /// autoscaling.
     Test,
     /// Check formatting, lints and documentation; a warning is an error.
     Lint,
@@ -107,25 +117,36 @@ fn run_with_servers(steps: &[Step]) -> anyhow::Result<()> {
 fn test_steps() -> Vec<Step> {
     let quick = ["--quick".to_owned()];
     vec![
-        Step::new(
-            "Tests of every crate except the binary",
-            &["test", "--workspace", "--exclude", "weir", "--exclude", "weir-deploy-checks"],
+        Step::tests(
+            "Tests of the store on PostgreSQL, which wait; beside them, tests that compute",
+            vec![libraries(&["--test-threads=6"]).only(waits), libraries(&[]).only(computes).yielding()],
+            2,
         ),
-        // Optimised, because the tests send over real sockets in real time. These tests wait for most of their time.
-        Step::new(
-            "Tests of the whole program, side by side",
-            &["test", "--release", "--package", "weir", "--tests", "--", "--test-threads=6", "--skip", ALONE],
+        Step::tests(
+            "Tests of the other libraries, which use servers or real time",
+            vec![libraries(&[]).only(others)],
+            1,
+        ),
+        Step::new("Examples in the documentation", &["test", "--workspace", "--doc"]),
+        build_for_load(),
+        // The end-to-end tests are optimised, because they send over real sockets in real time. These wait for most of
+        // their time. The tests of deploy/ start the program that was just built.
+        Step::tests(
+            "Tests of the whole program that mostly wait; beside them, tests of deploy/ and k8s/ with the tools that read them",
+            vec![
+                Programs::of(&["--release", "--package", "weir", "--tests"], &["--test-threads=6", "--skip", ALONE]),
+                libraries(&[]).only(reads_manifests).yielding(),
+            ],
+            2,
         ),
         // One at a time, so that a limit that is exceeded cannot be the effect of another test.
-        Step::new(
+        Step::tests(
             "Tests of the whole program that judge times, one at a time",
-            &["test", "--release", "--package", "weir", "--test", "end_to_end", "--", "--test-threads=1", ALONE],
-        ),
-        build_for_load(),
-        // After the build, because they start the program with the arguments of the manifests.
-        Step::new(
-            "Tests of deploy/ and k8s/, with the tools that read them",
-            &["test", "--package", "weir-deploy-checks"],
+            vec![Programs::of(
+                &["--release", "--package", "weir", "--test", "end_to_end"],
+                &["--test-threads=1", ALONE],
+            )],
+            1,
         ),
         prove_under_load("embedded", &quick),
         prove_under_load("scaled", &quick),
@@ -135,6 +156,27 @@ fn test_steps() -> Vec<Step> {
             &["--short", "capped", "slow-receivers", "backlog-as-signal", "prometheus-away"].map(str::to_owned),
         ),
     ]
+}
+
+/// The tests of every crate except the binary.
+fn libraries(run: &[&str]) -> Programs {
+    Programs::of(&["--workspace", "--exclude", "weir", "--tests"], run)
+}
+
+fn waits(package: &str, _target: &str) -> bool {
+    package == WAITING
+}
+
+fn computes(package: &str, target: &str) -> bool {
+    COMPUTING.contains(&package) || target == "simulation"
+}
+
+fn reads_manifests(package: &str, _target: &str) -> bool {
+    package == "weir-deploy-checks"
+}
+
+fn others(package: &str, target: &str) -> bool {
+    ![waits, computes, reads_manifests].iter().any(|is_wanted| is_wanted(package, target))
 }
 
 fn lint_steps() -> Vec<Step> {
@@ -200,18 +242,39 @@ mod tests {
     #[test]
     fn every_end_to_end_test_is_in_one_of_the_two_steps() {
         let steps: Vec<_> = test_steps().iter().map(Step::to_string).collect();
-        let of_the_program = |step: &&String| step.contains("--package weir --test");
-        let ends: Vec<_> = steps.iter().filter(of_the_program).filter_map(|step| step.split_once(" -- ")).collect();
-        let filters: Vec<_> = ends.iter().map(|(_, arguments)| *arguments).collect();
+        let of_the_program = |line: &&str| line.contains("--package weir --test");
+        let lines: Vec<_> = steps.iter().flat_map(|step| step.lines()).filter(of_the_program).collect();
+        let filters: Vec<_> =
+            lines.iter().filter_map(|line| line.split_once(" -- ")).map(|(_, filter)| filter).collect();
         assert_eq!(filters, ["--test-threads=6 --skip alone::", "--test-threads=1 alone::"]);
     }
 
     #[test]
-    fn manifests_are_checked_once_after_the_program_was_built() {
+    fn the_tests_of_every_other_crate_run_once() {
+        let crates = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../crates")).unwrap();
+        let crates: Vec<_> = crates.map(|folder| folder.unwrap().file_name().into_string().unwrap()).collect();
+        assert!(
+            COMPUTING.iter().chain([&WAITING]).all(|name| crates.iter().any(|folder| folder == name)),
+            "{crates:?}"
+        );
+        let more = ["weir-deploy-checks", "weir-load-tests", "xtask"].map(str::to_owned);
+        for (package, target) in crates.iter().chain(&more).flat_map(|name| [(name, "lib"), (name, "simulation")]) {
+            let runs = [waits, computes, reads_manifests, others].iter().filter(|wants| wants(package, target)).count();
+            // No package but that of the queue has a simulation.
+            assert!(runs == 1 || target == "simulation" && package != "weir-queue", "{package} {target}: {runs} runs");
+        }
         let steps: Vec<_> = test_steps().iter().map(Step::to_string).collect();
-        let at = |ending: &str| steps.iter().position(|step| step.ends_with(ending)).unwrap();
-        assert!(at("--exclude weir-deploy-checks") < at("build --release --package weir --package weir-load-tests"));
-        assert!(at("--package weir-load-tests") < at("test --package weir-deploy-checks"));
+        let command = libraries(&[]).to_string();
+        let lines = steps.iter().flat_map(|step| step.lines()).filter(|line| line.contains(&command));
+        assert_eq!(lines.count(), 4, "{steps:?}");
+    }
+
+    #[test]
+    fn manifests_are_checked_after_the_program_was_built() {
+        let steps: Vec<_> = test_steps().iter().map(Step::to_string).collect();
+        let at = |text: &str| steps.iter().position(|step| step.contains(text)).unwrap();
+        assert!(at("build --release --package weir --package weir-load-tests") < at("--skip alone::"));
+        assert!(steps[at("--skip alone::")].ends_with(&libraries(&[]).to_string()));
     }
 
     #[test]

@@ -4,7 +4,6 @@
 //! outlives this process (see [`guarded`]). If the caller has set a variable, its value is used and no server is
 //! started.
 
-mod account;
 pub(crate) mod guarded;
 mod postgres;
 pub(crate) mod programs;

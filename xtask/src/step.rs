@@ -1,17 +1,57 @@
-//! One run of cargo with a heading, and the summary lines of its test runners.
+//! One step of a command: a run of cargo with a heading, or tests that cargo builds and that run side by side.
 
 use std::{
     ffi::OsStr,
     fmt,
-    io::{self, BufRead, BufReader, IsTerminal as _, Read, Write},
     process::{Command, Stdio},
-    thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, ensure};
 
-use crate::timing::Timing;
+use crate::{
+    test_programs::{self, How, Outcome},
+    timing::Timing,
+};
+
+/// Test programs that `cargo test` builds with `arguments`.
+#[derive(Debug)]
+pub(crate) struct Programs {
+    arguments: Vec<String>,
+    /// Whether the program of a package and target runs.
+    is_wanted: fn(&str, &str) -> bool,
+    how: How,
+}
+
+impl Programs {
+    /// The programs of all packages that `arguments` name, which run with the arguments `run`.
+    pub(crate) fn of(arguments: &[&str], run: &[&str]) -> Self {
+        let arguments = owned(&[&["test"], arguments].concat());
+        Self { arguments, is_wanted: |_, _| true, how: How { arguments: owned(run), yields: false } }
+    }
+
+    /// Only some of the programs. To name fewer packages to cargo would change the features of dependencies, and so
+    /// build them again.
+    pub(crate) fn only(self, is_wanted: fn(&str, &str) -> bool) -> Self {
+        Self { is_wanted, ..self }
+    }
+
+    /// They take only the processor time that other programs leave.
+    pub(crate) fn yielding(mut self) -> Self {
+        self.how.yields = true;
+        self
+    }
+}
+
+impl fmt::Display for Programs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cargo {}", self.arguments.join(" "))?;
+        if !self.how.arguments.is_empty() {
+            write!(f, " -- {}", self.how.arguments.join(" "))?;
+        }
+        Ok(())
+    }
+}
 
 /// A run of cargo.
 #[derive(Debug)]
@@ -19,11 +59,18 @@ pub(crate) struct Step {
     title: &'static str,
     arguments: Vec<String>,
     env: Option<(&'static str, &'static str)>,
+    /// For a step of tests: the programs, and how many of them run at one time.
+    tests: Option<(Vec<Programs>, usize)>,
 }
 
 impl Step {
     pub(crate) fn new(title: &'static str, arguments: &[&str]) -> Self {
-        Self { title, arguments: arguments.iter().copied().map(str::to_owned).collect(), env: None }
+        Self { title, arguments: owned(arguments), env: None, tests: None }
+    }
+
+    /// Builds all programs, then runs them in order, `at_once` of them at one time.
+    pub(crate) fn tests(title: &'static str, programs: Vec<Programs>, at_once: usize) -> Self {
+        Self { tests: Some((programs, at_once)), ..Self::new(title, &[]) }
     }
 
     pub(crate) fn with_env(self, name: &'static str, value: &'static str) -> Self {
@@ -35,70 +82,44 @@ impl Step {
         self
     }
 
-    /// The package of the step, if it names one.
-    fn package(&self) -> Option<&str> {
-        let at = self.arguments.iter().position(|argument| argument == "--package")?;
-        self.arguments.get(at + 1).map(String::as_str)
+    /// Runs the step with the variables in `env`. Returns what its tests have shown, and the time without the build.
+    fn run(&self, env: &[(&'static str, String)]) -> anyhow::Result<(Outcome, Duration)> {
+        let Some((programs, at_once)) = &self.tests else {
+            let began = now();
+            let status = self.cargo(&self.arguments, env).status();
+            let status = status.with_context(|| format!("could not start `{self}`"))?;
+            ensure!(status.success(), "`{self}` failed ({status})");
+            return Ok((Outcome::default(), now() - began));
+        };
+        let mut built = Vec::new();
+        for programs in programs {
+            let mut cargo = self.cargo(&programs.arguments, env);
+            cargo.args(["--no-run", "--message-format=json-render-diagnostics"]).stderr(Stdio::inherit());
+            let output = cargo.output().with_context(|| format!("could not start `{programs}`"))?;
+            ensure!(output.status.success(), "the build of `{programs}` failed ({})", output.status);
+            let messages = String::from_utf8_lossy(&output.stdout);
+            let found = test_programs::built(&messages, programs.is_wanted, &programs.how)?;
+            ensure!(!found.is_empty(), "`{programs}` has no tests");
+            built.extend(found);
+        }
+        let began = now();
+        let outcome = test_programs::run(built, *at_once, env).with_context(|| format!("`{self}` failed"))?;
+        Ok((outcome, now() - began))
     }
 
-    /// Runs the step with the variables in `env` and prints its output.
-    fn run(&self, env: &[(&'static str, String)]) -> anyhow::Result<Outcome> {
+    fn cargo(&self, arguments: &[String], env: &[(&'static str, String)]) -> Command {
         // Cargo sets CARGO to itself, so the chosen toolchain is used here too.
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let mut command = Command::new(cargo);
-        command.args(&self.arguments).envs(env.iter().cloned()).envs(self.env);
+        let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        command.args(arguments).envs(env.iter().cloned()).envs(self.env);
         for name in std::env::vars_os().map(|(name, _)| name).filter(|name| describes_a_package(name)) {
             command.env_remove(name);
         }
-        // Cargo's own output goes through a pipe, in which it would leave the colours out.
-        if io::stderr().is_terminal() && std::env::var_os("CARGO_TERM_COLOR").is_none() {
-            command.env("CARGO_TERM_COLOR", "always");
-        }
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().with_context(|| format!("could not start `{self}`"))?;
-        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-        let (mut summary, mut timing) = (Vec::new(), Timing::of(self.package()));
-        thread::scope(|scope| {
-            let headings = scope.spawn(|| pass_on(stderr, io::stderr(), |line| timing.read(&plain(line), now())));
-            let lines = pass_on(stdout, io::stdout(), |line| {
-                if is_summary(line) {
-                    summary.push(line.to_owned());
-                }
-            });
-            lines.and(headings.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-        })
-        .context("could not read the output")?;
-        let status = child.wait().with_context(|| format!("could not wait for `{self}`"))?;
-        timing.stop(now());
-        ensure!(status.success(), "`{self}` failed ({status})");
-        Ok(Outcome { summary, timing })
+        command
     }
 }
 
-/// The output of a step about its tests.
-struct Outcome {
-    /// The last lines of the test runners that ran a test.
-    summary: Vec<String>,
-    timing: Timing,
-}
-
-/// Prints each line of `from`, and shows it to `read`.
-fn pass_on(from: Option<impl Read>, mut to: impl Write, mut read: impl FnMut(&str)) -> io::Result<()> {
-    let Some(from) = from else { return Ok(()) };
-    for line in BufReader::new(from).split(b'\n') {
-        let line = line?;
-        let line = String::from_utf8_lossy(&line);
-        writeln!(to, "{line}")?;
-        read(&line);
-    }
-    Ok(())
-}
-
-/// A line without the escape sequences of colours.
-fn plain(line: &str) -> String {
-    let mut parts = line.split("\u{1b}[");
-    let first = parts.next().unwrap_or_default().to_owned();
-    parts.fold(first, |text, part| text + part.split_once('m').map_or(part, |(_, rest)| rest))
+fn owned(texts: &[&str]) -> Vec<String> {
+    texts.iter().copied().map(str::to_owned).collect()
 }
 
 #[expect(clippy::disallowed_methods, reason = "xtask measures how long tests run")]
@@ -115,6 +136,10 @@ fn describes_a_package(name: &OsStr) -> bool {
 
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some((programs, _)) = &self.tests {
+            let commands: Vec<_> = programs.iter().map(Programs::to_string).collect();
+            return f.write_str(&commands.join("\n    "));
+        }
         if let Some((name, value)) = self.env {
             write!(f, "{name}=\"{value}\" ")?;
         }
@@ -122,34 +147,38 @@ impl fmt::Display for Step {
     }
 }
 
-/// Whether this is the last line of a test runner that ran a test.
-fn is_summary(line: &str) -> bool {
-    line.starts_with("test result:") && !line.contains(" 0 passed; 0 failed; 0 ignored;")
-}
-
 /// Runs steps in order, each with the variables in `env`, until one fails.
 pub(crate) fn run_all(steps: &[Step], env: &[(&'static str, String)]) -> anyhow::Result<()> {
-    let (mut summaries, mut timing) = (Vec::new(), Timing::default());
+    let (mut summaries, mut timing, mut times) = (Vec::new(), Timing::default(), Vec::new());
     for (n, step) in steps.iter().enumerate() {
         eprintln!("\n=== {}/{}  {}\n    {step}\n", n + 1, steps.len(), step.title);
-        let outcome = step.run(env).with_context(|| format!("{} failed", step.title))?;
+        let (outcome, time) = step.run(env).with_context(|| format!("{} failed", step.title))?;
+        times.push((step.title, time));
         if !outcome.summary.is_empty() {
             summaries.push((step.title, outcome.summary));
         }
-        timing.add(outcome.timing);
+        timing.join(outcome.timing);
     }
     for (title, lines) in summaries {
-        eprintln!("\n=== {title}");
-        for line in lines {
-            eprintln!("{line}");
-        }
+        print(title, &lines);
     }
-    if !timing.is_empty() {
-        eprintln!("\n=== How long the tests of each crate ran, without the build");
-        timing.table().iter().for_each(|row| eprintln!("{row}"));
+    print("How long the test programs of each crate ran", &timing.crates());
+    print("The slowest of the tests that ran one at a time", &timing.slowest_tests());
+    if steps.iter().any(|step| step.tests.is_some()) {
+        let all: Duration = times.iter().map(|(_, time)| *time).sum();
+        let rows = times.iter().copied().chain([("all steps", all)]);
+        let rows: Vec<_> = rows.map(|(title, time)| format!("{:>8.1} s  {title}", time.as_secs_f64())).collect();
+        print("How long each step took; a step of tests without its build", &rows);
     }
     eprintln!("\n=== done: {} of {} steps", steps.len(), steps.len());
     Ok(())
+}
+
+fn print(title: &str, lines: &[String]) {
+    if !lines.is_empty() {
+        eprintln!("\n=== {title}");
+        lines.iter().for_each(|line| eprintln!("{line}"));
+    }
 }
 
 #[cfg(test)]
@@ -157,28 +186,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn colours_are_removed_from_a_line() {
-        assert_eq!(plain("\u{1b}[1m\u{1b}[92m     Running\u{1b}[0m tests/a.rs"), "     Running tests/a.rs");
-    }
-
-    #[test]
     fn a_step_is_shown_as_a_command_line() {
         let step = Step::new("Documentation", &["doc", "--no-deps"]).with_env("RUSTDOCFLAGS", "-D warnings");
         assert_eq!(step.to_string(), "RUSTDOCFLAGS=\"-D warnings\" cargo doc --no-deps");
-    }
-
-    #[test]
-    fn summary_lines_of_runners_without_tests_are_left_out() {
-        assert!(is_summary(
-            "test result: ok. 29 passed; 0 failed; 0 ignored; 0 measured; 44 filtered out; finished in 0.03s"
-        ));
-        assert!(is_summary(
-            "test result: ok. 0 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out; finished in 0.00s"
-        ));
-        assert!(!is_summary(
-            "test result: ok. 0 passed; 0 failed; 0 ignored; 0 measured; 3 filtered out; finished in 0.00s"
-        ));
-        assert!(!is_summary("test audit::tests::nothing ... ok"));
+        let programs = Programs::of(&["--package", "weir"], &["--test-threads=1"]);
+        let tests = Step::tests("Tests", vec![programs], 1);
+        assert_eq!(tests.to_string(), "cargo test --package weir -- --test-threads=1");
     }
 
     #[test]

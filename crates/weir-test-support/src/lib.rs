@@ -1,5 +1,16 @@
-//! What tests, load tests and xtask share.
+//! What tests, load tests and xtask share: held ports, accounts, and, with the feature `servers`, private servers and
+//! processes of Weir.
 
+pub mod account;
 mod held_port;
+#[cfg(feature = "servers")]
+mod servers;
+#[cfg(feature = "servers")]
+mod weir;
 
+pub use account::Account;
 pub use held_port::HeldPort;
+#[cfg(feature = "servers")]
+pub use servers::{Postgres, Redis, postgres_programs};
+#[cfg(feature = "servers")]
+pub use weir::{Listening, weir_command, weir_listens};

@@ -27,6 +27,9 @@ pub(crate) enum Command {
     Audit(AuditArgs),
     /// Check the signature of a received request: exit code 0 if it is valid, 1 if not
     Verify(VerifyArgs),
+    /// Ask the process with the same settings on this machine whether it is ready: exit code 0 if it is, 1 if not. For
+    /// health checks of containers. Asks the metrics listener if one is set, otherwise the main listener
+    Health(SettingFlags),
     /// Migrate the database to the schema of this version, then exit
     Migrate(SettingFlags),
     /// Mark a database that was restored from a backup, before any process starts: limits then continue as if sends had

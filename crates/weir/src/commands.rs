@@ -2,6 +2,7 @@
 
 mod audit;
 mod demo;
+mod health;
 mod migrate;
 mod restored;
 mod serve;
@@ -21,6 +22,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Demo(arguments) => demo::run(&arguments).await,
         Command::Audit(arguments) => audit::run(arguments).await,
         Command::Verify(arguments) => verify::run(&arguments),
+        Command::Health(flags) => health::run(&flags).await,
         Command::Migrate(flags) => migrate::run(&flags).await,
         Command::Restored(flags) => restored::run(&flags).await,
     }

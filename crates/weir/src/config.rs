@@ -167,6 +167,18 @@ impl Settings {
         Self::load_from(flags, role, std::env::vars_os())
     }
 
+    /// The address on which a process with these settings answers health checks. Other settings are not read, because
+    /// this process does not start a role. Without settings this is the default address of the API.
+    pub(crate) fn health_listen(flags: &SettingFlags) -> Result<SocketAddr, ConfigError> {
+        Self::health_listen_of(&SourceValues::read(flags, std::env::vars_os())?)
+    }
+
+    fn health_listen_of(values: &SourceValues) -> Result<SocketAddr, ConfigError> {
+        let metrics_listen = parse_setting(values, Key::MetricsListen, "", parse::optional_listen)?;
+        let listen = || parse_setting(values, Key::Listen, Role::Serve.default_listen(), parse::listen);
+        metrics_listen.map_or_else(listen, Ok)
+    }
+
     fn load_from(
         flags: &SettingFlags,
         role: Role,

@@ -6,16 +6,10 @@ use std::{
 };
 
 use anyhow::{Context, ensure};
-use tokio::{
-    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
-    net::TcpStream,
-    process::Command,
-};
+use tokio::process::Command;
+use weir_test_support::{Postgres, Redis, postgres_programs};
 
-use crate::{
-    process::{cpu_s_of, cpu_s_of_family},
-    run::servers::{Postgres, Redis, postgres_programs},
-};
+use crate::process::{cpu_s_of, cpu_s_of_family};
 
 pub(crate) struct Servers {
     postgres: Postgres,
@@ -61,7 +55,7 @@ impl Servers {
         let postmaster =
             sql(&psql, postgres.url(), r"SELECT split_part(pg_read_file('postmaster.pid'), E'\n', 1)").await?;
         let postmaster = postmaster.parse().context("postmaster.pid")?;
-        let redis_process = number_in(&ask_redis(&redis.url(), "INFO server").await?, "process_id:");
+        let redis_process = number_in(&redis.ask("INFO server").await?, "process_id:");
         let redis_process = redis_process.context("INFO of Redis lacks process_id")? as u32;
         let databases = AtomicU32::new(0);
         Ok(Self { postgres, redis, psql, postmaster, redis_process, counts_statements, databases })
@@ -71,7 +65,7 @@ impl Servers {
     pub(crate) async fn renew(&self) -> anyhow::Result<([(&'static str, String); 2], String)> {
         let database = format!("bench{}", self.databases.fetch_add(1, Ordering::Relaxed));
         self.sql(&format!("CREATE DATABASE {database}")).await?;
-        self.redis.flush().await?;
+        self.redis.ask("FLUSHALL").await?;
         Ok(([("WEIR_DATABASE_URL", self.url_of(&database)), ("WEIR_REDIS_URL", self.redis.url())], database))
     }
 
@@ -104,7 +98,7 @@ impl Servers {
 
     pub(crate) async fn begin_count(&self, database: &str) -> anyhow::Result<u64> {
         self.sql("SELECT pg_stat_statements_reset()").await?;
-        ask_redis(&self.redis.url(), "CONFIG RESETSTAT").await?;
+        self.redis.ask("CONFIG RESETSTAT").await?;
         self.transactions(database).await
     }
 
@@ -118,7 +112,7 @@ impl Servers {
                  WHERE d.datname = '{database}' AND query !~* '^(begin|commit|rollback|start transaction)'"
             ))
             .await?;
-        let redis = ask_redis(&self.redis.url(), "INFO commandstats").await?;
+        let redis = self.redis.ask("INFO commandstats").await?;
         let calls = calls_in(&redis);
         let is_script = |name: &str| ["evalsha", "eval", "fcall"].contains(&name);
         Ok(Executed {
@@ -140,14 +134,14 @@ impl Servers {
     /// For example `PostgreSQL 15.8` and `Redis 7.0.15`.
     pub(crate) async fn versions(&self) -> anyhow::Result<[String; 2]> {
         let postgres = self.sql("SHOW server_version").await?;
-        let redis = ask_redis(&self.redis.url(), "INFO server").await?;
+        let redis = self.redis.ask("INFO server").await?;
         let redis = redis.lines().find_map(|line| line.strip_prefix("redis_version:")).unwrap_or("?").trim().to_owned();
         Ok([format!("PostgreSQL {}", postgres.split(' ').next().unwrap_or_default()), format!("Redis {redis}")])
     }
 
     /// The memory used by Redis, in MiB.
     pub(crate) async fn redis_mib(&self) -> anyhow::Result<f64> {
-        let bytes = number_in(&ask_redis(&self.redis.url(), "INFO memory").await?, "used_memory:");
+        let bytes = number_in(&self.redis.ask("INFO memory").await?, "used_memory:");
         Ok(bytes.context("INFO of Redis lacks used_memory")? as f64 / 1_048_576.0)
     }
 
@@ -167,22 +161,6 @@ async fn sql(psql: &PathBuf, url: String, statement: &str) -> anyhow::Result<Str
     let output = command.output().await.with_context(|| format!("cannot start {}", psql.display()))?;
     ensure!(output.status.success(), "{statement}: {}", String::from_utf8_lossy(&output.stderr).trim());
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
-}
-
-/// Sends a command and returns the bulk or simple string of the answer.
-async fn ask_redis(url: &str, command: &str) -> anyhow::Result<String> {
-    let mut stream = TcpStream::connect(url.trim_start_matches("redis://")).await.context("cannot connect to Redis")?;
-    stream.write_all(format!("{command}\r\n").as_bytes()).await?;
-    let mut stream = BufReader::new(stream);
-    let mut head = String::new();
-    stream.read_line(&mut head).await?;
-    let Some(length) = head.trim().strip_prefix('$') else {
-        ensure!(head.starts_with('+'), "{command} was answered {head}");
-        return Ok(head.trim_start_matches('+').trim().to_owned());
-    };
-    let mut answer = vec![0; length.parse()?];
-    stream.read_exact(&mut answer).await?;
-    Ok(String::from_utf8_lossy(&answer).into_owned())
 }
 
 fn number_in(info: &str, name: &str) -> Option<u64> {

@@ -13,9 +13,8 @@ use std::{
 use anyhow::{Context, ensure};
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
-use weir_test_support::HeldPort;
+use weir_test_support::{HeldPort, Postgres, Redis};
 
-use super::servers::{Postgres, Redis};
 use crate::{
     engine,
     scenario::{Roles, SetUp},

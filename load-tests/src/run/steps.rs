@@ -74,7 +74,7 @@ impl StepRunner<'_> {
                 tokio::time::sleep(seconds(*down_s)).await;
                 self.fleet()?.redis()?.start_again().await?;
             }
-            Action::FlushRedis => self.fleet()?.redis()?.flush().await?,
+            Action::FlushRedis => self.fleet()?.redis()?.ask("FLUSHALL").await.map(drop)?,
             Action::RestartPostgres { down_s } => {
                 self.fleet()?.postgres()?.stop().await?;
                 tokio::time::sleep(seconds(*down_s)).await;

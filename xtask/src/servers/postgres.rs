@@ -9,9 +9,9 @@ use std::{
 };
 
 use anyhow::Context;
+use weir_test_support::{Account, account};
 
 use super::{
-    account,
     guarded::Guarded,
     programs,
     server::{Plan, Server},
@@ -49,7 +49,7 @@ fn plan(programs: &Path, folder: &Path, port: u16) -> anyhow::Result<Plan> {
     let mut command = Guarded::command("TERM QUIT", Some(folder));
     if account::is_root() {
         // PostgreSQL refuses to run as root.
-        let account = account::unprivileged("postgres").context("no account to run PostgreSQL as")?;
+        let account = Account::unprivileged("postgres").context("no account to run PostgreSQL as")?;
         chown(folder, Some(account.user), Some(account.group)).context("could not give PostgreSQL its folder")?;
         command.uid(account.user).gid(account.group);
     }

@@ -8,8 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, bail, ensure};
-
-use super::account;
+use weir_test_support::account;
 
 /// Programs in one folder, and the packages that contain them.
 #[derive(Debug)]

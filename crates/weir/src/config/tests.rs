@@ -32,6 +32,20 @@ fn refusal(arguments: &[&str], variables: &[(&str, &str)], file: &str) -> String
 }
 
 #[test]
+fn a_health_check_asks_the_metrics_listener_or_the_main_listener() {
+    let asked = |variables: &[(&str, &str)]| {
+        let mut values = SourceValues::default();
+        values.add_environment(environment(variables)).unwrap();
+        Settings::health_listen_of(&values).map(|listen| listen.to_string())
+    };
+    let (listen, metrics) = (("WEIR_LISTEN", "0.0.0.0:8000"), ("WEIR_METRICS_LISTEN", "0.0.0.0:9464"));
+    assert_eq!(asked(&[listen, metrics]).unwrap(), "0.0.0.0:9464");
+    assert_eq!(asked(&[listen]).unwrap(), "0.0.0.0:8000", "without an API key, which only the server needs");
+    assert_eq!(asked(&[]).unwrap(), "127.0.0.1:8080");
+    assert!(asked(&[("WEIR_METRICS_LISTEN", "nowhere")]).is_err());
+}
+
+#[test]
 fn the_defaults_match_the_documentation() {
     let settings = load(&[], &[], "").unwrap();
     let expected = Settings {

@@ -2,10 +2,11 @@
 
 use std::{collections::HashSet, time::Duration};
 
-use crate::support::{Answer, App, Arrival, Fleet, Receiver, eventually};
 use reqwest::Method;
 use serde_json::{Value, json};
 use standardwebhooks::Webhook;
+
+use crate::support::{Answer, App, Arrival, Fleet, Receiver, eventually};
 
 /// Several passes of the alerting.
 const LONG: Duration = Duration::from_secs(60);

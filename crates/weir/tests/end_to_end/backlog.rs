@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
-use crate::support::{self, Answer, App, Fleet, Receiver, eventually};
 use reqwest::Method;
 use serde_json::{Value, json};
+
+use crate::support::{self, Answer, App, Fleet, Receiver, eventually};
 
 const LONG: Duration = Duration::from_secs(20);
 

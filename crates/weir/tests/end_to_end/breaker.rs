@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use crate::support::{self, Answer, App, Receiver, eventually, fleet::Fleet};
 use serde_json::{Value, json};
+
+use crate::support::{self, Answer, App, Receiver, eventually, fleet::Fleet};
 
 const IN_FLIGHT: usize = 16;
 const CONSECUTIVE: usize = 10;
@@ -44,6 +45,7 @@ async fn a_dead_endpoint_gets_only_probes_until_it_recovers(app: &App, workers: 
 
     let at_most = workers * CONSECUTIVE + IN_FLIGHT;
     let arrivals = receiver.wait_for("/dead", at_most + 3, TIMEOUT).await;
+    // The time until the next probe begins after the answer to the one before, so other tests can only lengthen the gap.
     for (earlier, later) in arrivals[at_most..].iter().zip(&arrivals[at_most + 1..]) {
         let gap = later.at - earlier.at;
         assert!(gap + support::SLACK + later.stalled + earlier.stalled >= OPEN, "two probes within {gap:?}");
@@ -117,25 +119,20 @@ async fn without_a_breaker_every_retry_is_sent() {
     assert_eq!((&known["breaker"], &known["breaker_state"]), (&Value::Null, &json!("closed")), "{known}");
 }
 
-/// These tests judge times, so no other test runs beside them.
-mod alone {
-    use super::*;
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_breaker_works_in_one_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let app = App::start(folder.path()).await;
+    a_dead_endpoint_gets_only_probes_until_it_recovers(&app, 1).await;
+    another_url_closes_the_breaker(&app).await;
+    a_destination_that_fails_for_long_is_paused(&app).await;
+}
 
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn the_breaker_works_in_one_process() {
-        let folder = tempfile::tempdir().unwrap();
-        let app = App::start(folder.path()).await;
-        a_dead_endpoint_gets_only_probes_until_it_recovers(&app, 1).await;
-        another_url_closes_the_breaker(&app).await;
-        a_destination_that_fails_for_long_is_paused(&app).await;
-    }
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn the_breaker_works_on_servers() {
-        let fleet = Fleet::new().await;
-        let api = fleet.launch("api").await;
-        let _others = [fleet.launch("scheduler").await, fleet.launch("worker").await, fleet.launch("worker").await];
-        a_dead_endpoint_gets_only_probes_until_it_recovers(&api, 2).await;
-        a_destination_that_fails_for_long_is_paused(&api).await;
-    }
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_breaker_works_on_servers() {
+    let fleet = Fleet::new().await;
+    let api = fleet.launch("api").await;
+    let _others = [fleet.launch("scheduler").await, fleet.launch("worker").await, fleet.launch("worker").await];
+    a_dead_endpoint_gets_only_probes_until_it_recovers(&api, 2).await;
+    a_destination_that_fails_for_long_is_paused(&api).await;
 }

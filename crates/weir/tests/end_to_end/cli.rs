@@ -2,11 +2,10 @@
 
 use std::{path::Path, process::Output, time::Duration};
 
-use crate::support::{
-    App, Receiver,
-    servers::{self, Redis},
-};
 use serde_json::json;
+use weir_test_support::{HeldPort, Postgres, Redis};
+
+use crate::support::{App, Fleet, Receiver, servers};
 
 async fn run(folder: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Output {
     let mut command = App::command(folder);
@@ -43,7 +42,7 @@ async fn invalid_settings_exit_with_2_and_are_named() {
 async fn a_role_without_its_servers_is_refused_and_the_setting_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
-    let (postgres, redis) = (servers::database().await, Redis::start().await);
+    let (postgres, redis) = (servers::database().await, Redis::start().await.unwrap());
     let redis_url = redis.url();
     let (database, queue) = (("WEIR_DATABASE_URL", postgres.as_str()), ("WEIR_REDIS_URL", redis_url.as_str()));
     for role in ["api", "scheduler", "worker"] {
@@ -65,8 +64,8 @@ async fn a_role_without_its_servers_is_refused_and_the_setting_is_named() {
 async fn a_wrong_password_is_refused_and_never_shown() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
-    let postgres = servers::Postgres::start_with_password("open sesame").await;
-    let redis = Redis::start_with(&["--requirepass", "open-sesame"]).await;
+    let postgres = Postgres::start_with_password("open sesame").await.unwrap();
+    let redis = Redis::start_with(&["--requirepass", "open-sesame"]).await.unwrap();
     let (right, wrong) = (postgres.url_with("open%20sesame"), postgres.url_with("hush"));
     let with_redis = |password: &str| redis.url().replace("redis://", &format!("redis://:{password}@"));
     let (opens, closed) = (with_redis("open-sesame"), with_redis("hush"));
@@ -132,6 +131,36 @@ async fn api_keys_are_required_when_configured() {
         assert_eq!(answer.status(), status, "key {key:?}");
     }
     assert_eq!(app.http.get(format!("{}/healthz", app.url)).send().await.unwrap().status(), 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn health_asks_the_listener_of_the_settings_and_names_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let (listen, metrics) = (HeldPort::hold().unwrap(), HeldPort::hold().unwrap());
+    let [listen, metrics] = [&listen, &metrics].map(|port| format!("127.0.0.1:{}", port.number()));
+    let both = [("WEIR_LISTEN", listen.as_str()), ("WEIR_METRICS_LISTEN", metrics.as_str())];
+    let asked = async |environment: &[(&str, &str)]| {
+        let output = run(folder.path(), &["health"], environment).await;
+        let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        (output.status.code(), text)
+    };
+    let (code, text) = asked(&both).await;
+    assert_eq!(code, Some(1), "no process listens: {text}");
+    assert!(text.contains(&format!("no answer from http://{metrics}/readyz")), "{text}");
+
+    let mut fleet = Fleet::new().await;
+    let worker = fleet.launch_with("worker", &both).await;
+    for (environment, address) in [(&both[..], &metrics), (&both[..1], &listen)] {
+        assert_eq!(asked(environment).await, (Some(0), format!("http://{address}/readyz is ready\n")));
+    }
+    fleet.redis.kill().await.unwrap();
+    let (code, text) = asked(&both).await;
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains(&format!("http://{metrics}/readyz answered 503")) && text.contains("queue"), "{text}");
+    drop(worker);
+
+    let any_port = [("WEIR_LISTEN", "127.0.0.1:0")];
+    refused(folder.path(), &["health"], &any_port, &["WEIR_METRICS_LISTEN", "WEIR_LISTEN"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

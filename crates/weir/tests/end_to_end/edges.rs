@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use crate::support::{App, eventually};
 use reqwest::Method;
 use serde_json::json;
 use tokio::{
@@ -10,6 +9,8 @@ use tokio::{
     net::TcpStream,
     time::timeout,
 };
+
+use crate::support::{App, eventually};
 
 const LONG: Duration = Duration::from_secs(20);
 

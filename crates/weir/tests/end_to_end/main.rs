@@ -16,7 +16,9 @@ mod backlog;
 mod breaker;
 mod cli;
 mod edges;
+mod logs;
 mod metrics;
+mod openapi_fuzzed;
 mod ordered;
 #[cfg(target_os = "linux")]
 mod ports;
@@ -27,6 +29,7 @@ mod receivers;
 mod replays;
 mod requests;
 mod retries;
+mod shutdown;
 mod signatures;
 mod timing;
 mod traces;

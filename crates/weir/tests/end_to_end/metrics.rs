@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use crate::support::{self, App, Fleet, Receiver};
 use serde_json::json;
+
+use crate::support::{self, App, Fleet, Receiver};
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -40,10 +41,10 @@ async fn an_unreachable_queue_is_reported_and_nothing_else_changes() {
     let mut fleet = Fleet::new().await;
     let scheduler = fleet.launch("scheduler").await;
     wait_for(&scheduler, "weir_queue_up", |up| up == 1.0).await;
-    fleet.redis.kill().await;
+    fleet.redis.kill().await.unwrap();
     wait_for(&scheduler, "weir_queue_up", |up| up == 0.0).await;
     assert_eq!(scheduler.metric("weir_store_up").await, 1.0);
-    fleet.redis.start_again().await;
+    fleet.redis.start_again().await.unwrap();
     wait_for(&scheduler, "weir_queue_up", |up| up == 1.0).await;
 }
 

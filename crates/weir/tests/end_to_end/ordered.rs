@@ -4,9 +4,10 @@
 
 use std::time::Duration;
 
-use crate::support::{App, Fleet, eventually, now, order_receiver::OrderReceiver};
 use reqwest::Method;
 use serde_json::{Value, json};
+
+use crate::support::{App, Fleet, eventually, now, order_receiver::OrderReceiver};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MS: Duration = Duration::from_millis(1);

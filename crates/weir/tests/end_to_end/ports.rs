@@ -6,9 +6,10 @@
 
 use std::{ffi::OsStr, process::Stdio, time::Duration};
 
-use crate::support::{Answer, App, Receiver};
 use serde_json::json;
 use tokio::process::Command;
+
+use crate::support::{Answer, App, Receiver};
 
 const INSIDE: &str = "WEIR_TEST_IN_A_NAMESPACE";
 const PORTS: usize = 20;

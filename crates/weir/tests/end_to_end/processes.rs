@@ -7,12 +7,13 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{Answer, App, Arrival, Fleet, Receiver, assert_cap, cases::limit, eventually};
 use serde_json::json;
 use tokio::{
     net::{TcpListener, TcpStream},
     task::JoinSet,
 };
+
+use crate::support::{Answer, App, Arrival, Fleet, Receiver, assert_cap, cases::limit, eventually};
 
 const SECOND: Duration = Duration::from_secs(1);
 /// From a SIGKILL until the claims and permits of the process are resolved.
@@ -58,7 +59,7 @@ async fn sends_of_a_killed_worker_are_repeated_by_another_whose_long_requests_co
         deliveries["data"].as_array().unwrap().iter().map(|one| one["attempt_count"].as_u64().unwrap()).collect();
     attempts.sort_unstable();
     assert_eq!(attempts, [vec![1; sent - of_killed], vec![2; of_killed]].concat(), "an unknown outcome counts");
-    eventually("nothing is left", SECOND * 5, async || fleet.redis.entries().await == "0 0").await;
+    eventually("nothing is left", SECOND * 5, async || fleet.entries().await == "0 0").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

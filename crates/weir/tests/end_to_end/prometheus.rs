@@ -7,11 +7,12 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{Answer, App, Fleet, Receiver, eventually, servers::provided};
 use serde_json::{Value, json};
 use tokio::process::{Child, Command};
 use weir_deploy_checks::queries::{self, Query};
 use weir_test_support::HeldPort;
+
+use crate::support::{Answer, App, Fleet, Receiver, eventually, servers::provided};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// The queries of the dashboard look back so far: several scrapes.

@@ -1,19 +1,20 @@
 //! Runs the tour of the README: every shell block from the start of the server to "Scale out", with the README's own
-//! `receiver.py`.
+//! `receiver.py`; and the block of "Scale out" itself.
 //!
 //! Only ports and the external address are replaced. A command with `…` needs a value of the reader and is skipped;
 //! [`WITH_A_VALUE_OF_THE_READER`] is the number of these commands, so no other command is skipped by mistake.
 
 use std::{path::Path, process::Stdio, time::Duration};
 
-use crate::support::App;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader, Lines},
     net::TcpStream,
     process::{ChildStdout, Command},
 };
-use weir_test_support::HeldPort;
+use weir_test_support::{HeldPort, Redis};
+
+use crate::support::{App, Receiver, servers};
 
 const README: &str = include_str!("../../../../README.md");
 
@@ -71,6 +72,50 @@ async fn every_command_of_the_tour_works() {
     assert_eq!(skipped, WITH_A_VALUE_OF_THE_READER);
     assert!(std::fs::read_to_string(folder.path().join("audit.svg")).unwrap().contains("</svg>"));
     everything_arrives(&mut received).await;
+}
+
+/// The shell runs the roles in the background. They end with its standard input, which closes when the test ends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_commands_of_scale_out_start_roles_that_deliver() {
+    let folder = tempfile::tempdir().unwrap();
+    let (database, redis, receiver) =
+        (servers::database().await, Redis::start().await.unwrap(), Receiver::start().await);
+    let port = HeldPort::hold().unwrap();
+    let block = fenced("sh").find(|block| block.contains("weir scheduler &")).unwrap();
+    let address = format!("127.0.0.1:{}", port.number());
+    let block = block.replace("postgres://weir:…@db/weir", &database).replace("redis://cache:6379", &redis.url());
+    let block = block.replace("127.0.0.1:8080", &address);
+    // A role takes the place of its subshell, so the shell's job is the role.
+    let weir = r#"weir() { if [ "$1" = migrate ]; then "$PROGRAM" "$@"; else exec "$PROGRAM" "$@"; fi; }"#;
+    let script = format!("{weir}\n{block}\ncat\nkill $(jobs -p)");
+    let mut roles = shell(folder.path(), &script);
+    let mut roles = roles.kill_on_drop(false).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut output = BufReader::new(roles.stdout.take().unwrap()).lines();
+    let all_listen = async {
+        let mut listening = 0;
+        while listening < 4 {
+            let line = output.next_line().await.unwrap().expect("the roles run");
+            listening += usize::from(line.contains("is listening on"));
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), all_listen)
+        .await
+        .expect("an API, a scheduler and two workers listen");
+
+    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let posts = [
+        ("destinations", json!({"url": receiver.url("/scaled")}), 201),
+        ("events", json!({"type": "scaled", "data": 1}), 202),
+    ];
+    for (path, body, expected) in posts {
+        let answer = http.post(format!("http://{address}/v1/{path}")).json(&body).send().await.unwrap();
+        assert_eq!(answer.status(), expected, "{}", answer.text().await.unwrap());
+    }
+    receiver.wait_for("/scaled", 1, Duration::from_secs(20)).await;
+    drop(roles.stdin.take());
+    let ended =
+        tokio::time::timeout(Duration::from_secs(30), async { while output.next_line().await.unwrap().is_some() {} });
+    ended.await.expect("the roles end with the script");
 }
 
 /// Asserts that the receiver gets all events of the tour: twenty events, the reminder, the last coalesced state, and

@@ -8,7 +8,6 @@ use std::{
     time::Duration,
 };
 
-use crate::support::App;
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 use standardwebhooks::Webhook;
@@ -16,6 +15,8 @@ use tokio::{
     io::{AsyncBufReadExt as _, BufReader, Lines},
     process::{Child, ChildStdout, Command},
 };
+
+use crate::support::App;
 
 const OLD: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 const NEW: &str = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";

@@ -7,9 +7,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::{Answer, App, Arrival, Fleet, Machine, Receiver, assert_cap, eventually, now};
 use reqwest::Method;
 use serde_json::{Value, json};
+
+use crate::support::{Answer, App, Arrival, Fleet, Machine, Receiver, assert_cap, eventually, now};
 
 const SECOND: Duration = Duration::from_secs(1);
 /// The allowed delay of the median live event while a replay uses the full limit: two slots and the load of a thousand

@@ -1,11 +1,19 @@
 //! Requests to destinations: the exact body, the headers, a signature that an independent verifier accepts, and
 //! addresses that Weir refuses.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
-use crate::support::{App, Receiver, eventually};
 use reqwest::Method;
 use serde_json::json;
+use tokio::{net::TcpListener, process::Command};
+
+use crate::support::{App, Receiver, eventually};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_live_delivery_is_verified_by_the_independent_standardwebhooks_crate() {
@@ -84,6 +92,48 @@ async fn a_network_that_is_no_longer_allowed_is_refused_at_the_send() {
     let delivery = app.get(&format!("/v1/deliveries/{}", page["data"][0]["id"].as_str().unwrap())).await;
     assert!(delivery["attempts"][0]["error"].as_str().unwrap().contains("may be sent to"), "{delivery}");
     assert_eq!(receiver.count("/private"), 0);
+}
+
+/// The proxies stand in each variable that a common HTTP client reads. They would see every request, also to loopback.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_proxy_in_the_environment_is_not_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let (receiver, trap) = (Receiver::start().await, TcpListener::bind("127.0.0.1:0").await.unwrap());
+    let proxy = format!("http://{}", trap.local_addr().unwrap());
+    let connected = Arc::new(AtomicBool::new(false));
+    let trapped = connected.clone();
+    tokio::spawn(async move {
+        while trap.accept().await.is_ok() {
+            trapped.store(true, Ordering::Relaxed);
+        }
+    });
+    let variables = ["HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"];
+    let proxies = variables.map(|variable| (variable, proxy.as_str()));
+    let without_exceptions = |mut command: Command| {
+        command.envs(proxies).env_remove("NO_PROXY").env_remove("no_proxy").kill_on_drop(true);
+        command
+    };
+    let mut serve = without_exceptions(App::command(folder.path()));
+    serve.arg("serve");
+    let app = App::launch(serve).await.expect("it listens");
+    app.destination(json!({"url": receiver.url("/direct")})).await;
+    // No process listens on port 1. A proxy would be asked for a tunnel to it.
+    let https = app.destination(json!({"url": "https://127.0.0.1:1/", "retry": {"schedule_ms": [3_600_000]}})).await;
+    app.event("direct").await;
+    receiver.wait_for("/direct", 1, Duration::from_secs(5)).await;
+    eventually("the connection is refused", Duration::from_secs(5), async || {
+        let page = app.get(&format!("/v1/deliveries?destination={https}&error=connect")).await;
+        page["data"].as_array().is_some_and(|rows| rows.len() == 1)
+    })
+    .await;
+
+    // The commands that are clients of a server.
+    for arguments in [&["audit", "--url", &app.url][..], &["demo", "--seconds", "3"]] {
+        let mut client = without_exceptions(App::command(folder.path()));
+        let output = client.args(arguments).output().await.unwrap();
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+    }
+    assert!(!connected.load(Ordering::Relaxed), "something used the proxy");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

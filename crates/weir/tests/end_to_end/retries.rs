@@ -2,12 +2,13 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use crate::support::{Answer, App, Fleet, Receiver, assert_cap, eventually, receiver::AnswerBody};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpListener,
 };
+
+use crate::support::{Answer, App, Fleet, Receiver, assert_cap, eventually, receiver::AnswerBody};
 
 const SECOND: Duration = Duration::from_secs(1);
 

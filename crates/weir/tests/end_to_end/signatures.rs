@@ -6,11 +6,12 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{App, Arrival, Fleet, Receiver};
 use reqwest::Method;
 use serde_json::{Value, json};
 use standardwebhooks::Webhook;
 use tokio::io::AsyncWriteExt as _;
+
+use crate::support::{App, Arrival, Fleet, Receiver};
 
 const OLD: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 const NEW: &str = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";

@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
-use crate::support::{Answer, App, Fleet, Receiver, eventually};
 use reqwest::Method;
 use serde_json::{Value, json};
 use weir_core::Timestamp;
+
+use crate::support::{Answer, App, Fleet, Receiver, eventually};
 
 const SECOND: Duration = Duration::from_secs(1);
 /// From the expiry of a delivery until it is shown as expired: a sweep, with time for a busy machine.

@@ -3,7 +3,6 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use crate::support::{Answer, App, Fleet, Receiver, eventually};
 use opentelemetry_proto::tonic::{
     collector::trace::v1::ExportTraceServiceRequest,
     common::v1::{KeyValue, any_value::Value as Any},
@@ -11,6 +10,8 @@ use opentelemetry_proto::tonic::{
 };
 use prost::Message as _;
 use serde_json::{Value, json};
+
+use crate::support::{Answer, App, Fleet, Receiver, eventually};
 
 const WITHIN: Duration = Duration::from_secs(20);
 const TRACE_ID: &str = "4bf92f3577b34da6a3ce929d0e0e4736";

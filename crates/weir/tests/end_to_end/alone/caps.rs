@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use serde_json::json;
+
 use crate::support::{
     App, Receiver, assert_cap,
     cases::{self, destination, limit},
     eventually,
 };
-use serde_json::json;
 
 const SECOND: Duration = Duration::from_secs(1);
 

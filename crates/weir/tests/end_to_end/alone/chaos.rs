@@ -7,9 +7,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::{App, Arrival, Fleet, Machine, Receiver, assert_cap, eventually, now, servers::Postgres};
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng, seq::SliceRandom as _};
 use serde_json::{Value, json};
+use weir_test_support::Postgres;
+
+use crate::support::{App, Arrival, Fleet, Machine, Receiver, assert_cap, eventually, now};
 
 const SECOND: Duration = Duration::from_secs(1);
 const ROLES: [&str; 8] = ["api", "api", "scheduler", "scheduler", "worker", "worker", "worker", "worker"];
@@ -73,7 +75,7 @@ async fn faults_of_every_kind_break_no_limit_lose_nothing_and_leave_no_permits()
         std::env::var("WEIR_TEST_SEED").map_or_else(|_| rand::random(), |seed| seed.parse().expect("a number"));
     eprintln!("to repeat the choices: WEIR_TEST_SEED={seed}");
     let mut rng = StdRng::seed_from_u64(seed);
-    let postgres = Postgres::start().await;
+    let postgres = Postgres::start().await.unwrap();
     let fleet = Fleet::on(postgres.url()).await;
     let receiver = Receiver::start().await;
     let mut members = Vec::new();
@@ -239,16 +241,16 @@ impl Chaos {
 
     async fn lose_redis(&mut self) {
         let from = now();
-        self.fleet.redis.kill().await;
-        self.fleet.redis.start_again().await;
+        self.fleet.redis.kill().await.unwrap();
+        self.fleet.redis.start_again().await.unwrap();
         self.faults.servers_down.push((from, now()));
     }
 
     async fn cut_postgres_off(&mut self) {
         let from = now();
         self.faults.postgres_crashed.push(from);
-        self.postgres.crash().await;
-        self.postgres.start_again().await;
+        self.postgres.crash().await.unwrap();
+        self.postgres.start_again().await.unwrap();
         self.faults.servers_down.push((from, now()));
     }
 }
@@ -334,7 +336,7 @@ async fn assert_nothing_is_left(fleet: &Fleet, api: &App) {
                 return false;
             }
         }
-        fleet.redis.entries().await == "0 0"
+        fleet.entries().await == "0 0"
     })
     .await;
 }

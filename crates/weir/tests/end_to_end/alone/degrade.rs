@@ -2,14 +2,15 @@
 
 use std::{collections::HashSet, time::Duration};
 
+use reqwest::header::RETRY_AFTER;
+use serde_json::{Value, json};
+use weir_test_support::Postgres;
+
 use crate::support::{
     Answer, App, Fleet, Receiver, assert_cap,
     cases::{destination, limit},
     eventually, now,
-    servers::Postgres,
 };
-use reqwest::header::RETRY_AFTER;
-use serde_json::{Value, json};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -51,7 +52,7 @@ async fn without_redis_events_are_accepted_and_delivery_resumes_when_it_is_back(
     api.events("minute", 60).await;
     receiver.wait_for("/second", 100, Duration::from_secs(10)).await;
 
-    fleet.redis.kill().await;
+    fleet.redis.kill().await.unwrap();
     for app in [&scheduler, &worker] {
         wait_for_readiness(app, 503).await;
     }
@@ -68,7 +69,7 @@ async fn without_redis_events_are_accepted_and_delivery_resumes_when_it_is_back(
     tokio::time::sleep(SECOND * 2).await;
     assert_eq!(receiver.total(), held, "without Redis nothing is sent");
 
-    fleet.redis.start_again().await;
+    fleet.redis.start_again().await.unwrap();
     for app in [&scheduler, &worker] {
         wait_for_readiness(app, 200).await;
     }
@@ -87,7 +88,7 @@ async fn without_redis_events_are_accepted_and_delivery_resumes_when_it_is_back(
     assert_cap(&receiver.arrivals("/second"), 50, SECOND);
     assert_cap(&receiver.arrivals("/minute"), 600, SECOND * 60);
     assert_eq!(receiver.total(), 480, "sends were recorded during the outage, so nothing is sent twice");
-    eventually("the queue is empty", SECOND * 5, async || fleet.redis.entries().await == "0 0").await;
+    eventually("the queue is empty", SECOND * 5, async || fleet.entries().await == "0 0").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -99,7 +100,7 @@ async fn a_hanging_redis_does_not_delay_the_acceptance_of_events() {
     post(&api, "hangs").await.expect("events are accepted");
     receiver.wait_for("/hangs", 1, Duration::from_secs(10)).await;
 
-    fleet.redis.signal("STOP").await;
+    fleet.redis.signal("STOP").await.unwrap();
     let hangs_since = now();
     let mut posts = 1;
     // Longer than any connection timeout.
@@ -110,7 +111,7 @@ async fn a_hanging_redis_does_not_delay_the_acceptance_of_events() {
         posts += 1;
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    fleet.redis.signal("CONT").await;
+    fleet.redis.signal("CONT").await.unwrap();
     receiver.wait_for("/hangs", posts, Duration::from_secs(30)).await;
     api.drained(&id, Duration::from_secs(10)).await;
     api.assert_audit_clean(&id).await;
@@ -119,7 +120,7 @@ async fn a_hanging_redis_does_not_delay_the_acceptance_of_events() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_postgres_events_are_refused_and_delivery_resumes_without_duplicates_when_it_is_back() {
-    let mut postgres = Postgres::start().await;
+    let mut postgres = Postgres::start().await.unwrap();
     let (fleet, receiver) = (Fleet::on(postgres.url()).await, Receiver::start().await);
     let api = fleet.launch("api").await;
     let _others = [fleet.launch("scheduler").await, fleet.launch("worker").await];
@@ -132,7 +133,7 @@ async fn without_postgres_events_are_refused_and_delivery_resumes_without_duplic
     }
     receiver.wait_for("/away", 50, Duration::from_secs(30)).await;
 
-    postgres.stop().await;
+    postgres.stop().await.unwrap();
     for _ in 0..5 {
         let posted = now();
         let (status, after) = post(&api, "away").await.expect_err("nothing can be stored");
@@ -143,7 +144,7 @@ async fn without_postgres_events_are_refused_and_delivery_resumes_without_duplic
     assert_eq!(api.status("/readyz").await, 503, "the API is not ready without PostgreSQL");
     tokio::time::sleep(SECOND * 3).await;
 
-    postgres.start_again().await;
+    postgres.start_again().await.unwrap();
     eventually("events are accepted again", Duration::from_secs(10), async || match post(&api, "away").await {
         Ok(id) => accepted.insert(id),
         Err(_) => false,
@@ -155,5 +156,5 @@ async fn without_postgres_events_are_refused_and_delivery_resumes_without_duplic
     assert_eq!(arrivals.len(), accepted.len(), "earlier sends are recorded when PostgreSQL is back");
     api.assert_audit_clean(&id).await;
     assert_cap(&arrivals, 50, SECOND);
-    eventually("the queue is empty", SECOND * 5, async || fleet.redis.entries().await == "0 0").await;
+    eventually("the queue is empty", SECOND * 5, async || fleet.entries().await == "0 0").await;
 }

@@ -2,8 +2,9 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use crate::support::{Answer, App, Fleet, Machine, Receiver, now, receiver::AnswerBody};
 use serde_json::json;
+
+use crate::support::{Answer, App, Fleet, Machine, Receiver, now, receiver::AnswerBody};
 
 const HEALTHY: usize = 100;
 const ROUNDS: usize = 15;

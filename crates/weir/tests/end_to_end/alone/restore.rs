@@ -2,8 +2,9 @@
 
 use std::{fs, path::Path, time::Duration};
 
-use crate::support::{App, Fleet, Receiver, assert_cap, cases::limit};
 use serde_json::json;
+
+use crate::support::{App, Fleet, Receiver, assert_cap, cases::limit};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);

@@ -10,8 +10,9 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{Answer, App, Fleet, Receiver, assert_cap, cases::limit};
 use serde_json::json;
+
+use crate::support::{Answer, App, Fleet, Receiver, assert_cap, cases::limit};
 
 const SECOND: Duration = Duration::from_secs(1);
 /// The most sends in flight of one destination, which one killed worker may hold.

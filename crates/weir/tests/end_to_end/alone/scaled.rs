@@ -3,12 +3,14 @@
 
 use std::{collections::HashMap, time::Duration};
 
+use futures_util::{StreamExt as _, stream};
+use serde_json::json;
+
 use crate::support::{
     self, Answer, App, Fleet, Machine, Receiver, assert_cap,
     cases::{self, destination, limit},
     eventually, now,
 };
-use serde_json::json;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -124,16 +126,17 @@ async fn wall_clocks_that_are_ten_seconds_off_change_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_schedulers_share_the_jobs_and_one_takes_over_from_the_other_within_five_seconds() {
     const JOBS: usize = 1_000;
+    /// Requests to the API at one time.
+    const AT_ONCE: usize = 20;
     let (fleet, receiver) = (Fleet::new().await, Receiver::start().await);
     let api = fleet.launch("api").await;
     let schedulers = [fleet.launch("scheduler").await, fleet.launch("scheduler").await];
     let _worker = fleet.launch("worker").await;
-    let mut ids = Vec::with_capacity(JOBS);
-    for job in 0..JOBS {
+    let create = |job| {
         let url = receiver.url(&format!("/{job}"));
-        let settings = json!({"url": url, "rate_limits": limit(1, "second"), "event_types": ["shared"]});
-        ids.push(api.destination(settings).await);
-    }
+        api.destination(json!({"url": url, "rate_limits": limit(1, "second"), "event_types": ["shared"]}))
+    };
+    let ids: Vec<_> = stream::iter(0..JOBS).map(create).buffered(AT_ONCE).collect().await;
     api.events("shared", 30).await;
     eventually("every job runs", Duration::from_secs(20), async || receiver.total() >= JOBS * 2).await;
     let before = runs(&schedulers).await;
@@ -155,8 +158,8 @@ async fn two_schedulers_share_the_jobs_and_one_takes_over_from_the_other_within_
     })
     .await;
     assert_eq!(survivor.status("/readyz").await, 200);
-    for (id, path) in ids.iter().zip(&every_destination) {
-        api.assert_audit_clean(id).await;
+    stream::iter(&ids).map(|id| api.assert_audit_clean(id)).buffered(AT_ONCE).for_each(async |()| ()).await;
+    for path in &every_destination {
         assert_cap(&receiver.arrivals(path), 1, SECOND);
     }
 }

@@ -3,8 +3,9 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use crate::support::{Answer, App, Receiver, assert_cap};
 use serde_json::json;
+
+use crate::support::{Answer, App, Receiver, assert_cap};
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -3,10 +3,11 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-use crate::support::{self, Answer, App, Arrival, Machine, Receiver, assert_cap, eventually};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::json;
 use tokio_rustls::{TlsAcceptor, rustls::ServerConfig};
+
+use crate::support::{self, Answer, App, Arrival, Machine, Receiver, assert_cap, eventually};
 
 const SECOND: Duration = Duration::from_secs(1);
 const HANDSHAKE: Duration = Duration::from_millis(500);

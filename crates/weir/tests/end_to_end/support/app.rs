@@ -9,10 +9,8 @@ use std::{
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use tokio::{
-    io::{AsyncBufReadExt, BufReader},
-    process::{Child, Command},
-};
+use tokio::process::{Child, Command};
+use weir_test_support::{Listening, weir_command, weir_listens};
 
 use super::eventually;
 
@@ -44,48 +42,17 @@ impl App {
     pub(crate) async fn launch(mut command: Command) -> Result<Self, ExitStatus> {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut child = command.stdout(Stdio::piped()).kill_on_drop(true).spawn().expect("the binary starts");
-        let stdout = child.stdout.take().expect("stdout is piped");
-        let mut lines = BufReader::new(stdout).lines();
-        let mut metrics_url = None;
-        let listening = tokio::time::timeout(Duration::from_secs(30), async {
-            while let Some(line) = lines.next_line().await.expect("stdout is text") {
-                if let Some((_, url)) = line.split_once("metrics are served on ") {
-                    metrics_url = Some(url.trim().to_owned());
-                }
-                if let Some((_, url)) = line.split_once("listening on ") {
-                    return Some(url.trim().to_owned());
-                }
-            }
-            None
-        });
-        let Some(url) = listening.await.expect("the server listens in time") else {
+        let Some(Listening { url, metrics_url }) = weir_listens(&mut child).await.expect("the server listens") else {
             return Err(child.wait().await.expect("a status"));
         };
-        // Keeps the pipe open, so the server never writes to a closed pipe.
-        tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-        Ok(Self {
-            child,
-            url,
-            metrics_url,
-            http: reqwest::Client::builder().no_proxy().timeout(TIMEOUT).build().expect("a client"),
-        })
+        let http = reqwest::Client::builder().no_proxy().timeout(TIMEOUT).build().expect("a client");
+        Ok(Self { child, url, metrics_url, http })
     }
 
     /// The binary, with the settings of the tests.
     pub(crate) fn command(folder: &Path) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
-        // Removes the variables that name the tests' servers, which Weir does not know, and the settings of the caller.
-        let is_a_setting = |name: &[u8]| name.starts_with(b"WEIR_") || name.starts_with(b"OTEL_");
-        for (name, _) in std::env::vars_os().filter(|(name, _)| is_a_setting(name.as_encoded_bytes())) {
-            command.env_remove(name);
-        }
-        command
-            .current_dir(folder)
-            .env("WEIR_DATABASE_URL", format!("sqlite://{}", folder.join("weir.db").display()))
-            .env("WEIR_LISTEN", "127.0.0.1:0")
-            .env("WEIR_ALLOW_HTTP", "true")
-            .env("WEIR_ALLOW_NETWORKS", "127.0.0.0/8")
-            .env("WEIR_LOG", "warn");
+        let mut command = weir_command(Path::new(env!("CARGO_BIN_EXE_weir")), folder);
+        command.env("WEIR_DATABASE_URL", format!("sqlite://{}", folder.join("weir.db").display()));
         command
     }
 

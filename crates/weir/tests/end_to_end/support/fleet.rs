@@ -9,11 +9,9 @@ use std::{
 
 use tempfile::TempDir;
 use tokio::process::Command;
+use weir_test_support::Redis;
 
-use super::{
-    App,
-    servers::{self, Redis},
-};
+use super::{App, servers};
 
 /// How much of the log is shown when a test fails.
 const LOG_SHOWN: i64 = 16 * 1024;
@@ -36,7 +34,7 @@ impl Fleet {
         let folder = tempfile::tempdir().expect("a folder");
         let log = folder.path().join("log");
         let log = File::options().create(true).append(true).read(true).open(log).expect("a log");
-        Self { redis: Redis::start().await, database_url, folder, log }
+        Self { redis: Redis::start().await.unwrap(), database_url, folder, log }
     }
 
     /// Starts a process of this role; `serve` has all roles.
@@ -80,8 +78,23 @@ impl Fleet {
     /// Replaces the database with a restored dump and Redis with an empty one. No process of Weir may be running.
     pub(crate) async fn restore(&mut self, backup: &Path) {
         self.database_url = servers::restored(backup).await;
-        self.redis.kill().await;
-        self.redis.start_again().await;
+        self.redis.kill().await.unwrap();
+        self.redis.start_again().await.unwrap();
+    }
+
+    /// The number of permits in the delivery queue, and how many of them a worker has read and not acknowledged.
+    pub(crate) async fn entries(&self) -> String {
+        let count = "EVAL \"local entries, pending = 0, 0 for _, queue in ipairs(redis.call('KEYS', '*:queue')) do \
+             entries = entries + redis.call('XLEN', queue) \
+             pending = pending + redis.call('XPENDING', queue, 'workers')[1] end return entries .. ' ' .. pending\" 0";
+        self.redis.ask(count).await.expect("Redis answers")
+    }
+
+    /// What all processes have logged so far.
+    pub(crate) fn log(&mut self) -> String {
+        let mut log = String::new();
+        self.log.seek(SeekFrom::Start(0)).and_then(|_| self.log.read_to_string(&mut log)).expect("the log");
+        log
     }
 
     /// Runs a command of the program and waits for its exit.

@@ -94,8 +94,9 @@ impl OrderReceiver {
         let event: Value = serde_json::from_slice(&body).expect("an event");
         let key = event["data"]["key"].as_str().expect("a key").to_owned();
         let at = event["data"]["at"].as_u64().expect("a place") as usize;
-        let (status, after) = rule(&key, at, self.arrived(&key, at));
-        let in_flight = InFlight(self, key.clone());
+        let (before, blocks) = self.arrived(&key, at);
+        let (status, after) = rule(&key, at, before);
+        let in_flight = blocks.then(|| InFlight(self, key.clone()));
         tokio::time::sleep(after).await;
         // Both are updated before the answer is sent, because the next event may arrive right after it.
         drop(in_flight);
@@ -107,8 +108,9 @@ impl OrderReceiver {
         Ok(Response::builder().status(status).body(Empty::new()).expect("a response"))
     }
 
-    /// Records an arrival and returns the number of earlier arrivals of its place.
-    fn arrived(&self, key: &str, at: usize) -> usize {
+    /// Records an arrival. Returns the number of earlier arrivals of its place, and whether no other event of the key may
+    /// arrive until it is answered.
+    fn arrived(&self, key: &str, at: usize) -> (usize, bool) {
         let mut state = self.state();
         let State { keys, violations, ignored } = &mut *state;
         let seen = keys.entry(key.to_owned()).or_default();
@@ -126,8 +128,10 @@ impl OrderReceiver {
         }
         let before = seen.times(at);
         seen.arrivals.push((at, now()));
-        seen.in_flight += 1;
-        before
+        // A skipped event is retried outside the order, so its retries may be in flight beside any other event.
+        let blocks = is_checked || before == 0;
+        seen.in_flight += usize::from(blocks);
+        (before, blocks)
     }
 
     /// Allows this place of a key to arrive at any time from now on.

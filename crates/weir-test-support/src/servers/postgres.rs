@@ -1,0 +1,155 @@
+use std::{
+    fs::{self, Permissions},
+    io,
+    os::unix::fs::{PermissionsExt as _, chown},
+    path::{Path, PathBuf},
+};
+
+use tempfile::TempDir;
+use tokio::process::Command;
+
+use super::process::{Process, run};
+use crate::{Account, HeldPort, account};
+
+const PROGRAMS: [&str; 4] = ["initdb", "postgres", "pg_isready", "createdb"];
+/// Commits reach the disk as in production, because this server is also used for measurements.
+const SETTINGS: [&str; 6] = [
+    "listen_addresses=127.0.0.1",
+    "unix_socket_directories=",
+    "shared_buffers=256MB",
+    "max_connections=300",
+    "wal_level=minimal",
+    "max_wal_senders=0",
+];
+
+/// A PostgreSQL with a user and an empty database `weir`.
+pub struct Postgres {
+    process: Process,
+    programs: PathBuf,
+    /// PostgreSQL refuses to run as root.
+    account: Option<Account>,
+    port: HeldPort,
+    folder: TempDir,
+}
+
+impl Postgres {
+    /// Starts a PostgreSQL that asks for no password, and waits until it answers.
+    ///
+    /// # Errors
+    ///
+    /// PostgreSQL is not installed, or ends; the error holds its log.
+    pub async fn start() -> io::Result<Self> {
+        Self::init(None).await
+    }
+
+    /// Starts a PostgreSQL that requires this password.
+    pub async fn start_with_password(password: &str) -> io::Result<Self> {
+        Self::init(Some(password)).await
+    }
+
+    async fn init(password: Option<&str>) -> io::Result<Self> {
+        let programs = postgres_programs()?;
+        let account = if account::is_root() { Account::unprivileged("postgres") } else { None };
+        // The user of PostgreSQL must be able to read the folder.
+        let folder = TempDir::with_prefix_in("weir-", "/tmp")?;
+        if let Some(Account { user, group }) = account {
+            chown(folder.path(), Some(user), Some(group))?;
+        }
+        let mut initdb = program(&programs, "initdb", folder.path(), account);
+        initdb.args(["--username=weir", "--encoding=UTF8", "--locale=C", "--no-sync", "--pgdata", "data"]);
+        initdb.args(["--auth", if password.is_some() { "scram-sha-256" } else { "trust" }]);
+        if let Some(password) = password {
+            let file = folder.path().join("password");
+            fs::write(&file, password)?;
+            fs::set_permissions(&file, Permissions::from_mode(0o644))?;
+            initdb.arg("--pwfile").arg(&file);
+        }
+        run(&mut initdb).await?;
+        let port = HeldPort::hold()?;
+        let process = spawn(&programs, folder.path(), account, &port)?;
+        let mut postgres = Self { process, programs, account, port, folder };
+        postgres.wait_until_ready().await?;
+        let mut createdb = client(&postgres.programs, "createdb", &postgres.port);
+        run(createdb.env("PGPASSWORD", password.unwrap_or_default()).arg("weir")).await?;
+        Ok(postgres)
+    }
+
+    pub fn url(&self) -> String {
+        format!("postgres://weir@127.0.0.1:{}/weir", self.port.number())
+    }
+
+    pub fn url_with(&self, password: &str) -> String {
+        format!("postgres://weir:{password}@127.0.0.1:{}/weir", self.port.number())
+    }
+
+    /// A fast shutdown: all connections are cut, committed data is kept.
+    pub async fn stop(&mut self) -> io::Result<()> {
+        self.process.signal("INT").await?;
+        self.process.wait().await
+    }
+
+    /// An immediate shutdown: commits of the last second that did not wait for the disk may be lost.
+    pub async fn crash(&mut self) -> io::Result<()> {
+        self.process.signal("QUIT").await?;
+        self.process.wait().await
+    }
+
+    /// Starts it with the same data on the same port.
+    pub async fn start_again(&mut self) -> io::Result<()> {
+        self.process = spawn(&self.programs, self.folder.path(), self.account, &self.port)?;
+        self.wait_until_ready().await
+    }
+
+    async fn wait_until_ready(&mut self) -> io::Result<()> {
+        let (programs, port) = (&self.programs, &self.port);
+        let is_ready = async || {
+            // `template1` always exists; a database with the user's name may not.
+            run(client(programs, "pg_isready", port).args(["--dbname", "template1"])).await.is_ok()
+        };
+        self.process.wait_until(is_ready).await
+    }
+}
+
+/// The folder of PostgreSQL's programs.
+///
+/// # Errors
+///
+/// PostgreSQL is not installed in a usual place.
+pub fn postgres_programs() -> io::Result<PathBuf> {
+    if let Some(folder) = std::env::var_os("WEIR_TEST_POSTGRES_BIN") {
+        return Ok(folder.into());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut places: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    places.extend(versions.map(|version| version.path().join("bin")));
+    // A folder may link to only some of the programs, so all of them are required here.
+    let has_all = |folder: &PathBuf| PROGRAMS.iter().all(|program| folder.join(program).is_file());
+    let missing = || io::Error::other("PostgreSQL is not installed here; `cargo xtask test` says how to get it");
+    places.into_iter().find(has_all).ok_or_else(missing)
+}
+
+fn spawn(programs: &Path, folder: &Path, account: Option<Account>, port: &HeldPort) -> io::Result<Process> {
+    let mut command = program(programs, "postgres", folder, account);
+    command.args(["-D", "data", "-p", &port.number().to_string()]);
+    for setting in SETTINGS {
+        command.args(["-c", setting]);
+    }
+    Process::spawn(&mut command)
+}
+
+/// A program that runs in its folder, as a user that it accepts.
+fn program(programs: &Path, name: &str, folder: &Path, account: Option<Account>) -> Command {
+    let mut command = Command::new(programs.join(name));
+    command.current_dir(folder);
+    if let Some(Account { user, group }) = account {
+        command.uid(user).gid(group);
+    }
+    command
+}
+
+fn client(programs: &Path, name: &str, port: &HeldPort) -> Command {
+    let mut command = Command::new(programs.join(name));
+    command.args(["--host", "127.0.0.1", "--port", &port.number().to_string(), "--username", "weir"]);
+    command
+}
